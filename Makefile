@@ -1,0 +1,36 @@
+# `make run` and `make test` are the whole set-up: each makes .venv first.
+PYTHON ?= python3
+BIN := .venv/bin
+TIERS := slow or gpu or browser or peer
+# One worker a core, one thread a worker: small tensors gain nothing from more.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto
+
+.PHONY: run test test-all check install arm64-wheels clean
+
+run: install
+	$(BIN)/python tools/demo.py
+
+test: install
+	$(PYTEST) -m "not ($(TIERS))"
+
+test-all: install
+	$(PYTEST)
+
+check: install
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+arm64-wheels: install
+	$(BIN)/python tools/arm64_wheels.py requirements/runtime.lock
+
+install: .venv/installed
+
+.venv/installed: pyproject.toml requirements/runtime.lock requirements/dev.lock
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet -r requirements/runtime.lock -r requirements/dev.lock
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	touch .venv/installed
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache
