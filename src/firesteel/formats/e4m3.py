@@ -1,0 +1,15 @@
+"""E4M3, the 8-bit element (OCP FP8 E4M3FN): no infinity, NaN 0x7F and 0xFF, largest 448. Knows no scales."""
+
+import torch
+from torch import Tensor
+
+from firesteel.formats.group import Element
+
+E4M3 = Element(name="e4m3", exponent_bits=4, mantissa_bits=3, bias=7, max_magnitude=0x7E, nan_code=0x7F)
+
+encode = E4M3.encode
+
+
+def decode(codes: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Exact in float32, bfloat16, float16 and float64. torch's own conversion: faster than a table here."""
+    return codes.view(torch.float8_e4m3fn).to(dtype)
