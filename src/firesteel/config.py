@@ -1,0 +1,204 @@
+"""Every knob of the program, once: type, default, help, environment name and check; knows no reader of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from firesteel.errors import UserError
+
+PREFIX = "FIRESTEEL_"
+FILE_VARIABLE = "FIRESTEEL_CONFIG"
+Check = Callable[[Any], str | None]
+
+
+class ConfigError(UserError):
+    """A knob that does not exist, or a value it cannot take."""
+
+
+def knob(default: Any, help: str, *, env: str, check: Check | None = None) -> Any:
+    return field(default=default, metadata={"help": help, "env": env, "check": check})
+
+
+def at_least(least: float) -> Check:
+    return lambda value: None if value >= least else f"must be at least {least}"
+
+
+def power_of_two(value: int) -> str | None:
+    return None if value > 0 and value & (value - 1) == 0 else "must be a power of two"
+
+
+def one_of(*choices: str) -> Check:
+    return lambda value: None if value in choices else f"must be one of {', '.join(choices)}"
+
+
+def device_name(value: str) -> str | None:
+    return None if re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", value) else "must be auto, cpu, cuda or cuda:N"
+
+
+def pin_list(value: str) -> str | None:
+    bad = [pin for pin in value.split(",") if pin and pin.count("=") != 1]
+    return f"wants OP=IMPLEMENTATION pairs joined by commas, not {bad[0]!r}" if bad else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    model: str = knob("", "checkpoint folder, or a name in the local Hugging Face cache", env="FIRESTEEL_MODEL")
+    device: str = knob(
+        "auto", "where to compute: auto, cpu, cuda or cuda:N", env="FIRESTEEL_DEVICE", check=device_name
+    )
+    max_model_len: int = knob(
+        0, "longest sequence in tokens; 0 is the checkpoint's own", env="FIRESTEEL_MAX_MODEL_LEN",
+        check=at_least(0),
+    )  # fmt: skip
+    load_workers: int = knob(8, "threads that read the checkpoint", env="FIRESTEEL_LOAD_WORKERS", check=at_least(1))
+    memory_reserve_gib: float = knob(
+        1.0, "GiB that loading must leave free", env="FIRESTEEL_MEMORY_RESERVE_GIB", check=at_least(0)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelConfig:
+    kernels: str = knob(
+        "", "implementations to insist on, as OP=IMPLEMENTATION,...", env="FIRESTEEL_KERNELS", check=pin_list
+    )
+    sinks: bool = knob(True, "attention sinks; off is an experiment that breaks the model", env="FIRESTEEL_SINKS")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchConfig:
+    page_size: int = knob(64, "tokens per KV page", env="FIRESTEEL_PAGE_SIZE", check=power_of_two)
+    max_num_seqs: int = knob(64, "sequences decoded together", env="FIRESTEEL_MAX_NUM_SEQS", check=at_least(1))
+    max_num_batched_tokens: int = knob(
+        2048, "prompt tokens computed in one step", env="FIRESTEEL_MAX_NUM_BATCHED_TOKENS", check=at_least(1)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    model: ModelConfig = ModelConfig()
+    kernels: KernelConfig = KernelConfig()
+    batch: BatchConfig = BatchConfig()
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """One declared field: `section.name` in Config, `name` in files, `--name` as a flag."""
+
+    section: str
+    name: str
+    type: type
+    default: Any
+    help: str
+    env: str
+    check: Check | None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A resolved Config and, for each knob, which of flag, environment, file or default set it."""
+
+    config: Config
+    origins: Mapping[str, str]
+
+
+def knobs() -> dict[str, Knob]:
+    found: dict[str, Knob] = {}
+    for section, section_type in get_type_hints(Config).items():
+        hints = get_type_hints(section_type)
+        for declared in dataclasses.fields(section_type):
+            meta = declared.metadata
+            found[declared.name] = Knob(
+                section, declared.name, hints[declared.name], declared.default, meta["help"], meta["env"],
+                meta["check"],
+            )  # fmt: skip
+    return found
+
+
+def resolve(
+    flags: Mapping[str, Any] | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    file: str | Path | None = None,
+) -> Settings:
+    """Settings by precedence flag > environment > file > default; a flag of None was not given."""
+    environ = os.environ if environ is None else environ
+    known = knobs()
+    given = {name: value for name, value in (flags or {}).items() if value is not None}
+    reject_unknown(given, known, "setting")
+    variables = {knob.env: knob.name for knob in known.values()}
+    reject_unknown([name for name in environ if name.startswith(PREFIX)], [*variables, FILE_VARIABLE], "variable")
+    file = file or environ.get(FILE_VARIABLE)
+    from_file = read_file(Path(file), known) if file else {}
+
+    values: dict[str, dict[str, Any]] = {}
+    origins = {}
+    for name, declared in known.items():
+        if name in given:
+            value, origin = given[name], "flag"
+        elif declared.env in environ:
+            value, origin = parse(environ[declared.env], declared), f"environment {declared.env}"
+        elif name in from_file:
+            value, origin = from_file[name], f"file {file}"
+        else:
+            value, origin = declared.default, "default"
+        values.setdefault(declared.section, {})[name] = checked(value, declared, origin)
+        origins[name] = origin
+    sections = {section: kind(**values[section]) for section, kind in get_type_hints(Config).items()}
+    return Settings(Config(**sections), origins)
+
+
+def read_file(path: Path, known: Mapping[str, Knob]) -> dict[str, Any]:
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration file {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    reject_unknown(content, known, f"key in {path}:")
+    return content
+
+
+def reject_unknown(names: Mapping[str, Any] | list[str], known: Mapping[str, Any] | list[str], what: str) -> None:
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, list(known), n=1, cutoff=0)
+            raise ConfigError(f"unknown {what} {name}; did you mean {near[0]}?")
+
+
+def parse(text: str, declared: Knob) -> Any:
+    if declared.type is bool:
+        truth = {
+            "1": True,
+            "true": True,
+            "yes": True,
+            "on": True,
+            "0": False,
+            "false": False,
+            "no": False,
+            "off": False,
+        }
+        if text.lower() not in truth:
+            raise ConfigError(f"{declared.env}={text!r}: wants on or off")
+        return truth[text.lower()]
+    try:
+        return declared.type(text)
+    except ValueError as error:
+        raise ConfigError(f"{declared.env}={text!r}: wants {declared.type.__name__}") from error
+
+
+def checked(value: Any, declared: Knob, origin: str) -> Any:
+    if declared.type is float and type(value) is int:
+        value = float(value)
+    if type(value) is not declared.type:
+        raise ConfigError(f"{declared.name} = {value!r} ({origin}): wants {declared.type.__name__}")
+    if declared.check and (complaint := declared.check(value)):
+        raise ConfigError(f"{declared.name} = {value!r} ({origin}): {complaint}")
+    return value

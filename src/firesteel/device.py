@@ -1,0 +1,69 @@
+"""Facts of the device that computes, asked once; knows no kernel and no model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from firesteel.errors import UserError
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSpec:
+    torch_device: torch.device
+    name: str
+    capability: tuple[int, int] | None  # None on a CPU
+    num_sms: int
+    l2_bytes: int
+    memory_bytes: int
+    is_unified: bool  # GPU and host share one memory, as on GB10
+
+    @property
+    def is_cuda(self) -> bool:
+        return self.capability is not None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of activations: float32 on a CPU (bf16 matmuls die on some), bf16 on a GPU."""
+        return torch.bfloat16 if self.is_cuda else torch.float32
+
+
+def find_device(name: str = "auto") -> DeviceSpec:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cpu":
+        return DeviceSpec(
+            torch_device=torch.device("cpu"), name="CPU", capability=None, num_sms=0, l2_bytes=0,
+            memory_bytes=memory_info()["MemTotal"], is_unified=False,
+        )  # fmt: skip
+    if not torch.cuda.is_available():
+        raise UserError(
+            f"device {name} was asked for but torch {torch.__version__} sees no GPU; "
+            "run `firesteel doctor` to see why, or use --device cpu"
+        )
+    device = torch.device(name if ":" in name else "cuda:0")
+    if device.index >= torch.cuda.device_count():
+        raise UserError(f"device {name} does not exist: torch sees {torch.cuda.device_count()} GPU(s)")
+    facts = torch.cuda.get_device_properties(device)
+    return DeviceSpec(
+        torch_device=device, name=facts.name, capability=(facts.major, facts.minor),
+        num_sms=facts.multi_processor_count, l2_bytes=facts.L2_cache_size, memory_bytes=facts.total_memory,
+        is_unified=bool(facts.is_integrated),
+    )  # fmt: skip
+
+
+def available_bytes(device: DeviceSpec) -> int:
+    """Memory that can be taken now. On unified memory the driver's figure lies: the system's is the truth."""
+    if not device.is_cuda or device.is_unified:
+        return memory_info()["MemAvailable"]
+    return torch.cuda.mem_get_info(device.torch_device)[0]
+
+
+def memory_info(path: Path = Path("/proc/meminfo")) -> dict[str, int]:
+    """Bytes by field of /proc/meminfo."""
+    lines = (line.split() for line in path.read_text(encoding="ascii").splitlines())
+    return {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines if words[-1] == "kB"}

@@ -1,0 +1,5 @@
+"""The one kind of error a user can mend; knows nothing of what raised it."""
+
+
+class UserError(Exception):
+    """Something the user can change: the message names the cause and the cure, no traceback is shown."""

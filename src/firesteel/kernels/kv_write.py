@@ -1,0 +1,40 @@
+"""Puts new keys and values into their pages, in place.
+
+in   k, v              [T, K, D]
+     k_pages, v_pages  [P, K, S, D]   written
+     slots             [T] int64      page * S + offset; every slot at most once
+Rounded once to the pages' type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from firesteel.kernels.op import Sample, define_op
+from firesteel.kernels.tolerance import exact
+
+
+def _bytes(k: Tensor, v: Tensor, k_pages: Tensor, v_pages: Tensor, slots: Tensor) -> int:
+    return k.nbytes + v.nbytes + slots.nbytes + 2 * k.numel() * k_pages.element_size()
+
+
+@define_op(bytes=_bytes, tolerance=exact(why="a copy"))
+def kv_write(k: Tensor, v: Tensor, k_pages: Tensor, v_pages: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
+    page_size = k_pages.shape[2]
+    pages, offsets = slots // page_size, slots % page_size
+    k_pages[pages, :, offsets] = k.to(k_pages.dtype)
+    v_pages[pages, :, offsets] = v.to(v_pages.dtype)
+    return k_pages, v_pages
+
+
+@kv_write.samples
+def samples(device: torch.device) -> Iterator[Sample]:
+    generator = torch.Generator(device).manual_seed(1)
+    for tokens, page_size in ((1, 64), (65, 16), (300, 64)):
+        k, v = torch.randn(2, tokens, 8, 64, device=device, generator=generator, dtype=torch.bfloat16)
+        k_pages, v_pages = torch.zeros(2, 512 // page_size, 8, page_size, 64, device=device).bfloat16()
+        slots = torch.randperm(512, device=device, generator=generator)[:tokens]
+        yield Sample(f"T={tokens} S={page_size}", (k, v, k_pages, v_pages, slots))

@@ -1,0 +1,64 @@
+"""How far an implementation may stray from its reference, and why; knows no op."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tolerance:
+    """Both bounds hold: the worst element relative to the largest expected one, and the rms error."""
+
+    worst: float
+    rms: float
+    why: str
+
+
+def fp32(*, worst: float = 1e-5, rms: float = 1e-6, why: str) -> Tolerance:
+    return Tolerance(worst=worst, rms=rms, why=why)
+
+
+def bf16(*, ulps: float, why: str) -> Tolerance:
+    """`ulps` units in the last place of bf16, whose mantissa has 8 bits with the hidden one."""
+    return Tolerance(worst=ulps * 2.0**-8, rms=ulps * 2.0**-9, why=why)
+
+
+def exact(*, why: str) -> Tolerance:
+    return Tolerance(worst=0.0, rms=0.0, why=why)
+
+
+def assert_close(*, actual: object, expected: object, tolerance: Tolerance) -> None:
+    """Raises AssertionError with the figures unless every tensor of `actual` is within tolerance."""
+    actual_parts, expected_parts = _tensors(actual), _tensors(expected)
+    assert len(actual_parts) == len(expected_parts), f"{len(actual_parts)} results, not {len(expected_parts)}"
+    for number, (one, other) in enumerate(zip(actual_parts, expected_parts, strict=True)):
+        assert one.shape == other.shape, f"result {number}: shape {tuple(one.shape)}, not {tuple(other.shape)}"
+        assert one.dtype == other.dtype, f"result {number}: {one.dtype}, not {other.dtype}"
+        _assert_tensor(one, other, tolerance, number)
+
+
+def _tensors(value: object) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    assert isinstance(value, tuple | list), f"an op returns tensors, not {type(value).__name__}"
+    return [part for item in value for part in _tensors(item)]
+
+
+def _assert_tensor(actual: Tensor, expected: Tensor, tolerance: Tolerance, number: int) -> None:
+    actual, expected = actual.double(), expected.double()
+    finite = expected.isfinite()
+    same_elsewhere = torch.equal(actual[~finite].nan_to_num(nan=0.5), expected[~finite].nan_to_num(nan=0.5))
+    assert same_elsewhere, f"result {number}: non-finite values differ from the reference's"
+    difference, magnitude = (actual - expected)[finite].abs(), expected[finite].abs()
+    if difference.numel() == 0:
+        return
+    largest = magnitude.max().clamp(min=1e-30)
+    worst = float(difference.max() / largest)
+    rms = float(difference.square().mean().sqrt() / magnitude.square().mean().sqrt().clamp(min=1e-30))
+    assert worst <= tolerance.worst and rms <= tolerance.rms, (
+        f"result {number}: worst {worst:.3g} (allowed {tolerance.worst:.3g}), "
+        f"rms {rms:.3g} (allowed {tolerance.rms:.3g}); {tolerance.why}"
+    )

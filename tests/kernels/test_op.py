@@ -1,0 +1,134 @@
+"""The registry on a toy op: choice, refusal, ledger, and that a wrong implementation is caught."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from firesteel.device import find_device
+from firesteel.kernels import ALL_OPS, Kernels, parse_pins
+from firesteel.kernels.ledger import Ledger
+from firesteel.kernels.op import KernelError, Sample, anywhere, capability, define_op
+from firesteel.kernels.tolerance import assert_close, fp32
+
+CPU = find_device("cpu")
+H200 = replace(CPU, name="H200", capability=(9, 0))
+
+
+def toy_op():
+    @define_op(bytes=lambda x: 2 * x.nbytes, tolerance=fp32(why="toy"))
+    def double(x):
+        return x * 2
+
+    @double.implementation("fast", needs=anywhere, accepts=lambda x: None if x.numel() > 1 else "wants two values")
+    def fast(x):
+        return x + x
+
+    @double.implementation("gpu", needs=capability(9, 0))
+    def gpu(x):
+        return x + x
+
+    return double
+
+
+def every_case(ops):
+    """(op, implementation, sample) for each implementation but the reference that can run here."""
+    device = find_device("auto")
+    for op in ops:
+        for name, implementation in op.implementations.items():
+            if name != "reference" and implementation.needs(device) is None:
+                for sample in op.make_samples(device.torch_device):
+                    yield op, implementation, sample
+
+
+def check(op, implementation, sample):
+    expected = op.reference(*sample.clone())
+    assert_close(actual=implementation.function(*sample.clone()), expected=expected, tolerance=op.tolerance)
+
+
+def test_every_implementation_here_matches_its_reference():
+    for op, implementation, sample in every_case(ALL_OPS):
+        check(op, implementation, sample)
+
+
+def test_a_wrong_implementation_is_caught():
+    op = toy_op()
+    op.samples(lambda device: iter([Sample("two", (torch.ones(2, device=device),))]))
+    assert [case[1].name for case in every_case([op])][:1] == ["fast"]
+    for case in every_case([op]):
+        check(*case)
+    op.implementation("wrong", needs=anywhere)(lambda x: x * 2.001)
+    with pytest.raises(AssertionError, match="worst"):
+        for case in every_case([op]):
+            check(*case)
+
+
+@pytest.mark.parametrize("op", ALL_OPS, ids=lambda op: op.name)
+def test_every_op_has_samples_bytes_and_a_reasoned_tolerance(op):
+    samples = list(op.make_samples(torch.device("cpu")))
+    assert len(samples) >= 3 and len({sample.label for sample in samples}) == len(samples)
+    assert op.tolerance.why
+    for sample in samples:
+        assert op.bytes(*sample.args) > 0
+        results = op.reference(*sample.clone())
+        results = results if isinstance(results, tuple) else (results,)
+        if op.name != "kv_write":  # its result is a page table with slots nobody wrote
+            assert all(result.isfinite().all() for result in results), sample.label
+
+
+def test_reference_runs_when_nothing_better_is_preferred():
+    ledger = Ledger()
+    toy_op().choose(CPU, None, ledger)(torch.ones(2))
+    assert list(ledger.entries) == [("double", "reference")]
+
+
+def test_preference_is_followed_and_arguments_decide_among_candidates():
+    op, ledger = toy_op(), Ledger()
+    op.prefer("gpu", "fast", "reference")
+    chosen = op.choose(CPU, None, ledger)
+    chosen(torch.ones(2))
+    chosen(torch.ones(2))
+    chosen(torch.ones(1))
+    assert {key[1]: entry.calls for key, entry in ledger.entries.items()} == {"fast": 2, "reference": 1}
+    assert [one.name for one in op.choose(H200, None, ledger).candidates] == ["gpu", "fast", "reference"]
+
+
+def test_asking_for_a_missing_implementation_lists_those_there_are():
+    with pytest.raises(KernelError, match=r"double has no implementation 'cuda'; it has reference, fast$"):
+        toy_op().choose(CPU, "cuda", Ledger())
+
+
+def test_asking_for_one_the_device_cannot_run_says_why():
+    with pytest.raises(
+        KernelError, match=r"double=gpu needs .* 9.0 or later, this is CPU; here there is reference"
+    ):
+        toy_op().choose(CPU, "gpu", Ledger())
+
+
+def test_a_pinned_implementation_that_refuses_the_arguments_does_not_fall_back():
+    with pytest.raises(KernelError, match="fast wants two values"):
+        toy_op().choose(CPU, "fast", Ledger())(torch.ones(1))
+
+
+def test_preferring_an_unknown_implementation_is_an_error():
+    with pytest.raises(ValueError, match="no implementation"):
+        toy_op().prefer("cutlass")
+
+
+def test_timed_ledger_measures_and_untimed_does_not():
+    for timed in (True, False):
+        ledger = Ledger(timed=timed)
+        toy_op().choose(CPU, None, ledger)(torch.ones(1000))
+        assert (ledger.entries["double", "reference"].seconds > 0) == timed
+
+
+def test_kernels_bind_every_op_and_name_an_unknown_one():
+    assert [name for name, _ in Kernels(CPU, {}, Ledger()).table()] == [op.name for op in ALL_OPS]
+    with pytest.raises(KernelError, match="no op 'rmsnorm'; did you mean rms_norm"):
+        Kernels(CPU, parse_pins("rmsnorm=triton"), Ledger())
+
+
+def test_samples_are_copied_so_that_ops_may_write_into_them():
+    sample = Sample("one", (torch.zeros(1), 3))
+    sample.clone()[0].fill_(9)
+    assert sample.args[0].item() == 0

@@ -1,0 +1,173 @@
+"""Each reference against an independent formulation: loops, torch's own ops or transformers."""
+
+import math
+import sys
+
+import pytest
+import torch
+from torch.nn import functional
+from transformers import GptOssConfig
+from transformers.models.gpt_oss.modeling_gpt_oss import GptOssRotaryEmbedding
+
+from firesteel.formats import mxfp4
+from firesteel.kernels import attention, kv_write, linear, moe_matmul, rms_norm, rope, route
+from firesteel.kernels.rope import RopeSpec, rope_table
+
+CPU = torch.device("cpu")
+
+
+def cases(op):
+    return pytest.mark.parametrize("sample", list(op.make_samples(CPU)), ids=lambda sample: sample.label)
+
+
+def close(actual, expected, relative=1e-5):
+    assert actual.shape == expected.shape
+    assert (actual.double() - expected.double()).norm() <= relative * expected.double().norm()
+
+
+@cases(rms_norm)
+def test_rms_norm_adds_and_normalises(sample):
+    residual, update, weight, eps = sample.args
+    y, total = rms_norm.reference(residual.float(), None if update is None else update.float(), weight, eps)
+    expected = residual.float() + (0 if update is None else update.float())
+    close(total, expected)
+    close(y, functional.rms_norm(expected, (weight.numel(),), weight.float(), eps))
+
+
+@cases(linear)
+def test_linear_is_a_product_in_double(sample):
+    x, weight, bias = sample.args
+    expected = x.double() @ weight.double().T + (0 if bias is None else bias.double())
+    close(linear.reference(x.float(), weight, bias), expected)
+
+
+def test_linear_in_several_row_groups_equals_one(monkeypatch):
+    x, weight = torch.randn(3, 32), torch.randn(50, 32).bfloat16()
+    whole = linear.reference(x, weight, None)
+    monkeypatch.setattr(sys.modules["firesteel.kernels.linear"], "ROWS_AT_ONCE", 7)
+    close(linear.reference(x, weight, None), whole, 1e-6)
+
+
+@pytest.mark.parametrize("factor", [1.0, 4.0, 32.0])
+@pytest.mark.parametrize("truncate", [True, False])
+def test_rope_table_equals_transformers(factor, truncate):
+    parameters = {"rope_type": "default", "rope_theta": 150000.0}
+    if factor > 1:
+        parameters |= {
+            "rope_type": "yarn", "factor": factor, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": truncate,
+            "original_max_position_embeddings": 4096,
+        }  # fmt: skip
+    oracle = GptOssRotaryEmbedding(GptOssConfig(head_dim=64, rope_parameters=parameters))
+    cos, sin = oracle(torch.zeros(1), torch.arange(9000)[None])
+    table = rope_table(RopeSpec(theta=150000.0, factor=factor, truncate=truncate), 64, 9000, CPU)
+    close(table, torch.cat((cos[0], sin[0]), dim=-1), 1e-6)
+
+
+@cases(rope)
+def test_rope_rotates_each_pair_of_halves(sample):
+    q, k, positions, table = sample.args
+    rotated_q, rotated_k = rope.reference(q.float(), k.float(), positions, table)
+    for x, rotated in ((q, rotated_q), (k, rotated_k)):
+        turns = torch.complex(table[positions, :32], table[positions, 32:])[:, None]
+        pairs = torch.complex(x.float()[..., :32], x.float()[..., 32:]) * turns
+        close(rotated, torch.cat((pairs.real, pairs.imag), dim=-1))
+
+
+@cases(kv_write)
+def test_kv_write_touches_its_slots_only(sample):
+    k, v, k_pages, v_pages, slots = sample.clone()
+    before = k_pages.clone(), v_pages.clone()
+    kv_write.reference(k, v, k_pages, v_pages, slots)
+    size = k_pages.shape[2]
+    for token, slot in enumerate(slots.tolist()):
+        assert torch.equal(k_pages[slot // size, :, slot % size], k[token])
+        assert torch.equal(v_pages[slot // size, :, slot % size], v[token])
+        before[0][slot // size, :, slot % size] = k[token]
+        before[1][slot // size, :, slot % size] = v[token]
+    assert torch.equal(before[0], k_pages) and torch.equal(before[1], v_pages)
+
+
+@cases(route)
+def test_route_takes_the_largest_and_weighs_them_among_themselves(sample):
+    x, weight, bias, active = sample.args
+    ids, weights = route.reference(x, weight, bias, active)
+    logits = x.double() @ weight.double().T + bias.double()
+    for token in range(x.shape[0]):
+        best = sorted(range(logits.shape[1]), key=lambda expert: -logits[token, expert])[:active]
+        assert ids[token].tolist() == best
+        close(weights[token], logits[token, best].softmax(0))
+
+
+def attend_naively(q, k_pages, v_pages, table, starts, lens, sinks, window, scale):
+    """One query and head at a time, in Python; of long requests every 37th row. NaN where it did not look."""
+    y = torch.full(q.shape, float("nan"), dtype=torch.float64)
+    size, shared = k_pages.shape[2], q.shape[1] // k_pages.shape[1]
+    for request, held in enumerate(lens.tolist()):
+        begin, end = int(starts[request]), int(starts[request + 1])
+        for row in range(begin, end, 1 if end - begin < 10 else 37):
+            position = held - (end - row)
+            first = 0 if window is None else max(0, position - window + 1)
+            seen = [(int(table[request, p // size]), p % size) for p in range(first, position + 1)]
+            pages, at = (torch.tensor(part) for part in zip(*seen, strict=True))
+            for head in range(0, q.shape[1], 13):
+                keys = k_pages[pages, head // shared, at].double()
+                values = v_pages[pages, head // shared, at].double()
+                scores = keys @ q[row, head].double() * scale
+                total = scores.exp().sum() + (0 if sinks is None else math.exp(float(sinks[head])))
+                y[row, head] = (scores.exp() / total) @ values
+    return y
+
+
+@cases(attention)
+def test_attention_equals_a_naive_loop(sample):
+    q, *rest = sample.args
+    expected = attend_naively(q, *rest)
+    actual = attention.reference(q.float(), *rest)
+    looked = ~expected.isnan()
+    assert looked.sum() > 500 and actual.isfinite().all()
+    close(actual[looked], expected[looked])
+
+
+@pytest.mark.parametrize("at_once", [7, 512])
+def test_attention_does_not_depend_on_how_queries_are_split(at_once, monkeypatch):
+    sample = list(attention.make_samples(CPU))[6]
+    whole = attention.reference(sample.args[0].float(), *sample.args[1:])
+    monkeypatch.setattr(sys.modules["firesteel.kernels.attention"], "QUERIES_AT_ONCE", at_once)
+    close(attention.reference(sample.args[0].float(), *sample.args[1:]), whole, 1e-6)
+
+
+def test_window_excludes_129th_token():
+    k_pages, v_pages = torch.zeros(3, 1, 64, 64), torch.zeros(3, 1, 64, 64)
+    v_pages.view(-1, 64)[0] = 1.0  # the value of the first token alone
+    table, starts = torch.tensor([[0, 1, 2]]), torch.tensor([0, 1])
+    for held, sees in ((128, True), (129, False)):
+        y = attention.reference(
+            torch.ones(1, 1, 64), k_pages, v_pages, table, starts, torch.tensor([held]), None, 128, 0.125
+        )
+        assert (y.abs().max() > 0) == sees
+
+
+def test_attention_never_reads_pages_before_the_window():
+    k_pages, v_pages = torch.randn(2, 9, 1, 16, 64)
+    args = (torch.tensor([0, 1]), torch.tensor([144]), None, 20, 0.125)
+    q = torch.randn(1, 1, 64)
+    held = attention.reference(q, k_pages, v_pages, torch.arange(9)[None], *args)
+    released = torch.tensor([[0] * 7 + [7, 8]])
+    assert torch.equal(attention.reference(q, k_pages, v_pages, released, *args), held)
+
+
+@cases(moe_matmul)
+def test_moe_matmul_equals_a_loop_over_tokens_and_experts(sample):
+    x, ids, weights, experts, limit = sample.args
+    y = moe_matmul.reference(x.float(), ids, weights, experts, limit)
+    for token in {0, x.shape[0] // 2, x.shape[0] - 1}:
+        expected = torch.zeros(x.shape[1], dtype=torch.float64)
+        for expert, share in zip(ids[token].tolist(), weights[token].tolist(), strict=True):
+            gate_up = mxfp4.dequantize(experts.gate_up_codes[expert], experts.gate_up_scales[expert]).double()
+            down = mxfp4.dequantize(experts.down_codes[expert], experts.down_scales[expert]).double()
+            inner = gate_up @ x[token].double() + experts.gate_up_bias[expert].double()
+            gate, up = inner.view(-1, 2).unbind(-1)
+            gate, up = gate.minimum(torch.tensor(limit)), up.clamp(-limit, limit)
+            mixed = gate / (1 + torch.exp(-1.702 * gate)) * (up + 1)
+            expected += share * (down @ mixed + experts.down_bias[expert].double())
+        close(y[token], expected)

@@ -1,0 +1,43 @@
+import pytest
+import torch
+
+from firesteel.kernels.tolerance import assert_close, bf16, exact, fp32
+
+ONES = torch.ones(100)
+
+
+@pytest.mark.parametrize(
+    ("actual", "complaint"),
+    [
+        (ONES * 1.1, "worst"),
+        (ONES.index_fill(0, torch.tensor([7]), 1.02), "worst"),
+        (ONES[:99], "shape"),
+        (ONES.bfloat16(), "bfloat16"),
+        (ONES.index_fill(0, torch.tensor([7]), float("nan")), "worst nan"),
+        ((ONES, ONES), "2 results"),
+    ],
+)
+def test_differences_are_found(actual, complaint):
+    with pytest.raises(AssertionError, match=complaint):
+        assert_close(actual=actual, expected=ONES, tolerance=fp32(worst=1e-2, rms=1e-2, why="test"))
+
+
+def test_small_errors_everywhere_break_the_rms_bound_alone():
+    with pytest.raises(AssertionError, match="rms"):
+        assert_close(actual=ONES * 1.005, expected=ONES, tolerance=fp32(worst=1e-2, rms=1e-3, why="test"))
+
+
+def test_one_bf16_rounding_is_within_one_ulp_and_two_are_not_exact():
+    x = torch.randn(1000, generator=torch.Generator().manual_seed(1))
+    assert_close(actual=x.bfloat16().float(), expected=x, tolerance=bf16(ulps=1, why="test"))
+    with pytest.raises(AssertionError):
+        assert_close(actual=x.bfloat16().float(), expected=x, tolerance=exact(why="test"))
+
+
+def test_infinities_must_stand_in_the_same_places():
+    expected = torch.tensor([1.0, float("inf"), float("nan")])
+    assert_close(actual=expected.clone(), expected=expected, tolerance=exact(why="test"))
+    with pytest.raises(AssertionError, match="non-finite"):
+        assert_close(
+            actual=torch.tensor([1.0, -float("inf"), float("nan")]), expected=expected, tolerance=exact(why="test")
+        )
