@@ -1,0 +1,1 @@
+"""Turns prompts into tokens: batches, cache and sampling; knows tokens, not text."""

@@ -1,0 +1,69 @@
+"""The gpt-oss network over ops and paged keys and values; knows no implementation of an op and no request.
+
+Shape letters: T tokens, H hidden, Q query heads, K kv heads, D head dim, E experts, A active, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from firesteel.device import DeviceSpec
+from firesteel.kernels import Kernels
+from firesteel.kernels.rope import rope_table
+from firesteel.model.spec import ModelSpec
+from firesteel.model.weights import LayerWeights, Weights
+from firesteel.types import Batch, KvCache
+
+
+class GptOss:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        weights: Weights,
+        kernels: Kernels,
+        device: DeviceSpec,
+        *,
+        max_context: int,
+        sinks: bool = True,
+    ) -> None:
+        self.spec = spec
+        self.weights = weights
+        self.kernels = kernels
+        self.dtype = device.dtype
+        self.sinks = sinks
+        self.table = rope_table(spec.rope, spec.head_dim, max_context, device.torch_device)
+
+    def forward(self, batch: Batch, cache: KvCache) -> Tensor:
+        """[T, H] after the final norm; keys and values of the batch are written into the cache."""
+        norm, eps = self.kernels.rms_norm, self.spec.rms_eps
+        residual = self.weights.embedding[batch.token_ids].to(self.dtype)
+        update: Tensor | None = None
+        for number, layer in enumerate(self.weights.layers):
+            x, residual = norm(residual, update, layer.input_norm, eps)
+            update = self.attend(x, number, batch, cache)
+            x, residual = norm(residual, update, layer.post_norm, eps)
+            update = self.mix(x, layer)
+        x, _ = norm(residual, update, self.weights.norm, eps)
+        return x
+
+    def attend(self, x: Tensor, number: int, batch: Batch, cache: KvCache) -> Tensor:
+        spec, run, layer = self.spec, self.kernels, self.weights.layers[number]
+        window = spec.windows[number]
+        view = batch.full if window is None else batch.window
+        qkv = run.linear(x, layer.qkv, layer.qkv_bias).unflatten(-1, (-1, spec.head_dim))  # [T, Q+2K, D]
+        q, k, v = qkv.split([spec.num_heads, spec.num_kv_heads, spec.num_kv_heads], dim=1)
+        q, k = run.rope(q, k, batch.positions, self.table)
+        keys, values = run.kv_write(k, v, cache.keys[number], cache.values[number], view.slots)
+        mixed = run.attention(
+            q, keys, values, view.page_table, batch.query_starts, batch.kv_lens,
+            layer.sinks if self.sinks else None, window, spec.head_dim**-0.5,
+        )  # fmt: skip
+        return run.linear(mixed.flatten(1), layer.o, layer.o_bias)
+
+    def mix(self, x: Tensor, layer: LayerWeights) -> Tensor:
+        ids, weights = self.kernels.route(x, layer.router, layer.router_bias, self.spec.num_active)
+        return self.kernels.moe_matmul(x, ids, weights, layer.experts, self.spec.swiglu_limit)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[.., V] fp32 of rows that `forward` returned."""
+        return self.kernels.linear(hidden, self.weights.lm_head, None).float()

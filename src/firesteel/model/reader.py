@@ -1,0 +1,98 @@
+"""Reads stretches of files into tensors, many at once, without mmap; knows bytes, not checkpoints.
+
+mmap faults pages in one by one, which is slow on GB10; positional reads of large pieces from several threads are
+not. The page cache behind a piece is dropped, so that loading does not push out the rest of the machine's memory.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from firesteel.model.shards import CheckpointError
+
+PIECE_BYTES = 16 << 20
+Progress = Callable[[int, int], None]  # bytes done, bytes in all
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """`target` (contiguous, any device) is filled from `file` at `offset`."""
+
+    file: Path
+    offset: int
+    target: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class ReadReport:
+    num_bytes: int
+    seconds: float
+
+    @property
+    def gb_s(self) -> float:
+        return self.num_bytes / max(self.seconds, 1e-9) / 1e9
+
+
+def read_all(stretches: Sequence[Stretch], *, workers: int, progress: Progress | None = None) -> ReadReport:
+    start = time.perf_counter()
+    total = sum(stretch.target.nbytes for stretch in stretches)
+    done, lock = 0, threading.Lock()
+    files = {path: os.open(path, os.O_RDONLY) for path in {stretch.file for stretch in stretches}}
+    staging = threading.local()
+
+    def read(piece: Stretch) -> None:
+        nonlocal done
+        _read_piece(files[piece.file], piece, staging)
+        with lock:
+            done += piece.target.nbytes
+            if progress:
+                progress(done, total)
+
+    pool = ThreadPoolExecutor(workers)
+    try:
+        for _ in pool.map(read, _pieces(stretches)):
+            pass
+    finally:
+        pool.shutdown(cancel_futures=True)
+        for descriptor in files.values():
+            os.close(descriptor)
+    return ReadReport(total, time.perf_counter() - start)
+
+
+def _pieces(stretches: Sequence[Stretch]) -> Iterator[Stretch]:
+    for stretch in stretches:
+        flat = stretch.target.view(torch.uint8).view(-1)
+        for begin in range(0, flat.numel(), PIECE_BYTES):
+            yield Stretch(stretch.file, stretch.offset + begin, flat[begin : begin + PIECE_BYTES])
+
+
+def _read_piece(descriptor: int, piece: Stretch, staging: threading.local) -> None:
+    if piece.target.device.type == "cpu":
+        _fill(descriptor, piece, piece.target)
+    else:
+        if not hasattr(staging, "buffer"):
+            staging.buffer = torch.empty(PIECE_BYTES, dtype=torch.uint8, pin_memory=True)
+        buffer = staging.buffer[: piece.target.numel()]
+        _fill(descriptor, piece, buffer)
+        piece.target.copy_(buffer)
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(descriptor, piece.offset, piece.target.nbytes, os.POSIX_FADV_DONTNEED)
+
+
+def _fill(descriptor: int, piece: Stretch, host: Tensor) -> None:
+    view = memoryview(host.numpy())  # type: ignore[arg-type]
+    filled = 0
+    while filled < len(view):
+        count = os.preadv(descriptor, [view[filled:]], piece.offset + filled)
+        if count == 0:
+            raise CheckpointError(f"{piece.file} ended at byte {piece.offset + filled} while it was read")
+        filled += count

@@ -1,0 +1,55 @@
+"""Random weights of any spec, made on the device, the same for the same seed; reads no files.
+
+Scaled so that activations stay finite through all layers and tokens spread over the experts: every matrix has
+about unit gain, and router logits have a standard deviation of about one.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from firesteel.device import DeviceSpec
+from firesteel.model.spec import ModelSpec
+from firesteel.model.weights import Weights, check_memory, empty_weights, named_tensors
+
+E2M1_RMS = 2.93  # of a uniformly drawn code
+SINK_RANGE = (-2.0, 5.75)  # what the public checkpoints hold
+
+
+def synthetic_weights(spec: ModelSpec, device: DeviceSpec, *, seed: int, reserve_gib: float = 0.0) -> Weights:
+    weights = empty_weights(spec, torch.device("meta"))
+    check_memory(sum(one.nbytes for one in named_tensors(weights, spec).values()), device, reserve_gib)
+    weights = empty_weights(spec, device.torch_device)
+    for number, (name, tensor) in enumerate(named_tensors(weights, spec).items()):
+        generator = torch.Generator(device.torch_device).manual_seed((seed << 20) + number)
+        _fill(name, tensor, spec, generator)
+    return weights
+
+
+def _fill(name: str, tensor: Tensor, spec: ModelSpec, generator: torch.Generator) -> None:
+    if name.endswith("_blocks"):
+        _random_bytes(tensor, generator)
+    elif name.endswith("_scales"):
+        columns = spec.hidden_size if "gate_up" in name else spec.intermediate_size
+        middle = round(127 - torch.tensor(E2M1_RMS * columns**0.5).log2().item())
+        _random_bytes(tensor, generator)
+        tensor.bitwise_and_(1).add_(middle - 1)
+    elif name.endswith("norm.weight"):
+        tensor.uniform_(0.5, 1.5, generator=generator)
+    elif name.endswith("sinks"):
+        tensor.uniform_(*SINK_RANGE, generator=generator)
+    elif name.endswith("bias"):
+        tensor.normal_(0, 0.1, generator=generator)
+    elif name == "model.embed_tokens.weight":
+        tensor.normal_(0, 1, generator=generator)
+    else:
+        tensor.normal_(0, tensor.shape[-1] ** -0.5, generator=generator)
+
+
+def _random_bytes(tensor: Tensor, generator: torch.Generator) -> None:
+    """Eight bytes a draw: drawing them one by one is what a 120b's start would wait for."""
+    flat = tensor.view(-1)
+    words = flat[: flat.numel() // 8 * 8].view(torch.int64)
+    words.random_(-(2**63), None, generator=generator)
+    flat[words.numel() * 8 :].random_(0, 256, generator=generator)

@@ -1,0 +1,179 @@
+"""The weights of a gpt-oss as tensors, and how they come out of a checkpoint; knows no arithmetic.
+
+Experts stay packed in MXFP4. q, k and v are read straight into one fused matrix. `named_tensors` is the one map
+between the public names and our storage: loading, checking, saving and making random weights all go through it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from firesteel.device import GIB, DeviceSpec, available_bytes
+from firesteel.formats import e8m0
+from firesteel.kernels.moe_matmul import Experts
+from firesteel.model.reader import Progress, ReadReport, Stretch, read_all
+from firesteel.model.shards import CheckpointError, StoredTensor, find_tensors
+from firesteel.model.spec import GROUP, ModelSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerWeights:
+    input_norm: Tensor  # [H]
+    qkv: Tensor  # [(Q + 2K) D, H]
+    qkv_bias: Tensor
+    o: Tensor  # [H, Q D]
+    o_bias: Tensor
+    sinks: Tensor  # [Q]
+    post_norm: Tensor  # [H]
+    router: Tensor  # [E, H]
+    router_bias: Tensor
+    experts: Experts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    embedding: Tensor  # [V, H]
+    layers: list[LayerWeights]
+    norm: Tensor  # [H]
+    lm_head: Tensor  # [V, H]
+
+
+def empty_weights(spec: ModelSpec, device: torch.device) -> Weights:
+    """Uninitialised storage; on the meta device it costs nothing and still knows every shape."""
+
+    def bf16(*shape: int) -> Tensor:
+        return torch.empty(shape, dtype=torch.bfloat16, device=device)
+
+    def u8(*shape: int) -> Tensor:
+        return torch.empty(shape, dtype=torch.uint8, device=device)
+
+    hidden, inter, experts = spec.hidden_size, spec.intermediate_size, spec.num_experts
+    qkv_size = spec.q_size + 2 * spec.kv_size
+    layers = [
+        LayerWeights(
+            input_norm=bf16(hidden), qkv=bf16(qkv_size, hidden), qkv_bias=bf16(qkv_size),
+            o=bf16(hidden, spec.q_size), o_bias=bf16(hidden), sinks=bf16(spec.num_heads),
+            post_norm=bf16(hidden), router=bf16(experts, hidden), router_bias=bf16(experts),
+            experts=Experts(
+                gate_up_codes=u8(experts, 2 * inter, hidden // 2),
+                gate_up_scales=u8(experts, 2 * inter, hidden // GROUP),
+                gate_up_bias=bf16(experts, 2 * inter),
+                down_codes=u8(experts, hidden, inter // 2),
+                down_scales=u8(experts, hidden, inter // GROUP),
+                down_bias=bf16(experts, hidden),
+            ),
+        )
+        for _ in range(spec.num_layers)
+    ]  # fmt: skip
+    return Weights(
+        embedding=bf16(spec.vocab_size, hidden), layers=layers, norm=bf16(hidden),
+        lm_head=bf16(spec.vocab_size, hidden),
+    )  # fmt: skip
+
+
+def named_tensors(weights: Weights, spec: ModelSpec) -> dict[str, Tensor]:
+    """Views of the storage by the public checkpoint's names, in its shapes."""
+    named = {
+        "model.embed_tokens.weight": weights.embedding,
+        "model.norm.weight": weights.norm,
+        "lm_head.weight": weights.lm_head,
+    }
+    for number, layer in enumerate(weights.layers):
+        for name, tensor in _named_layer(layer, spec).items():
+            named[f"model.layers.{number}.{name}"] = tensor
+    return named
+
+
+def _named_layer(layer: LayerWeights, spec: ModelSpec) -> dict[str, Tensor]:
+    sizes = [spec.q_size, spec.kv_size, spec.kv_size]
+    q, k, v = layer.qkv.split(sizes)
+    q_bias, k_bias, v_bias = layer.qkv_bias.split(sizes)
+    experts = layer.experts
+    return {
+        "input_layernorm.weight": layer.input_norm,
+        "self_attn.q_proj.weight": q, "self_attn.q_proj.bias": q_bias,
+        "self_attn.k_proj.weight": k, "self_attn.k_proj.bias": k_bias,
+        "self_attn.v_proj.weight": v, "self_attn.v_proj.bias": v_bias,
+        "self_attn.o_proj.weight": layer.o, "self_attn.o_proj.bias": layer.o_bias,
+        "self_attn.sinks": layer.sinks,
+        "post_attention_layernorm.weight": layer.post_norm,
+        "mlp.router.weight": layer.router, "mlp.router.bias": layer.router_bias,
+        "mlp.experts.gate_up_proj_blocks": experts.gate_up_codes.unflatten(-1, (-1, GROUP // 2)),
+        "mlp.experts.gate_up_proj_scales": experts.gate_up_scales,
+        "mlp.experts.gate_up_proj_bias": experts.gate_up_bias,
+        "mlp.experts.down_proj_blocks": experts.down_codes.unflatten(-1, (-1, GROUP // 2)),
+        "mlp.experts.down_proj_scales": experts.down_scales,
+        "mlp.experts.down_proj_bias": experts.down_bias,
+    }  # fmt: skip
+
+
+def weight_bytes(spec: ModelSpec) -> int:
+    return sum(tensor.nbytes for tensor in named_tensors(empty_weights(spec, torch.device("meta")), spec).values())
+
+
+def load_weights(
+    directory: Path,
+    spec: ModelSpec,
+    device: DeviceSpec,
+    *,
+    workers: int,
+    reserve_gib: float,
+    progress: Progress | None = None,
+) -> tuple[Weights, ReadReport]:
+    """Names, shapes, types and memory are checked before the first byte of data is read."""
+    stored = find_tensors(directory)
+    check_tensors(stored, spec, directory)
+    check_memory(weight_bytes(spec), device, reserve_gib)
+    weights = empty_weights(spec, device.torch_device)
+    targets = named_tensors(weights, spec)
+    stretches = [Stretch(stored[name].file, stored[name].offset, target) for name, target in targets.items()]
+    report = read_all(stretches, workers=workers, progress=progress)
+    for name, tensor in targets.items():
+        if name.endswith("_scales"):
+            try:
+                e8m0.check(tensor)
+            except ValueError as error:
+                raise CheckpointError(f"{stored[name].file}: tensor {name}: {error}") from error
+    return weights, report
+
+
+def check_tensors(stored: Mapping[str, StoredTensor], spec: ModelSpec, directory: Path) -> None:
+    expected = named_tensors(empty_weights(spec, torch.device("meta")), spec)
+    for name, found in stored.items():
+        if name.endswith(("weight_scale_2", "input_scale")) or (
+            name.endswith("_scales") and found.dtype is torch.float8_e4m3fn
+        ):
+            raise CheckpointError(
+                f"{found.file}: tensor {name} belongs to NVFP4 (16 values a group, E4M3 scales); "
+                "firesteel computes MXFP4: use the published MXFP4 checkpoint"
+            )
+    for name, want in expected.items():
+        if name not in stored:
+            raise CheckpointError(f"tensor {name} is missing from the checkpoint in {directory}")
+        found = stored[name]
+        if found.dtype != want.dtype:
+            raise CheckpointError(f"{found.file}: tensor {name} is {found.dtype}, expected {want.dtype}")
+        if found.shape != tuple(want.shape):
+            raise CheckpointError(
+                f"{found.file}: tensor {name} has shape {found.shape}, expected {tuple(want.shape)}"
+            )
+    if extra := sorted(set(stored) - set(expected)):
+        raise CheckpointError(
+            f"{stored[extra[0]].file}: tensor {extra[0]} does not belong to this model ({len(extra)} extra)"
+        )
+
+
+def check_memory(needed: int, device: DeviceSpec, reserve_gib: float) -> None:
+    """Refuses rather than freezes the host: on unified memory an overcommitted GPU takes the system with it."""
+    available = available_bytes(device)
+    if needed + reserve_gib * GIB > available:
+        raise CheckpointError(
+            f"the weights take {needed / GIB:.1f} GiB and {reserve_gib:.1f} GiB must stay free, but {device.name} "
+            f"has {available / GIB:.1f} GiB available: free memory, choose a smaller model or another --device, "
+            "or lower --memory-reserve-gib"
+        )

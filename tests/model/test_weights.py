@@ -1,0 +1,214 @@
+"""Loading: right bytes from any layout, and a clear error for each way a checkpoint can be bad."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from firesteel.device import GIB, find_device
+from firesteel.kernels.rope import RopeSpec
+from firesteel.model.checkpoint import save_checkpoint
+from firesteel.model.reader import PIECE_BYTES
+from firesteel.model.shards import CheckpointError
+from firesteel.model.spec import PRESETS, ModelSpec
+from firesteel.model.synthetic import synthetic_weights
+from firesteel.model.weights import check_memory, empty_weights, load_weights, named_tensors, weight_bytes
+
+CPU = find_device("cpu")
+SPEC = ModelSpec(
+    num_layers=2, hidden_size=64, intermediate_size=32, num_heads=2, num_kv_heads=1, head_dim=32, num_experts=4,
+    num_active=2, vocab_size=99, windows=(8, None), rope=RopeSpec(theta=10000.0), max_context=256,
+)  # fmt: skip
+SCALES = "model.layers.1.mlp.experts.down_proj_scales"
+SINGLE = "model.safetensors"
+
+
+@pytest.fixture(params=[None, 20_000], ids=["one file", "sharded"])
+def checkpoint(request, tmp_path):
+    save_checkpoint(tmp_path, SPEC, synthetic_weights(SPEC, CPU, seed=3), shard_bytes=request.param)
+    return tmp_path
+
+
+def load(directory, **options):
+    return load_weights(directory, SPEC, CPU, **{"workers": 3, "reserve_gib": 0.0, **options})
+
+
+def edit(directory, change):
+    """Rewrites the single-file checkpoint after `change(tensors)`."""
+    tensors = load_file(directory / SINGLE)
+    change(tensors)
+    save_file(tensors, directory / SINGLE)
+
+
+@pytest.fixture
+def single(tmp_path):
+    save_checkpoint(tmp_path, SPEC, synthetic_weights(SPEC, CPU, seed=3))
+    return tmp_path
+
+
+def test_every_tensor_comes_back_bit_for_bit(checkpoint):
+    expected = named_tensors(synthetic_weights(SPEC, CPU, seed=3), SPEC)
+    weights, report = load(checkpoint)
+    for name, tensor in named_tensors(weights, SPEC).items():
+        assert torch.equal(tensor, expected[name]), name
+    assert report.num_bytes == weight_bytes(SPEC) and report.gb_s > 0
+
+
+def test_public_names_and_shapes_at_120b():
+    spec = PRESETS["gpt-oss-120b"]
+    named = named_tensors(empty_weights(spec, torch.device("meta")), spec)
+    shapes = {name.removeprefix("model.layers.35."): tuple(tensor.shape) for name, tensor in named.items()}
+    assert shapes["mlp.experts.gate_up_proj_blocks"] == (128, 5760, 90, 16)
+    assert shapes["mlp.experts.gate_up_proj_scales"] == (128, 5760, 90)
+    assert shapes["mlp.experts.down_proj_blocks"] == (128, 2880, 90, 16)
+    assert shapes["self_attn.q_proj.weight"] == (4096, 2880) and shapes["self_attn.k_proj.bias"] == (512,)
+    assert shapes["self_attn.o_proj.weight"] == (2880, 4096) and shapes["self_attn.sinks"] == (64,)
+    assert len(named) == 3 + 36 * 19
+    assert abs(weight_bytes(spec) / GIB - 60.8) < 0.1  # the published size
+
+
+def test_progress_reaches_the_end_in_order(checkpoint):
+    seen = []
+    load(checkpoint, progress=lambda done, total: seen.append((done, total)), workers=1)
+    assert seen[-1] == (weight_bytes(SPEC), weight_bytes(SPEC)) and seen == sorted(seen)
+
+
+def test_a_tensor_larger_than_a_piece_is_read_whole(tmp_path):
+    spec = replace(SPEC, vocab_size=PIECE_BYTES // 128 + 77)
+    weights = synthetic_weights(spec, CPU, seed=1)
+    save_checkpoint(tmp_path, spec, weights)
+    loaded, _ = load_weights(tmp_path, spec, CPU, workers=4, reserve_gib=0.0)
+    assert loaded.embedding.nbytes > PIECE_BYTES and torch.equal(loaded.embedding, weights.embedding)
+
+
+def test_truncated_file_names_file_and_tensor(single):
+    data = (single / SINGLE).read_bytes()
+    (single / SINGLE).write_bytes(data[:-10])
+    with pytest.raises(CheckpointError, match=r"model.safetensors is truncated: tensor \S+ ends at byte"):
+        load(single)
+
+
+@pytest.mark.parametrize("size", [0, 4, 100])
+def test_file_cut_inside_its_header(single, size):
+    (single / SINGLE).write_bytes((single / SINGLE).read_bytes()[:size])
+    with pytest.raises(CheckpointError, match=r"model\.safetensors is not a safetensors file or is cut off"):
+        load(single)
+
+
+def test_header_that_is_not_json(single):
+    (single / SINGLE).write_bytes((8).to_bytes(8, "little") + b"notjson!" + bytes(100))
+    with pytest.raises(CheckpointError, match="header is not valid JSON"):
+        load(single)
+
+
+def test_missing_shard_is_named(tmp_path):
+    save_checkpoint(tmp_path, SPEC, synthetic_weights(SPEC, CPU, seed=3), shard_bytes=20_000)
+    gone = sorted(tmp_path.glob("*.safetensors"))[1]
+    gone.unlink()
+    with pytest.raises(CheckpointError, match=f"shard {gone.name} is missing"):
+        load(tmp_path)
+
+
+def test_index_that_disagrees_with_a_shard(tmp_path):
+    save_checkpoint(tmp_path, SPEC, synthetic_weights(SPEC, CPU, seed=3), shard_bytes=20_000)
+    index = tmp_path / "model.safetensors.index.json"
+    content = json.loads(index.read_text())
+    content["weight_map"]["model.norm.weight"] = content["weight_map"][SCALES]
+    index.write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match=r"holds model\.norm\.weight, but .* places it in"):
+        load(tmp_path)
+
+
+def test_folder_without_weights(tmp_path):
+    with pytest.raises(CheckpointError, match=r"holds neither model\.safetensors nor"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda t: t.pop("model.norm.weight"), r"tensor model\.norm\.weight is missing"),
+        (lambda t: t.update({"model.extra": torch.zeros(1)}), r"model\.safetensors: tensor model\.extra does not"),
+        (
+            lambda t: t.update({"model.norm.weight": torch.zeros(64)}),
+            r"model\.norm\.weight is torch\.float32, expected torch\.bfloat16",
+        ),
+        (
+            lambda t: t.update({"model.norm.weight": torch.zeros(65).bfloat16()}),
+            r"model\.norm\.weight has shape \(65,\), expected \(64,\)",
+        ),
+        (
+            lambda t: t.update({SCALES: torch.zeros(t[SCALES].shape).to(torch.float8_e4m3fn)}),
+            f"{SCALES} belongs to NVFP4",
+        ),
+        (lambda t: t[SCALES].view(-1)[5:7].fill_(255), rf"model\.safetensors: tensor {SCALES}: 2 of 256 .*NaN"),
+    ],
+    ids=["missing tensor", "extra tensor", "wrong dtype", "wrong shape", "NVFP4 scales", "NaN scale"],
+)
+def test_a_bad_tensor_is_named_with_its_file(single, change, complaint):
+    edit(single, change)
+    with pytest.raises(CheckpointError, match=complaint):
+        load(single)
+
+
+def test_too_little_memory_refuses_before_reading(single):
+    (single / SINGLE).chmod(0o600)
+    with pytest.raises(CheckpointError, match=r"10000\.0 GiB must stay free, but CPU has .* GiB available"):
+        load(single, reserve_gib=10_000.0, progress=lambda done, total: pytest.fail("read before the check"))
+
+
+def test_unified_memory_counts_the_systems_available_bytes(monkeypatch):
+    unified = replace(CPU, name="GB10", capability=(12, 1), is_unified=True)
+    monkeypatch.setattr("firesteel.device.memory_info", lambda: {"MemAvailable": 10 * GIB})
+    check_memory(8 * GIB, unified, 1.0)
+    with pytest.raises(CheckpointError, match=r"GB10 has 10\.0 GiB available"):
+        check_memory(8 * GIB, unified, 4.0)
+
+
+PEAK_PROGRAM = """
+import json, re, sys
+from dataclasses import replace
+from pathlib import Path
+import torch
+from firesteel.device import find_device
+from firesteel.model.checkpoint import save_checkpoint
+from firesteel.model.spec import PRESETS, read_spec
+from firesteel.model.synthetic import synthetic_weights
+from firesteel.model.weights import load_weights, weight_bytes
+
+def peak():
+    return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) * 1024
+
+experts, vocab, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+spec = replace(PRESETS["gpt-oss-120b"], num_layers=2, windows=(128, None), num_experts=experts, vocab_size=vocab)
+cpu = find_device("cpu")
+torch.randn(64, 64) @ torch.randn(64, 64)
+before = peak()
+if sys.argv[4] == "make":
+    weights = synthetic_weights(spec, cpu, seed=1)
+elif sys.argv[4] == "save":
+    save_checkpoint(folder, spec, synthetic_weights(spec, cpu, seed=1))
+else:
+    weights, report = load_weights(folder, spec, cpu, workers=4, reserve_gib=0.0)
+print(json.dumps({"peak": peak() - before, "weights": weight_bytes(spec)}))
+"""
+
+
+def peak_over_size(experts, vocab, folder, verb):
+    command = [sys.executable, "-c", PEAK_PROGRAM, str(experts), str(vocab), str(folder), verb]
+    result = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return result["peak"] / result["weights"]
+
+
+@pytest.mark.parametrize(
+    ("experts", "vocab"),
+    [pytest.param(16, 20_000, id="16 experts"), pytest.param(128, 201_088, marks=pytest.mark.slow, id="whole")],
+)
+def test_loading_two_layers_of_120b_width_takes_at_most_1_3_times_their_size(experts, vocab, tmp_path):
+    assert 0.9 < peak_over_size(experts, vocab, tmp_path, "make") < 1.3
+    peak_over_size(experts, vocab, tmp_path, "save")
+    assert 0.9 < peak_over_size(experts, vocab, tmp_path, "load") < 1.3
