@@ -1,0 +1,1 @@
+"""Text and tokens: the tokenizer, the Harmony format and tools. Knows no engine and no tensors."""

@@ -1,0 +1,118 @@
+"""Text to token ids and back. Knows the checkpoint's tokenizer file, not messages or models.
+
+Ordinary text never becomes a special token: `<|end|>` typed by a user is encoded as plain characters. Only
+callers that know the format place special tokens, by id from `special_ids`.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+from pathlib import Path
+
+import tokenizers
+
+_UNASSIGNED = "\ufffd".encode()
+
+
+class TokenizerError(ValueError):
+    """The tokenizer file is missing, broken, or lacks what its user needs."""
+
+
+class Tokenizer:
+    """A byte-level BPE tokenizer as published beside the weights in `tokenizer.json`."""
+
+    def __init__(self, backend: tokenizers.Tokenizer) -> None:
+        if not isinstance(backend.decoder, tokenizers.decoders.ByteLevel):
+            raise TokenizerError("the tokenizer is not byte-level, so it cannot write every text")
+        backend.no_padding()
+        backend.no_truncation()
+        _make_all_special(backend)
+        # Special-token strings in the input are then split like any other text.
+        backend.encode_special_tokens = True
+        added = backend.get_added_tokens_decoder()
+        self.special_ids: dict[str, int] = {token.content: token_id for token_id, token in added.items()}
+        self.vocab_size: int = max([backend.get_vocab_size(with_added_tokens=False) - 1, *added]) + 1
+        self._backend = backend
+        self._token_bytes: dict[int, bytes] = {
+            token_id: token.encode() for token, token_id in self.special_ids.items()
+        }
+
+    @classmethod
+    def load(cls, directory: Path) -> Tokenizer:
+        path = directory / "tokenizer.json"
+        if not path.is_file():
+            raise TokenizerError(f"no tokenizer at {path}")
+        try:
+            backend = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:  # the binding raises bare Exception for every fault in the file
+            raise TokenizerError(f"cannot read {path}: {error}") from error
+        return cls(backend)
+
+    def encode(self, text: str) -> list[int]:
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Each text on its own, in one call; lone surrogates become U+FFFD."""
+        try:
+            encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        except (TypeError, UnicodeEncodeError):
+            whole = [_replace_surrogates(text) for text in texts]
+            encodings = self._backend.encode_batch_fast(whole, add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Special tokens appear as their text; bytes that are not UTF-8 as U+FFFD."""
+        return b"".join(map(self.token_bytes, token_ids)).decode("utf-8", "replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes a token stands for; U+FFFD for an id without a token, which a model can still sample."""
+        known = self._token_bytes.get(token_id)
+        if known is None:
+            known = self._token_bytes[token_id] = self._spell(token_id)
+        return known
+
+    def stream(self) -> TextStream:
+        return TextStream(self)
+
+    def _spell(self, token_id: int) -> bytes:
+        token = self._backend.id_to_token(token_id) if 0 <= token_id < self.vocab_size else None
+        if token is None:
+            return _UNASSIGNED
+        return bytes(_BYTE_OF_CHARACTER[character] for character in token)
+
+
+class TextStream:
+    """Text of a growing token sequence: a character appears once its last byte has come, never in parts."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token_id: int) -> str:
+        return self._decoder.decode(self._tokenizer.token_bytes(token_id))
+
+    def flush(self) -> str:
+        """What an unfinished character leaves: U+FFFD or nothing. The stream is then empty."""
+        return self._decoder.decode(b"", final=True)
+
+
+def _make_all_special(backend: tokenizers.Tokenizer) -> None:
+    """Added tokens that the file does not call special would still be found in ordinary text."""
+    plain = [token for token in backend.get_added_tokens_decoder().values() if not token.special]
+    if plain:
+        backend.add_special_tokens([tokenizers.AddedToken(t.content, special=True) for t in plain])
+
+
+def _replace_surrogates(text: str) -> str:
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def _byte_of_character() -> dict[str, int]:
+    """Byte-level vocabularies print a byte as one character: itself if visible, else one from U+0100 on."""
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [byte for byte in range(256) if byte not in visible]
+    return {chr(byte): byte for byte in visible} | {chr(256 + i): byte for i, byte in enumerate(hidden)}
+
+
+_BYTE_OF_CHARACTER = _byte_of_character()

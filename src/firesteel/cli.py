@@ -1,0 +1,167 @@
+"""The command line: verbs, flags made from config.py, tables on the terminal; knows no arithmetic."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.table import Column, Table
+from rich.text import Text
+
+from firesteel.config import Knob, knobs, resolve
+from firesteel.doctor import Status, examine
+from firesteel.errors import UserError
+from firesteel.llm import LLM
+from firesteel.types import SamplingParams
+
+PIPE_WIDTH = 1000  # columns of a table that goes to a file or a pipe: rows stay whole there
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
+def main() -> None:
+    """Entry point: a UserError is shown as one line, anything else is a bug and keeps its traceback."""
+    try:
+        app()
+    except UserError as error:
+        message = " ".join(str(error).splitlines())
+        Console(stderr=True).print(Text.assemble(("error: ", "bold red"), message), soft_wrap=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def with_knobs(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command one flag for every knob; it receives those given as `knobs`."""
+    own = [one for one in inspect.signature(command).parameters.values() if one.name != "knobs"]
+    flags = [
+        inspect.Parameter(knob.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_flag(knob))
+        for knob in knobs().values()
+    ]
+
+    def run(**given: Any) -> None:
+        chosen = {knob: given.pop(knob) for knob in knobs()}
+        command(**given, knobs={name: value for name, value in chosen.items() if value is not None})
+
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    hints = inspect.get_annotations(command, eval_str=True)
+    own = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[one.name]) for one in own]
+    run.__signature__ = inspect.Signature([*own, *flags])  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in (*own, *flags)}
+    return run
+
+
+def _flag(knob: Knob) -> Any:
+    name = f"--{knob.name.replace('_', '-')}"
+    names = [f"{name}/--no-{name[2:]}"] if knob.type is bool else [name]
+    default = "none" if knob.default == "" else knob.default
+    text = f"{knob.help} (default {default}; {knob.env})"  # rich takes square brackets for markup
+    return Annotated[knob.type | None, typer.Option(*names, help=text, rich_help_panel=f"{knob.section} settings")]
+
+
+@app.command()
+@with_knobs
+def generate(
+    prompt: Annotated[str, typer.Option(help="text to continue")],
+    knobs: dict[str, Any],
+    max_tokens: Annotated[int, typer.Option(help="most tokens to add")] = 128,
+    temperature: Annotated[float, typer.Option(help="0 is greedy")] = 0.0,
+    seed: Annotated[int, typer.Option(help="of the random stream")] = 0,
+    ledger: Annotated[bool, typer.Option("--ledger", help="print what ran, with times")] = False,
+) -> None:
+    """Continue a text, printed as it is made."""
+    params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=seed)
+    llm = load(knobs)
+    llm.ledger.timed = ledger
+    for piece in llm.stream(prompt, params):
+        sys.stdout.write(piece)
+        sys.stdout.flush()
+    sys.stdout.write("\n")
+    if ledger:
+        show(ledger_table(llm))
+
+
+@app.command()
+@with_knobs
+def env(knobs: dict[str, Any], as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
+    """Every setting with its value and where it came from."""
+    settings = resolve(knobs)
+    rows = [
+        {
+            "name": knob.name,
+            "value": getattr(getattr(settings.config, knob.section), knob.name),
+            "origin": settings.origins[knob.name],
+            "variable": knob.env,
+            "help": knob.help,
+        }
+        for knob in _all_knobs()
+    ]
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    table = new_table("setting", "value", "origin", "variable", "meaning")
+    for row in rows:
+        table.add_row(row["name"], Text(str(row["value"])), Text(row["origin"]), row["variable"], row["help"])
+    show(table)
+
+
+@app.command()
+def doctor(as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
+    """What this machine has, what would be used and why; exit code 1 if something is wrong."""
+    findings = examine()
+    if as_json:
+        print(json.dumps([finding.as_dict() for finding in findings], indent=2))
+    else:
+        colours = {Status.OK: "green", Status.NOTE: "yellow", Status.FAIL: "bold red"}
+        table = new_table("check", "status", "found", "cure")
+        for finding in findings:
+            mark = Text(finding.status.value, colours[finding.status])
+            table.add_row(finding.check, mark, Text(finding.found), Text(finding.cure))
+        show(table)
+    if any(finding.status is Status.FAIL for finding in findings):
+        raise typer.Exit(1)
+
+
+def load(knobs: dict[str, Any]) -> LLM:
+    """The model, with a progress bar on a terminal and the reading speed on stderr."""
+    columns = (TextColumn("loading weights"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    stderr = Console(stderr=True)
+    with Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as bar:
+        task = bar.add_task("load")
+        llm = LLM(progress=lambda done, total: bar.update(task, completed=done, total=total), **knobs)
+    read = llm.load_report
+    stderr.print(
+        f"read {read.num_bytes / 1e9:.2f} GB in {read.seconds:.1f} s: {read.gb_s:.2f} GB/s", highlight=False
+    )
+    return llm
+
+
+def ledger_table(llm: LLM) -> Table:
+    table = new_table("op", "implementation", "calls", "ms in all", "us a call")
+    table.title = f"what ran on {llm.device.name}"
+    for (op, implementation), entry in sorted(llm.ledger.entries.items(), key=lambda item: -item[1].seconds):
+        each_us = entry.seconds / entry.calls * 1e6
+        table.add_row(op, implementation, str(entry.calls), f"{entry.seconds * 1e3:.1f}", f"{each_us:.0f}")
+    return table
+
+
+def new_table(*headings: str) -> Table:
+    return Table(*(Column(heading, overflow="fold") for heading in headings))
+
+
+def show(table: Table) -> None:
+    """Folded to the width of a terminal; nothing is cut off."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=PIPE_WIDTH)
+    console.print(table)
+
+
+def _all_knobs() -> list[Knob]:
+    return list(knobs().values())

@@ -1,0 +1,223 @@
+"""Examines the machine: versions, pairing, GPU, compiler, and what would be used; changes nothing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import platform
+import shutil
+import sys
+import sysconfig
+from dataclasses import asdict, dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from firesteel.device import GIB, DeviceSpec, available_bytes, find_device
+from firesteel.kernels import Kernels
+from firesteel.kernels.ledger import Ledger
+
+OLDEST_PYTHON = (3, 11)
+OLDEST_TORCH = (2, 11)
+# Triton before 3.8 lowers dot_scaled for SM12x to bf16 matrix instructions without a word.
+OLDEST_TRITON_SM12X = (3, 8)
+# torch minor version -> the Triton its CUDA builds bring
+TRITON_OF_TORCH = {(2, 11): (3, 6), (2, 12): (3, 7), (2, 13): (3, 7), (2, 14): (3, 8), (2, 15): (3, 9)}
+PACKAGES = ("firesteel", "torch", "triton", "numpy", "safetensors", "tokenizers", "huggingface_hub")
+
+
+class Status(Enum):
+    OK = "ok"
+    NOTE = "note"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    check: str
+    status: Status
+    found: str
+    cure: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "status": self.status.value}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What the checks judge, gathered once."""
+
+    python: tuple[int, int]
+    torch: str
+    torch_cuda: str | None
+    triton: str | None
+    driver: str | None
+    device: DeviceSpec
+    available_bytes: int
+    compiler: str | None
+    python_header: Path
+
+
+def examine() -> list[Finding]:
+    machine = look()
+    return [*judge(machine), *locate_packages(), *choices(machine.device)]
+
+
+def look() -> Machine:
+    device = find_device("auto")
+    return Machine(
+        python=sys.version_info[:2],
+        torch=torch.__version__,
+        torch_cuda=torch.version.cuda,
+        triton=installed("triton"),
+        driver=driver_version(),
+        device=device,
+        available_bytes=available_bytes(device),
+        compiler=shutil.which("cc") or shutil.which("gcc") or shutil.which("clang"),
+        python_header=Path(sysconfig.get_paths()["include"]) / "Python.h",
+    )
+
+
+def judge(machine: Machine) -> list[Finding]:
+    return [
+        judge_python(machine), judge_torch(machine), judge_triton(machine), judge_pairing(machine),
+        judge_cuda(machine), judge_gpu(machine), judge_memory(machine), judge_compiler(machine),
+        judge_headers(machine),
+    ]  # fmt: skip
+
+
+def judge_python(machine: Machine) -> Finding:
+    found = f"{machine.python[0]}.{machine.python[1]} on {platform.machine()}"
+    if machine.python < OLDEST_PYTHON:
+        return Finding("Python", Status.FAIL, found, "install Python 3.11 or later")
+    return Finding("Python", Status.OK, found)
+
+
+def judge_torch(machine: Machine) -> Finding:
+    build = f"CUDA {machine.torch_cuda}" if machine.torch_cuda else "CPU build"
+    found = f"{machine.torch} ({build})"
+    if version(machine.torch) < OLDEST_TORCH:
+        return Finding("torch", Status.FAIL, found, "pip install 'torch>=2.11'")
+    return Finding("torch", Status.OK, found)
+
+
+def judge_triton(machine: Machine) -> Finding:
+    if machine.triton is None:
+        if machine.device.is_cuda:
+            return Finding("Triton", Status.FAIL, "not installed", "pip install triton, in torch's own version")
+        return Finding("Triton", Status.NOTE, "not installed; not needed on a CPU")
+    is_sm12x = machine.device.capability is not None and machine.device.capability[0] == 12
+    if is_sm12x and version(machine.triton) < OLDEST_TRITON_SM12X:
+        return Finding(
+            "Triton", Status.FAIL, f"{machine.triton}: computes MXFP4 in bf16 on SM12x, without saying so",
+            "pip install 'torch>=2.14', which brings Triton 3.8 or later",
+        )  # fmt: skip
+    return Finding("Triton", Status.OK, machine.triton)
+
+
+def judge_pairing(machine: Machine) -> Finding:
+    check = "torch and Triton"
+    if machine.triton is None or machine.torch_cuda is None:
+        return Finding(check, Status.OK, "no pairing to keep: not a CUDA build of torch with Triton")
+    want, have = TRITON_OF_TORCH.get(version(machine.torch)), version(machine.triton)
+    if want is None:
+        return Finding(check, Status.NOTE, f"torch {machine.torch} is not in our table of pairs")
+    pair = f"torch {machine.torch} is built with Triton {want[0]}.{want[1]}, installed is {machine.triton}"
+    if want != have:
+        return Finding(check, Status.FAIL, pair, f"pip install 'triton=={want[0]}.{want[1]}.*'")
+    return Finding(check, Status.OK, pair)
+
+
+def judge_cuda(machine: Machine) -> Finding:
+    if machine.device.is_cuda:
+        return Finding(
+            "CUDA", Status.OK, f"driver {machine.driver or 'unknown'}, torch built for {machine.torch_cuda}"
+        )
+    if machine.driver and machine.torch_cuda is None:
+        return Finding(
+            "CUDA", Status.FAIL, f"driver {machine.driver} is there, but torch is a CPU build",
+            "install a CUDA build of torch",
+        )  # fmt: skip
+    if machine.driver:
+        return Finding(
+            "CUDA", Status.FAIL, f"driver {machine.driver} is there, but torch {machine.torch} sees no GPU",
+            f"check `nvidia-smi`, CUDA_VISIBLE_DEVICES, and that the driver supports CUDA {machine.torch_cuda}",
+        )  # fmt: skip
+    return Finding("CUDA", Status.NOTE, "no NVIDIA driver")
+
+
+def judge_gpu(machine: Machine) -> Finding:
+    device = machine.device
+    if device.capability is None:
+        return Finding("GPU", Status.NOTE, "none: the CPU computes, in float32")
+    found = f"{device.name}, sm_{device.capability[0]}{device.capability[1]}, {device.num_sms} SMs"
+    if device.capability < (8, 0):
+        return Finding("GPU", Status.FAIL, found, "compute capability 8.0 or later is needed; --device cpu works")
+    return Finding("GPU", Status.OK, found)
+
+
+def judge_memory(machine: Machine) -> Finding:
+    device = machine.device
+    kind = "unified memory, as the system counts it" if device.is_unified else "memory"
+    available, total = machine.available_bytes / GIB, device.memory_bytes / GIB
+    return Finding(kind, Status.OK, f"{available:.1f} GiB available of {total:.1f} GiB on {device.name}")
+
+
+def judge_compiler(machine: Machine) -> Finding:
+    if machine.compiler:
+        return Finding("C compiler", Status.OK, machine.compiler)
+    if machine.device.is_cuda:
+        return Finding("C compiler", Status.FAIL, "none, and Triton builds its launcher with one", "install gcc")
+    return Finding("C compiler", Status.NOTE, "none; Triton would want one on a GPU")
+
+
+def judge_headers(machine: Machine) -> Finding:
+    if machine.python_header.exists():
+        return Finding("Python headers", Status.OK, str(machine.python_header))
+    if machine.device.is_cuda:
+        return Finding(
+            "Python headers", Status.FAIL, f"{machine.python_header} is missing; Triton's launcher includes it",
+            "install python3-dev",
+        )  # fmt: skip
+    return Finding(
+        "Python headers", Status.NOTE, f"{machine.python_header} is missing; only Triton on a GPU needs it"
+    )
+
+
+def locate_packages() -> list[Finding]:
+    return [_locate(name) for name in PACKAGES]
+
+
+def _locate(name: str) -> Finding:
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None:
+        return Finding(f"import {name}", Status.NOTE, "not found")
+    return Finding(f"import {name}", Status.OK, f"{installed(name) or 'from source'} at {Path(spec.origin).parent}")
+
+
+def choices(device: DeviceSpec) -> list[Finding]:
+    why = f"first of what {device.name} can run, in measured order"
+    rows = Kernels(device, {}, Ledger()).table()
+    return [Finding(f"op {op}", Status.OK, f"{implementation} ({why})") for op, implementation in rows]
+
+
+def version(text: str) -> tuple[int, int]:
+    major, minor = text.split(".")[:2]
+    return int(major), int(minor)
+
+
+def installed(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def driver_version(path: Path = Path("/proc/driver/nvidia/version")) -> str | None:
+    """Of the NVIDIA kernel module, which is there even when torch is not built for CUDA."""
+    if not path.exists():
+        return None
+    words = path.read_text(encoding="utf-8").splitlines()[0].split()
+    return next((word for word in words if word[0].isdigit()), "unknown")

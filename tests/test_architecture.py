@@ -1,0 +1,112 @@
+"""The order of the parts, held true: who imports whom, where the environment is read, that no knob is dead."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from firesteel.config import knobs
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "firesteel"
+# Each part may import itself and what its row names; `errors`, `types`, `device` and `config` are the ground.
+GROUND = {"errors", "types", "device", "config"}
+MAY_IMPORT = {
+    "errors": set(),
+    "config": {"errors"},
+    "types": {"errors"},
+    "device": {"errors"},
+    "formats": set(),
+    "kernels": {"formats", *GROUND},
+    "model": {"formats", "kernels", *GROUND},
+    "engine": {"formats", "kernels", "model", *GROUND},
+    "chat": {"errors"},
+    "hub": {"errors"},
+    "llm": {"formats", "kernels", "model", "engine", "chat", "hub", *GROUND},
+    "doctor": {"kernels", *GROUND},
+    "cli": {"formats", "kernels", "model", "engine", "chat", "hub", "llm", "doctor", *GROUND},
+    "__init__": {"config", "errors", "llm", "types"},
+    "__main__": {"cli"},
+}
+BARE_GPU_BOX = {"torch", "triton", "numpy", "safetensors", "cuda"}  # what the lower parts may import from outside
+LOWER_PARTS = ("formats", "kernels", "model", "engine", "device", "types", "errors")
+PYTHON_FILES = sorted(SOURCE.rglob("*.py"))
+
+
+def part_of(path):
+    return path.relative_to(SOURCE).with_suffix("").parts[0]
+
+
+def imports_of(path):
+    """Full module names imported anywhere in a file."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names if node.module == "firesteel")
+
+
+def test_every_part_is_in_the_table():
+    assert {part_of(path) for path in PYTHON_FILES} <= set(MAY_IMPORT)
+
+
+@pytest.mark.parametrize("path", PYTHON_FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_go_down(path):
+    allowed = MAY_IMPORT[part_of(path)] | {part_of(path)}
+    for name in imports_of(path):
+        words = name.split(".")
+        if words[0] == "firesteel" and len(words) > 1:
+            assert words[1] in allowed, f"{part_of(path)} must not import {name}"
+
+
+def test_no_two_parts_import_each_other():
+    for part, below in MAY_IMPORT.items():
+        for other in below:
+            assert part not in MAY_IMPORT[other], f"{part} and {other}"
+
+
+@pytest.mark.parametrize("path", PYTHON_FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_lower_parts_run_on_a_bare_gpu_box(path):
+    if part_of(path) in LOWER_PARTS:
+        standard = set(__import__("sys").stdlib_module_names)
+        outside = {name.split(".")[0] for name in imports_of(path)} - standard - {"firesteel"}
+        assert outside <= BARE_GPU_BOX, outside - BARE_GPU_BOX
+
+
+def test_environment_is_read_in_config_only():
+    for path in PYTHON_FILES:
+        if path.name != "config.py":
+            assert not re.search(r"\bos\.(environ|getenv)", path.read_text(encoding="utf-8")), path
+
+
+def test_every_knob_has_a_reader_outside_config():
+    readers = "\n".join(path.read_text(encoding="utf-8") for path in PYTHON_FILES if path.name != "config.py")
+    for knob in knobs().values():
+        pattern = rf"\b(?:config|{knob.section})\.(?:\w+\.)?{knob.name}\b"
+        assert re.search(pattern, readers), f"nothing reads {knob.section}.{knob.name}"
+
+
+def test_tests_mirror_the_source():
+    """A test file stands where its subject stands; only whole-program tests have no subject file."""
+    whole = {"test_architecture.py", "test_references.py"}
+    for test in (ROOT / "tests").rglob("test_*.py"):
+        place = test.relative_to(ROOT / "tests")
+        if test.name in whole or place.parts[0] == "tools":
+            continue
+        subject = SOURCE / place.parent / test.name.removeprefix("test_")
+        assert subject.exists() or subject.with_suffix("").is_dir(), f"{place} tests nothing in src"
+
+
+def test_architecture_page_names_every_part():
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    for part in {part_of(path) for path in PYTHON_FILES} - {"__init__", "__main__"}:
+        assert f"`{part}" in page, f"docs/architecture.md does not mention {part}"
+
+
+def test_files_have_a_docstring_and_no_vague_name():
+    for path in PYTHON_FILES:
+        assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), path
+        assert path.stem not in {"utils", "common", "base", "helpers", "manager"}, path

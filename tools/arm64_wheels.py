@@ -1,0 +1,47 @@
+"""Checks that every locked runtime dependency has a wheel for arm64, the architecture of GB10.
+
+Asks the package index through pip, without installing anything. Where the index is out of reach the check is
+skipped with the reason.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+TAGS = ("manylinux_2_17_aarch64", "manylinux2014_aarch64", "manylinux_2_28_aarch64", "manylinux_2_34_aarch64")
+OUT_OF_REACH = ("ConnectionError", "NewConnectionError", "Temporary failure in name resolution", "ProxyError")
+
+
+def missing_wheel(requirement: str) -> str | None:
+    """pip's complaint if no arm64 wheel of this pinned package is to be had, else None."""
+    platforms = [word for tag in TAGS for word in ("--platform", tag)]
+    with tempfile.TemporaryDirectory() as folder:
+        command = [
+            sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", *platforms,
+            "--python-version", "3.12", "--dest", folder, requirement,
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return None if done.returncode == 0 else done.stderr.strip()
+
+
+def main() -> int:
+    lines = Path(sys.argv[1]).read_text(encoding="utf-8").splitlines()
+    requirements = [line for line in lines if line and not line.startswith("#")]
+    failed = 0
+    for number, requirement in enumerate(requirements, 1):
+        complaint = missing_wheel(requirement)
+        if complaint and any(word in complaint for word in OUT_OF_REACH):
+            print(f"arm64 wheels: skipped, the package index is out of reach ({complaint.splitlines()[-1]})")
+            return 0
+        print(f"[{number}/{len(requirements)}] {requirement}: {'no arm64 wheel' if complaint else 'ok'}", flush=True)
+        if complaint:
+            failed += 1
+            print(complaint.splitlines()[-1])
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
