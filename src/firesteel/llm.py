@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from firesteel.chat.tokenizer import Tokenizer, TokenizerError
+from firesteel.chat.tokenizer import Tokenizer
 from firesteel.config import resolve
 from firesteel.device import find_device
 from firesteel.engine.lockstep import Lockstep, Row
@@ -41,7 +41,7 @@ class LLM:
         self.max_context = config.model.max_model_len or self.spec.max_context
         if self.max_context > self.spec.max_context:
             raise UserError(f"max_model_len = {self.max_context}: the checkpoint reaches {self.spec.max_context}")
-        self.tokenizer = load_tokenizer(self.directory)
+        self.tokenizer = Tokenizer.load(self.directory)
         self.stop_ids = read_stop_ids(self.directory)
         weights, self.load_report = load_weights(
             self.directory, self.spec, self.device, workers=config.model.load_workers,
@@ -129,13 +129,6 @@ class LLM:
             text=self.tokenizer.decode(shown),
             finish_reason=row.finish_reason or "length",
         )
-
-
-def load_tokenizer(directory: Path) -> Tokenizer:
-    try:
-        return Tokenizer.load(directory)
-    except TokenizerError as error:
-        raise UserError(str(error)) from error
 
 
 def read_stop_ids(directory: Path) -> frozenset[int]:

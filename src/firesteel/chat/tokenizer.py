@@ -12,10 +12,12 @@ from pathlib import Path
 
 import tokenizers
 
+from firesteel.errors import UserError
+
 _UNASSIGNED = "\ufffd".encode()
 
 
-class TokenizerError(ValueError):
+class TokenizerError(UserError):
     """The tokenizer file is missing, broken, or lacks what its user needs."""
 
 
