@@ -36,7 +36,9 @@ def main() -> int:
         if complaint and any(word in complaint for word in OUT_OF_REACH):
             print(f"arm64 wheels: skipped, the package index is out of reach ({complaint.splitlines()[-1]})")
             return 0
-        print(f"[{number}/{len(requirements)}] {requirement}: {'no arm64 wheel' if complaint else 'ok'}", flush=True)
+        print(
+            f"[{number}/{len(requirements)}] {requirement}: {'no arm64 wheel' if complaint else 'ok'}", flush=True
+        )
         if complaint:
             failed += 1
             print(complaint.splitlines()[-1])

@@ -40,7 +40,9 @@ def main() -> None:
         llm = LLM(folder)
         llm.ledger.timed = True
         completion = llm.generate(["The capital of France is"], SamplingParams(max_tokens=64))[0]
-        console.print(f"{len(completion.token_ids)} tokens of a random model (they mean nothing):", repr(completion.text))
+        console.print(
+            f"{len(completion.token_ids)} tokens of a random model (they mean nothing):", repr(completion.text)
+        )
         console.print(ledger_table(llm))
 
 

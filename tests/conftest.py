@@ -1,0 +1,86 @@
+"""What many tests share: a tiny random checkpoint, an LLM on it, a clean environment, the rule for GPU tests."""
+
+import json
+import os
+
+import pytest
+import tokenizers
+import torch
+from tokenizers import decoders, models, pre_tokenizers
+
+from firesteel.chat.tokenizer import _BYTE_OF_CHARACTER
+from firesteel.device import find_device
+from firesteel.kernels.rope import RopeSpec
+from firesteel.llm import LLM
+from firesteel.model.checkpoint import save_checkpoint
+from firesteel.model.spec import ModelSpec
+from firesteel.model.synthetic import synthetic_weights
+
+SPECIAL_TOKENS = [
+    "<|startoftext|>", "<|endoftext|>", "<|return|>", "<|constrain|>", "<|channel|>", "<|start|>", "<|end|>",
+    "<|message|>", "<|call|>",
+]  # fmt: skip
+TINY = ModelSpec(
+    num_layers=3, hidden_size=96, intermediate_size=64, num_heads=4, num_kv_heads=2, head_dim=32, num_experts=6,
+    num_active=2, vocab_size=272, windows=(8, None, 8),
+    rope=RopeSpec(theta=150000.0, factor=8.0, original_context=32), max_context=256,
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items):
+    on_gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if on_gpu and not torch.cuda.is_available():
+        skip = pytest.mark.skip(reason=f"needs an NVIDIA GPU: torch {torch.__version__} sees none")
+        for item in on_gpu:
+            item.add_marker(skip)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def clean_environment():
+    """Settings of the machine's user reach no test; of the session, so that shared models see none either."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("FIRESTEEL_")]:
+            patch.delenv(name)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread():
+    """On a busy machine threads that wait for each other cost far more than these tiny tensors' arithmetic."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory):
+    """Folder of a random model of 3 layers, with a tokenizer of single bytes: token 97 is the letter a."""
+    directory = tmp_path_factory.mktemp("checkpoint")
+    save_checkpoint(directory, TINY, synthetic_weights(TINY, find_device("cpu"), seed=3))
+    tokenizer = byte_tokenizer()
+    tokenizer.save(str(directory / "tokenizer.json"))
+    stops = [tokenizer.token_to_id(token) for token in ("<|endoftext|>", "<|return|>", "<|call|>")]
+    (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": stops}))
+    return directory
+
+
+def byte_tokenizer():
+    tokenizer = tokenizers.Tokenizer(models.BPE(dict(_BYTE_OF_CHARACTER), []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(SPECIAL_TOKENS)
+    return tokenizer
+
+
+@pytest.fixture(scope="session")
+def open_llm(checkpoint):
+    """LLM on the tiny checkpoint, on the CPU, with the knobs given."""
+
+    def open_it(directory=checkpoint, **knobs):
+        return LLM(directory, **{"device": "cpu", "memory_reserve_gib": 0.0, **knobs})
+
+    return open_it
+
+
+@pytest.fixture(scope="session")
+def llm(open_llm):
+    """One with default knobs for tests that change nothing in it."""
+    return open_llm()

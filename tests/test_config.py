@@ -1,0 +1,244 @@
+"""Settings: precedence, origins, checks and names."""
+
+import dataclasses
+
+import pytest
+
+from firesteel.config import Config, ConfigError, knobs, resolve
+
+EVERY_KNOB = [pytest.param(knob, id=name) for name, knob in knobs().items()]
+# knob -> a value that is not the default, and text an environment would hold for another one
+OTHER_VALUES = {
+    "model": ("folder", "elsewhere", "elsewhere"),
+    "device": ("cpu", "cuda:1", "cuda:1"),
+    "max_model_len": (100, "200", 200),
+    "load_workers": (1, "4", 4),
+    "memory_reserve_gib": (0.0, "2.5", 2.5),
+    "kernels": ("rope=reference", "linear=reference", "linear=reference"),
+    "sinks": (False, "off", False),
+    "page_size": (16, "128", 128),
+    "max_num_seqs": (1, "3", 3),
+    "max_num_batched_tokens": (7, "9", 9),
+}
+BAD_VALUES = {
+    "model": [3, True],
+    "device": ["gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:²", "cpu:0", "auto:", "cpu\n", ""],
+    "max_model_len": [-1, 1.0, "100", True],
+    "load_workers": [0, 1.5],
+    "memory_reserve_gib": [-0.1, float("nan"), "1", True],
+    "kernels": ["rms_norm", "a=b=c", "rope=reference,linear", 1],
+    "sinks": [1, "on", 0],
+    "page_size": [0, -16, 24, 63, 16.0],
+    "max_num_seqs": [0, -3, True],
+    "max_num_batched_tokens": [0, "7"],
+}
+GOOD_DEVICES = ["auto", "cpu", "cuda", "cuda:0", "cuda:12"]
+
+
+def value_of(settings, name):
+    return getattr(getattr(settings.config, knobs()[name].section), name)
+
+
+def toml(value):
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def test_tables_of_this_file_cover_every_knob():
+    assert set(OTHER_VALUES) == set(BAD_VALUES) == set(knobs())
+
+
+@pytest.mark.parametrize("knob", EVERY_KNOB)
+def test_default_of_each_knob_is_its_declared_one(knob):
+    settings = resolve(environ={})
+    assert value_of(settings, knob.name) == knob.default
+    assert settings.origins[knob.name] == "default"
+
+
+@pytest.mark.parametrize("knob", EVERY_KNOB)
+def test_flag_beats_environment_beats_file_beats_default(knob, tmp_path):
+    other, text, parsed = OTHER_VALUES[knob.name]
+    file = tmp_path / "firesteel.toml"
+    file.write_text(f"{knob.name} = {toml(other)}\n")
+    everything = {"flags": {knob.name: knob.default}, "environ": {knob.env: text}, "file": file}
+    by_flag = resolve(**everything)
+    by_environment = resolve(**{**everything, "flags": {knob.name: None}})
+    by_file = resolve(environ={}, file=file)
+    assert value_of(by_flag, knob.name) == knob.default
+    assert by_flag.origins[knob.name] == "flag"
+    assert value_of(by_environment, knob.name) == parsed
+    assert by_environment.origins[knob.name] == f"environment {knob.env}"
+    assert value_of(by_file, knob.name) == other != knob.default
+    assert by_file.origins[knob.name] == f"file {file}"
+
+
+def test_each_knob_is_set_on_its_own(tmp_path):
+    file = tmp_path / "firesteel.toml"
+    file.write_text("load_workers = 2\n")
+    settings = resolve({"page_size": 16}, environ={"FIRESTEEL_SINKS": "no"}, file=file)
+    assert (settings.config.batch.page_size, settings.config.kernels.sinks) == (16, False)
+    assert settings.config.model.load_workers == 2
+    origins = {name: origin for name, origin in settings.origins.items() if origin != "default"}
+    assert origins == {
+        "page_size": "flag", "sinks": "environment FIRESTEEL_SINKS", "load_workers": f"file {file}",
+    }  # fmt: skip
+
+
+def test_variable_names_the_file(tmp_path):
+    file = tmp_path / "settings.toml"
+    file.write_text("page_size = 32\n")
+    settings = resolve(environ={"FIRESTEEL_CONFIG": str(file)})
+    assert settings.config.batch.page_size == 32
+    assert settings.origins["page_size"] == f"file {file}"
+
+
+def test_given_file_is_read_instead_of_the_one_the_variable_names(tmp_path):
+    file = tmp_path / "given.toml"
+    file.write_text("page_size = 32\n")
+    settings = resolve(environ={"FIRESTEEL_CONFIG": str(tmp_path / "missing.toml")}, file=file)
+    assert settings.config.batch.page_size == 32
+
+
+def test_process_environment_is_what_is_read_when_none_is_given(monkeypatch):
+    monkeypatch.setenv("FIRESTEEL_PAGE_SIZE", "32")
+    assert resolve().config.batch.page_size == 32
+
+
+def test_foreign_variables_are_ignored():
+    assert resolve(environ={"PAGE_SIZE": "x", "firesteel_page_size": "x"}).config == Config()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"flags": {"pagesize": 16}}, "unknown setting pagesize; did you mean page_size?"),
+        (
+            {"environ": {"FIRESTEEL_PAGESIZE": "16"}},
+            "unknown variable FIRESTEEL_PAGESIZE; did you mean FIRESTEEL_PAGE_SIZE?",
+        ),
+        (
+            {"environ": {"FIRESTEEL_CONFG": "x.toml"}},
+            "unknown variable FIRESTEEL_CONFG; did you mean FIRESTEEL_CONFIG?",
+        ),
+    ],
+)
+def test_unknown_setting_or_variable_names_the_nearest(given, message):
+    with pytest.raises(ConfigError) as caught:
+        resolve(**{"environ": {}, **given})
+    assert str(caught.value) == message
+
+
+def test_unknown_key_of_a_file_names_the_file_and_the_nearest(tmp_path):
+    file = tmp_path / "firesteel.toml"
+    file.write_text("max_num_seq = 3\n")
+    with pytest.raises(ConfigError) as caught:
+        resolve(environ={}, file=file)
+    assert str(caught.value) == f"unknown key in {file}: max_num_seq; did you mean max_num_seqs?"
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, bad in BAD_VALUES.items() for value in bad])
+def test_bad_value_is_refused_with_name_value_and_origin(name, value):
+    with pytest.raises(ConfigError) as caught:
+        resolve({name: value}, environ={})
+    assert str(caught.value).startswith(f"{name} = {value!r} (flag): ")
+
+
+@pytest.mark.parametrize("value", GOOD_DEVICES)
+def test_device_takes(value):
+    assert resolve({"device": value}, environ={}).config.model.device == value
+
+
+def test_bad_value_is_refused_from_environment_and_file_alike(tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"page_size = 24 \(environment FIRESTEEL_PAGE_SIZE\): must be a power of"
+    ):
+        resolve(environ={"FIRESTEEL_PAGE_SIZE": "24"})
+    file = tmp_path / "firesteel.toml"
+    file.write_text("page_size = 24\n")
+    with pytest.raises(ConfigError, match=r"page_size = 24 \(file .*\): must be a power of two"):
+        resolve(environ={}, file=file)
+
+
+def test_overruled_bad_value_of_an_environment_does_no_harm():
+    assert resolve({"page_size": 16}, environ={"FIRESTEEL_PAGE_SIZE": "24"}).config.batch.page_size == 16
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1", True), ("true", True), ("YES", True), ("On", True), ("0", False), ("False", False), ("no", False),
+        ("off", False),
+    ],
+)  # fmt: skip
+def test_environment_says_on_or_off(text, value):
+    assert resolve(environ={"FIRESTEEL_SINKS": text}).config.kernels.sinks is value
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "want"),
+    [
+        ("FIRESTEEL_SINKS", "maybe", "on or off"),
+        ("FIRESTEEL_SINKS", "", "on or off"),
+        ("FIRESTEEL_PAGE_SIZE", "16.0", "int"),
+        ("FIRESTEEL_PAGE_SIZE", "", "int"),
+        ("FIRESTEEL_MEMORY_RESERVE_GIB", "much", "float"),
+    ],
+)
+def test_text_of_the_wrong_type_is_refused(variable, text, want):
+    with pytest.raises(ConfigError) as caught:
+        resolve(environ={variable: text})
+    assert str(caught.value) == f"{variable}={text!r}: wants {want}"
+
+
+def test_whole_number_serves_as_a_float(tmp_path):
+    file = tmp_path / "firesteel.toml"
+    file.write_text("memory_reserve_gib = 3\n")
+    reserve = resolve(environ={}, file=file).config.model.memory_reserve_gib
+    assert reserve == 3.0 and type(reserve) is float
+    assert resolve(environ={"FIRESTEEL_MEMORY_RESERVE_GIB": "3"}).config.model.memory_reserve_gib == 3.0
+
+
+def test_missing_file_is_an_error(tmp_path):
+    with pytest.raises(ConfigError, match=r"cannot read the configuration file .*none\.toml: No such file"):
+        resolve(environ={}, file=tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize("content", [b"page_size 16", b"page_size = 16\xff"])
+def test_file_that_is_not_toml_is_an_error(content, tmp_path):
+    file = tmp_path / "firesteel.toml"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError, match="is not valid TOML"):
+        resolve(environ={}, file=file)
+
+
+@pytest.mark.parametrize("section", [field.name for field in dataclasses.fields(Config)])
+def test_config_is_frozen(section):
+    config = Config()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(config, section, None)
+    inner = getattr(config, section)
+    for field in dataclasses.fields(inner):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(inner, field.name, None)
+
+
+def test_knob_names_are_unique_over_sections():
+    declared = [
+        field.name for section in dataclasses.fields(Config) for field in dataclasses.fields(section.default)
+    ]
+    assert sorted(declared) == sorted(knobs())
+
+
+def test_environment_names_are_unique_and_spell_the_knob():
+    names = [knob.env for knob in knobs().values()]
+    assert len(set(names)) == len(names)
+    assert names == [f"FIRESTEEL_{knob.name.upper()}" for knob in knobs().values()]
+    assert "FIRESTEEL_CONFIG" not in names
+
+
+@pytest.mark.parametrize("knob", EVERY_KNOB)
+def test_default_passes_its_own_check_and_has_help(knob):
+    assert type(knob.default) is knob.type
+    assert knob.check is None or knob.check(knob.default) is None
+    assert len(knob.help) > 10

@@ -1,0 +1,86 @@
+"""Facts of the device that computes."""
+
+import pytest
+import torch
+
+from firesteel.config import resolve
+from firesteel.device import DeviceSpec, available_bytes, find_device, memory_info
+from firesteel.errors import UserError
+
+UNIFIED = DeviceSpec(
+    torch_device=torch.device("cuda:0"), name="GB10", capability=(12, 1), num_sms=48, l2_bytes=1, memory_bytes=2,
+    is_unified=True,
+)  # fmt: skip
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+def test_cpu_computes_in_float32_and_has_no_capability():
+    device = find_device("cpu")
+    assert (device.torch_device, device.capability, device.is_cuda) == (torch.device("cpu"), None, False)
+    assert device.dtype == torch.float32
+
+
+def test_gpu_computes_in_bf16():
+    assert UNIFIED.is_cuda and UNIFIED.dtype == torch.bfloat16
+
+
+def test_auto_is_the_cpu_where_there_is_no_gpu(no_gpu):
+    assert find_device("auto") == find_device("cpu")
+
+
+@pytest.mark.parametrize("name", ["cuda", "cuda:1"])
+def test_gpu_asked_for_and_absent_is_an_error_with_the_cure(no_gpu, name):
+    with pytest.raises(UserError, match=rf"device {name} was asked for .*`firesteel doctor`.*--device cpu"):
+        find_device(name)
+
+
+def test_gpu_beyond_the_last_is_an_error(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(UserError, match=r"device cuda:2 does not exist: torch sees 2 GPU\(s\)"):
+        find_device("cuda:2")
+
+
+def test_memory_is_read_from_meminfo_in_bytes(tmp_path):
+    path = tmp_path / "meminfo"
+    path.write_text("MemTotal:       2048 kB\nMemAvailable:      3 kB\nHugePages_Total:       7\n")
+    assert memory_info(path) == {"MemTotal": 2048 * 1024, "MemAvailable": 3 * 1024}
+
+
+def test_cpu_memory_is_the_systems():
+    device = find_device("cpu")
+    assert device.memory_bytes == memory_info()["MemTotal"]
+    assert 0 < available_bytes(device) < device.memory_bytes
+
+
+def test_unified_memory_is_what_the_system_counts(monkeypatch):
+    monkeypatch.setattr("firesteel.device.memory_info", lambda: {"MemAvailable": 42})
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (7, 8))
+    assert available_bytes(UNIFIED) == 42
+
+
+def test_memory_of_a_card_is_what_the_driver_counts(monkeypatch):
+    card = DeviceSpec(
+        torch_device=torch.device("cuda:0"), name="H200", capability=(9, 0), num_sms=132, l2_bytes=1,
+        memory_bytes=8, is_unified=False,
+    )  # fmt: skip
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (7, 8))
+    assert available_bytes(card) == 7
+
+
+@pytest.mark.gpu
+def test_gpu_tells_its_facts():
+    device = find_device("auto")
+    assert device == find_device("cuda") == find_device("cuda:0")
+    assert device.capability == torch.cuda.get_device_capability(0)
+    assert device.num_sms > 1 and device.l2_bytes > 1 << 20
+    assert 0 < available_bytes(device) <= max(device.memory_bytes, memory_info()["MemTotal"])
+
+
+def test_every_device_name_the_setting_takes_is_understood(no_gpu):
+    for name in ("auto", "cpu"):
+        assert find_device(resolve({"device": name}, environ={}).config.model.device).name == "CPU"

@@ -1,0 +1,207 @@
+"""The doctor's verdicts on made-up machines, and what its command prints about this one."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from firesteel import doctor
+from firesteel.cli import app
+from firesteel.device import GIB, DeviceSpec
+from firesteel.doctor import PACKAGES, Finding, Machine, Status, driver_version, judge
+from firesteel.kernels import ALL_OPS
+
+HEADER = Path(__file__)  # any file that exists
+NO_HEADER = HEADER / "Python.h"
+GPU = DeviceSpec(
+    torch_device=torch.device("cuda:0"), name="GB10", capability=(12, 1), num_sms=48, l2_bytes=24 << 20,
+    memory_bytes=120 * GIB, is_unified=True,
+)  # fmt: skip
+CPU = DeviceSpec(
+    torch_device=torch.device("cpu"), name="CPU", capability=None, num_sms=0, l2_bytes=0, memory_bytes=32 * GIB,
+    is_unified=False,
+)  # fmt: skip
+GOOD = Machine(
+    python=(3, 12), torch="2.14.0+cu130", torch_cuda="13.0", triton="3.8.0", driver="580.95.05", device=GPU,
+    available_bytes=100 * GIB, compiler="/usr/bin/cc", python_header=HEADER,
+)  # fmt: skip
+PLAIN = Machine(
+    python=(3, 11), torch="2.13.0+cpu", torch_cuda=None, triton=None, driver=None, device=CPU,
+    available_bytes=16 * GIB, compiler=None, python_header=NO_HEADER,
+)  # fmt: skip
+
+
+def changed(machine, **facts):
+    return dataclasses.replace(machine, **facts)
+
+
+def card(capability):
+    return dataclasses.replace(GPU, name="card", capability=capability, is_unified=False)
+
+
+def failures(machine):
+    return {finding.check: finding for finding in judge(machine) if finding.status is Status.FAIL}
+
+
+def found(machine, check):
+    return next(finding for finding in judge(machine) if finding.check == check)
+
+
+def test_good_gpu_machine_has_nothing_wrong():
+    assert {finding.status for finding in judge(GOOD)} == {Status.OK}
+
+
+def test_machine_without_gpu_compiler_headers_or_triton_gets_notes_only():
+    findings = judge(PLAIN)
+    assert {finding.check for finding in findings if finding.status is Status.NOTE} == {
+        "Triton", "CUDA", "GPU", "C compiler", "Python headers",
+    }  # fmt: skip
+    assert failures(PLAIN) == {}
+
+
+@pytest.mark.parametrize("capability", [(12, 0), (12, 1)])
+@pytest.mark.parametrize("triton", ["3.7.1", "3.6.0"])
+def test_sm12x_with_old_triton_fails_and_the_cure_names_torch(capability, triton):
+    machine = changed(GOOD, torch="2.13.0", triton=triton, device=card(capability))
+    finding = failures(machine)["Triton"]
+    assert "torch>=2.14" in finding.cure and triton in finding.found
+
+
+@pytest.mark.parametrize("triton", ["3.8.0", "3.10.0", "3.8.0+git1234"])
+def test_sm12x_with_triton_3_8_or_later_is_fine(triton):
+    assert "Triton" not in failures(changed(GOOD, triton=triton))
+
+
+@pytest.mark.parametrize("capability", [(8, 0), (9, 0), (10, 0)])
+def test_old_triton_is_fine_on_other_gpus(capability):
+    machine = changed(GOOD, torch="2.12.1", triton="3.7.0", device=card(capability))
+    assert failures(machine) == {}
+
+
+def test_gpu_without_triton_fails():
+    assert "pip install triton" in failures(changed(GOOD, triton=None))["Triton"].cure
+
+
+@pytest.mark.parametrize(
+    ("torch_version", "triton"), [("2.14.0", "3.9.0"), ("2.11.0", "3.8.1"), ("2.15.0", "3.8.0")]
+)
+def test_mispaired_torch_and_triton_fail_and_the_cure_names_the_pair(torch_version, triton):
+    machine = changed(GOOD, torch=torch_version, triton=triton)
+    finding = failures(machine)["torch and Triton"]
+    wanted = {"2.14.0": "3.8", "2.11.0": "3.6", "2.15.0": "3.9"}[torch_version]
+    assert finding.cure == f"pip install 'triton=={wanted}.*'"
+    assert triton in finding.found
+
+
+def test_torch_newer_than_the_table_of_pairs_is_a_note():
+    assert found(changed(GOOD, torch="2.99.0"), "torch and Triton").status is Status.NOTE
+
+
+def test_cpu_torch_keeps_no_pair():
+    assert found(changed(PLAIN, triton="3.1.0"), "torch and Triton").status is Status.OK
+
+
+def test_driver_with_a_cpu_build_of_torch_fails():
+    finding = failures(changed(PLAIN, driver="580.95.05"))["CUDA"]
+    assert "CPU build" in finding.found and "580.95.05" in finding.found
+    assert finding.cure == "install a CUDA build of torch"
+
+
+def test_driver_with_a_torch_that_sees_no_gpu_fails():
+    finding = failures(changed(PLAIN, driver="470.1", torch="2.14.0", torch_cuda="13.0"))["CUDA"]
+    assert "sees no GPU" in finding.found and "nvidia-smi" in finding.cure and "CUDA 13.0" in finding.cure
+
+
+def test_gpu_without_compiler_fails():
+    assert failures(changed(GOOD, compiler=None))["C compiler"].cure == "install gcc"
+
+
+def test_gpu_without_python_headers_fails():
+    finding = failures(changed(GOOD, python_header=NO_HEADER))["Python headers"]
+    assert str(NO_HEADER) in finding.found and finding.cure == "install python3-dev"
+
+
+@pytest.mark.parametrize(("python", "fails"), [((3, 9), True), ((3, 10), True), ((3, 11), False), ((4, 0), False)])
+def test_python_before_3_11_fails(python, fails):
+    assert ("Python" in failures(changed(GOOD, python=python))) == fails
+
+
+@pytest.mark.parametrize(("torch_version", "fails"), [("2.9.1", True), ("2.10.0", True), ("2.11.0a0+git", False)])
+def test_torch_before_2_11_fails(torch_version, fails):
+    assert ("torch" in failures(changed(PLAIN, torch=torch_version))) == fails
+
+
+def test_gpu_before_ampere_fails():
+    assert "--device cpu" in failures(changed(GOOD, device=card((7, 5))))["GPU"].cure
+    assert "GPU" not in failures(changed(GOOD, device=card((8, 0))))
+
+
+def test_memory_is_told_as_gathered_and_unified_memory_is_named():
+    """The verdict once asked the real GPU, so a made-up one could not be judged."""
+    assert found(PLAIN, "memory").found == "16.0 GiB available of 32.0 GiB on CPU"
+    assert found(changed(GOOD, device=card((9, 0))), "memory").found.startswith("100.0 GiB available of 120.0")
+    assert "GB10" in found(GOOD, "unified memory, as the system counts it").found
+
+
+def test_every_failure_has_a_cure():
+    broken = changed(
+        GOOD, python=(3, 8), torch="2.10.0", triton="3.4.0", compiler=None, python_header=NO_HEADER,
+        device=card((7, 0)),
+    )  # fmt: skip
+    found_wrong = [*failures(broken).values(), *failures(changed(broken, triton=None, device=CPU)).values()]
+    assert len({finding.check for finding in found_wrong}) >= 5
+    assert all(finding.cure for finding in found_wrong)
+
+
+def test_driver_version_is_read_from_the_kernel_module(tmp_path):
+    path = tmp_path / "version"
+    path.write_text(
+        "NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  580.95.05  Release Build\nGCC version:\n"
+    )
+    assert driver_version(path) == "580.95.05"
+    assert driver_version(tmp_path / "none") is None
+
+
+def test_each_package_is_listed_with_its_import_location():
+    findings = {finding.check: finding for finding in doctor.locate_packages()}
+    assert list(findings) == [f"import {name}" for name in PACKAGES]
+    assert findings["import torch"].found == f"{torch.__version__} at {Path(torch.__file__).parent}"
+    assert findings["import firesteel"].found.endswith(f" at {Path(doctor.__file__).parent}")
+
+
+def test_package_that_is_not_there_is_a_note(monkeypatch):
+    monkeypatch.setattr(doctor, "PACKAGES", ("no_such_package",))
+    assert doctor.locate_packages() == [Finding("import no_such_package", Status.NOTE, "not found")]
+
+
+def test_each_op_is_listed_with_what_would_run():
+    findings = doctor.choices(CPU)
+    assert [finding.check for finding in findings] == [f"op {op.name}" for op in ALL_OPS]
+    assert all("reference" in finding.found and "CPU" in finding.found for finding in findings)
+
+
+@pytest.mark.parametrize("as_json", [False, True], ids=["table", "json"])
+@pytest.mark.parametrize("status", Status)
+def test_exit_code_is_1_exactly_if_something_failed(monkeypatch, status, as_json):
+    findings = [
+        Finding("one", Status.OK, "fine"),
+        Finding("two", status, "[so so]", "do this"),
+        Finding("x", Status.OK, ""),
+    ]
+    monkeypatch.setattr("firesteel.cli.examine", lambda: findings)
+    result = CliRunner().invoke(app, ["doctor", *(["--json"] if as_json else [])])
+    assert result.exit_code == (1 if status is Status.FAIL else 0)
+    for text in ("two", status.value, "[so so]", "do this"):
+        assert text in result.stdout
+
+
+def test_command_examines_this_machine():
+    result = CliRunner().invoke(app, ["doctor", "--json"])
+    findings = {finding["check"]: finding for finding in json.loads(result.stdout)}
+    assert torch.__version__ in findings["torch"]["found"]
+    assert {f"import {name}" for name in PACKAGES} | {f"op {op.name}" for op in ALL_OPS} < findings.keys()
+    assert result.exit_code == any(finding["status"] == "fail" for finding in findings.values())
+    assert CliRunner().invoke(app, ["doctor"]).stdout.count("GiB available") == 1

@@ -1,0 +1,436 @@
+"""LLM on a tiny random checkpoint: equalities between ways to run it, limits, errors, and each knob's effect."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+
+from firesteel import LLM, SamplingParams, UserError
+from firesteel.device import memory_info
+from firesteel.engine.sampler import sample
+from firesteel.kernels import ALL_OPS
+from firesteel.llm import read_stop_ids
+from firesteel.model import reader
+
+PROMPTS = ["a", "The quick brown fox", "0123456789" * 4, "héllo wörld, 日本", "xyz" * 7]
+GREEDY = SamplingParams(max_tokens=12, ignore_eos=True)
+ENDOFTEXT, RETURN, CALL = 257, 258, 264
+
+
+def tokens(completions):
+    return [completion.token_ids for completion in completions]
+
+
+@pytest.fixture(scope="module")
+def expected(llm):
+    """What each prompt gives alone, greedily, with default settings."""
+    return [llm.generate([prompt], GREEDY)[0].token_ids for prompt in PROMPTS]
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """Records (tokens, requests, page size) of every forward of the LLM it is given."""
+
+    def record(llm):
+        seen, forward = [], llm.model.forward
+
+        def recorded(batch, cache):
+            seen.append((batch.token_ids.numel(), batch.kv_lens.numel(), cache.keys[0].shape[2]))
+            return forward(batch, cache)
+
+        monkeypatch.setattr(llm.model, "forward", recorded)
+        return seen
+
+    return record
+
+
+def copy_of(checkpoint, directory, **files):
+    """A checkpoint folder with some JSON files replaced, or removed where None."""
+    shutil.copytree(checkpoint, directory, dirs_exist_ok=True)
+    for stem, content in files.items():
+        path = directory / f"{stem}.json"
+        if content is None:
+            path.unlink()
+        else:
+            path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return directory
+
+
+def first_new_token(ids):
+    """Index past the first of a token that did not occur before it."""
+    return next(i for i in range(3, len(ids)) if ids[i] not in ids[:i])
+
+
+def test_text_and_its_token_ids_give_the_same(llm, expected):
+    for prompt, ids in zip(PROMPTS, expected, strict=True):
+        assert tokens(llm.generate([llm.tokenizer.encode(prompt)], GREEDY)) == [ids]
+
+
+def test_completion_holds_its_tokens_text_and_reason(llm, expected):
+    completion = llm.generate([PROMPTS[1]], GREEDY)[0]
+    assert completion.text == llm.tokenizer.decode(completion.token_ids)
+    assert completion.finish_reason == "length" and len(completion.token_ids) == 12
+
+
+def test_prompts_lead_to_different_tokens(expected):
+    assert len({tuple(ids) for ids in expected}) == len(expected)
+    assert all(len(set(ids)) > 3 for ids in expected)
+
+
+def test_greedy_gives_the_same_twice_whatever_the_seed(llm, expected):
+    params = SamplingParams(max_tokens=12, ignore_eos=True, seed=99)
+    assert tokens(llm.generate(PROMPTS, params)) == expected
+
+
+def test_same_seed_gives_the_same_tokens_and_another_does_not(llm):
+    def drawn(seed):
+        params = SamplingParams(max_tokens=12, temperature=1.0, seed=seed, ignore_eos=True)
+        return tokens(llm.generate(PROMPTS[:2], params))
+
+    assert drawn(1) == drawn(1)
+    assert drawn(1)[0] != drawn(2)[0] and drawn(1)[1] != drawn(2)[1]
+
+
+def test_drawn_tokens_do_not_depend_on_the_batch(llm):
+    params = [SamplingParams(max_tokens=8, temperature=1.0, seed=i, ignore_eos=True) for i in range(len(PROMPTS))]
+    alone = [tokens(llm.generate([prompt], one))[0] for prompt, one in zip(PROMPTS, params, strict=True)]
+    assert tokens(llm.generate(PROMPTS, params)) == alone
+
+
+def test_drawn_tokens_are_the_samplers_at_their_positions(llm):
+    params = SamplingParams(max_tokens=8, temperature=1.0, seed=3, ignore_eos=True)
+    ids = llm.tokenizer.encode(PROMPTS[1])
+    new = llm.generate([ids], params)[0].token_ids
+    rows = llm.logits([*ids, *new])[len(ids) - 1 : -1]
+    assert new == sample(rows, [params] * 8, range(len(ids), len(ids) + 8))
+
+
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_max_tokens_is_the_length(llm, expected, count):
+    params = SamplingParams(max_tokens=count, ignore_eos=True)
+    assert tokens(llm.generate(PROMPTS, params)) == [ids[:count] for ids in expected]
+
+
+def test_each_prompt_may_have_its_own_params(llm, expected):
+    params = [SamplingParams(max_tokens=count, ignore_eos=True) for count in (5, 1, 9, 12, 3)]
+    actual = tokens(llm.generate(PROMPTS, params))
+    assert actual == [ids[: one.max_tokens] for ids, one in zip(expected, params, strict=True)]
+
+
+def test_no_prompts_give_no_completions(llm):
+    assert llm.generate([]) == []
+
+
+def test_stop_token_ends_the_tokens_and_is_not_in_the_text(llm, expected):
+    end = first_new_token(expected[1])
+    params = SamplingParams(max_tokens=12, ignore_eos=True, stop_token_ids=(expected[1][end],))
+    completion = llm.generate([PROMPTS[1]], params)[0]
+    assert completion.token_ids == expected[1][: end + 1] and completion.finish_reason == "stop"
+    assert completion.text == llm.tokenizer.decode(expected[1][:end])
+
+
+def test_stop_token_in_the_last_place_is_a_stop(llm, expected):
+    end = first_new_token(expected[1])
+    params = SamplingParams(max_tokens=end + 1, ignore_eos=True, stop_token_ids=(expected[1][end],))
+    assert llm.generate([PROMPTS[1]], params)[0].finish_reason == "stop"
+
+
+def test_stop_token_in_the_prompt_does_not_stop(llm, expected):
+    params = SamplingParams(max_tokens=12, ignore_eos=True, stop_token_ids=tuple(map(ord, "Te")))
+    assert tokens(llm.generate([PROMPTS[1]], params)) == [expected[1]]
+
+
+def test_checkpoints_own_end_token_stops_unless_ignored(open_llm, checkpoint, expected, tmp_path):
+    end = first_new_token(expected[1])
+    directory = copy_of(checkpoint, tmp_path, generation_config={"eos_token_id": [expected[1][end]]})
+    llm = open_llm(directory)
+    stopped, ran_on = (
+        llm.generate([PROMPTS[1]], SamplingParams(max_tokens=12, ignore_eos=ignore))[0] for ignore in (False, True)
+    )
+    assert (stopped.token_ids, stopped.finish_reason) == (expected[1][: end + 1], "stop")
+    assert (ran_on.token_ids, ran_on.finish_reason) == (expected[1], "length")
+
+
+def test_one_sequence_stops_while_the_others_go_on(llm, expected):
+    end = first_new_token(expected[1])
+    params = [GREEDY] * len(PROMPTS)
+    params[1] = SamplingParams(max_tokens=12, ignore_eos=True, stop_token_ids=(expected[1][end],))
+    actual = tokens(llm.generate(PROMPTS, params))
+    assert actual == [expected[0], expected[1][: end + 1], *expected[2:]]
+
+
+def test_stop_ids_come_from_the_generation_config(llm):
+    assert llm.stop_ids == {ENDOFTEXT, RETURN, CALL}
+
+
+@pytest.mark.parametrize(
+    ("generation_config", "config_ids", "stops"),
+    [
+        ({"eos_token_id": 5}, 9, {5}), ({"eos_token_id": [5, 6]}, 9, {5, 6}), ({}, 9, {9}), (None, [9, 8], {9, 8}),
+        ({"eos_token_id": None}, None, set()), ([], 9, {9}),
+    ],
+)  # fmt: skip
+def test_stop_ids_fall_back_to_the_config(checkpoint, tmp_path, generation_config, config_ids, stops):
+    config = json.loads((checkpoint / "config.json").read_text())
+    if config_ids is not None:
+        config["eos_token_id"] = config_ids
+    assert read_stop_ids(copy_of(checkpoint, tmp_path, generation_config=generation_config, config=config)) == stops
+
+
+@pytest.mark.parametrize("content", ["{", {"eos_token_id": "<|return|>"}, {"eos_token_id": [1, "2"]}])
+def test_broken_generation_config_is_an_error_that_names_it(open_llm, checkpoint, tmp_path, content):
+    with pytest.raises(UserError, match=r"generation_config\.json"):
+        open_llm(copy_of(checkpoint, tmp_path, generation_config=content))
+
+
+@pytest.mark.parametrize("content", [None, "{"], ids=["missing", "broken"])
+def test_missing_or_broken_tokenizer_is_a_user_error_that_names_it(open_llm, checkpoint, tmp_path, content):
+    """It was a ValueError, which the command line shows with a traceback."""
+    with pytest.raises(UserError, match=r"tokenizer\.json"):
+        open_llm(copy_of(checkpoint, tmp_path, tokenizer=content))
+
+
+def test_stream_gives_the_text_of_generate_piece_by_piece(llm):
+    params = SamplingParams(max_tokens=40, temperature=1.0, seed=4, ignore_eos=True)
+    pieces = list(llm.stream(PROMPTS[3], params))
+    assert "".join(pieces) == llm.generate([PROMPTS[3]], params)[0].text
+    assert sum(map(bool, pieces)) > 10
+
+
+def test_stream_ends_with_the_character_that_was_cut_short(llm):
+    params = SamplingParams(max_tokens=40, temperature=1.0, seed=4, ignore_eos=True)
+    ids = llm.generate(["b"], params)[0].token_ids
+    cut = next(i for i, token in enumerate(ids) if 0xC2 <= token <= 0xF4)  # first byte of a longer character
+    pieces = list(llm.stream("b", replace(params, max_tokens=cut + 1)))
+    assert pieces[-1] == "\ufffd" and "".join(pieces) == llm.tokenizer.decode(ids[: cut + 1])
+
+
+def test_stream_leaves_the_stop_token_out(llm, expected):
+    end = first_new_token(expected[1])
+    params = SamplingParams(max_tokens=12, ignore_eos=True, stop_token_ids=(expected[1][end],))
+    assert "".join(llm.stream(PROMPTS[1], params)) == llm.generate([PROMPTS[1]], params)[0].text
+
+
+def test_progress_counts_up_to_all_prompts(llm):
+    params = [SamplingParams(max_tokens=count, ignore_eos=True) for count in (5, 1, 5, 2, 3)]
+    seen = []
+    llm.generate(PROMPTS, params, progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(1, 5), (2, 5), (3, 5), (5, 5)]
+
+
+def test_loading_reports_its_progress_and_speed(checkpoint):
+    seen = []
+    llm = LLM(
+        checkpoint, device="cpu", memory_reserve_gib=0.0, progress=lambda done, total: seen.append((done, total))
+    )
+    assert seen[-1] == (llm.load_report.num_bytes,) * 2
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    assert llm.load_report.gb_s > 0
+
+
+def test_batch_of_different_lengths_equals_each_alone(llm, expected):
+    assert tokens(llm.generate(PROMPTS, GREEDY)) == expected
+
+
+@pytest.mark.parametrize("budget", [1, 7, 64])
+def test_prompts_in_chunks_equal_prompts_whole(open_llm, expected, steps, budget):
+    llm = open_llm(max_num_batched_tokens=budget)
+    seen = steps(llm)
+    assert tokens(llm.generate(PROMPTS, GREEDY)) == expected
+    assert all(count <= budget for count, requests, _ in seen if count > requests)
+    seen.clear()
+    assert tokens(llm.generate(PROMPTS[2:3], GREEDY)) == expected[2:3]
+    prefill_steps = -(-40 // budget)
+    assert sum(count for count, _, _ in seen[:prefill_steps]) == 40 and len(seen) == prefill_steps + 11
+    assert max(count for count, _, _ in seen) == min(budget, 40)
+
+
+def test_chunked_logits_equal_whole_ones(open_llm, llm, steps):
+    ids = llm.tokenizer.encode(PROMPTS[2])
+    chunked = open_llm(max_num_batched_tokens=7)
+    seen = steps(chunked)
+    torch.testing.assert_close(chunked.logits(ids), llm.logits(ids), rtol=1e-4, atol=1e-4)
+    assert [count for count, _, _ in seen] == [7, 7, 7, 7, 7, 5]
+
+
+@pytest.mark.parametrize("page_size", [1, 16, 64])
+def test_page_size_does_not_change_the_tokens(open_llm, expected, steps, page_size):
+    llm = open_llm(page_size=page_size)
+    seen = steps(llm)
+    assert tokens(llm.generate(PROMPTS, GREEDY)) == expected
+    assert {size for _, _, size in seen} == {page_size}
+
+
+@pytest.mark.parametrize(("max_num_seqs", "widest"), [(1, 1), (2, 2), (64, 5)])
+def test_more_prompts_than_run_together_wait_for_their_turn(open_llm, expected, steps, max_num_seqs, widest):
+    llm = open_llm(max_num_seqs=max_num_seqs)
+    seen = steps(llm)
+    assert tokens(llm.generate(PROMPTS, GREEDY)) == expected
+    assert max(requests for _, requests, _ in seen) == widest
+
+
+def test_logits_are_float32_finite_one_row_a_token(llm):
+    logits = llm.logits([1, 2, 3, 4, 5])
+    assert logits.shape == (5, 272) and logits.dtype == torch.float32 and logits.device.type == "cpu"
+    assert logits.isfinite().all()
+    assert not logits.requires_grad
+
+
+def test_logits_of_a_prefix_do_not_see_what_follows(llm):
+    ids = llm.tokenizer.encode(PROMPTS[2])
+    torch.testing.assert_close(llm.logits(ids)[:11], llm.logits(ids[:11]), rtol=1e-4, atol=1e-4)
+
+
+def test_greedy_tokens_are_the_largest_logits(llm, expected):
+    for prompt, new in zip(PROMPTS, expected, strict=True):
+        ids = llm.tokenizer.encode(prompt)
+        rows = llm.logits([*ids, *new])[len(ids) - 1 : -1]
+        assert rows.argmax(-1).tolist() == new
+
+
+def test_sinks_off_changes_the_logits(open_llm, llm):
+    on, off = (open_llm(sinks=sinks).logits([1, 2, 3]) for sinks in (True, False))
+    assert torch.equal(on, llm.logits([1, 2, 3]))
+    assert (on - off).norm() / on.norm() > 1e-2
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_any_number_of_loading_threads_reads_the_same_weights(open_llm, llm, workers, monkeypatch):
+    asked, pool = [], reader.ThreadPoolExecutor
+    monkeypatch.setattr(reader, "ThreadPoolExecutor", lambda count: asked.append(count) or pool(count))
+    assert torch.equal(open_llm(load_workers=workers).logits([5, 6, 7]), llm.logits([5, 6, 7]))
+    assert asked == [workers]
+
+
+def test_loading_that_would_leave_too_little_memory_is_refused(open_llm):
+    too_much = memory_info()["MemTotal"] / (1 << 30)
+    with pytest.raises(UserError, match=r"must stay free.*lower --memory-reserve-gib"):
+        open_llm(memory_reserve_gib=too_much)
+    assert open_llm(memory_reserve_gib=0.001).settings.config.model.memory_reserve_gib == 0.001
+
+
+def test_model_and_device_are_those_asked_for(open_llm, checkpoint, monkeypatch, tmp_path):
+    assert open_llm().directory == checkpoint
+    copy = copy_of(checkpoint, tmp_path)
+    assert open_llm(str(copy)).directory == copy
+    monkeypatch.setenv("FIRESTEEL_MODEL", str(copy))
+    assert LLM(device="cpu", memory_reserve_gib=0.0).directory == copy
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert open_llm(device="auto").device.name == "CPU"
+    with pytest.raises(UserError, match="sees no GPU"):
+        open_llm(device="cuda")
+
+
+def test_max_model_len_limits_prompt_and_tokens_together(open_llm, llm, expected):
+    short = open_llm(max_model_len=24)
+    ids = llm.tokenizer.encode(PROMPTS[1])
+    completion = short.generate([PROMPTS[1]], GREEDY)[0]
+    assert completion.token_ids == expected[1][: 24 - len(ids)] and completion.finish_reason == "length"
+    assert (short.max_context, llm.max_context) == (24, 256)
+    with pytest.raises(UserError, match="the prompt has 24 tokens, the context 24"):
+        short.generate([[1] * 24])
+    assert len(short.generate([[1] * 23])[0].token_ids) == 1
+
+
+def test_max_model_len_beyond_the_checkpoint_is_an_error(open_llm):
+    assert open_llm(max_model_len=256).max_context == 256
+    with pytest.raises(UserError, match="max_model_len = 257: the checkpoint reaches 256"):
+        open_llm(max_model_len=257)
+
+
+def test_logits_take_the_whole_context_and_no_more(llm):
+    assert llm.logits([7] * 256).isfinite().all()
+    with pytest.raises(UserError, match="the prompt has 257 tokens, the context 256: shorten"):
+        llm.logits([7] * 257)
+
+
+def test_generation_reaches_the_end_of_the_context(llm):
+    completion = llm.generate([[7] * 250], SamplingParams(max_tokens=100, ignore_eos=True))[0]
+    assert len(completion.token_ids) == 6 and completion.finish_reason == "length"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ([], "the prompt is empty"), ("", "the prompt is empty"),
+        ([7] * 256, "the prompt has 256 tokens, the context 256"),
+        ([5, 272], "token id 272 is outside the vocabulary of 272"),
+        ([-1], "token id -1 is outside the vocabulary"),
+        (5, "a prompt is a text or a list of token ids, not 5"),
+        ([1, 2.5], "a prompt is a text or a list of token ids, not"),
+        (["a"], "a prompt is a text or a list of token ids, not"),
+        (None, "a prompt is a text or a list of token ids, not None"),
+    ],
+)  # fmt: skip
+def test_bad_prompt_is_a_clear_error(llm, prompt, message):
+    with pytest.raises(UserError, match=message):
+        llm.generate([[1, 2], prompt])
+    with pytest.raises(UserError, match=message):
+        list(llm.stream(prompt))
+
+
+def test_text_where_a_list_of_prompts_belongs_is_a_clear_error(llm):
+    with pytest.raises(UserError, match=r"takes a list of prompts; for one text pass \[text\]"):
+        llm.generate("hello")
+    with pytest.raises(UserError, match="list of token ids"):
+        llm.logits("hello")
+
+
+def test_token_ids_may_be_a_tensor(llm):
+    assert torch.equal(llm.logits(torch.tensor([1, 2, 3])), llm.logits([1, 2, 3]))
+
+
+def test_number_of_params_must_be_that_of_prompts(llm):
+    with pytest.raises(UserError, match="5 prompts but 2 sampling parameters"):
+        llm.generate(PROMPTS, [GREEDY] * 2)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"max_tokens": 0}, {"temperature": -0.1}, {"temperature": float("nan")}, {"temperature": float("inf")}],
+)
+def test_impossible_sampling_is_refused(values):
+    name = next(iter(values))
+    with pytest.raises(UserError, match=f"^{name} = "):
+        SamplingParams(**values)
+
+
+def test_pinned_implementation_is_what_runs(open_llm, llm):
+    pinned = open_llm(kernels="rms_norm=reference, moe_matmul=reference")
+    assert torch.equal(pinned.logits([1, 2, 3]), llm.logits([1, 2, 3]))
+    assert ("rms_norm", "reference") in pinned.ledger.entries
+    assert open_llm(kernels="").settings.config.kernels.kernels == ""
+
+
+def test_pinned_implementation_that_is_not_here_is_an_error_listing_what_is(open_llm):
+    with pytest.raises(UserError, match=r"rms_norm.*triton.* reference"):
+        open_llm(kernels="rms_norm=triton")
+    with pytest.raises(UserError, match=r"rms_norm has no implementation 'quick'; it has .*reference"):
+        open_llm(kernels="rms_norm=quick")
+
+
+def test_pinned_op_that_does_not_exist_is_an_error_listing_the_ops(open_llm):
+    with pytest.raises(UserError, match="there is no op 'rmsnorm'; did you mean rms_norm") as caught:
+        open_llm(kernels="rmsnorm=reference")
+    assert all(op.name in str(caught.value) for op in ALL_OPS)
+
+
+def test_unknown_keyword_names_the_nearest(open_llm):
+    with pytest.raises(UserError, match="unknown setting max_seqs; did you mean max_num_seqs"):
+        open_llm(max_seqs=3)
+
+
+def test_keyword_beats_the_environment(open_llm, monkeypatch):
+    monkeypatch.setenv("FIRESTEEL_PAGE_SIZE", "32")
+    assert open_llm().engine.config.page_size == 32
+    assert open_llm(page_size=16).engine.config.page_size == 16
+
+
+def test_every_op_of_a_run_is_in_the_ledger(open_llm):
+    llm = open_llm()
+    llm.generate(["ab"], SamplingParams(max_tokens=3, ignore_eos=True))
+    assert {op for op, _ in llm.ledger.entries} == {op.name for op in ALL_OPS}
+    calls = {op: entry.calls for (op, _), entry in llm.ledger.entries.items()}
+    assert calls["attention"] == 9 and calls["rms_norm"] == 21
