@@ -1,0 +1,125 @@
+"""Training documents packed into rows of tokens, made by worker processes. Knows no network.
+
+Each worker draws its own endless stream of documents by seed; batches are taken from the workers in turn, so the
+same seed gives the same batches in the same order.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from multiprocessing.queues import Queue
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from firesteel.chat.harmony import Harmony
+from firesteel.chat.tokenizer import Tokenizer
+from kindling.corpus import Document, training_documents
+from kindling.tokenizer import encode_document
+
+SHORT, LONG = 1024, 8192  # row lengths
+UNTRAINED, PROMPT, ANSWER = 0, 1, 2  # what a target token counts as
+Tokens = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """[B, L] each; documents stand end to end, positions restart at zero with each."""
+
+    token_ids: Tokens
+    positions: Tokens
+    roles: Tokens  # of the token itself, as a target
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    family: str
+    token_ids: Tokens
+    roles: Tokens
+
+
+class Encoder:
+    """Documents to tokens, each marked as not trained, prompt or answer."""
+
+    def __init__(self, directory: Path) -> None:
+        self.tokenizer = Tokenizer.load(directory)
+        self.harmony = Harmony(self.tokenizer)
+        self.start = self.tokenizer.special_ids["<|start|>"]
+        self.assistant = self.tokenizer.encode("assistant")[0]
+
+    def encode(self, document: Document) -> Encoded:
+        token_ids = np.array(encode_document(self.harmony, self.tokenizer, document), dtype=np.int32)
+        if document.messages is None:
+            return Encoded(document.family, token_ids, np.full_like(token_ids, ANSWER))
+        starts = np.flatnonzero(token_ids == self.start)
+        roles = np.full_like(token_ids, PROMPT)
+        for number, (begin, end) in enumerate(zip(starts, [*starts[1:], len(token_ids)], strict=True)):
+            if token_ids[begin + 1] == self.assistant:
+                roles[begin:end] = ANSWER if number >= document.trained_from else UNTRAINED
+                roles[begin : begin + 2] = UNTRAINED if number < document.trained_from else PROMPT
+        return Encoded(document.family, token_ids, roles)
+
+
+def pack(documents: Iterable[Encoded], batch_tokens: int) -> Iterator[list[list[Encoded]]]:
+    """Batches of `batch_tokens` tokens as rows of documents: short rows, long ones when enough long ones came."""
+    open_rows: dict[int, list[list[Encoded]]] = {SHORT: [], LONG: []}
+    for document in documents:
+        size = len(document.token_ids)
+        if size > LONG:
+            continue
+        length = SHORT if size <= SHORT else LONG
+        rows = open_rows[length]
+        fitting = next((row for row in rows if sum(len(one.token_ids) for one in row) + size <= length), None)
+        if fitting is None:
+            rows.append([document])
+        else:
+            fitting.append(document)
+        if len(rows) > batch_tokens // length:
+            yield rows[: batch_tokens // length]
+            open_rows[length] = rows[batch_tokens // length :]
+
+
+def lay_out(rows: list[list[Encoded]]) -> Rows:
+    """Rows of documents as arrays, padded to the short or the long length."""
+    longest = max(sum(len(one.token_ids) for one in row) for row in rows)
+    length = SHORT if longest <= SHORT else LONG
+    token_ids, positions, roles = (np.zeros((len(rows), length), dtype=np.int32) for _ in range(3))
+    for number, row in enumerate(rows):
+        at = 0
+        for one in row:
+            size = len(one.token_ids)
+            token_ids[number, at : at + size] = one.token_ids
+            positions[number, at : at + size] = np.arange(size)
+            roles[number, at : at + size] = one.roles
+            roles[number, at] = UNTRAINED  # nothing precedes a document's first token
+            at += size
+        positions[number, at:] = np.arange(length - at)  # padding is a document nobody learns
+    return Rows(token_ids, positions, roles)
+
+
+def batches(directory: Path, *, seed: int, workers: int, batch_tokens: int) -> Iterator[Rows]:
+    """Endless. With no workers, the documents are drawn in this process."""
+    if workers == 0:
+        yield from _worker_batches(directory, seed, batch_tokens)
+    context = multiprocessing.get_context("spawn")
+    queues: list[Queue[Rows]] = [context.Queue(maxsize=4) for _ in range(workers)]
+    for number, queue in enumerate(queues):
+        arguments = (directory, seed * 1000 + number, batch_tokens, queue)
+        context.Process(target=_work, args=arguments, daemon=True).start()
+    while True:
+        for queue in queues:
+            yield queue.get(timeout=120)
+
+
+def _work(directory: Path, seed: int, batch_tokens: int, queue: Queue[Rows]) -> None:
+    for rows in _worker_batches(directory, seed, batch_tokens):
+        queue.put(rows)
+
+
+def _worker_batches(directory: Path, seed: int, batch_tokens: int) -> Iterator[Rows]:
+    encoder = Encoder(directory)
+    encoded = (encoder.encode(document) for document in training_documents(seed))
+    return map(lay_out, pack(encoded, batch_tokens))
