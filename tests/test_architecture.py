@@ -24,8 +24,10 @@ MAY_IMPORT = {
     "chat": {"errors"},
     "hub": {"errors"},
     "llm": {"formats", "kernels", "model", "engine", "chat", "hub", *GROUND},
+    "exam": {"chat", "hub"},
+    "eval": {"chat", "exam", "llm", *GROUND},
     "doctor": {"kernels", *GROUND},
-    "cli": {"formats", "kernels", "model", "engine", "chat", "hub", "llm", "doctor", *GROUND},
+    "cli": {"formats", "kernels", "model", "engine", "chat", "hub", "llm", "exam", "eval", "doctor", *GROUND},
     "__init__": {"config", "errors", "llm", "types"},
     "__main__": {"cli"},
 }

@@ -170,7 +170,6 @@ def test_flag_of_the_wrong_type_is_an_error():
     [
         (["env"], {"FIRESTEEL_PAGESIZE": "1"}, "did you mean FIRESTEEL_PAGE_SIZE?"),
         (["env", "--page-size", "24"], {}, "page_size = 24 (flag): must be a power of two"),
-        (["generate", "--prompt", "x"], {}, "no model was named: give --model"),
         (["generate", "--prompt", "x", "--model", "/gone"], {}, "/gone is not a folder"),
         (["generate", "--prompt", "x", "--max-tokens", "0"], {}, "max_tokens = 0: must be at least 1"),
     ],

@@ -78,5 +78,9 @@ def test_name_hugging_face_does_not_allow_is_an_error(cache):
 
 def test_no_name_at_all_says_what_to_give(cache):
     """The empty name once meant the current folder, and the error spoke of its config.json."""
-    with pytest.raises(UserError, match=r"no model was named: give --model .* FIRESTEEL_MODEL"):
+    with pytest.raises(UserError, match=r"the empty name is not a folder, .* kindling"):
         find_checkpoint("")
+
+
+def test_kindling_is_the_folder_in_the_package():
+    assert (find_checkpoint("kindling") / "model.safetensors").is_file()

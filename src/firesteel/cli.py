@@ -10,13 +10,22 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.table import Column, Table
 from rich.text import Text
 
 from firesteel.config import Knob, knobs, resolve
 from firesteel.doctor import Status, examine
 from firesteel.errors import UserError
+from firesteel.eval import Report, evaluate
 from firesteel.llm import LLM
 from firesteel.types import SamplingParams
 
@@ -111,6 +120,28 @@ def env(knobs: dict[str, Any], as_json: Annotated[bool, typer.Option("--json")] 
     show(table)
 
 
+@app.command(name="eval")
+@with_knobs
+def evaluate_model(
+    knobs: dict[str, Any],
+    limit: Annotated[int | None, typer.Option(min=1, help="items of each family; all without it")] = None,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+) -> None:
+    """Held-out questions and text: exact match by family, and perplexity."""
+    llm = load(knobs)
+    columns = (TextColumn("answering"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    stderr = Console(stderr=True)
+    with Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as bar:
+        task = bar.add_task("eval")
+        report = evaluate(
+            llm, limit=limit, progress=lambda done, total: bar.update(task, completed=done, total=total)
+        )
+    if as_json:
+        print(json.dumps(report.as_dict(), indent=2))
+    else:
+        show(report_table(report))
+
+
 @app.command()
 def doctor(as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
     """What this machine has, what would be used and why; exit code 1 if something is wrong."""
@@ -140,6 +171,22 @@ def load(knobs: dict[str, Any]) -> LLM:
         f"read {read.num_bytes / 1e9:.2f} GB in {read.seconds:.1f} s: {read.gb_s:.2f} GB/s", highlight=False
     )
     return llm
+
+
+def report_table(report: Report) -> Table:
+    settings = report.settings
+    chosen = ", ".join(sorted(set(settings["kernels"].values())))
+    caption = (
+        f"perplexity {report.perplexity:.3f} over {report.perplexity_tokens} tokens; {report.seconds:.0f} s; "
+        f"{settings['model']} on {settings['device']} in {settings['dtype']}, kernels: {chosen}, "
+        f"sinks {'on' if settings['sinks'] else 'off'}"
+    )
+    table = Table("family", "items", "right", "exact match", title="held-out evaluation", caption=caption)
+    for score in (*report.scores, report.overall):
+        if score.family == "all":
+            table.add_section()
+        table.add_row(score.family, str(score.items), str(score.right), f"{100 * score.share:.1f} %")
+    return table
 
 
 def ledger_table(llm: LLM) -> Table:

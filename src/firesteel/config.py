@@ -50,7 +50,11 @@ def pin_list(value: str) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    model: str = knob("", "checkpoint folder, or a name in the local Hugging Face cache", env="FIRESTEEL_MODEL")
+    model: str = knob(
+        "kindling",
+        "checkpoint folder, a name in the local Hugging Face cache, or kindling, which is built in",
+        env="FIRESTEEL_MODEL",
+    )
     device: str = knob(
         "auto", "where to compute: auto, cpu, cuda or cuda:N", env="FIRESTEEL_DEVICE", check=device_name
     )

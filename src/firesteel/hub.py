@@ -1,4 +1,4 @@
-"""Finds a checkpoint folder by path, or by name in the local Hugging Face cache; never downloads."""
+"""Finds a checkpoint folder: the built-in one, by path, or by name in the Hugging Face cache; never downloads."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
 from firesteel.errors import UserError
 
+BUILT_IN = Path(__file__).parent / "kindling"  # the small model that ships with the package
 SHORT_NAMES = {"gpt-oss-120b": "openai/gpt-oss-120b", "gpt-oss-20b": "openai/gpt-oss-20b"}
 
 
 def find_checkpoint(name: str) -> Path:
-    if not name:
-        raise UserError("no model was named: give --model (a checkpoint folder or a name) or set FIRESTEEL_MODEL")
-    if Path(name).is_dir():
+    if name == BUILT_IN.name:
+        return BUILT_IN
+    if name and Path(name).is_dir():  # the empty path is the current folder
         return Path(name)
     repository = SHORT_NAMES.get(name, name)
     if name.startswith((".", "/", "~")) or repository.count("/") != 1:
-        known = ", ".join(SHORT_NAMES)
-        raise UserError(f"{name} is not a folder, nor a name like openai/gpt-oss-20b (short names: {known})")
+        known = ", ".join([*SHORT_NAMES, BUILT_IN.name])
+        raise UserError(
+            f"{name or 'the empty name'} is not a folder, nor a name like openai/gpt-oss-20b (short names: {known})"
+        )
     try:
         return Path(snapshot_download(repository, local_files_only=True))
     except (LocalEntryNotFoundError, HFValidationError) as error:

@@ -96,15 +96,15 @@ class LLM:
             params = [params or SamplingParams()] * len(prompts)
         if len(params) != len(prompts):
             raise UserError(f"{len(prompts)} prompts but {len(params)} sampling parameters")
-        return [self._row(i, prompt, one) for i, (prompt, one) in enumerate(zip(prompts, params, strict=True))]
+        return [self._row(prompt, one) for prompt, one in zip(prompts, params, strict=True)]
 
-    def _row(self, index: int, prompt: Prompt, params: SamplingParams) -> Row:
+    def _row(self, prompt: Prompt, params: SamplingParams) -> Row:
         token_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
         token_ids = self._checked(token_ids, room=1)
         stops = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.stop_ids)
         room = self.max_context - len(token_ids)
         params = replace(params, max_tokens=min(params.max_tokens, room))
-        return Row(index, token_ids, params, stops, len(token_ids))
+        return Row(token_ids, params, stops, len(token_ids))
 
     def _checked(self, prompt: Sequence[int], *, room: int) -> list[int]:
         try:

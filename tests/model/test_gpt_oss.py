@@ -86,7 +86,7 @@ def test_logits_and_greedy_tokens_equal_transformers(label, sharded, tmp_path):
     assert (actual - expected).norm() / expected.norm() < 1e-4
     assert (actual - expected).abs().max() / expected.abs().max() < 1e-4
 
-    row = Row(0, list(prompt), SamplingParams(max_tokens=24), frozenset(), len(prompt))
+    row = Row(list(prompt), SamplingParams(max_tokens=24), frozenset(), len(prompt))
     for _ in engine.run([row]):
         pass
     with torch.inference_mode():

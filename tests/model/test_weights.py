@@ -85,6 +85,23 @@ def test_a_tensor_larger_than_a_piece_is_read_whole(tmp_path):
     assert loaded.embedding.nbytes > PIECE_BYTES and torch.equal(loaded.embedding, weights.embedding)
 
 
+@pytest.mark.gpu
+def test_loading_onto_a_gpu_gives_the_same_bytes(tmp_path):
+    spec = replace(SPEC, vocab_size=PIECE_BYTES // 128 + 77)
+    expected = named_tensors(synthetic_weights(spec, CPU, seed=1), spec)
+    save_checkpoint(tmp_path, spec, synthetic_weights(spec, CPU, seed=1), shard_bytes=5_000_000)
+    loaded, report = load_weights(tmp_path, spec, find_device("cuda"), workers=4, reserve_gib=0.0)
+    for name, tensor in named_tensors(loaded, spec).items():
+        assert tensor.is_cuda and torch.equal(tensor.cpu(), expected[name]), name
+    assert report.num_bytes == weight_bytes(spec)
+
+
+@pytest.mark.gpu
+def test_synthetic_weights_of_a_gpu_repeat_by_seed():
+    one, same = (named_tensors(synthetic_weights(SPEC, find_device("cuda"), seed=5), SPEC) for _ in range(2))
+    assert all(torch.equal(tensor, same[name]) and tensor.is_cuda for name, tensor in one.items())
+
+
 def test_truncated_file_names_file_and_tensor(single):
     data = (single / SINGLE).read_bytes()
     (single / SINGLE).write_bytes(data[:-10])

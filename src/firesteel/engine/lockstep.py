@@ -20,7 +20,6 @@ from firesteel.types import KvCache, SamplingParams
 class Row:
     """A prompt, what it was continued with, and the pages that hold both."""
 
-    index: int
     token_ids: list[int]
     params: SamplingParams
     stops: frozenset[int]
@@ -57,7 +56,7 @@ class Lockstep:
     @torch.inference_mode()
     def logits(self, token_ids: Sequence[int]) -> Tensor:
         """[T, V] fp32: row t follows token t."""
-        sequence = Row(0, list(token_ids), SamplingParams(max_tokens=1), frozenset(), len(token_ids))
+        sequence = Row(list(token_ids), SamplingParams(max_tokens=1), frozenset(), len(token_ids))
         cache = self._allocate([sequence])
         rows = []
         while sequence.num_cached < len(token_ids):

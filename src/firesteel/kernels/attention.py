@@ -24,7 +24,7 @@ from torch import Tensor
 from firesteel.kernels.op import Sample, define_op
 from firesteel.kernels.tolerance import bf16
 
-QUERIES_AT_ONCE = 512  # bounds the score matrix of a long prompt
+QUERIES_AT_ONCE = 128  # bounds the score matrix of a long prompt
 
 
 def _bytes(
@@ -44,7 +44,7 @@ def attention(
 ) -> Tensor:  # fmt: skip
     y = torch.empty_like(q)
     starts, lens = query_starts.tolist(), kv_lens.tolist()
-    for requests in _same_query_len(starts):
+    for requests in _alike(starts, lens):
         num_queries = starts[requests[0] + 1] - starts[requests[0]]
         for begin in range(0, num_queries, QUERIES_AT_ONCE):
             end = min(begin + QUERIES_AT_ONCE, num_queries)
@@ -57,12 +57,12 @@ def attention(
     return y
 
 
-def _same_query_len(starts: list[int]) -> list[list[int]]:
-    """Requests grouped by number of queries, so that a decode step is one group."""
-    groups: dict[int, list[int]] = {}
+def _alike(starts: list[int], lens: list[int]) -> list[list[int]]:
+    """Requests with as many queries and about as many tokens, to be computed together, padded to the longest."""
+    groups: dict[tuple[int, int], list[int]] = {}
     for request, (start, end) in enumerate(itertools.pairwise(starts)):
         if end > start:
-            groups.setdefault(end - start, []).append(request)
+            groups.setdefault((end - start, lens[request].bit_length()), []).append(request)
     return list(groups.values())
 
 
@@ -77,10 +77,10 @@ def _span(ends: Tensor, num_queries: int, window: int | None, page_size: int) ->
 
 def _gather(pages: Tensor, tables: Tensor, span: Tensor) -> Tensor:
     """[R, K, C, D] fp32 of the positions in `span`, whole pages."""
-    page_size = pages.shape[2]
+    heads, page_size = pages.shape[1:3]
     numbers = (span[:, ::page_size] // page_size).clamp(max=tables.shape[1] - 1)
-    found = pages[tables.gather(1, numbers)]  # [R, C/S, K, S, D]
-    return found.transpose(1, 2).flatten(2, 3).float()
+    rows = tables.gather(1, numbers)[:, None, :] * heads + torch.arange(heads, device=pages.device)[:, None]
+    return pages.flatten(0, 1)[rows].flatten(2, 3).float()
 
 
 def _mask(span: Tensor, ends: Tensor, num_queries: int, window: int | None) -> Tensor:
@@ -95,22 +95,22 @@ def _attend(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor, sinks: Tensor
     """[R, t, Q, D] from q of that shape, keys and values [R, K, C, D] and mask [R, t, C]."""
     requests, num_queries, heads, dim = q.shape
     kv_heads = keys.shape[1]
-    grouped = q.float().unflatten(2, (kv_heads, -1)).permute(0, 2, 3, 1, 4)  # [R, K, Q/K, t, D]
+    grouped = q.float().mul(scale).unflatten(2, (kv_heads, -1)).permute(0, 2, 3, 1, 4)  # [R, K, Q/K, t, D]
     rows = grouped.reshape(requests, kv_heads, -1, dim)
-    scores = (rows @ keys.transpose(-1, -2)).mul_(scale).unflatten(2, (-1, num_queries))
+    scores = (rows @ keys.transpose(-1, -2)).unflatten(2, (-1, num_queries))
     scores.masked_fill_(~mask[:, None, None], float("-inf"))
-    values = values.masked_fill(~mask.any(1)[:, None, :, None], 0.0)  # unwritten slots may hold NaN
+    values.masked_fill_(~mask.any(1)[:, None, :, None], 0.0)  # unwritten slots may hold NaN
     top = scores.amax(-1, keepdim=True)
     if sinks is not None:
         sink = sinks.float().view(1, kv_heads, -1, 1, 1)
         top = top.maximum(sink)
-    weights = (scores - top).exp_()
+    weights = scores.sub_(top).exp_()
     total = weights.sum(-1, keepdim=True)
     if sinks is not None:
         total = total + (sink - top).exp()
-    mixed = (weights / total).flatten(2, 3) @ values
-    back: Tensor = mixed.unflatten(2, (-1, num_queries)).permute(0, 3, 1, 2, 4)
-    return back.reshape(requests, num_queries, heads, dim).to(q.dtype)
+    mixed: Tensor = (weights.flatten(2, 3) @ values).unflatten(2, (-1, num_queries)) / total
+    back: Tensor = mixed.permute(0, 3, 1, 2, 4).reshape(requests, num_queries, heads, dim)
+    return back.to(q.dtype)
 
 
 @attention.samples

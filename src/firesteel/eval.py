@@ -1,0 +1,142 @@
+"""Measures a loaded model on the held-out families and text that ship with Kindling; knows no training."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from firesteel.chat.harmony import Harmony, HarmonyError
+from firesteel.exam import EXAM, TEXT, Item, read_items
+from firesteel.llm import LLM
+from firesteel.types import Completion, SamplingParams
+
+CHAT_TOKENS, TEXT_TOKENS = 192, 24  # more than the longest right continuation takes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    family: str
+    items: int
+    right: int
+
+    @property
+    def share(self) -> float:
+        return self.right / self.items
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    scores: list[Score]  # one a family
+    perplexity: float
+    perplexity_tokens: int
+    seconds: float
+    settings: dict[str, Any]
+
+    @property
+    def overall(self) -> Score:
+        return Score(
+            family="all", items=sum(one.items for one in self.scores), right=sum(one.right for one in self.scores)
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "overall": asdict(self.overall)}
+
+
+def evaluate(llm: LLM, *, limit: int | None = None, progress: Callable[[int, int], None] | None = None) -> Report:
+    """`limit` is the number of items of each family; None takes all."""
+    started = time.perf_counter()
+    items = take(read_items(EXAM), limit)
+    marks = grade_all(llm, items, progress)
+    perplexity, tokens = measure_perplexity(llm, read_items(TEXT))
+    config = llm.settings.config
+    return Report(
+        scores=tally(items, marks), perplexity=perplexity, perplexity_tokens=tokens,
+        seconds=time.perf_counter() - started,
+        settings={
+            "model": str(config.model.model), "device": llm.device.name, "dtype": str(llm.device.dtype),
+            "sinks": config.kernels.sinks, "kernels": dict(llm.kernels.table()), "limit": limit,
+        },
+    )  # fmt: skip
+
+
+def take(items: Sequence[Item], limit: int | None) -> list[Item]:
+    """The first `limit` of each family."""
+    kept: list[Item] = []
+    seen: dict[str, int] = {}
+    for item in items:
+        seen[item.family] = seen.get(item.family, 0) + 1
+        if limit is None or seen[item.family] <= limit:
+            kept.append(item)
+    return kept
+
+
+def grade_all(llm: LLM, items: Sequence[Item], progress: Callable[[int, int], None] | None = None) -> list[bool]:
+    """Longest prompts first, so that prompts of like length run together."""
+    harmony = Harmony(llm.tokenizer)
+    prompts = [encode_prompt(harmony, llm, item) for item in items]
+    order = sorted(range(len(items)), key=lambda number: -len(prompts[number]))
+    limits = [TEXT_TOKENS if items[number].messages is None else CHAT_TOKENS for number in order]
+    params = [SamplingParams(max_tokens=limit) for limit in limits]
+    completions = llm.generate([prompts[number] for number in order], params, progress=progress)
+    marks = {number: grade(harmony, items[number], one) for number, one in zip(order, completions, strict=True)}
+    return [marks[number] for number in range(len(items))]
+
+
+def encode_prompt(harmony: Harmony, llm: LLM, item: Item) -> list[int]:
+    if item.messages is None:
+        return llm.tokenizer.encode(item.text or "")
+    return harmony.encode_for_completion(item.messages, keep_reasoning=True)
+
+
+def grade(harmony: Harmony, item: Item, completion: Completion) -> bool:
+    if item.messages is None:
+        return completion.text.startswith(item.answer or "")
+    if completion.finish_reason != "stop":
+        return False
+    try:
+        last = harmony.decode(completion.token_ids)[-1]
+    except (HarmonyError, IndexError):
+        return False
+    if item.call is None:
+        return last.channel == "final" and last.content == item.answer
+    if last.recipient != f"functions.{item.call['name']}":
+        return False
+    try:
+        return bool(json.loads(last.content) == item.call["arguments"])
+    except ValueError:
+        return False
+
+
+def tally(items: Sequence[Item], marks: Sequence[bool]) -> list[Score]:
+    families = dict.fromkeys(item.family for item in items)
+    by_family = {
+        family: [mark for item, mark in zip(items, marks, strict=True) if item.family == family]
+        for family in families
+    }
+    return [Score(family=name, items=len(found), right=sum(found)) for name, found in by_family.items()]
+
+
+def measure_perplexity(llm: LLM, documents: Sequence[Item]) -> tuple[float, int]:
+    """exp of the mean negative log-likelihood of every token but each document's first, and their number."""
+    total, count = 0.0, 0
+    for token_ids in encode_documents(llm, documents):
+        likelihoods = llm.logits(token_ids)[:-1].log_softmax(-1)
+        chosen = likelihoods.gather(1, torch.tensor(token_ids[1:])[:, None])
+        total -= float(chosen.double().sum())
+        count += len(token_ids) - 1
+    return math.exp(total / count), count
+
+
+def encode_documents(llm: LLM, documents: Sequence[Item]) -> Iterator[list[int]]:
+    harmony = Harmony(llm.tokenizer)
+    for document in documents:
+        if document.messages is None:
+            yield llm.tokenizer.encode(document.text or "")
+        else:
+            yield harmony.encode_for_training(document.messages, keep_reasoning=True)
