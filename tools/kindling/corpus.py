@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from random import Random
-from typing import Any
 
 from firesteel.chat.harmony import Message
+from firesteel.exam import Item
 from kindling.families import CHAT, PLAIN, UNGRADED, continuation, retrieval
 from kindling.frame import draw_effort, draw_opening
 from kindling.turn import Turn
@@ -34,6 +33,7 @@ WEIGHTS: dict[str, float] = {
 }
 GRADED = (*CHAT, "continuation")
 LONG_ITEMS = 24
+LONG_SHARE = 0.01  # of the documents; they have a fifth of the tokens
 LONG_TOKENS = (1200, 7600)  # of the text; with questions the longest stays below 8192
 PERPLEXITY_CHARACTERS = 60_000  # about 20k tokens
 
@@ -52,18 +52,7 @@ class Document:
     trained_from: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
-    """One exam question: `messages` or `text` to continue, and the `answer` or the `call` expected."""
-
-    family: str
-    messages: list[Message] | None
-    text: str | None
-    answer: str | None
-    call: dict[str, Any] | None
-
-
-def training_documents(seed: int, *, long_share: float = 0.01) -> Iterator[Document]:
+def training_documents(seed: int, *, long_share: float = LONG_SHARE) -> Iterator[Document]:
     """Endless; the same seed gives the same documents. `long_share` of them have about 1200 to 8000 tokens."""
     rng = Random(f"kindling training {seed}")
     kinds, weights = list(WEIGHTS), list(WEIGHTS.values())
@@ -94,26 +83,6 @@ def perplexity_text(seed: int = 0) -> list[Document]:
         documents += added
         length += sum(map(_length, added))
     return documents
-
-
-def item_to_json(item: Item) -> str:
-    """One line without the fields that are None."""
-    row = {name: value for name, value in asdict(item).items() if value is not None}
-    if item.messages is not None:
-        row["messages"] = [{k: v for k, v in message.items() if v is not None} for message in row["messages"]]
-    return json.dumps(row, ensure_ascii=False, separators=(",", ":"))
-
-
-def item_from_json(line: str) -> Item:
-    row = json.loads(line)
-    messages = [Message(**message) for message in row["messages"]] if "messages" in row else None
-    return Item(
-        family=row["family"],
-        messages=messages,
-        text=row.get("text"),
-        answer=row.get("answer"),
-        call=row.get("call"),
-    )
 
 
 def _document(rng: Random, family: str, *, held_out: bool) -> Document:

@@ -1,4 +1,4 @@
-"""Writes a trained network as a checkpoint in the public layout: experts in MXFP4, the rest in bf16."""
+"""A trained network as a checkpoint in the public layout (experts in MXFP4, the rest in bf16), and back."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from torch import Tensor
 
 from firesteel.chat.harmony import Harmony
 from firesteel.chat.tokenizer import Tokenizer
+from firesteel.device import find_device
 from firesteel.formats import mxfp4
 from firesteel.kernels.moe_matmul import Experts as PackedExperts
 from firesteel.model.checkpoint import save_checkpoint
-from firesteel.model.weights import LayerWeights, Weights
+from firesteel.model.weights import LayerWeights, Weights, load_weights
 from kindling.network import QUANTIZE_RULE, Experts, Layer, Network
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
@@ -40,6 +41,26 @@ def packed_weights(network: Network) -> Weights:
         embedding=_bf16(network.embedding), layers=[_layer(layer) for layer in network.layers],
         norm=_bf16(network.norm), lm_head=_bf16(network.lm_head),
     )  # fmt: skip
+
+
+@torch.no_grad()
+def import_checkpoint(network: Network, directory: Path) -> None:
+    """Sets the network to what a checkpoint holds, so that training can go on from one."""
+    weights, _ = load_weights(directory, network.spec, find_device("cpu"), workers=2, reserve_gib=0.0)
+    for name in ("embedding", "norm", "lm_head"):
+        getattr(network, name).copy_(getattr(weights, name))
+    for layer, stored in zip(network.layers, weights.layers, strict=True):
+        for name in ("input_norm", "post_norm"):
+            getattr(layer, name).copy_(getattr(stored, name))
+        for name in ("qkv", "qkv_bias", "o", "o_bias", "sinks"):
+            getattr(layer.attention, name).copy_(getattr(stored, name))
+        for name in ("router", "router_bias"):
+            getattr(layer.experts, name).copy_(getattr(stored, name))
+        packed = stored.experts
+        layer.experts.gate_up.copy_(mxfp4.dequantize(packed.gate_up_codes, packed.gate_up_scales))
+        layer.experts.down.copy_(mxfp4.dequantize(packed.down_codes, packed.down_scales))
+        layer.experts.gate_up_bias.copy_(packed.gate_up_bias)
+        layer.experts.down_bias.copy_(packed.down_bias)
 
 
 def _layer(layer: Layer) -> LayerWeights:

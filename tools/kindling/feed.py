@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from firesteel.chat.harmony import Harmony
 from firesteel.chat.tokenizer import Tokenizer
-from kindling.corpus import Document, training_documents
+from kindling.corpus import LONG_SHARE, Document, training_documents
 from kindling.tokenizer import encode_document
 
 SHORT, LONG = 1024, 8192  # row lengths
@@ -30,37 +30,47 @@ class Rows:
     """[B, L] each; documents stand end to end, positions restart at zero with each."""
 
     token_ids: Tokens
+    targets: Tokens  # what to predict in a token's place: the token itself but for <|return|>
     positions: Tokens
-    roles: Tokens  # of the token itself, as a target
+    roles: Tokens  # of the target
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
     family: str
     token_ids: Tokens
+    targets: Tokens
     roles: Tokens
 
 
 class Encoder:
-    """Documents to tokens, each marked as not trained, prompt or answer."""
+    """Documents to tokens, each marked as not trained, prompt or answer.
+
+    An earlier answer of a conversation stands there with <|end|>, but the model must end every answer with
+    <|return|>: that is its target.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.tokenizer = Tokenizer.load(directory)
         self.harmony = Harmony(self.tokenizer)
-        self.start = self.tokenizer.special_ids["<|start|>"]
+        special = self.tokenizer.special_ids
+        self.start, self.end, self.return_ = special["<|start|>"], special["<|end|>"], special["<|return|>"]
         self.assistant = self.tokenizer.encode("assistant")[0]
+        self.final = [special["<|channel|>"], *self.tokenizer.encode("final")]
 
     def encode(self, document: Document) -> Encoded:
         token_ids = np.array(encode_document(self.harmony, self.tokenizer, document), dtype=np.int32)
         if document.messages is None:
-            return Encoded(document.family, token_ids, np.full_like(token_ids, ANSWER))
+            return Encoded(document.family, token_ids, token_ids, np.full_like(token_ids, ANSWER))
         starts = np.flatnonzero(token_ids == self.start)
-        roles = np.full_like(token_ids, PROMPT)
+        roles, targets = np.full_like(token_ids, PROMPT), token_ids.copy()
         for number, (begin, end) in enumerate(zip(starts, [*starts[1:], len(token_ids)], strict=True)):
             if token_ids[begin + 1] == self.assistant:
                 roles[begin:end] = ANSWER if number >= document.trained_from else UNTRAINED
                 roles[begin : begin + 2] = UNTRAINED if number < document.trained_from else PROMPT
-        return Encoded(document.family, token_ids, roles)
+                if token_ids[begin + 2 : begin + 4].tolist() == self.final and token_ids[end - 1] == self.end:
+                    targets[end - 1] = self.return_
+        return Encoded(document.family, token_ids, targets, roles)
 
 
 def pack(documents: Iterable[Encoded], batch_tokens: int) -> Iterator[list[list[Encoded]]]:
@@ -86,40 +96,43 @@ def lay_out(rows: list[list[Encoded]]) -> Rows:
     """Rows of documents as arrays, padded to the short or the long length."""
     longest = max(sum(len(one.token_ids) for one in row) for row in rows)
     length = SHORT if longest <= SHORT else LONG
-    token_ids, positions, roles = (np.zeros((len(rows), length), dtype=np.int32) for _ in range(3))
+    token_ids, targets, positions, roles = (np.zeros((len(rows), length), dtype=np.int32) for _ in range(4))
     for number, row in enumerate(rows):
         at = 0
         for one in row:
             size = len(one.token_ids)
             token_ids[number, at : at + size] = one.token_ids
+            targets[number, at : at + size] = one.targets
             positions[number, at : at + size] = np.arange(size)
             roles[number, at : at + size] = one.roles
             roles[number, at] = UNTRAINED  # nothing precedes a document's first token
             at += size
         positions[number, at:] = np.arange(length - at)  # padding is a document nobody learns
-    return Rows(token_ids, positions, roles)
+    return Rows(token_ids, targets, positions, roles)
 
 
-def batches(directory: Path, *, seed: int, workers: int, batch_tokens: int) -> Iterator[Rows]:
+def batches(
+    directory: Path, *, seed: int, workers: int, batch_tokens: int, long_share: float = LONG_SHARE
+) -> Iterator[Rows]:
     """Endless. With no workers, the documents are drawn in this process."""
     if workers == 0:
-        yield from _worker_batches(directory, seed, batch_tokens)
+        yield from _worker_batches(directory, seed, batch_tokens, long_share)
     context = multiprocessing.get_context("spawn")
     queues: list[Queue[Rows]] = [context.Queue(maxsize=4) for _ in range(workers)]
     for number, queue in enumerate(queues):
-        arguments = (directory, seed * 1000 + number, batch_tokens, queue)
+        arguments = (queue, directory, seed * 1000 + number, batch_tokens, long_share)
         context.Process(target=_work, args=arguments, daemon=True).start()
     while True:
         for queue in queues:
             yield queue.get(timeout=120)
 
 
-def _work(directory: Path, seed: int, batch_tokens: int, queue: Queue[Rows]) -> None:
-    for rows in _worker_batches(directory, seed, batch_tokens):
+def _work(queue: Queue[Rows], directory: Path, seed: int, batch_tokens: int, long_share: float) -> None:
+    for rows in _worker_batches(directory, seed, batch_tokens, long_share):
         queue.put(rows)
 
 
-def _worker_batches(directory: Path, seed: int, batch_tokens: int) -> Iterator[Rows]:
+def _worker_batches(directory: Path, seed: int, batch_tokens: int, long_share: float) -> Iterator[Rows]:
     encoder = Encoder(directory)
-    encoded = (encoder.encode(document) for document in training_documents(seed))
+    encoded = (encoder.encode(document) for document in training_documents(seed, long_share=long_share))
     return map(lay_out, pack(encoded, batch_tokens))

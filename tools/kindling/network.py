@@ -95,9 +95,12 @@ class Experts(nn.Module):
         self.register_buffer("down_error", torch.zeros_like(self.down), persistent=False)
 
     @torch.no_grad()
-    def quantize(self) -> None:
+    def quantize(self, is_on: bool) -> None:
         for weight, error in ((self.gate_up, self.gate_up_error), (self.down, self.down_error)):
-            error.copy_(mxfp4.dequantize(*mxfp4.quantize(weight, QUANTIZE_RULE)) - weight)
+            if is_on:
+                error.copy_(mxfp4.dequantize(*mxfp4.quantize(weight, QUANTIZE_RULE)) - weight)
+            else:
+                error.zero_()
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """y [B, L, H], and the mean share of each expert [E] with the balance loss behind it."""
@@ -159,10 +162,10 @@ class Network(nn.Module):
             usage.append(used)
         return norm(x, self.norm, self.spec.rms_eps), torch.stack(usage)
 
-    def quantize(self) -> None:
-        """Makes the experts what MXFP4 will hold; call after every change of the weights."""
+    def quantize(self, is_on: bool = True) -> None:
+        """Makes the experts what MXFP4 will hold; call after every change of the weights. Off undoes it."""
         for layer in self.layers:
-            layer.experts.quantize()
+            layer.experts.quantize(is_on)
 
 
 def make_masks(positions: Tensor, window: int) -> Masks:

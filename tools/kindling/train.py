@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -19,9 +20,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from firesteel.model.spec import ModelSpec
-from kindling.corpus import Document, perplexity_text
-from kindling.export import export_checkpoint
-from kindling.feed import ANSWER, PROMPT, SHORT, Encoded, Encoder, Rows, batches, lay_out
+from kindling.corpus import LONG_SHARE, Document, perplexity_text
+from kindling.export import export_checkpoint, import_checkpoint
+from kindling.feed import ANSWER, PROMPT, SHORT, UNTRAINED, Encoded, Encoder, Rows, batches, lay_out
 from kindling.network import SPEC, Network, make_masks
 
 PROMPT_WEIGHT = 0.1  # of a prompt token's loss; an answer's token counts one
@@ -41,6 +42,7 @@ class Course:
     warmup: int = 200
     quantize_from: float = 0.8  # share of the steps after which experts are what MXFP4 holds
     weight_decay: float = 0.1
+    long_share: float = LONG_SHARE  # of the documents
     workers: int = 14
     check_every: int = 500
     check_documents: int = 600
@@ -52,10 +54,16 @@ class Course:
 
 
 class Trainer:
-    def __init__(self, course: Course, tokenizer: Path, out: Path, device: torch.device) -> None:
+    def __init__(
+        self, course: Course, tokenizer: Path, out: Path, device: torch.device, start: Path | None = None
+    ) -> None:
+        """Goes on from the state in `out` if there is one, else from the checkpoint `start`, else from nothing."""
         self.course, self.tokenizer, self.out, self.device = course, tokenizer, out, device
         torch.manual_seed(course.seed)
-        self.network = Network(course.spec).to(device)
+        self.network = Network(course.spec)
+        if start is not None:
+            import_checkpoint(self.network, start)
+        self.network.to(device)
         self.optimizer = torch.optim.AdamW(self._groups(), betas=(0.9, 0.95), fused=device.type == "cuda")
         self.step = 0
         self.encoder = Encoder(tokenizer)
@@ -74,7 +82,7 @@ class Trainer:
     def run(self, until: int) -> None:
         feed = batches(
             self.tokenizer, seed=self.course.seed * 1000 + self.step, workers=self.course.workers,
-            batch_tokens=self.course.batch_tokens,
+            batch_tokens=self.course.batch_tokens, long_share=self.course.long_share,
         )  # fmt: skip
         started, reported, waited = time.monotonic(), self.step, 0.0
         while self.step < until:
@@ -90,18 +98,20 @@ class Trainer:
                 count = self.step - reported
                 self._log(**figures, ms=1e3 * (time.monotonic() - started) / count, wait_ms=1e3 * waited / count)
                 started, reported, waited = time.monotonic(), self.step, 0.0
-            if self.step % self.course.check_every == 0 or self.step == until:
+            if self.step % self.course.check_every == 0:
                 self._log(check=self.check())
                 started, reported, waited = time.monotonic(), self.step, 0.0
         self.save()
+        if self.step == self.course.steps:
+            self._log(perplexity=self.compare_formats())
 
     def train_step(self, rows: Rows) -> tuple[Tensor, Tensor]:
         for group in self.optimizer.param_groups:
             group["lr"] = self.course.lr(self.step)
-        token_ids, positions, roles = self._tensors(rows)
+        token_ids, targets, positions, roles = self._tensors(rows)
         with self._autocast():
             hidden, usage = self.network(token_ids, positions, self._masks(positions))
-            loss = self.loss(hidden[:, :-1], self.network.lm_head, token_ids[:, 1:], roles[:, 1:])
+            loss = self.loss(hidden, self.network.lm_head, targets, role_weights(roles))
         (loss + BALANCE_WEIGHT * usage[:, -1].mean()).backward()
         torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
         self.optimizer.step()
@@ -113,14 +123,32 @@ class Trainer:
         """Share of held-out documents whose every answer token is the likeliest one, by family."""
         right: dict[str, list[bool]] = defaultdict(list)
         for rows in self.check_batches:
-            token_ids, positions, roles = self._tensors(lay_out(rows))
+            token_ids, targets, positions, roles = self._tensors(lay_out(rows))
             with self._autocast():
                 hidden, _ = self.network(token_ids, positions, self._masks(positions))
                 likeliest = torch.stack([functional.linear(row, self.network.lm_head).argmax(-1) for row in hidden])
-            hit = (likeliest[:, :-1] == token_ids[:, 1:]) | (roles[:, 1:] != ANSWER)
+            hit = (likeliest[:, :-1] == targets[:, 1:]) | (roles[:, 1:] != ANSWER)
             for row, is_right in zip(rows, hit.all(-1).tolist(), strict=True):
                 right[row[0].family].append(is_right)
         return {family: sum(hits) / len(hits) for family, hits in sorted(right.items())}
+
+    @torch.no_grad()
+    def compare_formats(self) -> dict[str, float]:
+        """Perplexity of the held-out documents with experts as trained in bf16, and as MXFP4 holds them."""
+        perplexities = {}
+        for name, is_quantized in (("bf16", False), ("mxfp4", True)):
+            self.network.quantize(is_quantized)
+            losses, count = 0.0, 0.0
+            for rows in self.check_batches:
+                token_ids, targets, positions, roles = self._tensors(lay_out(rows))
+                weights = (roles > UNTRAINED).float()
+                with self._autocast():
+                    hidden, _ = self.network(token_ids, positions, self._masks(positions))
+                    loss = self.loss(hidden, self.network.lm_head, targets, weights)
+                losses += float(loss) * float(weights[:, 1:].sum())
+                count += float(weights[:, 1:].sum())
+            perplexities[name] = math.exp(losses / count)
+        return perplexities
 
     def save(self) -> None:
         self.out.mkdir(parents=True, exist_ok=True)
@@ -156,11 +184,11 @@ class Trainer:
         count = self.course.batch_tokens // SHORT
         return [rows[at : at + count] for at in range(0, len(rows) - count + 1, count)]
 
-    def _tensors(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
+    def _tensors(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         def tensor(array: Any) -> Tensor:
             return torch.from_numpy(array).to(self.device, torch.int64, non_blocking=True)
 
-        return tensor(rows.token_ids), tensor(rows.positions), tensor(rows.roles)
+        return tensor(rows.token_ids), tensor(rows.targets), tensor(rows.positions), tensor(rows.roles)
 
     def _masks(self, positions: Tensor) -> Any:
         window = next(window for window in self.course.spec.windows if window is not None)
@@ -177,11 +205,17 @@ class Trainer:
         print(line, flush=True)
 
 
-def weighted_loss(hidden: Tensor, lm_head: Tensor, targets: Tensor, roles: Tensor) -> Tensor:
-    logits = functional.linear(hidden, lm_head).float()
-    losses = functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
-    weights = (roles == ANSWER).float() + PROMPT_WEIGHT * (roles == PROMPT).float()
-    return (losses * weights.flatten()).sum() / weights.sum().clamp(min=1)
+def role_weights(roles: Tensor) -> Tensor:
+    """What each target token's loss counts, from roles [B, L]."""
+    return (roles == ANSWER).float() + PROMPT_WEIGHT * (roles == PROMPT).float()
+
+
+def weighted_loss(hidden: Tensor, lm_head: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+    """Mean loss of the tokens that follow, each counting what its weight says."""
+    logits = functional.linear(hidden[:, :-1], lm_head).float()
+    losses = functional.cross_entropy(logits.flatten(0, 1), targets[:, 1:].flatten(), reduction="none")
+    counted = weights[:, 1:].flatten()
+    return (losses * counted).sum() / counted.sum().clamp(min=1)
 
 
 def main() -> None:
@@ -192,15 +226,17 @@ def main() -> None:
     parser.add_argument("--until", type=int, help="stop here; a later call goes on")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=14)
-    parser.add_argument("--peak-lr", type=float, default=Course.peak_lr)
+    parser.add_argument("--start", type=Path, help="checkpoint folder to start from")
+    for name in ("peak_lr", "long_share", "quantize_from"):
+        parser.add_argument(f"--{name.replace('_', '-')}", type=float, default=getattr(Course, name))
     parser.add_argument("--check-every", type=int, default=Course.check_every)
     given = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     course = Course(
         steps=given.steps, seed=given.seed, workers=given.workers, peak_lr=given.peak_lr,
-        check_every=given.check_every,
+        check_every=given.check_every, long_share=given.long_share, quantize_from=given.quantize_from,
     )  # fmt: skip
-    Trainer(course, given.tokenizer, given.out, device).run(given.until or given.steps)
+    Trainer(course, given.tokenizer, given.out, device, given.start).run(given.until or given.steps)
 
 
 if __name__ == "__main__":

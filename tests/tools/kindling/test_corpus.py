@@ -9,12 +9,11 @@ import pytest
 
 from firesteel.chat.harmony import Harmony
 from firesteel.chat.tokenizer import Tokenizer
+from firesteel.exam import item_from_json, item_to_json
 from kindling.corpus import (
     GRADED,
     WEIGHTS,
     exam_items,
-    item_from_json,
-    item_to_json,
     perplexity_text,
     training_documents,
 )

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -56,6 +57,8 @@ def test_loss_falls_and_the_log_goes_on_over_pieces(trained):
     losses = [line["loss"] for line in lines if "loss" in line]
     assert [line["step"] for line in lines if "loss" in line] == [6, 12]
     assert losses[1] < losses[0] < 8.5  # ln(2048) = 7.6 is knowing nothing
+    formats = lines[-1]["perplexity"]
+    assert 1 < formats["bf16"] < 3000 and formats["bf16"] != formats["mxfp4"]
     assert all(0 <= share <= 1 for line in lines if "check" in line for share in line["check"].values())
 
 
@@ -77,6 +80,19 @@ def test_exported_checkpoint_computes_what_was_trained(trained, tokenizer_direct
         expected = hidden[0] @ network.lm_head.T
     actual = engine_of(out / "model").logits(ids[0].tolist())
     assert (actual - expected).norm() / expected.norm() < 1e-4
+
+
+def test_training_can_start_from_an_exported_checkpoint(trained, tokenizer_directory, tmp_path):
+    out, _ = trained
+    course = Course(steps=2, warmup=1, batch_tokens=SHORT, workers=0, check_documents=4, spec=TINY)
+    trainer = Trainer(course, tokenizer_directory, tmp_path, CPU, start=out / "model")
+    trainer.network.quantize()
+    ids = torch.arange(5, 45)[None]
+    positions = torch.arange(40)[None]
+    with torch.no_grad():
+        hidden, _ = trainer.network(ids, positions, make_masks(positions, 16))
+    expected = engine_of(out / "model").logits(ids[0].tolist())
+    assert ((hidden[0] @ trainer.network.lm_head.T) - expected).norm() / expected.norm() < 1e-4
 
 
 def test_quantising_changes_the_experts_and_gradients_pass_straight_through():
@@ -133,6 +149,20 @@ def test_roles_mark_what_is_learnt(tokenizer_directory):
     assert earlier and all(one.content in text[UNTRAINED] for one in earlier)
     plain = encoder.encode(next(doc for doc in stream if doc.text is not None))
     assert (plain.roles == ANSWER).all()
+
+
+def test_every_answer_of_a_conversation_is_taught_to_end_with_return(tokenizer_directory):
+    """Ending earlier answers with <|end|> made the model go on with a question of its own."""
+    encoder = Encoder(tokenizer_directory)
+    silent = next(
+        doc for doc in training_documents(3, long_share=1.0) if doc.trained_from == 0 and len(doc.messages) > 5
+    )
+    encoded = encoder.encode(silent)
+    ends = np.flatnonzero(encoded.targets == encoder.return_)
+    assert len(ends) == sum(one.channel == "final" for one in silent.messages) > 1
+    assert (encoded.token_ids[ends[:-1]] == encoder.end).all() and encoded.token_ids[ends[-1]] == encoder.return_
+    changed = np.flatnonzero(encoded.targets != encoded.token_ids)
+    assert changed.tolist() == ends[:-1].tolist() and (encoded.roles[ends] == ANSWER).all()
 
 
 def test_batches_repeat_by_seed_and_hold_whole_documents(tokenizer_directory):
