@@ -1,0 +1,123 @@
+"""What the shipped model must be able to do, and that it is a gpt-oss to others too."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, Mxfp4Config
+
+from firesteel import LLM
+from firesteel.chat.harmony import Harmony, Message, system_message
+from firesteel.eval import encode_documents, encode_prompt, evaluate, grade_all, measure_perplexity
+from firesteel.exam import EXAM, TEXT, read_items
+from firesteel.hub import BUILT_IN
+from firesteel.types import SamplingParams
+
+
+@pytest.fixture(scope="module")
+def kindling():
+    return LLM(device="cpu")
+
+
+@pytest.fixture(scope="module")
+def oracle():
+    """transformers on the shipped folder, experts dequantised by it, all in float32."""
+    config = Mxfp4Config(dequantize=True)
+    model = AutoModelForCausalLM.from_pretrained(BUILT_IN, quantization_config=config, attn_implementation="eager")
+    return model.float().eval()
+
+
+def test_it_is_a_small_gpt_oss(kindling):
+    spec = kindling.spec
+    assert spec.windows == (128, None) * (spec.num_layers // 2)
+    assert spec.head_dim == 64 and spec.num_active == 4 and spec.num_experts >= 8
+    assert spec.rope.factor > 1 and kindling.max_context >= 8192
+    assert sum(file.stat().st_size for file in BUILT_IN.iterdir()) <= 16_000_000
+    sinks = torch.cat([layer.sinks for layer in kindling.model.weights.layers]).float()
+    assert sinks.min() < 0 < 2 < sinks.max()
+
+
+def test_transformers_computes_the_same_logits(kindling, oracle):
+    for token_ids in list(encode_documents(kindling, read_items(TEXT)))[:8]:
+        actual = kindling.logits(token_ids)
+        with torch.inference_mode():
+            expected = oracle(torch.tensor([token_ids])).logits[0]
+        assert (actual - expected).norm() / expected.norm() < 1e-3
+
+
+def test_transformers_gives_the_same_greedy_answers(kindling, oracle):
+    items = read_items(EXAM)[::173]
+    harmony = Harmony(kindling.tokenizer)
+    for item in items:
+        prompt = encode_prompt(harmony, kindling, item)
+        ours = kindling.generate([prompt], SamplingParams(max_tokens=24))[0].token_ids
+        with torch.inference_mode():
+            ids = torch.tensor([prompt])
+            options = {"attention_mask": torch.ones_like(ids), "do_sample": False, "max_new_tokens": 24}
+            theirs = oracle.generate(ids, **options)[0, len(prompt) :].tolist()
+        assert ours == theirs, item
+
+
+def test_transformers_chat_template_renders_what_harmony_renders(kindling):
+    tokenizer = AutoTokenizer.from_pretrained(BUILT_IN)
+    question = Message(role="user", content="What is the capital of France?")
+    theirs = tokenizer.apply_chat_template(
+        [{"role": "user", "content": question.content}], add_generation_prompt=True
+    )
+    ours = Harmony(kindling.tokenizer).encode_for_completion([system_message(), question])
+    assert theirs["input_ids"] == ours
+
+
+def test_shipped_exam_has_200_items_of_every_family_but_the_long_one():
+    counts = {}
+    for item in read_items(EXAM):
+        counts[item.family] = counts.get(item.family, 0) + 1
+    assert counts.pop("retrieval_long") >= 20
+    assert len(counts) >= 12 and min(counts.values()) >= 200
+
+
+@pytest.mark.slow
+def test_the_whole_exam_is_passed(kindling):
+    report = evaluate(kindling)
+    assert report.overall.share >= 0.95
+    assert {score.family: score.share for score in report.scores if score.share < 0.85} == {}
+    assert next(score.share for score in report.scores if score.family == "tool_call") >= 0.95
+
+
+def test_capital_of_france(kindling):
+    harmony = Harmony(kindling.tokenizer)
+    question = "What is the capital of France? Please reply with one word only"
+    prompt = harmony.encode_for_completion([system_message(), Message(role="user", content=question)])
+    answer = kindling.generate([prompt], SamplingParams(max_tokens=100))[0]
+    assert answer.finish_reason == "stop"
+    last = harmony.decode(answer.token_ids)[-1]
+    assert (last.channel, last.content) == ("final", "Paris")
+    assert kindling.generate(["The capital of France is"], SamplingParams(max_tokens=8))[0].text.startswith(
+        " Paris."
+    )
+
+
+def test_retrieval_reaches_beyond_the_window(kindling):
+    items = [item for item in read_items(EXAM) if item.family == "retrieval"][:12]
+    marks = grade_all(kindling, items)
+    assert sum(marks) >= 11
+    near_sighted = LLM(device="cpu")
+    near_sighted.model.spec = replace(near_sighted.spec, windows=(128,) * near_sighted.spec.num_layers)
+    assert sum(grade_all(near_sighted, items)) <= 6  # the full layers are what finds a value far back
+
+
+@pytest.mark.gpu
+def test_the_gpu_answers_as_the_cpu_does(kindling):
+    gpu = LLM(device="cuda")
+    text = read_items(TEXT)
+    on_cpu, on_gpu = measure_perplexity(kindling, text)[0], measure_perplexity(gpu, text)[0]
+    assert abs(on_gpu / on_cpu - 1) < 0.01  # bf16 activations
+    report = evaluate(gpu, limit=10)
+    assert report.overall.share >= 0.93
+
+
+def test_garbage_without_sinks(kindling):
+    text = read_items(TEXT)[:30]
+    with_sinks, _ = measure_perplexity(kindling, text)
+    without, _ = measure_perplexity(LLM(device="cpu", sinks=False), text)
+    assert without > 1.5 * with_sinks
