@@ -100,13 +100,20 @@ def draw_curves(log: list[dict[str, Any]]) -> altair.Chart:
         for family, share in row["check"].items()
         if family != "continuation"  # free text: no single right continuation
     ]
-    loss = altair.Chart(altair.Data(values=losses), title="training loss (answers' tokens)", width=420, height=260)
+    loss = altair.Chart(
+        altair.Data(values=losses),
+        title="loss of the last batch (peaks: long documents, mostly prompt)",
+        width=420,
+        height=260,
+    )
     check = altair.Chart(
         altair.Data(values=checks), title="held-out documents, every answer token likeliest", width=420, height=260
     )
     return altair.hconcat(
         loss.mark_line().encode(x="step:Q", y=altair.Y("loss:Q", scale=altair.Scale(type="log"))),
-        check.mark_line().encode(x="step:Q", y="share:Q", color="family:N"),
+        check.mark_line().encode(
+            x="step:Q", y="share:Q", color=altair.Color("family:N", scale=altair.Scale(scheme="category20"))
+        ),
     )
 
 
