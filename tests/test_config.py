@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from firesteel.config import Config, ConfigError, knobs, resolve
+from firesteel.config import Config, ConfigError, is_secret, knobs, resolve, shown_environment
 
 EVERY_KNOB = [pytest.param(knob, id=name) for name, knob in knobs().items()]
 # knob -> a value that is not the default, and text an environment would hold for another one
@@ -242,3 +242,21 @@ def test_default_passes_its_own_check_and_has_help(knob):
     assert type(knob.default) is knob.type
     assert knob.check is None or knob.check(knob.default) is None
     assert len(knob.help) > 10
+
+
+def test_shown_environment_is_ours_without_secrets():
+    environ = {
+        "FIRESTEEL_PAGE_SIZE": "16", "FIRESTEEL_API_KEY": "abc", "CUDA_VISIBLE_DEVICES": "0", "HF_TOKEN": "def",
+        "PATH": "/bin",
+    }  # fmt: skip
+    assert shown_environment(environ) == {
+        "CUDA_VISIBLE_DEVICES": "0", "FIRESTEEL_API_KEY": "(hidden)", "FIRESTEEL_PAGE_SIZE": "16",
+    }  # fmt: skip
+
+
+def test_secrets_are_known_by_their_names():
+    for name in ("--api-key", "api_key", "FIRESTEEL_API_KEYS", "password", "client_secret", "--auth-token"):
+        assert is_secret(name), name
+    for name in ("max_tokens", "--max-num-batched-tokens", "kernels", "keyboard", "FIRESTEEL_CONFIG"):
+        assert not is_secret(name), name
+    assert not any(is_secret(name) for name in knobs())

@@ -26,7 +26,10 @@ from firesteel.config import Knob, knobs, resolve
 from firesteel.doctor import Status, examine
 from firesteel.errors import UserError
 from firesteel.eval import Report, evaluate
+from firesteel.hub import find_checkpoint
 from firesteel.llm import LLM
+from firesteel.measure import roofline
+from firesteel.model.spec import PRESETS, read_spec
 from firesteel.types import SamplingParams
 
 PIPE_WIDTH = 1000  # columns of a table that goes to a file or a pipe: rows stay whole there
@@ -159,6 +162,39 @@ def doctor(as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
         raise typer.Exit(1)
 
 
+@app.command(name="roofline")
+def show_roofline(
+    gpu: Annotated[str, typer.Option(help=", ".join(roofline.GPUS))],
+    model: Annotated[str, typer.Option(help="gpt-oss-120b, gpt-oss-20b or a checkpoint")] = "gpt-oss-120b",
+    dense: Annotated[str, typer.Option(help="of qkv, o and lm_head: " + ", ".join(roofline.ROW_BYTES))] = "bf16",
+    kv: Annotated[str, typer.Option(help=", ".join(roofline.KV_BYTES))] = "bf16",
+    context: Annotated[int, typer.Option(help="tokens each request holds in the cache")] = 0,
+    batch: Annotated[int, typer.Option(help="requests decoded together")] = 1,
+    experts: Annotated[
+        float | None, typer.Option(help="distinct ones a layer; independent routing if not given")
+    ] = None,
+    share: Annotated[float, typer.Option(help="of the ceiling, for the prediction")] = 0.85,
+    draft: Annotated[int | None, typer.Option(help="drafted tokens: adds the break-even of speculation")] = None,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+) -> None:
+    """The bytes and operations of one decoding step, and the speed a GPU's memory allows."""
+    spec = PRESETS[model] if model in PRESETS else read_spec(find_checkpoint(model))
+    step = roofline.Step(dense=dense, kv=kv, context=context, requests=batch, distinct_experts=experts)
+    cost, chosen = roofline.step_cost(spec, step), roofline.find_gpu(gpu)
+    predictions = roofline.predict(cost, chosen, share)
+    speculation = None if draft is None else roofline.speculate(spec, step, draft)
+    if as_json:
+        found = {"model": model, "gpu": chosen.title, **cost.as_dict()}
+        found["predictions"] = [prediction.as_dict() for prediction in predictions]
+        found["speculation"] = None if speculation is None else speculation.as_dict()
+        print(json.dumps(found, indent=2))
+        return
+    show(cost_table(cost, f"{model}, one step", predictions[-1].gb_s))
+    show(prediction_table(predictions, chosen.title))
+    if speculation is not None:
+        show(Text(speculation.in_words()))
+
+
 def load(knobs: dict[str, Any]) -> LLM:
     """The model, with a progress bar on a terminal and the reading speed on stderr."""
     columns = (TextColumn("loading weights"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
@@ -189,6 +225,38 @@ def report_table(report: Report) -> Table:
     return table
 
 
+def cost_table(cost: roofline.StepCost, title: str, gb_s: float) -> Table:
+    step = cost.step
+    table = new_table("op", "part", "calls", "MB", "share", "GFLOP", "FLOP/byte", f"us at {gb_s:.0f} GB/s")
+    table.title = title
+    table.caption = (
+        f"dense {step.dense}, experts mxfp4, kv {step.kv}, context {step.context}, batch {step.requests}: "
+        f"{cost.distinct_experts:.1f} distinct experts a layer"
+    )
+    total = roofline.OpCost(
+        op="all", part="", calls=sum(op.calls for op in cost.ops), vector_bytes=cost.bytes, flops=cost.flops
+    )
+    for op in (*cost.ops, total):
+        if op is total:
+            table.add_section()
+        table.add_row(
+            op.op, op.part, str(op.calls), f"{op.bytes / 1e6:.1f}", f"{100 * op.bytes / cost.bytes:.1f} %",
+            f"{op.flops / 1e9:.2f}", f"{op.flops / op.bytes:.1f}", f"{op.bytes / gb_s / 1e3:.1f}",
+        )  # fmt: skip
+    return table
+
+
+def prediction_table(predictions: list[roofline.Prediction], title: str) -> Table:
+    table = new_table("bandwidth", "GB/s", "ms a step", "ceiling tok/s", "at share", "tok/s", "status")
+    table.title = f"{title}, all requests together"
+    for one in predictions:
+        table.add_row(
+            one.bandwidth, f"{one.gb_s:.0f}", f"{one.step_ms:.3f}", f"{one.ceiling_tok_s:.1f}",
+            f"{100 * one.share:.0f} %", f"{one.predicted_tok_s:.1f}", one.status,
+        )  # fmt: skip
+    return table
+
+
 def ledger_table(llm: LLM) -> Table:
     table = new_table("op", "implementation", "calls", "ms in all", "us a call")
     table.title = f"what ran on {llm.device.name}"
@@ -202,7 +270,7 @@ def new_table(*headings: str) -> Table:
     return Table(*(Column(heading, overflow="fold") for heading in headings))
 
 
-def show(table: Table) -> None:
+def show(table: Table | Text) -> None:
     """Folded to the width of a terminal; nothing is cut off."""
     console = Console()
     if not console.is_terminal:

@@ -16,6 +16,7 @@ from firesteel.errors import UserError
 
 PREFIX = "FIRESTEEL_"
 FILE_VARIABLE = "FIRESTEEL_CONFIG"
+HIDDEN = "(hidden)"  # stands for a secret wherever settings are shown or kept
 Check = Callable[[Any], str | None]
 
 
@@ -206,3 +207,15 @@ def checked(value: Any, declared: Knob, origin: str) -> Any:
     if declared.check and (complaint := declared.check(value)):
         raise ConfigError(f"{declared.name} = {value!r} ({origin}): {complaint}")
     return value
+
+
+def shown_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What may be written down of the environment: our own variables and the choice of GPUs, secrets hidden."""
+    environ = os.environ if environ is None else environ
+    names = sorted(name for name in environ if name.startswith(PREFIX) or name == "CUDA_VISIBLE_DEVICES")
+    return {name: HIDDEN if is_secret(name) else environ[name] for name in names}
+
+
+def is_secret(name: str) -> bool:
+    """Of a flag, variable or field."""
+    return re.search(r"(key|secret|password|auth[_-]token)s?$", name, re.IGNORECASE) is not None

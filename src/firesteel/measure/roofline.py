@@ -1,0 +1,283 @@
+"""What one step must read and compute, and the speed a GPU's memory allows; runs nothing, knows no tensors.
+
+A decoded token reads every matrix it meets once, the vectors beside them (biases, norms, sinks) and the keys and
+values in the cache. Activations stay on the chip. The ceiling counts memory only: where the arithmetic is slower
+than the reading, as in large batches, the true ceiling lies lower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from firesteel.errors import UserError
+from firesteel.model.spec import GROUP, ModelSpec
+
+BF16 = 2  # bytes
+# Bytes of a row of so many values. Q8_0 and MXFP4 keep one scale for each group of 32: 34 and 17 bytes a group.
+ROW_BYTES: dict[str, Callable[[int], int]] = {
+    "bf16": lambda values: BF16 * values,
+    "q8_0": lambda values: 34 * -(-values // GROUP),
+    "fp8": lambda values: values,
+    "mxfp4": lambda values: 17 * -(-values // GROUP),
+}
+KV_BYTES = {"bf16": 2, "fp8": 1}  # a value
+NOT_RUN = "predicted, not yet run"
+
+
+class RooflineError(UserError):
+    """A step that cannot be, or a GPU that is not in the table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One pass over the network: each request adds `tokens` positions to the `context` it holds in the cache."""
+
+    dense: str = "bf16"  # format of qkv, o and lm_head; experts are MXFP4, the router bf16
+    kv: str = "bf16"
+    context: int = 0
+    requests: int = 1
+    tokens: int = 1  # of a request: 1 decodes, more verify a draft
+    distinct_experts: float | None = None  # read in each layer; None expects independent routing
+
+    def __post_init__(self) -> None:
+        if self.dense not in ROW_BYTES:
+            raise RooflineError(f"dense = {self.dense}: must be one of {', '.join(ROW_BYTES)}")
+        if self.kv not in KV_BYTES:
+            raise RooflineError(f"kv = {self.kv}: must be one of {', '.join(KV_BYTES)}")
+        for name, least in (("context", 0), ("requests", 1), ("tokens", 1)):
+            if getattr(self, name) < least:
+                raise RooflineError(f"{name} = {getattr(self, name)}: must be at least {least}")
+
+    @property
+    def all_tokens(self) -> int:
+        return self.requests * self.tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpCost:
+    """All calls of one op in a step."""
+
+    op: str  # as in firesteel.kernels, or "embedding"
+    part: str  # which of the op's uses
+    calls: int
+    matrix_bytes: float = 0.0
+    vector_bytes: float = 0.0  # biases, norms, sinks, rows of tables
+    kv_bytes: float = 0.0
+    flops: float = 0.0  # of matrix products; the rest is below one percent
+
+    @property
+    def bytes(self) -> float:
+        return self.matrix_bytes + self.vector_bytes + self.kv_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCost:
+    step: Step
+    distinct_experts: float  # in each layer
+    ops: tuple[OpCost, ...]
+
+    @property
+    def bytes(self) -> float:
+        return sum(op.bytes for op in self.ops)
+
+    @property
+    def flops(self) -> float:
+        return sum(op.flops for op in self.ops)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "bytes": self.bytes, "flops": self.flops}
+
+    def seconds(self, gb_s: float) -> float:
+        """The shortest step at a bandwidth."""
+        return self.bytes / (gb_s * 1e9)
+
+    def tok_s(self, gb_s: float, share: float = 1.0) -> float:
+        """Of all requests together, each gaining one token a step, at a share of the bandwidth."""
+        return share * self.step.requests / self.seconds(gb_s)
+
+    def share(self, tok_s: float, gb_s: float) -> float:
+        """Of a bandwidth, that a speed makes use of."""
+        return tok_s / self.tok_s(gb_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    title: str
+    nominal_gb_s: float
+    read_gb_s: float | None = None  # what a plain streaming read reached
+    has_run: bool = False  # firesteel, on this GPU
+
+    def bandwidths(self) -> dict[str, float]:
+        measured = {} if self.read_gb_s is None else {"measured read": self.read_gb_s}
+        return {"nominal": self.nominal_gb_s, **measured}
+
+
+GPUS = {
+    "gb10": Gpu(title="GB10 (DGX Spark)", nominal_gb_s=273, read_gb_s=232),  # read: antirez/ds4 #773, 231-234
+    "h100": Gpu(title="H100 SXM", nominal_gb_s=3350),
+    "h200": Gpu(title="H200 SXM", nominal_gb_s=4800, read_gb_s=4645, has_run=True),  # read: ours, 2026-11-15
+    "b200": Gpu(title="B200", nominal_gb_s=8000),
+    "5090": Gpu(title="RTX 5090", nominal_gb_s=1792),
+    "pro6000": Gpu(title="RTX PRO 6000 Blackwell", nominal_gb_s=1792),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    bandwidth: str  # "nominal" or "measured read"
+    gb_s: float
+    step_ms: float  # at the ceiling
+    ceiling_tok_s: float
+    share: float
+    predicted_tok_s: float  # at that share of the ceiling
+    status: str
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speculation:
+    """Verifying `drafted` tokens and the bonus token in one step, against decoding one by one."""
+
+    drafted: int
+    cost: float  # of the verifying step and its drafting, in plain steps
+
+    def length(self, acceptance: float) -> float:
+        """Tokens gained a step when each drafted token is accepted with this chance, given the one before it."""
+        if not 0 <= acceptance <= 1:
+            raise RooflineError(f"acceptance = {acceptance}: must lie between 0 and 1")
+        return sum(acceptance**position for position in range(self.drafted + 1))
+
+    def speedup(self, acceptance: float) -> float:
+        return self.length(acceptance) / self.cost
+
+    def break_even(self) -> float | None:
+        """The acceptance from which speculation gains; None where even perfect drafts lose."""
+        if self.length(1.0) < self.cost:
+            return None
+        low, high = 0.0, 1.0
+        for _ in range(60):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.length(middle) < self.cost else (low, middle)
+        return high
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "break_even_length": self.cost, "break_even_acceptance": self.break_even()}
+
+    def in_words(self) -> str:
+        break_even = self.break_even()
+        gains = "even perfect drafts lose"
+        if break_even is not None:
+            gains = f"gains from an acceptance of {100 * break_even:.0f} % a drafted token"
+        return f"{self.drafted} drafted: a verifying step costs {self.cost:.2f} plain ones before drafting; {gains}"
+
+
+def find_gpu(name: str) -> Gpu:
+    if name not in GPUS:
+        raise RooflineError(f"there is no GPU {name!r} in the table; it has {', '.join(GPUS)}")
+    return GPUS[name]
+
+
+def expected_experts(spec: ModelSpec, tokens: int) -> float:
+    """Distinct experts that so many tokens reach in a layer, if each chooses independently of the others."""
+    return spec.num_experts * (1 - (1 - spec.num_active / spec.num_experts) ** tokens)
+
+
+def step_cost(spec: ModelSpec, step: Step) -> StepCost:
+    experts, (least, most) = step.distinct_experts, (spec.num_active, spec.num_experts)
+    if experts is None:
+        experts = expected_experts(spec, step.all_tokens)
+    elif not least <= experts <= most:
+        raise RooflineError(f"distinct_experts = {experts}: must lie between {least} and {most}")
+    ops = (
+        *_token_ops(spec, step), *_attention_ops(spec, step), *_expert_ops(spec, step, experts),
+        _linear("lm_head", 1, spec.vocab_size, spec.hidden_size, step, bias=False),
+    )  # fmt: skip
+    return StepCost(step=step, distinct_experts=experts, ops=ops)
+
+
+def predict(cost: StepCost, gpu: Gpu, share: float) -> list[Prediction]:
+    """One for each bandwidth known of the GPU."""
+    if not 0 < share <= 1:
+        raise RooflineError(f"share = {share}: must be above 0 and at most 1")
+    return [
+        Prediction(
+            bandwidth=name, gb_s=gb_s, step_ms=cost.seconds(gb_s) * 1e3, ceiling_tok_s=cost.tok_s(gb_s),
+            share=share, predicted_tok_s=cost.tok_s(gb_s, share), status="predicted" if gpu.has_run else NOT_RUN,
+        )
+        for name, gb_s in gpu.bandwidths().items()
+    ]  # fmt: skip
+
+
+def speculate(
+    spec: ModelSpec,
+    step: Step,
+    drafted: int,
+    *,
+    draft_bytes: float = 0.0,
+    verify_experts: float | None = None,
+) -> Speculation:
+    """`draft_bytes` are read to draft for one request; `verify_experts` are those measured, as in `step`."""
+    if drafted < 1:
+        raise RooflineError(f"drafted = {drafted}: must be at least 1")
+    if (step.distinct_experts is None) != (verify_experts is None):
+        raise RooflineError("give the distinct experts of the plain and of the verifying step, or of neither")
+    verifying = replace(step, tokens=drafted + 1, distinct_experts=verify_experts)
+    drafting = draft_bytes * step.requests
+    plain = step_cost(spec, replace(step, tokens=1))
+    return Speculation(drafted=drafted, cost=(step_cost(spec, verifying).bytes + drafting) / plain.bytes)
+
+
+def _linear(part: str, calls: int, rows: int, columns: int, step: Step, *, bias: bool = True) -> OpCost:
+    return OpCost(
+        op="linear", part=part, calls=calls, matrix_bytes=calls * rows * ROW_BYTES[step.dense](columns),
+        vector_bytes=calls * rows * BF16 * bias, flops=2.0 * calls * rows * columns * step.all_tokens,
+    )  # fmt: skip
+
+
+def _token_ops(spec: ModelSpec, step: Step) -> tuple[OpCost, ...]:
+    norms = 2 * spec.num_layers + 1
+    return (
+        OpCost(op="embedding", part="rows", calls=1, vector_bytes=step.all_tokens * spec.hidden_size * BF16),
+        OpCost(op="rms_norm", part="all", calls=norms, vector_bytes=norms * spec.hidden_size * BF16),
+    )
+
+
+def _attention_ops(spec: ModelSpec, step: Step) -> tuple[OpCost, ...]:
+    """The cache is read once a request, however many tokens look at it; a window reaches back from its token."""
+    layers = spec.num_layers
+    token_bytes = 2 * spec.kv_size * KV_BYTES[step.kv]  # key and value of one token in one layer
+    held = sum(step.context if window is None else min(window - 1, step.context) for window in spec.windows)
+    depths = range(step.context + 1, step.context + step.tokens + 1)
+    seen = sum(depth if window is None else min(window, depth) for window in spec.windows for depth in depths)
+    return (
+        _linear("qkv", layers, spec.q_size + 2 * spec.kv_size, spec.hidden_size, step),
+        OpCost(op="kv_write", part="all", calls=layers, kv_bytes=step.all_tokens * layers * token_bytes),
+        OpCost(
+            op="attention", part="all", calls=layers, vector_bytes=layers * spec.num_heads * BF16,
+            kv_bytes=step.requests * held * token_bytes, flops=4.0 * step.requests * seen * spec.q_size,
+        ),
+        _linear("o", layers, spec.hidden_size, spec.q_size, step),
+    )  # fmt: skip
+
+
+def _expert_ops(spec: ModelSpec, step: Step, experts: float) -> tuple[OpCost, ...]:
+    layers, hidden, inter = spec.num_layers, spec.hidden_size, spec.intermediate_size
+
+    def matmul(part: str, rows: int, columns: int) -> OpCost:
+        return OpCost(
+            op="moe_matmul", part=part, calls=layers,
+            matrix_bytes=layers * experts * rows * ROW_BYTES["mxfp4"](columns),
+            vector_bytes=layers * experts * rows * BF16,
+            flops=2.0 * layers * spec.num_active * rows * columns * step.all_tokens,
+        )  # fmt: skip
+
+    router = OpCost(
+        op="route", part="all", calls=layers, matrix_bytes=layers * spec.num_experts * hidden * BF16,
+        vector_bytes=layers * spec.num_experts * BF16,
+        flops=2.0 * layers * spec.num_experts * hidden * step.all_tokens,
+    )  # fmt: skip
+    return router, matmul("gate_up", 2 * inter, hidden), matmul("down", hidden, inter)
