@@ -26,9 +26,11 @@ arm64-wheels: install
 
 install: .venv/installed
 
-.venv/installed: pyproject.toml requirements/runtime.lock requirements/dev.lock
+# A CUDA build of torch brings the Triton it was made with, which must not be replaced; a CPU build brings none.
+.venv/installed: pyproject.toml requirements/runtime.lock requirements/dev.lock requirements/triton.lock
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet -r requirements/runtime.lock -r requirements/dev.lock
+	$(BIN)/python -c "import triton" 2>/dev/null || $(BIN)/pip install --quiet --no-deps -r requirements/triton.lock
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	touch .venv/installed
 

@@ -21,18 +21,32 @@ MAY_IMPORT = {
     "kernels": {"formats", *GROUND},
     "model": {"formats", "kernels", *GROUND},
     "engine": {"formats", "kernels", "model", *GROUND},
+    "measure": {"formats", "kernels", "model", *GROUND},
     "chat": {"errors"},
     "hub": {"errors"},
     "llm": {"formats", "kernels", "model", "engine", "chat", "hub", *GROUND},
     "exam": {"chat", "hub"},
     "eval": {"chat", "exam", "llm", *GROUND},
     "doctor": {"kernels", *GROUND},
-    "cli": {"formats", "kernels", "model", "engine", "chat", "hub", "llm", "exam", "eval", "doctor", *GROUND},
+    "cli": {
+        "formats",
+        "kernels",
+        "model",
+        "engine",
+        "chat",
+        "hub",
+        "llm",
+        "exam",
+        "eval",
+        "doctor",
+        "measure",
+        *GROUND,
+    },
     "__init__": {"config", "errors", "llm", "types"},
     "__main__": {"cli"},
 }
 BARE_GPU_BOX = {"torch", "triton", "numpy", "safetensors", "cuda"}  # what the lower parts may import from outside
-LOWER_PARTS = ("formats", "kernels", "model", "engine", "device", "types", "errors")
+LOWER_PARTS = ("formats", "kernels", "model", "engine", "measure", "device", "types", "errors")
 PYTHON_FILES = sorted(SOURCE.rglob("*.py"))
 
 

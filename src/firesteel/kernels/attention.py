@@ -16,15 +16,28 @@ Computed in fp32, rounded once on store.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from firesteel.kernels.op import Sample, define_op
+from firesteel.kernels.attention_tiles import (
+    DECODE_QUERIES,
+    LEAST_KEYS,
+    Shapes,
+    Tiles,
+    cut_decode,
+    cut_prefill,
+    power_of_two,
+)
+from firesteel.kernels.op import DeviceCode, Sample, define_op
 from firesteel.kernels.tolerance import bf16
+from firesteel.kernels.triton_ready import triton_ready
 
 QUERIES_AT_ONCE = 128  # bounds the score matrix of a long prompt
+MERGE_WARPS = 2
 
 
 def _bytes(
@@ -111,6 +124,141 @@ def _attend(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor, sinks: Tensor
     mixed: Tensor = (weights.flatten(2, 3) @ values).unflatten(2, (-1, num_queries)) / total
     back: Tensor = mixed.permute(0, 3, 1, 2, 4).reshape(requests, num_queries, heads, dim)
     return back.to(q.dtype)
+
+
+def _refuse(
+    q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor, query_starts: Tensor, kv_lens: Tensor,
+    sinks: Tensor | None, window: int | None, scale: float,
+) -> str | None:  # fmt: skip
+    kv_heads, page_size, dim = k_pages.shape[1:]
+    if dim not in (32, 64, 128) or page_size not in (16, 32, 64, 128):
+        return f"takes heads of 32, 64 or 128 and pages of 16, 32, 64 or 128, not {dim} and {page_size}"
+    allowed = {torch.bfloat16: (torch.bfloat16, torch.float8_e4m3fn), torch.float32: (torch.float32,)}
+    if k_pages.dtype != v_pages.dtype or k_pages.dtype not in allowed.get(q.dtype, ()):
+        return f"takes bf16 on bf16 or fp8 e4m3 pages, or float32 throughout, not {q.dtype} on {k_pages.dtype}"
+    if k_pages.element_size() == 1 and q.is_cuda and torch.cuda.get_device_capability(q.device) < (8, 9):
+        return "takes fp8 pages from compute capability 8.9 on"
+    inner = (page_size * dim, dim, 1)
+    if q.stride()[1:] != inner[1:] or k_pages.stride()[1:] != inner or v_pages.stride() != k_pages.stride():
+        return "takes contiguous heads and pages, keys and values laid out alike"
+    if page_table.stride(1) != 1 or not all(
+        x.is_contiguous() for x in (query_starts, kv_lens, sinks) if x is not None
+    ):
+        return "takes contiguous rows of the page table, lengths and sinks"
+    if q.shape[1] // kv_heads > 16 or scale <= 0:
+        return "takes up to 16 query heads for each kv head and a positive scale"
+    return None
+
+
+def _refuse_decode(
+    q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor, query_starts: Tensor, kv_lens: Tensor,
+    sinks: Tensor | None, window: int | None, scale: float,
+) -> str | None:  # fmt: skip
+    """The lengths lie on the GPU and are not read: the mean number of queries decides, any lengths are right."""
+    if q.shape[0] > DECODE_QUERIES * kv_lens.shape[0]:
+        return f"takes up to {DECODE_QUERIES} queries a request, not {q.shape[0]} of {kv_lens.shape[0]} requests"
+    return _refuse(q, k_pages, v_pages, page_table, query_starts, kv_lens, sinks, window, scale)
+
+
+@attention.implementation("triton:decode", needs=triton_ready(), accepts=_refuse_decode)
+def triton_decode(
+    q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor, query_starts: Tensor, kv_lens: Tensor,
+    sinks: Tensor | None, window: int | None, scale: float,
+) -> Tensor:  # fmt: skip
+    return launch(cut_decode, q, k_pages, v_pages, page_table, query_starts, kv_lens, sinks, window, scale)
+
+
+@attention.implementation("triton:prefill", needs=triton_ready(), accepts=_refuse)
+def triton_prefill(
+    q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor, query_starts: Tensor, kv_lens: Tensor,
+    sinks: Tensor | None, window: int | None, scale: float,
+) -> Tensor:  # fmt: skip
+    return launch(cut_prefill, q, k_pages, v_pages, page_table, query_starts, kv_lens, sinks, window, scale)
+
+
+def _shapes(q: Tensor, k_pages: Tensor, page_table: Tensor, window: int | None) -> Shapes:
+    num_sms = 1  # in the interpreter
+    if q.is_cuda:
+        num_sms = torch.cuda.get_device_properties(q.device).multi_processor_count
+    return Shapes(
+        num_queries=q.shape[0], num_requests=page_table.shape[0], heads=q.shape[1], kv_heads=k_pages.shape[1],
+        dim=q.shape[2], element_bytes=q.element_size(), longest=page_table.shape[1] * k_pages.shape[2],
+        window=window, num_sms=num_sms,
+    )  # fmt: skip
+
+
+def launch(
+    cut: Callable[[Shapes], Tiles], q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor,
+    query_starts: Tensor, kv_lens: Tensor, sinks: Tensor | None, window: int | None, scale: float,
+) -> Tensor:  # fmt: skip
+    """One kernel, and a second to merge where the keys are split. The grids follow from shapes alone."""
+    from firesteel.kernels.triton import attention as device
+
+    y = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    if q.shape[0] == 0:
+        return y
+    shapes = _shapes(q, k_pages, page_table, window)
+    tiles = cut(shapes)
+    parts, logs = y, None
+    if tiles.splits > 1:
+        parts = torch.empty(*q.shape[:2], tiles.splits, shapes.dim, dtype=torch.float32, device=q.device)
+        logs = torch.empty(parts.shape[:3], dtype=torch.float32, device=q.device)
+    device.attend[shapes.kv_heads, tiles.count(shapes), tiles.splits](
+        parts, logs, q, k_pages, v_pages, page_table, query_starts, kv_lens, sinks,
+        shapes.num_requests, page_table.stride(0), scale * math.log2(math.e),
+        **_constants(tiles, q, k_pages, window), num_warps=tiles.num_warps, num_stages=tiles.num_stages,
+    )  # fmt: skip
+    if logs is not None:
+        split_rows = power_of_two(tiles.splits)
+        device.merge[q.shape[:2]](
+            y, parts, logs, sinks, D=shapes.dim, SPLITS=tiles.splits, SPLIT_ROWS=split_rows, num_warps=MERGE_WARPS
+        )
+    return y
+
+
+def _constants(tiles: Tiles, q: Tensor, k_pages: Tensor, window: int | None) -> dict[str, int]:
+    return {
+        "HEADS": q.shape[1] // k_pages.shape[1], "HEAD_ROWS": tiles.head_rows, "D": q.shape[2],
+        "Q_STRIDE": q.stride(0), "PAGE_SIZE": k_pages.shape[2], "PAGE_STRIDE": k_pages.stride(0),
+        "WINDOW": window or 0, "SPLITS": tiles.splits, "TILE_QUERIES": tiles.queries, "TILE_KEYS": tiles.keys,
+        "LEAST_KEYS": LEAST_KEYS,
+    }  # fmt: skip
+
+
+@attention.device_code
+def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
+    """gpt-oss in bf16, pages of 64: a prompt of 8192, and 32 requests of 8192 tokens with 1 or 4 queries each."""
+    from firesteel.kernels.triton import attention as device
+
+    q, k_pages = torch.empty(1, 64, 64, dtype=torch.bfloat16), torch.empty(1, 8, 64, 64, dtype=torch.bfloat16)
+    inputs = dict.fromkeys(("q", "k_pages", "v_pages", "sinks"), "*bf16")
+    inputs |= dict.fromkeys(("page_table", "query_starts", "kv_lens"), "*i64")
+    inputs |= {"num_requests": "i32", "table_stride": "i32", "scale": "fp32"}
+    real = Shapes(
+        num_queries=32, num_requests=32, heads=64, kv_heads=8, dim=64, element_bytes=2, longest=8192, window=None,
+        num_sms=132,
+    )  # fmt: skip
+    for window in (None, 128):
+        seen = "full" if window is None else "window"
+        one, four = replace(real, window=window), replace(real, num_queries=128, window=window)
+        for variant, tiles in (
+            (f"triton:prefill {seen}", cut_prefill(replace(one, num_queries=8192, num_requests=1))),
+            (f"triton:decode {seen}", cut_decode(one)),
+            (f"triton:decode {seen}, 4 queries", cut_decode(four)),
+        ):
+            results = {"out": "*bf16"} if tiles.splits == 1 else {"out": "*fp32", "logs": "*fp32"}
+            absent = {"logs": None} if tiles.splits == 1 else {}
+            yield DeviceCode(
+                variant=variant, kernel=device.attend, signature=results | inputs,
+                constants=_constants(tiles, q, k_pages, window) | absent,
+                num_warps=tiles.num_warps, num_stages=tiles.num_stages,
+            )  # fmt: skip
+    splits = cut_decode(real).splits
+    yield DeviceCode(
+        variant="triton:decode merge", kernel=device.merge,
+        signature={"y": "*bf16", "parts": "*fp32", "logs": "*fp32", "sinks": "*bf16"},
+        constants={"D": 64, "SPLITS": splits, "SPLIT_ROWS": splits}, num_warps=MERGE_WARPS,
+    )  # fmt: skip
 
 
 @attention.samples

@@ -5,25 +5,37 @@ in   x        [T, H]
      weights  [T, A] fp32
      experts  packed weights (Experts)
      limit    of the clamp
+     activation  bf16, or what both matmuls' activations are rounded to: mxfp8 or mxfp4, by the OCP rule
 out  y        [T, H]         sum over a of weights[t, a] * mlp(expert ids[t, a], x[t])
      mlp = down @ swiglu(gate_up @ x + bias) + bias; rows of gate_up alternate gate, up
      swiglu = g * sigmoid(1.702 g) * (u + 1)    g = min(gate, limit)    u = clip(up, -limit, limit)
 Computed in fp32, rounded once on store.
+
+On SM12x `triton` multiplies mxfp8 and mxfp4 activations as such (block-scaled MMA); elsewhere it computes the same
+numbers from bf16. `gemv` is for few tokens: it reads each chosen expert once; `gemm` for many.
 """
+# mypy: disable-error-code="import-untyped,import-not-found"
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from firesteel.formats import mxfp4
-from firesteel.kernels.op import Sample, define_op
+from firesteel.formats import mxfp4, mxfp8
+from firesteel.kernels.op import DeviceCode, Sample, define_op
 from firesteel.kernels.tolerance import bf16
+from firesteel.kernels.triton_ready import triton_ready
+
+if TYPE_CHECKING:
+    from firesteel.kernels.triton.moe_matmul import Tile
 
 ALPHA = 1.702
+ACTIVATIONS = ("bf16", "mxfp8", "mxfp4")
+GEMV_TOKENS = 64  # beyond, an expert has so many tokens that larger tiles pay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,23 +61,168 @@ def swiglu(x: Tensor, limit: float) -> Tensor:
     return gate * torch.sigmoid(ALPHA * gate) * (up + 1)
 
 
-def _bytes(x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float) -> int:
+def round_activation(x: Tensor, activation: str) -> Tensor:
+    """fp32 x [.., K] as the matmul sees it."""
+    if activation == "bf16":
+        return x
+    if activation == "mxfp8":
+        return mxfp8.dequantize(*mxfp8.quantize(x))
+    if activation == "mxfp4":
+        return mxfp4.dequantize(*mxfp4.quantize(x))
+    raise ValueError(f"unknown activation {activation!r}; the activations are {', '.join(ACTIVATIONS)}")
+
+
+def _bytes(
+    x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float, activation: str = "bf16"
+) -> int:
     chosen = int(ids.unique().numel())
     return 2 * x.nbytes + ids.nbytes + weights.nbytes + chosen * experts.expert_bytes
 
 
-@define_op(bytes=_bytes, tolerance=bf16(ulps=2, why="the value between the matmuls may be rounded to bf16"))
-def moe_matmul(x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float) -> Tensor:
+@define_op(
+    bytes=_bytes,
+    tolerance=bf16(ulps=2, why="between the matmuls: rounded to bf16, or to the next code where fp32 sums differ"),
+)
+def moe_matmul(
+    x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float, activation: str = "bf16"
+) -> Tensor:
     y = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
-    wide = x.float()
+    wide = round_activation(x.float(), activation)
     for expert in ids.unique().tolist():
         rows, ranks = (ids == expert).nonzero(as_tuple=True)
         gate_up = mxfp4.dequantize(experts.gate_up_codes[expert], experts.gate_up_scales[expert])
         inner = swiglu(torch.addmm(experts.gate_up_bias[expert].float(), wide[rows], gate_up.T), limit)
         down = mxfp4.dequantize(experts.down_codes[expert], experts.down_scales[expert])
-        outer = torch.addmm(experts.down_bias[expert].float(), inner, down.T)
+        outer = torch.addmm(experts.down_bias[expert].float(), round_activation(inner, activation), down.T)
         y.index_add_(0, rows, outer * weights[rows, ranks, None])
     return y.to(x.dtype)
+
+
+def _accepts(
+    x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float, activation: str = "bf16"
+) -> str | None:
+    if activation not in ACTIVATIONS:
+        return f"knows no activation {activation!r}, only {', '.join(ACTIVATIONS)}"
+    if x.dtype != torch.bfloat16:
+        return f"wants bf16 tokens, not {x.dtype}"
+    if x.shape[0] == 0:
+        return "wants at least one token"
+    if ids.numel() * max(x.shape[1], experts.gate_up_bias.shape[1]) >= 2**31:
+        return f"counts values in 32 bits: {ids.numel()} pairs are too many"
+    tensors = [x, ids, weights, *(getattr(experts, part.name) for part in fields(experts))]
+    if not all(tensor.is_contiguous() for tensor in tensors):
+        return "wants contiguous tensors"
+    return _lacks_block_scaled(x.device) if activation != "bf16" else None
+
+
+def _accepts_few(
+    x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float, activation: str = "bf16"
+) -> str | None:
+    if x.shape[0] > GEMV_TOKENS:
+        return f"is for at most {GEMV_TOKENS} tokens, not {x.shape[0]}"
+    return _accepts(x, ids, weights, experts, limit, activation)
+
+
+def _generation(device: torch.device) -> int:
+    """Major compute capability, 0 for a CPU."""
+    return torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 0
+
+
+def _lacks_block_scaled(device: torch.device) -> str | None:
+    """Why mxfp8 and mxfp4 would silently become bf16 on this GPU, or None."""
+    import triton
+
+    if _generation(device) == 12 and tuple(int(part) for part in triton.__version__.split(".")[:2]) < (3, 8):
+        return f"needs Triton >= 3.8 (torch >= 2.14) for mxfp8 and mxfp4 on SM12x, this is {triton.__version__}"
+    return None
+
+
+@moe_matmul.implementation("triton:gemv", needs=triton_ready(), accepts=_accepts_few)
+def triton_gemv(
+    x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float, activation: str = "bf16"
+) -> Tensor:
+    from firesteel.kernels.triton import moe_matmul as device
+
+    native = activation != "bf16" and _generation(x.device) == 12
+    return device.run(x, ids, weights, experts, limit, activation, device.gemv_tiles(ids.numel()), native)
+
+
+@moe_matmul.implementation("triton:gemm", needs=triton_ready(), accepts=_accepts)
+def triton_gemm(
+    x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float, activation: str = "bf16"
+) -> Tensor:
+    from firesteel.kernels.triton import moe_matmul as device
+
+    native = activation != "bf16" and _generation(x.device) == 12
+    tiles = device.gemm_tiles(ids.numel() / experts.down_bias.shape[0], _generation(x.device) == 9, native)
+    return device.run(x, ids, weights, experts, limit, activation, tiles, native)
+
+
+@moe_matmul.device_code
+def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
+    """At the sizes of gpt-oss-120b: gemv for one token, gemm for as many as there may be."""
+    from firesteel.kernels.triton import moe_matmul as device
+    from firesteel.kernels.triton import moe_sort, mxfp
+
+    for activation in ACTIVATIONS:
+        native = capability[0] == 12 and activation != "bf16"
+        tiles = {"gemv": device.gemv_tiles(4), "gemm": device.gemm_tiles(float("inf"), capability[0] == 9, native)}
+        for name, (up, down) in tiles.items():
+            yield from _matmul_code(f"triton:{name} {activation}", up, down, activation, native)
+    places = dict.fromkeys(("order", "ends", "tile_experts", "tile_firsts"), "*i32")
+    sizes = dict.fromkeys(("num_pairs", "num_chunks", "num_tiles"), "i32")
+    yield DeviceCode(
+        variant="triton:gemv sort", kernel=moe_sort.place_chunk, signature={"ids": "*i64", **places, **sizes},
+        constants={"counts": None, "E": 128, "EXPERTS": 128, "CHUNK": 16, "CHUNKS": 1, "ROWS": 16}, num_warps=8,
+    )  # fmt: skip
+    yield DeviceCode(
+        variant="triton:gemm sort", kernel=moe_sort.place_chunk,
+        signature={"ids": "*i64", "counts": "*i32", **places, **sizes},
+        constants={"E": 128, "EXPERTS": 128, "CHUNK": moe_sort.MAX_CHUNK, "CHUNKS": 128, "ROWS": 128}, num_warps=8,
+    )  # fmt: skip
+    yield DeviceCode(
+        variant="triton:gemm count", kernel=moe_sort.count_chunk,
+        signature={"ids": "*i64", "counts": "*i32", "num_pairs": "i32"},
+        constants={"EXPERTS": 128, "CHUNK": moe_sort.MAX_CHUNK},
+    )  # fmt: skip
+    yield DeviceCode(
+        variant="triton:gemm store", kernel=mxfp.store_rows,
+        signature={"x": "*bf16", "values": "*u8", "scales": "*u8", "num_rows": "i32"},
+        constants={
+            "K": 2880, "FORMAT": "mxfp8", "NATIVE": True, "ROWS": device.STORE_ROWS,
+            "COLUMNS": device.STORE_COLUMNS,
+        },
+    )  # fmt: skip
+    yield DeviceCode(
+        variant="triton:gemm sum", kernel=device.sum_parts, signature={"parts": "*fp32", "y": "*bf16"},
+        constants={"A": 4, "H": 2880, "COLUMNS": device.SUM_COLUMNS},
+    )  # fmt: skip
+
+
+def _matmul_code(variant: str, up: Tile, down: Tile, activation: str, native: bool) -> Iterator[DeviceCode]:
+    from firesteel.kernels.triton import moe_matmul as device
+
+    def scales(*names: str) -> tuple[dict[str, str], dict[str, None]]:
+        return (dict.fromkeys(names, "*u8"), {}) if native else ({}, dict.fromkeys(names))
+
+    kind = "*u8" if native else "*bf16"
+    shared = dict.fromkeys(("order", "ends", "tile_experts", "tile_firsts"), "*i32")
+    shared |= {"codes": "*u8", "scales": "*u8", "bias": "*bf16"}
+    sizes = {"H": 2880, "INTER": 2880}
+    given, absent = scales("x_scales", "inner_scales")
+    yield DeviceCode(
+        variant=f"{variant} fc1", kernel=device.fc1,
+        signature={"x": kind, **shared, "inner": kind, **given, "limit": "fp32"},
+        constants={**absent, **sizes, "A": 4, "FORMAT": activation, "NATIVE": native, **up.constants},
+        **up.options,
+    )  # fmt: skip
+    given, absent = scales("inner_scales")
+    yield DeviceCode(
+        variant=f"{variant} fc2", kernel=device.fc2,
+        signature={"inner": kind, **given, **shared, "weights": "*fp32", "parts": "*fp32"},
+        constants={**absent, **sizes, "STORED": activation if native else "bf16", **down.constants},
+        **down.options,
+    )  # fmt: skip
 
 
 @moe_matmul.samples

@@ -29,6 +29,8 @@ class KernelError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Implementation(Generic[P, R]):
+    """`name` is the family, or "family:variant" where a family has several ways for different arguments."""
+
     name: str
     function: Callable[P, R]
     needs: Needs
@@ -44,6 +46,18 @@ class Sample:
 
     def clone(self) -> tuple[Any, ...]:
         return tuple(_copy(arg) for arg in self.args)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceCode:
+    """A Triton kernel with the types and constants of one variant: enough to compile it for an absent GPU."""
+
+    variant: str  # "triton:gemm mxfp8"
+    kernel: Any  # what @triton.jit made
+    signature: dict[str, str]  # argument -> "*bf16", "*u8", "i32", "fp32", ...; constants left out
+    constants: dict[str, Any]
+    num_warps: int = 4
+    num_stages: int = 3
 
 
 def _copy(value: Any) -> Any:
@@ -73,6 +87,7 @@ class Op(Generic[P, R]):
     tolerance: Tolerance
     implementations: dict[str, Implementation[P, R]] = field(default_factory=dict)
     make_samples: Callable[[torch.device], Iterator[Sample]] | None = None
+    make_device_code: Callable[[tuple[int, int]], Iterator[DeviceCode]] | None = None
     order: tuple[str, ...] = (REFERENCE,)  # measured preference, best first
 
     def __post_init__(self) -> None:
@@ -90,21 +105,28 @@ class Op(Generic[P, R]):
     def samples(self, function: Callable[[torch.device], Iterator[Sample]]) -> None:
         self.make_samples = function
 
+    def device_code(self, function: Callable[[tuple[int, int]], Iterator[DeviceCode]]) -> None:
+        """Lists what the implementations launch on a GPU of the given compute capability."""
+        self.make_device_code = function
+
     def prefer(self, *names: str) -> None:
         if unknown := set(names) - set(self.implementations):
             raise ValueError(f"{self.name} has no implementation {sorted(unknown)}")
         self.order = names
 
     def choose(self, device: DeviceSpec, asked: str | None, ledger: Ledger) -> Chosen[P, R]:
-        """Settles what may run: the one asked for, or those the device can run in order of preference."""
+        """Settles what may run: what was asked for, its variants in order of definition, or by preference."""
         if asked is None:
             usable = [self.implementations[name] for name in self.order]
             return Chosen(self, [one for one in usable if one.needs(device) is None], ledger)
-        if asked not in self.implementations:
+        matching = [one for name, one in self.implementations.items() if asked in (name, name.partition(":")[0])]
+        if not matching:
             raise KernelError(f"{self.name} has no implementation {asked!r}; it has {self._listing(device)}")
-        if why := self.implementations[asked].needs(device):
+        usable = [one for one in matching if one.needs(device) is None]
+        if not usable:
+            why = matching[0].needs(device)
             raise KernelError(f"{self.name}={asked} {why}; here there is {self._listing(device)}")
-        return Chosen(self, [self.implementations[asked]], ledger)
+        return Chosen(self, usable, ledger)
 
     def _listing(self, device: DeviceSpec) -> str:
         return ", ".join(name for name, one in self.implementations.items() if one.needs(device) is None)

@@ -4,7 +4,7 @@ in   residual  [T, H]
      update    [T, H] or None (first norm of the model)
      weight    [H] bf16
 out  y         [T, H]   sum / rms(sum) * weight
-     sum       [T, H]   residual + update
+     sum       [T, H]   residual + update; may be residual itself where update is None
 Computed in fp32, each result rounded once on store.
 """
 
@@ -15,8 +15,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from firesteel.kernels.op import Sample, define_op
+from firesteel.kernels.op import DeviceCode, Sample, define_op
 from firesteel.kernels.tolerance import bf16
+from firesteel.kernels.triton_ready import triton_ready
 
 
 def _bytes(residual: Tensor, update: Tensor | None, weight: Tensor, eps: float) -> int:
@@ -28,6 +29,33 @@ def rms_norm(residual: Tensor, update: Tensor | None, weight: Tensor, eps: float
     total = residual.float() if update is None else residual.float() + update.float()
     y = total * torch.rsqrt(total.square().mean(-1, keepdim=True) + eps) * weight.float()
     return y.to(residual.dtype), total.to(residual.dtype)
+
+
+def _accepts(residual: Tensor, update: Tensor | None, weight: Tensor, eps: float) -> str | None:
+    rows = (residual, weight) if update is None else (residual, update, weight)
+    return None if all(one.stride(-1) == 1 for one in rows) else "wants rows whose values lie side by side"
+
+
+@rms_norm.implementation("triton", needs=triton_ready(), accepts=_accepts)
+def triton_rms_norm(residual: Tensor, update: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    from firesteel.kernels.triton.rms_norm import launch
+
+    y = torch.empty(residual.shape, dtype=residual.dtype, device=residual.device)
+    total = residual if update is None else torch.empty_like(y)
+    launch(residual, update, weight, eps, y, total)
+    return y, total
+
+
+@rms_norm.device_code
+def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
+    from firesteel.kernels.triton.rms_norm import NUM_WARPS, rms_norm_kernel
+
+    signature = {"residual": "*bf16", "update": "*bf16", "weight": "*bf16", "y": "*bf16", "total": "*bf16"}
+    signature |= {"residual_stride": "i32:16", "update_stride": "i32:16", "eps": "fp32"}
+    yield DeviceCode(
+        variant="triton", kernel=rms_norm_kernel, signature=signature,
+        constants={"HIDDEN": 2880, "TILE": 4096}, num_warps=NUM_WARPS,
+    )  # fmt: skip
 
 
 @rms_norm.samples

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from firesteel.kernels.op import Sample, define_op
+from firesteel.kernels.op import DeviceCode, Sample, define_op
 from firesteel.kernels.tolerance import bf16
+from firesteel.kernels.triton_ready import triton_ready
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +75,35 @@ def rope(q: Tensor, k: Tensor, positions: Tensor, table: Tensor) -> tuple[Tensor
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     first, second = x.float().chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+
+
+def _accepts(q: Tensor, k: Tensor, positions: Tensor, table: Tensor) -> str | None:
+    if q.stride(-1) != 1 or k.stride(-1) != 1:
+        return "wants heads whose values lie side by side"
+    return None if positions.is_contiguous() and table.is_contiguous() else "wants contiguous positions and table"
+
+
+@rope.implementation("triton", needs=triton_ready(), accepts=_accepts)
+def triton_rope(q: Tensor, k: Tensor, positions: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
+    from firesteel.kernels.triton.rope import launch
+
+    turned_q = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    turned_k = torch.empty(k.shape, dtype=k.dtype, device=k.device)
+    launch(q, k, positions, table, turned_q, turned_k)
+    return turned_q, turned_k
+
+
+@rope.device_code
+def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
+    from firesteel.kernels.triton.rope import HEADS_AT_ONCE, NUM_WARPS, rope_kernel
+
+    signature = {"q": "*bf16", "k": "*bf16", "positions": "*i64", "table": "*fp32"}
+    signature |= {"turned_q": "*bf16", "turned_k": "*bf16"}
+    signature |= dict.fromkeys(("q_token_stride", "q_head_stride", "k_token_stride", "k_head_stride"), "i32:16")
+    yield DeviceCode(
+        variant="triton", kernel=rope_kernel, signature=signature,
+        constants={"Q": 64, "K": 8, "D": 64, "HEADS": HEADS_AT_ONCE, "HALF": 32}, num_warps=NUM_WARPS,
+    )  # fmt: skip
 
 
 @rope.samples

@@ -6,7 +6,7 @@ in   x        [T, H]
      active   experts per token, A
 out  ids      [T, A] int64   largest logit first
      weights  [T, A] fp32    softmax over the chosen logits only
-Computed in fp32.
+Computed in fp32. Of equal logits `triton` takes the lowest ids, in order; torch.topk leaves the choice open.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from firesteel.kernels.op import Sample, define_op
+from firesteel.kernels.op import DeviceCode, Sample, define_op
 from firesteel.kernels.tolerance import fp32
+from firesteel.kernels.triton_ready import triton_ready
 
 
 def _bytes(x: Tensor, weight: Tensor, bias: Tensor, active: int) -> int:
@@ -32,6 +33,51 @@ def route(x: Tensor, weight: Tensor, bias: Tensor, active: int) -> tuple[Tensor,
     logits = x.float() @ weight.float().T + bias.float()
     chosen, ids = logits.topk(active, dim=-1)
     return ids, chosen.softmax(dim=-1)
+
+
+def _accepts(x: Tensor, weight: Tensor, bias: Tensor, active: int) -> str | None:
+    if x.dtype != weight.dtype or x.dtype not in (torch.bfloat16, torch.float16):
+        return f"multiplies bf16 by bf16 or fp16 by fp16, not {x.dtype} by {weight.dtype}"
+    return None if x.stride(-1) == 1 and weight.stride(-1) == 1 else "wants rows whose values lie side by side"
+
+
+@route.implementation("triton", needs=triton_ready(), accepts=_accepts)
+def triton_route(x: Tensor, weight: Tensor, bias: Tensor, active: int) -> tuple[Tensor, Tensor]:
+    from firesteel.kernels.triton.route import launch
+
+    tokens, experts = x.shape[0], weight.shape[0]
+    logits = torch.empty(tokens, experts, dtype=torch.float32, device=x.device)
+    ids = torch.empty(tokens, active, dtype=torch.int64, device=x.device)
+    weights = torch.empty(tokens, active, dtype=torch.float32, device=x.device)
+    launch(x, weight, bias, logits, ids, weights)
+    return ids, weights
+
+
+@route.device_code
+def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
+    from firesteel.kernels.triton import linear as code
+    from firesteel.kernels.triton.route import NUM_WARPS, VECTOR_TOKENS, choose_kernel
+
+    signature = {"x": "*bf16", "weight": "*bf16", "bias": "*bf16", "y": "*fp32"}
+    signature |= {"x_stride": "i32:16", "weight_stride": "i32:16"}
+    yield DeviceCode(
+        variant="triton logits", kernel=code.vector_kernel, signature=signature,
+        constants={"M": 128, "N": 2880, "ROWS": code.vector_rows(128), "COLUMNS": code.VECTOR_COLUMNS},
+        num_warps=code.VECTOR_WARPS,
+    )  # fmt: skip
+    for tile in code.TILES:
+        if tile.tokens > VECTOR_TOKENS:
+            constants = {"M": 128, "N": 2880, "TOKENS": tile.tokens, "ROWS": tile.rows, "COLUMNS": tile.columns}
+            yield DeviceCode(
+                variant=f"triton logits {tile.tokens}x{tile.rows}x{tile.columns}", kernel=code.tile_kernel,
+                signature={**signature, "T": "i32"}, constants=constants,
+                num_warps=tile.num_warps, num_stages=tile.num_stages,
+            )  # fmt: skip
+    yield DeviceCode(
+        variant="triton choice", kernel=choose_kernel,
+        signature={"logits": "*fp32", "ids": "*i64", "weights": "*fp32"},
+        constants={"E": 128, "A": 4, "EXPERTS": 128, "RANKS": 4}, num_warps=NUM_WARPS,
+    )  # fmt: skip
 
 
 @route.samples

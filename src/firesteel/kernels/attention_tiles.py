@@ -1,0 +1,86 @@
+"""How attention is cut into programs for a GPU; knows shapes only, so that a CUDA graph may hold the result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+DECODE_QUERIES = 8  # a request on average, up to which `cut_decode` is for
+PREFILL_ROWS = 128
+LEAST_ROWS = 16  # of a matrix product
+TILE_BYTES = 8192  # of keys, and as many of values
+LEAST_KEYS = 128  # of a split: below this the merge costs more than the split gains
+MOST_KEYS = 4096  # of a split when decoding: one long request must not outlast the rest of its batch
+MAX_SPLITS = 64
+PROGRAMS_PER_SM = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shapes:
+    num_queries: int
+    num_requests: int
+    heads: int
+    kv_heads: int
+    dim: int
+    element_bytes: int
+    longest: int  # tokens a row of the page table has room for
+    window: int | None
+    num_sms: int
+
+    @property
+    def heads_per_kv_head(self) -> int:
+        return self.heads // self.kv_heads
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """`queries` x `head_rows` rows walk the keys they see in tiles of `keys`, cut into `splits` parts."""
+
+    queries: int
+    head_rows: int  # query heads of one kv head, padded
+    keys: int
+    splits: int = 1
+
+    @property
+    def num_warps(self) -> int:
+        """At 128 rows 4 warps run out of registers on SM12x."""
+        return max(self.queries * self.head_rows // 16, 4)
+
+    @property
+    def num_stages(self) -> int:
+        """Half of them fetch the number of a page, half its keys and values: 2 or 3 tiles of 16 KiB in flight."""
+        return 5 if self.queries * self.head_rows >= PREFILL_ROWS else 7
+
+    def count(self, shapes: Shapes) -> int:
+        """Tiles of queries, enough for any lengths; kernels/triton/attention.py says which is whose."""
+        return (shapes.num_queries + shapes.num_requests * (self.queries - 1)) // self.queries
+
+
+def cut_prefill(shapes: Shapes) -> Tiles:
+    """Many rows a tile; splits only where a short chunk would leave the GPU empty."""
+    rows = min(PREFILL_ROWS, 2 * TILE_BYTES // (shapes.dim * shapes.element_bytes))
+    tiles = _tiles(shapes, rows // power_of_two(shapes.heads_per_kv_head))
+    return _split(tiles, shapes, at_least=1)
+
+
+def cut_decode(shapes: Shapes) -> Tiles:
+    """As many queries a tile as a request has on average, and splits."""
+    tiles = _tiles(shapes, power_of_two(-(-shapes.num_queries // shapes.num_requests)))
+    return _split(tiles, shapes, at_least=-(-shapes.longest // MOST_KEYS))
+
+
+def power_of_two(count: int) -> int:
+    """The least one that is not below `count`."""
+    return 1 << (count - 1).bit_length()
+
+
+def _tiles(shapes: Shapes, queries: int) -> Tiles:
+    head_rows = max(power_of_two(shapes.heads_per_kv_head), LEAST_ROWS // queries)
+    return Tiles(queries, head_rows, max(TILE_BYTES // (shapes.dim * shapes.element_bytes), 16))
+
+
+def _split(tiles: Tiles, shapes: Shapes, at_least: int) -> Tiles:
+    seen = shapes.longest if shapes.window is None else min(shapes.longest, shapes.window + tiles.queries - 1)
+    programs = shapes.kv_heads * tiles.count(shapes)
+    wanted = max(PROGRAMS_PER_SM * shapes.num_sms // programs, at_least)
+    splits = max(min(wanted, MAX_SPLITS, seen // LEAST_KEYS), 1)
+    return replace(tiles, splits=power_of_two(splits + 1) // 2)  # a power of two: few kernels to compile

@@ -1,0 +1,42 @@
+"""Device code of rms_norm: one program a token, the whole row in registers."""
+# mypy: disable-error-code="import-untyped,import-not-found,no-untyped-def,untyped-decorator"
+# ruff: noqa: ANN001, ANN201
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from firesteel.kernels.triton.arithmetic import round_to, widen
+
+NUM_WARPS = 8
+
+
+@triton.jit
+def rms_norm_kernel(
+    residual, update, weight, y, total, residual_stride, update_stride, eps,
+    HIDDEN: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """`update` None: nothing is added and `total` is not written."""
+    token = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, TILE)
+    inside = columns < HIDDEN
+    x = widen(tl.load(residual + token * residual_stride + columns, mask=inside, other=0.0))
+    if update is not None:
+        x += widen(tl.load(update + token * update_stride + columns, mask=inside, other=0.0))
+        tl.store(total + token * HIDDEN + columns, round_to(x, total.dtype.element_ty), mask=inside)
+    scale = tl.rsqrt(tl.sum(x * x, axis=0) / HIDDEN + eps)
+    gain = widen(tl.load(weight + columns, mask=inside, other=0.0))
+    tl.store(y + token * HIDDEN + columns, round_to(x * scale * gain, y.dtype.element_ty), mask=inside)
+
+
+def launch(
+    residual: Tensor, update: Tensor | None, weight: Tensor, eps: float, y: Tensor, total: Tensor | None
+) -> None:
+    tokens, hidden = residual.shape
+    update_stride = 0 if update is None else update.stride(0)
+    rms_norm_kernel[(tokens,)](
+        residual, update, weight, y, total, residual.stride(0), update_stride, eps,
+        HIDDEN=hidden, TILE=triton.next_power_of_2(hidden), num_warps=NUM_WARPS,
+    )  # fmt: skip

@@ -1,0 +1,49 @@
+"""Device code of route: the choice among a token's logits, which linear's kernels have computed in fp32."""
+# mypy: disable-error-code="import-untyped,import-not-found,no-untyped-def,untyped-decorator"
+# ruff: noqa: ANN001, ANN201
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from firesteel.kernels.triton.linear import launch_tiles, launch_vector
+
+NUM_WARPS = 1
+VECTOR_TOKENS = 16  # up to so many tokens reading the small matrix again from L2 beats a handful of tiles
+
+
+@triton.jit
+def choose_kernel(
+    logits, ids, weights, E: tl.constexpr, A: tl.constexpr, EXPERTS: tl.constexpr, RANKS: tl.constexpr
+):
+    """EXPERTS and RANKS are E and A rounded up to powers of two. Of equal logits the lowest id comes first."""
+    token = tl.program_id(0).to(tl.int64)
+    experts = tl.arange(0, EXPERTS)
+    ranks = tl.arange(0, RANKS)
+    left = tl.load(logits + token * E + experts, mask=experts < E, other=float("-inf"))
+    chosen = tl.full((RANKS,), float("-inf"), tl.float32)
+    chosen_ids = tl.zeros((RANKS,), tl.int64)
+    for rank in tl.static_range(A):
+        best = tl.max(left, axis=0)
+        # NaN equals nothing: the last expert stands in, so that no id ever points outside the weights
+        expert = tl.min(tl.where(left == best, experts, E - 1), axis=0)
+        chosen = tl.where(ranks == rank, best, chosen)
+        chosen_ids = tl.where(ranks == rank, expert.to(tl.int64), chosen_ids)
+        left = tl.where(experts == expert, float("-inf"), left)
+    shares = tl.exp(chosen - tl.max(chosen, axis=0))
+    shares = shares / tl.sum(shares, axis=0)
+    tl.store(ids + token * A + ranks, chosen_ids, mask=ranks < A)
+    tl.store(weights + token * A + ranks, shares, mask=ranks < A)
+
+
+def launch(x: Tensor, weight: Tensor, bias: Tensor, logits: Tensor, ids: Tensor, weights: Tensor) -> None:
+    tokens, active = ids.shape
+    experts = weight.shape[0]
+    multiply = launch_vector if tokens <= VECTOR_TOKENS else launch_tiles
+    multiply(x, weight, bias, logits)
+    choose_kernel[(tokens,)](
+        logits, ids, weights, E=experts, A=active,
+        EXPERTS=triton.next_power_of_2(experts), RANKS=triton.next_power_of_2(active), num_warps=NUM_WARPS,
+    )  # fmt: skip

@@ -1,0 +1,78 @@
+"""Runs kernels in Triton's interpreter, in a child: interpreter and compiler cannot share a process."""
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import firesteel
+from firesteel.kernels.verify import Check
+
+CHILD = Path(__file__).with_name("interpret.py")
+
+
+@pytest.fixture(scope="session")
+def interpret(ask_interpreter):
+    """interpret(op, samples=None) holds every Triton implementation of an op to the reference, on CPU tensors.
+
+    Samples default to the op's own. Asserts that none failed and that each implementation took some sample;
+    returns the checks.
+    """
+
+    def run(op, samples=None):
+        samples = op.make_samples(torch.device("cpu")) if samples is None else samples
+        checks = [Check(**entry) for entry in ask_interpreter(samples, verb="verify", op=op.name)["checks"]]
+        failed = [f"{check.implementation} on {check.sample}: {check.failure}" for check in checks if check.failure]
+        assert not failed, "\n".join(failed)
+        names = {name for name in op.implementations if name.startswith("triton")}
+        idle = names - {check.implementation for check in checks if check.refusal is None}
+        assert names and not idle, f"{op.name}: took no sample: {idle or 'there is no Triton implementation'}"
+        return checks
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def call_interpreted(ask_interpreter):
+    """call_interpreted(op, implementation, samples) returns what the implementation returns for each sample."""
+
+    def call(op, implementation, samples):
+        answer = ask_interpreter(samples, verb="call", op=op.name, implementation=implementation)
+        return torch.load(answer["results"], weights_only=False)
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def ask_interpreter(tmp_path_factory):
+    """One child for the session, started at the first question: importing torch and Triton takes seconds."""
+    folder, numbers = tmp_path_factory.mktemp("interpret"), itertools.count()
+    log = folder / "stderr"
+    source = Path(firesteel.__file__).parents[1]
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(source)}
+    command = [sys.executable, "-W", "error", CHILD]
+    with (
+        log.open("w") as stderr,
+        subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True
+        ) as child,
+    ):
+
+        def ask(samples, **question):
+            path = folder / f"{next(numbers)}.pt"
+            torch.save(list(samples), path)
+            child.stdin.write(json.dumps({**question, "samples": str(path)}) + "\n")
+            child.stdin.flush()
+            line = child.stdout.readline()
+            assert line, f"the interpreter died, exit {child.wait()}:\n{log.read_text()[-4000:]}"
+            answer = json.loads(line)
+            assert "error" not in answer, answer["error"]
+            return answer
+
+        yield ask
+        child.stdin.close()

@@ -1,0 +1,110 @@
+"""Child of test_moe_matmul.py, interpreted or on a GPU: python moe_parts.py SAMPLES.pt CHECK..."""
+
+import itertools
+import sys
+
+import torch
+import triton
+import triton.language as tl
+
+from firesteel.formats import mxfp4, mxfp8
+from firesteel.kernels import moe_matmul
+from firesteel.kernels.op import Implementation, anywhere
+from firesteel.kernels.triton import moe_matmul as device
+from firesteel.kernels.triton import mxfp
+from firesteel.kernels.triton.moe_sort import max_tiles, sort_pairs
+from firesteel.kernels.triton_ready import interpreting
+from firesteel.kernels.verify import check
+
+PLACE = torch.device("cpu" if interpreting() else "cuda")
+
+
+def check_sort():
+    generator = torch.Generator().manual_seed(1)
+    for tokens, active, experts, rows in (
+        (1, 1, 1, 16), (1, 4, 128, 16), (3, 2, 5, 32), (64, 4, 128, 16), (70, 4, 5, 64), (150, 4, 128, 128),
+    ):  # fmt: skip
+        spread = torch.rand(tokens, experts, generator=generator).topk(active)[1]
+        for ids in (spread, torch.full((tokens, active), experts - 1)):
+            check_sorted(ids.to(PLACE), experts, rows)
+
+
+def check_sorted(ids, experts, rows):
+    found, flat = sort_pairs(ids, experts, rows), ids.flatten()
+    assert torch.equal(found.order, flat.argsort(stable=True).int())
+    counts = flat.bincount(minlength=experts)
+    assert torch.equal(found.ends, counts.cumsum(0).int())
+    ends = found.ends.tolist()
+    expected = [(e, first) for e in range(experts) for first in range(ends[e] - int(counts[e]), ends[e], rows)]
+    tiles = list(zip(found.tile_experts.tolist(), found.tile_firsts.tolist(), strict=True))
+    assert len(tiles) == max_tiles(flat.numel(), experts, rows) >= len(expected)
+    assert tiles[: len(expected)] == expected
+    assert all(expert == -1 for expert, _ in tiles[len(expected) :])
+
+
+def fed(x, stored):
+    """x [.., K] with the columns of each group in the order in which the kernels multiply them."""
+    order = [0] * 32
+    for t, p, o, n in itertools.product(range(4), range(2), range(2), range(2)):
+        place = 16 * n + 4 * t + 2 * p + o if stored == "mxfp8" else 16 * n + 8 * p + 2 * t + o
+        order[place] = 8 * t + 4 * p + 2 * o + n
+    return x if stored == "mxfp4" else x.unflatten(-1, (-1, 32))[..., order].flatten(-2)
+
+
+@triton.jit
+def widen(codes, scales, out, N: tl.constexpr, K: tl.constexpr):
+    rows = tl.program_id(0) * N + tl.arange(0, N)[:, None]
+    w = tl.load(codes + rows * (K // 2) + tl.arange(0, K // 2)[None, :])
+    scale = tl.load(scales + rows * (K // 32) + tl.arange(0, K // 32)[None, :])
+    tl.store(out + rows * K + tl.arange(0, K)[None, :], mxfp.mxfp4_to_bf16(w, scale))
+
+
+def check_widen():
+    """All bytes under all scales."""
+    codes = torch.arange(256, dtype=torch.uint8, device=PLACE).repeat(256, 1)
+    scales = torch.arange(256, dtype=torch.uint8, device=PLACE)[:, None].repeat(1, 16)
+    out = torch.empty(256, 512, dtype=torch.bfloat16, device=PLACE)
+    widen[8,](codes, scales, out, N=32, K=512)
+    expected = fed(mxfp4.dequantize(codes, scales, torch.bfloat16), "bf16")
+    finite = expected.isfinite()
+    assert finite[:253].all() and torch.equal(out[finite], expected[finite])
+
+
+def check_quantize():
+    generator = torch.Generator().manual_seed(2)
+    powers = torch.randint(-100, 100, (7, 3), generator=generator).repeat_interleave(32, 1)
+    x = torch.randn(7, 96, generator=generator) * 2.0**powers
+    x[0], x[1, :32], x[2, 5] = 0, 1e-37, -0.0
+    x[3], x[4], x[5] = torch.arange(96) / 32 - 1, 3e38, torch.arange(96) / 7  # ties, the largest, saturation
+    x = x.bfloat16().to(PLACE)
+    sizes = {"K": 96, "ROWS": 4, "COLUMNS": 64}
+    values = torch.empty_like(x)
+    mxfp.store_rows[2, 2](x, values, None, 7, **sizes, FORMAT="bf16", NATIVE=False)
+    assert torch.equal(values, fed(x, "bf16"))
+    for name, kind in (("mxfp8", mxfp8), ("mxfp4", mxfp4)):
+        codes, scales = kind.quantize(x)
+        found = device.Activation.empty(7, 96, name, PLACE)
+        mxfp.store_rows[2, 2](x, found.values, found.scales, 7, **sizes, FORMAT=name, NATIVE=True)
+        assert torch.equal(found.values, fed(codes, name)) and torch.equal(found.scales, scales), name
+        mxfp.store_rows[2, 2](x, values, None, 7, **sizes, FORMAT=name, NATIVE=False)
+        assert torch.equal(values, fed(kind.dequantize(codes, scales, torch.bfloat16), "bf16")), name
+    x[0, 0], x[1, 40] = float("inf"), float("nan")
+    mxfp.store_rows[2, 2](x, values, None, 7, **sizes, FORMAT="mxfp8", NATIVE=False)
+    assert values[0, :32].isnan().all() and values[1, 32:64].isnan().all() and values[1, :32].isfinite().all()
+
+
+def check_native():
+    samples = torch.load(sys.argv[1], weights_only=False)
+    tiles = (device.gemv_tiles(6), device.gemm_tiles(2, is_sm90=False, native=True))
+    for sample, pair in zip(samples, tiles, strict=True):
+
+        def run(*args, tiles=pair):
+            return device.run(*args, tiles, native=True)
+
+        failure = check(moe_matmul, Implementation("native", run, anywhere), sample)
+        assert failure is None, f"{sample.label}: {failure}"
+
+
+torch.set_num_threads(1)
+for check_name in sys.argv[2:]:
+    globals()[f"check_{check_name}"]()

@@ -1,0 +1,229 @@
+"""The expert MLP: what its activations mean, and its Triton kernels interpreted, compiled and, on a GPU, run."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import firesteel
+from firesteel.device import find_device
+from firesteel.formats import mxfp4, mxfp8
+from firesteel.kernels import moe_matmul
+from firesteel.kernels.ledger import Ledger
+from firesteel.kernels.moe_matmul import ACTIVATIONS, random_experts, swiglu
+from firesteel.kernels.op import KernelError, Sample
+from firesteel.kernels.prove import prove_code
+from firesteel.kernels.verify import check
+
+PARTS = Path(__file__).with_name("moe_parts.py")
+FEW_SPILLS = 4  # after the loop, where they cost nothing
+MODULE = sys.modules["firesteel.kernels.moe_matmul"]
+TOKEN_COUNTS = (1, 2, 3, 7, 16, 63, 64, 65, 255, 257, 320, 512, 1000, 4096, 8192)
+
+
+def draw(tokens, experts, hidden, inter, active, activation="bf16", *, seed=1, used=None, device="cpu"):
+    """A sample whose tokens choose among the first `used` experts."""
+    generator = torch.Generator(device).manual_seed(seed)
+    weights = random_experts(experts, hidden, inter, generator)
+    x = torch.randn(tokens, hidden, device=device, generator=generator).bfloat16()
+    scores = torch.rand(tokens, used or experts, device=device, generator=generator)
+    chosen, ids = scores.topk(active)
+    label = f"T={tokens} E={experts} A={active} {hidden}x{inter} {activation}"
+    limit = 1.0  # low, so that many values meet it
+    return Sample(label, (x, ids, chosen.softmax(-1), weights, limit, activation))
+
+
+@pytest.mark.parametrize("activation", ["mxfp8", "mxfp4"])
+def test_reference_rounds_the_activations_of_both_matmuls(activation):
+    x, ids, weights, experts, limit, _ = draw(3, 5, 96, 64, 2, activation).args
+    kind = {"mxfp8": mxfp8, "mxfp4": mxfp4}[activation]
+    y = moe_matmul.reference(x.float(), ids, weights, experts, limit, activation)
+    rounded = kind.dequantize(*kind.quantize(x)).double()
+    for token in range(3):
+        expected = torch.zeros(96, dtype=torch.float64)
+        for expert, share in zip(ids[token].tolist(), weights[token].tolist(), strict=True):
+            gate_up = mxfp4.dequantize(experts.gate_up_codes[expert], experts.gate_up_scales[expert]).double()
+            inner = swiglu(gate_up @ rounded[token] + experts.gate_up_bias[expert].double(), limit)
+            inner = kind.dequantize(*kind.quantize(inner.float())).double()
+            down = mxfp4.dequantize(experts.down_codes[expert], experts.down_scales[expert]).double()
+            expected += share * (down @ inner + experts.down_bias[expert].double())
+        assert (y[token] - expected).norm() <= 1e-5 * expected.norm()
+    assert not torch.equal(y, moe_matmul.reference(x.float(), ids, weights, experts, limit))
+
+
+def test_reference_names_the_activations_there_are():
+    with pytest.raises(ValueError, match="unknown activation 'fp8'; the activations are bf16, mxfp8, mxfp4"):
+        moe_matmul.reference(*draw(1, 5, 32, 32, 1, "fp8").args)
+
+
+def test_interpreted_kernels_equal_the_reference(interpret):
+    """Every tile, tails in both matrices and in the tokens, one and several chunks of pairs."""
+    interpret(
+        moe_matmul,
+        [
+            draw(1, 5, 96, 96, 4),
+            draw(2, 32, 160, 96, 1, "mxfp8"),
+            draw(3, 8, 96, 160, 2, "mxfp4"),
+            draw(7, 5, 288, 96, 3, used=3),
+            draw(17, 5, 96, 96, 1, "mxfp8", used=1),
+            draw(65, 5, 96, 96, 2),
+            draw(130, 3, 96, 96, 2, "mxfp4"),
+        ],
+    )
+
+
+def run_parts(*names, samples="", interpret=True):
+    """Runs checks of moe_parts.py, by default in Triton's interpreter, which needs a process of its own."""
+    source = str(Path(firesteel.__file__).parents[1])
+    environment = {**os.environ, "TRITON_INTERPRET": str(int(interpret)), "PYTHONPATH": source}
+    done = subprocess.run(
+        [sys.executable, PARTS, samples, *names], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_pairs_are_sorted_and_numbers_rounded_as_by_torch():
+    run_parts("sort", "widen", "quantize")
+
+
+def test_native_block_scaled_kernels_equal_the_reference(tmp_path):
+    """The SM12x path, interpreted."""
+    if triton_version() < (3, 8):
+        pytest.skip("Triton < 3.8 does not interpret dot_scaled")
+    samples = tmp_path / "samples.pt"
+    torch.save([draw(3, 5, 96, 96, 2, "mxfp8"), draw(5, 5, 160, 96, 2, "mxfp4", used=3)], samples)
+    run_parts("native", samples=samples)
+
+
+def code_of(capability, variant):
+    return next(code for code in moe_matmul.make_device_code(capability) if code.variant == variant)
+
+
+def triton_version():
+    triton = pytest.importorskip("triton")
+    return tuple(int(part) for part in triton.__version__.split(".")[:2])
+
+
+@pytest.mark.parametrize(
+    ("target", "variant", "instruction"),
+    [
+        ("sm_90a", "triton:gemm bf16 fc1", "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16"),
+        ("sm_90a", "triton:gemv mxfp8 fc1", "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16"),
+        ("sm_121a", "triton:gemm mxfp8 fc1", "kind::mxf8f6f4.block_scale"),
+        ("sm_121a", "triton:gemv mxfp8 fc2", "kind::mxf8f6f4.block_scale"),
+        ("sm_121a", "triton:gemm mxfp4 fc2", "kind::mxf4nvf4.block_scale"),
+    ],
+)
+def test_compiles_to_the_matrix_instructions_meant(target, variant, instruction):
+    if "kind::" in instruction and triton_version() < (3, 8):
+        pytest.skip("Triton < 3.8 has no block-scaled MMA for SM12x")
+    capability = (9, 0) if target == "sm_90a" else (12, 1)
+    proof = prove_code("moe_matmul", code_of(capability, variant), target)
+    assert all(instruction in found for found in proof.ptx) and proof.ptx
+    assert proof.fits and proof.spills <= FEW_SPILLS
+    assert proof.verdict == ("native-fp4" if "kind::" in instruction else "bf16")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_120a", "sm_121a"])
+def test_every_variant_compiles_and_fits(target):
+    number = int(target.strip("sm_a"))
+    for code in moe_matmul.make_device_code(divmod(number, 10)):
+        proof = prove_code("moe_matmul", code, target)
+        assert proof.fits and proof.spills <= FEW_SPILLS, proof
+        if number >= 120 and "fc" in code.variant and triton_version() >= (3, 8):
+            assert proof.verdict == ("bf16" if "bf16" in code.variant else "native-fp4"), proof
+
+
+def test_device_code_names_every_variant_and_activation():
+    for capability in ((8, 0), (9, 0), (12, 1)):
+        found = {code.variant for code in moe_matmul.make_device_code(capability)}
+        for way in ("gemv", "gemm"):
+            for activation in ACTIVATIONS:
+                assert {f"triton:{way} {activation} fc1", f"triton:{way} {activation} fc2"} <= found
+
+
+def accepts(way, sample):
+    return moe_matmul.implementations[f"triton:{way}"].accepts(*sample.args)
+
+
+def test_arguments_that_will_not_do_are_refused_with_the_reason():
+    sample = draw(65, 5, 64, 64, 2)
+    x, *rest = sample.args
+    assert accepts("gemm", sample) is None
+    assert accepts("gemv", sample) == "is for at most 64 tokens, not 65"
+    assert accepts("gemm", Sample("", (x.float(), *rest))) == "wants bf16 tokens, not torch.float32"
+    assert accepts("gemm", Sample("", (x.T.contiguous().T, *rest))) == "wants contiguous tensors"
+    assert accepts("gemm", Sample("", (x[:0], *rest))) == "wants at least one token"
+    assert "knows no activation 'fp8'" in accepts("gemm", Sample("", (x, *rest[:-1], "fp8")))
+
+
+@pytest.mark.parametrize(
+    ("version", "refused"), [("3.6.0", True), ("3.7.1", True), ("3.8.0", False), ("3.10", False)]
+)
+def test_quantised_activations_on_sm12x_need_a_triton_that_multiplies_them(monkeypatch, version, refused):
+    triton = pytest.importorskip("triton")
+    monkeypatch.setattr(triton, "__version__", version)
+    monkeypatch.setattr(MODULE, "_generation", lambda device: 12)
+    for activation in ACTIVATIONS:
+        why = accepts("gemv", draw(1, 5, 64, 64, 2, activation))
+        assert (why is not None) == (refused and activation != "bf16")
+        assert why is None or "torch >= 2.14" in why
+
+
+def test_triton_runs_on_a_gpu_where_asked_for_and_is_refused_on_a_cpu():
+    cpu = find_device("cpu")
+    gpu = replace(cpu, name="H200", capability=(9, 0))
+    names = [one.name for one in moe_matmul.choose(gpu, "triton", Ledger()).candidates]
+    assert names == ["triton:gemv", "triton:gemm"]
+    assert [one.name for one in moe_matmul.choose(cpu, None, Ledger()).candidates] == ["reference"]
+    with pytest.raises(KernelError, match=r"needs an NVIDIA GPU of compute capability 8.0"):
+        moe_matmul.choose(cpu, "triton", Ledger())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("way", ["gemv", "gemm"])
+@pytest.mark.parametrize("tokens", TOKEN_COUNTS)
+def test_real_shapes_on_a_gpu(tokens, way, activation):
+    implementation = moe_matmul.implementations[f"triton:{way}"]
+    seed = int(torch.randint(1 << 30, ()))
+    sample = draw(tokens, 128, 2880, 2880, 4, activation, seed=seed, device="cuda")
+    if why := implementation.accepts(*sample.args):
+        pytest.skip(why)
+    failure = check(moe_matmul, implementation, sample)
+    assert failure is None, f"seed {seed}: {failure}"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("way", ["gemv", "gemm"])
+def test_all_tokens_on_one_expert_on_a_gpu(way):
+    sample = draw(64, 128, 2880, 2880, 1, used=1, device="cuda")
+    assert check(moe_matmul, moe_matmul.implementations[f"triton:{way}"], sample) is None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("way", ["gemv", "gemm"])
+def test_a_cuda_graph_replays_with_other_experts(way):
+    """Nothing of a call is decided on the CPU: a captured graph takes new tokens and new ids."""
+    function = moe_matmul.implementations[f"triton:{way}"].function
+    first, second = (draw(17, 32, 2880, 2880, 4, seed=seed, device="cuda") for seed in (1, 2))
+    x, ids, weights, *rest = first.args
+    function(*first.args)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = function(*first.args)
+    for target, source in zip((x, ids, weights), second.args[:3], strict=True):
+        target.copy_(source)
+    graph.replay()
+    assert torch.equal(y, function(x, ids, weights, *rest))
+
+
+@pytest.mark.gpu
+def test_pairs_are_sorted_and_numbers_rounded_as_by_torch_on_a_gpu():
+    """Among them the assembly that widens MXFP4, which the interpreter cannot run."""
+    run_parts("sort", "widen", "quantize", interpret=False)

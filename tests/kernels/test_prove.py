@@ -1,0 +1,213 @@
+"""What kernels become on GPUs that are not here, compiled and disassembled; nothing runs."""
+
+from dataclasses import replace
+
+import pytest
+import triton
+import triton.language as tl
+
+from firesteel.kernels import ALL_OPS, rms_norm, route
+from firesteel.kernels.op import DeviceCode, KernelError
+from firesteel.kernels.prove import SHARED_LIMIT_BYTES, Proof, check, judge, prove, prove_code
+
+TRITON = tuple(int(part) for part in triton.__version__.split(".")[:2])
+
+
+@triton.jit
+def scaled_kernel(
+    a, a_scales, b, b_scales, y, FORMAT: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+    PER_BYTE: tl.constexpr,
+):  # fmt: skip
+    rows, columns = tl.arange(0, M), tl.arange(0, N)
+    inner, groups = tl.arange(0, K // PER_BYTE), tl.arange(0, K // 32)
+    x = tl.load(a + rows[:, None] * (K // PER_BYTE) + inner[None, :])
+    w = tl.load(b + columns[None, :] * (K // PER_BYTE) + inner[:, None])
+    x_scale = tl.load(a_scales + rows[:, None] * (K // 32) + groups[None, :])
+    w_scale = tl.load(b_scales + columns[:, None] * (K // 32) + groups[None, :])
+    product = tl.dot_scaled(x, x_scale, FORMAT, w, w_scale, FORMAT)
+    tl.store(y + rows[:, None] * N + columns[None, :], product)
+
+
+@triton.jit
+def hungry_kernel(x, y, N: tl.constexpr):
+    """The sum needs every value and every value needs the sum: all N stay in one warp's registers."""
+    values = tl.load(x + tl.arange(0, N))
+    tl.store(y + tl.arange(0, N), values - tl.sum(values))
+
+
+def scaled(element, bits):
+    pointer = "*u8" if element == "e2m1" else "*fp8e4nv"
+    return DeviceCode(
+        variant=f"triton {element}", kernel=scaled_kernel,
+        signature={"a": pointer, "a_scales": "*u8", "b": pointer, "b_scales": "*u8", "y": "*fp32"},
+        constants={"FORMAT": element, "M": 128, "N": 64, "K": 128, "PER_BYTE": 8 // bits},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("target", ["sm_120a", "sm_121a"])
+@pytest.mark.parametrize(
+    ("element", "bits", "kind", "machine_code", "verdict"),
+    [
+        ("e2m1", 4, "kind::mxf4", "OMMA.SF", "native-fp4"),
+        ("e4m3", 8, "kind::mxf8f6f4.block_scale", "QMMA.SF", "fp8"),
+    ],
+)
+def test_block_scaled_products_are_native_on_sm12x(target, element, bits, kind, machine_code, verdict):
+    proof = prove_code("tiny", scaled(element, bits), target)
+    if target == "sm_121a" and TRITON < (3, 8):
+        assert proof.verdict == "bf16"  # without a word
+        return
+    assert proof.verdict == verdict
+    assert any(kind in instruction for instruction in proof.ptx), proof.ptx
+    assert any(instruction.startswith(machine_code) for instruction in proof.sass), proof.sass
+    assert proof.registers > 0 and proof.shared_bytes > 0 and proof.fits
+
+
+@pytest.mark.parametrize(("element", "bits"), [("e2m1", 4), ("e4m3", 8)])
+def test_block_scaled_products_fall_back_to_bf16_on_hopper(element, bits):
+    proof = prove_code("tiny", scaled(element, bits), "sm_90a")
+    assert proof.verdict == "bf16"
+    assert any(name.startswith(("HGMMA", "HMMA")) for name in proof.sass), proof.sass
+    assert proof.compiler == f"triton {triton.__version__}"
+
+
+PTX_8 = "mma.sync.aligned.m16n8k32.row.col.kind::mxf8f6f4.block_scale.scale_vec::1X.f32.e4m3.e4m3.f32.ue8m0"
+PTX_4 = "mma.sync.aligned.m16n8k64.row.col.kind::mxf4nvf4.block_scale.scale_vec::2X.f32.e2m1.e2m1.f32.ue8m0"
+
+
+@pytest.mark.parametrize(
+    ("ptx", "sass", "arguments", "verdict"),
+    [
+        ([PTX_8], ["QMMA.SF.16832.F32.E4M3.E4M3"], ["x", "codes"], "native-fp4"),
+        ([PTX_8], ["QMMA.SF.16832.F32.E4M3.E4M3"], ["x", "w_mxfp4"], "native-fp4"),
+        ([PTX_8], ["QMMA.SF.16832.F32.E4M3.E4M3"], ["x", "w_mxfp8"], "fp8"),
+        (["mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32"], ["QMMA.16832.F32.E4M3.E4M3"], ["codes"], "fp8"),
+        (["mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32"], ["HMMA.16816.F32"], ["codes"], "bf16"),
+        ([PTX_8], ["HMMA.16816.F32.BF16"], ["codes"], "bf16"),
+        (["wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3"], ["QGMMA.64x64x32.F32.E4M3.E4M3"], [], "fp8"),
+        (["wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16"], ["HGMMA.64x64x16.F32.BF16"], [], "bf16"),
+        (["tcgen05.mma.cta_group::1.kind::mxf4.block_scale"], ["UTCOMMA"], [], "native-fp4"),
+        (["tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale"], ["UTCQMMA"], ["codes"], "native-fp4"),
+        (["tcgen05.mma.cta_group::1.kind::f16"], ["UTCHMMA"], ["codes"], "bf16"),
+        ([], [], ["codes"], "none"),
+        ([], ["IMMA.16832.S8.S8"], [], "none"),
+        ([PTX_8], None, ["codes"], "native-fp4"),
+        ([PTX_8], None, ["x"], "fp8"),
+        ([PTX_4], None, ["x"], "native-fp4"),
+        (["mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32"], None, ["codes"], "fp8"),
+        (["mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"], None, ["codes"], "bf16"),
+        (["mma.sync.aligned.m16n8k32.row.col.satfinite.s32.s8.s8.s32"], None, [], "none"),
+        ([], None, ["codes"], "none"),
+    ],
+)
+def test_verdict_follows_the_machine_code(ptx, sass, arguments, verdict):
+    assert judge(ptx, sass, arguments) == verdict
+
+
+@pytest.mark.parametrize("target", SHARED_LIMIT_BYTES)
+def test_ops_list_what_they_launch_for_every_target(target):
+    proofs = prove([rms_norm], target)
+    assert [proof.op for proof in proofs] == ["rms_norm"] * len(proofs) and proofs
+    for proof in proofs:
+        assert list(proof.as_dict()) == [
+            "op", "variant", "target", "verdict", "ptx", "sass", "registers", "spills", "shared_bytes", "compiler",
+        ]  # fmt: skip
+        assert (proof.target, proof.verdict, proof.ptx, proof.spills) == (target, "none", {}, 0)
+        assert 0 < proof.registers < 255
+
+
+def test_bf16_tiles_run_on_hoppers_warp_groups():
+    verdicts = {proof.variant: proof for proof in prove([route], "sm_90a")}
+    assert any("wgmma" in name for name in verdicts["triton logits 128x128x64"].ptx)
+    assert verdicts["triton choice"].verdict == "none"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", SHARED_LIMIT_BYTES)
+def test_every_op_compiles_and_fits_every_target(target):
+    proofs = prove(ALL_OPS, target)
+    assert {proof.op for proof in proofs} == {op.name for op in ALL_OPS}
+    implementations = {
+        (op.name, name) for op in ALL_OPS for name in op.implementations if name.startswith("triton")
+    }
+    assert {(proof.op, proof.variant.split()[0]) for proof in proofs} == implementations
+    assert [proof for proof in proofs if not proof.fits] == []
+    own = {"rms_norm", "linear", "rope", "kv_write", "route"}
+    assert [proof for proof in proofs if proof.op in own and proof.spills] == []
+
+
+def test_spills_are_counted():
+    signature = {"x": "*fp32", "y": "*fp32"}
+    code = DeviceCode(
+        variant="triton", kernel=hungry_kernel, signature=signature, constants={"N": 16384}, num_warps=1
+    )
+    assert prove_code("hungry", code, "sm_90a").spills > 0
+
+
+PROOF = Proof(
+    op="moe_matmul", variant="triton:gemm mxfp8", target="sm_121a", verdict="native-fp4", ptx={PTX_8: 8},
+    sass={"QMMA.SF": 8}, registers=128, spills=0, shared_bytes=65536, compiler="triton 3.9.0",
+)  # fmt: skip
+PROOFS = [PROOF, replace(PROOF, variant="triton:gemm bf16", verdict="bf16"), replace(PROOF, variant="triton:gemv")]
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "moe_matmul=triton",
+        "moe_matmul=triton:gemm",
+        "moe_matmul=triton:gemm@native-fp4",
+        "moe_matmul=triton:gemm@bf16",
+        "moe_matmul=triton:gemm mxfp8@native-fp4",
+    ],
+)
+def test_requirements_that_hold(pattern):
+    check(PROOFS, [pattern])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "complaint"),
+    [
+        (
+            "moe_matmul=triton:gemm@fp8",
+            r"moe_matmul has no triton:gemm@fp8; compiled: triton:gemm mxfp8@native-fp4",
+        ),
+        ("moe_matmul=triton:gemm bf16@native-fp4", "moe_matmul has no triton:gemm bf16@native-fp4"),
+        ("moe_matmul=triton:gem", "moe_matmul has no triton:gem;"),
+        ("moe_matmul=cuda", "moe_matmul has no cuda"),
+        ("attention=triton", "attention has no triton; compiled: nothing"),
+        ("moe_matmul=triton@fp4", r"not OP=IMPLEMENTATION\[@VERDICT\], verdict one of native-fp4, fp8"),
+        ("moe_matmul", "is not OP="),
+    ],
+)
+def test_requirements_that_do_not_hold_name_the_op(pattern, complaint):
+    with pytest.raises(KernelError, match=complaint):
+        check(PROOFS, ["moe_matmul=triton", pattern])
+
+
+def test_a_required_kernel_must_fit_the_targets_shared_memory():
+    large = replace(PROOF, shared_bytes=101_377)
+    with pytest.raises(KernelError, match=r"moe_matmul triton:gemm mxfp8 wants 101377 bytes .* sm_121a has 101376"):
+        check([large], ["moe_matmul=triton"])
+    check([replace(large, target="sm_90a")], ["moe_matmul=triton"])
+
+
+def test_unknown_targets_and_untyped_arguments_are_named():
+    with pytest.raises(KernelError, match=r"no target 'sm_121'; targets: sm_80, sm_90a"):
+        prove([rms_norm], "sm_121")
+    incomplete = replace(scaled("e2m1", 4), constants={"FORMAT": "e2m1"})
+    with pytest.raises(KernelError, match="neither a type nor a value for K, M, N, PER_BYTE"):
+        prove_code("tiny", incomplete, "sm_90a")
+
+
+def test_a_kernel_that_does_not_compile_says_which_and_for_what():
+    broken = replace(scaled("e2m1", 4), constants={**scaled("e2m1", 4).constants, "FORMAT": "e9m9"})
+    with pytest.raises(triton.CompilationError) as caught:
+        prove_code("tiny", broken, "sm_90a")
+    assert "compiling tiny triton e2m1 for sm_90a" in caught.value.__notes__[0]
+
+
+def test_the_interpreter_proves_nothing(monkeypatch):
+    monkeypatch.setattr(triton.knobs.runtime, "interpret", True)
+    with pytest.raises(KernelError, match="unset TRITON_INTERPRET"):
+        prove([rms_norm], "sm_90a")

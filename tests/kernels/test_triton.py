@@ -1,0 +1,197 @@
+"""Every Triton implementation against its reference: on odd sizes in the interpreter, on real ones on a GPU."""
+
+import pytest
+import torch
+
+from firesteel.device import find_device
+from firesteel.kernels import ALL_OPS, linear, rms_norm, rope, route
+from firesteel.kernels.op import Sample
+from firesteel.kernels.rope import RopeSpec, rope_table
+from firesteel.kernels.verify import verify
+
+CPU = torch.device("cpu")
+TOKEN_COUNTS = (1, 2, 3, 7, 16, 63, 64, 65, 255, 257, 320, 512, 1000, 4096)
+OPS = {op.name: op for op in ALL_OPS}
+WITH_TRITON = [op for op in ALL_OPS if any(name.startswith("triton") for name in op.implementations)]
+
+
+def normal(*shape, dtype=torch.bfloat16, device=CPU, seed=1):
+    generator = torch.Generator(device).manual_seed(seed + sum(shape))
+    return torch.randn(*shape, device=device, generator=generator).to(dtype)
+
+
+def rms_norm_case(tokens, hidden, dtype=torch.bfloat16, device=CPU, spare=0):
+    """`spare` columns after each row make it a slice of a wider matrix."""
+    x, update = (normal(tokens, hidden + spare, dtype=dtype, device=device, seed=s)[:, :hidden] for s in (1, 2))
+    label = f"T={tokens} H={hidden} {dtype} spare={spare}"
+    return Sample(label, (x, update, normal(hidden, device=device), 1e-5))
+
+
+def heads_of_qkv(tokens, q_heads, kv_heads, dim, dtype=torch.bfloat16, device=CPU):
+    """q, k and v as the model passes them: slices of one matrix."""
+    qkv = normal(tokens, q_heads + 2 * kv_heads, dim, dtype=dtype, device=device)
+    return qkv.split([q_heads, kv_heads, kv_heads], dim=1)
+
+
+def rope_case(tokens, q_heads=64, kv_heads=8, dim=64, dtype=torch.bfloat16, device=CPU):
+    q, k, _ = heads_of_qkv(tokens, q_heads, kv_heads, dim, dtype, device)
+    table = rope_table(RopeSpec(theta=150000.0, factor=32.0), dim, 5000, device)
+    positions = torch.randint(5000, (tokens,), generator=torch.Generator().manual_seed(1)).to(device)
+    return Sample(f"T={tokens} Q={q_heads} K={kv_heads} D={dim} {dtype}", (q, k, positions, table))
+
+
+def kv_write_case(tokens, heads=8, dim=64, size=64, dtype=torch.bfloat16, device=CPU):
+    """Into bf16 pages that hold something already; the last slot of all is taken."""
+    _, k, v = heads_of_qkv(tokens, 2 * heads, heads, dim, dtype, device)
+    pages = -(-tokens // size) + 1
+    k_pages, v_pages = (normal(pages, heads, size, dim, device=device, seed=seed) for seed in (3, 4))
+    order = torch.randperm(pages * size - 1, generator=torch.Generator().manual_seed(1))
+    slots = torch.cat((torch.tensor([pages * size - 1]), order))[:tokens].to(device)
+    return Sample(f"T={tokens} K={heads} D={dim} S={size} {dtype}", (k, v, k_pages, v_pages, slots))
+
+
+def route_case(tokens, experts=128, hidden=2880, active=4, device=CPU):
+    """Logits of a token lie a unit apart, so that rounding cannot change the choice."""
+    order = torch.rand(tokens, experts, generator=torch.Generator().manual_seed(1)).argsort().to(device)
+    x = torch.zeros(tokens, hidden, device=device)
+    x[:, -experts:] = order - experts / 2
+    weight = torch.zeros(experts, hidden, device=device)
+    weight[:, -experts:] = torch.eye(experts, device=device)
+    bias = normal(experts, device=device).clamp(-1, 1) * 0.25
+    return Sample(f"T={tokens} E={experts} A={active}", (x.bfloat16(), weight.bfloat16(), bias, active))
+
+
+def linear_case(tokens, rows, columns, dtype=torch.bfloat16, device=CPU, spare=0, bias=True):
+    x = normal(tokens, columns + spare, dtype=dtype, device=device)[:, :columns]
+    weight = normal(rows, columns + spare, dtype=dtype, device=device, seed=2)[:, :columns] * columns**-0.5
+    label = f"T={tokens} {rows}x{columns} {dtype} spare={spare} bias={bias}"
+    return Sample(label, (x, weight, normal(rows, dtype=dtype, device=device, seed=3) if bias else None))
+
+
+ODD = {
+    "rms_norm": [
+        rms_norm_case(2, 2880, spare=64), rms_norm_case(3, 97), rms_norm_case(2, 90, dtype=torch.float32),
+        rms_norm_case(0, 96), Sample("first", (normal(3, 2880), None, normal(2880), 1e-5)),
+    ],
+    "rope": [
+        rope_case(2), rope_case(3, 5, 3, 48), rope_case(2, 17, 2, 32, dtype=torch.float32),
+        rope_case(1, 2, 1, 2), rope_case(0),
+    ],
+    "kv_write": [
+        kv_write_case(1), kv_write_case(9, 3, 48, 16), kv_write_case(17, 2, 32, 16, dtype=torch.float32),
+        kv_write_case(0),
+    ],
+    "route": [
+        route_case(1, 32), route_case(2, 5, 96, 3), route_case(16, 4, 100), route_case(17, 33, 2880),
+        route_case(70, 128, 160, 1), route_case(0, 8, 96),
+    ],
+    "linear": [
+        linear_case(1, 9, 2880), linear_case(1, 5, 4096, spare=32, bias=False), linear_case(1, 515, 70),
+        linear_case(2, 33, 2880), linear_case(7, 31, 4096, spare=16), linear_case(8, 65, 97, bias=False),
+        linear_case(17, 70, 2880), linear_case(63, 65, 100, dtype=torch.float16), linear_case(129, 130, 72),
+        linear_case(0, 33, 96),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_interpreted_kernels_match_the_reference_on_odd_sizes(name, interpret):
+    op = OPS[name]
+    checks = interpret(op, ODD[name])
+    assert len(checks) == len(ODD[name]) * sum(name.startswith("triton") for name in op.implementations)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("op", WITH_TRITON, ids=lambda op: op.name)
+def test_interpreted_kernels_match_the_reference_on_every_sample(op, interpret):
+    interpret(op)
+
+
+def test_no_op_lacks_a_triton_implementation():
+    assert list(ALL_OPS) == WITH_TRITON
+
+
+def test_route_takes_the_lowest_of_equal_experts(call_interpreted):
+    """torch.topk leaves the order of ties open, so the reference cannot say."""
+    tied = Sample("all equal", (normal(2, 96), torch.zeros(9, 96).bfloat16(), torch.ones(9).bfloat16(), 4))
+    bias = torch.tensor([0.0, 3, 1, 3, 1, 3, 2, 2]).bfloat16()
+    mixed = Sample("some equal", (normal(17, 96), torch.zeros(8, 96).bfloat16(), bias, 5))
+    (ids, weights), (mixed_ids, _) = call_interpreted(route, "triton", [tied, mixed])
+    assert ids.tolist() == [[0, 1, 2, 3]] * 2 and torch.equal(weights, torch.full((2, 4), 0.25))
+    assert mixed_ids.tolist() == [[1, 3, 5, 6, 7]] * 17
+
+
+def test_route_never_points_outside_the_experts(call_interpreted):
+    x = torch.full((2, 96), float("nan")).bfloat16()
+    ((ids, weights),) = call_interpreted(route, "triton", [Sample("NaN", (x, normal(5, 96), normal(5), 4))])
+    assert ids.min() >= 0 and ids.max() < 5 and weights.isnan().all()
+
+
+def test_linear_keeps_infinities_and_nan_to_their_rows(call_interpreted):
+    weight = normal(40, 96)
+    weight[3, 95], weight[39, 0] = float("inf"), float("nan")
+    samples = [Sample("one", (torch.ones(1, 96).bfloat16(), weight, None))]
+    samples += [Sample("some", (torch.ones(5, 96).bfloat16(), weight, None))]
+    for y in call_interpreted(linear, "triton:gemv", samples):
+        assert (y[:, 3] == float("inf")).all() and y[:, 39].isnan().all()
+        assert y[:, [*range(3), *range(4, 39)]].isfinite().all()
+
+
+def test_an_error_in_the_child_is_reported_with_its_traceback(interpret):
+    with pytest.raises(AssertionError, match=r"Traceback[\s\S]*TypeError"):
+        interpret(rms_norm, [Sample("too few", (normal(1, 96),))])
+
+
+def test_a_kernel_that_takes_no_sample_is_reported(interpret):
+    with pytest.raises(AssertionError, match=r"linear: took no sample: \{'triton:gemv'\}"):
+        interpret(linear, [linear_case(9, 16, 16)])
+
+
+def test_a_wrong_result_is_reported(interpret):
+    """A table of one angle is outside the contract: the reference spreads it, the kernel reads on into poison."""
+    q, k, _, _ = rope_case(2, 2, 2, 32).args
+    with pytest.raises(AssertionError, match=r"triton on one angle: result 0: worst nan"):
+        interpret(rope, [Sample("one angle", (q, k, torch.tensor([0, 1]), torch.ones(2, 2)))])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("op", ALL_OPS, ids=lambda op: op.name)
+def test_kernels_match_the_reference_on_the_gpu(op):
+    device = find_device("cuda")
+    assert_all_pass(verify(op, device, op.make_samples(device.torch_device)))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tokens", TOKEN_COUNTS)
+def test_kernels_match_the_reference_at_gpt_oss_shapes(tokens):
+    device = find_device("cuda")
+    on = {"device": device.torch_device}
+    cases = {
+        "rms_norm": [rms_norm_case(tokens, 2880, **on)],
+        "rope": [rope_case(tokens, **on)],
+        "kv_write": [kv_write_case(tokens, **on)],
+        "route": [route_case(tokens, 128, **on), route_case(tokens, 32, **on)],
+        "linear": [linear_case(tokens, 5120, 2880, **on), linear_case(tokens, 2880, 4096, **on)],
+    }
+    if tokens <= 65:
+        cases["linear"].append(linear_case(tokens, 201088, 2880, bias=False, **on))
+    for name, samples in cases.items():
+        assert_all_pass(verify(OPS[name], device, samples))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ODD)
+def test_kernels_match_the_reference_on_odd_sizes_on_the_gpu(name):
+    device = find_device("cuda")
+    moved = [Sample(one.label, tuple(to(arg, device.torch_device) for arg in one.args)) for one in ODD[name]]
+    assert_all_pass(verify(OPS[name], device, moved))
+
+
+def to(arg, device):
+    return arg.to(device) if isinstance(arg, torch.Tensor) else arg
+
+
+def assert_all_pass(checks):
+    checks = list(checks)
+    assert any(check.refusal is None for check in checks)
+    assert [check for check in checks if check.failure] == []
