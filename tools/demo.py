@@ -12,7 +12,7 @@ from firesteel.eval import evaluate
 QUESTIONS = (
     "What is the capital of France? Please reply with one word only",
     "What is 347 + 285?",
-    "Write firesteel backwards.",
+    "Write the word lomina backwards.",
     "How many seconds are there in 12 minutes?",
 )
 

@@ -77,10 +77,10 @@ def take(items: Sequence[Item], limit: int | None) -> list[Item]:
 
 
 def grade_all(llm: LLM, items: Sequence[Item], progress: Callable[[int, int], None] | None = None) -> list[bool]:
-    """Longest prompts first, so that prompts of like length run together."""
+    """By family, longest prompts first, so that prompts and answers of like length run together."""
     harmony = Harmony(llm.tokenizer)
     prompts = [encode_prompt(harmony, llm, item) for item in items]
-    order = sorted(range(len(items)), key=lambda number: -len(prompts[number]))
+    order = sorted(range(len(items)), key=lambda number: (items[number].family, -len(prompts[number])))
     limits = [TEXT_TOKENS if items[number].messages is None else CHAT_TOKENS for number in order]
     params = [SamplingParams(max_tokens=limit) for limit in limits]
     completions = llm.generate([prompts[number] for number in order], params, progress=progress)
