@@ -193,8 +193,11 @@ def test_real_shapes_on_a_gpu(tokens, way, activation):
     implementation = moe_matmul.implementations[f"triton:{way}"]
     seed = int(torch.randint(1 << 30, ()))
     sample = draw(tokens, 128, 2880, 2880, 4, activation, seed=seed, device="cuda")
-    if why := implementation.accepts(*sample.args):
-        pytest.skip(why)
+    why = implementation.accepts(*sample.args)
+    if way == "gemv" and tokens > MODULE.GEMV_TOKENS:
+        assert "is for at most 64 tokens" in why
+        return
+    assert why is None
     failure = check(moe_matmul, implementation, sample)
     assert failure is None, f"seed {seed}: {failure}"
 
