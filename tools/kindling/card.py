@@ -92,7 +92,9 @@ def read_records() -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 def draw_curves(log: list[dict[str, Any]]) -> altair.Chart:
-    losses = [{"step": row["step"], "loss": row["loss"]} for row in log if "loss" in row]
+    losses = [
+        {"step": row["step"], "loss": row["loss"], "row_tokens": row["row_tokens"]} for row in log if "loss" in row
+    ]
     checks = [
         {"step": row["step"], "family": family, "share": share}
         for row in log
@@ -102,7 +104,7 @@ def draw_curves(log: list[dict[str, Any]]) -> altair.Chart:
     ]
     loss = altair.Chart(
         altair.Data(values=losses),
-        title="loss of the last batch (peaks: long documents, mostly prompt)",
+        title="loss of the last batch, by tokens in a row (long ones are mostly prompt)",
         width=420,
         height=260,
     )
@@ -110,11 +112,13 @@ def draw_curves(log: list[dict[str, Any]]) -> altair.Chart:
         altair.Data(values=checks), title="held-out documents, every answer token likeliest", width=420, height=260
     )
     return altair.hconcat(
-        loss.mark_line().encode(x="step:Q", y=altair.Y("loss:Q", scale=altair.Scale(type="log"))),
+        loss.mark_line().encode(
+            x="step:Q", y=altair.Y("loss:Q", scale=altair.Scale(type="log")), color="row_tokens:N"
+        ),
         check.mark_line().encode(
             x="step:Q", y="share:Q", color=altair.Color("family:N", scale=altair.Scale(scheme="category20"))
         ),
-    )
+    ).resolve_scale(color="independent")
 
 
 def write_card(record: dict[str, Any], log: list[dict[str, Any]], spec: ModelSpec) -> str:

@@ -94,7 +94,8 @@ class Trainer:
             loss, usage = self.train_step(rows)
             self.step += 1
             if self.step % 50 == 0 or self.step == until:
-                figures = {"loss": float(loss), "least_used": float(usage[:, :-1].min())}
+                figures = {"loss": float(loss), "row_tokens": rows.token_ids.shape[1],
+                           "least_used": float(usage[:, :-1].min())}  # fmt: skip
                 count = self.step - reported
                 self._log(**figures, ms=1e3 * (time.monotonic() - started) / count, wait_ms=1e3 * waited / count)
                 started, reported, waited = time.monotonic(), self.step, 0.0
