@@ -11,6 +11,7 @@ from firesteel import LLM, SamplingParams, UserError
 from firesteel.device import memory_info
 from firesteel.engine.sampler import sample
 from firesteel.kernels import ALL_OPS
+from firesteel.kernels.ledger import Ran
 from firesteel.llm import read_stop_ids
 from firesteel.model import reader
 
@@ -400,7 +401,7 @@ def test_impossible_sampling_is_refused(values):
 def test_pinned_implementation_is_what_runs(open_llm, llm):
     pinned = open_llm(kernels="rms_norm=reference, moe_matmul=reference")
     assert torch.equal(pinned.logits([1, 2, 3]), llm.logits([1, 2, 3]))
-    assert ("rms_norm", "reference") in pinned.ledger.entries
+    assert Ran("rms_norm", "reference") in pinned.ledger.entries
     assert open_llm(kernels="").settings.config.kernels.kernels == ""
 
 
@@ -431,6 +432,6 @@ def test_keyword_beats_the_environment(open_llm, monkeypatch):
 def test_every_op_of_a_run_is_in_the_ledger(open_llm):
     llm = open_llm()
     llm.generate(["ab"], SamplingParams(max_tokens=3, ignore_eos=True))
-    assert {op for op, _ in llm.ledger.entries} == {op.name for op in ALL_OPS}
-    calls = {op: entry.calls for (op, _), entry in llm.ledger.entries.items()}
+    assert {ran.op for ran in llm.ledger.entries} == {op.name for op in ALL_OPS}
+    calls = {ran.op: entry.calls for ran, entry in llm.ledger.entries.items()}
     assert calls["attention"] == 9 and calls["rms_norm"] == 21

@@ -17,6 +17,7 @@ from firesteel.errors import UserError
 PREFIX = "FIRESTEEL_"
 FILE_VARIABLE = "FIRESTEEL_CONFIG"
 HIDDEN = "(hidden)"  # stands for a secret wherever settings are shown or kept
+LAYERS = ("moe", "qkv", "o", "lm_head")  # that MXFP4 may hold
 Check = Callable[[Any], str | None]
 
 
@@ -49,6 +50,34 @@ def pin_list(value: str) -> str | None:
     return f"wants OP=IMPLEMENTATION pairs joined by commas, not {bad[0]!r}" if bad else None
 
 
+def requirement_list(value: str) -> str | None:
+    parts = [part.strip() for part in value.split(",") if part.strip()]
+    bad = [part for part in parts if not re.fullmatch(r"\w+=[\w:. -]+(@[\w-]+)?", part)]
+    return f"wants OP=IMPLEMENTATION[:VARIANT][@VERDICT] joined by commas, not {bad[0]!r}" if bad else None
+
+
+def tile_size(value: str) -> str | None:
+    found = re.fullmatch(r"([0-9]+)x([0-9]+)", value)
+    if value == "auto" or (
+        found and all(int(size) >= 16 and not power_of_two(int(size)) for size in found.groups())
+    ):
+        return None
+    return "must be auto or ROWSxCOLUMNS, both powers of two from 16 on, as 64x128"
+
+
+def layer_list(value: str) -> str | None:
+    bad = [name for name in parse_layers(value) if name not in LAYERS]
+    return f"wants some of {', '.join(LAYERS)}, or all, joined by commas, not {bad[0]!r}" if bad else None
+
+
+def parse_layers(value: str) -> tuple[str, ...]:
+    """The layers that "moe,qkv" or "all" names, in our order; what is unknown comes last."""
+    given = [name.strip() for name in value.split(",") if name.strip()]
+    if given == ["all"]:
+        return LAYERS
+    return (*(name for name in LAYERS if name in given), *(name for name in given if name not in LAYERS))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     model: str = knob(
@@ -74,6 +103,22 @@ class KernelConfig:
     kernels: str = knob(
         "", "implementations to insist on, as OP=IMPLEMENTATION,...", env="FIRESTEEL_KERNELS", check=pin_list
     )
+    activation: str = knob(
+        "bf16", "what activations are rounded to before MXFP4 weights: bf16, mxfp8 or mxfp4",
+        env="FIRESTEEL_ACTIVATION", check=one_of("bf16", "mxfp8", "mxfp4"),
+    )  # fmt: skip
+    tile: str = knob(
+        "auto", "rows x columns that a program of a matmul on MXFP4 weights computes, as 64x128; auto chooses",
+        env="FIRESTEEL_TILE", check=tile_size,
+    )  # fmt: skip
+    require: str = knob(
+        "", "what must run, or fail: OP=IMPLEMENTATION[:VARIANT][@VERDICT],...", env="FIRESTEEL_REQUIRE",
+        check=requirement_list,
+    )  # fmt: skip
+    mxfp4_layers: str = knob(
+        "", "layers to hold in MXFP4, of moe, qkv, o, lm_head, or all; empty is as in the checkpoint",
+        env="FIRESTEEL_MXFP4_LAYERS", check=layer_list,
+    )  # fmt: skip
     sinks: bool = knob(True, "attention sinks; off is an experiment that breaks the model", env="FIRESTEEL_SINKS")
 
 

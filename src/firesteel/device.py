@@ -56,6 +56,11 @@ def find_device(name: str = "auto") -> DeviceSpec:
     )  # fmt: skip
 
 
+def find_capability(device: torch.device) -> tuple[int, int] | None:
+    """Compute capability of the GPU, None for a CPU."""
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+
+
 def available_bytes(device: DeviceSpec) -> int:
     """Memory that can be taken now. On unified memory the driver's figure lies: the system's is the truth."""
     if not device.is_cuda or device.is_unified:

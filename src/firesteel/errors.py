@@ -3,3 +3,7 @@
 
 class UserError(Exception):
     """Something the user can change: the message names the cause and the cure, no traceback is shown."""
+
+
+class KernelError(UserError):
+    """An implementation was asked for that does not exist, cannot run here or refuses these arguments."""

@@ -19,6 +19,7 @@ from firesteel.errors import UserError
 from firesteel.hub import find_checkpoint
 from firesteel.kernels import Kernels, parse_pins
 from firesteel.kernels.ledger import Ledger
+from firesteel.kernels.requirement import parse_requirements
 from firesteel.model.gpt_oss import GptOss
 from firesteel.model.reader import Progress
 from firesteel.model.spec import read_spec
@@ -37,7 +38,10 @@ class LLM:
         self.directory = find_checkpoint(config.model.model)
         self.spec = read_spec(self.directory)
         self.device = find_device(config.model.device)
-        self.kernels = Kernels(self.device, parse_pins(config.kernels.kernels), Ledger())
+        self.kernels = Kernels(
+            self.device, parse_pins(config.kernels.kernels), Ledger(),
+            required=parse_requirements(config.kernels.require), activation=config.kernels.activation,
+        )  # fmt: skip
         self.max_context = config.model.max_model_len or self.spec.max_context
         if self.max_context > self.spec.max_context:
             raise UserError(f"max_model_len = {self.max_context}: the checkpoint reaches {self.spec.max_context}")
@@ -49,7 +53,7 @@ class LLM:
         )  # fmt: skip
         self.model = GptOss(
             self.spec, weights, self.kernels, self.device, max_context=self.max_context,
-            sinks=config.kernels.sinks,
+            sinks=config.kernels.sinks, activation=config.kernels.activation, tile=config.kernels.tile,
         )  # fmt: skip
         self.engine = Lockstep(self.model, self.device, config.batch)
 

@@ -11,11 +11,12 @@ import torch
 
 import firesteel
 from firesteel.device import find_device
+from firesteel.errors import KernelError
 from firesteel.formats import mxfp4, mxfp8
 from firesteel.kernels import moe_matmul
 from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.moe_matmul import ACTIVATIONS, random_experts, swiglu
-from firesteel.kernels.op import KernelError, Sample
+from firesteel.kernels.op import Sample
 from firesteel.kernels.prove import prove_code
 from firesteel.kernels.verify import check
 
@@ -168,7 +169,7 @@ def test_arguments_that_will_not_do_are_refused_with_the_reason():
 def test_quantised_activations_on_sm12x_need_a_triton_that_multiplies_them(monkeypatch, version, refused):
     triton = pytest.importorskip("triton")
     monkeypatch.setattr(triton, "__version__", version)
-    monkeypatch.setattr(MODULE, "_generation", lambda device: 12)
+    monkeypatch.setattr(MODULE, "find_capability", lambda device: (12, 1))
     for activation in ACTIVATIONS:
         why = accepts("gemv", draw(1, 5, 64, 64, 2, activation))
         assert (why is not None) == (refused and activation != "bf16")

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from firesteel.device import find_device
+from firesteel.errors import KernelError
 from firesteel.kernels import ALL_OPS, Kernels, parse_pins
-from firesteel.kernels.ledger import Ledger
-from firesteel.kernels.op import KernelError, Sample, anywhere, capability, define_op
+from firesteel.kernels.ledger import Ledger, Ran
+from firesteel.kernels.op import Sample, anywhere, capability, define_op
 from firesteel.kernels.tolerance import assert_close, fp32
 
 CPU = find_device("cpu")
@@ -79,7 +80,7 @@ def test_every_op_has_samples_bytes_and_a_reasoned_tolerance(op):
 def test_reference_runs_when_nothing_better_is_preferred():
     ledger = Ledger()
     toy_op().choose(CPU, None, ledger)(torch.ones(2))
-    assert list(ledger.entries) == [("double", "reference")]
+    assert list(ledger.entries) == [Ran("double", "reference")]
 
 
 def test_preference_is_followed_and_arguments_decide_among_candidates():
@@ -119,7 +120,7 @@ def test_timed_ledger_measures_and_untimed_does_not():
     for timed in (True, False):
         ledger = Ledger(timed=timed)
         toy_op().choose(CPU, None, ledger)(torch.ones(1000))
-        assert (ledger.entries["double", "reference"].seconds > 0) == timed
+        assert (ledger.entries[Ran("double", "reference")].seconds > 0) == timed
 
 
 def test_kernels_bind_every_op_and_name_an_unknown_one():

@@ -6,9 +6,16 @@ import pytest
 import triton
 import triton.language as tl
 
+from firesteel.errors import KernelError
 from firesteel.kernels import ALL_OPS, rms_norm, route
-from firesteel.kernels.op import DeviceCode, KernelError
+from firesteel.kernels.op import DeviceCode
 from firesteel.kernels.prove import SHARED_LIMIT_BYTES, Proof, check, judge, prove, prove_code
+from firesteel.kernels.requirement import Requirement
+
+
+def parse(*texts):
+    return [Requirement.parse(text) for text in texts]
+
 
 TRITON = tuple(int(part) for part in triton.__version__.split(".")[:2])
 
@@ -162,7 +169,7 @@ PROOFS = [PROOF, replace(PROOF, variant="triton:gemm bf16", verdict="bf16"), rep
     ],
 )
 def test_requirements_that_hold(pattern):
-    check(PROOFS, [pattern])
+    check(PROOFS, parse(pattern))
 
 
 @pytest.mark.parametrize(
@@ -170,26 +177,26 @@ def test_requirements_that_hold(pattern):
     [
         (
             "moe_matmul=triton:gemm@fp8",
-            r"moe_matmul has no triton:gemm@fp8; compiled: triton:gemm mxfp8@native-fp4",
+            r"moe_matmul=triton:gemm@fp8 is required; compiled: triton:gemm mxfp8@native-fp4",
         ),
-        ("moe_matmul=triton:gemm bf16@native-fp4", "moe_matmul has no triton:gemm bf16@native-fp4"),
-        ("moe_matmul=triton:gem", "moe_matmul has no triton:gem;"),
-        ("moe_matmul=cuda", "moe_matmul has no cuda"),
-        ("attention=triton", "attention has no triton; compiled: nothing"),
-        ("moe_matmul=triton@fp4", r"not OP=IMPLEMENTATION\[@VERDICT\], verdict one of native-fp4, fp8"),
+        ("moe_matmul=triton:gemm bf16@native-fp4", "moe_matmul=triton:gemm bf16@native-fp4 is required"),
+        ("moe_matmul=triton:gem", "moe_matmul=triton:gem is required;"),
+        ("moe_matmul=cuda", "moe_matmul=cuda is required"),
+        ("attention=triton", "attention=triton is required; compiled: nothing"),
+        ("moe_matmul=triton@fp4", r"not OP=IMPLEMENTATION\[:VARIANT\]\[@VERDICT\], verdict one of native-fp4, fp8"),
         ("moe_matmul", "is not OP="),
     ],
 )
 def test_requirements_that_do_not_hold_name_the_op(pattern, complaint):
     with pytest.raises(KernelError, match=complaint):
-        check(PROOFS, ["moe_matmul=triton", pattern])
+        check(PROOFS, parse("moe_matmul=triton", pattern))
 
 
 def test_a_required_kernel_must_fit_the_targets_shared_memory():
     large = replace(PROOF, shared_bytes=101_377)
     with pytest.raises(KernelError, match=r"moe_matmul triton:gemm mxfp8 wants 101377 bytes .* sm_121a has 101376"):
-        check([large], ["moe_matmul=triton"])
-    check([replace(large, target="sm_90a")], ["moe_matmul=triton"])
+        check([large], parse("moe_matmul=triton"))
+    check([replace(large, target="sm_90a")], parse("moe_matmul=triton"))
 
 
 def test_unknown_targets_and_untyped_arguments_are_named():

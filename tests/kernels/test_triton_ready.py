@@ -5,9 +5,9 @@ import pytest
 import triton
 
 from firesteel.device import find_device
+from firesteel.errors import KernelError
 from firesteel.kernels import ALL_OPS, Kernels
 from firesteel.kernels.ledger import Ledger
-from firesteel.kernels.op import KernelError
 from firesteel.kernels.triton_ready import interpreting, triton_ready
 
 CPU = find_device("cpu")

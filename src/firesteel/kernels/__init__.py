@@ -7,39 +7,64 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import Any
+from types import MappingProxyType
+from typing import Any, ParamSpec, TypeVar
 
 from firesteel.device import DeviceSpec
+from firesteel.errors import KernelError
+from firesteel.kernels.activation import lacks_native
 from firesteel.kernels.attention import attention
 from firesteel.kernels.kv_write import kv_write
 from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.linear import linear
 from firesteel.kernels.moe_matmul import moe_matmul
-from firesteel.kernels.op import Chosen, KernelError, Op
+from firesteel.kernels.op import Chosen, Op
+from firesteel.kernels.prove import check_here
+from firesteel.kernels.requirement import ALIASES, Requirement
 from firesteel.kernels.rms_norm import rms_norm
 from firesteel.kernels.rope import rope
 from firesteel.kernels.route import route
 
+P = ParamSpec("P")
+R = TypeVar("R")
 ALL_OPS: tuple[Op[Any, Any], ...] = (rms_norm, linear, rope, kv_write, attention, route, moe_matmul)
 
 
 class Kernels:
-    """Every op with its choice made for one device; calls go into `ledger`."""
+    """Every op with its choice made for one device; calls go into `ledger`.
 
-    def __init__(self, device: DeviceSpec, asked: Mapping[str, str], ledger: Ledger) -> None:
-        names = [op.name for op in ALL_OPS]
-        for name in asked:
-            if name not in names:
-                near = difflib.get_close_matches(name, names, n=1, cutoff=0)[0]
-                raise KernelError(f"there is no op {name!r}; did you mean {near}? Ops: {', '.join(names)}")
+    `asked` chooses implementations, `required` says what must run in the end, with which machine code for the
+    given `activation`.
+    """
+
+    def __init__(
+        self,
+        device: DeviceSpec,
+        asked: Mapping[str, str],
+        ledger: Ledger,
+        *,
+        required: Mapping[str, Requirement] = MappingProxyType({}),
+        activation: str = "bf16",
+    ) -> None:
+        for name in (*asked, *required):
+            find_op(name)
+        if why := lacks_native(device.capability, activation):
+            raise KernelError(f"activation {activation} {why}")
         self.ledger = ledger
-        self.rms_norm = rms_norm.choose(device, asked.get("rms_norm"), ledger)
-        self.linear = linear.choose(device, asked.get("linear"), ledger)
-        self.rope = rope.choose(device, asked.get("rope"), ledger)
-        self.kv_write = kv_write.choose(device, asked.get("kv_write"), ledger)
-        self.attention = attention.choose(device, asked.get("attention"), ledger)
-        self.route = route.choose(device, asked.get("route"), ledger)
-        self.moe_matmul = moe_matmul.choose(device, asked.get("moe_matmul"), ledger)
+
+        def choose(op: Op[P, R]) -> Chosen[P, R]:
+            return op.choose(device, asked.get(op.name), ledger, required.get(op.name))
+
+        self.rms_norm = choose(rms_norm)
+        self.linear = choose(linear)
+        self.rope = choose(rope)
+        self.kv_write = choose(kv_write)
+        self.attention = choose(attention)
+        self.route = choose(route)
+        self.moe_matmul = choose(moe_matmul)
+        for name, one in required.items():
+            if one.verdict is not None:
+                check_here(find_op(name), device, one, activation)
 
     def table(self) -> list[tuple[str, str]]:
         """(op, implementations that may run, best first) for each op."""
@@ -47,6 +72,17 @@ class Kernels:
         return [(one.op.name, ", ".join(candidate.name for candidate in one.candidates)) for one in chosen]
 
 
+def find_op(name: str) -> Op[Any, Any]:
+    """By name or alias."""
+    found = {op.name: op for op in ALL_OPS}
+    wanted = ALIASES.get(name, name)
+    if wanted not in found:
+        near = difflib.get_close_matches(name, found, n=1, cutoff=0)[0]
+        raise KernelError(f"there is no op {name!r}; did you mean {near}? Ops: {', '.join(found)}")
+    return found[wanted]
+
+
 def parse_pins(text: str) -> dict[str, str]:
     """{op: implementation} of "OP=IMPLEMENTATION,..."."""
-    return dict(pin.strip().split("=") for pin in text.split(",") if pin.strip())
+    pins = (pin.strip().split("=") for pin in text.split(",") if pin.strip())
+    return {ALIASES.get(op, op): implementation for op, implementation in pins}

@@ -32,6 +32,7 @@ from firesteel.kernels.attention_tiles import (
     cut_prefill,
     power_of_two,
 )
+from firesteel.kernels.launch import launch_kernel
 from firesteel.kernels.op import DeviceCode, Sample, define_op
 from firesteel.kernels.tolerance import bf16
 from firesteel.kernels.triton_ready import triton_ready
@@ -203,15 +204,25 @@ def launch(
     if tiles.splits > 1:
         parts = torch.empty(*q.shape[:2], tiles.splits, shapes.dim, dtype=torch.float32, device=q.device)
         logs = torch.empty(parts.shape[:3], dtype=torch.float32, device=q.device)
-    device.attend[shapes.kv_heads, tiles.count(shapes), tiles.splits](
+    launch_kernel(
+        device.attend, (shapes.kv_heads, tiles.count(shapes), tiles.splits),
         parts, logs, q, k_pages, v_pages, page_table, query_starts, kv_lens, sinks,
         shapes.num_requests, page_table.stride(0), scale * math.log2(math.e),
-        **_constants(tiles, q, k_pages, window), num_warps=tiles.num_warps, num_stages=tiles.num_stages,
+        **_constants(tiles, q, k_pages, window), tile=tiles, num_warps=tiles.num_warps, num_stages=tiles.num_stages,
     )  # fmt: skip
     if logs is not None:
         split_rows = power_of_two(tiles.splits)
-        device.merge[q.shape[:2]](
-            y, parts, logs, sinks, D=shapes.dim, SPLITS=tiles.splits, SPLIT_ROWS=split_rows, num_warps=MERGE_WARPS
+        launch_kernel(
+            device.merge,
+            tuple(q.shape[:2]),
+            y,
+            parts,
+            logs,
+            sinks,
+            D=shapes.dim,
+            SPLITS=tiles.splits,
+            SPLIT_ROWS=split_rows,
+            num_warps=MERGE_WARPS,
         )
     return y
 

@@ -40,6 +40,9 @@ class Tiles:
     keys: int
     splits: int = 1
 
+    def __str__(self) -> str:
+        return f"{self.queries * self.head_rows}x{self.keys}" + (f"/{self.splits}" if self.splits > 1 else "")
+
     @property
     def num_warps(self) -> int:
         """At 128 rows 4 warps run out of registers on SM12x."""

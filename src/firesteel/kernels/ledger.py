@@ -1,11 +1,13 @@
-"""What ran: which implementation of which op, how often and for how long; knows no op."""
+"""What ran: which implementation of which op with which activations, how often, for how long, and the compiled
+kernels it launched; knows no op."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ParamSpec, TypeVar
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 
@@ -13,10 +15,36 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+class Ran(NamedTuple):
+    op: str
+    implementation: str  # "triton:gemm"
+    activation: str = ""  # of ops that can round them: bf16, mxfp8 or mxfp4
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A kernel as it was launched; two with the same artefact are the same machine code."""
+
+    kernel: str  # as a profiler names it
+    tile: str
+    artefact: str  # hash of the compiled kernel
+    compiled: Any = field(compare=False, repr=False)  # what Triton compiled, None in the interpreter
+
+
 @dataclass(slots=True)
 class Entry:
     calls: int = 0
     seconds: float = 0.0
+    launches: dict[Launch, int] = field(default_factory=dict)
+
+
+_current: ContextVar[Entry | None] = ContextVar("entry of the op that runs", default=None)
+
+
+def note(launch: Launch) -> None:
+    """Of the op that runs; outside an op (probes, tests) there is nothing to note it in."""
+    if (entry := _current.get()) is not None:
+        entry.launches[launch] = entry.launches.get(launch, 0) + 1
 
 
 class Ledger:
@@ -24,22 +52,35 @@ class Ledger:
 
     def __init__(self, *, timed: bool = False) -> None:
         self.timed = timed
-        self.entries: dict[tuple[str, str], Entry] = {}
+        self.entries: dict[Ran, Entry] = {}
 
-    def run(self, op: str, implementation: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        entry = self.entries.setdefault((op, implementation), Entry())
+    def run(self, ran: Ran, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        entry = self.entries.setdefault(ran, Entry())
         entry.calls += 1
-        if not self.timed:
-            return function(*args, **kwargs)
+        token = _current.set(entry)
+        try:
+            return self._timed(entry, function, *args, **kwargs) if self.timed else function(*args, **kwargs)
+        finally:
+            _current.reset(token)
+
+    def launches(self) -> dict[str, int]:
+        """How often each kernel was launched, by the name a profiler gives it."""
+        counts: dict[str, int] = {}
+        for entry in self.entries.values():
+            for launch, count in entry.launches.items():
+                counts[launch.kernel] = counts.get(launch.kernel, 0) + count
+        return counts
+
+    def clear(self) -> None:
+        self.entries.clear()
+
+    def _timed(self, entry: Entry, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         _wait()
         start = time.perf_counter()
         result = function(*args, **kwargs)
         _wait()
         entry.seconds += time.perf_counter() - start
         return result
-
-    def clear(self) -> None:
-        self.entries.clear()
 
 
 def _wait() -> None:

@@ -6,6 +6,7 @@ in   x        [T, H]
      experts  packed weights (Experts)
      limit    of the clamp
      activation  bf16, or what both matmuls' activations are rounded to: mxfp8 or mxfp4, by the OCP rule
+     tile     auto, or ROWSxCOLUMNS: pairs times rows of the weight that a program computes
 out  y        [T, H]         sum over a of weights[t, a] * mlp(expert ids[t, a], x[t])
      mlp = down @ swiglu(gate_up @ x + bias) + bias; rows of gate_up alternate gate, up
      swiglu = g * sigmoid(1.702 g) * (u + 1)    g = min(gate, limit)    u = clip(up, -limit, limit)
@@ -25,16 +26,17 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from firesteel.formats import mxfp4, mxfp8
+from firesteel.device import find_capability
+from firesteel.formats import mxfp4
+from firesteel.kernels.activation import ACTIVATIONS, is_native, lacks_native, round_activation
 from firesteel.kernels.op import DeviceCode, Sample, define_op
 from firesteel.kernels.tolerance import bf16
 from firesteel.kernels.triton_ready import triton_ready
 
 if TYPE_CHECKING:
-    from firesteel.kernels.triton.moe_matmul import Tile
+    from firesteel.kernels.triton.mxfp4_product import Tile
 
 ALPHA = 1.702
-ACTIVATIONS = ("bf16", "mxfp8", "mxfp4")
 GEMV_TOKENS = 64  # beyond, an expert has so many tokens that larger tiles pay
 
 
@@ -61,30 +63,39 @@ def swiglu(x: Tensor, limit: float) -> Tensor:
     return gate * torch.sigmoid(ALPHA * gate) * (up + 1)
 
 
-def round_activation(x: Tensor, activation: str) -> Tensor:
-    """fp32 x [.., K] as the matmul sees it."""
-    if activation == "bf16":
-        return x
-    if activation == "mxfp8":
-        return mxfp8.dequantize(*mxfp8.quantize(x))
-    if activation == "mxfp4":
-        return mxfp4.dequantize(*mxfp4.quantize(x))
-    raise ValueError(f"unknown activation {activation!r}; the activations are {', '.join(ACTIVATIONS)}")
-
-
 def _bytes(
-    x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float, activation: str = "bf16"
+    x: Tensor,
+    ids: Tensor,
+    weights: Tensor,
+    experts: Experts,
+    limit: float,
+    activation: str = "bf16",
+    tile: str = "auto",
 ) -> int:
     chosen = int(ids.unique().numel())
     return 2 * x.nbytes + ids.nbytes + weights.nbytes + chosen * experts.expert_bytes
 
 
+def _reference_accepts(
+    x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float, activation: str = "bf16",
+    tile: str = "auto",
+) -> str | None:  # fmt: skip
+    return None if tile == "auto" else f"has no tiles, and {tile} is pinned"
+
+
 @define_op(
     bytes=_bytes,
     tolerance=bf16(ulps=2, why="between the matmuls: rounded to bf16, or to the next code where fp32 sums differ"),
+    accepts=_reference_accepts,
 )
 def moe_matmul(
-    x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float, activation: str = "bf16"
+    x: Tensor,
+    ids: Tensor,
+    weights: Tensor,
+    experts: Experts,
+    limit: float,
+    activation: str = "bf16",
+    tile: str = "auto",
 ) -> Tensor:
     y = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
     wide = round_activation(x.float(), activation)
@@ -99,7 +110,13 @@ def moe_matmul(
 
 
 def _accepts(
-    x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float, activation: str = "bf16"
+    x: Tensor,
+    ids: Tensor,
+    weights: Tensor,
+    experts: Experts,
+    limit: float,
+    activation: str = "bf16",
+    tile: str = "auto",
 ) -> str | None:
     if activation not in ACTIVATIONS:
         return f"knows no activation {activation!r}, only {', '.join(ACTIVATIONS)}"
@@ -112,49 +129,55 @@ def _accepts(
     tensors = [x, ids, weights, *(getattr(experts, part.name) for part in fields(experts))]
     if not all(tensor.is_contiguous() for tensor in tensors):
         return "wants contiguous tensors"
-    return _lacks_block_scaled(x.device) if activation != "bf16" else None
+    return lacks_native(find_capability(x.device), activation)
 
 
 def _accepts_few(
-    x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float, activation: str = "bf16"
+    x: Tensor,
+    ids: Tensor,
+    weights: Tensor,
+    experts: Experts,
+    limit: float,
+    activation: str = "bf16",
+    tile: str = "auto",
 ) -> str | None:
     if x.shape[0] > GEMV_TOKENS:
         return f"is for at most {GEMV_TOKENS} tokens, not {x.shape[0]}"
-    return _accepts(x, ids, weights, experts, limit, activation)
-
-
-def _generation(device: torch.device) -> int:
-    """Major compute capability, 0 for a CPU."""
-    return torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 0
-
-
-def _lacks_block_scaled(device: torch.device) -> str | None:
-    """Why mxfp8 and mxfp4 would silently become bf16 on this GPU, or None."""
-    import triton
-
-    if _generation(device) == 12 and tuple(int(part) for part in triton.__version__.split(".")[:2]) < (3, 8):
-        return f"needs Triton >= 3.8 (torch >= 2.14) for mxfp8 and mxfp4 on SM12x, this is {triton.__version__}"
-    return None
+    return _accepts(x, ids, weights, experts, limit, activation, tile)
 
 
 @moe_matmul.implementation("triton:gemv", needs=triton_ready(), accepts=_accepts_few)
 def triton_gemv(
-    x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float, activation: str = "bf16"
+    x: Tensor,
+    ids: Tensor,
+    weights: Tensor,
+    experts: Experts,
+    limit: float,
+    activation: str = "bf16",
+    tile: str = "auto",
 ) -> Tensor:
     from firesteel.kernels.triton import moe_matmul as device
 
-    native = activation != "bf16" and _generation(x.device) == 12
-    return device.run(x, ids, weights, experts, limit, activation, device.gemv_tiles(ids.numel()), native)
+    native = is_native(find_capability(x.device), activation)
+    tiles = device.pin(device.gemv_tiles(ids.numel()), tile)
+    return device.run(x, ids, weights, experts, limit, activation, tiles, native)
 
 
 @moe_matmul.implementation("triton:gemm", needs=triton_ready(), accepts=_accepts)
 def triton_gemm(
-    x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float, activation: str = "bf16"
+    x: Tensor,
+    ids: Tensor,
+    weights: Tensor,
+    experts: Experts,
+    limit: float,
+    activation: str = "bf16",
+    tile: str = "auto",
 ) -> Tensor:
     from firesteel.kernels.triton import moe_matmul as device
 
-    native = activation != "bf16" and _generation(x.device) == 12
-    tiles = device.gemm_tiles(ids.numel() / experts.down_bias.shape[0], _generation(x.device) == 9, native)
+    capability = find_capability(x.device)
+    native, is_sm90 = is_native(capability, activation), capability is not None and capability[0] == 9
+    tiles = device.pin(device.gemm_tiles(ids.numel() / experts.down_bias.shape[0], is_sm90, native), tile)
     return device.run(x, ids, weights, experts, limit, activation, tiles, native)
 
 

@@ -6,6 +6,7 @@ is the op bound to one device: candidates are settled once, at start, and every 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, ParamSpec, TypeVar
@@ -13,18 +14,15 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import torch
 
 from firesteel.device import DeviceSpec
-from firesteel.errors import UserError
-from firesteel.kernels.ledger import Ledger
+from firesteel.errors import KernelError
+from firesteel.kernels.ledger import Ledger, Ran
+from firesteel.kernels.requirement import Requirement
 from firesteel.kernels.tolerance import Tolerance
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Needs = Callable[[DeviceSpec], str | None]  # why this device will not do, or None
 REFERENCE = "reference"
-
-
-class KernelError(UserError):
-    """An implementation was asked for that does not exist, cannot run here or refuses these arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +83,19 @@ class Op(Generic[P, R]):
     reference: Callable[P, R]
     bytes: Callable[P, int]  # the fewest bytes a call must move
     tolerance: Tolerance
+    reference_accepts: Callable[P, str | None] | None = None
     implementations: dict[str, Implementation[P, R]] = field(default_factory=dict)
     make_samples: Callable[[torch.device], Iterator[Sample]] | None = None
     make_device_code: Callable[[tuple[int, int]], Iterator[DeviceCode]] | None = None
     order: tuple[str, ...] = (REFERENCE,)  # measured preference, best first
+    activation_at: int | None = None  # which argument says how activations are rounded, if any does
 
     def __post_init__(self) -> None:
-        self.implementations[REFERENCE] = Implementation(REFERENCE, self.reference, anywhere)
+        self.implementations[REFERENCE] = Implementation(
+            REFERENCE, self.reference, anywhere, self.reference_accepts
+        )
+        names = list(inspect.signature(self.reference).parameters)
+        self.activation_at = names.index("activation") if "activation" in names else None
 
     def implementation(
         self, name: str, *, needs: Needs, accepts: Callable[P, str | None] | None = None
@@ -114,11 +118,19 @@ class Op(Generic[P, R]):
             raise ValueError(f"{self.name} has no implementation {sorted(unknown)}")
         self.order = names
 
-    def choose(self, device: DeviceSpec, asked: str | None, ledger: Ledger) -> Chosen[P, R]:
+    def choose(
+        self, device: DeviceSpec, asked: str | None, ledger: Ledger, required: Requirement | None = None
+    ) -> Chosen[P, R]:
         """Settles what may run: what was asked for, its variants in order of definition, or by preference."""
+        chosen = Chosen(self, self._usable(device, asked), ledger, required)
+        if required is not None and not any(required.names(one.name) for one in chosen.candidates):
+            raise KernelError(f"{required} is required, but {self._why_not(device, required, chosen)}")
+        return chosen
+
+    def _usable(self, device: DeviceSpec, asked: str | None) -> list[Implementation[P, R]]:
         if asked is None:
-            usable = [self.implementations[name] for name in self.order]
-            return Chosen(self, [one for one in usable if one.needs(device) is None], ledger)
+            preferred = [self.implementations[name] for name in self.order]
+            return [one for one in preferred if one.needs(device) is None]
         matching = [one for name, one in self.implementations.items() if asked in (name, name.partition(":")[0])]
         if not matching:
             raise KernelError(f"{self.name} has no implementation {asked!r}; it has {self._listing(device)}")
@@ -126,17 +138,28 @@ class Op(Generic[P, R]):
         if not usable:
             why = matching[0].needs(device)
             raise KernelError(f"{self.name}={asked} {why}; here there is {self._listing(device)}")
-        return Chosen(self, usable, ledger)
+        return usable
+
+    def _why_not(self, device: DeviceSpec, required: Requirement, chosen: Chosen[P, R]) -> str:
+        matching = [one for name, one in self.implementations.items() if required.names(name)]
+        if not matching:
+            return f"{self.name} has only {', '.join(self.implementations)}"
+        if why := matching[0].needs(device):
+            return f"it {why}"
+        would = ", ".join(one.name for one in chosen.candidates)
+        return f"{would} would run: add --kernels {self.name}={matching[0].name.partition(':')[0]}"
 
     def _listing(self, device: DeviceSpec) -> str:
         return ", ".join(name for name, one in self.implementations.items() if one.needs(device) is None)
 
 
-def define_op(*, bytes: Callable[P, int], tolerance: Tolerance) -> Callable[[Callable[P, R]], Op[P, R]]:
-    """Turns a reference into the op of the same name."""
+def define_op(
+    *, bytes: Callable[P, int], tolerance: Tolerance, accepts: Callable[P, str | None] | None = None
+) -> Callable[[Callable[P, R]], Op[P, R]]:
+    """Turns a reference into the op of the same name; `accepts` says which arguments even it refuses."""
 
     def define(reference: Callable[P, R]) -> Op[P, R]:
-        return Op(reference.__name__, reference, bytes, tolerance)
+        return Op(reference.__name__, reference, bytes, tolerance, accepts)
 
     return define
 
@@ -148,12 +171,23 @@ class Chosen(Generic[P, R]):
     op: Op[P, R]
     candidates: list[Implementation[P, R]]
     ledger: Ledger
+    required: Requirement | None = None
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        refusals = []
+        refusals: list[str] = []
         for candidate in self.candidates:
             why = candidate.accepts(*args, **kwargs) if candidate.accepts else None
             if why is None:
-                return self.ledger.run(self.op.name, candidate.name, candidate.function, *args, **kwargs)
+                if self.required is not None and not self.required.names(candidate.name):
+                    refused = f": {'; '.join(refusals)}" if refusals else ""
+                    raise KernelError(f"{self.required} is required, but {candidate.name} would run{refused}")
+                return self.ledger.run(self._ran(candidate, args, kwargs), candidate.function, *args, **kwargs)
             refusals.append(f"{candidate.name} {why}")
         raise KernelError(f"{self.op.name}: no implementation takes these arguments: {'; '.join(refusals)}")
+
+    def _ran(self, candidate: Implementation[P, R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ran:
+        at = self.op.activation_at
+        if at is None:
+            return Ran(self.op.name, candidate.name)
+        given = args[at] if len(args) > at else kwargs.get("activation", "bf16")
+        return Ran(self.op.name, candidate.name, given)

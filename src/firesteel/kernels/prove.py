@@ -25,7 +25,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from firesteel.kernels.op import DeviceCode, KernelError, Op
+from firesteel.device import DeviceSpec
+from firesteel.errors import KernelError
+from firesteel.kernels.activation import ACTIVATIONS
+from firesteel.kernels.op import DeviceCode, Op
+from firesteel.kernels.requirement import Requirement
 from firesteel.kernels.triton_ready import interpreting
 
 # target -> shared memory a block may opt in to
@@ -43,7 +47,6 @@ PTX_WIDTHS = {
 SASS_WIDTHS = {"O": "4", "Q": "8", "H": "16", "D": "16"}
 BLOCK_SCALED = re.compile(r"kind::mx\w+\.block_scale")
 FOUR_BIT_NAME = re.compile(r"mxfp4|codes")
-VERDICTS = ("native-fp4", "fp8", "bf16", "none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +101,14 @@ def prove_code(op: str, code: DeviceCode, target: str) -> Proof:
     )  # fmt: skip
 
 
+def judge_compiled(compiled: Any) -> str:
+    """The verdict on a kernel that Triton has compiled and run here."""
+    sass, _, _ = _disassemble(compiled.asm["cubin"])
+    ptx = PTX_MATRIX.findall(compiled.asm["ptx"])
+    names = compiled.src.fn.arg_names
+    return judge(ptx, None if sass is None else SASS_MATRIX.findall(sass), names)
+
+
 def judge(ptx: Iterable[str], sass: Iterable[str] | None, arguments: Iterable[str]) -> str:
     """The verdict on a kernel's matrix instructions and the names of its arguments."""
     if sass is None:
@@ -112,35 +123,54 @@ def judge(ptx: Iterable[str], sass: Iterable[str] | None, arguments: Iterable[st
     return "bf16" if "16" in widths else "none"
 
 
-def check(proofs: Sequence[Proof], patterns: Iterable[str]) -> None:
-    """Raises unless each pattern OP=IMPLEMENTATION[@VERDICT] is met by a proof, all met ones within shared memory.
-
-    An implementation is a family (triton), one of its ways (triton:gemm) or a whole variant (triton:gemm mxfp8).
-    """
-    for pattern in patterns:
-        op, equals, rest = pattern.partition("=")
-        wanted, _, verdict = rest.partition("@")
-        if not equals or not wanted or (verdict and verdict not in VERDICTS):
-            raise KernelError(
-                f"{pattern!r} is not OP=IMPLEMENTATION[@VERDICT], verdict one of {', '.join(VERDICTS)}"
-            )
-        named = [proof for proof in proofs if proof.op == op and _is_of(proof.variant, wanted)]
-        met = [proof for proof in named if verdict in ("", proof.verdict)]
+def check(proofs: Sequence[Proof], required: Iterable[Requirement]) -> None:
+    """Raises unless each requirement is met by a proof, all that meet it within their target's shared memory."""
+    for one in required:
+        named = [proof for proof in proofs if proof.op == one.op and one.names(proof.variant)]
+        met = [proof for proof in named if one.verdict in (None, proof.verdict)]
         if not met:
-            found = ", ".join(f"{proof.variant}@{proof.verdict}" for proof in proofs if proof.op == op)
-            raise KernelError(f"{op} has no {rest}; compiled: {found or 'nothing'}")
-        for proof in met:
-            if not proof.fits:
-                limit = SHARED_LIMIT_BYTES[proof.target]
-                raise KernelError(
-                    f"{op} {proof.variant} wants {proof.shared_bytes} bytes of shared memory, "
-                    f"{proof.target} has {limit}"
-                )
+            found = ", ".join(f"{proof.variant}@{proof.verdict}" for proof in proofs if proof.op == one.op)
+            raise KernelError(f"{one.op}: {one} is required; compiled: {found or 'nothing'}")
+        _check_shared_memory(met)
 
 
-def _is_of(variant: str, wanted: str) -> bool:
-    way = variant.partition(" ")[0]
-    return wanted in (variant, way, way.partition(":")[0])
+def check_here(op: Op[Any, Any], device: DeviceSpec, required: Requirement, activation: str) -> None:
+    """Raises unless every matrix product of the required implementation becomes the required instructions here."""
+    if device.capability is None:
+        raise KernelError(f"{required} is required, but {device.name} runs no compiled kernels")
+    target = find_target(device.capability)
+    codes = op.make_device_code(device.capability) if op.make_device_code else ()
+    wanted = [code for code in codes if required.names(code.variant) and _is_for(code.variant, activation)]
+    proofs = [prove_code(op.name, code, target) for code in wanted]
+    products = [proof for proof in proofs if proof.verdict != "none"]
+    if not products or any(proof.verdict != required.verdict for proof in products):
+        found = ", ".join(f"{proof.variant}@{proof.verdict}" for proof in proofs)
+        raise KernelError(
+            f"{required} is required; on {target} with {activation} activations: {found or 'nothing'}"
+        )
+    _check_shared_memory(products)
+
+
+def find_target(capability: tuple[int, int]) -> str:
+    number = 10 * capability[0] + capability[1]
+    for target in SHARED_LIMIT_BYTES:
+        if _architecture(target) == number:
+            return target
+    raise KernelError(f"no proofs for compute capability {capability[0]}.{capability[1]} yet")
+
+
+def _is_for(variant: str, activation: str) -> bool:
+    named = set(variant.split()) & set(ACTIVATIONS)
+    return not named or activation in named
+
+
+def _check_shared_memory(proofs: Iterable[Proof]) -> None:
+    for proof in proofs:
+        if not proof.fits:
+            raise KernelError(
+                f"{proof.op} {proof.variant} wants {proof.shared_bytes} bytes of shared memory, "
+                f"{proof.target} has {SHARED_LIMIT_BYTES[proof.target]}"
+            )
 
 
 def _architecture(target: str) -> int:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from firesteel.device import DeviceSpec
 from firesteel.kernels import Kernels
+from firesteel.kernels.linear import Mxfp4Weight
 from firesteel.kernels.rope import rope_table
 from firesteel.model.spec import ModelSpec
 from firesteel.model.weights import LayerWeights, Weights
@@ -25,12 +26,16 @@ class GptOss:
         *,
         max_context: int,
         sinks: bool = True,
+        activation: str = "bf16",
+        tile: str = "auto",
     ) -> None:
         self.spec = spec
         self.weights = weights
         self.kernels = kernels
         self.dtype = device.dtype
         self.sinks = sinks
+        self.activation = activation
+        self.tile = tile
         self.table = rope_table(spec.rope, spec.head_dim, max_context, device.torch_device)
 
     def forward(self, batch: Batch, cache: KvCache) -> Tensor:
@@ -50,7 +55,7 @@ class GptOss:
         spec, run, layer = self.spec, self.kernels, self.weights.layers[number]
         window = spec.windows[number]
         view = batch.full if window is None else batch.window
-        qkv = run.linear(x, layer.qkv, layer.qkv_bias).unflatten(-1, (-1, spec.head_dim))  # [T, Q+2K, D]
+        qkv = self.project(x, layer.qkv, layer.qkv_bias).unflatten(-1, (-1, spec.head_dim))  # [T, Q+2K, D]
         q, k, v = qkv.split([spec.num_heads, spec.num_kv_heads, spec.num_kv_heads], dim=1)
         q, k = run.rope(q, k, batch.positions, self.table)
         keys, values = run.kv_write(k, v, cache.keys[number], cache.values[number], view.slots)
@@ -58,12 +63,20 @@ class GptOss:
             q, keys, values, view.page_table, batch.query_starts, batch.kv_lens,
             layer.sinks if self.sinks else None, window, spec.head_dim**-0.5,
         )  # fmt: skip
-        return run.linear(mixed.flatten(1), layer.o, layer.o_bias)
+        return self.project(mixed.flatten(1), layer.o, layer.o_bias)
 
     def mix(self, x: Tensor, layer: LayerWeights) -> Tensor:
         ids, weights = self.kernels.route(x, layer.router, layer.router_bias, self.spec.num_active)
-        return self.kernels.moe_matmul(x, ids, weights, layer.experts, self.spec.swiglu_limit)
+        return self.kernels.moe_matmul(
+            x, ids, weights, layer.experts, self.spec.swiglu_limit, self.activation, self.tile
+        )
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[.., V] fp32 of rows that `forward` returned."""
-        return self.kernels.linear(hidden, self.weights.lm_head, None).float()
+        return self.project(hidden, self.weights.lm_head, None).float()
+
+    def project(self, x: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor | None) -> Tensor:
+        """Activations are rounded, and tiles pinned, for MXFP4 weights only."""
+        if isinstance(weight, Mxfp4Weight):
+            return self.kernels.linear(x, weight, bias, self.activation, self.tile)
+        return self.kernels.linear(x, weight, bias)

@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from firesteel.kernels.launch import launch_kernel
 from firesteel.kernels.triton.arithmetic import round_to, widen
 
 NUM_WARPS = 2
@@ -32,7 +33,8 @@ def kv_write_kernel(
 
 def launch(k: Tensor, v: Tensor, k_pages: Tensor, v_pages: Tensor, slots: Tensor) -> None:
     tokens, heads, dim = k.shape
-    kv_write_kernel[(tokens,)](
+    launch_kernel(
+        kv_write_kernel, (tokens,),
         k, v, k_pages, v_pages, slots, k.stride(0), k.stride(1), v.stride(0), v.stride(1),
         K=heads, D=dim, S=k_pages.shape[2],
         HEADS=triton.next_power_of_2(heads), COLUMNS=triton.next_power_of_2(dim), num_warps=NUM_WARPS,

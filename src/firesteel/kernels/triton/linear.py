@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from firesteel.kernels.launch import launch_kernel
 from firesteel.kernels.triton.arithmetic import dot, round_to, widen
 
 VECTOR_COLUMNS = 1024  # 3 tiles of 1024 waste 6 % of lanes on 2880 columns, none on 4096
@@ -91,7 +92,8 @@ def launch_vector(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor) -> 
     """Writes the contiguous `y`, of any float type. Every token reads the weights anew."""
     num_rows, num_columns = weight.shape
     at_once = vector_rows(num_rows)
-    vector_kernel[(triton.cdiv(num_rows, at_once), x.shape[0])](
+    launch_kernel(
+        vector_kernel, (triton.cdiv(num_rows, at_once), x.shape[0]),
         x, weight, bias, y, x.stride(0), weight.stride(0),
         M=num_rows, N=num_columns, ROWS=at_once, COLUMNS=VECTOR_COLUMNS, num_warps=VECTOR_WARPS,
     )  # fmt: skip
@@ -101,7 +103,8 @@ def launch_tiles(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor) -> N
     """Writes the contiguous `y`, of any float type."""
     tokens, (num_rows, num_columns) = x.shape[0], weight.shape
     tile = pick_tile(tokens)
-    tile_kernel[(triton.cdiv(tokens, tile.tokens), triton.cdiv(num_rows, tile.rows))](
+    launch_kernel(
+        tile_kernel, (triton.cdiv(tokens, tile.tokens), triton.cdiv(num_rows, tile.rows)),
         x, weight, bias, y, tokens, x.stride(0), weight.stride(0),
         M=num_rows, N=num_columns, TOKENS=tile.tokens, ROWS=tile.rows, COLUMNS=tile.columns,
         num_warps=tile.num_warps, num_stages=tile.num_stages,

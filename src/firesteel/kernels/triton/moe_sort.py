@@ -16,6 +16,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from firesteel.kernels.launch import launch_kernel
+
 MAX_CHUNK = 256  # pairs of one program
 COUNTS_AT_ONCE = tl.constexpr(32)
 PAIRS_AT_ONCE = tl.constexpr(16)
@@ -107,8 +109,9 @@ def sort_pairs(ids: Tensor, num_experts: int, rows: int) -> Sorted:
     counts = None
     if num_chunks > 1:
         counts = int32(num_chunks, padded)
-        count_chunk[num_chunks,](ids, counts, num_pairs, EXPERTS=padded, CHUNK=chunk)
-    place_chunk[num_chunks,](
+        launch_kernel(count_chunk, (num_chunks,), ids, counts, num_pairs, EXPERTS=padded, CHUNK=chunk)
+    launch_kernel(
+        place_chunk, (num_chunks,),
         ids, counts, result.order, result.ends, result.tile_experts, result.tile_firsts,
         num_pairs, num_chunks, num_tiles,
         E=num_experts, EXPERTS=padded, CHUNK=chunk, CHUNKS=triton.next_power_of_2(num_chunks), ROWS=rows,

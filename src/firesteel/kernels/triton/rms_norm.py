@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from firesteel.kernels.launch import launch_kernel
 from firesteel.kernels.triton.arithmetic import round_to, widen
 
 NUM_WARPS = 8
@@ -36,7 +37,8 @@ def launch(
 ) -> None:
     tokens, hidden = residual.shape
     update_stride = 0 if update is None else update.stride(0)
-    rms_norm_kernel[(tokens,)](
+    launch_kernel(
+        rms_norm_kernel, (tokens,),
         residual, update, weight, y, total, residual.stride(0), update_stride, eps,
         HIDDEN=hidden, TILE=triton.next_power_of_2(hidden), num_warps=NUM_WARPS,
     )  # fmt: skip

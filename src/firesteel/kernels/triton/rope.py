@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from firesteel.kernels.launch import launch_kernel
 from firesteel.kernels.triton.arithmetic import round_to, widen
 
 HEADS_AT_ONCE = 16
@@ -52,7 +53,8 @@ def launch(q: Tensor, k: Tensor, positions: Tensor, table: Tensor, turned_q: Ten
     tokens, q_heads, dim = q.shape
     k_heads = k.shape[1]
     tiles = triton.cdiv(q_heads, HEADS_AT_ONCE) + triton.cdiv(k_heads, HEADS_AT_ONCE)
-    rope_kernel[(tokens, tiles)](
+    launch_kernel(
+        rope_kernel, (tokens, tiles),
         q, k, positions, table, turned_q, turned_k, q.stride(0), q.stride(1), k.stride(0), k.stride(1),
         Q=q_heads, K=k_heads, D=dim, HEADS=HEADS_AT_ONCE, HALF=triton.next_power_of_2(dim // 2),
         num_warps=NUM_WARPS,

@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from firesteel.kernels.launch import launch_kernel
 from firesteel.kernels.triton.linear import launch_tiles, launch_vector
 
 NUM_WARPS = 1
@@ -43,7 +44,8 @@ def launch(x: Tensor, weight: Tensor, bias: Tensor, logits: Tensor, ids: Tensor,
     experts = weight.shape[0]
     multiply = launch_vector if tokens <= VECTOR_TOKENS else launch_tiles
     multiply(x, weight, bias, logits)
-    choose_kernel[(tokens,)](
+    launch_kernel(
+        choose_kernel, (tokens,),
         logits, ids, weights, E=experts, A=active,
         EXPERTS=triton.next_power_of_2(experts), RANKS=triton.next_power_of_2(active), num_warps=NUM_WARPS,
     )  # fmt: skip

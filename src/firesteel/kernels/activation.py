@@ -1,0 +1,43 @@
+"""What activations are rounded to before a product with MXFP4 weights, and where that is native; knows no op."""
+# mypy: disable-error-code="import-untyped,import-not-found"
+
+from __future__ import annotations
+
+import importlib.util
+
+from torch import Tensor
+
+from firesteel.formats import mxfp4, mxfp8
+
+ACTIVATIONS = ("bf16", "mxfp8", "mxfp4")
+BLOCK_SCALED_TRITON = (3, 8)
+
+
+def round_activation(x: Tensor, activation: str) -> Tensor:
+    """fp32 x [.., K] as the matmul sees it."""
+    if activation == "bf16":
+        return x
+    if activation == "mxfp8":
+        return mxfp8.dequantize(*mxfp8.quantize(x))
+    if activation == "mxfp4":
+        return mxfp4.dequantize(*mxfp4.quantize(x))
+    raise ValueError(f"unknown activation {activation!r}; the activations are {', '.join(ACTIVATIONS)}")
+
+
+def is_native(capability: tuple[int, int] | None, activation: str) -> bool:
+    """Whether the GPU multiplies such activations as they are (block-scaled MMA); elsewhere they become bf16."""
+    return activation != "bf16" and capability is not None and capability[0] == 12
+
+
+def lacks_native(capability: tuple[int, int] | None, activation: str) -> str | None:
+    """Why a GPU that could multiply such activations natively would not, or None."""
+    if not is_native(capability, activation) or importlib.util.find_spec("triton") is None:
+        return None
+    import triton
+
+    if tuple(int(part) for part in triton.__version__.split(".")[:2]) >= BLOCK_SCALED_TRITON:
+        return None
+    return (
+        f"needs Triton >= 3.8 for {activation} activations on SM12x, this is {triton.__version__}: "
+        "install firesteel[spark] (torch >= 2.14) or use --activation bf16"
+    )

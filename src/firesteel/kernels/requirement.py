@@ -1,0 +1,49 @@
+"""What a user insists on: an implementation of an op, and what its machine code must be; knows no op.
+
+Written OP=IMPLEMENTATION[:VARIANT][@VERDICT], for example moe_matmul=triton:gemm@native-fp4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from firesteel.errors import KernelError
+
+VERDICTS = ("native-fp4", "fp8", "bf16", "none")
+ALIASES = {"moe": "moe_matmul"}
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    op: str
+    implementation: str  # a family (triton), one of its ways (triton:gemm) or a whole variant (triton:gemm mxfp8)
+    verdict: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Requirement:
+        op, equals, rest = text.strip().partition("=")
+        implementation, at, verdict = rest.partition("@")
+        if not op or not equals or not implementation or (at and verdict not in VERDICTS):
+            raise KernelError(
+                f"{text!r} is not OP=IMPLEMENTATION[:VARIANT][@VERDICT], verdict one of {', '.join(VERDICTS)}"
+            )
+        return cls(ALIASES.get(op, op), implementation, verdict or None)
+
+    def __str__(self) -> str:
+        return f"{self.op}={self.implementation}" + (f"@{self.verdict}" if self.verdict else "")
+
+    def names(self, variant: str) -> bool:
+        """Whether an implementation or a variant of its device code is what is required."""
+        way = variant.partition(" ")[0]
+        return self.implementation in (variant, way, way.partition(":")[0])
+
+
+def parse_requirements(text: str) -> dict[str, Requirement]:
+    """By op, of requirements joined by commas; one an op."""
+    found: dict[str, Requirement] = {}
+    for part in filter(str.strip, text.split(",")):
+        requirement = Requirement.parse(part)
+        if requirement.op in found:
+            raise KernelError(f"{requirement.op} has two requirements: {found[requirement.op]} and {requirement}")
+        found[requirement.op] = requirement
+    return found
