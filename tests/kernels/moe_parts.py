@@ -46,28 +46,31 @@ def fed(x, stored):
     """x [.., K] with the columns of each group in the order in which the kernels multiply them."""
     order = [0] * 32
     for t, p, o, n in itertools.product(range(4), range(2), range(2), range(2)):
-        place = 16 * n + 4 * t + 2 * p + o if stored == "mxfp8" else 16 * n + 8 * p + 2 * t + o
+        place = 16 * n + 4 * t + 2 * p + o if stored == "mxfp8" else 16 * n + 8 * o + 2 * t + p
         order[place] = 8 * t + 4 * p + 2 * o + n
     return x if stored == "mxfp4" else x.unflatten(-1, (-1, 32))[..., order].flatten(-2)
 
 
 @triton.jit
 def widen(codes, scales, out, N: tl.constexpr, K: tl.constexpr):
-    rows = tl.program_id(0) * N + tl.arange(0, N)[:, None]
-    w = tl.load(codes + rows * (K // 2) + tl.arange(0, K // 2)[None, :])
-    scale = tl.load(scales + rows * (K // 32) + tl.arange(0, K // 32)[None, :])
-    tl.store(out + rows * K + tl.arange(0, K)[None, :], mxfp.mxfp4_to_bf16(w, scale))
+    """128 of the K columns a program."""
+    rows = tl.program_id(0) * N + tl.arange(0, N)
+    words = codes.to(tl.pointer_type(tl.uint32)) + tl.program_id(1) * 16 + rows[:, None] * (K // 8)
+    four_scales = scales.to(tl.pointer_type(tl.uint32)) + tl.program_id(1) + rows * (K // 128)
+    factors = mxfp.e8m0_to_factors(tl.load(four_scales), 4)
+    wide = mxfp.mxfp4_to_bf16(tl.load(words + tl.arange(0, 16)[None, :]), factors)
+    tl.store(out + rows[:, None] * K + tl.program_id(1) * 128 + tl.arange(0, 128)[None, :], wide)
 
 
 def check_widen():
-    """All bytes under all scales."""
+    """All bytes under all scales: exact from 2^-100 to 2^33, not finite above."""
     codes = torch.arange(256, dtype=torch.uint8, device=PLACE).repeat(256, 1)
     scales = torch.arange(256, dtype=torch.uint8, device=PLACE)[:, None].repeat(1, 16)
     out = torch.empty(256, 512, dtype=torch.bfloat16, device=PLACE)
-    widen[8,](codes, scales, out, N=32, K=512)
-    expected = fed(mxfp4.dequantize(codes, scales, torch.bfloat16), "bf16")
-    finite = expected.isfinite()
-    assert finite[:253].all() and torch.equal(out[finite], expected[finite])
+    widen[8, 4](codes, scales, out, N=32, K=512)
+    expected = fed(mxfp4.dequantize(codes, scales) * 2.0**-mxfp.WIDENED_SHIFT.value, "bf16")
+    assert torch.equal(out[27:161].float(), expected[27:161])
+    assert not out[161:].isfinite().any()
 
 
 def check_quantize():

@@ -193,15 +193,15 @@ def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
         for name, (up, down) in tiles.items():
             yield from _matmul_code(f"triton:{name} {activation}", up, down, activation, native)
     places = dict.fromkeys(("order", "ends", "tile_experts", "tile_firsts"), "*i32")
-    sizes = dict.fromkeys(("num_pairs", "num_chunks", "num_tiles"), "i32")
+    sizes = dict.fromkeys(("num_pairs", "num_chunks", "num_tiles", "rows"), "i32")
     yield DeviceCode(
         variant="triton:gemv sort", kernel=moe_sort.place_chunk, signature={"ids": "*i64", **places, **sizes},
-        constants={"counts": None, "E": 128, "EXPERTS": 128, "CHUNK": 16, "CHUNKS": 1, "ROWS": 16}, num_warps=8,
+        constants={"counts": None, "E": 128, "EXPERTS": 128, "CHUNK": 16}, num_warps=8,
     )  # fmt: skip
     yield DeviceCode(
         variant="triton:gemm sort", kernel=moe_sort.place_chunk,
         signature={"ids": "*i64", "counts": "*i32", **places, **sizes},
-        constants={"E": 128, "EXPERTS": 128, "CHUNK": moe_sort.MAX_CHUNK, "CHUNKS": 128, "ROWS": 128}, num_warps=8,
+        constants={"E": 128, "EXPERTS": 128, "CHUNK": moe_sort.MAX_CHUNK}, num_warps=8,
     )  # fmt: skip
     yield DeviceCode(
         variant="triton:gemm count", kernel=moe_sort.count_chunk,
@@ -236,14 +236,18 @@ def _matmul_code(variant: str, up: Tile, down: Tile, activation: str, native: bo
     yield DeviceCode(
         variant=f"{variant} fc1", kernel=device.fc1,
         signature={"x": kind, **shared, "inner": kind, **given, "limit": "fp32"},
-        constants={**absent, **sizes, "A": 4, "FORMAT": activation, "NATIVE": native, **up.constants},
+        constants={
+            **absent, **sizes, "A": 4, "FORMAT": activation, "NATIVE": native, "TAIL": up.tail, **up.constants,
+        },
         **up.options,
     )  # fmt: skip
     given, absent = scales("inner_scales")
     yield DeviceCode(
         variant=f"{variant} fc2", kernel=device.fc2,
         signature={"inner": kind, **given, **shared, "weights": "*fp32", "parts": "*fp32"},
-        constants={**absent, **sizes, "STORED": activation if native else "bf16", **down.constants},
+        constants={
+            **absent, **sizes, "STORED": activation if native else "bf16", "TAIL": down.tail, **down.constants,
+        },
         **down.options,
     )  # fmt: skip
 

@@ -1,13 +1,14 @@
 """The expert MLP over sorted pairs: two matmuls on MXFP4 weights and a sum; knows tiles, no model.
 
-A tile is ROWS pairs of one expert times COLUMNS rows of its weight. Rows of a tile past its expert's end repeat the
-last pair and are not stored.
+A tile is ROWS pairs of one expert times COLUMNS rows of its weight, or only TAIL pairs where no more are left. Rows
+past the expert's end repeat its last pair, or are not read where there may be many, and are not stored.
 """
 # mypy: disable-error-code="import-untyped,import-not-found,no-untyped-def,untyped-decorator"
 # ruff: noqa: ANN001, ANN201
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import replace
 
 import torch
@@ -25,6 +26,7 @@ from firesteel.kernels.triton.mxfp4_product import Activation, Tile, multiply
 ALPHA = tl.constexpr(1.702)
 GROUP = tl.constexpr(32)
 NAN = tl.constexpr(tl.PropagateNan.ALL)
+FEW_ROWS = tl.constexpr(32)  # of which many may be absent: not to read them saves more than to ask costs
 SUM_COLUMNS = 1024
 STORE_ROWS, STORE_COLUMNS = 8, 256
 
@@ -33,27 +35,50 @@ STORE_ROWS, STORE_COLUMNS = 8, 256
 def fc1(
     x, x_scales, order, ends, tile_experts, tile_firsts, codes, scales, bias, inner, inner_scales, limit,
     A: tl.constexpr, H: tl.constexpr, INTER: tl.constexpr, FORMAT: tl.constexpr, NATIVE: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
+    ROWS: tl.constexpr, TAIL: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """inner [T A, I], in sorted order: SwiGLU of gate_up @ x + bias, in FORMAT."""
     expert = tl.load(tile_experts + tl.program_id(1)).to(tl.int64)
     if expert < 0:
         return
-    places = tl.load(tile_firsts + tl.program_id(1)) + tl.arange(0, ROWS)
+    first_place = tl.load(tile_firsts + tl.program_id(1))
     end = tl.load(ends + expert)
+    codes += expert * (2 * INTER * H // 2)
+    scales += expert * (2 * INTER * H // GROUP)
+    bias += expert * (2 * INTER)
+    if end - first_place > TAIL:
+        fc1_tile(
+            x, x_scales, order, codes, scales, bias, inner, inner_scales, limit, first_place, end,
+            A, H, INTER, FORMAT, NATIVE, ROWS, COLUMNS, DEPTH,
+        )  # fmt: skip
+    elif TAIL > 0:
+        fc1_tile(
+            x, x_scales, order, codes, scales, bias, inner, inner_scales, limit, first_place, end,
+            A, H, INTER, FORMAT, NATIVE, TAIL, COLUMNS, DEPTH,
+        )  # fmt: skip
+
+
+@triton.jit
+def fc1_tile(
+    x, x_scales, order, codes, scales, bias, inner, inner_scales, limit, first_place, end,
+    A: tl.constexpr, H: tl.constexpr, INTER: tl.constexpr, FORMAT: tl.constexpr, NATIVE: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    """Multiplies 8 gates, then their 8 ups, and so on: the matrix unit leaves rows 8 apart in one lane."""
+    places = first_place + tl.arange(0, ROWS)
     tokens = tl.load(order + tl.minimum(places, end - 1)) // A
     first = tl.program_id(0) * COLUMNS
-    columns = tl.minimum(first + tl.arange(0, COLUMNS), 2 * INTER - 1)
+    row = tl.arange(0, COLUMNS)
+    columns = tl.minimum(first + row // 16 * 16 + row % 8 * 2 + row // 8 % 2, 2 * INTER - 1)
     STORED: tl.constexpr = FORMAT if NATIVE else "bf16"
-    y = multiply(
-        codes + expert * (2 * INTER * H // 2), scales + expert * (2 * INTER * H // GROUP), columns,
-        x, x_scales, tokens, H, STORED, ROWS, COLUMNS, DEPTH,
-    )  # fmt: skip
-    y += tl.load(bias + expert * (2 * INTER) + columns).to(tl.float32)[:, None]
-    gate, up = tl.split(tl.reshape(tl.trans(y), (ROWS, COLUMNS // 2, 2)))
+    is_row = places < end if ROWS <= FEW_ROWS else None
+    y = multiply(codes, scales, columns, x, x_scales, tokens, H, STORED, ROWS, COLUMNS, DEPTH, is_row)
+    y += tl.load(bias + columns).to(tl.float32)[:, None]
+    y = tl.permute(tl.reshape(y, (COLUMNS // 16, 2, 8, ROWS)), (0, 2, 3, 1))
+    gate, up = tl.split(y)
     gate = tl.minimum(gate, limit, propagate_nan=NAN)
     up = tl.minimum(tl.maximum(up, -limit, propagate_nan=NAN), limit, propagate_nan=NAN)
-    mixed = gate / (1 + tl.exp(gate * -ALPHA)) * (up + 1)
+    mixed = tl.trans(tl.reshape(gate / (1 + tl.exp(gate * -ALPHA)) * (up + 1), (COLUMNS // 2, ROWS)))
     store_activation(mixed, places, places < end, first // 2, inner, inner_scales, INTER, FORMAT, NATIVE)
 
 
@@ -61,22 +86,42 @@ def fc1(
 def fc2(
     inner, inner_scales, order, ends, tile_experts, tile_firsts, codes, scales, bias, weights, parts,
     H: tl.constexpr, INTER: tl.constexpr, STORED: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
+    ROWS: tl.constexpr, TAIL: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """parts [T A, H] fp32, by pair: weight times (down @ inner + bias)."""
     expert = tl.load(tile_experts + tl.program_id(1)).to(tl.int64)
     if expert < 0:
         return
-    places = tl.load(tile_firsts + tl.program_id(1)) + tl.arange(0, ROWS)
+    first_place = tl.load(tile_firsts + tl.program_id(1))
     end = tl.load(ends + expert)
+    codes += expert * (H * INTER // 2)
+    scales += expert * (H * INTER // GROUP)
+    bias += expert * H
+    if end - first_place > TAIL:
+        fc2_tile(
+            inner, inner_scales, order, codes, scales, bias, weights, parts, first_place, end,
+            H, INTER, STORED, ROWS, COLUMNS, DEPTH,
+        )  # fmt: skip
+    elif TAIL > 0:
+        fc2_tile(
+            inner, inner_scales, order, codes, scales, bias, weights, parts, first_place, end,
+            H, INTER, STORED, TAIL, COLUMNS, DEPTH,
+        )  # fmt: skip
+
+
+@triton.jit
+def fc2_tile(
+    inner, inner_scales, order, codes, scales, bias, weights, parts, first_place, end,
+    H: tl.constexpr, INTER: tl.constexpr, STORED: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    places = first_place + tl.arange(0, ROWS)
     rows = tl.minimum(places, end - 1)
     wanted = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     columns = tl.minimum(wanted, H - 1)
-    y = multiply(
-        codes + expert * (H * INTER // 2), scales + expert * (H * INTER // GROUP), columns,
-        inner, inner_scales, rows, INTER, STORED, ROWS, COLUMNS, DEPTH,
-    )  # fmt: skip
-    y = tl.trans(y) + tl.load(bias + expert * H + columns).to(tl.float32)[None, :]
+    is_row = places < end if ROWS <= FEW_ROWS else None
+    y = multiply(codes, scales, columns, inner, inner_scales, rows, INTER, STORED, ROWS, COLUMNS, DEPTH, is_row)
+    y = tl.trans(y) + tl.load(bias + columns).to(tl.float32)[None, :]
     pairs = tl.load(order + rows)
     y *= tl.load(weights + pairs)[:, None]
     inside = (places < end)[:, None] & (wanted < H)[None, :]
@@ -118,13 +163,15 @@ def run(
         fc1, (triton.cdiv(2 * inter, up.columns), num_tiles),
         rows.values, rows.scales, *sorting, experts.gate_up_codes, experts.gate_up_scales, experts.gate_up_bias,
         inner.values, inner.scales, limit,
-        A=active, H=hidden, INTER=inter, FORMAT=activation, NATIVE=native, tile=up, **up.constants, **up.options,
+        A=active, H=hidden, INTER=inter, FORMAT=activation, NATIVE=native, TAIL=up.tail,
+        tile=up, **up.constants, **up.options,
     )  # fmt: skip
     parts = torch.empty(pairs, hidden, dtype=torch.float32, device=x.device)
     launch_kernel(
         fc2, (triton.cdiv(hidden, down.columns), num_tiles),
         inner.values, inner.scales, *sorting, experts.down_codes, experts.down_scales, experts.down_bias,
-        weights, parts, H=hidden, INTER=inter, STORED=stored, tile=down, **down.constants, **down.options,
+        weights, parts, H=hidden, INTER=inter, STORED=stored, TAIL=down.tail,
+        tile=down, **down.constants, **down.options,
     )  # fmt: skip
     y = torch.empty_like(x)
     launch_kernel(
@@ -133,17 +180,19 @@ def run(
     return y
 
 
-# Chosen by counting instructions and bytes, not yet measured. 256 columns halve how often a token's row is read; 32
-# give every SM some of fc2 when there are four pairs.
-GEMV = Tile(rows=16, columns=64, depth=128, warps=4, stages=4)
-GEMV_NARROW = Tile(rows=16, columns=32, depth=128, warps=2, stages=4)
-NARROW_PAIRS = 8
+# Measured on an H200. Rows of a tile that no pair fills cost little less than full ones, and every tile widens its
+# weights anew: so a few rows too many beat a second tile, which a narrower tail makes cheaper.
+GEMV = Tile(rows=16, columns=128, depth=128, warps=4, stages=4)
+GEMV_NARROW = replace(GEMV, columns=64)  # gives every SM some work
+NARROW_PAIRS = (4, 32)  # of fc1 and fc2, which has half the columns
 GEMM = (
-    Tile(rows=32, columns=128, depth=64, warps=4, stages=4),
-    Tile(rows=64, columns=128, depth=64, warps=4, stages=4),
-    Tile(rows=128, columns=128, depth=64, warps=8, stages=3),  # fits the 100 KB of sm_86, sm_89 and SM12x
+    GEMV,
+    Tile(rows=32, columns=128, depth=64, warps=4, stages=4, tail=16),
+    Tile(rows=64, columns=128, depth=64, warps=4, stages=4, tail=32),
+    Tile(rows=128, columns=128, depth=64, warps=8, stages=3, tail=32),  # fits the 100 KB of sm_86, sm_89 and SM12x
 )
-GEMM_SM90 = (*GEMM[:2], Tile(rows=128, columns=256, depth=64, warps=8, stages=4))
+GEMM_SM90 = (*GEMM[:3], Tile(rows=128, columns=128, depth=64, warps=4, stages=4, tail=32))
+MOST_PAIRS = (8, 20, 90)  # an expert, on average, for all but the last
 
 
 def pin(tiles: tuple[Tile, Tile], tile: str) -> tuple[Tile, Tile]:
@@ -151,17 +200,16 @@ def pin(tiles: tuple[Tile, Tile], tile: str) -> tuple[Tile, Tile]:
     if tile == "auto":
         return tiles
     rows, columns = map(int, tile.split("x"))
-    up, down = (replace(one, rows=rows, columns=columns) for one in tiles)
+    up, down = (replace(one, rows=rows, columns=columns, tail=0) for one in tiles)
     return up, down
 
 
 def gemv_tiles(num_pairs: int) -> tuple[Tile, Tile]:
-    return GEMV, GEMV_NARROW if num_pairs <= NARROW_PAIRS else GEMV
+    up, down = (GEMV_NARROW if num_pairs <= most else GEMV for most in NARROW_PAIRS)
+    return up, down
 
 
 def gemm_tiles(pairs_per_expert: float, is_sm90: bool, native: bool) -> tuple[Tile, Tile]:
-    """The smallest tile that holds the pairs of most experts, whose number varies by about its square root."""
-    tiles = GEMM_SM90 if is_sm90 else GEMM
-    tile = next((tile for tile in tiles if pairs_per_expert * 1.25 <= tile.rows), tiles[-1])
+    tile = (GEMM_SM90 if is_sm90 else GEMM)[bisect_left(MOST_PAIRS, pairs_per_expert)]
     tile = replace(tile, depth=128, stages=3) if native else tile  # one byte a value, or half of one
     return tile, tile

@@ -1,8 +1,8 @@
 """Pairs (token, rank) put in the order of their experts, and the tiles over them; knows no weights.
 
 Pair p is rank p % A of token p // A. The order is stable and made of integer counts, so the same ids give the same
-bits; nothing waits for the CPU, and every size follows from shapes. A tile is ROWS consecutive pairs of one expert;
-there are at most `max_tiles` of them, whatever the ids.
+bits; nothing waits for the CPU, and every size follows from shapes. A tile is `rows` consecutive pairs of one
+expert; there are at most `max_tiles` of them, whatever the ids.
 """
 # mypy: disable-error-code="import-untyped,import-not-found,no-untyped-def,untyped-decorator"
 # ruff: noqa: ANN001, ANN201
@@ -38,21 +38,21 @@ def count_chunk(ids, counts, num_pairs, EXPERTS: tl.constexpr, CHUNK: tl.constex
     tl.store(counts + chunk * EXPERTS + tl.arange(0, EXPERTS), count(experts, EXPERTS))
 
 
-@triton.jit(do_not_specialize=["num_pairs", "num_chunks", "num_tiles"])
+@triton.jit(do_not_specialize=["num_pairs", "num_chunks", "num_tiles", "rows"])
 def place_chunk(
-    ids, counts, order, ends, tile_experts, tile_firsts, num_pairs, num_chunks, num_tiles,
-    E: tl.constexpr, EXPERTS: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, ROWS: tl.constexpr,
+    ids, counts, order, ends, tile_experts, tile_firsts, num_pairs, num_chunks, num_tiles, rows,
+    E: tl.constexpr, EXPERTS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """EXPERTS and CHUNKS are E and num_chunks rounded up to powers of two. A chunk alone counts for itself."""
+    """EXPERTS is E rounded up to a power of two. Without `counts` there is one chunk, which counts for itself."""
     chunk = tl.program_id(0)
     lanes = tl.arange(0, EXPERTS)
     experts = load_chunk(ids, chunk, num_pairs, CHUNK)
     before = tl.zeros([EXPERTS], tl.int32)
-    if CHUNKS == 1:
+    if counts is None:
         total = count(experts, EXPERTS)
     else:
         total = tl.zeros([EXPERTS], tl.int32)
-        for first in range(0, CHUNKS, COUNTS_AT_ONCE):
+        for first in range(0, num_chunks, COUNTS_AT_ONCE):
             chunks = first + tl.arange(0, COUNTS_AT_ONCE)
             at = counts + chunks[:, None] * EXPERTS + lanes[None, :]
             some = tl.load(at, mask=(chunks < num_chunks)[:, None], other=0)
@@ -70,10 +70,10 @@ def place_chunk(
         place += tl.sum(same.to(tl.int32), 1)
     tl.store(order + place, pairs, mask=pairs < num_pairs)
 
-    tiles = (total + ROWS - 1) // ROWS
+    tiles = (total + rows - 1) // rows
     last_tile = tl.cumsum(tiles, 0)
     owner = tl.sum((last_tile[None, :] <= pairs[:, None]).to(tl.int32), 1)  # of the tile of number `pairs`
-    first_row = tl.gather(start - (last_tile - tiles) * ROWS, tl.minimum(owner, EXPERTS - 1), 0) + pairs * ROWS
+    first_row = tl.gather(start - (last_tile - tiles) * rows, tl.minimum(owner, EXPERTS - 1), 0) + pairs * rows
     tl.store(tile_experts + pairs, tl.where(owner < EXPERTS, owner, -1), mask=pairs < num_tiles)
     tl.store(tile_firsts + pairs, first_row, mask=pairs < num_tiles)
     if chunk == 0:
@@ -113,8 +113,6 @@ def sort_pairs(ids: Tensor, num_experts: int, rows: int) -> Sorted:
     launch_kernel(
         place_chunk, (num_chunks,),
         ids, counts, result.order, result.ends, result.tile_experts, result.tile_firsts,
-        num_pairs, num_chunks, num_tiles,
-        E=num_experts, EXPERTS=padded, CHUNK=chunk, CHUNKS=triton.next_power_of_2(num_chunks), ROWS=rows,
-        num_warps=8,
+        num_pairs, num_chunks, num_tiles, rows, E=num_experts, EXPERTS=padded, CHUNK=chunk, num_warps=8,
     )  # fmt: skip
     return result

@@ -5,8 +5,8 @@ included: times 2^-126 in bf16 and fp32, times 2^-6 in E4M3. So no table is need
 as long as the result is in the wider type's range.
 
 The columns of a group may be multiplied in any order, if both sides keep to it. `feed` puts them in one in which
-what a lane feeds to the matrix unit comes from four adjacent bytes, their low nibbles first: no bytes to gather, no
-nibbles to interleave. Weights are fed as they are widened, activations when they are stored.
+what a lane feeds to the matrix unit comes from four adjacent bytes: no bytes to gather, no nibbles to interleave.
+Weights are fed as they are widened, activations when they are stored.
 """
 # mypy: disable-error-code="import-untyped,import-not-found,no-untyped-def,untyped-decorator"
 # ruff: noqa: ANN001, ANN201
@@ -19,38 +19,51 @@ import triton.language as tl
 from firesteel.kernels.triton.arithmetic import INTERPRETED, round_to, widen
 
 GROUP = tl.constexpr(32)
+WIDENED_SHIFT = tl.constexpr(32)  # keeps factors, 2^126 times a scale, finite for every scale that weights have
 E4M3_SHIFT = tl.constexpr(6)  # E2M1 bits read as E4M3 are 2^6 too small
-# 4 bytes -> their low, then their high nibbles as bf16, two to a register, times the group's scale. The product
-# with 2^126 comes first: it makes the value normal. fma, for mul.bf16x2 does not exist before sm_90.
+# 8 nibbles -> bf16 times 2^-126, register j nibbles j and j + 4; one product with the factor makes them normal.
+# Bits of other nibbles fall where lop3 takes the other operand. fma, for mul.bf16x2 does not exist before sm_90.
 _TO_BF16 = tl.constexpr(
     """{
-    .reg .b32 a, b, c, d, e, f;
-    prmt.b32 a, $4, 0, 0x1404;
-    prmt.b32 b, $4, 0, 0x3424;
-    shl.b32 c, a, 4;
-    and.b32 c, c, 0x80008000;
-    shr.u32 e, a, 2;
-    lop3.b32 c, e, 0x01C001C0, c, 0xEA;
-    shl.b32 d, b, 4;
-    and.b32 d, d, 0x80008000;
-    shr.u32 f, b, 2;
-    lop3.b32 d, f, 0x01C001C0, d, 0xEA;
-    shr.u32 e, a, 6;
-    and.b32 a, a, 0x80008000;
-    lop3.b32 e, e, 0x01C001C0, a, 0xEA;
-    shr.u32 f, b, 6;
-    and.b32 b, b, 0x80008000;
-    lop3.b32 f, f, 0x01C001C0, b, 0xEA;
-    mov.b32 a, 0x7E807E80;
-    mov.b32 b, 0x80008000;
-    fma.rn.bf16x2 c, c, a, b;
-    fma.rn.bf16x2 d, d, a, b;
-    fma.rn.bf16x2 e, e, a, b;
-    fma.rn.bf16x2 f, f, a, b;
-    fma.rn.bf16x2 $0, c, $5, b;
-    fma.rn.bf16x2 $1, d, $6, b;
-    fma.rn.bf16x2 $2, e, $5, b;
-    fma.rn.bf16x2 $3, f, $6, b;
+    .reg .b32 a, b, c, d, e, o, s, z;
+    mov.b32 s, {$9, $9};
+    and.b32 o, $8, 0x80808080;
+    and.b32 e, $8, 0x08080808;
+    shr.u32 c, $8, 6;
+    shl.b32 a, $8, 2;
+    lop3.b32 d, c, o, 0x01C001C0, 0xE4;
+    lop3.b32 c, c, e, 0x001C001C, 0xE4;
+    shl.b32 o, o, 8;
+    shl.b32 e, e, 8;
+    lop3.b32 b, a, o, 0x01C001C0, 0xE4;
+    lop3.b32 a, a, e, 0x001C001C, 0xE4;
+    shl.b32 a, a, 4;
+    shl.b32 c, c, 4;
+    mov.b32 z, 0x80008000;
+    fma.rn.bf16x2 a, a, s, z;
+    fma.rn.bf16x2 b, b, s, z;
+    fma.rn.bf16x2 c, c, s, z;
+    fma.rn.bf16x2 d, d, s, z;
+    mov.b32 {$0, $4}, a;
+    mov.b32 {$1, $5}, b;
+    mov.b32 {$2, $6}, c;
+    mov.b32 {$3, $7}, d;
+    }"""
+)
+# 4 e8m0 bytes -> their factors: bf16 of the same exponent, times 2^94
+_TO_FACTORS = tl.constexpr(
+    """{
+    .reg .b32 a, b, c, z;
+    mov.b32 c, 0x6E806E80;
+    mov.b32 z, 0x80008000;
+    prmt.b32 a, $4, 0, 0x4140;
+    prmt.b32 b, $4, 0, 0x4342;
+    shl.b32 a, a, 7;
+    shl.b32 b, b, 7;
+    fma.rn.bf16x2 a, a, c, z;
+    fma.rn.bf16x2 b, b, c, z;
+    mov.b32 {$0, $1}, a;
+    mov.b32 {$2, $3}, b;
     }"""
 )
 _TO_E4M3 = tl.constexpr(
@@ -83,28 +96,51 @@ def feed(x, STORED: tl.constexpr):
         if STORED == "mxfp8":
             ordered = tl.permute(parts, (0, 1, 5, 2, 3, 4))
         else:
-            ordered = tl.permute(parts, (0, 1, 5, 3, 2, 4))
+            ordered = tl.permute(parts, (0, 1, 5, 4, 2, 3))
         return tl.reshape(ordered, (N, K))
 
 
 @triton.jit
-def mxfp4_to_bf16(codes, scales):
-    """[N, K/2] codes and [N, K/32] e8m0, both uint8 -> [N, K] bf16, fed."""
-    N: tl.constexpr = codes.shape[0]
-    HALF: tl.constexpr = codes.shape[1]
-    codes = tl.reshape(codes, (N, HALF // 16, 16))
+def e8m0_to_factors(scales, GROUPS: tl.constexpr):
+    """[N] uint32 of 4 e8m0 -> [N, GROUPS] bf16: the scales times 2^(126 - WIDENED_SHIFT), GROUPS 2 or 4.
+
+    Infinite for scales above 2^33, which no weight has, and 0 for the smallest, 2^-127.
+    """
     if INTERPRETED:
-        nibbles = tl.reshape(tl.join(codes & 15, codes >> 4), (N, HALF // 16, 32))
-        values = e2m1_to_fp32(nibbles) * e8m0_to_fp32(scales)[:, :, None]
-        wide = round_to(values, tl.bfloat16)
-    else:
-        bits = tl.maximum(scales.to(tl.uint16) << 7, 0x40).to(tl.uint16)  # byte 0 is 2^-127, a subnormal
-        scale = tl.broadcast_to(bits.to(tl.bfloat16, bitcast=True)[:, :, None], (N, HALF // 16, 16))
-        low, high = tl.inline_asm_elementwise(
-            _TO_BF16, "=r,=r,=r,=r,r,r,r", [codes, scale], dtype=(tl.bfloat16, tl.bfloat16), is_pure=True, pack=4
+        some = (scales[:, None] >> (8 * tl.arange(0, GROUPS))[None, :]) & 255
+        return round_to((some << 23).to(tl.float32, bitcast=True) * 2.0 ** (126 - WIDENED_SHIFT), tl.bfloat16)
+    else:  # noqa: RET505  (Triton compiles one of the two: both must end the function)
+        a, b, c, d = tl.inline_asm_elementwise(
+            _TO_FACTORS, "=h,=h,=h,=h,r", [scales], dtype=(tl.bfloat16,) * 4, is_pure=True, pack=1
         )
+        if GROUPS == 2:
+            return tl.join(a, b)
+        else:  # noqa: RET505
+            return tl.reshape(tl.join(tl.join(a, c), tl.join(b, d)), (scales.shape[0], 4))
+
+
+@triton.jit
+def mxfp4_to_bf16(words, factors):
+    """[N, K/8] codes, 8 to a uint32, and [N, K/32] of e8m0_to_factors -> [N, K] bf16, fed.
+
+    Times 2^-WIDENED_SHIFT; exact for scales of 2^-100 to 2^33.
+    """
+    N: tl.constexpr = words.shape[0]
+    K: tl.constexpr = 8 * words.shape[1]
+    if INTERPRETED:
+        nibbles = (words[:, :, None] >> (4 * tl.arange(0, 8))[None, None, :]) & 15
+        values = tl.reshape(e2m1_to_fp32(nibbles), (N, K // 32, 32)) * 2.0**-126
+        wide = round_to(values * widen(factors)[:, :, None], tl.bfloat16)
+    else:
+        factors = tl.reshape(tl.broadcast_to(factors[:, :, None], (N, K // 32, 4)), (N, K // 8))
+        a0, b0, c0, d0, a1, b1, c1, d1 = tl.inline_asm_elementwise(
+            _TO_BF16, "=h,=h,=h,=h,=h,=h,=h,=h,r,h", [words, factors], dtype=(tl.bfloat16,) * 8,
+            is_pure=True, pack=1,
+        )  # fmt: skip
+        low = tl.join(tl.join(a0, a1), tl.join(c0, c1))
+        high = tl.join(tl.join(b0, b1), tl.join(d0, d1))
         wide = tl.join(low, high)
-    return feed(tl.reshape(wide, (N, 2 * HALF)), "bf16")
+    return feed(tl.reshape(wide, (N, K)), "bf16")
 
 
 @triton.jit
