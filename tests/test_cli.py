@@ -27,6 +27,9 @@ SETTINGS = {
     "page_size": (["--page-size", "16"], 16, "32", 32, "128", 128),
     "max_num_seqs": (["--max-num-seqs", "5"], 5, "6", 6, "7", 7),
     "max_num_batched_tokens": (["--max-num-batched-tokens", "5"], 5, "6", 6, "7", 7),
+    "kv_cache_gib": (["--kv-cache-gib", "0.5"], 0.5, "6", 6.0, "7", 7.0),
+    "kv_dtype": (["--kv-dtype", "fp8"], "fp8", "bf16", "bf16", '"fp8"', "fp8"),
+    "prefix_caching": (["--no-prefix-caching"], False, "off", False, "false", False),
 }
 
 

@@ -19,6 +19,9 @@ OTHER_VALUES = {
     "page_size": (16, "128", 128),
     "max_num_seqs": (1, "3", 3),
     "max_num_batched_tokens": (7, "9", 9),
+    "kv_cache_gib": (0.5, "2.5", 2.5),
+    "kv_dtype": ("fp8", "bf16", "bf16"),
+    "prefix_caching": (False, "off", False),
 }
 BAD_VALUES = {
     "model": [3, True],
@@ -31,6 +34,9 @@ BAD_VALUES = {
     "page_size": [0, -16, 24, 63, 16.0],
     "max_num_seqs": [0, -3, True],
     "max_num_batched_tokens": [0, "7"],
+    "kv_cache_gib": [-0.5, "1", True],
+    "kv_dtype": ["e4m3", "FP8", "", 8],
+    "prefix_caching": [1, "on"],
 }
 GOOD_DEVICES = ["auto", "cpu", "cuda", "cuda:0", "cuda:12"]
 

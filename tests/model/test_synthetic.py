@@ -3,9 +3,9 @@ from dataclasses import replace
 
 import torch
 
-from firesteel.config import BatchConfig
+from firesteel.config import BatchConfig, CacheConfig
 from firesteel.device import find_device
-from firesteel.engine.lockstep import Lockstep
+from firesteel.engine.engine import Engine
 from firesteel.kernels import Kernels
 from firesteel.kernels.ledger import Ledger
 from firesteel.model.gpt_oss import GptOss
@@ -45,7 +45,7 @@ def test_every_byte_value_occurs_and_no_scale_is_nan():
     assert 100 < int(scales.min()) <= int(scales.max()) < 130
 
 
-def test_activations_stay_finite_and_routing_spreads_through_all_layers():
+def test_activations_stay_finite_and_routing_spreads_through_all_layers(score):
     weights = synthetic_weights(SPEC, CPU, seed=1)
     kernels = Kernels(CPU, {}, Ledger())
     chosen = []
@@ -58,7 +58,8 @@ def test_activations_stay_finite_and_routing_spreads_through_all_layers():
 
     kernels.route = spy
     model = GptOss(SPEC, weights, kernels, CPU, max_context=256)
-    logits = Lockstep(model, CPU, BatchConfig()).logits(list(range(200)))
+    engine = Engine(model, CPU, BatchConfig(max_num_seqs=1), CacheConfig(), max_context=256)
+    logits = score(engine, list(range(200)))
     assert logits.isfinite().all() and 0.3 < logits.std() < 3
     for ids in chosen:
         share = torch.bincount(ids.flatten(), minlength=16) / ids.numel()

@@ -15,6 +15,8 @@ from firesteel.model.spec import ModelSpec
 from firesteel.model.weights import LayerWeights, Weights
 from firesteel.types import Batch, KvCache
 
+E4M3_MAX = 448.0
+
 
 class GptOss:
     def __init__(
@@ -58,6 +60,8 @@ class GptOss:
         qkv = self.project(x, layer.qkv, layer.qkv_bias).unflatten(-1, (-1, spec.head_dim))  # [T, Q+2K, D]
         q, k, v = qkv.split([spec.num_heads, spec.num_kv_heads, spec.num_kv_heads], dim=1)
         q, k = run.rope(q, k, batch.positions, self.table)
+        if cache.saturated is not None:
+            k, v = clip(k, cache.saturated), clip(v, cache.saturated)
         keys, values = run.kv_write(k, v, cache.keys[number], cache.values[number], view.slots)
         mixed = run.attention(
             q, keys, values, view.page_table, batch.query_starts, batch.kv_lens,
@@ -80,3 +84,9 @@ class GptOss:
         if isinstance(weight, Mxfp4Weight):
             return self.kernels.linear(x, weight, bias, self.activation, self.tile)
         return self.kernels.linear(x, weight, bias)
+
+
+def clip(x: Tensor, clipped: Tensor) -> Tensor:
+    """`x` within the range of E4M3, beyond which a cast may give NaN; `clipped` grows by the values outside."""
+    clipped += (x.abs() > E4M3_MAX).sum()
+    return x.clamp(-E4M3_MAX, E4M3_MAX)
