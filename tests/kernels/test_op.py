@@ -10,6 +10,7 @@ from firesteel.errors import KernelError
 from firesteel.kernels import ALL_OPS, Kernels, parse_pins
 from firesteel.kernels.ledger import Ledger, Ran
 from firesteel.kernels.op import Sample, anywhere, capability, define_op
+from firesteel.kernels.requirement import Requirement
 from firesteel.kernels.tolerance import assert_close, fp32
 
 CPU = find_device("cpu")
@@ -92,6 +93,28 @@ def test_preference_is_followed_and_arguments_decide_among_candidates():
     chosen(torch.ones(1))
     assert {key[1]: entry.calls for key, entry in ledger.entries.items()} == {"fast": 2, "reference": 1}
     assert [one.name for one in op.choose(H200, None, ledger).candidates] == ["gpu", "fast", "reference"]
+
+
+def test_a_preferred_one_that_refuses_is_an_error_with_the_cure_not_a_fallback():
+    op = toy_op()
+    op.prefer("gpu", "fast")
+    assert [one.name for one in op.choose(CPU, None, Ledger()).candidates] == ["fast"]
+    with pytest.raises(KernelError, match=r"fast wants two values; --kernels double=IMPLEMENTATION .* reference"):
+        op.choose(CPU, None, Ledger())(torch.ones(1))
+
+
+def test_a_required_implementation_must_be_the_one_that_runs():
+    op = toy_op()
+    fast = Requirement("double", "fast")
+    with pytest.raises(
+        KernelError, match=r"double=fast is required, but reference would run: add --kernels double="
+    ):
+        op.choose(CPU, None, Ledger(), fast)
+    op.prefer("fast", "reference")
+    chosen = op.choose(CPU, None, Ledger(), fast)
+    chosen(torch.ones(2))
+    with pytest.raises(KernelError, match=r"fast is required, but reference would run: fast wants two values"):
+        chosen(torch.ones(1))
 
 
 def test_asking_for_a_missing_implementation_lists_those_there_are():

@@ -87,7 +87,7 @@ class Op(Generic[P, R]):
     implementations: dict[str, Implementation[P, R]] = field(default_factory=dict)
     make_samples: Callable[[torch.device], Iterator[Sample]] | None = None
     make_device_code: Callable[[tuple[int, int]], Iterator[DeviceCode]] | None = None
-    order: tuple[str, ...] = (REFERENCE,)  # measured preference, best first
+    order: tuple[str, ...] = ()  # measured preference, best first; where none of these can run, the reference does
     activation_at: int | None = None  # which argument says how activations are rounded, if any does
 
     def __post_init__(self) -> None:
@@ -130,7 +130,8 @@ class Op(Generic[P, R]):
     def _usable(self, device: DeviceSpec, asked: str | None) -> list[Implementation[P, R]]:
         if asked is None:
             preferred = [self.implementations[name] for name in self.order]
-            return [one for one in preferred if one.needs(device) is None]
+            usable = [one for one in preferred if one.needs(device) is None]
+            return usable or [self.implementations[REFERENCE]]
         matching = [one for name, one in self.implementations.items() if asked in (name, name.partition(":")[0])]
         if not matching:
             raise KernelError(f"{self.name} has no implementation {asked!r}; it has {self._listing(device)}")
@@ -183,7 +184,9 @@ class Chosen(Generic[P, R]):
                     raise KernelError(f"{self.required} is required, but {candidate.name} would run{refused}")
                 return self.ledger.run(self._ran(candidate, args, kwargs), candidate.function, *args, **kwargs)
             refusals.append(f"{candidate.name} {why}")
-        raise KernelError(f"{self.op.name}: no implementation takes these arguments: {'; '.join(refusals)}")
+        others = [name for name in self.op.implementations if name not in {one.name for one in self.candidates}]
+        cure = f"; --kernels {self.op.name}=IMPLEMENTATION chooses among {', '.join(others)}" if others else ""
+        raise KernelError(f"{self.op.name}: no implementation takes these arguments: {'; '.join(refusals)}{cure}")
 
     def _ran(self, candidate: Implementation[P, R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ran:
         at = self.op.activation_at
