@@ -28,6 +28,8 @@ MAY_IMPORT = {
     "exam": {"chat", "hub"},
     "eval": {"chat", "exam", "llm", *GROUND},
     "doctor": {"kernels", *GROUND},
+    "plot": {"measure", *GROUND},
+    "spark_report": {"kernels", "measure", "plot", *GROUND},
     "cli": {
         "formats",
         "kernels",
@@ -40,6 +42,8 @@ MAY_IMPORT = {
         "eval",
         "doctor",
         "measure",
+        "plot",
+        "spark_report",
         *GROUND,
     },
     "__init__": {"config", "errors", "llm", "types"},

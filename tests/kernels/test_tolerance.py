@@ -49,3 +49,12 @@ def test_neighbours_in_bf16_are_one_ulp_apart_even_just_above_a_power_of_two():
     assert_close(actual=next_to_it, expected=one, tolerance=loose)
     with pytest.raises(AssertionError):
         assert_close(actual=next_to_it + 2.0**-7, expected=one, tolerance=loose)
+
+
+def test_the_largest_errors_of_all_results_come_back():
+    expected = (ONES, 2 * ONES)
+    errors = assert_close(
+        actual=(ONES, 2 * ONES * 1.25), expected=expected, tolerance=Tolerance(worst=1.0, rms=1.0, why="test")
+    )
+    assert errors == pytest.approx((0.25, 0.25))
+    assert assert_close(actual=expected, expected=expected, tolerance=exact(why="test")) == (0.0, 0.0)

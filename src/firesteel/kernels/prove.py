@@ -15,6 +15,7 @@ Knows no particular op and runs nothing.
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
 import re
 import subprocess
@@ -73,13 +74,14 @@ class Proof:
 
 def prove(ops: Iterable[Op[Any, Any]], target: str) -> list[Proof]:
     """Of everything the ops say they launch on the target."""
+    return [prove_code(op.name, code, target) for op in ops for code in list_code(op, target)]
+
+
+def list_code(op: Op[Any, Any], target: str) -> list[DeviceCode]:
+    """What the op says it launches on the target."""
     capability = divmod(_architecture(target), 10)
     _require_compiler()
-    proofs = []
-    for op in ops:
-        for code in op.make_device_code(capability) if op.make_device_code else ():
-            proofs.append(prove_code(op.name, code, target))
-    return proofs
+    return list(op.make_device_code(capability)) if op.make_device_code else []
 
 
 def prove_code(op: str, code: DeviceCode, target: str) -> Proof:
@@ -156,7 +158,10 @@ def find_target(capability: tuple[int, int]) -> str:
     for target in SHARED_LIMIT_BYTES:
         if _architecture(target) == number:
             return target
-    raise KernelError(f"no proofs for compute capability {capability[0]}.{capability[1]} yet")
+    raise KernelError(
+        f"no proofs for compute capability {capability[0]}.{capability[1]} yet; "
+        f"targets: {', '.join(SHARED_LIMIT_BYTES)}"
+    )
 
 
 def _is_for(variant: str, activation: str) -> bool:
@@ -175,7 +180,10 @@ def _check_shared_memory(proofs: Iterable[Proof]) -> None:
 
 def _architecture(target: str) -> int:
     if target not in SHARED_LIMIT_BYTES:
-        raise KernelError(f"there is no target {target!r}; targets: {', '.join(SHARED_LIMIT_BYTES)}")
+        near = difflib.get_close_matches(target, SHARED_LIMIT_BYTES, n=1, cutoff=0)[0]
+        raise KernelError(
+            f"there is no target {target!r}; did you mean {near}? targets: {', '.join(SHARED_LIMIT_BYTES)}"
+        )
     return int(target.removeprefix("sm_").removesuffix("a"))
 
 

@@ -57,8 +57,9 @@ class GptOss:
         view = batch.full if window is None else batch.window
         qkv = self.project(x, layer.qkv, layer.qkv_bias).unflatten(-1, (-1, spec.head_dim))  # [T, Q+2K, D]
         q, k, v = qkv.split([spec.num_heads, spec.num_kv_heads, spec.num_kv_heads], dim=1)
-        q, k = run.rope(q, k, batch.positions, self.table)
-        keys, values = run.kv_write(k, v, cache.keys[number], cache.values[number], view.slots)
+        q, keys, values = run.rope_kv_write(
+            q, k, v, batch.positions, self.table, cache.keys[number], cache.values[number], view.slots
+        )
         mixed = run.attention(
             q, keys, values, view.page_table, batch.query_starts, batch.kv_lens,
             layer.sinks if self.sinks else None, window, spec.head_dim**-0.5,
