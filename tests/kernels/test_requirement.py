@@ -3,13 +3,16 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 from firesteel.device import find_device
 from firesteel.errors import KernelError
-from firesteel.kernels import Kernels, moe_matmul
+from firesteel.kernels import Kernels, linear, moe_matmul
 from firesteel.kernels.ledger import Ledger
+from firesteel.kernels.op import define_op
 from firesteel.kernels.prove import check_here, find_target
 from firesteel.kernels.requirement import Requirement, parse_requirements
+from firesteel.kernels.tolerance import exact
 
 CPU = find_device("cpu")
 H200 = replace(CPU, name="H200", capability=(9, 0))
@@ -95,3 +98,25 @@ def test_quantised_activations_on_sm12x_with_an_old_triton_are_an_error(monkeypa
         Kernels(GB10, {}, Ledger(), activation="mxfp8")
     Kernels(GB10, {}, Ledger(), activation="bf16")
     Kernels(H200, {}, Ledger(), activation="mxfp8")
+
+
+def test_a_verdict_given_for_rounded_activations_is_not_lent_to_a_layer_without_them():
+    @define_op(bytes=lambda x, activation="bf16": x.nbytes, tolerance=exact(why="test"))
+    def halve(x, activation="bf16"):
+        return x / 2
+
+    chosen = halve.choose(CPU, None, Ledger(), Requirement("halve", "reference", "native-fp4"), "mxfp8")
+    chosen(torch.ones(1), "mxfp8")
+    with pytest.raises(
+        KernelError, match=r"proven for mxfp8 .* with bf16 ones would run: --mxfp4-layers all"
+    ):
+        chosen(torch.ones(1))
+
+
+@pytest.mark.slow
+def test_dense_layers_are_judged_by_their_kernels_on_mxfp4_weights():
+    pytest.importorskip("triton")
+    wanted = Requirement.parse("linear=triton:gemm@native-fp4")
+    check_here(linear, GB10, wanted, "mxfp4")
+    with pytest.raises(KernelError, match=r"on sm_121a with bf16 activations"):
+        check_here(linear, GB10, wanted, "bf16")

@@ -109,4 +109,6 @@ def load(knobs: dict[str, Any]) -> LLM:
     Console(stderr=True).print(
         f"read {read.num_bytes / 1e9:.2f} GB in {read.seconds:.1f} s: {read.gb_s:.2f} GB/s", highlight=False
     )
+    for layer in read.quantized:
+        Console(stderr=True).print(layer.in_words(), highlight=False)
     return llm

@@ -32,6 +32,7 @@ def report_table(report: Report) -> Table:
     caption = (
         f"perplexity {report.perplexity:.3f} over {report.perplexity_tokens} tokens; {report.seconds:.0f} s; "
         f"{settings['model']} on {settings['device']} in {settings['dtype']}, kernels: {chosen}, "
+        f"{settings['activation']} activations, MXFP4 layers: {', '.join(['moe', *settings['mxfp4_layers']])}, "
         f"sinks {'on' if settings['sinks'] else 'off'}"
     )
     table = Table("family", "items", "right", "exact match", title="held-out evaluation", caption=caption)

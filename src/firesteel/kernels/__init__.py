@@ -55,7 +55,7 @@ class Kernels:
         self.ledger = ledger
 
         def choose(op: Op[P, R]) -> Chosen[P, R]:
-            return op.choose(device, asked.get(op.name), ledger, required.get(op.name))
+            return op.choose(device, asked.get(op.name), ledger, required.get(op.name), activation)
 
         self.rms_norm = choose(rms_norm)
         self.linear = choose(linear)

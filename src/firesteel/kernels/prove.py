@@ -142,8 +142,8 @@ def check_here(op: Op[Any, Any], device: DeviceSpec, required: Requirement, acti
         raise KernelError(f"{required} is required, but {device.name} runs no compiled kernels")
     target = find_target(device.capability)
     codes = op.make_device_code(device.capability) if op.make_device_code else ()
-    wanted = [code for code in codes if required.names(code.variant) and _is_for(code.variant, activation)]
-    proofs = [prove_code(op.name, code, target) for code in wanted]
+    named = [code for code in codes if required.names(code.variant)]
+    proofs = [prove_code(op.name, code, target) for code in _for_activation(named, activation)]
     products = [proof for proof in proofs if proof.verdict != "none"]
     if not products or any(proof.verdict != required.verdict for proof in products):
         found = ", ".join(f"{proof.variant}@{proof.verdict}" for proof in proofs)
@@ -164,9 +164,11 @@ def find_target(capability: tuple[int, int]) -> str:
     )
 
 
-def _is_for(variant: str, activation: str) -> bool:
-    named = set(variant.split()) & set(ACTIVATIONS)
-    return not named or activation in named
+def _for_activation(codes: Sequence[DeviceCode], activation: str) -> list[DeviceCode]:
+    """Those for the activation; rounded ones meet MXFP4 weights only, whose kernels name it."""
+    meant = [code for code in codes if activation in code.variant.split()]
+    unnamed = [code for code in codes if not set(code.variant.split()) & set(ACTIVATIONS)]
+    return meant + unnamed if activation == "bf16" else meant or unnamed
 
 
 def _check_shared_memory(proofs: Iterable[Proof]) -> None:
