@@ -10,10 +10,11 @@ import torch
 from firesteel import LLM, SamplingParams, UserError
 from firesteel.device import memory_info
 from firesteel.engine.sampler import sample
-from firesteel.kernels import ALL_OPS
+from firesteel.kernels import NETWORK_OPS
 from firesteel.kernels.ledger import Ran
 from firesteel.llm import read_stop_ids
 from firesteel.model import reader
+from firesteel.model.quantize import quantize_checkpoint
 
 PROMPTS = ["a", "The quick brown fox", "0123456789" * 4, "héllo wörld, 日本", "xyz" * 7]
 GREEDY = SamplingParams(max_tokens=12, ignore_eos=True)
@@ -487,7 +488,32 @@ def test_pinned_implementation_that_is_not_here_is_an_error_listing_what_is(open
 def test_pinned_op_that_does_not_exist_is_an_error_listing_the_ops(open_llm):
     with pytest.raises(UserError, match="there is no op 'rmsnorm'; did you mean rms_norm") as caught:
         open_llm(kernels="rmsnorm=reference")
-    assert all(op.name in str(caught.value) for op in ALL_OPS)
+    assert all(op.name in str(caught.value) for op in NETWORK_OPS)
+
+
+@pytest.mark.parametrize(
+    ("layers", "held"), [("qkv", ("qkv",)), ("o, moe", ("o",)), ("all", ("qkv", "o", "lm_head"))]
+)
+def test_layers_asked_for_are_quantised_at_load_and_reported(open_llm, llm, layers, held):
+    quantised = open_llm(mxfp4_layers=layers)
+    assert quantised.spec.mxfp4_layers == held and llm.spec.mxfp4_layers == ()
+    report = quantised.load_report.quantized
+    assert {one.layer for one in report} == set(held) and llm.load_report.quantized == ()
+    assert all(0.05 < one.relative_rms < 0.2 and "relative rms error" in one.in_words() for one in report)
+    actual, expected = quantised.logits([1, 2, 3]), llm.logits([1, 2, 3])
+    assert 1e-3 < (actual - expected).norm() / expected.norm() < 0.6
+
+
+def test_quantised_checkpoint_computes_what_quantising_at_load_does(open_llm, checkpoint, tmp_path):
+    quantize_checkpoint(checkpoint, tmp_path / "quantised", ("qkv", "lm_head"))
+    loaded = open_llm(tmp_path / "quantised")
+    assert loaded.spec.mxfp4_layers == ("qkv", "lm_head") and loaded.load_report.quantized == ()
+    assert torch.equal(loaded.logits([1, 2, 3]), open_llm(mxfp4_layers="qkv,lm_head").logits([1, 2, 3]))
+    assert loaded.generate(["ab"], GREEDY) == open_llm(mxfp4_layers="qkv,lm_head").generate(["ab"], GREEDY)
+    more = open_llm(tmp_path / "quantised", mxfp4_layers="all")
+    assert [one.layer for one in more.load_report.quantized] == ["o"]
+    with pytest.raises(UserError, match=r"holds qkv, lm_head in MXFP4 already .* leave --mxfp4-layers empty"):
+        open_llm(tmp_path / "quantised", mxfp4_layers="moe")
 
 
 def test_unknown_keyword_names_the_nearest(open_llm):
@@ -504,6 +530,6 @@ def test_keyword_beats_the_environment(open_llm, monkeypatch):
 def test_every_op_of_a_run_is_in_the_ledger(open_llm):
     llm = open_llm()
     llm.generate(["ab"], SamplingParams(max_tokens=3, ignore_eos=True))
-    assert {ran.op for ran in llm.ledger.entries} == {op.name for op in ALL_OPS}
+    assert {ran.op for ran in llm.ledger.entries} == {op.name for op in NETWORK_OPS}
     calls = {ran.op: entry.calls for ran, entry in llm.ledger.entries.items()}
     assert calls["attention"] == 9 and calls["rms_norm"] == 21

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from firesteel.chat.stop import StopFilter
 from firesteel.chat.tokenizer import Tokenizer
-from firesteel.config import resolve
+from firesteel.config import parse_layers, resolve
 from firesteel.device import find_device
 from firesteel.engine.engine import Engine
 from firesteel.errors import UserError
@@ -25,6 +25,7 @@ from firesteel.kernels import Kernels, parse_pins
 from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.requirement import parse_requirements
 from firesteel.model.gpt_oss import GptOss
+from firesteel.model.precision import held_layers
 from firesteel.model.reader import Progress
 from firesteel.model.spec import read_spec
 from firesteel.model.weights import load_weights
@@ -40,7 +41,9 @@ class LLM:
         self.settings = resolve({"model": str(model) or None, **knobs})
         config = self.settings.config
         self.directory = find_checkpoint(config.model.model)
-        self.spec = read_spec(self.directory)
+        stored = read_spec(self.directory)
+        layers = held_layers(stored.mxfp4_layers, parse_layers(config.kernels.mxfp4_layers))
+        self.spec = replace(stored, mxfp4_layers=layers)
         self.device = find_device(config.model.device)
         self.kernels = Kernels(
             self.device, parse_pins(config.kernels.kernels), Ledger(),
@@ -52,8 +55,8 @@ class LLM:
         self.tokenizer = Tokenizer.load(self.directory)
         self.stop_ids = read_stop_ids(self.directory)
         weights, self.load_report = load_weights(
-            self.directory, self.spec, self.device, workers=config.model.load_workers,
-            reserve_gib=config.model.memory_reserve_gib, progress=progress,
+            self.directory, stored, self.device, workers=config.model.load_workers,
+            reserve_gib=config.model.memory_reserve_gib, progress=progress, held=self.spec,
         )  # fmt: skip
         self.model = GptOss(
             self.spec, weights, self.kernels, self.device, max_context=self.max_context,

@@ -5,6 +5,7 @@ Shape letters: T tokens, H hidden, Q query heads, K kv heads, D head dim, E expe
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from firesteel.device import DeviceSpec
@@ -15,7 +16,7 @@ from firesteel.model.spec import ModelSpec
 from firesteel.model.weights import LayerWeights, Weights
 from firesteel.types import Batch, KvCache
 
-E4M3_MAX = 448.0
+E4M3_LARGEST = 0x7E  # the code of 448
 
 
 class GptOss:
@@ -59,10 +60,11 @@ class GptOss:
         view = batch.full if window is None else batch.window
         qkv = self.project(x, layer.qkv, layer.qkv_bias).unflatten(-1, (-1, spec.head_dim))  # [T, Q+2K, D]
         q, k, v = qkv.split([spec.num_heads, spec.num_kv_heads, spec.num_kv_heads], dim=1)
-        q, k = run.rope(q, k, batch.positions, self.table)
+        q, keys, values = run.rope_kv_write(
+            q, k, v, batch.positions, self.table, cache.keys[number], cache.values[number], view.slots
+        )
         if cache.saturated is not None:
-            k, v = clip(k, cache.saturated), clip(v, cache.saturated)
-        keys, values = run.kv_write(k, v, cache.keys[number], cache.values[number], view.slots)
+            cache.saturated += count_largest(keys, view.slots) + count_largest(values, view.slots)
         mixed = run.attention(
             q, keys, values, view.page_table, batch.query_starts, batch.kv_lens,
             layer.sinks if self.sinks else None, window, spec.head_dim**-0.5,
@@ -86,7 +88,7 @@ class GptOss:
         return self.kernels.linear(x, weight, bias)
 
 
-def clip(x: Tensor, clipped: Tensor) -> Tensor:
-    """`x` within the range of E4M3, beyond which a cast may give NaN; `clipped` grows by the values outside."""
-    clipped += (x.abs() > E4M3_MAX).sum()
-    return x.clamp(-E4M3_MAX, E4M3_MAX)
+def count_largest(pages: Tensor, slots: Tensor) -> Tensor:
+    """How many of the values just written to FP8 pages [P, K, S, D] stand at E4M3's end: those that were clipped."""
+    codes = pages.view(torch.uint8)[slots // pages.shape[2], :, slots % pages.shape[2]]
+    return ((codes & 0x7F) == E4M3_LARGEST).sum()
