@@ -83,7 +83,11 @@ def test_flag_of_the_wrong_type_is_an_error(run):
         (["env"], {"FIRESTEEL_PAGESIZE": "1"}, "did you mean FIRESTEEL_PAGE_SIZE?"),
         (["env", "--page-size", "24"], {}, "page_size = 24 (flag): must be a power of two"),
         (["generate", "--prompt", "x", "--model", "/gone"], {}, "/gone is not a folder"),
-        (["generate", "--prompt", "x", "--max-tokens", "0"], {}, "max_tokens = 0: must be at least 1"),
+        (
+            ["generate", "--prompt", "x", "--max-tokens", "0"],
+            {},
+            "max_tokens = 0: must be a whole number, at least 1",
+        ),
     ],
 )
 def test_what_the_user_can_mend_is_a_user_error(run, arguments, environment, message):

@@ -7,12 +7,14 @@ import pytest
 import torch
 
 from firesteel.device import find_device
-from firesteel.engine.batch import Span, build_batch, empty_cache
+from firesteel.engine.batch import build_batch
+from firesteel.engine.kv_cache import new_cache
 from firesteel.kernels import NETWORK_OPS, Kernels
 from firesteel.kernels.ledger import Ledger
 from firesteel.model.gpt_oss import GptOss
 from firesteel.model.spec import PRESETS
 from firesteel.model.synthetic import synthetic_weights
+from firesteel.types import Plan, Request, SamplingParams, Span
 
 pytestmark = pytest.mark.gpu
 
@@ -21,7 +23,8 @@ ALL_DENSE = ("qkv", "o", "lm_head")
 PAGE_SIZE = 64
 PROMPTS = (257, 30)  # tokens of two requests, computed together
 DECODED = 5
-PAGES = ([7, 2, 9, 0, 4], [3])  # neither in order nor side by side
+PAGES = ([7, 2, 9, 0, 4], [3])  # of full layers: neither in order nor side by side; those of window layers follow
+NUM_PAGES = 10  # of either kind
 # rms of the difference over rms of the hidden state. Where activations are codes, a value that bf16 carries over
 # the border between two codes moves by a whole code, an eighth of it in E4M3 and up to a half in E2M1: the bounds
 # are how far references that compute in fp32 and in bf16 lie apart in a narrow model of four layers.
@@ -42,14 +45,21 @@ class Trace:
 
 
 def steps():
-    """Spans of each step: both prompts at once, then token after token."""
+    """Plans: both prompts at once, then token after token."""
     generator = torch.Generator().manual_seed(7)
     ids = [torch.randint(SPEC.vocab_size, (size + DECODED,), generator=generator).tolist() for size in PROMPTS]
-    spans = zip(ids, PROMPTS, PAGES, strict=True)
-    yield [Span(tokens[:size], 0, pages) for tokens, size, pages in spans]
-    for number in range(DECODED):
-        spans = zip(ids, PROMPTS, PAGES, strict=True)
-        yield [Span([tokens[size + number]], size + number, pages) for tokens, size, pages in spans]
+    for number in range(DECODED + 1):
+        requests = zip(ids, PROMPTS, PAGES, strict=True)
+        yield Plan(spans=[span(tokens[: size + number], number, pages) for tokens, size, pages in requests])
+
+
+def span(token_ids, number, pages):
+    """Of step `number`: the whole prompt, then the last token."""
+    request = Request(request_id=str(pages), token_ids=token_ids, params=SamplingParams())
+    return Span(
+        request=request, token_ids=token_ids, start=len(token_ids) - 1 if number else 0, end=len(token_ids),
+        full_pages=pages, window_pages=[NUM_PAGES + page for page in pages], num_logits=1,
+    )  # fmt: skip
 
 
 def run(spec, weights, device, implementation, activation="bf16", forced=None):
@@ -77,10 +87,10 @@ def run(spec, weights, device, implementation, activation="bf16", forced=None):
         return chosen if forced is None else forced[len(trace.routes) - 1]
 
     kernels.rms_norm, kernels.route = watch_norm, watch_route
-    cache = empty_cache(spec, 10, PAGE_SIZE, device)
+    cache = new_cache(spec, 2 * NUM_PAGES, PAGE_SIZE, device, device.dtype)
     with torch.inference_mode():
-        for spans in steps():
-            model.forward(build_batch(spans, PAGE_SIZE, device.torch_device), cache)
+        for plan in steps():
+            model.forward(build_batch(plan, PAGE_SIZE, device.torch_device), cache)
     return trace
 
 

@@ -64,7 +64,7 @@ class GptOss:
             q, k, v, batch.positions, self.table, cache.keys[number], cache.values[number], view.slots
         )
         if cache.saturated is not None:
-            cache.saturated += count_largest(keys, view.slots) + count_largest(values, view.slots)
+            cache.saturated.add_(count_largest(keys, view.slots) + count_largest(values, view.slots))
         mixed = run.attention(
             q, keys, values, view.page_table, batch.query_starts, batch.kv_lens,
             layer.sinks if self.sinks else None, window, spec.head_dim**-0.5,
@@ -89,6 +89,6 @@ class GptOss:
 
 
 def count_largest(pages: Tensor, slots: Tensor) -> Tensor:
-    """How many of the values just written to FP8 pages [P, K, S, D] stand at E4M3's end: those that were clipped."""
+    """How many values just written to FP8 pages [P, K, S, D] stand at E4M3's end, clipped or as large anyway."""
     codes = pages.view(torch.uint8)[slots // pages.shape[2], :, slots % pages.shape[2]]
     return ((codes & 0x7F) == E4M3_LARGEST).sum()
