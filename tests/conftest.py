@@ -15,6 +15,7 @@ from firesteel.llm import LLM
 from firesteel.model.checkpoint import save_checkpoint
 from firesteel.model.spec import ModelSpec
 from firesteel.model.synthetic import synthetic_weights
+from firesteel.types import Request, SamplingParams
 
 SPECIAL_TOKENS = [
     "<|startoftext|>", "<|endoftext|>", "<|return|>", "<|constrain|>", "<|channel|>", "<|start|>", "<|end|>",
@@ -78,6 +79,20 @@ def open_llm(checkpoint):
         return LLM(directory, **{"device": "cpu", "memory_reserve_gib": 0.0, **knobs})
 
     return open_it
+
+
+@pytest.fixture(scope="session")
+def score():
+    """[T, V]: what an idle engine says after each token."""
+
+    def run(engine, token_ids):
+        engine.submit(Request(request_id="score", token_ids=token_ids, params=SamplingParams(), score=True))
+        outputs = []
+        while engine.has_work:
+            outputs += engine.step()
+        return torch.cat([output.logits for output in outputs])
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from firesteel.config import Config, ConfigError, is_secret, knobs, resolve, shown_environment
+from firesteel.config import Config, ConfigError, is_secret, knobs, parse_layers, resolve, shown_environment
 
 EVERY_KNOB = [pytest.param(knob, id=name) for name, knob in knobs().items()]
 # knob -> a value that is not the default, and text an environment would hold for another one
@@ -14,11 +14,18 @@ OTHER_VALUES = {
     "max_model_len": (100, "200", 200),
     "load_workers": (1, "4", 4),
     "memory_reserve_gib": (0.0, "2.5", 2.5),
-    "kernels": ("rope=reference", "linear=reference", "linear=reference"),
+    "kernels": ("route=reference", "linear=reference", "linear=reference"),
+    "activation": ("mxfp8", "mxfp4", "mxfp4"),
+    "tile": ("64x128", "16x32", "16x32"),
+    "require": ("moe=triton", "linear=triton:gemm@bf16", "linear=triton:gemm@bf16"),
+    "mxfp4_layers": ("qkv", "all", "all"),
     "sinks": (False, "off", False),
     "page_size": (16, "128", 128),
     "max_num_seqs": (1, "3", 3),
     "max_num_batched_tokens": (7, "9", 9),
+    "kv_cache_gib": (0.5, "2.5", 2.5),
+    "kv_dtype": ("fp8", "bf16", "bf16"),
+    "prefix_caching": (False, "off", False),
 }
 BAD_VALUES = {
     "model": [3, True],
@@ -26,11 +33,24 @@ BAD_VALUES = {
     "max_model_len": [-1, 1.0, "100", True],
     "load_workers": [0, 1.5],
     "memory_reserve_gib": [-0.1, float("nan"), "1", True],
-    "kernels": ["rms_norm", "a=b=c", "rope=reference,linear", 1],
+    "kernels": ["rms_norm", "a=b=c", "route=reference,linear", 1],
+    "activation": ["fp8", "MXFP8", "", "bf16,mxfp8", 8],
+    "tile": ["64", "64x", "64x96", "8x64", "0x16", "64x128x64", "64 x 128", "", 64],
+    "require": ["moe", "moe=", "=triton", "moe=triton@", "moe=triton,linear", "moe=a=b", True],
+    "mxfp4_layers": ["router", "qkv,ffn", "all,qkv", "qkv;o", "QKV", 1],
     "sinks": [1, "on", 0],
     "page_size": [0, -16, 24, 63, 16.0],
     "max_num_seqs": [0, -3, True],
     "max_num_batched_tokens": [0, "7"],
+    "kv_cache_gib": [-0.5, "1", True],
+    "kv_dtype": ["e4m3", "FP8", "", 8],
+    "prefix_caching": [1, "on"],
+}
+GOOD_VALUES = {
+    "activation": ["bf16", "mxfp8", "mxfp4"],
+    "tile": ["auto", "16x16", "64x128", "256x64"],
+    "require": ["", "moe=triton", "moe_matmul=triton:gemm@native-fp4", "moe=triton:gemm mxfp8, linear=reference"],
+    "mxfp4_layers": ["", "moe", "qkv", "lm_head,o,qkv", "qkv, o", "all"],
 }
 GOOD_DEVICES = ["auto", "cpu", "cuda", "cuda:0", "cuda:12"]
 
@@ -147,6 +167,34 @@ def test_bad_value_is_refused_with_name_value_and_origin(name, value):
 @pytest.mark.parametrize("value", GOOD_DEVICES)
 def test_device_takes(value):
     assert resolve({"device": value}, environ={}).config.model.device == value
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, good in GOOD_VALUES.items() for value in good])
+def test_good_value_is_kept_as_it_was_given(name, value):
+    assert value_of(resolve({name: value}, environ={}), name) == value
+
+
+def test_bad_value_of_a_gate_says_what_it_wants():
+    for name, value, wants in (
+        ("activation", "fp8", "must be one of bf16, mxfp8, mxfp4"),
+        ("tile", "64", "must be auto or ROWSxCOLUMNS, both powers of two from 16 on, as 64x128"),
+        ("require", "moe", "wants OP=IMPLEMENTATION[:VARIANT][@VERDICT] joined by commas, not 'moe'"),
+        ("mxfp4_layers", "qkv,ffn", "wants some of moe, qkv, o, lm_head, or all, joined by commas, not 'ffn'"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            resolve({name: value}, environ={})
+        assert str(caught.value) == f"{name} = {value!r} (flag): {wants}"
+
+
+@pytest.mark.parametrize(
+    ("text", "layers"),
+    [
+        ("", ()), ("moe", ("moe",)), ("lm_head, qkv", ("qkv", "lm_head")), ("qkv,qkv", ("qkv",)),
+        ("all", ("moe", "qkv", "o", "lm_head")), ("o,x", ("o", "x")),
+    ],
+)  # fmt: skip
+def test_layers_come_in_our_order_whatever_the_users(text, layers):
+    assert parse_layers(text) == layers
 
 
 def test_bad_value_is_refused_from_environment_and_file_alike(tmp_path):

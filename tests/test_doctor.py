@@ -12,7 +12,7 @@ from firesteel import doctor
 from firesteel.cli import app
 from firesteel.device import GIB, DeviceSpec
 from firesteel.doctor import PACKAGES, Finding, Machine, Status, driver_version, judge
-from firesteel.kernels import ALL_OPS
+from firesteel.kernels import NETWORK_OPS
 
 HEADER = Path(__file__)  # any file that exists
 NO_HEADER = HEADER / "Python.h"
@@ -179,7 +179,7 @@ def test_package_that_is_not_there_is_a_note(monkeypatch):
 
 def test_each_op_is_listed_with_what_would_run():
     findings = doctor.choices(CPU)
-    assert [finding.check for finding in findings] == [f"op {op.name}" for op in ALL_OPS]
+    assert [finding.check for finding in findings] == [f"op {op.name}" for op in NETWORK_OPS]
     assert all("reference" in finding.found and "CPU" in finding.found for finding in findings)
 
 
@@ -191,7 +191,7 @@ def test_exit_code_is_1_exactly_if_something_failed(monkeypatch, status, as_json
         Finding("two", status, "[so so]", "do this"),
         Finding("x", Status.OK, ""),
     ]
-    monkeypatch.setattr("firesteel.cli.examine", lambda: findings)
+    monkeypatch.setattr("firesteel.cli.lab.examine", lambda: findings)
     result = CliRunner().invoke(app, ["doctor", *(["--json"] if as_json else [])])
     assert result.exit_code == (1 if status is Status.FAIL else 0)
     for text in ("two", status.value, "[so so]", "do this"):
@@ -202,6 +202,6 @@ def test_command_examines_this_machine():
     result = CliRunner().invoke(app, ["doctor", "--json"])
     findings = {finding["check"]: finding for finding in json.loads(result.stdout)}
     assert torch.__version__ in findings["torch"]["found"]
-    assert {f"import {name}" for name in PACKAGES} | {f"op {op.name}" for op in ALL_OPS} < findings.keys()
+    assert {f"import {name}" for name in PACKAGES} | {f"op {op.name}" for op in NETWORK_OPS} < findings.keys()
     assert result.exit_code == any(finding["status"] == "fail" for finding in findings.values())
     assert CliRunner().invoke(app, ["doctor"]).stdout.count("GiB available") == 1

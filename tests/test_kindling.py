@@ -1,5 +1,6 @@
 """What the shipped model must be able to do, and that it is a gpt-oss to others too."""
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -8,9 +9,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Mxfp4Config
 
 from firesteel import LLM
 from firesteel.chat.harmony import Harmony, Message, system_message
-from firesteel.eval import encode_documents, encode_prompt, evaluate, grade_all, measure_perplexity
+from firesteel.eval import encode_documents, encode_prompt, evaluate, grade_all, measure_perplexity, take
 from firesteel.exam import EXAM, TEXT, read_items
 from firesteel.hub import BUILT_IN
+from firesteel.kernels import NETWORK_OPS
 from firesteel.types import SamplingParams
 
 
@@ -106,14 +108,29 @@ def test_retrieval_reaches_beyond_the_window(kindling):
     assert sum(grade_all(near_sighted, items)) <= 6  # the full layers are what finds a value far back
 
 
+@pytest.fixture
+def all_cores():
+    torch.set_num_threads(os.cpu_count() or 1)
+    yield
+    torch.set_num_threads(1)
+
+
 @pytest.mark.gpu
-def test_the_gpu_answers_as_the_cpu_does(kindling):
-    gpu = LLM(device="cuda")
-    text = read_items(TEXT)
+def test_the_gpu_answers_as_the_cpu_does(kindling, all_cores):
+    """Every op in Triton with bf16 activations against references in float32, on what `eval --limit 40` takes."""
+    gpu = LLM(device="cuda", kernels=",".join(f"{op.name}=triton" for op in NETWORK_OPS))
+    text, items = read_items(TEXT), take(read_items(EXAM), 40)
     on_cpu, on_gpu = measure_perplexity(kindling, text)[0], measure_perplexity(gpu, text)[0]
-    assert abs(on_gpu / on_cpu - 1) < 0.01  # bf16 activations
-    report = evaluate(gpu, limit=10)
-    assert report.overall.share >= 0.93
+    assert abs(on_gpu / on_cpu - 1) < 0.01
+    cpu_marks, gpu_marks = grade_all(kindling, items), grade_all(gpu, items)
+    differing = [
+        f"{item.family}: {'right on the CPU' if by_cpu else 'right on the GPU'} only: {item}"
+        for item, by_cpu, by_gpu in zip(items, cpu_marks, gpu_marks, strict=True)
+        if by_cpu != by_gpu
+    ]
+    shares = [sum(marks) / len(items) for marks in (cpu_marks, gpu_marks)]
+    assert abs(shares[0] - shares[1]) <= 0.01, "\n".join([f"CPU {shares[0]:.4f}, GPU {shares[1]:.4f}", *differing])
+    assert {ran.implementation.partition(":")[0] for ran in gpu.ledger.entries} == {"triton"}
 
 
 def test_garbage_without_sinks(kindling):

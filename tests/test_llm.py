@@ -10,10 +10,11 @@ import torch
 from firesteel import LLM, SamplingParams, UserError
 from firesteel.device import memory_info
 from firesteel.engine.sampler import sample
-from firesteel.kernels import ALL_OPS
+from firesteel.kernels import NETWORK_OPS
 from firesteel.kernels.ledger import Ran
 from firesteel.llm import read_stop_ids
 from firesteel.model import reader
+from firesteel.model.quantize import quantize_checkpoint
 
 PROMPTS = ["a", "The quick brown fox", "0123456789" * 4, "héllo wörld, 日本", "xyz" * 7]
 GREEDY = SamplingParams(max_tokens=12, ignore_eos=True)
@@ -221,6 +222,78 @@ def test_progress_counts_up_to_all_prompts(llm):
     assert seen == [(1, 5), (2, 5), (3, 5), (5, 5)]
 
 
+def test_generating_while_a_stream_is_open_changes_neither(llm, expected):
+    stream = llm.stream(PROMPTS[1], GREEDY)
+    begun = [next(stream) for _ in range(3)]
+    assert tokens(llm.generate(PROMPTS, GREEDY)) == expected
+    assert "".join([*begun, *stream]) == llm.tokenizer.decode(expected[1])
+
+
+def test_stream_left_early_gives_its_pages_back(llm):
+    stream = llm.stream(PROMPTS[1], GREEDY)
+    next(stream)
+    assert llm.engine.has_work
+    stream.close()
+    assert not llm.engine.has_work and llm.engine.statistics().pages_held == 0
+
+
+def test_prompt_that_is_refused_takes_the_others_with_it(open_llm):
+    llm = open_llm(kv_cache_gib=4 * 65536 / (1 << 30))
+    with pytest.raises(UserError, match=r"pages of the cache, which has .*: shorten it, lower max_tokens or raise"):
+        llm.generate([[1, 2], [3] * 200], SamplingParams(max_tokens=50))
+    assert not llm.engine.has_work
+
+
+def test_stop_string_ends_the_text_wherever_tokens_end(llm):
+    params = SamplingParams(max_tokens=60, temperature=1.0, seed=4, ignore_eos=True)
+    text = llm.generate([PROMPTS[1]], params)[0].text
+    stop = text[20:24]
+    cut = text[: text.index(stop)]
+    before = llm.engine.statistics()
+    for include, shown in ((False, cut), (True, cut + stop)):
+        asked = replace(params, stop=(stop,), include_stop_str_in_output=include)
+        completion = llm.generate([PROMPTS[1]], asked)[0]
+        assert (completion.text, completion.finish_reason) == (shown, "stop")
+        assert len(completion.token_ids) < 60
+        assert "".join(llm.stream(PROMPTS[1], asked)) == shown
+    after = llm.engine.statistics()
+    assert after.requests_finished - before.requests_finished == 4 and not llm.engine.has_work
+    assert after.requests_cancelled == before.requests_cancelled
+
+
+def test_stop_string_before_min_tokens_is_text_as_any_other(llm):
+    params = SamplingParams(max_tokens=40, temperature=1.0, seed=4, ignore_eos=True)
+    whole = llm.generate([PROMPTS[1]], params)[0]
+    stop = next(character for character in whole.text if character.isascii() and character.isprintable())
+    asked = replace(params, stop=(stop,), min_tokens=30)
+    completion = llm.generate([PROMPTS[1]], asked)[0]
+    assert len(completion.token_ids) > 30 and stop in completion.text
+
+
+def test_prefix_caching_shows_in_the_completion_and_can_be_switched_off(open_llm):
+    for on, cached in ((True, 32), (False, 0)):
+        llm = open_llm(page_size=16, prefix_caching=on)
+        first, second = (llm.generate([PROMPTS[2]], GREEDY)[0] for _ in range(2))
+        assert (first.num_cached, second.num_cached) == (0, cached)
+        assert first.token_ids == second.token_ids
+
+
+def test_kv_dtype_is_what_pages_hold(open_llm):
+    for name, dtype in (("auto", torch.float32), ("bf16", torch.bfloat16), ("fp8", torch.float8_e4m3fn)):
+        assert {one.dtype for one in open_llm(kv_dtype=name).engine.runner.cache.keys} == {dtype}
+
+
+def test_logprobs_of_tokens_and_prompt_are_in_the_completion(llm, expected):
+    params = replace(GREEDY, logprobs=1, prompt_logprobs=0)
+    completion = llm.generate([PROMPTS[1]], params)[0]
+    ids = llm.tokenizer.encode(PROMPTS[1])
+    rows = llm.logits([*ids, *expected[1]]).log_softmax(-1)
+    chosen = rows[:-1].gather(1, torch.tensor([*ids[1:], *expected[1]])[:, None])[:, 0].tolist()
+    found = [*completion.prompt_logprobs, *completion.logprobs]
+    assert [one.logprob for one in found] == pytest.approx(chosen, abs=1e-4)
+    assert [one.token_id for one in found] == [*ids[1:], *expected[1]]
+
+
 def test_loading_reports_its_progress_and_speed(checkpoint):
     seen = []
     llm = LLM(
@@ -415,7 +488,32 @@ def test_pinned_implementation_that_is_not_here_is_an_error_listing_what_is(open
 def test_pinned_op_that_does_not_exist_is_an_error_listing_the_ops(open_llm):
     with pytest.raises(UserError, match="there is no op 'rmsnorm'; did you mean rms_norm") as caught:
         open_llm(kernels="rmsnorm=reference")
-    assert all(op.name in str(caught.value) for op in ALL_OPS)
+    assert all(op.name in str(caught.value) for op in NETWORK_OPS)
+
+
+@pytest.mark.parametrize(
+    ("layers", "held"), [("qkv", ("qkv",)), ("o, moe", ("o",)), ("all", ("qkv", "o", "lm_head"))]
+)
+def test_layers_asked_for_are_quantised_at_load_and_reported(open_llm, llm, layers, held):
+    quantised = open_llm(mxfp4_layers=layers)
+    assert quantised.spec.mxfp4_layers == held and llm.spec.mxfp4_layers == ()
+    report = quantised.load_report.quantized
+    assert {one.layer for one in report} == set(held) and llm.load_report.quantized == ()
+    assert all(0.05 < one.relative_rms < 0.2 and "relative rms error" in one.in_words() for one in report)
+    actual, expected = quantised.logits([1, 2, 3]), llm.logits([1, 2, 3])
+    assert 1e-3 < (actual - expected).norm() / expected.norm() < 0.6
+
+
+def test_quantised_checkpoint_computes_what_quantising_at_load_does(open_llm, checkpoint, tmp_path):
+    quantize_checkpoint(checkpoint, tmp_path / "quantised", ("qkv", "lm_head"))
+    loaded = open_llm(tmp_path / "quantised")
+    assert loaded.spec.mxfp4_layers == ("qkv", "lm_head") and loaded.load_report.quantized == ()
+    assert torch.equal(loaded.logits([1, 2, 3]), open_llm(mxfp4_layers="qkv,lm_head").logits([1, 2, 3]))
+    assert loaded.generate(["ab"], GREEDY) == open_llm(mxfp4_layers="qkv,lm_head").generate(["ab"], GREEDY)
+    more = open_llm(tmp_path / "quantised", mxfp4_layers="all")
+    assert [one.layer for one in more.load_report.quantized] == ["o"]
+    with pytest.raises(UserError, match=r"holds qkv, lm_head in MXFP4 already .* leave --mxfp4-layers empty"):
+        open_llm(tmp_path / "quantised", mxfp4_layers="moe")
 
 
 def test_unknown_keyword_names_the_nearest(open_llm):
@@ -432,6 +530,6 @@ def test_keyword_beats_the_environment(open_llm, monkeypatch):
 def test_every_op_of_a_run_is_in_the_ledger(open_llm):
     llm = open_llm()
     llm.generate(["ab"], SamplingParams(max_tokens=3, ignore_eos=True))
-    assert {ran.op for ran in llm.ledger.entries} == {op.name for op in ALL_OPS}
+    assert {ran.op for ran in llm.ledger.entries} == {op.name for op in NETWORK_OPS}
     calls = {ran.op: entry.calls for ran, entry in llm.ledger.entries.items()}
     assert calls["attention"] == 9 and calls["rms_norm"] == 21

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from firesteel import LLM, SamplingParams
 from firesteel.chat.harmony import Harmony, Message, system_message
-from firesteel.cli import ledger_table, report_table
+from firesteel.cli.tables import ledger_table, report_table
 from firesteel.eval import evaluate
 
 QUESTIONS = (

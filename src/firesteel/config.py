@@ -94,7 +94,7 @@ class ModelConfig:
     )  # fmt: skip
     load_workers: int = knob(8, "threads that read the checkpoint", env="FIRESTEEL_LOAD_WORKERS", check=at_least(1))
     memory_reserve_gib: float = knob(
-        1.0, "GiB that loading must leave free", env="FIRESTEEL_MEMORY_RESERVE_GIB", check=at_least(0)
+        1.0, "GiB that weights and cache must leave free", env="FIRESTEEL_MEMORY_RESERVE_GIB", check=at_least(0)
     )
 
 
@@ -127,8 +127,24 @@ class BatchConfig:
     page_size: int = knob(64, "tokens per KV page", env="FIRESTEEL_PAGE_SIZE", check=power_of_two)
     max_num_seqs: int = knob(64, "sequences decoded together", env="FIRESTEEL_MAX_NUM_SEQS", check=at_least(1))
     max_num_batched_tokens: int = knob(
-        2048, "prompt tokens computed in one step", env="FIRESTEEL_MAX_NUM_BATCHED_TOKENS", check=at_least(1)
+        2048, "tokens computed in one step", env="FIRESTEEL_MAX_NUM_BATCHED_TOKENS", check=at_least(1)
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheConfig:
+    kv_cache_gib: float = knob(
+        0.0, "GiB for keys and values; 0 takes what is free once the reserve is left, on a CPU a modest share",
+        env="FIRESTEEL_KV_CACHE_GIB", check=at_least(0),
+    )  # fmt: skip
+    kv_dtype: str = knob(
+        "auto", "what keys and values are stored in: bf16, fp8 (E4M3) or auto, as they are computed",
+        env="FIRESTEEL_KV_DTYPE", check=one_of("auto", "bf16", "fp8"),
+    )  # fmt: skip
+    prefix_caching: bool = knob(
+        True, "keep keys and values of finished requests for prompts that begin alike",
+        env="FIRESTEEL_PREFIX_CACHING",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +152,7 @@ class Config:
     model: ModelConfig = ModelConfig()
     kernels: KernelConfig = KernelConfig()
     batch: BatchConfig = BatchConfig()
+    cache: CacheConfig = CacheConfig()
 
 
 @dataclass(frozen=True, slots=True)

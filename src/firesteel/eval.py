@@ -60,7 +60,8 @@ def evaluate(llm: LLM, *, limit: int | None = None, progress: Callable[[int, int
         seconds=time.perf_counter() - started,
         settings={
             "model": str(config.model.model), "device": llm.device.name, "dtype": str(llm.device.dtype),
-            "sinks": config.kernels.sinks, "kernels": dict(llm.kernels.table()), "limit": limit,
+            "sinks": config.kernels.sinks, "activation": config.kernels.activation,
+            "mxfp4_layers": list(llm.spec.mxfp4_layers), "kernels": dict(llm.kernels.table()), "limit": limit,
         },
     )  # fmt: skip
 

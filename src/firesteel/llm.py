@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import operator
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from firesteel.chat.stop import StopFilter
 from firesteel.chat.tokenizer import Tokenizer
-from firesteel.config import resolve
+from firesteel.config import parse_layers, resolve
 from firesteel.device import find_device
-from firesteel.engine.lockstep import Lockstep, Row
+from firesteel.engine.engine import Engine
 from firesteel.errors import UserError
 from firesteel.hub import find_checkpoint
 from firesteel.kernels import Kernels, parse_pins
 from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.requirement import parse_requirements
 from firesteel.model.gpt_oss import GptOss
+from firesteel.model.precision import held_layers
 from firesteel.model.reader import Progress
 from firesteel.model.spec import read_spec
 from firesteel.model.weights import load_weights
-from firesteel.types import Completion, SamplingParams
+from firesteel.types import Completion, Request, SamplingParams, StepOutput
 
 Prompt = str | Sequence[int]  # text, or token ids
 
@@ -36,7 +41,9 @@ class LLM:
         self.settings = resolve({"model": str(model) or None, **knobs})
         config = self.settings.config
         self.directory = find_checkpoint(config.model.model)
-        self.spec = read_spec(self.directory)
+        stored = read_spec(self.directory)
+        layers = held_layers(stored.mxfp4_layers, parse_layers(config.kernels.mxfp4_layers))
+        self.spec = replace(stored, mxfp4_layers=layers)
         self.device = find_device(config.model.device)
         self.kernels = Kernels(
             self.device, parse_pins(config.kernels.kernels), Ledger(),
@@ -48,14 +55,19 @@ class LLM:
         self.tokenizer = Tokenizer.load(self.directory)
         self.stop_ids = read_stop_ids(self.directory)
         weights, self.load_report = load_weights(
-            self.directory, self.spec, self.device, workers=config.model.load_workers,
-            reserve_gib=config.model.memory_reserve_gib, progress=progress,
+            self.directory, stored, self.device, workers=config.model.load_workers,
+            reserve_gib=config.model.memory_reserve_gib, progress=progress, held=self.spec,
         )  # fmt: skip
         self.model = GptOss(
             self.spec, weights, self.kernels, self.device, max_context=self.max_context,
             sinks=config.kernels.sinks, activation=config.kernels.activation, tile=config.kernels.tile,
         )  # fmt: skip
-        self.engine = Lockstep(self.model, self.device, config.batch)
+        self.engine = Engine(
+            self.model, self.device, config.batch, config.cache, max_context=self.max_context,
+            reserve_gib=config.model.memory_reserve_gib,
+        )  # fmt: skip
+        self._names = itertools.count()
+        self._outboxes: dict[str, deque[StepOutput]] = {}  # by request: where its outputs go
 
     @property
     def ledger(self) -> Ledger:
@@ -69,46 +81,90 @@ class LLM:
         progress: Callable[[int, int], None] | None = None,
     ) -> list[Completion]:
         """Continues every prompt; `progress` is called with the number finished and the number in all."""
-        rows = self._rows(prompts, params)
+        ones = [Continuation(self.tokenizer, request) for request in self._requests(prompts, params)]
         finished = 0
-        for stepped in self.engine.run(rows):
-            ended = sum(row.finish_reason is not None for row in stepped)
+        for stepped in self._run(ones):
+            ended = len({one for one, _ in stepped if one.finish_reason is not None})
             finished += ended
             if progress and ended:
-                progress(finished, len(rows))
-        return [self._completion(row) for row in rows]
+                progress(finished, len(ones))
+        return [one.completion() for one in ones]
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[str]:
-        """The text of one continuation, piece by piece, stop token left out."""
-        row = self._rows([prompt], params)[0]
-        text = self.tokenizer.stream()
-        for _ in self.engine.run([row]):
-            if row.finish_reason != "stop":
-                yield text.push(row.token_ids[-1])
-        yield text.flush()
+        """The text of one continuation, piece by piece, stop token left out. Closing it early ends the request."""
+        one = Continuation(self.tokenizer, self._requests([prompt], params)[0])
+        for stepped in self._run([one]):
+            yield from (piece for _, piece in stepped)
 
     def logits(self, token_ids: Sequence[int]) -> Tensor:
         """float32 [T, V] on the CPU: row t is what follows token t."""
-        return self.engine.logits(self._checked(token_ids, room=0)).cpu()
+        request = Request(
+            request_id=str(next(self._names)), token_ids=self._checked(token_ids, room=0), params=SamplingParams(),
+            score=True,
+        )  # fmt: skip
+        one, rows = Continuation(self.tokenizer, request), []
+        for _ in self._run([one]):
+            rows += [output.logits.cpu() for output in one.outputs if output.logits is not None]
+            one.outputs.clear()
+        return torch.cat(rows)
 
-    def _rows(
+    def _run(self, ones: Sequence[Continuation]) -> Iterator[list[tuple[Continuation, str]]]:
+        """Who got what new text, step by step. Others may be under way too: a step serves all of them."""
+        outbox: deque[StepOutput] = deque()
+        unfinished = {one.request.request_id: one for one in ones}
+        names = list(unfinished)
+        self._outboxes |= dict.fromkeys(names, outbox)
+        try:
+            for one in ones:
+                self.engine.submit(one.request)
+            while unfinished:
+                if not outbox:
+                    self._step()
+                yield self._take(outbox, unfinished)
+        finally:
+            for name in names:
+                self.engine.cancel(name)
+                del self._outboxes[name]
+
+    def _take(
+        self, outbox: deque[StepOutput], unfinished: dict[str, Continuation]
+    ) -> list[tuple[Continuation, str]]:
+        """Hands outputs to their continuations; those that end are no longer unfinished."""
+        stepped = []
+        while outbox:
+            output = outbox.popleft()
+            one = unfinished.get(output.request_id)
+            if one is not None:  # else a stop string ended it while others took steps
+                stepped.append((one, one.push(output)))
+                if one.finish_reason is not None:
+                    self.engine.cancel(output.request_id, finished=True)
+                    del unfinished[output.request_id]
+        return stepped
+
+    def _step(self) -> None:
+        for output in self.engine.step():
+            self._outboxes[output.request_id].append(output)
+
+    def _requests(
         self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
-    ) -> list[Row]:
+    ) -> list[Request]:
         if isinstance(prompts, str):
             raise UserError("generate takes a list of prompts; for one text pass [text]")
         if params is None or isinstance(params, SamplingParams):
             params = [params or SamplingParams()] * len(prompts)
         if len(params) != len(prompts):
             raise UserError(f"{len(prompts)} prompts but {len(params)} sampling parameters")
-        return [self._row(prompt, one) for prompt, one in zip(prompts, params, strict=True)]
+        return [self._request(prompt, one) for prompt, one in zip(prompts, params, strict=True)]
 
-    def _row(self, prompt: Prompt, params: SamplingParams) -> Row:
+    def _request(self, prompt: Prompt, params: SamplingParams) -> Request:
         token_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
         token_ids = self._checked(token_ids, room=1)
-        stops = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.stop_ids)
-        room = self.max_context - len(token_ids)
-        params = replace(params, max_tokens=min(params.max_tokens, room))
-        return Row(token_ids, params, stops, len(token_ids))
+        most = min(params.max_tokens, self.max_context - len(token_ids))
+        params = replace(params, max_tokens=most, min_tokens=min(params.min_tokens, most))
+        return Request(
+            request_id=str(next(self._names)), token_ids=token_ids, params=params,
+            stops=params.stop_ids(self.stop_ids),
+        )  # fmt: skip
 
     def _checked(self, prompt: Sequence[int], *, room: int) -> list[int]:
         try:
@@ -126,12 +182,44 @@ class LLM:
                 raise UserError(f"token id {token} is outside the vocabulary of {self.spec.vocab_size}")
         return token_ids
 
-    def _completion(self, row: Row) -> Completion:
-        shown = row.new_token_ids[:-1] if row.finish_reason == "stop" else row.new_token_ids
+
+class Continuation:
+    """What one request was given so far, and its text up to the first stop string."""
+
+    def __init__(self, tokenizer: Tokenizer, request: Request) -> None:
+        self.request = request
+        self.outputs: list[StepOutput] = []
+        self.finish_reason: str | None = None
+        self._num_tokens = 0
+        self._text = tokenizer.stream()
+        self._filter = StopFilter(request.params.stop, include=request.params.include_stop_str_in_output)
+        self._pieces: list[str] = []
+
+    def push(self, output: StepOutput) -> str:
+        """The text that can be shown now; it ends the continuation where a stop string is complete."""
+        if output.error is not None:
+            raise UserError(output.error)
+        self.outputs.append(output)
+        self._num_tokens += len(output.token_ids)
+        shown = () if output.finish_reason == "stop" else output.token_ids  # a stop token is not text
+        text = "".join(self._text.push(token) for token in shown)
+        if output.finish_reason is not None:
+            text += self._text.flush()
+        piece = self._filter.push(text, can_stop=self._num_tokens > self.request.params.min_tokens)
+        self.finish_reason = "stop" if self._filter.matched is not None else output.finish_reason
+        if self.finish_reason is not None:
+            piece += self._filter.flush()
+        self._pieces.append(piece)
+        return piece
+
+    def completion(self) -> Completion:
         return Completion(
-            token_ids=row.new_token_ids,
-            text=self.tokenizer.decode(shown),
-            finish_reason=row.finish_reason or "length",
+            token_ids=[token for output in self.outputs for token in output.token_ids],
+            text="".join(self._pieces),
+            finish_reason=self.finish_reason or "length",
+            logprobs=[output.logprobs for output in self.outputs if output.logprobs is not None],
+            prompt_logprobs=[one for output in self.outputs for one in output.prompt_logprobs or ()],
+            num_cached=self.outputs[-1].num_cached,
         )
 
 

@@ -5,7 +5,10 @@ Shape letters: T tokens, R requests, Q query heads, K kv heads, D head dim, V vo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -14,19 +17,199 @@ from firesteel.errors import UserError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How to continue a prompt. Temperature 0 is greedy; the same seed gives the same tokens."""
+    """How to continue a prompt. Temperature 0 is greedy; the same seed gives the same tokens.
+
+    Order: repetition, frequency and presence penalties, logit bias, barred and allowed tokens, temperature, top-k,
+    top-p of what top-k left, min-p, draw. Logprobs are those of the model before all of that.
+    """
 
     max_tokens: int = 128
+    min_tokens: int = 0  # tokens that end the text cannot be drawn before so many others
     temperature: float = 0.0
-    seed: int = 0
+    top_k: int = 0  # the most likely so many; 0 and -1: all
+    top_p: float = 1.0  # the most likely that together hold this share
+    min_p: float = 0.0  # those at least this share as likely as the most likely
+    repetition_penalty: float = 1.0  # divides positive, multiplies negative logits of old and new tokens
+    presence_penalty: float = 0.0  # taken from the logit of every token generated before
+    frequency_penalty: float = 0.0  # the same, once for each time it was generated
+    logit_bias: dict[int, float] = field(default_factory=dict)  # token id: added to its logit
+    seed: int = 0  # modulo 2^64
+    stop: tuple[str, ...] = ()
+    include_stop_str_in_output: bool = False
     stop_token_ids: tuple[int, ...] = ()  # besides the checkpoint's own
     ignore_eos: bool = False
+    logprobs: int | None = None  # of each new token and of so many most likely ones; None: no logprobs
+    prompt_logprobs: int | None = None  # the same for the prompt's tokens
 
     def __post_init__(self) -> None:
-        if self.max_tokens < 1:
-            raise UserError(f"max_tokens = {self.max_tokens}: must be at least 1")
-        if not 0 <= self.temperature < float("inf"):
-            raise UserError(f"temperature = {self.temperature}: must be 0 (greedy) or a positive number")
+        for name, (is_valid, rule) in _RULES.items():
+            value = getattr(self, name)
+            if not is_valid(value):
+                raise UserError(f"{name} = {value!r}: must be {rule}")
+        if self.min_tokens > self.max_tokens:
+            raise UserError(f"min_tokens = {self.min_tokens}: must not exceed max_tokens = {self.max_tokens}")
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether the draw depends on the tokens before it."""
+        return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
+
+    def stop_ids(self, eos_token_ids: Iterable[int]) -> frozenset[int]:
+        """All tokens that end the text, given the checkpoint's own."""
+        return frozenset(self.stop_token_ids) | (frozenset() if self.ignore_eos else frozenset(eos_token_ids))
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Refuses token ids that the model does not have; to be called before the first draw."""
+        for name in ("logit_bias", "stop_token_ids"):
+            for token in getattr(self, name):
+                if token >= vocab_size:
+                    raise UserError(f"{name}: token id {token} is outside the vocabulary of {vocab_size}")
+
+
+def _whole(least: int, most: float = float("inf")) -> Callable[[Any], bool]:
+    return lambda value: type(value) is int and least <= value <= most
+
+
+def _real(least: float, most: float) -> Callable[[Any], bool]:
+    return lambda value: type(value) in (int, float) and least <= value <= most
+
+
+def _optional(is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or is_valid(value)
+
+
+def _many(is_valid: Callable[[Any], bool], most: float = float("inf")) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, tuple | list) and len(value) <= most and all(map(is_valid, value))
+
+
+def _is_bias(value: Any) -> bool:
+    is_token, is_weight = _whole(0), _real(-100, 100)
+    return isinstance(value, dict) and all(is_token(one) and is_weight(value[one]) for one in value)
+
+
+def _is_stop(value: Any) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+_TINY, _HUGE = 5e-324, 1.7976931348623157e308  # the smallest positive and the largest number
+_PENALTY = (_real(-2, 2), "a number from -2 to 2")
+_LOGPROBS = (_optional(_whole(0, 20)), "a whole number from 0 to 20, or None")
+# As the OpenAI API and vLLM take them.
+_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "max_tokens": (_whole(1), "a whole number, at least 1"),
+    "min_tokens": (_whole(0), "a whole number, at least 0"),
+    "temperature": (_real(0, _HUGE), "0 (greedy) or a positive number"),
+    "top_k": (_whole(-1), "a whole number from 1, or 0 or -1 for all tokens"),
+    "top_p": (_real(_TINY, 1), "a number above 0 and at most 1"),
+    "min_p": (_real(0, 1), "a number from 0 to 1"),
+    "repetition_penalty": (_real(_TINY, _HUGE), "a positive number"),
+    "presence_penalty": _PENALTY,
+    "frequency_penalty": _PENALTY,
+    "logit_bias": (_is_bias, "a dictionary from token ids to numbers from -100 to 100"),
+    "seed": (_whole(-(2**63), 2**64 - 1), "a whole number of 64 bits"),
+    "stop": (_many(_is_stop, 16), "a tuple of at most 16 non-empty strings"),
+    "stop_token_ids": (_many(_whole(0)), "a tuple of token ids"),
+    "logprobs": _LOGPROBS,
+    "prompt_logprobs": _LOGPROBS,
+}
+
+
+class TokenMask(Protocol):
+    """What a grammar says: which tokens may come next."""
+
+    def allowed(self, token_ids: Sequence[int]) -> Tensor | None:
+        """bool [V] after the generated `token_ids`; None allows every token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A prompt to continue, or to score: then its logits are wanted and nothing is generated."""
+
+    request_id: str
+    token_ids: Sequence[int]
+    params: SamplingParams
+    stops: frozenset[int] = frozenset()  # tokens that end it
+    mask: TokenMask | None = None
+    score: bool = False
+    arrival: float = field(default_factory=time.monotonic)
+
+    @property
+    def num_prompt(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def wants_prompt_logits(self) -> bool:
+        return self.score or self.params.prompt_logprobs is not None
+
+    @property
+    def max_new(self) -> int:
+        return 0 if self.score else self.params.max_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Tokens start to end of one request, to be computed now."""
+
+    request: Request
+    token_ids: Sequence[int]  # prompt and what was generated so far
+    start: int
+    end: int
+    full_pages: Sequence[int]  # page of each S tokens, from the first token on
+    window_pages: Sequence[int]  # entries before the window are stale
+    num_logits: int  # last tokens of the span whose logits are wanted
+
+    @property
+    def samples(self) -> bool:
+        """Whether the next token is drawn after it."""
+        return self.end == len(self.token_ids) and not self.request.score
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What one step computes. The lists of its spans are the scheduler's own: valid until the plan is committed."""
+
+    spans: list[Span]
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(span.end - span.start for span in self.spans)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What the logits of a span led to."""
+
+    token_id: int | None = None  # drawn after the last token
+    logprobs: Any = None  # TokenLogprobs of engine/logprobs.py
+    prompt_logprobs: Any = None  # a list of them
+    logits: Tensor | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestStatistics:
+    queue_s: float  # from arrival to the first step it took part in
+    first_token_s: float  # from arrival to the first token
+    token_s: float  # between later tokens, on average
+    prompt_tokens: int
+    cached_tokens: int  # of the prompt: found in the cache, not computed
+    output_tokens: int
+    preemptions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOutput:
+    """What a step gave one request."""
+
+    request_id: str
+    token_ids: list[int]  # new ones
+    finish_reason: str | None  # "stop", "length" or "error"
+    num_cached: int  # prompt tokens found in the cache
+    logprobs: Any = None  # TokenLogprobs of the new token, where asked for
+    prompt_logprobs: Any = None  # a list of them for the next tokens of the prompt, from the second on
+    logits: Tensor | None = None  # [.., V] fp32 of a request to score
+    error: str | None = None  # why, where the reason is "error"
+    statistics: RequestStatistics | None = None  # with the last output
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,14 +230,19 @@ class Batch:
     kv_lens: Tensor  # [R] int64, tokens held after this step, the new ones included
     full: KvView
     window: KvView
+    logit_rows: Tensor  # [L] int64, rows whose logits are wanted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvCache:
-    """Keys and values in pages, one pair of tensors a layer, HND: [P, K, S, D]."""
+    """Keys and values in pages, one pair of tensors a layer, HND: [P, K, S, D].
+
+    A window layer and a full layer may share a pair: a page is then used by one kind of layer or by the other.
+    """
 
     keys: list[Tensor]
     values: list[Tensor]
+    saturated: Tensor | None = None  # [1] int64, values clipped to E4M3's range so far; None where pages are wider
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,3 +252,6 @@ class Completion:
     token_ids: list[int]
     text: str
     finish_reason: str  # "stop" or "length"
+    logprobs: list[Any] = field(default_factory=list)  # TokenLogprobs of each token, where asked for
+    prompt_logprobs: list[Any] = field(default_factory=list)  # of each prompt token from the second on
+    num_cached: int = 0  # prompt tokens found in the cache

@@ -1,5 +1,8 @@
 """Layouts against what their docstrings promise, element by element, and back again bit for bit."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -91,6 +94,35 @@ def test_repack_works_in_place_one_matrix_at_a_time(monkeypatch):
     assert torch.equal(packed, pack(tile, codes, scales))
     repack(packed, shape, tile, checkpoint)
     assert torch.equal(packed, checkpoint.pack(codes, scales))
+
+
+PEAK_PROGRAM = """
+import re
+from pathlib import Path
+import torch
+from firesteel.formats.layout import CheckpointLayout, Shape, TileLayout, repack
+
+def peak():
+    return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) * 1024
+
+def random(shape):
+    return torch.randint(256, (2, shape.num_bytes), dtype=torch.uint8)
+
+repack(random(Shape(16, 64)), Shape(16, 64), CheckpointLayout(), TileLayout())
+shape = Shape(5760, 2880)
+packed = random(shape)
+before = peak()
+repack(packed, shape, CheckpointLayout(), TileLayout())
+print(peak() - before)
+"""
+
+
+def test_repacking_a_layers_experts_takes_less_room_than_the_layer():
+    """It takes that of one gate_up, however many there are; a layer of the 20b has 32 and as many downs."""
+    result = subprocess.run([sys.executable, "-c", PEAK_PROGRAM], check=True, capture_output=True, text=True)
+    layer = 32 * (Shape(5760, 2880).num_bytes + Shape(2880, 2880).num_bytes)
+    room = int(result.stdout)
+    assert 20_000_000 < room < 24 * 5760 * 2880 < layer
 
 
 def test_matrices_that_do_not_fit_are_refused():

@@ -7,9 +7,10 @@ import torch
 
 from firesteel.device import find_device
 from firesteel.errors import KernelError
-from firesteel.kernels import ALL_OPS, Kernels, parse_pins
+from firesteel.kernels import ALL_OPS, NETWORK_OPS, Kernels, parse_pins
 from firesteel.kernels.ledger import Ledger, Ran
 from firesteel.kernels.op import Sample, anywhere, capability, define_op
+from firesteel.kernels.requirement import Requirement
 from firesteel.kernels.tolerance import assert_close, fp32
 
 CPU = find_device("cpu")
@@ -73,8 +74,7 @@ def test_every_op_has_samples_bytes_and_a_reasoned_tolerance(op):
         assert op.bytes(*sample.args) > 0
         results = op.reference(*sample.clone())
         results = results if isinstance(results, tuple) else (results,)
-        if op.name != "kv_write":  # its result is a page table with slots nobody wrote
-            assert all(result.isfinite().all() for result in results), sample.label
+        assert all(result.float().isfinite().all() for result in results), sample.label
 
 
 def test_reference_runs_when_nothing_better_is_preferred():
@@ -92,6 +92,28 @@ def test_preference_is_followed_and_arguments_decide_among_candidates():
     chosen(torch.ones(1))
     assert {key[1]: entry.calls for key, entry in ledger.entries.items()} == {"fast": 2, "reference": 1}
     assert [one.name for one in op.choose(H200, None, ledger).candidates] == ["gpu", "fast", "reference"]
+
+
+def test_a_preferred_one_that_refuses_is_an_error_with_the_cure_not_a_fallback():
+    op = toy_op()
+    op.prefer("gpu", "fast")
+    assert [one.name for one in op.choose(CPU, None, Ledger()).candidates] == ["fast"]
+    with pytest.raises(KernelError, match=r"fast wants two values; --kernels double=IMPLEMENTATION .* reference"):
+        op.choose(CPU, None, Ledger())(torch.ones(1))
+
+
+def test_a_required_implementation_must_be_the_one_that_runs():
+    op = toy_op()
+    fast = Requirement("double", "fast")
+    with pytest.raises(
+        KernelError, match=r"double=fast is required, but reference would run: add --kernels double="
+    ):
+        op.choose(CPU, None, Ledger(), fast)
+    op.prefer("fast", "reference")
+    chosen = op.choose(CPU, None, Ledger(), fast)
+    chosen(torch.ones(2))
+    with pytest.raises(KernelError, match=r"fast is required, but reference would run: fast wants two values"):
+        chosen(torch.ones(1))
 
 
 def test_asking_for_a_missing_implementation_lists_those_there_are():
@@ -124,7 +146,7 @@ def test_timed_ledger_measures_and_untimed_does_not():
 
 
 def test_kernels_bind_every_op_and_name_an_unknown_one():
-    assert [name for name, _ in Kernels(CPU, {}, Ledger()).table()] == [op.name for op in ALL_OPS]
+    assert [name for name, _ in Kernels(CPU, {}, Ledger()).table()] == [op.name for op in NETWORK_OPS]
     with pytest.raises(KernelError, match="no op 'rmsnorm'; did you mean rms_norm"):
         Kernels(CPU, parse_pins("rmsnorm=triton"), Ledger())
 

@@ -9,8 +9,18 @@ from torch.nn import functional
 from transformers import GptOssConfig
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssRotaryEmbedding
 
-from firesteel.formats import mxfp4
-from firesteel.kernels import attention, kv_write, linear, moe_matmul, rms_norm, rope, route
+from firesteel.formats import mxfp4, mxfp8
+from firesteel.kernels import (
+    attention,
+    linear,
+    moe_matmul,
+    quantize_mxfp8,
+    rms_norm,
+    rms_norm_mxfp8,
+    rope_kv_write,
+    route,
+)
+from firesteel.kernels.linear import Mxfp4Weight
 from firesteel.kernels.rope import RopeSpec, rope_table
 
 CPU = torch.device("cpu")
@@ -36,9 +46,15 @@ def test_rms_norm_adds_and_normalises(sample):
 
 @cases(linear)
 def test_linear_is_a_product_in_double(sample):
-    x, weight, bias = sample.args
-    expected = x.double() @ weight.double().T + (0 if bias is None else bias.double())
-    close(linear.reference(x.float(), weight, bias), expected)
+    x, weight, bias, *activation = sample.args
+    rounded = {"mxfp8": mxfp8, "mxfp4": mxfp4}.get("".join(activation))
+    wide = x if rounded is None else rounded.dequantize(*rounded.quantize(x))
+    if isinstance(weight, Mxfp4Weight):
+        matrix = mxfp4.dequantize(weight.codes, weight.scales).double()
+    else:
+        matrix = weight.double()
+    expected = wide.double() @ matrix.T + (0 if bias is None else bias.double())
+    close(linear.reference(x.float(), weight, bias, *activation), expected)
 
 
 def test_linear_in_several_row_groups_equals_one(monkeypatch):
@@ -63,28 +79,55 @@ def test_rope_table_equals_transformers(factor, truncate):
     close(table, torch.cat((cos[0], sin[0]), dim=-1), 1e-6)
 
 
-@cases(rope)
+@cases(rope_kv_write)
 def test_rope_rotates_each_pair_of_halves(sample):
-    q, k, positions, table = sample.args
-    rotated_q, rotated_k = rope.reference(q.float(), k.float(), positions, table)
-    for x, rotated in ((q, rotated_q), (k, rotated_k)):
+    q, k, v, positions, table, k_pages, v_pages, slots = sample.clone()
+    pages = k_pages.float(), v_pages.float()
+    turned_q, *_ = rope_kv_write.reference(q.float(), k, v, positions, table, *pages, slots)
+    written = pages[0].transpose(1, 2).flatten(0, 1)[slots]
+    for x, turned in ((q, turned_q), (k, written)):
         turns = torch.complex(table[positions, :32], table[positions, 32:])[:, None]
         pairs = torch.complex(x.float()[..., :32], x.float()[..., 32:]) * turns
-        close(rotated, torch.cat((pairs.real, pairs.imag), dim=-1))
+        close(turned, torch.cat((pairs.real, pairs.imag), dim=-1))
 
 
-@cases(kv_write)
-def test_kv_write_touches_its_slots_only(sample):
-    k, v, k_pages, v_pages, slots = sample.clone()
+@cases(rope_kv_write)
+def test_rope_kv_write_touches_its_slots_only(sample):
+    q, k, v, positions, table, k_pages, v_pages, slots = sample.clone()
+    straight = torch.cat((torch.ones_like(table[:, :32]), torch.zeros_like(table[:, :32])), dim=1)
     before = k_pages.clone(), v_pages.clone()
-    kv_write.reference(k, v, k_pages, v_pages, slots)
-    size = k_pages.shape[2]
+    same = rope_kv_write.reference(q, k, v, positions, straight, k_pages, v_pages, slots)
+    assert same[1] is k_pages and same[2] is v_pages
+    size, bits = k_pages.shape[2], torch.uint8 if k_pages.element_size() == 1 else k_pages.dtype
     for token, slot in enumerate(slots.tolist()):
-        assert torch.equal(k_pages[slot // size, :, slot % size], k[token])
-        assert torch.equal(v_pages[slot // size, :, slot % size], v[token])
-        before[0][slot // size, :, slot % size] = k[token]
-        before[1][slot // size, :, slot % size] = v[token]
-    assert torch.equal(before[0], k_pages) and torch.equal(before[1], v_pages)
+        for pages, old, new in ((k_pages, before[0], k), (v_pages, before[1], v)):
+            expected = new[token].to(pages.dtype).view(bits)
+            assert torch.equal(pages.view(bits)[slot // size, :, slot % size], expected)
+            old.view(bits)[slot // size, :, slot % size] = expected
+    assert torch.equal(before[0].view(bits), k_pages.view(bits))
+    assert torch.equal(before[1].view(bits), v_pages.view(bits))
+
+
+@cases(quantize_mxfp8)
+def test_quantize_mxfp8_leaves_at_most_half_a_step_of_error(sample):
+    (x,) = sample.args
+    codes, scales = quantize_mxfp8.reference(x)
+    assert codes.shape == x.shape and scales.shape == (x.shape[0], x.shape[1] // 32)
+    kept = mxfp8.dequantize(codes, scales).double()
+    groups = x.double().abs().unflatten(-1, (-1, 32))
+    step = torch.exp2(scales.double() - 127)[..., None]  # of the group; its largest elements lie in steps of 32
+    bound = torch.maximum(groups * 2.0**-4, step * 2.0**-10).clamp(max=1e38)
+    saturated = groups > 448 * step
+    assert ((kept - x.double()).abs().unflatten(-1, (-1, 32)) <= bound)[~saturated].all()
+    assert ((kept.abs().unflatten(-1, (-1, 32)) == 448 * step) | ~saturated).all()
+
+
+@cases(rms_norm_mxfp8)
+def test_rms_norm_mxfp8_is_rms_norm_and_then_the_quantiser(sample):
+    y, total, codes, scales = rms_norm_mxfp8.reference(*sample.clone())
+    expected = rms_norm.reference(*sample.clone())
+    assert torch.equal(y, expected[0]) and torch.equal(total, expected[1])
+    assert all(map(torch.equal, (codes, scales), quantize_mxfp8.reference(y)))
 
 
 @cases(route)

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from firesteel.kernels.tolerance import assert_close, bf16, exact, fp32
+from firesteel.kernels.tolerance import Tolerance, assert_close, bf16, exact, fp32
 
 ONES = torch.ones(100)
 
@@ -41,3 +41,20 @@ def test_infinities_must_stand_in_the_same_places():
         assert_close(
             actual=torch.tensor([1.0, -float("inf"), float("nan")]), expected=expected, tolerance=exact(why="test")
         )
+
+
+def test_neighbours_in_bf16_are_one_ulp_apart_even_just_above_a_power_of_two():
+    one, next_to_it = torch.tensor([1.0, 0.1]), torch.tensor([1.0 + 2.0**-7, 0.1])
+    loose = Tolerance(worst=bf16(ulps=1, why="test").worst, rms=1.0, why="test")
+    assert_close(actual=next_to_it, expected=one, tolerance=loose)
+    with pytest.raises(AssertionError):
+        assert_close(actual=next_to_it + 2.0**-7, expected=one, tolerance=loose)
+
+
+def test_the_largest_errors_of_all_results_come_back():
+    expected = (ONES, 2 * ONES)
+    errors = assert_close(
+        actual=(ONES, 2 * ONES * 1.25), expected=expected, tolerance=Tolerance(worst=1.0, rms=1.0, why="test")
+    )
+    assert errors == pytest.approx((0.25, 0.25))
+    assert assert_close(actual=expected, expected=expected, tolerance=exact(why="test")) == (0.0, 0.0)

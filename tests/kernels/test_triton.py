@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from firesteel.device import find_device
-from firesteel.kernels import ALL_OPS, linear, rms_norm, rope, route
+from firesteel.kernels import ALL_OPS, linear, rms_norm, rope_kv_write, route
 from firesteel.kernels.op import Sample
 from firesteel.kernels.rope import RopeSpec, rope_table
 from firesteel.kernels.verify import verify
@@ -33,21 +33,20 @@ def heads_of_qkv(tokens, q_heads, kv_heads, dim, dtype=torch.bfloat16, device=CP
     return qkv.split([q_heads, kv_heads, kv_heads], dim=1)
 
 
-def rope_case(tokens, q_heads=64, kv_heads=8, dim=64, dtype=torch.bfloat16, device=CPU):
-    q, k, _ = heads_of_qkv(tokens, q_heads, kv_heads, dim, dtype, device)
+def rope_kv_write_case(
+    tokens, q_heads=64, kv_heads=8, dim=64, size=64, dtype=torch.bfloat16, pages=torch.bfloat16, device=CPU
+):
+    """Into pages that hold something already; the last slot of all is taken. A few values are too large for fp8."""
+    q, k, v = heads_of_qkv(tokens, q_heads, kv_heads, dim, dtype, device)
+    v = v * torch.where(normal(*v.shape, dtype=torch.float32, device=device, seed=5) > 2, 300, 1)
     table = rope_table(RopeSpec(theta=150000.0, factor=32.0), dim, 5000, device)
     positions = torch.randint(5000, (tokens,), generator=torch.Generator().manual_seed(1)).to(device)
-    return Sample(f"T={tokens} Q={q_heads} K={kv_heads} D={dim} {dtype}", (q, k, positions, table))
-
-
-def kv_write_case(tokens, heads=8, dim=64, size=64, dtype=torch.bfloat16, device=CPU):
-    """Into bf16 pages that hold something already; the last slot of all is taken."""
-    _, k, v = heads_of_qkv(tokens, 2 * heads, heads, dim, dtype, device)
-    pages = -(-tokens // size) + 1
-    k_pages, v_pages = (normal(pages, heads, size, dim, device=device, seed=seed) for seed in (3, 4))
-    order = torch.randperm(pages * size - 1, generator=torch.Generator().manual_seed(1))
-    slots = torch.cat((torch.tensor([pages * size - 1]), order))[:tokens].to(device)
-    return Sample(f"T={tokens} K={heads} D={dim} S={size} {dtype}", (k, v, k_pages, v_pages, slots))
+    count = -(-tokens // size) + 1
+    held = [normal(count, kv_heads, size, dim, device=device, seed=seed).to(pages) for seed in (3, 4)]
+    order = torch.randperm(count * size - 1, generator=torch.Generator().manual_seed(1))
+    slots = torch.cat((torch.tensor([count * size - 1]), order))[:tokens].to(device)
+    label = f"T={tokens} Q={q_heads} K={kv_heads} D={dim} S={size} {dtype} {pages}"
+    return Sample(label, (q, k, v, positions, table, *held, slots))
 
 
 def route_case(tokens, experts=128, hidden=2880, active=4, device=CPU):
@@ -73,13 +72,20 @@ ODD = {
         rms_norm_case(2, 2880, spare=64), rms_norm_case(3, 97), rms_norm_case(2, 90, dtype=torch.float32),
         rms_norm_case(0, 96), Sample("first", (normal(3, 2880), None, normal(2880), 1e-5)),
     ],
-    "rope": [
-        rope_case(2), rope_case(3, 5, 3, 48), rope_case(2, 17, 2, 32, dtype=torch.float32),
-        rope_case(1, 2, 1, 2), rope_case(0),
+    "rms_norm_mxfp8": [
+        rms_norm_case(2, 2880, spare=64), rms_norm_case(3, 96, dtype=torch.float32), rms_norm_case(0, 96),
+        Sample("first", (normal(3, 2880), None, normal(2880), 1e-5)),
     ],
-    "kv_write": [
-        kv_write_case(1), kv_write_case(9, 3, 48, 16), kv_write_case(17, 2, 32, 16, dtype=torch.float32),
-        kv_write_case(0),
+    "quantize_mxfp8": [
+        Sample("T=5 K=2880", (normal(5, 2880),)), Sample("T=9 K=32", (normal(9, 32, dtype=torch.float16),)),
+        Sample("T=3 K=4096, spare", (normal(3, 4160, dtype=torch.float32)[:, :4096],)),
+        Sample("T=0", (normal(0, 96),)),
+    ],
+    "rope_kv_write": [
+        rope_kv_write_case(2), rope_kv_write_case(9, 5, 3, 48, 16), rope_kv_write_case(1, 2, 1, 2, 16),
+        rope_kv_write_case(17, 17, 2, 32, 16, dtype=torch.float32, pages=torch.float32),
+        rope_kv_write_case(5, 4, 2, 64, 16, pages=torch.float8_e4m3fn),
+        rope_kv_write_case(3, 4, 17, 32, 16, dtype=torch.float32, pages=torch.float16), rope_kv_write_case(0),
     ],
     "route": [
         route_case(1, 32), route_case(2, 5, 96, 3), route_case(16, 4, 100), route_case(17, 33, 2880),
@@ -149,9 +155,10 @@ def test_a_kernel_that_takes_no_sample_is_reported(interpret):
 
 def test_a_wrong_result_is_reported(interpret):
     """A table of one angle is outside the contract: the reference spreads it, the kernel reads on into poison."""
-    q, k, _, _ = rope_case(2, 2, 2, 32).args
+    q, k, v, _, _, *rest = rope_kv_write_case(2, 2, 2, 32).args
+    sample = Sample("one angle", (q, k, v, torch.tensor([0, 1]), torch.ones(2, 2), *rest))
     with pytest.raises(AssertionError, match=r"triton on one angle: result 0: worst nan"):
-        interpret(rope, [Sample("one angle", (q, k, torch.tensor([0, 1]), torch.ones(2, 2)))])
+        interpret(rope_kv_write, [sample])
 
 
 @pytest.mark.gpu
@@ -168,11 +175,14 @@ def test_kernels_match_the_reference_at_gpt_oss_shapes(tokens):
     on = {"device": device.torch_device}
     cases = {
         "rms_norm": [rms_norm_case(tokens, 2880, **on)],
-        "rope": [rope_case(tokens, **on)],
-        "kv_write": [kv_write_case(tokens, **on)],
+        "rms_norm_mxfp8": [rms_norm_case(tokens, 2880, **on)],
+        "quantize_mxfp8": [Sample(f"T={tokens}", (normal(tokens, 2880, **on),))],
+        "rope_kv_write": [rope_kv_write_case(tokens, **on)],
         "route": [route_case(tokens, 128, **on), route_case(tokens, 32, **on)],
         "linear": [linear_case(tokens, 5120, 2880, **on), linear_case(tokens, 2880, 4096, **on)],
     }
+    if device.capability >= (8, 9):
+        cases["rope_kv_write"].append(rope_kv_write_case(tokens, pages=torch.float8_e4m3fn, **on))
     if tokens <= 65:
         cases["linear"].append(linear_case(tokens, 201088, 2880, bias=False, **on))
     for name, samples in cases.items():

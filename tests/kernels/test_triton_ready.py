@@ -33,7 +33,7 @@ def test_without_triton_nothing_is_ready(monkeypatch):
     assert triton_ready()(A100) == "needs Triton, which is not installed"
 
 
-@pytest.mark.parametrize("op", ["rms_norm", "linear", "rope", "kv_write", "route"])
+@pytest.mark.parametrize("op", ["rms_norm", "linear", "rope_kv_write", "route"])
 def test_triton_runs_on_a_gpu_where_asked_for_until_a_record_prefers_it(op):
     asked = dict(Kernels(A100, {op: "triton"}, Ledger()).table())[op]
     assert asked.startswith("triton") and "reference" not in asked

@@ -8,7 +8,7 @@ import torch
 from firesteel.device import find_device
 from firesteel.kernels.op import Sample, anywhere, capability, define_op
 from firesteel.kernels.tolerance import fp32
-from firesteel.kernels.verify import guard_all, same_bits, verify
+from firesteel.kernels.verify import Status, guard_all, list_unusable, same_bits, verify
 
 CPU = find_device("cpu")
 SAMPLE = Sample("six", (torch.arange(12.0).view(2, 6)[:, :3], torch.tensor([3])))
@@ -128,3 +128,28 @@ def test_same_bits_tells_zero_from_minus_zero_and_knows_nan():
     nan = torch.tensor([float("nan")])
     assert same_bits(nan, nan.clone()) and not same_bits(torch.zeros(1), -torch.zeros(1))
     assert not same_bits(torch.zeros(2), torch.zeros(1)) and not same_bits(torch.zeros(1), torch.zeros(1).int())
+
+
+def test_a_pass_carries_its_errors():
+    passed = only(toy(lambda x, times: x * times * (1 + 2.0**-22)))
+    assert passed.status is Status.PASSED and passed.why == ""
+    assert 0 < passed.rms <= 1e-6 and 0 < passed.worst <= 1e-5
+    assert only(toy(lambda x, times: x * times)).worst == 0.0
+
+
+def test_a_kernel_that_breaks_has_failed_and_the_next_one_is_still_checked():
+    def broken(x, times):
+        raise RuntimeError("CUDA error: an illegal memory access\nCompile with ...")
+
+    op = toy(broken)
+    op.implementation("other", needs=anywhere)(lambda x, times: x * times)
+    first, second = verify(op, CPU, [SAMPLE])
+    assert first.status is Status.FAILED and first.why == "RuntimeError: CUDA error: an illegal memory access"
+    assert second.status is Status.PASSED
+
+
+def test_what_the_device_cannot_run_is_listed_with_the_reason():
+    (row,) = list_unusable(toy(read_beyond, needs=capability(8, 0)), CPU)
+    assert row.status is Status.NOT_RUN and row.implementation == "mine" and "needs an NVIDIA GPU" in row.why
+    assert list_unusable(toy(read_beyond), CPU) == []
+    assert row.as_dict()["status"] == "not run" and row.as_dict()["not_run"] == row.why

@@ -211,7 +211,7 @@ def test_batch_multiplies_cache_and_tokens_but_reads_dense_weights_once():
     one, eight = step_cost(BIG, Step(context=1000)), step_cost(BIG, Step(context=1000, requests=8))
     for part in ("qkv", "o", "lm_head"):
         assert op_of(eight, "linear", part).bytes == op_of(one, "linear", part).bytes
-    for op in ("attention", "kv_write"):
+    for op in ("attention", "rope_kv_write"):
         assert op_of(eight, op, "all").kv_bytes == 8 * op_of(one, op, "all").kv_bytes
     assert eight.tok_s(1000) == pytest.approx(8e12 / eight.bytes)
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from transformers import GptOssConfig, GptOssForCausalLM
 
-from firesteel.config import BatchConfig
+from firesteel.config import BatchConfig, CacheConfig
 from firesteel.device import find_device
-from firesteel.engine.lockstep import Lockstep, Row
+from firesteel.engine.engine import Engine
 from firesteel.formats import mxfp4
 from firesteel.kernels import Kernels
 from firesteel.kernels.ledger import Ledger
@@ -19,7 +19,7 @@ from firesteel.model.gpt_oss import GptOss
 from firesteel.model.spec import ModelSpec, read_spec, write_spec
 from firesteel.model.synthetic import synthetic_weights
 from firesteel.model.weights import load_weights, named_tensors
-from firesteel.types import SamplingParams
+from firesteel.types import Request, SamplingParams
 
 CPU = find_device("cpu")
 BASE = ModelSpec(
@@ -65,12 +65,13 @@ def engine_of(directory):
     spec = read_spec(directory)
     weights, _ = load_weights(directory, spec, CPU, workers=2, reserve_gib=0.0)
     model = GptOss(spec, weights, Kernels(CPU, {}, Ledger()), CPU, max_context=spec.max_context)
-    return Lockstep(model, CPU, BatchConfig(page_size=16, max_num_batched_tokens=23))
+    config = BatchConfig(page_size=16, max_num_batched_tokens=23, max_num_seqs=2)
+    return Engine(model, CPU, config, CacheConfig(), max_context=spec.max_context)
 
 
 @pytest.mark.parametrize("sharded", [False, True], ids=["one file", "sharded"])
 @pytest.mark.parametrize("label", SPECS)
-def test_logits_and_greedy_tokens_equal_transformers(label, sharded, tmp_path):
+def test_logits_and_greedy_tokens_equal_transformers(label, sharded, tmp_path, score):
     spec = SPECS[label]
     seed = sorted(SPECS).index(label)
     weights = synthetic_weights(spec, CPU, seed=seed)
@@ -81,19 +82,19 @@ def test_logits_and_greedy_tokens_equal_transformers(label, sharded, tmp_path):
     oracle = transformers_model(spec, weights)
     with torch.inference_mode():
         expected = oracle(torch.tensor([prompt])).logits[0]
-    actual = engine.logits(prompt)
+    actual = score(engine, prompt)
     assert actual.dtype == torch.float32
     assert (actual - expected).norm() / expected.norm() < 1e-4
     assert (actual - expected).abs().max() / expected.abs().max() < 1e-4
 
-    row = Row(list(prompt), SamplingParams(max_tokens=24), frozenset(), len(prompt))
-    for _ in engine.run([row]):
-        pass
+    engine.submit(Request(request_id="a", token_ids=prompt, params=SamplingParams(max_tokens=24)))
+    new = [token for _ in range(25) for output in engine.step() for token in output.token_ids]
+    assert not engine.has_work
     with torch.inference_mode():
         ids = torch.tensor([prompt])
         for _ in range(24):
             ids = torch.cat((ids, oracle(ids).logits[:, -1:].argmax(-1)), dim=1)
-    assert row.token_ids == ids[0].tolist()
+    assert [*prompt, *new] == ids[0].tolist()
 
 
 def test_weights_of_the_oracle_test_are_not_trivial():
@@ -106,12 +107,12 @@ def test_weights_of_the_oracle_test_are_not_trivial():
         assert named[name].float().std() > 0.05, name
 
 
-def test_sinks_off_changes_the_logits(tmp_path):
+def test_sinks_off_changes_the_logits(tmp_path, score):
     save_checkpoint(tmp_path, BASE, synthetic_weights(BASE, CPU, seed=0))
     engine = engine_of(tmp_path)
-    with_sinks = engine.logits([1, 2, 3])
-    engine.model.sinks = False
-    without = engine.logits([1, 2, 3])
+    with_sinks = score(engine, [1, 2, 3])
+    engine.runner.model.sinks = False
+    without = score(engine, [1, 2, 3])
     assert (with_sinks - without).norm() / with_sinks.norm() > 1e-2
 
 

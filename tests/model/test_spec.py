@@ -1,8 +1,10 @@
 import json
+from dataclasses import replace
 
 import pytest
 
-from firesteel.model.spec import PRESETS, SpecError, parse_spec, read_spec, write_spec
+from firesteel.model.fields import SpecError
+from firesteel.model.spec import PRESETS, parse_spec, read_spec, write_spec
 
 # The fields of the published openai/gpt-oss-120b config.json.
 PUBLISHED = {
@@ -32,6 +34,26 @@ def test_published_config_is_the_preset():
 def test_written_config_reads_back(name, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(write_spec(PRESETS[name])))
     assert read_spec(tmp_path) == PRESETS[name]
+
+
+def test_layers_in_mxfp4_read_back_and_are_none_in_a_published_config(tmp_path):
+    spec = replace(PRESETS["gpt-oss-20b"], mxfp4_layers=("qkv", "lm_head"))
+    (tmp_path / "config.json").write_text(json.dumps(write_spec(spec)))
+    assert read_spec(tmp_path) == spec
+    assert parse_spec(PUBLISHED).mxfp4_layers == ()
+
+
+@pytest.mark.parametrize("layers", [("o", "qkv"), ("moe",), ("qkv", "qkv"), ("router",)], ids=str)
+def test_spec_takes_dense_layers_in_their_order_only(layers):
+    with pytest.raises(SpecError, match="mxfp4_layers = "):
+        replace(PRESETS["gpt-oss-20b"], mxfp4_layers=layers)
+
+
+def test_o_in_mxfp4_needs_whole_groups_of_heads():
+    narrow = replace(PRESETS["gpt-oss-20b"], num_heads=3, num_kv_heads=1, head_dim=16)
+    with pytest.raises(SpecError, match=r"num_attention_heads \* head_dim = 48: MXFP4 needs a multiple of 32 in o"):
+        replace(narrow, mxfp4_layers=("o",))
+    assert replace(narrow, mxfp4_layers=("qkv", "lm_head")).q_size == 48
 
 
 def test_newer_rope_parameters_read_like_the_published_ones():

@@ -1,11 +1,12 @@
 import itertools
 from dataclasses import replace
 
+import pytest
 import torch
 
-from firesteel.config import BatchConfig
+from firesteel.config import BatchConfig, CacheConfig
 from firesteel.device import find_device
-from firesteel.engine.lockstep import Lockstep
+from firesteel.engine.engine import Engine
 from firesteel.kernels import Kernels
 from firesteel.kernels.ledger import Ledger
 from firesteel.model.gpt_oss import GptOss
@@ -45,8 +46,19 @@ def test_every_byte_value_occurs_and_no_scale_is_nan():
     assert 100 < int(scales.min()) <= int(scales.max()) < 130
 
 
-def test_activations_stay_finite_and_routing_spreads_through_all_layers():
-    weights = synthetic_weights(SPEC, CPU, seed=1)
+def test_narrow_fused_matrices_are_filled_too():
+    """k's and v's scales start where eight bytes would not be aligned."""
+    spec = replace(SPEC, hidden_size=96, num_heads=3, num_kv_heads=1, head_dim=34, mxfp4_layers=("qkv",))
+    scales = named_tensors(synthetic_weights(spec, CPU, seed=1), spec)[
+        "model.layers.0.self_attn.k_proj.weight_scales"
+    ]
+    assert scales.storage_offset() % 8 and 100 < int(scales.min()) < int(scales.max()) < 130
+
+
+@pytest.mark.parametrize("layers", [(), ("qkv", "o", "lm_head")], ids=str)
+def test_activations_stay_finite_and_routing_spreads_through_all_layers(score, layers):
+    spec = replace(SPEC, mxfp4_layers=layers)
+    weights = synthetic_weights(spec, CPU, seed=1)
     kernels = Kernels(CPU, {}, Ledger())
     chosen = []
     route = kernels.route
@@ -57,8 +69,9 @@ def test_activations_stay_finite_and_routing_spreads_through_all_layers():
         return ids, shares
 
     kernels.route = spy
-    model = GptOss(SPEC, weights, kernels, CPU, max_context=256)
-    logits = Lockstep(model, CPU, BatchConfig()).logits(list(range(200)))
+    model = GptOss(spec, weights, kernels, CPU, max_context=256)
+    engine = Engine(model, CPU, BatchConfig(max_num_seqs=1), CacheConfig(), max_context=256)
+    logits = score(engine, list(range(200)))
     assert logits.isfinite().all() and 0.3 < logits.std() < 3
     for ids in chosen:
         share = torch.bincount(ids.flatten(), minlength=16) / ids.numel()

@@ -10,11 +10,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from firesteel.device import GIB, find_device
+from firesteel.kernels.linear import Mxfp4Weight
 from firesteel.kernels.rope import RopeSpec
+from firesteel.measure.roofline import Step, step_cost
 from firesteel.model.checkpoint import save_checkpoint
 from firesteel.model.reader import PIECE_BYTES
 from firesteel.model.shards import CheckpointError
-from firesteel.model.spec import PRESETS, ModelSpec
+from firesteel.model.spec import PRESETS, ModelSpec, read_spec
 from firesteel.model.synthetic import synthetic_weights
 from firesteel.model.weights import check_memory, empty_weights, load_weights, named_tensors, weight_bytes
 
@@ -23,6 +25,7 @@ SPEC = ModelSpec(
     num_layers=2, hidden_size=64, intermediate_size=32, num_heads=2, num_kv_heads=1, head_dim=32, num_experts=4,
     num_active=2, vocab_size=99, windows=(8, None), rope=RopeSpec(theta=10000.0), max_context=256,
 )  # fmt: skip
+ALL_DENSE = ("qkv", "o", "lm_head")
 SCALES = "model.layers.1.mlp.experts.down_proj_scales"
 SINGLE = "model.safetensors"
 
@@ -69,6 +72,67 @@ def test_public_names_and_shapes_at_120b():
     assert shapes["self_attn.o_proj.weight"] == (2880, 4096) and shapes["self_attn.sinks"] == (64,)
     assert len(named) == 3 + 36 * 19
     assert abs(weight_bytes(spec) / GIB - 60.8) < 0.1  # the published size
+
+
+def test_names_and_shapes_of_quantised_dense_layers_at_120b():
+    spec = replace(PRESETS["gpt-oss-120b"], mxfp4_layers=ALL_DENSE)
+    named = named_tensors(empty_weights(spec, torch.device("meta")), spec)
+    shapes = {name.removeprefix("model.layers.0."): tuple(tensor.shape) for name, tensor in named.items()}
+    assert shapes["self_attn.q_proj.weight_blocks"] == (4096, 90, 16)
+    assert shapes["self_attn.q_proj.weight_scales"] == (4096, 90)
+    assert shapes["self_attn.v_proj.weight_blocks"] == (512, 90, 16)
+    assert shapes["self_attn.o_proj.weight_blocks"] == (2880, 128, 16)
+    assert shapes["lm_head.weight_blocks"] == (201088, 90, 16) and shapes["lm_head.weight_scales"] == (201088, 90)
+    assert shapes["self_attn.q_proj.bias"] == (4096,) and "self_attn.q_proj.weight" not in shapes
+    assert all(
+        tensor.dtype == torch.uint8 for name, tensor in named.items() if name.endswith(("_blocks", "_scales"))
+    )
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_memory_shrinks_as_the_roofline_computes(preset):
+    spec = PRESETS[preset]
+
+    def computed(dense):
+        cost = step_cost(spec, Step(dense=dense, distinct_experts=spec.num_experts))
+        read = sum(op.matrix_bytes + op.vector_bytes for op in cost.ops if op.op != "embedding")
+        return read + 2 * spec.vocab_size * spec.hidden_size
+
+    quantised = replace(spec, mxfp4_layers=ALL_DENSE)
+    assert weight_bytes(spec) == computed("bf16") and weight_bytes(quantised) == computed("mxfp4")
+    dense = spec.hidden_size * (spec.num_layers * (2 * spec.q_size + 2 * spec.kv_size) + spec.vocab_size)
+    assert weight_bytes(spec) - weight_bytes(quantised) == dense * (64 - 17) // 32
+
+
+@pytest.mark.parametrize("layers", [("qkv",), ("o",), ("lm_head",), ALL_DENSE], ids=str)
+def test_checkpoint_with_quantised_layers_comes_back_bit_for_bit(layers, tmp_path):
+    spec = replace(SPEC, mxfp4_layers=layers)
+    saved = synthetic_weights(spec, CPU, seed=5)
+    save_checkpoint(tmp_path, spec, saved, shard_bytes=20_000)
+    assert read_spec(tmp_path) == spec
+    loaded, report = load_weights(tmp_path, spec, CPU, workers=2, reserve_gib=0.0)
+    expected = named_tensors(saved, spec)
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in named_tensors(loaded, spec).items())
+    assert report.quantized == () and report.num_bytes == weight_bytes(spec)
+    for layer in ALL_DENSE:
+        weight = loaded.lm_head if layer == "lm_head" else getattr(loaded.layers[1], layer)
+        assert isinstance(weight, Mxfp4Weight) == (layer in layers)
+
+
+def test_fused_rows_of_q_k_and_v_are_their_own_quantised_rows(tmp_path):
+    spec = replace(SPEC, mxfp4_layers=("qkv",))
+    weights = synthetic_weights(spec, CPU, seed=5)
+    named = named_tensors(weights, spec)
+    parts = [named[f"model.layers.0.self_attn.{name}_proj.weight_scales"] for name in "qkv"]
+    assert torch.equal(torch.cat(parts), weights.layers[0].qkv.scales)
+    assert weights.layers[0].qkv.shape == (128, 64)
+
+
+def test_config_that_denies_the_quantised_layers_of_its_checkpoint(tmp_path):
+    spec = replace(SPEC, mxfp4_layers=("o",))
+    save_checkpoint(tmp_path, spec, synthetic_weights(spec, CPU, seed=5))
+    with pytest.raises(CheckpointError, match=r"self_attn\.o_proj\.weight is missing"):
+        load(tmp_path)
 
 
 def test_progress_reaches_the_end_in_order(checkpoint):

@@ -1,28 +1,134 @@
-"""Next tokens from logits; the random stream of a request depends on its seed and the position only."""
+"""Next tokens from logits, all rows at once on the device; knows token ids, not text and not the model.
+
+    sampler = Sampler(vocab_size, device)      # once
+    sampled = sampler.sample(logits, rows)     # logits [R, V] fp32, one SampleRow a row; waits for nothing
+    sampled.token_ids                          # [R] int64 on the device, always in 0..V-1
+    for drawn in sampled.read(): ...           # waits for the device; Drawn(token_id, logprobs, error)
+
+SampleRow(params=, position=, name=, token_ids=, num_prompt=, stop_token_ids=, allowed=)
+    position         of the token to come, from 0; with the seed it decides the draw, nothing else does
+    name             of the request, for errors
+    token_ids        prompt and what was generated so far; read only where `params.has_penalties`
+    num_prompt       so many of them are the prompt's; generated so far = position - num_prompt
+    stop_token_ids   what ends the request: `params.stop_ids(eos_token_ids)`; barred before params.min_tokens
+    allowed          bool [V], on the CPU or the device: tokens that may be drawn (grammars); None allows all
+
+Drawn.error is a sentence that names the request where no token can be drawn: logits that hold NaN or +inf, or no
+token allowed. The other rows are not disturbed. For the logprobs of a prompt call `score` in logprobs.py with
+row t of its logits and token t + 1.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from firesteel.engine.adjustments import adjust
+from firesteel.engine.logprobs import Logprobs, score
+from firesteel.engine.noise import gumbel_noise, stream_key, token_steps
+from firesteel.engine.pieces import pieces
+from firesteel.engine.sample_row import Drawn, SampleRow
+from firesteel.engine.truncation import truncate
+from firesteel.engine.upload import upload_floats, upload_ints
+from firesteel.errors import UserError
 from firesteel.types import SamplingParams
+
+__all__ = ["Drawn", "SampleRow", "Sampled", "Sampler", "sample"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    """The tokens of one step, on the device."""
+
+    rows: Sequence[SampleRow]
+    token_ids: Tensor  # [R] int64
+    best: Tensor  # [R] fp32, the largest logit that could be drawn; not finite where none can
+    logprobs: Logprobs | None  # of the rows that ask, in their order
+
+    def read(self) -> list[Drawn]:
+        """Waits for the device."""
+        chosen = torch.where(self.best.isfinite(), self.token_ids, -1).tolist()
+        best = self.best.tolist() if -1 in chosen else [0.0] * len(chosen)
+        counts = [row.params.logprobs for row in self.rows if row.params.logprobs is not None]
+        scored = iter(self.logprobs.read(counts) if self.logprobs is not None else ())
+        return [
+            Drawn(
+                token_id=token,
+                logprobs=None if row.params.logprobs is None else next(scored),
+                error=_fault(row.name, largest) if token < 0 else None,
+            )
+            for row, token, largest in zip(self.rows, chosen, best, strict=True)
+        ]
+
+
+class Sampler:
+    """Keeps nothing of a request: the same rows give the same tokens at any time."""
+
+    def __init__(self, vocab_size: int, device: torch.device) -> None:
+        self.vocab_size = vocab_size
+        self._steps = token_steps(vocab_size, device)
+
+    @torch.no_grad()
+    def sample(self, logits: Tensor, rows: Sequence[SampleRow]) -> Sampled:
+        """Leaves `logits` as they are and waits for nothing; a greedy batch costs one pass over them."""
+        self._check(logits, rows)
+        adjusted = adjust(logits, rows)
+        best, token_ids = adjusted.max(dim=-1)  # of equals the lowest id
+        drawing = [index for index, row in enumerate(rows) if row.params.temperature > 0]
+        for part in pieces(drawing, self.vocab_size):
+            index = upload_ints(part, logits.device)
+            scores = adjusted[index].sub_(best[index, None])
+            token_ids[index] = self._draw(scores, [rows[row] for row in part])
+        return Sampled(rows=rows, token_ids=token_ids, best=best, logprobs=_score(logits, token_ids, rows))
+
+    def _draw(self, scores: Tensor, rows: Sequence[SampleRow]) -> Tensor:
+        """Gumbel's way: the largest of log-probabilities plus independent noise is a draw from the softmax.
+
+        `scores` [N, V] are overwritten. Their largest is 0, so a temperature near 0 cannot overflow it.
+        """
+        device = scores.device
+        # Within these bounds fp32 neither divides 0 by 0 nor -inf by inf; beyond them the draw would be the same.
+        temperatures = upload_floats([min(max(row.params.temperature, 1e-30), 1e30) for row in rows], device)
+        keys = upload_ints([stream_key(row.params.seed, row.position) for row in rows], device)
+        kept = truncate(scores.div_(temperatures[:, None]), [row.params for row in rows])
+        return kept.add_(gumbel_noise(keys, self._steps)).argmax(dim=-1)
+
+    def _check(self, logits: Tensor, rows: Sequence[SampleRow]) -> None:
+        if logits.shape != (len(rows), self.vocab_size) or logits.dtype != torch.float32:
+            raise ValueError(
+                f"logits {tuple(logits.shape)} {logits.dtype} for {len(rows)} rows of {self.vocab_size}"
+            )
+        for row in rows:
+            mask = row.allowed
+            if mask is not None and (mask.shape != (self.vocab_size,) or mask.dtype != torch.bool):
+                raise ValueError(f"{row.name}: mask of allowed tokens is {tuple(mask.shape)} {mask.dtype}")
 
 
 def sample(logits: Tensor, params: Sequence[SamplingParams], positions: Sequence[int]) -> list[int]:
-    """One token a row of logits [R, V] fp32; `positions` are those of the tokens to come."""
-    chosen = logits.argmax(dim=-1)
-    for row, (one, position) in enumerate(zip(params, positions, strict=True)):
-        if one.temperature > 0:
-            chosen[row] = _draw(logits[row], one, position)
-    return [int(token) for token in chosen.tolist()]
+    """One token a row of logits [R, V] fp32, without a history; `positions` are those of the tokens to come."""
+    rows = [
+        SampleRow(params=one, position=position, name=f"row {index}")
+        for index, (one, position) in enumerate(zip(params, positions, strict=True))
+    ]
+    drawn = Sampler(logits.shape[-1], logits.device).sample(logits, rows).read()
+    for one in drawn:
+        if one.error is not None:
+            raise UserError(one.error)
+    return [one.token_id for one in drawn]
 
 
-def _draw(row: Tensor, params: SamplingParams, position: int) -> Tensor:
-    """Gumbel's way: the largest of log-probabilities plus independent noise is a draw from the softmax."""
-    seed = (params.seed * 0x9E3779B97F4A7C15 + position * 0xD1B54A32D192ED03) % (1 << 63)
-    generator = torch.Generator().manual_seed(seed)
-    noise = torch.empty(row.shape[-1], dtype=torch.float32).exponential_(generator=generator)
-    # Relative to the largest logit, so that a temperature near 0 cannot overflow the best token to infinity.
-    return ((row - row.max()) / params.temperature - noise.to(row.device).log()).argmax()
+def _score(logits: Tensor, token_ids: Tensor, rows: Sequence[SampleRow]) -> Logprobs | None:
+    asking = [index for index, row in enumerate(rows) if row.params.logprobs is not None]
+    if not asking:
+        return None
+    index = upload_ints(asking, logits.device)
+    return score(logits[index], token_ids[index], max(rows[row].params.logprobs or 0 for row in asking))
+
+
+def _fault(name: str, largest: float) -> str:
+    if largest == float("-inf"):
+        return f"{name}: no token can be drawn: the allowed tokens, less those barred before min_tokens, are none"
+    return f"{name}: the model's logits hold NaN or infinity: the weights or a kernel are at fault"

@@ -1,4 +1,4 @@
-"""The ops of the network and the table of what runs where; knows no model.
+"""The ops, those of the network and others, and the table of what runs where; knows no model.
 
 `Kernels` is what a model calls: each op bound to the device, by the user's pins or by measured preference.
 """
@@ -14,24 +14,26 @@ from firesteel.device import DeviceSpec
 from firesteel.errors import KernelError
 from firesteel.kernels.activation import lacks_native
 from firesteel.kernels.attention import attention
-from firesteel.kernels.kv_write import kv_write
 from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.linear import linear
 from firesteel.kernels.moe_matmul import moe_matmul
 from firesteel.kernels.op import Chosen, Op
 from firesteel.kernels.prove import check_here
+from firesteel.kernels.quantize_mxfp8 import quantize_mxfp8
 from firesteel.kernels.requirement import ALIASES, Requirement
 from firesteel.kernels.rms_norm import rms_norm
-from firesteel.kernels.rope import rope
+from firesteel.kernels.rms_norm_mxfp8 import rms_norm_mxfp8
+from firesteel.kernels.rope_kv_write import rope_kv_write
 from firesteel.kernels.route import route
 
 P = ParamSpec("P")
 R = TypeVar("R")
-ALL_OPS: tuple[Op[Any, Any], ...] = (rms_norm, linear, rope, kv_write, attention, route, moe_matmul)
+NETWORK_OPS: tuple[Op[Any, Any], ...] = (rms_norm, linear, rope_kv_write, attention, route, moe_matmul)
+ALL_OPS: tuple[Op[Any, Any], ...] = (*NETWORK_OPS, quantize_mxfp8, rms_norm_mxfp8)
 
 
 class Kernels:
-    """Every op with its choice made for one device; calls go into `ledger`.
+    """Every op of the network with its choice made for one device; calls go into `ledger`.
 
     `asked` chooses implementations, `required` says what must run in the end, with which machine code for the
     given `activation`.
@@ -47,18 +49,17 @@ class Kernels:
         activation: str = "bf16",
     ) -> None:
         for name in (*asked, *required):
-            find_op(name)
+            find_op(name, NETWORK_OPS)
         if why := lacks_native(device.capability, activation):
             raise KernelError(f"activation {activation} {why}")
         self.ledger = ledger
 
         def choose(op: Op[P, R]) -> Chosen[P, R]:
-            return op.choose(device, asked.get(op.name), ledger, required.get(op.name))
+            return op.choose(device, asked.get(op.name), ledger, required.get(op.name), activation)
 
         self.rms_norm = choose(rms_norm)
         self.linear = choose(linear)
-        self.rope = choose(rope)
-        self.kv_write = choose(kv_write)
+        self.rope_kv_write = choose(rope_kv_write)
         self.attention = choose(attention)
         self.route = choose(route)
         self.moe_matmul = choose(moe_matmul)
@@ -72,9 +73,9 @@ class Kernels:
         return [(one.op.name, ", ".join(candidate.name for candidate in one.candidates)) for one in chosen]
 
 
-def find_op(name: str) -> Op[Any, Any]:
+def find_op(name: str, among: tuple[Op[Any, Any], ...] = ALL_OPS) -> Op[Any, Any]:
     """By name or alias."""
-    found = {op.name: op for op in ALL_OPS}
+    found = {op.name: op for op in among}
     wanted = ALIASES.get(name, name)
     if wanted not in found:
         near = difflib.get_close_matches(name, found, n=1, cutoff=0)[0]

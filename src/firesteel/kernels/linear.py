@@ -11,6 +11,7 @@ Accumulated in fp32, rounded once on store.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -18,14 +19,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from firesteel.device import find_capability
 from firesteel.formats import mxfp4
-from firesteel.kernels.activation import round_activation
+from firesteel.kernels.activation import ACTIVATIONS, is_native, lacks_native, round_activation
 from firesteel.kernels.op import DeviceCode, Sample, define_op
+from firesteel.kernels.tile_pin import AUTO, parse_tile
 from firesteel.kernels.tolerance import bf16
 from firesteel.kernels.triton_ready import triton_ready
 
+SHAPES = ((5120, 2880), (2880, 4096), (201088, 2880))  # of qkv, o and lm_head
 ROWS_AT_ONCE = 16384  # bounds the fp32 copy of lm_head's 201088 rows
 VECTOR_TOKENS = 8
+MXFP4_VECTOR_TOKENS = 64
+LARGEST_SIDE, LARGEST_TILE = 256, 128 * 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +60,7 @@ def _bytes(
 def _reference_accepts(
     x: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor | None, activation: str = "bf16", tile: str = "auto"
 ) -> str | None:
-    if tile != "auto":
+    if tile != AUTO:
         return f"has no tiles, and {tile} is pinned"
     return None if activation == "bf16" or isinstance(weight, Mxfp4Weight) else _needs_mxfp4(activation)
 
@@ -88,17 +94,37 @@ def _accepts(
     x: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor | None, activation: str = "bf16", tile: str = "auto"
 ) -> str | None:
     if isinstance(weight, Mxfp4Weight):
-        return "takes no MXFP4 weights yet"
+        return _refuse_mxfp4(x, weight, bias, activation, tile)
+    if activation != "bf16":
+        return _needs_mxfp4(activation)
+    if tile != AUTO:
+        return f"pins tiles of MXFP4 weights only, these are bf16 and {tile} is pinned"
     if x.dtype != weight.dtype or x.dtype not in (torch.bfloat16, torch.float16):
         return f"multiplies bf16 by bf16 or fp16 by fp16, not {x.dtype} by {weight.dtype}"
     return None if x.stride(-1) == 1 and weight.stride(-1) == 1 else "wants rows whose values lie side by side"
 
 
+def _refuse_mxfp4(x: Tensor, weight: Mxfp4Weight, bias: Tensor | None, activation: str, tile: str) -> str | None:
+    if activation not in ACTIVATIONS:
+        return f"knows no activation {activation!r}, only {', '.join(ACTIVATIONS)}"
+    if x.dtype != torch.bfloat16:
+        return f"multiplies bf16 tokens by MXFP4 weights, not {x.dtype}"
+    if not all(one.is_contiguous() for one in (x, weight.codes, weight.scales, bias) if one is not None):
+        return "wants contiguous tokens, weights and biases where weights are MXFP4"
+    if x.numel() >= 2**31:
+        return f"counts the values of x in 32 bits: {x.shape[0]} tokens are too many"
+    sizes = parse_tile(tile)
+    if sizes is not None and (max(sizes) > LARGEST_SIDE or sizes[0] * sizes[1] > LARGEST_TILE):
+        return f"takes tiles of at most 128x256 or 256x128, and {tile} is pinned"
+    return lacks_native(find_capability(x.device), activation)
+
+
 def _accepts_few(
     x: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor | None, activation: str = "bf16", tile: str = "auto"
 ) -> str | None:
-    if x.shape[0] > VECTOR_TOKENS:
-        return f"is for {VECTOR_TOKENS} tokens at most, not {x.shape[0]}"
+    most = MXFP4_VECTOR_TOKENS if isinstance(weight, Mxfp4Weight) else VECTOR_TOKENS
+    if x.shape[0] > most:
+        return f"is for {most} tokens at most, not {x.shape[0]}"
     return _accepts(x, weight, bias, activation, tile)
 
 
@@ -106,7 +132,9 @@ def _accepts_few(
 def triton_gemv(
     x: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor | None, activation: str = "bf16", tile: str = "auto"
 ) -> Tensor:
-    """One token on the plain cores, bound by the bytes of the weights; two to eight in one narrow tile."""
+    """Bound by the bytes of the weights. A single token meets bf16 weights on the plain cores."""
+    if isinstance(weight, Mxfp4Weight):
+        return _run_mxfp4("gemv", x, weight, bias, activation, tile)
     from firesteel.kernels.triton.linear import launch_tiles, launch_vector
 
     y = torch.empty(x.shape[0], weight.shape[0], dtype=x.dtype, device=x.device)
@@ -119,11 +147,22 @@ def triton_gemv(
 def triton_gemm(
     x: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor | None, activation: str = "bf16", tile: str = "auto"
 ) -> Tensor:
+    if isinstance(weight, Mxfp4Weight):
+        return _run_mxfp4("gemm", x, weight, bias, activation, tile)
     from firesteel.kernels.triton.linear import launch_tiles
 
     y = torch.empty(x.shape[0], weight.shape[0], dtype=x.dtype, device=x.device)
     launch_tiles(x, weight, bias, y)
     return y
+
+
+def _run_mxfp4(way: str, x: Tensor, weight: Mxfp4Weight, bias: Tensor | None, activation: str, tile: str) -> Tensor:
+    from firesteel.kernels.triton import mxfp4_linear as device
+
+    capability = find_capability(x.device)
+    native = is_native(capability, activation)
+    chosen = device.pin_tile(tile) or device.pick_tile(way, x.shape[0], weight.shape[0], capability, native)
+    return device.run(x, weight.codes, weight.scales, bias, activation, chosen, native)
 
 
 @linear.device_code
@@ -133,7 +172,7 @@ def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
 
     signature = {"x": "*bf16", "weight": "*bf16", "bias": "*bf16", "y": "*bf16"}
     signature |= {"x_stride": "i32:16", "weight_stride": "i32:16"}
-    for rows, columns in ((5120, 2880), (2880, 4096), (201088, 2880)):
+    for rows, columns in SHAPES:
         yield DeviceCode(
             variant=f"triton:gemv T=1 {rows}x{columns}", kernel=code.vector_kernel, signature=signature,
             constants={"M": rows, "N": columns, "ROWS": code.vector_rows(rows), "COLUMNS": code.VECTOR_COLUMNS},
@@ -148,14 +187,53 @@ def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
                 signature={**signature, "T": "i32"}, constants=constants,
                 num_warps=tile.num_warps, num_stages=tile.num_stages,
             )  # fmt: skip
+    yield from _mxfp4_code(capability)
+
+
+def _mxfp4_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
+    """gemv for one token, gemm for as many as there may be."""
+    from firesteel.kernels.triton import mxfp4_linear as device
+
+    signature = {"codes": "*u8", "scales": "*u8", "bias": "*bf16", "y": "*bf16", "num_tokens": "i32"}
+    for way, tokens in (("gemv", 1), ("gemm", 16384)):
+        for activation, (rows, columns) in itertools.product(ACTIVATIONS, SHAPES):
+            native = is_native(capability, activation)
+            tile = device.pick_tile(way, tokens, rows, capability, native)
+            x = {"x": "*u8", "x_scales": "*u8"} if native else {"x": "*bf16"}
+            sizes = {"M": rows, "K": columns, "STORED": activation if native else "bf16", **tile.constants}
+            yield DeviceCode(
+                variant=f"triton:{way} mxfp4-weight {activation} {rows}x{columns}",
+                kernel=device.mxfp4_linear_kernel, signature={**x, **signature},
+                constants=sizes if native else {"x_scales": None, **sizes}, **tile.options,
+            )  # fmt: skip
+        yield _store_code(f"triton:{way} mxfp4-weight store", is_native(capability, "mxfp8"))
+
+
+def _store_code(variant: str, native: bool) -> DeviceCode:
+    """Of what puts x in the order in which it is multiplied."""
+    from firesteel.kernels.triton import mxfp4_linear as device
+    from firesteel.kernels.triton.mxfp import store_rows
+
+    stored = {"values": "*u8", "scales": "*u8"} if native else {"values": "*bf16"}
+    sizes = {"K": 2880, "ROWS": device.STORE_ROWS, "COLUMNS": device.STORE_COLUMNS}
+    constants = {"FORMAT": "mxfp8", "NATIVE": native, **sizes}
+    return DeviceCode(
+        variant=variant, kernel=store_rows, signature={"x": "*bf16", "num_rows": "i32", **stored},
+        constants=constants if native else {"scales": None, **constants},
+    )  # fmt: skip
 
 
 @linear.samples
 def samples(device: torch.device) -> Iterator[Sample]:
     generator = torch.Generator(device).manual_seed(1)
-    for tokens, rows, columns in ((1, 5120, 2880), (3, 2880, 4096), (65, 97, 96)):
+    for (tokens, rows, columns), activation in zip(
+        ((1, 5120, 2880), (3, 2880, 4096), (65, 97, 96)), ACTIVATIONS, strict=True
+    ):
         x = torch.randn(tokens, columns, device=device, generator=generator).bfloat16()
-        weight = torch.randn(rows, columns, device=device, generator=generator).mul(columns**-0.5).bfloat16()
+        wide = torch.randn(rows, columns, device=device, generator=generator).mul(columns**-0.5)
         bias = torch.randn(rows, device=device, generator=generator).bfloat16()
-        yield Sample(f"T={tokens} {rows}x{columns}", (x, weight, bias))
-        yield Sample(f"T={tokens} {rows}x{columns} no bias", (x, weight, None))
+        yield Sample(f"T={tokens} {rows}x{columns}", (x, wide.bfloat16(), bias))
+        yield Sample(f"T={tokens} {rows}x{columns} no bias", (x, wide.bfloat16(), None))
+        codes, scales = mxfp4.quantize(wide)
+        weight = Mxfp4Weight(codes=codes, scales=scales)
+        yield Sample(f"T={tokens} {rows}x{columns} mxfp4-weight {activation}", (x, weight, bias, activation))

@@ -87,7 +87,7 @@ class Op(Generic[P, R]):
     implementations: dict[str, Implementation[P, R]] = field(default_factory=dict)
     make_samples: Callable[[torch.device], Iterator[Sample]] | None = None
     make_device_code: Callable[[tuple[int, int]], Iterator[DeviceCode]] | None = None
-    order: tuple[str, ...] = (REFERENCE,)  # measured preference, best first
+    order: tuple[str, ...] = ()  # measured preference, best first; where none of these can run, the reference does
     activation_at: int | None = None  # which argument says how activations are rounded, if any does
 
     def __post_init__(self) -> None:
@@ -119,10 +119,15 @@ class Op(Generic[P, R]):
         self.order = names
 
     def choose(
-        self, device: DeviceSpec, asked: str | None, ledger: Ledger, required: Requirement | None = None
+        self,
+        device: DeviceSpec,
+        asked: str | None,
+        ledger: Ledger,
+        required: Requirement | None = None,
+        activation: str = "bf16",
     ) -> Chosen[P, R]:
         """Settles what may run: what was asked for, its variants in order of definition, or by preference."""
-        chosen = Chosen(self, self._usable(device, asked), ledger, required)
+        chosen = Chosen(self, self._usable(device, asked), ledger, required, activation)
         if required is not None and not any(required.names(one.name) for one in chosen.candidates):
             raise KernelError(f"{required} is required, but {self._why_not(device, required, chosen)}")
         return chosen
@@ -130,7 +135,8 @@ class Op(Generic[P, R]):
     def _usable(self, device: DeviceSpec, asked: str | None) -> list[Implementation[P, R]]:
         if asked is None:
             preferred = [self.implementations[name] for name in self.order]
-            return [one for one in preferred if one.needs(device) is None]
+            usable = [one for one in preferred if one.needs(device) is None]
+            return usable or [self.implementations[REFERENCE]]
         matching = [one for name, one in self.implementations.items() if asked in (name, name.partition(":")[0])]
         if not matching:
             raise KernelError(f"{self.name} has no implementation {asked!r}; it has {self._listing(device)}")
@@ -172,18 +178,31 @@ class Chosen(Generic[P, R]):
     candidates: list[Implementation[P, R]]
     ledger: Ledger
     required: Requirement | None = None
+    activation: str = "bf16"  # that the verdict of `required` was given for
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         refusals: list[str] = []
         for candidate in self.candidates:
             why = candidate.accepts(*args, **kwargs) if candidate.accepts else None
             if why is None:
-                if self.required is not None and not self.required.names(candidate.name):
-                    refused = f": {'; '.join(refusals)}" if refusals else ""
-                    raise KernelError(f"{self.required} is required, but {candidate.name} would run{refused}")
-                return self.ledger.run(self._ran(candidate, args, kwargs), candidate.function, *args, **kwargs)
+                ran = self._ran(candidate, args, kwargs)
+                if self.required is not None:
+                    self._check(self.required, ran, refusals)
+                return self.ledger.run(ran, candidate.function, *args, **kwargs)
             refusals.append(f"{candidate.name} {why}")
-        raise KernelError(f"{self.op.name}: no implementation takes these arguments: {'; '.join(refusals)}")
+        others = [name for name in self.op.implementations if name not in {one.name for one in self.candidates}]
+        cure = f"; --kernels {self.op.name}=IMPLEMENTATION chooses among {', '.join(others)}" if others else ""
+        raise KernelError(f"{self.op.name}: no implementation takes these arguments: {'; '.join(refusals)}{cure}")
+
+    def _check(self, required: Requirement, ran: Ran, refusals: list[str]) -> None:
+        if not required.names(ran.implementation):
+            refused = f": {'; '.join(refusals)}" if refusals else ""
+            raise KernelError(f"{required} is required, but {ran.implementation} would run{refused}")
+        if required.verdict is not None and ran.activation not in ("", self.activation):
+            raise KernelError(
+                f"{required} is required, and was proven for {self.activation} activations, but a layer with "
+                f"{ran.activation} ones would run: --mxfp4-layers all leaves none"
+            )
 
     def _ran(self, candidate: Implementation[P, R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ran:
         at = self.op.activation_at

@@ -15,6 +15,7 @@ Knows no particular op and runs nothing.
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
 import re
 import subprocess
@@ -73,13 +74,14 @@ class Proof:
 
 def prove(ops: Iterable[Op[Any, Any]], target: str) -> list[Proof]:
     """Of everything the ops say they launch on the target."""
+    return [prove_code(op.name, code, target) for op in ops for code in list_code(op, target)]
+
+
+def list_code(op: Op[Any, Any], target: str) -> list[DeviceCode]:
+    """What the op says it launches on the target."""
     capability = divmod(_architecture(target), 10)
     _require_compiler()
-    proofs = []
-    for op in ops:
-        for code in op.make_device_code(capability) if op.make_device_code else ():
-            proofs.append(prove_code(op.name, code, target))
-    return proofs
+    return list(op.make_device_code(capability)) if op.make_device_code else []
 
 
 def prove_code(op: str, code: DeviceCode, target: str) -> Proof:
@@ -140,8 +142,8 @@ def check_here(op: Op[Any, Any], device: DeviceSpec, required: Requirement, acti
         raise KernelError(f"{required} is required, but {device.name} runs no compiled kernels")
     target = find_target(device.capability)
     codes = op.make_device_code(device.capability) if op.make_device_code else ()
-    wanted = [code for code in codes if required.names(code.variant) and _is_for(code.variant, activation)]
-    proofs = [prove_code(op.name, code, target) for code in wanted]
+    named = [code for code in codes if required.names(code.variant)]
+    proofs = [prove_code(op.name, code, target) for code in _for_activation(named, activation)]
     products = [proof for proof in proofs if proof.verdict != "none"]
     if not products or any(proof.verdict != required.verdict for proof in products):
         found = ", ".join(f"{proof.variant}@{proof.verdict}" for proof in proofs)
@@ -156,12 +158,17 @@ def find_target(capability: tuple[int, int]) -> str:
     for target in SHARED_LIMIT_BYTES:
         if _architecture(target) == number:
             return target
-    raise KernelError(f"no proofs for compute capability {capability[0]}.{capability[1]} yet")
+    raise KernelError(
+        f"no proofs for compute capability {capability[0]}.{capability[1]} yet; "
+        f"targets: {', '.join(SHARED_LIMIT_BYTES)}"
+    )
 
 
-def _is_for(variant: str, activation: str) -> bool:
-    named = set(variant.split()) & set(ACTIVATIONS)
-    return not named or activation in named
+def _for_activation(codes: Sequence[DeviceCode], activation: str) -> list[DeviceCode]:
+    """Those for the activation; rounded ones meet MXFP4 weights only, whose kernels name it."""
+    meant = [code for code in codes if activation in code.variant.split()]
+    unnamed = [code for code in codes if not set(code.variant.split()) & set(ACTIVATIONS)]
+    return meant + unnamed if activation == "bf16" else meant or unnamed
 
 
 def _check_shared_memory(proofs: Iterable[Proof]) -> None:
@@ -175,7 +182,10 @@ def _check_shared_memory(proofs: Iterable[Proof]) -> None:
 
 def _architecture(target: str) -> int:
     if target not in SHARED_LIMIT_BYTES:
-        raise KernelError(f"there is no target {target!r}; targets: {', '.join(SHARED_LIMIT_BYTES)}")
+        near = difflib.get_close_matches(target, SHARED_LIMIT_BYTES, n=1, cutoff=0)[0]
+        raise KernelError(
+            f"there is no target {target!r}; did you mean {near}? targets: {', '.join(SHARED_LIMIT_BYTES)}"
+        )
     return int(target.removeprefix("sm_").removesuffix("a"))
 
 

@@ -31,12 +31,13 @@ def rms_norm(residual: Tensor, update: Tensor | None, weight: Tensor, eps: float
     return y.to(residual.dtype), total.to(residual.dtype)
 
 
-def _accepts(residual: Tensor, update: Tensor | None, weight: Tensor, eps: float) -> str | None:
+def refuse_rows(residual: Tensor, update: Tensor | None, weight: Tensor, eps: float) -> str | None:
+    """Why the kernel cannot read these rows, or None."""
     rows = (residual, weight) if update is None else (residual, update, weight)
     return None if all(one.stride(-1) == 1 for one in rows) else "wants rows whose values lie side by side"
 
 
-@rms_norm.implementation("triton", needs=triton_ready(), accepts=_accepts)
+@rms_norm.implementation("triton", needs=triton_ready(), accepts=refuse_rows)
 def triton_rms_norm(residual: Tensor, update: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     from firesteel.kernels.triton.rms_norm import launch
 
@@ -48,13 +49,18 @@ def triton_rms_norm(residual: Tensor, update: Tensor | None, weight: Tensor, eps
 
 @rms_norm.device_code
 def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
+    yield from kernel_code({}, {"values": None, "scales": None})
+
+
+def kernel_code(signature: dict[str, str], constants: dict[str, None]) -> Iterator[DeviceCode]:
+    """At gpt-oss's width; the arguments say where MXFP8 goes."""
     from firesteel.kernels.triton.rms_norm import NUM_WARPS, rms_norm_kernel
 
-    signature = {"residual": "*bf16", "update": "*bf16", "weight": "*bf16", "y": "*bf16", "total": "*bf16"}
-    signature |= {"residual_stride": "i32:16", "update_stride": "i32:16", "eps": "fp32"}
+    tensors = dict.fromkeys(("residual", "update", "weight", "y", "total"), "*bf16")
+    numbers = {"residual_stride": "i32:16", "update_stride": "i32:16", "eps": "fp32"}
     yield DeviceCode(
-        variant="triton", kernel=rms_norm_kernel, signature=signature,
-        constants={"HIDDEN": 2880, "TILE": 4096}, num_warps=NUM_WARPS,
+        variant="triton", kernel=rms_norm_kernel, signature={**tensors, **numbers, **signature},
+        constants={**constants, "HIDDEN": 2880, "TILE": 4096}, num_warps=NUM_WARPS,
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,27 +18,39 @@ class Tolerance:
     why: str
 
 
+class Errors(NamedTuple):
+    """The largest of all results, in the terms of Tolerance."""
+
+    worst: float = 0.0
+    rms: float = 0.0
+
+
 def fp32(*, worst: float = 1e-5, rms: float = 1e-6, why: str) -> Tolerance:
     return Tolerance(worst=worst, rms=rms, why=why)
 
 
 def bf16(*, ulps: float, why: str) -> Tolerance:
-    """`ulps` units in the last place of bf16, whose mantissa has 8 bits with the hidden one."""
-    return Tolerance(worst=ulps * 2.0**-8, rms=ulps * 2.0**-9, why=why)
+    """`ulps` units in the last place of bf16, whose mantissa has 8 bits with the hidden one.
+
+    Sums on either side of a rounding border end a whole unit apart: 2^-7 of a value just above a power of two.
+    """
+    return Tolerance(worst=ulps * 2.0**-7, rms=ulps * 2.0**-9, why=why)
 
 
 def exact(*, why: str) -> Tolerance:
     return Tolerance(worst=0.0, rms=0.0, why=why)
 
 
-def assert_close(*, actual: object, expected: object, tolerance: Tolerance) -> None:
+def assert_close(*, actual: object, expected: object, tolerance: Tolerance) -> Errors:
     """Raises AssertionError with the figures unless every tensor of `actual` is within tolerance."""
     actual_parts, expected_parts = _tensors(actual), _tensors(expected)
     assert len(actual_parts) == len(expected_parts), f"{len(actual_parts)} results, not {len(expected_parts)}"
+    found = [Errors()]
     for number, (one, other) in enumerate(zip(actual_parts, expected_parts, strict=True)):
         assert one.shape == other.shape, f"result {number}: shape {tuple(one.shape)}, not {tuple(other.shape)}"
         assert one.dtype == other.dtype, f"result {number}: {one.dtype}, not {other.dtype}"
-        _assert_tensor(one, other, tolerance, number)
+        found.append(_assert_tensor(one, other, tolerance, number))
+    return Errors(*(max(column) for column in zip(*found, strict=True)))
 
 
 def _tensors(value: object) -> list[Tensor]:
@@ -47,14 +60,14 @@ def _tensors(value: object) -> list[Tensor]:
     return [part for item in value for part in _tensors(item)]
 
 
-def _assert_tensor(actual: Tensor, expected: Tensor, tolerance: Tolerance, number: int) -> None:
+def _assert_tensor(actual: Tensor, expected: Tensor, tolerance: Tolerance, number: int) -> Errors:
     actual, expected = actual.double(), expected.double()
     finite = expected.isfinite()
     same_elsewhere = torch.equal(actual[~finite].nan_to_num(nan=0.5), expected[~finite].nan_to_num(nan=0.5))
     assert same_elsewhere, f"result {number}: non-finite values differ from the reference's"
     difference, magnitude = (actual - expected)[finite].abs(), expected[finite].abs()
     if difference.numel() == 0:
-        return
+        return Errors()
     largest = magnitude.max().clamp(min=1e-30)
     worst = float(difference.max() / largest)
     rms = float(difference.square().mean().sqrt() / magnitude.square().mean().sqrt().clamp(min=1e-30))
@@ -62,3 +75,4 @@ def _assert_tensor(actual: Tensor, expected: Tensor, tolerance: Tolerance, numbe
         f"result {number}: worst {worst:.3g} (allowed {tolerance.worst:.3g}), "
         f"rms {rms:.3g} (allowed {tolerance.rms:.3g}); {tolerance.why}"
     )
+    return Errors(worst, rms)

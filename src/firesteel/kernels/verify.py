@@ -3,11 +3,14 @@
 Arguments stand between guards of poison, fresh memory is poisoned too: what reads or writes out of bounds, or
 leaves part of its result unwritten, is found out. Every implementation runs twice and must give the same bits.
 """
+# mypy: disable-error-code="import-untyped,import-not-found"
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from enum import Enum
 from typing import Any
 
 import torch
@@ -16,37 +19,105 @@ from torch.overrides import TorchFunctionMode
 
 from firesteel.device import DeviceSpec
 from firesteel.kernels.op import REFERENCE, Implementation, Op, Sample
-from firesteel.kernels.tolerance import assert_close
+from firesteel.kernels.tolerance import Errors, assert_close
 
 GUARD_BYTES = 1 << 16
 POISON = 255  # a byte: NaN in every float type and in E8M0, -1 in a signed integer
 _MAKERS = {torch.empty, torch.empty_like, torch.empty_strided, Tensor.new_empty, Tensor.new_empty_strided}
 
 
+class Status(Enum):
+    PASSED = "passed"
+    FAILED = "FAILED"
+    REFUSED = "refused"
+    NOT_RUN = "not run"
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What came of one implementation on one sample: passed, refused the arguments, or failed."""
+    """What came of one implementation on one sample: passed, refused the arguments, failed, or was not run."""
 
     op: str
     implementation: str
     sample: str
     refusal: str | None = None
     failure: str | None = None
+    worst: float | None = None  # error where it passed, in the terms of Tolerance
+    rms: float | None = None
+    not_run: str | None = None  # why this device will not do
+
+    @property
+    def status(self) -> Status:
+        if self.not_run:
+            return Status.NOT_RUN
+        if self.refusal:
+            return Status.REFUSED
+        return Status.FAILED if self.failure else Status.PASSED
+
+    @property
+    def why(self) -> str:
+        return self.not_run or self.refusal or self.failure or ""
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"status": self.status.value, **asdict(self)}
 
 
 def verify(op: Op[Any, Any], device: DeviceSpec, samples: Iterable[Sample]) -> Iterator[Check]:
     """Checks every implementation but the reference that can run on the device."""
-    others = [one for name, one in op.implementations.items() if name != REFERENCE]
-    usable = [one for one in others if one.needs(device) is None]
+    usable = [one for one in _others(op) if one.needs(device) is None]
     for sample in samples:
         for implementation in usable:
-            refusal = implementation.accepts(*sample.args) if implementation.accepts else None
-            failure = None if refusal else check(op, implementation, sample)
-            yield Check(op.name, implementation.name, sample.label, refusal, failure)
+            yield check_sample(op, implementation, sample)
+
+
+def list_unusable(op: Op[Any, Any], device: DeviceSpec) -> list[Check]:
+    """A row for each implementation that this device cannot run, with the reason."""
+    reasons = [(one.name, one.needs(device)) for one in _others(op)]
+    return [Check(op.name, name, "", not_run=why) for name, why in reasons if why is not None]
+
+
+def check_sample(op: Op[Any, Any], implementation: Implementation[Any, Any], sample: Sample) -> Check:
+    """A kernel that does not compile or launch has failed: the rest can still be checked."""
+    row = Check(op.name, implementation.name, sample.label)
+    if refusal := implementation.accepts(*sample.args) if implementation.accepts else None:
+        return replace(row, refusal=refusal)
+    try:
+        errors = _hold_to_reference(op, implementation, sample)
+    except AssertionError as error:
+        return replace(row, failure=str(error))
+    except kernel_faults() as error:
+        return replace(row, failure=f"{type(error).__name__}: {_first_line(error)}")
+    return replace(row, worst=errors.worst, rms=errors.rms)
 
 
 def check(op: Op[Any, Any], implementation: Implementation[Any, Any], sample: Sample) -> str | None:
     """Why the implementation is wrong on this sample, or None."""
+    try:
+        _hold_to_reference(op, implementation, sample)
+    except AssertionError as error:
+        return str(error)
+    return None
+
+
+def kernel_faults() -> tuple[type[Exception], ...]:
+    """What is raised for a kernel that does not compile, does not fit the GPU, or breaks on it."""
+    if importlib.util.find_spec("triton") is None:
+        return RuntimeError, ValueError
+    from triton.errors import TritonError
+
+    return RuntimeError, ValueError, TritonError
+
+
+def _others(op: Op[Any, Any]) -> list[Implementation[Any, Any]]:
+    return [one for name, one in op.implementations.items() if name != REFERENCE]
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), "")
+
+
+def _hold_to_reference(op: Op[Any, Any], implementation: Implementation[Any, Any], sample: Sample) -> Errors:
+    """Raises AssertionError if the implementation is wrong on this sample."""
     written = sample.clone()
     expected = op.reference(*written)
     kept = [same_bits(before, after) for before, after in zip(tensors(sample.args), tensors(written), strict=True)]
@@ -56,14 +127,12 @@ def check(op: Op[Any, Any], implementation: Implementation[Any, Any], sample: Sa
         with _PoisonedMemory():
             results.append(implementation.function(*args))
         for number, (guard, unchanged) in enumerate(zip(guards, kept, strict=True)):
-            if not guard.holds(unchanged):
-                return f"tensor {number} of the arguments was written {'to' if unchanged else 'out of bounds'}"
-    try:
-        assert_close(actual=results[0], expected=expected, tolerance=op.tolerance)
-    except AssertionError as error:
-        return str(error)
+            place = "to" if unchanged else "out of bounds"
+            assert guard.holds(unchanged), f"tensor {number} of the arguments was written {place}"
+    errors = assert_close(actual=results[0], expected=expected, tolerance=op.tolerance)
     twice = zip(tensors(results[0]), tensors(results[1]), strict=True)
-    return None if all(same_bits(one, other) for one, other in twice) else "a second run gave other bits"
+    assert all(same_bits(one, other) for one, other in twice), "a second run gave other bits"
+    return errors
 
 
 def tensors(value: Any) -> list[Tensor]:

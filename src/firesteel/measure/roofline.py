@@ -255,7 +255,7 @@ def _attention_ops(spec: ModelSpec, step: Step) -> tuple[OpCost, ...]:
     seen = sum(depth if window is None else min(window, depth) for window in spec.windows for depth in depths)
     return (
         _linear("qkv", layers, spec.q_size + 2 * spec.kv_size, spec.hidden_size, step),
-        OpCost(op="kv_write", part="all", calls=layers, kv_bytes=step.all_tokens * layers * token_bytes),
+        OpCost(op="rope_kv_write", part="all", calls=layers, kv_bytes=step.all_tokens * layers * token_bytes),
         OpCost(
             op="attention", part="all", calls=layers, vector_bytes=layers * spec.num_heads * BF16,
             kv_bytes=step.requests * held * token_bytes, flops=4.0 * step.requests * seen * spec.q_size,

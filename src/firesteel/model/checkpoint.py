@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from firesteel.model.shards import INDEX, SINGLE
+from firesteel.model.fill import SCALES
+from firesteel.model.shards import INDEX, SINGLE, CheckpointError
 from firesteel.model.spec import ModelSpec, write_spec
 from firesteel.model.weights import Weights, named_tensors
 
@@ -21,40 +24,49 @@ def save_checkpoint(directory: Path, spec: ModelSpec, weights: Weights, *, shard
     directory.mkdir(parents=True, exist_ok=True)
     named = {name: tensor.detach().contiguous().cpu() for name, tensor in named_tensors(weights, spec).items()}
     if shard_bytes is None:
-        _save(directory / SINGLE, named)
+        save_tensors(directory / SINGLE, named)
     else:
-        _save_sharded(directory, named, shard_bytes)
-    _write_json(directory / "config.json", write_spec(spec))
+        shards = split(named, shard_bytes)
+        for file_name, names in shards.items():
+            save_tensors(directory / file_name, {name: named[name] for name in names})
+        write_index(directory, named, shards)
+    write_json(directory / "config.json", write_spec(spec))
 
 
-def _save_sharded(directory: Path, named: dict[str, Tensor], shard_bytes: int) -> None:
-    shards = _split(named, shard_bytes)
-    weight_map: dict[str, str] = {}
-    for number, shard in enumerate(shards, 1):
-        file_name = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        _save(directory / file_name, shard)
-        weight_map |= dict.fromkeys(shard, file_name)
-    total = sum(tensor.nbytes for tensor in named.values())
-    _write_json(directory / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
+def split(named: Mapping[str, Tensor], most: int) -> dict[str, list[str]]:
+    """Names by the file they go to: at most so many bytes each, unless one tensor has more.
 
-
-def _split(named: dict[str, Tensor], most: int) -> list[dict[str, Tensor]]:
-    shards: list[dict[str, Tensor]] = [{}]
+    Scales stay with their codes, so that a matrix is never in two files.
+    """
+    shards: list[list[str]] = [[]]
+    held = 0
     for name, tensor in named.items():
-        held = sum(one.nbytes for one in shards[-1].values())
-        if shards[-1] and held + tensor.nbytes > most:
-            shards.append({})
-        shards[-1][name] = tensor
-    return shards
+        if shards[-1] and held + tensor.nbytes > most and not name.endswith(SCALES):
+            shards.append([])
+            held = 0
+        shards[-1].append(name)
+        held += tensor.nbytes
+    count = len(shards)
+    return {f"model-{number:05d}-of-{count:05d}.safetensors": names for number, names in enumerate(shards, 1)}
 
 
-def _save(path: Path, named: dict[str, Tensor]) -> None:
+def write_index(directory: Path, named: Mapping[str, Tensor], shards: Mapping[str, list[str]]) -> None:
+    weight_map = {name: file_name for file_name, names in shards.items() for name in names}
+    total = sum(tensor.nbytes for tensor in named.values())
+    write_json(directory / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
+
+
+def save_tensors(path: Path, named: dict[str, Tensor]) -> None:
     partial = path.with_name(path.name + ".partial")
-    save_file(named, partial, metadata={"format": "pt"})
+    try:
+        save_file(named, partial, metadata={"format": "pt"})
+    except (OSError, SafetensorError) as error:
+        partial.unlink(missing_ok=True)
+        raise CheckpointError(f"cannot write {path}: {error}: is the disk full?") from error
     partial.replace(path)
 
 
-def _write_json(path: Path, content: object) -> None:
+def write_json(path: Path, content: object) -> None:
     partial = path.with_name(path.name + ".partial")
     partial.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     partial.replace(path)

@@ -5,6 +5,7 @@ Shape letters: T tokens, H hidden, Q query heads, K kv heads, D head dim, E expe
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from firesteel.device import DeviceSpec
@@ -14,6 +15,8 @@ from firesteel.kernels.rope import rope_table
 from firesteel.model.spec import ModelSpec
 from firesteel.model.weights import LayerWeights, Weights
 from firesteel.types import Batch, KvCache
+
+E4M3_LARGEST = 0x7E  # the code of 448
 
 
 class GptOss:
@@ -57,8 +60,11 @@ class GptOss:
         view = batch.full if window is None else batch.window
         qkv = self.project(x, layer.qkv, layer.qkv_bias).unflatten(-1, (-1, spec.head_dim))  # [T, Q+2K, D]
         q, k, v = qkv.split([spec.num_heads, spec.num_kv_heads, spec.num_kv_heads], dim=1)
-        q, k = run.rope(q, k, batch.positions, self.table)
-        keys, values = run.kv_write(k, v, cache.keys[number], cache.values[number], view.slots)
+        q, keys, values = run.rope_kv_write(
+            q, k, v, batch.positions, self.table, cache.keys[number], cache.values[number], view.slots
+        )
+        if cache.saturated is not None:
+            cache.saturated.add_(count_largest(keys, view.slots) + count_largest(values, view.slots))
         mixed = run.attention(
             q, keys, values, view.page_table, batch.query_starts, batch.kv_lens,
             layer.sinks if self.sinks else None, window, spec.head_dim**-0.5,
@@ -80,3 +86,9 @@ class GptOss:
         if isinstance(weight, Mxfp4Weight):
             return self.kernels.linear(x, weight, bias, self.activation, self.tile)
         return self.kernels.linear(x, weight, bias)
+
+
+def count_largest(pages: Tensor, slots: Tensor) -> Tensor:
+    """How many values just written to FP8 pages [P, K, S, D] stand at E4M3's end, clipped or as large anyway."""
+    codes = pages.view(torch.uint8)[slots // pages.shape[2], :, slots % pages.shape[2]]
+    return ((codes & 0x7F) == E4M3_LARGEST).sum()

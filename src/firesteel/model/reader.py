@@ -42,6 +42,11 @@ class ReadReport:
         return self.num_bytes / max(self.seconds, 1e-9) / 1e9
 
 
+def shift(progress: Progress | None, before: int, total: int) -> Progress | None:
+    """For one of several readings: bytes done `before` it, and in all of them."""
+    return None if progress is None else lambda done, _: progress(before + done, total)
+
+
 def read_all(stretches: Sequence[Stretch], *, workers: int, progress: Progress | None = None) -> ReadReport:
     start = time.perf_counter()
     total = sum(stretch.target.nbytes for stretch in stretches)

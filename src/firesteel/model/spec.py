@@ -6,15 +6,15 @@ nobody looked at must not run.
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from firesteel.errors import UserError
 from firesteel.kernels.rope import RopeSpec
+from firesteel.model.fields import Fields, SpecError
+from firesteel.model.precision import DENSE_LAYERS, in_order, read_layers, write_quantization
 
 GROUP = 32  # values of a row that share one MXFP4 scale
 SLIDING, FULL = "sliding_attention", "full_attention"
@@ -46,10 +46,6 @@ ROPE_FIELDS = {
 }  # fmt: skip
 
 
-class SpecError(UserError):
-    """A config.json that is not a gpt-oss firesteel can run."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
     num_layers: int
@@ -66,6 +62,7 @@ class ModelSpec:
     max_context: int
     rms_eps: float = 1e-5
     swiglu_limit: float = 7.0
+    mxfp4_layers: tuple[str, ...] = ()  # of qkv, o and lm_head; experts are MXFP4 always
 
     @property
     def q_size(self) -> int:
@@ -90,6 +87,13 @@ class ModelSpec:
             )
         if self.head_dim % 2:
             raise SpecError(f"head_dim = {self.head_dim}: rope needs an even number")
+        if self.mxfp4_layers != in_order(self.mxfp4_layers):
+            raise SpecError(f"mxfp4_layers = {self.mxfp4_layers}: wants some of {DENSE_LAYERS}, in this order")
+        if "o" in self.mxfp4_layers and self.q_size % GROUP:
+            raise SpecError(
+                f"num_attention_heads * head_dim = {self.q_size}: MXFP4 needs a multiple of {GROUP} in o, "
+                "leave it in BF16"
+            )
 
 
 def _gpt_oss(num_layers: int, num_experts: int) -> ModelSpec:
@@ -126,7 +130,7 @@ def parse_spec(content: Mapping[str, Any]) -> ModelSpec:
         raise SpecError(
             f"model_type is {content.get('model_type')!r}, not 'gpt_oss': firesteel serves gpt-oss only"
         )
-    _check_quantization(content.get("quantization_config"))
+    mxfp4_layers = read_layers(content.get("quantization_config"))
     fields.reject_unknown(USED | FIXED.keys() | HARMLESS)
     for name, value in FIXED.items():
         if name in content and content[name] != value:
@@ -140,7 +144,7 @@ def parse_spec(content: Mapping[str, Any]) -> ModelSpec:
         num_experts=fields.integer("num_local_experts"), num_active=_active(fields),
         vocab_size=fields.integer("vocab_size"), windows=_windows(fields, num_layers),
         rope=_rope(content), max_context=max_context, rms_eps=fields.number("rms_norm_eps"),
-        swiglu_limit=fields.number("swiglu_limit"),
+        swiglu_limit=fields.number("swiglu_limit"), mxfp4_layers=mxfp4_layers,
     )  # fmt: skip
 
 
@@ -163,57 +167,8 @@ def write_spec(spec: ModelSpec) -> dict[str, Any]:
         "rms_norm_eps": spec.rms_eps, "swiglu_limit": spec.swiglu_limit,
         "max_position_embeddings": spec.max_context, "rope_theta": rope.theta,
         "rope_scaling": scaling if rope.factor > 1 else None,
-        "quantization_config": {
-            "quant_method": "mxfp4",
-            "modules_to_not_convert": [
-                "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head",
-            ],
-        },
+        "quantization_config": write_quantization(spec.mxfp4_layers),
     }  # fmt: skip
-
-
-class Fields:
-    """Typed access to one object of config.json, with errors that name the field."""
-
-    def __init__(self, content: Mapping[str, Any], prefix: str) -> None:
-        self.content, self.prefix = content, prefix
-
-    def reject_unknown(self, known: set[str]) -> None:
-        for name in self.content:
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
-                raise SpecError(
-                    f"unknown field {self.prefix}{name}, which may change the network (nearest known: {near})"
-                )
-
-    def number(self, name: str) -> float:
-        value = self.content.get(name)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-            raise SpecError(f"{self.prefix}{name} must be a positive number, not {value!r}")
-        return float(value)
-
-    def integer(self, name: str) -> int:
-        value = self.number(name)
-        if not value.is_integer():
-            raise SpecError(f"{self.prefix}{name} must be a whole number, not {value!r}")
-        return int(value)
-
-
-def _check_quantization(content: Any) -> None:
-    if content is None:
-        raise SpecError(
-            "quantization_config is missing: the experts are not MXFP4; use the published MXFP4 checkpoint"
-        )
-    if not isinstance(content, Mapping):
-        raise SpecError(f"quantization_config must be an object, not {content!r}")
-    if "nvfp4" in json.dumps(content).lower():
-        raise SpecError(
-            "quantization_config says NVFP4 (16 values a group, E4M3 scales); firesteel computes MXFP4 "
-            "(32 values a group, E8M0 scales): use the published MXFP4 checkpoint"
-        )
-    method = content.get("quant_method")
-    if method != "mxfp4":
-        raise SpecError(f"quantization_config.quant_method = {method!r}: firesteel computes 'mxfp4' only")
 
 
 def _active(fields: Fields) -> int:

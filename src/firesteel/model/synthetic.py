@@ -10,28 +10,27 @@ import torch
 from torch import Tensor
 
 from firesteel.device import DeviceSpec
-from firesteel.model.spec import ModelSpec
-from firesteel.model.weights import Weights, check_memory, empty_weights, named_tensors
+from firesteel.model.spec import GROUP, ModelSpec
+from firesteel.model.weights import Weights, check_memory, empty_weights, named_tensors, weight_bytes
 
 E2M1_RMS = 2.93  # of a uniformly drawn code
 SINK_RANGE = (-2.0, 5.75)  # what the public checkpoints hold
 
 
 def synthetic_weights(spec: ModelSpec, device: DeviceSpec, *, seed: int, reserve_gib: float = 0.0) -> Weights:
-    weights = empty_weights(spec, torch.device("meta"))
-    check_memory(sum(one.nbytes for one in named_tensors(weights, spec).values()), device, reserve_gib)
+    check_memory(weight_bytes(spec), device, reserve_gib)
     weights = empty_weights(spec, device.torch_device)
     for number, (name, tensor) in enumerate(named_tensors(weights, spec).items()):
         generator = torch.Generator(device.torch_device).manual_seed((seed << 20) + number)
-        _fill(name, tensor, spec, generator)
+        _fill(name, tensor, generator)
     return weights
 
 
-def _fill(name: str, tensor: Tensor, spec: ModelSpec, generator: torch.Generator) -> None:
+def _fill(name: str, tensor: Tensor, generator: torch.Generator) -> None:
     if name.endswith("_blocks"):
         _random_bytes(tensor, generator)
     elif name.endswith("_scales"):
-        columns = spec.hidden_size if "gate_up" in name else spec.intermediate_size
+        columns = tensor.shape[-1] * GROUP
         middle = round(127 - torch.tensor(E2M1_RMS * columns**0.5).log2().item())
         _random_bytes(tensor, generator)
         tensor.bitwise_and_(1).add_(middle - 1)
@@ -50,6 +49,9 @@ def _fill(name: str, tensor: Tensor, spec: ModelSpec, generator: torch.Generator
 def _random_bytes(tensor: Tensor, generator: torch.Generator) -> None:
     """Eight bytes a draw: drawing them one by one is what a 120b's start would wait for."""
     flat = tensor.view(-1)
+    if flat.storage_offset() % 8:  # k or v of a narrow fused matrix
+        flat.random_(0, 256, generator=generator)
+        return
     words = flat[: flat.numel() // 8 * 8].view(torch.int64)
     words.random_(-(2**63), None, generator=generator)
     flat[words.numel() * 8 :].random_(0, 256, generator=generator)

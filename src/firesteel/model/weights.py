@@ -1,7 +1,8 @@
 """The weights of a gpt-oss as tensors, and how they come out of a checkpoint; knows no arithmetic.
 
-Experts stay packed in MXFP4. q, k and v are read straight into one fused matrix. `named_tensors` is the one map
-between the public names and our storage: loading, checking, saving and making random weights all go through it.
+Experts stay packed in MXFP4, and so are the dense layers that the spec names. q, k and v are read straight into one
+fused matrix. `named_tensors` is the one map between the public names and our storage: loading, checking, saving and
+making random weights all go through it.
 """
 
 from __future__ import annotations
@@ -15,18 +16,22 @@ from torch import Tensor
 
 from firesteel.device import GIB, DeviceSpec, available_bytes
 from firesteel.formats import e8m0
+from firesteel.kernels.linear import Mxfp4Weight
 from firesteel.kernels.moe_matmul import Experts
-from firesteel.model.reader import Progress, ReadReport, Stretch, read_all
+from firesteel.model.fill import CODES, SCALES, LoadReport, fill, room_bytes
+from firesteel.model.reader import Progress
 from firesteel.model.shards import CheckpointError, StoredTensor, find_tensors
 from firesteel.model.spec import GROUP, ModelSpec
+
+DenseWeight = Tensor | Mxfp4Weight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWeights:
     input_norm: Tensor  # [H]
-    qkv: Tensor  # [(Q + 2K) D, H]
+    qkv: DenseWeight  # [(Q + 2K) D, H]
     qkv_bias: Tensor
-    o: Tensor  # [H, Q D]
+    o: DenseWeight  # [H, Q D]
     o_bias: Tensor
     sinks: Tensor  # [Q]
     post_norm: Tensor  # [H]
@@ -40,7 +45,7 @@ class Weights:
     embedding: Tensor  # [V, H]
     layers: list[LayerWeights]
     norm: Tensor  # [H]
-    lm_head: Tensor  # [V, H]
+    lm_head: DenseWeight  # [V, H]
 
 
 def empty_weights(spec: ModelSpec, device: torch.device) -> Weights:
@@ -52,12 +57,17 @@ def empty_weights(spec: ModelSpec, device: torch.device) -> Weights:
     def u8(*shape: int) -> Tensor:
         return torch.empty(shape, dtype=torch.uint8, device=device)
 
+    def dense(layer: str, rows: int, columns: int) -> DenseWeight:
+        if layer not in spec.mxfp4_layers:
+            return bf16(rows, columns)
+        return Mxfp4Weight(codes=u8(rows, columns // 2), scales=u8(rows, columns // GROUP))
+
     hidden, inter, experts = spec.hidden_size, spec.intermediate_size, spec.num_experts
     qkv_size = spec.q_size + 2 * spec.kv_size
     layers = [
         LayerWeights(
-            input_norm=bf16(hidden), qkv=bf16(qkv_size, hidden), qkv_bias=bf16(qkv_size),
-            o=bf16(hidden, spec.q_size), o_bias=bf16(hidden), sinks=bf16(spec.num_heads),
+            input_norm=bf16(hidden), qkv=dense("qkv", qkv_size, hidden), qkv_bias=bf16(qkv_size),
+            o=dense("o", hidden, spec.q_size), o_bias=bf16(hidden), sinks=bf16(spec.num_heads),
             post_norm=bf16(hidden), router=bf16(experts, hidden), router_bias=bf16(experts),
             experts=Experts(
                 gate_up_codes=u8(experts, 2 * inter, hidden // 2),
@@ -72,7 +82,7 @@ def empty_weights(spec: ModelSpec, device: torch.device) -> Weights:
     ]  # fmt: skip
     return Weights(
         embedding=bf16(spec.vocab_size, hidden), layers=layers, norm=bf16(hidden),
-        lm_head=bf16(spec.vocab_size, hidden),
+        lm_head=dense("lm_head", spec.vocab_size, hidden),
     )  # fmt: skip
 
 
@@ -81,7 +91,7 @@ def named_tensors(weights: Weights, spec: ModelSpec) -> dict[str, Tensor]:
     named = {
         "model.embed_tokens.weight": weights.embedding,
         "model.norm.weight": weights.norm,
-        "lm_head.weight": weights.lm_head,
+        **_named_dense("lm_head.weight", weights.lm_head),
     }
     for number, layer in enumerate(weights.layers):
         for name, tensor in _named_layer(layer, spec).items():
@@ -91,15 +101,15 @@ def named_tensors(weights: Weights, spec: ModelSpec) -> dict[str, Tensor]:
 
 def _named_layer(layer: LayerWeights, spec: ModelSpec) -> dict[str, Tensor]:
     sizes = [spec.q_size, spec.kv_size, spec.kv_size]
-    q, k, v = layer.qkv.split(sizes)
+    q, k, v = _split_rows(layer.qkv, sizes)
     q_bias, k_bias, v_bias = layer.qkv_bias.split(sizes)
     experts = layer.experts
     return {
         "input_layernorm.weight": layer.input_norm,
-        "self_attn.q_proj.weight": q, "self_attn.q_proj.bias": q_bias,
-        "self_attn.k_proj.weight": k, "self_attn.k_proj.bias": k_bias,
-        "self_attn.v_proj.weight": v, "self_attn.v_proj.bias": v_bias,
-        "self_attn.o_proj.weight": layer.o, "self_attn.o_proj.bias": layer.o_bias,
+        **_named_dense("self_attn.q_proj.weight", q), "self_attn.q_proj.bias": q_bias,
+        **_named_dense("self_attn.k_proj.weight", k), "self_attn.k_proj.bias": k_bias,
+        **_named_dense("self_attn.v_proj.weight", v), "self_attn.v_proj.bias": v_bias,
+        **_named_dense("self_attn.o_proj.weight", layer.o), "self_attn.o_proj.bias": layer.o_bias,
         "self_attn.sinks": layer.sinks,
         "post_attention_layernorm.weight": layer.post_norm,
         "mlp.router.weight": layer.router, "mlp.router.bias": layer.router_bias,
@@ -110,6 +120,20 @@ def _named_layer(layer: LayerWeights, spec: ModelSpec) -> dict[str, Tensor]:
         "mlp.experts.down_proj_scales": experts.down_scales,
         "mlp.experts.down_proj_bias": experts.down_bias,
     }  # fmt: skip
+
+
+def _named_dense(name: str, weight: DenseWeight) -> dict[str, Tensor]:
+    """MXFP4 as the experts are stored: groups of 16 bytes, and a scale for each."""
+    if isinstance(weight, Tensor):
+        return {name: weight}
+    return {name + CODES: weight.codes.unflatten(-1, (-1, GROUP // 2)), name + SCALES: weight.scales}
+
+
+def _split_rows(weight: DenseWeight, sizes: list[int]) -> list[DenseWeight]:
+    if isinstance(weight, Tensor):
+        return list(weight.split(sizes))
+    parts = zip(weight.codes.split(sizes), weight.scales.split(sizes), strict=True)
+    return [Mxfp4Weight(codes=codes, scales=scales) for codes, scales in parts]
 
 
 def weight_bytes(spec: ModelSpec) -> int:
@@ -124,22 +148,32 @@ def load_weights(
     workers: int,
     reserve_gib: float,
     progress: Progress | None = None,
-) -> tuple[Weights, ReadReport]:
-    """Names, shapes, types and memory are checked before the first byte of data is read."""
+    held: ModelSpec | None = None,
+) -> tuple[Weights, LoadReport]:
+    """`spec` is the checkpoint's; `held`, if given, the same with more layers in MXFP4: they are quantised here.
+
+    Names, shapes, types and memory are checked before the first byte of data is read. Beside the weights, at most
+    `room_bytes` are taken.
+    """
+    held = spec if held is None else held
     stored = find_tensors(directory)
     check_tensors(stored, spec, directory)
-    check_memory(weight_bytes(spec), device, reserve_gib)
-    weights = empty_weights(spec, device.torch_device)
-    targets = named_tensors(weights, spec)
-    stretches = [Stretch(stored[name].file, stored[name].offset, target) for name, target in targets.items()]
-    report = read_all(stretches, workers=workers, progress=progress)
+    planned = named_tensors(empty_weights(held, torch.device("meta")), held)
+    check_memory(weight_bytes(held) + room_bytes(planned, stored), device, reserve_gib)
+    weights = empty_weights(held, device.torch_device)
+    targets = named_tensors(weights, held)
+    report = fill(targets, stored, workers=workers, progress=progress)
+    check_scales(targets, stored)
+    return weights, report
+
+
+def check_scales(targets: Mapping[str, Tensor], stored: Mapping[str, StoredTensor]) -> None:
     for name, tensor in targets.items():
-        if name.endswith("_scales"):
+        if name.endswith(SCALES) and name in stored:
             try:
                 e8m0.check(tensor)
             except ValueError as error:
                 raise CheckpointError(f"{stored[name].file}: tensor {name}: {error}") from error
-    return weights, report
 
 
 def check_tensors(stored: Mapping[str, StoredTensor], spec: ModelSpec, directory: Path) -> None:

@@ -1,7 +1,12 @@
 """The card says what the records say, and the records speak of the model that ships."""
 
+import pytest
+
 from firesteel.hub import BUILT_IN
 from firesteel.model.spec import read_spec
+
+pytest.importorskip("altair", reason="the curves are drawn with altair")
+
 from kindling.card import draw_curves, model_hash, read_records, write_card
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from firesteel.config import BatchConfig
+from firesteel.config import BatchConfig, CacheConfig
 from firesteel.device import find_device
-from firesteel.engine.lockstep import Lockstep
+from firesteel.engine.engine import Engine
 from firesteel.kernels import Kernels
 from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.rope import RopeSpec
@@ -49,7 +49,7 @@ def engine_of(directory):
     spec = read_spec(directory)
     weights, _ = load_weights(directory, spec, device, workers=1, reserve_gib=0.0)
     model = GptOss(spec, weights, Kernels(device, {}, Ledger()), device, max_context=spec.max_context)
-    return Lockstep(model, device, BatchConfig())
+    return Engine(model, device, BatchConfig(max_num_seqs=1), CacheConfig(), max_context=spec.max_context)
 
 
 def test_loss_falls_and_the_log_goes_on_over_pieces(trained):
@@ -62,7 +62,7 @@ def test_loss_falls_and_the_log_goes_on_over_pieces(trained):
     assert all(0 <= share <= 1 for line in lines if "check" in line for share in line["check"].values())
 
 
-def test_exported_checkpoint_computes_what_was_trained(trained, tokenizer_directory):
+def test_exported_checkpoint_computes_what_was_trained(trained, tokenizer_directory, score):
     """The network is rounded to bf16 where the checkpoint is; quantised experts must then be equal exactly."""
     out, trainer = trained
     network = Network(TINY)
@@ -78,11 +78,11 @@ def test_exported_checkpoint_computes_what_was_trained(trained, tokenizer_direct
     with torch.no_grad():
         hidden, _ = network(ids, positions, make_masks(positions, 16))
         expected = hidden[0] @ network.lm_head.T
-    actual = engine_of(out / "model").logits(ids[0].tolist())
+    actual = score(engine_of(out / "model"), ids[0].tolist())
     assert (actual - expected).norm() / expected.norm() < 1e-4
 
 
-def test_training_can_start_from_an_exported_checkpoint(trained, tokenizer_directory, tmp_path):
+def test_training_can_start_from_an_exported_checkpoint(trained, tokenizer_directory, tmp_path, score):
     out, _ = trained
     course = Course(steps=2, warmup=1, batch_tokens=SHORT, workers=0, check_documents=4, spec=TINY)
     trainer = Trainer(course, tokenizer_directory, tmp_path, CPU, start=out / "model")
@@ -91,7 +91,7 @@ def test_training_can_start_from_an_exported_checkpoint(trained, tokenizer_direc
     positions = torch.arange(40)[None]
     with torch.no_grad():
         hidden, _ = trainer.network(ids, positions, make_masks(positions, 16))
-    expected = engine_of(out / "model").logits(ids[0].tolist())
+    expected = score(engine_of(out / "model"), ids[0].tolist())
     assert ((hidden[0] @ trainer.network.lm_head.T) - expected).norm() / expected.norm() < 1e-4
 
 

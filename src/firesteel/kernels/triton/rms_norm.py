@@ -1,4 +1,4 @@
-"""Device code of rms_norm: one program a token, the whole row in registers."""
+"""Device code of rms_norm and rms_norm_mxfp8: one program a token, the whole row in registers."""
 # mypy: disable-error-code="import-untyped,import-not-found,no-untyped-def,untyped-decorator"
 # ruff: noqa: ANN001, ANN201
 
@@ -10,16 +10,17 @@ from torch import Tensor
 
 from firesteel.kernels.launch import launch_kernel
 from firesteel.kernels.triton.arithmetic import round_to, widen
+from firesteel.kernels.triton.quantize_mxfp8 import store_mxfp8
 
 NUM_WARPS = 8
 
 
 @triton.jit
 def rms_norm_kernel(
-    residual, update, weight, y, total, residual_stride, update_stride, eps,
+    residual, update, weight, y, total, values, scales, residual_stride, update_stride, eps,
     HIDDEN: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """`update` None: nothing is added and `total` is not written."""
+    """`update` None: nothing is added and `total` is not written. `values`, `scales`: y in MXFP8, or None."""
     token = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, TILE)
     inside = columns < HIDDEN
@@ -29,16 +30,21 @@ def rms_norm_kernel(
         tl.store(total + token * HIDDEN + columns, round_to(x, total.dtype.element_ty), mask=inside)
     scale = tl.rsqrt(tl.sum(x * x, axis=0) / HIDDEN + eps)
     gain = widen(tl.load(weight + columns, mask=inside, other=0.0))
-    tl.store(y + token * HIDDEN + columns, round_to(x * scale * gain, y.dtype.element_ty), mask=inside)
+    rounded = round_to(x * scale * gain, y.dtype.element_ty)
+    tl.store(y + token * HIDDEN + columns, rounded, mask=inside)
+    if values is not None:
+        row = tl.program_id(0) + tl.zeros([1], tl.int32)
+        store_mxfp8(tl.reshape(widen(rounded), (1, TILE)), row, row >= 0, 0, values, scales, HIDDEN)
 
 
 def launch(
-    residual: Tensor, update: Tensor | None, weight: Tensor, eps: float, y: Tensor, total: Tensor | None
-) -> None:
+    residual: Tensor, update: Tensor | None, weight: Tensor, eps: float, y: Tensor, total: Tensor,
+    values: Tensor | None = None, scales: Tensor | None = None,
+) -> None:  # fmt: skip
     tokens, hidden = residual.shape
     update_stride = 0 if update is None else update.stride(0)
     launch_kernel(
         rms_norm_kernel, (tokens,),
-        residual, update, weight, y, total, residual.stride(0), update_stride, eps,
+        residual, update, weight, y, total, values, scales, residual.stride(0), update_stride, eps,
         HIDDEN=hidden, TILE=triton.next_power_of_2(hidden), num_warps=NUM_WARPS,
     )  # fmt: skip

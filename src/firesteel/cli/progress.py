@@ -1,0 +1,42 @@
+"""Progress bars on stderr, while it is a terminal; knows no verb."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+
+Report = Callable[[int, int], None]  # done, in all
+
+
+@contextmanager
+def progress_bar(label: str, *, in_bytes: bool = False) -> Iterator[Report]:
+    """What is yielded moves the bar."""
+    sizes = (DownloadColumn(), TransferSpeedColumn()) if in_bytes else (MofNCompleteColumn(), TimeRemainingColumn())
+    stderr = Console(stderr=True)
+    columns = (TextColumn(label), BarColumn(), *sizes)
+    with Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as bar:
+        task = bar.add_task(label)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def running(label: str) -> Iterator[None]:
+    """Shows that something is under way, and for how long."""
+    stderr = Console(stderr=True)
+    columns = (SpinnerColumn(), TextColumn(label), TimeElapsedColumn())
+    with Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as bar:
+        bar.add_task(label)
+        yield

@@ -1,0 +1,28 @@
+"""The verb quantize: a checkpoint again, with dense layers in MXFP4; knows no arithmetic."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from firesteel.cli.app import app
+from firesteel.cli.progress import progress_bar
+from firesteel.config import parse_layers
+from firesteel.hub import find_checkpoint
+from firesteel.model.quantize import quantize_checkpoint
+
+
+@app.command()
+def quantize(
+    source: Annotated[str, typer.Argument(metavar="IN", help="checkpoint folder or name")],
+    target: Annotated[Path, typer.Argument(metavar="OUT", help="new folder")],
+    layers: Annotated[str, typer.Option(help="some of qkv, o, lm_head joined by commas, or all")] = "all",
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+) -> None:
+    """Write a checkpoint with dense layers in MXFP4 and say the error against BF16; only firesteel reads it."""
+    with progress_bar("quantising", in_bytes=True) as report_progress:
+        report = quantize_checkpoint(find_checkpoint(source), target, parse_layers(layers), report_progress)
+    print(json.dumps(report.as_dict(), indent=2) if as_json else "\n".join(report.in_words()))

@@ -1,0 +1,176 @@
+"""Tables on the terminal; knows no verb and computes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+from firesteel.doctor import Finding
+from firesteel.doctor import Status as Verdict
+from firesteel.eval import Report
+from firesteel.kernels.ledger import Launch
+from firesteel.kernels.prove import SHARED_LIMIT_BYTES, Proof, judge_compiled
+from firesteel.kernels.verify import Check, Status
+from firesteel.llm import LLM
+from firesteel.measure import roofline
+from firesteel.measure.bench import Ceilings, Outcome
+
+PIPE_WIDTH = 1000  # columns of a table that goes to a file or a pipe: rows stay whole there
+VERDICT_COLOURS = {"native-fp4": "bold green", "fp8": "green", "bf16": "yellow", "none": "dim"}
+STATUS_COLOURS = {
+    Status.PASSED: "green", Status.FAILED: "bold red", Status.REFUSED: "yellow", Status.NOT_RUN: "yellow",
+}  # fmt: skip
+SM12X = ("sm_120a", "sm_121a")  # no machine of ours has one
+
+
+def report_table(report: Report) -> Table:
+    settings = report.settings
+    chosen = ", ".join(sorted(set(settings["kernels"].values())))
+    caption = (
+        f"perplexity {report.perplexity:.3f} over {report.perplexity_tokens} tokens; {report.seconds:.0f} s; "
+        f"{settings['model']} on {settings['device']} in {settings['dtype']}, kernels: {chosen}, "
+        f"{settings['activation']} activations, MXFP4 layers: {', '.join(['moe', *settings['mxfp4_layers']])}, "
+        f"sinks {'on' if settings['sinks'] else 'off'}"
+    )
+    table = Table("family", "items", "right", "exact match", title="held-out evaluation", caption=caption)
+    for score in (*report.scores, report.overall):
+        if score.family == "all":
+            table.add_section()
+        table.add_row(score.family, str(score.items), str(score.right), f"{100 * score.share:.1f} %")
+    return table
+
+
+def cost_table(cost: roofline.StepCost, title: str, gb_s: float) -> Table:
+    step = cost.step
+    table = new_table("op", "part", "calls", "MB", "share", "GFLOP", "FLOP/byte", f"us at {gb_s:.0f} GB/s")
+    table.title = title
+    table.caption = (
+        f"dense {step.dense}, experts mxfp4, kv {step.kv}, context {step.context}, batch {step.requests}: "
+        f"{cost.distinct_experts:.1f} distinct experts a layer"
+    )
+    total = roofline.OpCost(
+        op="all", part="", calls=sum(op.calls for op in cost.ops), vector_bytes=cost.bytes, flops=cost.flops
+    )
+    for op in (*cost.ops, total):
+        if op is total:
+            table.add_section()
+        table.add_row(
+            op.op, op.part, str(op.calls), f"{op.bytes / 1e6:.1f}", f"{100 * op.bytes / cost.bytes:.1f} %",
+            f"{op.flops / 1e9:.2f}", f"{op.flops / op.bytes:.1f}", f"{op.bytes / gb_s / 1e3:.1f}",
+        )  # fmt: skip
+    return table
+
+
+def prediction_table(predictions: list[roofline.Prediction], title: str) -> Table:
+    table = new_table("bandwidth", "GB/s", "ms a step", "ceiling tok/s", "at share", "tok/s", "status")
+    table.title = f"{title}, all requests together"
+    for one in predictions:
+        table.add_row(
+            one.bandwidth, f"{one.gb_s:.0f}", f"{one.step_ms:.3f}", f"{one.ceiling_tok_s:.1f}",
+            f"{100 * one.share:.0f} %", f"{one.predicted_tok_s:.1f}", one.status,
+        )  # fmt: skip
+    return table
+
+
+def ledger_table(llm: LLM) -> Table:
+    table = new_table("op", "implementation", "activations", "calls", "ms in all", "us a call", "kernels")
+    table.title = f"what ran on {llm.device.name}"
+    for ran, entry in sorted(llm.ledger.entries.items(), key=lambda item: -item[1].seconds):
+        each_us = entry.seconds / entry.calls * 1e6
+        kernels = "\n".join(f"{count} x {_in_words(launch)}" for launch, count in entry.launches.items())
+        table.add_row(*ran, str(entry.calls), f"{entry.seconds * 1e3:.1f}", f"{each_us:.0f}", Text(kernels))
+    return table
+
+
+def _in_words(launch: Launch) -> str:
+    verdict = "" if launch.compiled is None else judge_compiled(launch.compiled)
+    return " ".join(filter(None, (launch.kernel, launch.tile, launch.artefact[:8], verdict)))
+
+
+def finding_table(findings: Sequence[Finding]) -> Table:
+    colours = {Verdict.OK: "green", Verdict.NOTE: "yellow", Verdict.FAIL: "bold red"}
+    table = new_table("check", "status", "found", "cure")
+    for finding in findings:
+        mark = Text(finding.status.value, colours[finding.status])
+        table.add_row(finding.check, mark, Text(finding.found), Text(finding.cure))
+    return table
+
+
+def proof_table(proofs: Sequence[Proof], target: str, *, is_here: bool) -> Table:
+    """`is_here` says that this machine's GPU is the target."""
+    headings = ("op", "variant", "verdict", "matrix PTX", "matrix SASS", "registers", "spills", "shared memory")
+    table = new_table(*headings)
+    table.title = f"{target}: compiled and proven, not yet run" if target in SM12X and not is_here else target
+    table.caption = f"{len(proofs)} compiled by {', '.join(sorted({proof.compiler for proof in proofs}))}"
+    for proof in proofs:
+        sass = "not decoded" if proof.sass is None else str(sum(proof.sass.values()))
+        table.add_row(
+            proof.op, Text(proof.variant), _verdict(proof), str(sum(proof.ptx.values())), sass,
+            str(proof.registers),
+            Text(str(proof.spills), "bold red" if proof.spills else ""), _shared_memory(proof),
+        )  # fmt: skip
+    return table
+
+
+def _verdict(proof: Proof) -> Text:
+    """SM12x multiplies rounded activations as they are: 16-bit products there are a fallback."""
+    is_rounded = set(proof.variant.split()) & {"mxfp8", "mxfp4"}
+    if proof.target in SM12X and is_rounded and proof.verdict == "bf16":
+        return Text("bf16, a fallback", "bold red")
+    return Text(proof.verdict, VERDICT_COLOURS[proof.verdict])
+
+
+def _shared_memory(proof: Proof) -> Text:
+    limit = SHARED_LIMIT_BYTES[proof.target]
+    text = f"{proof.shared_bytes:,} of {limit:,}"
+    return Text(text) if proof.fits else Text(f"{text}: does not fit", "bold red")
+
+
+def check_table(checks: Sequence[Check], device_name: str) -> Table:
+    table = new_table("op", "implementation", "sample", "status", "worst error", "rms error", "why")
+    table.title = f"every implementation against its reference on {device_name}"
+    for check in checks:
+        worst, rms = ("" if error is None else f"{error:.2g}" for error in (check.worst, check.rms))
+        status = Text(check.status.value, STATUS_COLOURS[check.status])
+        table.add_row(check.op, check.implementation, Text(check.sample), status, worst, rms, Text(check.why))
+    return table
+
+
+def bench_table(outcomes: Sequence[Outcome], ceilings: Ceilings, device_name: str) -> Table:
+    table = new_table("op", "part", "M", "implementation", "activations", "us", "GB/s", "TFLOP/s", "share", "of")
+    table.title = f"ops at the model's shapes on {device_name}, cold cache"
+    table.caption = (
+        f"share of what was measured in this run: read {ceilings.read.rate:.0f} GB/s, "
+        f"matrix {ceilings.matrix.rate:.1f} TFLOP/s in {ceilings.matrix_type}"
+    )
+    for one in outcomes:
+        names = (one.op, Text(one.part), str(one.m), one.implementation, one.activation)
+        if one.figures is None:
+            table.add_row(*names, *[""] * 4, Text(one.why, "yellow"))
+            continue
+        figures = one.figures
+        table.add_row(
+            *names, f"{figures.median_s * 1e6:.1f}", f"{figures.gb_s:.0f}", f"{figures.tflop_s:.2f}",
+            f"{100 * figures.share:.1f} %", figures.bound,
+        )  # fmt: skip
+    return table
+
+
+def new_table(*headings: str) -> Table:
+    return Table(*(Column(heading, overflow="fold") for heading in headings))
+
+
+def show(table: Table | Text) -> None:
+    """Folded to the width of a terminal; nothing is cut off."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=PIPE_WIDTH)
+    console.print(table)
+
+
+def say(text: str) -> None:
+    """To the user, on stderr: results alone go to stdout."""
+    Console(stderr=True).print(Text(text), soft_wrap=True)

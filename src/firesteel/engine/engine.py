@@ -1,0 +1,161 @@
+"""The engine: requests in, tokens out, one step at a time; knows tokens, not text, and no process or thread.
+
+engine.submit(request)
+while engine.has_work:
+    for output in engine.step(): ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from firesteel.config import BatchConfig, CacheConfig
+from firesteel.device import DeviceSpec
+from firesteel.engine.batch import build_batch
+from firesteel.engine.kv_cache import (
+    count_pages,
+    count_prompt_logits,
+    find_dtype,
+    find_layout,
+    new_cache,
+    page_bytes,
+)
+from firesteel.engine.logprobs import Logprobs, score
+from firesteel.engine.page_pool import PagePool
+from firesteel.engine.page_tables import PageTables
+from firesteel.engine.runner import Runner
+from firesteel.engine.sampler import Drawn, Sampler, SampleRow
+from firesteel.engine.scheduler import Scheduler
+from firesteel.engine.statistics import Statistics
+from firesteel.engine.upload import upload_ints
+from firesteel.model.gpt_oss import GptOss
+from firesteel.types import Outcome, Plan, Request, RequestStatistics, Span, StepOutput
+
+
+class Engine:
+    def __init__(
+        self,
+        model: GptOss,
+        device: DeviceSpec,
+        config: BatchConfig,
+        cache: CacheConfig,
+        *,
+        max_context: int,
+        reserve_gib: float = 0.0,
+    ) -> None:
+        """The cache takes free memory but for `reserve_gib`, unless its size is configured."""
+        spec, size, dtype = model.spec, config.page_size, find_dtype(cache.kv_dtype, device)
+        num_pages = count_pages(spec, device, config, cache, max_context=max_context, reserve_gib=reserve_gib)
+        self.config = config
+        self.device = device.torch_device
+        self.pool = PagePool(num_pages)
+        tables = PageTables(self.pool, find_layout(spec, size), prefix_caching=cache.prefix_caching)
+        self.scheduler = Scheduler(
+            tables, config, max_context=max_context, max_prompt_logits=count_prompt_logits(spec)
+        )
+        self.runner = Runner(model, new_cache(spec, num_pages, size, device, dtype))
+        self.sampler = Sampler(spec.vocab_size, self.device)
+        self.totals = Statistics(pages=num_pages, cache_bytes=num_pages * page_bytes(spec, size, dtype))
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.scheduler.jobs)
+
+    def submit(self, request: Request) -> None:
+        """Raises RequestError where the request could never run."""
+        request.params.check_vocabulary(self.sampler.vocab_size)
+        self.scheduler.add(request)
+
+    def cancel(self, request_id: str, *, finished: bool = False) -> RequestStatistics | None:
+        """No output follows; None where there is no such request any more.
+
+        `finished` says that the reader found the end by itself, as at a stop string.
+        """
+        found = self.scheduler.cancel(request_id)
+        if found is not None and finished:
+            self.totals.count_finished(found)
+        elif found is not None:
+            self.totals.requests_cancelled += 1
+        return found
+
+    @torch.inference_mode()
+    def step(self) -> list[StepOutput]:
+        timed = self.totals.timed
+        with timed("schedule"):
+            plan = self.scheduler.next()
+        if not plan.spans:
+            return []
+        with timed("build"):
+            batch = build_batch(plan, self.config.page_size, self.device)
+        with timed("run"):
+            logits = self.runner.run(batch)
+        with timed("wait"):
+            outcomes = self._sample(plan, logits)
+        with timed("schedule"):
+            outputs = self.scheduler.commit(plan, outcomes)
+        self._count(plan, outputs)
+        return outputs
+
+    def statistics(self) -> Statistics:
+        """A copy; reading the number of saturated values waits for the device."""
+        saturated = self.runner.cache.saturated
+        return replace(
+            self.totals, requests_running=len(self.scheduler.running), requests_waiting=len(self.scheduler.waiting),
+            preemptions=self.scheduler.num_preemptions, pages_held=self.pool.num_held,
+            pages_idle=self.pool.num_idle, page_evictions=self.pool.num_evictions,
+            saturated_values=0 if saturated is None else int(saturated),
+        )  # fmt: skip
+
+    def _count(self, plan: Plan, outputs: Sequence[StepOutput]) -> None:
+        self.totals.count_step(plan)
+        for output in outputs:
+            if output.statistics is not None:
+                self.totals.count_finished(output.statistics)
+
+    def _sample(self, plan: Plan, logits: Tensor) -> list[Outcome]:
+        """One for each span whose logits are wanted. Everything is launched before anything is waited for."""
+        spans = [span for span in plan.spans if span.num_logits]
+        pieces = logits.split([span.num_logits for span in spans]) if spans else ()
+        drawing = [(span, piece) for span, piece in zip(spans, pieces, strict=True) if span.samples]
+        sampled = None
+        if drawing:
+            last = logits if len(drawing) == len(logits) else torch.cat([piece[-1:] for _, piece in drawing])
+            sampled = self.sampler.sample(last, [_sample_row(span) for span, _ in drawing])
+        scored = [_score_prompt(span, piece) for span, piece in zip(spans, pieces, strict=True)]
+        drawn = iter(sampled.read() if sampled is not None else ())
+        return [_outcome(span, piece, one, drawn) for span, piece, one in zip(spans, pieces, scored, strict=True)]
+
+
+def _sample_row(span: Span) -> SampleRow:
+    request = span.request
+    allowed = request.mask.allowed(span.token_ids[request.num_prompt :]) if request.mask is not None else None
+    return SampleRow(
+        params=request.params, position=span.end, name=f"request {request.request_id}", token_ids=span.token_ids,
+        num_prompt=request.num_prompt, stop_token_ids=request.stops, allowed=allowed,
+    )  # fmt: skip
+
+
+def _score_prompt(span: Span, logits: Tensor) -> Logprobs | None:
+    """Of the prompt tokens that follow the rows of `logits`, where asked for; the prompt's last row has none."""
+    request = span.request
+    if request.params.prompt_logprobs is None:
+        return None
+    first = span.end - len(logits) + 1
+    following = list(span.token_ids[first : min(span.end + 1, request.num_prompt)])
+    if not following:
+        return None
+    return score(logits[: len(following)], upload_ints(following, logits.device), request.params.prompt_logprobs)
+
+
+def _outcome(span: Span, logits: Tensor, scored: Logprobs | None, drawn: Iterator[Drawn]) -> Outcome:
+    token = next(drawn) if span.samples else Drawn(token_id=-1)
+    num_top = span.request.params.prompt_logprobs or 0
+    return Outcome(
+        token_id=token.token_id if span.samples else None, logprobs=token.logprobs, error=token.error,
+        prompt_logprobs=None if scored is None else scored.read([num_top] * len(scored.token_ids)),
+        logits=logits if span.request.score else None,
+    )  # fmt: skip

@@ -1,0 +1,67 @@
+"""What an engine has done so far, in numbers; knows no request's content."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+
+from firesteel.types import Plan, RequestStatistics
+
+
+@dataclass(slots=True, kw_only=True)
+class Statistics:
+    """Sums since the start, except where "now" is said. Seconds of requests are sums over those that finished."""
+
+    requests_running: int = 0  # now
+    requests_waiting: int = 0  # now
+    requests_finished: int = 0
+    requests_cancelled: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    queue_s: float = 0.0
+    first_token_s: float = 0.0
+    token_s: float = 0.0  # each request's mean time per token, summed
+    preemptions: int = 0
+    pages: int = 0  # of the pool
+    pages_held: int = 0  # now, by requests
+    pages_idle: int = 0  # now, kept for prompts to come
+    page_evictions: int = 0
+    cache_bytes: int = 0
+    saturated_values: int = 0  # keys and values clipped to the range of FP8
+    steps: int = 0
+    step_tokens: int = 0
+    step_requests: int = 0
+    largest_step_tokens: int = 0
+    largest_step_requests: int = 0
+    schedule_s: float = 0.0
+    build_s: float = 0.0
+    run_s: float = 0.0  # the model: launching it on a GPU, all of it on a CPU
+    wait_s: float = 0.0  # sampling and waiting for the device
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Adds the time of its body to `stage`_s."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            name = f"{stage}_s"
+            setattr(self, name, getattr(self, name) + time.perf_counter() - start)
+
+    def count_step(self, plan: Plan) -> None:
+        self.steps += 1
+        self.step_tokens += plan.num_tokens
+        self.step_requests += len(plan.spans)
+        self.largest_step_tokens = max(self.largest_step_tokens, plan.num_tokens)
+        self.largest_step_requests = max(self.largest_step_requests, len(plan.spans))
+
+    def count_finished(self, one: RequestStatistics) -> None:
+        self.requests_finished += 1
+        for name in ("prompt_tokens", "cached_tokens", "output_tokens", "queue_s", "first_token_s", "token_s"):
+            setattr(self, name, getattr(self, name) + getattr(one, name))
+
+    def as_dict(self) -> dict[str, int | float]:
+        return {one.name: getattr(self, one.name) for one in fields(self)}

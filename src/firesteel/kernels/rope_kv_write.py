@@ -1,0 +1,126 @@
+"""Turns queries and keys by their positions, halves rotated (NeoX), and puts keys and values into their pages.
+
+in   q                 [T, Q, D]
+     k, v              [T, K, D]
+     positions         [T] int64
+     table             [C, D] fp32    of rope_table
+     k_pages, v_pages  [P, K, S, D]   written: bf16, fp16, fp32, or fp8 E4M3, saturating at 448
+     slots             [T] int64      page * S + offset; every slot at most once
+out  q                 [T, Q, D]      turned
+     k_pages, v_pages                 the same tensors
+Computed in fp32, each result rounded once, to its own type. NaN stays NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from firesteel.device import find_capability
+from firesteel.formats import e4m3
+from firesteel.kernels.op import DeviceCode, Sample, define_op
+from firesteel.kernels.rope import RopeSpec, rope_table
+from firesteel.kernels.tolerance import exact
+from firesteel.kernels.triton_ready import triton_ready
+
+FP8 = torch.float8_e4m3fn
+PAGE_TYPES = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32", FP8: "*u8"}
+
+
+def _bytes(
+    q: Tensor, k: Tensor, v: Tensor, positions: Tensor, table: Tensor, k_pages: Tensor, v_pages: Tensor,
+    slots: Tensor,
+) -> int:  # fmt: skip
+    of_tokens = positions.nbytes + slots.nbytes + positions.numel() * table[0].nbytes
+    return 2 * q.nbytes + k.nbytes + v.nbytes + of_tokens + 2 * k.numel() * k_pages.element_size()
+
+
+@define_op(bytes=_bytes, tolerance=exact(why="the products and sums of two values, each rounded as written"))
+def rope_kv_write(
+    q: Tensor, k: Tensor, v: Tensor, positions: Tensor, table: Tensor, k_pages: Tensor, v_pages: Tensor,
+    slots: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    cos, sin = table[positions].unsqueeze(1).chunk(2, dim=-1)
+    _write(k_pages, slots, _turn(k, cos, sin))
+    _write(v_pages, slots, v.float())
+    return _turn(q, cos, sin).to(q.dtype), k_pages, v_pages
+
+
+def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    first, second = x.float().chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+
+
+def _write(pages: Tensor, slots: Tensor, x: Tensor) -> None:
+    """torch's own cast to fp8 makes NaN of what is too large."""
+    numbers, offsets = slots // pages.shape[2], slots % pages.shape[2]
+    if pages.dtype == FP8:
+        pages.view(torch.uint8)[numbers, :, offsets] = e4m3.encode(x)
+    else:
+        pages[numbers, :, offsets] = x.to(pages.dtype)
+
+
+def _accepts(
+    q: Tensor, k: Tensor, v: Tensor, positions: Tensor, table: Tensor, k_pages: Tensor, v_pages: Tensor,
+    slots: Tensor,
+) -> str | None:  # fmt: skip
+    if k_pages.dtype not in PAGE_TYPES or k_pages.dtype != v_pages.dtype:
+        return f"writes bf16, fp16, fp32 or fp8 e4m3 pages, not {k_pages.dtype} and {v_pages.dtype}"
+    capability = find_capability(k_pages.device)
+    if k_pages.dtype == FP8 and capability is not None and capability < (8, 9):
+        return "writes fp8 pages from compute capability 8.9 on, where attention reads them"
+    if any(one.stride(-1) != 1 for one in (q, k, v)):
+        return "wants heads whose values lie side by side"
+    rest = (positions, table, k_pages, v_pages, slots)
+    return (
+        None if all(one.is_contiguous() for one in rest) else "wants contiguous positions, table, pages and slots"
+    )
+
+
+@rope_kv_write.implementation("triton", needs=triton_ready(), accepts=_accepts)
+def triton_rope_kv_write(
+    q: Tensor, k: Tensor, v: Tensor, positions: Tensor, table: Tensor, k_pages: Tensor, v_pages: Tensor,
+    slots: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    from firesteel.kernels.triton.rope_kv_write import launch
+
+    turned = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    launch(q, k, v, positions, table, turned, _bits(k_pages), _bits(v_pages), slots)
+    return turned, k_pages, v_pages
+
+
+def _bits(pages: Tensor) -> Tensor:
+    return pages.view(torch.uint8) if pages.dtype == FP8 else pages
+
+
+@rope_kv_write.device_code
+def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
+    from firesteel.kernels.triton.rope_kv_write import HEADS_AT_ONCE, NUM_WARPS, rope_kv_write_kernel
+
+    signature = dict.fromkeys(("q", "k", "v", "turned_q"), "*bf16") | {"positions": "*i64", "slots": "*i64"}
+    signature |= {f"{name}_{of}_stride": "i32:16" for name in "qkv" for of in ("token", "head")}
+    for name, dtype in (("triton", torch.bfloat16), ("triton fp8-pages", FP8)):
+        if dtype != FP8 or capability >= (8, 9):
+            pages = dict.fromkeys(("k_pages", "v_pages"), PAGE_TYPES[dtype])
+            yield DeviceCode(
+                variant=name, kernel=rope_kv_write_kernel, signature={**signature, "table": "*fp32", **pages},
+                constants={"Q": 64, "K": 8, "D": 64, "S": 64, "HEADS": HEADS_AT_ONCE, "HALF": 32},
+                num_warps=NUM_WARPS,
+            )  # fmt: skip
+
+
+@rope_kv_write.samples
+def samples(device: torch.device) -> Iterator[Sample]:
+    generator = torch.Generator(device).manual_seed(1)
+    table = rope_table(RopeSpec(theta=150000.0, factor=32.0), 64, 131072, device)
+    for tokens, page_size, dtype in (
+        (1, 64, torch.bfloat16), (65, 16, torch.bfloat16), (300, 64, torch.bfloat16), (65, 64, FP8),
+    ):  # fmt: skip
+        qkv = torch.randn(tokens, 80, 64, device=device, generator=generator).bfloat16()
+        q, k, v = qkv.split([64, 8, 8], dim=1)
+        positions = torch.randint(131072, (tokens,), device=device, generator=generator)
+        k_pages, v_pages = torch.zeros(2, 512 // page_size, 8, page_size, 64, device=device).to(dtype)
+        slots = torch.randperm(512, device=device, generator=generator)[:tokens]
+        yield Sample(f"T={tokens} S={page_size} {dtype}", (q, k, v, positions, table, k_pages, v_pages, slots))

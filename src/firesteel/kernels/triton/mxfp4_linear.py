@@ -1,0 +1,142 @@
+"""Device code of linear on MXFP4 weights: x is stored as it is multiplied, then tiles; knows no experts.
+
+A tile is ROWS tokens times COLUMNS rows of the weight. Those past the end repeat the last one and are not stored.
+No sum is split over programs, so the same inputs give the same bits.
+"""
+# mypy: disable-error-code="import-untyped,import-not-found,no-untyped-def,untyped-decorator"
+# ruff: noqa: ANN001, ANN201
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from firesteel.kernels.launch import launch_kernel
+from firesteel.kernels.tile_pin import parse_tile
+from firesteel.kernels.triton.arithmetic import round_to, widen
+from firesteel.kernels.triton.mxfp import store_rows
+from firesteel.kernels.triton.mxfp4_product import Activation, Tile, multiply
+
+GROUP = tl.constexpr(32)
+TILES_ACROSS = tl.constexpr(8)
+STORE_ROWS, STORE_COLUMNS = 8, 256
+
+
+@triton.jit(do_not_specialize=["num_tokens"])
+def mxfp4_linear_kernel(
+    x, x_scales, codes, scales, bias, y, num_tokens, M: tl.constexpr, K: tl.constexpr, STORED: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    """y [T, M] from x [T, K] stored as bf16, mxfp8 or mxfp4. Places of whole tiles are counted in 64 bits."""
+    row_tile, column_tile = place_tile(tl.program_id(0), tl.cdiv(num_tokens, ROWS), tl.cdiv(M, COLUMNS))
+    first_row, first_column = row_tile.to(tl.int64) * ROWS, column_tile.to(tl.int64) * COLUMNS
+    rows, columns = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
+    last_row, last_column = num_tokens - 1 - row_tile * ROWS, M - 1 - column_tile * COLUMNS
+    PER_BYTE: tl.constexpr = 2 if STORED == "mxfp4" else 1
+    if STORED != "bf16":
+        x_scales += first_row * (K // GROUP)
+    near = tl.minimum(columns, last_column)
+    product = multiply(
+        codes + first_column * (K // 2), scales + first_column * (K // GROUP), near,
+        x + first_row * (K // PER_BYTE), x_scales, tl.minimum(rows, last_row), K, STORED, ROWS, COLUMNS, DEPTH,
+    )  # fmt: skip
+    if bias is not None:
+        product += widen(tl.load(bias + first_column + near))[:, None]
+    inside = (rows <= last_row)[:, None] & (columns <= last_column)[None, :]
+    target = y + first_row * M + first_column + rows[:, None] * M + columns[None, :]
+    tl.store(target, round_to(tl.trans(product), tl.bfloat16), mask=inside)
+
+
+@triton.jit
+def place_tile(number, row_tiles, column_tiles):
+    """(row, column) of a tile. TILES_ACROSS columns at a time: programs that run together share x and weights."""
+    first = number // (row_tiles * TILES_ACROSS) * TILES_ACROSS
+    across = tl.minimum(column_tiles - first, TILES_ACROSS)
+    inside = number - first * row_tiles
+    return inside // across, first + inside % across
+
+
+def run(
+    x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None, activation: str, tile: Tile, native: bool
+) -> Tensor:
+    """`native` stores quantised activations as codes, else as bf16."""
+    tokens, columns = x.shape
+    num_rows = codes.shape[0]
+    stored = activation if native else "bf16"
+    fed = Activation.empty(tokens, columns, stored, x.device)
+    launch_kernel(
+        store_rows, (triton.cdiv(tokens, STORE_ROWS), triton.cdiv(columns, STORE_COLUMNS)),
+        x, fed.values, fed.scales, tokens,
+        K=columns, FORMAT=activation, NATIVE=native, ROWS=STORE_ROWS, COLUMNS=STORE_COLUMNS,
+    )  # fmt: skip
+    y = torch.empty(tokens, num_rows, dtype=x.dtype, device=x.device)
+    launch_kernel(
+        mxfp4_linear_kernel, (num_programs(tile, tokens, num_rows),),
+        fed.values, fed.scales, codes, scales, bias, y, tokens,
+        M=num_rows, K=columns, STORED=stored, tile=tile, **tile.constants, **tile.options,
+    )  # fmt: skip
+    return y
+
+
+# Chosen by counting programs and bytes, not yet measured. Strips of 16 rows give every SM of an H200 two programs
+# of qkv; lm_head has rows enough for strips as wide as a warp group's matrix instruction. What has 128 rows of
+# tokens fits the 100 KB of sm_86, sm_89 and SM12x.
+STRIPS = (
+    Tile(rows=8, columns=16, depth=256, warps=1, stages=4),
+    Tile(rows=16, columns=16, depth=256, warps=1, stages=4),
+    Tile(rows=64, columns=32, depth=128, warps=2, stages=4),
+)
+WIDE_STRIPS = (
+    Tile(rows=16, columns=64, depth=128, warps=4, stages=4),
+    Tile(rows=64, columns=64, depth=128, warps=4, stages=3),
+)
+WIDE_ROWS = 1 << 14
+GEMM = (
+    Tile(rows=128, columns=128, depth=64, warps=8, stages=3),
+    Tile(rows=64, columns=128, depth=64, warps=4, stages=4),
+    Tile(rows=64, columns=64, depth=64, warps=4, stages=4),
+    Tile(rows=32, columns=64, depth=128, warps=4, stages=4),
+    Tile(rows=16, columns=64, depth=128, warps=4, stages=4),
+)
+GEMM_SM90 = (Tile(rows=128, columns=256, depth=64, warps=8, stages=4), *GEMM)
+MANY_PROGRAMS = 128
+
+
+def pick_tile(way: str, tokens: int, num_rows: int, capability: tuple[int, int] | None, native: bool) -> Tile:
+    if way == "gemv":
+        return gemv_tile(tokens, num_rows)
+    tile = gemm_tile(tokens, num_rows, GEMM_SM90 if capability is not None and capability[0] == 9 else GEMM)
+    return replace(tile, depth=128, stages=3) if native else tile  # one byte a value, or half of one
+
+
+def gemv_tile(tokens: int, num_rows: int) -> Tile:
+    """All tokens in one tile, narrow enough that many programs ask for the weights at once."""
+    strips = WIDE_STRIPS if num_rows >= WIDE_ROWS else STRIPS
+    return next((one for one in strips if tokens <= one.rows), strips[-1])
+
+
+def gemm_tile(tokens: int, num_rows: int, tiles: tuple[Tile, ...]) -> Tile:
+    """The largest that the tokens fill by more than half and that still gives every SM a program, or the least."""
+
+    def suits(tile: Tile) -> bool:
+        return tile.rows < 2 * tokens and num_programs(tile, tokens, num_rows) >= MANY_PROGRAMS
+
+    return next(filter(suits, tiles), tiles[-1])
+
+
+def pin_tile(tile: str) -> Tile | None:
+    """A tile of the pinned size, shaped so that any that is accepted fits the 100 KB of SM12x; None for auto."""
+    if (sizes := parse_tile(tile)) is None:
+        return None
+    rows, columns = sizes
+    values = rows * columns
+    warps = max(4 if columns >= 64 else 1, min(8, values // 2048))  # 64 accumulators a thread, or a warp group
+    return Tile(rows=rows, columns=columns, depth=64, warps=warps, stages=2 if values > 128 * 128 else 3)
+
+
+def num_programs(tile: Tile, tokens: int, num_rows: int) -> int:
+    return int(triton.cdiv(tokens, tile.rows) * triton.cdiv(num_rows, tile.columns))

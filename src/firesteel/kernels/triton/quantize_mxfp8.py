@@ -1,0 +1,63 @@
+"""Device code of quantize_mxfp8: a program rounds a tile of rows and groups."""
+# mypy: disable-error-code="import-untyped,import-not-found,no-untyped-def,untyped-decorator"
+# ruff: noqa: ANN001, ANN201
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from firesteel.kernels.launch import launch_kernel
+from firesteel.kernels.triton.arithmetic import widen
+from firesteel.kernels.triton.e4m3 import to_e4m3
+from firesteel.kernels.triton.mxfp import scale_of
+
+GROUP = tl.constexpr(32)
+ROWS, COLUMNS = 4, 512
+E4M3_MAX_EXPONENT = tl.constexpr(8)
+
+
+@triton.jit
+def quantize(x):
+    """x [N, C] fp32 -> codes [N, C] and scales [N, C/32], both uint8."""
+    N: tl.constexpr = x.shape[0]
+    C: tl.constexpr = x.shape[1]
+    groups = tl.reshape(x, (N, C // GROUP, GROUP))
+    scales = scale_of(groups, E4M3_MAX_EXPONENT)
+    inverse = ((254 - scales.to(tl.int32)) << 23).to(tl.float32, bitcast=True)  # 254 - b is the reciprocal of b
+    return tl.reshape(to_e4m3(groups * inverse[:, :, None]), (N, C)), scales
+
+
+@triton.jit
+def store_mxfp8(x, rows, is_row, first, values, scales, K: tl.constexpr):
+    """Writes x [N, C] fp32, columns `first`.. of the `rows` of a matrix of K columns, as MXFP8."""
+    C: tl.constexpr = x.shape[1]
+    codes, exponents = quantize(x)
+    columns = first + tl.arange(0, C)
+    groups = first // GROUP + tl.arange(0, C // GROUP)
+    places = rows.to(tl.int64)[:, None]
+    tl.store(values + places * K + columns[None, :], codes, mask=is_row[:, None] & (columns < K)[None, :])
+    inside = is_row[:, None] & (groups < K // GROUP)[None, :]
+    tl.store(scales + places * (K // GROUP) + groups[None, :], exponents, mask=inside)
+
+
+@triton.jit(do_not_specialize=["num_tokens"])
+def quantize_mxfp8_kernel(
+    x, values, scales, num_tokens, x_stride, K: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    first = tl.program_id(1) * COLUMNS
+    columns = first + tl.arange(0, COLUMNS)
+    is_row = rows < num_tokens
+    at = x + rows.to(tl.int64)[:, None] * x_stride + columns[None, :]
+    wide = widen(tl.load(at, mask=is_row[:, None] & (columns < K)[None, :], other=0.0))
+    store_mxfp8(wide, rows, is_row, first, values, scales, K)
+
+
+def launch(x: Tensor, codes: Tensor, scales: Tensor) -> None:
+    tokens, columns = x.shape
+    launch_kernel(
+        quantize_mxfp8_kernel, (triton.cdiv(tokens, ROWS), triton.cdiv(columns, COLUMNS)),
+        x, codes, scales, tokens, x.stride(0), K=columns, ROWS=ROWS, COLUMNS=COLUMNS,
+    )  # fmt: skip

@@ -1,0 +1,88 @@
+"""Which dense layers are held in MXFP4: what a config.json says and what a user asks for; knows no tensors.
+
+Experts are MXFP4 in every gpt-oss. A checkpoint that `firesteel quantize` made also holds some of qkv, o and
+lm_head so, and says which in `quantization_config.mxfp4_layers`, a field that only firesteel reads.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from firesteel.config import LAYERS
+from firesteel.model.fields import SpecError
+
+EXPERTS, *_DENSE = LAYERS
+DENSE_LAYERS = tuple(_DENSE)
+FIELD = "mxfp4_layers"
+# Modules that transformers finds in each layer, and those it never converts.
+MODULES = {
+    "qkv": (
+        "model.layers.*.self_attn.q_proj",
+        "model.layers.*.self_attn.k_proj",
+        "model.layers.*.self_attn.v_proj",
+    ),
+    "o": ("model.layers.*.self_attn.o_proj",),
+    "lm_head": ("lm_head",),
+}
+ATTENTION = "model.layers.*.self_attn"
+NEVER = ("model.layers.*.mlp.router", "model.embed_tokens")
+
+
+def read_layers(content: Any) -> tuple[str, ...]:
+    """The dense layers that a config.json's quantization_config says are MXFP4."""
+    if content is None:
+        raise SpecError(
+            "quantization_config is missing: the experts are not MXFP4; use the published MXFP4 checkpoint"
+        )
+    if not isinstance(content, Mapping):
+        raise SpecError(f"quantization_config must be an object, not {content!r}")
+    if "nvfp4" in json.dumps(content).lower():
+        raise SpecError(
+            "quantization_config says NVFP4 (16 values a group, E4M3 scales); firesteel computes MXFP4 "
+            "(32 values a group, E8M0 scales): use the published MXFP4 checkpoint"
+        )
+    method = content.get("quant_method")
+    if method != "mxfp4":
+        raise SpecError(f"quantization_config.quant_method = {method!r}: firesteel computes 'mxfp4' only")
+    layers = content.get(FIELD, [EXPERTS])
+    if not isinstance(layers, list) or EXPERTS not in layers or any(name not in LAYERS for name in layers):
+        raise SpecError(
+            f"quantization_config.{FIELD} must list {EXPERTS} and some of {', '.join(DENSE_LAYERS)}, not {layers!r}"
+        )
+    return in_order(layers)
+
+
+def write_quantization(layers: Sequence[str]) -> dict[str, Any]:
+    """The quantization_config that reads back as `layers`; of experts only, it is the published one."""
+    kept = [module for name in DENSE_LAYERS[:2] if name not in layers for module in MODULES[name]]
+    attention = [ATTENTION] if not {"qkv", "o"} & set(layers) else kept
+    head = [] if "lm_head" in layers else ["lm_head"]
+    content: dict[str, Any] = {
+        "quant_method": "mxfp4", "modules_to_not_convert": [*attention, *NEVER, *head],
+    }  # fmt: skip
+    return {**content, FIELD: [EXPERTS, *in_order(layers)]} if in_order(layers) else content
+
+
+def held_layers(stored: Sequence[str], asked: Sequence[str]) -> tuple[str, ...]:
+    """The dense layers to hold in MXFP4; nothing asked is as stored, and what is MXFP4 cannot be undone."""
+    check_names(asked)
+    wanted = in_order(asked) if asked else tuple(stored)
+    if missing := [name for name in stored if name not in wanted]:
+        together = ",".join(in_order([*stored, *wanted]))
+        raise SpecError(
+            f"mxfp4_layers = {','.join(asked)}: the checkpoint holds {', '.join(missing)} in MXFP4 already and its "
+            f"BF16 values are gone: leave --mxfp4-layers empty, say --mxfp4-layers {together}, or load the "
+            "checkpoint that it was made from"
+        )
+    return wanted
+
+
+def check_names(layers: Sequence[str]) -> None:
+    if unknown := [name for name in layers if name not in LAYERS]:
+        raise SpecError(f"{unknown[0]!r} is not a layer that MXFP4 may hold; those are {', '.join(LAYERS)}, or all")
+
+
+def in_order(layers: Sequence[str]) -> tuple[str, ...]:
+    return tuple(name for name in DENSE_LAYERS if name in layers)

@@ -1,0 +1,176 @@
+"""Writes a checkpoint again with dense layers in MXFP4, a shard at a time; knows no network.
+
+The result holds `NAME_blocks` and `NAME_scales` in the place of a matrix `NAME`, as experts are stored. Only
+firesteel reads it: transformers and other engines know MXFP4 in experts alone.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from firesteel.device import GIB
+from firesteel.model.checkpoint import save_tensors, split, write_index, write_json
+from firesteel.model.fields import SpecError
+from firesteel.model.fill import QuantizedLayer, add, fill
+from firesteel.model.precision import DENSE_LAYERS, check_names, in_order, write_quantization
+from firesteel.model.reader import Progress, shift
+from firesteel.model.shards import INDEX, CheckpointError, StoredTensor, find_tensors
+from firesteel.model.spec import ModelSpec, read_spec
+from firesteel.model.weights import check_scales, check_tensors, empty_weights, named_tensors
+
+SHARD_BYTES = 2 << 30  # what lies in memory at a time, once as tensors and once as the file to be
+COPIED_SUFFIXES = {".json", ".jinja", ".txt", ".md", ".model", ".tiktoken"}
+COPIED_STEMS = ("LICENSE", "NOTICE", "USAGE_POLICY")
+READERS = "only firesteel reads this checkpoint: transformers knows MXFP4 in experts alone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizeReport:
+    target: Path
+    mxfp4_layers: tuple[str, ...]  # dense ones that the result holds in MXFP4
+    layers: tuple[QuantizedLayer, ...]  # those quantised now, with their errors
+    bytes_before: int  # of all weights
+    bytes_after: int
+    seconds: float
+
+    def in_words(self) -> list[str]:
+        """One line a fact."""
+        return [
+            *(layer.in_words() for layer in self.layers),
+            f"{self.target}: {self.bytes_before / 1e9:.3f} GB became {self.bytes_after / 1e9:.3f} GB "
+            f"in {self.seconds:.1f} s",
+            READERS,
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        layers = [
+            {
+                "layer": one.layer, "matrices": one.matrices, "bytes_before": one.bytes_before,
+                "bytes_after": one.bytes_after, "relative_rms": one.relative_rms, "worst": one.worst,
+            }
+            for one in self.layers
+        ]  # fmt: skip
+        return {
+            "target": str(self.target), "mxfp4_layers": list(self.mxfp4_layers), "layers": layers,
+            "bytes_before": self.bytes_before, "bytes_after": self.bytes_after, "seconds": self.seconds,
+        }  # fmt: skip
+
+
+def quantize_checkpoint(
+    source: Path,
+    target: Path,
+    layers: Sequence[str],
+    progress: Progress | None = None,
+    *,
+    workers: int = 8,
+    shard_bytes: int = SHARD_BYTES,
+) -> QuantizeReport:
+    """`target` is new or empty, and so again if this fails; `progress` counts the bytes read."""
+    start = time.perf_counter()
+    spec = read_spec(source)
+    held = replace(spec, mxfp4_layers=_held(spec, layers, source))
+    stored = find_tensors(source)
+    check_tensors(stored, spec, source)
+    planned = named_tensors(empty_weights(held, torch.device("meta")), held)
+    before = sum(tensor.num_bytes for tensor in stored.values())
+    after = sum(tensor.nbytes for tensor in planned.values())
+    with _whole_or_nothing(target, after):
+        quantized = _write_shards(target, planned, stored, progress, workers, shard_bytes)
+        _copy_others(source, target)
+        _write_config(source, target, held)
+    return QuantizeReport(
+        target=target, mxfp4_layers=held.mxfp4_layers, layers=quantized, bytes_before=before, bytes_after=after,
+        seconds=time.perf_counter() - start,
+    )  # fmt: skip
+
+
+def _held(spec: ModelSpec, layers: Sequence[str], source: Path) -> tuple[str, ...]:
+    check_names(layers)
+    asked = in_order(layers)
+    if not asked:
+        raise SpecError(f"nothing to quantise: name some of {', '.join(DENSE_LAYERS)}, or all")
+    if set(asked) <= set(spec.mxfp4_layers):
+        raise SpecError(f"nothing to quantise: {source} holds {', '.join(asked)} in MXFP4 already")
+    return in_order([*spec.mxfp4_layers, *asked])
+
+
+def _write_shards(
+    target: Path,
+    planned: Mapping[str, Tensor],
+    stored: Mapping[str, StoredTensor],
+    progress: Progress | None,
+    workers: int,
+    shard_bytes: int,
+) -> tuple[QuantizedLayer, ...]:
+    shards = split(planned, shard_bytes)
+    found: dict[str, QuantizedLayer] = {}
+    total, done = sum(tensor.num_bytes for tensor in stored.values()), 0
+    for file_name, names in shards.items():
+        tensors = {name: torch.empty_like(planned[name], device="cpu") for name in names}
+        report = fill(tensors, stored, workers=workers, progress=shift(progress, done, total))
+        check_scales(tensors, stored)
+        save_tensors(target / file_name, tensors)
+        done += report.num_bytes
+        for layer in report.quantized:
+            add(found, layer)
+    write_index(target, planned, shards)
+    return tuple(found.values())
+
+
+def _copy_others(source: Path, target: Path) -> None:
+    """Tokenizer, generation settings, chat template, licence: all but weights and config.json."""
+    for path in sorted(source.iterdir()):
+        is_ours = path.suffix in COPIED_SUFFIXES or path.name.startswith(COPIED_STEMS)
+        if path.is_file() and is_ours and path.name not in (INDEX, "config.json"):
+            shutil.copyfile(path, target / path.name)
+
+
+def _write_config(source: Path, target: Path, held: ModelSpec) -> None:
+    """The source's config.json, all of it, with the layers that are MXFP4 now."""
+    content = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    content["quantization_config"] |= write_quantization(held.mxfp4_layers)
+    write_json(target / "config.json", content)
+
+
+@contextmanager
+def _whole_or_nothing(target: Path, needed: int) -> Iterator[None]:
+    """Makes the folder; if anything goes wrong, what was written is removed again."""
+    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+        raise CheckpointError(f"{target} exists and is not an empty folder: name a new one")
+    is_new, is_whole = not target.exists(), False
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        _check_disk(target, needed)
+        yield
+        is_whole = True
+    except OSError as error:
+        raise CheckpointError(f"cannot write {error.filename or target}: {error.strerror}") from error
+    finally:
+        if not is_whole and target.is_dir():
+            _remove(target, is_new)
+
+
+def _check_disk(target: Path, needed: int) -> None:
+    free = shutil.disk_usage(target).free
+    if needed > free:
+        raise CheckpointError(
+            f"the checkpoint takes {needed / GIB:.1f} GiB and the disk of {target} has {free / GIB:.1f} GiB free: "
+            "free some or name a folder on another disk"
+        )
+
+
+def _remove(target: Path, is_new: bool) -> None:
+    for path in target.iterdir():
+        path.unlink()
+    if is_new:
+        target.rmdir()

@@ -1,0 +1,190 @@
+"""Runs every check this machine can do and packs what came of it into one file; judges nothing itself.
+
+Each part is a command of firesteel in a process of its own: one that fails, or takes its GPU down, is in the report
+with its exit code and last words, and the others still run. Paths of home folders are left out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from firesteel.device import DeviceSpec
+from firesteel.errors import KernelError, UserError
+from firesteel.kernels.prove import find_target
+from firesteel.measure.record import Record
+from firesteel.measure.surroundings import look_around
+from firesteel.plot import PlotError, check_libraries
+
+PATIENCE_S = 3600  # for one part
+TIMED_OUT = 124
+LAST_WORDS = 4000  # characters of stderr that are kept
+QUICK_M = {True: "1,16,256,2048", False: "1"}  # by is_cuda
+HOME = re.compile(r"/(?:home|Users)/[^/\s\"':]+|/root(?=[/\s\"':]|$)")
+T = TypeVar("T")
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    name: str
+    arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartReport:
+    name: str
+    command: str
+    exit_code: int
+    seconds: float
+    result: Any  # parsed JSON of the command, None if it printed none
+    last_words: str  # of stderr
+
+
+def list_parts(device: DeviceSpec, folder: Path, *, quick: bool) -> list[Part]:
+    hurry = ("--quick",) if quick else ()
+    bench = ["bench", "ops", "--json", "--out", str(folder)]
+    if quick:
+        bench += ["--m", QUICK_M[device.is_cuda]]
+    if not can_plot():
+        bench.append("--no-plot")
+    return [
+        Part(name="doctor", arguments=("doctor", "--json")),
+        Part(name="verify", arguments=("verify", "--json", *hurry)),
+        Part(name="prove", arguments=("prove", "--json", "--target", proof_target(device))),
+        Part(name="bench", arguments=tuple(bench)),
+    ]
+
+
+def can_plot() -> bool:
+    try:
+        check_libraries()
+    except PlotError:
+        return False
+    return True
+
+
+def proof_target(device: DeviceSpec) -> str:
+    """This GPU's; without one, or for one we cannot compile for, GB10's."""
+    if device.capability is None:
+        return "sm_121a"
+    try:
+        return find_target(device.capability)
+    except KernelError:
+        return "sm_121a"
+
+
+def make_report(
+    device: DeviceSpec, out: Path, *, quick: bool = False, tell: Tell = print, command: tuple[str, ...] = ()
+) -> list[PartReport]:
+    """Writes `out`, a zip; `command` starts firesteel."""
+    if not out.parent.is_dir():
+        raise UserError(f"cannot write {out}: there is no folder {out.parent}")
+    start = command or (sys.executable, "-m", "firesteel")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        parts = list_parts(device, folder, quick=quick)
+        reports = []
+        for number, part in enumerate(parts, start=1):
+            tell(f"{number} of {len(parts)}: firesteel {' '.join(part.arguments[:2])} ...")
+            reports.append(_run(part, start))
+            tell(f"   {_outcome(reports[-1])} after {reports[-1].seconds:.0f} s")
+        _pack(out, device, reports, folder, quick)
+    return reports
+
+
+def _run(part: Part, start: tuple[str, ...]) -> PartReport:
+    begun = time.monotonic()
+    command = [*start, *part.arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=PATIENCE_S, check=False)
+        exit_code, stdout, stderr = done.returncode, done.stdout, done.stderr
+    except subprocess.TimeoutExpired:
+        exit_code, stdout, stderr = TIMED_OUT, "", f"stopped after {PATIENCE_S} s"
+    return PartReport(
+        name=part.name, command=scrub(" ".join(("firesteel", *part.arguments))), exit_code=exit_code,
+        seconds=round(time.monotonic() - begun, 1), result=scrub(_parse(stdout)),
+        last_words=scrub(stderr[-LAST_WORDS:]),
+    )  # fmt: skip
+
+
+def _parse(stdout: str) -> Any:
+    """None where a command died before it printed its result."""
+    try:
+        return json.loads(stdout)
+    except ValueError:
+        return None
+
+
+def scrub(value: T) -> T:
+    """Without the paths of home folders and of the temporary one, wherever they stand."""
+    if isinstance(value, str):
+        return HOME.sub("~", value.replace(str(Path.home()), "~").replace(tempfile.gettempdir(), "TMP"))  # type: ignore[return-value]
+    if isinstance(value, dict):
+        return {scrub(key): scrub(one) for key, one in value.items()}  # type: ignore[return-value]
+    if isinstance(value, list | tuple):
+        return type(value)(scrub(one) for one in value)
+    return value
+
+
+def _pack(out: Path, device: DeviceSpec, reports: list[PartReport], folder: Path, quick: bool) -> None:
+    content = {
+        "made_utc": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "quick": quick,
+        "has_gpu": device.is_cuda,
+        "surroundings": scrub(dataclasses.asdict(look_around(device))),
+        "parts": [dataclasses.asdict(one) for one in reports],
+    }
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("report.json", json.dumps(content, indent=2) + "\n")
+        packed.writestr("summary.md", summarise(device, reports, quick=quick))
+        for path in sorted(folder.rglob("*.json")):
+            record = _scrubbed(Record.load(path))
+            packed.writestr(f"records/{record.file_name}", json.dumps(record.as_dict(), indent=2) + "\n")
+        for path in sorted([*folder.glob("*.html"), *folder.glob("*.png")]):
+            packed.write(path, path.name)
+
+
+def _scrubbed(record: Record) -> Record:
+    around = record.surroundings
+    around = dataclasses.replace(around, environment=scrub(around.environment), command=scrub(around.command))
+    return dataclasses.replace(
+        record, config=scrub(record.config), parameters=scrub(record.parameters), surroundings=around
+    )
+
+
+def summarise(device: DeviceSpec, reports: list[PartReport], *, quick: bool) -> str:
+    """For people: what was found, part by part."""
+    found = device.name if device.is_cuda else "no GPU was found: only the CPU was measured, no kernel ran"
+    lines = [f"# firesteel on {device.name}", "", f"- device: {found}", f"- quick: {'yes' if quick else 'no'}"]
+    lines += [f"- {one.name}: {_outcome(one)}, {one.seconds:.0f} s; {_counts(one)}" for one in reports]
+    failed = [one for one in reports if one.exit_code]
+    for one in failed:
+        lines += ["", f"## {one.name} (exit code {one.exit_code})", "", "```", one.last_words.strip(), "```"]
+    return "\n".join(lines) + "\n"
+
+
+def _outcome(report: PartReport) -> str:
+    return "done" if report.exit_code == 0 else f"FAILED (exit code {report.exit_code})"
+
+
+def _counts(report: PartReport) -> str:
+    if report.result is None:
+        return "no result"
+    key = {"doctor": "status", "verify": "status", "prove": "verdict", "bench": "bound"}[report.name]
+    counts: dict[str, int] = {}
+    for row in report.result:
+        word = str(row.get(key, "not measured"))
+        counts[word] = counts.get(word, 0) + 1
+    return ", ".join(f"{count} {word}" for word, count in sorted(counts.items())) or "nothing"

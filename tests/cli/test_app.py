@@ -1,0 +1,104 @@
+"""Flags, variables, files and errors, in process and as a user starts the program."""
+
+import pytest
+
+from firesteel import UserError
+from firesteel.config import knobs
+
+# name -> flag that sets a value, the value; text of a variable, the value; line of a file, the value
+SETTINGS = {
+    "model": (["--model", "here"], "here", "there", "there", '"elsewhere"', "elsewhere"),
+    "device": (["--device", "cpu"], "cpu", "cuda:1", "cuda:1", '"cuda"', "cuda"),
+    "max_model_len": (["--max-model-len", "5"], 5, "6", 6, "7", 7),
+    "load_workers": (["--load-workers", "5"], 5, "6", 6, "7", 7),
+    "memory_reserve_gib": (["--memory-reserve-gib", "0.5"], 0.5, "6", 6.0, "7", 7.0),
+    "kernels": (["--kernels", "a=b"], "a=b", "c=d", "c=d", '"e=f"', "e=f"),
+    "activation": (["--activation", "mxfp8"], "mxfp8", "mxfp4", "mxfp4", '"mxfp8"', "mxfp8"),
+    "tile": (["--tile", "64x128"], "64x128", "16x32", "16x32", '"32x16"', "32x16"),
+    "require": (["--require", "a=b@fp8"], "a=b@fp8", "c=d", "c=d", '"e=f:g"', "e=f:g"),
+    "mxfp4_layers": (["--mxfp4-layers", "all"], "all", "qkv,o", "qkv,o", '"moe"', "moe"),
+    "sinks": (["--no-sinks"], False, "off", False, "false", False),
+    "page_size": (["--page-size", "16"], 16, "32", 32, "128", 128),
+    "max_num_seqs": (["--max-num-seqs", "5"], 5, "6", 6, "7", 7),
+    "max_num_batched_tokens": (["--max-num-batched-tokens", "5"], 5, "6", 6, "7", 7),
+    "kv_cache_gib": (["--kv-cache-gib", "0.5"], 0.5, "6", 6.0, "7", 7.0),
+    "kv_dtype": (["--kv-dtype", "fp8"], "fp8", "bf16", "bf16", '"fp8"', "fp8"),
+    "prefix_caching": (["--no-prefix-caching"], False, "off", False, "false", False),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_env_shows_value_and_origin_of_flag_variable_file_and_default(run, shown, name, tmp_path):
+    knob = knobs()[name]
+    flag, by_flag, text, by_variable, line, by_file = SETTINGS[name]
+    file = tmp_path / "firesteel.toml"
+    file.write_text(f"{name} = {line}\n")
+    in_file = {"FIRESTEEL_CONFIG": str(file)}
+    in_both = {**in_file, knob.env: text}
+    rows = [
+        shown(run("env", "--json", *flag, **in_both))[name], shown(run("env", "--json", **in_both))[name],
+        shown(run("env", "--json", **in_file))[name], shown(run("env", "--json"))[name],
+    ]  # fmt: skip
+    assert [(row["value"], row["origin"]) for row in rows] == [
+        (by_flag, "flag"), (by_variable, f"environment {knob.env}"), (by_file, f"file {file}"),
+        (knob.default, "default"),
+    ]  # fmt: skip
+
+
+def test_every_knob_is_in_the_tests_above():
+    assert set(SETTINGS) == set(knobs())
+
+
+def test_flag_turns_back_on_what_the_environment_turned_off(run, shown):
+    row = shown(run("env", "--json", "--sinks", FIRESTEEL_SINKS="off"))["sinks"]
+    assert (row["value"], row["origin"]) == (True, "flag")
+
+
+@pytest.mark.parametrize("command", ["generate", "env"])
+def test_help_shows_flag_default_and_variable_of_every_knob(run, command):
+    """Defaults and variables stood in square brackets, which the help took for markup and left out."""
+    text = " ".join(run(command, "--help", COLUMNS="300", TERMINAL_WIDTH="300").stdout.split())
+    for knob in knobs().values():
+        default = "none" if knob.default == "" else knob.default
+        assert f"--{knob.name.replace('_', '-')} " in text
+        assert f"{knob.help} (default {default}; {knob.env})" in text
+    assert "--no-sinks" in text
+
+
+@pytest.mark.parametrize("command", [["env"], ["generate", "--prompt", "x"]])
+def test_unknown_flag_is_an_error_that_names_the_nearest(run, command):
+    result = run(*command, "--page-siz", "16")
+    assert result.exit_code == 2
+    assert "--page-siz" in result.stderr and "--page-size" in result.stderr.replace("--page-siz ", "")
+
+
+def test_flag_of_the_wrong_type_is_an_error(run):
+    result = run("env", "--page-size", "many")
+    assert result.exit_code == 2 and "--page-size" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "message"),
+    [
+        (["env"], {"FIRESTEEL_PAGESIZE": "1"}, "did you mean FIRESTEEL_PAGE_SIZE?"),
+        (["env", "--page-size", "24"], {}, "page_size = 24 (flag): must be a power of two"),
+        (["generate", "--prompt", "x", "--model", "/gone"], {}, "/gone is not a folder"),
+        (
+            ["generate", "--prompt", "x", "--max-tokens", "0"],
+            {},
+            "max_tokens = 0: must be a whole number",
+        ),
+    ],
+)
+def test_what_the_user_can_mend_is_a_user_error(run, arguments, environment, message):
+    result = run(*arguments, **environment)
+    assert isinstance(result.exception, UserError)
+    assert message in str(result.exception)
+
+
+def test_entry_point_shows_a_user_error_in_one_line_without_traceback(start, tmp_path):
+    """Long messages were wrapped at 80 columns, brackets vanished as markup, an empty line came first."""
+    missing = tmp_path / "[red]" / ("long" * 30)
+    result = start("generate", "--prompt", "x", "--model", str(missing), "--device", "cpu")
+    assert result.returncode == 2 and result.stdout == ""
+    assert result.stderr.startswith(f"error: {missing} is not a folder") and result.stderr.count("\n") == 1

@@ -1,0 +1,95 @@
+"""Tables: what a row says, and that nothing in it is taken for markup."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from firesteel.cli import tables
+from firesteel.cli.tables import bench_table, ledger_table, proof_table
+from firesteel.kernels.ledger import Entry, Launch, Ledger, Ran
+from firesteel.kernels.prove import Proof
+from firesteel.measure.bench import Ceilings, Figures, Outcome
+from firesteel.measure.ceiling import Ceiling
+from firesteel.measure.timing import Timing
+
+PROOF = Proof(
+    op="moe_matmul", variant="triton:gemm [x]", target="sm_121a", verdict="native-fp4", ptx={"mma": 8, "other": 4},
+    sass=None, registers=128, spills=3, shared_bytes=101_377, compiler="triton 3.9.0",
+)  # fmt: skip
+
+
+def rows(table):
+    console = Console(width=400)
+    with console.capture() as captured:
+        console.print(table)
+    lines = captured.get().splitlines()
+    return [[cell.strip() for cell in line.strip("│").split("│")] for line in lines if "│" in line], lines
+
+
+def test_the_ledger_shows_every_kernel_with_its_verdict_where_it_was_compiled(monkeypatch):
+    monkeypatch.setattr(tables, "judge_compiled", lambda compiled: f"verdict of {compiled}")
+    ledger = Ledger()
+    launches = {
+        Launch("fc1", "64x128[x]", "0123456789abcdef", "a cubin"): 6,
+        Launch("attend", "", "interpreted", None): 2,
+    }
+    ledger.entries[Ran("moe_matmul", "triton:gemm", "mxfp8")] = Entry(calls=6, seconds=0.003, launches=launches)
+    llm = SimpleNamespace(ledger=ledger, device=SimpleNamespace(name="a GPU"))
+    found, lines = rows(ledger_table(llm))
+    kernels = "6 x fc1 64x128[x] 01234567 verdict of a cubin"
+    assert found[0] == ["moe_matmul", "triton:gemm", "mxfp8", "6", "3.0", "500", kernels]
+    assert found[1][-1] == "2 x attend interpre" and "what ran on a GPU" in lines[0]
+
+
+def test_a_proof_shows_counts_spills_and_what_does_not_fit():
+    found, lines = rows(proof_table([PROOF], "sm_121a", is_here=False))
+    assert found == [
+        ["moe_matmul", "triton:gemm [x]", "native-fp4", "12", "not decoded", "128", "3",
+         "101,377 of 101,376: does not fit"],
+    ]  # fmt: skip
+    assert "sm_121a: compiled and proven, not yet run" in lines[0] and "triton 3.9.0" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("target", "variant", "verdict", "shown"),
+    [
+        ("sm_121a", "triton:gemm mxfp8 fc1", "bf16", "bf16, a fallback"),
+        ("sm_121a", "triton:gemm bf16 fc1", "bf16", "bf16"),
+        ("sm_90a", "triton:gemm mxfp8 fc1", "bf16", "bf16"),
+        ("sm_120a", "triton:gemm mxfp4 fc2", "native-fp4", "native-fp4"),
+    ],
+)
+def test_rounded_activations_that_became_bf16_on_sm12x_are_a_fallback(target, variant, verdict, shown):
+    proof = replace(PROOF, target=target, variant=variant, verdict=verdict)
+    assert rows(proof_table([proof], target, is_here=False))[0][0][2] == shown
+
+
+@pytest.mark.parametrize(
+    ("target", "is_here", "not_yet"),
+    [("sm_121a", False, True), ("sm_120a", False, True), ("sm_121a", True, False), ("sm_90a", False, False)],
+)
+def test_only_gpus_that_are_not_here_are_not_yet_run(target, is_here, not_yet):
+    _, lines = rows(proof_table([], target, is_here=is_here))
+    assert ("not yet run" in lines[0]) is not_yet
+
+
+def test_a_measurement_without_figures_says_why():
+    timing = Timing(samples_s=(0.5,), calls=1, warmups=1)
+    ceilings = Ceilings(
+        read=Ceiling(work=100e9, scale=1e9, unit="GB/s", timing=timing),
+        matrix=Ceiling(work=1e12, scale=1e12, unit="TFLOP/s", timing=timing), matrix_type="bfloat16",
+    )  # fmt: skip
+    figures = Figures(
+        timing=timing, bytes=50e9, flops=1e11, rotation_bytes=1.0, read_gb_s=200.0, matrix_tflop_s=2.0
+    )
+    names = {"op": "linear", "part": "qkv", "m": 4, "implementation": "triton:gemm", "activation": "bf16"}
+    outcomes = [Outcome(**names, figures=figures), Outcome(**names, why="refused: [x] too many")]
+    found, lines = rows(bench_table(outcomes, ceilings, "a GPU"))
+    shown = ["linear", "qkv", "4", "triton:gemm", "bf16"]
+    assert found == [
+        [*shown, "500000.0", "100", "0.20", "50.0 %", "read"],
+        [*shown, *[""] * 4, "refused: [x] too many"],
+    ]
+    assert "read 200 GB/s, matrix 2.0 TFLOP/s in bfloat16" in lines[-1]

@@ -1,0 +1,22 @@
+"""Child of test_linear.py, interpreted: python linear_parts.py SAMPLES.pt holds the SM12x path to the reference."""
+
+import sys
+
+import torch
+
+from firesteel.kernels import linear
+from firesteel.kernels.op import Implementation, anywhere
+from firesteel.kernels.triton import mxfp4_linear as device
+from firesteel.kernels.triton_ready import interpreting
+from firesteel.kernels.verify import check
+
+assert interpreting()
+torch.set_num_threads(1)
+for way, sample in zip(("gemv", "gemm", "gemv", "gemm"), torch.load(sys.argv[1], weights_only=False), strict=True):
+
+    def run(x, weight, bias, activation, way=way):
+        tile = device.pick_tile(way, x.shape[0], weight.shape[0], (12, 1), True)
+        return device.run(x, weight.codes, weight.scales, bias, activation, tile, native=True)
+
+    failure = check(linear, Implementation("native", run, anywhere), sample)
+    assert failure is None, f"{way} {sample.label}: {failure}"

@@ -1,0 +1,84 @@
+"""What the ledger keeps: activations, launches with tile and artefact, and nothing outside an op."""
+
+from types import SimpleNamespace
+
+import torch
+
+from firesteel.kernels.launch import launch_kernel
+from firesteel.kernels.ledger import Launch, Ledger, Ran
+from firesteel.kernels.op import anywhere, define_op
+from firesteel.kernels.tolerance import exact
+
+
+class FakeKernel:
+    """Stands for a Triton kernel: called with a grid, returns what was compiled."""
+
+    __name__ = "halve_kernel"
+
+    def __init__(self, artefact):
+        self.compiled = None if artefact is None else SimpleNamespace(hash=artefact)
+        self.grids = []
+
+    def __getitem__(self, grid):
+        self.grids.append(grid)
+        return lambda *args, **options: self.compiled
+
+
+def launching_op(kernel):
+    @define_op(bytes=lambda x, activation="bf16": x.nbytes, tolerance=exact(why="test"))
+    def halve(x, activation="bf16"):
+        return x / 2
+
+    @halve.implementation("gpu", needs=anywhere)
+    def gpu(x, activation="bf16"):
+        launch_kernel(kernel, (len(x),), x, tile="16x32", num_warps=4)
+        return x / 2
+
+    halve.prefer("gpu")
+    return halve
+
+
+def test_activations_and_artefacts_are_kept_apart():
+    kernel, ledger = FakeKernel("abc"), Ledger()
+    chosen = launching_op(kernel).choose(None, None, ledger)
+    chosen(torch.ones(2))
+    chosen(torch.ones(3), activation="mxfp8")
+    kernel.compiled = SimpleNamespace(hash="def")
+    chosen(torch.ones(3), "mxfp8")
+    assert kernel.grids == [(2,), (3,), (3,)]
+    assert list(ledger.entries) == [Ran("halve", "gpu", "bf16"), Ran("halve", "gpu", "mxfp8")]
+    entry = ledger.entries[Ran("halve", "gpu", "mxfp8")]
+    assert entry.calls == 2
+    assert entry.launches == {
+        Launch("halve_kernel", "16x32", "abc", None): 1,
+        Launch("halve_kernel", "16x32", "def", None): 1,
+    }
+    assert ledger.launches() == {"halve_kernel": 3}
+
+
+def test_the_interpreter_compiles_nothing():
+    ledger = Ledger()
+    launching_op(FakeKernel(None)).choose(None, None, ledger)(torch.ones(2))
+    (launch,) = ledger.entries[Ran("halve", "gpu", "bf16")].launches
+    assert (launch.artefact, launch.compiled) == ("interpreted", None)
+
+
+def test_launches_outside_an_op_are_nobodys():
+    ledger = Ledger()
+    launch_kernel(FakeKernel("abc"), (1,))
+    assert ledger.launches() == {}
+
+
+def test_an_op_that_fails_leaves_no_open_entry():
+    kernel, ledger = FakeKernel("abc"), Ledger()
+    op = launching_op(kernel)
+
+    @op.implementation("broken", needs=anywhere)
+    def broken(x, activation="bf16"):
+        raise RuntimeError("broken")
+
+    try:
+        op.choose(None, "broken", ledger)(torch.ones(1))
+    except RuntimeError:
+        launch_kernel(kernel, (1,))
+    assert ledger.launches() == {}

@@ -1,0 +1,289 @@
+"""linear on MXFP4 weights: its Triton kernels interpreted, compiled and, on a GPU, run; what they refuse."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import triton
+
+import firesteel
+from firesteel.errors import KernelError
+from firesteel.formats import mxfp4
+from firesteel.kernels import linear
+from firesteel.kernels.activation import ACTIVATIONS
+from firesteel.kernels.ledger import Ledger, Ran
+from firesteel.kernels.linear import LARGEST_SIDE, LARGEST_TILE, MXFP4_VECTOR_TOKENS, SHAPES, Mxfp4Weight
+from firesteel.kernels.op import Chosen, Sample
+from firesteel.kernels.prove import prove_code
+from firesteel.kernels.triton import mxfp4_linear as device_code
+from firesteel.kernels.triton.mxfp4_product import Tile
+from firesteel.kernels.verify import check
+
+MODULE = sys.modules["firesteel.kernels.linear"]
+PARTS = Path(__file__).with_name("linear_parts.py")
+TRITON = tuple(int(part) for part in triton.__version__.split(".")[:2])
+TOKEN_COUNTS = (1, 2, 3, 7, 16, 63, 64, 65, 255, 257, 320, 512, 1000, 4096, 8192)
+
+
+def draw(tokens, rows, columns, activation="bf16", tile="auto", *, bias=True, seed=1, device="cpu"):
+    """Random codes are as good as quantised weights; their rms is 2.93, so these scales keep the size of x."""
+    generator = torch.Generator(device).manual_seed(seed)
+    on = {"generator": generator, "device": device}
+    x = torch.randn(tokens, columns, **on).bfloat16()
+    codes = torch.randint(256, (rows, columns // 2), dtype=torch.uint8, **on)
+    middle = 125 - columns.bit_length() // 2
+    scales = torch.randint(middle - 1, middle + 2, (rows, columns // 32), dtype=torch.uint8, **on)
+    offsets = torch.randn(rows, **on).bfloat16() if bias else None
+    label = f"T={tokens} {rows}x{columns} {activation} {tile}"
+    return Sample(label, (x, Mxfp4Weight(codes=codes, scales=scales), offsets, activation, tile))
+
+
+def test_interpreted_kernels_equal_the_reference(interpret):
+    """Tails in the tokens, in the rows and in K = 90 groups; strips, tiles, and pinned ones of several sizes."""
+    interpret(
+        linear,
+        [
+            draw(1, 37, 2880),
+            draw(1, 17, 96, "mxfp8", bias=False),
+            draw(7, 40, 160, "mxfp4"),
+            draw(9, 33, 96, "mxfp8"),
+            draw(17, 70, 96, "mxfp4", bias=False),
+            draw(63, 65, 32),
+            draw(65, 97, 96, "mxfp8"),
+            draw(3, 70, 96, "mxfp8", "32x64"),
+            draw(33, 150, 32, "bf16", "16x16"),
+            draw(65, 130, 64, "mxfp4", "64x128"),
+            draw(0, 33, 96),
+        ],
+    )
+
+
+def test_native_kernels_equal_the_reference(tmp_path):
+    """The SM12x path, interpreted."""
+    if TRITON < (3, 8):
+        pytest.skip("Triton < 3.8 does not interpret dot_scaled")
+    samples = tmp_path / "samples.pt"
+    drawn = [
+        draw(3, 37, 160, "mxfp8"), draw(5, 70, 96, "mxfp8"), draw(9, 33, 96, "mxfp4", bias=False),
+        draw(65, 40, 160, "mxfp4"),
+    ]  # fmt: skip
+    torch.save([Sample(one.label, one.args[:4]) for one in drawn], samples)
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(Path(firesteel.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, PARTS, samples], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def code_of(capability, variant):
+    return next(code for code in linear.make_device_code(capability) if code.variant == variant)
+
+
+@pytest.mark.parametrize(
+    ("target", "variant", "instruction"),
+    [
+        ("sm_90a", "triton:gemm mxfp4-weight bf16 5120x2880", "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16"),
+        ("sm_90a", "triton:gemv mxfp4-weight mxfp8 201088x2880", "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16"),
+        ("sm_120a", "triton:gemv mxfp4-weight mxfp8 5120x2880", "kind::mxf8f6f4.block_scale"),
+        ("sm_121a", "triton:gemm mxfp4-weight mxfp8 2880x4096", "kind::mxf8f6f4.block_scale"),
+        ("sm_121a", "triton:gemv mxfp4-weight mxfp4 2880x4096", "kind::mxf4nvf4.block_scale"),
+        ("sm_121a", "triton:gemm mxfp4-weight mxfp4 5120x2880", "kind::mxf4nvf4.block_scale"),
+    ],
+)
+def test_compiles_to_the_matrix_instructions_meant(target, variant, instruction):
+    if "kind::" in instruction and TRITON < (3, 8):
+        pytest.skip("Triton < 3.8 has no block-scaled MMA for SM12x")
+    number = int(target.strip("sm_a"))
+    proof = prove_code("linear", code_of(divmod(number, 10), variant), target)
+    assert proof.ptx and all(instruction in found for found in proof.ptx)
+    assert proof.fits and proof.spills == 0
+    assert proof.verdict == ("native-fp4" if "kind::" in instruction else "bf16")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["sm_120a", "sm_121a"])
+def test_every_product_of_quantised_activations_is_native_on_sm12x(target):
+    if TRITON < (3, 8):
+        pytest.skip("Triton < 3.8 has no block-scaled MMA for SM12x")
+    capability = divmod(int(target.strip("sm_a")), 10)
+    for code in linear.make_device_code(capability):
+        if {"mxfp8", "mxfp4"} & set(code.variant.split()):
+            assert prove_code("linear", code, target).verdict == "native-fp4", code.variant
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("target", "activation"), [("sm_80", "bf16"), ("sm_90a", "bf16"), *(("sm_121a", one) for one in ACTIVATIONS)]
+)
+@pytest.mark.parametrize("tile", ["16x16", "256x16", "16x256", "64x128", "128x256", "256x128"])
+def test_pinned_tiles_fit(target, activation, tile):
+    capability = divmod(int(target.strip("sm_a")), 10)
+    code = code_of(capability, f"triton:gemm mxfp4-weight {activation} 5120x2880")
+    pinned = device_code.pin_tile(tile)
+    constants = {**code.constants, **pinned.constants}
+    proof = prove_code("linear", replace(code, constants=constants, **pinned.options), target)
+    assert proof.fits
+    assert proof.verdict == ("bf16" if activation == "bf16" or TRITON < (3, 8) else "native-fp4")
+
+
+def test_device_code_names_ways_activations_and_shapes():
+    for capability in ((8, 0), (9, 0), (12, 1)):
+        codes = {code.variant: code for code in linear.make_device_code(capability)}
+        for way in ("gemv", "gemm"):
+            for activation in ACTIVATIONS:
+                for rows, columns in SHAPES:
+                    code = codes[f"triton:{way} mxfp4-weight {activation} {rows}x{columns}"]
+                    assert "codes" in code.signature
+                    assert ("x_scales" in code.signature) == (capability[0] == 12 and activation != "bf16")
+        words = [set(variant.split()) & set(ACTIVATIONS) for variant in codes if "mxfp4-weight" not in variant]
+        assert not any(words)
+
+
+@pytest.mark.parametrize(
+    ("way", "tokens", "rows", "capability", "native", "expected"),
+    [
+        ("gemv", 1, 5120, (9, 0), False, "8x16x256"),
+        ("gemv", 16, 2880, (9, 0), False, "16x16x256"),
+        ("gemv", 64, 5120, (12, 1), True, "64x32x128"),
+        ("gemv", 1, 201088, (9, 0), False, "16x64x128"),
+        ("gemv", 17, 201088, (9, 0), False, "64x64x128"),
+        ("gemm", 8192, 5120, (9, 0), False, "128x256x64"),
+        ("gemm", 8192, 5120, (8, 0), False, "128x128x64"),
+        ("gemm", 8192, 5120, (12, 1), True, "128x128x128"),
+        ("gemm", 256, 5120, (9, 0), False, "64x128x64"),
+        ("gemm", 65, 2880, (9, 0), False, "32x64x128"),
+        ("gemm", 1, 201088, (9, 0), False, "16x64x128"),
+        ("gemm", 3, 97, None, False, "16x64x128"),
+    ],
+)
+def test_tile_follows_from_the_shape(way, tokens, rows, capability, native, expected):
+    assert str(device_code.pick_tile(way, tokens, rows, capability, native)) == expected
+
+
+def test_pinned_tile_keeps_its_size_and_has_warps_enough():
+    assert device_code.pin_tile("auto") is None
+    assert device_code.pin_tile("128x256") == Tile(rows=128, columns=256, depth=64, warps=8, stages=2)
+    assert device_code.pin_tile("16x16") == Tile(rows=16, columns=16, depth=64, warps=1, stages=3)
+    assert device_code.pin_tile("16x64").warps == 4
+
+
+def accepts(way, *args):
+    return linear.implementations[f"triton:{way}"].accepts(*args)
+
+
+def test_arguments_that_will_not_do_are_refused_with_the_reason():
+    x, weight, bias, *_ = draw(65, 64, 96).args
+    assert accepts("gemm", x, weight, bias) is None and accepts("gemm", x, weight, None) is None
+    assert accepts("gemv", x, weight, bias) == "is for 64 tokens at most, not 65"
+    assert accepts("gemv", x[:64], weight, bias) is None
+    assert accepts("gemm", x.float(), weight, bias) == "multiplies bf16 tokens by MXFP4 weights, not torch.float32"
+    assert "wants contiguous tokens" in accepts("gemm", x.T.contiguous().T, weight, bias)
+    assert "knows no activation 'fp8', only bf16, mxfp8, mxfp4" in accepts("gemm", x, weight, bias, "fp8")
+    assert accepts("gemm", x, weight, bias, "mxfp8", "128x256") is None
+    for tile in (f"16x{2 * LARGEST_SIDE}", f"{LARGEST_SIDE}x{LARGEST_SIDE}"):
+        assert accepts("gemm", x, weight, bias, "bf16", tile).endswith(f"and {tile} is pinned")
+    assert LARGEST_SIDE**2 > LARGEST_TILE
+    huge = torch.empty(2**26, 32, dtype=torch.bfloat16, device="meta")
+    assert "67108864 tokens are too many" in accepts("gemm", huge, weight, bias)
+
+
+def test_bf16_weights_take_neither_rounded_activations_nor_pinned_tiles():
+    x, weight = torch.ones(3, 64).bfloat16(), torch.ones(5, 64).bfloat16()
+    assert accepts("gemm", x, weight, None) is None
+    assert "rounds activations to mxfp8 only before MXFP4 weights" in accepts("gemm", x, weight, None, "mxfp8")
+    assert "pins tiles of MXFP4 weights only" in accepts("gemv", x, weight, None, "bf16", "64x64")
+
+
+@pytest.mark.parametrize("version", ["3.6.0", "3.7.1", "3.8.0", "3.10"])
+def test_quantised_activations_on_sm12x_need_a_triton_that_multiplies_them(monkeypatch, version):
+    monkeypatch.setattr(triton, "__version__", version)
+    monkeypatch.setattr(MODULE, "find_capability", lambda device: (12, 1))
+    for activation in ACTIVATIONS:
+        why = accepts("gemv", *draw(1, 64, 64, activation).args)
+        refused = activation != "bf16" and version in ("3.6.0", "3.7.1")
+        assert ("needs Triton >= 3.8" in why) if refused else why is None
+
+
+def test_a_pinned_tile_that_nothing_takes_is_an_error():
+    chosen = Chosen(linear, [linear.implementations["reference"]], Ledger())
+    with pytest.raises(KernelError, match="reference has no tiles, and 64x64 is pinned"):
+        chosen(*draw(1, 33, 96, "bf16", "64x64").args)
+
+
+def run_on_gpu(way, sample, seed):
+    implementation = linear.implementations[f"triton:{way}"]
+    why = implementation.accepts(*sample.args)
+    if way == "gemv" and sample.args[0].shape[0] > MXFP4_VECTOR_TOKENS:
+        assert "is for 64 tokens at most" in why
+        return
+    assert why is None
+    failure = check(linear, implementation, sample)
+    assert failure is None, f"seed {seed}: {failure}"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("way", ["gemv", "gemm"])
+@pytest.mark.parametrize("tokens", TOKEN_COUNTS)
+def test_real_shapes_on_a_gpu(tokens, way, activation):
+    seed = int(torch.randint(1 << 30, ()))
+    for rows, columns in SHAPES[:2]:
+        run_on_gpu(way, draw(tokens, rows, columns, activation, seed=seed, device="cuda"), seed)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("way", ["gemv", "gemm"])
+@pytest.mark.parametrize(("tokens", "activation"), [(1, "bf16"), (3, "mxfp8"), (64, "mxfp4"), (257, "bf16")])
+def test_lm_head_on_a_gpu(tokens, activation, way):
+    seed = int(torch.randint(1 << 30, ()))
+    run_on_gpu(way, draw(tokens, *SHAPES[2], activation, bias=False, seed=seed, device="cuda"), seed)
+
+
+@pytest.mark.gpu
+def test_results_past_2_to_the_31_are_stored_where_they_belong():
+    """11264 tokens of lm_head's 201088 rows: 2.27e9 values."""
+    x, weight, _, _, _ = draw(11264, *SHAPES[2], bias=False, device="cuda").args
+    y = linear.implementations["triton:gemm"].function(x, weight, None)
+    for rows in (slice(0, 2), slice(-2, None)):
+        assert torch.allclose(
+            y[rows].float(), linear.reference(x[rows], weight, None).float(), rtol=2e-2, atol=2e-2
+        )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tile", ["16x16", "32x64", "64x128", "128x128", "16x256", "256x16"])
+@pytest.mark.parametrize("way", ["gemv", "gemm"])
+def test_pinned_tiles_run_and_are_in_the_ledger(way, tile):
+    sample, ledger = draw(63, 5120, 2880, "bf16", tile, device="cuda"), Ledger()
+    run_on_gpu(way, sample, 1)
+    Chosen(linear, [linear.implementations[f"triton:{way}"]], ledger)(*sample.args)
+    launches = ledger.entries[Ran("linear", f"triton:{way}", "bf16")].launches
+    assert f"{tile}x64" in {launch.tile for launch in launches}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("way", ["gemv", "gemm"])
+def test_a_cuda_graph_replays_with_other_tokens(way):
+    function = linear.implementations[f"triton:{way}"].function
+    x, *rest = draw(17, 2880, 4096, "mxfp8", device="cuda").args
+    function(x, *rest)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = function(x, *rest)
+    x.copy_(draw(17, 2880, 4096, seed=2, device="cuda").args[0])
+    graph.replay()
+    assert torch.equal(y, function(x, *rest))
+
+
+@pytest.mark.gpu
+def test_weights_are_widened_exactly_on_a_gpu():
+    """A product with one value 1 among zeros returns the weight itself: all scales that give normal fp32 only."""
+    codes = torch.randint(256, (251, 48), dtype=torch.uint8, device="cuda")
+    scales = torch.arange(2, 253, dtype=torch.uint8, device="cuda")[:, None].repeat(1, 3)
+    x = torch.eye(96, dtype=torch.bfloat16, device="cuda")
+    y = linear.implementations["triton:gemm"].function(x, Mxfp4Weight(codes=codes, scales=scales), None)
+    assert torch.equal(y.T, mxfp4.dequantize(codes, scales, torch.bfloat16))

@@ -1,0 +1,120 @@
+"""What a user may insist on: how it is written, what it names, and that unmet ones stop before anything runs."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from firesteel.device import find_device
+from firesteel.errors import KernelError
+from firesteel.kernels import Kernels, linear, moe_matmul
+from firesteel.kernels.ledger import Ledger
+from firesteel.kernels.op import define_op
+from firesteel.kernels.prove import check_here, find_target
+from firesteel.kernels.requirement import Requirement, parse_requirements
+from firesteel.kernels.tolerance import exact
+
+CPU = find_device("cpu")
+H200 = replace(CPU, name="H200", capability=(9, 0))
+GB10 = replace(CPU, name="GB10", capability=(12, 1))
+
+
+def test_the_three_parts_are_read_and_written_back():
+    found = parse_requirements("moe=triton:gemm@native-fp4, linear=triton")
+    assert found["moe_matmul"] == Requirement("moe_matmul", "triton:gemm", "native-fp4")
+    assert [str(one) for one in found.values()] == ["moe_matmul=triton:gemm@native-fp4", "linear=triton"]
+    assert parse_requirements("") == {}
+
+
+@pytest.mark.parametrize("text", ["moe", "moe=", "=triton", "moe=triton@", "moe=triton@fp4"])
+def test_what_cannot_be_read_is_shown_with_the_form(text):
+    with pytest.raises(KernelError, match=r"is not OP=IMPLEMENTATION\[:VARIANT\]\[@VERDICT\]"):
+        Requirement.parse(text)
+
+
+def test_two_requirements_of_one_op_contradict():
+    with pytest.raises(KernelError, match="moe_matmul has two requirements"):
+        parse_requirements("moe=triton,moe_matmul=reference")
+
+
+@pytest.mark.parametrize(
+    ("implementation", "variant", "named"),
+    [
+        ("triton", "triton:gemm mxfp8 fc1", True),
+        ("triton:gemm", "triton:gemm mxfp8 fc1", True),
+        ("triton:gemm mxfp8 fc1", "triton:gemm mxfp8 fc1", True),
+        ("triton:gemv", "triton:gemm mxfp8 fc1", False),
+        ("trit", "triton", False),
+    ],
+)
+def test_a_requirement_names_a_family_a_way_or_a_variant(implementation, variant, named):
+    assert Requirement("moe_matmul", implementation).names(variant) is named
+
+
+def require(device, text, **options):
+    return Kernels(device, {}, Ledger(), required=parse_requirements(text), **options)
+
+
+def test_unmet_requirements_say_why_and_what_to_do():
+    with pytest.raises(KernelError, match=r"moe_matmul=triton is required, but it needs an NVIDIA GPU"):
+        require(CPU, "moe=triton")
+    with pytest.raises(KernelError, match=r"moe_matmul=cuda is required, but moe_matmul has only reference"):
+        require(CPU, "moe=cuda")
+    with pytest.raises(KernelError, match="there is no op 'mo'; did you mean"):
+        require(CPU, "mo=triton")
+    require(CPU, "moe=reference")
+
+
+def test_a_verdict_needs_compiled_kernels():
+    with pytest.raises(KernelError, match="CPU runs no compiled kernels"):
+        require(CPU, "moe=reference@bf16")
+
+
+@pytest.mark.parametrize("capability", [(8, 0), (9, 0), (12, 1)])
+def test_targets_are_found_by_capability(capability):
+    assert find_target(capability).startswith(f"sm_{capability[0]}{capability[1]}")
+
+
+def test_a_gpu_without_a_target_is_named():
+    with pytest.raises(KernelError, match=r"compute capability 7\.5"):
+        find_target((7, 5))
+
+
+@pytest.mark.slow
+def test_verdicts_are_those_of_the_device_and_activation():
+    pytest.importorskip("triton")
+    wanted = Requirement.parse("moe=triton:gemm@native-fp4")
+    check_here(moe_matmul, GB10, wanted, "mxfp8")
+    with pytest.raises(KernelError, match=r"on sm_121a with bf16 activations: triton:gemm bf16 fc1@bf16"):
+        check_here(moe_matmul, GB10, wanted, "bf16")
+    with pytest.raises(KernelError, match=r"on sm_90a with mxfp8 activations"):
+        check_here(moe_matmul, H200, wanted, "mxfp8")
+
+
+def test_quantised_activations_on_sm12x_with_an_old_triton_are_an_error(monkeypatch):
+    triton = pytest.importorskip("triton")
+    monkeypatch.setattr(triton, "__version__", "3.7.0")
+    with pytest.raises(KernelError, match=r"activation mxfp8 needs Triton >= 3.8 .* firesteel\[spark\]"):
+        Kernels(GB10, {}, Ledger(), activation="mxfp8")
+    Kernels(GB10, {}, Ledger(), activation="bf16")
+    Kernels(H200, {}, Ledger(), activation="mxfp8")
+
+
+def test_a_verdict_given_for_rounded_activations_is_not_lent_to_a_layer_without_them():
+    @define_op(bytes=lambda x, activation="bf16": x.nbytes, tolerance=exact(why="test"))
+    def halve(x, activation="bf16"):
+        return x / 2
+
+    chosen = halve.choose(CPU, None, Ledger(), Requirement("halve", "reference", "native-fp4"), "mxfp8")
+    chosen(torch.ones(1), "mxfp8")
+    with pytest.raises(KernelError, match=r"proven for mxfp8 .* with bf16 ones would run: --mxfp4-layers all"):
+        chosen(torch.ones(1))
+
+
+@pytest.mark.slow
+def test_dense_layers_are_judged_by_their_kernels_on_mxfp4_weights():
+    pytest.importorskip("triton")
+    wanted = Requirement.parse("linear=triton:gemm@native-fp4")
+    check_here(linear, GB10, wanted, "mxfp4")
+    with pytest.raises(KernelError, match=r"on sm_121a with bf16 activations"):
+        check_here(linear, GB10, wanted, "bf16")

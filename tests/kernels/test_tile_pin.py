@@ -1,0 +1,17 @@
+"""A pinned tile is read or refused with what it should be."""
+
+import pytest
+
+from firesteel.errors import KernelError
+from firesteel.kernels.tile_pin import parse_tile
+
+
+def test_a_tile_is_read_and_auto_pins_nothing():
+    assert parse_tile("64x128") == (64, 128)
+    assert parse_tile("auto") is None
+
+
+@pytest.mark.parametrize("text", ["64", "64x", "x64", "64 x 64", "64x64x64", ""])
+def test_what_is_no_tile_is_refused(text):
+    with pytest.raises(KernelError, match="neither auto nor ROWSxCOLUMNS, as 64x128"):
+        parse_tile(text)

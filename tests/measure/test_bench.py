@@ -1,0 +1,179 @@
+"""Benchmarks of ops: what is measured, against which ceiling, and what is refused before anything runs."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from firesteel.config import Config
+from firesteel.device import find_device
+from firesteel.errors import KernelError
+from firesteel.kernels import linear, moe_matmul, rms_norm, route
+from firesteel.kernels.op import anywhere
+from firesteel.kernels.requirement import parse_requirements
+from firesteel.kernels.rope import RopeSpec
+from firesteel.measure import bench
+from firesteel.measure.bench import Ceilings, Figures, Outcome, Plan, bench_ops, check_required, choose
+from firesteel.measure.ceiling import Ceiling
+from firesteel.measure.record import Record
+from firesteel.measure.timing import Timing
+from firesteel.measure.workloads import Shapes, list_workloads
+from firesteel.model.spec import ModelSpec
+
+CPU = find_device("cpu")
+TINY = ModelSpec(
+    num_layers=2, hidden_size=96, intermediate_size=64, num_heads=4, num_kv_heads=2, head_dim=32, num_experts=6,
+    num_active=2, vocab_size=272, windows=(8, None), rope=RopeSpec(theta=150000.0), max_context=256,
+)  # fmt: skip
+SECOND = Timing(samples_s=(1.0, 1.0, 2.0), calls=1, warmups=1)
+CEILINGS = Ceilings(
+    read=Ceiling(work=100e9, scale=1e9, unit="GB/s", timing=SECOND),
+    matrix=Ceiling(work=10e12, scale=1e12, unit="TFLOP/s", timing=SECOND), matrix_type="float32",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def small_cache(monkeypatch):
+    """A rotation through the cache of a real machine takes long."""
+    monkeypatch.setattr(bench, "find_cache_bytes", lambda device: 1 << 10)
+
+
+def figures(num_bytes, flops):
+    return Figures(
+        timing=SECOND, bytes=num_bytes, flops=flops, rotation_bytes=num_bytes, read_gb_s=100.0, matrix_tflop_s=10.0
+    )
+
+
+def plan(*ops, **changes):
+    return replace(Plan(spec=TINY, ops=ops, ms=(1, 3)), **changes)
+
+
+def measured(*ops, device=CPU, **changes):
+    return list(bench_ops(plan(*ops, **changes), device, CEILINGS))
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "flops", "share", "bound"),
+    [(50e9, 1e12, 0.5, "read"), (50e9, 8e12, 0.8, "matrix"), (90e9, 0.0, 0.9, "read")],
+)
+def test_the_closer_ceiling_bounds_a_call(num_bytes, flops, share, bound):
+    one = figures(num_bytes, flops)
+    assert (one.share, one.bound) == (pytest.approx(share), bound)
+    assert (one.gb_s, one.tflop_s) == (num_bytes / 1e9, flops / 1e12)
+
+
+def test_every_op_part_and_m_is_measured_and_progress_told():
+    steps = []
+    outcomes = list(
+        bench_ops(plan(rms_norm, linear), CPU, CEILINGS, progress=lambda done, total: steps.append((done, total)))
+    )
+    assert [(one.op, one.part, one.m) for one in outcomes if one.op == "rms_norm"] == [
+        ("rms_norm", "", 1), ("rms_norm", "", 3),
+    ]  # fmt: skip
+    assert len([one for one in outcomes if one.op == "linear"]) == 2 * 6
+    assert all(one.figures.median_s > 0 and one.implementation == "reference" for one in outcomes)
+    assert steps == [(done, 14) for done in range(1, 15)]
+
+
+def test_bytes_are_the_ops_own_over_the_rotation():
+    (outcome,) = measured(rms_norm, ms=(3,))
+    (workload,) = list_workloads(rms_norm, 3, "bf16", Shapes(TINY, CPU))
+    assert outcome.figures.bytes == rms_norm.bytes(*workload.part.draw())
+    assert outcome.figures.rotation_bytes >= 3 << 10  # thrice the cache
+
+
+def test_memory_bounds_the_rotation_and_what_is_too_large_is_not_run(monkeypatch):
+    monkeypatch.setattr(bench, "find_cache_bytes", lambda device: 1 << 30)
+    free = iter([1 << 30, 1 << 30, 1 << 30, 1 << 28])
+    monkeypatch.setattr(bench, "available_bytes", lambda device: next(free))
+    (outcome,) = measured(rms_norm, ms=(1,))
+    assert outcome.figures.rotation_bytes == 2 * outcome.figures.bytes
+    monkeypatch.setattr(bench, "available_bytes", lambda device: 1000)
+    (outcome,) = measured(rms_norm, ms=(1,))
+    assert outcome.figures is None and outcome.why.startswith("not run: needs 0.0 GB") and not outcome.failed
+
+
+def test_refusals_and_breakdowns_are_told_and_the_rest_is_measured(monkeypatch):
+    def broken(*args):
+        raise RuntimeError("out of resources")
+
+    few = dict(rms_norm.implementations)
+    monkeypatch.setattr(rms_norm, "implementations", few)
+    rms_norm.implementation("picky", needs=anywhere, accepts=lambda *args: "takes nothing")(broken)
+    rms_norm.implementation("broken", needs=anywhere)(broken)
+    outcomes = {one.implementation: one for one in measured(rms_norm, ms=(1,))}
+    assert outcomes["reference"].figures is not None
+    assert outcomes["picky"].why == "refused: takes nothing" and not outcomes["picky"].failed
+    assert outcomes["broken"].why == "failed: RuntimeError: out of resources" and outcomes["broken"].failed
+    assert "median_s" not in outcomes["broken"].as_dict()
+
+
+def test_a_gpus_reference_is_measured_only_if_asked_for():
+    gpu = replace(CPU, name="GPU", capability=(9, 0))
+    assert [one.name for one in choose(moe_matmul, gpu)] == ["triton:gemv", "triton:gemm"]
+    assert [one.name for one in choose(moe_matmul, gpu, ("triton:gemm", "reference"))] == [
+        "reference",
+        "triton:gemm",
+    ]
+    assert [one.name for one in choose(moe_matmul, gpu, ("triton",))] == ["triton:gemv", "triton:gemm"]
+    assert [one.name for one in choose(moe_matmul, CPU)] == ["reference"]
+
+
+def test_activations_come_into_the_outcome():
+    outcomes = measured(moe_matmul, rms_norm, ms=(1,), activations=("bf16", "mxfp8"))
+    assert [(one.op, one.activation) for one in outcomes] == [
+        ("moe_matmul", "bf16"), ("moe_matmul", "mxfp8"), ("rms_norm", ""),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("moe=triton", "moe_matmul=triton is required, but it needs an NVIDIA GPU"),
+        ("moe=cuda", "moe_matmul=cuda is required, but moe_matmul has only reference, triton:gemv, triton:gemm"),
+        ("moe=reference@bf16", "moe_matmul=reference@bf16 is required, but CPU runs no compiled kernels"),
+    ],
+)
+def test_a_requirement_that_would_not_run_is_an_error(text, message):
+    with pytest.raises(KernelError, match=message):
+        check_required(plan(moe_matmul), CPU, parse_requirements(text))
+
+
+def test_a_requirement_must_take_the_arguments_at_every_m(monkeypatch):
+    few = dict(route.implementations)
+    monkeypatch.setattr(route, "implementations", few)
+    refuse = lambda x, *args: "takes one token" if x.shape[0] > 1 else None  # noqa: E731
+    route.implementation("single", needs=anywhere, accepts=refuse)(route.reference)
+    required = parse_requirements("route=single")
+    check_required(plan(route, ms=(1,)), CPU, required)
+    check_required(plan(moe_matmul, ms=(3,)), CPU, required)  # of an op that is not measured
+    with pytest.raises(KernelError, match="route=single is required, but at M=3 single takes one token"):
+        check_required(plan(route), CPU, required)
+
+
+def test_an_implementation_that_no_op_has_is_an_error():
+    with pytest.raises(KernelError, match="no op runs 'tritn' on CPU; here there is reference"):
+        bench.check_implementations(plan(moe_matmul, implementations=("reference", "tritn")), CPU)
+
+
+def test_records_hold_the_figures_and_load_again(tmp_path):
+    outcome = Outcome(
+        op="linear", part="qkv bf16", m=4, implementation="reference", activation="bf16",
+        figures=figures(50e9, 1e12),
+    )  # fmt: skip
+    read, matrix = CEILINGS.records(CPU, Config())
+    record = outcome.record(CPU, read)
+    assert Record.load(record.save(tmp_path)) == record and record.surroundings == read.surroundings
+    assert record.name == "op linear" and record.kernels == {"linear": "reference"} and record.samples == (1, 1, 2)
+    assert record.parameters["share"] == 0.5 and record.parameters["read_gb_s"] == 100.0 and record.seed == 1
+    assert read.parameters["rate"] == 100.0 and matrix.name == "matrix rate float32"
+
+
+@pytest.mark.gpu
+def test_triton_is_measured_cold_by_graph_replay_on_a_gpu(monkeypatch):
+    gpu = find_device("cuda")
+    monkeypatch.setattr(bench, "find_cache_bytes", lambda device: device.l2_bytes)
+    outcomes = measured(rms_norm, moe_matmul, device=gpu, ms=(1, 64), activations=("bf16", "mxfp8"))
+    assert {one.implementation for one in outcomes} == {"triton", "triton:gemv", "triton:gemm"}
+    assert all(one.figures is not None and not one.failed for one in outcomes), outcomes
+    assert torch.cuda.memory_allocated() < 1 << 30

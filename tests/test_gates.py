@@ -1,0 +1,155 @@
+"""The gates on the shipped model: each alone and in pairs, by flag, environment and file, seen in what ran."""
+
+import itertools
+
+import pytest
+import torch
+
+from firesteel import LLM, UserError
+from firesteel.config import knobs, resolve
+from firesteel.kernels.linear import Mxfp4Weight
+from firesteel.kernels.op import anywhere
+from firesteel.kernels.rms_norm import rms_norm
+
+TOKENS = list(range(300, 312))
+# gate -> values that are not the default
+GATES = {
+    "kernels": ["rms_norm=twin"],
+    "activation": ["mxfp8", "mxfp4"],
+    "require": ["moe=reference"],
+    "mxfp4_layers": ["qkv", "all"],
+    "sinks": [False],
+}
+CHANGES_LOGITS = {"activation", "mxfp4_layers", "sinks"}
+ALONE = [(gate, value) for gate, values in GATES.items() for value in values]
+PAIRS = [dict(pair) for pair in itertools.combinations(ALONE, 2) if pair[0][0] != pair[1][0]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def twin():
+    """A second implementation of an op that a CPU can run, so that pinning one can be seen; nobody prefers it."""
+    rms_norm.implementation("twin", needs=anywhere)(rms_norm.reference)
+    yield
+    del rms_norm.implementations["twin"]
+
+
+@pytest.fixture(scope="module")
+def outcome():
+    """outcome(**gates) is (what ran, logits), computed once for each choice."""
+    known = {}
+
+    def run(**gates):
+        key = tuple(sorted(gates.items()))
+        if key not in known:
+            llm = LLM(device="cpu", **gates)
+            logits = llm.logits(TOKENS)
+            known[key] = (ran(llm), logits)
+        return known[key]
+
+    return run
+
+
+def ran(llm):
+    """By gate, what can be seen of it; `require` shows in errors only."""
+    seen = {entry.op: entry for entry in llm.ledger.entries}
+    dense = {"qkv": llm.model.weights.layers[0].qkv, "o": llm.model.weights.layers[7].o}
+    dense["lm_head"] = llm.model.weights.lm_head
+    return {
+        "kernels": seen["rms_norm"].implementation,
+        "activation": {entry.activation for entry in llm.ledger.entries if entry.op == "moe_matmul"},
+        "dense activation": {entry.activation for entry in llm.ledger.entries if entry.op == "linear"},
+        "mxfp4_layers": tuple(name for name, weight in dense.items() if isinstance(weight, Mxfp4Weight)),
+        "sinks": llm.model.sinks,
+    }
+
+
+def expected(gates):
+    """What `ran` should say."""
+    activation = gates.get("activation", "bf16")
+    layers = {"qkv": ("qkv",), "all": ("qkv", "o", "lm_head")}.get(gates.get("mxfp4_layers"), ())
+    dense = {activation} if len(layers) == 3 else {activation, "bf16"} if layers else {"bf16"}
+    return {
+        "kernels": "twin" if "kernels" in gates else "reference",
+        "activation": {activation},
+        "dense activation": dense,
+        "mxfp4_layers": layers,
+        "sinks": gates.get("sinks", True),
+    }
+
+
+def test_every_gate_is_here():
+    kernel_knobs = {knob.name for knob in knobs().values() if knob.section == "kernels"}
+    assert {*GATES, "tile"} == kernel_knobs
+
+
+def test_nothing_set_is_the_default_of_each_gate(outcome):
+    assert outcome()[0] == expected({})
+
+
+@pytest.mark.parametrize(("gate", "value"), ALONE)
+def test_gate_alone_does_its_own_and_nothing_else(outcome, gate, value):
+    seen, logits = outcome(**{gate: value})
+    assert seen == expected({gate: value})
+    plain = outcome()[1]
+    assert torch.equal(logits, plain) == (gate not in CHANGES_LOGITS)
+    assert (logits - plain).norm() / plain.norm() < 1.5
+
+
+@pytest.mark.parametrize("gates", PAIRS, ids=str)
+def test_gates_in_pairs_do_not_disturb_each_other(outcome, gates):
+    seen, logits = outcome(**gates)
+    assert seen == expected(gates)
+    for gate in gates:
+        without = {name: value for name, value in gates.items() if name != gate}
+        assert torch.equal(logits, outcome(**without)[1]) == (gate not in CHANGES_LOGITS), gate
+
+
+@pytest.mark.parametrize(("gate", "value"), [*ALONE, ("tile", "64x64")])
+def test_gate_is_set_alike_by_flag_environment_and_file(gate, value, tmp_path):
+    file = tmp_path / "firesteel.toml"
+    file.write_text(f"{gate} = {str(value).lower() if value is False else repr(value)}\n")
+    variable = {knobs()[gate].env: "off" if value is False else value}
+    by_flag, by_environment, by_file = (
+        resolve({gate: value}, environ={}), resolve(environ=variable), resolve(environ={}, file=file),
+    )  # fmt: skip
+    assert by_flag.config == by_environment.config == by_file.config != resolve(environ={}).config
+    origins = [settings.origins[gate] for settings in (by_flag, by_environment, by_file)]
+    assert origins == ["flag", f"environment {knobs()[gate].env}", f"file {file}"]
+
+
+def test_gates_from_environment_and_file_reach_the_model(outcome, monkeypatch, tmp_path):
+    file = tmp_path / "firesteel.toml"
+    file.write_text('mxfp4_layers = "qkv"\nsinks = true\n')
+    monkeypatch.setenv("FIRESTEEL_CONFIG", str(file))
+    monkeypatch.setenv("FIRESTEEL_ACTIVATION", "mxfp8")
+    llm = LLM(device="cpu")
+    assert torch.equal(llm.logits(TOKENS), outcome(activation="mxfp8", mxfp4_layers="qkv")[1])
+    assert ran(llm) == expected({"activation": "mxfp8", "mxfp4_layers": "qkv"})
+
+
+@pytest.mark.parametrize("others", [{}, *(dict([one]) for one in ALONE)], ids=str)
+def test_pinned_tile_is_refused_where_nothing_has_tiles_whatever_else_is_set(others):
+    llm = LLM(device="cpu", tile="64x64", **others)
+    with pytest.raises(UserError, match=r"no implementation takes these arguments: reference .*tile"):
+        llm.logits(TOKENS)
+
+
+@pytest.mark.parametrize(("gate", "value"), [("activation", "mxfp8"), ("mxfp4_layers", "qkv"), ("sinks", False)])
+def test_requirement_that_is_not_met_fails_whatever_else_is_set(gate, value):
+    with pytest.raises(
+        UserError, match=r"rms_norm=twin is required, but reference would run: add --kernels rms_norm"
+    ):
+        LLM(device="cpu", require="rms_norm=twin", **{gate: value})
+    with pytest.raises(UserError, match=r"moe_matmul=triton is required, but it needs an NVIDIA GPU|but .* Triton"):
+        LLM(device="cpu", require="moe=triton", **{gate: value})
+
+
+def test_requirement_is_met_by_the_pin_that_it_asks_for(outcome):
+    seen, _ = outcome(require="rms_norm=twin", kernels="rms_norm=twin")
+    assert seen == expected({"kernels": "rms_norm=twin"})
+
+
+def test_pin_that_cannot_run_here_is_an_error_whatever_else_is_set():
+    for others in ({}, {"activation": "mxfp8"}, {"mxfp4_layers": "qkv"}, {"sinks": False}):
+        with pytest.raises(UserError, match=r"moe_matmul=triton .*here there is reference"):
+            LLM(device="cpu", kernels="moe=triton", **others)

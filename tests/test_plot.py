@@ -1,0 +1,56 @@
+"""The page and the picture of measured ops."""
+
+import json
+
+import pytest
+
+from firesteel import plot
+from firesteel.measure.bench import Figures, Outcome
+from firesteel.measure.timing import Timing
+from firesteel.plot import PlotError, check_libraries, draw_ops, plot_ops
+
+
+def outcome(op, m, implementation, share, part="", activation=""):
+    timing = Timing(samples_s=(1.0,), calls=1, warmups=1)
+    figures = Figures(
+        timing=timing, bytes=share * 100e9, flops=0.0, rotation_bytes=1.0, read_gb_s=100.0, matrix_tflop_s=10.0
+    )
+    return Outcome(op=op, part=part, m=m, implementation=implementation, activation=activation, figures=figures)
+
+
+OUTCOMES = [
+    *(outcome("moe_matmul", m, "triton:gemm", 0.1 * number) for number, m in enumerate((1, 64, 8192), start=1)),
+    outcome("moe_matmul", 1, "triton:gemv", 0.7, activation="mxfp8"),
+    outcome("attention", 32, "triton:decode", 0.5, part="decode full 8192"),
+    Outcome(op="route", part="", m=1, implementation="triton", activation="", why="refused: too small"),
+]
+
+
+def test_a_panel_an_op_and_part_and_a_line_an_implementation():
+    chart = draw_ops(OUTCOMES, "ops on a GPU").to_dict()
+    rows = next(iter(chart["datasets"].values())) if "datasets" in chart else chart["data"]["values"]
+    assert {row["panel"] for row in rows} == {"moe_matmul", "attention decode full 8192"}
+    assert {row["line"] for row in rows} == {"triton:gemm", "triton:gemv mxfp8", "triton:decode"}
+    assert [(row["M"], row["share"]) for row in rows][:3] == [(1, 0.1), (64, 0.2), (8192, pytest.approx(0.3))]
+    encoding = chart["spec"]["encoding"]
+    assert encoding["x"]["scale"]["type"] == "log" and encoding["y"]["field"] == "share"
+    assert "read 100 GB/s, matrix 10.0 TFLOP/s" in json.dumps(chart["title"])
+
+
+def test_the_page_holds_all_it_needs(tmp_path):
+    page, picture = plot_ops(OUTCOMES, tmp_path / "new", "ops on a GPU")
+    text = page.read_text(encoding="utf-8")
+    assert "triton:gemv mxfp8" in text and "<script src=" not in text and "vega" in text
+    assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size > 10_000
+
+
+def test_nothing_measured_is_nothing_to_draw():
+    with pytest.raises(PlotError, match="nothing was measured"):
+        draw_ops(OUTCOMES[-1:], "none")
+
+
+def test_missing_libraries_are_named_with_the_cure(monkeypatch):
+    check_libraries()
+    monkeypatch.setattr(plot, "LIBRARIES", {"gone_a": "altair", "json": "json", "gone_b": "vl-convert-python"})
+    with pytest.raises(PlotError, match="pip install altair vl-convert-python, or pass --no-plot"):
+        check_libraries()

@@ -1,0 +1,89 @@
+"""Sampling parameters: what is refused, in which words, and what follows from them."""
+
+import dataclasses
+import pickle
+
+import numpy as np
+import pytest
+
+from firesteel import SamplingParams, UserError
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("max_tokens", [0, -1, 1.5, True, None]),
+        ("min_tokens", [-1, 0.5]),
+        ("temperature", [-0.1, NAN, INF, "warm"]),
+        ("top_k", [-2, 1.5]),
+        ("top_p", [0, -0.1, 1.1, NAN]),
+        ("min_p", [-0.1, 1.1, NAN]),
+        ("repetition_penalty", [0, -1, INF, NAN]),
+        ("presence_penalty", [-2.1, 2.1, NAN]),
+        ("frequency_penalty", [-2.1, 2.1, NAN]),
+        ("logit_bias", [{-1: 0.0}, {"5": 1.0}, {5: 101}, {5: -101}, {5: NAN}, [(5, 1.0)]]),
+        ("seed", [2**64, -(2**63) - 1, 0.5, None]),
+        ("stop", ["text", ("",), ("a",) * 17, (1,)]),
+        ("stop_token_ids", [(-1,), (1.5,), 7]),
+        ("logprobs", [-1, 21, 1.5, True]),
+        ("prompt_logprobs", [-1, 21]),
+    ],
+)
+def test_value_out_of_range_is_refused_by_name(name, values):
+    for value in values:
+        with pytest.raises(UserError, match=rf"^{name} = .*: must be "):
+            SamplingParams(**{name: value})
+
+
+def test_limits_themselves_are_taken():
+    low = {
+        "max_tokens": 1, "min_tokens": 0, "temperature": 0, "top_k": -1, "top_p": 1e-9, "min_p": 0,
+        "repetition_penalty": 1e-9, "presence_penalty": -2, "frequency_penalty": -2, "logit_bias": {0: -100},
+        "seed": -(2**63), "stop": (), "logprobs": 0, "prompt_logprobs": 0,
+    }  # fmt: skip
+    high = {
+        "min_tokens": 128, "temperature": 1e308, "top_k": 10**9, "top_p": 1, "min_p": 1,
+        "repetition_penalty": 1e9, "presence_penalty": 2, "frequency_penalty": 2, "logit_bias": {10**6: 100},
+        "seed": 2**64 - 1, "stop": ("a",) * 16, "logprobs": 20, "prompt_logprobs": 20,
+    }  # fmt: skip
+    for values in (low, high):
+        params = SamplingParams(**values)
+        assert {name: getattr(params, name) for name in values} == values
+
+
+@pytest.mark.parametrize("values", [{"temperature": np.float32(0.5)}, {"top_k": np.int64(3)}])
+def test_only_plain_numbers_are_taken(values):
+    """Others cannot cross to the engine's process."""
+    with pytest.raises(UserError, match=r"must be .*number"):
+        SamplingParams(**values)
+
+
+def test_min_tokens_must_fit_max_tokens():
+    with pytest.raises(UserError, match=r"^min_tokens = 5: must not exceed max_tokens = 4"):
+        SamplingParams(min_tokens=5, max_tokens=4)
+
+
+def test_params_survive_the_trip_to_another_process():
+    params = SamplingParams(logit_bias={3: 1.0}, stop=("a",), seed=2**64 - 1)
+    assert pickle.loads(pickle.dumps(params)) == params
+    assert SamplingParams(**dataclasses.asdict(params)) == params
+
+
+def test_stop_ids_are_the_checkpoints_and_the_users_own():
+    assert SamplingParams(stop_token_ids=(7,)).stop_ids([1, 2]) == {1, 2, 7}
+    assert SamplingParams(stop_token_ids=(7,), ignore_eos=True).stop_ids([1, 2]) == {7}
+
+
+@pytest.mark.parametrize("values", [{"logit_bias": {50: 1.0}}, {"stop_token_ids": (3, 50)}])
+def test_token_outside_the_vocabulary_is_refused(values):
+    SamplingParams(**values).check_vocabulary(51)
+    with pytest.raises(UserError, match=f"{next(iter(values))}: token id 50 .* vocabulary of 50"):
+        SamplingParams(**values).check_vocabulary(50)
+
+
+@pytest.mark.parametrize("name", ["repetition_penalty", "presence_penalty", "frequency_penalty"])
+def test_each_penalty_makes_the_draw_depend_on_the_tokens_before(name):
+    assert SamplingParams(**{name: 0.5}).has_penalties
+    assert not SamplingParams(temperature=1.0, logit_bias={1: 1.0}).has_penalties
