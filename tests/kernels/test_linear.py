@@ -16,9 +16,10 @@ from firesteel.formats import mxfp4
 from firesteel.kernels import linear
 from firesteel.kernels.activation import ACTIVATIONS
 from firesteel.kernels.ledger import Ledger, Ran
-from firesteel.kernels.linear import LARGEST_SIDE, LARGEST_TILE, MXFP4_VECTOR_TOKENS, SHAPES, Mxfp4Weight
+from firesteel.kernels.linear import MXFP4_VECTOR_TOKENS, SHAPES, Mxfp4Weight
 from firesteel.kernels.op import Chosen, Sample
 from firesteel.kernels.prove import prove_code
+from firesteel.kernels.tile_pin import LARGEST_SIDE, LARGEST_TILE
 from firesteel.kernels.triton import mxfp4_linear as device_code
 from firesteel.kernels.triton.mxfp4_product import Tile
 from firesteel.kernels.verify import check

@@ -236,6 +236,9 @@ def _constants(tiles: Tiles, q: Tensor, k_pages: Tensor, window: int | None) -> 
     }  # fmt: skip
 
 
+attention.prefer("triton:decode", "triton:prefill")
+
+
 @attention.device_code
 def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
     """gpt-oss in bf16, pages of 64: a prompt of 8192, and 32 requests of 8192 tokens with 1 or 4 queries each."""

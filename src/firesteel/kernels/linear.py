@@ -23,7 +23,7 @@ from firesteel.device import find_capability
 from firesteel.formats import mxfp4
 from firesteel.kernels.activation import ACTIVATIONS, is_native, lacks_native, round_activation
 from firesteel.kernels.op import DeviceCode, Sample, define_op
-from firesteel.kernels.tile_pin import AUTO, parse_tile
+from firesteel.kernels.tile_pin import AUTO, refuse_tile
 from firesteel.kernels.tolerance import bf16
 from firesteel.kernels.triton_ready import triton_ready
 
@@ -31,7 +31,6 @@ SHAPES = ((5120, 2880), (2880, 4096), (201088, 2880))  # of qkv, o and lm_head
 ROWS_AT_ONCE = 16384  # bounds the fp32 copy of lm_head's 201088 rows
 VECTOR_TOKENS = 8
 MXFP4_VECTOR_TOKENS = 64
-LARGEST_SIDE, LARGEST_TILE = 256, 128 * 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,10 +112,9 @@ def _refuse_mxfp4(x: Tensor, weight: Mxfp4Weight, bias: Tensor | None, activatio
         return "wants contiguous tokens, weights and biases where weights are MXFP4"
     if x.numel() >= 2**31:
         return f"counts the values of x in 32 bits: {x.shape[0]} tokens are too many"
-    sizes = parse_tile(tile)
-    if sizes is not None and (max(sizes) > LARGEST_SIDE or sizes[0] * sizes[1] > LARGEST_TILE):
-        return f"takes tiles of at most 128x256 or 256x128, and {tile} is pinned"
-    return lacks_native(find_capability(x.device), activation)
+    if weight.scales.numel() % 4:
+        return f"reads scales by words of four: {weight.shape[0]} rows of {weight.shape[1]} leave a part of one"
+    return refuse_tile(tile) or lacks_native(find_capability(x.device), activation)
 
 
 def _accepts_few(
@@ -165,6 +163,9 @@ def _run_mxfp4(way: str, x: Tensor, weight: Mxfp4Weight, bias: Tensor | None, ac
     return device.run(x, weight.codes, weight.scales, bias, activation, chosen, native)
 
 
+linear.prefer("triton:gemv", "triton:gemm")
+
+
 @linear.device_code
 def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
     """qkv's shape for all, o's and lm_head's columns among the vectors."""
@@ -211,11 +212,11 @@ def _mxfp4_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
 
 def _store_code(variant: str, native: bool) -> DeviceCode:
     """Of what puts x in the order in which it is multiplied."""
-    from firesteel.kernels.triton import mxfp4_linear as device
     from firesteel.kernels.triton.mxfp import store_rows
+    from firesteel.kernels.triton.mxfp4_product import STORE_COLUMNS, STORE_ROWS
 
     stored = {"values": "*u8", "scales": "*u8"} if native else {"values": "*bf16"}
-    sizes = {"K": 2880, "ROWS": device.STORE_ROWS, "COLUMNS": device.STORE_COLUMNS}
+    sizes = {"K": 2880, "ROWS": STORE_ROWS, "COLUMNS": STORE_COLUMNS}
     constants = {"FORMAT": "mxfp8", "NATIVE": native, **sizes}
     return DeviceCode(
         variant=variant, kernel=store_rows, signature={"x": "*bf16", "num_rows": "i32", **stored},

@@ -30,6 +30,7 @@ from firesteel.device import find_capability
 from firesteel.formats import mxfp4
 from firesteel.kernels.activation import ACTIVATIONS, is_native, lacks_native, round_activation
 from firesteel.kernels.op import DeviceCode, Sample, define_op
+from firesteel.kernels.tile_pin import refuse_tile
 from firesteel.kernels.tolerance import bf16
 from firesteel.kernels.triton_ready import triton_ready
 
@@ -129,7 +130,7 @@ def _accepts(
     tensors = [x, ids, weights, *(getattr(experts, part.name) for part in fields(experts))]
     if not all(tensor.is_contiguous() for tensor in tensors):
         return "wants contiguous tensors"
-    return lacks_native(find_capability(x.device), activation)
+    return refuse_tile(tile) or lacks_native(find_capability(x.device), activation)
 
 
 def _accepts_few(
@@ -181,11 +182,15 @@ def triton_gemm(
     return device.run(x, ids, weights, experts, limit, activation, tiles, native)
 
 
+moe_matmul.prefer("triton:gemv", "triton:gemm")
+
+
 @moe_matmul.device_code
 def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
     """At the sizes of gpt-oss-120b: gemv for one token, gemm for as many as there may be."""
     from firesteel.kernels.triton import moe_matmul as device
     from firesteel.kernels.triton import moe_sort, mxfp
+    from firesteel.kernels.triton.mxfp4_product import STORE_COLUMNS, STORE_ROWS
 
     for activation in ACTIVATIONS:
         native = capability[0] == 12 and activation != "bf16"
@@ -212,8 +217,8 @@ def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
         variant="triton:gemm store", kernel=mxfp.store_rows,
         signature={"x": "*bf16", "values": "*u8", "scales": "*u8", "num_rows": "i32"},
         constants={
-            "K": 2880, "FORMAT": "mxfp8", "NATIVE": True, "ROWS": device.STORE_ROWS,
-            "COLUMNS": device.STORE_COLUMNS,
+            "K": 2880, "FORMAT": "mxfp8", "NATIVE": True, "ROWS": STORE_ROWS,
+            "COLUMNS": STORE_COLUMNS,
         },
     )  # fmt: skip
     yield DeviceCode(

@@ -62,6 +62,9 @@ def triton_quantize_mxfp8(x: Tensor) -> tuple[Tensor, Tensor]:
     return codes, scales
 
 
+quantize_mxfp8.prefer("triton")
+
+
 @quantize_mxfp8.device_code
 def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
     from firesteel.kernels.triton import quantize_mxfp8 as device

@@ -47,6 +47,9 @@ def triton_rms_norm(residual: Tensor, update: Tensor | None, weight: Tensor, eps
     return y, total
 
 
+rms_norm.prefer("triton")
+
+
 @rms_norm.device_code
 def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
     yield from kernel_code({}, {"values": None, "scales": None})

@@ -54,6 +54,9 @@ def triton_rms_norm_mxfp8(
     return y, total, codes, scales
 
 
+rms_norm_mxfp8.prefer("triton")
+
+
 @rms_norm_mxfp8.device_code
 def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
     yield from kernel_code({"values": "*u8", "scales": "*u8"}, {})

@@ -95,6 +95,9 @@ def _bits(pages: Tensor) -> Tensor:
     return pages.view(torch.uint8) if pages.dtype == FP8 else pages
 
 
+rope_kv_write.prefer("triton")
+
+
 @rope_kv_write.device_code
 def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
     from firesteel.kernels.triton.rope_kv_write import HEADS_AT_ONCE, NUM_WARPS, rope_kv_write_kernel

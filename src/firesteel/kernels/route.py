@@ -53,6 +53,9 @@ def triton_route(x: Tensor, weight: Tensor, bias: Tensor, active: int) -> tuple[
     return ids, weights
 
 
+route.prefer("triton")
+
+
 @route.device_code
 def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
     from firesteel.kernels.triton import linear as code

@@ -7,6 +7,7 @@ import re
 from firesteel.errors import KernelError
 
 AUTO = "auto"
+LARGEST_SIDE, LARGEST_TILE = 256, 128 * 256  # the sums of larger ones do not fit a program's registers
 
 
 def parse_tile(text: str) -> tuple[int, int] | None:
@@ -17,3 +18,11 @@ def parse_tile(text: str) -> tuple[int, int] | None:
     if found is None:
         raise KernelError(f"tile {text!r} is neither auto nor ROWSxCOLUMNS, as 64x128")
     return int(found[1]), int(found[2])
+
+
+def refuse_tile(text: str) -> str | None:
+    """Why a pinned tile is too large, or None."""
+    sizes = parse_tile(text)
+    if sizes is None or (max(sizes) <= LARGEST_SIDE and sizes[0] * sizes[1] <= LARGEST_TILE):
+        return None
+    return f"takes tiles of at most 128x256 or 256x128, and {text} is pinned"

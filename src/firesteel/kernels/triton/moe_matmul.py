@@ -18,9 +18,10 @@ from torch import Tensor
 
 from firesteel.kernels.launch import launch_kernel
 from firesteel.kernels.moe_matmul import Experts
+from firesteel.kernels.tile_pin import parse_tile
 from firesteel.kernels.triton.arithmetic import round_to
 from firesteel.kernels.triton.moe_sort import sort_pairs
-from firesteel.kernels.triton.mxfp import store_activation, store_rows
+from firesteel.kernels.triton.mxfp import store_activation
 from firesteel.kernels.triton.mxfp4_product import Activation, Tile, multiply
 
 ALPHA = tl.constexpr(1.702)
@@ -28,7 +29,6 @@ GROUP = tl.constexpr(32)
 NAN = tl.constexpr(tl.PropagateNan.ALL)
 FEW_ROWS = tl.constexpr(32)  # of which many may be absent: not to read them saves more than to ask costs
 SUM_COLUMNS = 1024
-STORE_ROWS, STORE_COLUMNS = 8, 256
 
 
 @triton.jit
@@ -148,12 +148,7 @@ def run(
     active, (num_experts, _, half) = ids.shape[1], experts.down_codes.shape
     inter, pairs = 2 * half, ids.numel()
     stored = activation if native else "bf16"
-    rows = Activation.empty(tokens, hidden, stored, x.device)
-    launch_kernel(
-        store_rows, (triton.cdiv(tokens, STORE_ROWS), triton.cdiv(hidden, STORE_COLUMNS)),
-        x, rows.values, rows.scales, tokens,
-        K=hidden, FORMAT=activation, NATIVE=native, ROWS=STORE_ROWS, COLUMNS=STORE_COLUMNS,
-    )  # fmt: skip
+    rows = Activation.of(x, activation, native)
     up, down = tiles
     places = sort_pairs(ids, num_experts, up.rows)
     sorting = (places.order, places.ends, places.tile_experts, places.tile_firsts)
@@ -197,9 +192,10 @@ MOST_PAIRS = (8, 20, 90)  # an expert, on average, for all but the last
 
 def pin(tiles: tuple[Tile, Tile], tile: str) -> tuple[Tile, Tile]:
     """Both tiles with the rows and columns of "ROWSxCOLUMNS", or as they are for "auto"."""
-    if tile == "auto":
+    sizes = parse_tile(tile)
+    if sizes is None:
         return tiles
-    rows, columns = map(int, tile.split("x"))
+    rows, columns = sizes
     up, down = (replace(one, rows=rows, columns=columns, tail=0) for one in tiles)
     return up, down
 

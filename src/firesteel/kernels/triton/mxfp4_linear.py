@@ -18,12 +18,10 @@ from torch import Tensor
 from firesteel.kernels.launch import launch_kernel
 from firesteel.kernels.tile_pin import parse_tile
 from firesteel.kernels.triton.arithmetic import round_to, widen
-from firesteel.kernels.triton.mxfp import store_rows
 from firesteel.kernels.triton.mxfp4_product import Activation, Tile, multiply
 
 GROUP = tl.constexpr(32)
 TILES_ACROSS = tl.constexpr(8)
-STORE_ROWS, STORE_COLUMNS = 8, 256
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
@@ -67,12 +65,7 @@ def run(
     tokens, columns = x.shape
     num_rows = codes.shape[0]
     stored = activation if native else "bf16"
-    fed = Activation.empty(tokens, columns, stored, x.device)
-    launch_kernel(
-        store_rows, (triton.cdiv(tokens, STORE_ROWS), triton.cdiv(columns, STORE_COLUMNS)),
-        x, fed.values, fed.scales, tokens,
-        K=columns, FORMAT=activation, NATIVE=native, ROWS=STORE_ROWS, COLUMNS=STORE_COLUMNS,
-    )  # fmt: skip
+    fed = Activation.of(x, activation, native)
     y = torch.empty(tokens, num_rows, dtype=x.dtype, device=x.device)
     launch_kernel(
         mxfp4_linear_kernel, (num_programs(tile, tokens, num_rows),),

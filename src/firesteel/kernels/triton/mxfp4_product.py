@@ -15,10 +15,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from firesteel.kernels.launch import launch_kernel
 from firesteel.kernels.triton.arithmetic import INTERPRETED, dot
-from firesteel.kernels.triton.mxfp import WIDENED_SHIFT, e8m0_to_factors, mxfp4_to_bf16, mxfp4_to_mxfp8
+from firesteel.kernels.triton.mxfp import (
+    WIDENED_SHIFT,
+    e8m0_to_factors,
+    mxfp4_to_bf16,
+    mxfp4_to_mxfp8,
+    store_rows,
+)
 
 GROUP = tl.constexpr(32)
+STORE_ROWS, STORE_COLUMNS = 8, 256
 THREE_BYTES = tl.constexpr(0xFFFFFF)
 
 
@@ -184,3 +192,15 @@ class Activation:
         width = columns // 2 if stored == "mxfp4" else columns
         values = torch.empty(rows, width, dtype=torch.uint8, device=device)
         return cls(values, torch.empty(rows, columns // GROUP.value, dtype=torch.uint8, device=device))
+
+    @classmethod
+    def of(cls, x: Tensor, activation: str, native: bool) -> Activation:
+        """The rows of x as `multiply` wants them; `native` quantised ones as codes, else as bf16."""
+        tokens, columns = x.shape
+        stored = cls.empty(tokens, columns, activation if native else "bf16", x.device)
+        launch_kernel(
+            store_rows, (triton.cdiv(tokens, STORE_ROWS), triton.cdiv(columns, STORE_COLUMNS)),
+            x, stored.values, stored.scales, tokens,
+            K=columns, FORMAT=activation, NATIVE=native, ROWS=STORE_ROWS, COLUMNS=STORE_COLUMNS,
+        )  # fmt: skip
+        return stored
