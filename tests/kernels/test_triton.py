@@ -10,7 +10,7 @@ from firesteel.kernels.rope import RopeSpec, rope_table
 from firesteel.kernels.verify import verify
 
 CPU = torch.device("cpu")
-TOKEN_COUNTS = (1, 2, 3, 7, 16, 63, 64, 65, 255, 257, 320, 512, 1000, 4096)
+TOKEN_COUNTS = (1, 2, 3, 7, 16, 63, 64, 65, 255, 257, 320, 512, 1000, 4096, 8192)
 OPS = {op.name: op for op in ALL_OPS}
 WITH_TRITON = [op for op in ALL_OPS if any(name.startswith("triton") for name in op.implementations)]
 
