@@ -295,6 +295,7 @@ def mixed_batch(vocab_size, device):
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_sampling_never_waits_for_the_gpu():
     device = torch.device("cuda")
     sampler, logits = Sampler(201_088, device), torch.randn(11, 201_088, device=device)

@@ -282,9 +282,9 @@ def test_a_cuda_graph_replays_with_other_tokens(way):
 
 @pytest.mark.gpu
 def test_weights_are_widened_exactly_on_a_gpu():
-    """A product with one value 1 among zeros returns the weight itself: all scales that give normal fp32 only."""
-    codes = torch.randint(256, (251, 48), dtype=torch.uint8, device="cuda")
-    scales = torch.arange(2, 253, dtype=torch.uint8, device="cuda")[:, None].repeat(1, 3)
+    """A product with one value 1 among zeros returns the weight itself, for scales from 2^-100 to 2^33."""
+    scales = torch.arange(27, 161, dtype=torch.uint8, device="cuda")[:, None].repeat(2, 3)
+    codes = torch.randint(256, (len(scales), 48), dtype=torch.uint8, device="cuda")
     x = torch.eye(96, dtype=torch.bfloat16, device="cuda")
     y = linear.implementations["triton:gemm"].function(x, Mxfp4Weight(codes=codes, scales=scales), None)
     assert torch.equal(y.T, mxfp4.dequantize(codes, scales, torch.bfloat16))

@@ -18,7 +18,7 @@ from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.moe_matmul import ACTIVATIONS, random_experts, swiglu
 from firesteel.kernels.op import Sample
 from firesteel.kernels.prove import prove_code
-from firesteel.kernels.verify import check
+from firesteel.kernels.verify import check, verify
 
 PARTS = Path(__file__).with_name("moe_parts.py")
 FEW_SPILLS = 4  # after the loop, where they cost nothing
@@ -26,21 +26,23 @@ MODULE = sys.modules["firesteel.kernels.moe_matmul"]
 TOKEN_COUNTS = (1, 2, 3, 7, 16, 63, 64, 65, 255, 257, 320, 512, 1000, 4096, 8192)
 
 
-def draw(tokens, experts, hidden, inter, active, activation="bf16", *, seed=1, used=None, device="cpu"):
+def draw(
+    tokens, experts, hidden, inter, active, activation="bf16", *, tile="auto", seed=1, used=None, device="cpu"
+):
     """A sample whose tokens choose among the first `used` experts."""
     generator = torch.Generator(device).manual_seed(seed)
     weights = random_experts(experts, hidden, inter, generator)
     x = torch.randn(tokens, hidden, device=device, generator=generator).bfloat16()
     scores = torch.rand(tokens, used or experts, device=device, generator=generator)
     chosen, ids = scores.topk(active)
-    label = f"T={tokens} E={experts} A={active} {hidden}x{inter} {activation}"
+    label = f"T={tokens} E={experts} A={active} {hidden}x{inter} {activation} {tile}"
     limit = 1.0  # low, so that many values meet it
-    return Sample(label, (x, ids, chosen.softmax(-1), weights, limit, activation))
+    return Sample(label, (x, ids, chosen.softmax(-1), weights, limit, activation, tile))
 
 
 @pytest.mark.parametrize("activation", ["mxfp8", "mxfp4"])
 def test_reference_rounds_the_activations_of_both_matmuls(activation):
-    x, ids, weights, experts, limit, _ = draw(3, 5, 96, 64, 2, activation).args
+    x, ids, weights, experts, limit, *_ = draw(3, 5, 96, 64, 2, activation).args
     kind = {"mxfp8": mxfp8, "mxfp4": mxfp4}[activation]
     y = moe_matmul.reference(x.float(), ids, weights, experts, limit, activation)
     rounded = kind.dequantize(*kind.quantize(x)).double()
@@ -73,6 +75,8 @@ def test_interpreted_kernels_equal_the_reference(interpret):
             draw(17, 5, 96, 96, 1, "mxfp8", used=1),
             draw(65, 5, 96, 96, 2),
             draw(130, 3, 96, 96, 2, "mxfp4"),
+            draw(19, 3, 96, 96, 2, tile="16x64"),
+            draw(40, 3, 96, 160, 1, "mxfp8", tile="32x64"),
         ],
     )
 
@@ -175,7 +179,26 @@ def test_arguments_that_will_not_do_are_refused_with_the_reason():
     assert accepts("gemm", Sample("", (x.float(), *rest))) == "wants bf16 tokens, not torch.float32"
     assert accepts("gemm", Sample("", (x.T.contiguous().T, *rest))) == "wants contiguous tensors"
     assert accepts("gemm", Sample("", (x[:0], *rest))) == "wants at least one token"
-    assert "knows no activation 'fp8'" in accepts("gemm", Sample("", (x, *rest[:-1], "fp8")))
+    assert "knows no activation 'fp8'" in accepts("gemm", Sample("", (x, *rest[:-2], "fp8")))
+
+
+@pytest.mark.parametrize("tile", ["16x16", "64x32", "256x256", "16x512"])
+def test_a_pinned_tile_that_cannot_be_computed_is_refused(tile):
+    assert f"and {tile} is pinned" in accepts("gemm", draw(65, 5, 64, 64, 2, tile=tile))
+    assert accepts("gemm", draw(65, 5, 64, 64, 2, tile="64x128")) is None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tile", ["16x64", "32x256", "128x64"])
+def test_a_pinned_tile_is_the_one_that_runs_on_a_gpu(tile):
+    device, ledger = find_device("cuda"), Ledger()
+    sample = draw(65, 32, 2880, 2880, 4, tile=tile, device="cuda")
+    failures = [one.failure for one in verify(moe_matmul, device, [sample]) if one.refusal is None]
+    assert failures and not any(failures)
+    moe_matmul.choose(device, "triton", ledger)(*sample.args)
+    (entry,) = ledger.entries.values()
+    tiles = {one.kernel: one.tile for one in entry.launches}
+    assert tiles["fc1"].startswith(tile + "x") and tiles["fc2"].startswith(tile + "x")
 
 
 @pytest.mark.parametrize(

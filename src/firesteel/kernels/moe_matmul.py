@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from firesteel.kernels.triton.mxfp4_product import Tile
 
 ALPHA = 1.702
+LEAST_COLUMNS = 64  # of fc1's tile: half as many values come out, in groups of 32
 GEMV_TOKENS = 64  # beyond, an expert has so many tokens that larger tiles pay
 
 
@@ -130,7 +131,7 @@ def _accepts(
     tensors = [x, ids, weights, *(getattr(experts, part.name) for part in fields(experts))]
     if not all(tensor.is_contiguous() for tensor in tensors):
         return "wants contiguous tensors"
-    return refuse_tile(tile) or lacks_native(find_capability(x.device), activation)
+    return refuse_tile(tile, least_columns=LEAST_COLUMNS) or lacks_native(find_capability(x.device), activation)
 
 
 def _accepts_few(

@@ -46,7 +46,7 @@ class LaunchWatch:
         from torch.profiler import ProfilerActivity, profile
 
         self.ledger.clear()
-        self._profiler: Any = profile(activities=[ProfilerActivity.CUDA])
+        self._profiler: Any = profile(activities=[ProfilerActivity.CUDA], acc_events=True)
         self._profiler.__enter__()
         return self
 

@@ -20,9 +20,13 @@ def parse_tile(text: str) -> tuple[int, int] | None:
     return int(found[1]), int(found[2])
 
 
-def refuse_tile(text: str) -> str | None:
-    """Why a pinned tile is too large, or None."""
+def refuse_tile(text: str, *, least_columns: int = 16) -> str | None:
+    """Why a pinned tile is too large or too narrow, or None."""
     sizes = parse_tile(text)
-    if sizes is None or (max(sizes) <= LARGEST_SIDE and sizes[0] * sizes[1] <= LARGEST_TILE):
+    if sizes is None:
+        return None
+    if sizes[1] < least_columns:
+        return f"takes tiles of at least {least_columns} columns, and {text} is pinned"
+    if max(sizes) <= LARGEST_SIDE and sizes[0] * sizes[1] <= LARGEST_TILE:
         return None
     return f"takes tiles of at most 128x256 or 256x128, and {text} is pinned"
