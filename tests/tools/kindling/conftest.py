@@ -1,11 +1,6 @@
-"""Makes tools/ importable and trains one small tokenizer for all tests of Kindling."""
-
-import sys
-from pathlib import Path
+"""Trains one small tokenizer for all tests of Kindling."""
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[3] / "tools"))
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,59 @@
+"""Writes the README's tables of measured figures from the records they come from.
+
+python tools/readme.py          # rewrites what stands between the markers
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from pathlib import Path
+
+from firesteel.measure.record import Record
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+OPS = ROOT / "records" / "h200-ops"
+MARKERS = re.compile(r"(<!-- ops -->\n).*?(<!-- end of ops -->)", re.DOTALL)
+SHOWN_M = (1, 8, 64, 512, 2048, 8192)
+
+
+def read_ops(folder: Path = OPS) -> list[Record]:
+    """Of ops with bf16 activations; ceilings and probes left out."""
+    records = [Record.load(path) for path in sorted(folder.glob("*.json"))]
+    return [one for one in records if one.name.startswith("op ") and one.parameters["activation"] == "bf16"]
+
+
+def ops_table(records: list[Record]) -> str:
+    """A row for each op and part, a column for each M: time and share of the ceiling, of the fastest way."""
+    best: dict[tuple[str, str], dict[int, Record]] = defaultdict(dict)
+    for record in records:
+        row = best[record.parameters["op"], record.parameters["part"]]
+        m = record.parameters["m"]
+        if m not in row or record.median < row[m].median:
+            row[m] = record
+    lines = ["| op | " + " | ".join(f"M = {m}" for m in SHOWN_M) + " |", "|---" * (len(SHOWN_M) + 1) + "|"]
+    for (op, part), row in best.items():
+        cells = [_cell(row.get(m)) for m in SHOWN_M]
+        if any(cells):
+            lines.append(f"| {op} {part} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _cell(record: Record | None) -> str:
+    if record is None:
+        return ""
+    share, bound = record.parameters["share"], record.parameters["bound"]
+    return f"{record.median * 1e6:,.0f} us, {100 * share:.0f} % {bound}"
+
+
+def write(text: str) -> str:
+    """The README with its tables made anew."""
+    made, count = MARKERS.subn(lambda found: f"{found[1]}{ops_table(read_ops())}\n{found[2]}", text)
+    if count != 1:
+        raise SystemExit(f"{README} must hold the markers of the table of ops once, not {count} times")
+    return made
+
+
+if __name__ == "__main__":
+    README.write_text(write(README.read_text(encoding="utf-8")), encoding="utf-8")
