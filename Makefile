@@ -5,7 +5,7 @@ TIERS := slow or gpu or browser or peer
 # One worker a core, one thread a worker: small tensors gain nothing from more.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto
 
-.PHONY: run test test-all check install arm64-wheels clean
+.PHONY: run test test-all check install arm64-wheels sanitize clean
 
 run: install
 	$(BIN)/python tools/demo.py
@@ -23,6 +23,11 @@ check: install
 
 arm64-wheels: install
 	$(BIN)/python tools/arm64_wheels.py requirements/runtime.lock
+
+# Out-of-bounds accesses and races of every kernel; wants a GPU and compute-sanitizer, which comes with CUDA.
+sanitize: install
+	for tool in memcheck racecheck; do PYTORCH_NO_CUDA_MEMORY_CACHING=1 \
+	compute-sanitizer --tool $$tool --error-exitcode 1 $(BIN)/python tools/sanitize.py || exit 1; done
 
 install: .venv/installed
 
