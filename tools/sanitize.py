@@ -1,4 +1,4 @@
-"""Runs every kernel once on small arguments, for compute-sanitizer to watch: `make sanitize` on a machine with a GPU.
+"""Runs every kernel once on small arguments, for compute-sanitizer to watch: `make sanitize` where there is a GPU.
 
 Torch's own pool of memory would hide reads past an end: set PYTORCH_NO_CUDA_MEMORY_CACHING=1.
 """
