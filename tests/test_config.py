@@ -26,6 +26,9 @@ OTHER_VALUES = {
     "kv_cache_gib": (0.5, "2.5", 2.5),
     "kv_dtype": ("fp8", "bf16", "bf16"),
     "prefix_caching": (False, "off", False),
+    "engine_restarts": (0, "5", 5),
+    "engine_restart_window_s": (1.5, "60", 60.0),
+    "crash_dir": ("here", "there", "there"),
 }
 BAD_VALUES = {
     "model": [3, True],
@@ -45,6 +48,9 @@ BAD_VALUES = {
     "kv_cache_gib": [-0.5, "1", True],
     "kv_dtype": ["e4m3", "FP8", "", 8],
     "prefix_caching": [1, "on"],
+    "engine_restarts": [-1, 1.0, True],
+    "engine_restart_window_s": [-1.0, "60", float("nan")],
+    "crash_dir": [3, True],
 }
 GOOD_VALUES = {
     "activation": ["bf16", "mxfp8", "mxfp4"],

@@ -148,11 +148,25 @@ class CacheConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessConfig:
+    engine_restarts: int = knob(
+        3, "times that an engine which died is started again within the window; then requests fail",
+        env="FIRESTEEL_ENGINE_RESTARTS", check=at_least(0),
+    )  # fmt: skip
+    engine_restart_window_s: float = knob(
+        600.0, "seconds over which restarts of the engine are counted", env="FIRESTEEL_ENGINE_RESTART_WINDOW_S",
+        check=at_least(0),
+    )  # fmt: skip
+    crash_dir: str = knob("firesteel-crashes", "folder for crash bundles", env="FIRESTEEL_CRASH_DIR")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     model: ModelConfig = ModelConfig()
     kernels: KernelConfig = KernelConfig()
     batch: BatchConfig = BatchConfig()
     cache: CacheConfig = CacheConfig()
+    process: ProcessConfig = ProcessConfig()
 
 
 @dataclass(frozen=True, slots=True)

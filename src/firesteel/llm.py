@@ -16,19 +16,12 @@ from torch import Tensor
 
 from firesteel.chat.stop import StopFilter
 from firesteel.chat.tokenizer import Tokenizer
-from firesteel.config import parse_layers, resolve
-from firesteel.device import find_device
-from firesteel.engine.engine import Engine
+from firesteel.config import resolve
+from firesteel.engine.load import load_engine
 from firesteel.errors import UserError
 from firesteel.hub import find_checkpoint
-from firesteel.kernels import Kernels, parse_pins
 from firesteel.kernels.ledger import Ledger
-from firesteel.kernels.requirement import parse_requirements
-from firesteel.model.gpt_oss import GptOss
-from firesteel.model.precision import held_layers
 from firesteel.model.reader import Progress
-from firesteel.model.spec import read_spec
-from firesteel.model.weights import load_weights
 from firesteel.types import Completion, Request, SamplingParams, StepOutput
 
 Prompt = str | Sequence[int]  # text, or token ids
@@ -41,31 +34,12 @@ class LLM:
         self.settings = resolve({"model": str(model) or None, **knobs})
         config = self.settings.config
         self.directory = find_checkpoint(config.model.model)
-        stored = read_spec(self.directory)
-        layers = held_layers(stored.mxfp4_layers, parse_layers(config.kernels.mxfp4_layers))
-        self.spec = replace(stored, mxfp4_layers=layers)
-        self.device = find_device(config.model.device)
-        self.kernels = Kernels(
-            self.device, parse_pins(config.kernels.kernels), Ledger(),
-            required=parse_requirements(config.kernels.require), activation=config.kernels.activation,
-        )  # fmt: skip
-        self.max_context = config.model.max_model_len or self.spec.max_context
-        if self.max_context > self.spec.max_context:
-            raise UserError(f"max_model_len = {self.max_context}: the checkpoint reaches {self.spec.max_context}")
         self.tokenizer = Tokenizer.load(self.directory)
         self.stop_ids = read_stop_ids(self.directory)
-        weights, self.load_report = load_weights(
-            self.directory, stored, self.device, workers=config.model.load_workers,
-            reserve_gib=config.model.memory_reserve_gib, progress=progress, held=self.spec,
-        )  # fmt: skip
-        self.model = GptOss(
-            self.spec, weights, self.kernels, self.device, max_context=self.max_context,
-            sinks=config.kernels.sinks, activation=config.kernels.activation, tile=config.kernels.tile,
-        )  # fmt: skip
-        self.engine = Engine(
-            self.model, self.device, config.batch, config.cache, max_context=self.max_context,
-            reserve_gib=config.model.memory_reserve_gib,
-        )  # fmt: skip
+        loaded = load_engine(self.directory, config, progress=progress)
+        self.spec, self.device, self.kernels = loaded.spec, loaded.device, loaded.kernels
+        self.max_context, self.load_report = loaded.max_context, loaded.report
+        self.model, self.engine = loaded.model, loaded.engine
         self._names = itertools.count()
         self._outboxes: dict[str, deque[StepOutput]] = {}  # by request: where its outputs go
 

@@ -47,7 +47,9 @@ from firesteel.spark_report import make_report
 DEFAULT_TARGET = "sm_121a"
 DEFAULT_M = {True: "1,2,...,8192", False: "1"}  # by is_cuda
 MOST_M = 16384
-bench = typer.Typer(no_args_is_help=True, help="Time ops, each against a ceiling measured in the same run.")
+bench = typer.Typer(
+    no_args_is_help=True, help="Time ops against a ceiling measured in the same run, or the engine."
+)
 app.add_typer(bench, name="bench")
 
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON instead of a table")]

@@ -1,0 +1,208 @@
+"""The verb `bench engine`: tokens a second with so many requests in flight, and where time goes; knows no kernel.
+
+Prompts are random tokens, the same at each concurrency, and every one is continued to the full length.
+A step that computes one token of each request decodes; any other is prefill, whatever it decodes besides.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from firesteel.cli.app import with_knobs
+from firesteel.cli.lab import AsJson, bench
+from firesteel.cli.progress import progress_bar
+from firesteel.cli.running import load
+from firesteel.cli.tables import new_table, say, show
+from firesteel.engine.engine import Engine
+from firesteel.engine.statistics import Statistics
+from firesteel.errors import UserError
+from firesteel.llm import LLM
+from firesteel.measure.record import Record
+from firesteel.types import Request, SamplingParams
+
+SEED = 0
+WARM_TOKENS = 4  # of each request before the first round
+Prompts = Sequence[Sequence[int]]
+STAGES = ("schedule", "build", "run", "wait")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """Rates of one pass over all requests, and seconds of each stage."""
+
+    output_tok_s: float  # over the whole pass
+    prefill_tok_s: float  # prompt tokens over the steps that compute some
+    decode_tok_s: float  # new tokens of the steps that only decode
+    first_token_s: float  # from submission, mean over requests
+    token_s: float
+    steps: int
+    stages_s: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    concurrency: int
+    rounds: tuple[Round, ...]
+
+    def median(self, name: str) -> float:
+        return float(statistics.median(getattr(one, name) for one in self.rounds))
+
+    def stage_ms(self, stage: str) -> float:
+        """A step."""
+        return statistics.median(1e3 * one.stages_s[stage] / one.steps for one in self.rounds)
+
+    def as_dict(self) -> dict[str, Any]:
+        names = ("output_tok_s", "prefill_tok_s", "decode_tok_s", "first_token_s", "token_s", "steps")
+        return {
+            "concurrency": self.concurrency,
+            **{name: self.median(name) for name in names},
+            **{f"{stage}_ms_a_step": self.stage_ms(stage) for stage in STAGES},
+        }
+
+
+@bench.command(name="engine")
+@with_knobs
+def bench_engine(
+    knobs: dict[str, Any],
+    concurrency: Annotated[str, typer.Option(help="requests in flight, as 1,16")] = "1,16",
+    prompt_tokens: Annotated[int, typer.Option(min=2, help="of each request")] = 64,
+    max_tokens: Annotated[int, typer.Option(min=2, help="of each request; all are generated")] = 64,
+    requests: Annotated[int, typer.Option(min=1, help="in each round, whatever the concurrency")] = 32,
+    rounds: Annotated[int, typer.Option(min=1, help="timed passes over the requests")] = 3,
+    out: Annotated[Path, typer.Option(help="folder for records")] = Path("firesteel-bench"),
+    as_json: AsJson = False,
+) -> None:
+    """Tokens a second of the engine, prefill and decode apart, and the time in each stage; no prefix caching."""
+    levels = parse_concurrency(concurrency)
+    llm = load({"prefix_caching": False, "max_num_seqs": max(64, *levels), **knobs})
+    check(llm, max(levels), prompt_tokens + max_tokens)
+    prompts = draw_prompts(requests, prompt_tokens, llm.spec.vocab_size)
+    runs: list[Run] = []
+    with progress_bar("measuring") as report_progress:
+        for level in levels:
+            runs.append(run_level(llm.engine, prompts, level, max_tokens=max_tokens, rounds=rounds))
+            record(llm, runs[-1], prompts, max_tokens).save(out)
+            report_progress(len(runs), len(levels))
+    if as_json:
+        print(json.dumps([run.as_dict() for run in runs], indent=2))
+    else:
+        show(
+            engine_table(runs, f"{requests} requests of {prompt_tokens} + {max_tokens} tokens on {llm.device.name}")
+        )
+    say(f"records are in {out}")
+
+
+def run_level(engine: Engine, prompts: Prompts, concurrency: int, *, max_tokens: int, rounds: int) -> Run:
+    """A short pass first, untimed."""
+    measure(engine, prompts[:concurrency], concurrency, max_tokens=min(WARM_TOKENS, max_tokens))
+    passes = [measure(engine, prompts, concurrency, max_tokens=max_tokens) for _ in range(rounds)]
+    return Run(concurrency=concurrency, rounds=tuple(passes))
+
+
+def measure(engine: Engine, prompts: Prompts, concurrency: int, *, max_tokens: int) -> Round:
+    """One pass: a request that ends makes room for the next."""
+    params = SamplingParams(max_tokens=max_tokens)
+    waiting = deque(enumerate(prompts))
+    before, pace, start = engine.statistics(), Pace(), time.perf_counter()
+    while waiting or engine.has_work:
+        while waiting and len(engine.scheduler.jobs) < concurrency:
+            number, prompt = waiting.popleft()
+            engine.submit(Request(request_id=str(number), token_ids=prompt, params=params))
+        pace.step(engine)
+    seconds = time.perf_counter() - start
+    prefill = sum(map(len, prompts)) / pace.prefill_s
+    return summarise(before, engine.statistics(), seconds, prefill, pace.num_decoded / pace.decode_s)
+
+
+@dataclass(slots=True)
+class Pace:
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    num_decoded: int = 0
+
+    def step(self, engine: Engine) -> None:
+        tokens, spans, start = engine.totals.step_tokens, engine.totals.step_requests, time.perf_counter()
+        outputs = engine.step()
+        seconds = time.perf_counter() - start
+        if engine.totals.step_tokens - tokens > engine.totals.step_requests - spans:
+            self.prefill_s += seconds
+        else:
+            self.decode_s += seconds
+            self.num_decoded += len(outputs)
+
+
+def summarise(before: Statistics, after: Statistics, seconds: float, prefill: float, decode: float) -> Round:
+    def since(name: str) -> float:
+        return float(getattr(after, name) - getattr(before, name))
+
+    finished = since("requests_finished")
+    return Round(
+        output_tok_s=since("output_tokens") / seconds, prefill_tok_s=prefill, decode_tok_s=decode,
+        first_token_s=since("first_token_s") / finished, token_s=since("token_s") / finished,
+        steps=int(since("steps")), stages_s={stage: since(f"{stage}_s") for stage in STAGES},
+    )  # fmt: skip
+
+
+def record(llm: LLM, run: Run, prompts: Prompts, max_tokens: int) -> Record:
+    """Samples are output tokens a second, one a round."""
+    return Record.now(
+        llm.device, llm.settings.config, name="engine", unit="tok/s",
+        samples=[one.output_tok_s for one in run.rounds], warmups=min(run.concurrency, len(prompts)), seed=SEED,
+        kernels=llm.kernels.table(), startup_s=llm.load_report.seconds,
+        parameters={
+            **run.as_dict(), "requests": len(prompts), "prompt_tokens": len(prompts[0]), "max_tokens": max_tokens,
+            "model": llm.directory.name, "pages": llm.engine.totals.pages,
+        },
+    )  # fmt: skip
+
+
+def engine_table(runs: Sequence[Run], title: str) -> Table:
+    table = new_table(
+        "in flight", "tok/s", "prefill tok/s", "decode tok/s", "first token ms", "ms a token", "steps",
+        "scheduler ms", "batch ms", "model ms", "sample and wait ms",
+    )  # fmt: skip
+    table.title = title
+    table.caption = "medians over rounds; stages are a step's; waiting for a GPU is in the last"
+    for run in runs:
+        table.add_row(
+            str(run.concurrency), f"{run.median('output_tok_s'):.1f}", f"{run.median('prefill_tok_s'):.1f}",
+            f"{run.median('decode_tok_s'):.1f}", f"{1e3 * run.median('first_token_s'):.1f}",
+            f"{1e3 * run.median('token_s'):.2f}", f"{run.median('steps'):.0f}",
+            *(f"{run.stage_ms(stage):.3f}" for stage in STAGES),
+        )  # fmt: skip
+    return table
+
+
+def check(llm: LLM, concurrency: int, num_tokens: int) -> None:
+    most = llm.settings.config.batch.max_num_seqs
+    if concurrency > most:
+        raise UserError(f"--concurrency {concurrency}: max_num_seqs = {most}: raise it, or lower the concurrency")
+    if num_tokens > llm.max_context:
+        raise UserError(
+            f"{num_tokens} tokens a request exceed the context of {llm.max_context}: lower --prompt-tokens or "
+            "--max-tokens"
+        )
+
+
+def draw_prompts(count: int, length: int, vocab_size: int) -> list[list[int]]:
+    rng = random.Random(SEED)
+    return [[rng.randrange(vocab_size) for _ in range(length)] for _ in range(count)]
+
+
+def parse_concurrency(text: str) -> list[int]:
+    words = [word.strip() for word in text.split(",")]
+    for word in words:
+        if not word.isascii() or not word.isdigit() or int(word) < 1:
+            raise UserError(f"--concurrency {text}: wants numbers from 1 on, as 1,16, not {word!r}")
+    return list(dict.fromkeys(map(int, words)))

@@ -1,0 +1,261 @@
+"""The engine in another process, for asyncio: requests in, tokens out, another engine when one dies; knows no text.
+
+client = await EngineClient.start(directory, config)
+async for output in client.generate(request): ...
+await client.close()
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from firesteel.config import Config
+from firesteel.engine.child import EngineProcess, error_of
+from firesteel.engine.crash import CrashReport, write_bundle
+from firesteel.engine.messages import (
+    Cancel,
+    GetStatistics,
+    Ready,
+    Rejected,
+    Start,
+    StatisticsAnswer,
+    Step,
+    Submit,
+)
+from firesteel.engine.statistics import Statistics
+from firesteel.errors import EngineDied, RequestError, UserError
+from firesteel.types import Request, StepOutput
+
+CLOSED = "the engine was shut down"
+
+
+@dataclass(slots=True, eq=False)
+class Reader:
+    """Who waits for the outputs of a request. None in its inbox: it was cancelled."""
+
+    request_id: str
+    inbox: asyncio.Queue[StepOutput | Exception | None] = field(default_factory=asyncio.Queue)
+
+
+class EngineClient:
+    def __init__(self, directory: Path, config: Config) -> None:
+        """Use `start`."""
+        self.directory = directory
+        self.config = config
+        self.facts: Ready  # of the engine that runs, or ran last
+        self.num_deaths = 0
+        self._process: EngineProcess
+        self._supervisor: asyncio.Task[None]
+        self._numbers = itertools.count()
+        self._readers: dict[int, Reader] = {}  # of the requests in flight, by number
+        self._asked: dict[int, asyncio.Future[Statistics]] = {}
+        self._restarts: deque[float] = deque()  # when
+        self._settled = asyncio.Event()  # an engine runs, or none ever will again
+        self._failure: tuple[str, Path | None] | None = None  # why none will
+
+    @classmethod
+    async def start(
+        cls, directory: Path, config: Config, *, progress: Callable[[int, int], None] | None = None
+    ) -> EngineClient:
+        """Loads the checkpoint; `progress` is called with bytes done and in all.
+
+        Raises the UserError that the engine met, or EngineDied: the first start is not tried twice.
+        """
+        client = cls(directory, config)
+        await client._open(progress)
+        client._supervisor = asyncio.create_task(client._supervise())
+        return client
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether an engine runs; otherwise one is being started, or `failure` says why none is."""
+        return self._settled.is_set() and self._failure is None
+
+    @property
+    def failure(self) -> str | None:
+        return None if self._failure is None else self._failure[0]
+
+    @property
+    def pid(self) -> int:
+        """Of the engine's process, or of the last one."""
+        return self._process.pid
+
+    async def generate(self, request: Request) -> AsyncGenerator[StepOutput, None]:
+        """The last output has a finish reason. Closing it early ends the request, as does `cancel`.
+
+        Waits while an engine is being started. Raises RequestError where the request could never run, EngineDied
+        where the engine died under it.
+        """
+        process = await self._running()
+        self._check(request)
+        number, reader = next(self._numbers), Reader(request.request_id)
+        self._readers[number] = reader
+        is_over = False
+        try:
+            process.send(Submit.of(request, number))
+            await process.flush()
+            while not is_over and (output := await reader.inbox.get()) is not None:
+                if isinstance(output, Exception):
+                    is_over = True
+                    raise output
+                is_over = output.finish_reason is not None
+                yield output
+        finally:
+            del self._readers[number]
+            if not is_over:
+                process.send(Cancel(number=number, finished=False))
+
+    def cancel(self, request_id: str) -> bool:
+        """Its outputs end with those that have come; False where there is no such request any more."""
+        number = self._find(request_id)
+        if number is not None:
+            self._process.send(Cancel(number=number, finished=False))
+            self._readers[number].inbox.put_nowait(None)
+        return number is not None
+
+    def finish(self, request_id: str) -> bool:
+        """The reader found the end by itself, as at a stop string: a last output with statistics follows."""
+        number = self._find(request_id)
+        if number is not None:
+            self._process.send(Cancel(number=number, finished=True))
+        return number is not None
+
+    async def statistics(self) -> Statistics:
+        """Of the engine that runs: a restarted one begins at zero."""
+        process = await self._running()
+        number = next(self._numbers)
+        answer: asyncio.Future[Statistics] = asyncio.get_running_loop().create_future()
+        self._asked[number] = answer
+        try:
+            process.send(GetStatistics(number=number))
+            return await answer
+        finally:
+            del self._asked[number]
+
+    async def close(self) -> None:
+        """Ends the requests in flight and the process; may be called twice."""
+        is_first, was_ready = self.failure != CLOSED, self.is_ready
+        self._give_up(CLOSED, None)
+        if is_first and was_ready:
+            await self._process.stop()
+        self._supervisor.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._supervisor
+        await self._process.bury()
+
+    async def _open(self, progress: Callable[[int, int], None] | None = None) -> None:
+        """Starts an engine; where that fails, no process is left."""
+        async with AsyncExitStack() as stack:
+            self._process = process = EngineProcess()
+            stack.push_async_callback(process.bury)
+            try:
+                start = Start(directory=str(self.directory), config=self.config)
+                self.facts = await process.load(start, progress)
+            except EngineDied as died:
+                raise self._report(str(died)) from None
+            stack.pop_all()
+        self._settled.set()
+
+    async def _supervise(self) -> None:
+        """Hands out what the engine sends; where it dies, fails those in flight and starts another."""
+        try:
+            while self._failure is None:
+                await self._listen()
+                if self._failure is None:
+                    self._settled.clear()
+                    died = self._report(f"the engine died: {await self._process.cause_of_death()}")
+                    self._end_all(str(died), died.bundle)
+                    await self._process.bury()
+                    await self._restart(died)
+        finally:
+            self._give_up("the engine is no longer looked after", None)
+            await self._process.bury()
+
+    async def _listen(self) -> None:
+        while (message := await self._process.receive()) is not None:
+            match message:
+                case Step():
+                    for output in message.outputs:
+                        if (reader := self._readers.get(output.number)) is not None:
+                            reader.inbox.put_nowait(output.step_output(reader.request_id))
+                case Rejected():
+                    if (reader := self._readers.get(message.number)) is not None:
+                        reader.inbox.put_nowait(error_of(message))
+                case StatisticsAnswer():
+                    if message.number in self._asked:
+                        self._asked[message.number].set_result(message.statistics)
+
+    def _report(self, what: str) -> EngineDied:
+        """Counts a death and writes its bundle."""
+        self.num_deaths += 1
+        process = self._process
+        report = CrashReport(
+            cause=what, log_tail=process.log_tail, config=asdict(self.config), ledger=process.ledger,
+            last_plan=process.last_plan, surroundings=process.surroundings,
+            in_flight=[reader.request_id for reader in self._readers.values()],
+        )  # fmt: skip
+        try:
+            bundle = write_bundle(Path(self.config.process.crash_dir).resolve(), report)
+        except OSError as error:
+            return EngineDied(f"{what}; no crash bundle could be written: {error}")
+        return EngineDied(f"{what}; crash bundle: {bundle}", bundle)
+
+    async def _restart(self, last: UserError | EngineDied) -> None:
+        while self._may_restart():
+            try:
+                await self._open()
+                return
+            except (UserError, EngineDied) as error:
+                last = error
+        process = self.config.process
+        self._give_up(
+            f"the engine is not started again: {process.engine_restarts} restarts within "
+            f"{process.engine_restart_window_s:g} s is the limit (engine_restarts). {last}",
+            getattr(last, "bundle", None),
+        )
+
+    def _may_restart(self) -> bool:
+        now, limits = asyncio.get_running_loop().time(), self.config.process
+        while self._restarts and now - self._restarts[0] > limits.engine_restart_window_s:
+            self._restarts.popleft()
+        if len(self._restarts) >= limits.engine_restarts:
+            return False
+        self._restarts.append(now)
+        return True
+
+    def _check(self, request: Request) -> None:
+        """Refuses what cannot cross, and tokens that would be the end of an engine."""
+        name, vocab_size = request.request_id, self.facts.vocab_size
+        if request.mask is not None or request.score:
+            raise RequestError(f"request {name}: masks and scores stay within a process: use LLM instead")
+        for token in request.token_ids:
+            if not 0 <= token < vocab_size:
+                raise RequestError(f"request {name}: token id {token} is outside the vocabulary of {vocab_size}")
+
+    async def _running(self) -> EngineProcess:
+        await self._settled.wait()
+        if self._failure is not None:
+            raise EngineDied(*self._failure)
+        return self._process
+
+    def _find(self, request_id: str) -> int | None:
+        return next((number for number, one in self._readers.items() if one.request_id == request_id), None)
+
+    def _give_up(self, why: str, bundle: Path | None) -> None:
+        """For ever: those in flight and those to come fail."""
+        self._failure = self._failure or (why, bundle)
+        self._settled.set()
+        self._end_all(*self._failure)
+
+    def _end_all(self, why: str, bundle: Path | None) -> None:
+        for reader in self._readers.values():
+            reader.inbox.put_nowait(EngineDied(why, bundle))
+        for answer in self._asked.values():
+            if not answer.done():
+                answer.set_exception(EngineDied(why, bundle))

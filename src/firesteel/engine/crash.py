@@ -1,0 +1,102 @@
+"""Writes what is left of a process that died into a folder; knows values, not whose they were.
+
+`report.json` holds the cause and the state, `log.txt` the last lines that the process wrote. Secrets are hidden: in
+the state by their names, in the text wherever one of those values shows up.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from firesteel.config import HIDDEN, is_secret
+
+REPORT = "report.json"
+LOG = "log.txt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrashReport:
+    """Plain values, such as JSON knows."""
+
+    cause: str  # "SIGKILL", "RuntimeError: ..."
+    log_tail: Sequence[str] = ()
+    config: Mapping[str, Any] = field(default_factory=dict)
+    ledger: Sequence[Mapping[str, Any]] = ()  # what had run, as last heard
+    last_plan: Sequence[Mapping[str, Any]] = ()  # what was being computed
+    in_flight: Sequence[str] = ()  # requests that ended with it
+    surroundings: Mapping[str, Any] = field(default_factory=dict)
+
+
+def write_bundle(folder: Path, report: CrashReport) -> Path:
+    """A new folder within `folder`, there whole or not at all."""
+    now = datetime.now(UTC)
+    content = {"time_utc": now.strftime("%Y-%m-%dT%H:%M:%SZ"), **asdict(report)}
+    secrets = sorted(find_secrets(content), key=len, reverse=True)
+    log = "".join(f"{_clean(line, secrets)}\n" for line in content.pop("log_tail"))
+    text = json.dumps(_shown(content, secrets), indent=2, default=str) + "\n"
+    folder.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(dir=folder, prefix=".unfinished-"))
+    try:
+        (unfinished / REPORT).write_text(text, encoding="utf-8")
+        (unfinished / LOG).write_text(log, encoding="utf-8")
+        unfinished.chmod(0o755)
+        return _rename(unfinished, folder / now.strftime("crash-%Y%m%dT%H%M%SZ"))
+    except OSError:
+        shutil.rmtree(unfinished)
+        raise
+
+
+def find_secrets(value: Any) -> Iterator[str]:
+    """Texts under names of secrets, at any depth."""
+    if isinstance(value, Mapping):
+        for name, one in value.items():
+            if is_secret(str(name)):
+                yield from _texts(one)
+            else:
+                yield from find_secrets(one)
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from find_secrets(one)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str) and value and value != HIDDEN:
+        yield value
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _texts(one)
+
+
+def _shown(value: Any, secrets: Sequence[str]) -> Any:
+    if isinstance(value, Mapping):
+        return {
+            str(name): HIDDEN if is_secret(str(name)) and one else _shown(one, secrets)
+            for name, one in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_shown(one, secrets) for one in value]
+    return _clean(value, secrets) if isinstance(value, str) else value
+
+
+def _clean(text: str, secrets: Sequence[str]) -> str:
+    return re.sub("|".join(map(re.escape, secrets)), HIDDEN, text) if secrets else text
+
+
+def _rename(unfinished: Path, wanted: Path) -> Path:
+    """To the name wanted, or, where a crash of the same second has it, to that with a number."""
+    number = 1
+    while True:
+        target = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
+        number += 1
+        if not target.exists():
+            os.rename(unfinished, target)
+            return target

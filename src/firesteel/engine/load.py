@@ -1,0 +1,66 @@
+"""Opens a checkpoint folder as an engine, by the settings; knows no text and no process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from firesteel.config import Config, parse_layers
+from firesteel.device import DeviceSpec, find_device
+from firesteel.engine.engine import Engine
+from firesteel.errors import UserError
+from firesteel.kernels import Kernels, parse_pins
+from firesteel.kernels.ledger import Ledger
+from firesteel.kernels.requirement import parse_requirements
+from firesteel.model.fill import LoadReport
+from firesteel.model.gpt_oss import GptOss
+from firesteel.model.precision import held_layers
+from firesteel.model.reader import Progress
+from firesteel.model.spec import ModelSpec, read_spec
+from firesteel.model.weights import load_weights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    spec: ModelSpec
+    device: DeviceSpec
+    kernels: Kernels
+    max_context: int
+    model: GptOss
+    engine: Engine
+    report: LoadReport
+
+
+def load_engine(directory: Path, config: Config, *, progress: Progress | None = None) -> Loaded:
+    stored = read_spec(directory)
+    layers = held_layers(stored.mxfp4_layers, parse_layers(config.kernels.mxfp4_layers))
+    spec = replace(stored, mxfp4_layers=layers)
+    device = find_device(config.model.device)
+    max_context = find_max_context(spec, config)
+    kernels = Kernels(
+        device, parse_pins(config.kernels.kernels), Ledger(), required=parse_requirements(config.kernels.require),
+        activation=config.kernels.activation,
+    )  # fmt: skip
+    weights, report = load_weights(
+        directory, stored, device, workers=config.model.load_workers,
+        reserve_gib=config.model.memory_reserve_gib, progress=progress, held=spec,
+    )  # fmt: skip
+    model = GptOss(
+        spec, weights, kernels, device, max_context=max_context, sinks=config.kernels.sinks,
+        activation=config.kernels.activation, tile=config.kernels.tile,
+    )  # fmt: skip
+    engine = Engine(
+        model, device, config.batch, config.cache, max_context=max_context,
+        reserve_gib=config.model.memory_reserve_gib,
+    )  # fmt: skip
+    return Loaded(
+        spec=spec, device=device, kernels=kernels, max_context=max_context, model=model, engine=engine,
+        report=report,
+    )  # fmt: skip
+
+
+def find_max_context(spec: ModelSpec, config: Config) -> int:
+    asked = config.model.max_model_len or spec.max_context
+    if asked > spec.max_context:
+        raise UserError(f"max_model_len = {asked}: the checkpoint reaches {spec.max_context}")
+    return asked

@@ -1,0 +1,193 @@
+"""What crosses between the engine's process and its parent; knows no process and no socket.
+
+A frame is the length in four bytes, the highest first, and that many bytes of MessagePack. Requests have a number
+besides their name: where two have the same name, outputs of the cancelled one are not taken for the other's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from firesteel.config import Config
+from firesteel.engine.logprobs import TokenLogprobs
+from firesteel.engine.statistics import Statistics
+from firesteel.types import Request, RequestStatistics, SamplingParams, StepOutput
+
+HEAD_BYTES = 4
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    pass
+
+
+class Start(Message, frozen=True):
+    """The first message: what to load."""
+
+    directory: str
+    config: Config
+
+
+class Submit(Message, frozen=True):
+    number: int
+    request_id: str
+    token_ids: list[int]
+    params: SamplingParams
+    stops: frozenset[int]
+    arrival: float  # of the clock that all processes of a machine share
+
+    @classmethod
+    def of(cls, request: Request, number: int) -> Submit:
+        return cls(
+            number=number, request_id=request.request_id, token_ids=list(request.token_ids), params=request.params,
+            stops=request.stops, arrival=request.arrival,
+        )  # fmt: skip
+
+    def request(self) -> Request:
+        return Request(
+            request_id=self.request_id, token_ids=self.token_ids, params=self.params, stops=self.stops,
+            arrival=self.arrival,
+        )  # fmt: skip
+
+
+class Cancel(Message, frozen=True):
+    number: int
+    finished: bool  # the reader found the end by itself: a last output follows
+
+
+class GetStatistics(Message, frozen=True):
+    number: int
+
+
+class Shutdown(Message, frozen=True):
+    pass
+
+
+class Around(Message, frozen=True):
+    """Where the engine runs; sent before anything is loaded."""
+
+    surroundings: dict[str, Any]
+
+
+class Loading(Message, frozen=True):
+    done_bytes: int
+    all_bytes: int
+
+
+class Ready(Message, frozen=True):
+    device: str
+    max_context: int
+    vocab_size: int
+    pages: int
+    page_size: int
+    cache_bytes: int
+    load_s: float
+    kernels: dict[str, str]  # op -> implementations that may run
+
+
+class Refused(Message, frozen=True):
+    """The engine cannot start, for a reason that a user can mend."""
+
+    kind: str
+    reason: str
+
+
+class Planned(Message, frozen=True):
+    """What the step that begins will compute: request, first token, token after the last."""
+
+    spans: list[tuple[str, int, int]]
+
+
+class Output(msgspec.Struct, frozen=True, array_like=True):
+    number: int
+    token_ids: list[int]
+    finish_reason: str | None
+    num_cached: int
+    logprobs: TokenLogprobs | None = None
+    prompt_logprobs: list[TokenLogprobs] | None = None
+    error: str | None = None
+    statistics: RequestStatistics | None = None
+
+    @classmethod
+    def of(cls, output: StepOutput, number: int) -> Output:
+        return cls(
+            number=number, token_ids=output.token_ids, finish_reason=output.finish_reason,
+            num_cached=output.num_cached, logprobs=output.logprobs, prompt_logprobs=output.prompt_logprobs,
+            error=output.error, statistics=output.statistics,
+        )  # fmt: skip
+
+    def step_output(self, request_id: str) -> StepOutput:
+        return StepOutput(
+            request_id=request_id, token_ids=self.token_ids, finish_reason=self.finish_reason,
+            num_cached=self.num_cached, logprobs=self.logprobs, prompt_logprobs=self.prompt_logprobs,
+            error=self.error, statistics=self.statistics,
+        )  # fmt: skip
+
+
+class Step(Message, frozen=True):
+    """What one step gave to all requests."""
+
+    outputs: list[Output]
+
+
+class Rejected(Message, frozen=True):
+    """A request that can never run."""
+
+    number: int
+    kind: str
+    reason: str
+
+
+class StatisticsAnswer(Message, frozen=True):
+    number: int
+    statistics: Statistics
+
+
+class LedgerRow(msgspec.Struct, frozen=True):
+    op: str
+    implementation: str
+    activation: str
+    calls: int
+    seconds: float
+    launches: dict[str, int]  # by kernel
+
+    def as_dict(self) -> dict[str, Any]:
+        return msgspec.structs.asdict(self)
+
+
+class LedgerSoFar(Message, frozen=True):
+    rows: list[LedgerRow]
+
+
+class Dying(Message, frozen=True):
+    """The last message of an engine that fails."""
+
+    cause: str
+
+
+ToEngine = Start | Submit | Cancel | GetStatistics | Shutdown
+FromEngine = Around | Loading | Ready | Refused | Planned | Step | Rejected | StatisticsAnswer | LedgerSoFar | Dying
+
+_encoder = msgspec.msgpack.Encoder()
+_to_engine: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(ToEngine)
+_from_engine: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)
+
+
+def pack(message: ToEngine | FromEngine) -> bytes:
+    """A whole frame."""
+    body = _encoder.encode(message)
+    return len(body).to_bytes(HEAD_BYTES, "big") + body
+
+
+def read_head(head: bytes) -> int:
+    """Length of the body that follows."""
+    return int.from_bytes(head, "big")
+
+
+def parse_to_engine(body: bytes) -> ToEngine:
+    return _to_engine.decode(body)
+
+
+def parse_from_engine(body: bytes) -> FromEngine:
+    return _from_engine.decode(body)

@@ -1,0 +1,283 @@
+"""The engine's own process: takes requests from its parent, steps, and sends what came of it; knows no text.
+
+It is started as `python -m firesteel.engine.process DESCRIPTOR`, a socket to its parent. When the parent's end
+closes, nobody waits for anything any more and the process ends at once, whatever it is doing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from queue import SimpleQueue
+from types import TracebackType
+
+from firesteel.device import find_device
+from firesteel.engine.engine import Engine
+from firesteel.engine.load import Loaded, load_engine
+from firesteel.engine.messages import (
+    HEAD_BYTES,
+    Around,
+    Cancel,
+    Dying,
+    FromEngine,
+    GetStatistics,
+    LedgerRow,
+    LedgerSoFar,
+    Loading,
+    Output,
+    Planned,
+    Ready,
+    Refused,
+    Rejected,
+    Shutdown,
+    Start,
+    StatisticsAnswer,
+    Step,
+    Submit,
+    ToEngine,
+    pack,
+    parse_to_engine,
+    read_head,
+)
+from firesteel.engine.scheduler import Scheduler
+from firesteel.errors import UserError
+from firesteel.kernels.ledger import Ledger
+from firesteel.measure.surroundings import look_around
+from firesteel.types import Plan, StepOutput
+
+LEDGER_S = 1.0  # between two sendings of the ledger
+PROGRESS_S = 0.1
+REFUSED = 2  # exit codes
+ORPHANED = 3
+
+Inbox = SimpleQueue[ToEngine]
+
+
+class Channel:
+    """The child's end of the socket. Any thread may send; sending waits while the parent is slow to read."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+        self._lock = threading.Lock()
+
+    def send(self, message: FromEngine) -> None:
+        frame = pack(message)
+        with self._lock:
+            self._socket.sendall(frame)
+
+    def receive(self) -> ToEngine | None:
+        """None once the parent's end is closed."""
+        head = self._read(HEAD_BYTES)
+        body = None if head is None else self._read(read_head(head))
+        return None if body is None else parse_to_engine(body)
+
+    def _read(self, count: int) -> bytes | None:
+        parts = bytearray()
+        while len(parts) < count:
+            try:
+                part = self._socket.recv(count - len(parts))
+            except ConnectionError:
+                return None
+            if not part:
+                return None
+            parts += part
+        return bytes(parts)
+
+
+class AnnouncingScheduler(Scheduler):
+    """Tells each plan before it is computed: a fault of the device may take the process with it."""
+
+    announce: Callable[[Plan], None]
+
+    @classmethod
+    def like(cls, other: Scheduler, announce: Callable[[Plan], None]) -> AnnouncingScheduler:
+        made = cls(
+            other.tables, other.config, max_context=other.max_context, max_prompt_logits=other.max_prompt_logits,
+            clock=other.clock,
+        )  # fmt: skip
+        made.announce = announce
+        return made
+
+    def next(self) -> Plan:
+        plan = super().next()
+        if plan.spans:
+            self.announce(plan)
+        return plan
+
+
+class Service:
+    """An idle engine, put to work by messages."""
+
+    def __init__(self, engine: Engine, ledger: Ledger, send: Callable[[FromEngine], None]) -> None:
+        self.engine = engine
+        self.ledger = ledger
+        self.send = send
+        self.numbers: dict[str, int] = {}  # of the requests under way, by name
+        self._names: dict[int, str] = {}
+        self._ledger_due = 0.0
+        engine.scheduler = AnnouncingScheduler.like(engine.scheduler, self._announce)
+
+    def run(self, inbox: Inbox) -> None:
+        """Until told to shut down."""
+        while self._take(inbox):
+            self._step()
+
+    def send_ledger(self) -> None:
+        self._ledger_due = time.monotonic() + LEDGER_S
+        self.send(LedgerSoFar(rows=ledger_rows(self.ledger)))
+
+    def _take(self, inbox: Inbox) -> bool:
+        """Handles what has come, and waits for more while there is nothing to compute."""
+        while not inbox.empty() or not self.engine.has_work:
+            message = inbox.get()
+            if isinstance(message, Shutdown):
+                return False
+            self._handle(message)
+        return True
+
+    def _handle(self, message: ToEngine) -> None:
+        match message:
+            case Submit():
+                self._submit(message)
+            case Cancel():
+                self._cancel(message)
+            case GetStatistics():
+                self.send(StatisticsAnswer(number=message.number, statistics=self.engine.statistics()))
+
+    def _submit(self, message: Submit) -> None:
+        try:
+            self.engine.submit(message.request())
+        except UserError as error:
+            self.send(Rejected(number=message.number, kind=type(error).__name__, reason=str(error)))
+            return
+        self.numbers[message.request_id] = message.number
+        self._names[message.number] = message.request_id
+
+    def _cancel(self, message: Cancel) -> None:
+        name = self._names.get(message.number)
+        if name is None:  # its last output is already on the way
+            return
+        found = self.engine.cancel(name, finished=message.finished)
+        if found is not None and message.finished:
+            last = Output(
+                number=message.number, token_ids=[], finish_reason="stop", num_cached=found.cached_tokens,
+                statistics=found,
+            )  # fmt: skip
+            self.send(Step(outputs=[last]))
+        self._forget(name)
+
+    def _step(self) -> None:
+        outputs = [self._number(output) for output in self.engine.step()]
+        if outputs:
+            self.send(Step(outputs=outputs))
+        if time.monotonic() >= self._ledger_due:
+            self.send_ledger()
+
+    def _number(self, output: StepOutput) -> Output:
+        made = Output.of(output, self.numbers[output.request_id])
+        if output.finish_reason is not None:
+            self._forget(output.request_id)
+        return made
+
+    def _forget(self, name: str) -> None:
+        del self._names[self.numbers.pop(name)]
+
+    def _announce(self, plan: Plan) -> None:
+        self.send(Planned(spans=[(span.request.request_id, span.start, span.end) for span in plan.spans]))
+
+
+class LastWords:
+    """Tells the parent what ended the process, where it is an exception."""
+
+    def __init__(self, send: Callable[[FromEngine], None]) -> None:
+        self.send = send
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None and not issubclass(kind, SystemExit | ConnectionError):
+            self.send(Dying(cause=f"{kind.__name__}: {error}"))
+
+
+def ledger_rows(ledger: Ledger) -> list[LedgerRow]:
+    rows = []
+    for ran, entry in ledger.entries.items():
+        launches: dict[str, int] = {}
+        for launch, count in entry.launches.items():
+            launches[launch.kernel] = launches.get(launch.kernel, 0) + count
+        rows.append(
+            LedgerRow(**ran._asdict(), calls=entry.calls, seconds=entry.seconds, launches=launches)
+        )  # fmt: skip
+    return rows
+
+
+def load(start: Start, channel: Channel) -> Loaded:
+    device = find_device(start.config.model.device)
+    channel.send(Around(surroundings=dataclasses.asdict(look_around(device))))
+    return load_engine(Path(start.directory), start.config, progress=progress_sender(channel.send))
+
+
+def progress_sender(send: Callable[[FromEngine], None]) -> Callable[[int, int], None]:
+    """Passes on the last word and few of those before: there are many."""
+    due = 0.0
+
+    def report(done: int, total: int) -> None:
+        nonlocal due
+        if done >= total or time.monotonic() >= due:
+            due = time.monotonic() + PROGRESS_S
+            send(Loading(done_bytes=done, all_bytes=total))
+
+    return report
+
+
+def describe(loaded: Loaded) -> Ready:
+    totals, report = loaded.engine.totals, loaded.report
+    return Ready(
+        device=loaded.device.name, max_context=loaded.max_context, vocab_size=loaded.spec.vocab_size,
+        pages=totals.pages, page_size=loaded.engine.config.page_size, cache_bytes=totals.cache_bytes,
+        load_s=report.seconds, kernels=dict(loaded.kernels.table()),
+    )  # fmt: skip
+
+
+def serve(channel: Channel, inbox: Inbox) -> None:
+    """Loads what the first message names, then works until told to shut down."""
+    start = inbox.get()
+    assert isinstance(start, Start), start
+    try:
+        loaded = load(start, channel)
+    except UserError as error:
+        channel.send(Refused(kind=type(error).__name__, reason=str(error)))
+        sys.exit(REFUSED)
+    channel.send(describe(loaded))
+    service = Service(loaded.engine, loaded.kernels.ledger, channel.send)
+    try:
+        service.run(inbox)
+    finally:
+        service.send_ledger()
+
+
+def listen(channel: Channel, inbox: Inbox) -> None:
+    while (message := channel.receive()) is not None:
+        inbox.put(message)
+    os._exit(ORPHANED)
+
+
+def main(descriptor: int) -> None:
+    os.set_inheritable(descriptor, False)  # programs that this one starts must not keep the socket open
+    channel, inbox = Channel(socket.socket(fileno=descriptor)), Inbox()
+    threading.Thread(target=listen, args=(channel, inbox), daemon=True).start()
+    with LastWords(channel.send):
+        serve(channel, inbox)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,44 @@
+"""The parent's view of a process: how its end is put into words, and its log."""
+
+import io
+import time
+
+import pytest
+
+from firesteel.engine.child import LINE_BYTES, LOG_LINES, LogTail, describe_exit, error_of
+from firesteel.engine.messages import Refused, Rejected
+from firesteel.errors import KernelError, RequestError, UserError
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (-9, "SIGKILL, killed from outside, as by kill -9 or by the system for want of memory"),
+        (-11, "SIGSEGV"),
+        (-64, "SIGRTMAX"),
+        (-40, "signal 40"),
+        (3, "it ended with exit code 3"),
+        (0, "it ended with exit code 0"),
+    ],
+)
+def test_exit_is_described(code, words):
+    assert describe_exit(code) == words
+
+
+def test_errors_keep_their_kind_and_unknown_ones_are_the_users():
+    error = error_of(Rejected(number=1, kind="RequestError", reason="too long"))
+    assert type(error) is RequestError and str(error) == "too long"
+    assert type(error_of(Refused(kind="KernelError", reason="x"))) is KernelError
+    assert type(error_of(Refused(kind="CacheError", reason="x"))) is UserError
+
+
+def test_log_keeps_the_last_lines_and_passes_all_on(capsys):
+    lines = [f"line {number}" for number in range(LOG_LINES + 5)]
+    text = "\n".join([*lines, "x" * (LINE_BYTES + 10), "odd \udcff byte, no end"])
+    log = LogTail(io.BytesIO(text.encode(errors="surrogateescape")))
+    deadline = time.monotonic() + 5
+    while not log.is_over() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert len(log.lines) == LOG_LINES and log.lines[0] == "line 8"
+    assert list(log.lines)[-3:] == ["x" * LINE_BYTES, "x" * 10, "odd � byte, no end"]
+    assert capsys.readouterr().err.startswith("line 0\nline 1\n")

@@ -1,0 +1,240 @@
+"""The child's side without a child: an engine that is worked by messages, in this process."""
+
+import socket
+import threading
+from queue import SimpleQueue
+
+import pytest
+
+from firesteel.config import BatchConfig, CacheConfig, resolve
+from firesteel.engine import process
+from firesteel.engine.engine import Engine
+from firesteel.engine.messages import (
+    Cancel,
+    Dying,
+    GetStatistics,
+    LedgerSoFar,
+    Loading,
+    Planned,
+    Ready,
+    Rejected,
+    Shutdown,
+    Start,
+    StatisticsAnswer,
+    Step,
+    Submit,
+    pack,
+)
+from firesteel.engine.process import Channel, LastWords, Service, progress_sender, serve
+from firesteel.kernels.ledger import Launch, Ledger, Ran, note
+from firesteel.types import Request, SamplingParams
+
+GREEDY = SamplingParams(max_tokens=5, ignore_eos=True)
+
+
+def submit(number, name, token_ids=(1, 2, 3), params=GREEDY):
+    return Submit.of(Request(request_id=name, token_ids=token_ids, params=params), number)
+
+
+class Driver:
+    """A service whose messages are kept; `run` works until all is done."""
+
+    def __init__(self, llm):
+        self.sent = []
+        self.engine = Engine(
+            llm.model, llm.device, BatchConfig(page_size=4), CacheConfig(kv_cache_gib=0.001),
+            max_context=llm.max_context,
+        )  # fmt: skip
+        self.service = Service(self.engine, llm.ledger, self.sent.append)
+
+    def handle(self, *messages):
+        for message in messages:
+            self.service._handle(message)
+
+    def run(self):
+        while self.engine.has_work:
+            self.service._step()
+
+    def of(self, kind):
+        return [message for message in self.sent if isinstance(message, kind)]
+
+    def tokens(self, number):
+        outputs = [output for step in self.of(Step) for output in step.outputs if output.number == number]
+        return [token for output in outputs for token in output.token_ids]
+
+
+@pytest.fixture
+def driver(llm):
+    return Driver(llm)
+
+
+@pytest.fixture(scope="module")
+def expected(llm):
+    return llm.generate([[1, 2, 3]], GREEDY)[0].token_ids
+
+
+def test_plan_is_told_before_it_is_computed(driver, monkeypatch):
+    driver.handle(submit(7, "a"))
+    monkeypatch.setattr(driver.engine.runner, "run", lambda batch: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        driver.service._step()
+    assert driver.sent == [Planned(spans=[("a", 0, 3)])]
+
+
+def test_step_is_one_message_for_all_requests(driver, expected):
+    driver.handle(submit(7, "a"), submit(8, "b"))
+    driver.run()
+    assert driver.tokens(7) == driver.tokens(8) == expected
+    assert [len(step.outputs) for step in driver.of(Step)] == [2] * 5
+    assert driver.of(Planned)[1].spans == [("a", 3, 4), ("b", 3, 4)]
+    assert driver.of(Step)[-1].outputs[0].statistics.output_tokens == 5
+    assert driver.service.numbers == {}
+
+
+def test_second_request_of_a_name_has_outputs_of_its_own(driver, expected):
+    driver.handle(submit(7, "a"))
+    driver.service._step()
+    driver.handle(Cancel(number=7, finished=False), submit(8, "a"))
+    driver.run()
+    assert driver.tokens(7) == expected[:1] and driver.tokens(8) == expected
+
+
+def test_request_that_can_never_run_is_rejected_and_the_next_runs(driver, expected):
+    driver.handle(submit(7, "long", [1] * 255), submit(8, "a"), submit(9, "a"))
+    driver.run()
+    long, twice = driver.of(Rejected)
+    assert (long.number, long.kind) == (7, "RequestError") and "exceed the context of 256" in long.reason
+    assert twice.number == 9 and "one of this name already" in twice.reason
+    assert driver.tokens(8) == expected
+
+
+def test_reader_that_found_the_end_gets_a_last_output(driver):
+    driver.handle(submit(7, "a"))
+    driver.service._step()
+    driver.handle(Cancel(number=7, finished=True), Cancel(number=7, finished=True), GetStatistics(number=3))
+    (last,) = driver.of(Step)[-1].outputs
+    assert (last.number, last.token_ids, last.finish_reason) == (7, [], "stop")
+    assert last.statistics.output_tokens == 1
+    (answer,) = driver.of(StatisticsAnswer)
+    found = answer.statistics
+    assert answer.number == 3 and (found.requests_finished, found.requests_cancelled, found.pages_held) == (1, 0, 0)
+
+
+def test_cancelled_request_frees_its_pages_and_is_silent(driver):
+    driver.handle(submit(7, "a"))
+    driver.service._step()
+    before = len(driver.sent)
+    driver.handle(Cancel(number=7, finished=False), Cancel(number=99, finished=False))
+    assert len(driver.sent) == before and not driver.engine.has_work
+    assert driver.engine.statistics().pages_held == 0 and driver.engine.statistics().requests_cancelled == 1
+
+
+def test_ledger_is_sent_now_and_then_not_with_each_step(driver):
+    driver.handle(submit(7, "a"))
+    driver.run()
+    (first,) = driver.of(LedgerSoFar)
+    assert {"linear", "attention"} <= {row.op for row in first.rows}
+    driver.service.send_ledger()
+    assert driver.of(LedgerSoFar)[1].rows[0].calls > first.rows[0].calls
+
+
+def test_ledger_rows_count_launches_by_kernel():
+    ledger = Ledger()
+    for artefact in ("x", "y"):
+        ledger.run(Ran("linear", "triton:gemm", "mxfp8"), note, Launch("gemm", "64x64", artefact, None))
+    (row,) = process.ledger_rows(ledger)
+    assert (row.op, row.implementation, row.activation) == ("linear", "triton:gemm", "mxfp8")
+    assert (row.calls, row.launches) == (2, {"gemm": 2})
+
+
+def test_run_ends_at_shutdown_even_with_work_left(driver):
+    inbox = SimpleQueue()
+    for message in (submit(7, "a"), Shutdown(), submit(8, "b")):
+        inbox.put(message)
+    driver.service.run(inbox)
+    assert driver.sent == [] and not inbox.empty()
+
+
+def test_progress_tells_the_last_word_and_few_before():
+    sent = []
+    report = progress_sender(sent.append)
+    for done in range(1001):
+        report(done, 1000)
+    assert sent[0] == Loading(done_bytes=0, all_bytes=1000) and sent[-1] == Loading(done_bytes=1000, all_bytes=1000)
+    assert len(sent) < 100
+
+
+def test_last_words_name_the_exception_but_no_orderly_exit():
+    sent = []
+    with pytest.raises(ValueError), LastWords(sent.append):
+        raise ValueError("no\nroom")
+    for kind in (SystemExit, BrokenPipeError):
+        with pytest.raises(kind), LastWords(sent.append):
+            raise kind
+    with LastWords(sent.append):
+        pass
+    assert sent == [Dying(cause="ValueError: no\nroom")]
+
+
+@pytest.fixture
+def ends():
+    """The parent's and the child's end of a socket, and a channel on the latter."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield ours, Channel(theirs)
+
+
+def test_channel_reads_frames_that_come_in_pieces(ends):
+    ours, channel = ends
+    frames = pack(submit(7, "a", [9] * 100_000)) + pack(Shutdown())
+    sender = threading.Thread(
+        target=lambda: [ours.sendall(frames[i : i + 30_011]) for i in range(0, len(frames), 30_011)]
+    )
+    sender.start()
+    assert channel.receive() == submit_like(frames) and channel.receive() == Shutdown()
+    sender.join()
+
+
+def submit_like(frames):
+    return process.parse_to_engine(frames[4 : 4 + int.from_bytes(frames[:4], "big")])
+
+
+@pytest.mark.parametrize("part", [0, 2, 7])
+def test_channel_ends_where_the_parent_does_even_within_a_frame(ends, part):
+    ours, channel = ends
+    ours.sendall(pack(submit(7, "a"))[:part])
+    ours.close()
+    assert channel.receive() is None
+
+
+class Kept:
+    """Stands for a channel."""
+
+    def __init__(self):
+        self.sent = []
+
+    def send(self, message):
+        self.sent.append(message)
+
+
+def test_serve_loads_says_what_it_has_and_ends_at_shutdown(checkpoint):
+    config = resolve({"device": "cpu", "memory_reserve_gib": 0.0, "kv_cache_gib": 0.001, "page_size": 4}).config
+    inbox, channel = SimpleQueue(), Kept()
+    inbox.put(Start(directory=str(checkpoint), config=config))
+    inbox.put(Shutdown())
+    serve(channel, inbox)
+    kinds = [type(message).__name__ for message in channel.sent]
+    assert kinds[0] == "Around" and "Loading" in kinds and kinds[-2:] == ["Ready", "LedgerSoFar"]
+    assert channel.sent[0].surroundings["device"] == "CPU"
+    (ready,) = (message for message in channel.sent if isinstance(message, Ready))
+    assert (ready.device, ready.max_context, ready.vocab_size, ready.page_size) == ("CPU", 256, 272, 4)
+    assert ready.pages > 10 and ready.cache_bytes > 0 and ready.kernels["linear"] == "reference"
+
+
+def test_serve_refuses_with_the_reason_and_its_exit_code(tmp_path):
+    inbox, channel = SimpleQueue(), Kept()
+    inbox.put(Start(directory=str(tmp_path), config=resolve({"device": "cpu"}).config))
+    with pytest.raises(SystemExit) as caught:
+        serve(channel, inbox)
+    assert caught.value.code == process.REFUSED
+    assert "config.json" in channel.sent[-1].reason and channel.sent[-1].kind.endswith("Error")
