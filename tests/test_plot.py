@@ -5,7 +5,7 @@ import json
 import pytest
 
 from firesteel import plot
-from firesteel.measure.bench import Figures, Outcome
+from firesteel.measure.outcome import Figures, Outcome
 from firesteel.measure.timing import Timing
 from firesteel.plot import PlotError, check_libraries, draw_ops, plot_ops
 
@@ -13,7 +13,13 @@ from firesteel.plot import PlotError, check_libraries, draw_ops, plot_ops
 def outcome(op, m, implementation, share, part="", activation=""):
     timing = Timing(samples_s=(1.0,), calls=1, warmups=1)
     figures = Figures(
-        timing=timing, bytes=share * 100e9, flops=0.0, rotation_bytes=1.0, read_gb_s=100.0, matrix_tflop_s=10.0
+        timing=timing,
+        bytes=share * 100e9,
+        flops=0.0,
+        rotation_bytes=1.0,
+        read_gb_s=100.0,
+        matrix_tflop_s=10.0,
+        peak_memory_bytes=0,
     )
     return Outcome(op=op, part=part, m=m, implementation=implementation, activation=activation, figures=figures)
 

@@ -135,6 +135,39 @@ def test_a_missing_folder_is_told_before_anything_runs(tmp_path):
         make_report(CPU, tmp_path / "gone" / "r.zip", command=(sys.executable, "-c", "raise SystemExit(3)"))
 
 
+def test_a_folder_or_a_file_that_cannot_be_written_is_told_before_anything_runs(tmp_path):
+    for out in (tmp_path, Path("/proc/x.zip")):
+        with pytest.raises(UserError, match=f"cannot write {out}: .*; --out names the file to write"):
+            make_report(CPU, out, command=(sys.executable, "-c", "raise SystemExit(3)"))
+
+
+def test_an_interrupt_keeps_the_parts_that_are_done(monkeypatch, tmp_path):
+    told, run_part = [], spark_report._run
+
+    def run(part, start):
+        if part.name == "prove":
+            raise KeyboardInterrupt
+        return run_part(part, start)
+
+    monkeypatch.setattr(spark_report, "_run", run)
+    with pytest.raises(KeyboardInterrupt):
+        make_report(CPU, tmp_path / "r.zip", tell=told.append, command=(sys.executable, "-c", "print('[]')"))
+    with zipfile.ZipFile(tmp_path / "r.zip") as packed:
+        content = json.loads(packed.read("report.json"))
+    assert [part["name"] for part in content["parts"]] == ["doctor", "verify"]
+    assert told[-1] == f"ended early: 2 of 4 parts are in {tmp_path / 'r.zip'}"
+
+
+def unknown():
+    raise RuntimeError("Could not determine home directory.")
+
+
+@pytest.mark.parametrize("home", [lambda: Path("/"), unknown])
+def test_a_home_of_nothing_but_a_slash_hides_nothing(monkeypatch, home):
+    monkeypatch.setattr(Path, "home", home)
+    assert scrub("/opt/x/home") == "/opt/x/home" and scrub("/home/jane/x") == "~/x"
+
+
 @pytest.mark.slow
 def test_the_real_parts_run_on_this_machine(tmp_path):
     told = []

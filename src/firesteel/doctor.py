@@ -17,12 +17,11 @@ import torch
 
 from firesteel.device import GIB, DeviceSpec, available_bytes, find_device
 from firesteel.kernels import Kernels
+from firesteel.kernels.activation import BLOCK_SCALED_TRITON
 from firesteel.kernels.ledger import Ledger
 
 OLDEST_PYTHON = (3, 11)
 OLDEST_TORCH = (2, 11)
-# Triton before 3.8 lowers dot_scaled for SM12x to bf16 matrix instructions without a word.
-OLDEST_TRITON_SM12X = (3, 8)
 # torch minor version -> the Triton its CUDA builds bring
 TRITON_OF_TORCH = {(2, 11): (3, 6), (2, 12): (3, 7), (2, 13): (3, 7), (2, 14): (3, 8), (2, 15): (3, 9)}
 PACKAGES = ("firesteel", "torch", "triton", "numpy", "safetensors", "tokenizers", "huggingface_hub")
@@ -109,7 +108,7 @@ def judge_triton(machine: Machine) -> Finding:
             return Finding("Triton", Status.FAIL, "not installed", "pip install triton, in torch's own version")
         return Finding("Triton", Status.NOTE, "not installed; not needed on a CPU")
     is_sm12x = machine.device.capability is not None and machine.device.capability[0] == 12
-    if is_sm12x and version(machine.triton) < OLDEST_TRITON_SM12X:
+    if is_sm12x and version(machine.triton) < BLOCK_SCALED_TRITON:
         return Finding(
             "Triton", Status.FAIL, f"{machine.triton}: computes MXFP4 in bf16 on SM12x, without saying so",
             "pip install 'torch>=2.14', which brings Triton 3.8 or later",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from firesteel.errors import UserError
-from firesteel.measure.bench import Outcome
+from firesteel.measure.outcome import Outcome
 
 LIBRARIES = {"altair": "altair", "vl_convert": "vl-convert-python"}  # module -> package
 PANELS_A_ROW = 3

@@ -6,6 +6,7 @@ with its exit code and last words, and the others still run. Paths of home folde
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
@@ -89,19 +90,33 @@ def make_report(
     device: DeviceSpec, out: Path, *, quick: bool = False, tell: Tell = print, command: tuple[str, ...] = ()
 ) -> list[PartReport]:
     """Writes `out`, a zip; `command` starts firesteel."""
-    if not out.parent.is_dir():
-        raise UserError(f"cannot write {out}: there is no folder {out.parent}")
+    check_writable(out)
     start = command or (sys.executable, "-m", "firesteel")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         parts = list_parts(device, folder, quick=quick)
-        reports = []
-        for number, part in enumerate(parts, start=1):
-            tell(f"{number} of {len(parts)}: firesteel {' '.join(part.arguments[:2])} ...")
-            reports.append(_run(part, start))
-            tell(f"   {_outcome(reports[-1])} after {reports[-1].seconds:.0f} s")
-        _pack(out, device, reports, folder, quick)
+        reports: list[PartReport] = []
+        try:
+            for number, part in enumerate(parts, start=1):
+                tell(f"{number} of {len(parts)}: firesteel {' '.join(part.arguments[:2])} ...")
+                reports.append(_run(part, start))
+                tell(f"   {_outcome(reports[-1])} after {reports[-1].seconds:.0f} s")
+        finally:
+            _pack(out, device, reports, folder, quick)
+            if len(reports) < len(parts):
+                tell(f"ended early: {len(reports)} of {len(parts)} parts are in {out}")
     return reports
+
+
+def check_writable(out: Path) -> None:
+    """Raises before anything runs; what is there stays as it is."""
+    if not out.parent.is_dir():
+        raise UserError(f"cannot write {out}: there is no folder {out.parent}")
+    try:
+        with out.open("ab"):
+            pass
+    except OSError as error:
+        raise UserError(f"cannot write {out}: {error.strerror}; --out names the file to write") from error
 
 
 def _run(part: Part, start: tuple[str, ...]) -> PartReport:
@@ -130,12 +145,21 @@ def _parse(stdout: str) -> Any:
 def scrub(value: T) -> T:
     """Without the paths of home folders and of the temporary one, wherever they stand."""
     if isinstance(value, str):
-        return HOME.sub("~", value.replace(str(Path.home()), "~").replace(tempfile.gettempdir(), "TMP"))  # type: ignore[return-value]
+        return _hide_home(value).replace(tempfile.gettempdir(), "TMP")  # type: ignore[return-value]
     if isinstance(value, dict):
         return {scrub(key): scrub(one) for key, one in value.items()}  # type: ignore[return-value]
     if isinstance(value, list | tuple):
         return type(value)(scrub(one) for one in value)
     return value
+
+
+def _hide_home(text: str) -> str:
+    """The user's own may be anywhere; a home of / or an unknown one hides nothing."""
+    home = Path("~")
+    with contextlib.suppress(RuntimeError):
+        home = Path.home()
+    text = HOME.sub("~", text)
+    return text.replace(str(home), "~") if len(home.parts) > 1 else text
 
 
 def _pack(out: Path, device: DeviceSpec, reports: list[PartReport], folder: Path, quick: bool) -> None:

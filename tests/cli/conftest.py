@@ -42,3 +42,14 @@ def shown():
         return {row["name"]: row for row in json.loads(result.stdout)}
 
     return parse
+
+
+@pytest.fixture(scope="session")
+def rows_of():
+    """Cells of a table's rows, from its text."""
+
+    def split(text):
+        lines = (line for line in text.splitlines() if "│" in line)
+        return [[cell.strip() for cell in line.strip("│").split("│")] for line in lines]
+
+    return split

@@ -10,7 +10,7 @@ import typer
 
 from firesteel import SamplingParams
 from firesteel.cli import app, main
-from firesteel.cli.running import show_agreement
+from firesteel.cli.running import load, show_agreement
 from firesteel.config import knobs
 from firesteel.kernels import NETWORK_OPS
 
@@ -127,3 +127,13 @@ def test_the_profiler_agrees_with_the_ledger_on_a_gpu(run):
     agreed = re.search(r"ledger and profiler agree: (\d+) launches", result.stdout)
     assert agreed and int(agreed[1]) > 10
     assert re.search(r"\d+ x rms_norm_kernel .*[0-9a-f]{8} none", result.stdout)
+
+
+def test_what_loading_says_is_not_wrapped_in_a_pipe(monkeypatch, capsys):
+    sentence = "qkv of layer 0: " + "a long sentence " * 12 + "ends"
+    report = SimpleNamespace(
+        num_bytes=1e9, seconds=1.0, gb_s=1.0, quantized=[SimpleNamespace(in_words=lambda: sentence)]
+    )
+    monkeypatch.setattr("firesteel.cli.running.LLM", lambda **_: SimpleNamespace(load_report=report))
+    load({})
+    assert sentence in capsys.readouterr().err.splitlines()

@@ -10,8 +10,8 @@ from firesteel.cli import tables
 from firesteel.cli.tables import bench_table, ledger_table, proof_table
 from firesteel.kernels.ledger import Entry, Launch, Ledger, Ran
 from firesteel.kernels.prove import Proof
-from firesteel.measure.bench import Ceilings, Figures, Outcome
 from firesteel.measure.ceiling import Ceiling
+from firesteel.measure.outcome import Ceilings, Figures, Outcome
 from firesteel.measure.timing import Timing
 
 PROOF = Proof(
@@ -82,7 +82,13 @@ def test_a_measurement_without_figures_says_why():
         matrix=Ceiling(work=1e12, scale=1e12, unit="TFLOP/s", timing=timing), matrix_type="bfloat16",
     )  # fmt: skip
     figures = Figures(
-        timing=timing, bytes=50e9, flops=1e11, rotation_bytes=1.0, read_gb_s=200.0, matrix_tflop_s=2.0
+        timing=timing,
+        bytes=50e9,
+        flops=1e11,
+        rotation_bytes=1.0,
+        read_gb_s=200.0,
+        matrix_tflop_s=2.0,
+        peak_memory_bytes=0,
     )
     names = {"op": "linear", "part": "qkv", "m": 4, "implementation": "triton:gemm", "activation": "bf16"}
     outcomes = [Outcome(**names, figures=figures), Outcome(**names, why="refused: [x] too many")]

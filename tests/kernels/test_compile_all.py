@@ -10,6 +10,7 @@ import pytest
 
 import firesteel
 from firesteel.kernels import compile_all, find_op, quantize_mxfp8, rms_norm
+from firesteel.kernels.apart import Died
 from firesteel.kernels.compile_all import Failure, Task, count_workers, prove_all
 from firesteel.kernels.op import DeviceCode
 from firesteel.kernels.prove import prove
@@ -38,6 +39,17 @@ def test_a_variant_that_does_not_compile_leaves_the_others_proven(monkeypatch):
     assert [proof.variant for proof in proofs] == [code.variant]
     assert (failure.op, failure.variant, failure.target) == ("rms_norm", "broken", "sm_90a")
     assert isinstance(failure, Failure) and "CompilationError" in failure.reason
+
+
+def test_a_compiler_that_aborts_is_a_failure_of_its_variant(monkeypatch):
+    monkeypatch.setattr(compile_all, "FEW", 0)
+    died = Died("its process was ended by SIGABRT")
+    monkeypatch.setattr(
+        compile_all, "call_apart", lambda function, tasks, workers: iter([died, function(tasks[1])])
+    )
+    (proof,), (failure,) = prove_all([quantize_mxfp8], ["sm_90a"], workers=2)
+    assert failure == Failure("quantize_mxfp8", "triton K=2880", "sm_90a", "its process was ended by SIGABRT")
+    assert proof.variant == "triton K=4096"
 
 
 def test_there_is_a_worker_a_core_as_far_as_memory_goes(monkeypatch):
@@ -71,14 +83,14 @@ def test_an_older_triton_is_found_to_fall_back_on_sm121(tmp_path):
     verdicts = prove_moe([older], tmp_path)
     assert {compiler for _, compiler in verdicts.values()} == {f"triton {OLDER_TRITON}"}
     rounded = {variant: verdict for variant, (verdict, _) in verdicts.items() if "mxfp" in variant}
-    assert len(rounded) == 4 and set(rounded.values()) == {"bf16"}, rounded
+    assert len(rounded) == 16 and set(rounded.values()) == {"bf16"}, rounded
 
 
 @pytest.mark.slow
 def test_this_triton_is_native_on_sm121(tmp_path):
     verdicts = prove_moe([], tmp_path)
     rounded = {variant: verdict for variant, (verdict, _) in verdicts.items() if "mxfp" in variant}
-    assert len(rounded) == 4 and set(rounded.values()) == {"native-fp4"}, rounded
+    assert len(rounded) == 16 and set(rounded.values()) == {"native-fp4"}, rounded
 
 
 def prove_moe(before, folder):

@@ -1,5 +1,6 @@
 """linear on MXFP4 weights: its Triton kernels interpreted, compiled and, on a GPU, run; what they refuse."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -87,12 +88,20 @@ def code_of(capability, variant):
 @pytest.mark.parametrize(
     ("target", "variant", "instruction"),
     [
-        ("sm_90a", "triton:gemm mxfp4-weight bf16 5120x2880", "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16"),
-        ("sm_90a", "triton:gemv mxfp4-weight mxfp8 201088x2880", "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16"),
-        ("sm_120a", "triton:gemv mxfp4-weight mxfp8 5120x2880", "kind::mxf8f6f4.block_scale"),
-        ("sm_121a", "triton:gemm mxfp4-weight mxfp8 2880x4096", "kind::mxf8f6f4.block_scale"),
-        ("sm_121a", "triton:gemv mxfp4-weight mxfp4 2880x4096", "kind::mxf4nvf4.block_scale"),
-        ("sm_121a", "triton:gemm mxfp4-weight mxfp4 5120x2880", "kind::mxf4nvf4.block_scale"),
+        (
+            "sm_90a",
+            "triton:gemm mxfp4-weight bf16 5120x2880 128x256x64",
+            "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16",
+        ),
+        (
+            "sm_90a",
+            "triton:gemv mxfp4-weight mxfp8 201088x2880 16x64x128",
+            "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16",
+        ),
+        ("sm_120a", "triton:gemv mxfp4-weight mxfp8 5120x2880 8x16x256", "kind::mxf8f6f4.block_scale"),
+        ("sm_121a", "triton:gemm mxfp4-weight mxfp8 2880x4096 128x128x128", "kind::mxf8f6f4.block_scale"),
+        ("sm_121a", "triton:gemv mxfp4-weight mxfp4 2880x4096 8x16x256", "kind::mxf4nvf4.block_scale"),
+        ("sm_121a", "triton:gemm mxfp4-weight mxfp4 5120x2880 128x128x128", "kind::mxf4nvf4.block_scale"),
     ],
 )
 def test_compiles_to_the_matrix_instructions_meant(target, variant, instruction):
@@ -123,7 +132,7 @@ def test_every_product_of_quantised_activations_is_native_on_sm12x(target):
 @pytest.mark.parametrize("tile", ["16x16", "256x16", "16x256", "64x128", "128x256", "256x128"])
 def test_pinned_tiles_fit(target, activation, tile):
     capability = divmod(int(target.strip("sm_a")), 10)
-    code = code_of(capability, f"triton:gemm mxfp4-weight {activation} 5120x2880")
+    code = code_of(capability, f"triton:gemm mxfp4-weight {activation} 5120x2880 16x64x128")
     pinned = device_code.pin_tile(tile)
     constants = {**code.constants, **pinned.constants}
     proof = prove_code("linear", replace(code, constants=constants, **pinned.options), target)
@@ -131,17 +140,25 @@ def test_pinned_tiles_fit(target, activation, tile):
     assert proof.verdict == ("bf16" if activation == "bf16" or TRITON < (3, 8) else "native-fp4")
 
 
-def test_device_code_names_ways_activations_and_shapes():
-    for capability in ((8, 0), (9, 0), (12, 1)):
-        codes = {code.variant: code for code in linear.make_device_code(capability)}
-        for way in ("gemv", "gemm"):
-            for activation in ACTIVATIONS:
-                for rows, columns in SHAPES:
-                    code = codes[f"triton:{way} mxfp4-weight {activation} {rows}x{columns}"]
-                    assert "codes" in code.signature
-                    assert ("x_scales" in code.signature) == (capability[0] == 12 and activation != "bf16")
-        words = [set(variant.split()) & set(ACTIVATIONS) for variant in codes if "mxfp4-weight" not in variant]
-        assert not any(words)
+@pytest.mark.parametrize("capability", [(8, 0), (9, 0), (12, 1)])
+def test_device_code_names_every_tile_that_any_number_of_tokens_picks(capability):
+    codes = {code.variant: code for code in linear.make_device_code(capability)}
+    for way, activation in itertools.product(("gemv", "gemm"), ACTIVATIONS):
+        native = capability[0] == 12 and activation != "bf16"
+        named = {
+            variant.split()[-1]: code
+            for variant, code in codes.items()
+            if variant.startswith(f"triton:{way} mxfp4-weight {activation} ")
+        }
+        wanted = {
+            str(device_code.pick_tile(way, tokens, rows, capability, native))
+            for tokens in range(1, 16385)
+            for rows, _ in SHAPES
+        }
+        assert set(named) == wanted
+        assert all(("x_scales" in code.signature) == native for code in named.values())
+    others = [set(variant.split()) & set(ACTIVATIONS) for variant in codes if "mxfp4-weight" not in variant]
+    assert not any(others)
 
 
 @pytest.mark.parametrize(

@@ -116,11 +116,11 @@ def triton_version():
 @pytest.mark.parametrize(
     ("target", "variant", "instruction"),
     [
-        ("sm_90a", "triton:gemm bf16 fc1", "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16"),
-        ("sm_90a", "triton:gemv mxfp8 fc1", "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16"),
-        ("sm_121a", "triton:gemm mxfp8 fc1", "kind::mxf8f6f4.block_scale"),
-        ("sm_121a", "triton:gemv mxfp8 fc2", "kind::mxf8f6f4.block_scale"),
-        ("sm_121a", "triton:gemm mxfp4 fc2", "kind::mxf4nvf4.block_scale"),
+        ("sm_90a", "triton:gemm bf16 fc1 128x128x64", "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16"),
+        ("sm_90a", "triton:gemv mxfp8 fc1 16x64x128", "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16"),
+        ("sm_121a", "triton:gemm mxfp8 fc1 128x128x128", "kind::mxf8f6f4.block_scale"),
+        ("sm_121a", "triton:gemv mxfp8 fc2 16x64x128", "kind::mxf8f6f4.block_scale"),
+        ("sm_121a", "triton:gemm mxfp4 fc2 128x128x128", "kind::mxf4nvf4.block_scale"),
     ],
 )
 def test_compiles_to_the_matrix_instructions_meant(target, variant, instruction):
@@ -159,12 +159,25 @@ def test_tiles_grow_with_the_pairs_of_an_expert_and_can_be_pinned():
     assert device.pin(tiles[3], "auto") == tiles[3]
 
 
-def test_device_code_names_every_variant_and_activation():
-    for capability in ((8, 0), (9, 0), (12, 1)):
-        found = {code.variant for code in moe_matmul.make_device_code(capability)}
-        for way in ("gemv", "gemm"):
-            for activation in ACTIVATIONS:
-                assert {f"triton:{way} {activation} fc1", f"triton:{way} {activation} fc2"} <= found
+@pytest.mark.parametrize("capability", [(8, 0), (9, 0), (12, 1)])
+def test_device_code_names_every_tile_that_any_number_of_pairs_picks(capability):
+    pytest.importorskip("triton")
+    from firesteel.kernels.triton import moe_matmul as device
+
+    found = {code.variant for code in moe_matmul.make_device_code(capability)}
+    for activation in ACTIVATIONS:
+        native = capability[0] == 12 and activation != "bf16"
+        gemv = [device.gemv_tiles(pairs) for pairs in range(1, 257)]
+        gemm = [device.gemm_tiles(pairs, capability[0] == 9, native) for pairs in range(1, 600)]
+        for way, tiles in (("gemv", gemv), ("gemm", gemm)):
+            wanted = {f"{name} {tile}" for pair in tiles for name, tile in zip(("fc1", "fc2"), pair, strict=True)}
+            before = f"triton:{way} {activation} "
+            assert {one.removeprefix(before) for one in found if one.startswith(before)} == wanted
+
+
+@pytest.mark.parametrize(("capability", "is_native"), [((9, 0), False), ((12, 1), True)])
+def test_the_store_is_the_one_the_target_launches(capability, is_native):
+    assert code_of(capability, "triton:gemm store").constants["NATIVE"] is is_native
 
 
 def accepts(way, sample):

@@ -8,6 +8,7 @@ import torch
 from firesteel.device import find_device
 from firesteel.errors import KernelError
 from firesteel.kernels import ALL_OPS, NETWORK_OPS, Kernels, parse_pins
+from firesteel.kernels.launch import launch_kernel
 from firesteel.kernels.ledger import Ledger, Ran
 from firesteel.kernels.op import Sample, anywhere, capability, define_op
 from firesteel.kernels.requirement import Requirement
@@ -98,7 +99,7 @@ def test_a_preferred_one_that_refuses_is_an_error_with_the_cure_not_a_fallback()
     op = toy_op()
     op.prefer("gpu", "fast")
     assert [one.name for one in op.choose(CPU, None, Ledger()).candidates] == ["fast"]
-    with pytest.raises(KernelError, match=r"fast wants two values; --kernels double=IMPLEMENTATION .* reference"):
+    with pytest.raises(KernelError, match=r"two values; --kernels double=IMPLEMENTATION chooses among reference$"):
         op.choose(CPU, None, Ledger())(torch.ones(1))
 
 
@@ -149,6 +150,42 @@ def test_kernels_bind_every_op_and_name_an_unknown_one():
     assert [name for name, _ in Kernels(CPU, {}, Ledger()).table()] == [op.name for op in NETWORK_OPS]
     with pytest.raises(KernelError, match="no op 'rmsnorm'; did you mean rms_norm"):
         Kernels(CPU, parse_pins("rmsnorm=triton"), Ledger())
+
+
+def test_an_op_pinned_twice_is_an_error():
+    assert parse_pins("moe=reference, linear=triton") == {"moe_matmul": "reference", "linear": "triton"}
+    with pytest.raises(KernelError, match="moe_matmul is pinned twice: to reference and to triton"):
+        parse_pins("moe=reference,moe_matmul=triton")
+
+
+class Launched:
+    """Stands for a Triton kernel that was compiled."""
+
+    __name__ = "fc1"
+    hash = "abc"
+
+    def __getitem__(self, grid):
+        return lambda *args, **options: self
+
+
+@pytest.mark.parametrize(("verdict", "is_met"), [("native-fp4", True), ("none", True), ("bf16", False)])
+def test_a_required_verdict_is_held_to_what_is_launched_once_an_artefact(monkeypatch, verdict, is_met):
+    """A pinned tile, or another shape, is other machine code than what was proven at start."""
+    judged, kernel = [], Launched()
+    monkeypatch.setattr("firesteel.kernels.op.judge_compiled", lambda compiled: judged.append(compiled) or verdict)
+    op = toy_op()
+    op.implementation("launching", needs=anywhere)(lambda x: launch_kernel(kernel, (1,), tile="64x128") or x * 2)
+    op.prefer("launching")
+    op.choose(CPU, None, Ledger(), Requirement("double", "launching"))(torch.ones(2))
+    assert judged == []
+    chosen = op.choose(CPU, None, Ledger(), Requirement("double", "launching", "native-fp4"))
+    if is_met:
+        chosen(torch.ones(2))
+        chosen(torch.ones(2))
+        assert judged == [kernel]
+    else:
+        with pytest.raises(KernelError, match=r"launching@native-fp4 is required, but fc1 64x128 .* and is bf16"):
+            chosen(torch.ones(2))
 
 
 def test_samples_are_copied_so_that_ops_may_write_into_them():

@@ -6,10 +6,12 @@ import pytest
 import triton
 import triton.language as tl
 
+from firesteel.device import find_device
 from firesteel.errors import KernelError
 from firesteel.kernels import ALL_OPS, rms_norm, route
+from firesteel.kernels import prove as prove_module
 from firesteel.kernels.op import DeviceCode
-from firesteel.kernels.prove import SHARED_LIMIT_BYTES, Proof, check, judge, prove, prove_code
+from firesteel.kernels.prove import SHARED_LIMIT_BYTES, Proof, check, check_here, prove, prove_code
 from firesteel.kernels.requirement import Requirement
 
 
@@ -78,39 +80,6 @@ def test_block_scaled_products_fall_back_to_bf16_on_hopper(element, bits):
     assert proof.compiler == f"triton {triton.__version__}"
 
 
-PTX_8 = "mma.sync.aligned.m16n8k32.row.col.kind::mxf8f6f4.block_scale.scale_vec::1X.f32.e4m3.e4m3.f32.ue8m0"
-PTX_4 = "mma.sync.aligned.m16n8k64.row.col.kind::mxf4nvf4.block_scale.scale_vec::2X.f32.e2m1.e2m1.f32.ue8m0"
-
-
-@pytest.mark.parametrize(
-    ("ptx", "sass", "arguments", "verdict"),
-    [
-        ([PTX_8], ["QMMA.SF.16832.F32.E4M3.E4M3"], ["x", "codes"], "native-fp4"),
-        ([PTX_8], ["QMMA.SF.16832.F32.E4M3.E4M3"], ["x", "w_mxfp4"], "native-fp4"),
-        ([PTX_8], ["QMMA.SF.16832.F32.E4M3.E4M3"], ["x", "w_mxfp8"], "fp8"),
-        (["mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32"], ["QMMA.16832.F32.E4M3.E4M3"], ["codes"], "fp8"),
-        (["mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32"], ["HMMA.16816.F32"], ["codes"], "bf16"),
-        ([PTX_8], ["HMMA.16816.F32.BF16"], ["codes"], "bf16"),
-        (["wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3"], ["QGMMA.64x64x32.F32.E4M3.E4M3"], [], "fp8"),
-        (["wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16"], ["HGMMA.64x64x16.F32.BF16"], [], "bf16"),
-        (["tcgen05.mma.cta_group::1.kind::mxf4.block_scale"], ["UTCOMMA"], [], "native-fp4"),
-        (["tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale"], ["UTCQMMA"], ["codes"], "native-fp4"),
-        (["tcgen05.mma.cta_group::1.kind::f16"], ["UTCHMMA"], ["codes"], "bf16"),
-        ([], [], ["codes"], "none"),
-        ([], ["IMMA.16832.S8.S8"], [], "none"),
-        ([PTX_8], None, ["codes"], "native-fp4"),
-        ([PTX_8], None, ["x"], "fp8"),
-        ([PTX_4], None, ["x"], "native-fp4"),
-        (["mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32"], None, ["codes"], "fp8"),
-        (["mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"], None, ["codes"], "bf16"),
-        (["mma.sync.aligned.m16n8k32.row.col.satfinite.s32.s8.s8.s32"], None, [], "none"),
-        ([], None, ["codes"], "none"),
-    ],
-)
-def test_verdict_follows_the_machine_code(ptx, sass, arguments, verdict):
-    assert judge(ptx, sass, arguments) == verdict
-
-
 @pytest.mark.parametrize("target", SHARED_LIMIT_BYTES)
 def test_ops_list_what_they_launch_for_every_target(target):
     proofs = prove([rms_norm], target)
@@ -118,6 +87,7 @@ def test_ops_list_what_they_launch_for_every_target(target):
     for proof in proofs:
         assert list(proof.as_dict()) == [
             "op", "variant", "target", "verdict", "ptx", "sass", "registers", "spills", "shared_bytes", "compiler",
+            "shared_limit_bytes",
         ]  # fmt: skip
         assert (proof.target, proof.verdict, proof.ptx, proof.spills) == (target, "none", {}, 0)
         assert 0 < proof.registers < 255
@@ -151,6 +121,7 @@ def test_spills_are_counted():
     assert prove_code("hungry", code, "sm_90a").spills > 0
 
 
+PTX_8 = "mma.sync.aligned.m16n8k32.row.col.kind::mxf8f6f4.block_scale.scale_vec::1X.f32.e4m3.e4m3.f32.ue8m0"
 PROOF = Proof(
     op="moe_matmul", variant="triton:gemm mxfp8", target="sm_121a", verdict="native-fp4", ptx={PTX_8: 8},
     sass={"QMMA.SF": 8}, registers=128, spills=0, shared_bytes=65536, compiler="triton 3.9.0",
@@ -165,7 +136,6 @@ PROOFS = [PROOF, replace(PROOF, variant="triton:gemm bf16", verdict="bf16"), rep
         "moe_matmul=triton:gemm",
         "moe_matmul=triton:gemm@native-fp4",
         "moe_matmul=triton:gemm@bf16",
-        "moe_matmul=triton:gemm mxfp8@native-fp4",
     ],
 )
 def test_requirements_that_hold(pattern):
@@ -179,7 +149,7 @@ def test_requirements_that_hold(pattern):
             "moe_matmul=triton:gemm@fp8",
             r"moe_matmul=triton:gemm@fp8 is required; compiled: triton:gemm mxfp8@native-fp4",
         ),
-        ("moe_matmul=triton:gemm bf16@native-fp4", "moe_matmul=triton:gemm bf16@native-fp4 is required"),
+        ("moe_matmul=triton:gemm mxfp8@native-fp4", "names one kernel: .* as moe_matmul=triton:gemm;"),
         ("moe_matmul=triton:gem", "moe_matmul=triton:gem is required;"),
         ("moe_matmul=cuda", "moe_matmul=cuda is required"),
         ("attention=triton", "attention=triton is required; compiled: nothing"),
@@ -200,7 +170,9 @@ def test_a_required_kernel_must_fit_the_targets_shared_memory():
 
 
 def test_unknown_targets_and_untyped_arguments_are_named():
-    with pytest.raises(KernelError, match=r"no target 'sm_121'; did you mean sm_121a\? targets: sm_80, sm_90a"):
+    with pytest.raises(
+        KernelError, match=r"no target 'sm_121'; did you mean sm_121a\? targets: sm_80, sm_86, sm_89, sm_90a"
+    ):
         prove([rms_norm], "sm_121")
     incomplete = replace(scaled("e2m1", 4), constants={"FORMAT": "e2m1"})
     with pytest.raises(KernelError, match="neither a type nor a value for K, M, N, PER_BYTE"):
@@ -218,3 +190,28 @@ def test_the_interpreter_proves_nothing(monkeypatch):
     monkeypatch.setattr(triton.knobs.runtime, "interpret", True)
     with pytest.raises(KernelError, match="unset TRITON_INTERPRET"):
         prove([rms_norm], "sm_90a")
+
+
+H200 = replace(find_device("cpu"), name="H200", capability=(9, 0))
+
+
+def test_none_can_be_required_of_an_op_without_matrix_instructions():
+    check_here(rms_norm, H200, Requirement.parse("rms_norm=triton@none"), "bf16")
+    with pytest.raises(KernelError, match=r"rms_norm=triton@bf16 is required; on sm_90a .*: triton@none"):
+        check_here(rms_norm, H200, Requirement.parse("rms_norm=triton@bf16"), "bf16")
+    with pytest.raises(KernelError, match=r"route=triton@none is required; .*triton logits 64x64x64@bf16"):
+        check_here(route, H200, Requirement.parse("route=triton@none"), "bf16")
+
+
+@triton.jit
+def product_and_sum_kernel(a, b, c, y):
+    tl.store(y, tl.load(a) * tl.load(b) + tl.load(c))
+
+
+@pytest.mark.parametrize("is_fused", [True, False])
+def test_products_are_fused_with_sums_as_launched(is_fused):
+    code = DeviceCode(
+        variant="triton", kernel=product_and_sum_kernel, signature=dict.fromkeys("abcy", "*fp32"), constants={},
+        enable_fp_fusion=is_fused,
+    )  # fmt: skip
+    assert ("fma.rn.f32" in prove_module._compile(code, 90).asm["ptx"]) is is_fused

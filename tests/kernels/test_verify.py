@@ -1,6 +1,6 @@
 """Each kind of wrong implementation is found out, on a toy op."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ import torch
 from firesteel.device import find_device
 from firesteel.kernels.op import Sample, anywhere, capability, define_op
 from firesteel.kernels.tolerance import fp32
-from firesteel.kernels.verify import Status, guard_all, list_unusable, same_bits, verify
+from firesteel.kernels.verify import Status, guard_all, has_failed, list_unusable, same_bits, verify
 
 CPU = find_device("cpu")
 SAMPLE = Sample("six", (torch.arange(12.0).view(2, 6)[:, :3], torch.tensor([3])))
@@ -153,3 +153,19 @@ def test_what_the_device_cannot_run_is_listed_with_the_reason():
     assert row.status is Status.NOT_RUN and row.implementation == "mine" and "needs an NVIDIA GPU" in row.why
     assert list_unusable(toy(read_beyond), CPU) == []
     assert row.as_dict()["status"] == "not run" and row.as_dict()["not_run"] == row.why
+
+
+def test_a_cpu_never_fails_for_good():
+    assert not has_failed(CPU)
+
+
+def test_a_gpu_that_cannot_be_waited_for_has_failed(monkeypatch):
+    gpu = replace(CPU, capability=(9, 0))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    assert not has_failed(gpu)
+
+    def broken(device):
+        raise RuntimeError("CUDA error: an illegal memory access")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", broken)
+    assert has_failed(gpu)

@@ -5,17 +5,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from firesteel.config import Config
 from firesteel.device import find_device
 from firesteel.errors import KernelError
 from firesteel.kernels import linear, moe_matmul, rms_norm, route
 from firesteel.kernels.op import anywhere
 from firesteel.kernels.requirement import parse_requirements
 from firesteel.kernels.rope import RopeSpec
-from firesteel.measure import bench
-from firesteel.measure.bench import Ceilings, Figures, Outcome, Plan, bench_ops, check_required, choose
+from firesteel.measure import bench, room
+from firesteel.measure.bench import Plan, bench_ops, check_required, choose
 from firesteel.measure.ceiling import Ceiling
-from firesteel.measure.record import Record
+from firesteel.measure.outcome import Ceilings
 from firesteel.measure.timing import Timing
 from firesteel.measure.workloads import Shapes, list_workloads
 from firesteel.model.spec import ModelSpec
@@ -38,28 +37,12 @@ def small_cache(monkeypatch):
     monkeypatch.setattr(bench, "find_cache_bytes", lambda device: 1 << 10)
 
 
-def figures(num_bytes, flops):
-    return Figures(
-        timing=SECOND, bytes=num_bytes, flops=flops, rotation_bytes=num_bytes, read_gb_s=100.0, matrix_tflop_s=10.0
-    )
-
-
 def plan(*ops, **changes):
     return replace(Plan(spec=TINY, ops=ops, ms=(1, 3)), **changes)
 
 
 def measured(*ops, device=CPU, **changes):
     return list(bench_ops(plan(*ops, **changes), device, CEILINGS))
-
-
-@pytest.mark.parametrize(
-    ("num_bytes", "flops", "share", "bound"),
-    [(50e9, 1e12, 0.5, "read"), (50e9, 8e12, 0.8, "matrix"), (90e9, 0.0, 0.9, "read")],
-)
-def test_the_closer_ceiling_bounds_a_call(num_bytes, flops, share, bound):
-    one = figures(num_bytes, flops)
-    assert (one.share, one.bound) == (pytest.approx(share), bound)
-    assert (one.gb_s, one.tflop_s) == (num_bytes / 1e9, flops / 1e12)
 
 
 def test_every_op_part_and_m_is_measured_and_progress_told():
@@ -84,11 +67,12 @@ def test_bytes_are_the_ops_own_over_the_rotation():
 
 def test_memory_bounds_the_rotation_and_what_is_too_large_is_not_run(monkeypatch):
     monkeypatch.setattr(bench, "find_cache_bytes", lambda device: 1 << 30)
-    free = iter([1 << 30, 1 << 30, 1 << 30, 1 << 28])
+    free = iter([1 << 30, 1 << 30, 1 << 28])
     monkeypatch.setattr(bench, "available_bytes", lambda device: next(free))
+    monkeypatch.setattr(room, "available_bytes", lambda device: 1 << 30)
     (outcome,) = measured(rms_norm, ms=(1,))
     assert outcome.figures.rotation_bytes == 2 * outcome.figures.bytes
-    monkeypatch.setattr(bench, "available_bytes", lambda device: 1000)
+    monkeypatch.setattr(room, "available_bytes", lambda device: 1000)
     (outcome,) = measured(rms_norm, ms=(1,))
     assert outcome.figures is None and outcome.why.startswith("not run: needs 0.0 GB") and not outcome.failed
 
@@ -156,17 +140,45 @@ def test_an_implementation_that_no_op_has_is_an_error():
         bench.check_implementations(plan(moe_matmul, implementations=("reference", "tritn")), CPU)
 
 
-def test_records_hold_the_figures_and_load_again(tmp_path):
-    outcome = Outcome(
-        op="linear", part="qkv bf16", m=4, implementation="reference", activation="bf16",
-        figures=figures(50e9, 1e12),
-    )  # fmt: skip
-    read, matrix = CEILINGS.records(CPU, Config())
-    record = outcome.record(CPU, read)
-    assert Record.load(record.save(tmp_path)) == record and record.surroundings == read.surroundings
-    assert record.name == "op linear" and record.kernels == {"linear": "reference"} and record.samples == (1, 1, 2)
-    assert record.parameters["share"] == 0.5 and record.parameters["read_gb_s"] == 100.0 and record.seed == 1
-    assert read.parameters["rate"] == 100.0 and matrix.name == "matrix rate float32"
+def test_a_fault_while_arguments_are_drawn_is_an_outcome_and_the_rest_is_measured(monkeypatch):
+    drawn = iter([RuntimeError("CUDA error"), None])
+
+    def draw(workload, device):
+        if (error := next(drawn)) is not None:
+            raise error
+        return [workload.part.draw()]
+
+    monkeypatch.setattr(bench, "_draw", draw)
+    first, second = measured(rms_norm)
+    assert first.failed and first.why == "failed: RuntimeError: CUDA error" and second.figures is not None
+
+
+def test_after_the_device_has_failed_the_rest_is_listed_as_not_run(monkeypatch):
+    def broken(*args):
+        raise RuntimeError("CUDA error: an illegal memory access")
+
+    monkeypatch.setattr(rms_norm, "implementations", dict(rms_norm.implementations))
+    monkeypatch.setattr(bench, "has_failed", lambda device: True)
+    monkeypatch.setattr(bench, "choose", lambda op, device, wanted: [op.implementations["broken"], *reference(op)])
+    rms_norm.implementation("broken", needs=anywhere)(broken)
+    outcomes = measured(rms_norm)
+    assert [(one.m, one.implementation, one.failed) for one in outcomes] == [
+        (1, "broken", True), (1, "reference", False), (3, "broken", False), (3, "reference", False),
+    ]  # fmt: skip
+    assert {one.why for one in outcomes[1:]} == {"not run: the device failed earlier in rms_norm broken M=1"}
+
+
+def reference(op):
+    return [op.implementations["reference"]]
+
+
+@pytest.mark.gpu
+def test_peak_memory_is_that_of_each_measurement():
+    gpu = find_device("cuda")
+    held = torch.empty(1 << 28, device="cuda")
+    del held
+    (outcome,) = measured(rms_norm, device=gpu, ms=(1,))
+    assert 0 < outcome.figures.peak_memory_bytes < 1 << 29
 
 
 @pytest.mark.gpu

@@ -4,15 +4,17 @@ import pytest
 import torch
 
 from firesteel.device import find_device
-from firesteel.kernels import ALL_OPS, moe_matmul
+from firesteel.kernels import ALL_OPS, linear, moe_matmul, rms_norm, rope_kv_write
+from firesteel.kernels.apart import Died
 from firesteel.kernels.op import anywhere
 from firesteel.kernels.rope import RopeSpec
 from firesteel.kernels.verify import Status
 from firesteel.measure import correctness
-from firesteel.measure.correctness import check_ops
+from firesteel.measure.correctness import check_apart, check_ops
 from firesteel.model.spec import PRESETS, ModelSpec
 
 CPU = find_device("cpu")
+SHAPES = correctness.Shapes
 TINY = ModelSpec(
     num_layers=2, hidden_size=96, intermediate_size=64, num_heads=4, num_kv_heads=2, head_dim=32, num_experts=6,
     num_active=2, vocab_size=272, windows=(8, None), rope=RopeSpec(theta=150000.0), max_context=256,
@@ -86,6 +88,88 @@ def test_without_a_gpu_every_implementation_has_a_row_and_no_sample_is_made(monk
     wanted = [(op.name, name) for op in ALL_OPS for name in op.implementations if name != "reference"]
     assert [(check.op, check.implementation) for check in checks] == wanted
     assert {check.status for check in checks} == {Status.NOT_RUN} and steps[-1] == (len(ALL_OPS), len(ALL_OPS))
+
+
+@pytest.mark.parametrize(
+    ("op", "wanted"),
+    [(linear, "T=1 5120x2880 mxfp4-weight bf16"), (rope_kv_write, "T=65 S=64 torch.float8_e4m3fn")],
+)
+def test_quick_takes_a_sample_of_every_set_of_types(monkeypatch, op, wanted):
+    """MXFP4 weights with bf16 activations, and FP8 pages, were taken for samples seen before."""
+    monkeypatch.setattr(op, "implementations", {"reference": op.implementations["reference"]})
+    op.implementation("mine", needs=anywhere)(op.reference)
+    checks = list(check_ops((op,), CPU, TINY, quick=True))
+    assert wanted in [check.sample for check in checks] and {check.status for check in checks} == {Status.PASSED}
+
+
+def test_experts_are_held_once(moe, monkeypatch):
+    made = []
+    monkeypatch.setattr(
+        correctness, "Shapes", lambda *args, **options: made.append(options) or SHAPES(*args, **options)
+    )
+    moe(moe_matmul.reference)
+    run(quick=True)
+    assert made == [{"expert_copies": 1}]
+
+
+def fail(*args, **options):
+    raise RuntimeError("CUDA error: an illegal memory access was encountered\nCompile with ...")
+
+
+def test_a_fault_while_a_sample_is_made_is_a_row_and_the_rest_is_checked(moe, monkeypatch):
+    draws = iter([fail])
+    monkeypatch.setattr(correctness, "free_memory", lambda device: next(draws, lambda: None)())
+    moe(moe_matmul.reference)
+    first, *others = run(quick=True)
+    assert (first.status, first.implementation, first.sample) == (Status.FAILED, "mine", "M=1 bf16")
+    assert "illegal memory access" in first.why and {one.status for one in others} == {Status.PASSED}
+
+
+def test_a_fault_in_the_ops_own_samples_is_a_row(moe, monkeypatch):
+    moe(moe_matmul.reference)
+    monkeypatch.setattr(moe_matmul, "make_samples", fail)
+    (row,) = run()
+    assert row.status is Status.FAILED and row.sample == "making samples"
+
+
+def test_after_the_device_has_failed_the_rest_is_listed_as_not_run(moe, monkeypatch):
+    moe(fail)
+    monkeypatch.setattr(correctness, "has_failed", lambda device: True)
+    monkeypatch.setattr(rms_norm, "implementations", {"mine": moe_matmul.implementations["mine"]})
+    failed, rest, other = check_ops((moe_matmul, rms_norm), CPU, TINY)
+    assert failed.status is Status.FAILED and (rest.op, other.op) == ("moe_matmul", "rms_norm")
+    assert rest.not_run == other.not_run == "the device failed earlier in moe_matmul mine M=1 bf16"
+
+
+def test_want_of_memory_is_not_a_failure(moe):
+    def greedy(*args):
+        raise torch.OutOfMemoryError("tried to allocate 9 GiB")
+
+    moe(greedy)
+    assert {(one.status, one.why) for one in run()} == {(Status.NOT_RUN, "memory ran out: tried to allocate 9 GiB")}
+
+
+def test_ops_are_checked_in_another_process():
+    ops = (rms_norm, moe_matmul)
+    assert list(check_apart(ops, CPU, TINY)) == list(check_ops(ops, CPU, TINY))
+
+
+def test_an_op_that_ends_its_process_or_fails_the_device_leaves_the_next_a_new_one(monkeypatch):
+    events = []
+
+    class FakeWorker:
+        def call(self, function, name, *rest):
+            events.append(name)
+            failed = correctness.Check(name, "triton", "", not_run=f"{correctness.DEVICE_FAILED} here")
+            return Died("its process was ended by SIGABRT") if name == "rms_norm" else [failed]
+
+        def stop(self):
+            events.append("stop")
+
+    monkeypatch.setattr(correctness, "Worker", FakeWorker)
+    died, failed, _ = check_apart((rms_norm, linear, moe_matmul), CPU, TINY)
+    assert died.status is Status.FAILED and died.why == "its process was ended by SIGABRT"
+    assert failed.op == "linear" and events == ["rms_norm", "linear", "stop", "moe_matmul", "stop", "stop"]
 
 
 @pytest.mark.gpu

@@ -1,6 +1,6 @@
 """The command line: verbs, flags made from config.py, tables on the terminal; knows no arithmetic."""
 
-from firesteel.cli import bench_engine, lab, quantize, running
+from firesteel.cli import bench, bench_engine, lab, prove, quantize, report, running, verify
 from firesteel.cli.app import app, main
 
-__all__ = ["app", "bench_engine", "lab", "main", "quantize", "running"]
+__all__ = ["app", "bench", "bench_engine", "lab", "main", "prove", "quantize", "report", "running", "verify"]

@@ -20,7 +20,8 @@ import typer
 from rich.table import Table
 
 from firesteel.cli.app import with_knobs
-from firesteel.cli.lab import AsJson, bench
+from firesteel.cli.bench import bench
+from firesteel.cli.options import AsJson
 from firesteel.cli.progress import progress_bar
 from firesteel.cli.running import load
 from firesteel.cli.tables import new_table, say, show

@@ -8,12 +8,11 @@ from contextlib import ExitStack
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from firesteel.cli.app import app, show_error, with_knobs
 from firesteel.cli.progress import progress_bar
-from firesteel.cli.tables import ledger_table, new_table, report_table, show
+from firesteel.cli.tables import ledger_table, new_table, report_table, say, show
 from firesteel.config import knobs as all_knobs
 from firesteel.config import resolve
 from firesteel.eval import evaluate
@@ -106,9 +105,7 @@ def load(knobs: dict[str, Any]) -> LLM:
     with progress_bar("loading weights", in_bytes=True) as report_progress:
         llm = LLM(progress=report_progress, **knobs)
     read = llm.load_report
-    Console(stderr=True).print(
-        f"read {read.num_bytes / 1e9:.2f} GB in {read.seconds:.1f} s: {read.gb_s:.2f} GB/s", highlight=False
-    )
+    say(f"read {read.num_bytes / 1e9:.2f} GB in {read.seconds:.1f} s: {read.gb_s:.2f} GB/s")
     for layer in read.quantized:
-        Console(stderr=True).print(layer.in_words(), highlight=False)
+        say(layer.in_words())
     return llm

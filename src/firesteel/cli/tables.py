@@ -12,18 +12,19 @@ from firesteel.doctor import Finding
 from firesteel.doctor import Status as Verdict
 from firesteel.eval import Report
 from firesteel.kernels.ledger import Launch
-from firesteel.kernels.prove import SHARED_LIMIT_BYTES, Proof, judge_compiled
+from firesteel.kernels.prove import Proof
+from firesteel.kernels.verdict import judge_compiled
 from firesteel.kernels.verify import Check, Status
 from firesteel.llm import LLM
 from firesteel.measure import roofline
-from firesteel.measure.bench import Ceilings, Outcome
+from firesteel.measure.outcome import Ceilings, Outcome
 
 PIPE_WIDTH = 1000  # columns of a table that goes to a file or a pipe: rows stay whole there
 VERDICT_COLOURS = {"native-fp4": "bold green", "fp8": "green", "bf16": "yellow", "none": "dim"}
 STATUS_COLOURS = {
     Status.PASSED: "green", Status.FAILED: "bold red", Status.REFUSED: "yellow", Status.NOT_RUN: "yellow",
 }  # fmt: skip
-SM12X = ("sm_120a", "sm_121a")  # no machine of ours has one
+SM12X = ("sm_120a", "sm_121a")  # compiled and proven, not yet run
 
 
 def report_table(report: Report) -> Table:
@@ -124,8 +125,7 @@ def _verdict(proof: Proof) -> Text:
 
 
 def _shared_memory(proof: Proof) -> Text:
-    limit = SHARED_LIMIT_BYTES[proof.target]
-    text = f"{proof.shared_bytes:,} of {limit:,}"
+    text = f"{proof.shared_bytes:,} of {proof.shared_limit_bytes:,}"
     return Text(text) if proof.fits else Text(f"{text}: does not fit", "bold red")
 
 

@@ -84,6 +84,12 @@ def find_op(name: str, among: tuple[Op[Any, Any], ...] = ALL_OPS) -> Op[Any, Any
 
 
 def parse_pins(text: str) -> dict[str, str]:
-    """{op: implementation} of "OP=IMPLEMENTATION,..."."""
-    pins = (pin.strip().split("=") for pin in text.split(",") if pin.strip())
-    return {ALIASES.get(op, op): implementation for op, implementation in pins}
+    """{op: implementation} of "OP=IMPLEMENTATION,..."; one an op."""
+    found: dict[str, str] = {}
+    for pin in filter(str.strip, text.split(",")):
+        name, implementation = pin.strip().split("=")
+        op = ALIASES.get(name, name)
+        if op in found:
+            raise KernelError(f"{op} is pinned twice: to {found[op]} and to {implementation}")
+        found[op] = implementation
+    return found

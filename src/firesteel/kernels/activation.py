@@ -10,7 +10,7 @@ from torch import Tensor
 from firesteel.formats import mxfp4, mxfp8
 
 ACTIVATIONS = ("bf16", "mxfp8", "mxfp4")
-BLOCK_SCALED_TRITON = (3, 8)
+BLOCK_SCALED_TRITON = (3, 8)  # older ones lower dot_scaled for SM12x to bf16 matrix instructions without a word
 
 
 def round_activation(x: Tensor, activation: str) -> Tensor:

@@ -1,20 +1,19 @@
 """Proves every variant of many ops for many targets, in parallel processes; knows no particular op.
 
-A variant that does not compile becomes a Failure, so that the others are still proven.
+A variant that does not compile, or that takes its compiler down, becomes a Failure: the others are still proven.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from firesteel.device import GIB, memory_info
 from firesteel.kernels import find_op
-from firesteel.kernels.op import Op
+from firesteel.kernels.apart import Died, call_apart
+from firesteel.kernels.op import DeviceCode, Op
 from firesteel.kernels.prove import Proof, list_code, prove_code
 from firesteel.kernels.verify import kernel_faults
 
@@ -68,17 +67,23 @@ def count_workers() -> int:
 
 
 def _results(tasks: list[Task], workers: int) -> Iterator[Proof | Failure]:
-    if workers == 1 or len(tasks) <= FEW:
+    if len(tasks) <= FEW:
         yield from map(prove_task, tasks)
         return
-    spawn = multiprocessing.get_context("spawn")  # a fork would inherit torch's threads in an unknown state
-    with ProcessPoolExecutor(min(workers, len(tasks)), mp_context=spawn) as pool:
-        yield from pool.map(prove_task, tasks)
+    for task, result in zip(tasks, call_apart(prove_task, tasks, workers), strict=True):
+        yield _failure(task, result.reason) if isinstance(result, Died) else result
 
 
 def prove_task(task: Task) -> Proof | Failure:
-    code = list_code(find_op(task.op), task.target)[task.number]
     try:
-        return prove_code(task.op, code, task.target)
+        return prove_code(task.op, _code(task), task.target)
     except kernel_faults() as error:
-        return Failure(task.op, code.variant, task.target, f"{type(error).__name__}: {error}")
+        return _failure(task, f"{type(error).__name__}: {error}")
+
+
+def _failure(task: Task, reason: str) -> Failure:
+    return Failure(task.op, _code(task).variant, task.target, reason)
+
+
+def _code(task: Task) -> DeviceCode:
+    return list_code(find_op(task.op), task.target)[task.number]

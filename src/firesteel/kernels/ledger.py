@@ -4,7 +4,8 @@ kernels it launched; knows no op."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, ParamSpec, TypeVar
@@ -40,11 +41,27 @@ class Entry:
 
 _current: ContextVar[Entry | None] = ContextVar("entry of the op that runs", default=None)
 
+Watcher = Callable[[Launch], None]
+_watcher: ContextVar[Watcher | None] = ContextVar("who is told of new launches", default=None)
+
 
 def note(launch: Launch) -> None:
     """Of the op that runs; outside an op (probes, tests) there is nothing to note it in."""
-    if (entry := _current.get()) is not None:
-        entry.launches[launch] = entry.launches.get(launch, 0) + 1
+    if (entry := _current.get()) is None:
+        return
+    if launch not in entry.launches and (watcher := _watcher.get()) is not None:
+        watcher(launch)
+    entry.launches[launch] = entry.launches.get(launch, 0) + 1
+
+
+@contextmanager
+def watch_launches(watcher: Watcher) -> Iterator[None]:
+    """Tells `watcher` of each kernel that the ledger does not have yet; what it raises ends the op."""
+    token = _watcher.set(watcher)
+    try:
+        yield
+    finally:
+        _watcher.reset(token)
 
 
 class Ledger:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -27,10 +28,14 @@ from firesteel.kernels.tile_pin import AUTO, refuse_tile
 from firesteel.kernels.tolerance import bf16
 from firesteel.kernels.triton_ready import triton_ready
 
+if TYPE_CHECKING:
+    from firesteel.kernels.triton.mxfp4_product import Tile
+
 SHAPES = ((5120, 2880), (2880, 4096), (201088, 2880))  # of qkv, o and lm_head
 ROWS_AT_ONCE = 16384  # bounds the fp32 copy of lm_head's 201088 rows
 VECTOR_TOKENS = 8
 MXFP4_VECTOR_TOKENS = 64
+MOST_TOKENS = 16384  # in a step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,25 +197,39 @@ def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
 
 
 def _mxfp4_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
-    """gemv for one token, gemm for as many as there may be."""
+    """Every tile that some number of tokens picks; of shapes whose code would be the same, the first."""
     from firesteel.kernels.triton import mxfp4_linear as device
 
     signature = {"codes": "*u8", "scales": "*u8", "bias": "*bf16", "y": "*bf16", "num_tokens": "i32"}
-    for way, tokens in (("gemv", 1), ("gemm", 16384)):
-        for activation, (rows, columns) in itertools.product(ACTIVATIONS, SHAPES):
+    for way in ("gemv", "gemm"):
+        for activation in ACTIVATIONS:
             native = is_native(capability, activation)
-            tile = device.pick_tile(way, tokens, rows, capability, native)
             x = {"x": "*u8", "x_scales": "*u8"} if native else {"x": "*bf16"}
-            sizes = {"M": rows, "K": columns, "STORED": activation if native else "bf16", **tile.constants}
-            yield DeviceCode(
-                variant=f"triton:{way} mxfp4-weight {activation} {rows}x{columns}",
-                kernel=device.mxfp4_linear_kernel, signature={**x, **signature},
-                constants=sizes if native else {"x_scales": None, **sizes}, **tile.options,
-            )  # fmt: skip
-        yield _store_code(f"triton:{way} mxfp4-weight store", is_native(capability, "mxfp8"))
+            for (rows, columns), tile in _tiles(way, capability, native):
+                sizes = {"M": rows, "K": columns, "STORED": activation if native else "bf16", **tile.constants}
+                yield DeviceCode(
+                    variant=f"triton:{way} mxfp4-weight {activation} {rows}x{columns} {tile}",
+                    kernel=device.mxfp4_linear_kernel, signature={**x, **signature},
+                    constants=sizes if native else {"x_scales": None, **sizes},
+                    num_warps=tile.warps, num_stages=tile.stages,
+                )  # fmt: skip
+        yield store_code(f"triton:{way} mxfp4-weight store", is_native(capability, "mxfp8"))
 
 
-def _store_code(variant: str, native: bool) -> DeviceCode:
+def _tiles(way: str, capability: tuple[int, int], native: bool) -> Iterator[tuple[tuple[int, int], Tile]]:
+    """(shape, tile) for powers of two of tokens; shapes differ where the tile leaves a tail of one's columns."""
+    from firesteel.kernels.triton import mxfp4_linear as device
+
+    found = set()
+    for shape, power in itertools.product(SHAPES, range(MOST_TOKENS.bit_length())):
+        tile = device.pick_tile(way, 1 << power, shape[0], capability, native)
+        key = tile, shape[1] % tile.depth == 0
+        if key not in found:
+            found.add(key)
+            yield shape, tile
+
+
+def store_code(variant: str, native: bool) -> DeviceCode:
     """Of what puts x in the order in which it is multiplied."""
     from firesteel.kernels.triton.mxfp import store_rows
     from firesteel.kernels.triton.mxfp4_product import STORE_COLUMNS, STORE_ROWS

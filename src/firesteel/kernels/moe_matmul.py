@@ -19,6 +19,7 @@ numbers from bf16. `gemv` is for few tokens: it reads each chosen expert once; `
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
@@ -29,6 +30,7 @@ from torch import Tensor
 from firesteel.device import find_capability
 from firesteel.formats import mxfp4
 from firesteel.kernels.activation import ACTIVATIONS, is_native, lacks_native, round_activation
+from firesteel.kernels.linear import store_code
 from firesteel.kernels.op import DeviceCode, Sample, define_op
 from firesteel.kernels.tile_pin import refuse_tile
 from firesteel.kernels.tolerance import bf16
@@ -39,6 +41,10 @@ if TYPE_CHECKING:
 
 ALPHA = 1.702
 LEAST_COLUMNS = 64  # of fc1's tile: half as many values come out, in groups of 32
+# types of what both matmuls read beside activations
+FED = dict.fromkeys(("order", "ends", "tile_experts", "tile_firsts"), "*i32") | {
+    "codes": "*u8", "scales": "*u8", "bias": "*bf16",
+}  # fmt: skip
 GEMV_TOKENS = 64  # beyond, an expert has so many tokens that larger tiles pay
 
 
@@ -188,16 +194,36 @@ moe_matmul.prefer("triton:gemv", "triton:gemm")
 
 @moe_matmul.device_code
 def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
-    """At the sizes of gpt-oss-120b: gemv for one token, gemm for as many as there may be."""
+    """At the sizes of gpt-oss-120b, every tile that some number of pairs picks."""
     from firesteel.kernels.triton import moe_matmul as device
-    from firesteel.kernels.triton import moe_sort, mxfp
-    from firesteel.kernels.triton.mxfp4_product import STORE_COLUMNS, STORE_ROWS
 
-    for activation in ACTIVATIONS:
-        native = capability[0] == 12 and activation != "bf16"
-        tiles = {"gemv": device.gemv_tiles(4), "gemm": device.gemm_tiles(float("inf"), capability[0] == 9, native)}
-        for name, (up, down) in tiles.items():
-            yield from _matmul_code(f"triton:{name} {activation}", up, down, activation, native)
+    for way, activation in itertools.product(("gemv", "gemm"), ACTIVATIONS):
+        native = is_native(capability, activation)
+        ups, downs = zip(*_tiles(way, capability, native), strict=True)
+        variant = f"triton:{way} {activation}"
+        yield from (_fc1_code(f"{variant} fc1 {tile}", tile, activation, native) for tile in dict.fromkeys(ups))
+        yield from (_fc2_code(f"{variant} fc2 {tile}", tile, activation, native) for tile in dict.fromkeys(downs))
+    yield from _sort_code()
+    yield store_code("triton:gemm store", is_native(capability, "mxfp8"))
+    yield DeviceCode(
+        variant="triton:gemm sum", kernel=device.sum_parts, signature={"parts": "*fp32", "y": "*bf16"},
+        constants={"A": 4, "H": 2880, "COLUMNS": device.SUM_COLUMNS},
+    )  # fmt: skip
+
+
+def _tiles(way: str, capability: tuple[int, int], native: bool) -> list[tuple[Tile, Tile]]:
+    """Of fc1 and fc2, for few pairs to many."""
+    from firesteel.kernels.triton import moe_matmul as device
+
+    if way == "gemv":
+        return [device.gemv_tiles(pairs) for pairs in (*device.NARROW_PAIRS, 4 * GEMV_TOKENS)]
+    is_sm90 = capability[0] == 9
+    return [device.gemm_tiles(pairs, is_sm90, native) for pairs in (*device.MOST_PAIRS, float("inf"))]
+
+
+def _sort_code() -> Iterator[DeviceCode]:
+    from firesteel.kernels.triton import moe_sort
+
     places = dict.fromkeys(("order", "ends", "tile_experts", "tile_firsts"), "*i32")
     sizes = dict.fromkeys(("num_pairs", "num_chunks", "num_tiles", "rows"), "i32")
     yield DeviceCode(
@@ -214,48 +240,37 @@ def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
         signature={"ids": "*i64", "counts": "*i32", "num_pairs": "i32"},
         constants={"EXPERTS": 128, "CHUNK": moe_sort.MAX_CHUNK},
     )  # fmt: skip
-    yield DeviceCode(
-        variant="triton:gemm store", kernel=mxfp.store_rows,
-        signature={"x": "*bf16", "values": "*u8", "scales": "*u8", "num_rows": "i32"},
-        constants={
-            "K": 2880, "FORMAT": "mxfp8", "NATIVE": True, "ROWS": STORE_ROWS,
-            "COLUMNS": STORE_COLUMNS,
-        },
-    )  # fmt: skip
-    yield DeviceCode(
-        variant="triton:gemm sum", kernel=device.sum_parts, signature={"parts": "*fp32", "y": "*bf16"},
-        constants={"A": 4, "H": 2880, "COLUMNS": device.SUM_COLUMNS},
-    )  # fmt: skip
 
 
-def _matmul_code(variant: str, up: Tile, down: Tile, activation: str, native: bool) -> Iterator[DeviceCode]:
+def _fc1_code(variant: str, tile: Tile, activation: str, native: bool) -> DeviceCode:
     from firesteel.kernels.triton import moe_matmul as device
 
-    def scales(*names: str) -> tuple[dict[str, str], dict[str, None]]:
-        return (dict.fromkeys(names, "*u8"), {}) if native else ({}, dict.fromkeys(names))
+    kind, given, absent = _stored(native, "x_scales", "inner_scales")
+    sizes = {"A": 4, "H": 2880, "INTER": 2880, "FORMAT": activation, "NATIVE": native, "TAIL": tile.tail}
+    return DeviceCode(
+        variant=variant, kernel=device.fc1,
+        signature={"x": kind, **FED, "inner": kind, **given, "limit": "fp32"},
+        constants={**absent, **sizes, **tile.constants},
+        num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip
 
-    kind = "*u8" if native else "*bf16"
-    shared = dict.fromkeys(("order", "ends", "tile_experts", "tile_firsts"), "*i32")
-    shared |= {"codes": "*u8", "scales": "*u8", "bias": "*bf16"}
-    sizes = {"H": 2880, "INTER": 2880}
-    given, absent = scales("x_scales", "inner_scales")
-    yield DeviceCode(
-        variant=f"{variant} fc1", kernel=device.fc1,
-        signature={"x": kind, **shared, "inner": kind, **given, "limit": "fp32"},
-        constants={
-            **absent, **sizes, "A": 4, "FORMAT": activation, "NATIVE": native, "TAIL": up.tail, **up.constants,
-        },
-        **up.options,
+
+def _fc2_code(variant: str, tile: Tile, activation: str, native: bool) -> DeviceCode:
+    from firesteel.kernels.triton import moe_matmul as device
+
+    kind, given, absent = _stored(native, "inner_scales")
+    sizes = {"H": 2880, "INTER": 2880, "STORED": activation if native else "bf16", "TAIL": tile.tail}
+    return DeviceCode(
+        variant=variant, kernel=device.fc2,
+        signature={"inner": kind, **given, **FED, "weights": "*fp32", "parts": "*fp32"},
+        constants={**absent, **sizes, **tile.constants},
+        num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
-    given, absent = scales("inner_scales")
-    yield DeviceCode(
-        variant=f"{variant} fc2", kernel=device.fc2,
-        signature={"inner": kind, **given, **shared, "weights": "*fp32", "parts": "*fp32"},
-        constants={
-            **absent, **sizes, "STORED": activation if native else "bf16", "TAIL": down.tail, **down.constants,
-        },
-        **down.options,
-    )  # fmt: skip
+
+
+def _stored(native: bool, *scales: str) -> tuple[str, dict[str, str], dict[str, None]]:
+    """Types of activations and of their scales, and the scales that there are none of."""
+    return ("*u8", dict.fromkeys(scales, "*u8"), {}) if native else ("*bf16", {}, dict.fromkeys(scales))
 
 
 @moe_matmul.samples

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -15,9 +16,10 @@ import torch
 
 from firesteel.device import DeviceSpec
 from firesteel.errors import KernelError
-from firesteel.kernels.ledger import Ledger, Ran
+from firesteel.kernels.ledger import Launch, Ledger, Ran, watch_launches
 from firesteel.kernels.requirement import Requirement
 from firesteel.kernels.tolerance import Tolerance
+from firesteel.kernels.verdict import judge_compiled
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -56,6 +58,7 @@ class DeviceCode:
     constants: dict[str, Any]
     num_warps: int = 4
     num_stages: int = 3
+    enable_fp_fusion: bool = True  # products fused with sums, as launched
 
 
 def _copy(value: Any) -> Any:
@@ -127,7 +130,9 @@ class Op(Generic[P, R]):
         activation: str = "bf16",
     ) -> Chosen[P, R]:
         """Settles what may run: what was asked for, its variants in order of definition, or by preference."""
-        chosen = Chosen(self, self._usable(device, asked), ledger, required, activation)
+        candidates = self._usable(device, asked)
+        others = [name for name in self._runnable(device) if name not in {one.name for one in candidates}]
+        chosen = Chosen(self, candidates, ledger, tuple(others), required, activation)
         if required is not None and not any(required.names(one.name) for one in chosen.candidates):
             raise KernelError(f"{required} is required, but {self._why_not(device, required, chosen)}")
         return chosen
@@ -156,7 +161,10 @@ class Op(Generic[P, R]):
         return f"{would} would run: add --kernels {self.name}={matching[0].name.partition(':')[0]}"
 
     def _listing(self, device: DeviceSpec) -> str:
-        return ", ".join(name for name, one in self.implementations.items() if one.needs(device) is None)
+        return ", ".join(self._runnable(device))
+
+    def _runnable(self, device: DeviceSpec) -> list[str]:
+        return [name for name, one in self.implementations.items() if one.needs(device) is None]
 
 
 def define_op(
@@ -177,6 +185,7 @@ class Chosen(Generic[P, R]):
     op: Op[P, R]
     candidates: list[Implementation[P, R]]
     ledger: Ledger
+    others: tuple[str, ...] = ()  # implementations that could run on this device, but were not chosen
     required: Requirement | None = None
     activation: str = "bf16"  # that the verdict of `required` was given for
 
@@ -188,10 +197,11 @@ class Chosen(Generic[P, R]):
                 ran = self._ran(candidate, args, kwargs)
                 if self.required is not None:
                     self._check(self.required, ran, refusals)
-                return self.ledger.run(ran, candidate.function, *args, **kwargs)
+                with self._watching():
+                    return self.ledger.run(ran, candidate.function, *args, **kwargs)
             refusals.append(f"{candidate.name} {why}")
-        others = [name for name in self.op.implementations if name not in {one.name for one in self.candidates}]
-        cure = f"; --kernels {self.op.name}=IMPLEMENTATION chooses among {', '.join(others)}" if others else ""
+        choice = f"; --kernels {self.op.name}=IMPLEMENTATION chooses among {', '.join(self.others)}"
+        cure = choice if self.others else ""
         raise KernelError(f"{self.op.name}: no implementation takes these arguments: {'; '.join(refusals)}{cure}")
 
     def _check(self, required: Requirement, ran: Ran, refusals: list[str]) -> None:
@@ -202,6 +212,19 @@ class Chosen(Generic[P, R]):
             raise KernelError(
                 f"{required} is required, and was proven for {self.activation} activations, but a layer with "
                 f"{ran.activation} ones would run: --mxfp4-layers all leaves none"
+            )
+
+    def _watching(self) -> AbstractContextManager[None]:
+        is_needed = self.required is not None and self.required.verdict is not None
+        return watch_launches(self._judge) if is_needed else nullcontext()
+
+    def _judge(self, launch: Launch) -> None:
+        """Tiles and shapes decide what is compiled: what was proven beforehand need not be what is launched."""
+        assert self.required is not None
+        verdict = "none" if launch.compiled is None else judge_compiled(launch.compiled)
+        if verdict not in ("none", self.required.verdict):
+            raise KernelError(
+                f"{self.required} is required, but {launch.kernel} {launch.tile} was launched and is {verdict}"
             )
 
     def _ran(self, candidate: Implementation[P, R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ran:

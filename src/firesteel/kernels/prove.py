@@ -1,14 +1,5 @@
 """Compiles device code for a GPU that need not be present, and says which matrix instructions it became.
 
-The verdict is read from the machine code, because PTX may promise what the hardware lacks (FP8 `mma.sync` on Hopper
-turns into 16-bit HMMA):
-  native-fp4  block-scaled instructions on 4-bit weights: kind::mxf4 or kind::mxf4nvf4 (OMMA), or kind::mxf8f6f4
-              with block_scale (QMMA.SF) in a kernel that loads 4 bits and widens them, exactly, to E4M3; such a
-              kernel has an argument named after the format, `codes` or `..._mxfp4`
-  fp8         other instructions on 8-bit floats, block-scaled or not
-  bf16        matrix instructions on 16-bit floats or wider: the fallback where one of the above was asked for
-  none        no matrix instruction
-Triton 3.6's disassembler does not know sm_121a: `sass` is None then, and the verdict is the PTX's.
 Knows no particular op and runs nothing.
 """
 # mypy: disable-error-code="import-untyped,import-not-found"
@@ -17,13 +8,8 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
-import re
-import subprocess
-import tempfile
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from firesteel.device import DeviceSpec
@@ -32,22 +18,13 @@ from firesteel.kernels.activation import ACTIVATIONS
 from firesteel.kernels.op import DeviceCode, Op
 from firesteel.kernels.requirement import Requirement
 from firesteel.kernels.triton_ready import interpreting
+from firesteel.kernels.verdict import judge, read_code
 
-# target -> shared memory a block may opt in to
+# target -> shared memory a program may opt in to
 SHARED_LIMIT_BYTES = {
-    "sm_80": 166_912, "sm_90a": 232_448, "sm_100a": 232_448, "sm_120a": 101_376, "sm_121a": 101_376,
+    "sm_80": 166_912, "sm_86": 101_376, "sm_89": 101_376, "sm_90a": 232_448, "sm_100a": 232_448,
+    "sm_103a": 232_448, "sm_120a": 101_376, "sm_121a": 101_376,
 }  # fmt: skip
-PTX_MATRIX = re.compile(r"\b(?:mma\.sync|wgmma\.mma_async|tcgen05\.mma)\.[\w.:]+")
-SASS_MATRIX = re.compile(r"\b(?:[BDHIOQ]G?MMA|UTC[A-Z]*MMA)\b[\w.]*")
-# bits of the values multiplied -> PTX that does so; SASS says it in the first letter
-PTX_WIDTHS = {
-    "4": re.compile(r"kind::mxf4"),
-    "8": re.compile(r"f8f6f4|\.e[45]m[23]\b"),
-    "16": re.compile(r"\.(bf16|f16|tf32|f64)\.(bf16|f16|tf32|f64)|kind::(f16|tf32)"),
-}
-SASS_WIDTHS = {"O": "4", "Q": "8", "H": "16", "D": "16"}
-BLOCK_SCALED = re.compile(r"kind::mx\w+\.block_scale")
-FOUR_BIT_NAME = re.compile(r"mxfp4|codes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,16 +37,28 @@ class Proof:
     sass: dict[str, int] | None  # None: Triton's disassembler does not know the target
     registers: int  # a thread
     spills: int  # registers a thread keeps in memory for want of room
-    shared_bytes: int  # a block
+    shared_bytes: int  # a program
     compiler: str
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "shared_limit_bytes": self.shared_limit_bytes}
+
+    @property
+    def shared_limit_bytes(self) -> int:
+        return SHARED_LIMIT_BYTES[self.target]
 
     @property
     def fits(self) -> bool:
-        """Whether a block's shared memory is within the target's limit."""
-        return self.shared_bytes <= SHARED_LIMIT_BYTES[self.target]
+        """Whether a program's shared memory is within the target's limit."""
+        return self.shared_bytes <= self.shared_limit_bytes
+
+    @property
+    def excess(self) -> str:
+        """How it does not fit, in words."""
+        return (
+            f"{self.op} {self.variant} wants {self.shared_bytes} bytes of shared memory, "
+            f"{self.target} has {self.shared_limit_bytes}"
+        )
 
 
 def prove(ops: Iterable[Op[Any, Any]], target: str) -> list[Proof]:
@@ -93,36 +82,12 @@ def prove_code(op: str, code: DeviceCode, target: str) -> Proof:
     except Exception as error:
         error.add_note(f"compiling {op} {code.variant} for {target} with Triton {triton.__version__}")
         raise
-    ptx = dict(Counter(PTX_MATRIX.findall(compiled.asm["ptx"])))
-    sass_text, registers, stack_bytes = _disassemble(compiled.asm["cubin"])
-    sass = None if sass_text is None else dict(Counter(SASS_MATRIX.findall(sass_text)))
+    found = read_code(compiled)
     return Proof(
-        op=op, variant=code.variant, target=target, verdict=judge(ptx, sass, code.signature), ptx=ptx, sass=sass,
-        registers=registers, spills=stack_bytes // 4, shared_bytes=compiled.metadata.shared,
-        compiler=f"triton {triton.__version__}",
+        op=op, variant=code.variant, target=target, verdict=judge(found.ptx, found.sass, code.signature),
+        ptx=found.ptx, sass=found.sass, registers=found.registers, spills=found.spills,
+        shared_bytes=compiled.metadata.shared, compiler=f"triton {triton.__version__}",
     )  # fmt: skip
-
-
-def judge_compiled(compiled: Any) -> str:
-    """The verdict on a kernel that Triton has compiled and run here."""
-    sass, _, _ = _disassemble(compiled.asm["cubin"])
-    ptx = PTX_MATRIX.findall(compiled.asm["ptx"])
-    names = compiled.src.fn.arg_names
-    return judge(ptx, None if sass is None else SASS_MATRIX.findall(sass), names)
-
-
-def judge(ptx: Iterable[str], sass: Iterable[str] | None, arguments: Iterable[str]) -> str:
-    """The verdict on a kernel's matrix instructions and the names of its arguments."""
-    if sass is None:
-        widths = {width for one in ptx for width, kinds in PTX_WIDTHS.items() if kinds.search(one)}
-    else:
-        widths = {SASS_WIDTHS.get(one.removeprefix("UTC")[0], "integer") for one in sass}
-    if "4" in widths:
-        return "native-fp4"
-    if "8" in widths:
-        is_scaled = any(BLOCK_SCALED.search(instruction) for instruction in ptx)
-        return "native-fp4" if is_scaled and any(map(FOUR_BIT_NAME.search, arguments)) else "fp8"
-    return "bf16" if "16" in widths else "none"
 
 
 def check(proofs: Sequence[Proof], required: Iterable[Requirement]) -> None:
@@ -137,20 +102,23 @@ def check(proofs: Sequence[Proof], required: Iterable[Requirement]) -> None:
 
 
 def check_here(op: Op[Any, Any], device: DeviceSpec, required: Requirement, activation: str) -> None:
-    """Raises unless every matrix product of the required implementation becomes the required instructions here."""
+    """Raises unless every matrix product of the required implementation becomes the required instructions here.
+
+    Where `none` is required, nothing it launches may hold a matrix instruction.
+    """
     if device.capability is None:
         raise KernelError(f"{required} is required, but {device.name} runs no compiled kernels")
     target = find_target(device.capability)
     codes = op.make_device_code(device.capability) if op.make_device_code else ()
     named = [code for code in codes if required.names(code.variant)]
     proofs = [prove_code(op.name, code, target) for code in _for_activation(named, activation)]
-    products = [proof for proof in proofs if proof.verdict != "none"]
-    if not products or any(proof.verdict != required.verdict for proof in products):
+    judged = [proof for proof in proofs if required.verdict == "none" or proof.verdict != "none"]
+    if not judged or any(proof.verdict != required.verdict for proof in judged):
         found = ", ".join(f"{proof.variant}@{proof.verdict}" for proof in proofs)
         raise KernelError(
             f"{required} is required; on {target} with {activation} activations: {found or 'nothing'}"
         )
-    _check_shared_memory(products)
+    _check_shared_memory(judged)
 
 
 def find_target(capability: tuple[int, int]) -> str:
@@ -159,7 +127,7 @@ def find_target(capability: tuple[int, int]) -> str:
         if _architecture(target) == number:
             return target
     raise KernelError(
-        f"no proofs for compute capability {capability[0]}.{capability[1]} yet; "
+        f"no kernel is proven for compute capability {capability[0]}.{capability[1]}; "
         f"targets: {', '.join(SHARED_LIMIT_BYTES)}"
     )
 
@@ -174,10 +142,7 @@ def _for_activation(codes: Sequence[DeviceCode], activation: str) -> list[Device
 def _check_shared_memory(proofs: Iterable[Proof]) -> None:
     for proof in proofs:
         if not proof.fits:
-            raise KernelError(
-                f"{proof.op} {proof.variant} wants {proof.shared_bytes} bytes of shared memory, "
-                f"{proof.target} has {SHARED_LIMIT_BYTES[proof.target]}"
-            )
+            raise KernelError(proof.excess)
 
 
 def _architecture(target: str) -> int:
@@ -213,27 +178,9 @@ def _compile(code: DeviceCode, architecture: int) -> Any:
         constexprs={(names.index(name),): value for name, value in code.constants.items()},
         attrs={(names.index(name),): [["tt.divisibility", 16]] for name in aligned},
     )
-    options = {"num_warps": code.num_warps, "num_stages": code.num_stages, "enable_fp_fusion": True}
+    options = {
+        "num_warps": code.num_warps,
+        "num_stages": code.num_stages,
+        "enable_fp_fusion": code.enable_fp_fusion,
+    }
     return triton.compile(source, target=GPUTarget("cuda", architecture, 32), options=options)
-
-
-def _disassemble(cubin: bytes) -> tuple[str | None, int, int]:
-    """Machine code, registers and bytes of stack; Triton kernels have no arrays, so the stack holds spills."""
-    from triton import knobs
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "kernel.cubin"
-        path.write_bytes(cubin)
-        sass = _run(knobs.nvidia.nvdisasm.path, "--print-code", path)
-        usage = _run(knobs.nvidia.cuobjdump.path, "--dump-resource-usage", path)
-    found = re.search(r"REG:(\d+) STACK:(\d+)", usage.stdout)
-    if found is None:
-        raise KernelError(f"cuobjdump gave no resource usage: {usage.stdout}{usage.stderr}")
-    is_unknown = "Cannot decode architecture" in sass.stderr
-    if sass.returncode and not is_unknown:
-        raise KernelError(f"nvdisasm failed: {sass.stderr}")
-    return None if is_unknown else sass.stdout, int(found[1]), int(found[2])
-
-
-def _run(*command: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, check=False)

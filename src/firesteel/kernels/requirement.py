@@ -16,7 +16,7 @@ ALIASES = {"moe": "moe_matmul"}
 @dataclass(frozen=True, slots=True)
 class Requirement:
     op: str
-    implementation: str  # a family (triton), one of its ways (triton:gemm) or a whole variant (triton:gemm mxfp8)
+    implementation: str  # a family (triton) or one of its ways (triton:gemm)
     verdict: str | None = None
 
     @classmethod
@@ -27,6 +27,11 @@ class Requirement:
             raise KernelError(
                 f"{text!r} is not OP=IMPLEMENTATION[:VARIANT][@VERDICT], verdict one of {', '.join(VERDICTS)}"
             )
+        if " " in implementation:
+            raise KernelError(
+                f"{text!r} names one kernel: a requirement is of a whole implementation, as "
+                f"{op}={implementation.split()[0]}; --activation says what activations are rounded to"
+            )
         return cls(ALIASES.get(op, op), implementation, verdict or None)
 
     def __str__(self) -> str:
@@ -35,14 +40,18 @@ class Requirement:
     def names(self, variant: str) -> bool:
         """Whether an implementation or a variant of its device code is what is required."""
         way = variant.partition(" ")[0]
-        return self.implementation in (variant, way, way.partition(":")[0])
+        return self.implementation in (way, way.partition(":")[0])
+
+
+def list_requirements(text: str) -> list[Requirement]:
+    """Of requirements joined by commas."""
+    return [Requirement.parse(part) for part in text.split(",") if part.strip()]
 
 
 def parse_requirements(text: str) -> dict[str, Requirement]:
     """By op, of requirements joined by commas; one an op."""
     found: dict[str, Requirement] = {}
-    for part in filter(str.strip, text.split(",")):
-        requirement = Requirement.parse(part)
+    for requirement in list_requirements(text):
         if requirement.op in found:
             raise KernelError(f"{requirement.op} has two requirements: {found[requirement.op]} and {requirement}")
         found[requirement.op] = requirement

@@ -110,7 +110,7 @@ def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
             yield DeviceCode(
                 variant=name, kernel=rope_kv_write_kernel, signature={**signature, "table": "*fp32", **pages},
                 constants={"Q": 64, "K": 8, "D": 64, "S": 64, "HEADS": HEADS_AT_ONCE, "HALF": 32},
-                num_warps=NUM_WARPS,
+                num_warps=NUM_WARPS, enable_fp_fusion=False,
             )  # fmt: skip
 
 

@@ -79,15 +79,33 @@ def list_unusable(op: Op[Any, Any], device: DeviceSpec) -> list[Check]:
 def check_sample(op: Op[Any, Any], implementation: Implementation[Any, Any], sample: Sample) -> Check:
     """A kernel that does not compile or launch has failed: the rest can still be checked."""
     row = Check(op.name, implementation.name, sample.label)
-    if refusal := implementation.accepts(*sample.args) if implementation.accepts else None:
-        return replace(row, refusal=refusal)
     try:
+        if refusal := implementation.accepts(*sample.args) if implementation.accepts else None:
+            return replace(row, refusal=refusal)
         errors = _hold_to_reference(op, implementation, sample)
     except AssertionError as error:
         return replace(row, failure=str(error))
     except kernel_faults() as error:
-        return replace(row, failure=f"{type(error).__name__}: {_first_line(error)}")
+        return with_fault(row, error)
     return replace(row, worst=errors.worst, rms=errors.rms)
+
+
+def with_fault(row: Check, error: Exception) -> Check:
+    """Want of memory is no fault of a kernel's."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return replace(row, not_run=f"memory ran out: {_first_line(error)}")
+    return replace(row, failure=f"{type(error).__name__}: {_first_line(error)}")
+
+
+def has_failed(device: DeviceSpec) -> bool:
+    """Whether a GPU met a fault that it does not forget: all that this process asks of it fails from then on."""
+    if not device.is_cuda:
+        return False
+    try:
+        torch.cuda.synchronize(device.torch_device)
+    except RuntimeError:
+        return True
+    return False
 
 
 def check(op: Op[Any, Any], implementation: Implementation[Any, Any], sample: Sample) -> str | None:
@@ -122,17 +140,24 @@ def _hold_to_reference(op: Op[Any, Any], implementation: Implementation[Any, Any
     expected = op.reference(*written)
     kept = [same_bits(before, after) for before, after in zip(tensors(sample.args), tensors(written), strict=True)]
     results = []
+    del written
     for _ in range(2):
-        args, guards = guard_all(sample.args)
-        with _PoisonedMemory():
-            results.append(implementation.function(*args))
-        for number, (guard, unchanged) in enumerate(zip(guards, kept, strict=True)):
-            place = "to" if unchanged else "out of bounds"
-            assert guard.holds(unchanged), f"tensor {number} of the arguments was written {place}"
+        results.append(_run_guarded(implementation, sample, kept))
     errors = assert_close(actual=results[0], expected=expected, tolerance=op.tolerance)
     twice = zip(tensors(results[0]), tensors(results[1]), strict=True)
     assert all(same_bits(one, other) for one, other in twice), "a second run gave other bits"
     return errors
+
+
+def _run_guarded(implementation: Implementation[Any, Any], sample: Sample, kept: list[bool]) -> Any:
+    """`kept` says which tensors of the arguments must not change. Guards are let go of: experts are large."""
+    args, guards = guard_all(sample.args)
+    with _PoisonedMemory():
+        result = implementation.function(*args)
+    for number, (guard, unchanged) in enumerate(zip(guards, kept, strict=True)):
+        place = "to" if unchanged else "out of bounds"
+        assert guard.holds(unchanged), f"tensor {number} of the arguments was written {place}"
+    return result
 
 
 def tensors(value: Any) -> list[Tensor]:

@@ -1,30 +1,29 @@
 """Times ops at a model's shapes with a cold cache, against a ceiling measured in the same run; knows no engine.
 
-A share is of the read ceiling or of the matrix rate, whichever the call is closer to: that one bounds it.
+A fault that the GPU does not forget ends the measuring: what would have come after is listed as not run.
 """
 
 from __future__ import annotations
 
-import gc
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from firesteel.config import Config
 from firesteel.device import DeviceSpec, available_bytes
 from firesteel.errors import KernelError
 from firesteel.kernels.op import REFERENCE, Implementation, Op
 from firesteel.kernels.prove import check_here
 from firesteel.kernels.requirement import Requirement
-from firesteel.kernels.verify import kernel_faults
-from firesteel.measure.ceiling import Ceiling, matrix_ceiling, read_ceiling
-from firesteel.measure.record import Record
+from firesteel.kernels.verify import has_failed, kernel_faults
+from firesteel.measure.ceiling import matrix_ceiling, read_ceiling
+from firesteel.measure.outcome import Ceilings, Figures, Outcome
+from firesteel.measure.room import free_memory, too_large
 from firesteel.measure.surroundings import peak_memory_bytes
 from firesteel.measure.timing import MAX_COPIES, OUTGROW, Timing, find_cache_bytes, time_calls
-from firesteel.measure.workloads import SEED, Shapes, Workload, list_workloads
+from firesteel.measure.workloads import Shapes, Workload, list_workloads
 from firesteel.model.spec import ModelSpec
 
 SAMPLES = {True: 20, False: 3}  # by is_cuda
@@ -40,91 +39,6 @@ class Plan:
     ms: tuple[int, ...]
     activations: tuple[str, ...] = ("bf16",)
     implementations: tuple[str, ...] = ()  # families or whole names; none is all but a GPU's reference
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ceilings:
-    read: Ceiling
-    matrix: Ceiling
-    matrix_type: str
-
-    def records(self, device: DeviceSpec, config: Config) -> list[Record]:
-        return [
-            Record.now(
-                device, config, name=name, unit="s", samples=ceiling.timing.samples_s,
-                warmups=ceiling.timing.warmups,
-                parameters={"work": ceiling.work, "rate": ceiling.rate, "rate_unit": ceiling.unit},
-            )
-            for name, ceiling in (("read ceiling", self.read), (f"matrix rate {self.matrix_type}", self.matrix))
-        ]  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
-    timing: Timing
-    bytes: float  # a call must move, the mean over the rotation
-    flops: float
-    rotation_bytes: float  # read before the same memory comes round again
-    read_gb_s: float  # the ceilings
-    matrix_tflop_s: float
-
-    @property
-    def median_s(self) -> float:
-        return self.timing.median_s
-
-    @property
-    def gb_s(self) -> float:
-        return self.bytes / self.median_s / 1e9
-
-    @property
-    def tflop_s(self) -> float:
-        return self.flops / self.median_s / 1e12
-
-    @property
-    def share(self) -> float:
-        return max(self.gb_s / self.read_gb_s, self.tflop_s / self.matrix_tflop_s)
-
-    @property
-    def bound(self) -> str:
-        return "read" if self.gb_s / self.read_gb_s >= self.tflop_s / self.matrix_tflop_s else "matrix"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """Of one implementation on one workload: figures, or why there are none."""
-
-    op: str
-    part: str
-    m: int
-    implementation: str
-    activation: str
-    figures: Figures | None = None
-    why: str = ""
-    failed: bool = False  # it broke; otherwise it refused the arguments, or they need too much memory
-
-    def as_dict(self) -> dict[str, Any]:
-        found: dict[str, Any] = {
-            "op": self.op, "part": self.part, "m": self.m, "implementation": self.implementation,
-            "activation": self.activation, "why": self.why, "failed": self.failed,
-        }  # fmt: skip
-        if (one := self.figures) is not None:
-            found |= {
-                "median_s": one.median_s, "bytes": one.bytes, "flops": one.flops, "gb_s": one.gb_s,
-                "tflop_s": one.tflop_s, "share": one.share, "bound": one.bound, "read_gb_s": one.read_gb_s,
-                "matrix_tflop_s": one.matrix_tflop_s, "rotation_bytes": one.rotation_bytes,
-            }  # fmt: skip
-        return found
-
-    def record(self, device: DeviceSpec, around: Record) -> Record:
-        """In the surroundings of another record of this run: asking the driver each time would take longer."""
-        assert self.figures is not None
-        timing = self.figures.timing
-        known = {key: value for key, value in self.as_dict().items() if key not in ("why", "failed", "median_s")}
-        return replace(
-            around, name=f"op {self.op}", unit="s", samples=timing.samples_s, warmups=timing.warmups, seed=SEED,
-            parameters={**known, "calls_a_sample": timing.calls}, kernels={self.op: self.implementation},
-            peak_memory_bytes=peak_memory_bytes(device),
-        )  # fmt: skip
 
 
 def measure_ceilings(device: DeviceSpec) -> Ceilings:
@@ -146,7 +60,7 @@ def check_required(plan: Plan, device: DeviceSpec, required: Mapping[str, Requir
                 check_here(op, device, wanted, activation)
             for m in plan.ms:
                 parts = list_workloads(op, m, activation, shapes)
-                _check_taken(wanted, named, [one for one in parts if not too_large(one, device)])
+                _check_taken(wanted, named, [one for one in parts if not too_large(one, device, MEMORY_SHARE)])
 
 
 def _usable(op: Op[Any, Any], device: DeviceSpec, wanted: Requirement) -> list[Implementation[Any, Any]]:
@@ -183,8 +97,16 @@ def bench_ops(
 ) -> Iterator[Outcome]:
     """One at a time; `progress` is called with the workloads done and the workloads in all."""
     workloads = list_plan(plan, Shapes(plan.spec, device))
+    broken = ""
     for done, workload in enumerate(workloads, start=1):
-        yield from _bench(workload, choose(workload.op, device, plan.implementations), device, ceilings)
+        left = choose(workload.op, device, plan.implementations)
+        for outcome in () if broken else _bench(workload, list(left), device, ceilings):
+            yield outcome
+            left.pop(0)
+            if outcome.failed and has_failed(device):
+                broken = f"{outcome.op} {outcome.implementation} {workload.label}"
+                break
+        yield from (_outcome(workload, one, why=f"not run: the device failed earlier in {broken}") for one in left)
         if progress:
             progress(done, len(workloads))
 
@@ -208,34 +130,56 @@ def check_implementations(plan: Plan, device: DeviceSpec) -> None:
 def _bench(
     workload: Workload, implementations: list[Implementation[Any, Any]], device: DeviceSpec, ceilings: Ceilings
 ) -> Iterator[Outcome]:
-    def outcome(name: str, figures: Figures | None = None, why: str = "", failed: bool = False) -> Outcome:
-        return Outcome(
-            op=workload.op.name, part=workload.part.label, m=workload.m, implementation=name,
-            activation=workload.activation, figures=figures, why=why, failed=failed,
-        )  # fmt: skip
-
-    _free_memory(device)
-    if why := too_large(workload, device):
-        yield from (outcome(one.name, why=why) for one in implementations)
+    try:
+        free_memory(device)
+        why = too_large(workload, device, MEMORY_SHARE)
+        inputs = [] if why else _draw(workload, device)
+    except kernel_faults() as error:
+        yield from (_fault(workload, one, error) for one in implementations)
         return
-    inputs = _draw(workload, device)
     for one in implementations:
-        if refusal := _refusal(one, inputs[0]):
-            yield outcome(one.name, why=f"refused: {refusal}")
+        if refusal := why or _refuse(one, inputs[0]):
+            yield _outcome(workload, one, why=refusal)
             continue
         try:
-            timing = _time(one, inputs, device)
+            yield _outcome(workload, one, _figures(workload, one, inputs, device, ceilings))
         except kernel_faults() as error:
-            yield outcome(one.name, why=f"failed: {type(error).__name__}: {error}", failed=True)
-            continue
-        moved = [workload.op.bytes(*args) for args in inputs]
-        yield outcome(
-            one.name,
-            Figures(
-                timing=timing, bytes=sum(moved) / len(moved), flops=workload.part.flops,
-                rotation_bytes=sum(moved), read_gb_s=ceilings.read.rate, matrix_tflop_s=ceilings.matrix.rate,
-            ),
-        )  # fmt: skip
+            yield _fault(workload, one, error)
+
+
+def _figures(
+    workload: Workload,
+    implementation: Implementation[Any, Any],
+    inputs: list[tuple[Any, ...]],
+    device: DeviceSpec,
+    ceilings: Ceilings,
+) -> Figures:
+    if device.is_cuda:
+        torch.cuda.reset_peak_memory_stats(device.torch_device)
+    timing = _time(implementation, inputs, device)
+    moved = [workload.op.bytes(*args) for args in inputs]
+    return Figures(
+        timing=timing, bytes=sum(moved) / len(moved), flops=workload.part.flops, rotation_bytes=sum(moved),
+        read_gb_s=ceilings.read.rate, matrix_tflop_s=ceilings.matrix.rate,
+        peak_memory_bytes=peak_memory_bytes(device),
+    )  # fmt: skip
+
+
+def _outcome(
+    workload: Workload,
+    implementation: Implementation[Any, Any],
+    figures: Figures | None = None,
+    why: str = "",
+    failed: bool = False,
+) -> Outcome:
+    return Outcome(
+        op=workload.op.name, part=workload.part.label, m=workload.m, implementation=implementation.name,
+        activation=workload.activation, figures=figures, why=why, failed=failed,
+    )  # fmt: skip
+
+
+def _fault(workload: Workload, implementation: Implementation[Any, Any], error: Exception) -> Outcome:
+    return _outcome(workload, implementation, why=f"failed: {type(error).__name__}: {error}", failed=True)
 
 
 def _time(implementation: Implementation[Any, Any], inputs: list[tuple[Any, ...]], device: DeviceSpec) -> Timing:
@@ -258,19 +202,10 @@ def _draw(workload: Workload, device: DeviceSpec) -> list[tuple[Any, ...]]:
     return inputs
 
 
-def too_large(workload: Workload, device: DeviceSpec, share: float = MEMORY_SHARE) -> str | None:
-    free = available_bytes(device)
-    if workload.part.held_bytes <= share * free:
-        return None
-    return f"not run: needs {workload.part.held_bytes / 1e9:.1f} GB, {share * free / 1e9:.1f} GB may be taken"
+def _refuse(implementation: Implementation[Any, Any], args: tuple[Any, ...]) -> str | None:
+    refusal = _refusal(implementation, args)
+    return None if refusal is None else f"refused: {refusal}"
 
 
 def _refusal(implementation: Implementation[Any, Any], args: tuple[Any, ...]) -> str | None:
     return implementation.accepts(*args) if implementation.accepts else None
-
-
-def _free_memory(device: DeviceSpec) -> None:
-    """Of the last workload, so that what is available can be seen."""
-    gc.collect()
-    if device.is_cuda:
-        torch.cuda.empty_cache()

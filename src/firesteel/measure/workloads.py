@@ -53,13 +53,14 @@ class Workload:
 
 
 class Shapes:
-    """Draws tensors of a model's shapes on a device; experts are made once and shared."""
+    """Draws tensors of a model's shapes on a device; `expert_copies` are made once and shared."""
 
-    def __init__(self, spec: ModelSpec, device: DeviceSpec, seed: int = SEED) -> None:
+    def __init__(self, spec: ModelSpec, device: DeviceSpec, *, expert_copies: int = EXPERT_COPIES) -> None:
         self.spec = spec
+        self.expert_copies = expert_copies
         self.device = device.torch_device
         self.dtype = device.dtype
-        self.generator = torch.Generator(self.device).manual_seed(seed)
+        self.generator = torch.Generator(self.device).manual_seed(SEED)
         self._turn = itertools.count()
         self._experts: dict[int, Experts] = {}
 
@@ -96,7 +97,7 @@ class Shapes:
 
     def next_experts(self) -> Experts:
         """Of the copies in turn."""
-        spec, copy = self.spec, next(self._turn) % EXPERT_COPIES
+        spec, copy = self.spec, next(self._turn) % self.expert_copies
         if copy not in self._experts:
             sizes = spec.num_experts, spec.hidden_size, spec.intermediate_size
             self._experts[copy] = random_experts(*sizes, self.generator)
@@ -163,7 +164,7 @@ def _moe_matmul(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
         )
 
     flops = 6.0 * m * spec.num_active * spec.hidden_size * spec.intermediate_size
-    yield Part("", flops, EXPERT_COPIES * shapes.experts_bytes, draw)
+    yield Part("", flops, shapes.expert_copies * shapes.experts_bytes, draw)
 
 
 def _attention(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:

@@ -1,0 +1,99 @@
+"""Which matrix instructions a compiled kernel holds, and what that makes it; knows no op and compiles nothing.
+
+The verdict is read from the machine code, because PTX may promise what the hardware lacks (FP8 `mma.sync` on Hopper
+turns into 16-bit HMMA):
+  native-fp4  block-scaled instructions on 4-bit weights: kind::mxf4 or kind::mxf4nvf4 (OMMA), or kind::mxf8f6f4
+              with block_scale (QMMA.SF) in a kernel that loads 4 bits and widens them, exactly, to E4M3; such a
+              kernel has an argument named after the format, `codes` or `..._mxfp4`
+  fp8         other instructions on 8-bit floats, block-scaled or not
+  bf16        matrix instructions on 16-bit floats or wider: the fallback where one of the above was asked for
+  none        no matrix instruction
+Triton 3.6's disassembler does not know sm_121a: `sass` is None then, and the verdict is the PTX's.
+"""
+# mypy: disable-error-code="import-untyped,import-not-found"
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from firesteel.errors import KernelError
+
+PTX_MATRIX = re.compile(r"\b(?:mma\.sync|wgmma\.mma_async|tcgen05\.mma)\.[\w.:]+")
+SASS_MATRIX = re.compile(r"\b(?:[BDHIOQ]G?MMA|UTC[A-Z]*MMA)\b[\w.]*")
+# bits of the values multiplied -> PTX that does so; SASS says it in the first letter
+PTX_WIDTHS = {
+    "4": re.compile(r"kind::mxf4"),
+    "8": re.compile(r"f8f6f4|\.e[45]m[23]\b"),
+    "16": re.compile(r"\.(bf16|f16|tf32|f64)\.(bf16|f16|tf32|f64)|kind::(f16|tf32)"),
+}
+SASS_WIDTHS = {"O": "4", "Q": "8", "H": "16", "D": "16"}
+BLOCK_SCALED = re.compile(r"kind::mx\w+\.block_scale")
+FOUR_BIT_NAME = re.compile(r"mxfp4|codes")
+
+
+@dataclass(frozen=True, slots=True)
+class MachineCode:
+    """What is in a kernel that Triton has compiled."""
+
+    ptx: dict[str, int]  # matrix instruction -> how often it stands in the code
+    sass: dict[str, int] | None  # None: Triton's disassembler does not know the target
+    registers: int  # a thread
+    spills: int  # registers a thread keeps in memory for want of room
+
+
+def read_code(compiled: Any) -> MachineCode:
+    sass, registers, stack_bytes = _disassemble(compiled.asm["cubin"])
+    return MachineCode(
+        ptx=dict(Counter(PTX_MATRIX.findall(compiled.asm["ptx"]))),
+        sass=None if sass is None else dict(Counter(SASS_MATRIX.findall(sass))),
+        registers=registers, spills=stack_bytes // 4,
+    )  # fmt: skip
+
+
+def judge_compiled(compiled: Any) -> str:
+    """The verdict on a kernel that Triton has compiled."""
+    code = read_code(compiled)
+    return judge(code.ptx, code.sass, compiled.src.fn.arg_names)
+
+
+def judge(ptx: Iterable[str], sass: Iterable[str] | None, arguments: Iterable[str]) -> str:
+    """The verdict on a kernel's matrix instructions and the names of its arguments."""
+    if sass is None:
+        widths = {width for one in ptx for width, kinds in PTX_WIDTHS.items() if kinds.search(one)}
+    else:
+        widths = {SASS_WIDTHS.get(one.removeprefix("UTC")[0], "integer") for one in sass}
+    if "4" in widths:
+        return "native-fp4"
+    if "8" in widths:
+        is_scaled = any(BLOCK_SCALED.search(instruction) for instruction in ptx)
+        return "native-fp4" if is_scaled and any(map(FOUR_BIT_NAME.search, arguments)) else "fp8"
+    return "bf16" if "16" in widths else "none"
+
+
+def _disassemble(cubin: bytes) -> tuple[str | None, int, int]:
+    """Machine code, registers and bytes of stack; Triton kernels have no arrays, so the stack holds spills."""
+    from triton import knobs
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.cubin"
+        path.write_bytes(cubin)
+        sass = _run(knobs.nvidia.nvdisasm.path, "--print-code", path)
+        usage = _run(knobs.nvidia.cuobjdump.path, "--dump-resource-usage", path)
+    found = re.search(r"REG:(\d+) STACK:(\d+)", usage.stdout)
+    if found is None:
+        raise KernelError(f"cuobjdump gave no resource usage: {usage.stdout}{usage.stderr}")
+    is_unknown = "Cannot decode architecture" in sass.stderr
+    if sass.returncode and not is_unknown:
+        raise KernelError(f"nvdisasm failed: {sass.stderr}")
+    return None if is_unknown else sass.stdout, int(found[1]), int(found[2])
+
+
+def _run(*command: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,0 +1,105 @@
+"""The verb bench: records, tables, plots, and what is refused before anything is measured."""
+
+import json
+import os
+
+import pytest
+
+from firesteel import UserError, plot
+from firesteel.cli.bench import parse_m
+from firesteel.measure.record import Record
+
+
+@pytest.fixture(scope="session")
+def bench(run, checkpoint, tmp_path_factory):
+    """(result, folder) of a run with a plot, on the tiny model."""
+    out = tmp_path_factory.mktemp("bench") / "records"
+    asked = ["--device", "cpu", "--model", str(checkpoint), "--m", "1,2,...,5", "--op", "moe", "--op", "rms_norm"]
+    with pytest.MonkeyPatch.context() as patch:  # a rotation through the cache of a real machine takes long
+        patch.setattr("firesteel.measure.bench.find_cache_bytes", lambda device: 1 << 10)
+        patch.setattr("firesteel.measure.ceiling._read_bytes", lambda device: 1 << 20)
+        return run("bench", "ops", *asked, "--out", str(out)), out
+
+
+def test_bench_saves_a_record_each_the_ceilings_and_a_page(bench):
+    result, out = bench
+    assert result.exit_code == 0, result.output
+    records = [Record.load(path) for path in out.glob("*.json")]
+    measured = {(one.name, one.parameters.get("m"), tuple(one.kernels.values())) for one in records}
+    ops = {(f"op {op}", m, ("reference",)) for op in ("moe_matmul", "rms_norm") for m in (1, 2, 4, 5)}
+    assert measured == {("read ceiling", None, ()), ("matrix rate float32", None, ()), *ops}
+    for record in records:
+        if record.name == "op moe_matmul":
+            known = record.parameters
+            assert known["gb_s"] == pytest.approx(known["bytes"] / record.median / 1e9)
+            share = max(known["gb_s"] / known["read_gb_s"], known["tflop_s"] / known["matrix_tflop_s"])
+            assert known["share"] == pytest.approx(share) and record.unit == "s"
+    assert (out / "ops.png").read_bytes().startswith(b"\x89PNG")
+    assert str(out) in result.stderr.replace("\n", "")
+
+
+def test_bench_prints_a_row_each_and_the_ceilings(bench, rows_of):
+    result, _ = bench
+    rows = [row for row in rows_of(result.stdout) if row[0] in ("moe_matmul", "rms_norm")]
+    assert [(row[0], row[2], row[3]) for row in rows] == [
+        (op, str(m), "reference") for op in ("rms_norm", "moe_matmul") for m in (1, 2, 4, 5)
+    ]
+    assert "GB/s, matrix " in result.stdout and all(row[-1] in ("read", "matrix") for row in rows)
+
+
+def test_bench_without_a_plot_needs_no_plotting_library(run, checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr(plot, "LIBRARIES", {"altair_of_nowhere": "altair"})
+    asked = ["bench", "ops", "--device", "cpu", "--model", str(checkpoint), "--m", "1", "--op", "rms_norm"]
+    refused = run(*asked, "--out", str(tmp_path / "a"))
+    assert isinstance(refused.exception, UserError) and "pip install altair, or pass --no-plot" in str(
+        refused.exception
+    )
+    assert not (tmp_path / "a").exists()
+    done = run(*asked, "--out", str(tmp_path / "b"), "--no-plot", "--json")
+    assert done.exit_code == 0 and json.loads(done.stdout)[0]["implementation"] == "reference"
+    assert not list((tmp_path / "b").glob("*.html")) and len(list((tmp_path / "b").glob("*.json"))) == 3
+
+
+def test_bench_fails_before_measuring_if_what_is_required_would_not_run(run, checkpoint, tmp_path):
+    asked = ["bench", "ops", "--device", "cpu", "--model", str(checkpoint), "--out", str(tmp_path / "a")]
+    result = run(*asked, "--require", "moe=triton:gemm@native-fp4")
+    assert result.exit_code == 1 and not (tmp_path / "a").exists()
+    assert "moe_matmul=triton:gemm@native-fp4 is required, but it needs an NVIDIA GPU" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1", (1,)),
+        ("8, 3,8", (8, 3)),
+        ("1,2,...,16", (1, 2, 4, 8, 16)),
+        ("1,2,...,100", (1, 2, 4, 8, 16, 32, 64, 100)),
+        ("3,...,24,1000", (3, 6, 12, 24, 1000)),
+    ],
+)
+def test_numbers_of_tokens_are_listed_or_doubled(text, expected):
+    assert parse_m(text) == expected
+
+
+@pytest.mark.parametrize("text", ["...", "...,8", "1,...", "1,...,x", "-1", "1.5", "16385"])
+def test_numbers_of_tokens_that_make_no_sense(text):
+    with pytest.raises(UserError, match="--m"):
+        parse_m(text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--m", "0"], "--m 0: wants numbers from 1 to 16384"),
+        (["--m", "1,two"], "not 'two'"),
+        (["--m", ","], "--m is empty"),
+        (["--activation", "int8"], "--activation int8: must be one of bf16, mxfp8, mxfp4"),
+        (["--device", "cpu", "--implementation", "cuda"], "no op runs 'cuda' on CPU"),
+        (["--device", "cpu", "--out", os.devnull], f"--out {os.devnull}: cannot write there: "),
+        (["--device", "cpu", "--out", "/proc/records"], "--out /proc/records: cannot write there: "),
+    ],
+)
+def test_what_the_user_can_mend_is_named_before_anything_is_measured(run, monkeypatch, arguments, message):
+    monkeypatch.setattr("firesteel.cli.bench._measure", None)
+    result = run("bench", "ops", *arguments)
+    assert isinstance(result.exception, UserError) and message in str(result.exception)

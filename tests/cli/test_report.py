@@ -1,0 +1,18 @@
+"""The verb spark-report: refused before anything runs where its file cannot be written."""
+
+import pytest
+
+from firesteel import UserError
+
+
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [
+        ("/gone/report.zip", "there is no folder /gone"),
+        ("/proc/x.zip", "cannot write /proc/x.zip: "),
+        ("/tmp", "cannot write /tmp: Is a directory"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_an_error(run, out, message):
+    result = run("spark-report", "--out", out)
+    assert isinstance(result.exception, UserError) and message in str(result.exception)

@@ -1,0 +1,37 @@
+"""The verdict on matrix instructions, in PTX and in machine code."""
+
+import pytest
+
+from firesteel.kernels.verdict import judge
+
+PTX_8 = "mma.sync.aligned.m16n8k32.row.col.kind::mxf8f6f4.block_scale.scale_vec::1X.f32.e4m3.e4m3.f32.ue8m0"
+PTX_4 = "mma.sync.aligned.m16n8k64.row.col.kind::mxf4nvf4.block_scale.scale_vec::2X.f32.e2m1.e2m1.f32.ue8m0"
+
+
+@pytest.mark.parametrize(
+    ("ptx", "sass", "arguments", "verdict"),
+    [
+        ([PTX_8], ["QMMA.SF.16832.F32.E4M3.E4M3"], ["x", "codes"], "native-fp4"),
+        ([PTX_8], ["QMMA.SF.16832.F32.E4M3.E4M3"], ["x", "w_mxfp4"], "native-fp4"),
+        ([PTX_8], ["QMMA.SF.16832.F32.E4M3.E4M3"], ["x", "w_mxfp8"], "fp8"),
+        (["mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32"], ["QMMA.16832.F32.E4M3.E4M3"], ["codes"], "fp8"),
+        (["mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32"], ["HMMA.16816.F32"], ["codes"], "bf16"),
+        ([PTX_8], ["HMMA.16816.F32.BF16"], ["codes"], "bf16"),
+        (["wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3"], ["QGMMA.64x64x32.F32.E4M3.E4M3"], [], "fp8"),
+        (["wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16"], ["HGMMA.64x64x16.F32.BF16"], [], "bf16"),
+        (["tcgen05.mma.cta_group::1.kind::mxf4.block_scale"], ["UTCOMMA"], [], "native-fp4"),
+        (["tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale"], ["UTCQMMA"], ["codes"], "native-fp4"),
+        (["tcgen05.mma.cta_group::1.kind::f16"], ["UTCHMMA"], ["codes"], "bf16"),
+        ([], [], ["codes"], "none"),
+        ([], ["IMMA.16832.S8.S8"], [], "none"),
+        ([PTX_8], None, ["codes"], "native-fp4"),
+        ([PTX_8], None, ["x"], "fp8"),
+        ([PTX_4], None, ["x"], "native-fp4"),
+        (["mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32"], None, ["codes"], "fp8"),
+        (["mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"], None, ["codes"], "bf16"),
+        (["mma.sync.aligned.m16n8k32.row.col.satfinite.s32.s8.s8.s32"], None, [], "none"),
+        ([], None, ["codes"], "none"),
+    ],
+)
+def test_verdict_follows_the_machine_code(ptx, sass, arguments, verdict):
+    assert judge(ptx, sass, arguments) == verdict

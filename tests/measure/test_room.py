@@ -1,0 +1,28 @@
+"""Room in memory: what a workload would take, against a share of what is free."""
+
+import pytest
+
+from firesteel.device import find_device
+from firesteel.kernels import moe_matmul
+from firesteel.measure import correctness, room
+from firesteel.measure.room import too_large
+from firesteel.measure.workloads import Shapes, list_workloads
+from firesteel.model.spec import PRESETS
+
+CPU = find_device("cpu")
+
+
+def moe(**options):
+    (workload,) = list_workloads(moe_matmul, 1, "bf16", Shapes(PRESETS["gpt-oss-120b"], CPU, **options))
+    return workload
+
+
+@pytest.mark.parametrize(("free_gb", "fits"), [(24, True), (16, True), (8, False)])
+def test_the_experts_of_120b_are_verified_on_a_gpu_of_24_gb(monkeypatch, free_gb, fits):
+    monkeypatch.setattr(room, "available_bytes", lambda device: int(free_gb * 0.93e9))
+    assert (too_large(moe(expert_copies=1), CPU, correctness.MEMORY_SHARE) is None) == fits
+
+
+def test_what_does_not_fit_says_how_much_it_needs(monkeypatch):
+    monkeypatch.setattr(room, "available_bytes", lambda device: 10**9)
+    assert too_large(moe(), CPU, 0.5) == "not run: needs 3.4 GB, 0.5 GB may be taken"
