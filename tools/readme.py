@@ -15,13 +15,13 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 OPS = ROOT / "records" / "h200-ops"
 MARKERS = re.compile(r"(<!-- ops -->\n).*?(<!-- end of ops -->)", re.DOTALL)
-SHOWN_M = (1, 8, 64, 512, 2048, 8192)
+SHOWN_M = (1, 8, 32, 64, 512, 2048, 8192)
 
 
 def read_ops(folder: Path = OPS) -> list[Record]:
-    """Of ops with bf16 activations; ceilings and probes left out."""
+    """Of ops without activations to round, or with bf16 ones; ceilings left out."""
     records = [Record.load(path) for path in sorted(folder.glob("*.json"))]
-    return [one for one in records if one.name.startswith("op ") and one.parameters["activation"] == "bf16"]
+    return [one for one in records if one.name.startswith("op ") and one.parameters["activation"] in ("", "bf16")]
 
 
 def ops_table(records: list[Record]) -> str:
@@ -33,10 +33,10 @@ def ops_table(records: list[Record]) -> str:
         if m not in row or record.median < row[m].median:
             row[m] = record
     lines = ["| op | " + " | ".join(f"M = {m}" for m in SHOWN_M) + " |", "|---" * (len(SHOWN_M) + 1) + "|"]
-    for (op, part), row in best.items():
+    for (op, part), row in sorted(best.items()):
         cells = [_cell(row.get(m)) for m in SHOWN_M]
         if any(cells):
-            lines.append(f"| {op} {part} | " + " | ".join(cells) + " |")
+            lines.append(f"| {op} {part}".rstrip() + " | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 

@@ -112,10 +112,10 @@ def hash_packages() -> str:
 
 
 def shown_command(words: Sequence[str]) -> tuple[str, ...]:
-    """The command line with the values of secret flags hidden, in both forms: --flag value, --flag=value."""
-    shown = []
+    """The program's name and its arguments, the values of secret flags hidden: --flag value, --flag=value."""
+    shown = [_program(word) for word in words[:1]]
     hide_next = False
-    for word in words:
+    for word in words[1:]:
         name, equals, _ = word.partition("=")
         flag_is_secret = name.startswith("--") and is_secret(name)
         if hide_next:
@@ -124,6 +124,11 @@ def shown_command(words: Sequence[str]) -> tuple[str, ...]:
             shown.append(f"{name}={HIDDEN}" if flag_is_secret and equals else word)
         hide_next = flag_is_secret and not equals
     return tuple(shown)
+
+
+def _program(path: str) -> str:
+    """Without the folder it lies in; `python -m firesteel` is firesteel too."""
+    return Path(path).parent.name if Path(path).name == "__main__.py" else Path(path).name
 
 
 def peak_memory_bytes(device: DeviceSpec) -> int:
