@@ -20,8 +20,8 @@ CHILD = Path(__file__).with_name("interpret.py")
 def interpret(ask_interpreter):
     """interpret(op, samples=None) holds every Triton implementation of an op to the reference, on CPU tensors.
 
-    Samples default to the op's own. Asserts that none failed and that each implementation took some sample;
-    returns the checks.
+    Samples default to the op's own. Asserts that none failed, that each implementation took some sample and each
+    sample was taken; returns the checks.
     """
 
     def run(op, samples=None):
@@ -32,6 +32,8 @@ def interpret(ask_interpreter):
         names = {name for name in op.implementations if name.startswith("triton")}
         idle = names - {check.implementation for check in checks if check.refusal is None}
         assert names and not idle, f"{op.name}: took no sample: {idle or 'there is no Triton implementation'}"
+        untried = {check.sample for check in checks} - {check.sample for check in checks if check.refusal is None}
+        assert not untried, f"{op.name}: no implementation took {untried}"
         return checks
 
     return run

@@ -1,6 +1,5 @@
 """linear on MXFP4 weights: its Triton kernels interpreted, compiled and, on a GPU, run; what they refuse."""
 
-import itertools
 import os
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from firesteel.formats import mxfp4
 from firesteel.kernels import linear
 from firesteel.kernels.activation import ACTIVATIONS
 from firesteel.kernels.ledger import Ledger, Ran
-from firesteel.kernels.linear import MXFP4_VECTOR_TOKENS, SHAPES, Mxfp4Weight
+from firesteel.kernels.linear import SHAPES, Mxfp4Weight
 from firesteel.kernels.op import Chosen, Sample
 from firesteel.kernels.prove import prove_code
 from firesteel.kernels.tile_pin import LARGEST_SIDE, LARGEST_TILE
@@ -45,21 +44,22 @@ def draw(tokens, rows, columns, activation="bf16", tile="auto", *, bias=True, se
 
 
 def test_interpreted_kernels_equal_the_reference(interpret):
-    """Tails in the tokens, in the rows and in K = 90 groups; strips, tiles, and pinned ones of several sizes."""
+    """Tails in the tokens, in the rows and in K = 90 groups; chosen tiles, and pinned ones of several sizes."""
     interpret(
         linear,
         [
-            draw(1, 37, 2880),
-            draw(1, 17, 96, "mxfp8", bias=False),
+            draw(1, 38, 2880),
+            draw(1, 20, 96, "mxfp8", bias=False),
             draw(7, 40, 160, "mxfp4"),
-            draw(9, 33, 96, "mxfp8"),
-            draw(17, 70, 96, "mxfp4", bias=False),
-            draw(63, 65, 32),
-            draw(65, 97, 96, "mxfp8"),
-            draw(3, 70, 96, "mxfp8", "32x64"),
-            draw(33, 150, 32, "bf16", "16x16"),
+            draw(9, 36, 96, "mxfp8"),
+            draw(17, 76, 96, "mxfp4", bias=False),
+            draw(63, 68, 32),
+            draw(65, 100, 96, "mxfp8"),
+            draw(3, 76, 96, "mxfp8", "32x64"),
+            draw(33, 152, 32, "bf16", "16x16"),
             draw(65, 130, 64, "mxfp4", "64x128"),
-            draw(0, 33, 96),
+            draw(0, 36, 96),
+            Sample("bf16 weights", (torch.ones(1, 96).bfloat16(), torch.ones(5, 96).bfloat16(), None)),
         ],
     )
 
@@ -70,7 +70,7 @@ def test_native_kernels_equal_the_reference(tmp_path):
         pytest.skip("Triton < 3.8 does not interpret dot_scaled")
     samples = tmp_path / "samples.pt"
     drawn = [
-        draw(3, 37, 160, "mxfp8"), draw(5, 70, 96, "mxfp8"), draw(9, 33, 96, "mxfp4", bias=False),
+        draw(3, 36, 160, "mxfp8"), draw(5, 72, 96, "mxfp8"), draw(9, 36, 96, "mxfp4", bias=False),
         draw(65, 40, 160, "mxfp4"),
     ]  # fmt: skip
     torch.save([Sample(one.label, one.args[:4]) for one in drawn], samples)
@@ -95,12 +95,12 @@ def code_of(capability, variant):
         ),
         (
             "sm_90a",
-            "triton:gemv mxfp4-weight mxfp8 201088x2880 16x64x128",
+            "triton:gemm mxfp4-weight mxfp8 5120x2880 16x64x128",
             "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16",
         ),
-        ("sm_120a", "triton:gemv mxfp4-weight mxfp8 5120x2880 8x16x256", "kind::mxf8f6f4.block_scale"),
+        ("sm_120a", "triton:gemm mxfp4-weight mxfp8 5120x2880 16x64x128", "kind::mxf8f6f4.block_scale"),
         ("sm_121a", "triton:gemm mxfp4-weight mxfp8 2880x4096 128x128x128", "kind::mxf8f6f4.block_scale"),
-        ("sm_121a", "triton:gemv mxfp4-weight mxfp4 2880x4096 8x16x256", "kind::mxf4nvf4.block_scale"),
+        ("sm_121a", "triton:gemm mxfp4-weight mxfp4 5120x2880 16x64x128", "kind::mxf4nvf4.block_scale"),
         ("sm_121a", "triton:gemm mxfp4-weight mxfp4 5120x2880 128x128x128", "kind::mxf4nvf4.block_scale"),
     ],
 )
@@ -143,15 +143,15 @@ def test_pinned_tiles_fit(target, activation, tile):
 @pytest.mark.parametrize("capability", [(8, 0), (9, 0), (12, 1)])
 def test_device_code_names_every_tile_that_any_number_of_tokens_picks(capability):
     codes = {code.variant: code for code in linear.make_device_code(capability)}
-    for way, activation in itertools.product(("gemv", "gemm"), ACTIVATIONS):
+    for activation in ACTIVATIONS:
         native = capability[0] == 12 and activation != "bf16"
         named = {
             variant.split()[-1]: code
             for variant, code in codes.items()
-            if variant.startswith(f"triton:{way} mxfp4-weight {activation} ")
+            if variant.startswith(f"triton:gemm mxfp4-weight {activation} ")
         }
         wanted = {
-            str(device_code.pick_tile(way, tokens, rows, capability, native))
+            str(device_code.pick_tile(tokens, rows, capability, native))
             for tokens in range(1, 16385)
             for rows, _ in SHAPES
         }
@@ -162,24 +162,19 @@ def test_device_code_names_every_tile_that_any_number_of_tokens_picks(capability
 
 
 @pytest.mark.parametrize(
-    ("way", "tokens", "rows", "capability", "native", "expected"),
+    ("tokens", "rows", "capability", "native", "expected"),
     [
-        ("gemv", 1, 5120, (9, 0), False, "8x16x256"),
-        ("gemv", 16, 2880, (9, 0), False, "16x16x256"),
-        ("gemv", 64, 5120, (12, 1), True, "64x32x128"),
-        ("gemv", 1, 201088, (9, 0), False, "16x64x128"),
-        ("gemv", 17, 201088, (9, 0), False, "64x64x128"),
-        ("gemm", 8192, 5120, (9, 0), False, "128x256x64"),
-        ("gemm", 8192, 5120, (8, 0), False, "128x128x64"),
-        ("gemm", 8192, 5120, (12, 1), True, "128x128x128"),
-        ("gemm", 256, 5120, (9, 0), False, "64x128x64"),
-        ("gemm", 65, 2880, (9, 0), False, "32x64x128"),
-        ("gemm", 1, 201088, (9, 0), False, "16x64x128"),
-        ("gemm", 3, 97, None, False, "16x64x128"),
+        (8192, 5120, (9, 0), False, "128x256x64"),
+        (8192, 5120, (8, 0), False, "128x128x64"),
+        (8192, 5120, (12, 1), True, "128x128x128"),
+        (256, 5120, (9, 0), False, "64x128x64"),
+        (65, 2880, (9, 0), False, "32x64x128"),
+        (1, 201088, (9, 0), False, "16x64x128"),
+        (3, 97, None, False, "16x64x128"),
     ],
 )
-def test_tile_follows_from_the_shape(way, tokens, rows, capability, native, expected):
-    assert str(device_code.pick_tile(way, tokens, rows, capability, native)) == expected
+def test_tile_follows_from_the_shape(tokens, rows, capability, native, expected):
+    assert str(device_code.pick_tile(tokens, rows, capability, native)) == expected
 
 
 def test_pinned_tile_keeps_its_size_and_has_warps_enough():
@@ -196,8 +191,9 @@ def accepts(way, *args):
 def test_arguments_that_will_not_do_are_refused_with_the_reason():
     x, weight, bias, *_ = draw(65, 64, 96).args
     assert accepts("gemm", x, weight, bias) is None and accepts("gemm", x, weight, None) is None
-    assert accepts("gemv", x, weight, bias) == "is for 64 tokens at most, not 65"
-    assert accepts("gemv", x[:64], weight, bias) is None
+    assert "is for bf16 weights" in accepts("gemv", x[:1], weight, bias)
+    odd = Mxfp4Weight(codes=weight.codes[:3], scales=weight.scales[:3])
+    assert "3 rows of 96 leave a part of one" in accepts("gemm", x, odd, None)
     assert accepts("gemm", x.float(), weight, bias) == "multiplies bf16 tokens by MXFP4 weights, not torch.float32"
     assert "wants contiguous tokens" in accepts("gemm", x.T.contiguous().T, weight, bias)
     assert "knows no activation 'fp8', only bf16, mxfp8, mxfp4" in accepts("gemm", x, weight, bias, "fp8")
@@ -221,7 +217,7 @@ def test_quantised_activations_on_sm12x_need_a_triton_that_multiplies_them(monke
     monkeypatch.setattr(triton, "__version__", version)
     monkeypatch.setattr(MODULE, "find_capability", lambda device: (12, 1))
     for activation in ACTIVATIONS:
-        why = accepts("gemv", *draw(1, 64, 64, activation).args)
+        why = accepts("gemm", *draw(1, 64, 64, activation).args)
         refused = activation != "bf16" and version in ("3.6.0", "3.7.1")
         assert ("needs Triton >= 3.8" in why) if refused else why is None
 
@@ -232,33 +228,27 @@ def test_a_pinned_tile_that_nothing_takes_is_an_error():
         chosen(*draw(1, 33, 96, "bf16", "64x64").args)
 
 
-def run_on_gpu(way, sample, seed):
-    implementation = linear.implementations[f"triton:{way}"]
-    why = implementation.accepts(*sample.args)
-    if way == "gemv" and sample.args[0].shape[0] > MXFP4_VECTOR_TOKENS:
-        assert "is for 64 tokens at most" in why
-        return
-    assert why is None
+def run_on_gpu(sample, seed):
+    implementation = linear.implementations["triton:gemm"]
+    assert implementation.accepts(*sample.args) is None
     failure = check(linear, implementation, sample)
     assert failure is None, f"seed {seed}: {failure}"
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize("way", ["gemv", "gemm"])
 @pytest.mark.parametrize("tokens", TOKEN_COUNTS)
-def test_real_shapes_on_a_gpu(tokens, way, activation):
+def test_real_shapes_on_a_gpu(tokens, activation):
     seed = int(torch.randint(1 << 30, ()))
     for rows, columns in SHAPES[:2]:
-        run_on_gpu(way, draw(tokens, rows, columns, activation, seed=seed, device="cuda"), seed)
+        run_on_gpu(draw(tokens, rows, columns, activation, seed=seed, device="cuda"), seed)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("way", ["gemv", "gemm"])
 @pytest.mark.parametrize(("tokens", "activation"), [(1, "bf16"), (3, "mxfp8"), (64, "mxfp4"), (257, "bf16")])
-def test_lm_head_on_a_gpu(tokens, activation, way):
+def test_lm_head_on_a_gpu(tokens, activation):
     seed = int(torch.randint(1 << 30, ()))
-    run_on_gpu(way, draw(tokens, *SHAPES[2], activation, bias=False, seed=seed, device="cuda"), seed)
+    run_on_gpu(draw(tokens, *SHAPES[2], activation, bias=False, seed=seed, device="cuda"), seed)
 
 
 @pytest.mark.gpu
@@ -274,19 +264,17 @@ def test_results_past_2_to_the_31_are_stored_where_they_belong():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("tile", ["16x16", "32x64", "64x128", "128x128", "16x256", "256x16"])
-@pytest.mark.parametrize("way", ["gemv", "gemm"])
-def test_pinned_tiles_run_and_are_in_the_ledger(way, tile):
+def test_pinned_tiles_run_and_are_in_the_ledger(tile):
     sample, ledger = draw(63, 5120, 2880, "bf16", tile, device="cuda"), Ledger()
-    run_on_gpu(way, sample, 1)
-    Chosen(linear, [linear.implementations[f"triton:{way}"]], ledger)(*sample.args)
-    launches = ledger.entries[Ran("linear", f"triton:{way}", "bf16")].launches
+    run_on_gpu(sample, 1)
+    Chosen(linear, [linear.implementations["triton:gemm"]], ledger)(*sample.args)
+    launches = ledger.entries[Ran("linear", "triton:gemm", "bf16")].launches
     assert f"{tile}x64" in {launch.tile for launch in launches}
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("way", ["gemv", "gemm"])
-def test_a_cuda_graph_replays_with_other_tokens(way):
-    function = linear.implementations[f"triton:{way}"].function
+def test_a_cuda_graph_replays_with_other_tokens():
+    function = linear.implementations["triton:gemm"].function
     x, *rest = draw(17, 2880, 4096, "mxfp8", device="cuda").args
     function(x, *rest)
     graph = torch.cuda.CUDAGraph()

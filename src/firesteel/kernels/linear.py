@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 SHAPES = ((5120, 2880), (2880, 4096), (201088, 2880))  # of qkv, o and lm_head
 ROWS_AT_ONCE = 16384  # bounds the fp32 copy of lm_head's 201088 rows
 VECTOR_TOKENS = 8
-MXFP4_VECTOR_TOKENS = 64
 MOST_TOKENS = 16384  # in a step
 
 
@@ -125,9 +124,10 @@ def _refuse_mxfp4(x: Tensor, weight: Mxfp4Weight, bias: Tensor | None, activatio
 def _accepts_few(
     x: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor | None, activation: str = "bf16", tile: str = "auto"
 ) -> str | None:
-    most = MXFP4_VECTOR_TOKENS if isinstance(weight, Mxfp4Weight) else VECTOR_TOKENS
-    if x.shape[0] > most:
-        return f"is for {most} tokens at most, not {x.shape[0]}"
+    if isinstance(weight, Mxfp4Weight):
+        return "is for bf16 weights: on MXFP4 ones gemm is faster from the first token on"
+    if x.shape[0] > VECTOR_TOKENS:
+        return f"is for {VECTOR_TOKENS} tokens at most, not {x.shape[0]}"
     return _accepts(x, weight, bias, activation, tile)
 
 
@@ -135,9 +135,8 @@ def _accepts_few(
 def triton_gemv(
     x: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor | None, activation: str = "bf16", tile: str = "auto"
 ) -> Tensor:
-    """Bound by the bytes of the weights. A single token meets bf16 weights on the plain cores."""
-    if isinstance(weight, Mxfp4Weight):
-        return _run_mxfp4("gemv", x, weight, bias, activation, tile)
+    """Bound by the bytes of the weights. A single token is multiplied on the plain cores."""
+    assert isinstance(weight, Tensor)
     from firesteel.kernels.triton.linear import launch_tiles, launch_vector
 
     y = torch.empty(x.shape[0], weight.shape[0], dtype=x.dtype, device=x.device)
@@ -151,7 +150,7 @@ def triton_gemm(
     x: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor | None, activation: str = "bf16", tile: str = "auto"
 ) -> Tensor:
     if isinstance(weight, Mxfp4Weight):
-        return _run_mxfp4("gemm", x, weight, bias, activation, tile)
+        return _run_mxfp4(x, weight, bias, activation, tile)
     from firesteel.kernels.triton.linear import launch_tiles
 
     y = torch.empty(x.shape[0], weight.shape[0], dtype=x.dtype, device=x.device)
@@ -159,12 +158,12 @@ def triton_gemm(
     return y
 
 
-def _run_mxfp4(way: str, x: Tensor, weight: Mxfp4Weight, bias: Tensor | None, activation: str, tile: str) -> Tensor:
+def _run_mxfp4(x: Tensor, weight: Mxfp4Weight, bias: Tensor | None, activation: str, tile: str) -> Tensor:
     from firesteel.kernels.triton import mxfp4_linear as device
 
     capability = find_capability(x.device)
     native = is_native(capability, activation)
-    chosen = device.pin_tile(tile) or device.pick_tile(way, x.shape[0], weight.shape[0], capability, native)
+    chosen = device.pin_tile(tile) or device.pick_tile(x.shape[0], weight.shape[0], capability, native)
     return device.run(x, weight.codes, weight.scales, bias, activation, chosen, native)
 
 
@@ -201,28 +200,27 @@ def _mxfp4_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
     from firesteel.kernels.triton import mxfp4_linear as device
 
     signature = {"codes": "*u8", "scales": "*u8", "bias": "*bf16", "y": "*bf16", "num_tokens": "i32"}
-    for way in ("gemv", "gemm"):
-        for activation in ACTIVATIONS:
-            native = is_native(capability, activation)
-            x = {"x": "*u8", "x_scales": "*u8"} if native else {"x": "*bf16"}
-            for (rows, columns), tile in _tiles(way, capability, native):
-                sizes = {"M": rows, "K": columns, "STORED": activation if native else "bf16", **tile.constants}
-                yield DeviceCode(
-                    variant=f"triton:{way} mxfp4-weight {activation} {rows}x{columns} {tile}",
-                    kernel=device.mxfp4_linear_kernel, signature={**x, **signature},
-                    constants=sizes if native else {"x_scales": None, **sizes},
-                    num_warps=tile.warps, num_stages=tile.stages,
-                )  # fmt: skip
-        yield store_code(f"triton:{way} mxfp4-weight store", is_native(capability, "mxfp8"))
+    for activation in ACTIVATIONS:
+        native = is_native(capability, activation)
+        x = {"x": "*u8", "x_scales": "*u8"} if native else {"x": "*bf16"}
+        for (rows, columns), tile in _tiles(capability, native):
+            sizes = {"M": rows, "K": columns, "STORED": activation if native else "bf16", **tile.constants}
+            yield DeviceCode(
+                variant=f"triton:gemm mxfp4-weight {activation} {rows}x{columns} {tile}",
+                kernel=device.mxfp4_linear_kernel, signature={**x, **signature},
+                constants=sizes if native else {"x_scales": None, **sizes},
+                num_warps=tile.warps, num_stages=tile.stages,
+            )  # fmt: skip
+    yield store_code("triton:gemm mxfp4-weight store", is_native(capability, "mxfp8"))
 
 
-def _tiles(way: str, capability: tuple[int, int], native: bool) -> Iterator[tuple[tuple[int, int], Tile]]:
+def _tiles(capability: tuple[int, int], native: bool) -> Iterator[tuple[tuple[int, int], Tile]]:
     """(shape, tile) for powers of two of tokens; shapes differ where the tile leaves a tail of one's columns."""
     from firesteel.kernels.triton import mxfp4_linear as device
 
     found = set()
     for shape, power in itertools.product(SHAPES, range(MOST_TOKENS.bit_length())):
-        tile = device.pick_tile(way, 1 << power, shape[0], capability, native)
+        tile = device.pick_tile(1 << power, shape[0], capability, native)
         key = tile, shape[1] % tile.depth == 0
         if key not in found:
             found.add(key)
@@ -247,7 +245,7 @@ def store_code(variant: str, native: bool) -> DeviceCode:
 def samples(device: torch.device) -> Iterator[Sample]:
     generator = torch.Generator(device).manual_seed(1)
     for (tokens, rows, columns), activation in zip(
-        ((1, 5120, 2880), (3, 2880, 4096), (65, 97, 96)), ACTIVATIONS, strict=True
+        ((1, 5120, 2880), (3, 2880, 4096), (65, 100, 96)), ACTIVATIONS, strict=True
     ):
         x = torch.randn(tokens, columns, device=device, generator=generator).bfloat16()
         wide = torch.randn(rows, columns, device=device, generator=generator).mul(columns**-0.5)

@@ -75,19 +75,8 @@ def run(
     return y
 
 
-# Chosen by counting programs and bytes, not yet measured. Strips of 16 rows give every SM of an H200 two programs
-# of qkv; lm_head has rows enough for strips as wide as a warp group's matrix instruction. What has 128 rows of
-# tokens fits the 100 KB of sm_86, sm_89 and SM12x.
-STRIPS = (
-    Tile(rows=8, columns=16, depth=256, warps=1, stages=4),
-    Tile(rows=16, columns=16, depth=256, warps=1, stages=4),
-    Tile(rows=64, columns=32, depth=128, warps=2, stages=4),
-)
-WIDE_STRIPS = (
-    Tile(rows=16, columns=64, depth=128, warps=4, stages=4),
-    Tile(rows=64, columns=64, depth=128, warps=4, stages=3),
-)
-WIDE_ROWS = 1 << 14
+# Chosen by counting programs and bytes; on an H200 narrower strips of the weight were slower for few tokens. What
+# has 128 rows of tokens fits the 100 KB of sm_86, sm_89 and SM12x.
 GEMM = (
     Tile(rows=128, columns=128, depth=64, warps=8, stages=3),
     Tile(rows=64, columns=128, depth=64, warps=4, stages=4),
@@ -99,20 +88,14 @@ GEMM_SM90 = (Tile(rows=128, columns=256, depth=64, warps=8, stages=4), *GEMM)
 MANY_PROGRAMS = 128
 
 
-def pick_tile(way: str, tokens: int, num_rows: int, capability: tuple[int, int] | None, native: bool) -> Tile:
-    if way == "gemv":
-        return gemv_tile(tokens, num_rows)
-    tile = gemm_tile(tokens, num_rows, GEMM_SM90 if capability is not None and capability[0] == 9 else GEMM)
+def pick_tile(tokens: int, num_rows: int, capability: tuple[int, int] | None, native: bool) -> Tile:
+    tile = largest_that_suits(
+        tokens, num_rows, GEMM_SM90 if capability is not None and capability[0] == 9 else GEMM
+    )
     return replace(tile, depth=128, stages=3) if native else tile  # one byte a value, or half of one
 
 
-def gemv_tile(tokens: int, num_rows: int) -> Tile:
-    """All tokens in one tile, narrow enough that many programs ask for the weights at once."""
-    strips = WIDE_STRIPS if num_rows >= WIDE_ROWS else STRIPS
-    return next((one for one in strips if tokens <= one.rows), strips[-1])
-
-
-def gemm_tile(tokens: int, num_rows: int, tiles: tuple[Tile, ...]) -> Tile:
+def largest_that_suits(tokens: int, num_rows: int, tiles: tuple[Tile, ...]) -> Tile:
     """The largest that the tokens fill by more than half and that still gives every SM a program, or the least."""
 
     def suits(tile: Tile) -> bool:
