@@ -51,13 +51,13 @@ def outcome():
 
 def ran(llm):
     """By gate, what can be seen of it; `require` shows in errors only."""
-    seen = {entry.op: entry for entry in llm.ledger.entries}
+    seen = {entry.op: entry for entry in llm.ledger().entries}
     dense = {"qkv": llm.model.weights.layers[0].qkv, "o": llm.model.weights.layers[7].o}
     dense["lm_head"] = llm.model.weights.lm_head
     return {
         "kernels": seen["rms_norm"].implementation,
-        "activation": {entry.activation for entry in llm.ledger.entries if entry.op == "moe_matmul"},
-        "dense activation": {entry.activation for entry in llm.ledger.entries if entry.op == "linear"},
+        "activation": {entry.activation for entry in llm.ledger().entries if entry.op == "moe_matmul"},
+        "dense activation": {entry.activation for entry in llm.ledger().entries if entry.op == "linear"},
         "mxfp4_layers": tuple(name for name, weight in dense.items() if isinstance(weight, Mxfp4Weight)),
         "sinks": llm.model.sinks,
     }

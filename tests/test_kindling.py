@@ -130,7 +130,7 @@ def test_the_gpu_answers_as_the_cpu_does(kindling, all_cores):
     ]
     shares = [sum(marks) / len(items) for marks in (cpu_marks, gpu_marks)]
     assert abs(shares[0] - shares[1]) <= 0.01, "\n".join([f"CPU {shares[0]:.4f}, GPU {shares[1]:.4f}", *differing])
-    assert {ran.implementation.partition(":")[0] for ran in gpu.ledger.entries} == {"triton"}
+    assert {ran.implementation.partition(":")[0] for ran in gpu.ledger().entries} == {"triton"}
 
 
 def test_garbage_without_sinks(kindling):

@@ -474,7 +474,7 @@ def test_impossible_sampling_is_refused(values):
 def test_pinned_implementation_is_what_runs(open_llm, llm):
     pinned = open_llm(kernels="rms_norm=reference, moe_matmul=reference")
     assert torch.equal(pinned.logits([1, 2, 3]), llm.logits([1, 2, 3]))
-    assert Ran("rms_norm", "reference") in pinned.ledger.entries
+    assert Ran("rms_norm", "reference") in pinned.ledger().entries
     assert open_llm(kernels="").settings.config.kernels.kernels == ""
 
 
@@ -530,6 +530,6 @@ def test_keyword_beats_the_environment(open_llm, monkeypatch):
 def test_every_op_of_a_run_is_in_the_ledger(open_llm):
     llm = open_llm()
     llm.generate(["ab"], SamplingParams(max_tokens=3, ignore_eos=True))
-    assert {ran.op for ran in llm.ledger.entries} == {op.name for op in NETWORK_OPS}
-    calls = {ran.op: entry.calls for ran, entry in llm.ledger.entries.items()}
+    assert {ran.op for ran in llm.ledger().entries} == {op.name for op in NETWORK_OPS}
+    calls = {ran.op: entry.calls for ran, entry in llm.ledger().entries.items()}
     assert calls["attention"] == 9 and calls["rms_norm"] == 21

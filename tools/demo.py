@@ -20,7 +20,7 @@ QUESTIONS = (
 def main() -> None:
     console = Console()
     llm = LLM()
-    llm.ledger.timed = True
+    llm.ledger().timed = True
     harmony = Harmony(llm.tokenizer)
     for question in QUESTIONS:
         prompt = harmony.encode_for_completion([system_message(), Message(role="user", content=question)])

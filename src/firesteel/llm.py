@@ -43,8 +43,8 @@ class LLM:
         self._names = itertools.count()
         self._outboxes: dict[str, deque[StepOutput]] = {}  # by request: where its outputs go
 
-    @property
     def ledger(self) -> Ledger:
+        """What ran so far."""
         return self.kernels.ledger
 
     def generate(

@@ -9,6 +9,7 @@ from firesteel.cli.bench_engine import draw_prompts, measure, parse_concurrency
 from firesteel.config import BatchConfig, CacheConfig
 from firesteel.engine.engine import Engine
 from firesteel.measure.record import Record
+from firesteel.model.spec import PRESETS
 
 
 @pytest.fixture
@@ -60,6 +61,18 @@ def test_table_shows_rates_and_stages(bench):
     for heading in ("prefill tok/s", "decode tok/s", "scheduler ms", "batch ms", "model ms", "sample and wait ms"):
         assert heading in result.stdout
     assert "2 requests of 3 + 2 tokens on CPU" in result.stdout and "records are in" in result.stderr
+
+
+def test_random_weights_of_a_preset_are_measured_under_its_name(run, tmp_path, monkeypatch, llm):
+    monkeypatch.setitem(PRESETS, "gpt-oss-20b", llm.spec)
+    flags = ["--synthetic", "gpt-oss-20b", "--device", "cpu", "--kv-cache-gib", "0.02", "--out", str(tmp_path)]
+    shape = ["--concurrency", "2", "--requests", "2", "--prompt-tokens", "3", "--max-tokens", "2", "--rounds", "1"]
+    result = run("bench", "engine", *flags, *shape)
+    assert result.exit_code == 0, result.output
+    (found,) = map(Record.load, tmp_path.glob("*.json"))
+    assert found.parameters["model"] == "gpt-oss-20b, random weights"
+    bad = run("bench", "engine", "--synthetic", "gpt-oss-7b")
+    assert isinstance(bad.exception, UserError) and "must be one of gpt-oss-120b, gpt-oss-20b" in str(bad.exception)
 
 
 def test_no_more_requests_are_in_flight_than_asked_for(llm):

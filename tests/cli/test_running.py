@@ -38,7 +38,7 @@ def test_generate_is_greedy_unless_told(run, llm, checkpoint):
 def test_generate_writes_each_piece_as_it_is_made(monkeypatch):
     class Told:
         def __init__(self):
-            self.ledger = self
+            self.ledger = lambda: self
 
         def stream(self, prompt, params):
             for piece in "abc":

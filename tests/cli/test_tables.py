@@ -36,7 +36,7 @@ def test_the_ledger_shows_every_kernel_with_its_verdict_where_it_was_compiled(mo
         Launch("attend", "", "interpreted", None): 2,
     }
     ledger.entries[Ran("moe_matmul", "triton:gemm", "mxfp8")] = Entry(calls=6, seconds=0.003, launches=launches)
-    llm = SimpleNamespace(ledger=ledger, device=SimpleNamespace(name="a GPU"))
+    llm = SimpleNamespace(ledger=lambda: ledger, device=SimpleNamespace(name="a GPU"))
     found, lines = rows(ledger_table(llm))
     kernels = "6 x fc1 64x128[x] 01234567 verdict of a cubin"
     assert found[0] == ["moe_matmul", "triton:gemm", "mxfp8", "6", "3.0", "500", kernels]

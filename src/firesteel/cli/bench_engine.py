@@ -23,13 +23,15 @@ from firesteel.cli.app import with_knobs
 from firesteel.cli.bench import bench
 from firesteel.cli.options import AsJson
 from firesteel.cli.progress import progress_bar
-from firesteel.cli.running import load
 from firesteel.cli.tables import new_table, say, show
+from firesteel.config import Config, resolve
 from firesteel.engine.engine import Engine
+from firesteel.engine.load import Loaded, load_engine, synthetic_engine
 from firesteel.engine.statistics import Statistics
 from firesteel.errors import UserError
-from firesteel.llm import LLM
+from firesteel.hub import find_checkpoint
 from firesteel.measure.record import Record
+from firesteel.model.spec import PRESETS
 from firesteel.types import Request, SamplingParams
 
 SEED = 0
@@ -81,27 +83,39 @@ def bench_engine(
     max_tokens: Annotated[int, typer.Option(min=2, help="of each request; all are generated")] = 64,
     requests: Annotated[int, typer.Option(min=1, help="in each round, whatever the concurrency")] = 32,
     rounds: Annotated[int, typer.Option(min=1, help="timed passes over the requests")] = 3,
+    synthetic: Annotated[str | None, typer.Option(help="random weights of " + " or ".join(PRESETS))] = None,
     out: Annotated[Path, typer.Option(help="folder for records")] = Path("firesteel-bench"),
     as_json: AsJson = False,
 ) -> None:
     """Tokens a second of the engine, prefill and decode apart, and the time in each stage; no prefix caching."""
     levels = parse_concurrency(concurrency)
-    llm = load({"prefix_caching": False, "max_num_seqs": max(64, *levels), **knobs})
-    check(llm, max(levels), prompt_tokens + max_tokens)
-    prompts = draw_prompts(requests, prompt_tokens, llm.spec.vocab_size)
+    config = resolve({"prefix_caching": False, "max_num_seqs": max(64, *levels), **knobs}).config
+    name, loaded = open_model(config, synthetic)
+    check(loaded, config, max(levels), prompt_tokens + max_tokens)
+    prompts = draw_prompts(requests, prompt_tokens, loaded.spec.vocab_size)
     runs: list[Run] = []
     with progress_bar("measuring") as report_progress:
         for level in levels:
-            runs.append(run_level(llm.engine, prompts, level, max_tokens=max_tokens, rounds=rounds))
-            record(llm, runs[-1], prompts, max_tokens).save(out)
+            runs.append(run_level(loaded.engine, prompts, level, max_tokens=max_tokens, rounds=rounds))
+            shape = {"model": name, "requests": requests, "prompt_tokens": prompt_tokens, "max_tokens": max_tokens}
+            record(loaded, config, runs[-1], shape).save(out)
             report_progress(len(runs), len(levels))
     if as_json:
         print(json.dumps([run.as_dict() for run in runs], indent=2))
     else:
-        show(
-            engine_table(runs, f"{requests} requests of {prompt_tokens} + {max_tokens} tokens on {llm.device.name}")
-        )
+        title = f"{requests} requests of {prompt_tokens} + {max_tokens} tokens on {loaded.device.name}: {name}"
+        show(engine_table(runs, title))
     say(f"records are in {out}")
+
+
+def open_model(config: Config, synthetic: str | None) -> tuple[str, Loaded]:
+    if synthetic is not None:
+        if synthetic not in PRESETS:
+            raise UserError(f"--synthetic {synthetic}: must be one of {', '.join(PRESETS)}")
+        return f"{synthetic}, random weights", synthetic_engine(PRESETS[synthetic], config, seed=SEED)
+    directory = find_checkpoint(config.model.model)
+    with progress_bar("loading weights", in_bytes=True) as report_progress:
+        return directory.name, load_engine(directory, config, progress=report_progress)
 
 
 def run_level(engine: Engine, prompts: Prompts, concurrency: int, *, max_tokens: int, rounds: int) -> Run:
@@ -155,16 +169,13 @@ def summarise(before: Statistics, after: Statistics, seconds: float, prefill: fl
     )  # fmt: skip
 
 
-def record(llm: LLM, run: Run, prompts: Prompts, max_tokens: int) -> Record:
+def record(loaded: Loaded, config: Config, run: Run, shape: dict[str, Any]) -> Record:
     """Samples are output tokens a second, one a round."""
     return Record.now(
-        llm.device, llm.settings.config, name="engine", unit="tok/s",
-        samples=[one.output_tok_s for one in run.rounds], warmups=min(run.concurrency, len(prompts)), seed=SEED,
-        kernels=llm.kernels.table(), startup_s=llm.load_report.seconds,
-        parameters={
-            **run.as_dict(), "requests": len(prompts), "prompt_tokens": len(prompts[0]), "max_tokens": max_tokens,
-            "model": llm.directory.name, "pages": llm.engine.totals.pages,
-        },
+        loaded.device, config, name="engine", unit="tok/s",
+        samples=[one.output_tok_s for one in run.rounds], warmups=min(run.concurrency, shape["requests"]),
+        seed=SEED, kernels=loaded.kernels.table(), startup_s=loaded.report.seconds,
+        parameters={**run.as_dict(), **shape, "pages": loaded.engine.totals.pages},
     )  # fmt: skip
 
 
@@ -185,13 +196,13 @@ def engine_table(runs: Sequence[Run], title: str) -> Table:
     return table
 
 
-def check(llm: LLM, concurrency: int, num_tokens: int) -> None:
-    most = llm.settings.config.batch.max_num_seqs
+def check(loaded: Loaded, config: Config, concurrency: int, num_tokens: int) -> None:
+    most = config.batch.max_num_seqs
     if concurrency > most:
         raise UserError(f"--concurrency {concurrency}: max_num_seqs = {most}: raise it, or lower the concurrency")
-    if num_tokens > llm.max_context:
+    if num_tokens > loaded.max_context:
         raise UserError(
-            f"{num_tokens} tokens a request exceed the context of {llm.max_context}: lower --prompt-tokens or "
+            f"{num_tokens} tokens a request exceed the context of {loaded.max_context}: lower --prompt-tokens or "
             "--max-tokens"
         )
 

@@ -36,9 +36,11 @@ def generate(
     """Continue a text, printed as it is made."""
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=seed)
     llm = load(knobs)
-    llm.ledger.timed = ledger
+    llm.ledger().timed = ledger
     with ExitStack() as stack:
-        watch = stack.enter_context(LaunchWatch(llm.ledger, llm.device)) if ledger and llm.device.is_cuda else None
+        watch = LaunchWatch(llm.ledger(), llm.device) if ledger and llm.device.is_cuda else None
+        if watch is not None:
+            stack.enter_context(watch)
         for piece in llm.stream(prompt, params):
             sys.stdout.write(piece)
             sys.stdout.flush()

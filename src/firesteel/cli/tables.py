@@ -79,7 +79,7 @@ def prediction_table(predictions: list[roofline.Prediction], title: str) -> Tabl
 def ledger_table(llm: LLM) -> Table:
     table = new_table("op", "implementation", "activations", "calls", "ms in all", "us a call", "kernels")
     table.title = f"what ran on {llm.device.name}"
-    for ran, entry in sorted(llm.ledger.entries.items(), key=lambda item: -item[1].seconds):
+    for ran, entry in sorted(llm.ledger().entries.items(), key=lambda item: -item[1].seconds):
         each_us = entry.seconds / entry.calls * 1e6
         kernels = "\n".join(f"{count} x {_in_words(launch)}" for launch, count in entry.launches.items())
         table.add_row(*ran, str(entry.calls), f"{entry.seconds * 1e3:.1f}", f"{each_us:.0f}", Text(kernels))

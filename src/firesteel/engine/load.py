@@ -1,7 +1,8 @@
-"""Opens a checkpoint folder as an engine, by the settings; knows no text and no process."""
+"""Opens a checkpoint folder, or random weights, as an engine, by the settings; knows no text and no process."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,7 +18,8 @@ from firesteel.model.gpt_oss import GptOss
 from firesteel.model.precision import held_layers
 from firesteel.model.reader import Progress
 from firesteel.model.spec import ModelSpec, read_spec
-from firesteel.model.weights import load_weights
+from firesteel.model.synthetic import synthetic_weights
+from firesteel.model.weights import Weights, load_weights, weight_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,16 +37,36 @@ def load_engine(directory: Path, config: Config, *, progress: Progress | None = 
     stored = read_spec(directory)
     layers = held_layers(stored.mxfp4_layers, parse_layers(config.kernels.mxfp4_layers))
     spec = replace(stored, mxfp4_layers=layers)
-    device = find_device(config.model.device)
-    max_context = find_max_context(spec, config)
-    kernels = Kernels(
-        device, parse_pins(config.kernels.kernels), Ledger(), required=parse_requirements(config.kernels.require),
-        activation=config.kernels.activation,
-    )  # fmt: skip
+    device, max_context = find_device(config.model.device), find_max_context(spec, config)
+    kernels = choose_kernels(device, config)
     weights, report = load_weights(
         directory, stored, device, workers=config.model.load_workers,
         reserve_gib=config.model.memory_reserve_gib, progress=progress, held=spec,
     )  # fmt: skip
+    return assemble(spec, weights, kernels, device, max_context, config, report)
+
+
+def synthetic_engine(spec: ModelSpec, config: Config, *, seed: int) -> Loaded:
+    """Of random weights made on the device, for measurements."""
+    spec = replace(spec, mxfp4_layers=held_layers((), parse_layers(config.kernels.mxfp4_layers)))
+    device, max_context = find_device(config.model.device), find_max_context(spec, config)
+    kernels, start = choose_kernels(device, config), time.perf_counter()
+    weights = synthetic_weights(spec, device, seed=seed, reserve_gib=config.model.memory_reserve_gib)
+    report = LoadReport(num_bytes=weight_bytes(spec), seconds=time.perf_counter() - start)
+    return assemble(spec, weights, kernels, device, max_context, config, report)
+
+
+def choose_kernels(device: DeviceSpec, config: Config) -> Kernels:
+    return Kernels(
+        device, parse_pins(config.kernels.kernels), Ledger(), required=parse_requirements(config.kernels.require),
+        activation=config.kernels.activation,
+    )  # fmt: skip
+
+
+def assemble(
+    spec: ModelSpec, weights: Weights, kernels: Kernels, device: DeviceSpec, max_context: int, config: Config,
+    report: LoadReport,
+) -> Loaded:  # fmt: skip
     model = GptOss(
         spec, weights, kernels, device, max_context=max_context, sinks=config.kernels.sinks,
         activation=config.kernels.activation, tile=config.kernels.tile,
