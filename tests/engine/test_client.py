@@ -26,9 +26,10 @@ RNG = random.Random(5)
 PROMPTS = [[RNG.randrange(256) for _ in range(length)] for length in (1, 7, 16, 33, 60, 90)]
 LONG = 150  # tokens: long enough that something can happen meanwhile
 PARENT = """
-import asyncio, pathlib, sys
+import asyncio, pathlib, signal, sys
 from firesteel.config import resolve
 from firesteel.engine.client import EngineClient
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 async def main():
     config = resolve({"device": "cpu", "kv_cache_gib": 0.002}).config
     client = await EngineClient.start(pathlib.Path(sys.argv[1]), config)

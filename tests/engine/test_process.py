@@ -45,7 +45,7 @@ class Driver:
             llm.model, llm.device, BatchConfig(page_size=4), CacheConfig(kv_cache_gib=0.001),
             max_context=llm.max_context,
         )  # fmt: skip
-        self.service = Service(self.engine, llm.ledger, self.sent.append)
+        self.service = Service(self.engine, llm.ledger(), self.sent.append)
 
     def handle(self, *messages):
         for message in messages:
