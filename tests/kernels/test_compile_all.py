@@ -78,8 +78,7 @@ def test_an_older_triton_is_found_to_fall_back_on_sm121(tmp_path):
     wheel = ["--quiet", "--no-deps", "--target", str(older), f"triton=={OLDER_TRITON}"]
     install = [sys.executable, "-m", "pip", "install", *wheel]
     installed = subprocess.run(install, capture_output=True, text=True, timeout=600)
-    if installed.returncode:
-        pytest.skip(f"pip cannot install Triton {OLDER_TRITON}: {installed.stderr.strip().splitlines()[-1]}")
+    assert installed.returncode == 0, f"pip cannot install Triton {OLDER_TRITON}: {installed.stderr}"
     verdicts = prove_moe([older], tmp_path)
     assert {compiler for _, compiler in verdicts.values()} == {f"triton {OLDER_TRITON}"}
     rounded = {variant: verdict for variant, (verdict, _) in verdicts.items() if "mxfp" in variant}

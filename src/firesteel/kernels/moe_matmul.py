@@ -72,14 +72,9 @@ def swiglu(x: Tensor, limit: float) -> Tensor:
 
 
 def _bytes(
-    x: Tensor,
-    ids: Tensor,
-    weights: Tensor,
-    experts: Experts,
-    limit: float,
-    activation: str = "bf16",
+    x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float, activation: str = "bf16",
     tile: str = "auto",
-) -> int:
+) -> int:  # fmt: skip
     chosen = int(ids.unique().numel())
     return 2 * x.nbytes + ids.nbytes + weights.nbytes + chosen * experts.expert_bytes
 
@@ -97,14 +92,9 @@ def _reference_accepts(
     accepts=_reference_accepts,
 )
 def moe_matmul(
-    x: Tensor,
-    ids: Tensor,
-    weights: Tensor,
-    experts: Experts,
-    limit: float,
-    activation: str = "bf16",
+    x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float, activation: str = "bf16",
     tile: str = "auto",
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     y = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
     wide = round_activation(x.float(), activation)
     for expert in ids.unique().tolist():
@@ -118,14 +108,9 @@ def moe_matmul(
 
 
 def _accepts(
-    x: Tensor,
-    ids: Tensor,
-    weights: Tensor,
-    experts: Experts,
-    limit: float,
-    activation: str = "bf16",
+    x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float, activation: str = "bf16",
     tile: str = "auto",
-) -> str | None:
+) -> str | None:  # fmt: skip
     if activation not in ACTIVATIONS:
         return f"knows no activation {activation!r}, only {', '.join(ACTIVATIONS)}"
     if x.dtype != torch.bfloat16:
@@ -141,14 +126,9 @@ def _accepts(
 
 
 def _accepts_few(
-    x: Tensor,
-    ids: Tensor,
-    weights: Tensor,
-    experts: Experts,
-    limit: float,
-    activation: str = "bf16",
+    x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float, activation: str = "bf16",
     tile: str = "auto",
-) -> str | None:
+) -> str | None:  # fmt: skip
     if x.shape[0] > GEMV_TOKENS:
         return f"is for at most {GEMV_TOKENS} tokens, not {x.shape[0]}"
     return _accepts(x, ids, weights, experts, limit, activation, tile)
@@ -156,14 +136,9 @@ def _accepts_few(
 
 @moe_matmul.implementation("triton:gemv", needs=triton_ready(), accepts=_accepts_few)
 def triton_gemv(
-    x: Tensor,
-    ids: Tensor,
-    weights: Tensor,
-    experts: Experts,
-    limit: float,
-    activation: str = "bf16",
+    x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float, activation: str = "bf16",
     tile: str = "auto",
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     from firesteel.kernels.triton import moe_matmul as device
 
     native = is_native(find_capability(x.device), activation)
@@ -173,14 +148,9 @@ def triton_gemv(
 
 @moe_matmul.implementation("triton:gemm", needs=triton_ready(), accepts=_accepts)
 def triton_gemm(
-    x: Tensor,
-    ids: Tensor,
-    weights: Tensor,
-    experts: Experts,
-    limit: float,
-    activation: str = "bf16",
+    x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float, activation: str = "bf16",
     tile: str = "auto",
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     from firesteel.kernels.triton import moe_matmul as device
 
     capability = find_capability(x.device)
