@@ -245,7 +245,7 @@ def store_code(variant: str, native: bool) -> DeviceCode:
 def samples(device: torch.device) -> Iterator[Sample]:
     generator = torch.Generator(device).manual_seed(1)
     for (tokens, rows, columns), activation in zip(
-        ((1, 5120, 2880), (3, 2880, 4096), (65, 100, 96)), ACTIVATIONS, strict=True
+        ((1, 5120, 2880), (3, 2880, 4096), (65, 100, 96), (2, 68, 160)), (*ACTIVATIONS, "mxfp8"), strict=True
     ):
         x = torch.randn(tokens, columns, device=device, generator=generator).bfloat16()
         wide = torch.randn(rows, columns, device=device, generator=generator).mul(columns**-0.5)
