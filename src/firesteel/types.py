@@ -234,6 +234,14 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KvScales:
+    """What keys and values are divided by when they are stored, one number a layer each."""
+
+    keys: tuple[float, ...]
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KvCache:
     """Keys and values in pages, one pair of tensors a layer, HND: [P, K, S, D].
 

@@ -81,7 +81,7 @@ def test_rope_table_equals_transformers(factor, truncate):
 
 @cases(rope_kv_write)
 def test_rope_rotates_each_pair_of_halves(sample):
-    q, k, v, positions, table, k_pages, v_pages, slots = sample.clone()
+    q, k, v, positions, table, k_pages, v_pages, slots, *_ = sample.clone()
     pages = k_pages.float(), v_pages.float()
     turned_q, *_ = rope_kv_write.reference(q.float(), k, v, positions, table, *pages, slots)
     written = pages[0].transpose(1, 2).flatten(0, 1)[slots]
@@ -93,15 +93,17 @@ def test_rope_rotates_each_pair_of_halves(sample):
 
 @cases(rope_kv_write)
 def test_rope_kv_write_touches_its_slots_only(sample):
-    q, k, v, positions, table, k_pages, v_pages, slots = sample.clone()
+    q, k, v, positions, table, k_pages, v_pages, slots, *scaling = sample.clone()
+    key_scale, value_scale = scaling[:2] or (1.0, 1.0)
     straight = torch.cat((torch.ones_like(table[:, :32]), torch.zeros_like(table[:, :32])), dim=1)
     before = k_pages.clone(), v_pages.clone()
-    same = rope_kv_write.reference(q, k, v, positions, straight, k_pages, v_pages, slots)
+    same = rope_kv_write.reference(q, k, v, positions, straight, k_pages, v_pages, slots, *scaling)
     assert same[1] is k_pages and same[2] is v_pages
     size, bits = k_pages.shape[2], torch.uint8 if k_pages.element_size() == 1 else k_pages.dtype
     for token, slot in enumerate(slots.tolist()):
-        for pages, old, new in ((k_pages, before[0], k), (v_pages, before[1], v)):
-            expected = new[token].to(pages.dtype).view(bits)
+        for pages, old, new, scale in ((k_pages, before[0], k, key_scale), (v_pages, before[1], v, value_scale)):
+            divided = (new[token].float() / scale).clamp(-448, 448) if scale != 1.0 else new[token]
+            expected = divided.to(pages.dtype).view(bits)
             assert torch.equal(pages.view(bits)[slot // size, :, slot % size], expected)
             old.view(bits)[slot // size, :, slot % size] = expected
     assert torch.equal(before[0].view(bits), k_pages.view(bits))

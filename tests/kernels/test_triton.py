@@ -35,9 +35,13 @@ def heads_of_qkv(tokens, q_heads, kv_heads, dim, dtype=torch.bfloat16, device=CP
 
 
 def rope_kv_write_case(
-    tokens, q_heads=64, kv_heads=8, dim=64, size=64, dtype=torch.bfloat16, pages=torch.bfloat16, device=CPU
-):
-    """Into pages that hold something already; the last slot of all is taken. A few values are too large for fp8."""
+    tokens, q_heads=64, kv_heads=8, dim=64, size=64, dtype=torch.bfloat16, pages=torch.bfloat16, device=CPU,
+    scales=(),
+):  # fmt: skip
+    """Into pages that hold something already; the last slot of all is taken. A few values are too large for fp8.
+
+    With `scales` of keys and of values, what is clipped is counted.
+    """
     q, k, v = heads_of_qkv(tokens, q_heads, kv_heads, dim, dtype, device)
     v = v * torch.where(normal(*v.shape, dtype=torch.float32, device=device, seed=5) > 2, 300, 1)
     table = rope_table(RopeSpec(theta=150000.0, factor=32.0), dim, 5000, device)
@@ -46,8 +50,9 @@ def rope_kv_write_case(
     held = [normal(count, kv_heads, size, dim, device=device, seed=seed).to(pages) for seed in (3, 4)]
     order = torch.randperm(count * size - 1, generator=torch.Generator().manual_seed(1))
     slots = torch.cat((torch.tensor([count * size - 1]), order))[:tokens].to(device)
-    label = f"T={tokens} Q={q_heads} K={kv_heads} D={dim} S={size} {dtype} {pages}"
-    return Sample(label, (q, k, v, positions, table, *held, slots))
+    label = f"T={tokens} Q={q_heads} K={kv_heads} D={dim} S={size} {dtype} {pages} {scales}"
+    counting = (*scales, torch.full((1,), 7, device=device)) if scales else ()
+    return Sample(label, (q, k, v, positions, table, *held, slots, *counting))
 
 
 def route_case(tokens, experts=128, hidden=2880, active=4, device=CPU):
@@ -86,6 +91,8 @@ ODD = {
         rope_kv_write_case(2), rope_kv_write_case(9, 5, 3, 48, 16), rope_kv_write_case(1, 2, 1, 2, 16),
         rope_kv_write_case(17, 17, 2, 32, 16, dtype=torch.float32, pages=torch.float32),
         rope_kv_write_case(5, 4, 2, 64, 16, pages=torch.float8_e4m3fn),
+        rope_kv_write_case(5, 4, 2, 64, 16, pages=torch.float8_e4m3fn, scales=(1.0, 1.0)),
+        rope_kv_write_case(3, 4, 17, 48, 16, pages=torch.float8_e4m3fn, scales=(0.003, 0.7)),
         rope_kv_write_case(3, 4, 17, 32, 16, dtype=torch.float32, pages=torch.float16), rope_kv_write_case(0),
     ],
     "route": [
@@ -184,7 +191,10 @@ def test_kernels_match_the_reference_at_gpt_oss_shapes(tokens):
         "linear": [linear_case(tokens, 5120, 2880, **on), linear_case(tokens, 2880, 4096, **on)],
     }
     if device.capability >= (8, 9):
-        cases["rope_kv_write"].append(rope_kv_write_case(tokens, pages=torch.float8_e4m3fn, **on))
+        for scales in ((), (0.25, 4.0), (0.003, 0.7)):
+            cases["rope_kv_write"].append(
+                rope_kv_write_case(tokens, pages=torch.float8_e4m3fn, scales=scales, **on)
+            )
     if tokens <= 65:
         cases["linear"].append(linear_case(tokens, 201088, 2880, bias=False, **on))
     for name, samples in cases.items():

@@ -5,7 +5,6 @@ Shape letters: T tokens, H hidden, Q query heads, K kv heads, D head dim, E expe
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from firesteel.device import DeviceSpec
@@ -14,9 +13,7 @@ from firesteel.kernels.linear import Mxfp4Weight
 from firesteel.kernels.rope import rope_table
 from firesteel.model.spec import ModelSpec
 from firesteel.model.weights import LayerWeights, Weights
-from firesteel.types import Batch, KvCache
-
-E4M3_LARGEST = 0x7E  # the code of 448
+from firesteel.types import Batch, KvCache, KvScales
 
 
 class GptOss:
@@ -31,7 +28,9 @@ class GptOss:
         sinks: bool = True,
         activation: str = "bf16",
         tile: str = "auto",
+        kv_scales: KvScales | None = None,
     ) -> None:
+        """Without `kv_scales` keys and values are stored as they are."""
         self.spec = spec
         self.weights = weights
         self.kernels = kernels
@@ -39,6 +38,8 @@ class GptOss:
         self.sinks = sinks
         self.activation = activation
         self.tile = tile
+        plain = (1.0,) * spec.num_layers
+        self.kv_scales = kv_scales or KvScales(keys=plain, values=plain)
         self.table = rope_table(spec.rope, spec.head_dim, max_context, device.torch_device)
 
     def forward(self, batch: Batch, cache: KvCache) -> Tensor:
@@ -60,14 +61,14 @@ class GptOss:
         view = batch.full if window is None else batch.window
         qkv = self.project(x, layer.qkv, layer.qkv_bias).unflatten(-1, (-1, spec.head_dim))  # [T, Q+2K, D]
         q, k, v = qkv.split([spec.num_heads, spec.num_kv_heads, spec.num_kv_heads], dim=1)
-        q, keys, values = run.rope_kv_write(
-            q, k, v, batch.positions, self.table, cache.keys[number], cache.values[number], view.slots
-        )
-        if cache.saturated is not None:
-            cache.saturated.add_(count_largest(keys, view.slots) + count_largest(values, view.slots))
+        scales = (self.kv_scales.keys[number], self.kv_scales.values[number])
+        q, keys, values, *_ = run.rope_kv_write(
+            q, k, v, batch.positions, self.table, cache.keys[number], cache.values[number], view.slots, *scales,
+            cache.saturated,
+        )  # fmt: skip
         mixed = run.attention(
             q, keys, values, view.page_table, batch.query_starts, batch.kv_lens,
-            layer.sinks if self.sinks else None, window, spec.head_dim**-0.5,
+            layer.sinks if self.sinks else None, window, spec.head_dim**-0.5, *scales,
         )  # fmt: skip
         return self.project(mixed.flatten(1), layer.o, layer.o_bias)
 
@@ -86,9 +87,3 @@ class GptOss:
         if isinstance(weight, Mxfp4Weight):
             return self.kernels.linear(x, weight, bias, self.activation, self.tile)
         return self.kernels.linear(x, weight, bias)
-
-
-def count_largest(pages: Tensor, slots: Tensor) -> Tensor:
-    """How many values just written to FP8 pages [P, K, S, D] stand at E4M3's end, clipped or as large anyway."""
-    codes = pages.view(torch.uint8)[slots // pages.shape[2], :, slots % pages.shape[2]]
-    return ((codes & 0x7F) == E4M3_LARGEST).sum()
