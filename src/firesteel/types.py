@@ -250,7 +250,7 @@ class KvCache:
 
     keys: list[Tensor]
     values: list[Tensor]
-    saturated: Tensor | None = None  # [1] int64, values clipped to E4M3's range so far; None where pages are wider
+    saturated: Tensor | None = None  # [1] int64, values clipped to E4M3's range so far; None: pages are wider
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -143,7 +143,7 @@ def test_route_takes_the_largest_and_weighs_them_among_themselves(sample):
         close(weights[token], logits[token, best].softmax(0))
 
 
-def attend_naively(q, k_pages, v_pages, table, starts, lens, sinks, window, scale):
+def attend_naively(q, k_pages, v_pages, table, starts, lens, sinks, window, scale, key_scale=1.0, value_scale=1.0):
     """One query and head at a time, in Python; of long requests every 37th row. NaN where it did not look."""
     y = torch.full(q.shape, float("nan"), dtype=torch.float64)
     size, shared = k_pages.shape[2], q.shape[1] // k_pages.shape[1]
@@ -155,8 +155,8 @@ def attend_naively(q, k_pages, v_pages, table, starts, lens, sinks, window, scal
             seen = [(int(table[request, p // size]), p % size) for p in range(first, position + 1)]
             pages, at = (torch.tensor(part) for part in zip(*seen, strict=True))
             for head in range(0, q.shape[1], 13):
-                keys = k_pages[pages, head // shared, at].double()
-                values = v_pages[pages, head // shared, at].double()
+                keys = k_pages[pages, head // shared, at].double() * key_scale
+                values = v_pages[pages, head // shared, at].double() * value_scale
                 scores = keys @ q[row, head].double() * scale
                 total = scores.exp().sum() + (0 if sinks is None else math.exp(float(sinks[head])))
                 y[row, head] = (scores.exp() / total) @ values

@@ -1,5 +1,5 @@
-"""What ran: which implementation of which op with which activations, how often, for how long, the compiled kernels it
-launched and the values it clipped; knows no op."""
+"""What ran: which implementation of which op with which activations, how often, for how long, the compiled kernels
+it launched and the values it clipped; knows no op."""
 
 from __future__ import annotations
 
@@ -41,8 +41,10 @@ class Entry:
 
     @property
     def clipped(self) -> int | None:
-        """Values clipped to the range of what they were stored in, since their counters were made; None where nothing
-        counts them. Waits for the device."""
+        """Values too large for what they were stored in, since their counters were made; None if none counts them.
+
+        Waits for the device.
+        """
         return sum(int(counter) for counter in self.counters) if self.counters else None
 
 

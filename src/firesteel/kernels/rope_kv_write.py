@@ -8,7 +8,7 @@ in   q                 [T, Q, D]
      slots             [T] int64      page * S + offset; every slot at most once
      key_scale         of fp8 pages: a key is divided by it before it is rounded; 1.0 in wider pages
      value_scale       the same for values
-     clipped           [1] int64 or None: of fp8 pages, grows by the number of values beyond 448 in size once divided
+     clipped           [1] int64 or None: of fp8 pages, grows by the number of values beyond 448 once divided
 out  q                 [T, Q, D]      turned
      k_pages, v_pages                 the same tensors
      clipped                          the same tensor, where given
@@ -18,6 +18,7 @@ Computed in fp32, each result rounded once, to its own type. NaN stays NaN and i
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -164,7 +165,7 @@ def samples(device: torch.device) -> Iterator[Sample]:
         positions = torch.randint(131072, (tokens,), device=device, generator=generator)
         k_pages, v_pages = torch.zeros(2, 512 // page_size, 8, page_size, 64, device=device).to(dtype)
         slots = torch.randperm(512, device=device, generator=generator)[:tokens]
-        args = (q, k, v, positions, table, k_pages, v_pages, slots)
+        args: tuple[Any, ...] = (q, k, v, positions, table, k_pages, v_pages, slots)
         label = f"T={tokens} S={page_size} {dtype}"
         if scales:
             label += f" scales {scales[0]:g} and {scales[1]:g}"
