@@ -8,6 +8,7 @@ import torch
 from firesteel.device import find_device
 from firesteel.formats import e4m3
 from firesteel.kernels import rope_kv_write
+from firesteel.kernels.ledger import Ledger, Ran
 from firesteel.kernels.op import Sample
 from firesteel.kernels.prove import prove_code
 from firesteel.kernels.verify import same_bits
@@ -98,6 +99,26 @@ def test_every_bf16_is_written_as_by_the_reference_on_a_gpu(pages):
     actual = rope_kv_write.implementations["triton"].function(*others)
     for one, other in zip(actual, expected, strict=True):
         assert torch.equal(one.double().nan_to_num(nan=0.5), other.nan_to_num(nan=0.5))
+
+
+@pytest.mark.gpu
+def test_counting_on_a_gpu_waits_for_nothing_until_it_is_asked_for():
+    device = find_device("cuda")
+    if device.capability < (8, 9):
+        pytest.skip(f"{device.name} has no fp8")
+    args = [arg.to(device.torch_device) for arg in every_bf16()]
+    ledger, clipped = Ledger(), torch.zeros(1, dtype=torch.int64, device=device.torch_device)
+    chosen = rope_kv_write.choose(device, "triton", ledger)
+    chosen(*args, 0.25, 0.5, clipped)  # compiles
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        chosen(*args, 0.25, 0.5, clipped)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    expected = torch.zeros_like(clipped)
+    rope_kv_write.reference(*args, 0.25, 0.5, expected)
+    assert ledger.entries[Ran("rope_kv_write", "triton")].clipped == 2 * int(expected) > 0
 
 
 def accepts(**changes):
