@@ -1,4 +1,4 @@
-"""Device code of linear on MXFP4 weights: x is stored as it is multiplied, then tiles; knows no experts.
+"""Device code of linear on MXFP4 weights: tiles of x as it was stored for them; knows no experts.
 
 A tile is ROWS tokens times COLUMNS rows of the weight. Those past the end repeat the last one and are not stored.
 No sum is split over programs, so the same inputs give the same bits.
@@ -15,10 +15,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from firesteel.kernels.fed import Fed
 from firesteel.kernels.launch import launch_kernel
 from firesteel.kernels.tile_pin import parse_tile
 from firesteel.kernels.triton.arithmetic import round_to, widen
-from firesteel.kernels.triton.mxfp4_product import Activation, Tile, multiply
+from firesteel.kernels.triton.mxfp4_product import Tile, multiply
 
 GROUP = tl.constexpr(32)
 TILES_ACROSS = tl.constexpr(8)
@@ -58,19 +59,14 @@ def place_tile(number, row_tiles, column_tiles):
     return inside // across, first + inside % across
 
 
-def run(
-    x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None, activation: str, tile: Tile, native: bool
-) -> Tensor:
-    """`native` stores quantised activations as codes, else as bf16."""
-    tokens, columns = x.shape
+def run(fed: Fed, codes: Tensor, scales: Tensor, bias: Tensor | None, tile: Tile) -> Tensor:
+    tokens, columns = fed.shape
     num_rows = codes.shape[0]
-    stored = activation if native else "bf16"
-    fed = Activation.of(x, activation, native)
-    y = torch.empty(tokens, num_rows, dtype=x.dtype, device=x.device)
+    y = torch.empty(tokens, num_rows, dtype=torch.bfloat16, device=codes.device)
     launch_kernel(
         mxfp4_linear_kernel, (num_programs(tile, tokens, num_rows),),
         fed.values, fed.scales, codes, scales, bias, y, tokens,
-        M=num_rows, K=columns, STORED=stored, tile=tile, **tile.constants, **tile.options,
+        M=num_rows, K=columns, STORED=fed.stored, tile=tile, **tile.constants, **tile.options,
     )  # fmt: skip
     return y
 
