@@ -23,12 +23,11 @@ from firesteel.kernels.tile_pin import parse_tile
 from firesteel.kernels.triton.arithmetic import round_to
 from firesteel.kernels.triton.moe_sort import sort_pairs
 from firesteel.kernels.triton.mxfp import store_activation
-from firesteel.kernels.triton.mxfp4_product import Tile, multiply
+from firesteel.kernels.triton.mxfp4_product import FEW_ROWS, Tile, multiply
 
 ALPHA = tl.constexpr(1.702)
 GROUP = tl.constexpr(32)
 NAN = tl.constexpr(tl.PropagateNan.ALL)
-FEW_ROWS = tl.constexpr(32)  # of which many may be absent: not to read them saves more than to ask costs
 SUM_COLUMNS = 1024
 
 

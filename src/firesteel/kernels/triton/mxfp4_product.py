@@ -28,6 +28,7 @@ from firesteel.kernels.triton.mxfp import (
 GROUP = tl.constexpr(32)
 STORE_ROWS, STORE_COLUMNS = 8, 256
 THREE_BYTES = tl.constexpr(0xFFFFFF)
+FEW_ROWS = tl.constexpr(32)  # of a tile, of which many may be absent: not to read them saves more than to ask costs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
