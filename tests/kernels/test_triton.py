@@ -5,6 +5,7 @@ import torch
 
 from firesteel.device import find_device
 from firesteel.kernels import ALL_OPS, linear, rms_norm, rope_kv_write, route
+from firesteel.kernels.activation import ACTIVATIONS
 from firesteel.kernels.op import Sample
 from firesteel.kernels.rope import RopeSpec, rope_table
 from firesteel.kernels.verify import verify
@@ -26,6 +27,11 @@ def rms_norm_case(tokens, hidden, dtype=torch.bfloat16, device=CPU, spare=0):
     x, update = (normal(tokens, hidden + spare, dtype=dtype, device=device, seed=s)[:, :hidden] for s in (1, 2))
     label = f"T={tokens} H={hidden} {dtype} spare={spare}"
     return Sample(label, (x, update, normal(hidden, device=device), 1e-5))
+
+
+def rms_norm_fed_case(activation, *sizes, **options):
+    plain = rms_norm_case(*sizes, **options)
+    return Sample(f"{plain.label} {activation}", (*plain.args, activation))
 
 
 def heads_of_qkv(tokens, q_heads, kv_heads, dim, dtype=torch.bfloat16, device=CPU):
@@ -78,9 +84,10 @@ ODD = {
         rms_norm_case(2, 2880, spare=64), rms_norm_case(3, 97), rms_norm_case(2, 90, dtype=torch.float32),
         rms_norm_case(0, 96), Sample("first", (normal(3, 2880), None, normal(2880), 1e-5)),
     ],
-    "rms_norm_mxfp8": [
-        rms_norm_case(2, 2880, spare=64), rms_norm_case(3, 96, dtype=torch.float32), rms_norm_case(0, 96),
-        Sample("first", (normal(3, 2880), None, normal(2880), 1e-5)),
+    "rms_norm_fed": [
+        rms_norm_fed_case("mxfp8", 2, 2880, spare=64), rms_norm_fed_case("bf16", 3, 96),
+        rms_norm_fed_case("mxfp4", 2, 4096), rms_norm_fed_case("mxfp4", 0, 96),
+        Sample("first", (normal(3, 2880), None, normal(2880), 1e-5, "mxfp4")),
     ],
     "quantize_mxfp8": [
         Sample("T=5 K=2880", (normal(5, 2880),)), Sample("T=9 K=32", (normal(9, 32, dtype=torch.float16),)),
@@ -184,7 +191,7 @@ def test_kernels_match_the_reference_at_gpt_oss_shapes(tokens):
     on = {"device": device.torch_device}
     cases = {
         "rms_norm": [rms_norm_case(tokens, 2880, **on)],
-        "rms_norm_mxfp8": [rms_norm_case(tokens, 2880, **on)],
+        "rms_norm_fed": [rms_norm_fed_case(activation, tokens, 2880, **on) for activation in ACTIVATIONS],
         "quantize_mxfp8": [Sample(f"T={tokens}", (normal(tokens, 2880, **on),))],
         "rope_kv_write": [rope_kv_write_case(tokens, **on)],
         "route": [route_case(tokens, 128, **on), route_case(tokens, 32, **on)],
