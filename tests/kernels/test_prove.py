@@ -11,8 +11,9 @@ from firesteel.errors import KernelError
 from firesteel.kernels import ALL_OPS, rms_norm, route
 from firesteel.kernels import prove as prove_module
 from firesteel.kernels.op import DeviceCode
-from firesteel.kernels.prove import SHARED_LIMIT_BYTES, Proof, check, check_here, prove, prove_code
+from firesteel.kernels.prove import Proof, check, check_here, prove, prove_code
 from firesteel.kernels.requirement import Requirement
+from firesteel.kernels.target import SHARED_LIMIT_BYTES
 
 
 def parse(*texts):
