@@ -6,6 +6,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 from firesteel.errors import KernelError
 
@@ -37,7 +38,7 @@ class CudaBinary:
     def entries(self) -> dict[str, CudaEntry]:
         """By name, which is as in the source for `extern "C"` kernels only."""
         starts = [found.start() for found in FUNCTION.finditer(self.ptx)]
-        parts = [self.ptx[start:end] for start, end in zip(starts, [*starts[1:], None], strict=True)]
+        parts = [self.ptx[start:end] for start, end in pairwise([*starts, len(self.ptx)])]
         entries = [(found, part) for part in parts if (found := ENTRY.match(part))]
         shared = "".join(part for part in parts if not ENTRY.match(part))
         return {

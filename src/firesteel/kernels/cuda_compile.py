@@ -71,13 +71,13 @@ def _compile(handle: Any, program: Program) -> CudaBinary:
     options = [f"--gpu-architecture={program.target}", *OPTIONS, *program.options]
     (status,) = nvrtc.nvrtcCompileProgram(handle, len(options), [option.encode() for option in options])
     if status:
-        log = _read(handle, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog).decode(errors="replace")
+        log = _read_text(handle, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog)
         raise KernelError(
             f"{program.name} does not compile for {program.target} with NVRTC {nvrtc_version()}, "
             f"options {' '.join(options)}: {log.strip() or status.name}"
         )
     cubin = _read(handle, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
-    return CudaBinary(cubin, _read(handle, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, is_text=True).decode())
+    return CudaBinary(cubin, _read_text(handle, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX))
 
 
 def _check_target(program: Program) -> None:
@@ -90,11 +90,15 @@ def _check_target(program: Program) -> None:
         )
 
 
-def _read(handle: Any, find_size: Any, read: Any, *, is_text: bool = False) -> bytes:
-    """Texts come with a zero behind them."""
-    content = bytes(_call(find_size, handle))
+def _read(handle: Any, find_size: Any, read: Any) -> bytes:
+    content = bytes(_call(find_size, handle))  # the bindings write into it
     _call(read, handle, content)
-    return content.rstrip(b"\0") if is_text else content
+    return content
+
+
+def _read_text(handle: Any, find_size: Any, read: Any) -> str:
+    """Texts come with a zero behind them."""
+    return _read(handle, find_size, read).rstrip(b"\0").decode(errors="replace")
 
 
 def _call(function: Any, *args: Any) -> Any:

@@ -81,6 +81,7 @@ _loaded: dict[tuple[str, str, int], CudaFunction] = {}
 
 def load_function(entry: CudaEntry, device: torch.device) -> CudaFunction:
     """Into the device, once a process. What is loaded stays."""
+    _use_context(device)
     key = (entry.binary.hash, entry.name, device.index)
     if key not in _loaded:
         _loaded[key] = _load(entry, device)
@@ -92,7 +93,6 @@ def _load(entry: CudaEntry, device: torch.device) -> CudaFunction:
 
     if torch.cuda.is_current_stream_capturing():
         raise KernelError(f"{entry.name} must be prepared or launched once before a graph is captured")
-    _use_context(device)
     module = call_driver(cuModuleLoadData, entry.binary.cubin, of=entry.name)
     handle = call_driver(cuModuleGetFunction, module, entry.name.encode(), of=entry.name)
     call_driver(cuFuncLoad, handle, of=entry.name)  # now: a first launch in graph capture must not load it

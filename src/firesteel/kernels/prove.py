@@ -84,7 +84,7 @@ def prove_code(op: str, code: DeviceCode | CudaCode, target: str) -> Proof:
     found = read_code(compiled)
     if isinstance(code, CudaCode):
         _check_registers(code, found.registers)
-    static = found.shared_bytes - (RESERVED_SHARED_BYTES if number >= FIRST_TO_RESERVE else 0)
+    static = max(0, found.shared_bytes - (RESERVED_SHARED_BYTES if number >= FIRST_TO_RESERVE else 0))
     return Proof(
         op=op, variant=code.variant, target=target,
         verdict=judge(found.ptx, found.sass, name_arguments(compiled)),
