@@ -79,7 +79,11 @@ def test_the_digest_is_another_with_another_compiler(monkeypatch):
 
 
 BROKEN = {
-    "cuda": ("", "needs cuda.bindings, which is not installed: pip install cuda-bindings"),
+    "cuda": (
+        "",
+        "needs cuda.bindings, which cannot be imported: pip install cuda-bindings "
+        "(No module named 'cuda.bindings'; 'cuda' is not a package)",
+    ),
     "cuda/bindings/nvrtc": (
         "def nvrtcVersion(): raise RuntimeError('no libnvrtc.so.13\\nsearched everywhere')",
         "needs NVRTC, which cannot be loaded: pip install nvidia-cuda-nvrtc (no libnvrtc.so.13)",

@@ -180,6 +180,19 @@ def test_a_captured_chain_adds_up_at_each_replay(small, x, dependent):
 
 
 @gpu
+def test_a_kernel_that_is_loaded_can_be_prepared_within_a_capture(small, x):
+    y, graph = torch.zeros_like(x), torch.cuda.CUDAGraph()
+    prepare_step(small, y)()
+    y.zero_()
+    with torch.cuda.graph(graph):
+        for _ in range(5):
+            prepare_step(small, y, dependent=True)()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert y.tolist() == [5.0] * len(y)
+
+
+@gpu
 def test_a_launch_takes_part_in_the_order_of_the_current_stream(small, x):
     launch, stream = prepare_step(small, x), torch.cuda.Stream()
     expected = 2 * (x + 1)

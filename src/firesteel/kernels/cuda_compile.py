@@ -39,8 +39,8 @@ def lacks_nvrtc() -> str | None:
     """Why nothing can be compiled here, or None."""
     try:
         from cuda.bindings import nvrtc
-    except ImportError:
-        return "needs cuda.bindings, which is not installed: pip install cuda-bindings"
+    except ImportError as error:
+        return f"needs cuda.bindings, which cannot be imported: pip install cuda-bindings ({error})"
     try:
         nvrtc.nvrtcVersion()
     except RuntimeError as error:
