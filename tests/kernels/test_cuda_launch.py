@@ -126,6 +126,12 @@ def test_tensors_of_the_host_are_refused(small):
         small("step").prepare(grid=(1,), args=(torch.zeros(3), 1.5, 3))
 
 
+def test_without_a_gpu_nothing_is_launched(small, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(KernelError, match="step runs on an NVIDIA GPU; torch sees none"):
+        small("step").occupancy()
+
+
 def test_tensors_must_be_on_the_current_device(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
@@ -276,7 +282,7 @@ def test_a_kernel_is_not_loaded_in_the_middle_of_a_capture(small, x, monkeypatch
     small("step").build(find_target(torch.cuda.get_device_capability()))
     with torch.cuda.graph(torch.cuda.CUDAGraph()):
         x.add_(1)
-        with pytest.raises(KernelError, match="step must be prepared or launched once before a graph is captured"):
+        with pytest.raises(KernelError, match="step must be prepared once before a graph is captured"):
             prepare_step(small, x)
 
 

@@ -12,10 +12,10 @@ from firesteel.kernels import ALL_OPS, rms_norm, route
 from firesteel.kernels import prove as prove_module
 from firesteel.kernels.cuda_compile import nvrtc_version
 from firesteel.kernels.cuda_source import CudaSource
-from firesteel.kernels.op import CudaCode, DeviceCode
-from firesteel.kernels.prove import Proof, check, check_here, prove, prove_code
+from firesteel.kernels.op import REFERENCE, CudaCode, DeviceCode
+from firesteel.kernels.prove import Proof, check, check_here, list_code, prove, prove_code
 from firesteel.kernels.requirement import Requirement
-from firesteel.kernels.target import SHARED_LIMIT_BYTES
+from firesteel.kernels.target import SHARED_LIMIT_BYTES, architecture
 
 
 def parse(*texts):
@@ -102,15 +102,25 @@ def test_bf16_tiles_run_on_hoppers_warp_groups():
     assert verdicts["triton choice"].verdict == "none"
 
 
+def runnable(target):
+    """(op, implementation) of all that would be compiled on a GPU of the target."""
+    gpu = replace(find_device("cpu"), name=target, capability=divmod(architecture(target), 10))
+    every = [(op, one) for op in ALL_OPS for name, one in op.implementations.items() if name != REFERENCE]
+    return {(op.name, one.name) for op, one in every if one.needs(gpu) is None}
+
+
+@pytest.mark.parametrize("target", SHARED_LIMIT_BYTES)
+def test_every_implementation_lists_what_it_launches(target):
+    listed = {(op.name, code.variant.split()[0]) for op in ALL_OPS for code in list_code(op, target)}
+    assert listed == runnable(target)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("target", SHARED_LIMIT_BYTES)
 def test_every_op_compiles_and_fits_every_target(target):
     proofs = prove(ALL_OPS, target)
     assert {proof.op for proof in proofs} == {op.name for op in ALL_OPS}
-    implementations = {
-        (op.name, name) for op in ALL_OPS for name in op.implementations if name.startswith("triton")
-    }
-    assert {(proof.op, proof.variant.split()[0]) for proof in proofs} == implementations
+    assert {(proof.op, proof.variant.split()[0]) for proof in proofs} == runnable(target)
     assert [proof for proof in proofs if not proof.fits] == []
     own = {"rms_norm", "linear", "rope_kv_write", "route"}
     assert [proof for proof in proofs if proof.op in own and proof.spills] == []

@@ -92,7 +92,7 @@ def _load(entry: CudaEntry, device: torch.device) -> CudaFunction:
     from cuda.bindings.driver import cuFuncLoad, cuModuleGetFunction, cuModuleLoadData
 
     if torch.cuda.is_current_stream_capturing():
-        raise KernelError(f"{entry.name} must be prepared or launched once before a graph is captured")
+        raise KernelError(f"{entry.name} must be prepared once before a graph is captured")
     module = call_driver(cuModuleLoadData, entry.binary.cubin, of=entry.name)
     handle = call_driver(cuModuleGetFunction, module, entry.name.encode(), of=entry.name)
     call_driver(cuFuncLoad, handle, of=entry.name)  # now: a first launch in graph capture must not load it
@@ -112,9 +112,8 @@ def find_launch_device(name: str, args: Sequence[Any]) -> torch.device:
     devices = {arg.device for arg in args if isinstance(arg, Tensor)}
     elsewhere = [device for device in devices if device.type != "cuda"]
     if elsewhere or not torch.cuda.is_available():
-        raise KernelError(
-            f"{name} runs on an NVIDIA GPU; its arguments are on {elsewhere[0] if elsewhere else 'none'}"
-        )
+        place = f"its arguments are on {elsewhere[0]}" if elsewhere else "torch sees none"
+        raise KernelError(f"{name} runs on an NVIDIA GPU; {place}")
     current = torch.device("cuda", torch.cuda.current_device())
     if devices - {current}:
         raise KernelError(
