@@ -31,11 +31,13 @@ sanitize: install
 
 install: .venv/installed
 
-# A CUDA build of torch brings the Triton it was made with, which must not be replaced; a CPU build brings none.
-.venv/installed: pyproject.toml requirements/runtime.lock requirements/dev.lock requirements/triton.lock
+# A CUDA build of torch brings the Triton and the NVRTC it was made with, which must not be replaced; a CPU build none.
+.venv/installed: pyproject.toml $(wildcard requirements/*.lock)
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet -r requirements/runtime.lock -r requirements/dev.lock
 	$(BIN)/python -c "import triton" 2>/dev/null || $(BIN)/pip install --quiet --no-deps -r requirements/triton.lock
+	$(BIN)/python -c "from cuda.bindings import nvrtc; nvrtc.nvrtcVersion()" 2>/dev/null \
+	|| $(BIN)/pip install --quiet --no-deps -r requirements/cuda.lock
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	touch .venv/installed
 

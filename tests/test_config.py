@@ -1,10 +1,21 @@
 """Settings: precedence, origins, checks and names."""
 
 import dataclasses
+import os
+from pathlib import Path
 
 import pytest
 
-from firesteel.config import Config, ConfigError, is_secret, knobs, parse_layers, resolve, shown_environment
+from firesteel.config import (
+    Config,
+    ConfigError,
+    find_kernel_cache,
+    is_secret,
+    knobs,
+    parse_layers,
+    resolve,
+    shown_environment,
+)
 
 EVERY_KNOB = [pytest.param(knob, id=name) for name, knob in knobs().items()]
 # knob -> a value that is not the default, and text an environment would hold for another one
@@ -20,6 +31,7 @@ OTHER_VALUES = {
     "require": ("moe=triton", "linear=triton:gemm@bf16", "linear=triton:gemm@bf16"),
     "mxfp4_layers": ("qkv", "all", "all"),
     "sinks": (False, "off", False),
+    "kernel_cache_dir": ("here", "there", "there"),
     "page_size": (16, "128", 128),
     "max_num_seqs": (1, "3", 3),
     "max_num_batched_tokens": (7, "9", 9),
@@ -43,6 +55,7 @@ BAD_VALUES = {
     "require": ["moe", "moe=", "=triton", "moe=triton@", "moe=triton,linear", "moe=a=b", True],
     "mxfp4_layers": ["router", "qkv,ffn", "all,qkv", "qkv;o", "QKV", 1],
     "sinks": [1, "on", 0],
+    "kernel_cache_dir": [3, True],
     "page_size": [0, -16, 24, 63, 16.0],
     "max_num_seqs": [0, -3, True],
     "max_num_batched_tokens": [0, "7"],
@@ -298,6 +311,26 @@ def test_default_passes_its_own_check_and_has_help(knob):
     assert type(knob.default) is knob.type
     assert knob.check is None or knob.check(knob.default) is None
     assert len(knob.help) > 10
+
+
+@pytest.mark.parametrize(
+    ("given", "environ", "folder"),
+    [
+        ("", {"XDG_CACHE_HOME": "/caches", "HOME": "/home/one"}, "/caches/firesteel/kernels"),
+        ("", {"HOME": "/home/one"}, "/home/one/.cache/firesteel/kernels"),
+        ("", {"XDG_CACHE_HOME": "", "HOME": "/home/one"}, "/home/one/.cache/firesteel/kernels"),
+        ("", {"XDG_CACHE_HOME": "relative", "HOME": "/home/one"}, "/home/one/.cache/firesteel/kernels"),
+        ("mine", {"XDG_CACHE_HOME": "/caches", "HOME": "/home/one"}, "mine"),
+    ],
+)
+def test_compiled_kernels_lie_where_the_xdg_base_directories_say(given, environ, folder):
+    assert find_kernel_cache(given, environ) == Path(folder)
+
+
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch):
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    with pytest.raises(ConfigError, match=r"no home folder .* set kernel_cache_dir"):
+        find_kernel_cache("", {})
 
 
 def test_shown_environment_is_ours_without_secrets():

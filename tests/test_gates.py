@@ -7,6 +7,7 @@ import torch
 
 from firesteel import LLM, UserError
 from firesteel.config import knobs, resolve
+from firesteel.kernels import cuda_cache
 from firesteel.kernels.linear import Mxfp4Weight
 from firesteel.kernels.op import anywhere
 from firesteel.kernels.rms_norm import rms_norm
@@ -79,7 +80,7 @@ def expected(gates):
 
 def test_every_gate_is_here():
     kernel_knobs = {knob.name for knob in knobs().values() if knob.section == "kernels"}
-    assert {*GATES, "tile"} == kernel_knobs
+    assert {*GATES, "tile", "kernel_cache_dir"} == kernel_knobs
 
 
 def test_nothing_set_is_the_default_of_each_gate(outcome):
@@ -104,7 +105,7 @@ def test_gates_in_pairs_do_not_disturb_each_other(outcome, gates):
         assert torch.equal(logits, outcome(**without)[1]) == (gate not in CHANGES_LOGITS), gate
 
 
-@pytest.mark.parametrize(("gate", "value"), [*ALONE, ("tile", "64x64")])
+@pytest.mark.parametrize(("gate", "value"), [*ALONE, ("tile", "64x64"), ("kernel_cache_dir", "kept")])
 def test_gate_is_set_alike_by_flag_environment_and_file(gate, value, tmp_path):
     file = tmp_path / "firesteel.toml"
     file.write_text(f"{gate} = {str(value).lower() if value is False else repr(value)}\n")
@@ -132,6 +133,15 @@ def test_pinned_tile_is_refused_where_nothing_has_tiles_whatever_else_is_set(oth
     llm = LLM(device="cpu", tile="64x64", **others)
     with pytest.raises(UserError, match=r"no implementation takes these arguments: reference .*tile"):
         llm.logits(TOKENS)
+
+
+def test_compiled_kernels_are_kept_where_the_user_says_or_in_the_cache_folder(monkeypatch, tmp_path):
+    monkeypatch.setattr(cuda_cache, "_current", None)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    LLM(device="cpu", kernel_cache_dir=str(tmp_path / "mine"))
+    assert cuda_cache.current_cache().folder == tmp_path / "mine"
+    LLM(device="cpu")
+    assert cuda_cache.current_cache().folder == tmp_path / "firesteel" / "kernels"
 
 
 @pytest.mark.parametrize(("gate", "value"), [("activation", "mxfp8"), ("mxfp4_layers", "qkv"), ("sinks", False)])

@@ -120,6 +120,10 @@ class KernelConfig:
         env="FIRESTEEL_MXFP4_LAYERS", check=layer_list,
     )  # fmt: skip
     sinks: bool = knob(True, "attention sinks; off is an experiment that breaks the model", env="FIRESTEEL_SINKS")
+    kernel_cache_dir: str = knob(
+        "", "folder for compiled CUDA kernels; empty is firesteel/kernels in the user's cache folder",
+        env="FIRESTEEL_KERNEL_CACHE_DIR",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,6 +291,20 @@ def checked(value: Any, declared: Knob, origin: str) -> Any:
     if declared.check and (complaint := declared.check(value)):
         raise ConfigError(f"{declared.name} = {value!r} ({origin}): {complaint}")
     return value
+
+
+def find_kernel_cache(given: str, environ: Mapping[str, str] | None = None) -> Path:
+    """The folder that `kernel_cache_dir` means; by default as the XDG base directories say."""
+    if given:
+        return Path(given).expanduser()
+    environ = os.environ if environ is None else environ
+    caches = Path(environ.get("XDG_CACHE_HOME", ""))
+    if not caches.is_absolute():
+        home = environ.get("HOME") or os.path.expanduser("~")
+        if not os.path.isabs(home):
+            raise ConfigError("there is no home folder to keep compiled kernels in: set kernel_cache_dir")
+        caches = Path(home) / ".cache"
+    return caches / "firesteel" / "kernels"
 
 
 def shown_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from firesteel.device import DeviceSpec
 from firesteel.errors import KernelError, UserError
-from firesteel.kernels.prove import find_target
+from firesteel.kernels.target import find_target
 from firesteel.measure.record import Record
 from firesteel.measure.surroundings import look_around
 from firesteel.plot import PlotError, check_libraries

@@ -18,6 +18,7 @@ SETTINGS = {
     "require": (["--require", "a=b@fp8"], "a=b@fp8", "c=d", "c=d", '"e=f:g"', "e=f:g"),
     "mxfp4_layers": (["--mxfp4-layers", "all"], "all", "qkv,o", "qkv,o", '"moe"', "moe"),
     "sinks": (["--no-sinks"], False, "off", False, "false", False),
+    "kernel_cache_dir": (["--kernel-cache-dir", "here"], "here", "there", "there", '"elsewhere"', "elsewhere"),
     "page_size": (["--page-size", "16"], 16, "32", 32, "128", 128),
     "max_num_seqs": (["--max-num-seqs", "5"], 5, "6", 6, "7", 7),
     "max_num_batched_tokens": (["--max-num-batched-tokens", "5"], 5, "6", 6, "7", 7),

@@ -1,4 +1,7 @@
-"""Runs kernels in Triton's interpreter, in a child: interpreter and compiler cannot share a process."""
+"""Runs kernels in Triton's interpreter, in a child: interpreter and compiler cannot share a process.
+
+And small CUDA C++ with a cache of its own.
+"""
 
 import itertools
 import json
@@ -11,9 +14,37 @@ import pytest
 import torch
 
 import firesteel
+from firesteel.kernels import cuda_cache
+from firesteel.kernels.cuda_source import CudaSource
 from firesteel.kernels.verify import Check
 
 CHILD = Path(__file__).with_name("interpret.py")
+DATA = Path(__file__).with_name("data")
+
+
+@pytest.fixture
+def kernel_cache(monkeypatch, tmp_path):
+    """A folder of this test's own for compiled CUDA C++."""
+    cache = cuda_cache.CubinCache(tmp_path / "cache")
+    monkeypatch.setattr(cuda_cache, "_current", cache)
+    return cache
+
+
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("kernels")
+
+
+@pytest.fixture
+def small(monkeypatch, shared_folder):
+    """small(name, ...) is a kernel of data/small.cu, compiled once a session and target."""
+    monkeypatch.setattr(cuda_cache, "_current", cuda_cache.CubinCache(shared_folder))
+
+    def kernel(name, *, threads=256, shared_bytes=0):
+        source = CudaSource("small.cu", defines={"FACTOR": 2}, folder=DATA)
+        return source.kernel(name, threads=threads, shared_bytes=shared_bytes)
+
+    return kernel
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,8 @@ import firesteel
 from firesteel.kernels import compile_all, find_op, quantize_mxfp8, rms_norm
 from firesteel.kernels.apart import Died
 from firesteel.kernels.compile_all import Failure, Task, count_workers, prove_all
-from firesteel.kernels.op import DeviceCode
+from firesteel.kernels.cuda_source import CudaSource
+from firesteel.kernels.op import CudaCode, DeviceCode
 from firesteel.kernels.prove import prove
 
 OLDER_TRITON = "3.7.0"
@@ -39,6 +40,16 @@ def test_a_variant_that_does_not_compile_leaves_the_others_proven(monkeypatch):
     assert [proof.variant for proof in proofs] == [code.variant]
     assert (failure.op, failure.variant, failure.target) == ("rms_norm", "broken", "sm_90a")
     assert isinstance(failure, Failure) and "CompilationError" in failure.reason
+
+
+def test_cuda_that_does_not_compile_leaves_the_others_proven(monkeypatch, kernel_cache, small, tmp_path):
+    (tmp_path / "wrong.cu").write_text("wrong")
+    wrong = CudaCode(variant="wrong", kernel=CudaSource("wrong.cu", folder=tmp_path).kernel("wrong", threads=32))
+    right = CudaCode(variant="right", kernel=small("step"))
+    monkeypatch.setattr(rms_norm, "make_device_code", lambda capability: iter([wrong, right]))
+    (proof,), (failure,) = prove_all([rms_norm], ["sm_90a"], workers=1)
+    assert proof.variant == "right" and failure.variant == "wrong"
+    assert failure.reason.startswith("wrong.cu does not compile for sm_90a")
 
 
 def test_a_compiler_that_aborts_is_a_failure_of_its_variant(monkeypatch):

@@ -10,9 +10,12 @@ from firesteel.device import find_device
 from firesteel.errors import KernelError
 from firesteel.kernels import ALL_OPS, rms_norm, route
 from firesteel.kernels import prove as prove_module
-from firesteel.kernels.op import DeviceCode
-from firesteel.kernels.prove import SHARED_LIMIT_BYTES, Proof, check, check_here, prove, prove_code
+from firesteel.kernels.cuda_compile import nvrtc_version
+from firesteel.kernels.cuda_source import CudaSource
+from firesteel.kernels.op import REFERENCE, CudaCode, DeviceCode
+from firesteel.kernels.prove import Proof, check, check_here, list_code, prove, prove_code
 from firesteel.kernels.requirement import Requirement
+from firesteel.kernels.target import SHARED_LIMIT_BYTES, architecture
 
 
 def parse(*texts):
@@ -99,15 +102,25 @@ def test_bf16_tiles_run_on_hoppers_warp_groups():
     assert verdicts["triton choice"].verdict == "none"
 
 
+def runnable(target):
+    """(op, implementation) of all that would be compiled on a GPU of the target."""
+    gpu = replace(find_device("cpu"), name=target, capability=divmod(architecture(target), 10))
+    every = [(op, one) for op in ALL_OPS for name, one in op.implementations.items() if name != REFERENCE]
+    return {(op.name, one.name) for op, one in every if one.needs(gpu) is None}
+
+
+@pytest.mark.parametrize("target", SHARED_LIMIT_BYTES)
+def test_every_implementation_lists_what_it_launches(target):
+    listed = {(op.name, code.variant.split()[0]) for op in ALL_OPS for code in list_code(op, target)}
+    assert listed == runnable(target)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("target", SHARED_LIMIT_BYTES)
 def test_every_op_compiles_and_fits_every_target(target):
     proofs = prove(ALL_OPS, target)
     assert {proof.op for proof in proofs} == {op.name for op in ALL_OPS}
-    implementations = {
-        (op.name, name) for op in ALL_OPS for name in op.implementations if name.startswith("triton")
-    }
-    assert {(proof.op, proof.variant.split()[0]) for proof in proofs} == implementations
+    assert {(proof.op, proof.variant.split()[0]) for proof in proofs} == runnable(target)
     assert [proof for proof in proofs if not proof.fits] == []
     own = {"rms_norm", "rms_norm_fed", "linear", "rope_kv_write", "route"}
     assert [proof for proof in proofs if proof.op in own and proof.spills] == []
@@ -190,6 +203,68 @@ def test_the_interpreter_proves_nothing(monkeypatch):
     monkeypatch.setattr(triton.knobs.runtime, "interpret", True)
     with pytest.raises(KernelError, match="unset TRITON_INTERPRET"):
         prove([rms_norm], "sm_90a")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "target", "verdict", "machine_code"),
+    [
+        ("product_f16", "sm_80", "bf16", "HMMA"),
+        ("product_f16", "sm_90a", "bf16", "HMMA"),
+        ("product_f16", "sm_121a", "bf16", "HMMA"),
+        ("product_mxfp4", "sm_120a", "native-fp4", "QMMA.SF"),
+        ("product_mxfp4", "sm_121a", "native-fp4", "QMMA.SF"),
+        ("product_mxfp8", "sm_121a", "fp8", "QMMA.SF"),
+        ("step", "sm_90a", "none", None),
+    ],
+)
+def test_cuda_kernels_are_judged_one_by_one(small, kernel, target, verdict, machine_code):
+    """The file holds several; each answers for its own instructions."""
+    proof = prove_code("tiny", CudaCode(variant=f"cuda {kernel}", kernel=small(kernel)), target)
+    assert (proof.op, proof.variant, proof.target, proof.verdict) == ("tiny", f"cuda {kernel}", target, verdict)
+    assert len(proof.ptx) == (machine_code is not None)
+    if target != "sm_121a" or TRITON >= (3, 8):
+        assert [name.startswith(machine_code) for name in proof.sass] == [True] * len(proof.ptx)
+    assert 0 < proof.registers < 255 and proof.spills == 0 and proof.fits
+    assert proof.compiler == f"NVRTC {nvrtc_version()}"
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_121a"])
+def test_shared_memory_of_cuda_kernels_is_static_and_dynamic(small, target):
+    for dynamic in (0, 4096, SHARED_LIMIT_BYTES[target] - 128):
+        proof = prove_code("tiny", CudaCode(variant="cuda", kernel=small("turn", shared_bytes=dynamic)), target)
+        assert proof.shared_bytes == dynamic + 128 and proof.fits
+    large = small("turn", shared_bytes=SHARED_LIMIT_BYTES[target] - 127)
+    assert not prove_code("tiny", CudaCode(variant="cuda", kernel=large), target).fits
+
+
+def test_spills_of_cuda_kernels_are_counted(small):
+    assert prove_code("tiny", CudaCode(variant="cuda", kernel=small("hungry")), "sm_90a").spills > 100
+
+
+def test_cuda_kernels_must_fit_the_registers_of_an_sm(small):
+    with pytest.raises(KernelError, match=r"512 threads of 255 registers .*__launch_bounds__\(512\) in small.cu"):
+        prove_code("tiny", CudaCode(variant="cuda", kernel=small("hungry", threads=512)), "sm_90a")
+
+
+def test_a_cuda_kernel_that_does_not_compile_says_which_and_for_what(kernel_cache, tmp_path):
+    (tmp_path / "wrong.cu").write_text("wrong")
+    code = CudaCode(variant="cuda", kernel=CudaSource("wrong.cu", folder=tmp_path).kernel("wrong", threads=32))
+    with pytest.raises(KernelError, match=r"wrong\.cu does not compile for sm_90a") as caught:
+        prove_code("tiny", code, "sm_90a")
+    assert "compiling tiny cuda for sm_90a with NVRTC" in caught.value.__notes__[0]
+
+
+def test_cuda_and_triton_kernels_of_an_op_are_proven_together(small, monkeypatch):
+    (code,) = list(rms_norm.make_device_code((9, 0)))
+    codes = [code, CudaCode(variant="cuda", kernel=small("product_f16"))]
+    monkeypatch.setattr(rms_norm, "make_device_code", lambda capability: iter(codes))
+    assert [one.kernel_name for one in codes] == ["rms_norm_kernel", "product_f16"]
+    assert [(proof.variant, proof.verdict) for proof in prove([rms_norm], "sm_90a")] == [
+        (code.variant, "none"), ("cuda", "bf16"),
+    ]  # fmt: skip
+    check_here(rms_norm, H200, Requirement.parse("rms_norm=cuda@bf16"), "bf16")
+    with pytest.raises(KernelError, match=r"rms_norm=cuda@native-fp4 is required; on sm_90a .*: cuda@bf16"):
+        check_here(rms_norm, H200, Requirement.parse("rms_norm=cuda@native-fp4"), "bf16")
 
 
 H200 = replace(find_device("cpu"), name="H200", capability=(9, 0))

@@ -10,7 +10,7 @@ from firesteel.errors import KernelError
 from firesteel.kernels import Kernels, linear, moe_matmul
 from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.op import define_op
-from firesteel.kernels.prove import check_here, find_target
+from firesteel.kernels.prove import check_here
 from firesteel.kernels.requirement import Requirement, parse_requirements
 from firesteel.kernels.tolerance import exact
 
@@ -72,16 +72,6 @@ def test_unmet_requirements_say_why_and_what_to_do():
 def test_a_verdict_needs_compiled_kernels():
     with pytest.raises(KernelError, match="CPU runs no compiled kernels"):
         require(CPU, "moe=reference@bf16")
-
-
-@pytest.mark.parametrize("capability", [(8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (10, 3), (12, 0), (12, 1)])
-def test_targets_are_found_by_capability(capability):
-    assert find_target(capability).startswith(f"sm_{capability[0]}{capability[1]}")
-
-
-def test_a_gpu_without_a_target_is_named():
-    with pytest.raises(KernelError, match=r"compute capability 7\.5"):
-        find_target((7, 5))
 
 
 @pytest.mark.slow

@@ -13,8 +13,9 @@ from firesteel.cli.tables import proof_table, say, show
 from firesteel.device import find_device
 from firesteel.errors import KernelError
 from firesteel.kernels.compile_all import prove_all
-from firesteel.kernels.prove import check, find_target
+from firesteel.kernels.prove import check
 from firesteel.kernels.requirement import list_requirements
+from firesteel.kernels.target import find_target
 
 DEFAULT_TARGET = "sm_121a"
 

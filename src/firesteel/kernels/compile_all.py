@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from firesteel.device import GIB, memory_info
+from firesteel.errors import KernelError
 from firesteel.kernels import find_op
 from firesteel.kernels.apart import Died, call_apart
-from firesteel.kernels.op import DeviceCode, Op
+from firesteel.kernels.op import CudaCode, DeviceCode, Op
 from firesteel.kernels.prove import Proof, list_code, prove_code
 from firesteel.kernels.verify import kernel_faults
 
@@ -77,6 +78,8 @@ def _results(tasks: list[Task], workers: int) -> Iterator[Proof | Failure]:
 def prove_task(task: Task) -> Proof | Failure:
     try:
         return prove_code(task.op, _code(task), task.target)
+    except KernelError as error:
+        return _failure(task, str(error))
     except kernel_faults() as error:
         return _failure(task, f"{type(error).__name__}: {error}")
 
@@ -85,5 +88,5 @@ def _failure(task: Task, reason: str) -> Failure:
     return Failure(task.op, _code(task).variant, task.target, reason)
 
 
-def _code(task: Task) -> DeviceCode:
+def _code(task: Task) -> DeviceCode | CudaCode:
     return list_code(find_op(task.op), task.target)[task.number]

@@ -29,7 +29,7 @@ class Launch:
     kernel: str  # as a profiler names it
     tile: str
     artefact: str  # hash of the compiled kernel
-    compiled: Any = field(compare=False, repr=False)  # what Triton compiled, None in the interpreter
+    compiled: Any = field(compare=False, repr=False)  # what Triton compiled or a CudaEntry, None in the interpreter
 
 
 @dataclass(slots=True)

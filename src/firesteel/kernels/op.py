@@ -16,6 +16,7 @@ import torch
 
 from firesteel.device import DeviceSpec
 from firesteel.errors import KernelError
+from firesteel.kernels.cuda_source import CudaKernel
 from firesteel.kernels.ledger import Launch, Ledger, Ran, watch_launches
 from firesteel.kernels.requirement import Requirement
 from firesteel.kernels.tolerance import Tolerance
@@ -61,6 +62,22 @@ class DeviceCode:
     num_stages: int = 3
     enable_fp_fusion: bool = True  # products fused with sums, as launched
 
+    @property
+    def kernel_name(self) -> str:
+        return str(self.kernel.__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CudaCode:
+    """A kernel in CUDA C++ with its defines, threads and shared memory."""
+
+    variant: str  # "cuda mxfp4 fc1"
+    kernel: CudaKernel
+
+    @property
+    def kernel_name(self) -> str:
+        return self.kernel.name
+
 
 def _copy(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
@@ -90,7 +107,7 @@ class Op(Generic[P, R]):
     reference_accepts: Callable[P, str | None] | None = None
     implementations: dict[str, Implementation[P, R]] = field(default_factory=dict)
     make_samples: Callable[[torch.device], Iterator[Sample]] | None = None
-    make_device_code: Callable[[tuple[int, int]], Iterator[DeviceCode]] | None = None
+    make_device_code: Callable[[tuple[int, int]], Iterator[DeviceCode | CudaCode]] | None = None
     order: tuple[str, ...] = ()  # measured preference, best first; where none of these can run, the reference does
     activation_at: int | None = None  # which argument says how activations are rounded, if any does
 
@@ -118,7 +135,7 @@ class Op(Generic[P, R]):
     def samples(self, function: Callable[[torch.device], Iterator[Sample]]) -> None:
         self.make_samples = function
 
-    def device_code(self, function: Callable[[tuple[int, int]], Iterator[DeviceCode]]) -> None:
+    def device_code(self, function: Callable[[tuple[int, int]], Iterator[DeviceCode | CudaCode]]) -> None:
         """Lists what the implementations launch on a GPU of the given compute capability."""
         self.make_device_code = function
 

@@ -29,7 +29,7 @@ def compare(launched: Mapping[str, int], seen: Mapping[str, int], ours: Collecti
 def own_kernels(capability: tuple[int, int]) -> set[str]:
     """Names of all that the ops say they launch on such a GPU."""
     makers = [op.make_device_code for op in ALL_OPS if op.make_device_code]
-    return {code.kernel.__name__ for make in makers for code in make(capability)}
+    return {code.kernel_name for make in makers for code in make(capability)}
 
 
 class LaunchWatch:

@@ -6,7 +6,6 @@ Knows no particular op and runs nothing.
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -15,16 +14,16 @@ from typing import Any
 from firesteel.device import DeviceSpec
 from firesteel.errors import KernelError
 from firesteel.kernels.activation import ACTIVATIONS
-from firesteel.kernels.op import DeviceCode, Op
+from firesteel.kernels.cuda_compile import nvrtc_version
+from firesteel.kernels.op import CudaCode, DeviceCode, Op
 from firesteel.kernels.requirement import Requirement
+from firesteel.kernels.target import SHARED_LIMIT_BYTES, architecture, find_target
 from firesteel.kernels.triton_ready import interpreting
-from firesteel.kernels.verdict import judge, read_code
+from firesteel.kernels.verdict import judge, name_arguments, read_code
 
-# target -> shared memory a program may opt in to
-SHARED_LIMIT_BYTES = {
-    "sm_80": 166_912, "sm_86": 101_376, "sm_89": 101_376, "sm_90a": 232_448, "sm_100a": 232_448,
-    "sm_103a": 232_448, "sm_120a": 101_376, "sm_121a": 101_376,
-}  # fmt: skip
+RESERVED_SHARED_BYTES = 1024  # the system's own part, counted with a program's but not against its limit
+FIRST_TO_RESERVE = 90  # architecture
+SM_REGISTERS = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,28 +65,56 @@ def prove(ops: Iterable[Op[Any, Any]], target: str) -> list[Proof]:
     return [prove_code(op.name, code, target) for op in ops for code in list_code(op, target)]
 
 
-def list_code(op: Op[Any, Any], target: str) -> list[DeviceCode]:
+def list_code(op: Op[Any, Any], target: str) -> list[DeviceCode | CudaCode]:
     """What the op says it launches on the target."""
-    capability = divmod(_architecture(target), 10)
+    capability = divmod(architecture(target), 10)
     _require_compiler()
     return list(op.make_device_code(capability)) if op.make_device_code else []
 
 
-def prove_code(op: str, code: DeviceCode, target: str) -> Proof:
+def prove_code(op: str, code: DeviceCode | CudaCode, target: str) -> Proof:
     _require_compiler()
-    import triton
-
+    number = architecture(target)
+    compiler = _name_compiler(code)
     try:
-        compiled = _compile(code, _architecture(target))
+        compiled, dynamic = _build(code, target)
     except Exception as error:
-        error.add_note(f"compiling {op} {code.variant} for {target} with Triton {triton.__version__}")
+        error.add_note(f"compiling {op} {code.variant} for {target} with {compiler}")
         raise
     found = read_code(compiled)
+    if isinstance(code, CudaCode):
+        _check_registers(code, found.registers)
+    static = max(0, found.shared_bytes - (RESERVED_SHARED_BYTES if number >= FIRST_TO_RESERVE else 0))
     return Proof(
-        op=op, variant=code.variant, target=target, verdict=judge(found.ptx, found.sass, code.signature),
+        op=op, variant=code.variant, target=target,
+        verdict=judge(found.ptx, found.sass, name_arguments(compiled)),
         ptx=found.ptx, sass=found.sass, registers=found.registers, spills=found.spills,
-        shared_bytes=compiled.metadata.shared, compiler=f"triton {triton.__version__}",
+        shared_bytes=static + dynamic, compiler=compiler,
     )  # fmt: skip
+
+
+def _build(code: DeviceCode | CudaCode, target: str) -> tuple[Any, int]:
+    """What the compiler made, and the bytes of dynamic shared memory."""
+    if isinstance(code, CudaCode):
+        return code.kernel.build(target), code.kernel.shared_bytes
+    compiled = _compile(code, architecture(target))
+    return compiled, compiled.metadata.shared
+
+
+def _check_registers(code: CudaCode, registers: int) -> None:
+    """Triton sees to it itself. Registers are given out by eights a thread."""
+    threads = code.kernel.threads
+    if threads * -(-registers // 8) * 8 > SM_REGISTERS:
+        raise KernelError(
+            f"{code.variant}: {threads} threads of {registers} registers want more than an SM has; "
+            f"__launch_bounds__({threads}) in {code.kernel.source.name} holds the compiler to fewer"
+        )
+
+
+def _name_compiler(code: DeviceCode | CudaCode) -> str:
+    import triton
+
+    return f"NVRTC {nvrtc_version()}" if isinstance(code, CudaCode) else f"triton {triton.__version__}"
 
 
 def check(proofs: Sequence[Proof], required: Iterable[Requirement]) -> None:
@@ -121,18 +148,7 @@ def check_here(op: Op[Any, Any], device: DeviceSpec, required: Requirement, acti
     _check_shared_memory(judged)
 
 
-def find_target(capability: tuple[int, int]) -> str:
-    number = 10 * capability[0] + capability[1]
-    for target in SHARED_LIMIT_BYTES:
-        if _architecture(target) == number:
-            return target
-    raise KernelError(
-        f"no kernel is proven for compute capability {capability[0]}.{capability[1]}; "
-        f"targets: {', '.join(SHARED_LIMIT_BYTES)}"
-    )
-
-
-def _for_activation(codes: Sequence[DeviceCode], activation: str) -> list[DeviceCode]:
+def _for_activation(codes: Sequence[DeviceCode | CudaCode], activation: str) -> list[DeviceCode | CudaCode]:
     """Those for the activation; rounded ones meet MXFP4 weights only, whose kernels name it."""
     meant = [code for code in codes if activation in code.variant.split()]
     unnamed = [code for code in codes if not set(code.variant.split()) & set(ACTIVATIONS)]
@@ -143,15 +159,6 @@ def _check_shared_memory(proofs: Iterable[Proof]) -> None:
     for proof in proofs:
         if not proof.fits:
             raise KernelError(proof.excess)
-
-
-def _architecture(target: str) -> int:
-    if target not in SHARED_LIMIT_BYTES:
-        near = difflib.get_close_matches(target, SHARED_LIMIT_BYTES, n=1, cutoff=0)[0]
-        raise KernelError(
-            f"there is no target {target!r}; did you mean {near}? targets: {', '.join(SHARED_LIMIT_BYTES)}"
-        )
-    return int(target.removeprefix("sm_").removesuffix("a"))
 
 
 def _require_compiler() -> None:

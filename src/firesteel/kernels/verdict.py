@@ -4,7 +4,8 @@ The verdict is read from the machine code, because PTX may promise what the hard
 turns into 16-bit HMMA):
   native-fp4  block-scaled instructions on 4-bit weights: kind::mxf4 or kind::mxf4nvf4 (OMMA), or kind::mxf8f6f4
               with block_scale (QMMA.SF) in a kernel that loads 4 bits and widens them, exactly, to E4M3; such a
-              kernel has an argument named after the format, `codes` or `..._mxfp4`
+              kernel has an argument named after the format, `codes` or `..._mxfp4`, in CUDA C++ a name of its own
+              with mxfp4 in it
   fp8         other instructions on 8-bit floats, block-scaled or not
   bf16        matrix instructions on 16-bit floats or wider: the fallback where one of the above was asked for
   none        no matrix instruction
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from firesteel.errors import KernelError
+from firesteel.kernels.cuda_binary import CudaEntry
 
 PTX_MATRIX = re.compile(r"\b(?:mma\.sync|wgmma\.mma_async|tcgen05\.mma)\.[\w.:]+")
 SASS_MATRIX = re.compile(r"\b(?:[BDHIOQ]G?MMA|UTC[A-Z]*MMA)\b[\w.]*")
@@ -40,27 +42,37 @@ FOUR_BIT_NAME = re.compile(r"mxfp4|codes")
 
 @dataclass(frozen=True, slots=True)
 class MachineCode:
-    """What is in a kernel that Triton has compiled."""
+    """What is in a compiled kernel."""
 
     ptx: dict[str, int]  # matrix instruction -> how often it stands in the code
     sass: dict[str, int] | None  # None: Triton's disassembler does not know the target
     registers: int  # a thread
     spills: int  # registers a thread keeps in memory for want of room
+    shared_bytes: int  # static, a program, with what the target reserves
 
 
 def read_code(compiled: Any) -> MachineCode:
-    sass, registers, stack_bytes = _disassemble(compiled.asm["cubin"])
+    """Of what Triton compiled, or of a CudaEntry."""
+    if isinstance(compiled, CudaEntry):
+        ptx, listing = compiled.ptx, _disassemble(compiled.binary.cubin, compiled.name)
+    else:
+        ptx, listing = compiled.asm["ptx"], _disassemble(compiled.asm["cubin"], compiled.metadata.name)
     return MachineCode(
-        ptx=dict(Counter(PTX_MATRIX.findall(compiled.asm["ptx"]))),
-        sass=None if sass is None else dict(Counter(SASS_MATRIX.findall(sass))),
-        registers=registers, spills=stack_bytes // 4,
+        ptx=dict(Counter(PTX_MATRIX.findall(ptx))),
+        sass=None if listing.sass is None else dict(Counter(SASS_MATRIX.findall(listing.sass))),
+        registers=listing.registers, spills=listing.stack_bytes // 4, shared_bytes=listing.shared_bytes,
     )  # fmt: skip
 
 
 def judge_compiled(compiled: Any) -> str:
-    """The verdict on a kernel that Triton has compiled."""
+    """The verdict on what Triton compiled, or on a CudaEntry."""
     code = read_code(compiled)
-    return judge(code.ptx, code.sass, compiled.src.fn.arg_names)
+    return judge(code.ptx, code.sass, name_arguments(compiled))
+
+
+def name_arguments(compiled: Any) -> list[str]:
+    """CUDA C++ keeps no names of arguments: there the kernel's own stands for them."""
+    return [compiled.name] if isinstance(compiled, CudaEntry) else list(compiled.src.fn.arg_names)
 
 
 def judge(ptx: Iterable[str], sass: Iterable[str] | None, arguments: Iterable[str]) -> str:
@@ -77,8 +89,16 @@ def judge(ptx: Iterable[str], sass: Iterable[str] | None, arguments: Iterable[st
     return "bf16" if "16" in widths else "none"
 
 
-def _disassemble(cubin: bytes) -> tuple[str | None, int, int]:
-    """Machine code, registers and bytes of stack; Triton kernels have no arrays, so the stack holds spills."""
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    sass: str | None
+    registers: int
+    stack_bytes: int  # spills, and arrays that are indexed by what only the running kernel knows
+    shared_bytes: int
+
+
+def _disassemble(cubin: bytes, kernel: str) -> _Listing:
+    """One kernel of those in the cubin."""
     from triton import knobs
 
     with tempfile.TemporaryDirectory() as folder:
@@ -86,13 +106,18 @@ def _disassemble(cubin: bytes) -> tuple[str | None, int, int]:
         path.write_bytes(cubin)
         sass = _run(knobs.nvidia.nvdisasm.path, "--print-code", path)
         usage = _run(knobs.nvidia.cuobjdump.path, "--dump-resource-usage", path)
-    found = re.search(r"REG:(\d+) STACK:(\d+)", usage.stdout)
+    found = re.search(rf"Function {re.escape(kernel)}:\s+REG:(\d+) STACK:(\d+) SHARED:(\d+)", usage.stdout)
     if found is None:
-        raise KernelError(f"cuobjdump gave no resource usage: {usage.stdout}{usage.stderr}")
+        raise KernelError(f"cuobjdump gave no resource usage of {kernel}: {usage.stdout}{usage.stderr}")
     is_unknown = "Cannot decode architecture" in sass.stderr
     if sass.returncode and not is_unknown:
         raise KernelError(f"nvdisasm failed: {sass.stderr}")
-    return None if is_unknown else sass.stdout, int(found[1]), int(found[2])
+    return _Listing(None if is_unknown else _section(sass.stdout, kernel), *map(int, found.groups()))
+
+
+def _section(sass: str, kernel: str) -> str:
+    parts = re.split(r"^\s*\.section\s+(\S+?),", sass, flags=re.MULTILINE)
+    return parts[parts.index(f".text.{kernel}") + 1]
 
 
 def _run(*command: str | Path) -> subprocess.CompletedProcess[str]:

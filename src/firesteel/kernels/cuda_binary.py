@@ -1,0 +1,71 @@
+"""Compiled CUDA C++: machine code, the PTX it came from and the kernels in it; compiles and launches nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+from firesteel.errors import KernelError
+
+ENTRY = re.compile(r"^\s*(?:\.\w+\s+)*\.entry\s+([\w$]+)\s*\(([^)]*)\)", re.MULTILINE)
+FUNCTION = re.compile(r"^\s*(?:\.\w+\s+)*\.(?:entry|func)\b", re.MULTILINE)
+PARAMETER = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.([usbf]\d+)[^\[]*(?:\[(\d+)\])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """`kind` as PTX writes it ("u64", "f32"; newer compilers only "b64", "b32"), or "struct"."""
+
+    kind: str
+    num_bytes: int
+
+
+@dataclass(frozen=True)
+class CudaBinary:
+    """Of one source for one target; may hold several kernels."""
+
+    cubin: bytes
+    ptx: str
+
+    @cached_property
+    def hash(self) -> str:
+        return hashlib.sha256(self.cubin).hexdigest()
+
+    @cached_property
+    def entries(self) -> dict[str, CudaEntry]:
+        """By name, which is as in the source for `extern "C"` kernels only."""
+        starts = [found.start() for found in FUNCTION.finditer(self.ptx)]
+        parts = [self.ptx[start:end] for start, end in pairwise([*starts, len(self.ptx)])]
+        entries = [(found, part) for part in parts if (found := ENTRY.match(part))]
+        shared = "".join(part for part in parts if not ENTRY.match(part))
+        return {
+            found[1]: CudaEntry(self, found[1], part + shared, _read_parameters(found[2]))
+            for found, part in entries
+        }
+
+    def entry(self, name: str) -> CudaEntry:
+        if name not in self.entries:
+            held = ", ".join(self.entries) or "nothing"
+            raise KernelError(f'there is no kernel {name!r}, only {held}; is it declared extern "C" __global__?')
+        return self.entries[name]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CudaEntry:
+    """One kernel of a binary."""
+
+    binary: CudaBinary
+    name: str
+    ptx: str  # of this kernel and of functions that kernels may call
+    parameters: tuple[Parameter, ...]
+
+
+def _read_parameters(text: str) -> tuple[Parameter, ...]:
+    found = (PARAMETER.search(line) for line in text.split(","))
+    return tuple(
+        Parameter("struct", int(one[2])) if one[2] else Parameter(one[1], int(one[1][1:]) // 8)
+        for one in found if one
+    )  # fmt: skip
