@@ -6,7 +6,7 @@ from firesteel import LLM, UserError
 from firesteel.cli.bench_agreement import opener
 from firesteel.config import resolve
 from firesteel.engine.load import Loaded
-from firesteel.measure.equalities import NAMES, Equalities, draw_requests
+from firesteel.measure.equalities import NAMES, Equalities, draw_mixed
 
 
 def measured(llm, *, count=5, prompt_tokens=36, max_tokens=10, **knobs):
@@ -14,7 +14,7 @@ def measured(llm, *, count=5, prompt_tokens=36, max_tokens=10, **knobs):
         spec=llm.spec, device=llm.device, kernels=llm.kernels, max_context=llm.max_context, model=llm.model,
         engine=llm.engine, report=llm.load_report,
     )  # fmt: skip
-    requests = draw_requests(count, prompt_tokens, max_tokens, llm.spec.vocab_size, seed=1)
+    requests = draw_mixed(count, prompt_tokens, max_tokens, llm.spec.vocab_size, seed=1)
     config = resolve({"device": "cpu", "page_size": 4, **knobs}).config
     return {one.equality: one for one in Equalities(requests, opener(loaded, config, requests), seed=1).measure()}
 
@@ -94,7 +94,7 @@ def test_way_that_does_not_come_about_is_an_error(llm, shape, message):
 
 
 def test_requests_are_random_of_half_to_full_length_and_the_same_each_time():
-    one, two = (draw_requests(20, 30, 4, 272, seed=5) for _ in range(2))
+    one, two = (draw_mixed(20, 30, 4, 272, seed=5) for _ in range(2))
     assert [request.token_ids for request in one] == [request.token_ids for request in two]
     lengths = {request.num_prompt for request in one}
     assert len(lengths) > 5 and min(lengths) >= 15 and max(lengths) <= 30

@@ -26,7 +26,7 @@ from firesteel.engine.kv_cache import find_dtype, find_layout, page_bytes
 from firesteel.engine.load import Loaded
 from firesteel.errors import UserError
 from firesteel.measure.agreement import Agreement
-from firesteel.measure.equalities import NAMES, Equalities, Open, Way, draw_requests
+from firesteel.measure.equalities import NAMES, Equalities, Open, Way, draw_mixed
 from firesteel.measure.record import Record
 from firesteel.model.spec import PRESETS
 from firesteel.types import Request
@@ -59,7 +59,7 @@ def bench_agreement(
             f"{prompt_tokens + max_tokens} tokens a request exceed the context of {loaded.max_context}: lower "
             "--prompt-tokens or --max-tokens"
         )
-    drawn = draw_requests(requests, prompt_tokens, max_tokens, loaded.spec.vocab_size, seed=SEED)
+    drawn = draw_mixed(requests, prompt_tokens, max_tokens, loaded.spec.vocab_size, seed=SEED)
     shape = {"model": name, "requests": requests, "prompt_tokens": prompt_tokens, "max_tokens": max_tokens}
     found = measure(loaded, config, drawn, shape, out)
     if as_json:

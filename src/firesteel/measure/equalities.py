@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from firesteel.errors import UserError
 from firesteel.measure.agreement import Agreement, Margins, Pair, compare_all
-from firesteel.measure.outputs import Outputs, RunsRequests, run_alone, run_together
+from firesteel.measure.runs import Outputs, RunsRequests, draw_requests, run_alone, run_together
 from firesteel.types import Request, SamplingParams
 
 NAMES = (
@@ -36,15 +36,11 @@ class Way:
 Open = Callable[[Way], RunsRequests]
 
 
-def draw_requests(count: int, prompt_tokens: int, max_tokens: int, vocab_size: int, *, seed: int) -> list[Request]:
-    """Greedy ones, of random tokens; prompts have from half of `prompt_tokens` to all of them."""
+def draw_mixed(count: int, prompt_tokens: int, max_tokens: int, vocab_size: int, *, seed: int) -> list[Request]:
+    """Greedy ones; prompts have from half of `prompt_tokens` to all of them."""
     rng = random.Random(seed)
-    params = SamplingParams(max_tokens=max_tokens, logprobs=2)
     lengths = [rng.randint(max(2, prompt_tokens // 2), prompt_tokens) for _ in range(count)]
-    return [
-        Request(request_id=str(number), token_ids=[rng.randrange(vocab_size) for _ in range(length)], params=params)
-        for number, length in enumerate(lengths)
-    ]
+    return draw_requests(lengths, SamplingParams(max_tokens=max_tokens, logprobs=2), vocab_size, seed=seed)
 
 
 class Equalities:

@@ -1,13 +1,14 @@
-"""What an engine gave each request of a run, checked to be complete; knows an engine by three verbs only."""
+"""Requests of random tokens and what an engine gave each of them, checked to be complete; can open no engine."""
 
 from __future__ import annotations
 
+import random
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from firesteel.errors import UserError
-from firesteel.types import Request, StepOutput
+from firesteel.types import Request, SamplingParams, StepOutput
 
 
 class RunsRequests(Protocol):
@@ -19,6 +20,15 @@ class RunsRequests(Protocol):
     def submit(self, request: Request) -> None: ...
 
     def step(self) -> list[StepOutput]: ...
+
+
+def draw_requests(lengths: Iterable[int], params: SamplingParams, vocab_size: int, *, seed: int) -> list[Request]:
+    """Prompts of these lengths; the same each time."""
+    rng = random.Random(seed)
+    prompts = [[rng.randrange(vocab_size) for _ in range(length)] for length in lengths]
+    return [
+        Request(request_id=str(number), token_ids=prompt, params=params) for number, prompt in enumerate(prompts)
+    ]
 
 
 class Outputs:

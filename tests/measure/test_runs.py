@@ -6,7 +6,7 @@ import pytest
 
 from firesteel import UserError
 from firesteel.engine.logprobs import TokenLogprobs
-from firesteel.measure.outputs import Outputs, run_alone, run_together
+from firesteel.measure.runs import Outputs, draw_requests, run_alone, run_together
 from firesteel.types import Request, SamplingParams, StepOutput
 
 
@@ -88,3 +88,13 @@ def test_margin_is_between_the_two_most_likely():
     made.take([output("a", logprobs=token)])
     made.take([output("a", logprobs=replace(token, top=()))])
     assert made.margins == {"a": [0.25]}
+
+
+def test_drawn_requests_are_the_same_each_time_and_differ_from_each_other():
+    one, two = (draw_requests([8] * 19 + [3], SamplingParams(), 272, seed=0) for _ in range(2))
+    prompts = [request.token_ids for request in one]
+    assert prompts == [request.token_ids for request in two] and len(set(map(tuple, prompts))) == 20
+    assert len(prompts[-1]) == 3 and all(0 <= token < 272 for prompt in prompts for token in prompt)
+    assert prompts != [
+        request.token_ids for request in draw_requests([8] * 19 + [3], SamplingParams(), 272, seed=1)
+    ]
