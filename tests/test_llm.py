@@ -222,6 +222,13 @@ def test_progress_counts_up_to_all_prompts(llm):
     assert seen == [(1, 5), (2, 5), (3, 5), (5, 5)]
 
 
+def test_progress_bar_ends_full_with_the_rate_and_no_bar_is_shown_to_a_pipe(llm, capfd):
+    llm.generate(PROMPTS, GREEDY, progress=True)
+    assert "5/5" in (text := capfd.readouterr().err) and "tok/s" in text
+    llm.generate(PROMPTS, GREEDY)
+    assert capfd.readouterr().err == ""
+
+
 def test_generating_while_a_stream_is_open_changes_neither(llm, expected):
     stream = llm.stream(PROMPTS[1], GREEDY)
     begun = [next(stream) for _ in range(3)]
