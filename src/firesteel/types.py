@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from firesteel.errors import UserError
+from firesteel.errors import RequestError, UserError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +144,15 @@ class Request:
     @property
     def max_new(self) -> int:
         return 0 if self.score else self.params.max_tokens
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Refuses token ids that the model does not have: on a GPU they would be the end of the process."""
+        if len(self.token_ids) and not 0 <= min(self.token_ids) <= max(self.token_ids) < vocab_size:
+            odd = next(token for token in self.token_ids if not 0 <= token < vocab_size)
+            raise RequestError(
+                f"request {self.request_id}: token id {odd} is outside the vocabulary of {vocab_size}"
+            )
+        self.params.check_vocabulary(vocab_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

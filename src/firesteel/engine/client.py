@@ -230,13 +230,12 @@ class EngineClient:
         return True
 
     def _check(self, request: Request) -> None:
-        """Refuses what cannot cross, and tokens that would be the end of an engine."""
-        name, vocab_size = request.request_id, self.facts.vocab_size
+        """Refuses what cannot cross to the other process."""
         if request.mask is not None or request.score:
-            raise RequestError(f"request {name}: masks and scores stay within a process: use LLM instead")
-        for token in request.token_ids:
-            if not 0 <= token < vocab_size:
-                raise RequestError(f"request {name}: token id {token} is outside the vocabulary of {vocab_size}")
+            raise RequestError(
+                f"request {request.request_id}: masks and scores stay within a process: use LLM instead"
+            )
+        request.check_vocabulary(self.facts.vocab_size)
 
     async def _running(self) -> EngineProcess:
         await self._settled.wait()
