@@ -26,6 +26,7 @@ NAN, INF = float("nan"), float("inf")
         ("presence_penalty", [-2.1, 2.1, NAN]),
         ("frequency_penalty", [-2.1, 2.1, NAN]),
         ("logit_bias", [{-1: 0.0}, {"5": 1.0}, {5: 101}, {5: -101}, {5: NAN}, [(5, 1.0)]]),
+        ("allowed_token_ids", [(), (-1,), (1.5,), 7, "7"]),
         ("seed", [2**64, -(2**63) - 1, 0.5, None]),
         ("stop", ["text", ("",), ("a",) * 17, (1,)]),
         ("stop_token_ids", [(-1,), (1.5,), 7]),
@@ -78,7 +79,9 @@ def test_stop_ids_are_the_checkpoints_and_the_users_own():
     assert SamplingParams(stop_token_ids=(7,), ignore_eos=True).stop_ids([1, 2]) == {7}
 
 
-@pytest.mark.parametrize("values", [{"logit_bias": {50: 1.0}}, {"stop_token_ids": (3, 50)}])
+@pytest.mark.parametrize(
+    "values", [{"logit_bias": {50: 1.0}}, {"stop_token_ids": (3, 50)}, {"allowed_token_ids": (50,)}]
+)
 def test_token_outside_the_vocabulary_is_refused(values):
     SamplingParams(**values).check_vocabulary(51)
     with pytest.raises(UserError, match=f"{next(iter(values))}: token id 50 .* vocabulary of 50"):

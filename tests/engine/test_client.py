@@ -130,6 +130,7 @@ def test_outputs_equal_those_in_process(run, shared, alone):
     requests = [request(i, prompt) for i, prompt in enumerate(PROMPTS)]
     requests += [
         request("drawn", PROMPTS[2], temperature=1.0, seed=2**64 - 1, top_p=0.9, logit_bias={5: 2.0}),
+        request("chosen", PROMPTS[2], temperature=1.0, allowed_token_ids=(7, 8, 9)),
         request("scored", PROMPTS[1], logprobs=2, prompt_logprobs=1),
     ]
 
@@ -143,6 +144,7 @@ def test_outputs_equal_those_in_process(run, shared, alone):
             assert [getattr(output, field) for output in outputs] == [getattr(output, field) for output in mine]
         assert [output.statistics is None for output in outputs] == [True] * (len(outputs) - 1) + [False]
         assert outputs[-1].statistics.output_tokens == 14
+    assert set(tokens(expected["chosen"])) == {7, 8, 9}
     scored, mine = run(collect(shared, requests[-1])), expected["scored"]
     assert [output.logprobs.token_id for output in scored] == tokens(mine)
     assert scored[0].prompt_logprobs[0].top[0][0] == mine[0].prompt_logprobs[0].top[0][0]
@@ -239,8 +241,13 @@ def test_reader_that_finds_the_end_itself_gets_statistics(run, shared):
         (request("bias", [1], logit_bias={300: 1.0}), "logit_bias: token id 300 is outside the vocabulary"),
         (
             Request(request_id="s", token_ids=[1], params=SamplingParams(), score=True),
-            "scores stay within a process",
+            "request s: a score cannot cross to the engine's process: use SamplingParams.prompt_logprobs or LLM",
         ),
+        (
+            Request(request_id="m", token_ids=[1], params=SamplingParams(), mask=object()),
+            r"request m: a mask cannot cross to the engine's process: use SamplingParams\.allowed_token_ids",
+        ),
+        (request("only", [1], allowed_token_ids=(272,)), "allowed_token_ids: token id 272 is outside"),
     ],
 )
 def test_request_that_cannot_run_is_refused_and_the_engine_lives_on(run, shared, one, message):

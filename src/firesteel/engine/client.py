@@ -231,10 +231,14 @@ class EngineClient:
 
     def _check(self, request: Request) -> None:
         """Refuses what cannot cross to the other process."""
-        if request.mask is not None or request.score:
-            raise RequestError(
-                f"request {request.request_id}: masks and scores stay within a process: use LLM instead"
-            )
+        for given, what, instead in (
+            (request.mask is not None, "a mask", "SamplingParams.allowed_token_ids"),
+            (request.score, "a score", "SamplingParams.prompt_logprobs or LLM.logits"),
+        ):
+            if given:
+                raise RequestError(
+                    f"request {request.request_id}: {what} cannot cross to the engine's process: use {instead}"
+                )
         request.check_vocabulary(self.facts.vocab_size)
 
     async def _running(self) -> EngineProcess:
