@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from firesteel.config import resolve
+from firesteel.engine import child
 from firesteel.engine.client import EngineClient
 from firesteel.engine.engine import Engine
 from firesteel.engine.messages import Submit
@@ -28,6 +29,7 @@ LONG = 150  # tokens: long enough that something can happen meanwhile
 PARENT = """
 import asyncio, pathlib, signal, sys
 from firesteel.config import resolve
+from firesteel.engine import child
 from firesteel.engine.client import EngineClient
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 async def main():
@@ -36,6 +38,18 @@ async def main():
     print(client.pid, flush=True)
     await asyncio.sleep(60)
 asyncio.run(main())
+"""
+
+
+HANGING = """
+import sys, time
+from firesteel.engine import process
+from firesteel.engine.runner import Runner
+run = Runner.run
+def run_or_hang(self, batch):
+    return run(self, batch) if batch.token_ids[0] != 13 else time.sleep(60)
+Runner.run = run_or_hang
+process.main(int(sys.argv[1]))
 """
 
 
@@ -330,6 +344,31 @@ def test_exception_is_named_and_a_restart_that_fails_says_why(run, checkpoint, c
     run(live())
 
 
+@pytest.mark.usefixtures("none_left")
+def test_engine_that_hangs_is_ended_and_another_started(run, checkpoint, configure, monkeypatch):
+    """It is idle for longer than it may be silent, then a request hangs, and another waits for it."""
+    monkeypatch.setattr(child, "PROGRAM", ("-c", HANGING))
+
+    async def live():
+        client = await EngineClient.start(checkpoint, configure(engine_hang_s=1.0))
+        await asyncio.sleep(1.5)
+        assert len(tokens(await collect(client, request("good", max_tokens=3)))) == 3
+        start = time.monotonic()
+        hanging = asyncio.create_task(collect(client, request("bad", [13, 1])))
+        await asyncio.sleep(0.5)
+        errors = await asyncio.gather(hanging, collect(client, request("behind")), return_exceptions=True)
+        assert 1.0 < time.monotonic() - start < 5.0
+        for error in errors:
+            assert isinstance(error, EngineDied)
+            assert "it hung: no word for 1 s (engine_hang_s) at the plan of 2 from token 0 of bad" in str(error)
+        assert "run_or_hang" in (errors[0].bundle / "log.txt").read_text(), "where it hung"
+        assert len(tokens(await collect(client, request("next", max_tokens=3)))) == 3
+        assert client.num_deaths == 1
+        await client.close()
+
+    run(live())
+
+
 def test_bundle_that_cannot_be_written_does_not_hide_the_death(run, configure, tmp_path):
     class Process:
         log_tail = ledger = last_plan = surroundings = ()
@@ -394,15 +433,15 @@ def test_engine_ends_with_its_parent(checkpoint, number):
     """Which is told nothing of close."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", PARENT, str(checkpoint)], **pipes) as parent:
-        child = int(parent.stdout.readline())
-        assert not has_ended(child)
+        engine = int(parent.stdout.readline())
+        assert not has_ended(engine)
         parent.send_signal(number)
         errors = parent.stderr.read()
     assert "Warning" not in errors and "EngineDied" not in errors
     deadline = time.monotonic() + 5
-    while not has_ended(child) and time.monotonic() < deadline:
+    while not has_ended(engine) and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert is_gone(child) if number == signal.SIGINT else has_ended(child)
+    assert is_gone(engine) if number == signal.SIGINT else has_ended(engine)
 
 
 def has_ended(pid):

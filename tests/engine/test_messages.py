@@ -12,6 +12,7 @@ from firesteel.engine.messages import (
     HEAD_BYTES,
     Around,
     Cancel,
+    Compiled,
     Dying,
     GetStatistics,
     LedgerRow,
@@ -93,6 +94,7 @@ FROM_ENGINE = st.one_of(
     st.builds(StatisticsAnswer, number=INTS, statistics=st.builds(Statistics, pages=INTS, run_s=REALS)),
     st.builds(LedgerSoFar, rows=st.lists(ROWS, max_size=2)),
     st.builds(Dying, cause=NAMES),
+    st.just(Compiled()),
 )  # fmt: skip
 
 

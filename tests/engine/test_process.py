@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from dataclasses import replace
 from queue import SimpleQueue
 
 import pytest
@@ -11,6 +12,7 @@ from firesteel.engine import process
 from firesteel.engine.engine import Engine
 from firesteel.engine.messages import (
     Cancel,
+    Compiled,
     Dying,
     GetStatistics,
     LedgerSoFar,
@@ -25,8 +27,9 @@ from firesteel.engine.messages import (
     Submit,
     pack,
 )
-from firesteel.engine.process import Channel, LastWords, Service, progress_sender, serve
+from firesteel.engine.process import Channel, LastWords, Service, progress_sender, serve, tell_of_compiling
 from firesteel.kernels.ledger import Launch, Ledger, Ran, note
+from firesteel.llm import LLM
 from firesteel.types import Request, SamplingParams
 
 GREEDY = SamplingParams(max_tokens=5, ignore_eos=True)
@@ -238,3 +241,27 @@ def test_serve_refuses_with_the_reason_and_its_exit_code(tmp_path):
         serve(channel, inbox)
     assert caught.value.code == process.REFUSED
     assert "config.json" in channel.sent[-1].reason and channel.sent[-1].kind.endswith("Error")
+
+
+@pytest.fixture
+def compilation(monkeypatch):
+    """Triton's settings of compilation, as they were after the test."""
+    knobs = pytest.importorskip("triton").knobs.compilation
+    monkeypatch.setattr(knobs, "listener", None)
+    return knobs
+
+
+def test_each_kernel_that_is_compiled_is_a_sign_of_life(compilation):
+    sent = []
+    tell_of_compiling(sent.append)
+    compilation.listener(src=None, metadata={}, metadata_group={}, times=None, cache_hit=True)
+    assert sent == [Compiled()]
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("compilation")
+def test_kernels_of_a_model_give_signs_of_life_at_their_first_use():
+    sent = []
+    tell_of_compiling(sent.append)
+    LLM(device="cuda", kv_cache_gib=0.1).generate([[1, 2, 3]], replace(GREEDY, max_tokens=2))
+    assert sent and all(one == Compiled() for one in sent)

@@ -178,6 +178,18 @@ class EngineClient:
             await self._process.bury()
 
     async def _listen(self) -> None:
+        """Until the engine is gone; one that hangs is ended."""
+        limit_s = self.config.process.engine_hang_s
+        watching = asyncio.create_task(self._process.end_if_it_hangs(self._is_awaited, limit_s))
+        try:
+            await self._hand_out()
+        finally:
+            watching.cancel()
+
+    def _is_awaited(self) -> bool:
+        return bool(self._readers or self._asked)
+
+    async def _hand_out(self) -> None:
         while (message := await self._process.receive()) is not None:
             match message:
                 case Step():

@@ -3,10 +3,12 @@
 It is started as `python -m firesteel.engine.process DESCRIPTOR`, a socket to its parent. When the parent's end
 closes, nobody waits for anything any more and the process ends at once, whatever it is doing.
 """
+# mypy: disable-error-code="import-untyped,import-not-found"
 
 from __future__ import annotations
 
 import dataclasses
+import faulthandler
 import os
 import socket
 import sys
@@ -22,8 +24,10 @@ from firesteel.engine.engine import Engine
 from firesteel.engine.load import Loaded, load_engine
 from firesteel.engine.messages import (
     HEAD_BYTES,
+    SHOW_STACKS,
     Around,
     Cancel,
+    Compiled,
     Dying,
     FromEngine,
     GetStatistics,
@@ -48,6 +52,7 @@ from firesteel.engine.messages import (
 from firesteel.engine.scheduler import Scheduler
 from firesteel.errors import UserError
 from firesteel.kernels.ledger import Ledger
+from firesteel.kernels.triton_ready import triton_ready
 from firesteel.measure.surroundings import look_around
 from firesteel.types import Plan, StepOutput
 
@@ -258,11 +263,20 @@ def serve(channel: Channel, inbox: Inbox) -> None:
         channel.send(Refused(kind=type(error).__name__, reason=str(error)))
         sys.exit(REFUSED)
     channel.send(describe(loaded))
+    if triton_ready()(loaded.device) is None:
+        tell_of_compiling(channel.send)
     service = Service(loaded.engine, loaded.kernels.ledger, channel.send)
     try:
         service.run(inbox)
     finally:
         service.send_ledger()
+
+
+def tell_of_compiling(send: Callable[[FromEngine], None]) -> None:
+    """Sends a sign of life for each kernel that Triton compiles at its first use."""
+    from triton import knobs
+
+    knobs.compilation.listener = lambda **facts: send(Compiled())
 
 
 def listen(channel: Channel, inbox: Inbox) -> None:
@@ -273,6 +287,7 @@ def listen(channel: Channel, inbox: Inbox) -> None:
 
 def main(descriptor: int) -> None:
     os.set_inheritable(descriptor, False)  # programs that this one starts must not keep the socket open
+    faulthandler.register(SHOW_STACKS, all_threads=True)
     channel, inbox = Channel(socket.socket(fileno=descriptor)), Inbox()
     threading.Thread(target=listen, args=(channel, inbox), daemon=True).start()
     with LastWords(channel.send):
