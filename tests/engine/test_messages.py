@@ -10,9 +10,9 @@ from firesteel.config import resolve
 from firesteel.engine.logprobs import TokenLogprobs
 from firesteel.engine.messages import (
     HEAD_BYTES,
+    Alive,
     Around,
     Cancel,
-    Compiled,
     Dying,
     GetStatistics,
     LedgerRow,
@@ -94,7 +94,7 @@ FROM_ENGINE = st.one_of(
     st.builds(StatisticsAnswer, number=INTS, statistics=st.builds(Statistics, pages=INTS, run_s=REALS)),
     st.builds(LedgerSoFar, rows=st.lists(ROWS, max_size=2)),
     st.builds(Dying, cause=NAMES),
-    st.just(Compiled()),
+    st.just(Alive()),
 )  # fmt: skip
 
 

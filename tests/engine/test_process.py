@@ -5,14 +5,12 @@ import threading
 from queue import SimpleQueue
 
 import pytest
-import torch
 
 from firesteel.config import BatchConfig, CacheConfig, resolve
 from firesteel.engine import process
 from firesteel.engine.engine import Engine
 from firesteel.engine.messages import (
     Cancel,
-    Compiled,
     Dying,
     GetStatistics,
     LedgerSoFar,
@@ -27,7 +25,7 @@ from firesteel.engine.messages import (
     Submit,
     pack,
 )
-from firesteel.engine.process import Channel, LastWords, Service, progress_sender, serve, tell_of_compiling
+from firesteel.engine.process import Channel, LastWords, Service, progress_sender, serve
 from firesteel.kernels.ledger import Launch, Ledger, Ran, note
 from firesteel.types import Request, SamplingParams
 
@@ -219,14 +217,23 @@ class Kept:
         self.sent.append(message)
 
 
-def test_serve_loads_says_what_it_has_and_ends_at_shutdown(checkpoint):
+def test_serve_loads_says_what_it_has_and_ends_at_shutdown(checkpoint, monkeypatch):
+    beating = []
+
+    def beat_once(ledger, beat):
+        beating.append(ledger)
+        beat()
+        return beating.clear
+
+    monkeypatch.setattr(process, "beat_at_calls", beat_once)
     config = resolve({"device": "cpu", "memory_reserve_gib": 0.0, "kv_cache_gib": 0.001, "page_size": 4}).config
     inbox, channel = SimpleQueue(), Kept()
     inbox.put(Start(directory=str(checkpoint), config=config))
     inbox.put(Shutdown())
     serve(channel, inbox)
     kinds = [type(message).__name__ for message in channel.sent]
-    assert kinds[0] == "Around" and "Loading" in kinds and kinds[-2:] == ["Ready", "LedgerSoFar"]
+    assert kinds[0] == "Around" and "Loading" in kinds and kinds[-3:] == ["Ready", "Alive", "LedgerSoFar"]
+    assert not beating
     assert channel.sent[0].surroundings["device"] == "CPU"
     (ready,) = (message for message in channel.sent if isinstance(message, Ready))
     assert (ready.device, ready.max_context, ready.vocab_size, ready.page_size) == ("CPU", 256, 272, 4)
@@ -240,34 +247,3 @@ def test_serve_refuses_with_the_reason_and_its_exit_code(tmp_path):
         serve(channel, inbox)
     assert caught.value.code == process.REFUSED
     assert "config.json" in channel.sent[-1].reason and channel.sent[-1].kind.endswith("Error")
-
-
-@pytest.fixture
-def compilation(monkeypatch):
-    """Triton's settings of compilation, as they were after the test."""
-    knobs = pytest.importorskip("triton").knobs.compilation
-    monkeypatch.setattr(knobs, "listener", None)
-    return knobs
-
-
-def test_each_kernel_that_is_compiled_is_a_sign_of_life(compilation):
-    sent = []
-    tell_of_compiling(sent.append)
-    compilation.listener(src=None, metadata={}, metadata_group={}, times=None, cache_hit=True)
-    assert sent == [Compiled()]
-
-
-@pytest.mark.gpu
-@pytest.mark.usefixtures("compilation")
-def test_kernel_gives_a_sign_of_life_at_its_first_use_only():
-    import triton
-
-    @triton.jit
-    def idle(x):
-        pass
-
-    sent, x = [], torch.zeros(1, device="cuda")
-    tell_of_compiling(sent.append)
-    for _ in range(2):
-        idle[(1,)](x)
-    assert sent == [Compiled()]

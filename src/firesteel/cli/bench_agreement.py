@@ -53,7 +53,7 @@ def bench_agreement(
     """
     config = resolve(knobs).config
     check_folder(out)
-    name, loaded = open_model(_with_pages(config, LOADED_PAGES_GIB), synthetic)
+    name, loaded = open_model(_with_pages(config, config.cache.kv_cache_gib or LOADED_PAGES_GIB), synthetic)
     if prompt_tokens + max_tokens > loaded.max_context:
         raise UserError(
             f"{prompt_tokens + max_tokens} tokens a request exceed the context of {loaded.max_context}: lower "

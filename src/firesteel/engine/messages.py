@@ -101,8 +101,8 @@ class Planned(Message, frozen=True):
     spans: list[tuple[str, int, int]]
 
 
-class Compiled(Message, frozen=True):
-    """A kernel was compiled: a step that takes long may be about many of them."""
+class Alive(Message, frozen=True):
+    """A step takes long, but something is done in it."""
 
 
 class Output(msgspec.Struct, frozen=True, array_like=True):
@@ -174,18 +174,8 @@ class Dying(Message, frozen=True):
 
 ToEngine = Start | Submit | Cancel | GetStatistics | Shutdown
 FromEngine = (
-    Around
-    | Loading
-    | Ready
-    | Refused
-    | Planned
-    | Compiled
-    | Step
-    | Rejected
-    | StatisticsAnswer
-    | LedgerSoFar
-    | Dying
-)
+    Around | Loading | Ready | Refused | Planned | Alive | Step | Rejected | StatisticsAnswer | LedgerSoFar | Dying
+)  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()
 _to_engine: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(ToEngine)

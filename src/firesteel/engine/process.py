@@ -3,7 +3,6 @@
 It is started as `python -m firesteel.engine.process DESCRIPTOR`, a socket to its parent. When the parent's end
 closes, nobody waits for anything any more and the process ends at once, whatever it is doing.
 """
-# mypy: disable-error-code="import-untyped,import-not-found"
 
 from __future__ import annotations
 
@@ -25,9 +24,9 @@ from firesteel.engine.load import Loaded, load_engine
 from firesteel.engine.messages import (
     HEAD_BYTES,
     SHOW_STACKS,
+    Alive,
     Around,
     Cancel,
-    Compiled,
     Dying,
     FromEngine,
     GetStatistics,
@@ -49,6 +48,7 @@ from firesteel.engine.messages import (
     parse_to_engine,
     read_head,
 )
+from firesteel.engine.pulse import beat_at_calls, beat_at_compiles
 from firesteel.engine.scheduler import Scheduler
 from firesteel.errors import UserError
 from firesteel.kernels.ledger import Ledger
@@ -264,19 +264,14 @@ def serve(channel: Channel, inbox: Inbox) -> None:
         sys.exit(REFUSED)
     channel.send(describe(loaded))
     if triton_ready()(loaded.device) is None:
-        tell_of_compiling(channel.send)
+        beat_at_compiles(lambda: channel.send(Alive()))
     service = Service(loaded.engine, loaded.kernels.ledger, channel.send)
+    end_beats = beat_at_calls(service.ledger, lambda: channel.send(Alive()))
     try:
         service.run(inbox)
     finally:
+        end_beats()
         service.send_ledger()
-
-
-def tell_of_compiling(send: Callable[[FromEngine], None]) -> None:
-    """Sends a sign of life for each kernel that Triton compiles at its first use."""
-    from triton import knobs
-
-    knobs.compilation.listener = lambda **facts: send(Compiled())
 
 
 def listen(channel: Channel, inbox: Inbox) -> None:
