@@ -8,7 +8,7 @@ import torch
 
 from firesteel import LLM
 from firesteel.chat.harmony import Harmony, Message
-from firesteel.eval import Score, evaluate, grade, measure_perplexity, take, tally
+from firesteel.eval import Score, encode_documents, evaluate, grade, measure_perplexity, take, tally
 from firesteel.exam import TEXT, Item, read_items
 from firesteel.types import Completion
 
@@ -122,3 +122,12 @@ def test_a_part_of_the_exam_is_passed(kindling):
     assert report.overall.items == 45 and report.overall.share >= 0.85
     assert report.perplexity < 2.0 and report.perplexity_tokens > 15_000
     json.dumps(report.as_dict())
+
+
+def test_the_report_says_how_keys_and_values_were_stored_and_what_that_clipped(monkeypatch):
+    monkeypatch.setattr("firesteel.eval.read_items", lambda path: read_items(path)[:2])
+    llm = LLM(device="cpu", kv_dtype="fp8")
+    llm.model.weights.layers[0].qkv_bias[-1] = 1000.0  # a value that fp8 cannot hold
+    settings = evaluate(llm, limit=1).settings
+    assert (settings["kv_dtype"], settings["kv_scales"]) == ("fp8", "")
+    assert settings["saturated_values"] >= sum(len(ids) for ids in encode_documents(llm, read_items(TEXT)[:2]))

@@ -9,12 +9,14 @@ import torch
 
 from firesteel import LLM, SamplingParams, UserError
 from firesteel.device import memory_info
+from firesteel.engine.kv_scales import write_scales
 from firesteel.engine.sampler import sample
 from firesteel.kernels import NETWORK_OPS
 from firesteel.kernels.ledger import Ran
 from firesteel.llm import read_stop_ids
 from firesteel.model import reader
 from firesteel.model.quantize import quantize_checkpoint
+from firesteel.types import KvScales
 
 PROMPTS = ["a", "The quick brown fox", "0123456789" * 4, "héllo wörld, 日本", "xyz" * 7]
 GREEDY = SamplingParams(max_tokens=12, ignore_eos=True)
@@ -176,6 +178,34 @@ def test_prefix_caching_shows_in_the_completion_and_can_be_switched_off(open_llm
 def test_kv_dtype_is_what_pages_hold(open_llm):
     for name, dtype in (("auto", torch.float32), ("bf16", torch.bfloat16), ("fp8", torch.float8_e4m3fn)):
         assert {one.dtype for one in open_llm(kv_dtype=name).engine.runner.cache.keys} == {dtype}
+
+
+def test_kv_scales_are_those_of_the_file_and_one_without(open_llm, tmp_path):
+    scales = KvScales(keys=(0.25, 1.0, 0.003), values=(2.0, 0.125, 0.3))
+    write_scales(tmp_path / "scales.json", scales)
+    scaled = open_llm(kv_dtype="fp8", kv_scales=str(tmp_path / "scales.json"))
+    plain, exact = open_llm(kv_dtype="fp8"), open_llm()
+    assert scaled.model.kv_scales == scales
+    assert plain.model.kv_scales == KvScales(keys=(1.0,) * 3, values=(1.0,) * 3)
+    tokens = list(range(97, 160))
+    errors = [float((one.logits(tokens) - exact.logits(tokens)).norm()) for one in (scaled, plain)]
+    assert 0 < errors[0] < 3 * errors[1] and errors[0] != errors[1]
+
+
+def test_kv_scales_are_refused_where_they_are_not_for_this_model(open_llm, tmp_path):
+    write_scales(tmp_path / "scales.json", KvScales(keys=(1.0,), values=(1.0,)))
+    with pytest.raises(UserError, match="is of a model of 1 layers, this one has 3"):
+        open_llm(kv_dtype="fp8", kv_scales=str(tmp_path / "scales.json"))
+    with pytest.raises(UserError, match="add --kv-dtype fp8"):
+        open_llm(kv_scales=str(tmp_path / "scales.json"))
+
+
+def test_ledger_counts_what_fp8_clips(open_llm):
+    llm = open_llm(kv_dtype="fp8")
+    llm.model.weights.layers[1].qkv_bias[-2:] = torch.tensor([600.0, 440.0]).bfloat16()  # values come last
+    llm.logits(list(range(97, 107)))
+    (entry,) = (entry for ran, entry in llm.ledger().entries.items() if ran.op == "rope_kv_write")
+    assert entry.clipped == llm.engine.statistics().saturated_values == 10
 
 
 def test_logprobs_of_tokens_and_prompt_are_in_the_completion(llm, expected):
@@ -351,6 +381,7 @@ def test_keyword_beats_the_environment(open_llm, monkeypatch):
 def test_every_op_of_a_run_is_in_the_ledger(open_llm):
     llm = open_llm()
     llm.generate(["ab"], SamplingParams(max_tokens=3, ignore_eos=True))
-    assert {ran.op for ran in llm.ledger().entries} == {op.name for op in NETWORK_OPS}
+    stored_for_nobody = {"rms_norm_fed"}  # references read plain rows
+    assert {ran.op for ran in llm.ledger().entries} == {op.name for op in NETWORK_OPS} - stored_for_nobody
     calls = {ran.op: entry.calls for ran, entry in llm.ledger().entries.items()}
     assert calls["attention"] == 9 and calls["rms_norm"] == 21

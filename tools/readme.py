@@ -14,7 +14,7 @@ from firesteel.measure.record import Record
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 OPS = ROOT / "records" / "h200-ops"
-MARKERS = re.compile(r"(<!-- ops -->\n).*?(<!-- end of ops -->)", re.DOTALL)
+KV = ROOT / "records" / "kindling-kv"
 SHOWN_M = (1, 8, 32, 64, 512, 2048, 8192)
 
 
@@ -47,12 +47,32 @@ def _cell(record: Record | None) -> str:
     return f"{record.median * 1e6:,.0f} us, {100 * share:.0f} % {bound}"
 
 
+def read_kv(folder: Path = KV) -> list[Record]:
+    """Kindling's perplexity for each way to store keys and values; the most precise first."""
+    records = [Record.load(path) for path in folder.glob("kindling-perplexity--*.json")]
+    return sorted(records, key=lambda record: record.surroundings.time_utc)
+
+
+def kv_table(records: list[Record]) -> str:
+    """A row for each way to store keys and values, with the change against the first."""
+    lines = ["| keys and values in | perplexity | change | values clipped |", "|---|---|---|---|"]
+    for record in records:
+        change = 100 * (record.median / records[0].median - 1)
+        shown = "" if record is records[0] else f"{change:+.4f} %"
+        stored = record.parameters["stored"]
+        clipped = record.parameters["clipped"] if record.config["cache"]["kv_dtype"] == "fp8" else ""
+        lines.append(f"| {stored} | {record.median:.5f} | {shown} | {clipped} |")
+    return "\n".join(lines)
+
+
 def write(text: str) -> str:
     """The README with its tables made anew."""
-    made, count = MARKERS.subn(lambda found: f"{found[1]}{ops_table(read_ops())}\n{found[2]}", text)
-    if count != 1:
-        raise SystemExit(f"{README} must hold the markers of the table of ops once, not {count} times")
-    return made
+    for name, table in (("ops", ops_table(read_ops())), ("kv", kv_table(read_kv()))):
+        markers = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)", re.DOTALL)
+        text, count = markers.subn(lambda found, table=table: f"{found[1]}{table}\n{found[2]}", text)
+        if count != 1:
+            raise SystemExit(f"{README} must hold the markers of the table {name} once, not {count} times")
+    return text
 
 
 if __name__ == "__main__":

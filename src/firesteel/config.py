@@ -141,6 +141,10 @@ class CacheConfig:
         "auto", "what keys and values are stored in: bf16, fp8 (E4M3) or auto, as they are computed",
         env="FIRESTEEL_KV_DTYPE", check=one_of("auto", "bf16", "fp8"),
     )  # fmt: skip
+    kv_scales: str = knob(
+        "", "file of scales for fp8 keys and values, as firesteel calibrate writes it; without one all are 1",
+        env="FIRESTEEL_KV_SCALES",
+    )  # fmt: skip
     prefix_caching: bool = knob(
         True, "keep keys and values of finished requests for prompts that begin alike",
         env="FIRESTEEL_PREFIX_CACHING",

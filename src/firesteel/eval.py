@@ -62,6 +62,8 @@ def evaluate(llm: LLM, *, limit: int | None = None, progress: Callable[[int, int
             "model": str(config.model.model), "device": llm.device.name, "dtype": str(llm.device.dtype),
             "sinks": config.kernels.sinks, "activation": config.kernels.activation,
             "mxfp4_layers": list(llm.spec.mxfp4_layers), "kernels": dict(llm.kernels.table()), "limit": limit,
+            "kv_dtype": config.cache.kv_dtype, "kv_scales": config.cache.kv_scales,
+            "saturated_values": llm.engine.statistics().saturated_values,
         },
     )  # fmt: skip
 

@@ -249,6 +249,14 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KvScales:
+    """What keys and values are divided by when they are stored, one number a layer each."""
+
+    keys: tuple[float, ...]
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KvCache:
     """Keys and values in pages, one pair of tensors a layer, HND: [P, K, S, D].
 
@@ -257,7 +265,7 @@ class KvCache:
 
     keys: list[Tensor]
     values: list[Tensor]
-    saturated: Tensor | None = None  # [1] int64, values clipped to E4M3's range so far; None where pages are wider
+    saturated: Tensor | None = None  # [1] int64, values clipped to E4M3's range so far; None: pages are wider
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

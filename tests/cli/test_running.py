@@ -67,12 +67,12 @@ def test_generate_writes_each_piece_as_it_is_made(monkeypatch):
 def test_ledger_names_every_op_with_calls_and_time(run, checkpoint):
     asked = ["generate", "--model", str(checkpoint), "--prompt", "abc", "--max-tokens", "2", *FAST]
     table = run(*asked, "--ledger").stdout
-    for op in NETWORK_OPS:
+    for op in (one for one in NETWORK_OPS if one.name != "rms_norm_fed"):  # references read plain rows
         row = next(line for line in table.splitlines() if f" {op.name} " in line)
-        _, implementation, activation, calls, total_ms, each_us, kernels = map(str.strip, row.strip("│").split("│"))
-        assert implementation == "reference" and int(calls) > 0 and kernels == ""
+        _, implementation, activation, calls, *times, clipped, kernels = map(str.strip, row.strip("│").split("│"))
+        assert implementation == "reference" and int(calls) > 0 and clipped == kernels == ""
         assert activation == ("bf16" if op.activation_at is not None else "")
-        assert float(total_ms) >= 0 and float(each_us) > 0
+        assert float(times[0]) >= 0 and float(times[1]) > 0
     assert "reference" not in run(*asked).stdout
 
 

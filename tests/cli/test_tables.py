@@ -4,10 +4,12 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import torch
 from rich.console import Console
 
 from firesteel.cli import tables
-from firesteel.cli.tables import bench_table, ledger_table, proof_table
+from firesteel.cli.tables import bench_table, ledger_table, proof_table, report_table
+from firesteel.eval import Report, Score
 from firesteel.kernels.ledger import Entry, Launch, Ledger, Ran
 from firesteel.kernels.prove import Proof
 from firesteel.measure.ceiling import Ceiling
@@ -39,8 +41,34 @@ def test_the_ledger_shows_every_kernel_with_its_verdict_where_it_was_compiled(mo
     llm = SimpleNamespace(ledger=lambda: ledger, device=SimpleNamespace(name="a GPU"))
     found, lines = rows(ledger_table(llm))
     kernels = "6 x fc1 64x128[x] 01234567 verdict of a cubin"
-    assert found[0] == ["moe_matmul", "triton:gemm", "mxfp8", "6", "3.0", "500", kernels]
+    assert found[0] == ["moe_matmul", "triton:gemm", "mxfp8", "6", "3.0", "500", "", kernels]
     assert found[1][-1] == "2 x attend interpre" and "what ran on a GPU" in lines[0]
+
+
+def test_the_ledger_shows_what_was_clipped_where_it_is_counted():
+    ledger = Ledger()
+    counters = [torch.tensor([5]), torch.tensor([1 << 40])]
+    ledger.entries[Ran("rope_kv_write", "triton")] = Entry(calls=1, counters=counters)
+    llm = SimpleNamespace(ledger=lambda: ledger, device=SimpleNamespace(name="a GPU"))
+    assert rows(ledger_table(llm))[0][0][-2] == str((1 << 40) + 5)
+
+
+@pytest.mark.parametrize(
+    ("scales", "shown"),
+    [("", "keys and values in fp8, 7 of them clipped"),
+     ("a.json", "keys and values in fp8 with scales, 7 of them clipped")],
+)  # fmt: skip
+def test_an_evaluation_states_perplexity_and_how_keys_and_values_were_stored(scales, shown):
+    settings = {
+        "model": "m", "device": "CPU", "dtype": "torch.float32", "sinks": True, "activation": "bf16",
+        "mxfp4_layers": [], "kernels": {}, "kv_dtype": "fp8", "kv_scales": scales, "saturated_values": 7,
+    }  # fmt: skip
+    report = Report(
+        scores=[Score(family="a", items=2, right=1)], perplexity=1.5, perplexity_tokens=9, seconds=1.0,
+        settings=settings,
+    )  # fmt: skip
+    caption = report_table(report).caption
+    assert caption.startswith("perplexity 1.500 over 9 tokens") and caption.endswith(shown)
 
 
 def test_a_proof_shows_counts_spills_and_what_does_not_fit():

@@ -1,11 +1,15 @@
 """A checkpoint folder becomes an engine that does what LLM's does."""
 
+import asyncio
+
 import pytest
 
 from firesteel.config import resolve
-from firesteel.engine.load import load_engine
+from firesteel.engine.client import EngineClient
+from firesteel.engine.kv_scales import ScaleError, write_scales
+from firesteel.engine.load import load_engine, synthetic_engine
 from firesteel.errors import UserError
-from firesteel.types import Request, SamplingParams
+from firesteel.types import KvScales, Request, SamplingParams
 
 CPU = {"device": "cpu", "memory_reserve_gib": 0.0}
 
@@ -27,3 +31,35 @@ def test_loaded_engine_follows_the_settings_and_gives_the_tokens_of_llm(checkpoi
 def test_context_beyond_the_checkpoint_is_refused_before_anything_is_read(checkpoint):
     with pytest.raises(UserError, match="max_model_len = 300: the checkpoint reaches 256"):
         load_engine(checkpoint, resolve({**CPU, "max_model_len": 300}).config, progress=pytest.fail)
+
+
+def test_scales_for_another_model_are_refused_before_anything_is_read(checkpoint, tmp_path):
+    write_scales(tmp_path / "scales.json", KvScales(keys=(1.0,) * 4, values=(1.0,) * 4))
+    config = resolve({**CPU, "kv_dtype": "fp8", "kv_scales": str(tmp_path / "scales.json")}).config
+    with pytest.raises(ScaleError, match="is of a model of 4 layers, this one has 3"):
+        load_engine(checkpoint, config, progress=pytest.fail)
+
+
+def test_scales_reach_random_weights_too(llm, tmp_path):
+    scales = KvScales(keys=(0.5, 1.0, 2.0), values=(4.0, 1.0, 0.25))
+    write_scales(tmp_path / "scales.json", scales)
+    config = resolve({**CPU, "kv_dtype": "fp8", "kv_scales": str(tmp_path / "scales.json")}).config
+    assert synthetic_engine(llm.spec, config, seed=1).model.kv_scales == scales
+
+
+def test_scales_reach_an_engine_in_a_process_of_its_own(checkpoint, tmp_path):
+    """Scales so small that they clip every value but zeros."""
+    write_scales(tmp_path / "scales.json", KvScales(keys=(1.0,) * 3, values=(1e-30,) * 3))
+    knobs = {**CPU, "kv_dtype": "fp8", "kv_scales": str(tmp_path / "scales.json"), "crash_dir": str(tmp_path)}
+
+    async def count():
+        client = await EngineClient.start(checkpoint, resolve(knobs).config)
+        try:
+            request = Request(request_id="a", token_ids=[5, 6], params=SamplingParams(max_tokens=1))
+            async for _ in client.generate(request):
+                pass
+            return (await client.statistics()).saturated_values
+        finally:
+            await client.close()
+
+    assert asyncio.run(count()) == 3 * 2 * 2 * 32  # layers, tokens, kv heads, values of a head

@@ -5,6 +5,7 @@ import sys
 import torch
 
 from firesteel.kernels import linear
+from firesteel.kernels.fed import store
 from firesteel.kernels.op import Implementation, anywhere
 from firesteel.kernels.triton import mxfp4_linear as device
 from firesteel.kernels.triton_ready import interpreting
@@ -16,7 +17,7 @@ for sample in torch.load(sys.argv[1], weights_only=False):
 
     def run(x, weight, bias, activation):
         tile = device.pick_tile(x.shape[0], weight.shape[0], (12, 1), True)
-        return device.run(x, weight.codes, weight.scales, bias, activation, tile, native=True)
+        return device.run(store(x, activation, native=True), weight.codes, weight.scales, bias, tile)
 
     failure = check(linear, Implementation("native", run, anywhere), sample)
     assert failure is None, f"{sample.label}: {failure}"

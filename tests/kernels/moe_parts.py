@@ -1,14 +1,14 @@
 """Child of test_moe_matmul.py, interpreted or on a GPU: python moe_parts.py SAMPLES.pt CHECK..."""
 
-import itertools
 import sys
 
 import torch
 import triton
 import triton.language as tl
 
-from firesteel.formats import mxfp4, mxfp8
+from firesteel.formats import feed, mxfp4
 from firesteel.kernels import moe_matmul
+from firesteel.kernels.fed import Fed, store
 from firesteel.kernels.op import Implementation, anywhere
 from firesteel.kernels.triton import moe_matmul as device
 from firesteel.kernels.triton import mxfp
@@ -42,15 +42,6 @@ def check_sorted(ids, experts, rows):
     assert all(expert == -1 for expert, _ in tiles[len(expected) :])
 
 
-def fed(x, stored):
-    """x [.., K] with the columns of each group in the order in which the kernels multiply them."""
-    order = [0] * 32
-    for t, p, o, n in itertools.product(range(4), range(2), range(2), range(2)):
-        place = 16 * n + 4 * t + 2 * p + o if stored == "mxfp8" else 16 * n + 8 * o + 2 * t + p
-        order[place] = 8 * t + 4 * p + 2 * o + n
-    return x if stored == "mxfp4" else x.unflatten(-1, (-1, 32))[..., order].flatten(-2)
-
-
 @triton.jit
 def widen(codes, scales, out, N: tl.constexpr, K: tl.constexpr):
     """128 of the K columns a program."""
@@ -68,7 +59,7 @@ def check_widen():
     scales = torch.arange(256, dtype=torch.uint8, device=PLACE)[:, None].repeat(1, 16)
     out = torch.empty(256, 512, dtype=torch.bfloat16, device=PLACE)
     widen[8, 4](codes, scales, out, N=32, K=512)
-    expected = fed(mxfp4.dequantize(codes, scales) * 2.0**-mxfp.WIDENED_SHIFT.value, "bf16")
+    expected = feed.pack(mxfp4.dequantize(codes, scales) * 2.0**-mxfp.WIDENED_SHIFT.value, "bf16")
     assert torch.equal(out[27:161].float(), expected[27:161])
     assert not out[161:].isfinite().any()
 
@@ -81,16 +72,12 @@ def check_quantize():
     x[3], x[4], x[5] = torch.arange(96) / 32 - 1, 3e38, torch.arange(96) / 7  # ties, the largest, saturation
     x = x.bfloat16().to(PLACE)
     sizes = {"K": 96, "ROWS": 4, "COLUMNS": 64}
+    for name, native in (("bf16", False), ("mxfp8", False), ("mxfp8", True), ("mxfp4", False), ("mxfp4", True)):
+        expected, found = store(x, name, native), Fed.empty(x.shape, name, native, PLACE)
+        mxfp.store_rows[2, 2](x, found.values, found.scales, 7, **sizes, FORMAT=name, NATIVE=native)
+        assert torch.equal(found.values, expected.values), (name, native)
+        assert not native or torch.equal(found.scales, expected.scales), name
     values = torch.empty_like(x)
-    mxfp.store_rows[2, 2](x, values, None, 7, **sizes, FORMAT="bf16", NATIVE=False)
-    assert torch.equal(values, fed(x, "bf16"))
-    for name, kind in (("mxfp8", mxfp8), ("mxfp4", mxfp4)):
-        codes, scales = kind.quantize(x)
-        found = device.Activation.empty(7, 96, name, PLACE)
-        mxfp.store_rows[2, 2](x, found.values, found.scales, 7, **sizes, FORMAT=name, NATIVE=True)
-        assert torch.equal(found.values, fed(codes, name)) and torch.equal(found.scales, scales), name
-        mxfp.store_rows[2, 2](x, values, None, 7, **sizes, FORMAT=name, NATIVE=False)
-        assert torch.equal(values, fed(kind.dequantize(codes, scales, torch.bfloat16), "bf16")), name
     x[0, 0], x[1, 40] = float("inf"), float("nan")
     mxfp.store_rows[2, 2](x, values, None, 7, **sizes, FORMAT="mxfp8", NATIVE=False)
     assert values[0, :32].isnan().all() and values[1, 32:64].isnan().all() and values[1, :32].isfinite().all()
@@ -102,7 +89,8 @@ def check_native():
     for sample, pair in zip(samples, tiles, strict=True):
 
         def run(*args, tiles=pair):
-            return device.run(*args[:6], tiles, native=True)
+            x, *rest, activation, _ = args
+            return device.run(store(x, activation, native=True), *rest, tiles)
 
         failure = check(moe_matmul, Implementation("native", run, anywhere), sample)
         assert failure is None, f"{sample.label}: {failure}"

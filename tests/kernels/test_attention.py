@@ -19,7 +19,7 @@ from firesteel.kernels.op import Sample
 from firesteel.kernels.prove import prove_code
 from firesteel.kernels.verify import check
 
-CPU = torch.device("cpu")
+CPU, FP8 = torch.device("cpu"), torch.float8_e4m3fn
 NOWHERE = 1 << 40  # a page number that is fatal to read from
 DECODE, PREFILL = attention.implementations["triton:decode"], attention.implementations["triton:prefill"]
 REAL = Shapes(
@@ -30,7 +30,7 @@ REAL = Shapes(
 
 def sample(
     label, lens, *, page_size=16, window=None, heads=8, kv_heads=1, dim=64, dtype=torch.bfloat16, kv_dtype=None,
-    sinks=None, seed=0, device=CPU,
+    sinks=None, seed=0, device=CPU, scales=(),
 ):  # fmt: skip
     """Requests of (queries, tokens held); unwritten slots hold NaN, pages wholly before the window are NOWHERE."""
     generator = torch.Generator(device).manual_seed(seed)
@@ -50,16 +50,16 @@ def sample(
     qkv_shape = (int(starts[-1]), heads + 2 * kv_heads, dim)
     q = torch.randn(qkv_shape, device=device, generator=generator, dtype=dtype)[:, :heads]
     kv_lens = torch.tensor([held for _, held in lens], device=device)
-    return Sample(label, (q, *pages.to(kv_dtype or dtype), table, starts, kv_lens, sinks, window, dim**-0.5))
+    pages = pages.to(kv_dtype or dtype)
+    return Sample(label, (q, *pages, table, starts, kv_lens, sinks, window, dim**-0.5, *scales))
 
 
 def narrow(given):
     """The op's own sample with one kv head and its 8 query heads: the interpreter is slow."""
-    q, k_pages, v_pages, *rest, sinks, window, scale = given.clone()
+    q, k_pages, v_pages, table, starts, lens, sinks, *rest = given.clone()
     sinks = None if sinks is None else sinks[:8]
-    return Sample(
-        given.label, (q[:, :8], k_pages[:, :1].clone(), v_pages[:, :1].clone(), *rest, sinks, window, scale)
-    )
+    pages = (k_pages[:, :1].clone(), v_pages[:, :1].clone())
+    return Sample(given.label, (q[:, :8], *pages, table, starts, lens, sinks, *rest))
 
 
 SINKS = torch.tensor([-60.0, -3, -1, 0, 0.5, 2, 7, 60]).bfloat16()
@@ -69,7 +69,7 @@ def test_own_samples(interpret):
     slow = {"prefill full, no sinks", "prefill window, no sinks"}
     samples = [narrow(given) for given in attention.make_samples(CPU) if given.label not in slow]
     taken = [check.implementation for check in interpret(attention, samples) if check.refusal is None]
-    assert taken.count("triton:prefill") == 8 and taken.count("triton:decode") == 4
+    assert taken.count("triton:prefill") == 10 and taken.count("triton:decode") == 5
 
 
 def test_decoding_around_page_ends_in_windows_and_with_any_number_of_queries(interpret):
@@ -108,8 +108,25 @@ def test_other_heads_and_types(interpret):
         sample("heads of 128", lens, dim=128, window=20),
         sample("fp32", lens, dtype=torch.float32, sinks=SINKS),
         sample("fp32, decoding", [(1, 40), (1, 300)], dtype=torch.float32, page_size=64, sinks=SINKS),
-        sample("fp8 pages", lens, kv_dtype=torch.float8_e4m3fn, sinks=SINKS),
+        sample("fp8 pages", lens, kv_dtype=FP8, sinks=SINKS),
+        sample("fp8 pages, scales", lens, kv_dtype=FP8, sinks=SINKS, scales=(0.7, 5.0)),
+        sample("fp8 pages, scales, split", [(1, 700)], page_size=64, kv_dtype=FP8, sinks=SINKS, scales=(2.0, 0.01)),
     ])  # fmt: skip
+
+
+@pytest.mark.parametrize("sinks", [SINKS, None], ids=["sinks", "no sinks"])
+def test_scales_are_those_of_the_pages_and_not_of_the_sinks(sinks):
+    """Pages times their scales, unscaled, give the same."""
+    q, k_pages, v_pages, *rest = sample("", [(1, 40), (18, 33)], kv_dtype=FP8, sinks=sinks).args
+    scaled = attention.reference(q.float(), k_pages, v_pages, *rest, 0.25, 3.0)
+    plain = attention.reference(q.float(), k_pages.float() * 0.25, v_pages.float() * 3, *rest)
+    torch.testing.assert_close(scaled, plain, rtol=1e-5, atol=1e-6)
+    assert not torch.allclose(scaled, attention.reference(q.float(), k_pages, v_pages, *rest), rtol=0.1)
+
+
+def test_scales_of_one_change_no_bit():
+    given = sample("", [(1, 40), (18, 33)], sinks=SINKS)
+    assert torch.equal(attention.reference(*given.args, 1.0, 1.0), attention.reference(*given.args))
 
 
 SPLITTING = """
@@ -178,6 +195,7 @@ def test_triton_where_asked_for_tries_decode_first():
         (sample("", [(1, 4)], dtype=torch.float16), "not torch.float16"),
         (sample("", [(1, 4)], dtype=torch.float32, kv_dtype=torch.bfloat16), "torch.float32 on torch.bfloat16"),
         (sample("", [(1, 4)], heads=17), "up to 16 query heads"),
+        (sample("", [(1, 4)], scales=(-1.0, 1.0)), "a positive scale"),
     ],
 )
 def test_what_the_kernels_do_not_take_is_refused_with_the_reason(given, why):
@@ -254,12 +272,14 @@ def test_real_shapes_on_a_gpu(label, window, page_size):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("kv_dtype", [torch.float8_e4m3fn, torch.float32], ids=str)
-def test_other_types_on_a_gpu(kv_dtype):
+@pytest.mark.parametrize(
+    ("kv_dtype", "scales"), [(FP8, ()), (FP8, (0.5, 3.0)), (torch.float32, ())], ids=["fp8", "fp8 scales", "fp32"]
+)
+def test_other_types_on_a_gpu(kv_dtype, scales):
     dtype = torch.float32 if kv_dtype == torch.float32 else torch.bfloat16
     for lens in ([(1, 500), (1, 64)], [(100, 300), (1, 1)]):
         given = on_gpu(sample(
-            "", lens, page_size=64, heads=64, kv_heads=8, dtype=dtype, kv_dtype=kv_dtype,
+            "", lens, page_size=64, heads=64, kv_heads=8, dtype=dtype, kv_dtype=kv_dtype, scales=scales,
             device=torch.device("cuda"),
         ))  # fmt: skip
         assert check(attention, PREFILL, given) is None

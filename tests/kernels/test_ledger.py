@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import torch
 
 from firesteel.kernels.launch import launch_kernel
-from firesteel.kernels.ledger import Launch, Ledger, Ran
+from firesteel.kernels.ledger import Launch, Ledger, Ran, note_clipped
 from firesteel.kernels.op import anywhere, define_op
 from firesteel.kernels.tolerance import exact
 
@@ -82,3 +82,27 @@ def test_an_op_that_fails_leaves_no_open_entry():
     except RuntimeError:
         launch_kernel(kernel, (1,))
     assert ledger.launches() == {}
+
+
+def test_clipped_values_are_read_when_asked_for_and_each_counter_once():
+    @define_op(bytes=lambda counter: counter.nbytes, tolerance=exact(why="test"))
+    def clip(counter):
+        note_clipped(counter)
+        return counter.add_(3)
+
+    ledger, one, other = Ledger(), torch.tensor([0]), torch.tensor([10])
+    chosen = clip.choose(None, None, ledger)
+    for counter in (one, one, other):
+        chosen(counter)
+    entry = ledger.entries[Ran("clip", "reference")]
+    assert entry.clipped == 6 + 13
+    one += 1
+    assert entry.clipped == 20
+    note_clipped(torch.tensor([99]))  # outside an op it is nobody's
+    assert entry.clipped == 20
+
+
+def test_nothing_is_said_of_clipping_where_nothing_counts():
+    ledger = Ledger()
+    launching_op(FakeKernel(None)).choose(None, None, ledger)(torch.ones(2))
+    assert ledger.entries[Ran("halve", "gpu", "bf16")].clipped is None

@@ -15,6 +15,7 @@ from firesteel.errors import KernelError
 from firesteel.formats import mxfp4
 from firesteel.kernels import linear
 from firesteel.kernels.activation import ACTIVATIONS
+from firesteel.kernels.fed import store
 from firesteel.kernels.ledger import Ledger, Ran
 from firesteel.kernels.linear import SHAPES, Mxfp4Weight
 from firesteel.kernels.op import Chosen, Sample
@@ -62,6 +63,30 @@ def test_interpreted_kernels_equal_the_reference(interpret):
             Sample("bf16 weights", (torch.ones(1, 96).bfloat16(), torch.ones(5, 96).bfloat16(), None)),
         ],
     )
+
+
+def with_fed(sample):
+    """As rms_norm_fed hands x over, and poison where x itself was: what is read must be `fed`."""
+    x, *rest = sample.args
+    fed = store(x, sample.args[3], native=False)
+    return Sample(f"{sample.label} fed", (torch.full_like(x, float("nan")), *rest, fed))
+
+
+def test_stored_rows_are_read_in_place_of_the_plain_ones_to_the_same_bits(call_interpreted):
+    samples = [draw(3, 76, 160, activation) for activation in ACTIVATIONS]
+    plain = call_interpreted(linear, "triton:gemm", samples)
+    fed = call_interpreted(linear, "triton:gemm", [with_fed(sample) for sample in samples])
+    assert all(map(torch.equal, fed, plain)) and plain[0].isfinite().all()
+
+
+def test_stored_rows_are_refused_before_bf16_weights_and_of_another_activation():
+    sample = with_fed(draw(3, 76, 160, "mxfp8"))
+    x, weight, bias, _, tile, fed = sample.args
+    assert accepts("gemm", *sample.args) is None
+    assert "wants 3 x 160 values rounded to bf16" in accepts("gemm", x, weight, bias, "bf16", tile, fed)
+    chosen = Chosen(linear, list(linear.implementations.values()), Ledger())
+    with pytest.raises(KernelError, match="reference reads stored activations only before MXFP4 weights"):
+        chosen(x, torch.zeros(76, 160).bfloat16(), bias, "bf16", tile, fed)
 
 
 def test_native_kernels_equal_the_reference(tmp_path):

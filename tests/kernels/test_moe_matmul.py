@@ -14,6 +14,7 @@ from firesteel.device import find_device
 from firesteel.errors import KernelError
 from firesteel.formats import mxfp4, mxfp8
 from firesteel.kernels import moe_matmul
+from firesteel.kernels.fed import store
 from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.moe_matmul import ACTIVATIONS, random_experts, swiglu
 from firesteel.kernels.op import Sample
@@ -79,6 +80,30 @@ def test_interpreted_kernels_equal_the_reference(interpret):
             draw(40, 3, 96, 160, 1, "mxfp8", tile="32x64"),
         ],
     )
+
+
+def with_fed(sample):
+    """As rms_norm_fed hands x over, and poison where x itself was: what is read must be `fed`."""
+    x, *rest = sample.args
+    fed = store(x, sample.args[5], native=False)
+    return Sample(f"{sample.label} fed", (torch.full_like(x, float("nan")), *rest, fed))
+
+
+@pytest.mark.parametrize("way", ["triton:gemv", "triton:gemm"])
+def test_stored_rows_are_read_in_place_of_the_plain_ones_to_the_same_bits(call_interpreted, way):
+    samples = [draw(3, 8, 96, 96, 2, activation) for activation in ACTIVATIONS]
+    plain = call_interpreted(moe_matmul, way, samples)
+    fed = call_interpreted(moe_matmul, way, [with_fed(sample) for sample in samples])
+    assert all(map(torch.equal, fed, plain)) and plain[0].isfinite().all()
+
+
+def test_stored_rows_of_another_activation_are_refused():
+    sample = draw(3, 8, 96, 96, 2, "mxfp8")
+    for way in ("triton:gemv", "triton:gemm"):
+        accepts = moe_matmul.implementations[way].accepts
+        assert accepts(*with_fed(sample).args) is None
+        other = with_fed(draw(3, 8, 96, 96, 2, "mxfp4")).args[-1]
+        assert "but was given 3 x 96 values rounded to mxfp4" in accepts(*sample.args, other)
 
 
 def run_parts(*names, samples="", interpret=True):

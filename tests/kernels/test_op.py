@@ -13,6 +13,7 @@ from firesteel.kernels.ledger import Ledger, Ran
 from firesteel.kernels.op import Sample, anywhere, capability, define_op
 from firesteel.kernels.requirement import Requirement
 from firesteel.kernels.tolerance import assert_close, fp32
+from firesteel.kernels.verify import tensors
 
 CPU = find_device("cpu")
 H200 = replace(CPU, name="H200", capability=(9, 0))
@@ -73,9 +74,8 @@ def test_every_op_has_samples_bytes_and_a_reasoned_tolerance(op):
     assert op.tolerance.why
     for sample in samples:
         assert op.bytes(*sample.args) > 0
-        results = op.reference(*sample.clone())
-        results = results if isinstance(results, tuple) else (results,)
-        assert all(result.float().isfinite().all() for result in results), sample.label
+        results = tensors(op.reference(*sample.clone()))
+        assert results and all(result.float().isfinite().all() for result in results), sample.label
 
 
 def test_reference_runs_when_nothing_better_is_preferred():
@@ -132,6 +132,14 @@ def test_asking_for_one_the_device_cannot_run_says_why():
 def test_a_pinned_implementation_that_refuses_the_arguments_does_not_fall_back():
     with pytest.raises(KernelError, match="fast wants two values"):
         toy_op().choose(CPU, "fast", Ledger())(torch.ones(1))
+
+
+def test_an_op_reads_stored_activations_where_something_that_may_run_does():
+    op = toy_op()
+    op.implementation("reader", needs=anywhere, reads_fed=True)(lambda x: x + x)
+    op.prefer("fast", "reader")
+    assert op.choose(CPU, None, Ledger()).reads_fed and op.choose(CPU, "reader", Ledger()).reads_fed
+    assert not op.choose(CPU, "fast", Ledger()).reads_fed and not op.choose(CPU, "reference", Ledger()).reads_fed
 
 
 def test_preferring_an_unknown_implementation_is_an_error():

@@ -8,6 +8,7 @@ import torch
 from firesteel.device import find_device
 from firesteel.formats import e4m3
 from firesteel.kernels import rope_kv_write
+from firesteel.kernels.ledger import Ledger, Ran
 from firesteel.kernels.op import Sample
 from firesteel.kernels.prove import prove_code
 from firesteel.kernels.verify import same_bits
@@ -34,6 +35,49 @@ def test_fp8_pages_saturate_and_keep_nan():
     assert torch.equal(written.isnan(), v.isnan())
 
 
+@pytest.mark.parametrize("scale", [1.0, 0.25, 3.0])
+def test_what_lies_beyond_448_once_divided_is_counted_and_448_is_not(scale):
+    sizes = [448.0, 448.5, -448.0, -480.0, 1e30, float("inf"), float("nan"), 0.0]
+    k = torch.zeros(1, 8, 64)
+    k[0, 1, :8] = torch.tensor(sizes) * scale
+    v = k.roll(1)
+    v[0, 0, 0] = -float("inf")
+    table = torch.cat((torch.ones(1, 32), torch.zeros(1, 32)), dim=1)
+    zero, clipped = torch.zeros(1, dtype=torch.int64), torch.tensor([5])
+    k_pages, v_pages = torch.zeros(2, 1, 8, 16, 64).to(FP8)
+    args = (k[:, :4], k, v, zero, table, k_pages, v_pages, zero, scale, scale)
+    *_, counted = rope_kv_write.reference(*args, clipped)
+    assert counted is clipped and clipped.tolist() == [5 + 4 + 5]
+    assert len(rope_kv_write.reference(*args)) == 3
+    assert k_pages.float()[0, 1, 0, :6].tolist() == [448.0, 448.0, -448.0, -448.0, 448.0, 448.0]
+
+
+def test_scales_divide_before_rounding_and_are_for_fp8_alone():
+    *_, v_pages, _ = args = every_bf16()
+    rope_kv_write.reference(*args, 0.5, 0.125)
+    written, v = (
+        v_pages.view(torch.uint8).transpose(1, 2).reshape(128, 8, 64),
+        args[2].float() * 8,
+    )
+    assert torch.equal(written, e4m3.encode(v))
+    plain = every_bf16(torch.bfloat16)
+    for implementation in rope_kv_write.implementations.values():
+        assert implementation.accepts(*plain) is None and implementation.accepts(*args, 0.5, 2.0) is None
+        why = "scales and counts for fp8 e4m3 pages, not torch.bfloat16"
+        assert implementation.accepts(*plain, 2.0) == why
+        assert implementation.accepts(*plain, 1.0, 1.0, torch.zeros(1)) == why
+
+
+def test_interpreted_kernel_counts_and_divides_as_the_reference_does(call_interpreted):
+    args = every_bf16()
+    for scales in ((1.0, 1.0), (0.003, 0.3)):
+        counting = (*args, *scales, torch.tensor([3]))
+        ((_, k_pages, v_pages, clipped),) = call_interpreted(rope_kv_write, "triton", [Sample("all", counting)])
+        _, *pages, expected = rope_kv_write.reference(*Sample("all", counting).clone())
+        assert same_bits(k_pages, pages[0]) and same_bits(v_pages, pages[1])
+        assert torch.equal(clipped, expected) and int(clipped) > 1000
+
+
 def test_interpreted_kernel_rounds_every_bf16_to_fp8_as_the_format_does(call_interpreted):
     args = every_bf16()
     ((q, k_pages, v_pages),) = call_interpreted(rope_kv_write, "triton", [Sample("all", args)])
@@ -55,6 +99,26 @@ def test_every_bf16_is_written_as_by_the_reference_on_a_gpu(pages):
     actual = rope_kv_write.implementations["triton"].function(*others)
     for one, other in zip(actual, expected, strict=True):
         assert torch.equal(one.double().nan_to_num(nan=0.5), other.nan_to_num(nan=0.5))
+
+
+@pytest.mark.gpu
+def test_counting_on_a_gpu_waits_for_nothing_until_it_is_asked_for():
+    device = find_device("cuda")
+    if device.capability < (8, 9):
+        pytest.skip(f"{device.name} has no fp8")
+    args = [arg.to(device.torch_device) for arg in every_bf16()]
+    ledger, clipped = Ledger(), torch.zeros(1, dtype=torch.int64, device=device.torch_device)
+    chosen = rope_kv_write.choose(device, "triton", ledger)
+    chosen(*args, 0.25, 0.5, clipped)  # compiles
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        chosen(*args, 0.25, 0.5, clipped)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    expected = torch.zeros_like(clipped)
+    rope_kv_write.reference(*args, 0.25, 0.5, expected)
+    assert ledger.entries[Ran("rope_kv_write", "triton")].clipped == 2 * int(expected) > 0
 
 
 def accepts(**changes):
@@ -90,4 +154,5 @@ def test_one_kernel_turns_and_writes_pages_of_either_type(target):
     assert not any(code.enable_fp_fusion for code in codes.values())  # as it is launched
     for code in codes.values():
         proof = prove_code("rope_kv_write", code, target)
-        assert (proof.verdict, proof.spills, proof.shared_bytes) == ("none", 0, 0)
+        assert (proof.verdict, proof.spills) == ("none", 0)
+        assert proof.shared_bytes <= 64  # counting what is clipped joins the sums of two warps

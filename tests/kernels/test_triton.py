@@ -5,6 +5,7 @@ import torch
 
 from firesteel.device import find_device
 from firesteel.kernels import ALL_OPS, linear, rms_norm, rope_kv_write, route
+from firesteel.kernels.activation import ACTIVATIONS
 from firesteel.kernels.op import Sample
 from firesteel.kernels.rope import RopeSpec, rope_table
 from firesteel.kernels.verify import verify
@@ -28,6 +29,11 @@ def rms_norm_case(tokens, hidden, dtype=torch.bfloat16, device=CPU, spare=0):
     return Sample(label, (x, update, normal(hidden, device=device), 1e-5))
 
 
+def rms_norm_fed_case(activation, *sizes, **options):
+    plain = rms_norm_case(*sizes, **options)
+    return Sample(f"{plain.label} {activation}", (*plain.args, activation))
+
+
 def heads_of_qkv(tokens, q_heads, kv_heads, dim, dtype=torch.bfloat16, device=CPU):
     """q, k and v as the model passes them: slices of one matrix."""
     qkv = normal(tokens, q_heads + 2 * kv_heads, dim, dtype=dtype, device=device)
@@ -35,9 +41,13 @@ def heads_of_qkv(tokens, q_heads, kv_heads, dim, dtype=torch.bfloat16, device=CP
 
 
 def rope_kv_write_case(
-    tokens, q_heads=64, kv_heads=8, dim=64, size=64, dtype=torch.bfloat16, pages=torch.bfloat16, device=CPU
-):
-    """Into pages that hold something already; the last slot of all is taken. A few values are too large for fp8."""
+    tokens, q_heads=64, kv_heads=8, dim=64, size=64, dtype=torch.bfloat16, pages=torch.bfloat16, device=CPU,
+    scales=(),
+):  # fmt: skip
+    """Into pages that hold something already; the last slot of all is taken. A few values are too large for fp8.
+
+    With `scales` of keys and of values, what is clipped is counted.
+    """
     q, k, v = heads_of_qkv(tokens, q_heads, kv_heads, dim, dtype, device)
     v = v * torch.where(normal(*v.shape, dtype=torch.float32, device=device, seed=5) > 2, 300, 1)
     table = rope_table(RopeSpec(theta=150000.0, factor=32.0), dim, 5000, device)
@@ -46,8 +56,9 @@ def rope_kv_write_case(
     held = [normal(count, kv_heads, size, dim, device=device, seed=seed).to(pages) for seed in (3, 4)]
     order = torch.randperm(count * size - 1, generator=torch.Generator().manual_seed(1))
     slots = torch.cat((torch.tensor([count * size - 1]), order))[:tokens].to(device)
-    label = f"T={tokens} Q={q_heads} K={kv_heads} D={dim} S={size} {dtype} {pages}"
-    return Sample(label, (q, k, v, positions, table, *held, slots))
+    label = f"T={tokens} Q={q_heads} K={kv_heads} D={dim} S={size} {dtype} {pages} {scales}"
+    counting = (*scales, torch.full((1,), 7, device=device)) if scales else ()
+    return Sample(label, (q, k, v, positions, table, *held, slots, *counting))
 
 
 def route_case(tokens, experts=128, hidden=2880, active=4, device=CPU):
@@ -73,9 +84,10 @@ ODD = {
         rms_norm_case(2, 2880, spare=64), rms_norm_case(3, 97), rms_norm_case(2, 90, dtype=torch.float32),
         rms_norm_case(0, 96), Sample("first", (normal(3, 2880), None, normal(2880), 1e-5)),
     ],
-    "rms_norm_mxfp8": [
-        rms_norm_case(2, 2880, spare=64), rms_norm_case(3, 96, dtype=torch.float32), rms_norm_case(0, 96),
-        Sample("first", (normal(3, 2880), None, normal(2880), 1e-5)),
+    "rms_norm_fed": [
+        rms_norm_fed_case("mxfp8", 2, 2880, spare=64), rms_norm_fed_case("bf16", 3, 96),
+        rms_norm_fed_case("mxfp4", 2, 4096), rms_norm_fed_case("mxfp4", 0, 96),
+        Sample("first", (normal(3, 2880), None, normal(2880), 1e-5, "mxfp4")),
     ],
     "quantize_mxfp8": [
         Sample("T=5 K=2880", (normal(5, 2880),)), Sample("T=9 K=32", (normal(9, 32, dtype=torch.float16),)),
@@ -86,6 +98,8 @@ ODD = {
         rope_kv_write_case(2), rope_kv_write_case(9, 5, 3, 48, 16), rope_kv_write_case(1, 2, 1, 2, 16),
         rope_kv_write_case(17, 17, 2, 32, 16, dtype=torch.float32, pages=torch.float32),
         rope_kv_write_case(5, 4, 2, 64, 16, pages=torch.float8_e4m3fn),
+        rope_kv_write_case(5, 4, 2, 64, 16, pages=torch.float8_e4m3fn, scales=(1.0, 1.0)),
+        rope_kv_write_case(3, 4, 17, 48, 16, pages=torch.float8_e4m3fn, scales=(0.003, 0.7)),
         rope_kv_write_case(3, 4, 17, 32, 16, dtype=torch.float32, pages=torch.float16), rope_kv_write_case(0),
     ],
     "route": [
@@ -177,14 +191,17 @@ def test_kernels_match_the_reference_at_gpt_oss_shapes(tokens):
     on = {"device": device.torch_device}
     cases = {
         "rms_norm": [rms_norm_case(tokens, 2880, **on)],
-        "rms_norm_mxfp8": [rms_norm_case(tokens, 2880, **on)],
+        "rms_norm_fed": [rms_norm_fed_case(activation, tokens, 2880, **on) for activation in ACTIVATIONS],
         "quantize_mxfp8": [Sample(f"T={tokens}", (normal(tokens, 2880, **on),))],
         "rope_kv_write": [rope_kv_write_case(tokens, **on)],
         "route": [route_case(tokens, 128, **on), route_case(tokens, 32, **on)],
         "linear": [linear_case(tokens, 5120, 2880, **on), linear_case(tokens, 2880, 4096, **on)],
     }
     if device.capability >= (8, 9):
-        cases["rope_kv_write"].append(rope_kv_write_case(tokens, pages=torch.float8_e4m3fn, **on))
+        for scales in ((), (0.25, 4.0), (0.003, 0.7)):
+            cases["rope_kv_write"].append(
+                rope_kv_write_case(tokens, pages=torch.float8_e4m3fn, scales=scales, **on)
+            )
     if tokens <= 65:
         cases["linear"].append(linear_case(tokens, 201088, 2880, bias=False, **on))
     for name, samples in cases.items():

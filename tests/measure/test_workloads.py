@@ -40,7 +40,7 @@ def test_activations_are_asked_for_only_where_an_op_rounds_them():
     assert labels(route, 4, "bf16") == [""] and labels(route, 4, "mxfp8") == []
     assert labels(linear, 4, "mxfp8") == ["qkv mxfp4", "o mxfp4", "lm_head mxfp4"]
     (workload,) = list_workloads(moe_matmul, 4, "mxfp4", Shapes(TINY, CPU))
-    assert workload.part.draw()[-1] == "mxfp4" and workload.label == "M=4 mxfp4"
+    assert workload.part.draw()[5] == "mxfp4" and workload.label == "M=4 mxfp4"
 
 
 def test_decode_ends_with_the_most_requests_and_prefill_begins_with_a_prompt():

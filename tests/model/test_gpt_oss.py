@@ -1,12 +1,17 @@
 """The network against transformers' GptOss in float32 on exactly dequantised weights."""
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from transformers import GptOssConfig, GptOssForCausalLM
 
+import firesteel
 from firesteel.config import BatchConfig, CacheConfig
 from firesteel.device import find_device
 from firesteel.engine.engine import Engine
@@ -22,6 +27,7 @@ from firesteel.model.weights import load_weights, named_tensors
 from firesteel.types import Request, SamplingParams
 
 CPU = find_device("cpu")
+PARTS = Path(__file__).with_name("network_parts.py")
 BASE = ModelSpec(
     num_layers=4, hidden_size=96, intermediate_size=64, num_heads=4, num_kv_heads=2, head_dim=32, num_experts=6,
     num_active=4, vocab_size=300, windows=(8, None, 8, None),
@@ -114,6 +120,26 @@ def test_sinks_off_changes_the_logits(tmp_path, score):
     engine.runner.model.sinks = False
     without = score(engine, [1, 2, 3])
     assert (with_sinks - without).norm() / with_sinks.norm() > 1e-2
+
+
+@pytest.mark.parametrize(
+    "activation",
+    ["mxfp8", pytest.param("bf16", marks=pytest.mark.slow), pytest.param("mxfp4", marks=pytest.mark.slow)],
+)
+def test_norms_store_for_the_matmuls_that_follow_to_the_same_bits(activation):
+    """In Triton's interpreter: no kernel stores rows after a norm, and nothing else changes."""
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(Path(firesteel.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, PARTS, activation], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_references_are_given_plain_rows(tmp_path, score):
+    save_checkpoint(tmp_path, BASE, synthetic_weights(BASE, CPU, seed=0))
+    engine = engine_of(tmp_path)
+    score(engine, [1, 2, 3])
+    assert "rms_norm_fed" not in {ran.op for ran in engine.runner.model.kernels.ledger.entries}
 
 
 def test_config_written_is_what_transformers_reads(tmp_path):

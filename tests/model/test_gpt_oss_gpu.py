@@ -12,6 +12,7 @@ from firesteel.engine.kv_cache import new_cache
 from firesteel.kernels import NETWORK_OPS, Kernels
 from firesteel.kernels.activation import ACTIVATIONS
 from firesteel.kernels.ledger import Ledger
+from firesteel.kernels.op import Chosen
 from firesteel.model.gpt_oss import GptOss
 from firesteel.model.spec import PRESETS
 from firesteel.model.synthetic import synthetic_weights
@@ -65,17 +66,17 @@ def run(spec, weights, device, implementation, activation="bf16", forced=None):
     pins = dict.fromkeys((op.name for op in NETWORK_OPS), implementation)
     kernels = Kernels(device, pins, Ledger(), activation=activation)
     model = GptOss(spec, weights, kernels, device, max_context=512, activation=activation)
-    trace, norm, route = Trace(ledger=kernels.ledger), kernels.rms_norm, kernels.route
+    trace, norm, route = Trace(ledger=kernels.ledger), model.norm, kernels.route
     norms = 0
 
     def watch_norm(*args):
         nonlocal norms
-        y, residual = norm(*args)
+        rows, residual = norm(*args)
         number = norms % (2 * spec.num_layers + 1)
         norms += 1
         if number and number % 2 == 0:  # the norm before attention, or the last one: a layer has ended
             trace.hidden.append(residual.float())
-        return y, residual
+        return rows, residual
 
     def watch_route(x, router, bias, active):
         chosen = route(x, router, bias, active)
@@ -84,7 +85,7 @@ def run(spec, weights, device, implementation, activation="bf16", forced=None):
         trace.routes.append(chosen)
         return chosen if forced is None else forced[len(trace.routes) - 1]
 
-    kernels.rms_norm, kernels.route = watch_norm, watch_route
+    model.norm, kernels.route = watch_norm, watch_route
     cache = new_cache(spec, 2 * NUM_PAGES, PAGE_SIZE, device, device.dtype)
     with torch.inference_mode():
         for plan in steps():
@@ -156,6 +157,21 @@ def test_routers_choose_the_same_experts_but_for_rounding(weighted, reference, d
     agree, explained = compare_choices(actual, expected)
     assert explained >= (1.0 if forced else 0.99), f"{agree:.4f} agree, {explained:.4f} but for rounding"
     assert agree > 0.8
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_norms_store_for_the_matmuls_that_follow_to_the_same_bits(weighted, device, activation, monkeypatch):
+    """Rows that no norm made are stored by the matmul: attention's results, before an o in MXFP4."""
+    is_dense, steps_done = bool(weighted[0].mxfp4_layers), 1 + DECODED
+    fed = run(*weighted, device, "triton", activation)
+    norms = sum(entry.calls for ran, entry in fed.ledger.entries.items() if ran.op == "rms_norm_fed")
+    assert norms == steps_done * SPEC.num_layers * (2 if is_dense else 1)
+    others = steps_done * SPEC.num_layers if is_dense else 0
+    assert fed.ledger.launches().get("store_rows", 0) == others
+    monkeypatch.setattr(Chosen, "reads_fed", False)
+    plain = run(*weighted, device, "triton", activation)
+    assert plain.ledger.launches()["store_rows"] == norms + others
+    assert all(torch.equal(a, b) for a, b in zip(fed.hidden, plain.hidden, strict=True))
 
 
 def test_same_bits_twice(weighted, device):

@@ -9,6 +9,17 @@ def test_the_tables_are_written_from_the_records():
     assert text.count("% matrix") + text.count("% read") >= 20
 
 
+def test_perplexity_is_stated_for_every_way_to_store_keys_and_values():
+    records = readme.read_kv()
+    assert [record.parameters["stored"] for record in records] == [
+        "float32, as computed", "bf16", "fp8, scale 1", "fp8, calibrated scales",
+    ]  # fmt: skip
+    assert all(abs(record.median / records[0].median - 1) < 0.01 for record in records)
+    rows = readme.kv_table(records).splitlines()[2:]
+    assert [f"{record.median:.5f}" in row for record, row in zip(records, rows, strict=True)] == [True] * 4
+    assert rows[0].count("%") == 0 and all(row.count("%") == 1 for row in rows[1:])
+
+
 def test_the_fastest_implementation_is_shown():
     records = readme.read_ops()
     fastest = min(

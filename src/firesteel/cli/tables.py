@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from firesteel.calibrate import MARGIN, Calibration
 from firesteel.doctor import Finding
 from firesteel.doctor import Status as Verdict
 from firesteel.eval import Report
@@ -34,7 +35,8 @@ def report_table(report: Report) -> Table:
         f"perplexity {report.perplexity:.3f} over {report.perplexity_tokens} tokens; {report.seconds:.0f} s; "
         f"{settings['model']} on {settings['device']} in {settings['dtype']}, kernels: {chosen}, "
         f"{settings['activation']} activations, MXFP4 layers: {', '.join(['moe', *settings['mxfp4_layers']])}, "
-        f"sinks {'on' if settings['sinks'] else 'off'}"
+        f"sinks {'on' if settings['sinks'] else 'off'}, keys and values in {settings['kv_dtype']}"
+        f"{' with scales' if settings['kv_scales'] else ''}, {settings['saturated_values']} of them clipped"
     )
     table = Table("family", "items", "right", "exact match", title="held-out evaluation", caption=caption)
     for score in (*report.scores, report.overall):
@@ -77,18 +79,31 @@ def prediction_table(predictions: list[roofline.Prediction], title: str) -> Tabl
 
 
 def ledger_table(llm: LLM) -> Table:
-    table = new_table("op", "implementation", "activations", "calls", "ms in all", "us a call", "kernels")
+    headings = ("op", "implementation", "activations", "calls", "ms in all", "us a call", "clipped", "kernels")
+    table = new_table(*headings)
     table.title = f"what ran on {llm.device.name}"
     for ran, entry in sorted(llm.ledger().entries.items(), key=lambda item: -item[1].seconds):
         each_us = entry.seconds / entry.calls * 1e6
         kernels = "\n".join(f"{count} x {_in_words(launch)}" for launch, count in entry.launches.items())
-        table.add_row(*ran, str(entry.calls), f"{entry.seconds * 1e3:.1f}", f"{each_us:.0f}", Text(kernels))
+        times = (f"{entry.seconds * 1e3:.1f}", f"{each_us:.0f}")
+        clipped = "" if entry.clipped is None else str(entry.clipped)
+        table.add_row(*ran, str(entry.calls), *times, clipped, Text(kernels))
     return table
 
 
 def _in_words(launch: Launch) -> str:
     verdict = "" if launch.compiled is None else judge_compiled(launch.compiled)
     return " ".join(filter(None, (launch.kernel, launch.tile, launch.artefact[:8], verdict)))
+
+
+def calibration_table(found: Calibration) -> Table:
+    table = new_table("layer", "largest key", "largest value", "key scale", "value scale")
+    table.title = f"keys and values over {found.num_tokens} tokens"
+    table.caption = f"scales: powers of two that bring {MARGIN:g} times the largest into the range of FP8"
+    rows = zip(found.largest_keys, found.largest_values, found.scales.keys, found.scales.values, strict=True)
+    for number, (key, value, *scales) in enumerate(rows):
+        table.add_row(str(number), f"{key:.4g}", f"{value:.4g}", *(f"{scale:g}" for scale in scales))
+    return table
 
 
 def finding_table(findings: Sequence[Finding]) -> Table:

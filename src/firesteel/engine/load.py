@@ -9,6 +9,7 @@ from pathlib import Path
 from firesteel.config import Config, parse_layers
 from firesteel.device import DeviceSpec, find_device
 from firesteel.engine.engine import Engine
+from firesteel.engine.kv_scales import find_scales
 from firesteel.errors import UserError
 from firesteel.kernels import Kernels, parse_pins
 from firesteel.kernels.ledger import Ledger
@@ -20,6 +21,7 @@ from firesteel.model.reader import Progress
 from firesteel.model.spec import ModelSpec, read_spec
 from firesteel.model.synthetic import synthetic_weights
 from firesteel.model.weights import Weights, load_weights, weight_bytes
+from firesteel.types import KvScales
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,23 +39,25 @@ def load_engine(directory: Path, config: Config, *, progress: Progress | None = 
     stored = read_spec(directory)
     layers = held_layers(stored.mxfp4_layers, parse_layers(config.kernels.mxfp4_layers))
     spec = replace(stored, mxfp4_layers=layers)
+    scales = find_scales(config.cache, spec.num_layers)
     device, max_context = find_device(config.model.device), find_max_context(spec, config)
     kernels = choose_kernels(device, config)
     weights, report = load_weights(
         directory, stored, device, workers=config.model.load_workers,
         reserve_gib=config.model.memory_reserve_gib, progress=progress, held=spec,
     )  # fmt: skip
-    return assemble(spec, weights, kernels, device, max_context, config, report)
+    return assemble(spec, weights, kernels, device, max_context, config, report, scales)
 
 
 def synthetic_engine(spec: ModelSpec, config: Config, *, seed: int) -> Loaded:
     """Of random weights made on the device, for measurements."""
     spec = replace(spec, mxfp4_layers=held_layers((), parse_layers(config.kernels.mxfp4_layers)))
+    scales = find_scales(config.cache, spec.num_layers)
     device, max_context = find_device(config.model.device), find_max_context(spec, config)
     kernels, start = choose_kernels(device, config), time.perf_counter()
     weights = synthetic_weights(spec, device, seed=seed, reserve_gib=config.model.memory_reserve_gib)
     report = LoadReport(num_bytes=weight_bytes(spec), seconds=time.perf_counter() - start)
-    return assemble(spec, weights, kernels, device, max_context, config, report)
+    return assemble(spec, weights, kernels, device, max_context, config, report, scales)
 
 
 def choose_kernels(device: DeviceSpec, config: Config) -> Kernels:
@@ -65,11 +69,11 @@ def choose_kernels(device: DeviceSpec, config: Config) -> Kernels:
 
 def assemble(
     spec: ModelSpec, weights: Weights, kernels: Kernels, device: DeviceSpec, max_context: int, config: Config,
-    report: LoadReport,
+    report: LoadReport, scales: KvScales | None,
 ) -> Loaded:  # fmt: skip
     model = GptOss(
         spec, weights, kernels, device, max_context=max_context, sinks=config.kernels.sinks,
-        activation=config.kernels.activation, tile=config.kernels.tile,
+        activation=config.kernels.activation, tile=config.kernels.tile, kv_scales=scales,
     )  # fmt: skip
     engine = Engine(
         model, device, config.batch, config.cache, max_context=max_context,

@@ -6,6 +6,7 @@ from torch import Tensor
 from firesteel.formats.group import Element
 
 E4M3 = Element(name="e4m3", exponent_bits=4, mantissa_bits=3, bias=7, max_magnitude=0x7E, nan_code=0x7F)
+LARGEST = E4M3.value(E4M3.max_magnitude)  # 448
 
 encode = E4M3.encode
 

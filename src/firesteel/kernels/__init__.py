@@ -22,14 +22,16 @@ from firesteel.kernels.prove import check_here
 from firesteel.kernels.quantize_mxfp8 import quantize_mxfp8
 from firesteel.kernels.requirement import ALIASES, Requirement
 from firesteel.kernels.rms_norm import rms_norm
-from firesteel.kernels.rms_norm_mxfp8 import rms_norm_mxfp8
+from firesteel.kernels.rms_norm_fed import rms_norm_fed
 from firesteel.kernels.rope_kv_write import rope_kv_write
 from firesteel.kernels.route import route
 
 P = ParamSpec("P")
 R = TypeVar("R")
-NETWORK_OPS: tuple[Op[Any, Any], ...] = (rms_norm, linear, rope_kv_write, attention, route, moe_matmul)
-ALL_OPS: tuple[Op[Any, Any], ...] = (*NETWORK_OPS, quantize_mxfp8, rms_norm_mxfp8)
+NETWORK_OPS: tuple[Op[Any, Any], ...] = (
+    rms_norm, rms_norm_fed, linear, rope_kv_write, attention, route, moe_matmul,
+)  # fmt: skip
+ALL_OPS: tuple[Op[Any, Any], ...] = (*NETWORK_OPS, quantize_mxfp8)
 
 
 class Kernels:
@@ -58,6 +60,7 @@ class Kernels:
             return op.choose(device, asked.get(op.name), ledger, required.get(op.name), activation)
 
         self.rms_norm = choose(rms_norm)
+        self.rms_norm_fed = choose(rms_norm_fed)
         self.linear = choose(linear)
         self.rope_kv_write = choose(rope_kv_write)
         self.attention = choose(attention)

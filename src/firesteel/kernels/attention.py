@@ -9,6 +9,8 @@ in   q             [T, Q, D]     rows of request r: query_starts[r] to query_sta
      sinks         [Q] or None   a logit per query head that joins the denominator only
      window        None, or the number of tokens seen, the token itself included
      scale         of the products, not of the sinks
+     key_scale     what keys were divided by when they were stored; the sinks know nothing of it
+     value_scale   the same for values
 out  y             [T, Q, D]
 Computed in fp32, rounded once on store.
 """
@@ -43,7 +45,7 @@ MERGE_WARPS = 2
 
 def _bytes(
     q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor, query_starts: Tensor, kv_lens: Tensor,
-    sinks: Tensor | None, window: int | None, scale: float,
+    sinks: Tensor | None, window: int | None, scale: float, key_scale: float = 1.0, value_scale: float = 1.0,
 ) -> int:  # fmt: skip
     query_lens = query_starts.diff()
     seen = kv_lens if window is None else kv_lens.minimum(query_lens + window - 1)
@@ -54,7 +56,7 @@ def _bytes(
 @define_op(bytes=_bytes, tolerance=bf16(ulps=2, why="probabilities may be rounded to bf16 before the product"))
 def attention(
     q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor, query_starts: Tensor, kv_lens: Tensor,
-    sinks: Tensor | None, window: int | None, scale: float,
+    sinks: Tensor | None, window: int | None, scale: float, key_scale: float = 1.0, value_scale: float = 1.0,
 ) -> Tensor:  # fmt: skip
     y = torch.empty_like(q)
     starts, lens = query_starts.tolist(), kv_lens.tolist()
@@ -67,7 +69,8 @@ def attention(
             span = _span(ends, end - begin, window, k_pages.shape[2])
             tables = page_table[requests]
             keys, values = _gather(k_pages, tables, span), _gather(v_pages, tables, span)
-            y[rows] = _attend(q[rows], keys, values, _mask(span, ends, end - begin, window), sinks, scale)
+            seen = _mask(span, ends, end - begin, window)
+            y[rows] = _attend(q[rows], keys, values, seen, sinks, scale * key_scale, value_scale)
     return y
 
 
@@ -105,7 +108,9 @@ def _mask(span: Tensor, ends: Tensor, num_queries: int, window: int | None) -> T
     return seen if window is None else seen & (keys > queries - window)
 
 
-def _attend(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor, sinks: Tensor | None, scale: float) -> Tensor:
+def _attend(
+    q: Tensor, keys: Tensor, values: Tensor, mask: Tensor, sinks: Tensor | None, scale: float, value_scale: float
+) -> Tensor:  # fmt: skip
     """[R, t, Q, D] from q of that shape, keys and values [R, K, C, D] and mask [R, t, C]."""
     requests, num_queries, heads, dim = q.shape
     kv_heads = keys.shape[1]
@@ -122,14 +127,14 @@ def _attend(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor, sinks: Tensor
     total = weights.sum(-1, keepdim=True)
     if sinks is not None:
         total = total + (sink - top).exp()
-    mixed: Tensor = (weights.flatten(2, 3) @ values).unflatten(2, (-1, num_queries)) / total
+    mixed: Tensor = (weights.flatten(2, 3) @ values).unflatten(2, (-1, num_queries)) / total * value_scale
     back: Tensor = mixed.permute(0, 3, 1, 2, 4).reshape(requests, num_queries, heads, dim)
     return back.to(q.dtype)
 
 
 def _refuse(
     q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor, query_starts: Tensor, kv_lens: Tensor,
-    sinks: Tensor | None, window: int | None, scale: float,
+    sinks: Tensor | None, window: int | None, scale: float, key_scale: float = 1.0, value_scale: float = 1.0,
 ) -> str | None:  # fmt: skip
     kv_heads, page_size, dim = k_pages.shape[1:]
     if dim not in (32, 64, 128) or page_size not in (16, 32, 64, 128):
@@ -146,35 +151,43 @@ def _refuse(
         x.is_contiguous() for x in (query_starts, kv_lens, sinks) if x is not None
     ):
         return "takes contiguous rows of the page table, lengths and sinks"
-    if q.shape[1] // kv_heads > 16 or scale <= 0:
+    if q.shape[1] // kv_heads > 16 or scale * key_scale <= 0:
         return "takes up to 16 query heads for each kv head and a positive scale"
     return None
 
 
 def _refuse_decode(
     q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor, query_starts: Tensor, kv_lens: Tensor,
-    sinks: Tensor | None, window: int | None, scale: float,
+    sinks: Tensor | None, window: int | None, scale: float, key_scale: float = 1.0, value_scale: float = 1.0,
 ) -> str | None:  # fmt: skip
     """The lengths lie on the GPU and are not read: the mean number of queries decides, any lengths are right."""
     if q.shape[0] > DECODE_QUERIES * kv_lens.shape[0]:
         return f"takes up to {DECODE_QUERIES} queries a request, not {q.shape[0]} of {kv_lens.shape[0]} requests"
-    return _refuse(q, k_pages, v_pages, page_table, query_starts, kv_lens, sinks, window, scale)
+    return _refuse(
+        q, k_pages, v_pages, page_table, query_starts, kv_lens, sinks, window, scale, key_scale, value_scale
+    )
 
 
 @attention.implementation("triton:decode", needs=triton_ready(), accepts=_refuse_decode)
 def triton_decode(
     q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor, query_starts: Tensor, kv_lens: Tensor,
-    sinks: Tensor | None, window: int | None, scale: float,
+    sinks: Tensor | None, window: int | None, scale: float, key_scale: float = 1.0, value_scale: float = 1.0,
 ) -> Tensor:  # fmt: skip
-    return launch(cut_decode, q, k_pages, v_pages, page_table, query_starts, kv_lens, sinks, window, scale)
+    return launch(
+        cut_decode, q, k_pages, v_pages, page_table, query_starts, kv_lens, sinks, window, scale, key_scale,
+        value_scale,
+    )  # fmt: skip
 
 
 @attention.implementation("triton:prefill", needs=triton_ready(), accepts=_refuse)
 def triton_prefill(
     q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor, query_starts: Tensor, kv_lens: Tensor,
-    sinks: Tensor | None, window: int | None, scale: float,
+    sinks: Tensor | None, window: int | None, scale: float, key_scale: float = 1.0, value_scale: float = 1.0,
 ) -> Tensor:  # fmt: skip
-    return launch(cut_prefill, q, k_pages, v_pages, page_table, query_starts, kv_lens, sinks, window, scale)
+    return launch(
+        cut_prefill, q, k_pages, v_pages, page_table, query_starts, kv_lens, sinks, window, scale, key_scale,
+        value_scale,
+    )  # fmt: skip
 
 
 def _shapes(q: Tensor, k_pages: Tensor, page_table: Tensor, window: int | None) -> Shapes:
@@ -191,6 +204,7 @@ def _shapes(q: Tensor, k_pages: Tensor, page_table: Tensor, window: int | None) 
 def launch(
     cut: Callable[[Shapes], Tiles], q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor,
     query_starts: Tensor, kv_lens: Tensor, sinks: Tensor | None, window: int | None, scale: float,
+    key_scale: float = 1.0, value_scale: float = 1.0,
 ) -> Tensor:  # fmt: skip
     """One kernel, and a second to merge where the keys are split. The grids follow from shapes alone."""
     from firesteel.kernels.triton import attention as device
@@ -207,23 +221,14 @@ def launch(
     launch_kernel(
         device.attend, (shapes.kv_heads, tiles.count(shapes), tiles.splits),
         parts, logs, q, k_pages, v_pages, page_table, query_starts, kv_lens, sinks,
-        shapes.num_requests, page_table.stride(0), scale * math.log2(math.e),
+        shapes.num_requests, page_table.stride(0), scale * key_scale * math.log2(math.e), value_scale,
         **_constants(tiles, q, k_pages, window), tile=tiles, num_warps=tiles.num_warps, num_stages=tiles.num_stages,
     )  # fmt: skip
     if logs is not None:
-        split_rows = power_of_two(tiles.splits)
         launch_kernel(
-            device.merge,
-            tuple(q.shape[:2]),
-            y,
-            parts,
-            logs,
-            sinks,
-            D=shapes.dim,
-            SPLITS=tiles.splits,
-            SPLIT_ROWS=split_rows,
-            num_warps=MERGE_WARPS,
-        )
+            device.merge, tuple(q.shape[:2]), y, parts, logs, sinks, value_scale,
+            D=shapes.dim, SPLITS=tiles.splits, SPLIT_ROWS=power_of_two(tiles.splits), num_warps=MERGE_WARPS,
+        )  # fmt: skip
     return y
 
 
@@ -247,7 +252,7 @@ def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
     q, k_pages = torch.empty(1, 64, 64, dtype=torch.bfloat16), torch.empty(1, 8, 64, 64, dtype=torch.bfloat16)
     inputs = dict.fromkeys(("q", "k_pages", "v_pages", "sinks"), "*bf16")
     inputs |= dict.fromkeys(("page_table", "query_starts", "kv_lens"), "*i64")
-    inputs |= {"num_requests": "i32", "table_stride": "i32", "scale": "fp32"}
+    inputs |= {"num_requests": "i32", "table_stride": "i32", "scale": "fp32", "value_scale": "fp32"}
     real = Shapes(
         num_queries=32, num_requests=32, heads=64, kv_heads=8, dim=64, element_bytes=2, longest=8192, window=None,
         num_sms=132,
@@ -270,7 +275,7 @@ def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
     splits = cut_decode(real).splits
     yield DeviceCode(
         variant="triton:decode merge", kernel=device.merge,
-        signature={"y": "*bf16", "parts": "*fp32", "logs": "*fp32", "sinks": "*bf16"},
+        signature={"y": "*bf16", "parts": "*fp32", "logs": "*fp32", "sinks": "*bf16", "value_scale": "fp32"},
         constants={"D": 64, "SPLITS": splits, "SPLIT_ROWS": splits}, num_warps=MERGE_WARPS,
     )  # fmt: skip
 
@@ -291,6 +296,11 @@ def samples(device: torch.device) -> Iterator[Sample]:
             sink_logits = torch.randn(64, device=device, generator=generator).mul(3).bfloat16()
             suffix = "" if sinks else ", no sinks"
             yield Sample(label + suffix, (*args, sink_logits if sinks else None, window, 0.125))
+        if "full" in label:  # scales that the sinks, as large as the scores, must not see
+            q, *pages = args[:3]
+            k_pages, v_pages = (one.float().mul(16).to(torch.float8_e4m3fn) for one in pages)
+            rest = (*args[3:], sink_logits, window, 0.125, 0.0625, 3.0)
+            yield Sample(f"{label}, fp8 pages with scales", (q, k_pages, v_pages, *rest))
 
 
 def _sample_args(

@@ -1,5 +1,5 @@
-"""What ran: which implementation of which op with which activations, how often, for how long, and the compiled
-kernels it launched; knows no op."""
+"""What ran: which implementation of which op with which activations, how often, for how long, the compiled kernels
+it launched and the values it clipped; knows no op."""
 
 from __future__ import annotations
 
@@ -37,6 +37,15 @@ class Entry:
     calls: int = 0
     seconds: float = 0.0
     launches: dict[Launch, int] = field(default_factory=dict)
+    counters: list[torch.Tensor] = field(default_factory=list)  # [1] int64 each, on the device
+
+    @property
+    def clipped(self) -> int | None:
+        """Values too large for what they were stored in, since their counters were made; None if none counts them.
+
+        Waits for the device.
+        """
+        return sum(int(counter) for counter in self.counters) if self.counters else None
 
 
 _current: ContextVar[Entry | None] = ContextVar("entry of the op that runs", default=None)
@@ -52,6 +61,13 @@ def note(launch: Launch) -> None:
     if launch not in entry.launches and (watcher := _watcher.get()) is not None:
         watcher(launch)
     entry.launches[launch] = entry.launches.get(launch, 0) + 1
+
+
+def note_clipped(counter: torch.Tensor) -> None:
+    """That the op that runs counts clipped values in `counter`; it is read when somebody asks, not now."""
+    entry = _current.get()
+    if entry is not None and not any(counter is known for known in entry.counters):
+        entry.counters.append(counter)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ in   x       [T, N]
      bias    [M] bf16 or None
      activation  bf16, or what x is rounded to before it meets an MXFP4 weight: mxfp8 or mxfp4
      tile    auto, or ROWSxCOLUMNS: tokens times rows of an MXFP4 weight that a program computes
+     fed     x as rms_norm_fed stored it for an MXFP4 weight, or None: `triton` stores it first, to the same bits
 out  y       [T, M]   x @ weight.T + bias, in x's type
 Accumulated in fp32, rounded once on store.
 """
@@ -23,6 +24,7 @@ from torch.nn import functional
 from firesteel.device import find_capability
 from firesteel.formats import mxfp4
 from firesteel.kernels.activation import ACTIVATIONS, is_native, lacks_native, round_activation
+from firesteel.kernels.fed import Fed, refuse_activation, refuse_fed
 from firesteel.kernels.op import DeviceCode, Sample, define_op
 from firesteel.kernels.tile_pin import AUTO, refuse_tile
 from firesteel.kernels.tolerance import bf16
@@ -54,30 +56,36 @@ class Mxfp4Weight:
 
 
 def _bytes(
-    x: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor | None, activation: str = "bf16", tile: str = "auto"
-) -> int:
-    bias_bytes = 0 if bias is None else bias.nbytes
-    return x.nbytes + weight.nbytes + bias_bytes + x.shape[0] * weight.shape[0] * x.element_size()
+    x: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor | None, activation: str = "bf16", tile: str = "auto",
+    fed: Fed | None = None,
+) -> int:  # fmt: skip
+    read, bias_bytes = x if fed is None else fed, 0 if bias is None else bias.nbytes
+    return read.nbytes + weight.nbytes + bias_bytes + x.shape[0] * weight.shape[0] * x.element_size()
 
 
 def _reference_accepts(
-    x: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor | None, activation: str = "bf16", tile: str = "auto"
-) -> str | None:
+    x: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor | None, activation: str = "bf16", tile: str = "auto",
+    fed: Fed | None = None,
+) -> str | None:  # fmt: skip
     if tile != AUTO:
         return f"has no tiles, and {tile} is pinned"
-    return None if activation == "bf16" or isinstance(weight, Mxfp4Weight) else _needs_mxfp4(activation)
+    return None if isinstance(weight, Mxfp4Weight) else _needs_mxfp4(activation, fed)
 
 
-def _needs_mxfp4(activation: str) -> str:
-    return f"rounds activations to {activation} only before MXFP4 weights, these are bf16"
+def _needs_mxfp4(activation: str, fed: Fed | None) -> str | None:
+    """Why bf16 weights will not do, or None."""
+    if activation != "bf16":
+        return f"rounds activations to {activation} only before MXFP4 weights, these are bf16"
+    return None if fed is None else "reads stored activations only before MXFP4 weights, these are bf16"
 
 
 @define_op(
     bytes=_bytes, tolerance=bf16(ulps=1, why="one rounding; fp32 sums in free order"), accepts=_reference_accepts
 )
 def linear(
-    x: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor | None, activation: str = "bf16", tile: str = "auto"
-) -> Tensor:
+    x: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor | None, activation: str = "bf16", tile: str = "auto",
+    fed: Fed | None = None,
+) -> Tensor:  # fmt: skip
     wide = round_activation(x.float(), activation)
     parts = [functional.linear(wide, rows) for rows in _wide_rows(weight)]
     y = parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
@@ -94,12 +102,13 @@ def _wide_rows(weight: Tensor | Mxfp4Weight) -> Iterator[Tensor]:
 
 
 def _accepts(
-    x: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor | None, activation: str = "bf16", tile: str = "auto"
-) -> str | None:
+    x: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor | None, activation: str = "bf16", tile: str = "auto",
+    fed: Fed | None = None,
+) -> str | None:  # fmt: skip
     if isinstance(weight, Mxfp4Weight):
-        return _refuse_mxfp4(x, weight, bias, activation, tile)
-    if activation != "bf16":
-        return _needs_mxfp4(activation)
+        return _refuse_mxfp4(x, weight, bias, activation, tile, fed)
+    if why := _needs_mxfp4(activation, fed):
+        return why
     if tile != AUTO:
         return f"pins tiles of MXFP4 weights only, these are bf16 and {tile} is pinned"
     if x.dtype != weight.dtype or x.dtype not in (torch.bfloat16, torch.float16):
@@ -107,9 +116,11 @@ def _accepts(
     return None if x.stride(-1) == 1 and weight.stride(-1) == 1 else "wants rows whose values lie side by side"
 
 
-def _refuse_mxfp4(x: Tensor, weight: Mxfp4Weight, bias: Tensor | None, activation: str, tile: str) -> str | None:
-    if activation not in ACTIVATIONS:
-        return f"knows no activation {activation!r}, only {', '.join(ACTIVATIONS)}"
+def _refuse_mxfp4(
+    x: Tensor, weight: Mxfp4Weight, bias: Tensor | None, activation: str, tile: str, fed: Fed | None
+) -> str | None:
+    if why := refuse_activation(activation):
+        return why
     if x.dtype != torch.bfloat16:
         return f"multiplies bf16 tokens by MXFP4 weights, not {x.dtype}"
     if not all(one.is_contiguous() for one in (x, weight.codes, weight.scales, bias) if one is not None):
@@ -118,23 +129,30 @@ def _refuse_mxfp4(x: Tensor, weight: Mxfp4Weight, bias: Tensor | None, activatio
         return f"counts the values of x in 32 bits: {x.shape[0]} tokens are too many"
     if weight.scales.numel() % 4:
         return f"reads scales by words of four: {weight.shape[0]} rows of {weight.shape[1]} leave a part of one"
-    return refuse_tile(tile) or lacks_native(find_capability(x.device), activation)
+    capability = find_capability(x.device)
+    return (
+        refuse_tile(tile)
+        or lacks_native(capability, activation)
+        or refuse_fed(fed, x, activation, is_native(capability, activation))
+    )
 
 
 def _accepts_few(
-    x: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor | None, activation: str = "bf16", tile: str = "auto"
-) -> str | None:
+    x: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor | None, activation: str = "bf16", tile: str = "auto",
+    fed: Fed | None = None,
+) -> str | None:  # fmt: skip
     if isinstance(weight, Mxfp4Weight):
         return "is for bf16 weights: on MXFP4 ones gemm is faster from the first token on"
     if x.shape[0] > VECTOR_TOKENS:
         return f"is for {VECTOR_TOKENS} tokens at most, not {x.shape[0]}"
-    return _accepts(x, weight, bias, activation, tile)
+    return _accepts(x, weight, bias, activation, tile, fed)
 
 
 @linear.implementation("triton:gemv", needs=triton_ready(), accepts=_accepts_few)
 def triton_gemv(
-    x: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor | None, activation: str = "bf16", tile: str = "auto"
-) -> Tensor:
+    x: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor | None, activation: str = "bf16", tile: str = "auto",
+    fed: Fed | None = None,
+) -> Tensor:  # fmt: skip
     """Bound by the bytes of the weights. A single token is multiplied on the plain cores."""
     assert isinstance(weight, Tensor)
     from firesteel.kernels.triton.linear import launch_tiles, launch_vector
@@ -145,12 +163,13 @@ def triton_gemv(
     return y
 
 
-@linear.implementation("triton:gemm", needs=triton_ready(), accepts=_accepts)
+@linear.implementation("triton:gemm", needs=triton_ready(), accepts=_accepts, reads_fed=True)
 def triton_gemm(
-    x: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor | None, activation: str = "bf16", tile: str = "auto"
-) -> Tensor:
+    x: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor | None, activation: str = "bf16", tile: str = "auto",
+    fed: Fed | None = None,
+) -> Tensor:  # fmt: skip
     if isinstance(weight, Mxfp4Weight):
-        return _run_mxfp4(x, weight, bias, activation, tile)
+        return _run_mxfp4(x, weight, bias, activation, tile, fed)
     from firesteel.kernels.triton.linear import launch_tiles
 
     y = torch.empty(x.shape[0], weight.shape[0], dtype=x.dtype, device=x.device)
@@ -158,13 +177,16 @@ def triton_gemm(
     return y
 
 
-def _run_mxfp4(x: Tensor, weight: Mxfp4Weight, bias: Tensor | None, activation: str, tile: str) -> Tensor:
+def _run_mxfp4(
+    x: Tensor, weight: Mxfp4Weight, bias: Tensor | None, activation: str, tile: str, fed: Fed | None
+) -> Tensor:
     from firesteel.kernels.triton import mxfp4_linear as device
+    from firesteel.kernels.triton.mxfp4_product import store
 
     capability = find_capability(x.device)
     native = is_native(capability, activation)
     chosen = device.pin_tile(tile) or device.pick_tile(x.shape[0], weight.shape[0], capability, native)
-    return device.run(x, weight.codes, weight.scales, bias, activation, chosen, native)
+    return device.run(fed or store(x, activation, native), weight.codes, weight.scales, bias, chosen)
 
 
 linear.prefer("triton:gemv", "triton:gemm")
@@ -228,7 +250,7 @@ def _tiles(capability: tuple[int, int], native: bool) -> Iterator[tuple[tuple[in
 
 
 def store_code(variant: str, native: bool) -> DeviceCode:
-    """Of what puts x in the order in which it is multiplied."""
+    """Of what stores rows that came without `fed`."""
     from firesteel.kernels.triton.mxfp import store_rows
     from firesteel.kernels.triton.mxfp4_product import STORE_COLUMNS, STORE_ROWS
 

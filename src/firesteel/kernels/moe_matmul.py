@@ -7,6 +7,7 @@ in   x        [T, H]
      limit    of the clamp
      activation  bf16, or what both matmuls' activations are rounded to: mxfp8 or mxfp4, by the OCP rule
      tile     auto, or ROWSxCOLUMNS: pairs times rows of the weight that a program computes
+     fed      x as rms_norm_fed stored it for `activation`, or None: `triton` stores it first, to the same bits
 out  y        [T, H]         sum over a of weights[t, a] * mlp(expert ids[t, a], x[t])
      mlp = down @ swiglu(gate_up @ x + bias) + bias; rows of gate_up alternate gate, up
      swiglu = g * sigmoid(1.702 g) * (u + 1)    g = min(gate, limit)    u = clip(up, -limit, limit)
@@ -30,6 +31,7 @@ from torch import Tensor
 from firesteel.device import find_capability
 from firesteel.formats import mxfp4
 from firesteel.kernels.activation import ACTIVATIONS, is_native, lacks_native, round_activation
+from firesteel.kernels.fed import Fed, refuse_activation, refuse_fed
 from firesteel.kernels.linear import store_code
 from firesteel.kernels.op import DeviceCode, Sample, define_op
 from firesteel.kernels.tile_pin import refuse_tile
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
 ALPHA = 1.702
 LEAST_COLUMNS = 64  # of fc1's tile: half as many values come out, in groups of 32
 # types of what both matmuls read beside activations
-FED = dict.fromkeys(("order", "ends", "tile_experts", "tile_firsts"), "*i32") | {
+READ = dict.fromkeys(("order", "ends", "tile_experts", "tile_firsts"), "*i32") | {
     "codes": "*u8", "scales": "*u8", "bias": "*bf16",
 }  # fmt: skip
 GEMV_TOKENS = 64  # beyond, an expert has so many tokens that larger tiles pay
@@ -73,15 +75,16 @@ def swiglu(x: Tensor, limit: float) -> Tensor:
 
 def _bytes(
     x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float, activation: str = "bf16",
-    tile: str = "auto",
+    tile: str = "auto", fed: Fed | None = None,
 ) -> int:  # fmt: skip
     chosen = int(ids.unique().numel())
-    return 2 * x.nbytes + ids.nbytes + weights.nbytes + chosen * experts.expert_bytes
+    read = x if fed is None else fed
+    return read.nbytes + x.nbytes + ids.nbytes + weights.nbytes + chosen * experts.expert_bytes
 
 
 def _reference_accepts(
     x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float, activation: str = "bf16",
-    tile: str = "auto",
+    tile: str = "auto", fed: Fed | None = None,
 ) -> str | None:  # fmt: skip
     return None if tile == "auto" else f"has no tiles, and {tile} is pinned"
 
@@ -93,7 +96,7 @@ def _reference_accepts(
 )
 def moe_matmul(
     x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float, activation: str = "bf16",
-    tile: str = "auto",
+    tile: str = "auto", fed: Fed | None = None,
 ) -> Tensor:  # fmt: skip
     y = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
     wide = round_activation(x.float(), activation)
@@ -109,10 +112,10 @@ def moe_matmul(
 
 def _accepts(
     x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float, activation: str = "bf16",
-    tile: str = "auto",
+    tile: str = "auto", fed: Fed | None = None,
 ) -> str | None:  # fmt: skip
-    if activation not in ACTIVATIONS:
-        return f"knows no activation {activation!r}, only {', '.join(ACTIVATIONS)}"
+    if why := refuse_activation(activation):
+        return why
     if x.dtype != torch.bfloat16:
         return f"wants bf16 tokens, not {x.dtype}"
     if x.shape[0] == 0:
@@ -122,41 +125,48 @@ def _accepts(
     tensors = [x, ids, weights, *(getattr(experts, part.name) for part in fields(experts))]
     if not all(tensor.is_contiguous() for tensor in tensors):
         return "wants contiguous tensors"
-    return refuse_tile(tile, least_columns=LEAST_COLUMNS) or lacks_native(find_capability(x.device), activation)
+    capability = find_capability(x.device)
+    return (
+        refuse_tile(tile, least_columns=LEAST_COLUMNS)
+        or lacks_native(capability, activation)
+        or refuse_fed(fed, x, activation, is_native(capability, activation))
+    )
 
 
 def _accepts_few(
     x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float, activation: str = "bf16",
-    tile: str = "auto",
+    tile: str = "auto", fed: Fed | None = None,
 ) -> str | None:  # fmt: skip
     if x.shape[0] > GEMV_TOKENS:
         return f"is for at most {GEMV_TOKENS} tokens, not {x.shape[0]}"
-    return _accepts(x, ids, weights, experts, limit, activation, tile)
+    return _accepts(x, ids, weights, experts, limit, activation, tile, fed)
 
 
-@moe_matmul.implementation("triton:gemv", needs=triton_ready(), accepts=_accepts_few)
+@moe_matmul.implementation("triton:gemv", needs=triton_ready(), accepts=_accepts_few, reads_fed=True)
 def triton_gemv(
     x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float, activation: str = "bf16",
-    tile: str = "auto",
+    tile: str = "auto", fed: Fed | None = None,
 ) -> Tensor:  # fmt: skip
     from firesteel.kernels.triton import moe_matmul as device
+    from firesteel.kernels.triton.mxfp4_product import store
 
-    native = is_native(find_capability(x.device), activation)
+    fed = fed or store(x, activation, is_native(find_capability(x.device), activation))
     tiles = device.pin(device.gemv_tiles(ids.numel()), tile)
-    return device.run(x, ids, weights, experts, limit, activation, tiles, native)
+    return device.run(fed, ids, weights, experts, limit, tiles)
 
 
-@moe_matmul.implementation("triton:gemm", needs=triton_ready(), accepts=_accepts)
+@moe_matmul.implementation("triton:gemm", needs=triton_ready(), accepts=_accepts, reads_fed=True)
 def triton_gemm(
     x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float, activation: str = "bf16",
-    tile: str = "auto",
+    tile: str = "auto", fed: Fed | None = None,
 ) -> Tensor:  # fmt: skip
     from firesteel.kernels.triton import moe_matmul as device
+    from firesteel.kernels.triton.mxfp4_product import store
 
     capability = find_capability(x.device)
     native, is_sm90 = is_native(capability, activation), capability is not None and capability[0] == 9
     tiles = device.pin(device.gemm_tiles(ids.numel() / experts.down_bias.shape[0], is_sm90, native), tile)
-    return device.run(x, ids, weights, experts, limit, activation, tiles, native)
+    return device.run(fed or store(x, activation, native), ids, weights, experts, limit, tiles)
 
 
 moe_matmul.prefer("triton:gemv", "triton:gemm")
@@ -219,7 +229,7 @@ def _fc1_code(variant: str, tile: Tile, activation: str, native: bool) -> Device
     sizes = {"A": 4, "H": 2880, "INTER": 2880, "FORMAT": activation, "NATIVE": native, "TAIL": tile.tail}
     return DeviceCode(
         variant=variant, kernel=device.fc1,
-        signature={"x": kind, **FED, "inner": kind, **given, "limit": "fp32"},
+        signature={"x": kind, **READ, "inner": kind, **given, "limit": "fp32"},
         constants={**absent, **sizes, **tile.constants},
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
@@ -232,7 +242,7 @@ def _fc2_code(variant: str, tile: Tile, activation: str, native: bool) -> Device
     sizes = {"H": 2880, "INTER": 2880, "STORED": activation if native else "bf16", "TAIL": tile.tail}
     return DeviceCode(
         variant=variant, kernel=device.fc2,
-        signature={"inner": kind, **given, **FED, "weights": "*fp32", "parts": "*fp32"},
+        signature={"inner": kind, **given, **READ, "weights": "*fp32", "parts": "*fp32"},
         constants={**absent, **sizes, **tile.constants},
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip

@@ -35,6 +35,7 @@ class Implementation(Generic[P, R]):
     function: Callable[P, R]
     needs: Needs
     accepts: Callable[P, str | None] | None = None  # why these arguments will not do, or None
+    reads_fed: bool = False  # spares itself a pass where activations come as stored by their producer (Fed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +102,15 @@ class Op(Generic[P, R]):
         self.activation_at = names.index("activation") if "activation" in names else None
 
     def implementation(
-        self, name: str, *, needs: Needs, accepts: Callable[P, str | None] | None = None
+        self,
+        name: str,
+        *,
+        needs: Needs,
+        accepts: Callable[P, str | None] | None = None,
+        reads_fed: bool = False,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         def add(function: Callable[P, R]) -> Callable[P, R]:
-            self.implementations[name] = Implementation(name, function, needs, accepts)
+            self.implementations[name] = Implementation(name, function, needs, accepts, reads_fed)
             return function
 
         return add
@@ -188,6 +194,11 @@ class Chosen(Generic[P, R]):
     others: tuple[str, ...] = ()  # implementations that could run on this device, but were not chosen
     required: Requirement | None = None
     activation: str = "bf16"  # that the verdict of `required` was given for
+
+    @property
+    def reads_fed(self) -> bool:
+        """Whether storing activations for this op pays; what does not read them so computes from the plain ones."""
+        return any(candidate.reads_fed for candidate in self.candidates)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         refusals: list[str] = []

@@ -5,8 +5,8 @@ out  codes   [T, K] uint8      E4M3 bits, in the order of x
      scales  [T, K/32] uint8   E8M0
 A group with a value that is not finite gets scale 255, which is NaN; the reference refuses it.
 
-The network does not call this op: its matmuls on MXFP4 weights store activations themselves, in the order in which
-they multiply them. It is for callers whose matmul wants MXFP8 as OCP lays it out.
+The network does not call this op: rms_norm_fed stores activations in the order in which matmuls on MXFP4 weights
+multiply them. It is for callers whose matmul wants MXFP8 as OCP lays it out.
 """
 
 from __future__ import annotations

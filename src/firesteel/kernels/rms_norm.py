@@ -11,6 +11,7 @@ Computed in fp32, each result rounded once on store.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,17 +53,17 @@ rms_norm.prefer("triton")
 
 @rms_norm.device_code
 def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
-    yield from kernel_code({}, {"values": None, "scales": None})
+    yield kernel_code("triton", {}, {"values": None, "scales": None, "FORMAT": "", "NATIVE": False})
 
 
-def kernel_code(signature: dict[str, str], constants: dict[str, None]) -> Iterator[DeviceCode]:
-    """At gpt-oss's width; the arguments say where MXFP8 goes."""
+def kernel_code(variant: str, signature: dict[str, str], constants: dict[str, Any]) -> DeviceCode:
+    """At gpt-oss's width; signature and constants are of what is stored beside y and the sum."""
     from firesteel.kernels.triton.rms_norm import NUM_WARPS, rms_norm_kernel
 
     tensors = dict.fromkeys(("residual", "update", "weight", "y", "total"), "*bf16")
     numbers = {"residual_stride": "i32:16", "update_stride": "i32:16", "eps": "fp32"}
-    yield DeviceCode(
-        variant="triton", kernel=rms_norm_kernel, signature={**tensors, **numbers, **signature},
+    return DeviceCode(
+        variant=variant, kernel=rms_norm_kernel, signature={**tensors, **numbers, **signature},
         constants={**constants, "HIDDEN": 2880, "TILE": 4096}, num_warps=NUM_WARPS,
     )  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import NamedTuple
 
 import torch
@@ -56,6 +56,9 @@ def assert_close(*, actual: object, expected: object, tolerance: Tolerance) -> E
 def _tensors(value: object) -> list[Tensor]:
     if isinstance(value, Tensor):
         return [value]
+    if is_dataclass(value):
+        parts = (getattr(value, part.name) for part in fields(value))
+        return [part for part in parts if isinstance(part, Tensor)]
     assert isinstance(value, tuple | list), f"an op returns tensors, not {type(value).__name__}"
     return [part for item in value for part in _tensors(item)]
 

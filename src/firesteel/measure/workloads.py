@@ -2,7 +2,8 @@
 
 M is the number of tokens of a step. Decode attention takes M as requests of one query each, prefill attention as
 the length of one prompt; lm_head computes one row a request, so it stops where decoding stops. Routing is spread
-evenly at random. Draws differ, so that a rotation through several reads other memory each time.
+evenly at random. What follows a norm comes as the norm stored it, as in the network. Draws differ, so that a
+rotation through several reads other memory each time.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from firesteel.device import DeviceSpec
+from firesteel.device import DeviceSpec, find_capability
+from firesteel.kernels.activation import is_native
+from firesteel.kernels.fed import Fed, store
 from firesteel.kernels.linear import Mxfp4Weight
 from firesteel.kernels.moe_matmul import Experts, random_experts
 from firesteel.kernels.op import Op
 from firesteel.kernels.rope import rope_table
+from firesteel.kernels.tile_pin import AUTO
 from firesteel.model.spec import GROUP, ModelSpec
 
 SEED = 1
@@ -67,6 +71,10 @@ class Shapes:
     def normal(self, *shape: int) -> Tensor:
         """In the type of activations."""
         return torch.randn(shape, generator=self.generator, device=self.device, dtype=self.dtype)
+
+    def fed(self, x: Tensor, activation: str) -> Fed:
+        """x as a norm stores it on this device."""
+        return store(x, activation, is_native(find_capability(self.device), activation))
 
     def weight(self, rows: int, columns: int) -> Tensor:
         """bf16, of about unit gain."""
@@ -138,30 +146,26 @@ def _linear(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
         if name == "lm_head" and m > MOST_REQUESTS:
             continue
         for held in ("bf16", "mxfp4") if activation == "bf16" else ("mxfp4",):
-            make = shapes.weight if held == "bf16" else shapes.mxfp4_weight
+            make, label = shapes.weight if held == "bf16" else shapes.mxfp4_weight, f"{name} {held}"
 
             def draw(
-                rows: int = rows, columns: int = columns, name: str = name, make: Any = make
+                rows: int = rows, columns: int = columns, name: str = name, make: Any = make, label: str = label
             ) -> tuple[Any, ...]:
                 bias = None if name == "lm_head" else shapes.bias(rows)
-                return shapes.normal(m, columns), make(rows, columns), bias, activation
+                x, weight = shapes.normal(m, columns), make(rows, columns)
+                fed = shapes.fed(x, activation) if label == "qkv mxfp4" else None
+                return x, weight, bias, activation, AUTO, fed
 
-            yield Part(f"{name} {held}", 2.0 * m * rows * columns, 2 * rows * columns, draw)
+            yield Part(label, 2.0 * m * rows * columns, 2 * rows * columns, draw)
 
 
 def _moe_matmul(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
     spec = shapes.spec
 
     def draw() -> tuple[Any, ...]:
-        ids, weights = shapes.routing(m)
-        return (
-            shapes.normal(m, spec.hidden_size),
-            ids,
-            weights,
-            shapes.next_experts(),
-            spec.swiglu_limit,
-            activation,
-        )
+        x, routing = shapes.normal(m, spec.hidden_size), shapes.routing(m)
+        fed = shapes.fed(x, activation)
+        return x, *routing, shapes.next_experts(), spec.swiglu_limit, activation, AUTO, fed
 
     flops = 6.0 * m * spec.num_active * spec.hidden_size * spec.intermediate_size
     yield Part("", flops, shapes.expert_copies * shapes.experts_bytes, draw)
@@ -212,6 +216,11 @@ def _rms_norm(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
     yield Part("", 0.0, 8 * m * hidden, draw)
 
 
+def _rms_norm_fed(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
+    (plain,) = _rms_norm(shapes, m, activation)
+    yield plain._replace(draw=lambda: (*plain.draw(), activation))
+
+
 def _quantize_mxfp8(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
     hidden = shapes.spec.hidden_size
     yield Part("", 0.0, 4 * m * hidden, lambda: (shapes.normal(m, hidden),))
@@ -248,7 +257,7 @@ def _route(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
 
 MAKERS: dict[str, Callable[[Shapes, int, str], Iterator[Part]]] = {
     "rms_norm": _rms_norm,
-    "rms_norm_mxfp8": _rms_norm,
+    "rms_norm_fed": _rms_norm_fed,
     "quantize_mxfp8": _quantize_mxfp8,
     "linear": _linear,
     "rope_kv_write": _rope_kv_write,

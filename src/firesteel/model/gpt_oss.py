@@ -5,18 +5,26 @@ Shape letters: T tokens, H hidden, Q query heads, K kv heads, D head dim, E expe
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from firesteel.device import DeviceSpec
 from firesteel.kernels import Kernels
+from firesteel.kernels.fed import Fed
 from firesteel.kernels.linear import Mxfp4Weight
 from firesteel.kernels.rope import rope_table
 from firesteel.model.spec import ModelSpec
 from firesteel.model.weights import LayerWeights, Weights
-from firesteel.types import Batch, KvCache
+from firesteel.types import Batch, KvCache, KvScales
 
-E4M3_LARGEST = 0x7E  # the code of 448
+
+class Rows(NamedTuple):
+    """Of activations, and the same as stored for the matmul that comes next, where it reads them so."""
+
+    plain: Tensor
+    fed: Fed | None = None
 
 
 class GptOss:
@@ -31,7 +39,9 @@ class GptOss:
         sinks: bool = True,
         activation: str = "bf16",
         tile: str = "auto",
+        kv_scales: KvScales | None = None,
     ) -> None:
+        """Without `kv_scales` keys and values are stored as they are."""
         self.spec = spec
         self.weights = weights
         self.kernels = kernels
@@ -39,56 +49,66 @@ class GptOss:
         self.sinks = sinks
         self.activation = activation
         self.tile = tile
+        plain = (1.0,) * spec.num_layers
+        self.kv_scales = kv_scales or KvScales(keys=plain, values=plain)
         self.table = rope_table(spec.rope, spec.head_dim, max_context, device.torch_device)
 
     def forward(self, batch: Batch, cache: KvCache) -> Tensor:
         """[T, H] after the final norm; keys and values of the batch are written into the cache."""
-        norm, eps = self.kernels.rms_norm, self.spec.rms_eps
         residual = self.weights.embedding[batch.token_ids].to(self.dtype)
         update: Tensor | None = None
         for number, layer in enumerate(self.weights.layers):
-            x, residual = norm(residual, update, layer.input_norm, eps)
+            x, residual = self.norm(residual, update, layer.input_norm, self.reads_fed(layer.qkv))
             update = self.attend(x, number, batch, cache)
-            x, residual = norm(residual, update, layer.post_norm, eps)
+            x, residual = self.norm(residual, update, layer.post_norm, self.kernels.moe_matmul.reads_fed)
             update = self.mix(x, layer)
-        x, _ = norm(residual, update, self.weights.norm, eps)
-        return x
+        x, _ = self.norm(residual, update, self.weights.norm)
+        return x.plain
 
-    def attend(self, x: Tensor, number: int, batch: Batch, cache: KvCache) -> Tensor:
+    def norm(
+        self, residual: Tensor, update: Tensor | None, weight: Tensor, fed: bool = False
+    ) -> tuple[Rows, Tensor]:
+        """Rows [T, H] and the new residual; `fed` also stores the rows as matmuls on MXFP4 weights read them."""
+        eps = self.spec.rms_eps
+        if not fed:
+            x, residual = self.kernels.rms_norm(residual, update, weight, eps)
+            return Rows(x), residual
+        x, residual, stored = self.kernels.rms_norm_fed(residual, update, weight, eps, self.activation)
+        return Rows(x, stored), residual
+
+    def reads_fed(self, weight: Tensor | Mxfp4Weight) -> bool:
+        return isinstance(weight, Mxfp4Weight) and self.kernels.linear.reads_fed
+
+    def attend(self, x: Rows, number: int, batch: Batch, cache: KvCache) -> Tensor:
         spec, run, layer = self.spec, self.kernels, self.weights.layers[number]
         window = spec.windows[number]
         view = batch.full if window is None else batch.window
         qkv = self.project(x, layer.qkv, layer.qkv_bias).unflatten(-1, (-1, spec.head_dim))  # [T, Q+2K, D]
         q, k, v = qkv.split([spec.num_heads, spec.num_kv_heads, spec.num_kv_heads], dim=1)
-        q, keys, values = run.rope_kv_write(
-            q, k, v, batch.positions, self.table, cache.keys[number], cache.values[number], view.slots
-        )
-        if cache.saturated is not None:
-            cache.saturated.add_(count_largest(keys, view.slots) + count_largest(values, view.slots))
+        scales = (self.kv_scales.keys[number], self.kv_scales.values[number])
+        q, keys, values, *_ = run.rope_kv_write(
+            q, k, v, batch.positions, self.table, cache.keys[number], cache.values[number], view.slots, *scales,
+            cache.saturated,
+        )  # fmt: skip
         mixed = run.attention(
             q, keys, values, view.page_table, batch.query_starts, batch.kv_lens,
-            layer.sinks if self.sinks else None, window, spec.head_dim**-0.5,
+            layer.sinks if self.sinks else None, window, spec.head_dim**-0.5, *scales,
         )  # fmt: skip
         return self.project(mixed.flatten(1), layer.o, layer.o_bias)
 
-    def mix(self, x: Tensor, layer: LayerWeights) -> Tensor:
-        ids, weights = self.kernels.route(x, layer.router, layer.router_bias, self.spec.num_active)
+    def mix(self, x: Rows, layer: LayerWeights) -> Tensor:
+        ids, weights = self.kernels.route(x.plain, layer.router, layer.router_bias, self.spec.num_active)
         return self.kernels.moe_matmul(
-            x, ids, weights, layer.experts, self.spec.swiglu_limit, self.activation, self.tile
+            x.plain, ids, weights, layer.experts, self.spec.swiglu_limit, self.activation, self.tile, x.fed
         )
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[.., V] fp32 of rows that `forward` returned."""
         return self.project(hidden, self.weights.lm_head, None).float()
 
-    def project(self, x: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor | None) -> Tensor:
-        """Activations are rounded, and tiles pinned, for MXFP4 weights only."""
+    def project(self, x: Tensor | Rows, weight: Tensor | Mxfp4Weight, bias: Tensor | None) -> Tensor:
+        """Activations are rounded, tiles pinned and stored rows read for MXFP4 weights only."""
+        rows = x if isinstance(x, Rows) else Rows(x)
         if isinstance(weight, Mxfp4Weight):
-            return self.kernels.linear(x, weight, bias, self.activation, self.tile)
-        return self.kernels.linear(x, weight, bias)
-
-
-def count_largest(pages: Tensor, slots: Tensor) -> Tensor:
-    """How many values just written to FP8 pages [P, K, S, D] stand at E4M3's end, clipped or as large anyway."""
-    codes = pages.view(torch.uint8)[slots // pages.shape[2], :, slots % pages.shape[2]]
-    return ((codes & 0x7F) == E4M3_LARGEST).sum()
+            return self.kernels.linear(rows.plain, weight, bias, self.activation, self.tile, rows.fed)
+        return self.kernels.linear(rows.plain, weight, bias)

@@ -3,7 +3,8 @@
 A tile is TILE_QUERIES consecutive queries of one request times the query heads of one kv head, HEAD_ROWS rows
 a query (HEADS of them real): all share the keys they read. Request r's first tile is number
 (query_starts[r] + r * (TILE_QUERIES - 1)) // TILE_QUERIES, which leaves room for every request's last, partly
-filled tile whatever the lengths, so that the grid follows from shapes. Scores are in base 2: `scale` holds log2(e).
+filled tile whatever the lengths, so that the grid follows from shapes. Scores are in base 2: `scale` holds log2(e)
+and the scale of the keys.
 """
 # mypy: disable-error-code="import-untyped,import-not-found,no-untyped-def,untyped-decorator"
 # ruff: noqa: ANN001, ANN201
@@ -78,7 +79,7 @@ def step(
 @triton.jit(do_not_specialize=["num_requests", "table_stride"])
 def attend(
     out, logs, q, k_pages, v_pages, page_table, query_starts, kv_lens, sinks, num_requests, table_stride, scale,
-    HEADS: tl.constexpr, HEAD_ROWS: tl.constexpr, D: tl.constexpr, Q_STRIDE: tl.constexpr,
+    value_scale, HEADS: tl.constexpr, HEAD_ROWS: tl.constexpr, D: tl.constexpr, Q_STRIDE: tl.constexpr,
     PAGE_SIZE: tl.constexpr, PAGE_STRIDE: tl.constexpr, WINDOW: tl.constexpr, SPLITS: tl.constexpr,
     TILE_QUERIES: tl.constexpr, TILE_KEYS: tl.constexpr, LEAST_KEYS: tl.constexpr,
 ):  # fmt: skip
@@ -86,7 +87,7 @@ def attend(
 
     SPLITS 1: `out` [T, Q, D] is the result. Else each split of the keys leaves its own softmax in `out`
     [T, Q, SPLITS, D] fp32 and the base-2 logarithm of its sum in `logs` [T, Q, SPLITS], -inf where it saw no key,
-    and then nothing in `out`; the sinks wait for the merge.
+    and then nothing in `out`; the sinks and the scale of the values wait for the merge.
     """
     kv_head = tl.program_id(0)
     tile = tl.num_programs(1) - 1 - tl.program_id(1)  # later queries see more keys: the longest start first
@@ -151,11 +152,15 @@ def attend(
     if SPLITS > 1:
         tl.store(logs + place, tl.where(has_keys, top + tl.log2(total), float("-inf")), mask=is_row)
         is_row &= has_keys
+    else:
+        mixed = mixed * value_scale
     tl.store(out + place[:, None] * D + columns, round_to(mixed, out.dtype.element_ty), mask=is_row[:, None])
 
 
 @triton.jit
-def merge(y, parts, logs, sinks, D: tl.constexpr, SPLITS: tl.constexpr, SPLIT_ROWS: tl.constexpr):
+def merge(
+    y, parts, logs, sinks, value_scale, D: tl.constexpr, SPLITS: tl.constexpr, SPLIT_ROWS: tl.constexpr
+):  # fmt: skip
     """Grid [T, Q]: joins the splits of one query and head, and the sink, once. SPLIT_ROWS is a power of two."""
     head = tl.program_id(1)
     place = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + head
@@ -175,4 +180,4 @@ def merge(y, parts, logs, sinks, D: tl.constexpr, SPLITS: tl.constexpr, SPLIT_RO
     if sinks is not None:
         total += tl.exp2(sink - top)
     mixed = tl.sum(part * weights[:, None], 0) / tl.where(total > 0, total, 1.0)
-    tl.store(y + place * D + columns, round_to(mixed, y.dtype.element_ty))
+    tl.store(y + place * D + columns, round_to(mixed * value_scale, y.dtype.element_ty))

@@ -1,8 +1,8 @@
 """Device code of linear: a matrix-vector product for a single token, tiles on the matrix units for more.
 
-The columns need not fill the last tile: its tail is masked in both operands, nothing is padded or copied. Rows and
-tokens beyond the end read row 0 and are not stored. No sum is split over programs, so the same inputs give the same
-bits.
+The columns need not fill the last tile: its tail is masked in both operands, nothing is padded or copied. Rows
+beyond the end read row 0 and are not stored; so do tokens, or they are not read where many may be absent. No sum is
+split over programs, so the same inputs give the same bits.
 """
 # mypy: disable-error-code="import-untyped,import-not-found,no-untyped-def,untyped-decorator"
 # ruff: noqa: ANN001, ANN201
@@ -20,6 +20,7 @@ from firesteel.kernels.triton.arithmetic import dot, round_to, widen
 
 VECTOR_COLUMNS = 1024  # 3 tiles of 1024 waste 6 % of lanes on 2880 columns, none on 4096
 VECTOR_WARPS = 4
+FEW_TOKENS = tl.constexpr(64)  # of a tile; more are only asked for where most are there
 
 
 class Tile(NamedTuple):
@@ -74,18 +75,20 @@ def tile_kernel(
     tokens = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, COLUMNS)
-    x_start = x + tl.where(tokens < T, tokens, 0).to(tl.int64)[:, None] * x_stride + columns[None, :]
+    is_token = tokens < T
+    x_start = x + tl.where(is_token, tokens, 0).to(tl.int64)[:, None] * x_stride + columns[None, :]
     w_start = weight + tl.where(rows < M, rows, 0).to(tl.int64)[None, :] * weight_stride + columns[:, None]
     sums = tl.zeros((TOKENS, ROWS), tl.float32)
     for first in range(0, N, COLUMNS):
         inside = columns < N - first
-        a = tl.load(x_start + first, mask=inside[None, :], other=0.0)
+        wanted = is_token[:, None] & inside[None, :] if TOKENS <= FEW_TOKENS else inside[None, :]
+        a = tl.load(x_start + first, mask=wanted, other=0.0)
         b = tl.load(w_start + first, mask=inside[:, None], other=0.0)
         sums = dot(a, b, sums)
     if bias is not None:
         sums += widen(tl.load(bias + rows, mask=rows < M, other=0.0))[None, :]
     target = y + tokens.to(tl.int64)[:, None] * M + rows[None, :]
-    tl.store(target, round_to(sums, y.dtype.element_ty), mask=(tokens < T)[:, None] & (rows < M)[None, :])
+    tl.store(target, round_to(sums, y.dtype.element_ty), mask=is_token[:, None] & (rows < M)[None, :])
 
 
 def launch_vector(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor) -> None:

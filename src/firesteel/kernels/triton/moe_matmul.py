@@ -16,18 +16,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from firesteel.kernels.fed import Fed
 from firesteel.kernels.launch import launch_kernel
 from firesteel.kernels.moe_matmul import Experts
 from firesteel.kernels.tile_pin import parse_tile
 from firesteel.kernels.triton.arithmetic import round_to
 from firesteel.kernels.triton.moe_sort import sort_pairs
 from firesteel.kernels.triton.mxfp import store_activation
-from firesteel.kernels.triton.mxfp4_product import Activation, Tile, multiply
+from firesteel.kernels.triton.mxfp4_product import FEW_ROWS, Tile, multiply
 
 ALPHA = tl.constexpr(1.702)
 GROUP = tl.constexpr(32)
 NAN = tl.constexpr(tl.PropagateNan.ALL)
-FEW_ROWS = tl.constexpr(32)  # of which many may be absent: not to read them saves more than to ask costs
 SUM_COLUMNS = 1024
 
 
@@ -37,7 +37,10 @@ def fc1(
     A: tl.constexpr, H: tl.constexpr, INTER: tl.constexpr, FORMAT: tl.constexpr, NATIVE: tl.constexpr,
     ROWS: tl.constexpr, TAIL: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """inner [T A, I], in sorted order: SwiGLU of gate_up @ x + bias, in FORMAT."""
+    """inner [T A, I], in sorted order: SwiGLU of gate_up @ x + bias, in FORMAT.
+
+    x [T, H] is stored once a token; each pair's row of it is gathered as it is loaded.
+    """
     expert = tl.load(tile_experts + tl.program_id(1)).to(tl.int64)
     if expert < 0:
         return
@@ -139,36 +142,31 @@ def sum_parts(parts, y, A: tl.constexpr, H: tl.constexpr, COLUMNS: tl.constexpr)
     tl.store(y + token * H + columns, round_to(total, tl.bfloat16), mask=columns < H)
 
 
-def run(
-    x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float, activation: str,
-    tiles: tuple[Tile, Tile], native: bool,
-) -> Tensor:  # fmt: skip
-    """`tiles` of fc1 and fc2, of the same rows. `native` stores quantised activations as codes, else as bf16."""
-    tokens, hidden = x.shape
+def run(fed: Fed, ids: Tensor, weights: Tensor, experts: Experts, limit: float, tiles: tuple[Tile, Tile]) -> Tensor:
+    """`tiles` of fc1 and fc2, of the same rows. What lies between the two is stored as `fed` is."""
+    (tokens, hidden), native, device = fed.shape, fed.scales is not None, ids.device
     active, (num_experts, _, half) = ids.shape[1], experts.down_codes.shape
     inter, pairs = 2 * half, ids.numel()
-    stored = activation if native else "bf16"
-    rows = Activation.of(x, activation, native)
     up, down = tiles
     places = sort_pairs(ids, num_experts, up.rows)
     sorting = (places.order, places.ends, places.tile_experts, places.tile_firsts)
     num_tiles = places.tile_experts.numel()
-    inner = Activation.empty(pairs, inter, stored, x.device)
+    inner = Fed.empty((pairs, inter), fed.activation, native, device)
     launch_kernel(
         fc1, (triton.cdiv(2 * inter, up.columns), num_tiles),
-        rows.values, rows.scales, *sorting, experts.gate_up_codes, experts.gate_up_scales, experts.gate_up_bias,
+        fed.values, fed.scales, *sorting, experts.gate_up_codes, experts.gate_up_scales, experts.gate_up_bias,
         inner.values, inner.scales, limit,
-        A=active, H=hidden, INTER=inter, FORMAT=activation, NATIVE=native, TAIL=up.tail,
+        A=active, H=hidden, INTER=inter, FORMAT=fed.activation, NATIVE=native, TAIL=up.tail,
         tile=up, **up.constants, **up.options,
     )  # fmt: skip
-    parts = torch.empty(pairs, hidden, dtype=torch.float32, device=x.device)
+    parts = torch.empty(pairs, hidden, dtype=torch.float32, device=device)
     launch_kernel(
         fc2, (triton.cdiv(hidden, down.columns), num_tiles),
         inner.values, inner.scales, *sorting, experts.down_codes, experts.down_scales, experts.down_bias,
-        weights, parts, H=hidden, INTER=inter, STORED=stored, TAIL=down.tail,
+        weights, parts, H=hidden, INTER=inter, STORED=fed.stored, TAIL=down.tail,
         tile=down, **down.constants, **down.options,
     )  # fmt: skip
-    y = torch.empty_like(x)
+    y = torch.empty(tokens, hidden, dtype=torch.bfloat16, device=device)
     launch_kernel(
         sum_parts, (tokens, triton.cdiv(hidden, SUM_COLUMNS)), parts, y, A=active, H=hidden, COLUMNS=SUM_COLUMNS
     )

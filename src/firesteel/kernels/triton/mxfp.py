@@ -6,7 +6,7 @@ as long as the result is in the wider type's range.
 
 The columns of a group may be multiplied in any order, if both sides keep to it. `feed` puts them in one in which
 what a lane feeds to the matrix unit comes from four adjacent bytes: no bytes to gather, no nibbles to interleave.
-Weights are fed as they are widened, activations when they are stored.
+Weights are fed as they are widened, activations when they are stored. `formats.feed` says the same in torch.
 """
 # mypy: disable-error-code="import-untyped,import-not-found,no-untyped-def,untyped-decorator"
 # ruff: noqa: ANN001, ANN201

@@ -1,7 +1,7 @@
-"""Device code of linear on MXFP4 weights: x is stored as it is multiplied, then tiles; knows no experts.
+"""Device code of linear on MXFP4 weights: tiles of x as it was stored for them; knows no experts.
 
-A tile is ROWS tokens times COLUMNS rows of the weight. Those past the end repeat the last one and are not stored.
-No sum is split over programs, so the same inputs give the same bits.
+A tile is ROWS tokens times COLUMNS rows of the weight. Those past the end repeat the last one, or are not read
+where a tile has few tokens, and are not stored. No sum is split over programs: the same inputs give the same bits.
 """
 # mypy: disable-error-code="import-untyped,import-not-found,no-untyped-def,untyped-decorator"
 # ruff: noqa: ANN001, ANN201
@@ -15,10 +15,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from firesteel.kernels.fed import Fed
 from firesteel.kernels.launch import launch_kernel
 from firesteel.kernels.tile_pin import parse_tile
 from firesteel.kernels.triton.arithmetic import round_to, widen
-from firesteel.kernels.triton.mxfp4_product import Activation, Tile, multiply
+from firesteel.kernels.triton.mxfp4_product import FEW_ROWS, Tile, multiply
 
 GROUP = tl.constexpr(32)
 TILES_ACROSS = tl.constexpr(8)
@@ -38,9 +39,11 @@ def mxfp4_linear_kernel(
     if STORED != "bf16":
         x_scales += first_row * (K // GROUP)
     near = tl.minimum(columns, last_column)
+    is_row = rows <= last_row if ROWS <= FEW_ROWS else None
     product = multiply(
         codes + first_column * (K // 2), scales + first_column * (K // GROUP), near,
         x + first_row * (K // PER_BYTE), x_scales, tl.minimum(rows, last_row), K, STORED, ROWS, COLUMNS, DEPTH,
+        is_row,
     )  # fmt: skip
     if bias is not None:
         product += widen(tl.load(bias + first_column + near))[:, None]
@@ -58,19 +61,14 @@ def place_tile(number, row_tiles, column_tiles):
     return inside // across, first + inside % across
 
 
-def run(
-    x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None, activation: str, tile: Tile, native: bool
-) -> Tensor:
-    """`native` stores quantised activations as codes, else as bf16."""
-    tokens, columns = x.shape
+def run(fed: Fed, codes: Tensor, scales: Tensor, bias: Tensor | None, tile: Tile) -> Tensor:
+    tokens, columns = fed.shape
     num_rows = codes.shape[0]
-    stored = activation if native else "bf16"
-    fed = Activation.of(x, activation, native)
-    y = torch.empty(tokens, num_rows, dtype=x.dtype, device=x.device)
+    y = torch.empty(tokens, num_rows, dtype=torch.bfloat16, device=codes.device)
     launch_kernel(
         mxfp4_linear_kernel, (num_programs(tile, tokens, num_rows),),
         fed.values, fed.scales, codes, scales, bias, y, tokens,
-        M=num_rows, K=columns, STORED=stored, tile=tile, **tile.constants, **tile.options,
+        M=num_rows, K=columns, STORED=fed.stored, tile=tile, **tile.constants, **tile.options,
     )  # fmt: skip
     return y
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from firesteel.kernels.fed import Fed
 from firesteel.kernels.launch import launch_kernel
 from firesteel.kernels.triton.arithmetic import INTERPRETED, dot
 from firesteel.kernels.triton.mxfp import (
@@ -28,6 +28,7 @@ from firesteel.kernels.triton.mxfp import (
 GROUP = tl.constexpr(32)
 STORE_ROWS, STORE_COLUMNS = 8, 256
 THREE_BYTES = tl.constexpr(0xFFFFFF)
+FEW_ROWS = tl.constexpr(32)  # of a tile, of which many may be absent: not to read them saves more than to ask costs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,29 +179,13 @@ def multiply_scaled(
     return accumulator
 
 
-@dataclass(frozen=True, slots=True)
-class Activation:
-    """Rows of K values: bf16 without scales, or codes with them."""
-
-    values: Tensor
-    scales: Tensor | None
-
-    @classmethod
-    def empty(cls, rows: int, columns: int, stored: str, device: torch.device) -> Activation:
-        if stored == "bf16":
-            return cls(torch.empty(rows, columns, dtype=torch.bfloat16, device=device), None)
-        width = columns // 2 if stored == "mxfp4" else columns
-        values = torch.empty(rows, width, dtype=torch.uint8, device=device)
-        return cls(values, torch.empty(rows, columns // GROUP.value, dtype=torch.uint8, device=device))
-
-    @classmethod
-    def of(cls, x: Tensor, activation: str, native: bool) -> Activation:
-        """The rows of x as `multiply` wants them; `native` quantised ones as codes, else as bf16."""
-        tokens, columns = x.shape
-        stored = cls.empty(tokens, columns, activation if native else "bf16", x.device)
-        launch_kernel(
-            store_rows, (triton.cdiv(tokens, STORE_ROWS), triton.cdiv(columns, STORE_COLUMNS)),
-            x, stored.values, stored.scales, tokens,
-            K=columns, FORMAT=activation, NATIVE=native, ROWS=STORE_ROWS, COLUMNS=STORE_COLUMNS,
-        )  # fmt: skip
-        return stored
+def store(x: Tensor, activation: str, native: bool) -> Fed:
+    """The rows of x as `multiply` wants them, where their producer has not stored them so."""
+    tokens, columns = x.shape
+    fed = Fed.empty(x.shape, activation, native, x.device)
+    launch_kernel(
+        store_rows, (triton.cdiv(tokens, STORE_ROWS), triton.cdiv(columns, STORE_COLUMNS)),
+        x, fed.values, fed.scales, tokens,
+        K=columns, FORMAT=activation, NATIVE=native, ROWS=STORE_ROWS, COLUMNS=STORE_COLUMNS,
+    )  # fmt: skip
+    return fed

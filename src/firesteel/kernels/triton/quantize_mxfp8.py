@@ -29,30 +29,20 @@ def quantize(x):
     return tl.reshape(to_e4m3(groups * inverse[:, :, None]), (N, C)), scales
 
 
-@triton.jit
-def store_mxfp8(x, rows, is_row, first, values, scales, K: tl.constexpr):
-    """Writes x [N, C] fp32, columns `first`.. of the `rows` of a matrix of K columns, as MXFP8."""
-    C: tl.constexpr = x.shape[1]
-    codes, exponents = quantize(x)
-    columns = first + tl.arange(0, C)
-    groups = first // GROUP + tl.arange(0, C // GROUP)
-    places = rows.to(tl.int64)[:, None]
-    tl.store(values + places * K + columns[None, :], codes, mask=is_row[:, None] & (columns < K)[None, :])
-    inside = is_row[:, None] & (groups < K // GROUP)[None, :]
-    tl.store(scales + places * (K // GROUP) + groups[None, :], exponents, mask=inside)
-
-
 @triton.jit(do_not_specialize=["num_tokens"])
 def quantize_mxfp8_kernel(
     x, values, scales, num_tokens, x_stride, K: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    first = tl.program_id(1) * COLUMNS
-    columns = first + tl.arange(0, COLUMNS)
-    is_row = rows < num_tokens
-    at = x + rows.to(tl.int64)[:, None] * x_stride + columns[None, :]
-    wide = widen(tl.load(at, mask=is_row[:, None] & (columns < K)[None, :], other=0.0))
-    store_mxfp8(wide, rows, is_row, first, values, scales, K)
+    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    groups = tl.program_id(1) * (COLUMNS // GROUP) + tl.arange(0, COLUMNS // GROUP)
+    is_row = (rows < num_tokens)[:, None]
+    inside = is_row & (columns < K)[None, :]
+    places = rows.to(tl.int64)[:, None]
+    codes, exponents = quantize(widen(tl.load(x + places * x_stride + columns[None, :], mask=inside, other=0.0)))
+    tl.store(values + places * K + columns[None, :], codes, mask=inside)
+    groups_inside = is_row & (groups < K // GROUP)[None, :]
+    tl.store(scales + places * (K // GROUP) + groups[None, :], exponents, mask=groups_inside)
 
 
 def launch(x: Tensor, codes: Tensor, scales: Tensor) -> None:

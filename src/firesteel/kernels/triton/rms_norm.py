@@ -1,4 +1,4 @@
-"""Device code of rms_norm and rms_norm_mxfp8: one program a token, the whole row in registers."""
+"""Device code of rms_norm and rms_norm_fed: one program a token, the whole row in registers."""
 # mypy: disable-error-code="import-untyped,import-not-found,no-untyped-def,untyped-decorator"
 # ruff: noqa: ANN001, ANN201
 
@@ -8,9 +8,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from firesteel.kernels.fed import Fed
 from firesteel.kernels.launch import launch_kernel
 from firesteel.kernels.triton.arithmetic import round_to, widen
-from firesteel.kernels.triton.quantize_mxfp8 import store_mxfp8
+from firesteel.kernels.triton.mxfp import store_activation
 
 NUM_WARPS = 8
 
@@ -18,9 +19,9 @@ NUM_WARPS = 8
 @triton.jit
 def rms_norm_kernel(
     residual, update, weight, y, total, values, scales, residual_stride, update_stride, eps,
-    HIDDEN: tl.constexpr, TILE: tl.constexpr,
+    HIDDEN: tl.constexpr, TILE: tl.constexpr, FORMAT: tl.constexpr, NATIVE: tl.constexpr,
 ):  # fmt: skip
-    """`update` None: nothing is added and `total` is not written. `values`, `scales`: y in MXFP8, or None."""
+    """`update` None: nothing is added and `total` is not written. `values` None: y is not fed."""
     token = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, TILE)
     inside = columns < HIDDEN
@@ -33,18 +34,22 @@ def rms_norm_kernel(
     rounded = round_to(x * scale * gain, y.dtype.element_ty)
     tl.store(y + token * HIDDEN + columns, rounded, mask=inside)
     if values is not None:
-        row = tl.program_id(0) + tl.zeros([1], tl.int32)
-        store_mxfp8(tl.reshape(widen(rounded), (1, TILE)), row, row >= 0, 0, values, scales, HIDDEN)
+        row = token + tl.zeros([1], tl.int64)
+        wide = tl.reshape(widen(rounded), (1, TILE))
+        store_activation(wide, row, row >= 0, 0, values, scales, HIDDEN, FORMAT, NATIVE)
 
 
 def launch(
     residual: Tensor, update: Tensor | None, weight: Tensor, eps: float, y: Tensor, total: Tensor,
-    values: Tensor | None = None, scales: Tensor | None = None,
+    fed: Fed | None = None,
 ) -> None:  # fmt: skip
+    """Writes y, `total` where there is an update, and `fed` where it is given."""
     tokens, hidden = residual.shape
     update_stride = 0 if update is None else update.stride(0)
+    values, scales, activation = (None, None, "") if fed is None else (fed.values, fed.scales, fed.activation)
     launch_kernel(
         rms_norm_kernel, (tokens,),
         residual, update, weight, y, total, values, scales, residual.stride(0), update_stride, eps,
-        HIDDEN=hidden, TILE=triton.next_power_of_2(hidden), num_warps=NUM_WARPS,
+        HIDDEN=hidden, TILE=triton.next_power_of_2(hidden), FORMAT=activation, NATIVE=scales is not None,
+        num_warps=NUM_WARPS,
     )  # fmt: skip

@@ -8,10 +8,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from firesteel.formats.e4m3 import LARGEST
 from firesteel.kernels.launch import launch_kernel
 from firesteel.kernels.triton.arithmetic import round_to, widen
 from firesteel.kernels.triton.e4m3 import to_e4m3
 
+E4M3_LARGEST = tl.constexpr(LARGEST)
 HEADS_AT_ONCE = 16
 NUM_WARPS = 2
 
@@ -20,9 +22,14 @@ NUM_WARPS = 2
 def rope_kv_write_kernel(
     q, k, v, positions, table, turned_q, k_pages, v_pages, slots,
     q_token_stride, q_head_stride, k_token_stride, k_head_stride, v_token_stride, v_head_stride,
+    key_scale, value_scale, clipped,
     Q: tl.constexpr, K: tl.constexpr, D: tl.constexpr, S: tl.constexpr, HEADS: tl.constexpr, HALF: tl.constexpr,
 ):  # fmt: skip
-    """HALF is D/2 rounded up to a power of two. `turned_q` and pages are contiguous; uint8 pages take E4M3."""
+    """HALF is D/2 rounded up to a power of two. `turned_q` and pages are contiguous; uint8 pages take E4M3.
+
+    Only uint8 pages take scales and have what is clipped counted; masked values are zero and never are.
+    """
+    SCALED: tl.constexpr = k_pages.dtype.element_ty == tl.uint8
     token = tl.program_id(0).to(tl.int64)
     position = tl.load(positions + token)
     columns = tl.arange(0, HALF)
@@ -44,14 +51,28 @@ def rope_kv_write_kernel(
         target = (((slot // S) * K + heads) * S + slot % S) * D + columns
         first, second = load_halves(k + token * k_token_stride + heads * k_head_stride + columns, mask, D)
         first, second = turn(first, second, cos, sin)
+        if SCALED:
+            first, second = tl.div_rn(first, key_scale), tl.div_rn(second, key_scale)
         store_halves(k_pages + target, first, second, mask, D)
+        beyond = count_beyond(first, second)
         first, second = load_halves(v + token * v_token_stride + heads * v_head_stride + columns, mask, D)
+        if SCALED:
+            first, second = tl.div_rn(first, value_scale), tl.div_rn(second, value_scale)
         store_halves(v_pages + target, first, second, mask, D)
+        if clipped is not None:
+            count = tl.sum(beyond + count_beyond(first, second))
+            tl.atomic_add(clipped, count.to(tl.int64), mask=count > 0, sem="relaxed")
 
 
 @triton.jit
 def turn(first, second, cos, sin):
     return first * cos - second * sin, second * cos + first * sin
+
+
+@triton.jit
+def count_beyond(first, second):
+    """Of each pair, how many lie outside the range of E4M3. NaN does not."""
+    return (tl.abs(first) > E4M3_LARGEST).to(tl.int32) + (tl.abs(second) > E4M3_LARGEST).to(tl.int32)
 
 
 @triton.jit
@@ -71,16 +92,16 @@ def store_halves(at, first, second, mask, D: tl.constexpr):
 
 def launch(
     q: Tensor, k: Tensor, v: Tensor, positions: Tensor, table: Tensor, turned_q: Tensor, k_pages: Tensor,
-    v_pages: Tensor, slots: Tensor,
+    v_pages: Tensor, slots: Tensor, key_scale: float, value_scale: float, clipped: Tensor | None,
 ) -> None:  # fmt: skip
-    """Products are not fused with sums, so that the bits are the reference's."""
+    """Products are not fused with sums, and quotients rounded to nearest, so that the bits are the reference's."""
     tokens, q_heads, dim = q.shape
     k_heads = k.shape[1]
     tiles = triton.cdiv(q_heads, HEADS_AT_ONCE) + triton.cdiv(k_heads, HEADS_AT_ONCE)
     strides = [one.stride(axis) for one in (q, k, v) for axis in (0, 1)]
     launch_kernel(
         rope_kv_write_kernel, (tokens, tiles),
-        q, k, v, positions, table, turned_q, k_pages, v_pages, slots, *strides,
+        q, k, v, positions, table, turned_q, k_pages, v_pages, slots, *strides, key_scale, value_scale, clipped,
         Q=q_heads, K=k_heads, D=dim, S=k_pages.shape[2], HEADS=HEADS_AT_ONCE,
         HALF=triton.next_power_of_2(dim // 2), num_warps=NUM_WARPS, enable_fp_fusion=False,
     )  # fmt: skip

@@ -1,0 +1,127 @@
+"""Scales from a text: what was stored at its largest, and powers of two that leave room above it."""
+
+import math
+
+import pytest
+import torch
+
+from firesteel import LLM, UserError
+from firesteel.calibrate import MARGIN, Calibration, calibrate, choose_scale, read_prompts
+from firesteel.engine.kv_scales import write_scales
+from firesteel.exam import TEXT, read_items
+
+PROMPTS = [list(range(97, 117)), [5, 6, 7], list(range(200, 20, -1))]
+
+
+@pytest.mark.parametrize(
+    ("largest", "scale"), [(224.0, 1.0), (224.1, 2.0), (448.0, 2.0), (112.0, 0.5), (7.0, 1 / 32), (1e6, 8192.0)]
+)
+def test_scale_is_the_smallest_power_of_two_with_the_margin_inside_the_range(largest, scale):
+    assert choose_scale(largest) == scale
+
+
+def test_every_scale_divides_exactly_and_leaves_the_margin():
+    for largest in torch.rand(500, generator=torch.Generator().manual_seed(1)).mul(20).sub(10).exp().tolist():
+        scale = choose_scale(largest)
+        assert math.frexp(scale)[0] == 0.5 and largest * MARGIN / scale <= 448 < largest * MARGIN / (scale / 2)
+
+
+def test_a_layer_that_stores_nothing_but_zeros_is_not_scaled():
+    assert choose_scale(0.0) == 1.0
+    assert choose_scale(1e-45) == 2.0**-126
+
+
+def largest_by_hand(llm):
+    """[layer] -> largest key and value over PROMPTS, from what reaches the op, one prompt at a time."""
+    op, found, calls = llm.kernels.rope_kv_write.op, torch.zeros(llm.spec.num_layers, 2), []
+
+    def spy(q, k, v, positions, table, *rest):
+        cos, sin = (part[:, None] for part in table[positions].chunk(2, dim=-1))
+        first, second = k.chunk(2, dim=-1)
+        turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+        layer = len(calls) % llm.spec.num_layers
+        calls.append(layer)
+        found[layer] = torch.maximum(found[layer], torch.stack((turned.abs().max(), v.abs().max())))
+        return op.reference(q, k, v, positions, table, *rest)
+
+    llm.kernels.rope_kv_write = spy
+    for prompt in PROMPTS:
+        llm.logits(prompt)
+    return found
+
+
+def test_largest_are_those_of_every_layer_over_all_prompts(open_llm):
+    found, seen = calibrate(open_llm(), PROMPTS), largest_by_hand(open_llm())
+    assert found.num_tokens == sum(map(len, PROMPTS))
+    torch.testing.assert_close(torch.tensor([found.largest_keys, found.largest_values]).T, seen)
+    assert found.scales.keys == tuple(map(choose_scale, found.largest_keys))
+
+
+def test_the_model_is_left_as_it_was_and_progress_is_told(open_llm):
+    llm, told = open_llm(), []
+    op = llm.kernels.rope_kv_write
+    calibrate(llm, PROMPTS, progress=lambda done, total: told.append((done, total)))
+    assert llm.kernels.rope_kv_write is op and told[-1] == (3, 3)
+
+
+@pytest.mark.parametrize("column", [-1, 4 * 32], ids=["a value", "a key"])
+def test_what_is_not_finite_is_an_error_and_the_model_is_left_as_it_was(open_llm, column):
+    llm = open_llm()
+    op = llm.kernels.rope_kv_write
+    llm.model.weights.layers[1].qkv_bias[column] = float("inf")
+    with pytest.raises(UserError, match="hold NaN or infinity"):
+        calibrate(llm, PROMPTS)
+    assert llm.kernels.rope_kv_write is op
+
+
+def test_pages_that_are_fp8_already_are_refused(open_llm):
+    with pytest.raises(UserError, match="--kv-dtype auto"):
+        calibrate(open_llm(kv_dtype="fp8"), PROMPTS)
+
+
+def test_a_text_is_cut_into_pieces_that_fit(llm, tmp_path):
+    path = tmp_path / "text"
+    path.write_text("ab" * 300, encoding="utf-8")
+    pieces = read_prompts(llm, path)
+    assert [len(piece) for piece in pieces] == [255, 255, 90]
+    assert llm.tokenizer.decode([token for piece in pieces for token in piece]) == "ab" * 300
+
+
+def test_only_kindling_needs_no_text(llm):
+    with pytest.raises(UserError, match="--text FILE is needed"):
+        read_prompts(llm, None)
+    assert len(read_prompts(LLM(device="cpu"), None)) == len(read_items(TEXT))
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [(None, "cannot read the text .*No such file"), (b"", "is empty"), (b"\xff\xfe", "is not a text in UTF-8")],
+)
+def test_texts_that_cannot_be_used_are_errors(llm, tmp_path, content, complaint):
+    path = tmp_path / "text"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UserError, match=complaint):
+        read_prompts(llm, path)
+
+
+def test_scales_save_what_fp8_would_clip(open_llm, tmp_path):
+    """A layer whose values reach 3000 is stored whole once it is calibrated, and clipped without."""
+
+    def open_large(**knobs):
+        llm = open_llm(**knobs)
+        llm.model.weights.layers[1].qkv_bias[-64:] *= 3000 / llm.model.weights.layers[1].qkv_bias[-64:].abs().max()
+        return llm
+
+    exact = open_large()
+    path = tmp_path / "scales.json"
+    found: Calibration = calibrate(exact, PROMPTS)
+    write_scales(path, found.scales)
+    assert max(found.largest_values) > 2000
+    errors, clipped = [], []
+    for scales in ("", str(path)):
+        llm = open_large(kv_dtype="fp8", kv_scales=scales)
+        wanted = exact.logits(PROMPTS[2])
+        errors.append(float((llm.logits(PROMPTS[2]) - wanted).norm() / wanted.norm()))
+        clipped.append(llm.engine.statistics().saturated_values)
+    assert clipped[0] > 0 == clipped[1] and errors[1] < errors[0] / 2
