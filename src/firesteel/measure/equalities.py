@@ -15,10 +15,14 @@ from firesteel.measure.agreement import Agreement, Margins, Pair, compare_all
 from firesteel.measure.runs import Outputs, RunsRequests, draw_requests, run_alone, run_together
 from firesteel.types import Request, SamplingParams
 
-NAMES = (
-    "again = once", "batched = alone", "chunked = whole", "cached prefix = cold", "preempted = undisturbed",
-    "another order = in order", "same seed, batched = alone",
-)  # fmt: skip
+AGAIN = "again = once"
+BATCHED = "batched = alone"
+CHUNKED = "chunked = whole"
+CACHED = "cached prefix = cold"
+PREEMPTED = "preempted = undisturbed"
+REORDERED = "another order = in order"
+SEEDED = "same seed, batched = alone"
+NAMES = (AGAIN, BATCHED, CHUNKED, CACHED, PREEMPTED, REORDERED, SEEDED)
 PIECES = 4  # of the longest prompt, where it is computed in pieces
 SCARCE = (0.9, 0.7, 0.5)  # shares of the pages that all need in the end: one run with each
 
@@ -56,9 +60,9 @@ class Equalities:
     def measure(self) -> Iterator[Agreement]:
         """In the order of NAMES."""
         alone = run_alone(self.open_engine(self.one), self.requests)
-        yield self._agree(0, "one at a time", alone, run_alone(self.open_engine(self.one), self.requests))
+        yield self._agree(AGAIN, "one at a time", alone, run_alone(self.open_engine(self.one), self.requests))
         batched = run_together(self.open_engine(self.all), self.requests)
-        yield self._agree(1, f"{batched.most_at_once} at once", alone, batched)
+        yield self._agree(BATCHED, f"{batched.most_at_once} at once", alone, batched)
         yield self._chunked(alone)
         yield self._cached(alone)
         yield self._preempted(batched)
@@ -68,16 +72,16 @@ class Equalities:
     def _chunked(self, alone: Outputs) -> Agreement:
         budget = -(-self.one.max_num_batched_tokens // PIECES)
         made = run_alone(self.open_engine(replace(self.one, max_num_batched_tokens=budget)), self.requests)
-        _insist(made.silent_steps, NAMES[2], "no prompt was computed in pieces: raise --prompt-tokens")
-        return self._agree(2, f"pieces of {budget} tokens", alone, made)
+        _insist(made.silent_steps, CHUNKED, "no prompt was computed in pieces: raise --prompt-tokens")
+        return self._agree(CHUNKED, f"pieces of {budget} tokens", alone, made)
 
     def _cached(self, alone: Outputs) -> Agreement:
         engine = self.open_engine(replace(self.one, prefix_caching=True))
         run_alone(engine, [_changed(one, max_tokens=1) for one in self.requests])
         made = run_alone(engine, self.requests)
-        _insist(made.cached_tokens, NAMES[3], "no prompt fills a page: raise --prompt-tokens or lower --page-size")
+        _insist(made.cached_tokens, CACHED, "no prompt fills a page: raise --prompt-tokens or lower --page-size")
         share = made.cached_tokens / sum(one.num_prompt for one in self.requests)
-        return self._agree(3, f"{100 * share:.0f} % of prompts cached", alone, made)
+        return self._agree(CACHED, f"{100 * share:.0f} % of prompts cached", alone, made)
 
     def _preempted(self, batched: Outputs) -> Agreement:
         """Over the requests that gave way, in several runs."""
@@ -89,28 +93,28 @@ class Equalities:
             pairs += compare_all(gave_way, made.tokens, batched.margins)
             count += sum(made.preemptions.values())
         cure = "no request had to give way: raise --max-tokens or --requests, or lower --page-size"
-        _insist(count, NAMES[4], cure)
-        return Agreement(equality=NAMES[4], evidence=f"{count} preemptions", pairs=tuple(pairs))
+        _insist(count, PREEMPTED, cure)
+        return Agreement(equality=PREEMPTED, evidence=f"{count} preemptions", pairs=tuple(pairs))
 
     def _reordered(self, batched: Outputs) -> Agreement:
         order = self.rng.sample(self.requests, len(self.requests))
         last = max(1, min(one.params.max_tokens for one in self.requests) // 2)
         at = [self.rng.randint(0, last) for _ in order]
         made = run_together(self.open_engine(self.all), order, at=at)
-        return self._agree(5, f"over {max(at) + 1} steps", batched, made)
+        return self._agree(REORDERED, f"over {max(at) + 1} steps", batched, made)
 
     def _seeded(self) -> Agreement:
         drawn = [_changed(one, temperature=1.0, seed=number) for number, one in enumerate(self.requests)]
         alone = run_alone(self.open_engine(self.one), drawn)
         batched = run_together(self.open_engine(self.all), drawn)
-        return self._agree(6, f"temperature 1, {batched.most_at_once} at once", alone, batched, margins={})
+        return self._agree(SEEDED, f"temperature 1, {batched.most_at_once} at once", alone, batched, margins={})
 
     def _agree(
-        self, number: int, evidence: str, expected: Outputs, actual: Outputs, margins: Margins | None = None
+        self, name: str, evidence: str, expected: Outputs, actual: Outputs, margins: Margins | None = None
     ) -> Agreement:
         known = expected.margins if margins is None else margins
         pairs = compare_all(expected.tokens, actual.tokens, known)
-        return Agreement(equality=NAMES[number], evidence=evidence, pairs=tuple(pairs))
+        return Agreement(equality=name, evidence=evidence, pairs=tuple(pairs))
 
 
 def _changed(request: Request, **params: float) -> Request:
