@@ -41,6 +41,7 @@ OTHER_VALUES = {
     "prefix_caching": (False, "off", False),
     "engine_restarts": (0, "5", 5),
     "engine_restart_window_s": (1.5, "60", 60.0),
+    "engine_hang_s": (0.0, "30", 30.0),
     "crash_dir": ("here", "there", "there"),
 }
 BAD_VALUES = {
@@ -65,6 +66,7 @@ BAD_VALUES = {
     "prefix_caching": [1, "on"],
     "engine_restarts": [-1, 1.0, True],
     "engine_restart_window_s": [-1.0, "60", float("nan")],
+    "engine_hang_s": [-1.0, "60", float("nan")],
     "crash_dir": [3, True],
 }
 GOOD_VALUES = {

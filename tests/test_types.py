@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from firesteel import SamplingParams, UserError
+from firesteel.errors import RequestError
+from firesteel.types import Request
 
 NAN, INF = float("nan"), float("inf")
 
@@ -24,6 +26,7 @@ NAN, INF = float("nan"), float("inf")
         ("presence_penalty", [-2.1, 2.1, NAN]),
         ("frequency_penalty", [-2.1, 2.1, NAN]),
         ("logit_bias", [{-1: 0.0}, {"5": 1.0}, {5: 101}, {5: -101}, {5: NAN}, [(5, 1.0)]]),
+        ("allowed_token_ids", [(), (-1,), (1.5,), 7, "7"]),
         ("seed", [2**64, -(2**63) - 1, 0.5, None]),
         ("stop", ["text", ("",), ("a",) * 17, (1,)]),
         ("stop_token_ids", [(-1,), (1.5,), 7]),
@@ -76,7 +79,9 @@ def test_stop_ids_are_the_checkpoints_and_the_users_own():
     assert SamplingParams(stop_token_ids=(7,), ignore_eos=True).stop_ids([1, 2]) == {7}
 
 
-@pytest.mark.parametrize("values", [{"logit_bias": {50: 1.0}}, {"stop_token_ids": (3, 50)}])
+@pytest.mark.parametrize(
+    "values", [{"logit_bias": {50: 1.0}}, {"stop_token_ids": (3, 50)}, {"allowed_token_ids": (50,)}]
+)
 def test_token_outside_the_vocabulary_is_refused(values):
     SamplingParams(**values).check_vocabulary(51)
     with pytest.raises(UserError, match=f"{next(iter(values))}: token id 50 .* vocabulary of 50"):
@@ -87,3 +92,17 @@ def test_token_outside_the_vocabulary_is_refused(values):
 def test_each_penalty_makes_the_draw_depend_on_the_tokens_before(name):
     assert SamplingParams(**{name: 0.5}).has_penalties
     assert not SamplingParams(temperature=1.0, logit_bias={1: 1.0}).has_penalties
+
+
+@pytest.mark.parametrize("token_ids", [[1, 272], (-1, 5), range(270, 273), np.array([3, 300])])
+def test_request_for_tokens_outside_the_vocabulary_is_refused_by_name_and_id(token_ids):
+    odd = next(token for token in token_ids if not 0 <= token < 272)
+    with pytest.raises(RequestError, match=f"^request a: token id {odd} is outside the vocabulary of 272$"):
+        Request(request_id="a", token_ids=token_ids, params=SamplingParams()).check_vocabulary(272)
+
+
+def test_request_within_the_vocabulary_is_taken_and_its_params_are_checked():
+    Request(request_id="a", token_ids=[0, 271], params=SamplingParams()).check_vocabulary(272)
+    Request(request_id="a", token_ids=[], params=SamplingParams()).check_vocabulary(272)
+    with pytest.raises(UserError, match="stop_token_ids: token id 272"):
+        Request(request_id="a", token_ids=[0], params=SamplingParams(stop_token_ids=(272,))).check_vocabulary(272)

@@ -165,6 +165,10 @@ class ProcessConfig:
         600.0, "seconds over which restarts of the engine are counted", env="FIRESTEEL_ENGINE_RESTART_WINDOW_S",
         check=at_least(0),
     )  # fmt: skip
+    engine_hang_s: float = knob(
+        120.0, "seconds without a word from the engine, while requests wait, after which it is ended; 0 is never",
+        env="FIRESTEEL_ENGINE_HANG_S", check=at_least(0),
+    )  # fmt: skip
     crash_dir: str = knob("firesteel-crashes", "folder for crash bundles", env="FIRESTEEL_CRASH_DIR")
 
 
@@ -264,16 +268,7 @@ def reject_unknown(names: Mapping[str, Any] | list[str], known: Mapping[str, Any
 
 def parse(text: str, declared: Knob) -> Any:
     if declared.type is bool:
-        truth = {
-            "1": True,
-            "true": True,
-            "yes": True,
-            "on": True,
-            "0": False,
-            "false": False,
-            "no": False,
-            "off": False,
-        }
+        truth = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
         if text.lower() not in truth:
             raise ConfigError(f"{declared.env}={text!r}: wants on or off")
         return truth[text.lower()]

@@ -6,7 +6,7 @@ import itertools
 import json
 import operator
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from firesteel.errors import UserError
 from firesteel.hub import find_checkpoint
 from firesteel.kernels.ledger import Ledger
 from firesteel.model.reader import Progress
+from firesteel.progress import Report, watched
 from firesteel.types import Completion, Request, SamplingParams, StepOutput
 
 Prompt = str | Sequence[int]  # text, or token ids
@@ -52,16 +53,18 @@ class LLM:
         prompts: Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
-        progress: Callable[[int, int], None] | None = None,
+        progress: bool | Report | None = None,
     ) -> list[Completion]:
-        """Continues every prompt; `progress` is called with the number finished and the number in all."""
+        """Continues every prompt.
+
+        `progress`: True shows a bar with tokens a second, False none, a function is called with the number finished
+        and the number in all. Without it a terminal shows a bar of several prompts.
+        """
         ones = [Continuation(self.tokenizer, request) for request in self._requests(prompts, params)]
-        finished = 0
-        for stepped in self._run(ones):
-            ended = len({one for one, _ in stepped if one.finish_reason is not None})
-            finished += ended
-            if progress and ended:
-                progress(finished, len(ones))
+        with watched(progress, len(ones)) as watch:
+            for stepped in self._run(ones):
+                ended = len({one for one, _ in stepped if one.finish_reason is not None})
+                watch(ended, sum(len(one.outputs[-1].token_ids) for one, _ in stepped))
         return [one.completion() for one in ones]
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[str]:
@@ -151,9 +154,6 @@ class LLM:
             raise UserError(
                 f"the prompt has {len(token_ids)} tokens, the context {self.max_context}: shorten the prompt"
             )
-        for token in token_ids:
-            if not 0 <= token < self.spec.vocab_size:
-                raise UserError(f"token id {token} is outside the vocabulary of {self.spec.vocab_size}")
         return token_ids
 
 

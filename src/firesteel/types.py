@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from firesteel.errors import UserError
+from firesteel.errors import RequestError, UserError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +33,7 @@ class SamplingParams:
     presence_penalty: float = 0.0  # taken from the logit of every token generated before
     frequency_penalty: float = 0.0  # the same, once for each time it was generated
     logit_bias: dict[int, float] = field(default_factory=dict)  # token id: added to its logit
+    allowed_token_ids: tuple[int, ...] | None = None  # only these may be drawn; None: all
     seed: int = 0  # modulo 2^64
     stop: tuple[str, ...] = ()
     include_stop_str_in_output: bool = False
@@ -60,8 +61,8 @@ class SamplingParams:
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """Refuses token ids that the model does not have; to be called before the first draw."""
-        for name in ("logit_bias", "stop_token_ids"):
-            for token in getattr(self, name):
+        for name in ("logit_bias", "allowed_token_ids", "stop_token_ids"):
+            for token in getattr(self, name) or ():
                 if token >= vocab_size:
                     raise UserError(f"{name}: token id {token} is outside the vocabulary of {vocab_size}")
 
@@ -87,6 +88,10 @@ def _is_bias(value: Any) -> bool:
     return isinstance(value, dict) and all(is_token(one) and is_weight(value[one]) for one in value)
 
 
+def _is_choice(value: Any) -> bool:
+    return value is None or (_many(_whole(0))(value) and len(value) > 0)
+
+
 def _is_stop(value: Any) -> bool:
     return isinstance(value, str) and value != ""
 
@@ -106,6 +111,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "presence_penalty": _PENALTY,
     "frequency_penalty": _PENALTY,
     "logit_bias": (_is_bias, "a dictionary from token ids to numbers from -100 to 100"),
+    "allowed_token_ids": (_is_choice, "a tuple of token ids, at least one, or None for all"),
     "seed": (_whole(-(2**63), 2**64 - 1), "a whole number of 64 bits"),
     "stop": (_many(_is_stop, 16), "a tuple of at most 16 non-empty strings"),
     "stop_token_ids": (_many(_whole(0)), "a tuple of token ids"),
@@ -144,6 +150,15 @@ class Request:
     @property
     def max_new(self) -> int:
         return 0 if self.score else self.params.max_tokens
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Refuses token ids that the model does not have: on a GPU they would be the end of the process."""
+        if len(self.token_ids) and not 0 <= min(self.token_ids) <= max(self.token_ids) < vocab_size:
+            odd = next(token for token in self.token_ids if not 0 <= token < vocab_size)
+            raise RequestError(
+                f"request {self.request_id}: token id {odd} is outside the vocabulary of {vocab_size}"
+            )
+        self.params.check_vocabulary(vocab_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

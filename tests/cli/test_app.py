@@ -28,6 +28,7 @@ SETTINGS = {
     "prefix_caching": (["--no-prefix-caching"], False, "off", False, "false", False),
     "engine_restarts": (["--engine-restarts", "0"], 0, "6", 6, "7", 7),
     "engine_restart_window_s": (["--engine-restart-window-s", "5"], 5.0, "6", 6.0, "7", 7.0),
+    "engine_hang_s": (["--engine-hang-s", "0"], 0.0, "6", 6.0, "7", 7.0),
     "crash_dir": (["--crash-dir", "here"], "here", "there", "there", '"elsewhere"', "elsewhere"),
 }
 

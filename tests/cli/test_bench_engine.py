@@ -3,13 +3,19 @@
 import json
 
 import pytest
+import torch
 
 from firesteel import UserError
-from firesteel.cli.bench_engine import draw_prompts, measure, parse_concurrency
+from firesteel.cli.bench_engine import measure, parse_concurrency, run_level
 from firesteel.config import BatchConfig, CacheConfig
 from firesteel.engine.engine import Engine
 from firesteel.measure.record import Record
+from firesteel.measure.runs import draw_requests
+from firesteel.model.gpt_oss import GptOss
 from firesteel.model.spec import PRESETS
+from firesteel.types import SamplingParams
+
+SMALL = ["--concurrency", "2", "--requests", "2", "--prompt-tokens", "3", "--max-tokens", "2", "--rounds", "1"]
 
 
 @pytest.fixture
@@ -20,6 +26,10 @@ def bench(run, checkpoint, tmp_path):
         return run("bench", "engine", *settings, "--out", str(tmp_path), *flags)
 
     return invoke
+
+
+def draw(count, max_tokens):
+    return draw_requests([7] * count, SamplingParams(max_tokens=max_tokens), 272, seed=0)
 
 
 def test_each_concurrency_has_a_row_and_a_record(bench, tmp_path):
@@ -54,9 +64,7 @@ def test_each_concurrency_has_a_row_and_a_record(bench, tmp_path):
 
 
 def test_table_shows_rates_and_stages(bench):
-    result = bench(
-        "--concurrency", "2", "--requests", "2", "--prompt-tokens", "3", "--max-tokens", "2", "--rounds", "1"
-    )
+    result = bench(*SMALL)
     assert result.exit_code == 0, result.output
     for heading in ("prefill tok/s", "decode tok/s", "scheduler ms", "batch ms", "model ms", "sample and wait ms"):
         assert heading in result.stdout
@@ -66,8 +74,7 @@ def test_table_shows_rates_and_stages(bench):
 def test_random_weights_of_a_preset_are_measured_under_its_name(run, tmp_path, monkeypatch, llm):
     monkeypatch.setitem(PRESETS, "gpt-oss-20b", llm.spec)
     flags = ["--synthetic", "gpt-oss-20b", "--device", "cpu", "--kv-cache-gib", "0.02", "--out", str(tmp_path)]
-    shape = ["--concurrency", "2", "--requests", "2", "--prompt-tokens", "3", "--max-tokens", "2", "--rounds", "1"]
-    result = run("bench", "engine", *flags, *shape)
+    result = run("bench", "engine", *flags, *SMALL)
     assert result.exit_code == 0, result.output
     (found,) = map(Record.load, tmp_path.glob("*.json"))
     assert found.parameters["model"] == "gpt-oss-20b, random weights"
@@ -75,23 +82,51 @@ def test_random_weights_of_a_preset_are_measured_under_its_name(run, tmp_path, m
     assert isinstance(bad.exception, UserError) and "must be one of gpt-oss-120b, gpt-oss-20b" in str(bad.exception)
 
 
-def test_no_more_requests_are_in_flight_than_asked_for(llm):
-    """With one at a time every step serves one; a prompt's step is prefill, all others decode."""
-    engine = Engine(
+@pytest.fixture
+def engine(llm):
+    """One of its own on the shared model."""
+    return Engine(
         llm.model, llm.device, BatchConfig(page_size=4), CacheConfig(kv_cache_gib=0.01), max_context=llm.max_context
     )
-    prompts = draw_prompts(3, 7, 272)
-    found = measure(engine, prompts, 1, max_tokens=4)
-    assert found.steps == 12 and engine.totals.largest_step_requests == 1
-    found = measure(engine, prompts, 2, max_tokens=4)
-    assert engine.totals.largest_step_requests == 2 and found.steps == 8
+
+
+def test_no_more_requests_are_in_flight_than_asked_for(engine):
+    """With one at a time every step serves one; a prompt's step is prefill, all others decode."""
+    requests = draw(3, 4)
+    found, made = measure(engine, requests, 1)
+    assert found.steps == 12 and engine.totals.largest_step_requests == made.most_at_once == 1
+    found, made = measure(engine, requests, 2)
+    assert engine.totals.largest_step_requests == made.most_at_once == 2 and found.steps == 8
     assert sum(found.stages_s.values()) > 0 and not engine.has_work
+    assert found.first_token_s < 60, "from submission, not from when the requests were drawn"
 
 
-def test_prompts_are_the_same_each_time_and_differ_from_each_other():
-    prompts = draw_prompts(20, 8, 272)
-    assert prompts == draw_prompts(20, 8, 272) and len(set(map(tuple, prompts))) == 20
-    assert all(0 <= token < 272 for prompt in prompts for token in prompt)
+def test_tokens_of_checked_requests_are_compared_with_the_same_alone(engine, bench, tmp_path):
+    run = run_level(engine, draw(5, 6), 4, rounds=1, num_checked=3)
+    assert run.agreement.num_tokens == 18 and run.agreement.token_share == 1.0
+    assert run.as_dict()["equal_alone"]["token_share"] == 1.0
+    result = bench(*SMALL, "--check", "2")
+    assert "tokens equal alone" in result.stdout and "100.0 % of 4" in result.stdout
+    (found,) = map(Record.load, tmp_path.glob("*.json"))
+    assert found.parameters["equal_alone"]["token_share"] == 1.0
+    assert "not checked" in bench(*SMALL, "--check", "0").stdout
+
+
+def test_disagreement_is_stated_and_is_no_error(engine, monkeypatch):
+    head = engine.runner.model.logits
+    monkeypatch.setattr(
+        engine.runner.model, "logits", lambda hidden: head(hidden).roll(len(hidden) - 1, dims=-1), raising=True
+    )
+    run = run_level(engine, draw(4, 6), 4, rounds=1, num_checked=4)
+    assert run.agreement.token_share < 0.9 and run.agreement.evidence == "4 at once"
+
+
+def test_request_that_ends_early_is_an_error_and_nothing_is_recorded(bench, tmp_path, monkeypatch):
+    monkeypatch.setattr(GptOss, "logits", lambda self, hidden: torch.full((len(hidden), 272), float("nan")))
+    result = bench(*SMALL)
+    assert isinstance(result.exception, UserError)
+    assert "request 0 gave 0 of 2 tokens and ended with error" in str(result.exception)
+    assert not list(tmp_path.glob("*.json"))
 
 
 def test_concurrency_is_a_list_of_numbers():

@@ -33,7 +33,8 @@ def adjust_slowly(logits, one):
         result[token] -= params.presence_penalty * (token in new)
         result[token] += params.logit_bias.get(token, 0)
         is_early = len(new) < params.min_tokens and token in one.stop_token_ids
-        if is_early or (one.allowed is not None and not one.allowed[token]):
+        is_left_out = params.allowed_token_ids is not None and token not in params.allowed_token_ids
+        if is_early or is_left_out or (one.allowed is not None and not one.allowed[token]):
             result[token] = -INF
     return result
 
@@ -56,6 +57,7 @@ def sample_rows(draw):
         presence_penalty=draw(PENALTIES),
         frequency_penalty=draw(PENALTIES),
         logit_bias=draw(st.dictionaries(TOKENS, st.sampled_from([-100.0, 1.5, 100.0]), max_size=3)),
+        allowed_token_ids=draw(st.none() | st.lists(TOKENS, min_size=1, max_size=6).map(tuple)),
     )
 
 

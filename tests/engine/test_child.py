@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from firesteel.engine.child import LINE_BYTES, LOG_LINES, LogTail, describe_exit, error_of
+from firesteel.engine.child import LINE_BYTES, LOG_LINES, LogTail, describe_exit, describe_plan, error_of
 from firesteel.engine.messages import Refused, Rejected
 from firesteel.errors import KernelError, RequestError, UserError
 
@@ -23,6 +23,12 @@ from firesteel.errors import KernelError, RequestError, UserError
 )
 def test_exit_is_described(code, words):
     assert describe_exit(code) == words
+
+
+def test_plan_is_described_by_its_first_spans():
+    plan = [{"request": f"r{i}", "first_token": 7 * i, "num_tokens": i + 1} for i in range(6)]
+    assert describe_plan(plan[1:2]) == "the plan of 2 from token 7 of r1"
+    assert describe_plan(plan).endswith("4 from token 21 of r3 and 2 more") and describe_plan([]) == "no plan"
 
 
 def test_errors_keep_their_kind_and_unknown_ones_are_the_users():

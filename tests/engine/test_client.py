@@ -1,42 +1,20 @@
-"""The engine in a process of its own: the same tokens, and what is left when it dies."""
+"""Requests to an engine in a process of its own: the same tokens, streamed, cancelled and refused."""
 
 import asyncio
-import json
-import os
 import random
-import shutil
-import signal
-import subprocess
-import sys
-import time
 from contextlib import aclosing
-from pathlib import Path
 
 import pytest
 
-from firesteel.config import resolve
 from firesteel.engine.client import EngineClient
 from firesteel.engine.engine import Engine
-from firesteel.engine.messages import Submit
-from firesteel.errors import EngineDied, RequestError, UserError
+from firesteel.errors import RequestError, UserError
 from firesteel.hub import find_checkpoint
 from firesteel.types import Request, SamplingParams
 
 RNG = random.Random(5)
 PROMPTS = [[RNG.randrange(256) for _ in range(length)] for length in (1, 7, 16, 33, 60, 90)]
 LONG = 150  # tokens: long enough that something can happen meanwhile
-PARENT = """
-import asyncio, pathlib, signal, sys
-from firesteel.config import resolve
-from firesteel.engine.client import EngineClient
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
-async def main():
-    config = resolve({"device": "cpu", "kv_cache_gib": 0.002}).config
-    client = await EngineClient.start(pathlib.Path(sys.argv[1]), config)
-    print(client.pid, flush=True)
-    await asyncio.sleep(60)
-asyncio.run(main())
-"""
 
 
 def request(name, token_ids=PROMPTS[3], max_tokens=14, **params):
@@ -51,52 +29,6 @@ async def collect(client, one):
 
 def tokens(outputs):
     return [token for output in outputs for token in output.token_ids]
-
-
-def is_gone(pid):
-    """No process and no zombie."""
-    return not Path(f"/proc/{pid}").exists()
-
-
-def children():
-    """Processes that this one started and has not buried."""
-    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
-
-
-@pytest.fixture
-def none_left():
-    """As many processes after the test as before it."""
-    before = children()
-    yield
-    assert children() == before
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread_a_child():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")
-        yield
-
-
-@pytest.fixture(scope="module")
-def run():
-    """Runs coroutines, all on one loop."""
-    with asyncio.Runner() as runner:
-        yield runner.run
-
-
-@pytest.fixture(scope="module")
-def configure(tmp_path_factory):
-    def make(**knobs):
-        folder = tmp_path_factory.mktemp("crashes")
-        return resolve(
-            {
-                "device": "cpu", "memory_reserve_gib": 0.0, "page_size": 4, "kv_cache_gib": 0.002,
-                "prefix_caching": False, "crash_dir": str(folder), **knobs,
-            }
-        ).config  # fmt: skip
-
-    return make
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +62,7 @@ def test_outputs_equal_those_in_process(run, shared, alone):
     requests = [request(i, prompt) for i, prompt in enumerate(PROMPTS)]
     requests += [
         request("drawn", PROMPTS[2], temperature=1.0, seed=2**64 - 1, top_p=0.9, logit_bias={5: 2.0}),
+        request("chosen", PROMPTS[2], temperature=1.0, allowed_token_ids=(7, 8, 9)),
         request("scored", PROMPTS[1], logprobs=2, prompt_logprobs=1),
     ]
 
@@ -143,6 +76,7 @@ def test_outputs_equal_those_in_process(run, shared, alone):
             assert [getattr(output, field) for output in outputs] == [getattr(output, field) for output in mine]
         assert [output.statistics is None for output in outputs] == [True] * (len(outputs) - 1) + [False]
         assert outputs[-1].statistics.output_tokens == 14
+    assert set(tokens(expected["chosen"])) == {7, 8, 9}
     scored, mine = run(collect(shared, requests[-1])), expected["scored"]
     assert [output.logprobs.token_id for output in scored] == tokens(mine)
     assert scored[0].prompt_logprobs[0].top[0][0] == mine[0].prompt_logprobs[0].top[0][0]
@@ -239,171 +173,19 @@ def test_reader_that_finds_the_end_itself_gets_statistics(run, shared):
         (request("bias", [1], logit_bias={300: 1.0}), "logit_bias: token id 300 is outside the vocabulary"),
         (
             Request(request_id="s", token_ids=[1], params=SamplingParams(), score=True),
-            "scores stay within a process",
+            "request s: a score cannot cross to the engine's process: use SamplingParams.prompt_logprobs or LLM",
         ),
+        (
+            Request(request_id="m", token_ids=[1], params=SamplingParams(), mask=object()),
+            r"request m: a mask cannot cross to the engine's process: use SamplingParams\.allowed_token_ids",
+        ),
+        (request("only", [1], allowed_token_ids=(272,)), "allowed_token_ids: token id 272 is outside"),
     ],
 )
 def test_request_that_cannot_run_is_refused_and_the_engine_lives_on(run, shared, one, message):
     with pytest.raises(UserError, match=message):
         run(collect(shared, one))
     assert len(tokens(run(collect(shared, request("next", max_tokens=2))))) == 2
-
-
-async def kill_during_a_batch(client, number):
-    """Errors of eight requests, and the seconds from the signal to the last of them."""
-    batch = [asyncio.create_task(collect(client, request(i, PROMPTS[i % 6], max_tokens=LONG))) for i in range(8)]
-    while (await client.statistics()).step_requests < 40:
-        await asyncio.sleep(0.01)
-    start = time.monotonic()
-    os.kill(client.pid, number)
-    errors = await asyncio.gather(*batch, return_exceptions=True)
-    return errors, time.monotonic() - start
-
-
-@pytest.mark.usefixtures("none_left")
-def test_killed_engine_fails_all_in_flight_is_restarted_and_in_the_end_given_up(run, checkpoint, configure, alone):
-    config = configure(engine_restarts=1)
-
-    async def live():
-        client = await EngineClient.start(checkpoint, config)
-        first = client.pid
-        errors, seconds = await kill_during_a_batch(client, signal.SIGKILL)
-        assert seconds < 5 and {type(error) for error in errors} == {EngineDied}
-        assert is_gone(first) and not client.is_ready and client.failure is None
-        check_bundle(errors[0], "SIGKILL, killed from outside")
-        again = await collect(client, request("again"))  # waits for the restart
-        assert tokens(again) == tokens(alone(request("again"))["again"])
-        assert client.is_ready and client.pid != first and client.num_deaths == 1
-
-        errors, seconds = await kill_during_a_batch(client, signal.SIGSEGV)
-        assert seconds < 5 and "SIGSEGV" in str(errors[0]) and errors[0].bundle is not None
-        assert "Fatal Python error: Segmentation fault" in (errors[0].bundle / "log.txt").read_text()
-        for late in (collect(client, request("late")), client.statistics()):
-            with pytest.raises(EngineDied, match="1 restarts within 600 s is the limit") as caught:
-                await late
-            assert "SIGSEGV" in str(caught.value) and caught.value.bundle == errors[0].bundle
-        assert client.failure is not None and not client.is_ready and client.num_deaths == 2
-        await client.close()
-
-    run(live())
-    assert len(os.listdir(config.process.crash_dir)) == 2
-
-
-def check_bundle(error, cause):
-    assert f"the engine died: {cause}" in str(error) and str(error).endswith(f"crash bundle: {error.bundle}")
-    report = json.loads((error.bundle / "report.json").read_text())
-    assert cause in report["cause"] and report["config"]["process"]["engine_restarts"] == 1
-    assert report["in_flight"] == [str(number) for number in range(8)]
-    assert [span["request"] for span in report["last_plan"]] == report["in_flight"]
-    assert {span["num_tokens"] for span in report["last_plan"]} == {1}
-    assert {"op": "linear", "implementation": "reference"}.items() <= report["ledger"][1].items()
-    assert report["surroundings"]["device"] == "CPU" and report["surroundings"]["versions"]["torch"]
-    assert (error.bundle / "log.txt").exists()
-
-
-@pytest.mark.usefixtures("none_left")
-def test_exception_is_named_and_a_restart_that_fails_says_why(run, checkpoint, configure, tmp_path):
-    folder = shutil.copytree(checkpoint, tmp_path / "model")
-    config = configure(engine_restarts=1)
-
-    async def live():
-        client = await EngineClient.start(folder, config)
-        shutil.rmtree(folder)
-        waiting = asyncio.create_task(collect(client, request("long", max_tokens=LONG)))
-        await asyncio.sleep(0)
-        client._process.send(Submit.of(request("bad", [272]), 999))  # past the client's check
-        with pytest.raises(EngineDied, match="the engine died: IndexError: ") as caught:
-            await waiting
-        assert "IndexError" in (caught.value.bundle / "log.txt").read_text()
-        with pytest.raises(EngineDied, match=r"1 restarts within 600 s is the limit .*model.*config\.json"):
-            await collect(client, request("late"))
-        await client.close()
-
-    run(live())
-
-
-def test_bundle_that_cannot_be_written_does_not_hide_the_death(run, configure, tmp_path):
-    class Process:
-        log_tail = ledger = last_plan = surroundings = ()
-
-    async def report():
-        client = EngineClient(tmp_path, configure(crash_dir=str(tmp_path / "file")))
-        client._process = Process()
-        return client._report("the engine died: SIGTERM")
-
-    (tmp_path / "file").write_text("")
-    error = run(report())
-    assert "the engine died: SIGTERM; no crash bundle could be written: " in str(error) and error.bundle is None
-
-
-@pytest.mark.usefixtures("none_left")
-def test_bad_model_is_the_users_error_and_leaves_no_process(run, configure, tmp_path):
-    with pytest.raises(UserError, match=r"config\.json") as caught:
-        run(EngineClient.start(tmp_path, configure()))
-    assert not isinstance(caught.value, EngineDied)
-
-
-@pytest.mark.usefixtures("none_left")
-def test_close_ends_requests_and_process_and_may_be_called_twice(run, checkpoint, configure):
-    config = configure()
-
-    async def live():
-        seen = []
-        client = await EngineClient.start(
-            checkpoint, config, progress=lambda done, total: seen.append((done, total))
-        )
-        assert seen[-1][0] == seen[-1][1] > 0 and client.facts.vocab_size == 272
-        long = asyncio.create_task(collect(client, request("long", max_tokens=LONG)))
-        while (await client.statistics()).requests_running == 0:
-            pass
-        await client.close()
-        assert is_gone(client.pid) and client.num_deaths == 0
-        await client.close()
-        for ended in (long, collect(client, request("late"))):
-            with pytest.raises(EngineDied, match="the engine was shut down"):
-                await ended
-
-    run(live())
-    assert os.listdir(config.process.crash_dir) == []
-
-
-@pytest.mark.usefixtures("none_left")
-def test_start_that_is_cancelled_leaves_no_process(run, checkpoint, configure):
-    async def cancel():
-        before = children()
-        starting = asyncio.create_task(EngineClient.start(checkpoint, configure()))
-        await asyncio.sleep(0.3)
-        assert len(children() - before) == 1
-        starting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await starting
-
-    run(cancel())
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_engine_ends_with_its_parent(checkpoint, number):
-    """Which is told nothing of close."""
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-c", PARENT, str(checkpoint)], **pipes) as parent:
-        child = int(parent.stdout.readline())
-        assert not has_ended(child)
-        parent.send_signal(number)
-        errors = parent.stderr.read()
-    assert "Warning" not in errors and "EngineDied" not in errors
-    deadline = time.monotonic() + 5
-    while not has_ended(child) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert is_gone(child) if number == signal.SIGINT else has_ended(child)
-
-
-def has_ended(pid):
-    """Or waits to be buried by whoever inherited it."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except FileNotFoundError:
-        return True
-    return state == "Z"
 
 
 def test_duplicate_name_is_refused_and_the_first_goes_on(run, shared):

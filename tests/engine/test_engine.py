@@ -161,6 +161,9 @@ def test_request_larger_than_the_cache_is_refused_and_the_next_runs(llm, alone):
         engine.submit(request("large", [1] * 80))
     with pytest.raises(RequestError, match="exceed the context of 256"):
         engine.submit(request("long", [1] * 250))
+    for odd in (272, -1):
+        with pytest.raises(RequestError, match=f"request odd: token id {odd} is outside the vocabulary of 272"):
+            engine.submit(request("odd", [1, odd, 2]))
     with pytest.raises(UserError, match="outside the vocabulary"):
         engine.submit(request("odd", [1], logit_bias={5000: 1.0}))
     assert not engine.has_work

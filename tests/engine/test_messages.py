@@ -10,6 +10,7 @@ from firesteel.config import resolve
 from firesteel.engine.logprobs import TokenLogprobs
 from firesteel.engine.messages import (
     HEAD_BYTES,
+    Alive,
     Around,
     Cancel,
     Dying,
@@ -51,6 +52,7 @@ PARAMS = st.builds(
     top_k=st.integers(-1, 99), top_p=st.floats(0.1, 1), min_p=st.floats(0, 1), repetition_penalty=st.floats(0.1, 9),
     presence_penalty=st.integers(-2, 2), frequency_penalty=st.floats(-2, 2),
     logit_bias=st.dictionaries(INTS, st.floats(-100, 100), max_size=3), seed=st.integers(-(2**63), 2**64 - 1),
+    allowed_token_ids=st.none() | st.lists(INTS, min_size=1, max_size=3).map(tuple),
     stop=st.lists(st.text(min_size=1, max_size=5), max_size=3).map(tuple), include_stop_str_in_output=st.booleans(),
     stop_token_ids=st.lists(INTS, max_size=3).map(tuple), ignore_eos=st.booleans(),
     logprobs=st.none() | st.integers(0, 20), prompt_logprobs=st.none() | st.integers(0, 20),
@@ -92,6 +94,7 @@ FROM_ENGINE = st.one_of(
     st.builds(StatisticsAnswer, number=INTS, statistics=st.builds(Statistics, pages=INTS, run_s=REALS)),
     st.builds(LedgerSoFar, rows=st.lists(ROWS, max_size=2)),
     st.builds(Dying, cause=NAMES),
+    st.just(Alive()),
 )  # fmt: skip
 
 

@@ -217,14 +217,23 @@ class Kept:
         self.sent.append(message)
 
 
-def test_serve_loads_says_what_it_has_and_ends_at_shutdown(checkpoint):
+def test_serve_loads_says_what_it_has_and_ends_at_shutdown(checkpoint, monkeypatch):
+    beating = []
+
+    def beat_once(ledger, beat):
+        beating.append(ledger)
+        beat()
+        return beating.clear
+
+    monkeypatch.setattr(process, "beat_at_calls", beat_once)
     config = resolve({"device": "cpu", "memory_reserve_gib": 0.0, "kv_cache_gib": 0.001, "page_size": 4}).config
     inbox, channel = SimpleQueue(), Kept()
     inbox.put(Start(directory=str(checkpoint), config=config))
     inbox.put(Shutdown())
     serve(channel, inbox)
     kinds = [type(message).__name__ for message in channel.sent]
-    assert kinds[0] == "Around" and "Loading" in kinds and kinds[-2:] == ["Ready", "LedgerSoFar"]
+    assert kinds[0] == "Around" and "Loading" in kinds and kinds[-3:] == ["Ready", "Alive", "LedgerSoFar"]
+    assert not beating
     assert channel.sent[0].surroundings["device"] == "CPU"
     (ready,) = (message for message in channel.sent if isinstance(message, Ready))
     assert (ready.device, ready.max_context, ready.vocab_size, ready.page_size) == ("CPU", 256, 272, 4)

@@ -208,6 +208,17 @@ def test_stop_tokens_cannot_be_drawn_before_min_tokens():
     assert set(drawn[5:8]) == {3} and set(drawn[8:]) == {1}
 
 
+def test_only_allowed_tokens_are_drawn_and_a_mask_leaves_fewer():
+    logits = torch.randn(300, 9, generator=torch.Generator().manual_seed(1))
+    mask = torch.arange(9) % 2 == 0
+    for allowed, tokens in ((None, {2, 3, 8}), (mask, {2, 8})):
+        rows = [row(i, allowed_token_ids=(8, 2, 3, 2), allowed=allowed) for i in range(300)]
+        assert set(Sampler(9, CPU).sample(logits, rows).token_ids.tolist()) == tokens
+    none_left = row(0, name="request q", allowed_token_ids=(1, 3), allowed=mask)
+    (drawn,) = Sampler(9, CPU).sample(logits[:1], [none_left]).read()
+    assert drawn.token_id == -1 and "request q: no token can be drawn" in drawn.error
+
+
 def test_logit_bias_and_penalties_reach_the_draw():
     assert tokens(LOGITS, [row(temperature=0, logit_bias={6: 100.0})]) == [6]
     assert tokens(LOGITS, [row(1, temperature=0, token_ids=[0], presence_penalty=2.0)]) == [5]
@@ -290,7 +301,7 @@ def mixed_batch(vocab_size, device):
         row(0, temperature=0), row(1), row(2, top_k=50), row(3, top_p=0.9), row(4, min_p=0.05), row(5, logprobs=5),
         row(6, token_ids=[1, 2, 2, 3], num_prompt=2, repetition_penalty=1.3, frequency_penalty=0.5),
         row(7, logit_bias={5: 2.0, 9: -100.0}), row(8, num_prompt=8, min_tokens=2, stop_token_ids=(1, 2)),
-        row(9, allowed=allowed), row(10, allowed=allowed.cpu()),
+        row(9, allowed=allowed), row(10, allowed=allowed.cpu()), row(11, allowed_token_ids=(7, 70, 700)),
     ]  # fmt: skip
 
 
@@ -298,7 +309,7 @@ def mixed_batch(vocab_size, device):
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_sampling_never_waits_for_the_gpu():
     device = torch.device("cuda")
-    sampler, logits = Sampler(201_088, device), torch.randn(11, 201_088, device=device)
+    sampler, logits = Sampler(201_088, device), torch.randn(12, 201_088, device=device)
     rows = mixed_batch(201_088, device)
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -329,11 +340,11 @@ def test_gpu_draws_what_the_cpu_draws_with_every_feature():
     device, size = torch.device("cuda"), 5000
     differing = 0
     for seed in range(100):
-        logits = 3 * torch.randn(11, size, generator=torch.Generator().manual_seed(seed))
+        logits = 3 * torch.randn(12, size, generator=torch.Generator().manual_seed(seed))
         here = Sampler(size, CPU).sample(logits, mixed_batch(size, CPU)).token_ids
         there = Sampler(size, device).sample(logits.to(device), mixed_batch(size, device)).token_ids.cpu()
         differing += int((here != there).sum())
-    assert differing <= 2  # of 1100: near ties, and nuclei whose last token rounding decides
+    assert differing <= 2  # of 1200: near ties, and nuclei whose last token rounding decides
 
 
 @pytest.mark.gpu

@@ -1,8 +1,20 @@
 """The command line: verbs, flags made from config.py, tables on the terminal; knows no arithmetic."""
 
-from firesteel.cli import bench, bench_engine, calibrate, lab, prove, quantize, report, running, verify
+from firesteel.cli import (
+    bench,
+    bench_agreement,
+    bench_engine,
+    calibrate,
+    lab,
+    prove,
+    quantize,
+    report,
+    running,
+    verify,
+)
 from firesteel.cli.app import app, main
 
 __all__ = [
-    "app", "bench", "bench_engine", "calibrate", "lab", "main", "prove", "quantize", "report", "running", "verify",
+    "app", "bench", "bench_agreement", "bench_engine", "calibrate", "lab", "main", "prove", "quantize", "report",
+    "running", "verify",
 ]  # fmt: skip

@@ -2,17 +2,18 @@
 
 Prompts are random tokens, the same at each concurrency, and every one is continued to the full length.
 A step that computes one token of each request decodes; any other is prefill, whatever it decodes besides.
+Afterwards some requests are run again, alone: how many of their tokens are the same says whether the timed ones
+were right. In float32 all are; in bf16, and with random weights above all, some may not be.
 """
 
 from __future__ import annotations
 
 import json
-import random
 import statistics
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,13 +31,14 @@ from firesteel.engine.load import Loaded, load_engine, synthetic_engine
 from firesteel.engine.statistics import Statistics
 from firesteel.errors import UserError
 from firesteel.hub import find_checkpoint
+from firesteel.measure.agreement import Agreement, compare_all
 from firesteel.measure.record import Record
+from firesteel.measure.runs import Outputs, draw_requests, run_alone
 from firesteel.model.spec import PRESETS
-from firesteel.types import Request, SamplingParams
+from firesteel.types import Request, SamplingParams, StepOutput
 
 SEED = 0
 WARM_TOKENS = 4  # of each request before the first round
-Prompts = Sequence[Sequence[int]]
 STAGES = ("schedule", "build", "run", "wait")
 
 
@@ -57,6 +59,7 @@ class Round:
 class Run:
     concurrency: int
     rounds: tuple[Round, ...]
+    agreement: Agreement | None  # with the same requests alone; None where none was run again
 
     def median(self, name: str) -> float:
         return float(statistics.median(getattr(one, name) for one in self.rounds))
@@ -71,6 +74,7 @@ class Run:
             "concurrency": self.concurrency,
             **{name: self.median(name) for name in names},
             **{f"{stage}_ms_a_step": self.stage_ms(stage) for stage in STAGES},
+            "equal_alone": None if self.agreement is None else self.agreement.as_dict(),
         }
 
 
@@ -83,6 +87,7 @@ def bench_engine(
     max_tokens: Annotated[int, typer.Option(min=2, help="of each request; all are generated")] = 64,
     requests: Annotated[int, typer.Option(min=1, help="in each round, whatever the concurrency")] = 32,
     rounds: Annotated[int, typer.Option(min=1, help="timed passes over the requests")] = 3,
+    check: Annotated[int, typer.Option(min=0, help="requests run again alone, to compare their tokens")] = 4,
     synthetic: Annotated[str | None, typer.Option(help="random weights of " + " or ".join(PRESETS))] = None,
     out: Annotated[Path, typer.Option(help="folder for records")] = Path("firesteel-bench"),
     as_json: AsJson = False,
@@ -91,12 +96,13 @@ def bench_engine(
     levels = parse_concurrency(concurrency)
     config = resolve({"prefix_caching": False, "max_num_seqs": max(64, *levels), **knobs}).config
     name, loaded = open_model(config, synthetic)
-    check(loaded, config, max(levels), prompt_tokens + max_tokens)
-    prompts = draw_prompts(requests, prompt_tokens, loaded.spec.vocab_size)
+    check_room(loaded, config, max(levels), prompt_tokens + max_tokens)
+    params = SamplingParams(max_tokens=max_tokens)
+    drawn = draw_requests([prompt_tokens] * requests, params, loaded.spec.vocab_size, seed=SEED)
     runs: list[Run] = []
     with progress_bar("measuring") as report_progress:
         for level in levels:
-            runs.append(run_level(loaded.engine, prompts, level, max_tokens=max_tokens, rounds=rounds))
+            runs.append(run_level(loaded.engine, drawn, level, rounds=rounds, num_checked=check))
             shape = {"model": name, "requests": requests, "prompt_tokens": prompt_tokens, "max_tokens": max_tokens}
             record(loaded, config, runs[-1], shape).save(out)
             report_progress(len(runs), len(levels))
@@ -118,26 +124,34 @@ def open_model(config: Config, synthetic: str | None) -> tuple[str, Loaded]:
         return directory.name, load_engine(directory, config, progress=report_progress)
 
 
-def run_level(engine: Engine, prompts: Prompts, concurrency: int, *, max_tokens: int, rounds: int) -> Run:
+def run_level(
+    engine: Engine, requests: Sequence[Request], concurrency: int, *, rounds: int, num_checked: int
+) -> Run:
     """A short pass first, untimed."""
-    measure(engine, prompts[:concurrency], concurrency, max_tokens=min(WARM_TOKENS, max_tokens))
-    passes = [measure(engine, prompts, concurrency, max_tokens=max_tokens) for _ in range(rounds)]
-    return Run(concurrency=concurrency, rounds=tuple(passes))
+    measure(engine, [shortened(one) for one in requests[:concurrency]], concurrency)
+    passes = [measure(engine, requests, concurrency) for _ in range(rounds)]
+    agreement = compare_alone(engine, requests[:num_checked], passes[-1][1]) if num_checked else None
+    return Run(concurrency=concurrency, rounds=tuple(one for one, _ in passes), agreement=agreement)
 
 
-def measure(engine: Engine, prompts: Prompts, concurrency: int, *, max_tokens: int) -> Round:
-    """One pass: a request that ends makes room for the next."""
-    params = SamplingParams(max_tokens=max_tokens)
-    waiting = deque(enumerate(prompts))
+def measure(engine: Engine, requests: Sequence[Request], concurrency: int) -> tuple[Round, Outputs]:
+    """One pass: a request that ends makes room for the next. Raises where one does not get all its tokens."""
+    waiting, made = deque(requests), Outputs()
     before, pace, start = engine.statistics(), Pace(), time.perf_counter()
     while waiting or engine.has_work:
         while waiting and len(engine.scheduler.jobs) < concurrency:
-            number, prompt = waiting.popleft()
-            engine.submit(Request(request_id=str(number), token_ids=prompt, params=params))
-        pace.step(engine)
+            engine.submit(replace(waiting.popleft(), arrival=time.monotonic()))
+        made.take(pace.step(engine))
     seconds = time.perf_counter() - start
-    prefill = sum(map(len, prompts)) / pace.prefill_s
-    return summarise(before, engine.statistics(), seconds, prefill, pace.num_decoded / pace.decode_s)
+    made.check(requests)
+    prefill = sum(one.num_prompt for one in requests) / pace.prefill_s
+    return summarise(before, engine.statistics(), seconds, prefill, pace.num_decoded / pace.decode_s), made
+
+
+def compare_alone(engine: Engine, requests: Sequence[Request], timed: Outputs) -> Agreement:
+    alone = run_alone(engine, requests)
+    pairs = compare_all(alone.tokens, timed.tokens, {})
+    return Agreement(equality="timed = alone", evidence=f"{timed.most_at_once} at once", pairs=tuple(pairs))
 
 
 @dataclass(slots=True)
@@ -146,7 +160,7 @@ class Pace:
     decode_s: float = 0.0
     num_decoded: int = 0
 
-    def step(self, engine: Engine) -> None:
+    def step(self, engine: Engine) -> list[StepOutput]:
         tokens, spans, start = engine.totals.step_tokens, engine.totals.step_requests, time.perf_counter()
         outputs = engine.step()
         seconds = time.perf_counter() - start
@@ -155,6 +169,7 @@ class Pace:
         else:
             self.decode_s += seconds
             self.num_decoded += len(outputs)
+        return outputs
 
 
 def summarise(before: Statistics, after: Statistics, seconds: float, prefill: float, decode: float) -> Round:
@@ -182,7 +197,7 @@ def record(loaded: Loaded, config: Config, run: Run, shape: dict[str, Any]) -> R
 def engine_table(runs: Sequence[Run], title: str) -> Table:
     table = new_table(
         "in flight", "tok/s", "prefill tok/s", "decode tok/s", "first token ms", "ms a token", "steps",
-        "scheduler ms", "batch ms", "model ms", "sample and wait ms",
+        "scheduler ms", "batch ms", "model ms", "sample and wait ms", "tokens equal alone",
     )  # fmt: skip
     table.title = title
     table.caption = "medians over rounds; stages are a step's; waiting for a GPU is in the last"
@@ -191,12 +206,18 @@ def engine_table(runs: Sequence[Run], title: str) -> Table:
             str(run.concurrency), f"{run.median('output_tok_s'):.1f}", f"{run.median('prefill_tok_s'):.1f}",
             f"{run.median('decode_tok_s'):.1f}", f"{1e3 * run.median('first_token_s'):.1f}",
             f"{1e3 * run.median('token_s'):.2f}", f"{run.median('steps'):.0f}",
-            *(f"{run.stage_ms(stage):.3f}" for stage in STAGES),
+            *(f"{run.stage_ms(stage):.3f}" for stage in STAGES), in_words(run.agreement),
         )  # fmt: skip
     return table
 
 
-def check(loaded: Loaded, config: Config, concurrency: int, num_tokens: int) -> None:
+def in_words(agreement: Agreement | None) -> str:
+    if agreement is None:
+        return "not checked"
+    return f"{100 * agreement.token_share:.1f} % of {agreement.num_tokens}"
+
+
+def check_room(loaded: Loaded, config: Config, concurrency: int, num_tokens: int) -> None:
     most = config.batch.max_num_seqs
     if concurrency > most:
         raise UserError(f"--concurrency {concurrency}: max_num_seqs = {most}: raise it, or lower the concurrency")
@@ -207,9 +228,8 @@ def check(loaded: Loaded, config: Config, concurrency: int, num_tokens: int) -> 
         )
 
 
-def draw_prompts(count: int, length: int, vocab_size: int) -> list[list[int]]:
-    rng = random.Random(SEED)
-    return [[rng.randrange(vocab_size) for _ in range(length)] for _ in range(count)]
+def shortened(request: Request) -> Request:
+    return replace(request, params=replace(request.params, max_tokens=min(WARM_TOKENS, request.max_new)))
 
 
 def parse_concurrency(text: str) -> list[int]:

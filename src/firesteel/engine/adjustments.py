@@ -24,8 +24,9 @@ def adjust(logits: Tensor, rows: Rows) -> Tensor:
     penalized = _where(rows, lambda row: row.params.has_penalties)
     biased = _where(rows, lambda row: bool(row.params.logit_bias))
     barred = _where(rows, lambda row: len(row.barred) > 0)
+    chosen = _where(rows, lambda row: row.params.allowed_token_ids is not None)
     masked = _where(rows, lambda row: row.allowed is not None)
-    if not (penalized or biased or barred or masked):
+    if not (penalized or biased or barred or chosen or masked):
         return logits
     adjusted = logits.clone(memory_format=torch.contiguous_format)
     _penalize_rows(adjusted, rows, penalized)
@@ -37,6 +38,8 @@ def adjust(logits: Tensor, rows: Rows) -> Tensor:
         adjusted.view(-1).index_add_(0, _places(ids, adjusted), values)
     if barred:
         adjusted.view(-1).index_fill_(0, _places({row: list(rows[row].barred) for row in barred}, adjusted), -inf)
+    if chosen:
+        _keep(adjusted, {row: rows[row].params.allowed_token_ids or () for row in chosen})
     for is_on_host in (True, False):
         _mask(adjusted, rows, [row for row in masked if _allowed(rows[row]).is_cpu == is_on_host])
     return adjusted
@@ -88,6 +91,14 @@ def _places(token_ids: Mapping[int, TokenIds], logits: Tensor) -> Tensor:
         raise ValueError(f"token ids from {flat.min()} to {flat.max()} in a vocabulary of {vocab_size}")
     starts = np.repeat(np.fromiter(token_ids, np.int64), [ids.size for ids in lists]) * vocab_size
     return upload(flat + starts, logits.device)
+
+
+def _keep(logits: Tensor, token_ids: Mapping[int, TokenIds]) -> None:
+    """In place: of each row named, these tokens only."""
+    places, flat = _places(token_ids, logits), logits.view(-1)
+    kept = flat[places]
+    logits.index_fill_(0, upload_ints(list(token_ids), logits.device), -inf)
+    flat.index_copy_(0, places, kept)
 
 
 def _mask(logits: Tensor, rows: Rows, masked: list[int]) -> None:

@@ -10,11 +10,12 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
 
 from firesteel.engine.messages import (
     HEAD_BYTES,
+    SHOW_STACKS,
     Around,
     Dying,
     FromEngine,
@@ -33,15 +34,19 @@ from firesteel.engine.messages import (
     parse_from_engine,
     read_head,
 )
+from firesteel.engine.watchdog import until_silent
 from firesteel.errors import EngineDied, KernelError, RequestError, UserError
 
+PROGRAM = ("-m", "firesteel.engine.process")
 LOG_LINES = 200
 LINE_BYTES = 4096
 POLL_S = 0.01
 EXIT_S = 2.0  # for a process whose socket closed to be gone; with much memory it takes longer
 STOP_S = 10.0  # for a process that was told to shut down
 BURY_S = 60.0  # for a process that was killed: a driver may hold it back while it frees memory
+STACKS_S = 0.5  # for a process that hangs to write its stacks
 LOG_S = 1.0  # for the last lines: programs that it started may hold the log open
+PLAN_SPANS = 4  # of a plan that are named in an error; the crash bundle has all
 KINDS = {kind.__name__: kind for kind in (KernelError, RequestError)}  # of errors that arrive by name
 SIGKILL_HINT = "killed from outside, as by kill -9 or by the system for want of memory"
 
@@ -54,7 +59,7 @@ class EngineProcess:
         with theirs:
             descriptor = theirs.fileno()
             self._popen = subprocess.Popen(
-                [sys.executable, "-X", "faulthandler", "-m", "firesteel.engine.process", str(descriptor)],
+                [sys.executable, "-X", "faulthandler", *PROGRAM, str(descriptor)],
                 pass_fds=[descriptor], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is for the parent, which then closes the socket
             )  # fmt: skip
@@ -64,6 +69,7 @@ class EngineProcess:
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter | None = None
         self._dying: str | None = None
+        self._num_heard = 0
         self.surroundings: dict[str, Any] = {}
         self.ledger: list[dict[str, Any]] = []
         self.last_plan: list[dict[str, Any]] = []
@@ -108,6 +114,16 @@ class EngineProcess:
                 return message
         return None
 
+    async def end_if_it_hangs(self, is_awaited: Callable[[], bool], limit_s: float) -> None:
+        """Waits for a silence of `limit_s`, has the stacks written to the log and ends the process."""
+        await until_silent(lambda: self._num_heard, is_awaited, limit_s)
+        self._dying = f"it hung: no word for {limit_s:g} s (engine_hang_s) at {describe_plan(self.last_plan)}"
+        self._popen.send_signal(SHOW_STACKS)
+        await asyncio.sleep(STACKS_S)
+        self._popen.kill()
+        if self._writer is not None:  # a driver may hold the process back: its end is not waited for
+            self._writer.transport.abort()
+
     async def cause_of_death(self) -> str:
         """To be asked once nothing more is received."""
         ended = await _comes_true(self._is_over, EXIT_S)
@@ -144,6 +160,7 @@ class EngineProcess:
             message = parse_from_engine(await self._reader.readexactly(read_head(head)))
         except (asyncio.IncompleteReadError, ConnectionError):
             return None
+        self._num_heard += 1
         self._remember(message)
         return message
 
@@ -202,3 +219,13 @@ def describe_exit(code: int) -> str:
     known = {one.value: one.name for one in signal.Signals}
     name = known.get(-code, f"signal {-code}")
     return f"{name}, {SIGKILL_HINT}" if name == "SIGKILL" else name
+
+
+def describe_plan(plan: Sequence[Mapping[str, Any]]) -> str:
+    if not plan:
+        return "no plan"
+    spans = [
+        f"{span['num_tokens']} from token {span['first_token']} of {span['request']}" for span in plan[:PLAN_SPANS]
+    ]
+    more = f" and {len(plan) - PLAN_SPANS} more" if len(plan) > PLAN_SPANS else ""
+    return f"the plan of {', '.join(spans)}{more}"

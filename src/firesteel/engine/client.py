@@ -178,6 +178,18 @@ class EngineClient:
             await self._process.bury()
 
     async def _listen(self) -> None:
+        """Until the engine is gone; one that hangs is ended."""
+        limit_s = self.config.process.engine_hang_s
+        watching = asyncio.create_task(self._process.end_if_it_hangs(self._is_awaited, limit_s))
+        try:
+            await self._hand_out()
+        finally:
+            watching.cancel()
+
+    def _is_awaited(self) -> bool:
+        return bool(self._readers or self._asked)
+
+    async def _hand_out(self) -> None:
         while (message := await self._process.receive()) is not None:
             match message:
                 case Step():
@@ -230,13 +242,16 @@ class EngineClient:
         return True
 
     def _check(self, request: Request) -> None:
-        """Refuses what cannot cross, and tokens that would be the end of an engine."""
-        name, vocab_size = request.request_id, self.facts.vocab_size
-        if request.mask is not None or request.score:
-            raise RequestError(f"request {name}: masks and scores stay within a process: use LLM instead")
-        for token in request.token_ids:
-            if not 0 <= token < vocab_size:
-                raise RequestError(f"request {name}: token id {token} is outside the vocabulary of {vocab_size}")
+        """Refuses what cannot cross to the other process."""
+        for given, what, instead in (
+            (request.mask is not None, "a mask", "SamplingParams.allowed_token_ids"),
+            (request.score, "a score", "SamplingParams.prompt_logprobs or LLM.logits"),
+        ):
+            if given:
+                raise RequestError(
+                    f"request {request.request_id}: {what} cannot cross to the engine's process: use {instead}"
+                )
+        request.check_vocabulary(self.facts.vocab_size)
 
     async def _running(self) -> EngineProcess:
         await self._settled.wait()

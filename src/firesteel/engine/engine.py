@@ -67,7 +67,7 @@ class Engine:
 
     def submit(self, request: Request) -> None:
         """Raises RequestError where the request could never run."""
-        request.params.check_vocabulary(self.sampler.vocab_size)
+        request.check_vocabulary(self.sampler.vocab_size)
         self.scheduler.add(request)
 
     def cancel(self, request_id: str, *, finished: bool = False) -> RequestStatistics | None:

@@ -6,6 +6,7 @@ besides their name: where two have the same name, outputs of the cancelled one a
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from firesteel.engine.statistics import Statistics
 from firesteel.types import Request, RequestStatistics, SamplingParams, StepOutput
 
 HEAD_BYTES = 4
+SHOW_STACKS = signal.SIGUSR1  # makes the engine write what each of its threads is doing into its log
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -99,6 +101,10 @@ class Planned(Message, frozen=True):
     spans: list[tuple[str, int, int]]
 
 
+class Alive(Message, frozen=True):
+    """A step takes long, but something is done in it."""
+
+
 class Output(msgspec.Struct, frozen=True, array_like=True):
     number: int
     token_ids: list[int]
@@ -167,7 +173,9 @@ class Dying(Message, frozen=True):
 
 
 ToEngine = Start | Submit | Cancel | GetStatistics | Shutdown
-FromEngine = Around | Loading | Ready | Refused | Planned | Step | Rejected | StatisticsAnswer | LedgerSoFar | Dying
+FromEngine = (
+    Around | Loading | Ready | Refused | Planned | Alive | Step | Rejected | StatisticsAnswer | LedgerSoFar | Dying
+)  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()
 _to_engine: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(ToEngine)

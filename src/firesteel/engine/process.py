@@ -7,6 +7,7 @@ closes, nobody waits for anything any more and the process ends at once, whateve
 from __future__ import annotations
 
 import dataclasses
+import faulthandler
 import os
 import socket
 import sys
@@ -22,6 +23,8 @@ from firesteel.engine.engine import Engine
 from firesteel.engine.load import Loaded, load_engine
 from firesteel.engine.messages import (
     HEAD_BYTES,
+    SHOW_STACKS,
+    Alive,
     Around,
     Cancel,
     Dying,
@@ -45,9 +48,11 @@ from firesteel.engine.messages import (
     parse_to_engine,
     read_head,
 )
+from firesteel.engine.pulse import beat_at_calls, beat_at_compiles
 from firesteel.engine.scheduler import Scheduler
 from firesteel.errors import UserError
 from firesteel.kernels.ledger import Ledger
+from firesteel.kernels.triton_ready import triton_ready
 from firesteel.measure.surroundings import look_around
 from firesteel.types import Plan, StepOutput
 
@@ -258,10 +263,14 @@ def serve(channel: Channel, inbox: Inbox) -> None:
         channel.send(Refused(kind=type(error).__name__, reason=str(error)))
         sys.exit(REFUSED)
     channel.send(describe(loaded))
+    if triton_ready()(loaded.device) is None:
+        beat_at_compiles(lambda: channel.send(Alive()))
     service = Service(loaded.engine, loaded.kernels.ledger, channel.send)
+    end_beats = beat_at_calls(service.ledger, lambda: channel.send(Alive()))
     try:
         service.run(inbox)
     finally:
+        end_beats()
         service.send_ledger()
 
 
@@ -273,6 +282,7 @@ def listen(channel: Channel, inbox: Inbox) -> None:
 
 def main(descriptor: int) -> None:
     os.set_inheritable(descriptor, False)  # programs that this one starts must not keep the socket open
+    faulthandler.register(SHOW_STACKS, all_threads=True)
     channel, inbox = Channel(socket.socket(fileno=descriptor)), Inbox()
     threading.Thread(target=listen, args=(channel, inbox), daemon=True).start()
     with LastWords(channel.send):

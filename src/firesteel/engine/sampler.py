@@ -11,7 +11,8 @@ SampleRow(params=, position=, name=, token_ids=, num_prompt=, stop_token_ids=, a
     token_ids        prompt and what was generated so far; read only where `params.has_penalties`
     num_prompt       so many of them are the prompt's; generated so far = position - num_prompt
     stop_token_ids   what ends the request: `params.stop_ids(eos_token_ids)`; barred before params.min_tokens
-    allowed          bool [V], on the CPU or the device: tokens that may be drawn (grammars); None allows all
+    allowed          bool [V], on the CPU or the device: tokens that may be drawn (grammars); None allows all;
+                     of these, params.allowed_token_ids
 
 Drawn.error is a sentence that names the request where no token can be drawn: logits that hold NaN or +inf, or no
 token allowed. The other rows are not disturbed. For the logprobs of a prompt call `score` in logprobs.py with
