@@ -2,6 +2,8 @@
 
 import json
 import os
+import warnings
+from contextlib import contextmanager
 
 import pytest
 import tokenizers
@@ -34,6 +36,23 @@ def pytest_collection_modifyitems(items):
         skip = pytest.mark.skip(reason=f"needs an NVIDIA GPU: torch {torch.__version__} sees none")
         for item in on_gpu:
             item.add_marker(skip)
+
+
+@pytest.fixture
+def forbid_waiting():
+    """`with forbid_waiting():` turns every wait for the GPU inside it into an error."""
+
+    @contextmanager
+    def forbid():
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Synchronization debug mode is a prototype")
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                yield
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+
+    return forbid
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -306,16 +306,12 @@ def mixed_batch(vocab_size, device):
 
 
 @pytest.mark.gpu
-@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
-def test_sampling_never_waits_for_the_gpu():
+def test_sampling_never_waits_for_the_gpu(forbid_waiting):
     device = torch.device("cuda")
     sampler, logits = Sampler(201_088, device), torch.randn(12, 201_088, device=device)
     rows = mixed_batch(201_088, device)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with forbid_waiting():
         sampled = sampler.sample(logits, rows)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert all(one.error is None for one in sampled.read())
 
 

@@ -102,7 +102,7 @@ def test_every_bf16_is_written_as_by_the_reference_on_a_gpu(pages):
 
 
 @pytest.mark.gpu
-def test_counting_on_a_gpu_waits_for_nothing_until_it_is_asked_for():
+def test_counting_on_a_gpu_waits_for_nothing_until_it_is_asked_for(forbid_waiting):
     device = find_device("cuda")
     if device.capability < (8, 9):
         pytest.skip(f"{device.name} has no fp8")
@@ -111,11 +111,8 @@ def test_counting_on_a_gpu_waits_for_nothing_until_it_is_asked_for():
     chosen = rope_kv_write.choose(device, "triton", ledger)
     chosen(*args, 0.25, 0.5, clipped)  # compiles
     torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with forbid_waiting():
         chosen(*args, 0.25, 0.5, clipped)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     expected = torch.zeros_like(clipped)
     rope_kv_write.reference(*args, 0.25, 0.5, expected)
     assert ledger.entries[Ran("rope_kv_write", "triton")].clipped == 2 * int(expected) > 0
