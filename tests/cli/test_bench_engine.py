@@ -101,24 +101,28 @@ def test_no_more_requests_are_in_flight_than_asked_for(engine):
     assert found.first_token_s < 60, "from submission, not from when the requests were drawn"
 
 
-def test_tokens_of_checked_requests_are_compared_with_the_same_alone(engine, bench, tmp_path):
+def test_generated_tokens_are_the_likeliest_when_read_again(engine, bench, tmp_path):
     run = run_level(engine, draw(5, 6), 4, rounds=1, num_checked=3)
-    assert run.agreement.num_tokens == 18 and run.agreement.token_share == 1.0
-    assert run.as_dict()["equal_alone"]["token_share"] == 1.0
+    assert run.reread.gaps == (0.0,) * 18
     result = bench(*SMALL, "--check", "2")
-    assert "tokens equal alone" in result.stdout and "100.0 % of 4" in result.stdout
+    assert "100.0 % of 4, others within 0.00 nats" in " ".join(result.stdout.split())
     (found,) = map(Record.load, tmp_path.glob("*.json"))
-    assert found.parameters["equal_alone"]["token_share"] == 1.0
+    assert found.parameters["reread"] == {
+        "tokens": 4, "likeliest_share": 1.0, "mean_gap_nats": 0.0, "largest_gap_nats": 0.0
+    }  # fmt: skip
     assert "not checked" in bench(*SMALL, "--check", "0").stdout
 
 
-def test_disagreement_is_stated_and_is_no_error(engine, monkeypatch):
+def test_wrong_tokens_are_stated_and_are_no_error(engine, monkeypatch):
     head = engine.runner.model.logits
     monkeypatch.setattr(
-        engine.runner.model, "logits", lambda hidden: head(hidden).roll(len(hidden) - 1, dims=-1), raising=True
+        engine.runner.model,
+        "logits",
+        lambda hidden: head(hidden).roll(int(len(hidden) == 4), dims=-1),
+        raising=True,
     )
     run = run_level(engine, draw(4, 6), 4, rounds=1, num_checked=4)
-    assert run.agreement.token_share < 0.9 and run.agreement.evidence == "4 at once"
+    assert run.reread.likeliest_share < 0.9 and run.reread.mean_gap > 0
 
 
 def test_request_that_ends_early_is_an_error_and_nothing_is_recorded(bench, tmp_path, monkeypatch):

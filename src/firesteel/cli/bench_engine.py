@@ -2,8 +2,8 @@
 
 Prompts are random tokens, the same at each concurrency, and every one is continued to the full length.
 A step that computes one token of each request decodes; any other is prefill, whatever it decodes besides.
-Afterwards some requests are run again, alone: how many of their tokens are the same says whether the timed ones
-were right. In float32 all are; in bf16, and with random weights above all, some may not be.
+Afterwards some of the texts are read again in one piece: whether their tokens are the likeliest, or nearly, says
+whether the timed ones were right. In float32 all are the likeliest; in bf16 some are as likely as another.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from firesteel.engine.load import Loaded, load_engine, synthetic_engine
 from firesteel.engine.statistics import Statistics
 from firesteel.errors import UserError
 from firesteel.hub import find_checkpoint
-from firesteel.measure.agreement import Agreement, compare_all
 from firesteel.measure.record import Record
-from firesteel.measure.runs import Outputs, draw_requests, run_alone
+from firesteel.measure.rereading import Reread, read_again
+from firesteel.measure.runs import Outputs, draw_requests
 from firesteel.model.spec import PRESETS
 from firesteel.types import Request, SamplingParams, StepOutput
 
@@ -59,7 +59,7 @@ class Round:
 class Run:
     concurrency: int
     rounds: tuple[Round, ...]
-    agreement: Agreement | None  # with the same requests alone; None where none was run again
+    reread: Reread | None  # None where no text was read again
 
     def median(self, name: str) -> float:
         return float(statistics.median(getattr(one, name) for one in self.rounds))
@@ -74,7 +74,7 @@ class Run:
             "concurrency": self.concurrency,
             **{name: self.median(name) for name in names},
             **{f"{stage}_ms_a_step": self.stage_ms(stage) for stage in STAGES},
-            "equal_alone": None if self.agreement is None else self.agreement.as_dict(),
+            "reread": None if self.reread is None else self.reread.as_dict(),
         }
 
 
@@ -87,7 +87,7 @@ def bench_engine(
     max_tokens: Annotated[int, typer.Option(min=2, help="of each request; all are generated")] = 64,
     requests: Annotated[int, typer.Option(min=1, help="in each round, whatever the concurrency")] = 32,
     rounds: Annotated[int, typer.Option(min=1, help="timed passes over the requests")] = 3,
-    check: Annotated[int, typer.Option(min=0, help="requests run again alone, to compare their tokens")] = 4,
+    check: Annotated[int, typer.Option(min=0, help="texts read again in one piece, to check their tokens")] = 4,
     synthetic: Annotated[str | None, typer.Option(help="random weights of " + " or ".join(PRESETS))] = None,
     out: Annotated[Path, typer.Option(help="folder for records")] = Path("firesteel-bench"),
     as_json: AsJson = False,
@@ -130,8 +130,8 @@ def run_level(
     """A short pass first, untimed."""
     measure(engine, [shortened(one) for one in requests[:concurrency]], concurrency)
     passes = [measure(engine, requests, concurrency) for _ in range(rounds)]
-    agreement = compare_alone(engine, requests[:num_checked], passes[-1][1]) if num_checked else None
-    return Run(concurrency=concurrency, rounds=tuple(one for one, _ in passes), agreement=agreement)
+    reread = read_again(engine, requests[:num_checked], passes[-1][1].tokens) if num_checked else None
+    return Run(concurrency=concurrency, rounds=tuple(one for one, _ in passes), reread=reread)
 
 
 def measure(engine: Engine, requests: Sequence[Request], concurrency: int) -> tuple[Round, Outputs]:
@@ -146,12 +146,6 @@ def measure(engine: Engine, requests: Sequence[Request], concurrency: int) -> tu
     made.check(requests)
     prefill = sum(one.num_prompt for one in requests) / pace.prefill_s
     return summarise(before, engine.statistics(), seconds, prefill, pace.num_decoded / pace.decode_s), made
-
-
-def compare_alone(engine: Engine, requests: Sequence[Request], timed: Outputs) -> Agreement:
-    alone = run_alone(engine, requests)
-    pairs = compare_all(alone.tokens, timed.tokens, {})
-    return Agreement(equality="timed = alone", evidence=f"{timed.most_at_once} at once", pairs=tuple(pairs))
 
 
 @dataclass(slots=True)
@@ -197,7 +191,7 @@ def record(loaded: Loaded, config: Config, run: Run, shape: dict[str, Any]) -> R
 def engine_table(runs: Sequence[Run], title: str) -> Table:
     table = new_table(
         "in flight", "tok/s", "prefill tok/s", "decode tok/s", "first token ms", "ms a token", "steps",
-        "scheduler ms", "batch ms", "model ms", "sample and wait ms", "tokens equal alone",
+        "scheduler ms", "batch ms", "model ms", "sample and wait ms", "likeliest read again",
     )  # fmt: skip
     table.title = title
     table.caption = "medians over rounds; stages are a step's; waiting for a GPU is in the last"
@@ -206,15 +200,15 @@ def engine_table(runs: Sequence[Run], title: str) -> Table:
             str(run.concurrency), f"{run.median('output_tok_s'):.1f}", f"{run.median('prefill_tok_s'):.1f}",
             f"{run.median('decode_tok_s'):.1f}", f"{1e3 * run.median('first_token_s'):.1f}",
             f"{1e3 * run.median('token_s'):.2f}", f"{run.median('steps'):.0f}",
-            *(f"{run.stage_ms(stage):.3f}" for stage in STAGES), in_words(run.agreement),
+            *(f"{run.stage_ms(stage):.3f}" for stage in STAGES), in_words(run.reread),
         )  # fmt: skip
     return table
 
 
-def in_words(agreement: Agreement | None) -> str:
-    if agreement is None:
+def in_words(reread: Reread | None) -> str:
+    if reread is None:
         return "not checked"
-    return f"{100 * agreement.token_share:.1f} % of {agreement.num_tokens}"
+    return f"{100 * reread.likeliest_share:.1f} % of {len(reread.gaps)}, others within {max(reread.gaps):.2f} nats"
 
 
 def check_room(loaded: Loaded, config: Config, concurrency: int, num_tokens: int) -> None:
