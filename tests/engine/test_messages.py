@@ -68,7 +68,7 @@ REQUESTS = st.builds(
 )  # fmt: skip
 ROWS = st.builds(
     LedgerRow, op=NAMES, implementation=NAMES, activation=NAMES, calls=INTS, seconds=REALS,
-    launches=st.dictionaries(NAMES, INTS, max_size=2),
+    launches=st.dictionaries(NAMES, INTS, max_size=2), clipped=st.none() | INTS,
 )  # fmt: skip
 CONFIGS = st.sampled_from(
     [resolve(environ={}).config, resolve({"model": "x", "kv_cache_gib": 0.5, "sinks": False}, environ={}).config]

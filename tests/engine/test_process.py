@@ -5,6 +5,7 @@ import threading
 from queue import SimpleQueue
 
 import pytest
+import torch
 
 from firesteel.config import BatchConfig, CacheConfig, resolve
 from firesteel.engine import process
@@ -26,7 +27,7 @@ from firesteel.engine.messages import (
     pack,
 )
 from firesteel.engine.process import Channel, LastWords, Service, progress_sender, serve
-from firesteel.kernels.ledger import Launch, Ledger, Ran, note
+from firesteel.kernels.ledger import Launch, Ledger, Ran, note, note_clipped
 from firesteel.types import Request, SamplingParams
 
 GREEDY = SamplingParams(max_tokens=5, ignore_eos=True)
@@ -145,6 +146,13 @@ def test_ledger_rows_count_launches_by_kernel():
     (row,) = process.ledger_rows(ledger)
     assert (row.op, row.implementation, row.activation) == ("linear", "triton:gemm", "mxfp8")
     assert (row.calls, row.launches) == (2, {"gemm": 2})
+
+
+def test_ledger_rows_say_what_was_clipped():
+    ledger = Ledger()
+    ledger.run(Ran("rope_kv_write", "triton"), note_clipped, torch.tensor([5]))
+    (row,) = process.ledger_rows(ledger)
+    assert row.clipped == row.as_dict()["clipped"] == 5
 
 
 def test_run_ends_at_shutdown_even_with_work_left(driver):

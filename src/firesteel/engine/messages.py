@@ -157,6 +157,7 @@ class LedgerRow(msgspec.Struct, frozen=True):
     calls: int
     seconds: float
     launches: dict[str, int]  # by kernel
+    clipped: int | None = None  # values, of ops that count them
 
     def as_dict(self) -> dict[str, Any]:
         return msgspec.structs.asdict(self)

@@ -220,8 +220,10 @@ def ledger_rows(ledger: Ledger) -> list[LedgerRow]:
         for launch, count in entry.launches.items():
             launches[launch.kernel] = launches.get(launch.kernel, 0) + count
         rows.append(
-            LedgerRow(**ran._asdict(), calls=entry.calls, seconds=entry.seconds, launches=launches)
-        )  # fmt: skip
+            LedgerRow(
+                **ran._asdict(), calls=entry.calls, seconds=entry.seconds, launches=launches, clipped=entry.clipped
+            )
+        )
     return rows
 
 
