@@ -1,7 +1,7 @@
 """A step captured into one CUDA graph and replayed; knows no op and no request.
 
-The first calls of a step compile, load and allocate, which a capture must not: they run before it. What a replay runs
-is counted in the ledger as if it had been called; what a capture only writes down is not.
+The first calls of a step compile, load and allocate, which a capture must not: they run before it. What a replay
+runs is counted in the ledger as if it had been called; what a capture only writes down is not.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ Shape letters: T requests, N pages a request can hold, L layers, E experts, V vo
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -156,11 +157,12 @@ def count_experts(step: DecodeStep, *, num_tokens: int) -> ExpertCount:
 @dataclass(frozen=True, slots=True)
 class Call:
     op: Callable[..., Any]
-    args: tuple[Any, ...]
+    args: tuple[Any, ...]  # whether the launch is dependent comes last
     result: Any
 
-    def again(self) -> None:
-        self.op(*self.args)
+    def again(self, *, dependent: bool | None = None) -> None:
+        """With the launch of before, or with this."""
+        self.op(*self.args[:-1], self.args[-1] if dependent is None else dependent)
 
 
 def watch(step: DecodeStep) -> dict[str, list[Call]]:
@@ -216,4 +218,4 @@ def _time_cuda(run: Run, reset: Run, lengths: Sequence[int]) -> list[float]:
             mark.record()
         passes.append(marks)
     torch.cuda.synchronize()
-    return [before.elapsed_time(after) for marks in passes for before, after in zip(marks, marks[1:], strict=False)]
+    return [before.elapsed_time(after) for marks in passes for before, after in itertools.pairwise(marks)]

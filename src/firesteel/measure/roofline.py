@@ -119,9 +119,7 @@ class Gpu:
 GPUS = {
     "gb10": Gpu(title="GB10 (DGX Spark)", nominal_gb_s=273, read_gb_s=232, read_by="antirez/ds4 #773: 231-234"),
     "h100": Gpu(title="H100 SXM", nominal_gb_s=3350),
-    "h200": Gpu(
-        title="H200 SXM", nominal_gb_s=4800, read_gb_s=4645, read_by="firesteel, 2026-11-15", has_run=True
-    ),
+    "h200": Gpu(title="H200 SXM", nominal_gb_s=4800, read_gb_s=4645, read_by="firesteel, 2026-11-15", has_run=True),
     "b200": Gpu(title="B200", nominal_gb_s=8000),
     "5090": Gpu(title="RTX 5090", nominal_gb_s=1792),
     "pro6000": Gpu(title="RTX PRO 6000 Blackwell", nominal_gb_s=1792),

@@ -89,7 +89,7 @@ class DecodeStep:
         dependent: bool = True,
         ops: DecodeOps | None = None,
     ) -> None:
-        """`num_pages` is the width of the page tables; `dependent` launches each kernel before the last has ended."""
+        """`num_pages` is the width of page tables; `dependent` launches each kernel before the last has ended."""
         _check(model, cache, num_requests)
         self.model = model
         self.cache = cache
@@ -152,9 +152,7 @@ class DecodeStep:
 
     def mix(self, number: int) -> None:
         spec, layer, r = self.model.spec, self.model.weights.layers[number], self.inputs.r
-        logits = self.ops.router(
-            r, layer.post_norm, spec.rms_eps, layer.router, layer.router_bias, self.dependent
-        )
+        logits = self.ops.router(r, layer.post_norm, spec.rms_eps, layer.router, layer.router_bias, self.dependent)
         inner = self.ops.fc1(
             r, layer.post_norm, spec.rms_eps, logits, layer.experts, spec.swiglu_limit, spec.num_active,
             self.dependent,
