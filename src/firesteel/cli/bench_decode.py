@@ -218,8 +218,8 @@ def decode_table(found: Sequence[DecodeFigures], title: str) -> Table:
     table.title = title
     table.caption = (
         f"{first.way}; medians of {len(first.samples_ms)} steps; floor: a step's bytes at {first.read_gb_s:.0f} "
-        f"GB/s, read in the same run; all ways gave the same bits over {first.checked_steps} steps; experts: a step, and "
-        f"over {first.experts.num_tokens} tokens"
+        f"GB/s, read in the same run; all ways gave the same bits over {first.checked_steps} steps; experts: in a "
+        f"step, and over {first.experts.num_tokens} tokens"
     )
     for one in found:
         table.add_row(

@@ -13,7 +13,7 @@ import torch
 
 from firesteel.device import DeviceSpec
 from firesteel.errors import UserError
-from firesteel.kernels.ledger import Launch, Ledger, Ran
+from firesteel.kernels.ledger import Entry, Launch, Ledger, Ran
 
 WARMUPS = 2
 
@@ -42,9 +42,10 @@ class Counts:
 
     def add_to(self, ledger: Ledger, times: int = 1) -> None:
         for ran, count in self.calls.items():
-            ledger.entries[ran].calls += times * count
+            ledger.entries.setdefault(ran, Entry()).calls += times * count
         for (ran, launch), count in self.launches.items():
-            ledger.entries[ran].launches[launch] += times * count
+            launches = ledger.entries[ran].launches
+            launches[launch] = launches.get(launch, 0) + times * count
 
 
 class StepGraph:
