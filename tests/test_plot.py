@@ -70,7 +70,8 @@ def steps(batch, context):
     return DecodeFigures(
         model="m", way="CUDA graph, dependent launch", samples_ms=(2.0,), groups_ms={}, groups_by="",
         cost=step_cost(PRESETS["gpt-oss-120b"], Step(requests=batch, context=context)), read_gb_s=4000.0,
-        experts=ExpertCount(num_tokens=1, per_step=4.0, per_layer=(4,)), checked_steps=1, allocated_bytes=1,
+        experts=ExpertCount(num_tokens=1, per_step=4.0, per_layer=(4,)), checked_steps=1,
+        checked_with_delays=False, allocated_bytes=1,
     )  # fmt: skip
 
 

@@ -124,6 +124,7 @@ def test_steps_that_are_not_the_same_twice_are_an_error_without_a_record(bench, 
         (["--model", "kindling"], "name the model once"),
         (["--synthetic", "gpt-oss-20b"], "name the model once"),
         (["--kv-dtype", "fp8"], "--kv-dtype bf16"),
+        (["--delays"], "only CUDA kernels can dawdle"),
         (["--activation", "mxfp8"], "--activation bf16"),
     ],
 )

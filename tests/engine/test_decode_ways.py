@@ -1,5 +1,6 @@
 """The ways to run a decoding step: what is compared, timed and put back."""
 
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -74,6 +75,27 @@ def test_way_that_does_not_repeat_itself_is_found(llm):
         compare_ways(step, [PLAIN], CPU, 3)
 
 
+def test_delays_run_every_way_once_more(llm, monkeypatch):
+    is_delayed, opened = [False], []
+
+    @contextmanager
+    def noted():
+        is_delayed[0] = True
+        yield
+        is_delayed[0] = False
+
+    plain_open = Way.open
+    monkeypatch.setattr(decode_ways, "with_delays", noted)
+    monkeypatch.setattr(
+        Way, "open", lambda way, *rest: opened.append((way, is_delayed[0])) or plain_open(way, *rest)
+    )
+    compare_ways(step_of(llm), [PLAIN, DEPENDENT], CPU, 2)
+    assert opened == [(PLAIN, False), (DEPENDENT, False)]
+    opened.clear()
+    compare_ways(step_of(llm), [PLAIN, DEPENDENT], CPU, 2, delays=True)
+    assert opened == [(PLAIN, False), (DEPENDENT, False), (PLAIN, True), (DEPENDENT, True)]
+
+
 def test_opening_a_way_sets_the_launch_and_captures_only_graphs(llm, monkeypatch):
     captured = []
     monkeypatch.setattr(decode_ways, "capture", lambda run, step, device: captured.append(run) or "replay")
@@ -121,4 +143,4 @@ def test_all_ways_give_the_same_bits_on_a_gpu(dense, num_requests):
     step.load(first_batch(list(range(num_requests)), contexts, pages, cache))
     ways = find_ways(device, KernelConfig())
     assert len(ways) == 4
-    compare_ways(step, ways, device, 200)
+    compare_ways(step, ways, device, 200, delays=True)

@@ -16,7 +16,7 @@ def figures(batch, **changes):
     values = {
         "model": "gpt-oss-120b", "way": "CUDA graph, dependent launch", "samples_ms": (2.0, 9.0, 2.2),
         "groups_ms": {"qkv": 0.4}, "groups_by": "a graph", "cost": step_cost(BIG, step), "read_gb_s": 4645.0,
-        "experts": experts, "checked_steps": 256, "allocated_bytes": 7,
+        "experts": experts, "checked_steps": 256, "checked_with_delays": False, "allocated_bytes": 7,
     }  # fmt: skip
     return DecodeFigures(**{**values, **changes})
 

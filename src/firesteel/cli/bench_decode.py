@@ -53,6 +53,7 @@ class Plan:
     contexts: tuple[int, ...]
     steps: int  # timed
     check: int  # compared before
+    delays: bool  # compared with them as well
 
     @property
     def room(self) -> int:
@@ -73,6 +74,9 @@ def bench_decode(
     context: Annotated[str, typer.Option(help="tokens that each request holds, as 2048,8192")] = "2048",
     steps: Annotated[int, typer.Option(min=1, help="timed at each batch and context")] = 200,
     check: Annotated[int, typer.Option(min=1, help="steps that every way must give to the same bits")] = 256,
+    delays: Annotated[
+        bool, typer.Option("--delays", help="compare once more, by kernels that dawdle at random")
+    ] = False,
     out: Annotated[Path, typer.Option(help="folder for records and the plot")] = Path("firesteel-bench"),
     plot: Annotated[bool, typer.Option(help="draw decode.html and decode.png")] = True,
     as_json: AsJson = False,
@@ -84,8 +88,11 @@ def bench_decode(
     plan = Plan(
         batches=parse_numbers("--batch", batch, 1, MOST_REQUESTS),
         contexts=parse_numbers("--context", context, 0, None), steps=steps, check=check,
+        delays=delays,
     )  # fmt: skip
     device = choose_device(config)
+    if delays and not device.is_cuda:
+        raise UserError("--delays: only CUDA kernels can dawdle, and the references run here: leave it out")
     if plot:
         check_libraries()
     check_folder(out)
@@ -157,7 +164,7 @@ def measure(
     step = open_step(plan, loaded, config, batch, context)
     begin, device, spec = step.inputs.copy(), loaded.device, loaded.spec
     ways = find_ways(device, config.kernels)
-    compare_ways(step, ways, device, plan.check)
+    compare_ways(step, ways, device, plan.check, delays=plan.delays)
     way = ways[-1]
     samples = time_steps(way.open(step, device), lambda: step.inputs.restore(begin), device, steps=plan.steps)
     step.inputs.restore(begin)
@@ -168,7 +175,7 @@ def measure(
         model=name, way=str(way), samples_ms=samples, groups_ms=groups,
         groups_by="a graph of its calls alone" if way.graph else "its calls alone, launched one by one",
         cost=step_cost(spec, read), read_gb_s=read_gb_s, experts=experts, checked_steps=plan.check,
-        allocated_bytes=allocated_bytes(loaded, step),
+        checked_with_delays=plan.delays, allocated_bytes=allocated_bytes(loaded, step),
     )  # fmt: skip
 
 

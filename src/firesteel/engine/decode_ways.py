@@ -13,6 +13,7 @@ from firesteel.config import KernelConfig
 from firesteel.device import DeviceSpec
 from firesteel.engine.graphs import StepGraph
 from firesteel.errors import KernelError
+from firesteel.kernels.decode_launch import with_delays
 from firesteel.measure.decode import Call, Run, time_steps, trace, watch
 from firesteel.model.decode import GROUPS, DecodeStep
 
@@ -50,13 +51,25 @@ def undoer(step: DecodeStep) -> Callable[[], None]:
     return lambda: step.inputs.restore(begin)
 
 
-def compare_ways(step: DecodeStep, ways: Sequence[Way], device: DeviceSpec, num_steps: int) -> None:
-    """Raises unless each gives what the first gave, the first itself too; inputs are put back."""
+def compare_ways(
+    step: DecodeStep, ways: Sequence[Way], device: DeviceSpec, num_steps: int, *, delays: bool = False
+) -> None:
+    """Raises unless each gives what the first gave, and a single one the same twice; inputs are put back.
+
+    With `delays` all are run once more, by kernels that dawdle at random.
+    """
     expected = trace(step, ways[0].open(step, device), num_steps)
-    for way in ways:
-        found = trace(step, way.open(step, device), num_steps)
-        if difference := expected.difference(found):
-            raise KernelError(f"{ways[0]} and {way} differ over {num_steps} steps: {difference}")
+
+    def compare(others: Sequence[Way], how: str) -> None:
+        for way in others:
+            found = trace(step, way.open(step, device), num_steps)
+            if difference := expected.difference(found):
+                raise KernelError(f"{ways[0]} and {way}{how} differ over {num_steps} steps: {difference}")
+
+    compare(ways[1:] or ways, "")
+    if delays:
+        with with_delays():
+            compare(ways, " with delays")
 
 
 def time_groups(step: DecodeStep, way: Way, device: DeviceSpec, *, steps: int) -> dict[str, float]:

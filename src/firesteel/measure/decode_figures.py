@@ -23,6 +23,7 @@ class DecodeFigures:
     read_gb_s: float  # the ceiling, measured in the same run
     experts: ExpertCount
     checked_steps: int  # that every way gave to the same bits
+    checked_with_delays: bool  # as well, by kernels that dawdled
     allocated_bytes: int
 
     @property
@@ -68,5 +69,6 @@ class DecodeFigures:
             "bytes_a_token": self.token_bytes, "read_gb_s": self.read_gb_s, "floor_ms": self.floor_ms,
             "floor_tok_s": self.floor_tok_s, "share_of_floor": self.share,
             "groups_ms": self.groups_ms, "groups_by": self.groups_by, "checked_steps": self.checked_steps,
-            "allocated_bytes": self.allocated_bytes, "experts": self.experts.as_dict(),
+            "checked_with_delays": self.checked_with_delays, "allocated_bytes": self.allocated_bytes,
+            "experts": self.experts.as_dict(),
         }  # fmt: skip
