@@ -115,6 +115,22 @@ def test_groups_are_timed_one_by_one_and_inputs_put_back(llm):
     assert all(map(torch.equal, begin, step.inputs.tensors()))
 
 
+def test_what_is_called_once_a_step_is_repeated_and_its_time_divided(llm, monkeypatch):
+    ledger, layers = llm.model.kernels.ledger, llm.spec.num_layers
+    calls = []
+
+    def once(run, reset, device, *, steps):
+        before = sum(entry.calls for entry in ledger.entries.values())
+        run()
+        calls.append(sum(entry.calls for entry in ledger.entries.values()) - before)
+        return (6.0,)
+
+    monkeypatch.setattr(decode_ways, "time_steps", once)
+    found = time_groups(step_of(llm), PLAIN, CPU, steps=1)
+    assert calls == [layers] * 8
+    assert list(found.values()) == [6.0] * 6 + [6.0 / layers] * 2
+
+
 def test_only_the_first_of_repeated_calls_waits_for_all_before():
     launches = []
     calls = [

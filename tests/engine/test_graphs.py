@@ -1,6 +1,8 @@
 """Captured steps: what they refuse, what the ledger says of a replay, and that replays compute."""
 
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -47,6 +49,53 @@ def test_timed_ledger_is_refused_before_anything_runs():
     with pytest.raises(GraphError, match="times each op"):
         StepGraph(lambda: runs.append(1), Ledger(timed=True), replace(CPU, capability=(9, 0)), undo=lambda: None)
     assert runs == []
+
+
+class FakeGraph:
+    """As torch's: what runs inside `capturing` is only noted down, `replay` runs it."""
+
+    def __init__(self, events):
+        self.events = events
+
+    def replay(self):
+        self.events.append("replay")
+
+
+@pytest.fixture
+def events(monkeypatch):
+    """What a fake torch.cuda was asked for."""
+    noted = []
+
+    @contextmanager
+    def inside(name):
+        noted.append(f"begin {name}")
+        yield
+        noted.append(f"end {name}")
+
+    stream = SimpleNamespace(wait_stream=lambda other: None)
+    fake = SimpleNamespace(
+        device=lambda device: nullcontext(), Stream=lambda: stream, current_stream=lambda: stream,
+        stream=lambda one: inside("side stream"), synchronize=lambda: noted.append("wait"),
+        CUDAGraph=lambda: FakeGraph(noted), graph=lambda graph: inside("capture"),
+    )  # fmt: skip
+    monkeypatch.setattr(torch, "cuda", fake)
+    return noted
+
+
+def test_step_runs_aside_and_is_undone_before_it_is_captured(events):
+    ledger = Ledger()
+
+    def run():
+        events.append("run")
+        return ledger.run(RAN, lambda: note(LAUNCH) or "logits")
+
+    graph = StepGraph(run, ledger, replace(CPU, capability=(9, 0)), undo=lambda: events.append("undo"))
+    aside = ["begin side stream", *["run"] * WARMUPS, "end side stream", "wait"]
+    assert events == [*aside, "undo", "begin capture", "run", "end capture"]
+    assert Counts.of(ledger) == Counts({RAN: WARMUPS}, {(RAN, LAUNCH): WARMUPS})
+    assert graph.replay() == "logits" and graph.replay() == "logits"
+    assert events[-2:] == ["replay", "replay"]
+    assert Counts.of(ledger) == Counts({RAN: WARMUPS + 2}, {(RAN, LAUNCH): WARMUPS + 2})
 
 
 @pytest.fixture(scope="module")

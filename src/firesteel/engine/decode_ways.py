@@ -73,15 +73,19 @@ def compare_ways(
 
 
 def time_groups(step: DecodeStep, way: Way, device: DeviceSpec, *, steps: int) -> dict[str, float]:
-    """Milliseconds a step: a group's calls of all layers one after the other, nothing between them."""
+    """Milliseconds a step: a group's calls of all layers one after the other, nothing between them.
+
+    What is called once a step is repeated as often as there are layers, or a graph's own launch would count most.
+    """
     reset, step.dependent = undoer(step), way.dependent
     calls = watch(step)
     found = {}
     for group in GROUPS:
         reset()
-        run = repeat(calls[group])
+        times = step.model.spec.num_layers // len(calls[group])
+        run = repeat(calls[group] * times)
         timed = capture(run, step, device) if way.graph else run
-        found[group] = statistics.median(time_steps(timed, reset, device, steps=steps))
+        found[group] = statistics.median(time_steps(timed, reset, device, steps=steps)) / times
     reset()
     return found
 

@@ -87,14 +87,13 @@ class DecodeStep:
         num_requests: int,
         num_pages: int,
         dependent: bool = True,
-        ops: DecodeOps | None = None,
     ) -> None:
         """`num_pages` is the width of page tables; `dependent` launches each kernel before the last has ended."""
         _check(model, cache, num_requests)
         self.model = model
         self.cache = cache
         self.dependent = dependent
-        self.ops = DecodeOps.of(model.kernels) if ops is None else ops
+        self.ops = DecodeOps.of(model.kernels)
         self.inputs = _new_inputs(model, num_requests, num_pages)
 
     @property
