@@ -49,6 +49,11 @@ class Machine:
     num_sms: int
     shared_bytes: int  # that a program may have; an SM has as much, and what the system reserves
 
+    @property
+    def is_large(self) -> bool:
+        """Whether kernels of two kinds are meant to share an SM: the next one's programs begin beside the last's."""
+        return self.shared_bytes > 128 * 1024
+
     def holds_twice(self, shared_bytes: int) -> bool:
         """Whether two programs with so much shared memory are on an SM at once."""
         return 2 * (shared_bytes + RESERVED_SHARED_BYTES) <= self.shared_bytes + RESERVED_SHARED_BYTES
@@ -104,12 +109,9 @@ def plan_streamed(
 
 
 def _at_once(machine: Machine, stream: Stream) -> int:
-    """Programs whose registers fit an SM beside each other: the next kernel's begin beside those of the last.
-
-    Packed weights leave no room for that where a warp keeps much of x.
-    """
+    """Programs whose registers fit an SM beside each other; where a warp keeps much of x there is no room for two."""
     is_light = not stream.is_fp4 or (stream.tokens <= 4 and stream.steps_each <= 3)
-    return 2 if is_light and machine.shared_bytes > 128 * 1024 else 1
+    return 2 if is_light and machine.is_large else 1
 
 
 def build_kernel(name: str, defines: Mapping[str, int], *, threads: int, shared_bytes: int = 0) -> CudaKernel:
