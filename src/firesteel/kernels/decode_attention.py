@@ -32,6 +32,7 @@ from firesteel.kernels.decode_launch import (
     launch,
     machine_of,
     refuse_layout,
+    refuse_strides,
     refuse_tokens,
     refuse_types,
 )
@@ -75,7 +76,8 @@ def _accepts(
     return (
         refuse_tokens(q)
         or refuse_types(q, k_pages, v_pages, sinks)
-        or refuse_layout(q, k_pages, v_pages, page_table, kv_lens, sinks)
+        or refuse_layout(q, k_pages, v_pages)
+        or refuse_strides(page_table, kv_lens, sinks)
     )
 
 

@@ -51,7 +51,7 @@ class Machine:
 
     @property
     def is_large(self) -> bool:
-        """Whether kernels of two kinds are meant to share an SM: the next one's programs begin beside the last's."""
+        """Whether two kernels are meant to share an SM: the next one's programs begin beside the last's."""
         return self.shared_bytes > 128 * 1024
 
     def holds_twice(self, shared_bytes: int) -> bool:
@@ -109,7 +109,7 @@ def plan_streamed(
 
 
 def _at_once(machine: Machine, stream: Stream) -> int:
-    """Programs whose registers fit an SM beside each other; where a warp keeps much of x there is no room for two."""
+    """Programs whose registers fit an SM beside each other; a warp that keeps much of x leaves no room for two."""
     is_light = not stream.is_fp4 or (stream.tokens <= 4 and stream.steps_each <= 3)
     return 2 if is_light and machine.is_large else 1
 
@@ -176,10 +176,12 @@ def refuse_types(*tensors: Tensor | None) -> str | None:
 
 
 def refuse_layout(*tensors: Tensor | None) -> str | None:
-    """Why these cannot be copied sixteen bytes at a time, or None."""
-    given = [one for one in tensors if one is not None]
-    if not all(one.is_contiguous() for one in given):
-        return "wants contiguous tensors"
-    if any(one.data_ptr() % 16 for one in given):
+    """Why these cannot be read sixteen bytes at a time, or None."""
+    if any(one.data_ptr() % 16 for one in tensors if one is not None):
         return "wants tensors that begin at a multiple of 16 bytes"
-    return None
+    return refuse_strides(*tensors)
+
+
+def refuse_strides(*tensors: Tensor | None) -> str | None:
+    is_whole = all(one.is_contiguous() for one in tensors if one is not None)
+    return None if is_whole else "wants contiguous tensors"
