@@ -26,9 +26,13 @@ from firesteel.kernels.cuda_ready import cuda_ready
 from firesteel.kernels.cuda_source import CudaKernel
 from firesteel.kernels.decode_launch import (
     FIRST,
+    Machine,
     build_kernel,
+    find_machine,
     launch,
+    machine_of,
     refuse_layout,
+    refuse_strides,
     refuse_tokens,
     refuse_types,
 )
@@ -72,13 +76,14 @@ def _accepts(
     return (
         refuse_tokens(q)
         or refuse_types(q, k_pages, v_pages, sinks)
-        or refuse_layout(q, k_pages, v_pages, page_table, kv_lens, sinks)
+        or refuse_layout(q, k_pages, v_pages)
+        or refuse_strides(page_table, kv_lens, sinks)
     )
 
 
-def kernel(heads: int, kv_heads: int, cluster: int) -> CudaKernel:
+def kernel(machine: Machine, heads: int, kv_heads: int, cluster: int) -> CudaKernel:
     sizes = {"HEADS": heads, "KV_HEADS": kv_heads, "HEAD_DIM": HEAD_DIM}
-    tile = {"NUM_WARPS": WARPS, "CLUSTER_SIZE": cluster}
+    tile = {"NUM_WARPS": WARPS, "CLUSTER_SIZE": cluster, "PROGRAMS_PER_SM": 2 if machine.is_large else 1}
     return build_kernel("decode_attention", {**sizes, **tile}, threads=32 * WARPS)
 
 
@@ -95,7 +100,8 @@ def cuda_decode_attention(
         q, k_pages, v_pages, sinks, page_table, kv_lens, mixed, scale, page_size, page_table.shape[1], window or 0,
     )  # fmt: skip
     grid = (cluster, kv_heads, tokens)
-    launch(kernel(heads, kv_heads, cluster), grid, args, dependent, cluster=(cluster,), tile=f"cluster {cluster}")
+    chosen = kernel(find_machine(q.device), heads, kv_heads, cluster)
+    launch(chosen, grid, args, dependent, cluster=(cluster,), tile=f"cluster {cluster}")
     return mixed
 
 
@@ -106,7 +112,8 @@ decode_attention.prefer("cuda")
 def device_code(capability: tuple[int, int]) -> Iterator[CudaCode]:
     if capability >= FIRST:
         for seen, cluster in (("full", CLUSTER), ("window", 1)):
-            yield CudaCode(variant=f"cuda {seen}", kernel=kernel(GPT_OSS.heads, GPT_OSS.kv_heads, cluster))
+            chosen = kernel(machine_of(capability), GPT_OSS.heads, GPT_OSS.kv_heads, cluster)
+            yield CudaCode(variant=f"cuda {seen}", kernel=chosen)
 
 
 @decode_attention.samples

@@ -10,7 +10,7 @@ in   r          [T, H] bf16      residual
 out  inner      [T, A, I] bf16   of each token's experts, largest logit first
      inner = swiglu(gate_up @ x + bias), as moe_matmul has it
 The norm and the result are rounded to bf16. `cuda` cuts the norm to whole numbers of 14 bits, 64 to 256 columns
-together, and multiplies them exactly; of equal logits it takes the lowest experts, torch.topk leaves the choice open.
+together, and multiplies them exactly. Of equal logits it takes the lowest experts; torch.topk takes any.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from firesteel.kernels.decode_launch import (
     plan_streamed,
     refuse_here,
     refuse_layout,
+    refuse_strides,
     refuse_tokens,
     refuse_types,
 )
@@ -85,7 +86,8 @@ def _accepts(
     return (
         refuse_tokens(r)
         or refuse_types(r, norm, experts.gate_up_bias)
-        or refuse_layout(r, norm, logits, experts.gate_up_codes, experts.gate_up_scales, experts.gate_up_bias)
+        or refuse_layout(r, norm, experts.gate_up_codes, experts.gate_up_scales)
+        or refuse_strides(logits, experts.gate_up_bias)
         or refuse_columns(True, r.shape[1])
         or refuse_here(r, lambda machine: _plan_for(machine, r, experts, active))
     )

@@ -8,8 +8,8 @@ in   inner      [T, A, I] bf16   of decode_fc1, largest logit first
                 before its wait
 out  r          the same tensor  r + sum over a of weight[t, a] * (down @ inner[t, a] + bias)
      weight = softmax over the A largest logits of a token
-The sum over experts and the residual are each rounded to bf16. `cuda` cuts `inner` to whole numbers of 14 bits, 64 to
-256 columns together, and multiplies them exactly.
+The sum over experts and the residual are each rounded to bf16. `cuda` cuts `inner` to whole numbers of 14 bits,
+64 to 256 columns together, and multiplies them exactly.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from firesteel.kernels.decode_launch import (
     plan_streamed,
     refuse_here,
     refuse_layout,
+    refuse_strides,
     refuse_tokens,
     refuse_types,
 )
@@ -69,7 +70,8 @@ def _accepts(inner: Tensor, logits: Tensor, experts: Experts, r: Tensor, depende
     return (
         refuse_tokens(r)
         or refuse_types(inner, r, experts.down_bias)
-        or refuse_layout(inner, logits, r, experts.down_codes, experts.down_scales, experts.down_bias)
+        or refuse_layout(inner, r, experts.down_codes, experts.down_scales)
+        or refuse_strides(logits, experts.down_bias)
         or refuse_columns(True, inner.shape[2])
         or refuse_here(r, lambda machine: _plan_for(machine, inner, experts, r))
     )

@@ -49,6 +49,11 @@ class Machine:
     num_sms: int
     shared_bytes: int  # that a program may have; an SM has as much, and what the system reserves
 
+    @property
+    def is_large(self) -> bool:
+        """Whether two kernels are meant to share an SM: the next one's programs begin beside the last's."""
+        return self.shared_bytes > 128 * 1024
+
     def holds_twice(self, shared_bytes: int) -> bool:
         """Whether two programs with so much shared memory are on an SM at once."""
         return 2 * (shared_bytes + RESERVED_SHARED_BYTES) <= self.shared_bytes + RESERVED_SHARED_BYTES
@@ -104,12 +109,9 @@ def plan_streamed(
 
 
 def _at_once(machine: Machine, stream: Stream) -> int:
-    """Programs whose registers fit an SM beside each other: the next kernel's begin beside those of the last.
-
-    Packed weights leave no room for that where a warp keeps much of x.
-    """
+    """Programs whose registers fit an SM beside each other; a warp that keeps much of x leaves no room for two."""
     is_light = not stream.is_fp4 or (stream.tokens <= 4 and stream.steps_each <= 3)
-    return 2 if is_light and machine.shared_bytes > 128 * 1024 else 1
+    return 2 if is_light and machine.is_large else 1
 
 
 def build_kernel(name: str, defines: Mapping[str, int], *, threads: int, shared_bytes: int = 0) -> CudaKernel:
@@ -174,10 +176,12 @@ def refuse_types(*tensors: Tensor | None) -> str | None:
 
 
 def refuse_layout(*tensors: Tensor | None) -> str | None:
-    """Why these cannot be copied sixteen bytes at a time, or None."""
-    given = [one for one in tensors if one is not None]
-    if not all(one.is_contiguous() for one in given):
-        return "wants contiguous tensors"
-    if any(one.data_ptr() % 16 for one in given):
+    """Why these cannot be read sixteen bytes at a time, or None."""
+    if any(one.data_ptr() % 16 for one in tensors if one is not None):
         return "wants tensors that begin at a multiple of 16 bytes"
-    return None
+    return refuse_strides(*tensors)
+
+
+def refuse_strides(*tensors: Tensor | None) -> str | None:
+    is_whole = all(one.is_contiguous() for one in tensors if one is not None)
+    return None if is_whole else "wants contiguous tensors"

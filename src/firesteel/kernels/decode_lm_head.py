@@ -5,10 +5,10 @@ in   r          [T, H] bf16    residual
      weight     [V, H] bf16 or MXFP4 (Mxfp4Weight)
      dependent  may begin before what is ahead of it ends: nothing but weights and norm is read before its wait
 out  logits     [T, V] fp32    of values rounded to bf16
-     best       [N, T] int64   the highest rank in every N-th strip of 16 rows; the largest of a column is the token's
+     best       [N, T] int64   the highest rank in every N-th strip of 16 rows; a token's is the largest of all
      rank = the logit's bits in the order of whole numbers, then ~id: larger for a larger logit, then for a lower id
-N is the number of programs on this GPU (`count_best`), 1 on a CPU. The norm is rounded to bf16. `cuda` cuts what meets
-MXFP4 weights to whole numbers of 14 bits, 64 to 256 columns together, and multiplies them exactly.
+N is the number of programs on this GPU (`count_best`), 1 on a CPU. The norm is rounded to bf16. `cuda` cuts what
+meets MXFP4 weights to whole numbers of 14 bits, 64 to 256 columns together, and multiplies them exactly.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def find_best(logits: Tensor, parts: int) -> Tensor:
     ids = torch.arange(logits.shape[1], device=logits.device)
     ranks = ordered << 32 | (~ids & 0xFFFFFFFF)
     padded = functional.pad(ranks, (0, -ranks.shape[1] % (STRIP_ROWS * parts)), value=LEAST)
-    return padded.unflatten(1, (-1, parts, STRIP_ROWS)).amax((1, 3)).T.contiguous()
+    best: Tensor = padded.unflatten(1, (-1, parts, STRIP_ROWS)).amax((1, 3))
+    return best.T.contiguous()
 
 
 def _refuse(r: Tensor, weight: Tensor | Mxfp4Weight) -> str | None:

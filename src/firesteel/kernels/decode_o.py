@@ -6,8 +6,8 @@ in   mixed      [T, Q D] bf16    of decode_attention
      r          [T, H] bf16      residual, added to
      dependent  may begin before what is ahead of it ends: nothing but the weight is read before its wait
 out  r          the same tensor  r + (mixed @ weight.T + bias)
-The sum with bias and the residual are each rounded to bf16. `cuda` cuts what meets MXFP4 weights to whole numbers of
-14 bits, 64 to 256 columns together, and multiplies them exactly.
+The sum with bias and the residual are each rounded to bf16. `cuda` cuts what meets MXFP4 weights to whole numbers
+of 14 bits, 64 to 256 columns together, and multiplies them exactly.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from firesteel.kernels.decode_launch import (
     plan_streamed,
     refuse_here,
     refuse_layout,
+    refuse_strides,
     refuse_tokens,
     refuse_types,
     weight_parts,
@@ -59,7 +60,8 @@ def _accepts(
     return (
         refuse_tokens(r)
         or refuse_types(mixed, bias, r, values if scales is None else None)
-        or refuse_layout(mixed, bias, r, values, scales)
+        or refuse_layout(mixed, r, values, scales)
+        or refuse_strides(bias)
         or refuse_weight(weight)
         or refuse_here(r, lambda machine: _plan_for(machine, weight, r))
     )
@@ -71,8 +73,9 @@ def shared_bytes(stream: Stream) -> int:
 
 def plan(machine: Machine, *, is_fp4: bool, tokens: int, hidden: int, columns: int) -> Streamed:
     return plan_streamed(
-        "decode_o", machine, is_fp4=is_fp4, columns=columns, tokens=tokens, stages=STAGES[is_fp4], shared=shared_bytes,
-        strips=hidden // STRIP_ROWS, is_doubled=False, sizes={"HIDDEN": hidden, "WIDTH": columns},
+        "decode_o", machine, is_fp4=is_fp4, columns=columns, tokens=tokens, stages=STAGES[is_fp4],
+        shared=shared_bytes, strips=hidden // STRIP_ROWS, is_doubled=False,
+        sizes={"HIDDEN": hidden, "WIDTH": columns},
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ in   r                 [T, H] bf16     residual
      positions         [T] int64
      slots             [T] int64       page * S + offset; every slot at most once
      k_pages, v_pages  [P, K, S, D]    written
-     dependent         may begin before what is ahead of it ends: nothing but weights and norm is read before its wait
+     dependent         may begin before what is ahead of it ends: only weights and norm are read before its wait
 out  q                 [T, Q, D] bf16  turned
      k_pages, v_pages                  the same tensors
 The norm, the sums with bias, and what is turned are each rounded to bf16. `cuda` cuts what meets MXFP4 weights to
@@ -31,6 +31,7 @@ from firesteel.kernels.decode_launch import (
     plan_streamed,
     refuse_here,
     refuse_layout,
+    refuse_strides,
     refuse_tokens,
     refuse_types,
     weight_parts,
@@ -79,7 +80,8 @@ def _accepts(
     return (
         refuse_tokens(r)
         or refuse_types(r, norm, bias, k_pages, v_pages, values if scales is None else None)
-        or refuse_layout(r, norm, bias, table, positions, slots, k_pages, v_pages, values, scales)
+        or refuse_layout(r, norm, values, scales)
+        or refuse_strides(bias, table, positions, slots, k_pages, v_pages)
         or refuse_weight(weight)
         or refuse_here(r, lambda machine: _plan_for(machine, r, weight, k_pages))
     )
@@ -114,7 +116,8 @@ def cuda_decode_qkv(
     heads = weight.shape[0] // HEAD_DIM - 2 * kv_heads
     q = torch.empty(r.shape[0], heads, HEAD_DIM, dtype=r.dtype, device=r.device)
     args = (
-        r, norm, bias, *weight_parts(weight), q, k_pages, v_pages, table, positions, slots, eps, r.shape[0], page_size,
+        r, norm, bias, *weight_parts(weight), q, k_pages, v_pages, table, positions, slots, eps, r.shape[0],
+        page_size,
     )  # fmt: skip
     _plan_for(find_machine(r.device), r, weight, k_pages).launch(args, dependent)
     return q, k_pages, v_pages
@@ -140,7 +143,8 @@ def samples(device: torch.device) -> Iterator[Sample]:
         for held, weight in draw.weights(rows, sizes.hidden):
             pages = [draw.normal(5, sizes.kv_heads, 16, sizes.head_dim) for _ in range(2)]
             args = (
-                draw.normal(tokens, sizes.hidden), draw.normal(sizes.hidden), 1e-5, weight, draw.normal(rows, scale=0.1),
-                table, draw.permutation(4096)[:tokens].clone(), draw.permutation(80)[:tokens].clone(), *pages,
+                draw.normal(tokens, sizes.hidden), draw.normal(sizes.hidden), 1e-5, weight,
+                draw.normal(rows, scale=0.1), table, draw.permutation(4096)[:tokens].clone(),
+                draw.permutation(80)[:tokens].clone(), *pages,
             )  # fmt: skip
             yield Sample(f"{label} {held}", args)

@@ -30,6 +30,7 @@ from firesteel.kernels.decode_launch import (
     build_kernel,
     launch,
     refuse_layout,
+    refuse_strides,
     refuse_tokens,
     refuse_types,
 )
@@ -76,7 +77,8 @@ def _accepts(
     return (
         refuse_tokens(r)
         or refuse_types(embedding, r)
-        or refuse_layout(best, embedding, *numbers, full_table, window_table, r)
+        or refuse_layout(embedding, r)
+        or refuse_strides(best, *numbers, full_table, window_table)
     )
 
 

@@ -24,10 +24,10 @@ DEVICE u32 transpose(u32 x) {
 }
 struct Tile {
     uint4 of[2][2];  // tokens g and g + 8, 16 d of lane t
-    __device__ __forceinline__ void read(const u16 *pages, const u64 *at) {
+    __device__ __forceinline__ void read(const u16 *pages, const u32 *rows) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const uint4 *from = (const uint4 *)(pages + at[half]);
+            const uint4 *from = (const uint4 *)(pages + (u64)rows[half] * D + threadIdx.x % 4 * 16);
             of[half][0] = from[0], of[half][1] = from[1];
         }
     }
@@ -37,12 +37,12 @@ DEVICE void meet_cluster() {
 }
 
 // `mixed` is [requests, HEADS HEAD_DIM]; `window` 0: all tokens are seen; `sinks` may be null.
-extern "C" __global__ void __launch_bounds__(THREADS, 2)
+extern "C" __global__ void __launch_bounds__(THREADS, PROGRAMS_PER_SM)
 decode_attention(const u16 *q, const u16 *k_pages, const u16 *v_pages, const u16 *sinks,
                  const long long *page_table, const long long *kv_lens, u16 *mixed, float scale, int page_size,
                  int table_width, int window) {
     __shared__ float tops[WARPS][COLUMNS], sums[WARPS][COLUMNS], parts[WARPS][D][COLUMNS + 1];
-    __shared__ float top_here[COLUMNS], sum_here[COLUMNS], part_here[D][COLUMNS + 1];
+    __shared__ float top_here[COLUMNS], sum_here[COLUMNS], part_here[D][COLUMNS + 1], sink_of[COLUMNS];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     int rank = blockIdx.x, head = blockIdx.y, request = blockIdx.z;
     let_next_start();
@@ -50,29 +50,25 @@ decode_attention(const u16 *q, const u16 *k_pages, const u16 *v_pages, const u16
     // kernel ahead lets this one start after its own wait only. The newest is read after the wait.
     int end = (int)kv_lens[request], begin = window ? max(0, end - window) : 0;
     const long long *table = page_table + (u64)request * table_width;
-    auto locate = [&](int token, int last, u64 *at) {
+    auto locate = [&](int token, int last, u32 *rows) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             int one = min(token + half * 8 + g, last);
-            at[half] = ((table[one / page_size] * KV_HEADS + head) * page_size + one % page_size) * D + t * 16;
+            rows[half] = ((u32)table[one / page_size] * KV_HEADS + head) * page_size + one % page_size;
         }
     };
     auto read = [&](int token, int last, Tile &keys, Tile &values) {
-        u64 at[2];
-        locate(token, last, at);
-        keys.read(k_pages, at), values.read(v_pages, at);
+        u32 rows[2];
+        locate(token, last, rows);
+        keys.read(k_pages, rows), values.read(v_pages, rows);
     };
     constexpr int STEP = CLUSTER * WARPS * 16;
     int first = begin + (rank * WARPS + warp) * 16;
     Tile keys, values, next_keys, next_values;
     if (first < end - 1) read(first, end - 2, keys, values);
     if (first + STEP < end - 1) read(first + STEP, end - 2, next_keys, next_values);
-    float sink_of[VALUES];
-#pragma unroll
-    for (int i = 0; i < VALUES; i++) {
-        int h = min(rank * MINE + (int)(threadIdx.x + i * THREADS) / D, GROUP - 1);
-        sink_of[i] = sinks ? wide(sinks[head * GROUP + h]) * TO_LOG2 : NOTHING;
-    }
+    if (threadIdx.x < GROUP)
+        sink_of[threadIdx.x] = sinks ? wide(sinks[head * GROUP + threadIdx.x]) * TO_LOG2 : NOTHING;
     wait_for_inputs();
     uint4 query[2] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
     if (g < GROUP) {
@@ -85,19 +81,20 @@ decode_attention(const u16 *q, const u16 *k_pages, const u16 *v_pages, const u16
     float top[2] = {NOTHING, NOTHING}, sum[2] = {0, 0};  // heads 2t and 2t + 1
     float part[4][4] = {};  // 16 d each: rows g and g + 8, heads 2t and 2t + 1
     const float to_log2 = scale * TO_LOG2;
+#pragma unroll 1
     for (int token = first; token < end; token += STEP) {
         bool goes_on = token + 2 * STEP < end;
-        u64 at[2];
-        if (goes_on) locate(token + 2 * STEP, end - 1, at);
+        u32 rows[2];
+        if (goes_on) locate(token + 2 * STEP, end - 1, rows);
         float s[4] = {0, 0, 0, 0};
         const u32 *k0 = (const u32 *)keys.of[0], *k1 = (const u32 *)keys.of[1];
 #pragma unroll
         for (int i = 0; i < 4; i++)
             multiply_add(s, k0[2 * i], k1[2 * i], k0[2 * i + 1], k1[2 * i + 1], qs[2 * i], qs[2 * i + 1]);
         keys = next_keys;
-        if (goes_on) next_keys.read(k_pages, at);
+        if (goes_on) next_keys.read(k_pages, rows);
         // s: token g (and g + 8) of heads 2t, 2t + 1
-        bool seen0 = token + g >= begin && token + g < end, seen1 = token + g + 8 >= begin && token + g + 8 < end;
+        bool seen0 = token + g < end, seen1 = token + g + 8 < end;
         float keep[2];
 #pragma unroll
         for (int j = 0; j < 2; j++) {
@@ -106,10 +103,10 @@ decode_attention(const u16 *q, const u16 *k_pages, const u16 *v_pages, const u16
             largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 4));
             largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 8));
             largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 16));
-            float now = fmaxf(top[j], largest);
-            keep[j] = exp2f(top[j] - now);
-            top[j] = now;
-            s[j] = seen0 ? exp2f(s[j] - now) : 0.f, s[j + 2] = seen1 ? exp2f(s[j + 2] - now) : 0.f;
+            largest = fmaxf(top[j], largest);
+            keep[j] = exp2f(top[j] - largest);
+            top[j] = largest;
+            s[j] = seen0 ? exp2f(s[j] - largest) : 0.f, s[j + 2] = seen1 ? exp2f(s[j + 2] - largest) : 0.f;
             sum[j] = sum[j] * keep[j] + s[j] + s[j + 2];
         }
 #pragma unroll
@@ -123,7 +120,7 @@ decode_attention(const u16 *q, const u16 *k_pages, const u16 *v_pages, const u16
             multiply_add(part[i], transpose(v0[2 * i]), transpose(v0[2 * i + 1]), transpose(v1[2 * i]),
                          transpose(v1[2 * i + 1]), b0, b1);
         values = next_values;
-        if (goes_on) next_values.read(v_pages, at);
+        if (goes_on) next_values.read(v_pages, rows);
     }
 #pragma unroll
     for (int j = 0; j < 2; j++) {
@@ -159,7 +156,7 @@ decode_attention(const u16 *q, const u16 *k_pages, const u16 *v_pages, const u16
     for (int i = 0; i < VALUES; i++) {
         int at = threadIdx.x + i * THREADS, h = rank * MINE + at / D, d = at % D;
         if (at >= MINE * D || h >= GROUP) break;
-        float sink = sink_of[i], largest = sink, total = 0, value = 0, theirs[CLUSTER];
+        float sink = sink_of[h], largest = sink, total = 0, value = 0, theirs[CLUSTER];
 #pragma unroll
         for (int c = 0; c < CLUSTER; c++) {
             theirs[c] = CLUSTER > 1 ? other_program(&top_here[h], c) : top_here[h];
@@ -171,7 +168,7 @@ decode_attention(const u16 *q, const u16 *k_pages, const u16 *v_pages, const u16
             total += share * (CLUSTER > 1 ? other_program(&sum_here[h], c) : sum_here[h]);
             value += share * (CLUSTER > 1 ? other_program(&part_here[d][h], c) : part_here[d][h]);
         }
-        total += sinks ? exp2f(sink - largest) : 0.f;
+        total += exp2f(sink - largest);
         mixed[((u64)request * HEADS + head * GROUP + h) * D + d] = narrow(value / total);
     }
     if (CLUSTER > 1) meet_cluster();  // what others still read stays

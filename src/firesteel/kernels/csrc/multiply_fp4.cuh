@@ -52,19 +52,17 @@ template <class S> DEVICE void take_bytes(const char *bytes, u32 (*b)[2], u32 (*
 template <class S> DEVICE void take_x(char *x, Own<S> &own) {
     int lane = threadIdx.x % 32;
     char *mine = x + threadIdx.x / 32 * S::BYTES_EACH;
-    float units[4 * S::SETS] = {};
 #pragma unroll
-    for (int token = 0; token < S::TOKENS; token++)
-        units[token] = split_bytes<S>(x + token * S::X_STRIDE, mine + token * S::X_STRIDE);
+    for (int token = 0; token < S::TOKENS; token++) {
+        float unit = split_bytes<S>(x + token * S::X_STRIDE, mine + token * S::X_STRIDE);
+        own.unit[token / 4] = token % 4 == 0 || lane % 4 == token % 4 ? unit : own.unit[token / 4];
+    }
     __syncwarp();
 #pragma unroll
     for (int set = 0; set < S::SETS; set++) {
         int token = set * 4 + lane / 8;
         const char *bytes = mine + token * S::X_STRIDE + lane / 4 % 2 * (S::BYTES_EACH / 2);
         take_bytes<S>(token < S::TOKENS ? bytes : nullptr, own.b[set], own.minus[set]);
-        own.unit[set] = units[4 * set];
-#pragma unroll
-        for (int t = 1; t < 4; t++) own.unit[set] = lane % 4 == t ? units[4 * set + t] : own.unit[set];
     }
 }
 
