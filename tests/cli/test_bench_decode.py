@@ -12,7 +12,7 @@ from firesteel.cli import bench_decode
 from firesteel.measure.ceiling import Ceiling
 from firesteel.measure.record import Record
 from firesteel.measure.timing import Timing
-from firesteel.model.decode import GROUPS, DecodeOps
+from firesteel.model.decode_ops import GROUPS, DecodeOps
 from firesteel.model.spec import PRESETS
 from firesteel.model.weights import weight_bytes
 
@@ -98,20 +98,29 @@ def test_random_weights_of_a_preset_are_measured_under_its_name(run, tmp_path, m
 
 
 def test_steps_that_are_not_the_same_twice_are_an_error_without_a_record(bench, tmp_path, monkeypatch):
-    plain = DecodeOps.of
+    plain = DecodeOps.choose
 
-    def noisy(kernels):
-        ops = plain(kernels)
+    def noisy(*args, **settings):
+        ops = plain(*args, **settings)
 
         def o(mixed, weight, bias, r, dependent):
             return ops.o(mixed, weight, bias, r.add_(1e-2 * torch.randn_like(r)), dependent)
 
         return ops._replace(o=o)
 
-    monkeypatch.setattr(DecodeOps, "of", noisy)
+    monkeypatch.setattr(DecodeOps, "choose", noisy)
     result = bench("--context", "12", "--no-plot")
     assert result.exit_code == 1 and "differ over 4 steps" in result.stderr
     assert not list(tmp_path.glob("*.json"))
+
+
+def test_pins_reach_decode_ops_and_the_others_their_own(bench, tmp_path):
+    flags = ["--kernels", "decode_o=reference,linear=reference", "--require", "decode_fc1=reference,moe=reference"]
+    assert bench("--context", "12", "--no-plot", *flags).exit_code == 0
+    result = bench("--context", "12", "--no-plot", "--kernels", "decode_o=cuda")
+    assert result.exit_code == 1 and "decode_o=cuda" in result.stderr and "here there is reference" in result.stderr
+    result = bench("--context", "12", "--no-plot", "--require", "decode_fc2=cuda")
+    assert result.exit_code == 1 and "decode_fc2=cuda is required" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ from firesteel.errors import KernelError
 from firesteel.kernels import Kernels
 from firesteel.kernels.ledger import Ledger
 from firesteel.measure.decode import Call, fill_pages, first_batch, lay_out
-from firesteel.model.decode import GROUPS, DecodeStep
+from firesteel.model.decode import DecodeStep
+from firesteel.model.decode_ops import GROUPS, DecodeOps
 from firesteel.model.gpt_oss import GptOss
 from firesteel.model.spec import PRESETS
 from firesteel.model.synthetic import synthetic_weights
@@ -25,11 +26,15 @@ GPU = replace(CPU, capability=(9, 0), name="GPU")
 PLAIN, DEPENDENT = Way(False, False), Way(False, True)
 
 
+def ops_of(model, device=CPU):
+    return DecodeOps.choose(device, model.kernels.ledger)
+
+
 def step_of(llm, contexts=(9, 30), room=40, dtype=torch.float32, device=CPU):
     pages = lay_out(contexts, room=room, page_size=8, window=128, seed=0)
     cache = new_cache(llm.spec, pages.count, 8, device, dtype)
     fill_pages(cache, seed=0)
-    step = DecodeStep(llm.model, cache, num_requests=len(contexts), num_pages=pages.width)
+    step = DecodeStep(llm.model, cache, ops_of(llm.model), num_requests=len(contexts), num_pages=pages.width)
     step.load(first_batch(list(range(len(contexts))), contexts, pages, cache))
     return step
 
@@ -155,7 +160,7 @@ def test_all_ways_give_the_same_bits_on_a_gpu(dense, num_requests):
     pages = lay_out(contexts, room=200, page_size=64, window=128, seed=0)
     cache = new_cache(spec, pages.count, 64, device, torch.bfloat16)
     fill_pages(cache, seed=0)
-    step = DecodeStep(model, cache, num_requests=num_requests, num_pages=pages.width)
+    step = DecodeStep(model, cache, ops_of(model, device), num_requests=num_requests, num_pages=pages.width)
     step.load(first_batch(list(range(num_requests)), contexts, pages, cache))
     ways = find_ways(device, KernelConfig())
     assert len(ways) == 4

@@ -17,16 +17,21 @@ from firesteel.measure.decode import (
     trace,
     watch,
 )
-from firesteel.model.decode import GROUPS, DecodeStep
+from firesteel.model.decode import DecodeStep
+from firesteel.model.decode_ops import GROUPS, DecodeOps
 
 CPU = find_device("cpu")
+
+
+def ops_of(model, device=CPU):
+    return DecodeOps.choose(device, model.kernels.ledger)
 
 
 def step_of(llm, contexts, room=40):
     pages = lay_out(contexts, room=room, page_size=8, window=128, seed=0)
     cache = new_cache(llm.spec, pages.count, 8, CPU, torch.float32)
     fill_pages(cache, seed=0)
-    step = DecodeStep(llm.model, cache, num_requests=len(contexts), num_pages=pages.width)
+    step = DecodeStep(llm.model, cache, ops_of(llm.model), num_requests=len(contexts), num_pages=pages.width)
     step.load(first_batch([5] * len(contexts), contexts, pages, cache))
     return step
 

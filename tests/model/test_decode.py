@@ -12,7 +12,8 @@ from firesteel.kernels import Kernels
 from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.rope import RopeSpec
 from firesteel.measure.decode import Pages, fill_pages, first_batch, lay_out, watch
-from firesteel.model.decode import GROUPS, DecodeError, DecodeStep
+from firesteel.model.decode import DecodeError, DecodeStep
+from firesteel.model.decode_ops import GROUPS, DecodeOps
 from firesteel.model.gpt_oss import GptOss
 from firesteel.model.spec import ModelSpec
 from firesteel.model.synthetic import synthetic_weights
@@ -39,6 +40,10 @@ STEPS = 20  # windows and texts cross two pages or more
 def model_of(spec, seed=0, **settings):
     weights = synthetic_weights(spec, CPU, seed=seed)
     return GptOss(spec, weights, Kernels(CPU, {}, Ledger()), CPU, max_context=spec.max_context, **settings)
+
+
+def ops_of(model):
+    return DecodeOps.choose(CPU, model.kernels.ledger)
 
 
 def begin(model, contexts, *, page_size=PAGE_SIZE, seed=5, room=STEPS):
@@ -74,7 +79,7 @@ def by_network(model, cache, batch, contexts, pages, steps):
 
 def compare(model, contexts, **settings):
     cache, batch, pages = begin(model, contexts, **settings)
-    step = DecodeStep(model, clone(cache), num_requests=len(contexts), num_pages=pages.width)
+    step = DecodeStep(model, clone(cache), ops_of(model), num_requests=len(contexts), num_pages=pages.width)
     step.load(batch)
     with torch.inference_mode():
         expected = by_network(model, cache, batch, contexts, pages, STEPS)
@@ -104,7 +109,7 @@ def test_page_size_may_exceed_the_window_or_be_one_token():
 def test_sinks_off_is_off_in_the_step_too():
     model = model_of(BASE)
     cache, batch, pages = begin(model, [12])
-    step = DecodeStep(model, cache, num_requests=1, num_pages=pages.width)
+    step = DecodeStep(model, cache, ops_of(model), num_requests=1, num_pages=pages.width)
     logits = []
     for model.sinks in (True, False):
         step.load(batch)
@@ -128,7 +133,7 @@ def test_kindling_continues_its_prompts_as_the_engine_does():
             held = Pages(full=pages.full[rows], window=pages.window[rows], count=pages.count)
             tokens = [prompts[row][position] for row in rows]
             model.forward(first_batch(tokens, [position] * len(rows), held, cache), cache)
-    step = DecodeStep(model, cache, num_requests=len(prompts), num_pages=pages.width)
+    step = DecodeStep(model, cache, ops_of(model), num_requests=len(prompts), num_pages=pages.width)
     step.load(first_batch([prompt[-1] for prompt in prompts], contexts, pages, cache))
     found = []
     for _ in range(STEPS):
@@ -140,7 +145,7 @@ def test_kindling_continues_its_prompts_as_the_engine_does():
 def test_step_keeps_its_tensors_and_can_begin_again():
     model = model_of(BASE)
     cache, batch, pages = begin(model, LENGTHS[3])
-    step = DecodeStep(model, cache, num_requests=3, num_pages=pages.width)
+    step = DecodeStep(model, cache, ops_of(model), num_requests=3, num_pages=pages.width)
     step.load(batch)
     addresses = [tensor.data_ptr() for tensor in step.inputs.tensors()]
     copied, first = step.inputs.copy(), step.run().clone()
@@ -154,7 +159,7 @@ def test_every_launch_but_the_first_is_dependent_where_asked():
     model = model_of(BASE)
     for dependent in (True, False):
         cache, batch, pages = begin(model, [3])
-        step = DecodeStep(model, cache, num_requests=1, num_pages=pages.width, dependent=dependent)
+        step = DecodeStep(model, cache, ops_of(model), num_requests=1, num_pages=pages.width, dependent=dependent)
         step.load(batch)
         calls = watch(step)
         launches = [call.args[-1] for group in GROUPS for call in calls[group]]
@@ -165,11 +170,11 @@ def test_every_launch_but_the_first_is_dependent_where_asked():
 def test_narrow_tables_are_taken_and_wide_ones_refused():
     model = model_of(BASE)
     cache, batch, pages = begin(model, [20])
-    step = DecodeStep(model, cache, num_requests=1, num_pages=pages.width + 2)
+    step = DecodeStep(model, cache, ops_of(model), num_requests=1, num_pages=pages.width + 2)
     step.inputs.full.page_table.fill_(99)
     step.load(batch)
     assert step.inputs.full.page_table[0, pages.width :].tolist() == [0, 0]
-    narrow = DecodeStep(model, cache, num_requests=1, num_pages=pages.width - 1)
+    narrow = DecodeStep(model, cache, ops_of(model), num_requests=1, num_pages=pages.width - 1)
     with pytest.raises(DecodeError, match=f"page tables of {pages.width} pages do not fit into {pages.width - 1}"):
         narrow.load(batch)
 
@@ -177,7 +182,7 @@ def test_narrow_tables_are_taken_and_wide_ones_refused():
 def test_batch_of_another_size_is_refused():
     model = model_of(BASE)
     cache, batch, pages = begin(model, [20, 3])
-    step = DecodeStep(model, cache, num_requests=3, num_pages=pages.width)
+    step = DecodeStep(model, cache, ops_of(model), num_requests=3, num_pages=pages.width)
     with pytest.raises(DecodeError, match="3 requests with one token each was given 2 tokens of 2 requests"):
         step.load(batch)
 
@@ -195,4 +200,4 @@ def test_batch_of_another_size_is_refused():
 def test_what_the_decode_ops_cannot_do_is_refused_with_its_cure(settings, dtype, requests, message):
     model = model_of(BASE, **settings)
     with pytest.raises(DecodeError, match=message):
-        DecodeStep(model, new_cache(BASE, 4, 8, CPU, dtype), num_requests=requests, num_pages=4)
+        DecodeStep(model, new_cache(BASE, 4, 8, CPU, dtype), ops_of(model), num_requests=requests, num_pages=4)

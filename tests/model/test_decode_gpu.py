@@ -10,7 +10,8 @@ from firesteel.engine.kv_cache import new_cache
 from firesteel.kernels import Kernels
 from firesteel.kernels.ledger import Ledger
 from firesteel.measure.decode import fill_pages, first_batch, lay_out
-from firesteel.model.decode import GROUPS, DecodeStep
+from firesteel.model.decode import DecodeStep
+from firesteel.model.decode_ops import NAMES, DecodeOps
 from firesteel.model.gpt_oss import GptOss
 from firesteel.model.spec import PRESETS
 from firesteel.model.synthetic import synthetic_weights
@@ -37,14 +38,14 @@ class Trace:
 
 def run(spec, weights, device, implementation, num_requests, *, forced=None):
     """A Trace; `forced` is one whose inputs and routing are used in place of the run's own."""
-    pins = {f"decode_{group}": implementation for group in GROUPS}
-    kernels = Kernels(device, pins, Ledger())
+    kernels = Kernels(device, {}, Ledger())
+    ops = DecodeOps.choose(device, kernels.ledger, asked=dict.fromkeys(NAMES, implementation))
     model = GptOss(spec, weights, kernels, device, max_context=4096)
     contexts, found = CONTEXTS[:num_requests], Trace(ledger=kernels.ledger)
     pages = lay_out(contexts, room=STEPS, page_size=64, window=128, seed=0)
     cache = new_cache(spec, pages.count, 64, device, device.dtype)
     fill_pages(cache, seed=0)
-    step = DecodeStep(model, cache, num_requests=num_requests, num_pages=pages.width)
+    step = DecodeStep(model, cache, ops, num_requests=num_requests, num_pages=pages.width)
     step.load(first_batch(list(range(num_requests)), contexts, pages, cache))
     plain = step.ops
 
@@ -121,7 +122,8 @@ def test_nothing_waits_for_the_device(device, forbid_waiting):
     cache = new_cache(SPEC, pages.count, 64, device, device.dtype)
     fill_pages(cache, seed=0)
     batch = first_batch([1], [100], pages, cache)
-    step = DecodeStep(model, cache, num_requests=1, num_pages=pages.width)
+    ops = DecodeOps.choose(device, model.kernels.ledger)
+    step = DecodeStep(model, cache, ops, num_requests=1, num_pages=pages.width)
     step.load(batch)
     step.run()  # compiles
     with forbid_waiting():

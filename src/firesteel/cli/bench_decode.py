@@ -30,13 +30,15 @@ from firesteel.engine.kv_cache import find_dtype, new_cache, page_bytes
 from firesteel.engine.load import Loaded
 from firesteel.errors import UserError
 from firesteel.kernels import parse_pins
+from firesteel.kernels.requirement import parse_requirements
 from firesteel.measure.ceiling import read_ceiling
 from firesteel.measure.decode import PASS_STEPS, count_experts, fill_pages, first_batch, lay_out, time_steps
 from firesteel.measure.decode_figures import DecodeFigures
 from firesteel.measure.record import Record
 from firesteel.measure.roofline import Step, step_cost
 from firesteel.measure.room import free_memory
-from firesteel.model.decode import GROUPS, MOST_REQUESTS, DecodeStep
+from firesteel.model.decode import MOST_REQUESTS, DecodeStep
+from firesteel.model.decode_ops import GROUPS, DecodeOps, split_choices
 from firesteel.model.spec import PRESETS
 from firesteel.model.weights import weight_bytes
 from firesteel.plot import check_libraries, plot_decode
@@ -62,6 +64,17 @@ class Plan:
 
     def cases(self) -> list[tuple[int, int]]:
         return list(itertools.product(self.batches, self.contexts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What is measured, with which settings, against which ceiling."""
+
+    name: str
+    loaded: Loaded
+    ops: DecodeOps
+    config: Config
+    read_gb_s: float
 
 
 @bench.command(name="decode")
@@ -99,10 +112,12 @@ def bench_decode(
     say(f"measuring the read ceiling of {device.name}")
     read_gb_s = read_ceiling(device).rate
     free_memory(device)
-    name, loaded = open_model(_with_few_pages(config), synthetic)
-    check_plan(plan, loaded, config)
+    name, loaded = open_model(_for_network(config), synthetic)
+    check_context(plan, loaded)
     with exit_code_one():
-        found = list(measure_all(plan, name, loaded, config, read_gb_s, out))
+        ops = choose_ops(loaded, config)
+        subject = Subject(name=name, loaded=loaded, ops=ops, config=config, read_gb_s=read_gb_s)
+        found = list(measure_all(plan, subject, out))
     if as_json:
         print_json([one.as_dict() for one in found])
     else:
@@ -129,43 +144,45 @@ def choose_device(config: Config) -> DeviceSpec:
     return device
 
 
-def check_plan(plan: Plan, loaded: Loaded, config: Config) -> None:
+def check_context(plan: Plan, loaded: Loaded) -> None:
     longest = max(plan.contexts) + plan.room
     if longest > loaded.max_context:
         raise UserError(
             f"--context {max(plan.contexts)}: with room for {plan.room} steps that is {longest} tokens, the model "
             f"reaches {loaded.max_context}: lower --context or --check"
         )
-    pinned = parse_pins(config.kernels.kernels)
-    plain = [op for op, runs in loaded.kernels.table() if op.startswith("decode_") and runs == "reference"]
-    missing = [op for op in plain if op not in pinned]
-    if missing and loaded.device.is_cuda:
+
+
+def choose_ops(loaded: Loaded, config: Config) -> DecodeOps:
+    """References on a GPU only where they are pinned."""
+    pins = parse_pins(split_choices(config.kernels.kernels)[1])
+    required = parse_requirements(split_choices(config.kernels.require)[1])
+    ops = DecodeOps.choose(loaded.device, loaded.kernels.ledger, asked=pins, required=required)
+    plain = [name for name, runs in ops.table() if runs == "reference" and name not in pins]
+    if plain and loaded.device.is_cuda:
         raise UserError(
-            f"{', '.join(missing)} would run as plain references on {loaded.device.name}, which has no kernel for "
-            f"them: pin them with --kernels {missing[0]}=reference,... and --no-cuda-graphs if you want that"
+            f"{', '.join(plain)} would run as plain references: {loaded.device.name} has no kernel for them; pin "
+            f"them with --kernels {plain[0]}=reference,... and pass --no-cuda-graphs to time those"
         )
+    return ops
 
 
-def measure_all(
-    plan: Plan, name: str, loaded: Loaded, config: Config, read_gb_s: float, out: Path
-) -> Iterator[DecodeFigures]:
+def measure_all(plan: Plan, subject: Subject, out: Path) -> Iterator[DecodeFigures]:
     """Each record is saved as soon as it is made."""
     with progress_bar("measuring") as report_progress:
         for number, (batch, context) in enumerate(plan.cases(), 1):
-            figures = measure(plan, name, loaded, config, read_gb_s, batch, context)
-            record(loaded, config, figures).save(out)
-            free_memory(loaded.device)
+            figures = measure(plan, subject, batch, context)
+            record(subject, figures).save(out)
+            free_memory(subject.loaded.device)
             report_progress(number, len(plan.cases()))
             yield figures
 
 
 @torch.inference_mode()
-def measure(
-    plan: Plan, name: str, loaded: Loaded, config: Config, read_gb_s: float, batch: int, context: int
-) -> DecodeFigures:
-    step = open_step(plan, loaded, config, batch, context)
-    begin, device, spec = step.inputs.copy(), loaded.device, loaded.spec
-    ways = find_ways(device, config.kernels)
+def measure(plan: Plan, subject: Subject, batch: int, context: int) -> DecodeFigures:
+    step = open_step(plan, subject, batch, context)
+    begin, device, spec = step.inputs.copy(), subject.loaded.device, subject.loaded.spec
+    ways = find_ways(device, subject.config.kernels)
     compare_ways(step, ways, device, plan.check, delays=plan.delays)
     way = ways[-1]
     samples = time_steps(way.open(step, device), lambda: step.inputs.restore(begin), device, steps=plan.steps)
@@ -174,15 +191,16 @@ def measure(
     experts = count_experts(step, num_tokens=EXPERT_TOKENS)
     read = Step(mxfp4_layers=spec.mxfp4_layers, context=context, requests=batch, distinct_experts=experts.per_step)
     return DecodeFigures(
-        model=name, way=str(way), samples_ms=samples, groups_ms=groups,
+        model=subject.name, way=str(way), samples_ms=samples, groups_ms=groups,
         groups_by="a graph of its calls alone" if way.graph else "its calls alone, launched one by one",
-        cost=step_cost(spec, read), read_gb_s=read_gb_s, experts=experts, checked_steps=plan.check,
-        checked_with_delays=plan.delays, allocated_bytes=allocated_bytes(loaded, step),
+        cost=step_cost(spec, read), read_gb_s=subject.read_gb_s, experts=experts, checked_steps=plan.check,
+        checked_with_delays=plan.delays, allocated_bytes=allocated_bytes(subject.loaded, step),
     )  # fmt: skip
 
 
-def open_step(plan: Plan, loaded: Loaded, config: Config, batch: int, context: int) -> DecodeStep:
+def open_step(plan: Plan, subject: Subject, batch: int, context: int) -> DecodeStep:
     """With random keys and values to the depth, in pages of its own."""
+    loaded, config = subject.loaded, subject.config
     spec, size, contexts = loaded.spec, config.batch.page_size, [context] * batch
     window = max((one for one in spec.windows if one is not None), default=0)
     pages = lay_out(contexts, room=plan.room, page_size=size, window=window, seed=SEED)
@@ -194,7 +212,7 @@ def open_step(plan: Plan, loaded: Loaded, config: Config, batch: int, context: i
             "free: lower --batch or --context"
         )
     cache = new_cache(spec, pages.count, size, loaded.device, dtype)
-    step = DecodeStep(loaded.model, cache, num_requests=batch, num_pages=pages.width)
+    step = DecodeStep(loaded.model, cache, subject.ops, num_requests=batch, num_pages=pages.width)
     fill_pages(cache, seed=SEED)
     first = torch.randint(spec.vocab_size, (batch,), generator=torch.Generator().manual_seed(SEED)).tolist()
     step.load(first_batch(first, contexts, pages, cache))
@@ -209,12 +227,13 @@ def allocated_bytes(loaded: Loaded, step: DecodeStep) -> int:
     return weight_bytes(loaded.spec) + sum(pages.values())
 
 
-def record(loaded: Loaded, config: Config, figures: DecodeFigures) -> Record:
+def record(subject: Subject, figures: DecodeFigures) -> Record:
     """Samples are milliseconds, one a step."""
+    loaded = subject.loaded
     return Record.now(
-        loaded.device, config, name=f"decode batch {figures.batch} context {figures.context}", unit="ms",
+        loaded.device, subject.config, name=f"decode batch {figures.batch} context {figures.context}", unit="ms",
         samples=figures.samples_ms, warmups=min(PASS_STEPS, len(figures.samples_ms)), seed=SEED,
-        kernels=loaded.kernels.table(), startup_s=loaded.report.seconds, parameters=figures.as_dict(),
+        kernels=subject.ops.table(), startup_s=loaded.report.seconds, parameters=figures.as_dict(),
     )  # fmt: skip
 
 
@@ -260,5 +279,8 @@ def parse_numbers(flag: str, text: str, least: int, most: int | None) -> tuple[i
     return tuple(dict.fromkeys(map(int, words)))
 
 
-def _with_few_pages(config: Config) -> Config:
-    return replace(config, cache=replace(config.cache, kv_cache_gib=LOADED_PAGES_GIB))
+def _for_network(config: Config) -> Config:
+    """Without choices of decode ops, which the network does not know, and with few pages."""
+    pins, required = (split_choices(text)[0] for text in (config.kernels.kernels, config.kernels.require))
+    kernels = replace(config.kernels, kernels=pins, require=required)
+    return replace(config, kernels=kernels, cache=replace(config.cache, kv_cache_gib=LOADED_PAGES_GIB))

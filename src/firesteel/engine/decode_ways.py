@@ -15,7 +15,8 @@ from firesteel.engine.graphs import StepGraph
 from firesteel.errors import KernelError
 from firesteel.kernels.decode_launch import with_delays
 from firesteel.measure.decode import Call, Run, time_steps, trace, watch
-from firesteel.model.decode import GROUPS, DecodeStep
+from firesteel.model.decode import DecodeStep
+from firesteel.model.decode_ops import GROUPS
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from firesteel.device import DeviceSpec
-from firesteel.model.decode import GROUPS, DecodeOps, DecodeStep
+from firesteel.model.decode import DecodeStep
+from firesteel.model.decode_ops import GROUPS, DecodeOps
 from firesteel.types import Batch, KvCache, KvView
 
 PASS_STEPS = 20  # timed from the same inputs, then again: depths are context to context + 19

@@ -8,15 +8,14 @@ Shape letters: T requests with one token each, H hidden, V vocabulary, N pages a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from firesteel.errors import UserError
-from firesteel.kernels import Kernels
+from firesteel.model.decode_ops import DecodeOps
 from firesteel.model.gpt_oss import GptOss
 from firesteel.types import Batch, KvCache, KvView
 
@@ -25,30 +24,6 @@ MOST_REQUESTS = 8
 
 class DecodeError(UserError):
     """A step that the decode ops cannot compute."""
-
-
-class DecodeOps(NamedTuple):
-    """The ops of a step, by the group of time that each is."""
-
-    qkv: Callable[..., Any]
-    attention: Callable[..., Any]
-    o: Callable[..., Any]
-    router: Callable[..., Any]
-    fc1: Callable[..., Any]
-    fc2: Callable[..., Any]
-    lm_head: Callable[..., Any]
-    sample: Callable[..., Any]
-
-    @classmethod
-    def of(cls, kernels: Kernels) -> DecodeOps:
-        return cls(
-            qkv=kernels.decode_qkv, attention=kernels.decode_attention, o=kernels.decode_o,
-            router=kernels.decode_router, fc1=kernels.decode_fc1, fc2=kernels.decode_fc2,
-            lm_head=kernels.decode_lm_head, sample=kernels.decode_sample,
-        )  # fmt: skip
-
-
-GROUPS = DecodeOps._fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +58,7 @@ class DecodeStep:
         self,
         model: GptOss,
         cache: KvCache,
+        ops: DecodeOps,
         *,
         num_requests: int,
         num_pages: int,
@@ -93,7 +69,7 @@ class DecodeStep:
         self.model = model
         self.cache = cache
         self.dependent = dependent
-        self.ops = DecodeOps.of(model.kernels)
+        self.ops = ops
         self.inputs = _new_inputs(model, num_requests, num_pages)
 
     @property
