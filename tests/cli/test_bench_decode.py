@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -147,6 +148,32 @@ def test_without_a_gpu_a_cpu_must_be_asked_for(run, tmp_path):
     result = run("bench", "decode", "--out", str(tmp_path))
     assert isinstance(result.exception, UserError)
     assert "torch sees no GPU here" in str(result.exception) and "--device cpu" in str(result.exception)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("flags", "way"),
+    [
+        ([], "CUDA graph, dependent launch"),
+        (["--no-dependent-launch"], "CUDA graph, plain launch"),
+        (["--enforce-eager"], "eager, dependent launch"),
+        (["--delays", "--mxfp4-layers", "all"], "CUDA graph, dependent launch"),
+    ],
+)
+def test_on_a_gpu_the_kernels_run_in_the_way_the_gates_say(run, tmp_path, monkeypatch, flags, way):
+    spec = replace(PRESETS["gpt-oss-120b"], num_layers=4, windows=(128, None) * 2, vocab_size=4096)
+    monkeypatch.setitem(PRESETS, "gpt-oss-20b", spec)
+    sizes = ["--batch", "1,8", "--context", "0,300", "--steps", "40", "--check", "30"]
+    result = run(
+        "bench", "decode", "--synthetic", "gpt-oss-20b", *sizes, "--no-plot", "--out", str(tmp_path), *flags
+    )
+    assert result.exit_code == 0, result.output
+    records = [Record.load(path) for path in tmp_path.glob("*.json")]
+    assert len(records) == 4
+    for one in records:
+        assert one.parameters["way"] == way and len(one.samples) == 40
+        assert all(runs.startswith("cuda") for runs in one.kernels.values()), one.kernels
+        assert one.parameters["allocated_bytes"] > weight_bytes(spec) / 2
 
 
 def test_program_starts_without_the_libraries_of_server_and_plots():
