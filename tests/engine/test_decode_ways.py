@@ -162,6 +162,6 @@ def test_all_ways_give_the_same_bits_on_a_gpu(dense, num_requests):
     fill_pages(cache, seed=0)
     step = DecodeStep(model, cache, ops_of(model, device), num_requests=num_requests, num_pages=pages.width)
     step.load(first_batch(list(range(num_requests)), contexts, pages, cache))
-    ways = find_ways(device, KernelConfig())
-    assert len(ways) == 4
+    ways = [*find_ways(device, KernelConfig()), DEPENDENT]
+    assert len(set(ways)) == 4
     compare_ways(step, ways, device, 200, delays=True)

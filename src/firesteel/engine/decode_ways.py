@@ -35,10 +35,13 @@ class Way:
 
 
 def find_ways(device: DeviceSpec, config: KernelConfig) -> list[Way]:
-    """That the settings allow: the plainest first, the one to use last. A CPU has that one only."""
-    graphs = (False, True) if config.cuda_graphs and device.is_cuda else (False,)
-    launches = (False, True) if config.dependent_launch and device.is_cuda else (False,)
-    return [Way(graph, dependent) for graph in graphs for dependent in launches]
+    """From the plainest to the one that the settings choose, a gate at a time. A CPU has the plainest only."""
+    ways = [Way(False, False)]
+    if config.cuda_graphs and device.is_cuda:
+        ways.append(Way(True, False))
+    if config.dependent_launch and device.is_cuda:
+        ways.append(Way(ways[-1].graph, True))
+    return ways
 
 
 def capture(run: Run, step: DecodeStep, device: DeviceSpec) -> Run:
