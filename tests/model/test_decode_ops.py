@@ -1,6 +1,5 @@
 """The decode ops as chosen for a device."""
 
-
 import pytest
 
 from firesteel.device import find_device

@@ -79,6 +79,6 @@ class Draw:
 def list_cases(device: torch.device) -> Iterator[Case]:
     """On a CPU, where references of the whole take minutes, gpt-oss has few experts and words."""
     real = GPT_OSS if device.type == "cuda" else replace(GPT_OSS, experts=8, vocabulary=4096)
-    for name, sizes, counts in (("gpt-oss", real, (1, 2, 3, 8)), ("kindling", KINDLING, (1, 5))):
+    for name, sizes, counts in (("kindling", KINDLING, (1, 5)), ("gpt-oss", real, (1, 2, 3, 8))):
         for tokens in counts:
             yield Case(f"{name} T={tokens}", tokens, sizes, Draw(device))
