@@ -1,12 +1,15 @@
 """The gates on the shipped model: each alone and in pairs, by flag, environment and file, seen in what ran."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
 
 from firesteel import LLM, UserError
-from firesteel.config import knobs, resolve
+from firesteel.config import KernelConfig, knobs, resolve
+from firesteel.device import find_device
+from firesteel.engine.decode_ways import Way, find_ways
 from firesteel.kernels import cuda_cache
 from firesteel.kernels.linear import Mxfp4Weight
 from firesteel.kernels.op import anywhere
@@ -21,6 +24,7 @@ GATES = {
     "mxfp4_layers": ["qkv", "all"],
     "sinks": [False],
 }
+OF_DECODE_STEPS = ("cuda_graphs", "dependent_launch")  # which LLM does not take yet
 CHANGES_LOGITS = {"activation", "mxfp4_layers", "sinks"}
 ALONE = [(gate, value) for gate, values in GATES.items() for value in values]
 PAIRS = [dict(pair) for pair in itertools.combinations(ALONE, 2) if pair[0][0] != pair[1][0]]
@@ -80,7 +84,7 @@ def expected(gates):
 
 def test_every_gate_is_here():
     kernel_knobs = {knob.name for knob in knobs().values() if knob.section == "kernels"}
-    assert {*GATES, "tile", "kernel_cache_dir"} == kernel_knobs
+    assert {*GATES, "tile", "kernel_cache_dir", *OF_DECODE_STEPS} == kernel_knobs
 
 
 def test_nothing_set_is_the_default_of_each_gate(outcome):
@@ -105,7 +109,10 @@ def test_gates_in_pairs_do_not_disturb_each_other(outcome, gates):
         assert torch.equal(logits, outcome(**without)[1]) == (gate not in CHANGES_LOGITS), gate
 
 
-@pytest.mark.parametrize(("gate", "value"), [*ALONE, ("tile", "64x64"), ("kernel_cache_dir", "kept")])
+@pytest.mark.parametrize(
+    ("gate", "value"),
+    [*ALONE, ("tile", "64x64"), ("kernel_cache_dir", "kept"), *((gate, False) for gate in OF_DECODE_STEPS)],
+)
 def test_gate_is_set_alike_by_flag_environment_and_file(gate, value, tmp_path):
     file = tmp_path / "firesteel.toml"
     file.write_text(f"{gate} = {str(value).lower() if value is False else repr(value)}\n")
@@ -126,6 +133,17 @@ def test_gates_from_environment_and_file_reach_the_model(outcome, monkeypatch, t
     llm = LLM(device="cpu")
     assert torch.equal(llm.logits(TOKENS), outcome(activation="mxfp8", mxfp4_layers="qkv")[1])
     assert ran(llm) == expected({"activation": "mxfp8", "mxfp4_layers": "qkv"})
+
+
+@pytest.mark.parametrize("dependent_launch", [True, False])
+@pytest.mark.parametrize("cuda_graphs", [True, False])
+def test_gates_of_decode_steps_choose_the_way_they_run(cuda_graphs, dependent_launch):
+    config = KernelConfig(cuda_graphs=cuda_graphs, dependent_launch=dependent_launch)
+    gpu = replace(find_device("cpu"), capability=(9, 0), name="GPU")
+    ways = find_ways(gpu, config)
+    assert ways[0] == Way(False, False) and ways[-1] == Way(cuda_graphs, dependent_launch)
+    assert len(ways) == 1 + cuda_graphs + dependent_launch == len(set(ways)), "one gate at a time"
+    assert find_ways(find_device("cpu"), config) == [Way(False, False)]
 
 
 @pytest.mark.parametrize("others", [{}, *(dict([one]) for one in ALONE)], ids=str)

@@ -25,8 +25,9 @@ class ConfigError(UserError):
     """A knob that does not exist, or a value it cannot take."""
 
 
-def knob(default: Any, help: str, *, env: str, check: Check | None = None) -> Any:
-    return field(default=default, metadata={"help": help, "env": env, "check": check})
+def knob(default: Any, help: str, *, env: str, check: Check | None = None, off_flag: str = "") -> Any:
+    """`off_flag` is a second flag that switches it off."""
+    return field(default=default, metadata={"help": help, "env": env, "check": check, "off_flag": off_flag})
 
 
 def at_least(least: float) -> Check:
@@ -120,6 +121,14 @@ class KernelConfig:
         env="FIRESTEEL_MXFP4_LAYERS", check=layer_list,
     )  # fmt: skip
     sinks: bool = knob(True, "attention sinks; off is an experiment that breaks the model", env="FIRESTEEL_SINKS")
+    cuda_graphs: bool = knob(
+        True, "replay a decoding step as one CUDA graph; off launches each kernel (also --enforce-eager)",
+        env="FIRESTEEL_CUDA_GRAPHS", off_flag="--enforce-eager",
+    )  # fmt: skip
+    dependent_launch: bool = knob(
+        True, "let each kernel of a decoding step fetch its weights while the one before it ends",
+        env="FIRESTEEL_DEPENDENT_LAUNCH",
+    )  # fmt: skip
     kernel_cache_dir: str = knob(
         "", "folder for compiled CUDA kernels; empty is firesteel/kernels in the user's cache folder",
         env="FIRESTEEL_KERNEL_CACHE_DIR",
@@ -192,6 +201,7 @@ class Knob:
     help: str
     env: str
     check: Check | None
+    off_flag: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +220,7 @@ def knobs() -> dict[str, Knob]:
             meta = declared.metadata
             found[declared.name] = Knob(
                 section, declared.name, hints[declared.name], declared.default, meta["help"], meta["env"],
-                meta["check"],
+                meta["check"], meta["off_flag"],
             )  # fmt: skip
     return found
 

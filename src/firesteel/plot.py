@@ -1,4 +1,4 @@
-"""Draws measured ops as a page that needs no network, and as a picture; measures nothing.
+"""Draws measured ops and steps as a page that needs no network, and as a picture; measures nothing.
 
 altair and vl-convert are imported when something is drawn: machines that only measure do without them.
 """
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from firesteel.errors import UserError
+from firesteel.measure.decode_figures import DecodeFigures
 from firesteel.measure.outcome import Outcome
 
 LIBRARIES = {"altair": "altair", "vl_convert": "vl-convert-python"}  # module -> package
@@ -32,12 +33,56 @@ def check_libraries() -> None:
 def plot_ops(outcomes: Sequence[Outcome], folder: Path, title: str) -> list[Path]:
     """ops.html and ops.png: a panel an op and part, a line an implementation, M against share of the ceiling."""
     check_libraries()
+    return _save(draw_ops(outcomes, title), folder, "ops")
+
+
+def plot_decode(found: Sequence[DecodeFigures], folder: Path, title: str) -> list[Path]:
+    """decode.html and decode.png: a colour a batch, context against tokens a second, the floor dashed."""
+    check_libraries()
+    return _save(draw_decode(found, title), folder, "decode")
+
+
+def _save(chart: Any, folder: Path, name: str) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
-    chart = draw_ops(outcomes, title)
-    page, picture = folder / "ops.html", folder / "ops.png"
+    page, picture = folder / f"{name}.html", folder / f"{name}.png"
     chart.save(str(page), inline=True)
     chart.save(str(picture), ppi=120)
     return [page, picture]
+
+
+def draw_decode(found: Sequence[DecodeFigures], title: str) -> Any:
+    import altair
+
+    rows = [row for one in found for row in _decode_rows(one)]
+    first = found[0]
+    return (
+        altair.Chart(altair.Data(values=rows))  # type: ignore[no-untyped-call]
+        .mark_line(point=True)
+        .encode(
+            x=altair.X("context:O", title="context (tokens)", axis=altair.Axis(labelAngle=0)),
+            y=altair.Y("tok/s:Q", title="tokens a second, all requests").scale(zero=True),
+            color=altair.Color("batch:N", title="batch"),
+            strokeDash=altair.StrokeDash("line:N", title=None, sort=["measured", "floor"]),
+            tooltip=["batch:N", "context:O", "line:N", "tok/s:Q", "ms a step:Q", "MB a token:Q", "of the floor:N"],
+        )
+        .properties(
+            width=420, height=300,
+            title=altair.TitleParams(
+                title, subtitle=f"{first.way}; floor at {first.read_gb_s:.0f} GB/s, read in the same run"
+            ),
+        )
+    )  # fmt: skip
+
+
+def _decode_rows(one: DecodeFigures) -> list[dict[str, Any]]:
+    shared = {
+        "batch": one.batch, "context": one.context, "MB a token": round(one.token_bytes / 1e6, 1),
+        "of the floor": f"{100 * one.share:.1f} %",
+    }  # fmt: skip
+    return [
+        {**shared, "line": "measured", "tok/s": round(one.tok_s, 1), "ms a step": round(one.step_ms, 3)},
+        {**shared, "line": "floor", "tok/s": round(one.floor_tok_s, 1), "ms a step": round(one.floor_ms, 3)},
+    ]
 
 
 def draw_ops(outcomes: Sequence[Outcome], title: str) -> Any:

@@ -18,6 +18,8 @@ SETTINGS = {
     "require": (["--require", "a=b@fp8"], "a=b@fp8", "c=d", "c=d", '"e=f:g"', "e=f:g"),
     "mxfp4_layers": (["--mxfp4-layers", "all"], "all", "qkv,o", "qkv,o", '"moe"', "moe"),
     "sinks": (["--no-sinks"], False, "off", False, "false", False),
+    "cuda_graphs": (["--enforce-eager"], False, "off", False, "false", False),
+    "dependent_launch": (["--no-dependent-launch"], False, "off", False, "false", False),
     "kernel_cache_dir": (["--kernel-cache-dir", "here"], "here", "there", "there", '"elsewhere"', "elsewhere"),
     "page_size": (["--page-size", "16"], 16, "32", 32, "128", 128),
     "max_num_seqs": (["--max-num-seqs", "5"], 5, "6", 6, "7", 7),
@@ -58,6 +60,13 @@ def test_every_knob_is_in_the_tests_above():
 def test_flag_turns_back_on_what_the_environment_turned_off(run, shown):
     row = shown(run("env", "--json", "--sinks", FIRESTEEL_SINKS="off"))["sinks"]
     assert (row["value"], row["origin"]) == (True, "flag")
+
+
+def test_graphs_are_switched_off_by_either_flag(run, shown):
+    """--enforce-eager is what users of vLLM know."""
+    for flag, value in (("--enforce-eager", False), ("--no-cuda-graphs", False), ("--cuda-graphs", True)):
+        row = shown(run("env", "--json", flag))["cuda_graphs"]
+        assert (row["value"], row["origin"]) == (value, "flag"), flag
 
 
 @pytest.mark.parametrize("command", ["generate", "env"])

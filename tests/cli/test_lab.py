@@ -17,6 +17,8 @@ def test_roofline_prints_the_ceiling_and_every_op(run):
     assert (total[3], total[-1]) == ("2749.0", "11849.0")
     assert ["measured read", "232", "11.849", "84.4", "85 %", "71.7", "predicted, not yet run"] in rows
     assert "drafted" not in text
+    assumed = [line for line in text.splitlines() if line.startswith("assumed: ")]
+    assert len(assumed) == 5 and "not yet run on GB10" in assumed[-1] and "15 % of the step" in assumed[2]
 
 
 def test_roofline_json_follows_every_flag(run):
@@ -26,6 +28,7 @@ def test_roofline_json_follows_every_flag(run):
         return json.loads(result.stdout)
 
     plain = asked()
+    assert len(plain["assumptions"]) == 4 and "by firesteel" in plain["assumptions"][-1]
     assert plain["model"] == "gpt-oss-120b" and plain["gpu"] == "H200 SXM" and plain["speculation"] is None
     assert plain["bytes"] == pytest.approx(5.0e9, rel=1e-3) and plain["flops"] == pytest.approx(10.26e9, rel=1e-3)
     assert [round(one["ceiling_tok_s"]) for one in plain["predictions"]] == [959, 928]

@@ -1,8 +1,9 @@
 """Runs kernels in Triton's interpreter, in a child: interpreter and compiler cannot share a process.
 
-And small CUDA C++ with a cache of its own.
+And small CUDA C++ with a cache of its own, and small samples of ops.
 """
 
+import inspect
 import itertools
 import json
 import os
@@ -45,6 +46,23 @@ def small(monkeypatch, shared_folder):
         return source.kernel(name, threads=threads, shared_bytes=shared_bytes)
 
     return kernel
+
+
+@pytest.fixture(scope="session")
+def small_args():
+    """small_args(op) is {name: value} of an op's first sample on the CPU whose label begins as said."""
+
+    def find(op, label="kindling T=5"):
+        sample = next(one for one in op.make_samples(torch.device("cpu")) if one.label.startswith(label))
+        return dict(zip(inspect.signature(op.reference).parameters, sample.clone(), strict=False))
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def refusal(small_args):
+    """refusal(op, ...) is what `cuda` says of a small sample with some arguments replaced."""
+    return lambda op, **changes: op.implementations["cuda"].accepts(**{**small_args(op), **changes})
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from firesteel.device import find_device
 from firesteel.errors import KernelError
 from firesteel.kernels import cuda_launch, cuda_source
 from firesteel.kernels.cuda_geometry import Geometry
-from firesteel.kernels.cuda_launch import CudaFunction, PreparedLaunch, find_launch_device
+from firesteel.kernels.cuda_launch import CudaFunction, PreparedLaunch, find_launch_device, load_function
 from firesteel.kernels.ledger import Launch, Ledger, Ran
 from firesteel.kernels.op import anywhere, define_op
 from firesteel.kernels.requirement import Requirement
@@ -95,6 +95,20 @@ def test_shared_memory_and_cluster_limits_rise_and_never_sink(listener, function
     function.allow(geometry(cluster=(4, 4)))
     expected = [("MAX_DYNAMIC_SHARED_SIZE_BYTES", 60_000), ("MAX_DYNAMIC_SHARED_SIZE_BYTES", 90_000)]
     assert listener.limits == [*expected, ("NON_PORTABLE_CLUSTER_SIZE_ALLOWED", 1)]
+
+
+def test_kernels_in_a_row_ask_for_the_same_division_of_an_sm(listener, small, monkeypatch):
+    """One that asked for another would wait until every SM is empty."""
+    done = driver.CUresult.CUDA_SUCCESS
+    monkeypatch.setattr(driver, "cuModuleLoadData", lambda cubin: (done, 1))
+    monkeypatch.setattr(driver, "cuModuleGetFunction", lambda module, name: (done, 2))
+    monkeypatch.setattr(driver, "cuFuncLoad", lambda handle: (done,))
+    monkeypatch.setattr(cuda_launch, "_use_context", lambda device: None)
+    monkeypatch.setattr(cuda_launch, "_loaded", {})
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    for name in ("step", "turn"):
+        load_function(small(name).build("sm_90a"), CUDA_0)
+    assert listener.limits == [("PREFERRED_SHARED_MEMORY_CARVEOUT", 100)] * 2
 
 
 @pytest.mark.parametrize(("verdict", "is_met"), [("bf16", True), ("native-fp4", False)])

@@ -8,7 +8,7 @@ import triton.language as tl
 
 from firesteel.device import find_device
 from firesteel.errors import KernelError
-from firesteel.kernels import ALL_OPS, rms_norm, route
+from firesteel.kernels import ALL_OPS, DECODE_OPS, rms_norm, route
 from firesteel.kernels import prove as prove_module
 from firesteel.kernels.cuda_compile import nvrtc_version
 from firesteel.kernels.cuda_source import CudaSource
@@ -119,10 +119,9 @@ def test_every_implementation_lists_what_it_launches(target):
 @pytest.mark.parametrize("target", SHARED_LIMIT_BYTES)
 def test_every_op_compiles_and_fits_every_target(target):
     proofs = prove(ALL_OPS, target)
-    assert {proof.op for proof in proofs} == {op.name for op in ALL_OPS}
     assert {(proof.op, proof.variant.split()[0]) for proof in proofs} == runnable(target)
     assert [proof for proof in proofs if not proof.fits] == []
-    own = {"rms_norm", "rms_norm_fed", "linear", "rope_kv_write", "route"}
+    own = {"rms_norm", "rms_norm_fed", "linear", "rope_kv_write", "route", *(op.name for op in DECODE_OPS)}
     assert [proof for proof in proofs if proof.op in own and proof.spills] == []
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from firesteel.device import find_device
-from firesteel.kernels import ALL_OPS, linear, rms_norm, rope_kv_write, route
+from firesteel.kernels import ALL_OPS, DECODE_OPS, linear, rms_norm, rope_kv_write, route
 from firesteel.kernels.activation import ACTIVATIONS
 from firesteel.kernels.op import Sample
 from firesteel.kernels.rope import RopeSpec, rope_table
@@ -129,8 +129,8 @@ def test_interpreted_kernels_match_the_reference_on_every_small_sample(op, inter
     interpret(op, [one for one in op.make_samples(CPU) if op.bytes(*one.args) < INTERPRETED_BYTES])
 
 
-def test_no_op_lacks_a_triton_implementation():
-    assert list(ALL_OPS) == WITH_TRITON
+def test_no_op_but_those_for_decode_lacks_a_triton_implementation():
+    assert [op for op in ALL_OPS if op not in DECODE_OPS] == WITH_TRITON
 
 
 def test_route_takes_the_lowest_of_equal_experts(call_interpreted):

@@ -15,8 +15,9 @@ from firesteel.measure import bench, room
 from firesteel.measure.bench import Plan, bench_ops, check_required, choose
 from firesteel.measure.ceiling import Ceiling
 from firesteel.measure.outcome import Ceilings
+from firesteel.measure.shapes import Shapes
 from firesteel.measure.timing import Timing
-from firesteel.measure.workloads import Shapes, list_workloads
+from firesteel.measure.workloads import list_workloads
 from firesteel.model.spec import ModelSpec
 
 CPU = find_device("cpu")

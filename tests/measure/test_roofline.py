@@ -13,6 +13,7 @@ from firesteel.measure.roofline import (
     RooflineError,
     Speculation,
     Step,
+    assumptions,
     expected_experts,
     find_gpu,
     predict,
@@ -226,6 +227,24 @@ def test_given_experts_replace_the_expectation():
 def test_rows_are_ops_of_the_network():
     names = {op.name for op in ALL_OPS}
     assert {op.op for op in step_cost(BIG, Step()).ops} - {"embedding"} <= names
+
+
+def test_mxfp4_layers_are_counted_one_by_one():
+    plain, packed = step_cost(BIG, Step()), step_cost(BIG, Step(dense="mxfp4"))
+    parts = [step_cost(BIG, Step(mxfp4_layers=(part,))) for part in ("qkv", "o", "lm_head")]
+    saved = [plain.bytes - one.bytes for one in parts]
+    assert min(saved) > 0 and sum(saved) == pytest.approx(plain.bytes - packed.bytes)
+    assert step_cost(BIG, Step(mxfp4_layers=("qkv", "o", "lm_head"))).bytes == packed.bytes
+
+
+def test_predictions_say_what_they_stand_on():
+    gb10 = assumptions(step_cost(BIG, Step()), GPUS["gb10"], 0.85)
+    assert any("not yet run on GB10" in line for line in gb10) and any("15 % of the step" in line for line in gb10)
+    assert any("independent routing" in line for line in gb10)
+    h200 = assumptions(step_cost(BIG, Step(distinct_experts=4)), GPUS["h200"], 0.5)
+    assert not any("not yet run" in line or "independent" in line for line in h200)
+    assert any("4.0 distinct experts a layer, given" in line for line in h200)
+    assert not any("measured read" in line for line in assumptions(step_cost(BIG, Step()), GPUS["b200"], 0.5))
 
 
 def test_prediction_is_a_share_of_the_ceiling_and_says_where_nothing_ran():

@@ -6,7 +6,8 @@ from firesteel.device import find_device
 from firesteel.kernels import moe_matmul
 from firesteel.measure import correctness, room
 from firesteel.measure.room import too_large
-from firesteel.measure.workloads import Shapes, list_workloads
+from firesteel.measure.shapes import Shapes
+from firesteel.measure.workloads import list_workloads
 from firesteel.model.spec import PRESETS
 
 CPU = find_device("cpu")

@@ -7,7 +7,8 @@ from firesteel.device import find_device
 from firesteel.kernels import ALL_OPS, attention, linear, moe_matmul, route
 from firesteel.kernels.rope import RopeSpec
 from firesteel.kernels.verify import same_bits, tensors
-from firesteel.measure.workloads import MAKERS, MOST_REQUESTS, Shapes, list_workloads
+from firesteel.measure.shapes import Shapes
+from firesteel.measure.workloads import MAKERS, MOST_REQUESTS, list_workloads
 from firesteel.model.spec import PRESETS, ModelSpec
 
 CPU = find_device("cpu")

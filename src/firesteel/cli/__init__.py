@@ -3,6 +3,7 @@
 from firesteel.cli import (
     bench,
     bench_agreement,
+    bench_decode,
     bench_engine,
     calibrate,
     lab,
@@ -15,6 +16,6 @@ from firesteel.cli import (
 from firesteel.cli.app import app, main
 
 __all__ = [
-    "app", "bench", "bench_agreement", "bench_engine", "calibrate", "lab", "main", "prove", "quantize", "report",
-    "running", "verify",
+    "app", "bench", "bench_agreement", "bench_decode", "bench_engine", "calibrate", "lab", "main", "prove",
+    "quantize", "report", "running", "verify",
 ]  # fmt: skip

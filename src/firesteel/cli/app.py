@@ -58,6 +58,7 @@ def with_knobs(command: Callable[..., None]) -> Callable[..., None]:
 def _flag(knob: Knob) -> Any:
     name = f"--{knob.name.replace('_', '-')}"
     names = [f"{name}/--no-{name[2:]}"] if knob.type is bool else [name]
+    names += [f" /{knob.off_flag}"] if knob.off_flag else []
     default = "none" if knob.default == "" else knob.default
     text = escape(f"{knob.help} (default {default}; {knob.env})")  # rich takes square brackets for markup
     return Annotated[knob.type | None, typer.Option(*names, help=text, rich_help_panel=f"{knob.section} settings")]

@@ -46,14 +46,18 @@ def show_roofline(
     step = roofline.Step(dense=dense, kv=kv, context=context, requests=batch, distinct_experts=experts)
     cost, chosen = roofline.step_cost(spec, step), roofline.find_gpu(gpu)
     predictions = roofline.predict(cost, chosen, share)
+    assumed = roofline.assumptions(cost, chosen, share)
     speculation = None if draft is None else roofline.speculate(spec, step, draft)
     if as_json:
         found = {"model": model, "gpu": chosen.title, **cost.as_dict()}
         found["predictions"] = [prediction.as_dict() for prediction in predictions]
+        found["assumptions"] = assumed
         found["speculation"] = None if speculation is None else speculation.as_dict()
         print_json(found)
         return
     show(cost_table(cost, f"{model}, one step", predictions[-1].gb_s))
     show(prediction_table(predictions, chosen.title))
+    for line in assumed:
+        show(Text(f"assumed: {line}"))
     if speculation is not None:
         show(Text(speculation.in_words()))

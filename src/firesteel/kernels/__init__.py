@@ -14,6 +14,14 @@ from firesteel.device import DeviceSpec
 from firesteel.errors import KernelError
 from firesteel.kernels.activation import lacks_native
 from firesteel.kernels.attention import attention
+from firesteel.kernels.decode_attention import decode_attention
+from firesteel.kernels.decode_fc1 import decode_fc1
+from firesteel.kernels.decode_fc2 import decode_fc2
+from firesteel.kernels.decode_lm_head import decode_lm_head
+from firesteel.kernels.decode_o import decode_o
+from firesteel.kernels.decode_qkv import decode_qkv
+from firesteel.kernels.decode_router import decode_router
+from firesteel.kernels.decode_sample import decode_sample
 from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.linear import linear
 from firesteel.kernels.moe_matmul import moe_matmul
@@ -31,7 +39,10 @@ R = TypeVar("R")
 NETWORK_OPS: tuple[Op[Any, Any], ...] = (
     rms_norm, rms_norm_fed, linear, rope_kv_write, attention, route, moe_matmul,
 )  # fmt: skip
-ALL_OPS: tuple[Op[Any, Any], ...] = (*NETWORK_OPS, quantize_mxfp8)
+DECODE_OPS: tuple[Op[Any, Any], ...] = (
+    decode_qkv, decode_attention, decode_o, decode_router, decode_fc1, decode_fc2, decode_lm_head, decode_sample,
+)  # fmt: skip
+ALL_OPS: tuple[Op[Any, Any], ...] = (*NETWORK_OPS, quantize_mxfp8, *DECODE_OPS)
 
 
 class Kernels:

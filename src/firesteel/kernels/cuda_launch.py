@@ -16,6 +16,8 @@ from firesteel.kernels.cuda_binary import CudaEntry
 from firesteel.kernels.cuda_geometry import PORTABLE_CLUSTER, Geometry, make_config
 from firesteel.kernels.ledger import Launch, note
 
+WHOLE_CARVEOUT = 100  # percent
+
 
 @dataclass(slots=True)
 class CudaFunction:
@@ -96,7 +98,16 @@ def _load(entry: CudaEntry, device: torch.device) -> CudaFunction:
     module = call_driver(cuModuleLoadData, entry.binary.cubin, of=entry.name)
     handle = call_driver(cuModuleGetFunction, module, entry.name.encode(), of=entry.name)
     call_driver(cuFuncLoad, handle, of=entry.name)  # now: a first launch in graph capture must not load it
+    _prefer_shared_memory(handle, of=entry.name)
     return CudaFunction(entry, device, handle)
+
+
+def _prefer_shared_memory(handle: Any, *, of: str) -> None:
+    """All of it: an SM must be empty before it is divided otherwise, so kernels in a row ask for the same."""
+    from cuda.bindings.driver import CUfunction_attribute, cuFuncSetAttribute
+
+    share = CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+    call_driver(cuFuncSetAttribute, handle, share, WHOLE_CARVEOUT, of=of)
 
 
 def _use_context(device: torch.device) -> None:

@@ -21,9 +21,10 @@ from firesteel.kernels.verify import has_failed, kernel_faults
 from firesteel.measure.ceiling import matrix_ceiling, read_ceiling
 from firesteel.measure.outcome import Ceilings, Figures, Outcome
 from firesteel.measure.room import free_memory, too_large
+from firesteel.measure.shapes import Shapes
 from firesteel.measure.surroundings import peak_memory_bytes
 from firesteel.measure.timing import MAX_COPIES, OUTGROW, Timing, find_cache_bytes, time_calls
-from firesteel.measure.workloads import Shapes, Workload, list_workloads
+from firesteel.measure.workloads import Workload, list_workloads
 from firesteel.model.spec import ModelSpec
 
 SAMPLES = {True: 20, False: 3}  # by is_cuda

@@ -25,7 +25,8 @@ from firesteel.kernels.verify import (
     with_fault,
 )
 from firesteel.measure.room import free_memory, too_large
-from firesteel.measure.workloads import Shapes, Workload, list_workloads
+from firesteel.measure.shapes import Shapes
+from firesteel.measure.workloads import Workload, list_workloads
 from firesteel.model.spec import ModelSpec
 
 TOKENS = (1, 7, 64, 320)

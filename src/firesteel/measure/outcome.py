@@ -12,8 +12,8 @@ from firesteel.config import Config
 from firesteel.device import DeviceSpec
 from firesteel.measure.ceiling import Ceiling
 from firesteel.measure.record import Record
+from firesteel.measure.shapes import SEED
 from firesteel.measure.timing import Timing
-from firesteel.measure.workloads import SEED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

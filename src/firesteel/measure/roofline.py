@@ -35,6 +35,7 @@ class Step:
     """One pass over the network: each request adds `tokens` positions to the `context` it holds in the cache."""
 
     dense: str = "bf16"  # format of qkv, o and lm_head; experts are MXFP4, the router bf16
+    mxfp4_layers: tuple[str, ...] = ()  # those of qkv, o and lm_head that are MXFP4 all the same
     kv: str = "bf16"
     context: int = 0
     requests: int = 1
@@ -107,6 +108,7 @@ class Gpu:
     title: str
     nominal_gb_s: float
     read_gb_s: float | None = None  # what a plain streaming read reached
+    read_by: str = ""  # who measured that
     has_run: bool = False  # firesteel, on this GPU
 
     def bandwidths(self) -> dict[str, float]:
@@ -115,9 +117,9 @@ class Gpu:
 
 
 GPUS = {
-    "gb10": Gpu(title="GB10 (DGX Spark)", nominal_gb_s=273, read_gb_s=232),  # read: antirez/ds4 #773, 231-234
+    "gb10": Gpu(title="GB10 (DGX Spark)", nominal_gb_s=273, read_gb_s=232, read_by="antirez/ds4 #773: 231-234"),
     "h100": Gpu(title="H100 SXM", nominal_gb_s=3350),
-    "h200": Gpu(title="H200 SXM", nominal_gb_s=4800, read_gb_s=4645, has_run=True),  # read: ours, 2026-11-15
+    "h200": Gpu(title="H200 SXM", nominal_gb_s=4800, read_gb_s=4645, read_by="firesteel, 2026-11-15", has_run=True),
     "b200": Gpu(title="B200", nominal_gb_s=8000),
     "5090": Gpu(title="RTX 5090", nominal_gb_s=1792),
     "pro6000": Gpu(title="RTX PRO 6000 Blackwell", nominal_gb_s=1792),
@@ -212,6 +214,22 @@ def predict(cost: StepCost, gpu: Gpu, share: float) -> list[Prediction]:
     ]  # fmt: skip
 
 
+def assumptions(cost: StepCost, gpu: Gpu, share: float) -> list[str]:
+    """What the predictions stand on, one line each."""
+    counted = "given" if cost.step.distinct_experts is not None else "as independent routing meets them"
+    lines = [
+        "each matrix that a step meets is read once, and activations stay on the chip",
+        f"{cost.distinct_experts:.1f} distinct experts a layer, {counted}",
+        f"reading never stops for longer than {100 * (1 - share):.0f} % of the step: launches, waits between "
+        "kernels and arithmetic together",
+    ]
+    if gpu.read_gb_s is not None:
+        lines.append(f"measured read: by {gpu.read_by}")
+    if not gpu.has_run:
+        lines.append(f"firesteel has not yet run on {gpu.title}: its share is assumed, not measured")
+    return lines
+
+
 def speculate(
     spec: ModelSpec,
     step: Step,
@@ -232,8 +250,9 @@ def speculate(
 
 
 def _linear(part: str, calls: int, rows: int, columns: int, step: Step, *, bias: bool = True) -> OpCost:
+    format = "mxfp4" if part in step.mxfp4_layers else step.dense
     return OpCost(
-        op="linear", part=part, calls=calls, matrix_bytes=calls * rows * ROW_BYTES[step.dense](columns),
+        op="linear", part=part, calls=calls, matrix_bytes=calls * rows * ROW_BYTES[format](columns),
         vector_bytes=calls * rows * BF16 * bias, flops=2.0 * calls * rows * columns * step.all_tokens,
     )  # fmt: skip
 

@@ -1,0 +1,286 @@
+"""The verb `bench decode`: the whole decoding step at stated depths, checked and timed; knows no kernel.
+
+Before anything is timed, every way to run the step (eager or as a graph, with dependent launch or without) must
+give the same tokens, keys, values and logits, bit for bit.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.table import Table
+
+from firesteel.cli.app import with_knobs
+from firesteel.cli.bench import bench, check_folder
+from firesteel.cli.bench_engine import SEED, open_model
+from firesteel.cli.options import AsJson, exit_code_one, print_json
+from firesteel.cli.progress import progress_bar
+from firesteel.cli.tables import new_table, say, show
+from firesteel.config import Config, resolve
+from firesteel.device import GIB, DeviceSpec, available_bytes, find_device
+from firesteel.engine.decode_ways import compare_ways, find_ways, time_groups
+from firesteel.engine.graphs import WARMUPS
+from firesteel.engine.kv_cache import find_dtype, new_cache, page_bytes
+from firesteel.engine.load import Loaded
+from firesteel.errors import UserError
+from firesteel.kernels import parse_pins
+from firesteel.kernels.requirement import parse_requirements
+from firesteel.measure.ceiling import read_ceiling
+from firesteel.measure.decode import PASS_STEPS, count_experts, fill_pages, first_batch, lay_out, time_steps
+from firesteel.measure.decode_figures import DecodeFigures
+from firesteel.measure.record import Record
+from firesteel.measure.roofline import Step, step_cost
+from firesteel.measure.room import free_memory
+from firesteel.model.decode import MOST_REQUESTS, DecodeStep
+from firesteel.model.decode_ops import GROUPS, DecodeOps, split_choices
+from firesteel.model.spec import PRESETS
+from firesteel.model.weights import weight_bytes
+from firesteel.plot import check_libraries, plot_decode
+
+LOADED_PAGES_GIB = 0.1  # of the engine that comes with a model, which is not used
+EXPERT_TOKENS = 100  # whose experts are counted
+GROUP_STEPS = 60  # timed of each group
+REFERENCES = "--device cpu: the plain references run; their times say nothing of a GPU"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    batches: tuple[int, ...]
+    contexts: tuple[int, ...]
+    steps: int  # timed
+    check: int  # compared before
+    delays: bool  # compared with them as well
+
+    @property
+    def room(self) -> int:
+        """Tokens that a request gains at most before it starts again."""
+        return max(self.check, PASS_STEPS, EXPERT_TOKENS, WARMUPS) + 1
+
+    def cases(self) -> list[tuple[int, int]]:
+        return list(itertools.product(self.batches, self.contexts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What is measured, with which settings, against which ceiling."""
+
+    name: str
+    loaded: Loaded
+    ops: DecodeOps
+    config: Config
+    read_gb_s: float
+
+
+@bench.command(name="decode")
+@with_knobs
+def bench_decode(
+    knobs: dict[str, Any],
+    checkpoint: Annotated[str | None, typer.Argument(metavar="MODEL", help="the same as --model")] = None,
+    synthetic: Annotated[str | None, typer.Option(help="random weights of " + " or ".join(PRESETS))] = None,
+    batch: Annotated[str, typer.Option(help=f"requests, one token each a step: 1 to {MOST_REQUESTS}")] = "1",
+    context: Annotated[str, typer.Option(help="tokens that each request holds, as 2048,8192")] = "2048",
+    steps: Annotated[int, typer.Option(min=1, help="timed at each batch and context")] = 200,
+    check: Annotated[int, typer.Option(min=1, help="steps that every way must give to the same bits")] = 256,
+    delays: Annotated[
+        bool, typer.Option("--delays", help="compare once more, by kernels that dawdle at random")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="folder for records and the plot")] = Path("firesteel-bench"),
+    plot: Annotated[bool, typer.Option(help="draw decode.html and decode.png")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Time whole decoding steps, embedding to sampled token, and their groups; give the share of the floor."""
+    if checkpoint is not None and ("model" in knobs or synthetic is not None):
+        raise UserError(f"{checkpoint}: name the model once: as MODEL, with --model or with --synthetic")
+    config = resolve({**knobs, **({} if checkpoint is None else {"model": checkpoint})}).config
+    plan = Plan(
+        batches=parse_numbers("--batch", batch, 1, MOST_REQUESTS),
+        contexts=parse_numbers("--context", context, 0, None), steps=steps, check=check,
+        delays=delays,
+    )  # fmt: skip
+    device = choose_device(config)
+    if delays and not device.is_cuda:
+        raise UserError("--delays: only CUDA kernels can dawdle, and the references run here: leave it out")
+    if plot:
+        check_libraries()
+    check_folder(out)
+    say(f"measuring the read ceiling of {device.name}")
+    read_gb_s = read_ceiling(device).rate
+    free_memory(device)
+    name, loaded = open_model(_for_network(config), synthetic)
+    check_context(plan, loaded)
+    with exit_code_one():
+        ops = choose_ops(loaded, config)
+        subject = Subject(name=name, loaded=loaded, ops=ops, config=config, read_gb_s=read_gb_s)
+        found = list(measure_all(plan, subject, out))
+    if as_json:
+        print_json([one.as_dict() for one in found])
+    else:
+        show(decode_table(found, f"{name} on {device.name}"))
+        show(group_table(found))
+    say(f"records are in {out}")
+    if plot:
+        page, picture = plot_decode(found, out, f"decoding {name} on {device.name}")
+        say(f"plot: {page} and {picture}")
+
+
+def choose_device(config: Config) -> DeviceSpec:
+    """A CPU only where it is asked for by name."""
+    if config.model.device == "auto" and not torch.cuda.is_available():
+        raise UserError(
+            "bench decode times CUDA kernels and torch sees no GPU here: run it on a machine with an NVIDIA GPU "
+            "(`firesteel doctor` says what this one has), or pass --device cpu to time the plain references"
+        )
+    device = find_device(config.model.device)
+    if device.is_cuda:
+        torch.cuda.set_device(device.torch_device)
+    else:
+        say(REFERENCES)
+    return device
+
+
+def check_context(plan: Plan, loaded: Loaded) -> None:
+    longest = max(plan.contexts) + plan.room
+    if longest > loaded.max_context:
+        raise UserError(
+            f"--context {max(plan.contexts)}: with room for {plan.room} steps that is {longest} tokens, the model "
+            f"reaches {loaded.max_context}: lower --context or --check"
+        )
+
+
+def choose_ops(loaded: Loaded, config: Config) -> DecodeOps:
+    """References on a GPU only where they are pinned."""
+    pins = parse_pins(split_choices(config.kernels.kernels)[1])
+    required = parse_requirements(split_choices(config.kernels.require)[1])
+    ops = DecodeOps.choose(loaded.device, loaded.kernels.ledger, asked=pins, required=required)
+    plain = [name for name, runs in ops.table() if runs == "reference" and name not in pins]
+    if plain and loaded.device.is_cuda:
+        raise UserError(
+            f"{', '.join(plain)} would run as plain references: {loaded.device.name} has no kernel for them; pin "
+            f"them with --kernels {plain[0]}=reference,... and pass --no-cuda-graphs to time those"
+        )
+    return ops
+
+
+def measure_all(plan: Plan, subject: Subject, out: Path) -> Iterator[DecodeFigures]:
+    """Each record is saved as soon as it is made."""
+    with progress_bar("measuring") as report_progress:
+        for number, (batch, context) in enumerate(plan.cases(), 1):
+            figures = measure(plan, subject, batch, context)
+            record(subject, figures).save(out)
+            free_memory(subject.loaded.device)
+            report_progress(number, len(plan.cases()))
+            yield figures
+
+
+@torch.inference_mode()
+def measure(plan: Plan, subject: Subject, batch: int, context: int) -> DecodeFigures:
+    step = open_step(plan, subject, batch, context)
+    begin, device, spec = step.inputs.copy(), subject.loaded.device, subject.loaded.spec
+    ways = find_ways(device, subject.config.kernels)
+    compare_ways(step, ways, device, plan.check, delays=plan.delays)
+    way = ways[-1]
+    samples = time_steps(way.open(step, device), lambda: step.inputs.restore(begin), device, steps=plan.steps)
+    step.inputs.restore(begin)
+    groups = time_groups(step, way, device, steps=GROUP_STEPS)
+    experts = count_experts(step, num_tokens=EXPERT_TOKENS)
+    read = Step(mxfp4_layers=spec.mxfp4_layers, context=context, requests=batch, distinct_experts=experts.per_step)
+    return DecodeFigures(
+        model=subject.name, way=str(way), samples_ms=samples, groups_ms=groups,
+        groups_by="a graph of its calls alone" if way.graph else "its calls alone, launched one by one",
+        cost=step_cost(spec, read), read_gb_s=subject.read_gb_s, experts=experts, checked_steps=plan.check,
+        checked_with_delays=plan.delays, allocated_bytes=allocated_bytes(subject.loaded, step),
+    )  # fmt: skip
+
+
+def open_step(plan: Plan, subject: Subject, batch: int, context: int) -> DecodeStep:
+    """With random keys and values to the depth, in pages of its own."""
+    loaded, config = subject.loaded, subject.config
+    spec, size, contexts = loaded.spec, config.batch.page_size, [context] * batch
+    window = max((one for one in spec.windows if one is not None), default=0)
+    pages = lay_out(contexts, room=plan.room, page_size=size, window=window, seed=SEED)
+    dtype = find_dtype(config.cache.kv_dtype, loaded.device)
+    needed, free = pages.count * page_bytes(spec, size, dtype), available_bytes(loaded.device)
+    if needed > free:
+        raise UserError(
+            f"keys and values of {batch} x {context} tokens take {needed / GIB:.1f} GiB, {free / GIB:.1f} GiB are "
+            "free: lower --batch or --context"
+        )
+    cache = new_cache(spec, pages.count, size, loaded.device, dtype)
+    step = DecodeStep(loaded.model, cache, subject.ops, num_requests=batch, num_pages=pages.width)
+    fill_pages(cache, seed=SEED)
+    first = torch.randint(spec.vocab_size, (batch,), generator=torch.Generator().manual_seed(SEED)).tolist()
+    step.load(first_batch(first, contexts, pages, cache))
+    return step
+
+
+def allocated_bytes(loaded: Loaded, step: DecodeStep) -> int:
+    """That torch holds on a GPU; weights and pages on a CPU."""
+    if loaded.device.is_cuda:
+        return torch.cuda.memory_allocated(loaded.device.torch_device)
+    pages = {one.data_ptr(): one.nbytes for one in (*step.cache.keys, *step.cache.values)}
+    return weight_bytes(loaded.spec) + sum(pages.values())
+
+
+def record(subject: Subject, figures: DecodeFigures) -> Record:
+    """Samples are milliseconds, one a step."""
+    loaded = subject.loaded
+    return Record.now(
+        loaded.device, subject.config, name=f"decode batch {figures.batch} context {figures.context}", unit="ms",
+        samples=figures.samples_ms, warmups=min(PASS_STEPS, len(figures.samples_ms)), seed=SEED,
+        kernels=subject.ops.table(), startup_s=loaded.report.seconds, parameters=figures.as_dict(),
+    )  # fmt: skip
+
+
+def decode_table(found: Sequence[DecodeFigures], title: str) -> Table:
+    table = new_table(
+        "batch", "context", "ms a step", "ms a token", "tok/s", "MB a token", "floor ms", "of the floor",
+        "experts a layer", "distinct of all layers", "GB held",
+    )  # fmt: skip
+    first = found[0]
+    table.title = title
+    table.caption = (
+        f"{first.way}; medians of {len(first.samples_ms)} steps; floor: a step's bytes at {first.read_gb_s:.0f} "
+        f"GB/s, read in the same run; all ways gave the same bits over {first.checked_steps} steps; experts: in a "
+        f"step, and over {first.experts.num_tokens} tokens"
+    )
+    for one in found:
+        table.add_row(
+            str(one.batch), str(one.context), f"{one.step_ms:.3f}", f"{one.step_ms / one.batch:.3f}",
+            f"{one.tok_s:.1f}", f"{one.token_bytes / 1e6:.1f}", f"{one.floor_ms:.3f}", f"{100 * one.share:.1f} %",
+            f"{one.experts.per_step:.1f}", str(one.experts.total), f"{one.allocated_bytes / 1e9:.2f}",
+        )  # fmt: skip
+    return table
+
+
+def group_table(found: Sequence[DecodeFigures]) -> Table:
+    table = new_table("batch", "context", *(f"{group} us" for group in GROUPS), "sum us", "step us")
+    table.title = "time of each group in a step"
+    table.caption = f"each by {found[0].groups_by}: what it fetches early, or finds in the cache, differs in a step"
+    for one in found:
+        times = [one.groups_ms[group] for group in GROUPS]
+        table.add_row(
+            str(one.batch), str(one.context), *(f"{1e3 * time:.1f}" for time in (*times, sum(times), one.step_ms))
+        )
+    return table
+
+
+def parse_numbers(flag: str, text: str, least: int, most: int | None) -> tuple[int, ...]:
+    words = [word.strip() for word in text.split(",")]
+    for word in words:
+        if not (word.isascii() and word.isdigit()) or int(word) < least or (most is not None and int(word) > most):
+            limits = f"from {least} on" if most is None else f"from {least} to {most}"
+            raise UserError(f"{flag} {text}: wants numbers {limits}, joined by commas, not {word!r}")
+    return tuple(dict.fromkeys(map(int, words)))
+
+
+def _for_network(config: Config) -> Config:
+    """Without choices of decode ops, which the network does not know, and with few pages."""
+    pins, required = (split_choices(text)[0] for text in (config.kernels.kernels, config.kernels.require))
+    kernels = replace(config.kernels, kernels=pins, require=required)
+    return replace(config, kernels=kernels, cache=replace(config.cache, kv_cache_gib=LOADED_PAGES_GIB))

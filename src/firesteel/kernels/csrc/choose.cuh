@@ -1,0 +1,74 @@
+#pragma once
+// Which experts a few tokens want, from the router's logits; knows no expert.
+#include "primitives.cuh"
+
+constexpr int TOKENS = MAX_TOKENS, E = EXPERTS, A = ACTIVE;
+static_assert(TOKENS * A <= 32, "a lane for each pair of a token and one of its experts");
+
+// The experts that some token wants, each once, and what each token gives them.
+struct Chosen {
+    int count;
+    int expert[TOKENS * A];
+    int slot[TOKENS * A][TOKENS];  // which of a token's A, or -1
+    int id[TOKENS][A];
+    float weight[TOKENS][A];
+};
+
+// By a warp; where two do so, they write the same. Of equal logits the lowest expert.
+DEVICE void choose(const float *logits, int num_tokens, Chosen *chosen) {
+    constexpr int OWN = (E + 31) / 32;
+    int lane = threadIdx.x % 32;
+    for (int token = 0; token < (TOKENS == 1 ? 1 : num_tokens); token++) {
+        u32 keys[OWN];
+#pragma unroll
+        for (int i = 0; i < OWN; i++) {
+            int expert = lane * OWN + i;
+            u32 bits = expert < E ? __float_as_uint(logits[token * E + expert]) : 0xFFFFFFFFu;
+            keys[i] = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+        }
+        float top = 0, total = 0, mine = 0;
+#pragma unroll
+        for (int rank = 0; rank < A; rank++) {
+            u32 best = keys[0];
+#pragma unroll
+            for (int i = 1; i < OWN; i++) best = keys[i] > best ? keys[i] : best;
+            u32 all = __reduce_max_sync(~0u, best);
+            int which = 0;
+#pragma unroll
+            for (int i = OWN - 1; i >= 0; i--) which = keys[i] == all ? i : which;
+            int winner = __ffs(__ballot_sync(~0u, best == all)) - 1;
+            if (lane == winner) chosen->id[token][rank] = lane * OWN + which;
+#pragma unroll
+            for (int i = 0; i < OWN; i++) keys[i] = lane == winner && i == which ? 0 : keys[i];
+            float logit = __uint_as_float(all & 0x80000000u ? all & 0x7FFFFFFFu : ~all);
+            if (rank == 0) top = logit;
+            float share = __expf(logit - top);
+            total += share;
+            if (lane == rank) mine = share;
+        }
+        if (lane < A) chosen->weight[token][lane] = mine / total;
+    }
+    __syncwarp();
+    if (TOKENS == 1) {
+        if (lane < A) chosen->expert[lane] = chosen->id[0][lane], chosen->slot[lane][0] = lane;
+        if (lane == 0) chosen->count = A;
+    } else {
+        // lane p is pair p = (token, rank); the first lane that holds an expert stands for it
+        int token = lane / A;
+        bool is_pair = token < num_tokens;
+        int expert = is_pair ? chosen->id[token][lane % A] : -1 - lane;
+        u32 same = __match_any_sync(~0u, expert);
+        bool leads = is_pair && __ffs(same) - 1 == lane;
+        u32 leaders = __ballot_sync(~0u, leads);
+        if (leads) {
+            int place = __popc(leaders & (1u << lane) - 1);
+            chosen->expert[place] = expert;
+            for (int t = 0; t < TOKENS; t++) {
+                u32 theirs = same >> t * A & (1u << A) - 1;
+                chosen->slot[place][t] = t < num_tokens && theirs ? __ffs(theirs) - 1 : -1;
+            }
+        }
+        if (lane == 0) chosen->count = __popc(leaders);
+    }
+    __syncwarp();
+}

@@ -1,0 +1,66 @@
+// Norm and lm_head for one to eight tokens, and the most likely token among each program's rows.
+#include "multiply.cuh"
+#include "normalise.cuh"
+
+extern __shared__ __align__(128) char shared[];
+constexpr int TOKENS = MAX_TOKENS, H = HIDDEN, STRIPS = VOCABULARY / 16;
+using S = Stream<IS_FP4, H, NUM_CHUNKS, NUM_WARPS, NUM_STAGES, TOKENS>;
+constexpr int SCRATCH_BYTES = TOKENS * S::WARPS * 4;
+static_assert(total(Ring<S>::BYTES, S::X_BYTES, SCRATCH_BYTES) == SHARED_BYTES, "as launched");
+
+struct Early {};
+
+// Larger for a larger logit, then for a lower id: the logit's bits in the order of whole numbers, then ~id.
+DEVICE long long rank_of(float logit, u32 id) {
+    int bits = __float_as_int(logit);
+    return (long long)(bits < 0 ? bits ^ 0x7FFFFFFF : bits) << 32 | (u32)~id;
+}
+
+// `best` is [programs, num_tokens]; `logits` [num_tokens, VOCABULARY].
+extern "C" __global__ void __launch_bounds__(S::THREADS, PROGRAMS_PER_SM)
+decode_lm_head(const u16 *r, const u16 *norm, const u8 *codes, const u8 *scales, float *logits, long long *best,
+               float eps, int num_tokens) {
+    Cut cut{shared};
+    Ring<S> ring(cut);
+    char *x = cut.take(S::X_BYTES);
+    float *scratch = (float *)cut.take(SCRATCH_BYTES);
+    ring.start();
+    int count = (STRIPS - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x;
+    auto strip_of = [&](int unit) { return (int)(blockIdx.x + unit * gridDim.x); };
+    if (threadIdx.x < S::CONSUMERS) {
+        NormWeights<H, S::CONSUMERS> weights(norm);
+        wait_for_inputs();
+        normalise<H, S::CONSUMERS, TOKENS, S::X_STRIDE>(r, weights, eps, x, scratch, num_tokens);
+        multiply_all<S>(ring, count, x);
+        return;
+    }
+    constexpr long long LEAST = (long long)(1ull << 63);
+    int lane = threadIdx.x % 32;
+    long long tops[S::VALUES];
+#pragma unroll
+    for (int i = 0; i < S::VALUES; i++) tops[i] = LEAST;
+    feed<S, Early>(
+        ring, count, [&](int unit) { return Rows{codes, scales, strip_of(unit) * 16, 8}; },
+        [&](int unit, Early &e) {
+            if (unit == 0) wait_for_inputs();
+        },
+        [](int unit) { return true; },
+        [&](int unit, const Early &e, const float *sum) {
+            dawdle();
+#pragma unroll
+            for (int i = 0; i < S::VALUES; i++) {
+                int at = 32 * i + lane, row = strip_of(unit) * 16 + at / TOKENS, token = at % TOKENS;
+                if (at >= S::COUNT || token >= num_tokens) continue;
+                float y = round_bf16(sum[i]);
+                logits[(u64)token * VOCABULARY + row] = y;
+                tops[i] = max(tops[i], rank_of(y, row));
+            }
+        },
+        [] { let_next_start(); });
+    long long top = tops[0];
+#pragma unroll
+    for (int i = 1; i < S::VALUES; i++) top = max(top, tops[i]);  // of the same token: 32 % TOKENS is 0
+#pragma unroll
+    for (int i = 16; i >= TOKENS; i /= 2) top = max(top, __shfl_xor_sync(~0u, top, i));
+    if (threadIdx.x / 32 == S::WARPS && lane < num_tokens) best[blockIdx.x * num_tokens + lane] = top;
+}

@@ -1,0 +1,56 @@
+// The heads' outputs through o, with bias, added to the residual, for one to eight tokens.
+#include "multiply.cuh"
+
+extern __shared__ __align__(128) char shared[];
+constexpr int TOKENS = MAX_TOKENS, H = HIDDEN, STRIPS = H / 16;
+using S = Stream<IS_FP4, WIDTH, NUM_CHUNKS, NUM_WARPS, NUM_STAGES, TOKENS>;
+static_assert(total(Ring<S>::BYTES, S::X_BYTES) == SHARED_BYTES, "as launched");
+
+struct Early {
+    float bias[S::VALUES], old[S::VALUES];
+};
+
+extern "C" __global__ void __launch_bounds__(S::THREADS, PROGRAMS_PER_SM)
+decode_o(const u16 *mixed, const u16 *bias, const u8 *codes, const u8 *scales, u16 *r, int num_tokens) {
+    Cut cut{shared};
+    Ring<S> ring(cut);
+    char *x = cut.take(S::X_BYTES);
+    ring.start();
+    int count = (STRIPS - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x;
+    auto strip_of = [&](int unit) { return (int)(blockIdx.x + unit * gridDim.x); };
+    if (threadIdx.x < S::CONSUMERS) {
+        wait_for_inputs();
+        for (int i = threadIdx.x; i < TOKENS * (S::K / 8); i += S::CONSUMERS) {
+            int token = i / (S::K / 8), at = i % (S::K / 8);
+            uint4 v = {0, 0, 0, 0};
+            if (token < num_tokens) v = ((const uint4 *)mixed)[i];
+            *(uint4 *)(x + token * S::X_STRIDE + at * 16) = v;
+        }
+        sync_some(1, S::CONSUMERS);
+        multiply_all<S>(ring, count, x);
+        return;
+    }
+    int lane = threadIdx.x % 32;
+    feed<S, Early>(
+        ring, count, [&](int unit) { return Rows{codes, scales, strip_of(unit) * 16, 8}; },
+        [&](int unit, Early &e) {
+            if (unit == 0) wait_for_inputs();
+#pragma unroll
+            for (int i = 0; i < S::VALUES; i++) {
+                int at = (32 * i + lane) % S::COUNT, token = min(at % TOKENS, num_tokens - 1);
+                int row = strip_of(unit) * 16 + at / TOKENS;
+                e.bias[i] = wide(bias[row]), e.old[i] = wide(r[token * H + row]);
+            }
+        },
+        [](int unit) { return true; },
+        [&](int unit, const Early &e, const float *sum) {
+            dawdle();
+#pragma unroll
+            for (int i = 0; i < S::VALUES; i++) {
+                int at = 32 * i + lane, row = strip_of(unit) * 16 + at / TOKENS, token = at % TOKENS;
+                if (at < S::COUNT && token < num_tokens)
+                    r[token * H + row] = narrow(e.old[i] + round_bf16(sum[i] + e.bias[i]));
+            }
+        },
+        [] { let_next_start(); });
+}

@@ -1,0 +1,94 @@
+// Norm, qkv, bias, rope and KV write for one to eight tokens.
+#include "multiply.cuh"
+#include "normalise.cuh"
+
+extern __shared__ __align__(128) char shared[];
+constexpr int TOKENS = MAX_TOKENS, H = HIDDEN, D = HEAD_DIM;
+constexpr int STRIPS = (HEADS + 2 * KV_HEADS) * D / 16, PER_HEAD = D / 16;
+using S = Stream<IS_FP4, H, NUM_CHUNKS, NUM_WARPS, NUM_STAGES, TOKENS>;
+constexpr int SCRATCH_BYTES = TOKENS * S::WARPS * 4;
+static_assert(total(Ring<S>::BYTES, S::X_BYTES, SCRATCH_BYTES) == SHARED_BYTES, "as launched");
+
+struct Early {
+    float bias[S::VALUES], cosine[S::VALUES], sine[S::VALUES];
+};
+// A strip is 8 rows of a head and their partners in the rotation, half a head on.
+DEVICE int pair_of(int strip, int row) { return strip % PER_HEAD * 8 + row % 8; }
+
+extern "C" __global__ void __launch_bounds__(S::THREADS, PROGRAMS_PER_SM)
+decode_qkv(const u16 *r, const u16 *norm, const u16 *bias, const u8 *codes, const u8 *scales, u16 *q, u16 *k_pages,
+           u16 *v_pages, const float *table, const long long *positions, const long long *slots, float eps,
+           int num_tokens, int page_size) {
+    Cut cut{shared};
+    Ring<S> ring(cut);
+    char *x = cut.take(S::X_BYTES);
+    float *scratch = (float *)cut.take(SCRATCH_BYTES);
+    ring.start();
+    int count = (STRIPS - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x;
+    auto strip_of = [&](int unit) { return blockIdx.x + unit * gridDim.x; };
+    if (threadIdx.x < S::CONSUMERS) {
+        NormWeights<H, S::CONSUMERS> weights(norm);
+        wait_for_inputs();
+        normalise<H, S::CONSUMERS, TOKENS, S::X_STRIDE>(r, weights, eps, x, scratch, num_tokens);
+        multiply_all<S>(ring, count, x);
+        return;
+    }
+    int lane = threadIdx.x % 32;
+    const float *turnings[S::VALUES];
+    long long slot[S::VALUES];
+    feed<S, Early>(
+        ring, count,
+        [&](int unit) {
+            int strip = strip_of(unit);
+            return Rows{codes, scales, strip / PER_HEAD * D + strip % PER_HEAD * 8, D / 2};
+        },
+        [&](int unit, Early &e) {
+            if (unit == 0) {
+                wait_for_inputs();
+#pragma unroll
+                for (int i = 0; i < S::VALUES; i++) {
+                    int token = min((32 * i + lane) % TOKENS, num_tokens - 1);
+                    turnings[i] = table + positions[token] * D, slot[i] = slots[token];
+                }
+            }
+            int strip = strip_of(unit);
+#pragma unroll
+            for (int i = 0; i < S::VALUES; i++) {
+                int row = (32 * i + lane) % S::COUNT / TOKENS, pair = pair_of(strip, row);
+                e.bias[i] = wide(bias[strip / PER_HEAD * D + pair + (row >= 8 ? D / 2 : 0)]);
+                e.cosine[i] = turnings[i][pair], e.sine[i] = turnings[i][pair + D / 2];
+            }
+        },
+        [](int unit) { return true; },
+        [&](int unit, const Early &e, const float *sum) {
+            int strip = strip_of(unit), head = strip / PER_HEAD;
+            float value[S::VALUES];
+            dawdle();
+#pragma unroll
+            for (int i = 0; i < S::VALUES; i++) value[i] = round_bf16(sum[i] + e.bias[i]);
+#pragma unroll
+            for (int i = 0; i < S::VALUES; i++) {
+                // its partner is 8 rows away
+                float other = TOKENS >= 4 ? value[i ^ (TOKENS / 4)] : __shfl_xor_sync(~0u, value[i], 8 * TOKENS);
+                int at = 32 * i + lane, row = at / TOKENS, token = at % TOKENS;
+                if (at >= S::COUNT || token >= num_tokens) continue;
+                bool second = row >= 8;
+                int d = pair_of(strip, row) + (second ? D / 2 : 0);
+                float y = value[i];
+                if (head < HEADS + KV_HEADS)
+                    y = __fadd_rn(__fmul_rn(value[i], e.cosine[i]), __fmul_rn(second ? other : -other, e.sine[i]));
+                if (head < HEADS) {
+                    q[(token * HEADS + head) * D + d] = narrow(y);
+                } else {
+                    int kv = (head - HEADS) % KV_HEADS;
+                    u16 *pages = head < HEADS + KV_HEADS ? k_pages : v_pages;
+                    long long place = (slot[i] / page_size * KV_HEADS + kv) * page_size + slot[i] % page_size;
+                    pages[place * D + d] = narrow(y);
+                }
+            }
+        },
+        [&] {
+            wait_for_inputs();  // attention reads what earlier steps wrote before its own wait
+            let_next_start();
+        });
+}

@@ -1,0 +1,70 @@
+#pragma once
+// RMS norm of a few tokens into shared memory; knows no layer.
+#include "primitives.cuh"
+
+// What a thread needs of a norm's weights; to be read before the inputs are waited for.
+template <int K, int THREADS> struct NormWeights {
+    static constexpr int VECTORS = K / 8, OWN = (VECTORS + THREADS - 1) / THREADS;
+    uint4 own[OWN];
+    __device__ __forceinline__ NormWeights(const u16 *weight) {
+#pragma unroll
+        for (int i = 0; i < OWN; i++) {
+            int at = threadIdx.x + i * THREADS;
+            own[i] = at < VECTORS ? ((const uint4 *)weight)[at] : uint4{0, 0, 0, 0};
+        }
+    }
+};
+
+// x [tokens][X_STRIDE] in shared memory: r / rms(r) * weight, as bf16. By the first THREADS threads.
+template <int K, int THREADS, int TOKENS, int X_STRIDE>
+DEVICE void normalise(const u16 *r, const NormWeights<K, THREADS> &weights, float eps, char *x, float *scratch,
+                      int num_tokens) {
+    constexpr int VECTORS = K / 8, OWN = (VECTORS + THREADS - 1) / THREADS, WARPS = THREADS / 32;
+    constexpr bool KEEP = TOKENS * OWN <= 4;  // else rows are read again, from a nearer cache
+    int warp = threadIdx.x / 32;
+    uint4 rows[KEEP ? TOKENS : 1][OWN];
+    auto read = [&](int token, int i) {
+        int at = threadIdx.x + i * THREADS;
+        return at < VECTORS && token < num_tokens ? ((const uint4 *)(r + token * K))[at] : uint4{0, 0, 0, 0};
+    };
+#pragma unroll
+    for (int token = 0; token < TOKENS; token++) {
+        float sum = 0;
+#pragma unroll
+        for (int i = 0; i < OWN; i++) {
+            uint4 v = read(token, i);
+            if (KEEP) rows[token][i] = v;
+            const u32 *pairs = (const u32 *)&v;
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                float low = wide_low(pairs[j]), high = wide_high(pairs[j]);
+                sum += low * low + high * high;
+            }
+        }
+        sum = warp_sum(sum);
+        if (threadIdx.x % 32 == 0) scratch[token * WARPS + warp] = sum;
+    }
+    sync_some(1, THREADS);
+#pragma unroll
+    for (int token = 0; token < TOKENS; token++) {
+        float sum = 0;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) sum += scratch[token * WARPS + w];
+        float inverse = rsqrtf(sum / K + eps);
+#pragma unroll
+        for (int i = 0; i < OWN; i++) {
+            int at = threadIdx.x + i * THREADS;
+            if (at < VECTORS) {
+                uint4 v = KEEP ? rows[token][i] : read(token, i), w = weights.own[i];
+                u32 *pairs = (u32 *)&v;
+                const u32 *by = (const u32 *)&w;
+#pragma unroll
+                for (int j = 0; j < 4; j++)
+                    pairs[j] = narrow_pair(wide_low(pairs[j]) * inverse * wide_low(by[j]),
+                                           wide_high(pairs[j]) * inverse * wide_high(by[j]));
+                *(uint4 *)(x + token * X_STRIDE + at * 16) = v;
+            }
+        }
+    }
+    sync_some(1, THREADS);
+}

@@ -1,0 +1,149 @@
+"""Attention of one query a request over paged keys and values, for one to eight requests.
+
+in   q             [T, Q, D] bf16      of decode_qkv
+     k_pages       [P, K, S, D] bf16   Q/K query heads share a kv head
+     v_pages       [P, K, S, D] bf16
+     page_table    [T, N] int64        entries wholly before the window are never read
+     kv_lens       [T] int64           the query is the last token of each
+     sinks         [Q] bf16 or None    a logit per query head that joins the denominator only
+     window        None, or the number of tokens seen, the token itself included
+     scale         of the products, not of the sinks
+     dependent     may begin before the decode_qkv ahead of it ends, and after no other kernel: lengths, page table
+                   and all tokens but the newest are read before its wait
+out  mixed         [T, Q D] bf16
+Scores and sums are fp32; `cuda` rounds probabilities to bf16 before they meet the values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from firesteel.kernels.attention import attention
+from firesteel.kernels.cuda_ready import cuda_ready
+from firesteel.kernels.cuda_source import CudaKernel
+from firesteel.kernels.decode_launch import (
+    FIRST,
+    Machine,
+    build_kernel,
+    find_machine,
+    launch,
+    machine_of,
+    refuse_layout,
+    refuse_strides,
+    refuse_tokens,
+    refuse_types,
+)
+from firesteel.kernels.decode_shapes import GPT_OSS, Draw, list_cases
+from firesteel.kernels.op import CudaCode, Sample, define_op
+from firesteel.kernels.tolerance import bf16
+
+HEAD_DIM = 64
+MOST_HEADS = 8  # query heads of a kv head: columns of a product
+WARPS = 8
+CLUSTER = 8  # programs that share the tokens of a kv head where all are seen; a window has one
+
+
+def _bytes(
+    q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor, kv_lens: Tensor, sinks: Tensor | None,
+    window: int | None, scale: float, dependent: bool = False,
+) -> int:  # fmt: skip
+    seen = kv_lens if window is None else kv_lens.clamp(max=window)
+    token_bytes = k_pages.shape[1] * k_pages.shape[3] * k_pages.element_size()
+    return 2 * q.nbytes + 2 * int(seen.sum()) * token_bytes
+
+
+@define_op(bytes=_bytes, tolerance=bf16(ulps=2, why="probabilities may be rounded to bf16 before the product"))
+def decode_attention(
+    q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor, kv_lens: Tensor, sinks: Tensor | None,
+    window: int | None, scale: float, dependent: bool = False,
+) -> Tensor:  # fmt: skip
+    starts = torch.arange(len(kv_lens) + 1, device=q.device)
+    return attention.reference(q, k_pages, v_pages, page_table, starts, kv_lens, sinks, window, scale).flatten(1)
+
+
+def _accepts(
+    q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor, kv_lens: Tensor, sinks: Tensor | None,
+    window: int | None, scale: float, dependent: bool = False,
+) -> str | None:  # fmt: skip
+    (heads, dim), kv_heads = q.shape[1:], k_pages.shape[1]
+    if dim != HEAD_DIM or heads % kv_heads or heads > MOST_HEADS * kv_heads:
+        return f"takes up to {MOST_HEADS} heads of {HEAD_DIM} a kv head, not {heads} of {dim} for {kv_heads}"
+    if q.shape[0] != len(kv_lens):
+        return f"takes one query a request, not {q.shape[0]} of {len(kv_lens)}"
+    return (
+        refuse_tokens(q)
+        or refuse_types(q, k_pages, v_pages, sinks)
+        or refuse_layout(q, k_pages, v_pages)
+        or refuse_strides(page_table, kv_lens, sinks)
+    )
+
+
+def kernel(machine: Machine, heads: int, kv_heads: int, cluster: int) -> CudaKernel:
+    sizes = {"HEADS": heads, "KV_HEADS": kv_heads, "HEAD_DIM": HEAD_DIM}
+    tile = {"NUM_WARPS": WARPS, "CLUSTER_SIZE": cluster, "PROGRAMS_PER_SM": 2 if machine.is_large else 1}
+    return build_kernel("decode_attention", {**sizes, **tile}, threads=32 * WARPS)
+
+
+@decode_attention.implementation("cuda", needs=cuda_ready(), accepts=_accepts)
+def cuda_decode_attention(
+    q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor, kv_lens: Tensor, sinks: Tensor | None,
+    window: int | None, scale: float, dependent: bool = False,
+) -> Tensor:  # fmt: skip
+    tokens, heads = q.shape[:2]
+    kv_heads, page_size = k_pages.shape[1:3]
+    mixed = torch.empty(tokens, heads * HEAD_DIM, dtype=q.dtype, device=q.device)
+    cluster = CLUSTER if window is None else 1
+    args = (
+        q, k_pages, v_pages, sinks, page_table, kv_lens, mixed, scale, page_size, page_table.shape[1], window or 0,
+    )  # fmt: skip
+    grid = (cluster, kv_heads, tokens)
+    chosen = kernel(find_machine(q.device), heads, kv_heads, cluster)
+    launch(chosen, grid, args, dependent, cluster=(cluster,), tile=f"cluster {cluster}")
+    return mixed
+
+
+decode_attention.prefer("cuda")
+
+
+@decode_attention.device_code
+def device_code(capability: tuple[int, int]) -> Iterator[CudaCode]:
+    if capability >= FIRST:
+        for seen, cluster in (("full", CLUSTER), ("window", 1)):
+            chosen = kernel(machine_of(capability), GPT_OSS.heads, GPT_OSS.kv_heads, cluster)
+            yield CudaCode(variant=f"cuda {seen}", kernel=chosen)
+
+
+@decode_attention.samples
+def samples(device: torch.device) -> Iterator[Sample]:
+    """Lengths around the window's, a page's and a round of the cluster's; slots no request owns hold NaN."""
+    lens = (1300, 1, 129, 2, 64, 1025, 17, 300)
+    for label, tokens, sizes, draw in list_cases(device):
+        for seen, window, has_sinks in (("full", None, True), ("window", 128, True), ("no sinks", None, False)):
+            page_size = 16 if window is None else 64
+            pages = _sample_pages(lens[:tokens], page_size, window, sizes.kv_heads, draw)
+            q, sinks = draw.normal(tokens, sizes.heads, HEAD_DIM), draw.normal(sizes.heads, scale=3)
+            yield Sample(f"{label} {seen}", (q, *pages, sinks if has_sinks else None, window, 0.125))
+
+
+def _sample_pages(
+    lens: tuple[int, ...], page_size: int, window: int | None, kv_heads: int, draw: Draw
+) -> tuple[Tensor, ...]:
+    """Pages before the window are nobody's: the table points far outside."""
+    counts = [-(-held // page_size) for held in lens]
+    order = draw.permutation(sum(counts) + 3)
+    table = torch.zeros(len(lens), max(counts), dtype=torch.int64, device=draw.device)
+    k_pages, v_pages = torch.full((2, len(order), kv_heads, page_size, HEAD_DIM), float("nan"), device=draw.device)
+    taken = 0
+    for request, (count, held) in enumerate(zip(counts, lens, strict=True)):
+        mine = order[taken : taken + count]
+        taken += count
+        first = 0 if window is None else max(0, held - window) // page_size
+        table[request, :first], table[request, first:count] = 1 << 40, mine[first:]
+        for pages in (k_pages, v_pages):
+            fresh = draw.normal(kv_heads, count * page_size, HEAD_DIM).float()
+            fresh[:, held:] = float("nan")
+            pages[mine] = fresh.unflatten(1, (count, page_size)).transpose(0, 1)
+    return k_pages.bfloat16(), v_pages.bfloat16(), table, torch.tensor(lens, device=draw.device)

@@ -1,0 +1,134 @@
+"""The experts' second matmul, weighted and added to the residual, for one to eight tokens.
+
+in   inner      [T, A, I] bf16   of decode_fc1, largest logit first
+     logits     [T, E] fp32      of decode_router
+     experts    packed weights (Experts)
+     r          [T, H] bf16      residual, added to
+     dependent  may begin before the decode_fc1 ahead of it ends, and after no other kernel: the logits are read
+                before its wait
+out  r          the same tensor  r + sum over a of weight[t, a] * (down @ inner[t, a] + bias)
+     weight = softmax over the A largest logits of a token
+The sum over experts and the residual are each rounded to bf16. `cuda` cuts `inner` to whole numbers of 14 bits,
+64 to 256 columns together, and multiplies them exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from firesteel.formats import mxfp4
+from firesteel.kernels.cuda_ready import cuda_ready
+from firesteel.kernels.decode_fc1 import MOST_ACTIVE, chosen_bytes, count_chosen, expert_sizes
+from firesteel.kernels.decode_launch import (
+    Machine,
+    Streamed,
+    find_machine,
+    list_plans,
+    plan_streamed,
+    refuse_here,
+    refuse_layout,
+    refuse_strides,
+    refuse_tokens,
+    refuse_types,
+)
+from firesteel.kernels.decode_shapes import GPT_OSS, list_cases
+from firesteel.kernels.decode_stream import STRIP_ROWS, Stream, align, refuse_columns
+from firesteel.kernels.moe_matmul import Experts, random_experts
+from firesteel.kernels.op import CudaCode, Sample, define_op
+from firesteel.kernels.tolerance import bf16
+
+STAGES = 3
+
+
+def _bytes(inner: Tensor, logits: Tensor, experts: Experts, r: Tensor, dependent: bool = False) -> int:
+    rows = experts.down_codes[0].nbytes + experts.down_scales[0].nbytes + experts.down_bias[0].nbytes
+    return inner.nbytes + logits.nbytes + count_chosen(logits, inner.shape[1]) * rows + 2 * r.nbytes
+
+
+@define_op(
+    bytes=_bytes, tolerance=bf16(ulps=1, why="two roundings, the larger of the residual; sums in free order")
+)
+def decode_fc2(inner: Tensor, logits: Tensor, experts: Experts, r: Tensor, dependent: bool = False) -> Tensor:
+    chosen, ids = logits.topk(inner.shape[1], dim=-1)
+    weights, update = chosen.softmax(-1), torch.zeros(r.shape, dtype=torch.float32, device=r.device)
+    for expert in ids.unique().tolist():
+        rows, ranks = (ids == expert).nonzero(as_tuple=True)
+        down = mxfp4.dequantize(experts.down_codes[expert], experts.down_scales[expert])
+        outer = torch.addmm(experts.down_bias[expert].float(), inner[rows, ranks].float(), down.T)
+        update.index_add_(0, rows, outer * weights[rows, ranks, None])
+    return r.copy_(r.float() + update.to(r.dtype).float())
+
+
+def _accepts(inner: Tensor, logits: Tensor, experts: Experts, r: Tensor, dependent: bool = False) -> str | None:
+    if inner.shape[1] > MOST_ACTIVE:
+        return f"takes up to {MOST_ACTIVE} experts a token, not {inner.shape[1]}"
+    if r.shape[1] % STRIP_ROWS:
+        return f"reads weights by {STRIP_ROWS} rows, not {r.shape[1]}"
+    return (
+        refuse_tokens(r)
+        or refuse_types(inner, r, experts.down_bias)
+        or refuse_layout(inner, r, experts.down_codes, experts.down_scales)
+        or refuse_strides(logits, experts.down_bias)
+        or refuse_columns(True, inner.shape[2])
+        or refuse_here(r, lambda machine: _plan_for(machine, inner, experts, r))
+    )
+
+
+def shared_bytes(stream: Stream, active: int, holds_all: bool) -> int:
+    """`holds_all`: a warp's columns of every row of `inner` at once, else of one expert's after another."""
+    rows = stream.warps * stream.tokens * (active if holds_all else 1)
+    held = align(rows * 128 * stream.steps_each) + align(4 * rows)
+    return stream.ring_bytes + held + chosen_bytes(stream.tokens, active)
+
+
+def plan(machine: Machine, *, tokens: int, hidden: int, intermediate: int, experts: int, active: int) -> Streamed:
+    """Everything is held at once where that leaves room for two stages."""
+    sizes = {"HIDDEN": hidden, "INTERMEDIATE": intermediate, "EXPERTS": experts, "ACTIVE": active}
+
+    def plan_holding(holds_all: bool) -> Streamed:
+        return plan_streamed(
+            "decode_fc2", machine, is_fp4=True, columns=intermediate, tokens=tokens, stages=STAGES,
+            shared=lambda stream: shared_bytes(stream, active, holds_all), strips=hidden // STRIP_ROWS,
+            is_doubled=True, sizes={**sizes, "HOLDS_ALL": holds_all},
+        )  # fmt: skip
+
+    at_once = plan_holding(True)
+    return at_once if at_once.stream.stages > 1 and at_once.refuse(machine) is None else plan_holding(False)
+
+
+def _plan_for(machine: Machine, inner: Tensor, experts: Experts, r: Tensor) -> Streamed:
+    tokens, active, intermediate = inner.shape
+    return plan(
+        machine, tokens=tokens, hidden=r.shape[1], intermediate=intermediate, experts=experts.down_bias.shape[0],
+        active=active,
+    )  # fmt: skip
+
+
+@decode_fc2.implementation("cuda", needs=cuda_ready(), accepts=_accepts)
+def cuda_decode_fc2(inner: Tensor, logits: Tensor, experts: Experts, r: Tensor, dependent: bool = False) -> Tensor:
+    args = (inner, logits, experts.down_codes, experts.down_scales, experts.down_bias, r, r.shape[0])
+    _plan_for(find_machine(r.device), inner, experts, r).launch(args, dependent)
+    return r
+
+
+decode_fc2.prefer("cuda")
+
+
+@decode_fc2.device_code
+def device_code(capability: tuple[int, int]) -> Iterator[CudaCode]:
+    def plan_big(machine: Machine, is_fp4: bool, tokens: int) -> Streamed:
+        return plan(machine, tokens=tokens, **expert_sizes(GPT_OSS))
+
+    yield from list_plans(capability, plan_big, formats=(True,))
+
+
+@decode_fc2.samples
+def samples(device: torch.device) -> Iterator[Sample]:
+    for label, tokens, sizes, draw in list_cases(device):
+        experts = random_experts(sizes.experts, sizes.hidden, sizes.intermediate, draw.generator)
+        logits = draw.logits(tokens, sizes.experts)
+        inner, r = draw.normal(tokens, sizes.active, sizes.intermediate), draw.normal(tokens, sizes.hidden)
+        yield Sample(label, (inner, logits, experts, r))

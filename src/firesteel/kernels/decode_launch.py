@@ -1,0 +1,187 @@
+"""What the decode kernels have in common: compiled once a shape, spread over a GPU's SMs, launched; knows no op.
+
+With `dependent` a kernel may begin before the one ahead of it in the stream has ended (programmatic dependent
+launch). It waits itself before it reads what that one wrote, but for what its op's contract names.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from firesteel.kernels.cuda_source import CudaKernel, CudaSource
+from firesteel.kernels.decode_stream import MOST_TOKENS, Stream, plan_stream
+from firesteel.kernels.linear import Mxfp4Weight
+from firesteel.kernels.op import CudaCode
+from firesteel.kernels.target import SHARED_LIMIT_BYTES, find_target
+
+FIRST = (9, 0)  # compute capability with bulk copies, clusters and dependent launch
+TOKENS = (1, 2, 4, 8)  # that kernels are compiled for
+RESERVED_SHARED_BYTES = 1024  # a program, by the system
+# of the GPUs that proofs are for: H200, B200, B300, RTX 5090, GB10
+SM_COUNTS = {(9, 0): 132, (10, 0): 148, (10, 3): 148, (12, 0): 170, (12, 1): 48}
+
+_delays: ContextVar[bool] = ContextVar("whether kernels dawdle", default=False)
+
+
+@contextmanager
+def with_delays() -> Iterator[None]:
+    """For tests: kernels launched inside wait for random times where an order that is only likely would show."""
+    token = _delays.set(True)
+    try:
+        yield
+    finally:
+        _delays.reset(token)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the shape of a kernel depends on."""
+
+    num_sms: int
+    shared_bytes: int  # that a program may have; an SM has as much, and what the system reserves
+
+    @property
+    def is_large(self) -> bool:
+        """Whether two kernels are meant to share an SM: the next one's programs begin beside the last's."""
+        return self.shared_bytes > 128 * 1024
+
+    def holds_twice(self, shared_bytes: int) -> bool:
+        """Whether two programs with so much shared memory are on an SM at once."""
+        return 2 * (shared_bytes + RESERVED_SHARED_BYTES) <= self.shared_bytes + RESERVED_SHARED_BYTES
+
+
+def machine_of(capability: tuple[int, int]) -> Machine:
+    """A GPU that need not be present."""
+    return Machine(SM_COUNTS[capability], SHARED_LIMIT_BYTES[find_target(capability)])
+
+
+@functools.cache
+def find_machine(device: torch.device) -> Machine:
+    found = torch.cuda.get_device_properties(device)
+    return Machine(found.multi_processor_count, SHARED_LIMIT_BYTES[find_target((found.major, found.minor))])
+
+
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """A kernel that streams weights, and over how many programs it is spread."""
+
+    kernel: CudaKernel
+    programs: int
+    stream: Stream
+
+    def refuse(self, machine: Machine) -> str | None:
+        """Why the machine cannot run it, or None."""
+        if self.kernel.shared_bytes <= machine.shared_bytes:
+            return None
+        return (
+            f"needs {self.kernel.shared_bytes} bytes of shared memory for {self.stream.tokens} tokens, "
+            f"this GPU has {machine.shared_bytes}: take fewer tokens a step"
+        )
+
+    def launch(self, args: tuple[Any, ...], dependent: bool) -> None:
+        launch(self.kernel, (self.programs,), args, dependent, tile=self.stream)
+
+
+def plan_streamed(
+    name: str, machine: Machine, *, is_fp4: bool, columns: int, tokens: int, stages: int,
+    shared: Callable[[Stream], int], strips: int, is_doubled: bool, sizes: Mapping[str, int],
+) -> Streamed:  # fmt: skip
+    """`strips` of 16 rows in all; `is_doubled` spreads them over two programs an SM, where two fit."""
+    stream = plan_stream(is_fp4, columns, tokens, stages=stages, shared=shared, limit=machine.shared_bytes)
+    shared_bytes = shared(stream)
+    each = 2 if is_doubled and machine.holds_twice(shared_bytes) else 1
+    programs = min(each * machine.num_sms, strips)
+    defines = {
+        **sizes, **stream.defines, "PROGRAMS_PER_SM": _at_once(machine, stream), "SHARED_BYTES": shared_bytes,
+        "MOST_STRIPS": -(-strips // programs),
+    }  # fmt: skip
+    kernel = build_kernel(name, defines, threads=stream.threads, shared_bytes=shared_bytes)
+    return Streamed(kernel, programs, stream)
+
+
+def _at_once(machine: Machine, stream: Stream) -> int:
+    """Programs whose registers fit an SM beside each other; a warp that keeps much of x leaves no room for two."""
+    is_light = not stream.is_fp4 or (stream.tokens <= 4 and stream.steps_each <= 3)
+    return 2 if is_light and machine.is_large else 1
+
+
+def build_kernel(name: str, defines: Mapping[str, int], *, threads: int, shared_bytes: int = 0) -> CudaKernel:
+    """csrc has a file of the kernel's name; nothing is compiled yet."""
+    delays = {"DELAYS": 1} if _delays.get() else {}
+    source = _source(f"{name}.cu", tuple(sorted({**defines, **delays}.items())))
+    return source.kernel(name, threads=threads, shared_bytes=shared_bytes)
+
+
+@functools.cache
+def _source(name: str, defines: tuple[tuple[str, int], ...]) -> CudaSource:
+    return CudaSource(name, defines=dict(defines))
+
+
+def launch(
+    kernel: CudaKernel, grid: tuple[int, ...], args: tuple[Any, ...], dependent: bool,
+    *, cluster: tuple[int, ...] = (), tile: object = "",
+) -> None:  # fmt: skip
+    kernel.prepare(grid=grid, args=args, dependent=dependent, cluster=cluster, tile=tile)()
+
+
+def weight_parts(weight: Tensor | Mxfp4Weight) -> tuple[Tensor, Tensor | None]:
+    """Values and scales as kernels take them."""
+    return (weight.codes, weight.scales) if isinstance(weight, Mxfp4Weight) else (weight, None)
+
+
+def refuse_here(x: Tensor, plan: Callable[[Machine], Streamed]) -> str | None:
+    """Why the GPU that x is on cannot run what is planned for it, or None."""
+    if not x.is_cuda:
+        return None
+    machine = find_machine(x.device)
+    return plan(machine).refuse(machine)
+
+
+def list_plans(
+    capability: tuple[int, int],
+    plan: Callable[[Machine, bool, int], Streamed],
+    formats: tuple[bool, ...] = (False, True),
+) -> Iterator[CudaCode]:
+    """What such a GPU launches, of plan(machine, is_fp4, tokens), for each number of tokens that fits."""
+    if capability < FIRST:
+        return
+    machine = machine_of(capability)
+    for is_fp4, tokens in itertools.product(formats, TOKENS):
+        planned = plan(machine, is_fp4, tokens)
+        if planned.refuse(machine) is None:
+            weight = "mxfp4-weight" if is_fp4 else "bf16-weight"
+            yield CudaCode(variant=f"cuda {weight} T={tokens}", kernel=planned.kernel)
+
+
+def refuse_tokens(x: Tensor) -> str | None:
+    """Why these are not the tokens of a step, or None."""
+    if not 1 <= x.shape[0] <= MOST_TOKENS:
+        return f"is for 1 to {MOST_TOKENS} tokens, not {x.shape[0]}"
+    return None
+
+
+def refuse_types(*tensors: Tensor | None) -> str | None:
+    """Why some are not bf16, or None."""
+    wrong = [one.dtype for one in tensors if one is not None and one.dtype != torch.bfloat16]
+    return f"computes with bf16, not {wrong[0]}" if wrong else None
+
+
+def refuse_layout(*tensors: Tensor | None) -> str | None:
+    """Why these cannot be read sixteen bytes at a time, or None."""
+    if any(one.data_ptr() % 16 for one in tensors if one is not None):
+        return "wants tensors that begin at a multiple of 16 bytes"
+    return refuse_strides(*tensors)
+
+
+def refuse_strides(*tensors: Tensor | None) -> str | None:
+    is_whole = all(one.is_contiguous() for one in tensors if one is not None)
+    return None if is_whole else "wants contiguous tensors"

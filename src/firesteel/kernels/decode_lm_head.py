@@ -1,0 +1,136 @@
+"""The final norm and lm_head for one to eight tokens, and where their largest logits are.
+
+in   r          [T, H] bf16    residual
+     norm       [H] bf16, eps
+     weight     [V, H] bf16 or MXFP4 (Mxfp4Weight)
+     dependent  may begin before what is ahead of it ends: nothing but weights and norm is read before its wait
+out  logits     [T, V] fp32    of values rounded to bf16
+     best       [N, T] int64   the highest rank in every N-th strip of 16 rows; a token's is the largest of all
+     rank = the logit's bits in the order of whole numbers, then ~id: larger for a larger logit, then for a lower id
+N is the number of programs on this GPU (`count_best`), 1 on a CPU. The norm is rounded to bf16. `cuda` cuts what
+meets MXFP4 weights to whole numbers of 14 bits, 64 to 256 columns together, and multiplies them exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from firesteel.kernels.cuda_ready import cuda_ready
+from firesteel.kernels.decode_launch import (
+    Machine,
+    Streamed,
+    find_machine,
+    list_plans,
+    plan_streamed,
+    refuse_here,
+    refuse_layout,
+    refuse_tokens,
+    refuse_types,
+    weight_parts,
+)
+from firesteel.kernels.decode_shapes import GPT_OSS, list_cases
+from firesteel.kernels.decode_stream import STRIP_ROWS, Stream, refuse_weight
+from firesteel.kernels.linear import Mxfp4Weight, linear
+from firesteel.kernels.op import CudaCode, Sample, define_op
+from firesteel.kernels.rms_norm import rms_norm
+from firesteel.kernels.tolerance import bf16
+
+STAGES = {False: 7, True: 4}  # by whether weights are packed
+LEAST = -(1 << 63)  # below every rank
+
+
+def _bytes(r: Tensor, norm: Tensor, eps: float, weight: Tensor | Mxfp4Weight, dependent: bool = False) -> int:
+    return r.nbytes + norm.nbytes + weight.nbytes + 4 * r.shape[0] * weight.shape[0]
+
+
+@define_op(bytes=_bytes, tolerance=bf16(ulps=1, why="two roundings, the norm's averaged out; sums in free order"))
+def decode_lm_head(
+    r: Tensor, norm: Tensor, eps: float, weight: Tensor | Mxfp4Weight, dependent: bool = False
+) -> tuple[Tensor, Tensor]:
+    x, _ = rms_norm.reference(r, None, norm, eps)
+    logits = linear.reference(x, weight, None).float()
+    return logits, find_best(logits, count_best(r, weight))
+
+
+def count_best(r: Tensor, weight: Tensor | Mxfp4Weight) -> int:
+    if not r.is_cuda or _refuse(r, weight):
+        return 1
+    return _plan_for(find_machine(r.device), r, weight).programs
+
+
+def find_best(logits: Tensor, parts: int) -> Tensor:
+    """[parts, T] of logits [T, V]."""
+    bits = logits.view(torch.int32)
+    ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long()
+    ids = torch.arange(logits.shape[1], device=logits.device)
+    ranks = ordered << 32 | (~ids & 0xFFFFFFFF)
+    padded = functional.pad(ranks, (0, -ranks.shape[1] % (STRIP_ROWS * parts)), value=LEAST)
+    best: Tensor = padded.unflatten(1, (-1, parts, STRIP_ROWS)).amax((1, 3))
+    return best.T.contiguous()
+
+
+def _refuse(r: Tensor, weight: Tensor | Mxfp4Weight) -> str | None:
+    return refuse_tokens(r) or refuse_weight(weight)
+
+
+def _accepts(
+    r: Tensor, norm: Tensor, eps: float, weight: Tensor | Mxfp4Weight, dependent: bool = False
+) -> str | None:
+    values, scales = weight_parts(weight)
+    return (
+        _refuse(r, weight)
+        or refuse_types(r, norm, values if scales is None else None)
+        or refuse_layout(r, norm, values, scales)
+        or refuse_here(r, lambda machine: _plan_for(machine, r, weight))
+    )
+
+
+def shared_bytes(stream: Stream) -> int:
+    return stream.ring_bytes + stream.x_bytes + stream.scratch_bytes
+
+
+def plan(machine: Machine, *, is_fp4: bool, tokens: int, hidden: int, vocabulary: int) -> Streamed:
+    return plan_streamed(
+        "decode_lm_head", machine, is_fp4=is_fp4, columns=hidden, tokens=tokens, stages=STAGES[is_fp4],
+        shared=shared_bytes, strips=vocabulary // STRIP_ROWS, is_doubled=is_fp4,
+        sizes={"HIDDEN": hidden, "VOCABULARY": vocabulary},
+    )  # fmt: skip
+
+
+def _plan_for(machine: Machine, r: Tensor, weight: Tensor | Mxfp4Weight) -> Streamed:
+    is_fp4, (vocabulary, hidden) = isinstance(weight, Mxfp4Weight), weight.shape
+    return plan(machine, is_fp4=is_fp4, tokens=r.shape[0], hidden=hidden, vocabulary=vocabulary)
+
+
+@decode_lm_head.implementation("cuda", needs=cuda_ready(), accepts=_accepts)
+def cuda_decode_lm_head(
+    r: Tensor, norm: Tensor, eps: float, weight: Tensor | Mxfp4Weight, dependent: bool = False
+) -> tuple[Tensor, Tensor]:
+    planned = _plan_for(find_machine(r.device), r, weight)
+    logits = torch.empty(r.shape[0], weight.shape[0], dtype=torch.float32, device=r.device)
+    best = torch.empty(planned.programs, r.shape[0], dtype=torch.int64, device=r.device)
+    planned.launch((r, norm, *weight_parts(weight), logits, best, eps, r.shape[0]), dependent)
+    return logits, best
+
+
+decode_lm_head.prefer("cuda")
+
+
+@decode_lm_head.device_code
+def device_code(capability: tuple[int, int]) -> Iterator[CudaCode]:
+    def plan_big(machine: Machine, is_fp4: bool, tokens: int) -> Streamed:
+        return plan(machine, is_fp4=is_fp4, tokens=tokens, hidden=GPT_OSS.hidden, vocabulary=GPT_OSS.vocabulary)
+
+    yield from list_plans(capability, plan_big)
+
+
+@decode_lm_head.samples
+def samples(device: torch.device) -> Iterator[Sample]:
+    for label, tokens, sizes, draw in list_cases(device):
+        for held, weight in draw.weights(sizes.vocabulary, sizes.hidden):
+            r, norm = draw.normal(tokens, sizes.hidden), draw.normal(sizes.hidden)
+            yield Sample(f"{label} {held}", (r, norm, 1e-5, weight))

@@ -1,0 +1,115 @@
+"""The heads' outputs through o, added to the residual, for one to eight tokens.
+
+in   mixed      [T, Q D] bf16    of decode_attention
+     weight     [H, Q D] bf16 or MXFP4 (Mxfp4Weight)
+     bias       [H] bf16
+     r          [T, H] bf16      residual, added to
+     dependent  may begin before what is ahead of it ends: nothing but the weight is read before its wait
+out  r          the same tensor  r + (mixed @ weight.T + bias)
+The sum with bias and the residual are each rounded to bf16. `cuda` cuts what meets MXFP4 weights to whole numbers
+of 14 bits, 64 to 256 columns together, and multiplies them exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from firesteel.kernels.cuda_ready import cuda_ready
+from firesteel.kernels.decode_launch import (
+    Machine,
+    Streamed,
+    find_machine,
+    list_plans,
+    plan_streamed,
+    refuse_here,
+    refuse_layout,
+    refuse_strides,
+    refuse_tokens,
+    refuse_types,
+    weight_parts,
+)
+from firesteel.kernels.decode_shapes import GPT_OSS, list_cases
+from firesteel.kernels.decode_stream import STRIP_ROWS, Stream, refuse_weight
+from firesteel.kernels.linear import Mxfp4Weight, linear
+from firesteel.kernels.op import CudaCode, Sample, define_op
+from firesteel.kernels.tolerance import bf16
+
+STAGES = {False: 6, True: 3}  # by whether weights are packed
+
+
+def _bytes(mixed: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor, r: Tensor, dependent: bool = False) -> int:
+    return mixed.nbytes + weight.nbytes + bias.nbytes + 2 * r.nbytes
+
+
+@define_op(
+    bytes=_bytes, tolerance=bf16(ulps=1, why="two roundings, the larger of the residual; sums in free order")
+)
+def decode_o(
+    mixed: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor, r: Tensor, dependent: bool = False
+) -> Tensor:
+    return r.copy_(r.float() + linear.reference(mixed, weight, bias).float())
+
+
+def _accepts(
+    mixed: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor, r: Tensor, dependent: bool = False
+) -> str | None:
+    values, scales = weight_parts(weight)
+    return (
+        refuse_tokens(r)
+        or refuse_types(mixed, bias, r, values if scales is None else None)
+        or refuse_layout(mixed, r, values, scales)
+        or refuse_strides(bias)
+        or refuse_weight(weight)
+        or refuse_here(r, lambda machine: _plan_for(machine, weight, r))
+    )
+
+
+def shared_bytes(stream: Stream) -> int:
+    return stream.ring_bytes + stream.x_bytes
+
+
+def plan(machine: Machine, *, is_fp4: bool, tokens: int, hidden: int, columns: int) -> Streamed:
+    return plan_streamed(
+        "decode_o", machine, is_fp4=is_fp4, columns=columns, tokens=tokens, stages=STAGES[is_fp4],
+        shared=shared_bytes, strips=hidden // STRIP_ROWS, is_doubled=False,
+        sizes={"HIDDEN": hidden, "WIDTH": columns},
+    )  # fmt: skip
+
+
+def _plan_for(machine: Machine, weight: Tensor | Mxfp4Weight, r: Tensor) -> Streamed:
+    is_fp4, (hidden, columns) = isinstance(weight, Mxfp4Weight), weight.shape
+    return plan(machine, is_fp4=is_fp4, tokens=r.shape[0], hidden=hidden, columns=columns)
+
+
+@decode_o.implementation("cuda", needs=cuda_ready(), accepts=_accepts)
+def cuda_decode_o(
+    mixed: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor, r: Tensor, dependent: bool = False
+) -> Tensor:
+    args = (mixed, bias, *weight_parts(weight), r, r.shape[0])
+    _plan_for(find_machine(r.device), weight, r).launch(args, dependent)
+    return r
+
+
+decode_o.prefer("cuda")
+
+
+@decode_o.device_code
+def device_code(capability: tuple[int, int]) -> Iterator[CudaCode]:
+    def plan_big(machine: Machine, is_fp4: bool, tokens: int) -> Streamed:
+        columns = GPT_OSS.heads * GPT_OSS.head_dim
+        return plan(machine, is_fp4=is_fp4, tokens=tokens, hidden=GPT_OSS.hidden, columns=columns)
+
+    yield from list_plans(capability, plan_big)
+
+
+@decode_o.samples
+def samples(device: torch.device) -> Iterator[Sample]:
+    for label, tokens, sizes, draw in list_cases(device):
+        columns = sizes.heads * sizes.head_dim
+        for held, weight in draw.weights(sizes.hidden, columns):
+            bias = draw.normal(sizes.hidden, scale=0.1)
+            args = (draw.normal(tokens, columns), weight, bias, draw.normal(tokens, sizes.hidden))
+            yield Sample(f"{label} {held}", args)

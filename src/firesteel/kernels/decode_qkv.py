@@ -1,0 +1,150 @@
+"""A layer's first decode kernel: norm, qkv, rope and KV write for one to eight tokens, one of each request.
+
+in   r                 [T, H] bf16     residual
+     norm              [H] bf16, eps
+     weight            [(Q + 2K) D, H] bf16 or MXFP4 (Mxfp4Weight); rows of queries, then keys, then values
+     bias              [(Q + 2K) D] bf16
+     table             [C, D] fp32     of rope_table
+     positions         [T] int64
+     slots             [T] int64       page * S + offset; every slot at most once
+     k_pages, v_pages  [P, K, S, D]    written
+     dependent         may begin before what is ahead of it ends: only weights and norm are read before its wait
+out  q                 [T, Q, D] bf16  turned
+     k_pages, v_pages                  the same tensors
+The norm, the sums with bias, and what is turned are each rounded to bf16. `cuda` cuts what meets MXFP4 weights to
+whole numbers of 14 bits, 64 to 256 columns together, and multiplies them exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from firesteel.kernels.cuda_ready import cuda_ready
+from firesteel.kernels.decode_launch import (
+    Machine,
+    Streamed,
+    find_machine,
+    list_plans,
+    plan_streamed,
+    refuse_here,
+    refuse_layout,
+    refuse_strides,
+    refuse_tokens,
+    refuse_types,
+    weight_parts,
+)
+from firesteel.kernels.decode_shapes import GPT_OSS, list_cases
+from firesteel.kernels.decode_stream import STRIP_ROWS, Stream, refuse_weight
+from firesteel.kernels.linear import Mxfp4Weight, linear
+from firesteel.kernels.op import CudaCode, Sample, define_op
+from firesteel.kernels.rms_norm import rms_norm
+from firesteel.kernels.rope import RopeSpec, rope_table
+from firesteel.kernels.rope_kv_write import rope_kv_write
+from firesteel.kernels.tolerance import bf16
+
+STAGES = 4
+HEAD_DIM = 64
+
+
+def _bytes(
+    r: Tensor, norm: Tensor, eps: float, weight: Tensor | Mxfp4Weight, bias: Tensor, table: Tensor,
+    positions: Tensor, slots: Tensor, k_pages: Tensor, v_pages: Tensor, dependent: bool = False,
+) -> int:  # fmt: skip
+    of_tokens = positions.nbytes + slots.nbytes + len(positions) * table[0].nbytes
+    written = r.shape[0] * weight.shape[0] * r.element_size()
+    return r.nbytes + norm.nbytes + weight.nbytes + bias.nbytes + of_tokens + written
+
+
+@define_op(bytes=_bytes, tolerance=bf16(ulps=2, why="three roundings in a row; fp32 sums in free order"))
+def decode_qkv(
+    r: Tensor, norm: Tensor, eps: float, weight: Tensor | Mxfp4Weight, bias: Tensor, table: Tensor,
+    positions: Tensor, slots: Tensor, k_pages: Tensor, v_pages: Tensor, dependent: bool = False,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    x, _ = rms_norm.reference(r, None, norm, eps)
+    kv_heads, dim = k_pages.shape[1], k_pages.shape[3]
+    heads = linear.reference(x, weight, bias).unflatten(-1, (-1, dim))
+    q, k, v = heads.split([heads.shape[1] - 2 * kv_heads, kv_heads, kv_heads], dim=1)
+    return rope_kv_write.reference(q, k, v, positions, table, k_pages, v_pages, slots)
+
+
+def _accepts(
+    r: Tensor, norm: Tensor, eps: float, weight: Tensor | Mxfp4Weight, bias: Tensor, table: Tensor,
+    positions: Tensor, slots: Tensor, k_pages: Tensor, v_pages: Tensor, dependent: bool = False,
+) -> str | None:  # fmt: skip
+    values, scales = weight_parts(weight)
+    if k_pages.shape[3] != HEAD_DIM:
+        return f"turns heads of {HEAD_DIM}, not {k_pages.shape[3]}"
+    return (
+        refuse_tokens(r)
+        or refuse_types(r, norm, bias, k_pages, v_pages, values if scales is None else None)
+        or refuse_layout(r, norm, values, scales)
+        or refuse_strides(bias, table, positions, slots, k_pages, v_pages)
+        or refuse_weight(weight)
+        or refuse_here(r, lambda machine: _plan_for(machine, r, weight, k_pages))
+    )
+
+
+def shared_bytes(stream: Stream) -> int:
+    return stream.ring_bytes + stream.x_bytes + stream.scratch_bytes
+
+
+def plan(machine: Machine, *, is_fp4: bool, tokens: int, hidden: int, heads: int, kv_heads: int) -> Streamed:
+    sizes = {"HIDDEN": hidden, "HEADS": heads, "KV_HEADS": kv_heads, "HEAD_DIM": HEAD_DIM}
+    return plan_streamed(
+        "decode_qkv", machine, is_fp4=is_fp4, columns=hidden, tokens=tokens, stages=STAGES, shared=shared_bytes,
+        strips=(heads + 2 * kv_heads) * HEAD_DIM // STRIP_ROWS, is_doubled=False, sizes=sizes,
+    )  # fmt: skip
+
+
+def _plan_for(machine: Machine, r: Tensor, weight: Tensor | Mxfp4Weight, k_pages: Tensor) -> Streamed:
+    heads, kv_heads = weight.shape[0] // HEAD_DIM, k_pages.shape[1]
+    return plan(
+        machine, is_fp4=isinstance(weight, Mxfp4Weight), tokens=r.shape[0], hidden=r.shape[1],
+        heads=heads - 2 * kv_heads, kv_heads=kv_heads,
+    )  # fmt: skip
+
+
+@decode_qkv.implementation("cuda", needs=cuda_ready(), accepts=_accepts)
+def cuda_decode_qkv(
+    r: Tensor, norm: Tensor, eps: float, weight: Tensor | Mxfp4Weight, bias: Tensor, table: Tensor,
+    positions: Tensor, slots: Tensor, k_pages: Tensor, v_pages: Tensor, dependent: bool = False,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    kv_heads, page_size = k_pages.shape[1:3]
+    heads = weight.shape[0] // HEAD_DIM - 2 * kv_heads
+    q = torch.empty(r.shape[0], heads, HEAD_DIM, dtype=r.dtype, device=r.device)
+    args = (
+        r, norm, bias, *weight_parts(weight), q, k_pages, v_pages, table, positions, slots, eps, r.shape[0],
+        page_size,
+    )  # fmt: skip
+    _plan_for(find_machine(r.device), r, weight, k_pages).launch(args, dependent)
+    return q, k_pages, v_pages
+
+
+decode_qkv.prefer("cuda")
+
+
+@decode_qkv.device_code
+def device_code(capability: tuple[int, int]) -> Iterator[CudaCode]:
+    big = GPT_OSS
+    sizes = {"hidden": big.hidden, "heads": big.heads, "kv_heads": big.kv_heads}
+    yield from list_plans(
+        capability, lambda machine, is_fp4, tokens: plan(machine, is_fp4=is_fp4, tokens=tokens, **sizes)
+    )
+
+
+@decode_qkv.samples
+def samples(device: torch.device) -> Iterator[Sample]:
+    for label, tokens, sizes, draw in list_cases(device):
+        table = rope_table(RopeSpec(theta=150000.0, factor=32.0), sizes.head_dim, 4096, device)
+        rows = (sizes.heads + 2 * sizes.kv_heads) * sizes.head_dim
+        for held, weight in draw.weights(rows, sizes.hidden):
+            pages = [draw.normal(5, sizes.kv_heads, 16, sizes.head_dim) for _ in range(2)]
+            args = (
+                draw.normal(tokens, sizes.hidden), draw.normal(sizes.hidden), 1e-5, weight,
+                draw.normal(rows, scale=0.1), table, draw.permutation(4096)[:tokens].clone(),
+                draw.permutation(80)[:tokens].clone(), *pages,
+            )  # fmt: skip
+            yield Sample(f"{label} {held}", args)

@@ -1,0 +1,171 @@
+"""One decoding step of up to eight requests, from embedding to the next token, over fused ops; knows no graph.
+
+The step reads and writes the same tensors every time, so that it can be captured: sampling, the last op, writes the
+inputs of the next step. Nothing here waits for the device or looks at a value.
+
+Shape letters: T requests with one token each, H hidden, V vocabulary, N pages a request can hold, S page size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from firesteel.errors import UserError
+from firesteel.model.decode_ops import DecodeOps
+from firesteel.model.gpt_oss import GptOss
+from firesteel.types import Batch, KvCache, KvView
+
+MOST_REQUESTS = 8
+
+
+class DecodeError(UserError):
+    """A step that the decode ops cannot compute."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeInputs:
+    """What a step reads and the next one finds changed; page tables stay."""
+
+    token_ids: Tensor  # [T] int64
+    positions: Tensor  # [T] int64
+    kv_lens: Tensor  # [T] int64, the new token included
+    full: KvView  # tables [T, N], with the pages of tokens to come
+    window: KvView
+    r: Tensor  # [T, H] residual stream: embeddings of the tokens
+
+    def tensors(self) -> Iterator[Tensor]:
+        yield from (self.token_ids, self.positions, self.kv_lens, self.r)
+        for view in (self.full, self.window):
+            yield from (view.page_table, view.slots)
+
+    def copy(self) -> list[Tensor]:
+        return [tensor.clone() for tensor in self.tensors()]
+
+    def restore(self, copied: list[Tensor]) -> None:
+        """To what `copy` gave."""
+        for tensor, old in zip(self.tensors(), copied, strict=True):
+            tensor.copy_(old)
+
+
+class DecodeStep:
+    """`load` a batch, then `run` as often as its pages have room; `inputs.token_ids` holds the last token."""
+
+    def __init__(
+        self,
+        model: GptOss,
+        cache: KvCache,
+        ops: DecodeOps,
+        *,
+        num_requests: int,
+        num_pages: int,
+        dependent: bool = True,
+    ) -> None:
+        """`num_pages` is the width of page tables; `dependent` launches each kernel before the last has ended."""
+        _check(model, cache, num_requests)
+        self.model = model
+        self.cache = cache
+        self.dependent = dependent
+        self.ops = ops
+        self.inputs = _new_inputs(model, num_requests, num_pages)
+
+    @property
+    def page_size(self) -> int:
+        return self.cache.keys[0].shape[2]
+
+    @torch.inference_mode()
+    def load(self, batch: Batch) -> None:
+        """The first inputs; tables narrower than ours end in page 0, where nothing may be written."""
+        inputs = self.inputs
+        if batch.token_ids.shape != inputs.token_ids.shape or batch.kv_lens.shape != inputs.kv_lens.shape:
+            raise DecodeError(
+                f"a step of {inputs.token_ids.shape[0]} requests with one token each was given "
+                f"{batch.token_ids.shape[0]} tokens of {batch.kv_lens.shape[0]} requests"
+            )
+        inputs.token_ids.copy_(batch.token_ids)
+        inputs.positions.copy_(batch.positions)
+        inputs.kv_lens.copy_(batch.kv_lens)
+        inputs.r.copy_(self.model.weights.embedding[batch.token_ids])
+        _load_view(inputs.full, batch.full)
+        _load_view(inputs.window, batch.window)
+
+    @torch.inference_mode()
+    def run(self) -> Tensor:
+        """[T, V] fp32 logits of the token that was sampled; inputs are then those of the next step."""
+        model, inputs = self.model, self.inputs
+        for number in range(model.spec.num_layers):
+            self.attend(number)
+            self.mix(number)
+        logits, best = self.ops.lm_head(
+            inputs.r, model.weights.norm, model.spec.rms_eps, model.weights.lm_head, self.dependent
+        )
+        self.ops.sample(
+            best, model.weights.embedding, inputs.token_ids, inputs.positions, inputs.kv_lens, inputs.full.slots,
+            inputs.window.slots, inputs.full.page_table, inputs.window.page_table, self.page_size, inputs.r,
+            self.dependent,
+        )  # fmt: skip
+        assert isinstance(logits, Tensor)
+        return logits
+
+    def attend(self, number: int) -> None:
+        model, inputs, cache = self.model, self.inputs, self.cache
+        spec, layer, window = model.spec, model.weights.layers[number], model.spec.windows[number]
+        view = inputs.full if window is None else inputs.window
+        # What ran before the step is no kernel of ours: the first waits for all of it.
+        q, keys, values = self.ops.qkv(
+            inputs.r, layer.input_norm, spec.rms_eps, layer.qkv, layer.qkv_bias, model.table, inputs.positions,
+            view.slots, cache.keys[number], cache.values[number], self.dependent and number > 0,
+        )  # fmt: skip
+        mixed = self.ops.attention(
+            q, keys, values, view.page_table, inputs.kv_lens, layer.sinks if model.sinks else None, window,
+            spec.head_dim**-0.5, self.dependent,
+        )  # fmt: skip
+        self.ops.o(mixed, layer.o, layer.o_bias, inputs.r, self.dependent)
+
+    def mix(self, number: int) -> None:
+        spec, layer, r = self.model.spec, self.model.weights.layers[number], self.inputs.r
+        logits = self.ops.router(r, layer.post_norm, spec.rms_eps, layer.router, layer.router_bias, self.dependent)
+        inner = self.ops.fc1(
+            r, layer.post_norm, spec.rms_eps, logits, layer.experts, spec.swiglu_limit, spec.num_active,
+            self.dependent,
+        )  # fmt: skip
+        self.ops.fc2(inner, logits, layer.experts, r, self.dependent)
+
+
+def _new_inputs(model: GptOss, num_requests: int, num_pages: int) -> DecodeInputs:
+    device = model.weights.embedding.device
+
+    def whole(*shape: int) -> Tensor:
+        return torch.zeros(shape, dtype=torch.int64, device=device)
+
+    def view() -> KvView:
+        return KvView(page_table=whole(num_requests, num_pages), slots=whole(num_requests))
+
+    return DecodeInputs(
+        token_ids=whole(num_requests), positions=whole(num_requests), kv_lens=whole(num_requests), full=view(),
+        window=view(),
+        r=torch.zeros(num_requests, model.spec.hidden_size, dtype=model.dtype, device=device),
+    )  # fmt: skip
+
+
+def _load_view(ours: KvView, given: KvView) -> None:
+    width = given.page_table.shape[1]
+    if width > ours.page_table.shape[1]:
+        raise DecodeError(f"page tables of {width} pages do not fit into {ours.page_table.shape[1]}")
+    ours.page_table.zero_()
+    ours.page_table[:, :width].copy_(given.page_table)
+    ours.slots.copy_(given.slots)
+
+
+def _check(model: GptOss, cache: KvCache, num_requests: int) -> None:
+    if not 1 <= num_requests <= MOST_REQUESTS:
+        raise DecodeError(f"a decode step has 1 to {MOST_REQUESTS} requests, not {num_requests}")
+    if cache.keys[0].element_size() == 1:
+        raise DecodeError("the decode ops do not read FP8 keys and values: use --kv-dtype bf16")
+    if model.activation != "bf16":
+        raise DecodeError(f"the decode ops do not round activations to {model.activation}: use --activation bf16")
+    if model.tile != "auto":
+        raise DecodeError(f"the decode ops have no tile to pin, and {model.tile} is pinned: use --tile auto")

@@ -1,0 +1,66 @@
+"""The fused ops of a decoding step with their choices made for one device; knows no step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from firesteel.device import DeviceSpec
+from firesteel.kernels import DECODE_OPS, find_op
+from firesteel.kernels.ledger import Ledger
+from firesteel.kernels.op import Chosen
+from firesteel.kernels.prove import check_here
+from firesteel.kernels.requirement import Requirement
+
+NAMES = tuple(op.name for op in DECODE_OPS)
+
+
+class DecodeOps(NamedTuple):
+    """By the group of time that each is."""
+
+    qkv: Callable[..., Any]
+    attention: Callable[..., Any]
+    o: Callable[..., Any]
+    router: Callable[..., Any]
+    fc1: Callable[..., Any]
+    fc2: Callable[..., Any]
+    lm_head: Callable[..., Any]
+    sample: Callable[..., Any]
+
+    @classmethod
+    def choose(
+        cls,
+        device: DeviceSpec,
+        ledger: Ledger,
+        *,
+        asked: Mapping[str, str] = MappingProxyType({}),
+        required: Mapping[str, Requirement] = MappingProxyType({}),
+    ) -> DecodeOps:
+        """As `Kernels` does for the other ops; both mappings are by the op's name."""
+        for name in (*asked, *required):
+            find_op(name, DECODE_OPS)
+        chosen = {
+            op.name: op.choose(device, asked.get(op.name), ledger, required.get(op.name)) for op in DECODE_OPS
+        }
+        for name, one in required.items():
+            if one.verdict is not None:
+                check_here(find_op(name), device, one, "bf16")
+        return cls(**{group: chosen[f"decode_{group}"] for group in GROUPS})
+
+    def table(self) -> list[tuple[str, str]]:
+        """(op, implementations that may run, best first) for each op."""
+        chosen = [one for one in self if isinstance(one, Chosen)]
+        return [(one.op.name, ", ".join(candidate.name for candidate in one.candidates)) for one in chosen]
+
+
+GROUPS = DecodeOps._fields
+
+
+def split_choices(text: str) -> tuple[str, str]:
+    """Of "OP=...,OP=...": those of other ops, and those of decode ops."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    is_ours = [part.partition("=")[0] in NAMES for part in parts]
+    ours = [part for part, yes in zip(parts, is_ours, strict=True) if yes]
+    others = [part for part, yes in zip(parts, is_ours, strict=True) if not yes]
+    return ",".join(others), ",".join(ours)

@@ -1,0 +1,33 @@
+"""decode_attention: the reference against the op it narrows, and what the kernel refuses."""
+
+import pytest
+import torch
+
+from firesteel.kernels import attention, decode_attention
+
+
+@pytest.mark.parametrize("seen", ["full", "window", "no sinks"])
+def test_it_is_attention_of_the_last_token_of_each_request(seen, small_args):
+    args = small_args(decode_attention, f"kindling T=5 {seen}")
+    mixed = decode_attention.reference(**args)
+    starts = torch.arange(6)
+    given = (args["q"], args["k_pages"], args["v_pages"], args["page_table"], starts, args["kv_lens"])
+    expected = attention.reference(*given, args["sinks"], args["window"], args["scale"])
+    assert torch.equal(mixed, expected.flatten(1)) and mixed.shape == (5, 512)
+
+
+def test_a_single_token_without_sinks_sees_itself(small_args):
+    args = small_args(decode_attention, "kindling T=5 no sinks")
+    page, offset = args["page_table"][1, 0], 0
+    expected = args["v_pages"][page, :, offset].repeat_interleave(4, 0).flatten()
+    assert args["kv_lens"][1] == 1 and torch.equal(decode_attention.reference(**args)[1], expected)
+
+
+def test_the_kernel_says_what_it_does_not_take(small_args, refusal):
+    args = small_args(decode_attention)
+    assert refusal(decode_attention) is None
+    assert "up to 8 heads of 64" in refusal(decode_attention, q=args["q"].repeat(1, 3, 1))
+    assert "up to 8 heads of 64" in refusal(decode_attention, q=args["q"][..., :32])
+    assert "one query a request, not 3 of 5" in refusal(decode_attention, q=args["q"][:3])
+    assert "bf16, not torch.float8" in refusal(decode_attention, k_pages=args["k_pages"].to(torch.float8_e4m3fn))
+    assert "contiguous" in refusal(decode_attention, k_pages=args["k_pages"][::2])

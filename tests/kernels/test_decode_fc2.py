@@ -1,0 +1,30 @@
+"""decode_fc2: the weights of the sum, in place; with decode_fc1 it is tested in test_decode_fc1.py."""
+
+import torch
+
+from firesteel.kernels import decode_fc2
+from firesteel.kernels.decode_fc2 import plan
+from firesteel.kernels.decode_launch import machine_of
+
+
+def test_a_token_sure_of_one_expert_hears_it_alone(small_args):
+    args = small_args(decode_fc2)
+    sure = torch.full((5, 8), -100.0)
+    sure[:, 3] = 100
+    inner, old = args["inner"].clone(), args["r"].clone()
+    inner[:, 1:] = 50
+    first = decode_fc2.reference(inner, sure, args["experts"], args["r"])
+    inner[:, 1:] = -50
+    assert first is args["r"] and not torch.equal(first, old)
+    assert torch.equal(first, decode_fc2.reference(inner, sure, args["experts"], old))
+
+
+def test_all_rows_are_held_at_once_where_two_stages_still_fit():
+    def holds_all(capability, tokens):
+        sizes = {"hidden": 2880, "intermediate": 2880, "experts": 128, "active": 4}
+        planned = plan(machine_of(capability), tokens=tokens, **sizes)
+        assert planned.refuse(machine_of(capability)) is None
+        return planned.kernel.source.defines["HOLDS_ALL"], planned.stream.stages
+
+    assert [holds_all((9, 0), tokens) for tokens in (1, 2, 4, 8)] == [(1, 3), (1, 3), (1, 3), (0, 3)]
+    assert [holds_all((12, 1), tokens) for tokens in (1, 2, 4, 8)] == [(1, 3), (1, 2), (0, 2), (0, 1)]

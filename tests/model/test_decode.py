@@ -1,0 +1,203 @@
+"""The decode step against the network, both through references on a CPU."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from firesteel import LLM, SamplingParams
+from firesteel.device import find_device
+from firesteel.engine.kv_cache import new_cache
+from firesteel.kernels import Kernels
+from firesteel.kernels.ledger import Ledger
+from firesteel.kernels.rope import RopeSpec
+from firesteel.measure.decode import Pages, fill_pages, first_batch, lay_out, watch
+from firesteel.model.decode import DecodeError, DecodeStep
+from firesteel.model.decode_ops import GROUPS, DecodeOps
+from firesteel.model.gpt_oss import GptOss
+from firesteel.model.spec import ModelSpec
+from firesteel.model.synthetic import synthetic_weights
+from firesteel.types import KvCache
+
+CPU = find_device("cpu")
+BASE = ModelSpec(
+    num_layers=4, hidden_size=96, intermediate_size=64, num_heads=4, num_kv_heads=2, head_dim=32, num_experts=6,
+    num_active=4, vocab_size=300, windows=(8, None, 8, None),
+    rope=RopeSpec(theta=150000.0, factor=32.0, original_context=64), max_context=512,
+)  # fmt: skip
+SPECS = {
+    "base": BASE,
+    "window first seen on the last page": replace(BASE, windows=(5, None, 5, None), num_kv_heads=1),
+    "full layers only": replace(BASE, windows=(None,) * 4, num_active=2),
+    "window layers only": replace(BASE, windows=(7,) * 4, swiglu_limit=0.5),
+    "all dense layers MXFP4": replace(BASE, mxfp4_layers=("qkv", "o", "lm_head")),
+}
+LENGTHS = {1: [21], 3: [0, 30, 9], 8: [3, 40, 15, 16, 17, 0, 31, 8]}
+PAGE_SIZE = 8
+STEPS = 20  # windows and texts cross two pages or more
+
+
+def model_of(spec, seed=0, **settings):
+    weights = synthetic_weights(spec, CPU, seed=seed)
+    return GptOss(spec, weights, Kernels(CPU, {}, Ledger()), CPU, max_context=spec.max_context, **settings)
+
+
+def ops_of(model):
+    return DecodeOps.choose(CPU, model.kernels.ledger)
+
+
+def begin(model, contexts, *, page_size=PAGE_SIZE, seed=5, room=STEPS):
+    """(cache with random content, batch of the first tokens, pages)"""
+    window = max((one for one in model.spec.windows if one is not None), default=0)
+    pages = lay_out(contexts, room=room, page_size=page_size, window=window, seed=seed)
+    cache = new_cache(model.spec, pages.count, page_size, CPU, torch.float32)
+    fill_pages(cache, seed=seed)
+    generator = torch.Generator().manual_seed(seed)
+    first = torch.randint(model.spec.vocab_size, (len(contexts),), generator=generator).tolist()
+    return cache, first_batch(first, contexts, pages, cache), pages
+
+
+def clone(cache):
+    """Layers that share tensors share their copies."""
+    copies = {one.data_ptr(): one.clone() for one in (*cache.keys, *cache.values)}
+    return KvCache(
+        keys=[copies[one.data_ptr()] for one in cache.keys], values=[copies[one.data_ptr()] for one in cache.values]
+    )
+
+
+def by_network(model, cache, batch, contexts, pages, steps):
+    """[(tokens, logits)] of GptOss, greedy, with a new batch for each step."""
+    found = []
+    for number in range(1, steps + 1):
+        logits = model.logits(model.forward(batch, cache))
+        tokens = logits.argmax(-1).tolist()
+        found.append((tokens, logits))
+        if number < steps:
+            batch = first_batch(tokens, [context + number for context in contexts], pages, cache)
+    return found
+
+
+def compare(model, contexts, **settings):
+    cache, batch, pages = begin(model, contexts, **settings)
+    step = DecodeStep(model, clone(cache), ops_of(model), num_requests=len(contexts), num_pages=pages.width)
+    step.load(batch)
+    with torch.inference_mode():
+        expected = by_network(model, cache, batch, contexts, pages, STEPS)
+    for tokens, logits in expected:
+        actual = step.run()
+        assert actual.dtype == torch.float32
+        assert (actual - logits).norm() / logits.norm() < 1e-4
+        assert step.inputs.token_ids.tolist() == tokens
+    assert step.inputs.positions.tolist() == [context + STEPS for context in contexts]
+    assert step.inputs.kv_lens.tolist() == [context + STEPS + 1 for context in contexts]
+    for ours, theirs in zip((*step.cache.keys, *step.cache.values), (*cache.keys, *cache.values), strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-3)
+    assert len({tuple(tokens) for tokens, _ in expected}) > 5
+
+
+@pytest.mark.parametrize("num_requests", LENGTHS)
+@pytest.mark.parametrize("label", SPECS)
+def test_greedy_tokens_and_logits_equal_the_networks(label, num_requests):
+    compare(model_of(SPECS[label], seed=sorted(SPECS).index(label)), LENGTHS[num_requests])
+
+
+def test_page_size_may_exceed_the_window_or_be_one_token():
+    for page_size in (1, 64):
+        compare(model_of(BASE), LENGTHS[3], page_size=page_size)
+
+
+def test_sinks_off_is_off_in_the_step_too():
+    model = model_of(BASE)
+    cache, batch, pages = begin(model, [12])
+    step = DecodeStep(model, cache, ops_of(model), num_requests=1, num_pages=pages.width)
+    logits = []
+    for model.sinks in (True, False):
+        step.load(batch)
+        logits.append(step.run())
+    assert (logits[0] - logits[1]).norm() / logits[0].norm() > 1e-2
+
+
+def test_kindling_continues_its_prompts_as_the_engine_does():
+    """Prompts of different lengths, computed by the network into pages, then stepped together."""
+    llm = LLM(device="cpu")
+    prompts = [llm.tokenizer.encode(text) for text in ("The capital of France is", "2 + 3 =", "one, two, three, ")]
+    expected = [
+        llm.generate([prompt], SamplingParams(max_tokens=STEPS, ignore_eos=True))[0].token_ids for prompt in prompts
+    ]
+    model, contexts = llm.model, [len(prompt) - 1 for prompt in prompts]
+    pages = lay_out(contexts, room=STEPS, page_size=PAGE_SIZE, window=max(contexts) + 1, seed=1)
+    cache = new_cache(model.spec, pages.count, PAGE_SIZE, CPU, torch.float32)
+    with torch.inference_mode():
+        for position in range(max(contexts)):
+            rows = [row for row, context in enumerate(contexts) if position < context]
+            held = Pages(full=pages.full[rows], window=pages.window[rows], count=pages.count)
+            tokens = [prompts[row][position] for row in rows]
+            model.forward(first_batch(tokens, [position] * len(rows), held, cache), cache)
+    step = DecodeStep(model, cache, ops_of(model), num_requests=len(prompts), num_pages=pages.width)
+    step.load(first_batch([prompt[-1] for prompt in prompts], contexts, pages, cache))
+    found = []
+    for _ in range(STEPS):
+        step.run()
+        found.append(step.inputs.token_ids.tolist())
+    assert [list(tokens) for tokens in zip(*found, strict=True)] == expected
+
+
+def test_step_keeps_its_tensors_and_can_begin_again():
+    model = model_of(BASE)
+    cache, batch, pages = begin(model, LENGTHS[3])
+    step = DecodeStep(model, cache, ops_of(model), num_requests=3, num_pages=pages.width)
+    step.load(batch)
+    addresses = [tensor.data_ptr() for tensor in step.inputs.tensors()]
+    copied, first = step.inputs.copy(), step.run().clone()
+    step.run()
+    assert [tensor.data_ptr() for tensor in step.inputs.tensors()] == addresses
+    step.inputs.restore(copied)
+    assert torch.equal(step.run(), first)
+
+
+def test_every_launch_but_the_first_is_dependent_where_asked():
+    model = model_of(BASE)
+    for dependent in (True, False):
+        cache, batch, pages = begin(model, [3])
+        step = DecodeStep(model, cache, ops_of(model), num_requests=1, num_pages=pages.width, dependent=dependent)
+        step.load(batch)
+        calls = watch(step)
+        launches = [call.args[-1] for group in GROUPS for call in calls[group]]
+        assert len(launches) == 6 * BASE.num_layers + 2
+        assert launches == [False] + [dependent] * (len(launches) - 1)
+
+
+def test_narrow_tables_are_taken_and_wide_ones_refused():
+    model = model_of(BASE)
+    cache, batch, pages = begin(model, [20])
+    step = DecodeStep(model, cache, ops_of(model), num_requests=1, num_pages=pages.width + 2)
+    step.inputs.full.page_table.fill_(99)
+    step.load(batch)
+    assert step.inputs.full.page_table[0, pages.width :].tolist() == [0, 0]
+    narrow = DecodeStep(model, cache, ops_of(model), num_requests=1, num_pages=pages.width - 1)
+    with pytest.raises(DecodeError, match=f"page tables of {pages.width} pages do not fit into {pages.width - 1}"):
+        narrow.load(batch)
+
+
+def test_batch_of_another_size_is_refused():
+    model = model_of(BASE)
+    cache, batch, pages = begin(model, [20, 3])
+    step = DecodeStep(model, cache, ops_of(model), num_requests=3, num_pages=pages.width)
+    with pytest.raises(DecodeError, match="3 requests with one token each was given 2 tokens of 2 requests"):
+        step.load(batch)
+
+
+@pytest.mark.parametrize(
+    ("settings", "dtype", "requests", "message"),
+    [
+        ({}, torch.float32, 9, "1 to 8 requests, not 9"),
+        ({}, torch.float32, 0, "1 to 8 requests, not 0"),
+        ({}, torch.float8_e4m3fn, 1, "--kv-dtype bf16"),
+        ({"activation": "mxfp8"}, torch.float32, 1, "--activation bf16"),
+        ({"tile": "64x64"}, torch.float32, 1, "--tile auto"),
+    ],
+)
+def test_what_the_decode_ops_cannot_do_is_refused_with_its_cure(settings, dtype, requests, message):
+    model = model_of(BASE, **settings)
+    with pytest.raises(DecodeError, match=message):
+        DecodeStep(model, new_cache(BASE, 4, 8, CPU, dtype), ops_of(model), num_requests=requests, num_pages=4)

@@ -1,0 +1,58 @@
+"""The decode ops as chosen for a device."""
+
+import pytest
+
+from firesteel.device import find_device
+from firesteel.errors import KernelError
+from firesteel.kernels import DECODE_OPS
+from firesteel.kernels.ledger import Ledger
+from firesteel.kernels.requirement import parse_requirements
+from firesteel.model.decode_ops import GROUPS, NAMES, DecodeOps, split_choices
+
+CPU = find_device("cpu")
+
+
+def test_each_group_is_the_op_of_its_name():
+    ops = DecodeOps.choose(CPU, Ledger())
+    assert {group: one.op for group, one in ops._asdict().items()} == {
+        op.name.removeprefix("decode_"): op for op in DECODE_OPS
+    }
+    assert ops.table() == [(f"decode_{group}", "reference") for group in GROUPS]
+
+
+def test_all_calls_go_into_the_ledger_given():
+    ledger = Ledger()
+    assert all(one.ledger is ledger for one in DecodeOps.choose(CPU, ledger))
+
+
+def test_pin_or_requirement_that_cannot_be_met_is_an_error():
+    with pytest.raises(KernelError, match=r"decode_o=cuda .*here there is reference"):
+        DecodeOps.choose(CPU, Ledger(), asked={"decode_o": "cuda"})
+    with pytest.raises(KernelError, match=r"decode_o=cuda is required"):
+        DecodeOps.choose(CPU, Ledger(), required=parse_requirements("decode_o=cuda"))
+    with pytest.raises(KernelError, match="there is no op 'linear'"):
+        DecodeOps.choose(CPU, Ledger(), asked={"linear": "reference"})
+
+
+def test_pins_and_requirements_are_kept():
+    asked, required = dict.fromkeys(NAMES, "reference"), parse_requirements("decode_qkv=reference")
+    ops = DecodeOps.choose(CPU, Ledger(), asked=asked, required=required)
+    assert ops.qkv.required == required["decode_qkv"] and ops.o.required is None
+
+
+@pytest.mark.parametrize(
+    ("text", "others", "ours"),
+    [
+        ("", "", ""),
+        ("linear=triton", "linear=triton", ""),
+        ("decode_o=cuda", "", "decode_o=cuda"),
+        (
+            "moe=triton@fp8, decode_o=cuda ,route=a,decode_qkv=b",
+            "moe=triton@fp8,route=a",
+            "decode_o=cuda,decode_qkv=b",
+        ),
+        ("decode_nothing=x", "decode_nothing=x", ""),
+    ],
+)
+def test_choices_are_split_by_op(text, others, ours):
+    assert split_choices(text) == (others, ours)

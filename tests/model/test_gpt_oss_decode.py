@@ -1,0 +1,193 @@
+"""Steps of decode ops in a row: the network's own on the CPU; on a GPU the same bits however they are launched."""
+
+from contextlib import nullcontext
+from dataclasses import replace
+
+import pytest
+import torch
+
+from firesteel.device import find_device
+from firesteel.engine.kv_cache import new_cache
+from firesteel.kernels import DECODE_OPS, Kernels
+from firesteel.kernels.decode_launch import with_delays
+from firesteel.kernels.ledger import Ledger
+from firesteel.kernels.rope import RopeSpec, rope_table
+from firesteel.model.gpt_oss import GptOss
+from firesteel.model.spec import PRESETS, ModelSpec
+from firesteel.model.synthetic import synthetic_weights
+from firesteel.types import Batch, KvView
+
+PAGE_SIZE, WIDTH = 16, 24  # tokens a page; pages a request
+DENSE = ("qkv", "o", "lm_head")
+SMALL = ModelSpec(
+    num_layers=4, hidden_size=256, intermediate_size=192, num_heads=8, num_kv_heads=2, head_dim=64, num_experts=8,
+    num_active=4, vocab_size=4096, windows=(128, None, 128, None), rope=RopeSpec(theta=150000.0), max_context=384,
+)  # fmt: skip
+BIG = replace(PRESETS["gpt-oss-120b"], num_layers=4, windows=PRESETS["gpt-oss-120b"].windows[:4])
+
+
+class Steps:
+    """Requests of different lengths, each a token further with each step."""
+
+    def __init__(self, spec, weights, device, tokens):
+        self.spec, self.weights = spec, weights
+        where = device.torch_device
+        generator = torch.Generator(where).manual_seed(1)
+        self.cache = new_cache(spec, 2 * tokens * WIDTH, PAGE_SIZE, device, device.dtype)
+        for pages in (*self.cache.keys, *self.cache.values):
+            pages.normal_(generator=generator)
+        self.table = rope_table(spec.rope, spec.head_dim, PAGE_SIZE * WIDTH, where)
+        order = torch.randperm(2 * tokens * WIDTH, device=where, generator=generator).view(2, tokens, WIDTH)
+        self.full_table, self.window_table = (one.clone() for one in order)
+        self.positions = torch.tensor([130, 15, 0, 47, 200, 1, 127, 128][:tokens], device=where)
+        self.token_ids = torch.arange(5, 5 + tokens, device=where)
+        self.kv_lens = self.positions + 1
+        self.full_slots, self.window_slots = (self.find_slots(one) for one in (self.full_table, self.window_table))
+        self.r = weights.embedding[self.token_ids].to(device.dtype)
+
+    def find_slots(self, table):
+        pages = table.gather(1, self.positions[:, None] // PAGE_SIZE)[:, 0]
+        return pages * PAGE_SIZE + self.positions % PAGE_SIZE
+
+    def view(self, window):
+        """Slots and page table of layers with such a window."""
+        return (self.full_slots, self.full_table) if window is None else (self.window_slots, self.window_table)
+
+    def batch(self):
+        starts = torch.arange(len(self.positions) + 1, device=self.positions.device)
+        full, window = (
+            KvView(page_table=table.clone(), slots=slots.clone()) for slots, table in map(self.view, (None, 128))
+        )
+        return Batch(
+            token_ids=self.token_ids.clone(), positions=self.positions.clone(), query_starts=starts,
+            kv_lens=self.kv_lens.clone(), full=full, window=window, logit_rows=starts[:-1],
+        )  # fmt: skip
+
+    def run(self, name="reference", dependent=False):
+        """One step; its logits."""
+        ops = {op.name.removeprefix("decode_"): op.implementations[name].function for op in DECODE_OPS}
+        spec, eps = self.spec, self.spec.rms_eps
+        for number, layer in enumerate(self.weights.layers):
+            window = spec.windows[number]
+            slots, table = self.view(window)
+            pages = (self.cache.keys[number], self.cache.values[number])
+            q, *_ = ops["qkv"](
+                self.r, layer.input_norm, eps, layer.qkv, layer.qkv_bias, self.table, self.positions, slots, *pages,
+                dependent,
+            )  # fmt: skip
+            scale = spec.head_dim**-0.5
+            mixed = ops["attention"](q, *pages, table, self.kv_lens, layer.sinks, window, scale, dependent)
+            ops["o"](mixed, layer.o, layer.o_bias, self.r, dependent)
+            norm = (self.r, layer.post_norm, eps)
+            logits = ops["router"](*norm, layer.router, layer.router_bias, dependent)
+            routed = (logits, layer.experts, spec.swiglu_limit, spec.num_active)
+            inner = ops["fc1"](*norm, *routed, dependent)
+            ops["fc2"](inner, logits, layer.experts, self.r, dependent)
+        logits, best = ops["lm_head"](self.r, self.weights.norm, eps, self.weights.lm_head, dependent)
+        ops["sample"](
+            best, self.weights.embedding, self.token_ids, self.positions, self.kv_lens, self.full_slots,
+            self.window_slots, self.full_table, self.window_table, PAGE_SIZE, self.r, dependent,
+        )  # fmt: skip
+        return logits
+
+    def state(self):
+        """All that a step leaves behind."""
+        pages = (*self.cache.keys, *self.cache.values)
+        return [one.clone() for one in (self.token_ids, self.positions, self.full_slots, self.r, *pages)]
+
+
+@pytest.mark.parametrize("dense", [(), DENSE])
+def test_references_in_a_row_are_the_networks_greedy_steps(dense):
+    device = find_device("cpu")
+    spec = replace(SMALL, mxfp4_layers=dense)
+    weights = synthetic_weights(spec, device, seed=1)
+    mine, theirs = Steps(spec, weights, device, 3), Steps(spec, weights, device, 3)
+    model = GptOss(spec, weights, Kernels(device, {}, Ledger()), device, max_context=PAGE_SIZE * WIDTH)
+    with torch.inference_mode():
+        for _ in range(3):
+            batch = mine.batch()
+            expected = model.logits(model.forward(batch, theirs.cache))
+            logits = mine.run()
+            torch.testing.assert_close(logits, expected, atol=1e-3, rtol=1e-3)
+            assert torch.equal(mine.token_ids, expected.argmax(-1))
+            assert torch.equal(mine.positions, batch.positions + 1)
+
+
+gpu = pytest.mark.gpu
+
+
+@pytest.fixture(scope="module", params=["small", "small packed", "big", "big packed"])
+def model(request):
+    """(spec, weights, device) on a GPU that has dependent launch."""
+    device = find_device("cuda")
+    if device.capability < (9, 0):
+        pytest.skip(f"{device.name} has no dependent launch")
+    spec = SMALL if "small" in request.param else BIG
+    spec = replace(spec, mxfp4_layers=DENSE if "packed" in request.param else ())
+    return spec, synthetic_weights(spec, device, seed=1), device
+
+
+def run_steps(model, tokens, count, *, dependent=False, delays=False):
+    steps = Steps(*model, tokens)
+    with torch.inference_mode(), with_delays() if delays else nullcontext():
+        logits = [steps.run("cuda", dependent) for _ in range(count)]
+    return [torch.stack(logits), *steps.state()]
+
+
+def assert_same_bits(one, other):
+    assert all(torch.equal(a.view(torch.uint8), b.view(torch.uint8)) for a, b in zip(one, other, strict=True))
+
+
+@gpu
+@pytest.mark.parametrize("tokens", [1, 2, 3, 8])
+def test_dependent_launch_changes_no_bit(model, tokens):
+    plain = run_steps(model, tokens, 40)
+    assert_same_bits(plain, run_steps(model, tokens, 40))
+    assert_same_bits(plain, run_steps(model, tokens, 40, dependent=True))
+
+
+@gpu
+@pytest.mark.parametrize("tokens", [1, 3, 8])
+def test_delays_change_no_bit(model, tokens):
+    plain = run_steps(model, tokens, 10)
+    for dependent in (False, True):
+        assert_same_bits(plain, run_steps(model, tokens, 10, dependent=dependent, delays=True))
+
+
+@gpu
+@pytest.mark.parametrize("dependent", [False, True])
+@pytest.mark.parametrize("tokens", [1, 3, 8])
+def test_a_graph_replayed_gives_the_bits_of_eager_steps(model, tokens, dependent):
+    eager = run_steps(model, tokens, 20)
+    steps, graph = Steps(*model, tokens), torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.inference_mode():
+        with torch.cuda.graph(graph):
+            static = steps.run("cuda", dependent)
+        logits = []
+        for _ in range(20):
+            graph.replay()
+            logits.append(static.clone())
+    assert_same_bits(eager, [torch.stack(logits), *steps.state()])
+
+
+@gpu
+@pytest.mark.parametrize("tokens", [1, 3, 8])
+def test_a_step_of_the_kernels_is_near_the_references(model, tokens):
+    kernels, references = Steps(*model, tokens), Steps(*model, tokens)
+    with torch.inference_mode():
+        logits, expected = kernels.run("cuda"), references.run()
+    error = (logits - expected).square().mean().sqrt() / expected.square().mean().sqrt()
+    assert error < 0.05, error  # a token whose routing is a near tie may go another way
+    keys, others = kernels.cache.keys[0].float(), references.cache.keys[0].float()
+    assert (keys - others).norm() / others.norm() < 0.01
+
+
+@gpu
+def test_the_best_of_each_program_is_that_of_its_logits(model):
+    from firesteel.kernels.decode_lm_head import cuda_decode_lm_head, find_best
+
+    spec, weights, device = model
+    r = torch.randn(3, spec.hidden_size, device=device.torch_device).bfloat16()
+    logits, best = cuda_decode_lm_head(r, weights.norm, spec.rms_eps, weights.lm_head)
+    assert torch.equal(best, find_best(logits, best.shape[0]))
