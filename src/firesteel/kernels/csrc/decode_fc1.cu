@@ -38,7 +38,7 @@ decode_fc1(const u16 *r, const u16 *norm, const float *logits, const u8 *codes, 
     int lane = threadIdx.x % 32;
     wait_for_inputs();
     choose(logits, num_tokens, chosen);
-    asm volatile("bar.arrive 2, %0;" ::"r"(S::THREADS) : "memory");
+    arrive_some(2, S::THREADS);
     feed<S, Early>(
         ring, count_units(),
         [&](int unit) {

@@ -50,7 +50,7 @@ decode_fc2(const u16 *inner, const float *logits, const u8 *codes, const u8 *sca
     auto strip_of = [&](int unit) { return (int)blockIdx.x + unit % strips * (int)gridDim.x; };
     if (threadIdx.x >= S::CONSUMERS) {
         choose(logits, num_tokens, chosen);  // final since before the kernel ahead of this one let it start
-        asm volatile("bar.arrive 2, %0;" ::"r"(S::THREADS) : "memory");
+        arrive_some(2, S::THREADS);
         int count = chosen->count * strips;
         feed<S, Early>(
             ring, count,

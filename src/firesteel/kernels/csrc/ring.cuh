@@ -53,7 +53,7 @@ template <class S> struct Ring {
     __device__ __forceinline__ void start() {
         if (threadIdx.x == 0) {
             for (int i = 0; i < S::STAGES; i++) barrier_init(full + i, 1), barrier_init(empty + i, S::WARPS);
-            asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::: "memory");
+            barrier_publish();
         }
         __syncthreads();
     }
