@@ -26,5 +26,5 @@ def test_all_rows_are_held_at_once_where_two_stages_still_fit():
         assert planned.refuse(machine_of(capability)) is None
         return planned.kernel.source.defines["HOLDS_ALL"], planned.stream.stages
 
-    assert [holds_all((9, 0), tokens) for tokens in (1, 2, 4, 8)] == [(1, 3), (1, 3), (1, 3), (0, 3)]
+    assert [holds_all((9, 0), tokens) for tokens in (1, 2, 4, 8)] == [(1, 6), (1, 6), (1, 4), (0, 5)]
     assert [holds_all((12, 1), tokens) for tokens in (1, 2, 4, 8)] == [(1, 3), (1, 2), (0, 2), (0, 1)]

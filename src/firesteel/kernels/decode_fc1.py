@@ -41,7 +41,7 @@ from firesteel.kernels.op import CudaCode, Sample, define_op
 from firesteel.kernels.rms_norm import rms_norm
 from firesteel.kernels.tolerance import bf16
 
-STAGES = 4
+STAGES = 7
 MOST_ACTIVE = 4  # a lane of a warp for each pair of a token and one of its experts
 
 
@@ -108,7 +108,7 @@ def plan(machine: Machine, *, tokens: int, hidden: int, intermediate: int, exper
     return plan_streamed(
         "decode_fc1", machine, is_fp4=True, columns=hidden, tokens=tokens, stages=STAGES,
         shared=lambda stream: shared_bytes(stream, active), strips=active * 2 * intermediate // STRIP_ROWS,
-        is_doubled=True, sizes=sizes,
+        sizes=sizes,
     )  # fmt: skip
 
 

@@ -40,7 +40,7 @@ from firesteel.kernels.moe_matmul import Experts, random_experts
 from firesteel.kernels.op import CudaCode, Sample, define_op
 from firesteel.kernels.tolerance import bf16
 
-STAGES = 3
+STAGES = 6
 
 
 def _bytes(inner: Tensor, logits: Tensor, experts: Experts, r: Tensor, dependent: bool = False) -> int:
@@ -92,7 +92,7 @@ def plan(machine: Machine, *, tokens: int, hidden: int, intermediate: int, exper
         return plan_streamed(
             "decode_fc2", machine, is_fp4=True, columns=intermediate, tokens=tokens, stages=STAGES,
             shared=lambda stream: shared_bytes(stream, active, holds_all), strips=hidden // STRIP_ROWS,
-            is_doubled=True, sizes={**sizes, "HOLDS_ALL": holds_all},
+            sizes={**sizes, "HOLDS_ALL": holds_all},
         )  # fmt: skip
 
     at_once = plan_holding(True)

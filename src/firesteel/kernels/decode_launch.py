@@ -25,7 +25,6 @@ from firesteel.kernels.target import SHARED_LIMIT_BYTES, find_target
 
 FIRST = (9, 0)  # compute capability with bulk copies, clusters and dependent launch
 TOKENS = (1, 2, 4, 8)  # that kernels are compiled for
-RESERVED_SHARED_BYTES = 1024  # a program, by the system
 # of the GPUs that proofs are for: H200, B200, B300, RTX 5090, GB10
 SM_COUNTS = {(9, 0): 132, (10, 0): 148, (10, 3): 148, (12, 0): 170, (12, 1): 48}
 
@@ -53,10 +52,6 @@ class Machine:
     def is_large(self) -> bool:
         """Whether two kernels are meant to share an SM: the next one's programs begin beside the last's."""
         return self.shared_bytes > 128 * 1024
-
-    def holds_twice(self, shared_bytes: int) -> bool:
-        """Whether two programs with so much shared memory are on an SM at once."""
-        return 2 * (shared_bytes + RESERVED_SHARED_BYTES) <= self.shared_bytes + RESERVED_SHARED_BYTES
 
 
 def machine_of(capability: tuple[int, int]) -> Machine:
@@ -93,13 +88,13 @@ class Streamed:
 
 def plan_streamed(
     name: str, machine: Machine, *, is_fp4: bool, columns: int, tokens: int, stages: int,
-    shared: Callable[[Stream], int], strips: int, is_doubled: bool, sizes: Mapping[str, int],
+    shared: Callable[[Stream], int], strips: int, sizes: Mapping[str, int],
 ) -> Streamed:  # fmt: skip
-    """`strips` of 16 rows in all; `is_doubled` spreads them over two programs an SM, where two fit."""
+    """`strips` of 16 rows in all. An SM has room for the ring of one program only: it gets the next kernel's when
+    this one's is done there."""
     stream = plan_stream(is_fp4, columns, tokens, stages=stages, shared=shared, limit=machine.shared_bytes)
     shared_bytes = shared(stream)
-    each = 2 if is_doubled and machine.holds_twice(shared_bytes) else 1
-    programs = min(each * machine.num_sms, strips)
+    programs = min(machine.num_sms, strips)
     defines = {
         **sizes, **stream.defines, "PROGRAMS_PER_SM": _at_once(machine, stream), "SHARED_BYTES": shared_bytes,
         "MOST_STRIPS": -(-strips // programs),

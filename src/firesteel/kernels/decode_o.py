@@ -37,7 +37,7 @@ from firesteel.kernels.linear import Mxfp4Weight, linear
 from firesteel.kernels.op import CudaCode, Sample, define_op
 from firesteel.kernels.tolerance import bf16
 
-STAGES = {False: 6, True: 3}  # by whether weights are packed
+STAGES = {False: 10, True: 4}  # by whether weights are packed
 
 
 def _bytes(mixed: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor, r: Tensor, dependent: bool = False) -> int:
@@ -74,7 +74,7 @@ def shared_bytes(stream: Stream) -> int:
 def plan(machine: Machine, *, is_fp4: bool, tokens: int, hidden: int, columns: int) -> Streamed:
     return plan_streamed(
         "decode_o", machine, is_fp4=is_fp4, columns=columns, tokens=tokens, stages=STAGES[is_fp4],
-        shared=shared_bytes, strips=hidden // STRIP_ROWS, is_doubled=False,
+        shared=shared_bytes, strips=hidden // STRIP_ROWS,
         sizes={"HIDDEN": hidden, "WIDTH": columns},
     )  # fmt: skip
 

@@ -45,7 +45,7 @@ from firesteel.kernels.rope import RopeSpec, rope_table
 from firesteel.kernels.rope_kv_write import rope_kv_write
 from firesteel.kernels.tolerance import bf16
 
-STAGES = 4
+STAGES = {False: 8, True: 5}  # by whether weights are packed
 HEAD_DIM = 64
 
 
@@ -94,8 +94,8 @@ def shared_bytes(stream: Stream) -> int:
 def plan(machine: Machine, *, is_fp4: bool, tokens: int, hidden: int, heads: int, kv_heads: int) -> Streamed:
     sizes = {"HIDDEN": hidden, "HEADS": heads, "KV_HEADS": kv_heads, "HEAD_DIM": HEAD_DIM}
     return plan_streamed(
-        "decode_qkv", machine, is_fp4=is_fp4, columns=hidden, tokens=tokens, stages=STAGES, shared=shared_bytes,
-        strips=(heads + 2 * kv_heads) * HEAD_DIM // STRIP_ROWS, is_doubled=False, sizes=sizes,
+        "decode_qkv", machine, is_fp4=is_fp4, columns=hidden, tokens=tokens, stages=STAGES[is_fp4],
+        shared=shared_bytes, strips=(heads + 2 * kv_heads) * HEAD_DIM // STRIP_ROWS, sizes=sizes,
     )  # fmt: skip
 
 

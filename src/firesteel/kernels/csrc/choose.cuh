@@ -14,8 +14,9 @@ struct Chosen {
     float weight[TOKENS][A];
 };
 
-// By a warp; where two do so, they write the same. Of equal logits the lowest expert.
-DEVICE void choose(const float *logits, int num_tokens, Chosen *chosen) {
+// By a warp; where two do so, they write the same. Of equal logits the lowest expert. WEIGHTS take time: not where
+// the experts' rows wait to be asked for.
+template <bool WEIGHTS> DEVICE void choose(const float *logits, int num_tokens, Chosen *chosen) {
     constexpr int OWN = (E + 31) / 32;
     int lane = threadIdx.x % 32;
     for (int token = 0; token < (TOKENS == 1 ? 1 : num_tokens); token++) {
@@ -40,13 +41,15 @@ DEVICE void choose(const float *logits, int num_tokens, Chosen *chosen) {
             if (lane == winner) chosen->id[token][rank] = lane * OWN + which;
 #pragma unroll
             for (int i = 0; i < OWN; i++) keys[i] = lane == winner && i == which ? 0 : keys[i];
-            float logit = __uint_as_float(all & 0x80000000u ? all & 0x7FFFFFFFu : ~all);
-            if (rank == 0) top = logit;
-            float share = __expf(logit - top);
-            total += share;
-            if (lane == rank) mine = share;
+            if (WEIGHTS) {
+                float logit = __uint_as_float(all & 0x80000000u ? all & 0x7FFFFFFFu : ~all);
+                if (rank == 0) top = logit;
+                float share = __expf(logit - top);
+                total += share;
+                if (lane == rank) mine = share;
+            }
         }
-        if (lane < A) chosen->weight[token][lane] = mine / total;
+        if (WEIGHTS && lane < A) chosen->weight[token][lane] = mine / total;
     }
     __syncwarp();
     if (TOKENS == 1) {

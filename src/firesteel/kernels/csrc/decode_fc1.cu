@@ -37,7 +37,7 @@ decode_fc1(const u16 *r, const u16 *norm, const float *logits, const u8 *codes, 
     }
     int lane = threadIdx.x % 32;
     wait_for_inputs();
-    choose(logits, num_tokens, chosen);
+    choose<false>(logits, num_tokens, chosen);
     arrive_some(2, S::THREADS);
     feed<S, Early>(
         ring, count_units(),

@@ -24,13 +24,14 @@ DEVICE void hold(const u16 *inner, const Chosen *chosen, int token, int slot, ch
 
 // What a warp needs of the tokens that want expert `place`.
 DEVICE void take_held(const Chosen *chosen, int place, const char *bytes, const float *units, Own<S> &own) {
-    int lane = threadIdx.x % 32;
 #pragma unroll
     for (int set = 0; set < S::SETS; set++) {
-        int token = 4 * set + lane / 8, slot = token < TOKENS ? chosen->slot[place][token] : -1;
-        const char *column = bytes + held_at(token, slot) * S::BYTES_EACH + lane / 4 % 2 * (S::BYTES_EACH / 2);
-        take_bytes<S>(slot < 0 ? nullptr : column, own.b[set], own.minus[set]);
-        token = 4 * set + lane % 4, slot = token < TOKENS ? chosen->slot[place][token] : -1;
+        auto bytes_of = [&](int token) {
+            int slot = chosen->slot[place][token];
+            return slot < 0 ? nullptr : bytes + held_at(token, slot) * S::BYTES_EACH;
+        };
+        take_bytes<S>(set, bytes_of, own.b[set], own.minus[set]);
+        int token = token_of<S>(set), slot = token < TOKENS ? chosen->slot[place][token] : -1;
         own.unit[set] = slot < 0 ? 0.f : units[held_at(token, slot)];
     }
 }
@@ -49,7 +50,7 @@ decode_fc2(const u16 *inner, const float *logits, const u8 *codes, const u8 *sca
     int strips = (STRIPS - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x, lane = threadIdx.x % 32;
     auto strip_of = [&](int unit) { return (int)blockIdx.x + unit % strips * (int)gridDim.x; };
     if (threadIdx.x >= S::CONSUMERS) {
-        choose(logits, num_tokens, chosen);  // final since before the kernel ahead of this one let it start
+        choose<true>(logits, num_tokens, chosen);  // final since before the kernel ahead of this one let it start
         arrive_some(2, S::THREADS);
         int count = chosen->count * strips;
         feed<S, Early>(

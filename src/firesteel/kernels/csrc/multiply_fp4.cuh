@@ -2,12 +2,14 @@
 // Packed FP4 rows times bf16 tokens, exact but for the 14 bits that x is cut to; knows no layer.
 #include "ring.cuh"
 
-// What a warp needs of x: for each group of its columns the high bytes of a token's numbers as column 2 token and
-// the low ones as the next, and their negatives.
+// What a warp needs of x: for each group of its columns the high bytes of a token's numbers as one column and the low
+// ones as the next, and their negatives. Few tokens leave columns free: SPREAD groups stand side by side in them, so
+// that one accumulator takes all and each lane scales its own.
 template <class S> struct Own {
     u32 b[S::SETS][2 * S::OWN][2], minus[S::SETS][2 * S::OWN][2];
-    float unit[S::SETS];  // what a number is worth, of token lane % 4, the half of E2M1's doubling included
+    float unit[S::SETS];  // what a number is worth, of token_of(set), the half of E2M1's doubling included
 };
+template <class S> DEVICE int token_of(int set) { return 4 * set + threadIdx.x % 4 % S::TOKENS; }
 
 // `values` [K] bf16 -> bytes [2][OWN * 64] of this warp's columns: 128 high + low are the value in units of the
 // result. By a whole warp; the bytes may lie where the warp's values do, and take as much room.
@@ -36,65 +38,77 @@ template <class S> DEVICE float split_bytes(const char *values, char *bytes) {
     return largest * (0.5f / LARGEST);
 }
 
-// Of one set: `bytes` are those of this lane's column, lane / 4; null: zeros.
-template <class S> DEVICE void take_bytes(const char *bytes, u32 (*b)[2], u32 (*minus)[2]) {
-    int lane = threadIdx.x % 32;
+// Of one set: `bytes(token)` are those of a token's numbers, or null: zeros.
+template <class S, class BytesOf> DEVICE void take_bytes(int set, BytesOf bytes, u32 (*b)[2], u32 (*minus)[2]) {
+    constexpr int WIDE = S::SPREAD == 1 ? 8 : 2 * S::TOKENS;  // columns of a group
+    int lane = threadIdx.x % 32, column = lane / 4, token = 4 * set + column % WIDE / 2;
+    const char *mine = token < S::TOKENS ? bytes(token) : nullptr;
+    if (mine) mine += column % 2 * (S::BYTES_EACH / 2) + lane % 4 * 8;
 #pragma unroll
     for (int i = 0; i < 2 * S::OWN; i++) {
         uint2 one = {0, 0};
-        if (bytes) one = *(const uint2 *)(bytes + i * 32 + lane % 4 * 8);
+        if (mine && column / WIDE == i % S::SPREAD) one = *(const uint2 *)(mine + i * 32);
         b[i][0] = one.x, b[i][1] = one.y;
         minus[i][0] = negate_bytes(one.x), minus[i][1] = negate_bytes(one.y);
+        asm volatile("" : "+r"(minus[i][0]), "+r"(minus[i][1]));  // kept, not made anew for every product
     }
 }
 
 // x [TOKENS][X_STRIDE] in shared memory -> what this warp needs of it; x is no more.
 template <class S> DEVICE void take_x(char *x, Own<S> &own) {
-    int lane = threadIdx.x % 32;
     char *mine = x + threadIdx.x / 32 * S::BYTES_EACH;
 #pragma unroll
     for (int token = 0; token < S::TOKENS; token++) {
         float unit = split_bytes<S>(x + token * S::X_STRIDE, mine + token * S::X_STRIDE);
-        own.unit[token / 4] = token % 4 == 0 || lane % 4 == token % 4 ? unit : own.unit[token / 4];
+        own.unit[token / 4] = token % 4 == 0 || token_of<S>(token / 4) == token ? unit : own.unit[token / 4];
     }
     __syncwarp();
 #pragma unroll
-    for (int set = 0; set < S::SETS; set++) {
-        int token = set * 4 + lane / 8;
-        const char *bytes = mine + token * S::X_STRIDE + lane / 4 % 2 * (S::BYTES_EACH / 2);
-        take_bytes<S>(token < S::TOKENS ? bytes : nullptr, own.b[set], own.minus[set]);
-    }
+    for (int set = 0; set < S::SETS; set++)
+        take_bytes<S>(set, [&](int token) { return mine + token * S::X_STRIDE; }, own.b[set], own.minus[set]);
 }
 
-// 16 rows of FP4 times x, this warp's columns: c[set][0] is row lane / 4 of token 4 set + lane % 4, c[set][1] is
-// 8 rows on.
+// 16 rows of FP4 times x, this warp's columns: c[set][0] is of row lane / 4 and token_of(set), c[set][1] of 8 rows on.
+// Lanes that stand for other groups of the same token hold other parts of it.
 template <class S> DEVICE void multiply_codes(Ring<S> &ring, int number, const Own<S> &own, float (*c)[2]) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, stage = number % S::STAGES;
     const char *data = ring.data + stage * S::STAGE_BYTES;
     const u8 *scales = (const u8 *)data + 16 * S::STRIDE + lane / 4 * S::SCALE_ROW + warp * 2 * S::OWN;
     const char *codes = data + lane / 4 * S::STRIDE + lane % 4 * 4 + warp * S::OWN * 32;
+    int ahead = S::SPREAD == 1 ? 0 : lane % 4 / S::TOKENS;
     u32 small = 0x03020100u + (blockDim.x >> 20), magic = MAGIC_BITS + (blockDim.x >> 20);  // not to be made anew
     barrier_wait(ring.full + stage, number / S::STAGES & 1);
     float sum[S::SETS][2] = {};
 #pragma unroll
-    for (int i = 0; i < 2 * S::OWN; i++) {
-        u32 top = *(const u32 *)(codes + i * 16), low = *(const u32 *)(codes + 8 * S::STRIDE + i * 16);
-        u32 a[4] = {twice_positive(small, top), twice_positive(small, low), twice_positive(small, top >> 16),
-                    twice_positive(small, low >> 16)};
-        top ^= 0x88888888u, low ^= 0x88888888u;
-        u32 n[4] = {twice_positive(small, top), twice_positive(small, low), twice_positive(small, top >> 16),
-                    twice_positive(small, low >> 16)};
-        float scale[2] = {__uint_as_float((u32)scales[i] << 23),
-                          __uint_as_float((u32)scales[8 * S::SCALE_ROW + i] << 23)};
+    for (int begin = 0; begin < 2 * S::OWN; begin += S::SPREAD) {
+        int d[S::SETS][4];
 #pragma unroll
-        for (int set = 0; set < S::SETS; set++) {
-            int d[4] = {0, (int)magic, 0, (int)magic};  // so that 128 high + low are the bits of MAGIC + their sum
-            multiply_add_bytes(d, a, own.b[set][i]);
-            multiply_add_bytes(d, n, own.minus[set][i]);
+        for (int set = 0; set < S::SETS; set++)  // so that 128 high + low are the bits of MAGIC + their sum
+            d[set][0] = d[set][2] = 0, d[set][1] = d[set][3] = (int)magic;
 #pragma unroll
-            for (int j = 0; j < 2; j++)
-                sum[set][j] = fmaf(__int_as_float(d[2 * j] * HIGH + d[2 * j + 1]) - MAGIC, scale[j], sum[set][j]);
+        for (int i = begin; i < begin + S::SPREAD && i < 2 * S::OWN; i++) {
+            u32 top = *(const u32 *)(codes + i * 16), low = *(const u32 *)(codes + 8 * S::STRIDE + i * 16);
+            u32 a[4] = {twice_positive(small, top), twice_positive(small, low), twice_positive(small, top >> 16),
+                        twice_positive(small, low >> 16)};
+            top ^= 0x88888888u, low ^= 0x88888888u;
+            u32 n[4] = {twice_positive(small, top), twice_positive(small, low), twice_positive(small, top >> 16),
+                        twice_positive(small, low >> 16)};
+#pragma unroll
+            for (int set = 0; set < S::SETS; set++) {
+                multiply_add_bytes(d[set], a, own.b[set][i]);
+                multiply_add_bytes(d[set], n, own.minus[set][i]);
+            }
         }
+        int group = min(begin + ahead, 2 * S::OWN - 1);  // one past the end has summed nothing: any scale will do
+        float scale[2] = {__uint_as_float((u32)scales[group] << 23),
+                          __uint_as_float((u32)scales[8 * S::SCALE_ROW + group] << 23)};
+#pragma unroll
+        for (int set = 0; set < S::SETS; set++)
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                float found = __int_as_float(d[set][2 * j] * HIGH + d[set][2 * j + 1]) - MAGIC;
+                sum[set][j] = fmaf(found, scale[j], sum[set][j]);
+            }
     }
 #pragma unroll
     for (int set = 0; set < S::SETS; set++)
@@ -106,8 +120,14 @@ template <class S> DEVICE void leave_codes(Ring<S> &ring, int number, const floa
     float *mine = ring.mine(number);
 #pragma unroll
     for (int set = 0; set < S::SETS; set++) {
+        float top = c[set][0], low = c[set][1];
+#pragma unroll
+        for (int apart = S::TOKENS; apart < 4 && S::SPREAD > 1; apart *= 2) {
+            top += __shfl_xor_sync(~0u, top, apart);
+            low += __shfl_xor_sync(~0u, low, apart);
+        }
         int token = 4 * set + lane % 4;
         if (token < S::TOKENS)
-            mine[lane / 4 * S::TOKENS + token] = c[set][0], mine[(lane / 4 + 8) * S::TOKENS + token] = c[set][1];
+            mine[lane / 4 * S::TOKENS + token] = top, mine[(lane / 4 + 8) * S::TOKENS + token] = low;
     }
 }

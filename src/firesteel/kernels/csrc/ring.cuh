@@ -23,6 +23,7 @@ struct Stream {
     static constexpr int STAGE_BYTES = aligned(16 * STRIDE + SCALE_BYTES);
     static constexpr int X_STRIDE = padded(2 * K);
     static constexpr int SETS = (TOKENS + 3) / 4;         // of 4 tokens, two columns each
+    static constexpr int SPREAD = TOKENS == 1 ? 4 : TOKENS == 2 ? 2 : 1;  // groups whose columns are side by side
     static constexpr int BYTES_EACH = OWN * 128;          // of a warp's columns of a token, high and low bytes
     static constexpr int COUNT = 16 * TOKENS, VALUES = (COUNT + 31) / 32;  // sums of a strip; of a lane
     static_assert(PART_BYTES % 32 == 0 && ROW_BYTES % CHUNKS == 0, "parts are whole steps");
@@ -66,7 +67,10 @@ template <class S> struct Ring {
         if (S::ASKERS > 1) sync_some(3, S::ASKERS * 32);
         else __syncwarp();
         if constexpr (S::WHOLE) {
-            if (lane < 2)
+            if (rows.apart == 8) {
+                if (lane == 0)
+                    copy_bulk(to, rows.codes + (u64)rows.first * S::ROW_BYTES, 16 * S::ROW_BYTES, full + stage);
+            } else if (lane < 2)
                 copy_bulk(to + lane * 8 * S::ROW_BYTES,
                           rows.codes + (u64)(rows.first + lane * rows.apart) * S::ROW_BYTES, 8 * S::ROW_BYTES,
                           full + stage);
@@ -110,13 +114,14 @@ template <class S> struct Ring {
 
 // The asking warps' whole work. `rows(unit)` says where 16 rows lie, `early(unit, e)` reads what
 // `finish(unit, e, sum)` will need beside the sums; units are this program's, in order. `last(unit)`: whether its
-// sums are to be finished. `asked()` comes when nothing is left to ask for.
+// sums are to be finished. `asked()` comes once the ring is asked for: the next kernel may start, and asks for its own
+// weights on every SM that this one leaves.
 template <class S, class Early, class RowsOf, class ReadEarly, class IsLast, class Finish, class Asked>
 DEVICE void feed(Ring<S> &ring, int count, RowsOf rows, ReadEarly early, IsLast last, Finish finish, Asked asked) {
     int total = count * S::CHUNKS;
     auto ask = [&](int number) { ring.ask(number, rows(number / S::CHUNKS), number % S::CHUNKS); };
     for (int number = 0; number < min(total, S::STAGES); number++) ask(number);
-    if (total <= S::STAGES) asked();
+    asked();
     bool is_first = threadIdx.x / 32 == S::WARPS;
     Early e;
     for (int number = 0; number < total; number++) {
@@ -127,10 +132,7 @@ DEVICE void feed(Ring<S> &ring, int count, RowsOf rows, ReadEarly early, IsLast 
         float sum[S::VALUES];
         if (ends && is_first) ring.add_up(number, sum);
         if (S::ASKERS == 1) __syncwarp();
-        if (number + S::STAGES < total) {
-            ask(number + S::STAGES);
-            if (number + S::STAGES == total - 1) asked();
-        }
+        if (number + S::STAGES < total) ask(number + S::STAGES);
         if (ends && is_first) finish(unit, e, sum);
     }
 }
