@@ -21,13 +21,12 @@ struct Stream {
     static constexpr int CONSUMERS = WARPS * 32, THREADS = CONSUMERS + ASKERS * 32;
     static constexpr int SCALE_ROW = FP4 ? K / 32 : 0, SCALE_BYTES = 16 * SCALE_ROW;
     static constexpr int STAGE_BYTES = aligned(16 * STRIDE + SCALE_BYTES);
-    static constexpr int X_STRIDE = padded(2 * K);
-    static constexpr int SETS = (TOKENS + 3) / 4;         // of 4 tokens, two columns each
+    static constexpr int X_STRIDE = padded(2 * K), X_BYTES = TOKENS * X_STRIDE;
+    static constexpr int SETS = (TOKENS + 3) / 4;  // of 4 tokens, two columns each
     static constexpr int SPREAD = TOKENS == 1 ? 4 : TOKENS == 2 ? 2 : 1;  // groups whose columns are side by side
-    static constexpr int BYTES_EACH = OWN * 128;          // of a warp's columns of a token, high and low bytes
+    static constexpr int BYTES_EACH = OWN * 128;   // of a warp's columns of a token, high and low bytes
     static constexpr int COUNT = 16 * TOKENS, VALUES = (COUNT + 31) / 32;  // sums of a strip; of a lane
     static_assert(PART_BYTES % 32 == 0 && ROW_BYTES % CHUNKS == 0, "parts are whole steps");
-    static constexpr int X_BYTES = TOKENS * X_STRIDE;
     static_assert(!FP4 || CHUNKS == 1, "packed rows are not cut");
     static_assert(!FP4 || OWN * WARPS == STEPS, "packed rows are shared out evenly");
 };
