@@ -288,18 +288,14 @@ def checked(value: Any, declared: Knob, origin: str) -> Any:
     return value
 
 
-def find_kernel_cache(given: str, environ: Mapping[str, str] | None = None) -> Path:
-    """The folder that `kernel_cache_dir` means; by default as the XDG base directories say."""
-    if given:
-        return Path(given).expanduser()
+def find_user_cache(environ: Mapping[str, str] | None = None) -> Path | None:
+    """The user's folder for caches, as the XDG base directories say; None where there is no home folder."""
     environ = os.environ if environ is None else environ
     caches = Path(environ.get("XDG_CACHE_HOME", ""))
-    if not caches.is_absolute():
-        home = environ.get("HOME") or os.path.expanduser("~")
-        if not os.path.isabs(home):
-            raise ConfigError("there is no home folder to keep compiled kernels in: set kernel_cache_dir")
-        caches = Path(home) / ".cache"
-    return caches / "firesteel" / "kernels"
+    if caches.is_absolute():
+        return caches
+    home = environ.get("HOME") or os.path.expanduser("~")
+    return Path(home) / ".cache" if os.path.isabs(home) else None
 
 
 def shown_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
