@@ -166,8 +166,8 @@ class ProcessConfig:
         check=at_least(0),
     )  # fmt: skip
     engine_hang_s: float = knob(
-        120.0, "seconds without a word from the engine, while requests wait, after which it is ended; while it loads "
-        "(progress and compiled kernels are words), five times as many; 0 is never",
+        120.0, "seconds without a word from the engine, while requests wait, after which it is ended; while it "
+        "loads (progress and compiled kernels are words), five times as many; 0 is never",
         env="FIRESTEEL_ENGINE_HANG_S", check=at_least(0),
     )  # fmt: skip
     crash_dir: str = knob("firesteel-crashes", "folder for crash bundles", env="FIRESTEEL_CRASH_DIR")

@@ -67,7 +67,7 @@ def none_left(children):
 
 @pytest.fixture
 def stand_in(monkeypatch):
-    """Has a small program run in place of engines: it has `channel` and `say_ready`, which sends what is returned."""
+    """Has a program run in place of engines, with a `channel` and `say_ready`, which sends what is returned."""
 
     def use(program):
         monkeypatch.setattr(child, "PROGRAM", ("-c", CHANNEL + program))
