@@ -9,7 +9,7 @@ import pytest
 from firesteel.config import (
     Config,
     ConfigError,
-    find_kernel_cache,
+    find_user_cache,
     is_secret,
     knobs,
     parse_layers,
@@ -320,23 +320,22 @@ def test_default_passes_its_own_check_and_has_help(knob):
 
 
 @pytest.mark.parametrize(
-    ("given", "environ", "folder"),
+    ("environ", "folder"),
     [
-        ("", {"XDG_CACHE_HOME": "/caches", "HOME": "/home/one"}, "/caches/firesteel/kernels"),
-        ("", {"HOME": "/home/one"}, "/home/one/.cache/firesteel/kernels"),
-        ("", {"XDG_CACHE_HOME": "", "HOME": "/home/one"}, "/home/one/.cache/firesteel/kernels"),
-        ("", {"XDG_CACHE_HOME": "relative", "HOME": "/home/one"}, "/home/one/.cache/firesteel/kernels"),
-        ("mine", {"XDG_CACHE_HOME": "/caches", "HOME": "/home/one"}, "mine"),
+        ({"XDG_CACHE_HOME": "/caches", "HOME": "/home/one"}, "/caches"),
+        ({"HOME": "/home/one"}, "/home/one/.cache"),
+        ({"XDG_CACHE_HOME": "", "HOME": "/home/one"}, "/home/one/.cache"),
+        ({"XDG_CACHE_HOME": "relative", "HOME": "/home/one"}, "/home/one/.cache"),
     ],
 )
-def test_compiled_kernels_lie_where_the_xdg_base_directories_say(given, environ, folder):
-    assert find_kernel_cache(given, environ) == Path(folder)
+def test_caches_lie_where_the_xdg_base_directories_say(environ, folder):
+    assert find_user_cache(environ) == Path(folder)
 
 
-def test_a_user_without_a_home_is_told_what_to_set(monkeypatch):
+def test_a_user_without_a_home_has_no_folder_for_caches(monkeypatch):
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)
-    with pytest.raises(ConfigError, match=r"no home folder .* set kernel_cache_dir"):
-        find_kernel_cache("", {})
+    assert find_user_cache({}) is None and find_user_cache({"HOME": "relative"}) is None
+    assert find_user_cache({"XDG_CACHE_HOME": "/caches"}) == Path("/caches")
 
 
 def test_shown_environment_is_ours_without_secrets():

@@ -175,7 +175,8 @@ class ProcessConfig:
         check=at_least(0),
     )  # fmt: skip
     engine_hang_s: float = knob(
-        120.0, "seconds without a word from the engine, while requests wait, after which it is ended; 0 is never",
+        120.0, "seconds without a word from the engine, while requests wait, after which it is ended; while it "
+        "loads (progress and compiled kernels are words), five times as many; 0 is never",
         env="FIRESTEEL_ENGINE_HANG_S", check=at_least(0),
     )  # fmt: skip
     crash_dir: str = knob("firesteel-crashes", "folder for crash bundles", env="FIRESTEEL_CRASH_DIR")
@@ -298,18 +299,14 @@ def checked(value: Any, declared: Knob, origin: str) -> Any:
     return value
 
 
-def find_kernel_cache(given: str, environ: Mapping[str, str] | None = None) -> Path:
-    """The folder that `kernel_cache_dir` means; by default as the XDG base directories say."""
-    if given:
-        return Path(given).expanduser()
+def find_user_cache(environ: Mapping[str, str] | None = None) -> Path | None:
+    """The user's folder for caches, as the XDG base directories say; None where there is no home folder."""
     environ = os.environ if environ is None else environ
     caches = Path(environ.get("XDG_CACHE_HOME", ""))
-    if not caches.is_absolute():
-        home = environ.get("HOME") or os.path.expanduser("~")
-        if not os.path.isabs(home):
-            raise ConfigError("there is no home folder to keep compiled kernels in: set kernel_cache_dir")
-        caches = Path(home) / ".cache"
-    return caches / "firesteel" / "kernels"
+    if caches.is_absolute():
+        return caches
+    home = environ.get("HOME") or os.path.expanduser("~")
+    return Path(home) / ".cache" if os.path.isabs(home) else None
 
 
 def shown_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:

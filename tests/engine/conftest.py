@@ -1,10 +1,24 @@
 """What tests of an engine in a process of its own share."""
 
 import asyncio
+import os
+from pathlib import Path
 
 import pytest
 
 from firesteel.config import resolve
+from firesteel.engine import child
+from firesteel.engine.messages import Ready, pack
+
+READY = Ready(
+    device="CPU", max_context=256, vocab_size=272, pages=9, page_size=4, cache_bytes=99, load_s=1.0, kernels={}
+)  # fmt: skip
+CHANNEL = f"""
+import faulthandler, signal, socket, sys, time
+channel = socket.socket(fileno=int(sys.argv[1]))
+def say_ready(*of):
+    channel.sendall({pack(READY)})
+"""
 
 
 @pytest.fixture(scope="module")
@@ -35,3 +49,28 @@ def configure(tmp_path_factory, one_thread_a_child):
         ).config  # fmt: skip
 
     return make
+
+
+@pytest.fixture(scope="session")
+def children():
+    """children() are the processes that this one started and has not buried."""
+    return lambda: set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+
+
+@pytest.fixture
+def none_left(children):
+    """As many processes after the test as before it."""
+    before = children()
+    yield
+    assert children() == before
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    """Has a program run in place of engines, with a `channel` and `say_ready`, which sends what is returned."""
+
+    def use(program):
+        monkeypatch.setattr(child, "PROGRAM", ("-c", CHANNEL + program))
+        return READY
+
+    return use

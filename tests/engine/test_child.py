@@ -1,13 +1,72 @@
-"""The parent's view of a process: how its end is put into words, and its log."""
+"""The parent's view of a process: how long it may load in silence, how its end is put into words, and its log."""
 
+import asyncio
 import io
 import time
 
 import pytest
 
-from firesteel.engine.child import LINE_BYTES, LOG_LINES, LogTail, describe_exit, describe_plan, error_of
-from firesteel.engine.messages import Refused, Rejected
-from firesteel.errors import KernelError, RequestError, UserError
+from firesteel.config import resolve
+from firesteel.engine.child import (
+    LINE_BYTES,
+    LOG_LINES,
+    EngineProcess,
+    LogTail,
+    describe_exit,
+    describe_plan,
+    error_of,
+)
+from firesteel.engine.messages import Loading, Refused, Rejected, Start, pack
+from firesteel.errors import EngineDied, KernelError, RequestError, UserError
+
+SLOW = f"""
+for _ in range(8):
+    time.sleep(0.3)
+    channel.sendall({pack(Loading(done_bytes=1, all_bytes=2))})
+say_ready()
+time.sleep(60)
+"""
+LATE = """
+signal.signal(signal.SIGUSR1, say_ready)
+while True:
+    time.sleep(60)
+"""
+
+
+def load(folder, engine_hang_s, within_s=20):
+    """What a process says that it has."""
+    start = Start(directory=str(folder), config=resolve({"device": "cpu", "engine_hang_s": engine_hang_s}).config)
+
+    async def wait():
+        process = EngineProcess()
+        try:
+            return await asyncio.wait_for(process.load(start), within_s)
+        finally:
+            await process.bury()
+
+    return asyncio.run(wait())
+
+
+@pytest.mark.usefixtures("none_left")
+def test_loading_may_take_long_while_there_is_a_word_now_and_then(stand_in, tmp_path):
+    """2.4 s in all, 0.3 s between two words, and 1.5 s allowed."""
+    ready = stand_in(SLOW)
+    assert load(tmp_path, 0.3) == ready
+
+
+@pytest.mark.usefixtures("none_left")
+def test_engine_that_was_found_to_hang_while_loading_is_not_taken_for_ready(stand_in, tmp_path):
+    """It says so when asked for its stacks."""
+    stand_in(LATE)
+    with pytest.raises(EngineDied, match=r"it hung while loading: no word for 2 s \(5 times engine_hang_s\)"):
+        load(tmp_path, 0.4)
+
+
+@pytest.mark.usefixtures("none_left")
+def test_silence_while_loading_is_borne_where_the_limit_is_0(stand_in, tmp_path):
+    stand_in(LATE)
+    with pytest.raises(TimeoutError):
+        load(tmp_path, 0.0, within_s=1)
 
 
 @pytest.mark.parametrize(

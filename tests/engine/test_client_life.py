@@ -57,19 +57,6 @@ def is_gone(pid):
     return not Path(f"/proc/{pid}").exists()
 
 
-def children():
-    """Processes that this one started and has not buried."""
-    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
-
-
-@pytest.fixture
-def none_left():
-    """As many processes after the test as before it."""
-    before = children()
-    yield
-    assert children() == before
-
-
 async def kill_during_a_batch(client, number):
     """Errors of eight requests, and the seconds from the signal to the last of them."""
     batch = [asyncio.create_task(ask(client, i, [i + 1] * 9 * i or [7], LONG)) for i in range(8)]
@@ -147,6 +134,7 @@ def test_exception_is_named_and_a_restart_that_fails_says_why(run, checkpoint, c
 def test_engine_that_hangs_is_ended_and_another_started(run, checkpoint, configure, monkeypatch):
     """It is idle for longer than it may be silent, then a request hangs, and another waits for it."""
     monkeypatch.setattr(child, "PROGRAM", ("-c", HANGING))
+    monkeypatch.setattr(child, "LOAD_PATIENCE", 60)
 
     async def live():
         client = await EngineClient.start(checkpoint, configure(engine_hang_s=1.0))
@@ -214,7 +202,7 @@ def test_close_ends_requests_and_process_and_may_be_called_twice(run, checkpoint
 
 
 @pytest.mark.usefixtures("none_left")
-def test_start_that_is_cancelled_leaves_no_process(run, checkpoint, configure):
+def test_start_that_is_cancelled_leaves_no_process(run, checkpoint, configure, children):
     async def cancel():
         before = children()
         starting = asyncio.create_task(EngineClient.start(checkpoint, configure()))

@@ -1,6 +1,8 @@
 """A checkpoint folder becomes an engine that does what LLM's does."""
 
 import asyncio
+import logging
+import os
 
 import pytest
 
@@ -9,6 +11,7 @@ from firesteel.engine.client import EngineClient
 from firesteel.engine.kv_scales import ScaleError, write_scales
 from firesteel.engine.load import load_engine, synthetic_engine
 from firesteel.errors import UserError
+from firesteel.kernels import cuda_cache
 from firesteel.types import KvScales, Request, SamplingParams
 
 CPU = {"device": "cpu", "memory_reserve_gib": 0.0}
@@ -26,6 +29,17 @@ def test_loaded_engine_follows_the_settings_and_gives_the_tokens_of_llm(checkpoi
         made += [token for output in loaded.engine.step() for token in output.token_ids]
     assert made == llm.generate([[5, 6]], SamplingParams(max_tokens=9))[0].token_ids
     assert loaded.kernels.ledger.entries
+
+
+def test_engine_that_builds_no_cuda_kernel_needs_no_home_folder(checkpoint, monkeypatch, caplog):
+    for name in ("_given", "_current"):
+        monkeypatch.setattr(cuda_cache, name, None)
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    with caplog.at_level(logging.WARNING):
+        assert load_engine(checkpoint, resolve(CPU).config).engine.totals.pages > 0
+    assert not caplog.records
 
 
 def test_context_beyond_the_checkpoint_is_refused_before_anything_is_read(checkpoint):

@@ -7,26 +7,23 @@ from queue import SimpleQueue
 import pytest
 import torch
 
-from firesteel.config import BatchConfig, CacheConfig, resolve
+from firesteel.config import BatchConfig, CacheConfig
 from firesteel.engine import process
 from firesteel.engine.engine import Engine
 from firesteel.engine.messages import (
     Cancel,
-    Dying,
     GetStatistics,
     LedgerSoFar,
     Loading,
     Planned,
-    Ready,
     Rejected,
     Shutdown,
-    Start,
     StatisticsAnswer,
     Step,
     Submit,
     pack,
 )
-from firesteel.engine.process import Channel, LastWords, Service, progress_sender, serve
+from firesteel.engine.process import Channel, Service, progress_sender
 from firesteel.kernels.ledger import Launch, Ledger, Ran, note, note_clipped
 from firesteel.types import Request, SamplingParams
 
@@ -172,18 +169,6 @@ def test_progress_tells_the_last_word_and_few_before():
     assert len(sent) < 100
 
 
-def test_last_words_name_the_exception_but_no_orderly_exit():
-    sent = []
-    with pytest.raises(ValueError), LastWords(sent.append):
-        raise ValueError("no\nroom")
-    for kind in (SystemExit, BrokenPipeError):
-        with pytest.raises(kind), LastWords(sent.append):
-            raise kind
-    with LastWords(sent.append):
-        pass
-    assert sent == [Dying(cause="ValueError: no\nroom")]
-
-
 @pytest.fixture
 def ends():
     """The parent's and the child's end of a socket, and a channel on the latter."""
@@ -213,45 +198,3 @@ def test_channel_ends_where_the_parent_does_even_within_a_frame(ends, part):
     ours.sendall(pack(submit(7, "a"))[:part])
     ours.close()
     assert channel.receive() is None
-
-
-class Kept:
-    """Stands for a channel."""
-
-    def __init__(self):
-        self.sent = []
-
-    def send(self, message):
-        self.sent.append(message)
-
-
-def test_serve_loads_says_what_it_has_and_ends_at_shutdown(checkpoint, monkeypatch):
-    beating = []
-
-    def beat_once(ledger, beat):
-        beating.append(ledger)
-        beat()
-        return beating.clear
-
-    monkeypatch.setattr(process, "beat_at_calls", beat_once)
-    config = resolve({"device": "cpu", "memory_reserve_gib": 0.0, "kv_cache_gib": 0.001, "page_size": 4}).config
-    inbox, channel = SimpleQueue(), Kept()
-    inbox.put(Start(directory=str(checkpoint), config=config))
-    inbox.put(Shutdown())
-    serve(channel, inbox)
-    kinds = [type(message).__name__ for message in channel.sent]
-    assert kinds[0] == "Around" and "Loading" in kinds and kinds[-3:] == ["Ready", "Alive", "LedgerSoFar"]
-    assert not beating
-    assert channel.sent[0].surroundings["device"] == "CPU"
-    (ready,) = (message for message in channel.sent if isinstance(message, Ready))
-    assert (ready.device, ready.max_context, ready.vocab_size, ready.page_size) == ("CPU", 256, 272, 4)
-    assert ready.pages > 10 and ready.cache_bytes > 0 and ready.kernels["linear"] == "reference"
-
-
-def test_serve_refuses_with_the_reason_and_its_exit_code(tmp_path):
-    inbox, channel = SimpleQueue(), Kept()
-    inbox.put(Start(directory=str(tmp_path), config=resolve({"device": "cpu"}).config))
-    with pytest.raises(SystemExit) as caught:
-        serve(channel, inbox)
-    assert caught.value.code == process.REFUSED
-    assert "config.json" in channel.sent[-1].reason and channel.sent[-1].kind.endswith("Error")

@@ -4,13 +4,13 @@ import errno
 import logging
 import os
 import stat
+from pathlib import Path
 
 import pytest
 
-from firesteel.config import find_kernel_cache, resolve
 from firesteel.kernels import cuda_cache
 from firesteel.kernels.cuda_binary import CudaBinary
-from firesteel.kernels.cuda_cache import CubinCache, current_cache, use_cache
+from firesteel.kernels.cuda_cache import CubinCache, current_cache, find_folder, use_cache
 
 BINARY = CudaBinary(bytes(range(256)), ".visible .entry first()")
 
@@ -99,16 +99,61 @@ def test_a_folder_that_is_a_file_costs_one_warning(tmp_path, build, caplog):
     assert build.count == 2 and len(caplog.records) == 1
 
 
-def test_the_folder_is_the_one_given_or_that_of_the_settings(tmp_path, monkeypatch):
+@pytest.fixture
+def unset(monkeypatch):
+    """As in a process that has built nothing and was given no folder."""
+    monkeypatch.setattr(cuda_cache, "_given", None)
     monkeypatch.setattr(cuda_cache, "_current", None)
+
+
+@pytest.mark.usefixtures("unset")
+def test_the_folder_is_the_one_given_or_that_of_the_settings(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert current_cache().folder == tmp_path / "firesteel" / "kernels"
-    use_cache(tmp_path / "given")
+    use_cache(str(tmp_path / "given"))
     assert current_cache().folder == tmp_path / "given"
     kept = current_cache()
-    use_cache(tmp_path / "given")
+    use_cache(str(tmp_path / "given"))
     assert current_cache() is kept
-    monkeypatch.setattr(cuda_cache, "_current", None)
+    use_cache("")
+    assert current_cache().folder == tmp_path / "firesteel" / "kernels"
+
+
+@pytest.mark.usefixtures("unset")
+def test_the_folder_of_the_environment_is_used_where_none_is_given(tmp_path, monkeypatch):
     monkeypatch.setenv("FIRESTEEL_KERNEL_CACHE_DIR", str(tmp_path / "by variable"))
     assert current_cache().folder == tmp_path / "by variable"
-    assert find_kernel_cache(resolve().config.kernels.kernel_cache_dir) == tmp_path / "by variable"
+
+
+@pytest.fixture
+def homeless(monkeypatch, unset):
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+
+
+@pytest.mark.usefixtures("homeless")
+@pytest.mark.parametrize("given", ["", "~/mine"])
+def test_without_a_home_folder_nothing_is_kept_at_the_cost_of_one_warning(build, caplog, given):
+    use_cache(given)
+    assert not caplog.records, "nothing was built yet"
+    for key in ("key", "key", "other"):
+        assert current_cache().get(key, build) == BINARY
+    (record,) = caplog.records
+    assert "are not kept, as there is no home folder" in record.getMessage() and "\n" not in record.getMessage()
+    assert build.count == 3
+
+
+@pytest.mark.usefixtures("homeless")
+def test_without_a_home_folder_the_one_given_is_used(tmp_path, build, caplog):
+    use_cache(str(tmp_path))
+    for _ in range(2):
+        current_cache().get("key", build)
+    assert build.count == 1 and not caplog.records
+
+
+def test_kernels_have_a_folder_of_their_own_among_the_users_caches(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/one")
+    assert find_folder("", Path("/caches")) == Path("/caches/firesteel/kernels")
+    assert find_folder("mine", Path("/caches")) == find_folder("mine", None) == Path("mine")
+    assert find_folder("~/mine", None) == Path("/home/one/mine")

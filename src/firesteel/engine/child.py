@@ -43,6 +43,7 @@ LINE_BYTES = 4096
 POLL_S = 0.01
 EXIT_S = 2.0  # for a process whose socket closed to be gone; with much memory it takes longer
 STOP_S = 10.0  # for a process that was told to shut down
+LOAD_PATIENCE = 5  # times engine_hang_s: imports, checks of memory and allocations say nothing while they last
 BURY_S = 60.0  # for a process that was killed: a driver may hold it back while it frees memory
 STACKS_S = 0.5  # for a process that hangs to write its stacks
 LOG_S = 1.0  # for the last lines: programs that it started may hold the log open
@@ -83,18 +84,14 @@ class EngineProcess:
         return list(self._log.lines)
 
     async def load(self, start: Start, progress: Callable[[int, int], None] | None = None) -> Ready:
-        """Raises the UserError that the engine met, or EngineDied without a bundle."""
+        """Raises the UserError that the engine met, or EngineDied without a bundle, also where it hangs."""
         self._reader, self._writer = await asyncio.open_unix_connection(sock=self._socket)
         self.send(start)
-        while (message := await self._next()) is not None:
-            match message:
-                case Loading() if progress is not None:
-                    progress(message.done_bytes, message.all_bytes)
-                case Refused():
-                    raise error_of(message)
-                case Ready():
-                    return message
-        raise EngineDied(f"the engine died while it was started: {await self.cause_of_death()}")
+        watching = asyncio.create_task(self._end_if_loading_hangs(start.config.process.engine_hang_s))
+        try:
+            return await self._become_ready(progress)
+        finally:
+            watching.cancel()
 
     def send(self, message: ToEngine) -> None:
         """Never waits; what a dead process is sent is lost."""
@@ -117,12 +114,7 @@ class EngineProcess:
     async def end_if_it_hangs(self, is_awaited: Callable[[], bool], limit_s: float) -> None:
         """Waits for a silence of `limit_s`, has the stacks written to the log and ends the process."""
         await until_silent(lambda: self._num_heard, is_awaited, limit_s)
-        self._dying = f"it hung: no word for {limit_s:g} s (engine_hang_s) at {describe_plan(self.last_plan)}"
-        self._popen.send_signal(SHOW_STACKS)
-        await asyncio.sleep(STACKS_S)
-        self._popen.kill()
-        if self._writer is not None:  # a driver may hold the process back: its end is not waited for
-            self._writer.transport.abort()
+        await self._end(f"it hung: no word for {limit_s:g} s (engine_hang_s) at {describe_plan(self.last_plan)}")
 
     async def cause_of_death(self) -> str:
         """To be asked once nothing more is received."""
@@ -150,6 +142,31 @@ class EngineProcess:
         self.send(Shutdown())
         await _comes_true(self._is_over, STOP_S)
         await self.bury()
+
+    async def _become_ready(self, progress: Callable[[int, int], None] | None) -> Ready:
+        while (message := await self._next()) is not None:
+            match message:
+                case Loading() if progress is not None:
+                    progress(message.done_bytes, message.all_bytes)
+                case Refused():
+                    raise error_of(message)
+                case Ready() if self._dying is None:  # one found to hang is being ended
+                    return message
+        raise EngineDied(f"the engine died while it was started: {await self.cause_of_death()}")
+
+    async def _end_if_loading_hangs(self, engine_hang_s: float) -> None:
+        limit_s = LOAD_PATIENCE * engine_hang_s
+        await until_silent(lambda: self._num_heard, lambda: True, limit_s)
+        await self._end(f"it hung while loading: no word for {limit_s:g} s ({LOAD_PATIENCE} times engine_hang_s)")
+
+    async def _end(self, cause: str) -> None:
+        """With its stacks in the log, unless it is too young to write them."""
+        self._dying = cause
+        self._popen.send_signal(SHOW_STACKS)
+        await asyncio.sleep(STACKS_S)
+        self._popen.kill()
+        if self._writer is not None:  # a driver may hold the process back: its end is not waited for
+            self._writer.transport.abort()
 
     def _is_over(self) -> bool:
         return self._popen.poll() is not None

@@ -41,6 +41,11 @@ class Reader:
 
     request_id: str
     inbox: asyncio.Queue[StepOutput | Exception | None] = field(default_factory=asyncio.Queue)
+    is_answered: bool = False  # the last is in the inbox, and may lie there for long
+
+    def give(self, output: StepOutput | Exception | None) -> None:
+        self.inbox.put_nowait(output)
+        self.is_answered |= not isinstance(output, StepOutput) or output.finish_reason is not None
 
 
 class EngineClient:
@@ -53,7 +58,7 @@ class EngineClient:
         self._process: EngineProcess
         self._supervisor: asyncio.Task[None]
         self._numbers = itertools.count()
-        self._readers: dict[int, Reader] = {}  # of the requests in flight, by number
+        self._readers: dict[int, Reader] = {}  # until they have read all, by number
         self._asked: dict[int, asyncio.Future[Statistics]] = {}
         self._restarts: deque[float] = deque()  # when
         self._settled = asyncio.Event()  # an engine runs, or none ever will again
@@ -116,7 +121,7 @@ class EngineClient:
         number = self._find(request_id)
         if number is not None:
             self._process.send(Cancel(number=number, finished=False))
-            self._readers[number].inbox.put_nowait(None)
+            self._readers[number].give(None)
         return number is not None
 
     def finish(self, request_id: str) -> bool:
@@ -187,7 +192,11 @@ class EngineClient:
             watching.cancel()
 
     def _is_awaited(self) -> bool:
-        return bool(self._readers or self._asked)
+        return bool(self._unanswered() or self._asked)
+
+    def _unanswered(self) -> list[str]:
+        """Names of the requests that the engine still owes something."""
+        return [reader.request_id for reader in self._readers.values() if not reader.is_answered]
 
     async def _hand_out(self) -> None:
         while (message := await self._process.receive()) is not None:
@@ -195,10 +204,10 @@ class EngineClient:
                 case Step():
                     for output in message.outputs:
                         if (reader := self._readers.get(output.number)) is not None:
-                            reader.inbox.put_nowait(output.step_output(reader.request_id))
+                            reader.give(output.step_output(reader.request_id))
                 case Rejected():
                     if (reader := self._readers.get(message.number)) is not None:
-                        reader.inbox.put_nowait(error_of(message))
+                        reader.give(error_of(message))
                 case StatisticsAnswer():
                     if message.number in self._asked:
                         self._asked[message.number].set_result(message.statistics)
@@ -210,7 +219,7 @@ class EngineClient:
         report = CrashReport(
             cause=what, log_tail=process.log_tail, config=asdict(self.config), ledger=process.ledger,
             last_plan=process.last_plan, surroundings=process.surroundings,
-            in_flight=[reader.request_id for reader in self._readers.values()],
+            in_flight=self._unanswered(),
         )  # fmt: skip
         try:
             bundle = write_bundle(Path(self.config.process.crash_dir).resolve(), report)
@@ -270,7 +279,7 @@ class EngineClient:
 
     def _end_all(self, why: str, bundle: Path | None) -> None:
         for reader in self._readers.values():
-            reader.inbox.put_nowait(EngineDied(why, bundle))
+            reader.give(EngineDied(why, bundle))
         for answer in self._asked.values():
             if not answer.done():
                 answer.set_exception(EngineDied(why, bundle))

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from firesteel.config import Config, find_kernel_cache, parse_layers
+from firesteel.config import Config, parse_layers
 from firesteel.device import DeviceSpec, find_device
 from firesteel.engine.engine import Engine
 from firesteel.engine.kv_scales import find_scales
@@ -62,7 +62,7 @@ def synthetic_engine(spec: ModelSpec, config: Config, *, seed: int) -> Loaded:
 
 
 def choose_kernels(device: DeviceSpec, config: Config) -> Kernels:
-    use_cache(find_kernel_cache(config.kernels.kernel_cache_dir))
+    use_cache(config.kernels.kernel_cache_dir)
     return Kernels(
         device, parse_pins(config.kernels.kernels), Ledger(), required=parse_requirements(config.kernels.require),
         activation=config.kernels.activation,

@@ -13,10 +13,10 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
-from types import TracebackType
 
 from firesteel.device import find_device
 from firesteel.engine.engine import Engine
@@ -197,39 +197,40 @@ class Service:
         self.send(Planned(spans=[(span.request.request_id, span.start, span.end) for span in plan.spans]))
 
 
-class LastWords:
-    """Tells the parent what ended the process, where it is an exception."""
-
-    def __init__(self, send: Callable[[FromEngine], None]) -> None:
-        self.send = send
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is not None and not issubclass(kind, SystemExit | ConnectionError):
-            self.send(Dying(cause=f"{kind.__name__}: {error}"))
+@contextmanager
+def last_words(send: Callable[[FromEngine], None], ledger: Ledger | None = None) -> Iterator[None]:
+    """Tells the parent which exception ended the process, and then what ran until it did."""
+    try:
+        yield
+    except (SystemExit, ConnectionError):
+        raise
+    except BaseException as error:
+        send(Dying(cause=f"{type(error).__name__}: {error}"))
+        if ledger is not None:
+            send(LedgerSoFar(rows=ledger_rows(ledger, can_ask_device=False)))
+        raise
 
 
-def ledger_rows(ledger: Ledger) -> list[LedgerRow]:
+def ledger_rows(ledger: Ledger, *, can_ask_device: bool = True) -> list[LedgerRow]:
+    """A device that failed answers with its failure: what it counted is then unknown."""
     rows = []
     for ran, entry in ledger.entries.items():
         launches: dict[str, int] = {}
         for launch, count in entry.launches.items():
             launches[launch.kernel] = launches.get(launch.kernel, 0) + count
-        rows.append(
-            LedgerRow(
-                **ran._asdict(), calls=entry.calls, seconds=entry.seconds, launches=launches, clipped=entry.clipped
-            )
-        )
+        row = LedgerRow(
+            **ran._asdict(), calls=entry.calls, seconds=entry.seconds, launches=launches,
+            clipped=entry.clipped if can_ask_device else None,
+        )  # fmt: skip
+        rows.append(row)
     return rows
 
 
 def load(start: Start, channel: Channel) -> Loaded:
     device = find_device(start.config.model.device)
     channel.send(Around(surroundings=dataclasses.asdict(look_around(device))))
+    if triton_ready()(device) is None:
+        beat_at_compiles(lambda: channel.send(Alive()))
     return load_engine(Path(start.directory), start.config, progress=progress_sender(channel.send))
 
 
@@ -255,9 +256,7 @@ def describe(loaded: Loaded) -> Ready:
     )  # fmt: skip
 
 
-def serve(channel: Channel, inbox: Inbox) -> None:
-    """Loads what the first message names, then works until told to shut down."""
-    start = inbox.get()
+def open_service(start: ToEngine, channel: Channel) -> Service:
     assert isinstance(start, Start), start
     try:
         loaded = load(start, channel)
@@ -265,15 +264,20 @@ def serve(channel: Channel, inbox: Inbox) -> None:
         channel.send(Refused(kind=type(error).__name__, reason=str(error)))
         sys.exit(REFUSED)
     channel.send(describe(loaded))
-    if triton_ready()(loaded.device) is None:
-        beat_at_compiles(lambda: channel.send(Alive()))
-    service = Service(loaded.engine, loaded.kernels.ledger, channel.send)
+    return Service(loaded.engine, loaded.kernels.ledger, channel.send)
+
+
+def serve(channel: Channel, inbox: Inbox) -> None:
+    """Loads what the first message names, then works until told to shut down."""
+    with last_words(channel.send):
+        service = open_service(inbox.get(), channel)
     end_beats = beat_at_calls(service.ledger, lambda: channel.send(Alive()))
     try:
-        service.run(inbox)
+        with last_words(channel.send, service.ledger):
+            service.run(inbox)
+            service.send_ledger()
     finally:
         end_beats()
-        service.send_ledger()
 
 
 def listen(channel: Channel, inbox: Inbox) -> None:
@@ -287,8 +291,7 @@ def main(descriptor: int) -> None:
     faulthandler.register(SHOW_STACKS, all_threads=True)
     channel, inbox = Channel(socket.socket(fileno=descriptor)), Inbox()
     threading.Thread(target=listen, args=(channel, inbox), daemon=True).start()
-    with LastWords(channel.send):
-        serve(channel, inbox)
+    serve(channel, inbox)
 
 
 if __name__ == "__main__":

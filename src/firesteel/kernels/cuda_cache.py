@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from firesteel.config import find_kernel_cache, resolve
+from firesteel.config import find_user_cache, resolve
 from firesteel.kernels.cuda_binary import CudaBinary
 
 DIGEST_BYTES = 32
@@ -70,23 +70,50 @@ class CubinCache:
             self._has_warned = True
 
 
-_current: CubinCache | None = None
+class NoCache:
+    """Stands for one where there is no folder to keep anything in."""
+
+    folder = None
+
+    def get(self, key: str, build: Callable[[], CudaBinary]) -> CudaBinary:
+        return build()
 
 
-def current_cache() -> CubinCache:
-    """That of `use_cache`, or the one that environment and configuration file name."""
+_given: str | None = None  # the kernel_cache_dir of `use_cache`
+_current: CubinCache | NoCache | None = None  # once something was built
+
+
+def current_cache() -> CubinCache | NoCache:
+    """In the folder that `use_cache` was given, or that environment and configuration file name."""
     global _current
     if _current is None:
-        config = resolve().config
-        _current = CubinCache(find_kernel_cache(config.kernels.kernel_cache_dir))
+        _current = _open(resolve().config.kernels.kernel_cache_dir if _given is None else _given)
     return _current
 
 
-def use_cache(folder: Path) -> None:
-    """From now on, in the whole process."""
-    global _current
-    if _current is None or _current.folder != folder:
-        _current = CubinCache(folder)
+def use_cache(given: str) -> None:
+    """A kernel_cache_dir: from now on, in the whole process. No folder is looked for before a kernel is built."""
+    global _given, _current
+    if given != _given:
+        _given, _current = given, None
+
+
+def find_folder(given: str, caches: Path | None) -> Path | None:
+    """What kernel_cache_dir means, given the user's folder for caches; None where that takes a home folder."""
+    if given:
+        folder = os.path.expanduser(given)
+        return None if folder.startswith("~") else Path(folder)
+    return None if caches is None else caches / "firesteel" / "kernels"
+
+
+def _open(given: str) -> CubinCache | NoCache:
+    if (folder := find_folder(given, find_user_cache())) is not None:
+        return CubinCache(folder)
+    _log.warning(
+        "compiled kernels are not kept, as there is no home folder: each start compiles anew; kernel_cache_dir "
+        "names a folder"
+    )
+    return NoCache()
 
 
 def _digest(key: str, payload: bytes) -> bytes:
