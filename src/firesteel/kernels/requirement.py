@@ -11,9 +11,7 @@ from firesteel.errors import KernelError
 
 VERDICTS = ("native-fp4", "fp8", "bf16", "none")
 ALIASES = {"moe": "moe_matmul"}
-COVERED = {
-    "rms_norm": ("rms_norm_fed",)
-}  # ops that run in another's place: what it is told holds for them unless named
+COVERED = {"rms_norm": ("rms_norm_fed",)}  # by op, what runs in its place: told the same unless named
 
 
 @dataclass(frozen=True, slots=True)
