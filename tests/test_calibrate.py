@@ -31,6 +31,14 @@ def test_a_layer_that_stores_nothing_but_zeros_is_not_scaled():
     assert choose_scale(1e-45) == 2.0**-126
 
 
+@pytest.mark.parametrize("bad", [float("inf"), float("nan")])
+def test_no_scale_is_chosen_for_what_is_not_finite_and_the_layer_is_named(bad):
+    with pytest.raises(UserError, match=f"layer 1: its largest key is {bad}"):
+        _ = Calibration(num_tokens=1, largest_keys=(1.0, bad), largest_values=(1.0, 1.0)).scales
+    with pytest.raises(UserError, match=f"layer 0: its largest value is {bad}"):
+        _ = Calibration(num_tokens=1, largest_keys=(1.0, 1.0), largest_values=(bad, 1.0)).scales
+
+
 def largest_by_hand(llm):
     """[layer] -> largest key and value over PROMPTS, from what reaches the op, one prompt at a time."""
     op, found, calls = llm.kernels.rope_kv_write.op, torch.zeros(llm.spec.num_layers, 2), []

@@ -14,6 +14,7 @@ from firesteel.kernels import cuda_cache
 from firesteel.kernels.linear import Mxfp4Weight
 from firesteel.kernels.op import anywhere
 from firesteel.kernels.rms_norm import rms_norm
+from firesteel.kernels.rms_norm_fed import rms_norm_fed
 
 TOKENS = list(range(300, 312))
 # gate -> values that are not the default
@@ -32,10 +33,12 @@ PAIRS = [dict(pair) for pair in itertools.combinations(ALONE, 2) if pair[0][0] !
 
 @pytest.fixture(scope="module", autouse=True)
 def twin():
-    """A second implementation of an op that a CPU can run, so that pinning one can be seen; nobody prefers it."""
-    rms_norm.implementation("twin", needs=anywhere)(rms_norm.reference)
+    """A second implementation of both norms that a CPU can run, so that pinning can be seen; nobody prefers it."""
+    for op in (rms_norm, rms_norm_fed):
+        op.implementation("twin", needs=anywhere)(op.reference)
     yield
-    del rms_norm.implementations["twin"]
+    for op in (rms_norm, rms_norm_fed):
+        del op.implementations["twin"]
 
 
 @pytest.fixture(scope="module")

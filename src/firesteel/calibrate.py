@@ -42,12 +42,20 @@ class Calibration:
     @property
     def scales(self) -> KvScales:
         return KvScales(
-            keys=tuple(map(choose_scale, self.largest_keys)), values=tuple(map(choose_scale, self.largest_values))
+            keys=_choose_scales(self.largest_keys, "key"), values=_choose_scales(self.largest_values, "value")
         )
 
 
-def choose_scale(largest: float) -> float:
+def _choose_scales(largest: Sequence[float], name: str) -> tuple[float, ...]:
+    return tuple(choose_scale(one, f"layer {number}: its largest {name}") for number, one in enumerate(largest))
+
+
+def choose_scale(largest: float, what: str = "the largest value") -> float:
     """The smallest power of two that brings MARGIN times the largest value into E4M3's range; 1 without a value."""
+    if not math.isfinite(largest):
+        raise UserError(
+            f"{what} is {largest}, which no scale brings into range: are the checkpoint's weights whole?"
+        )
     if largest == 0:
         return 1.0
     fraction, exponent = math.frexp(largest * MARGIN / LARGEST)

@@ -11,6 +11,7 @@ from firesteel.measure.equalities import NAMES
 from firesteel.measure.record import Record
 from firesteel.model.spec import PRESETS
 
+bench_agreement = sys.modules["firesteel.cli.bench_agreement"]
 SMALL = ["--requests", "3", "--prompt-tokens", "20", "--max-tokens", "6", "--page-size", "4"]
 
 
@@ -55,7 +56,22 @@ def test_random_weights_of_a_preset_are_measured_under_its_name(run, tmp_path, m
     assert Record.load(next(tmp_path.glob("*.json"))).parameters["model"] == "gpt-oss-20b, random weights"
 
 
-def test_request_beyond_the_context_is_refused(bench):
+def test_way_that_cannot_be_measured_is_listed_and_the_rest_is_kept(bench, tmp_path, rows_of):
+    flags = ("--page-size", "64", "--max-tokens", "8")
+    result, as_json = bench(*flags), bench(*flags, "--json")
+    assert result.exit_code == as_json.exit_code == 1
+    why = "no prompt fills a page: raise --prompt-tokens or lower --page-size"
+    assert f"cached prefix = cold cannot be measured: {why}" in " ".join(result.stderr.split())
+    rows = {row[0]: row for row in rows_of(result.stdout)}
+    assert tuple(rows) == NAMES and rows["cached prefix = cold"][1] == f"not measured: {why}"
+    assert rows["same seed, batched = alone"][3] == "100.00 %"
+    assert json.loads(as_json.stdout)[3] == {"equality": "cached prefix = cold", "why_not": why}
+    names = {record.name for record in map(Record.load, tmp_path.glob("*.json"))}
+    assert "agreement same seed, batched = alone" in names and "agreement cached prefix = cold" not in names
+
+
+def test_request_beyond_the_context_is_refused_before_weights_are_read(bench, monkeypatch):
+    monkeypatch.setattr(bench_agreement, "open_model", None)
     result = bench("--prompt-tokens", "252")
     assert isinstance(result.exception, UserError) and "258 tokens a request exceed" in str(result.exception)
 

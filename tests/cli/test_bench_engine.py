@@ -1,13 +1,16 @@
 """The verb bench engine: what it measures on a tiny model, and what it refuses."""
 
 import json
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from firesteel import UserError
-from firesteel.cli.bench_engine import measure, parse_concurrency, run_level
-from firesteel.config import BatchConfig, CacheConfig
+from firesteel.cli.bench_engine import check_pages, is_rounded, measure, parse_concurrency, run_level
+from firesteel.config import BatchConfig, CacheConfig, resolve
 from firesteel.engine.engine import Engine
 from firesteel.measure.record import Record
 from firesteel.measure.runs import draw_requests
@@ -15,6 +18,7 @@ from firesteel.model.gpt_oss import GptOss
 from firesteel.model.spec import PRESETS
 from firesteel.types import SamplingParams
 
+bench_engine = sys.modules["firesteel.cli.bench_engine"]
 SMALL = ["--concurrency", "2", "--requests", "2", "--prompt-tokens", "3", "--max-tokens", "2", "--rounds", "1"]
 
 
@@ -113,16 +117,31 @@ def test_generated_tokens_are_the_likeliest_when_read_again(engine, bench, tmp_p
     assert "not checked" in bench(*SMALL, "--check", "0").stdout
 
 
-def test_wrong_tokens_are_stated_and_are_no_error(engine, monkeypatch):
-    head = engine.runner.model.logits
-    monkeypatch.setattr(
-        engine.runner.model,
-        "logits",
-        lambda hidden: head(hidden).roll(int(len(hidden) == 4), dims=-1),
-        raising=True,
-    )
-    run = run_level(engine, draw(4, 6), 4, rounds=1, num_checked=4)
-    assert run.reread.likeliest_share < 0.9 and run.reread.mean_gap > 0
+def test_wrong_tokens_are_shown_and_recorded_and_then_an_error(bench, tmp_path, monkeypatch):
+    """Rows of a batch of two are of the token beside; texts read again are right."""
+    head = GptOss.logits
+
+    def disturbed(self, hidden):
+        return head(self, hidden).roll(int(len(hidden) == 2), dims=-1)
+
+    monkeypatch.setattr(GptOss, "logits", disturbed)
+    result = bench(*SMALL, "--concurrency", "1,2", "--max-tokens", "20")
+    assert result.exit_code == 1 and "% of 40, others within" in " ".join(result.stdout.split())
+    assert "with 2 in flight the tokens are wrong: read again they are up to" in " ".join(result.stderr.split())
+    assert "with 1 in flight" not in result.stderr
+    found = {
+        one.parameters["concurrency"]: one.parameters["reread"] for one in map(Record.load, tmp_path.glob("*"))
+    }
+    assert found[1]["largest_gap_nats"] == 0.0
+    assert found[2]["likeliest_share"] < 0.9 and found[2]["mean_gap_nats"] > 1.0, "bf16's bound sees it too"
+
+
+def test_only_float32_throughout_is_held_to_its_bound(llm):
+    loaded = SimpleNamespace(device=llm.device)
+    assert not is_rounded(loaded, resolve({}).config)
+    for knobs in ({"kv_dtype": "fp8"}, {"kv_dtype": "bf16"}, {"activation": "mxfp8"}):
+        assert is_rounded(loaded, resolve(knobs).config)
+    assert is_rounded(SimpleNamespace(device=replace(llm.device, capability=(9, 0))), resolve({}).config)
 
 
 def test_request_that_ends_early_is_an_error_and_nothing_is_recorded(bench, tmp_path, monkeypatch):
@@ -145,8 +164,24 @@ def test_concurrency_is_a_list_of_numbers():
     [
         (["--concurrency", "9", "--max-num-seqs", "8"], "--concurrency 9: max_num_seqs = 8"),
         (["--prompt-tokens", "250", "--max-tokens", "9"], "259 tokens a request exceed the context of 256"),
+        (["--prompt-tokens", "250", "--max-tokens", "6"], "256 tokens a request fill the context of 256"),
     ],
 )
-def test_what_the_engine_could_not_hold_is_refused(bench, flags, message):
+def test_what_the_engine_could_not_hold_is_refused_before_weights_are_read(bench, flags, message, monkeypatch):
+    monkeypatch.setattr(bench_engine, "open_model", None)
     result = bench(*flags)
     assert isinstance(result.exception, UserError) and message in str(result.exception)
+
+
+def test_full_context_is_measured_where_nothing_is_read_again(bench):
+    shape = ["--prompt-tokens", "250", "--max-tokens", "6"]
+    assert bench(*SMALL, *shape, "--check", "0").exit_code == 0
+
+
+def test_text_that_fits_the_cache_but_not_when_read_again_is_refused(engine):
+    """Five tokens of four a page take a page of each kind more than four."""
+    layout = engine.scheduler.tables.layout
+    engine.totals.pages = layout.count_pages(4)
+    check_pages(engine, 4)
+    with pytest.raises(UserError, match=r"5 tokens a request need \d+ pages, the cache has \d+"):
+        check_pages(engine, 5)

@@ -42,7 +42,12 @@ def test_settings_of_the_environment_do_not_spoil_the_measurement(run, checkpoin
 
 
 def test_mistakes_are_told_before_the_model_is_read(run, text, tmp_path):
-    for out, complaint in ((text, "exists already"), (str(tmp_path / "no" / "where"), "is not a folder")):
+    complaints = {
+        text: "exists already",
+        str(tmp_path / "no" / "where"): "is not a folder",
+        "/proc/zz.json": "cannot write the scales /proc/zz.json",
+    }
+    for out, complaint in complaints.items():
         result = run("calibrate", str(tmp_path / "no model"), out, "--text", text)
         assert isinstance(result.exception, UserError) and complaint in str(result.exception)
 
@@ -51,3 +56,20 @@ def test_nothing_is_written_without_a_text(run, checkpoint, tmp_path):
     result = run("calibrate", str(checkpoint), str(tmp_path / "scales.json"), "--device", "cpu")
     assert isinstance(result.exception, UserError) and "--text FILE is needed" in str(result.exception)
     assert not (tmp_path / "scales.json").exists()
+
+
+def test_knobs_reach_the_model(run, checkpoint, text, tmp_path):
+    asked = ("calibrate", str(checkpoint), str(tmp_path / "scales.json"), "--text", text, "--device", "cpu")
+    result = run(*asked, "--max-model-len", "1000")
+    assert isinstance(result.exception, UserError) and "max_model_len = 1000" in str(result.exception)
+    assert run(*asked, "--page-size", "4").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "flags", [["--kv-dtype", "fp8"], ["--kv-dtype", "auto"], ["--kv-scales", "a.json"], ["--model", "other"]]
+)
+def test_knobs_that_are_fixed_are_an_error_if_given(run, checkpoint, tmp_path, flags):
+    result = run("calibrate", str(checkpoint), str(tmp_path / "scales.json"), *flags)
+    assert isinstance(result.exception, UserError)
+    assert str(result.exception).startswith(" ".join(flags)) and str(result.exception).endswith("leave it out")
+    assert not list(tmp_path.iterdir())

@@ -54,14 +54,16 @@ def test_the_ledger_shows_what_was_clipped_where_it_is_counted():
 
 
 @pytest.mark.parametrize(
-    ("scales", "shown"),
-    [("", "keys and values in fp8, 7 of them clipped"),
-     ("a.json", "keys and values in fp8 with scales, 7 of them clipped")],
+    ("stored", "scales", "shown"),
+    [("fp8", "", "keys and values in fp8, 7 of them clipped"),
+     ("fp8", "a.json", "keys and values in fp8 with scales, 7 of them clipped"),
+     ("auto", "", "keys and values in float32"),
+     ("bf16", "", "keys and values in bf16")],
 )  # fmt: skip
-def test_an_evaluation_states_perplexity_and_how_keys_and_values_were_stored(scales, shown):
+def test_an_evaluation_states_perplexity_and_how_keys_and_values_were_stored(stored, scales, shown):
     settings = {
         "model": "m", "device": "CPU", "dtype": "torch.float32", "sinks": True, "activation": "bf16",
-        "mxfp4_layers": [], "kernels": {}, "kv_dtype": "fp8", "kv_scales": scales, "saturated_values": 7,
+        "mxfp4_layers": [], "kernels": {}, "kv_dtype": stored, "kv_scales": scales, "saturated_values": 7,
     }  # fmt: skip
     report = Report(
         scores=[Score(family="a", items=2, right=1)], perplexity=1.5, perplexity_tokens=9, seconds=1.0,

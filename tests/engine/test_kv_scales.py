@@ -1,11 +1,14 @@
 """Files of scales: what is written is read, and what cannot be right is refused with cause and cure."""
 
+import errno
 import json
+import os
+from pathlib import Path
 
 import pytest
 
 from firesteel.config import CacheConfig
-from firesteel.engine.kv_scales import FORMAT, ScaleError, check_writable, find_scales, read_scales, write_scales
+from firesteel.engine.kv_scales import FORMAT, ScaleError, find_scales, new_file, read_scales, write_scales
 from firesteel.types import KvScales
 
 SCALES = KvScales(keys=(0.125, 1.0, 3.5), values=(2.0, 0.01, 1e-6))
@@ -98,4 +101,27 @@ def test_nothing_is_overwritten_and_no_folder_made(tmp_path):
         write_scales(path, SCALES)
     assert path.read_bytes() == before
     with pytest.raises(ScaleError, match="is not a folder"):
-        check_writable(tmp_path / "none" / "scales.json")
+        write_scales(tmp_path / "none" / "scales.json", SCALES)
+
+
+def test_new_file_is_there_at_once_and_gone_after_a_failure(tmp_path):
+    path = tmp_path / "scales.json"
+    with pytest.raises(KeyboardInterrupt), new_file(path):
+        assert path.exists()
+        raise KeyboardInterrupt
+    assert not path.exists()
+
+
+def test_folders_that_take_no_file_are_an_error_that_says_so():
+    with pytest.raises(ScaleError, match=r"cannot write the scales /proc/zz\.json: .+; name a file in a folder"):
+        write_scales(Path("/proc/zz.json"), SCALES)
+
+
+def test_a_full_disk_is_an_error_that_says_so_and_leaves_nothing(tmp_path, monkeypatch):
+    def fill(*args, **options):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", fill)
+    with pytest.raises(ScaleError, match=r"cannot write the scales .*: No space left on device; name a file"):
+        write_scales(tmp_path / "scales.json", SCALES)
+    assert not list(tmp_path.iterdir())

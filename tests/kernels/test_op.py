@@ -160,6 +160,15 @@ def test_kernels_bind_every_op_and_name_an_unknown_one():
         Kernels(CPU, parse_pins("rmsnorm=triton"), Ledger())
 
 
+def test_pin_of_an_op_covers_what_runs_in_its_place_unless_that_is_pinned_itself():
+    both = {"rms_norm": "reference", "rms_norm_fed": "reference"}
+    assert parse_pins("rms_norm=reference") == both
+    assert parse_pins("rms_norm_fed=triton,rms_norm=reference") == {**both, "rms_norm_fed": "triton"}
+    assert parse_pins("rms_norm_fed=triton") == {"rms_norm_fed": "triton"}
+    chosen = Kernels(H200, parse_pins("rms_norm=reference"), Ledger()).rms_norm_fed
+    assert [one.name for one in chosen.candidates] == ["reference"]
+
+
 def test_an_op_pinned_twice_is_an_error():
     assert parse_pins("moe=reference, linear=triton") == {"moe_matmul": "reference", "linear": "triton"}
     with pytest.raises(KernelError, match="moe_matmul is pinned twice: to reference and to triton"):

@@ -7,7 +7,7 @@ import torch
 
 from firesteel.device import find_device
 from firesteel.errors import KernelError
-from firesteel.kernels import Kernels, linear, moe_matmul
+from firesteel.kernels import Kernels, linear, moe_matmul, parse_pins
 from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.op import define_op
 from firesteel.kernels.prove import check_here
@@ -40,6 +40,20 @@ def test_a_single_kernel_cannot_be_required():
 def test_two_requirements_of_one_op_contradict():
     with pytest.raises(KernelError, match="moe_matmul has two requirements"):
         parse_requirements("moe=triton,moe_matmul=reference")
+
+
+def test_requirement_of_an_op_covers_what_runs_in_its_place_unless_that_is_named():
+    found = parse_requirements("rms_norm=triton@none")
+    assert found == {name: Requirement(name, "triton", "none") for name in ("rms_norm", "rms_norm_fed")}
+    named = parse_requirements("rms_norm=triton,rms_norm_fed=reference")
+    assert [str(one) for one in named.values()] == ["rms_norm=triton", "rms_norm_fed=reference"]
+    with pytest.raises(KernelError, match="rms_norm has two requirements"):
+        parse_requirements("rms_norm=triton,rms_norm=reference")
+    with pytest.raises(KernelError, match="rms_norm_fed=reference is required, but triton would run"):
+        Kernels(
+            H200, parse_pins("rms_norm=reference,rms_norm_fed=triton"), Ledger(),
+            required=parse_requirements("rms_norm=reference"),
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize(

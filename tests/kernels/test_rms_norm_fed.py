@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from firesteel.kernels import rms_norm, rms_norm_fed
 from firesteel.kernels.activation import ACTIVATIONS
 from firesteel.kernels.fed import store
 from firesteel.kernels.prove import prove
+from firesteel.kernels.tolerance import assert_close
 from firesteel.kernels.verify import same_bits
 
 PARTS = Path(__file__).with_name("norm_parts.py")
@@ -50,6 +52,30 @@ def test_reference_is_rms_norm_and_then_what_its_gpu_multiplies(monkeypatch, cap
         expected = store(y, activation, native)
         assert same_bits(fed.values, expected.values) and (fed.scales is not None) == native
         assert not native or same_bits(fed.scales, expected.scales)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_only_rounded_forms_may_be_a_code_apart(activation):
+    sample = next(one for one in SAMPLES if one.args[-1] == activation and one.args[0].numel() > 2000)
+    y, total, fed = rms_norm_fed.reference(*sample.clone())
+
+    def is_close(*actual):
+        try:
+            assert_close(actual=actual, expected=(y, total, fed), tolerance=rms_norm_fed.tolerance)
+        except AssertionError:
+            return False
+        return True
+
+    assert is_close(y, total, fed)
+    assert not is_close(moved(y), total, fed) and not is_close(y, moved(total), fed)
+    assert is_close(y, total, replace(fed, values=moved(fed.values))) == (activation != "bf16")
+
+
+def moved(values):
+    """The largest is a sixteenth less."""
+    values = values.clone()
+    values.view(-1)[values.abs().argmax()] *= 15 / 16
+    return values
 
 
 def test_bytes_count_what_is_stored(monkeypatch):

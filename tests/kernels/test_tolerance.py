@@ -1,3 +1,5 @@
+from dataclasses import dataclass
+
 import pytest
 import torch
 
@@ -49,6 +51,25 @@ def test_neighbours_in_bf16_are_one_ulp_apart_even_just_above_a_power_of_two():
     assert_close(actual=next_to_it, expected=one, tolerance=loose)
     with pytest.raises(AssertionError):
         assert_close(actual=next_to_it + 2.0**-7, expected=one, tolerance=loose)
+
+
+@dataclass
+class Coded:
+    values: torch.Tensor
+    is_rounded: bool
+
+
+def test_a_dataclass_may_have_bounds_of_its_own_and_other_results_keep_theirs():
+    loose = Tolerance(worst=0.5, rms=0.5, why="codes")
+    tolerance = bf16(ulps=1, why="test", own=lambda result: loose if result.is_rounded else None)
+    for is_rounded in (True, False):
+        expected = (ONES, Coded(ONES, is_rounded))
+        with pytest.raises(AssertionError, match="result 0: worst"):
+            assert_close(actual=(ONES * 1.1, Coded(ONES, is_rounded)), expected=expected, tolerance=tolerance)
+    actual = (ONES, Coded(ONES * 1.1, True))
+    assert_close(actual=actual, expected=(ONES, Coded(ONES, True)), tolerance=tolerance)
+    with pytest.raises(AssertionError, match="result 1: worst"):
+        assert_close(actual=actual, expected=(ONES, Coded(ONES, False)), tolerance=tolerance)
 
 
 def test_the_largest_errors_of_all_results_come_back():

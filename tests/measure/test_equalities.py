@@ -1,22 +1,28 @@
 """The equalities hold in float32 on a CPU, and one that is broken on purpose is seen to be."""
 
+from dataclasses import replace
+
 import pytest
 
-from firesteel import LLM, UserError
+from firesteel import LLM
 from firesteel.cli.bench_agreement import opener
 from firesteel.config import resolve
 from firesteel.engine.load import Loaded
-from firesteel.measure.equalities import NAMES, Equalities, draw_mixed
+from firesteel.measure.equalities import NAMES, Equalities, Unmeasured, draw_mixed
 
 
-def measured(llm, *, count=5, prompt_tokens=36, max_tokens=10, **knobs):
+def prepared(llm, *, count=5, prompt_tokens=36, max_tokens=10, **knobs):
     loaded = Loaded(
         spec=llm.spec, device=llm.device, kernels=llm.kernels, max_context=llm.max_context, model=llm.model,
         engine=llm.engine, report=llm.load_report,
     )  # fmt: skip
     requests = draw_mixed(count, prompt_tokens, max_tokens, llm.spec.vocab_size, seed=1)
     config = resolve({"device": "cpu", "page_size": 4, **knobs}).config
-    return {one.equality: one for one in Equalities(requests, opener(loaded, config, requests), seed=1).measure()}
+    return Equalities(requests, opener(loaded, config, requests), seed=1)
+
+
+def measured(llm, **shape):
+    return {one.equality: one for one in prepared(llm, **shape).measure()}
 
 
 def check_all_equal(found, count):
@@ -82,15 +88,45 @@ def test_keys_that_depend_on_the_piece_are_seen_in_chunked_and_cached_only(open_
 
 
 @pytest.mark.parametrize(
-    ("shape", "message"),
+    ("shape", "expected"),
     [
-        ({"max_tokens": 2, "page_size": 64, "prompt_tokens": 80}, "preempted = undisturbed cannot be measured"),
-        ({"page_size": 64}, "cached prefix = cold cannot be measured: no prompt fills a page"),
+        (
+            {"max_tokens": 2, "page_size": 64, "prompt_tokens": 80},
+            {"preempted = undisturbed": "no request had to give way"},
+        ),
+        (
+            {"page_size": 64},
+            {"cached prefix = cold": "no prompt fills a page", "preempted = undisturbed": "no request had"},
+        ),
     ],
 )
-def test_way_that_does_not_come_about_is_an_error(llm, shape, message):
-    with pytest.raises(UserError, match=message):
-        measured(llm, **shape)
+def test_way_that_does_not_come_about_is_unmeasured_and_others_are_not(llm, shape, expected):
+    check_unmeasured(measured(llm, **shape), expected)
+
+
+def check_unmeasured(found, expected):
+    assert tuple(found) == NAMES
+    missing = {name: one.why_not for name, one in found.items() if isinstance(one, Unmeasured)}
+    assert missing.keys() == expected.keys()
+    assert all(missing[name].startswith(why) and ": raise --" in missing[name] for name, why in expected.items())
+
+
+def test_batched_is_unmeasured_unless_two_were_computed_at_once(llm):
+    equalities = prepared(llm)
+    equalities.all = replace(equalities.all, max_num_seqs=1)
+    names = ("batched = alone", "preempted = undisturbed", "another order = in order", "same seed, batched = alone")
+    found = {one.equality: one for one in equalities.measure()}
+    check_unmeasured(found, dict.fromkeys(names, "no two requests were computed at once"))
+
+
+def test_another_order_is_unmeasured_where_order_and_arrival_stay(llm, monkeypatch):
+    equalities = prepared(llm)
+    monkeypatch.setattr(equalities.rng, "sample", lambda requests, count: list(requests))
+    monkeypatch.setattr(equalities.rng, "randint", lambda first, last: 0)
+    found = {one.equality: one for one in equalities.measure()}
+    check_unmeasured(found, {"another order = in order": "requests came in the same order, all at once"})
+    monkeypatch.setattr(equalities.rng, "sample", lambda requests, count: list(requests)[::-1])
+    assert equalities._reordered().evidence == "over 1 steps"
 
 
 def test_requests_are_random_of_half_to_full_length_and_the_same_each_time():

@@ -12,10 +12,11 @@ from typing import Annotated, Any
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
-from firesteel.cli.app import with_knobs
+from firesteel.cli.app import show_error, with_knobs
 from firesteel.cli.bench import bench, check_folder
-from firesteel.cli.bench_engine import SEED, open_model
+from firesteel.cli.bench_engine import SEED, check_context, find_context, open_model
 from firesteel.cli.options import AsJson, print_json
 from firesteel.cli.progress import progress_bar
 from firesteel.cli.tables import new_table, say, show
@@ -24,9 +25,8 @@ from firesteel.device import GIB
 from firesteel.engine.engine import Engine
 from firesteel.engine.kv_cache import find_dtype, find_layout, page_bytes
 from firesteel.engine.load import Loaded
-from firesteel.errors import UserError
 from firesteel.measure.agreement import Agreement
-from firesteel.measure.equalities import NAMES, Equalities, Open, Way, draw_mixed
+from firesteel.measure.equalities import NAMES, Equalities, Open, Unmeasured, Way, draw_mixed
 from firesteel.measure.record import Record
 from firesteel.model.spec import PRESETS
 from firesteel.types import Request
@@ -53,12 +53,8 @@ def bench_agreement(
     """
     config = resolve(knobs).config
     check_folder(out)
+    check_context(find_context(config, synthetic), prompt_tokens + max_tokens)
     name, loaded = open_model(_with_pages(config, config.cache.kv_cache_gib or LOADED_PAGES_GIB), synthetic)
-    if prompt_tokens + max_tokens > loaded.max_context:
-        raise UserError(
-            f"{prompt_tokens + max_tokens} tokens a request exceed the context of {loaded.max_context}: lower "
-            "--prompt-tokens or --max-tokens"
-        )
     drawn = draw_mixed(requests, prompt_tokens, max_tokens, loaded.spec.vocab_size, seed=SEED)
     shape = {"model": name, "requests": requests, "prompt_tokens": prompt_tokens, "max_tokens": max_tokens}
     found = measure(loaded, config, drawn, shape, out)
@@ -70,19 +66,30 @@ def bench_agreement(
         )
         show(agreement_table(found, title))
     say(f"records are in {out}")
+    report_unmeasured(found)
 
 
 def measure(
     loaded: Loaded, config: Config, requests: Sequence[Request], shape: dict[str, Any], out: Path
-) -> list[Agreement]:
+) -> list[Agreement | Unmeasured]:
     """Each record is saved as soon as it is made."""
-    found = []
+    found: list[Agreement | Unmeasured] = []
     with progress_bar("measuring") as report_progress:
         for agreement in Equalities(requests, opener(loaded, config, requests), seed=SEED).measure():
             found.append(agreement)
-            record(loaded, config, agreement, shape).save(out)
+            if isinstance(agreement, Agreement):
+                record(loaded, config, agreement, shape).save(out)
             report_progress(len(found), len(NAMES))
     return found
+
+
+def report_unmeasured(found: Sequence[Agreement | Unmeasured]) -> None:
+    """A line for each way that did not come about, and exit code 1."""
+    missing = [one for one in found if isinstance(one, Unmeasured)]
+    for one in missing:
+        show_error(f"{one.equality} cannot be measured: {one.why_not}")
+    if missing:
+        raise typer.Exit(1)
 
 
 def opener(loaded: Loaded, config: Config, requests: Sequence[Request]) -> Open:
@@ -126,7 +133,7 @@ def record(loaded: Loaded, config: Config, agreement: Agreement, shape: dict[str
     )  # fmt: skip
 
 
-def agreement_table(found: Sequence[Agreement], title: str) -> Table:
+def agreement_table(found: Sequence[Agreement | Unmeasured], title: str) -> Table:
     table = new_table(
         "equality", "run", "tokens compared", "tokens equal", "requests wholly equal",
         "tokens before the first difference", "differences a 1000 tokens", "largest margin",
@@ -137,6 +144,9 @@ def agreement_table(found: Sequence[Agreement], title: str) -> Table:
         "to them; margin: nats between the two most likely tokens where the requests part"
     )
     for one in found:
+        if isinstance(one, Unmeasured):
+            table.add_row(one.equality, Text(f"not measured: {one.why_not}", "yellow"))
+            continue
         table.add_row(
             one.equality, one.evidence, str(one.num_tokens), f"{100 * one.token_share:.2f} %",
             f"{100 * one.request_share:.1f} %", _number(one.tokens_before, ".1f"),

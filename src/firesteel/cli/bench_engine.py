@@ -2,8 +2,9 @@
 
 Prompts are random tokens, the same at each concurrency, and every one is continued to the full length.
 A step that computes one token of each request decodes; any other is prefill, whatever it decodes besides.
-Afterwards some of the texts are read again in one piece: whether their tokens are the likeliest, or nearly, says
-whether the timed ones were right. In float32 all are the likeliest; in bf16 some are as likely as another.
+Afterwards some of the texts are read again as prompts, alone: whether their tokens are the likeliest, or nearly,
+says whether the timed ones were right. In float32 all are the likeliest; in bf16 some are as likely as another.
+Gaps that rounding does not explain are an error, after the record is saved.
 """
 
 from __future__ import annotations
@@ -17,24 +18,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 from rich.table import Table
 
-from firesteel.cli.app import with_knobs
+from firesteel.cli.app import show_error, with_knobs
 from firesteel.cli.bench import bench
 from firesteel.cli.options import AsJson
 from firesteel.cli.progress import progress_bar
 from firesteel.cli.tables import new_table, say, show
 from firesteel.config import Config, resolve
 from firesteel.engine.engine import Engine
-from firesteel.engine.load import Loaded, load_engine, synthetic_engine
+from firesteel.engine.kv_cache import find_dtype
+from firesteel.engine.load import Loaded, find_max_context, load_engine, synthetic_engine
 from firesteel.engine.statistics import Statistics
 from firesteel.errors import UserError
 from firesteel.hub import find_checkpoint
 from firesteel.measure.record import Record
 from firesteel.measure.rereading import Reread, read_again
 from firesteel.measure.runs import Outputs, draw_requests
-from firesteel.model.spec import PRESETS
+from firesteel.model.spec import PRESETS, ModelSpec, read_spec
 from firesteel.types import Request, SamplingParams, StepOutput
 
 SEED = 0
@@ -87,7 +90,9 @@ def bench_engine(
     max_tokens: Annotated[int, typer.Option(min=2, help="of each request; all are generated")] = 64,
     requests: Annotated[int, typer.Option(min=1, help="in each round, whatever the concurrency")] = 32,
     rounds: Annotated[int, typer.Option(min=1, help="timed passes over the requests")] = 3,
-    check: Annotated[int, typer.Option(min=0, help="texts read again in one piece, to check their tokens")] = 4,
+    check: Annotated[
+        int, typer.Option(min=0, help="texts read again as prompts, alone, to check their tokens")
+    ] = 4,
     synthetic: Annotated[str | None, typer.Option(help="random weights of " + " or ".join(PRESETS))] = None,
     out: Annotated[Path, typer.Option(help="folder for records")] = Path("firesteel-bench"),
     as_json: AsJson = False,
@@ -95,8 +100,10 @@ def bench_engine(
     """Tokens a second of the engine, prefill and decode apart, and the time in each stage; no prefix caching."""
     levels = parse_concurrency(concurrency)
     config = resolve({"prefix_caching": False, "max_num_seqs": max(64, *levels), **knobs}).config
+    check_seqs(config, max(levels))
+    check_context(find_context(config, synthetic), prompt_tokens + max_tokens, is_read_again=check > 0)
     name, loaded = open_model(config, synthetic)
-    check_room(loaded, config, max(levels), prompt_tokens + max_tokens)
+    check_pages(loaded.engine, prompt_tokens + max_tokens - (check == 0))
     params = SamplingParams(max_tokens=max_tokens)
     drawn = draw_requests([prompt_tokens] * requests, params, loaded.spec.vocab_size, seed=SEED)
     runs: list[Run] = []
@@ -112,13 +119,24 @@ def bench_engine(
         title = f"{requests} requests of {prompt_tokens} + {max_tokens} tokens on {loaded.device.name}: {name}"
         show(engine_table(runs, title))
     say(f"records are in {out}")
+    report_faults(runs, is_rounded=is_rounded(loaded, config))
+
+
+def find_context(config: Config, synthetic: str | None) -> int:
+    """Without reading weights."""
+    spec = read_spec(find_checkpoint(config.model.model)) if synthetic is None else find_preset(synthetic)
+    return find_max_context(spec, config)
+
+
+def find_preset(name: str) -> ModelSpec:
+    if name not in PRESETS:
+        raise UserError(f"--synthetic {name}: must be one of {', '.join(PRESETS)}")
+    return PRESETS[name]
 
 
 def open_model(config: Config, synthetic: str | None) -> tuple[str, Loaded]:
     if synthetic is not None:
-        if synthetic not in PRESETS:
-            raise UserError(f"--synthetic {synthetic}: must be one of {', '.join(PRESETS)}")
-        return f"{synthetic}, random weights", synthetic_engine(PRESETS[synthetic], config, seed=SEED)
+        return f"{synthetic}, random weights", synthetic_engine(find_preset(synthetic), config, seed=SEED)
     directory = find_checkpoint(config.model.model)
     with progress_bar("loading weights", in_bytes=True) as report_progress:
         return directory.name, load_engine(directory, config, progress=report_progress)
@@ -211,14 +229,49 @@ def in_words(reread: Reread | None) -> str:
     return f"{100 * reread.likeliest_share:.1f} % of {len(reread.gaps)}, others within {max(reread.gaps):.2f} nats"
 
 
-def check_room(loaded: Loaded, config: Config, concurrency: int, num_tokens: int) -> None:
+def is_rounded(loaded: Loaded, config: Config) -> bool:
+    """Whether activations, keys or values are anything but float32."""
+    stored = find_dtype(config.cache.kv_dtype, loaded.device)
+    return {loaded.device.dtype, stored} != {torch.float32} or config.kernels.activation != "bf16"
+
+
+def report_faults(runs: Sequence[Run], *, is_rounded: bool) -> None:
+    """A line for each run of wrong tokens, and exit code 1."""
+    found = [(run, run.reread.find_fault(is_rounded=is_rounded)) for run in runs if run.reread is not None]
+    faults = [(run.concurrency, why) for run, why in found if why is not None]
+    for concurrency, why in faults:
+        show_error(f"with {concurrency} in flight the tokens are wrong: read again they are {why}")
+    if faults:
+        raise typer.Exit(1)
+
+
+def check_seqs(config: Config, concurrency: int) -> None:
     most = config.batch.max_num_seqs
     if concurrency > most:
         raise UserError(f"--concurrency {concurrency}: max_num_seqs = {most}: raise it, or lower the concurrency")
-    if num_tokens > loaded.max_context:
+
+
+def check_context(max_context: int, num_tokens: int, *, is_read_again: bool = False) -> None:
+    """A text that is read again needs room for one token more, which follows it."""
+    if num_tokens > max_context:
         raise UserError(
-            f"{num_tokens} tokens a request exceed the context of {loaded.max_context}: lower --prompt-tokens or "
+            f"{num_tokens} tokens a request exceed the context of {max_context}: lower --prompt-tokens or "
             "--max-tokens"
+        )
+    if is_read_again and num_tokens == max_context:
+        raise UserError(
+            f"{num_tokens} tokens a request fill the context of {max_context}, and reading them again takes one "
+            "more: lower --prompt-tokens or --max-tokens, or leave the check out with --check 0"
+        )
+
+
+def check_pages(engine: Engine, num_tokens: int) -> None:
+    """Of one request: its last token is stored only when read again."""
+    needed, pages = engine.scheduler.tables.layout.count_pages(num_tokens), engine.totals.pages
+    if needed > pages:
+        raise UserError(
+            f"{num_tokens} tokens a request need {needed} pages, the cache has {pages}: raise --kv-cache-gib, or "
+            "lower --prompt-tokens or --max-tokens"
         )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.table import Column, Table
@@ -35,8 +36,7 @@ def report_table(report: Report) -> Table:
         f"perplexity {report.perplexity:.3f} over {report.perplexity_tokens} tokens; {report.seconds:.0f} s; "
         f"{settings['model']} on {settings['device']} in {settings['dtype']}, kernels: {chosen}, "
         f"{settings['activation']} activations, MXFP4 layers: {', '.join(['moe', *settings['mxfp4_layers']])}, "
-        f"sinks {'on' if settings['sinks'] else 'off'}, keys and values in {settings['kv_dtype']}"
-        f"{' with scales' if settings['kv_scales'] else ''}, {settings['saturated_values']} of them clipped"
+        f"sinks {'on' if settings['sinks'] else 'off'}, keys and values in {_stored(settings)}"
     )
     table = Table("family", "items", "right", "exact match", title="held-out evaluation", caption=caption)
     for score in (*report.scores, report.overall):
@@ -44,6 +44,14 @@ def report_table(report: Report) -> Table:
             table.add_section()
         table.add_row(score.family, str(score.items), str(score.right), f"{100 * score.share:.1f} %")
     return table
+
+
+def _stored(settings: Mapping[str, Any]) -> str:
+    """The type of keys and values; only fp8 has scales and clips."""
+    if settings["kv_dtype"] == "fp8":
+        scales = " with scales" if settings["kv_scales"] else ""
+        return f"fp8{scales}, {settings['saturated_values']} of them clipped"
+    return str(settings["dtype"] if settings["kv_dtype"] == "auto" else settings["kv_dtype"]).removeprefix("torch.")
 
 
 def cost_table(cost: roofline.StepCost, title: str, gb_s: float) -> Table:

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,18 +59,40 @@ def read_scales(path: Path, num_layers: int) -> KvScales:
 
 def write_scales(path: Path, scales: KvScales) -> None:
     """Refuses to overwrite."""
-    layers = [{"key": key, "value": value} for key, value in zip(scales.keys, scales.values, strict=True)]
-    content = {"format": FORMAT, "num_layers": len(layers), "layers": layers}
-    check_writable(path)
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    with new_file(path):
+        fill_file(path, scales)
 
 
-def check_writable(path: Path) -> None:
-    """Before a long measurement rather than after it."""
-    if path.exists():
-        raise ScaleError(f"{path} exists already: name another file, or remove it")
+@contextmanager
+def new_file(path: Path) -> Iterator[None]:
+    """Made before a long measurement rather than after it, and removed if that fails."""
     if not path.parent.is_dir():
         raise ScaleError(f"{path.parent} is not a folder: make it, or name another file")
+    try:
+        path.touch(exist_ok=False)
+    except FileExistsError as error:
+        raise ScaleError(f"{path} exists already: name another file, or remove it") from error
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):  # what went wrong before matters more
+            path.unlink()
+        raise
+
+
+def fill_file(path: Path, scales: KvScales) -> None:
+    layers = [{"key": key, "value": value} for key, value in zip(scales.keys, scales.values, strict=True)]
+    content = {"format": FORMAT, "num_layers": len(layers), "layers": layers}
+    try:
+        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> ScaleError:
+    return ScaleError(f"cannot write the scales {path}: {error.strerror}; name a file in a folder with room for it")
 
 
 def _scale(layer: Any, name: str, place: str) -> float:

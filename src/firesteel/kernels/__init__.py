@@ -28,7 +28,7 @@ from firesteel.kernels.moe_matmul import moe_matmul
 from firesteel.kernels.op import Chosen, Op
 from firesteel.kernels.prove import check_here
 from firesteel.kernels.quantize_mxfp8 import quantize_mxfp8
-from firesteel.kernels.requirement import ALIASES, Requirement
+from firesteel.kernels.requirement import ALIASES, COVERED, Requirement
 from firesteel.kernels.rms_norm import rms_norm
 from firesteel.kernels.rms_norm_fed import rms_norm_fed
 from firesteel.kernels.rope_kv_write import rope_kv_write
@@ -98,7 +98,7 @@ def find_op(name: str, among: tuple[Op[Any, Any], ...] = ALL_OPS) -> Op[Any, Any
 
 
 def parse_pins(text: str) -> dict[str, str]:
-    """{op: implementation} of "OP=IMPLEMENTATION,..."; one an op."""
+    """{op: implementation} of "OP=IMPLEMENTATION,...", and of the ops covered; one an op."""
     found: dict[str, str] = {}
     for pin in filter(str.strip, text.split(",")):
         name, implementation = pin.strip().split("=")
@@ -106,4 +106,4 @@ def parse_pins(text: str) -> dict[str, str]:
         if op in found:
             raise KernelError(f"{op} is pinned twice: to {found[op]} and to {implementation}")
         found[op] = implementation
-    return found
+    return {other: found[op] for op in found for other in COVERED.get(op, ())} | found

@@ -5,12 +5,13 @@ Written OP=IMPLEMENTATION[:VARIANT][@VERDICT], for example moe_matmul=triton:gem
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from firesteel.errors import KernelError
 
 VERDICTS = ("native-fp4", "fp8", "bf16", "none")
 ALIASES = {"moe": "moe_matmul"}
+COVERED = {"rms_norm": ("rms_norm_fed",)}  # by op, what runs in its place: told the same unless named
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,10 @@ class Requirement:
 
 
 def list_requirements(text: str) -> list[Requirement]:
-    """Of requirements joined by commas."""
-    return [Requirement.parse(part) for part in text.split(",") if part.strip()]
+    """Of requirements joined by commas, and of the ops they cover."""
+    found = [Requirement.parse(part) for part in text.split(",") if part.strip()]
+    named = {one.op for one in found}
+    return found + [replace(one, op=op) for one in found for op in COVERED.get(one.op, ()) if op not in named]
 
 
 def parse_requirements(text: str) -> dict[str, Requirement]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from typing import NamedTuple
 
@@ -11,11 +12,15 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerance:
-    """Both bounds hold: the worst element relative to the largest expected one, and the rms error."""
+    """Both bounds hold: the worst element relative to the largest expected one, and the rms error.
+
+    `own` says which other bounds hold for a dataclass among the results, or None where these do.
+    """
 
     worst: float
     rms: float
     why: str
+    own: Callable[[object], Tolerance | None] | None = None
 
 
 class Errors(NamedTuple):
@@ -29,12 +34,12 @@ def fp32(*, worst: float = 1e-5, rms: float = 1e-6, why: str) -> Tolerance:
     return Tolerance(worst=worst, rms=rms, why=why)
 
 
-def bf16(*, ulps: float, why: str) -> Tolerance:
+def bf16(*, ulps: float, why: str, own: Callable[[object], Tolerance | None] | None = None) -> Tolerance:
     """`ulps` units in the last place of bf16, whose mantissa has 8 bits with the hidden one.
 
     Sums on either side of a rounding border end a whole unit apart: 2^-7 of a value just above a power of two.
     """
-    return Tolerance(worst=ulps * 2.0**-7, rms=ulps * 2.0**-9, why=why)
+    return Tolerance(worst=ulps * 2.0**-7, rms=ulps * 2.0**-9, why=why, own=own)
 
 
 def exact(*, why: str) -> Tolerance:
@@ -43,24 +48,26 @@ def exact(*, why: str) -> Tolerance:
 
 def assert_close(*, actual: object, expected: object, tolerance: Tolerance) -> Errors:
     """Raises AssertionError with the figures unless every tensor of `actual` is within tolerance."""
-    actual_parts, expected_parts = _tensors(actual), _tensors(expected)
+    actual_parts, expected_parts = _tensors(actual, tolerance), _tensors(expected, tolerance)
     assert len(actual_parts) == len(expected_parts), f"{len(actual_parts)} results, not {len(expected_parts)}"
     found = [Errors()]
-    for number, (one, other) in enumerate(zip(actual_parts, expected_parts, strict=True)):
+    for number, ((one, _), (other, bounds)) in enumerate(zip(actual_parts, expected_parts, strict=True)):
         assert one.shape == other.shape, f"result {number}: shape {tuple(one.shape)}, not {tuple(other.shape)}"
         assert one.dtype == other.dtype, f"result {number}: {one.dtype}, not {other.dtype}"
-        found.append(_assert_tensor(one, other, tolerance, number))
+        found.append(_assert_tensor(one, other, bounds, number))
     return Errors(*(max(column) for column in zip(*found, strict=True)))
 
 
-def _tensors(value: object) -> list[Tensor]:
+def _tensors(value: object, tolerance: Tolerance) -> list[tuple[Tensor, Tolerance]]:
+    """Each with the bounds that hold for it."""
     if isinstance(value, Tensor):
-        return [value]
+        return [(value, tolerance)]
     if is_dataclass(value):
+        own = tolerance.own(value) if tolerance.own is not None else None
         parts = (getattr(value, part.name) for part in fields(value))
-        return [part for part in parts if isinstance(part, Tensor)]
+        return [(part, own or tolerance) for part in parts if isinstance(part, Tensor)]
     assert isinstance(value, tuple | list), f"an op returns tensors, not {type(value).__name__}"
-    return [part for item in value for part in _tensors(item)]
+    return [part for item in value for part in _tensors(item, tolerance)]
 
 
 def _assert_tensor(actual: Tensor, expected: Tensor, tolerance: Tolerance, number: int) -> Errors:
