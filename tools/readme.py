@@ -15,6 +15,9 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 OPS = ROOT / "records" / "h200-ops"
 KV = ROOT / "records" / "kindling-kv"
+AGREEMENT = ROOT / "records" / "h200-agreement"
+DECODE = ROOT / "records" / "h200-decode"
+ENGINES = (ROOT / "records" / "cpu-engine", ROOT / "records" / "h200-engine")
 SHOWN_M = (1, 8, 32, 64, 512, 2048, 8192)
 
 
@@ -65,9 +68,86 @@ def kv_table(records: list[Record]) -> str:
     return "\n".join(lines)
 
 
+def read_agreement(folder: Path = AGREEMENT) -> list[Record]:
+    """In the order in which the equalities were measured."""
+    records = [Record.load(path) for path in folder.glob("*.json")]
+    return sorted(records, key=lambda record: record.surroundings.time_utc)
+
+
+def agreement_table(records: list[Record]) -> str:
+    """A row for each equality, two columns for each model."""
+    models = list(dict.fromkeys(record.parameters["model"] for record in records))
+    rows: dict[str, dict[str, Record]] = defaultdict(dict)
+    for record in records:
+        rows[record.parameters["equality"]][record.parameters["model"]] = record
+    heads = [f"{model}: tokens equal | differences a 1000 tokens" for model in models]
+    lines = ["| equality | " + " | ".join(heads) + " |", "|---" * (2 * len(models) + 1) + "|"]
+    for equality, row in rows.items():
+        cells = [
+            f"{100 * found['token_share']:.1f} % | {1000 * found['differences_a_token']:.1f}"
+            for found in (row[model].parameters for model in models)
+        ]
+        lines.append(f"| {equality} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def read_engines(folders: tuple[Path, ...] = ENGINES) -> list[Record]:
+    """By machine, then by requests in flight."""
+    records = [[Record.load(path) for path in folder.glob("engine--*.json")] for folder in folders]
+    return [one for found in records for one in sorted(found, key=lambda one: one.parameters["concurrency"])]
+
+
+def engine_table(records: list[Record]) -> str:
+    lines = [
+        "| model | on | requests | in flight | tok/s | prefill tok/s | decode tok/s | likeliest read again |",
+        "|---" * 8 + "|",
+    ]
+    for record in records:
+        found = record.parameters
+        reread, size = found["reread"], f"{found['requests']} x ({found['prompt_tokens']} + {found['max_tokens']})"
+        lines.append(
+            f"| {found['model']} | {record.surroundings.device} | {size} | {found['concurrency']} "
+            f"| {record.median:,.0f} | {found['prefill_tok_s']:,.0f} | {found['decode_tok_s']:,.0f} "
+            f"| {100 * reread['likeliest_share']:.1f} %, others within {reread['largest_gap_nats']:.2f} nats |"
+        )
+    return "\n".join(lines)
+
+
+def read_decode(folder: Path = DECODE) -> list[Record]:
+    """By precision, then by context."""
+    records = [Record.load(path) for path in folder.glob("decode-*.json")]
+    return sorted(records, key=lambda one: (one.config["kernels"]["mxfp4_layers"], one.parameters["context"]))
+
+
+def decode_table(records: list[Record]) -> str:
+    lines = [
+        "| precision | batch | context | ms a token | tok/s | GB a token | share of the floor |",
+        "|---" * 7 + "|",
+    ]
+    for record in records:
+        found, packed = record.parameters, record.config["kernels"]["mxfp4_layers"]
+        lines.append(
+            f"| {'all MXFP4' if packed else 'as shipped'} | {found['batch']} | {found['context']} "
+            f"| {found['ms_a_token']:.3f} | {found['tok_s']:.0f} | {found['bytes_a_token'] / 1e9:.2f} "
+            f"| {100 * found['share_of_floor']:.0f} % |"
+        )
+    return "\n".join(lines)
+
+
+def tables() -> dict[str, str]:
+    """By the name of their markers."""
+    return {
+        "ops": ops_table(read_ops()),
+        "kv": kv_table(read_kv()),
+        "agreement": agreement_table(read_agreement()),
+        "engine": engine_table(read_engines()),
+        "decode": decode_table(read_decode()),
+    }
+
+
 def write(text: str) -> str:
     """The README with its tables made anew."""
-    for name, table in (("ops", ops_table(read_ops())), ("kv", kv_table(read_kv()))):
+    for name, table in tables().items():
         markers = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)", re.DOTALL)
         text, count = markers.subn(lambda found, table=table: f"{found[1]}{table}\n{found[2]}", text)
         if count != 1:
