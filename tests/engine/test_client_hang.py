@@ -9,6 +9,8 @@ import pytest
 
 from firesteel.engine import child
 from firesteel.engine.client import EngineClient, Reader
+from firesteel.engine.messages import StatisticsAnswer
+from firesteel.engine.statistics import Statistics
 from firesteel.errors import EngineDied, RequestError
 from firesteel.types import Request, SamplingParams, StepOutput
 
@@ -148,3 +150,23 @@ def test_restart_that_hangs_while_loading_counts_as_a_death(run, configure, stan
 
     run(live())
     assert len(os.listdir(config.process.crash_dir)) == 3
+
+
+def test_statistics_that_nobody_waits_for_any_more_do_no_harm(run, checkpoint, configure):
+    class Process:
+        def __init__(self):
+            self.messages = [StatisticsAnswer(number=number, statistics=Statistics()) for number in (1, 2)]
+
+        async def receive(self):
+            return self.messages.pop(0) if self.messages else None
+
+    async def live():
+        client = EngineClient(checkpoint, configure())
+        client._process = Process()
+        given_up, waiting = (asyncio.get_running_loop().create_future() for _ in range(2))
+        client._asked = {1: given_up, 2: waiting}
+        given_up.cancel()
+        await client._hand_out()
+        return await waiting
+
+    assert run(live()) == Statistics()

@@ -209,8 +209,9 @@ class EngineClient:
                     if (reader := self._readers.get(message.number)) is not None:
                         reader.give(error_of(message))
                 case StatisticsAnswer():
-                    if message.number in self._asked:
-                        self._asked[message.number].set_result(message.statistics)
+                    answer = self._asked.get(message.number)
+                    if answer is not None and not answer.done():  # done: whoever asked has gone
+                        answer.set_result(message.statistics)
 
     def _report(self, what: str) -> EngineDied:
         """Counts a death and writes its bundle."""

@@ -168,7 +168,7 @@ class LedgerSoFar(Message, frozen=True):
 
 
 class Dying(Message, frozen=True):
-    """The last message of an engine that fails."""
+    """Why an engine fails; only its ledger may follow."""
 
     cause: str
 
