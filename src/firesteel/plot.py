@@ -62,13 +62,13 @@ def draw_decode(found: Sequence[DecodeFigures], title: str) -> Any:
             x=altair.X("context:O", title="context (tokens)", axis=altair.Axis(labelAngle=0)),
             y=altair.Y("tok/s:Q", title="tokens a second, all requests").scale(zero=True),
             color=altair.Color("batch:N", title="batch"),
-            strokeDash=altair.StrokeDash("line:N", title=None, sort=["measured", "floor"]),
+            strokeDash=altair.StrokeDash("line:N", title=None, legend=None, sort=["measured", "floor"]),
             tooltip=["batch:N", "context:O", "line:N", "tok/s:Q", "ms a step:Q", "MB a token:Q", "of the floor:N"],
         )
         .properties(
             width=420, height=300,
             title=altair.TitleParams(
-                title, subtitle=f"{first.way}; floor at {first.read_gb_s:.0f} GB/s, read in the same run"
+                title, subtitle=f"{first.way}; dashed: floor at {first.read_gb_s:.0f} GB/s, read in the same run"
             ),
         )
     )  # fmt: skip
