@@ -41,7 +41,7 @@ def test_the_ledger_shows_every_kernel_with_its_verdict_where_it_was_compiled(mo
     llm = SimpleNamespace(ledger=lambda: ledger, device=SimpleNamespace(name="a GPU"))
     found, lines = rows(ledger_table(llm))
     kernels = "6 x fc1 64x128[x] 01234567 verdict of a cubin"
-    assert found[0] == ["moe_matmul", "triton:gemm", "mxfp8", "6", "3.0", "500", "", kernels]
+    assert found[0] == ["moe_matmul", "triton:gemm", "mxfp8", "6", "3.0", "500", kernels]
     assert found[1][-1] == "2 x attend interpre" and "what ran on a GPU" in lines[0]
 
 
@@ -50,7 +50,7 @@ def test_the_ledger_shows_what_was_clipped_where_it_is_counted():
     counters = [torch.tensor([5]), torch.tensor([1 << 40])]
     ledger.entries[Ran("rope_kv_write", "triton")] = Entry(calls=1, counters=counters)
     llm = SimpleNamespace(ledger=lambda: ledger, device=SimpleNamespace(name="a GPU"))
-    assert rows(ledger_table(llm))[0][0][-2] == str((1 << 40) + 5)
+    assert rows(ledger_table(llm))[0][0][6:] == [str((1 << 40) + 5)]
 
 
 @pytest.mark.parametrize(

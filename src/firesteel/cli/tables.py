@@ -87,15 +87,18 @@ def prediction_table(predictions: list[roofline.Prediction], title: str) -> Tabl
 
 
 def ledger_table(llm: LLM) -> Table:
-    headings = ("op", "implementation", "activations", "calls", "ms in all", "us a call", "clipped", "kernels")
-    table = new_table(*headings)
+    """Columns that would be empty are left out: of values clipped, of kernels."""
+    entries = sorted(llm.ledger().entries.items(), key=lambda item: -item[1].seconds)
+    headings = ["op", "implementation", "activations", "calls", "ms in all", "us a call"]
+    counts, launches = any(one.clipped is not None for _, one in entries), any(one.launches for _, one in entries)
+    table = new_table(*headings, *["clipped"] * counts, *["kernels"] * launches)
     table.title = f"what ran on {llm.device.name}"
-    for ran, entry in sorted(llm.ledger().entries.items(), key=lambda item: -item[1].seconds):
+    for ran, entry in entries:
         each_us = entry.seconds / entry.calls * 1e6
         kernels = "\n".join(f"{count} x {_in_words(launch)}" for launch, count in entry.launches.items())
-        times = (f"{entry.seconds * 1e3:.1f}", f"{each_us:.0f}")
         clipped = "" if entry.clipped is None else str(entry.clipped)
-        table.add_row(*ran, str(entry.calls), *times, clipped, Text(kernels))
+        row = (*ran, str(entry.calls), f"{entry.seconds * 1e3:.1f}", f"{each_us:.0f}")
+        table.add_row(*row, *[clipped] * counts, *[Text(kernels)] * launches)
     return table
 
 
