@@ -35,12 +35,13 @@ from firesteel.kernels.decode_launch import (
     refuse_types,
 )
 from firesteel.kernels.decode_shapes import GPT_OSS, list_cases
-from firesteel.kernels.decode_stream import STRIP_ROWS, Stream, align, refuse_columns
+from firesteel.kernels.decode_stream import MOST_TOKENS, STRIP_ROWS, Stream, align, refuse_columns, round_tokens
 from firesteel.kernels.moe_matmul import Experts, random_experts
 from firesteel.kernels.op import CudaCode, Sample, define_op
 from firesteel.kernels.tolerance import bf16
 
 STAGES = 6
+MOST_STRIPS = 2  # of a program with as many tokens as there may be: their sums are kept in registers
 
 
 def _bytes(inner: Tensor, logits: Tensor, experts: Experts, r: Tensor, dependent: bool = False) -> int:
@@ -93,6 +94,7 @@ def plan(machine: Machine, *, tokens: int, hidden: int, intermediate: int, exper
             "decode_fc2", machine, is_fp4=True, columns=intermediate, tokens=tokens, stages=STAGES,
             shared=lambda stream: shared_bytes(stream, active, holds_all), strips=hidden // STRIP_ROWS,
             sizes={**sizes, "HOLDS_ALL": holds_all},
+            most_strips=MOST_STRIPS if round_tokens(tokens) == MOST_TOKENS else None,
         )  # fmt: skip
 
     at_once = plan_holding(True)

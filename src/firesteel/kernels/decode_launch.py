@@ -89,12 +89,13 @@ class Streamed:
 def plan_streamed(
     name: str, machine: Machine, *, is_fp4: bool, columns: int, tokens: int, stages: int,
     shared: Callable[[Stream], int], strips: int, sizes: Mapping[str, int],
+    most_strips: int | None = None,
 ) -> Streamed:  # fmt: skip
     """`strips` of 16 rows in all. An SM has room for the ring of one program only: it gets the next kernel's when
-    this one's is done there."""
+    this one's is done there. `most_strips` of a program: on a GPU of few SMs some then get a second program."""
     stream = plan_stream(is_fp4, columns, tokens, stages=stages, shared=shared, limit=machine.shared_bytes)
     shared_bytes = shared(stream)
-    programs = min(machine.num_sms, strips)
+    programs = min(max(machine.num_sms, -(-strips // (most_strips or strips))), strips)
     defines = {
         **sizes, **stream.defines, "PROGRAMS_PER_SM": _at_once(machine, stream), "SHARED_BYTES": shared_bytes,
         "MOST_STRIPS": -(-strips // programs),
