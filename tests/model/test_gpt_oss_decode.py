@@ -177,9 +177,8 @@ def test_a_step_of_the_kernels_is_near_the_references(model, tokens):
     kernels, references = Steps(*model, tokens), Steps(*model, tokens)
     with torch.inference_mode():
         logits, expected = kernels.run("cuda"), references.run()
-    errors = ((logits - expected).norm(dim=1) / expected.norm(dim=1)).sort().values
-    assert (errors[: tokens - tokens // 4] < 0.05).all(), errors
-    assert errors[-1] < 0.5, errors  # a token whose routing is a near tie may go another way
+    error = (logits - expected).square().mean().sqrt() / expected.square().mean().sqrt()
+    assert error < 0.05, error
     keys, others = kernels.cache.keys[0].float(), references.cache.keys[0].float()
     assert (keys - others).norm() / others.norm() < 0.01
 
