@@ -38,7 +38,7 @@ from firesteel.measure.record import Record
 from firesteel.measure.roofline import Step, step_cost
 from firesteel.measure.room import free_memory
 from firesteel.model.decode import MOST_REQUESTS, DecodeStep
-from firesteel.model.decode_ops import GROUPS, DecodeOps, split_choices
+from firesteel.model.decode_ops import DecodeOps, split_choices
 from firesteel.model.spec import PRESETS
 from firesteel.model.weights import weight_bytes
 from firesteel.plot import check_libraries, plot_decode
@@ -259,11 +259,12 @@ def decode_table(found: Sequence[DecodeFigures], title: str) -> Table:
 
 
 def group_table(found: Sequence[DecodeFigures]) -> Table:
-    table = new_table("batch", "context", *(f"{group} us" for group in GROUPS), "sum us", "step us")
+    groups = list(found[0].groups_ms)
+    table = new_table("batch", "context", *(f"{group} us" for group in groups), "sum us", "step us")
     table.title = "time of each group in a step"
     table.caption = f"each by {found[0].groups_by}: what it fetches early, or finds in the cache, differs in a step"
     for one in found:
-        times = [one.groups_ms[group] for group in GROUPS]
+        times = [one.groups_ms[group] for group in groups]
         table.add_row(
             str(one.batch), str(one.context), *(f"{1e3 * time:.1f}" for time in (*times, sum(times), one.step_ms))
         )

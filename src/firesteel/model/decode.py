@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 from firesteel.errors import UserError
+from firesteel.kernels.decode_experts import fits
+from firesteel.kernels.decode_launch import weight_parts
 from firesteel.model.decode_ops import DecodeOps
 from firesteel.model.gpt_oss import GptOss
 from firesteel.types import Batch, KvCache, KvView
@@ -128,11 +130,20 @@ class DecodeStep:
     def mix(self, number: int) -> None:
         spec, layer, r = self.model.spec, self.model.weights.layers[number], self.inputs.r
         logits = self.ops.router(r, layer.post_norm, spec.rms_eps, layer.router, layer.router_bias, self.dependent)
-        inner = self.ops.fc1(
+        args = (
             r, layer.post_norm, spec.rms_eps, logits, layer.experts, spec.swiglu_limit, spec.num_active,
-            self.dependent,
         )  # fmt: skip
-        self.ops.fc2(inner, logits, layer.experts, r, self.dependent)
+        if fits(layer.experts):
+            self.ops.experts(*args, self._ahead(number), self.dependent)
+        else:
+            inner = self.ops.fc1(*args, self.dependent)
+            self.ops.fc2(inner, logits, layer.experts, r, self.dependent)
+
+    def _ahead(self, number: int) -> Tensor:
+        """What the kernel after this layer streams."""
+        weights = self.model.weights
+        last = number + 1 == len(weights.layers)
+        return weight_parts(weights.lm_head if last else weights.layers[number + 1].qkv)[0]
 
 
 def _new_inputs(model: GptOss, num_requests: int, num_pages: int) -> DecodeInputs:
