@@ -115,6 +115,12 @@ class AnnouncingScheduler(Scheduler):
             self.announce(plan)
         return plan
 
+    def go_on(self, plan: Plan) -> Plan | None:
+        following = super().go_on(plan)
+        if following is not None:
+            self.announce(following)
+        return following
+
 
 class Service:
     """An idle engine, put to work by messages."""
