@@ -28,6 +28,12 @@ class DecodeLoop:
         self._ready: ReadyStep | None = None
         self._is_fresh = False
 
+    @property
+    def current(self) -> ReadyStep:
+        """That was launched last."""
+        assert self._ready is not None
+        return self._ready
+
     @staticmethod
     def takes(plan: Plan) -> bool:
         """Whether each request has one token to compute and gets the next."""
@@ -45,14 +51,13 @@ class DecodeLoop:
 
     def launch(self, plan: Plan, rows: Sequence[SampleRow]) -> Fetched:
         """`rows`: what each token is drawn from."""
-        assert self._ready is not None
-        step = self._ready.step
+        step = self.current.step
         if not self._is_fresh:
             self._add_pages(plan)
         self._is_fresh = False
         if self.before is not None:
             self.before()
-        logits = self._ready.launch()
+        logits = self.current.launch()
         if self.after is not None:
             self.after()
         if all(row.is_plain for row in rows):
@@ -63,7 +68,6 @@ class DecodeLoop:
 
     def _add_pages(self, plan: Plan) -> None:
         """Of requests whose token is the first of a page."""
-        assert self._ready is not None
         size = self.store.page_size
         begun = [(row, span) for row, span in enumerate(plan.spans) if span.start % size == 0]
         if not begun:
@@ -73,7 +77,7 @@ class DecodeLoop:
             for row, span in begun
         ]
         rows, columns, full, window = upload_ints(list(zip(*numbers, strict=True)), self.store.device.torch_device)
-        self._ready.step.add_pages(rows, columns, full, window)
+        self.current.step.add_pages(rows, columns, full, window)
 
 
 def _decodes(span: Span) -> bool:

@@ -36,6 +36,7 @@ class Loaded:
     max_context: int
     model: GptOss
     engine: Engine
+    fused: FusedOps | None
     report: LoadReport
 
 
@@ -92,14 +93,14 @@ def assemble(
         spec, weights, kernels, device, max_context=max_context, sinks=config.kernels.sinks,
         activation=config.kernels.activation, tile=config.kernels.tile, kv_scales=scales,
     )  # fmt: skip
+    fused = choose_fused(device, config, kernels.ledger)
     engine = Engine(
         model, device, config.batch, config.cache, max_context=max_context,
-        reserve_gib=config.model.memory_reserve_gib, kernels=config.kernels,
-        fused=choose_fused(device, config, kernels.ledger),
+        reserve_gib=config.model.memory_reserve_gib, kernels=config.kernels, fused=fused,
     )  # fmt: skip
     return Loaded(
         spec=spec, device=device, kernels=kernels, max_context=max_context, model=model, engine=engine,
-        report=report,
+        fused=fused, report=report,
     )  # fmt: skip
 
 

@@ -34,6 +34,8 @@ class ReadyStep:
     step: DecodeStep | NetworkStep
     launch: Callable[[], Tensor]  # waits for nothing on a GPU; gives logits [T, V] that the next launch overwrites
 
+    is_captured: bool
+
     @property
     def num_tokens(self) -> int:
         """That a request can hold in it."""
@@ -123,8 +125,8 @@ class StepStore:
 
     def _capture(self, step: DecodeStep | NetworkStep, undo: Callable[[], None]) -> ReadyStep:
         if not (self.device.is_cuda and self.config.cuda_graphs):
-            return ReadyStep(step, step.run)
+            return ReadyStep(step, step.run, is_captured=False)
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         graph = StepGraph(step.run, self.model.kernels.ledger, self.device, undo=undo, pool=self._pool)
-        return ReadyStep(step, cast(Callable[[], Tensor], graph.replay))
+        return ReadyStep(step, cast(Callable[[], Tensor], graph.replay), is_captured=True)

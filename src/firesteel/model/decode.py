@@ -133,6 +133,14 @@ class DecodeStep:
             view.page_table.fill_(page)
             view.slots.fill_(page * self.page_size)
 
+    def copy(self) -> list[Tensor]:
+        """Of the inputs."""
+        return self.inputs.copy()
+
+    def restore(self, copied: list[Tensor]) -> None:
+        """To what `copy` gave."""
+        self.inputs.restore(copied)
+
     @torch.inference_mode()
     def feed(self, token_ids: Tensor) -> None:
         """The next step's tokens in place of the likeliest."""

@@ -8,6 +8,8 @@ Shape letters: T requests with one token each, V vocabulary, N pages a request c
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -86,6 +88,21 @@ class NetworkStep:
         """The tokens to come of `rows` are the first of these pages."""
         add_pages(self.batch.full, rows, columns, full, self.page_size)
         add_pages(self.batch.window, rows, columns, window, self.page_size)
+
+    def copy(self) -> list[Tensor]:
+        """Of the inputs."""
+        return [tensor.clone() for tensor in self._inputs()]
+
+    def restore(self, copied: list[Tensor]) -> None:
+        """To what `copy` gave."""
+        for tensor, old in zip(self._inputs(), copied, strict=True):
+            tensor.copy_(old)
+
+    def _inputs(self) -> Iterator[Tensor]:
+        batch = self.batch
+        yield from (batch.token_ids, batch.positions, batch.kv_lens, self.advances)
+        for view in (batch.full, batch.window):
+            yield from (view.page_table, view.slots)
 
     def _advance(self) -> None:
         batch, page_size = self.batch, self.page_size
