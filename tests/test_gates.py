@@ -25,7 +25,7 @@ GATES = {
     "mxfp4_layers": ["qkv", "all"],
     "sinks": [False],
 }
-OF_DECODE_STEPS = ("cuda_graphs", "dependent_launch")  # which LLM does not take yet
+OF_DECODE_STEPS = ("cuda_graphs", "dependent_launch")  # seen on a GPU only
 CHANGES_LOGITS = {"activation", "mxfp4_layers", "sinks"}
 ALONE = [(gate, value) for gate, values in GATES.items() for value in values]
 PAIRS = [dict(pair) for pair in itertools.combinations(ALONE, 2) if pair[0][0] != pair[1][0]]

@@ -1,8 +1,10 @@
-"""How many requests and pages the captured decoding steps have; knows only numbers."""
+"""How many requests and pages captured decoding steps have, and how many there are; knows only numbers."""
 
 from __future__ import annotations
 
 EXACT = 16  # up to so many requests every number has a step of its own
+MOST_GRAPHS = 48  # kept at a time
+GRAPH_BYTES = 12 << 20  # that one takes on the device beside the tensors of all, about
 LEAST_TOKENS = 1024  # that the narrowest page tables reach
 
 

@@ -6,6 +6,7 @@ One to eight requests run in the fused decode ops where there are such for the m
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -18,15 +19,15 @@ from torch import Tensor
 from firesteel.config import KernelConfig
 from firesteel.device import DeviceSpec
 from firesteel.engine.graphs import StepGraph
-from firesteel.engine.step_sizes import padded_pages, padded_requests
-from firesteel.errors import KernelError
+from firesteel.engine.step_sizes import MOST_GRAPHS, padded_pages, padded_requests
+from firesteel.errors import KernelError, UserError
 from firesteel.model.decode import MOST_REQUESTS, DecodeError, DecodeStep
 from firesteel.model.decode_ops import DecodeOps
 from firesteel.model.gpt_oss import GptOss
 from firesteel.model.network_step import NetworkStep
 from firesteel.types import KvCache
 
-MOST_GRAPHS = 48
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +75,9 @@ class StepStore:
         self._pool: Any = None
         self._ready: OrderedDict[tuple[int, int], ReadyStep] = OrderedDict()
 
-    def __len__(self) -> int:
-        return len(self._ready)
+    def ready(self) -> list[ReadyStep]:
+        """Those made so far and kept."""
+        return list(self._ready.values())
 
     def find(self, num_requests: int, num_tokens: int) -> ReadyStep:
         """For so many requests, the longest of which holds `num_tokens`."""
@@ -84,9 +86,10 @@ class StepStore:
             try:
                 return self._get(size, -(-self.max_context // self.page_size), self._make_fused)
             except (DecodeError, KernelError) as error:
-                if self.fused.is_asked:
+                if self.fused.is_asked or not _is_refusal(error):
                     raise
                 self.refusals[size] = str(error)
+                _log.warning("decoding steps of %d requests run in the network: %s", size, error)
         return self._get(size, padded_pages(num_tokens, self.page_size, self.max_context), self._make_network)
 
     @property
@@ -130,3 +133,8 @@ class StepStore:
             self._pool = torch.cuda.graph_pool_handle()
         graph = StepGraph(step.run, self.model.kernels.ledger, self.device, undo=undo, pool=self._pool)
         return ReadyStep(step, cast(Callable[[], Tensor], graph.replay), is_captured=True)
+
+
+def _is_refusal(error: UserError) -> bool:
+    """Of arguments, by an op or by the step; what fails to compile is no refusal."""
+    return isinstance(error, DecodeError) or "no implementation takes these arguments" in str(error)
