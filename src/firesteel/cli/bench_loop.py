@@ -173,10 +173,9 @@ def _draw(loaded: Loaded, batch: int, context: int, tokens: int) -> list[Request
 
 def record(loaded: Loaded, config: Config, figures: LoopFigures, name: str, startup: Startup) -> Record:
     """Samples are milliseconds, from the end of a step to the end of the next."""
-    kernels = [*loaded.kernels.table(), *(loaded.fused.ops.table() if loaded.fused is not None else ())]
     return Record.now(
         loaded.device, config, name=f"engine decode batch {figures.batch} context {figures.context}", unit="ms",
-        samples=figures.times.steps_ms, warmups=WARM_TOKENS, seed=SEED, kernels=kernels,
+        samples=figures.times.steps_ms, warmups=WARM_TOKENS, seed=SEED, kernels=loaded.table(),
         startup_s=loaded.report.seconds,
         parameters={
             "model": name, **figures.as_dict(), "startup": startup.as_dict(),

@@ -39,6 +39,10 @@ class Loaded:
     fused: FusedOps | None
     report: LoadReport
 
+    def table(self) -> list[tuple[str, str]]:
+        """(op, implementations that may run, best first) for each op, those of decoding steps too."""
+        return [*self.kernels.table(), *(self.fused.ops.table() if self.fused is not None else ())]
+
 
 def load_engine(directory: Path, config: Config, *, progress: Progress | None = None) -> Loaded:
     stored = read_spec(directory)
