@@ -57,8 +57,7 @@ class Engine:
     ) -> None:
         """The cache takes free memory but for `reserve_gib`, unless its size is configured.
 
-        `fused` ops compute decoding steps of few requests. `run_ahead_steps` is the settings' choice unless given:
-        a CPU computes when it launches, so there is nothing to be ahead of.
+        `fused` ops compute decoding steps of few requests. `run_ahead_steps` is the settings' choice unless given.
         """
         spec, size, dtype = model.spec, config.page_size, find_dtype(cache.kv_dtype, device)
         num_pages = count_pages(spec, device, config, cache, max_context=max_context, reserve_gib=reserve_gib)
@@ -76,8 +75,7 @@ class Engine:
             most_requests=config.max_num_seqs, max_context=max_context,
         )  # fmt: skip
         self.loop = DecodeLoop(store, self.sampler)
-        ahead = RUN_AHEAD_STEPS if config.run_ahead and device.is_cuda else 0
-        self.run_ahead_steps = ahead if run_ahead_steps is None else run_ahead_steps
+        self.run_ahead_steps = find_ahead(config, device) if run_ahead_steps is None else run_ahead_steps
         self.flight = Flight()
         self.totals = Statistics(pages=num_pages, cache_bytes=num_pages * page_bytes(spec, size, dtype))
 
@@ -194,6 +192,11 @@ class Engine:
         scored = [_score_prompt(span, piece) for span, piece in zip(spans, pieces, strict=True)]
         drawn = iter(sampled.read() if sampled is not None else ())
         return [_outcome(span, piece, one, drawn) for span, piece, one in zip(spans, pieces, scored, strict=True)]
+
+
+def find_ahead(config: BatchConfig, device: DeviceSpec) -> int:
+    """Steps to launch ahead. A CPU computes when it launches: there is nothing to be ahead of."""
+    return RUN_AHEAD_STEPS if config.run_ahead and device.is_cuda else 0
 
 
 def _sample_row(span: Span) -> SampleRow:
