@@ -103,6 +103,12 @@ class Draft:
         except HarmonyError:
             return not self.text.strip()
 
+    def can_close(self) -> bool:
+        """Whether the words so far can be followed by `<|message|>`."""
+        if self.now != "author" or self.role is None:
+            return True
+        return self.split()[1].strip() in ("", *CHANNELS, *_TYPES)
+
     def open(self, section: Section) -> None:
         self.sections.setdefault(section, "")
         self.now = section

@@ -49,12 +49,16 @@ Delta = Begin | Text | End
 @dataclass(slots=True, kw_only=True)
 class Part:
     begin: Begin
-    text: str = ""
+    pieces: list[str] = field(default_factory=list)
     end: End | None = None  # None: more may come
 
     @property
     def kind(self) -> Kind:
         return self.begin.kind
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
 
 
 @dataclass(slots=True)
@@ -68,7 +72,7 @@ class AssistantMessage:
             case Begin():
                 self.parts.append(Part(begin=delta))
             case Text():
-                self.parts[delta.index].text += delta.text
+                self.parts[delta.index].pieces.append(delta.text)
             case End():
                 self.parts[delta.index].end = delta
 

@@ -9,7 +9,8 @@ Nothing raises and nothing is lost: the headers and texts of the parts, one afte
 tokens but the structural ones. A valid stream gives what `Harmony.decode` gives. In others
 
 - a header that is never closed by `<|message|>` ends where its words end: what follows is the text;
-- text where a header should stand is held until it has four words, or a structural token says what it was;
+- text where a header should stand is held until it has four words, or a structural token says what it was; words
+  that cannot be a header's are text, but for those between `<|start|>` or `<|channel|>` and `<|message|>`;
 - `<|start|>` and `<|channel|>` inside a text end it and begin a header;
 - structural tokens that mean nothing where they stand are passed over.
 """
@@ -106,9 +107,12 @@ class HarmonyStream:
         self._draft.open("constrain")
 
     def _message(self, mark: int) -> None:
-        draft, self._draft = self._draft, None
-        if draft is not None:
-            self._begin(draft.read(), draft.text)
+        if self._draft is None:
+            return
+        if not self._draft.can_close():
+            self._leave(None)
+        draft, self._draft = self._draft or Draft(), None
+        self._begin(draft.read(), draft.text)
 
     def _end(self, mark: int) -> None:
         self._leave(mark)
@@ -131,13 +135,12 @@ class HarmonyStream:
         self._write(rest)
 
     def _begin(self, header: Message, text: str, *, can_call: bool = True) -> None:
-        is_call = can_call and header.role == "assistant" and (header.recipient or "all") not in NOBODY
-        kind: Kind = "tool_call" if is_call else "reasoning" if header.channel == "analysis" else "content"
+        name = _function_of(header) if can_call else None
+        kind: Kind = "tool_call" if name else "reasoning" if header.channel == "analysis" else "content"
         begin = Begin(
             index=len(self.message.parts), kind=kind, header=text, role=header.role, channel=header.channel,
-            recipient=header.recipient, content_type=header.content_type,
-            name=(header.recipient or "").removeprefix("functions.") if is_call else None,
-            call_id=self._call_id() if is_call else None,
+            recipient=header.recipient, content_type=header.content_type, name=name,
+            call_id=None if name is None else self._call_id(),
         )  # fmt: skip
         self._is_open = True
         self._emit(begin)
@@ -147,3 +150,10 @@ class HarmonyStream:
             self._is_open = False
             closed_by = None if mark is None else self._spell([mark])
             self._emit(End(index=len(self.message.parts) - 1, closed_by=closed_by))
+
+
+def _function_of(header: Message) -> str | None:
+    """Whom the model calls; a recipient outside `functions` keeps its whole name."""
+    if header.role != "assistant" or header.recipient in (None, *NOBODY):
+        return None
+    return str(header.recipient).removeprefix("functions.") or None
