@@ -1,7 +1,8 @@
 """What a client asks of an answer's form, as a grammar of the whole Harmony turn. Knows no tokens and no engine.
 
-A turn is thoughts and then a final message or calls. The grammar holds the special tokens too, so that a form for
-the answer never bars the reasoning before it. Its text is Lark's, as llguidance reads it.
+A turn is thoughts and then a final message or calls. Before a call that is demanded stand two thoughts at most: a
+model that wants no call would think for ever. The grammar holds the special tokens too, so that a form for the
+answer never bars the reasoning before it. Its text is Lark's, as llguidance reads it.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ BLANKS = r"\x20|\x0D?\x0A[\x20\x09]{0,32}"
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _SURROUNDINGS = re.compile(r"^.*JSON schema: |\n +1 \|.*", re.DOTALL)  # of an error: where it is in our own text
 _TURN = r"""
-start: (thought opening)* ({last})
+start: (thought opening){many} ({last})
 opening: <|start|> "assistant"
-thought: <|channel|> ("analysis" | "commentary") <|message|> TEXT <|end|>
+thought: <|channel|> ({channels}) <|message|> TEXT <|end|>
 channel: <|channel|> ("commentary" | "analysis")
 kind: " "? <|constrain|> "json" | " json" | " code"
 TEXT: /(.|\n)*/
@@ -59,7 +60,10 @@ def grammar_for(
         call = f"({' | '.join(f'call_{index}' for index in range(len(offered)))})"
         more = f"({call} <|end|> opening)* " if parallel_tool_calls else ""
         last.append(f"{more}{call} <|call|>")
-    return _TURN.replace("{last}", " | ".join(last)) + "".join(rules)
+    turn = _TURN.replace("{last}", " | ".join(last)).replace("{many}", "{0,2}" if must_call else "*")
+    # Text of the commentary channel is shown, and would stand before the answer.
+    channels = '"analysis"' if response_format is not None else '"analysis" | "commentary"'
+    return turn.replace("{channels}", channels) + "".join(rules)
 
 
 def _offered(tools: Sequence[Tool], tool_choice: str, function: str | None) -> list[Tool]:
