@@ -183,6 +183,18 @@ def test_whatever_is_drawn_calls_a_function_that_is_asked_for(kindling, choice, 
     assert 0 not in counts and (len(counts) > 1) == parallel
 
 
+def test_words_of_a_schema_are_not_the_grammars(kindling):
+    odd = 'start: "x" {many} {channels} {last} <|return|> %json # //'
+    schema = {
+        "type": "object",
+        "properties": {odd: {"const": odd}},
+        "required": [odd],
+        "additionalProperties": False,
+    }
+    grammar = grammar_for(response_format=ResponseFormat(name="x", schema=schema, strict=True))
+    assert read_json(kindling, kindling.walk(grammar, 1)) == {odd: odd}
+
+
 def test_lenient_schemas_are_enforced_as_far_as_can_be(kindling):
     schema = {"type": "array", "items": {"enum": [1, 2]}, "minItems": 2, "maxItems": 3, "uniqueItems": True}
     grammar = grammar_for(response_format=ResponseFormat(name="x", schema=schema))
