@@ -83,6 +83,13 @@ def test_outputs_equal_those_in_process(run, shared, alone):
     assert scored[3].logprobs.logprob == pytest.approx(mine[3].logprobs.logprob, abs=1e-4)
 
 
+def test_grammar_crosses_to_the_engine_and_is_followed(run, shared):
+    held = run(collect(shared, request("held", PROMPTS[0], grammar='start: "abcdefghijklmnopqrstuvwxyz"')))
+    assert bytes(tokens(held)) == b"abcdefghijklmn"
+    with pytest.raises(RequestError, match="the grammar cannot be used"):
+        run(collect(shared, request("bad", PROMPTS[0], grammar="start: nothing")))
+
+
 def test_64_requests_of_mixed_length_finish_and_leave_nothing(run, shared, alone):
     rng = random.Random(2)
     many = [request(i, PROMPTS[i % 6], max_tokens=rng.randrange(1, 15)) for i in range(64)]
@@ -177,7 +184,7 @@ def test_reader_that_finds_the_end_itself_gets_statistics(run, shared):
         ),
         (
             Request(request_id="m", token_ids=[1], params=SamplingParams(), mask=object()),
-            r"request m: a mask cannot cross to the engine's process: use SamplingParams\.allowed_token_ids",
+            r"request m: a mask cannot cross to the engine's process: use SamplingParams\.grammar",
         ),
         (request("only", [1], allowed_token_ids=(272,)), "allowed_token_ids: token id 272 is outside"),
     ],

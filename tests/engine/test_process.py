@@ -10,6 +10,7 @@ import torch
 from firesteel.config import BatchConfig, CacheConfig
 from firesteel.engine import process
 from firesteel.engine.engine import Engine
+from firesteel.engine.grammar import Grammars
 from firesteel.engine.messages import (
     Cancel,
     GetStatistics,
@@ -43,7 +44,7 @@ class Driver:
             llm.model, llm.device, BatchConfig(page_size=4), CacheConfig(kv_cache_gib=0.001),
             max_context=llm.max_context,
         )  # fmt: skip
-        self.service = Service(self.engine, llm.ledger(), self.sent.append)
+        self.service = Service(self.engine, llm.ledger(), Grammars.of(llm.directory), self.sent.append)
 
     def handle(self, *messages):
         for message in messages:
@@ -103,6 +104,21 @@ def test_request_that_can_never_run_is_rejected_and_the_next_runs(driver, expect
     long, twice = driver.of(Rejected)
     assert (long.number, long.kind) == (7, "RequestError") and "exceed the context of 256" in long.reason
     assert twice.number == 9 and "one of this name already" in twice.reason
+    assert driver.tokens(8) == expected
+
+
+def test_grammar_is_compiled_where_tokens_are_drawn(driver):
+    params = SamplingParams(max_tokens=9, grammar='start: "abc" <|end|>')
+    driver.handle(submit(7, "a", params=params))
+    driver.run()
+    assert bytes(driver.tokens(7)[:3]) == b"abc"
+
+
+def test_request_with_a_grammar_that_is_none_is_rejected_and_the_next_runs(driver, expected):
+    driver.handle(submit(7, "bad", params=SamplingParams(grammar="start: nothing")), submit(8, "a"))
+    driver.run()
+    (bad,) = driver.of(Rejected)
+    assert (bad.number, bad.kind) == (7, "RequestError") and "the grammar cannot be used" in bad.reason
     assert driver.tokens(8) == expected
 
 
