@@ -21,7 +21,7 @@ from torch import Tensor
 
 from firesteel.kernels.cuda_ready import cuda_ready
 from firesteel.kernels.decode_fc1 import MOST_ACTIVE, chosen_bytes, count_chosen, decode_fc1, expert_sizes
-from firesteel.kernels.decode_fc2 import decode_fc2, held_bytes
+from firesteel.kernels.decode_fc2 import MOST_STRIPS, decode_fc2, held_bytes, refuse_strips, sum_bytes
 from firesteel.kernels.decode_launch import (
     Machine,
     Streamed,
@@ -98,12 +98,14 @@ def _accepts(
         or refuse_strides(logits, experts.down_bias)
         or refuse_columns(True, r.shape[1])
         or refuse_here(r, lambda machine: _plan_for(machine, r, experts, active))
+        or (refuse_strips(find_machine(r.device), r.shape[1]) if r.is_cuda else None)
     )
 
 
 def shared_bytes(stream: Stream, active: int, holds_all: bool) -> int:
     held, units = held_bytes(stream, active, holds_all)
-    return stream.ring_bytes + max(held, stream.x_bytes) + units + chosen_bytes(stream.tokens, active)
+    beside = units + sum_bytes(stream) + chosen_bytes(stream.tokens, active)
+    return stream.ring_bytes + max(held, stream.x_bytes) + beside
 
 
 def plan(machine: Machine, *, tokens: int, hidden: int, experts: int, active: int) -> Streamed:
@@ -114,7 +116,7 @@ def plan(machine: Machine, *, tokens: int, hidden: int, experts: int, active: in
         return plan_streamed(
             "decode_experts", machine, is_fp4=True, columns=hidden, tokens=tokens, stages=STAGES,
             shared=lambda stream: shared_bytes(stream, active, holds_all), strips=hidden // STRIP_ROWS,
-            sizes={**sizes, "HOLDS_ALL": holds_all}, may_pair=True, flight=FLIGHT,
+            sizes={**sizes, "HOLDS_ALL": holds_all, "MOST_STRIPS": MOST_STRIPS}, may_pair=True, flight=FLIGHT,
             alone=True,
         )  # fmt: skip
 

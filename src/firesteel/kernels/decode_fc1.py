@@ -95,7 +95,7 @@ def _accepts(
 
 def chosen_bytes(tokens: int, active: int) -> int:
     """Of `Chosen` in csrc/choose.cuh."""
-    return align(4 * (1 + tokens * active * (tokens + 3)))
+    return align(4 * (1 + tokens * active * (2 * tokens + 4)))
 
 
 def shared_bytes(stream: Stream, active: int = MOST_ACTIVE) -> int:
@@ -108,7 +108,7 @@ def plan(machine: Machine, *, tokens: int, hidden: int, intermediate: int, exper
     return plan_streamed(
         "decode_fc1", machine, is_fp4=True, columns=hidden, tokens=tokens, stages=STAGES,
         shared=lambda stream: shared_bytes(stream, active), strips=active * 2 * intermediate // STRIP_ROWS,
-        sizes=sizes,
+        sizes=sizes, alone=True,
     )  # fmt: skip
 
 

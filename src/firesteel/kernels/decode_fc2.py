@@ -35,13 +35,13 @@ from firesteel.kernels.decode_launch import (
     refuse_types,
 )
 from firesteel.kernels.decode_shapes import GPT_OSS, list_cases
-from firesteel.kernels.decode_stream import MOST_TOKENS, STRIP_ROWS, Stream, align, refuse_columns, round_tokens
+from firesteel.kernels.decode_stream import STRIP_ROWS, Stream, align, refuse_columns
 from firesteel.kernels.moe_matmul import Experts, random_experts
 from firesteel.kernels.op import CudaCode, Sample, define_op
 from firesteel.kernels.tolerance import bf16
 
 STAGES = 6
-MOST_STRIPS = 2  # of a program with as many tokens as there may be: their sums are kept in registers
+MOST_STRIPS = 12  # of a program: their sums are kept beside the ring
 
 
 def _bytes(inner: Tensor, logits: Tensor, experts: Experts, r: Tensor, dependent: bool = False) -> int:
@@ -75,6 +75,7 @@ def _accepts(inner: Tensor, logits: Tensor, experts: Experts, r: Tensor, depende
         or refuse_strides(logits, experts.down_bias)
         or refuse_columns(True, inner.shape[2])
         or refuse_here(r, lambda machine: _plan_for(machine, inner, experts, r))
+        or (refuse_strips(find_machine(r.device), r.shape[1]) if r.is_cuda else None)
     )
 
 
@@ -86,7 +87,18 @@ def held_bytes(stream: Stream, active: int, holds_all: bool) -> tuple[int, int]:
 
 
 def shared_bytes(stream: Stream, active: int, holds_all: bool) -> int:
-    return stream.ring_bytes + sum(held_bytes(stream, active, holds_all)) + chosen_bytes(stream.tokens, active)
+    held = sum(held_bytes(stream, active, holds_all))
+    return stream.ring_bytes + held + sum_bytes(stream) + chosen_bytes(stream.tokens, active)
+
+
+def sum_bytes(stream: Stream) -> int:
+    return align(4 * MOST_STRIPS * STRIP_ROWS * stream.tokens)
+
+
+def refuse_strips(machine: Machine, hidden: int) -> str | None:
+    """Why a GPU has too few SMs for so many rows, or None."""
+    most = MOST_STRIPS * STRIP_ROWS * machine.num_sms
+    return None if hidden <= most else f"gives {machine.num_sms} SMs up to {most} rows of fc2, not {hidden}"
 
 
 def plan(machine: Machine, *, tokens: int, hidden: int, intermediate: int, experts: int, active: int) -> Streamed:
@@ -97,8 +109,7 @@ def plan(machine: Machine, *, tokens: int, hidden: int, intermediate: int, exper
         return plan_streamed(
             "decode_fc2", machine, is_fp4=True, columns=intermediate, tokens=tokens, stages=STAGES,
             shared=lambda stream: shared_bytes(stream, active, holds_all), strips=hidden // STRIP_ROWS,
-            sizes={**sizes, "HOLDS_ALL": holds_all},
-            most_strips=MOST_STRIPS if round_tokens(tokens) == MOST_TOKENS else None,
+            sizes={**sizes, "HOLDS_ALL": holds_all, "MOST_STRIPS": MOST_STRIPS}, alone=True,
         )  # fmt: skip
 
     at_once = plan_holding(True)

@@ -92,11 +92,11 @@ class Streamed:
 def plan_streamed(
     name: str, machine: Machine, *, is_fp4: bool, columns: int, tokens: int, stages: int,
     shared: Callable[[Stream], int], strips: int, sizes: Mapping[str, int],
-    most_strips: int | None = None, most_part_bytes: int = MOST_PART_BYTES, may_pair: bool = False,
+    most_part_bytes: int = MOST_PART_BYTES, may_pair: bool = False,
     flight: int = MOST_FLIGHT, alone: bool = False,
 ) -> Streamed:  # fmt: skip
     """`strips` of 16 rows in all. An SM has room for the ring of one program only: it gets the next kernel's when
-    this one's is done there. `most_strips` of a program: on a GPU of few SMs some then get a second program.
+    this one's is done there.
     `may_pair`: two programs can share a strip, which they do where otherwise some had one more than others.
     `flight`: stages that are on their way at a time. `alone`: no other kernel's program need fit beside it."""
     stream = plan_stream(
@@ -104,12 +104,11 @@ def plan_streamed(
         most_part_bytes=most_part_bytes,
     )  # fmt: skip
     shared_bytes = shared(stream)
-    programs = min(max(machine.num_sms, -(-strips // (most_strips or strips))), strips)
+    programs = min(machine.num_sms, strips)
     is_paired = may_pair and machine.is_large and programs % 2 == 0 and programs < strips < 4 * programs
     defines = {
         **sizes, **stream.defines, "SHARED_BYTES": shared_bytes,
         "PROGRAMS_PER_SM": 1 if alone else _at_once(machine, stream),
-        "MOST_STRIPS": -(-strips // (programs // 2)) // 2 if is_paired else -(-strips // programs),
         "IS_PAIRED": is_paired, "NUM_FLIGHT": flight,
     }  # fmt: skip
     kernel = build_kernel(name, defines, threads=stream.threads, shared_bytes=shared_bytes)
