@@ -5,6 +5,7 @@ from firesteel.cli import (
     bench_agreement,
     bench_decode,
     bench_engine,
+    bench_quality,
     calibrate,
     lab,
     prove,
@@ -16,6 +17,6 @@ from firesteel.cli import (
 from firesteel.cli.app import app, main
 
 __all__ = [
-    "app", "bench", "bench_agreement", "bench_decode", "bench_engine", "calibrate", "lab", "main", "prove",
-    "quantize", "report", "running", "verify",
+    "app", "bench", "bench_agreement", "bench_decode", "bench_engine", "bench_quality", "calibrate", "lab",
+    "main", "prove", "quantize", "report", "running", "verify",
 ]  # fmt: skip
