@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.op import Chosen
 from firesteel.kernels.prove import check_here
 from firesteel.kernels.requirement import Requirement
+from firesteel.model.precision import DENSE_LAYERS
 
 NAMES = tuple(op.name for op in DECODE_OPS)
 
@@ -36,8 +37,13 @@ class DecodeOps(NamedTuple):
         *,
         asked: Mapping[str, str] = MappingProxyType({}),
         required: Mapping[str, Requirement] = MappingProxyType({}),
+        mxfp4_layers: Sequence[str] | None = None,
     ) -> DecodeOps:
-        """As `Kernels` does for the other ops; both mappings are by the op's name."""
+        """As `Kernels` does for the other ops; both mappings are by the op's name.
+
+        A required verdict is that of every kernel of the op, or with `mxfp4_layers`, the dense layers held in
+        MXFP4, of those that a model so held launches.
+        """
         for name in (*asked, *required):
             find_op(name, DECODE_OPS)
         chosen = {
@@ -45,7 +51,7 @@ class DecodeOps(NamedTuple):
         }
         for name, one in required.items():
             if one.verdict is not None:
-                check_here(find_op(name), device, one, "bf16")
+                check_here(find_op(name), device, one, "bf16", _name_weight(name, mxfp4_layers))
         return cls(**{group: chosen[f"decode_{group}"] for group in GROUPS})
 
     def table(self) -> list[tuple[str, str]]:
@@ -55,6 +61,14 @@ class DecodeOps(NamedTuple):
 
 
 GROUPS = DecodeOps._fields
+
+
+def _name_weight(op: str, mxfp4_layers: Sequence[str] | None) -> str | None:
+    """As variants of device code name it."""
+    layer = op.removeprefix("decode_")
+    if mxfp4_layers is None or layer not in DENSE_LAYERS:
+        return None
+    return "mxfp4-weight" if layer in mxfp4_layers else "bf16-weight"
 
 
 def split_choices(text: str) -> tuple[str, str]:
