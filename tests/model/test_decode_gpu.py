@@ -10,7 +10,9 @@ from dataclasses import dataclass, field, replace
 import pytest
 import torch
 
+from firesteel.config import KernelConfig
 from firesteel.device import find_device
+from firesteel.engine.decode_ways import compare_ways, find_ways
 from firesteel.engine.kv_cache import new_cache
 from firesteel.kernels import Kernels
 from firesteel.kernels.ledger import Ledger
@@ -33,6 +35,7 @@ ALL_DENSE = ("qkv", "o", "lm_head")
 CONTEXTS = [300, 0, 127, 128, 1000, 64, 63, 2047]
 LARGEST_ERROR = 1e-2  # rms of the difference over rms of the whole, of a layer
 LARGEST_GAP = 0.05  # of router logits with unit deviation, that rounding can explain, as in test_gpt_oss_gpu.py
+MANY_STEPS = 10_000
 DEVIATIONS = 4  # of the difference of two logits, each moved as the others of the token are
 
 
@@ -50,7 +53,7 @@ class Seen:
 def open_step(spec, weights, device, implementation, num_requests, room):
     kernels = Kernels(device, {}, Ledger())
     ops = DecodeOps.choose(device, kernels.ledger, asked=dict.fromkeys(NAMES, implementation))
-    model = GptOss(spec, weights, kernels, device, max_context=4096)
+    model = GptOss(spec, weights, kernels, device, max_context=max(CONTEXTS) + room + 1)
     contexts = CONTEXTS[:num_requests]
     pages = lay_out(contexts, room=room, page_size=64, window=128, seed=0)
     cache = new_cache(spec, pages.count, 64, device, device.dtype)
@@ -211,6 +214,15 @@ def test_each_layer_is_the_references_and_experts_part_in_ties_alone(model, devi
 @pytest.mark.parametrize("num_requests", [1, 2, 4, 8])
 def test_so_it_is_in_all_36_layers(whole_model, device, num_requests, record_property):
     check(*whole_model, device, num_requests, 4, record_property)
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.parametrize("num_requests", [1, 8])
+def test_10_000_steps_are_the_same_bits_however_they_are_launched(model, device, num_requests):
+    """Eager and as a graph, with dependent launch and without, and all of them with delays."""
+    step = open_step(*model, device, "cuda", num_requests, MANY_STEPS)
+    compare_ways(step, find_ways(device, KernelConfig()), device, MANY_STEPS, delays=True)
 
 
 @pytest.mark.gpu

@@ -29,6 +29,7 @@ from firesteel.kernels.decode_launch import (
     Machine,
     build_kernel,
     find_machine,
+    keep,
     launch,
     machine_of,
     refuse_layout,
@@ -81,6 +82,7 @@ def _accepts(
     )
 
 
+@keep
 def kernel(machine: Machine, heads: int, kv_heads: int, cluster: int) -> CudaKernel:
     sizes = {"HEADS": heads, "KV_HEADS": kv_heads, "HEAD_DIM": HEAD_DIM}
     tile = {"NUM_WARPS": WARPS, "CLUSTER_SIZE": cluster, "PROGRAMS_PER_SM": 2 if machine.is_large else 1}

@@ -26,6 +26,7 @@ from firesteel.kernels.decode_launch import (
     Machine,
     Streamed,
     find_machine,
+    keep,
     list_plans,
     plan_streamed,
     refuse_here,
@@ -103,6 +104,7 @@ def shared_bytes(stream: Stream, active: int = MOST_ACTIVE) -> int:
     return stream.ring_bytes + of_x + chosen_bytes(stream.tokens, active)
 
 
+@keep
 def plan(machine: Machine, *, tokens: int, hidden: int, intermediate: int, experts: int, active: int) -> Streamed:
     sizes = {"HIDDEN": hidden, "INTERMEDIATE": intermediate, "EXPERTS": experts, "ACTIVE": active}
     return plan_streamed(

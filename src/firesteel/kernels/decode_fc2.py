@@ -26,6 +26,7 @@ from firesteel.kernels.decode_launch import (
     Machine,
     Streamed,
     find_machine,
+    keep,
     list_plans,
     plan_streamed,
     refuse_here,
@@ -85,6 +86,7 @@ def shared_bytes(stream: Stream, active: int, holds_all: bool) -> int:
     return stream.ring_bytes + held + chosen_bytes(stream.tokens, active)
 
 
+@keep
 def plan(machine: Machine, *, tokens: int, hidden: int, intermediate: int, experts: int, active: int) -> Streamed:
     """Everything is held at once where that leaves room for two stages."""
     sizes = {"HIDDEN": hidden, "INTERMEDIATE": intermediate, "EXPERTS": experts, "ACTIVE": active}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +23,8 @@ from firesteel.kernels.linear import Mxfp4Weight
 from firesteel.kernels.op import CudaCode
 from firesteel.kernels.target import SHARED_LIMIT_BYTES, find_target
 
+P = ParamSpec("P")
+R = TypeVar("R")
 FIRST = (9, 0)  # compute capability with bulk copies, clusters and dependent launch
 TOKENS = (1, 2, 4, 8)  # that kernels are compiled for
 # of the GPUs that proofs are for: H200, B200, B300, RTX 5090, GB10
@@ -39,6 +41,18 @@ def with_delays() -> Iterator[None]:
         yield
     finally:
         _delays.reset(token)
+
+
+def keep(plan: Callable[P, R]) -> Callable[P, R]:
+    """One result for the same arguments, so that a call of an op plans nothing anew; one more with delays."""
+    plain, slow = functools.cache(plan), functools.cache(plan)
+
+    @functools.wraps(plan)
+    def find(*args: P.args, **kwargs: P.kwargs) -> R:
+        found: R = (slow if _delays.get() else plain)(*args, **kwargs)  # type: ignore[arg-type]
+        return found
+
+    return find
 
 
 @dataclass(frozen=True, slots=True)

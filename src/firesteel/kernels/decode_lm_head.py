@@ -24,6 +24,7 @@ from firesteel.kernels.decode_launch import (
     Machine,
     Streamed,
     find_machine,
+    keep,
     list_plans,
     plan_streamed,
     refuse_here,
@@ -93,6 +94,7 @@ def shared_bytes(stream: Stream) -> int:
     return stream.ring_bytes + stream.x_bytes + stream.scratch_bytes
 
 
+@keep
 def plan(machine: Machine, *, is_fp4: bool, tokens: int, hidden: int, vocabulary: int) -> Streamed:
     return plan_streamed(
         "decode_lm_head", machine, is_fp4=is_fp4, columns=hidden, tokens=tokens, stages=STAGES[is_fp4],

@@ -22,6 +22,7 @@ from firesteel.kernels.decode_launch import (
     Machine,
     Streamed,
     find_machine,
+    keep,
     list_plans,
     plan_streamed,
     refuse_here,
@@ -71,6 +72,7 @@ def shared_bytes(stream: Stream) -> int:
     return stream.ring_bytes + stream.x_bytes
 
 
+@keep
 def plan(machine: Machine, *, is_fp4: bool, tokens: int, hidden: int, columns: int) -> Streamed:
     return plan_streamed(
         "decode_o", machine, is_fp4=is_fp4, columns=columns, tokens=tokens, stages=STAGES[is_fp4],

@@ -27,6 +27,7 @@ from firesteel.kernels.decode_launch import (
     Machine,
     Streamed,
     find_machine,
+    keep,
     list_plans,
     plan_streamed,
     refuse_here,
@@ -91,6 +92,7 @@ def shared_bytes(stream: Stream) -> int:
     return stream.ring_bytes + stream.x_bytes + stream.scratch_bytes
 
 
+@keep
 def plan(machine: Machine, *, is_fp4: bool, tokens: int, hidden: int, heads: int, kv_heads: int) -> Streamed:
     sizes = {"HIDDEN": hidden, "HEADS": heads, "KV_HEADS": kv_heads, "HEAD_DIM": HEAD_DIM}
     return plan_streamed(

@@ -22,6 +22,7 @@ from firesteel.kernels.decode_launch import (
     FIRST,
     TOKENS,
     build_kernel,
+    keep,
     launch,
     refuse_layout,
     refuse_tokens,
@@ -65,6 +66,7 @@ def _accepts(
     )  # fmt: skip
 
 
+@keep
 def kernel(tokens: int, experts: int, hidden: int) -> CudaKernel:
     sizes = {"MAX_TOKENS": round_tokens(tokens), "EXPERTS": experts, "HIDDEN": hidden}
     return build_kernel("decode_router", sizes, threads=32 * WARPS)

@@ -28,6 +28,7 @@ from firesteel.kernels.cuda_source import CudaKernel
 from firesteel.kernels.decode_launch import (
     FIRST,
     build_kernel,
+    keep,
     launch,
     refuse_layout,
     refuse_strides,
@@ -82,6 +83,7 @@ def _accepts(
     )
 
 
+@keep
 def kernel(hidden: int) -> CudaKernel:
     return build_kernel("decode_sample", {"HIDDEN": hidden}, threads=THREADS)
 
