@@ -43,7 +43,7 @@ DEVIATIONS = 4  # of the difference of two logits, each moved as the others of t
 class Seen:
     """By a step, layer by layer."""
 
-    entered: list = field(default_factory=list)  # [T, H] residual
+    entered: list = field(default_factory=list)  # [T, H] residual; the last is what lm_head reads
     left: list = field(default_factory=list)
     routers: list = field(default_factory=list)  # [T, E] logits, its own
     written: list = field(default_factory=list)  # [2, T, K, D] keys and values
@@ -67,10 +67,16 @@ def look(step, led=None):
     """Runs a step; `led` is what another saw whose residuals and routing each layer starts from."""
     seen, plain, r = Seen(), step.ops, step.inputs.r
 
-    def qkv(*args):
+    def enter():
+        """A layer, or what follows the last one."""
+        if seen.entered:
+            seen.left.append(r.clone())
         if led is not None:
             r.copy_(led.entered[len(seen.entered)])
         seen.entered.append(r.clone())
+
+    def qkv(*args):
+        enter()
         q, keys, values = plain.qkv(*args)
         slots = args[7]
         seen.written.append(torch.stack([one[slots // 64, :, slots % 64] for one in (keys, values)]))
@@ -80,17 +86,11 @@ def look(step, led=None):
         seen.routers.append(plain.router(*args).clone())
         return seen.routers[-1] if led is None else led.routers[len(seen.routers) - 1]
 
-    def fc2(*args):
-        result = plain.fc2(*args)
-        seen.left.append(r.clone())
-        return result
-
     def lm_head(*args):
-        if led is not None:
-            r.copy_(led.left[-1])
+        enter()
         return plain.lm_head(*args)
 
-    step.ops = plain._replace(qkv=qkv, router=router, fc2=fc2, lm_head=lm_head)
+    step.ops = plain._replace(qkv=qkv, router=router, lm_head=lm_head)
     try:
         seen.logits = step.run().clone()
     finally:
