@@ -138,6 +138,15 @@ def test_plans_of_ops_are_kept():
         assert not any(one is other for one, other in zip(found, every_kernel(H200, GPT_OSS, 3), strict=True))
 
 
+def test_rounded_activations_are_kernels_of_their_own_before_packed_weights():
+    for op in DECODE_OPS:
+        variants = [code.variant for code in list_code(op, "sm_90a")]
+        packed = [one for one in variants if "mxfp4-weight T" in one]
+        assert [one for one in variants if "mxfp8" in one] == [
+            one.replace("-weight", "-weight mxfp8") for one in packed
+        ], op.name
+
+
 def test_older_gpus_are_refused_and_nothing_is_compiled_for_them():
     ampere = replace(find_device("cpu"), name="A100", capability=(8, 0))
     for op in DECODE_OPS:

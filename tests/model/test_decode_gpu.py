@@ -50,10 +50,10 @@ class Seen:
     logits: torch.Tensor | None = None  # [T, V]
 
 
-def open_step(spec, weights, device, implementation, num_requests, room):
+def open_step(spec, weights, device, implementation, num_requests, room, activation="bf16"):
     kernels = Kernels(device, {}, Ledger())
     ops = DecodeOps.choose(device, kernels.ledger, asked=dict.fromkeys(NAMES, implementation))
-    model = GptOss(spec, weights, kernels, device, max_context=max(CONTEXTS) + room + 1)
+    model = GptOss(spec, weights, kernels, device, max_context=max(CONTEXTS) + room + 1, activation=activation)
     contexts = CONTEXTS[:num_requests]
     pages = lay_out(contexts, room=room, page_size=64, window=128, seed=0)
     cache = new_cache(spec, pages.count, 64, device, device.dtype)
@@ -163,9 +163,9 @@ def count_sets(found, ours, free, active):
         is_whole &= same
 
 
-def check(spec, weights, device, num_requests, num_steps, note):
+def check(spec, weights, device, num_requests, num_steps, note, activation="bf16"):
     kernels, references = (
-        open_step(spec, weights, device, implementation, num_requests, num_steps)
+        open_step(spec, weights, device, implementation, num_requests, num_steps, activation)
         for implementation in ("cuda", "reference")
     )
     found = compare(kernels, references, num_steps)
@@ -207,6 +207,12 @@ def whole_model(request, device):
 @pytest.mark.parametrize("num_requests", [1, 2, 4, 8])
 def test_each_layer_is_the_references_and_experts_part_in_ties_alone(model, device, num_requests, record_property):
     check(*model, device, num_requests, 8, record_property)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_requests", [1, 8])
+def test_so_it_is_with_activations_in_mxfp8(model, device, num_requests, record_property):
+    check(*model, device, num_requests, 4, record_property, "mxfp8")
 
 
 @pytest.mark.gpu

@@ -73,17 +73,17 @@ class Steps:
             pages = (self.cache.keys[number], self.cache.values[number])
             q, *_ = ops["qkv"](
                 self.r, layer.input_norm, eps, layer.qkv, layer.qkv_bias, self.table, self.positions, slots, *pages,
-                dependent,
+                "bf16", dependent,
             )  # fmt: skip
             scale = spec.head_dim**-0.5
             mixed = ops["attention"](q, *pages, table, self.kv_lens, layer.sinks, window, scale, dependent)
-            ops["o"](mixed, layer.o, layer.o_bias, self.r, dependent)
+            ops["o"](mixed, layer.o, layer.o_bias, self.r, "bf16", dependent)
             norm = (self.r, layer.post_norm, eps)
             logits = ops["router"](*norm, layer.router, layer.router_bias, dependent)
             routed = (logits, layer.experts, spec.swiglu_limit, spec.num_active)
-            inner = ops["fc1"](*norm, *routed, dependent)
-            ops["fc2"](inner, logits, layer.experts, self.r, dependent)
-        logits, best = ops["lm_head"](self.r, self.weights.norm, eps, self.weights.lm_head, dependent)
+            inner = ops["fc1"](*norm, *routed, "bf16", dependent)
+            ops["fc2"](inner, logits, layer.experts, self.r, "bf16", dependent)
+        logits, best = ops["lm_head"](self.r, self.weights.norm, eps, self.weights.lm_head, "bf16", dependent)
         ops["sample"](
             best, self.weights.embedding, self.token_ids, self.positions, self.kv_lens, self.full_slots,
             self.window_slots, self.full_table, self.window_table, PAGE_SIZE, self.r, dependent,

@@ -37,21 +37,23 @@ class DecodeOps(NamedTuple):
         *,
         asked: Mapping[str, str] = MappingProxyType({}),
         required: Mapping[str, Requirement] = MappingProxyType({}),
+        activation: str = "bf16",
         mxfp4_layers: Sequence[str] | None = None,
     ) -> DecodeOps:
         """As `Kernels` does for the other ops; both mappings are by the op's name.
 
-        A required verdict is that of every kernel of the op, or with `mxfp4_layers`, the dense layers held in
-        MXFP4, of those that a model so held launches.
+        A required verdict is that of every kernel of the op for the activation, or with `mxfp4_layers`, the dense
+        layers held in MXFP4, of those that a model so held launches.
         """
         for name in (*asked, *required):
             find_op(name, DECODE_OPS)
         chosen = {
-            op.name: op.choose(device, asked.get(op.name), ledger, required.get(op.name)) for op in DECODE_OPS
+            op.name: op.choose(device, asked.get(op.name), ledger, required.get(op.name), activation)
+            for op in DECODE_OPS
         }
         for name, one in required.items():
             if one.verdict is not None:
-                check_here(find_op(name), device, one, "bf16", _name_weight(name, mxfp4_layers))
+                check_here(find_op(name), device, one, activation, _name_weight(name, mxfp4_layers))
         return cls(**{group: chosen[f"decode_{group}"] for group in GROUPS})
 
     def table(self) -> list[tuple[str, str]]:

@@ -1,6 +1,7 @@
 #pragma once
 // Packed FP4 rows times bf16 tokens, exact but for the 14 bits that x is cut to; knows no layer.
 #include "ring.cuh"
+#include "round_mxfp8.cuh"
 
 // What a warp needs of x: for each group of its columns the high bytes of a token's numbers as one column and the low
 // ones as the next, and their negatives. Few tokens leave columns free: SPREAD groups stand side by side in them, so
@@ -11,7 +12,7 @@ template <class S> struct Own {
 };
 template <class S> DEVICE int token_of(int set) { return 4 * set + threadIdx.x % 4 % S::TOKENS; }
 
-// `values` [K] bf16 -> bytes [2][OWN * 64] of this warp's columns: 128 high + low are the value in units of the
+// `values` [K] bf16, rounded to MXFP8 where ROUNDS_X -> bytes [2][OWN * 64] of this warp's columns: 128 high + low are the value in units of the
 // result. By a whole warp; the bytes may lie where the warp's values do, and take as much room.
 template <class S> DEVICE float split_bytes(const char *values, char *bytes) {
     constexpr int COLUMNS = S::OWN * 64, PAIRS = COLUMNS / 64;
@@ -22,6 +23,7 @@ template <class S> DEVICE float split_bytes(const char *values, char *bytes) {
     for (int i = 0; i < PAIRS; i++) {
         int column = first + 64 * i + 2 * lane;
         pairs[i] = *(const u32 *)(values + 2 * column);
+        if (ROUNDS_X) pairs[i] = round_mxfp8(pairs[i]);
         largest = fmaxf(largest, fmaxf(fabsf(wide_low(pairs[i])), fabsf(wide_high(pairs[i]))));
     }
     largest = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(largest)));
