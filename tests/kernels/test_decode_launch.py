@@ -24,6 +24,7 @@ from firesteel.kernels.decode_launch import (
     with_delays,
 )
 from firesteel.kernels.decode_lm_head import plan as plan_lm_head
+from firesteel.kernels.decode_o import decode_o
 from firesteel.kernels.decode_o import plan as plan_o
 from firesteel.kernels.decode_qkv import plan as plan_qkv
 from firesteel.kernels.decode_router import kernel as router_kernel
@@ -145,6 +146,12 @@ def test_rounded_activations_are_kernels_of_their_own_before_packed_weights():
         assert [one for one in variants if "mxfp8" in one] == [
             one.replace("-weight", "-weight mxfp8") for one in packed
         ], op.name
+
+
+def test_only_kernels_that_round_hold_conversions_to_e4m3(kept):
+    for code in list_code(decode_o, "sm_90a"):
+        if code.variant.endswith("mxfp8 T=1") or code.variant.endswith("weight T=1"):
+            assert ("e4m3x2" in code.kernel.build("sm_90a").ptx) == ("mxfp8" in code.variant), code.variant
 
 
 def test_older_gpus_are_refused_and_nothing_is_compiled_for_them():

@@ -23,7 +23,9 @@ template <class S> DEVICE float split_bytes(const char *values, char *bytes) {
     for (int i = 0; i < PAIRS; i++) {
         int column = first + 64 * i + 2 * lane;
         pairs[i] = *(const u32 *)(values + 2 * column);
-        if (ROUNDS_X) pairs[i] = round_mxfp8(pairs[i]);
+#if ROUNDS_X
+        pairs[i] = round_mxfp8(pairs[i]);
+#endif
         largest = fmaxf(largest, fmaxf(fabsf(wide_low(pairs[i])), fabsf(wide_high(pairs[i]))));
     }
     largest = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(largest)));
