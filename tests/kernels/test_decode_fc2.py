@@ -5,6 +5,7 @@ from dataclasses import replace
 import torch
 
 from firesteel.kernels import decode_fc2
+from firesteel.kernels.activation import round_activation
 from firesteel.kernels.decode_fc2 import plan, refuse_strips
 from firesteel.kernels.decode_launch import machine_of
 
@@ -19,6 +20,15 @@ def test_a_token_sure_of_one_expert_hears_it_alone(small_args):
     inner[:, 1:] = -50
     assert first is args["r"] and not torch.equal(first, old)
     assert torch.equal(first, decode_fc2.reference(inner, sure, args["experts"], old))
+
+
+def test_inner_is_rounded_where_that_is_asked_for(small_args):
+    args = small_args(decode_fc2, "kindling T=5 mxfp4-weight mxfp8")
+    plain = {**args, "activation": "bf16", "r": args["r"].clone()}
+    inner = round_activation(args["inner"].float(), "mxfp8").bfloat16()
+    expected = decode_fc2.reference(**{**plain, "inner": inner, "r": args["r"].clone()})
+    assert torch.equal(decode_fc2.reference(**args), expected)
+    assert not torch.equal(decode_fc2.reference(**plain), expected)
 
 
 def test_all_rows_are_held_at_once_where_two_stages_still_fit():

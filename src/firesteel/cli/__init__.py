@@ -6,6 +6,7 @@ from firesteel.cli import (
     bench_decode,
     bench_engine,
     bench_prefill,
+    bench_quality,
     calibrate,
     lab,
     prove,
@@ -17,6 +18,6 @@ from firesteel.cli import (
 from firesteel.cli.app import app, main
 
 __all__ = [
-    "app", "bench", "bench_agreement", "bench_decode", "bench_engine", "bench_prefill", "calibrate", "lab", "main",
-    "prove", "quantize", "report", "running", "verify",
+    "app", "bench", "bench_agreement", "bench_decode", "bench_engine", "bench_prefill", "bench_quality",
+    "calibrate", "lab", "main", "prove", "quantize", "report", "running", "verify",
 ]  # fmt: skip

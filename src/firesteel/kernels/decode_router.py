@@ -21,6 +21,7 @@ from firesteel.kernels.cuda_source import CudaKernel
 from firesteel.kernels.decode_launch import (
     FIRST,
     build_kernel,
+    keep,
     launch,
     refuse_layout,
     refuse_tokens,
@@ -64,6 +65,7 @@ def _accepts(
     )  # fmt: skip
 
 
+@keep
 def kernel(experts: int, hidden: int) -> CudaKernel:
     sizes = {"EXPERTS": experts, "HIDDEN": hidden}
     return build_kernel("decode_router", sizes, threads=32 * WARPS)

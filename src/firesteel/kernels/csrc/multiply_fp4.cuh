@@ -1,6 +1,7 @@
 #pragma once
 // Packed FP4 rows times bf16 tokens, exact but for the 14 bits that x is cut to; knows no layer.
 #include "ring.cuh"
+#include "round_mxfp8.cuh"
 
 // What a warp needs of x: for each group of its columns the high bytes of a token's numbers as one column and the low
 // ones as the next, and their negatives. Few tokens leave columns free: SPREAD groups stand side by side in them, so
@@ -22,16 +23,21 @@ template <class S> struct Pairs {
     }
 };
 
-// Pairs -> bytes [2][OWN * 64] of this warp's columns: 128 high + low are the value in units of the result. By a whole
-// warp; the bytes may lie where the warp's values do, and take as much room.
+// Pairs, rounded to MXFP8 where ROUNDS_X -> bytes [2][OWN * 64] of this warp's columns: 128 high + low are the value in
+// units of the result. By a whole warp; the bytes may lie where the warp's values do, and take as much room.
 template <class S> DEVICE float split_bytes(const Pairs<S> &values, char *bytes) {
     constexpr int COLUMNS = S::OWN * 64, PAIRS = Pairs<S>::COUNT;
-    const u32 *pairs = values.of;
+    u32 pairs[PAIRS];
     int lane = threadIdx.x % 32;
     float largest = 1e-30f;
 #pragma unroll
-    for (int i = 0; i < PAIRS; i++)
+    for (int i = 0; i < PAIRS; i++) {
+        pairs[i] = values.of[i];
+#if ROUNDS_X
+        pairs[i] = round_mxfp8(pairs[i]);
+#endif
         largest = fmaxf(largest, fmaxf(fabsf(wide_low(pairs[i])), fabsf(wide_high(pairs[i]))));
+    }
     largest = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(largest)));
     float times = __fdividef(LARGEST, largest);
 #pragma unroll
