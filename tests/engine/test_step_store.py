@@ -11,7 +11,7 @@ from firesteel.engine import step_store
 from firesteel.engine.engine import Engine
 from firesteel.engine.kv_cache import new_cache
 from firesteel.engine.step_store import FusedOps, StepStore
-from firesteel.errors import KernelError, UserError
+from firesteel.errors import ArgumentsRefused, KernelError, UserError
 from firesteel.kernels import Kernels
 from firesteel.kernels.ledger import Ledger
 from firesteel.measure.runs import draw_requests, run_together
@@ -71,13 +71,17 @@ def test_what_fused_ops_refuse_runs_in_the_network_unless_they_were_asked_for(ma
         make_store(fused=replace(references, is_asked=True), dtype=torch.float8_e4m3fn).find(2, 30)
 
 
-def test_kernel_that_fails_is_no_refusal(make_store, references):
+@pytest.mark.parametrize(("kind", "is_refusal"), [(ArgumentsRefused, True), (KernelError, False)])
+def test_op_may_refuse_its_arguments_but_not_fail(make_store, references, kind, is_refusal):
     def fail(*args):
-        raise KernelError("decode_o: ptxas says no")
+        raise kind("decode_o: says no")
 
-    broken = FusedOps(ops=references.ops._replace(o=fail))
-    with pytest.raises(KernelError, match="ptxas says no"):
-        make_store(fused=broken).find(2, 30)
+    store = make_store(fused=FusedOps(ops=references.ops._replace(o=fail)))
+    if is_refusal:
+        assert isinstance(store.find(2, 30).step, NetworkStep)
+        return
+    with pytest.raises(KernelError, match="says no"):
+        store.find(2, 30)
 
 
 SPEC = replace(PRESETS["gpt-oss-120b"], num_layers=4, windows=(128, None) * 2, vocab_size=4096, max_context=4096)

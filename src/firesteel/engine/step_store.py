@@ -20,7 +20,7 @@ from firesteel.config import KernelConfig
 from firesteel.device import DeviceSpec
 from firesteel.engine.graphs import StepGraph
 from firesteel.engine.step_sizes import MOST_GRAPHS, padded_pages, padded_requests
-from firesteel.errors import KernelError, UserError
+from firesteel.errors import ArgumentsRefused
 from firesteel.model.decode import MOST_REQUESTS, DecodeError, DecodeStep
 from firesteel.model.decode_ops import DecodeOps
 from firesteel.model.gpt_oss import GptOss
@@ -85,8 +85,8 @@ class StepStore:
         if self.fused is not None and size <= MOST_REQUESTS and size not in self.refusals:
             try:
                 return self._get(size, -(-self.max_context // self.page_size), self._make_fused)
-            except (DecodeError, KernelError) as error:
-                if self.fused.is_asked or not _is_refusal(error):
+            except (DecodeError, ArgumentsRefused) as error:
+                if self.fused.is_asked:
                     raise
                 self.refusals[size] = str(error)
                 _log.warning("decoding steps of %d requests run in the network: %s", size, error)
@@ -133,8 +133,3 @@ class StepStore:
             self._pool = torch.cuda.graph_pool_handle()
         graph = StepGraph(step.run, self.model.kernels.ledger, self.device, undo=undo, pool=self._pool)
         return ReadyStep(step, cast(Callable[[], Tensor], graph.replay), is_captured=True)
-
-
-def _is_refusal(error: UserError) -> bool:
-    """Of arguments, by an op or by the step; what fails to compile is no refusal."""
-    return isinstance(error, DecodeError) or "no implementation takes these arguments" in str(error)
