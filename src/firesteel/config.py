@@ -112,6 +112,10 @@ class KernelConfig:
         "auto", "rows x columns that a program of a matmul on MXFP4 weights computes, as 64x128; auto chooses",
         env="FIRESTEEL_TILE", check=tile_size,
     )  # fmt: skip
+    tiles_file: str = knob(
+        "", "file of tiles that firesteel tune measured on this GPU; empty is the tiles that are shipped",
+        env="FIRESTEEL_TILES_FILE",
+    )  # fmt: skip
     require: str = knob(
         "", "what must run, or fail: OP=IMPLEMENTATION[:VARIANT][@VERDICT],...", env="FIRESTEEL_REQUIRE",
         check=requirement_list,

@@ -17,6 +17,7 @@ from firesteel.kernels.cuda_cache import use_cache
 from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.op import REFERENCE
 from firesteel.kernels.requirement import parse_requirements
+from firesteel.kernels.tuned import Tuned, load_tuned, use_options
 from firesteel.model.decode_ops import DecodeOps, split_choices
 from firesteel.model.fill import LoadReport
 from firesteel.model.gpt_oss import GptOss
@@ -44,29 +45,47 @@ class Loaded:
         return [*self.kernels.table(), *(self.fused.ops.table() if self.fused is not None else ())]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """What the settings choose, and could have refused, before any weight is read."""
+
+    spec: ModelSpec
+    device: DeviceSpec
+    max_context: int
+    kernels: Kernels
+    tuned: Tuned
+    scales: KvScales | None
+
+
 def load_engine(directory: Path, config: Config, *, progress: Progress | None = None) -> Loaded:
     stored = read_spec(directory)
     layers = held_layers(stored.mxfp4_layers, parse_layers(config.kernels.mxfp4_layers))
-    spec = replace(stored, mxfp4_layers=layers)
-    scales = find_scales(config.cache, spec.num_layers)
-    device, max_context = find_device(config.model.device), find_max_context(spec, config)
-    kernels = choose_kernels(device, config)
+    settled = settle(replace(stored, mxfp4_layers=layers), config)
     weights, report = load_weights(
-        directory, stored, device, workers=config.model.load_workers,
-        reserve_gib=config.model.memory_reserve_gib, progress=progress, held=spec,
+        directory, stored, settled.device, workers=config.model.load_workers,
+        reserve_gib=config.model.memory_reserve_gib, progress=progress, held=settled.spec,
     )  # fmt: skip
-    return assemble(spec, weights, kernels, device, max_context, config, report, scales)
+    return assemble(settled, weights, config, report)
 
 
 def synthetic_engine(spec: ModelSpec, config: Config, *, seed: int) -> Loaded:
     """Of random weights made on the device, for measurements."""
     spec = replace(spec, mxfp4_layers=held_layers((), parse_layers(config.kernels.mxfp4_layers)))
+    settled, start = settle(spec, config), time.perf_counter()
+    weights = synthetic_weights(spec, settled.device, seed=seed, reserve_gib=config.model.memory_reserve_gib)
+    report = LoadReport(num_bytes=weight_bytes(spec), seconds=time.perf_counter() - start)
+    return assemble(settled, weights, config, report)
+
+
+def settle(spec: ModelSpec, config: Config) -> Settled:
     scales = find_scales(config.cache, spec.num_layers)
     device, max_context = find_device(config.model.device), find_max_context(spec, config)
-    kernels, start = choose_kernels(device, config), time.perf_counter()
-    weights = synthetic_weights(spec, device, seed=seed, reserve_gib=config.model.memory_reserve_gib)
-    report = LoadReport(num_bytes=weight_bytes(spec), seconds=time.perf_counter() - start)
-    return assemble(spec, weights, kernels, device, max_context, config, report, scales)
+    tuned = load_tuned(config.kernels.tiles_file, device)
+    use_options(tuned.options)
+    return Settled(
+        spec=spec, device=device, max_context=max_context, kernels=choose_kernels(device, config), tuned=tuned,
+        scales=scales,
+    )  # fmt: skip
 
 
 def choose_kernels(device: DeviceSpec, config: Config) -> Kernels:
@@ -89,13 +108,12 @@ def choose_fused(device: DeviceSpec, config: Config, ledger: Ledger) -> FusedOps
     return FusedOps(ops=ops, is_asked=is_asked)
 
 
-def assemble(
-    spec: ModelSpec, weights: Weights, kernels: Kernels, device: DeviceSpec, max_context: int, config: Config,
-    report: LoadReport, scales: KvScales | None,
-) -> Loaded:  # fmt: skip
+def assemble(settled: Settled, weights: Weights, config: Config, report: LoadReport) -> Loaded:
+    spec, device, kernels, max_context = settled.spec, settled.device, settled.kernels, settled.max_context
     model = GptOss(
         spec, weights, kernels, device, max_context=max_context, sinks=config.kernels.sinks,
-        activation=config.kernels.activation, tile=config.kernels.tile, kv_scales=scales,
+        activation=config.kernels.activation, tile=config.kernels.tile, tuned=settled.tuned,
+        kv_scales=settled.scales,
     )  # fmt: skip
     fused = choose_fused(device, config, kernels.ledger)
     engine = Engine(
