@@ -142,7 +142,18 @@ def _sample(shapes: Shapes, m: int) -> Iterator[Part]:
         token_ids, kv_lens, *slots = torch.zeros(4, m, dtype=torch.int64, device=shapes.device)
         tables = [shapes.permutation(m * width).view(m, width) for _ in range(2)]
         r = shapes.normal(m, spec.hidden_size)
-        return best, embedding, token_ids, positions, kv_lens, *slots, *tables, PAGE_SIZE, r
+        return (
+            best,
+            embedding,
+            token_ids,
+            positions,
+            kv_lens,
+            *slots,
+            *tables,
+            PAGE_SIZE,
+            r,
+            torch.zeros(m, device=shapes.device),
+        )
 
     yield Part("", 0.0, 2 * spec.vocab_size * spec.hidden_size, draw)
 

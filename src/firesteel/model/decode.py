@@ -115,10 +115,9 @@ class DecodeStep:
         self.ops.sample(
             best, model.weights.embedding, inputs.token_ids, inputs.positions, inputs.kv_lens, inputs.full.slots,
             inputs.window.slots, inputs.full.page_table, inputs.window.page_table, self.page_size, inputs.r,
-            self.dependent,
+            inputs.report.best, self.dependent,
         )  # fmt: skip
         assert isinstance(logits, Tensor)
-        inputs.report.note_best(logits)
         return logits
 
     @property
