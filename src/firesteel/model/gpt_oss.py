@@ -114,9 +114,10 @@ class GptOss:
             return self.tile
         return self.tuned.find_tile(op, self.activation, shape, tokens)
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """[.., V] fp32 of rows that `forward` returned."""
-        return self.project(hidden, self.weights.lm_head, None).float()
+    def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
+        """[.., V] fp32 of rows that `forward` returned, written to `out` where it is given."""
+        found = self.project(hidden, self.weights.lm_head, None)
+        return found.float() if out is None else out.copy_(found)
 
     def project(self, x: Tensor | Rows, weight: Tensor | Mxfp4Weight, bias: Tensor | None) -> Tensor:
         """Activations are rounded, tiles pinned and stored rows read for MXFP4 weights only."""
