@@ -101,3 +101,16 @@ def test_tiles_of_the_file_reach_the_matmuls_and_its_options_the_launches(checkp
     assert pinned.find_tile("moe_matmul", (6, 96, 64), 8) == "32x64"
     load_engine(checkpoint, resolve(CPU).config)
     assert change_options("fc1", {"DEPTH": 128}) == {"DEPTH": 128}, "without a file, as shipped"
+
+
+def test_steps_to_capture_at_start_are_made_while_loading(checkpoint):
+    told, capture = [], {"capture_at_start": 2, "max_num_seqs": 2}
+    loaded = load_engine(checkpoint, resolve({**CPU, **capture}).config, capturing=lambda *one: told.append(one))
+    assert told == [(1, 2), (2, 2)] and loaded.engine.statistics().graphs == 2
+    assert load_engine(checkpoint, resolve(CPU).config).engine.statistics().graphs == 0
+
+
+@pytest.mark.parametrize("sizes", [{"max_num_seqs": 2}, {"max_num_seqs": 1000, "capture_at_start": 1000}], ids=str)
+def test_more_steps_than_can_be_kept_or_used_are_refused_before_anything_is_read(checkpoint, sizes):
+    with pytest.raises(UserError, match=r"capture_at_start = .*lower it"):
+        load_engine(checkpoint, resolve({**CPU, "capture_at_start": 3, **sizes}).config, progress=pytest.fail)

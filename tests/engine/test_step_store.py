@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from firesteel.config import BatchConfig, CacheConfig, KernelConfig
-from firesteel.device import find_device
+from firesteel.device import GIB, find_device
 from firesteel.engine import step_store
 from firesteel.engine.engine import Engine
 from firesteel.engine.kv_cache import new_cache
@@ -56,6 +56,16 @@ def test_step_is_made_once_and_the_least_recently_used_goes(make_store, monkeypa
     assert store.find(1, 40) is first and store.seconds > 0
     store.find(3, 30)
     assert store.find(1, 30) is first and store.find(2, 30) is not second and len(store.ready()) == 2
+
+
+def test_prepared_steps_are_made_before_they_are_needed_the_largest_first(make_store):
+    store, told = make_store(), []
+    store.prepare(3, lambda done, total: told.append((done, total, store.ready()[-1].step.num_requests)))
+    assert told == [(1, 3, 3), (2, 3, 2), (3, 3, 1)]
+    made, seconds = store.ready(), store.seconds
+    assert [store.find(count, 30) for count in (3, 2, 1)] == made and store.seconds == seconds > 0
+    store.prepare(0)
+    assert len(store.ready()) == 3 and store.num_bytes == 0, "nothing is captured on a CPU"
 
 
 def test_tables_are_as_wide_as_the_texts_need(make_store, llm):
@@ -133,3 +143,15 @@ def test_gpu_launches_ahead_without_waiting(gpu_model, forbid_waiting):
         for _ in range(3):
             engine._launch_ahead()
             engine.flight.launched.clear()
+
+
+@pytest.mark.gpu
+def test_gpu_statistics_tell_what_graphs_cost(gpu_model):
+    _, engine = run_on_gpu(gpu_model, 9, SamplingParams(max_tokens=4), ahead=3)
+    before = engine.statistics()
+    assert before.graphs == len(engine.loop.store.ready()) >= 1 and before.graph_s > 0
+    told = []
+    engine.loop.store.prepare(16, lambda *one: told.append(one))
+    after = engine.statistics()
+    assert told[-1] == (16, 16) and after.graphs >= 16
+    assert after.graph_s > before.graph_s and before.graph_bytes <= after.graph_bytes < GIB

@@ -6,10 +6,11 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from firesteel.config import Config, parse_layers
+from firesteel.config import BatchConfig, Config, parse_layers
 from firesteel.device import DeviceSpec, find_device
 from firesteel.engine.engine import Engine
 from firesteel.engine.kv_scales import find_scales
+from firesteel.engine.step_sizes import MOST_GRAPHS, step_sizes
 from firesteel.engine.step_store import FusedOps
 from firesteel.errors import UserError
 from firesteel.kernels import Kernels, parse_pins
@@ -57,7 +58,10 @@ class Settled:
     scales: KvScales | None
 
 
-def load_engine(directory: Path, config: Config, *, progress: Progress | None = None) -> Loaded:
+def load_engine(
+    directory: Path, config: Config, *, progress: Progress | None = None, capturing: Progress | None = None
+) -> Loaded:
+    """`progress` is called with bytes read and in all, `capturing` with decoding steps made and in all."""
     stored = read_spec(directory)
     layers = held_layers(stored.mxfp4_layers, parse_layers(config.kernels.mxfp4_layers))
     settled = settle(replace(stored, mxfp4_layers=layers), config)
@@ -65,7 +69,7 @@ def load_engine(directory: Path, config: Config, *, progress: Progress | None = 
         directory, stored, settled.device, workers=config.model.load_workers,
         reserve_gib=config.model.memory_reserve_gib, progress=progress, held=settled.spec,
     )  # fmt: skip
-    return assemble(settled, weights, config, report)
+    return assemble(settled, weights, config, report, capturing)
 
 
 def synthetic_engine(spec: ModelSpec, config: Config, *, seed: int) -> Loaded:
@@ -78,6 +82,7 @@ def synthetic_engine(spec: ModelSpec, config: Config, *, seed: int) -> Loaded:
 
 
 def settle(spec: ModelSpec, config: Config) -> Settled:
+    check_capture(config.batch)
     scales = find_scales(config.cache, spec.num_layers)
     device, max_context = find_device(config.model.device), find_max_context(spec, config)
     tuned = load_tuned(config.kernels.tiles_file, device)
@@ -86,6 +91,15 @@ def settle(spec: ModelSpec, config: Config) -> Settled:
         spec=spec, device=device, max_context=max_context, kernels=choose_kernels(device, config), tuned=tuned,
         scales=scales,
     )  # fmt: skip
+
+
+def check_capture(config: BatchConfig) -> None:
+    sizes = step_sizes(config.capture_at_start, config.max_num_seqs)
+    if config.capture_at_start > config.max_num_seqs or len(sizes) > MOST_GRAPHS:
+        raise UserError(
+            f"capture_at_start = {config.capture_at_start}: lower it; max_num_seqs = {config.max_num_seqs} are "
+            f"decoded together, and at most {MOST_GRAPHS} steps are kept"
+        )
 
 
 def choose_kernels(device: DeviceSpec, config: Config) -> Kernels:
@@ -108,7 +122,9 @@ def choose_fused(device: DeviceSpec, config: Config, ledger: Ledger) -> FusedOps
     return FusedOps(ops=ops, is_asked=is_asked)
 
 
-def assemble(settled: Settled, weights: Weights, config: Config, report: LoadReport) -> Loaded:
+def assemble(
+    settled: Settled, weights: Weights, config: Config, report: LoadReport, capturing: Progress | None = None
+) -> Loaded:
     spec, device, kernels, max_context = settled.spec, settled.device, settled.kernels, settled.max_context
     model = GptOss(
         spec, weights, kernels, device, max_context=max_context, sinks=config.kernels.sinks,
@@ -120,6 +136,7 @@ def assemble(settled: Settled, weights: Weights, config: Config, report: LoadRep
         model, device, config.batch, config.cache, max_context=max_context,
         reserve_gib=config.model.memory_reserve_gib, kernels=config.kernels, fused=fused,
     )  # fmt: skip
+    engine.loop.store.prepare(config.batch.capture_at_start, capturing)
     return Loaded(
         spec=spec, device=device, kernels=kernels, max_context=max_context, model=model, engine=engine,
         fused=fused, report=report,
