@@ -13,11 +13,12 @@ from firesteel.cli import (
     quantize,
     report,
     running,
+    tune,
     verify,
 )
 from firesteel.cli.app import app, main
 
 __all__ = [
     "app", "bench", "bench_agreement", "bench_decode", "bench_engine", "bench_prefill", "bench_quality",
-    "calibrate", "lab", "main", "prove", "quantize", "report", "running", "verify",
+    "calibrate", "lab", "main", "prove", "quantize", "report", "running", "tune", "verify",
 ]  # fmt: skip

@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from firesteel.config import Config
-from firesteel.engine.child import EngineProcess, error_of
+from firesteel.engine.child import EngineProcess, Progress, error_of
 from firesteel.engine.crash import CrashReport, write_bundle
 from firesteel.engine.messages import (
     Cancel,
@@ -66,14 +66,14 @@ class EngineClient:
 
     @classmethod
     async def start(
-        cls, directory: Path, config: Config, *, progress: Callable[[int, int], None] | None = None
+        cls, directory: Path, config: Config, *, progress: Progress | None = None, capturing: Progress | None = None
     ) -> EngineClient:
-        """Loads the checkpoint; `progress` is called with bytes done and in all.
+        """Loads the checkpoint; `progress` is called with bytes done and in all, `capturing` with decoding steps.
 
         Raises the UserError that the engine met, or EngineDied: the first start is not tried twice.
         """
         client = cls(directory, config)
-        await client._open(progress)
+        await client._open(progress, capturing)
         client._supervisor = asyncio.create_task(client._supervise())
         return client
 
@@ -154,14 +154,14 @@ class EngineClient:
             await self._supervisor
         await self._process.bury()
 
-    async def _open(self, progress: Callable[[int, int], None] | None = None) -> None:
+    async def _open(self, progress: Progress | None = None, capturing: Progress | None = None) -> None:
         """Starts an engine; where that fails, no process is left."""
         async with AsyncExitStack() as stack:
             self._process = process = EngineProcess()
             stack.push_async_callback(process.bury)
             try:
                 start = Start(directory=str(self.directory), config=self.config)
-                self.facts = await process.load(start, progress)
+                self.facts = await process.load(start, progress, capturing)
             except EngineDied as died:
                 raise self._report(str(died)) from None
             stack.pop_all()
