@@ -220,8 +220,8 @@ class ServerConfig:
         30.0, "seconds for a request's body to arrive", env="FIRESTEEL_BODY_TIMEOUT_S", check=at_least(0)
     )
     request_timeout_s: float = knob(
-        3600.0, "seconds that a request may take, waiting included; 0 is any time", env="FIRESTEEL_REQUEST_TIMEOUT_S",
-        check=at_least(0),
+        3600.0, "seconds that a request may take, waiting included; 0 is any time",
+        env="FIRESTEEL_REQUEST_TIMEOUT_S", check=at_least(0),
     )  # fmt: skip
     slow_client_s: float = knob(
         60.0, "seconds after which a client that does not read its stream is dropped; 0 is never",

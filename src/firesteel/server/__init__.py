@@ -1,1 +1,1 @@
-"""The OpenAI API over HTTP: reads requests, renders prompts, streams answers. Knows the engine by its client only."""
+"""The OpenAI API over HTTP: requests in, answers out, whole or streamed. Knows the engine by its client only."""

@@ -20,12 +20,17 @@ class Admission:
         self.num_under_way = 0
         self.is_stopping = False
 
+    def check_count(self, count: int) -> None:
+        if count > self.limit:
+            raise ApiError(
+                400, f"{count} choices exceed the {self.limit} requests that may be under way", param="n"
+            )
+
     @contextmanager
     def admit(self, count: int = 1) -> Iterator[None]:
         if self.is_stopping:
             raise ApiError(503, "the server is stopping", code="stopping", retry_s=BUSY_RETRY_S)
-        if count > self.limit:
-            raise ApiError(400, f"{count} choices exceed the {self.limit} requests that may be under way", param="n")
+        self.check_count(count)
         if self.num_under_way + count > self.limit:
             raise ApiError(
                 429, f"{self.num_under_way} requests are under way; {self.limit} is the limit: try again later",

@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+HealthStatus = Literal["ready", "degraded", "failed", "stopping"]
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
 
 
@@ -123,7 +124,7 @@ class ChatChunk(Answer):
     model: str
     choices: list[ChatChunkChoice]
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
-    usage: Usage | None | UnsetType = UNSET
+    usage: Usage | UnsetType | None = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
 
 
@@ -155,7 +156,7 @@ class Completion(Answer):
     choices: list[CompletionChoice]
     object: Literal["text_completion"] = "text_completion"
     system_fingerprint: str | None = None
-    usage: Usage | None | UnsetType = UNSET
+    usage: Usage | UnsetType | None = UNSET
 
 
 class Model(Answer):
@@ -196,7 +197,7 @@ class ErrorAnswer(Answer):
 
 
 class Health(Answer):
-    status: Literal["ready", "degraded", "failed", "stopping"]
+    status: HealthStatus
     live: bool
     ready: bool
     engine_deaths: int

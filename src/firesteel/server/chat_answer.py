@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from firesteel.chat.message import AssistantMessage, Begin, Text
 from firesteel.chat.tokenizer import Tokenizer
@@ -54,7 +54,7 @@ class ChatAnswer:
         delta, reason = self._delta(self._last), self._last.finish_reason
         if delta is None and reason is None:
             return None
-        made = ChatChunkChoice(index=self._index, delta=delta or MessageDelta(), finish_reason=_finish(reason))
+        made = ChatChunkChoice(index=self._index, delta=delta or MessageDelta(), finish_reason=reason)
         if self._is_first:
             self._is_first = False
             made.delta.role = "assistant"
@@ -75,7 +75,7 @@ class ChatAnswer:
         ]
         content = message.content
         return ChatChoice(
-            index=self._index, finish_reason=_finish(self._last.finish_reason) or "stop",
+            index=self._index, finish_reason=self._last.finish_reason or "stop",
             message=MessageAnswer(
                 content=None if calls and not content else content, reasoning_content=reasoning,
                 reasoning=reasoning, tool_calls=calls or UNSET,
@@ -112,7 +112,7 @@ class ChatAnswer:
                 number = self._call_numbers[delta.index]
                 calls.append(ToolCallDelta(index=number, function=FunctionDelta(arguments=delta.text)))
 
-    def _take_ids(self) -> list[int] | type[UNSET]:  # type: ignore[valid-type]
+    def _take_ids(self) -> list[int] | UnsetType:
         taken, self._ids = self._ids, []
         return taken if self._shows_ids else UNSET
 
@@ -135,7 +135,3 @@ def spell_all(logprobs: Sequence[TokenLogprobs], tokenizer: Tokenizer) -> list[T
         )
         for one in logprobs
     ]  # fmt: skip
-
-
-def _finish(reason: str | None):
-    return reason

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, cast
 
 from firesteel.chat.harmony import Harmony
 from firesteel.chat.message import Begin, Delta, End, Text
@@ -15,6 +15,7 @@ from firesteel.chat.stop import StopFilter
 from firesteel.chat.stream import HarmonyStream
 from firesteel.chat.tokenizer import Tokenizer
 from firesteel.engine.logprobs import TokenLogprobs
+from firesteel.server.answers import FinishReason
 from firesteel.types import RequestStatistics, SamplingParams, StepOutput
 
 
@@ -26,7 +27,8 @@ class Piece:
     text: str = ""  # of a completion
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
-    finish_reason: str | None = None  # "stop", "length" or "tool_calls"
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)  # of the next tokens of the prompt
+    finish_reason: FinishReason | None = None
     stop_reason: str | None = None  # the stop string that was found
 
 
@@ -46,7 +48,7 @@ class Tally:
     num_cached: int = 0
     num_output: int = 0
     num_reasoning: int = 0
-    finish_reason: str | None = None
+    finish_reason: FinishReason | None = None
     statistics: RequestStatistics | None = None
 
     def count(self, output: StepOutput) -> None:
@@ -110,7 +112,7 @@ class ChatReader:
         if self._filter.matched is not None:
             piece.finish_reason, piece.stop_reason = "stop", self._filter.matched
         elif output.finish_reason is not None:
-            piece.finish_reason = self.stream.message.finish_reason(output.finish_reason)
+            piece.finish_reason = _reason(self.stream.message.finish_reason(output.finish_reason))
         self.tally.finish_reason = piece.finish_reason
 
 
@@ -132,11 +134,18 @@ class TextReader:
         piece = Piece(
             text=self._filter.push(text, can_stop=self.tally.num_output > self._params.min_tokens),
             token_ids=output.token_ids, logprobs=[] if output.logprobs is None else [output.logprobs],
+            prompt_logprobs=output.prompt_logprobs or [],
         )  # fmt: skip
         if self._filter.matched is not None:
             piece.finish_reason, piece.stop_reason = "stop", self._filter.matched
         elif output.finish_reason is not None:
-            piece.finish_reason = output.finish_reason
+            piece.finish_reason = _reason(output.finish_reason)
             piece.text += self._filter.flush()
         self.tally.finish_reason = piece.finish_reason
         return piece
+
+
+def _reason(word: str) -> FinishReason:
+    """The engine's word for an end that is no error."""
+    assert word in ("stop", "length", "tool_calls"), word
+    return cast(FinishReason, word)

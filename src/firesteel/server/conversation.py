@@ -10,7 +10,8 @@ import datetime
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from firesteel.chat.harmony import CONSTRAIN, Message, ResponseFormat, developer_message, system_message
+from firesteel.chat.format import CONSTRAIN, Message
+from firesteel.chat.harmony import ResponseFormat, developer_message, system_message
 from firesteel.chat.tools import Tool
 from firesteel.server.errors import ApiError
 from firesteel.server.schema import (

@@ -39,9 +39,7 @@ class ApiError(Exception):
     @property
     def body(self) -> ErrorAnswer:
         kind = KINDS.get(self.status, "invalid_request_error")
-        return ErrorAnswer(
-            error=ErrorDetail(message=str(self), type=kind, param=self.param, code=self.code)
-        )
+        return ErrorAnswer(error=ErrorDetail(message=str(self), type=kind, param=self.param, code=self.code))
 
     def response(self) -> Response:
         headers = {"retry-after": str(self.retry_s)} if self.retry_s else {}

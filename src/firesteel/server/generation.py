@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import Protocol
+from typing import Any, Protocol
 
 from firesteel.engine.messages import Ready
 from firesteel.engine.statistics import Statistics
@@ -25,6 +25,9 @@ class Engine(Protocol):
 
     @property
     def failure(self) -> str | None: ...
+
+    @property
+    def ledger(self) -> list[dict[str, Any]]: ...
 
     def generate(self, request: Request) -> AsyncGenerator[StepOutput, None]: ...
 
