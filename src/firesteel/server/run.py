@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import socket
+from types import FrameType
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -53,7 +55,7 @@ class Server(uvicorn.Server):
             uvicorn.Config(
                 app, log_config=None, access_log=False, lifespan="off", timeout_keep_alive=KEEP_ALIVE_S,
                 limit_concurrency=config.max_connections, backlog=BACKLOG, server_header=False,
-                timeout_graceful_shutdown=int(config.drain_s) or None,
+                timeout_graceful_shutdown=math.ceil(config.drain_s),
             )
         )  # fmt: skip
         self._admission = admission
@@ -63,6 +65,7 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         self._when_ready()
 
-    def handle_exit(self, sig: int, frame: object) -> None:
-        self._admission.is_stopping = True
-        super().handle_exit(sig, frame)  # type: ignore[arg-type]
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Told twice, it does not wait. The signal is not passed on: the engine is still to be closed."""
+        self.force_exit = self.should_exit
+        self.should_exit = self._admission.is_stopping = True
