@@ -112,6 +112,10 @@ class ModelConfig:
     memory_reserve_gib: float = knob(
         1.0, "GiB that weights and cache must leave free", env="FIRESTEEL_MEMORY_RESERVE_GIB", check=at_least(0)
     )
+    gpu_memory_utilization: float = knob(
+        0.0, "share of a GPU's memory that may be in use, as vLLM counts it; 0 leaves memory_reserve_gib free",
+        env="FIRESTEEL_GPU_MEMORY_UTILIZATION", check=between(0, 1),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import socket
+from collections.abc import Callable
 from types import FrameType
 
 import uvicorn
@@ -49,7 +50,12 @@ class Server(uvicorn.Server):
     """Told to stop, it takes no new requests, and drops after a while those that do not end."""
 
     def __init__(
-        self, app: ASGIApp, config: ServerConfig, admission: Admission, *, when_ready: Callable[[], None] = lambda: None
+        self,
+        app: ASGIApp,
+        config: ServerConfig,
+        admission: Admission,
+        *,
+        when_ready: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(
             uvicorn.Config(
