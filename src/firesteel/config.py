@@ -380,6 +380,11 @@ def shown_environment(environ: Mapping[str, str] | None = None) -> dict[str, str
     return {name: HIDDEN if is_secret(name) else environ[name] for name in names}
 
 
+def shown_value(name: str, value: Any) -> Any:
+    """A knob's value as it may be shown."""
+    return HIDDEN if is_secret(name) and value else value
+
+
 def is_secret(name: str) -> bool:
     """Of a flag, variable or field."""
     return re.search(r"(key|secret|password|auth[_-]token)s?$", name, re.IGNORECASE) is not None

@@ -56,6 +56,7 @@ class Server(uvicorn.Server):
         admission: Admission,
         *,
         when_ready: Callable[[], None] = lambda: None,
+        when_stopping: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(
             uvicorn.Config(
@@ -65,7 +66,7 @@ class Server(uvicorn.Server):
             )
         )  # fmt: skip
         self._admission = admission
-        self._when_ready = when_ready
+        self._when_ready, self._when_stopping = when_ready, when_stopping
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -73,5 +74,7 @@ class Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Told twice, it does not wait. The signal is not passed on: the engine is still to be closed."""
+        if not self.should_exit:
+            self._when_stopping()
         self.force_exit = self.should_exit
         self.should_exit = self._admission.is_stopping = True
