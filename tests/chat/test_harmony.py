@@ -197,7 +197,7 @@ def assert_same_parsing(harmony, library, schema_maker, seeds: range) -> None:
 
 def random_completion(rng: random.Random, harmony) -> list[int]:
     """What a model may write after `<|start|>assistant`: recipients in either place, any valid ending."""
-    special, encode = harmony._tokenizer.special_ids, harmony._tokenizer.encode
+    special, encode = harmony.tokenizer.special_ids, harmony.tokenizer.encode
     token_ids = []
     count = rng.randrange(1, 5)
     for index in range(count):
@@ -266,9 +266,9 @@ def test_stop_tokens_cover_openai_harmony(harmony, library):
 
 def stream(harmony, text: str) -> list[int]:
     """Token ids of a text in which `<|...|>` stands for special tokens."""
-    specials, token_ids = harmony._tokenizer.special_ids, []
+    specials, token_ids = harmony.tokenizer.special_ids, []
     for index, part in enumerate(text.replace("<|", "\x00<|").replace("|>", "|>\x00").split("\x00")):
-        token_ids += [specials[part]] if index % 2 else harmony._tokenizer.encode(part)
+        token_ids += [specials[part]] if index % 2 else harmony.tokenizer.encode(part)
     return token_ids
 
 

@@ -11,37 +11,29 @@ read back, and a closing `<|endoftext|>` is not text.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from firesteel.chat.tokenizer import Tokenizer, TokenizerError
+from firesteel.chat.format import CONSTRAIN, ROLES, HarmonyError, Marks, Message
+from firesteel.chat.strict import StrictReader
+from firesteel.chat.tokenizer import Tokenizer
 from firesteel.chat.tools import Tool, render_json, render_namespace
+
+__all__ = [
+    "Harmony",
+    "HarmonyError",
+    "Message",
+    "ResponseFormat",
+    "developer_message",
+    "drop_earlier_reasoning",
+    "system_message",
+]
 
 IDENTITY = "You are ChatGPT, a large language model trained by OpenAI."
 EFFORTS = ("low", "medium", "high")
-ROLES = ("system", "developer", "user", "assistant", "tool")
-CONSTRAIN = "<|constrain|>"
 _CHANNELS = "# Valid channels: analysis, commentary, final. Channel must be included for every message."
 _CALLS = "\nCalls to these tools must go to the commentary channel: 'functions'."
-
-
-class HarmonyError(ValueError):
-    """A conversation or token stream outside the format; `position` is the index of the offending token."""
-
-    def __init__(self, reason: str, position: int | None = None) -> None:
-        super().__init__(reason if position is None else f"token {position}: {reason}")
-        self.position = position
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
-    role: str  # system, developer, user, assistant, tool
-    content: str
-    name: str | None = None  # author of a tool message, e.g. "functions.get_weather"
-    channel: str | None = None  # analysis, commentary, final
-    recipient: str | None = None  # "functions.get_weather", "assistant"; None is everyone
-    content_type: str | None = None  # "<|constrain|>json", "json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,36 +96,12 @@ def drop_earlier_reasoning(messages: Sequence[Message]) -> list[Message]:
     return [m for i, m in enumerate(messages) if i > first_final or m.channel != "analysis"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Marks:
-    """Ids of the special tokens that give a stream its structure."""
-
-    start: int
-    message: int
-    channel: int
-    constrain: int
-    end: int
-    return_: int
-    call: int
-    endoftext: int
-
-    @classmethod
-    def of(cls, tokenizer: Tokenizer) -> _Marks:
-        ids = {}
-        for field in fields(cls):
-            token = f"<|{field.name.rstrip('_')}|>"
-            if token not in tokenizer.special_ids:
-                raise TokenizerError(f"the tokenizer has no special token {token}, which Harmony needs")
-            ids[field.name] = tokenizer.special_ids[token]
-        return cls(**ids)
-
-
 class Harmony:
     """The format bound to one tokenizer. Repeated headers and prompts are encoded once."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self._marks = marks = _Marks.of(tokenizer)
+        self.tokenizer = tokenizer
+        self.marks = marks = Marks.of(tokenizer)
         self.stop_token_ids = frozenset({marks.return_, marks.call, marks.endoftext})
         self._encode_header = lru_cache(maxsize=4096)(self._render_header)
         self._encode_prompt = lru_cache(maxsize=64)(tokenizer.encode)
@@ -148,7 +116,7 @@ class Harmony:
             )
             token_ids += content_ids
             is_call = message.role == "assistant" and message.recipient is not None
-            token_ids.append(self._marks.call if is_call else self._marks.end)
+            token_ids.append(self.marks.call if is_call else self.marks.end)
         return token_ids
 
     def encode_for_completion(
@@ -158,13 +126,13 @@ class Harmony:
         if role not in ROLES:
             raise HarmonyError(f"unknown role {role!r}; one of {', '.join(ROLES)}")
         token_ids = self.encode(messages, keep_reasoning=keep_reasoning)
-        return [*token_ids, self._marks.start, *self._encode_prompt(role)]
+        return [*token_ids, self.marks.start, *self._encode_prompt(role)]
 
     def encode_for_training(self, messages: Sequence[Message], *, keep_reasoning: bool = False) -> list[int]:
         """A conversation whose final answer, if it comes last, ends as the model must end it."""
         token_ids = self.encode(messages, keep_reasoning=keep_reasoning)
         if messages and messages[-1].role == "assistant" and messages[-1].channel == "final":
-            token_ids[-1] = self._marks.return_
+            token_ids[-1] = self.marks.return_
         return token_ids
 
     def decode(self, token_ids: Sequence[int], *, role: str | None = "assistant") -> list[Message]:
@@ -173,7 +141,7 @@ class Harmony:
         With a `role` the stream starts inside the header of that role's message, as completions do; None
         expects `<|start|>`. Raises HarmonyError at the first token outside the format.
         """
-        reader = _Reader(self._tokenizer, self._marks, token_ids)
+        reader = StrictReader(self.tokenizer, self.marks, token_ids)
         messages = []
         if role is not None:
             messages.append(reader.read_message(role))
@@ -185,7 +153,7 @@ class Harmony:
     def _encode_contents(self, messages: Sequence[Message]) -> list[list[int]]:
         is_prompt = [message.role in ("system", "developer") for message in messages]
         texts = [m.content for m, prompt in zip(messages, is_prompt, strict=True) if not prompt]
-        turns = iter(self._tokenizer.encode_batch(texts) if texts else ())
+        turns = iter(self.tokenizer.encode_batch(texts) if texts else ())
         return [
             self._encode_prompt(m.content) if prompt else next(turns)
             for m, prompt in zip(messages, is_prompt, strict=True)
@@ -200,17 +168,17 @@ class Harmony:
         content_type: str | None,
     ) -> tuple[int, ...]:
         """From `<|start|>` to `<|message|>`; the parts are encoded apart, so none can merge with the next."""
-        encode = self._tokenizer.encode
-        token_ids = [self._marks.start, *encode(_author(role, name))]
+        encode = self.tokenizer.encode
+        token_ids = [self.marks.start, *encode(_author(role, name))]
         if recipient is not None and recipient != "all":
             token_ids += encode(f" to={recipient}")
         if channel is not None:
-            token_ids += [self._marks.channel, *encode(channel)]
+            token_ids += [self.marks.channel, *encode(channel)]
         if content_type is not None and content_type.startswith(CONSTRAIN):
-            token_ids += [*encode(" "), self._marks.constrain, *encode(content_type.removeprefix(CONSTRAIN))]
+            token_ids += [*encode(" "), self.marks.constrain, *encode(content_type.removeprefix(CONSTRAIN))]
         elif content_type is not None:
             token_ids += encode(f" {content_type}")
-        return (*token_ids, self._marks.message)
+        return (*token_ids, self.marks.message)
 
 
 def _author(role: str, name: str | None) -> str:
@@ -221,101 +189,3 @@ def _author(role: str, name: str | None) -> str:
     if name is None:
         raise HarmonyError("a tool message needs the name of its tool")
     return name
-
-
-class _Reader:
-    """A cursor over one stream of tokens."""
-
-    def __init__(self, tokenizer: Tokenizer, marks: _Marks, token_ids: Sequence[int]) -> None:
-        self._decode = tokenizer.decode
-        self._marks = marks
-        self._token_ids = token_ids
-        self._structure = {getattr(marks, field.name) for field in fields(marks)}
-        self.position = 0
-
-    def expect_start(self) -> None:
-        if self._token_ids[self.position] != self._marks.start:
-            raise HarmonyError("expected <|start|>", self.position)
-        self.position += 1
-
-    def read_message(self, role: str | None) -> Message:
-        header = self._read_header(role)
-        begin, mark = self.position, self._next_mark()
-        content = self._decode(self._token_ids[begin : self.position])
-        if mark is not None:
-            self._close(mark)
-        return replace(header, content=content)
-
-    def _close(self, mark: int) -> None:
-        marks = self._marks
-        if mark not in (marks.end, marks.return_, marks.call, marks.endoftext):
-            raise HarmonyError(f"{self._decode([mark])} inside a message's content", self.position)
-        self.position += 1
-        if mark == marks.endoftext and self.position < len(self._token_ids):
-            raise HarmonyError("the stream goes on after <|endoftext|>", self.position)
-
-    def _next_mark(self) -> int | None:
-        """Moves to the next structural token and returns it; None at the end of the stream."""
-        while self.position < len(self._token_ids):
-            if self._token_ids[self.position] in self._structure:
-                return self._token_ids[self.position]
-            self.position += 1
-        return None
-
-    def _read_header(self, role: str | None) -> Message:
-        """Up to and with `<|message|>`: the parts before, after `<|channel|>` and after `<|constrain|>`."""
-        first = self.position
-        parts: dict[int, str] = {}
-        mark = self._marks.start
-        while mark != self._marks.message:
-            begin, following = self.position, self._next_mark()
-            parts[mark] = self._decode(self._token_ids[begin : self.position])
-            if following is None:
-                raise HarmonyError("the stream ends inside a header", self.position)
-            allowed = {self._marks.message, self._marks.channel, self._marks.constrain} - parts.keys()
-            if following not in allowed or (following, mark) == (self._marks.channel, self._marks.constrain):
-                raise HarmonyError(f"{self._decode([following])} inside a header", self.position)
-            self.position += 1
-            mark = following
-        try:
-            return _parse_header(
-                role,
-                parts[self._marks.start],
-                parts.get(self._marks.channel),
-                parts.get(self._marks.constrain),
-            )
-        except HarmonyError as error:
-            raise HarmonyError(str(error), first) from None
-
-
-def _parse_header(role: str | None, author: str, channel: str | None, constraint: str | None) -> Message:
-    """A header's words in order: author unless `role` is given, `to=recipient`, content type."""
-    words = author.split()
-    if role is None and not words:
-        raise HarmonyError("a header without a role")
-    writer = words.pop(0) if role is None or words[:1] == [role] else role
-    if channel is not None:
-        if not channel or channel[0].isspace():
-            raise HarmonyError("a channel without a name")
-        channel, *more = channel.split()
-        words += more
-    if constraint is not None:
-        words.append(CONSTRAIN + constraint.strip())
-    recipient = words.pop(0).removeprefix("to=") if words and words[0].startswith("to=") else None
-    content_type = words.pop(0) if words else None
-    if words or (content_type is not None and content_type.startswith("to=")):
-        raise HarmonyError(f"more in a header than one recipient and one content type, at {content_type!r}")
-    role, name = _parse_author(writer, is_addressed=recipient is not None)
-    return Message(
-        role=role, content="", name=name, channel=channel, recipient=recipient, content_type=content_type
-    )
-
-
-def _parse_author(word: str, *, is_addressed: bool) -> tuple[str, str | None]:
-    """`role`, `role:name`, or a tool's name: that of a namespace's member or of anyone with a recipient."""
-    role, colon, name = word.partition(":")
-    if role in ROLES and role != "tool":
-        return role, name if colon else None
-    if is_addressed or "." in word or word == "tool":
-        return "tool", word
-    raise HarmonyError(f"unknown role {word!r}")

@@ -12,11 +12,12 @@ from firesteel.cli import (
     quantize,
     report,
     running,
+    serve,
     verify,
 )
 from firesteel.cli.app import app, main
 
 __all__ = [
     "app", "bench", "bench_agreement", "bench_decode", "bench_engine", "calibrate", "chat", "lab", "main", "prove",
-    "quantize", "report", "running", "verify",
+    "quantize", "report", "running", "serve", "verify",
 ]  # fmt: skip

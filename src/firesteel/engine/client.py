@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from firesteel.config import Config
 from firesteel.engine.child import EngineProcess, error_of
@@ -90,6 +91,11 @@ class EngineClient:
     def pid(self) -> int:
         """Of the engine's process, or of the last one."""
         return self._process.pid
+
+    @property
+    def ledger(self) -> list[dict[str, Any]]:
+        """What ran in the engine, as it said last."""
+        return self._process.ledger
 
     async def generate(self, request: Request) -> AsyncGenerator[StepOutput, None]:
         """The last output has a finish reason. Closing it early ends the request, as does `cancel`.

@@ -1,0 +1,159 @@
+"""Tokens of a model's turn to deltas, whatever the tokens are. Knows the Harmony format, not HTTP.
+
+    stream = HarmonyStream(harmony)
+    for token in tokens:
+        for delta in stream.push(token): ...
+    for delta in stream.finish(): ...
+
+Nothing raises and nothing is lost: the headers and texts of the parts, one after the other, are the text of all
+tokens but the structural ones. A valid stream gives what `Harmony.decode` gives. In others
+
+- a header that is never closed by `<|message|>` ends where its words end: what follows is the text;
+- text where a header should stand is held until it has four words, or a structural token says what it was; words
+  that cannot be a header's are text, but for those between `<|start|>` or `<|channel|>` and `<|message|>`;
+- `<|start|>` and `<|channel|>` inside a text end it and begin a header;
+- structural tokens that mean nothing where they stand are passed over.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+
+from firesteel.chat.format import Message
+from firesteel.chat.harmony import Harmony
+from firesteel.chat.header import Draft
+from firesteel.chat.message import AssistantMessage, Begin, Delta, End, Kind, Text
+
+NOBODY = ("all", "assistant", "user")  # recipients that are no tools
+
+
+def new_call_id() -> str:
+    return f"call_{secrets.token_hex(12)}"
+
+
+class HarmonyStream:
+    """One turn. `message` is the sum of the deltas so far."""
+
+    def __init__(
+        self, harmony: Harmony, *, role: str | None = "assistant", call_id: Callable[[], str] = new_call_id
+    ) -> None:
+        """With a `role` the turn starts inside the header of that role's message, as completions do."""
+        self.message = AssistantMessage()
+        self._call_id = call_id
+        self._text = harmony.tokenizer.stream()
+        self._draft: Draft | None = Draft(role)  # the header being written; None inside a text
+        self._is_open = False  # whether the last part may get more text
+        self._deltas: list[Delta] = []
+        self._spell = harmony.tokenizer.decode
+        marks = harmony.marks
+        self._actions: dict[int, Callable[[int], None]] = {
+            marks.start: self._start, marks.channel: self._channel, marks.constrain: self._constrain,
+            marks.message: self._message, marks.end: self._end, marks.return_: self._end, marks.call: self._end,
+            marks.endoftext: self._end,
+        }  # fmt: skip
+
+    def push(self, token_id: int) -> list[Delta]:
+        """What this token adds, often nothing."""
+        action = self._actions.get(token_id)
+        if action is None:
+            self._write(self._text.push(token_id))
+        else:
+            self._write(self._text.flush())
+            action(token_id)
+        return self._take()
+
+    def finish(self) -> list[Delta]:
+        """What was held back; the turn is over."""
+        self._write(self._text.flush())
+        self._leave(None, is_cut=True)
+        return self._take()
+
+    def _take(self) -> list[Delta]:
+        taken, self._deltas = self._deltas, []
+        return taken
+
+    def _emit(self, delta: Delta) -> None:
+        self.message.add(delta)
+        self._deltas.append(delta)
+
+    def _write(self, text: str) -> None:
+        if not text:
+            return
+        if self._draft is None:
+            self._emit(Text(index=len(self.message.parts) - 1, text=text))
+            return
+        self._draft.write(text)
+        if self._draft.is_impossible:
+            draft, self._draft = self._draft, None
+            self._give_up(draft)
+
+    def _start(self, mark: int) -> None:
+        self._leave(None)
+        self._draft = Draft(None)
+
+    def _channel(self, mark: int) -> None:
+        if self._draft is None or not self._draft.can_open("channel"):
+            self._leave(None)
+            self._draft = Draft()
+        self._draft.open("channel")
+
+    def _constrain(self, mark: int) -> None:
+        if self._draft is None:
+            return
+        if not self._draft.can_open("constrain"):
+            self._leave(None)
+            self._draft = Draft()
+        self._draft.open("constrain")
+
+    def _message(self, mark: int) -> None:
+        if self._draft is None:
+            return
+        if not self._draft.can_close():
+            self._leave(None)
+        draft, self._draft = self._draft or Draft(), None
+        self._begin(draft.read(), draft.text)
+
+    def _end(self, mark: int) -> None:
+        self._leave(mark)
+        self._draft = Draft()
+
+    def _leave(self, mark: int | None, *, is_cut: bool = False) -> None:
+        """Ends whatever is under way."""
+        draft, self._draft = self._draft, None
+        if draft is not None and draft.text:
+            self._give_up(draft, is_cut=is_cut)
+        self._close(mark)
+
+    def _give_up(self, draft: Draft, *, is_cut: bool = False) -> None:
+        """A header without `<|message|>`: its known words are one, the rest is text."""
+        header, rest = draft.split()
+        if is_cut and draft.is_cut:
+            self._begin(header, draft.text, can_call=False)
+            return
+        self._begin(header, draft.text[: len(draft.text) - len(rest)])
+        self._write(rest)
+
+    def _begin(self, header: Message, text: str, *, can_call: bool = True) -> None:
+        name = _function_of(header) if can_call else None
+        kind: Kind = "tool_call" if name else "reasoning" if header.channel == "analysis" else "content"
+        begin = Begin(
+            index=len(self.message.parts), kind=kind, header=text, role=header.role, channel=header.channel,
+            recipient=header.recipient, content_type=header.content_type, name=name,
+            call_id=None if name is None else self._call_id(),
+        )  # fmt: skip
+        self._is_open = True
+        self._emit(begin)
+
+    def _close(self, mark: int | None) -> None:
+        if self._is_open:
+            self._is_open = False
+            closed_by = None if mark is None else self._spell([mark])
+            self._emit(End(index=len(self.message.parts) - 1, closed_by=closed_by))
+
+
+def _function_of(header: Message) -> str | None:
+    """Whom the model calls; a recipient outside `functions` keeps its whole name."""
+    if header.role != "assistant" or header.recipient in (None, *NOBODY):
+        return None
+    return str(header.recipient).removeprefix("functions.") or None
