@@ -100,7 +100,7 @@ def test_a_terminal_gets_a_prompt_dimmed_reasoning_and_survives_errors(serve, be
     served.refusal = {"error": "busy"}
     os.write(ours, b"hello\n")
     assert "busy" in screen.read_until("> ")
-    os.write(ours, b"\x03")
+    process.send_signal(signal.SIGINT)
     screen.read_until("> ")
     os.write(ours, b"\x04")
     assert process.wait(timeout=30) == 0
@@ -157,6 +157,6 @@ def test_an_unknown_effort_is_refused():
 
 def test_what_only_the_other_partner_takes_is_refused():
     with pytest.raises(UserError, match="--page-size: for a model loaded here"):
-        find_partner("http://127.0.0.1:9", "", {"model": "a", "page_size": 16})
-    with pytest.raises(UserError, match="give its --url"):
-        find_partner("", "key", {})
+        find_partner("http://127.0.0.1:9", {"model": "a", "page_size": 16})
+    with pytest.raises(UserError, match="--api-key, --port: for a server"):
+        find_partner("", {"port": 9, "api_key": "key"})

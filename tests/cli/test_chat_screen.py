@@ -8,7 +8,12 @@ from firesteel.cli.chat_screen import Answer, Screen, printable
 
 def test_only_content_goes_to_stdout(capsys):
     screen = Screen()
-    for piece in (Piece(reasoning=" Let me "), Piece(reasoning="see. "), Piece(content=" Hi"), Piece(content=" you")):
+    for piece in (
+        Piece(reasoning=" Let me "),
+        Piece(reasoning="see. "),
+        Piece(content=" Hi"),
+        Piece(content=" you"),
+    ):
         screen.show(piece)
     screen.end()
     out, err = capsys.readouterr()
@@ -50,7 +55,7 @@ def clock(monkeypatch):
 
 
 def test_speed_counts_the_tokens_after_the_first(clock):
-    answer = Answer()
+    answer = Answer(started=100.0)
     for now, piece in ((100.5, Piece(content="a")), (102.5, Piece(content="b")), (110.0, Piece(num_tokens=41))):
         clock.now = now
         answer.push(piece)
@@ -58,7 +63,7 @@ def test_speed_counts_the_tokens_after_the_first(clock):
 
 
 def test_pieces_are_not_called_tokens(clock):
-    answer = Answer()
+    answer = Answer(started=100.0)
     answer.push(Piece(content="a"))
     clock.now += 1
     answer.push(Piece(content="b"))
@@ -66,7 +71,7 @@ def test_pieces_are_not_called_tokens(clock):
 
 
 def test_an_answer_in_one_piece_has_no_speed(clock):
-    answer = Answer()
+    answer = Answer(started=100.0)
     answer.push(Piece(content="a", num_tokens=7, finish_reason="length"))
     assert answer.in_words() == "7 tokens, first after 0.00 s, cut at the most tokens allowed"
     assert Answer().in_words() == "no text"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from typing import Annotated, Any
@@ -18,6 +18,8 @@ from firesteel.cli.chat_partner import Partner, Turn, Wishes
 from firesteel.cli.chat_remote import RemotePartner
 from firesteel.cli.chat_screen import Answer, Screen
 from firesteel.cli.running import load
+from firesteel.config import knobs as all_knobs
+from firesteel.config import resolve
 from firesteel.errors import UserError
 
 HELP = """/help            this list
@@ -32,7 +34,6 @@ HELP = """/help            this list
 def chat(
     knobs: dict[str, Any],
     url: Annotated[str, typer.Option(help="an OpenAI-compatible server; without it the model is loaded here")] = "",
-    api_key: Annotated[str, typer.Option(help="of that server")] = "",
     system: Annotated[str, typer.Option(help="instructions for the whole conversation")] = "",
     effort: Annotated[str, typer.Option(help="how long to reason: low, medium, high")] = "",
     max_tokens: Annotated[int | None, typer.Option(min=1, help="of an answer with its reasoning")] = None,
@@ -40,20 +41,26 @@ def chat(
 ) -> None:
     """Talk with a model. From a pipe every line is a turn; answers go to stdout, the rest to stderr."""
     wishes = Wishes(effort=check_effort(effort) if effort else None, max_tokens=max_tokens, temperature=temperature)
-    partner = find_partner(url, api_key, knobs)
+    partner = find_partner(url, knobs)
     Conversation(partner, system=system, wishes=wishes).run(is_interactive=sys.stdin.isatty())
 
 
-def find_partner(url: str, api_key: str, knobs: dict[str, Any]) -> Partner:
+def find_partner(url: str, knobs: dict[str, Any]) -> Partner:
     """The server at the URL, or a model loaded here; each refuses what only the other takes."""
-    if not url:
-        if api_key:
-            raise UserError("--api-key is for a server: give its --url too")
-        return LocalPartner(load(knobs))
-    idle = [f"--{name.replace('_', '-')}" for name in knobs if name != "model"]
-    if idle:
-        raise UserError(f"{', '.join(idle)}: for a model loaded here; the server at --url has its own settings")
-    return RemotePartner(url, api_key=api_key, model=knobs.get("model", ""))
+    if url:
+        refuse(
+            knobs.keys() - {"model", "api_key"}, "for a model loaded here; the server at --url has its own settings"
+        )
+        api_key = resolve(knobs).config.server.api_key
+        return RemotePartner(url, api_key=api_key, model=knobs.get("model", ""))
+    refuse([name for name in knobs if all_knobs()[name].section == "server"], "for a server: give its --url too")
+    return LocalPartner(load(knobs))
+
+
+def refuse(names: Iterable[str], why: str) -> None:
+    flags = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(names))
+    if flags:
+        raise UserError(f"{flags}: {why}")
 
 
 def check_effort(level: str) -> str:
