@@ -41,7 +41,10 @@ async def run(config: Config) -> None:
         try:
             service = Service(engine, directory, config)
             set_up_logs(as_json=config.server.log_format == "json")
-            print(url_of(bound), flush=True)
-            await Server(build_app(service), config.server, service.admission).serve([bound])
+            server = Server(
+                build_app(service), config.server, service.admission,
+                when_ready=lambda: print(url_of(bound), flush=True),
+            )  # fmt: skip
+            await server.serve([bound])
         finally:
             await engine.close()

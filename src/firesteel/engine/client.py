@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -50,10 +50,11 @@ class Reader:
 
 
 class EngineClient:
-    def __init__(self, directory: Path, config: Config) -> None:
+    def __init__(self, directory: Path, config: Config, program: Sequence[str] = ()) -> None:
         """Use `start`."""
         self.directory = directory
         self.config = config
+        self.program = program
         self.facts: Ready  # of the engine that runs, or ran last
         self.num_deaths = 0
         self._process: EngineProcess
@@ -67,13 +68,15 @@ class EngineClient:
 
     @classmethod
     async def start(
-        cls, directory: Path, config: Config, *, progress: Callable[[int, int], None] | None = None
-    ) -> EngineClient:
+        cls, directory: Path, config: Config, *, progress: Callable[[int, int], None] | None = None,
+        program: Sequence[str] = (),
+    ) -> EngineClient:  # fmt: skip
         """Loads the checkpoint; `progress` is called with bytes done and in all.
 
-        Raises the UserError that the engine met, or EngineDied: the first start is not tried twice.
+        Raises the UserError that the engine met, or EngineDied: the first start is not tried twice. `program`
+        may name another engine, which speaks as `engine/process.py` does.
         """
-        client = cls(directory, config)
+        client = cls(directory, config, program)
         await client._open(progress)
         client._supervisor = asyncio.create_task(client._supervise())
         return client
@@ -163,7 +166,7 @@ class EngineClient:
     async def _open(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Starts an engine; where that fails, no process is left."""
         async with AsyncExitStack() as stack:
-            self._process = process = EngineProcess()
+            self._process = process = EngineProcess(self.program)
             stack.push_async_callback(process.bury)
             try:
                 start = Start(directory=str(self.directory), config=self.config)

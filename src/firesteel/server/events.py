@@ -58,11 +58,11 @@ class Computed(Response):
 
     def __init__(self, make: Callable[[], Awaitable[Response]], config: ServerConfig) -> None:
         self._make = make
-        self._config = config
+        self.config = config
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with until_gone(receive), asyncio.timeout(self._config.request_timeout_s or None):
+        async with until_gone(receive), asyncio.timeout(self.config.request_timeout_s or None):
             response = await self._make()
         await response(scope, receive, send)
 
@@ -72,13 +72,13 @@ class EventStream(Response):
 
     def __init__(self, events: AsyncGenerator[bytes, None], config: ServerConfig) -> None:
         self._events = events
-        self._config = config
+        self.config = config
         self._has_begun = False
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            async with until_gone(receive), asyncio.timeout(self._config.request_timeout_s or None):
+            async with until_gone(receive), asyncio.timeout(self.config.request_timeout_s or None):
                 await self._pass_on(send)
         except (ApiError, UserError, EngineDied, TimeoutError, ClientGone) as error:
             if not self._has_begun:
@@ -100,7 +100,7 @@ class EventStream(Response):
     async def _send(self, send: Send, data: bytes) -> None:
         """Waits while the client is slow to read, but not for ever."""
         try:
-            async with asyncio.timeout(self._config.slow_client_s or None):
+            async with asyncio.timeout(self.config.slow_client_s or None):
                 await send({"type": "http.response.body", "body": data, "more_body": True})
         except TimeoutError:
             raise SlowClient from None

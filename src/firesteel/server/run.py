@@ -46,7 +46,9 @@ def url_of(bound: socket.socket) -> str:
 class Server(uvicorn.Server):
     """Told to stop, it takes no new requests, and drops after a while those that do not end."""
 
-    def __init__(self, app: ASGIApp, config: ServerConfig, admission: Admission) -> None:
+    def __init__(
+        self, app: ASGIApp, config: ServerConfig, admission: Admission, *, when_ready: Callable[[], None] = lambda: None
+    ) -> None:
         super().__init__(
             uvicorn.Config(
                 app, log_config=None, access_log=False, lifespan="off", timeout_keep_alive=KEEP_ALIVE_S,
@@ -55,6 +57,11 @@ class Server(uvicorn.Server):
             )
         )  # fmt: skip
         self._admission = admission
+        self._when_ready = when_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._when_ready()
 
     def handle_exit(self, sig: int, frame: object) -> None:
         self._admission.is_stopping = True

@@ -1,0 +1,144 @@
+"""An engine that computes nothing: fixed words at a given pace, for tests and for measuring the front end.
+
+It is started in place of `firesteel.engine.process` as `python -m firesteel.server.stub_engine RATE DESCRIPTOR`, RATE
+in tokens a second over all requests; 0 is as fast as they are read.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from itertools import chain, cycle
+from pathlib import Path
+
+from firesteel.chat.tokenizer import Tokenizer
+from firesteel.engine.logprobs import TokenLogprobs
+from firesteel.engine.messages import (
+    Cancel,
+    FromEngine,
+    GetStatistics,
+    Output,
+    Ready,
+    Shutdown,
+    Start,
+    StatisticsAnswer,
+    Step,
+    Submit,
+    ToEngine,
+)
+from firesteel.engine.process import Channel
+from firesteel.engine.statistics import Statistics
+from firesteel.types import RequestStatistics
+
+HEADER = ("<|channel|>", "final", "<|message|>")
+WORDS = " the quick brown fox jumps over the lazy dog, and 3 times 7 is 21."
+CONTEXT, PAGE_SIZE = 16384, 64
+
+
+class Line:
+    """A request under way."""
+
+    def __init__(self, submit: Submit, script: list[list[int]]) -> None:
+        header, words = script
+        self.number = submit.number
+        self.submit = submit
+        self.left = submit.params.max_tokens
+        self.is_first = True
+        self.tokens: Iterator[int] = chain(header, cycle(words))
+
+    def next(self) -> Output:
+        self.left -= 1
+        token = next(self.tokens)
+        wanted = self.submit.params.logprobs
+        top = None if wanted is None else tuple((token + one, -1.0 - one) for one in range(wanted))
+        return Output(
+            number=self.number, token_ids=[token], finish_reason=None if self.left else "length", num_cached=0,
+            logprobs=None if top is None else TokenLogprobs(token_id=token, logprob=-0.5, top=top),
+            statistics=None if self.left else self.statistics(),
+        )  # fmt: skip
+
+    def statistics(self) -> RequestStatistics:
+        made = self.submit.params.max_tokens - self.left
+        return RequestStatistics(
+            queue_s=0.0, first_token_s=0.0, token_s=0.0, prompt_tokens=len(self.submit.token_ids), cached_tokens=0,
+            output_tokens=made, preemptions=0,
+        )  # fmt: skip
+
+
+class StubEngine:
+    def __init__(self, channel: Channel, rate: float) -> None:
+        self.channel = channel
+        self.rate = rate
+        self.lines: dict[int, Line] = {}
+        self.totals = Statistics(pages=1000)
+        self.script: list[list[int]] = []
+
+    def run(self, end: socket.socket) -> None:
+        due = time.monotonic()
+        while True:
+            wait_s = max(0.0, due - time.monotonic()) if self.lines else None
+            if select.select([end], [], [], wait_s)[0]:
+                message = self.channel.receive()
+                if message is None or isinstance(message, Shutdown):
+                    return
+                self.take(message)
+            elif self.lines:
+                due = max(due, time.monotonic() - 1.0) + (len(self.lines) / self.rate if self.rate else 0.0)
+                self.step()
+
+    def take(self, message: ToEngine) -> None:
+        match message:
+            case Start():
+                self.start(message)
+            case Submit():
+                self.lines[message.number] = Line(message, self.script)
+            case Cancel():
+                self.cancel(message)
+            case GetStatistics():
+                self.totals.requests_running = len(self.lines)
+                self.send(StatisticsAnswer(number=message.number, statistics=self.totals))
+
+    def start(self, message: Start) -> None:
+        tokenizer = Tokenizer.load(Path(message.directory))
+        header = [tokenizer.special_ids.get(word) for word in HEADER]
+        ids = [[token] if token is not None else tokenizer.encode(word) for token, word in zip(header, HEADER, strict=True)]
+        self.script = [[token for one in ids for token in one], tokenizer.encode(WORDS)]
+        self.send(
+            Ready(
+                device="none", max_context=CONTEXT, vocab_size=tokenizer.vocab_size, pages=1000, page_size=PAGE_SIZE,
+                cache_bytes=0, load_s=0.0, kernels={},
+            )
+        )  # fmt: skip
+
+    def cancel(self, message: Cancel) -> None:
+        line = self.lines.pop(message.number, None)
+        if line is None:
+            return
+        if message.finished:
+            last = Output(
+                number=line.number, token_ids=[], finish_reason="stop", num_cached=0, statistics=line.statistics()
+            )
+            self.send(Step(outputs=[last]))
+        else:
+            self.totals.requests_cancelled += 1
+
+    def step(self) -> None:
+        outputs = [line.next() for line in self.lines.values()]
+        for output in outputs:
+            if output.finish_reason is not None:
+                del self.lines[output.number]
+                self.totals.requests_finished += 1
+        self.totals.steps += 1
+        self.totals.output_tokens += len(outputs)
+        self.send(Step(outputs=outputs))
+
+    def send(self, message: FromEngine) -> None:
+        self.channel.send(message)
+
+
+if __name__ == "__main__":
+    end = socket.socket(fileno=int(sys.argv[2]))
+    StubEngine(Channel(end), float(sys.argv[1])).run(end)
