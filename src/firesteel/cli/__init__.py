@@ -6,6 +6,7 @@ from firesteel.cli import (
     bench_decode,
     bench_engine,
     calibrate,
+    chat,
     lab,
     prove,
     quantize,
@@ -17,6 +18,6 @@ from firesteel.cli import (
 from firesteel.cli.app import app, main
 
 __all__ = [
-    "app", "bench", "bench_agreement", "bench_decode", "bench_engine", "calibrate", "lab", "main", "prove",
+    "app", "bench", "bench_agreement", "bench_decode", "bench_engine", "calibrate", "chat", "lab", "main", "prove",
     "quantize", "report", "running", "serve", "verify",
 ]  # fmt: skip

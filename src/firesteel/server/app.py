@@ -19,6 +19,7 @@ from firesteel.server.chat import Chat
 from firesteel.server.completions import Completions
 from firesteel.server.errors import ApiError, ClientGone, answer_error
 from firesteel.server.journal import Journal
+from firesteel.server.page import show_page
 from firesteel.server.service import Service
 from firesteel.server.status import Status
 
@@ -38,6 +39,7 @@ def build_app(service: Service) -> Starlette:
 
     chat, completions, status = Chat(service), Completions(service), Status(service)
     routes = [
+        Route("/", show_page),
         Route("/v1/chat/completions", locked(chat.answer), methods=["POST"]),
         Route("/v1/completions", locked(completions.answer), methods=["POST"]),
         Route("/v1/models", locked(status.models)),

@@ -105,9 +105,12 @@ class Metrics:
     def count_answer(self, path: str, status: int) -> None:
         self._answers.labels(path, str(status)).inc()
 
+    def count_tokens(self, count: int) -> None:
+        """Of a choice under way, so that a rate is one of now."""
+        self._output_tokens.inc(count)
+
     def count_choice(self, tally: Tally, seconds: float) -> None:
         """One that has ended, by itself or because its client left."""
-        self._output_tokens.inc(tally.num_output)
         self._prompt_tokens.inc(tally.num_prompt)
         self._cache_queries.inc(tally.num_prompt)
         self._cache_hits.inc(tally.num_cached)

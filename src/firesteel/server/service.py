@@ -105,8 +105,9 @@ class Service:
         with self.admission.admit(len(requests)):
             try:
                 async with aclosing(run_all(self.engine, requests, readers)) as pieces:
-                    async for numbered in pieces:
-                        yield numbered
+                    async for number, piece in pieces:
+                        self.metrics.count_tokens(len(piece.token_ids))
+                        yield number, piece
             finally:
                 entry.note_end(tallies)
                 for tally in tallies:
