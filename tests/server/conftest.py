@@ -149,11 +149,17 @@ class Running:
                 return Answer(error.code, error.headers, error.read())
 
 
-def eventually(condition, patience_s=10.0):
-    deadline = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come true"
-        time.sleep(0.01)
+@pytest.fixture(scope="session")
+def eventually():
+    """Waits until something is true."""
+
+    def wait(condition, patience_s=10.0):
+        deadline = time.monotonic() + patience_s
+        while not condition():
+            assert time.monotonic() < deadline, "it did not come true"
+            time.sleep(0.01)
+
+    return wait
 
 
 @contextmanager

@@ -6,7 +6,6 @@ import pytest
 
 from firesteel.server.admission import Admission, KeyCheck
 from firesteel.server.errors import ApiError
-from tests.server.conftest import eventually
 
 
 @pytest.mark.parametrize(
@@ -57,7 +56,7 @@ def test_who_stops_takes_nobody():
     assert caught.value.status == 503
 
 
-def test_overloaded_server_says_when_to_come_again(open_server):
+def test_overloaded_server_says_when_to_come_again(open_server, eventually):
     server = open_server(max_num_seqs=1, max_waiting=0)
     server.engine.pause_s = 0.05
     first = threading.Thread(target=server.chat)

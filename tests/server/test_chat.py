@@ -1,4 +1,4 @@
-"""The endpoint for chats: whole and streamed answers say the same, fields reach the engine, wrong ones are refused."""
+"""The endpoint for chats: whole and streamed say the same, fields reach the engine, wrong ones are refused."""
 
 import pytest
 

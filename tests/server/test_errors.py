@@ -2,8 +2,6 @@
 
 import pytest
 
-from tests.server.conftest import eventually
-
 
 @pytest.mark.parametrize(("path", "method", "status"), [("/nowhere", "GET", 404), ("/v1/models", "POST", 405)])
 def test_path_or_method_that_is_not_there(server, path, method, status):
@@ -11,7 +9,7 @@ def test_path_or_method_that_is_not_there(server, path, method, status):
     assert answer.status == status and set(answer.error) == {"message", "type", "param", "code"}
 
 
-def test_fault_of_the_server_shows_no_trace(server, caplog):
+def test_fault_of_the_server_shows_no_trace(server, caplog, eventually):
     def fail(request):
         raise ZeroDivisionError("secret inside")
 

@@ -4,16 +4,14 @@ import json
 import socket
 import threading
 
-from tests.server.conftest import eventually
-
 
 def send_chat(server, **fields):
     """A client that has sent its request and may do what it likes."""
     host, port = server.url.removeprefix("http://").split(":")
     end = socket.create_connection((host, int(port)), timeout=10)
     body = json.dumps({"messages": [{"role": "user", "content": "hi"}], **fields}).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
-    end.sendall(head.encode() + body)
+    head = "POST /v1/chat/completions HTTP/1.1", "host: x", "content-type: application/json"
+    end.sendall("\r\n".join([*head, f"content-length: {len(body)}", "", ""]).encode() + body)
     return end
 
 
@@ -23,7 +21,7 @@ def count(server, status):
     return sum(float(line.split()[-1]) for line in lines if f'status="{status}"' in line)
 
 
-def test_request_ends_when_its_client_leaves(server):
+def test_request_ends_when_its_client_leaves(server, eventually):
     server.engine.pause_s = 0.05
     for stream in (True, False):
         end = send_chat(server, stream=stream)
@@ -36,7 +34,7 @@ def test_request_ends_when_its_client_leaves(server):
     assert server.chat().status == 200
 
 
-def test_client_that_leaves_in_the_middle_of_a_stream_is_noticed(server):
+def test_client_that_leaves_in_the_middle_of_a_stream_is_noticed(server, eventually):
     server.engine.pause_s = 0.02
     end = send_chat(server, stream=True)
     assert b"data: " in end.recv(65536) + end.recv(65536)
@@ -55,7 +53,7 @@ def test_leaving_does_not_disturb_others(server):
     assert answers[0].status == 200 and answers[0].json()["choices"][0]["message"]["content"] == "Hello."
 
 
-def test_client_that_does_not_read_is_dropped(open_server):
+def test_client_that_does_not_read_is_dropped(open_server, eventually):
     text = "x" * 5_000
     server = open_server(f"<|channel|>final<|message|>{text * 10}<|return|>", slow_client_s=0.3)
     server.engine.facts = type(server.engine.facts)(

@@ -6,7 +6,6 @@ import logging
 import pytest
 
 from firesteel.server.journal import Lines
-from tests.server.conftest import eventually
 
 
 @pytest.fixture
@@ -19,7 +18,7 @@ def lines(caplog):
     return find
 
 
-def test_answer_and_line_carry_the_same_id(server, lines):
+def test_answer_and_line_carry_the_same_id(server, lines, eventually):
     given = server.get("/v1/models", **{"x-request-id": "my-id.1"})
     assert given.headers["x-request-id"] == "my-id.1"
     made = server.get("/v1/models").headers["x-request-id"]
@@ -28,7 +27,7 @@ def test_answer_and_line_carry_the_same_id(server, lines):
     eventually(lambda: len(lines()) == 3)
 
 
-def test_line_has_figures_and_no_prompt(server, lines):
+def test_line_has_figures_and_no_prompt(server, lines, eventually):
     server.chat("my secret")
     eventually(lines)
     [line] = lines()
@@ -38,19 +37,19 @@ def test_line_has_figures_and_no_prompt(server, lines):
         assert "secret" not in Lines(as_json=as_json).format(line)
 
 
-def test_prompt_is_written_where_asked(open_server, lines):
+def test_prompt_is_written_where_asked(open_server, lines, eventually):
     open_server(log_prompts=True).chat("my secret")
     eventually(lines)
     assert "my secret" in lines()[0].prompt
 
 
-def test_error_is_written_with_its_cause(server, lines):
+def test_error_is_written_with_its_cause(server, lines, eventually):
     server.chat(temperature=-1)
     eventually(lines)
     assert lines()[0].levelno == logging.WARNING and "temperature" in lines()[0].error
 
 
-def test_healthy_probes_are_not_written(server, lines):
+def test_healthy_probes_are_not_written(server, lines, eventually):
     server.get("/health")
     server.get("/metrics")
     server.engine.is_ready = False

@@ -7,6 +7,7 @@ import time
 import pytest
 
 PATH = "/v1/chat/completions"
+HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
 HELLO = {"messages": [{"role": "user", "content": "hi"}]}
 
 
@@ -48,7 +49,7 @@ def talk(server, *parts, pause_s=0.0):
 
 def test_body_without_a_length_is_counted_as_it_comes(open_server):
     server = open_server(max_body_mib=0.01)
-    head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+    head = HEAD + b"transfer-encoding: chunked\r\n\r\n"
     part = b"1000\r\n" + b"x" * 0x1000 + b"\r\n"
     assert b" 413 " in talk(server, head, part, part, part, part)
 
