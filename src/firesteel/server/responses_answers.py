@@ -1,0 +1,180 @@
+"""What /v1/responses answers, whole or as events, as types in the OpenAI API's shape; knows no request's content."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import UNSET, UnsetType
+
+from firesteel.server.answers import Answer, TokenLogprob
+from firesteel.server.responses_schema import (
+    FunctionTool,
+    Item,
+    ItemStatus,
+    Phase,
+    Reasoning,
+    TextOptions,
+    ToolChoice,
+)
+
+ResponseStatus = Literal["completed", "failed", "in_progress", "cancelled", "queued", "incomplete"]
+
+
+class OutputTextPart(Answer):
+    text: str
+    type: Literal["output_text"] = "output_text"
+    annotations: list[Any] = []
+    logprobs: list[TokenLogprob] = []
+
+
+class ReasoningTextPart(Answer):
+    text: str
+    type: Literal["reasoning_text"] = "reasoning_text"
+
+
+class MessageItem(Answer):
+    id: str
+    status: ItemStatus
+    content: list[OutputTextPart]
+    type: Literal["message"] = "message"
+    role: Literal["assistant"] = "assistant"
+    phase: Phase | None = None
+
+
+class ReasoningItem(Answer):
+    id: str
+    status: ItemStatus
+    content: list[ReasoningTextPart]
+    type: Literal["reasoning"] = "reasoning"
+    summary: list[Any] = []
+    encrypted_content: str | None = None
+
+
+class FunctionCallItem(Answer):
+    id: str
+    status: ItemStatus
+    call_id: str
+    name: str
+    arguments: str
+    type: Literal["function_call"] = "function_call"
+
+
+OutputItem = MessageItem | ReasoningItem | FunctionCallItem
+
+
+class InputDetails(Answer):
+    cached_tokens: int
+    cache_write_tokens: int = 0
+
+
+class OutputDetails(Answer):
+    reasoning_tokens: int
+
+
+class ResponseUsage(Answer):
+    input_tokens: int
+    input_tokens_details: InputDetails
+    output_tokens: int
+    output_tokens_details: OutputDetails
+    total_tokens: int
+
+
+class ResponseFailure(Answer):
+    code: str
+    message: str
+
+
+class IncompleteDetails(Answer):
+    reason: Literal["max_output_tokens", "content_filter"]
+
+
+class Response(Answer):
+    id: str
+    created_at: int
+    model: str
+    status: ResponseStatus
+    tools: list[FunctionTool]
+    tool_choice: ToolChoice
+    text: TextOptions
+    reasoning: Reasoning
+    parallel_tool_calls: bool
+    store: bool
+    temperature: float
+    top_p: float
+    top_logprobs: int
+    truncation: Literal["auto", "disabled"]
+    object: Literal["response"] = "response"
+    output: list[OutputItem] = []
+    background: bool = False
+    error: ResponseFailure | None = None
+    incomplete_details: IncompleteDetails | None = None
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    max_tool_calls: int | None = None
+    metadata: dict[str, str] = {}
+    previous_response_id: str | None = None
+    service_tier: str = "default"
+    usage: ResponseUsage | None = None
+    user: str | None = None
+
+
+class DeletedResponse(Answer):
+    id: str
+    object: Literal["response"] = "response"
+    deleted: Literal[True] = True
+
+
+class InputItemList(Answer):
+    data: list[Item]
+    first_id: str | None
+    last_id: str | None
+    object: Literal["list"] = "list"
+    has_more: bool = False
+
+
+class Event(Answer):
+    """One of a stream; the first has number 0."""
+
+    type: str
+    sequence_number: int
+
+
+class ResponseEvent(Event):
+    response: Response
+
+
+class ItemEvent(Event):
+    output_index: int
+    item: OutputItem
+
+
+class PartEvent(Event):
+    item_id: str
+    output_index: int
+    content_index: int
+    part: OutputTextPart | ReasoningTextPart
+
+
+class DeltaEvent(Event):
+    """More text, or more of a call's arguments, which are no content part."""
+
+    item_id: str
+    output_index: int
+    delta: str
+    content_index: int | UnsetType = UNSET
+    logprobs: list[TokenLogprob] | UnsetType = UNSET
+
+
+class TextDoneEvent(Event):
+    item_id: str
+    output_index: int
+    content_index: int
+    text: str
+    logprobs: list[TokenLogprob] | UnsetType = UNSET
+
+
+class ArgumentsDoneEvent(Event):
+    item_id: str
+    output_index: int
+    name: str
+    arguments: str
