@@ -112,6 +112,10 @@ class ModelConfig:
     memory_reserve_gib: float = knob(
         1.0, "GiB that weights and cache must leave free", env="FIRESTEEL_MEMORY_RESERVE_GIB", check=at_least(0)
     )
+    gpu_memory_utilization: float = knob(
+        0.0, "share of a GPU's memory that may be in use, as vLLM counts it; 0 leaves memory_reserve_gib free",
+        env="FIRESTEEL_GPU_MEMORY_UTILIZATION", check=between(0, 1),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -374,6 +378,11 @@ def shown_environment(environ: Mapping[str, str] | None = None) -> dict[str, str
     environ = os.environ if environ is None else environ
     names = sorted(name for name in environ if name.startswith(PREFIX) or name == "CUDA_VISIBLE_DEVICES")
     return {name: HIDDEN if is_secret(name) else environ[name] for name in names}
+
+
+def shown_value(name: str, value: Any) -> Any:
+    """A knob's value as it may be shown."""
+    return HIDDEN if is_secret(name) and value else value
 
 
 def is_secret(name: str) -> bool:

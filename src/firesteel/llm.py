@@ -7,16 +7,22 @@ import json
 import operator
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from firesteel.chat.grammar import grammar_for
+from firesteel.chat.harmony import Harmony, Message, ResponseFormat, developer_message, system_message
+from firesteel.chat.message import AssistantMessage
 from firesteel.chat.stop import StopFilter
+from firesteel.chat.stream import read_turn
 from firesteel.chat.tokenizer import Tokenizer
+from firesteel.chat.tools import Tool
 from firesteel.config import resolve
+from firesteel.engine.grammar import Grammars
 from firesteel.engine.load import load_engine
 from firesteel.errors import UserError
 from firesteel.hub import find_checkpoint
@@ -26,6 +32,15 @@ from firesteel.progress import Report, watched
 from firesteel.types import Completion, Request, SamplingParams, StepOutput
 
 Prompt = str | Sequence[int]  # text, or token ids
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatCompletion:
+    """What a model said in its turn."""
+
+    message: AssistantMessage  # `.content`, `.reasoning`, `.tool_calls`
+    finish_reason: str  # "stop", "length" or "tool_calls"
+    token_ids: list[int]
 
 
 class LLM:
@@ -41,6 +56,7 @@ class LLM:
         self.spec, self.device, self.kernels = loaded.spec, loaded.device, loaded.kernels
         self.max_context, self.load_report = loaded.max_context, loaded.report
         self.model, self.engine = loaded.model, loaded.engine
+        self.grammars = Grammars(self.directory, self.spec.vocab_size)
         self._names = itertools.count()
         self._outboxes: dict[str, deque[StepOutput]] = {}  # by request: where its outputs go
 
@@ -72,6 +88,43 @@ class LLM:
         one = Continuation(self.tokenizer, self._requests([prompt], params)[0])
         for stepped in self._run([one]):
             yield from (piece for _, piece in stepped)
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        params: SamplingParams | None = None,
+        *,
+        tools: Sequence[Tool] = (),
+        tool_choice: str = "auto",
+        function: str | None = None,
+        parallel_tool_calls: bool = True,
+        response_format: ResponseFormat | None = None,
+        instructions: str | None = None,
+        effort: str = "medium",
+    ) -> ChatCompletion:
+        """The model's turn after `messages`, which are those of users, tools and the model.
+
+        A grammar sees to it that the answer has the format and that calls are as `tool_choice` (auto, none,
+        required) or `function`, the name of the one to call, wants them: see `chat/grammar.py`.
+        """
+        grammar = grammar_for(
+            tools=tools, tool_choice=tool_choice, function=function, parallel_tool_calls=parallel_tool_calls,
+            response_format=response_format,
+        )  # fmt: skip
+        params = replace(params or SamplingParams(), grammar=grammar)
+        shown = () if tool_choice == "none" else tools
+        opening = [system_message(effort=effort, has_functions=bool(shown))]
+        if instructions is not None or shown or response_format is not None:
+            formats = [] if response_format is None else [response_format]
+            opening.append(developer_message(instructions=instructions, tools=shown, response_formats=formats))
+        harmony = Harmony(self.tokenizer)
+        prompt = harmony.encode_for_completion([*opening, *messages])
+        [completion] = self.generate([prompt], params, progress=False)
+        message = read_turn(harmony, completion.token_ids)
+        return ChatCompletion(
+            message=message, finish_reason=message.finish_reason(completion.finish_reason),
+            token_ids=completion.token_ids,
+        )  # fmt: skip
 
     def outputs(self, prompt: Prompt, params: SamplingParams | None = None) -> Generator[StepOutput, None, None]:
         """What one continuation is given, step by step, stop token included. Closing it early ends the request."""
@@ -145,10 +198,11 @@ class LLM:
         token_ids = self._checked(token_ids, room=1)
         most = min(params.max_tokens, self.max_context - len(token_ids))
         params = replace(params, max_tokens=most, min_tokens=min(params.min_tokens, most))
-        return Request(
+        request = Request(
             request_id=str(next(self._names)), token_ids=token_ids, params=params,
             stops=params.stop_ids(self.stop_ids),
         )  # fmt: skip
+        return self.grammars.bind(request)
 
     def _checked(self, prompt: Sequence[int], *, room: int) -> list[int]:
         try:

@@ -34,6 +34,7 @@ class SamplingParams:
     frequency_penalty: float = 0.0  # the same, once for each time it was generated
     logit_bias: dict[int, float] = field(default_factory=dict)  # token id: added to its logit
     allowed_token_ids: tuple[int, ...] | None = None  # only these may be drawn; None: all
+    grammar: str | None = None  # Lark text that the new tokens follow, see chat/grammar.py; None: any tokens
     seed: int = 0  # modulo 2^64
     stop: tuple[str, ...] = ()
     include_stop_str_in_output: bool = False
@@ -41,6 +42,7 @@ class SamplingParams:
     ignore_eos: bool = False
     logprobs: int | None = None  # of each new token and of so many most likely ones; None: no logprobs
     prompt_logprobs: int | None = None  # the same for the prompt's tokens
+    cache_prompt: bool = True  # take from the cache what it has of the prompt; off computes all of it
 
     def __post_init__(self) -> None:
         for name, (is_valid, rule) in _RULES.items():
@@ -92,7 +94,7 @@ def _is_choice(value: Any) -> bool:
     return value is None or (_many(_whole(0))(value) and len(value) > 0)
 
 
-def _is_stop(value: Any) -> bool:
+def _is_text(value: Any) -> bool:
     return isinstance(value, str) and value != ""
 
 
@@ -112,8 +114,9 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "frequency_penalty": _PENALTY,
     "logit_bias": (_is_bias, "a dictionary from token ids to numbers from -100 to 100"),
     "allowed_token_ids": (_is_choice, "a tuple of token ids, at least one, or None for all"),
+    "grammar": (_optional(_is_text), "a text, not empty, or None"),
     "seed": (_whole(-(2**63), 2**64 - 1), "a whole number of 64 bits"),
-    "stop": (_many(_is_stop, 16), "a tuple of at most 16 non-empty strings"),
+    "stop": (_many(_is_text, 16), "a tuple of at most 16 non-empty strings"),
     "stop_token_ids": (_many(_whole(0)), "a tuple of token ids"),
     "logprobs": _LOGPROBS,
     "prompt_logprobs": _LOGPROBS,

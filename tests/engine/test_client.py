@@ -177,7 +177,7 @@ def test_reader_that_finds_the_end_itself_gets_statistics(run, shared):
         ),
         (
             Request(request_id="m", token_ids=[1], params=SamplingParams(), mask=object()),
-            r"request m: a mask cannot cross to the engine's process: use SamplingParams\.allowed_token_ids",
+            r"request m: a mask cannot cross to the engine's process: use SamplingParams\.grammar",
         ),
         (request("only", [1], allowed_token_ids=(272,)), "allowed_token_ids: token id 272 is outside"),
     ],

@@ -10,6 +10,7 @@ import torch
 from firesteel.config import BatchConfig, CacheConfig
 from firesteel.engine import process
 from firesteel.engine.engine import Engine
+from firesteel.engine.grammar import Grammars
 from firesteel.engine.messages import (
     Cancel,
     GetStatistics,
@@ -43,7 +44,7 @@ class Driver:
             llm.model, llm.device, BatchConfig(page_size=4), CacheConfig(kv_cache_gib=0.001),
             max_context=llm.max_context,
         )  # fmt: skip
-        self.service = Service(self.engine, llm.ledger(), self.sent.append)
+        self.service = Service(self.engine, llm.ledger(), Grammars.of(llm.directory), self.sent.append)
 
     def handle(self, *messages):
         for message in messages:

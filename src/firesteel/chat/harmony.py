@@ -38,11 +38,12 @@ _CALLS = "\nCalls to these tools must go to the commentary channel: 'functions'.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseFormat:
-    """A JSON schema the answer should follow; a hint to the model, not an enforcement."""
+    """A JSON schema the answer should follow. In a prompt it is a hint; grammar.py enforces it."""
 
     name: str
     schema: dict[str, Any]
     description: str | None = None
+    strict: bool = False  # whether a schema that cannot be enforced to the letter is an error
 
 
 def system_message(

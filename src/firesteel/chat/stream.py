@@ -18,7 +18,7 @@ tokens but the structural ones. A valid stream gives what `Harmony.decode` gives
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from firesteel.chat.format import Message
 from firesteel.chat.harmony import Harmony
@@ -150,6 +150,15 @@ class HarmonyStream:
             self._is_open = False
             closed_by = None if mark is None else self._spell([mark])
             self._emit(End(index=len(self.message.parts) - 1, closed_by=closed_by))
+
+
+def read_turn(harmony: Harmony, token_ids: Sequence[int]) -> AssistantMessage:
+    """The whole message of a turn that is over."""
+    stream = HarmonyStream(harmony)
+    for token in token_ids:
+        stream.push(token)
+    stream.finish()
+    return stream.message
 
 
 def _function_of(header: Message) -> str | None:

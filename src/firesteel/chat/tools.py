@@ -24,6 +24,7 @@ class Tool:
     name: str
     description: str
     parameters: dict[str, Any] | None = None
+    strict: bool = False  # whether arguments must follow the schema, for grammar.py
 
 
 def render_namespace(tools: Sequence[Tool], namespace: str = "functions") -> str:

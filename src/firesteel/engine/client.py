@@ -263,7 +263,7 @@ class EngineClient:
     def _check(self, request: Request) -> None:
         """Refuses what cannot cross to the other process."""
         for given, what, instead in (
-            (request.mask is not None, "a mask", "SamplingParams.allowed_token_ids"),
+            (request.mask is not None, "a mask", "SamplingParams.grammar"),
             (request.score, "a score", "SamplingParams.prompt_logprobs or LLM.logits"),
         ):
             if given:

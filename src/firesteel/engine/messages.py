@@ -14,6 +14,7 @@ import msgspec
 from firesteel.config import Config
 from firesteel.engine.logprobs import TokenLogprobs
 from firesteel.engine.statistics import Statistics
+from firesteel.kernels.ledger import Ledger
 from firesteel.types import Request, RequestStatistics, SamplingParams, StepOutput
 
 HEAD_BYTES = 4
@@ -79,7 +80,7 @@ class Loading(Message, frozen=True):
 
 class Ready(Message, frozen=True):
     device: str
-    max_context: int
+    max_context: int  # tokens of one request, prompt and answer, that fit the model and the cache
     vocab_size: int
     pages: int
     page_size: int
@@ -161,6 +162,21 @@ class LedgerRow(msgspec.Struct, frozen=True):
 
     def as_dict(self) -> dict[str, Any]:
         return msgspec.structs.asdict(self)
+
+
+def ledger_rows(ledger: Ledger, *, can_ask_device: bool = True) -> list[LedgerRow]:
+    """A device that failed answers with its failure: what it counted is then unknown."""
+    rows = []
+    for ran, entry in ledger.entries.items():
+        launches: dict[str, int] = {}
+        for launch, count in entry.launches.items():
+            launches[launch.kernel] = launches.get(launch.kernel, 0) + count
+        row = LedgerRow(
+            **ran._asdict(), calls=entry.calls, seconds=entry.seconds, launches=launches,
+            clipped=entry.clipped if can_ask_device else None,
+        )  # fmt: skip
+        rows.append(row)
+    return rows
 
 
 class LedgerSoFar(Message, frozen=True):

@@ -20,6 +20,7 @@ from queue import SimpleQueue
 
 from firesteel.device import find_device
 from firesteel.engine.engine import Engine
+from firesteel.engine.grammar import Grammars
 from firesteel.engine.load import Loaded, load_engine
 from firesteel.engine.messages import (
     HEAD_BYTES,
@@ -30,7 +31,6 @@ from firesteel.engine.messages import (
     Dying,
     FromEngine,
     GetStatistics,
-    LedgerRow,
     LedgerSoFar,
     Loading,
     Output,
@@ -44,6 +44,7 @@ from firesteel.engine.messages import (
     Step,
     Submit,
     ToEngine,
+    ledger_rows,
     pack,
     parse_to_engine,
     read_head,
@@ -119,8 +120,11 @@ class AnnouncingScheduler(Scheduler):
 class Service:
     """An idle engine, put to work by messages."""
 
-    def __init__(self, engine: Engine, ledger: Ledger, send: Callable[[FromEngine], None]) -> None:
+    def __init__(
+        self, engine: Engine, ledger: Ledger, grammars: Grammars, send: Callable[[FromEngine], None]
+    ) -> None:
         self.engine = engine
+        self.grammars = grammars
         self.ledger = ledger
         self.send = send
         self.numbers: dict[str, int] = {}  # of the requests under way, by name
@@ -157,7 +161,7 @@ class Service:
 
     def _submit(self, message: Submit) -> None:
         try:
-            self.engine.submit(message.request())
+            self.engine.submit(self.grammars.bind(message.request()))
         except UserError as error:
             self.send(Rejected(number=message.number, kind=type(error).__name__, reason=str(error)))
             return
@@ -211,21 +215,6 @@ def last_words(send: Callable[[FromEngine], None], ledger: Ledger | None = None)
         raise
 
 
-def ledger_rows(ledger: Ledger, *, can_ask_device: bool = True) -> list[LedgerRow]:
-    """A device that failed answers with its failure: what it counted is then unknown."""
-    rows = []
-    for ran, entry in ledger.entries.items():
-        launches: dict[str, int] = {}
-        for launch, count in entry.launches.items():
-            launches[launch.kernel] = launches.get(launch.kernel, 0) + count
-        row = LedgerRow(
-            **ran._asdict(), calls=entry.calls, seconds=entry.seconds, launches=launches,
-            clipped=entry.clipped if can_ask_device else None,
-        )  # fmt: skip
-        rows.append(row)
-    return rows
-
-
 def load(start: Start, channel: Channel) -> Loaded:
     device = find_device(start.config.model.device)
     channel.send(Around(surroundings=dataclasses.asdict(look_around(device))))
@@ -249,8 +238,9 @@ def progress_sender(send: Callable[[FromEngine], None]) -> Callable[[int, int], 
 
 def describe(loaded: Loaded) -> Ready:
     totals, report = loaded.engine.totals, loaded.report
+    longest = loaded.engine.scheduler.tables.layout.count_tokens(totals.pages)
     return Ready(
-        device=loaded.device.name, max_context=loaded.max_context, vocab_size=loaded.spec.vocab_size,
+        device=loaded.device.name, max_context=min(loaded.max_context, longest), vocab_size=loaded.spec.vocab_size,
         pages=totals.pages, page_size=loaded.engine.config.page_size, cache_bytes=totals.cache_bytes,
         load_s=report.seconds, kernels=dict(loaded.kernels.table()),
     )  # fmt: skip
@@ -259,12 +249,14 @@ def describe(loaded: Loaded) -> Ready:
 def open_service(start: ToEngine, channel: Channel) -> Service:
     assert isinstance(start, Start), start
     try:
-        loaded = load(start, channel)
+        grammars = Grammars.of(Path(start.directory))
+        with grammars.preparing():
+            loaded = load(start, channel)
     except UserError as error:
         channel.send(Refused(kind=type(error).__name__, reason=str(error)))
         sys.exit(REFUSED)
     channel.send(describe(loaded))
-    return Service(loaded.engine, loaded.kernels.ledger, channel.send)
+    return Service(loaded.engine, loaded.kernels.ledger, grammars, channel.send)
 
 
 def serve(channel: Channel, inbox: Inbox) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from firesteel.server.choice import ChatReader
 from firesteel.server.conversation import render_chat
 from firesteel.server.errors import ApiError, json_response
 from firesteel.server.events import DONE, Computed, EventStream, event
+from firesteel.server.forms import find_grammar, has_form
 from firesteel.server.journal import Entry, entry_of
 from firesteel.server.reading import read_body
 from firesteel.server.sampling import sampling_params
@@ -54,10 +56,11 @@ class Chat:
         check_fields(asked)
         messages = render_chat(asked, prompt_date=service.config.server.prompt_date)
         prompt = await service.encode_chat(messages)
+        grammar = await asyncio.to_thread(find_grammar, asked) if has_form(asked) else None
         params = sampling_params(
             asked, service.defaults, room=service.room_after(len(prompt)),
             max_tokens=asked.max_completion_tokens or asked.max_tokens,
-            logprobs=(asked.top_logprobs or 0) if asked.logprobs else None,
+            logprobs=(asked.top_logprobs or 0) if asked.logprobs else None, grammar=grammar,
         )  # fmt: skip
         stops = params.stop_ids(service.stop_ids | service.harmony.stop_token_ids)
         requests = service.requests(name, prompt, params, count=asked.n or 1, stops=stops)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from firesteel.chat.format import CONSTRAIN, Message
 from firesteel.chat.harmony import ResponseFormat, developer_message, system_message
@@ -65,8 +64,9 @@ def read_tools(specs: Iterable[ToolSpec]) -> list[Tool]:
         if function.name in found:
             raise ApiError(400, f"two tools are named {function.name}", param=f"tools[{number}].function.name")
         found[function.name] = Tool(
-            name=function.name, description=function.description or "", parameters=function.parameters
-        )
+            name=function.name, description=function.description or "", parameters=function.parameters,
+            strict=bool(function.strict),
+        )  # fmt: skip
     return list(found.values())
 
 
@@ -75,7 +75,9 @@ def read_formats(request: ChatRequest) -> list[ResponseFormat]:
     if not isinstance(asked, JsonSchemaFormat):
         return []
     one = asked.json_schema
-    return [ResponseFormat(name=one.name, schema=one.schema or {}, description=one.description)]
+    return [
+        ResponseFormat(name=one.name, schema=one.schema or {}, description=one.description, strict=bool(one.strict))
+    ]
 
 
 def split_instructions(messages: Sequence[ChatMessage]) -> tuple[str | None, Sequence[ChatMessage]]:
@@ -144,9 +146,3 @@ def text_of(content: str | Sequence[TextPart | RefusalPart] | None) -> str:
     if content is None or isinstance(content, str):
         return content or ""
     return "".join(part.text if isinstance(part, TextPart) else part.refusal for part in content)
-
-
-def named_function(request: ChatRequest) -> str | None:
-    """The function that must be called."""
-    choice: Any = request.tool_choice
-    return None if choice is None or isinstance(choice, str) else str(choice.function.name)

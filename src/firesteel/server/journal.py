@@ -24,7 +24,8 @@ from firesteel.server.errors import GONE
 from firesteel.server.metrics import Metrics
 
 log = logging.getLogger("firesteel.server")
-QUIET_PATHS = ("/health", "/health/live", "/health/ready", "/ledger", "/metrics")  # asked every few seconds: only failures are written
+# Asked every few seconds: only failures are written.
+QUIET_PATHS = ("/health", "/health/live", "/health/ready", "/ledger", "/metrics")
 _request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import socket
+from collections.abc import Callable
+from types import FrameType
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -47,22 +50,31 @@ class Server(uvicorn.Server):
     """Told to stop, it takes no new requests, and drops after a while those that do not end."""
 
     def __init__(
-        self, app: ASGIApp, config: ServerConfig, admission: Admission, *, when_ready: Callable[[], None] = lambda: None
+        self,
+        app: ASGIApp,
+        config: ServerConfig,
+        admission: Admission,
+        *,
+        when_ready: Callable[[], None] = lambda: None,
+        when_stopping: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(
             uvicorn.Config(
                 app, log_config=None, access_log=False, lifespan="off", timeout_keep_alive=KEEP_ALIVE_S,
                 limit_concurrency=config.max_connections, backlog=BACKLOG, server_header=False,
-                timeout_graceful_shutdown=int(config.drain_s) or None,
+                timeout_graceful_shutdown=math.ceil(config.drain_s),
             )
         )  # fmt: skip
         self._admission = admission
-        self._when_ready = when_ready
+        self._when_ready, self._when_stopping = when_ready, when_stopping
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._when_ready()
 
-    def handle_exit(self, sig: int, frame: object) -> None:
-        self._admission.is_stopping = True
-        super().handle_exit(sig, frame)  # type: ignore[arg-type]
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Told twice, it does not wait. The signal is not passed on: the engine is still to be closed."""
+        if not self.should_exit:
+            self._when_stopping()
+        self.force_exit = self.should_exit
+        self.should_exit = self._admission.is_stopping = True

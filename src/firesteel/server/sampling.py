@@ -16,7 +16,7 @@ from firesteel.types import SamplingParams
 
 PLAIN = (
     "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty",
-    "ignore_eos", "include_stop_str_in_output",
+    "ignore_eos", "include_stop_str_in_output", "cache_prompt",
 )  # fmt: skip
 
 
@@ -38,7 +38,7 @@ def read_defaults(directory: Path) -> dict[str, Any]:
 
 def sampling_params(
     request: Sampled, defaults: Mapping[str, Any], *, room: int, max_tokens: int | None, logprobs: int | None,
-    prompt_logprobs: int | None = None,
+    prompt_logprobs: int | None = None, grammar: str | None = None,
 ) -> SamplingParams:  # fmt: skip
     """`room`: tokens that fit after the prompt, which also bound `max_tokens`; None takes all of it."""
     stop = [request.stop] if isinstance(request.stop, str) else request.stop
@@ -53,6 +53,7 @@ def sampling_params(
         min_tokens=None if request.min_tokens is None else min(request.min_tokens, most),
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
+        grammar=grammar,
     )
     try:
         return SamplingParams(**{**defaults, **given, "max_tokens": most})

@@ -1,7 +1,7 @@
 """An engine that computes nothing: fixed words at a given pace, for tests and for measuring the front end.
 
-It is started in place of `firesteel.engine.process` as `python -m firesteel.server.stub_engine RATE DESCRIPTOR`, RATE
-in tokens a second over all requests; 0 is as fast as they are read.
+It is started in place of the engine's process as `python -m firesteel.server.stub_engine RATE DESCRIPTOR`, RATE in
+tokens a second over all requests; 0 is as fast as they are read.
 """
 
 from __future__ import annotations
@@ -103,13 +103,15 @@ class StubEngine:
 
     def start(self, message: Start) -> None:
         tokenizer = Tokenizer.load(Path(message.directory))
-        header = [tokenizer.special_ids.get(word) for word in HEADER]
-        ids = [[token] if token is not None else tokenizer.encode(word) for token, word in zip(header, HEADER, strict=True)]
-        self.script = [[token for one in ids for token in one], tokenizer.encode(WORDS)]
+        header = [
+            [tokenizer.special_ids[word]] if word in tokenizer.special_ids else tokenizer.encode(word)
+            for word in HEADER
+        ]
+        self.script = [[token for word in header for token in word], tokenizer.encode(WORDS)]
         self.send(
             Ready(
-                device="none", max_context=CONTEXT, vocab_size=tokenizer.vocab_size, pages=1000, page_size=PAGE_SIZE,
-                cache_bytes=0, load_s=0.0, kernels={},
+                device="none", max_context=CONTEXT, vocab_size=tokenizer.vocab_size, pages=1000,
+                page_size=PAGE_SIZE, cache_bytes=0, load_s=0.0, kernels={},
             )
         )  # fmt: skip
 

@@ -1,0 +1,121 @@
+"""Which tokens a grammar allows next; knows the checkpoint's tokenizer through llguidance, no text of its own.
+
+    grammars = Grammars.of(directory)
+    grammars.prepare()                       # seconds for a large vocabulary; else the first mask does it
+    request = grammars.bind(request)         # milliseconds, or microseconds for a grammar that was used lately
+    mask = request.mask
+    mask.allowed(generated)                  # bool [V], some 100 us for 200,000 tokens
+
+llguidance is imported when the first grammar is: a machine without it runs everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from firesteel.errors import RequestError, UserError
+from firesteel.model.spec import read_spec
+from firesteel.types import Request
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+KEPT = 128  # compiled grammars
+
+
+class Grammars:
+    def __init__(self, directory: Path, vocab_size: int) -> None:
+        self._path = directory / "tokenizer.json"
+        self._vocab_size = vocab_size
+        self._tokenizer: LLTokenizer | None = None
+        self._compiled = lru_cache(maxsize=KEPT)(self._compile)
+
+    @classmethod
+    def of(cls, directory: Path) -> Grammars:
+        return cls(directory, read_spec(directory).vocab_size)
+
+    @contextmanager
+    def preparing(self) -> Iterator[None]:
+        """Meanwhile, in another thread. What fails is told to the first request that has a grammar."""
+        thread = Thread(target=self._try_to_prepare)
+        thread.start()
+        try:
+            yield
+        finally:
+            thread.join()
+
+    def _try_to_prepare(self) -> None:
+        with suppress(UserError):
+            self.prepare()
+
+    def prepare(self) -> None:
+        """Raises UserError where the checkpoint has no tokenizer that can be used."""
+        if self._tokenizer is not None:
+            return
+        try:
+            from llguidance import LLTokenizer
+
+            self._tokenizer = LLTokenizer(str(self._path), n_vocab=self._vocab_size)
+        except ImportError as error:
+            raise UserError("grammars need the package llguidance: pip install llguidance") from error
+        except ValueError as error:
+            raise UserError(f"grammars cannot use the checkpoint's tokenizer: {error}") from error
+
+    def bind(self, request: Request) -> Request:
+        """With the mask of its grammar, if it has one. Raises RequestError where that cannot be used."""
+        if request.params.grammar is None:
+            return request
+        return replace(request, mask=self.mask(request.params.grammar))
+
+    def mask(self, text: str) -> GrammarMask:
+        """For one request."""
+        return GrammarMask(self._compiled(text).deep_copy(), self._vocab_size)
+
+    def _compile(self, text: str) -> LLMatcher:
+        self.prepare()
+        from llguidance import LLMatcher, LLParserLimits
+
+        assert self._tokenizer is not None
+        limits = LLParserLimits(verbose_errors=False)
+        matcher = LLMatcher(self._tokenizer, text, log_level=0, limits=limits)
+        if matcher.is_error():
+            raise RequestError(f"the grammar cannot be used: {matcher.get_error()}")
+        return matcher
+
+
+class GrammarMask:
+    """Follows one request's tokens."""
+
+    def __init__(self, matcher: LLMatcher, vocab_size: int) -> None:
+        self._matcher = matcher
+        self._vocab_size = vocab_size
+        self._num_read = 0
+        self._bits = np.empty((vocab_size + 31) // 32, dtype=np.int32)
+
+    def allowed(self, token_ids: Sequence[int]) -> Tensor:
+        """bool [V]; tokens read before are not read again. None is allowed where the grammar grew too complex.
+
+        A grammar that has come to its end allows the end of the text.
+        """
+        if len(token_ids) < self._num_read:
+            self._matcher.reset()
+            self._num_read = 0
+        for token in token_ids[self._num_read :]:
+            self._num_read += 1
+            if not self._matcher.is_stopped():
+                self._matcher.consume_token(token)
+        if self._matcher.is_error():
+            return torch.zeros(self._vocab_size, dtype=torch.bool)
+        self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
+        bits = np.unpackbits(self._bits.view(np.uint8), bitorder="little", count=self._vocab_size)
+        return torch.from_numpy(bits.view(np.bool_))
