@@ -20,6 +20,7 @@ from firesteel.server.completions import Completions
 from firesteel.server.errors import ApiError, ClientGone, answer_error
 from firesteel.server.journal import Journal
 from firesteel.server.page import show_page
+from firesteel.server.responses import Responses
 from firesteel.server.service import Service
 from firesteel.server.status import Status
 
@@ -38,10 +39,16 @@ def build_app(service: Service) -> Starlette:
         return answer
 
     chat, completions, status = Chat(service), Completions(service), Status(service)
+    responses = Responses(service, chat)
     routes = [
         Route("/", show_page),
         Route("/v1/chat/completions", locked(chat.answer), methods=["POST"]),
         Route("/v1/completions", locked(completions.answer), methods=["POST"]),
+        Route("/v1/responses", locked(responses.create), methods=["POST"]),
+        Route("/v1/responses/{name}", locked(responses.find)),
+        Route("/v1/responses/{name}", locked(responses.delete), methods=["DELETE"]),
+        Route("/v1/responses/{name}/cancel", locked(responses.cancel), methods=["POST"]),
+        Route("/v1/responses/{name}/input_items", locked(responses.list_input)),
         Route("/v1/models", locked(status.models)),
         Route("/v1/models/{name:path}", locked(status.model)),
         Route("/tokenize", locked(status.tokenize), methods=["POST"]),

@@ -12,6 +12,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response as HttpResponse
 
 from firesteel.errors import EngineDied, UserError
+from firesteel.server.answers import TokenLogprob
 from firesteel.server.chat import Chat, Turn
 from firesteel.server.chat_answer import spell_all
 from firesteel.server.choice import Piece, Tally
@@ -21,6 +22,7 @@ from firesteel.server.journal import Entry, entry_of
 from firesteel.server.reading import MIB, read_body
 from firesteel.server.responses_answers import (
     DeletedResponse,
+    Event,
     InputDetails,
     InputItemList,
     OutputDetails,
@@ -69,7 +71,8 @@ class Responses:
 
     async def prepare(self, asked: ResponseRequest, entry: Entry) -> Job:
         check_supported(asked)
-        given, history = read_items(asked), []
+        given = read_items(asked)
+        history: list[Item] = []
         if asked.previous_response_id is not None:
             previous = self.store.find_previous(asked.previous_response_id)
             if previous.response.status in ("queued", "in_progress"):
@@ -83,7 +86,7 @@ class Responses:
             turn=turn, stored=stored, writer=ResponseWriter(response, self.spell if wants_logprobs else None)
         )
 
-    def spell(self, piece: Piece) -> list:
+    def spell(self, piece: Piece) -> list[TokenLogprob]:
         return spell_all(piece.logprobs, self.service.tokenizer)
 
     async def whole(self, job: Job) -> HttpResponse:
@@ -133,7 +136,7 @@ class Responses:
             job.writer.cancel()
         self.keep(job)
 
-    def note_failure(self, writer: ResponseWriter, error: Exception) -> list:
+    def note_failure(self, writer: ResponseWriter, error: Exception) -> list[Event]:
         told = as_api_error(error)
         return writer.fail(told.code or "server_error", str(told))
 

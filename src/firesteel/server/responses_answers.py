@@ -1,10 +1,10 @@
-"""What /v1/responses answers, whole or as events, as types in the OpenAI API's shape; knows no request's content."""
+"""What /v1/responses answers, whole or as events, as types in the OpenAI API's shape; knows no engine."""
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, UnsetType, field
 
 from firesteel.server.answers import Answer, TokenLogprob
 from firesteel.server.responses_schema import (
@@ -23,8 +23,8 @@ ResponseStatus = Literal["completed", "failed", "in_progress", "cancelled", "que
 class OutputTextPart(Answer):
     text: str
     type: Literal["output_text"] = "output_text"
-    annotations: list[Any] = []
-    logprobs: list[TokenLogprob] = []
+    annotations: list[Any] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
 
 
 class ReasoningTextPart(Answer):
@@ -46,7 +46,7 @@ class ReasoningItem(Answer):
     status: ItemStatus
     content: list[ReasoningTextPart]
     type: Literal["reasoning"] = "reasoning"
-    summary: list[Any] = []
+    summary: list[Any] = field(default_factory=list)
     encrypted_content: str | None = None
 
 
@@ -104,14 +104,14 @@ class Response(Answer):
     top_logprobs: int
     truncation: Literal["auto", "disabled"]
     object: Literal["response"] = "response"
-    output: list[OutputItem] = []
+    output: list[OutputItem] = field(default_factory=list)
     background: bool = False
     error: ResponseFailure | None = None
     incomplete_details: IncompleteDetails | None = None
     instructions: str | None = None
     max_output_tokens: int | None = None
     max_tool_calls: int | None = None
-    metadata: dict[str, str] = {}
+    metadata: dict[str, str] = field(default_factory=dict)
     previous_response_id: str | None = None
     service_tier: str = "default"
     usage: ResponseUsage | None = None
@@ -176,5 +176,4 @@ class TextDoneEvent(Event):
 class ArgumentsDoneEvent(Event):
     item_id: str
     output_index: int
-    name: str
     arguments: str

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Literal
 
 import msgspec
 
@@ -25,6 +26,9 @@ NEEDED = {
     "function_call": ("call_id", "name", "arguments"),
     "function_call_output": ("call_id", "output"),
 }
+SPEAKERS: dict[str, Callable[..., chat.ChatMessage]] = {
+    "system": chat.SystemMessage, "developer": chat.DeveloperMessage, "user": chat.UserMessage,
+}  # fmt: skip
 LOGPROBS = "message.output_text.logprobs"
 
 
@@ -77,10 +81,7 @@ def read_messages(items: Sequence[Item]) -> list[chat.ChatMessage]:
             messages.append(chat.ToolMessage(content=text_of(item.output), tool_call_id=item.call_id))
             open_one = None
         elif item.type == "message" and item.role != "assistant":
-            kind = {"system": chat.SystemMessage, "developer": chat.DeveloperMessage}.get(
-                item.role or "", chat.UserMessage
-            )
-            messages.append(kind(content=text_of(item.content)))
+            messages.append(SPEAKERS[item.role or "user"](content=text_of(item.content)))
             open_one = None
         else:
             if open_one is None or not has_room(open_one, item):
@@ -107,7 +108,10 @@ def add(message: chat.AssistantMessage, item: Item) -> None:
             message.content = text_of(item.content)
         case "function_call":
             function = chat.CalledFunction(name=item.name or "", arguments=item.arguments or "")
-            message.tool_calls = [*(message.tool_calls or ()), chat.ToolCall(id=item.call_id or "", function=function)]
+            message.tool_calls = [
+                *(message.tool_calls or ()),
+                chat.ToolCall(id=item.call_id or "", function=function),
+            ]
 
 
 def text_of(content: str | Sequence[Part] | None) -> str:
@@ -133,13 +137,14 @@ def as_chat_tool(tool: FunctionTool) -> chat.ToolSpec:
     return chat.ToolSpec(function=function)
 
 
-def as_chat_choice(asked: ResponseRequest) -> str | chat.NamedChoice | None:
+def as_chat_choice(asked: ResponseRequest) -> Literal["none", "auto", "required"] | chat.NamedChoice | None:
     match asked.tool_choice:
-        case FunctionChoice(name=name):
-            return chat.NamedChoice(function=chat.NamedFunction(name=name))
-        case AllowedTools(mode=mode):
-            return mode
-    return asked.tool_choice
+        case FunctionChoice() as choice:
+            return chat.NamedChoice(function=chat.NamedFunction(name=choice.name))
+        case AllowedTools() as choice:
+            return choice.mode
+        case word:
+            return word
 
 
 def as_chat_format(asked: ResponseRequest) -> chat.AnswerFormat | None:

@@ -34,7 +34,7 @@ from firesteel.server.responses_answers import (
     ResponseUsage,
     TextDoneEvent,
 )
-from firesteel.server.responses_schema import ItemStatus
+from firesteel.server.responses_schema import ItemStatus, Phase
 
 Spell = Callable[[Piece], list[TokenLogprob]]
 
@@ -71,7 +71,7 @@ class OpenItem:
                 reasoning = [ReasoningTextPart(text=self.text)] if is_begun else []
                 return ReasoningItem(id=self.name, status=status, content=reasoning)
         content = [OutputTextPart(text=self.text, logprobs=list(self.logprobs))] if is_begun else []
-        phase = "commentary" if begin.channel == "commentary" else "final_answer"
+        phase: Phase = "commentary" if begin.channel == "commentary" else "final_answer"
         return MessageItem(id=self.name, status=status, content=content, phase=phase)
 
 
@@ -138,9 +138,7 @@ class ResponseWriter:
         assert self._begun is not None
         item = self._open = OpenItem(self._begun, len(self.response.output))
         self._begun = None
-        self._emit(
-            ItemEvent, "response.output_item.added", output_index=item.place, item=item.item("in_progress")
-        )
+        self._emit(ItemEvent, "response.output_item.added", output_index=item.place, item=item.item("in_progress"))
         if item.begin.kind != "tool_call":
             self._emit_part("added", item)
         return item
@@ -156,9 +154,7 @@ class ResponseWriter:
                 self._emit(DeltaEvent, "response.reasoning_text.delta", content_index=0, **place)
             case "content":
                 logprobs = self._take_logprobs(item)
-                self._emit(
-                    DeltaEvent, "response.output_text.delta", content_index=0, logprobs=logprobs, **place
-                )
+                self._emit(DeltaEvent, "response.output_text.delta", content_index=0, logprobs=logprobs, **place)
 
     def _close(self, status: ItemStatus) -> None:
         self._begun, item, self._open = None, self._open, None
@@ -167,8 +163,7 @@ class ResponseWriter:
         place: dict[str, Any] = {"item_id": item.name, "output_index": item.place}
         if item.begin.kind == "tool_call":
             self._emit(
-                ArgumentsDoneEvent, "response.function_call_arguments.done", name=item.begin.name or "",
-                arguments=item.text, **place,
+                ArgumentsDoneEvent, "response.function_call_arguments.done", arguments=item.text, **place,
             )  # fmt: skip
         else:
             is_content = item.begin.kind == "content"
@@ -201,5 +196,3 @@ class ResponseWriter:
     def _take(self) -> list[Event]:
         taken, self._events = self._events, []
         return taken
-
-

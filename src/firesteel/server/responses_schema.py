@@ -10,7 +10,18 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from firesteel.server.schema import Body, Count, Effort, JsonFormat, Name, Seed, Share, Temperature, TextFormat, TopCount
+from firesteel.server.schema import (
+    Body,
+    Count,
+    Effort,
+    JsonFormat,
+    Name,
+    Seed,
+    Share,
+    Temperature,
+    TextFormat,
+    TopCount,
+)
 
 ItemKind = Literal["message", "reasoning", "function_call", "function_call_output"]
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
