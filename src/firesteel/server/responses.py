@@ -19,6 +19,7 @@ from firesteel.server.choice import Piece, Tally
 from firesteel.server.errors import ApiError, as_api_error, json_response, note_error
 from firesteel.server.events import Computed, EventStream, event
 from firesteel.server.journal import Entry, entry_of
+from firesteel.server.paths import GENERATES, Path
 from firesteel.server.reading import MIB, read_body
 from firesteel.server.responses_answers import (
     DeletedResponse,
@@ -32,7 +33,7 @@ from firesteel.server.responses_answers import (
 from firesteel.server.responses_input import as_chat, check_supported, read_items
 from firesteel.server.responses_output import ResponseWriter, new_name
 from firesteel.server.responses_schema import Item, Reasoning, ResponseRequest, TextOptions
-from firesteel.server.responses_store import ResponseStore, Stored
+from firesteel.server.responses_store import ResponseStore, Stored, complete_items, list_items
 from firesteel.server.schema import TextFormat
 from firesteel.server.service import Service
 
@@ -59,6 +60,28 @@ class Responses:
         self.store = ResponseStore(int(service.config.server.response_store_mib * MIB))
         self._tasks: dict[str, asyncio.Task[None]] = {}  # responses made in the background, by name
 
+    def paths(self) -> list[Path]:
+        one, known = "/v1/responses/{name}", (401, 404)
+        return [
+            Path(
+                path="/v1/responses", answer=self.create, says="Answer a list of items", takes=ResponseRequest,
+                gives=Response, streams=True, errors=GENERATES,
+            ),
+            Path(path=one, answer=self.find, says="A response that was kept", gives=Response, errors=(400, *known)),
+            Path(
+                path=one, verb="DELETE", answer=self.delete, says="Keep it no longer", gives=DeletedResponse,
+                errors=known,
+            ),
+            Path(
+                path=f"{one}/cancel", verb="POST", answer=self.cancel, says="End one made in the background",
+                gives=Response, errors=(400, *known),
+            ),
+            Path(
+                path=f"{one}/input_items", answer=self.list_input, says="What it was asked", gives=InputItemList,
+                errors=(400, *known),
+            ),
+        ]  # fmt: skip
+
     async def create(self, request: HttpRequest) -> HttpResponse:
         config = self.service.config.server
         asked = await read_body(request, ResponseRequest, config)
@@ -80,7 +103,7 @@ class Responses:
             history = previous.conversation()
         turn = await self.chat.prepare(as_chat(asked, [*history, *given]), entry)
         response = describe(asked, turn, created=self.service.now())
-        stored = Stored(response, history, name_items(given)) if response.store else None
+        stored = Stored(response, history, complete_items(given)) if response.store else None
         wants_logprobs = bool(turn.asked.logprobs)
         return Job(
             turn=turn, stored=stored, writer=ResponseWriter(response, self.spell if wants_logprobs else None)
@@ -132,9 +155,10 @@ class Responses:
                 await self.whole(job)
         except FAILURES as error:
             self.note_failure(job.writer, error)
+            self.keep(job)
         except asyncio.CancelledError:
             job.writer.cancel()
-        self.keep(job)
+            self.keep(job)
 
     def note_failure(self, writer: ResponseWriter, error: Exception) -> list[Event]:
         told = as_api_error(error)
@@ -151,8 +175,8 @@ class Responses:
 
     async def delete(self, request: HttpRequest) -> HttpResponse:
         name = request.path_params["name"]
-        self.store.delete(name)
         await self.end(name)
+        self.store.delete(name)
         return json_response(DeletedResponse(id=name))
 
     async def cancel(self, request: HttpRequest) -> HttpResponse:
@@ -171,15 +195,7 @@ class Responses:
 
     async def list_input(self, request: HttpRequest) -> HttpResponse:
         stored = self.store.get(request.path_params["name"])
-        items = [*stored.history, *stored.given]
-        if request.query_params.get("order", "desc") != "asc":
-            items.reverse()
-        names = [item.id for item in items]
-        return json_response(InputItemList(data=items, first_id=names[0], last_id=names[-1]))
-
-
-def name_items(items: list[Item]) -> list[Item]:
-    return [msgspec.structs.replace(item, id=item.id or new_name("item")) for item in items]
+        return json_response(list_items([*stored.history, *stored.given], request.query_params))
 
 
 def describe(asked: ResponseRequest, turn: Turn, *, created: int) -> Response:

@@ -9,7 +9,6 @@ from msgspec import UNSET, UnsetType, field
 from firesteel.server.answers import Answer, TokenLogprob
 from firesteel.server.responses_schema import (
     FunctionTool,
-    Item,
     ItemStatus,
     Phase,
     Reasoning,
@@ -125,7 +124,7 @@ class DeletedResponse(Answer):
 
 
 class InputItemList(Answer):
-    data: list[Item]
+    data: list[dict[str, Any]]
     first_id: str | None
     last_id: str | None
     object: Literal["list"] = "list"

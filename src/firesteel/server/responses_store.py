@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from firesteel.server.errors import ApiError
-from firesteel.server.responses_answers import OutputItem, Response
-from firesteel.server.responses_schema import Item
+from firesteel.server.responses_answers import InputItemList, OutputItem, Response
+from firesteel.server.responses_output import new_name
+from firesteel.server.responses_schema import InputText, Item, OutputText, Part
 
 LEAST_BYTES = 1024  # that an entry counts: its own objects, besides what is written in them
+MOST_ITEMS = 100  # on a page
 _encode = msgspec.json.Encoder().encode
 
 
@@ -26,9 +31,8 @@ class Stored:
         return [*self.history, *self.given, *map(as_item, self.response.output)]
 
     def count_bytes(self) -> int:
-        """Without the history, which belongs to those before it: 8 bytes for each place in the list."""
-        own = len(_encode(self.response)) + len(_encode(self.given))
-        return LEAST_BYTES + own + 8 * len(self.history)
+        """With the history, which this one keeps alive whether or not those before it are still there."""
+        return LEAST_BYTES + sum(len(_encode(part)) for part in (self.response, self.given, self.history))
 
 
 class ResponseStore:
@@ -83,3 +87,39 @@ def not_found(name: str) -> ApiError:
 def as_item(output: OutputItem) -> Item:
     """What was answered, as it is sent back."""
     return msgspec.convert(msgspec.to_builtins(output), Item)
+
+
+def complete_items(items: Sequence[Item]) -> list[Item]:
+    """Each with a name, and texts as parts."""
+    return [
+        replace(item, id=item.id or new_name("item"), content=_as_parts(item.content, item.role)) for item in items
+    ]
+
+
+def _as_parts(content: str | list[Part] | None, role: str | None) -> list[Part] | None:
+    if isinstance(content, str):
+        return [OutputText(text=content) if role == "assistant" else InputText(text=content)]
+    return content
+
+
+def list_items(items: Sequence[Item], query: Mapping[str, str]) -> InputItemList:
+    """A page of them: at most `limit` after the one named `after`, the latest first unless `order` is asc."""
+    ordered = list(items) if query.get("order") == "asc" else list(reversed(items))
+    limit = query.get("limit", "20")
+    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit) <= MOST_ITEMS):
+        raise ApiError(400, f"limit must be from 1 to {MOST_ITEMS}", param="limit")
+    names = [item.id for item in ordered]
+    after = query.get("after")
+    if after is not None and after not in names:
+        raise ApiError(400, f"no item {after!r:.80} was asked here", param="after")
+    begin = 0 if after is None else names.index(after) + 1
+    shown = ordered[begin : begin + int(limit)]
+    return InputItemList(
+        data=[show_item(item) for item in shown], first_id=shown[0].id if shown else None,
+        last_id=shown[-1].id if shown else None, has_more=begin + len(shown) < len(ordered),
+    )  # fmt: skip
+
+
+def show_item(item: Item) -> dict[str, Any]:
+    """Without the fields that its kind does not have."""
+    return {name: value for name, value in msgspec.to_builtins(item).items() if value is not None}

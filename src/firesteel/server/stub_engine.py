@@ -1,7 +1,8 @@
 """An engine that computes nothing: fixed words at a given pace, for tests and for measuring the front end.
 
 It is started in place of the engine's process as `python -m firesteel.server.stub_engine RATE DESCRIPTOR`, RATE in
-tokens a second over all requests; 0 is as fast as they are read.
+tokens a second over all requests; 0 is as fast as they are read. An answer is a sentence; a request that ignores
+the end of a text gets it again and again.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import chain, cycle
 from pathlib import Path
 
@@ -34,37 +36,52 @@ from firesteel.engine.statistics import Statistics
 from firesteel.types import RequestStatistics
 
 HEADER = ("<|channel|>", "final", "<|message|>")
+END = "<|return|>"
 WORDS = " the quick brown fox jumps over the lazy dog, and 3 times 7 is 21."
 CONTEXT, PAGE_SIZE = 16384, 64
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    header: list[int]
+    words: list[int]
+    end: int
+
+    def tokens(self, stops: frozenset[int]) -> Iterator[int]:
+        """Once to its end where that is a stop, else for ever."""
+        return (
+            chain(self.header, self.words, [self.end])
+            if self.end in stops
+            else chain(self.header, cycle(self.words))
+        )
 
 
 class Line:
     """A request under way."""
 
-    def __init__(self, submit: Submit, script: list[list[int]]) -> None:
-        header, words = script
+    def __init__(self, submit: Submit, script: Script) -> None:
         self.number = submit.number
         self.submit = submit
-        self.left = submit.params.max_tokens
-        self.is_first = True
-        self.tokens: Iterator[int] = chain(header, cycle(words))
+        self.num_made = 0
+        self.tokens = script.tokens(submit.stops)
 
     def next(self) -> Output:
-        self.left -= 1
-        token = next(self.tokens)
-        wanted = self.submit.params.logprobs
-        top = None if wanted is None else tuple((token + one, -1.0 - one) for one in range(wanted))
+        self.num_made += 1
+        token, params = next(self.tokens), self.submit.params
+        reason = "stop" if token in self.submit.stops else "length" if self.num_made >= params.max_tokens else None
+        top = (
+            None if params.logprobs is None else tuple((token + one, -1.0 - one) for one in range(params.logprobs))
+        )
         return Output(
-            number=self.number, token_ids=[token], finish_reason=None if self.left else "length", num_cached=0,
+            number=self.number, token_ids=[token], finish_reason=reason, num_cached=0,
             logprobs=None if top is None else TokenLogprobs(token_id=token, logprob=-0.5, top=top),
-            statistics=None if self.left else self.statistics(),
+            statistics=None if reason is None else self.statistics(),
         )  # fmt: skip
 
     def statistics(self) -> RequestStatistics:
-        made = self.submit.params.max_tokens - self.left
         return RequestStatistics(
             queue_s=0.0, first_token_s=0.0, token_s=0.0, prompt_tokens=len(self.submit.token_ids), cached_tokens=0,
-            output_tokens=made, preemptions=0,
+            output_tokens=self.num_made, preemptions=0,
         )  # fmt: skip
 
 
@@ -74,7 +91,7 @@ class StubEngine:
         self.rate = rate
         self.lines: dict[int, Line] = {}
         self.totals = Statistics(pages=1000)
-        self.script: list[list[int]] = []
+        self.script: Script
 
     def run(self, end: socket.socket) -> None:
         due = time.monotonic()
@@ -107,7 +124,9 @@ class StubEngine:
             [tokenizer.special_ids[word]] if word in tokenizer.special_ids else tokenizer.encode(word)
             for word in HEADER
         ]
-        self.script = [[token for word in header for token in word], tokenizer.encode(WORDS)]
+        self.script = Script(
+            [token for word in header for token in word], tokenizer.encode(WORDS), tokenizer.special_ids[END]
+        )
         self.send(
             Ready(
                 device="none", max_context=CONTEXT, vocab_size=tokenizer.vocab_size, pages=1000,
