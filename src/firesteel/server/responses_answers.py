@@ -19,43 +19,38 @@ from firesteel.server.responses_schema import (
 ResponseStatus = Literal["completed", "failed", "in_progress", "cancelled", "queued", "incomplete"]
 
 
-class OutputTextPart(Answer):
+class OutputTextPart(Answer, tag_field="type", tag="output_text"):
     text: str
-    type: Literal["output_text"] = "output_text"
     annotations: list[Any] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
 
 
-class ReasoningTextPart(Answer):
+class ReasoningTextPart(Answer, tag_field="type", tag="reasoning_text"):
     text: str
-    type: Literal["reasoning_text"] = "reasoning_text"
 
 
-class MessageItem(Answer):
+class MessageItem(Answer, tag_field="type", tag="message"):
     id: str
     status: ItemStatus
     content: list[OutputTextPart]
-    type: Literal["message"] = "message"
     role: Literal["assistant"] = "assistant"
     phase: Phase | None = None
 
 
-class ReasoningItem(Answer):
+class ReasoningItem(Answer, tag_field="type", tag="reasoning"):
     id: str
     status: ItemStatus
     content: list[ReasoningTextPart]
-    type: Literal["reasoning"] = "reasoning"
     summary: list[Any] = field(default_factory=list)
     encrypted_content: str | None = None
 
 
-class FunctionCallItem(Answer):
+class FunctionCallItem(Answer, tag_field="type", tag="function_call"):
     id: str
     status: ItemStatus
     call_id: str
     name: str
     arguments: str
-    type: Literal["function_call"] = "function_call"
 
 
 OutputItem = MessageItem | ReasoningItem | FunctionCallItem
