@@ -11,10 +11,10 @@ import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from firesteel.errors import EngineDied, UserError
 from firesteel.server.answers import (
@@ -42,22 +42,21 @@ from firesteel.server.status import Status
 HANDLED = (ApiError, UserError, EngineDied, TimeoutError, ClientGone, HTTPException, Exception)
 
 
-def build_app(service: Service) -> Starlette:
+def build_app(service: Service) -> ASGIApp:
     paths = list_paths(service)
     document = msgspec.json.encode(build_document(paths, service.names))
 
     async def show_document(request: HttpRequest) -> Response:
         return Response(document, media_type="application/json")
 
-    journal = Middleware(Journal, metrics=service.metrics, shows_text=service.config.server.log_prompts)
-    return Starlette(
+    routed = Starlette(
         routes=[
             *(Route(one.path, guard(one, service), methods=[one.method]) for one in paths),
             Route("/openapi.json", show_document),
         ],
-        middleware=[journal],
         exception_handlers=dict.fromkeys(HANDLED, answer_error),
     )
+    return Journal(routed, metrics=service.metrics, shows_text=service.config.server.log_prompts)
 
 
 def guard(one: Path, service: Service) -> Endpoint:

@@ -83,8 +83,9 @@ def known_fields(kind: type[msgspec.Struct]) -> frozenset[str]:
 
 def explain(error: msgspec.ValidationError) -> ApiError:
     """msgspec says what is wrong and where; clients read the place in `param`."""
-    what, _, place = str(error).partition(" - at `$")
-    param = place.rstrip("`").lstrip(".") or None
+    what = str(error).partition(" - at `")[0]
+    place = re.search(r"`\$\.?([^`]*)`$", str(error))
+    param = place[1] or None if place else None
     if missing := re.search(r"missing required field `(\w+)`", what):
         param = f"{param}.{missing[1]}" if param else missing[1]
     if any(f"Invalid value '{kind}'" == what for kind in TEXT_ONLY):

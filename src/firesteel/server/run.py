@@ -42,7 +42,9 @@ def bind(config: ServerConfig) -> socket.socket:
 
 
 def url_of(bound: socket.socket) -> str:
+    """One that this machine can use, also where every address is listened to."""
     host, port = bound.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{host}]:{port}" if bound.family == socket.AF_INET6 else f"http://{host}:{port}"
 
 
