@@ -239,6 +239,10 @@ class ServerConfig:
         "none", "date in the system message: none, today (its change at midnight UTC misses the prefix cache) or "
         "YYYY-MM-DD", env="FIRESTEEL_PROMPT_DATE", check=date_word,
     )  # fmt: skip
+    response_store_mib: float = knob(
+        64.0, "MiB of responses kept for previous_response_id, the oldest go first; 0 keeps none",
+        env="FIRESTEEL_RESPONSE_STORE_MIB", check=at_least(0),
+    )  # fmt: skip
     log_format: str = knob(
         "text", "lines of the log: text or json", env="FIRESTEEL_LOG_FORMAT", check=one_of("text", "json")
     )

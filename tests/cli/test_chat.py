@@ -157,6 +157,13 @@ def test_an_unknown_effort_is_refused():
 
 def test_what_only_the_other_partner_takes_is_refused():
     with pytest.raises(UserError, match="--page-size: for a model loaded here"):
-        find_partner("http://127.0.0.1:9", {"model": "a", "page_size": 16})
-    with pytest.raises(UserError, match="--api-key, --port: for a server"):
-        find_partner("", {"port": 9, "api_key": "key"})
+        find_partner("http://127.0.0.1:9", "", {"model": "a", "page_size": 16})
+    with pytest.raises(UserError, match="--api-key: for a server"):
+        find_partner("", "key", {})
+
+
+def test_the_key_is_taken_from_the_environment_too(serve, begin, monkeypatch):
+    monkeypatch.setenv("FIRESTEEL_API_KEY", "right")
+    process = begin("--url", serve(key="right", events=HI).url)
+    out, err = process.communicate("one\n", timeout=60)
+    assert out == "Hi\n", err

@@ -1,12 +1,14 @@
 """Headless Chromium through the DevTools protocol over a pipe: opens pages, runs scripts, notes what goes wrong."""
 
 import base64
+import fcntl
 import itertools
 import json
 import os
 import select
 import shutil
 import subprocess
+import sys
 import time
 
 PROGRAM = shutil.which("chromium")
@@ -14,6 +16,11 @@ FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
     "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
 )  # fmt: skip
+# Chromium reads commands from descriptor 3 and writes to 4.
+WRAPPER = (
+    "import os, sys; one, two, *command = sys.argv[1:]; os.dup2(int(one), 3); os.dup2(int(two), 4); "
+    "os.execv(command[0], command)"
+)
 PATIENCE_S = 60.0
 
 
@@ -21,16 +28,16 @@ class Browser:
     """`errors` are uncaught exceptions, console errors and refusals of the content security policy."""
 
     def __init__(self, profile):
-        ours_in, theirs_out = os.pipe()
-        theirs_in, ours_out = os.pipe()
-        flags = " ".join((*FLAGS, f"--user-data-dir={profile}", "--remote-debugging-pipe", "about:blank"))
-        command = f"exec {PROGRAM} {flags} 3<&{theirs_in} 4>&{theirs_out}"
+        self._reads, theirs_out = os.pipe()
+        theirs_in, self._writes = os.pipe()
+        inherited = [fcntl.fcntl(one, fcntl.F_DUPFD, 10) for one in (theirs_in, theirs_out)]
+        command = [PROGRAM, *FLAGS, f"--user-data-dir={profile}", "--remote-debugging-pipe", "about:blank"]
         self._process = subprocess.Popen(
-            ["sh", "-c", command], pass_fds=(theirs_in, theirs_out), stderr=subprocess.DEVNULL
-        )
-        os.close(theirs_in)
-        os.close(theirs_out)
-        self._reads, self._writes = ours_in, ours_out
+            [sys.executable, "-c", WRAPPER, *map(str, inherited), *command], pass_fds=inherited,
+            stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        for one in (theirs_in, theirs_out, *inherited):
+            os.close(one)
         self._numbers = itertools.count(1)
         self._rest = b""
         self._session = None
@@ -61,7 +68,7 @@ class Browser:
 
     def wait_for(self, script):
         deadline = time.monotonic() + PATIENCE_S
-        while not (value := self.run(script)):
+        while (value := self.run(script)) in (None, False, 0, ""):  # an element is {}
             assert time.monotonic() < deadline, f"never true: {script}; errors: {self.errors}"
             time.sleep(0.05)
         return value

@@ -18,7 +18,6 @@ from firesteel.cli.chat_partner import Partner, Turn, Wishes
 from firesteel.cli.chat_remote import RemotePartner
 from firesteel.cli.chat_screen import Answer, Screen
 from firesteel.cli.running import load
-from firesteel.config import knobs as all_knobs
 from firesteel.config import resolve
 from firesteel.errors import UserError
 
@@ -34,6 +33,7 @@ HELP = """/help            this list
 def chat(
     knobs: dict[str, Any],
     url: Annotated[str, typer.Option(help="an OpenAI-compatible server; without it the model is loaded here")] = "",
+    api_key: Annotated[str, typer.Option(help="of that server (FIRESTEEL_API_KEY)")] = "",
     system: Annotated[str, typer.Option(help="instructions for the whole conversation")] = "",
     effort: Annotated[str, typer.Option(help="how long to reason: low, medium, high")] = "",
     max_tokens: Annotated[int | None, typer.Option(min=1, help="of an answer with its reasoning")] = None,
@@ -41,19 +41,17 @@ def chat(
 ) -> None:
     """Talk with a model. From a pipe every line is a turn; answers go to stdout, the rest to stderr."""
     wishes = Wishes(effort=check_effort(effort) if effort else None, max_tokens=max_tokens, temperature=temperature)
-    partner = find_partner(url, knobs)
+    partner = find_partner(url, api_key, knobs)
     Conversation(partner, system=system, wishes=wishes).run(is_interactive=sys.stdin.isatty())
 
 
-def find_partner(url: str, knobs: dict[str, Any]) -> Partner:
+def find_partner(url: str, api_key: str, knobs: dict[str, Any]) -> Partner:
     """The server at the URL, or a model loaded here; each refuses what only the other takes."""
     if url:
-        refuse(
-            knobs.keys() - {"model", "api_key"}, "for a model loaded here; the server at --url has its own settings"
-        )
-        api_key = resolve(knobs).config.server.api_key
+        refuse(knobs.keys() - {"model"}, "for a model loaded here; the server at --url has its own settings")
+        api_key = api_key or resolve().config.server.api_key
         return RemotePartner(url, api_key=api_key, model=knobs.get("model", ""))
-    refuse([name for name in knobs if all_knobs()[name].section == "server"], "for a server: give its --url too")
+    refuse(["api_key"] if api_key else [], "for a server: give its --url too")
     return LocalPartner(load(knobs))
 
 

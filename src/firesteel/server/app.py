@@ -34,6 +34,7 @@ from firesteel.server.journal import Journal
 from firesteel.server.openapi import build_document
 from firesteel.server.page import show_page
 from firesteel.server.paths import GENERATES, READS, Endpoint, Path
+from firesteel.server.responses import Responses
 from firesteel.server.schema import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from firesteel.server.service import Service
 from firesteel.server.status import Status
@@ -81,6 +82,7 @@ def list_paths(service: Service) -> Sequence[Path]:
             path="/v1/completions", answer=completions.answer, says="Continue texts", takes=CompletionRequest,
             gives=Completion, streams=True, errors=GENERATES,
         ),
+        *Responses(service, chat).paths(),
         Path(path="/v1/models", answer=status.models, says="What is served", gives=ModelList),
         Path(
             path="/v1/models/{name:path}", answer=status.model, says="One of them", gives=Model, errors=(401, 404)

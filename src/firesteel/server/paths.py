@@ -21,6 +21,7 @@ class Path:
     says: str  # what it is for
     gives: type[msgspec.Struct] | str  # an object of JSON, or a media type
     takes: type[msgspec.Struct] | None = None  # the body of a POST; without one it is a GET
+    verb: str | None = None  # where it is neither
     streams: bool = False  # where asked, server-sent events come instead
     is_open: bool = False  # to those without the key
     errors: tuple[int, ...] = (401,)
@@ -28,4 +29,4 @@ class Path:
 
     @property
     def method(self) -> str:
-        return "GET" if self.takes is None else "POST"
+        return self.verb or ("GET" if self.takes is None else "POST")

@@ -20,7 +20,7 @@ from firesteel.server.errors import ApiError, ClientGone
 log = logging.getLogger(__name__)
 T = TypeVar("T", bound=msgspec.Struct)
 MIB = 1 << 20
-TEXT_ONLY = ("image_url", "input_audio", "file", "video_url", "audio_url")
+TEXT_ONLY = ("image_url", "input_image", "input_file", "input_audio", "file", "video_url", "audio_url")
 _fields_of_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
