@@ -1,13 +1,19 @@
 """What tests of the server share: an engine that says what it is told to, and a server in front of it."""
 
 import asyncio
+import importlib.util
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
 import threading
 import time
 import urllib.error
 import urllib.request
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -211,3 +217,46 @@ def open_server(checkpoint, tokenizer):
 @pytest.fixture
 def server(open_server):
     return open_server()
+
+
+@contextmanager
+def serving(*flags, log):
+    """The address of a server on Kindling."""
+    command = [sys.executable, "-m", "firesteel", "serve", "--device", "cpu", "--port", "0", *flags]
+    with log.open("w") as stderr:
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=stderr, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        )
+        try:
+            url = process.stdout.readline().strip()
+            assert url.startswith("http://"), log.read_text()
+            yield url
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(60)
+            process.stdout.close()
+
+
+@pytest.fixture(scope="session")
+def kindling_url(tmp_path_factory):
+    """Of a server that many tests share."""
+    with serving(log=tmp_path_factory.mktemp("server") / "log") as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def serve_kindling():
+    return serving
+
+
+@pytest.fixture
+def browser(tmp_path):
+    """Headless Chromium; see browser.py."""
+    spec = importlib.util.spec_from_file_location("browser", Path(__file__).with_name("browser.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if module.PROGRAM is None:
+        pytest.skip("needs Chromium: no program chromium is installed")
+    opened = module.Browser(tmp_path / "profile")
+    yield opened
+    opened.close()
