@@ -27,6 +27,7 @@ NAN, INF = float("nan"), float("inf")
         ("frequency_penalty", [-2.1, 2.1, NAN]),
         ("logit_bias", [{-1: 0.0}, {"5": 1.0}, {5: 101}, {5: -101}, {5: NAN}, [(5, 1.0)]]),
         ("allowed_token_ids", [(), (-1,), (1.5,), 7, "7"]),
+        ("grammar", ["", 7, b"start: TEXT"]),
         ("seed", [2**64, -(2**63) - 1, 0.5, None]),
         ("stop", ["text", ("",), ("a",) * 17, (1,)]),
         ("stop_token_ids", [(-1,), (1.5,), 7]),

@@ -111,7 +111,8 @@ class LLM:
             tools=tools, tool_choice=tool_choice, function=function, parallel_tool_calls=parallel_tool_calls,
             response_format=response_format,
         )  # fmt: skip
-        params = replace(params or SamplingParams(), grammar=grammar)
+        params = params or SamplingParams()
+        params = replace(params, grammar=grammar or params.grammar)
         shown = () if tool_choice == "none" else tools
         opening = [system_message(effort=effort, has_functions=bool(shown))]
         if instructions is not None or shown or response_format is not None:

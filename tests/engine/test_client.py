@@ -83,6 +83,13 @@ def test_outputs_equal_those_in_process(run, shared, alone):
     assert scored[3].logprobs.logprob == pytest.approx(mine[3].logprobs.logprob, abs=1e-4)
 
 
+def test_grammar_crosses_to_the_engine_and_is_followed(run, shared):
+    held = run(collect(shared, request("held", PROMPTS[0], grammar='start: "abcdefghijklmnopqrstuvwxyz"')))
+    assert bytes(tokens(held)) == b"abcdefghijklmn"
+    with pytest.raises(RequestError, match="the grammar cannot be used"):
+        run(collect(shared, request("bad", PROMPTS[0], grammar="start: nothing")))
+
+
 def test_64_requests_of_mixed_length_finish_and_leave_nothing(run, shared, alone):
     rng = random.Random(2)
     many = [request(i, PROMPTS[i % 6], max_tokens=rng.randrange(1, 15)) for i in range(64)]

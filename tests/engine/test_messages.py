@@ -53,6 +53,7 @@ PARAMS = st.builds(
     presence_penalty=st.integers(-2, 2), frequency_penalty=st.floats(-2, 2),
     logit_bias=st.dictionaries(INTS, st.floats(-100, 100), max_size=3), seed=st.integers(-(2**63), 2**64 - 1),
     allowed_token_ids=st.none() | st.lists(INTS, min_size=1, max_size=3).map(tuple),
+    grammar=st.none() | st.text(min_size=1, max_size=9),
     stop=st.lists(st.text(min_size=1, max_size=5), max_size=3).map(tuple), include_stop_str_in_output=st.booleans(),
     stop_token_ids=st.lists(INTS, max_size=3).map(tuple), ignore_eos=st.booleans(),
     logprobs=st.none() | st.integers(0, 20), prompt_logprobs=st.none() | st.integers(0, 20),

@@ -107,6 +107,21 @@ def test_request_that_can_never_run_is_rejected_and_the_next_runs(driver, expect
     assert driver.tokens(8) == expected
 
 
+def test_grammar_is_compiled_where_tokens_are_drawn(driver):
+    params = SamplingParams(max_tokens=9, grammar='start: "abc" <|end|>')
+    driver.handle(submit(7, "a", params=params))
+    driver.run()
+    assert bytes(driver.tokens(7)[:3]) == b"abc"
+
+
+def test_request_with_a_grammar_that_is_none_is_rejected_and_the_next_runs(driver, expected):
+    driver.handle(submit(7, "bad", params=SamplingParams(grammar="start: nothing")), submit(8, "a"))
+    driver.run()
+    (bad,) = driver.of(Rejected)
+    assert (bad.number, bad.kind) == (7, "RequestError") and "the grammar cannot be used" in bad.reason
+    assert driver.tokens(8) == expected
+
+
 def test_reader_that_found_the_end_gets_a_last_output(driver):
     driver.handle(submit(7, "a"))
     driver.service._step()

@@ -214,39 +214,69 @@ def open_server(checkpoint, tokenizer):
         context.__exit__(None, None, None)
 
 
+@pytest.fixture(scope="session")
+def shared_server(checkpoint, tokenizer):
+    engine = ScriptedEngine(tokenizer)
+    config = resolve({"model": "tiny", "port": 0}).config
+    with running(lambda: Service(engine, checkpoint, config), config) as (url, service):
+        yield Running(url, engine, service)
+
+
 @pytest.fixture
-def server(open_server):
-    return open_server()
+def server(shared_server):
+    """One with default settings in front of a new engine. Its figures are those of all tests before."""
+    shared_server.engine.__init__(shared_server.engine.tokenizer)
+    vars(shared_server.engine).pop("generate", None)
+    return shared_server
 
 
-@contextmanager
-def serving(*flags, log):
-    """The address of a server on Kindling."""
-    command = [sys.executable, "-m", "firesteel", "serve", "--device", "cpu", "--port", "0", *flags]
-    with log.open("w") as stderr:
+@pytest.fixture(scope="session")
+def start_serve():
+    """with start_serve("--port", "0") as process: `firesteel serve` as a user starts it, once it is ready."""
+
+    @contextmanager
+    def start(*flags, directory=None):
+        command = [sys.executable, "-W", "error", "-m", "firesteel", "serve", "--device", "cpu", *flags]
         process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=stderr, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
-        )
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", cwd=directory,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
+        )  # fmt: skip
+        log = []
+        reader = threading.Thread(target=lambda: log.extend(process.stderr))
+        reader.start()
         try:
             url = process.stdout.readline().strip()
-            assert url.startswith("http://"), log.read_text()
-            yield url
+            assert url.startswith("http://"), "".join(log)
+            yield Started(url, process, log)
         finally:
             process.send_signal(signal.SIGINT)
             process.wait(60)
+            reader.join()
             process.stdout.close()
+            process.stderr.close()
+
+    return start
+
+
+class Started(Running):
+    """`firesteel serve` in a process of its own."""
+
+    def __init__(self, url, process, log):
+        self.url, self.process, self.log = url, process, log
 
 
 @pytest.fixture(scope="session")
-def kindling_url(tmp_path_factory):
-    """Of a server that many tests share."""
-    with serving(log=tmp_path_factory.mktemp("server") / "log") as url:
-        yield url
+def kindling_server(start_serve, tmp_path_factory):
+    """Kindling behind the key "right"; nothing of it may be changed."""
+    with start_serve("--port", "0", "--api-key", "right", directory=tmp_path_factory.mktemp("serve")) as started:
+        yield started
 
 
 @pytest.fixture(scope="session")
-def serve_kindling():
-    return serving
+def open_kindling(start_serve, tmp_path_factory):
+    """Kindling for everyone, as a browser on the same machine finds it; nothing of it may be changed."""
+    with start_serve("--port", "0", directory=tmp_path_factory.mktemp("open")) as started:
+        yield started
 
 
 @pytest.fixture

@@ -4,6 +4,14 @@ import json
 import socket
 import threading
 
+import pytest
+
+
+@pytest.fixture
+def server(open_server):
+    """With figures of its own."""
+    return open_server()
+
 
 def send_chat(server, **fields):
     """A client that has sent its request and may do what it likes."""

@@ -2,6 +2,14 @@
 
 import re
 
+import pytest
+
+
+@pytest.fixture
+def server(open_server):
+    """With figures of its own."""
+    return open_server()
+
 
 def value_of(text, name, **labels):
     """The sum of the samples of this name that have these labels."""

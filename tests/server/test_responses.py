@@ -261,8 +261,8 @@ class Capital(pydantic.BaseModel):
     inhabitants: int
 
 
-def test_the_shipped_model_answers_remembers_and_keeps_to_a_schema(connect, kindling_url):
-    client = connect(kindling_url)
+def test_the_shipped_model_answers_remembers_and_keeps_to_a_schema(connect, kindling_server):
+    client = connect(kindling_server.url, "right")
     greedy = {"model": "kindling", "temperature": 0}
     first = client.responses.create(input=FRANCE, **greedy)
     assert first.output_text == "Paris" and first.output[0].type == "reasoning"

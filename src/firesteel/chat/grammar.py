@@ -1,7 +1,8 @@
 """What a client asks of an answer's form, as a grammar of the whole Harmony turn. Knows no tokens and no engine.
 
-A turn is thoughts and then a final message or calls. The grammar holds the special tokens too, so that a form for
-the answer never bars the reasoning before it. Its text is Lark's, as llguidance reads it.
+A turn is thoughts and then a final message or calls. Before a call that is demanded stand two thoughts at most: a
+model that wants no call would think for ever. The grammar holds the special tokens too, so that a form for the
+answer never bars the reasoning before it. Its text is Lark's, as llguidance reads it.
 """
 
 from __future__ import annotations
@@ -9,13 +10,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
-
-from llguidance import LLMatcher, LLParserLimits
 
 from firesteel.chat.harmony import ResponseFormat
 from firesteel.chat.tools import Tool
-from firesteel.errors import RequestError
+from firesteel.errors import RequestError, UserError
 
 CHOICES = ("auto", "none", "required")
 JSON_OBJECT = ResponseFormat(name="json_object", schema={"type": "object"})
@@ -23,10 +23,13 @@ JSON_OBJECT = ResponseFormat(name="json_object", schema={"type": "object"})
 BLANKS = r"\x20|\x0D?\x0A[\x20\x09]{0,32}"
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _SURROUNDINGS = re.compile(r"^.*JSON schema: |\n +1 \|.*", re.DOTALL)  # of an error: where it is in our own text
+# Text that is the only one possible would else be drawn as the tokenizer's file encodes it: `<|end|>` in a schema's
+# constant would be the special token.
 _TURN = r"""
-start: (thought opening)* ({last})
+%llguidance {"no_forcing": true}
+start: (thought opening){many} ({last})
 opening: <|start|> "assistant"
-thought: <|channel|> ("analysis" | "commentary") <|message|> TEXT <|end|>
+thought: <|channel|> ({channels}) <|message|> TEXT <|end|>
 channel: <|channel|> ("commentary" | "analysis")
 kind: " "? <|constrain|> "json" | " json" | " code"
 TEXT: /(.|\n)*/
@@ -59,7 +62,10 @@ def grammar_for(
         call = f"({' | '.join(f'call_{index}' for index in range(len(offered)))})"
         more = f"({call} <|end|> opening)* " if parallel_tool_calls else ""
         last.append(f"{more}{call} <|call|>")
-    return _TURN.replace("{last}", " | ".join(last)) + "".join(rules)
+    # Text of the commentary channel is shown, and would stand before the answer.
+    channels = '"analysis"' if response_format is not None else '"analysis" | "commentary"'
+    turn = _TURN.replace("{many}", "{0,2}" if must_call else "*").replace("{channels}", channels)
+    return turn.replace("{last}", " | ".join(last)) + "".join(rules)
 
 
 def _offered(tools: Sequence[Tool], tool_choice: str, function: str | None) -> list[Tool]:
@@ -109,9 +115,18 @@ def _json_rule(schema: Mapping[str, Any], *, strict: bool, what: str) -> str:
         rule = f"%json {json.dumps({**schema, 'x-guidance': options}, allow_nan=False)}"
     except (TypeError, ValueError, RecursionError) as error:
         raise RequestError(f"{what}: the schema is not JSON: {error}") from error
+    fault = _find_fault(rule)
+    if fault is not None:
+        raise RequestError(f"{what}: the JSON schema cannot be enforced: {fault}")
+    return rule
+
+
+@lru_cache(maxsize=512)  # tools come again with every turn
+def _find_fault(rule: str) -> str | None:
+    try:
+        from llguidance import LLMatcher, LLParserLimits
+    except ImportError as error:
+        raise UserError("grammars need the package llguidance: pip install llguidance") from error
     limits = LLParserLimits(verbose_errors=False)
     is_fault, notes = LLMatcher.validate_grammar_with_warnings(f"start: {rule}", limits=limits)
-    if is_fault:
-        reason = _SURROUNDINGS.sub("", notes[0])
-        raise RequestError(f"{what}: the JSON schema cannot be enforced: {' '.join(reason.split())}")
-    return rule
+    return " ".join(_SURROUNDINGS.sub("", notes[0]).split()) if is_fault else None

@@ -1,0 +1,234 @@
+"""Grammars hold a turn to what was asked of it, whatever the model would like, in both vocabularies."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+
+import firesteel
+from firesteel.chat.grammar import JSON_OBJECT, grammar_for
+from firesteel.chat.harmony import Harmony, ResponseFormat
+from firesteel.chat.stream import read_turn
+from firesteel.chat.tokenizer import Tokenizer
+from firesteel.chat.tools import Tool
+from firesteel.engine.grammar import Grammars
+from firesteel.errors import RequestError
+
+KINDLING = Path(firesteel.__file__).parent / "kindling"
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+CITY |= {"additionalProperties": False}
+WEATHER = Tool(name="get_weather", description="", parameters=CITY)
+STRICT = Tool(name="get_time", description="", parameters=CITY, strict=True)
+NODE = {"type": "object", "properties": {"of": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}}}
+NODE |= {"required": ["of"], "additionalProperties": False}
+SCHEMAS = [
+    CITY,
+    {"type": "object"},
+    {
+        "type": "object",
+        "properties": {
+            "place": {
+                "type": "object",
+                "properties": {"name": {"type": "string", "maxLength": 12}, "kind": {"enum": ["größe", "日本", 7]}},
+                "required": ["name", "kind"],
+                "additionalProperties": False,
+            },
+            "ok": {"type": ["boolean", "null"]},
+            "count": {"type": "integer", "minimum": -3, "maximum": 900},
+        },
+        "required": ["place", "ok", "count"],
+        "additionalProperties": False,
+    },
+    {"type": "array", "items": {"type": "number"}, "minItems": 1, "maxItems": 4},
+    {"type": "object", "properties": {"when": {"type": "string", "format": "date"}}, "required": ["when"]},
+    {"$defs": {"node": NODE}, "$ref": "#/$defs/node"},
+]
+
+
+class Turns:
+    """Grammars on one vocabulary."""
+
+    def __init__(self, directory: Path) -> None:
+        self.harmony = Harmony(Tokenizer.load(directory))
+        self.grammars = Grammars(directory, self.harmony.tokenizer.vocab_size)
+        encode, special = self.harmony.tokenizer.encode, self.harmony.tokenizer.special_ids
+        wanted = ['"', "}", "]", '"}', "1", ",", "é", "日本"]
+        self.favourites = np.array([encode(text)[0] for text in wanted] + list(special.values()))
+
+    def tokens(self, text: str) -> list[int]:
+        special, encode = self.harmony.tokenizer.special_ids, self.harmony.tokenizer.encode
+        parts = re.split(r"(<\|\w+\|>)", text)
+        return [token for part in parts for token in ([special[part]] if part in special else encode(part))]
+
+    def takes(self, grammar: str, text: str) -> bool:
+        """Whether this may be written, and is then a whole turn."""
+        mask, token_ids = self.grammars.mask(grammar), self.tokens(text)
+        if not all(mask.allowed(token_ids[:count])[token] for count, token in enumerate(token_ids)):
+            return False
+        last = np.flatnonzero(mask.allowed(token_ids).numpy())
+        return last.tolist() == [self.harmony.tokenizer.special_ids["<|endoftext|>"]]
+
+    def walk(self, grammar: str, seed: int) -> list[int]:
+        """Random tokens of those allowed, as of a model that knows nothing but likes to come to an end."""
+        rng, mask, token_ids = random.Random(seed), self.grammars.mask(grammar), []
+        stops = self.harmony.stop_token_ids
+        while not token_ids or token_ids[-1] not in stops:
+            allowed = np.flatnonzero(mask.allowed(token_ids).numpy())
+            liked = np.intersect1d(allowed, self.favourites)
+            token_ids.append(int(rng.choice(liked if len(liked) and rng.random() < 0.6 else allowed)))
+            assert len(token_ids) < 3000, self.harmony.tokenizer.decode(token_ids)
+        return token_ids
+
+
+@pytest.fixture(scope="module")
+def kindling():
+    return Turns(KINDLING)
+
+
+@pytest.fixture(scope="module")
+def public(o200k_directory):
+    return Turns(o200k_directory)
+
+
+def test_free_turns_need_no_grammar():
+    assert grammar_for() is None
+    assert grammar_for(tools=[WEATHER]) is None
+    assert grammar_for(parallel_tool_calls=False) is None
+    assert grammar_for(tool_choice="none") is not None
+
+
+THOUGHT = "<|channel|>analysis<|message|>Hm,\n<b> 日本?<|end|><|start|>assistant"
+CALL = '<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"city": "Bonn"}'
+BEFORE = ' to=functions.get_weather<|channel|>commentary json<|message|>{"city": "Bonn"}<|call|>'
+FINAL = "<|channel|>final<|message|>{}<|return|>"
+TEXT = FINAL.format("Yes.")
+
+
+@pytest.mark.parametrize("vocabulary", ["kindling", "public"])
+def test_turns_are_taken_as_asked(vocabulary, request):
+    turns = request.getfixturevalue(vocabulary)
+    asked = {
+        "none": grammar_for(tools=[WEATHER], tool_choice="none"),
+        "required": grammar_for(tools=[WEATHER, STRICT], tool_choice="required"),
+        "one": grammar_for(tools=[WEATHER, STRICT], function="get_weather", parallel_tool_calls=False),
+        "strict": grammar_for(tools=[WEATHER, STRICT]),
+        "json": grammar_for(response_format=JSON_OBJECT),
+        "city": grammar_for(response_format=ResponseFormat(name="c", schema=CITY), tools=[WEATHER]),
+    }
+    other = CALL.replace("weather", "time")
+    loose = CALL.replace("Bonn", 'Bonn", "x": "y')
+    expected = {
+        THOUGHT + TEXT: {"none", "strict"},
+        TEXT: {"none", "strict"},
+        THOUGHT * 2 + CALL + "<|call|>": {"required", "one", "strict", "city"},
+        THOUGHT * 3 + CALL + "<|call|>": {"strict", "city"},
+        THOUGHT.replace("analysis", "commentary") + CALL + "<|call|>": {"required", "one", "strict"},
+        BEFORE: {"required", "one", "strict", "city"},
+        other + "<|call|>": {"required", "strict"},
+        CALL + "<|end|><|start|>assistant" + other + "<|call|>": {"required", "strict"},
+        CALL.replace("weather", "other") + "<|call|>": set(),
+        loose + "<|call|>": {"strict", "city"},
+        loose.replace("weather", "time") + "<|call|>": set(),
+        CALL.replace("{", "[") + "<|call|>": set(),
+        CALL + "<|return|>": set(),
+        FINAL.format('{"a": [1, {"é": null}]}'): {"none", "strict", "json"},
+        THOUGHT + FINAL.format('{\n  "city": "Bonn"\n}'): {"none", "strict", "json", "city"},
+        FINAL.format('{"city": 3}'): {"none", "strict", "json"},
+        FINAL.format('{"city": "Bonn"} and more'): {"none", "strict"},
+        FINAL.format(""): {"none", "strict"},
+        THOUGHT.replace("<|end|>", "<|return|>"): set(),
+        "Yes.": set(),
+    }
+    for text, names in expected.items():
+        assert {name for name, grammar in asked.items() if turns.takes(grammar, text)} == names, text
+
+
+def read_json(turns, token_ids):
+    message = read_turn(turns.harmony, token_ids)
+    assert message.tool_calls == []
+    return json.loads(message.content)
+
+
+@pytest.mark.parametrize("schema", SCHEMAS, ids=range(len(SCHEMAS)))
+def test_whatever_is_drawn_follows_the_schema(kindling, schema):
+    grammar = grammar_for(response_format=ResponseFormat(name="x", schema=schema, strict=True))
+    for seed in range(20):
+        answer = read_json(kindling, kindling.walk(grammar, seed))
+        jsonschema.validate(answer, schema, format_checker=jsonschema.FormatChecker())
+
+
+def test_whatever_is_drawn_of_the_public_vocabulary_follows_the_schema(public):
+    grammar = grammar_for(response_format=ResponseFormat(name="x", schema=SCHEMAS[2], strict=True))
+    for seed in range(5):
+        jsonschema.validate(read_json(public, public.walk(grammar, seed)), SCHEMAS[2])
+
+
+@pytest.mark.parametrize("choice", [{"tool_choice": "required"}, {"function": "get_time"}], ids=str)
+@pytest.mark.parametrize("parallel", [True, False])
+def test_whatever_is_drawn_calls_a_function_that_is_asked_for(kindling, choice, parallel):
+    grammar = grammar_for(tools=[WEATHER, STRICT], parallel_tool_calls=parallel, **choice)
+    counts = set()
+    for seed in range(20):
+        calls = read_turn(kindling.harmony, kindling.walk(grammar, seed)).tool_calls
+        counts.add(len(calls))
+        for call in calls:
+            assert call.begin.name in ({"get_time"} if "function" in choice else {"get_time", "get_weather"})
+            jsonschema.validate(json.loads(call.text), CITY)
+    assert 0 not in counts and (len(counts) > 1) == parallel
+
+
+def test_words_of_a_schema_are_not_the_grammars(kindling):
+    odd = 'start: "x" {many} {channels} {last} <|return|> %json # //'
+    schema = {
+        "type": "object",
+        "properties": {odd: {"const": odd}},
+        "required": [odd],
+        "additionalProperties": False,
+    }
+    grammar = grammar_for(response_format=ResponseFormat(name="x", schema=schema, strict=True))
+    assert read_json(kindling, kindling.walk(grammar, 1)) == {odd: odd}
+
+
+def test_lenient_schemas_are_enforced_as_far_as_can_be(kindling):
+    schema = {"type": "array", "items": {"enum": [1, 2]}, "minItems": 2, "maxItems": 3, "uniqueItems": True}
+    grammar = grammar_for(response_format=ResponseFormat(name="x", schema=schema))
+    assert kindling.takes(grammar, FINAL.format("[1, 1]")) and not kindling.takes(grammar, FINAL.format("[1, 3]"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        ({"tool_choice": "required"}, "required' without tools"),
+        ({"tool_choice": "any"}, "auto, none, required"),
+        ({"function": "f", "tools": [WEATHER]}, "names 'f', tools have get_weather"),
+        ({"tools": [Tool(name='a" b', description="")], "tool_choice": "required"}, "letters, digits"),
+        ({"schema": {"type": "obj"}}, "^response_format: the JSON schema cannot be enforced: Invalid type: obj$"),
+        ({"schema": {"type": "string", "not": {}}}, r'Unimplemented keys: \["not"\]'),
+        ({"schema": {"type": "string", "pattern": "(?=a)"}}, "look-around.* is not supported$"),
+        ({"schema": {"$ref": "http://example.org/x"}}, "not present in a registry"),
+        ({"schema": {"enum": [float("nan")]}}, "response_format: the schema is not JSON"),
+        ({"schema": []}, "the schema is list, not an object"),
+        ({"tools": [Tool(name="f", description="", parameters={"type": 3}, strict=True)]}, "tool 'f': the JSON"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_cannot_be_enforced_is_refused_with_its_reason(asked, reason):
+    if "schema" in asked:
+        asked = {"response_format": ResponseFormat(name="x", schema=asked["schema"], strict=True)}
+    with pytest.raises(RequestError, match=reason):
+        grammar_for(**asked)
+
+
+@pytest.mark.parametrize(("depth", "reason"), [(100_000, "not JSON: maximum recursion"), (500, "recursion limit")])
+def test_schema_that_is_too_deep_is_refused(depth, reason):
+    schema: dict = {}
+    for _ in range(depth):
+        schema = {"items": schema}
+    with pytest.raises(RequestError, match=reason):
+        grammar_for(response_format=ResponseFormat(name="x", schema=schema))
