@@ -1,4 +1,4 @@
-"""llama-benchy, unmodified, measures Kindling behind `firesteel serve`, and finds the speed that the server says."""
+"""llama-benchy, unmodified, measures Kindling behind `serve`, and finds the speed that the server says."""
 
 import hashlib
 import json
