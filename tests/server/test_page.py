@@ -111,7 +111,7 @@ def test_what_a_model_or_a_user_writes_is_text(browser, open_kindling):
 @pytest.mark.browser
 def test_running_requests_speed_and_cache_are_live(browser, open_kindling):
     browser.open(f"{open_kindling.url}/")
-    body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 150, "ignore_eos": True}
+    body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 300, "ignore_eos": True}
     asked = urllib.request.Request(
         f"{open_kindling.url}/v1/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"}
     )
@@ -119,7 +119,7 @@ def test_running_requests_speed_and_cache_are_live(browser, open_kindling):
     thread.start()
     browser.wait_for("document.getElementById('running').innerText === '1'")
     browser.wait_for("Number(document.getElementById('speed').innerText) > 1")
-    browser.wait_for("document.getElementById('cache-text').innerText.match(/^[1-9]\\d* of \\d+ pages held/)")
+    browser.wait_for("document.getElementById('cache-text').innerText.match(/^[1-9]\\d* of .* pages held/)")
     browser.wait_for("document.querySelector('#plot polyline').getAttribute('points').split(' ').length > 2")
     thread.join()
     browser.wait_for("document.getElementById('running').innerText === '0'")
