@@ -85,8 +85,8 @@ def list_paths(service: Service) -> Sequence[Path]:
         *Responses(service, chat).paths(),
         Path(path="/v1/models", answer=status.models, says="What is served", gives=ModelList),
         Path(
-            path="/v1/models/{name:path}", answer=status.model, says="One of them", gives=Model, names=service.names,
-            errors=(401, 404),
+            path="/v1/models/{name:path}", answer=status.model, says="One of them", gives=Model,
+            names=service.names, errors=(401, 404),
         ),
         Path(
             path="/tokenize", answer=status.tokenize, says="Tokens of a text or of a conversation's prompt",
