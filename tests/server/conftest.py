@@ -12,7 +12,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -64,6 +64,11 @@ class ScriptedEngine:
         ]  # fmt: skip
         self.dies_after = None  # tokens
         self.error = None
+
+    async def generate_lists(self, request):
+        async with aclosing(self.generate(request)) as outputs:
+            async for output in outputs:
+                yield [output]
 
     async def generate(self, request):
         self.requests.append(request)

@@ -5,6 +5,7 @@ from firesteel.cli import (
     bench_agreement,
     bench_decode,
     bench_engine,
+    bench_frontend,
     calibrate,
     chat,
     lab,
@@ -18,6 +19,6 @@ from firesteel.cli import (
 from firesteel.cli.app import app, main
 
 __all__ = [
-    "app", "bench", "bench_agreement", "bench_decode", "bench_engine", "calibrate", "chat", "lab", "main", "prove",
-    "quantize", "report", "running", "serve", "verify",
+    "app", "bench", "bench_agreement", "bench_decode", "bench_engine", "bench_frontend", "calibrate", "chat",
+    "lab", "main", "prove", "quantize", "report", "running", "serve", "verify",
 ]  # fmt: skip

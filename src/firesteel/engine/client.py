@@ -11,7 +11,7 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from firesteel.errors import EngineDied, RequestError, UserError
 from firesteel.types import Request, StepOutput
 
 CLOSED = "the engine was shut down"
+CANCELLED = "cancelled"
 
 
 @dataclass(slots=True, eq=False)
@@ -43,6 +44,16 @@ class Reader:
     request_id: str
     inbox: asyncio.Queue[StepOutput | Exception | None] = field(default_factory=asyncio.Queue)
     is_answered: bool = False  # the last is in the inbox, and may lie there for long
+
+    async def take(self) -> tuple[list[StepOutput], Exception | str | None]:
+        """What has come, at least one; and an error or CANCELLED that came after it."""
+        outputs: list[StepOutput] = []
+        while not outputs or not self.inbox.empty():
+            got = await self.inbox.get()
+            if not isinstance(got, StepOutput):
+                return outputs, CANCELLED if got is None else got
+            outputs.append(got)
+        return outputs, None
 
     def give(self, output: StepOutput | Exception | None) -> None:
         self.inbox.put_nowait(output)
@@ -106,6 +117,13 @@ class EngineClient:
         Waits while an engine is being started. Raises RequestError where the request could never run, EngineDied
         where the engine died under it.
         """
+        async with aclosing(self.generate_lists(request)) as lists:
+            async for outputs in lists:
+                for output in outputs:
+                    yield output
+
+    async def generate_lists(self, request: Request) -> AsyncGenerator[list[StepOutput], None]:
+        """The same, but all outputs at once that have come meanwhile: a slow reader has less to do."""
         process = await self._running()
         self._check(request)
         number, reader = next(self._numbers), Reader(request.request_id)
@@ -114,12 +132,15 @@ class EngineClient:
         try:
             process.send(Submit.of(request, number))
             await process.flush()
-            while not is_over and (output := await reader.inbox.get()) is not None:
-                if isinstance(output, Exception):
-                    is_over = True
-                    raise output
-                is_over = output.finish_reason is not None
-                yield output
+            while not is_over:
+                outputs, end = await reader.take()
+                is_over = isinstance(end, Exception) or any(one.finish_reason is not None for one in outputs)
+                if outputs:
+                    yield outputs
+                if isinstance(end, Exception):
+                    raise end
+                if end is CANCELLED:
+                    return
         finally:
             del self._readers[number]
             if not is_over:

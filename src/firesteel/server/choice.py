@@ -21,7 +21,7 @@ from firesteel.types import RequestStatistics, SamplingParams, StepOutput
 
 @dataclass(slots=True, kw_only=True)
 class Piece:
-    """What one output of the engine lets a client see."""
+    """What outputs of the engine let a client see."""
 
     deltas: list[Delta] = field(default_factory=list)  # of a chat
     text: str = ""  # of a completion
@@ -30,6 +30,14 @@ class Piece:
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)  # of the next tokens of the prompt
     finish_reason: FinishReason | None = None
     stop_reason: str | None = None  # the stop string that was found
+
+    def join(self, later: Piece) -> None:
+        self.deltas += later.deltas
+        self.text += later.text
+        self.token_ids += later.token_ids
+        self.logprobs += later.logprobs
+        self.prompt_logprobs += later.prompt_logprobs
+        self.finish_reason, self.stop_reason = later.finish_reason, later.stop_reason
 
 
 class Reader(Protocol):

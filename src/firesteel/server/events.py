@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 
 import msgspec
 from starlette.responses import Response
@@ -14,6 +16,7 @@ from firesteel.config import ServerConfig
 from firesteel.errors import EngineDied, UserError
 from firesteel.server.errors import ApiError, ClientGone, as_api_error, note_error
 
+LONG_S = 3600.0
 DONE = b"data: [DONE]\n\n"
 HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -29,28 +32,32 @@ def event(value: msgspec.Struct, name: str | None = None) -> bytes:
 
 
 @asynccontextmanager
-async def until_gone(receive: Receive) -> AsyncIterator[None]:
-    """Ends its body with ClientGone when the client closes its connection."""
+async def unless(happens: Callable[[], Awaitable[None]], error: type[Exception]) -> AsyncIterator[None]:
+    """Ends its body with the error when something happens."""
     task = asyncio.current_task()
     assert task is not None
-    is_gone = False
+    has_happened = False
 
     async def watch() -> None:
-        nonlocal is_gone
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        is_gone = True
+        nonlocal has_happened
+        await happens()
+        has_happened = True
         task.cancel()
 
     watcher = asyncio.create_task(watch())
     try:
         yield
     except asyncio.CancelledError:
-        if is_gone and task.uncancel() == 0:
-            raise ClientGone from None
+        if has_happened and task.uncancel() == 0:
+            raise error from None
         raise
     finally:
         watcher.cancel()
+
+
+async def client_leaves(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 class Computed(Response):
@@ -62,7 +69,8 @@ class Computed(Response):
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with until_gone(receive), asyncio.timeout(self.config.request_timeout_s or None):
+        limit_s = self.config.request_timeout_s or None
+        async with unless(partial(client_leaves, receive), ClientGone), asyncio.timeout(limit_s):
             response = await self._make()
         await response(scope, receive, send)
 
@@ -74,11 +82,16 @@ class EventStream(Response):
         self._events = events
         self.config = config
         self._has_begun = False
+        self._sending_since: float | None = None
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            async with until_gone(receive), asyncio.timeout(self.config.request_timeout_s or None):
+            async with (
+                unless(partial(client_leaves, receive), ClientGone),
+                unless(self._is_stuck, SlowClient),
+                asyncio.timeout(self.config.request_timeout_s or None),
+            ):
                 await self._pass_on(send)
         except (ApiError, UserError, EngineDied, TimeoutError, ClientGone) as error:
             if not self._has_begun:
@@ -86,7 +99,7 @@ class EventStream(Response):
             note_error(scope, error)
             if isinstance(error, ClientGone):
                 return
-            await self._send(send, event(as_api_error(error).body))
+            await send({"type": "http.response.body", "body": event(as_api_error(error).body), "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _pass_on(self, send: Send) -> None:
@@ -95,15 +108,15 @@ class EventStream(Response):
                 if not self._has_begun:
                     self._has_begun = True
                     await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-                await self._send(send, data)
-
-    async def _send(self, send: Send, data: bytes) -> None:
-        """Waits while the client is slow to read, but not for ever."""
-        try:
-            async with asyncio.timeout(self.config.slow_client_s or None):
+                self._sending_since = asyncio.get_running_loop().time()
                 await send({"type": "http.response.body", "body": data, "more_body": True})
-        except TimeoutError:
-            raise SlowClient from None
+                self._sending_since = None
+
+    async def _is_stuck(self) -> None:
+        """Comes back once an event could not be sent for too long: the client does not read."""
+        limit_s, clock = self.config.slow_client_s or math.inf, asyncio.get_running_loop().time
+        while self._sending_since is None or clock() - self._sending_since < limit_s:
+            await asyncio.sleep(min(limit_s / 4, LONG_S))
 
 
 class SlowClient(ClientGone):

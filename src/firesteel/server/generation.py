@@ -29,7 +29,7 @@ class Engine(Protocol):
     @property
     def ledger(self) -> list[dict[str, Any]]: ...
 
-    def generate(self, request: Request) -> AsyncGenerator[StepOutput, None]: ...
+    def generate_lists(self, request: Request) -> AsyncGenerator[list[StepOutput], None]: ...
 
     def finish(self, request_id: str) -> bool: ...
 
@@ -37,18 +37,26 @@ class Engine(Protocol):
 
 
 async def run_one(engine: Engine, request: Request, reader: Reader) -> AsyncGenerator[Piece, None]:
-    """A piece for each output; the last has a finish reason. Closing it early ends the request."""
-    async with aclosing(engine.generate(request)) as outputs:
-        async for output in outputs:
-            if output.error is not None:
-                raise ApiError(500, f"the request failed: {output.error}", code="generation_failed")
-            if reader.tally.finish_reason is not None:  # the reader found the end; statistics follow
-                reader.tally.statistics = output.statistics
-                continue
-            piece = reader.push(output)
-            if piece.finish_reason is not None and output.finish_reason is None:
-                engine.finish(request.request_id)
-            yield piece
+    """A piece for all outputs that came at once, the last with a finish reason. Closing it ends the request."""
+    async with aclosing(engine.generate_lists(request)) as lists:
+        async for outputs in lists:
+            piece = None if reader.tally.finish_reason is not None else Piece()
+            for output in outputs:
+                read(engine, request, reader, output, piece)
+            if piece is not None:
+                yield piece
+
+
+def read(engine: Engine, request: Request, reader: Reader, output: StepOutput, piece: Piece | None) -> None:
+    """Adds an output to a piece. What comes after an end that the reader found is not shown."""
+    if output.error is not None:
+        raise ApiError(500, f"the request failed: {output.error}", code="generation_failed")
+    if piece is None or piece.finish_reason is not None:
+        reader.tally.statistics = output.statistics
+        return
+    piece.join(reader.push(output))
+    if piece.finish_reason is not None and output.finish_reason is None:
+        engine.finish(request.request_id)
 
 
 async def run_all(
