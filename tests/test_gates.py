@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from firesteel import LLM, UserError
-from firesteel.config import KernelConfig, knobs, resolve
+from firesteel.config import BatchConfig, KernelConfig, knobs, resolve
 from firesteel.device import find_device
 from firesteel.engine.decode_ways import Way, find_ways
+from firesteel.engine.engine import RUN_AHEAD_STEPS, find_ahead
 from firesteel.kernels import cuda_cache
 from firesteel.kernels.linear import Mxfp4Weight
 from firesteel.kernels.op import anywhere
@@ -25,7 +26,7 @@ GATES = {
     "mxfp4_layers": ["qkv", "all"],
     "sinks": [False],
 }
-OF_DECODE_STEPS = ("cuda_graphs", "dependent_launch")  # which LLM does not take yet
+OF_DECODE_STEPS = ("cuda_graphs", "dependent_launch")  # seen on a GPU only
 CHANGES_LOGITS = {"activation", "mxfp4_layers", "sinks"}
 ALONE = [(gate, value) for gate, values in GATES.items() for value in values]
 PAIRS = [dict(pair) for pair in itertools.combinations(ALONE, 2) if pair[0][0] != pair[1][0]]
@@ -147,6 +148,13 @@ def test_gates_of_decode_steps_choose_the_way_they_run(cuda_graphs, dependent_la
     assert ways[0] == Way(False, False) and ways[-1] == Way(cuda_graphs, dependent_launch)
     assert len(ways) == 1 + cuda_graphs + dependent_launch == len(set(ways)), "one gate at a time"
     assert find_ways(find_device("cpu"), config) == [Way(False, False)]
+
+
+def test_gate_of_running_ahead_is_seen_on_a_gpu_only():
+    gpu = replace(find_device("cpu"), capability=(9, 0), name="GPU")
+    assert find_ahead(BatchConfig(), gpu) == RUN_AHEAD_STEPS > 1
+    assert find_ahead(BatchConfig(run_ahead=False), gpu) == find_ahead(BatchConfig(), find_device("cpu")) == 0
+    assert LLM(device="cpu").engine.run_ahead_steps == 0
 
 
 @pytest.mark.parametrize("others", [{}, *(dict([one]) for one in ALONE)], ids=str)

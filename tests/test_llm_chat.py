@@ -2,7 +2,6 @@
 
 import json
 
-import jsonschema
 import pytest
 
 from firesteel.chat.grammar import JSON_OBJECT
@@ -11,6 +10,9 @@ from firesteel.chat.tools import Tool
 from firesteel.errors import RequestError
 from firesteel.llm import LLM
 from firesteel.types import SamplingParams
+
+jsonschema = pytest.importorskip("jsonschema")
+pytest.importorskip("llguidance")
 
 CITY = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 20}}, "required": ["city"]}
 CITY |= {"additionalProperties": False}
@@ -102,3 +104,12 @@ def test_schema_that_cannot_be_enforced_is_refused_before_anything_runs(kindling
     with pytest.raises(RequestError, match="cannot be enforced"):
         ask(kindling, response_format=ResponseFormat(name="x", schema={"not": {}}, strict=True))
     assert kindling.engine.statistics().steps == steps
+
+
+@pytest.mark.gpu
+def test_answers_on_a_gpu_follow_their_schema():
+    llm = LLM()
+    for schema in (CITY, PLACE, LIST):
+        answer = ask(llm, response_format=ResponseFormat(name="answer", schema=schema, strict=True))
+        assert answer.finish_reason == "stop"
+        jsonschema.validate(json.loads(answer.message.content), schema)

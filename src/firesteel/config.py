@@ -161,6 +161,10 @@ class BatchConfig:
     max_num_batched_tokens: int = knob(
         2048, "tokens computed in one step", env="FIRESTEEL_MAX_NUM_BATCHED_TOKENS", check=at_least(1)
     )
+    run_ahead: bool = knob(
+        True, "launch decoding steps on a GPU before the tokens of those ahead of them are read",
+        env="FIRESTEEL_RUN_AHEAD",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,6 +63,7 @@ def evaluate(llm: LLM, *, limit: int | None = None, progress: Callable[[int, int
             "sinks": config.kernels.sinks, "activation": config.kernels.activation,
             "mxfp4_layers": list(llm.spec.mxfp4_layers), "kernels": dict(llm.kernels.table()), "limit": limit,
             "kv_dtype": config.cache.kv_dtype, "kv_scales": config.cache.kv_scales,
+            "cuda_graphs": config.kernels.cuda_graphs, "run_ahead": config.batch.run_ahead,
             "saturated_values": llm.engine.statistics().saturated_values,
         },
     )  # fmt: skip

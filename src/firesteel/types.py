@@ -151,6 +151,11 @@ class Request:
         return self.score or self.params.prompt_logprobs is not None
 
     @property
+    def needs_tokens(self) -> bool:
+        """Whether what it draws next depends on tokens that the host must have seen."""
+        return self.mask is not None or self.params.has_penalties
+
+    @property
     def max_new(self) -> int:
         return 0 if self.score else self.params.max_tokens
 

@@ -7,7 +7,6 @@ import random
 import re
 from pathlib import Path
 
-import jsonschema
 import numpy as np
 import pytest
 
@@ -19,6 +18,9 @@ from firesteel.chat.tokenizer import Tokenizer
 from firesteel.chat.tools import Tool
 from firesteel.engine.grammar import Grammars
 from firesteel.errors import RequestError
+
+jsonschema = pytest.importorskip("jsonschema")
+pytest.importorskip("llguidance")
 
 KINDLING = Path(firesteel.__file__).parent / "kindling"
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}

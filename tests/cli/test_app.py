@@ -27,6 +27,7 @@ SETTINGS = {
     "kv_cache_gib": (["--kv-cache-gib", "0.5"], 0.5, "6", 6.0, "7", 7.0),
     "kv_dtype": (["--kv-dtype", "fp8"], "fp8", "bf16", "bf16", '"fp8"', "fp8"),
     "kv_scales": (["--kv-scales", "here"], "here", "there", "there", '"elsewhere"', "elsewhere"),
+    "run_ahead": (["--no-run-ahead"], False, "off", False, "false", False),
     "prefix_caching": (["--no-prefix-caching"], False, "off", False, "false", False),
     "engine_restarts": (["--engine-restarts", "0"], 0, "6", 6, "7", 7),
     "engine_restart_window_s": (["--engine-restart-window-s", "5"], 5.0, "6", 6.0, "7", 7.0),

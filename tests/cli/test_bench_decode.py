@@ -17,6 +17,8 @@ from firesteel.model.decode_ops import GROUPS, DecodeOps
 from firesteel.model.spec import PRESETS
 from firesteel.model.weights import weight_bytes
 
+OURS = tuple(group for group in GROUPS if group != "experts")  # rows of Kindling's experts differ in length
+
 SMALL = ["--device", "cpu", "--page-size", "8", "--memory-reserve-gib", "0", "--steps", "3", "--check", "4"]
 
 
@@ -44,7 +46,7 @@ def test_each_batch_and_context_has_a_row_and_a_record(bench, tmp_path, llm):
     rows = json.loads(result.stdout)
     assert [(row["batch"], row["context"]) for row in rows] == [(1, 12), (1, 40), (3, 12), (3, 40)]
     for row in rows:
-        assert tuple(row["groups_ms"]) == GROUPS and row["checked_steps"] == 4 and row["read_gb_s"] == 20
+        assert tuple(row["groups_ms"]) == OURS and row["checked_steps"] == 4 and row["read_gb_s"] == 20
         assert row["tok_s"] == pytest.approx(1e3 * row["batch"] / row["ms_a_step"])
         assert row["share_of_floor"] == pytest.approx(row["floor_ms"] / row["ms_a_step"])
         assert (
@@ -66,7 +68,7 @@ def test_tables_and_plot_say_what_ran(bench, rows_of, tmp_path):
     result = bench("--context", "12")
     assert result.exit_code == 0, result.output
     (whole, groups) = rows_of(result.stdout)
-    assert whole[:2] == groups[:2] == ["1", "12"] and len(groups) == 2 + len(GROUPS) + 2
+    assert whole[:2] == groups[:2] == ["1", "12"] and len(groups) == 2 + len(OURS) + 2
     assert "all ways gave the same bits over 4 steps" in " ".join(result.stdout.split())
     assert "plain references run" in result.stderr and "records are in" in result.stderr
     assert (tmp_path / "decode.html").stat().st_size > 10_000 and (tmp_path / "decode.png").is_file()

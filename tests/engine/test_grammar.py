@@ -9,6 +9,8 @@ from firesteel.engine.grammar import Grammars
 from firesteel.errors import RequestError, UserError
 from firesteel.types import Request, SamplingParams
 
+pytest.importorskip("llguidance")
+
 WORDS = 'start: ("ab" | "ac")+ <|end|>'
 VOCABULARY = 272
 

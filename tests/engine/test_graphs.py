@@ -76,7 +76,7 @@ def events(monkeypatch):
     fake = SimpleNamespace(
         device=lambda device: nullcontext(), Stream=lambda: stream, current_stream=lambda: stream,
         stream=lambda one: inside("side stream"), synchronize=lambda: noted.append("wait"),
-        CUDAGraph=lambda: FakeGraph(noted), graph=lambda graph: inside("capture"),
+        CUDAGraph=lambda: FakeGraph(noted), graph=lambda graph, pool: inside("capture"),
     )  # fmt: skip
     monkeypatch.setattr(torch, "cuda", fake)
     return noted

@@ -15,6 +15,7 @@ from firesteel.engine.kv_cache import (
     count_prompt_logits,
     find_dtype,
     find_layout,
+    graph_bytes,
     new_cache,
     page_bytes,
     pair_layers,
@@ -95,7 +96,7 @@ def test_gpu_gives_what_is_free_but_for_the_reserve_and_a_steps_needs(free):
     free(75)
     one = page_bytes(LARGE, 64, torch.bfloat16)
     left = 75 * GIB - count(reserve_gib=3.0) * one
-    needed = 3 * GIB + working_bytes(LARGE, BATCH)
+    needed = 3 * GIB + working_bytes(LARGE, BATCH) + graph_bytes(LARGE, BATCH)
     assert needed <= left < needed + one
     assert count(reserve_gib=3.0) - count(reserve_gib=5.25) == 1024
 
@@ -104,6 +105,12 @@ def test_step_of_the_large_model_is_given_a_gigabyte_or_two_growing_with_its_tok
     assert GIB < working_bytes(LARGE, BATCH) < 2 * GIB
     more = replace(BATCH, max_num_batched_tokens=8192)
     assert GIB < working_bytes(LARGE, more) - working_bytes(LARGE, BATCH) < 2 * GIB
+
+
+def test_graphs_of_decoding_steps_are_given_less_than_a_gigabyte_growing_with_their_requests():
+    assert GIB / 2 < graph_bytes(LARGE, BATCH) < GIB
+    more = replace(BATCH, max_num_seqs=2 * BATCH.max_num_seqs)
+    assert graph_bytes(LARGE, more) - graph_bytes(LARGE, BATCH) == 4 * BATCH.max_num_seqs * LARGE.vocab_size * 4
 
 
 def test_logits_of_prompts_handed_out_in_a_step_take_a_quarter_gibibyte():

@@ -40,8 +40,9 @@ class World:
 
     def __init__(
         self, *, num_pages=40, page_size=4, kinds=BOTH, window=6, seqs=4, budget=16, prefix_caching=True,
-        prompt_logits=1000,
+        prompt_logits=1000, ahead=0,
     ):  # fmt: skip
+        """`ahead`: decoding steps that are computed before the tokens of the one ahead of them are known."""
         layout = PageLayout(page_size=page_size, kinds=kinds, window=window)
         self.pool = PagePool(num_pages)
         self.tables = PageTables(self.pool, layout, prefix_caching=prefix_caching)
@@ -53,6 +54,9 @@ class World:
         self.memory = {}  # (page, offset) -> kind and the tokens up to it
         self.requests, self.made, self.reasons, self.outputs = {}, {}, {}, {}
         self.plans = []
+        self.ahead = ahead
+        self.last, self.flight, self.texts = None, [], []  # plan, (plan, tokens) computed, what the device knows
+        self.num_surplus = 0
 
     def submit(self, token_ids, max_tokens=4, **options):
         name = str(len(self.made))
@@ -75,12 +79,19 @@ class World:
 
     def step(self, cancelled=()):
         self.now += 1.0
+        if self.fly(cancelled):
+            return
         oldest = next(iter(self.scheduler.jobs), None)
         plan = self.scheduler.next()
         self.plans.append([(span.request.request_id, span.start, span.end) for span in plan.spans])
         assert plan.num_tokens <= self.scheduler.config.max_num_batched_tokens
         assert len(self.scheduler.running) <= self.scheduler.config.max_num_seqs
         assert oldest is None or oldest in [span.request.request_id for span in plan.spans]
+        if self.ahead and plan.spans and all(span.end - span.start == span.samples for span in plan.spans):
+            self.texts = [list(span.token_ids) for span in plan.spans]
+            self.launch(plan)
+            assert self.fly(cancelled)
+            return
         outcomes = []
         for span in plan.spans:
             self.compute(span)
@@ -90,6 +101,37 @@ class World:
             self.cancel(name)
         for output in self.scheduler.commit(plan, outcomes):
             self.take(output)
+
+    def fly(self, cancelled):
+        """As the engine: goes on from the last plan, then reads the first step that is not read."""
+        while self.last is not None and len(self.flight) <= self.ahead:
+            plan = self.scheduler.go_on(self.last)
+            if plan is None:
+                self.last = None
+            else:
+                self.launch(plan)
+        if self.flight and not self.scheduler.is_wanted(self.flight[0][0]):
+            self.num_surplus += len(self.flight)
+            self.flight.clear()
+        if not self.flight:
+            return False
+        for name in cancelled:
+            self.cancel(name)
+        plan, tokens = self.flight.pop(0)
+        self.plans.append([(span.request.request_id, span.start, span.end) for span in plan.spans])
+        outputs = self.scheduler.commit(plan, [Outcome(token_id=token) for token in tokens])
+        self.num_surplus += len(tokens) - len(outputs)
+        for output in outputs:
+            self.take(output)
+        return True
+
+    def launch(self, plan):
+        for span, text in zip(plan.spans, self.texts, strict=True):
+            assert span.end == len(text)
+            self.compute(replace(span, token_ids=text))
+            text.append(next_token(text))
+        self.flight.append((plan, [text[-1] for text in self.texts]))
+        self.last = plan
 
     def compute(self, span):
         """Reads all that attention would, then writes the new token, one after the other."""
@@ -141,6 +183,7 @@ class World:
 
     def check_end(self):
         assert self.pool.num_held == 0 and self.pool.num_available == self.pool.num_pages
+        assert all(not self.scheduler.is_wanted(plan) for plan, _ in self.flight)
         for name, request in self.requests.items():
             assert self.made[name] == continuation(request), name
             assert self.reasons[name] == ("stop" if STOP in self.made[name] else "length")
@@ -154,6 +197,7 @@ class RandomWalk(RuleBasedStateMachine):
         window=st.sampled_from([1, 2, 6, 13]), spare=st.sampled_from([0, 1, 5, 20]), seqs=st.integers(1, 6),
         budget=st.sampled_from([1, 2, 5, 16, 64]),
         prompt_logits=st.integers(1, 9), prefix_caching=st.sampled_from([True, True, False]),
+        ahead=st.sampled_from([0, 1, 4]),
     )  # fmt: skip
     def start(self, kinds, page_size, window, spare, **options):
         """`spare`: pages beyond those that one request of 24 tokens needs."""
@@ -217,12 +261,13 @@ def random_world(rng):
     return World(
         num_pages=num_pages, kinds=kinds, page_size=page_size, window=window, seqs=rng.randrange(1, 9),
         budget=rng.choice([1, 5, 16, 64]), prompt_logits=rng.choice([1, 9]), prefix_caching=rng.random() < 0.8,
+        ahead=rng.choice([0, 3]),
     )  # fmt: skip
 
 
 def test_thousands_of_busy_steps_keep_the_books_and_the_tokens():
     """As the random walk, but always crowded: what it is meant to meet, it meets."""
-    steps = preemptions = evictions = cached = 0
+    steps = preemptions = evictions = cached = surplus = 0
     for seed in range(40):
         rng = random.Random(seed)
         world = random_world(rng)
@@ -241,7 +286,61 @@ def test_thousands_of_busy_steps_keep_the_books_and_the_tokens():
         preemptions += world.scheduler.num_preemptions
         evictions += world.pool.num_evictions
         cached += sum(output.num_cached for output in world.outputs.values())
-    assert steps > 4000 and preemptions > 100 and evictions > 1000 and cached > 1000
+        surplus += world.num_surplus
+    assert steps > 4000 and preemptions > 100 and evictions > 1000 and cached > 1000 and surplus > 50
+
+
+def begun(*lengths, new=9, **options):
+    """A world with a decoding plan that is not committed."""
+    world = World(**{"budget": 64, **options})
+    for length in lengths:
+        world.submit([1] * length, new)
+    world.step()
+    return world, world.scheduler.next()
+
+
+def test_plan_that_goes_on_has_a_token_more_of_each_and_takes_its_pages():
+    world, plan = begun(3, 4, num_pages=40)
+    assert [(span.start, span.end) for span in plan.spans] == [(3, 4), (4, 5)]
+    held = world.pool.num_held
+    following = world.scheduler.go_on(plan)
+    assert [(span.start, span.end) for span in following.spans] == [(4, 5), (5, 6)]
+    assert world.pool.num_held == held + 2, "a page of each kind for the first, none for the second"
+
+
+def test_plan_does_not_go_on_past_the_last_token_of_a_request():
+    world, plan = begun(3, 5, new=3)
+    following = world.scheduler.go_on(plan)
+    assert following is not None and world.scheduler.go_on(following) is None
+
+
+def test_plan_does_not_go_on_where_pages_are_short_and_nobody_gives_way_for_it():
+    world, plan = begun(4, 4, num_pages=8, window=1)
+    following = world.scheduler.go_on(plan)
+    while following is not None:
+        plan, following = following, world.scheduler.go_on(following)
+    assert plan.spans[0].end == 8 and world.scheduler.num_preemptions == 0
+    world.check()
+
+
+def test_plan_does_not_go_on_where_someone_left_or_could_join():
+    world, plan = begun(3, 4)
+    world.cancel("1")
+    assert world.scheduler.go_on(plan) is None
+    world, plan = begun(3, 4)
+    world.submit([1, 2], 3)
+    assert world.scheduler.go_on(plan) is None
+    world.check()
+
+
+def test_plan_goes_on_where_someone_waits_who_cannot_join():
+    world, plan = begun(3, 4, seqs=2)
+    world.submit([1, 2], 3)
+    assert world.scheduler.go_on(plan) is not None
+    world, plan = begun(3, 4, num_pages=12)
+    world.submit([1] * 20, 1)
+    assert world.scheduler.go_on(plan) is not None
+    world.check()
 
 
 def test_decoding_goes_first_and_prompts_fill_the_step():

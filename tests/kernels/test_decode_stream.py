@@ -25,9 +25,9 @@ def plan(is_fp4, columns, tokens=1, stages=4, limit=LARGE):
 @pytest.mark.parametrize(
     ("is_fp4", "columns", "chunks", "warps", "steps", "threads"),
     [
-        (False, 2880, 4, 15, 3, 544), (True, 2880, 1, 15, 3, 512), (False, 4096, 8, 16, 2, 576),
-        (True, 4096, 1, 16, 4, 576), (False, 256, 1, 16, 1, 576), (True, 256, 1, 4, 1, 192),
-        (True, 192, 1, 3, 1, 128), (True, 512, 1, 8, 1, 320),
+        (False, 2880, 4, 15, 3, 576), (True, 2880, 1, 15, 3, 544), (False, 4096, 8, 16, 2, 608),
+        (True, 4096, 1, 16, 4, 608), (False, 256, 1, 16, 1, 608), (True, 256, 1, 4, 1, 224),
+        (True, 192, 1, 3, 1, 160), (True, 512, 1, 8, 1, 352),
     ],
 )  # fmt: skip
 def test_rows_are_shared_out_evenly_among_warps(is_fp4, columns, chunks, warps, steps, threads):

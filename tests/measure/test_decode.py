@@ -20,6 +20,8 @@ from firesteel.measure.decode import (
 from firesteel.model.decode import DecodeStep
 from firesteel.model.decode_ops import GROUPS, DecodeOps
 
+OURS = tuple(group for group in GROUPS if group != "experts")  # rows of Kindling's experts differ in length
+
 CPU = find_device("cpu")
 
 
@@ -134,7 +136,7 @@ def test_watching_a_step_gives_its_calls_and_leaves_its_ops(llm):
     ops = step.ops
     calls = watch(step)
     assert step.ops is ops and tuple(calls) == GROUPS
-    assert [len(calls[group]) for group in GROUPS] == [llm.spec.num_layers] * 6 + [1, 1]
+    assert [len(calls[group]) for group in OURS] == [llm.spec.num_layers] * 6 + [1, 1] and not calls["experts"]
     assert step.inputs.positions.tolist() == [10]
     logits = calls["lm_head"][0].result[0]
     assert logits.shape == (1, llm.spec.vocab_size)

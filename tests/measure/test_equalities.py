@@ -14,7 +14,7 @@ from firesteel.measure.equalities import NAMES, Equalities, Unmeasured, draw_mix
 def prepared(llm, *, count=5, prompt_tokens=36, max_tokens=10, **knobs):
     loaded = Loaded(
         spec=llm.spec, device=llm.device, kernels=llm.kernels, max_context=llm.max_context, model=llm.model,
-        engine=llm.engine, report=llm.load_report,
+        engine=llm.engine, fused=None, report=llm.load_report,
     )  # fmt: skip
     requests = draw_mixed(count, prompt_tokens, max_tokens, llm.spec.vocab_size, seed=1)
     config = resolve({"device": "cpu", "page_size": 4, **knobs}).config

@@ -53,12 +53,15 @@ def run(spec, weights, device, implementation, num_requests, *, forced=None):
         found.routers.append(plain.router(*args))
         return found.routers[-1] if forced is None else forced.routers[len(found.routers) - 1]
 
-    def fc2(*args):
-        result = plain.fc2(*args)
-        found.hidden.append(step.inputs.r.float().clone())
-        return result
+    def watched(op):
+        def run(*args):
+            result = op(*args)
+            found.hidden.append(step.inputs.r.float().clone())
+            return result
 
-    step.ops = plain._replace(router=router, fc2=fc2)
+        return run
+
+    step.ops = plain._replace(router=router, experts=watched(plain.experts), fc2=watched(plain.fc2))
     for number in range(STEPS):
         if forced is not None:
             step.inputs.restore(forced.inputs[number])

@@ -6,6 +6,7 @@ from firesteel.cli import (
     bench_decode,
     bench_engine,
     bench_frontend,
+    bench_prefill,
     calibrate,
     chat,
     lab,
@@ -19,6 +20,6 @@ from firesteel.cli import (
 from firesteel.cli.app import app, main
 
 __all__ = [
-    "app", "bench", "bench_agreement", "bench_decode", "bench_engine", "bench_frontend", "calibrate", "chat",
-    "lab", "main", "prove", "quantize", "report", "running", "serve", "verify",
+    "app", "bench", "bench_agreement", "bench_decode", "bench_engine", "bench_frontend", "bench_prefill",
+    "calibrate", "chat", "lab", "main", "prove", "quantize", "report", "running", "serve", "verify",
 ]  # fmt: skip

@@ -111,7 +111,7 @@ def opener(loaded: Loaded, config: Config, requests: Sequence[Request]) -> Open:
         cache = _with_pages(config, (count_pages(way.page_share) + 0.5) * one / GIB).cache
         return Engine(
             loaded.model, loaded.device, batch, replace(cache, prefix_caching=way.prefix_caching),
-            max_context=loaded.max_context,
+            max_context=loaded.max_context, kernels=config.kernels, fused=loaded.fused,
         )  # fmt: skip
 
     return open_engine

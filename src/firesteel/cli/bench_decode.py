@@ -19,6 +19,7 @@ from rich.table import Table
 from firesteel.cli.app import with_knobs
 from firesteel.cli.bench import bench, check_folder
 from firesteel.cli.bench_engine import SEED, open_model
+from firesteel.cli.bench_loop import bench_loop
 from firesteel.cli.options import AsJson, exit_code_one, print_json
 from firesteel.cli.progress import progress_bar
 from firesteel.cli.tables import new_table, say, show
@@ -38,7 +39,7 @@ from firesteel.measure.record import Record
 from firesteel.measure.roofline import Step, step_cost
 from firesteel.measure.room import free_memory
 from firesteel.model.decode import MOST_REQUESTS, DecodeStep
-from firesteel.model.decode_ops import GROUPS, DecodeOps, split_choices
+from firesteel.model.decode_ops import DecodeOps, split_choices
 from firesteel.model.spec import PRESETS
 from firesteel.model.weights import weight_bytes
 from firesteel.plot import check_libraries, plot_decode
@@ -83,9 +84,14 @@ def bench_decode(
     knobs: dict[str, Any],
     checkpoint: Annotated[str | None, typer.Argument(metavar="MODEL", help="the same as --model")] = None,
     synthetic: Annotated[str | None, typer.Option(help="random weights of " + " or ".join(PRESETS))] = None,
-    batch: Annotated[str, typer.Option(help=f"requests, one token each a step: 1 to {MOST_REQUESTS}")] = "1",
-    context: Annotated[str, typer.Option(help="tokens that each request holds, as 2048,8192")] = "2048",
+    batch: Annotated[
+        str, typer.Option(help=f"requests, one token each a step: 1 to {MOST_REQUESTS}, more with --engine")
+    ] = "1",
+    context: Annotated[str, typer.Option(help="tokens that each request holds at first, as 2048,8192")] = "2048",
     steps: Annotated[int, typer.Option(min=1, help="timed at each batch and context")] = 200,
+    engine: Annotated[
+        bool, typer.Option("--engine", help="through the whole engine, with stop checks and text, from prompts")
+    ] = False,
     check: Annotated[int, typer.Option(min=1, help="steps that every way must give to the same bits")] = 256,
     delays: Annotated[
         bool, typer.Option("--delays", help="compare once more, by kernels that dawdle at random")
@@ -97,7 +103,18 @@ def bench_decode(
     """Time whole decoding steps, embedding to sampled token, and their groups; give the share of the floor."""
     if checkpoint is not None and ("model" in knobs or synthetic is not None):
         raise UserError(f"{checkpoint}: name the model once: as MODEL, with --model or with --synthetic")
-    config = resolve({**knobs, **({} if checkpoint is None else {"model": checkpoint})}).config
+    knobs = {**knobs, **({} if checkpoint is None else {"model": checkpoint})}
+    if engine:
+        batches = parse_numbers("--batch", batch, 1, None)
+        config = resolve({"prefix_caching": False, "max_num_seqs": max(64, *batches), **knobs}).config
+        choose_device(config)
+        check_folder(out)
+        bench_loop(
+            config, synthetic, batches=batches, contexts=parse_numbers("--context", context, 1, None), tokens=steps,
+            out=out, as_json=as_json,
+        )  # fmt: skip
+        return
+    config = resolve(knobs).config
     plan = Plan(
         batches=parse_numbers("--batch", batch, 1, MOST_REQUESTS),
         contexts=parse_numbers("--context", context, 0, None), steps=steps, check=check,
@@ -259,11 +276,12 @@ def decode_table(found: Sequence[DecodeFigures], title: str) -> Table:
 
 
 def group_table(found: Sequence[DecodeFigures]) -> Table:
-    table = new_table("batch", "context", *(f"{group} us" for group in GROUPS), "sum us", "step us")
+    groups = list(found[0].groups_ms)
+    table = new_table("batch", "context", *(f"{group} us" for group in groups), "sum us", "step us")
     table.title = "time of each group in a step"
     table.caption = f"each by {found[0].groups_by}: what it fetches early, or finds in the cache, differs in a step"
     for one in found:
-        times = [one.groups_ms[group] for group in GROUPS]
+        times = [one.groups_ms[group] for group in groups]
         table.add_row(
             str(one.batch), str(one.context), *(f"{1e3 * time:.1f}" for time in (*times, sum(times), one.step_ms))
         )

@@ -201,7 +201,7 @@ def record(loaded: Loaded, config: Config, run: Run, shape: dict[str, Any]) -> R
     return Record.now(
         loaded.device, config, name="engine", unit="tok/s",
         samples=[one.output_tok_s for one in run.rounds], warmups=min(run.concurrency, shape["requests"]),
-        seed=SEED, kernels=loaded.kernels.table(), startup_s=loaded.report.seconds,
+        seed=SEED, kernels=loaded.table(), startup_s=loaded.report.seconds,
         parameters={**run.as_dict(), **shape, "pages": loaded.engine.totals.pages},
     )  # fmt: skip
 

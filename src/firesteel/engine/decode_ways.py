@@ -84,7 +84,7 @@ def time_groups(step: DecodeStep, way: Way, device: DeviceSpec, *, steps: int) -
     reset, step.dependent = undoer(step), way.dependent
     calls = watch(step)
     found = {}
-    for group in GROUPS:
+    for group in filter(calls.get, GROUPS):
         reset()
         times = step.model.spec.num_layers // len(calls[group])
         run = repeat(calls[group] * times)

@@ -13,9 +13,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from firesteel.config import BatchConfig, CacheConfig
+from firesteel.config import BatchConfig, CacheConfig, KernelConfig
 from firesteel.device import DeviceSpec
 from firesteel.engine.batch import build_batch
+from firesteel.engine.decode_loop import DecodeLoop
+from firesteel.engine.flight import Flight
 from firesteel.engine.kv_cache import (
     count_pages,
     count_prompt_logits,
@@ -31,9 +33,12 @@ from firesteel.engine.runner import Runner
 from firesteel.engine.sampler import Drawn, Sampler, SampleRow
 from firesteel.engine.scheduler import Scheduler
 from firesteel.engine.statistics import Statistics
+from firesteel.engine.step_store import FusedOps, StepStore
 from firesteel.engine.upload import upload_ints
 from firesteel.model.gpt_oss import GptOss
 from firesteel.types import Outcome, Plan, Request, RequestStatistics, Span, StepOutput
+
+RUN_AHEAD_STEPS = 3  # launched before the tokens of the step ahead of them are read
 
 
 class Engine:
@@ -46,8 +51,14 @@ class Engine:
         *,
         max_context: int,
         reserve_gib: float = 0.0,
+        kernels: KernelConfig | None = None,
+        fused: FusedOps | None = None,
+        run_ahead_steps: int | None = None,
     ) -> None:
-        """The cache takes free memory but for `reserve_gib`, unless its size is configured."""
+        """The cache takes free memory but for `reserve_gib`, unless its size is configured.
+
+        `fused` ops compute decoding steps of few requests. `run_ahead_steps` is the settings' choice unless given.
+        """
         spec, size, dtype = model.spec, config.page_size, find_dtype(cache.kv_dtype, device)
         num_pages = count_pages(spec, device, config, cache, max_context=max_context, reserve_gib=reserve_gib)
         self.config = config
@@ -57,8 +68,15 @@ class Engine:
         self.scheduler = Scheduler(
             tables, config, max_context=max_context, max_prompt_logits=count_prompt_logits(spec)
         )
-        self.runner = Runner(model, new_cache(spec, num_pages, size, device, dtype))
+        self.runner = Runner(model, new_cache(spec, num_pages + 1, size, device, dtype))  # the last is nobody's
         self.sampler = Sampler(spec.vocab_size, self.device)
+        store = StepStore(
+            model, self.runner.cache, device, kernels or KernelConfig(), fused=fused, idle_page=num_pages,
+            most_requests=config.max_num_seqs, max_context=max_context,
+        )  # fmt: skip
+        self.loop = DecodeLoop(store, self.sampler)
+        self.run_ahead_steps = find_ahead(config, device) if run_ahead_steps is None else run_ahead_steps
+        self.flight = Flight()
         self.totals = Statistics(pages=num_pages, cache_bytes=num_pages * page_bytes(spec, size, dtype))
 
     @property
@@ -84,18 +102,64 @@ class Engine:
 
     @torch.inference_mode()
     def step(self) -> list[StepOutput]:
+        """What the oldest step gave of those that are launched: one, or as many as run ahead."""
+        self._launch_ahead()
+        self.flight.drop_unwanted(self.scheduler.is_wanted)
+        if not self.flight.launched:
+            with self.totals.timed("schedule"):
+                plan = self.scheduler.next()
+            if not plan.spans:
+                return []
+            if not self.loop.takes(plan):
+                return self._compute(plan)
+            self._begin(plan)
+            self._launch_ahead()
+        return self._land()
+
+    def _compute(self, plan: Plan) -> list[StepOutput]:
+        """Any plan, launched op by op."""
         timed = self.totals.timed
-        with timed("schedule"):
-            plan = self.scheduler.next()
-        if not plan.spans:
-            return []
         with timed("build"):
             batch = build_batch(plan, self.config.page_size, self.device)
         with timed("run"):
             logits = self.runner.run(batch)
         with timed("wait"):
             outcomes = self._sample(plan, logits)
-        with timed("schedule"):
+        return self._commit(plan, outcomes)
+
+    def _begin(self, plan: Plan) -> None:
+        """A plan of decoding only, whose steps may go on without the host."""
+        with self.totals.timed("build"):
+            self.loop.begin(plan)
+        self._launch(plan)
+
+    def _launch(self, plan: Plan) -> None:
+        with self.totals.timed("run"):
+            rows = [_sample_row(span) for span in plan.spans]
+            self.flight.add(plan, self.loop.launch(plan, rows))
+
+    def _launch_ahead(self) -> None:
+        """Steps that need nothing of those before them but what lies on the device."""
+        while (last := self.flight.last) is not None and len(self.flight.launched) <= self._depth(last):
+            with self.totals.timed("schedule"):
+                plan = self.scheduler.go_on(last)
+            if plan is None or not self.loop.has_room(plan):
+                self.flight.close()
+            else:
+                self._launch(plan)
+
+    def _depth(self, plan: Plan) -> int:
+        """Steps that may be launched beyond one whose tokens are not read."""
+        return 0 if any(span.request.needs_tokens for span in plan.spans) else self.run_ahead_steps
+
+    def _land(self) -> list[StepOutput]:
+        plan, fetched = self.flight.launched.popleft()
+        with self.totals.timed("wait"):
+            drawn = fetched.read()
+        return self._commit(plan, [_outcome_of(one) for one in drawn])
+
+    def _commit(self, plan: Plan, outcomes: Sequence[Outcome]) -> list[StepOutput]:
+        with self.totals.timed("schedule"):
             outputs = self.scheduler.commit(plan, outcomes)
         self._count(plan, outputs)
         return outputs
@@ -130,6 +194,11 @@ class Engine:
         return [_outcome(span, piece, one, drawn) for span, piece, one in zip(spans, pieces, scored, strict=True)]
 
 
+def find_ahead(config: BatchConfig, device: DeviceSpec) -> int:
+    """Steps to launch ahead. A CPU computes when it launches: there is nothing to be ahead of."""
+    return RUN_AHEAD_STEPS if config.run_ahead and device.is_cuda else 0
+
+
 def _sample_row(span: Span) -> SampleRow:
     request = span.request
     allowed = request.mask.allowed(span.token_ids[request.num_prompt :]) if request.mask is not None else None
@@ -149,6 +218,10 @@ def _score_prompt(span: Span, logits: Tensor) -> Logprobs | None:
     if not following:
         return None
     return score(logits[: len(following)], upload_ints(following, logits.device), request.params.prompt_logprobs)
+
+
+def _outcome_of(drawn: Drawn) -> Outcome:
+    return Outcome(token_id=drawn.token_id, logprobs=drawn.logprobs, error=drawn.error)
 
 
 def _outcome(span: Span, logits: Tensor, scored: Logprobs | None, drawn: Iterator[Drawn]) -> Outcome:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -51,11 +52,18 @@ class Counts:
 class StepGraph:
     """`run` as one launch; it must read and write the same tensors every time.
 
-    Before the capture it runs `WARMUPS` times; `undo` then puts its inputs back.
+    Before the capture it runs `WARMUPS` times; `undo` then puts its inputs back. Graphs of one `pool` share memory
+    between their inputs and outputs: only one of them may run at a time.
     """
 
     def __init__(
-        self, run: Callable[[], object], ledger: Ledger, device: DeviceSpec, *, undo: Callable[[], None]
+        self,
+        run: Callable[[], object],
+        ledger: Ledger,
+        device: DeviceSpec,
+        *,
+        undo: Callable[[], None],
+        pool: Any = None,
     ) -> None:
         if not device.is_cuda:
             raise GraphError(f"CUDA graphs need an NVIDIA GPU, this is {device.name}: use --no-cuda-graphs")
@@ -67,7 +75,7 @@ class StepGraph:
             undo()
             before = Counts.of(ledger)
             self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):
+            with torch.cuda.graph(self.graph, pool=pool):
                 self.outputs = run()
         self.counts = Counts.of(ledger).since(before)
         self.counts.add_to(ledger, -1)

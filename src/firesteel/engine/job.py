@@ -27,6 +27,11 @@ class Job:
         return len(self.token_ids) - self.request.num_prompt
 
     @property
+    def longest(self) -> int:
+        """Tokens that it ends with at the latest."""
+        return self.request.num_prompt + self.request.max_new
+
+    @property
     def is_decoding(self) -> bool:
         return self.num_computed > 0 and len(self.token_ids) - self.num_computed == 1
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from firesteel.config import BatchConfig, CacheConfig
 from firesteel.device import GIB, DeviceSpec, available_bytes
 from firesteel.engine.page_tables import FULL, WINDOW, PageLayout
+from firesteel.engine.step_sizes import GRAPH_BYTES, MOST_GRAPHS
 from firesteel.errors import UserError
 from firesteel.model.spec import ModelSpec
 from firesteel.types import KvCache
@@ -65,6 +66,11 @@ def working_bytes(spec: ModelSpec, config: BatchConfig) -> int:
     return 4 * tokens * row + 4 * logits
 
 
+def graph_bytes(spec: ModelSpec, config: BatchConfig) -> int:
+    """What captured decoding steps may need: each its own, and tensors of the largest that all share."""
+    return MOST_GRAPHS * GRAPH_BYTES + 4 * config.max_num_seqs * spec.vocab_size * 4
+
+
 def count_pages(
     spec: ModelSpec,
     device: DeviceSpec,
@@ -85,6 +91,7 @@ def count_pages(
         count = int(cache.kv_cache_gib * GIB) // one
     else:
         room = free - int(reserve_gib * GIB) - working_bytes(spec, batch)
+        room -= graph_bytes(spec, batch) if device.is_cuda else 0
         room = room if device.is_cuda else min(room, free // CPU_SHARE)
         count = min(room // one, PLENTY * batch.max_num_seqs * layout.count_pages(max_context))
     least = layout.count_pages(min(max_context, batch.page_size))

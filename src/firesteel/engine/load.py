@@ -10,11 +10,14 @@ from firesteel.config import Config, ModelConfig, parse_layers
 from firesteel.device import GIB, DeviceSpec, find_device
 from firesteel.engine.engine import Engine
 from firesteel.engine.kv_scales import find_scales
+from firesteel.engine.step_store import FusedOps
 from firesteel.errors import UserError
 from firesteel.kernels import Kernels, parse_pins
 from firesteel.kernels.cuda_cache import use_cache
 from firesteel.kernels.ledger import Ledger
+from firesteel.kernels.op import REFERENCE
 from firesteel.kernels.requirement import parse_requirements
+from firesteel.model.decode_ops import DecodeOps, split_choices
 from firesteel.model.fill import LoadReport
 from firesteel.model.gpt_oss import GptOss
 from firesteel.model.precision import held_layers
@@ -33,7 +36,12 @@ class Loaded:
     max_context: int
     model: GptOss
     engine: Engine
+    fused: FusedOps | None
     report: LoadReport
+
+    def table(self) -> list[tuple[str, str]]:
+        """(op, implementations that may run, best first) for each op, those of decoding steps too."""
+        return [*self.kernels.table(), *(self.fused.ops.table() if self.fused is not None else ())]
 
 
 def load_engine(directory: Path, config: Config, *, progress: Progress | None = None) -> Loaded:
@@ -63,10 +71,22 @@ def synthetic_engine(spec: ModelSpec, config: Config, *, seed: int) -> Loaded:
 
 def choose_kernels(device: DeviceSpec, config: Config) -> Kernels:
     use_cache(config.kernels.kernel_cache_dir)
+    pins, required = (split_choices(text)[0] for text in (config.kernels.kernels, config.kernels.require))
     return Kernels(
-        device, parse_pins(config.kernels.kernels), Ledger(), required=parse_requirements(config.kernels.require),
+        device, parse_pins(pins), Ledger(), required=parse_requirements(required),
         activation=config.kernels.activation,
     )  # fmt: skip
+
+
+def choose_fused(device: DeviceSpec, config: Config, ledger: Ledger) -> FusedOps | None:
+    """The decode ops, where they are more than references or some are named by the settings."""
+    pins = parse_pins(split_choices(config.kernels.kernels)[1])
+    required = parse_requirements(split_choices(config.kernels.require)[1])
+    ops = DecodeOps.choose(device, ledger, asked=pins, required=required)
+    is_asked = bool(pins or required)
+    if not is_asked and any(runs == REFERENCE for _, runs in ops.table()):
+        return None
+    return FusedOps(ops=ops, is_asked=is_asked)
 
 
 def assemble(
@@ -77,13 +97,14 @@ def assemble(
         spec, weights, kernels, device, max_context=max_context, sinks=config.kernels.sinks,
         activation=config.kernels.activation, tile=config.kernels.tile, kv_scales=scales,
     )  # fmt: skip
+    fused = choose_fused(device, config, kernels.ledger)
     engine = Engine(
         model, device, config.batch, config.cache, max_context=max_context,
-        reserve_gib=find_reserve(device, config.model),
+        reserve_gib=find_reserve(device, config.model), kernels=config.kernels, fused=fused,
     )  # fmt: skip
     return Loaded(
         spec=spec, device=device, kernels=kernels, max_context=max_context, model=model, engine=engine,
-        report=report,
+        fused=fused, report=report,
     )  # fmt: skip
 
 

@@ -24,16 +24,25 @@ class TokenLogprobs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Logprobs:
-    """Of N tokens, on the device."""
+    """Of N tokens, on the device or as copied from there."""
 
     token_ids: Tensor  # [N] int64
     chosen: Tensor  # [N] fp32
     top_ids: Tensor  # [N, M] int64
     top: Tensor  # [N, M] fp32
 
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return self.token_ids, self.chosen, self.top_ids, self.top
+
+    @classmethod
+    def of(cls, tensors: Sequence[Tensor]) -> Logprobs:
+        """From what `tensors` gave."""
+        token_ids, chosen, top_ids, top = tensors
+        return cls(token_ids=token_ids, chosen=chosen, top_ids=top_ids, top=top)
+
     def read(self, num_top: Sequence[int]) -> list[TokenLogprobs]:
         """Waits for the device; token n keeps its num_top[n] most likely rivals."""
-        columns = (self.token_ids, self.chosen, self.top_ids, self.top, num_top)
+        columns = (*self.tensors(), num_top)
         rows = zip(*(one.tolist() if isinstance(one, Tensor) else one for one in columns), strict=True)
         return [
             TokenLogprobs(token_id=token, logprob=chosen, top=_ranked(top_ids, top)[:count])

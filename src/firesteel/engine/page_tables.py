@@ -76,6 +76,10 @@ class PageTables:
         table.num_released = first[WINDOW]
         return count * self.page_size
 
+    def count_missing(self, table: PageTable, end: int) -> int:
+        """Pages to take for tokens up to `end`."""
+        return len(self.kinds) * max(0, -(-end // self.page_size) - table.num_pages)
+
     def grow(self, table: PageTable, end: int) -> int:
         """Adds pages for tokens up to `end`, or for as many as there is room for; returns how far they reach."""
         wanted = -(-end // self.page_size) - table.num_pages

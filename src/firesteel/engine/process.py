@@ -116,6 +116,12 @@ class AnnouncingScheduler(Scheduler):
             self.announce(plan)
         return plan
 
+    def go_on(self, plan: Plan) -> Plan | None:
+        following = super().go_on(plan)
+        if following is not None:
+            self.announce(following)
+        return following
+
 
 class Service:
     """An idle engine, put to work by messages."""
@@ -242,7 +248,7 @@ def describe(loaded: Loaded) -> Ready:
     return Ready(
         device=loaded.device.name, max_context=min(loaded.max_context, longest), vocab_size=loaded.spec.vocab_size,
         pages=totals.pages, page_size=loaded.engine.config.page_size, cache_bytes=totals.cache_bytes,
-        load_s=report.seconds, kernels=dict(loaded.kernels.table()),
+        load_s=report.seconds, kernels=dict(loaded.table()),
     )  # fmt: skip
 
 

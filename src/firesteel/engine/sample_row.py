@@ -32,6 +32,20 @@ class SampleRow:
         """Tokens that would end the request too early."""
         return self.stop_token_ids if self.position - self.num_prompt < self.params.min_tokens else ()
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the token is the model's likeliest, and nothing else is asked for."""
+        params = self.params
+        return not (
+            params.temperature > 0
+            or params.logprobs is not None
+            or params.has_penalties
+            or params.logit_bias
+            or params.allowed_token_ids is not None
+            or self.allowed is not None
+            or self.barred
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from firesteel.engine.adjustments import adjust
+from firesteel.engine.fetched import Fetched
 from firesteel.engine.logprobs import Logprobs, score
 from firesteel.engine.noise import gumbel_noise, stream_key, token_steps
 from firesteel.engine.pieces import pieces
@@ -49,20 +50,13 @@ class Sampled:
     best: Tensor  # [R] fp32, the largest logit that could be drawn; not finite where none can
     logprobs: Logprobs | None  # of the rows that ask, in their order
 
+    def fetch(self) -> Fetched:
+        """Starts the copies to the host; waits for nothing."""
+        return Fetched.begin(self.rows, self.token_ids, self.best, self.logprobs)
+
     def read(self) -> list[Drawn]:
         """Waits for the device."""
-        chosen = torch.where(self.best.isfinite(), self.token_ids, -1).tolist()
-        best = self.best.tolist() if -1 in chosen else [0.0] * len(chosen)
-        counts = [row.params.logprobs for row in self.rows if row.params.logprobs is not None]
-        scored = iter(self.logprobs.read(counts) if self.logprobs is not None else ())
-        return [
-            Drawn(
-                token_id=token,
-                logprobs=None if row.params.logprobs is None else next(scored),
-                error=_fault(row.name, largest) if token < 0 else None,
-            )
-            for row, token, largest in zip(self.rows, chosen, best, strict=True)
-        ]
+        return self.fetch().read()
 
 
 class Sampler:
@@ -127,9 +121,3 @@ def _score(logits: Tensor, token_ids: Tensor, rows: Sequence[SampleRow]) -> Logp
         return None
     index = upload_ints(asking, logits.device)
     return score(logits[index], token_ids[index], max(rows[row].params.logprobs or 0 for row in asking))
-
-
-def _fault(name: str, largest: float) -> str:
-    if largest == float("-inf"):
-        return f"{name}: no token can be drawn: the allowed tokens, less those barred before min_tokens, are none"
-    return f"{name}: the model's logits hold NaN or infinity: the weights or a kernel are at fault"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from firesteel.config import BatchConfig
 from firesteel.engine.job import Job
@@ -66,6 +67,24 @@ class Scheduler:
             self._admit(draft)
         return Plan(spans=[job.span(end) for job, end in draft.ends.items()])
 
+    def go_on(self, plan: Plan) -> Plan | None:
+        """A token more of each request of `plan`, which was next and may not be committed yet; None: ask `next`.
+
+        That is so where someone has left or could join, where the tokens of `plan` are the last of a request, or
+        where pages are short. Pages for the tokens are taken.
+        """
+        jobs = [job for span in plan.spans if (job := self._find(span)) is not None]
+        if len(jobs) < len(plan.spans) or len(jobs) < len(self.running) or self._could_admit(len(jobs)):
+            return None
+        following = [replace(span, start=span.end, end=span.end + 1) for span in plan.spans]
+        if any(span.end >= job.longest for job, span in zip(jobs, following, strict=True)):
+            return None
+        return Plan(spans=following) if self._reserve(jobs, following) else None
+
+    def is_wanted(self, plan: Plan) -> bool:
+        """Whether any request of `plan` is still here."""
+        return any(self._find(span) is not None for span in plan.spans)
+
     def commit(self, plan: Plan, outcomes: Sequence[Outcome]) -> list[StepOutput]:
         """`outcomes`: one for each span whose logits were wanted, in order."""
         now = self.clock()
@@ -73,13 +92,28 @@ class Scheduler:
         outputs = []
         for span in plan.spans:
             outcome = next(left) if span.num_logits else None
-            job = self.jobs.get(span.request.request_id)
-            if job is None or job.request is not span.request:
-                continue  # cancelled meanwhile
+            job = self._find(span)
+            if job is None:
+                continue  # cancelled meanwhile, or ended by a token before
             self._advance(job, span)
             if outcome is not None:
                 outputs.append(self._finish_step(job, span, outcome, now))
         return outputs
+
+    def _find(self, span: Span) -> Job | None:
+        """The job that the span was planned for, if it still is; another of the same name has other tokens."""
+        job = self.jobs.get(span.request.request_id)
+        return job if job is not None and job.token_ids is span.token_ids else None
+
+    def _reserve(self, jobs: Sequence[Job], spans: Sequence[Span]) -> bool:
+        """Pages for all or for none; nobody gives way for them."""
+        tables = self.tables
+        needed = sum(tables.count_missing(job.table, span.end) for job, span in zip(jobs, spans, strict=True))
+        if needed > tables.pool.num_available:
+            return False
+        for job, span in zip(jobs, spans, strict=True):
+            tables.grow(job.table, span.end)
+        return True
 
     def _check(self, request: Request) -> None:
         name, prompt, new = request.request_id, request.num_prompt, request.max_new
@@ -114,27 +148,48 @@ class Scheduler:
     def _preempt(self, job: Job, draft: Draft) -> None:
         draft.drop(job)
         self.running.remove(job)
-        self.tables.close(job.table)
+        self._close(job)
         job.is_running = False
-        job.num_computed = 0
         job.preemptions += 1
         self.num_preemptions += 1
         self.waiting.appendleft(job)
 
     def _admit(self, draft: Draft) -> None:
         """In order of arrival, so that a large request is not overtaken for ever."""
-        promised = sum(self._count_missing(job, draft.left) for job in self.running)
+        promised = self._count_promised(draft.left)
         while self.waiting and draft.left and len(self.running) < self.config.max_num_seqs:
             job = self.waiting[0]
-            job.num_computed = self.tables.open(job.table, job.most_cached)
-            missing = self._count_missing(job, draft.left)
-            if self.running and promised + missing > self.tables.pool.num_available:
-                self.tables.close(job.table)
-                job.num_computed = 0
+            if not self._open(job, draft.left, promised):
                 return
             self._start(self.waiting.popleft())
             self._extend(job, draft)
             promised += self._count_missing(job, draft.left)
+
+    def _could_admit(self, num_planned: int) -> bool:
+        """Whether `next` would let someone join a step of so many tokens."""
+        left = self.config.max_num_batched_tokens - num_planned
+        if not self.waiting or left <= 0 or len(self.running) >= self.config.max_num_seqs:
+            return False
+        job = self.waiting[0]
+        if not self._open(job, left, self._count_promised(left)):
+            return False
+        self._close(job)
+        return True
+
+    def _open(self, job: Job, left: int, promised: int) -> bool:
+        """Holds what is cached of a job, unless pages are short beside those promised to others."""
+        job.num_computed = self.tables.open(job.table, job.most_cached)
+        if not self.running or promised + self._count_missing(job, left) <= self.tables.pool.num_available:
+            return True
+        self._close(job)
+        return False
+
+    def _close(self, job: Job) -> None:
+        self.tables.close(job.table)
+        job.num_computed = 0
+
+    def _count_promised(self, left: int) -> int:
+        return sum(self._count_missing(job, left) for job in self.running)
 
     def _start(self, job: Job) -> None:
         self.running.append(job)

@@ -15,6 +15,7 @@ from firesteel.errors import KernelError
 from firesteel.kernels.activation import lacks_native
 from firesteel.kernels.attention import attention
 from firesteel.kernels.decode_attention import decode_attention
+from firesteel.kernels.decode_experts import decode_experts
 from firesteel.kernels.decode_fc1 import decode_fc1
 from firesteel.kernels.decode_fc2 import decode_fc2
 from firesteel.kernels.decode_lm_head import decode_lm_head
@@ -40,7 +41,8 @@ NETWORK_OPS: tuple[Op[Any, Any], ...] = (
     rms_norm, rms_norm_fed, linear, rope_kv_write, attention, route, moe_matmul,
 )  # fmt: skip
 DECODE_OPS: tuple[Op[Any, Any], ...] = (
-    decode_qkv, decode_attention, decode_o, decode_router, decode_fc1, decode_fc2, decode_lm_head, decode_sample,
+    decode_qkv, decode_attention, decode_o, decode_router, decode_experts, decode_fc1, decode_fc2, decode_lm_head,
+    decode_sample,
 )  # fmt: skip
 ALL_OPS: tuple[Op[Any, Any], ...] = (*NETWORK_OPS, quantize_mxfp8, *DECODE_OPS)
 

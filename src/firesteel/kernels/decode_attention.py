@@ -41,9 +41,11 @@ from firesteel.kernels.op import CudaCode, Sample, define_op
 from firesteel.kernels.tolerance import bf16
 
 HEAD_DIM = 64
+TILE = 16  # tokens that a warp reads at a time
+STAGES = 2  # tiles of a warp on their way
 MOST_HEADS = 8  # query heads of a kv head: columns of a product
 WARPS = 8
-CLUSTER = 8  # programs that share the tokens of a kv head where all are seen; a window has one
+SHORT = 8192  # tokens of page tables that a smaller cluster serves best
 
 
 def _bytes(
@@ -71,6 +73,8 @@ def _accepts(
     (heads, dim), kv_heads = q.shape[1:], k_pages.shape[1]
     if dim != HEAD_DIM or heads % kv_heads or heads > MOST_HEADS * kv_heads:
         return f"takes up to {MOST_HEADS} heads of {HEAD_DIM} a kv head, not {heads} of {dim} for {kv_heads}"
+    if k_pages.shape[2] % TILE:
+        return f"reads pages of a multiple of {TILE} tokens, not {k_pages.shape[2]}"
     if q.shape[0] != len(kv_lens):
         return f"takes one query a request, not {q.shape[0]} of {len(kv_lens)}"
     return (
@@ -81,10 +85,21 @@ def _accepts(
     )
 
 
+def cluster_size(most_held: int, window: int | None) -> int:
+    """Programs that share the tokens of a kv head, of which its page table has room for so many."""
+    if window is not None:
+        return 1
+    return 8 if most_held <= SHORT else 16
+
+
 def kernel(machine: Machine, heads: int, kv_heads: int, cluster: int) -> CudaKernel:
     sizes = {"HEADS": heads, "KV_HEADS": kv_heads, "HEAD_DIM": HEAD_DIM}
-    tile = {"NUM_WARPS": WARPS, "CLUSTER_SIZE": cluster, "PROGRAMS_PER_SM": 2 if machine.is_large else 1}
-    return build_kernel("decode_attention", {**sizes, **tile}, threads=32 * WARPS)
+    shared_bytes = WARPS * STAGES * 2 * TILE * HEAD_DIM * 2
+    tile = {
+        "NUM_WARPS": WARPS, "NUM_STAGES": STAGES, "CLUSTER_SIZE": cluster, "SHARED_BYTES": shared_bytes,
+        "PROGRAMS_PER_SM": 2 if machine.is_large else 1,
+    }  # fmt: skip
+    return build_kernel("decode_attention", {**sizes, **tile}, threads=32 * WARPS, shared_bytes=shared_bytes)
 
 
 @decode_attention.implementation("cuda", needs=cuda_ready(), accepts=_accepts)
@@ -95,7 +110,7 @@ def cuda_decode_attention(
     tokens, heads = q.shape[:2]
     kv_heads, page_size = k_pages.shape[1:3]
     mixed = torch.empty(tokens, heads * HEAD_DIM, dtype=q.dtype, device=q.device)
-    cluster = CLUSTER if window is None else 1
+    cluster = cluster_size(page_table.shape[1] * page_size, window)
     args = (
         q, k_pages, v_pages, sinks, page_table, kv_lens, mixed, scale, page_size, page_table.shape[1], window or 0,
     )  # fmt: skip
@@ -111,7 +126,8 @@ decode_attention.prefer("cuda")
 @decode_attention.device_code
 def device_code(capability: tuple[int, int]) -> Iterator[CudaCode]:
     if capability >= FIRST:
-        for seen, cluster in (("full", CLUSTER), ("window", 1)):
+        for seen, held, window in (("full", SHORT, None), ("long full", 2 * SHORT, None), ("window", SHORT, 128)):
+            cluster = cluster_size(held, window)
             chosen = kernel(machine_of(capability), GPT_OSS.heads, GPT_OSS.kv_heads, cluster)
             yield CudaCode(variant=f"cuda {seen}", kernel=chosen)
 

@@ -86,8 +86,8 @@ def _accepts(
     return (
         refuse_tokens(r)
         or refuse_types(r, norm, experts.gate_up_bias)
-        or refuse_layout(r, norm, experts.gate_up_codes, experts.gate_up_scales)
-        or refuse_strides(logits, experts.gate_up_bias)
+        or refuse_layout(r, norm, experts.gate_up_codes, experts.gate_up_scales, experts.gate_up_bias)
+        or refuse_strides(logits)
         or refuse_columns(True, r.shape[1])
         or refuse_here(r, lambda machine: _plan_for(machine, r, experts, active))
     )

@@ -78,11 +78,15 @@ def _accepts(inner: Tensor, logits: Tensor, experts: Experts, r: Tensor, depende
     )
 
 
-def shared_bytes(stream: Stream, active: int, holds_all: bool) -> int:
-    """`holds_all`: a warp's columns of every row of `inner` at once, else of one expert's after another."""
+def held_bytes(stream: Stream, active: int, holds_all: bool) -> tuple[int, int]:
+    """Of what a warp holds of `inner`, its columns of every row at once (`holds_all`) or of one expert's after
+    another, and of what those numbers are worth."""
     rows = stream.warps * stream.tokens * (active if holds_all else 1)
-    held = align(rows * 128 * stream.steps_each) + align(4 * rows)
-    return stream.ring_bytes + held + chosen_bytes(stream.tokens, active)
+    return align(rows * 128 * stream.steps_each), align(4 * rows)
+
+
+def shared_bytes(stream: Stream, active: int, holds_all: bool) -> int:
+    return stream.ring_bytes + sum(held_bytes(stream, active, holds_all)) + chosen_bytes(stream.tokens, active)
 
 
 def plan(machine: Machine, *, tokens: int, hidden: int, intermediate: int, experts: int, active: int) -> Streamed:

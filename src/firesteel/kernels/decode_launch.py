@@ -18,13 +18,14 @@ import torch
 from torch import Tensor
 
 from firesteel.kernels.cuda_source import CudaKernel, CudaSource
-from firesteel.kernels.decode_stream import MOST_TOKENS, Stream, plan_stream
+from firesteel.kernels.decode_stream import MOST_PART_BYTES, MOST_TOKENS, Stream, plan_stream
 from firesteel.kernels.linear import Mxfp4Weight
 from firesteel.kernels.op import CudaCode
 from firesteel.kernels.target import SHARED_LIMIT_BYTES, find_target
 
 FIRST = (9, 0)  # compute capability with bulk copies, clusters and dependent launch
 TOKENS = (1, 2, 4, 8)  # that kernels are compiled for
+MOST_FLIGHT = 99  # stages on their way at a time: as many as there are
 # of the GPUs that proofs are for: H200, B200, B300, RTX 5090, GB10
 SM_COUNTS = {(9, 0): 132, (10, 0): 148, (10, 3): 148, (12, 0): 170, (12, 1): 48}
 
@@ -72,6 +73,7 @@ class Streamed:
     kernel: CudaKernel
     programs: int
     stream: Stream
+    is_paired: bool = False  # two programs of a cluster share a strip
 
     def refuse(self, machine: Machine) -> str | None:
         """Why the machine cannot run it, or None."""
@@ -83,30 +85,40 @@ class Streamed:
         )
 
     def launch(self, args: tuple[Any, ...], dependent: bool) -> None:
-        launch(self.kernel, (self.programs,), args, dependent, tile=self.stream)
+        cluster = (2,) if self.is_paired else ()
+        launch(self.kernel, (self.programs,), args, dependent, cluster=cluster, tile=self.stream)
 
 
 def plan_streamed(
     name: str, machine: Machine, *, is_fp4: bool, columns: int, tokens: int, stages: int,
     shared: Callable[[Stream], int], strips: int, sizes: Mapping[str, int],
-    most_strips: int | None = None,
+    most_strips: int | None = None, most_part_bytes: int = MOST_PART_BYTES, may_pair: bool = False,
+    flight: int = MOST_FLIGHT, alone: bool = False,
 ) -> Streamed:  # fmt: skip
     """`strips` of 16 rows in all. An SM has room for the ring of one program only: it gets the next kernel's when
-    this one's is done there. `most_strips` of a program: on a GPU of few SMs some then get a second program."""
-    stream = plan_stream(is_fp4, columns, tokens, stages=stages, shared=shared, limit=machine.shared_bytes)
+    this one's is done there. `most_strips` of a program: on a GPU of few SMs some then get a second program.
+    `may_pair`: two programs can share a strip, which they do where otherwise some had one more than others.
+    `flight`: stages that are on their way at a time. `alone`: no other kernel's program need fit beside it."""
+    stream = plan_stream(
+        is_fp4, columns, tokens, stages=stages, shared=shared, limit=machine.shared_bytes,
+        most_part_bytes=most_part_bytes,
+    )  # fmt: skip
     shared_bytes = shared(stream)
     programs = min(max(machine.num_sms, -(-strips // (most_strips or strips))), strips)
+    is_paired = may_pair and machine.is_large and programs % 2 == 0 and programs < strips < 4 * programs
     defines = {
-        **sizes, **stream.defines, "PROGRAMS_PER_SM": _at_once(machine, stream), "SHARED_BYTES": shared_bytes,
-        "MOST_STRIPS": -(-strips // programs),
+        **sizes, **stream.defines, "SHARED_BYTES": shared_bytes,
+        "PROGRAMS_PER_SM": 1 if alone else _at_once(machine, stream),
+        "MOST_STRIPS": -(-strips // (programs // 2)) // 2 if is_paired else -(-strips // programs),
+        "IS_PAIRED": is_paired, "NUM_FLIGHT": flight,
     }  # fmt: skip
     kernel = build_kernel(name, defines, threads=stream.threads, shared_bytes=shared_bytes)
-    return Streamed(kernel, programs, stream)
+    return Streamed(kernel, programs, stream, is_paired)
 
 
 def _at_once(machine: Machine, stream: Stream) -> int:
     """Programs whose registers fit an SM beside each other; a warp that keeps much of x leaves no room for two."""
-    is_light = not stream.is_fp4 or (stream.tokens <= 4 and stream.steps_each <= 3)
+    is_light = not stream.is_fp4 or (stream.tokens <= 2 and stream.steps_each <= 3)
     return 2 if is_light and machine.is_large else 1
 
 

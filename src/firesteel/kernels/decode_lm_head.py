@@ -39,7 +39,7 @@ from firesteel.kernels.op import CudaCode, Sample, define_op
 from firesteel.kernels.rms_norm import rms_norm
 from firesteel.kernels.tolerance import bf16
 
-STAGES = {False: 7, True: 8}  # by whether weights are packed
+STAGES = {False: 8, True: 8}  # by whether weights are packed
 LEAST = -(1 << 63)  # below every rank
 
 
@@ -97,7 +97,7 @@ def plan(machine: Machine, *, is_fp4: bool, tokens: int, hidden: int, vocabulary
     return plan_streamed(
         "decode_lm_head", machine, is_fp4=is_fp4, columns=hidden, tokens=tokens, stages=STAGES[is_fp4],
         shared=shared_bytes, strips=vocabulary // STRIP_ROWS,
-        sizes={"HIDDEN": hidden, "VOCABULARY": vocabulary},
+        sizes={"HIDDEN": hidden, "VOCABULARY": vocabulary}, alone=is_fp4,
     )  # fmt: skip
 
 

@@ -37,7 +37,9 @@ from firesteel.kernels.linear import Mxfp4Weight, linear
 from firesteel.kernels.op import CudaCode, Sample, define_op
 from firesteel.kernels.tolerance import bf16
 
-STAGES = {False: 10, True: 4}  # by whether weights are packed
+STAGES = {False: 6, True: 4}  # by whether weights are packed
+FLIGHT = 2
+MOST_PART_BYTES = 2048
 
 
 def _bytes(mixed: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor, r: Tensor, dependent: bool = False) -> int:
@@ -75,7 +77,7 @@ def plan(machine: Machine, *, is_fp4: bool, tokens: int, hidden: int, columns: i
     return plan_streamed(
         "decode_o", machine, is_fp4=is_fp4, columns=columns, tokens=tokens, stages=STAGES[is_fp4],
         shared=shared_bytes, strips=hidden // STRIP_ROWS,
-        sizes={"HIDDEN": hidden, "WIDTH": columns},
+        sizes={"HIDDEN": hidden, "WIDTH": columns}, most_part_bytes=MOST_PART_BYTES, flight=FLIGHT,
     )  # fmt: skip
 
 

@@ -45,7 +45,8 @@ from firesteel.kernels.rope import RopeSpec, rope_table
 from firesteel.kernels.rope_kv_write import rope_kv_write
 from firesteel.kernels.tolerance import bf16
 
-STAGES = {False: 8, True: 5}  # by whether weights are packed
+STAGES = {False: 6, True: 5}  # by whether weights are packed
+FLIGHT = 3
 HEAD_DIM = 64
 
 
@@ -96,6 +97,7 @@ def plan(machine: Machine, *, is_fp4: bool, tokens: int, hidden: int, heads: int
     return plan_streamed(
         "decode_qkv", machine, is_fp4=is_fp4, columns=hidden, tokens=tokens, stages=STAGES[is_fp4],
         shared=shared_bytes, strips=(heads + 2 * kv_heads) * HEAD_DIM // STRIP_ROWS, sizes=sizes,
+        flight=FLIGHT,
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from firesteel.kernels.linear import Mxfp4Weight
 
 MOST_TOKENS = 8
 MOST_WARPS = 16  # that multiply, beside those that ask for weights
-MOST_PART_BYTES = 1440  # of a row of bf16
+MOST_PART_BYTES = 1440  # of a row of bf16, unless an op says otherwise
 MOST_STEPS = 4  # of 32 bytes that a warp multiplies of each row: what it needs of x stays in registers
 STRIP_ROWS = 16
 
@@ -59,15 +59,16 @@ class Stream:
 
     @property
     def threads(self) -> int:
-        """One warp asks where consecutive rows are one copy, else two do."""
-        return 32 * (self.warps + (1 if self.stride == self.row_bytes else 2))
+        """One warp asks where consecutive rows are one copy, else two do; one finishes."""
+        return 32 * (self.warps + (1 if self.stride == self.row_bytes else 2) + 1)
 
     @property
     def ring_bytes(self) -> int:
-        scales = STRIP_ROWS * self.columns // 32 if self.is_fp4 else 0
-        data = self.stages * align(STRIP_ROWS * self.stride + scales)
+        beside = STRIP_ROWS * (self.columns // 32 + 2) if self.is_fp4 else 0  # scales and bias
+        data = self.stages * align(STRIP_ROWS * self.stride + beside)
         sums = align(4 * self.stages * self.warps * STRIP_ROWS * self.tokens)
-        return data + sums + 2 * align(8 * self.stages)
+        half = align(4 * STRIP_ROWS * self.tokens)
+        return data + sums + half + align(8 * (3 * self.stages + 1))
 
     @property
     def x_bytes(self) -> int:
@@ -95,13 +96,14 @@ class Stream:
 
 
 def plan_stream(
-    weight_is_fp4: bool, columns: int, tokens: int, *, stages: int, shared: Callable[[Stream], int], limit: int
-) -> Stream:
+    weight_is_fp4: bool, columns: int, tokens: int, *, stages: int, shared: Callable[[Stream], int], limit: int,
+    most_part_bytes: int = MOST_PART_BYTES,
+) -> Stream:  # fmt: skip
     """With up to `stages` stages, as many as fit in `limit` bytes beside all else that `shared` counts."""
     if why := refuse_columns(weight_is_fp4, columns):
         raise KernelError(f"decode kernels: {why}")
     row_bytes = columns // 2 if weight_is_fp4 else 2 * columns
-    chunks = 1 if weight_is_fp4 else _cut_row(row_bytes)
+    chunks = 1 if weight_is_fp4 else _cut_row(row_bytes, most_part_bytes)
     stream = Stream(
         is_fp4=weight_is_fp4, columns=columns, tokens=round_tokens(tokens), chunks=chunks,
         warps=_share_out(row_bytes // chunks // 32), stages=stages,
@@ -117,7 +119,7 @@ def refuse_columns(weight_is_fp4: bool, columns: int) -> str | None:
     if columns % least:
         return f"streams rows of a multiple of {least} values, not {columns}"
     row_bytes = columns // 2 if weight_is_fp4 else 2 * columns
-    chunks = 1 if weight_is_fp4 else _cut_row(row_bytes)
+    chunks = 1 if weight_is_fp4 else _cut_row(row_bytes, MOST_PART_BYTES)
     steps = row_bytes // chunks // 32
     if steps > MOST_STEPS * _share_out(steps):
         return f"shares rows of {columns} values among {_share_out(steps)} warps: too many for each"
@@ -134,10 +136,10 @@ def refuse_weight(weight: Tensor | Mxfp4Weight) -> str | None:
     return refuse_columns(isinstance(weight, Mxfp4Weight), weight.shape[1])
 
 
-def _cut_row(row_bytes: int) -> int:
+def _cut_row(row_bytes: int, most_part_bytes: int) -> int:
     """Parts of a bf16 row, each whole steps of 32 bytes."""
     cuts = (chunks for chunks in range(1, row_bytes // 32 + 1) if row_bytes % (32 * chunks) == 0)
-    return next(chunks for chunks in cuts if row_bytes // chunks <= MOST_PART_BYTES)
+    return next(chunks for chunks in cuts if row_bytes // chunks <= most_part_bytes)
 
 
 def _share_out(steps: int) -> int:

@@ -119,6 +119,11 @@ def _fc2(shapes: Shapes, m: int) -> Iterator[Part]:
     yield Part("", flops, shapes.expert_copies * shapes.experts_bytes, draw)
 
 
+def _experts(shapes: Shapes, m: int) -> Iterator[Part]:
+    (first,), (second,) = _fc1(shapes, m), _fc2(shapes, m)
+    yield Part("", first.flops + second.flops, first.held_bytes, first.draw)
+
+
 def _lm_head(shapes: Shapes, m: int) -> Iterator[Part]:
     spec = shapes.spec
     yield from _dense(
@@ -155,6 +160,7 @@ DECODE_MAKERS: dict[str, Maker] = {
     "decode_attention": _few(_attention),
     "decode_o": _few(_o),
     "decode_router": _few(_router),
+    "decode_experts": _few(_experts),
     "decode_fc1": _few(_fc1),
     "decode_fc2": _few(_fc2),
     "decode_lm_head": _few(_lm_head),

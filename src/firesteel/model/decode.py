@@ -15,8 +15,12 @@ import torch
 from torch import Tensor
 
 from firesteel.errors import UserError
+from firesteel.kernels.decode_experts import fits
+from firesteel.kernels.decode_launch import weight_parts
 from firesteel.model.decode_ops import DecodeOps
 from firesteel.model.gpt_oss import GptOss
+from firesteel.model.network_step import add_pages
+from firesteel.model.report import Report
 from firesteel.types import Batch, KvCache, KvView
 
 MOST_REQUESTS = 8
@@ -30,12 +34,17 @@ class DecodeError(UserError):
 class DecodeInputs:
     """What a step reads and the next one finds changed; page tables stay."""
 
-    token_ids: Tensor  # [T] int64
+    report: Report  # the tokens, and the logits that they had
     positions: Tensor  # [T] int64
     kv_lens: Tensor  # [T] int64, the new token included
     full: KvView  # tables [T, N], with the pages of tokens to come
     window: KvView
     r: Tensor  # [T, H] residual stream: embeddings of the tokens
+
+    @property
+    def token_ids(self) -> Tensor:
+        """[T] int64"""
+        return self.report.token_ids
 
     def tensors(self) -> Iterator[Tensor]:
         yield from (self.token_ids, self.positions, self.kv_lens, self.r)
@@ -70,6 +79,7 @@ class DecodeStep:
         self.cache = cache
         self.dependent = dependent
         self.ops = ops
+        self.num_requests, self.num_pages = num_requests, num_pages
         self.inputs = _new_inputs(model, num_requests, num_pages)
 
     @property
@@ -108,7 +118,42 @@ class DecodeStep:
             self.dependent,
         )  # fmt: skip
         assert isinstance(logits, Tensor)
+        inputs.report.note_best(logits)
         return logits
+
+    @property
+    def report(self) -> Report:
+        return self.inputs.report
+
+    @torch.inference_mode()
+    def rest(self, page: int) -> None:
+        """Inputs that make steps write into `page` only."""
+        inputs = self.inputs
+        for numbers, value in ((inputs.token_ids, 0), (inputs.positions, 0), (inputs.kv_lens, 1), (inputs.r, 0)):
+            numbers.fill_(value)
+        for view in (inputs.full, inputs.window):
+            view.page_table.fill_(page)
+            view.slots.fill_(page * self.page_size)
+
+    def copy(self) -> list[Tensor]:
+        """Of the inputs."""
+        return self.inputs.copy()
+
+    def restore(self, copied: list[Tensor]) -> None:
+        """To what `copy` gave."""
+        self.inputs.restore(copied)
+
+    @torch.inference_mode()
+    def feed(self, token_ids: Tensor) -> None:
+        """The next step's tokens in place of the likeliest."""
+        self.inputs.token_ids.copy_(token_ids)
+        self.inputs.r.copy_(self.model.weights.embedding[token_ids])
+
+    @torch.inference_mode()
+    def add_pages(self, rows: Tensor, columns: Tensor, full: Tensor, window: Tensor) -> None:
+        """The tokens to come of `rows` are the first of these pages."""
+        add_pages(self.inputs.full, rows, columns, full, self.page_size)
+        add_pages(self.inputs.window, rows, columns, window, self.page_size)
 
     def attend(self, number: int) -> None:
         model, inputs, cache = self.model, self.inputs, self.cache
@@ -128,11 +173,20 @@ class DecodeStep:
     def mix(self, number: int) -> None:
         spec, layer, r = self.model.spec, self.model.weights.layers[number], self.inputs.r
         logits = self.ops.router(r, layer.post_norm, spec.rms_eps, layer.router, layer.router_bias, self.dependent)
-        inner = self.ops.fc1(
+        args = (
             r, layer.post_norm, spec.rms_eps, logits, layer.experts, spec.swiglu_limit, spec.num_active,
-            self.dependent,
         )  # fmt: skip
-        self.ops.fc2(inner, logits, layer.experts, r, self.dependent)
+        if fits(layer.experts):
+            self.ops.experts(*args, self._ahead(number), self.dependent)
+        else:
+            inner = self.ops.fc1(*args, self.dependent)
+            self.ops.fc2(inner, logits, layer.experts, r, self.dependent)
+
+    def _ahead(self, number: int) -> Tensor:
+        """What the kernel after this layer streams."""
+        weights = self.model.weights
+        last = number + 1 == len(weights.layers)
+        return weight_parts(weights.lm_head if last else weights.layers[number + 1].qkv)[0]
 
 
 def _new_inputs(model: GptOss, num_requests: int, num_pages: int) -> DecodeInputs:
@@ -145,8 +199,8 @@ def _new_inputs(model: GptOss, num_requests: int, num_pages: int) -> DecodeInput
         return KvView(page_table=whole(num_requests, num_pages), slots=whole(num_requests))
 
     return DecodeInputs(
-        token_ids=whole(num_requests), positions=whole(num_requests), kv_lens=whole(num_requests), full=view(),
-        window=view(),
+        report=Report.new(num_requests, device), positions=whole(num_requests), kv_lens=whole(num_requests),
+        full=view(), window=view(),
         r=torch.zeros(num_requests, model.spec.hidden_size, dtype=model.dtype, device=device),
     )  # fmt: skip
 

@@ -23,6 +23,7 @@ class DecodeOps(NamedTuple):
     attention: Callable[..., Any]
     o: Callable[..., Any]
     router: Callable[..., Any]
+    experts: Callable[..., Any]  # or, where their rows differ in length, the next two
     fc1: Callable[..., Any]
     fc2: Callable[..., Any]
     lm_head: Callable[..., Any]

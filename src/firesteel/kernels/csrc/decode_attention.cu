@@ -1,7 +1,9 @@
 // One query a request over paged keys and values, with sinks; the programs of a cluster share a kv head's tokens.
 #include "primitives.cuh"
 
-constexpr int WARPS = NUM_WARPS, CLUSTER = CLUSTER_SIZE, D = HEAD_DIM, THREADS = WARPS * 32;
+extern __shared__ __align__(128) char shared[];
+constexpr int WARPS = NUM_WARPS, CLUSTER = CLUSTER_SIZE, D = HEAD_DIM, THREADS = WARPS * 32, STAGES = NUM_STAGES;
+constexpr int TILE = 16, TILE_BYTES = TILE * D * 2, STAGE_BYTES = 2 * TILE_BYTES;  // tokens; keys and values
 constexpr int GROUP = HEADS / KV_HEADS;  // query heads of a kv head
 constexpr int COLUMNS = 8;               // of the product; those beyond GROUP hold zeros
 static_assert(GROUP <= COLUMNS && D == 64, "up to 8 heads of 64 share a kv head");
@@ -9,6 +11,7 @@ constexpr int MINE = (GROUP + CLUSTER - 1) / CLUSTER;       // each program ends
 constexpr int VALUES = (MINE * D + THREADS - 1) / THREADS;  // of them a thread's
 constexpr float TO_LOG2 = 1.4426950408889634f;
 constexpr float NOTHING = -1e30f;  // below every score, and differences of two are finite
+static_assert(D * (COLUMNS + 1) * 4 <= STAGE_BYTES && WARPS * STAGES * STAGE_BYTES == SHARED_BYTES, "as launched");
 
 DEVICE float other_program(const float *p, u32 rank) {
     u32 there;
@@ -22,79 +25,105 @@ DEVICE u32 transpose(u32 x) {
     asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
     return y;
 }
-struct Tile {
-    uint4 of[2][2];  // tokens g and g + 8, 16 d of lane t
-    __device__ __forceinline__ void read(const u16 *pages, const u32 *rows) {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const uint4 *from = (const uint4 *)(pages + (u64)rows[half] * D + threadIdx.x % 4 * 16);
-            of[half][0] = from[0], of[half][1] = from[1];
-        }
-    }
-};
 DEVICE void meet_cluster() {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-// `mixed` is [requests, HEADS HEAD_DIM]; `window` 0: all tokens are seen; `sinks` may be null.
+// Keys or values of a tile's tokens g and g + 8 that lane t multiplies: 8 d from 8 t on, and 8 from 32 + 8 t on.
+// Tokens lie 128 bytes apart: odd ones are read in the other order, so that no two lanes meet in a bank.
+DEVICE void read_tile(const char *tile, uint4 (*of)[2]) {
+    int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const uint4 *token = (const uint4 *)(tile + (g + 8 * half) * 2 * D);
+        uint4 one = token[g % 2 ? t + 4 : t], other = token[g % 2 ? t : t + 4];
+        of[half][0] = g % 2 ? other : one, of[half][1] = g % 2 ? one : other;
+    }
+}
+
+// `mixed` is [requests, HEADS HEAD_DIM]; `window` 0: all tokens are seen; `sinks` may be null. Pages hold a multiple of
+// TILE tokens.
 extern "C" __global__ void __launch_bounds__(THREADS, PROGRAMS_PER_SM)
 decode_attention(const u16 *q, const u16 *k_pages, const u16 *v_pages, const u16 *sinks,
                  const long long *page_table, const long long *kv_lens, u16 *mixed, float scale, int page_size,
                  int table_width, int window) {
-    __shared__ float tops[WARPS][COLUMNS], sums[WARPS][COLUMNS], parts[WARPS][D][COLUMNS + 1];
+    __shared__ u64 full[WARPS][STAGES];
+    __shared__ float tops[WARPS][COLUMNS], sums[WARPS][COLUMNS];
     __shared__ float top_here[COLUMNS], sum_here[COLUMNS], part_here[D][COLUMNS + 1], sink_of[COLUMNS];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     int rank = blockIdx.x, head = blockIdx.y, request = blockIdx.z;
+    char *ring = shared + warp * STAGES * STAGE_BYTES;  // of this warp alone
     let_next_start();
+    if (lane == 0) {
+        for (int i = 0; i < STAGES; i++) barrier_init(full[warp] + i, 1);
+        barrier_publish();
+    }
+    __syncwarp();
     // Before the inputs are there: lengths, page table and all tokens but the newest are of earlier steps, and the
-    // kernel ahead lets this one start after its own wait only. The newest is read after the wait.
+    // kernel ahead lets this one start after its own wait only. The newest tile, a warp's last, is read after the wait.
     int end = (int)kv_lens[request], begin = window ? max(0, end - window) : 0;
-    const long long *table = page_table + (u64)request * table_width;
-    auto locate = [&](int token, int last, u32 *rows) {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            int one = min(token + half * 8 + g, last);
-            rows[half] = ((u32)table[one / page_size] * KV_HEADS + head) * page_size + one % page_size;
+    int first = begin / TILE, count = (end + TILE - 1) / TILE - first;  // tiles
+    constexpr int STEP = CLUSTER * WARPS;
+    int own = rank * WARPS + warp, rounds = (count - own + STEP - 1) / STEP;
+    auto token_of = [&](int round) { return (first + own + round * STEP) * TILE; };
+    u64 rows = 0;  // where the tile of round `lane` of 32 begins
+    auto locate = [&](int round) {
+        int token = token_of(round + lane);
+        if (round + lane < rounds)
+            rows = ((u64)page_table[(u64)request * table_width + token / page_size] * KV_HEADS + head) * page_size +
+                   token % page_size;
+    };
+    auto ask = [&](int round) {
+        u64 row = __shfl_sync(~0u, rows, round % 32);
+        u64 *bar = full[warp] + round % STAGES;
+        char *to = ring + round % STAGES * STAGE_BYTES;
+        if (lane == 0) {
+            barrier_expect(bar, STAGE_BYTES);
+            copy_bulk(to, k_pages + row * D, TILE_BYTES, bar);
+            copy_bulk(to + TILE_BYTES, v_pages + row * D, TILE_BYTES, bar);
         }
     };
-    auto read = [&](int token, int last, Tile &keys, Tile &values) {
-        u32 rows[2];
-        locate(token, last, rows);
-        keys.read(k_pages, rows), values.read(v_pages, rows);
-    };
-    constexpr int STEP = CLUSTER * WARPS * 16;
-    int first = begin + (rank * WARPS + warp) * 16;
-    Tile keys, values, next_keys, next_values;
-    if (first < end - 1) read(first, end - 2, keys, values);
-    if (first + STEP < end - 1) read(first + STEP, end - 2, next_keys, next_values);
+    locate(0);
+    bool has_newest = own == (count - 1) % STEP;
+    int early = min(rounds - has_newest, STAGES);
+    for (int round = 0; round < early; round++) ask(round);
     if (threadIdx.x < GROUP)
         sink_of[threadIdx.x] = sinks ? wide(sinks[head * GROUP + threadIdx.x]) * TO_LOG2 : NOTHING;
     wait_for_inputs();
+    for (int round = max(early, 0); round < min(rounds, STAGES); round++) ask(round);
     uint4 query[2] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
     if (g < GROUP) {
-        const uint4 *at = (const uint4 *)(q + ((u64)request * HEADS + head * GROUP + g) * D + t * 16);
-        query[0] = at[0], query[1] = at[1];
+        const uint4 *at = (const uint4 *)(q + ((u64)request * HEADS + head * GROUP + g) * D);
+        query[0] = at[t], query[1] = at[t + 4];
     }
     const u32 *qs = (const u32 *)query;
-    if (first < end && first + 16 >= end) read(first, end - 1, keys, values);
-    if (first + STEP < end && first + STEP + 16 >= end) read(first + STEP, end - 1, next_keys, next_values);
     float top[2] = {NOTHING, NOTHING}, sum[2] = {0, 0};  // heads 2t and 2t + 1
     float part[4][4] = {};  // 16 d each: rows g and g + 8, heads 2t and 2t + 1
     const float to_log2 = scale * TO_LOG2;
 #pragma unroll 1
-    for (int token = first; token < end; token += STEP) {
-        bool goes_on = token + 2 * STEP < end;
-        u32 rows[2];
-        if (goes_on) locate(token + 2 * STEP, end - 1, rows);
+    for (int round = 0; round < rounds; round++) {
+        const char *tile = ring + round % STAGES * STAGE_BYTES;
+        barrier_wait(full[warp] + round % STAGES, round / STAGES & 1);
+        uint4 keys[2][2], values[2][2];
+        read_tile(tile, keys), read_tile(tile + TILE_BYTES, values);
+        __syncwarp();
+        if (round + STAGES < rounds) {
+            if ((round + STAGES) % 32 == 0) locate(round + STAGES);
+            ask(round + STAGES);
+        }
         float s[4] = {0, 0, 0, 0};
-        const u32 *k0 = (const u32 *)keys.of[0], *k1 = (const u32 *)keys.of[1];
+        const u32 *k0 = (const u32 *)keys[0], *k1 = (const u32 *)keys[1];
 #pragma unroll
         for (int i = 0; i < 4; i++)
             multiply_add(s, k0[2 * i], k1[2 * i], k0[2 * i + 1], k1[2 * i + 1], qs[2 * i], qs[2 * i + 1]);
-        keys = next_keys;
-        if (goes_on) next_keys.read(k_pages, rows);
         // s: token g (and g + 8) of heads 2t, 2t + 1
-        bool seen0 = token + g < end, seen1 = token + g + 8 < end;
+        int token = token_of(round) + g;
+        bool seen0 = token >= begin && token < end, seen1 = token + 8 >= begin && token + 8 < end;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {  // what nobody wrote may be no number
+            if (!seen0) values[0][i] = uint4{0, 0, 0, 0};
+            if (!seen1) values[1][i] = uint4{0, 0, 0, 0};
+        }
         float keep[2];
 #pragma unroll
         for (int j = 0; j < 2; j++) {
@@ -112,16 +141,16 @@ decode_attention(const u16 *q, const u16 *k_pages, const u16 *v_pages, const u16
 #pragma unroll
         for (int i = 0; i < 8; i++) part[i / 2][i % 2 * 2] *= keep[0], part[i / 2][i % 2 * 2 + 1] *= keep[1];
         u32 b0 = transpose(narrow_pair(s[0], s[1])), b1 = transpose(narrow_pair(s[2], s[3]));
-        // word j of a lane holds d = 16 t + 2 j and the next of its token; transposed, of row c:
-        // 16 (c / 2) + 2 j + c % 2
-        const u32 *v0 = (const u32 *)values.of[0], *v1 = (const u32 *)values.of[1];
+        // word j of a lane holds d = 32 (j / 4) + 8 t + 2 (j % 4) and the next of its token; transposed, of row c:
+        // 32 (j / 4) + 8 (c / 2) + 2 (j % 4) + c % 2
+        const u32 *v0 = (const u32 *)values[0], *v1 = (const u32 *)values[1];
 #pragma unroll
         for (int i = 0; i < 4; i++)
             multiply_add(part[i], transpose(v0[2 * i]), transpose(v0[2 * i + 1]), transpose(v1[2 * i]),
                          transpose(v1[2 * i + 1]), b0, b1);
-        values = next_values;
-        if (goes_on) next_values.read(v_pages, rows);
     }
+    float (*parts)[COLUMNS + 1] = (float (*)[COLUMNS + 1])ring;  // [D], where its tiles were
+    __syncwarp();
 #pragma unroll
     for (int j = 0; j < 2; j++) {
 #pragma unroll
@@ -132,10 +161,11 @@ decode_attention(const u16 *q, const u16 *k_pages, const u16 *v_pages, const u16
     for (int i = 0; i < 4; i++)
 #pragma unroll
         for (int c = 0; c < 4; c++) {
-            int d = 16 * (g / 2) + 2 * (2 * i + c / 2) + g % 2;  // rows g + 8 are the next word
-            parts[warp][d][2 * t + c % 2] = part[i][c];
+            int j = 2 * i + c / 2;  // rows g + 8 are the next word
+            parts[32 * (j / 4) + 8 * (g / 2) + 2 * (j % 4) + g % 2][2 * t + c % 2] = part[i][c];
         }
     __syncthreads();
+    auto part_of = [&](int w) { return (const float (*)[COLUMNS + 1])(shared + w * STAGES * STAGE_BYTES); };
     for (int at = threadIdx.x; at < COLUMNS * D; at += THREADS) {
         int h = at % COLUMNS, d = at / COLUMNS;
         float largest = tops[0][h], total = 0, value = 0;
@@ -144,7 +174,7 @@ decode_attention(const u16 *q, const u16 *k_pages, const u16 *v_pages, const u16
 #pragma unroll
         for (int w = 0; w < WARPS; w++) {
             float share = exp2f(tops[w][h] - largest);
-            total += share * sums[w][h], value += share * parts[w][d][h];
+            total += share * sums[w][h], value += share * part_of(w)[d][h];
         }
         if (d == 0) top_here[h] = largest, sum_here[h] = total;
         part_here[d][h] = value;

@@ -24,14 +24,18 @@ decode_lm_head(const u16 *r, const u16 *norm, const u8 *codes, const u8 *scales,
     Ring<S> ring(cut);
     char *x = cut.take(S::X_BYTES);
     float *scratch = (float *)cut.take(SCRATCH_BYTES);
+    let_next_start();
     ring.start();
-    int count = (STRIPS - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x;
-    auto strip_of = [&](int unit) { return (int)(blockIdx.x + unit * gridDim.x); };
+    Work<S> work(STRIPS);
     if (threadIdx.x < S::CONSUMERS) {
         NormWeights<H, S::CONSUMERS> weights(norm);
         wait_for_inputs();
         normalise<H, S::CONSUMERS, TOKENS, S::X_STRIDE>(r, weights, eps, x, scratch, num_tokens);
-        multiply_all<S>(ring, count, x);
+        multiply_all<S>(ring, work, x);
+        return;
+    }
+    if (threadIdx.x / 32 < S::FINISHER) {
+        ask_all<S>(ring, work, [&](const Piece &piece) { return Rows{codes, scales, piece.strip * 16, 8}; });
         return;
     }
     constexpr long long LEAST = (long long)(1ull << 63);
@@ -39,28 +43,24 @@ decode_lm_head(const u16 *r, const u16 *norm, const u8 *codes, const u8 *scales,
     long long tops[S::VALUES];
 #pragma unroll
     for (int i = 0; i < S::VALUES; i++) tops[i] = LEAST;
-    feed<S, Early>(
-        ring, count, [&](int unit) { return Rows{codes, scales, strip_of(unit) * 16, 8}; },
-        [&](int unit, Early &e) {
-            if (unit == 0) wait_for_inputs();
-        },
-        [](int unit) { return true; },
-        [&](int unit, const Early &e, const float *sum) {
+    wait_for_inputs();
+    finish_all<S, Early>(
+        ring, work, [](const Piece &piece, int number, Early &e) {},
+        [&](const Piece &piece, const Early &e, const float *sum) {
             dawdle();
 #pragma unroll
             for (int i = 0; i < S::VALUES; i++) {
-                int at = 32 * i + lane, row = strip_of(unit) * 16 + at / TOKENS, token = at % TOKENS;
+                int at = 32 * i + lane, row = piece.strip * 16 + at / TOKENS, token = at % TOKENS;
                 if (at >= S::COUNT || token >= num_tokens) continue;
                 float y = round_bf16(sum[i]);
                 logits[(u64)token * VOCABULARY + row] = y;
                 tops[i] = max(tops[i], rank_of(y, row));
             }
-        },
-        [] { let_next_start(); });
+        });
     long long top = tops[0];
 #pragma unroll
     for (int i = 1; i < S::VALUES; i++) top = max(top, tops[i]);  // of the same token: 32 % TOKENS is 0
 #pragma unroll
     for (int i = 16; i >= TOKENS; i /= 2) top = max(top, __shfl_xor_sync(~0u, top, i));
-    if (threadIdx.x / 32 == S::WARPS && lane < num_tokens) best[blockIdx.x * num_tokens + lane] = top;
+    if (lane < num_tokens) best[blockIdx.x * num_tokens + lane] = top;
 }

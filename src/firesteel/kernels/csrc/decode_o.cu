@@ -15,9 +15,9 @@ decode_o(const u16 *mixed, const u16 *bias, const u8 *codes, const u8 *scales, u
     Cut cut{shared};
     Ring<S> ring(cut);
     char *x = cut.take(S::X_BYTES);
+    let_next_start();
     ring.start();
-    int count = (STRIPS - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x;
-    auto strip_of = [&](int unit) { return (int)(blockIdx.x + unit * gridDim.x); };
+    Work<S> work(STRIPS);
     if (threadIdx.x < S::CONSUMERS) {
         wait_for_inputs();
         for (int i = threadIdx.x; i < TOKENS * (S::K / 8); i += S::CONSUMERS) {
@@ -27,30 +27,32 @@ decode_o(const u16 *mixed, const u16 *bias, const u8 *codes, const u8 *scales, u
             *(uint4 *)(x + token * S::X_STRIDE + at * 16) = v;
         }
         sync_some(1, S::CONSUMERS);
-        multiply_all<S>(ring, count, x);
+        multiply_all<S>(ring, work, x);
+        return;
+    }
+    if (threadIdx.x / 32 < S::FINISHER) {
+        ask_all<S>(ring, work, [&](const Piece &piece) { return Rows{codes, scales, piece.strip * 16, 8}; });
         return;
     }
     int lane = threadIdx.x % 32;
-    feed<S, Early>(
-        ring, count, [&](int unit) { return Rows{codes, scales, strip_of(unit) * 16, 8}; },
-        [&](int unit, Early &e) {
-            if (unit == 0) wait_for_inputs();
+    wait_for_inputs();
+    finish_all<S, Early>(
+        ring, work,
+        [&](const Piece &piece, int number, Early &e) {
 #pragma unroll
             for (int i = 0; i < S::VALUES; i++) {
                 int at = (32 * i + lane) % S::COUNT, token = min(at % TOKENS, num_tokens - 1);
-                int row = strip_of(unit) * 16 + at / TOKENS;
+                int row = piece.strip * 16 + at / TOKENS;
                 e.bias[i] = wide(bias[row]), e.old[i] = wide(r[token * H + row]);
             }
         },
-        [](int unit) { return true; },
-        [&](int unit, const Early &e, const float *sum) {
+        [&](const Piece &piece, const Early &e, const float *sum) {
             dawdle();
 #pragma unroll
             for (int i = 0; i < S::VALUES; i++) {
-                int at = 32 * i + lane, row = strip_of(unit) * 16 + at / TOKENS, token = at % TOKENS;
+                int at = 32 * i + lane, row = piece.strip * 16 + at / TOKENS, token = at % TOKENS;
                 if (at < S::COUNT && token < num_tokens)
                     r[token * H + row] = narrow(e.old[i] + round_bf16(sum[i] + e.bias[i]));
             }
-        },
-        [] { let_next_start(); });
+        });
 }

@@ -24,34 +24,34 @@ decode_qkv(const u16 *r, const u16 *norm, const u16 *bias, const u8 *codes, cons
     char *x = cut.take(S::X_BYTES);
     float *scratch = (float *)cut.take(SCRATCH_BYTES);
     ring.start();
-    int count = (STRIPS - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x;
-    auto strip_of = [&](int unit) { return blockIdx.x + unit * gridDim.x; };
+    Work<S> work(STRIPS);
     if (threadIdx.x < S::CONSUMERS) {
         NormWeights<H, S::CONSUMERS> weights(norm);
         wait_for_inputs();
         normalise<H, S::CONSUMERS, TOKENS, S::X_STRIDE>(r, weights, eps, x, scratch, num_tokens);
-        multiply_all<S>(ring, count, x);
+        multiply_all<S>(ring, work, x);
+        return;
+    }
+    if (threadIdx.x / 32 < S::FINISHER) {
+        ask_all<S>(ring, work, [&](const Piece &piece) {
+            return Rows{codes, scales, piece.strip / PER_HEAD * D + piece.strip % PER_HEAD * 8, D / 2};
+        });
         return;
     }
     int lane = threadIdx.x % 32;
     const float *turnings[S::VALUES];
     long long slot[S::VALUES];
-    feed<S, Early>(
-        ring, count,
-        [&](int unit) {
-            int strip = strip_of(unit);
-            return Rows{codes, scales, strip / PER_HEAD * D + strip % PER_HEAD * 8, D / 2};
-        },
-        [&](int unit, Early &e) {
-            if (unit == 0) {
-                wait_for_inputs();
+    wait_for_inputs();
+    let_next_start();  // not before: attention reads what earlier steps wrote before its own wait
 #pragma unroll
-                for (int i = 0; i < S::VALUES; i++) {
-                    int token = min((32 * i + lane) % TOKENS, num_tokens - 1);
-                    turnings[i] = table + positions[token] * D, slot[i] = slots[token];
-                }
-            }
-            int strip = strip_of(unit);
+    for (int i = 0; i < S::VALUES; i++) {
+        int token = min((32 * i + lane) % TOKENS, num_tokens - 1);
+        turnings[i] = table + positions[token] * D, slot[i] = slots[token];
+    }
+    finish_all<S, Early>(
+        ring, work,
+        [&](const Piece &piece, int number, Early &e) {
+            int strip = piece.strip;
 #pragma unroll
             for (int i = 0; i < S::VALUES; i++) {
                 int row = (32 * i + lane) % S::COUNT / TOKENS, pair = pair_of(strip, row);
@@ -59,9 +59,8 @@ decode_qkv(const u16 *r, const u16 *norm, const u16 *bias, const u8 *codes, cons
                 e.cosine[i] = turnings[i][pair], e.sine[i] = turnings[i][pair + D / 2];
             }
         },
-        [](int unit) { return true; },
-        [&](int unit, const Early &e, const float *sum) {
-            int strip = strip_of(unit), head = strip / PER_HEAD;
+        [&](const Piece &piece, const Early &e, const float *sum) {
+            int strip = piece.strip, head = strip / PER_HEAD;
             float value[S::VALUES];
             dawdle();
 #pragma unroll
@@ -86,9 +85,5 @@ decode_qkv(const u16 *r, const u16 *norm, const u16 *bias, const u8 *codes, cons
                     pages[place * D + d] = narrow(y);
                 }
             }
-        },
-        [&] {
-            wait_for_inputs();  // attention reads what earlier steps wrote before its own wait
-            let_next_start();
         });
 }

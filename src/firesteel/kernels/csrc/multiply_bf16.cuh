@@ -4,10 +4,10 @@
 
 // c += 16 rows of bf16 times x, which stays in shared memory: c[0] and c[1] are row lane / 4 of tokens 2 (lane % 4)
 // and the next, c[2] and c[3] 8 rows on.
-template <class S> DEVICE void multiply_wide(Ring<S> &ring, int number, const char *x, float *c) {
+template <class S> DEVICE void multiply_wide(Ring<S> &ring, int number, int chunk, const char *x, float *c) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, stage = number % S::STAGES;
     const char *data = ring.data + stage * S::STAGE_BYTES + lane / 4 * S::STRIDE + lane % 4 * 8;
-    const char *mine = x + lane / 4 * S::X_STRIDE + number % S::CHUNKS * S::PART_BYTES + lane % 4 * 8;
+    const char *mine = x + lane / 4 * S::X_STRIDE + chunk * S::PART_BYTES + lane % 4 * 8;
     barrier_wait(ring.full + stage, number / S::STAGES & 1);
 #pragma unroll
     for (int i = 0; i < S::OWN; i++) {

@@ -1,10 +1,12 @@
 #pragma once
 // Weights streamed through shared memory, 16 rows at a time, to be multiplied by up to 8 tokens; knows no product.
 //
-// One or two warps ask for rows by bulk copies into a ring; the others each multiply the same columns of all rows,
-// so that what they need of x stays with them. What they found meets in shared memory, where the asking warp adds
-// it up before it lets the ring's place be filled again: no warp ever waits for another but through the ring.
+// One or two warps ask for rows by bulk copies into a ring; others each multiply the same columns of all rows, so that
+// what they need of x stays with them. What they found meets in shared memory, where one more warp adds it up and
+// finishes it. No warp ever waits for another but through the ring.
 #include "primitives.cuh"
+
+constexpr int FLIGHT = NUM_FLIGHT;
 
 // N rows of K values, CHUNKS parts of a row after another; FP4 or BF16.
 template <bool FP4_, int K_, int CHUNKS_, int WARPS_, int STAGES_, int TOKENS_>
@@ -18,9 +20,11 @@ struct Stream {
     static constexpr int STRIDE = padded(PART_BYTES);
     static constexpr bool WHOLE = STRIDE == ROW_BYTES;  // consecutive rows are one copy
     static constexpr int ASKERS = WHOLE ? 1 : 2;        // a copy takes a warp some 60 cycles to ask for
-    static constexpr int CONSUMERS = WARPS * 32, THREADS = CONSUMERS + ASKERS * 32;
+    static constexpr int FINISHER = WARPS + ASKERS;     // the last warp
+    static constexpr int CONSUMERS = WARPS * 32, THREADS = 32 * (FINISHER + 1);
     static constexpr int SCALE_ROW = FP4 ? K / 32 : 0, SCALE_BYTES = 16 * SCALE_ROW;
-    static constexpr int STAGE_BYTES = aligned(16 * STRIDE + SCALE_BYTES);
+    static constexpr int BIAS_AT = 16 * STRIDE + SCALE_BYTES, BIAS_BYTES = FP4 ? 32 : 0;
+    static constexpr int STAGE_BYTES = aligned(BIAS_AT + BIAS_BYTES);
     static constexpr int X_STRIDE = padded(2 * K), X_BYTES = TOKENS * X_STRIDE;
     static constexpr int SETS = (TOKENS + 3) / 4;  // of 4 tokens, two columns each
     static constexpr int SPREAD = TOKENS == 1 ? 4 : TOKENS == 2 ? 2 : 1;  // groups whose columns are side by side
@@ -31,66 +35,88 @@ struct Stream {
     static_assert(!FP4 || OWN * WARPS == STEPS, "packed rows are shared out evenly");
 };
 
-// Rows `first`.. and, `apart` rows on, 8 more: 16 rows, `apart` 8 where they follow each other.
+// Rows `first`.. and, `apart` rows on, 8 more: 16 rows, `apart` 8 where they follow each other. Their bias, where it is
+// given, comes with packed rows that follow each other.
 struct Rows {
     const u8 *codes, *scales;
     int first, apart;
+    const u16 *bias = nullptr;
 };
 
 template <class S> struct Ring {
     char *data;
     float *sums;  // [STAGES][WARPS][COUNT]
-    u64 *full, *empty;
-    static constexpr int SUM_BYTES = S::STAGES * S::WARPS * S::COUNT * 4;
-    static constexpr int BYTES = total(S::STAGES * S::STAGE_BYTES, SUM_BYTES, S::STAGES * 8, S::STAGES * 8);
+    float *half;  // [COUNT] of a strip that two programs share, from the second to the first
+    u64 *full, *done, *free, *met;
+    static constexpr int SUM_BYTES = S::STAGES * S::WARPS * S::COUNT * 4, HALF_BYTES = S::COUNT * 4;
+    static constexpr int BARRIER_BYTES = (3 * S::STAGES + 1) * 8;
+    static constexpr int BYTES = total(S::STAGES * S::STAGE_BYTES, SUM_BYTES, HALF_BYTES, BARRIER_BYTES);
 
     __device__ __forceinline__ Ring(Cut &cut) {
         data = cut.take(S::STAGES * S::STAGE_BYTES);
         sums = (float *)cut.take(SUM_BYTES);
-        full = (u64 *)cut.take(S::STAGES * 8);
-        empty = (u64 *)cut.take(S::STAGES * 8);
+        half = (float *)cut.take(HALF_BYTES);
+        full = (u64 *)cut.take(BARRIER_BYTES);
+        done = full + S::STAGES, free = done + S::STAGES, met = free + S::STAGES;
     }
-    __device__ __forceinline__ void start() {
+    __device__ __forceinline__ void start(bool is_paired = false) {
         if (threadIdx.x == 0) {
-            for (int i = 0; i < S::STAGES; i++) barrier_init(full + i, 1), barrier_init(empty + i, S::WARPS);
+            for (int i = 0; i < S::STAGES; i++) {
+                barrier_init(full + i, S::ASKERS);
+                barrier_init(done + i, S::WARPS), barrier_init(free + i, 1);
+            }
+            barrier_init(met, 1);
             barrier_publish();
+            barrier_expect(met, HALF_BYTES);
         }
         __syncthreads();
+        if (is_paired) cluster_arrive();
+    }
+    __device__ __forceinline__ void wait(u64 *bars, int number) {
+        barrier_wait(bars + number % S::STAGES, number / S::STAGES & 1);
     }
 
-    // By the askers.
+    // By each asker, its own half of the rows where there are two.
     __device__ __forceinline__ void ask(int number, const Rows &rows, int chunk) {
-        int lane = threadIdx.x % 32, asker = threadIdx.x / 32 - S::WARPS, stage = number % S::STAGES;
-        char *to = data + stage * S::STAGE_BYTES;
-        if (asker == 0 && lane == 0) barrier_expect(full + stage, 16 * S::PART_BYTES + S::SCALE_BYTES);
-        if (S::ASKERS > 1) sync_some(3, S::ASKERS * 32);
-        else __syncwarp();
+        int lane = threadIdx.x % 32, asker = threadIdx.x / 32 - S::WARPS;
+        u64 *bar = full + number % S::STAGES;
+        char *to = data + number % S::STAGES * S::STAGE_BYTES;
+        bool has_bias = S::FP4 && asker == 0 && rows.bias;
+        if (lane == 0)
+            barrier_expect(bar, (16 * S::PART_BYTES + S::SCALE_BYTES) / S::ASKERS + (has_bias ? S::BIAS_BYTES : 0));
+        __syncwarp();
         if constexpr (S::WHOLE) {
+            const u8 *from = rows.codes + (u64)rows.first * S::ROW_BYTES;
             if (rows.apart == 8) {
-                if (lane == 0)
-                    copy_bulk(to, rows.codes + (u64)rows.first * S::ROW_BYTES, 16 * S::ROW_BYTES, full + stage);
+                if (lane == 0) copy_bulk(to, from, 16 * S::ROW_BYTES, bar);
             } else if (lane < 2)
-                copy_bulk(to + lane * 8 * S::ROW_BYTES,
-                          rows.codes + (u64)(rows.first + lane * rows.apart) * S::ROW_BYTES, 8 * S::ROW_BYTES,
-                          full + stage);
+                copy_bulk(to + lane * 8 * S::ROW_BYTES, from + (u64)lane * rows.apart * S::ROW_BYTES,
+                          8 * S::ROW_BYTES, bar);
         } else if (lane < 8) {
             int row = rows.first + asker * rows.apart + lane;
             copy_bulk(to + (asker * 8 + lane) * S::STRIDE,
-                      rows.codes + (u64)row * S::ROW_BYTES + chunk * S::PART_BYTES, S::PART_BYTES, full + stage);
+                      rows.codes + (u64)row * S::ROW_BYTES + chunk * S::PART_BYTES, S::PART_BYTES, bar);
         }
         if constexpr (S::FP4) {
-            int half = S::ASKERS > 1 ? asker : lane - 16;
-            if (S::ASKERS > 1 ? lane == 16 : lane == 16 || lane == 17)
-                copy_bulk(to + 16 * S::STRIDE + half * 8 * S::SCALE_ROW,
-                          rows.scales + (u64)(rows.first + half * rows.apart) * S::SCALE_ROW, 8 * S::SCALE_ROW,
-                          full + stage);
+            const u8 *from = rows.scales + (u64)rows.first * S::SCALE_ROW;
+            char *scales = to + 16 * S::STRIDE;
+            if (S::ASKERS == 1 && rows.apart == 8) {
+                if (lane == 16) copy_bulk(scales, from, S::SCALE_BYTES, bar);
+            } else if (S::ASKERS == 1 ? lane / 2 == 8 : lane == 16) {
+                int part = S::ASKERS == 1 ? lane % 2 : asker;
+                copy_bulk(scales + part * 8 * S::SCALE_ROW, from + (u64)part * rows.apart * S::SCALE_ROW,
+                          8 * S::SCALE_ROW, bar);
+            }
+            if (has_bias && lane == 24) copy_bulk(to + S::BIAS_AT, rows.bias + rows.first, S::BIAS_BYTES, bar);
         }
     }
-    __device__ __forceinline__ void wait_done(int number) {
-        barrier_wait(empty + number % S::STAGES, number / S::STAGES & 1);
+    // By the finisher: what came with a stage.
+    __device__ __forceinline__ const u16 *bias(int number) {
+        wait(full, number);
+        return (const u16 *)(data + number % S::STAGES * S::STAGE_BYTES + S::BIAS_AT);
     }
 
-    // After wait_done. Value i of a lane is row (32 i + lane) / TOKENS of token (32 i + lane) % TOKENS.
+    // By the finisher, after `done`. Value i of a lane is row (32 i + lane) / TOKENS of token (32 i + lane) % TOKENS.
     __device__ __forceinline__ void add_up(int number, float *sum) {
         const float *all = sums + number % S::STAGES * S::WARPS * S::COUNT;
 #pragma unroll
@@ -102,36 +128,76 @@ template <class S> struct Ring {
             sum[i] = (parts[0] + parts[1]) + (parts[2] + parts[3]);
         }
     }
-    __device__ __forceinline__ void done(int number) {
+    // By a warp of a pair's second program: its half of a strip's sums.
+    __device__ __forceinline__ void send(const float *sum) {
+        cluster_wait();  // the first one's barrier is there
+#pragma unroll
+        for (int i = 0; i < S::VALUES; i++) {
+            int at = 32 * i + threadIdx.x % 32;
+            if (at < S::COUNT) store_there(half + at, sum[i], met, 0);
+        }
+    }
+    // By a warp of the first program.
+    __device__ __forceinline__ void add_half(float *sum) {
+        barrier_wait(met, 0);
+#pragma unroll
+        for (int i = 0; i < S::VALUES; i++) sum[i] += half[(32 * i + threadIdx.x % 32) % S::COUNT];
+    }
+    // By a warp, to those that wait for these barriers.
+    __device__ __forceinline__ void tell(u64 *bars, int number) {
         __syncwarp();
-        if (threadIdx.x % 32 == 0) barrier_arrive(empty + number % S::STAGES);
+        if (threadIdx.x % 32 == 0) barrier_arrive(bars + number % S::STAGES);
     }
     __device__ __forceinline__ float *mine(int number) {
         return sums + (number % S::STAGES * S::WARPS + threadIdx.x / 32) * S::COUNT;
     }
 };
 
-// The asking warps' whole work. `rows(unit)` says where 16 rows lie, `early(unit, e)` reads what
-// `finish(unit, e, sum)` will need beside the sums; units are this program's, in order. `last(unit)`: whether its
-// sums are to be finished. `asked()` comes once the ring is asked for: the next kernel may start, and asks for its own
-// weights on every SM that this one leaves.
-template <class S, class Early, class RowsOf, class ReadEarly, class IsLast, class Finish, class Asked>
-DEVICE void feed(Ring<S> &ring, int count, RowsOf rows, ReadEarly early, IsLast last, Finish finish, Asked asked) {
-    int total = count * S::CHUNKS;
-    auto ask = [&](int number) { ring.ask(number, rows(number / S::CHUNKS), number % S::CHUNKS); };
-    for (int number = 0; number < min(total, S::STAGES); number++) ask(number);
-    asked();
-    bool is_first = threadIdx.x / 32 == S::WARPS;
-    Early e;
-    for (int number = 0; number < total; number++) {
-        int unit = number / S::CHUNKS;
-        bool ends = number % S::CHUNKS == S::CHUNKS - 1 && last(unit);
-        if (ends && is_first) early(unit, e);
-        ring.wait_done(number);
+// One stage of the ring: a part of a strip. With the last part of its strip the sums are whole (`ends`), or half of
+// them (`sends`: the other program of the pair gets them; `meets`: it sent its half).
+struct Piece {
+    int strip, chunk;
+    bool ends, sends, meets;
+};
+
+// The pieces of a program, of strips that programs take in turn.
+template <class S> struct Work {
+    int total;
+    __device__ __forceinline__ Work(int strips) {
+        total = (strips - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x * S::CHUNKS;
+    }
+    __device__ __forceinline__ Piece at(int number) const {
+        int chunk = number % S::CHUNKS;
+        return {(int)(blockIdx.x + number / S::CHUNKS * gridDim.x), chunk, chunk == S::CHUNKS - 1, false, false};
+    }
+};
+
+// The asking warps' whole work: the pieces that `work` lists, in order; `rows(piece)` says where 16 rows lie. No more
+// than FLIGHT stages are on their way at a time: memory is kept busy, and what others read need not queue for long.
+template <class S, class Pieces, class RowsOf> DEVICE void ask_all(Ring<S> &ring, const Pieces &work, RowsOf rows) {
+    for (int number = 0; number < work.total; number++) {
+        auto piece = work.at(number);
+        if (FLIGHT < S::STAGES && number >= FLIGHT) ring.wait(ring.full, number - FLIGHT);
+        if (number >= S::STAGES) ring.wait(ring.free, number - S::STAGES);
+        ring.ask(number, rows(piece), piece.chunk);
+    }
+}
+
+// The finisher's whole work. `early(piece, e)` reads what `finish(piece, e, sum)` will need beside the sums.
+template <class S, class Early, class Pieces, class ReadEarly, class Finish>
+DEVICE void finish_all(Ring<S> &ring, const Pieces &work, ReadEarly early, Finish finish) {
+    for (int number = 0; number < work.total; number++) {
+        auto piece = work.at(number);
+        bool is_whole = piece.ends && !piece.sends;
+        Early e;
+        if (is_whole) early(piece, number, e);
+        ring.wait(ring.done, number);
         float sum[S::VALUES];
-        if (ends && is_first) ring.add_up(number, sum);
-        if (S::ASKERS == 1) __syncwarp();
-        if (number + S::STAGES < total) ask(number + S::STAGES);
-        if (ends && is_first) finish(unit, e, sum);
+        if (piece.ends) ring.add_up(number, sum);
+        ring.tell(ring.free, number);
+        if (piece.ends && piece.sends) ring.send(sum);
+        if (!is_whole) continue;
+        if (piece.meets) ring.add_half(sum);
+        finish(piece, e, sum);
     }
 }

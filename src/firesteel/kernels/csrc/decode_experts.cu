@@ -1,0 +1,106 @@
+// fc1 and fc2 in one kernel, where both have rows of the same length: fc2's weights follow fc1's through the same ring,
+// and are there when all programs have met.
+#include "experts_down.cuh"
+#include "experts_up.cuh"
+
+extern __shared__ __align__(128) char shared[];
+using S = Stream<true, H, 1, NUM_WARPS, NUM_STAGES, TOKENS>;
+constexpr int HELD_BYTES = S::WARPS * HELD * S::BYTES_EACH, UNIT_BYTES = S::WARPS * HELD * 4;
+constexpr int ROOM_BYTES = HELD_BYTES > S::X_BYTES ? HELD_BYTES : S::X_BYTES;
+static_assert(H == I, "rows of one length");
+static_assert(total(Ring<S>::BYTES, ROOM_BYTES, UNIT_BYTES, sizeof(Chosen)) == SHARED_BYTES, "as launched");
+
+__device__ u64 arrivals;
+
+// All programs of the kernel meet: what each wrote before, all read afterwards. By a warp of each; every one of them
+// runs: there are no more than the GPU holds, and the next kernel's begin only when all have.
+DEVICE void meet_grid() {
+    __syncwarp();
+    dawdle();
+    if (threadIdx.x % 32 == 0) {
+        __threadfence();
+        u64 ticket = atomicAdd(&arrivals, 1ull), all = (ticket / gridDim.x + 1) * gridDim.x, seen;
+        do asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(seen) : "l"(&arrivals) : "memory");
+        while (seen < all);
+    }
+    __syncwarp();
+}
+
+// This program's share of what the next kernel will read, into the L2 cache: memory has nothing else to do while the
+// last rows are multiplied. By the askers.
+DEVICE void fetch_ahead(const u8 *ahead, long long bytes) {
+    constexpr int PART = 4096;
+    int parts = (int)(bytes / PART), asker = threadIdx.x - S::CONSUMERS;
+    for (int part = blockIdx.x + asker * gridDim.x; part < parts; part += S::ASKERS * 32 * gridDim.x)
+        prefetch_bulk(ahead + (u64)part * PART, PART);
+}
+
+// fc1's pieces, then fc2's.
+struct BothWork {
+    Work<S> up;
+    DownWork<IS_PAIRED> down;
+    int total;
+    __device__ __forceinline__ BothWork(int count) : up(count * Up<S>::STRIPS), down(Down<S>::STRIPS, count) {
+        total = up.total + down.total;
+    }
+    __device__ __forceinline__ DownPiece at(int number) const {
+        if (number < up.total) return {up.at(number), -1};
+        return down.at(number - up.total);
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(S::THREADS, PROGRAMS_PER_SM)
+decode_experts(u16 *r, const u16 *norm, const float *logits, const u8 *up_codes, const u8 *up_scales,
+               const u16 *up_bias, const u8 *down_codes, const u8 *down_scales, const u16 *down_bias, u16 *inner,
+               const u8 *ahead, long long ahead_bytes, float eps, float limit, int num_tokens) {
+    Cut cut{shared};
+    Ring<S> ring(cut);
+    char *room = cut.take(ROOM_BYTES);  // x, then rows of `inner`
+    float *units = (float *)cut.take(UNIT_BYTES);
+    Chosen *chosen = (Chosen *)cut.take(sizeof(Chosen));
+    Up<S> up{chosen, up_codes, up_scales, up_bias, inner, limit, num_tokens};
+    Down<S> down{chosen, down_codes, down_scales, down_bias, r, num_tokens};
+    let_next_start();
+    ring.start(IS_PAIRED);
+    if (threadIdx.x < S::CONSUMERS) {
+        NormWeights<H, S::CONSUMERS> weights(norm);
+        wait_for_inputs();
+        normalise<H, S::CONSUMERS, TOKENS, S::X_STRIDE>(r, weights, eps, room, units, num_tokens);
+        sync_some(2, S::THREADS);
+        BothWork work(chosen->count);
+        multiply_all<S>(ring, work.up, room);
+        sync_some(4, S::CONSUMERS + 32);
+        multiply_down<S>(ring, work.up.total, work.down, chosen, inner, room, units, num_tokens);
+        return;
+    }
+    if (threadIdx.x / 32 < S::FINISHER) {
+        wait_for_inputs();
+        choose<false>(logits, num_tokens, chosen);
+        arrive_some(2, S::THREADS);
+        BothWork work(chosen->count);
+        ask_all<S>(ring, work, [&](const DownPiece &piece) {
+            return piece.place < 0 ? up.rows(piece.strip) : down.rows(piece.place, piece.strip);
+        });
+        // not before all have met and read what they need: they would queue behind it
+        if (work.down.total <= S::STAGES) ring.wait(ring.done, work.up.total);
+        fetch_ahead(ahead, ahead_bytes);
+        return;
+    }
+    wait_for_inputs();
+    sync_some(2, S::THREADS);
+    choose<true>(logits, num_tokens, chosen);  // the same, with weights
+    BothWork work(chosen->count);
+    finish_all<S, Early>(
+        ring, work,
+        [&](const DownPiece &piece, int number, Early &e) {
+            if (piece.place < 0) up.early(ring.bias(number), e);
+            else down.early(piece.strip, e);
+        },
+        [&](const DownPiece &piece, const Early &e, const float *sum) {
+            if (piece.place >= 0) return down.finish(piece.strip, e, sum);
+            up.finish(piece.strip, e, sum);
+            if (piece.strip + (int)gridDim.x < chosen->count * up.STRIPS) return;
+            meet_grid();
+            arrive_some(4, S::CONSUMERS + 32);
+        });
+}

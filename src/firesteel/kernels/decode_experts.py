@@ -1,0 +1,164 @@
+"""Both matmuls of the experts in one kernel: decode_fc1 and decode_fc2 in a row, for one to eight tokens.
+
+in   r          [T, H] bf16      residual, added to
+     norm       [H] bf16, eps
+     logits     [T, E] fp32      of decode_router
+     experts    packed weights (Experts), hidden and intermediate sizes the same
+     limit      of the clamp
+     active     experts per token
+     ahead      weights that the next kernel reads, or None: fetched into the cache when memory falls idle
+     dependent  may begin before what is ahead of it ends: nothing but the norm's weights is read before its wait
+out  r          the same tensor, as decode_fc2 leaves it
+Rounded as the two are. `cuda` lets all its programs meet between the two, so all of them must run at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from firesteel.kernels.cuda_ready import cuda_ready
+from firesteel.kernels.decode_fc1 import MOST_ACTIVE, chosen_bytes, count_chosen, decode_fc1, expert_sizes
+from firesteel.kernels.decode_fc2 import decode_fc2, held_bytes
+from firesteel.kernels.decode_launch import (
+    Machine,
+    Streamed,
+    find_machine,
+    list_plans,
+    plan_streamed,
+    refuse_here,
+    refuse_layout,
+    refuse_strides,
+    refuse_tokens,
+    refuse_types,
+)
+from firesteel.kernels.decode_shapes import GPT_OSS, list_cases
+from firesteel.kernels.decode_stream import STRIP_ROWS, Stream, refuse_columns
+from firesteel.kernels.moe_matmul import Experts, random_experts
+from firesteel.kernels.op import CudaCode, Sample, define_op
+from firesteel.kernels.tolerance import bf16
+
+STAGES = 7
+FLIGHT = 3
+MOST_AHEAD_BYTES = 16 << 20  # what memory delivers while fc2's last rows are multiplied
+
+
+def fits(experts: Experts) -> bool:
+    """Whether both matmuls have rows of the same length."""
+    return experts.gate_up_codes.shape[2] == experts.down_codes.shape[2]
+
+
+def _bytes(
+    r: Tensor, norm: Tensor, eps: float, logits: Tensor, experts: Experts, limit: float, active: int,
+    ahead: Tensor | None = None, dependent: bool = False,
+) -> int:  # fmt: skip
+    parts = (
+        experts.gate_up_codes, experts.gate_up_scales, experts.gate_up_bias, experts.down_codes,
+        experts.down_scales, experts.down_bias,
+    )  # fmt: skip
+    each = sum(part[0].nbytes for part in parts)
+    return 2 * r.nbytes + norm.nbytes + logits.nbytes + count_chosen(logits, active) * each
+
+
+@define_op(
+    bytes=_bytes, tolerance=bf16(ulps=2, why="as decode_fc2, whose input was rounded by decode_fc1: four roundings")
+)
+def decode_experts(
+    r: Tensor, norm: Tensor, eps: float, logits: Tensor, experts: Experts, limit: float, active: int,
+    ahead: Tensor | None = None, dependent: bool = False,
+) -> Tensor:  # fmt: skip
+    inner = decode_fc1.reference(r, norm, eps, logits, experts, limit, active)
+    return decode_fc2.reference(inner, logits, experts, r)
+
+
+def _accepts(
+    r: Tensor, norm: Tensor, eps: float, logits: Tensor, experts: Experts, limit: float, active: int,
+    ahead: Tensor | None = None, dependent: bool = False,
+) -> str | None:  # fmt: skip
+    if active > MOST_ACTIVE:
+        return f"takes up to {MOST_ACTIVE} experts a token, not {active}"
+    if not fits(experts):
+        return "takes experts whose rows are of one length: use decode_fc1 and decode_fc2"
+    if r.shape[1] % STRIP_ROWS:
+        return f"reads weights by {STRIP_ROWS} rows, not {r.shape[1]}"
+    return (
+        refuse_tokens(r)
+        or refuse_types(r, norm, experts.gate_up_bias, experts.down_bias)
+        or refuse_layout(
+            r,
+            norm,
+            experts.gate_up_codes,
+            experts.gate_up_scales,
+            experts.gate_up_bias,
+            experts.down_codes,
+            experts.down_scales,
+        )
+        or refuse_strides(logits, experts.down_bias)
+        or refuse_columns(True, r.shape[1])
+        or refuse_here(r, lambda machine: _plan_for(machine, r, experts, active))
+    )
+
+
+def shared_bytes(stream: Stream, active: int, holds_all: bool) -> int:
+    held, units = held_bytes(stream, active, holds_all)
+    return stream.ring_bytes + max(held, stream.x_bytes) + units + chosen_bytes(stream.tokens, active)
+
+
+def plan(machine: Machine, *, tokens: int, hidden: int, experts: int, active: int) -> Streamed:
+    """As many programs as SMs at most; `inner` is held as a whole where that leaves room for two stages."""
+    sizes = {"HIDDEN": hidden, "INTERMEDIATE": hidden, "EXPERTS": experts, "ACTIVE": active}
+
+    def plan_holding(holds_all: bool) -> Streamed:
+        return plan_streamed(
+            "decode_experts", machine, is_fp4=True, columns=hidden, tokens=tokens, stages=STAGES,
+            shared=lambda stream: shared_bytes(stream, active, holds_all), strips=hidden // STRIP_ROWS,
+            sizes={**sizes, "HOLDS_ALL": holds_all}, may_pair=True, flight=FLIGHT,
+            alone=True,
+        )  # fmt: skip
+
+    at_once = plan_holding(True)
+    return at_once if at_once.stream.stages > 1 and at_once.refuse(machine) is None else plan_holding(False)
+
+
+def _plan_for(machine: Machine, r: Tensor, experts: Experts, active: int) -> Streamed:
+    tokens, hidden = r.shape
+    return plan(machine, tokens=tokens, hidden=hidden, experts=experts.down_bias.shape[0], active=active)
+
+
+@decode_experts.implementation("cuda", needs=cuda_ready(), accepts=_accepts)
+def cuda_decode_experts(
+    r: Tensor, norm: Tensor, eps: float, logits: Tensor, experts: Experts, limit: float, active: int,
+    ahead: Tensor | None = None, dependent: bool = False,
+) -> Tensor:  # fmt: skip
+    inner = torch.empty(r.shape[0], active, r.shape[1], dtype=r.dtype, device=r.device)
+    up = (experts.gate_up_codes, experts.gate_up_scales, experts.gate_up_bias)
+    down = (experts.down_codes, experts.down_scales, experts.down_bias)
+    num_ahead = 0 if ahead is None else min(ahead.nbytes, MOST_AHEAD_BYTES)
+    args = (r, norm, logits, *up, *down, inner, ahead, num_ahead, eps, limit, r.shape[0])
+    _plan_for(find_machine(r.device), r, experts, active).launch(args, dependent)
+    return r
+
+
+decode_experts.prefer("cuda")
+
+
+@decode_experts.device_code
+def device_code(capability: tuple[int, int]) -> Iterator[CudaCode]:
+    sizes = expert_sizes(GPT_OSS)
+    del sizes["intermediate"]
+
+    def plan_big(machine: Machine, is_fp4: bool, tokens: int) -> Streamed:
+        return plan(machine, tokens=tokens, **sizes)
+
+    yield from list_plans(capability, plan_big, formats=(True,))
+
+
+@decode_experts.samples
+def samples(device: torch.device) -> Iterator[Sample]:
+    for label, tokens, sizes, draw in list_cases(device):
+        experts = random_experts(sizes.experts, sizes.hidden, sizes.hidden, draw.generator)
+        logits = draw.logits(tokens, sizes.experts)
+        r, norm = draw.normal(tokens, sizes.hidden), draw.normal(sizes.hidden)
+        yield Sample(label, (r, norm, 1e-5, logits, experts, 7.0, sizes.active))

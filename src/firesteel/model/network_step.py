@@ -1,0 +1,136 @@
+"""One decoding step of any number of requests through the network, over tensors that stay; knows no graph.
+
+As `DecodeStep`, for what its ops do not compute: more requests, FP8 pages, rounded activations, other shapes. Rows
+without a request compute a token of their own in a page that nobody owns, and stay where they are.
+
+Shape letters: T requests with one token each, V vocabulary, N pages a request can hold, S page size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from firesteel.errors import UserError
+from firesteel.model.gpt_oss import GptOss
+from firesteel.model.report import Report
+from firesteel.types import Batch, KvCache, KvView
+
+
+class NetworkStep:
+    """`load` a batch, then `run` as often as its pages have room; `report.token_ids` holds the last tokens."""
+
+    def __init__(
+        self, model: GptOss, cache: KvCache, *, num_requests: int, num_pages: int, idle_page: int, logits: Tensor
+    ) -> None:
+        """`num_pages` is the width of page tables; `logits` [T or more, V] fp32 are written by each run."""
+        self.model = model
+        self.cache = cache
+        self.idle_page = idle_page
+        self.num_requests, self.num_pages = num_requests, num_pages
+        self.report = Report.new(num_requests, model.weights.embedding.device)
+        self.batch = _new_batch(self.report, num_requests, num_pages)
+        self.advances = torch.zeros_like(self.batch.positions)  # 1 where there is a request
+        self.logits = logits[:num_requests]
+        self.rest()
+
+    @property
+    def page_size(self) -> int:
+        return self.cache.keys[0].shape[2]
+
+    @torch.inference_mode()
+    def rest(self, first: int = 0) -> None:
+        """Leaves the rows from `first` on without a request."""
+        batch = self.batch
+        for numbers, value in ((batch.token_ids, 0), (batch.positions, 0), (batch.kv_lens, 1), (self.advances, 0)):
+            numbers[first:] = value
+        for view in (batch.full, batch.window):
+            view.page_table[first:] = self.idle_page
+            view.slots[first:] = self.idle_page * self.page_size
+
+    @torch.inference_mode()
+    def load(self, batch: Batch) -> None:
+        """The first inputs, of as many requests as there are rows or fewer."""
+        count, ours = batch.token_ids.shape[0], self.batch
+        if count > self.num_requests or batch.kv_lens.shape[0] != count:
+            raise UserError(
+                f"a step of {self.num_requests} requests with one token each was given {count} tokens of "
+                f"{batch.kv_lens.shape[0]} requests"
+            )
+        ours.token_ids[:count] = batch.token_ids
+        ours.positions[:count] = batch.positions
+        ours.kv_lens[:count] = batch.kv_lens
+        self.advances[:count] = 1
+        for mine, given in ((ours.full, batch.full), (ours.window, batch.window)):
+            mine.page_table[:count, : given.page_table.shape[1]] = given.page_table
+            mine.slots[:count] = given.slots
+        if count < self.num_requests:
+            self.rest(count)
+
+    @torch.inference_mode()
+    def run(self) -> Tensor:
+        """[T, V] fp32 logits of the token that was sampled; inputs are then those of the next step."""
+        hidden = self.model.forward(self.batch, self.cache)
+        self.logits.copy_(self.model.logits(hidden))
+        torch.max(self.logits, dim=-1, out=(self.report.best, self.report.token_ids))
+        self._advance()
+        return self.logits
+
+    @torch.inference_mode()
+    def feed(self, token_ids: Tensor) -> None:
+        """The next step's tokens in place of the likeliest, for the first rows."""
+        self.batch.token_ids[: len(token_ids)] = token_ids
+
+    @torch.inference_mode()
+    def add_pages(self, rows: Tensor, columns: Tensor, full: Tensor, window: Tensor) -> None:
+        """The tokens to come of `rows` are the first of these pages."""
+        add_pages(self.batch.full, rows, columns, full, self.page_size)
+        add_pages(self.batch.window, rows, columns, window, self.page_size)
+
+    def copy(self) -> list[Tensor]:
+        """Of the inputs."""
+        return [tensor.clone() for tensor in self._inputs()]
+
+    def restore(self, copied: list[Tensor]) -> None:
+        """To what `copy` gave."""
+        for tensor, old in zip(self._inputs(), copied, strict=True):
+            tensor.copy_(old)
+
+    def _inputs(self) -> Iterator[Tensor]:
+        batch = self.batch
+        yield from (batch.token_ids, batch.positions, batch.kv_lens, self.advances)
+        for view in (batch.full, batch.window):
+            yield from (view.page_table, view.slots)
+
+    def _advance(self) -> None:
+        batch, page_size = self.batch, self.page_size
+        batch.positions.add_(self.advances)
+        batch.kv_lens.add_(self.advances)
+        columns = (batch.positions // page_size).clamp_(max=self.num_pages - 1)[:, None]
+        offsets = batch.positions % page_size
+        for view in (batch.full, batch.window):
+            torch.add(view.page_table.gather(1, columns)[:, 0] * page_size, offsets, out=view.slots)
+
+
+def add_pages(view: KvView, rows: Tensor, columns: Tensor, pages: Tensor, page_size: int) -> None:
+    """In place, in tables and slots."""
+    view.page_table.index_put_((rows, columns), pages)
+    view.slots.index_copy_(0, rows, pages * page_size)
+
+
+def _new_batch(report: Report, num_requests: int, num_pages: int) -> Batch:
+    device = report.both.device
+
+    def whole(*shape: int) -> Tensor:
+        return torch.zeros(shape, dtype=torch.int64, device=device)
+
+    def view() -> KvView:
+        return KvView(page_table=whole(num_requests, num_pages), slots=whole(num_requests))
+
+    return Batch(
+        token_ids=report.token_ids, positions=whole(num_requests), kv_lens=whole(num_requests), full=view(),
+        window=view(), query_starts=torch.arange(num_requests + 1, device=device),
+        logit_rows=torch.arange(num_requests, device=device),
+    )  # fmt: skip

@@ -1,0 +1,49 @@
+"""The verb bench prefill: rows, records, and what it refuses."""
+
+import json
+
+import pytest
+
+from firesteel.measure.record import Record
+
+
+@pytest.fixture
+def bench(run, checkpoint, tmp_path):
+    def invoke(*flags):
+        settings = ["--model", str(checkpoint), "--device", "cpu", "--memory-reserve-gib", "0", "--rounds", "3"]
+        return run("bench", "prefill", *settings, "--kv-cache-gib", "0.01", "--out", str(tmp_path), *flags)
+
+    return invoke
+
+
+def test_each_length_has_a_row_and_a_record(bench, tmp_path):
+    result = bench("--tokens", "16,100", "--max-num-batched-tokens", "40", "--json")
+    assert result.exit_code == 0, result.output
+    short, long = json.loads(result.stdout)
+    assert (short["tokens"], short["steps"], long["tokens"], long["steps"]) == (16, 1, 100, 3)
+    assert long["tok_s"] == pytest.approx(1e3 * 100 / long["ms"])
+    records = {record.parameters["tokens"]: record for record in map(Record.load, tmp_path.glob("*.json"))}
+    assert len(records[100].samples) == 3 and records[100].unit == "ms" and records[100].warmups == 2
+    assert records[100].name == "engine prefill 100"
+
+
+def test_prompts_of_one_round_find_nothing_cached_even_where_caching_is_on(bench):
+    assert bench("--tokens", "70", "--prefix-caching").exit_code == 0
+
+
+def test_table_has_medians(bench):
+    result = bench("--tokens", "16")
+    assert result.exit_code == 0 and "medians of 3 prompts" in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--tokens", "256"], "exceed the context of 256"),
+        (["--tokens", "x"], "--tokens x"),
+        (["--tokens", "250", "--page-size", "16", "--kv-cache-gib", "0.0002"], "pages, the cache has"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(bench, flags, message):
+    result = bench(*flags)
+    assert result.exit_code != 0 and message in str(result.exception) + result.output

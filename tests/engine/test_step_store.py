@@ -1,0 +1,131 @@
+"""Which step a batch runs in, that steps are kept, and on a GPU that a graph is its kernels one by one."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from firesteel.config import BatchConfig, CacheConfig, KernelConfig
+from firesteel.device import find_device
+from firesteel.engine import step_store
+from firesteel.engine.engine import Engine
+from firesteel.engine.kv_cache import new_cache
+from firesteel.engine.step_store import FusedOps, StepStore
+from firesteel.errors import KernelError, UserError
+from firesteel.kernels import Kernels
+from firesteel.kernels.ledger import Ledger
+from firesteel.measure.runs import draw_requests, run_together
+from firesteel.model.decode import DecodeStep
+from firesteel.model.decode_ops import DecodeOps
+from firesteel.model.gpt_oss import GptOss
+from firesteel.model.network_step import NetworkStep
+from firesteel.model.spec import PRESETS
+from firesteel.model.synthetic import synthetic_weights
+from firesteel.types import SamplingParams
+
+
+@pytest.fixture
+def make_store(llm):
+    def make(*, fused=None, dtype=torch.float32):
+        cache = new_cache(llm.spec, 40, 4, llm.device, dtype)
+        return StepStore(
+            llm.model, cache, llm.device, KernelConfig(), fused=fused, idle_page=39, most_requests=64,
+            max_context=llm.max_context,
+        )  # fmt: skip
+
+    return make
+
+
+@pytest.fixture
+def references(llm):
+    return FusedOps(ops=DecodeOps.choose(llm.device, llm.kernels.ledger))
+
+
+def test_few_requests_run_in_the_fused_ops_and_many_in_the_network(make_store, references):
+    store = make_store(fused=references)
+    for count, kind, rows in ((1, DecodeStep, 1), (8, DecodeStep, 8), (9, NetworkStep, 9), (21, NetworkStep, 22)):
+        step = store.find(count, 30).step
+        assert (type(step), step.num_requests) == (kind, rows)
+    assert isinstance(make_store().find(1, 30).step, NetworkStep), "without fused ops"
+
+
+def test_step_is_made_once_and_the_least_recently_used_goes(make_store, monkeypatch):
+    monkeypatch.setattr(step_store, "MOST_GRAPHS", 2)
+    store = make_store()
+    first, second = store.find(1, 30), store.find(2, 30)
+    assert store.find(1, 40) is first and store.seconds > 0
+    store.find(3, 30)
+    assert store.find(1, 30) is first and store.find(2, 30) is not second and len(store.ready()) == 2
+
+
+def test_tables_are_as_wide_as_the_texts_need(make_store, llm):
+    store = make_store()
+    assert store.find(1, 30).num_tokens == store.find(1, llm.max_context).num_tokens == llm.max_context
+
+
+def test_what_fused_ops_refuse_runs_in_the_network_unless_they_were_asked_for(make_store, references, caplog):
+    store = make_store(fused=references, dtype=torch.float8_e4m3fn)
+    assert isinstance(store.find(2, 30).step, NetworkStep) and "FP8" in store.refusals[2]
+    assert "decoding steps of 2 requests run in the network" in caplog.text
+    with pytest.raises(UserError, match="do not read FP8"):
+        make_store(fused=replace(references, is_asked=True), dtype=torch.float8_e4m3fn).find(2, 30)
+
+
+def test_kernel_that_fails_is_no_refusal(make_store, references):
+    def fail(*args):
+        raise KernelError("decode_o: ptxas says no")
+
+    broken = FusedOps(ops=references.ops._replace(o=fail))
+    with pytest.raises(KernelError, match="ptxas says no"):
+        make_store(fused=broken).find(2, 30)
+
+
+SPEC = replace(PRESETS["gpt-oss-120b"], num_layers=4, windows=(128, None) * 2, vocab_size=4096, max_context=4096)
+
+
+@pytest.fixture(scope="module")
+def gpu_model():
+    device = find_device("cuda")
+    kernels = Kernels(device, {}, Ledger())
+    model = GptOss(SPEC, synthetic_weights(SPEC, device, seed=3), kernels, device, max_context=4096)
+    return model, device, FusedOps(ops=DecodeOps.choose(device, kernels.ledger), is_asked=True)
+
+
+def run_on_gpu(gpu_model, count, params, *, ahead, **kernels):
+    model, device, fused = gpu_model
+    engine = Engine(
+        model, device, BatchConfig(max_num_seqs=64, max_num_batched_tokens=4096), CacheConfig(kv_cache_gib=2.0),
+        max_context=4096, kernels=KernelConfig(**kernels), fused=fused, run_ahead_steps=ahead,
+    )  # fmt: skip
+    lengths = [30 + 17 * number for number in range(count)]
+    made = run_together(engine, draw_requests(lengths, params, SPEC.vocab_size, seed=1))
+    return made.tokens, engine
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("count", [1, 3, 8, 9, 21])
+@pytest.mark.parametrize("params", [{}, {"temperature": 1.0, "seed": 3}, {"logprobs": 2}], ids=str)
+def test_gpu_graph_is_eager_and_run_ahead_is_not(gpu_model, count, params):
+    """All end together, so that batches are the same: then so is every bit."""
+    params = SamplingParams(max_tokens=90, **params)
+    eager, _ = run_on_gpu(gpu_model, count, params, ahead=0, cuda_graphs=False)
+    plain, _ = run_on_gpu(gpu_model, count, params, ahead=0, dependent_launch=False)
+    ahead, engine = run_on_gpu(gpu_model, count, params, ahead=3)
+    assert eager == plain == ahead
+    steps = engine.loop.store.ready()
+    assert steps and all(one.is_captured for one in steps)
+    assert isinstance(engine.loop.current.step, DecodeStep if count <= 8 else NetworkStep)
+
+
+@pytest.mark.gpu
+def test_gpu_launches_ahead_without_waiting(gpu_model, forbid_waiting):
+    _, engine = run_on_gpu(gpu_model, 2, SamplingParams(max_tokens=4), ahead=3)
+    for one in draw_requests([30, 47], SamplingParams(max_tokens=200), SPEC.vocab_size, seed=1):
+        engine.submit(one)
+    for _ in range(3):
+        engine.step()
+    engine.flight.launched.clear()
+    with forbid_waiting(), torch.inference_mode():
+        for _ in range(3):
+            engine._launch_ahead()
+            engine.flight.launched.clear()

@@ -1,0 +1,37 @@
+"""decode_experts: its two parts in a row, shapes as measured, and what the kernel refuses."""
+
+import torch
+
+from firesteel.kernels import decode_experts, decode_fc1, decode_fc2
+from firesteel.kernels.decode_experts import fits, plan
+from firesteel.kernels.decode_launch import machine_of
+
+H200, GB10 = machine_of((9, 0)), machine_of((12, 1))
+SIZES = {"hidden": 2880, "experts": 128, "active": 4}
+
+
+def test_it_is_fc1_and_fc2_in_a_row(small_args):
+    args = small_args(decode_experts)
+    old = args["r"].clone()
+    inner = decode_fc1.reference(**{name: args[name] for name in args if name != "ahead"})
+    expected = decode_fc2.reference(inner, args["logits"], args["experts"], args["r"].clone())
+    found = decode_experts.reference(**args)
+    assert found is args["r"] and torch.equal(found, expected) and not torch.equal(found, old)
+
+
+def test_all_programs_run_at_once_and_share_what_is_left_over():
+    """180 strips for 66 pairs: three for most, of which each program has one and half of the third."""
+    large = plan(H200, tokens=1, **SIZES)
+    assert large.programs == 132 == H200.num_sms and large.is_paired
+    assert large.kernel.source.defines["MOST_STRIPS"] == 1
+    small = plan(GB10, tokens=1, **SIZES)
+    assert small.programs == 48 == GB10.num_sms and not small.is_paired
+    assert small.kernel.source.defines["MOST_STRIPS"] == 4 and small.refuse(GB10) is None
+
+
+def test_rows_of_different_length_are_refused(small_args, refusal):
+    args = small_args(decode_experts)
+    assert fits(args["experts"]) and refusal(decode_experts) is None
+    other = small_args(decode_fc1)["experts"]
+    assert not fits(other) and "use decode_fc1 and decode_fc2" in refusal(decode_experts, experts=other)
+    assert "up to 4 experts a token, not 5" in refusal(decode_experts, active=5)
