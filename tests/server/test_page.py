@@ -38,6 +38,7 @@ def test_the_policy_names_the_only_script_and_style():
 def test_a_question_is_answered_with_its_reasoning_and_figures(browser, open_kindling, width):
     browser.open(f"{open_kindling.url}/", width=width)
     assert browser.wait_for("document.getElementById('model').textContent") == "kindling"
+    assert browser.run("document.getElementById('context').innerText") == "16,384 tokens of context"
     browser.wait_for("document.getElementById('health').className === 'ready'")
     browser.type("#text", FRANCE)
     browser.press_enter()

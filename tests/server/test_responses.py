@@ -2,6 +2,7 @@
 
 import json
 import time
+from typing import Literal
 
 import openai
 import pydantic
@@ -234,6 +235,8 @@ def test_a_failure_in_the_background_is_kept(client, server, eventually):
         ({"temperature": -1}, openai.BadRequestError, "temperature"),
         ({"tools": [{"type": "web_search"}]}, openai.BadRequestError, "tools[0].type"),
         ({"conversation": "conv_1"}, openai.BadRequestError, "conversation"),
+        ({"input": "a" * 5000}, openai.BadRequestError, "input"),
+        ({"tools": [TOOL, TOOL]}, openai.BadRequestError, "tools[1].name"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
             openai.UnprocessableEntityError,
@@ -257,16 +260,19 @@ def test_the_key_is_wanted(connect, open_server):
 
 
 class Capital(pydantic.BaseModel):
-    city: str
-    inhabitants: int
+    city: Literal["Paris", "Rome"]
+    is_large: bool
 
 
-def test_the_shipped_model_answers_remembers_and_keeps_to_a_schema(connect, kindling_server):
+def test_the_shipped_model_answers_remembers_calls_and_keeps_to_a_schema(connect, kindling_server):
     client = connect(kindling_server.url, "right")
-    greedy = {"model": "kindling", "temperature": 0}
+    greedy = {"model": "kindling", "temperature": 0, "max_output_tokens": 300}
     first = client.responses.create(input=FRANCE, **greedy)
     assert first.output_text == "Paris" and first.output[0].type == "reasoning"
     second = client.responses.create(input="What is 347 + 285?", previous_response_id=first.id, **greedy)
     assert second.output_text == "632" and second.usage.input_tokens > first.usage.input_tokens
-    parsed = client.responses.parse(input=FRANCE, text_format=Capital, max_output_tokens=200, **greedy)
-    assert parsed.status == "incomplete" or isinstance(parsed.output_parsed, Capital)
+    parsed = client.responses.parse(input=FRANCE, text_format=Capital, **greedy)
+    assert parsed.output_parsed.city == "Paris"
+    called = client.responses.create(input="What is 2 + 2?", tools=[TOOL], tool_choice="required", **greedy)
+    [call] = [item for item in called.output if item.type == "function_call"]
+    assert call.name == "look" and isinstance(json.loads(call.arguments), dict)
