@@ -202,6 +202,12 @@ def tokenizer(checkpoint):
 
 
 @pytest.fixture
+def new_engine(tokenizer):
+    """new_engine(script): one that answers with it."""
+    return lambda script=FINAL: ScriptedEngine(tokenizer, script)
+
+
+@pytest.fixture
 def open_server(checkpoint, tokenizer):
     """open_server(api_key="x"): a server with these knobs in front of a scripted engine, until the test ends."""
     stack = []
