@@ -69,6 +69,14 @@ def test_stop_string_cuts_the_content(tokenizer, spelled, size, stop, content):
     assert last.stop_reason == (stop if content != "naïve end" else None)
 
 
+@pytest.mark.parametrize("size", [1, 1000])
+def test_text_that_might_have_begun_a_stop_string_stays_in_its_part(tokenizer, spelled, size):
+    turn = "<|channel|>commentary<|message|>abc<|end|><|start|>assistant<|channel|>final<|message|>xyz<|return|>"
+    reader = ChatReader(Harmony(tokenizer), SamplingParams(stop=("cd", "z!")), num_prompt=5)
+    message, _, _ = read(reader, spelled(turn), size)
+    assert [part.text for part in message.parts] == ["abc", "xyz"]
+
+
 def test_min_tokens_hold_stop_strings_off(tokenizer, spelled):
     params = SamplingParams(stop=("ve",), min_tokens=100, max_tokens=200)
     assert read(ChatReader(Harmony(tokenizer), params, num_prompt=5), spelled(TURN), 1)[0].content == "naïve end"
@@ -86,7 +94,7 @@ def test_turn_that_ends_in_a_call_says_so(tokenizer, spelled):
 @pytest.mark.parametrize("size", [1, 4, 1000])
 def test_text_leaves_its_stop_token_out(tokenizer, spelled, size):
     reader = TextReader(tokenizer, SamplingParams(stop=("zz",)), num_prompt=2)
-    _, text, last = read(reader, [*spelled("naïve z"), tokenizer.special_ids["<|return|>"]], 1)
+    _, text, last = read(reader, [*spelled("naïve z"), tokenizer.special_ids["<|return|>"]], size)
     assert (text, last.finish_reason) == ("naïve z", "stop") and reader.tally.num_output == 9
     reader = TextReader(tokenizer, SamplingParams(stop=("ve",)), num_prompt=2)
     assert read(reader, spelled("naïve z"), size, "length")[1] == "naï"
