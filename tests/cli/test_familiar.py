@@ -7,8 +7,9 @@ from firesteel.cli.familiar import FAMILIAR, translate
 
 
 def test_other_names_of_our_settings():
-    settings, lines = translate({"enable_prefix_caching": False, "kv_cache_dtype": "fp8_e4m3"}, {"port": 1})
-    assert settings == {"prefix_caching": False, "kv_dtype": "fp8", "port": 1} and lines == []
+    given = {"enable_prefix_caching": False, "kv_cache_dtype": "fp8_e4m3", "async_scheduling": True}
+    settings, lines = translate(given, {"port": 1})
+    assert settings == {"prefix_caching": False, "kv_dtype": "fp8", "run_ahead": True, "port": 1} and lines == []
 
 
 def test_our_own_flag_wins():

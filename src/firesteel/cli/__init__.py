@@ -7,6 +7,7 @@ from firesteel.cli import (
     bench_engine,
     bench_frontend,
     bench_prefill,
+    bench_quality,
     calibrate,
     chat,
     lab,
@@ -15,11 +16,13 @@ from firesteel.cli import (
     report,
     running,
     serve,
+    tune,
     verify,
 )
 from firesteel.cli.app import app, main
 
 __all__ = [
     "app", "bench", "bench_agreement", "bench_decode", "bench_engine", "bench_frontend", "bench_prefill",
-    "calibrate", "chat", "lab", "main", "prove", "quantize", "report", "running", "serve", "verify",
+    "bench_quality", "calibrate", "chat", "lab", "main", "prove", "quantize", "report", "running", "serve",
+    "tune", "verify",
 ]  # fmt: skip

@@ -171,7 +171,8 @@ class Engine:
             self.totals, requests_running=len(self.scheduler.running), requests_waiting=len(self.scheduler.waiting),
             preemptions=self.scheduler.num_preemptions, pages_held=self.pool.num_held,
             pages_idle=self.pool.num_idle, page_evictions=self.pool.num_evictions,
-            saturated_values=0 if saturated is None else int(saturated),
+            saturated_values=0 if saturated is None else int(saturated), graphs=len(self.loop.store.ready()),
+            graph_s=self.loop.store.seconds, graph_bytes=self.loop.store.num_bytes,
         )  # fmt: skip
 
     def _count(self, plan: Plan, outputs: Sequence[StepOutput]) -> None:
