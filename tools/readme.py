@@ -18,6 +18,7 @@ KV = ROOT / "records" / "kindling-kv"
 AGREEMENT = ROOT / "records" / "h200-agreement"
 QUALITY = ROOT / "records" / "kindling-quality"
 DECODE = ROOT / "records" / "h200-decode"
+FRONTEND = ROOT / "records" / "cpu-frontend"
 ENGINES = (ROOT / "records" / "cpu-engine", ROOT / "records" / "h200-engine")
 SHOWN_M = (1, 8, 32, 64, 512, 2048, 8192)
 
@@ -162,6 +163,24 @@ def decode_table(records: list[Record]) -> str:
     return "\n".join(lines)
 
 
+def read_frontend(folder: Path = FRONTEND) -> list[Record]:
+    return [Record.load(path) for path in sorted(folder.glob("frontend--*.json"))]
+
+
+def frontend_table(records: list[Record]) -> str:
+    lines = [
+        "| streams | tok/s from the engine | tok/s at the clients | cores | us a token | chunks a token |",
+        "|---" * 6 + "|",
+    ]
+    for record in records:
+        found = record.parameters
+        lines.append(
+            f"| {found['concurrency']} | {found['rate_tok_s']:,.0f} | {record.median:,.0f} "
+            f"| {found['core_share']:.2f} | {found['us_a_token']:.0f} | {found['chunks_a_token']:.2f} |"
+        )
+    return "\n".join(lines)
+
+
 def tables() -> dict[str, str]:
     """By the name of their markers."""
     return {
@@ -171,6 +190,7 @@ def tables() -> dict[str, str]:
         "agreement": agreement_table(read_agreement()),
         "engine": engine_table(read_engines()),
         "decode": decode_table(read_decode()),
+        "frontend": frontend_table(read_frontend()),
     }
 
 
