@@ -27,7 +27,7 @@ arm64-wheels: install
 # Out-of-bounds accesses and races of every kernel; wants a GPU and compute-sanitizer, which comes with CUDA.
 sanitize: install
 	for tool in memcheck racecheck; do PYTORCH_NO_CUDA_MEMORY_CACHING=1 \
-	compute-sanitizer --tool $$tool --error-exitcode 1 $(BIN)/python tools/sanitize.py || exit 1; done
+	compute-sanitizer --tool $$tool --report-api-errors no --error-exitcode 1 $(BIN)/python tools/sanitize.py || exit 1; done
 
 install: .venv/installed
 
@@ -38,6 +38,7 @@ install: .venv/installed
 	$(BIN)/python -c "import triton" 2>/dev/null || $(BIN)/pip install --quiet --no-deps -r requirements/triton.lock
 	$(BIN)/python -c "from cuda.bindings import nvrtc; nvrtc.nvrtcVersion()" 2>/dev/null \
 	|| $(BIN)/pip install --quiet --no-deps -r requirements/cuda.lock
+	$(BIN)/pip install --quiet --no-deps -r requirements/peer.lock
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	touch .venv/installed
 

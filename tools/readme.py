@@ -16,7 +16,9 @@ README = ROOT / "README.md"
 OPS = ROOT / "records" / "h200-ops"
 KV = ROOT / "records" / "kindling-kv"
 AGREEMENT = ROOT / "records" / "h200-agreement"
+QUALITY = ROOT / "records" / "kindling-quality"
 DECODE = ROOT / "records" / "h200-decode"
+FRONTEND = ROOT / "records" / "cpu-frontend"
 ENGINES = (ROOT / "records" / "cpu-engine", ROOT / "records" / "h200-engine")
 SHOWN_M = (1, 8, 32, 64, 512, 2048, 8192)
 
@@ -65,6 +67,33 @@ def kv_table(records: list[Record]) -> str:
         stored = record.parameters["stored"]
         clipped = record.parameters["clipped"] if record.config["cache"]["kv_dtype"] == "fp8" else ""
         lines.append(f"| {stored} | {record.median:.5f} | {shown} | {clipped} |")
+    return "\n".join(lines)
+
+
+def read_quality(folder: Path = QUALITY) -> list[Record]:
+    """What each precision costs Kindling, in the order in which it was measured."""
+    records = [Record.load(path) for path in folder.glob("quality--*.json")]
+    return sorted(records, key=lambda record: record.surroundings.time_utc)
+
+
+def quality_table(records: list[Record]) -> str:
+    """A row for each precision, with the changes against the first."""
+    lines = [
+        "| precision | perplexity | change | exact match | answers changed | lost | gained |",
+        "|---" * 7 + "|",
+    ]
+    for record in records:
+        found = record.parameters
+        right = f"{100 * found['exact_match']:.2f} % of {found['items']}"
+        changes = [
+            f"{100 * found['perplexity_change']:+.2f} %",
+            right,
+            found["changed"],
+            found["lost"],
+            found["gained"],
+        ]
+        shown = ["", right, "", "", ""] if record is records[0] else changes
+        lines.append(f"| {found['precision']} | {record.median:.4f} | " + " | ".join(map(str, shown)) + " |")
     return "\n".join(lines)
 
 
@@ -134,14 +163,34 @@ def decode_table(records: list[Record]) -> str:
     return "\n".join(lines)
 
 
+def read_frontend(folder: Path = FRONTEND) -> list[Record]:
+    return [Record.load(path) for path in sorted(folder.glob("frontend--*.json"))]
+
+
+def frontend_table(records: list[Record]) -> str:
+    lines = [
+        "| streams | tok/s from the engine | tok/s at the clients | cores | us a token | chunks a token |",
+        "|---" * 6 + "|",
+    ]
+    for record in records:
+        found = record.parameters
+        lines.append(
+            f"| {found['concurrency']} | {found['rate_tok_s']:,.0f} | {record.median:,.0f} "
+            f"| {found['core_share']:.2f} | {found['us_a_token']:.0f} | {found['chunks_a_token']:.2f} |"
+        )
+    return "\n".join(lines)
+
+
 def tables() -> dict[str, str]:
     """By the name of their markers."""
     return {
         "ops": ops_table(read_ops()),
         "kv": kv_table(read_kv()),
+        "quality": quality_table(read_quality()),
         "agreement": agreement_table(read_agreement()),
         "engine": engine_table(read_engines()),
         "decode": decode_table(read_decode()),
+        "frontend": frontend_table(read_frontend()),
     }
 
 

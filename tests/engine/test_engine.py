@@ -101,6 +101,14 @@ def test_cached_prefix_equals_cold(llm, requests, alone):
     assert all(outputs[-1].num_cached == 0 for outputs in cold.values())
 
 
+def test_request_that_wants_no_cache_computes_all_of_its_prompt(llm, alone):
+    engine = make(llm)
+    run(engine, [request("first", PROMPTS[4])])
+    made = run(engine, [request("cold", PROMPTS[4], cache_prompt=False), request("warm", PROMPTS[4])])
+    assert (last(made, "cold").num_cached, last(made, "warm").num_cached > 0) == (0, True)
+    assert tokens(made)["cold"] == tokens(made)["warm"] == alone["4"]
+
+
 def test_continued_text_finds_what_was_generated(llm, alone):
     engine = make(llm)
     run(engine, [request("first", PROMPTS[3])])

@@ -5,12 +5,14 @@ import logging
 import os
 
 import pytest
+import torch
 
-from firesteel.config import resolve
+from firesteel.config import ModelConfig, resolve
+from firesteel.device import GIB, DeviceSpec, find_device
 from firesteel.engine import load
 from firesteel.engine.client import EngineClient
 from firesteel.engine.kv_scales import ScaleError, write_scales
-from firesteel.engine.load import load_engine, synthetic_engine
+from firesteel.engine.load import find_reserve, load_engine, synthetic_engine
 from firesteel.errors import UserError
 from firesteel.kernels import cuda_cache
 from firesteel.kernels.tuned import TilesError, Tuned, change_options, use_options
@@ -31,6 +33,17 @@ def test_loaded_engine_follows_the_settings_and_gives_the_tokens_of_llm(checkpoi
         made += [token for output in loaded.engine.step() for token in output.token_ids]
     assert made == llm.generate([[5, 6]], SamplingParams(max_tokens=9))[0].token_ids
     assert loaded.kernels.ledger.entries
+
+
+def test_share_of_a_gpus_memory_is_what_must_stay_free():
+    gpu = DeviceSpec(
+        torch_device=torch.device("cpu"), name="GPU", capability=(9, 0), num_sms=1, l2_bytes=1,
+        memory_bytes=100 * GIB, is_unified=False,
+    )  # fmt: skip
+    assert find_reserve(gpu, ModelConfig(gpu_memory_utilization=0.9)) == pytest.approx(10)
+    assert find_reserve(gpu, ModelConfig(memory_reserve_gib=2.5)) == 2.5
+    on_cpu = ModelConfig(gpu_memory_utilization=0.9, memory_reserve_gib=2.5)
+    assert find_reserve(find_device("cpu"), on_cpu) == 2.5
 
 
 def test_engine_that_builds_no_cuda_kernel_needs_no_home_folder(checkpoint, monkeypatch, caplog):

@@ -108,7 +108,7 @@ def gpu_model():
 def run_on_gpu(gpu_model, count, params, *, ahead, **kernels):
     model, device, fused = gpu_model
     engine = Engine(
-        model, device, BatchConfig(max_num_seqs=64, max_num_batched_tokens=4096), CacheConfig(kv_cache_gib=2.0),
+        model, device, BatchConfig(max_num_seqs=64, max_num_batched_tokens=8192), CacheConfig(kv_cache_gib=2.0),
         max_context=4096, kernels=KernelConfig(**kernels), fused=fused, run_ahead_steps=ahead,
     )  # fmt: skip
     lengths = [30 + 17 * number for number in range(count)]

@@ -5,19 +5,24 @@ from firesteel.cli import (
     bench_agreement,
     bench_decode,
     bench_engine,
+    bench_frontend,
     bench_prefill,
+    bench_quality,
     calibrate,
+    chat,
     lab,
     prove,
     quantize,
     report,
     running,
+    serve,
     tune,
     verify,
 )
 from firesteel.cli.app import app, main
 
 __all__ = [
-    "app", "bench", "bench_agreement", "bench_decode", "bench_engine", "bench_prefill", "calibrate", "lab", "main",
-    "prove", "quantize", "report", "running", "tune", "verify",
+    "app", "bench", "bench_agreement", "bench_decode", "bench_engine", "bench_frontend", "bench_prefill",
+    "bench_quality", "calibrate", "chat", "lab", "main", "prove", "quantize", "report", "running", "serve",
+    "tune", "verify",
 ]  # fmt: skip

@@ -6,8 +6,8 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from firesteel.config import BatchConfig, Config, parse_layers
-from firesteel.device import DeviceSpec, find_device
+from firesteel.config import BatchConfig, Config, ModelConfig, parse_layers
+from firesteel.device import GIB, DeviceSpec, find_device
 from firesteel.engine.engine import Engine
 from firesteel.engine.kv_scales import find_scales
 from firesteel.engine.step_sizes import MOST_GRAPHS, step_sizes
@@ -67,7 +67,7 @@ def load_engine(
     settled = settle(replace(stored, mxfp4_layers=layers), config)
     weights, report = load_weights(
         directory, stored, settled.device, workers=config.model.load_workers,
-        reserve_gib=config.model.memory_reserve_gib, progress=progress, held=settled.spec,
+        reserve_gib=find_reserve(settled.device, config.model), progress=progress, held=settled.spec,
     )  # fmt: skip
     return assemble(settled, weights, config, report, capturing)
 
@@ -76,7 +76,8 @@ def synthetic_engine(spec: ModelSpec, config: Config, *, seed: int) -> Loaded:
     """Of random weights made on the device, for measurements."""
     spec = replace(spec, mxfp4_layers=held_layers((), parse_layers(config.kernels.mxfp4_layers)))
     settled, start = settle(spec, config), time.perf_counter()
-    weights = synthetic_weights(spec, settled.device, seed=seed, reserve_gib=config.model.memory_reserve_gib)
+    reserve_gib = find_reserve(settled.device, config.model)
+    weights = synthetic_weights(spec, settled.device, seed=seed, reserve_gib=reserve_gib)
     report = LoadReport(num_bytes=weight_bytes(spec), seconds=time.perf_counter() - start)
     return assemble(settled, weights, config, report)
 
@@ -134,7 +135,7 @@ def assemble(
     fused = choose_fused(device, config, kernels.ledger)
     engine = Engine(
         model, device, config.batch, config.cache, max_context=max_context,
-        reserve_gib=config.model.memory_reserve_gib, kernels=config.kernels, fused=fused,
+        reserve_gib=find_reserve(device, config.model), kernels=config.kernels, fused=fused,
     )  # fmt: skip
     engine.loop.store.prepare(config.batch.capture_at_start, capturing)
     return Loaded(
@@ -148,3 +149,10 @@ def find_max_context(spec: ModelSpec, config: Config) -> int:
     if asked > spec.max_context:
         raise UserError(f"max_model_len = {asked}: the checkpoint reaches {spec.max_context}")
     return asked
+
+
+def find_reserve(device: DeviceSpec, config: ModelConfig) -> float:
+    """GiB to leave free: so many, or what a share of the GPU's memory leaves."""
+    if not config.gpu_memory_utilization or not device.is_cuda:
+        return config.memory_reserve_gib
+    return (1 - config.gpu_memory_utilization) * device.memory_bytes / GIB

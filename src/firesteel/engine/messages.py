@@ -87,7 +87,7 @@ class Capturing(Message, frozen=True):
 
 class Ready(Message, frozen=True):
     device: str
-    max_context: int
+    max_context: int  # tokens of one request, prompt and answer, that fit the model and the cache
     vocab_size: int
     pages: int
     page_size: int

@@ -29,6 +29,7 @@ from firesteel.kernels.cuda_source import CudaKernel
 from firesteel.kernels.decode_launch import (
     FIRST,
     build_kernel,
+    keep,
     launch,
     refuse_layout,
     refuse_strides,
@@ -86,6 +87,7 @@ def _accepts(
     )
 
 
+@keep
 def kernel(hidden: int) -> CudaKernel:
     return build_kernel("decode_sample", {"HIDDEN": hidden}, threads=THREADS)
 

@@ -117,10 +117,12 @@ template <class S> struct Ring {
     }
 
     // By the finisher, after `done`. Value i of a lane is row (32 i + lane) / TOKENS of token (32 i + lane) % TOKENS.
-    __device__ __forceinline__ void add_up(int number, float *sum) {
+    // Of the first `count` sums, where fewer tokens than S has were multiplied.
+    __device__ __forceinline__ void add_up(int number, float *sum, int count = S::COUNT) {
         const float *all = sums + number % S::STAGES * S::WARPS * S::COUNT;
 #pragma unroll
         for (int i = 0; i < S::VALUES; i++) {
+            if (32 * i >= count) break;
             int at = (32 * i + threadIdx.x % 32) % S::COUNT;
             float parts[4] = {0, 0, 0, 0};
 #pragma unroll

@@ -1,0 +1,220 @@
+"""What the server answers, as types in the OpenAI API's shape; knows no request and no engine."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+HealthStatus = Literal["ready", "degraded", "failed", "stopping"]
+FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
+
+
+class Answer(msgspec.Struct, kw_only=True):
+    """An answer's JSON, or an object in it. Fields that are UNSET are left out."""
+
+
+class PromptDetails(Answer, kw_only=True):
+    cached_tokens: int = 0
+
+
+class CompletionDetails(Answer, kw_only=True):
+    reasoning_tokens: int = 0
+
+
+class Usage(Answer, kw_only=True):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptDetails
+    completion_tokens_details: CompletionDetails | UnsetType = UNSET
+
+
+class TopLogprob(Answer, kw_only=True):
+    token: str
+    logprob: float
+    bytes: list[int] | None
+
+
+class TokenLogprob(Answer, kw_only=True):
+    token: str
+    logprob: float
+    bytes: list[int] | None
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(Answer, kw_only=True):
+    content: list[TokenLogprob] | None
+    refusal: None = None
+
+
+class FunctionCall(Answer, kw_only=True):
+    name: str
+    arguments: str
+
+
+class ToolCallAnswer(Answer, kw_only=True):
+    id: str
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
+class MessageAnswer(Answer, kw_only=True):
+    role: Literal["assistant"] = "assistant"
+    content: str | None
+    refusal: None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[ToolCallAnswer] | UnsetType = UNSET
+
+
+class ChatChoice(Answer, kw_only=True):
+    index: int
+    message: MessageAnswer
+    finish_reason: FinishReason
+    logprobs: ChatLogprobs | None = None
+    stop_reason: str | int | None = None
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class ChatCompletion(Answer, kw_only=True):
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    system_fingerprint: str | None = None
+    prompt_token_ids: list[int] | UnsetType = UNSET
+
+
+class FunctionDelta(Answer, kw_only=True):
+    name: str | UnsetType = UNSET
+    arguments: str | UnsetType = UNSET
+
+
+class ToolCallDelta(Answer, kw_only=True):
+    index: int
+    id: str | UnsetType = UNSET
+    type: Literal["function"] | UnsetType = UNSET
+    function: FunctionDelta
+
+
+class MessageDelta(Answer, kw_only=True):
+    role: Literal["assistant"] | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    tool_calls: list[ToolCallDelta] | UnsetType = UNSET
+
+
+class ChatChunkChoice(Answer, kw_only=True):
+    index: int
+    delta: MessageDelta
+    finish_reason: FinishReason | None = None
+    logprobs: ChatLogprobs | None = None
+    stop_reason: str | int | UnsetType = UNSET
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class ChatChunk(Answer, kw_only=True):
+    id: str
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    created: int
+    model: str
+    choices: list[ChatChunkChoice]
+    usage: Usage | UnsetType | None = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+
+
+class CompletionLogprobs(Answer, kw_only=True):
+    """Columns, one entry a token; the first token of an echoed prompt has no logprob."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None] | None
+    text_offset: list[int]
+
+
+class CompletionChoice(Answer, kw_only=True):
+    index: int
+    text: str
+    finish_reason: FinishReason | None
+    logprobs: CompletionLogprobs | None = None
+    stop_reason: str | int | None = None
+    token_ids: list[int] | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+
+
+class Completion(Answer, kw_only=True):
+    """A whole one, or a piece of a stream."""
+
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    system_fingerprint: str | None = None
+    usage: Usage | UnsetType | None = UNSET
+
+
+class Model(Answer, kw_only=True):
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    root: str
+    max_model_len: int
+    owned_by: str = "firesteel"
+    parent: None = None
+
+
+class ModelList(Answer, kw_only=True):
+    object: Literal["list"] = "list"
+    data: list[Model]
+
+
+class Tokens(Answer, kw_only=True):
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None = None
+
+
+class Text(Answer, kw_only=True):
+    prompt: str
+
+
+class ErrorDetail(Answer, kw_only=True):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorAnswer(Answer, kw_only=True):
+    error: ErrorDetail
+
+
+class Health(Answer, kw_only=True):
+    status: HealthStatus
+    live: bool
+    ready: bool
+    engine_deaths: int
+    reason: str | None = None
+
+
+class LedgerLine(Answer, kw_only=True):
+    op: str
+    implementation: str
+    activation: str
+    calls: int
+    seconds: float
+    launches: dict[str, int]
+    clipped: int | None
+
+
+class LedgerAnswer(Answer, kw_only=True):
+    device: str
+    kernels: dict[str, str]
+    ran: list[LedgerLine]
