@@ -83,7 +83,7 @@ BAD_VALUES = {
     "tiles_file": [3, True],
     "page_size": [0, -16, 24, 63, 16.0],
     "max_num_seqs": [0, -3, True],
-    "max_num_batched_tokens": [0, "7"],
+    "max_num_batched_tokens": [-1, "7"],
     "kv_cache_gib": [-0.5, "1", True],
     "kv_dtype": ["e4m3", "FP8", "", 8],
     "kv_scales": [1, True],

@@ -163,8 +163,9 @@ class BatchConfig:
     page_size: int = knob(64, "tokens per KV page", env="FIRESTEEL_PAGE_SIZE", check=power_of_two)
     max_num_seqs: int = knob(64, "sequences decoded together", env="FIRESTEEL_MAX_NUM_SEQS", check=at_least(1))
     max_num_batched_tokens: int = knob(
-        8192, "tokens computed in one step", env="FIRESTEEL_MAX_NUM_BATCHED_TOKENS", check=at_least(1)
-    )
+        0, "tokens computed in one step; 0 is 8192 on a GPU with room for what they need (40 GiB), else 2048",
+        env="FIRESTEEL_MAX_NUM_BATCHED_TOKENS", check=at_least(0),
+    )  # fmt: skip
     capture_at_start: int = knob(
         0, "make and capture decoding steps of 1 to so many requests before the first one; 0: when first needed",
         env="FIRESTEEL_CAPTURE_AT_START", check=at_least(0),

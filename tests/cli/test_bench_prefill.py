@@ -3,10 +3,13 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from firesteel.config import BatchConfig
+from firesteel.device import GIB, find_device
+from firesteel.engine.engine import find_budget
 from firesteel.measure.record import Record
 
 
@@ -37,7 +40,9 @@ def test_prompts_of_one_round_find_nothing_cached_even_where_caching_is_on(bench
 
 def test_prompt_is_one_step_up_to_the_size_that_a_user_gets(bench):
     result = bench("--tokens", "250", "--json")
-    assert json.loads(result.stdout)[0]["steps"] == 1 and BatchConfig().max_num_batched_tokens >= 8192
+    assert json.loads(result.stdout)[0]["steps"] == 1
+    gpu = replace(find_device("cpu"), capability=(9, 0), memory_bytes=139 * GIB)
+    assert find_budget(BatchConfig(), gpu) == 8192, "as many as the longest prompt that is measured"
 
 
 def test_prefill_needs_no_msgspec(checkpoint, tmp_path):

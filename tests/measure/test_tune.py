@@ -95,34 +95,32 @@ def test_options_are_those_best_for_all_m_that_launch_the_same():
     assert tuner.found[-1].m == (32, 64) and tuner.found[-1].chosen_s == pytest.approx(math.sqrt(0.55))
 
 
-def test_progress_counts_ops():
+def test_progress_counts_workloads_and_launches():
     told = []
     tune_ops(
-        {"scaled": [workload(1)], "none": []},
+        {"scaled": [workload(1), workload(2)], "none": []},
         CPU,
         clock=clock_of(lambda *_: 1.0),
         progress=lambda *one: told.append(one),
     )
-    assert told == [(1, 2), (2, 2)]
+    assert told == [(1, 4), (2, 4), (3, 4)], "two workloads and the one launch of both"
 
 
 def test_noise_changes_nothing():
-    assert (
-        pick({"auto": 1.0, "16x64": 0.99}, "auto") == "auto"
-        and pick({"auto": 1.0, "16x64": 0.9}, "auto") == "16x64"
-    )
+    assert pick({"auto": 1.0, "16x64": 0.99}, "auto") == "auto"
+    assert pick({"auto": 1.0, "16x64": 0.9}, "auto") == "16x64"
 
 
 def test_few_tokens_try_no_tiles_that_they_would_leave_empty():
     assert list(list_tiles(1)) == ["16x64", "16x128", "16x256"]
-    assert "128x128" in list(list_tiles(32)) and "128x128" not in list(list_tiles(16))
+    assert "64x128" in list(list_tiles(32)) and "64x128" not in list(list_tiles(16))
 
 
 @pytest.mark.gpu
 def test_gpu_tunes_a_small_linear_and_the_engine_reads_the_file(tmp_path):
     gpu = find_device("cuda")
     spec = replace(PRESETS["gpt-oss-20b"], vocab_size=4096)
-    workloads = list(list_workloads(linear, 32, "bf16", Shapes(spec, gpu)))
+    workloads = list(list_workloads(linear, 32, "bf16", Shapes(spec, gpu)))[:2]  # qkv in bf16 and in MXFP4
     tuner = tune_ops({"linear": workloads}, gpu)
     assert len(tuner.found) >= len(workloads)
     assert all(0 < one.chosen_s <= one.shipped_s < 1 for one in tuner.found)

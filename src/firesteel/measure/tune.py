@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -83,16 +84,18 @@ class Tuner:
     def tuned(self) -> Tuned:
         return Tuned(self.tiles, self.options)
 
-    def tune(self, op: Op[Any, Any], workloads: Sequence[Workload]) -> None:
-        """All of one op."""
+    def tune(self, op: Op[Any, Any], workloads: Sequence[Workload], tick: Callable[[], None]) -> None:
+        """All of one op; `tick` is called once for each workload and launch that is settled."""
         run = op.choose(self.device, None, Ledger())
         cases = [Case(one, run, draw_inputs(one, self.device)) for one in workloads]
         for case in cases:
             case.expected = case.call(*case.inputs[0])
             if (key := shape_key(case)) is not None:
                 self._choose_tile(case, key)
+            tick()
         for key, (options, users) in self._launched(cases).items():
             self._choose_options(key, options, users)
+            tick()
 
     def _choose_tile(self, case: Case, key: str) -> None:
         times = {AUTO: self._time([case])}
@@ -156,13 +159,16 @@ def tune_ops(
     clock: Clock | None = None,
     progress: Progress | None = None,
 ) -> Tuner:
-    """`workloads` by op: what it found, with all that was measured."""
+    """`workloads` by op: what it found, with all that was measured. Each counts twice in `progress`, about."""
     tuner = Tuner(device, clock or functools.partial(measure, device))
-    for done, (_, some) in enumerate(workloads.items(), start=1):
-        if some:
-            tuner.tune(some[0].op, some)
+    steps, total = itertools.count(1), 2 * sum(map(len, workloads.values()))
+
+    def tick() -> None:
         if progress is not None:
-            progress(done, len(workloads))
+            progress(min(next(steps), total), total)
+
+    for some in filter(None, workloads.values()):
+        tuner.tune(some[0].op, some, tick)
     return tuner
 
 
@@ -179,7 +185,7 @@ def pick(times: Mapping[str, float], shipped: str) -> str:
 def list_tiles(m: int) -> Iterator[str]:
     """Those that so many tokens do not leave nearly empty."""
     for rows in ROWS:
-        if rows <= max(ROWS[0], 4 * m):
+        if rows <= max(ROWS[0], 2 * m):
             yield from (f"{rows}x{columns}" for columns in COLUMNS)
 
 

@@ -76,10 +76,10 @@ class NetworkStep:
     @torch.inference_mode()
     def run(self) -> Tensor:
         """[T, V] fp32 logits of the token that was sampled; inputs are then those of the next step."""
-        self.model.logits(self.model.forward(self.batch, self.cache), out=self.logits)
-        torch.max(self.logits, dim=-1, out=(self.report.best, self.report.token_ids))
+        logits = self.model.logits(self.model.forward(self.batch, self.cache), self.logits)
+        torch.max(logits, dim=-1, out=(self.report.best, self.report.token_ids))
         self._advance()
-        return self.logits
+        return logits
 
     @torch.inference_mode()
     def feed(self, token_ids: Tensor) -> None:
