@@ -19,7 +19,7 @@ from rich.console import Console
 
 from firesteel.cli.app import app, with_knobs
 from firesteel.cli.familiar import translate, with_familiar
-from firesteel.cli.progress import progress_bar
+from firesteel.cli.progress import loading_bars
 from firesteel.cli.tables import new_table, say
 from firesteel.config import Config, ServerConfig, resolve
 from firesteel.device import GIB
@@ -75,9 +75,9 @@ async def load(directory: Path, config: Config) -> EngineClient:
     """The API key stays here: the engine has no use for it."""
     start = time.perf_counter()
     say(f"loading {config.model.model} from {directory}")
-    with progress_bar("loading weights", in_bytes=True) as report:
+    with loading_bars() as (progress, capturing):
         private = dataclasses.replace(config, server=ServerConfig())
-        engine = await EngineClient.start(directory, private, progress=report)
+        engine = await EngineClient.start(directory, private, progress=progress, capturing=capturing)
     facts, seconds = engine.facts, time.perf_counter() - start
     say(f"weights read in {facts.load_s:.1f} s; engine ready on {facts.device} in {seconds:.1f} s")
     say(

@@ -80,6 +80,7 @@ class StepStore:
         """Those made so far and kept."""
         return list(self._ready.values())
 
+    @torch.inference_mode()
     def prepare(self, most: int, progress: Callable[[int, int], None] | None = None) -> None:
         """Makes those of 1 to `most` requests, the largest first: its memory then serves the others too."""
         sizes = step_sizes(most, self.most_requests)
