@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from rich.console import Console
 from rich.progress import (
@@ -30,6 +30,19 @@ def progress_bar(label: str, *, in_bytes: bool = False) -> Iterator[Report]:
     with Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as bar:
         task = bar.add_task(label)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def capture_bar(stack: ExitStack) -> Report:
+    """Takes the place of the bars on the stack once there is something to show."""
+    bars: list[Report] = []
+
+    def report(done: int, total: int) -> None:
+        if not bars:
+            stack.close()
+            bars.append(stack.enter_context(progress_bar("capturing decoding steps")))
+        bars[0](done, total)
+
+    return report
 
 
 @contextmanager

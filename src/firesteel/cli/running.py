@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from firesteel.cli.app import app, show_error, with_knobs
-from firesteel.cli.progress import Report, progress_bar
+from firesteel.cli.progress import capture_bar, progress_bar
 from firesteel.cli.tables import ledger_table, new_table, report_table, say, show
 from firesteel.config import knobs as all_knobs
 from firesteel.config import resolve, shown_value
@@ -108,7 +108,7 @@ def load(knobs: dict[str, Any]) -> LLM:
     """The model, with progress bars on a terminal and what was read and captured on stderr."""
     with ExitStack() as stack:
         progress = stack.enter_context(progress_bar("loading weights", in_bytes=True))
-        llm = LLM(progress=progress, capturing=_capture_bar(stack), **knobs)
+        llm = LLM(progress=progress, capturing=capture_bar(stack), **knobs)
     made = llm.engine.statistics()
     if made.graph_bytes:
         say(f"captured {made.graphs} decoding steps in {made.graph_s:.1f} s: {made.graph_bytes >> 20} MiB")
@@ -117,16 +117,3 @@ def load(knobs: dict[str, Any]) -> LLM:
     for layer in read.quantized:
         say(layer.in_words())
     return llm
-
-
-def _capture_bar(stack: ExitStack) -> Report:
-    """Takes the place of the bar before it once there is something to show."""
-    bars: list[Report] = []
-
-    def report(done: int, total: int) -> None:
-        if not bars:
-            stack.close()
-            bars.append(stack.enter_context(progress_bar("capturing decoding steps")))
-        bars[0](done, total)
-
-    return report
