@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from firesteel.cli.serve import announcer
+from firesteel.cli.serve import announcer, with_first_step
 from firesteel.config import resolve
 
 VLLM = [
@@ -62,3 +62,9 @@ def test_flags_of_the_server_are_not_those_of_other_verbs(run):
 def test_key_is_hidden_among_the_settings(run):
     result = run("env", FIRESTEEL_API_KEY="secret")
     assert "secret" not in result.output and "(hidden)" in result.output
+
+
+def test_step_of_one_request_is_captured_first_unless_told_otherwise():
+    assert with_first_step(resolve({}, environ={})).batch.capture_at_start == 1
+    assert with_first_step(resolve({"capture_at_start": 0}, environ={})).batch.capture_at_start == 0
+    assert with_first_step(resolve({}, environ={"FIRESTEEL_CAPTURE_AT_START": "4"})).batch.capture_at_start == 4
