@@ -38,6 +38,7 @@ install: .venv/installed
 	$(BIN)/python -c "import triton" 2>/dev/null || $(BIN)/pip install --quiet --no-deps -r requirements/triton.lock
 	$(BIN)/python -c "from cuda.bindings import nvrtc; nvrtc.nvrtcVersion()" 2>/dev/null \
 	|| $(BIN)/pip install --quiet --no-deps -r requirements/cuda.lock
+	$(BIN)/pip install --quiet --no-deps -r requirements/peer.lock
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	touch .venv/installed
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import difflib
 import os
 import re
@@ -34,6 +35,10 @@ def at_least(least: float) -> Check:
     return lambda value: None if value >= least else f"must be at least {least}"
 
 
+def between(least: float, most: float) -> Check:
+    return lambda value: None if least <= value <= most else f"must be from {least} to {most}"
+
+
 def power_of_two(value: int) -> str | None:
     return None if value > 0 and value & (value - 1) == 0 else "must be a power of two"
 
@@ -44,6 +49,16 @@ def one_of(*choices: str) -> Check:
 
 def device_name(value: str) -> str | None:
     return None if re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", value) else "must be auto, cpu, cuda or cuda:N"
+
+
+def date_word(value: str) -> str | None:
+    if value in ("none", "today"):
+        return None
+    try:
+        datetime.date.fromisoformat(value)
+    except ValueError:
+        return "must be none, today or a date like 2026-01-31"
+    return None
 
 
 def pin_list(value: str) -> str | None:
@@ -97,6 +112,10 @@ class ModelConfig:
     memory_reserve_gib: float = knob(
         1.0, "GiB that weights and cache must leave free", env="FIRESTEEL_MEMORY_RESERVE_GIB", check=at_least(0)
     )
+    gpu_memory_utilization: float = knob(
+        0.0, "share of a GPU's memory that may be in use, as vLLM counts it; 0 leaves memory_reserve_gib free",
+        env="FIRESTEEL_GPU_MEMORY_UTILIZATION", check=between(0, 1),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,12 +206,61 @@ class ProcessConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    host: str = knob("127.0.0.1", "address to listen on; 0.0.0.0 is every one", env="FIRESTEEL_HOST")
+    port: int = knob(8000, "port to listen on; 0 takes a free one", env="FIRESTEEL_PORT", check=between(0, 65535))
+    api_key: str = knob("", "key that clients must send; empty asks for none", env="FIRESTEEL_API_KEY")
+    served_model_name: str = knob(
+        "", "names that clients may use for the model, joined by commas; empty is the model as it was given",
+        env="FIRESTEEL_SERVED_MODEL_NAME",
+    )  # fmt: skip
+    max_waiting: int = knob(
+        256, "requests that may wait beyond those that run; more are answered 429", env="FIRESTEEL_MAX_WAITING",
+        check=at_least(0),
+    )  # fmt: skip
+    max_connections: int = knob(
+        4096, "open connections; more are answered 503", env="FIRESTEEL_MAX_CONNECTIONS", check=at_least(1)
+    )
+    max_body_mib: float = knob(
+        16.0, "MiB of a request's body; more is answered 413", env="FIRESTEEL_MAX_BODY_MIB", check=at_least(0)
+    )
+    body_timeout_s: float = knob(
+        30.0, "seconds for a request's body to arrive", env="FIRESTEEL_BODY_TIMEOUT_S", check=at_least(0)
+    )
+    request_timeout_s: float = knob(
+        3600.0, "seconds that a request may take, waiting included; 0 is any time",
+        env="FIRESTEEL_REQUEST_TIMEOUT_S", check=at_least(0),
+    )  # fmt: skip
+    slow_client_s: float = knob(
+        60.0, "seconds after which a client that does not read its stream is dropped; 0 is never",
+        env="FIRESTEEL_SLOW_CLIENT_S", check=at_least(0),
+    )  # fmt: skip
+    drain_s: float = knob(
+        30.0, "seconds that requests under way get when the server is told to stop", env="FIRESTEEL_DRAIN_S",
+        check=at_least(0),
+    )  # fmt: skip
+    prompt_date: str = knob(
+        "none", "date in the system message: none, today (its change at midnight UTC misses the prefix cache) or "
+        "YYYY-MM-DD", env="FIRESTEEL_PROMPT_DATE", check=date_word,
+    )  # fmt: skip
+    response_store_mib: float = knob(
+        64.0, "MiB of responses kept for previous_response_id, the oldest go first; 0 keeps none",
+        env="FIRESTEEL_RESPONSE_STORE_MIB", check=at_least(0),
+    )  # fmt: skip
+    log_format: str = knob(
+        "text", "lines of the log: text or json", env="FIRESTEEL_LOG_FORMAT", check=one_of("text", "json")
+    )
+    log_prompts: bool = knob(False, "write prompts and answers to the log", env="FIRESTEEL_LOG_PROMPTS")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     model: ModelConfig = ModelConfig()
     kernels: KernelConfig = KernelConfig()
     batch: BatchConfig = BatchConfig()
     cache: CacheConfig = CacheConfig()
     process: ProcessConfig = ProcessConfig()
+    server: ServerConfig = ServerConfig()
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,6 +386,11 @@ def shown_environment(environ: Mapping[str, str] | None = None) -> dict[str, str
     environ = os.environ if environ is None else environ
     names = sorted(name for name in environ if name.startswith(PREFIX) or name == "CUDA_VISIBLE_DEVICES")
     return {name: HIDDEN if is_secret(name) else environ[name] for name in names}
+
+
+def shown_value(name: str, value: Any) -> Any:
+    """A knob's value as it may be shown."""
+    return HIDDEN if is_secret(name) and value else value
 
 
 def is_secret(name: str) -> bool:

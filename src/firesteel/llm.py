@@ -6,7 +6,7 @@ import itertools
 import json
 import operator
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -126,6 +126,13 @@ class LLM:
             message=message, finish_reason=message.finish_reason(completion.finish_reason),
             token_ids=completion.token_ids,
         )  # fmt: skip
+
+    def outputs(self, prompt: Prompt, params: SamplingParams | None = None) -> Generator[StepOutput, None, None]:
+        """What one continuation is given, step by step, stop token included. Closing it early ends the request."""
+        one = Continuation(self.tokenizer, self._requests([prompt], params)[0])
+        for _ in self._run([one]):
+            yield from one.outputs
+            one.outputs.clear()
 
     def logits(self, token_ids: Sequence[int]) -> Tensor:
         """float32 [T, V] on the CPU: row t is what follows token t."""

@@ -42,6 +42,7 @@ class SamplingParams:
     ignore_eos: bool = False
     logprobs: int | None = None  # of each new token and of so many most likely ones; None: no logprobs
     prompt_logprobs: int | None = None  # the same for the prompt's tokens
+    cache_prompt: bool = True  # take from the cache what it has of the prompt; off computes all of it
 
     def __post_init__(self) -> None:
         for name, (is_valid, rule) in _RULES.items():

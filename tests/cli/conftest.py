@@ -2,8 +2,13 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import threading
+import time
+from contextlib import ExitStack, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from typer.testing import CliRunner
@@ -53,3 +58,74 @@ def rows_of():
         return [[cell.strip() for cell in line.strip("│").split("│")] for line in lines]
 
     return split
+
+
+@pytest.fixture
+def free_port():
+    """A port on which nothing listens."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+class Served(ThreadingHTTPServer):
+    """An OpenAI-compatible server of the model flint, that says what it is told."""
+
+    def __init__(self, *, key="", models=None, refusal=None, events=(), is_done=True, pause_s=0.0):
+        super().__init__(("127.0.0.1", 0), ServedHandler)
+        self.url = f"http://127.0.0.1:{self.server_port}/v1"
+        self.key, self.refusal, self.is_done, self.pause_s = key, refusal, is_done, pause_s
+        self.models = models or {"data": [{"id": "flint"}]}
+        self.events = events
+        self.bodies = []
+
+
+class ServedHandler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.reply(200, self.server.models)
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.bodies.append(body)
+        if self.server.refusal:
+            self.reply(400, self.server.refusal)
+            return
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.end_headers()
+        with suppress(OSError):  # whoever asked may have gone
+            for event in self.server.events:
+                self.say(json.dumps(event))
+                time.sleep(self.server.pause_s)
+            if self.server.is_done:
+                self.say("[DONE]")
+
+    def reply(self, status, content):
+        if self.server.key and self.headers["Authorization"] != f"Bearer {self.server.key}":
+            status, content = 401, {"error": {"message": "wrong key"}}
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(json.dumps(content).encode())
+
+    def say(self, data):
+        self.wfile.write(f"data: {data}\n\n".encode())
+        self.wfile.flush()
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def serve():
+    """serve(events=[...]) answers every chat completion with these events."""
+    with ExitStack() as stack:
+
+        def begin(**told):
+            served = stack.enter_context(Served(**told))
+            thread = threading.Thread(target=served.serve_forever, kwargs={"poll_interval": 0.02})
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(served.shutdown)
+            return served
+
+        yield begin

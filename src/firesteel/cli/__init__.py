@@ -5,18 +5,21 @@ from firesteel.cli import (
     bench_agreement,
     bench_decode,
     bench_engine,
+    bench_frontend,
     bench_prefill,
     calibrate,
+    chat,
     lab,
     prove,
     quantize,
     report,
     running,
+    serve,
     verify,
 )
 from firesteel.cli.app import app, main
 
 __all__ = [
-    "app", "bench", "bench_agreement", "bench_decode", "bench_engine", "bench_prefill", "calibrate", "lab", "main",
-    "prove", "quantize", "report", "running", "verify",
+    "app", "bench", "bench_agreement", "bench_decode", "bench_engine", "bench_frontend", "bench_prefill",
+    "calibrate", "chat", "lab", "main", "prove", "quantize", "report", "running", "serve", "verify",
 ]  # fmt: skip

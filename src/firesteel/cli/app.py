@@ -35,16 +35,17 @@ def show_error(error: object) -> None:
     Console(stderr=True).print(Text.assemble(("error: ", "bold red"), message), soft_wrap=True)
 
 
-def with_knobs(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command one flag for every knob; it receives those given as `knobs`."""
+def with_knobs(command: Callable[..., None], *, is_server: bool = False) -> Callable[..., None]:
+    """Gives a command a flag for every knob, the server's only where asked; those given reach it as `knobs`."""
+    offered = [knob for knob in knobs().values() if is_server or knob.section != "server"]
     own = [one for one in inspect.signature(command).parameters.values() if one.name != "knobs"]
     flags = [
         inspect.Parameter(knob.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_flag(knob))
-        for knob in knobs().values()
+        for knob in offered
     ]
 
     def run(**given: Any) -> None:
-        chosen = {knob: given.pop(knob) for knob in knobs()}
+        chosen = {knob.name: given.pop(knob.name) for knob in offered}
         command(**given, knobs={name: value for name, value in chosen.items() if value is not None})
 
     run.__name__, run.__doc__ = command.__name__, command.__doc__

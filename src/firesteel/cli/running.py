@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import ExitStack
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +15,7 @@ from firesteel.cli.app import app, show_error, with_knobs
 from firesteel.cli.progress import progress_bar
 from firesteel.cli.tables import ledger_table, new_table, report_table, say, show
 from firesteel.config import knobs as all_knobs
-from firesteel.config import resolve
+from firesteel.config import resolve, shown_value
 from firesteel.eval import evaluate
 from firesteel.kernels.profile_check import LaunchWatch
 from firesteel.llm import LLM
@@ -62,14 +63,14 @@ def show_agreement(watch: LaunchWatch) -> None:
 
 
 @app.command()
-@with_knobs
+@partial(with_knobs, is_server=True)
 def env(knobs: dict[str, Any], as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
     """Every setting with its value and where it came from."""
     settings = resolve(knobs)
     rows = [
         {
             "name": knob.name,
-            "value": getattr(getattr(settings.config, knob.section), knob.name),
+            "value": shown_value(knob.name, getattr(getattr(settings.config, knob.section), knob.name)),
             "origin": settings.origins[knob.name],
             "variable": knob.env,
             "help": knob.help,

@@ -55,12 +55,13 @@ SIGKILL_HINT = "killed from outside, as by kill -9 or by the system for want of 
 class EngineProcess:
     """Keeps what it last heard, so that a death can be explained."""
 
-    def __init__(self) -> None:
+    def __init__(self, program: Sequence[str] = ()) -> None:
+        """`program`: arguments of Python in place of our engine's; the socket's number is added to them."""
         ours, theirs = socket.socketpair()
         with theirs:
             descriptor = theirs.fileno()
             self._popen = subprocess.Popen(
-                [sys.executable, "-X", "faulthandler", *PROGRAM, str(descriptor)],
+                [sys.executable, "-X", "faulthandler", *(program or PROGRAM), str(descriptor)],
                 pass_fds=[descriptor], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is for the parent, which then closes the socket
             )  # fmt: skip

@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from firesteel.config import Config
 from firesteel.engine.child import EngineProcess, error_of
@@ -33,6 +34,7 @@ from firesteel.errors import EngineDied, RequestError, UserError
 from firesteel.types import Request, StepOutput
 
 CLOSED = "the engine was shut down"
+CANCELLED = "cancelled"
 
 
 @dataclass(slots=True, eq=False)
@@ -43,16 +45,27 @@ class Reader:
     inbox: asyncio.Queue[StepOutput | Exception | None] = field(default_factory=asyncio.Queue)
     is_answered: bool = False  # the last is in the inbox, and may lie there for long
 
+    async def take(self) -> tuple[list[StepOutput], Exception | str | None]:
+        """What has come, at least one; and an error or CANCELLED that came after it."""
+        outputs: list[StepOutput] = []
+        while not outputs or not self.inbox.empty():
+            got = await self.inbox.get()
+            if not isinstance(got, StepOutput):
+                return outputs, CANCELLED if got is None else got
+            outputs.append(got)
+        return outputs, None
+
     def give(self, output: StepOutput | Exception | None) -> None:
         self.inbox.put_nowait(output)
         self.is_answered |= not isinstance(output, StepOutput) or output.finish_reason is not None
 
 
 class EngineClient:
-    def __init__(self, directory: Path, config: Config) -> None:
+    def __init__(self, directory: Path, config: Config, program: Sequence[str] = ()) -> None:
         """Use `start`."""
         self.directory = directory
         self.config = config
+        self.program = program
         self.facts: Ready  # of the engine that runs, or ran last
         self.num_deaths = 0
         self._process: EngineProcess
@@ -66,13 +79,15 @@ class EngineClient:
 
     @classmethod
     async def start(
-        cls, directory: Path, config: Config, *, progress: Callable[[int, int], None] | None = None
-    ) -> EngineClient:
+        cls, directory: Path, config: Config, *, progress: Callable[[int, int], None] | None = None,
+        program: Sequence[str] = (),
+    ) -> EngineClient:  # fmt: skip
         """Loads the checkpoint; `progress` is called with bytes done and in all.
 
-        Raises the UserError that the engine met, or EngineDied: the first start is not tried twice.
+        Raises the UserError that the engine met, or EngineDied: the first start is not tried twice. `program`
+        may name another engine, which speaks as `engine/process.py` does.
         """
-        client = cls(directory, config)
+        client = cls(directory, config, program)
         await client._open(progress)
         client._supervisor = asyncio.create_task(client._supervise())
         return client
@@ -91,12 +106,24 @@ class EngineClient:
         """Of the engine's process, or of the last one."""
         return self._process.pid
 
+    @property
+    def ledger(self) -> list[dict[str, Any]]:
+        """What ran in the engine, as it said last."""
+        return self._process.ledger
+
     async def generate(self, request: Request) -> AsyncGenerator[StepOutput, None]:
         """The last output has a finish reason. Closing it early ends the request, as does `cancel`.
 
         Waits while an engine is being started. Raises RequestError where the request could never run, EngineDied
         where the engine died under it.
         """
+        async with aclosing(self.generate_lists(request)) as lists:
+            async for outputs in lists:
+                for output in outputs:
+                    yield output
+
+    async def generate_lists(self, request: Request) -> AsyncGenerator[list[StepOutput], None]:
+        """The same, but all outputs at once that have come meanwhile: a slow reader has less to do."""
         process = await self._running()
         self._check(request)
         number, reader = next(self._numbers), Reader(request.request_id)
@@ -105,12 +132,15 @@ class EngineClient:
         try:
             process.send(Submit.of(request, number))
             await process.flush()
-            while not is_over and (output := await reader.inbox.get()) is not None:
-                if isinstance(output, Exception):
-                    is_over = True
-                    raise output
-                is_over = output.finish_reason is not None
-                yield output
+            while not is_over:
+                outputs, end = await reader.take()
+                is_over = isinstance(end, Exception) or any(one.finish_reason is not None for one in outputs)
+                if outputs:
+                    yield outputs
+                if isinstance(end, Exception):
+                    raise end
+                if end is CANCELLED:
+                    return
         finally:
             del self._readers[number]
             if not is_over:
@@ -157,7 +187,7 @@ class EngineClient:
     async def _open(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Starts an engine; where that fails, no process is left."""
         async with AsyncExitStack() as stack:
-            self._process = process = EngineProcess()
+            self._process = process = EngineProcess(self.program)
             stack.push_async_callback(process.bury)
             try:
                 start = Start(directory=str(self.directory), config=self.config)

@@ -43,6 +43,8 @@ class Job:
     @property
     def most_cached(self) -> int:
         """Tokens that need not be computed: all but the last, and none whose logits are still wanted."""
+        if not self.request.params.cache_prompt:
+            return 0
         return self.num_scored if self.is_scoring else len(self.token_ids) - 1
 
     def span(self, end: int) -> Span:

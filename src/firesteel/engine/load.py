@@ -6,8 +6,8 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from firesteel.config import Config, parse_layers
-from firesteel.device import DeviceSpec, find_device
+from firesteel.config import Config, ModelConfig, parse_layers
+from firesteel.device import GIB, DeviceSpec, find_device
 from firesteel.engine.engine import Engine
 from firesteel.engine.kv_scales import find_scales
 from firesteel.engine.step_store import FusedOps
@@ -53,7 +53,7 @@ def load_engine(directory: Path, config: Config, *, progress: Progress | None = 
     kernels = choose_kernels(device, config)
     weights, report = load_weights(
         directory, stored, device, workers=config.model.load_workers,
-        reserve_gib=config.model.memory_reserve_gib, progress=progress, held=spec,
+        reserve_gib=find_reserve(device, config.model), progress=progress, held=spec,
     )  # fmt: skip
     return assemble(spec, weights, kernels, device, max_context, config, report, scales)
 
@@ -64,7 +64,7 @@ def synthetic_engine(spec: ModelSpec, config: Config, *, seed: int) -> Loaded:
     scales = find_scales(config.cache, spec.num_layers)
     device, max_context = find_device(config.model.device), find_max_context(spec, config)
     kernels, start = choose_kernels(device, config), time.perf_counter()
-    weights = synthetic_weights(spec, device, seed=seed, reserve_gib=config.model.memory_reserve_gib)
+    weights = synthetic_weights(spec, device, seed=seed, reserve_gib=find_reserve(device, config.model))
     report = LoadReport(num_bytes=weight_bytes(spec), seconds=time.perf_counter() - start)
     return assemble(spec, weights, kernels, device, max_context, config, report, scales)
 
@@ -100,7 +100,7 @@ def assemble(
     fused = choose_fused(device, config, kernels.ledger)
     engine = Engine(
         model, device, config.batch, config.cache, max_context=max_context,
-        reserve_gib=config.model.memory_reserve_gib, kernels=config.kernels, fused=fused,
+        reserve_gib=find_reserve(device, config.model), kernels=config.kernels, fused=fused,
     )  # fmt: skip
     return Loaded(
         spec=spec, device=device, kernels=kernels, max_context=max_context, model=model, engine=engine,
@@ -113,3 +113,10 @@ def find_max_context(spec: ModelSpec, config: Config) -> int:
     if asked > spec.max_context:
         raise UserError(f"max_model_len = {asked}: the checkpoint reaches {spec.max_context}")
     return asked
+
+
+def find_reserve(device: DeviceSpec, config: ModelConfig) -> float:
+    """GiB to leave free: so many, or what a share of the GPU's memory leaves."""
+    if not config.gpu_memory_utilization or not device.is_cuda:
+        return config.memory_reserve_gib
+    return (1 - config.gpu_memory_utilization) * device.memory_bytes / GIB

@@ -80,7 +80,7 @@ class Loading(Message, frozen=True):
 
 class Ready(Message, frozen=True):
     device: str
-    max_context: int
+    max_context: int  # tokens of one request, prompt and answer, that fit the model and the cache
     vocab_size: int
     pages: int
     page_size: int

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
+from bisect import bisect_right
 from dataclasses import dataclass, field
 
 from firesteel.engine.page_pool import PagePool
@@ -32,6 +33,12 @@ class PageLayout:
         whole = max(0, -(-num_tokens // self.page_size) - held)
         seen = -(-(self.window + chunk - 2) // self.page_size) + 1  # the span may begin at the end of a page
         return (FULL in self.kinds) * whole + (WINDOW in self.kinds) * min(whole, seen)
+
+    def count_tokens(self, num_pages: int) -> int:
+        """The most that one text can have in so many pages; its last token is not stored."""
+        counts = range(num_pages + 1)
+        whole = bisect_right(counts, num_pages, key=lambda count: self.count_pages(count * self.page_size)) - 1
+        return whole * self.page_size + 1
 
 
 @dataclass(slots=True, eq=False)

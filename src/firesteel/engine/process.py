@@ -244,8 +244,9 @@ def progress_sender(send: Callable[[FromEngine], None]) -> Callable[[int, int], 
 
 def describe(loaded: Loaded) -> Ready:
     totals, report = loaded.engine.totals, loaded.report
+    longest = loaded.engine.scheduler.tables.layout.count_tokens(totals.pages)
     return Ready(
-        device=loaded.device.name, max_context=loaded.max_context, vocab_size=loaded.spec.vocab_size,
+        device=loaded.device.name, max_context=min(loaded.max_context, longest), vocab_size=loaded.spec.vocab_size,
         pages=totals.pages, page_size=loaded.engine.config.page_size, cache_bytes=totals.cache_bytes,
         load_s=report.seconds, kernels=dict(loaded.table()),
     )  # fmt: skip

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from firesteel.config import HIDDEN, Config, is_secret
+from firesteel.config import Config, shown_value
 from firesteel.device import DeviceSpec
 from firesteel.errors import UserError
 from firesteel.measure.surroundings import Surroundings, look_around, peak_memory_bytes
@@ -183,7 +183,7 @@ def _fits(value: Any, hint: Any) -> bool:
 def _shown_config(config: Config) -> dict[str, Any]:
     sections = dataclasses.asdict(config)
     return {
-        section: {name: HIDDEN if is_secret(name) and value else value for name, value in values.items()}
+        section: {name: shown_value(name, value) for name, value in values.items()}
         for section, values in sections.items()
     }
 

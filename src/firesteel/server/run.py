@@ -1,0 +1,82 @@
+"""Serves an application on a socket until it is told to stop; knows no verb."""
+
+from __future__ import annotations
+
+import math
+import socket
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from firesteel.config import ServerConfig
+from firesteel.errors import UserError
+from firesteel.server.admission import Admission
+
+KEEP_ALIVE_S = 75
+BACKLOG = 2048
+
+
+def bind(config: ServerConfig) -> socket.socket:
+    """A socket that does not listen yet: who connects before the model is loaded is refused."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except socket.gaierror as error:
+        raise UserError(f"--host {config.host}: {error.strerror}") from error
+    found = socket.socket(family, kind, protocol)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if config.slow_client_s and hasattr(socket, "TCP_USER_TIMEOUT"):  # what nobody takes is given up
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * config.slow_client_s))
+    try:
+        found.bind(address)
+    except OSError as error:
+        found.close()
+        raise UserError(
+            f"cannot listen on {config.host} port {config.port}: {error.strerror}; --port 0 takes a free one"
+        ) from error
+    return found
+
+
+def url_of(bound: socket.socket) -> str:
+    """One that this machine can use, also where every address is listened to."""
+    host, port = bound.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{host}]:{port}" if bound.family == socket.AF_INET6 else f"http://{host}:{port}"
+
+
+class Server(uvicorn.Server):
+    """Told to stop, it takes no new requests, and drops after a while those that do not end."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        config: ServerConfig,
+        admission: Admission,
+        *,
+        when_ready: Callable[[], None] = lambda: None,
+        when_stopping: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app, log_config=None, access_log=False, lifespan="off", timeout_keep_alive=KEEP_ALIVE_S,
+                limit_concurrency=config.max_connections, backlog=BACKLOG, server_header=False,
+                timeout_graceful_shutdown=math.ceil(config.drain_s),
+            )
+        )  # fmt: skip
+        self._admission = admission
+        self._when_ready, self._when_stopping = when_ready, when_stopping
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._when_ready()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Told twice, it does not wait. The signal is not passed on: the engine is still to be closed."""
+        if not self.should_exit:
+            self._when_stopping()
+        self.force_exit = self.should_exit
+        self.should_exit = self._admission.is_stopping = True

@@ -1,0 +1,202 @@
+"""What clients send: the requests of the OpenAI API and vLLM's extras, as types; knows no answer and no engine.
+
+A field that is null counts as not given. Unknown fields are no error: `read_body` names them in the log.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+Temperature = Annotated[float, Meta(ge=0, le=100)]
+Share = Annotated[float, Meta(gt=0, le=1)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+Bias = Annotated[float, Meta(ge=-100, le=100)]
+TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+TokenKey = Annotated[str, Meta(pattern=r"^[0-9]{1,9}$")]
+Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+StopText = Annotated[str, Meta(min_length=1)]
+Stops = Annotated[list[StopText], Meta(max_length=16)]
+TopCount = Annotated[int, Meta(ge=0, le=20)]
+Name = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+
+
+class Body(msgspec.Struct, kw_only=True):
+    """A request's JSON, or an object in it."""
+
+
+class TextPart(Body, tag_field="type", tag="text"):
+    text: str
+
+
+class RefusalPart(Body, tag_field="type", tag="refusal"):
+    refusal: str
+
+
+Content = str | list[TextPart]
+
+
+class SystemMessage(Body, tag_field="role", tag="system"):
+    content: Content
+    name: str | None = None
+
+
+class DeveloperMessage(Body, tag_field="role", tag="developer"):
+    content: Content
+    name: str | None = None
+
+
+class UserMessage(Body, tag_field="role", tag="user"):
+    content: Content
+    name: str | None = None
+
+
+class CalledFunction(Body):
+    name: Name
+    arguments: str
+
+
+class ToolCall(Body):
+    id: str
+    function: CalledFunction
+    type: Literal["function"] = "function"
+
+
+class AssistantMessage(Body, tag_field="role", tag="assistant"):
+    content: str | list[TextPart | RefusalPart] | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None  # another name for the same
+    tool_calls: list[ToolCall] | None = None
+    refusal: str | None = None
+    name: str | None = None
+
+
+class ToolMessage(Body, tag_field="role", tag="tool"):
+    content: Content
+    tool_call_id: str | None = None
+    name: str | None = None
+
+
+ChatMessage = SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage
+
+
+class FunctionSpec(Body):
+    name: Name
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ToolSpec(Body):
+    function: FunctionSpec
+    type: Literal["function"] = "function"
+
+
+class NamedFunction(Body):
+    name: Name
+
+
+class NamedChoice(Body):
+    function: NamedFunction
+    type: Literal["function"] = "function"
+
+
+class TextFormat(Body, tag_field="type", tag="text"):
+    pass
+
+
+class JsonFormat(Body, tag_field="type", tag="json_object"):
+    pass
+
+
+class JsonSchema(Body):
+    name: Name
+    description: str | None = None
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class JsonSchemaFormat(Body, tag_field="type", tag="json_schema"):
+    json_schema: JsonSchema
+
+
+AnswerFormat = TextFormat | JsonFormat | JsonSchemaFormat
+
+
+class StreamOptions(Body):
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class Sampled(Body, kw_only=True):
+    """What every request that generates text has in common."""
+
+    model: str | None = None
+    max_tokens: Count | None = None
+    min_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    temperature: Temperature | None = None
+    top_p: Share | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None
+    logit_bias: dict[TokenKey, Bias] | None = None
+    allowed_token_ids: Annotated[list[TokenId], Meta(min_length=1)] | None = None
+    seed: Seed | None = None
+    n: Annotated[int, Meta(ge=1, le=128)] | None = None
+    stop: StopText | Stops | None = None
+    stop_token_ids: list[TokenId] | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    return_token_ids: bool | None = None
+    cache_prompt: bool | None = None
+    user: str | None = None
+
+
+class TemplateOptions(Body):
+    reasoning_effort: Effort | None = None
+
+
+class ChatRequest(Sampled, kw_only=True):
+    messages: Annotated[list[ChatMessage], Meta(min_length=1)]
+    max_completion_tokens: Count | None = None
+    logprobs: bool | None = None
+    top_logprobs: TopCount | None = None
+    reasoning_effort: Effort | None = None
+    include_reasoning: bool | None = None
+    chat_template_kwargs: TemplateOptions | None = None
+    tools: list[ToolSpec] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: AnswerFormat | None = None
+    store: bool | None = None
+    metadata: dict[str, str] | None = None
+
+
+class CompletionRequest(Sampled, kw_only=True):
+    prompt: str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1)]
+    logprobs: TopCount | None = None
+    echo: bool | None = None
+    suffix: str | None = None
+    best_of: Count | None = None
+
+
+class TokenizeRequest(Body):
+    model: str | None = None
+    prompt: str | None = None
+    messages: Annotated[list[ChatMessage], Meta(min_length=1)] | None = None
+    tools: list[ToolSpec] | None = None
+    reasoning_effort: Effort | None = None
+    return_token_strs: bool | None = None
+
+
+class DetokenizeRequest(Body):
+    tokens: list[TokenId]
+    model: str | None = None

@@ -1,0 +1,275 @@
+"""What tests of the server share: an engine that says what it is told to, and a server in front of it."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from contextlib import aclosing, contextmanager
+
+import pytest
+
+from firesteel.chat.tokenizer import Tokenizer
+from firesteel.config import resolve
+from firesteel.engine.logprobs import TokenLogprobs
+from firesteel.engine.messages import Ready
+from firesteel.engine.statistics import Statistics
+from firesteel.errors import EngineDied
+from firesteel.server.app import build_app
+from firesteel.server.run import Server, bind, url_of
+from firesteel.server.service import Service
+from firesteel.types import RequestStatistics, StepOutput
+
+FINAL = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Hello.<|return|>"
+FACTS = Ready(
+    device="CPU", max_context=4096, vocab_size=272, pages=9, page_size=4, cache_bytes=99, load_s=1.0,
+    kernels={"linear": "reference"},
+)  # fmt: skip
+
+
+def spell(tokenizer, text):
+    """Token ids of a text with special tokens in it."""
+    parts = re.split(r"(<\|\w+\|>)", text)
+    ids = [
+        [tokenizer.special_ids[part]] if part in tokenizer.special_ids else tokenizer.encode(part) for part in parts
+    ]
+    return [token for one in ids for token in one]
+
+
+class ScriptedEngine:
+    """Answers every request with `script`; keeps the requests."""
+
+    def __init__(self, tokenizer, script=FINAL):
+        self.tokenizer = tokenizer
+        self.script = script
+        self.pause_s = 0.0
+        self.facts = FACTS
+        self.num_deaths = 0
+        self.is_ready = True
+        self.failure = None
+        self.requests = []
+        self.num_open = 0
+        self.finished = set()
+        self.ledger = [
+            {"op": "linear", "implementation": "reference", "activation": "bf16", "calls": 3, "seconds": 0.5,
+             "launches": {}, "clipped": None}
+        ]  # fmt: skip
+        self.dies_after = None  # tokens
+        self.error = None
+
+    async def generate_lists(self, request):
+        async with aclosing(self.generate(request)) as outputs:
+            async for output in outputs:
+                yield [output]
+
+    async def generate(self, request):
+        self.requests.append(request)
+        self.num_open += 1
+        try:
+            tokens = spell(self.tokenizer, self.script)
+            for number, token in enumerate(tokens):
+                await asyncio.sleep(self.pause_s)
+                if number == self.dies_after:
+                    raise EngineDied("the engine died: SIGKILL; crash bundle: /secret/place")
+                if request.request_id in self.finished:
+                    yield self.output(request, [], "stop", number)
+                    return
+                is_last = number + 1 == min(len(tokens), request.params.max_tokens)
+                reason = "stop" if token in request.stops else "length" if is_last else None
+                yield self.output(request, [token], reason, number + 1)
+                if reason:
+                    return
+        finally:
+            self.num_open -= 1
+
+    def output(self, request, token_ids, reason, count):
+        wanted = request.params.logprobs
+        logprobs = None
+        if wanted is not None and token_ids:
+            top = tuple((97 + one, -1.0 - one) for one in range(wanted))
+            logprobs = TokenLogprobs(token_id=token_ids[0], logprob=-0.5, top=top)
+        statistics = RequestStatistics(
+            queue_s=0.0, first_token_s=0.1, token_s=0.01, prompt_tokens=request.num_prompt, cached_tokens=2,
+            output_tokens=count, preemptions=0,
+        )  # fmt: skip
+        return StepOutput(
+            request_id=request.request_id, token_ids=token_ids, finish_reason="error" if self.error else reason,
+            num_cached=2, logprobs=logprobs, error=self.error, statistics=statistics if reason else None,
+        )  # fmt: skip
+
+    def finish(self, request_id):
+        self.finished.add(request_id)
+        return True
+
+    async def statistics(self):
+        return Statistics(pages=10, pages_held=4, requests_running=self.num_open)
+
+
+class Answer:
+    """Of the server, read whole."""
+
+    def __init__(self, status, headers, body):
+        self.status, self.headers, self.body = status, headers, body
+
+    def json(self):
+        return json.loads(self.body)
+
+    @property
+    def error(self):
+        return self.json()["error"]
+
+    @property
+    def events(self):
+        """Objects of a stream, in order; the last line must be [DONE]."""
+        lines = [line.removeprefix("data: ") for line in self.body.decode().split("\n\n") if line]
+        assert lines.pop() == "[DONE]"
+        return [json.loads(line) for line in lines]
+
+
+class Running:
+    """A server on a port of its own."""
+
+    def __init__(self, url, engine, service):
+        self.url, self.engine, self.service = url, engine, service
+
+    def get(self, path, **headers):
+        return self._ask(urllib.request.Request(self.url + path, headers=headers))
+
+    def post(self, path, body, **headers):
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        headers = {"content-type": "application/json", **headers}
+        return self._ask(urllib.request.Request(self.url + path, data=data, headers=headers))
+
+    def chat(self, content="hi", **fields):
+        return self.post("/v1/chat/completions", {"messages": [{"role": "user", "content": content}], **fields})
+
+    def _ask(self, request):
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return Answer(answer.status, answer.headers, answer.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                return Answer(error.code, error.headers, error.read())
+
+
+@pytest.fixture(scope="session")
+def eventually():
+    """Waits until something is true."""
+
+    def wait(condition, patience_s=10.0):
+        deadline = time.monotonic() + patience_s
+        while not condition():
+            assert time.monotonic() < deadline, "it did not come true"
+            time.sleep(0.01)
+
+    return wait
+
+
+@contextmanager
+def running(app_of, config):
+    """A server in a thread; `app_of` makes the service on that thread's loop."""
+    ready, box = threading.Event(), {}
+
+    async def main():
+        with bind(config.server) as bound:
+            box["service"] = service = app_of()
+            box["url"] = url_of(bound)
+            box["server"] = Server(build_app(service), config.server, service.admission, when_ready=ready.set)
+            await box["server"].serve([bound])
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()))
+    thread.start()
+    assert ready.wait(30)
+    try:
+        yield box["url"], box["service"]
+    finally:
+        box["server"].should_exit = True
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+@pytest.fixture(scope="session")
+def tokenizer(checkpoint):
+    return Tokenizer.load(checkpoint)
+
+
+@pytest.fixture
+def open_server(checkpoint, tokenizer):
+    """open_server(api_key="x"): a server with these knobs in front of a scripted engine, until the test ends."""
+    stack = []
+
+    def open_it(script=FINAL, **knobs):
+        engine = ScriptedEngine(tokenizer, script)
+        config = resolve({"model": "tiny", "port": 0, **knobs}).config
+        context = running(lambda: Service(engine, checkpoint, config), config)
+        url, service = context.__enter__()
+        stack.append(context)
+        return Running(url, engine, service)
+
+    yield open_it
+    for context in reversed(stack):
+        context.__exit__(None, None, None)
+
+
+@pytest.fixture(scope="session")
+def shared_server(checkpoint, tokenizer):
+    engine = ScriptedEngine(tokenizer)
+    config = resolve({"model": "tiny", "port": 0}).config
+    with running(lambda: Service(engine, checkpoint, config), config) as (url, service):
+        yield Running(url, engine, service)
+
+
+@pytest.fixture
+def server(shared_server):
+    """One with default settings in front of a new engine. Its figures are those of all tests before."""
+    shared_server.engine.__init__(shared_server.engine.tokenizer)
+    vars(shared_server.engine).pop("generate", None)
+    return shared_server
+
+
+@pytest.fixture(scope="session")
+def start_serve():
+    """with start_serve("--port", "0") as process: `firesteel serve` as a user starts it, once it is ready."""
+
+    @contextmanager
+    def start(*flags, directory=None):
+        command = [sys.executable, "-W", "error", "-m", "firesteel", "serve", "--device", "cpu", *flags]
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", cwd=directory,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
+        )  # fmt: skip
+        log = []
+        reader = threading.Thread(target=lambda: log.extend(process.stderr))
+        reader.start()
+        try:
+            url = process.stdout.readline().strip()
+            assert url.startswith("http://"), "".join(log)
+            yield Started(url, process, log)
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(60)
+            reader.join()
+            process.stdout.close()
+            process.stderr.close()
+
+    return start
+
+
+class Started(Running):
+    """`firesteel serve` in a process of its own."""
+
+    def __init__(self, url, process, log):
+        self.url, self.process, self.log = url, process, log
+
+
+@pytest.fixture(scope="session")
+def kindling_server(start_serve, tmp_path_factory):
+    """Kindling behind the key "right"; nothing of it may be changed."""
+    with start_serve("--port", "0", "--api-key", "right", directory=tmp_path_factory.mktemp("serve")) as started:
+        yield started

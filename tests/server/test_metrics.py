@@ -1,0 +1,66 @@
+"""Figures for Prometheus: vLLM's names, ours, and that they count."""
+
+import re
+
+import pytest
+
+
+@pytest.fixture
+def server(open_server):
+    """With figures of its own."""
+    return open_server()
+
+
+def value_of(text, name, **labels):
+    """The sum of the samples of this name that have these labels."""
+    total, found = 0.0, False
+    for line in text.splitlines():
+        match = re.fullmatch(rf"{re.escape(name)}(?:{{(.*)}})? (\S+)", line)
+        if match and all(f'{key}="{value}"' in (match[1] or "") for key, value in labels.items()):
+            total, found = total + float(match[2]), True
+    assert found, f"no {name} with {labels}"
+    return total
+
+
+def test_names_of_a_vllm_dashboard_are_there(server):
+    server.chat()
+    text = server.get("/metrics").body.decode()
+    for name in (
+        "vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc",
+        "vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:request_success_total",
+        "vllm:time_to_first_token_seconds_bucket", "vllm:time_per_output_token_seconds_bucket",
+        "vllm:inter_token_latency_seconds_bucket", "vllm:e2e_request_latency_seconds_bucket",
+        "vllm:request_queue_time_seconds_bucket", "vllm:request_prompt_tokens_bucket",
+        "vllm:request_generation_tokens_bucket", "vllm:prefix_cache_queries_total",
+        "vllm:prefix_cache_hits_total", "vllm:num_preemptions_total",
+    ):  # fmt: skip
+        assert value_of(text, name, model_name="tiny") >= 0
+
+
+def test_requests_tokens_and_ends_are_counted(server):
+    server.chat()
+    server.chat(max_tokens=3)
+    server.chat(temperature=-1)
+    text = server.get("/metrics").body.decode()
+    assert value_of(text, "vllm:generation_tokens_total") == 38 + 3
+    assert value_of(text, "vllm:prompt_tokens_total") == 2 * server.engine.requests[0].num_prompt
+    assert value_of(text, "vllm:prefix_cache_hits_total") == 4
+    assert value_of(text, "vllm:request_success_total", finished_reason="stop") == 1
+    assert value_of(text, "vllm:request_success_total", finished_reason="length") == 1
+    assert value_of(text, "vllm:time_to_first_token_seconds_count") == 2
+    assert value_of(text, "firesteel_http_requests_total", path="/v1/chat/completions", status="200") == 2
+    assert value_of(text, "firesteel_http_requests_total", path="/v1/chat/completions", status="400") == 1
+
+
+def test_what_is_of_now_comes_from_the_engine(server):
+    text = server.get("/metrics").body.decode()
+    assert value_of(text, "vllm:kv_cache_usage_perc") == 0.4 and value_of(text, "firesteel_pages") == 10
+    assert value_of(text, "firesteel_engine_up") == 1
+
+
+def test_path_that_does_not_exist_is_no_new_label(server):
+    server.get("/nowhere/1")
+    server.get("/nowhere/2")
+    text = server.get("/metrics").body.decode()
+    assert value_of(text, "firesteel_http_requests_total", path="other", status="404") == 2
+    assert "nowhere" not in text

@@ -1,0 +1,142 @@
+"""A server's life with Kindling: clients that vanish, an engine that is killed, a signal to stop."""
+
+import asyncio
+import json
+import random
+import signal
+import socket
+import time
+
+import psutil
+import pytest
+
+QUESTION = {"messages": [{"role": "user", "content": "What is the capital of France?"}]}
+ENDLESS = {**QUESTION, "stream": True, "ignore_eos": True, "max_tokens": 2000}
+
+
+def figure(server, name):
+    lines = server.get("/metrics").body.decode().splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith((f"{name}{{", f"{name} ")))
+
+
+def family(server):
+    parent = psutil.Process(server.process.pid)
+    return [parent, *parent.children(recursive=True)]
+
+
+def memory_mb(server):
+    return sum(one.memory_info().rss for one in family(server)) / 1e6
+
+
+async def ask(url, body, *, leaves_after_s=None):
+    """Status and body of an answer that is read to its end; None of a client that left."""
+    host, port = url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        data = json.dumps(body).encode()
+        head = (
+            "POST /v1/chat/completions HTTP/1.1",
+            "host: x",
+            "content-type: application/json",
+            "connection: close",
+        )
+        writer.write("\r\n".join([*head, f"content-length: {len(data)}", "", ""]).encode() + data)
+        async with asyncio.timeout(leaves_after_s):
+            answer = await reader.read()
+    except TimeoutError:
+        return None
+    finally:
+        writer.close()
+    head, _, rest = answer.partition(b"\r\n\r\n")
+    return int(head.split()[1]), rest
+
+
+async def ask_many(url, count, *, concurrency, leaving):
+    """Answers of all; a share of the clients leave at random."""
+    rng, gate = random.Random(7), asyncio.Semaphore(concurrency)
+
+    async def one(number):
+        leaves_after_s = rng.uniform(0.0, 0.6) if number < leaving * count else None
+        body = {**QUESTION, "max_tokens": 16, "stream": number % 2 == 0}
+        async with gate:
+            return leaves_after_s, await ask(url, body, leaves_after_s=leaves_after_s)
+
+    order = rng.sample(range(count), count)
+    return await asyncio.gather(*(one(number) for number in order))
+
+
+@pytest.fixture
+def start(start_serve, tmp_path):
+    def begin(*flags):
+        return start_serve("--port", "0", "--page-size", "16", "--kv-cache-gib", "0.1", *flags, directory=tmp_path)
+
+    return begin
+
+
+@pytest.mark.slow
+def test_clients_that_vanish_leave_nothing_behind(start, eventually):
+    with start() as server:
+        asyncio.run(ask_many(server.url, 16, concurrency=8, leaving=0.2))
+        before = memory_mb(server)
+        answers = asyncio.run(ask_many(server.url, 200, concurrency=8, leaving=0.2))
+        stayed = [answer for leaves_after_s, answer in answers if leaves_after_s is None]
+        assert len(stayed) == 160 and all(status == 200 for status, _ in stayed)
+        assert all(b"finish_reason" in body for _, body in stayed)
+        eventually(lambda: figure(server, "firesteel_requests_under_way") == 0)
+        eventually(lambda: figure(server, "firesteel_pages_held") == 0)
+        assert figure(server, "vllm:num_requests_running") == figure(server, "vllm:num_requests_waiting") == 0
+        assert [one.status() for one in family(server)].count(psutil.STATUS_ZOMBIE) == 0 and len(
+            family(server)
+        ) == 2
+        assert memory_mb(server) - before < 100
+
+
+def test_service_returns_after_its_engine_is_killed(start, eventually):
+    with start() as server:
+
+        async def load_and_kill():
+            clients = [asyncio.create_task(ask(server.url, ENDLESS)) for _ in range(4)]
+            while figure(server, "vllm:num_requests_running") < 4:
+                await asyncio.sleep(0.05)
+            family(server)[1].send_signal(signal.SIGKILL)
+            killed = time.monotonic()
+            answers = await asyncio.gather(*clients)
+            return answers, time.monotonic() - killed
+
+        answers, seconds = asyncio.run(load_and_kill())
+        assert seconds < 5
+        for status, body in answers:  # 503 to one that had no token yet
+            assert status in (200, 503) and b'"code":"engine_died"' in body and b"[DONE]" not in body
+        health = server.get("/health")
+        assert health.status == 503 and health.json()["status"] == "degraded"
+        refused = server.chat()
+        assert refused.status == 503 and refused.headers["retry-after"]
+        assert server.get("/health/live").status == 200 and server.get("/metrics").status == 200
+        eventually(lambda: server.get("/health").status == 200, 60)
+        assert "Paris" in server.chat("What is the capital of France?").body.decode()
+        assert figure(server, "firesteel_engine_deaths") == 1
+
+
+def test_told_to_stop_it_finishes_what_it_began(start):
+    with start() as server:
+
+        async def stop_while_answering():
+            client = asyncio.create_task(ask(server.url, {**ENDLESS, "max_tokens": 60}))
+            while figure(server, "vllm:num_requests_running") < 1:
+                await asyncio.sleep(0.05)
+            server.process.send_signal(signal.SIGTERM)
+            return await client
+
+        status, body = asyncio.run(stop_while_answering())
+        assert (status == 200 and body.rstrip().endswith(b"data: [DONE]\r\n\r\n0")) or b"[DONE]" in body
+        assert server.process.wait(30) == 0
+        assert "stopped" in server.log[-1]
+
+
+def test_port_in_use_is_known_before_the_model_is_loaded(start_serve):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(AssertionError) as caught, start_serve("--port", str(port)):
+            raise AssertionError("it started")
+        assert f"port {port}" in str(caught.value) and "--port 0" in str(caught.value)
+        assert "loading" not in str(caught.value)

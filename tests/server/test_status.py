@@ -1,0 +1,72 @@
+"""Endpoints that say what is served and how it is."""
+
+import pytest
+
+from firesteel.errors import EngineDied
+
+
+def test_model_is_listed_with_its_root_and_context(open_server):
+    server = open_server(model="gpt-oss-20b", served_model_name="mine, yours")
+    listed = server.get("/v1/models").json()["data"]
+    assert [one["id"] for one in listed] == ["mine", "yours"]
+    assert listed[0]["root"] == "openai/gpt-oss-20b" and listed[0]["max_model_len"] == 4096
+    assert server.get("/v1/models/yours").json()["id"] == "yours"
+    assert server.get("/v1/models/theirs").status == 404
+    assert server.chat(model="yours").json()["model"] == "yours"
+
+
+def test_health_is_ready_degraded_failed(server):
+    assert (server.get("/health").status, server.get("/health").json()["status"]) == (200, "ready")
+    server.engine.is_ready, server.engine.num_deaths = False, 1
+    for path in ("/health", "/health/ready"):
+        answer = server.get(path)
+        assert (
+            answer.status == 503 and answer.json()["status"] == "degraded" and answer.json()["engine_deaths"] == 1
+        )
+    assert server.get("/health/live").status == 200
+    server.engine.failure = "died at /secret/place"
+    answer = server.get("/health")
+    assert answer.json()["status"] == "failed" and "secret" not in answer.body.decode()
+
+
+def test_requests_are_sent_away_while_no_engine_runs(server):
+    server.engine.is_ready = False
+    answer = server.chat()
+    assert answer.status == 503 and answer.headers["retry-after"] and answer.error["code"] == "engine_starting"
+    server.engine.failure = "died at /secret/place"
+    answer = server.chat(stream=True)
+    assert answer.status == 503 and "secret" not in answer.body.decode()
+
+
+def test_ledger_says_what_ran(server):
+    body = server.get("/ledger").json()
+    assert body["device"] == "CPU" and body["kernels"] == {"linear": "reference"}
+    assert body["ran"][0]["op"] == "linear" and body["ran"][0]["calls"] == 3
+
+
+def test_text_becomes_tokens_and_text_again(server):
+    body = server.post("/tokenize", {"prompt": "ab<|end|>", "return_token_strs": True}).json()
+    assert body["tokens"][:2] == [97, 98] and body["count"] == len("ab<|end|>") == len(body["token_strs"])
+    assert server.post("/detokenize", {"tokens": body["tokens"]}).json() == {"prompt": "ab<|end|>"}
+
+
+def test_conversation_is_tokenised_as_the_chat_would(server):
+    messages = [{"role": "user", "content": "hi"}]
+    body = server.post("/tokenize", {"messages": messages}).json()
+    server.chat("hi")
+    assert body["tokens"] == list(server.engine.requests[0].token_ids)
+
+
+@pytest.mark.parametrize("body", [{}, {"prompt": "a", "messages": [{"role": "user", "content": "b"}]}])
+def test_tokenize_wants_one_of_text_and_conversation(server, body):
+    assert server.post("/tokenize", body).status == 400
+
+
+def test_metrics_do_without_an_engine(server):
+    async def die():
+        raise EngineDied("gone")
+
+    assert "firesteel_engine_up{" in server.get("/metrics").body.decode()
+    server.engine.statistics = die
+    text = server.get("/metrics").body.decode()
+    assert 'firesteel_engine_up{model_name="tiny"} 0.0' in text
