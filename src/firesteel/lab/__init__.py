@@ -1,0 +1,1 @@
+"""Takes servers through tests, measures them and writes down what was found; knows servers by their URL."""
