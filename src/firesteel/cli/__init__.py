@@ -10,6 +10,7 @@ from firesteel.cli import (
     calibrate,
     chat,
     lab,
+    machine,
     prove,
     quantize,
     report,
@@ -21,5 +22,5 @@ from firesteel.cli.app import app, main
 
 __all__ = [
     "app", "bench", "bench_agreement", "bench_decode", "bench_engine", "bench_frontend", "bench_prefill",
-    "calibrate", "chat", "lab", "main", "prove", "quantize", "report", "running", "serve", "verify",
+    "calibrate", "chat", "lab", "machine", "main", "prove", "quantize", "report", "running", "serve", "verify",
 ]  # fmt: skip

@@ -1,1 +1,1 @@
-"""Takes servers through tests, measures them and writes down what was found; knows servers by their URL."""
+"""Verifies, stresses, measures and compares engines from outside; knows servers, not their inside."""
