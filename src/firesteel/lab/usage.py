@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import threading
 import time
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any
 
 import psutil  # type: ignore[import-untyped]
+
+from firesteel.lab import gpu
 
 PERIOD_S = 0.25
 
@@ -21,7 +21,7 @@ class Usage:
     wall_s: float
     cpu_s: float
     peak_memory_bytes: int  # resident, of all processes together
-    peak_gpu_bytes: int | None  # None without an NVIDIA GPU
+    peak_gpu_bytes: int | None  # of the whole GPU, by whomever; None without one
     memory: tuple[tuple[float, int, int | None], ...]  # seconds, resident bytes, bytes on the GPU
 
     @property
@@ -39,7 +39,6 @@ class Watch:
     def __init__(self, pid: int, period_s: float = PERIOD_S) -> None:
         self._root = psutil.Process(pid)
         self._period_s = period_s
-        self._gpu = _GpuMemory()
         self._cpu_s: dict[int, float] = {}  # by process: those that ended keep their last figure
         self._samples: list[tuple[float, int, int | None]] = []
         self._ended = threading.Event()
@@ -58,7 +57,6 @@ class Watch:
         self._ended.set()
         self._thread.join()
         self._look()
-        self._gpu.close()
 
     def usage(self) -> Usage:
         on_gpu = [one[2] for one in self._samples if one[2] is not None]
@@ -73,15 +71,14 @@ class Watch:
             self._look()
 
     def _look(self) -> None:
-        resident, pids = 0, set()
+        resident = 0
         for process in family(self._root):
             with suppress(psutil.Error):
                 times = process.cpu_times()
                 resident += process.memory_info().rss
                 self._cpu_s[process.pid] = times.user + times.system
-                pids.add(process.pid)
         seconds = round(time.perf_counter() - self._start_s, 3)
-        self._samples.append((seconds, resident, self._gpu.used_by(pids)))
+        self._samples.append((seconds, resident, gpu.used_bytes()))
 
 
 def family(root: psutil.Process) -> list[psutil.Process]:
@@ -90,34 +87,3 @@ def family(root: psutil.Process) -> list[psutil.Process]:
         return [root, *root.children(recursive=True)]
     except psutil.NoSuchProcess:
         return []
-
-
-class _GpuMemory:
-    """NVML, where there is a driver to ask."""
-
-    def __init__(self) -> None:
-        self._nvml: Any = None
-        if importlib.util.find_spec("pynvml") is None:
-            return
-        import pynvml  # type: ignore[import-untyped]
-
-        with suppress(pynvml.NVMLError):
-            pynvml.nvmlInit()
-            self._nvml = pynvml
-
-    def used_by(self, pids: Iterable[int]) -> int | None:
-        """Drivers in a container see other process numbers, and unified memory is not told apart: then None."""
-        if self._nvml is None:
-            return None
-        wanted, total, is_known = set(pids), 0, False
-        with suppress(self._nvml.NVMLError):
-            for number in range(self._nvml.nvmlDeviceGetCount()):
-                handle = self._nvml.nvmlDeviceGetHandleByIndex(number)
-                for process in self._nvml.nvmlDeviceGetComputeRunningProcesses(handle):
-                    if process.pid in wanted and process.usedGpuMemory is not None:
-                        total, is_known = total + process.usedGpuMemory, True
-        return total if is_known else None
-
-    def close(self) -> None:
-        if self._nvml is not None:
-            self._nvml.nvmlShutdown()
