@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from firesteel.lab.levels import Checks, LevelResult
-from firesteel.lab.levels_smoke import random_prompt
+from firesteel.lab.levels_smoke import ask_together, random_prompt
 from firesteel.lab.order import Order
 from firesteel.lab.reference import (
     LocalReference,
@@ -108,10 +108,11 @@ def check_tokens(
 ) -> None:
     equal = total = 0
     faults = []
-    for number, prompt in enumerate(prompts):
-        with target.step(f"continuation {number + 1} of {len(prompts)}"):
-            found = continue_greedily(target.api, prompt, CONTINUED)
-        right = reference.continue_greedily(prompt, CONTINUED)
+    with target.step(f"{len(prompts)} continuations"):
+        answers = ask_together(lambda prompt: continue_greedily(target.api, prompt, CONTINUED), prompts)
+    with target.step(f"{len(prompts)} continuations by the reference"):
+        expected = reference.continue_greedily(prompts, CONTINUED)
+    for number, (prompt, found, right) in enumerate(zip(prompts, answers, expected, strict=True)):
         agreed = next(
             (at for at, pair in enumerate(zip(found, right, strict=False)) if pair[0] != pair[1]), len(right)
         )

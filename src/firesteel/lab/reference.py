@@ -32,7 +32,7 @@ class Reference(Protocol):
     def logprobs(self, token_ids: Sequence[int]) -> list[float]:
         """Of every token but the first, given those before it."""
 
-    def continue_greedily(self, token_ids: Sequence[int], count: int) -> list[int]: ...
+    def continue_greedily(self, prompts: Sequence[Sequence[int]], count: int) -> list[list[int]]: ...
 
     def margin(self, token_ids: Sequence[int]) -> float | None:
         """Between the two likeliest next tokens, in nats; None where it is not known."""
@@ -50,9 +50,9 @@ class LocalReference:
         chosen: list[float] = rows.gather(1, torch.tensor(token_ids[1:])[:, None])[:, 0].tolist()
         return chosen
 
-    def continue_greedily(self, token_ids: Sequence[int], count: int) -> list[int]:
+    def continue_greedily(self, prompts: Sequence[Sequence[int]], count: int) -> list[list[int]]:
         params = SamplingParams(max_tokens=count, ignore_eos=True)
-        return self.llm.generate([token_ids], params, progress=False)[0].token_ids
+        return [one.token_ids for one in self.llm.generate(prompts, params, progress=False)]
 
     def margin(self, token_ids: Sequence[int]) -> float | None:
         first, second = self.llm.logits(token_ids)[-1].topk(2).values.tolist()
@@ -69,8 +69,8 @@ class RemoteReference:
     def logprobs(self, token_ids: Sequence[int]) -> list[float]:
         return read_prompt_logprobs(self.api, token_ids)
 
-    def continue_greedily(self, token_ids: Sequence[int], count: int) -> list[int]:
-        return continue_greedily(self.api, token_ids, count)
+    def continue_greedily(self, prompts: Sequence[Sequence[int]], count: int) -> list[list[int]]:
+        return [continue_greedily(self.api, prompt, count) for prompt in prompts]
 
     def margin(self, token_ids: Sequence[int]) -> float | None:
         return None
