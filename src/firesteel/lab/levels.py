@@ -16,7 +16,7 @@ TITLES = {
     "6": "matrix",
 }
 MODES = {
-    "all": ("1", "1.5", "2", "3", "4"),
+    "all": tuple(TITLES),
     "verify": ("1", "1.5", "2"),
     "stress": ("1", "1.5", "3"),
     "benchmark": ("1", "1.5", "4", "5", "6"),
