@@ -1,10 +1,66 @@
-"""The verb lab, a group: verify, stress, measure and compare engines; its verbs are in files beside it."""
+"""The verb lab, a group, and its verb run; the other verbs are in files beside it, the work is in firesteel.lab."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from firesteel.cli.app import app
+from firesteel.cli.lab_board import board
+from firesteel.cli.tables import say
+from firesteel.lab.levels import MODES, TITLES
+from firesteel.lab.order import Order
+from firesteel.lab.run import run_lab
 
 lab = typer.Typer(no_args_is_help=True, help="Verify, stress, measure and compare engines.")
 app.add_typer(lab, name="lab")
+
+
+@lab.command()
+def run(
+    flags: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- FLAGS]", help="for the engine's own command line")
+    ] = None,
+    mode: Annotated[str, typer.Option(help=", ".join(MODES))] = "all",
+    level: Annotated[
+        str, typer.Option(help="this alone: " + ", ".join(f"{number} {title}" for number, title in TITLES.items()))
+    ] = "",
+    engine: Annotated[
+        str,
+        typer.Option(help="firesteel, vllm, sglang, llamacpp, or a command with {port} and, if wanted, {model}"),
+    ] = "firesteel",
+    model: Annotated[
+        str, typer.Option(help="checkpoint folder, name in the local cache, or kindling")
+    ] = "kindling",
+    url: Annotated[str, typer.Option(help="of a server that runs already; none is started")] = "",
+    path: Annotated[
+        str, typer.Option(help="kernel path that must be seen, as native-fp4; any that is no fallback without it")
+    ] = "",
+    trace: Annotated[str, typer.Option(help="profile of the engine: PyTorch's JSON or nsys's SQLite")] = "",
+    baseline: Annotated[str, typer.Option(help="result of an earlier run, for level 5")] = "",
+    reference_url: Annotated[
+        str, typer.Option(help="server that is right, for level 2; small models are computed here without it")
+    ] = "",
+    quick: Annotated[
+        bool, typer.Option("--quick", help="minutes on a CPU; the report says what was reduced")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="blocking launches, C++ stacks, verbose logs: for faults, not for speed")
+    ] = False,
+    ready_s: Annotated[float, typer.Option(help="seconds that a server may take to become ready")] = 1800.0,
+    out: Annotated[Path, typer.Option(help="folder for logs, result.json, records and the report")] = Path(
+        "firesteel-lab"
+    ),
+) -> None:
+    """Take a server through levels 1 to 6; exit code 0 only if all that was asked for passed."""
+    order = Order(
+        mode=mode, level=level, engine=engine, model=model, url=url, flags=tuple(flags or ()), path=path,
+        trace=trace, baseline=baseline, reference_url=reference_url, quick=quick, debug=debug, ready_s=ready_s,
+    )  # fmt: skip
+    with board(order) as watcher:
+        result = run_lab(order, out, watcher)
+    say(f"{'passed' if result['passed'] else 'FAILED'} after {result['seconds']:.0f} s; all of it in {out}")
+    if not result["passed"]:
+        raise typer.Exit(1)

@@ -59,3 +59,22 @@ def judge_validity(results: Sequence[LevelResult]) -> list[LevelResult]:
 def has_passed(results: Sequence[LevelResult]) -> bool:
     """All that was run, and validly."""
     return all(result.passed and result.valid for result in results)
+
+
+class Checks:
+    """Gathers what a level looked at and becomes its result."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self.figures: dict[str, Any] = {}
+
+    def add(self, name: str, passed: bool, words: str) -> None:
+        self.rows.append({"check": name, "passed": passed, "words": words})
+
+    def result(self, level: str, summary: str = "") -> LevelResult:
+        """The reason is what failed, or else the summary."""
+        failed = [f"{row['check']}: {row['words']}" for row in self.rows if not row["passed"]]
+        reason = "; ".join(failed) or summary or "; ".join(row["words"] for row in self.rows)
+        return LevelResult(
+            level=level, passed=not failed, reason=reason, figures={**self.figures, "checks": self.rows}
+        )

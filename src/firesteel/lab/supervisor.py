@@ -33,6 +33,7 @@ from firesteel.lab.vigil import Vigil
 
 POLL_S = 0.1
 ASK_S = 5.0  # for one answer to the question whether it is ready
+DYING_S = 2.0  # from a broken connection to the end of the process
 ABORT_S = 3.0  # for stacks to be written
 # Python programs write at once and leave their stacks when they abort or fault.
 ENVIRONMENT = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
@@ -155,6 +156,14 @@ class Supervised:
             self._process.wait(POLL_S)
         return self.fail(self._diagnose(self.exit_code, silent_s))
 
+    def fail_broken(self, words: str) -> ServerFailed:
+        """Of one that broke a connection: what broke it may still be dying."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(DYING_S)
+        if self.exit_code is not None:
+            return self.fail(self._diagnose(self.exit_code))
+        return self.fail(self._diagnose_silence("unreachable", f"it runs but broke a connection: {words}"))
+
     def stop(self) -> Stopped:
         """Asks, then aborts, then kills the whole family; the same answer however often it is asked."""
         if self.stopped is None:
@@ -179,7 +188,7 @@ class Supervised:
             try:
                 process = subprocess.Popen(
                     self.command.words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-                    start_new_session=True, env=self._environment, cwd=self.folder,
+                    start_new_session=True, env=self._environment,
                 )  # fmt: skip
             except OSError as error:
                 words = f"{self.command.words[0]} cannot be started: {error.strerror}"
