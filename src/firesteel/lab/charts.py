@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 
 WIDTH, HEIGHT = 380, 230
-LEFT, RIGHT, TOP, BOTTOM = 48, 12, 12, 38
+LEFT, RIGHT, TOP, BOTTOM = 44, 14, 24, 38
 ROW = 26  # of bars and strips
 COLOURS = 6  # of the page: c0 to c5
 CHARACTER = 6.2  # width of one, on average
@@ -63,7 +63,7 @@ def line_chart(lines: Sequence[Line], *, x_title: str, y_title: str, ticks: Sequ
     y_scale = Scale(0.0, levels[-1], HEIGHT - BOTTOM, TOP)
     shown = _legend_height(lines)
     parts = [_grid(levels, y_scale), _x_axis(_sparse(xs, x_scale), x_scale, x_title, HEIGHT - BOTTOM)]
-    parts.append(_text(4, TOP - 2, y_title, "axis"))
+    parts.append(_text(4, 10, y_title, "axis"))
     parts += [_polyline(line, number, x_scale, y_scale) for number, line in enumerate(lines)]
     parts.append(_legend([line.name for line in lines], HEIGHT + 6))
     return _svg(WIDTH, HEIGHT + shown, parts)

@@ -13,6 +13,7 @@ from firesteel.lab.document import Cell, Chart, Document, Fold, Paragraph, Part,
 from firesteel.lab.report_style import CSS
 
 NUMBER = re.compile(r"^[-+~≈<>]?\s?[\d][\d.,]*\s?(%|k|M|G|s|ms|us|MB|GB|GiB|tok/s|GB/s|x)?$|^$|^-$")
+WIDE = 4  # columns of a table that takes the page's width
 SHORT = 16  # characters of a cell that is not broken
 MOST_RAW = 2_000_000  # characters of one piece of data
 
@@ -59,9 +60,13 @@ def _part(part: Part) -> str:
             note = f"<figcaption>{escape(part.note)}</figcaption>" if part.note else ""
             return f"<figure><h3>{escape(part.title)}</h3>{part.svg}{note}</figure>"
         case Raw():
-            return f"<details><summary>{escape(part.title)}</summary><pre>{escape(shown(part.content))}</pre></details>"
+            return _fold(part.title, f"<pre>{escape(shown(part.content))}</pre>")
         case Fold():
-            return f"<details><summary>{escape(part.title)}</summary>{_parts(part.parts)}</details>"
+            return _fold(part.title, _parts(part.parts))
+
+
+def _fold(title: str, content: str) -> str:
+    return f"<details><summary>{escape(title)}</summary>{content}</details>"
 
 
 def _table(table: Table) -> str:
@@ -70,13 +75,21 @@ def _table(table: Table) -> str:
         bool(rows) and all(NUMBER.match(row[column].text) for row in rows if column < len(row))
         for column in range(len(table.headings))
     ]
+    heats = [
+        any(len(row) > column and row[column].heat is not None for row in rows) for column in range(len(numeric))
+    ]
+    kinds = [
+        "heat" if is_heat else "number" if is_number else ""
+        for is_heat, is_number in zip(heats, numeric, strict=True)
+    ]
     head = "".join(
-        f"<th{' class=number' if is_number else ''}>{escape(heading)}</th>"
-        for heading, is_number in zip(table.headings, numeric, strict=True)
+        f'<th class="{kind}">{escape(heading)}</th>' for heading, kind in zip(table.headings, kinds, strict=True)
     )
     body = "".join("<tr>" + "".join(map(_cell, row, numeric)) + "</tr>" for row in rows)
     caption = f"<caption>{escape(table.caption)}</caption>" if table.caption else ""
-    return f'<div class="scroll"><table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    width = "wide" if len(table.headings) >= WIDE else ""
+    content = f"{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
+    return f'<div class="scroll"><table class="{width}">{content}</table></div>'
 
 
 def _cell(cell: Cell, is_number: bool) -> str:
@@ -84,7 +97,7 @@ def _cell(cell: Cell, is_number: bool) -> str:
     kinds += ["number"] if is_number else ["word"] if len(cell.text) <= SHORT else []
     style = ""
     if cell.heat is not None:
-        kinds, style = [*kinds, "heat"], f' style="--share: {cell.heat:.3f}"'
+        kinds, style = [cell.tone, "heat"], f' style="--share: {cell.heat:.3f}"'
     return f'<td class="{" ".join(kinds)}"{style}>{escape(cell.text)}</td>'
 
 

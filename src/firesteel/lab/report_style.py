@@ -1,9 +1,10 @@
 """How a report looks, in light and dark, on a phone and on a wide screen; knows no content."""
 
 CSS = """
-:root { color-scheme: light dark; --back: #f6f5f2; --card: #ffffff; --ink: #1d1f23; --soft: #5d636d; --rule: #dcdad4;
-  --good: #1a7f4b; --good-back: #e3f4ea; --bad: #b3261e; --bad-back: #fbe7e5; --doubt: #8a5a00; --doubt-back: #fcf0d9;
-  --c0: #2f6fb3; --c1: #d0772b; --c2: #2d9271; --c3: #9a4fb0; --c4: #b8920c; --c5: #6b7280; --heat: #2f6fb3; }
+:root { color-scheme: light dark; --back: #f6f5f2; --card: #ffffff; --ink: #1d1f23; --soft: #5d636d;
+  --rule: #dcdad4; --good: #1a7f4b; --good-back: #e3f4ea; --bad: #b3261e; --bad-back: #fbe7e5; --doubt: #8a5a00;
+  --doubt-back: #fcf0d9; --c0: #2f6fb3; --c1: #d0772b; --c2: #2d9271;
+  --c3: #9a4fb0; --c4: #b8920c; --c5: #6b7280; --heat: #2f6fb3; }
 @media (prefers-color-scheme: dark) { :root { --back: #14161a; --card: #1d2026; --ink: #e7e8ea; --soft: #a0a7b2;
   --rule: #343943; --good: #6fd39b; --good-back: #16301f; --bad: #ff9d94; --bad-back: #3a1a18; --doubt: #f2c46d;
   --doubt-back: #33270f; --c0: #6ea8e6; --c1: #eda15d; --c2: #5cc7a2; --c3: #c98be0; --c4: #e0bf4a; --c5: #9ca3af;
@@ -32,20 +33,24 @@ p.good, td.good { color: var(--good); } p.bad, td.bad { color: var(--bad); }
 p.doubtful, td.doubtful { color: var(--doubt); }
 td.good, td.bad, td.doubtful { font-weight: 600; }
 .scroll { overflow-x: auto; margin: 0 0 12px; }
-table { border-collapse: collapse; width: 100%; font-size: 0.88rem; font-variant-numeric: tabular-nums; }
+table { border-collapse: collapse; min-width: min(100%, 480px); max-width: 100%;
+  font-size: 0.88rem; font-variant-numeric: tabular-nums; }
+table.wide { width: 100%; }
 caption { caption-side: bottom; text-align: left; color: var(--soft); padding-top: 6px; font-size: 0.85rem; }
 th { text-align: left; font-weight: 600; color: var(--soft); border-bottom: 1px solid var(--rule); }
 th, td { padding: 5px 12px 5px 0; vertical-align: top; }
 td { border-bottom: 1px solid color-mix(in srgb, var(--rule) 55%, transparent); overflow-wrap: anywhere;
   min-width: 3.5em; }
-td.number, th.number { text-align: right; white-space: nowrap; }
+th.number { text-align: right; } td.number { text-align: right; white-space: nowrap; }
+th.heat { text-align: center; }
 td.word { white-space: nowrap; }
-td.heat { text-align: right; padding-left: 10px; white-space: nowrap;
-  background: color-mix(in srgb, var(--heat) calc(var(--share) * 70%), transparent); }
+td.heat { text-align: center; padding: 6px 10px; white-space: nowrap; border: 2px solid var(--card);
+  background: color-mix(in srgb, var(--heat) calc(6% + var(--share) * 64%), transparent); }
 .charts { display: grid; gap: 16px 28px; grid-template-columns: repeat(auto-fill, minmax(min(100%, 330px), 1fr));
   margin: 4px 0 12px; align-items: start; }
 figure { margin: 0; min-width: 0; }
-figcaption { color: var(--soft); font-size: 0.85rem; }
+figtable.wide { width: 100%; }
+caption { color: var(--soft); font-size: 0.85rem; }
 svg { width: 100%; max-width: 520px; height: auto; display: block; overflow: visible; }
 svg text { font-size: 11px; fill: var(--soft); } svg text.name { fill: var(--ink); font-size: 11.5px; }
 svg text.label { fill: var(--ink); }
