@@ -8,7 +8,8 @@ import pytest
 
 from firesteel.errors import UserError
 from firesteel.lab.order import Order
-from firesteel.lab.run import read_result, run_lab
+from firesteel.lab.report import read_result
+from firesteel.lab.run import run_lab
 from firesteel.lab.supervisor import Supervised
 
 FAKE = Path(__file__).parent / "fake_server.py"
@@ -48,10 +49,10 @@ def test_server_that_behaves_passes_and_the_result_says_with_what(lab):
     assert [level["level"] for level in result["levels"]] == ["1", "1.5", "3"]
     assert result["levels"][1]["was_run"] is False and "no rules" in result["levels"][1]["reason"]
     assert result["levels"][2]["figures"]["left_early"] == 4 and result["levels"][2]["figures"]["sequential"] == 20
-    assert result["shutdown"]["is_clean"] and result["engine"]["startup_s"] > 0
-    assert result["order"]["quick"] and any("40 requests" in line for line in result["reductions"])
-    assert len(result["memory"]["seconds"]) == len(result["memory"]["host_bytes"]) > 0
-    assert result["surroundings"]["versions"]["torch"] and Path(result["engine"]["log"]).is_file()
+    assert result["shutdown"]["is_clean"] and result["server"]["startup_s"] > 0
+    assert result["order"]["quick"] and any("40 requests" in line for line in result["reduced"])
+    assert result["memory"] and all(rss > 0 for _, rss, _ in result["memory"][:3])
+    assert result["surroundings"]["versions"]["torch"] and Path(result["server"]["log"]).is_file()
 
 
 def test_server_that_dies_at_its_50th_request_fails_that_level_with_a_bundle(lab):
@@ -108,11 +109,3 @@ def test_server_that_runs_already_is_asked_and_left_alone(lab, fake, tmp_path):
 def test_command_without_a_port_is_refused(lab):
     with pytest.raises(UserError, match=r"\{port\}"):
         lab(engine="my-server")
-
-
-def test_file_that_is_no_result_is_refused(tmp_path):
-    (tmp_path / "result.json").write_text("[]")
-    with pytest.raises(UserError, match="no result of firesteel lab run"):
-        read_result(tmp_path)
-    with pytest.raises(UserError, match="cannot read"):
-        read_result(tmp_path / "nowhere.json")

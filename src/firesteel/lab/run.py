@@ -23,10 +23,13 @@ from firesteel.lab.engines import make_command, name_kind
 from firesteel.lab.levels import LevelResult, has_passed, judge_validity
 from firesteel.lab.levels_benchmark import run_benchmark
 from firesteel.lab.levels_correctness import check_correctness
+from firesteel.lab.levels_matrix import run_matrix_level
 from firesteel.lab.levels_path import check_path
+from firesteel.lab.levels_regression import check_regression
 from firesteel.lab.levels_smoke import check_smoke
 from firesteel.lab.levels_stress import check_stress
 from firesteel.lab.order import Order
+from firesteel.lab.report import write_report
 from firesteel.lab.supervisor import ServerCommand, ServerFailed, Stopped, Supervised, find_free_port
 from firesteel.lab.target import Target
 from firesteel.measure.surroundings import look_around
@@ -54,8 +57,9 @@ class Run:
     watcher: Watcher
     device: DeviceSpec
     results: list[LevelResult] = field(default_factory=list)
-    engine: dict[str, Any] = field(default_factory=dict)
-    memory: dict[str, list[Any]] = field(default_factory=dict)
+    server: dict[str, Any] = field(default_factory=dict)
+    kernels: list[dict[str, Any]] = field(default_factory=list)  # rows of the ledger
+    memory: list[tuple[float, int, int | None]] = field(default_factory=list)  # s, bytes, bytes on the GPU
     shutdown: dict[str, Any] | None = None
     cross_checked: str | None = None  # what a profiler found wrong; None where it was not asked
 
@@ -67,6 +71,7 @@ class Run:
         try:
             with self.opened() as target:
                 self._take_levels(target)
+                self.kernels = list((target.read_ledger() or {}).get("ran", ()))
         except ServerFailed as error:
             self._fail_rest(error)
 
@@ -97,8 +102,9 @@ class Run:
             "schema": SCHEMA, "firesteel": version("firesteel"), "seconds": seconds,
             "time_utc": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             "passed": has_passed(levels) and is_clean and bool(levels), "order": self.order.as_dict(),
-            "levels": [level.as_dict() for level in levels], "reductions": self.order.reductions,
-            "engine": self.engine, "shutdown": self.shutdown, "memory": self.memory,
+            "levels": [level.as_dict() for level in levels], "reduced": self.order.reductions,
+            "engine": self.order.url or self.order.engine, "model": self.server.get("model", self.order.model),
+            "server": self.server, "kernels": self.kernels, "shutdown": self.shutdown, "memory": self.memory,
             "surroundings": asdict(look_around(self.device)),
         }  # fmt: skip
 
@@ -115,8 +121,8 @@ class Run:
         target.greet()
         if target.kind == "other" and target.read_ledger() is not None:
             target.kind = "firesteel"
-        self.engine = {
-            "name": self.order.url or self.order.engine, "kind": target.kind, "url": target.api.url,
+        self.server = {
+            "kind": target.kind, "url": target.api.url,
             "model": target.api.model, "max_context": target.max_context, "device": self.device.name,
         }  # fmt: skip
         return target
@@ -138,6 +144,8 @@ class Run:
             "2": lambda: check_correctness(target, self.order),
             "3": lambda: check_stress(target, self.order),
             "4": lambda: run_benchmark(target, self.order, self.device),
+            "5": lambda: check_regression(self.order, self.results),
+            "6": lambda: run_matrix_level(target, self.order),
         }
         return takers[level]()
 
@@ -155,15 +163,11 @@ class Run:
             figures = {}
 
     def _note_server(self, server: Supervised, stopped: Stopped) -> None:
-        samples = server.vigil.memory
-        self.engine |= {
+        self.server |= {
             "command": list(server.command.words), "startup_s": server.startup_s, "log": str(server.log),
             "peak_bytes": server.vigil.peak_bytes,
         }  # fmt: skip
-        self.memory = {
-            "seconds": [round(at, 2) for at, _, _ in samples], "host_bytes": [rss for _, rss, _ in samples],
-            "gpu_bytes": [used for _, _, used in samples],
-        }  # fmt: skip
+        self.memory = [(round(at, 2), rss, used) for at, rss, used in server.vigil.memory]
         self.shutdown = {**stopped.as_dict(), "words": stopped.in_words()}
 
     def _can_cross_check(self) -> bool:
@@ -182,6 +186,7 @@ def run_lab(order: Order, folder: Path, watcher: Watcher) -> dict[str, Any]:
     finally:
         result = run.result(time.monotonic() - start)
         (folder / RESULT).write_text(json.dumps(result, indent=1, default=str) + "\n", encoding="utf-8")
+    write_report(result, folder)
     return result
 
 
@@ -193,17 +198,3 @@ def find_model(order: Order) -> str:
         return str(find_checkpoint(order.model))
     except UserError:
         return order.model
-
-
-def read_result(path: Path) -> dict[str, Any]:
-    """Of a file, or of the folder it lies in."""
-    file = path / RESULT if path.is_dir() else path
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read {file}: {error.strerror}") from error
-    except ValueError as error:
-        raise UserError(f"{file} is not valid JSON: {error}") from error
-    if not isinstance(found, dict) or found.get("schema") != SCHEMA or "levels" not in found:
-        raise UserError(f"{file} is no result of firesteel lab run")
-    return found
