@@ -28,6 +28,7 @@ class Order:
     seed: int = 7
     ready_s: float = 1800.0
     answer_s: float = 600.0
+    grace_s: float = 45.0
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:

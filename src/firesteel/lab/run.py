@@ -27,7 +27,7 @@ from firesteel.lab.levels_path import check_path
 from firesteel.lab.levels_smoke import check_smoke
 from firesteel.lab.levels_stress import check_stress
 from firesteel.lab.order import Order
-from firesteel.lab.supervisor import ServerFailed, Stopped, Supervised, find_free_port
+from firesteel.lab.supervisor import ServerCommand, ServerFailed, Stopped, Supervised, find_free_port
 from firesteel.lab.target import Target
 from firesteel.measure.surroundings import look_around
 
@@ -102,13 +102,13 @@ class Run:
             "surroundings": asdict(look_around(self.device)),
         }  # fmt: skip
 
-    def _command(self) -> Any:
+    def _command(self) -> ServerCommand:
         order = self.order
         command = make_command(
             order.engine, model=find_model(order), port=find_free_port(), folder=self.folder, flags=order.flags,
             debug=order.debug,
         )  # fmt: skip
-        return replace(command, ready_s=order.ready_s)
+        return replace(command, ready_s=order.ready_s, grace_s=order.grace_s)
 
     def _greeted(self, target: Target) -> Target:
         target.api = replace(target.api, timeout_s=self.order.answer_s)
