@@ -66,14 +66,16 @@ def matrix():
 
 def result(**changes):
     return {
-        "engine": "firesteel", "model": "gpt-oss-120b", "reduced": ["40 requests instead of 200"],
+        "engine": {"name": "firesteel", "model": "gpt-oss-120b"}, "reductions": ["40 requests instead of 200"],
         "levels": [level("1"), level("1.5"), level("4", found=3), level("5", was_run=False, reason="no baseline")],
         "surroundings": {"device": "NVIDIA H200", "versions": {"torch": "2.11"}, "command": ["firesteel", "lab"],
                          "commit": "abc", "is_dirty": False, "environment": {}},
-        "backend": {"moe": "cuda", "imports": [{"package": "triton", "from": "site-packages"}]},
+        "backend": {"engine": "firesteel", "path": {"name": "any"}, "seen": {"cuda": ["moe=cuda"]},
+                    "about": {"cuda": "CUDA C++ compiled here"}, "faults": []},
         "kernels": [{"op": "moe_matmul", "implementation": "triton", "activation": "mxfp8", "calls": 10,
                      "seconds": 0.01, "launches": {"kernel_a": 10}, "proof": "native-fp4"}],
-        "bench": bench(), "matrix": matrix(), "memory": [[0.0, 1 << 30, 5 << 30], [9.0, 2 << 30, 6 << 30]],
+        "bench": bench(), "matrix": matrix(),
+        "memory": {"seconds": [0.0, 9.0], "host_bytes": [1 << 30, 2 << 30], "gpu_bytes": [None, None]},
         "comparison": {"words": "nothing is slower", "regressions": [], "rows": [
             {"name": "pp512", "figure": "tg_tok_s", "unit": "tok/s", "before": 400.0, "after": 402.0,
              "change": 0.005, "low": -0.01, "high": 0.02, "verdict": "same"}]},

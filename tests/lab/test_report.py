@@ -85,7 +85,7 @@ def test_a_level_that_failed_is_the_verdict():
 
 def test_no_share_is_claimed_on_a_cpu():
     rows = [parts.bench_row(share=None)]
-    page = to_html(build(parts.result(bench=parts.bench(rows, device="CPU"), model="kindling")))
+    page = to_html(build(parts.result(bench=parts.bench(rows, device="CPU"))))
     assert "no share is claimed" in page and "No figures of other engines" in page
     assert "red mark" not in page
 
@@ -100,8 +100,31 @@ def test_sections_inside_levels_are_found():
     levels = [parts.level("4", bench=parts.bench()), parts.level("6", matrix=parts.matrix())]
     whole = gather({"levels": levels})
     assert whole["bench"]["rows"] and whole["matrix"]["cells"]
-    direct = gather({"levels": [{**parts.level("4"), "figures": parts.bench()}]})
-    assert direct["bench"]["rows"]
+
+
+def test_the_ledger_inside_the_backend_is_the_table_of_kernels():
+    backend = {
+        "seen": {},
+        "faults": ["marlin ran: line 7"],
+        "ledger": {
+            "ran": [
+                {
+                    "op": "linear",
+                    "implementation": "triton",
+                    "calls": 2,
+                    "seconds": 0.1,
+                    "launches": {"k 64 ab fp8": 2},
+                }
+            ]
+        },
+    }
+    page = to_html(build({"levels": [parts.level("1.5", backend=backend)]}))
+    assert "2 x k 64 ab fp8" in page and ">fp8<" in page and "fault: marlin ran: line 7" in page
+
+
+def test_a_server_that_did_not_end_cleanly_is_the_verdict():
+    verdict, tone, lines = judge(parts.result(shutdown={"is_clean": False, "words": "left 2 behind"}))
+    assert tone == "bad" and "did not end cleanly" in verdict and any("left 2 behind" in line for line in lines)
 
 
 def test_levels_alone_make_a_report():
@@ -119,7 +142,7 @@ def test_what_a_server_said_is_shown_as_text():
 def test_files_are_written_and_read_back(tmp_path):
     assert [path.name for path in write_report(parts.result(), tmp_path)] == ["report.html", "report.md"]
     (tmp_path / "result.json").write_text(json.dumps(parts.result()))
-    assert read_result(tmp_path)["engine"] == "firesteel"
+    assert read_result(tmp_path)["engine"]["name"] == "firesteel"
     with pytest.raises(UserError, match="give a result"):
         read_result(tmp_path / "nothing.json")
     (tmp_path / "wrong.json").write_text("[]")

@@ -1,9 +1,8 @@
 """A lab run's result as a report: one HTML page without network, and the same in Markdown; measures nothing.
 
-Reads `result.json` as a dictionary. Only `levels` must be there; what else is known is shown: `engine`, `model`,
-`seconds`, `reduced` (lines), `surroundings`, `backend`, `kernels` (rows), `bench` (BenchResult.as_dict()), `peers`,
-`memory` (seconds, bytes, bytes on the GPU), `matrix`, `comparison`, `profile`, `review`. Those that stand in the
-figures of a level are found there too.
+Reads `result.json` as a dictionary. Only `levels` must be there; what else is known is shown: `engine`, `shutdown`,
+`reductions` (lines), `surroundings`, `backend`, `kernels` (rows), `bench` (BenchResult.as_dict()), `peers`,
+`memory`, `matrix`, `comparison`, `profile`, `review`. Those that stand in the figures of a level are found too.
 """
 
 from __future__ import annotations
@@ -20,17 +19,10 @@ from firesteel.lab.report_html import to_html
 from firesteel.lab.report_markdown import to_markdown
 
 NAMES = ("backend", "kernels", "bench", "memory", "matrix", "comparison", "profile", "review")
-HOME = {
-    "backend": "1.5",
-    "kernels": "1.5",
-    "bench": "4",
-    "comparison": "5",
-    "matrix": "6",
-}  # the level it comes from
 # title, what of the result it shows, how
 SECTIONS: tuple[tuple[str, str, Callable[[Any, Mapping[str, Any]], Sequence[Part]]], ...] = (
     ("Levels", "levels", report_sections.levels),
-    ("Backend", "backend", report_sections.anything),
+    ("Backend", "backend", report_sections.backend),
     ("Kernels", "kernels", report_sections.kernels),
     ("Speed", "bench", report_bench.speed),
     ("Latency", "bench", report_bench.latency),
@@ -77,7 +69,8 @@ def build(result: Mapping[str, Any]) -> Document:
         if whole.get(name) and (parts := show(whole[name], whole))
     ]
     everything = Section("Raw data", report_sections.raw(result))
-    words = [str(whole[name]) for name in ("engine", "model") if whole.get(name)]
+    engine = whole.get("engine") or {}
+    words = [str(engine[name]) for name in ("name", "model") if engine.get(name)]
     return Document(
         title=" · ".join(["firesteel lab", *words]), verdict=verdict, tone=tone, lines=lines,
         sections=[*sections, everything],
@@ -92,9 +85,8 @@ def gather(result: Mapping[str, Any]) -> dict[str, Any]:
         for level in figures.values():
             if not whole.get(name) and isinstance(level, Mapping) and level.get(name):
                 whole[name] = level[name]
-        home = figures.get(HOME.get(name, ""), {})
-        if not whole.get(name) and name == "bench" and "rows" in home:
-            whole[name] = home
+    ledger = (whole.get("backend") or {}).get("ledger") or {}
+    whole.setdefault("kernels", ledger.get("ran"))
     return whole
 
 
@@ -113,11 +105,15 @@ def judge(result: Mapping[str, Any]) -> tuple[str, str, list[str]]:
         for one in levels
         if not one.get("was_run", True)
     ]
-    lines += [f"reduced: {line}" for line in result.get("reduced") or ()]
+    shutdown = result.get("shutdown") or {"is_clean": True}
+    lines += [] if shutdown["is_clean"] else [f"the server did not end cleanly: {shutdown.get('words', '')}"]
+    lines += [f"reduced: {line}" for line in result.get("reductions") or ()]
     if failed:
         return f"{len(failed)} of {len(was_run)} levels failed", BAD, lines
     if invalid:
         return f"All {len(was_run)} levels passed, but {len(invalid)} do not count", BAD, lines
     if not was_run:
         return "No level was run", DOUBTFUL, lines
+    if not shutdown["is_clean"]:
+        return f"All {len(was_run)} levels passed, but the server did not end cleanly", BAD, lines
     return f"All {len(was_run)} levels that were run passed", GOOD, lines

@@ -137,7 +137,8 @@ def _lines(title: str, lines: Sequence[Line], x_title: str) -> Chart | None:
 
 def _against_peers(rows: Sequence[Row], bench: Mapping[str, Any], whole: Whole) -> list[Part]:
     device = (bench.get("roof") or {}).get("device") or (whole.get("surroundings") or {}).get("device") or ""
-    model = str(whole.get("model") or bench.get("model") or "")
+    engine = whole.get("engine") or {}
+    model = str(engine.get("model") or bench.get("model") or "")
     peers = [*find_peers(model, device)]
     alone = [row for row in rows if row["workload"]["concurrency"] == 1 and "tg_tok_s" in row["series"]]
     given = whole.get("peers") or []
@@ -147,7 +148,7 @@ def _against_peers(rows: Sequence[Row], bench: Mapping[str, Any], whole: Whole) 
         ]
     best = max(alone, key=lambda row: row["series"]["tg_tok_s"]["p50"])
     ours = best["series"]["tg_tok_s"]["p50"]
-    name = str(whole.get("engine") or "this server")
+    name = str(engine.get("name") or "this server")
     entries = [(name, ours, best["name"]), *((one.engine, one.tok_s, one.source) for one in peers)]
     entries += [(str(one["engine"]), float(one["tok_s"]), str(one.get("source", ""))) for one in given]
     bars = [

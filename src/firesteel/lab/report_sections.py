@@ -24,7 +24,35 @@ def levels(rows: Sequence[Mapping[str, Any]], whole: Whole) -> list[Part]:
             for one in rows
         ],
     )  # fmt: skip
-    return [table, *(Raw(f"figures of level {one['level']}", one["figures"]) for one in rows if one.get("figures"))]
+    return [table, *(Fold(f"level {one['level']}: {one.get('title', '')}", _level(one)) for one in rows)]
+
+
+def _level(level: Mapping[str, Any]) -> list[Part]:
+    """What it looked at, and its figures."""
+    figures = dict(level.get("figures") or {})
+    checks = figures.pop("checks", [])
+    rows: Rows = [
+        [str(one["check"]), Cell("passed", GOOD) if one["passed"] else Cell("failed", BAD), str(one["words"])]
+        for one in checks
+    ]
+    table = [Table(["check", "verdict", "found"], rows)] if rows else []
+    return [*table, Raw("figures", figures)] if figures else [*table]
+
+
+def backend(found: Any, whole: Whole) -> list[Part]:
+    """What was seen of the engine's choices, and what of it was wrong."""
+    if not isinstance(found, Mapping) or "seen" not in found:
+        return anything(found, whole)
+    parts: list[Part] = [Paragraph(f"fault: {fault}", BAD) for fault in found.get("faults") or ()]
+    about = found.get("about") or {}
+    rows: Rows = [
+        [str(sign), str(about.get(sign, "")), "; ".join(map(str, lines[:2]))]
+        for sign, lines in found["seen"].items()
+    ]
+    path = found.get("path") or {}
+    name = path.get("name", "") if isinstance(path, Mapping) else str(path)
+    parts.append(Table(["seen", "meaning", "where"], rows, f"{found.get('engine', '')}, judged as path {name}"))
+    return [*parts, Raw("backend", found)]
 
 
 def _verdict(level: Mapping[str, Any]) -> Cell:
@@ -45,6 +73,7 @@ def kernels(rows: Any, whole: Whole) -> list[Part]:
         each = f"{1e6 * seconds / calls:.0f}" if calls and seconds is not None else ""
         proof = str(row.get("proof") or row.get("verdict") or "")
         launches = row.get("launches") or {}
+        proof = proof or next((one for one in PROOFS for launch in launches if launch.endswith(one)), "")
         names = ", ".join(f"{count} x {name}" for name, count in launches.items()) or "no kernel of its own"
         shown.append(
             [str(row.get("op", "")), str(row.get("implementation", "")), str(row.get("activation", "")),
@@ -54,16 +83,18 @@ def kernels(rows: Any, whole: Whole) -> list[Part]:
     return [Table(headings, shown, "from the ledger: what was called, not what was planned"), Raw("ledger", rows)]
 
 
-def memory(samples: Sequence[Sequence[Any]], whole: Whole) -> list[Part]:
-    lines = [Line("server's processes", [(one[0], one[1] / GIB) for one in samples])]
-    on_gpu = [(one[0], one[2] / GIB) for one in samples if len(one) > 2 and one[2] is not None]
-    lines += [Line("GPU", on_gpu)] if on_gpu else []
-    chart = memory_chart(lines)
-    return [chart, Raw("samples: seconds, bytes, bytes on the GPU", [list(one) for one in samples])]
+def memory(found: Mapping[str, Sequence[Any]], whole: Whole) -> list[Part]:
+    """Over the whole run: `seconds`, `host_bytes`, `gpu_bytes`."""
+    lines = []
+    for name, title in (("host_bytes", "server's processes"), ("gpu_bytes", "GPU")):
+        pairs = zip(found["seconds"], found.get(name) or (), strict=False)
+        points = [(at, used / GIB) for at, used in pairs if used is not None]
+        lines += [Line(title, points)] if len(points) > 1 else []
+    return [memory_chart(lines), Raw("samples", found)] if lines else []
 
 
 def memory_chart(lines: Sequence[Line]) -> Chart:
-    last = max(line.points[-1][0] for line in lines)
+    last = max(line.points[-1][0] for line in lines) or 1.0
     ticks = [round(last * part / 4, 1 if last < 40 else 0) for part in range(5)]
     rows = [
         [
