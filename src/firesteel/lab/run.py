@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -20,7 +20,7 @@ from firesteel.hub import find_checkpoint
 from firesteel.lab.api import Api, RequestFailed
 from firesteel.lab.cross_check import cross_check
 from firesteel.lab.engines import make_command, name_kind
-from firesteel.lab.levels import LevelResult, has_passed, judge_validity
+from firesteel.lab.levels import SERVERLESS, LevelResult, has_passed, judge_validity
 from firesteel.lab.levels_benchmark import run_benchmark
 from firesteel.lab.levels_correctness import check_correctness
 from firesteel.lab.levels_matrix import run_matrix_level
@@ -57,9 +57,9 @@ class Run:
     watcher: Watcher
     device: DeviceSpec
     results: list[LevelResult] = field(default_factory=list)
-    server: dict[str, Any] = field(default_factory=dict)
+    engine: dict[str, Any] = field(default_factory=dict)
     kernels: list[dict[str, Any]] = field(default_factory=list)  # rows of the ledger
-    memory: list[tuple[float, int, int | None]] = field(default_factory=list)  # s, bytes, bytes on the GPU
+    memory: dict[str, list[Any]] = field(default_factory=dict)
     shutdown: dict[str, Any] | None = None
     cross_checked: str | None = None  # what a profiler found wrong; None where it was not asked
 
@@ -69,11 +69,16 @@ class Run:
             self.watcher.tell("the ledger against a profiler")
             self.cross_checked = cross_check(self.order.model, self.order.flags, self.folder)
         try:
-            with self.opened() as target:
-                self._take_levels(target)
-                self.kernels = list((target.read_ledger() or {}).get("ran", ()))
+            if with_server := [level for level in self.order.levels if level not in SERVERLESS]:
+                with self.opened() as target:
+                    for level in with_server:
+                        self._take_level(level, target)
+                    self.kernels = list((target.read_ledger() or {}).get("ran", ()))
         except ServerFailed as error:
             self._fail_rest(error)
+            return
+        for level in [level for level in self.order.levels if level in SERVERLESS]:
+            self._take_level(level, None)
 
     @contextmanager
     def opened(self) -> Iterator[Target]:
@@ -102,9 +107,8 @@ class Run:
             "schema": SCHEMA, "firesteel": version("firesteel"), "seconds": seconds,
             "time_utc": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             "passed": has_passed(levels) and is_clean and bool(levels), "order": self.order.as_dict(),
-            "levels": [level.as_dict() for level in levels], "reduced": self.order.reductions,
-            "engine": self.order.url or self.order.engine, "model": self.server.get("model", self.order.model),
-            "server": self.server, "kernels": self.kernels, "shutdown": self.shutdown, "memory": self.memory,
+            "levels": [level.as_dict() for level in levels], "reductions": self.order.reductions,
+            "engine": self.engine, "kernels": self.kernels, "shutdown": self.shutdown, "memory": self.memory,
             "surroundings": asdict(look_around(self.device)),
         }  # fmt: skip
 
@@ -121,33 +125,32 @@ class Run:
         target.greet()
         if target.kind == "other" and target.read_ledger() is not None:
             target.kind = "firesteel"
-        self.server = {
-            "kind": target.kind, "url": target.api.url,
+        self.engine = {
+            "name": self.order.url or self.order.engine, "kind": target.kind, "url": target.api.url,
             "model": target.api.model, "max_context": target.max_context, "device": self.device.name,
         }  # fmt: skip
         return target
 
-    def _take_levels(self, target: Target) -> None:
-        for level in self.order.levels:
-            self.watcher.begin(level)
-            start = time.monotonic()
-            try:
-                found = self._take_level(level, target)
-            except RequestFailed as error:  # of a server that is not ours: there is no more to know
-                found = LevelResult(level=level, passed=False, reason=str(error))
-            self._note(replace(found, seconds=time.monotonic() - start))
+    def _take_level(self, level: str, target: Target | None) -> None:
+        self.watcher.begin(level)
+        start = time.monotonic()
+        try:
+            found = self._without_server(level) if target is None else self._with_server(level, target)
+        except RequestFailed as error:  # of a server that is not ours: there is no more to know
+            found = LevelResult(level=level, passed=False, reason=str(error))
+        self._note(replace(found, seconds=time.monotonic() - start))
 
-    def _take_level(self, level: str, target: Target) -> LevelResult:
-        takers: dict[str, Callable[[], LevelResult]] = {
-            "1": lambda: check_smoke(target, self.order),
-            "1.5": lambda: check_path(target, self.order, self.cross_checked),
-            "2": lambda: check_correctness(target, self.order),
-            "3": lambda: check_stress(target, self.order),
-            "4": lambda: run_benchmark(target, self.order, self.device),
-            "5": lambda: check_regression(self.order, self.results),
-            "6": lambda: run_matrix_level(target, self.order),
-        }
-        return takers[level]()
+    def _with_server(self, level: str, target: Target) -> LevelResult:
+        if level == "1.5":
+            return check_path(target, self.order, self.cross_checked)
+        if level == "4":
+            return run_benchmark(target, self.order, self.device)
+        return {"1": check_smoke, "2": check_correctness, "3": check_stress}[level](target, self.order)
+
+    def _without_server(self, level: str) -> LevelResult:
+        if level == "5":
+            return check_regression(self.order, self.result(0.0))
+        return run_matrix_level(self.order, self.folder, self.watcher.tell, on_gpu=self.device.is_cuda)
 
     def _note(self, result: LevelResult) -> None:
         self.results.append(result)
@@ -163,11 +166,15 @@ class Run:
             figures = {}
 
     def _note_server(self, server: Supervised, stopped: Stopped) -> None:
-        self.server |= {
+        self.engine |= {
             "command": list(server.command.words), "startup_s": server.startup_s, "log": str(server.log),
             "peak_bytes": server.vigil.peak_bytes,
         }  # fmt: skip
-        self.memory = [(round(at, 2), rss, used) for at, rss, used in server.vigil.memory]
+        samples = server.vigil.memory
+        self.memory = {
+            "seconds": [round(at, 2) for at, _, _ in samples], "host_bytes": [rss for _, rss, _ in samples],
+            "gpu_bytes": [used for _, _, used in samples],
+        }  # fmt: skip
         self.shutdown = {**stopped.as_dict(), "words": stopped.in_words()}
 
     def _can_cross_check(self) -> bool:
