@@ -10,6 +10,10 @@ from firesteel.cli import (
     calibrate,
     chat,
     lab,
+    lab_compare,
+    lab_matrix,
+    lab_report,
+    lab_rerun,
     machine,
     prove,
     quantize,
@@ -22,5 +26,6 @@ from firesteel.cli.app import app, main
 
 __all__ = [
     "app", "bench", "bench_agreement", "bench_decode", "bench_engine", "bench_frontend", "bench_prefill",
-    "calibrate", "chat", "lab", "machine", "main", "prove", "quantize", "report", "running", "serve", "verify",
+    "calibrate", "chat", "lab", "lab_compare", "lab_matrix", "lab_report", "lab_rerun", "machine", "main", "prove",
+    "quantize", "report", "running", "serve", "verify",
 ]  # fmt: skip
