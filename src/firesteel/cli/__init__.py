@@ -13,6 +13,7 @@ from firesteel.cli import (
     lab_compare,
     lab_matrix,
     lab_report,
+    lab_rerun,
     machine,
     prove,
     quantize,
@@ -25,6 +26,6 @@ from firesteel.cli.app import app, main
 
 __all__ = [
     "app", "bench", "bench_agreement", "bench_decode", "bench_engine", "bench_frontend", "bench_prefill",
-    "calibrate", "chat", "lab", "lab_compare", "lab_matrix", "lab_report", "machine", "main", "prove", "quantize",
-    "report", "running", "serve", "verify",
+    "calibrate", "chat", "lab", "lab_compare", "lab_matrix", "lab_report", "lab_rerun", "machine", "main", "prove",
+    "quantize", "report", "running", "serve", "verify",
 ]  # fmt: skip
