@@ -53,6 +53,9 @@ def run(
         bool, typer.Option("--debug", help="blocking launches, C++ stacks, verbose logs: for faults, not for speed")
     ] = False,
     ready_s: Annotated[float, typer.Option(help="seconds that a server may take to become ready")] = 1800.0,
+    answer_s: Annotated[float, typer.Option(help="seconds that an answer may take")] = 600.0,
+    grace_s: Annotated[float, typer.Option(help="seconds from the request to stop until force is used")] = 45.0,
+    seed: Annotated[int, typer.Option(help="of prompts and sampling")] = 7,
     out: Annotated[Path, typer.Option(help="folder for logs, result.json, records and the report")] = Path(
         "firesteel-lab"
     ),
@@ -61,7 +64,7 @@ def run(
     order = Order(
         mode=mode, level=level, engine=engine, model=model, url=url, flags=tuple(flags or ()), path=path,
         trace=trace, gates=tuple(gates or ()), baseline=baseline, reference_url=reference_url, quick=quick,
-        debug=debug, ready_s=ready_s,
+        debug=debug, ready_s=ready_s, answer_s=answer_s, grace_s=grace_s, seed=seed,
     )  # fmt: skip
     with board(order) as watcher:
         result = run_lab(order, out, watcher)
