@@ -18,6 +18,7 @@ from firesteel.cli import (
     prove,
     quantize,
     report,
+    roofline,
     running,
     serve,
     verify,
@@ -27,5 +28,5 @@ from firesteel.cli.app import app, main
 __all__ = [
     "app", "bench", "bench_agreement", "bench_decode", "bench_engine", "bench_frontend", "bench_prefill",
     "calibrate", "chat", "lab", "lab_compare", "lab_matrix", "lab_report", "lab_rerun", "machine", "main", "prove",
-    "quantize", "report", "running", "serve", "verify",
+    "quantize", "report", "roofline", "running", "serve", "verify",
 ]  # fmt: skip
