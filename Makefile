@@ -8,7 +8,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto
 .PHONY: run test test-all check install arm64-wheels sanitize clean
 
 run: install
-	$(BIN)/python tools/demo.py
+	$(BIN)/firesteel lab run --quick --out firesteel-lab
 
 test: install
 	$(PYTEST) -m "not ($(TIERS))"

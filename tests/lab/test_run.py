@@ -8,7 +8,8 @@ import pytest
 
 from firesteel.errors import UserError
 from firesteel.lab.order import Order
-from firesteel.lab.run import read_result, run_lab
+from firesteel.lab.report import read_result
+from firesteel.lab.run import run_lab
 from firesteel.lab.supervisor import Supervised
 
 FAKE = Path(__file__).parent / "fake_server.py"
@@ -108,11 +109,3 @@ def test_server_that_runs_already_is_asked_and_left_alone(lab, fake, tmp_path):
 def test_command_without_a_port_is_refused(lab):
     with pytest.raises(UserError, match=r"\{port\}"):
         lab(engine="my-server")
-
-
-def test_file_that_is_no_result_is_refused(tmp_path):
-    (tmp_path / "result.json").write_text("[]")
-    with pytest.raises(UserError, match="no result of firesteel lab run"):
-        read_result(tmp_path)
-    with pytest.raises(UserError, match="cannot read"):
-        read_result(tmp_path / "nowhere.json")

@@ -39,6 +39,9 @@ def run(
         str, typer.Option(help="kernel path that must be seen, as native-fp4; any that is no fallback without it")
     ] = "",
     trace: Annotated[str, typer.Option(help="profile of the engine: PyTorch's JSON or nsys's SQLite")] = "",
+    gates: Annotated[
+        list[str] | None, typer.Option(help="of level 6, as kv_dtype=auto,fp8; may be repeated; chosen without it")
+    ] = None,
     baseline: Annotated[str, typer.Option(help="result of an earlier run, for level 5")] = "",
     reference_url: Annotated[
         str, typer.Option(help="server that is right, for level 2; small models are computed here without it")
@@ -50,6 +53,9 @@ def run(
         bool, typer.Option("--debug", help="blocking launches, C++ stacks, verbose logs: for faults, not for speed")
     ] = False,
     ready_s: Annotated[float, typer.Option(help="seconds that a server may take to become ready")] = 1800.0,
+    answer_s: Annotated[float, typer.Option(help="seconds that an answer may take")] = 600.0,
+    grace_s: Annotated[float, typer.Option(help="seconds from the request to stop until force is used")] = 45.0,
+    seed: Annotated[int, typer.Option(help="of prompts and sampling")] = 7,
     out: Annotated[Path, typer.Option(help="folder for logs, result.json, records and the report")] = Path(
         "firesteel-lab"
     ),
@@ -57,10 +63,12 @@ def run(
     """Take a server through levels 1 to 6; exit code 0 only if all that was asked for passed."""
     order = Order(
         mode=mode, level=level, engine=engine, model=model, url=url, flags=tuple(flags or ()), path=path,
-        trace=trace, baseline=baseline, reference_url=reference_url, quick=quick, debug=debug, ready_s=ready_s,
+        trace=trace, gates=tuple(gates or ()), baseline=baseline, reference_url=reference_url, quick=quick,
+        debug=debug, ready_s=ready_s, answer_s=answer_s, grace_s=grace_s, seed=seed,
     )  # fmt: skip
     with board(order) as watcher:
         result = run_lab(order, out, watcher)
-    say(f"{'passed' if result['passed'] else 'FAILED'} after {result['seconds']:.0f} s; all of it in {out}")
+    verdict = "passed" if result["passed"] else "FAILED"
+    say(f"{verdict} after {result['seconds']:.0f} s; report: {out / 'report.html'}")
     if not result["passed"]:
         raise typer.Exit(1)

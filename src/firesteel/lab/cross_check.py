@@ -1,4 +1,4 @@
-"""Holds firesteel's ledger to a profiler on the GPU, in a process of its own before the server starts; knows no level.
+"""Holds firesteel's ledger to a profiler on the GPU, in a process of its own before the server starts.
 
 A server that runs has the GPU's memory, and a profiler would slow it: the same model and settings are loaded once
 for a short text by `firesteel generate --ledger`, which fails where the two differ or a requirement is not met.

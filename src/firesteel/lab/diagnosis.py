@@ -74,7 +74,8 @@ SIGNS = (
     _sign(
         "missing-model",
         r"no checkpoint|RepositoryNotFound|does not appear to have a file named|failed to load model|"
-        r"is not a valid model identifier|is not a folder|not in the local (Hugging Face )?cache|config\.json.*(not found|No such file)|"
+        r"is not a valid model identifier|is not a folder|"
+        r"not in the local (Hugging Face )?cache|config\.json.*(not found|No such file)|"
         r"(No such file|not found).*(safetensors|gguf|config\.json)|neither a folder nor",
         "the model is not there",
         "check the name or path of the model",

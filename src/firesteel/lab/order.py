@@ -21,6 +21,7 @@ class Order:
     flags: tuple[str, ...] = ()  # for the engine's command line
     path: str = ""  # of the rules: the kernel path that must be seen; empty is any that is no fallback
     trace: str = ""  # a profile of the engine, as PyTorch or nsys write it
+    gates: tuple[str, ...] = ()  # of the matrix, as kv_dtype=auto,fp8; empty chooses
     baseline: str = ""  # result.json of an earlier run
     reference_url: str = ""  # of a server whose tokens and likelihoods are right
     quick: bool = False

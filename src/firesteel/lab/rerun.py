@@ -19,7 +19,7 @@ from firesteel.lab.order import Order
 PROGRAM = "firesteel"
 PREFIX = "FIRESTEEL_"
 SWITCHES = ("quick", "debug")
-NOT_FLAGS = ("flags", "seed", "answer_s")  # that `lab run` has no flag of its own for
+NOT_FLAGS = ("flags",)  # they come last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,8 @@ def words_of_order(order: Order, out: Path) -> tuple[str, ...]:
         if field.name in NOT_FLAGS or value == field.default:
             continue
         flag = f"--{field.name.replace('_', '-')}"
-        words += [flag] if field.name in SWITCHES else [flag, str(value)]
+        given = value if isinstance(value, tuple) else (value,)
+        words += [flag] if field.name in SWITCHES else [word for one in given for word in (flag, str(one))]
     return (*words, "--out", str(out), *(("--", *order.flags) if order.flags else ()))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -20,13 +20,16 @@ from firesteel.hub import find_checkpoint
 from firesteel.lab.api import Api, RequestFailed
 from firesteel.lab.cross_check import cross_check
 from firesteel.lab.engines import make_command, name_kind
-from firesteel.lab.levels import LevelResult, has_passed, judge_validity
+from firesteel.lab.levels import SERVERLESS, LevelResult, has_passed, judge_validity
 from firesteel.lab.levels_benchmark import run_benchmark
 from firesteel.lab.levels_correctness import check_correctness
+from firesteel.lab.levels_matrix import run_matrix_level
 from firesteel.lab.levels_path import check_path
+from firesteel.lab.levels_regression import check_regression
 from firesteel.lab.levels_smoke import check_smoke
 from firesteel.lab.levels_stress import check_stress
 from firesteel.lab.order import Order
+from firesteel.lab.report import write_report
 from firesteel.lab.supervisor import ServerCommand, ServerFailed, Stopped, Supervised, find_free_port
 from firesteel.lab.target import Target
 from firesteel.measure.surroundings import look_around
@@ -55,6 +58,7 @@ class Run:
     device: DeviceSpec
     results: list[LevelResult] = field(default_factory=list)
     engine: dict[str, Any] = field(default_factory=dict)
+    kernels: list[dict[str, Any]] = field(default_factory=list)  # rows of the ledger
     memory: dict[str, list[Any]] = field(default_factory=dict)
     shutdown: dict[str, Any] | None = None
     cross_checked: str | None = None  # what a profiler found wrong; None where it was not asked
@@ -65,10 +69,16 @@ class Run:
             self.watcher.tell("the ledger against a profiler")
             self.cross_checked = cross_check(self.order.model, self.order.flags, self.folder)
         try:
-            with self.opened() as target:
-                self._take_levels(target)
+            if with_server := [level for level in self.order.levels if level not in SERVERLESS]:
+                with self.opened() as target:
+                    for level in with_server:
+                        self._take_level(level, target)
+                    self.kernels = list((target.read_ledger() or {}).get("ran", ()))
         except ServerFailed as error:
             self._fail_rest(error)
+            return
+        for level in [level for level in self.order.levels if level in SERVERLESS]:
+            self._take_level(level, None)
 
     @contextmanager
     def opened(self) -> Iterator[Target]:
@@ -98,7 +108,7 @@ class Run:
             "time_utc": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             "passed": has_passed(levels) and is_clean and bool(levels), "order": self.order.as_dict(),
             "levels": [level.as_dict() for level in levels], "reductions": self.order.reductions,
-            "engine": self.engine, "shutdown": self.shutdown, "memory": self.memory,
+            "engine": self.engine, "kernels": self.kernels, "shutdown": self.shutdown, "memory": self.memory,
             "surroundings": asdict(look_around(self.device)),
         }  # fmt: skip
 
@@ -121,25 +131,26 @@ class Run:
         }  # fmt: skip
         return target
 
-    def _take_levels(self, target: Target) -> None:
-        for level in self.order.levels:
-            self.watcher.begin(level)
-            start = time.monotonic()
-            try:
-                found = self._take_level(level, target)
-            except RequestFailed as error:  # of a server that is not ours: there is no more to know
-                found = LevelResult(level=level, passed=False, reason=str(error))
-            self._note(replace(found, seconds=time.monotonic() - start))
+    def _take_level(self, level: str, target: Target | None) -> None:
+        self.watcher.begin(level)
+        start = time.monotonic()
+        try:
+            found = self._without_server(level) if target is None else self._with_server(level, target)
+        except RequestFailed as error:  # of a server that is not ours: there is no more to know
+            found = LevelResult(level=level, passed=False, reason=str(error))
+        self._note(replace(found, seconds=time.monotonic() - start))
 
-    def _take_level(self, level: str, target: Target) -> LevelResult:
-        takers: dict[str, Callable[[], LevelResult]] = {
-            "1": lambda: check_smoke(target, self.order),
-            "1.5": lambda: check_path(target, self.order, self.cross_checked),
-            "2": lambda: check_correctness(target, self.order),
-            "3": lambda: check_stress(target, self.order),
-            "4": lambda: run_benchmark(target, self.order, self.device),
-        }
-        return takers[level]()
+    def _with_server(self, level: str, target: Target) -> LevelResult:
+        if level == "1.5":
+            return check_path(target, self.order, self.cross_checked)
+        if level == "4":
+            return run_benchmark(target, self.order, self.device)
+        return {"1": check_smoke, "2": check_correctness, "3": check_stress}[level](target, self.order)
+
+    def _without_server(self, level: str) -> LevelResult:
+        if level == "5":
+            return check_regression(self.order, self.result(0.0))
+        return run_matrix_level(self.order, self.folder, self.watcher.tell, on_gpu=self.device.is_cuda)
 
     def _note(self, result: LevelResult) -> None:
         self.results.append(result)
@@ -155,11 +166,11 @@ class Run:
             figures = {}
 
     def _note_server(self, server: Supervised, stopped: Stopped) -> None:
-        samples = server.vigil.memory
         self.engine |= {
             "command": list(server.command.words), "startup_s": server.startup_s, "log": str(server.log),
             "peak_bytes": server.vigil.peak_bytes,
         }  # fmt: skip
+        samples = server.vigil.memory
         self.memory = {
             "seconds": [round(at, 2) for at, _, _ in samples], "host_bytes": [rss for _, rss, _ in samples],
             "gpu_bytes": [used for _, _, used in samples],
@@ -182,6 +193,7 @@ def run_lab(order: Order, folder: Path, watcher: Watcher) -> dict[str, Any]:
     finally:
         result = run.result(time.monotonic() - start)
         (folder / RESULT).write_text(json.dumps(result, indent=1, default=str) + "\n", encoding="utf-8")
+    write_report(result, folder)
     return result
 
 
@@ -193,17 +205,3 @@ def find_model(order: Order) -> str:
         return str(find_checkpoint(order.model))
     except UserError:
         return order.model
-
-
-def read_result(path: Path) -> dict[str, Any]:
-    """Of a file, or of the folder it lies in."""
-    file = path / RESULT if path.is_dir() else path
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read {file}: {error.strerror}") from error
-    except ValueError as error:
-        raise UserError(f"{file} is not valid JSON: {error}") from error
-    if not isinstance(found, dict) or found.get("schema") != SCHEMA or "levels" not in found:
-        raise UserError(f"{file} is no result of firesteel lab run")
-    return found

@@ -184,7 +184,8 @@ class Supervised:
             words = f"port {self.command.address[1]} is taken by another process; the server was not started"
             raise ServerFailed(Diagnosis(kind="port-in-use", words=words, cure="choose another port"), None)
         adopt_orphans()
-        with self.log.open("wb", buffering=0) as log:
+        self.log.unlink(missing_ok=True)
+        with self.log.open("ab", buffering=0) as log:
             try:
                 process = subprocess.Popen(
                     self.command.words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,

@@ -1,0 +1,45 @@
+"""The verb lab run: exit codes, what it says, what it refuses."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+FAKE = Path(__file__).parents[1] / "lab" / "fake_server.py"
+
+
+@pytest.fixture
+def lab(run, tmp_path):
+    def call(way, *flags):
+        engine = f"{sys.executable} {FAKE} {{port}} {way}"
+        return run("lab", "run", "--engine", engine, "--quick", "--out", str(tmp_path), *flags)
+
+    return call
+
+
+def test_exit_code_is_0_if_all_passed_and_the_report_is_named(lab, tmp_path):
+    found = lab("well", "--level", "1")
+    assert found.exit_code == 0, found.output
+    assert "level 1 smoke: passed" in found.output and "report.html" in found.output
+    assert "smoke" in (tmp_path / "report.html").read_text() and (tmp_path / "report.md").is_file()
+    assert json.loads((tmp_path / "result.json").read_text())["passed"]
+
+
+def test_exit_code_is_1_with_the_reason_if_something_failed(lab):
+    found = lab("answers-500", "--level", "1")
+    assert found.exit_code == 1 and "FAILED" in found.output and "answered 500" in found.output
+
+
+def test_result_is_enough_to_run_it_again(lab, run, tmp_path):
+    lab("well", "--level", "1", "--gates", "a=1,2", "--gates", "b", "--seed", "3")
+    once = json.loads((tmp_path / "result.json").read_text())
+    again = tmp_path / "again"
+    assert run("lab", "rerun", str(tmp_path), "--out", str(again)).exit_code == 0
+    assert json.loads((again / "result.json").read_text())["order"] == once["order"]
+
+
+def test_flags_behind_two_dashes_are_the_engines(lab, tmp_path):
+    lab("well", "--level", "1", "--", "--tile", "auto")
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["order"]["flags"] == ["--tile", "auto"] and result["engine"]["command"][-2:] == ["--tile", "auto"]
