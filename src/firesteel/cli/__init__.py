@@ -14,10 +14,12 @@ from firesteel.cli import (
     lab_matrix,
     lab_report,
     lab_rerun,
+    lab_review,
     machine,
     prove,
     quantize,
     report,
+    roofline,
     running,
     serve,
     verify,
@@ -26,6 +28,6 @@ from firesteel.cli.app import app, main
 
 __all__ = [
     "app", "bench", "bench_agreement", "bench_decode", "bench_engine", "bench_frontend", "bench_prefill",
-    "calibrate", "chat", "lab", "lab_compare", "lab_matrix", "lab_report", "lab_rerun", "machine", "main", "prove",
-    "quantize", "report", "running", "serve", "verify",
+    "calibrate", "chat", "lab", "lab_compare", "lab_matrix", "lab_report", "lab_rerun", "lab_review", "machine",
+    "main", "prove", "quantize", "report", "roofline", "running", "serve", "verify",
 ]  # fmt: skip

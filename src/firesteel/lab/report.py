@@ -21,6 +21,7 @@ from firesteel.lab.report_markdown import to_markdown
 NAMES = ("backend", "kernels", "bench", "memory", "matrix", "comparison", "profile", "review")
 # title, what of the result it shows, how
 SECTIONS: tuple[tuple[str, str, Callable[[Any, Mapping[str, Any]], Sequence[Part]]], ...] = (
+    ("Feature review", "review", report_sections.review),
     ("Levels", "levels", report_sections.levels),
     ("Backend", "backend", report_sections.backend),
     ("Kernels", "kernels", report_sections.kernels),
@@ -31,7 +32,6 @@ SECTIONS: tuple[tuple[str, str, Callable[[Any, Mapping[str, Any]], Sequence[Part
     ("Against a baseline", "comparison", report_sections.comparison),
     ("Matrix of gates", "matrix", report_sections.matrix),
     ("Where the time goes", "profile", report_sections.profile),
-    ("Feature review", "review", report_sections.anything),
     ("Environment", "surroundings", report_sections.environment),
 )
 
@@ -113,7 +113,17 @@ def judge(result: Mapping[str, Any]) -> tuple[str, str, list[str]]:
     if invalid:
         return f"All {len(was_run)} levels passed, but {len(invalid)} do not count", BAD, lines
     if not was_run:
-        return "No level was run", DOUBTFUL, lines
+        return *_judge_alone(result), lines
     if not shutdown["is_clean"]:
         return f"All {len(was_run)} levels passed, but the server did not end cleanly", BAD, lines
     return f"All {len(was_run)} levels that were run passed", GOOD, lines
+
+
+def _judge_alone(result: Mapping[str, Any]) -> tuple[str, str]:
+    """Of a result without levels: a review or a matrix."""
+    if review := result.get("review"):
+        tones = {"accepted": GOOD, "rejected": BAD}
+        return f"{review['gate']}: {review['verdict']}", tones.get(review["verdict"], DOUBTFUL)
+    if matrix := result.get("matrix"):
+        return str(matrix.get("words", "")), GOOD if matrix.get("all_done") else BAD
+    return "No level was run", DOUBTFUL

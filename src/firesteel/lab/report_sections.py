@@ -109,6 +109,23 @@ def memory_chart(lines: Sequence[Line]) -> Chart:
     return Chart("Memory over time", svg, Table(["memory (GiB)", "first", "most", "last"], rows))
 
 
+def review(found: Mapping[str, Any], whole: Whole) -> list[Part]:
+    """The sheet: hypothesis, criteria, result, verdict."""
+    tone = {"accepted": GOOD, "rejected": BAD}.get(found["verdict"], DOUBTFUL)
+    rows: Rows = [
+        [one["criterion"], one["wanted"], one["found"], Cell("yes", GOOD) if one["met"] else Cell("no", BAD)]
+        for one in found["criteria"]
+    ]
+    sides = (
+        f"{found['gate']}={found['off']} against {found['gate']}={found['on']}, {found['rounds']} rounds of each"
+    )
+    return [
+        Paragraph(f"Hypothesis: {found['hypothesis']}"),
+        Table(["criterion", "wanted", "result", "met"], rows, sides),
+        Paragraph(f"Verdict: {found['verdict']}. {found['why']}", tone),
+    ]
+
+
 def comparison(found: Any, whole: Whole) -> list[Part]:
     if not isinstance(found, Mapping) or not _are_rows(found.get("rows")):
         return anything(found, whole)

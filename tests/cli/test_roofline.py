@@ -1,4 +1,4 @@
-"""Verbs that examine the machine and count what a step costs."""
+"""The verb roofline: its tables, its JSON, its page."""
 
 import json
 
@@ -29,7 +29,7 @@ def test_roofline_json_follows_every_flag(run):
 
     plain = asked()
     assert len(plain["assumptions"]) == 4 and "by firesteel" in plain["assumptions"][-1]
-    assert plain["model"] == "gpt-oss-120b" and plain["gpu"] == "H200 SXM" and plain["speculation"] is None
+    assert plain["model"] == "gpt-oss-120b" and plain["gpu"] == "H200 SXM" and plain["speculation"] == []
     assert plain["bytes"] == pytest.approx(5.0e9, rel=1e-3) and plain["flops"] == pytest.approx(10.26e9, rel=1e-3)
     assert [round(one["ceiling_tok_s"]) for one in plain["predictions"]] == [959, 928]
     assert sum(op["matrix_bytes"] + op["vector_bytes"] + op["kv_bytes"] for op in plain["ops"]) == plain["bytes"]
@@ -40,13 +40,40 @@ def test_roofline_json_follows_every_flag(run):
     assert asked("--batch", "8")["distinct_experts"] == pytest.approx(28.7, abs=0.05)
     assert asked("--batch", "8", "--experts", "20")["distinct_experts"] == 20
     assert asked("--share", "0.5")["predictions"][0]["predicted_tok_s"] == pytest.approx(959.4 / 2, rel=1e-3)
-    assert asked("--draft", "3")["speculation"]["cost"] == pytest.approx(2.07, abs=0.005)
+    assert asked("--speculate", "3")["speculation"][2]["cost"] == pytest.approx(2.07, abs=0.005)
+    asked_about = asked("--speculate", "3", "--acceptance", "0.7", "--overlap", "0.5", "--draft-gb", "0.1")
+    last = asked_about["speculation"][2]
+    assert last["length"] == pytest.approx(1 + 0.7 + 0.49 + 0.343) and last["distinct_experts"] < 10
+    assert last["speedup"] == pytest.approx(last["length"] / last["cost"])
 
 
 def test_roofline_takes_a_checkpoint_and_tells_when_drafts_gain(run, checkpoint):
-    result = run("roofline", "--gpu", "5090", "--model", str(checkpoint), "--draft", "2")
+    result = run("roofline", "--gpu", "5090", "--model", str(checkpoint), "--speculate", "2")
     assert result.exit_code == 0, result.output
-    assert "2 drafted: a verifying step costs" in result.stdout and "gains from an acceptance of" in result.stdout
+    assert "speculation, against decoding one by one" in result.stdout
+    assert "gains from an acceptance of" in result.stdout
+
+
+def test_others_stand_beside_the_prediction(run):
+    text = run("roofline", "--gpu", "gb10", "--dense", "mxfp4").stdout
+    [row] = [line for line in text.splitlines() if "vLLM fork" in line]
+    assert "165" in row and "71%" in row  # FACTS: 60 tok/s move 165 GB/s, 71 % of the probe
+    assert "other engines" not in run("roofline", "--gpu", "b200").stdout
+
+
+def test_the_page_holds_every_chart(run, tmp_path):
+    page = tmp_path / "page.html"
+    result = run("roofline", "--gpu", "gb10", "--speculate", "4", "--acceptance", "0.6", "--plot", str(page))
+    assert result.exit_code == 0, result.output
+    text = page.read_text()
+    for words in (
+        "Where the time goes",
+        "moe_matmul gate_up",
+        "Requests decoded together",
+        "Acceptance from which",
+    ):
+        assert words in text, words
+    assert "predicted, not yet run" in text and "<script" not in text
 
 
 @pytest.mark.parametrize(
@@ -55,6 +82,9 @@ def test_roofline_takes_a_checkpoint_and_tells_when_drafts_gain(run, checkpoint)
         (["--gpu", "tpu"], "there is no GPU 'tpu' in the table; it has gb10, h100, h200, b200, 5090, pro6000"),
         (["--gpu", "gb10", "--dense", "int8"], "dense = int8: must be one of bf16, q8_0, fp8, mxfp4"),
         (["--gpu", "gb10", "--model", "/gone"], "/gone is not a folder"),
+        (["--gpu", "gb10", "--acceptance", "0.5"], "give --speculate K too"),
+        (["--gpu", "gb10", "--speculate", "2", "--acceptance", "1.5"], "must lie between 0 and 1"),
+        (["--gpu", "gb10", "--overlap", "2"], "overlap = 2.0: must lie between 0 and 1"),
     ],
 )
 def test_roofline_names_what_it_does_not_know(run, flags, message):
