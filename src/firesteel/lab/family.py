@@ -84,9 +84,10 @@ class Family:
     def is_gone_within(self, patience_s: float, reap_leader: Callable[[], object]) -> bool:
         deadline = time.monotonic() + patience_s
         while True:
+            is_gone = not self.living()
             reap_leader()
             self.reap()
-            if not self.living():
+            if is_gone:
                 return True
             if time.monotonic() > deadline:
                 return False
