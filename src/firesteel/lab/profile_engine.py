@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,26 +44,53 @@ class Watched:
 
 
 def watch_steps(loaded: Loaded, *, batch: int, context: int, steps: int) -> Watched:
-    """Decoding steps after prompts of `context` tokens: timed alone, then watched, then timed again."""
+    """Decoding steps after prompts of `context` tokens, some watched and as many timed alone."""
     engine = loaded.engine
     params = SamplingParams(max_tokens=3 * steps + WARM_STEPS + 8)  # some run ahead
     for request in draw_requests([context] * batch, params, loaded.spec.vocab_size, seed=SEED):
         engine.submit(request)
     _begin_decoding(engine, batch)
     _take(engine, WARM_STEPS, loaded)
-    before = engine.statistics()
-    first_ms, outputs = _take(engine, steps, loaded)
-    host = stages_of(before, engine.statistics(), steps)
-    host.append({"stage": "process border", "ms": border_ms(outputs)})
-    with _watching(loaded) as read:
-        begin = 1e6 * time.perf_counter()
-        _take(engine, steps, loaded)
-        window_us = None if loaded.device.is_cuda else (begin, 1e6 * time.perf_counter())
-    last_ms, _ = _take(engine, steps, loaded)
+    watched = _watch_gpu(loaded, steps) if loaded.device.is_cuda else _watch_cpu(loaded, steps)
     while engine.has_work:
         engine.step()
-    measured_ms = (first_ms + last_ms) / 2
-    return Watched(slices=read(), window_us=window_us, steps=steps, measured_ms=measured_ms, host=host)
+    return watched
+
+
+def _watch_gpu(loaded: Loaded, steps: int) -> Watched:
+    """Timed, then watched by torch's profiler, then timed again: steps run ahead and cannot be told apart here."""
+    from torch.profiler import ProfilerActivity, profile
+
+    before = loaded.engine.statistics()
+    first_ms, outputs = _take(loaded.engine, steps, loaded)
+    host = _host(before, loaded.engine.statistics(), steps, outputs)
+    profiler: Any = profile(activities=[ProfilerActivity.CUDA])
+    with profiler:
+        _take(loaded.engine, steps, loaded)
+    last_ms, _ = _take(loaded.engine, steps, loaded)
+    return Watched(
+        slices=_export(profiler), window_us=None, steps=steps, measured_ms=(first_ms + last_ms) / 2, host=host
+    )
+
+
+def _watch_cpu(loaded: Loaded, steps: int) -> Watched:
+    """By turns timed alone and watched, so that a machine that slows down slows both; the watched form a row."""
+    engine, now_us, alone_ms = loaded.engine, 0.0, 0.0
+    slices: list[Slice] = []
+    outputs: list[StepOutput] = []
+    before = engine.statistics()
+    for _ in range(steps):
+        alone_ms += _take(engine, 1, loaded)[0]
+        with _noting(loaded) as noted:
+            start = time.perf_counter()
+            outputs = engine.step()
+            end = time.perf_counter()
+        slices += [Slice(op, now_us + 1e6 * (a - start), now_us + 1e6 * (b - start)) for op, a, b in noted]
+        now_us += 1e6 * (end - start)
+    return Watched(
+        slices=slices, window_us=(0.0, now_us), steps=steps, measured_ms=alone_ms / steps,
+        host=_host(before, engine.statistics(), 2 * steps, outputs),
+    )  # fmt: skip
 
 
 def _begin_decoding(engine: Engine, batch: int) -> None:
@@ -90,16 +117,9 @@ def _wait(loaded: Loaded) -> None:
 
 
 @contextmanager
-def _watching(loaded: Loaded) -> Iterator[Callable[[], list[Slice]]]:
-    """Gives a function that reads what ran, once the body is done."""
-    if loaded.device.is_cuda:
-        from torch.profiler import ProfilerActivity, profile
-
-        profiler: Any = profile(activities=[ProfilerActivity.CUDA])
-        with profiler:
-            yield lambda: _export(profiler)
-        return
-    slices: list[Slice] = []
+def _noting(loaded: Loaded) -> Iterator[list[tuple[str, float, float]]]:
+    """Each call of an op inside: its name, begin and end."""
+    noted: list[tuple[str, float, float]] = []
     ledger = loaded.kernels.ledger
     plain = ledger.run
 
@@ -108,11 +128,11 @@ def _watching(loaded: Loaded) -> Iterator[Callable[[], list[Slice]]]:
         try:
             return plain(ran, function, *args, **kwargs)
         finally:
-            slices.append(Slice(ran.op, 1e6 * start, 1e6 * time.perf_counter()))
+            noted.append((ran.op, start, time.perf_counter()))
 
     ledger.run = run  # type: ignore[method-assign]
     try:
-        yield lambda: sorted(slices, key=lambda one: one.start_us)
+        yield noted
     finally:
         ledger.run = plain  # type: ignore[method-assign]
 
@@ -124,11 +144,12 @@ def _export(profiler: Any) -> list[Slice]:
         return read_timeline(path)
 
 
-def stages_of(before: Statistics, after: Statistics, steps: int) -> list[dict[str, Any]]:
-    return [
+def _host(before: Statistics, after: Statistics, steps: int, outputs: Sequence[StepOutput]) -> list[dict[str, Any]]:
+    stages = [
         {"stage": title, "ms": 1e3 * (getattr(after, name) - getattr(before, name)) / steps}
         for name, title in STAGES.items()
     ]
+    return [*stages, {"stage": "process border", "ms": border_ms(outputs)}]
 
 
 def border_ms(outputs: Sequence[StepOutput]) -> float:

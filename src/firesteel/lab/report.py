@@ -18,6 +18,7 @@ from firesteel.lab.document import BAD, DOUBTFUL, GOOD, Document, Part, Section
 from firesteel.lab.report_html import to_html
 from firesteel.lab.report_markdown import to_markdown
 
+NEAR = 0.05  # a profile sums to the step within this share, or the profiler slowed it
 NAMES = ("backend", "kernels", "bench", "memory", "matrix", "comparison", "profile", "review")
 # title, what of the result it shows, how
 SECTIONS: tuple[tuple[str, str, Callable[[Any, Mapping[str, Any]], Sequence[Part]]], ...] = (
@@ -125,7 +126,9 @@ def _judge_alone(result: Mapping[str, Any]) -> tuple[str, str]:
         tones = {"accepted": GOOD, "rejected": BAD}
         return f"{review['gate']}: {review['verdict']}", tones.get(review["verdict"], DOUBTFUL)
     if profile := result.get("profile"):
-        return str(profile.get("words", "")), GOOD
+        measured = profile.get("measured_ms")
+        is_near = measured is None or abs(profile["sum_ms"] / measured - 1) <= NEAR
+        return str(profile.get("words", "")), GOOD if is_near else DOUBTFUL
     if matrix := result.get("matrix"):
         return str(matrix.get("words", "")), GOOD if matrix.get("all_done") else BAD
     return "No level was run", DOUBTFUL
