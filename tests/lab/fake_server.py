@@ -44,6 +44,9 @@ class Handler(BaseHTTPRequestHandler):
             time.sleep(600)
         if WAY == "answers-500":
             return self.send(500, {"error": {"message": "internal error", "type": "server_error"}})
+        if WAY == "loses-its-worker":
+            print("Fatal Python error: Illegal instruction")
+            return self.send(500, {"error": {"message": "the engine encountered an issue"}})
         if WAY == "answers-garbage":
             return self.send_text(200, "<html>hello</html>")
         if WAY == "says-nan":

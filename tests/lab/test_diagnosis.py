@@ -33,6 +33,7 @@ def test_cause_counts_before_what_follows_from_it():
         ("ggml: cudaMalloc failed: out of memory", "gpu-out-of-memory"),
         ("terminate called after throwing an instance of 'std::bad_alloc'", "out-of-memory"),
         ("CUDA error: unspecified launch failure", "illegal-memory-access"),
+        ("Fatal Python error: Illegal instruction", "illegal-instruction"),
     ],
 )  # fmt: skip
 def test_lines_of_several_engines_are_understood(line, kind):

@@ -68,6 +68,7 @@ def test_server_that_dies_at_its_50th_request_fails_that_level_with_a_bundle(lab
     [
         ("answers-500", "http-error", "answered 500"),
         ("answers-garbage", "garbage", "not JSON"),
+        ("loses-its-worker", "illegal-instruction", "says its log; /v1/chat/completions was answered 500"),
         ("hangs", "hang", "hangs at the first answer: no answer for 1 s"),
         ("exit", "exit", "exit code 1 at start-up"),
         ("never-ready", "never-ready", "never became ready"),

@@ -54,7 +54,7 @@ def test_server_that_exits_is_diagnosed_by_its_last_words(way, fake, tmp_path, i
 def test_segfault_is_named_with_the_stack_in_the_log(fake, tmp_path, is_clean):
     command = fake("segfaults")
     error = fail(command, tmp_path)
-    assert error.diagnosis.kind == "signal" and "signal 11 (SIGSEGV)" in error.diagnosis.words
+    assert error.diagnosis.kind == "fault" and "signal 11 (SIGSEGV)" in error.diagnosis.words
     assert "in main" in (error.bundle / "log.txt").read_text()
     assert is_clean(command)
 

@@ -60,6 +60,18 @@ SIGNS = (
         "free memory, or ask for a smaller cache or model",
     ),
     _sign(
+        "illegal-instruction",
+        r"Illegal instruction|SIGILL",
+        "one of its processes used an instruction that this CPU does not have",
+        "use a build for this CPU, or keep it from that instruction set (ONEDNN_MAX_CPU_ISA, --dtype float32)",
+    ),
+    _sign(
+        "fault",
+        r"Fatal Python error: (Segmentation fault|Aborted|Bus error|Floating)|terminate called after throwing",
+        "one of its processes crashed",
+        "the stack is in its log",
+    ),
+    _sign(
         "port-in-use",
         r"address already in use|EADDRINUSE|port \d+ is already|Cannot assign requested address|bind.*failed",
         "its port is taken by another process",

@@ -17,7 +17,7 @@ import urllib.request
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from http.client import HTTPException
 from pathlib import Path
 from types import TracebackType
@@ -164,6 +164,10 @@ class Supervised:
             return self.fail(self._diagnose(self.exit_code))
         return self.fail(self._diagnose_silence("unreachable", f"it runs but broke a connection: {words}"))
 
+    def fail_wrong(self, kind: str, words: str) -> ServerFailed:
+        """Of one that answers, but not as it should: a cause that its log names comes first."""
+        return self.fail(self._diagnose_silence(kind, words))
+
     def stop(self) -> Stopped:
         """Asks, then aborts, then kills the whole family; the same answer however often it is asked."""
         if self.stopped is None:
@@ -222,7 +226,7 @@ class Supervised:
         """What its log names, where it names something."""
         found = self._diagnose(None)
         if found.kind != "hang":
-            return found
+            return replace(found, words=f"{found.words.partition(';')[0]}; {words}")
         return Diagnosis(kind=kind, words=words, cure="the last lines of its log say how far it came",
                          evidence=found.evidence)  # fmt: skip
 

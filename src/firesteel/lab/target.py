@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from firesteel.lab.api import Api, RequestFailed
-from firesteel.lab.diagnosis import Diagnosis
 from firesteel.lab.supervisor import Supervised
 
 DEFAULT_CONTEXT = 4096  # of a server that does not say
@@ -49,8 +48,7 @@ class Target:
             return self.server.fail_silent(self.api.timeout_s)
         if error.kind == "unreachable":
             return self.server.fail_broken(str(error))
-        words = f"{error} (at {self.server.step})"
-        return self.server.fail(Diagnosis(kind=error.kind, words=words, cure="its log says more"))
+        return self.server.fail_wrong(error.kind, f"{error} (at {self.server.step})")
 
     def greet(self) -> None:
         """Asks which model is served and how much it takes."""
