@@ -51,9 +51,10 @@ def test_texts_of_a_drawing_do_not_leave_it(browser, page):
     assert outside == []
 
 
-def test_raw_data_unfolds(browser, page):
-    browser.open(page)
+def test_raw_data_unfolds_within_the_screen(browser, page):
+    browser.open(page, width=400)
     shown = "document.querySelector('details pre').checkVisibility()"
     assert not browser.run(shown)
-    browser.run("document.querySelector('details').open = true")
+    browser.run("document.querySelectorAll('details').forEach(one => one.open = true)")
     assert browser.run(shown)
+    assert browser.run("document.documentElement.scrollWidth") <= 400

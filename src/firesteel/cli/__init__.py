@@ -16,6 +16,7 @@ from firesteel.cli import (
     lab_rerun,
     lab_review,
     machine,
+    profile,
     prove,
     quantize,
     report,
@@ -29,5 +30,5 @@ from firesteel.cli.app import app, main
 __all__ = [
     "app", "bench", "bench_agreement", "bench_decode", "bench_engine", "bench_frontend", "bench_prefill",
     "calibrate", "chat", "lab", "lab_compare", "lab_matrix", "lab_report", "lab_rerun", "lab_review", "machine",
-    "main", "prove", "quantize", "report", "roofline", "running", "serve", "verify",
+    "main", "profile", "prove", "quantize", "report", "roofline", "running", "serve", "verify",
 ]  # fmt: skip

@@ -30,8 +30,8 @@ def lab_review(
         str, typer.Option(help="checkpoint folder, name in the local cache, or kindling")
     ] = "kindling",
     hypothesis: Annotated[str, typer.Option(help="what the gate is thought to do")] = "",
-    rounds: Annotated[int, typer.Option(min=1, help="servers started for each side, in turn")] = 2,
-    runs: Annotated[int, typer.Option(min=2, help="counted runs with each server")] = 5,
+    rounds: Annotated[int, typer.Option(min=2, help="servers started for each side, in turn")] = 3,
+    runs: Annotated[int, typer.Option(min=1, help="counted runs with each server")] = 5,
     correctness: Annotated[bool, typer.Option(help="level 2 with the gate on")] = True,
     out: Annotated[Path, typer.Option(help="folder for the sheet and all it stands on")] = Path("firesteel-review"),
     as_json: AsJson = False,

@@ -38,6 +38,7 @@ class Mock:
     token_ids: bool = True  # sent with each chunk
     prefix_caching: bool = False
     max_context: int = 65536
+    port: int = 0  # 0 takes a free one
     seen: set[str] = field(default_factory=set)
 
     def app(self) -> Starlette:
@@ -146,8 +147,8 @@ def parse_settings(words: list[str]) -> dict[str, Any]:
 
 
 def main() -> None:
-    app = Mock(**parse_settings(sys.argv[1:])).app()
-    Announcing(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning")).run()
+    mock = Mock(**parse_settings(sys.argv[1:]))
+    Announcing(uvicorn.Config(mock.app(), host="127.0.0.1", port=mock.port, log_level="warning")).run()
 
 
 if __name__ == "__main__":

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from firesteel.errors import UserError
-from firesteel.lab import report_bench, report_sections
+from firesteel.lab import report_bench, report_profile, report_sections
 from firesteel.lab.document import BAD, DOUBTFUL, GOOD, Document, Part, Section
 from firesteel.lab.report_html import to_html
 from firesteel.lab.report_markdown import to_markdown
 
+NEAR = 0.05  # a profile sums to the step within this share, or the profiler slowed it
 NAMES = ("backend", "kernels", "bench", "memory", "matrix", "comparison", "profile", "review")
 # title, what of the result it shows, how
 SECTIONS: tuple[tuple[str, str, Callable[[Any, Mapping[str, Any]], Sequence[Part]]], ...] = (
@@ -31,7 +32,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[Any, Mapping[str, Any]], Sequence[Part
     ("Memory over time", "memory", report_sections.memory),
     ("Against a baseline", "comparison", report_sections.comparison),
     ("Matrix of gates", "matrix", report_sections.matrix),
-    ("Where the time goes", "profile", report_sections.profile),
+    ("Where the time goes", "profile", report_profile.profile),
     ("Environment", "surroundings", report_sections.environment),
 )
 
@@ -120,10 +121,14 @@ def judge(result: Mapping[str, Any]) -> tuple[str, str, list[str]]:
 
 
 def _judge_alone(result: Mapping[str, Any]) -> tuple[str, str]:
-    """Of a result without levels: a review or a matrix."""
+    """Of a result without levels: a review, a profile or a matrix."""
     if review := result.get("review"):
         tones = {"accepted": GOOD, "rejected": BAD}
         return f"{review['gate']}: {review['verdict']}", tones.get(review["verdict"], DOUBTFUL)
+    if profile := result.get("profile"):
+        measured = profile.get("measured_ms")
+        is_near = measured is None or abs(profile["sum_ms"] / measured - 1) <= NEAR
+        return str(profile.get("words", "")), GOOD if is_near else DOUBTFUL
     if matrix := result.get("matrix"):
         return str(matrix.get("words", "")), GOOD if matrix.get("all_done") else BAD
     return "No level was run", DOUBTFUL

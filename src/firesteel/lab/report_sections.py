@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from firesteel.lab.charts import Line, line_chart, short, stacked_chart
+from firesteel.lab.charts import Line, line_chart, short
 from firesteel.lab.document import BAD, DOUBTFUL, GOOD, PLAIN, Cell, Chart, Fold, Paragraph, Part, Raw, Table
 
 Whole = Mapping[str, Any]
@@ -196,18 +196,6 @@ def _cell_table(cells: Sequence[Mapping[str, Any]], gates: Sequence[str]) -> Tab
 
 def _label(chosen: Mapping[str, Any], gates: Sequence[str]) -> str:
     return ", ".join(f"{gate}={chosen[gate]}" for gate in gates)
-
-
-def profile(found: Any, whole: Whole) -> list[Part]:
-    if not isinstance(found, Mapping) or not _are_rows(found.get("categories")):
-        return anything(found, whole)
-    pieces = [(str(one["category"]), float(one["ms"])) for one in found["categories"]]
-    total = sum(value for _, value in pieces) or 1.0
-    table = Table(
-        ["category", "ms a step", "share"], [[n, f"{v:.3f}", f"{100 * v / total:.1f} %"] for n, v in pieces]
-    )
-    chart = Chart("One step by category", stacked_chart(pieces, unit="ms"), table, str(found.get("words", "")))
-    return [chart, Raw("profile", found)]
 
 
 def environment(found: Mapping[str, Any], whole: Whole) -> list[Part]:

@@ -1,12 +1,13 @@
 """A review sheet for one gate: a hypothesis, what would settle it, both sides measured, a verdict.
 
-Both sides run in turn, several rounds of each, every one with a server of its own, so that the spread between runs is
-in the samples. Correctness is asked of the side that is on.
+Both sides run in turn, several rounds of each, every one with a server of its own. A round's median is one sample:
+what counts is the spread between rounds. Correctness is asked of the side that is on.
 """
 
 from __future__ import annotations
 
 import json
+import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +51,7 @@ def review_gate(
     matrix: Matrix,
     folder: Path,
     *,
-    rounds: int = 2,
+    rounds: int = 3,
     hypothesis: str = "",
     tell: Tell = print,
     check: Check | None = None,
@@ -61,9 +62,8 @@ def review_gate(
     sides: dict[str, list[dict[str, Any]]] = {off: [], on: []}
     for number in range(rounds):
         place = folder / f"round-{number + 1}"
-        found = run_matrix(
-            matrix, place, tell=lambda words, n=number: tell(f"round {n + 1}, {words}"), command=command
-        )
+        tell(f"round {number + 1} of {rounds}")
+        found = run_matrix(matrix, place, tell=tell, command=command)
         for cell in found["cells"]:
             if cell["status"] != DONE:
                 raise UserError(f"{gate}={cell['gates'][gate]} could not be measured: {cell['reason']}")
@@ -103,12 +103,12 @@ def suppose(gate: str, off: str, on: str) -> str:
 
 
 def pool(benches: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Samples of all rounds as one benchmark; memory is the most of any."""
+    """One benchmark whose samples are the rounds' medians; memory is the most of any."""
     rows = []
     for row in benches[0]["rows"]:
         same = [one for bench in benches for one in bench["rows"] if one["name"] == row["name"]]
         series = {
-            name: {**one, "values": [value for each in same for value in each["series"][name]["values"]]}
+            name: {**one, "values": [statistics.median(each["series"][name]["values"]) for each in same]}
             for name, one in row["series"].items()
             if all(name in each["series"] for each in same)
         }
