@@ -9,12 +9,14 @@ import pytest
 from firesteel.config import (
     Config,
     ConfigError,
+    child_environment,
     find_user_cache,
     is_secret,
     knobs,
     parse_layers,
     resolve,
     shown_environment,
+    told_environment,
 )
 
 EVERY_KNOB = [pytest.param(knob, id=name) for name, knob in knobs().items()]
@@ -392,3 +394,22 @@ def test_secrets_are_known_by_their_names():
     for name in ("max_tokens", "--max-num-batched-tokens", "kernels", "keyboard", "FIRESTEEL_CONFIG"):
         assert not is_secret(name), name
     assert [name for name in knobs() if is_secret(name)] == ["api_key"]
+
+
+def test_environment_of_a_child_is_ours_with_changes(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("FIRESTEEL_PORT", "9")
+    found = child_environment({"OMP_NUM_THREADS": "2"}, without=("FIRESTEEL_PORT",))
+    assert found["OMP_NUM_THREADS"] == "2" and "FIRESTEEL_PORT" not in found and "PATH" in found
+
+
+def test_told_environment_is_of_engines_and_without_secrets():
+    environ = {
+        "VLLM_USE_V1": "1",
+        "VLLM_API_KEY": "x",
+        "HF_TOKEN": "x",
+        "HF_HOME": "/h",
+        "EDITOR": "vi",
+        "PATH": "/b",
+    }
+    assert told_environment(environ) == {"HF_HOME": "/h", "PATH": "/b", "VLLM_USE_V1": "1"}

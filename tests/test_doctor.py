@@ -213,7 +213,7 @@ def test_exit_code_is_1_exactly_if_something_failed(monkeypatch, status, as_json
         Finding("two", status, "[so so]", "do this"),
         Finding("x", Status.OK, ""),
     ]
-    monkeypatch.setattr("firesteel.cli.lab.examine", lambda: findings)
+    monkeypatch.setattr("firesteel.cli.machine.examine", lambda: findings)
     result = CliRunner().invoke(app, ["doctor", *(["--json"] if as_json else [])])
     assert result.exit_code == (1 if status is Status.FAIL else 0)
     for text in ("two", status.value, "[so so]", "do this"):

@@ -18,6 +18,11 @@ from firesteel.errors import UserError
 PREFIX = "FIRESTEEL_"
 FILE_VARIABLE = "FIRESTEEL_CONFIG"
 HIDDEN = "(hidden)"  # stands for a secret wherever settings are shown or kept
+# Of the environment, what changes how an engine runs.
+ENGINE_VARIABLES = (
+    r"(FIRESTEEL|CUDA|NVIDIA|NCCL|VLLM|SGL|SGLANG|TORCH|PYTORCH|TRITON|FLASHINFER|GGML|LLAMA|OMP|MKL|ONEDNN|HF)_"
+    r"|PYTHON|PATH$|LD_LIBRARY_PATH$|LD_PRELOAD$|VIRTUAL_ENV$|LANG$"
+)
 LAYERS = ("moe", "qkv", "o", "lm_head")  # that MXFP4 may hold
 Check = Callable[[Any], str | None]
 
@@ -395,6 +400,18 @@ def shown_environment(environ: Mapping[str, str] | None = None) -> dict[str, str
     environ = os.environ if environ is None else environ
     names = sorted(name for name in environ if name.startswith(PREFIX) or name == "CUDA_VISIBLE_DEVICES")
     return {name: HIDDEN if is_secret(name) else environ[name] for name in names}
+
+
+def child_environment(extra: Mapping[str, str], *, without: tuple[str, ...] = ()) -> dict[str, str]:
+    """For a program that is started: this one's environment with some variables more and some less."""
+    return {name: value for name, value in os.environ.items() if name not in without} | dict(extra)
+
+
+def told_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What says how engines run, ours or others', for a crash bundle; names that may hold secrets are left out."""
+    environ = os.environ if environ is None else environ
+    names = sorted(name for name in environ if re.match(ENGINE_VARIABLES, name))
+    return {name: environ[name] for name in names if not re.search(r"key|secret|passw|token|auth", name, re.I)}
 
 
 def shown_value(name: str, value: Any) -> Any:

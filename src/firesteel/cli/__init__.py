@@ -11,9 +11,17 @@ from firesteel.cli import (
     calibrate,
     chat,
     lab,
+    lab_compare,
+    lab_matrix,
+    lab_report,
+    lab_rerun,
+    lab_review,
+    machine,
+    profile,
     prove,
     quantize,
     report,
+    roofline,
     running,
     serve,
     tune,
@@ -23,6 +31,6 @@ from firesteel.cli.app import app, main
 
 __all__ = [
     "app", "bench", "bench_agreement", "bench_decode", "bench_engine", "bench_frontend", "bench_prefill",
-    "bench_quality", "calibrate", "chat", "lab", "main", "prove", "quantize", "report", "running", "serve",
-    "tune", "verify",
+    "bench_quality", "calibrate", "chat", "lab", "lab_compare", "lab_matrix", "lab_report", "lab_rerun",
+    "lab_review", "machine", "main", "profile", "prove", "quantize", "report", "roofline", "running", "serve", "tune", "verify",
 ]  # fmt: skip

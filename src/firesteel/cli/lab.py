@@ -1,63 +1,82 @@
-"""Verbs that examine the machine and count what a step costs: doctor, roofline; knows no kernel."""
+"""The verb lab, a group, and its verb run; the other verbs are in files beside it, the work is in firesteel.lab."""
 
 from __future__ import annotations
 
+import signal
+from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from firesteel.cli.app import app
-from firesteel.cli.options import AsJson, Model, find_spec, print_json
-from firesteel.cli.tables import cost_table, finding_table, prediction_table, show
-from firesteel.doctor import Status, examine
-from firesteel.measure import roofline
+from firesteel.cli.lab_board import board
+from firesteel.cli.tables import say
+from firesteel.lab.levels import MODES, TITLES
+from firesteel.lab.order import Order
+from firesteel.lab.run import run_lab
+
+lab = typer.Typer(no_args_is_help=True, help="Verify, stress, measure and compare engines.")
+app.add_typer(lab, name="lab")
 
 
-@app.command()
-def doctor(as_json: AsJson = False) -> None:
-    """What this machine has, what would be used and why; exit code 1 if something is wrong."""
-    findings = examine()
-    if as_json:
-        print_json([finding.as_dict() for finding in findings])
-    else:
-        show(finding_table(findings))
-    if any(finding.status is Status.FAIL for finding in findings):
+@lab.command()
+def run(
+    flags: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- FLAGS]", help="for the engine's own command line")
+    ] = None,
+    mode: Annotated[str, typer.Option(help=", ".join(MODES))] = "all",
+    level: Annotated[
+        str, typer.Option(help="this alone: " + ", ".join(f"{number} {title}" for number, title in TITLES.items()))
+    ] = "",
+    engine: Annotated[
+        str,
+        typer.Option(help="firesteel, vllm, sglang, llamacpp, or a command with {port} and, if wanted, {model}"),
+    ] = "firesteel",
+    model: Annotated[
+        str, typer.Option(help="checkpoint folder, name in the local cache, or kindling")
+    ] = "kindling",
+    url: Annotated[str, typer.Option(help="of a server that runs already; none is started")] = "",
+    path: Annotated[
+        str, typer.Option(help="kernel path that must be seen, as native-fp4; any that is no fallback without it")
+    ] = "",
+    trace: Annotated[str, typer.Option(help="profile of the engine: PyTorch's JSON or nsys's SQLite")] = "",
+    gates: Annotated[
+        list[str] | None, typer.Option(help="of level 6, as kv_dtype=auto,fp8; may be repeated; chosen without it")
+    ] = None,
+    baseline: Annotated[str, typer.Option(help="result of an earlier run, for level 5")] = "",
+    reference_url: Annotated[
+        str, typer.Option(help="server that is right, for level 2; small models are computed here without it")
+    ] = "",
+    quick: Annotated[
+        bool, typer.Option("--quick", help="minutes on a CPU; the report says what was reduced")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="blocking launches, C++ stacks, verbose logs: for faults, not for speed")
+    ] = False,
+    ready_s: Annotated[float, typer.Option(help="seconds that a server may take to become ready")] = 1800.0,
+    answer_s: Annotated[float, typer.Option(help="seconds that an answer may take")] = 600.0,
+    grace_s: Annotated[float, typer.Option(help="seconds from the request to stop until force is used")] = 45.0,
+    seed: Annotated[int, typer.Option(help="of prompts and sampling")] = 7,
+    out: Annotated[Path, typer.Option(help="folder for logs, result.json, records and the report")] = Path(
+        "firesteel-lab"
+    ),
+) -> None:
+    """Take a server through levels 1 to 6; exit code 0 only if all that was asked for passed."""
+    order = Order(
+        mode=mode, level=level, engine=engine, model=model, url=url, flags=tuple(flags or ()), path=path,
+        trace=trace, gates=tuple(gates or ()), baseline=baseline, reference_url=reference_url, quick=quick,
+        debug=debug, ready_s=ready_s, answer_s=answer_s, grace_s=grace_s, seed=seed,
+    )  # fmt: skip
+    signal.signal(signal.SIGTERM, leave)
+    with board(order) as watcher:
+        result = run_lab(order, out, watcher)
+    verdict = "passed" if result["passed"] else "FAILED"
+    say(f"{verdict} after {result['seconds']:.0f} s; report: {out / 'report.html'}")
+    if not result["passed"]:
         raise typer.Exit(1)
 
 
-@app.command(name="roofline")
-def show_roofline(
-    gpu: Annotated[str, typer.Option(help=", ".join(roofline.GPUS))],
-    model: Model = "gpt-oss-120b",
-    dense: Annotated[str, typer.Option(help="of qkv, o and lm_head: " + ", ".join(roofline.ROW_BYTES))] = "bf16",
-    kv: Annotated[str, typer.Option(help=", ".join(roofline.KV_BYTES))] = "bf16",
-    context: Annotated[int, typer.Option(help="tokens each request holds in the cache")] = 0,
-    batch: Annotated[int, typer.Option(help="requests decoded together")] = 1,
-    experts: Annotated[
-        float | None, typer.Option(help="distinct ones a layer; independent routing if not given")
-    ] = None,
-    share: Annotated[float, typer.Option(help="of the ceiling, for the prediction")] = 0.85,
-    draft: Annotated[int | None, typer.Option(help="drafted tokens: adds the break-even of speculation")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """The bytes and operations of one decoding step, and the speed a GPU's memory allows."""
-    spec = find_spec(model)
-    step = roofline.Step(dense=dense, kv=kv, context=context, requests=batch, distinct_experts=experts)
-    cost, chosen = roofline.step_cost(spec, step), roofline.find_gpu(gpu)
-    predictions = roofline.predict(cost, chosen, share)
-    assumed = roofline.assumptions(cost, chosen, share)
-    speculation = None if draft is None else roofline.speculate(spec, step, draft)
-    if as_json:
-        found = {"model": model, "gpu": chosen.title, **cost.as_dict()}
-        found["predictions"] = [prediction.as_dict() for prediction in predictions]
-        found["assumptions"] = assumed
-        found["speculation"] = None if speculation is None else speculation.as_dict()
-        print_json(found)
-        return
-    show(cost_table(cost, f"{model}, one step", predictions[-1].gb_s))
-    show(prediction_table(predictions, chosen.title))
-    for line in assumed:
-        show(Text(f"assumed: {line}"))
-    if speculation is not None:
-        show(Text(speculation.in_words()))
+def leave(number: int, frame: FrameType | None) -> None:
+    """As an exception, so that the server is stopped on the way out."""
+    raise SystemExit(128 + number)

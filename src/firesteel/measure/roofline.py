@@ -110,6 +110,7 @@ class Gpu:
     read_gb_s: float | None = None  # what a plain streaming read reached
     read_by: str = ""  # who measured that
     has_run: bool = False  # firesteel, on this GPU
+    bf16_tflop_s: float | None = None  # dense, accumulated in fp32, of the data sheet; None where it says nothing
 
     def bandwidths(self) -> dict[str, float]:
         measured = {} if self.read_gb_s is None else {"measured read": self.read_gb_s}
@@ -118,12 +119,15 @@ class Gpu:
 
 GPUS = {
     "gb10": Gpu(title="GB10 (DGX Spark)", nominal_gb_s=273, read_gb_s=232, read_by="antirez/ds4 #773: 231-234"),
-    "h100": Gpu(title="H100 SXM", nominal_gb_s=3350),
-    "h200": Gpu(title="H200 SXM", nominal_gb_s=4800, read_gb_s=4645, read_by="firesteel, 2026-11-15", has_run=True),
-    "b200": Gpu(title="B200", nominal_gb_s=8000),
-    "5090": Gpu(title="RTX 5090", nominal_gb_s=1792),
-    "pro6000": Gpu(title="RTX PRO 6000 Blackwell", nominal_gb_s=1792),
-}
+    "h100": Gpu(title="H100 SXM", nominal_gb_s=3350, bf16_tflop_s=989),
+    "h200": Gpu(
+        title="H200 SXM", nominal_gb_s=4800, read_gb_s=4645, read_by="firesteel, 2026-11-15", has_run=True,
+        bf16_tflop_s=989,
+    ),
+    "b200": Gpu(title="B200", nominal_gb_s=8000, bf16_tflop_s=2250),
+    "5090": Gpu(title="RTX 5090", nominal_gb_s=1792, bf16_tflop_s=209.5),
+    "pro6000": Gpu(title="RTX PRO 6000 Blackwell", nominal_gb_s=1792, bf16_tflop_s=503.8),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

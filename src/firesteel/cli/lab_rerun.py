@@ -1,0 +1,39 @@
+"""The verb lab rerun: makes a result again from its file alone; knows no level."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from firesteel.cli.lab import lab
+from firesteel.cli.tables import say
+from firesteel.config import child_environment
+from firesteel.device import find_device
+from firesteel.lab.report import read_result
+from firesteel.lab.rerun import plan_rerun
+from firesteel.measure.surroundings import look_around
+
+
+@lab.command(name="rerun")
+def lab_rerun(
+    result: Annotated[Path, typer.Argument(help="a result.json, the folder of a run, or a record")],
+    out: Annotated[Path, typer.Option(help="folder for the new result")] = Path("firesteel-rerun"),
+    dry: Annotated[bool, typer.Option("--dry", help="say the command, run nothing")] = False,
+) -> None:
+    """Run what a result came from once more, with its settings; says what differs on this machine."""
+    plan = plan_rerun(read_result(result), dataclasses.asdict(look_around(find_device())), out)
+    for line in plan.differences:
+        say(f"differs: {line}")
+    settings = " ".join(f"{name}={shlex.quote(value)}" for name, value in plan.environment.items())
+    print(" ".join(filter(None, [settings, shlex.join(["firesteel", *plan.words])])))
+    if dry:
+        return
+    environment = child_environment(plan.environment, without=plan.without)
+    done = subprocess.run([sys.executable, "-m", "firesteel", *plan.words], env=environment, check=False)
+    raise typer.Exit(done.returncode)

@@ -1,0 +1,22 @@
+"""The verb doctor: what this machine has; knows no kernel."""
+
+from __future__ import annotations
+
+import typer
+
+from firesteel.cli.app import app
+from firesteel.cli.options import AsJson, print_json
+from firesteel.cli.tables import finding_table, show
+from firesteel.doctor import Status, examine
+
+
+@app.command()
+def doctor(as_json: AsJson = False) -> None:
+    """What this machine has, what would be used and why; exit code 1 if something is wrong."""
+    findings = examine()
+    if as_json:
+        print_json([finding.as_dict() for finding in findings])
+    else:
+        show(finding_table(findings))
+    if any(finding.status is Status.FAIL for finding in findings):
+        raise typer.Exit(1)

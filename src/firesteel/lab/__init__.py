@@ -1,0 +1,1 @@
+"""Verifies, stresses, measures and compares engines from outside; knows servers, not their inside."""

@@ -1,0 +1,101 @@
+"""Collects what a failed server leaves: log, kernel messages, GPU, processes, environment; judges nothing.
+
+The folder is written by `engine/crash.py`, which hides secrets.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from firesteel.config import told_environment
+from firesteel.engine.crash import CrashReport, write_bundle
+from firesteel.lab.diagnosis import Diagnosis
+
+LOG_LINES = 400
+TAIL_BYTES = 1 << 18
+PATIENCE_S = 15
+KERNEL_WORDS = re.compile(
+    r"\bXid\b|NVRM|oom-kill|out of memory|Killed process|segfault|general protection|traps:", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remains:
+    """Of a server, as far as they could be gathered."""
+
+    command: Sequence[str]
+    url: str
+    diagnosis: Diagnosis
+    log: Path
+    environment: Mapping[str, str]
+    processes: Sequence[Mapping[str, Any]]
+    kernel_messages: Sequence[str]
+    step: str
+    stopped: Mapping[str, Any] = field(default_factory=dict)
+    ledger: Sequence[Mapping[str, Any]] = ()
+    in_flight: Sequence[str] = ()
+
+
+def bundle_up(folder: Path, remains: Remains) -> Path:
+    """A new folder within `folder` with report.json and log.txt."""
+    diagnosis = remains.diagnosis
+    report = CrashReport(
+        cause=diagnosis.in_words(), log_tail=read_tail(remains.log),
+        config={"command": list(remains.command), "url": remains.url, "log": str(remains.log)},
+        ledger=remains.ledger, in_flight=remains.in_flight,
+        surroundings={
+            "diagnosis": diagnosis.as_dict(), "step": remains.step, "stopped": dict(remains.stopped),
+            "processes": list(remains.processes), "kernel_messages": list(remains.kernel_messages),
+            "nvidia_smi": ask_nvidia_smi(), "environment": told_environment(remains.environment),
+        },
+    )  # fmt: skip
+    return write_bundle(folder, report)
+
+
+def read_tail(path: Path, num_lines: int = LOG_LINES, num_bytes: int = TAIL_BYTES) -> list[str]:
+    """The last lines of a log of any size, in any encoding."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - num_bytes))
+            return file.read().decode(errors="replace").splitlines()[-num_lines:]
+    except OSError:
+        return []
+
+
+class KernelWatch:
+    """Messages of the kernel since this was made, those that speak of GPUs, memory and faults."""
+
+    def __init__(self) -> None:
+        self._before = read_dmesg()
+
+    def news(self) -> list[str]:
+        last = self._before[-1] if self._before else None
+        now = read_dmesg()
+        since = now[now.index(last) + 1 :] if last in now else now
+        return [line for line in since if KERNEL_WORDS.search(line)]
+
+
+def read_dmesg() -> list[str]:
+    """Nothing where the kernel's log may not be read."""
+    return _run("dmesg").splitlines()
+
+
+def ask_nvidia_smi() -> str:
+    """Empty where there is none."""
+    return _run("nvidia-smi")
+
+
+def _run(*command: str) -> str:
+    if shutil.which(command[0]) is None:
+        return ""
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=PATIENCE_S, check=False)
+    except subprocess.TimeoutExpired:
+        return f"{command[0]} did not answer in {PATIENCE_S} s"
+    return done.stdout.decode(errors="replace") if done.returncode == 0 else ""

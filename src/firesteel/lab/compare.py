@@ -1,0 +1,190 @@
+"""Holds one result to an earlier one: what is slower or larger, beyond the spread of the runs; measures nothing.
+
+A change is the ratio of geometric means of the raw samples, with Welch's interval on their logarithms. It is called
+slower where it passes the threshold and the interval leaves no room for "the same".
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from firesteel.errors import UserError
+from firesteel.lab.series import HIGHER
+
+FIGURES = ("pp_tok_s", "tg_tok_s", "ttft_ms", "tpot_ms")
+THRESHOLD, MEMORY_GB = 0.03, 1.0
+CONFIDENCE = 0.95
+GB = 1e9
+SLOWER, FASTER, SAME, UNCLEAR = "slower", "faster", "same", "unclear: more runs are needed"
+MORE_MEMORY, LESS_MEMORY = "more memory", "less memory"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    name: str  # of the workload
+    figure: str
+    unit: str
+    before: float
+    after: float
+    change: float  # share of before: 0.05 is 5 % more
+    low: float  # ends of its interval; infinite where one sample cannot say
+    high: float
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    rows: list[Change]
+    threshold: float
+    memory_gb: float
+    missing: list[str] = field(default_factory=list)  # measured before and not now
+    differences: list[str] = field(default_factory=list)  # of the surroundings
+
+    @property
+    def regressions(self) -> list[Change]:
+        return [row for row in self.rows if row.verdict in (SLOWER, MORE_MEMORY)]
+
+    def in_words(self) -> str:
+        found = [_in_words(row) for row in self.regressions]
+        if found:
+            return f"{len(found)} of {len(self.rows)} figures are worse: {'; '.join(found)}"
+        unclear = sum(row.verdict == UNCLEAR for row in self.rows)
+        rest = f"; {unclear} are unclear for want of runs" if unclear else ""
+        limits = f"{100 * self.threshold:g} % or {self.memory_gb:g} GB"
+        return f"none of {len(self.rows)} figures is worse by {limits}{rest}"
+
+    def as_dict(self) -> dict[str, Any]:
+        rows = [{**asdict(row), "low": _finite(row.low), "high": _finite(row.high)} for row in self.rows]
+        return {
+            "words": self.in_words(), "threshold": self.threshold, "memory_gb": self.memory_gb, "rows": rows,
+            "regressions": [_in_words(row) for row in self.regressions], "missing": self.missing,
+            "differences": self.differences,
+        }  # fmt: skip
+
+
+def compare(
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    *,
+    threshold: float = THRESHOLD,
+    memory_gb: float = MEMORY_GB,
+) -> Comparison:
+    """Of two results of the lab; each may be a result.json's content or a benchmark's alone."""
+    old, new = find_bench(before), find_bench(after)
+    old_rows, new_rows = ({row["name"]: row for row in bench["rows"]} for bench in (old, new))
+    shared = [name for name in old_rows if name in new_rows]
+    if not shared:
+        raise UserError(
+            f"the results share no workload: one has {', '.join(old_rows) or 'none'}, the other "
+            f"{', '.join(new_rows) or 'none'}; measure both with the same plan"
+        )
+    changes = [
+        _compare_series(name, figure, old_rows[name]["series"][figure], new_rows[name]["series"][figure], threshold)
+        for name in shared
+        for figure in FIGURES
+        if figure in old_rows[name]["series"] and figure in new_rows[name]["series"]
+    ]
+    return Comparison(
+        rows=changes + _compare_memory(old, new, memory_gb), threshold=threshold, memory_gb=memory_gb,
+        missing=[name for name in old_rows if name not in new_rows], differences=find_differences(before, after),
+    )  # fmt: skip
+
+
+def find_bench(result: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Of a result's level 4, or the whole where it is a benchmark."""
+    if "rows" in result:
+        return result
+    for level in (result, *(one.get("figures") or {} for one in result.get("levels") or ())):
+        found = level.get("bench")
+        if isinstance(found, Mapping) and "rows" in found:
+            return found
+    raise UserError("the result holds no benchmark: run level 4, as `firesteel lab run --mode benchmark` does")
+
+
+def estimate(before: Sequence[float], after: Sequence[float]) -> tuple[float, float, float]:
+    """The change and the ends of its interval, as shares of before."""
+    old, new = ([math.log(one) for one in values if one > 0] for values in (before, after))
+    if not old or not new:
+        return 0.0, -math.inf, math.inf
+    difference = statistics.fmean(new) - statistics.fmean(old)
+    if len(old) < 2 or len(new) < 2:
+        return math.expm1(difference), -math.inf, math.inf
+    parts = [statistics.variance(values) / len(values) for values in (old, new)]
+    error = math.sqrt(sum(parts))
+    if error == 0.0:
+        return (math.expm1(difference),) * 3
+    squares = sum(part**2 / (len(values) - 1) for part, values in zip(parts, (old, new), strict=True))
+    reach = student(sum(parts) ** 2 / squares) * error
+    return math.expm1(difference), math.expm1(difference - reach), math.expm1(difference + reach)
+
+
+def student(freedom: float) -> float:
+    """The two-sided quantile of Student's distribution at CONFIDENCE, by its expansion around the normal's."""
+    z = statistics.NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+    return (
+        z
+        + (z**3 + z) / (4 * freedom)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * freedom**3)
+    )
+
+
+def find_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """In words: what of the surroundings changed, and could be the cause."""
+    old, new = (result.get("surroundings") or {} for result in (before, after))
+    fields = ("device", "capability", "commit", "packages_hash", "environment")
+    pairs = [(name, old.get(name), new.get(name)) for name in fields]
+    versions = [one.get("versions") or {} for one in (old, new)]
+    pairs += [(f"version of {name}", versions[0].get(name), versions[1].get(name)) for name in versions[0]]
+    return [f"{name}: {was} before, {now} now" for name, was, now in pairs if was != now and old and new]
+
+
+def _compare_series(
+    name: str, figure: str, before: Mapping[str, Any], after: Mapping[str, Any], threshold: float
+) -> Change:
+    change, low, high = estimate(before["values"], after["values"])
+    return Change(
+        name=name, figure=figure, unit=before["unit"], before=statistics.median(before["values"]),
+        after=statistics.median(after["values"]), change=change, low=low, high=high,
+        verdict=judge(change, low, high, threshold, is_higher_better=before["better"] == HIGHER),
+    )  # fmt: skip
+
+
+def judge(change: float, low: float, high: float, threshold: float, *, is_higher_better: bool) -> str:
+    if not is_higher_better:
+        change, low, high = -change, -high, -low
+    if abs(change) < threshold:
+        return SAME
+    if low <= 0.0 <= high:
+        return UNCLEAR
+    return SLOWER if change < 0 else FASTER
+
+
+def _compare_memory(old: Mapping[str, Any], new: Mapping[str, Any], memory_gb: float) -> list[Change]:
+    found = []
+    for field_name, name in (("peak_memory_bytes", "host"), ("peak_gpu_bytes", "GPU")):
+        was, now = ((bench.get("usage") or {}).get(field_name) for bench in (old, new))
+        if was and now:
+            grown = (now - was) / GB
+            verdict = MORE_MEMORY if grown > memory_gb else LESS_MEMORY if -grown > memory_gb else SAME
+            share = now / was - 1
+            found.append(
+                Change(name=f"peak memory, {name}", figure="memory", unit="GB", before=was / GB, after=now / GB,
+                       change=share, low=share, high=share, verdict=verdict)
+            )  # fmt: skip
+    return found
+
+
+def _in_words(row: Change) -> str:
+    if row.figure == "memory":
+        return f"{row.name}: {row.after - row.before:+.2f} GB"
+    return f"{row.name} {row.figure}: {100 * row.change:+.1f} % ({100 * row.low:+.1f} to {100 * row.high:+.1f} %)"
+
+
+def _finite(value: float) -> float:
+    """JSON has no infinity; an interval of a thousand percent says the same."""
+    return max(-1.0, min(10.0, value))

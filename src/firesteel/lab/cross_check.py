@@ -1,0 +1,53 @@
+"""Holds firesteel's ledger to a profiler on the GPU, in a process of its own before the server starts.
+
+A server that runs has the GPU's memory, and a profiler would slow it: the same model and settings are loaded once
+for a short text by `firesteel generate --ledger`, which fails where the two differ or a requirement is not met.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from firesteel.config import knobs
+
+PROMPT = "The capital of France is"
+PATIENCE_S = 1800.0
+SHOWN = 300  # characters of an error
+
+
+def cross_check(model: str, flags: Sequence[str], folder: Path) -> str:
+    """What is wrong, in words; empty if nothing is. The ledger's table stays in `cross-check.txt`."""
+    command = [
+        sys.executable, "-m", "firesteel", "generate", "--model", model, "--prompt", PROMPT, "--max-tokens", "8",
+        "--ledger", *model_flags(flags),
+    ]  # fmt: skip
+    try:
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=PATIENCE_S, check=False)
+    except subprocess.TimeoutExpired:
+        return f"generate --ledger was not done in {PATIENCE_S:.0f} s"
+    (folder / "cross-check.txt").write_text(done.stdout + done.stderr, encoding="utf-8")
+    if done.returncode == 0:
+        return ""
+    return done.stderr.strip()[-SHOWN:] or f"generate --ledger ended with exit code {done.returncode}"
+
+
+def model_flags(flags: Sequence[str]) -> list[str]:
+    """Of a server's flags, those that say how the model is computed."""
+    kept: list[str] = []
+    words = list(flags)
+    while words:
+        word = words.pop(0)
+        name, equals, _ = word.partition("=")
+        knob = next((one for one in knobs().values() if name in _spellings(one.name, one.off_flag)), None)
+        value = [] if equals or not words or words[0].startswith("--") else [words.pop(0)]
+        if knob is not None and knob.section != "server":
+            kept += [word, *value]
+    return kept
+
+
+def _spellings(name: str, off_flag: str) -> tuple[str, ...]:
+    flag = name.replace("_", "-")
+    return (f"--{flag}", f"--no-{flag}", off_flag)

@@ -1,0 +1,63 @@
+"""How each engine is started as a server, and what --debug adds; starts nothing."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from firesteel.errors import UserError
+from firesteel.lab.supervisor import ServerCommand
+
+HOST = "127.0.0.1"
+KINDS = ("firesteel", "vllm", "sglang", "llamacpp")
+# Launches one after the other, so that a fault is named where it happens; C++ stacks; every choice of a kernel.
+DEBUG = {
+    "CUDA_LAUNCH_BLOCKING": "1", "TORCH_SHOW_CPP_STACKTRACES": "1", "TORCH_CPP_LOG_LEVEL": "INFO",
+    "VLLM_LOGGING_LEVEL": "DEBUG", "SGLANG_LOG_LEVEL": "debug", "NCCL_DEBUG": "INFO",
+    "FLASHINFER_LOGLEVEL": "3", "GGML_CUDA_DEBUG": "1",
+}  # fmt: skip
+DEBUG_FLAGS = {
+    "firesteel": ("--enforce-eager", "--no-run-ahead"), "vllm": ("--enforce-eager",),
+    "sglang": ("--disable-cuda-graph",), "llamacpp": ("--verbose",),
+}  # fmt: skip
+
+
+def make_command(
+    engine: str, *, model: str, port: int, folder: Path, flags: Sequence[str] = (), debug: bool = False
+) -> ServerCommand:
+    """`engine` is one of KINDS or a command line in which {port} stands, and {model} where it is wanted."""
+    added = DEBUG_FLAGS.get(engine, ()) if debug else ()
+    return ServerCommand(
+        words=(*find_words(engine, model=model, port=port, folder=folder), *added, *flags),
+        url=f"http://{HOST}:{port}", name=engine if engine in KINDS else "server",
+        environment=DEBUG if debug else {},
+    )  # fmt: skip
+
+
+def find_words(engine: str, *, model: str, port: int, folder: Path) -> tuple[str, ...]:
+    at = ("--host", HOST, "--port", str(port))
+    if engine == "firesteel":
+        crashes = ("--crash-dir", str(folder / "crashes"))
+        return (sys.executable, "-m", "firesteel", "serve", "--model", model, *at, *crashes)
+    if engine == "vllm":
+        return ("vllm", "serve", model, *at)
+    if engine == "sglang":
+        return ("python3", "-m", "sglang.launch_server", "--model-path", model, *at)
+    if engine == "llamacpp":
+        return ("llama-server", "--model", model, *at)
+    if "{port}" not in engine:
+        raise UserError(
+            f"--engine {engine!r} is none of {', '.join(KINDS)}, nor a command line with {{port}} in it, as "
+            "'my-server --port {port} {model}'"
+        )
+    return tuple(word.replace("{port}", str(port)).replace("{model}", model) for word in shlex.split(engine))
+
+
+def name_kind(engine: str) -> str:
+    """Whose rules a command line falls under: the engine that it names, or "other"."""
+    if engine in KINDS:
+        return engine
+    signs = {"firesteel": "firesteel", "vllm": "vllm", "sglang": "sglang", "llama-server": "llamacpp"}
+    return next((kind for sign, kind in signs.items() if sign in engine), "other")

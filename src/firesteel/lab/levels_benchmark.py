@@ -1,0 +1,77 @@
+"""Level 4: speeds and latencies by llama-benchy's definitions, with records; times nothing itself."""
+
+from __future__ import annotations
+
+from firesteel.config import Config, resolve
+from firesteel.device import DeviceSpec
+from firesteel.errors import UserError
+from firesteel.hub import find_checkpoint
+from firesteel.lab.bench import BenchResult, measure
+from firesteel.lab.levels import Checks, LevelResult
+from firesteel.lab.order import Order
+from firesteel.lab.plan import BenchPlan
+from firesteel.lab.roof import Served, find_roof
+from firesteel.lab.target import Target
+from firesteel.measure.record import Record
+from firesteel.model.spec import read_spec
+
+SPEEDS = ("pp_tok_s", "tg_tok_s")
+LATENCIES = ("ttft_ms", "tpot_ms", "e2e_ms")
+
+
+def run_benchmark(target: Target, order: Order, device: DeviceSpec) -> LevelResult:
+    checks = Checks()
+    with target.step("benchmark"):
+        result = run_bench(target, order, device)
+    checks.figures["bench"] = result.as_dict()
+    failures = result.failures
+    checks.add("requests", not failures, "; ".join(failures[:3]) or f"{len(result.rows)} workloads, none failed")
+    save_records(target, result, device, resolve().config)
+    return checks.result("4", in_words(result))
+
+
+def run_bench(target: Target, order: Order, device: DeviceSpec) -> BenchResult:
+    server = target.server
+    return measure(
+        target.api.url, target.api.model, choose_plan(order), api_key=target.api.api_key,
+        served=find_served(order), roof=find_roof(device.name),
+        pid=None if server is None else server.family.leader,
+        startup_s=None if server is None else server.startup_s,
+        progress=lambda done, count, name: target.tell(f"workload {done} of {count}: {name}"),
+    )  # fmt: skip
+
+
+def choose_plan(order: Order) -> BenchPlan:
+    return BenchPlan.quick() if order.quick else BenchPlan()
+
+
+def find_served(order: Order) -> Served | None:
+    """None of a model whose sizes are not known here."""
+    try:
+        return Served(spec=read_spec(find_checkpoint(order.model)))
+    except UserError:
+        return None
+
+
+def in_words(result: BenchResult) -> str:
+    """The first and the last workload."""
+    chosen = [result.rows[0], result.rows[-1]] if len(result.rows) > 1 else result.rows
+    parts = []
+    for row in chosen:
+        speeds = [f"{name[:2]} {row.series[name].median:.1f} tok/s" for name in SPEEDS if name in row.series]
+        parts.append(f"{row.name}: {', '.join(speeds)}")
+    return "; ".join(parts)
+
+
+def save_records(target: Target, result: BenchResult, device: DeviceSpec, config: Config) -> None:
+    """One a workload and speed."""
+    for row in result.rows:
+        for name in SPEEDS:
+            series = row.series.get(name)
+            if series is None:
+                continue
+            Record.now(
+                device, config, name=f"lab {name} {row.name}", unit="tok/s", samples=series.values,
+                warmups=result.plan.warmups, seed=result.plan.seed, startup_s=result.startup_s,
+                parameters={"engine": target.kind, "model": result.model, "url": result.url},
+            ).save(target.folder / "records")  # fmt: skip

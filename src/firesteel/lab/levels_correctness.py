@@ -1,0 +1,141 @@
+"""Level 2: likelihoods and tokens of the server against a reference's; knows no kernel.
+
+Rounding moves likelihoods a little, and where two tokens are about as likely, the other one may win. So perplexity
+has a tolerance, and a token may differ only where the reference itself is nearly undecided.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from firesteel.lab.levels import Checks, LevelResult
+from firesteel.lab.levels_smoke import ask_together, random_prompt
+from firesteel.lab.order import Order
+from firesteel.lab.reference import (
+    LocalReference,
+    Reference,
+    continue_greedily,
+    find_reference,
+    read_prompt_logprobs,
+    read_prompts,
+    read_texts,
+)
+from firesteel.lab.target import Target, are_finite
+
+CONTINUED = 32  # tokens
+SINK_TEXTS = 3
+LEAST_SINK_EFFECT = 1.1  # perplexity without sinks over that with them
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    perplexity: float  # share of the reference's
+    margin: float  # nats between two tokens that may change places
+    why: str
+
+
+FLOAT32 = Tolerance(1e-3, 1e-2, "both compute in float32")
+ROUNDED = Tolerance(2e-2, 0.5, "activations are rounded to 16 bits or fewer")
+
+
+def check_correctness(target: Target, order: Order) -> LevelResult:
+    checks = Checks()
+    check_repeatable(target, order, checks)
+    with target.step("loading the reference"):
+        reference, why_none = find_reference(order.model, order.reference_url)
+    if reference is None:
+        checks.figures["reference"] = None
+        checks.add("reference", True, f"not compared: {why_none}")
+        return checks.result("2")
+    checks.figures["reference"] = reference.name
+    reader = reference if isinstance(reference, LocalReference) else LocalReference("kindling")
+    tolerance = choose_tolerance(target)
+    texts = read_texts(reader.llm, 8 if order.quick else None)
+    perplexity = check_perplexity(target, reference, texts, tolerance, checks)
+    check_tokens(target, reference, read_prompts(reader.llm, 6 if order.quick else 24), tolerance, checks)
+    if isinstance(reference, LocalReference):
+        check_sinks(target, order, texts[:SINK_TEXTS], checks)
+    return checks.result("2", f"perplexity {perplexity:.4f}; " + "; ".join(row["words"] for row in checks.rows[1:]))
+
+
+def choose_tolerance(target: Target) -> Tolerance:
+    ledger = target.read_ledger()
+    return FLOAT32 if ledger is not None and ledger.get("device") == "CPU" else ROUNDED
+
+
+def check_repeatable(target: Target, order: Order, checks: Checks) -> None:
+    """Also where there is no reference."""
+    with target.step("the same seed twice"):
+        prompt = random_prompt(order.seed, 24)
+        fields = {"max_tokens": 24, "temperature": 1.0, "seed": order.seed, "ignore_eos": True}
+        once, again = (target.api.complete(prompt, **fields)["choices"][0]["text"] for _ in range(2))
+    words = "the same seed gives the same text" if once == again else "the same seed gave two different texts"
+    checks.add("seed", once == again, words)
+
+
+def check_perplexity(
+    target: Target, reference: Reference, texts: Sequence[Sequence[int]], tolerance: Tolerance, checks: Checks
+) -> float:
+    expected, actual = [], []
+    for number, text in enumerate(texts):
+        with target.step(f"perplexity of text {number + 1} of {len(texts)}"):
+            actual += read_prompt_logprobs(target.api, text)
+            expected += reference.logprobs(text)
+    if not are_finite(actual):
+        checks.add("perplexity", False, f"NaN or Inf among {len(actual)} likelihoods")
+        return math.nan
+    found, right = perplexity_of(actual), perplexity_of(expected)
+    change = found / right - 1
+    checks.figures |= {
+        "perplexity": found, "reference_perplexity": right, "perplexity_change": change, "tokens": len(actual),
+        "worst_logprob_error": max(abs(one - two) for one, two in zip(actual, expected, strict=True)),
+        "tolerance": tolerance.perplexity, "why": tolerance.why,
+    }  # fmt: skip
+    allowed = f"allowed {100 * tolerance.perplexity:g} %"
+    words = f"{100 * change:+.3f} % from the reference over {len(actual)} tokens ({allowed})"
+    checks.add("perplexity", abs(change) <= tolerance.perplexity, words)
+    return found
+
+
+def perplexity_of(logprobs: Sequence[float]) -> float:
+    return math.exp(-sum(logprobs) / len(logprobs))
+
+
+def check_tokens(
+    target: Target, reference: Reference, prompts: Sequence[Sequence[int]], tolerance: Tolerance, checks: Checks
+) -> None:
+    equal = total = 0
+    faults = []
+    with target.step(f"{len(prompts)} continuations"):
+        answers = ask_together(lambda prompt: continue_greedily(target.api, prompt, CONTINUED), prompts)
+    with target.step(f"{len(prompts)} continuations by the reference"):
+        expected = reference.continue_greedily(prompts, CONTINUED)
+    for number, (prompt, found, right) in enumerate(zip(prompts, answers, expected, strict=True)):
+        agreed = next(
+            (at for at, pair in enumerate(zip(found, right, strict=False)) if pair[0] != pair[1]), len(right)
+        )
+        equal, total = equal + agreed, total + len(right)
+        if agreed < len(right):
+            margin = reference.margin([*prompt, *right[:agreed]])
+            if margin is None or margin > tolerance.margin:
+                faults.append(f"prompt {number + 1} differs at token {agreed + 1}" + _at(margin))
+    checks.figures |= {"tokens_equal": equal, "tokens_compared": total}
+    words = f"{equal} of {total} greedy tokens equal up to the first difference"
+    checks.add("tokens", not faults, f"{words}; {'; '.join(faults)}" if faults else words)
+
+
+def _at(margin: float | None) -> str:
+    return "" if margin is None else f", where the reference is sure by {margin:.2f} nats"
+
+
+def check_sinks(target: Target, order: Order, texts: Sequence[Sequence[int]], checks: Checks) -> None:
+    """Without sinks the model is another, worse one: the server must not be that."""
+    with target.step("perplexity without attention sinks"):
+        without_sinks = LocalReference(order.model, sinks=False)
+        without = perplexity_of([one for text in texts for one in without_sinks.logprobs(text)])
+        served = perplexity_of([one for text in texts for one in read_prompt_logprobs(target.api, text)])
+    checks.figures |= {"perplexity_without_sinks": without, "perplexity_with_sinks": served}
+    words = f"without sinks perplexity would be {without:.3f}, the server's is {served:.3f} on the same text"
+    checks.add("sinks", without / served >= LEAST_SINK_EFFECT, words)

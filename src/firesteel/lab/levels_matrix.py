@@ -1,0 +1,45 @@
+"""Level 6: the product of gates, a server a cell; runs no cell itself."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from firesteel.lab.levels import Checks, LevelResult
+from firesteel.lab.matrix import DONE, SMALL, Matrix, parse_gates, run_matrix
+from firesteel.lab.order import Order
+
+QUICK_GATES = ("kv_dtype=auto,fp8", "mxfp4_layers=moe,all")
+GPU_GATES = ("cuda_graphs", "dependent_launch", "run_ahead", *QUICK_GATES)
+CPU_GATES = ("prefix_caching", *QUICK_GATES)
+CELL_S = 1800.0
+
+
+def run_matrix_level(
+    order: Order, folder: Path, tell: Callable[[str], None], *, on_gpu: bool = False
+) -> LevelResult:
+    """After the server under test is gone: a cell needs the device for itself."""
+    gates = order.gates or choose_gates(order, on_gpu)
+    if not gates or order.url:
+        reason = "no --gates were given; those of firesteel alone are known"
+        return LevelResult(level="6", passed=True, was_run=False, reason=reason)
+    matrix = Matrix(
+        gates=parse_gates(gates, engine=order.engine), engine=order.engine, model=order.model, flags=order.flags,
+        plan=replace(SMALL, runs=1) if order.quick else SMALL, cell_s=CELL_S,
+    )  # fmt: skip
+    place = folder / "cells"
+    shutil.rmtree(place, ignore_errors=True)  # of an earlier run: its figures are not this one's
+    found = run_matrix(matrix, place, tell=tell)
+    checks = Checks()
+    checks.figures["matrix"] = found
+    broken = [f"{one['gates']}: {one['reason']}" for one in found["cells"] if one["status"] != DONE]
+    checks.add("cells", bool(found["all_done"]), "; ".join([found["words"], *broken]))
+    return checks.result("6")
+
+
+def choose_gates(order: Order, on_gpu: bool) -> tuple[str, ...]:
+    if order.engine != "firesteel":
+        return ()
+    return QUICK_GATES if order.quick else GPU_GATES if on_gpu else CPU_GATES

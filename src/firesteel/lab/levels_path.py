@@ -1,0 +1,84 @@
+"""Level 1.5: the kernels that ran are the ones that should have; a failure makes later figures worthless."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]
+
+from firesteel.lab.backend import Evidence, Summary, load_rules, summarise
+from firesteel.lab.imports import find_libraries, find_packages, judge_places
+from firesteel.lab.levels import Checks, LevelResult
+from firesteel.lab.levels_smoke import ask_together, random_prompt
+from firesteel.lab.order import Order
+from firesteel.lab.target import Target
+from firesteel.lab.trace import read_kernels
+
+MOST_LINES = 1_000_000
+
+
+def check_path(target: Target, order: Order, cross_check: str | None = None) -> LevelResult:
+    """`cross_check` is what a run with a profiler found wrong; None if there was no such run."""
+    rules = load_rules(target.kind)
+    if rules is None:
+        reason = f"not judged: there are no rules for {order.url or order.engine}"
+        return LevelResult(level="1.5", passed=True, was_run=False, reason=reason)
+    exercise(target, order)
+    evidence = gather(target, order)
+    checks = Checks()
+    summary = summarise(rules, evidence, path=order.path, require=find_require(order))
+    checks.figures["backend"] = summary.as_dict()
+    checks.add("kernels", not summary.faults, "; ".join(summary.faults) or in_words(summary))
+    if target.server is not None:
+        check_imports(target, rules.packages, checks)
+    if cross_check is not None:
+        checks.add("profiler", not cross_check, cross_check or "the profiler saw the launches of the ledger")
+    return checks.result("1.5")
+
+
+def exercise(target: Target, order: Order) -> None:
+    """A prompt and decoding at two batch sizes, so that every kind of step has run."""
+    with target.step("prompts and decoding for the kernel path"):
+        for count in (1, 4):
+            prompts = [random_prompt(order.seed + number, 200) for number in range(count)]
+            ask_together(lambda prompt: target.api.complete(prompt, max_tokens=8, temperature=0), prompts)
+
+
+def gather(target: Target, order: Order) -> Evidence:
+    log = () if target.server is None else tuple(read_lines(target.server.log))
+    return Evidence(
+        log=log, ledger=target.read_ledger() if target.kind == "firesteel" else None,
+        kernels=read_kernels(Path(order.trace)) if order.trace else None,
+    )  # fmt: skip
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        yield from islice(lines, MOST_LINES)
+
+
+def find_require(order: Order) -> str:
+    """What the engine was told with --require."""
+    flags = list(order.flags)
+    found = [one.partition("=")[2] for one in flags if one.startswith("--require=")]
+    found += [flags[at + 1] for at, one in enumerate(flags[:-1]) if one == "--require"]
+    return ",".join(found)
+
+
+def in_words(summary: Summary) -> str:
+    name = f"path {summary.path.name}" if summary.path.name else "no fallback"
+    return f"{name}: {', '.join(summary.seen)} seen"
+
+
+def check_imports(target: Target, names: tuple[str, ...], checks: Checks) -> None:
+    assert target.server is not None
+    family = target.server.family.living()
+    leader = next((one for one in family if one.pid == target.server.family.leader), None)
+    packages = {} if leader is None else find_packages(psutil.Process(leader.pid), names)
+    libraries = find_libraries(family)
+    faults = judge_places(packages, libraries)
+    checks.figures |= {"packages": packages, "libraries": libraries}
+    places = ", ".join(f"{name} from {place}" for name, place in packages.items()) or "no Python packages"
+    checks.add("imports", not faults, "; ".join(faults) or places)

@@ -1,0 +1,197 @@
+"""The product of gates, each cell measured in a process of its own; goes on where it was interrupted.
+
+A cell's outcome is a file, there whole or not at all: one that exists is not measured again, whether it was done or
+crashed. The cells of a folder belong to one matrix; another in the same folder is refused.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from firesteel.config import child_environment, knobs
+from firesteel.errors import UserError
+from firesteel.lab.plan import BenchPlan
+
+DONE, CRASHED, TOO_LONG = "done", "crashed", "too long"
+FIGURES = {"tg_tok_s": "tok/s", "pp_tok_s": "tok/s", "ttft_ms": "ms", "peak_memory_gb": "GB", "startup_s": "s"}
+ON, OFF = "on", "off"
+TAIL = 2000  # characters of what a crashed cell said
+SMALL = BenchPlan(pp=(128,), tg=(32,), depths=(0,), concurrency=(1,), runs=3)
+CELL = (sys.executable, "-m", "firesteel.lab.matrix_cell")
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matrix:
+    gates: Mapping[str, tuple[str, ...]]  # gate -> its values
+    engine: str = "firesteel"
+    model: str = "kindling"
+    flags: tuple[str, ...] = ()  # of every cell
+    plan: BenchPlan = SMALL
+    cell_s: float = 3600.0  # that a cell may take
+
+    def cells(self) -> list[dict[str, str]]:
+        return [dict(zip(self.gates, chosen, strict=True)) for chosen in itertools.product(*self.gates.values())]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "gates": {name: list(values) for name, values in self.gates.items()}}
+
+
+def parse_gates(words: Sequence[str], *, engine: str = "firesteel") -> dict[str, tuple[str, ...]]:
+    """From "kv_dtype=auto,fp8"; a gate alone is on and off."""
+    gates: dict[str, tuple[str, ...]] = {}
+    for word in words:
+        name, equals, values = word.partition("=")
+        name = name.strip().lstrip("-").replace("-", "_")
+        gates[name] = tuple(value.strip() for value in values.split(",")) if equals else (ON, OFF)
+        if not all(gates[name]) or len(set(gates[name])) < len(gates[name]):
+            raise UserError(f"--gates {word}: wants values that differ, as kv_dtype=auto,fp8")
+        if engine == "firesteel":
+            check_gate(name, gates[name])
+    if not gates:
+        raise UserError("name at least one gate, as --gates kv_dtype=auto,fp8 --gates prefix_caching")
+    return gates
+
+
+def check_gate(name: str, values: Sequence[str]) -> None:
+    """Our own gates are knobs: a name that is none is an error, and so is a value that no switch has."""
+    known = knobs()
+    if name not in known:
+        raise UserError(f"there is no gate {name!r}; gates are the settings of `firesteel env`: {', '.join(known)}")
+    if known[name].type is bool and (wrong := set(values) - {ON, OFF}):
+        raise UserError(f"{name} is a switch: its values are {ON} and {OFF}, not {', '.join(sorted(wrong))}")
+
+
+def flags_of(chosen: Mapping[str, str], *, engine: str = "firesteel") -> list[str]:
+    """Ours say --no-NAME for off; of another engine, off is the flag left out."""
+    flags = []
+    for name, value in chosen.items():
+        flag = f"--{name.replace('_', '-')}"
+        is_switch = knobs()[name].type is bool if engine == "firesteel" else value in (ON, OFF)
+        if not is_switch:
+            flags += [flag, value]
+        elif value == ON:
+            flags.append(flag)
+        elif engine == "firesteel":
+            flags.append(f"--no-{name.replace('_', '-')}")
+    return flags
+
+
+def run_matrix(
+    matrix: Matrix, folder: Path, *, tell: Tell = print, command: Sequence[str] = CELL, again: bool = False
+) -> dict[str, Any]:
+    """All cells, as the report reads them. `again` measures those that crashed once more."""
+    folder.mkdir(parents=True, exist_ok=True)
+    claim(matrix, folder)
+    cells = matrix.cells()
+    outcomes = []
+    for number, chosen in enumerate(cells):
+        path = folder / f"{slug(chosen)}.json"
+        known = read_outcome(path)
+        if known is None or (again and known["status"] != DONE):
+            tell(f"cell {number + 1} of {len(cells)}: {label(chosen)}")
+            known = measure_cell(matrix, chosen, folder, command)
+            write_whole(path, known)
+        outcomes.append(known)
+    return summarise(matrix, outcomes)
+
+
+def summarise(matrix: Matrix, outcomes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    done = sum(one["status"] == DONE for one in outcomes)
+    shown = {name: unit for name, unit in FIGURES.items() if any(name in one["figures"] for one in outcomes)}
+    cells = [{name: value for name, value in one.items() if name != "bench"} for one in outcomes]
+    return {
+        "gates": {name: list(values) for name, values in matrix.gates.items()}, "figures": shown, "cells": cells,
+        "matrix": matrix.as_dict(), "words": f"{done} of {len(outcomes)} cells done",
+        "all_done": done == len(outcomes),
+    }  # fmt: skip
+
+
+def measure_cell(matrix: Matrix, chosen: Mapping[str, str], folder: Path, command: Sequence[str]) -> dict[str, Any]:
+    """In a process group of its own, which is ended whatever happens."""
+    place = folder / slug(chosen)
+    place.mkdir(exist_ok=True)
+    order, outcome = place / "order.json", place / "outcome.json"
+    outcome.unlink(missing_ok=True)
+    order.write_text(json.dumps({**matrix.as_dict(), "chosen": dict(chosen)}), encoding="utf-8")
+    start = time.monotonic()
+    log = place / "cell.log"
+    with log.open("wb") as sink:
+        child = subprocess.Popen(
+            [*command, str(order)], stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT,
+            start_new_session=True, env=child_environment({}),
+        )  # fmt: skip
+        try:
+            code: int | None = child.wait(matrix.cell_s)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            end(child)
+    found = read_outcome(outcome) or {"status": CRASHED, "figures": {}, "reason": in_words(code, log)}
+    if code is None:
+        found = {"status": TOO_LONG, "figures": {}, "reason": f"not done after {matrix.cell_s:.0f} s"}
+    return {"gates": dict(chosen), "seconds": time.monotonic() - start, **found}
+
+
+def end(child: subprocess.Popen[bytes], patience_s: float = 60.0) -> None:
+    """SIGTERM, so that it stops its server, then SIGKILL."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(patience_s)
+            return
+
+
+def in_words(code: int | None, log: Path) -> str:
+    how = f"killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
+    tail = log.read_text(encoding="utf-8", errors="replace")[-TAIL:].strip().splitlines()
+    return f"{how}: {tail[-1]}" if tail else how
+
+
+def claim(matrix: Matrix, folder: Path) -> None:
+    """The folder is this matrix's."""
+    path = folder / "matrix.json"
+    known = read_outcome(path)
+    if known is None:
+        write_whole(path, matrix.as_dict())
+    elif known != json.loads(json.dumps(matrix.as_dict())):
+        raise UserError(f"{folder} holds another matrix: choose another --out, or delete that folder")
+
+
+def read_outcome(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise UserError(f"{path} is damaged ({error}): delete it, and that cell is measured again") from error
+    return dict(found)
+
+
+def write_whole(path: Path, content: Mapping[str, Any]) -> None:
+    handle, unfinished = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".unfinished")
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(json.dumps(content, indent=1) + "\n")
+    os.replace(unfinished, path)
+
+
+def slug(chosen: Mapping[str, str]) -> str:
+    return re.sub(r"[^\w=.,-]+", "-", ",".join(f"{name}={value}" for name, value in chosen.items()))
+
+
+def label(chosen: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in chosen.items())

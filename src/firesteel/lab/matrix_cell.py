@@ -1,0 +1,69 @@
+"""One cell of a matrix: starts the server with its gates, measures it, writes the outcome; knows no other cell.
+
+python -m firesteel.lab.matrix_cell ORDER.json
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from firesteel.errors import UserError
+from firesteel.lab.bench import BenchResult, measure
+from firesteel.lab.engines import make_command
+from firesteel.lab.matrix import CRASHED, DONE, flags_of, write_whole
+from firesteel.lab.plan import BenchPlan
+from firesteel.lab.supervisor import Supervised, find_free_port
+
+GB = 1e9
+
+
+def run_cell(order: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """What happened, also where the server failed."""
+    flags = [*order["flags"], *flags_of(order["chosen"], engine=order["engine"])]
+    try:
+        command = make_command(
+            order["engine"], model=order["model"], port=find_free_port(), folder=folder, flags=flags
+        )
+        with Supervised(command, folder) as server:
+            bench = measure(
+                command.url, plan=BenchPlan.parse(order["plan"]), pid=server.family.leader,
+                startup_s=server.startup_s,
+            )  # fmt: skip
+    except UserError as error:
+        return {"status": CRASHED, "figures": {}, "reason": str(error)}
+    if bench.failures:
+        return {"status": CRASHED, "figures": {}, "reason": bench.failures[0], "bench": bench.as_dict()}
+    return {"status": DONE, "figures": find_figures(bench), "reason": "", "bench": bench.as_dict()}
+
+
+def find_figures(bench: BenchResult) -> dict[str, float]:
+    """Medians of the first workload."""
+    series = bench.rows[0].series
+    found: dict[str, float] = {
+        name: series[name].median for name in ("tg_tok_s", "pp_tok_s", "ttft_ms") if name in series
+    }
+    if bench.usage is not None:
+        found["peak_memory_gb"] = (bench.usage.peak_gpu_bytes or bench.usage.peak_memory_bytes) / GB
+    return found if bench.startup_s is None else {**found, "startup_s": bench.startup_s}
+
+
+def leave(number: int, frame: FrameType | None) -> None:
+    """As an exception, so that the server is stopped on the way out."""
+    raise SystemExit(128 + number)
+
+
+def main() -> None:
+    signal.signal(signal.SIGTERM, leave)
+    path = Path(sys.argv[1])
+    order = json.loads(path.read_text(encoding="utf-8"))
+    write_whole(path.with_name("outcome.json"), run_cell(order, path.parent))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""What a run of the lab is asked to do, whole enough to be done again; does nothing itself."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from firesteel.errors import UserError
+from firesteel.lab.levels import GATE, MODES, TITLES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    mode: str = "all"
+    level: str = ""  # one alone, with the gate where it measures
+    engine: str = "firesteel"  # one of engines.KINDS, or a command line with {port}
+    model: str = "kindling"
+    url: str = ""  # of a server that runs already
+    flags: tuple[str, ...] = ()  # for the engine's command line
+    path: str = ""  # of the rules: the kernel path that must be seen; empty is any that is no fallback
+    trace: str = ""  # a profile of the engine, as PyTorch or nsys write it
+    gates: tuple[str, ...] = ()  # of the matrix, as kv_dtype=auto,fp8; empty chooses
+    baseline: str = ""  # result.json of an earlier run
+    reference_url: str = ""  # of a server whose tokens and likelihoods are right
+    quick: bool = False
+    debug: bool = False
+    seed: int = 7
+    ready_s: float = 1800.0
+    answer_s: float = 600.0
+    grace_s: float = 45.0
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise UserError(f"--mode {self.mode}: must be one of {', '.join(MODES)}")
+        if self.level and self.level not in TITLES:
+            raise UserError(f"--level {self.level}: must be one of {', '.join(TITLES)}")
+        if self.url and self.flags:
+            raise UserError("flags for an engine make no sense with --url: that server runs already")
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """Those asked for; the gate comes before what it guards."""
+        if not self.level:
+            return MODES[self.mode]
+        return (GATE, self.level) if float(self.level) > float(GATE) else (self.level,)
+
+    @property
+    def num_requests(self) -> int:
+        return 40 if self.quick else 200
+
+    @property
+    def concurrency(self) -> int:
+        return 4 if self.quick else 8
+
+    @property
+    def num_sequential(self) -> int:
+        return 20 if self.quick else 100
+
+    @property
+    def reductions(self) -> list[str]:
+        """What --quick left out, for the report."""
+        if not self.quick:
+            return []
+        return [
+            "stress: 40 requests at concurrency 4 and 20 in a row instead of 200 at 8 and 100",
+            "stress: prompts of up to 2048 tokens instead of the model's limit",
+            "correctness: 8 texts and 6 continuations instead of all texts and 24",
+            "benchmark: prompts of 128 and 512 tokens, answers of 32, depths 0 and 1024, concurrency 1 and 4",
+            "matrix: 2 x 2 gates",
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def parse(cls, content: Mapping[str, Any]) -> Order:
+        """As it stands in a result; a field this version does not know is an error."""
+        known = {one.name for one in dataclasses.fields(cls)}
+        if unknown := set(content) - known:
+            raise UserError(f"the order has fields that this firesteel does not know: {', '.join(sorted(unknown))}")
+        fields: dict[str, Any] = {
+            name: tuple(one) if isinstance(one, list) else one for name, one in content.items()
+        }
+        return cls(**fields)

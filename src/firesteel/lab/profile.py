@@ -1,0 +1,181 @@
+"""Where a step's time goes: by category, by kernel, by layer, and the gaps between; measures nothing.
+
+Each moment belongs to one kernel, the one that began first of those that run, so that kernels which overlap are not
+counted twice: categories and gaps together are the whole time from the first start to the last end.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from firesteel.errors import UserError
+from firesteel.lab.timeline import Slice
+from firesteel.measure.roofline import StepCost
+
+EXPERTS, DENSE, ATTENTION, NORM, SAMPLING, COPIES = (
+    "experts", "dense", "attention", "norm and elementwise", "sampling", "copies",
+)  # fmt: skip
+OTHER, GAPS = "other", "gaps"
+# The first that matches: names of our ops and kernels, then those of vLLM, SGLang, llama.cpp, torch and cuBLAS.
+RULES = (
+    (SAMPLING, r"decode_sample|argmax|top_?p|multinomial|sampl|logits_processor|penalt"),
+    (EXPERTS, r"moe|expert|rout|decode_fc[12]|topk_?gating|grouped_gemm|mul_mat_id|swiglu|silu_and_mul|fused_gate"),
+    (ATTENTION, r"attention|flash|fmha|paged|mha|kv_write|reshape_and_cache|rope|rotary|sdpa|scaled_dot"),
+    (COPIES, r"mem(cpy|set)|aten::copy_|aten::to\b"),
+    (
+        DENSE,
+        r"decode_(qkv|o|lm_head)|linear|gemm|gemv|matmul|mul_mat|cutlass|nvjet|addmm|aten::(mm|bmm)|splitk|dot_",
+    ),
+    (NORM, r"norm|elementwise|vectorized|quantize|aten::|reduce|index|embed|fill|cat|add|mul"),
+)
+# Which of the roofline's ops a category reads for.
+MOVED = {EXPERTS: ("moe_matmul", "route"), DENSE: ("linear",), ATTENTION: ("attention", "rope_kv_write")}
+# Kernels that are one use of an op.
+PARTS = {
+    "decode_qkv": ("linear", "qkv"), "decode_o": ("linear", "o"), "decode_lm_head": ("linear", "lm_head"),
+    "decode_fc1": ("moe_matmul", "gate_up"), "decode_fc2": ("moe_matmul", "down"), "decode_router": ("route", ""),
+    "decode_experts": ("moe_matmul", ""), "decode_attention": ("attention", ""), "linear": ("linear", ""),
+    "moe_matmul": ("moe_matmul", ""), "attention": ("attention", ""), "route": ("route", ""),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    source: str
+    steps: int
+    step_ms: float  # of the profile: all of it over its steps
+    measured_ms: float | None  # a step without a profiler, where there was one
+    categories: list[dict[str, Any]]  # category, ms, share, gb_s; gaps are the last
+    kernels: list[dict[str, Any]]  # name, category, calls, ms, us_a_call, gb_s
+    layers: list[dict[str, Any]] = field(default_factory=list)  # layer, ms, and of each category
+    host: list[dict[str, Any]] = field(default_factory=list)  # stage, ms
+
+    @property
+    def sum_ms(self) -> float:
+        return float(sum(one["ms"] for one in self.categories))
+
+    def in_words(self) -> str:
+        words = f"categories and gaps sum to {self.sum_ms:.3f} ms a step, over {self.steps} steps"
+        if self.measured_ms is None:
+            return words
+        off = self.sum_ms / self.measured_ms - 1
+        return f"{words}; without a profiler a step took {self.measured_ms:.3f} ms ({100 * off:+.1f} %)"
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "sum_ms": self.sum_ms, "words": self.in_words()}
+
+
+def profile(
+    slices: Sequence[Slice],
+    *,
+    source: str,
+    steps: int | None = None,
+    window_us: tuple[float, float] | None = None,
+    num_layers: int | None = None,
+    cost: StepCost | None = None,
+    measured_ms: float | None = None,
+    host: Sequence[Mapping[str, Any]] = (),
+) -> Profile:
+    """Of slices sorted by start, within a window or from the first to the last.
+
+    `steps` are guessed from how often kernels ran where they are not known.
+    """
+    steps = find_steps(slices) if steps is None else steps
+    if steps < 1:
+        raise UserError(f"steps = {steps}: must be at least 1")
+    owned, gaps_us = own_time(slices, window_us)
+    calls = Counter(one.name for one in slices)
+    by_name: defaultdict[str, float] = defaultdict(float)
+    for one, us in zip(slices, owned, strict=True):
+        by_name[one.name] += us
+    return Profile(
+        source=source, steps=steps, step_ms=(sum(owned) + gaps_us) / steps / 1e3, measured_ms=measured_ms,
+        categories=_categories(by_name, gaps_us, steps, cost),
+        kernels=_kernels(by_name, calls, steps, cost),
+        layers=[] if num_layers is None else _layers(slices, owned, steps, num_layers),
+        host=[dict(one) for one in host],
+    )  # fmt: skip
+
+
+def own_time(slices: Sequence[Slice], window_us: tuple[float, float] | None = None) -> tuple[list[float], float]:
+    """Microseconds that each slice has for itself, and those in which nothing runs."""
+    owned, gaps, until = [], 0.0, slices[0].start_us if window_us is None else window_us[0]
+    for one in slices:
+        gaps += max(0.0, one.start_us - until)
+        owned.append(max(0.0, one.end_us - max(one.start_us, until)))
+        until = max(until, one.end_us)
+    return owned, gaps + (0.0 if window_us is None else max(0.0, window_us[1] - until))
+
+
+def find_steps(slices: Sequence[Slice]) -> int:
+    """The largest number that divides how often each sampling kernel ran; without one, how often each did."""
+    calls = Counter(one.name for one in slices)
+    once_a_step = [count for name, count in calls.items() if classify(name) == SAMPLING]
+    return math.gcd(*(once_a_step or calls.values()))
+
+
+def classify(name: str) -> str:
+    return next((category for category, rule in RULES if re.search(rule, name, re.IGNORECASE)), OTHER)
+
+
+def _categories(
+    by_name: Mapping[str, float], gaps_us: float, steps: int, cost: StepCost | None
+) -> list[dict[str, Any]]:
+    times: defaultdict[str, float] = defaultdict(float)
+    for name, us in by_name.items():
+        times[classify(name)] += us / steps / 1e3
+    gaps_ms = gaps_us / steps / 1e3
+    total = (sum(times.values()) + gaps_ms) or 1.0
+    rows = [
+        {"category": name, "ms": ms, "share": ms / total, "gb_s": _rate(_moved(cost, MOVED.get(name, ())), ms)}
+        for name, ms in sorted(times.items(), key=lambda item: -item[1])
+    ]
+    return [*rows, {"category": GAPS, "ms": gaps_ms, "share": gaps_ms / total, "gb_s": None}]
+
+
+def _kernels(
+    by_name: Mapping[str, float], calls: Mapping[str, int], steps: int, cost: StepCost | None
+) -> list[dict[str, Any]]:
+    found = []
+    for name, us in sorted(by_name.items(), key=lambda item: -item[1]):
+        op, part = PARTS.get(name, ("", ""))
+        moved = None if cost is None or not op else sum(
+            one.bytes for one in cost.ops if one.op == op and part in ("", one.part)
+        )  # fmt: skip
+        found.append(
+            {"name": name, "category": classify(name), "calls": calls[name] / steps, "ms": us / steps / 1e3,
+             "us_a_call": us / calls[name], "gb_s": _rate(moved, us / steps / 1e3)}
+        )  # fmt: skip
+    return found
+
+
+def _layers(slices: Sequence[Slice], owned: Sequence[float], steps: int, num_layers: int) -> list[dict[str, Any]]:
+    """A kernel that runs so often a step as there are layers, or a multiple of it, runs in each in turn."""
+    calls = Counter(one.name for one in slices)
+    seen: Counter[str] = Counter()
+    times: list[defaultdict[str, float]] = [defaultdict(float) for _ in range(num_layers + 1)]
+    for one, us in zip(slices, owned, strict=True):
+        each_step = max(1, calls[one.name] // steps)
+        place = seen[one.name] % each_step
+        seen[one.name] += 1
+        each_layer = each_step // num_layers
+        layer = place // each_layer if each_layer and place < each_layer * num_layers else num_layers
+        times[layer][classify(one.name)] += us / steps / 1e3
+    names = [*map(str, range(num_layers)), "outside layers"]
+    return [
+        {"layer": name, "ms": sum(row.values()), **{category: row[category] for category in sorted(row)}}
+        for name, row in zip(names, times, strict=True)
+    ]
+
+
+def _moved(cost: StepCost | None, ops: Sequence[str]) -> float | None:
+    return None if cost is None or not ops else sum(one.bytes for one in cost.ops if one.op in ops)
+
+
+def _rate(moved: float | None, ms: float) -> float | None:
+    return moved / ms / 1e6 if moved and ms else None

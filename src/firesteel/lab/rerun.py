@@ -1,0 +1,78 @@
+"""From a result alone to the command that makes it again: words and environment; runs nothing itself.
+
+A result of the lab holds its order, a matrix its gates, a record the command it came from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from firesteel.config import HIDDEN, shown_environment
+from firesteel.errors import UserError
+from firesteel.lab.compare import find_differences
+from firesteel.lab.order import Order
+
+PROGRAM = "firesteel"
+PREFIX = "FIRESTEEL_"
+SWITCHES = ("quick", "debug")
+NOT_FLAGS = ("flags",)  # they come last
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rerun:
+    words: tuple[str, ...]  # after the program's name
+    environment: dict[str, str]  # to set
+    without: tuple[str, ...]  # to take away: not set then
+    differences: list[str]  # of the surroundings, in words
+
+
+def plan_rerun(result: Mapping[str, Any], now: Mapping[str, Any], out: Path) -> Rerun:
+    """`now` are today's surroundings as a dictionary."""
+    surroundings = result.get("surroundings") or {}
+    settings = {
+        name: value for name, value in (surroundings.get("environment") or {}).items() if name.startswith(PREFIX)
+    }
+    words = find_words(result, out)
+    if hidden := [one for one in (*words, *settings.values()) if HIDDEN in one]:
+        raise UserError(f"the result hides a secret that it needs ({hidden[0]}): run its command again by hand")
+    return Rerun(
+        words=words, environment=settings,
+        without=tuple(name for name in shown_environment() if name.startswith(PREFIX) and name not in settings),
+        differences=find_differences(result, {"surroundings": now}),
+    )  # fmt: skip
+
+
+def find_words(result: Mapping[str, Any], out: Path) -> tuple[str, ...]:
+    if "order" in result:
+        return words_of_order(Order.parse(result["order"]), out)
+    if isinstance(result.get("matrix"), Mapping):
+        return words_of_matrix(result["matrix"]["matrix"], out)
+    command = (result.get("surroundings") or {}).get("command") or ()
+    if not command or command[0] != PROGRAM:
+        raise UserError("the result says no order, no matrix and no firesteel command: it cannot be run again")
+    return tuple(command[1:])
+
+
+def words_of_order(order: Order, out: Path) -> tuple[str, ...]:
+    """Of `lab run`; defaults are left out."""
+    words = ["lab", "run"]
+    for field in dataclasses.fields(order):
+        value = getattr(order, field.name)
+        if field.name in NOT_FLAGS or value == field.default:
+            continue
+        flag = f"--{field.name.replace('_', '-')}"
+        given = value if isinstance(value, tuple) else (value,)
+        words += [flag] if field.name in SWITCHES else [word for one in given for word in (flag, str(one))]
+    return (*words, "--out", str(out), *(("--", *order.flags) if order.flags else ()))
+
+
+def words_of_matrix(matrix: Mapping[str, Any], out: Path) -> tuple[str, ...]:
+    gates = [word for name, values in matrix["gates"].items() for word in ("--gates", f"{name}={','.join(values)}")]
+    kept = ["--engine", matrix["engine"], "--model", matrix["model"], "--cell-s", str(matrix["cell_s"])]
+    is_full = matrix["plan"]["pp"] != [128]
+    flags = ["--", *matrix["flags"]] if matrix["flags"] else []
+    return ("lab", "matrix", *gates, *kept, *(["--full"] if is_full else []), "--out", str(out), *flags)

@@ -1,0 +1,171 @@
+"""A review sheet for one gate: a hypothesis, what would settle it, both sides measured, a verdict.
+
+Both sides run in turn, several rounds of each, every one with a server of its own. A round's median is one sample:
+what counts is the spread between rounds. Correctness is asked of the side that is on.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from firesteel.config import child_environment, knobs
+from firesteel.errors import UserError
+from firesteel.lab.compare import FASTER, MORE_MEMORY, SLOWER, THRESHOLD, UNCLEAR, Comparison, compare
+from firesteel.lab.matrix import CELL, DONE, Matrix, Tell, flags_of, parse_gates, run_matrix, slug
+
+ACCEPTED, REJECTED, MIXED, NO_DIFFERENCE, OPEN = "accepted", "rejected", "mixed", "no difference", "open"
+Check = Callable[[Sequence[str], Path], tuple[bool, str]]  # flags, folder -> whether it is right, in words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Criterion:
+    criterion: str
+    wanted: str
+    found: str
+    met: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Review:
+    gate: str
+    off: str
+    on: str
+    hypothesis: str
+    criteria: list[Criterion]
+    verdict: str
+    why: str
+    rounds: int
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "criteria": [asdict(one) for one in self.criteria]}
+
+
+def review_gate(
+    matrix: Matrix,
+    folder: Path,
+    *,
+    rounds: int = 3,
+    hypothesis: str = "",
+    tell: Tell = print,
+    check: Check | None = None,
+    command: Sequence[str] = CELL,
+) -> tuple[Review, Comparison]:
+    """`matrix` has the one gate with the values off and on, in this order."""
+    gate, (off, on) = find_sides(matrix)
+    sides: dict[str, list[dict[str, Any]]] = {off: [], on: []}
+    for number in range(rounds):
+        place = folder / f"round-{number + 1}"
+        tell(f"round {number + 1} of {rounds}")
+        found = run_matrix(matrix, place, tell=tell, command=command)
+        for cell in found["cells"]:
+            if cell["status"] != DONE:
+                raise UserError(f"{gate}={cell['gates'][gate]} could not be measured: {cell['reason']}")
+            whole = json.loads((place / f"{slug(cell['gates'])}.json").read_text(encoding="utf-8"))
+            sides[cell["gates"][gate]].append(whole["bench"])
+    compared = compare(pool(sides[off]), pool(sides[on]))
+    if check is None:
+        is_right, words = True, "not asked"
+    else:
+        tell(f"correctness with {gate}={on}")
+        is_right, words = check(
+            [*matrix.flags, *flags_of({gate: on}, engine=matrix.engine)], folder / "correctness"
+        )
+    verdict, why = judge(compared, is_right, words)
+    criteria = [Criterion(criterion="correct", wanted="level 2 passes with the gate on", found=words, met=is_right)]
+    return Review(
+        gate=gate, off=off, on=on, hypothesis=hypothesis or suppose(gate, off, on), verdict=verdict, why=why,
+        criteria=criteria + speed_criteria(compared), rounds=rounds,
+    ), compared  # fmt: skip
+
+
+def find_sides(matrix: Matrix) -> tuple[str, tuple[str, str]]:
+    if len(matrix.gates) != 1 or len(next(iter(matrix.gates.values()))) != 2:
+        raise UserError("a review is of one gate with two values, as kv_dtype=auto,fp8 or prefix_caching")
+    [(gate, (one, other))] = matrix.gates.items()
+    return gate, (one, other)
+
+
+def parse_gate(word: str, *, engine: str = "firesteel") -> dict[str, tuple[str, ...]]:
+    """A switch is reviewed from off to on."""
+    return parse_gates([word if "=" in word else f"{word}=off,on"], engine=engine)
+
+
+def suppose(gate: str, off: str, on: str) -> str:
+    about = f" ({knobs()[gate].help})" if gate in knobs() else ""
+    return f"{gate}={on} is faster than {gate}={off} by {100 * THRESHOLD:g} % or more, and as correct{about}"
+
+
+def pool(benches: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One benchmark whose samples are the rounds' medians; memory is the most of any."""
+    rows = []
+    for row in benches[0]["rows"]:
+        same = [one for bench in benches for one in bench["rows"] if one["name"] == row["name"]]
+        series = {
+            name: {**one, "values": [statistics.median(each["series"][name]["values"]) for each in same]}
+            for name, one in row["series"].items()
+            if all(name in each["series"] for each in same)
+        }
+        rows.append({**row, "series": series})
+    usages = [bench["usage"] for bench in benches if bench.get("usage")]
+    most = max(usages, key=lambda usage: usage["peak_memory_bytes"], default=None)
+    return {**benches[0], "rows": rows, "usage": most}
+
+
+def speed_criteria(compared: Comparison) -> list[Criterion]:
+    """One a figure: on is not worse."""
+    return [
+        Criterion(
+            criterion=f"{row.name}: {row.figure}", wanted="not worse beyond the spread of the runs",
+            found=f"{row.before:.4g} -> {row.after:.4g} {row.unit}, {100 * row.change:+.1f} %: {row.verdict}",
+            met=row.verdict not in (SLOWER, MORE_MEMORY),
+        )
+        for row in compared.rows
+    ]  # fmt: skip
+
+
+def judge(compared: Comparison, is_right: bool, words: str) -> tuple[str, str]:
+    better = [row for row in compared.rows if row.verdict == FASTER]
+    worse = compared.regressions
+    if not is_right:
+        return REJECTED, f"the answers are wrong: {words}"
+    if better and worse:
+        return MIXED, f"{len(better)} figures are better and {len(worse)} are worse: {compared.in_words()}"
+    if worse:
+        return REJECTED, compared.in_words()
+    if better:
+        gain = max(better, key=lambda row: abs(row.change))
+        return (
+            ACCEPTED,
+            f"{len(better)} figures are better, {gain.name} {gain.figure} by {100 * gain.change:+.1f} %",
+        )
+    if any(row.verdict == UNCLEAR for row in compared.rows):
+        return OPEN, "the spread of the runs hides the difference: more rounds are needed"
+    return NO_DIFFERENCE, compared.in_words()
+
+
+def check_level_two(matrix: Matrix) -> Check:
+    """`firesteel lab run --level 2` with the gate on, in a process of its own."""
+
+    def check(flags: Sequence[str], folder: Path) -> tuple[bool, str]:
+        words = ["lab", "run", "--level", "2", "--quick", "--engine", matrix.engine, "--model", matrix.model]
+        command = [sys.executable, "-m", "firesteel", *words, "--out", str(folder), "--", *flags]
+        subprocess.run(command, capture_output=True, env=child_environment({}), check=False)
+        try:
+            levels = json.loads((folder / "result.json").read_text(encoding="utf-8"))["levels"]
+        except (OSError, ValueError, KeyError) as error:
+            return False, f"level 2 left no result in {folder}: {error}"
+        found = next((one for one in levels if one["level"] == "2"), None)
+        return (False, "level 2 was not run") if found is None else (bool(found["passed"]), str(found["reason"]))
+
+    return check
+
+
+def with_plan(matrix: Matrix, runs: int) -> Matrix:
+    return replace(matrix, plan=replace(matrix.plan, runs=runs))

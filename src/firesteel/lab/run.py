@@ -1,0 +1,207 @@
+"""Takes a server through levels and writes down what was found; knows no level's checks."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from firesteel.device import DeviceSpec, find_device
+from firesteel.errors import UserError
+from firesteel.hub import find_checkpoint
+from firesteel.lab.api import Api, RequestFailed
+from firesteel.lab.cross_check import cross_check
+from firesteel.lab.engines import make_command, name_kind
+from firesteel.lab.levels import SERVERLESS, LevelResult, has_passed, judge_validity
+from firesteel.lab.levels_benchmark import run_benchmark
+from firesteel.lab.levels_correctness import check_correctness
+from firesteel.lab.levels_matrix import run_matrix_level
+from firesteel.lab.levels_path import check_path
+from firesteel.lab.levels_regression import check_regression
+from firesteel.lab.levels_smoke import check_smoke
+from firesteel.lab.levels_stress import check_stress
+from firesteel.lab.order import Order
+from firesteel.lab.report import write_report
+from firesteel.lab.supervisor import ServerCommand, ServerFailed, Stopped, Supervised, find_free_port
+from firesteel.lab.target import Target
+from firesteel.measure.surroundings import look_around
+
+SCHEMA = 1
+RESULT = "result.json"
+
+
+class Watcher(Protocol):
+    """Who is told how the run goes."""
+
+    def begin(self, level: str) -> None: ...
+
+    def tell(self, words: str) -> None: ...
+
+    def end(self, result: LevelResult) -> None: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Run:
+    """A run under way; `result` is what result.json holds."""
+
+    order: Order
+    folder: Path
+    watcher: Watcher
+    device: DeviceSpec
+    results: list[LevelResult] = field(default_factory=list)
+    engine: dict[str, Any] = field(default_factory=dict)
+    kernels: list[dict[str, Any]] = field(default_factory=list)  # rows of the ledger
+    memory: dict[str, list[Any]] = field(default_factory=dict)
+    shutdown: dict[str, Any] | None = None
+    cross_checked: str | None = None  # what a profiler found wrong; None where it was not asked
+
+    def take(self) -> None:
+        """All levels, whatever happens; a server that fails ends those that need it."""
+        if self._can_cross_check():
+            self.watcher.tell("the ledger against a profiler")
+            self.cross_checked = cross_check(self.order.model, self.order.flags, self.folder)
+        try:
+            if with_server := [level for level in self.order.levels if level not in SERVERLESS]:
+                with self.opened() as target:
+                    for level in with_server:
+                        self._take_level(level, target)
+                    self.kernels = list((target.read_ledger() or {}).get("ran", ()))
+        except ServerFailed as error:
+            self._fail_rest(error)
+            return
+        for level in [level for level in self.order.levels if level in SERVERLESS]:
+            self._take_level(level, None)
+
+    @contextmanager
+    def opened(self) -> Iterator[Target]:
+        """The server under test, ready."""
+        order = self.order
+        if order.url:
+            yield self._greeted(Target(api=Api.of(order.url), kind="other", folder=self.folder, model=order.model,
+                                       tell=self.watcher.tell))  # fmt: skip
+            return
+        self.watcher.begin(order.levels[0])
+        self.watcher.tell("starting the server")
+        server = Supervised(self._command(), self.folder)
+        try:
+            server.wait_until_ready()
+            yield self._greeted(Target(
+                api=Api.of(server.command.url), kind=name_kind(order.engine), folder=self.folder, model=order.model,
+                server=server, tell=self.watcher.tell,
+            ))  # fmt: skip
+        finally:
+            self._note_server(server, server.stop())
+
+    def result(self, seconds: float) -> dict[str, Any]:
+        levels = judge_validity(self.results)
+        is_clean = self.shutdown is None or bool(self.shutdown["is_clean"])
+        return {
+            "schema": SCHEMA, "firesteel": version("firesteel"), "seconds": seconds,
+            "time_utc": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "passed": has_passed(levels) and is_clean and bool(levels), "order": self.order.as_dict(),
+            "levels": [level.as_dict() for level in levels], "reductions": self.order.reductions,
+            "engine": self.engine, "kernels": self.kernels, "shutdown": self.shutdown, "memory": self.memory,
+            "surroundings": asdict(look_around(self.device)),
+        }  # fmt: skip
+
+    def _command(self) -> ServerCommand:
+        order = self.order
+        command = make_command(
+            order.engine, model=find_model(order), port=find_free_port(), folder=self.folder, flags=order.flags,
+            debug=order.debug,
+        )  # fmt: skip
+        return replace(command, ready_s=order.ready_s, grace_s=order.grace_s)
+
+    def _greeted(self, target: Target) -> Target:
+        target.api = replace(target.api, timeout_s=self.order.answer_s)
+        target.greet()
+        if target.kind == "other" and target.read_ledger() is not None:
+            target.kind = "firesteel"
+        self.engine = {
+            "name": self.order.url or self.order.engine, "kind": target.kind, "url": target.api.url,
+            "model": target.api.model, "max_context": target.max_context, "device": self.device.name,
+        }  # fmt: skip
+        return target
+
+    def _take_level(self, level: str, target: Target | None) -> None:
+        self.watcher.begin(level)
+        start = time.monotonic()
+        try:
+            found = self._without_server(level) if target is None else self._with_server(level, target)
+        except RequestFailed as error:  # of a server that is not ours: there is no more to know
+            found = LevelResult(level=level, passed=False, reason=str(error))
+        self._note(replace(found, seconds=time.monotonic() - start))
+
+    def _with_server(self, level: str, target: Target) -> LevelResult:
+        if level == "1.5":
+            return check_path(target, self.order, self.cross_checked)
+        if level == "4":
+            return run_benchmark(target, self.order, self.device)
+        return {"1": check_smoke, "2": check_correctness, "3": check_stress}[level](target, self.order)
+
+    def _without_server(self, level: str) -> LevelResult:
+        if level == "5":
+            return check_regression(self.order, self.result(0.0))
+        return run_matrix_level(self.order, self.folder, self.watcher.tell, on_gpu=self.device.is_cuda)
+
+    def _note(self, result: LevelResult) -> None:
+        self.results.append(result)
+        self.watcher.end(judge_validity(self.results)[-1])
+
+    def _fail_rest(self, error: ServerFailed) -> None:
+        """The level under way failed for this reason, and those after it for want of a server."""
+        figures = {"diagnosis": error.diagnosis.as_dict(), "bundle": str(error.bundle) if error.bundle else None}
+        for level in self.order.levels[len(self.results) :]:
+            is_first = "diagnosis" in figures
+            reason = str(error) if is_first else "not run: the server is gone"
+            self._note(LevelResult(level=level, passed=False, reason=reason, was_run=is_first, figures=figures))
+            figures = {}
+
+    def _note_server(self, server: Supervised, stopped: Stopped) -> None:
+        self.engine |= {
+            "command": list(server.command.words), "startup_s": server.startup_s, "log": str(server.log),
+            "peak_bytes": server.vigil.peak_bytes,
+        }  # fmt: skip
+        samples = server.vigil.memory
+        self.memory = {
+            "seconds": [round(at, 2) for at, _, _ in samples], "host_bytes": [rss for _, rss, _ in samples],
+            "gpu_bytes": [used for _, _, used in samples],
+        }  # fmt: skip
+        self.shutdown = {**stopped.as_dict(), "words": stopped.in_words()}
+
+    def _can_cross_check(self) -> bool:
+        order = self.order
+        wants = not order.url and order.engine == "firesteel" and "1.5" in order.levels
+        return wants and torch.cuda.is_available() and "cpu" not in order.flags
+
+
+def run_lab(order: Order, folder: Path, watcher: Watcher) -> dict[str, Any]:
+    """What result.json holds, which is written whatever happens to the server."""
+    folder.mkdir(parents=True, exist_ok=True)
+    start = time.monotonic()
+    run = Run(order=order, folder=folder, watcher=watcher, device=find_device())
+    try:
+        run.take()
+    finally:
+        result = run.result(time.monotonic() - start)
+        (folder / RESULT).write_text(json.dumps(result, indent=1, default=str) + "\n", encoding="utf-8")
+    write_report(result, folder)
+    return result
+
+
+def find_model(order: Order) -> str:
+    """As other engines know it: the folder of a checkpoint that we find by name."""
+    if order.engine == "firesteel":
+        return order.model
+    try:
+        return str(find_checkpoint(order.model))
+    except UserError:
+        return order.model

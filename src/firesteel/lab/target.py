@@ -1,0 +1,96 @@
+"""The server under test: its API, its processes where the lab started it, its limits; judges nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from firesteel.lab.api import Api, RequestFailed
+from firesteel.lab.supervisor import Supervised
+
+DEFAULT_CONTEXT = 4096  # of a server that does not say
+
+
+@dataclass(slots=True, kw_only=True)
+class Target:
+    api: Api
+    kind: str  # whose rules it falls under: one of engines.KINDS, or "other"
+    folder: Path
+    model: str  # as the server was told, or as it says
+    server: Supervised | None = None  # None where it ran already
+    max_context: int = DEFAULT_CONTEXT
+    tell: Callable[[str], None] = field(default=lambda words: None)  # progress in words
+
+    @contextmanager
+    def step(self, words: str) -> Iterator[None]:
+        """What is asked inside, for the one who watches and for a diagnosis.
+
+        A request that failed becomes the server's failure where it hangs or is gone.
+        """
+        self.tell(words)
+        if self.server is not None:
+            self.server.step = words
+            self.server.check()
+        try:
+            yield
+        except RequestFailed as error:
+            raise self._failure(error) from error
+
+    def _failure(self, error: RequestFailed) -> Exception:
+        """Diagnosed with the server's log, which must be ours."""
+        if self.server is None:
+            return error
+        if error.kind == "silent":
+            return self.server.fail_silent(self.api.timeout_s)
+        if error.kind == "unreachable":
+            return self.server.fail_broken(str(error))
+        return self.server.fail_wrong(error.kind, f"{error} (at {self.server.step})")
+
+    def greet(self) -> None:
+        """Asks which model is served and how much it takes."""
+        with self.step("the list of models"):
+            found = self.api.get("/v1/models")
+            try:
+                first = found["data"][0]
+                name = str(first["id"])
+            except (KeyError, IndexError, TypeError) as error:
+                raise RequestFailed("garbage", f"/v1/models lists no model: {str(found)[:200]}") from error
+        self.api = replace(self.api, model=name)
+        self.max_context = find_context(first) or DEFAULT_CONTEXT
+
+    def read_ledger(self) -> Mapping[str, Any] | None:
+        """What ran, where the server says so."""
+        try:
+            found = self.api.get("/ledger")
+        except RequestFailed:
+            return None
+        if not isinstance(found, dict) or not isinstance(found.get("ran"), list):
+            return None
+        if self.server is not None:
+            self.server.ledger = found["ran"]
+        return found
+
+    def memory_bytes(self) -> int | None:
+        """Of all its processes; None of one that the lab did not start."""
+        return None if self.server is None else self.server.vigil.memory_now()
+
+    def gpu_bytes(self) -> int | None:
+        samples = [] if self.server is None else self.server.vigil.memory
+        return samples[-1][2] if samples else None
+
+
+def find_context(model: Mapping[str, Any]) -> int | None:
+    """As vLLM and firesteel, SGLang, and llama.cpp write it."""
+    meta = model.get("meta") or {}
+    for value in (model.get("max_model_len"), meta.get("n_ctx"), meta.get("n_ctx_train")):
+        if isinstance(value, int) and value > 0:
+            return value
+    return None
+
+
+def are_finite(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, int | float) and math.isfinite(value) for value in values)

@@ -1,0 +1,38 @@
+"""The verb lab compare: its table, its JSON, its exit code."""
+
+import copy
+import json
+
+import pytest
+
+ROW = {
+    "name": "pp512 tg32",
+    "series": {"tg_tok_s": {"unit": "tok/s", "better": "higher", "values": [50.0, 50.1, 49.9]}},
+}  # fmt: skip
+
+
+@pytest.fixture
+def results(tmp_path):
+    """(before, after) files; after is 5 % slower."""
+    before = {"rows": [ROW], "usage": None}
+    after = copy.deepcopy(before)
+    after["rows"][0]["series"]["tg_tok_s"]["values"] = [47.5, 47.6, 47.4]
+    paths = [tmp_path / "before.json", tmp_path / "after.json"]
+    for path, content in zip(paths, (before, after), strict=True):
+        path.write_text(json.dumps(content))
+    return [str(path) for path in paths]
+
+
+def test_a_slower_result_ends_with_one(run, results):
+    result = run("lab", "compare", *results)
+    assert result.exit_code == 1 and "slower" in result.stdout and "-5.0%" in result.stdout
+    assert run("lab", "compare", results[0], results[0]).exit_code == 0
+
+
+def test_the_threshold_is_settable(run, results):
+    assert run("lab", "compare", *results, "--slower", "6").exit_code == 0
+
+
+def test_json_is_complete(run, results):
+    found = json.loads(run("lab", "compare", *results, "--json").stdout)
+    assert found["regressions"] and found["rows"][0]["verdict"] == "slower"

@@ -1,0 +1,37 @@
+"""The verb lab matrix against a server of known speed, whose flags are its gates."""
+
+import json
+import shlex
+import sys
+
+
+def test_cells_are_measured_with_their_flags_and_not_again(run, tmp_path):
+    engine = f"{shlex.quote(sys.executable)} -m firesteel.lab.mock port={{port}}"
+    # A gate of another engine becomes --NAME VALUE, which the mock refuses: that cell crashes, and says why.
+    words = ["lab", "matrix", "--engine", engine, "--model", "none", "--gates", "speed=1", "--out", str(tmp_path)]
+    result = run(*words)
+    assert result.exit_code == 1
+    [cell] = json.loads((tmp_path / "result.json").read_text())["matrix"]["cells"]
+    assert (
+        cell["status"] == "crashed"
+        and "--speed" in cell["reason"] + (tmp_path / "cells" / "speed=1" / "server.log").read_text()
+    )
+    first = (tmp_path / "cells" / "speed=1.json").stat().st_mtime_ns
+    assert run(*words).exit_code == 1
+    assert (tmp_path / "cells" / "speed=1.json").stat().st_mtime_ns == first
+    assert (tmp_path / "report.html").is_file()
+
+
+def test_a_cell_that_runs_has_figures(run, tmp_path):
+    engine = f"{shlex.quote(sys.executable)} -m firesteel.lab.mock port={{port}} tg_tok_s=200"
+    result = run(
+        "lab", "matrix", "--engine", engine, "--model", "none", "--gates", "any=off", "--out", str(tmp_path)
+    )
+    assert result.exit_code == 0, result.output
+    [cell] = json.loads((tmp_path / "result.json").read_text())["matrix"]["cells"]
+    assert 150 < cell["figures"]["tg_tok_s"] < 220 and cell["figures"]["startup_s"] > 0
+
+
+def test_wrong_gates_are_refused_before_anything_starts(run, tmp_path):
+    result = run("lab", "matrix", "--gates", "nothing=1,2", "--out", str(tmp_path / "out"))
+    assert "no gate" in str(result.exception) and not (tmp_path / "out").exists()

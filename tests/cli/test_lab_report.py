@@ -1,0 +1,16 @@
+"""The verb lab report: a result's report once more."""
+
+import json
+
+
+def test_the_report_is_written_beside_the_result(run, tmp_path):
+    level = {"level": "1", "title": "smoke", "passed": True, "reason": "it answered", "figures": {}}
+    (tmp_path / "result.json").write_text(json.dumps({"levels": [level]}))
+    assert run("lab", "report", str(tmp_path)).exit_code == 0
+    assert "it answered" in (tmp_path / "report.html").read_text()
+    assert run("lab", "report", str(tmp_path / "result.json"), "--out", str(tmp_path / "other")).exit_code == 0
+    assert "it answered" in (tmp_path / "other" / "report.md").read_text()
+
+
+def test_what_is_no_result_is_said(run, tmp_path):
+    assert "cannot read" in str(run("lab", "report", str(tmp_path)).exception)

@@ -1,0 +1,51 @@
+"""The verb profile: tables and JSON of the built-in engine and of a trace."""
+
+import json
+
+import pytest
+
+
+def test_the_built_in_engine_on_a_cpu(run, checkpoint, tmp_path):
+    words = [
+        "profile",
+        "--model",
+        str(checkpoint),
+        "--device",
+        "cpu",
+        "--context",
+        "8",
+        "--steps",
+        "3",
+        "--no-front",
+    ]
+    result = run(*words, "--json", "--out", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["sum_ms"] == pytest.approx(found["step_ms"])
+    assert {"experts", "dense", "attention", "gaps"} <= {one["category"] for one in found["categories"]}
+    assert found["layers"][-1]["layer"] == "outside layers" and found["host"][0]["stage"] == "scheduler"
+    assert json.loads((tmp_path / "profile.json").read_text()) == found
+    assert "By layer" in (tmp_path / "report.html").read_text()
+
+
+def test_a_trace_of_another_engine(run, tmp_path):
+    events = [
+        {"cat": "kernel", "name": name, "ts": 10 * number, "dur": 5}
+        for number, name in enumerate(["fused_moe_kernel", "nvjet_gemm", "argmax"] * 2)
+    ]
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    result = run("profile", str(path))
+    assert result.exit_code == 0 and "over 2 steps" in result.stdout and "fused_moe_kernel" in result.stdout
+    found = json.loads(run("profile", str(path), "--model", "gpt-oss-20b", "--steps", "1", "--json").stdout)
+    assert found["steps"] == 1 and found["categories"][0]["gb_s"] is not None and len(found["layers"]) == 25
+
+
+@pytest.mark.gpu
+def test_the_sum_is_the_step_within_five_percent_on_a_gpu(run):
+    result = run(
+        "profile", "--synthetic", "gpt-oss-20b", "--device", "cuda", "--steps", "32", "--no-front", "--json"
+    )
+    found = json.loads(result.stdout)
+    assert found["sum_ms"] == pytest.approx(found["measured_ms"], rel=0.05)
+    assert all(one["gb_s"] is None or one["gb_s"] < 10_000 for one in found["kernels"])

@@ -1,0 +1,46 @@
+"""What tests of the lab share: fake servers that fail as they are told to."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from firesteel.lab.supervisor import ServerCommand, find_free_port
+
+FAKE = Path(__file__).parent / "fake_server.py"
+
+
+@pytest.fixture
+def fake():
+    """fake("hangs", grace_s=1): the command of a server that fails in this way."""
+
+    def make(way="well", **fields):
+        port = find_free_port()
+        words = (sys.executable, str(FAKE), str(port), way)
+        command = ServerCommand(words=words, url=f"http://127.0.0.1:{port}", name="fake", ready_s=20.0, grace_s=3.0)
+        return replace(command, **fields)
+
+    return make
+
+
+@pytest.fixture
+def is_clean():
+    """Whether nothing of a fake server is left, by its command line."""
+
+    def look(command):
+        port = command.words[2]
+        left = []
+        for one in psutil.process_iter():
+            try:
+                words = one.cmdline()
+            except psutil.Error:
+                continue
+            if str(FAKE) in words and port in words:
+                left.append(one)
+        mine = psutil.Process()
+        zombies = [one for one in mine.children(recursive=True) if one.status() == psutil.STATUS_ZOMBIE]
+        return not left and not zombies
+
+    return look

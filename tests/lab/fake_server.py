@@ -1,0 +1,141 @@
+"""A server that speaks enough of the OpenAI API, and fails in the way it is told to: fake_server.py PORT WAY."""
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+PORT, WAY = int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "well"
+LAST_WORDS = {
+    "gpu-out-of-memory": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+    "illegal-memory-access": "torch.AcceleratorError: CUDA error: an illegal memory access was encountered",
+    "import-error": "ModuleNotFoundError: No module named 'flashinfer'",
+    "port-in-use": "OSError: [Errno 98] Address already in use",
+    "missing-model": "OSError: /models/nowhere does not appear to have a file named config.json.",
+    "out-of-memory": "MemoryError",
+    "exit": "something else went wrong",
+}
+num_requests = 0
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *words):
+        print("request", num_requests, *words)
+
+    def do_GET(self):
+        if self.path == "/health":
+            return self.send(200, {"status": "ready"})
+        if self.path == "/v1/models":
+            return self.send(200, {"data": [{"id": "fake", "max_model_len": 8192}]})
+        return self.send(404, {"error": {"message": "no such path"}})
+
+    def do_POST(self):
+        global num_requests
+        num_requests += 1
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if WAY == "dies-at-50" and num_requests == 50:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if WAY == "hangs":
+            time.sleep(600)
+        if WAY == "answers-500":
+            return self.send(500, {"error": {"message": "internal error", "type": "server_error"}})
+        if WAY == "loses-its-worker":
+            print("Fatal Python error: Illegal instruction")
+            return self.send(500, {"error": {"message": "the engine encountered an issue"}})
+        if WAY == "answers-garbage":
+            return self.send_text(200, "<html>hello</html>")
+        if WAY == "says-nan":
+            return self.send_text(200, answer(body, logprob="NaN"))
+        if WAY == "half-an-answer":
+            return self.send(200, {"choices": []})
+        if body.get("stream"):
+            return self.send_stream(body)
+        return self.send_text(200, answer(body))
+
+    def send(self, status, value):
+        self.send_text(status, json.dumps(value))
+
+    def send_text(self, status, text):
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(text.encode())))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def send_stream(self, body):
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("connection", "close")
+        self.end_headers()
+        for number in range(min(body.get("max_tokens") or 8, 64)):
+            delta = {
+                "choices": [{"index": 0, "delta": {"content": "Paris "}, "text": "Paris ", "token_ids": [number]}]
+            }
+            self.wfile.write(b"data: " + json.dumps(delta).encode() + b"\n\n")
+            self.wfile.flush()
+            time.sleep(0.002)
+        usage = {"prompt_tokens": 5, "completion_tokens": 8, "total_tokens": 13}
+        self.wfile.write(b"data: " + json.dumps({"choices": [], "usage": usage}).encode() + b"\n\ndata: [DONE]\n\n")
+        self.close_connection = True
+
+
+def answer(body, logprob="-0.25"):
+    """JSON by hand: NaN has no right to be in it."""
+    prompt = body.get("prompt") or ""
+    num_prompt = len(prompt) if isinstance(prompt, list) else max(1, len(str(body.get("messages") or prompt)) // 4)
+    count = 3 + (num_prompt if body.get("echo") else 0)
+    listed = ", ".join(["null", *[logprob] * (count - 1)])
+    tokens = json.dumps(["x"] * count)
+    usage = {"prompt_tokens": num_prompt, "completion_tokens": 3, "total_tokens": num_prompt + 3}
+    chat = "".join(f'{{"token": "x", "logprob": {logprob}, "top_logprobs": []}},' for _ in range(3)).rstrip(",")
+    logprobs = f'{{"content": [{chat}], "tokens": {tokens}, "token_logprobs": [{listed}]}}'
+    message = json.dumps({"role": "assistant", "content": "The capital of France is Paris."})
+    return (
+        f'{{"choices": [{{"index": 0, "text": " Paris", "message": {message}, "finish_reason": "stop", '
+        f'"token_ids": [1, 2, 3], "logprobs": {logprobs}}}], "usage": {json.dumps(usage)}}}'
+    )
+
+
+def fork(child):
+    pid = os.fork()
+    if pid == 0:
+        child()
+        os._exit(0)
+
+
+def outlive():
+    """In a session of its own, deaf to requests."""
+    os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(600)
+
+
+def main():
+    print("loading")
+    if WAY in LAST_WORDS:
+        sys.exit(LAST_WORDS[WAY])
+    if WAY == "segfaults":
+        ctypes.string_at(0)
+    if WAY == "never-ready":
+        time.sleep(600)
+    if WAY == "floods":
+        for _ in range(1024):
+            sys.stdout.write("x" * (1 << 20))
+    if WAY == "ignores-sigterm":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if WAY == "makes-zombie":
+        fork(lambda: None)
+    if WAY == "leaves-orphan":
+        fork(outlive)
+    if WAY != "ignores-sigterm":
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    ThreadingHTTPServer(("127.0.0.1", PORT), Handler).serve_forever()
+
+
+if __name__ == "__main__":
+    main()

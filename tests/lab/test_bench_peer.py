@@ -1,0 +1,67 @@
+"""llama-benchy, unmodified, and our meter on the same server of known speed."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+
+from firesteel.lab.bench import measure
+from firesteel.lab.mock import MODEL, mock_server
+from firesteel.lab.plan import BenchPlan
+from firesteel.lab.prompts import WORDS
+
+BOOK = "https://book.invalid/book.txt"
+WITHIN = 0.03
+pytestmark = pytest.mark.peer
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    """(llama-benchy's rows, ours) by (depth, concurrency)."""
+    home = tmp_path_factory.mktemp("home")
+    cache = home / ".cache" / "llama-benchy"
+    cache.mkdir(parents=True)
+    (cache / f"{hashlib.md5(BOOK.encode()).hexdigest()}.txt").write_text(" ".join(WORDS * 100))
+    tokenizer = Tokenizer(WordLevel({word: number for number, word in enumerate([*WORDS, "?"])}, unk_token="?"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()  # a word is a token, as the mock counts
+    tokenizer.save(str(home / "tokenizer.json"))
+    with mock_server(pp_tok_s=500.0, tg_tok_s=50.0) as url:
+        theirs = run_benchy(url, home)
+        plan = BenchPlan(pp=(512,), tg=(32,), depths=(0, 256), concurrency=(1, 4), runs=3)
+        ours = measure(url, plan=plan)
+    rows = {(row.workload.depth, row.workload.concurrency): row for row in ours.rows}
+    return {(row["context_size"], row["concurrency"]): row for row in theirs}, rows
+
+
+def run_benchy(url, home):
+    report = home / "report.json"
+    command = [
+        sys.executable, "-m", "llama_benchy", "--base-url", f"{url}/v1", "--model", MODEL, "--tokenizer",
+        str(home / "tokenizer.json"), "--book-url", BOOK, "--pp", "512", "--tg", "32", "--depth", "0", "256",
+        "--concurrency", "1", "4", "--runs", "3", "--exact-tg", "--save-result", str(report), "--format", "json",
+        "--exit-on-first-fail",
+    ]  # fmt: skip
+    environment = {**os.environ, "HOME": str(home), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", env=environment, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(report.read_text())["benchmarks"]
+
+
+@pytest.mark.parametrize("cell", [(0, 1), (256, 1), (0, 4)])
+@pytest.mark.parametrize("figure", ["pp", "tg"])
+def test_both_read_the_same_speed(both, cell, figure):
+    theirs, ours = (found[cell] for found in both)
+    assert ours.series[f"{figure}_tok_s"].mean == pytest.approx(theirs[f"{figure}_throughput"]["mean"], rel=WITHIN)
+
+
+@pytest.mark.parametrize("cell", [(0, 1), (256, 1), (0, 4)])
+def test_both_read_the_same_time_to_the_first_token(both, cell):
+    theirs, ours = (found[cell] for found in both)
+    assert ours.series["ttft_ms"].mean == pytest.approx(theirs["e2e_ttft"]["mean"], rel=WITHIN)
+    assert ours.series["ttfr_ms"].mean == pytest.approx(theirs["ttfr"]["mean"], rel=WITHIN)

@@ -1,0 +1,113 @@
+"""A planted slowdown is found, noise is not."""
+
+import importlib.util
+import random
+from pathlib import Path
+
+import pytest
+
+from firesteel.errors import UserError
+from firesteel.lab.bench import measure
+from firesteel.lab.compare import FASTER, MORE_MEMORY, SAME, SLOWER, UNCLEAR, compare, estimate, judge, student
+from firesteel.lab.mock import mock_server
+from firesteel.lab.plan import BenchPlan
+
+spec = importlib.util.spec_from_file_location("report_parts", Path(__file__).with_name("report_parts.py"))
+parts = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(parts)
+
+
+def draw(source, speed, *, noise=0.01, count=5):
+    return [speed * source.gauss(1.0, noise) for _ in range(count)]
+
+
+def verdict(before, after, *, is_higher_better=True):
+    return judge(*estimate(before, after), 0.03, is_higher_better=is_higher_better)
+
+
+def shares(after_speed, *, trials=300, **settings):
+    source = random.Random(1)
+    found = [verdict(draw(source, 100.0, **settings), draw(source, after_speed, **settings)) for _ in range(trials)]
+    return {one: found.count(one) / trials for one in (SLOWER, FASTER, SAME, UNCLEAR)}
+
+
+def test_a_slowdown_of_five_percent_is_found_through_noise_of_one():
+    assert shares(95.0)[SLOWER] > 0.97
+
+
+def test_noise_of_one_percent_is_no_slowdown():
+    found = shares(100.0)
+    assert found[SLOWER] == 0 and found[FASTER] == 0 and found[SAME] > 0.97
+
+
+def test_one_percent_slower_is_below_the_threshold():
+    assert shares(99.0)[SLOWER] < 0.03
+
+
+def test_wide_noise_is_unclear_and_not_slower():
+    source = random.Random(3)
+    found = [
+        verdict(draw(source, 100.0, noise=0.2, count=3), draw(source, 100.0, noise=0.2, count=3))
+        for _ in range(200)
+    ]
+    assert found.count(SLOWER) < 0.05 * 200 and found.count(UNCLEAR) > 0.5 * 200
+
+
+def test_lower_is_better_for_latencies():
+    assert verdict([100, 101, 99], [110, 111, 109], is_higher_better=False) == SLOWER
+    assert verdict([100, 101, 99], [90, 91, 89], is_higher_better=False) == FASTER
+
+
+def test_one_sample_says_nothing():
+    assert verdict([100.0], [50.0]) == UNCLEAR
+
+
+@pytest.mark.parametrize(("freedom", "quantile"), [(3, 3.182), (4, 2.776), (8, 2.306), (30, 2.042), (1000, 1.962)])
+def test_quantiles_are_those_of_the_tables(freedom, quantile):
+    assert student(freedom) == pytest.approx(quantile, rel=0.01)
+
+
+def result(speed, peak=2 << 30, **surroundings):
+    rows = [parts.bench_row([speed * one for one in (0.999, 1.0, 1.001, 1.002, 0.998)])]
+    return {
+        "levels": [parts.level("4", bench=parts.bench(rows, peak=peak))],
+        "surroundings": {"device": "CPU", "versions": {"torch": "2.13"}, **surroundings},
+    }
+
+
+def test_results_are_compared_figure_by_figure():
+    found = compare(result(400.0), result(380.0))
+    assert {row.figure for row in found.regressions} == {"pp_tok_s", "tg_tok_s"}
+    assert "-5.0 %" in found.in_words() and found.as_dict()["regressions"]
+    assert not compare(result(400.0), result(396.0)).regressions
+    assert compare(result(400.0), result(396.0), threshold=0.005).regressions
+
+
+def test_memory_counts_from_the_threshold():
+    [row] = compare(result(400.0), result(400.0, peak=4 << 30)).regressions
+    assert row.verdict == MORE_MEMORY and row.after - row.before == pytest.approx(2.147, rel=0.01)
+    assert not compare(result(400.0), result(400.0, peak=4 << 30), memory_gb=3.0).regressions
+
+
+def test_what_differs_around_is_said():
+    found = compare(result(400.0), result(400.0, device="NVIDIA H200", versions={"torch": "2.11"}))
+    assert any("CPU before, NVIDIA H200 now" in line for line in found.differences)
+    assert any("torch" in line for line in found.differences)
+
+
+def test_results_without_a_common_workload_are_refused():
+    other = parts.bench([parts.bench_row(pp=77)])
+    with pytest.raises(UserError, match="share no workload"):
+        compare(parts.bench([parts.bench_row()]), other)
+    with pytest.raises(UserError, match="no benchmark"):
+        compare({"levels": [parts.level("1")]}, other)
+
+
+def test_a_slower_server_is_found_and_the_same_server_is_not():
+    plan = BenchPlan(pp=(256,), tg=(40,), depths=(0,), concurrency=(1,), runs=4, warmups=0)
+    measured = []
+    for speed in (50.0, 50.0, 46.0):
+        with mock_server(pp_tok_s=500.0, tg_tok_s=speed) as url:
+            measured.append(measure(url, plan=plan).as_dict())
+    assert not compare(measured[0], measured[1]).regressions
+    assert {row.figure for row in compare(measured[0], measured[2]).regressions} == {"tg_tok_s", "tpot_ms"}

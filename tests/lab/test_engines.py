@@ -1,0 +1,46 @@
+"""Command lines of engines."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from firesteel.errors import UserError
+from firesteel.lab.engines import make_command, name_kind
+
+
+def words(engine, **fields):
+    return list(make_command(engine, model="M", port=81, folder=Path("/out"), **fields).words)
+
+
+def test_own_server_is_started_by_this_interpreter_and_leaves_its_bundles_with_the_run():
+    found = words("firesteel", flags=("--tile", "auto"))
+    assert found[:4] == [sys.executable, "-m", "firesteel", "serve"] and found[-2:] == ["--tile", "auto"]
+    assert found[found.index("--crash-dir") + 1] == "/out/crashes" and found[found.index("--port") + 1] == "81"
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "llamacpp"])
+def test_other_engines_get_model_and_port(engine):
+    assert {"M", "81"} <= set(words(engine))
+
+
+def test_commands_of_ones_own_say_where_model_and_port_go():
+    assert words("serve 'a b' {model} -p {port}", flags=("-x",)) == ["serve", "a b", "M", "-p", "81", "-x"]
+    with pytest.raises(UserError, match="none of firesteel, vllm, sglang, llamacpp"):
+        words("serve")
+
+
+def test_debug_blocks_launches_and_leaves_out_graphs():
+    command = make_command("firesteel", model="M", port=81, folder=Path("/out"), debug=True)
+    assert command.environment["CUDA_LAUNCH_BLOCKING"] == command.environment["TORCH_SHOW_CPP_STACKTRACES"] == "1"
+    assert "--enforce-eager" in command.words
+    assert not make_command("vllm", model="M", port=81, folder=Path("/out")).environment
+
+
+@pytest.mark.parametrize(
+    ("engine", "kind"),
+    [("vllm", "vllm"), ("/x/bin/python -m vllm.serve {port}", "vllm"), ("llama-server -p {port}", "llamacpp"),
+     ("thing {port}", "other")],
+)  # fmt: skip
+def test_rules_of_a_command_are_those_of_the_engine_it_names(engine, kind):
+    assert name_kind(engine) == kind

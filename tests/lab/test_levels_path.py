@@ -1,0 +1,85 @@
+"""Level 1.5: a planted fallback turns it red."""
+
+import pytest
+
+from firesteel.lab.api import Api
+from firesteel.lab.levels_path import check_path, find_require
+from firesteel.lab.order import Order
+from firesteel.lab.supervisor import Supervised
+from firesteel.lab.target import Target
+
+MARLIN = "INFO [mxfp4.py:352] Using 'MARLIN' Mxfp4 MoE backend."
+
+
+@pytest.fixture
+def judge(fake, tmp_path):
+    """judge("vllm", log=..., ledger=...): the level's result for a server that left these."""
+
+    def run(kind, *, log="", ledger=None, cross_check=None, **fields):
+        with Supervised(fake(), tmp_path) as server:
+            target = Target(api=Api.of(server.command.url), kind=kind, folder=tmp_path, model="x", server=server)
+            target.greet()
+            with server.log.open("a") as file:
+                file.write(log + "\n")
+            Target.read_ledger, original = (lambda self: ledger), Target.read_ledger
+            try:
+                return check_path(target, Order(quick=True, **fields), cross_check)
+            finally:
+                Target.read_ledger = original
+
+    return run
+
+
+def ledger(implementation, device="NVIDIA H200"):
+    ran = [{"op": "moe_matmul", "implementation": implementation, "activation": "bf16", "calls": 1}]
+    return {"device": device, "kernels": {}, "ran": ran}
+
+
+def kernels_of(result):
+    return next(row for row in result.figures["checks"] if row["check"] == "kernels")
+
+
+def test_log_that_says_marlin_is_red_where_native_fp4_was_asked_for(judge):
+    found = kernels_of(judge("vllm", log=MARLIN, path="native-fp4"))
+    assert not found["passed"] and "marlin ran" in found["words"]
+    assert kernels_of(judge("vllm", log=MARLIN, path="marlin"))["passed"]
+
+
+def test_reference_where_another_was_required_is_red(judge):
+    result = judge("firesteel", ledger=ledger("reference"), flags=("--require", "moe=triton:gemm"))
+    assert not result.passed and "moe_matmul=triton:gemm was asked for, reference ran" in result.reason
+    assert judge("firesteel", ledger=ledger("triton:gemm"), flags=("--require", "moe=triton:gemm")).passed
+
+
+def test_difference_that_the_profiler_found_is_red(judge):
+    found = judge("firesteel", ledger=ledger("triton:gemm"), cross_check="gemv: 3 launches, the profiler saw 0")
+    assert not found.passed and "the profiler saw 0" in found.reason
+    assert judge("firesteel", ledger=ledger("triton:gemm"), cross_check="").passed
+
+
+def test_profile_is_read_where_one_is_given(judge, tmp_path):
+    trace = tmp_path / "trace.json"
+    trace.write_text('{"traceEvents": [{"name": "void marlin::Marlin", "cat": "kernel"}]}')
+    assert "marlin ran" in kernels_of(judge("vllm", path="cutlass", trace=str(trace)))["words"]
+
+
+def test_package_that_the_server_cannot_import_is_red(judge):
+    result = judge("vllm", log=MARLIN)
+    assert not result.passed and "vllm cannot be imported by the server's Python" in result.reason
+    assert result.figures["packages"]["torch"]
+
+
+def test_engine_without_rules_is_not_judged(judge):
+    result = judge("other")
+    assert result.passed and not result.was_run and "no rules" in result.reason
+
+
+@pytest.mark.parametrize(
+    ("flags", "found"),
+    [
+        (("--require", "a=b", "--require=c=d"), {"a=b", "c=d"}),
+        (("--tile", "auto"), {""}),
+    ],
+)
+def test_requirements_are_read_from_the_engines_flags(flags, found):
+    assert set(find_require(Order(flags=flags)).split(",")) == found

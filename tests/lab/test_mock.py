@@ -1,0 +1,16 @@
+"""The mock's own settings; that its speed is known is test_bench.py's business."""
+
+import pytest
+
+from firesteel.errors import UserError
+from firesteel.lab.mock import parse_settings
+
+
+def test_settings_have_the_type_of_their_default():
+    found = parse_settings(["pp_tok_s=10", "token_ids=False", "tokens_a_chunk=4"])
+    assert found == {"pp_tok_s": 10.0, "token_ids": False, "tokens_a_chunk": 4}
+
+
+def test_unknown_settings_are_refused():
+    with pytest.raises(UserError, match="tg_tok_s"):
+        parse_settings(["speed=9"])

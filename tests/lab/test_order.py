@@ -1,0 +1,51 @@
+"""What a run is asked to do."""
+
+import json
+
+import pytest
+
+from firesteel.errors import UserError
+from firesteel.lab.order import Order
+
+
+@pytest.mark.parametrize(
+    ("order", "levels"),
+    [
+        (Order(mode="verify"), ("1", "1.5", "2")),
+        (Order(level="1"), ("1",)),
+        (Order(level="1.5"), ("1.5",)),
+        (Order(level="4", mode="verify"), ("1.5", "4")),
+    ],
+)
+def test_levels_come_with_the_gate_that_guards_them(order, levels):
+    assert order.levels == levels
+
+
+def test_quick_reduces_and_says_so():
+    full, quick = Order(), Order(quick=True)
+    assert (full.num_requests, full.concurrency, full.num_sequential, full.reductions) == (200, 8, 100, [])
+    assert (quick.num_requests, quick.concurrency) == (40, 4)
+    assert any("40 requests" in line for line in quick.reductions)
+
+
+def test_order_is_the_same_after_json():
+    order = Order(engine="vllm", flags=("--max-model-len", "512"), quick=True, path="marlin")
+    assert Order.parse(json.loads(json.dumps(order.as_dict()))) == order
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"mode": "none"}, "all, verify, stress, benchmark"),
+        ({"level": "7"}, "1.5"),
+        ({"url": "http://x", "flags": ("--a",)}, "runs already"),
+    ],
+)
+def test_impossible_orders_are_refused_with_what_is_possible(fields, words):
+    with pytest.raises(UserError, match=words):
+        Order(**fields)
+
+
+def test_order_with_unknown_fields_is_refused():
+    with pytest.raises(UserError, match="colour"):
+        Order.parse({"mode": "all", "colour": "red"})

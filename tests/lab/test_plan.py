@@ -1,0 +1,31 @@
+"""Which workloads a plan is."""
+
+import pytest
+
+from firesteel.errors import UserError
+from firesteel.lab.plan import BenchPlan, Workload
+
+
+def test_depths_and_prompts_are_multiplied_and_crowds_are_not():
+    plan = BenchPlan(pp=(128, 512), tg=(32,), depths=(0, 1024), concurrency=(1, 4, 8))
+    found = plan.workloads()
+    assert [one.concurrency for one in found] == [1, 1, 1, 1, 4, 8]
+    assert {(one.pp, one.depth) for one in found[:4]} == {(128, 0), (512, 0), (128, 1024), (512, 1024)}
+    assert found[-1] == Workload(pp=128, tg=32, depth=0, concurrency=8)
+
+
+def test_what_has_no_room_is_left_out_in_words():
+    fitting, left_out = BenchPlan.quick().within(1024)
+    assert all(one.tokens <= 1024 for one in fitting) and fitting
+    assert any("d1024" in line and "1024" in line for line in left_out)
+
+
+def test_a_plan_comes_back_from_its_dictionary():
+    plan = BenchPlan.quick()
+    assert BenchPlan.parse({**plan.as_dict(), "pp": [128, 512]}) == plan
+
+
+@pytest.mark.parametrize("wrong", [{"pp": ()}, {"tg": (0,)}, {"depths": (-1,)}, {"runs": 0}])
+def test_what_cannot_be_measured_is_refused(wrong):
+    with pytest.raises(UserError):
+        BenchPlan(**wrong)

@@ -1,0 +1,78 @@
+"""A result alone says how it is made again."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from firesteel.config import HIDDEN
+from firesteel.errors import UserError
+from firesteel.lab.matrix import Matrix, summarise
+from firesteel.lab.order import Order
+from firesteel.lab.rerun import plan_rerun
+
+OUT = Path("again")
+
+
+def plan(result, now=None):
+    return plan_rerun(json.loads(json.dumps(result)), now or {}, OUT)
+
+
+def test_an_order_becomes_the_flags_of_lab_run():
+    order = Order(mode="stress", model="m", quick=True, flags=("--kv-dtype", "fp8"), baseline="b.json")
+    words = plan({"order": order.as_dict(), "levels": []}).words
+    assert words == (
+        "lab", "run", "--mode", "stress", "--model", "m", "--baseline", "b.json", "--quick", "--out", "again", "--",
+        "--kv-dtype", "fp8",
+    )  # fmt: skip
+
+
+def test_every_field_of_an_order_is_carried():
+    """A field that `lab run` learns must be learnt here too."""
+    from typer.testing import CliRunner
+
+    from firesteel.cli import app
+
+    order = Order(level="3", engine="x {port}", model="m", path="p", trace="t", baseline="b", reference_url="r",
+                  quick=True, debug=True, ready_s=5.0)  # fmt: skip
+    words = plan({"order": order.as_dict()}).words
+    shown = CliRunner().invoke(app, ["lab", "run", "--help"], env={"COLUMNS": "200"}).output
+    assert all(word in shown for word in words if word.startswith("--") and word != "--")
+
+
+def test_a_matrix_becomes_its_gates():
+    matrix = Matrix(gates={"kv_dtype": ("auto", "fp8"), "sinks": ("on",)}, model="m", flags=("--device", "cpu"))
+    words = plan({"matrix": summarise(matrix, [])}).words
+    assert words[:6] == ("lab", "matrix", "--gates", "kv_dtype=auto,fp8", "--gates", "sinks=on")
+    assert words[-3:] == ("--", "--device", "cpu") and "--full" not in words
+
+
+def test_a_record_becomes_its_command_and_settings(monkeypatch):
+    monkeypatch.setenv("FIRESTEEL_SINKS", "false")
+    surroundings = {
+        "command": ["firesteel", "bench", "ops"],
+        "environment": {"FIRESTEEL_DEVICE": "cpu", "CUDA": "1"},
+    }
+    found = plan({"surroundings": surroundings})
+    assert found.words == ("bench", "ops") and found.environment == {"FIRESTEEL_DEVICE": "cpu"}
+    assert "FIRESTEEL_SINKS" in found.without
+
+
+def test_what_differs_is_said():
+    was = {"device": "NVIDIA H200", "versions": {"torch": "2.11"}, "command": ["firesteel", "env"]}
+    found = plan({"surroundings": was}, {"device": "CPU", "versions": {"torch": "2.13"}})
+    assert any("NVIDIA H200 before, CPU now" in line for line in found.differences)
+
+
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        ({}, "cannot be run again"),
+        ({"surroundings": {"command": ["pytest"]}}, "cannot be run again"),
+        ({"surroundings": {"command": ["firesteel", "serve", "--api-key", HIDDEN]}}, "hides a secret"),
+        ({"order": {"nonsense": 1}}, "nonsense"),
+    ],
+)
+def test_what_cannot_be_run_again_is_said(result, words):
+    with pytest.raises(UserError, match=words):
+        plan(result)

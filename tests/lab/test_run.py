@@ -1,0 +1,112 @@
+"""Whole runs against servers that fail as they are told to: the verdict, result.json, and nothing left behind."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from firesteel.errors import UserError
+from firesteel.lab.order import Order
+from firesteel.lab.report import read_result
+from firesteel.lab.run import run_lab
+from firesteel.lab.supervisor import Supervised
+
+FAKE = Path(__file__).parent / "fake_server.py"
+
+
+class Silent:
+    def __init__(self):
+        self.words = []
+
+    def begin(self, level):
+        self.words.append(f"begin {level}")
+
+    def tell(self, words):
+        self.words.append(words)
+
+    def end(self, result):
+        self.words.append(f"end {result.level}")
+
+
+@pytest.fixture
+def lab(tmp_path):
+    """lab("hangs", mode="stress"): the result of a run against such a server."""
+
+    def run(way="well", **fields):
+        engine = f"{sys.executable} {FAKE} {{port}} {way}"
+        defaults = {"engine": engine, "model": "fake", "quick": True, "ready_s": 20.0, "answer_s": 20.0}
+        result = run_lab(Order(**{"mode": "stress", **defaults, **fields}), tmp_path, Silent())
+        assert read_result(tmp_path) == json.loads(json.dumps(result, default=str))
+        return result
+
+    return run
+
+
+def test_server_that_behaves_passes_and_the_result_says_with_what(lab):
+    result = lab()
+    assert result["passed"], [level["reason"] for level in result["levels"]]
+    assert [level["level"] for level in result["levels"]] == ["1", "1.5", "3"]
+    assert result["levels"][1]["was_run"] is False and "no rules" in result["levels"][1]["reason"]
+    assert result["levels"][2]["figures"]["left_early"] == 4 and result["levels"][2]["figures"]["sequential"] == 20
+    assert result["shutdown"]["is_clean"] and result["engine"]["startup_s"] > 0
+    assert result["order"]["quick"] and any("40 requests" in line for line in result["reductions"])
+    assert len(result["memory"]["seconds"]) == len(result["memory"]["host_bytes"]) > 0
+    assert result["surroundings"]["versions"]["torch"] and Path(result["engine"]["log"]).is_file()
+
+
+def test_server_that_dies_at_its_50th_request_fails_that_level_with_a_bundle(lab):
+    result = lab("dies-at-50")
+    smoke, path, stress = result["levels"]
+    assert smoke["passed"] and path["passed"] and not stress["passed"] and not result["passed"]
+    assert stress["figures"]["diagnosis"]["kind"] == "signal" and "signal 9 (SIGKILL)" in stress["reason"]
+    assert (Path(stress["figures"]["bundle"]) / "report.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("way", "kind", "words"),
+    [
+        ("answers-500", "http-error", "answered 500"),
+        ("answers-garbage", "garbage", "not JSON"),
+        ("loses-its-worker", "illegal-instruction", "says its log; /v1/chat/completions was answered 500"),
+        ("hangs", "hang", "hangs at the first answer: no answer for 1 s"),
+        ("exit", "exit", "exit code 1 at start-up"),
+        ("never-ready", "never-ready", "never became ready"),
+    ],
+)
+def test_failure_is_the_reason_of_its_level_and_the_rest_is_not_run(way, kind, words, lab):
+    result = lab(way, answer_s=1.0, ready_s=2.0 if way == "never-ready" else 20.0)
+    first, *rest = result["levels"]
+    assert not first["passed"] and words in first["reason"] and first["figures"]["diagnosis"]["kind"] == kind
+    assert [(one["passed"], one["was_run"], one["reason"]) for one in rest] == [
+        (False, False, "not run: the server is gone")
+    ] * 2
+    assert Path(first["figures"]["bundle"]).is_dir() and not result["passed"]
+
+
+def test_likelihoods_that_are_no_numbers_fail_the_smoke_test(lab):
+    [smoke] = lab("says-nan", level="1")["levels"]
+    assert not smoke["passed"] and "NaN or Inf" in smoke["reason"]
+
+
+def test_zombies_fail_the_stress_test(lab):
+    result = lab("makes-zombie")
+    assert not result["passed"] and "zombies" in result["levels"][-1]["reason"]
+
+
+def test_server_that_leaves_an_orphan_passes_no_run(lab):
+    result = lab("leaves-orphan", level="1", grace_s=1.0)
+    assert result["levels"][0]["passed"] and not result["shutdown"]["is_clean"] and not result["passed"]
+    assert "behind" in result["shutdown"]["words"]
+
+
+def test_server_that_runs_already_is_asked_and_left_alone(lab, fake, tmp_path):
+    with Supervised(fake(), tmp_path / "other") as server:
+        result = lab(url=server.command.url)
+        assert result["passed"] and result["shutdown"] is None and server.exit_code is None
+    assert "not seen" in result["levels"][0]["reason"]
+
+
+def test_command_without_a_port_is_refused(lab):
+    with pytest.raises(UserError, match=r"\{port\}"):
+        lab(engine="my-server")

@@ -1,0 +1,37 @@
+"""The server under test, seen through its API."""
+
+import pytest
+
+from firesteel.lab.api import Api, RequestFailed
+from firesteel.lab.supervisor import ServerFailed, Supervised
+from firesteel.lab.target import Target, are_finite, find_context
+
+
+@pytest.mark.parametrize(
+    ("model", "context"),
+    [({"max_model_len": 99}, 99), ({"meta": {"n_ctx": 7, "n_ctx_train": 9}}, 7), ({"meta": None}, None)],
+)
+def test_context_is_read_as_each_engine_writes_it(model, context):
+    assert find_context(model) == context
+
+
+def test_only_numbers_that_are_finite_count():
+    assert are_finite([0, -1.5]) and not are_finite([float("nan")]) and not are_finite([None, 1.0])
+    assert not are_finite([float("-inf")])
+
+
+def test_failed_request_is_the_failure_of_a_server_that_the_lab_started(fake, tmp_path):
+    with Supervised(fake("answers-500"), tmp_path) as server:
+        target = Target(api=Api.of(server.command.url), kind="other", folder=tmp_path, model="x", server=server)
+        with pytest.raises(ServerFailed, match="answered 500"), target.step("asking"):
+            target.api.chat("x")
+    assert server.stopped is not None
+
+
+def test_failed_request_of_another_server_stays_a_failed_request(fake, tmp_path):
+    with Supervised(fake("answers-500"), tmp_path) as server:
+        target = Target(api=Api.of(server.command.url), kind="other", folder=tmp_path, model="x")
+        with pytest.raises(RequestFailed), target.step("asking"):
+            target.api.chat("x")
+        assert server.exit_code is None
+        assert target.memory_bytes() is None and target.gpu_bytes() is None and target.read_ledger() is None

@@ -1,0 +1,32 @@
+"""What is seen of a running server: memory over time, and a log that is cut at both ends."""
+
+from firesteel.lab import vigil
+from firesteel.lab.supervisor import Supervised
+from firesteel.lab.vigil import shorten
+
+
+def test_memory_is_sampled_over_time_and_its_peak_kept(fake, tmp_path, monkeypatch):
+    monkeypatch.setattr(vigil, "LOOK_S", 0.01)
+    with Supervised(fake(), tmp_path) as server:
+        now = server.vigil.memory_now()
+    samples = server.vigil.memory
+    assert now > 1e6 and len(samples) >= 2 and server.vigil.peak_bytes == max(rss for _, rss, _ in samples)
+    assert [at for at, _, _ in samples] == sorted(at for at, _, _ in samples)
+
+
+def test_long_runs_are_thinned_out(fake, tmp_path, monkeypatch):
+    monkeypatch.setattr(vigil, "MOST_SAMPLES", 4)
+    with Supervised(fake(), tmp_path) as server:
+        for _ in range(20):
+            server.vigil.memory_now()
+        assert len(server.vigil.memory) <= 5
+
+
+def test_shortened_log_keeps_both_ends_and_a_short_one_is_left_alone(tmp_path):
+    log = tmp_path / "x.log"
+    log.write_bytes(b"a" * 50 + b"b" * 900 + b"c" * 50)
+    shorten(log, kept_bytes=50)
+    assert log.read_bytes() == b"a" * 50 + b"\n... 900 bytes left out ...\n" + b"c" * 50
+    log.write_bytes(b"short")
+    shorten(log, kept_bytes=50)
+    assert log.read_bytes() == b"short"
