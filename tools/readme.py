@@ -18,6 +18,8 @@ KV = ROOT / "records" / "kindling-kv"
 AGREEMENT = ROOT / "records" / "h200-agreement"
 QUALITY = ROOT / "records" / "kindling-quality"
 DECODE = ROOT / "records" / "h200-decode"
+LOOP = ROOT / "records" / "h200-loop"
+PREFILL = ROOT / "records" / "h200-prefill"
 FRONTEND = ROOT / "records" / "cpu-frontend"
 ENGINES = (ROOT / "records" / "cpu-engine", ROOT / "records" / "h200-engine")
 SHOWN_M = (1, 8, 32, 64, 512, 2048, 8192)
@@ -143,23 +145,61 @@ def engine_table(records: list[Record]) -> str:
 
 
 def read_decode(folder: Path = DECODE) -> list[Record]:
-    """By precision, then by context."""
-    records = [Record.load(path) for path in folder.glob("decode-*.json")]
-    return sorted(records, key=lambda one: (one.config["kernels"]["mxfp4_layers"], one.parameters["context"]))
+    """By model, precision, batch and context."""
+
+    def order(record: Record) -> tuple[str, str, int, int]:
+        found = record.parameters
+        return found["model"], record.config["kernels"]["mxfp4_layers"], found["batch"], found["context"]
+
+    return sorted((Record.load(path) for path in folder.glob("decode-*.json")), key=order)
 
 
 def decode_table(records: list[Record]) -> str:
     lines = [
-        "| precision | batch | context | ms a token | tok/s | GB a token | share of the floor |",
-        "|---" * 7 + "|",
+        "| model | precision | batch | context | ms a token | tok/s | GB a token | share of the floor |",
+        "|---" * 8 + "|",
     ]
     for record in records:
         found, packed = record.parameters, record.config["kernels"]["mxfp4_layers"]
         lines.append(
-            f"| {'all MXFP4' if packed else 'as shipped'} | {found['batch']} | {found['context']} "
+            f"| {found['model'].partition(',')[0]} | {'all MXFP4' if packed else 'as shipped'} "
+            f"| {found['batch']} | {found['context']} "
             f"| {found['ms_a_token']:.3f} | {found['tok_s']:.0f} | {found['bytes_a_token'] / 1e9:.2f} "
             f"| {100 * found['share_of_floor']:.0f} % |"
         )
+    return "\n".join(lines)
+
+
+def read_loop(folder: Path = LOOP) -> list[Record]:
+    records = [Record.load(path) for path in folder.glob("engine-decode-*.json")]
+    return sorted(records, key=lambda one: one.parameters["batch"])
+
+
+def loop_table(records: list[Record]) -> str:
+    lines = [
+        "| in flight | context | tok/s | of bare replay | GPU idle | experts met a layer |",
+        "|---" * 6 + "|",
+    ]
+    for record in records:
+        found = record.parameters
+        lines.append(
+            f"| {found['batch']} | {found['context']} | {found['tok_s']:,.0f} "
+            f"| {100 * found['share_of_bare_replay']:.0f} % | {100 * found['idle_share']:.1f} % "
+            f"| {found['experts']['distinct_a_layer_and_step']:.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def read_prefill(folder: Path = PREFILL) -> list[Record]:
+    records = [Record.load(path) for path in folder.glob("engine-prefill-*.json")]
+    return sorted(records, key=lambda one: one.parameters["tokens"])
+
+
+def prefill_table(records: list[Record]) -> str:
+    lines = ["| prompt tokens | ms to the first token | tok/s |", "|---" * 3 + "|"]
+    for record in records:
+        found = record.parameters
+        lines.append(f"| {found['tokens']} | {found['ms']:.0f} | {found['tok_s']:,.0f} |")
     return "\n".join(lines)
 
 
@@ -190,6 +230,8 @@ def tables() -> dict[str, str]:
         "agreement": agreement_table(read_agreement()),
         "engine": engine_table(read_engines()),
         "decode": decode_table(read_decode()),
+        "loop": loop_table(read_loop()),
+        "prefill": prefill_table(read_prefill()),
         "frontend": frontend_table(read_frontend()),
     }
 
