@@ -90,6 +90,7 @@ def _accepts(
     return (
         refuse_tokens(r)
         or refuse_types(r, norm, experts.gate_up_bias, experts.down_bias)
+        or refuse_types(logits, wanted=torch.float32)
         or refuse_layout(
             r,
             norm,
@@ -98,6 +99,7 @@ def _accepts(
             experts.gate_up_bias,
             experts.down_codes,
             experts.down_scales,
+            ahead,
         )
         or refuse_strides(logits, experts.down_bias)
         or refuse_columns(True, r.shape[1])
@@ -126,8 +128,8 @@ def plan(
         return plan_streamed(
             "decode_experts", machine, is_fp4=True, columns=hidden, tokens=tokens, stages=STAGES,
             shared=lambda stream: shared_bytes(stream, active, holds_all), strips=hidden // STRIP_ROWS,
-            sizes={**sizes, "HOLDS_ALL": holds_all, "MOST_STRIPS": MOST_STRIPS}, may_pair=True, flight=FLIGHT,
-            alone=True,
+            sizes={**sizes, "HOLDS_ALL": holds_all, "MOST_STRIPS": MOST_STRIPS}, may_pair=active > 1,
+            flight=FLIGHT, alone=True,
         )  # fmt: skip
 
     at_once = plan_holding(True)
