@@ -10,7 +10,8 @@ in   r          [T, H] bf16      residual, added to
      ahead      weights that the next kernel reads, or None: fetched into the cache when memory falls idle
      dependent  may begin before what is ahead of it ends: nothing but the norm's weights is read before its wait
 out  r          the same tensor, as decode_fc2 leaves it
-Rounded as the two are. `cuda` lets all its programs meet between the two, so all of them must run at once.
+Rounded as the two are. `cuda` lets all its programs meet between the two, so all of them must run at once: no two
+calls may be under way on different streams of a GPU.
 """
 
 from __future__ import annotations
