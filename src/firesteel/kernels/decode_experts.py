@@ -22,14 +22,7 @@ import torch
 from torch import Tensor
 
 from firesteel.kernels.cuda_ready import cuda_ready
-from firesteel.kernels.decode_fc1 import (
-    FINISHERS,
-    MOST_ACTIVE,
-    chosen_bytes,
-    count_chosen,
-    decode_fc1,
-    expert_sizes,
-)
+from firesteel.kernels.decode_fc1 import MOST_ACTIVE, chosen_bytes, count_chosen, decode_fc1, expert_sizes
 from firesteel.kernels.decode_fc2 import MOST_STRIPS, decode_fc2, held_bytes, refuse_strips, sum_bytes
 from firesteel.kernels.decode_launch import (
     ROUNDED,
@@ -137,7 +130,7 @@ def plan(
             "decode_experts", machine, is_fp4=True, columns=hidden, tokens=tokens, stages=STAGES,
             shared=lambda stream: shared_bytes(stream, active, holds_all), strips=hidden // STRIP_ROWS,
             sizes={**sizes, "HOLDS_ALL": holds_all, "MOST_STRIPS": MOST_STRIPS}, may_pair=active > 1,
-            flight=FLIGHT, alone=True, finishers=FINISHERS,
+            flight=FLIGHT, alone=True,
         )  # fmt: skip
 
     at_once = plan_holding(True)

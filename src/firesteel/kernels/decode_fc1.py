@@ -47,7 +47,6 @@ from firesteel.kernels.rms_norm import rms_norm
 from firesteel.kernels.tolerance import bf16
 
 STAGES = 7
-FINISHERS = 2  # a strip of the experts takes one as long as memory takes to deliver it
 MOST_ACTIVE = 4  # a lane of a warp for each pair of a token and one of its experts
 
 
@@ -122,7 +121,7 @@ def plan(
     return plan_streamed(
         "decode_fc1", machine, is_fp4=True, columns=hidden, tokens=tokens, stages=STAGES,
         shared=lambda stream: shared_bytes(stream, active), strips=active * 2 * intermediate // STRIP_ROWS,
-        sizes=sizes, alone=True, finishers=FINISHERS,
+        sizes=sizes, alone=True,
     )  # fmt: skip
 
 

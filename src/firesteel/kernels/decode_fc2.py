@@ -23,7 +23,7 @@ from torch import Tensor
 from firesteel.formats import mxfp4
 from firesteel.kernels.activation import round_activation
 from firesteel.kernels.cuda_ready import cuda_ready
-from firesteel.kernels.decode_fc1 import FINISHERS, MOST_ACTIVE, chosen_bytes, count_chosen, expert_sizes
+from firesteel.kernels.decode_fc1 import MOST_ACTIVE, chosen_bytes, count_chosen, expert_sizes
 from firesteel.kernels.decode_launch import (
     ROUNDED,
     Machine,
@@ -129,7 +129,7 @@ def plan(
         return plan_streamed(
             "decode_fc2", machine, is_fp4=True, columns=intermediate, tokens=tokens, stages=STAGES,
             shared=lambda stream: shared_bytes(stream, active, holds_all), strips=hidden // STRIP_ROWS,
-            sizes={**sizes, "HOLDS_ALL": holds_all, "MOST_STRIPS": MOST_STRIPS}, alone=True, finishers=FINISHERS,
+            sizes={**sizes, "HOLDS_ALL": holds_all, "MOST_STRIPS": MOST_STRIPS}, alone=True,
         )  # fmt: skip
 
     at_once = plan_holding(True)

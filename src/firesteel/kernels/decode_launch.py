@@ -109,16 +109,15 @@ def plan_streamed(
     name: str, machine: Machine, *, is_fp4: bool, columns: int, tokens: int, stages: int,
     shared: Callable[[Stream], int], strips: int, sizes: Mapping[str, int],
     most_part_bytes: int = MOST_PART_BYTES, may_pair: bool = False,
-    flight: int = MOST_FLIGHT, alone: bool = False, finishers: int = 1,
+    flight: int = MOST_FLIGHT, alone: bool = False,
 ) -> Streamed:  # fmt: skip
     """`strips` of 16 rows in all. An SM has room for the ring of one program only: it gets the next kernel's when
     this one's is done there.
     `may_pair`: two programs can share a strip, which they do where otherwise some had one more than others.
-    `flight`: stages that are on their way at a time. `alone`: no other kernel's program need fit beside it.
-    `finishers`: warps that add up and write."""
+    `flight`: stages that are on their way at a time. `alone`: no other kernel's program need fit beside it."""
     stream = plan_stream(
         is_fp4, columns, tokens, stages=stages, shared=shared, limit=machine.shared_bytes,
-        most_part_bytes=most_part_bytes, finishers=finishers,
+        most_part_bytes=most_part_bytes,
     )  # fmt: skip
     shared_bytes = shared(stream)
     programs = min(machine.num_sms, strips)

@@ -94,10 +94,7 @@ decode_experts(u16 *r, const u16 *norm, const float *logits, const u8 *up_codes,
     choose<true>(logits, num_tokens, chosen);  // the same, with weights
     BothWork work(chosen->count);
     finish_up<S>(ring, work.up, up);
-    sync_some(5, S::FINISHERS * 32);
-    if (finisher<S>() == 0) {
-        meet_grid();
-        arrive_some(4, S::CONSUMERS + 32);
-    }
+    meet_grid();
+    arrive_some(4, S::CONSUMERS + 32);
     finish_down<S>(ring, work.up.total, work.down, down, sums);
 }

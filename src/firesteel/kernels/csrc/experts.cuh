@@ -15,13 +15,6 @@ DEVICE int width_of(const Chosen *chosen, int place) {
     int wanted = TOKENS == 1 ? 1 : chosen->wanted[place];
     return wanted <= 2 ? wanted : wanted <= 4 ? 4 : 8;
 }
-// Which row and which of an expert's tokens the sum at `at` is of.
-struct RowOf {
-    int row, which;
-    __device__ __forceinline__ RowOf(int at, int width) : row(at >> (__ffs(width) - 1)), which(at & (width - 1)) {}
-};
-// Of the finishers.
-template <class S> DEVICE int finisher() { return threadIdx.x / 32 - S::FINISHER; }
 // Calls CALL with WIDTH, the width, known to the compiler.
 #define WITH_WIDTH(width, CALL)                                                                                        \
     if (TOKENS == 1 || (width) == 1) { constexpr int WIDTH = 1; CALL; }                                                \

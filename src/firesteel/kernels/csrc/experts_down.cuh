@@ -145,17 +145,14 @@ DEVICE void multiply_down(Ring<S> &ring, int number, const DownWork<PAIRED> &wor
     }
 }
 
-// The finishers', each every so many strips. A strip is summed over the experts in `all` [MOST_STRIPS][COUNT], by row
-// and token.
+// The finisher's. Each of a program's strips is summed over the experts in `all` [MOST_STRIPS][COUNT], by row and token.
 template <class S, bool PAIRED>
 DEVICE void finish_down(Ring<S> &ring, int number, const DownWork<PAIRED> &work, const Down<S> &down, float *all) {
     const Chosen *chosen = down.chosen;
-    for (int index = finisher<S>(); index < MOST_STRIPS; index += S::FINISHERS)
-        for (int at = threadIdx.x % 32; at < S::COUNT; at += 32) all[index * S::COUNT + at] = 0;
+    for (int at = threadIdx.x % 32; at < MOST_STRIPS * S::COUNT; at += 32) all[at] = 0;
     __syncwarp();
     for (int end = number + work.total, begin = number; number < end; number++) {
         auto piece = work.at(number - begin);
-        if (piece.index % S::FINISHERS != finisher<S>()) continue;
         bool is_whole = piece.ends && !piece.sends;
         Early e;
         if (is_whole) down.early(piece.strip, e);
@@ -167,9 +164,9 @@ DEVICE void finish_down(Ring<S> &ring, int number, const DownWork<PAIRED> &work,
 #pragma unroll
         for (int i = 0; i < S::VALUES; i++) {
             if (32 * i >= 16 * width) break;
-            RowOf of(32 * i + threadIdx.x % 32, width);
-            if (of.row < 16 && (TOKENS == 1 || of.which < chosen->wanted[piece.place]))
-                mine[of.row * TOKENS + chosen->token[piece.place][of.which]] += sum[i];
+            int at = 32 * i + threadIdx.x % 32, row = at / width, which = at % width;
+            if (row < 16 && (TOKENS == 1 || which < chosen->wanted[piece.place]))
+                mine[row * TOKENS + chosen->token[piece.place][which]] += sum[i];
         }
         if (!piece.ends) continue;
         __syncwarp();

@@ -24,8 +24,7 @@ template <class S> struct Up {
 #pragma unroll
         for (int i = 0; i < S::VALUES; i++) {
             if (32 * i >= 16 * width) break;
-            RowOf of(32 * i + threadIdx.x % 32, width);
-            int row = of.row, which = of.which;
+            int at = 32 * i + threadIdx.x % 32, row = at / width, which = at % width;
             float mine = sum[i] + wide(of_rows[row % 16]), up = __shfl_xor_sync(~0u, mine, width);  // of the next row
             if (row >= 16 || row % 2 || (TOKENS > 1 && which >= chosen->wanted[place])) continue;
             float gate = smaller(mine, limit);
@@ -77,9 +76,9 @@ template <class S> DEVICE void multiply_up(Ring<S> &ring, const Work<S> &work, c
     }
 }
 
-// The finishers', each every so many pieces.
+// The finisher's.
 template <class S> DEVICE void finish_up(Ring<S> &ring, const Work<S> &work, const Up<S> &up) {
-    for (int number = finisher<S>(); number < work.total; number += S::FINISHERS) {
+    for (int number = 0; number < work.total; number++) {
         float sum[S::VALUES];
         const u16 *bias = ring.bias(number);
         int strip = work.at(number).strip;
