@@ -9,7 +9,6 @@ from firesteel.cli import (
     bench_prefill,
     bench_quality,
     calibrate,
-    chat,
     lab,
     lab_compare,
     lab_matrix,
@@ -17,21 +16,23 @@ from firesteel.cli import (
     lab_rerun,
     lab_review,
     machine,
-    profile,
     prove,
     quantize,
     report,
     roofline,
     running,
-    serve,
     tune,
     verify,
 )
 from firesteel.cli.app import app, main
+from firesteel.cli.lacking import load_verb
 
 __all__ = [
     "app", "bench", "bench_agreement", "bench_decode", "bench_engine", "bench_frontend", "bench_prefill",
-    "bench_quality", "calibrate", "chat", "lab", "lab_compare", "lab_matrix", "lab_report", "lab_rerun",
-    "lab_review", "machine", "main", "profile", "prove", "quantize", "report", "roofline", "running", "serve",
+    "bench_quality", "calibrate", "lab", "lab_compare", "lab_matrix", "lab_report", "lab_rerun",
+    "lab_review", "machine", "main", "prove", "quantize", "report", "roofline", "running",
     "tune", "verify",
 ]  # fmt: skip
+
+for _name in ("chat", "profile", "serve"):
+    load_verb(_name)

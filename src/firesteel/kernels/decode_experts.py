@@ -22,7 +22,14 @@ import torch
 from torch import Tensor
 
 from firesteel.kernels.cuda_ready import cuda_ready
-from firesteel.kernels.decode_fc1 import MOST_ACTIVE, chosen_bytes, count_chosen, decode_fc1, expert_sizes
+from firesteel.kernels.decode_fc1 import (
+    MOST_ACTIVE,
+    chosen_bytes,
+    count_chosen,
+    decode_fc1,
+    expert_sizes,
+    most_width,
+)
 from firesteel.kernels.decode_fc2 import MOST_STRIPS, decode_fc2, held_bytes, refuse_strips, sum_bytes
 from firesteel.kernels.decode_launch import (
     ROUNDED,
@@ -123,6 +130,7 @@ def plan(
     """As many programs as SMs at most; `inner` is held as a whole where that leaves room for two stages."""
     sizes = {
         "HIDDEN": hidden, "INTERMEDIATE": hidden, "EXPERTS": experts, "ACTIVE": active, "ROUNDS_X": rounds_x,
+        "MOST_WIDTH": most_width(machine),
     }  # fmt: skip
 
     def plan_holding(holds_all: bool) -> Streamed:

@@ -105,6 +105,11 @@ def chosen_bytes(tokens: int, active: int) -> int:
     return align(4 * (1 + tokens * active * (2 * tokens + 4)))
 
 
+def most_width(machine: Machine) -> int:
+    """Tokens that meet an expert's rows at a time; on a small GPU more would not fit its registers."""
+    return 8 if machine.is_large else 4
+
+
 def shared_bytes(stream: Stream, active: int = MOST_ACTIVE) -> int:
     of_x = stream.x_bytes + stream.scratch_bytes
     return stream.ring_bytes + of_x + chosen_bytes(stream.tokens, active)
@@ -117,6 +122,7 @@ def plan(
 ) -> Streamed:  # fmt: skip
     sizes = {
         "HIDDEN": hidden, "INTERMEDIATE": intermediate, "EXPERTS": experts, "ACTIVE": active, "ROUNDS_X": rounds_x,
+        "MOST_WIDTH": most_width(machine),
     }  # fmt: skip
     return plan_streamed(
         "decode_fc1", machine, is_fp4=True, columns=hidden, tokens=tokens, stages=STAGES,

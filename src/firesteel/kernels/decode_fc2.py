@@ -23,7 +23,7 @@ from torch import Tensor
 from firesteel.formats import mxfp4
 from firesteel.kernels.activation import round_activation
 from firesteel.kernels.cuda_ready import cuda_ready
-from firesteel.kernels.decode_fc1 import MOST_ACTIVE, chosen_bytes, count_chosen, expert_sizes
+from firesteel.kernels.decode_fc1 import MOST_ACTIVE, chosen_bytes, count_chosen, expert_sizes, most_width
 from firesteel.kernels.decode_launch import (
     ROUNDED,
     Machine,
@@ -123,6 +123,7 @@ def plan(
     """Everything is held at once where that leaves room for two stages."""
     sizes = {
         "HIDDEN": hidden, "INTERMEDIATE": intermediate, "EXPERTS": experts, "ACTIVE": active, "ROUNDS_X": rounds_x,
+        "MOST_WIDTH": most_width(machine),
     }  # fmt: skip
 
     def plan_holding(holds_all: bool) -> Streamed:

@@ -2,10 +2,10 @@
 // Which experts a few tokens want, from the router's logits; knows no expert.
 #include "primitives.cuh"
 
-constexpr int TOKENS = MAX_TOKENS, E = EXPERTS, A = ACTIVE;
+constexpr int TOKENS = MAX_TOKENS, E = EXPERTS, A = ACTIVE, WIDEST = MOST_WIDTH;
 static_assert(TOKENS * A <= 32, "a lane for each pair of a token and one of its experts");
 
-// The experts that some token wants, each once, and what each token gives them.
+// The experts that some token wants, each once for every WIDEST tokens, and what each token gives them.
 struct Chosen {
     int count;
     int expert[TOKENS * A];
@@ -61,17 +61,20 @@ template <bool WEIGHTS> DEVICE void choose(const float *logits, int num_tokens, 
         }
         if (lane == 0) chosen->count = A;
     } else {
-        // lane p is pair p = (token, rank); the first lane that holds an expert stands for it
+        // lane p is pair p = (token, rank); the first of WIDEST lanes that hold an expert stands for it
         int token = lane / A;
         bool is_pair = token < num_tokens;
         int expert = is_pair ? chosen->id[token][lane % A] : -1 - lane;
         u32 same = __match_any_sync(~0u, expert);
+        if (WIDEST < TOKENS && __popc(same & (1u << lane) - 1) % WIDEST == 0) same &= ~0u << lane;
         bool leads = is_pair && __ffs(same) - 1 == lane;
         u32 leaders = __ballot_sync(~0u, leads);
         if (leads) {
             int place = __popc(leaders & (1u << lane) - 1);
-            chosen->expert[place] = expert, chosen->wanted[place] = __popc(same);
-            for (int i = 0; same; i++, same &= same - 1) {
+            int wanted = __popc(same);
+            if (WIDEST < TOKENS) wanted = min(wanted, WIDEST);
+            chosen->expert[place] = expert, chosen->wanted[place] = wanted;
+            for (int i = 0; i < wanted; i++, same &= same - 1) {
                 int pair = __ffs(same) - 1;
                 chosen->token[place][i] = pair / A, chosen->slot[place][i] = pair % A;
             }

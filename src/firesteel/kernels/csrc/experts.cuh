@@ -19,7 +19,7 @@ DEVICE int width_of(const Chosen *chosen, int place) {
 #define WITH_WIDTH(width, CALL)                                                                                        \
     if (TOKENS == 1 || (width) == 1) { constexpr int WIDTH = 1; CALL; }                                                \
     else if (TOKENS == 2 || (width) == 2) { constexpr int WIDTH = 2 < TOKENS ? 2 : TOKENS; CALL; }                     \
-    else if (TOKENS == 4 || (width) == 4) { constexpr int WIDTH = 4 < TOKENS ? 4 : TOKENS; CALL; }                     \
+    else if (TOKENS == 4 || WIDEST == 4 || (width) == 4) { constexpr int WIDTH = 4 < TOKENS ? 4 : TOKENS; CALL; }      \
     else { constexpr int WIDTH = TOKENS; CALL; }
 template <class S, int WIDTH> using Narrow = Stream<S::FP4, S::K, S::CHUNKS, S::WARPS, S::STAGES, WIDTH>;
 // What a warp needs of the tokens that want expert `place`: `bytes(i)` and `unit(i)` are those of the i-th.
