@@ -42,7 +42,7 @@ th, td { padding: 5px 12px 5px 0; vertical-align: top; }
 td { border-bottom: 1px solid color-mix(in srgb, var(--rule) 55%, transparent); overflow-wrap: anywhere;
   min-width: 3.5em; }
 th.number { text-align: right; } td.number { text-align: right; white-space: nowrap; }
-th.heat { text-align: center; }
+th.heat { text-align: center; overflow-wrap: anywhere; font-size: 0.82rem; }
 td.word { white-space: nowrap; }
 td.heat { text-align: center; padding: 6px 10px; white-space: nowrap; border: 2px solid var(--card);
   background: color-mix(in srgb, var(--heat) calc(6% + var(--share) * 64%), transparent); }
