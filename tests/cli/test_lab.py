@@ -1,9 +1,14 @@
 """The verb lab run: exit codes, what it says, what it refuses."""
 
 import json
+import os
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 FAKE = Path(__file__).parents[1] / "lab" / "fake_server.py"
@@ -43,3 +48,21 @@ def test_flags_behind_two_dashes_are_the_engines(lab, tmp_path):
     lab("well", "--level", "1", "--", "--tile", "auto")
     result = json.loads((tmp_path / "result.json").read_text())
     assert result["order"]["flags"] == ["--tile", "auto"] and result["engine"]["command"][-2:] == ["--tile", "auto"]
+
+
+def test_lab_that_is_told_to_stop_takes_its_server_along(tmp_path):
+    engine = f"{sys.executable} {FAKE} {{port}} hangs"
+    words = ["lab", "run", "--engine", engine, "--level", "1", "--out", str(tmp_path)]
+    lab = subprocess.Popen(
+        [sys.executable, "-m", "firesteel", *words],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, stderr=subprocess.PIPE, encoding="utf-8",
+    )  # fmt: skip
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "server.log").is_file() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    [server] = psutil.Process(lab.pid).children()
+    time.sleep(0.5)
+    lab.send_signal(signal.SIGTERM)
+    _, said = lab.communicate(timeout=60)
+    assert lab.returncode == 143, said
+    assert not server.is_running() and (tmp_path / "result.json").is_file()

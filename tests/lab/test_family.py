@@ -31,10 +31,8 @@ def family():
 
     def start(program):
         adopt_orphans()
-        process = subprocess.Popen(
-            [sys.executable, "-c", program], start_new_session=True, env={MARK: f"test-{time.monotonic_ns()}"}
-        )
-        mark = psutil.Process(process.pid).environ().get(MARK, "")
+        mark = f"test-{time.monotonic_ns()}"
+        process = subprocess.Popen([sys.executable, "-c", program], start_new_session=True, env={MARK: mark})
         found = Family(process.pid, mark)
         started.append((process, found))
         deadline = time.monotonic() + 10
@@ -49,7 +47,7 @@ def family():
         found.is_gone_within(5, process.poll)
 
 
-@pytest.mark.parametrize("program", [CHILD_LEAVES, CHILD_CLEARS])
+@pytest.mark.parametrize("program", [CHILD_LEAVES, CHILD_CLEARS], ids=["leaves", "clears"])
 def test_child_that_leaves_the_session_or_clears_its_environment_is_found(program, family):
     _, found = family(program)
     assert len(found.members()) == 2 and found.rss_bytes() > 1e6
@@ -66,6 +64,15 @@ def test_all_are_gone_after_a_signal_and_nobody_is_left_unreaped(family):
 def test_process_that_stays_is_not_gone(family):
     process, found = family(CHILD_LEAVES)
     assert not found.is_gone_within(0.1, process.poll) and len(found.living()) == 2
+
+
+def test_known_ones_are_recalled_without_a_search_and_others_not(family):
+    process, found = family(CHILD_LEAVES)
+    assert len(found.members(known_only=True)) == 2
+    assert not Family(process.pid, found.mark).members(known_only=True)
+    found.send(signal.SIGKILL)
+    found.is_gone_within(10, process.poll)
+    assert not found.recall()
 
 
 def test_strangers_do_not_belong():

@@ -49,3 +49,8 @@ def test_impossible_orders_are_refused_with_what_is_possible(fields, words):
 def test_order_with_unknown_fields_is_refused():
     with pytest.raises(UserError, match="colour"):
         Order.parse({"mode": "all", "colour": "red"})
+
+
+def test_values_of_the_engines_flags_are_found_however_they_are_written():
+    order = Order(flags=("--require", "a=b", "--require=c=d", "--tile", "auto", "--no-sinks"))
+    assert order.flag("require") == ["a=b", "c=d"] and order.flag("tile") == ["auto"] and order.flag("model") == []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -66,9 +68,15 @@ def run(
         trace=trace, gates=tuple(gates or ()), baseline=baseline, reference_url=reference_url, quick=quick,
         debug=debug, ready_s=ready_s, answer_s=answer_s, grace_s=grace_s, seed=seed,
     )  # fmt: skip
+    signal.signal(signal.SIGTERM, leave)
     with board(order) as watcher:
         result = run_lab(order, out, watcher)
     verdict = "passed" if result["passed"] else "FAILED"
     say(f"{verdict} after {result['seconds']:.0f} s; report: {out / 'report.html'}")
     if not result["passed"]:
         raise typer.Exit(1)
+
+
+def leave(number: int, frame: FrameType | None) -> None:
+    """As an exception, so that the server is stopped on the way out."""
+    raise SystemExit(128 + number)

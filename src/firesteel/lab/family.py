@@ -57,8 +57,18 @@ class Family:
             self._known[one.pid] = one.create_time()
         return found
 
-    def members(self) -> list[Member]:
-        return [member for one in self.find() if (member := describe(one)) is not None]
+    def recall(self) -> list[psutil.Process]:
+        """Those known that still are, without a look at the others: cheap enough to be done often."""
+        found = []
+        for pid, began in list(self._known.items()):
+            with suppress(psutil.NoSuchProcess):
+                one = psutil.Process(pid)
+                found += [one] if one.create_time() == began else []
+        return found
+
+    def members(self, *, known_only: bool = False) -> list[Member]:
+        found = self.recall() if known_only else self.find()
+        return [member for one in found if (member := describe(one)) is not None]
 
     def living(self) -> list[psutil.Process]:
         return [one for one in self.find() if status_of(one) not in (psutil.STATUS_ZOMBIE, None)]

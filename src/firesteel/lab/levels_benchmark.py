@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from firesteel.config import Config, resolve
+from firesteel.config import Config, parse_layers, resolve
 from firesteel.device import DeviceSpec
 from firesteel.errors import UserError
 from firesteel.hub import find_checkpoint
@@ -34,7 +34,7 @@ def run_bench(target: Target, order: Order, device: DeviceSpec) -> BenchResult:
     server = target.server
     return measure(
         target.api.url, target.api.model, choose_plan(order), api_key=target.api.api_key,
-        served=find_served(order), roof=find_roof(device.name),
+        served=find_served(order), roof=find_roof((target.read_ledger() or {}).get("device", device.name)),
         pid=None if server is None else server.family.leader,
         startup_s=None if server is None else server.startup_s,
         progress=lambda done, count, name: target.tell(f"workload {done} of {count}: {name}"),
@@ -48,9 +48,12 @@ def choose_plan(order: Order) -> BenchPlan:
 def find_served(order: Order) -> Served | None:
     """None of a model whose sizes are not known here."""
     try:
-        return Served(spec=read_spec(find_checkpoint(order.model)))
+        spec = read_spec(find_checkpoint(order.model))
     except UserError:
         return None
+    quantised = parse_layers(",".join(order.flag("mxfp4-layers")))
+    layers = tuple(name for name in ("qkv", "o", "lm_head") if name in (*quantised, *spec.mxfp4_layers))
+    return Served(spec=spec, mxfp4_layers=layers, kv="fp8" if "fp8" in order.flag("kv-dtype") else "bf16")
 
 
 def in_words(result: BenchResult) -> str:

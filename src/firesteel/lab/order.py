@@ -46,6 +46,12 @@ class Order:
             return MODES[self.mode]
         return (GATE, self.level) if float(self.level) > float(GATE) else (self.level,)
 
+    def flag(self, name: str) -> list[str]:
+        """Values that the engine's flags give `--name`, as --name value or --name=value."""
+        pairs = zip(self.flags, self.flags[1:], strict=False)
+        joined = [one.partition("=")[2] for one in self.flags if one.startswith(f"--{name}=")]
+        return [value for word, value in pairs if word == f"--{name}"] + joined
+
     @property
     def num_requests(self) -> int:
         return 40 if self.quick else 200

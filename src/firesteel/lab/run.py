@@ -74,6 +74,7 @@ class Run:
                     for level in with_server:
                         self._take_level(level, target)
                     self.kernels = list((target.read_ledger() or {}).get("ran", ()))
+                self._judge_shutdown()
         except ServerFailed as error:
             self._fail_rest(error)
             return
@@ -102,11 +103,10 @@ class Run:
 
     def result(self, seconds: float) -> dict[str, Any]:
         levels = judge_validity(self.results)
-        is_clean = self.shutdown is None or bool(self.shutdown["is_clean"])
         return {
             "schema": SCHEMA, "firesteel": version("firesteel"), "seconds": seconds,
             "time_utc": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "passed": has_passed(levels) and is_clean and bool(levels), "order": self.order.as_dict(),
+            "passed": bool(levels) and has_passed(levels), "order": self.order.as_dict(),
             "levels": [level.as_dict() for level in levels], "reductions": self.order.reductions,
             "engine": self.engine, "kernels": self.kernels, "shutdown": self.shutdown, "memory": self.memory,
             "surroundings": asdict(look_around(self.device)),
@@ -176,6 +176,14 @@ class Run:
             "gpu_bytes": [used for _, _, used in samples],
         }  # fmt: skip
         self.shutdown = {**stopped.as_dict(), "words": stopped.in_words()}
+
+    def _judge_shutdown(self) -> None:
+        """A server that had to be forced, or left something behind, has not passed the first of its levels."""
+        if self.shutdown is not None and not self.shutdown["is_clean"]:
+            first = self.results[0]
+            reason = f"{first.reason}; but it did not stop cleanly: {self.shutdown['words']}"
+            self.results[0] = replace(first, passed=False, reason=reason)
+            self.watcher.end(self.results[0])
 
     def _can_cross_check(self) -> bool:
         order = self.order

@@ -11,7 +11,8 @@ from firesteel.lab.diagnosis import Diagnosis
 from firesteel.lab.family import Family, Member
 from firesteel.lab.gpu import used_bytes
 
-LOOK_S = 0.5  # between looks at processes
+LOOK_S = 0.5  # between looks at the processes that are known
+SEARCH_S = 10.0  # between searches for others, which take milliseconds that a benchmark would see
 LOG_LOOK_S = 0.05  # a disk fills fast
 KEPT_BYTES = 1 << 20  # of a flooded log, at each end
 MOST_SAMPLES = 4000  # then every other one is dropped, and looks come half as often
@@ -46,17 +47,19 @@ class Vigil:
         return max((rss for _, rss, _ in self.memory), default=0)
 
     def _watch(self) -> None:
-        next_look = self._start
+        next_look = next_search = self._start
         while not self._is_over.wait(LOG_LOOK_S):
             size = self._log.stat().st_size
             if size > self._most_log_bytes and self.complaint is None:
                 self._complain_of_log(size)
-            if time.monotonic() >= next_look:
-                self._sample()
-                next_look = time.monotonic() + self._look_s
+            now = time.monotonic()
+            if now >= next_look:
+                self._sample(known_only=now < next_search)
+                next_look = now + self._look_s
+                next_search = now + SEARCH_S if now >= next_search else next_search
 
-    def _sample(self) -> None:
-        members = self._family.members()
+    def _sample(self, *, known_only: bool = False) -> None:
+        members = self._family.members(known_only=known_only)
         rss = sum(one.rss_bytes for one in members)
         for one in members:
             if one.status == "zombie" and one.pid != self._family.leader:
