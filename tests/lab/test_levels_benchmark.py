@@ -33,9 +33,9 @@ def test_speeds_of_a_known_server_are_measured_and_recorded(small, tmp_path):
 
 
 def test_bytes_follow_the_engines_flags():
-    assert find_served(Order()).mxfp4_layers == () and find_served(Order()).kv == "bf16"
+    assert find_served(Order()).spec.mxfp4_layers == () and find_served(Order()).kv == "bf16"
     served = find_served(Order(flags=("--mxfp4-layers", "all", "--kv-dtype=fp8")))
-    assert served.mxfp4_layers == ("qkv", "o", "lm_head") and served.kv == "fp8"
+    assert served.spec.mxfp4_layers == ("qkv", "o", "lm_head") and served.kv == "fp8"
     assert find_served(Order(model="some/other")) is None
 
 

@@ -6,7 +6,7 @@ from firesteel.lab.plan import Workload
 from firesteel.lab.roof import Served, decode_share, find_roof, prompt_share
 from firesteel.model.spec import PRESETS
 
-SERVED = Served(spec=PRESETS["gpt-oss-120b"], mxfp4_layers=("qkv", "o", "lm_head"))
+SERVED = Served.of(PRESETS["gpt-oss-120b"], ["--mxfp4-layers", "all"])
 
 
 def test_decode_is_held_to_memory():
@@ -42,3 +42,10 @@ def test_without_a_row_in_the_table_no_share_is_claimed(name):
 )
 def test_names_of_the_driver_are_found(name, gb_s):
     assert find_roof(name).gb_s == gb_s
+
+
+def test_flags_say_the_formats():
+    plain = Served.of(PRESETS["gpt-oss-120b"], ["--max-num-seqs", "8"])
+    assert (plain.kv, plain.spec.mxfp4_layers) == ("bf16", ())
+    chosen = Served.of(PRESETS["gpt-oss-120b"], ["--kv-dtype=fp8", "--mxfp4-layers", "moe,qkv"])
+    assert (chosen.kv, chosen.spec.mxfp4_layers) == ("fp8", ("qkv",))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from firesteel.config import Config, parse_layers, resolve
+from firesteel.config import Config, resolve
 from firesteel.device import DeviceSpec
 from firesteel.errors import UserError
 from firesteel.hub import find_checkpoint
@@ -55,12 +55,9 @@ def choose_plan(order: Order) -> BenchPlan:
 def find_served(order: Order) -> Served | None:
     """None of a model whose sizes are not known here."""
     try:
-        spec = read_spec(find_checkpoint(order.model))
+        return Served.of(read_spec(find_checkpoint(order.model)), order.flags)
     except UserError:
         return None
-    quantised = parse_layers(",".join(order.flag("mxfp4-layers")))
-    layers = tuple(name for name in ("qkv", "o", "lm_head") if name in (*quantised, *spec.mxfp4_layers))
-    return Served(spec=spec, mxfp4_layers=layers, kv="fp8" if "fp8" in order.flag("kv-dtype") else "bf16")
 
 
 def in_words(result: BenchResult) -> str:
