@@ -29,6 +29,7 @@ from firesteel.kernels.decode_launch import (
     Machine,
     build_kernel,
     find_machine,
+    keep,
     launch,
     machine_of,
     refuse_layout,
@@ -92,6 +93,7 @@ def cluster_size(most_held: int, window: int | None) -> int:
     return 8 if most_held <= SHORT else 16
 
 
+@keep
 def kernel(machine: Machine, heads: int, kv_heads: int, cluster: int) -> CudaKernel:
     sizes = {"HEADS": heads, "KV_HEADS": kv_heads, "HEAD_DIM": HEAD_DIM}
     shared_bytes = WARPS * STAGES * 2 * TILE * HEAD_DIM * 2
