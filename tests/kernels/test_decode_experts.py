@@ -27,9 +27,25 @@ def test_all_programs_run_at_once_and_share_what_is_left_over():
     assert small.programs == 48 == GB10.num_sms and not small.is_paired and small.refuse(GB10) is None
 
 
+def test_a_strip_is_shared_only_where_both_programs_have_experts_for_it():
+    """One token with one expert: half of it is none, and nobody would finish the strip."""
+    alone = plan(H200, tokens=1, **{**SIZES, "active": 1})
+    assert not alone.is_paired and not alone.kernel.source.defines["IS_PAIRED"]
+    assert plan(H200, tokens=1, **{**SIZES, "active": 2}).is_paired
+
+
 def test_rows_of_different_length_are_refused(small_args, refusal):
     args = small_args(decode_experts)
     assert fits(args["experts"]) and refusal(decode_experts) is None
     other = small_args(decode_fc1)["experts"]
     assert not fits(other) and "use decode_fc1 and decode_fc2" in refusal(decode_experts, experts=other)
     assert "up to 4 experts a token, not 5" in refusal(decode_experts, active=5)
+
+
+def test_what_is_fetched_ahead_and_logits_are_held_to_what_the_kernel_reads(small_args, refusal):
+    weight = torch.zeros(4097, dtype=torch.bfloat16)
+    assert refusal(decode_experts, ahead=weight[:4096]) is None
+    assert "multiple of 16 bytes" in refusal(decode_experts, ahead=weight[1:])
+    assert "fp32, not torch.bfloat16" in refusal(
+        decode_experts, logits=small_args(decode_experts)["logits"].bfloat16()
+    )

@@ -154,6 +154,15 @@ def test_only_kernels_that_round_hold_conversions_to_e4m3(kept):
             assert ("e4m3x2" in code.kernel.build("sm_90a").ptx) == ("mxfp8" in code.variant), code.variant
 
 
+def test_packed_weights_do_not_hide_what_is_no_number(kept):
+    """The engine finds broken logits by their value; a plain maximum takes the other number instead."""
+    for op in DECODE_OPS:
+        for code in list_code(op, "sm_90a"):
+            if code.variant.endswith("mxfp4-weight T=1"):
+                ptx = code.kernel.build("sm_90a").ptx
+                assert "max.NaN.f32" in ptx and not re.search(r"\b(?:max|min)\.f32", ptx), op.name
+
+
 def test_older_gpus_are_refused_and_nothing_is_compiled_for_them():
     ampere = replace(find_device("cpu"), name="A100", capability=(8, 0))
     for op in DECODE_OPS:
@@ -214,6 +223,8 @@ def test_tokens_types_and_layout_are_refused_with_the_reason():
     assert "1 to 8 tokens, not 9" in refuse_tokens(torch.zeros(9, 64))
     assert "1 to 8 tokens, not 0" in refuse_tokens(x[:0])
     assert "bf16, not torch.float32" in refuse_types(x, x.float())
+    assert refuse_types(x.float(), wanted=torch.float32) is None
+    assert "int64, not torch.bfloat16" in refuse_types(x.long(), x, wanted=torch.int64)
     assert "contiguous" in refuse_strides(x.T) and "contiguous" in refuse_layout(x.T)
     assert "multiple of 16 bytes" in refuse_layout(torch.zeros(65, dtype=torch.bfloat16)[1:])
     assert refuse_here(x, None) is None  # a CPU has no limits to exceed

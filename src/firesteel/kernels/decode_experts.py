@@ -10,7 +10,8 @@ in   r          [T, H] bf16      residual, added to
      ahead      weights that the next kernel reads, or None: fetched into the cache when memory falls idle
      dependent  may begin before what is ahead of it ends: nothing but the norm's weights is read before its wait
 out  r          the same tensor, as decode_fc2 leaves it
-Rounded as the two are. `cuda` lets all its programs meet between the two, so all of them must run at once.
+Rounded as the two are. `cuda` lets all its programs meet between the two, so all of them must run at once: no two
+calls may be under way on different streams of a GPU.
 """
 
 from __future__ import annotations
@@ -97,6 +98,7 @@ def _accepts(
     return (
         refuse_tokens(r)
         or refuse_types(r, norm, experts.gate_up_bias, experts.down_bias)
+        or refuse_types(logits, wanted=torch.float32)
         or refuse_layout(
             r,
             norm,
@@ -105,6 +107,7 @@ def _accepts(
             experts.gate_up_bias,
             experts.down_codes,
             experts.down_scales,
+            ahead,
         )
         or refuse_strides(logits, experts.down_bias)
         or refuse_columns(True, r.shape[1])
@@ -133,8 +136,8 @@ def plan(
         return plan_streamed(
             "decode_experts", machine, is_fp4=True, columns=hidden, tokens=tokens, stages=STAGES,
             shared=lambda stream: shared_bytes(stream, active, holds_all), strips=hidden // STRIP_ROWS,
-            sizes={**sizes, "HOLDS_ALL": holds_all, "MOST_STRIPS": MOST_STRIPS}, may_pair=True, flight=FLIGHT,
-            alone=True, finishers=FINISHERS,
+            sizes={**sizes, "HOLDS_ALL": holds_all, "MOST_STRIPS": MOST_STRIPS}, may_pair=active > 1,
+            flight=FLIGHT, alone=True, finishers=FINISHERS,
         )  # fmt: skip
 
     at_once = plan_holding(True)

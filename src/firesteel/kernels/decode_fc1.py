@@ -92,6 +92,7 @@ def _accepts(
     return (
         refuse_tokens(r)
         or refuse_types(r, norm, experts.gate_up_bias)
+        or refuse_types(logits, wanted=torch.float32)
         or refuse_layout(r, norm, experts.gate_up_codes, experts.gate_up_scales, experts.gate_up_bias)
         or refuse_strides(logits)
         or refuse_columns(True, r.shape[1])

@@ -83,6 +83,7 @@ def _accepts(
     return (
         refuse_tokens(r)
         or refuse_types(inner, r, experts.down_bias)
+        or refuse_types(logits, wanted=torch.float32)
         or refuse_layout(inner, r, experts.down_codes, experts.down_scales)
         or refuse_strides(logits, experts.down_bias)
         or refuse_columns(True, inner.shape[2])

@@ -28,6 +28,7 @@ R = TypeVar("R")
 FIRST = (9, 0)  # compute capability with bulk copies, clusters and dependent launch
 ROUNDED = "mxfp8"  # what activations can be rounded to
 TOKENS = (1, 2, 4, 8)  # that kernels are compiled for
+TYPE_NAMES = {torch.bfloat16: "bf16", torch.float32: "fp32", torch.int64: "int64"}
 MOST_FLIGHT = 99  # stages on their way at a time: as many as there are
 # of the GPUs that proofs are for: H200, B200, B300, RTX 5090, GB10
 SM_COUNTS = {(9, 0): 132, (10, 0): 148, (10, 3): 148, (12, 0): 170, (12, 1): 48}
@@ -203,10 +204,10 @@ def refuse_rounding(weight: Tensor | Mxfp4Weight | None, activation: str) -> str
     return f"rounds activations to {ROUNDED} only before MXFP4 weights" if isinstance(weight, Tensor) else None
 
 
-def refuse_types(*tensors: Tensor | None) -> str | None:
-    """Why some are not bf16, or None."""
-    wrong = [one.dtype for one in tensors if one is not None and one.dtype != torch.bfloat16]
-    return f"computes with bf16, not {wrong[0]}" if wrong else None
+def refuse_types(*tensors: Tensor | None, wanted: torch.dtype = torch.bfloat16) -> str | None:
+    """Why some are of another type, which kernels would not see, or None."""
+    wrong = [one.dtype for one in tensors if one is not None and one.dtype != wanted]
+    return f"computes with {TYPE_NAMES[wanted]}, not {wrong[0]}" if wrong else None
 
 
 def refuse_layout(*tensors: Tensor | None) -> str | None:

@@ -88,6 +88,8 @@ def _accepts(
     return (
         refuse_tokens(r)
         or refuse_types(r, norm, bias, k_pages, v_pages, values if scales is None else None)
+        or refuse_types(table, wanted=torch.float32)
+        or refuse_types(positions, slots, wanted=torch.int64)
         or refuse_layout(r, norm, values, scales)
         or refuse_strides(bias, table, positions, slots, k_pages, v_pages)
         or refuse_weight(weight)

@@ -78,12 +78,14 @@ def _accepts(
 ) -> str | None:  # fmt: skip
     if r.shape[1] % 8:
         return f"copies rows of a multiple of 8 values, not {r.shape[1]}"
-    numbers = (token_ids, positions, kv_lens, full_slots, window_slots, largest)
+    numbers = (token_ids, positions, kv_lens, full_slots, window_slots, full_table, window_table)
     return (
         refuse_tokens(r)
         or refuse_types(embedding, r)
+        or refuse_types(best, *numbers, wanted=torch.int64)
+        or refuse_types(largest, wanted=torch.float32)
         or refuse_layout(embedding, r)
-        or refuse_strides(best, *numbers, full_table, window_table)
+        or refuse_strides(best, *numbers, largest)
     )
 
 

@@ -8,6 +8,7 @@ using S = Stream<true, H, 1, NUM_WARPS, NUM_STAGES, TOKENS>;
 constexpr int HELD_BYTES = S::WARPS * HELD * S::BYTES_EACH, UNIT_BYTES = S::WARPS * HELD * 4;
 constexpr int ROOM_BYTES = HELD_BYTES > S::X_BYTES ? HELD_BYTES : S::X_BYTES;
 static_assert(H == I, "rows of one length");
+static_assert(!IS_PAIRED || A > 1, "both programs of a pair have experts for a strip that they share");
 constexpr int SUM_BYTES = MOST_STRIPS * S::COUNT * 4;
 static_assert(total(Ring<S>::BYTES, ROOM_BYTES, UNIT_BYTES, SUM_BYTES, sizeof(Chosen)) == SHARED_BYTES, "as launched");
 

@@ -36,7 +36,7 @@ template <class S> DEVICE float split_bytes(const Pairs<S> &values, char *bytes)
 #if ROUNDS_X
         pairs[i] = round_mxfp8(pairs[i]);
 #endif
-        largest = fmaxf(largest, fmaxf(fabsf(wide_low(pairs[i])), fabsf(wide_high(pairs[i]))));
+        largest = larger(largest, larger(fabsf(wide_low(pairs[i])), fabsf(wide_high(pairs[i]))));
     }
     largest = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(largest)));
     float times = __fdividef(LARGEST, largest);
@@ -88,8 +88,9 @@ template <class S> DEVICE void take_x(char *x, Own<S> &own) {
         take_bytes<S>(set, [&](int token) { return mine + token * S::X_STRIDE; }, own.b[set], own.minus[set]);
 }
 
-// The ring may be made for more tokens than S. 16 rows of FP4 times x, this warp's columns: c[set][0] is of row lane / 4 and token_of(set), c[set][1] of 8 rows on.
-// Lanes that stand for other groups of the same token hold other parts of it.
+// 16 rows of FP4 times x, this warp's columns: c[set][0] is of row lane / 4 and token_of(set), c[set][1] of 8 rows on.
+// Lanes that stand for other groups of the same token hold other parts of it. The ring may be made for more tokens than
+// S.
 template <class S, class R> DEVICE void multiply_codes(R &ring, int number, const Own<S> &own, float (*c)[2]) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, stage = number % S::STAGES;
     const char *data = ring.data + stage * S::STAGE_BYTES;
