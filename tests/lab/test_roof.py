@@ -34,7 +34,6 @@ def test_a_cached_context_is_not_computed_again():
 def test_without_a_row_in_the_table_no_share_is_claimed(name):
     share = decode_share(SERVED, Workload(pp=1, tg=1), find_roof(name), tok_s=10.0)
     assert share.share is None and share.ceiling_tok_s is None and share.bytes_a_token > 1e9
-    assert "no share" in find_roof(name).in_words
 
 
 @pytest.mark.parametrize(

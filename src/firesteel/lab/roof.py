@@ -27,12 +27,6 @@ class Roof:
     of: str = ""  # "measured read" or "nominal"
     tflop_s: float | None = None  # dense bf16, of the data sheet
 
-    @property
-    def in_words(self) -> str:
-        if self.gb_s is None:
-            return f"{self.device}: no roofline is known, so no share is claimed"
-        return f"{self.device}: {self.gb_s:.0f} GB/s ({self.of})"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
