@@ -2,13 +2,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 TIERS := slow or gpu or browser or peer
-# One worker a core, one thread a worker: small tensors gain nothing from more.
+# One thread a process: small tensors gain nothing from more, and on a busy machine threads wait for each other.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto
 
 .PHONY: run test test-all check install vllm arm64-wheels sanitize clean
 
 run: install
-	$(BIN)/firesteel lab run --quick --out firesteel-lab
+	OMP_NUM_THREADS=1 $(BIN)/firesteel lab run --quick --out firesteel-lab
 
 test: install
 	$(PYTEST) -m "not ($(TIERS))"

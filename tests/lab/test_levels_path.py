@@ -3,7 +3,7 @@
 import pytest
 
 from firesteel.lab.api import Api
-from firesteel.lab.levels_path import check_path, find_require
+from firesteel.lab.levels_path import check_path
 from firesteel.lab.order import Order
 from firesteel.lab.supervisor import Supervised
 from firesteel.lab.target import Target
@@ -72,14 +72,3 @@ def test_package_that_the_server_cannot_import_is_red(judge):
 def test_engine_without_rules_is_not_judged(judge):
     result = judge("other")
     assert result.passed and not result.was_run and "no rules" in result.reason
-
-
-@pytest.mark.parametrize(
-    ("flags", "found"),
-    [
-        (("--require", "a=b", "--require=c=d"), {"a=b", "c=d"}),
-        (("--tile", "auto"), {""}),
-    ],
-)
-def test_requirements_are_read_from_the_engines_flags(flags, found):
-    assert set(find_require(Order(flags=flags)).split(",")) == found

@@ -15,6 +15,7 @@ from firesteel.lab.order import Order
         (Order(level="1"), ("1",)),
         (Order(level="1.5"), ("1.5",)),
         (Order(level="4", mode="verify"), ("1.5", "4")),
+        (Order(level="5"), ("1.5", "4", "5")),
     ],
 )
 def test_levels_come_with_the_gate_that_guards_them(order, levels):
@@ -49,3 +50,8 @@ def test_impossible_orders_are_refused_with_what_is_possible(fields, words):
 def test_order_with_unknown_fields_is_refused():
     with pytest.raises(UserError, match="colour"):
         Order.parse({"mode": "all", "colour": "red"})
+
+
+def test_values_of_the_engines_flags_are_found_however_they_are_written():
+    order = Order(flags=("--require", "a=b", "--require=c=d", "--tile", "auto", "--no-sinks"))
+    assert order.flag("require") == ["a=b", "c=d"] and order.flag("tile") == ["auto"] and order.flag("model") == []

@@ -63,6 +63,12 @@ def test_server_that_dies_at_its_50th_request_fails_that_level_with_a_bundle(lab
     assert (Path(stress["figures"]["bundle"]) / "report.json").is_file()
 
 
+def test_server_that_dies_while_it_is_measured_has_its_diagnosis(lab):
+    levels = {level["level"]: level for level in lab("dies-at-50", mode="benchmark")["levels"]}
+    assert levels["1"]["passed"] and "signal 9 (SIGKILL) at benchmark" in levels["4"]["reason"]
+    assert levels["5"]["reason"] == levels["6"]["reason"] == "not run: the server is gone"
+
+
 @pytest.mark.parametrize(
     ("way", "kind", "words"),
     [
@@ -96,8 +102,9 @@ def test_zombies_fail_the_stress_test(lab):
 
 def test_server_that_leaves_an_orphan_passes_no_run(lab):
     result = lab("leaves-orphan", level="1", grace_s=1.0)
-    assert result["levels"][0]["passed"] and not result["shutdown"]["is_clean"] and not result["passed"]
-    assert "behind" in result["shutdown"]["words"]
+    [smoke] = result["levels"]
+    assert not smoke["passed"] and not result["shutdown"]["is_clean"] and not result["passed"]
+    assert "did not stop cleanly" in smoke["reason"] and "behind" in smoke["reason"]
 
 
 def test_server_that_runs_already_is_asked_and_left_alone(lab, fake, tmp_path):

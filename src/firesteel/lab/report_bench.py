@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from firesteel.lab.charts import Bar, Line, Strip, bar_chart, line_chart, short, strip_chart
@@ -45,21 +45,29 @@ def _roof_in_words(bench: Mapping[str, Any]) -> str:
 
 
 def _speed_table(rows: Sequence[Row]) -> Table:
-    headings = [
-        "workload", "pp tok/s", "±", "of roof", "tg tok/s", "±", "MB a token", "of roof", "TTFT p50", "p99 ms",
-        "TPOT p50", "p99 ms",
-    ]  # fmt: skip
-    shown: list[list[Cell | str]] = []
-    for row in rows:
-        share = (row.get("shares") or {}).get("tg_tok_s") or {}
-        moved = f"{share['bytes_a_token'] / 1e6:.1f}" if share else ""
-        shown.append(
-            [row["name"], _value(row, "pp_tok_s"), _value(row, "pp_tok_s", "std"), _share(row, "pp_tok_s"),
-             _value(row, "tg_tok_s"), _value(row, "tg_tok_s", "std"), moved, _share(row, "tg_tok_s"),
-             _value(row, "ttft_ms"), _value(row, "ttft_ms", "p99"), _value(row, "tpot_ms"),
-             _value(row, "tpot_ms", "p99")]
-        )  # fmt: skip
-    return Table(headings, shown, "medians; ± is the standard deviation of the runs")
+    """Columns of shares only where a roofline is known."""
+    columns: list[tuple[str, Callable[[Row], str]]] = [
+        ("workload", lambda row: str(row["name"])),
+        ("pp tok/s", lambda row: _value(row, "pp_tok_s")),
+        ("±", lambda row: _value(row, "pp_tok_s", "std")),
+        ("of roof", lambda row: _share(row, "pp_tok_s")),
+        ("tg tok/s", lambda row: _value(row, "tg_tok_s")),
+        ("±", lambda row: _value(row, "tg_tok_s", "std")),
+        ("MB a token", _moved),
+        ("of roof", lambda row: _share(row, "tg_tok_s")),
+        ("TTFT p50", lambda row: _value(row, "ttft_ms")),
+        ("p99 ms", lambda row: _value(row, "ttft_ms", "p99")),
+        ("TPOT p50", lambda row: _value(row, "tpot_ms")),
+        ("p99 ms", lambda row: _value(row, "tpot_ms", "p99")),
+    ]
+    kept = [(name, show) for name, show in columns if any(show(row) for row in rows)]
+    shown = [[show(row) for _, show in kept] for row in rows]
+    return Table([name for name, _ in kept], shown, "medians; ± is the standard deviation of the runs")
+
+
+def _moved(row: Row) -> str:
+    share = (row.get("shares") or {}).get("tg_tok_s")
+    return f"{share['bytes_a_token'] / 1e6:.1f}" if share else ""
 
 
 def _share(row: Row, figure: str) -> str:

@@ -42,12 +42,19 @@ def _anchor(section: Section) -> str:
 
 
 def _parts(parts: Sequence[Part]) -> str:
-    """Charts that follow each other share a grid."""
+    """Charts and small heat maps that follow each other share a grid."""
     written = []
-    for is_chart, group in itertools.groupby(parts, key=lambda part: isinstance(part, Chart)):
+    for is_drawing, group in itertools.groupby(parts, key=_is_drawing):
         pieces = "".join(_part(part) for part in group)
-        written.append(f'<div class="charts">{pieces}</div>' if is_chart else pieces)
+        written.append(f'<div class="charts">{pieces}</div>' if is_drawing else pieces)
     return "".join(written)
+
+
+def _is_drawing(part: Part) -> bool:
+    if not isinstance(part, Table):
+        return isinstance(part, Chart)
+    has_heat = any(isinstance(cell, Cell) and cell.heat is not None for row in part.rows for cell in row)
+    return has_heat and len(part.headings) < WIDE
 
 
 def _part(part: Part) -> str:

@@ -17,9 +17,9 @@ PROOFS = {"native-fp4": GOOD, "fp8": GOOD, "bf16": DOUBTFUL}
 
 def levels(rows: Sequence[Mapping[str, Any]], whole: Whole) -> list[Part]:
     table = Table(
-        ["level", "what", "verdict", "why", "s"],
+        ["level", "verdict", "why", "s"],
         [
-            [str(one["level"]), str(one.get("title", "")), _verdict(one), str(one.get("reason", "")),
+            [f"{one['level']} {one.get('title', '')}", _verdict(one), str(one.get("reason", "")),
              f"{one.get('seconds', 0.0):.1f}"]
             for one in rows
         ],
@@ -50,8 +50,8 @@ def backend(found: Any, whole: Whole) -> list[Part]:
         for sign, lines in found["seen"].items()
     ]
     path = found.get("path") or {}
-    name = path.get("name", "") if isinstance(path, Mapping) else str(path)
-    parts.append(Table(["seen", "meaning", "where"], rows, f"{found.get('engine', '')}, judged as path {name}"))
+    name = (path.get("name") if isinstance(path, Mapping) else str(path)) or "any that is no fallback"
+    parts.append(Table(["seen", "meaning", "where"], rows, f"{found.get('engine', '')}, judged as path: {name}"))
     return [*parts, Raw("backend", found)]
 
 
@@ -70,7 +70,7 @@ def kernels(rows: Any, whole: Whole) -> list[Part]:
     shown: Rows = []
     for row in rows:
         calls, seconds = row.get("calls"), row.get("seconds")
-        each = f"{1e6 * seconds / calls:.0f}" if calls and seconds is not None else ""
+        each = f"{1e6 * seconds / calls:.0f}" if calls and seconds else ""
         proof = str(row.get("proof") or row.get("verdict") or "")
         launches = row.get("launches") or {}
         proof = proof or next((one for one in PROOFS for launch in launches if launch.endswith(one)), "")

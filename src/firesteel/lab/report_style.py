@@ -32,8 +32,8 @@ p { margin: 0 0 10px; max-width: 80ch; overflow-wrap: anywhere; }
 p.good, td.good { color: var(--good); } p.bad, td.bad { color: var(--bad); }
 p.doubtful, td.doubtful { color: var(--doubt); }
 td.good, td.bad, td.doubtful { font-weight: 600; }
-.scroll { overflow-x: auto; margin: 0 0 12px; }
-table { border-collapse: collapse; min-width: min(100%, 480px); max-width: 100%;
+.scroll { overflow-x: auto; margin: 0 0 12px; min-width: 0; }
+table { border-collapse: collapse; min-width: min(100%, 320px); max-width: 100%;
   font-size: 0.88rem; font-variant-numeric: tabular-nums; }
 table.wide { width: 100%; }
 caption { caption-side: bottom; text-align: left; color: var(--soft); padding-top: 6px; font-size: 0.85rem; }
@@ -42,15 +42,14 @@ th, td { padding: 5px 12px 5px 0; vertical-align: top; }
 td { border-bottom: 1px solid color-mix(in srgb, var(--rule) 55%, transparent); overflow-wrap: anywhere;
   min-width: 3.5em; }
 th.number { text-align: right; } td.number { text-align: right; white-space: nowrap; }
-th.heat { text-align: center; }
+th.heat { text-align: center; overflow-wrap: anywhere; font-size: 0.82rem; }
 td.word { white-space: nowrap; }
 td.heat { text-align: center; padding: 6px 10px; white-space: nowrap; border: 2px solid var(--card);
   background: color-mix(in srgb, var(--heat) calc(6% + var(--share) * 64%), transparent); }
 .charts { display: grid; gap: 16px 28px; grid-template-columns: repeat(auto-fill, minmax(min(100%, 330px), 1fr));
   margin: 4px 0 12px; align-items: start; }
 figure { margin: 0; min-width: 0; }
-figtable.wide { width: 100%; }
-caption { color: var(--soft); font-size: 0.85rem; }
+figcaption { color: var(--soft); font-size: 0.85rem; }
 svg { width: 100%; max-width: 520px; height: auto; display: block; overflow: visible; }
 svg text { font-size: 11px; fill: var(--soft); } svg text.name { fill: var(--ink); font-size: 11.5px; }
 svg text.label { fill: var(--ink); }

@@ -6,11 +6,15 @@ table: its figures carry their bytes and no share.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import itertools
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from firesteel.config import parse_layers
 from firesteel.lab.plan import Workload
 from firesteel.measure.roofline import GPUS, Step, StepCost, step_cost
+from firesteel.model.precision import held_layers
 from firesteel.model.spec import ModelSpec
 
 
@@ -23,25 +27,27 @@ class Roof:
     of: str = ""  # "measured read" or "nominal"
     tflop_s: float | None = None  # dense bf16, of the data sheet
 
-    @property
-    def in_words(self) -> str:
-        if self.gb_s is None:
-            return f"{self.device}: no roofline is known, so no share is claimed"
-        return f"{self.device}: {self.gb_s:.0f} GB/s ({self.of})"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
     """The model behind a server, as far as its bytes go."""
 
     spec: ModelSpec
-    dense: str = "bf16"
-    mxfp4_layers: tuple[str, ...] = ()
+    dense: str = "bf16"  # of qkv, o and lm_head, but for those that the spec has in MXFP4
     kv: str = "bf16"
+
+    @classmethod
+    def of(cls, spec: ModelSpec, flags: Sequence[str] = ()) -> Served:
+        """With the formats that flags of `firesteel serve` ask for; other engines' are not known here."""
+        given = dict(itertools.pairwise(word for flag in flags for word in flag.split("=", 1)))
+        layers = held_layers(spec.mxfp4_layers, parse_layers(given.get("--mxfp4-layers", "")))
+        return cls(
+            spec=replace(spec, mxfp4_layers=layers), kv="fp8" if given.get("--kv-dtype") == "fp8" else "bf16"
+        )
 
     def step(self, workload: Workload, *, tokens: int, context: int) -> StepCost:
         step = Step(
-            dense=self.dense, mxfp4_layers=self.mxfp4_layers, kv=self.kv, context=context, tokens=tokens,
+            dense=self.dense, mxfp4_layers=self.spec.mxfp4_layers, kv=self.kv, context=context, tokens=tokens,
             requests=workload.concurrency,
         )  # fmt: skip
         return step_cost(self.spec, step)

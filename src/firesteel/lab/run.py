@@ -61,6 +61,7 @@ class Run:
     kernels: list[dict[str, Any]] = field(default_factory=list)  # rows of the ledger
     memory: dict[str, list[Any]] = field(default_factory=dict)
     shutdown: dict[str, Any] | None = None
+    begun: float = field(default_factory=time.monotonic)  # the level under way
     cross_checked: str | None = None  # what a profiler found wrong; None where it was not asked
 
     def take(self) -> None:
@@ -74,6 +75,7 @@ class Run:
                     for level in with_server:
                         self._take_level(level, target)
                     self.kernels = list((target.read_ledger() or {}).get("ran", ()))
+                self._judge_shutdown()
         except ServerFailed as error:
             self._fail_rest(error)
             return
@@ -102,11 +104,10 @@ class Run:
 
     def result(self, seconds: float) -> dict[str, Any]:
         levels = judge_validity(self.results)
-        is_clean = self.shutdown is None or bool(self.shutdown["is_clean"])
         return {
             "schema": SCHEMA, "firesteel": version("firesteel"), "seconds": seconds,
             "time_utc": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "passed": has_passed(levels) and is_clean and bool(levels), "order": self.order.as_dict(),
+            "passed": bool(levels) and has_passed(levels), "order": self.order.as_dict(),
             "levels": [level.as_dict() for level in levels], "reductions": self.order.reductions,
             "engine": self.engine, "kernels": self.kernels, "shutdown": self.shutdown, "memory": self.memory,
             "surroundings": asdict(look_around(self.device)),
@@ -133,12 +134,12 @@ class Run:
 
     def _take_level(self, level: str, target: Target | None) -> None:
         self.watcher.begin(level)
-        start = time.monotonic()
+        self.begun = time.monotonic()
         try:
             found = self._without_server(level) if target is None else self._with_server(level, target)
         except RequestFailed as error:  # of a server that is not ours: there is no more to know
             found = LevelResult(level=level, passed=False, reason=str(error))
-        self._note(replace(found, seconds=time.monotonic() - start))
+        self._note(replace(found, seconds=time.monotonic() - self.begun))
 
     def _with_server(self, level: str, target: Target) -> LevelResult:
         if level == "1.5":
@@ -162,7 +163,12 @@ class Run:
         for level in self.order.levels[len(self.results) :]:
             is_first = "diagnosis" in figures
             reason = str(error) if is_first else "not run: the server is gone"
-            self._note(LevelResult(level=level, passed=False, reason=reason, was_run=is_first, figures=figures))
+            seconds = time.monotonic() - self.begun if is_first else 0.0
+            self._note(
+                LevelResult(
+                    level=level, passed=False, reason=reason, was_run=is_first, figures=figures, seconds=seconds
+                )
+            )
             figures = {}
 
     def _note_server(self, server: Supervised, stopped: Stopped) -> None:
@@ -176,6 +182,14 @@ class Run:
             "gpu_bytes": [used for _, _, used in samples],
         }  # fmt: skip
         self.shutdown = {**stopped.as_dict(), "words": stopped.in_words()}
+
+    def _judge_shutdown(self) -> None:
+        """A server that had to be forced, or left something behind, has not passed the first of its levels."""
+        if self.shutdown is not None and not self.shutdown["is_clean"]:
+            first = self.results[0]
+            reason = f"{first.reason}; but it did not stop cleanly: {self.shutdown['words']}"
+            self.results[0] = replace(first, passed=False, reason=reason)
+            self.watcher.end(self.results[0])
 
     def _can_cross_check(self) -> bool:
         order = self.order

@@ -13,7 +13,8 @@ import psutil  # type: ignore[import-untyped]
 
 from firesteel.lab import gpu
 
-PERIOD_S = 0.25
+PERIOD_S = 0.5
+FAMILY_LOOKS = 6  # looks between two searches for new children, which read all of /proc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,8 @@ class Watch:
         self._period_s = period_s
         self._cpu_s: dict[int, float] = {}  # by process: those that ended keep their last figure
         self._samples: list[tuple[float, int, int | None]] = []
+        self._family: list[psutil.Process] = []
+        self._looks = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -72,7 +75,10 @@ class Watch:
 
     def _look(self) -> None:
         resident = 0
-        for process in family(self._root):
+        if not self._looks % FAMILY_LOOKS:
+            self._family = family(self._root)
+        self._looks += 1
+        for process in self._family:
             with suppress(psutil.Error):
                 times = process.cpu_times()
                 resident += process.memory_info().rss

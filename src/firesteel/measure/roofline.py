@@ -170,16 +170,6 @@ class Speculation:
             low, high = (middle, high) if self.length(middle) < self.cost else (low, middle)
         return high
 
-    def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "break_even_length": self.cost, "break_even_acceptance": self.break_even()}
-
-    def in_words(self) -> str:
-        break_even = self.break_even()
-        gains = "even perfect drafts lose"
-        if break_even is not None:
-            gains = f"gains from an acceptance of {100 * break_even:.0f} % a drafted token"
-        return f"{self.drafted} drafted: a verifying step costs {self.cost:.2f} plain ones before drafting; {gains}"
-
 
 def find_gpu(name: str) -> Gpu:
     if name not in GPUS:
