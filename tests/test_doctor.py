@@ -13,6 +13,7 @@ from firesteel.cli import app
 from firesteel.device import GIB, DeviceSpec
 from firesteel.doctor import PACKAGES, Finding, Machine, Status, driver_version, judge
 from firesteel.kernels import NETWORK_OPS
+from firesteel.kernels.cuda_compile import lacks_nvrtc
 
 HEADER = Path(__file__)  # any file that exists
 NO_HEADER = HEADER / "Python.h"
@@ -26,11 +27,13 @@ CPU = DeviceSpec(
 )  # fmt: skip
 GOOD = Machine(
     python=(3, 12), torch="2.14.0+cu130", torch_cuda="13.0", triton="3.8.0", driver="580.95.05", device=GPU,
-    available_bytes=100 * GIB, compiler="/usr/bin/cc", python_header=HEADER,
+    available_bytes=100 * GIB, compiler="/usr/bin/cc", python_header=HEADER, cuda_bindings="13.3.1",
+    nvrtc="13.0", nvrtc_architectures=(80, 90, 100, 120, 121), lacks_nvrtc=None,
 )  # fmt: skip
 PLAIN = Machine(
     python=(3, 11), torch="2.13.0+cpu", torch_cuda=None, triton=None, driver=None, device=CPU,
-    available_bytes=16 * GIB, compiler=None, python_header=NO_HEADER,
+    available_bytes=16 * GIB, compiler=None, python_header=NO_HEADER, cuda_bindings=None, nvrtc=None,
+    nvrtc_architectures=(), lacks_nvrtc="needs cuda.bindings: pip install cuda-bindings",
 )  # fmt: skip
 
 
@@ -57,7 +60,7 @@ def test_good_gpu_machine_has_nothing_wrong():
 def test_machine_without_gpu_compiler_headers_or_triton_gets_notes_only():
     findings = judge(PLAIN)
     assert {finding.check for finding in findings if finding.status is Status.NOTE} == {
-        "Triton", "CUDA", "GPU", "C compiler", "Python headers",
+        "Triton", "CUDA", "GPU", "C compiler", "Python headers", "NVRTC and cuda.bindings",
     }  # fmt: skip
     assert failures(PLAIN) == {}
 
@@ -122,6 +125,25 @@ def test_gpu_without_compiler_fails():
 def test_gpu_without_python_headers_fails():
     finding = failures(changed(GOOD, python_header=NO_HEADER))["Python headers"]
     assert str(NO_HEADER) in finding.found and finding.cure == "install python3-dev"
+
+
+def test_nvrtc_and_what_calls_it_are_told_with_their_versions():
+    assert found(GOOD, "NVRTC and cuda.bindings").found == "NVRTC 13.0, cuda-bindings 13.3.1"
+
+
+@pytest.mark.parametrize(("capability", "fails"), [((8, 0), False), ((9, 0), True), ((12, 1), True)])
+def test_gpu_that_runs_cuda_kernels_fails_without_nvrtc_and_hears_what_is_lost(capability, fails):
+    why = "needs NVRTC, which cannot be loaded: pip install nvidia-cuda-nvrtc"
+    machine = changed(GOOD, device=card(capability), torch="2.14.0", nvrtc=None, lacks_nvrtc=why)
+    finding = found(machine, "NVRTC and cuda.bindings")
+    assert finding.status is (Status.FAIL if fails else Status.NOTE)
+    assert "decoding steps of 1 to 8 requests" in finding.found and finding.cure == why
+
+
+def test_nvrtc_that_does_not_know_the_gpu_fails():
+    finding = failures(changed(GOOD, nvrtc="12.8", nvrtc_architectures=(90, 120)))["NVRTC and cuda.bindings"]
+    assert "NVRTC 12.8" in finding.found and "sm_121" in finding.found and "newer" in finding.cure
+    assert "NVRTC and cuda.bindings" not in failures(changed(GOOD, device=card((8, 6))))
 
 
 @pytest.mark.parametrize(("python", "fails"), [((3, 9), True), ((3, 10), True), ((3, 11), False), ((4, 0), False)])
@@ -202,6 +224,8 @@ def test_command_examines_this_machine():
     result = CliRunner().invoke(app, ["doctor", "--json"])
     findings = {finding["check"]: finding for finding in json.loads(result.stdout)}
     assert torch.__version__ in findings["torch"]["found"]
+    nvrtc = findings["NVRTC and cuda.bindings"]
+    assert (nvrtc["status"] == "ok") == (lacks_nvrtc() is None) and "cuda-bindings" in nvrtc["found"]
     assert {f"import {name}" for name in PACKAGES} | {f"op {op.name}" for op in NETWORK_OPS} < findings.keys()
     assert result.exit_code == any(finding["status"] == "fail" for finding in findings.values())
     assert CliRunner().invoke(app, ["doctor"]).stdout.count("GiB available") == 1

@@ -88,7 +88,7 @@ def expected(gates):
 
 def test_every_gate_is_here():
     kernel_knobs = {knob.name for knob in knobs().values() if knob.section == "kernels"}
-    assert {*GATES, "tile", "kernel_cache_dir", *OF_DECODE_STEPS} == kernel_knobs
+    assert {*GATES, "tile", "tiles_file", "kernel_cache_dir", *OF_DECODE_STEPS} == kernel_knobs
 
 
 def test_nothing_set_is_the_default_of_each_gate(outcome):

@@ -11,7 +11,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-TAGS = ("manylinux_2_17_aarch64", "manylinux2014_aarch64", "manylinux_2_28_aarch64", "manylinux_2_34_aarch64")
+# pip takes each tag by itself, not the older ones that it covers.
+TAGS = tuple(f"manylinux{version}_aarch64" for version in ("2014", "_2_17", "_2_28", "_2_31", "_2_34"))
 OUT_OF_REACH = ("ConnectionError", "NewConnectionError", "Temporary failure in name resolution", "ProxyError")
 
 

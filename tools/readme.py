@@ -16,7 +16,11 @@ README = ROOT / "README.md"
 OPS = ROOT / "records" / "h200-ops"
 KV = ROOT / "records" / "kindling-kv"
 AGREEMENT = ROOT / "records" / "h200-agreement"
+QUALITY = ROOT / "records" / "kindling-quality"
 DECODE = ROOT / "records" / "h200-decode"
+LOOP = ROOT / "records" / "h200-loop"
+PREFILL = ROOT / "records" / "h200-prefill"
+FRONTEND = ROOT / "records" / "cpu-frontend"
 ENGINES = (ROOT / "records" / "cpu-engine", ROOT / "records" / "h200-engine")
 SHOWN_M = (1, 8, 32, 64, 512, 2048, 8192)
 
@@ -68,6 +72,33 @@ def kv_table(records: list[Record]) -> str:
     return "\n".join(lines)
 
 
+def read_quality(folder: Path = QUALITY) -> list[Record]:
+    """What each precision costs Kindling, in the order in which it was measured."""
+    records = [Record.load(path) for path in folder.glob("quality--*.json")]
+    return sorted(records, key=lambda record: record.surroundings.time_utc)
+
+
+def quality_table(records: list[Record]) -> str:
+    """A row for each precision, with the changes against the first."""
+    lines = [
+        "| precision | perplexity | change | exact match | answers changed | lost | gained |",
+        "|---" * 7 + "|",
+    ]
+    for record in records:
+        found = record.parameters
+        right = f"{100 * found['exact_match']:.2f} % of {found['items']}"
+        changes = [
+            f"{100 * found['perplexity_change']:+.2f} %",
+            right,
+            found["changed"],
+            found["lost"],
+            found["gained"],
+        ]
+        shown = ["", right, "", "", ""] if record is records[0] else changes
+        lines.append(f"| {found['precision']} | {record.median:.4f} | " + " | ".join(map(str, shown)) + " |")
+    return "\n".join(lines)
+
+
 def read_agreement(folder: Path = AGREEMENT) -> list[Record]:
     """In the order in which the equalities were measured."""
     records = [Record.load(path) for path in folder.glob("*.json")]
@@ -114,22 +145,78 @@ def engine_table(records: list[Record]) -> str:
 
 
 def read_decode(folder: Path = DECODE) -> list[Record]:
-    """By precision, then by context."""
-    records = [Record.load(path) for path in folder.glob("decode-*.json")]
-    return sorted(records, key=lambda one: (one.config["kernels"]["mxfp4_layers"], one.parameters["context"]))
+    """By model, precision, batch and context."""
+
+    def order(record: Record) -> tuple[str, str, int, int]:
+        found = record.parameters
+        return found["model"], record.config["kernels"]["mxfp4_layers"], found["batch"], found["context"]
+
+    return sorted((Record.load(path) for path in folder.glob("decode-*.json")), key=order)
 
 
 def decode_table(records: list[Record]) -> str:
     lines = [
-        "| precision | batch | context | ms a token | tok/s | GB a token | share of the floor |",
-        "|---" * 7 + "|",
+        "| model | precision | batch | context | ms a token | tok/s | GB a token | share of the floor |",
+        "|---" * 8 + "|",
     ]
     for record in records:
         found, packed = record.parameters, record.config["kernels"]["mxfp4_layers"]
         lines.append(
-            f"| {'all MXFP4' if packed else 'as shipped'} | {found['batch']} | {found['context']} "
+            f"| {found['model'].partition(',')[0]} | {'all MXFP4' if packed else 'as shipped'} "
+            f"| {found['batch']} | {found['context']} "
             f"| {found['ms_a_token']:.3f} | {found['tok_s']:.0f} | {found['bytes_a_token'] / 1e9:.2f} "
             f"| {100 * found['share_of_floor']:.0f} % |"
+        )
+    return "\n".join(lines)
+
+
+def read_loop(folder: Path = LOOP) -> list[Record]:
+    records = [Record.load(path) for path in folder.glob("engine-decode-*.json")]
+    return sorted(records, key=lambda one: one.parameters["batch"])
+
+
+def loop_table(records: list[Record]) -> str:
+    lines = [
+        "| in flight | context | tok/s | of bare replay | GPU idle | experts met a layer |",
+        "|---" * 6 + "|",
+    ]
+    for record in records:
+        found = record.parameters
+        lines.append(
+            f"| {found['batch']} | {found['context']} | {found['tok_s']:,.0f} "
+            f"| {100 * found['share_of_bare_replay']:.0f} % | {100 * found['idle_share']:.1f} % "
+            f"| {found['experts']['distinct_a_layer_and_step']:.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def read_prefill(folder: Path = PREFILL) -> list[Record]:
+    records = [Record.load(path) for path in folder.glob("engine-prefill-*.json")]
+    return sorted(records, key=lambda one: one.parameters["tokens"])
+
+
+def prefill_table(records: list[Record]) -> str:
+    lines = ["| prompt tokens | ms to the first token | tok/s |", "|---" * 3 + "|"]
+    for record in records:
+        found = record.parameters
+        lines.append(f"| {found['tokens']} | {found['ms']:.0f} | {found['tok_s']:,.0f} |")
+    return "\n".join(lines)
+
+
+def read_frontend(folder: Path = FRONTEND) -> list[Record]:
+    return [Record.load(path) for path in sorted(folder.glob("frontend--*.json"))]
+
+
+def frontend_table(records: list[Record]) -> str:
+    lines = [
+        "| streams | tok/s from the engine | tok/s at the clients | cores | us a token | chunks a token |",
+        "|---" * 6 + "|",
+    ]
+    for record in records:
+        found = record.parameters
+        lines.append(
+            f"| {found['concurrency']} | {found['rate_tok_s']:,.0f} | {record.median:,.0f} "
+            f"| {found['core_share']:.2f} | {found['us_a_token']:.0f} | {found['chunks_a_token']:.2f} |"
         )
     return "\n".join(lines)
 
@@ -139,9 +226,13 @@ def tables() -> dict[str, str]:
     return {
         "ops": ops_table(read_ops()),
         "kv": kv_table(read_kv()),
+        "quality": quality_table(read_quality()),
         "agreement": agreement_table(read_agreement()),
         "engine": engine_table(read_engines()),
         "decode": decode_table(read_decode()),
+        "loop": loop_table(read_loop()),
+        "prefill": prefill_table(read_prefill()),
+        "frontend": frontend_table(read_frontend()),
     }
 
 

@@ -136,6 +136,10 @@ class KernelConfig:
         "auto", "rows x columns that a program of a matmul on MXFP4 weights computes, as 64x128; auto chooses",
         env="FIRESTEEL_TILE", check=tile_size,
     )  # fmt: skip
+    tiles_file: str = knob(
+        "", "file of tiles that firesteel tune measured on this GPU; empty is the tiles that are shipped",
+        env="FIRESTEEL_TILES_FILE",
+    )  # fmt: skip
     require: str = knob(
         "", "what must run, or fail: OP=IMPLEMENTATION[:VARIANT][@VERDICT],...", env="FIRESTEEL_REQUIRE",
         check=requirement_list,
@@ -164,8 +168,13 @@ class BatchConfig:
     page_size: int = knob(64, "tokens per KV page", env="FIRESTEEL_PAGE_SIZE", check=power_of_two)
     max_num_seqs: int = knob(64, "sequences decoded together", env="FIRESTEEL_MAX_NUM_SEQS", check=at_least(1))
     max_num_batched_tokens: int = knob(
-        2048, "tokens computed in one step", env="FIRESTEEL_MAX_NUM_BATCHED_TOKENS", check=at_least(1)
-    )
+        0, "tokens computed in one step; 0 is 8192 on a GPU with room for what they need (40 GiB), else 2048",
+        env="FIRESTEEL_MAX_NUM_BATCHED_TOKENS", check=at_least(0),
+    )  # fmt: skip
+    capture_at_start: int = knob(
+        0, "make and capture decoding steps of 1 to so many requests before the first one; 0: when first needed",
+        env="FIRESTEEL_CAPTURE_AT_START", check=at_least(0),
+    )  # fmt: skip
     run_ahead: bool = knob(
         True, "launch decoding steps on a GPU before the tokens of those ahead of them are read",
         env="FIRESTEEL_RUN_AHEAD",

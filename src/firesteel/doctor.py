@@ -18,6 +18,7 @@ import torch
 from firesteel.device import GIB, DeviceSpec, available_bytes, find_device
 from firesteel.kernels import Kernels
 from firesteel.kernels.activation import BLOCK_SCALED_TRITON
+from firesteel.kernels.cuda_compile import lacks_nvrtc, nvrtc_architectures, nvrtc_version
 from firesteel.kernels.ledger import Ledger
 
 OLDEST_PYTHON = (3, 11)
@@ -25,6 +26,8 @@ OLDEST_TORCH = (2, 11)
 # torch minor version -> the Triton its CUDA builds bring
 TRITON_OF_TORCH = {(2, 11): (3, 6), (2, 12): (3, 7), (2, 13): (3, 7), (2, 14): (3, 8), (2, 15): (3, 9)}
 PACKAGES = ("firesteel", "torch", "triton", "numpy", "safetensors", "tokenizers", "huggingface_hub")
+FIRST_WITH_CUDA_KERNELS = (9, 0)  # compute capability
+LOST = "decoding steps of 1 to 8 requests run without their fused CUDA kernels, and `prove` cannot judge those"
 
 
 class Status(Enum):
@@ -57,6 +60,10 @@ class Machine:
     available_bytes: int
     compiler: str | None
     python_header: Path
+    cuda_bindings: str | None
+    nvrtc: str | None  # None: it cannot be used
+    nvrtc_architectures: tuple[int, ...]
+    lacks_nvrtc: str | None  # why not
 
 
 def examine() -> list[Finding]:
@@ -76,6 +83,10 @@ def look() -> Machine:
         available_bytes=available_bytes(device),
         compiler=shutil.which("cc") or shutil.which("gcc") or shutil.which("clang"),
         python_header=Path(sysconfig.get_paths()["include"]) / "Python.h",
+        cuda_bindings=installed("cuda-bindings"),
+        nvrtc=None if lacks_nvrtc() else nvrtc_version(),
+        nvrtc_architectures=() if lacks_nvrtc() else nvrtc_architectures(),
+        lacks_nvrtc=lacks_nvrtc(),
     )
 
 
@@ -83,7 +94,7 @@ def judge(machine: Machine) -> list[Finding]:
     return [
         judge_python(machine), judge_torch(machine), judge_triton(machine), judge_pairing(machine),
         judge_cuda(machine), judge_gpu(machine), judge_memory(machine), judge_compiler(machine),
-        judge_headers(machine),
+        judge_headers(machine), judge_nvrtc(machine),
     ]  # fmt: skip
 
 
@@ -183,6 +194,24 @@ def judge_headers(machine: Machine) -> Finding:
     return Finding(
         "Python headers", Status.NOTE, f"{machine.python_header} is missing; only Triton on a GPU needs it"
     )
+
+
+def judge_nvrtc(machine: Machine) -> Finding:
+    """The compiler of the decode kernels and what calls it."""
+    check, capability = "NVRTC and cuda.bindings", machine.device.capability
+    is_wanted = capability is not None and capability >= FIRST_WITH_CUDA_KERNELS
+    if machine.lacks_nvrtc is not None:
+        found = f"cuda-bindings {machine.cuda_bindings or 'not installed'}, no NVRTC: {LOST}"
+        return Finding(check, Status.FAIL if is_wanted else Status.NOTE, found, machine.lacks_nvrtc)
+    found = f"NVRTC {machine.nvrtc}, cuda-bindings {machine.cuda_bindings}"
+    if (
+        capability is not None
+        and is_wanted
+        and 10 * capability[0] + capability[1] not in machine.nvrtc_architectures
+    ):
+        unknown = f"{found}, which does not know sm_{capability[0]}{capability[1]}: {LOST}"
+        return Finding(check, Status.FAIL, unknown, "install a newer nvidia-cuda-nvrtc")
+    return Finding(check, Status.OK, found)
 
 
 def locate_packages() -> list[Finding]:

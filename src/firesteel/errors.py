@@ -13,6 +13,10 @@ class KernelError(UserError):
     """An implementation was asked for that does not exist, cannot run here or refuses these arguments."""
 
 
+class ArgumentsRefused(KernelError):
+    """No implementation of an op that may run takes these arguments."""
+
+
 class RequestError(UserError):
     """A request that can never run here: larger than the context or than the cache, or a name already taken."""
 

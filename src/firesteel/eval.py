@@ -16,6 +16,7 @@ from firesteel.exam import EXAM, TEXT, Item, read_items
 from firesteel.llm import LLM
 from firesteel.types import Completion, SamplingParams
 
+Progress = Callable[[int, int], None]  # questions answered, in all
 CHAT_TOKENS, TEXT_TOKENS = 192, 24  # more than the longest right continuation takes
 
 
@@ -48,7 +49,7 @@ class Report:
         return {**asdict(self), "overall": asdict(self.overall)}
 
 
-def evaluate(llm: LLM, *, limit: int | None = None, progress: Callable[[int, int], None] | None = None) -> Report:
+def evaluate(llm: LLM, *, limit: int | None = None, progress: Progress | None = None) -> Report:
     """`limit` is the number of items of each family; None takes all."""
     started = time.perf_counter()
     items = take(read_items(EXAM), limit)
@@ -80,7 +81,12 @@ def take(items: Sequence[Item], limit: int | None) -> list[Item]:
     return kept
 
 
-def grade_all(llm: LLM, items: Sequence[Item], progress: Callable[[int, int], None] | None = None) -> list[bool]:
+def grade_all(llm: LLM, items: Sequence[Item], progress: Progress | None = None) -> list[bool]:
+    harmony = Harmony(llm.tokenizer)
+    return [grade(harmony, *one) for one in zip(items, answer_all(llm, items, progress), strict=True)]
+
+
+def answer_all(llm: LLM, items: Sequence[Item], progress: Progress | None = None) -> list[Completion]:
     """By family, longest prompts first, so that prompts and answers of like length run together."""
     harmony = Harmony(llm.tokenizer)
     prompts = [encode_prompt(harmony, llm, item) for item in items]
@@ -88,8 +94,7 @@ def grade_all(llm: LLM, items: Sequence[Item], progress: Callable[[int, int], No
     limits = [TEXT_TOKENS if items[number].messages is None else CHAT_TOKENS for number in order]
     params = [SamplingParams(max_tokens=limit) for limit in limits]
     completions = llm.generate([prompts[number] for number in order], params, progress=progress)
-    marks = {number: grade(harmony, items[number], one) for number, one in zip(order, completions, strict=True)}
-    return [marks[number] for number in range(len(items))]
+    return [one for _, one in sorted(zip(order, completions, strict=True), key=lambda pair: pair[0])]
 
 
 def encode_prompt(harmony: Harmony, llm: LLM, item: Item) -> list[int]:

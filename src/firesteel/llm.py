@@ -46,13 +46,21 @@ class ChatCompletion:
 class LLM:
     """`LLM("DIR", device="cpu", page_size=16)`: any knob of config.py is a keyword."""
 
-    def __init__(self, model: str | Path = "", *, progress: Progress | None = None, **knobs: Any) -> None:
+    def __init__(
+        self,
+        model: str | Path = "",
+        *,
+        progress: Progress | None = None,
+        capturing: Progress | None = None,
+        **knobs: Any,
+    ) -> None:
+        """`progress` is called with bytes read and in all, `capturing` with decoding steps made and in all."""
         self.settings = resolve({"model": str(model) or None, **knobs})
         config = self.settings.config
         self.directory = find_checkpoint(config.model.model)
         self.tokenizer = Tokenizer.load(self.directory)
         self.stop_ids = read_stop_ids(self.directory)
-        loaded = load_engine(self.directory, config, progress=progress)
+        loaded = load_engine(self.directory, config, progress=progress, capturing=capturing)
         self.spec, self.device, self.kernels = loaded.spec, loaded.device, loaded.kernels
         self.max_context, self.load_report = loaded.max_context, loaded.report
         self.model, self.engine = loaded.model, loaded.engine

@@ -106,8 +106,8 @@ def test_steps_that_are_not_the_same_twice_are_an_error_without_a_record(bench, 
     def noisy(*args, **settings):
         ops = plain(*args, **settings)
 
-        def o(mixed, weight, bias, r, dependent):
-            return ops.o(mixed, weight, bias, r.add_(1e-2 * torch.randn_like(r)), dependent)
+        def o(mixed, weight, bias, r, *others):
+            return ops.o(mixed, weight, bias, r.add_(1e-2 * torch.randn_like(r)), *others)
 
         return ops._replace(o=o)
 
@@ -137,7 +137,7 @@ def test_pins_reach_decode_ops_and_the_others_their_own(bench, tmp_path):
         (["--synthetic", "gpt-oss-20b"], "name the model once"),
         (["--kv-dtype", "fp8"], "--kv-dtype bf16"),
         (["--delays"], "only CUDA kernels can dawdle"),
-        (["--activation", "mxfp8"], "--activation bf16"),
+        (["--activation", "mxfp4"], "use --activation mxfp8 or bf16"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_with_its_cure(bench, flags, message):

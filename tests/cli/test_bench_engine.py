@@ -121,8 +121,9 @@ def test_wrong_tokens_are_shown_and_recorded_and_then_an_error(bench, tmp_path, 
     """Rows of a batch of two are of the token beside; texts read again are right."""
     head = GptOss.logits
 
-    def disturbed(self, hidden):
-        return head(self, hidden).roll(int(len(hidden) == 2), dims=-1)
+    def disturbed(self, hidden, out=None):
+        rolled = head(self, hidden).roll(int(len(hidden) == 2), dims=-1)
+        return rolled if out is None else out.copy_(rolled)
 
     monkeypatch.setattr(GptOss, "logits", disturbed)
     result = bench(*SMALL, "--concurrency", "1,2", "--max-tokens", "20")
@@ -145,7 +146,7 @@ def test_only_float32_throughout_is_held_to_its_bound(llm):
 
 
 def test_request_that_ends_early_is_an_error_and_nothing_is_recorded(bench, tmp_path, monkeypatch):
-    monkeypatch.setattr(GptOss, "logits", lambda self, hidden: torch.full((len(hidden), 272), float("nan")))
+    monkeypatch.setattr(GptOss, "logits", lambda self, hidden, *_: torch.full((len(hidden), 272), float("nan")))
     result = bench(*SMALL)
     assert isinstance(result.exception, UserError)
     assert "request 0 gave 0 of 2 tokens and ended with error" in str(result.exception)

@@ -1,9 +1,15 @@
 """The verb bench prefill: rows, records, and what it refuses."""
 
 import json
+import subprocess
+import sys
+from dataclasses import replace
 
 import pytest
 
+from firesteel.config import BatchConfig
+from firesteel.device import GIB, find_device
+from firesteel.engine.engine import find_budget
 from firesteel.measure.record import Record
 
 
@@ -28,7 +34,26 @@ def test_each_length_has_a_row_and_a_record(bench, tmp_path):
 
 
 def test_prompts_of_one_round_find_nothing_cached_even_where_caching_is_on(bench):
-    assert bench("--tokens", "70", "--prefix-caching").exit_code == 0
+    result = bench("--tokens", "70,40,140", "--prefix-caching", "--page-size", "4")
+    assert result.exit_code == 0, result.output
+
+
+def test_prompt_is_one_step_up_to_the_size_that_a_user_gets(bench):
+    result = bench("--tokens", "250", "--json")
+    assert json.loads(result.stdout)[0]["steps"] == 1
+    gpu = replace(find_device("cpu"), capability=(9, 0), memory_bytes=139 * GIB)
+    assert find_budget(BatchConfig(), gpu) == 8192, "as many as the longest prompt that is measured"
+
+
+def test_prefill_needs_no_msgspec(checkpoint, tmp_path):
+    """A bare GPU machine has none."""
+    program = (
+        "import sys; sys.modules['msgspec'] = None; from firesteel.cli import main; "
+        f"sys.argv = ['firesteel', 'bench', 'prefill', '--model', {str(checkpoint)!r}, '--device', 'cpu', "
+        f"'--tokens', '16', '--rounds', '1', '--memory-reserve-gib', '0', '--out', {str(tmp_path)!r}]; main()"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, encoding="utf-8", timeout=120)
+    assert ran.returncode == 0, ran.stderr
 
 
 def test_table_has_medians(bench):

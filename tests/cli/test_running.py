@@ -8,10 +8,11 @@ import huggingface_hub.constants
 import pytest
 import typer
 
-from firesteel import SamplingParams
+from firesteel import SamplingParams, UserError
 from firesteel.cli import app, main
 from firesteel.cli.running import load, show_agreement
 from firesteel.config import knobs
+from firesteel.engine.statistics import Statistics
 from firesteel.kernels import NETWORK_OPS
 
 FAST = ["--device", "cpu", "--memory-reserve-gib", "0"]
@@ -62,6 +63,21 @@ def test_generate_writes_each_piece_as_it_is_made(monkeypatch):
     monkeypatch.setattr(sys, "stdout", Terminal())
     app(["generate", "--prompt", "x"], standalone_mode=False)
     assert events[:6] == ["made a", "wrote a", "flushed", "made b", "wrote b", "flushed"]
+
+
+def test_generate_prepares_its_step_and_a_ledger_wants_no_graphs(monkeypatch):
+    """A graph hides what its kernels cost."""
+    asked = []
+
+    def told(knobs):
+        asked.append(knobs)
+        raise UserError("enough")
+
+    monkeypatch.setattr("firesteel.cli.running.load", told)
+    for flags in ([], ["--ledger"], ["--ledger", "--cuda-graphs"]):
+        with pytest.raises(UserError, match="enough"):
+            app(["generate", "--prompt", "x", *flags], standalone_mode=False)
+    assert asked == [{"capture_at_start": 1, **one} for one in ({}, {"cuda_graphs": False}, {"cuda_graphs": True})]
 
 
 def test_ledger_names_every_op_with_calls_and_time(run, checkpoint):
@@ -134,6 +150,8 @@ def test_what_loading_says_is_not_wrapped_in_a_pipe(monkeypatch, capsys):
     report = SimpleNamespace(
         num_bytes=1e9, seconds=1.0, gb_s=1.0, quantized=[SimpleNamespace(in_words=lambda: sentence)]
     )
-    monkeypatch.setattr("firesteel.cli.running.LLM", lambda **_: SimpleNamespace(load_report=report))
+    engine = SimpleNamespace(statistics=lambda: Statistics(graphs=3, graph_s=1.25, graph_bytes=5 << 20))
+    monkeypatch.setattr("firesteel.cli.running.LLM", lambda **_: SimpleNamespace(load_report=report, engine=engine))
     load({})
-    assert sentence in capsys.readouterr().err.splitlines()
+    said = capsys.readouterr().err.splitlines()
+    assert sentence in said and "captured 3 decoding steps in 1.2 s: 5 MiB" in said

@@ -128,6 +128,35 @@ def test_64_requests_of_mixed_length_finish_on_kindling(run, configure):
     assert [len(tokens(outputs)) for outputs in made] == [one.params.max_tokens for one in many] and held == 0
 
 
+def test_slow_reader_gets_all_that_came_meanwhile_at_once(run, shared):
+    async def dawdle():
+        lists = []
+        async with aclosing(shared.generate_lists(request("slow", max_tokens=40))) as outputs:
+            async for some in outputs:
+                lists.append(some)
+                await asyncio.sleep(0.2)
+        return lists
+
+    lists, whole = run(dawdle()), run(collect(shared, request("quick", max_tokens=40)))
+    assert max(map(len, lists)) > 1
+    assert tokens([output for some in lists for output in some]) == tokens(whole)
+    assert [output.finish_reason is not None for output in lists[-1]][-1]
+
+
+def test_longest_request_that_is_announced_is_accepted(run, configure, checkpoint):
+    async def live():
+        client = await EngineClient.start(checkpoint, configure(kv_cache_gib=0.0001))
+        most = client.facts.max_context
+        made = await collect(client, request("longest", [1] * (most - 3), max_tokens=3))
+        with pytest.raises(RequestError, match="pages of the cache"):
+            await collect(client, request("longer", [1] * (most - 2), max_tokens=3))
+        await client.close()
+        return most, made
+
+    most, made = run(live())
+    assert most < 256 and len(tokens(made)) == 3
+
+
 def test_closed_generator_ends_its_request_and_frees_its_pages(run, shared):
     async def leave():
         before = await shared.statistics()

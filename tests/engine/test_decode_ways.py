@@ -74,8 +74,8 @@ def test_way_that_does_not_repeat_itself_is_found(llm):
     step = step_of(llm)
     op = step.ops.o
 
-    def noisy(mixed, weight, bias, r, dependent):
-        return op(mixed, weight, bias, r.add_(1e-3 * torch.randn_like(r)), dependent)
+    def noisy(mixed, weight, bias, r, *others):
+        return op(mixed, weight, bias, r.add_(1e-3 * torch.randn_like(r)), *others)
 
     step.ops = step.ops._replace(o=noisy)
     with pytest.raises(KernelError, match=r"eager, plain launch and eager, plain launch differ"):

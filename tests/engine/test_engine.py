@@ -1,14 +1,15 @@
 """Equalities between ways to run the same requests, in float32 on a random model: the tokens never change."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
 
 from firesteel import LLM
 from firesteel.config import BatchConfig, CacheConfig
-from firesteel.device import GIB
-from firesteel.engine.engine import Engine
+from firesteel.device import GIB, find_device
+from firesteel.engine.engine import Engine, find_budget
 from firesteel.engine.kv_cache import page_bytes
 from firesteel.errors import RequestError, UserError
 from firesteel.types import Request, SamplingParams
@@ -98,6 +99,14 @@ def test_cached_prefix_equals_cold(llm, requests, alone):
         assert last(made, number).num_cached == (len(prompt) - 1) // 4 * 4
     cold = run(make(llm, prefix_caching=False), [*requests, *[request(f"{i}b", p) for i, p in enumerate(PROMPTS)]])
     assert all(outputs[-1].num_cached == 0 for outputs in cold.values())
+
+
+def test_request_that_wants_no_cache_computes_all_of_its_prompt(llm, alone):
+    engine = make(llm)
+    run(engine, [request("first", PROMPTS[4])])
+    made = run(engine, [request("cold", PROMPTS[4], cache_prompt=False), request("warm", PROMPTS[4])])
+    assert (last(made, "cold").num_cached, last(made, "warm").num_cached > 0) == (0, True)
+    assert tokens(made)["cold"] == tokens(made)["warm"] == alone["4"]
 
 
 def test_continued_text_finds_what_was_generated(llm, alone):
@@ -333,3 +342,13 @@ def test_gpu_engine_batches_preempts_and_caches(kv_dtype):
         same = sum(made[name] == alone[name] for name in alone)
         assert same >= 5 and all(len(new) == 24 for new in made.values())
     assert engine.statistics().cached_tokens > 0
+
+
+@pytest.mark.parametrize(
+    ("capability", "gib", "asked", "budget"),
+    [((9, 0), 139, 0, 8192), ((12, 1), 24, 0, 2048), (None, 500, 0, 2048), ((9, 0), 139, 7, 7)],
+    ids=str,
+)
+def test_step_of_a_large_gpu_takes_more_tokens_unless_told(capability, gib, asked, budget):
+    device = replace(find_device("cpu"), capability=capability, memory_bytes=gib * GIB)
+    assert find_budget(BatchConfig(max_num_batched_tokens=asked), device) == budget

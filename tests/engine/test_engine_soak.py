@@ -119,7 +119,7 @@ def test_gpu_decodes_for_long_without_leak_or_drift(steps):
     """bf16 rounds a sum otherwise in another batch: few texts may differ, and no more at the end than before."""
     llm = LLM(device="cuda", kv_cache_gib=0.5)
     requests = draw_requests(random.Random(1), 4000)
-    engine = make(llm, pages=60, ahead=3)
+    engine = make(llm, pages=36, ahead=3)
     soak = Soak(engine, requests, run_alone(llm, requests), seed=1)
     soak.run(steps // 10)
     first, held = soak.different / (soak.finished + soak.cancelled), allocated()

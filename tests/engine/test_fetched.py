@@ -19,15 +19,15 @@ def rows(*logprobs):
 def test_report_of_a_padded_step_gives_the_rows_that_are_requests():
     report = Report.new(4, torch.device("cpu"))
     report.token_ids.copy_(torch.tensor([5, 6, 7, 8]))
-    report.note_best(torch.arange(40.0).view(4, 10))
+    report.best.copy_(torch.tensor([5.0, 16.0, 27.0, 38.0]))
     drawn = Fetched.begin_plain(rows(None, None, None), report).read()
     assert [one.token_id for one in drawn] == [5, 6, 7] and not any(one.error for one in drawn)
-    assert report.best.tolist() == [5.0, 16.0, 27.0, 38.0]
+    assert report.token_ids.tolist() == [5, 6, 7, 8]
 
 
 def test_logit_that_is_not_finite_is_a_fault_of_its_row():
     report = Report.new(3, torch.device("cpu"))
-    report.note_best(torch.tensor([[1.0], [float("nan")], [float("inf")]]))
+    report.best.copy_(torch.tensor([1.0, float("nan"), float("inf")]))
     first, *broken = Fetched.begin_plain(rows(None, None, None), report).read()
     assert (first.token_id, first.error) == (0, None)
     for number, one in enumerate(broken, 1):

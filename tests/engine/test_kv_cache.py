@@ -32,7 +32,7 @@ SPEC = ModelSpec(
     num_active=2, vocab_size=300, windows=(8, None, 8), rope=RopeSpec(theta=10000.0), max_context=64,
 )  # fmt: skip
 LARGE = PRESETS["gpt-oss-120b"]
-BATCH = BatchConfig(page_size=64)
+BATCH = BatchConfig(page_size=64, max_num_batched_tokens=2048)
 
 
 @pytest.fixture

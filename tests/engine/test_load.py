@@ -5,13 +5,17 @@ import logging
 import os
 
 import pytest
+import torch
 
-from firesteel.config import resolve
+from firesteel.config import ModelConfig, resolve
+from firesteel.device import GIB, DeviceSpec, find_device
+from firesteel.engine import load
 from firesteel.engine.client import EngineClient
 from firesteel.engine.kv_scales import ScaleError, write_scales
-from firesteel.engine.load import load_engine, synthetic_engine
+from firesteel.engine.load import find_reserve, load_engine, synthetic_engine
 from firesteel.errors import UserError
 from firesteel.kernels import cuda_cache
+from firesteel.kernels.tuned import TilesError, Tuned, change_options, use_options
 from firesteel.types import KvScales, Request, SamplingParams
 
 CPU = {"device": "cpu", "memory_reserve_gib": 0.0}
@@ -29,6 +33,17 @@ def test_loaded_engine_follows_the_settings_and_gives_the_tokens_of_llm(checkpoi
         made += [token for output in loaded.engine.step() for token in output.token_ids]
     assert made == llm.generate([[5, 6]], SamplingParams(max_tokens=9))[0].token_ids
     assert loaded.kernels.ledger.entries
+
+
+def test_share_of_a_gpus_memory_is_what_must_stay_free():
+    gpu = DeviceSpec(
+        torch_device=torch.device("cpu"), name="GPU", capability=(9, 0), num_sms=1, l2_bytes=1,
+        memory_bytes=100 * GIB, is_unified=False,
+    )  # fmt: skip
+    assert find_reserve(gpu, ModelConfig(gpu_memory_utilization=0.9)) == pytest.approx(10)
+    assert find_reserve(gpu, ModelConfig(memory_reserve_gib=2.5)) == 2.5
+    on_cpu = ModelConfig(gpu_memory_utilization=0.9, memory_reserve_gib=2.5)
+    assert find_reserve(find_device("cpu"), on_cpu) == 2.5
 
 
 def test_engine_that_builds_no_cuda_kernel_needs_no_home_folder(checkpoint, monkeypatch, caplog):
@@ -77,3 +92,38 @@ def test_scales_reach_an_engine_in_a_process_of_its_own(checkpoint, tmp_path):
             await client.close()
 
     assert asyncio.run(count()) == 3 * 2 * 2 * 32  # layers, tokens, kv heads, values of a head
+
+
+def test_tiles_of_a_gpu_are_refused_on_a_cpu_before_anything_is_read(checkpoint):
+    with pytest.raises(TilesError, match=r"tiles_file = 'tiles.json' is of a GPU, this is CPU"):
+        load_engine(checkpoint, resolve({**CPU, "tiles_file": "tiles.json"}).config, progress=pytest.fail)
+
+
+def test_tiles_of_the_file_reach_the_matmuls_and_its_options_the_launches(checkpoint, monkeypatch):
+    tuned = Tuned({"moe_matmul bf16 6x96x64": {8: "16x64"}}, {"fc1 DEPTH=128": {"DEPTH": 64}})
+    monkeypatch.setattr(load, "load_tuned", lambda path, device: tuned if path == "tiles.json" else Tuned())
+    try:
+        model = load_engine(checkpoint, resolve({**CPU, "tiles_file": "tiles.json"}).config).model
+        assert change_options("fc1", {"DEPTH": 128}) == {"DEPTH": 64}
+    finally:
+        use_options({})
+    assert [model.find_tile("moe_matmul", (6, 96, 64), tokens) for tokens in (4, 5, 8, 9)] == [
+        "auto", "16x64", "16x64", "auto"
+    ]  # fmt: skip
+    pinned = load_engine(checkpoint, resolve({**CPU, "tiles_file": "tiles.json", "tile": "32x64"}).config).model
+    assert pinned.find_tile("moe_matmul", (6, 96, 64), 8) == "32x64"
+    load_engine(checkpoint, resolve(CPU).config)
+    assert change_options("fc1", {"DEPTH": 128}) == {"DEPTH": 128}, "without a file, as shipped"
+
+
+def test_steps_to_capture_at_start_are_made_while_loading(checkpoint):
+    told, capture = [], {"capture_at_start": 2, "max_num_seqs": 2}
+    loaded = load_engine(checkpoint, resolve({**CPU, **capture}).config, capturing=lambda *one: told.append(one))
+    assert told == [(1, 2), (2, 2)] and loaded.engine.statistics().graphs == 2
+    assert load_engine(checkpoint, resolve(CPU).config).engine.statistics().graphs == 0
+
+
+@pytest.mark.parametrize("sizes", [{"max_num_seqs": 2}, {"max_num_seqs": 1000, "capture_at_start": 1000}], ids=str)
+def test_more_steps_than_can_be_kept_or_used_are_refused_before_anything_is_read(checkpoint, sizes):
+    with pytest.raises(UserError, match=r"capture_at_start = .*lower it"):
+        load_engine(checkpoint, resolve({**CPU, "capture_at_start": 3, **sizes}).config, progress=pytest.fail)

@@ -164,3 +164,11 @@ def test_models_with_one_kind_of_layer_share_prefixes_too(kinds):
     leave(tables, range(40))
     table, cached = compute(tables, range(23))
     assert cached == 20 and set(table.pages) == set(kinds)
+
+
+@pytest.mark.parametrize("kinds", [BOTH, (FULL,)])
+@pytest.mark.parametrize("num_pages", [2, 3, 7, 40])
+def test_longest_text_is_the_longest_that_fits(kinds, num_pages):
+    layout = PageLayout(page_size=4, kinds=kinds, window=6)
+    longest = layout.count_tokens(num_pages)
+    assert layout.count_pages(longest - 1) <= num_pages < layout.count_pages(longest)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from firesteel.engine.step_sizes import padded_pages, padded_requests, power_of_two
+from firesteel.engine.step_sizes import padded_pages, padded_requests, power_of_two, step_sizes
 
 
 def test_every_number_up_to_sixteen_has_its_own_step():
@@ -29,3 +29,8 @@ def test_widths_double_and_end_with_the_context():
 
 def test_power_of_two_is_the_least_that_is_not_below():
     assert [power_of_two(count) for count in (1, 2, 3, 64, 65)] == [1, 2, 4, 64, 128]
+
+
+def test_steps_of_one_to_many_requests_are_few():
+    assert step_sizes(0, 64) == [] and step_sizes(3, 64) == [1, 2, 3]
+    assert step_sizes(20, 64) == [*range(1, 17), 18, 20] and step_sizes(17, 17)[-1] == 17

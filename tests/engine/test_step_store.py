@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from firesteel.config import BatchConfig, CacheConfig, KernelConfig
-from firesteel.device import find_device
+from firesteel.device import GIB, find_device
 from firesteel.engine import step_store
 from firesteel.engine.engine import Engine
 from firesteel.engine.kv_cache import new_cache
 from firesteel.engine.step_store import FusedOps, StepStore
-from firesteel.errors import KernelError, UserError
+from firesteel.errors import ArgumentsRefused, KernelError, UserError
 from firesteel.kernels import Kernels
 from firesteel.kernels.ledger import Ledger
 from firesteel.measure.runs import draw_requests, run_together
@@ -58,6 +58,16 @@ def test_step_is_made_once_and_the_least_recently_used_goes(make_store, monkeypa
     assert store.find(1, 30) is first and store.find(2, 30) is not second and len(store.ready()) == 2
 
 
+def test_prepared_steps_are_made_before_they_are_needed_the_largest_first(make_store):
+    store, told = make_store(), []
+    store.prepare(3, lambda done, total: told.append((done, total, store.ready()[-1].step.num_requests)))
+    assert told == [(1, 3, 3), (2, 3, 2), (3, 3, 1)]
+    made, seconds = store.ready(), store.seconds
+    assert [store.find(count, 30) for count in (3, 2, 1)] == made and store.seconds == seconds > 0
+    store.prepare(0)
+    assert len(store.ready()) == 3 and store.num_bytes == 0, "nothing is captured on a CPU"
+
+
 def test_tables_are_as_wide_as_the_texts_need(make_store, llm):
     store = make_store()
     assert store.find(1, 30).num_tokens == store.find(1, llm.max_context).num_tokens == llm.max_context
@@ -71,13 +81,17 @@ def test_what_fused_ops_refuse_runs_in_the_network_unless_they_were_asked_for(ma
         make_store(fused=replace(references, is_asked=True), dtype=torch.float8_e4m3fn).find(2, 30)
 
 
-def test_kernel_that_fails_is_no_refusal(make_store, references):
+@pytest.mark.parametrize(("kind", "is_refusal"), [(ArgumentsRefused, True), (KernelError, False)])
+def test_op_may_refuse_its_arguments_but_not_fail(make_store, references, kind, is_refusal):
     def fail(*args):
-        raise KernelError("decode_o: ptxas says no")
+        raise kind("decode_o: says no")
 
-    broken = FusedOps(ops=references.ops._replace(o=fail))
-    with pytest.raises(KernelError, match="ptxas says no"):
-        make_store(fused=broken).find(2, 30)
+    store = make_store(fused=FusedOps(ops=references.ops._replace(o=fail)))
+    if is_refusal:
+        assert isinstance(store.find(2, 30).step, NetworkStep)
+        return
+    with pytest.raises(KernelError, match="says no"):
+        store.find(2, 30)
 
 
 SPEC = replace(PRESETS["gpt-oss-120b"], num_layers=4, windows=(128, None) * 2, vocab_size=4096, max_context=4096)
@@ -94,7 +108,7 @@ def gpu_model():
 def run_on_gpu(gpu_model, count, params, *, ahead, **kernels):
     model, device, fused = gpu_model
     engine = Engine(
-        model, device, BatchConfig(max_num_seqs=64, max_num_batched_tokens=4096), CacheConfig(kv_cache_gib=2.0),
+        model, device, BatchConfig(max_num_seqs=64, max_num_batched_tokens=8192), CacheConfig(kv_cache_gib=2.0),
         max_context=4096, kernels=KernelConfig(**kernels), fused=fused, run_ahead_steps=ahead,
     )  # fmt: skip
     lengths = [30 + 17 * number for number in range(count)]
@@ -129,3 +143,15 @@ def test_gpu_launches_ahead_without_waiting(gpu_model, forbid_waiting):
         for _ in range(3):
             engine._launch_ahead()
             engine.flight.launched.clear()
+
+
+@pytest.mark.gpu
+def test_gpu_statistics_tell_what_graphs_cost(gpu_model):
+    _, engine = run_on_gpu(gpu_model, 9, SamplingParams(max_tokens=4), ahead=3)
+    before = engine.statistics()
+    assert before.graphs == len(engine.loop.store.ready()) >= 1 and before.graph_s > 0
+    told = []
+    engine.loop.store.prepare(16, lambda *one: told.append(one))
+    after = engine.statistics()
+    assert told[-1] == (16, 16) and after.graphs >= 16
+    assert after.graph_s > before.graph_s and before.graph_bytes <= after.graph_bytes < GIB

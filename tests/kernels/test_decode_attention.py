@@ -4,6 +4,8 @@ import pytest
 import torch
 
 from firesteel.kernels import attention, decode_attention
+from firesteel.kernels.decode_attention import cluster_size
+from firesteel.kernels.decode_launch import machine_of
 
 
 @pytest.mark.parametrize("seen", ["full", "window", "no sinks"])
@@ -31,3 +33,11 @@ def test_the_kernel_says_what_it_does_not_take(small_args, refusal):
     assert "one query a request, not 3 of 5" in refusal(decode_attention, q=args["q"][:3])
     assert "bf16, not torch.float8" in refusal(decode_attention, k_pages=args["k_pages"].to(torch.float8_e4m3fn))
     assert "contiguous" in refusal(decode_attention, k_pages=args["k_pages"][::2])
+    assert "int64, not torch.int32" in refusal(decode_attention, page_table=args["page_table"].int())
+
+
+def test_large_clusters_are_for_long_tables_on_gpus_that_hold_two_programs_an_sm():
+    h200, gb10 = machine_of((9, 0)), machine_of((12, 1))
+    assert [cluster_size(h200, held, None) for held in (8192, 8193)] == [8, 16]
+    assert [cluster_size(gb10, held, None) for held in (8192, 131_072)] == [8, 8]
+    assert cluster_size(h200, 131_072, 128) == cluster_size(gb10, 131_072, 128) == 1

@@ -23,10 +23,15 @@ def test_all_programs_run_at_once_and_share_what_is_left_over():
     """180 strips for 66 pairs: three for most, of which each program has one and half of the third."""
     large = plan(H200, tokens=1, **SIZES)
     assert large.programs == 132 == H200.num_sms and large.is_paired
-    assert large.kernel.source.defines["MOST_STRIPS"] == 1
     small = plan(GB10, tokens=1, **SIZES)
-    assert small.programs == 48 == GB10.num_sms and not small.is_paired
-    assert small.kernel.source.defines["MOST_STRIPS"] == 4 and small.refuse(GB10) is None
+    assert small.programs == 48 == GB10.num_sms and not small.is_paired and small.refuse(GB10) is None
+
+
+def test_a_strip_is_shared_only_where_both_programs_have_experts_for_it():
+    """One token with one expert: half of it is none, and nobody would finish the strip."""
+    alone = plan(H200, tokens=1, **{**SIZES, "active": 1})
+    assert not alone.is_paired and not alone.kernel.source.defines["IS_PAIRED"]
+    assert plan(H200, tokens=1, **{**SIZES, "active": 2}).is_paired
 
 
 def test_rows_of_different_length_are_refused(small_args, refusal):
@@ -35,3 +40,12 @@ def test_rows_of_different_length_are_refused(small_args, refusal):
     other = small_args(decode_fc1)["experts"]
     assert not fits(other) and "use decode_fc1 and decode_fc2" in refusal(decode_experts, experts=other)
     assert "up to 4 experts a token, not 5" in refusal(decode_experts, active=5)
+
+
+def test_what_is_fetched_ahead_and_logits_are_held_to_what_the_kernel_reads(small_args, refusal):
+    weight = torch.zeros(4097, dtype=torch.bfloat16)
+    assert refusal(decode_experts, ahead=weight[:4096]) is None
+    assert "multiple of 16 bytes" in refusal(decode_experts, ahead=weight[1:])
+    assert "fp32, not torch.bfloat16" in refusal(
+        decode_experts, logits=small_args(decode_experts)["logits"].bfloat16()
+    )

@@ -36,8 +36,8 @@ def test_experts_that_several_tokens_want_are_read_once(small_args):
 
 
 def test_the_choice_takes_the_room_that_the_kernel_declares():
-    """int count, expert[P], slot[P][T], id[P]; float weight[P]: P pairs of T tokens and 4 experts."""
-    assert [chosen_bytes(tokens, 4) for tokens in (1, 2, 4, 8)] == [128, 256, 512, 1536]
+    """int count, expert[P], wanted[P], token[P][T], slot[P][T], id[P]; float weight[P]: P pairs of T tokens."""
+    assert [chosen_bytes(tokens, 4) for tokens in (1, 2, 4, 8)] == [128, 384, 896, 2688]
 
 
 def test_the_kernels_say_what_they_do_not_take(small_args, refusal):

@@ -14,6 +14,7 @@ from firesteel.kernels.decode_fc1 import plan as plan_fc1
 from firesteel.kernels.decode_fc2 import plan as plan_fc2
 from firesteel.kernels.decode_launch import (
     build_kernel,
+    keep,
     machine_of,
     refuse_here,
     refuse_layout,
@@ -23,6 +24,7 @@ from firesteel.kernels.decode_launch import (
     with_delays,
 )
 from firesteel.kernels.decode_lm_head import plan as plan_lm_head
+from firesteel.kernels.decode_o import decode_o
 from firesteel.kernels.decode_o import plan as plan_o
 from firesteel.kernels.decode_qkv import plan as plan_qkv
 from firesteel.kernels.decode_router import kernel as router_kernel
@@ -58,7 +60,7 @@ def plan_all(machine, sizes, tokens=1):
 def every_kernel(machine, sizes, tokens):
     streamed = [planned.kernel for planned in plan_all(machine, sizes, tokens).values()]
     attention = [attention_kernel(machine, sizes.heads, sizes.kv_heads, cluster) for cluster in (1, 8, 16)]
-    return [*streamed, *attention, router_kernel(tokens, sizes.experts, sizes.hidden), sample_kernel(sizes.hidden)]
+    return [*streamed, *attention, router_kernel(sizes.experts, sizes.hidden), sample_kernel(sizes.hidden)]
 
 
 def test_one_token_on_an_h200_is_spread_as_measured():
@@ -111,6 +113,54 @@ def test_kernels_with_delays_are_others_and_sleep(kept):
         slow = build_kernel("decode_sample", {"HIDDEN": 256}, threads=512)
     assert build_kernel("decode_sample", {"HIDDEN": 256}, threads=512).source is plain.source
     assert "nanosleep" in slow.build("sm_90a").ptx and "nanosleep" not in plain.build("sm_90a").ptx
+
+
+def test_a_plan_is_made_once_and_once_more_with_delays():
+    """A call of an op asks for it twice; making it anew took most of an eager step's time."""
+    made = []
+
+    @keep
+    def plan(size, *, is_fp4):
+        made.append((size, is_fp4))
+        return object()
+
+    one = plan(3, is_fp4=True)
+    with with_delays():
+        slow = plan(3, is_fp4=True)
+        assert slow is plan(3, is_fp4=True)
+    assert plan(3, is_fp4=True) is one is not slow and plan(3, is_fp4=False) is not one
+    assert made == [(3, True), (3, True), (3, False)]
+
+
+def test_plans_of_ops_are_kept():
+    found = every_kernel(H200, GPT_OSS, 3)
+    assert all(one is other for one, other in zip(found, every_kernel(H200, GPT_OSS, 3), strict=True))
+    with with_delays():
+        assert not any(one is other for one, other in zip(found, every_kernel(H200, GPT_OSS, 3), strict=True))
+
+
+def test_rounded_activations_are_kernels_of_their_own_before_packed_weights():
+    for op in DECODE_OPS:
+        variants = [code.variant for code in list_code(op, "sm_90a")]
+        packed = [one for one in variants if "mxfp4-weight T" in one]
+        assert [one for one in variants if "mxfp8" in one] == [
+            one.replace("-weight", "-weight mxfp8") for one in packed
+        ], op.name
+
+
+def test_only_kernels_that_round_hold_conversions_to_e4m3(kept):
+    for code in list_code(decode_o, "sm_90a"):
+        if code.variant.endswith("mxfp8 T=1") or code.variant.endswith("weight T=1"):
+            assert ("e4m3x2" in code.kernel.build("sm_90a").ptx) == ("mxfp8" in code.variant), code.variant
+
+
+def test_packed_weights_do_not_hide_what_is_no_number(kept):
+    """The engine finds broken logits by their value; a plain maximum takes the other number instead."""
+    for op in DECODE_OPS:
+        for code in list_code(op, "sm_90a"):
+            if code.variant.endswith("mxfp4-weight T=1"):
+                ptx = code.kernel.build("sm_90a").ptx
+                assert "max.NaN.f32" in ptx and not re.search(r"\b(?:max|min)\.f32", ptx), op.name
 
 
 def test_older_gpus_are_refused_and_nothing_is_compiled_for_them():
@@ -173,6 +223,8 @@ def test_tokens_types_and_layout_are_refused_with_the_reason():
     assert "1 to 8 tokens, not 9" in refuse_tokens(torch.zeros(9, 64))
     assert "1 to 8 tokens, not 0" in refuse_tokens(x[:0])
     assert "bf16, not torch.float32" in refuse_types(x, x.float())
+    assert refuse_types(x.float(), wanted=torch.float32) is None
+    assert "int64, not torch.bfloat16" in refuse_types(x.long(), x, wanted=torch.int64)
     assert "contiguous" in refuse_strides(x.T) and "contiguous" in refuse_layout(x.T)
     assert "multiple of 16 bytes" in refuse_layout(torch.zeros(65, dtype=torch.bfloat16)[1:])
     assert refuse_here(x, None) is None  # a CPU has no limits to exceed

@@ -1,5 +1,6 @@
 """decode_lm_head: logits and where the largest are; ranks order as logits do."""
 
+import pytest
 import torch
 
 from firesteel.kernels import decode_lm_head, linear, rms_norm
@@ -39,3 +40,16 @@ def test_the_kernel_says_what_it_does_not_take(small_args, refusal):
     assert refusal(decode_lm_head) is None
     assert "by 16 rows, not 4095" in refusal(decode_lm_head, weight=args["weight"][:-1])
     assert "bf16" in refusal(decode_lm_head, norm=args["norm"].half())
+
+
+@pytest.mark.gpu
+def test_logits_of_a_broken_token_are_no_numbers_and_those_of_others_are():
+    device = torch.device("cuda")
+    for sample in decode_lm_head.make_samples(device):
+        if sample.label.startswith(("kindling T=5", "gpt-oss T=3")):
+            r, *others = sample.clone()
+            r[1, 7] = torch.nan
+            logits, best = decode_lm_head.implementations["cuda"].function(r, *others)
+            whole = torch.arange(len(r), device=device) != 1
+            assert logits[1].isnan().all() and logits[whole].isfinite().all(), sample.label
+            assert (~best.amax(0) & 0xFFFFFFFF)[1] == 0, sample.label

@@ -4,6 +4,7 @@ import torch
 
 from firesteel.formats import mxfp4
 from firesteel.kernels import decode_o
+from firesteel.kernels.activation import round_activation
 from firesteel.kernels.linear import Mxfp4Weight
 
 
@@ -24,9 +25,21 @@ def test_packed_weights_are_the_numbers_they_stand_for(small_args):
     assert torch.equal(decode_o.reference(**packed), decode_o.reference(**plain))
 
 
+def test_what_meets_packed_weights_is_rounded_where_that_is_asked_for(small_args):
+    args = small_args(decode_o, "kindling T=5 mxfp4-weight mxfp8")
+    assert args["activation"] == "mxfp8"
+    plain = {**args, "r": args["r"].clone(), "activation": "bf16"}
+    mixed = round_activation(args["mixed"].float(), "mxfp8").bfloat16()
+    expected = decode_o.reference(**{**plain, "mixed": mixed, "r": args["r"].clone()})
+    assert torch.equal(decode_o.reference(**args), expected)
+    assert not torch.equal(decode_o.reference(**plain), expected)
+
+
 def test_the_kernel_says_what_it_does_not_take(small_args, refusal):
     args = small_args(decode_o)
     assert refusal(decode_o) is None
     assert "bf16, not torch.float16" in refusal(decode_o, weight=args["weight"].half())
     assert "contiguous" in refusal(decode_o, mixed=args["mixed"].T.contiguous().T)
+    assert "only before MXFP4 weights" in refusal(decode_o, activation="mxfp8")
+    assert "to mxfp8, not to mxfp4" in refusal(decode_o, activation="mxfp4")
     assert "1 to 8 tokens" in refusal(decode_o, r=args["r"].repeat(2, 1))

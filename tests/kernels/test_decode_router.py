@@ -20,5 +20,5 @@ def test_the_kernel_says_what_it_does_not_take(small_args, refusal):
     assert refusal(decode_router) is None
     assert "experts by 4" in refusal(decode_router, weight=args["weight"][:6])
     assert "bf16" in refusal(decode_router, norm=args["norm"].float())
-    wide = torch.zeros(5, 4096, dtype=torch.bfloat16)
-    assert "5 of 4096 values are too many" in refusal(decode_router, r=wide, weight=wide.repeat(4, 1))
+    wide = torch.zeros(5, 32_768, dtype=torch.bfloat16)
+    assert "32768 values are too many" in refusal(decode_router, r=wide, weight=wide.repeat(4, 1))

@@ -1,5 +1,7 @@
 """How weights are streamed: the shapes measured best, what fits a smaller GPU, what is refused."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -80,4 +82,6 @@ def test_weights_are_whole_strips_that_lie_in_order():
 def test_defines_name_what_was_chosen():
     stream = Stream(is_fp4=True, columns=2880, tokens=2, chunks=1, warps=15, stages=4)
     expected = {"IS_FP4": True, "MAX_TOKENS": 2, "NUM_CHUNKS": 1, "NUM_WARPS": 15, "NUM_STAGES": 4}
+    expected["NUM_FINISHERS"] = 1
     assert stream.defines == expected and str(stream) == "15 warps 4 stages 2 tokens"
+    assert replace(stream, finishers=2).threads == stream.threads + 32

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from firesteel.device import find_device
-from firesteel.errors import KernelError
+from firesteel.errors import ArgumentsRefused, KernelError
 from firesteel.kernels import ALL_OPS, NETWORK_OPS, Kernels, parse_pins
 from firesteel.kernels.launch import launch_kernel
 from firesteel.kernels.ledger import Ledger, Ran
@@ -99,7 +99,8 @@ def test_a_preferred_one_that_refuses_is_an_error_with_the_cure_not_a_fallback()
     op = toy_op()
     op.prefer("gpu", "fast")
     assert [one.name for one in op.choose(CPU, None, Ledger()).candidates] == ["fast"]
-    with pytest.raises(KernelError, match=r"two values; --kernels double=IMPLEMENTATION chooses among reference$"):
+    cure = r"two values; --kernels double=IMPLEMENTATION chooses among reference$"
+    with pytest.raises(ArgumentsRefused, match=cure):
         op.choose(CPU, None, Ledger())(torch.ones(1))
 
 

@@ -12,6 +12,7 @@ from firesteel.kernels import ALL_OPS, DECODE_OPS, rms_norm, route
 from firesteel.kernels import prove as prove_module
 from firesteel.kernels.cuda_compile import nvrtc_version
 from firesteel.kernels.cuda_source import CudaSource
+from firesteel.kernels.decode_o import decode_o
 from firesteel.kernels.op import REFERENCE, CudaCode, DeviceCode
 from firesteel.kernels.prove import Proof, check, check_here, list_code, prove, prove_code
 from firesteel.kernels.requirement import Requirement
@@ -280,6 +281,31 @@ def test_none_can_be_required_of_an_op_without_matrix_instructions():
         check_here(rms_norm, H200, Requirement.parse("rms_norm=triton@bf16"), "bf16")
     with pytest.raises(KernelError, match=r"route=triton@none is required; .*triton logits 64x64x64@bf16"):
         check_here(route, H200, Requirement.parse("route=triton@none"), "bf16")
+
+
+@pytest.mark.parametrize("target", ["sm_90a", "sm_121a"])
+@pytest.mark.parametrize(("weight", "verdict"), [("mxfp4-weight", "int8"), ("bf16-weight", "bf16")])
+def test_decode_kernels_multiply_fp4_weights_in_integers_and_others_in_bf16(kernel_cache, weight, verdict, target):
+    (code,) = [one for one in list_code(decode_o, target) if f"{weight} T=1" in one.variant]
+    proof = prove_code("decode_o", code, target)
+    assert proof.verdict == verdict
+    is_integer = [".s8.s8." in name for name in proof.ptx]
+    assert is_integer == [verdict == "int8"] * len(proof.ptx) and sum(proof.ptx.values()) > 0
+    if proof.sass is not None:
+        assert all(name.startswith("IMMA" if verdict == "int8" else "HMMA") for name in proof.sass) and proof.sass
+
+
+def test_a_verdict_is_asked_of_the_kernels_for_weights_as_they_are_held(kernel_cache, monkeypatch):
+    codes = [one for one in list_code(decode_o, "sm_90a") if "T=1" in one.variant]
+    monkeypatch.setattr(decode_o, "make_device_code", lambda capability: iter(codes))
+    packed, plain = (Requirement.parse(f"decode_o=cuda@{verdict}") for verdict in ("int8", "bf16"))
+    check_here(decode_o, H200, packed, "bf16", "mxfp4-weight")
+    check_here(decode_o, H200, plain, "bf16", "bf16-weight")
+    with pytest.raises(KernelError, match=r"@int8 is required; .*: cuda bf16-weight T=1@bf16$"):
+        check_here(decode_o, H200, packed, "bf16", "bf16-weight")
+    for one in (packed, plain):
+        with pytest.raises(KernelError, match=r"bf16-weight T=1@bf16, cuda mxfp4-weight T=1@int8$"):
+            check_here(decode_o, H200, one, "bf16")
 
 
 @triton.jit

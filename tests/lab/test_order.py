@@ -15,6 +15,7 @@ from firesteel.lab.order import Order
         (Order(level="1"), ("1",)),
         (Order(level="1.5"), ("1.5",)),
         (Order(level="4", mode="verify"), ("1.5", "4")),
+        (Order(level="5"), ("1.5", "4", "5")),
     ],
 )
 def test_levels_come_with_the_gate_that_guards_them(order, levels):

@@ -149,7 +149,7 @@ def test_a_fault_while_arguments_are_drawn_is_an_outcome_and_the_rest_is_measure
             raise error
         return [workload.part.draw()]
 
-    monkeypatch.setattr(bench, "_draw", draw)
+    monkeypatch.setattr(bench, "draw_inputs", draw)
     first, second = measured(rms_norm)
     assert first.failed and first.why == "failed: RuntimeError: CUDA error" and second.figures is not None
 

@@ -12,8 +12,8 @@ CPU = find_device("cpu")
 BIG = PRESETS["gpt-oss-120b"]
 
 
-def parts(op, m):
-    return [one.part for one in list_workloads(op, m, "bf16", Shapes(BIG, CPU))]
+def parts(op, m, activation="bf16"):
+    return [one.part for one in list_workloads(op, m, activation, Shapes(BIG, CPU))]
 
 
 @pytest.mark.parametrize("op", DECODE_OPS, ids=lambda op: op.name)
@@ -24,6 +24,12 @@ def test_there_are_some_up_to_eight_tokens_and_none_beyond(op):
 def test_dense_weights_come_in_both_formats():
     assert [part.label for part in parts(decode_qkv, 1)] == ["bf16", "mxfp4"]
     assert parts(decode_qkv, 3)[0].flops == 3 * 2 * 5120 * 2880
+
+
+def test_activations_are_rounded_to_mxfp8_before_packed_weights_alone():
+    assert [part.label for part in parts(decode_qkv, 1, "mxfp8")] == ["mxfp4"]
+    assert len(parts(decode_fc2, 2, "mxfp8")) == 1 and not parts(decode_fc2, 2, "mxfp4")
+    assert not parts(decode_attention, 1, "mxfp8")
 
 
 def test_both_kinds_of_layer_are_attended():

@@ -101,6 +101,23 @@ def test_greedy_tokens_and_logits_equal_the_networks(label, num_requests):
     compare(model_of(SPECS[label], seed=sorted(SPECS).index(label)), LENGTHS[num_requests])
 
 
+@pytest.mark.parametrize("label", ["base", "all dense layers MXFP4"])
+def test_activations_rounded_to_mxfp8_are_the_networks(label):
+    compare(model_of(SPECS[label], activation="mxfp8"), LENGTHS[3])
+
+
+def test_rounding_is_asked_for_before_packed_weights_alone():
+    model = model_of(replace(BASE, mxfp4_layers=("o",)), activation="mxfp8")
+    cache, batch, pages = begin(model, [12])
+    step = DecodeStep(model, cache, ops_of(model), num_requests=1, num_pages=pages.width)
+    step.load(batch)
+    calls = watch(step)
+    asked = {group: {call.args[-2] for call in calls[group]} for group in ("qkv", "o", "fc1", "fc2", "lm_head")}
+    assert asked == {"qkv": {"bf16"}, "o": {"mxfp8"}, "fc1": {"mxfp8"}, "fc2": {"mxfp8"}, "lm_head": {"bf16"}}
+    entries = {(ran.op, ran.activation) for ran in model.kernels.ledger.entries}
+    assert ("decode_o", "mxfp8") in entries and ("decode_qkv", "bf16") in entries
+
+
 def test_page_size_may_exceed_the_window_or_be_one_token():
     for page_size in (1, 64):
         compare(model_of(BASE), LENGTHS[3], page_size=page_size)
@@ -193,7 +210,7 @@ def test_batch_of_another_size_is_refused():
         ({}, torch.float32, 9, "1 to 8 requests, not 9"),
         ({}, torch.float32, 0, "1 to 8 requests, not 0"),
         ({}, torch.float8_e4m3fn, 1, "--kv-dtype bf16"),
-        ({"activation": "mxfp8"}, torch.float32, 1, "--activation bf16"),
+        ({"activation": "mxfp4"}, torch.float32, 1, "use --activation mxfp8 or bf16"),
         ({"tile": "64x64"}, torch.float32, 1, "--tile auto"),
     ],
 )

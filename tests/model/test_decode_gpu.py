@@ -1,101 +1,182 @@
-"""The decode step on a GPU: its kernels against every op's reference at 120b width, layer by layer."""
+"""The decode step on a GPU: its kernels against every op's reference at 120b width, layer by layer.
+
+Each layer of the references starts from the residual that the kernels have there and takes the kernels' routing, so
+that an error is one layer's own: left alone, two ways that differ in nothing but the order of a sum are 1e-3 apart
+after one layer in bf16, and a near tie of a router makes of that a fifth of a token's state.
+"""
 
 from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
 
+from firesteel.config import KernelConfig
 from firesteel.device import find_device
+from firesteel.engine.decode_ways import compare_ways, find_ways
 from firesteel.engine.kv_cache import new_cache
 from firesteel.kernels import Kernels
 from firesteel.kernels.ledger import Ledger
+from firesteel.kernels.rope import RopeSpec
 from firesteel.measure.decode import fill_pages, first_batch, lay_out
+from firesteel.measure.room import free_memory
 from firesteel.model.decode import DecodeStep
 from firesteel.model.decode_ops import NAMES, DecodeOps
 from firesteel.model.gpt_oss import GptOss
-from firesteel.model.spec import PRESETS
+from firesteel.model.spec import PRESETS, ModelSpec
 from firesteel.model.synthetic import synthetic_weights
 
 SPEC = replace(PRESETS["gpt-oss-120b"], num_layers=4, windows=(128, None) * 2, vocab_size=4096)
 WHOLE = replace(PRESETS["gpt-oss-120b"], vocab_size=4096)
+SMALL = ModelSpec(
+    num_layers=4, hidden_size=256, intermediate_size=192, num_heads=8, num_kv_heads=2, head_dim=64, num_experts=8,
+    num_active=4, vocab_size=4096, windows=(128, None) * 2, rope=RopeSpec(theta=150000.0), max_context=4096,
+)  # fmt: skip
 ALL_DENSE = ("qkv", "o", "lm_head")
 CONTEXTS = [300, 0, 127, 128, 1000, 64, 63, 2047]
-STEPS = 8
-LARGEST_ERROR = 1e-2  # rms of the difference over rms of the hidden state
-ROUNDING_GAP = 0.05  # of router logits with unit deviation, as in test_gpt_oss_gpu.py
+LARGEST_ERROR = 1e-2  # rms of the difference over rms of the whole, of a layer
+LARGEST_GAP = 0.05  # of router logits with unit deviation, that rounding can explain, as in test_gpt_oss_gpu.py
+MANY_STEPS = 10_000
+DEVIATIONS = 4  # of the difference of two logits, each moved as the others of the token are
 
 
 @dataclass
-class Trace:
-    """What the steps saw, in the order of the calls."""
+class Seen:
+    """By a step, layer by layer."""
 
-    hidden: list = field(default_factory=list)  # [T, H] after each layer
-    routers: list = field(default_factory=list)  # [T, E] logits of each layer, the run's own
-    inputs: list = field(default_factory=list)  # of each step
-    logits: list = field(default_factory=list)  # [T, V] of each step
-    ledger: Ledger | None = None
+    entered: list = field(default_factory=list)  # [T, H] residual; the last is what lm_head reads
+    left: list = field(default_factory=list)
+    routers: list = field(default_factory=list)  # [T, E] logits, its own
+    written: list = field(default_factory=list)  # [2, T, K, D] keys and values
+    logits: torch.Tensor | None = None  # [T, V]
 
 
-def run(spec, weights, device, implementation, num_requests, *, forced=None):
-    """A Trace; `forced` is one whose inputs and routing are used in place of the run's own."""
+def open_step(spec, weights, device, implementation, num_requests, room, activation="bf16"):
     kernels = Kernels(device, {}, Ledger())
     ops = DecodeOps.choose(device, kernels.ledger, asked=dict.fromkeys(NAMES, implementation))
-    model = GptOss(spec, weights, kernels, device, max_context=4096)
-    contexts, found = CONTEXTS[:num_requests], Trace(ledger=kernels.ledger)
-    pages = lay_out(contexts, room=STEPS, page_size=64, window=128, seed=0)
+    model = GptOss(spec, weights, kernels, device, max_context=max(CONTEXTS) + room + 1, activation=activation)
+    contexts = CONTEXTS[:num_requests]
+    pages = lay_out(contexts, room=room, page_size=64, window=128, seed=0)
     cache = new_cache(spec, pages.count, 64, device, device.dtype)
     fill_pages(cache, seed=0)
     step = DecodeStep(model, cache, ops, num_requests=num_requests, num_pages=pages.width)
     step.load(first_batch(list(range(num_requests)), contexts, pages, cache))
-    plain = step.ops
+    return step
+
+
+def look(step, led=None):
+    """Runs a step; `led` is what another saw whose residuals and routing each layer starts from."""
+    seen, plain, r = Seen(), step.ops, step.inputs.r
+
+    def enter():
+        """A layer, or what follows the last one."""
+        if seen.entered:
+            seen.left.append(r.clone())
+        if led is not None:
+            r.copy_(led.entered[len(seen.entered)])
+        seen.entered.append(r.clone())
+
+    def qkv(*args):
+        enter()
+        q, keys, values = plain.qkv(*args)
+        slots = args[7]
+        seen.written.append(torch.stack([one[slots // 64, :, slots % 64] for one in (keys, values)]))
+        return q, keys, values
 
     def router(*args):
-        found.routers.append(plain.router(*args))
-        return found.routers[-1] if forced is None else forced.routers[len(found.routers) - 1]
+        seen.routers.append(plain.router(*args).clone())
+        return seen.routers[-1] if led is None else led.routers[len(seen.routers) - 1]
 
-    def watched(op):
-        def run(*args):
-            result = op(*args)
-            found.hidden.append(step.inputs.r.float().clone())
-            return result
+    def lm_head(*args):
+        enter()
+        return plain.lm_head(*args)
 
-        return run
+    step.ops = plain._replace(qkv=qkv, router=router, lm_head=lm_head)
+    try:
+        seen.logits = step.run().clone()
+    finally:
+        step.ops = plain
+    return seen
 
-    step.ops = plain._replace(router=router, experts=watched(plain.experts), fc2=watched(plain.fc2))
-    for number in range(STEPS):
-        if forced is not None:
-            step.inputs.restore(forced.inputs[number])
-        found.inputs.append(step.inputs.copy())
-        found.logits.append(step.run().clone())
+
+def error(actual, expected):
+    return float((actual.float() - expected.float()).norm() / expected.float().norm())
+
+
+@dataclass
+class Comparison:
+    layers: list  # largest error of each layer over the steps
+    written: float  # of keys and values, the largest of a layer
+    logits: float
+    agree: int = 0  # (token, layer) whose expert sets are the same with free routing
+    ties: list = field(default_factory=list)  # gaps where they part and the logits' own movement explains it
+    partings: list = field(default_factory=list)  # gaps where it does not
+
+    @property
+    def agreement(self):
+        """Ties aside."""
+        return self.agree / (self.agree + len(self.partings))
+
+    def __str__(self):
+        return (
+            f"largest error of a layer {max(self.layers):.1e} (number {self.layers.index(max(self.layers))}), of "
+            f"keys and values {self.written:.1e}, of logits {self.logits:.1e}; expert sets: {self.agree} agree, "
+            f"{len(self.ties)} part in ties up to {max(self.ties, default=0):.1e}, beyond: {self.partings}"
+        )
+
+
+def compare(kernels, references, num_steps):
+    """Steps of both from the same inputs, which are then those that the kernels leave."""
+    layers = kernels.model.spec.num_layers
+    found = Comparison(layers=[0.0] * layers, written=0.0, logits=0.0)
+    for _ in range(num_steps):
+        begin = kernels.inputs.copy()
+        for theirs, ours in zip(pages_of(references), pages_of(kernels), strict=True):
+            theirs.copy_(ours)
+        ours = look(kernels)
+        references.inputs.restore(begin)
+        led = look(references, led=ours)
+        references.inputs.restore(begin)
+        count_sets(found, ours, look(references), kernels.model.spec.num_active)
+        errors = [error(*pair) for pair in zip(ours.left, led.left, strict=True)]
+        found.layers = [max(pair) for pair in zip(found.layers, errors, strict=True)]
+        found.written = max(found.written, *(error(*pair) for pair in zip(ours.written, led.written, strict=True)))
+        found.logits = max(found.logits, error(ours.logits, led.logits))
     return found
 
 
-def layer_errors(actual, expected, num_layers):
-    """The largest over the steps, for each layer."""
-    errors = [float((a - b).norm() / b.norm()) for a, b in zip(actual.hidden, expected.hidden, strict=True)]
-    return [max(errors[layer::num_layers]) for layer in range(num_layers)]
+def pages_of(step):
+    return {one.data_ptr(): one for one in (*step.cache.keys, *step.cache.values)}.values()
 
 
-def agreement(actual, expected, active):
-    """Share of (token, layer) whose expert sets agree, or part within rounding."""
-    same = []
-    for ours, theirs in zip(actual.routers, expected.routers, strict=True):
+def count_sets(found, ours, free, active):
+    """A token that other experts have changed is another one in the layers above: it is counted up to there."""
+    is_whole = torch.ones(ours.routers[0].shape[0], dtype=torch.bool, device=ours.routers[0].device)
+    for mine, theirs in zip(ours.routers, free.routers, strict=True):
         best = theirs.topk(active + 1)[0]
-        sets = [logits.topk(active).indices.sort(-1)[0] for logits in (ours, theirs)]
-        same.append((sets[0] == sets[1]).all(-1) | (best[:, -2] - best[:, -1] <= ROUNDING_GAP))
-    return float(torch.cat(same).float().mean())
+        gap, moved = best[:, -2] - best[:, -1], (mine - theirs).std(-1)
+        sets = [logits.topk(active).indices.sort(-1)[0] for logits in (mine, theirs)]
+        same = (sets[0] == sets[1]).all(-1)
+        is_tie = gap <= (DEVIATIONS * 2**0.5 * moved).clamp(max=LARGEST_GAP)
+        found.agree += int((is_whole & same).sum())
+        found.ties += gap[is_whole & ~same & is_tie].tolist()
+        found.partings += gap[is_whole & ~same & ~is_tie].tolist()
+        is_whole &= same
 
 
-def compare(spec, device, num_requests):
-    weights = synthetic_weights(spec, device, seed=11)
-    expected = run(spec, weights, device, "reference", num_requests)
-    actual = run(spec, weights, device, "cuda", num_requests, forced=expected)
-    assert {ran.implementation.partition(":")[0] for ran in actual.ledger.entries} == {"cuda"}
-    errors = layer_errors(actual, expected, spec.num_layers)
-    assert max(errors) <= LARGEST_ERROR, errors
-    assert agreement(actual, expected, spec.num_active) >= 0.99
-    for ours, theirs in zip(actual.logits, expected.logits, strict=True):
-        assert (ours - theirs).norm() / theirs.norm() <= 2 * LARGEST_ERROR
+def check(
+    spec, weights, device, num_requests, num_steps, note, activation="bf16", *, largest=LARGEST_ERROR, least=0.99
+):
+    kernels, references = (
+        open_step(spec, weights, device, implementation, num_requests, num_steps, activation)
+        for implementation in ("cuda", "reference")
+    )
+    found = compare(kernels, references, num_steps)
+    note("comparison", str(found))
+    print(found)
+    ran = {one.implementation.partition(":")[0] for one in kernels.model.kernels.ledger.entries}
+    assert ran == {"cuda"}
+    assert max(*found.layers, found.written, found.logits) <= largest, str(found)
+    assert found.agreement >= least, str(found)
 
 
 @pytest.fixture(scope="module")
@@ -103,48 +184,110 @@ def device():
     return find_device("cuda")
 
 
+SPECS = {"kindling's widths": SMALL, "120b widths": SPEC}
+PRECISIONS = {"as shipped": (), "all MXFP4": ALL_DENSE}
+
+
+@pytest.fixture(scope="module", params=[(spec, dense) for spec in SPECS for dense in PRECISIONS], ids=", ".join)
+def model(request, device):
+    """(spec, weights) of four layers."""
+    spec, dense = request.param
+    free_memory(device)
+    spec = replace(SPECS[spec], mxfp4_layers=PRECISIONS[dense])
+    return spec, synthetic_weights(spec, device, seed=11)
+
+
+@pytest.fixture(scope="module", params=PRECISIONS)
+def whole_model(request, device):
+    """(spec, weights) of all 36 layers."""
+    free_memory(device)
+    spec = replace(WHOLE, mxfp4_layers=PRECISIONS[request.param])
+    return spec, synthetic_weights(spec, device, seed=11)
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("dense", [(), ALL_DENSE], ids=["as shipped", "all MXFP4"])
-@pytest.mark.parametrize("num_requests", [1, 3, 8])
-def test_each_layer_is_the_references_when_routing_is_forced_equal(device, dense, num_requests):
-    compare(replace(SPEC, mxfp4_layers=dense), device, num_requests)
+@pytest.mark.parametrize("num_requests", [1, 2, 4, 8])
+def test_each_layer_is_the_references_and_experts_part_in_ties_alone(model, device, num_requests, record_property):
+    check(*model, device, num_requests, 8, record_property)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_requests", [1, 8])
+def test_so_it_is_with_activations_in_mxfp8(model, device, num_requests, record_property):
+    """Where a rounding of the norm moves a value over the border of an E4M3 step, it moves by up to an eighth."""
+    check(*model, device, num_requests, 4, record_property, "mxfp8", largest=2e-2, least=0.97)
 
 
 @pytest.mark.gpu
 @pytest.mark.slow
-@pytest.mark.parametrize("dense", [(), ALL_DENSE], ids=["as shipped", "all MXFP4"])
-def test_all_36_layers_are_the_references_when_routing_is_forced_equal(device, dense):
-    compare(replace(WHOLE, mxfp4_layers=dense), device, 4)
+@pytest.mark.parametrize("num_requests", [1, 2, 4, 8])
+def test_so_it_is_in_all_36_layers(whole_model, device, num_requests, record_property):
+    check(*whole_model, device, num_requests, 4, record_property)
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.parametrize("num_requests", [1, 8])
+def test_10_000_steps_are_the_same_bits_however_they_are_launched(model, device, num_requests):
+    """Eager and as a graph, with dependent launch and without, and all of them with delays."""
+    step = open_step(*model, device, "cuda", num_requests, MANY_STEPS)
+    compare_ways(step, find_ways(device, KernelConfig()), device, MANY_STEPS, delays=True)
 
 
 @pytest.mark.gpu
 def test_nothing_waits_for_the_device(device, forbid_waiting):
-    weights = synthetic_weights(SPEC, device, seed=11)
-    model = GptOss(SPEC, weights, Kernels(device, {}, Ledger()), device, max_context=4096)
-    pages = lay_out([100], room=STEPS, page_size=64, window=128, seed=0)
-    cache = new_cache(SPEC, pages.count, 64, device, device.dtype)
-    fill_pages(cache, seed=0)
-    batch = first_batch([1], [100], pages, cache)
-    ops = DecodeOps.choose(device, model.kernels.ledger)
-    step = DecodeStep(model, cache, ops, num_requests=1, num_pages=pages.width)
-    step.load(batch)
+    step = open_step(SPEC, synthetic_weights(SPEC, device, seed=11), device, "cuda", 1, 8)
+    begin = step.inputs.copy()
     step.run()  # compiles
     with forbid_waiting():
-        step.load(batch)
+        step.inputs.restore(begin)
         step.run()
 
 
-def test_error_of_one_layer_is_seen():
-    """That the comparison can fail; with references on both sides, on a CPU."""
-    small = replace(
-        SPEC, hidden_size=96, intermediate_size=64, num_heads=4, num_kv_heads=2, head_dim=32, num_experts=6,
-        num_active=2, vocab_size=300,
-    )  # fmt: skip
+TINY = replace(
+    SPEC, hidden_size=96, intermediate_size=64, num_heads=4, num_kv_heads=2, head_dim=32, num_experts=6,
+    num_active=2, vocab_size=300,
+)  # fmt: skip
+
+
+@pytest.fixture
+def tiny():
+    """compare_with(change) of a step whose weights were changed with one as it was, on a CPU."""
     cpu = find_device("cpu")
-    weights = synthetic_weights(small, cpu, seed=11)
-    expected = run(small, weights, cpu, "reference", 3)
-    same = run(small, weights, cpu, "reference", 3, forced=expected)
-    assert layer_errors(same, expected, 4) == [0.0] * 4 and agreement(same, expected, 2) == 1.0
-    weights.layers[2].experts.down_scales.add_(1)
-    errors = layer_errors(run(small, weights, cpu, "reference", 3, forced=expected), expected, 4)
-    assert max(errors[:2]) == 0.0 and min(errors[2:]) > LARGEST_ERROR, errors
+    weights, others = (synthetic_weights(TINY, cpu, seed=11) for _ in range(2))
+    plain = open_step(TINY, weights, cpu, "reference", 3, 4)
+
+    def compare_with(change):
+        change(others)
+        return compare(open_step(TINY, others, cpu, "reference", 3, 4), plain, 4)
+
+    return compare_with
+
+
+def test_the_same_weights_give_no_error_and_the_same_experts(tiny):
+    found = tiny(lambda weights: None)
+    assert found.layers == [0.0] * 4 and found.written == found.logits == 0.0
+    assert found.agree == 4 * 3 * 4 and not found.ties and not found.partings
+
+
+def test_an_error_is_that_of_its_own_layer(tiny):
+    found = tiny(lambda weights: weights.layers[2].experts.down_scales.add_(1))
+    assert [one > LARGEST_ERROR for one in found.layers] == [False, False, True, False], found.layers
+    assert found.written == found.logits == 0.0
+
+
+def test_keys_values_and_logits_are_compared(tiny):
+    def change(weights):
+        weights.layers[3].qkv_bias[-64:] += 1
+        weights.norm.mul_(1.1)
+
+    found = tiny(change)
+    assert found.written > 0.1 and found.logits == pytest.approx(0.1, rel=1e-3)
+    assert max(found.layers[:3]) == 0.0 < found.layers[3]
+
+
+def test_experts_that_part_beyond_rounding_are_counted_once_a_token(tiny):
+    found = tiny(lambda weights: weights.layers[1].router_bias.copy_(torch.tensor([9.0, 9, 0, 0, 0, 0])))
+    assert found.agreement < 0.9 and min(found.partings) > 0
+    parted = len(found.partings) + len(found.ties)
+    assert parted <= 4 * 3 and found.agree == 4 * 3 + 3 * (4 * 3 - parted)

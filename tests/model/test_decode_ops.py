@@ -6,7 +6,8 @@ from firesteel.device import find_device
 from firesteel.errors import KernelError
 from firesteel.kernels import DECODE_OPS
 from firesteel.kernels.ledger import Ledger
-from firesteel.kernels.requirement import parse_requirements
+from firesteel.kernels.requirement import Requirement, parse_requirements
+from firesteel.model import decode_ops
 from firesteel.model.decode_ops import GROUPS, NAMES, DecodeOps, split_choices
 
 CPU = find_device("cpu")
@@ -38,6 +39,22 @@ def test_pins_and_requirements_are_kept():
     asked, required = dict.fromkeys(NAMES, "reference"), parse_requirements("decode_qkv=reference")
     ops = DecodeOps.choose(CPU, Ledger(), asked=asked, required=required)
     assert ops.qkv.required == required["decode_qkv"] and ops.o.required is None
+
+
+@pytest.mark.parametrize(
+    ("layers", "weights"),
+    [
+        (None, {"decode_qkv": None, "decode_fc1": None}),
+        ((), {"decode_qkv": "bf16-weight", "decode_fc1": None}),
+        (("qkv",), {"decode_qkv": "mxfp4-weight", "decode_fc1": None, "decode_lm_head": "bf16-weight"}),
+    ],
+)
+def test_a_required_verdict_is_that_of_weights_as_the_model_holds_them(monkeypatch, layers, weights):
+    asked = {}
+    monkeypatch.setattr(decode_ops, "check_here", lambda op, *others: asked.update({op.name: others[-1]}))
+    required = {name: Requirement(name, "reference", "int8") for name in weights}
+    DecodeOps.choose(CPU, Ledger(), required=required, mxfp4_layers=layers)
+    assert asked == weights
 
 
 @pytest.mark.parametrize(

@@ -73,20 +73,21 @@ class Steps:
             pages = (self.cache.keys[number], self.cache.values[number])
             q, *_ = ops["qkv"](
                 self.r, layer.input_norm, eps, layer.qkv, layer.qkv_bias, self.table, self.positions, slots, *pages,
-                dependent,
+                "bf16", dependent,
             )  # fmt: skip
             scale = spec.head_dim**-0.5
             mixed = ops["attention"](q, *pages, table, self.kv_lens, layer.sinks, window, scale, dependent)
-            ops["o"](mixed, layer.o, layer.o_bias, self.r, dependent)
+            ops["o"](mixed, layer.o, layer.o_bias, self.r, "bf16", dependent)
             norm = (self.r, layer.post_norm, eps)
             logits = ops["router"](*norm, layer.router, layer.router_bias, dependent)
             routed = (logits, layer.experts, spec.swiglu_limit, spec.num_active)
-            inner = ops["fc1"](*norm, *routed, dependent)
-            ops["fc2"](inner, logits, layer.experts, self.r, dependent)
-        logits, best = ops["lm_head"](self.r, self.weights.norm, eps, self.weights.lm_head, dependent)
+            inner = ops["fc1"](*norm, *routed, "bf16", dependent)
+            ops["fc2"](inner, logits, layer.experts, self.r, "bf16", dependent)
+        logits, best = ops["lm_head"](self.r, self.weights.norm, eps, self.weights.lm_head, "bf16", dependent)
         ops["sample"](
             best, self.weights.embedding, self.token_ids, self.positions, self.kv_lens, self.full_slots,
-            self.window_slots, self.full_table, self.window_table, PAGE_SIZE, self.r, dependent,
+            self.window_slots, self.full_table, self.window_table, PAGE_SIZE, self.r,
+            torch.empty(len(self.positions), device=self.r.device), dependent,
         )  # fmt: skip
         return logits
 
@@ -169,18 +170,6 @@ def test_a_graph_replayed_gives_the_bits_of_eager_steps(model, tokens, dependent
             graph.replay()
             logits.append(static.clone())
     assert_same_bits(eager, [torch.stack(logits), *steps.state()])
-
-
-@gpu
-@pytest.mark.parametrize("tokens", [1, 3, 8])
-def test_a_step_of_the_kernels_is_near_the_references(model, tokens):
-    kernels, references = Steps(*model, tokens), Steps(*model, tokens)
-    with torch.inference_mode():
-        logits, expected = kernels.run("cuda"), references.run()
-    error = (logits - expected).square().mean().sqrt() / expected.square().mean().sqrt()
-    assert error < 0.05, error
-    keys, others = kernels.cache.keys[0].float(), references.cache.keys[0].float()
-    assert (keys - others).norm() / others.norm() < 0.01
 
 
 @gpu

@@ -1,6 +1,7 @@
 """What tests of the server share: an engine that says what it is told to, and a server in front of it."""
 
 import asyncio
+import importlib.util
 import json
 import os
 import re
@@ -12,6 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from contextlib import aclosing, contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -200,6 +202,12 @@ def tokenizer(checkpoint):
 
 
 @pytest.fixture
+def new_engine(tokenizer):
+    """new_engine(script): one that answers with it."""
+    return lambda script=FINAL: ScriptedEngine(tokenizer, script)
+
+
+@pytest.fixture
 def open_server(checkpoint, tokenizer):
     """open_server(api_key="x"): a server with these knobs in front of a scripted engine, until the test ends."""
     stack = []
@@ -273,3 +281,23 @@ def kindling_server(start_serve, tmp_path_factory):
     """Kindling behind the key "right"; nothing of it may be changed."""
     with start_serve("--port", "0", "--api-key", "right", directory=tmp_path_factory.mktemp("serve")) as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def open_kindling(start_serve, tmp_path_factory):
+    """Kindling for everyone, as a browser on the same machine finds it; nothing of it may be changed."""
+    with start_serve("--port", "0", directory=tmp_path_factory.mktemp("open")) as started:
+        yield started
+
+
+@pytest.fixture
+def browser(tmp_path):
+    """Headless Chromium; see browser.py."""
+    spec = importlib.util.spec_from_file_location("browser", Path(__file__).with_name("browser.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if module.PROGRAM is None:
+        pytest.skip("needs Chromium: no program chromium is installed")
+    opened = module.Browser(tmp_path / "profile")
+    yield opened
+    opened.close()

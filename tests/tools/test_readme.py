@@ -1,6 +1,7 @@
 """The README's tables are those of the records."""
 
 import readme
+from firesteel.quality import PRECISIONS
 
 
 def test_the_tables_are_written_from_the_records():
@@ -18,6 +19,17 @@ def test_perplexity_is_stated_for_every_way_to_store_keys_and_values():
     rows = readme.kv_table(records).splitlines()[2:]
     assert [f"{record.median:.5f}" in row for record, row in zip(records, rows, strict=True)] == [True] * 4
     assert rows[0].count("%") == 0 and all(row.count("%") == 1 for row in rows[1:])
+
+
+def test_quality_is_stated_for_every_precision_beside_the_model_as_shipped():
+    records = readme.read_quality()
+    assert [record.parameters["precision"] for record in records] == list(PRECISIONS)[: len(records)]
+    assert len(records) >= 5
+    assert {record.parameters["limit"] for record in records} == {None}
+    rows = readme.quality_table(records).splitlines()[2:]
+    for record, row in zip(records, rows, strict=True):
+        assert record.parameters["precision"] in row and f"{record.median:.4f}" in row
+    assert rows[0].count("%") == 1 and all(row.count("%") == 2 for row in rows[1:])
 
 
 def test_the_fastest_implementation_is_shown():

@@ -174,7 +174,10 @@ def choose_ops(loaded: Loaded, config: Config) -> DecodeOps:
     """References on a GPU only where they are pinned."""
     pins = parse_pins(split_choices(config.kernels.kernels)[1])
     required = parse_requirements(split_choices(config.kernels.require)[1])
-    ops = DecodeOps.choose(loaded.device, loaded.kernels.ledger, asked=pins, required=required)
+    ops = DecodeOps.choose(
+        loaded.device, loaded.kernels.ledger, asked=pins, required=required, activation=config.kernels.activation,
+        mxfp4_layers=loaded.spec.mxfp4_layers,
+    )  # fmt: skip
     plain = [name for name, runs in ops.table() if runs == "reference" and name not in pins]
     if plain and loaded.device.is_cuda:
         raise UserError(

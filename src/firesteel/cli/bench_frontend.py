@@ -49,7 +49,7 @@ class Round:
 def bench_frontend(
     concurrency: Annotated[int, typer.Option(min=1, help="streams at once")] = 32,
     rate: Annotated[float, typer.Option(min=1, help="tokens a second that the engine sends in all")] = 10_000.0,
-    max_tokens: Annotated[int, typer.Option(min=2, help="of each stream")] = 1000,
+    max_tokens: Annotated[int, typer.Option(min=2, help="of each stream")] = 3000,
     rounds: Annotated[int, typer.Option(min=1, help="timed passes")] = 5,
     out: Annotated[Path, typer.Option(help="folder for records")] = Path("firesteel-bench"),
     as_json: AsJson = False,

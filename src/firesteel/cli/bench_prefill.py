@@ -83,7 +83,7 @@ def bench_prefill(
 def measure(loaded: Loaded, length: int, rounds: int) -> PrefillFigures:
     """Some prompts first, untimed."""
     params = SamplingParams(max_tokens=1)
-    drawn = draw_requests([length] * (WARM_ROUNDS + rounds), params, loaded.spec.vocab_size, seed=SEED)
+    drawn = draw_requests([length] * (WARM_ROUNDS + rounds), params, loaded.spec.vocab_size, seed=SEED + length)
     before = loaded.engine.totals.steps
     samples = [time_one(loaded, request) for request in drawn]
     steps = (loaded.engine.totals.steps - before) // len(drawn)

@@ -16,7 +16,7 @@ import typer
 from firesteel.errors import UserError
 
 PANEL = "flags of vLLM"
-PREFIX_CACHING = "enable_prefix_caching"
+SWITCHES = {"enable_prefix_caching": "prefix_caching", "async_scheduling": "run_ahead"}
 KV_TYPES = {"auto": "auto", "bf16": "bf16", "bfloat16": "bf16", "fp8": "fp8", "fp8_e4m3": "fp8"}
 
 
@@ -34,7 +34,7 @@ class Familiar:
         return self.names[0].removeprefix("--").partition("/")[0].replace("-", "_")
 
 
-ONE_GPU = "firesteel runs on one GPU; for more, its vLLM plugin lets vLLM distribute"
+ONE_GPU = "firesteel runs on one GPU"
 FAMILIAR = (
     Familiar(
         names=("--quantization", "-q"), accepted=("mxfp4", "gpt_oss_mxfp4"),
@@ -59,10 +59,6 @@ FAMILIAR = (
     Familiar(
         names=("--dtype",), accepted=("auto", "bfloat16"),
         means="activations are bf16 on a GPU and float32 on a CPU", refused="gpt-oss was trained in bf16",
-    ),
-    Familiar(
-        names=("--async-scheduling/--no-async-scheduling",), accepted=(),
-        means="whether the next step is planned ahead is the engine's own choice",
     ),
     Familiar(
         names=("--enable-auto-tool-choice",), accepted=(), means="the model may always call the tools it is given"
@@ -105,7 +101,10 @@ def with_familiar(command: Callable[..., None]) -> Callable[..., None]:
 
 def _declared() -> dict[str, Any]:
     found: dict[str, Any] = {
-        PREFIX_CACHING: _option(bool, "--enable-prefix-caching/--no-enable-prefix-caching", "as --prefix-caching"),
+        "enable_prefix_caching": _option(
+            bool, "--enable-prefix-caching/--no-enable-prefix-caching", "as --prefix-caching"
+        ),
+        "async_scheduling": _option(bool, "--async-scheduling/--no-async-scheduling", "as --run-ahead"),
         "kv_cache_dtype": _option(str, "--kv-cache-dtype", f"as --kv-dtype: {', '.join(KV_TYPES)}"),
     }
     for one in FAMILIAR:
@@ -122,8 +121,9 @@ def _option(kind: type, *names_and_help: str) -> Any:
 def translate(familiar: Mapping[str, Any], knobs: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Our settings, and a line for each flag that changes nothing."""
     settings, lines = dict(knobs), []
-    if PREFIX_CACHING in familiar:
-        settings.setdefault("prefix_caching", familiar[PREFIX_CACHING])
+    for theirs, ours in SWITCHES.items():
+        if theirs in familiar:
+            settings.setdefault(ours, familiar[theirs])
     if (stored := familiar.get("kv_cache_dtype")) is not None:
         if stored not in KV_TYPES:
             raise UserError(

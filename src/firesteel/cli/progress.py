@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from rich.console import Console
 from rich.progress import (
@@ -30,6 +30,21 @@ def progress_bar(label: str, *, in_bytes: bool = False) -> Iterator[Report]:
     with Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as bar:
         task = bar.add_task(label)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def loading_bars() -> Iterator[tuple[Report, Report]]:
+    """Of bytes read, and of decoding steps captured: the second takes the first one's place."""
+    with ExitStack() as stack:
+        bars = [stack.enter_context(progress_bar("loading weights", in_bytes=True))]
+
+        def report_captured(done: int, total: int) -> None:
+            if len(bars) == 1:
+                stack.close()
+                bars.append(stack.enter_context(progress_bar("capturing decoding steps")))
+            bars[1](done, total)
+
+        yield bars[0], report_captured
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from firesteel.cli.app import app, show_error, with_knobs
-from firesteel.cli.progress import progress_bar
+from firesteel.cli.progress import loading_bars, progress_bar
 from firesteel.cli.tables import ledger_table, new_table, report_table, say, show
 from firesteel.config import knobs as all_knobs
 from firesteel.config import resolve, shown_value
@@ -31,12 +31,13 @@ def generate(
     temperature: Annotated[float, typer.Option(help="0 is greedy")] = 0.0,
     seed: Annotated[int, typer.Option(help="of the random stream")] = 0,
     ledger: Annotated[
-        bool, typer.Option("--ledger", help="print what ran, with times; on a GPU a profiler must agree")
+        bool,
+        typer.Option("--ledger", help="print what ran, with times, without graphs; on a GPU a profiler must agree"),
     ] = False,
 ) -> None:
     """Continue a text, printed as it is made."""
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=seed)
-    llm = load(knobs)
+    llm = load({"capture_at_start": 1, **({"cuda_graphs": False} if ledger else {}), **knobs})
     llm.ledger().timed = ledger
     with ExitStack() as stack:
         watch = LaunchWatch(llm.ledger(), llm.device) if ledger and llm.device.is_cuda else None
@@ -104,9 +105,12 @@ def evaluate_model(
 
 
 def load(knobs: dict[str, Any]) -> LLM:
-    """The model, with a progress bar on a terminal and the reading speed on stderr."""
-    with progress_bar("loading weights", in_bytes=True) as report_progress:
-        llm = LLM(progress=report_progress, **knobs)
+    """The model, with progress bars on a terminal and what was read and captured on stderr."""
+    with loading_bars() as (progress, capturing):
+        llm = LLM(progress=progress, capturing=capturing, **knobs)
+    made = llm.engine.statistics()
+    if made.graph_bytes:
+        say(f"captured {made.graphs} decoding steps in {made.graph_s:.1f} s: {made.graph_bytes >> 20} MiB")
     read = llm.load_report
     say(f"read {read.num_bytes / 1e9:.2f} GB in {read.seconds:.1f} s: {read.gb_s:.2f} GB/s")
     for layer in read.quantized:

@@ -19,9 +19,9 @@ from rich.console import Console
 
 from firesteel.cli.app import app, with_knobs
 from firesteel.cli.familiar import translate, with_familiar
-from firesteel.cli.progress import progress_bar
+from firesteel.cli.progress import loading_bars
 from firesteel.cli.tables import new_table, say
-from firesteel.config import Config, ServerConfig, resolve
+from firesteel.config import Config, ServerConfig, Settings, resolve
 from firesteel.device import GIB
 from firesteel.engine.client import EngineClient
 from firesteel.errors import UserError
@@ -46,11 +46,19 @@ def serve(
     settings, lines = translate(familiar, knobs)
     if checkpoint is not None and settings.setdefault("model", checkpoint) != checkpoint:
         raise UserError(f"two models are named: {checkpoint} and --model {settings['model']}")
-    config = resolve(settings).config
+    config = with_first_step(resolve(settings))
     say(f"firesteel {version('firesteel')}")
     for line in lines:
         say(line)
     asyncio.run(run(config))
+
+
+def with_first_step(settings: Settings) -> Config:
+    """Unless told otherwise, the step of one request is captured before the first one comes."""
+    config = settings.config
+    if settings.origins["capture_at_start"] != "default":
+        return config
+    return dataclasses.replace(config, batch=dataclasses.replace(config.batch, capture_at_start=1))
 
 
 async def run(config: Config) -> None:
@@ -75,9 +83,9 @@ async def load(directory: Path, config: Config) -> EngineClient:
     """The API key stays here: the engine has no use for it."""
     start = time.perf_counter()
     say(f"loading {config.model.model} from {directory}")
-    with progress_bar("loading weights", in_bytes=True) as report:
+    with loading_bars() as (progress, capturing):
         private = dataclasses.replace(config, server=ServerConfig())
-        engine = await EngineClient.start(directory, private, progress=report)
+        engine = await EngineClient.start(directory, private, progress=progress, capturing=capturing)
     facts, seconds = engine.facts, time.perf_counter() - start
     say(f"weights read in {facts.load_s:.1f} s; engine ready on {facts.device} in {seconds:.1f} s")
     say(

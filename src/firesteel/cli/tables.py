@@ -22,7 +22,7 @@ from firesteel.measure import roofline
 from firesteel.measure.outcome import Ceilings, Outcome
 
 PIPE_WIDTH = 1000  # columns of a table that goes to a file or a pipe: rows stay whole there
-VERDICT_COLOURS = {"native-fp4": "bold green", "fp8": "green", "bf16": "yellow", "none": "dim"}
+VERDICT_COLOURS = {"native-fp4": "bold green", "fp8": "green", "int8": "green", "bf16": "yellow", "none": "dim"}
 STATUS_COLOURS = {
     Status.PASSED: "green", Status.FAILED: "bold red", Status.REFUSED: "yellow", Status.NOT_RUN: "yellow",
 }  # fmt: skip

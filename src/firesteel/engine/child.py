@@ -17,6 +17,7 @@ from firesteel.engine.messages import (
     HEAD_BYTES,
     SHOW_STACKS,
     Around,
+    Capturing,
     Dying,
     FromEngine,
     LedgerSoFar,
@@ -37,6 +38,7 @@ from firesteel.engine.messages import (
 from firesteel.engine.watchdog import until_silent
 from firesteel.errors import EngineDied, KernelError, RequestError, UserError
 
+Progress = Callable[[int, int], None]  # done, in all
 PROGRAM = ("-m", "firesteel.engine.process")
 LOG_LINES = 200
 LINE_BYTES = 4096
@@ -84,13 +86,15 @@ class EngineProcess:
     def log_tail(self) -> list[str]:
         return list(self._log.lines)
 
-    async def load(self, start: Start, progress: Callable[[int, int], None] | None = None) -> Ready:
+    async def load(
+        self, start: Start, progress: Progress | None = None, capturing: Progress | None = None
+    ) -> Ready:
         """Raises the UserError that the engine met, or EngineDied without a bundle, also where it hangs."""
         self._reader, self._writer = await asyncio.open_unix_connection(sock=self._socket)
         self.send(start)
         watching = asyncio.create_task(self._end_if_loading_hangs(start.config.process.engine_hang_s))
         try:
-            return await self._become_ready(progress)
+            return await self._become_ready(progress, capturing)
         finally:
             watching.cancel()
 
@@ -144,11 +148,13 @@ class EngineProcess:
         await _comes_true(self._is_over, STOP_S)
         await self.bury()
 
-    async def _become_ready(self, progress: Callable[[int, int], None] | None) -> Ready:
+    async def _become_ready(self, progress: Progress | None, capturing: Progress | None) -> Ready:
         while (message := await self._next()) is not None:
             match message:
                 case Loading() if progress is not None:
                     progress(message.done_bytes, message.all_bytes)
+                case Capturing() if capturing is not None:
+                    capturing(message.done, message.total)
                 case Refused():
                     raise error_of(message)
                 case Ready() if self._dying is None:  # one found to hang is being ended

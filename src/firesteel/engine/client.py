@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from firesteel.config import Config
-from firesteel.engine.child import EngineProcess, error_of
+from firesteel.engine.child import EngineProcess, Progress, error_of
 from firesteel.engine.crash import CrashReport, write_bundle
 from firesteel.engine.messages import (
     Cancel,
@@ -79,16 +79,16 @@ class EngineClient:
 
     @classmethod
     async def start(
-        cls, directory: Path, config: Config, *, progress: Callable[[int, int], None] | None = None,
-        program: Sequence[str] = (),
+        cls, directory: Path, config: Config, *, progress: Progress | None = None,
+        capturing: Progress | None = None, program: Sequence[str] = (),
     ) -> EngineClient:  # fmt: skip
-        """Loads the checkpoint; `progress` is called with bytes done and in all.
+        """Loads the checkpoint; `progress` is called with bytes done and in all, `capturing` with decoding steps.
 
         Raises the UserError that the engine met, or EngineDied: the first start is not tried twice. `program`
         may name another engine, which speaks as `engine/process.py` does.
         """
         client = cls(directory, config, program)
-        await client._open(progress)
+        await client._open(progress, capturing)
         client._supervisor = asyncio.create_task(client._supervise())
         return client
 
@@ -184,14 +184,14 @@ class EngineClient:
             await self._supervisor
         await self._process.bury()
 
-    async def _open(self, progress: Callable[[int, int], None] | None = None) -> None:
+    async def _open(self, progress: Progress | None = None, capturing: Progress | None = None) -> None:
         """Starts an engine; where that fails, no process is left."""
         async with AsyncExitStack() as stack:
             self._process = process = EngineProcess(self.program)
             stack.push_async_callback(process.bury)
             try:
                 start = Start(directory=str(self.directory), config=self.config)
-                self.facts = await process.load(start, progress)
+                self.facts = await process.load(start, progress, capturing)
             except EngineDied as died:
                 raise self._report(str(died)) from None
             stack.pop_all()

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from firesteel.config import BatchConfig, CacheConfig, KernelConfig
-from firesteel.device import DeviceSpec
+from firesteel.device import GIB, DeviceSpec
 from firesteel.engine.batch import build_batch
 from firesteel.engine.decode_loop import DecodeLoop
 from firesteel.engine.flight import Flight
@@ -38,6 +38,8 @@ from firesteel.engine.upload import upload_ints
 from firesteel.model.gpt_oss import GptOss
 from firesteel.types import Outcome, Plan, Request, RequestStatistics, Span, StepOutput
 
+MANY_TOKENS, FEW_TOKENS = 8192, 2048  # of a step, where nothing is configured
+LARGE_GPU_BYTES = 40 * GIB
 RUN_AHEAD_STEPS = 3  # launched before the tokens of the step ahead of them are read
 
 
@@ -59,6 +61,7 @@ class Engine:
 
         `fused` ops compute decoding steps of few requests. `run_ahead_steps` is the settings' choice unless given.
         """
+        config = replace(config, max_num_batched_tokens=find_budget(config, device))
         spec, size, dtype = model.spec, config.page_size, find_dtype(cache.kv_dtype, device)
         num_pages = count_pages(spec, device, config, cache, max_context=max_context, reserve_gib=reserve_gib)
         self.config = config
@@ -171,7 +174,8 @@ class Engine:
             self.totals, requests_running=len(self.scheduler.running), requests_waiting=len(self.scheduler.waiting),
             preemptions=self.scheduler.num_preemptions, pages_held=self.pool.num_held,
             pages_idle=self.pool.num_idle, page_evictions=self.pool.num_evictions,
-            saturated_values=0 if saturated is None else int(saturated),
+            saturated_values=0 if saturated is None else int(saturated), graphs=len(self.loop.store.ready()),
+            graph_s=self.loop.store.seconds, graph_bytes=self.loop.store.num_bytes,
         )  # fmt: skip
 
     def _count(self, plan: Plan, outputs: Sequence[StepOutput]) -> None:
@@ -192,6 +196,12 @@ class Engine:
         scored = [_score_prompt(span, piece) for span, piece in zip(spans, pieces, strict=True)]
         drawn = iter(sampled.read() if sampled is not None else ())
         return [_outcome(span, piece, one, drawn) for span, piece, one in zip(spans, pieces, scored, strict=True)]
+
+
+def find_budget(config: BatchConfig, device: DeviceSpec) -> int:
+    """Tokens of a step. With few of them each expert gets few, and the time goes into reading it."""
+    is_large = device.is_cuda and device.memory_bytes >= LARGE_GPU_BYTES
+    return config.max_num_batched_tokens or (MANY_TOKENS if is_large else FEW_TOKENS)
 
 
 def find_ahead(config: BatchConfig, device: DeviceSpec) -> int:

@@ -6,10 +6,11 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from firesteel.config import Config, ModelConfig, parse_layers
+from firesteel.config import BatchConfig, Config, ModelConfig, parse_layers
 from firesteel.device import GIB, DeviceSpec, find_device
 from firesteel.engine.engine import Engine
 from firesteel.engine.kv_scales import find_scales
+from firesteel.engine.step_sizes import MOST_GRAPHS, step_sizes
 from firesteel.engine.step_store import FusedOps
 from firesteel.errors import UserError
 from firesteel.kernels import Kernels, parse_pins
@@ -17,6 +18,7 @@ from firesteel.kernels.cuda_cache import use_cache
 from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.op import REFERENCE
 from firesteel.kernels.requirement import parse_requirements
+from firesteel.kernels.tuned import Tuned, load_tuned, use_options
 from firesteel.model.decode_ops import DecodeOps, split_choices
 from firesteel.model.fill import LoadReport
 from firesteel.model.gpt_oss import GptOss
@@ -44,29 +46,61 @@ class Loaded:
         return [*self.kernels.table(), *(self.fused.ops.table() if self.fused is not None else ())]
 
 
-def load_engine(directory: Path, config: Config, *, progress: Progress | None = None) -> Loaded:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """What the settings choose, and could have refused, before any weight is read."""
+
+    spec: ModelSpec
+    device: DeviceSpec
+    max_context: int
+    kernels: Kernels
+    tuned: Tuned
+    scales: KvScales | None
+
+
+def load_engine(
+    directory: Path, config: Config, *, progress: Progress | None = None, capturing: Progress | None = None
+) -> Loaded:
+    """`progress` is called with bytes read and in all, `capturing` with decoding steps made and in all."""
     stored = read_spec(directory)
     layers = held_layers(stored.mxfp4_layers, parse_layers(config.kernels.mxfp4_layers))
-    spec = replace(stored, mxfp4_layers=layers)
-    scales = find_scales(config.cache, spec.num_layers)
-    device, max_context = find_device(config.model.device), find_max_context(spec, config)
-    kernels = choose_kernels(device, config)
+    settled = settle(replace(stored, mxfp4_layers=layers), config)
     weights, report = load_weights(
-        directory, stored, device, workers=config.model.load_workers,
-        reserve_gib=find_reserve(device, config.model), progress=progress, held=spec,
+        directory, stored, settled.device, workers=config.model.load_workers,
+        reserve_gib=find_reserve(settled.device, config.model), progress=progress, held=settled.spec,
     )  # fmt: skip
-    return assemble(spec, weights, kernels, device, max_context, config, report, scales)
+    return assemble(settled, weights, config, report, capturing)
 
 
 def synthetic_engine(spec: ModelSpec, config: Config, *, seed: int) -> Loaded:
     """Of random weights made on the device, for measurements."""
     spec = replace(spec, mxfp4_layers=held_layers((), parse_layers(config.kernels.mxfp4_layers)))
+    settled, start = settle(spec, config), time.perf_counter()
+    reserve_gib = find_reserve(settled.device, config.model)
+    weights = synthetic_weights(spec, settled.device, seed=seed, reserve_gib=reserve_gib)
+    report = LoadReport(num_bytes=weight_bytes(spec), seconds=time.perf_counter() - start)
+    return assemble(settled, weights, config, report)
+
+
+def settle(spec: ModelSpec, config: Config) -> Settled:
+    check_capture(config.batch)
     scales = find_scales(config.cache, spec.num_layers)
     device, max_context = find_device(config.model.device), find_max_context(spec, config)
-    kernels, start = choose_kernels(device, config), time.perf_counter()
-    weights = synthetic_weights(spec, device, seed=seed, reserve_gib=find_reserve(device, config.model))
-    report = LoadReport(num_bytes=weight_bytes(spec), seconds=time.perf_counter() - start)
-    return assemble(spec, weights, kernels, device, max_context, config, report, scales)
+    tuned = load_tuned(config.kernels.tiles_file, device)
+    use_options(tuned.options)
+    return Settled(
+        spec=spec, device=device, max_context=max_context, kernels=choose_kernels(device, config), tuned=tuned,
+        scales=scales,
+    )  # fmt: skip
+
+
+def check_capture(config: BatchConfig) -> None:
+    sizes = step_sizes(config.capture_at_start, config.max_num_seqs)
+    if config.capture_at_start > config.max_num_seqs or len(sizes) > MOST_GRAPHS:
+        raise UserError(
+            f"capture_at_start = {config.capture_at_start}: lower it; max_num_seqs = {config.max_num_seqs} are "
+            f"decoded together, and at most {MOST_GRAPHS} steps are kept"
+        )
 
 
 def choose_kernels(device: DeviceSpec, config: Config) -> Kernels:
@@ -90,18 +124,20 @@ def choose_fused(device: DeviceSpec, config: Config, ledger: Ledger) -> FusedOps
 
 
 def assemble(
-    spec: ModelSpec, weights: Weights, kernels: Kernels, device: DeviceSpec, max_context: int, config: Config,
-    report: LoadReport, scales: KvScales | None,
-) -> Loaded:  # fmt: skip
+    settled: Settled, weights: Weights, config: Config, report: LoadReport, capturing: Progress | None = None
+) -> Loaded:
+    spec, device, kernels, max_context = settled.spec, settled.device, settled.kernels, settled.max_context
     model = GptOss(
         spec, weights, kernels, device, max_context=max_context, sinks=config.kernels.sinks,
-        activation=config.kernels.activation, tile=config.kernels.tile, kv_scales=scales,
+        activation=config.kernels.activation, tile=config.kernels.tile, tuned=settled.tuned,
+        kv_scales=settled.scales,
     )  # fmt: skip
     fused = choose_fused(device, config, kernels.ledger)
     engine = Engine(
         model, device, config.batch, config.cache, max_context=max_context,
         reserve_gib=find_reserve(device, config.model), kernels=config.kernels, fused=fused,
     )  # fmt: skip
+    engine.loop.store.prepare(config.batch.capture_at_start, capturing)
     return Loaded(
         spec=spec, device=device, kernels=kernels, max_context=max_context, model=model, engine=engine,
         fused=fused, report=report,

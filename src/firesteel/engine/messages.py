@@ -78,6 +78,13 @@ class Loading(Message, frozen=True):
     all_bytes: int
 
 
+class Capturing(Message, frozen=True):
+    """Decoding steps made before the first request."""
+
+    done: int
+    total: int
+
+
 class Ready(Message, frozen=True):
     device: str
     max_context: int  # tokens of one request, prompt and answer, that fit the model and the cache
@@ -191,7 +198,8 @@ class Dying(Message, frozen=True):
 
 ToEngine = Start | Submit | Cancel | GetStatistics | Shutdown
 FromEngine = (
-    Around | Loading | Ready | Refused | Planned | Alive | Step | Rejected | StatisticsAnswer | LedgerSoFar | Dying
+    Around | Loading | Capturing | Ready | Refused | Planned | Alive | Step | Rejected | StatisticsAnswer
+    | LedgerSoFar | Dying
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()

@@ -28,6 +28,7 @@ from firesteel.engine.messages import (
     Alive,
     Around,
     Cancel,
+    Capturing,
     Dying,
     FromEngine,
     GetStatistics,
@@ -226,7 +227,10 @@ def load(start: Start, channel: Channel) -> Loaded:
     channel.send(Around(surroundings=dataclasses.asdict(look_around(device))))
     if triton_ready()(device) is None:
         beat_at_compiles(lambda: channel.send(Alive()))
-    return load_engine(Path(start.directory), start.config, progress=progress_sender(channel.send))
+    return load_engine(
+        Path(start.directory), start.config, progress=progress_sender(channel.send),
+        capturing=lambda done, total: channel.send(Capturing(done=done, total=total)),
+    )  # fmt: skip
 
 
 def progress_sender(send: Callable[[FromEngine], None]) -> Callable[[int, int], None]:

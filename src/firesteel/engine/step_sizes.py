@@ -14,6 +14,11 @@ def padded_requests(count: int, most: int) -> int:
     return max(count, min(-(-count // stride) * stride, most))
 
 
+def step_sizes(count: int, most: int) -> list[int]:
+    """Of the steps that 1 to `count` requests run in."""
+    return sorted({padded_requests(one, most) for one in range(1, count + 1)})
+
+
 def padded_pages(num_tokens: int, page_size: int, most_tokens: int) -> int:
     """Width of page tables that hold `num_tokens`: few widths, each twice the one before."""
     reach = min(max(LEAST_TOKENS, power_of_two(num_tokens)), most_tokens)

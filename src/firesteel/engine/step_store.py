@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from firesteel.config import KernelConfig
-from firesteel.device import DeviceSpec
+from firesteel.device import DeviceSpec, available_bytes
 from firesteel.engine.graphs import StepGraph
-from firesteel.engine.step_sizes import MOST_GRAPHS, padded_pages, padded_requests
-from firesteel.errors import KernelError, UserError
+from firesteel.engine.step_sizes import MOST_GRAPHS, padded_pages, padded_requests, step_sizes
+from firesteel.errors import ArgumentsRefused
 from firesteel.model.decode import MOST_REQUESTS, DecodeError, DecodeStep
 from firesteel.model.decode_ops import DecodeOps
 from firesteel.model.gpt_oss import GptOss
@@ -70,6 +70,7 @@ class StepStore:
         self.idle_page = idle_page
         self.most_requests, self.max_context = most_requests, max_context
         self.seconds = 0.0  # spent on making steps
+        self.num_bytes = 0  # of the device, that making them took
         self.refusals: dict[int, str] = {}  # by number of requests: why the fused ops do not compute them
         self._logits: Tensor | None = None
         self._pool: Any = None
@@ -79,14 +80,23 @@ class StepStore:
         """Those made so far and kept."""
         return list(self._ready.values())
 
+    @torch.inference_mode()
+    def prepare(self, most: int, progress: Callable[[int, int], None] | None = None) -> None:
+        """Makes those of 1 to `most` requests, the largest first: its memory then serves the others too."""
+        sizes = step_sizes(most, self.most_requests)
+        for done, size in enumerate(reversed(sizes), start=1):
+            self.find(size, 1)
+            if progress is not None:
+                progress(done, len(sizes))
+
     def find(self, num_requests: int, num_tokens: int) -> ReadyStep:
         """For so many requests, the longest of which holds `num_tokens`."""
         size = padded_requests(num_requests, self.most_requests)
         if self.fused is not None and size <= MOST_REQUESTS and size not in self.refusals:
             try:
                 return self._get(size, -(-self.max_context // self.page_size), self._make_fused)
-            except (DecodeError, KernelError) as error:
-                if self.fused.is_asked or not _is_refusal(error):
+            except (DecodeError, ArgumentsRefused) as error:
+                if self.fused.is_asked:
                     raise
                 self.refusals[size] = str(error)
                 _log.warning("decoding steps of %d requests run in the network: %s", size, error)
@@ -100,11 +110,21 @@ class StepStore:
         if (size, width) not in self._ready:
             while len(self._ready) >= MOST_GRAPHS:
                 self._ready.popitem(last=False)
-            start = time.perf_counter()
-            self._ready[size, width] = make(size, width)
-            self.seconds += time.perf_counter() - start
+            self._ready[size, width] = self._measured(lambda: make(size, width))
         self._ready.move_to_end((size, width))
         return self._ready[size, width]
+
+    def _measured(self, make: Callable[[], ReadyStep]) -> ReadyStep:
+        start, free = time.perf_counter(), available_bytes(self.device)
+        made = make()
+        seconds, taken = time.perf_counter() - start, max(free - available_bytes(self.device), 0)
+        self.seconds += seconds
+        self.num_bytes += taken if made.is_captured else 0
+        _log.info(
+            "made a decoding step of %d requests with up to %d tokens each: %.2f s, %d MiB",
+            made.step.num_requests, made.num_tokens, seconds, taken >> 20,
+        )  # fmt: skip
+        return made
 
     def _make_fused(self, size: int, width: int) -> ReadyStep:
         assert self.fused is not None
@@ -133,8 +153,3 @@ class StepStore:
             self._pool = torch.cuda.graph_pool_handle()
         graph = StepGraph(step.run, self.model.kernels.ledger, self.device, undo=undo, pool=self._pool)
         return ReadyStep(step, cast(Callable[[], Tensor], graph.replay), is_captured=True)
-
-
-def _is_refusal(error: UserError) -> bool:
-    """Of arguments, by an op or by the step; what fails to compile is no refusal."""
-    return isinstance(error, DecodeError) or "no implementation takes these arguments" in str(error)

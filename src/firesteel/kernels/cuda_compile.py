@@ -54,6 +54,11 @@ def nvrtc_version() -> str:
     return f"{major}.{minor}"
 
 
+def nvrtc_architectures() -> tuple[int, ...]:
+    """What NVRTC compiles for: 90, 121."""
+    return tuple(_call(_nvrtc().nvrtcGetSupportedArchs))
+
+
 def compile_program(program: Program) -> CudaBinary:
     nvrtc = _nvrtc()
     _check_target(program)
@@ -82,7 +87,7 @@ def _compile(handle: Any, program: Program) -> CudaBinary:
 
 def _check_target(program: Program) -> None:
     number = int(program.target.removeprefix("sm_").removesuffix("a"))
-    known = _call(_nvrtc().nvrtcGetSupportedArchs)
+    known = nvrtc_architectures()
     if number not in known:
         raise KernelError(
             f"{program.name}: NVRTC {nvrtc_version()} does not know {program.target}; it compiles for "

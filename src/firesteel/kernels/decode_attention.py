@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from firesteel.kernels.attention import attention
+from firesteel.kernels.cuda_geometry import PORTABLE_CLUSTER
 from firesteel.kernels.cuda_ready import cuda_ready
 from firesteel.kernels.cuda_source import CudaKernel
 from firesteel.kernels.decode_launch import (
@@ -29,6 +30,7 @@ from firesteel.kernels.decode_launch import (
     Machine,
     build_kernel,
     find_machine,
+    keep,
     launch,
     machine_of,
     refuse_layout,
@@ -80,18 +82,23 @@ def _accepts(
     return (
         refuse_tokens(q)
         or refuse_types(q, k_pages, v_pages, sinks)
+        or refuse_types(page_table, kv_lens, wanted=torch.int64)
         or refuse_layout(q, k_pages, v_pages)
         or refuse_strides(page_table, kv_lens, sinks)
     )
 
 
-def cluster_size(most_held: int, window: int | None) -> int:
-    """Programs that share the tokens of a kv head, of which its page table has room for so many."""
+def cluster_size(machine: Machine, most_held: int, window: int | None) -> int:
+    """Programs that share the tokens of a kv head, of which its page table has room for so many.
+
+    More than every GPU is sure to run together only where they need not have an SM each.
+    """
     if window is not None:
         return 1
-    return 8 if most_held <= SHORT else 16
+    return PORTABLE_CLUSTER if most_held <= SHORT or not machine.is_large else 16
 
 
+@keep
 def kernel(machine: Machine, heads: int, kv_heads: int, cluster: int) -> CudaKernel:
     sizes = {"HEADS": heads, "KV_HEADS": kv_heads, "HEAD_DIM": HEAD_DIM}
     shared_bytes = WARPS * STAGES * 2 * TILE * HEAD_DIM * 2
@@ -110,12 +117,13 @@ def cuda_decode_attention(
     tokens, heads = q.shape[:2]
     kv_heads, page_size = k_pages.shape[1:3]
     mixed = torch.empty(tokens, heads * HEAD_DIM, dtype=q.dtype, device=q.device)
-    cluster = cluster_size(page_table.shape[1] * page_size, window)
+    machine = find_machine(q.device)
+    cluster = cluster_size(machine, page_table.shape[1] * page_size, window)
     args = (
         q, k_pages, v_pages, sinks, page_table, kv_lens, mixed, scale, page_size, page_table.shape[1], window or 0,
     )  # fmt: skip
     grid = (cluster, kv_heads, tokens)
-    chosen = kernel(find_machine(q.device), heads, kv_heads, cluster)
+    chosen = kernel(machine, heads, kv_heads, cluster)
     launch(chosen, grid, args, dependent, cluster=(cluster,), tile=f"cluster {cluster}")
     return mixed
 
@@ -127,8 +135,9 @@ decode_attention.prefer("cuda")
 def device_code(capability: tuple[int, int]) -> Iterator[CudaCode]:
     if capability >= FIRST:
         for seen, held, window in (("full", SHORT, None), ("long full", 2 * SHORT, None), ("window", SHORT, 128)):
-            cluster = cluster_size(held, window)
-            chosen = kernel(machine_of(capability), GPT_OSS.heads, GPT_OSS.kv_heads, cluster)
+            machine = machine_of(capability)
+            cluster = cluster_size(machine, held, window)
+            chosen = kernel(machine, GPT_OSS.heads, GPT_OSS.kv_heads, cluster)
             yield CudaCode(variant=f"cuda {seen}", kernel=chosen)
 
 

@@ -6,10 +6,12 @@ in   r          [T, H] bf16      residual, added to
      experts    packed weights (Experts), hidden and intermediate sizes the same
      limit      of the clamp
      active     experts per token
+     activation bf16, or mxfp8: what the norm and the rows between the two are rounded to
      ahead      weights that the next kernel reads, or None: fetched into the cache when memory falls idle
      dependent  may begin before what is ahead of it ends: nothing but the norm's weights is read before its wait
 out  r          the same tensor, as decode_fc2 leaves it
-Rounded as the two are. `cuda` lets all its programs meet between the two, so all of them must run at once.
+Rounded as the two are. `cuda` lets all its programs meet between the two, so all of them must run at once: no two
+calls may be under way on different streams of a GPU.
 """
 
 from __future__ import annotations
@@ -20,21 +22,31 @@ import torch
 from torch import Tensor
 
 from firesteel.kernels.cuda_ready import cuda_ready
-from firesteel.kernels.decode_fc1 import MOST_ACTIVE, chosen_bytes, count_chosen, decode_fc1, expert_sizes
-from firesteel.kernels.decode_fc2 import decode_fc2, held_bytes
+from firesteel.kernels.decode_fc1 import (
+    FINISHERS,
+    MOST_ACTIVE,
+    chosen_bytes,
+    count_chosen,
+    decode_fc1,
+    expert_sizes,
+)
+from firesteel.kernels.decode_fc2 import MOST_STRIPS, decode_fc2, held_bytes, refuse_strips, sum_bytes
 from firesteel.kernels.decode_launch import (
+    ROUNDED,
     Machine,
     Streamed,
     find_machine,
+    keep,
     list_plans,
     plan_streamed,
     refuse_here,
     refuse_layout,
+    refuse_rounding,
     refuse_strides,
     refuse_tokens,
     refuse_types,
 )
-from firesteel.kernels.decode_shapes import GPT_OSS, list_cases
+from firesteel.kernels.decode_shapes import GPT_OSS, list_cases, rounded_too
 from firesteel.kernels.decode_stream import STRIP_ROWS, Stream, refuse_columns
 from firesteel.kernels.moe_matmul import Experts, random_experts
 from firesteel.kernels.op import CudaCode, Sample, define_op
@@ -52,7 +64,7 @@ def fits(experts: Experts) -> bool:
 
 def _bytes(
     r: Tensor, norm: Tensor, eps: float, logits: Tensor, experts: Experts, limit: float, active: int,
-    ahead: Tensor | None = None, dependent: bool = False,
+    activation: str = "bf16", ahead: Tensor | None = None, dependent: bool = False,
 ) -> int:  # fmt: skip
     parts = (
         experts.gate_up_codes, experts.gate_up_scales, experts.gate_up_bias, experts.down_codes,
@@ -67,15 +79,15 @@ def _bytes(
 )
 def decode_experts(
     r: Tensor, norm: Tensor, eps: float, logits: Tensor, experts: Experts, limit: float, active: int,
-    ahead: Tensor | None = None, dependent: bool = False,
+    activation: str = "bf16", ahead: Tensor | None = None, dependent: bool = False,
 ) -> Tensor:  # fmt: skip
-    inner = decode_fc1.reference(r, norm, eps, logits, experts, limit, active)
-    return decode_fc2.reference(inner, logits, experts, r)
+    inner = decode_fc1.reference(r, norm, eps, logits, experts, limit, active, activation)
+    return decode_fc2.reference(inner, logits, experts, r, activation)
 
 
 def _accepts(
     r: Tensor, norm: Tensor, eps: float, logits: Tensor, experts: Experts, limit: float, active: int,
-    ahead: Tensor | None = None, dependent: bool = False,
+    activation: str = "bf16", ahead: Tensor | None = None, dependent: bool = False,
 ) -> str | None:  # fmt: skip
     if active > MOST_ACTIVE:
         return f"takes up to {MOST_ACTIVE} experts a token, not {active}"
@@ -86,6 +98,7 @@ def _accepts(
     return (
         refuse_tokens(r)
         or refuse_types(r, norm, experts.gate_up_bias, experts.down_bias)
+        or refuse_types(logits, wanted=torch.float32)
         or refuse_layout(
             r,
             norm,
@@ -94,50 +107,62 @@ def _accepts(
             experts.gate_up_bias,
             experts.down_codes,
             experts.down_scales,
+            ahead,
         )
         or refuse_strides(logits, experts.down_bias)
         or refuse_columns(True, r.shape[1])
-        or refuse_here(r, lambda machine: _plan_for(machine, r, experts, active))
+        or refuse_rounding(None, activation)
+        or refuse_here(r, lambda machine: _plan_for(machine, r, experts, active, activation))
+        or (refuse_strips(find_machine(r.device), r.shape[1]) if r.is_cuda else None)
     )
 
 
 def shared_bytes(stream: Stream, active: int, holds_all: bool) -> int:
     held, units = held_bytes(stream, active, holds_all)
-    return stream.ring_bytes + max(held, stream.x_bytes) + units + chosen_bytes(stream.tokens, active)
+    beside = units + sum_bytes(stream) + chosen_bytes(stream.tokens, active)
+    return stream.ring_bytes + max(held, stream.x_bytes) + beside
 
 
-def plan(machine: Machine, *, tokens: int, hidden: int, experts: int, active: int) -> Streamed:
+@keep
+def plan(
+    machine: Machine, *, tokens: int, hidden: int, experts: int, active: int, rounds_x: bool = False
+) -> Streamed:
     """As many programs as SMs at most; `inner` is held as a whole where that leaves room for two stages."""
-    sizes = {"HIDDEN": hidden, "INTERMEDIATE": hidden, "EXPERTS": experts, "ACTIVE": active}
+    sizes = {
+        "HIDDEN": hidden, "INTERMEDIATE": hidden, "EXPERTS": experts, "ACTIVE": active, "ROUNDS_X": rounds_x,
+    }  # fmt: skip
 
     def plan_holding(holds_all: bool) -> Streamed:
         return plan_streamed(
             "decode_experts", machine, is_fp4=True, columns=hidden, tokens=tokens, stages=STAGES,
             shared=lambda stream: shared_bytes(stream, active, holds_all), strips=hidden // STRIP_ROWS,
-            sizes={**sizes, "HOLDS_ALL": holds_all}, may_pair=True, flight=FLIGHT,
-            alone=True,
+            sizes={**sizes, "HOLDS_ALL": holds_all, "MOST_STRIPS": MOST_STRIPS}, may_pair=active > 1,
+            flight=FLIGHT, alone=True, finishers=FINISHERS,
         )  # fmt: skip
 
     at_once = plan_holding(True)
     return at_once if at_once.stream.stages > 1 and at_once.refuse(machine) is None else plan_holding(False)
 
 
-def _plan_for(machine: Machine, r: Tensor, experts: Experts, active: int) -> Streamed:
+def _plan_for(machine: Machine, r: Tensor, experts: Experts, active: int, activation: str) -> Streamed:
     tokens, hidden = r.shape
-    return plan(machine, tokens=tokens, hidden=hidden, experts=experts.down_bias.shape[0], active=active)
+    return plan(
+        machine, tokens=tokens, hidden=hidden, experts=experts.down_bias.shape[0], active=active,
+        rounds_x=activation == ROUNDED,
+    )  # fmt: skip
 
 
 @decode_experts.implementation("cuda", needs=cuda_ready(), accepts=_accepts)
 def cuda_decode_experts(
     r: Tensor, norm: Tensor, eps: float, logits: Tensor, experts: Experts, limit: float, active: int,
-    ahead: Tensor | None = None, dependent: bool = False,
+    activation: str = "bf16", ahead: Tensor | None = None, dependent: bool = False,
 ) -> Tensor:  # fmt: skip
     inner = torch.empty(r.shape[0], active, r.shape[1], dtype=r.dtype, device=r.device)
     up = (experts.gate_up_codes, experts.gate_up_scales, experts.gate_up_bias)
     down = (experts.down_codes, experts.down_scales, experts.down_bias)
     num_ahead = 0 if ahead is None else min(ahead.nbytes, MOST_AHEAD_BYTES)
     args = (r, norm, logits, *up, *down, inner, ahead, num_ahead, eps, limit, r.shape[0])
-    _plan_for(find_machine(r.device), r, experts, active).launch(args, dependent)
+    _plan_for(find_machine(r.device), r, experts, active, activation).launch(args, dependent)
     return r
 
 
@@ -149,8 +174,8 @@ def device_code(capability: tuple[int, int]) -> Iterator[CudaCode]:
     sizes = expert_sizes(GPT_OSS)
     del sizes["intermediate"]
 
-    def plan_big(machine: Machine, is_fp4: bool, tokens: int) -> Streamed:
-        return plan(machine, tokens=tokens, **sizes)
+    def plan_big(machine: Machine, is_fp4: bool, tokens: int, rounds_x: bool) -> Streamed:
+        return plan(machine, tokens=tokens, rounds_x=rounds_x, **sizes)
 
     yield from list_plans(capability, plan_big, formats=(True,))
 
@@ -161,4 +186,4 @@ def samples(device: torch.device) -> Iterator[Sample]:
         experts = random_experts(sizes.experts, sizes.hidden, sizes.hidden, draw.generator)
         logits = draw.logits(tokens, sizes.experts)
         r, norm = draw.normal(tokens, sizes.hidden), draw.normal(sizes.hidden)
-        yield Sample(label, (r, norm, 1e-5, logits, experts, 7.0, sizes.active))
+        yield from rounded_too(label, "mxfp4-weight", (r, norm, 1e-5, logits, experts, 7.0, sizes.active))

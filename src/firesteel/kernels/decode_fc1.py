@@ -6,6 +6,7 @@ in   r          [T, H] bf16      residual
      experts    packed weights (Experts)
      limit      of the clamp
      active     experts per token, A: those with the largest logits
+     activation bf16, or mxfp8: what the norm is rounded to before it meets the weights
      dependent  may begin before what is ahead of it ends: nothing but the norm's weights is read before its wait
 out  inner      [T, A, I] bf16   of each token's experts, largest logit first
      inner = swiglu(gate_up @ x + bias), as moe_matmul has it
@@ -21,20 +22,24 @@ import torch
 from torch import Tensor
 
 from firesteel.formats import mxfp4
+from firesteel.kernels.activation import round_activation
 from firesteel.kernels.cuda_ready import cuda_ready
 from firesteel.kernels.decode_launch import (
+    ROUNDED,
     Machine,
     Streamed,
     find_machine,
+    keep,
     list_plans,
     plan_streamed,
     refuse_here,
     refuse_layout,
+    refuse_rounding,
     refuse_strides,
     refuse_tokens,
     refuse_types,
 )
-from firesteel.kernels.decode_shapes import GPT_OSS, Sizes, list_cases
+from firesteel.kernels.decode_shapes import GPT_OSS, Sizes, list_cases, rounded_too
 from firesteel.kernels.decode_stream import STRIP_ROWS, Stream, align, refuse_columns
 from firesteel.kernels.moe_matmul import Experts, random_experts, swiglu
 from firesteel.kernels.op import CudaCode, Sample, define_op
@@ -42,6 +47,7 @@ from firesteel.kernels.rms_norm import rms_norm
 from firesteel.kernels.tolerance import bf16
 
 STAGES = 7
+FINISHERS = 2  # a strip of the experts takes one as long as memory takes to deliver it
 MOST_ACTIVE = 4  # a lane of a warp for each pair of a token and one of its experts
 
 
@@ -52,7 +58,7 @@ def count_chosen(logits: Tensor, active: int) -> int:
 
 def _bytes(
     r: Tensor, norm: Tensor, eps: float, logits: Tensor, experts: Experts, limit: float, active: int,
-    dependent: bool = False,
+    activation: str = "bf16", dependent: bool = False,
 ) -> int:  # fmt: skip
     rows = experts.gate_up_codes[0].nbytes + experts.gate_up_scales[0].nbytes + experts.gate_up_bias[0].nbytes
     written = r.shape[0] * active * experts.gate_up_bias.shape[1] // 2 * r.element_size()
@@ -62,9 +68,9 @@ def _bytes(
 @define_op(bytes=_bytes, tolerance=bf16(ulps=2, why="two roundings, and products of two sums; sums in free order"))
 def decode_fc1(
     r: Tensor, norm: Tensor, eps: float, logits: Tensor, experts: Experts, limit: float, active: int,
-    dependent: bool = False,
+    activation: str = "bf16", dependent: bool = False,
 ) -> Tensor:  # fmt: skip
-    x = rms_norm.reference(r, None, norm, eps)[0].float()
+    x = round_activation(rms_norm.reference(r, None, norm, eps)[0].float(), activation)
     ids = logits.topk(active, dim=-1).indices
     inner = torch.empty(*ids.shape, experts.gate_up_bias.shape[1] // 2, dtype=r.dtype, device=r.device)
     for expert in ids.unique().tolist():
@@ -77,7 +83,7 @@ def decode_fc1(
 
 def _accepts(
     r: Tensor, norm: Tensor, eps: float, logits: Tensor, experts: Experts, limit: float, active: int,
-    dependent: bool = False,
+    activation: str = "bf16", dependent: bool = False,
 ) -> str | None:  # fmt: skip
     if active > MOST_ACTIVE:
         return f"takes up to {MOST_ACTIVE} experts a token, not {active}"
@@ -86,16 +92,18 @@ def _accepts(
     return (
         refuse_tokens(r)
         or refuse_types(r, norm, experts.gate_up_bias)
+        or refuse_types(logits, wanted=torch.float32)
         or refuse_layout(r, norm, experts.gate_up_codes, experts.gate_up_scales, experts.gate_up_bias)
         or refuse_strides(logits)
         or refuse_columns(True, r.shape[1])
-        or refuse_here(r, lambda machine: _plan_for(machine, r, experts, active))
+        or refuse_rounding(None, activation)
+        or refuse_here(r, lambda machine: _plan_for(machine, r, experts, active, activation))
     )
 
 
 def chosen_bytes(tokens: int, active: int) -> int:
     """Of `Chosen` in csrc/choose.cuh."""
-    return align(4 * (1 + tokens * active * (tokens + 3)))
+    return align(4 * (1 + tokens * active * (2 * tokens + 4)))
 
 
 def shared_bytes(stream: Stream, active: int = MOST_ACTIVE) -> int:
@@ -103,30 +111,39 @@ def shared_bytes(stream: Stream, active: int = MOST_ACTIVE) -> int:
     return stream.ring_bytes + of_x + chosen_bytes(stream.tokens, active)
 
 
-def plan(machine: Machine, *, tokens: int, hidden: int, intermediate: int, experts: int, active: int) -> Streamed:
-    sizes = {"HIDDEN": hidden, "INTERMEDIATE": intermediate, "EXPERTS": experts, "ACTIVE": active}
+@keep
+def plan(
+    machine: Machine, *, tokens: int, hidden: int, intermediate: int, experts: int, active: int,
+    rounds_x: bool = False,
+) -> Streamed:  # fmt: skip
+    sizes = {
+        "HIDDEN": hidden, "INTERMEDIATE": intermediate, "EXPERTS": experts, "ACTIVE": active, "ROUNDS_X": rounds_x,
+    }  # fmt: skip
     return plan_streamed(
         "decode_fc1", machine, is_fp4=True, columns=hidden, tokens=tokens, stages=STAGES,
         shared=lambda stream: shared_bytes(stream, active), strips=active * 2 * intermediate // STRIP_ROWS,
-        sizes=sizes,
+        sizes=sizes, alone=True, finishers=FINISHERS,
     )  # fmt: skip
 
 
-def _plan_for(machine: Machine, r: Tensor, experts: Experts, active: int) -> Streamed:
+def _plan_for(machine: Machine, r: Tensor, experts: Experts, active: int, activation: str) -> Streamed:
     count, rows = experts.gate_up_bias.shape
-    return plan(machine, tokens=r.shape[0], hidden=r.shape[1], intermediate=rows // 2, experts=count, active=active)
+    return plan(
+        machine, tokens=r.shape[0], hidden=r.shape[1], intermediate=rows // 2, experts=count, active=active,
+        rounds_x=activation == ROUNDED,
+    )  # fmt: skip
 
 
 @decode_fc1.implementation("cuda", needs=cuda_ready(), accepts=_accepts)
 def cuda_decode_fc1(
     r: Tensor, norm: Tensor, eps: float, logits: Tensor, experts: Experts, limit: float, active: int,
-    dependent: bool = False,
+    activation: str = "bf16", dependent: bool = False,
 ) -> Tensor:  # fmt: skip
     intermediate = experts.gate_up_bias.shape[1] // 2
     inner = torch.empty(r.shape[0], active, intermediate, dtype=r.dtype, device=r.device)
     weights = (experts.gate_up_codes, experts.gate_up_scales, experts.gate_up_bias)
     args = (r, norm, logits, *weights, inner, eps, limit, r.shape[0])
-    _plan_for(find_machine(r.device), r, experts, active).launch(args, dependent)
+    _plan_for(find_machine(r.device), r, experts, active, activation).launch(args, dependent)
     return inner
 
 
@@ -135,8 +152,8 @@ decode_fc1.prefer("cuda")
 
 @decode_fc1.device_code
 def device_code(capability: tuple[int, int]) -> Iterator[CudaCode]:
-    def plan_big(machine: Machine, is_fp4: bool, tokens: int) -> Streamed:
-        return plan(machine, tokens=tokens, **expert_sizes(GPT_OSS))
+    def plan_big(machine: Machine, is_fp4: bool, tokens: int, rounds_x: bool) -> Streamed:
+        return plan(machine, tokens=tokens, rounds_x=rounds_x, **expert_sizes(GPT_OSS))
 
     yield from list_plans(capability, plan_big, formats=(True,))
 
@@ -154,4 +171,4 @@ def samples(device: torch.device) -> Iterator[Sample]:
         experts = random_experts(sizes.experts, sizes.hidden, sizes.intermediate, draw.generator)
         logits = draw.logits(tokens, sizes.experts)
         r, norm = draw.normal(tokens, sizes.hidden), draw.normal(sizes.hidden)
-        yield Sample(label, (r, norm, 1e-5, logits, experts, 7.0, sizes.active))
+        yield from rounded_too(label, "mxfp4-weight", (r, norm, 1e-5, logits, experts, 7.0, sizes.active))

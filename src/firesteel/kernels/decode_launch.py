@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,8 +23,12 @@ from firesteel.kernels.linear import Mxfp4Weight
 from firesteel.kernels.op import CudaCode
 from firesteel.kernels.target import SHARED_LIMIT_BYTES, find_target
 
+P = ParamSpec("P")
+R = TypeVar("R")
 FIRST = (9, 0)  # compute capability with bulk copies, clusters and dependent launch
+ROUNDED = "mxfp8"  # what activations can be rounded to
 TOKENS = (1, 2, 4, 8)  # that kernels are compiled for
+TYPE_NAMES = {torch.bfloat16: "bf16", torch.float32: "fp32", torch.int64: "int64"}
 MOST_FLIGHT = 99  # stages on their way at a time: as many as there are
 # of the GPUs that proofs are for: H200, B200, B300, RTX 5090, GB10
 SM_COUNTS = {(9, 0): 132, (10, 0): 148, (10, 3): 148, (12, 0): 170, (12, 1): 48}
@@ -40,6 +44,18 @@ def with_delays() -> Iterator[None]:
         yield
     finally:
         _delays.reset(token)
+
+
+def keep(plan: Callable[P, R]) -> Callable[P, R]:
+    """One result for the same arguments, so that a call of an op plans nothing anew; one more with delays."""
+    plain, slow = functools.cache(plan), functools.cache(plan)
+
+    @functools.wraps(plan)
+    def find(*args: P.args, **kwargs: P.kwargs) -> R:
+        found: R = (slow if _delays.get() else plain)(*args, **kwargs)  # type: ignore[arg-type]
+        return found
+
+    return find
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,24 +108,24 @@ class Streamed:
 def plan_streamed(
     name: str, machine: Machine, *, is_fp4: bool, columns: int, tokens: int, stages: int,
     shared: Callable[[Stream], int], strips: int, sizes: Mapping[str, int],
-    most_strips: int | None = None, most_part_bytes: int = MOST_PART_BYTES, may_pair: bool = False,
-    flight: int = MOST_FLIGHT, alone: bool = False,
+    most_part_bytes: int = MOST_PART_BYTES, may_pair: bool = False,
+    flight: int = MOST_FLIGHT, alone: bool = False, finishers: int = 1,
 ) -> Streamed:  # fmt: skip
     """`strips` of 16 rows in all. An SM has room for the ring of one program only: it gets the next kernel's when
-    this one's is done there. `most_strips` of a program: on a GPU of few SMs some then get a second program.
+    this one's is done there.
     `may_pair`: two programs can share a strip, which they do where otherwise some had one more than others.
-    `flight`: stages that are on their way at a time. `alone`: no other kernel's program need fit beside it."""
+    `flight`: stages that are on their way at a time. `alone`: no other kernel's program need fit beside it.
+    `finishers`: warps that add up and write."""
     stream = plan_stream(
         is_fp4, columns, tokens, stages=stages, shared=shared, limit=machine.shared_bytes,
-        most_part_bytes=most_part_bytes,
+        most_part_bytes=most_part_bytes, finishers=finishers,
     )  # fmt: skip
     shared_bytes = shared(stream)
-    programs = min(max(machine.num_sms, -(-strips // (most_strips or strips))), strips)
+    programs = min(machine.num_sms, strips)
     is_paired = may_pair and machine.is_large and programs % 2 == 0 and programs < strips < 4 * programs
     defines = {
         **sizes, **stream.defines, "SHARED_BYTES": shared_bytes,
         "PROGRAMS_PER_SM": 1 if alone else _at_once(machine, stream),
-        "MOST_STRIPS": -(-strips // (programs // 2)) // 2 if is_paired else -(-strips // programs),
         "IS_PAIRED": is_paired, "NUM_FLIGHT": flight,
     }  # fmt: skip
     kernel = build_kernel(name, defines, threads=stream.threads, shared_bytes=shared_bytes)
@@ -156,17 +172,19 @@ def refuse_here(x: Tensor, plan: Callable[[Machine], Streamed]) -> str | None:
 
 def list_plans(
     capability: tuple[int, int],
-    plan: Callable[[Machine, bool, int], Streamed],
+    plan: Callable[[Machine, bool, int, bool], Streamed],
     formats: tuple[bool, ...] = (False, True),
 ) -> Iterator[CudaCode]:
-    """What such a GPU launches, of plan(machine, is_fp4, tokens), for each number of tokens that fits."""
+    """What such a GPU launches, of plan(machine, is_fp4, tokens, rounds_x), for each number of tokens that fits."""
     if capability < FIRST:
         return
     machine = machine_of(capability)
-    for is_fp4, tokens in itertools.product(formats, TOKENS):
-        planned = plan(machine, is_fp4, tokens)
+    for is_fp4, rounds_x, tokens in itertools.product(formats, (False, True), TOKENS):
+        if rounds_x and not is_fp4:
+            continue
+        planned = plan(machine, is_fp4, tokens, rounds_x)
         if planned.refuse(machine) is None:
-            weight = "mxfp4-weight" if is_fp4 else "bf16-weight"
+            weight = ("mxfp4-weight" if is_fp4 else "bf16-weight") + f" {ROUNDED}" * rounds_x
             yield CudaCode(variant=f"cuda {weight} T={tokens}", kernel=planned.kernel)
 
 
@@ -177,10 +195,19 @@ def refuse_tokens(x: Tensor) -> str | None:
     return None
 
 
-def refuse_types(*tensors: Tensor | None) -> str | None:
-    """Why some are not bf16, or None."""
-    wrong = [one.dtype for one in tensors if one is not None and one.dtype != torch.bfloat16]
-    return f"computes with bf16, not {wrong[0]}" if wrong else None
+def refuse_rounding(weight: Tensor | Mxfp4Weight | None, activation: str) -> str | None:
+    """Why activations are not rounded so before these weights, or None; None are packed ones."""
+    if activation == "bf16":
+        return None
+    if activation != ROUNDED:
+        return f"rounds activations to {ROUNDED}, not to {activation}"
+    return f"rounds activations to {ROUNDED} only before MXFP4 weights" if isinstance(weight, Tensor) else None
+
+
+def refuse_types(*tensors: Tensor | None, wanted: torch.dtype = torch.bfloat16) -> str | None:
+    """Why some are of another type, which kernels would not see, or None."""
+    wrong = [one.dtype for one in tensors if one is not None and one.dtype != wanted]
+    return f"computes with {TYPE_NAMES[wanted]}, not {wrong[0]}" if wrong else None
 
 
 def refuse_layout(*tensors: Tensor | None) -> str | None:

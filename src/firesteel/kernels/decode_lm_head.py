@@ -3,6 +3,7 @@
 in   r          [T, H] bf16    residual
      norm       [H] bf16, eps
      weight     [V, H] bf16 or MXFP4 (Mxfp4Weight)
+     activation bf16, or mxfp8: what the norm is rounded to before it meets an MXFP4 weight
      dependent  may begin before what is ahead of it ends: nothing but weights and norm is read before its wait
 out  logits     [T, V] fp32    of values rounded to bf16
      best       [N, T] int64   the highest rank in every N-th strip of 16 rows; a token's is the largest of all
@@ -21,18 +22,21 @@ from torch.nn import functional
 
 from firesteel.kernels.cuda_ready import cuda_ready
 from firesteel.kernels.decode_launch import (
+    ROUNDED,
     Machine,
     Streamed,
     find_machine,
+    keep,
     list_plans,
     plan_streamed,
     refuse_here,
     refuse_layout,
+    refuse_rounding,
     refuse_tokens,
     refuse_types,
     weight_parts,
 )
-from firesteel.kernels.decode_shapes import GPT_OSS, list_cases
+from firesteel.kernels.decode_shapes import GPT_OSS, list_cases, rounded_too
 from firesteel.kernels.decode_stream import STRIP_ROWS, Stream, refuse_weight
 from firesteel.kernels.linear import Mxfp4Weight, linear
 from firesteel.kernels.op import CudaCode, Sample, define_op
@@ -43,23 +47,35 @@ STAGES = {False: 8, True: 8}  # by whether weights are packed
 LEAST = -(1 << 63)  # below every rank
 
 
-def _bytes(r: Tensor, norm: Tensor, eps: float, weight: Tensor | Mxfp4Weight, dependent: bool = False) -> int:
+def _bytes(
+    r: Tensor,
+    norm: Tensor,
+    eps: float,
+    weight: Tensor | Mxfp4Weight,
+    activation: str = "bf16",
+    dependent: bool = False,
+) -> int:
     return r.nbytes + norm.nbytes + weight.nbytes + 4 * r.shape[0] * weight.shape[0]
 
 
 @define_op(bytes=_bytes, tolerance=bf16(ulps=1, why="two roundings, the norm's averaged out; sums in free order"))
 def decode_lm_head(
-    r: Tensor, norm: Tensor, eps: float, weight: Tensor | Mxfp4Weight, dependent: bool = False
+    r: Tensor,
+    norm: Tensor,
+    eps: float,
+    weight: Tensor | Mxfp4Weight,
+    activation: str = "bf16",
+    dependent: bool = False,
 ) -> tuple[Tensor, Tensor]:
     x, _ = rms_norm.reference(r, None, norm, eps)
-    logits = linear.reference(x, weight, None).float()
+    logits = linear.reference(x, weight, None, activation).float()
     return logits, find_best(logits, count_best(r, weight))
 
 
 def count_best(r: Tensor, weight: Tensor | Mxfp4Weight) -> int:
     if not r.is_cuda or _refuse(r, weight):
         return 1
-    return _plan_for(find_machine(r.device), r, weight).programs
+    return _plan_for(find_machine(r.device), r, weight, "bf16").programs
 
 
 def find_best(logits: Tensor, parts: int) -> Tensor:
@@ -78,14 +94,20 @@ def _refuse(r: Tensor, weight: Tensor | Mxfp4Weight) -> str | None:
 
 
 def _accepts(
-    r: Tensor, norm: Tensor, eps: float, weight: Tensor | Mxfp4Weight, dependent: bool = False
+    r: Tensor,
+    norm: Tensor,
+    eps: float,
+    weight: Tensor | Mxfp4Weight,
+    activation: str = "bf16",
+    dependent: bool = False,
 ) -> str | None:
     values, scales = weight_parts(weight)
     return (
         _refuse(r, weight)
         or refuse_types(r, norm, values if scales is None else None)
         or refuse_layout(r, norm, values, scales)
-        or refuse_here(r, lambda machine: _plan_for(machine, r, weight))
+        or refuse_rounding(weight, activation)
+        or refuse_here(r, lambda machine: _plan_for(machine, r, weight, activation))
     )
 
 
@@ -93,24 +115,35 @@ def shared_bytes(stream: Stream) -> int:
     return stream.ring_bytes + stream.x_bytes + stream.scratch_bytes
 
 
-def plan(machine: Machine, *, is_fp4: bool, tokens: int, hidden: int, vocabulary: int) -> Streamed:
+@keep
+def plan(
+    machine: Machine, *, is_fp4: bool, tokens: int, hidden: int, vocabulary: int, rounds_x: bool = False
+) -> Streamed:
     return plan_streamed(
         "decode_lm_head", machine, is_fp4=is_fp4, columns=hidden, tokens=tokens, stages=STAGES[is_fp4],
         shared=shared_bytes, strips=vocabulary // STRIP_ROWS,
-        sizes={"HIDDEN": hidden, "VOCABULARY": vocabulary}, alone=is_fp4,
+        sizes={"HIDDEN": hidden, "VOCABULARY": vocabulary, "ROUNDS_X": rounds_x}, alone=is_fp4,
     )  # fmt: skip
 
 
-def _plan_for(machine: Machine, r: Tensor, weight: Tensor | Mxfp4Weight) -> Streamed:
+def _plan_for(machine: Machine, r: Tensor, weight: Tensor | Mxfp4Weight, activation: str) -> Streamed:
     is_fp4, (vocabulary, hidden) = isinstance(weight, Mxfp4Weight), weight.shape
-    return plan(machine, is_fp4=is_fp4, tokens=r.shape[0], hidden=hidden, vocabulary=vocabulary)
+    return plan(
+        machine, is_fp4=is_fp4, tokens=r.shape[0], hidden=hidden, vocabulary=vocabulary,
+        rounds_x=activation == ROUNDED,
+    )  # fmt: skip
 
 
 @decode_lm_head.implementation("cuda", needs=cuda_ready(), accepts=_accepts)
 def cuda_decode_lm_head(
-    r: Tensor, norm: Tensor, eps: float, weight: Tensor | Mxfp4Weight, dependent: bool = False
+    r: Tensor,
+    norm: Tensor,
+    eps: float,
+    weight: Tensor | Mxfp4Weight,
+    activation: str = "bf16",
+    dependent: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    planned = _plan_for(find_machine(r.device), r, weight)
+    planned = _plan_for(find_machine(r.device), r, weight, activation)
     logits = torch.empty(r.shape[0], weight.shape[0], dtype=torch.float32, device=r.device)
     best = torch.empty(planned.programs, r.shape[0], dtype=torch.int64, device=r.device)
     planned.launch((r, norm, *weight_parts(weight), logits, best, eps, r.shape[0]), dependent)
@@ -122,8 +155,9 @@ decode_lm_head.prefer("cuda")
 
 @decode_lm_head.device_code
 def device_code(capability: tuple[int, int]) -> Iterator[CudaCode]:
-    def plan_big(machine: Machine, is_fp4: bool, tokens: int) -> Streamed:
-        return plan(machine, is_fp4=is_fp4, tokens=tokens, hidden=GPT_OSS.hidden, vocabulary=GPT_OSS.vocabulary)
+    def plan_big(machine: Machine, is_fp4: bool, tokens: int, rounds_x: bool) -> Streamed:
+        sizes = {"hidden": GPT_OSS.hidden, "vocabulary": GPT_OSS.vocabulary}
+        return plan(machine, is_fp4=is_fp4, tokens=tokens, rounds_x=rounds_x, **sizes)
 
     yield from list_plans(capability, plan_big)
 
@@ -133,4 +167,4 @@ def samples(device: torch.device) -> Iterator[Sample]:
     for label, tokens, sizes, draw in list_cases(device):
         for held, weight in draw.weights(sizes.vocabulary, sizes.hidden):
             r, norm = draw.normal(tokens, sizes.hidden), draw.normal(sizes.hidden)
-            yield Sample(f"{label} {held}", (r, norm, 1e-5, weight))
+            yield from rounded_too(label, held, (r, norm, 1e-5, weight))

@@ -4,6 +4,7 @@ in   mixed      [T, Q D] bf16    of decode_attention
      weight     [H, Q D] bf16 or MXFP4 (Mxfp4Weight)
      bias       [H] bf16
      r          [T, H] bf16      residual, added to
+     activation bf16, or mxfp8: what `mixed` is rounded to before it meets an MXFP4 weight
      dependent  may begin before what is ahead of it ends: nothing but the weight is read before its wait
 out  r          the same tensor  r + (mixed @ weight.T + bias)
 The sum with bias and the residual are each rounded to bf16. `cuda` cuts what meets MXFP4 weights to whole numbers
@@ -19,19 +20,22 @@ from torch import Tensor
 
 from firesteel.kernels.cuda_ready import cuda_ready
 from firesteel.kernels.decode_launch import (
+    ROUNDED,
     Machine,
     Streamed,
     find_machine,
+    keep,
     list_plans,
     plan_streamed,
     refuse_here,
     refuse_layout,
+    refuse_rounding,
     refuse_strides,
     refuse_tokens,
     refuse_types,
     weight_parts,
 )
-from firesteel.kernels.decode_shapes import GPT_OSS, list_cases
+from firesteel.kernels.decode_shapes import GPT_OSS, list_cases, rounded_too
 from firesteel.kernels.decode_stream import STRIP_ROWS, Stream, refuse_weight
 from firesteel.kernels.linear import Mxfp4Weight, linear
 from firesteel.kernels.op import CudaCode, Sample, define_op
@@ -42,7 +46,14 @@ FLIGHT = 2
 MOST_PART_BYTES = 2048
 
 
-def _bytes(mixed: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor, r: Tensor, dependent: bool = False) -> int:
+def _bytes(
+    mixed: Tensor,
+    weight: Tensor | Mxfp4Weight,
+    bias: Tensor,
+    r: Tensor,
+    activation: str = "bf16",
+    dependent: bool = False,
+) -> int:
     return mixed.nbytes + weight.nbytes + bias.nbytes + 2 * r.nbytes
 
 
@@ -50,13 +61,23 @@ def _bytes(mixed: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor, r: Tensor,
     bytes=_bytes, tolerance=bf16(ulps=1, why="two roundings, the larger of the residual; sums in free order")
 )
 def decode_o(
-    mixed: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor, r: Tensor, dependent: bool = False
+    mixed: Tensor,
+    weight: Tensor | Mxfp4Weight,
+    bias: Tensor,
+    r: Tensor,
+    activation: str = "bf16",
+    dependent: bool = False,
 ) -> Tensor:
-    return r.copy_(r.float() + linear.reference(mixed, weight, bias).float())
+    return r.copy_(r.float() + linear.reference(mixed, weight, bias, activation).float())
 
 
 def _accepts(
-    mixed: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor, r: Tensor, dependent: bool = False
+    mixed: Tensor,
+    weight: Tensor | Mxfp4Weight,
+    bias: Tensor,
+    r: Tensor,
+    activation: str = "bf16",
+    dependent: bool = False,
 ) -> str | None:
     values, scales = weight_parts(weight)
     return (
@@ -65,7 +86,8 @@ def _accepts(
         or refuse_layout(mixed, r, values, scales)
         or refuse_strides(bias)
         or refuse_weight(weight)
-        or refuse_here(r, lambda machine: _plan_for(machine, weight, r))
+        or refuse_rounding(weight, activation)
+        or refuse_here(r, lambda machine: _plan_for(machine, weight, r, activation))
     )
 
 
@@ -73,25 +95,36 @@ def shared_bytes(stream: Stream) -> int:
     return stream.ring_bytes + stream.x_bytes
 
 
-def plan(machine: Machine, *, is_fp4: bool, tokens: int, hidden: int, columns: int) -> Streamed:
+@keep
+def plan(
+    machine: Machine, *, is_fp4: bool, tokens: int, hidden: int, columns: int, rounds_x: bool = False
+) -> Streamed:
     return plan_streamed(
         "decode_o", machine, is_fp4=is_fp4, columns=columns, tokens=tokens, stages=STAGES[is_fp4],
         shared=shared_bytes, strips=hidden // STRIP_ROWS,
-        sizes={"HIDDEN": hidden, "WIDTH": columns}, most_part_bytes=MOST_PART_BYTES, flight=FLIGHT,
+        sizes={"HIDDEN": hidden, "WIDTH": columns, "ROUNDS_X": rounds_x}, most_part_bytes=MOST_PART_BYTES,
+        flight=FLIGHT,
     )  # fmt: skip
 
 
-def _plan_for(machine: Machine, weight: Tensor | Mxfp4Weight, r: Tensor) -> Streamed:
+def _plan_for(machine: Machine, weight: Tensor | Mxfp4Weight, r: Tensor, activation: str) -> Streamed:
     is_fp4, (hidden, columns) = isinstance(weight, Mxfp4Weight), weight.shape
-    return plan(machine, is_fp4=is_fp4, tokens=r.shape[0], hidden=hidden, columns=columns)
+    return plan(
+        machine, is_fp4=is_fp4, tokens=r.shape[0], hidden=hidden, columns=columns, rounds_x=activation == ROUNDED
+    )
 
 
 @decode_o.implementation("cuda", needs=cuda_ready(), accepts=_accepts)
 def cuda_decode_o(
-    mixed: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor, r: Tensor, dependent: bool = False
+    mixed: Tensor,
+    weight: Tensor | Mxfp4Weight,
+    bias: Tensor,
+    r: Tensor,
+    activation: str = "bf16",
+    dependent: bool = False,
 ) -> Tensor:
     args = (mixed, bias, *weight_parts(weight), r, r.shape[0])
-    _plan_for(find_machine(r.device), weight, r).launch(args, dependent)
+    _plan_for(find_machine(r.device), weight, r, activation).launch(args, dependent)
     return r
 
 
@@ -100,9 +133,9 @@ decode_o.prefer("cuda")
 
 @decode_o.device_code
 def device_code(capability: tuple[int, int]) -> Iterator[CudaCode]:
-    def plan_big(machine: Machine, is_fp4: bool, tokens: int) -> Streamed:
-        columns = GPT_OSS.heads * GPT_OSS.head_dim
-        return plan(machine, is_fp4=is_fp4, tokens=tokens, hidden=GPT_OSS.hidden, columns=columns)
+    def plan_big(machine: Machine, is_fp4: bool, tokens: int, rounds_x: bool) -> Streamed:
+        sizes = {"hidden": GPT_OSS.hidden, "columns": GPT_OSS.heads * GPT_OSS.head_dim}
+        return plan(machine, is_fp4=is_fp4, tokens=tokens, rounds_x=rounds_x, **sizes)
 
     yield from list_plans(capability, plan_big)
 
@@ -114,4 +147,4 @@ def samples(device: torch.device) -> Iterator[Sample]:
         for held, weight in draw.weights(sizes.hidden, columns):
             bias = draw.normal(sizes.hidden, scale=0.1)
             args = (draw.normal(tokens, columns), weight, bias, draw.normal(tokens, sizes.hidden))
-            yield Sample(f"{label} {held}", args)
+            yield from rounded_too(label, held, args)

@@ -8,6 +8,7 @@ in   r                 [T, H] bf16     residual
      positions         [T] int64
      slots             [T] int64       page * S + offset; every slot at most once
      k_pages, v_pages  [P, K, S, D]    written
+     activation        bf16, or mxfp8: what the norm is rounded to before it meets an MXFP4 weight
      dependent         may begin before what is ahead of it ends: only weights and norm are read before its wait
 out  q                 [T, Q, D] bf16  turned
      k_pages, v_pages                  the same tensors
@@ -24,19 +25,22 @@ from torch import Tensor
 
 from firesteel.kernels.cuda_ready import cuda_ready
 from firesteel.kernels.decode_launch import (
+    ROUNDED,
     Machine,
     Streamed,
     find_machine,
+    keep,
     list_plans,
     plan_streamed,
     refuse_here,
     refuse_layout,
+    refuse_rounding,
     refuse_strides,
     refuse_tokens,
     refuse_types,
     weight_parts,
 )
-from firesteel.kernels.decode_shapes import GPT_OSS, list_cases
+from firesteel.kernels.decode_shapes import GPT_OSS, list_cases, rounded_too
 from firesteel.kernels.decode_stream import STRIP_ROWS, Stream, refuse_weight
 from firesteel.kernels.linear import Mxfp4Weight, linear
 from firesteel.kernels.op import CudaCode, Sample, define_op
@@ -52,7 +56,8 @@ HEAD_DIM = 64
 
 def _bytes(
     r: Tensor, norm: Tensor, eps: float, weight: Tensor | Mxfp4Weight, bias: Tensor, table: Tensor,
-    positions: Tensor, slots: Tensor, k_pages: Tensor, v_pages: Tensor, dependent: bool = False,
+    positions: Tensor, slots: Tensor, k_pages: Tensor, v_pages: Tensor, activation: str = "bf16",
+    dependent: bool = False,
 ) -> int:  # fmt: skip
     of_tokens = positions.nbytes + slots.nbytes + len(positions) * table[0].nbytes
     written = r.shape[0] * weight.shape[0] * r.element_size()
@@ -62,18 +67,20 @@ def _bytes(
 @define_op(bytes=_bytes, tolerance=bf16(ulps=2, why="three roundings in a row; fp32 sums in free order"))
 def decode_qkv(
     r: Tensor, norm: Tensor, eps: float, weight: Tensor | Mxfp4Weight, bias: Tensor, table: Tensor,
-    positions: Tensor, slots: Tensor, k_pages: Tensor, v_pages: Tensor, dependent: bool = False,
+    positions: Tensor, slots: Tensor, k_pages: Tensor, v_pages: Tensor, activation: str = "bf16",
+    dependent: bool = False,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     x, _ = rms_norm.reference(r, None, norm, eps)
     kv_heads, dim = k_pages.shape[1], k_pages.shape[3]
-    heads = linear.reference(x, weight, bias).unflatten(-1, (-1, dim))
+    heads = linear.reference(x, weight, bias, activation).unflatten(-1, (-1, dim))
     q, k, v = heads.split([heads.shape[1] - 2 * kv_heads, kv_heads, kv_heads], dim=1)
     return rope_kv_write.reference(q, k, v, positions, table, k_pages, v_pages, slots)
 
 
 def _accepts(
     r: Tensor, norm: Tensor, eps: float, weight: Tensor | Mxfp4Weight, bias: Tensor, table: Tensor,
-    positions: Tensor, slots: Tensor, k_pages: Tensor, v_pages: Tensor, dependent: bool = False,
+    positions: Tensor, slots: Tensor, k_pages: Tensor, v_pages: Tensor, activation: str = "bf16",
+    dependent: bool = False,
 ) -> str | None:  # fmt: skip
     values, scales = weight_parts(weight)
     if k_pages.shape[3] != HEAD_DIM:
@@ -81,10 +88,13 @@ def _accepts(
     return (
         refuse_tokens(r)
         or refuse_types(r, norm, bias, k_pages, v_pages, values if scales is None else None)
+        or refuse_types(table, wanted=torch.float32)
+        or refuse_types(positions, slots, wanted=torch.int64)
         or refuse_layout(r, norm, values, scales)
         or refuse_strides(bias, table, positions, slots, k_pages, v_pages)
         or refuse_weight(weight)
-        or refuse_here(r, lambda machine: _plan_for(machine, r, weight, k_pages))
+        or refuse_rounding(weight, activation)
+        or refuse_here(r, lambda machine: _plan_for(machine, r, weight, k_pages, activation))
     )
 
 
@@ -92,8 +102,13 @@ def shared_bytes(stream: Stream) -> int:
     return stream.ring_bytes + stream.x_bytes + stream.scratch_bytes
 
 
-def plan(machine: Machine, *, is_fp4: bool, tokens: int, hidden: int, heads: int, kv_heads: int) -> Streamed:
-    sizes = {"HIDDEN": hidden, "HEADS": heads, "KV_HEADS": kv_heads, "HEAD_DIM": HEAD_DIM}
+@keep
+def plan(
+    machine: Machine, *, is_fp4: bool, tokens: int, hidden: int, heads: int, kv_heads: int, rounds_x: bool = False
+) -> Streamed:
+    sizes = {
+        "HIDDEN": hidden, "HEADS": heads, "KV_HEADS": kv_heads, "HEAD_DIM": HEAD_DIM, "ROUNDS_X": rounds_x,
+    }  # fmt: skip
     return plan_streamed(
         "decode_qkv", machine, is_fp4=is_fp4, columns=hidden, tokens=tokens, stages=STAGES[is_fp4],
         shared=shared_bytes, strips=(heads + 2 * kv_heads) * HEAD_DIM // STRIP_ROWS, sizes=sizes,
@@ -101,18 +116,21 @@ def plan(machine: Machine, *, is_fp4: bool, tokens: int, hidden: int, heads: int
     )  # fmt: skip
 
 
-def _plan_for(machine: Machine, r: Tensor, weight: Tensor | Mxfp4Weight, k_pages: Tensor) -> Streamed:
+def _plan_for(
+    machine: Machine, r: Tensor, weight: Tensor | Mxfp4Weight, k_pages: Tensor, activation: str
+) -> Streamed:
     heads, kv_heads = weight.shape[0] // HEAD_DIM, k_pages.shape[1]
     return plan(
         machine, is_fp4=isinstance(weight, Mxfp4Weight), tokens=r.shape[0], hidden=r.shape[1],
-        heads=heads - 2 * kv_heads, kv_heads=kv_heads,
+        heads=heads - 2 * kv_heads, kv_heads=kv_heads, rounds_x=activation == ROUNDED,
     )  # fmt: skip
 
 
 @decode_qkv.implementation("cuda", needs=cuda_ready(), accepts=_accepts)
 def cuda_decode_qkv(
     r: Tensor, norm: Tensor, eps: float, weight: Tensor | Mxfp4Weight, bias: Tensor, table: Tensor,
-    positions: Tensor, slots: Tensor, k_pages: Tensor, v_pages: Tensor, dependent: bool = False,
+    positions: Tensor, slots: Tensor, k_pages: Tensor, v_pages: Tensor, activation: str = "bf16",
+    dependent: bool = False,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     kv_heads, page_size = k_pages.shape[1:3]
     heads = weight.shape[0] // HEAD_DIM - 2 * kv_heads
@@ -121,7 +139,7 @@ def cuda_decode_qkv(
         r, norm, bias, *weight_parts(weight), q, k_pages, v_pages, table, positions, slots, eps, r.shape[0],
         page_size,
     )  # fmt: skip
-    _plan_for(find_machine(r.device), r, weight, k_pages).launch(args, dependent)
+    _plan_for(find_machine(r.device), r, weight, k_pages, activation).launch(args, dependent)
     return q, k_pages, v_pages
 
 
@@ -132,9 +150,11 @@ decode_qkv.prefer("cuda")
 def device_code(capability: tuple[int, int]) -> Iterator[CudaCode]:
     big = GPT_OSS
     sizes = {"hidden": big.hidden, "heads": big.heads, "kv_heads": big.kv_heads}
-    yield from list_plans(
-        capability, lambda machine, is_fp4, tokens: plan(machine, is_fp4=is_fp4, tokens=tokens, **sizes)
-    )
+
+    def plan_big(machine: Machine, is_fp4: bool, tokens: int, rounds_x: bool) -> Streamed:
+        return plan(machine, is_fp4=is_fp4, tokens=tokens, rounds_x=rounds_x, **sizes)
+
+    yield from list_plans(capability, plan_big)
 
 
 @decode_qkv.samples
@@ -149,4 +169,4 @@ def samples(device: torch.device) -> Iterator[Sample]:
                 draw.normal(rows, scale=0.1), table, draw.permutation(4096)[:tokens].clone(),
                 draw.permutation(80)[:tokens].clone(), *pages,
             )  # fmt: skip
-            yield Sample(f"{label} {held}", args)
+            yield from rounded_too(label, held, args)

@@ -20,15 +20,15 @@ from firesteel.kernels.cuda_ready import cuda_ready
 from firesteel.kernels.cuda_source import CudaKernel
 from firesteel.kernels.decode_launch import (
     FIRST,
-    TOKENS,
     build_kernel,
+    keep,
     launch,
     refuse_layout,
     refuse_tokens,
     refuse_types,
 )
 from firesteel.kernels.decode_shapes import GPT_OSS, list_cases
-from firesteel.kernels.decode_stream import pad, round_tokens
+from firesteel.kernels.decode_stream import pad
 from firesteel.kernels.op import CudaCode, Sample, define_op
 from firesteel.kernels.rms_norm import rms_norm
 from firesteel.kernels.tolerance import fp32
@@ -58,15 +58,16 @@ def _accepts(
     experts, hidden = weight.shape
     if experts % WARPS or hidden % 16:
         return f"takes experts by {WARPS} and rows of a multiple of 16 values, not {experts} of {hidden}"
-    if round_tokens(r.shape[0]) * (pad(2 * hidden) + 4 * WARPS) > STATIC_SHARED_BYTES:
-        return f"holds its tokens in {STATIC_SHARED_BYTES} bytes: {r.shape[0]} of {hidden} values are too many"
+    if pad(2 * hidden) + 4 * WARPS > STATIC_SHARED_BYTES:
+        return f"holds a token in {STATIC_SHARED_BYTES} bytes: {hidden} values are too many"
     return (
         refuse_tokens(r) or refuse_types(r, norm, weight, bias) or refuse_layout(r, norm, weight, bias)
     )  # fmt: skip
 
 
-def kernel(tokens: int, experts: int, hidden: int) -> CudaKernel:
-    sizes = {"MAX_TOKENS": round_tokens(tokens), "EXPERTS": experts, "HIDDEN": hidden}
+@keep
+def kernel(experts: int, hidden: int) -> CudaKernel:
+    sizes = {"EXPERTS": experts, "HIDDEN": hidden}
     return build_kernel("decode_router", sizes, threads=32 * WARPS)
 
 
@@ -76,8 +77,8 @@ def cuda_decode_router(
 ) -> Tensor:
     tokens, (experts, hidden) = r.shape[0], weight.shape
     logits = torch.empty(tokens, experts, dtype=torch.float32, device=r.device)
-    args = (r, norm, weight, bias, logits, eps, tokens)
-    launch(kernel(tokens, experts, hidden), (experts // WARPS,), args, dependent)
+    args = (r, norm, weight, bias, logits, eps)
+    launch(kernel(experts, hidden), (experts // WARPS, tokens), args, dependent)
     return logits
 
 
@@ -87,8 +88,7 @@ decode_router.prefer("cuda")
 @decode_router.device_code
 def device_code(capability: tuple[int, int]) -> Iterator[CudaCode]:
     if capability >= FIRST:
-        for tokens in TOKENS:
-            yield CudaCode(variant=f"cuda T={tokens}", kernel=kernel(tokens, GPT_OSS.experts, GPT_OSS.hidden))
+        yield CudaCode(variant="cuda", kernel=kernel(GPT_OSS.experts, GPT_OSS.hidden))
 
 
 @decode_router.samples

@@ -11,8 +11,9 @@ in   best          [N, T] int64   of decode_lm_head; the largest of a column is 
      window_table  [T, M] int64
      page_size     S
      r             [T, H] bf16    written: the token's embedding
+     largest       [T] fp32       written: the token's logit
      dependent     may begin before what is ahead of it ends: nothing is read before its wait
-out  token_ids, positions, kv_lens, full_slots, window_slots, r   the same tensors
+out  token_ids, positions, kv_lens, full_slots, window_slots, r, largest   the same tensors
 A position past the end of a table gets a slot of its last page: whoever counts the steps ends before.
 """
 
@@ -28,6 +29,7 @@ from firesteel.kernels.cuda_source import CudaKernel
 from firesteel.kernels.decode_launch import (
     FIRST,
     build_kernel,
+    keep,
     launch,
     refuse_layout,
     refuse_strides,
@@ -45,7 +47,7 @@ THREADS = 512
 def _bytes(
     best: Tensor, embedding: Tensor, token_ids: Tensor, positions: Tensor, kv_lens: Tensor, full_slots: Tensor,
     window_slots: Tensor, full_table: Tensor, window_table: Tensor, page_size: int, r: Tensor,
-    dependent: bool = False,
+    largest: Tensor, dependent: bool = False,
 ) -> int:  # fmt: skip
     return best.nbytes + 2 * r.nbytes + 8 * positions.nbytes
 
@@ -54,34 +56,40 @@ def _bytes(
 def decode_sample(
     best: Tensor, embedding: Tensor, token_ids: Tensor, positions: Tensor, kv_lens: Tensor, full_slots: Tensor,
     window_slots: Tensor, full_table: Tensor, window_table: Tensor, page_size: int, r: Tensor,
-    dependent: bool = False,
+    largest: Tensor, dependent: bool = False,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    token_ids.copy_(~best.amax(0) & 0xFFFFFFFF)
+    top = best.amax(0)
+    token_ids.copy_(~top & 0xFFFFFFFF)
+    bits = (top >> 32).int()
+    largest.copy_(torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).view(torch.float32))
     r.copy_(embedding[token_ids])
     positions += 1
     kv_lens.copy_(positions + 1)
     for slots, table in ((full_slots, full_table), (window_slots, window_table)):
         pages = (positions // page_size).clamp(max=table.shape[1] - 1)
         slots.copy_(table.gather(1, pages[:, None])[:, 0] * page_size + positions % page_size)
-    return token_ids, positions, kv_lens, full_slots, window_slots, r
+    return token_ids, positions, kv_lens, full_slots, window_slots, r, largest
 
 
 def _accepts(
     best: Tensor, embedding: Tensor, token_ids: Tensor, positions: Tensor, kv_lens: Tensor, full_slots: Tensor,
     window_slots: Tensor, full_table: Tensor, window_table: Tensor, page_size: int, r: Tensor,
-    dependent: bool = False,
+    largest: Tensor, dependent: bool = False,
 ) -> str | None:  # fmt: skip
     if r.shape[1] % 8:
         return f"copies rows of a multiple of 8 values, not {r.shape[1]}"
-    numbers = (token_ids, positions, kv_lens, full_slots, window_slots)
+    numbers = (token_ids, positions, kv_lens, full_slots, window_slots, full_table, window_table)
     return (
         refuse_tokens(r)
         or refuse_types(embedding, r)
+        or refuse_types(best, *numbers, wanted=torch.int64)
+        or refuse_types(largest, wanted=torch.float32)
         or refuse_layout(embedding, r)
-        or refuse_strides(best, *numbers, full_table, window_table)
+        or refuse_strides(best, *numbers, largest)
     )
 
 
+@keep
 def kernel(hidden: int) -> CudaKernel:
     return build_kernel("decode_sample", {"HIDDEN": hidden}, threads=THREADS)
 
@@ -90,13 +98,13 @@ def kernel(hidden: int) -> CudaKernel:
 def cuda_decode_sample(
     best: Tensor, embedding: Tensor, token_ids: Tensor, positions: Tensor, kv_lens: Tensor, full_slots: Tensor,
     window_slots: Tensor, full_table: Tensor, window_table: Tensor, page_size: int, r: Tensor,
-    dependent: bool = False,
+    largest: Tensor, dependent: bool = False,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     written = (token_ids, positions, kv_lens, full_slots, window_slots)
     tables = (full_table, window_table)
     numbers = (best.shape[0], page_size, full_table.shape[1], window_table.shape[1])
-    launch(kernel(r.shape[1]), (r.shape[0],), (best, embedding, *written, *tables, r, *numbers), dependent)
-    return *written, r
+    launch(kernel(r.shape[1]), (r.shape[0],), (best, embedding, *written, *tables, r, largest, *numbers), dependent)
+    return *written, r, largest
 
 
 decode_sample.prefer("cuda")
@@ -122,6 +130,6 @@ def samples(device: torch.device) -> Iterator[Sample]:
         numbers = [torch.zeros(tokens, dtype=torch.int64, device=device) for _ in range(4)]
         args = (
             find_best(logits, 7), draw.normal(sizes.vocabulary, sizes.hidden), numbers[0], positions, *numbers[1:],
-            *tables, page_size, draw.normal(tokens, sizes.hidden),
+            *tables, page_size, draw.normal(tokens, sizes.hidden), torch.zeros(tokens, device=device),
         )  # fmt: skip
         yield Sample(label, args)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from firesteel.formats import mxfp4
 from firesteel.kernels.linear import Mxfp4Weight
+from firesteel.kernels.op import Sample
 
 GROUP = 32
 
@@ -74,6 +75,13 @@ class Draw:
     def logits(self, tokens: int, experts: int) -> Tensor:
         """[T, E] fp32, those of a token a quarter apart: rounding cannot change a choice."""
         return torch.stack([self.permutation(experts) for _ in range(tokens)]).float().mul_(0.25)
+
+
+def rounded_too(label: str, held: str, args: tuple[Any, ...]) -> Iterator[Sample]:
+    """As they are; an odd number of tokens, before packed weights, with activations in MXFP8 as well."""
+    yield Sample(f"{label} {held}", args)
+    if held == "mxfp4-weight" and label.endswith(("T=3", "T=5")):
+        yield Sample(f"{label} {held} mxfp8", (*args, "mxfp8"))
 
 
 def list_cases(device: torch.device) -> Iterator[Case]:

@@ -48,6 +48,7 @@ class Stream:
     chunks: int
     warps: int  # that multiply
     stages: int
+    finishers: int = 1  # warps that add up and write
 
     @property
     def row_bytes(self) -> int:
@@ -59,8 +60,8 @@ class Stream:
 
     @property
     def threads(self) -> int:
-        """One warp asks where consecutive rows are one copy, else two do; one finishes."""
-        return 32 * (self.warps + (1 if self.stride == self.row_bytes else 2) + 1)
+        """One warp asks where consecutive rows are one copy, else two do."""
+        return 32 * (self.warps + (1 if self.stride == self.row_bytes else 2) + self.finishers)
 
     @property
     def ring_bytes(self) -> int:
@@ -88,7 +89,7 @@ class Stream:
     def defines(self) -> dict[str, int]:
         return {
             "IS_FP4": self.is_fp4, "MAX_TOKENS": self.tokens, "NUM_CHUNKS": self.chunks,
-            "NUM_WARPS": self.warps, "NUM_STAGES": self.stages,
+            "NUM_WARPS": self.warps, "NUM_STAGES": self.stages, "NUM_FINISHERS": self.finishers,
         }  # fmt: skip
 
     def __str__(self) -> str:
@@ -97,7 +98,7 @@ class Stream:
 
 def plan_stream(
     weight_is_fp4: bool, columns: int, tokens: int, *, stages: int, shared: Callable[[Stream], int], limit: int,
-    most_part_bytes: int = MOST_PART_BYTES,
+    most_part_bytes: int = MOST_PART_BYTES, finishers: int = 1,
 ) -> Stream:  # fmt: skip
     """With up to `stages` stages, as many as fit in `limit` bytes beside all else that `shared` counts."""
     if why := refuse_columns(weight_is_fp4, columns):
@@ -106,7 +107,7 @@ def plan_stream(
     chunks = 1 if weight_is_fp4 else _cut_row(row_bytes, most_part_bytes)
     stream = Stream(
         is_fp4=weight_is_fp4, columns=columns, tokens=round_tokens(tokens), chunks=chunks,
-        warps=_share_out(row_bytes // chunks // 32), stages=stages,
+        warps=_share_out(row_bytes // chunks // 32), stages=stages, finishers=finishers,
     )  # fmt: skip
     while shared(stream) > limit and stream.stages > 1:
         stream = replace(stream, stages=stream.stages - 1)

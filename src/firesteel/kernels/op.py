@@ -15,7 +15,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import torch
 
 from firesteel.device import DeviceSpec
-from firesteel.errors import KernelError
+from firesteel.errors import ArgumentsRefused, KernelError
 from firesteel.kernels.cuda_source import CudaKernel
 from firesteel.kernels.ledger import Launch, Ledger, Ran, watch_launches
 from firesteel.kernels.requirement import Requirement
@@ -230,7 +230,8 @@ class Chosen(Generic[P, R]):
             refusals.append(f"{candidate.name} {why}")
         choice = f"; --kernels {self.op.name}=IMPLEMENTATION chooses among {', '.join(self.others)}"
         cure = choice if self.others else ""
-        raise KernelError(f"{self.op.name}: no implementation takes these arguments: {'; '.join(refusals)}{cure}")
+        said = "; ".join(refusals)
+        raise ArgumentsRefused(f"{self.op.name}: no implementation takes these arguments: {said}{cure}")
 
     def _check(self, required: Requirement, ran: Ran, refusals: list[str]) -> None:
         if not required.names(ran.implementation):

@@ -128,16 +128,19 @@ def check(proofs: Sequence[Proof], required: Iterable[Requirement]) -> None:
         _check_shared_memory(met)
 
 
-def check_here(op: Op[Any, Any], device: DeviceSpec, required: Requirement, activation: str) -> None:
+def check_here(
+    op: Op[Any, Any], device: DeviceSpec, required: Requirement, activation: str, weight: str | None = None
+) -> None:
     """Raises unless every matrix product of the required implementation becomes the required instructions here.
 
-    Where `none` is required, nothing it launches may hold a matrix instruction.
+    Where `none` is required, nothing it launches may hold a matrix instruction. `weight` ("mxfp4-weight") leaves
+    out what is launched for weights held otherwise.
     """
     if device.capability is None:
         raise KernelError(f"{required} is required, but {device.name} runs no compiled kernels")
     target = find_target(device.capability)
     codes = op.make_device_code(device.capability) if op.make_device_code else ()
-    named = [code for code in codes if required.names(code.variant)]
+    named = [code for code in codes if required.names(code.variant) and _is_for(code, weight)]
     proofs = [prove_code(op.name, code, target) for code in _for_activation(named, activation)]
     judged = [proof for proof in proofs if required.verdict == "none" or proof.verdict != "none"]
     if not judged or any(proof.verdict != required.verdict for proof in judged):
@@ -146,6 +149,11 @@ def check_here(op: Op[Any, Any], device: DeviceSpec, required: Requirement, acti
             f"{required} is required; on {target} with {activation} activations: {found or 'nothing'}"
         )
     _check_shared_memory(judged)
+
+
+def _is_for(code: DeviceCode | CudaCode, weight: str | None) -> bool:
+    held = [word for word in code.variant.split() if word.endswith("-weight")]
+    return weight is None or not held or weight in held
 
 
 def _for_activation(codes: Sequence[DeviceCode | CudaCode], activation: str) -> list[DeviceCode | CudaCode]:

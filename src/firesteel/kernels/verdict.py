@@ -7,8 +7,9 @@ turns into 16-bit HMMA):
               kernel has an argument named after the format, `codes` or `..._mxfp4`, in CUDA C++ a name of its own
               with mxfp4 in it
   fp8         other instructions on 8-bit floats, block-scaled or not
+  int8        integer instructions on bytes (IMMA): FP4 weights looked up as whole numbers, exactly
   bf16        matrix instructions on 16-bit floats or wider: the fallback where one of the above was asked for
-  none        no matrix instruction
+  none        no matrix instruction of these
 Triton 3.6's disassembler does not know sm_121a: `sass` is None then, and the verdict is the PTX's.
 """
 # mypy: disable-error-code="import-untyped,import-not-found"
@@ -33,9 +34,11 @@ SASS_MATRIX = re.compile(r"\b(?:[BDHIOQ]G?MMA|UTC[A-Z]*MMA)\b[\w.]*")
 PTX_WIDTHS = {
     "4": re.compile(r"kind::mxf4"),
     "8": re.compile(r"f8f6f4|\.e[45]m[23]\b"),
+    "byte": re.compile(r"\.[su]8\.[su]8\b|kind::i8"),
     "16": re.compile(r"\.(bf16|f16|tf32|f64)\.(bf16|f16|tf32|f64)|kind::(f16|tf32)"),
 }
-SASS_WIDTHS = {"O": "4", "Q": "8", "H": "16", "D": "16"}
+SASS_WIDTHS = {"O": "4", "Q": "8", "I": "byte", "H": "16", "D": "16"}
+NARROW_INTEGERS = re.compile(r"\.[SU]4\b")  # IMMA on four bits
 BLOCK_SCALED = re.compile(r"kind::mx\w+\.block_scale")
 FOUR_BIT_NAME = re.compile(r"mxfp4|codes")
 
@@ -80,12 +83,15 @@ def judge(ptx: Iterable[str], sass: Iterable[str] | None, arguments: Iterable[st
     if sass is None:
         widths = {width for one in ptx for width, kinds in PTX_WIDTHS.items() if kinds.search(one)}
     else:
-        widths = {SASS_WIDTHS.get(one.removeprefix("UTC")[0], "integer") for one in sass}
+        wide = [one.removeprefix("UTC") for one in sass if not NARROW_INTEGERS.search(one)]
+        widths = {SASS_WIDTHS.get(one[0], "bit") for one in wide}
     if "4" in widths:
         return "native-fp4"
     if "8" in widths:
         is_scaled = any(BLOCK_SCALED.search(instruction) for instruction in ptx)
         return "native-fp4" if is_scaled and any(map(FOUR_BIT_NAME.search, arguments)) else "fp8"
+    if "byte" in widths:
+        return "int8"
     return "bf16" if "16" in widths else "none"
 
 

@@ -6,7 +6,9 @@ from firesteel.config import Config, resolve
 from firesteel.device import DeviceSpec
 from firesteel.errors import UserError
 from firesteel.hub import find_checkpoint
+from firesteel.lab.api import RequestFailed
 from firesteel.lab.bench import BenchResult, measure
+from firesteel.lab.client import ServerError
 from firesteel.lab.levels import Checks, LevelResult
 from firesteel.lab.order import Order
 from firesteel.lab.plan import BenchPlan
@@ -22,7 +24,12 @@ LATENCIES = ("ttft_ms", "tpot_ms", "e2e_ms")
 def run_benchmark(target: Target, order: Order, device: DeviceSpec) -> LevelResult:
     checks = Checks()
     with target.step("benchmark"):
-        result = run_bench(target, order, device)
+        try:
+            result = run_bench(target, order, device)
+        except ServerError as error:
+            raise RequestFailed("unreachable", str(error)) from error
+    if target.server is not None and result.failures:
+        target.server.check()
     checks.figures["bench"] = result.as_dict()
     failures = result.failures
     checks.add("requests", not failures, "; ".join(failures[:3]) or f"{len(result.rows)} workloads, none failed")

@@ -44,6 +44,8 @@ class Order:
         """Those asked for; the gate comes before what it guards."""
         if not self.level:
             return MODES[self.mode]
+        if self.level == "5":  # there must be something to compare
+            return (GATE, "4", "5")
         return (GATE, self.level) if float(self.level) > float(GATE) else (self.level,)
 
     def flag(self, name: str) -> list[str]:

@@ -61,6 +61,7 @@ class Run:
     kernels: list[dict[str, Any]] = field(default_factory=list)  # rows of the ledger
     memory: dict[str, list[Any]] = field(default_factory=dict)
     shutdown: dict[str, Any] | None = None
+    begun: float = field(default_factory=time.monotonic)  # the level under way
     cross_checked: str | None = None  # what a profiler found wrong; None where it was not asked
 
     def take(self) -> None:
@@ -133,12 +134,12 @@ class Run:
 
     def _take_level(self, level: str, target: Target | None) -> None:
         self.watcher.begin(level)
-        start = time.monotonic()
+        self.begun = time.monotonic()
         try:
             found = self._without_server(level) if target is None else self._with_server(level, target)
         except RequestFailed as error:  # of a server that is not ours: there is no more to know
             found = LevelResult(level=level, passed=False, reason=str(error))
-        self._note(replace(found, seconds=time.monotonic() - start))
+        self._note(replace(found, seconds=time.monotonic() - self.begun))
 
     def _with_server(self, level: str, target: Target) -> LevelResult:
         if level == "1.5":
@@ -162,7 +163,12 @@ class Run:
         for level in self.order.levels[len(self.results) :]:
             is_first = "diagnosis" in figures
             reason = str(error) if is_first else "not run: the server is gone"
-            self._note(LevelResult(level=level, passed=False, reason=reason, was_run=is_first, figures=figures))
+            seconds = time.monotonic() - self.begun if is_first else 0.0
+            self._note(
+                LevelResult(
+                    level=level, passed=False, reason=reason, was_run=is_first, figures=figures, seconds=seconds
+                )
+            )
             figures = {}
 
     def _note_server(self, server: Supervised, stopped: Stopped) -> None:

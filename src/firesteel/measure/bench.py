@@ -134,7 +134,7 @@ def _bench(
     try:
         free_memory(device)
         why = too_large(workload, device, MEMORY_SHARE)
-        inputs = [] if why else _draw(workload, device)
+        inputs = [] if why else draw_inputs(workload, device)
     except kernel_faults() as error:
         yield from (_fault(workload, one, error) for one in implementations)
         return
@@ -193,7 +193,7 @@ def _time(implementation: Implementation[Any, Any], inputs: list[tuple[Any, ...]
     )  # fmt: skip
 
 
-def _draw(workload: Workload, device: DeviceSpec) -> list[tuple[Any, ...]]:
+def draw_inputs(workload: Workload, device: DeviceSpec) -> list[tuple[Any, ...]]:
     """As many arguments as outgrow the cache, if memory has room for them."""
     start = available_bytes(device)
     inputs = [workload.part.draw()]

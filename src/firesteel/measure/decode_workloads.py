@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from firesteel.kernels.decode_launch import ROUNDED
 from firesteel.kernels.decode_lm_head import find_best
 from firesteel.kernels.decode_stream import MOST_TOKENS
 from firesteel.kernels.linear import Mxfp4Weight
@@ -25,17 +26,19 @@ Maker = Callable[[Shapes, int, str], Iterator[Part]]
 
 
 def _dense(
-    shapes: Shapes, m: int, rows: int, columns: int, draw: Callable[[Weight], tuple[Any, ...]]
+    shapes: Shapes, m: int, activation: str, rows: int, columns: int, draw: Callable[[Weight], tuple[Any, ...]]
 ) -> Iterator[Part]:
-    for label, make in (("bf16", shapes.weight), ("mxfp4", shapes.mxfp4_weight)):
+    """Activations are rounded before packed weights alone."""
+    held: dict[str, Callable[[int, int], Weight]] = {"bf16": shapes.weight, "mxfp4": shapes.mxfp4_weight}
+    for label in held if activation == "bf16" else ("mxfp4",):
 
-        def draw_all(make: Callable[[int, int], Weight] = make) -> tuple[Any, ...]:
-            return draw(make(rows, columns))
+        def draw_all(make: Callable[[int, int], Weight] = held[label]) -> tuple[Any, ...]:
+            return *draw(make(rows, columns)), activation
 
         yield Part(label, 2.0 * m * rows * columns, 2 * rows * columns, draw_all)
 
 
-def _qkv(shapes: Shapes, m: int) -> Iterator[Part]:
+def _qkv(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
     spec, pages = shapes.spec, 2
     rows = spec.q_size + 2 * spec.kv_size
 
@@ -44,7 +47,7 @@ def _qkv(shapes: Shapes, m: int) -> Iterator[Part]:
         positions, slots = shapes.integers(spec.max_context, m), shapes.permutation(pages * PAGE_SIZE)[:m].clone()
         return *_normed(shapes, m), weight, shapes.bias(rows), shapes.rope_table, positions, slots, *held
 
-    yield from _dense(shapes, m, rows, spec.hidden_size, draw)
+    yield from _dense(shapes, m, activation, rows, spec.hidden_size, draw)
 
 
 def _normed(shapes: Shapes, m: int) -> tuple[Any, ...]:
@@ -52,7 +55,7 @@ def _normed(shapes: Shapes, m: int) -> tuple[Any, ...]:
     return shapes.normal(m, hidden), shapes.bias(hidden), shapes.spec.rms_eps
 
 
-def _attention(shapes: Shapes, m: int) -> Iterator[Part]:
+def _attention(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
     spec = shapes.spec
     held = min(CONTEXT, spec.max_context)
     width = -(-held // PAGE_SIZE)
@@ -71,17 +74,17 @@ def _attention(shapes: Shapes, m: int) -> Iterator[Part]:
         yield Part(f"{label} {held}", flops, held_bytes, functools.partial(draw, window))
 
 
-def _o(shapes: Shapes, m: int) -> Iterator[Part]:
+def _o(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
     spec = shapes.spec
 
     def draw(weight: Weight) -> tuple[Any, ...]:
         bias, r = shapes.bias(spec.hidden_size), shapes.normal(m, spec.hidden_size)
         return shapes.normal(m, spec.q_size), weight, bias, r
 
-    yield from _dense(shapes, m, spec.hidden_size, spec.q_size, draw)
+    yield from _dense(shapes, m, activation, spec.hidden_size, spec.q_size, draw)
 
 
-def _router(shapes: Shapes, m: int) -> Iterator[Part]:
+def _router(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
     experts, hidden = shapes.spec.num_experts, shapes.spec.hidden_size
 
     def draw() -> tuple[Any, ...]:
@@ -97,41 +100,41 @@ def _logits(shapes: Shapes, m: int) -> Tensor:
     return order.float().mul_(0.25)
 
 
-def _fc1(shapes: Shapes, m: int) -> Iterator[Part]:
+def _fc1(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
     spec = shapes.spec
 
     def draw() -> tuple[Any, ...]:
         routed = (_logits(shapes, m), shapes.next_experts(), spec.swiglu_limit, spec.num_active)
-        return *_normed(shapes, m), *routed
+        return *_normed(shapes, m), *routed, activation
 
     flops = 4.0 * m * spec.num_active * spec.hidden_size * spec.intermediate_size
     yield Part("", flops, shapes.expert_copies * shapes.experts_bytes, draw)
 
 
-def _fc2(shapes: Shapes, m: int) -> Iterator[Part]:
+def _fc2(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
     spec = shapes.spec
 
     def draw() -> tuple[Any, ...]:
         inner = shapes.normal(m, spec.num_active, spec.intermediate_size)
-        return inner, _logits(shapes, m), shapes.next_experts(), shapes.normal(m, spec.hidden_size)
+        return inner, _logits(shapes, m), shapes.next_experts(), shapes.normal(m, spec.hidden_size), activation
 
     flops = 2.0 * m * spec.num_active * spec.hidden_size * spec.intermediate_size
     yield Part("", flops, shapes.expert_copies * shapes.experts_bytes, draw)
 
 
-def _experts(shapes: Shapes, m: int) -> Iterator[Part]:
-    (first,), (second,) = _fc1(shapes, m), _fc2(shapes, m)
+def _experts(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
+    (first,), (second,) = _fc1(shapes, m, activation), _fc2(shapes, m, activation)
     yield Part("", first.flops + second.flops, first.held_bytes, first.draw)
 
 
-def _lm_head(shapes: Shapes, m: int) -> Iterator[Part]:
+def _lm_head(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
     spec = shapes.spec
     yield from _dense(
-        shapes, m, spec.vocab_size, spec.hidden_size, lambda weight: (*_normed(shapes, m), weight)
+        shapes, m, activation, spec.vocab_size, spec.hidden_size, lambda weight: (*_normed(shapes, m), weight)
     )  # fmt: skip
 
 
-def _sample(shapes: Shapes, m: int) -> Iterator[Part]:
+def _sample(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
     spec = shapes.spec
     width = -(-min(CONTEXT, spec.max_context) // PAGE_SIZE)
 
@@ -142,15 +145,28 @@ def _sample(shapes: Shapes, m: int) -> Iterator[Part]:
         token_ids, kv_lens, *slots = torch.zeros(4, m, dtype=torch.int64, device=shapes.device)
         tables = [shapes.permutation(m * width).view(m, width) for _ in range(2)]
         r = shapes.normal(m, spec.hidden_size)
-        return best, embedding, token_ids, positions, kv_lens, *slots, *tables, PAGE_SIZE, r
+        return (
+            best,
+            embedding,
+            token_ids,
+            positions,
+            kv_lens,
+            *slots,
+            *tables,
+            PAGE_SIZE,
+            r,
+            torch.zeros(m, device=shapes.device),
+        )
 
     yield Part("", 0.0, 2 * spec.vocab_size * spec.hidden_size, draw)
 
 
-def _few(make: Callable[[Shapes, int], Iterator[Part]]) -> Maker:
+def _few(make: Maker) -> Maker:
+    """Of as many tokens as decode ops take, rounded as they can."""
+
     def make_few(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
-        if m <= MOST_TOKENS:
-            yield from make(shapes, m)
+        if m <= MOST_TOKENS and activation in ("", "bf16", ROUNDED):
+            yield from make(shapes, m, activation)
 
     return make_few
 

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from firesteel.errors import UserError
 from firesteel.kernels.decode_experts import fits
-from firesteel.kernels.decode_launch import weight_parts
+from firesteel.kernels.decode_launch import ROUNDED, weight_parts
+from firesteel.kernels.linear import Mxfp4Weight
 from firesteel.model.decode_ops import DecodeOps
 from firesteel.model.gpt_oss import GptOss
 from firesteel.model.network_step import add_pages
@@ -81,6 +82,7 @@ class DecodeStep:
         self.ops = ops
         self.num_requests, self.num_pages = num_requests, num_pages
         self.inputs = _new_inputs(model, num_requests, num_pages)
+        self._best = self.inputs.report.best
 
     @property
     def page_size(self) -> int:
@@ -110,15 +112,15 @@ class DecodeStep:
             self.attend(number)
             self.mix(number)
         logits, best = self.ops.lm_head(
-            inputs.r, model.weights.norm, model.spec.rms_eps, model.weights.lm_head, self.dependent
-        )
+            inputs.r, model.weights.norm, model.spec.rms_eps, model.weights.lm_head,
+            self.rounding(model.weights.lm_head), self.dependent,
+        )  # fmt: skip
         self.ops.sample(
             best, model.weights.embedding, inputs.token_ids, inputs.positions, inputs.kv_lens, inputs.full.slots,
             inputs.window.slots, inputs.full.page_table, inputs.window.page_table, self.page_size, inputs.r,
-            self.dependent,
+            self._best, self.dependent,
         )  # fmt: skip
         assert isinstance(logits, Tensor)
-        inputs.report.note_best(logits)
         return logits
 
     @property
@@ -162,31 +164,37 @@ class DecodeStep:
         # What ran before the step is no kernel of ours: the first waits for all of it.
         q, keys, values = self.ops.qkv(
             inputs.r, layer.input_norm, spec.rms_eps, layer.qkv, layer.qkv_bias, model.table, inputs.positions,
-            view.slots, cache.keys[number], cache.values[number], self.dependent and number > 0,
+            view.slots, cache.keys[number], cache.values[number], self.rounding(layer.qkv),
+            self.dependent and number > 0,
         )  # fmt: skip
         mixed = self.ops.attention(
             q, keys, values, view.page_table, inputs.kv_lens, layer.sinks if model.sinks else None, window,
             spec.head_dim**-0.5, self.dependent,
         )  # fmt: skip
-        self.ops.o(mixed, layer.o, layer.o_bias, inputs.r, self.dependent)
+        self.ops.o(mixed, layer.o, layer.o_bias, inputs.r, self.rounding(layer.o), self.dependent)
 
     def mix(self, number: int) -> None:
         spec, layer, r = self.model.spec, self.model.weights.layers[number], self.inputs.r
         logits = self.ops.router(r, layer.post_norm, spec.rms_eps, layer.router, layer.router_bias, self.dependent)
         args = (
             r, layer.post_norm, spec.rms_eps, logits, layer.experts, spec.swiglu_limit, spec.num_active,
+            self.model.activation,
         )  # fmt: skip
         if fits(layer.experts):
             self.ops.experts(*args, self._ahead(number), self.dependent)
         else:
             inner = self.ops.fc1(*args, self.dependent)
-            self.ops.fc2(inner, logits, layer.experts, r, self.dependent)
+            self.ops.fc2(inner, logits, layer.experts, r, self.model.activation, self.dependent)
 
     def _ahead(self, number: int) -> Tensor:
         """What the kernel after this layer streams."""
         weights = self.model.weights
         last = number + 1 == len(weights.layers)
         return weight_parts(weights.lm_head if last else weights.layers[number + 1].qkv)[0]
+
+    def rounding(self, weight: Tensor | Mxfp4Weight) -> str:
+        """What meets the weight is rounded to this."""
+        return self.model.activation if isinstance(weight, Mxfp4Weight) else "bf16"
 
 
 def _new_inputs(model: GptOss, num_requests: int, num_pages: int) -> DecodeInputs:
@@ -219,7 +227,9 @@ def _check(model: GptOss, cache: KvCache, num_requests: int) -> None:
         raise DecodeError(f"a decode step has 1 to {MOST_REQUESTS} requests, not {num_requests}")
     if cache.keys[0].element_size() == 1:
         raise DecodeError("the decode ops do not read FP8 keys and values: use --kv-dtype bf16")
-    if model.activation != "bf16":
-        raise DecodeError(f"the decode ops do not round activations to {model.activation}: use --activation bf16")
+    if model.activation not in ("bf16", ROUNDED):
+        raise DecodeError(
+            f"the decode ops do not round activations to {model.activation}: use --activation {ROUNDED} or bf16"
+        )
     if model.tile != "auto":
         raise DecodeError(f"the decode ops have no tile to pin, and {model.tile} is pinned: use --tile auto")

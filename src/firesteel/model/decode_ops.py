@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.op import Chosen
 from firesteel.kernels.prove import check_here
 from firesteel.kernels.requirement import Requirement
+from firesteel.model.precision import DENSE_LAYERS
 
 NAMES = tuple(op.name for op in DECODE_OPS)
 
@@ -37,16 +38,23 @@ class DecodeOps(NamedTuple):
         *,
         asked: Mapping[str, str] = MappingProxyType({}),
         required: Mapping[str, Requirement] = MappingProxyType({}),
+        activation: str = "bf16",
+        mxfp4_layers: Sequence[str] | None = None,
     ) -> DecodeOps:
-        """As `Kernels` does for the other ops; both mappings are by the op's name."""
+        """As `Kernels` does for the other ops; both mappings are by the op's name.
+
+        A required verdict is that of every kernel of the op for the activation, or with `mxfp4_layers`, the dense
+        layers held in MXFP4, of those that a model so held launches.
+        """
         for name in (*asked, *required):
             find_op(name, DECODE_OPS)
         chosen = {
-            op.name: op.choose(device, asked.get(op.name), ledger, required.get(op.name)) for op in DECODE_OPS
+            op.name: op.choose(device, asked.get(op.name), ledger, required.get(op.name), activation)
+            for op in DECODE_OPS
         }
         for name, one in required.items():
             if one.verdict is not None:
-                check_here(find_op(name), device, one, "bf16")
+                check_here(find_op(name), device, one, activation, _name_weight(name, mxfp4_layers))
         return cls(**{group: chosen[f"decode_{group}"] for group in GROUPS})
 
     def table(self) -> list[tuple[str, str]]:
@@ -56,6 +64,14 @@ class DecodeOps(NamedTuple):
 
 
 GROUPS = DecodeOps._fields
+
+
+def _name_weight(op: str, mxfp4_layers: Sequence[str] | None) -> str | None:
+    """As variants of device code name it."""
+    layer = op.removeprefix("decode_")
+    if mxfp4_layers is None or layer not in DENSE_LAYERS:
+        return None
+    return "mxfp4-weight" if layer in mxfp4_layers else "bf16-weight"
 
 
 def split_choices(text: str) -> tuple[str, str]:

@@ -5,6 +5,7 @@ Shape letters: T tokens, H hidden, Q query heads, K kv heads, D head dim, E expe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from torch import Tensor
@@ -14,6 +15,8 @@ from firesteel.kernels import Kernels
 from firesteel.kernels.fed import Fed
 from firesteel.kernels.linear import Mxfp4Weight
 from firesteel.kernels.rope import rope_table
+from firesteel.kernels.tile_pin import AUTO
+from firesteel.kernels.tuned import Tuned
 from firesteel.model.spec import ModelSpec
 from firesteel.model.weights import LayerWeights, Weights
 from firesteel.types import Batch, KvCache, KvScales
@@ -37,10 +40,12 @@ class GptOss:
         max_context: int,
         sinks: bool = True,
         activation: str = "bf16",
-        tile: str = "auto",
+        tile: str = AUTO,
+        tuned: Tuned | None = None,
         kv_scales: KvScales | None = None,
     ) -> None:
-        """Without `kv_scales` keys and values are stored as they are."""
+        """`tile` is pinned for all tokens, else `tuned` has some. Without `kv_scales` keys and values are stored
+        as they are."""
         self.spec = spec
         self.weights = weights
         self.kernels = kernels
@@ -48,6 +53,7 @@ class GptOss:
         self.sinks = sinks
         self.activation = activation
         self.tile = tile
+        self.tuned = tuned or Tuned()
         plain = (1.0,) * spec.num_layers
         self.kv_scales = kv_scales or KvScales(keys=plain, values=plain)
         self.table = rope_table(spec.rope, spec.head_dim, max_context, device.torch_device)
@@ -96,18 +102,27 @@ class GptOss:
         return self.project(mixed.flatten(1), layer.o, layer.o_bias)
 
     def mix(self, x: Rows, layer: LayerWeights) -> Tensor:
-        ids, weights = self.kernels.route(x.plain, layer.router, layer.router_bias, self.spec.num_active)
-        return self.kernels.moe_matmul(
-            x.plain, ids, weights, layer.experts, self.spec.swiglu_limit, self.activation, self.tile, x.fed
-        )
+        spec, run = self.spec, self.kernels
+        ids, weights = run.route(x.plain, layer.router, layer.router_bias, spec.num_active)
+        shape = (spec.num_experts, spec.hidden_size, spec.intermediate_size)
+        tile = self.find_tile("moe_matmul", shape, x.plain.shape[0])
+        return run.moe_matmul(x.plain, ids, weights, layer.experts, spec.swiglu_limit, self.activation, tile, x.fed)
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """[.., V] fp32 of rows that `forward` returned."""
-        return self.project(hidden, self.weights.lm_head, None).float()
+    def find_tile(self, op: str, shape: Sequence[int], tokens: int) -> str:
+        """Of a matmul on MXFP4 weights of this shape."""
+        if self.tile != AUTO:
+            return self.tile
+        return self.tuned.find_tile(op, self.activation, shape, tokens)
+
+    def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
+        """[.., V] fp32 of rows that `forward` returned, written to `out` where it is given."""
+        found = self.project(hidden, self.weights.lm_head, None)
+        return found.float() if out is None else out.copy_(found)
 
     def project(self, x: Tensor | Rows, weight: Tensor | Mxfp4Weight, bias: Tensor | None) -> Tensor:
         """Activations are rounded, tiles pinned and stored rows read for MXFP4 weights only."""
         rows = x if isinstance(x, Rows) else Rows(x)
         if isinstance(weight, Mxfp4Weight):
-            return self.kernels.linear(rows.plain, weight, bias, self.activation, self.tile, rows.fed)
+            tile = self.find_tile("linear", weight.shape, rows.plain.shape[0])
+            return self.kernels.linear(rows.plain, weight, bias, self.activation, tile, rows.fed)
         return self.kernels.linear(rows.plain, weight, bias)

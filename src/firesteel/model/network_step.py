@@ -9,6 +9,7 @@ Shape letters: T requests with one token each, V vocabulary, N pages a request c
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -17,6 +18,8 @@ from firesteel.errors import UserError
 from firesteel.model.gpt_oss import GptOss
 from firesteel.model.report import Report
 from firesteel.types import Batch, KvCache, KvView
+
+ALIGNED = 16  # requests: every tensor begins at a multiple of 128 bytes, so kernels are compiled for one alignment
 
 
 class NetworkStep:
@@ -31,7 +34,8 @@ class NetworkStep:
         self.idle_page = idle_page
         self.num_requests, self.num_pages = num_requests, num_pages
         self.report = Report.new(num_requests, model.weights.embedding.device)
-        self.batch = _new_batch(self.report, num_requests, num_pages)
+        self.state = _State.new(num_requests, num_pages, self.report.both.device)
+        self.batch = self.state.batch(self.report.token_ids)
         self.advances = torch.zeros_like(self.batch.positions)  # 1 where there is a request
         self.logits = logits[:num_requests]
         self.rest()
@@ -72,11 +76,10 @@ class NetworkStep:
     @torch.inference_mode()
     def run(self) -> Tensor:
         """[T, V] fp32 logits of the token that was sampled; inputs are then those of the next step."""
-        hidden = self.model.forward(self.batch, self.cache)
-        self.logits.copy_(self.model.logits(hidden))
-        torch.max(self.logits, dim=-1, out=(self.report.best, self.report.token_ids))
+        logits = self.model.logits(self.model.forward(self.batch, self.cache), self.logits)
+        torch.max(logits, dim=-1, out=(self.report.best, self.report.token_ids))
         self._advance()
-        return self.logits
+        return logits
 
     @torch.inference_mode()
     def feed(self, token_ids: Tensor) -> None:
@@ -105,13 +108,12 @@ class NetworkStep:
             yield from (view.page_table, view.slots)
 
     def _advance(self) -> None:
-        batch, page_size = self.batch, self.page_size
-        batch.positions.add_(self.advances)
-        batch.kv_lens.add_(self.advances)
-        columns = (batch.positions // page_size).clamp_(max=self.num_pages - 1)[:, None]
-        offsets = batch.positions % page_size
-        for view in (batch.full, batch.window):
-            torch.add(view.page_table.gather(1, columns)[:, 0] * page_size, offsets, out=view.slots)
+        """Few kernels, each on all that it can serve: they cost their launch."""
+        state, page_size = self.state, self.page_size
+        state.counts.add_(self.advances)
+        columns = (self.batch.positions // page_size).clamp_(max=self.num_pages - 1)
+        pages = state.page_tables.gather(2, columns.expand(2, -1)[:, :, None])[:, :, 0]
+        torch.add(self.batch.positions % page_size, pages, alpha=page_size, out=state.slots)
 
 
 def add_pages(view: KvView, rows: Tensor, columns: Tensor, pages: Tensor, page_size: int) -> None:
@@ -120,17 +122,25 @@ def add_pages(view: KvView, rows: Tensor, columns: Tensor, pages: Tensor, page_s
     view.slots.index_copy_(0, rows, pages * page_size)
 
 
-def _new_batch(report: Report, num_requests: int, num_pages: int) -> Batch:
-    device = report.both.device
+@dataclass(frozen=True, slots=True)
+class _State:
+    """The numbers of a batch, those that change alike side by side."""
 
-    def whole(*shape: int) -> Tensor:
-        return torch.zeros(shape, dtype=torch.int64, device=device)
+    counts: Tensor  # [2, T] int64: positions, kv_lens
+    page_tables: Tensor  # [2, T, N] int64: of full layers, of window layers
+    slots: Tensor  # [2, T] int64
 
-    def view() -> KvView:
-        return KvView(page_table=whole(num_requests, num_pages), slots=whole(num_requests))
+    @classmethod
+    def new(cls, num_requests: int, num_pages: int, device: torch.device) -> _State:
+        rows = -(-num_requests // ALIGNED) * ALIGNED
+        shapes = (2, rows), (2, rows, num_pages), (2, rows)
+        return cls(*(torch.zeros(shape, dtype=torch.int64, device=device)[:, :num_requests] for shape in shapes))
 
-    return Batch(
-        token_ids=report.token_ids, positions=whole(num_requests), kv_lens=whole(num_requests), full=view(),
-        window=view(), query_starts=torch.arange(num_requests + 1, device=device),
-        logit_rows=torch.arange(num_requests, device=device),
-    )  # fmt: skip
+    def batch(self, token_ids: Tensor) -> Batch:
+        """Views of these numbers: one token a request."""
+        count, device = self.slots.shape[1], self.slots.device
+        full, window = (KvView(page_table=self.page_tables[kind], slots=self.slots[kind]) for kind in range(2))
+        return Batch(
+            token_ids=token_ids, positions=self.counts[0], kv_lens=self.counts[1], full=full, window=window,
+            query_starts=torch.arange(count + 1, device=device), logit_rows=torch.arange(count, device=device),
+        )  # fmt: skip

@@ -27,7 +27,3 @@ class Report:
     def best(self) -> Tensor:
         """[T] fp32: the logit of each token; not finite where logits are broken."""
         return self.both[1].view(torch.float32)[: self.both.shape[1]]
-
-    def note_best(self, logits: Tensor) -> None:
-        """Of the tokens that stand here; logits [T, V] fp32."""
-        torch.gather(logits, 1, self.token_ids[:, None], out=self.best[:, None])

@@ -15,15 +15,15 @@ class Answer(msgspec.Struct, kw_only=True):
     """An answer's JSON, or an object in it. Fields that are UNSET are left out."""
 
 
-class PromptDetails(Answer):
+class PromptDetails(Answer, kw_only=True):
     cached_tokens: int = 0
 
 
-class CompletionDetails(Answer):
+class CompletionDetails(Answer, kw_only=True):
     reasoning_tokens: int = 0
 
 
-class Usage(Answer):
+class Usage(Answer, kw_only=True):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
@@ -31,45 +31,45 @@ class Usage(Answer):
     completion_tokens_details: CompletionDetails | UnsetType = UNSET
 
 
-class TopLogprob(Answer):
+class TopLogprob(Answer, kw_only=True):
     token: str
     logprob: float
     bytes: list[int] | None
 
 
-class TokenLogprob(Answer):
+class TokenLogprob(Answer, kw_only=True):
     token: str
     logprob: float
     bytes: list[int] | None
     top_logprobs: list[TopLogprob]
 
 
-class ChatLogprobs(Answer):
+class ChatLogprobs(Answer, kw_only=True):
     content: list[TokenLogprob] | None
     refusal: None = None
 
 
-class FunctionCall(Answer):
+class FunctionCall(Answer, kw_only=True):
     name: str
     arguments: str
 
 
-class ToolCallAnswer(Answer):
+class ToolCallAnswer(Answer, kw_only=True):
     id: str
-    function: FunctionCall
     type: Literal["function"] = "function"
+    function: FunctionCall
 
 
-class MessageAnswer(Answer):
-    content: str | None
+class MessageAnswer(Answer, kw_only=True):
     role: Literal["assistant"] = "assistant"
+    content: str | None
     refusal: None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
     tool_calls: list[ToolCallAnswer] | UnsetType = UNSET
 
 
-class ChatChoice(Answer):
+class ChatChoice(Answer, kw_only=True):
     index: int
     message: MessageAnswer
     finish_reason: FinishReason
@@ -78,30 +78,30 @@ class ChatChoice(Answer):
     token_ids: list[int] | UnsetType = UNSET
 
 
-class ChatCompletion(Answer):
+class ChatCompletion(Answer, kw_only=True):
     id: str
+    object: Literal["chat.completion"] = "chat.completion"
     created: int
     model: str
     choices: list[ChatChoice]
     usage: Usage
-    object: Literal["chat.completion"] = "chat.completion"
     system_fingerprint: str | None = None
     prompt_token_ids: list[int] | UnsetType = UNSET
 
 
-class FunctionDelta(Answer):
+class FunctionDelta(Answer, kw_only=True):
     name: str | UnsetType = UNSET
     arguments: str | UnsetType = UNSET
 
 
-class ToolCallDelta(Answer):
+class ToolCallDelta(Answer, kw_only=True):
     index: int
-    function: FunctionDelta
     id: str | UnsetType = UNSET
     type: Literal["function"] | UnsetType = UNSET
+    function: FunctionDelta
 
 
-class MessageDelta(Answer):
+class MessageDelta(Answer, kw_only=True):
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
@@ -109,7 +109,7 @@ class MessageDelta(Answer):
     tool_calls: list[ToolCallDelta] | UnsetType = UNSET
 
 
-class ChatChunkChoice(Answer):
+class ChatChunkChoice(Answer, kw_only=True):
     index: int
     delta: MessageDelta
     finish_reason: FinishReason | None = None
@@ -118,17 +118,17 @@ class ChatChunkChoice(Answer):
     token_ids: list[int] | UnsetType = UNSET
 
 
-class ChatChunk(Answer):
+class ChatChunk(Answer, kw_only=True):
     id: str
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
     created: int
     model: str
     choices: list[ChatChunkChoice]
-    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
     usage: Usage | UnsetType | None = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
 
 
-class CompletionLogprobs(Answer):
+class CompletionLogprobs(Answer, kw_only=True):
     """Columns, one entry a token; the first token of an echoed prompt has no logprob."""
 
     tokens: list[str]
@@ -137,7 +137,7 @@ class CompletionLogprobs(Answer):
     text_offset: list[int]
 
 
-class CompletionChoice(Answer):
+class CompletionChoice(Answer, kw_only=True):
     index: int
     text: str
     finish_reason: FinishReason | None
@@ -147,56 +147,56 @@ class CompletionChoice(Answer):
     prompt_token_ids: list[int] | UnsetType = UNSET
 
 
-class Completion(Answer):
+class Completion(Answer, kw_only=True):
     """A whole one, or a piece of a stream."""
 
     id: str
+    object: Literal["text_completion"] = "text_completion"
     created: int
     model: str
     choices: list[CompletionChoice]
-    object: Literal["text_completion"] = "text_completion"
     system_fingerprint: str | None = None
     usage: Usage | UnsetType | None = UNSET
 
 
-class Model(Answer):
+class Model(Answer, kw_only=True):
     id: str
+    object: Literal["model"] = "model"
     created: int
     root: str
     max_model_len: int
-    object: Literal["model"] = "model"
     owned_by: str = "firesteel"
     parent: None = None
 
 
-class ModelList(Answer):
-    data: list[Model]
+class ModelList(Answer, kw_only=True):
     object: Literal["list"] = "list"
+    data: list[Model]
 
 
-class Tokens(Answer):
+class Tokens(Answer, kw_only=True):
     count: int
     max_model_len: int
     tokens: list[int]
     token_strs: list[str] | None = None
 
 
-class Text(Answer):
+class Text(Answer, kw_only=True):
     prompt: str
 
 
-class ErrorDetail(Answer):
+class ErrorDetail(Answer, kw_only=True):
     message: str
     type: str
     param: str | None
     code: str | None
 
 
-class ErrorAnswer(Answer):
+class ErrorAnswer(Answer, kw_only=True):
     error: ErrorDetail
 
 
-class Health(Answer):
+class Health(Answer, kw_only=True):
     status: HealthStatus
     live: bool
     ready: bool
@@ -204,7 +204,7 @@ class Health(Answer):
     reason: str | None = None
 
 
-class LedgerLine(Answer):
+class LedgerLine(Answer, kw_only=True):
     op: str
     implementation: str
     activation: str
@@ -214,7 +214,7 @@ class LedgerLine(Answer):
     clipped: int | None
 
 
-class LedgerAnswer(Answer):
+class LedgerAnswer(Answer, kw_only=True):
     device: str
     kernels: dict[str, str]
     ran: list[LedgerLine]

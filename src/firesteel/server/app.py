@@ -44,7 +44,7 @@ HANDLED = (ApiError, UserError, EngineDied, TimeoutError, ClientGone, HTTPExcept
 
 def build_app(service: Service) -> ASGIApp:
     paths = list_paths(service)
-    document = msgspec.json.encode(build_document(paths, service.names))
+    document = msgspec.json.encode(build_document(paths, service.names, service.engine.facts.vocab_size))
 
     async def show_document(request: HttpRequest) -> Response:
         return Response(document, media_type="application/json")
@@ -85,7 +85,8 @@ def list_paths(service: Service) -> Sequence[Path]:
         *Responses(service, chat).paths(),
         Path(path="/v1/models", answer=status.models, says="What is served", gives=ModelList),
         Path(
-            path="/v1/models/{name:path}", answer=status.model, says="One of them", gives=Model, errors=(401, 404)
+            path="/v1/models/{name:path}", answer=status.model, says="One of them", gives=Model,
+            names=service.names, errors=(401, 404),
         ),
         Path(
             path="/tokenize", answer=status.tokenize, says="Tokens of a text or of a conversation's prompt",

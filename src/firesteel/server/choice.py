@@ -75,6 +75,7 @@ class ChatReader:
         self._params = params
         self._filter = StopFilter(params.stop, include=params.include_stop_str_in_output)
         self._kind: str | None = None  # of the part that is open
+        self._index = 0  # of the part that was opened last
 
     def push(self, output: StepOutput) -> Piece:
         self.tally.count(output)
@@ -95,7 +96,7 @@ class ChatReader:
         for delta in deltas:
             match delta:
                 case Begin():
-                    self._kind = delta.kind
+                    self._kind, self._index = delta.kind, delta.index
                 case Text() if self._kind == "content":
                     delta = self._filtered(delta)
                 case End():
@@ -114,7 +115,7 @@ class ChatReader:
     def _flush(self, piece: Piece) -> None:
         """Text that might have begun a stop string, and did not."""
         if rest := self._filter.flush():
-            piece.deltas.append(Text(index=len(self.stream.message.parts) - 1, text=rest))
+            piece.deltas.append(Text(index=self._index, text=rest))
 
     def _finish(self, output: StepOutput, piece: Piece) -> None:
         if self._filter.matched is not None:
@@ -135,7 +136,8 @@ class TextReader:
 
     def push(self, output: StepOutput) -> Piece:
         self.tally.count(output)
-        shown = () if output.finish_reason == "stop" else output.token_ids  # a stop token is not text
+        is_stopped = output.finish_reason == "stop"
+        shown = output.token_ids[:-1] if is_stopped else output.token_ids  # a stop token is not text
         text = "".join(map(self._text.push, shown))
         if output.finish_reason is not None:
             text += self._text.flush()

@@ -54,8 +54,9 @@ class Completions:
         service, name = self.service, new_id("cmpl")
         model = service.check_model(asked.model)
         check_fields(asked)
-        prompts = [await service.encode(one) if isinstance(one, str) else one for one in split_prompts(asked)]
-        service.admission.check_count(len(prompts) * (asked.n or 1))
+        given = split_prompts(asked)
+        service.admission.check_count(len(given) * (asked.n or 1))
+        prompts = [await service.encode(one) if isinstance(one, str) else one for one in given]
         requests: list[Request] = []
         for number, prompt in enumerate(prompts):
             params = self.params(asked, prompt)

@@ -49,11 +49,11 @@ async def run_one(engine: Engine, request: Request, reader: Reader) -> AsyncGene
 
 def read(engine: Engine, request: Request, reader: Reader, output: StepOutput, piece: Piece | None) -> None:
     """Adds an output to a piece. What comes after an end that the reader found is not shown."""
-    if output.error is not None:
-        raise ApiError(500, f"the request failed: {output.error}", code="generation_failed")
     if piece is None or piece.finish_reason is not None:
         reader.tally.statistics = output.statistics
         return
+    if output.error is not None:
+        raise ApiError(500, f"the request failed: {output.error}", code="generation_failed")
     piece.join(reader.push(output))
     if piece.finish_reason is not None and output.finish_reason is None:
         engine.finish(request.request_id)

@@ -12,12 +12,19 @@ import msgspec
 
 from firesteel.server.answers import ErrorAnswer
 from firesteel.server.paths import Path
+from firesteel.server.schema import TOKEN
 
 REFERENCE = "#/components/schemas/{name}"
+# Of each event; `data` is JSON, or [DONE] at the end of OpenAI's older streams.
+EVENT = {
+    "type": "object",
+    "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
+    "required": ["data"],
+}
 NAMED = re.compile(r"{(\w+)(?::\w+)?}")  # a parameter in a path
 
 
-def build_document(paths: Sequence[Path], model_names: Sequence[str]) -> dict[str, Any]:
+def build_document(paths: Sequence[Path], model_names: Sequence[str], vocab_size: int) -> dict[str, Any]:
     """As OpenAPI 3.1. `model_names` are those that a request may name."""
     types: set[type] = {ErrorAnswer}
     types |= {one.takes for one in paths if one.takes is not None}
@@ -27,6 +34,7 @@ def build_document(paths: Sequence[Path], model_names: Sequence[str]) -> dict[st
     schemas = dict(zip(ordered, found, strict=True))
     for kind in ordered:
         name_models(components[kind.__name__], model_names)
+    bound_tokens(components, vocab_size)
     documented: dict[str, Any] = {}
     for one in paths:
         documented.setdefault(NAMED.sub(r"{\1}", one.path), {})[one.method.lower()] = describe(one, schemas)
@@ -46,10 +54,8 @@ def describe(one: Path, schemas: Mapping[type, Any]) -> dict[str, Any]:
     if one.takes is not None:
         made["requestBody"] = {"required": True, "content": {"application/json": {"schema": schemas[one.takes]}}}
     if names := NAMED.findall(one.path):
-        made["parameters"] = [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
-            for name in names
-        ]
+        kind = {"type": "string", "minLength": 1} | ({"enum": list(one.names)} if one.names else {})
+        made["parameters"] = [{"name": name, "in": "path", "required": True, "schema": kind} for name in names]
     if not one.is_open:
         made["security"] = [{}, {"key": []}]
     return made
@@ -61,7 +67,7 @@ def describe_answers(one: Path, schemas: Mapping[type, Any]) -> dict[str, Any]:
     else:
         content = {"application/json": {"schema": schemas[one.gives]}}
     if one.streams:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
+        content["text/event-stream"] = {"schema": EVENT}
     answers = {"200": {"description": "OK", "content": content}}
     if one.unready is not None:
         answers[str(one.unready)] = {"description": "No engine is ready", "content": content}
@@ -76,3 +82,14 @@ def name_models(schema: dict[str, Any], names: Sequence[str]) -> None:
     field = schema.get("properties", {}).get("model")
     if field is not None and "default" in field:
         schema["properties"]["model"] = {"enum": [*names, None], "default": None}
+
+
+def bound_tokens(schema: Any, vocab_size: int) -> None:
+    """Everywhere in a schema: a token id is one of the model's."""
+    if isinstance(schema, dict):
+        if schema.get("title") == TOKEN:
+            schema["maximum"] = vocab_size - 1
+        schema = list(schema.values())
+    if isinstance(schema, list):
+        for inner in schema:
+            bound_tokens(inner, vocab_size)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -24,6 +24,7 @@ class Path:
     verb: str | None = None  # where it is neither
     streams: bool = False  # where asked, server-sent events come instead
     is_open: bool = False  # to those without the key
+    names: Sequence[str] = ()  # what a parameter of the path may be; empty is anything
     errors: tuple[int, ...] = (401,)
     unready: int | None = None  # a status with the same answer, while no engine is ready
 

@@ -101,7 +101,10 @@ class Responses:
             if previous.response.status in ("queued", "in_progress"):
                 raise ApiError(400, "that response is still being made", param="previous_response_id")
             history = previous.conversation()
-        turn = await self.chat.prepare(as_chat(asked, [*history, *given]), entry)
+        try:
+            turn = await self.chat.prepare(as_chat(asked, [*history, *given]), entry)
+        except ApiError as error:
+            raise name_field(error) from None
         response = describe(asked, turn, created=self.service.now())
         stored = Stored(response, history, complete_items(given)) if response.store else None
         wants_logprobs = bool(turn.asked.logprobs)
@@ -196,6 +199,13 @@ class Responses:
     async def list_input(self, request: HttpRequest) -> HttpResponse:
         stored = self.store.get(request.path_params["name"])
         return json_response(list_items([*stored.history, *stored.given], request.query_params))
+
+
+def name_field(error: ApiError) -> ApiError:
+    """A chat's fields by the names that they have here."""
+    if error.param is not None:
+        error.param = error.param.replace("messages", "input").replace(".function.", ".")
+    return error
 
 
 def describe(asked: ResponseRequest, turn: Turn, *, created: int) -> Response:

@@ -60,7 +60,7 @@ def as_chat(asked: ResponseRequest, history: Sequence[Item]) -> chat.ChatRequest
     messages: list[chat.ChatMessage] = []
     if asked.instructions is not None:
         messages.append(chat.DeveloperMessage(content=asked.instructions))
-    messages += read_messages(history)
+    messages += read_messages(drop_earlier_reasoning(history))
     wants_logprobs = LOGPROBS in (asked.include or ())
     return chat.ChatRequest(
         model=asked.model, messages=messages, max_completion_tokens=asked.max_output_tokens,
@@ -70,6 +70,13 @@ def as_chat(asked: ResponseRequest, history: Sequence[Item]) -> chat.ChatRequest
         tools=[as_chat_tool(tool) for tool in choose_tools(asked)] or None, tool_choice=as_chat_choice(asked),
         parallel_tool_calls=asked.parallel_tool_calls, response_format=as_chat_format(asked),
     )  # fmt: skip
+
+
+def drop_earlier_reasoning(items: Sequence[Item]) -> list[Item]:
+    """Without that of turns before the last user's message: the model was not taught to read it."""
+    asked = [number for number, item in enumerate(items) if item.role == "user"]
+    turn = asked[-1] if asked else 0
+    return [item for number, item in enumerate(items) if number > turn or item.type != "reasoning"]
 
 
 def read_messages(items: Sequence[Item]) -> list[chat.ChatMessage]:

@@ -6,13 +6,14 @@ Whole answers are made of the same events as streams, so both say the same.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from firesteel.chat.message import Begin, End, Text
+from firesteel.chat.message import Begin, Delta, End, Text
 from firesteel.server.answers import TokenLogprob
 from firesteel.server.choice import Piece
 from firesteel.server.responses_answers import (
@@ -97,7 +98,7 @@ class ResponseWriter:
     def push(self, piece: Piece) -> list[Event]:
         if self._spell is not None:
             self._logprobs += self._spell(piece)
-        for delta in piece.deltas:
+        for delta in join_texts(piece.deltas):
             match delta:
                 case Begin():
                     self._close("completed")
@@ -196,3 +197,13 @@ class ResponseWriter:
     def _take(self) -> list[Event]:
         taken, self._events = self._events, []
         return taken
+
+
+def join_texts(deltas: Sequence[Delta]) -> Iterator[Delta]:
+    """Texts that follow each other as one: what came at once is sent at once."""
+    for is_text, group in groupby(deltas, lambda delta: isinstance(delta, Text)):
+        if is_text:
+            texts = [delta for delta in group if isinstance(delta, Text)]
+            yield Text(index=texts[0].index, text="".join(delta.text for delta in texts))
+        else:
+            yield from group

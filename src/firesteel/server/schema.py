@@ -14,12 +14,14 @@ Temperature = Annotated[float, Meta(ge=0, le=100)]
 Share = Annotated[float, Meta(gt=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
-TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+TOKEN = "Token id"  # the document bounds what is called so by the vocabulary
+TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1, title=TOKEN)]
 TokenKey = Annotated[str, Meta(pattern=r"^[0-9]{1,9}$")]
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-StopText = Annotated[str, Meta(min_length=1)]
-Stops = Annotated[list[StopText], Meta(max_length=16)]
+SomeText = Annotated[str, Meta(min_length=1)]
+SomeTokens = Annotated[list[TokenId], Meta(min_length=1)]
+Stops = Annotated[list[SomeText], Meta(max_length=16)]
 TopCount = Annotated[int, Meta(ge=0, le=20)]
 Name = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
@@ -146,10 +148,10 @@ class Sampled(Body, kw_only=True):
     frequency_penalty: Penalty | None = None
     repetition_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None
     logit_bias: dict[TokenKey, Bias] | None = None
-    allowed_token_ids: Annotated[list[TokenId], Meta(min_length=1)] | None = None
+    allowed_token_ids: SomeTokens | None = None
     seed: Seed | None = None
     n: Annotated[int, Meta(ge=1, le=128)] | None = None
-    stop: StopText | Stops | None = None
+    stop: SomeText | Stops | None = None
     stop_token_ids: list[TokenId] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
@@ -181,7 +183,7 @@ class ChatRequest(Sampled, kw_only=True):
 
 
 class CompletionRequest(Sampled, kw_only=True):
-    prompt: str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1)]
+    prompt: SomeText | Annotated[list[SomeText | TokenId | SomeTokens], Meta(min_length=1)]
     logprobs: TopCount | None = None
     echo: bool | None = None
     suffix: str | None = None

@@ -39,6 +39,7 @@ HEADER = ("<|channel|>", "final", "<|message|>")
 END = "<|return|>"
 WORDS = " the quick brown fox jumps over the lazy dog, and 3 times 7 is 21."
 CONTEXT, PAGE_SIZE = 16384, 64
+LATEST_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,20 +91,22 @@ class StubEngine:
         self.channel = channel
         self.rate = rate
         self.lines: dict[int, Line] = {}
+        self.due = 0.0  # when the next step is to be made
         self.totals = Statistics(pages=1000)
         self.script: Script
 
     def run(self, end: socket.socket) -> None:
-        due = time.monotonic()
+        """Steps that come late are made up for, but not more than a second of them."""
         while True:
-            wait_s = max(0.0, due - time.monotonic()) if self.lines else None
+            wait_s = max(0.0, self.due - time.monotonic()) if self.lines else None
             if select.select([end], [], [], wait_s)[0]:
                 message = self.channel.receive()
                 if message is None or isinstance(message, Shutdown):
                     return
                 self.take(message)
             elif self.lines:
-                due = max(due, time.monotonic() - 1.0) + (len(self.lines) / self.rate if self.rate else 0.0)
+                step_s = len(self.lines) / self.rate if self.rate else 0.0
+                self.due = max(self.due, time.monotonic() - LATEST_S) + step_s
                 self.step()
 
     def take(self, message: ToEngine) -> None:
@@ -111,6 +114,7 @@ class StubEngine:
             case Start():
                 self.start(message)
             case Submit():
+                self.due = self.due if self.lines else time.monotonic()
                 self.lines[message.number] = Line(message, self.script)
             case Cancel():
                 self.cancel(message)

@@ -9,7 +9,9 @@ static_assert(TOKENS * A <= 32, "a lane for each pair of a token and one of its 
 struct Chosen {
     int count;
     int expert[TOKENS * A];
-    int slot[TOKENS * A][TOKENS];  // which of a token's A, or -1
+    int wanted[TOKENS * A];         // by so many tokens
+    int token[TOKENS * A][TOKENS];  // these
+    int slot[TOKENS * A][TOKENS];   // which of the token's A
     int id[TOKENS][A];
     float weight[TOKENS][A];
 };
@@ -53,7 +55,10 @@ template <bool WEIGHTS> DEVICE void choose(const float *logits, int num_tokens, 
     }
     __syncwarp();
     if (TOKENS == 1) {
-        if (lane < A) chosen->expert[lane] = chosen->id[0][lane], chosen->slot[lane][0] = lane;
+        if (lane < A) {
+            chosen->expert[lane] = chosen->id[0][lane], chosen->wanted[lane] = 1;
+            chosen->token[lane][0] = 0, chosen->slot[lane][0] = lane;
+        }
         if (lane == 0) chosen->count = A;
     } else {
         // lane p is pair p = (token, rank); the first lane that holds an expert stands for it
@@ -65,10 +70,10 @@ template <bool WEIGHTS> DEVICE void choose(const float *logits, int num_tokens, 
         u32 leaders = __ballot_sync(~0u, leads);
         if (leads) {
             int place = __popc(leaders & (1u << lane) - 1);
-            chosen->expert[place] = expert;
-            for (int t = 0; t < TOKENS; t++) {
-                u32 theirs = same >> t * A & (1u << A) - 1;
-                chosen->slot[place][t] = t < num_tokens && theirs ? __ffs(theirs) - 1 : -1;
+            chosen->expert[place] = expert, chosen->wanted[place] = __popc(same);
+            for (int i = 0; same; i++, same &= same - 1) {
+                int pair = __ffs(same) - 1;
+                chosen->token[place][i] = pair / A, chosen->slot[place][i] = pair % A;
             }
         }
         if (lane == 0) chosen->count = __popc(leaders);

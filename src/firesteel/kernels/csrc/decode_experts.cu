@@ -8,7 +8,9 @@ using S = Stream<true, H, 1, NUM_WARPS, NUM_STAGES, TOKENS>;
 constexpr int HELD_BYTES = S::WARPS * HELD * S::BYTES_EACH, UNIT_BYTES = S::WARPS * HELD * 4;
 constexpr int ROOM_BYTES = HELD_BYTES > S::X_BYTES ? HELD_BYTES : S::X_BYTES;
 static_assert(H == I, "rows of one length");
-static_assert(total(Ring<S>::BYTES, ROOM_BYTES, UNIT_BYTES, sizeof(Chosen)) == SHARED_BYTES, "as launched");
+static_assert(!IS_PAIRED || A > 1, "both programs of a pair have experts for a strip that they share");
+constexpr int SUM_BYTES = MOST_STRIPS * S::COUNT * 4;
+static_assert(total(Ring<S>::BYTES, ROOM_BYTES, UNIT_BYTES, SUM_BYTES, sizeof(Chosen)) == SHARED_BYTES, "as launched");
 
 __device__ u64 arrivals;
 
@@ -44,7 +46,7 @@ struct BothWork {
         total = up.total + down.total;
     }
     __device__ __forceinline__ DownPiece at(int number) const {
-        if (number < up.total) return {up.at(number), -1};
+        if (number < up.total) return {up.at(number), -1, 0};
         return down.at(number - up.total);
     }
 };
@@ -57,6 +59,7 @@ decode_experts(u16 *r, const u16 *norm, const float *logits, const u8 *up_codes,
     Ring<S> ring(cut);
     char *room = cut.take(ROOM_BYTES);  // x, then rows of `inner`
     float *units = (float *)cut.take(UNIT_BYTES);
+    float *sums = (float *)cut.take(SUM_BYTES);
     Chosen *chosen = (Chosen *)cut.take(sizeof(Chosen));
     Up<S> up{chosen, up_codes, up_scales, up_bias, inner, limit, num_tokens};
     Down<S> down{chosen, down_codes, down_scales, down_bias, r, num_tokens};
@@ -68,7 +71,7 @@ decode_experts(u16 *r, const u16 *norm, const float *logits, const u8 *up_codes,
         normalise<H, S::CONSUMERS, TOKENS, S::X_STRIDE>(r, weights, eps, room, units, num_tokens);
         sync_some(2, S::THREADS);
         BothWork work(chosen->count);
-        multiply_all<S>(ring, work.up, room);
+        multiply_up<S>(ring, work.up, chosen, room, units);
         sync_some(4, S::CONSUMERS + 32);
         multiply_down<S>(ring, work.up.total, work.down, chosen, inner, room, units, num_tokens);
         return;
@@ -90,17 +93,11 @@ decode_experts(u16 *r, const u16 *norm, const float *logits, const u8 *up_codes,
     sync_some(2, S::THREADS);
     choose<true>(logits, num_tokens, chosen);  // the same, with weights
     BothWork work(chosen->count);
-    finish_all<S, Early>(
-        ring, work,
-        [&](const DownPiece &piece, int number, Early &e) {
-            if (piece.place < 0) up.early(ring.bias(number), e);
-            else down.early(piece.strip, e);
-        },
-        [&](const DownPiece &piece, const Early &e, const float *sum) {
-            if (piece.place >= 0) return down.finish(piece.strip, e, sum);
-            up.finish(piece.strip, e, sum);
-            if (piece.strip + (int)gridDim.x < chosen->count * up.STRIPS) return;
-            meet_grid();
-            arrive_some(4, S::CONSUMERS + 32);
-        });
+    finish_up<S>(ring, work.up, up);
+    sync_some(5, S::FINISHERS * 32);
+    if (finisher<S>() == 0) {
+        meet_grid();
+        arrive_some(4, S::CONSUMERS + 32);
+    }
+    finish_down<S>(ring, work.up.total, work.down, down, sums);
 }

@@ -22,7 +22,7 @@ decode_fc1(const u16 *r, const u16 *norm, const float *logits, const u8 *codes, 
         wait_for_inputs();
         normalise<H, S::CONSUMERS, TOKENS, S::X_STRIDE>(r, weights, eps, x, scratch, num_tokens);
         sync_some(2, S::THREADS);
-        multiply_all<S>(ring, Work<S>(chosen->count * up.STRIPS), x);
+        multiply_up<S>(ring, Work<S>(chosen->count * up.STRIPS), chosen, x, scratch);
         return;
     }
     if (threadIdx.x / 32 < S::FINISHER) {
@@ -36,8 +36,5 @@ decode_fc1(const u16 *r, const u16 *norm, const float *logits, const u8 *codes, 
     wait_for_inputs();
     let_next_start();  // not before: fc2 reads the logits before its own wait
     sync_some(2, S::THREADS);
-    finish_all<S, Early>(
-        ring, Work<S>(chosen->count * up.STRIPS),
-        [&](const Piece &piece, int number, Early &e) { up.early(ring.bias(number), e); },
-        [&](const Piece &piece, const Early &e, const float *sum) { up.finish(piece.strip, e, sum); });
+    finish_up<S>(ring, Work<S>(chosen->count * up.STRIPS), up);
 }

@@ -4,7 +4,8 @@
 extern __shared__ __align__(128) char shared[];
 using S = Stream<true, I, 1, NUM_WARPS, NUM_STAGES, TOKENS>;
 constexpr int ROOM_BYTES = S::WARPS * HELD * S::BYTES_EACH, UNIT_BYTES = S::WARPS * HELD * 4;
-static_assert(total(Ring<S>::BYTES, ROOM_BYTES, UNIT_BYTES, sizeof(Chosen)) == SHARED_BYTES, "as launched");
+constexpr int SUM_BYTES = MOST_STRIPS * S::COUNT * 4;
+static_assert(total(Ring<S>::BYTES, ROOM_BYTES, UNIT_BYTES, SUM_BYTES, sizeof(Chosen)) == SHARED_BYTES, "as launched");
 
 extern "C" __global__ void __launch_bounds__(S::THREADS, PROGRAMS_PER_SM)
 decode_fc2(const u16 *inner, const float *logits, const u8 *codes, const u8 *scales, const u16 *bias, u16 *r,
@@ -13,6 +14,7 @@ decode_fc2(const u16 *inner, const float *logits, const u8 *codes, const u8 *sca
     Ring<S> ring(cut);
     char *room = cut.take(ROOM_BYTES);
     float *units = (float *)cut.take(UNIT_BYTES);
+    float *sums = (float *)cut.take(SUM_BYTES);
     Chosen *chosen = (Chosen *)cut.take(sizeof(Chosen));
     Down<S> down{chosen, codes, scales, bias, r, num_tokens};
     let_next_start();
@@ -33,8 +35,5 @@ decode_fc2(const u16 *inner, const float *logits, const u8 *codes, const u8 *sca
     }
     sync_some(2, S::THREADS);
     wait_for_inputs();
-    finish_all<S, Early>(
-        ring, DownWork<false>(down.STRIPS, chosen->count),
-        [&](const DownPiece &piece, int number, Early &e) { down.early(piece.strip, e); },
-        [&](const DownPiece &piece, const Early &e, const float *sum) { down.finish(piece.strip, e, sum); });
+    finish_down<S>(ring, 0, DownWork<false>(down.STRIPS, chosen->count), down, sums);
 }

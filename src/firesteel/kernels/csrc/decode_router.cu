@@ -1,18 +1,17 @@
-// Norm and router logits for one to eight tokens; a warp for each expert.
+// Norm and router logits of a token; a warp for each expert.
 #include "normalise.cuh"
 
-constexpr int TOKENS = MAX_TOKENS, H = HIDDEN, E = EXPERTS;
+constexpr int H = HIDDEN, E = EXPERTS;
 constexpr int WARPS = 4, THREADS = 32 * WARPS, X_STRIDE = padded(2 * H);
 static_assert(E % WARPS == 0, "programs are full");
 
-// `logits` is [num_tokens, EXPERTS].
+// `logits` is [tokens, EXPERTS].
 extern "C" __global__ void __launch_bounds__(THREADS)
-decode_router(const u16 *r, const u16 *norm, const u16 *weight, const u16 *bias, float *logits, float eps,
-              int num_tokens) {
-    __shared__ __align__(16) char x[TOKENS * X_STRIDE];
-    __shared__ float scratch[TOKENS * WARPS];
+decode_router(const u16 *r, const u16 *norm, const u16 *weight, const u16 *bias, float *logits, float eps) {
+    __shared__ __align__(16) char x[X_STRIDE];
+    __shared__ float scratch[WARPS];
     constexpr int VECTORS = H / 8, OWN = (VECTORS + 31) / 32;
-    int lane = threadIdx.x % 32, expert = blockIdx.x * WARPS + threadIdx.x / 32;
+    int lane = threadIdx.x % 32, expert = blockIdx.x * WARPS + threadIdx.x / 32, token = blockIdx.y;
     let_next_start();
     uint4 w[OWN];  // the expert's row, read before the inputs are there
 #pragma unroll
@@ -23,19 +22,17 @@ decode_router(const u16 *r, const u16 *norm, const u16 *weight, const u16 *bias,
     float added = wide(bias[expert]);
     NormWeights<H, THREADS> weights(norm);
     wait_for_inputs();
-    normalise<H, THREADS, TOKENS, X_STRIDE>(r, weights, eps, x, scratch, num_tokens);
-    for (int token = 0; token < num_tokens; token++) {
-        float sum = 0;
+    normalise<H, THREADS, 1, X_STRIDE>(r + token * H, weights, eps, x, scratch, 1);
+    float sum = 0;
 #pragma unroll
-        for (int i = 0; i < OWN; i++) {
-            if (i * 32 + lane >= VECTORS) continue;
-            uint4 v = *(const uint4 *)(x + token * X_STRIDE + (i * 32 + lane) * 16);
-            const u32 *p = (const u32 *)&v, *q = (const u32 *)&w[i];
+    for (int i = 0; i < OWN; i++) {
+        if (i * 32 + lane >= VECTORS) continue;
+        uint4 v = *(const uint4 *)(x + (i * 32 + lane) * 16);
+        const u32 *p = (const u32 *)&v, *q = (const u32 *)&w[i];
 #pragma unroll
-            for (int j = 0; j < 4; j++) sum += wide_low(p[j]) * wide_low(q[j]) + wide_high(p[j]) * wide_high(q[j]);
-        }
-        sum = warp_sum(sum);
-        dawdle();
-        if (lane == 0) logits[token * E + expert] = sum + added;
+        for (int j = 0; j < 4; j++) sum += wide_low(p[j]) * wide_low(q[j]) + wide_high(p[j]) * wide_high(q[j]);
     }
+    sum = warp_sum(sum);
+    dawdle();
+    if (lane == 0) logits[token * E + expert] = sum + added;
 }

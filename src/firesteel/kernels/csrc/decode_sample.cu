@@ -12,7 +12,7 @@ DEVICE long long find_slot(const long long *table, int width, int token, long lo
 extern "C" __global__ void __launch_bounds__(WARPS * 32)
 decode_sample(const long long *best, const u16 *embedding, long long *token_ids, long long *positions,
               long long *kv_lens, long long *full_slots, long long *window_slots, const long long *full_table,
-              const long long *window_table, u16 *r, int programs, int page_size, int full_width,
+              const long long *window_table, u16 *r, float *largest, int programs, int page_size, int full_width,
               int window_width) {
     __shared__ long long tops[WARPS];
     int token = blockIdx.x, num_tokens = gridDim.x;
@@ -31,6 +31,8 @@ decode_sample(const long long *best, const u16 *embedding, long long *token_ids,
     if (threadIdx.x == 0) {
         long long position = positions[token] + 1;
         token_ids[token] = id;
+        int bits = (int)(top >> 32);
+        largest[token] = __int_as_float(bits < 0 ? bits ^ 0x7FFFFFFF : bits);
         positions[token] = position;
         kv_lens[token] = position + 1;
         full_slots[token] = find_slot(full_table, full_width, token, position, page_size);

@@ -40,7 +40,7 @@ template <class S> struct Down {
 };
 
 struct DownPiece : Piece {
-    int place;  // of the expert among the chosen
+    int place, index;  // of the expert among the chosen; of the strip among the program's
 };
 
 // fc2's pieces: a program's strips, once for each chosen expert. PAIRED: of a strip too many each program of the pair
@@ -74,34 +74,33 @@ template <bool PAIRED> struct DownWork {
         else round = count - turn + (number - early) / after, index = (number - early) % after;
         bool is_shared = PAIRED && index == whole;
         return {{is_shared ? shared : first + index * step, 0, ends(round, index), is_shared && is_second,
-                 is_shared && !is_second}, place(round)};
+                 is_shared && !is_second}, place(round), index};
     }
 };
 
 // Rows of `inner` that a warp holds its columns of: all, from the start, or those of one expert after another.
 constexpr int HELD = HOLDS_ALL ? TOKENS * A : TOKENS;
-DEVICE int held_at(int token, int slot) { return HOLDS_ALL ? token * A + slot : token; }
 
 // Cuts this warp's columns of a row of `inner` into bytes; `units`: what they are worth, times the expert's weight.
-template <class S> DEVICE void hold(const u16 *inner, const Chosen *chosen, int token, int slot, char *bytes,
-                                    float *units) {
-    int at = held_at(token, slot);
-    float unit = split_bytes<S>((const char *)(inner + (u64)(token * A + slot) * I), bytes + at * S::BYTES_EACH);
-    if (threadIdx.x % 32 == 0) units[at] = unit * chosen->weight[token][slot];
+template <class S> DEVICE void hold(const Pairs<S> &row, float weight, int at, char *bytes, float *units) {
+    float unit = split_bytes<S>(row, bytes + at * S::BYTES_EACH);
+    if (threadIdx.x % 32 == 0) units[at] = unit * weight;
 }
 
-// What a warp needs of the tokens that want expert `place`.
-template <class S>
-DEVICE void take_held(const Chosen *chosen, int place, const char *bytes, const float *units, Own<S> &own) {
-#pragma unroll
-    for (int set = 0; set < S::SETS; set++) {
-        auto bytes_of = [&](int token) {
-            int slot = chosen->slot[place][token];
-            return slot < 0 ? nullptr : bytes + held_at(token, slot) * S::BYTES_EACH;
-        };
-        take_bytes<S>(set, bytes_of, own.b[set], own.minus[set]);
-        int token = token_of<S>(set), slot = token < TOKENS ? chosen->slot[place][token] : -1;
-        own.unit[set] = slot < 0 ? 0.f : units[held_at(token, slot)];
+// `strips` pieces from `number` on, all of expert `place`, for WIDTH tokens.
+template <class S, int WIDTH>
+DEVICE void multiply_held(Ring<S> &ring, int number, int strips, const Chosen *chosen, int place, const char *bytes,
+                          const float *units) {
+    using N = Narrow<S, WIDTH>;
+    auto at = [&](int i) { return HOLDS_ALL ? chosen->token[place][i] * A + chosen->slot[place][i] : i; };
+    Own<N> own;
+    take_wanted<N>(chosen, place, [&](int i) { return bytes + at(i) * S::BYTES_EACH; },
+                   [&](int i) { return units[at(i)]; }, own);
+    for (int index = 0; index < strips; index++) {
+        float c[N::SETS][2];
+        multiply_codes<N>(ring, number + index, own, c);
+        leave_codes<N>(ring, number + index, c);
+        ring.tell(ring.done, number + index);
     }
 }
 
@@ -110,39 +109,74 @@ DEVICE void take_held(const Chosen *chosen, int place, const char *bytes, const 
 template <class S, bool PAIRED>
 DEVICE void multiply_down(Ring<S> &ring, int number, const DownWork<PAIRED> &work, const Chosen *chosen,
                           const u16 *inner, char *room, float *all_units, int num_tokens) {
-    constexpr int ROOM = MOST_STRIPS + PAIRED;
     int warp = threadIdx.x / 32;
     char *bytes = room + warp * HELD * S::BYTES_EACH;
     float *units = all_units + warp * HELD;
+    auto row_of = [&](int place, int i) {
+        return (const char *)(inner + (u64)(chosen->token[place][i] * A + chosen->slot[place][i]) * I);
+    };
+    auto weight_of = [&](int place, int i) { return chosen->weight[chosen->token[place][i]][chosen->slot[place][i]]; };
     if (HOLDS_ALL) {
 #pragma unroll 4
-        for (int pair = 0; pair < (TOKENS == 1 ? 1 : num_tokens) * A; pair++)
-            hold<S>(inner, chosen, pair / A, pair % A, bytes, units);
+        for (int pair = 0; pair < (TOKENS == 1 ? 1 : num_tokens) * A; pair++) {
+            Pairs<S> row;
+            row.read((const char *)(inner + (u64)pair * I));
+            hold<S>(row, chosen->weight[pair / A][pair % A], pair, bytes, units);
+        }
         __syncwarp();
     }
-    float sums[ROOM][S::SETS][2] = {};
+    Pairs<S> next;  // of the first token that wants the next expert, already on its way
+    if (!HOLDS_ALL) next.read(row_of(work.place(0), 0));
     for (int round = 0; round < work.count; round++) {
         int place = work.place(round), strips = work.strips(round);
         if (!HOLDS_ALL) {
             __syncwarp();  // all lanes have taken what was held
-            for (int token = 0; token < num_tokens; token++) {
-                int slot = chosen->slot[place][token];
-                if (slot >= 0) hold<S>(inner, chosen, token, slot, bytes, units);
+            hold<S>(next, weight_of(place, 0), 0, bytes, units);
+            if (round + 1 < work.count) next.read(row_of(work.place(round + 1), 0));
+            for (int i = 1; i < chosen->wanted[place]; i++) {
+                Pairs<S> row;
+                row.read(row_of(place, i));
+                hold<S>(row, weight_of(place, i), i, bytes, units);
             }
             __syncwarp();
         }
-        Own<S> own;
-        take_held<S>(chosen, place, bytes, units, own);
+        WITH_WIDTH(width_of(chosen, place), (multiply_held<S, WIDTH>(ring, number, strips, chosen, place, bytes, units)))
+        number += strips;
+    }
+}
+
+// The finishers', each every so many strips. A strip is summed over the experts in `all` [MOST_STRIPS][COUNT], by row
+// and token.
+template <class S, bool PAIRED>
+DEVICE void finish_down(Ring<S> &ring, int number, const DownWork<PAIRED> &work, const Down<S> &down, float *all) {
+    const Chosen *chosen = down.chosen;
+    for (int index = finisher<S>(); index < MOST_STRIPS; index += S::FINISHERS)
+        for (int at = threadIdx.x % 32; at < S::COUNT; at += 32) all[index * S::COUNT + at] = 0;
+    __syncwarp();
+    for (int end = number + work.total, begin = number; number < end; number++) {
+        auto piece = work.at(number - begin);
+        if (piece.index % S::FINISHERS != finisher<S>()) continue;
+        bool is_whole = piece.ends && !piece.sends;
+        Early e;
+        if (is_whole) down.early(piece.strip, e);
+        ring.wait(ring.done, number);
+        float sum[S::VALUES], *mine = all + piece.index * S::COUNT;
+        int width = width_of(chosen, piece.place);
+        ring.add_up(number, sum, 16 * width);
+        ring.tell(ring.free, number);
 #pragma unroll
-        for (int index = 0; index < ROOM; index++) {
-            if (index >= strips) break;
-            float c[S::SETS][2];
-            multiply_codes<S>(ring, number, own, c);
-#pragma unroll
-            for (int set = 0; set < S::SETS; set++)
-                sums[index][set][0] += c[set][0], sums[index][set][1] += c[set][1];
-            if (work.ends(round, index)) leave_codes<S>(ring, number, sums[index]);
-            ring.tell(ring.done, number++);
+        for (int i = 0; i < S::VALUES; i++) {
+            if (32 * i >= 16 * width) break;
+            RowOf of(32 * i + threadIdx.x % 32, width);
+            if (of.row < 16 && (TOKENS == 1 || of.which < chosen->wanted[piece.place]))
+                mine[of.row * TOKENS + chosen->token[piece.place][of.which]] += sum[i];
         }
+        if (!piece.ends) continue;
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < S::VALUES; i++) sum[i] = mine[(32 * i + threadIdx.x % 32) % S::COUNT];
+        if (piece.sends) ring.send(sum);
+        if (piece.meets) ring.add_half(sum);
+        if (is_whole) down.finish(piece.strip, e, sum);
     }
 }

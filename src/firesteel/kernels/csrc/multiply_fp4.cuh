@@ -1,6 +1,7 @@
 #pragma once
 // Packed FP4 rows times bf16 tokens, exact but for the 14 bits that x is cut to; knows no layer.
 #include "ring.cuh"
+#include "round_mxfp8.cuh"
 
 // What a warp needs of x: for each group of its columns the high bytes of a token's numbers as one column and the low
 // ones as the next, and their negatives. Few tokens leave columns free: SPREAD groups stand side by side in them, so
@@ -11,22 +12,34 @@ template <class S> struct Own {
 };
 template <class S> DEVICE int token_of(int set) { return 4 * set + threadIdx.x % 4 % S::TOKENS; }
 
-// `values` [K] bf16 -> bytes [2][OWN * 64] of this warp's columns: 128 high + low are the value in units of the
-// result. By a whole warp; the bytes may lie where the warp's values do, and take as much room.
-template <class S> DEVICE float split_bytes(const char *values, char *bytes) {
-    constexpr int COLUMNS = S::OWN * 64, PAIRS = COLUMNS / 64;
-    int lane = threadIdx.x % 32, first = threadIdx.x / 32 * COLUMNS;
+// A lane's pairs of this warp's columns of `values` [K] bf16.
+template <class S> struct Pairs {
+    static constexpr int COUNT = S::OWN;
+    u32 of[COUNT];
+    __device__ __forceinline__ void read(const char *values) {
+#pragma unroll
+        for (int i = 0; i < COUNT; i++)
+            of[i] = *(const u32 *)(values + 2 * (threadIdx.x / 32 * S::OWN * 64 + 64 * i + 2 * (threadIdx.x % 32)));
+    }
+};
+
+// Pairs, rounded to MXFP8 where ROUNDS_X -> bytes [2][OWN * 64] of this warp's columns: 128 high + low are the value in
+// units of the result. By a whole warp; the bytes may lie where the warp's values do, and take as much room.
+template <class S> DEVICE float split_bytes(const Pairs<S> &values, char *bytes) {
+    constexpr int COLUMNS = S::OWN * 64, PAIRS = Pairs<S>::COUNT;
     u32 pairs[PAIRS];
+    int lane = threadIdx.x % 32;
     float largest = 1e-30f;
 #pragma unroll
     for (int i = 0; i < PAIRS; i++) {
-        int column = first + 64 * i + 2 * lane;
-        pairs[i] = *(const u32 *)(values + 2 * column);
-        largest = fmaxf(largest, fmaxf(fabsf(wide_low(pairs[i])), fabsf(wide_high(pairs[i]))));
+        pairs[i] = values.of[i];
+#if ROUNDS_X
+        pairs[i] = round_mxfp8(pairs[i]);
+#endif
+        largest = larger(largest, larger(fabsf(wide_low(pairs[i])), fabsf(wide_high(pairs[i]))));
     }
     largest = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(largest)));
     float times = __fdividef(LARGEST, largest);
-    __syncwarp();
 #pragma unroll
     for (int i = 0; i < PAIRS; i++) {
         int a = __float_as_int(fmaf(wide_low(pairs[i]), times, MAGIC));
@@ -36,6 +49,13 @@ template <class S> DEVICE float split_bytes(const char *values, char *bytes) {
         *(u16 *)(bytes + COLUMNS + 64 * i + 2 * lane) = (a - (high_a << 7) & 255) | (b - (high_b << 7)) << 8;
     }
     return largest * (0.5f / LARGEST);
+}
+
+template <class S> DEVICE float split_bytes(const char *values, char *bytes) {
+    Pairs<S> pairs;
+    pairs.read(values);
+    __syncwarp();
+    return split_bytes<S>(pairs, bytes);
 }
 
 // Of one set: `bytes(token)` are those of a token's numbers, or null: zeros.
@@ -69,8 +89,9 @@ template <class S> DEVICE void take_x(char *x, Own<S> &own) {
 }
 
 // 16 rows of FP4 times x, this warp's columns: c[set][0] is of row lane / 4 and token_of(set), c[set][1] of 8 rows on.
-// Lanes that stand for other groups of the same token hold other parts of it.
-template <class S> DEVICE void multiply_codes(Ring<S> &ring, int number, const Own<S> &own, float (*c)[2]) {
+// Lanes that stand for other groups of the same token hold other parts of it. The ring may be made for more tokens than
+// S.
+template <class S, class R> DEVICE void multiply_codes(R &ring, int number, const Own<S> &own, float (*c)[2]) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, stage = number % S::STAGES;
     const char *data = ring.data + stage * S::STAGE_BYTES;
     const u8 *scales = (const u8 *)data + 16 * S::STRIDE + lane / 4 * S::SCALE_ROW + warp * 2 * S::OWN;
@@ -115,7 +136,7 @@ template <class S> DEVICE void multiply_codes(Ring<S> &ring, int number, const O
 #pragma unroll
         for (int j = 0; j < 2; j++) c[set][j] = sum[set][j] * own.unit[set];
 }
-template <class S> DEVICE void leave_codes(Ring<S> &ring, int number, const float (*c)[2]) {
+template <class S, class R> DEVICE void leave_codes(R &ring, int number, const float (*c)[2]) {
     int lane = threadIdx.x % 32;
     float *mine = ring.mine(number);
 #pragma unroll

@@ -82,6 +82,16 @@ DEVICE float wide(u16 one) { return __uint_as_float((u32)one << 16); }
 DEVICE u16 narrow(float one) { return (u16)narrow_pair(one, 0.f); }
 DEVICE float round_bf16(float one) { return wide(narrow(one)); }
 
+// What is no number stays so: it must reach the logits, where it is found out.
+DEVICE float larger(float a, float b) {
+    asm("max.NaN.f32 %0, %0, %1;" : "+f"(a) : "f"(b));
+    return a;
+}
+DEVICE float smaller(float a, float b) {
+    asm("min.NaN.f32 %0, %0, %1;" : "+f"(a) : "f"(b));
+    return a;
+}
+
 DEVICE float warp_sum(float x) {
 #pragma unroll
     for (int i = 16; i; i /= 2) x += __shfl_xor_sync(~0u, x, i);

@@ -2,8 +2,8 @@
 // Weights streamed through shared memory, 16 rows at a time, to be multiplied by up to 8 tokens; knows no product.
 //
 // One or two warps ask for rows by bulk copies into a ring; others each multiply the same columns of all rows, so that
-// what they need of x stays with them. What they found meets in shared memory, where one more warp adds it up and
-// finishes it. No warp ever waits for another but through the ring.
+// what they need of x stays with them. What they found meets in shared memory, where one or two more add it up and
+// finish it. No warp ever waits for another but through the ring.
 #include "primitives.cuh"
 
 constexpr int FLIGHT = NUM_FLIGHT;
@@ -20,8 +20,8 @@ struct Stream {
     static constexpr int STRIDE = padded(PART_BYTES);
     static constexpr bool WHOLE = STRIDE == ROW_BYTES;  // consecutive rows are one copy
     static constexpr int ASKERS = WHOLE ? 1 : 2;        // a copy takes a warp some 60 cycles to ask for
-    static constexpr int FINISHER = WARPS + ASKERS;     // the last warp
-    static constexpr int CONSUMERS = WARPS * 32, THREADS = 32 * (FINISHER + 1);
+    static constexpr int FINISHER = WARPS + ASKERS, FINISHERS = NUM_FINISHERS;  // the first of the last warps
+    static constexpr int CONSUMERS = WARPS * 32, THREADS = 32 * (FINISHER + FINISHERS);
     static constexpr int SCALE_ROW = FP4 ? K / 32 : 0, SCALE_BYTES = 16 * SCALE_ROW;
     static constexpr int BIAS_AT = 16 * STRIDE + SCALE_BYTES, BIAS_BYTES = FP4 ? 32 : 0;
     static constexpr int STAGE_BYTES = aligned(BIAS_AT + BIAS_BYTES);
@@ -117,10 +117,12 @@ template <class S> struct Ring {
     }
 
     // By the finisher, after `done`. Value i of a lane is row (32 i + lane) / TOKENS of token (32 i + lane) % TOKENS.
-    __device__ __forceinline__ void add_up(int number, float *sum) {
+    // Of the first `count` sums, where fewer tokens than S has were multiplied.
+    __device__ __forceinline__ void add_up(int number, float *sum, int count = S::COUNT) {
         const float *all = sums + number % S::STAGES * S::WARPS * S::COUNT;
 #pragma unroll
         for (int i = 0; i < S::VALUES; i++) {
+            if (32 * i >= count) break;
             int at = (32 * i + threadIdx.x % 32) % S::COUNT;
             float parts[4] = {0, 0, 0, 0};
 #pragma unroll

@@ -1,0 +1,106 @@
+"""What a precision costs a model: perplexity, right answers and answers changed; knows no kernel.
+
+An activation format rounds what meets MXFP4 weights: in a model as shipped that is what experts read, and where the
+dense layers are in MXFP4 too, what those read.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from firesteel.chat.harmony import Harmony
+from firesteel.config import LAYERS
+from firesteel.eval import Progress, answer_all, grade, measure_perplexity, tally
+from firesteel.exam import Item
+from firesteel.llm import LLM
+from firesteel.measure.record import Record
+
+SHIPPED = "as shipped"
+ALL_MXFP4 = {"mxfp4_layers": ",".join(LAYERS[1:])}  # experts are in any case
+# name -> the knobs that make it
+PRECISIONS: dict[str, dict[str, str]] = {
+    SHIPPED: {},
+    "all MXFP4": ALL_MXFP4,
+    "MXFP8 activations": {"activation": "mxfp8"},
+    "MXFP4 activations": {"activation": "mxfp4"},
+    "all MXFP4, MXFP8 activations": {**ALL_MXFP4, "activation": "mxfp8"},
+    "all MXFP4, MXFP4 activations": {**ALL_MXFP4, "activation": "mxfp4"},
+}
+KNOBS = tuple(dict.fromkeys(name for knobs in PRECISIONS.values() for name in knobs))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """What a model says to every question, whether it is right, and its perplexity."""
+
+    precision: str
+    token_ids: list[list[int]]
+    marks: list[bool]
+    families: dict[str, int]  # right answers of each
+    perplexity: float
+    perplexity_tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quality:
+    """Of one precision, beside the first that was measured."""
+
+    precision: str
+    perplexity: float
+    perplexity_tokens: int
+    perplexity_change: float  # 0.01 is one per cent more
+    items: int
+    right: int
+    changed: int  # answers that are not the first's, token for token
+    lost: int  # right there, wrong here
+    gained: int
+    families: dict[str, int]  # right answers of each
+    seconds: float
+
+    @property
+    def share(self) -> float:
+        return self.right / self.items
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "exact_match": self.share}
+
+    def record(self, llm: LLM, limit: int | None) -> Record:
+        """`limit` is the number of questions of each family; None is all."""
+        return Record.now(
+            llm.device, llm.settings.config, name="quality", unit="perplexity", samples=[self.perplexity],
+            warmups=0, startup_s=llm.load_report.seconds, kernels=llm.kernels.table(),
+            parameters={
+                "model": llm.directory.name, "dtype": str(llm.device.dtype).removeprefix("torch."), "limit": limit,
+                **self.as_dict(),
+            },
+        )  # fmt: skip
+
+
+def examine(
+    llm: LLM, precision: str, items: Sequence[Item], texts: Sequence[Item], progress: Progress | None = None
+) -> Answers:
+    started, harmony = time.perf_counter(), Harmony(llm.tokenizer)
+    completions = answer_all(llm, items, progress)
+    marks = [grade(harmony, *one) for one in zip(items, completions, strict=True)]
+    perplexity, tokens = measure_perplexity(llm, texts)
+    return Answers(
+        precision=precision, token_ids=[one.token_ids for one in completions], marks=marks,
+        families={score.family: score.right for score in tally(items, marks)}, perplexity=perplexity,
+        perplexity_tokens=tokens, seconds=time.perf_counter() - started,
+    )  # fmt: skip
+
+
+def compare(found: Answers, first: Answers) -> Quality:
+    marks = list(zip(found.marks, first.marks, strict=True))
+    return Quality(
+        precision=found.precision, perplexity=found.perplexity, perplexity_tokens=found.perplexity_tokens,
+        perplexity_change=found.perplexity / first.perplexity - 1, items=len(marks), right=sum(found.marks),
+        changed=sum(ours != theirs for ours, theirs in zip(found.token_ids, first.token_ids, strict=True)),
+        lost=sum(theirs and not ours for ours, theirs in marks),
+        gained=sum(ours and not theirs for ours, theirs in marks),
+        families=found.families, seconds=found.seconds,
+    )  # fmt: skip

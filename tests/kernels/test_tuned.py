@@ -1,0 +1,130 @@
+"""Measured tiles: which tokens they hold for, what a launch makes of them, and files that are refused."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from firesteel.device import find_device
+from firesteel.errors import KernelError
+from firesteel.kernels import tuned
+from firesteel.kernels.launch import launch_kernel
+from firesteel.kernels.ledger import Ledger, Ran
+from firesteel.kernels.tuned import (
+    TilesError,
+    Tuned,
+    launch_key,
+    load_tuned,
+    read_tuned,
+    use_options,
+    using_options,
+    watch_options,
+    write_tuned,
+)
+
+GPU = replace(find_device("cpu"), name="NVIDIA H200", capability=(9, 0))
+KEY = launch_key("fc1", {"DEPTH": 128, "num_warps": 4})
+SOME = Tuned({"linear bf16 64x32": {32: "16x64", 2048: "128x128"}}, {KEY: {"DEPTH": 64}})
+
+
+@pytest.fixture(autouse=True)
+def surroundings(monkeypatch):
+    """Of a GPU machine, with or without Triton here; no options are left in use."""
+    monkeypatch.setattr(
+        tuned, "surroundings", lambda device: {"gpu": device.name, "triton": "3.6.0", "kernels": "0f3a"}
+    )
+    yield
+    use_options({})
+
+
+class FakeKernel:
+    __name__ = "fc1"
+
+    def __init__(self):
+        self.seen = []
+
+    def __getitem__(self, grid):
+        return lambda *args, **options: self.seen.append(options)
+
+
+def test_tile_holds_for_more_than_half_its_tokens_and_up_to_them():
+    found = {tokens: SOME.find_tile("linear", "bf16", (64, 32), tokens) for tokens in (16, 17, 32, 33, 1025, 2049)}
+    assert found == {16: "auto", 17: "16x64", 32: "16x64", 33: "auto", 1025: "128x128", 2049: "auto"}
+    assert (
+        SOME.find_tile("linear", "mxfp8", (64, 32), 32) == SOME.find_tile("linear", "bf16", (64, 33), 32) == "auto"
+    )
+    assert Tuned().find_tile("linear", "bf16", (64, 32), 32) == "auto"
+
+
+def test_launch_uses_changed_options_of_its_very_variant_and_the_ledger_says_so():
+    kernel, ledger = FakeKernel(), Ledger()
+    with using_options(SOME.options):
+        for depth in (128, 256):
+            ledger.run(Ran("moe", "triton"), launch_kernel, kernel, (1,), tile="16x64", DEPTH=depth, num_warps=4)
+    launch_kernel(kernel, (1,), DEPTH=128, num_warps=4)
+    assert [one["DEPTH"] for one in kernel.seen] == [64, 256, 128]
+    assert [one.tile for one in ledger.entries[Ran("moe", "triton")].launches] == ["16x64 tuned", "16x64"]
+
+
+def test_strides_do_not_tell_launches_apart():
+    assert launch_key("attend", {"D": 64, "Q_STRIDE": 5120}) == launch_key("attend", {"Q_STRIDE": 4096, "D": 64})
+
+
+def test_watched_launches_are_listed_as_shipped():
+    with using_options(SOME.options), watch_options() as seen:
+        launch_kernel(FakeKernel(), (1,), DEPTH=128, num_warps=4)
+    assert seen == {KEY: {"DEPTH": 128, "num_warps": 4}}
+
+
+def test_file_comes_back_as_it_was_written(tmp_path):
+    write_tuned(tmp_path / "tiles.json", SOME, GPU)
+    assert read_tuned(tmp_path / "tiles.json", GPU) == SOME == load_tuned(str(tmp_path / "tiles.json"), GPU)
+    assert load_tuned("", GPU) == Tuned()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"gpu": "NVIDIA A100"}, "measured with gpu NVIDIA A100, this is NVIDIA H200"),
+        ({"triton": "3.1.0"}, "measured with triton 3.1.0, this is 3.6.0"),
+        ({"kernels": "ffff"}, "measured with kernels ffff, this is 0f3a"),
+        ({"format": "other"}, "is no file of tiles"),
+        ({"tiles": []}, "tiles must be a table of tables"),
+        ({"tiles": {"linear": {"many": "16x64"}}}, "no tile of a number of tokens"),
+        ({"options": {KEY: {"ROWS": 64}}}, "ROWS = 64 is no choice of that kernel"),
+        ({"options": {KEY: {"DEPTH": 65}}}, "DEPTH = 65 is no choice"),
+    ],
+    ids=str,
+)
+def test_file_that_does_not_belong_here_is_refused_with_the_cure(tmp_path, changes, message):
+    path = tmp_path / "tiles.json"
+    write_tuned(path, SOME, GPU)
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    with pytest.raises(TilesError, match=rf"{message}.*firesteel tune"):
+        read_tuned(path, GPU)
+
+
+def test_file_that_is_missing_broken_or_pins_nonsense_is_refused(tmp_path):
+    path = tmp_path / "tiles.json"
+    with pytest.raises(TilesError, match="cannot read the tiles"):
+        read_tuned(path, GPU)
+    path.write_text("{")
+    with pytest.raises(TilesError, match="not valid JSON"):
+        read_tuned(path, GPU)
+    write_tuned(path, Tuned({"linear": {32: "large"}}), GPU)
+    with pytest.raises(KernelError, match="neither auto nor ROWSxCOLUMNS"):
+        read_tuned(path, GPU)
+
+
+def test_cpu_takes_no_tiles():
+    with pytest.raises(TilesError, match="is of a GPU, this is CPU"):
+        load_tuned("tiles.json", find_device("cpu"))
+
+
+def test_other_device_code_has_another_hash(tmp_path, monkeypatch):
+    assert tuned.hash_kernels() == tuned.hash_kernels()
+    before = tuned.hash_kernels()
+    monkeypatch.setattr(tuned, "DEVICE_CODE", tmp_path)
+    tuned.hash_kernels.cache_clear()
+    assert tuned.hash_kernels() != before
+    tuned.hash_kernels.cache_clear()

@@ -1,0 +1,83 @@
+"""The container files: their commands are the README's, and Compose understands them."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from firesteel.config import knobs
+
+ROOT = Path(__file__).parents[2]
+FILES = ("compose.yaml", "compose.dev.yaml")
+# What an image needs and a machine that is already set up does not.
+OF_IMAGES_ONLY = (r"useradd --create-home firesteel", r"mkdir --parents [\w./ ]+")
+
+
+def instructions():
+    """(word, rest) of each instruction of the Dockerfile."""
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
+    lines = (line for line in text.splitlines() if line and not line.startswith("#"))
+    return [tuple(line.split(maxsplit=1)) for line in lines]
+
+
+def test_the_images_commands_are_those_of_the_readme():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    documented = {re.sub(r"\s+#.*", "", line).strip() for line in readme.splitlines()}
+    commands = [rest for word, rest in instructions() if word == "RUN"]
+    assert len(commands) >= 5
+    for command in commands:
+        is_known = command in documented or any(re.fullmatch(one, command) for one in OF_IMAGES_ONLY)
+        assert is_known, f"the README does not have {command!r}"
+    started = [json.loads(rest) for word, rest in instructions() if word in ("ENTRYPOINT", "CMD")]
+    assert " ".join(started[0]) in documented  # make test
+    assert any(line.startswith(" ".join([*started[1], started[2][0]])) for line in documented)  # firesteel serve
+
+
+def test_what_the_image_copies_exists_and_is_not_ignored():
+    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    copied = [name for word, rest in instructions() if word == "COPY" for name in rest.split()[:-1]]
+    assert "src" in copied
+    for name in copied:
+        assert (ROOT / name).exists() and f"!{name}" in ignored, name
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_compose_files_name_stages_and_settings_that_exist(name):
+    stages = {rest.split()[-1] for word, rest in instructions() if word == "FROM"}
+    variables = {knob.env for knob in knobs().values()}
+    content = yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))
+    for service in content["services"].values():
+        assert service["build"]["target"] in stages
+        assert set(service.get("environment", {})) <= variables
+        named = {mount.split(":")[0] for mount in service["volumes"] if not mount.startswith(("$", "."))}
+        assert named <= set(content["volumes"])
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
+
+
+def test_development_mounts_the_sources():
+    content = yaml.safe_load((ROOT / "compose.dev.yaml").read_text(encoding="utf-8"))
+    assert ".:/firesteel" in content["services"]["dev"]["volumes"]
+    assert ("WORKDIR", "/firesteel") in instructions()
+
+
+def find_compose():
+    """The command that runs Compose, None where there is none."""
+    for command in (["docker", "compose"], ["docker-compose"]):
+        if shutil.which(command[0]) and subprocess.run([*command, "version"], capture_output=True).returncode == 0:
+            return command
+    return None
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_compose_understands_the_file(name, tmp_path):
+    compose = find_compose()
+    if compose is None:
+        pytest.skip("needs Docker Compose: neither `docker compose` nor `docker-compose` answers")
+    command = [*compose, "--project-directory", str(ROOT), "--file", str(ROOT / name), "config"]
+    result = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=60)
+    assert result.returncode == 0, result.stderr
+    assert yaml.safe_load(result.stdout)["services"]
