@@ -38,7 +38,7 @@ def both(tmp_path_factory):
     with mock_server(pp_tok_s=500.0, tg_tok_s=50.0) as url:
         theirs = run_benchy(url, home, MODEL, home / "tokenizer.json", "--pp", "512", "--depth", "0", "256",
                             "--concurrency", "1", "4", "--runs", "3")  # fmt: skip
-        plan = BenchPlan(pp=(512,), tg=(32,), depths=(0, 256), concurrency=(1, 4), runs=3)
+        plan = BenchPlan(pp=(512,), tg=(32,), depths=(0, 256), concurrency=(1, 4), cached_depths=(), runs=3)
         ours = measure(url, plan=plan)
     rows = {(row.workload.depth, row.workload.concurrency): row for row in ours.rows}
     return {(row["context_size"], row["concurrency"]): row for row in theirs}, rows
@@ -83,7 +83,7 @@ def test_both_read_the_same_of_kindling(tmp_path):
         [theirs] = run_benchy(
             command.url, tmp_path, "kindling", BUILT_IN, "--pp", "128", "--runs", "6", "--no-cache",
         )  # fmt: skip
-        plan = BenchPlan(pp=(128,), tg=(32,), depths=(0,), concurrency=(1,), runs=6)
+        plan = BenchPlan(pp=(128,), tg=(32,), depths=(0,), concurrency=(1,), cached_depths=(), runs=6)
         [ours] = measure(command.url, plan=plan).rows
     for figure in ("pp", "tg"):
         mine, other = ours.series[f"{figure}_tok_s"].values, theirs[f"{figure}_throughput"]["values"]

@@ -104,7 +104,7 @@ def test_results_without_a_common_workload_are_refused():
 
 
 def test_a_slower_server_is_found_and_the_same_server_is_not():
-    plan = BenchPlan(pp=(256,), tg=(40,), depths=(0,), concurrency=(1,), runs=4, warmups=0)
+    plan = BenchPlan(pp=(256,), tg=(40,), depths=(0,), concurrency=(1,), cached_depths=(), runs=4, warmups=0)
     measured = []
     for speed in (50.0, 50.0, 46.0):
         with mock_server(pp_tok_s=500.0, tg_tok_s=speed) as url:

@@ -16,7 +16,7 @@ from firesteel.measure.record import Record
 
 @pytest.fixture
 def small(monkeypatch):
-    plan = BenchPlan(pp=(64,), tg=(8,), depths=(0,), concurrency=(1,), runs=2, warmups=0)
+    plan = BenchPlan(pp=(64,), tg=(8,), depths=(0,), concurrency=(1,), cached_depths=(), runs=2, warmups=0)
     monkeypatch.setattr("firesteel.lab.levels_benchmark.choose_plan", lambda order: plan)
 
 

@@ -7,8 +7,9 @@ from firesteel.lab.plan import BenchPlan, Workload
 
 
 def test_depths_and_prompts_are_multiplied_and_crowds_are_not():
-    plan = BenchPlan(pp=(128, 512), tg=(32,), depths=(0, 1024), concurrency=(1, 4, 8))
-    found = plan.workloads()
+    plan = BenchPlan(pp=(128, 512), tg=(32,), depths=(0, 1024), concurrency=(1, 4, 8), cached_depths=(64,))
+    *found, cached = plan.workloads()
+    assert cached == Workload(pp=128, tg=32, depth=64, is_cached=True)
     assert [one.concurrency for one in found] == [1, 1, 1, 1, 4, 8]
     assert {(one.pp, one.depth) for one in found[:4]} == {(128, 0), (512, 0), (128, 1024), (512, 1024)}
     assert found[-1] == Workload(pp=128, tg=32, depth=0, concurrency=8)
@@ -25,7 +26,9 @@ def test_a_plan_comes_back_from_its_dictionary():
     assert BenchPlan.parse({**plan.as_dict(), "pp": [128, 512]}) == plan
 
 
-@pytest.mark.parametrize("wrong", [{"pp": ()}, {"tg": (0,)}, {"depths": (-1,)}, {"runs": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"pp": ()}, {"tg": (0,)}, {"depths": (-1,)}, {"cached_depths": (0,)}, {"runs": 0}]
+)
 def test_what_cannot_be_measured_is_refused(wrong):
     with pytest.raises(UserError):
         BenchPlan(**wrong)

@@ -147,13 +147,13 @@ class Meter:
         return [self._row(workload, phase, batches, latency_s) for phase, batches in phases.items()]
 
     def _phases(self, crowd: list[list[Message]], workload: Workload) -> dict[str, list[list[Message]]]:
-        if not (self.plan.prefix_caching and workload.depth):
+        if not workload.is_cached:
             return {PROMPT: crowd}
         return {CONTEXT: [[context, user(".")] for context, _ in crowd], FOLLOW_UP: crowd}
 
     async def _ask(self, client: Client, prompt: Sequence[Message], workload: Workload) -> Exchange:
         exact = {"min_tokens": workload.tg, "ignore_eos": True} if self.plan.exact_tg else {}
-        cache = {} if self.plan.prefix_caching else {"cache_prompt": False}
+        cache = {} if workload.is_cached else {"cache_prompt": False}
         return await client.stream(prompt, max_tokens=workload.tg, **exact, **cache)
 
     def _row(self, workload: Workload, phase: str, batches: Batches, latency_s: float) -> BenchRow:

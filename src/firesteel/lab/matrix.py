@@ -29,7 +29,7 @@ DONE, CRASHED, TOO_LONG = "done", "crashed", "too long"
 FIGURES = {"tg_tok_s": "tok/s", "pp_tok_s": "tok/s", "ttft_ms": "ms", "peak_memory_gb": "GB", "startup_s": "s"}
 ON, OFF = "on", "off"
 TAIL = 2000  # characters of what a crashed cell said
-SMALL = BenchPlan(pp=(128,), tg=(32,), depths=(0,), concurrency=(1,), runs=3)
+SMALL = BenchPlan(pp=(128,), tg=(32,), depths=(0,), concurrency=(1,), cached_depths=(), runs=3)
 CELL = (sys.executable, "-m", "firesteel.lab.matrix_cell")
 Tell = Callable[[str], None]
 

@@ -17,6 +17,7 @@ class Workload:
     tg: int  # tokens of the answer
     depth: int = 0  # tokens of the context before the prompt
     concurrency: int = 1
+    is_cached: bool = False  # the context is sent first, by itself, and the prompt finds it in the cache
 
     @property
     def name(self) -> str:
@@ -32,7 +33,10 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchPlan:
-    """Every prompt length with every depth, one stream at a time; then crowds with the first prompt and depth."""
+    """Every prompt length with every depth, one stream at a time; then crowds, then cached contexts.
+
+    Crowds and cached contexts have the first prompt length and the last answer length.
+    """
 
     pp: tuple[int, ...] = (512, 2048, 8192)
     tg: tuple[int, ...] = (32, 128)
@@ -40,7 +44,7 @@ class BenchPlan:
     concurrency: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
     runs: int = 5  # counted
     warmups: int = 1  # before them, not counted
-    prefix_caching: bool = False  # at a depth: the context first, then the prompt behind it
+    cached_depths: tuple[int, ...] = (8192,)  # measured once more, with the context in the cache
     exact_tg: bool = True  # the answer goes on to its length, whatever the model would do
     seed: int = 0
 
@@ -49,12 +53,14 @@ class BenchPlan:
             values = getattr(self, name)
             if not values or min(values) < least:
                 raise UserError(f"{name} = {values}: wants numbers of at least {least}")
+        if min(self.cached_depths, default=1) < 1:
+            raise UserError(f"cached_depths = {self.cached_depths}: wants numbers of at least 1")
         if self.runs < 1 or self.warmups < 0:
             raise UserError(f"runs = {self.runs}, warmups = {self.warmups}: at least 1 and 0")
 
     @classmethod
     def quick(cls) -> BenchPlan:
-        return cls(pp=(128, 512), tg=(32,), depths=(0, 1024), concurrency=(1, 4), runs=3)
+        return cls(pp=(128, 512), tg=(32,), depths=(0, 1024), concurrency=(1, 4), cached_depths=(1024,), runs=3)
 
     @classmethod
     def parse(cls, content: dict[str, Any]) -> BenchPlan:
@@ -72,7 +78,8 @@ class BenchPlan:
             for depth, pp, tg in itertools.product(self.depths, self.pp, self.tg)
         ]
         first = Workload(pp=self.pp[0], tg=self.tg[-1], depth=self.depths[0])
-        return alone + [replace(first, concurrency=crowd) for crowd in self.concurrency[1:]]
+        cached = [replace(first, depth=depth, is_cached=True) for depth in self.cached_depths]
+        return alone + [replace(first, concurrency=crowd) for crowd in self.concurrency[1:]] + cached
 
     def within(self, max_context: int | None) -> tuple[list[Workload], list[str]]:
         """Workloads that a model has room for, and in words what had to be left out."""

@@ -21,6 +21,7 @@ ABOVE = (
 
 def speed(bench: Mapping[str, Any], whole: Whole) -> list[Part]:
     rows = bench["rows"]
+    plain = [row for row in rows if not row["workload"].get("is_cached")]
     parts: list[Part] = [Paragraph(_roof_in_words(bench))]
     if failures := sum(len(row.get("failures") or ()) for row in rows):
         parts.append(Paragraph(f"{failures} requests failed: their rows count the others only", BAD))
@@ -28,8 +29,8 @@ def speed(bench: Mapping[str, Any], whole: Whole) -> list[Part]:
     shares = [one.get("share") or 0.0 for row in rows for one in (row.get("shares") or {}).values()]
     if max(shares, default=0.0) > 1:
         parts.append(Paragraph(ABOVE, DOUBTFUL))
-    parts += [chart for chart in (*_bars(rows), _by_depth(rows), _by_prompt(rows), _by_crowd(rows)) if chart]
-    parts += _against_peers(rows, bench, whole)
+    parts += [chart for chart in (*_bars(rows), _by_depth(plain), _by_prompt(plain), _by_crowd(plain)) if chart]
+    parts += _against_peers(plain, bench, whole)
     parts += [Paragraph(f"left out: {line}") for line in bench.get("left_out") or ()]
     return [*parts, Fold("raw samples of every workload", [Raw(row["name"], row) for row in rows])]
 
@@ -120,7 +121,7 @@ def _by_crowd(rows: Sequence[Row]) -> Chart | None:
     crowds = [row for row in rows if row["workload"]["concurrency"] > 1]
     if not crowds:
         return None
-    like = {name: value for name, value in crowds[0]["workload"].items() if name != "concurrency"}
+    like = {name: crowds[0]["workload"][name] for name in ("pp", "tg", "depth")}
     lines = [
         Line(name, _points(rows, "concurrency", figure, **like))
         for name, figure in (("all together", "tg_tok_s"), ("each stream", "tg_request_tok_s"))
