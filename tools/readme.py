@@ -18,6 +18,7 @@ KV = ROOT / "records" / "kindling-kv"
 AGREEMENT = ROOT / "records" / "h200-agreement"
 QUALITY = ROOT / "records" / "kindling-quality"
 DECODE = ROOT / "records" / "h200-decode"
+DECODE_EARLIER = ROOT / "records" / "h200-decode-earlier"
 LOOP = ROOT / "records" / "h200-loop"
 PREFILL = ROOT / "records" / "h200-prefill"
 FRONTEND = ROOT / "records" / "cpu-frontend"
@@ -230,6 +231,7 @@ def tables() -> dict[str, str]:
         "agreement": agreement_table(read_agreement()),
         "engine": engine_table(read_engines()),
         "decode": decode_table(read_decode()),
+        "decode-earlier": decode_table(read_decode(DECODE_EARLIER)),
         "loop": loop_table(read_loop()),
         "prefill": prefill_table(read_prefill()),
         "frontend": frontend_table(read_frontend()),

@@ -21,6 +21,8 @@ SETTINGS = {
     "cuda_graphs": (["--enforce-eager"], False, "off", False, "false", False),
     "dependent_launch": (["--no-dependent-launch"], False, "off", False, "false", False),
     "kernel_cache_dir": (["--kernel-cache-dir", "here"], "here", "there", "there", '"elsewhere"', "elsewhere"),
+    "tiles_file": (["--tiles-file", "here"], "here", "there", "there", '"elsewhere"', "elsewhere"),
+    "capture_at_start": (["--capture-at-start", "5"], 5, "6", 6, "7", 7),
     "page_size": (["--page-size", "16"], 16, "32", 32, "128", 128),
     "max_num_seqs": (["--max-num-seqs", "5"], 5, "6", 6, "7", 7),
     "max_num_batched_tokens": (["--max-num-batched-tokens", "5"], 5, "6", 6, "7", 7),
