@@ -33,7 +33,7 @@ class Statistics:
     saturated_values: int = 0  # keys and values clipped to the range of FP8
     graphs: int = 0  # now: decoding steps that are made and kept, captured on a GPU
     graph_s: float = 0.0  # that making them took
-    graph_bytes: int = 0  # of the GPU, that making them took
+    graph_bytes: int = 0  # of the GPU, that torch holds since for them
     steps: int = 0
     step_tokens: int = 0
     step_requests: int = 0

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from firesteel.config import KernelConfig
-from firesteel.device import DeviceSpec, available_bytes
+from firesteel.device import DeviceSpec
 from firesteel.engine.graphs import StepGraph
 from firesteel.engine.step_sizes import MOST_GRAPHS, padded_pages, padded_requests, step_sizes
 from firesteel.errors import ArgumentsRefused
@@ -70,7 +70,7 @@ class StepStore:
         self.idle_page = idle_page
         self.most_requests, self.max_context = most_requests, max_context
         self.seconds = 0.0  # spent on making steps
-        self.num_bytes = 0  # of the device, that making them took
+        self.num_bytes = 0  # of the device, that torch holds since for them
         self.refusals: dict[int, str] = {}  # by number of requests: why the fused ops do not compute them
         self._logits: Tensor | None = None
         self._pool: Any = None
@@ -115,9 +115,9 @@ class StepStore:
         return self._ready[size, width]
 
     def _measured(self, make: Callable[[], ReadyStep]) -> ReadyStep:
-        start, free = time.perf_counter(), available_bytes(self.device)
+        start, held = time.perf_counter(), _held_bytes(self.device)
         made = make()
-        seconds, taken = time.perf_counter() - start, max(free - available_bytes(self.device), 0)
+        seconds, taken = time.perf_counter() - start, max(_held_bytes(self.device) - held, 0)
         self.seconds += seconds
         self.num_bytes += taken if made.is_captured else 0
         _log.info(
@@ -153,3 +153,8 @@ class StepStore:
             self._pool = torch.cuda.graph_pool_handle()
         graph = StepGraph(step.run, self.model.kernels.ledger, self.device, undo=undo, pool=self._pool)
         return ReadyStep(step, cast(Callable[[], Tensor], graph.replay), is_captured=True)
+
+
+def _held_bytes(device: DeviceSpec) -> int:
+    """By this process alone: others may share the GPU."""
+    return torch.cuda.memory_reserved(device.torch_device) if device.is_cuda else 0
