@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -27,7 +28,7 @@ def _library() -> Any:
         return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of an older package under the same name
-        import pynvml  # type: ignore[import-untyped]
+        pynvml: Any = import_module("pynvml")
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
