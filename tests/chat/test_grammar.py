@@ -112,6 +112,7 @@ FINAL = "<|channel|>final<|message|>{}<|return|>"
 TEXT = FINAL.format("Yes.")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vocabulary", ["kindling", "public"])
 def test_turns_are_taken_as_asked(vocabulary, request):
     turns = request.getfixturevalue(vocabulary)
@@ -165,6 +166,7 @@ def test_whatever_is_drawn_follows_the_schema(kindling, schema):
         jsonschema.validate(answer, schema, format_checker=jsonschema.FormatChecker())
 
 
+@pytest.mark.slow
 def test_whatever_is_drawn_of_the_public_vocabulary_follows_the_schema(public):
     grammar = grammar_for(response_format=ResponseFormat(name="x", schema=SCHEMAS[2], strict=True))
     for seed in range(5):

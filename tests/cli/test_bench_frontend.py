@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from firesteel.cli.bench_frontend import summarise
 from firesteel.measure.record import Record
 from firesteel.server.crowd import Visit
@@ -9,6 +11,7 @@ from firesteel.server.crowd import Visit
 FLAGS = ("--concurrency", "3", "--max-tokens", "40", "--rounds", "2")
 
 
+@pytest.mark.slow
 def test_every_token_arrives_and_a_record_is_kept(run, tmp_path):
     result = run("bench", "frontend", *FLAGS, "--rate", "200", "--out", str(tmp_path), "--json")
     assert result.exit_code == 0, result.output
@@ -19,6 +22,7 @@ def test_every_token_arrives_and_a_record_is_kept(run, tmp_path):
     assert record.parameters["concurrency"] == 3 and record.parameters["rate_tok_s"] == 200
 
 
+@pytest.mark.slow
 def test_too_slow_is_an_error(run, tmp_path):
     result = run("bench", "frontend", *FLAGS, "--rate", "1e9", "--out", str(tmp_path))
     assert result.exit_code == 1 and "did not keep up" in result.stderr and "us a token" in result.stdout

@@ -21,6 +21,7 @@ def bench(run, tmp_path, monkeypatch):
     return invoke
 
 
+@pytest.mark.slow
 def test_each_precision_has_a_row_and_a_record_beside_the_first(bench, tmp_path):
     result = bench("--json", "--limit", "1")
     assert result.exit_code == 0, result.output
@@ -38,6 +39,7 @@ def test_each_precision_has_a_row_and_a_record_beside_the_first(bench, tmp_path)
         assert kernels[name]["activation"] == knobs.get("activation", "bf16")
 
 
+@pytest.mark.slow
 def test_one_precision_is_shown_beside_the_model_as_shipped(bench, rows_of):
     result = bench("--precision", "MXFP8 activations")
     assert result.exit_code == 0, result.output

@@ -55,6 +55,7 @@ def begin():
         process.communicate()
 
 
+@pytest.mark.slow
 def test_every_line_of_a_pipe_is_a_turn(serve, begin):
     served = serve(events=[*HI, {"choices": [], "usage": {"completion_tokens": 3}}])
     process = begin("--url", served.url, "--system", "Be short.")
@@ -65,6 +66,7 @@ def test_every_line_of_a_pipe_is_a_turn(serve, begin):
     assert [turn["content"] for turn in served.bodies[1]["messages"]] == ["Be short.", "one", "Hi", "two"]
 
 
+@pytest.mark.slow
 def test_an_error_ends_a_pipe_with_exit_code_2(serve, begin):
     process = begin("--url", serve(refusal={"error": {"message": "too long"}}).url)
     out, err = process.communicate("one\ntwo\n", timeout=60)
@@ -72,6 +74,7 @@ def test_an_error_ends_a_pipe_with_exit_code_2(serve, begin):
     assert out == "\n"
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_the_answer_and_not_the_program(serve, begin):
     served = serve(events=HI * 200, pause_s=0.1)
     process = begin("--url", served.url)
@@ -87,6 +90,7 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(serve, begin):
     assert [turn["role"] for turn in served.bodies[1]["messages"]] == ["user", "assistant", "user"]
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_a_prompt_dimmed_reasoning_and_survives_errors(serve, begin):
     served = serve(events=HI)
     ours, theirs = pty.openpty()
@@ -162,6 +166,7 @@ def test_what_only_the_other_partner_takes_is_refused():
         find_partner("", "key", {})
 
 
+@pytest.mark.slow
 def test_the_key_is_taken_from_the_environment_too(serve, begin, monkeypatch):
     monkeypatch.setenv("FIRESTEEL_API_KEY", "right")
     process = begin("--url", serve(key="right", events=HI).url)

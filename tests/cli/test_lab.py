@@ -36,6 +36,7 @@ def test_exit_code_is_1_with_the_reason_if_something_failed(lab):
     assert found.exit_code == 1 and "FAILED" in found.output and "answered 500" in found.output
 
 
+@pytest.mark.slow
 def test_result_is_enough_to_run_it_again(lab, run, tmp_path):
     lab("well", "--level", "1", "--gates", "a=1,2", "--gates", "b", "--seed", "3")
     once = json.loads((tmp_path / "result.json").read_text())
@@ -50,6 +51,7 @@ def test_flags_behind_two_dashes_are_the_engines(lab, tmp_path):
     assert result["order"]["flags"] == ["--tile", "auto"] and result["engine"]["command"][-2:] == ["--tile", "auto"]
 
 
+@pytest.mark.slow
 def test_lab_that_is_told_to_stop_takes_its_server_along(tmp_path):
     engine = f"{sys.executable} {FAKE} {{port}} hangs"
     words = ["lab", "run", "--engine", engine, "--level", "1", "--out", str(tmp_path)]

@@ -4,7 +4,10 @@ import json
 import shlex
 import sys
 
+import pytest
 
+
+@pytest.mark.slow
 def test_cells_are_measured_with_their_flags_and_not_again(run, tmp_path):
     engine = f"{shlex.quote(sys.executable)} -m firesteel.lab.mock port={{port}}"
     # A gate of another engine becomes --NAME VALUE, which the mock refuses: that cell crashes, and says why.
@@ -22,6 +25,7 @@ def test_cells_are_measured_with_their_flags_and_not_again(run, tmp_path):
     assert (tmp_path / "report.html").is_file()
 
 
+@pytest.mark.slow
 def test_a_cell_that_runs_has_figures(run, tmp_path):
     engine = f"{shlex.quote(sys.executable)} -m firesteel.lab.mock port={{port}} tg_tok_s=200"
     result = run(

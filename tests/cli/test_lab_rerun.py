@@ -2,7 +2,10 @@
 
 import json
 
+import pytest
 
+
+@pytest.mark.slow
 def test_a_record_is_run_again(run, tmp_path):
     path = tmp_path / "record.json"
     path.write_text(json.dumps({"surroundings": {"command": ["firesteel", "env"], "device": "elsewhere"}}))
@@ -12,6 +15,7 @@ def test_a_record_is_run_again(run, tmp_path):
     assert run("lab", "rerun", str(path)).exit_code == 0
 
 
+@pytest.mark.slow
 def test_the_exit_code_is_the_commands(run, tmp_path):
     path = tmp_path / "record.json"
     path.write_text(json.dumps({"surroundings": {"command": ["firesteel", "roofline", "--gpu", "tpu"]}}))

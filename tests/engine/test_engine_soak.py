@@ -101,6 +101,7 @@ def check_nothing_is_left(engine):
     assert not engine.scheduler.jobs and len(engine.flight.launched) <= engine.run_ahead_steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead", [0, 3])
 def test_tiny_model_gives_every_text_whatever_comes_and_goes(llm, ahead):
     requests = draw_requests(random.Random(1), 256)

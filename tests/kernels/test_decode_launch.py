@@ -179,6 +179,7 @@ def assert_sound(op, code, target):
     assert "griddepcontrol.wait" in entry.ptx and "griddepcontrol.launch_dependents" in entry.ptx
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["sm_90a", "sm_121a"])
 @pytest.mark.parametrize("op", DECODE_OPS, ids=lambda op: op.name)
 def test_kernels_for_one_token_compile_without_spills_and_fit(kept, op, target):

@@ -41,6 +41,7 @@ def crowd():
     return measure_calmly(plan, crowd=4).rows[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", [0, 1])
 def test_one_stream_is_read_within_two_percent(found, row):
     series = found.rows[row].series
@@ -49,6 +50,7 @@ def test_one_stream_is_read_within_two_percent(found, row):
     assert series["tpot_ms"].median == pytest.approx(1e3 / TG_TOK_S, rel=ERROR)
 
 
+@pytest.mark.slow
 def test_a_crowd_is_read_within_two_percent(crowd):
     assert crowd.series["tg_tok_s"].median == pytest.approx(4 * TG_TOK_S, rel=ERROR)
     assert crowd.series["pp_tok_s"].median == pytest.approx(4 * PP_TOK_S, rel=ERROR)
@@ -71,6 +73,7 @@ def test_raw_samples_are_kept_as_json(found):
     assert not found.failures
 
 
+@pytest.mark.slow
 def test_a_cached_context_is_a_phase_of_its_own():
     with mock_server(pp_tok_s=1000.0, tg_tok_s=500.0, prefix_caching=True) as url:
         plan = BenchPlan(pp=(100,), tg=(4,), depths=(0,), concurrency=(1,), cached_depths=(400,), runs=2)
@@ -81,6 +84,7 @@ def test_a_cached_context_is_a_phase_of_its_own():
     assert follow_up.batches[0][0].cached_tokens > 350
 
 
+@pytest.mark.slow
 def test_failures_are_kept_and_what_has_no_room_is_left_out():
     with mock_server(max_context=600) as url:
         plan = BenchPlan(

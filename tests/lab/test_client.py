@@ -75,6 +75,7 @@ def test_the_served_model_is_found(mock):
     assert model == "mock" and answer["usage"]["completion_tokens"] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "status", "words"),
     [

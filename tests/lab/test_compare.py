@@ -103,6 +103,7 @@ def test_results_without_a_common_workload_are_refused():
         compare({"levels": [parts.level("1")]}, other)
 
 
+@pytest.mark.slow
 def test_a_slower_server_is_found_and_the_same_server_is_not():
     plan = BenchPlan(pp=(256,), tg=(40,), depths=(0,), concurrency=(1,), cached_depths=(), runs=4, warmups=0)
     measured = []

@@ -20,6 +20,7 @@ def small(monkeypatch):
     monkeypatch.setattr("firesteel.lab.levels_benchmark.choose_plan", lambda order: plan)
 
 
+@pytest.mark.slow
 def test_speeds_of_a_known_server_are_measured_and_recorded(small, tmp_path):
     with mock_server() as url:
         target = Target(api=Api.of(url), kind="other", folder=tmp_path, model="kindling")

@@ -67,6 +67,7 @@ def failed(result):
     return {row["check"] for row in result.figures["checks"] if not row["passed"]}
 
 
+@pytest.mark.slow
 def test_same_model_agrees_in_perplexity_tokens_and_sinks(judge, local):
     result = judge(local)
     assert result.passed, result.reason
@@ -75,20 +76,24 @@ def test_same_model_agrees_in_perplexity_tokens_and_sinks(judge, local):
     assert result.figures["perplexity_without_sinks"] > 1.2 * result.figures["perplexity_with_sinks"]
 
 
+@pytest.mark.slow
 def test_model_without_sinks_is_found_out(judge):
     assert {"perplexity", "tokens", "sinks"} <= failed(judge(Local(sinks=False)))
 
 
+@pytest.mark.slow
 def test_likelihoods_that_are_one_percent_off_are_found_out(judge, local, monkeypatch):
     monkeypatch.setattr(local, "noise", 0.01)
     assert failed(judge(local)) == {"perplexity"}
 
 
+@pytest.mark.slow
 def test_nan_is_named(judge, local, monkeypatch):
     monkeypatch.setattr(local, "noise", float("nan"))
     assert "NaN or Inf" in judge(local).reason
 
 
+@pytest.mark.slow
 def test_wrong_tokens_are_found_where_the_reference_is_sure(judge, local, monkeypatch):
     monkeypatch.setattr(local, "wrong_tokens", True)
     result = judge(local)

@@ -62,6 +62,7 @@ def test_finished_cells_are_not_repeated(tmp_path, fake):
     assert len(ran(folder)) == 5  # the one that had crashed
 
 
+@pytest.mark.slow
 def test_an_interrupted_matrix_goes_on_and_leaves_no_process(tmp_path, fake):
     folder = tmp_path / "cells"
     program = textwrap.dedent(f"""

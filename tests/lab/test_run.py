@@ -69,6 +69,7 @@ def test_server_that_dies_while_it_is_measured_has_its_diagnosis(lab):
     assert levels["5"]["reason"] == levels["6"]["reason"] == "not run: the server is gone"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "kind", "words"),
     [

@@ -45,6 +45,7 @@ def test_path_that_did_not_run_makes_the_benchmark_invalid(tmp_path):
     assert levels["4"]["passed"] and not levels["4"]["valid"] and not result["passed"]
 
 
+@pytest.mark.slow
 def test_requirement_that_cannot_be_met_is_the_servers_last_word(tmp_path):
     _, levels = take(tmp_path, level="1.5", flags=("--device", "cpu", "--require", "moe=triton:gemm"))
     [gate] = levels.values()

@@ -56,6 +56,7 @@ def test_who_stops_takes_nobody():
     assert caught.value.status == 503
 
 
+@pytest.mark.slow
 def test_overloaded_server_says_when_to_come_again(open_server, eventually):
     server = open_server(max_num_seqs=1, max_waiting=0)
     server.engine.pause_s = 0.05

@@ -82,6 +82,7 @@ def test_streamed_tool_call_is_the_same(ask):
     assert "".join(call.function.arguments or "" for call in calls) == whole.function.arguments
 
 
+@pytest.mark.slow
 def test_required_and_forbidden_calls(ask):
     must = ask(PLEA, tools=[CHECK_FILE], tool_choice="required", max_tokens=100).choices[0]
     assert must.message.tool_calls[0].function.name == "check_file"
@@ -92,6 +93,7 @@ def test_required_and_forbidden_calls(ask):
     assert not never.message.tool_calls
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_answer_follows_its_schema(ask, temperature):
     form = {"type": "json_schema", "json_schema": {"name": "place", "schema": PLACE, "strict": True}}

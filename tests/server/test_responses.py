@@ -264,6 +264,7 @@ class Capital(pydantic.BaseModel):
     is_large: bool
 
 
+@pytest.mark.slow
 def test_the_shipped_model_answers_remembers_calls_and_keeps_to_a_schema(connect, kindling_server):
     client = connect(kindling_server.url, "right")
     greedy = {"model": "kindling", "temperature": 0, "max_output_tokens": 300}

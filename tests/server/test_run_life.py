@@ -91,6 +91,7 @@ def test_clients_that_vanish_leave_nothing_behind(start, eventually):
         assert memory_mb(server) - before < 100
 
 
+@pytest.mark.slow
 def test_service_returns_after_its_engine_is_killed(start, eventually):
     with start() as server:
 
@@ -117,6 +118,7 @@ def test_service_returns_after_its_engine_is_killed(start, eventually):
         assert figure(server, "firesteel_engine_deaths") == 1
 
 
+@pytest.mark.slow
 def test_told_to_stop_it_finishes_what_it_began(start):
     with start() as server:
 
@@ -133,6 +135,7 @@ def test_told_to_stop_it_finishes_what_it_began(start):
         assert "stopped" in server.log[-1]
 
 
+@pytest.mark.slow
 def test_port_in_use_is_known_before_the_model_is_loaded(start_serve):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -37,6 +37,7 @@ def request(client, name, max_tokens, **fields):
     return client.generate(Request(request_id=name, token_ids=[1], params=params))
 
 
+@pytest.mark.slow
 def test_tokens_come_at_the_pace_asked_for(talk):
     async def work(client):
         async def one(name):
@@ -52,6 +53,7 @@ def test_tokens_come_at_the_pace_asked_for(talk):
     assert statistics.output_tokens == 120 and statistics.requests_running == 0
 
 
+@pytest.mark.slow
 def test_left_and_finished_requests_end(talk):
     async def work(client):
         async with aclosing(request(client, "left", 10_000)) as outputs:
