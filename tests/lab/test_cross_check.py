@@ -1,9 +1,8 @@
 """The run with a profiler: which flags it takes over, and what it says of a failure."""
 
-import cross_check
-import model_flags
+import pytest
 
-from firesteel.lab.cross_check import pytest
+from firesteel.lab.cross_check import cross_check, model_flags
 
 
 def test_flags_of_the_model_are_kept_and_those_of_the_server_dropped():
