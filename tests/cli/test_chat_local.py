@@ -1,7 +1,7 @@
 """A chat partner loaded in this process: the shipped model."""
 
-import os
 import signal
+import threading
 
 import pytest
 
@@ -22,6 +22,11 @@ def text_of(pieces):
     return "".join(piece.content for piece in pieces)
 
 
+def interrupt():
+    """In this thread: a signal to the process may reach another first, and Python only hears of it later."""
+    signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+
 def test_an_answer_has_reasoning_content_and_a_count(partner):
     pieces = list(partner.answer(QUESTION, GREEDY))
     assert "Paris" in text_of(pieces) and "<|" not in text_of(pieces)
@@ -38,7 +43,7 @@ def test_ctrl_c_ends_an_answer_and_the_next_is_whole(partner):
     whole = text_of(partner.answer(QUESTION, GREEDY))
     pieces = partner.answer(QUESTION, GREEDY)
     next(pieces)
-    os.kill(os.getpid(), signal.SIGINT)
+    interrupt()
     with pytest.raises(KeyboardInterrupt):
         next(pieces)
     assert not partner._llm.engine.has_work
@@ -47,13 +52,13 @@ def test_ctrl_c_ends_an_answer_and_the_next_is_whole(partner):
 
 def test_a_second_interrupt_does_not_wait():
     with interrupts_between_steps() as check:
-        os.kill(os.getpid(), signal.SIGINT)
+        interrupt()
         with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
+            interrupt()
         with pytest.raises(KeyboardInterrupt):
             check()
     with pytest.raises(KeyboardInterrupt):
-        os.kill(os.getpid(), signal.SIGINT)
+        interrupt()
 
 
 def test_instructions_and_effort_reach_the_prompt(partner, monkeypatch):

@@ -9,6 +9,12 @@ from firesteel.server.journal import Lines
 
 
 @pytest.fixture
+def server(open_server):
+    """One of its own: the shared one may still write lines about tests before."""
+    return open_server()
+
+
+@pytest.fixture
 def lines(caplog):
     caplog.set_level(logging.INFO, "firesteel.server")
 
