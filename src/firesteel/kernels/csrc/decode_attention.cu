@@ -13,22 +13,6 @@ constexpr float TO_LOG2 = 1.4426950408889634f;
 constexpr float NOTHING = -1e30f;  // below every score, and differences of two are finite
 static_assert(D * (COLUMNS + 1) * 4 <= STAGE_BYTES && WARPS * STAGES * STAGE_BYTES == SHARED_BYTES, "as launched");
 
-DEVICE float other_program(const float *p, u32 rank) {
-    u32 there;
-    float x;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(p)), "r"(rank));
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(there) : "memory");
-    return x;
-}
-DEVICE u32 transpose(u32 x) {
-    u32 y;
-    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
-    return y;
-}
-DEVICE void meet_cluster() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
 // Keys or values of a tile's tokens g and g + 8 that lane t multiplies: 8 d from 8 t on, and 8 from 32 + 8 t on.
 // Tokens lie 128 bytes apart: odd ones are read in the other order, so that no two lanes meet in a bank.
 DEVICE void read_tile(const char *tile, uint4 (*of)[2]) {

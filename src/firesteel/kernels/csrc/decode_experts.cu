@@ -21,9 +21,8 @@ DEVICE void meet_grid() {
     dawdle();
     if (threadIdx.x % 32 == 0) {
         __threadfence();
-        u64 ticket = atomicAdd(&arrivals, 1ull), all = (ticket / gridDim.x + 1) * gridDim.x, seen;
-        do asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(seen) : "l"(&arrivals) : "memory");
-        while (seen < all);
+        u64 ticket = atomicAdd(&arrivals, 1ull), all = (ticket / gridDim.x + 1) * gridDim.x;
+        while (read_acquire(&arrivals) < all) {}
     }
     __syncwarp();
 }

@@ -10,13 +10,7 @@ DEVICE u32 round_mxfp8(u32 pair) {
     for (int apart = 8; apart; apart /= 2) largest = max(largest, __shfl_xor_sync(~0u, largest, apart));
     u32 scale = max(largest >> 7, 9u) - 8;  // E8M0; 2^-127 is no normal float: 2^-126 serves
     float times = __uint_as_float(254 - scale << 23), back = __uint_as_float(scale << 23);
-    u16 codes;
-    u32 halves;
-    float low, high;
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;"
-        : "=h"(codes) : "f"(wide_high(pair) * times), "f"(wide_low(pair) * times));
-    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(codes));
-    asm("{ .reg .f16 a, b; mov.b32 {a, b}, %2; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b; }"
-        : "=f"(low), "=f"(high) : "r"(halves));
+    float low = wide_low(pair) * times, high = wide_high(pair) * times;
+    round_e4m3(low, high);
     return narrow_pair(low * back, high * back);
 }

@@ -1,0 +1,123 @@
+#pragma once
+// Single instructions that C++ has no words for; knows no kernel. All inline assembly is here, so that another file of
+// this name can stand in for it where there is no GPU.
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+#define DEVICE static __device__ __forceinline__
+
+DEVICE u32 shared_address(const void *p) { return (u32)__cvta_generic_to_shared(p); }
+
+DEVICE void barrier_init(u64 *bar, u32 count) {
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(bar)), "r"(count));
+}
+DEVICE void barrier_expect(u64 *bar, u32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;"
+                 ::"r"(shared_address(bar)), "r"(bytes) : "memory");
+}
+DEVICE void barrier_arrive(u64 *bar) {
+    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(bar)) : "memory");
+}
+DEVICE void barrier_wait(u64 *bar, u32 parity) {
+    asm volatile(
+        "{\n.reg .pred p;\nagain:\nmbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n@!p bra again;\n}"
+        ::"r"(shared_address(bar)), "r"(parity) : "memory");
+}
+DEVICE void copy_bulk(void *to, const void *from, u32 bytes, u64 *bar) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                 ::"r"(shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(bar)) : "memory");
+}
+DEVICE void prefetch_bulk(const void *from, u32 bytes) {
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+// After the barriers were made, by the thread that made them: bulk copies see them too.
+DEVICE void barrier_publish() {
+    asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::: "memory");
+}
+DEVICE void arrive_some(int id, int threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+DEVICE void sync_some(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+
+DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
+DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
+// Into the shared memory of the cluster's program `rank`, where it counts for the barrier's bytes.
+DEVICE void store_there(float *to, float value, u64 *bar, u32 rank) {
+    u32 there, barrier;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(to)), "r"(rank));
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(barrier) : "r"(shared_address(bar)), "r"(rank));
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];"
+                 ::"r"(there), "r"(__float_as_uint(value)), "r"(barrier) : "memory");
+}
+// A value in the shared memory of the cluster's program `rank`, where it lies as `p` does here.
+DEVICE float other_program(const float *p, u32 rank) {
+    u32 there;
+    float x;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(p)), "r"(rank));
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(there) : "memory");
+    return x;
+}
+// By whole warps.
+DEVICE void meet_cluster() {
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+DEVICE u64 read_acquire(const u64 *p) {
+    u64 seen;
+    asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(seen) : "l"(p) : "memory");
+    return seen;
+}
+
+// With dependent launch: until all that the kernel ahead of this one wrote is there.
+DEVICE void wait_for_ahead() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+// Once every program has said so, those of the next kernel begin: what that one reads before its own wait must have
+// been final when the kernel ahead of this one ended.
+DEVICE void let_next_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+
+DEVICE u32 narrow_pair(float low, float high) {
+    u32 pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+// Rounded to E4M3, at most its largest.
+DEVICE void round_e4m3(float &low, float &high) {
+    u16 codes;
+    u32 halves;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(codes));
+    asm("{ .reg .f16 a, b; mov.b32 {a, b}, %2; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b; }"
+        : "=f"(low), "=f"(high) : "r"(halves));
+}
+// What is no number stays so: it must reach the logits, where it is found out.
+DEVICE float larger(float a, float b) {
+    asm("max.NaN.f32 %0, %0, %1;" : "+f"(a) : "f"(b));
+    return a;
+}
+DEVICE float smaller(float a, float b) {
+    asm("min.NaN.f32 %0, %0, %1;" : "+f"(a) : "f"(b));
+    return a;
+}
+
+// The byte that each of the lowest four digits of `choice` names among `low`'s and `high`'s, or its sign eight times.
+DEVICE u32 permute_bytes(u32 low, u32 high, u32 choice) {
+    u32 bytes;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(bytes) : "r"(low), "r"(high), "r"(choice));
+    return bytes;
+}
+// Of a matrix of 8 x 8 pairs of bytes, two of a row with each lane, four lanes a row.
+DEVICE u32 transpose(u32 x) {
+    u32 y;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
+DEVICE void multiply_add(float *c, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+DEVICE void multiply_add_bytes(int *c, const u32 *a, const u32 *b) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}

@@ -1,0 +1,169 @@
+#pragma once
+// Stands in for the GPU's own instructions: the same functions, in C++, on the emulated machine.
+#include "machine.hpp"
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+#define __host__
+#define __device__
+#define __global__
+#define __forceinline__ inline
+#define __shared__ thread_local
+#define __align__(size) __attribute__((aligned(size)))
+#define __launch_bounds__(...)
+#define DEVICE static inline
+
+struct alignas(8) uint2 { u32 x, y; };
+struct alignas(16) uint4 { u32 x, y, z, w; };
+template <class T> T from_bits(auto bits) {
+    T value;
+    static_assert(sizeof(T) == sizeof(bits));
+    memcpy(&value, &bits, sizeof(T));
+    return value;
+}
+inline float __uint_as_float(u32 bits) { return from_bits<float>(bits); }
+inline float __int_as_float(int bits) { return from_bits<float>(bits); }
+inline u32 __float_as_uint(float x) { return from_bits<u32>(x); }
+inline int __float_as_int(float x) { return from_bits<int>(x); }
+inline float __fdividef(float a, float b) { return a / b; }
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __expf(float x) { return expf(x); }
+inline float rsqrtf(float x) { return 1 / sqrtf(x); }
+template <class A, class B> auto min(A a, B b) { return b < a ? b : a; }
+template <class A, class B> auto max(A a, B b) { return a < b ? b : a; }
+inline int __popc(u32 x) { return __builtin_popcount(x); }
+inline int __ffs(u32 x) { return __builtin_ffs((int)x); }
+inline long long clock64() { return 0; }
+inline void __nanosleep(u32) { machine::dawdle(); }
+inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+inline u64 atomicAdd(u64 *p, u64 x) { return __atomic_fetch_add(p, x, __ATOMIC_ACQ_REL); }
+inline void __syncwarp() { machine::exchange(0); }
+inline void __syncthreads() { machine::meet(machine::here->named[0], blockDim.x, true); }
+template <class T> T __shfl_sync(u32, T x, int lane) { return machine::exchange(x)(lane % 32); }
+template <class T> T __shfl_xor_sync(u32, T x, int by) { return machine::exchange(x)((threadIdx.x % 32) ^ by); }
+inline u32 __ballot_sync(u32, bool x) {
+    auto given = machine::exchange(x);
+    u32 bits = 0;
+    for (int lane = 0; lane < 32; lane++) bits |= (u32)given(lane) << lane;
+    return bits;
+}
+inline u32 __match_any_sync(u32, int x) {
+    auto given = machine::exchange(x);
+    u32 bits = 0;
+    for (int lane = 0; lane < 32; lane++) bits |= (u32)(given(lane) == x) << lane;
+    return bits;
+}
+inline u32 __reduce_max_sync(u32, u32 x) {
+    auto given = machine::exchange(x);
+    for (int lane = 0; lane < 32; lane++) x = max(x, given(lane));
+    return x;
+}
+
+DEVICE void barrier_init(u64 *bar, u32 count) {
+    machine::Barrier state{};
+    state.missing = state.all = count;
+    memcpy(bar, &state, 8);
+}
+DEVICE void barrier_expect(u64 *bar, u32 bytes) {
+    machine::change((uint64_t *)bar, [&](machine::Barrier &state) { state.bytes += bytes, state.missing--; });
+}
+DEVICE void barrier_arrive(u64 *bar) {
+    machine::change((uint64_t *)bar, [](machine::Barrier &state) { state.missing--; });
+}
+DEVICE void barrier_wait(u64 *bar, u32 parity) {
+    machine::dawdle();
+    machine::wait_until([=] { return machine::is_past((uint64_t *)bar, parity); });
+}
+DEVICE void copy_bulk(void *to, const void *from, u32 bytes, u64 *bar) {
+    if ((u64)to % 16 || (u64)from % 16 || bytes % 16 || !bytes) machine::fail("a copy is not of whole 16 bytes");
+    memset(to, 0xFF, bytes);
+    machine::here->copies.push_back({to, from, bytes, (uint64_t *)bar});
+}
+DEVICE void prefetch_bulk(const void *from, u32 bytes) {
+    volatile u8 first = *(const u8 *)from, last = ((const u8 *)from)[bytes - 1];  // both are there
+    (void)first, (void)last;
+}
+DEVICE void barrier_publish() {}
+DEVICE void arrive_some(int id, int threads) { machine::meet(machine::here->named[id], threads, false); }
+DEVICE void sync_some(int id, int threads) { machine::meet(machine::here->named[id], threads, true); }
+
+DEVICE void cluster_arrive() {
+    machine::here->now->cluster_arrivals++;
+    machine::here->cluster->arrivals++;
+}
+DEVICE void cluster_wait() {
+    auto cluster = machine::here->cluster;
+    unsigned wanted = machine::here->now->cluster_arrivals * blockDim.x * machine::here->peers.size();
+    machine::wait_until([=] { return cluster->arrivals >= wanted; });
+}
+DEVICE void meet_cluster() { cluster_arrive(), cluster_wait(); }
+DEVICE void store_there(float *to, float value, u64 *bar, u32 rank) {
+    *machine::there(to, rank) = value;
+    machine::change((uint64_t *)machine::there(bar, rank), [](machine::Barrier &state) { state.bytes -= 4; });
+}
+DEVICE float other_program(const float *p, u32 rank) { return *machine::there(p, rank); }
+DEVICE u64 read_acquire(const u64 *p) {
+    machine::pause([] { return true; });
+    return __atomic_load_n(p, __ATOMIC_ACQUIRE);
+}
+DEVICE void wait_for_ahead() {}
+DEVICE void let_next_start() {}
+
+DEVICE u16 nearest_bf16(float x) {
+    u32 bits = __float_as_uint(x);
+    return x != x ? 0x7FFF : (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
+}
+DEVICE u32 narrow_pair(float low, float high) { return nearest_bf16(low) | (u32)nearest_bf16(high) << 16; }
+DEVICE float nearest_e4m3(float x) {
+    if (x != x) return x;
+    float size = fabsf(x), step = exp2f(fmaxf(floorf(log2f(fmaxf(size, 1e-30f))), -6) - 3);
+    return copysignf(fminf(nearbyintf(size / step) * step, 448), x);
+}
+DEVICE void round_e4m3(float &low, float &high) { low = nearest_e4m3(low), high = nearest_e4m3(high); }
+DEVICE float larger(float a, float b) { return a != a || b != b ? NAN : fmaxf(a, b); }
+DEVICE float smaller(float a, float b) { return a != a || b != b ? NAN : fminf(a, b); }
+
+DEVICE u32 permute_bytes(u32 low, u32 high, u32 choice) {
+    u64 all = (u64)high << 32 | low;
+    u32 bytes = 0;
+    for (int i = 0; i < 4; i++) {
+        u32 digit = choice >> 4 * i & 15, byte = all >> 8 * (digit & 7) & 255;
+        bytes |= (digit & 8 ? byte & 128 ? 255u : 0u : byte) << 8 * i;
+    }
+    return bytes;
+}
+DEVICE u32 transpose(u32 x) {
+    auto given = machine::exchange(x);
+    int row = threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
+    auto at = [&](int i, int j) { return given(4 * i + j / 2) >> 16 * (j % 2) & 0xFFFF; };
+    return at(column, row) | at(column + 1, row) << 16;
+}
+// Of both products: lane / 4 names a row of A (and 8 rows on) and a column of B, lane % 4 the columns and rows of them
+// that it gives, PER in a register, and the two columns of C that it gets.
+template <int PER, class C, class Get> DEVICE void multiply_parts(C *c, u32 (&mine)[6], Get get) {
+    struct Given { u32 of[6]; } own;
+    memcpy(own.of, mine, sizeof mine);
+    auto given = machine::exchange(own);
+    int row = threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
+    for (int i = 0; i < 4; i++) {
+        C sum = 0;
+        for (int quarter = 0; quarter < 4; quarter++) {
+            Given a = given(row * 4 + quarter), b = given((column + i % 2) * 4 + quarter);
+            for (int half = 0; half < 2; half++)
+                for (int j = 0; j < PER; j++) sum += get(a.of[2 * half + i / 2], j) * get(b.of[4 + half], j);
+        }
+        c[i] += sum;
+    }
+}
+DEVICE void multiply_add(float *c, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    u32 mine[6] = {a0, a1, a2, a3, b0, b1};
+    multiply_parts<2>(c, mine, [](u32 bits, int j) { return __uint_as_float(j ? bits & 0xFFFF0000u : bits << 16); });
+}
+DEVICE void multiply_add_bytes(int *c, const u32 *a, const u32 *b) {
+    u32 mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
+    multiply_parts<4>(c, mine, [](u32 bits, int j) { return (int)(signed char)(bits >> 8 * j); });
+}
