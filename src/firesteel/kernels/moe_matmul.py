@@ -14,7 +14,9 @@ out  y        [T, H]         sum over a of weights[t, a] * mlp(expert ids[t, a],
 Computed in fp32, rounded once on store.
 
 On SM12x `triton` multiplies mxfp8 and mxfp4 activations as such (block-scaled MMA); elsewhere it computes the same
-numbers from bf16. `gemv` is for few tokens: it reads each chosen expert once; `gemm` for many.
+numbers from bf16. `gemv` is for few tokens: it reads each chosen expert once; `gemm` for many. `cuda:stream` is for
+up to 64 tokens; it cuts bf16 activations to whole numbers of 14 bits, 64 to 256 columns together, and multiplies
+them exactly.
 """
 # mypy: disable-error-code="import-untyped,import-not-found"
 
@@ -31,9 +33,10 @@ from torch import Tensor
 from firesteel.device import find_capability
 from firesteel.formats import mxfp4
 from firesteel.kernels.activation import ACTIVATIONS, is_native, lacks_native, round_activation
+from firesteel.kernels.cuda_ready import cuda_ready
 from firesteel.kernels.fed import Fed, refuse_activation, refuse_fed
 from firesteel.kernels.linear import store_code
-from firesteel.kernels.op import DeviceCode, Sample, define_op
+from firesteel.kernels.op import CudaCode, DeviceCode, Sample, define_op
 from firesteel.kernels.tile_pin import refuse_tile
 from firesteel.kernels.tolerance import bf16
 from firesteel.kernels.triton_ready import triton_ready
@@ -169,12 +172,35 @@ def triton_gemm(
     return device.run(fed or store(x, activation, native), ids, weights, experts, limit, tiles)
 
 
+def _accepts_streamed(
+    x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float, activation: str = "bf16",
+    tile: str = "auto", fed: Fed | None = None,
+) -> str | None:  # fmt: skip
+    from firesteel.kernels import moe_stream
+
+    if tile != "auto":
+        return f"has no tiles, and {tile} is pinned"
+    return moe_stream.refuse(x, ids, weights, experts, activation)
+
+
+@moe_matmul.implementation("cuda:stream", needs=cuda_ready(), accepts=_accepts_streamed)
+def cuda_stream(
+    x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float, activation: str = "bf16",
+    tile: str = "auto", fed: Fed | None = None,
+) -> Tensor:  # fmt: skip
+    from firesteel.kernels import moe_stream
+
+    return moe_stream.run(x, ids, weights, experts, limit)
+
+
 moe_matmul.prefer("triton:gemv", "triton:gemm")
 
 
 @moe_matmul.device_code
-def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
+def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode | CudaCode]:
     """At the sizes of gpt-oss-120b, every tile that some number of pairs picks."""
+    from firesteel.kernels import moe_stream
+    from firesteel.kernels.decode_shapes import GPT_OSS
     from firesteel.kernels.triton import moe_matmul as device
 
     for way, activation in itertools.product(("gemv", "gemm"), ACTIVATIONS):
@@ -189,6 +215,7 @@ def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
         variant="triton:gemm sum", kernel=device.sum_parts, signature={"parts": "*fp32", "y": "*bf16"},
         constants={"A": 4, "H": 2880, "COLUMNS": device.SUM_COLUMNS},
     )  # fmt: skip
+    yield from moe_stream.list_plans(capability, GPT_OSS)
 
 
 def _tiles(way: str, capability: tuple[int, int], native: bool) -> list[tuple[Tile, Tile]]:

@@ -1,0 +1,65 @@
+#pragma once
+// Which pairs of a token and an expert share an expert, for up to a few hundred; knows no matmul.
+#include "primitives.cuh"
+
+constexpr int E = EXPERTS, A = ACTIVE, PAIRS = MAX_PAIRS, WIDEST = MAX_TOKENS;
+constexpr int MOST_PLACES = (PAIRS < E ? PAIRS : E) + PAIRS / WIDEST;
+static_assert(PAIRS % 32 == 0, "a warp's lanes take as many");
+
+// Pairs by expert, those of an expert in their order. A place is up to WIDEST of them, all of one expert.
+struct Groups {
+    int count;                    // of places
+    int expert[MOST_PLACES];
+    int first[MOST_PLACES + 1];   // of a place's pairs
+    int pair[PAIRS];
+    int starts[E];                // first so many pairs of an expert, then where they begin
+
+    __device__ __forceinline__ int wanted(int place) const { return first[place + 1] - first[place]; }
+};
+
+// By a warp. `ids` [num_pairs]: the expert of each pair.
+DEVICE void group(const long long *ids, int num_pairs, Groups *groups) {
+    constexpr int CHUNKS = PAIRS / 32, OWN = (E + 31) / 32;
+    int lane = threadIdx.x % 32, expert[CHUNKS], rank[CHUNKS];
+#pragma unroll
+    for (int i = 0; i < CHUNKS; i++) {
+        int pair = 32 * i + lane;
+        expert[i] = pair < num_pairs ? (int)ids[pair] : -1 - lane;
+    }
+    for (int i = lane; i < E; i += 32) groups->starts[i] = 0;
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < CHUNKS; i++) {
+        u32 same = __match_any_sync(~0u, expert[i]), before = same & (1u << lane) - 1;
+        rank[i] = expert[i] < 0 ? 0 : groups->starts[expert[i]] + __popc(before);
+        __syncwarp();
+        if (expert[i] >= 0 && !before) groups->starts[expert[i]] += __popc(same);
+        __syncwarp();
+    }
+    int pairs = 0, places = 0, of[OWN];  // of this lane's experts
+#pragma unroll
+    for (int i = 0; i < OWN; i++) {
+        of[i] = lane * OWN + i < E ? groups->starts[lane * OWN + i] : 0;
+        pairs += of[i], places += (of[i] + WIDEST - 1) / WIDEST;
+    }
+    int all = pairs << 16 | places;  // and of the lanes before it
+#pragma unroll
+    for (int i = 1; i < 32; i *= 2) {
+        int more = __shfl_sync(~0u, all, lane - i & 31);
+        if (lane >= i) all += more;
+    }
+    int pair = (all >> 16) - pairs, place = (all & 0xFFFF) - places;
+    if (lane == 31) groups->count = all & 0xFFFF, groups->first[all & 0xFFFF] = all >> 16;
+#pragma unroll
+    for (int i = 0; i < OWN; i++) {
+        if (lane * OWN + i < E) groups->starts[lane * OWN + i] = pair;
+        for (int at = 0; at < of[i]; at += WIDEST, place++)
+            groups->expert[place] = lane * OWN + i, groups->first[place] = pair + at;
+        pair += of[i];
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < CHUNKS; i++)
+        if (expert[i] >= 0) groups->pair[groups->starts[expert[i]] + rank[i]] = 32 * i + lane;
+    __syncwarp();
+}

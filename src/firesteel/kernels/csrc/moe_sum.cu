@@ -1,0 +1,19 @@
+// Each token's parts, added in the order of its ranks.
+#include "primitives.cuh"
+
+constexpr int H = HIDDEN, A = ACTIVE, THREADS = 128;
+
+// `parts` is [tokens, ACTIVE, HIDDEN] fp32, y [tokens, HIDDEN].
+extern "C" __global__ void __launch_bounds__(THREADS) moe_sum(const float *parts, u16 *y) {
+    int column = (blockIdx.x * THREADS + threadIdx.x) * 2, token = blockIdx.y;
+    let_next_start();
+    wait_for_inputs();
+    if (column >= H) return;
+    float low = 0, high = 0;
+#pragma unroll
+    for (int rank = 0; rank < A; rank++) {
+        const float *part = parts + ((u64)token * A + rank) * H + column;
+        low += part[0], high += part[1];
+    }
+    *(u32 *)(y + (u64)token * H + column) = narrow_pair(low, high);
+}
