@@ -11,7 +11,8 @@ in   r          [T, H] bf16      residual, added to
      dependent  may begin before what is ahead of it ends: nothing but the norm's weights is read before its wait
 out  r          the same tensor, as decode_fc2 leaves it
 Rounded as the two are. `cuda` lets all its programs meet between the two, so all of them must run at once: no two
-calls may be under way on different streams of a GPU.
+calls may be under way on different streams of a GPU. So does `cuda:even`, for two tokens or more: it shares both
+matmuls out evenly, and programs meet once more before what they found is added up.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from firesteel.kernels.decode_fc1 import (
 from firesteel.kernels.decode_fc2 import MOST_STRIPS, decode_fc2, held_bytes, refuse_strips, sum_bytes
 from firesteel.kernels.decode_launch import (
     ROUNDED,
+    TOKENS,
     Machine,
     Streamed,
     find_machine,
@@ -167,6 +169,56 @@ def cuda_decode_experts(
     return r
 
 
+def even_bytes(stream: Stream, active: int) -> int:
+    return stream.ring_bytes + stream.x_bytes + stream.scratch_bytes + chosen_bytes(stream.tokens, active)
+
+
+@keep
+def plan_even(
+    machine: Machine, *, tokens: int, hidden: int, experts: int, active: int, rounds_x: bool = False
+) -> Streamed:
+    """For two tokens or more."""
+    sizes = {
+        "HIDDEN": hidden, "INTERMEDIATE": hidden, "EXPERTS": experts, "ACTIVE": active, "ROUNDS_X": rounds_x,
+        "MOST_WIDTH": most_width(machine),
+    }  # fmt: skip
+    return plan_streamed(
+        "decode_experts_even", machine, is_fp4=True, columns=hidden, tokens=tokens, stages=STAGES,
+        shared=lambda stream: even_bytes(stream, active), strips=hidden // STRIP_ROWS, sizes=sizes, flight=FLIGHT,
+        alone=True,
+    )  # fmt: skip
+
+
+def _accepts_even(
+    r: Tensor, norm: Tensor, eps: float, logits: Tensor, experts: Experts, limit: float, active: int,
+    activation: str = "bf16", ahead: Tensor | None = None, dependent: bool = False,
+) -> str | None:  # fmt: skip
+    if r.shape[0] == 1:
+        return "is for two tokens or more"
+    return _accepts(r, norm, eps, logits, experts, limit, active, activation, ahead, dependent) or refuse_layout(
+        experts.down_bias
+    )
+
+
+@decode_experts.implementation("cuda:even", needs=cuda_ready(), accepts=_accepts_even)
+def cuda_decode_experts_even(
+    r: Tensor, norm: Tensor, eps: float, logits: Tensor, experts: Experts, limit: float, active: int,
+    activation: str = "bf16", ahead: Tensor | None = None, dependent: bool = False,
+) -> Tensor:  # fmt: skip
+    tokens, hidden = r.shape
+    inner = torch.empty(tokens, active, hidden, dtype=r.dtype, device=r.device)
+    parts = torch.empty(tokens, active, hidden, dtype=torch.float32, device=r.device)
+    up = (experts.gate_up_codes, experts.gate_up_scales, experts.gate_up_bias)
+    down = (experts.down_codes, experts.down_scales, experts.down_bias)
+    num_ahead = 0 if ahead is None else min(ahead.nbytes, MOST_AHEAD_BYTES)
+    args = (r, norm, logits, *up, *down, inner, parts, ahead, num_ahead, eps, limit, tokens)
+    plan_even(
+        find_machine(r.device), tokens=tokens, hidden=hidden, experts=experts.down_bias.shape[0], active=active,
+        rounds_x=activation == ROUNDED,
+    ).launch(args, dependent)  # fmt: skip
+    return r
+
+
 decode_experts.prefer("cuda")
 
 
@@ -179,6 +231,11 @@ def device_code(capability: tuple[int, int]) -> Iterator[CudaCode]:
         return plan(machine, tokens=tokens, rounds_x=rounds_x, **sizes)
 
     yield from list_plans(capability, plan_big, formats=(True,))
+
+    def plan_shares(machine: Machine, is_fp4: bool, tokens: int, rounds_x: bool) -> Streamed:
+        return plan_even(machine, tokens=tokens, rounds_x=rounds_x, **sizes)
+
+    yield from list_plans(capability, plan_shares, formats=(True,), tokens=TOKENS[1:], way="cuda:even")
 
 
 @decode_experts.samples

@@ -173,18 +173,20 @@ def list_plans(
     capability: tuple[int, int],
     plan: Callable[[Machine, bool, int, bool], Streamed],
     formats: tuple[bool, ...] = (False, True),
+    tokens: tuple[int, ...] = TOKENS,
+    way: str = "cuda",
 ) -> Iterator[CudaCode]:
     """What such a GPU launches, of plan(machine, is_fp4, tokens, rounds_x), for each number of tokens that fits."""
     if capability < FIRST:
         return
     machine = machine_of(capability)
-    for is_fp4, rounds_x, tokens in itertools.product(formats, (False, True), TOKENS):
+    for is_fp4, rounds_x, count in itertools.product(formats, (False, True), tokens):
         if rounds_x and not is_fp4:
             continue
-        planned = plan(machine, is_fp4, tokens, rounds_x)
+        planned = plan(machine, is_fp4, count, rounds_x)
         if planned.refuse(machine) is None:
             weight = ("mxfp4-weight" if is_fp4 else "bf16-weight") + f" {ROUNDED}" * rounds_x
-            yield CudaCode(variant=f"cuda {weight} T={tokens}", kernel=planned.kernel)
+            yield CudaCode(variant=f"{way} {weight} T={count}", kernel=planned.kernel)
 
 
 def refuse_tokens(x: Tensor) -> str | None:

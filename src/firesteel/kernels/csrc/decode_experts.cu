@@ -2,6 +2,7 @@
 // and are there when all programs have met.
 #include "experts_down.cuh"
 #include "experts_up.cuh"
+#include "meet.cuh"
 
 extern __shared__ __align__(128) char shared[];
 using S = Stream<true, H, 1, NUM_WARPS, NUM_STAGES, TOKENS>;
@@ -11,30 +12,6 @@ static_assert(H == I, "rows of one length");
 static_assert(!IS_PAIRED || A > 1, "both programs of a pair have experts for a strip that they share");
 constexpr int SUM_BYTES = MOST_STRIPS * S::COUNT * 4;
 static_assert(total(Ring<S>::BYTES, ROOM_BYTES, UNIT_BYTES, SUM_BYTES, sizeof(Chosen)) == SHARED_BYTES, "as launched");
-
-__device__ u64 arrivals;
-
-// All programs of the kernel meet: what each wrote before, all read afterwards. By a warp of each; every one of them
-// runs: there are no more than the GPU holds, and the next kernel's begin only when all have.
-DEVICE void meet_grid() {
-    __syncwarp();
-    dawdle();
-    if (threadIdx.x % 32 == 0) {
-        __threadfence();
-        u64 ticket = atomicAdd(&arrivals, 1ull), all = (ticket / gridDim.x + 1) * gridDim.x;
-        while (read_acquire(&arrivals) < all) {}
-    }
-    __syncwarp();
-}
-
-// This program's share of what the next kernel will read, into the L2 cache: memory has nothing else to do while the
-// last rows are multiplied. By the askers.
-DEVICE void fetch_ahead(const u8 *ahead, long long bytes) {
-    constexpr int PART = 4096;
-    int parts = (int)(bytes / PART), asker = threadIdx.x - S::CONSUMERS;
-    for (int part = blockIdx.x + asker * gridDim.x; part < parts; part += S::ASKERS * 32 * gridDim.x)
-        prefetch_bulk(ahead + (u64)part * PART, PART);
-}
 
 // fc1's pieces, then fc2's.
 struct BothWork {
@@ -85,7 +62,7 @@ decode_experts(u16 *r, const u16 *norm, const float *logits, const u8 *up_codes,
         });
         // not before all have met and read what they need: they would queue behind it
         if (work.down.total <= S::STAGES) ring.wait(ring.done, work.up.total);
-        fetch_ahead(ahead, ahead_bytes);
+        fetch_ahead<S>(ahead, ahead_bytes);
         return;
     }
     wait_for_inputs();

@@ -2,26 +2,13 @@
 // tokens that want it. IS_UP: gate and up, SwiGLU; else down, weighted.
 #include "moe_group.cuh"
 #include "multiply_fp4.cuh"
+#include "share.cuh"
 
 extern __shared__ __align__(128) char shared[];
 using S = Stream<true, NUM_COLUMNS, 1, NUM_WARPS, NUM_STAGES, WIDEST>;
 constexpr int STRIPS = NUM_ROWS / 16, THREADS = 32 * (S::FINISHER + NUM_FINISHERS);
 constexpr int HELD_BYTES = S::WARPS * WIDEST * S::BYTES_EACH, UNIT_BYTES = S::WARPS * WIDEST * 4;
 static_assert(total(Ring<S>::BYTES, HELD_BYTES, UNIT_BYTES, sizeof(Groups)) == SHARED_BYTES, "as launched");
-
-// A program's strips follow each other, so that mostly the same tokens meet them.
-struct Share {
-    int begin, total;
-    __device__ __forceinline__ Share(int places) {
-        int all = places * STRIPS, programs = gridDim.x, number = blockIdx.x;
-        begin = all / programs * number + min(number, all % programs);
-        total = all / programs + (number < all % programs);
-    }
-    __device__ __forceinline__ Piece at(int number) const { return {begin + number, 0, true, false, false}; }
-    __device__ __forceinline__ int place(int number) const { return (begin + number) / STRIPS; }
-    // The number after the last strip of a place.
-    __device__ __forceinline__ int end(int place) const { return min(total, (place + 1) * STRIPS - begin); }
-};
 
 struct Experts {
     const Groups *groups;
@@ -127,7 +114,7 @@ moe_stream(const u16 *x, const long long *ids, const float *weights, const u8 *c
     if (IS_UP || !asks) wait_for_inputs();  // down's ids and weights were final when up began
     if (warp == S::WARPS) group(ids, num_pairs, groups);
     sync_some(2, THREADS);
-    Share share(groups->count);
+    Share<STRIPS> share(groups->count);
     if (asks) {
         ask_all<S>(ring, share, [&](const Piece &piece) { return experts.rows(piece.strip); });
         return;
@@ -147,7 +134,7 @@ moe_stream(const u16 *x, const long long *ids, const float *weights, const u8 *c
     for (int number = warp - S::FINISHER; number < share.total;) {
         int place = share.place(number), end = share.end(place), wanted = groups->wanted(place);
         const int *pair = groups->pair + groups->first[place];
-        WITH_WIDTH(wanted, (finish_place<WIDTH>(ring, number, end, share.at(number).strip % STRIPS, pair, wanted,
+        WITH_WIDTH(wanted, (finish_place<WIDTH>(ring, number, end, share.strip(number), pair, wanted,
                                                 weights, out, limit)))
         number += (end - number + NUM_FINISHERS - 1) / NUM_FINISHERS * NUM_FINISHERS;
     }

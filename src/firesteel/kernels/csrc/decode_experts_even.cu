@@ -1,0 +1,190 @@
+// fc1 and fc2 in one kernel for two to eight tokens: both matmuls' strips are shared out evenly, in a row, and what
+// fc2's programs find of a token is added up when all have met again.
+#include "experts.cuh"
+#include "meet.cuh"
+#include "share.cuh"
+
+extern __shared__ __align__(128) char shared[];
+using S = Stream<true, H, 1, NUM_WARPS, NUM_STAGES, TOKENS>;
+constexpr int UNIT_BYTES = S::WARPS * TOKENS * 4;
+static_assert(H == I && TOKENS > 1, "rows of one length, several tokens");
+static_assert(total(Ring<S>::BYTES, S::X_BYTES, UNIT_BYTES, sizeof(Chosen)) == SHARED_BYTES, "as launched");
+using UpShare = Share<2 * I / 16>;
+using DownShare = Share<H / 16>;
+
+// fc1's pieces, then fc2's.
+struct Both {
+    UpShare up;
+    DownShare down;
+    int total;
+    __device__ __forceinline__ Both(int places) : up(places), down(places), total(up.total + down.total) {}
+    __device__ __forceinline__ Piece at(int number) const {
+        return number < up.total ? up.at(number) : down.at(number - up.total);
+    }
+};
+DEVICE int pair_of(const Chosen *chosen, int place, int i) {
+    return chosen->token[place][i] * A + chosen->slot[place][i];
+}
+
+// By a multiplying warp. `bytes` [TOKENS][X_STRIDE] of its own columns: first of x, then of rows of `inner`.
+template <int WIDTH>
+DEVICE void multiply_place(Ring<S> &ring, int number, int end, const Chosen *chosen, int place, const char *bytes,
+                           const float *units, bool is_up) {
+    using N = Narrow<S, WIDTH>;
+    Own<N> own;
+    auto at = [&](int i) { return is_up ? chosen->token[place][i] : i; };
+    take_wanted<N>(chosen, place, [&](int i) { return bytes + at(i) * S::X_STRIDE; },
+                   [&](int i) { return units[at(i)]; }, own);
+    for (; number < end; number++) {
+        float c[N::SETS][2];
+        multiply_codes<N>(ring, number, own, c);
+        leave_codes<N>(ring, number, c);
+        ring.tell(ring.done, number);
+    }
+}
+DEVICE void hold_place(const Chosen *chosen, int place, const u16 *inner, char *bytes, float *units) {
+    __syncwarp();  // all lanes have taken what was held
+    for (int i = 0; i < chosen->wanted[place]; i++) {
+        Pairs<S> row;
+        row.read((const char *)(inner + (u64)pair_of(chosen, place, i) * I));
+        float unit = split_bytes<S>(row, bytes + i * S::X_STRIDE);
+        float weight = chosen->weight[chosen->token[place][i]][chosen->slot[place][i]];
+        if (threadIdx.x % 32 == 0) units[i] = unit * weight;
+    }
+    __syncwarp();
+}
+template <bool IS_UP, class Part>
+DEVICE void multiply_share(Ring<S> &ring, int before, const Part &share, const Chosen *chosen, const u16 *inner,
+                           char *bytes, float *units) {
+    for (int number = 0; number < share.total;) {
+        int place = share.place(number), end = share.end(place);
+        if (!IS_UP) hold_place(chosen, place, inner, bytes, units);
+        WITH_WIDTH(width_of(chosen, place), (multiply_place<WIDTH>(ring, before + number, before + end, chosen, place,
+                                                                   bytes, units, IS_UP)))
+        number = end;
+    }
+}
+
+// By the finisher: strips from `number` to `end` of the ring, `strip` is the first of them, all of a place.
+template <bool IS_UP, int WIDTH>
+DEVICE void finish_place(Ring<S> &ring, int number, int end, int strip, const Chosen *chosen, int place, u16 *inner,
+                         float *parts, float limit) {
+    using N = Narrow<S, WIDTH>;
+    int lane = threadIdx.x % 32, pair[N::VALUES];
+    float weight[N::VALUES];
+#pragma unroll
+    for (int i = 0; i < N::VALUES; i++) {
+        int at = 32 * i + lane, which = min(at % WIDTH, chosen->wanted[place] - 1);
+        pair[i] = at < N::COUNT && which == at % WIDTH ? pair_of(chosen, place, which) : -1;
+        weight[i] = chosen->weight[chosen->token[place][which]][chosen->slot[place][which]];
+    }
+    for (; number < end; number++, strip++) {
+        float sum[S::VALUES], added[N::VALUES];
+        const u16 *bias = ring.bias(number);
+#pragma unroll
+        for (int i = 0; i < N::VALUES; i++) added[i] = wide(bias[(32 * i + lane) / WIDTH % 16]);
+        ring.wait(ring.done, number);
+        ring.add_up(number, sum, N::COUNT);
+        ring.tell(ring.free, number);
+        dawdle();
+#pragma unroll
+        for (int i = 0; i < N::VALUES; i++) {
+            int row = (32 * i + lane) / WIDTH;
+            if (IS_UP) {
+                float y = sum[i] + added[i], up = __shfl_xor_sync(~0u, y, WIDTH);  // of the next row
+                float gate = smaller(y, limit);
+                up = smaller(larger(up, -limit), limit);
+                y = __fdividef(gate, 1 + __expf(gate * -1.702f)) * (up + 1);
+                if (pair[i] >= 0 && row % 2 == 0) inner[(u64)pair[i] * I + strip * 8 + row / 2] = narrow(y);
+            } else if (pair[i] >= 0)
+                parts[(u64)pair[i] * H + strip * 16 + row] = sum[i] + added[i] * weight[i];
+        }
+    }
+}
+template <bool IS_UP, class Part>
+DEVICE void finish_share(Ring<S> &ring, int before, const Part &share, const Chosen *chosen, u16 *inner, float *parts,
+                         float limit) {
+    for (int number = 0; number < share.total;) {
+        int place = share.place(number), end = share.end(place);
+        WITH_WIDTH(width_of(chosen, place),
+                   (finish_place<IS_UP, WIDTH>(ring, before + number, before + end, share.strip(number), chosen, place,
+                                               inner, parts, limit)))
+        number = end;
+    }
+}
+
+// By all multiplying warps: this program's part of the residual.
+DEVICE void add_parts(u16 *r, const float *parts, int num_tokens) {
+    for (int at = blockIdx.x * S::CONSUMERS + threadIdx.x; at < num_tokens * H; at += gridDim.x * S::CONSUMERS) {
+        int token = at / H, column = at % H;
+        float sum = 0;
+#pragma unroll
+        for (int rank = 0; rank < A; rank++) sum += parts[((u64)token * A + rank) * H + column];
+        r[at] = narrow(wide(r[at]) + round_bf16(sum));
+    }
+}
+
+// As decode_experts; `parts` is [num_tokens, ACTIVE, HIDDEN] fp32.
+extern "C" __global__ void __launch_bounds__(S::THREADS, PROGRAMS_PER_SM)
+decode_experts_even(u16 *r, const u16 *norm, const float *logits, const u8 *up_codes, const u8 *up_scales,
+                    const u16 *up_bias, const u8 *down_codes, const u8 *down_scales, const u16 *down_bias, u16 *inner,
+                    float *parts, const u8 *ahead, long long ahead_bytes, float eps, float limit, int num_tokens) {
+    Cut cut{shared};
+    Ring<S> ring(cut);
+    char *x = cut.take(S::X_BYTES);
+    float *units = (float *)cut.take(UNIT_BYTES);
+    Chosen *chosen = (Chosen *)cut.take(sizeof(Chosen));
+    auto rows = [&](const u8 *codes, const u8 *scales, const u16 *bias, int place, int strip, int all) {
+        u64 row = (u64)chosen->expert[place] * all;
+        return Rows{codes + row * S::ROW_BYTES, scales + row * S::SCALE_ROW, strip * 16, 8, bias + row};
+    };
+    let_next_start();
+    ring.start();
+    int warp = threadIdx.x / 32;
+    if (warp < S::WARPS) {
+        NormWeights<H, S::CONSUMERS> weights(norm);
+        wait_for_inputs();
+        normalise<H, S::CONSUMERS, TOKENS, S::X_STRIDE>(r, weights, eps, x, units, num_tokens);
+        char *bytes = x + warp * S::BYTES_EACH;
+        units += warp * TOKENS;
+        for (int token = 0; token < TOKENS; token++) {
+            float unit = split_bytes<S>(x + token * S::X_STRIDE, bytes + token * S::X_STRIDE);
+            if (threadIdx.x % 32 == 0) units[token] = unit;
+        }
+        sync_some(2, S::THREADS);
+        Both both(chosen->count);
+        multiply_share<true>(ring, 0, both.up, chosen, inner, bytes, units);
+        sync_some(4, S::CONSUMERS + 32);
+        multiply_share<false>(ring, both.up.total, both.down, chosen, inner, bytes, units);
+        sync_some(4, S::CONSUMERS + 32);
+        add_parts(r, parts, num_tokens);
+        return;
+    }
+    if (warp < S::FINISHER) {
+        wait_for_inputs();
+        choose<false>(logits, num_tokens, chosen);
+        arrive_some(2, S::THREADS);
+        Both both(chosen->count);
+        for (int number = 0; number < both.total; number++) {
+            bool is_up = number < both.up.total;
+            int own = is_up ? number : number - both.up.total;
+            if (FLIGHT < S::STAGES && number >= FLIGHT) ring.wait(ring.full, number - FLIGHT);
+            if (number >= S::STAGES) ring.wait(ring.free, number - S::STAGES);
+            ring.ask(number, is_up ? rows(up_codes, up_scales, up_bias, both.up.place(own), both.up.strip(own), 2 * I)
+                                   : rows(down_codes, down_scales, down_bias, both.down.place(own),
+                                          both.down.strip(own), H), 0);
+        }
+        fetch_ahead<S>(ahead, ahead_bytes);
+        return;
+    }
+    wait_for_inputs();
+    sync_some(2, S::THREADS);
+    choose<true>(logits, num_tokens, chosen);  // the same, with weights
+    Both both(chosen->count);
+    finish_share<true>(ring, 0, both.up, chosen, inner, parts, limit);
+    meet_grid();
+    arrive_some(4, S::CONSUMERS + 32);
+    finish_share<false>(ring, both.up.total, both.down, chosen, inner, parts, limit);
+    meet_grid();
+    arrive_some(4, S::CONSUMERS + 32);
+}
