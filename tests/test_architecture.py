@@ -72,7 +72,7 @@ MAY_IMPORT = {
 }
 BARE_GPU_BOX = {"torch", "triton", "numpy", "safetensors", "cuda"}  # what the lower parts may import from outside
 # The border between the engine's process and its parent: these files, and in the lower parts no other, use msgspec.
-BORDER = {f"engine/{name}.py" for name in ("messages", "process", "child", "client")}
+BORDER = {f"engine/{name}.py" for name in ("messages", "process", "child", "in_flight", "client")}
 GRAMMAR = "engine/grammar.py"  # the one file of the lower parts that asks llguidance, and only when a grammar comes
 LOWER_PARTS = ("formats", "kernels", "model", "engine", "measure", "device", "types", "errors")
 PYTHON_FILES = sorted(SOURCE.rglob("*.py"))
