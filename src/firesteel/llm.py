@@ -44,7 +44,7 @@ class ChatCompletion:
 
 
 class LLM:
-    """`LLM("DIR", device="cpu", page_size=16)`: any knob of config.py is a keyword."""
+    """`LLM("DIR", device="cpu", page_size=16)`: any knob of `config` is a keyword."""
 
     def __init__(
         self,

@@ -10,6 +10,8 @@ from firesteel.config import resolve
 from firesteel.engine import child
 from firesteel.engine.messages import Ready, pack
 
+pytest.register_assert_rewrite("tests.engine.scheduler_world")
+
 READY = Ready(
     device="CPU", max_context=256, vocab_size=272, pages=9, page_size=4, cache_bytes=99, load_s=1.0, kernels={}
 )  # fmt: skip

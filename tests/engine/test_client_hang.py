@@ -8,11 +8,9 @@ import time
 import pytest
 
 from firesteel.engine import child
-from firesteel.engine.client import EngineClient, Reader
-from firesteel.engine.messages import StatisticsAnswer
-from firesteel.engine.statistics import Statistics
-from firesteel.errors import EngineDied, RequestError
-from firesteel.types import Request, SamplingParams, StepOutput
+from firesteel.engine.client import EngineClient
+from firesteel.errors import EngineDied
+from firesteel.types import Request, SamplingParams
 
 HANG_S = 1.0
 PAUSE_S = 3.0  # of a reader: in it an engine would be found silent, ended and reported
@@ -30,10 +28,6 @@ read_weights()
 
 def request(name, max_tokens):
     return Request(request_id=name, token_ids=(5, 6, 7), params=SamplingParams(max_tokens=max_tokens))
-
-
-def step(finish_reason):
-    return StepOutput(request_id="a", token_ids=[1], finish_reason=finish_reason, num_cached=0)
 
 
 @pytest.fixture(scope="module")
@@ -92,32 +86,6 @@ def test_cancelled_request_is_not_waited_for(run, client):
     run(live())
 
 
-@pytest.mark.parametrize(
-    "last",
-    [step("stop"), None, RequestError("too long"), EngineDied("gone", None)],
-    ids=["finished", "cancelled", "rejected", "died"],
-)
-def test_reader_is_answered_by_whatever_comes_last(last):
-    reader = Reader("a")
-    reader.give(step(None))
-    assert not reader.is_answered
-    reader.give(last)
-    assert reader.is_answered and reader.inbox.qsize() == 2
-
-
-def test_request_whose_last_output_has_come_is_not_in_flight(client):
-    unread, waiting = Reader("unread"), Reader("waiting")
-    unread.give(step("stop"))
-    client._readers |= {-1: unread, -2: waiting}
-    try:
-        assert client._unanswered() == ["waiting"] and client._is_awaited()
-        del client._readers[-2]
-        assert not client._is_awaited()
-    finally:
-        for number in (-1, -2):
-            client._readers.pop(number, None)
-
-
 @pytest.mark.usefixtures("none_left")
 def test_first_start_that_hangs_while_loading_is_ended_with_its_stacks_in_a_bundle(
     run, configure, stand_in, monkeypatch, tmp_path
@@ -150,23 +118,3 @@ def test_restart_that_hangs_while_loading_counts_as_a_death(run, configure, stan
 
     run(live())
     assert len(os.listdir(config.process.crash_dir)) == 3
-
-
-def test_statistics_that_nobody_waits_for_any_more_do_no_harm(run, checkpoint, configure):
-    class Process:
-        def __init__(self):
-            self.messages = [StatisticsAnswer(number=number, statistics=Statistics()) for number in (1, 2)]
-
-        async def receive(self):
-            return self.messages.pop(0) if self.messages else None
-
-    async def live():
-        client = EngineClient(checkpoint, configure())
-        client._process = Process()
-        given_up, waiting = (asyncio.get_running_loop().create_future() for _ in range(2))
-        client._asked = {1: given_up, 2: waiting}
-        given_up.cancel()
-        await client._hand_out()
-        return await waiting
-
-    assert run(live()) == Statistics()

@@ -1,4 +1,4 @@
-"""The command line: verbs, flags made from config.py, tables on the terminal; knows no arithmetic."""
+"""The command line: verbs, flags made from the knobs, tables on the terminal; knows no arithmetic."""
 
 from firesteel.cli import (
     bench,

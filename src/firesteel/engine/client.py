@@ -8,56 +8,23 @@ await client.close()
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, aclosing, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from firesteel.config import Config
-from firesteel.engine.child import EngineProcess, Progress, error_of
+from firesteel.engine.child import EngineProcess, Progress
 from firesteel.engine.crash import CrashReport, write_bundle
-from firesteel.engine.messages import (
-    Cancel,
-    GetStatistics,
-    Ready,
-    Rejected,
-    Start,
-    StatisticsAnswer,
-    Step,
-    Submit,
-)
+from firesteel.engine.in_flight import CANCELLED, InFlight
+from firesteel.engine.messages import Cancel, GetStatistics, Ready, Start, Submit
 from firesteel.engine.statistics import Statistics
 from firesteel.errors import EngineDied, RequestError, UserError
 from firesteel.types import Request, StepOutput
 
 CLOSED = "the engine was shut down"
-CANCELLED = "cancelled"
-
-
-@dataclass(slots=True, eq=False)
-class Reader:
-    """Who waits for the outputs of a request. None in its inbox: it was cancelled."""
-
-    request_id: str
-    inbox: asyncio.Queue[StepOutput | Exception | None] = field(default_factory=asyncio.Queue)
-    is_answered: bool = False  # the last is in the inbox, and may lie there for long
-
-    async def take(self) -> tuple[list[StepOutput], Exception | str | None]:
-        """What has come, at least one; and an error or CANCELLED that came after it."""
-        outputs: list[StepOutput] = []
-        while not outputs or not self.inbox.empty():
-            got = await self.inbox.get()
-            if not isinstance(got, StepOutput):
-                return outputs, CANCELLED if got is None else got
-            outputs.append(got)
-        return outputs, None
-
-    def give(self, output: StepOutput | Exception | None) -> None:
-        self.inbox.put_nowait(output)
-        self.is_answered |= not isinstance(output, StepOutput) or output.finish_reason is not None
 
 
 class EngineClient:
@@ -70,9 +37,7 @@ class EngineClient:
         self.num_deaths = 0
         self._process: EngineProcess
         self._supervisor: asyncio.Task[None]
-        self._numbers = itertools.count()
-        self._readers: dict[int, Reader] = {}  # until they have read all, by number
-        self._asked: dict[int, asyncio.Future[Statistics]] = {}
+        self._in_flight = InFlight()
         self._restarts: deque[float] = deque()  # when
         self._settled = asyncio.Event()  # an engine runs, or none ever will again
         self._failure: tuple[str, Path | None] | None = None  # why none will
@@ -126,8 +91,7 @@ class EngineClient:
         """The same, but all outputs at once that have come meanwhile: a slow reader has less to do."""
         process = await self._running()
         self._check(request)
-        number, reader = next(self._numbers), Reader(request.request_id)
-        self._readers[number] = reader
+        number, reader = self._in_flight.add(request.request_id)
         is_over = False
         try:
             process.send(Submit.of(request, number))
@@ -142,21 +106,21 @@ class EngineClient:
                 if end is CANCELLED:
                     return
         finally:
-            del self._readers[number]
+            self._in_flight.remove(number)
             if not is_over:
                 process.send(Cancel(number=number, finished=False))
 
     def cancel(self, request_id: str) -> bool:
         """Its outputs end with those that have come; False where there is no such request any more."""
-        number = self._find(request_id)
+        number = self._in_flight.find(request_id)
         if number is not None:
             self._process.send(Cancel(number=number, finished=False))
-            self._readers[number].give(None)
+            self._in_flight.give(number, None)
         return number is not None
 
     def finish(self, request_id: str) -> bool:
         """The reader found the end by itself, as at a stop string: a last output with statistics follows."""
-        number = self._find(request_id)
+        number = self._in_flight.find(request_id)
         if number is not None:
             self._process.send(Cancel(number=number, finished=True))
         return number is not None
@@ -164,14 +128,12 @@ class EngineClient:
     async def statistics(self) -> Statistics:
         """Of the engine that runs: a restarted one begins at zero."""
         process = await self._running()
-        number = next(self._numbers)
-        answer: asyncio.Future[Statistics] = asyncio.get_running_loop().create_future()
-        self._asked[number] = answer
+        number, answer = self._in_flight.ask()
         try:
             process.send(GetStatistics(number=number))
             return await answer
         finally:
-            del self._asked[number]
+            self._in_flight.forget(number)
 
     async def close(self) -> None:
         """Ends the requests in flight and the process; may be called twice."""
@@ -205,7 +167,7 @@ class EngineClient:
                 if self._failure is None:
                     self._settled.clear()
                     died = self._report(f"the engine died: {await self._process.cause_of_death()}")
-                    self._end_all(str(died), died.bundle)
+                    self._in_flight.end_all(str(died), died.bundle)
                     await self._process.bury()
                     await self._restart(died)
         finally:
@@ -215,33 +177,12 @@ class EngineClient:
     async def _listen(self) -> None:
         """Until the engine is gone; one that hangs is ended."""
         limit_s = self.config.process.engine_hang_s
-        watching = asyncio.create_task(self._process.end_if_it_hangs(self._is_awaited, limit_s))
+        watching = asyncio.create_task(self._process.end_if_it_hangs(self._in_flight.is_awaited, limit_s))
         try:
-            await self._hand_out()
+            while (message := await self._process.receive()) is not None:
+                self._in_flight.hand_out(message)
         finally:
             watching.cancel()
-
-    def _is_awaited(self) -> bool:
-        return bool(self._unanswered() or self._asked)
-
-    def _unanswered(self) -> list[str]:
-        """Names of the requests that the engine still owes something."""
-        return [reader.request_id for reader in self._readers.values() if not reader.is_answered]
-
-    async def _hand_out(self) -> None:
-        while (message := await self._process.receive()) is not None:
-            match message:
-                case Step():
-                    for output in message.outputs:
-                        if (reader := self._readers.get(output.number)) is not None:
-                            reader.give(output.step_output(reader.request_id))
-                case Rejected():
-                    if (reader := self._readers.get(message.number)) is not None:
-                        reader.give(error_of(message))
-                case StatisticsAnswer():
-                    answer = self._asked.get(message.number)
-                    if answer is not None and not answer.done():  # done: whoever asked has gone
-                        answer.set_result(message.statistics)
 
     def _report(self, what: str) -> EngineDied:
         """Counts a death and writes its bundle."""
@@ -250,7 +191,7 @@ class EngineClient:
         report = CrashReport(
             cause=what, log_tail=process.log_tail, config=asdict(self.config), ledger=process.ledger,
             last_plan=process.last_plan, surroundings=process.surroundings,
-            in_flight=self._unanswered(),
+            in_flight=self._in_flight.unanswered(),
         )  # fmt: skip
         try:
             bundle = write_bundle(Path(self.config.process.crash_dir).resolve(), report)
@@ -299,18 +240,8 @@ class EngineClient:
             raise EngineDied(*self._failure)
         return self._process
 
-    def _find(self, request_id: str) -> int | None:
-        return next((number for number, one in self._readers.items() if one.request_id == request_id), None)
-
     def _give_up(self, why: str, bundle: Path | None) -> None:
         """For ever: those in flight and those to come fail."""
         self._failure = self._failure or (why, bundle)
         self._settled.set()
-        self._end_all(*self._failure)
-
-    def _end_all(self, why: str, bundle: Path | None) -> None:
-        for reader in self._readers.values():
-            reader.give(EngineDied(why, bundle))
-        for answer in self._asked.values():
-            if not answer.done():
-                answer.set_exception(EngineDied(why, bundle))
+        self._in_flight.end_all(*self._failure)

@@ -48,25 +48,17 @@ LEAST = -(1 << 63)  # below every rank
 
 
 def _bytes(
-    r: Tensor,
-    norm: Tensor,
-    eps: float,
-    weight: Tensor | Mxfp4Weight,
-    activation: str = "bf16",
-    dependent: bool = False,
-) -> int:
+    r: Tensor, norm: Tensor, eps: float, weight: Tensor | Mxfp4Weight,
+    activation: str = "bf16", dependent: bool = False,
+) -> int:  # fmt: skip
     return r.nbytes + norm.nbytes + weight.nbytes + 4 * r.shape[0] * weight.shape[0]
 
 
 @define_op(bytes=_bytes, tolerance=bf16(ulps=1, why="two roundings, the norm's averaged out; sums in free order"))
 def decode_lm_head(
-    r: Tensor,
-    norm: Tensor,
-    eps: float,
-    weight: Tensor | Mxfp4Weight,
-    activation: str = "bf16",
-    dependent: bool = False,
-) -> tuple[Tensor, Tensor]:
+    r: Tensor, norm: Tensor, eps: float, weight: Tensor | Mxfp4Weight,
+    activation: str = "bf16", dependent: bool = False,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     x, _ = rms_norm.reference(r, None, norm, eps)
     logits = linear.reference(x, weight, None, activation).float()
     return logits, find_best(logits, count_best(r, weight))
@@ -94,13 +86,9 @@ def _refuse(r: Tensor, weight: Tensor | Mxfp4Weight) -> str | None:
 
 
 def _accepts(
-    r: Tensor,
-    norm: Tensor,
-    eps: float,
-    weight: Tensor | Mxfp4Weight,
-    activation: str = "bf16",
-    dependent: bool = False,
-) -> str | None:
+    r: Tensor, norm: Tensor, eps: float, weight: Tensor | Mxfp4Weight,
+    activation: str = "bf16", dependent: bool = False,
+) -> str | None:  # fmt: skip
     values, scales = weight_parts(weight)
     return (
         _refuse(r, weight)
@@ -136,13 +124,9 @@ def _plan_for(machine: Machine, r: Tensor, weight: Tensor | Mxfp4Weight, activat
 
 @decode_lm_head.implementation("cuda", needs=cuda_ready(), accepts=_accepts)
 def cuda_decode_lm_head(
-    r: Tensor,
-    norm: Tensor,
-    eps: float,
-    weight: Tensor | Mxfp4Weight,
-    activation: str = "bf16",
-    dependent: bool = False,
-) -> tuple[Tensor, Tensor]:
+    r: Tensor, norm: Tensor, eps: float, weight: Tensor | Mxfp4Weight,
+    activation: str = "bf16", dependent: bool = False,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     planned = _plan_for(find_machine(r.device), r, weight, activation)
     logits = torch.empty(r.shape[0], weight.shape[0], dtype=torch.float32, device=r.device)
     best = torch.empty(planned.programs, r.shape[0], dtype=torch.int64, device=r.device)

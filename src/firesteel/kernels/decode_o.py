@@ -47,13 +47,9 @@ MOST_PART_BYTES = 2048
 
 
 def _bytes(
-    mixed: Tensor,
-    weight: Tensor | Mxfp4Weight,
-    bias: Tensor,
-    r: Tensor,
-    activation: str = "bf16",
-    dependent: bool = False,
-) -> int:
+    mixed: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor, r: Tensor,
+    activation: str = "bf16", dependent: bool = False,
+) -> int:  # fmt: skip
     return mixed.nbytes + weight.nbytes + bias.nbytes + 2 * r.nbytes
 
 
@@ -61,24 +57,16 @@ def _bytes(
     bytes=_bytes, tolerance=bf16(ulps=1, why="two roundings, the larger of the residual; sums in free order")
 )
 def decode_o(
-    mixed: Tensor,
-    weight: Tensor | Mxfp4Weight,
-    bias: Tensor,
-    r: Tensor,
-    activation: str = "bf16",
-    dependent: bool = False,
-) -> Tensor:
+    mixed: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor, r: Tensor,
+    activation: str = "bf16", dependent: bool = False,
+) -> Tensor:  # fmt: skip
     return r.copy_(r.float() + linear.reference(mixed, weight, bias, activation).float())
 
 
 def _accepts(
-    mixed: Tensor,
-    weight: Tensor | Mxfp4Weight,
-    bias: Tensor,
-    r: Tensor,
-    activation: str = "bf16",
-    dependent: bool = False,
-) -> str | None:
+    mixed: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor, r: Tensor,
+    activation: str = "bf16", dependent: bool = False,
+) -> str | None:  # fmt: skip
     values, scales = weight_parts(weight)
     return (
         refuse_tokens(r)
@@ -116,13 +104,9 @@ def _plan_for(machine: Machine, weight: Tensor | Mxfp4Weight, r: Tensor, activat
 
 @decode_o.implementation("cuda", needs=cuda_ready(), accepts=_accepts)
 def cuda_decode_o(
-    mixed: Tensor,
-    weight: Tensor | Mxfp4Weight,
-    bias: Tensor,
-    r: Tensor,
-    activation: str = "bf16",
-    dependent: bool = False,
-) -> Tensor:
+    mixed: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor, r: Tensor,
+    activation: str = "bf16", dependent: bool = False,
+) -> Tensor:  # fmt: skip
     args = (mixed, bias, *weight_parts(weight), r, r.shape[0])
     _plan_for(find_machine(r.device), weight, r, activation).launch(args, dependent)
     return r

@@ -20,6 +20,7 @@ from torch import Tensor
 from firesteel.device import DeviceSpec
 from firesteel.model.decode import DecodeStep
 from firesteel.model.decode_ops import GROUPS, DecodeOps
+from firesteel.model.spec import ModelSpec
 from firesteel.types import Batch, KvCache, KvView
 
 PASS_STEPS = 20  # timed from the same inputs, then again: depths are context to context + 19
@@ -129,6 +130,16 @@ class ExpertCount:
     per_step: float  # distinct ones in a layer, mean over layers and steps
     per_layer: tuple[int, ...]  # distinct ones over all tokens
 
+    @classmethod
+    def of(cls, chosen: Tensor, num_steps: int, spec: ModelSpec) -> ExpertCount:
+        """From the ids [steps * L, T, A] that the routers chose."""
+        met = torch.zeros(chosen.shape[0], spec.num_experts, dtype=torch.bool, device=chosen.device)
+        met = met.scatter(1, chosen.flatten(1), True).unflatten(0, (num_steps, spec.num_layers))
+        return cls(
+            num_tokens=num_steps * chosen.shape[1], per_step=float(met.sum(-1).float().mean()),
+            per_layer=tuple(met.any(0).sum(-1).tolist()),
+        )  # fmt: skip
+
     @property
     def total(self) -> int:
         return sum(self.per_layer)
@@ -147,12 +158,7 @@ def count_experts(step: DecodeStep, *, num_tokens: int) -> ExpertCount:
     logits = [call.result for _ in range(num_steps) for call in watch(step)["router"]]
     step.inputs.restore(begin)
     chosen = torch.stack(logits).topk(spec.num_active, dim=-1).indices  # [steps * L, T, A]
-    met = torch.zeros(chosen.shape[0], spec.num_experts, dtype=torch.bool, device=chosen.device)
-    met = met.scatter(1, chosen.flatten(1), True).unflatten(0, (num_steps, spec.num_layers))
-    return ExpertCount(
-        num_tokens=num_steps * requests, per_step=float(met.sum(-1).float().mean()),
-        per_layer=tuple(met.any(0).sum(-1).tolist()),
-    )  # fmt: skip
+    return ExpertCount.of(chosen, num_steps, spec)
 
 
 @dataclass(frozen=True, slots=True)

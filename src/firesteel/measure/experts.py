@@ -20,12 +20,7 @@ def count_step_experts(step: DecodeStep | NetworkStep, *, num_steps: int) -> Exp
     begin, spec, count = step.copy(), step.model.spec, int(step.advances.sum())
     chosen = torch.stack(_watch_routes(step, num_steps))[:, :count]  # [steps * L, T, A]
     step.restore(begin)
-    met = torch.zeros(chosen.shape[0], spec.num_experts, dtype=torch.bool, device=chosen.device)
-    met = met.scatter(1, chosen.flatten(1), True).unflatten(0, (num_steps, spec.num_layers))
-    return ExpertCount(
-        num_tokens=num_steps * count, per_step=float(met.sum(-1).float().mean()),
-        per_layer=tuple(met.any(0).sum(-1).tolist()),
-    )  # fmt: skip
+    return ExpertCount.of(chosen, num_steps, spec)
 
 
 def _watch_routes(step: NetworkStep, num_steps: int) -> list[Tensor]:

@@ -37,10 +37,7 @@ class TopLogprob(Answer, kw_only=True):
     bytes: list[int] | None
 
 
-class TokenLogprob(Answer, kw_only=True):
-    token: str
-    logprob: float
-    bytes: list[int] | None
+class TokenLogprob(TopLogprob, kw_only=True):
     top_logprobs: list[TopLogprob]
 
 

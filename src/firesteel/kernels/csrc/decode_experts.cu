@@ -37,7 +37,7 @@ decode_experts(u16 *r, const u16 *norm, const float *logits, const u8 *up_codes,
     float *units = (float *)cut.take(UNIT_BYTES);
     float *sums = (float *)cut.take(SUM_BYTES);
     Chosen *chosen = (Chosen *)cut.take(sizeof(Chosen));
-    Up<S> up{chosen, up_codes, up_scales, up_bias, inner, limit, num_tokens};
+    Up<S> up{chosen, up_codes, up_scales, up_bias, inner, limit};
     Down<S> down{chosen, down_codes, down_scales, down_bias, r, num_tokens};
     let_next_start();
     ring.start(IS_PAIRED);

@@ -15,7 +15,7 @@ decode_fc1(const u16 *r, const u16 *norm, const float *logits, const u8 *codes, 
     char *x = cut.take(S::X_BYTES);
     float *scratch = (float *)cut.take(SCRATCH_BYTES);
     Chosen *chosen = (Chosen *)cut.take(sizeof(Chosen));
-    Up<S> up{chosen, codes, scales, bias, inner, limit, num_tokens};
+    Up<S> up{chosen, codes, scales, bias, inner, limit};
     ring.start();
     if (threadIdx.x < S::CONSUMERS) {
         NormWeights<H, S::CONSUMERS> weights(norm);

@@ -45,7 +45,7 @@ decode_lm_head(const u16 *r, const u16 *norm, const u8 *codes, const u8 *scales,
     for (int i = 0; i < S::VALUES; i++) tops[i] = LEAST;
     wait_for_inputs();
     finish_all<S, Early>(
-        ring, work, [](const Piece &piece, int number, Early &e) {},
+        ring, work, [](const Piece &piece, Early &e) {},
         [&](const Piece &piece, const Early &e, const float *sum) {
             dawdle();
 #pragma unroll

@@ -38,7 +38,7 @@ decode_o(const u16 *mixed, const u16 *bias, const u8 *codes, const u8 *scales, u
     wait_for_inputs();
     finish_all<S, Early>(
         ring, work,
-        [&](const Piece &piece, int number, Early &e) {
+        [&](const Piece &piece, Early &e) {
 #pragma unroll
             for (int i = 0; i < S::VALUES; i++) {
                 int at = (32 * i + lane) % S::COUNT, token = min(at % TOKENS, num_tokens - 1);

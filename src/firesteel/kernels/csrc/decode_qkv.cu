@@ -50,7 +50,7 @@ decode_qkv(const u16 *r, const u16 *norm, const u16 *bias, const u8 *codes, cons
     }
     finish_all<S, Early>(
         ring, work,
-        [&](const Piece &piece, int number, Early &e) {
+        [&](const Piece &piece, Early &e) {
             int strip = piece.strip;
 #pragma unroll
             for (int i = 0; i < S::VALUES; i++) {

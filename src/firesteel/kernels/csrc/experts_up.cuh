@@ -11,7 +11,6 @@ template <class S> struct Up {
     const u16 *bias;
     u16 *inner;
     float limit;
-    int num_tokens;
 
     __device__ __forceinline__ Rows rows(int strip) const {
         u64 row = (u64)chosen->expert[strip / STRIPS] * 2 * I;

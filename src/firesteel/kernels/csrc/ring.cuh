@@ -192,7 +192,7 @@ DEVICE void finish_all(Ring<S> &ring, const Pieces &work, ReadEarly early, Finis
         auto piece = work.at(number);
         bool is_whole = piece.ends && !piece.sends;
         Early e;
-        if (is_whole) early(piece, number, e);
+        if (is_whole) early(piece, e);
         ring.wait(ring.done, number);
         float sum[S::VALUES];
         if (piece.ends) ring.add_up(number, sum);

@@ -1,0 +1,28 @@
+"""The user's choices: every knob, how it is set, and what is read of the environment; knows no reader of them."""
+
+from firesteel.config.checks import LAYERS, parse_layers
+from firesteel.config.environment import (
+    HIDDEN,
+    child_environment,
+    find_user_cache,
+    is_secret,
+    shown_environment,
+    shown_value,
+    told_environment,
+)
+from firesteel.config.sections import (
+    BatchConfig,
+    CacheConfig,
+    Config,
+    KernelConfig,
+    ModelConfig,
+    ProcessConfig,
+    ServerConfig,
+)
+from firesteel.config.settings import ConfigError, Knob, Settings, knobs, resolve
+
+__all__ = [
+    "HIDDEN", "LAYERS", "BatchConfig", "CacheConfig", "Config", "ConfigError", "KernelConfig", "Knob",
+    "ModelConfig", "ProcessConfig", "ServerConfig", "Settings", "child_environment", "find_user_cache",
+    "is_secret", "knobs", "parse_layers", "resolve", "shown_environment", "shown_value", "told_environment",
+]  # fmt: skip

@@ -1,0 +1,74 @@
+"""What values knobs can take: each check says what is wrong with a value, or None; knows no knob."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Callable
+from typing import Any
+
+LAYERS = ("moe", "qkv", "o", "lm_head")  # that MXFP4 may hold
+Check = Callable[[Any], str | None]
+
+
+def at_least(least: float) -> Check:
+    return lambda value: None if value >= least else f"must be at least {least}"
+
+
+def between(least: float, most: float) -> Check:
+    return lambda value: None if least <= value <= most else f"must be from {least} to {most}"
+
+
+def power_of_two(value: int) -> str | None:
+    return None if value > 0 and value & (value - 1) == 0 else "must be a power of two"
+
+
+def one_of(*choices: str) -> Check:
+    return lambda value: None if value in choices else f"must be one of {', '.join(choices)}"
+
+
+def device_name(value: str) -> str | None:
+    return None if re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", value) else "must be auto, cpu, cuda or cuda:N"
+
+
+def date_word(value: str) -> str | None:
+    if value in ("none", "today"):
+        return None
+    try:
+        datetime.date.fromisoformat(value)
+    except ValueError:
+        return "must be none, today or a date like 2026-01-31"
+    return None
+
+
+def pin_list(value: str) -> str | None:
+    bad = [pin for pin in value.split(",") if pin and pin.count("=") != 1]
+    return f"wants OP=IMPLEMENTATION pairs joined by commas, not {bad[0]!r}" if bad else None
+
+
+def requirement_list(value: str) -> str | None:
+    parts = [part.strip() for part in value.split(",") if part.strip()]
+    bad = [part for part in parts if not re.fullmatch(r"\w+=[\w:. -]+(@[\w-]+)?", part)]
+    return f"wants OP=IMPLEMENTATION[:VARIANT][@VERDICT] joined by commas, not {bad[0]!r}" if bad else None
+
+
+def tile_size(value: str) -> str | None:
+    found = re.fullmatch(r"([0-9]+)x([0-9]+)", value)
+    if value == "auto" or (
+        found and all(int(size) >= 16 and not power_of_two(int(size)) for size in found.groups())
+    ):
+        return None
+    return "must be auto or ROWSxCOLUMNS, both powers of two from 16 on, as 64x128"
+
+
+def layer_list(value: str) -> str | None:
+    bad = [name for name in parse_layers(value) if name not in LAYERS]
+    return f"wants some of {', '.join(LAYERS)}, or all, joined by commas, not {bad[0]!r}" if bad else None
+
+
+def parse_layers(value: str) -> tuple[str, ...]:
+    """The layers that "moe,qkv" or "all" names, in our order; what is unknown comes last."""
+    given = [name.strip() for name in value.split(",") if name.strip()]
+    if given == ["all"]:
+        return LAYERS
+    return (*(name for name in LAYERS if name in given), *(name for name in given if name not in LAYERS))

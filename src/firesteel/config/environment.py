@@ -1,0 +1,61 @@
+"""The environment of this process, read here and nowhere else: what is shown, told and handed on; knows no knob."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+PREFIX = "FIRESTEEL_"
+HIDDEN = "(hidden)"  # stands for a secret wherever settings are shown or kept
+# Of the environment, what changes how an engine runs.
+ENGINE_VARIABLES = (
+    r"(FIRESTEEL|CUDA|NVIDIA|NCCL|VLLM|SGL|SGLANG|TORCH|PYTORCH|TRITON|FLASHINFER|GGML|LLAMA|OMP|MKL|ONEDNN|HF)_"
+    r"|PYTHON|PATH$|LD_LIBRARY_PATH$|LD_PRELOAD$|VIRTUAL_ENV$|LANG$"
+)
+
+
+def current(environ: Mapping[str, str] | None) -> Mapping[str, str]:
+    """This process's own where none is given."""
+    return os.environ if environ is None else environ
+
+
+def find_user_cache(environ: Mapping[str, str] | None = None) -> Path | None:
+    """The user's folder for caches, as the XDG base directories say; None where there is no home folder."""
+    environ = current(environ)
+    caches = Path(environ.get("XDG_CACHE_HOME", ""))
+    if caches.is_absolute():
+        return caches
+    home = environ.get("HOME") or os.path.expanduser("~")
+    return Path(home) / ".cache" if os.path.isabs(home) else None
+
+
+def shown_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What may be written down of the environment: our own variables and the choice of GPUs, secrets hidden."""
+    environ = current(environ)
+    names = sorted(name for name in environ if name.startswith(PREFIX) or name == "CUDA_VISIBLE_DEVICES")
+    return {name: HIDDEN if is_secret(name) else environ[name] for name in names}
+
+
+def child_environment(extra: Mapping[str, str], *, without: tuple[str, ...] = ()) -> dict[str, str]:
+    """For a program that is started: this one's environment with some variables more and some less."""
+    return {name: value for name, value in os.environ.items() if name not in without} | dict(extra)
+
+
+def told_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What says how engines run, ours or others', for a crash bundle; names that may hold secrets are left out."""
+    environ = current(environ)
+    names = sorted(name for name in environ if re.match(ENGINE_VARIABLES, name))
+    return {name: environ[name] for name in names if not re.search(r"key|secret|passw|token|auth", name, re.I)}
+
+
+def shown_value(name: str, value: Any) -> Any:
+    """A knob's value as it may be shown."""
+    return HIDDEN if is_secret(name) and value else value
+
+
+def is_secret(name: str) -> bool:
+    """Of a flag, variable or field."""
+    return re.search(r"(key|secret|password|auth[_-]token)s?$", name, re.IGNORECASE) is not None

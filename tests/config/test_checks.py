@@ -1,0 +1,103 @@
+"""Values that knobs take and refuse."""
+
+import pytest
+
+from firesteel.config import ConfigError, knobs, parse_layers, resolve
+
+BAD_VALUES = {
+    "model": [3, True],
+    "device": ["gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:²", "cpu:0", "auto:", "cpu\n", ""],
+    "max_model_len": [-1, 1.0, "100", True],
+    "load_workers": [0, 1.5],
+    "memory_reserve_gib": [-0.1, float("nan"), "1", True],
+    "kernels": ["rms_norm", "a=b=c", "route=reference,linear", 1],
+    "activation": ["fp8", "MXFP8", "", "bf16,mxfp8", 8],
+    "tile": ["64", "64x", "64x96", "8x64", "0x16", "64x128x64", "64 x 128", "", 64],
+    "require": ["moe", "moe=", "=triton", "moe=triton@", "moe=triton,linear", "moe=a=b", True],
+    "mxfp4_layers": ["router", "qkv,ffn", "all,qkv", "qkv;o", "QKV", 1],
+    "sinks": [1, "on", 0],
+    "cuda_graphs": [1, "on"],
+    "dependent_launch": [0, "off"],
+    "kernel_cache_dir": [3, True],
+    "tiles_file": [3, True],
+    "page_size": [0, -16, 24, 63, 16.0],
+    "max_num_seqs": [0, -3, True],
+    "max_num_batched_tokens": [-1, "7"],
+    "kv_cache_gib": [-0.5, "1", True],
+    "kv_dtype": ["e4m3", "FP8", "", 8],
+    "kv_scales": [1, True],
+    "run_ahead": [1, "on"],
+    "capture_at_start": [-1, 1.0, True],
+    "prefix_caching": [1, "on"],
+    "engine_restarts": [-1, 1.0, True],
+    "engine_restart_window_s": [-1.0, "60", float("nan")],
+    "engine_hang_s": [-1.0, "60", float("nan")],
+    "crash_dir": [3, True],
+    "gpu_memory_utilization": [-0.1, 1.1, 90.0, "0.9"],
+    "host": [1, True],
+    "port": [-1, 65536, "80", 80.0],
+    "api_key": [1, True],
+    "served_model_name": [1],
+    "max_waiting": [-1, 1.0],
+    "max_connections": [0, "4"],
+    "max_body_mib": [-1.0, "4"],
+    "body_timeout_s": [-1.0, "4"],
+    "request_timeout_s": [-1.0, "4"],
+    "slow_client_s": [-1.0, "4"],
+    "drain_s": [-1.0, "4"],
+    "response_store_mib": [-1.0, "many"],
+    "prompt_date": ["yesterday", "2026-02-30", "31.1.2026", "", 2026],
+    "log_format": ["xml", "", 1],
+    "log_prompts": [1, "on"],
+}
+GOOD_VALUES = {
+    "activation": ["bf16", "mxfp8", "mxfp4"],
+    "tile": ["auto", "16x16", "64x128", "256x64"],
+    "require": ["", "moe=triton", "moe_matmul=triton:gemm@native-fp4", "moe=triton:gemm mxfp8, linear=reference"],
+    "mxfp4_layers": ["", "moe", "qkv", "lm_head,o,qkv", "qkv, o", "all"],
+}
+GOOD_DEVICES = ["auto", "cpu", "cuda", "cuda:0", "cuda:12"]
+
+
+def test_tables_of_this_file_cover_every_knob():
+    assert set(BAD_VALUES) == set(knobs())
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, bad in BAD_VALUES.items() for value in bad])
+def test_bad_value_is_refused_with_name_value_and_origin(name, value):
+    with pytest.raises(ConfigError) as caught:
+        resolve({name: value}, environ={})
+    assert str(caught.value).startswith(f"{name} = {value!r} (flag): ")
+
+
+@pytest.mark.parametrize("value", GOOD_DEVICES)
+def test_device_takes(value):
+    assert resolve({"device": value}, environ={}).config.model.device == value
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, good in GOOD_VALUES.items() for value in good])
+def test_good_value_is_kept_as_it_was_given(name, value):
+    assert getattr(getattr(resolve({name: value}, environ={}).config, knobs()[name].section), name) == value
+
+
+def test_bad_value_of_a_gate_says_what_it_wants():
+    for name, value, wants in (
+        ("activation", "fp8", "must be one of bf16, mxfp8, mxfp4"),
+        ("tile", "64", "must be auto or ROWSxCOLUMNS, both powers of two from 16 on, as 64x128"),
+        ("require", "moe", "wants OP=IMPLEMENTATION[:VARIANT][@VERDICT] joined by commas, not 'moe'"),
+        ("mxfp4_layers", "qkv,ffn", "wants some of moe, qkv, o, lm_head, or all, joined by commas, not 'ffn'"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            resolve({name: value}, environ={})
+        assert str(caught.value) == f"{name} = {value!r} (flag): {wants}"
+
+
+@pytest.mark.parametrize(
+    ("text", "layers"),
+    [
+        ("", ()), ("moe", ("moe",)), ("lm_head, qkv", ("qkv", "lm_head")), ("qkv,qkv", ("qkv",)),
+        ("all", ("moe", "qkv", "o", "lm_head")), ("o,x", ("o", "x")),
+    ],
+)  # fmt: skip
+def test_layers_come_in_our_order_whatever_the_users(text, layers):
+    assert parse_layers(text) == layers

@@ -1,0 +1,71 @@
+"""What is read, shown, told and handed on of the environment."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from firesteel.config import (
+    child_environment,
+    find_user_cache,
+    is_secret,
+    knobs,
+    shown_environment,
+    told_environment,
+)
+
+
+@pytest.mark.parametrize(
+    ("environ", "folder"),
+    [
+        ({"XDG_CACHE_HOME": "/caches", "HOME": "/home/one"}, "/caches"),
+        ({"HOME": "/home/one"}, "/home/one/.cache"),
+        ({"XDG_CACHE_HOME": "", "HOME": "/home/one"}, "/home/one/.cache"),
+        ({"XDG_CACHE_HOME": "relative", "HOME": "/home/one"}, "/home/one/.cache"),
+    ],
+)
+def test_caches_lie_where_the_xdg_base_directories_say(environ, folder):
+    assert find_user_cache(environ) == Path(folder)
+
+
+def test_a_user_without_a_home_has_no_folder_for_caches(monkeypatch):
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    assert find_user_cache({}) is None and find_user_cache({"HOME": "relative"}) is None
+    assert find_user_cache({"XDG_CACHE_HOME": "/caches"}) == Path("/caches")
+
+
+def test_shown_environment_is_ours_without_secrets():
+    environ = {
+        "FIRESTEEL_PAGE_SIZE": "16", "FIRESTEEL_API_KEY": "abc", "CUDA_VISIBLE_DEVICES": "0", "HF_TOKEN": "def",
+        "PATH": "/bin",
+    }  # fmt: skip
+    assert shown_environment(environ) == {
+        "CUDA_VISIBLE_DEVICES": "0", "FIRESTEEL_API_KEY": "(hidden)", "FIRESTEEL_PAGE_SIZE": "16",
+    }  # fmt: skip
+
+
+def test_secrets_are_known_by_their_names():
+    for name in ("--api-key", "api_key", "FIRESTEEL_API_KEYS", "password", "client_secret", "--auth-token"):
+        assert is_secret(name), name
+    for name in ("max_tokens", "--max-num-batched-tokens", "kernels", "keyboard", "FIRESTEEL_CONFIG"):
+        assert not is_secret(name), name
+    assert [name for name in knobs() if is_secret(name)] == ["api_key"]
+
+
+def test_environment_of_a_child_is_ours_with_changes(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("FIRESTEEL_PORT", "9")
+    found = child_environment({"OMP_NUM_THREADS": "2"}, without=("FIRESTEEL_PORT",))
+    assert found["OMP_NUM_THREADS"] == "2" and "FIRESTEEL_PORT" not in found and "PATH" in found
+
+
+def test_told_environment_is_of_engines_and_without_secrets():
+    environ = {
+        "VLLM_USE_V1": "1",
+        "VLLM_API_KEY": "x",
+        "HF_TOKEN": "x",
+        "HF_HOME": "/h",
+        "EDITOR": "vi",
+        "PATH": "/b",
+    }
+    assert told_environment(environ) == {"HF_HOME": "/h", "PATH": "/b", "VLLM_USE_V1": "1"}
