@@ -3,6 +3,7 @@
 And Triton's interpreter in a child: interpreter and compiler cannot share a process.
 """
 
+import gc
 import itertools
 import json
 import os
@@ -77,6 +78,15 @@ def clean_environment():
 def one_thread():
     """On a busy machine threads that wait for each other cost far more than these tiny tensors' arithmetic."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def frozen_imports():
+    """What is imported by now stays: looking through it takes whoever collects garbage half a second."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")
