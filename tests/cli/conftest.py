@@ -11,6 +11,7 @@ from contextlib import ExitStack, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from firesteel.cli import app
@@ -18,12 +19,15 @@ from firesteel.cli import app
 
 @pytest.fixture(scope="session")
 def run():
-    """run("env", "--json", VARIABLE="value") in this process."""
+    """run("env", "--json", VARIABLE="value") in this process. Verbs are put together once: it takes long."""
+    command = get_command(app)
 
     def invoke(*arguments, **environment):
         return CliRunner().invoke(app, [*arguments], env=environment)
 
-    return invoke
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("typer.testing._get_command", lambda app: command)
+        yield invoke
 
 
 @pytest.fixture(scope="session")

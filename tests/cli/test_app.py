@@ -1,8 +1,11 @@
 """Flags, variables, files and errors, in process and as a user starts the program."""
 
+import sys
+
 import pytest
 
 from firesteel import UserError
+from firesteel.cli import main
 from firesteel.config import HIDDEN, knobs
 
 # name -> flag that sets a value, the value; text of a variable, the value; line of a file, the value
@@ -130,9 +133,13 @@ def test_what_the_user_can_mend_is_a_user_error(run, arguments, environment, mes
     assert message in str(result.exception)
 
 
-def test_entry_point_shows_a_user_error_in_one_line_without_traceback(start, tmp_path):
+def test_entry_point_shows_a_user_error_in_one_line_without_traceback(monkeypatch, capsys, tmp_path):
     """Long messages were wrapped at 80 columns, brackets vanished as markup, an empty line came first."""
     missing = tmp_path / "[red]" / ("long" * 30)
-    result = start("generate", "--prompt", "x", "--model", str(missing), "--device", "cpu")
-    assert result.returncode == 2 and result.stdout == ""
-    assert result.stderr.startswith(f"error: {missing} is not a folder") and result.stderr.count("\n") == 1
+    asked = ["generate", "--prompt", "x", "--model", str(missing), "--device", "cpu"]
+    monkeypatch.setattr(sys, "argv", ["firesteel", *asked])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    shown = capsys.readouterr()
+    assert caught.value.code == 2 and shown.out == ""
+    assert shown.err.startswith(f"error: {missing} is not a folder") and shown.err.count("\n") == 1

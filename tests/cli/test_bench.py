@@ -10,15 +10,22 @@ from firesteel.cli.bench import parse_m
 from firesteel.measure.record import Record
 
 
-@pytest.fixture(scope="session")
-def bench(run, checkpoint, tmp_path_factory):
+@pytest.fixture(scope="module", autouse=True)
+def small_machine():
+    """A rotation through the cache of a real machine, and its ceilings, take long."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("firesteel.measure.bench.find_cache_bytes", lambda device: 1 << 10)
+        patch.setattr("firesteel.measure.ceiling._read_bytes", lambda device: 1 << 20)
+        patch.setattr("firesteel.measure.ceiling.MATRIX_SIZE", {False: 128})
+        yield
+
+
+@pytest.fixture(scope="module")
+def bench(run, small_machine, checkpoint, tmp_path_factory):
     """(result, folder) of a run with a plot, on the tiny model."""
     out = tmp_path_factory.mktemp("bench") / "records"
     asked = ["--device", "cpu", "--model", str(checkpoint), "--m", "1,2,...,5", "--op", "moe", "--op", "rms_norm"]
-    with pytest.MonkeyPatch.context() as patch:  # a rotation through the cache of a real machine takes long
-        patch.setattr("firesteel.measure.bench.find_cache_bytes", lambda device: 1 << 10)
-        patch.setattr("firesteel.measure.ceiling._read_bytes", lambda device: 1 << 20)
-        return run("bench", "ops", *asked, "--out", str(out)), out
+    return run("bench", "ops", *asked, "--out", str(out)), out
 
 
 def test_bench_saves_a_record_each_the_ceilings_and_a_page(bench):

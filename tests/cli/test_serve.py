@@ -17,10 +17,10 @@ VLLM = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("flag", [flag for flag in VLLM if flag.startswith("--")])
-def test_help_names_every_flag_of_vllm(run, flag):
+def test_help_names_every_flag_of_vllm(run):
     text = run("serve", "--help", COLUMNS="300", TERMINAL_WIDTH="300").stdout
-    assert re.search(rf"{flag}\b", text), text
+    missing = [flag for flag in VLLM if flag.startswith("--") and not re.search(rf"{flag}\b", text)]
+    assert missing == [], text
 
 
 def test_pasted_line_is_understood(run):

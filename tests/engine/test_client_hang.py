@@ -47,41 +47,40 @@ def unharmed(client):
     assert (client.num_deaths, client.pid, client.is_ready) == (0, pid, True)
 
 
+async def stop_at_the_finish_reason(client):
+    """The generator is neither advanced again nor closed."""
+    outputs = client.generate(request("broken off", 3))
+    async for output in outputs:
+        if output.finish_reason is not None:
+            break
+    await asyncio.sleep(PAUSE_S)
+    await outputs.aclose()
+
+
+async def read_slower_than_the_engine(client):
+    outputs = client.generate(request("slow", 3))
+    first = await anext(outputs)
+    await asyncio.sleep(PAUSE_S)
+    rest = [output async for output in outputs]
+    assert len([first, *rest]) == 3 and rest[-1].finish_reason == "length"
+
+
+async def cancel_and_pause(client):
+    outputs = client.generate(request("cancelled", 150))
+    await anext(outputs)
+    assert client.cancel("cancelled")
+    await asyncio.sleep(PAUSE_S)
+    await outputs.aclose()
+
+
 @pytest.mark.usefixtures("unharmed")
-def test_reader_that_stops_at_the_finish_reason_is_not_waited_for(run, client):
-    """Its generator is neither advanced again nor closed."""
+def test_readers_that_stop_dawdle_or_cancel_are_not_waited_for(run, client):
+    """All in one pause: an engine that owed any of them something would be found silent in it."""
 
     async def live():
-        outputs = client.generate(request("broken off", 3))
-        async for output in outputs:
-            if output.finish_reason is not None:
-                break
-        await asyncio.sleep(PAUSE_S)
-        await outputs.aclose()
-
-    run(live())
-
-
-@pytest.mark.usefixtures("unharmed")
-def test_reader_that_is_slower_than_the_engine_is_not_waited_for(run, client):
-    async def live():
-        outputs = client.generate(request("slow", 3))
-        first = await anext(outputs)
-        await asyncio.sleep(PAUSE_S)
-        return [first, *[output async for output in outputs]]
-
-    outputs = run(live())
-    assert len(outputs) == 3 and outputs[-1].finish_reason == "length"
-
-
-@pytest.mark.usefixtures("unharmed")
-def test_cancelled_request_is_not_waited_for(run, client):
-    async def live():
-        outputs = client.generate(request("cancelled", 150))
-        await anext(outputs)
-        assert client.cancel("cancelled")
-        await asyncio.sleep(PAUSE_S)
-        await outputs.aclose()
+        await asyncio.gather(
+            stop_at_the_finish_reason(client), read_slower_than_the_engine(client), cancel_and_pause(client)
+        )
 
     run(live())
 

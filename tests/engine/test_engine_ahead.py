@@ -310,11 +310,10 @@ def test_texts_outgrow_narrow_page_tables(kindling):
     """Tables reach 1024 tokens at first, then 2048."""
     prompt = [RNG.randrange(4000) for _ in range(1015)]
     one = request("long", prompt, max_tokens=24, ignore_eos=True)
-    made = {ahead: tokens(run(make(kindling, ahead, page_size=64), [one])) for ahead in (0, 3)}
+    engines = {ahead: make(kindling, ahead, page_size=64) for ahead in (0, 3)}
+    made = {ahead: tokens(run(engine, [one])) for ahead, engine in engines.items()}
     assert made[0] == made[3] and len(made[0]["long"]) == 24
-    engine = make(kindling, 3, page_size=64)
-    run(engine, [one])
-    assert len(engine.loop.store.ready()) == 2
+    assert len(engines[3].loop.store.ready()) == 2
 
 
 def test_fp8_pages_run_ahead_in_the_network(llm, requests):

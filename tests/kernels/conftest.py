@@ -1,25 +1,15 @@
-"""Runs kernels in Triton's interpreter, in a child: interpreter and compiler cannot share a process.
-
-And small CUDA C++ with a cache of its own, and small samples of ops.
-"""
+"""Holds ops to their references in Triton's interpreter; small CUDA C++ with a cache of its own; small samples."""
 
 import inspect
-import itertools
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-import firesteel
 from firesteel.kernels import cuda_cache
 from firesteel.kernels.cuda_source import CudaSource
 from firesteel.kernels.verify import Check
 
-CHILD = Path(__file__).with_name("interpret.py")
 DATA = Path(__file__).with_name("data")
 
 
@@ -97,33 +87,3 @@ def call_interpreted(ask_interpreter):
         return torch.load(answer["results"], weights_only=False)
 
     return call
-
-
-@pytest.fixture(scope="session")
-def ask_interpreter(tmp_path_factory):
-    """One child for the session, started at the first question: importing torch and Triton takes seconds."""
-    folder, numbers = tmp_path_factory.mktemp("interpret"), itertools.count()
-    log = folder / "stderr"
-    source = Path(firesteel.__file__).parents[1]
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(source)}
-    command = [sys.executable, "-W", "error", CHILD]
-    with (
-        log.open("w") as stderr,
-        subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True
-        ) as child,
-    ):
-
-        def ask(samples, **question):
-            path = folder / f"{next(numbers)}.pt"
-            torch.save(list(samples), path)
-            child.stdin.write(json.dumps({**question, "samples": str(path)}) + "\n")
-            child.stdin.flush()
-            line = child.stdout.readline()
-            assert line, f"the interpreter died, exit {child.wait()}:\n{log.read_text()[-4000:]}"
-            answer = json.loads(line)
-            assert "error" not in answer, answer["error"]
-            return answer
-
-        yield ask
-        child.stdin.close()

@@ -2,16 +2,22 @@
 
 {"verb": "verify", "op": ..., "samples": PATH}                         -> {"checks": [...]}
 {"verb": "call", "op": ..., "implementation": ..., "samples": PATH}    -> {"results": PATH}
+{"verb": "run", "program": PATH, "arguments": [...], "samples": PATH}  -> {}, after python PROGRAM SAMPLES ARGUMENTS
 {"error": TRACEBACK} where the asked raised.
 """
 
 import json
+import runpy
 import sys
 import traceback
+from contextlib import redirect_stdout
 from dataclasses import asdict
+from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import torch
+from triton.runtime import interpreter
 
 from firesteel.device import find_device
 from firesteel.kernels import ALL_OPS
@@ -19,17 +25,47 @@ from firesteel.kernels.triton_ready import interpreting
 from firesteel.kernels.verify import verify
 
 
-def answer(verb, op, samples, implementation=None):
-    loaded = torch.load(samples, weights_only=False)
-    op = next(one for one in ALL_OPS if one.name == op)
-    if verb == "verify":
-        return {"checks": [asdict(check) for check in verify(op, find_device("cpu"), loaded)]}
-    results = [op.implementations[implementation].function(*sample.clone()) for sample in loaded]
+def answer(verb, samples, **question):
+    return {"verify": check, "call": call, "run": run}[verb](samples, **question)
+
+
+def check(samples, op):
+    checks = verify(find_op(op), find_device("cpu"), torch.load(samples, weights_only=False))
+    return {"checks": [asdict(one) for one in checks]}
+
+
+def call(samples, op, implementation):
+    function = find_op(op).implementations[implementation].function
+    results = [function(*sample.clone()) for sample in torch.load(samples, weights_only=False)]
     torch.save(results, samples + ".results")
     return {"results": samples + ".results"}
 
 
+def run(samples, program, arguments):
+    with mock.patch.object(sys, "argv", [program, samples, *arguments]), redirect_stdout(sys.stderr):
+        runpy.run_path(program, run_name="__main__")
+    return {}
+
+
+def find_op(name):
+    return next(one for one in ALL_OPS if one.name == name)
+
+
+def patch_once(patch):
+    """Triton makes its language interpret anew at every call of a device function, a third of the time."""
+    patched = set()
+
+    def patch_unless_patched(function):
+        if id(function.__globals__) not in patched:
+            patched.add(id(function.__globals__))
+            patch(function)
+        return SimpleNamespace(restore=lambda: None)
+
+    return patch_unless_patched
+
+
 assert interpreting(), "TRITON_INTERPRET=1 must be set"
+interpreter._patch_lang = patch_once(interpreter._patch_lang)
 torch.set_num_threads(1)
 np.seterr(all="ignore")  # kernels compute with infinities and NaN on purpose
 for line in sys.stdin:

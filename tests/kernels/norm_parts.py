@@ -1,4 +1,4 @@
-"""Child of test_rms_norm_fed.py, interpreted or on a GPU: python norm_parts.py TOKENS,HIDDEN...
+"""Child of test_rms_norm_fed.py, interpreted or on a GPU: python norm_parts.py - TOKENS,HIDDEN...
 
 The fused norm against rms_norm and then the kernel that stores rows, to the bit and in every form.
 """
@@ -18,7 +18,7 @@ PLACE = torch.device("cpu" if interpreting() else "cuda")
 FORMS = [("bf16", False), ("mxfp8", False), ("mxfp8", True), ("mxfp4", False), ("mxfp4", True)]
 
 torch.set_num_threads(1)
-for size in sys.argv[1:]:
+for size in sys.argv[2:]:
     tokens, hidden = map(int, size.split(","))
     generator = torch.Generator(PLACE).manual_seed(tokens)
     residual, update = torch.randn(2, tokens, hidden, device=PLACE, generator=generator).bfloat16()

@@ -1,5 +1,6 @@
 """Calls in other processes: one that ends its process is told with the cause, the others still give results."""
 
+import multiprocessing
 import os
 import signal
 
@@ -8,6 +9,14 @@ import pytest
 from firesteel.kernels.apart import Died, Worker, call_apart
 
 ABORTED = Died("its process was ended by SIGABRT")
+
+
+@pytest.fixture(autouse=True)
+def quick_start(monkeypatch):
+    """Processes are forked from one that has imported torch; test_compile_all.py starts them as they are."""
+    forked = multiprocessing.get_context("forkserver")
+    forked.set_forkserver_preload(["firesteel.kernels.apart"])
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: forked)
 
 
 @pytest.mark.parametrize("workers", [1, 2])

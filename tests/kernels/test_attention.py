@@ -1,10 +1,6 @@
 """Attention's Triton kernels: cuts in the interpreter, choice by shapes, compiled for GPUs that are not here."""
 
-import os
 import random
-import subprocess
-import sys
-import textwrap
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +16,7 @@ from firesteel.kernels.prove import prove_code
 from firesteel.kernels.verify import check
 
 CPU, FP8 = torch.device("cpu"), torch.float8_e4m3fn
+PARTS = Path(__file__).with_name("attention_parts.py")
 NOWHERE = 1 << 40  # a page number that is fatal to read from
 DECODE, PREFILL = attention.implementations["triton:decode"], attention.implementations["triton:prefill"]
 REAL = Shapes(
@@ -129,44 +126,13 @@ def test_scales_of_one_change_no_bit():
     assert torch.equal(attention.reference(*given.args, 1.0, 1.0), attention.reference(*given.args))
 
 
-SPLITTING = """
-    import sys, torch
-    from firesteel.kernels import attention
-    from firesteel.kernels.attention import launch
-    from firesteel.kernels.attention_tiles import Tiles
-    from firesteel.kernels.tolerance import assert_close, fp32
-    args = torch.load(sys.argv[1], weights_only=False).clone()
-    tolerance = fp32(worst=3e-6, rms=1e-6, why="the order of sums")
-    expected = attention.reference(*args)
-    args[3][args[3] < 0] = 1 << 40  # behind the last page: never read, the reference reads and drops it
-    whole = launch(lambda shapes: Tiles(1, 16, 64), *args)
-    assert_close(actual=whole, expected=expected, tolerance=tolerance)
-    for splits in map(int, sys.argv[2:]):
-        y = launch(lambda shapes: Tiles(1, 16, 64, splits), *args)
-        assert_close(actual=y, expected=whole, tolerance=tolerance)
-"""
-
-
 @pytest.mark.parametrize(("window", "splits"), [(None, range(2, 9)), (400, (3, 8))], ids=["full", "window"])
-def test_splits_agree_and_pages_behind_the_last_are_not_read(window, splits, tmp_path):
+def test_splits_agree_and_pages_behind_the_last_are_not_read(window, splits, run_interpreted):
     given = sample("", [(1, 1100), (1, 140)], page_size=64, dtype=torch.float32, window=window, sinks=SINKS)
     table = given.args[3]
     for request, held in enumerate((1100, 140)):
         table[request, -(-held // 64) :] = -1
-    torch.save(given, tmp_path / "sample.pt")
-    child = [
-        sys.executable,
-        "-W",
-        "error",
-        "-c",
-        textwrap.dedent(SPLITTING),
-        tmp_path / "sample.pt",
-        *map(str, splits),
-    ]
-    source = Path(sys.modules["firesteel"].__file__).parents[1]
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(source)}
-    done = subprocess.run(child, env=environment, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
+    run_interpreted(PARTS, *map(str, splits), samples=[given])
 
 
 def meta(given):

@@ -1,7 +1,5 @@
 """linear on MXFP4 weights: its Triton kernels interpreted, compiled and, on a GPU, run; what they refuse."""
 
-import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +8,6 @@ import pytest
 import torch
 import triton
 
-import firesteel
 from firesteel.errors import KernelError
 from firesteel.formats import mxfp4
 from firesteel.kernels import linear
@@ -89,21 +86,15 @@ def test_stored_rows_are_refused_before_bf16_weights_and_of_another_activation()
         chosen(x, torch.zeros(76, 160).bfloat16(), bias, "bf16", tile, fed)
 
 
-def test_native_kernels_equal_the_reference(tmp_path):
+def test_native_kernels_equal_the_reference(run_interpreted):
     """The SM12x path, interpreted."""
     if TRITON < (3, 8):
         pytest.skip("Triton < 3.8 does not interpret dot_scaled")
-    samples = tmp_path / "samples.pt"
     drawn = [
         draw(3, 36, 160, "mxfp8"), draw(5, 72, 96, "mxfp8"), draw(9, 36, 96, "mxfp4", bias=False),
         draw(65, 40, 160, "mxfp4"),
     ]  # fmt: skip
-    torch.save([Sample(one.label, one.args[:4]) for one in drawn], samples)
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(Path(firesteel.__file__).parents[1])}
-    done = subprocess.run(
-        [sys.executable, PARTS, samples], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_interpreted(PARTS, samples=[Sample(one.label, one.args[:4]) for one in drawn])
 
 
 def code_of(capability, variant):

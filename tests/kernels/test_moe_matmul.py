@@ -71,13 +71,13 @@ def test_interpreted_kernels_equal_the_reference(interpret):
         [
             draw(1, 5, 96, 96, 4),
             draw(2, 32, 160, 96, 1, "mxfp8"),
-            draw(3, 8, 96, 160, 2, "mxfp4"),
-            draw(7, 5, 288, 96, 3, used=3),
+            draw(3, 8, 96, 160, 1, "mxfp4"),
+            draw(7, 5, 288, 96, 2, used=2),
             draw(17, 5, 96, 96, 1, "mxfp8", used=1),
             draw(65, 5, 96, 96, 2),
             draw(130, 3, 96, 96, 2, "mxfp4"),
             draw(19, 3, 96, 96, 2, tile="16x64"),
-            draw(40, 3, 96, 160, 1, "mxfp8", tile="32x64"),
+            draw(33, 2, 96, 96, 1, "mxfp8", tile="32x64", used=1),
         ],
     )
 
@@ -106,27 +106,16 @@ def test_stored_rows_of_another_activation_are_refused():
         assert "but was given 3 x 96 values rounded to mxfp4" in accepts(*sample.args, other)
 
 
-def run_parts(*names, samples="", interpret=True):
-    """Runs checks of moe_parts.py, by default in Triton's interpreter, which needs a process of its own."""
-    source = str(Path(firesteel.__file__).parents[1])
-    environment = {**os.environ, "TRITON_INTERPRET": str(int(interpret)), "PYTHONPATH": source}
-    done = subprocess.run(
-        [sys.executable, PARTS, samples, *names], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+def test_pairs_are_sorted_and_numbers_rounded_as_by_torch(run_interpreted):
+    run_interpreted(PARTS, "sort", "widen", "quantize")
 
 
-def test_pairs_are_sorted_and_numbers_rounded_as_by_torch():
-    run_parts("sort", "widen", "quantize")
-
-
-def test_native_block_scaled_kernels_equal_the_reference(tmp_path):
+def test_native_block_scaled_kernels_equal_the_reference(run_interpreted):
     """The SM12x path, interpreted."""
     if triton_version() < (3, 8):
         pytest.skip("Triton < 3.8 does not interpret dot_scaled")
-    samples = tmp_path / "samples.pt"
-    torch.save([draw(3, 5, 96, 96, 2, "mxfp8"), draw(5, 5, 160, 96, 2, "mxfp4", used=3)], samples)
-    run_parts("native", samples=samples)
+    samples = [draw(3, 5, 96, 96, 2, "mxfp8"), draw(5, 5, 160, 96, 2, "mxfp4", used=3)]
+    run_interpreted(PARTS, "native", samples=samples)
 
 
 def code_of(capability, variant):
@@ -306,4 +295,9 @@ def test_a_cuda_graph_replays_with_other_experts(way):
 @pytest.mark.gpu
 def test_pairs_are_sorted_and_numbers_rounded_as_by_torch_on_a_gpu():
     """Among them the assembly that widens MXFP4, which the interpreter cannot run."""
-    run_parts("sort", "widen", "quantize", interpret=False)
+    source = str(Path(firesteel.__file__).parents[1])
+    command = [sys.executable, PARTS, "no samples", "sort", "widen", "quantize"]
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": source}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]

@@ -16,6 +16,7 @@ from firesteel.kernels.tolerance import assert_close, fp32
 from firesteel.kernels.verify import tensors
 
 CPU = find_device("cpu")
+FEW_BYTES = 4e6  # a reference on a CPU is done with them at once
 H200 = replace(CPU, name="H200", capability=(9, 0))
 
 
@@ -72,8 +73,20 @@ def test_every_op_has_samples_bytes_and_a_reasoned_tolerance(op):
     samples = list(op.make_samples(torch.device("cpu")))
     assert len(samples) >= 3 and len({sample.label for sample in samples}) == len(samples)
     assert op.tolerance.why
+    assert all(op.bytes(*sample.args) > 0 for sample in samples)
+    few = [sample for sample in samples if op.bytes(*sample.args) < FEW_BYTES]
+    assert few
+    check_finite(op, few)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("op", ALL_OPS, ids=lambda op: op.name)
+def test_the_result_of_every_sample_is_finite(op):
+    check_finite(op, op.make_samples(torch.device("cpu")))
+
+
+def check_finite(op, samples):
     for sample in samples:
-        assert op.bytes(*sample.args) > 0
         results = tensors(op.reference(*sample.clone()))
         assert results and all(result.float().isfinite().all() for result in results), sample.label
 

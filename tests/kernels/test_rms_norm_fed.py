@@ -23,22 +23,19 @@ MODULE = sys.modules["firesteel.kernels.rms_norm_fed"]
 SAMPLES = list(rms_norm_fed.make_samples(torch.device("cpu")))
 
 
-def run_parts(*sizes, interpret):
-    source = str(Path(firesteel.__file__).parents[1])
-    environment = {**os.environ, "TRITON_INTERPRET": str(int(interpret)), "PYTHONPATH": source}
-    done = subprocess.run(
-        [sys.executable, PARTS, *sizes], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-
-
-def test_interpreted_kernel_equals_the_two_kernels_to_the_bit():
-    run_parts("1,2880", "5,96", "2,32", interpret=True)
+def test_interpreted_kernel_equals_the_two_kernels_to_the_bit(run_interpreted):
+    run_interpreted(PARTS, "1,2880", "5,96", "2,32")
 
 
 @pytest.mark.gpu
 def test_kernel_equals_the_two_kernels_to_the_bit_on_a_gpu():
-    run_parts("1,2880", "7,2880", "64,2880", "257,4096", "4096,2880", "5,96", interpret=False)
+    source = str(Path(firesteel.__file__).parents[1])
+    sizes = ("1,2880", "7,2880", "64,2880", "257,4096", "4096,2880", "5,96")
+    command = [sys.executable, PARTS, "no samples", *sizes]
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": source}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 @pytest.mark.parametrize("capability", [None, (9, 0), (12, 1)])

@@ -41,6 +41,7 @@ def test_random_model_agrees_with_itself_in_every_way(llm):
     assert found["cached prefix = cold"].evidence == "90 % of prompts cached"
 
 
+@pytest.mark.slow
 def test_kindling_agrees_with_itself_in_every_way():
     check_all_equal(measured(LLM(device="cpu", kv_cache_gib=0.1), count=3, prompt_tokens=20), 3)
 

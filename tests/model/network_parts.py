@@ -1,4 +1,4 @@
-"""Child of test_gpt_oss.py, with Triton's interpreter on: python network_parts.py ACTIVATION...
+"""Child of test_gpt_oss.py, with Triton's interpreter on: python network_parts.py - ACTIVATION...
 
 The network in Triton, its norms storing for the matmuls that follow or not: the same bits, other kernels.
 """
@@ -24,10 +24,10 @@ from firesteel.model.synthetic import synthetic_weights
 from firesteel.types import Plan, Request, SamplingParams, Span
 
 SPEC = ModelSpec(
-    num_layers=2, hidden_size=96, intermediate_size=64, num_heads=4, num_kv_heads=2, head_dim=32, num_experts=6,
+    num_layers=2, hidden_size=96, intermediate_size=64, num_heads=2, num_kv_heads=1, head_dim=32, num_experts=3,
     num_active=2, vocab_size=272, windows=(8, None), rope=RopeSpec(theta=150000.0), max_context=256,
 )  # fmt: skip
-TOKENS = [3, 1, 4, 1, 5]
+TOKENS = [3, 1, 4]
 
 
 def run(spec, activation, reads_fed):
@@ -52,7 +52,7 @@ def run(spec, activation, reads_fed):
 
 assert interpreting()
 torch.set_num_threads(1)
-for activation in sys.argv[1:]:
+for activation in sys.argv[2:]:
     for dense, after_norms, others in (((), 2, 0), (("qkv", "o"), 4, 2)):
         spec = replace(SPEC, mxfp4_layers=dense)
         hidden, launches, calls = run(spec, activation, reads_fed=True)

@@ -1,9 +1,6 @@
 """The network against transformers' GptOss in float32 on exactly dequantised weights."""
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +8,6 @@ import pytest
 import torch
 from transformers import GptOssConfig, GptOssForCausalLM
 
-import firesteel
 from firesteel.config import BatchConfig, CacheConfig
 from firesteel.device import find_device
 from firesteel.engine.engine import Engine
@@ -126,13 +122,9 @@ def test_sinks_off_changes_the_logits(tmp_path, score):
     "activation",
     ["mxfp8", pytest.param("bf16", marks=pytest.mark.slow), pytest.param("mxfp4", marks=pytest.mark.slow)],
 )
-def test_norms_store_for_the_matmuls_that_follow_to_the_same_bits(activation):
+def test_norms_store_for_the_matmuls_that_follow_to_the_same_bits(activation, run_interpreted):
     """In Triton's interpreter: no kernel stores rows after a norm, and nothing else changes."""
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(Path(firesteel.__file__).parents[1])}
-    done = subprocess.run(
-        [sys.executable, PARTS, activation], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_interpreted(PARTS, activation)
 
 
 def test_references_are_given_plain_rows(tmp_path, score):

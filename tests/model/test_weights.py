@@ -271,11 +271,11 @@ torch.randn(64, 64) @ torch.randn(64, 64)
 before = peak()
 if sys.argv[4] == "make":
     weights = synthetic_weights(spec, cpu, seed=1)
-elif sys.argv[4] == "save":
-    save_checkpoint(folder, spec, synthetic_weights(spec, cpu, seed=1))
 else:
     weights, report = load_weights(folder, spec, cpu, workers=4, reserve_gib=0.0)
 print(json.dumps({"peak": peak() - before, "weights": weight_bytes(spec)}))
+if sys.argv[4] == "make":
+    save_checkpoint(folder, spec, weights)
 """
 
 
@@ -287,9 +287,8 @@ def peak_over_size(experts, vocab, folder, verb):
 
 @pytest.mark.parametrize(
     ("experts", "vocab"),
-    [pytest.param(16, 20_000, id="16 experts"), pytest.param(128, 201_088, marks=pytest.mark.slow, id="whole")],
+    [pytest.param(4, 8_000, id="4 experts"), pytest.param(128, 201_088, marks=pytest.mark.slow, id="whole")],
 )
 def test_loading_two_layers_of_120b_width_takes_at_most_1_3_times_their_size(experts, vocab, tmp_path):
     assert 0.9 < peak_over_size(experts, vocab, tmp_path, "make") < 1.3
-    peak_over_size(experts, vocab, tmp_path, "save")
     assert 0.9 < peak_over_size(experts, vocab, tmp_path, "load") < 1.3
