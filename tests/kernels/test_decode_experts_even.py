@@ -4,7 +4,6 @@ import importlib
 
 import pytest
 import torch
-from tests.kernels.emulator import emulated_prepare
 
 from firesteel.kernels import decode_experts
 from firesteel.kernels.cuda_source import CudaKernel
@@ -13,6 +12,7 @@ from firesteel.kernels.decode_shapes import Draw
 from firesteel.kernels.moe_matmul import random_experts
 from firesteel.kernels.op import Sample
 from firesteel.kernels.verify import check
+from tests.kernels.emulator import emulated_prepare
 
 MODULE = importlib.import_module("firesteel.kernels.decode_experts")
 EVEN = decode_experts.implementations["cuda:even"]

@@ -4,7 +4,6 @@ import importlib
 
 import pytest
 import torch
-from tests.kernels.emulator import emulated_prepare
 
 from firesteel.kernels import moe_matmul
 from firesteel.kernels.cuda_source import CudaKernel
@@ -12,6 +11,7 @@ from firesteel.kernels.decode_launch import Machine
 from firesteel.kernels.moe_matmul import random_experts
 from firesteel.kernels.op import Sample
 from firesteel.kernels.verify import check
+from tests.kernels.emulator import emulated_prepare
 
 MODULE = importlib.import_module("firesteel.kernels.moe_stream")
 LARGE, SMALL = Machine(4, 232_448), Machine(3, 101_376)  # shared memory of an H200 and of a GB10
