@@ -51,6 +51,14 @@ def test_each_batch_and_context_has_a_row_and_a_record(bench, tmp_path, llm):
     assert records[3].parameters["run_ahead_steps"] == 0 and records[3].config["cache"]["prefix_caching"] is False
 
 
+def test_tokens_can_be_drawn_and_are_then_not_read_again(bench, run, checkpoint):
+    [row] = json.loads(bench("--batch", "3", "--context", "5", "--temperature", "1", "--json").stdout)
+    assert row["reread"] is None and row["temperature"] == 1 and row["tokens"] == 33
+    assert row["experts"]["tokens"] == 3
+    refused = run("bench", "decode", str(checkpoint), "--temperature", "1", "--device", "cpu")
+    assert refused.exit_code == 2 and "add --engine" in refused.output
+
+
 def test_table_says_what_start_up_took(bench):
     result = bench("--context", "5")
     assert result.exit_code == 0, result.output

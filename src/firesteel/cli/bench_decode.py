@@ -92,6 +92,10 @@ def bench_decode(
     engine: Annotated[
         bool, typer.Option("--engine", help="through the whole engine, with stop checks and text, from prompts")
     ] = False,
+    temperature: Annotated[
+        float,
+        typer.Option(min=0, help="with --engine: draw tokens, so that random weights do not repeat themselves"),
+    ] = 0.0,
     check: Annotated[int, typer.Option(min=1, help="steps that every way must give to the same bits")] = 256,
     delays: Annotated[
         bool, typer.Option("--delays", help="compare once more, by kernels that dawdle at random")
@@ -111,9 +115,11 @@ def bench_decode(
         check_folder(out)
         bench_loop(
             config, synthetic, batches=batches, contexts=parse_numbers("--context", context, 1, None), tokens=steps,
-            out=out, as_json=as_json,
+            temperature=temperature, out=out, as_json=as_json,
         )  # fmt: skip
         return
+    if temperature:
+        raise UserError("--temperature: a bare step takes the likeliest token: add --engine, or leave it out")
     config = resolve(knobs).config
     plan = Plan(
         batches=parse_numbers("--batch", batch, 1, MOST_REQUESTS),

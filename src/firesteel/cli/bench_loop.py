@@ -48,7 +48,7 @@ NEVER = "\x00 no text says this \x00"  # a stop string to be searched for
 
 def bench_loop(
     config: Config, synthetic: str | None, *, batches: Sequence[int], contexts: Sequence[int], tokens: int,
-    out: Path, as_json: bool,
+    temperature: float, out: Path, as_json: bool,
 ) -> None:  # fmt: skip
     if max(batches) > config.batch.max_num_seqs:
         raise UserError(f"--batch {max(batches)}: max_num_seqs = {config.batch.max_num_seqs}: raise it")
@@ -61,7 +61,7 @@ def bench_loop(
     found = []
     with progress_bar("measuring") as report_progress:
         for number, (batch, context) in enumerate(cases, 1):
-            found.append(measure(loaded, batch, context, tokens))
+            found.append(measure(loaded, batch, context, tokens, temperature))
             record(loaded, config, found[-1], name, startup).save(out)
             report_progress(number, len(cases))
     if as_json:
@@ -84,18 +84,20 @@ def measure_startup(loaded: Loaded, opened_s: float, cubins_before: int) -> Star
     )
 
 
-def measure(loaded: Loaded, batch: int, context: int, tokens: int) -> LoopFigures:
-    engine, requests = loaded.engine, _draw(loaded, batch, context, tokens)
+def measure(loaded: Loaded, batch: int, context: int, tokens: int, temperature: float = 0.0) -> LoopFigures:
+    """Tokens that were drawn are not the likeliest when read again, and greedy steps soon leave their text."""
+    engine, requests = loaded.engine, _draw(loaded, batch, context, tokens, temperature)
     run(engine, [replace(one, params=replace(one.params, max_tokens=WARM_TOKENS)) for one in requests])
     timed = Timed(loaded, requests)
     ready, begin = timed.run()
     with torch.inference_mode():
         bare = time_steps(ready.launch, lambda: ready.step.restore(begin), loaded.device, steps=BARE_STEPS)
         ready.step.restore(begin)
-        experts = count_step_experts(ready.step, num_steps=EXPERT_STEPS)
+        experts = count_step_experts(ready.step, num_steps=1 if temperature else EXPERT_STEPS)
     return LoopFigures(
-        batch=batch, context=context, num_tokens=timed.num_tokens, seconds=timed.seconds, times=timed.marks.read(),
-        bare_ms=bare, experts=experts, reread=read_again(engine, requests[:1], timed.made.tokens),
+        batch=batch, context=context, temperature=temperature, num_tokens=timed.num_tokens, seconds=timed.seconds,
+        times=timed.marks.read(), bare_ms=bare, experts=experts,
+        reread=None if temperature else read_again(engine, requests[:1], timed.made.tokens),
         is_captured=ready.is_captured,
     )  # fmt: skip
 
@@ -163,12 +165,16 @@ def run(engine: Engine, requests: Sequence[Request]) -> None:
         engine.step()
 
 
-def _draw(loaded: Loaded, batch: int, context: int, tokens: int) -> list[Request]:
-    """Stop tokens are checked and never met: the vocabulary ends before them."""
+def _draw(loaded: Loaded, batch: int, context: int, tokens: int, temperature: float = 0.0) -> list[Request]:
+    """Stop tokens are checked and never met: the vocabulary ends before them. Each request has its own seed."""
     vocab_size = loaded.spec.vocab_size
-    params = SamplingParams(max_tokens=tokens, stop=(NEVER,))
+    params = SamplingParams(max_tokens=tokens, stop=(NEVER,), temperature=temperature)
     drawn = draw_requests([context] * batch, params, vocab_size, seed=SEED)
-    return [replace(one, stops=frozenset((vocab_size, vocab_size + 1))) for one in drawn]
+    stops = frozenset((vocab_size, vocab_size + 1))
+    return [
+        replace(one, stops=stops, params=replace(one.params, seed=SEED + number))
+        for number, one in enumerate(drawn)
+    ]
 
 
 def record(loaded: Loaded, config: Config, figures: LoopFigures, name: str, startup: Startup) -> Record:
@@ -206,7 +212,8 @@ def loop_table(found: Sequence[LoopFigures], title: str, startup: Startup) -> Ta
 
 def _report_faults(found: Sequence[LoopFigures], loaded: Loaded, config: Config) -> None:
     rounded = is_rounded(loaded, config)
-    faults = [(one, why) for one in found if (why := one.reread.find_fault(is_rounded=rounded)) is not None]
+    checked = [(one, one.reread.find_fault(is_rounded=rounded)) for one in found if one.reread is not None]
+    faults = [(one, why) for one, why in checked if why is not None]
     for one, why in faults:
         show_error(f"with {one.batch} in flight the tokens are wrong: read again they are {why}")
     if faults:

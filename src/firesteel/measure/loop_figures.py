@@ -30,12 +30,13 @@ class Startup:
 class LoopFigures:
     batch: int
     context: int
+    temperature: float = 0.0
     num_tokens: int  # timed
     seconds: float
     times: StepTimes
     bare_ms: tuple[float, ...]
     experts: ExpertCount
-    reread: Reread
+    reread: Reread | None  # None where tokens were drawn
     is_captured: bool  # whether steps were replayed as a graph
 
     @property
@@ -57,9 +58,10 @@ class LoopFigures:
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            "batch": self.batch, "context": self.context, "tokens": self.num_tokens, "tok_s": self.tok_s,
+            "batch": self.batch, "context": self.context, "temperature": self.temperature,
+            "tokens": self.num_tokens, "tok_s": self.tok_s,
             "ms_a_step": self.step_ms, "bare_ms_a_step": self.bare_step_ms,
             "share_of_bare_replay": self.share_of_bare, "idle_share": self.times.idle_share,
             "largest_gap_ms": max(self.times.gaps_ms), "experts": self.experts.as_dict(),
-            "reread": self.reread.as_dict(), "captured": self.is_captured,
+            "reread": None if self.reread is None else self.reread.as_dict(), "captured": self.is_captured,
         }  # fmt: skip
