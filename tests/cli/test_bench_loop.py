@@ -56,7 +56,7 @@ def test_tokens_can_be_drawn_and_are_then_not_read_again(bench, run, checkpoint)
     assert row["reread"] is None and row["temperature"] == 1 and row["tokens"] == 33
     assert row["experts"]["tokens"] == 3
     refused = run("bench", "decode", str(checkpoint), "--temperature", "1", "--device", "cpu")
-    assert refused.exit_code == 2 and "add --engine" in refused.output
+    assert "add --engine" in str(refused.exception)
 
 
 def test_table_says_what_start_up_took(bench):
