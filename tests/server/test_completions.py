@@ -1,5 +1,7 @@
 """The endpoint for completions: prompts of every kind, echo, logprobs, whole and streamed."""
 
+from dataclasses import replace
+
 import pytest
 
 from firesteel.engine.logprobs import TokenLogprobs
@@ -93,3 +95,22 @@ def test_more_prompts_than_may_be_under_way_are_refused(open_server):
     server = open_server(max_num_seqs=1, max_waiting=1)
     answer = complete(server, ["a", "b", "c"])
     assert answer.status == 400 and "2 requests" in answer.error["message"]
+
+
+def test_streamed_echo_has_the_logprobs_of_a_prompt_that_comes_in_pieces(server):
+    """Those of all pieces but the first were lost."""
+    output = server.engine.output
+
+    async def in_pieces(request):
+        scored = [TokenLogprobs(token_id=token, logprob=-0.25, top=()) for token in request.token_ids[1:]]
+        for part in (scored[:2], scored[2:]):
+            yield replace(output(request, [], None, 0), prompt_logprobs=part)
+        yield output(request, [97], None, 1)
+        yield output(request, [98], "length", 2)
+
+    server.engine.generate = in_pieces
+    events = complete(server, "abcde", echo=True, logprobs=0, stream=True).events
+    assert "".join(event["choices"][0]["text"] for event in events) == "abcdeab"
+    columns = [event["choices"][0]["logprobs"] for event in events]
+    assert [one for column in columns for one in column["tokens"]] == list("abcdeab")
+    assert [one for column in columns for one in column["token_logprobs"]] == [None, *[-0.25] * 4, -0.5, -0.5]

@@ -231,7 +231,7 @@ def _score_prompt(span: Span, logits: Tensor) -> Logprobs | None:
 
 
 def _outcome_of(drawn: Drawn) -> Outcome:
-    return Outcome(token_id=drawn.token_id, logprobs=drawn.logprobs, error=drawn.error)
+    return Outcome(token_id=drawn.token_id, logprobs=drawn.logprobs, error=drawn.error, is_refused=drawn.is_refused)
 
 
 def _outcome(span: Span, logits: Tensor, scored: Logprobs | None, drawn: Iterator[Drawn]) -> Outcome:
@@ -239,6 +239,7 @@ def _outcome(span: Span, logits: Tensor, scored: Logprobs | None, drawn: Iterato
     num_top = span.request.params.prompt_logprobs or 0
     return Outcome(
         token_id=token.token_id if span.samples else None, logprobs=token.logprobs, error=token.error,
+        is_refused=token.is_refused,
         prompt_logprobs=None if scored is None else scored.read([num_top] * len(scored.token_ids)),
         logits=logits if span.request.score else None,
     )  # fmt: skip

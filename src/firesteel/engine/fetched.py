@@ -44,6 +44,7 @@ class Fetched:
                 token_id=token,
                 logprobs=None if row.params.logprobs is None else next(scored),
                 error=_fault(row.name, largest) if token < 0 else None,
+                is_refused=largest == float("-inf"),
             )
             for row, token, largest in zip(self.rows, chosen, best.tolist(), strict=True)
         ]

@@ -210,12 +210,14 @@ class Scheduler:
     def _finish_step(self, job: Job, span: Span, outcome: Outcome, now: float) -> StepOutput:
         reason, new = None, []
         if outcome.error is not None:
-            reason = "error"
+            reason = "refused" if outcome.is_refused else "error"
         elif span.samples and outcome.token_id is not None:
             new = [outcome.token_id]
             reason = job.append(outcome.token_id, now)
         elif job.request.score and span.end == job.request.num_prompt:
             reason = "length"
+        if reason == "error":
+            self.tables.forget(job.table)
         if reason is not None:
             self._remove(job)
         return StepOutput(
