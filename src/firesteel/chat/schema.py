@@ -45,13 +45,14 @@ def _walk(schema: Any) -> Iterator[tuple[Any, int]]:
 
 def _step(schema: Mapping[str, Any]) -> Fraction | None:
     value = schema.get("multipleOf")
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return Fraction(repr(value)) if is_number and value > 0 and math.isfinite(value) else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        return None
+    return Fraction(repr(value))
 
 
 def _count(step: Fraction) -> int:
     """Powers of ten are digits and cost nothing."""
-    count = step.numerator * 10 ** step.denominator.bit_length() // step.denominator
+    count: int = step.numerator * 10 ** step.denominator.bit_length() // step.denominator
     while count and count % 10 == 0:
         count //= 10
     return count

@@ -138,8 +138,7 @@ class Engine:
 
     def _launch(self, plan: Plan) -> None:
         with self.totals.timed("run"):
-            rows = [_sample_row(span) for span in plan.spans]
-            self.flight.add(plan, self.loop.launch(plan, rows))
+            self.flight.add(plan, self.loop.launch(plan, map(_sample_row, plan.spans)))
 
     def _launch_ahead(self) -> None:
         """Steps that need nothing of those before them but what lies on the device."""
