@@ -99,6 +99,16 @@ def parse_layers(value: str) -> tuple[str, ...]:
     return (*(name for name in LAYERS if name in given), *(name for name in given if name not in LAYERS))
 
 
+def parse_origins(value: str) -> tuple[str, ...]:
+    """Of web pages: joined by commas, or a list in JSON as vLLM takes it."""
+    return tuple(part for part in re.split(r"[\s,\[\]\"']+", value) if part)
+
+
+def origin_list(value: str) -> str | None:
+    bad = [one for one in parse_origins(value) if one != "*" and not re.fullmatch(r"https?://[^/?#@]+", one)]
+    return f"wants origins like http://localhost:3000 joined by commas, or *, not {bad[0]!r}" if bad else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     model: str = knob(
@@ -224,6 +234,10 @@ class ServerConfig:
     host: str = knob("127.0.0.1", "address to listen on; 0.0.0.0 is every one", env="FIRESTEEL_HOST")
     port: int = knob(8000, "port to listen on; 0 takes a free one", env="FIRESTEEL_PORT", check=between(0, 65535))
     api_key: str = knob("", "key that clients must send; empty asks for none", env="FIRESTEEL_API_KEY")
+    allowed_origins: str = knob(
+        "", "origins of web pages whose scripts may use the server, joined by commas; * is every one, empty none",
+        env="FIRESTEEL_ALLOWED_ORIGINS", check=origin_list,
+    )  # fmt: skip
     served_model_name: str = knob(
         "", "names that clients may use for the model, joined by commas; empty is the model as it was given",
         env="FIRESTEEL_SERVED_MODEL_NAME",

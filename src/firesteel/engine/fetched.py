@@ -65,5 +65,5 @@ class Fetched:
 
 def _fault(name: str, largest: float) -> str:
     if largest == float("-inf"):
-        return f"{name}: no token can be drawn: the allowed tokens, less those barred before min_tokens, are none"
+        return f"{name}: no token can be drawn: grammar, allowed tokens and min_tokens leave none"
     return f"{name}: the model's logits hold NaN or infinity: the weights or a kernel are at fault"
