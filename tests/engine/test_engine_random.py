@@ -8,6 +8,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from firesteel import LLM
 from firesteel.config import BatchConfig, CacheConfig
 from firesteel.device import GIB
 from firesteel.engine.decode_loop import DecodeLoop
@@ -208,3 +209,37 @@ def finish(engine):
             made.setdefault(output.request_id, []).append(output)
         check_pages(engine)
     return made
+
+
+@pytest.mark.gpu
+def test_gpu_survives_a_request_that_breaks():
+    """A bad row routes to experts and reads rows of the embedding by numbers that come of NaN."""
+    llm = LLM(device="cuda", kv_cache_gib=0.5)
+    engine = Engine(
+        llm.model, llm.device, BatchConfig(page_size=16, max_num_seqs=6, max_num_batched_tokens=64),
+        CacheConfig(kv_cache_gib=0.1), max_context=llm.max_context, fused=llm.engine.loop.store.fused,
+        run_ahead_steps=3,
+    )  # fmt: skip
+    prompt, token = [*range(100, 140), 3000, *range(200, 209)], 3000
+    params = SamplingParams(max_tokens=20)
+    requests = [
+        Request(request_id=name, token_ids=token_ids, params=params)
+        for name, token_ids in (("broken", prompt), ("other", prompt[1:30]), ("last", prompt[5:25]))
+    ]
+    engine.submit(requests[0])
+    expected = tokens(finish(engine)["broken"])
+    engine.submit(replace(requests[0], request_id="once more"))
+    assert finish(engine)["once more"][-1].num_cached > 0
+    embedding = llm.model.weights.embedding
+    with torch.inference_mode():
+        kept = embedding[token].clone()
+        embedding[token] = float("nan")
+        for one in requests:
+            engine.submit(replace(one, params=replace(params, cache_prompt=False)))
+        made = finish(engine)
+        embedding[token] = kept
+    assert made["broken"][-1].finish_reason == "error" and "NaN or infinity" in made["broken"][-1].error
+    assert all(len(tokens(made[name])) == 20 and made[name][-1].error is None for name in ("other", "last"))
+    engine.submit(replace(requests[0], request_id="again"))
+    again = finish(engine)["again"]
+    assert tokens(again) == expected and again[-1].num_cached == 0
