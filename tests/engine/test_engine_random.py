@@ -159,7 +159,7 @@ def check_everybody(llm, alone, comers, knobs):
     assert found.requests_finished + found.requests_cancelled == 2 * len(comers)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(comers=COMERS, knobs=SETTINGS)
 def test_everybody_gets_what_they_get_alone(llm, alone, comers, knobs):
     check_everybody(llm, alone, comers, knobs)
