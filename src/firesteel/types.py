@@ -207,6 +207,7 @@ class Outcome:
     prompt_logprobs: Any = None  # a list of them
     logits: Tensor | None = None
     error: str | None = None
+    is_refused: bool = False  # the error is what the request asks for: it leaves no token to draw
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,12 +227,12 @@ class StepOutput:
 
     request_id: str
     token_ids: list[int]  # new ones
-    finish_reason: str | None  # "stop", "length" or "error"
+    finish_reason: str | None  # "stop", "length", "refused" or "error"
     num_cached: int  # prompt tokens found in the cache
     logprobs: Any = None  # TokenLogprobs of the new token, where asked for
     prompt_logprobs: Any = None  # a list of them for the next tokens of the prompt, from the second on
     logits: Tensor | None = None  # [.., V] fp32 of a request to score
-    error: str | None = None  # why, where the reason is "error"
+    error: str | None = None  # why, where the reason is "refused" (the request's own limits) or "error" (ours)
     statistics: RequestStatistics | None = None  # with the last output
 
 

@@ -42,6 +42,7 @@ SETTINGS = {
     "host": (["--host", "here"], "here", "there", "there", '"elsewhere"', "elsewhere"),
     "port": (["--port", "5"], 5, "6", 6, "7", 7),
     "api_key": (["--api-key", "a"], HIDDEN, "b", HIDDEN, '"c"', HIDDEN),
+    "allowed_origins": (["--allowed-origins", '["*"]'], '["*"]', "http://b", "http://b", '"http://c"', "http://c"),
     "served_model_name": (["--served-model-name", "a"], "a", "b", "b", '"c,d"', "c,d"),
     "max_waiting": (["--max-waiting", "5"], 5, "6", 6, "7", 7),
     "max_connections": (["--max-connections", "5"], 5, "6", 6, "7", 7),

@@ -37,6 +37,7 @@ BAD_VALUES = {
     "host": [1, True],
     "port": [-1, 65536, "80", 80.0],
     "api_key": [1, True],
+    "allowed_origins": ["localhost:3000", "http://a/path", "http://u@a", 1],
     "served_model_name": [1],
     "max_waiting": [-1, 1.0],
     "max_connections": [0, "4"],

@@ -39,6 +39,7 @@ OTHER_VALUES = {
     "host": ("0.0.0.0", "::1", "::1"),
     "port": (0, "9000", 9000),
     "api_key": ("secret", "other", "other"),
+    "allowed_origins": ("*", "http://a:1,https://b", "http://a:1,https://b"),
     "served_model_name": ("mine", "mine,yours", "mine,yours"),
     "max_waiting": (0, "3", 3),
     "max_connections": (1, "3", 3),

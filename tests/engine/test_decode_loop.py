@@ -91,3 +91,16 @@ def test_observers_see_each_launch(loop):
     loop.begin(Plan(spans=[first]))
     loop.launch(Plan(spans=[first]), [SampleRow(params=SamplingParams(), position=3)])
     assert seen == ["before", "after"]
+
+
+def test_masks_are_asked_while_the_device_computes(loop):
+    seen, first = [], span(3, 2, 3)
+    loop.after = lambda: seen.append("launched")
+
+    def rows():
+        seen.append("asked")
+        yield SampleRow(params=SamplingParams(), position=3)
+
+    loop.begin(Plan(spans=[first]))
+    assert loop.launch(Plan(spans=[first]), rows()).read()[0].error is None
+    assert seen == ["launched", "asked"]

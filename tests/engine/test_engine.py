@@ -235,7 +235,7 @@ def test_row_that_cannot_be_drawn_ends_its_request_only(llm, alone):
 
     masked = Request(request_id="m", token_ids=PROMPTS[2], params=SamplingParams(), mask=Nothing())
     made = run(make(llm), [masked, request("2", PROMPTS[2])])
-    assert last(made, "m").finish_reason == "error" and "request m" in last(made, "m").error
+    assert last(made, "m").finish_reason == "refused" and "request m" in last(made, "m").error
     assert tokens(made)["2"] == alone["2"]
 
 

@@ -46,3 +46,9 @@ def test_logprobs_go_to_the_rows_that_ask():
     drawn = Fetched.begin(rows(None, 2, None), token_ids, logits.amax(1), scored).read()
     assert [one.logprobs is None for one in drawn] == [True, False, True]
     assert drawn[1].logprobs.token_id == 2 and len(drawn[1].logprobs.top) == 2
+
+
+def test_request_that_allows_nothing_is_told_from_logits_that_are_broken():
+    best = torch.tensor([float("-inf"), float("nan"), float("inf"), 1.0])
+    drawn = Fetched.begin(rows(None, None, None, None), torch.arange(4), best).read()
+    assert [one.is_refused for one in drawn] == [True, False, False, False]

@@ -63,3 +63,17 @@ def test_first_page_with_a_content_is_the_one_to_find():
     pool.remember(second, "a")
     pool.release(second)
     assert pool.find("a") == first and pool.num_idle == 0 and pool.num_available == 1
+
+
+def test_forgotten_content_is_not_found_and_its_page_is_free():
+    pool = PagePool(2)
+    idle, held = pool.take(), pool.take()
+    for page, key in ((idle, "a"), (held, "b")):
+        pool.remember(page, key)
+    pool.release(idle)
+    for key in ("a", "b", "c"):
+        pool.forget(key)
+    assert pool.find("a") is None and pool.find("b") is None
+    assert (pool.num_idle, pool.num_available, pool.num_held) == (0, 1, 1)
+    pool.release(held)
+    assert (pool.num_idle, pool.num_available) == (0, 2)

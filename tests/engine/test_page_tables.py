@@ -172,3 +172,17 @@ def test_longest_text_is_the_longest_that_fits(kinds, num_pages):
     layout = PageLayout(page_size=4, kinds=kinds, window=6)
     longest = layout.count_tokens(num_pages)
     assert layout.count_pages(longest - 1) <= num_pages < layout.count_pages(longest)
+
+
+def test_forgotten_text_is_computed_anew_by_all():
+    """Also the window pages that were let go, and pages that another request holds."""
+    tables = make()
+    leave(tables, range(40))
+    other, cached = compute(tables, range(24))
+    assert cached == 20
+    table, _ = compute(tables, range(40))
+    tables.forget(table)
+    tables.close(table)
+    assert leave(tables, range(40)) == 0
+    tables.close(other)
+    assert tables.pool.num_held == 0

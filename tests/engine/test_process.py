@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from queue import SimpleQueue
 
 import pytest
@@ -214,3 +215,42 @@ def test_channel_ends_where_the_parent_does_even_within_a_frame(ends, part):
     ours.sendall(pack(submit(7, "a"))[:part])
     ours.close()
     assert channel.receive() is None
+
+
+class SlowGrammars(Grammars):
+    """Compiles once the gate is open."""
+
+    gate = threading.Event()
+
+    def compile(self, text):
+        assert self.gate.wait(10)
+        super().compile(text)
+
+
+def test_others_go_on_while_a_grammar_is_compiled(llm, expected):
+    """Compiling a large schema held up every text; a request that is cancelled meanwhile never runs."""
+    driver, inbox = Driver(llm), SimpleQueue()
+    SlowGrammars.gate.clear()
+    driver.service.grammars = SlowGrammars.of(llm.directory)
+    held = SamplingParams(max_tokens=3, grammar='start: "abc"')
+    bad = SamplingParams(max_tokens=3, grammar="start: nothing")
+    for message in (
+        submit(1, "held", params=held), submit(2, "left", params=held), Cancel(number=2, finished=False),
+        submit(3, "bad", params=bad), submit(4, "plain"),
+    ):  # fmt: skip
+        inbox.put(message)
+    worker = threading.Thread(target=driver.service.run, args=(inbox,))
+    worker.start()
+    while len(driver.tokens(4)) < 5:
+        assert worker.is_alive()
+        time.sleep(0.01)
+    assert driver.tokens(4) == expected and not driver.tokens(1)
+    SlowGrammars.gate.set()
+    while len(driver.tokens(1)) < 3 or not driver.of(Rejected):
+        assert worker.is_alive()
+        time.sleep(0.01)
+    inbox.put(Shutdown())
+    worker.join(10)
+    assert bytes(driver.tokens(1)) == b"abc" and driver.tokens(2) == []
+    assert [one.number for one in driver.of(Rejected)] == [3]
+    assert driver.service.numbers == {} and not driver.service._compiling

@@ -1,5 +1,7 @@
 """The endpoint for completions: prompts of every kind, echo, logprobs, whole and streamed."""
 
+from dataclasses import replace
+
 import pytest
 
 from firesteel.engine.logprobs import TokenLogprobs
@@ -93,3 +95,49 @@ def test_more_prompts_than_may_be_under_way_are_refused(open_server):
     server = open_server(max_num_seqs=1, max_waiting=1)
     answer = complete(server, ["a", "b", "c"])
     assert answer.status == 400 and "2 requests" in answer.error["message"]
+
+
+def test_streamed_echo_has_the_logprobs_of_a_prompt_that_comes_in_pieces(server):
+    """Those of all pieces but the first were lost."""
+    output = server.engine.output
+
+    async def in_pieces(request):
+        scored = [TokenLogprobs(token_id=token, logprob=-0.25, top=()) for token in request.token_ids[1:]]
+        for part in (scored[:2], scored[2:]):
+            yield replace(output(request, [], None, 0), prompt_logprobs=part)
+        yield output(request, [97], None, 1)
+        yield output(request, [98], "length", 2)
+
+    server.engine.generate = in_pieces
+    events = complete(server, "abcde", echo=True, logprobs=0, stream=True).events
+    assert "".join(event["choices"][0]["text"] for event in events) == "abcdeab"
+    columns = [event["choices"][0]["logprobs"] for event in events]
+    assert [one for column in columns for one in column["tokens"]] == list("abcdeab")
+    assert [one for column in columns for one in column["token_logprobs"]] == [None, *[-0.25] * 4, -0.5, -0.5]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_prompt_alone_is_echoed_and_scored(server, stream):
+    """How texts are scored: no token is asked for."""
+    output = server.engine.output
+
+    def with_prompt(request, token_ids, reason, count):
+        scored = [TokenLogprobs(token_id=98, logprob=-0.25, top=())]
+        return replace(output(request, token_ids, reason, count), prompt_logprobs=scored)
+
+    server.engine.output = with_prompt
+    options = {"stream_options": {"include_usage": True}} if stream else {}
+    answer = complete(server, max_tokens=0, echo=True, logprobs=0, stream=stream, return_token_ids=True, **options)
+    bodies = answer.events if stream else [answer.json()]
+    choices = [choice for body in bodies for choice in body["choices"]]
+    assert [(one["text"], one["finish_reason"], one["token_ids"]) for one in choices] == [("ab", "length", [])]
+    found, usage = choices[0]["logprobs"], bodies[-1]["usage"]
+    assert found["tokens"] == ["a", "b"] and found["token_logprobs"] == [None, -0.25]
+    assert (usage["completion_tokens"], usage["prompt_tokens"]) == (0, 2)
+    assert server.engine.requests[0].params.max_tokens == 1 and server.engine.num_open == 0
+
+
+def test_no_tokens_without_an_echo_are_an_empty_text(server):
+    choice = complete(server, max_tokens=0).json()["choices"][0]
+    assert (choice["text"], choice["finish_reason"]) == ("", "length")
+    assert complete(server, max_tokens=-1).status == 400

@@ -90,3 +90,30 @@ def test_no_date_unless_asked_so_that_midnight_changes_no_prefix():
     assert "Current date" not in render(user("a"))[0].content
     assert "Current date: 2026-01-31" in render(user("a"), prompt_date="2026-01-31")[0].content
     assert find_date("today") == datetime.datetime.now(datetime.UTC).date().isoformat()
+
+
+def deep(levels):
+    schema = {"type": "string"}
+    for _ in range(levels):
+        schema = {"type": "object", "properties": {"a": schema}}
+    return schema
+
+
+@pytest.mark.parametrize("schema", [deep(200), {"type": "integer", "default": 10**400}], ids=["deep", "huge"])
+def test_schema_that_cannot_be_read_is_refused_by_its_place(schema):
+    """Recursion or an overflow would end the request as a fault of the server."""
+    tool = {"type": "function", "function": {"name": "look", "parameters": schema}}
+    with pytest.raises(ApiError, match="the schema cannot be read") as caught:
+        render(user("a"), tools=[TOOL | {"function": TOOL["function"] | {"name": "other"}}, tool])
+    assert (caught.value.status, caught.value.param) == (400, "tools[1].function.parameters")
+    answer = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    with pytest.raises(ApiError, match="the schema cannot be read") as caught:
+        render(user("a"), response_format=answer)
+    assert caught.value.param == "response_format.json_schema.schema"
+
+
+def test_deepest_schema_that_is_read_is_rendered():
+    tool = {"type": "function", "function": {"name": "look", "parameters": deep(63)}}
+    answer = {"type": "json_schema", "json_schema": {"name": "x", "schema": deep(63)}}
+    developer = render(user("a"), tools=[tool], response_format=answer)[1]
+    assert developer.content.count('{"type":"string"}') == 1

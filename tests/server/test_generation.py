@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import aclosing
+from dataclasses import replace
 
 import pytest
 
@@ -78,3 +79,12 @@ def test_closing_leaves_nothing_open(start, engine, count):
         return engine.num_open
 
     assert asyncio.run(leave()) == 0
+
+
+@pytest.mark.parametrize(("reason", "status"), [("error", 500), ("refused", 400)])
+def test_limits_that_leave_no_token_are_the_requests_own_fault(start, engine, reason, status):
+    output = engine.output
+    engine.output = lambda *given: replace(output(*given), finish_reason=reason, error="no token can be drawn")
+    with pytest.raises(ApiError, match="no token can be drawn") as caught:
+        asyncio.run(texts(start(1)[0], 1))
+    assert caught.value.status == status

@@ -277,3 +277,16 @@ def test_the_shipped_model_answers_remembers_calls_and_keeps_to_a_schema(connect
     called = client.responses.create(input="What is 2 + 2?", tools=[TOOL], tool_choice="required", **greedy)
     [call] = [item for item in called.output if item.type == "function_call"]
     assert call.name == "look" and isinstance(json.loads(call.arguments), dict)
+
+
+def test_a_response_in_the_background_is_refused_where_too_many_are_under_way(connect, open_server, eventually):
+    """It was taken and failed later."""
+    server = open_server(max_num_seqs=1, max_waiting=1)
+    server.engine.pause_s = 0.05
+    client = connect(server.url)
+    made = [ask(client, background=True) for _ in range(2)]
+    eventually(lambda: server.service.admission.num_under_way == 2)
+    with pytest.raises(openai.RateLimitError, match="2 is the limit"):
+        ask(client, background=True)
+    server.engine.pause_s = 0.0
+    eventually(lambda: all(client.responses.retrieve(one.id).status == "completed" for one in made))

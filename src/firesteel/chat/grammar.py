@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from firesteel.chat.harmony import ResponseFormat
+from firesteel.chat.schema import find_cost, find_flaw
 from firesteel.chat.tools import Tool
 from firesteel.errors import RequestError, UserError
 
@@ -110,10 +111,12 @@ def _answer(response_format: ResponseFormat | None) -> str:
 def _json_rule(schema: Mapping[str, Any], *, strict: bool, what: str) -> str:
     if not isinstance(schema, Mapping):
         raise RequestError(f"{what}: the schema is {type(schema).__name__}, not an object")
+    if flaw := find_flaw(schema) or find_cost(schema):
+        raise RequestError(f"{what}: the JSON schema cannot be enforced: {flaw}")
     options = {"whitespace_pattern": BLANKS, "lenient": not strict}
     try:
         rule = f"%json {json.dumps({**schema, 'x-guidance': options}, allow_nan=False)}"
-    except (TypeError, ValueError, RecursionError) as error:
+    except (TypeError, ValueError) as error:
         raise RequestError(f"{what}: the schema is not JSON: {error}") from error
     fault = _find_fault(rule)
     if fault is not None:

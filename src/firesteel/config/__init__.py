@@ -1,6 +1,6 @@
 """The user's choices: every knob, how it is set, and what is read of the environment; knows no reader of them."""
 
-from firesteel.config.checks import LAYERS, parse_layers
+from firesteel.config.checks import LAYERS, parse_layers, parse_origins
 from firesteel.config.environment import (
     HIDDEN,
     child_environment,
@@ -24,5 +24,5 @@ from firesteel.config.settings import ConfigError, Knob, Settings, knobs, resolv
 __all__ = [
     "HIDDEN", "LAYERS", "BatchConfig", "CacheConfig", "Config", "ConfigError", "KernelConfig", "Knob",
     "ModelConfig", "ProcessConfig", "ServerConfig", "Settings", "child_environment", "find_user_cache",
-    "is_secret", "knobs", "parse_layers", "resolve", "shown_environment", "shown_value", "told_environment",
+    "is_secret", "knobs", "parse_layers", "parse_origins", "resolve", "shown_environment", "shown_value", "told_environment",
 ]  # fmt: skip

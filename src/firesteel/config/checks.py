@@ -61,6 +61,16 @@ def tile_size(value: str) -> str | None:
     return "must be auto or ROWSxCOLUMNS, both powers of two from 16 on, as 64x128"
 
 
+def parse_origins(value: str) -> tuple[str, ...]:
+    """Of web pages: joined by commas, or a list in JSON as vLLM takes it."""
+    return tuple(part for part in re.split(r"[\s,\[\]\"']+", value) if part)
+
+
+def origin_list(value: str) -> str | None:
+    bad = [one for one in parse_origins(value) if one != "*" and not re.fullmatch(r"https?://[^/?#@]+", one)]
+    return f"wants origins like http://localhost:3000 joined by commas, or *, not {bad[0]!r}" if bad else None
+
+
 def layer_list(value: str) -> str | None:
     bad = [name for name in parse_layers(value) if name not in LAYERS]
     return f"wants some of {', '.join(LAYERS)}, or all, joined by commas, not {bad[0]!r}" if bad else None

@@ -13,6 +13,7 @@ from firesteel.config.checks import (
     device_name,
     layer_list,
     one_of,
+    origin_list,
     pin_list,
     power_of_two,
     requirement_list,
@@ -150,6 +151,10 @@ class ServerConfig:
     host: str = knob("127.0.0.1", "address to listen on; 0.0.0.0 is every one", env="FIRESTEEL_HOST")
     port: int = knob(8000, "port to listen on; 0 takes a free one", env="FIRESTEEL_PORT", check=between(0, 65535))
     api_key: str = knob("", "key that clients must send; empty asks for none", env="FIRESTEEL_API_KEY")
+    allowed_origins: str = knob(
+        "", "origins of web pages whose scripts may use the server, joined by commas; * is every one, empty none",
+        env="FIRESTEEL_ALLOWED_ORIGINS", check=origin_list,
+    )  # fmt: skip
     served_model_name: str = knob(
         "", "names that clients may use for the model, joined by commas; empty is the model as it was given",
         env="FIRESTEEL_SERVED_MODEL_NAME",

@@ -1,12 +1,12 @@
 """Launches decoding steps whose inputs stay on the device, and starts their tokens on the way back; plans nothing.
 
 loop.begin(plan)             # the inputs of the first step
-fetched = loop.launch(plan)  # waits for nothing; the next plan has one token more of each request
+fetched = loop.launch(plan, rows)  # waits for nothing; the next plan has one token more of each request
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 
 from firesteel.engine.batch import build_batch
 from firesteel.engine.fetched import Fetched
@@ -49,8 +49,8 @@ class DecodeLoop:
         """For `plan` after the last one."""
         return self._ready is not None and max(span.end for span in plan.spans) <= self._ready.num_tokens
 
-    def launch(self, plan: Plan, rows: Sequence[SampleRow]) -> Fetched:
-        """`rows`: what each token is drawn from."""
+    def launch(self, plan: Plan, rows: Iterable[SampleRow]) -> Fetched:
+        """`rows`: what each token is drawn from; read while the device computes, as masks take time."""
         step = self.current.step
         if not self._is_fresh:
             self._add_pages(plan)
@@ -60,9 +60,10 @@ class DecodeLoop:
         logits = self.current.launch()
         if self.after is not None:
             self.after()
-        if all(row.is_plain for row in rows):
-            return Fetched.begin_plain(rows, step.report)
-        sampled = self.sampler.sample(logits[: len(rows)], rows)
+        drawing = list(rows)
+        if all(row.is_plain for row in drawing):
+            return Fetched.begin_plain(drawing, step.report)
+        sampled = self.sampler.sample(logits[: len(drawing)], drawing)
         step.feed(sampled.token_ids)
         return sampled.fetch()
 

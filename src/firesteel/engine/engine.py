@@ -138,8 +138,7 @@ class Engine:
 
     def _launch(self, plan: Plan) -> None:
         with self.totals.timed("run"):
-            rows = [_sample_row(span) for span in plan.spans]
-            self.flight.add(plan, self.loop.launch(plan, rows))
+            self.flight.add(plan, self.loop.launch(plan, map(_sample_row, plan.spans)))
 
     def _launch_ahead(self) -> None:
         """Steps that need nothing of those before them but what lies on the device."""
@@ -231,7 +230,7 @@ def _score_prompt(span: Span, logits: Tensor) -> Logprobs | None:
 
 
 def _outcome_of(drawn: Drawn) -> Outcome:
-    return Outcome(token_id=drawn.token_id, logprobs=drawn.logprobs, error=drawn.error)
+    return Outcome(token_id=drawn.token_id, logprobs=drawn.logprobs, error=drawn.error, is_refused=drawn.is_refused)
 
 
 def _outcome(span: Span, logits: Tensor, scored: Logprobs | None, drawn: Iterator[Drawn]) -> Outcome:
@@ -239,6 +238,7 @@ def _outcome(span: Span, logits: Tensor, scored: Logprobs | None, drawn: Iterato
     num_top = span.request.params.prompt_logprobs or 0
     return Outcome(
         token_id=token.token_id if span.samples else None, logprobs=token.logprobs, error=token.error,
+        is_refused=token.is_refused,
         prompt_logprobs=None if scored is None else scored.read([num_top] * len(scored.token_ids)),
         logits=logits if span.request.score else None,
     )  # fmt: skip

@@ -44,6 +44,7 @@ class Fetched:
                 token_id=token,
                 logprobs=None if row.params.logprobs is None else next(scored),
                 error=_fault(row.name, largest) if token < 0 else None,
+                is_refused=largest == float("-inf"),
             )
             for row, token, largest in zip(self.rows, chosen, best.tolist(), strict=True)
         ]
@@ -64,5 +65,5 @@ class Fetched:
 
 def _fault(name: str, largest: float) -> str:
     if largest == float("-inf"):
-        return f"{name}: no token can be drawn: the allowed tokens, less those barred before min_tokens, are none"
+        return f"{name}: no token can be drawn: grammar, allowed tokens and min_tokens leave none"
     return f"{name}: the model's logits hold NaN or infinity: the weights or a kernel are at fault"

@@ -71,6 +71,11 @@ class Grammars:
         except ValueError as error:
             raise UserError(f"grammars cannot use the checkpoint's tokenizer: {error}") from error
 
+    def compile(self, text: str) -> None:
+        """Ahead of `bind`, in any thread. What fails is told to the request that has the grammar."""
+        with suppress(UserError):
+            self._compiled(text)
+
     def bind(self, request: Request) -> Request:
         """With the mask of its grammar, if it has one. Raises RequestError where that cannot be used."""
         if request.params.grammar is None:

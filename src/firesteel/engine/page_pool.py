@@ -63,5 +63,15 @@ class PagePool:
             self._page_of[key] = page
             self._key_of[page] = key
 
+    def forget(self, key: Hashable) -> None:
+        """The page that holds what `key` names is found no more, if there is one."""
+        page = self._page_of.pop(key, None)
+        if page is None:
+            return
+        del self._key_of[page]
+        if page in self._idle:
+            del self._idle[page]
+            self._free.append(page)
+
     def find(self, key: Hashable) -> int | None:
         return self._page_of.get(key)

@@ -102,6 +102,12 @@ class PageTables:
                 self.pool.release(table.pages[WINDOW][number])
             table.num_released = max(table.num_released, first)
 
+    def forget(self, table: PageTable) -> None:
+        """What the pages hold is not to be trusted: nobody shall find it, whoever holds them now."""
+        for number in range(table.num_remembered):
+            for kind in self.kinds:
+                self.pool.forget((kind, self._digest(table, number)))
+
     def close(self, table: PageTable) -> None:
         """Lets all pages go, the last first, so that the beginning of the text stays cached for longest."""
         for number in range(table.num_pages - 1, -1, -1):

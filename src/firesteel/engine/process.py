@@ -19,6 +19,8 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from firesteel.device import find_device
+from firesteel.engine.announcer import AnnouncingScheduler
+from firesteel.engine.aside import Aside
 from firesteel.engine.engine import Engine
 from firesteel.engine.grammar import Grammars
 from firesteel.engine.load import Loaded, load_engine
@@ -51,7 +53,6 @@ from firesteel.engine.messages import (
     read_head,
 )
 from firesteel.engine.pulse import beat_at_calls, beat_at_compiles
-from firesteel.engine.scheduler import Scheduler
 from firesteel.errors import UserError
 from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.triton_ready import triton_ready
@@ -97,33 +98,6 @@ class Channel:
         return bytes(parts)
 
 
-class AnnouncingScheduler(Scheduler):
-    """Tells each plan before it is computed: a fault of the device may take the process with it."""
-
-    announce: Callable[[Plan], None]
-
-    @classmethod
-    def like(cls, other: Scheduler, announce: Callable[[Plan], None]) -> AnnouncingScheduler:
-        made = cls(
-            other.tables, other.config, max_context=other.max_context, max_prompt_logits=other.max_prompt_logits,
-            clock=other.clock,
-        )  # fmt: skip
-        made.announce = announce
-        return made
-
-    def next(self) -> Plan:
-        plan = super().next()
-        if plan.spans:
-            self.announce(plan)
-        return plan
-
-    def go_on(self, plan: Plan) -> Plan | None:
-        following = super().go_on(plan)
-        if following is not None:
-            self.announce(following)
-        return following
-
-
 class Service:
     """An idle engine, put to work by messages."""
 
@@ -137,6 +111,8 @@ class Service:
         self.numbers: dict[str, int] = {}  # of the requests under way, by name
         self._names: dict[int, str] = {}
         self._ledger_due = 0.0
+        self._aside = Aside()
+        self._compiling: set[int] = set()  # numbers of requests whose grammar is being compiled
         engine.scheduler = AnnouncingScheduler.like(engine.scheduler, self._announce)
 
     def run(self, inbox: Inbox) -> None:
@@ -154,8 +130,25 @@ class Service:
             message = inbox.get()
             if isinstance(message, Shutdown):
                 return False
-            self._handle(message)
+            if not self._waits(message, inbox):
+                self._handle(message)
         return True
+
+    def _waits(self, message: ToEngine, inbox: Inbox) -> bool:
+        """Whether a grammar has to be compiled before; the message then comes again. Others are not held up."""
+        match message:
+            case Submit(number=number) if message.params.grammar is not None:
+                if number in self._compiling:
+                    self._compiling.remove(number)
+                    return False
+                self._compiling.add(number)
+                grammar = message.params.grammar
+                self._aside.do(lambda: self.grammars.compile(grammar), lambda: inbox.put(message))
+                return True
+            case Cancel(number=number) if number in self._compiling:
+                self._aside.do(lambda: None, lambda: inbox.put(message))  # after the request
+                return True
+        return False
 
     def _handle(self, message: ToEngine) -> None:
         match message:

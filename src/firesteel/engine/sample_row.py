@@ -54,3 +54,4 @@ class Drawn:
     token_id: int
     logprobs: TokenLogprobs | None = None  # where params.logprobs asks for them
     error: str | None = None
+    is_refused: bool = False  # the request itself leaves none; else the logits are at fault

@@ -39,6 +39,7 @@ class Scheduler:
         self.waiting: deque[Job] = deque()  # oldest first
         self.running: list[Job] = []  # oldest first, all older than those that wait
         self.num_preemptions = 0
+        self._turned_away: tuple[Job, int] | None = None  # who could not join last, and the pages there were
 
     def add(self, request: Request) -> None:
         """Refuses what could never run, alone and with the cache empty."""
@@ -166,12 +167,18 @@ class Scheduler:
             promised += self._count_missing(job, draft.left)
 
     def _could_admit(self, num_planned: int) -> bool:
-        """Whether `next` would let someone join a step of so many tokens."""
+        """Whether `next` would let someone join a step of so many tokens.
+
+        To look up a long prompt costs more than a step: with no more pages than before it is not tried again.
+        """
         left = self.config.max_num_batched_tokens - num_planned
         if not self.waiting or left <= 0 or len(self.running) >= self.config.max_num_seqs:
             return False
-        job = self.waiting[0]
+        job, free = self.waiting[0], self.tables.pool.num_available
+        if self._turned_away is not None and self._turned_away[0] is job and free <= self._turned_away[1]:
+            return False
         if not self._open(job, left, self._count_promised(left)):
+            self._turned_away = (job, free)
             return False
         self._close(job)
         return True
@@ -210,12 +217,14 @@ class Scheduler:
     def _finish_step(self, job: Job, span: Span, outcome: Outcome, now: float) -> StepOutput:
         reason, new = None, []
         if outcome.error is not None:
-            reason = "error"
+            reason = "refused" if outcome.is_refused else "error"
         elif span.samples and outcome.token_id is not None:
             new = [outcome.token_id]
             reason = job.append(outcome.token_id, now)
         elif job.request.score and span.end == job.request.num_prompt:
             reason = "length"
+        if reason == "error":
+            self.tables.forget(job.table)
         if reason is not None:
             self._remove(job)
         return StepOutput(

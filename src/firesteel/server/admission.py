@@ -26,8 +26,8 @@ class Admission:
                 400, f"{count} choices exceed the {self.limit} requests that may be under way", param="n"
             )
 
-    @contextmanager
-    def admit(self, count: int = 1) -> Iterator[None]:
+    def check_room(self, count: int = 1) -> None:
+        """For so many requests more, now."""
         if self.is_stopping:
             raise ApiError(503, "the server is stopping", code="stopping", retry_s=BUSY_RETRY_S)
         self.check_count(count)
@@ -36,6 +36,10 @@ class Admission:
                 429, f"{self.num_under_way} requests are under way; {self.limit} is the limit: try again later",
                 code="overloaded", retry_s=BUSY_RETRY_S,
             )  # fmt: skip
+
+    @contextmanager
+    def admit(self, count: int = 1) -> Iterator[None]:
+        self.check_room(count)
         self.num_under_way += count
         try:
             yield

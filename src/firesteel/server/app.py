@@ -11,11 +11,13 @@ import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from firesteel.config import parse_origins
 from firesteel.errors import EngineDied, UserError
 from firesteel.server.answers import (
     ChatCompletion,
@@ -56,7 +58,18 @@ def build_app(service: Service) -> ASGIApp:
         ],
         exception_handlers=dict.fromkeys(HANDLED, answer_error),
     )
-    return Journal(routed, metrics=service.metrics, shows_text=service.config.server.log_prompts)
+    return Journal(share(routed, service), metrics=service.metrics, shows_text=service.config.server.log_prompts)
+
+
+def share(app: ASGIApp, service: Service) -> ASGIApp:
+    """With scripts of the web pages that may use it: browsers ask for leave, and keep answers from all others."""
+    origins = parse_origins(service.config.server.allowed_origins)
+    if not origins:
+        return app
+    return CORSMiddleware(
+        app, allow_origins=origins, allow_methods=("GET", "POST", "DELETE"), allow_headers=("*",),
+        expose_headers=("x-request-id", "retry-after"),
+    )  # fmt: skip
 
 
 def guard(one: Path, service: Service) -> Endpoint:

@@ -6,7 +6,7 @@ A reader is given the engine's outputs and makes a piece of each; every token is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, cast
 
 from firesteel.chat.harmony import Harmony
@@ -153,6 +153,19 @@ class TextReader:
             piece.text += self._filter.flush()
         self.tally.finish_reason = piece.finish_reason
         return piece
+
+
+class PromptReader:
+    """Of a completion of no tokens: the logprobs of its prompt. The one token that is drawn is not shown."""
+
+    def __init__(self, *, num_prompt: int) -> None:
+        self.tally = Tally(num_prompt=num_prompt)
+
+    def push(self, output: StepOutput) -> Piece:
+        self.tally.count(replace(output, token_ids=[]))
+        if output.finish_reason is not None:
+            self.tally.finish_reason = "length"
+        return Piece(prompt_logprobs=output.prompt_logprobs or [], finish_reason=self.tally.finish_reason)
 
 
 def _reason(word: str) -> FinishReason:

@@ -34,7 +34,8 @@ class CompletionAnswer:
 
     @property
     def has_news(self) -> bool:
-        return bool(self._text or self._last.finish_reason)
+        """An echoed prompt waits for the first token: until then its logprobs come in pieces."""
+        return bool((self._text and self._ids) or self._last.finish_reason)
 
     def add(self, piece: Piece) -> None:
         self._text += piece.text

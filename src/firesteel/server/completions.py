@@ -11,7 +11,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from firesteel.server.answers import Completion, Usage
-from firesteel.server.choice import TextReader
+from firesteel.server.choice import PromptReader, TextReader
 from firesteel.server.completion_answer import CompletionAnswer
 from firesteel.server.errors import ApiError, json_response
 from firesteel.server.events import DONE, Computed, EventStream, event
@@ -34,7 +34,7 @@ class Task:
     asked: CompletionRequest
     num_prompts: int
     requests: list[Request]
-    readers: list[TextReader]
+    readers: list[TextReader | PromptReader]
     answers: list[CompletionAnswer]
     entry: Entry
 
@@ -65,12 +65,17 @@ class Completions:
         entry.note_prompt(service.tokenizer, [token for prompt in prompts for token in prompt])
         return Task(
             name=name, model=model, asked=asked, num_prompts=len(prompts), requests=requests, entry=entry,
-            readers=[TextReader(service.tokenizer, one.params, num_prompt=one.num_prompt) for one in requests],
+            readers=[self.reader(asked, one) for one in requests],
             answers=[
                 CompletionAnswer(number, asked, service.tokenizer, one.token_ids)
                 for number, one in enumerate(requests)
             ],
         )  # fmt: skip
+
+    def reader(self, asked: CompletionRequest, request: Request) -> TextReader | PromptReader:
+        if asked.max_tokens == 0:
+            return PromptReader(num_prompt=request.num_prompt)
+        return TextReader(self.service.tokenizer, request.params, num_prompt=request.num_prompt)
 
     def params(self, asked: CompletionRequest, prompt: list[int]) -> SamplingParams:
         if not prompt:
@@ -78,8 +83,8 @@ class Completions:
         service = self.service
         return sampling_params(
             asked, service.defaults, room=service.room_after(len(prompt)),
-            max_tokens=asked.max_tokens or DEFAULT_TOKENS, logprobs=asked.logprobs,
-            prompt_logprobs=asked.logprobs if asked.echo else None,
+            max_tokens=DEFAULT_TOKENS if asked.max_tokens is None else max(asked.max_tokens, 1),
+            logprobs=asked.logprobs, prompt_logprobs=asked.logprobs if asked.echo else None,
         )  # fmt: skip
 
     async def whole(self, task: Task) -> Response:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from firesteel.chat.format import CONSTRAIN, Message
 from firesteel.chat.harmony import ResponseFormat, developer_message, system_message
+from firesteel.chat.schema import find_flaw
 from firesteel.chat.tools import Tool
 from firesteel.server.errors import ApiError
 from firesteel.server.schema import (
@@ -63,6 +65,7 @@ def read_tools(specs: Iterable[ToolSpec]) -> list[Tool]:
         function = spec.function
         if function.name in found:
             raise ApiError(400, f"two tools are named {function.name}", param=f"tools[{number}].function.name")
+        check_schema(function.parameters, f"tools[{number}].function.parameters")
         found[function.name] = Tool(
             name=function.name, description=function.description or "", parameters=function.parameters,
             strict=bool(function.strict),
@@ -75,9 +78,15 @@ def read_formats(request: ChatRequest) -> list[ResponseFormat]:
     if not isinstance(asked, JsonSchemaFormat):
         return []
     one = asked.json_schema
+    check_schema(one.schema, "response_format.json_schema.schema")
     return [
         ResponseFormat(name=one.name, schema=one.schema or {}, description=one.description, strict=bool(one.strict))
     ]
+
+
+def check_schema(schema: dict[str, Any] | None, place: str) -> None:
+    if flaw := find_flaw(schema):
+        raise ApiError(400, f"{place}: the schema cannot be read: {flaw}", param=place, code="invalid_value")
 
 
 def split_instructions(messages: Sequence[ChatMessage]) -> tuple[str | None, Sequence[ChatMessage]]:

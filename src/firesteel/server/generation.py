@@ -53,7 +53,8 @@ def read(engine: Engine, request: Request, reader: Reader, output: StepOutput, p
         reader.tally.statistics = output.statistics
         return
     if output.error is not None:
-        raise ApiError(500, f"the request failed: {output.error}", code="generation_failed")
+        status = 400 if output.finish_reason == "refused" else 500
+        raise ApiError(status, f"the request failed: {output.error}", code="generation_failed")
     piece.join(reader.push(output))
     if piece.finish_reason is not None and output.finish_reason is None:
         engine.finish(request.request_id)

@@ -147,6 +147,7 @@ class Responses:
         """In the background: the answer says only where to find it."""
         response = job.writer.response
         self.service.check_ready()
+        self.service.admission.check_room()
         self.keep(job)
         task = self._tasks[response.id] = asyncio.create_task(self.work(job))
         task.add_done_callback(lambda _: self._tasks.pop(response.id, None))
@@ -204,7 +205,9 @@ class Responses:
 def name_field(error: ApiError) -> ApiError:
     """A chat's fields by the names that they have here."""
     if error.param is not None:
-        error.param = error.param.replace("messages", "input").replace(".function.", ".")
+        error.param = (
+            error.param.replace("messages", "input").replace(".function.", ".").replace("tool_call_id", "call_id")
+        )
     return error
 
 

@@ -184,6 +184,7 @@ class ChatRequest(Sampled, kw_only=True):
 
 class CompletionRequest(Sampled, kw_only=True):
     prompt: SomeText | Annotated[list[SomeText | TokenId | SomeTokens], Meta(min_length=1)]
+    max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None  # 0: the prompt alone, echoed and scored
     logprobs: TopCount | None = None
     echo: bool | None = None
     suffix: str | None = None

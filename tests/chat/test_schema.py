@@ -1,0 +1,61 @@
+"""Schemas that would cost recursion, overflow or minutes are found before they do."""
+
+import pytest
+
+from firesteel.chat.grammar import grammar_for
+from firesteel.chat.harmony import ResponseFormat
+from firesteel.chat.schema import MOST_DEPTH, MOST_STEPS, find_cost, find_flaw
+from firesteel.errors import RequestError
+
+
+def nested(depth):
+    schema = {}
+    for _ in range(depth - 1):
+        schema = {"items": schema}
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("depth", "is_flawed"), [(1, False), (MOST_DEPTH, False), (MOST_DEPTH + 1, True), (10**5, True)]
+)
+def test_depth_has_a_bound(depth, is_flawed):
+    assert ("levels deep" in (find_flaw(nested(depth)) or "")) == is_flawed
+
+
+def test_lists_count_as_levels():
+    value = []
+    for _ in range(MOST_DEPTH):
+        value = [value]
+    assert "levels deep" in find_flaw({"default": value})
+
+
+@pytest.mark.parametrize("number", [10**309, -(10**400)])
+def test_number_that_no_float_holds_is_a_flaw(number):
+    assert "308 digits" in find_flaw({"properties": {"a": {"default": [number]}}})
+    assert find_flaw({"default": [10**300, True, 1.5, None, "x"]}) is None
+
+
+@pytest.mark.parametrize(
+    "step",
+    [7, 9999, 100_000, 0.01, 0.0625, 5e-324, 1e308, 1e-7, 12.345, 2500, -99991, 0, True, "x", {"type": "object"}],
+)
+def test_usual_steps_cost_little(step):
+    assert find_cost({"properties": {"a": {"multipleOf": step}}}) is None
+
+
+@pytest.mark.parametrize("step", [MOST_STEPS + 1, 9_999_991, 1.2345678, 10**18 + 1])
+def test_long_step_is_refused(step):
+    assert "multipleOf" in find_cost({"multipleOf": step})
+
+
+def test_many_steps_and_their_common_multiple_are_refused():
+    assert find_cost({"allOf": [{"multipleOf": 997}, {"multipleOf": 89}]}) is not None
+    assert find_cost({"items": [{"multipleOf": 90 + one} for one in range(1, 300)]}) is not None
+    assert find_cost({"allOf": [{"multipleOf": 0.01}, {"multipleOf": 1500}, {"multipleOf": 60}]}) is None
+
+
+def test_grammar_names_what_it_cannot_enforce():
+    """A schema of this kind took the engine minutes."""
+    for schema, word in (({"multipleOf": 9_999_991}, "multipleOf"), (nested(200), "levels deep")):
+        with pytest.raises(RequestError, match=f"response_format: the JSON schema cannot be enforced: .*{word}"):
+            grammar_for(response_format=ResponseFormat(name="x", schema=schema))

@@ -1,0 +1,245 @@
+"""Whatever comes, leaves or gives way, with whatever settings: each request gets what it gets alone."""
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from firesteel import LLM
+from firesteel.config import BatchConfig, CacheConfig
+from firesteel.device import GIB
+from firesteel.engine.decode_loop import DecodeLoop
+from firesteel.engine.engine import Engine
+from firesteel.engine.kv_cache import page_bytes
+from firesteel.engine.page_tables import WINDOW
+from firesteel.engine.step_store import FusedOps
+from firesteel.model.decode_ops import DecodeOps
+from firesteel.types import Request, SamplingParams
+
+KINDS = (
+    {}, {"temperature": 1.0, "seed": 7}, {"logprobs": 2}, {"min_tokens": 6}, {"prompt_logprobs": 1},
+    {"frequency_penalty": 1.5, "repetition_penalty": 1.2}, {"temperature": 0.7, "presence_penalty": 1.0, "seed": 3},
+    {"mask": True}, {"logit_bias": {5: 4.0}}, {"cache_prompt": False},
+)  # fmt: skip
+LENGTHS = (1, 4, 5, 9, 16, 23, 33)  # of prompts, all beginnings of one text
+MOST_TOKENS = 12
+SETTINGS = st.fixed_dictionaries(
+    {
+        "ahead": st.integers(0, 4), "fused": st.booleans(), "page_size": st.sampled_from([1, 4, 8]),
+        "spare": st.integers(0, 30), "prefix_caching": st.booleans(), "max_num_seqs": st.integers(1, 6),
+        "max_num_batched_tokens": st.sampled_from([6, 16, 200]),
+    }
+)  # fmt: skip
+# For each request: which it is, the step before which it comes, and how many steps later it is cancelled, if ever.
+COMERS = st.lists(
+    st.tuples(
+        st.integers(0, len(KINDS) * len(LENGTHS) - 1), st.integers(0, 25), st.none() | st.integers(0, 12),
+    ), min_size=1, max_size=9,
+)  # fmt: skip
+
+
+class Alternate:
+    """Even tokens, then odd ones."""
+
+    def allowed(self, token_ids):
+        mask = torch.zeros(272, dtype=torch.bool)
+        mask[len(token_ids) % 2 :: 2] = True
+        return mask
+
+
+def make_request(number, name):
+    kind, length = KINDS[number % len(KINDS)], LENGTHS[number // len(KINDS)]
+    params = {key: value for key, value in kind.items() if key not in ("mask", "min_tokens")}
+    most = 2 + (5 * number) % (MOST_TOKENS - 1)
+    return Request(
+        request_id=name, token_ids=[(7 * position + position**2) % 250 for position in range(length)],
+        params=SamplingParams(max_tokens=most, min_tokens=min(most, kind.get("min_tokens", 0)), **params),
+        stops=frozenset(range(number % 5, 272, 23)), mask=Alternate() if "mask" in kind else None,
+    )  # fmt: skip
+
+
+def make_engine(llm, knobs):
+    batch = {name: knobs[name] for name in ("page_size", "max_num_seqs", "max_num_batched_tokens")}
+    config = BatchConfig(**batch)
+    longest = LENGTHS[-1] + MOST_TOKENS
+    pages = 2 * -(-longest // config.page_size) + 4 + knobs["spare"]
+    one = page_bytes(llm.spec, config.page_size, torch.float32)
+    fused = FusedOps(ops=DecodeOps.choose(llm.device, llm.kernels.ledger), is_asked=True)
+    return Engine(
+        llm.model, llm.device, config,
+        CacheConfig(kv_cache_gib=(pages + 0.5) * one / GIB, prefix_caching=knobs["prefix_caching"]),
+        max_context=llm.max_context, fused=fused if knobs["fused"] else None, run_ahead_steps=knobs["ahead"],
+    )  # fmt: skip
+
+
+def check_pages(engine):
+    """Every page is held as often as requests hold it, and never by two kinds of layers."""
+    held = [0] * engine.pool.num_pages
+    for job in engine.scheduler.running:
+        for kind, pages in job.table.pages.items():
+            for page in pages[job.table.num_released if kind == WINDOW else 0 :]:
+                held[page] += 1
+    assert held == engine.pool.holders
+
+
+def run(engine, comers):
+    """Outputs by name, and the names that were cancelled."""
+    made, cancelled = {}, set()
+    leaving = {}
+    waiting = sorted(((at, index) for index, (_, at, _) in enumerate(comers)), reverse=True)
+    step = 0
+    while waiting or engine.has_work:
+        while waiting and waiting[-1][0] <= step:
+            index = waiting.pop()[1]
+            number, _, patience = comers[index]
+            engine.submit(make_request(number, str(index)))
+            made[str(index)] = []
+            if patience is not None:
+                leaving.setdefault(step + patience, []).append(str(index))
+        for name in leaving.get(step, ()):
+            if engine.cancel(name) is not None:
+                cancelled.add(name)
+        for output in engine.step():
+            made[output.request_id].append(output)
+        check_pages(engine)
+        step += 1
+        assert step < 3000, "somebody starves"
+    return made, cancelled
+
+
+@pytest.fixture(scope="module")
+def alone(llm):
+    """alone(number): outputs of a request by itself, every step op by op from a new batch, nothing cached."""
+
+    @cache
+    def compute(number):
+        knobs = {
+            "page_size": 64, "max_num_seqs": 1, "max_num_batched_tokens": 200, "spare": 0, "prefix_caching": False,
+            "fused": False, "ahead": 0,
+        }  # fmt: skip
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(DecodeLoop, "takes", lambda self, plan: False)
+            return run(make_engine(llm, knobs), [(number, 0, None)])[0]["0"]
+
+    return compute
+
+
+def tokens(outputs):
+    return [token for one in outputs for token in one.token_ids]
+
+
+def scores(outputs, of):
+    return [score for one in outputs for score in of(one)]
+
+
+def check(outputs, expected, *, is_whole):
+    found, wanted = tokens(outputs), tokens(expected)
+    assert found == (wanted if is_whole else wanted[: len(found)])
+    if is_whole:
+        assert outputs[-1].finish_reason == expected[-1].finish_reason
+        assert all(one.finish_reason is None for one in outputs[:-1])
+    for of in (lambda one: [one.logprobs] if one.logprobs else [], lambda one: one.prompt_logprobs or []):
+        ours, theirs = scores(outputs, of), scores(expected, of)
+        assert len(ours) == len(theirs) or not is_whole
+        for mine, other in zip(ours, theirs, strict=False):
+            assert mine.token_id == other.token_id and mine.logprob == pytest.approx(other.logprob, abs=1e-3)
+
+
+def check_everybody(llm, alone, comers, knobs):
+    engine = make_engine(llm, knobs)
+    for _ in range(2):  # the second time pages of the first are found
+        made, cancelled = run(engine, comers)
+        for index, (number, _, _) in enumerate(comers):
+            check(made[str(index)], alone(number), is_whole=str(index) not in cancelled)
+        assert engine.pool.num_held == 0
+    found = engine.statistics()
+    assert found.requests_finished + found.requests_cancelled == 2 * len(comers)
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@given(comers=COMERS, knobs=SETTINGS)
+def test_everybody_gets_what_they_get_alone(llm, alone, comers, knobs):
+    check_everybody(llm, alone, comers, knobs)
+
+
+@pytest.mark.slow
+@settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+@given(comers=COMERS, knobs=SETTINGS)
+def test_everybody_gets_what_they_get_alone_in_many_ways(llm, alone, comers, knobs):
+    check_everybody(llm, alone, comers, knobs)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("ahead", [0, 3])
+def test_broken_request_harms_nobody_and_leaves_nothing_behind(open_llm, ahead, fused):
+    """Its pages hold NaN; found by their prefix they would break every later request of the same text."""
+    llm = open_llm()
+    knobs = {
+        "page_size": 4, "max_num_seqs": 6, "max_num_batched_tokens": 16, "spare": 60, "prefix_caching": True,
+        "fused": fused, "ahead": ahead,
+    }  # fmt: skip
+    engine, token = make_engine(llm, knobs), 251
+    broken = replace(make_request(60, "broken"), token_ids=[*range(20), token, *range(9)])
+    other = make_request(30, "other")
+    expected = {}
+    for one in (broken, other):
+        fresh = make_engine(llm, knobs)
+        fresh.submit(one)
+        expected[one.request_id] = finish(fresh)[one.request_id]
+    embedding = llm.model.weights.embedding
+    kept = embedding[token].clone()
+    embedding[token] = float("nan")
+    for one in (broken, other):
+        engine.submit(one)
+    made = finish(engine)
+    assert made["broken"][-1].finish_reason == "error" and "NaN or infinity" in made["broken"][-1].error
+    check(made["other"], expected["other"], is_whole=True)
+    embedding[token] = kept
+    engine.submit(replace(broken, request_id="again"))
+    check(finish(engine)["again"], expected["broken"], is_whole=True)
+
+
+def finish(engine):
+    made = {}
+    while engine.has_work:
+        for output in engine.step():
+            made.setdefault(output.request_id, []).append(output)
+        check_pages(engine)
+    return made
+
+
+@pytest.mark.gpu
+def test_gpu_survives_a_request_that_breaks():
+    """A bad row routes to experts and reads rows of the embedding by numbers that come of NaN."""
+    llm = LLM(device="cuda", kv_cache_gib=0.5)
+    engine = Engine(
+        llm.model, llm.device, BatchConfig(page_size=16, max_num_seqs=6, max_num_batched_tokens=64),
+        CacheConfig(kv_cache_gib=0.1), max_context=llm.max_context, fused=llm.engine.loop.store.fused,
+        run_ahead_steps=3,
+    )  # fmt: skip
+    prompt, token = [*range(100, 140), 3000, *range(200, 209)], 3000
+    params = SamplingParams(max_tokens=20)
+    requests = [
+        Request(request_id=name, token_ids=token_ids, params=params)
+        for name, token_ids in (("broken", prompt), ("other", prompt[1:30]), ("last", prompt[5:25]))
+    ]
+    engine.submit(requests[0])
+    expected = tokens(finish(engine)["broken"])
+    engine.submit(replace(requests[0], request_id="once more"))
+    assert finish(engine)["once more"][-1].num_cached > 0
+    embedding = llm.model.weights.embedding
+    with torch.inference_mode():
+        kept = embedding[token].clone()
+        embedding[token] = float("nan")
+        for one in requests:
+            engine.submit(replace(one, params=replace(params, cache_prompt=False)))
+        made = finish(engine)
+        embedding[token] = kept
+    assert made["broken"][-1].finish_reason == "error" and "NaN or infinity" in made["broken"][-1].error
+    assert all(len(tokens(made[name])) == 20 and made[name][-1].error is None for name in ("other", "last"))
+    engine.submit(replace(requests[0], request_id="again"))
+    again = finish(engine)["again"]
+    assert tokens(again) == expected and again[-1].num_cached == 0
