@@ -41,7 +41,9 @@ def test_what_is_no_number_reaches_all_of_its_token(tokens, is_fp4, hold_emulate
 
 def test_these_rows_are_shared_out_as_those_of_the_real_size():
     """15 warps of three steps each there; here seven, and where rows are cut, 14."""
-    packed, plain = (plan(LARGE, is_fp4=is_fp4, tokens=1, hidden=112, columns=1344).stream for is_fp4 in (True, False))
+    packed, plain = (
+        plan(LARGE, is_fp4=is_fp4, tokens=1, hidden=112, columns=1344).stream for is_fp4 in (True, False)
+    )
     assert (packed.warps, packed.steps_each, packed.stride) == (7, 3, packed.row_bytes)
     assert (plain.warps, plain.steps_each, plain.chunks) == (14, 3, 2)
 

@@ -56,6 +56,7 @@ inline void run(Program &program) {
             unsigned warp = (first + i) % program.warps.size(), turns = 1 + program.random() % MOST_TURNS;
             while (turns-- && run_warp(program, warp, done)) moved = true;
         }
+        if (done == program_size.x) break;
         arrive_copies(program);
         if (program.random() % 32 == 0) end_ahead();
         if (!moved) sched_yield();

@@ -1,0 +1,111 @@
+"""The emulated GPU finds faults: planted in a small kernel, and in a decode kernel by leaving out one of its waits."""
+
+import pytest
+import torch
+
+from firesteel.kernels import decode_o
+from firesteel.kernels.cuda_source import CudaSource
+from firesteel.kernels.decode_launch import Machine
+from firesteel.kernels.decode_shapes import Draw
+from firesteel.kernels.op import Sample
+from firesteel.kernels.verify import check
+
+SHARED_BYTES, COUNT = 256, 512
+FAULTS = (
+    "none", "reads too soon", "reuses too soon", "never arrives", "spins", "writes behind", "copies crooked",
+    "leaves copies", "waits for nothing", "reads who left",
+)  # fmt: skip
+
+
+@pytest.fixture
+def launch(emulator, monkeypatch):
+    """launch(fault) -> x, y of two programs; y should be 2 x."""
+    source = CudaSource("planted.cu", defines={"SHARED_BYTES": SHARED_BYTES}, folder=emulator.FOLDER)
+    kernel = source.kernel("planted", threads=64, shared_bytes=SHARED_BYTES)
+
+    def run(fault, cluster=(), late=False, patience_s=emulator.PATIENCE_S):
+        monkeypatch.setattr(emulator, "PATIENCE_S", patience_s)
+        x, y = torch.arange(2.0 * COUNT), torch.zeros(2 * COUNT)
+        args = (y, x, torch.zeros(1, dtype=torch.int64), FAULTS.index(fault))
+        prepared = emulator.emulated_prepare(kernel, grid=(2,), args=args, dependent=late, cluster=cluster)
+        with emulator.coming_late(x):
+            prepared()
+        return x, y
+
+    return run
+
+
+def test_a_kernel_without_fault_is_right_in_any_order(launch):
+    for number in range(20):
+        x, y = launch("none", late=number % 2 == 1)
+        assert torch.equal(y, 2 * x)
+
+
+@pytest.mark.parametrize("fault", ["reads too soon", "reuses too soon", "waits for nothing"])
+def test_what_is_read_or_overwritten_too_soon_is_wrong_or_hangs(fault, launch, emulator):
+    """A barrier that is passed without waiting may be a phase behind the next time."""
+    try:
+        x, y = launch(fault, late=fault == "waits for nothing", patience_s=2.0)
+    except emulator.EmulationError as error:
+        assert "wait for what never comes" in str(error) or "ended before the kernel ahead" in str(error)
+    else:
+        assert y.isnan().any() and not torch.equal(y, 2 * x)
+
+
+@pytest.mark.parametrize("fault", ["never arrives", "spins"])
+def test_a_kernel_that_hangs_is_ended(fault, launch, emulator):
+    with pytest.raises(emulator.EmulationError, match=r"planted: program [01]: \d+ threads wait for what never"):
+        launch(fault, patience_s=0.3)
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        ("writes behind", "program . wrote behind its shared memory"),
+        ("copies crooked", "a copy is not of whole 16 bytes"), ("leaves copies", "ended before its copies came"),
+        ("reads who left", "program 0 ended before its peer was done"),
+    ],
+)  # fmt: skip
+def test_what_a_gpu_does_not_allow_is_said(fault, why, launch, emulator):
+    with pytest.raises(emulator.EmulationError, match=why):
+        launch(fault, cluster=(2,))
+
+
+def test_the_number_of_arguments_is_the_kernels(emulator):
+    source = CudaSource("planted.cu", defines={"SHARED_BYTES": SHARED_BYTES}, folder=emulator.FOLDER)
+    with pytest.raises(AssertionError, match="planted has 4 parameters"):
+        emulator.emulated_prepare(source.kernel("planted", threads=64), grid=(1,), args=(None, None, 3))
+
+
+WAITS = [
+    ("multiply_bf16.cuh", "barrier_wait(ring.full + stage, number / S::STAGES & 1);"),
+    ("ring.cuh", "if (number >= S::STAGES) ring.wait(ring.free, number - S::STAGES);"),
+    ("ring.cuh", "ring.wait(ring.done, number);"),
+    ("ring.cuh", "ring.tell(ring.free, number);"),
+    ("ring.cuh", "__syncwarp();\n        if (threadIdx.x % 32 == 0) barrier_arrive"),
+    ("decode_o.cu", "sync_some(1, S::CONSUMERS);"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("file", "wait"), WAITS, ids=[wait.split(";")[0] for _, wait in WAITS])
+def test_a_decode_kernel_that_lacks_one_of_its_waits_fails(file, wait, use_machine, emulator, monkeypatch):
+    """Eight strips of two parts for each program, through six stages."""
+    read = CudaSource._read
+
+    def read_without(self, name, *, needed_by):
+        text = read(self, name, needed_by=needed_by)
+        if name == file:
+            assert wait in text
+            text = text.replace(wait, wait[len("__syncwarp();") :] if wait.startswith("__syncwarp") else "")
+        return text
+
+    use_machine(Machine(3, 232_448))
+    monkeypatch.setattr(emulator, "PATIENCE_S", 5.0)
+    draw = Draw(torch.device("cpu"))
+    args = (draw.normal(3, 1344), draw.weight(384, 1344), draw.normal(384), draw.normal(3, 384))
+    cuda = decode_o.implementations["cuda"]
+    assert check(decode_o, cuda, Sample("whole", args)) is None
+    monkeypatch.setattr(CudaSource, "_read", read_without)
+    found = [check(decode_o, cuda, Sample("without", args)) for _ in range(5)]
+    assert any(found)
