@@ -43,8 +43,7 @@ def test_the_clamp_does_not_hide_what_is_no_number(hold_emulated):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("machine", [LARGE, SMALL], ids=["large", "small"])
-@pytest.mark.parametrize("hidden", [64, 128, 192])
+@pytest.mark.parametrize(("hidden", "machine"), [(64, LARGE), (128, SMALL), (192, LARGE)], ids=str)
 @pytest.mark.parametrize("tokens", [1, 2, 3, 5, 8])
 def test_every_number_of_tokens(tokens, hidden, machine, hold_emulated):
     hold_emulated(decode_fc1, machine, *make_args(tokens, hidden, 96))

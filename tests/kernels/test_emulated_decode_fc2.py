@@ -36,8 +36,7 @@ def test_what_is_no_number_reaches_all_of_its_token(hold_emulated):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("machine", [LARGE, SMALL, TINY], ids=["large", "small", "tiny"])
-@pytest.mark.parametrize("intermediate", [64, 128, 192])
+@pytest.mark.parametrize(("intermediate", "machine"), [(64, LARGE), (128, SMALL), (192, TINY)], ids=str)
 @pytest.mark.parametrize("tokens", [1, 2, 3, 5, 8])
 def test_every_number_of_tokens(tokens, intermediate, machine, hold_emulated):
     hold_emulated(decode_fc2, machine, *make_args(tokens, 192, intermediate))

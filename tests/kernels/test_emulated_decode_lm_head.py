@@ -72,8 +72,7 @@ def test_only_weight_and_norm_are_read_before_the_inputs_are_there(tokens, is_fp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("machine", [LARGE, SMALL], ids=["large", "small"])
-@pytest.mark.parametrize("hidden", [64, 128, 320, 1344])
+@pytest.mark.parametrize(("hidden", "machine"), [(64, LARGE), (128, SMALL), (320, LARGE), (1344, SMALL)], ids=str)
 @pytest.mark.parametrize("tokens", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("is_fp4", [True, False], ids=PACKED.get)
 def test_every_number_of_tokens_and_way_to_cut_rows(tokens, hidden, is_fp4, machine, hold):

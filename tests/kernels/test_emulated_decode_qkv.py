@@ -1,4 +1,4 @@
-"""decode_qkv's kernel on an emulated GPU: strips of rotated pairs, slots in pages, late inputs, what is no number."""
+"""decode_qkv's kernel on an emulated GPU: rotated pairs, slots in pages, late inputs, what is no number."""
 
 import pytest
 import torch
@@ -50,8 +50,7 @@ def test_what_is_no_number_reaches_all_of_its_token(tokens, is_fp4, hold_emulate
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("machine", [LARGE, SMALL], ids=["large", "small"])
-@pytest.mark.parametrize("hidden", [64, 128, 192, 1344])
+@pytest.mark.parametrize(("hidden", "machine"), [(64, LARGE), (128, SMALL), (192, LARGE), (1344, SMALL)], ids=str)
 @pytest.mark.parametrize("tokens", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("is_fp4", [True, False], ids=PACKED.get)
 def test_every_number_of_tokens_and_way_to_cut_rows(tokens, hidden, is_fp4, machine, hold_emulated):

@@ -1,32 +1,36 @@
-"""Single instructions against what is known of them: emulated, and on a GPU those that kernels are compiled with."""
+"""Single instructions against what is known of them: emulated, and on a GPU as kernels have them."""
 
+import functools
+import shutil
 import struct
+from pathlib import Path
 
 import pytest
 import torch
 
 from firesteel.kernels.cuda_source import CSRC, CudaSource
 
+OWN = Path(__file__).with_name("emulator")
 WHICH = ("permute", "narrow", "round", "extremes", "transpose", "multiply", "multiply bytes", "share")
 INFINITY, NAN = float("inf"), float("nan")
 
 
 @pytest.fixture(params=["emulated", pytest.param("gpu", marks=pytest.mark.gpu)])
-def execute(request, emulator, tmp_path):
+def execute(request, kernel_cache, tmp_path):
     """execute(which, words [programs, 32, up to 6]) -> [programs, 32, 4] int32."""
-    is_real = request.param == "gpu"
-    folder = tmp_path if is_real else emulator.FOLDER
-    if is_real:
-        for place, name in ((emulator.FOLDER, "single.cu"), (CSRC, "instructions.cuh")):
-            (folder / name).write_text((place / name).read_text(encoding="utf-8"), encoding="utf-8")
-    kernel = CudaSource("single.cu", folder=folder).kernel("single", threads=32)
+    device = "cuda" if request.param == "gpu" else "cpu"
+    for place, name in ((OWN, "single.cu"), (CSRC, "instructions.cuh")):
+        shutil.copy(place / name, tmp_path)
+    kernel = CudaSource("single.cu", folder=tmp_path).kernel("single", threads=32)
+    prepare = kernel.prepare
+    if request.param == "emulated":
+        emulator = request.getfixturevalue("emulator")
+        prepare = functools.partial(emulator.emulated_prepare, kernel)
 
     def run(which, words):
-        device = "cuda" if is_real else "cpu"
         given = torch.nn.functional.pad(words, (0, 6 - words.shape[-1])).int().to(device)
         found = torch.zeros(*given.shape[:2], 4, dtype=torch.int32, device=device)
         args = (given.contiguous(), found, WHICH.index(which))
-        prepare = kernel.prepare if is_real else lambda **how: emulator.emulated_prepare(kernel, **how)
         prepare(grid=(len(given),), args=args)()
         return found.cpu()
 

@@ -1,4 +1,4 @@
-"""The emulated GPU finds faults: planted in a small kernel, and in a decode kernel by leaving out one of its waits."""
+"""The emulated GPU finds faults: planted in a small kernel, and waits that a decode kernel lacks."""
 
 import pytest
 import torch
@@ -11,6 +11,7 @@ from firesteel.kernels.op import Sample
 from firesteel.kernels.verify import check
 
 SHARED_BYTES, COUNT = 256, 512
+THREE = Machine(3, 232_448)
 FAULTS = (
     "none", "reads too soon", "reuses too soon", "never arrives", "spins", "writes behind", "copies crooked",
     "leaves copies", "waits for nothing", "reads who left",
@@ -77,35 +78,56 @@ def test_the_number_of_arguments_is_the_kernels(emulator):
         emulator.emulated_prepare(source.kernel("planted", threads=64), grid=(1,), args=(None, None, 3))
 
 
+TELL = "void tell(u64 *bars, int number) {\n        "
 WAITS = [
     ("multiply_bf16.cuh", "barrier_wait(ring.full + stage, number / S::STAGES & 1);"),
     ("ring.cuh", "if (number >= S::STAGES) ring.wait(ring.free, number - S::STAGES);"),
     ("ring.cuh", "ring.wait(ring.done, number);"),
     ("ring.cuh", "ring.tell(ring.free, number);"),
-    ("ring.cuh", "__syncwarp();\n        if (threadIdx.x % 32 == 0) barrier_arrive"),
+    ("ring.cuh", TELL + "__syncwarp();"),
     ("decode_o.cu", "sync_some(1, S::CONSUMERS);"),
 ]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("file", "wait"), WAITS, ids=[wait.split(";")[0] for _, wait in WAITS])
-def test_a_decode_kernel_that_lacks_one_of_its_waits_fails(file, wait, use_machine, emulator, monkeypatch):
-    """Eight strips of two parts for each program, through six stages."""
+@pytest.fixture
+def leave_out(monkeypatch):
+    """leave_out(file, text): kernels are compiled without it from now on."""
     read = CudaSource._read
 
-    def read_without(self, name, *, needed_by):
-        text = read(self, name, needed_by=needed_by)
-        if name == file:
-            assert wait in text
-            text = text.replace(wait, wait[len("__syncwarp();") :] if wait.startswith("__syncwarp") else "")
-        return text
+    def leave(file, text):
+        def read_without(self, name, *, needed_by):
+            found = read(self, name, needed_by=needed_by)
+            assert name != file or text in found
+            return found.replace(text, TELL if text.startswith(TELL) else "") if name == file else found
 
-    use_machine(Machine(3, 232_448))
-    monkeypatch.setattr(emulator, "PATIENCE_S", 5.0)
+        monkeypatch.setattr(CudaSource, "_read", read_without)
+
+    return leave
+
+
+def make_args():
+    """Eight strips of two parts for each of three programs, through six stages."""
     draw = Draw(torch.device("cpu"))
-    args = (draw.normal(3, 1344), draw.weight(384, 1344), draw.normal(384), draw.normal(3, 384))
-    cuda = decode_o.implementations["cuda"]
-    assert check(decode_o, cuda, Sample("whole", args)) is None
-    monkeypatch.setattr(CudaSource, "_read", read_without)
-    found = [check(decode_o, cuda, Sample("without", args)) for _ in range(5)]
-    assert any(found)
+    return draw.normal(3, 1344), draw.weight(384, 1344), draw.normal(384), draw.normal(3, 384)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("file", "wait"), WAITS, ids=[wait.removeprefix(TELL) for _, wait in WAITS])
+def test_a_decode_kernel_that_lacks_one_of_its_waits_fails(
+    file, wait, leave_out, use_machine, emulator, monkeypatch
+):
+    use_machine(THREE)
+    monkeypatch.setattr(emulator, "PATIENCE_S", 10.0)
+    cuda, sample = decode_o.implementations["cuda"], Sample("emulated", make_args())
+    assert check(decode_o, cuda, sample) is None
+    leave_out(file, wait)
+    assert any(check(decode_o, cuda, sample) for _ in range(5))
+
+
+@pytest.mark.slow
+def test_a_decode_kernel_that_does_not_wait_for_its_inputs_fails(leave_out, hold_early, emulator):
+    late = ("mixed", "bias", "r")
+    hold_early(decode_o, THREE, late, *make_args())
+    leave_out("decode_o.cu", "wait_for_inputs();")
+    with pytest.raises(AssertionError, match=r"non-finite|ended before the kernel ahead"):
+        hold_early(decode_o, THREE, late, *make_args())
