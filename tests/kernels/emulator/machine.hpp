@@ -16,7 +16,9 @@
 #include "fiber.hpp"
 
 namespace machine {
-constexpr unsigned MOST_TURNS = 16;  // of a warp, before the next has its own
+constexpr unsigned MOST_TURNS = 16;            // of a warp, before the next has its own
+constexpr unsigned SLEEP_ONE_IN = 32;          // turns, after which a warp lags behind all others
+constexpr unsigned LONGEST_SLEEP = 64;
 constexpr char UNTOUCHED = 0x5A;     // what lies where nobody may write
 constexpr int UNTOUCHED_BYTES = 128;
 
@@ -47,7 +49,7 @@ struct Copy {
 };
 struct Named { unsigned count = 0, generation = 0; };
 struct Warp {
-    unsigned count = 0, generation = 0;
+    unsigned count = 0, generation = 0, asleep = 0;  // for so many turns of the program
     char slots[2][32][32];  // what lanes give to each other, by turns
 };
 struct Fiber {

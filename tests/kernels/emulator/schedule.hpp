@@ -13,18 +13,33 @@ inline void begin_fiber() {
     here->now->is_done = true;
     here->now->place.go(here->scheduler);
 }
-// Whether one of its threads could go on.
-inline bool run_warp(Program &program, unsigned warp, unsigned &done) {
+// Those of its threads that `chosen` has a bit for; whether one of them could go on.
+inline bool run_lanes(Program &program, unsigned warp, unsigned chosen, unsigned &done) {
     bool moved = false;
     unsigned first = 32 * warp, count = program_size.x - first < 32 ? program_size.x - first : 32;
     unsigned turn = program.random() % 32;
     for (unsigned i = 0; i < count; i++) {
         unsigned thread = first + (i + turn) % count;
         Fiber &fiber = program.fibers[thread];
-        if (fiber.is_done || (fiber.is_ready && !fiber.is_ready(fiber.asked))) continue;
+        if (!(chosen >> thread % 32 & 1) || fiber.is_done || (fiber.is_ready && !fiber.is_ready(fiber.asked))) continue;
         thread_index.x = thread, program.now = &fiber, moved = true;
         program.scheduler.go(fiber.place);
         done += fiber.is_done;
+    }
+    return moved;
+}
+// A warp's turns: some now and then end with half of its lanes, and it falls asleep over that.
+inline bool run_warp(Program &program, unsigned warp, unsigned &done) {
+    unsigned &asleep = program.warps[warp].asleep;
+    if (asleep) return asleep--, true;
+    bool moved = false;
+    for (unsigned turns = 1 + program.random() % MOST_TURNS; turns; turns--) {
+        bool lags = program.random() % SLEEP_ONE_IN == 0;
+        if (!run_lanes(program, warp, lags ? program.random() : ~0u, done)) break;
+        moved = true;
+        if (!lags) continue;
+        asleep = program.random() % LONGEST_SLEEP;
+        break;
     }
     return moved;
 }
@@ -52,10 +67,8 @@ inline void run(Program &program) {
     for (unsigned done = 0; done < program_size.x && !__atomic_load_n(&has_failed, __ATOMIC_ACQUIRE);) {
         bool moved = !program.copies.empty();
         unsigned first = program.random() % program.warps.size();
-        for (unsigned i = 0; i < program.warps.size(); i++) {
-            unsigned warp = (first + i) % program.warps.size(), turns = 1 + program.random() % MOST_TURNS;
-            while (turns-- && run_warp(program, warp, done)) moved = true;
-        }
+        for (unsigned i = 0; i < program.warps.size(); i++)
+            moved |= run_warp(program, (first + i) % program.warps.size(), done);
         if (done == program_size.x) break;
         arrive_copies(program);
         if (program.random() % 32 == 0) end_ahead();
