@@ -14,7 +14,7 @@ SHARED_BYTES, COUNT = 256, 512
 THREE = Machine(3, 232_448)
 FAULTS = (
     "none", "reads too soon", "reuses too soon", "never arrives", "spins", "writes behind", "copies crooked",
-    "leaves copies", "waits for nothing", "reads who left",
+    "leaves copies", "waits for nothing", "reads who left", "reads unwritten",
 )  # fmt: skip
 
 
@@ -42,9 +42,10 @@ def test_a_kernel_without_fault_is_right_in_any_order(launch):
         assert torch.equal(y, 2 * x)
 
 
-def test_what_is_read_before_it_has_come_is_no_number(launch):
+@pytest.mark.parametrize("fault", ["reads too soon", "reads unwritten"])
+def test_what_is_read_before_it_has_come_is_no_number(fault, launch):
     for _ in range(5):
-        assert launch("reads too soon")[1].isnan().any()
+        assert launch(fault)[1].isnan().any()
 
 
 @pytest.mark.parametrize(
@@ -137,5 +138,5 @@ def test_a_decode_kernel_that_does_not_wait_for_its_inputs_fails(leave_out, hold
     late = ("mixed", "bias", "r")
     hold_early(decode_o, THREE, late, *make_args())
     leave_out("decode_o.cu", "wait_for_inputs();")
-    with pytest.raises(AssertionError, match="worst nan|ended before the kernel ahead"):
+    with pytest.raises(AssertionError, match=r"worst nan|ended before the kernel ahead"):
         hold_early(decode_o, THREE, late, *make_args())

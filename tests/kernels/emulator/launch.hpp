@@ -1,5 +1,6 @@
 #pragma once
 // Runs KERNEL, of the file before this one, over a grid.
+#include <link.h>
 #include <type_traits>
 #include <utility>
 
@@ -31,9 +32,19 @@ namespace machine {
 inline pthread_barrier_t ready, over;
 inline unsigned seed;
 
+// All that is `thread_local` in this library, static shared memory too: what nobody wrote is no number.
+inline int spoil_memory(dl_phdr_info *library, size_t, void *) {
+    char *begin = (char *)library->dlpi_tls_data;
+    for (int i = 0; begin && i < library->dlpi_phnum; i++) {
+        const auto &part = library->dlpi_phdr[i];
+        if (part.p_type == PT_TLS && begin <= shared && shared < begin + part.p_memsz) memset(begin, 0xFF, part.p_memsz);
+    }
+    return 0;
+}
 inline void *go(void *which) {
     Program &program = *(Program *)which;
-    memset(shared, 0xFF, SHARED_BYTES);
+    shared[0] = 0;  // so that it is there
+    dl_iterate_phdr(spoil_memory, nullptr);
     memset(shared + SHARED_BYTES, UNTOUCHED, UNTOUCHED_BYTES);
     prepare(program, shared, seed);
     pthread_barrier_wait(&ready);  // memory of all is there before one writes to another's

@@ -3,13 +3,14 @@
 
 enum Fault {
     NONE, READS_TOO_SOON, REUSES_TOO_SOON, NEVER_ARRIVES, SPINS, WRITES_BEHIND, COPIES_CROOKED, LEAVES_COPIES,
-    WAITS_FOR_NOTHING, READS_WHO_LEFT
+    WAITS_FOR_NOTHING, READS_WHO_LEFT, READS_UNWRITTEN
 };
 constexpr int PIECE = 32, PIECES = 16, COUNT = PIECE * PIECES, STAGES = 2;
 extern __shared__ __align__(128) char shared[];
 
 extern "C" __global__ void planted(float *y, const float *x, u64 *counter, int fault) {
     __shared__ u64 full[STAGES], free[STAGES];
+    __shared__ float unwritten;
     float *ring = (float *)shared;
     int lane = threadIdx.x % 32;
     if (threadIdx.x == 0)
@@ -41,6 +42,8 @@ extern "C" __global__ void planted(float *y, const float *x, u64 *counter, int f
             if (lane == 0) barrier_arrive(free + stage);
         }
     }
+    if (fault < NONE) unwritten = 1;
+    if (fault == READS_UNWRITTEN) y[0] = unwritten;
     if (fault == READS_WHO_LEFT && blockIdx.x == 1)
         for (;;) y[lane] = other_program(ring, 0), __nanosleep(1);  // until it is found out
 }
