@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import itertools
 import math
+import shutil
 import subprocess
 import tempfile
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ OPTIONS = ("-std=c++20", "-O1", "-fPIC", "-shared", "-fno-strict-aliasing", "-ff
 PATIENCE_S = 60.0
 _seeds = itertools.count(1)
 _late = []
+_loaded = {}
 
 
 class EmulationError(AssertionError):
@@ -64,7 +66,7 @@ class Builds:
 
 @cache
 def _build(name, text, headers, options):
-    """The shared library of a program."""
+    """Where the shared library of a program is."""
     files = dict(headers) | {one: (FOLDER / one).read_text(encoding="utf-8") for one in OWN}
     files["main.cpp"] = f'{text}\n#define KERNEL {name}\n#include "launch.hpp"\n'
     key = hashlib.sha256(repr((sorted(files.items()), options)).encode()).hexdigest()[:16]
@@ -74,9 +76,17 @@ def _build(name, text, headers, options):
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "kernel.so").exists():
             _compile(folder, files, options)
-    library = ctypes.CDLL(str(folder / "kernel.so"))
-    library.launch.restype = ctypes.c_char_p
-    return library
+    return folder / "kernel.so"
+
+
+def _load(path, grid):
+    """The library. Its variables stay between launches: one for each size of machine, and anew after an error."""
+    if (path, grid) not in _loaded:
+        with tempfile.NamedTemporaryFile(suffix=".so") as copy:  # a file is loaded once a process
+            shutil.copyfile(path, copy.name)
+            _loaded[path, grid] = ctypes.CDLL(copy.name)
+        _loaded[path, grid].launch.restype = ctypes.c_char_p
+    return _loaded[path, grid]
 
 
 def _compile(folder, files, options):
@@ -106,7 +116,8 @@ def _spoil(tensors):
 def emulated_prepare(kernel, *, grid, args, dependent=False, cluster=(), tile=""):
     """Stands in for CudaKernel.prepare."""
     program = kernel.source.program("sm_90a")
-    library = _build(kernel.name, program.text, tuple(sorted(program.headers.items())), program.options)
+    path = _build(kernel.name, program.text, tuple(sorted(program.headers.items())), program.options)
+    library = _load(path, grid)
     assert library.num_parameters() == len(args), f"{kernel.name} has {library.num_parameters()} parameters"
     slots = (ctypes.c_uint64 * len(args))()
     for number, value in enumerate(args):
@@ -119,6 +130,7 @@ def emulated_prepare(kernel, *, grid, args, dependent=False, cluster=(), tile=""
         shape = (sizes, kernel.threads, math.prod(cluster))
         why = library.launch(*shape, slots, next(_seeds), patience, late, len(kept))
         if why:
+            _loaded.pop((path, grid), None)
             raise EmulationError(f"{kernel.name}: {why.decode()}")
 
     launch.args = args  # tensors stay alive
