@@ -53,13 +53,15 @@ def test_what_is_read_before_it_has_come_is_no_number(fault, launch):
     [("reuses too soon", "wait for what never comes"), ("waits for nothing", "ended before the kernel ahead")],
 )
 def test_what_is_overwritten_or_taken_too_soon_is_wrong_or_the_kernel_fails(fault, why, launch, emulator):
-    """Who is too slow for a barrier that goes on without him waits for ever."""
-    try:
-        x, y = launch(fault, late=fault == "waits for nothing", patience_s=0.5)
-    except emulator.EmulationError as error:
-        assert why in str(error)
-    else:
-        assert y.isnan().any() and not torch.equal(y, 2 * x)
+    """Not in every order. Who is too slow for a barrier that goes on without him waits for ever."""
+
+    def is_found():
+        try:
+            return launch(fault, late=fault == "waits for nothing", patience_s=0.5)[1].isnan().any()
+        except emulator.EmulationError as error:
+            return why in str(error)
+
+    assert any(is_found() for _ in range(20))
 
 
 @pytest.mark.parametrize("fault", ["never arrives", "spins"])
