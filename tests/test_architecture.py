@@ -153,11 +153,12 @@ def test_tests_mirror_the_source():
     Of a subject with several test files the others are named after one side of it: test_client_life.py.
     """
     whole = {"test_architecture.py", "test_references.py", "test_gates.py", "test_gpt_oss_gpu.py"}
+    whole |= {"test_emulated_machine.py", "test_emulated_instructions.py"}  # their subject is the emulator
     for test in (ROOT / "tests").rglob("test_*.py"):
         place = test.relative_to(ROOT / "tests")
         if test.name in whole or place.parts[0] == "tools":
             continue
-        words = test.stem.removeprefix("test_").split("_")
+        words = test.stem.removeprefix("test_").removeprefix("emulated_").split("_")
         whole_name = SOURCE / place.parent / "_".join(words)
         files = [whole_name.with_name("_".join(words[:count]) + ".py") for count in range(1, len(words) + 1)]
         assert whole_name.is_dir() or any(one.is_file() for one in files), f"{place} tests nothing in src"

@@ -1,14 +1,20 @@
-"""Holds ops to their references in Triton's interpreter; small CUDA C++ with a cache of its own; small samples."""
+"""Holds ops to their references in Triton's interpreter and on an emulated GPU; small CUDA C++; small samples."""
 
+import importlib
 import inspect
+import os
+import shutil
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
 import torch
 
 from firesteel.kernels import cuda_cache
-from firesteel.kernels.cuda_source import CudaSource
-from firesteel.kernels.verify import Check
+from firesteel.kernels.cuda_source import CudaKernel, CudaSource
+from firesteel.kernels.op import Sample
+from firesteel.kernels.tolerance import assert_close
+from firesteel.kernels.verify import Check, check
 
 DATA = Path(__file__).with_name("data")
 
@@ -53,6 +59,64 @@ def small_args():
 def refusal(small_args):
     """refusal(op, ...) is what `cuda` says of a small sample with some arguments replaced."""
     return lambda op, **changes: op.implementations["cuda"].accepts(**{**small_args(op), **changes})
+
+
+@pytest.fixture(scope="session")
+def emulator(tmp_path_factory):
+    """The module emulator.py; processes that run tests side by side share what it compiles."""
+    if shutil.which("g++") is None:
+        pytest.skip("the emulator compiles kernels with g++, which is not installed")
+    spec = spec_from_file_location("emulator", Path(__file__).with_name("emulator.py"))
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    base = tmp_path_factory.getbasetemp()
+    folder = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    module.Builds.folder = folder / "emulator"
+    module.Builds.folder.mkdir(exist_ok=True)
+    return module
+
+
+@pytest.fixture
+def use_machine(emulator, monkeypatch):
+    """use_machine(machine): from now on CUDA kernels run on an emulated one of this size."""
+    monkeypatch.setattr(CudaKernel, "prepare", emulator.emulated_prepare)
+
+    def use(machine):
+        decode = [f"decode_{name}" for name in ("qkv", "attention", "o", "fc1", "fc2", "experts", "lm_head")]
+        for name in (*decode, "moe_stream"):
+            module = importlib.import_module(f"firesteel.kernels.{name}")
+            monkeypatch.setattr(module, "find_machine", lambda device: machine)
+
+    return use
+
+
+@pytest.fixture
+def hold_emulated(use_machine):
+    """hold_emulated(op, machine, *args): `cuda` takes the arguments, does as the reference, twice the same."""
+
+    def hold(op, machine, *args, way="cuda"):
+        use_machine(machine)
+        cuda = op.implementations[way]
+        assert cuda.accepts(*args) is None
+        assert check(op, cuda, Sample("emulated", args)) is None
+
+    return hold
+
+
+@pytest.fixture
+def hold_early(use_machine, emulator):
+    """hold_early(op, machine, late, *args): the same where it begins before the inputs named `late` are there."""
+
+    def hold(op, machine, late, *args, way="cuda"):
+        use_machine(machine)
+        sample, names = Sample("emulated", args), list(inspect.signature(op.reference).parameters)
+        expected = op.reference(*sample.clone())
+        given = dict(zip(names, sample.clone(), strict=False))
+        with emulator.coming_late(*(given[name] for name in late)):
+            actual = op.implementations[way].function(**given, dependent=True)
+        assert_close(actual=actual, expected=expected, tolerance=op.tolerance)
+
+    return hold
 
 
 @pytest.fixture(scope="session")

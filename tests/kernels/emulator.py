@@ -6,48 +6,96 @@ Every thread is a fiber and runs in a random order, copies come late: see emulat
 """
 
 import ctypes
+import fcntl
 import hashlib
 import itertools
 import math
+import shutil
 import subprocess
 import tempfile
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
 import torch
 
+from firesteel.kernels.verify import POISON
+
 FOLDER = Path(__file__).with_name("emulator")
-OWN = ("instructions.cuh", "machine.hpp", "launch.hpp")
+OWN = tuple(sorted(path.name for path in FOLDER.iterdir() if path.suffix in (".hpp", ".cuh")))
 OPTIONS = ("-std=c++20", "-O1", "-fPIC", "-shared", "-fno-strict-aliasing", "-ffp-contract=off", "-w", "-pthread")
 PATIENCE_S = 60.0
 _seeds = itertools.count(1)
+_late = []
+_loaded = {}
 
 
 class EmulationError(AssertionError):
     """A kernel hung, or did what a GPU does not allow."""
 
 
+class _Late(ctypes.Structure):
+    _fields_ = (("to", ctypes.c_void_p), ("source", ctypes.c_void_p), ("num_bytes", ctypes.c_uint64))
+
+
+@contextmanager
+def coming_late(*tensors):
+    """The kernel ahead writes these: launches inside begin before it has ended, at a random moment of theirs."""
+    assert all(one.is_contiguous() for one in tensors)
+    _late.extend(tensors)
+    try:
+        yield
+    finally:
+        _late.clear()
+
+
 @cache
-def _folder():
+def _own_folder():
     return tempfile.TemporaryDirectory(prefix="firesteel-emulator-")
+
+
+class Builds:
+    """Where libraries are kept; processes may share a folder."""
+
+    folder = None  # a temporary one of this process
+
+    @classmethod
+    def find(cls):
+        return cls.folder or Path(_own_folder().name)
 
 
 @cache
 def _build(name, text, headers, options):
-    """The shared library of a program."""
+    """Where the shared library of a program is."""
     files = dict(headers) | {one: (FOLDER / one).read_text(encoding="utf-8") for one in OWN}
     files["main.cpp"] = f'{text}\n#define KERNEL {name}\n#include "launch.hpp"\n'
     key = hashlib.sha256(repr((sorted(files.items()), options)).encode()).hexdigest()[:16]
-    folder = Path(_folder().name) / key
-    folder.mkdir()
+    folder = Builds.find() / key
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "kernel.so").exists():
+            _compile(folder, files, options)
+    return folder / "kernel.so"
+
+
+def _load(path, grid):
+    """The library. Its variables stay between launches: one for each size of machine, and anew after an error."""
+    if (path, grid) not in _loaded:
+        with tempfile.NamedTemporaryFile(suffix=".so") as copy:  # a file is loaded once a process
+            shutil.copyfile(path, copy.name)
+            _loaded[path, grid] = ctypes.CDLL(copy.name)
+        _loaded[path, grid].launch.restype = ctypes.c_char_p
+    return _loaded[path, grid]
+
+
+def _compile(folder, files, options):
     for file, content in files.items():
         (folder / file).write_text(content, encoding="utf-8")
-    command = ["g++", *OPTIONS, "-DDELAYS", *options, "main.cpp", "-o", "kernel.so"]
+    command = ["g++", *OPTIONS, "-DDELAYS", *options, "main.cpp", "-o", "made.so"]
     made = subprocess.run(command, cwd=folder, capture_output=True, encoding="utf-8")
     assert made.returncode == 0, made.stderr[:4000]
-    library = ctypes.CDLL(str(folder / "kernel.so"))
-    library.launch.restype = ctypes.c_char_p
-    return library
+    (folder / "made.so").rename(folder / "kernel.so")
 
 
 def _slot(value):
@@ -56,11 +104,20 @@ def _slot(value):
     return ctypes.c_double(value) if isinstance(value, float) else ctypes.c_int64(value)
 
 
+def _spoil(tensors):
+    """What comes late is no number until then; all that it will be is kept here."""
+    kept = [one.clone() for one in tensors]
+    for one in tensors:
+        one.view(torch.uint8).fill_(POISON)
+    pairs = zip(tensors, kept, strict=True)
+    return kept, (_Late * len(kept))(*(_Late(one.data_ptr(), to.data_ptr(), one.nbytes) for one, to in pairs))
+
+
 def emulated_prepare(kernel, *, grid, args, dependent=False, cluster=(), tile=""):
     """Stands in for CudaKernel.prepare."""
     program = kernel.source.program("sm_90a")
-    options = program.options
-    library = _build(kernel.name, program.text, tuple(sorted(program.headers.items())), options)
+    path = _build(kernel.name, program.text, tuple(sorted(program.headers.items())), program.options)
+    library = _load(path, grid)
     assert library.num_parameters() == len(args), f"{kernel.name} has {library.num_parameters()} parameters"
     slots = (ctypes.c_uint64 * len(args))()
     for number, value in enumerate(args):
@@ -68,10 +125,12 @@ def emulated_prepare(kernel, *, grid, args, dependent=False, cluster=(), tile=""
     sizes = (ctypes.c_uint32 * 3)(*(*grid, 1, 1)[:3])
 
     def launch():
-        why = library.launch(
-            sizes, kernel.threads, math.prod(cluster), slots, next(_seeds), ctypes.c_double(PATIENCE_S)
-        )
+        kept, late = _spoil(list(_late) if dependent else [])
+        patience = ctypes.c_double(PATIENCE_S)
+        shape = (sizes, kernel.threads, math.prod(cluster))
+        why = library.launch(*shape, slots, next(_seeds), patience, late, len(kept))
         if why:
+            _loaded.pop((path, grid), None)
             raise EmulationError(f"{kernel.name}: {why.decode()}")
 
     launch.args = args  # tensors stay alive

@@ -1,20 +1,15 @@
 """Both matmuls of the experts shared out evenly: emulated on a CPU, and on a GPU at real shapes."""
 
-import importlib
-
 import pytest
 import torch
 
 from firesteel.kernels import decode_experts
-from firesteel.kernels.cuda_source import CudaKernel
 from firesteel.kernels.decode_launch import Machine, with_delays
 from firesteel.kernels.decode_shapes import Draw
 from firesteel.kernels.moe_matmul import random_experts
 from firesteel.kernels.op import Sample
 from firesteel.kernels.verify import check
-from tests.kernels.emulator import emulated_prepare
 
-MODULE = importlib.import_module("firesteel.kernels.decode_experts")
 EVEN = decode_experts.implementations["cuda:even"]
 LARGE, SMALL = Machine(4, 232_448), Machine(3, 101_376)  # shared memory of an H200 and of a GB10
 
@@ -29,23 +24,11 @@ def draw(tokens, experts, hidden, *, active=4, alike=False, activation="bf16", d
     return Sample(f"T={tokens} E={experts} H={hidden} {active=} {alike=} {activation}", args)
 
 
-@pytest.fixture
-def emulated(monkeypatch):
-    """emulated(machine, sample): what is wrong with the sample's result on that machine, or None."""
-    monkeypatch.setattr(CudaKernel, "prepare", emulated_prepare)
-
-    def run(machine, sample):
-        monkeypatch.setattr(MODULE, "find_machine", lambda device: machine)
-        return check(decode_experts, EVEN, sample)
-
-    return run
-
-
 @pytest.mark.parametrize(
     "sample", [draw(5, 8, 128), draw(8, 8, 128), draw(6, 8, 128, alike=True)], ids=lambda one: one.label
 )
-def test_each_token_gets_its_experts_however_many_share_one(emulated, sample):
-    assert emulated(LARGE, sample) is None
+def test_each_token_gets_its_experts_however_many_share_one(hold_emulated, sample):
+    hold_emulated(decode_experts, LARGE, *sample.args, way="cuda:even")
 
 
 @pytest.mark.slow
@@ -55,8 +38,12 @@ def test_each_token_gets_its_experts_however_many_share_one(emulated, sample):
     ids=lambda one: one.label,
 )
 @pytest.mark.parametrize("machine", [LARGE, SMALL], ids=["large", "small"])
-def test_other_sizes_and_small_machines(emulated, machine, sample):
-    assert emulated(machine, sample) is None
+def test_other_sizes_and_small_machines(hold_emulated, machine, sample):
+    hold_emulated(decode_experts, machine, *sample.args, way="cuda:even")
+
+
+def test_nothing_but_the_norm_is_read_before_the_wait(hold_early):
+    hold_early(decode_experts, LARGE, ("r", "logits"), *draw(5, 8, 128).args, way="cuda:even")
 
 
 def test_one_token_is_refused():

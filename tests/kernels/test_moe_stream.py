@@ -6,12 +6,10 @@ import pytest
 import torch
 
 from firesteel.kernels import moe_matmul
-from firesteel.kernels.cuda_source import CudaKernel
 from firesteel.kernels.decode_launch import Machine
 from firesteel.kernels.moe_matmul import random_experts
 from firesteel.kernels.op import Sample
 from firesteel.kernels.verify import check
-from tests.kernels.emulator import emulated_prepare
 
 MODULE = importlib.import_module("firesteel.kernels.moe_stream")
 LARGE, SMALL = Machine(4, 232_448), Machine(3, 101_376)  # shared memory of an H200 and of a GB10
@@ -30,18 +28,6 @@ def label(one):
     return one.label if isinstance(one, Sample) else f"{one.num_sms} SMs"
 
 
-@pytest.fixture
-def emulated(monkeypatch):
-    """emulated(machine, sample): what is wrong with the sample's result on that machine, or None."""
-    monkeypatch.setattr(CudaKernel, "prepare", emulated_prepare)
-
-    def run(machine, sample):
-        monkeypatch.setattr(MODULE, "find_machine", lambda device: machine)
-        return check(moe_matmul, moe_matmul.implementations["cuda:stream"], sample)
-
-    return run
-
-
 @pytest.mark.parametrize(
     "sample",
     [
@@ -53,8 +39,8 @@ def emulated(monkeypatch):
     ],
     ids=label,
 )
-def test_each_token_gets_its_experts_however_many_share_one(emulated, sample):
-    assert emulated(LARGE, sample) is None
+def test_each_token_gets_its_experts_however_many_share_one(hold_emulated, sample):
+    hold_emulated(moe_matmul, LARGE, *sample.args, way="cuda:stream")
 
 
 @pytest.mark.slow
@@ -69,15 +55,15 @@ def test_each_token_gets_its_experts_however_many_share_one(emulated, sample):
     ],
     ids=label,
 )
-def test_other_sizes_and_small_machines(emulated, machine, sample):
-    assert emulated(machine, sample) is None
+def test_other_sizes_and_small_machines(hold_emulated, machine, sample):
+    hold_emulated(moe_matmul, machine, *sample.args, way="cuda:stream")
 
 
-def test_what_is_no_number_stays_so_and_harms_no_other_token(emulated, monkeypatch):
+def test_what_is_no_number_stays_so_and_harms_no_other_token(use_machine):
     sample = draw(9, 8, 128, 128)
     x, ids, weights, experts, limit = sample.args
     x[3, 17] = torch.nan
-    monkeypatch.setattr(MODULE, "find_machine", lambda device: LARGE)
+    use_machine(LARGE)
     y = MODULE.run(x, ids, weights, experts, limit)
     assert y.isnan().any(dim=1).tolist() == [token == 3 for token in range(9)]
 

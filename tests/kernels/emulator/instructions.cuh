@@ -1,6 +1,6 @@
 #pragma once
 // Stands in for the GPU's own instructions: the same functions, in C++, on the emulated machine.
-#include "machine.hpp"
+#include "ahead.hpp"
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -93,12 +93,12 @@ DEVICE void sync_some(int id, int threads) { machine::meet(machine::here->named[
 
 DEVICE void cluster_arrive() {
     machine::here->now->cluster_arrivals++;
-    machine::here->cluster->arrivals++;
+    __atomic_fetch_add(&machine::here->cluster->arrivals, 1, __ATOMIC_ACQ_REL);
 }
 DEVICE void cluster_wait() {
     auto cluster = machine::here->cluster;
     unsigned wanted = machine::here->now->cluster_arrivals * blockDim.x * machine::here->peers.size();
-    machine::wait_until([=] { return cluster->arrivals >= wanted; });
+    machine::wait_until([=] { return __atomic_load_n(&cluster->arrivals, __ATOMIC_ACQUIRE) >= wanted; });
 }
 DEVICE void meet_cluster() { cluster_arrive(), cluster_wait(); }
 DEVICE void store_there(float *to, float value, u64 *bar, u32 rank) {
@@ -107,10 +107,10 @@ DEVICE void store_there(float *to, float value, u64 *bar, u32 rank) {
 }
 DEVICE float other_program(const float *p, u32 rank) { return *machine::there(p, rank); }
 DEVICE u64 read_acquire(const u64 *p) {
-    machine::pause([] { return true; });
+    machine::let_others();
     return __atomic_load_n(p, __ATOMIC_ACQUIRE);
 }
-DEVICE void wait_for_ahead() {}
+DEVICE void wait_for_ahead() { machine::wait_until([] { return machine::ahead_ended(); }); }
 DEVICE void let_next_start() {}
 
 DEVICE u16 nearest_bf16(float x) {

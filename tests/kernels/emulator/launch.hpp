@@ -1,13 +1,16 @@
 #pragma once
 // Runs KERNEL, of the file before this one, over a grid.
-#include <barrier>
+#include <link.h>
+#include <type_traits>
 #include <utility>
+
+#include "schedule.hpp"
 
 #ifndef SHARED_BYTES
 #define SHARED_BYTES 0
 #endif
 
-alignas(128) thread_local char shared[SHARED_BYTES + 128];
+alignas(128) thread_local char shared[SHARED_BYTES + machine::UNTOUCHED_BYTES];
 
 template <class P> P as_parameter(const void *slot) {  // of eight bytes
     if constexpr (std::is_pointer_v<P>) return *(P *)slot;
@@ -25,13 +28,49 @@ template <class... P> constexpr int count_parameters(void (*)(P...)) { return si
 
 extern "C" int num_parameters() { return count_parameters(KERNEL); }
 
-// What went wrong, or an empty text.
+namespace machine {
+inline pthread_barrier_t ready, over;
+inline unsigned seed;
+
+// All that is `thread_local` in this library, static shared memory too: what nobody wrote is no number.
+inline int spoil_memory(dl_phdr_info *library, size_t, void *) {
+    char *begin = (char *)library->dlpi_tls_data;
+    for (int i = 0; begin && i < library->dlpi_phnum; i++) {
+        const auto &part = library->dlpi_phdr[i];
+        if (part.p_type == PT_TLS && begin <= shared && shared < begin + part.p_memsz) memset(begin, 0xFF, part.p_memsz);
+    }
+    return 0;
+}
+inline void *go(void *which) {
+    Program &program = *(Program *)which;
+    shared[0] = 0;  // so that it is there
+    dl_iterate_phdr(spoil_memory, nullptr);
+    memset(shared + SHARED_BYTES, UNTOUCHED, UNTOUCHED_BYTES);
+    prepare(program, shared, seed);
+    pthread_barrier_wait(&ready);  // memory of all is there before one writes to another's
+    run(program);
+    __atomic_store_n(&program.is_over, 1, __ATOMIC_RELEASE);
+    pthread_barrier_wait(&over);
+    check_end(program, shared + SHARED_BYTES);
+    return nullptr;
+}
+inline void run_all(std::vector<Program> &programs) {
+    pthread_barrier_init(&ready, nullptr, programs.size()), pthread_barrier_init(&over, nullptr, programs.size());
+    std::vector<pthread_t> threads(programs.size());
+    for (size_t i = 0; i < programs.size(); i++) pthread_create(&threads[i], nullptr, go, &programs[i]);
+    for (pthread_t thread : threads) pthread_join(thread, nullptr);
+    pthread_barrier_destroy(&ready), pthread_barrier_destroy(&over);
+}
+}  // namespace machine
+
+// What went wrong, or an empty text. `late` is there only when the kernel ahead of this one has ended.
 extern "C" const char *launch(const unsigned *grid, unsigned threads, unsigned cluster, const uint64_t *slots,
-                              unsigned seed, double seconds) {
+                              unsigned seed, double seconds, const machine::Late *late, unsigned num_late) {
     using namespace machine;
     grid_size = {grid[0], grid[1], grid[2]}, program_size = {threads, 1, 1};
-    failed = false, why.clear();
-    deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds((int)(1000 * seconds));
+    has_failed = 0, why[0] = 0, ahead_state = num_late ? AT_WORK : ENDED;
+    machine::seed = seed, machine::late = late, machine::num_late = num_late;
+    deadline = seconds_now() + seconds;
     unsigned count = grid[0] * grid[1] * grid[2];
     std::vector<Program> programs(count);
     std::vector<Cluster> clusters(count / cluster);
@@ -39,21 +78,8 @@ extern "C" const char *launch(const unsigned *grid, unsigned threads, unsigned c
         programs[i].number = i, programs[i].rank = i % cluster, programs[i].cluster = &clusters[i / cluster];
         for (unsigned j = 0; j < cluster; j++) programs[i].peers.push_back(&programs[i / cluster * cluster + j]);
     }
-    std::function<void()> all = [&] { call(KERNEL, slots); };
-    body = &all;
-    std::barrier ready((int)count), over((int)count);
-    auto go = [&](Program &program) {
-        memset(shared, 0xFF, SHARED_BYTES);
-        memset(shared + SHARED_BYTES, 0x5A, 128);
-        prepare(program, shared, seed);
-        ready.arrive_and_wait();  // memory of all is there before one writes to another's
-        machine::run(program);
-        for (int i = 0; i < 128; i++)
-            if (shared[SHARED_BYTES + i] != 0x5A) fail("wrote behind the shared memory");
-        over.arrive_and_wait();
-    };
-    std::vector<std::thread> all_programs;
-    for (Program &program : programs) all_programs.emplace_back(go, std::ref(program));
-    for (std::thread &one : all_programs) one.join();
-    return why.c_str();
+    arguments = slots, body = [](const uint64_t *slots) { call(KERNEL, slots); };
+    run_all(programs);
+    if (!ahead_ended()) fail("ended before the kernel ahead of it did");
+    return why;
 }

@@ -2,28 +2,38 @@
 // A GPU's programs on a CPU: every thread of a program is a fiber, every program a thread of the system; knows no
 // kernel of ours. Fibers wait for each other as threads do on a GPU, in a random order: what only happens to work
 // there is likely to fail here. Copies arrive late, and what they will overwrite is spoilt at once.
-#include <atomic>
-#include <chrono>
-#include <cmath>
+// Few headers of C++: reading them would take longer than a kernel.
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
-#include <functional>
-#include <memory>
-#include <random>
+#include <math.h>
+#include <pthread.h>
 #include <sched.h>
-#include <string>
-#include <sys/mman.h>
-#include <thread>
-#include <ucontext.h>
+#include <stdlib.h>
+#include <time.h>
 #include <vector>
 
+#include "fiber.hpp"
+
 namespace machine {
-constexpr int STACK_BYTES = 64 << 10;
+constexpr unsigned MOST_TURNS = 16;            // of a warp, before the next has its own
+constexpr unsigned SLEEP_ONE_IN = 32;          // turns, after which a warp lags behind all others
+constexpr unsigned LONGEST_SLEEP = 64;
+constexpr char UNTOUCHED = 0x5A;     // what lies where nobody may write
+constexpr int UNTOUCHED_BYTES = 128;
 
 struct Three { unsigned x, y, z; };
 inline thread_local Three thread_index, program_index;
 inline Three program_size, grid_size;
 
+struct Random {  // xorshift64*
+    uint64_t state;
+    explicit Random(uint64_t seed = 1) : state(seed * 0x9E3779B97F4A7C15u | 1) {}
+    unsigned operator()() {
+        state ^= state >> 12, state ^= state << 25, state ^= state >> 27;
+        return (unsigned)(state * 0x2545F4914F6CDD1Du >> 32);
+    }
+};
 // What a barrier of the GPU keeps in eight bytes: arrivals that are missing and in all, bytes that are missing, phase.
 struct Barrier {
     int64_t bytes : 30;
@@ -39,50 +49,64 @@ struct Copy {
 };
 struct Named { unsigned count = 0, generation = 0; };
 struct Warp {
-    unsigned count = 0, generation = 0;
+    unsigned count = 0, generation = 0, asleep = 0;  // for so many turns of the program
     char slots[2][32][32];  // what lanes give to each other, by turns
 };
 struct Fiber {
-    ucontext_t context;
-    std::unique_ptr<char[]> stack;
-    std::function<bool()> ready;
+    Place place;
+    char *stack = nullptr;
+    bool (*is_ready)(const void *) = nullptr;  // with `asked`, which lies on its own stack
+    const void *asked = nullptr;
     bool is_done = false;
     unsigned exchanges = 0, cluster_arrivals = 0;
 };
-struct Cluster { std::atomic<unsigned> arrivals{0}; };
+struct Cluster { unsigned arrivals = 0; };
 
 struct Program {
     unsigned number, rank;
     Cluster *cluster;
     std::vector<Program *> peers;  // of the cluster
     char *memory = nullptr;        // where its shared memory begins
+    char *stacks = nullptr;
     std::vector<Fiber> fibers;
     std::vector<Warp> warps;
     Named named[16];
     std::vector<Copy> copies;
-    ucontext_t scheduler;
+    Place scheduler;
     Fiber *now = nullptr;
-    std::mt19937 random;
+    Random random;
+    int is_over = 0;
 };
 inline thread_local Program *here;
-inline std::atomic<bool> failed;
-inline std::string why;
-inline std::chrono::steady_clock::time_point deadline;
 
-inline void fail(const std::string &text) {
-    bool before = false;
-    if (failed.compare_exchange_strong(before, true)) why = text;
+inline int has_failed;
+inline char why[256];
+inline double deadline;
+
+inline double seconds_now() {
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec + 1e-9 * now.tv_nsec;
 }
-inline void pause(std::function<bool()> ready) {
-    Fiber *mine = here->now;
-    mine->ready = std::move(ready);
-    swapcontext(&mine->context, &here->scheduler);
+template <class... Parts> void fail(const char *format, Parts... parts) {
+    int before = 0;
+    if (__atomic_compare_exchange_n(&has_failed, &before, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        snprintf(why, sizeof why, format, parts...);
 }
-inline void wait_until(std::function<bool()> ready) {
-    if (!ready()) pause(std::move(ready));
+
+template <class Ready> void pause(const Ready &ready) {
+    Program *program = here;
+    Fiber *mine = program->now;
+    mine->is_ready = [](const void *asked) { return (*(const Ready *)asked)(); };
+    mine->asked = &ready;
+    mine->place.go(program->scheduler);
 }
+template <class Ready> void wait_until(const Ready &ready) {
+    if (!ready()) pause(ready);
+}
+inline void let_others() { pause([] { return true; }); }
 inline void dawdle() {
-    for (unsigned turns = here->random() % 4; turns; turns--) pause([] { return true; });
+    for (unsigned turns = here->random() % 4; turns; turns--) let_others();
 }
 
 template <class Change> void change(uint64_t *bar, Change how) {
@@ -124,7 +148,9 @@ template <class T> auto exchange(const T &mine) {
 }
 // Where something of this program's shared memory lies in that of the cluster's program `rank`.
 template <class T> T *there(T *p, unsigned rank) {
-    return (T *)((char *)p + (here->peers[rank]->memory - here->memory));
+    Program &peer = *here->peers[rank];
+    if (__atomic_load_n(&peer.is_over, __ATOMIC_ACQUIRE)) fail("program %u ended before its peer was done", peer.number);
+    return (T *)((char *)p + (peer.memory - here->memory));
 }
 
 inline void arrive_copies(Program &program) {
@@ -136,51 +162,6 @@ inline void arrive_copies(Program &program) {
         memcpy(one.to, one.from, one.bytes);
         change(one.bar, [&](Barrier &state) { state.bytes -= one.bytes; });
     }
-}
-
-inline std::function<void()> *body;
-inline void begin_fiber() {
-    (*body)();
-    here->now->is_done = true;
-    swapcontext(&here->now->context, &here->scheduler);
-}
-inline void run_warp(Program &program, unsigned warp, bool &moved, unsigned &done) {
-    for (unsigned thread = 32 * warp; thread < std::min(32 * warp + 32, program_size.x); thread++) {
-        Fiber &fiber = program.fibers[thread];
-        if (fiber.is_done || (fiber.ready && !fiber.ready())) continue;
-        thread_index.x = thread, program.now = &fiber, moved = true;
-        swapcontext(&program.scheduler, &fiber.context);
-        done += fiber.is_done;
-    }
-}
-inline void prepare(Program &program, char *memory, unsigned seed) {
-    here = &program, program.memory = memory, program.random.seed(seed + program.number);
-    program_index = {program.number % grid_size.x, program.number / grid_size.x % grid_size.y,
-                     program.number / grid_size.x / grid_size.y};
-    program.warps.resize((program_size.x + 31) / 32);
-    program.fibers.resize(program_size.x);
-    for (Fiber &fiber : program.fibers) {
-        fiber.stack.reset(new char[STACK_BYTES]);
-        getcontext(&fiber.context);
-        fiber.context.uc_stack.ss_sp = fiber.stack.get(), fiber.context.uc_stack.ss_size = STACK_BYTES;
-        fiber.context.uc_link = nullptr;
-        makecontext(&fiber.context, begin_fiber, 0);
-    }
-}
-inline void run(Program &program) {
-    for (unsigned done = 0; done < program_size.x && !failed;) {
-        bool moved = !program.copies.empty();
-        unsigned first = program.random() % program.warps.size();
-        for (unsigned i = 0; i < program.warps.size(); i++)
-            run_warp(program, (first + i) % program.warps.size(), moved, done);
-        arrive_copies(program);
-        if (moved) continue;
-        sched_yield();
-        if (std::chrono::steady_clock::now() > deadline)
-            fail("program " + std::to_string(program.number) + ": " + std::to_string(program_size.x - done) +
-                 " threads wait for what never comes");
-    }
-    if (!program.copies.empty()) fail("program " + std::to_string(program.number) + " ended before its copies came");
 }
 }  // namespace machine
 

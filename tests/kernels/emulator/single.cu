@@ -1,0 +1,34 @@
+// Single instructions, each on words that a test gives and to words that it compares; knows no kernel.
+// `given` is [programs][32][6], `found` [programs][32][4].
+#include "instructions.cuh"
+
+enum Which { PERMUTE, NARROW, ROUND, EXTREMES, TRANSPOSE, MULTIPLY, MULTIPLY_BYTES, SHARE };
+
+extern "C" __global__ void single(const u32 *given, u32 *found, int which) {
+    int at = blockIdx.x * 32 + threadIdx.x;
+    const u32 *in = given + 6 * at;
+    u32 *out = found + 4 * at;
+    float low = __uint_as_float(in[0]), high = __uint_as_float(in[1]);
+    if (which == PERMUTE) out[0] = permute_bytes(in[0], in[1], in[2]);
+    if (which == NARROW) out[0] = narrow_pair(low, high);
+    if (which == EXTREMES) out[0] = __float_as_uint(larger(low, high)), out[1] = __float_as_uint(smaller(low, high));
+    if (which == TRANSPOSE) out[0] = transpose(in[0]);
+    if (which == ROUND) {
+        round_e4m3(low, high);
+        out[0] = __float_as_uint(low), out[1] = __float_as_uint(high);
+    }
+    if (which == MULTIPLY) {
+        float sum[4] = {1, 2, 3, 4};
+        multiply_add(sum, in[0], in[1], in[2], in[3], in[4], in[5]);
+        for (int i = 0; i < 4; i++) out[i] = __float_as_uint(sum[i]);
+    }
+    if (which == MULTIPLY_BYTES) {
+        int sum[4] = {1, 2, 3, 4};
+        multiply_add_bytes(sum, in, in + 4);
+        for (int i = 0; i < 4; i++) out[i] = sum[i];
+    }
+    if (which == SHARE) {
+        out[0] = __shfl_xor_sync(~0u, in[0], 5), out[1] = __ballot_sync(~0u, in[0] & 1);
+        out[2] = __match_any_sync(~0u, in[0] & 3), out[3] = __reduce_max_sync(~0u, in[0]);
+    }
+}

@@ -1,0 +1,102 @@
+"""decode_attention's kernel on an emulated GPU: lengths around tiles, pages and windows, clusters, late tokens."""
+
+import importlib
+
+import pytest
+import torch
+
+from firesteel.kernels import decode_attention
+from firesteel.kernels.decode_attention import _sample_pages
+from firesteel.kernels.decode_launch import Machine
+from firesteel.kernels.decode_shapes import Draw
+from firesteel.kernels.op import Sample
+from firesteel.kernels.tolerance import assert_close
+from firesteel.kernels.verify import check
+
+LARGE, SMALL = Machine(4, 232_448), Machine(4, 101_376)
+
+
+def make_args(lens, *, window=None, page_size=16, heads=8, kv_heads=1, has_sinks=True):
+    """Slots that no token has written hold no number; pages before the window are nobody's."""
+    draw = Draw(torch.device("cpu"))
+    pages = _sample_pages(tuple(lens), page_size, window, kv_heads, draw)
+    q, sinks = draw.normal(len(lens), heads, 64), draw.normal(heads, scale=3)
+    return q, *pages, sinks if has_sinks else None, window, 0.125
+
+
+@pytest.mark.parametrize("has_sinks", [True, False], ids=["sinks", "no sinks"])
+@pytest.mark.parametrize("page_size", [16, 64])
+@pytest.mark.parametrize("lens", [(1, 15, 16), (17, 64, 65), (1100, 3, 129)], ids=str)
+def test_eight_programs_share_the_tokens_of_a_kv_head(lens, page_size, has_sinks, hold_emulated):
+    """1100 tokens are more tiles than the 64 warps."""
+    hold_emulated(decode_attention, LARGE, *make_args(lens, page_size=page_size, has_sinks=has_sinks))
+
+
+@pytest.mark.parametrize("page_size", [16, 64])
+@pytest.mark.parametrize("window", [1, 15, 16, 17, 128])
+def test_windows_begin_anywhere_in_a_tile_and_a_page(window, page_size, hold_emulated):
+    lens = (1, 16, 17, 31, 128, 129, 143, 145)
+    hold_emulated(decode_attention, LARGE, *make_args(lens, window=window, page_size=page_size))
+
+
+def test_a_warp_may_have_more_tiles_than_it_has_lanes_to_find_them(hold_emulated):
+    """294 tiles for the eight warps of a program."""
+    hold_emulated(decode_attention, LARGE, *make_args((4700, 4097), window=5000))
+
+
+@pytest.mark.parametrize("window", [None, 100])
+def test_all_but_the_newest_tile_is_read_before_the_inputs_are_there(window, use_machine, emulator):
+    use_machine(LARGE)
+    sample = Sample("early", make_args((17, 300, 1), window=window))
+    expected = decode_attention.reference(*sample.clone())
+    args = sample.clone()
+    q, *both_pages, table, lens = args[:5]
+    late = [q]
+    for request, held in enumerate(lens.tolist()):
+        late += [pages[table[request, (held - 1) // 16]] for pages in both_pages]
+    with emulator.coming_late(*late):
+        actual = decode_attention.implementations["cuda"].function(*args, dependent=True)
+    assert_close(actual=actual, expected=expected, tolerance=decode_attention.tolerance)
+
+
+@pytest.mark.parametrize("where", ["q", "k", "v"])
+def test_what_is_no_number_among_the_tokens_seen_reaches_the_result(where, hold_emulated):
+    args = make_args((40, 33, 5), window=128)
+    q, k_pages, v_pages, table = args[:4]
+    spoilt = {"q": q[1, 3], "k": k_pages[table[1, 1], 0, 9], "v": v_pages[table[1, 1], 0, 9]}[where]
+    spoilt[7] = float("nan")
+    hold_emulated(decode_attention, LARGE, *args)
+    found = decode_attention.reference(*args).unflatten(1, (8, 64)).isnan()
+    assert found[1].any() and not found[0].any() and not found[2].any()
+
+
+@pytest.fixture
+def hold_cluster(use_machine, monkeypatch):
+    def hold(size, *args):
+        use_machine(SMALL)
+        module = importlib.import_module("firesteel.kernels.decode_attention")
+        monkeypatch.setattr(module, "cluster_size", lambda machine, most_held, window: size)
+        assert check(decode_attention, decode_attention.implementations["cuda"], Sample("cluster", args)) is None
+
+    return hold
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("heads", [(8, 1), (10, 2), (6, 6), (16, 2)], ids=str)
+@pytest.mark.parametrize("size", [1, 2, 4, 8, 16])
+def test_any_cluster_and_number_of_heads(size, heads, hold_cluster):
+    for window in (None, 33, 300):
+        args = make_args((1, 290, 17), window=window, heads=heads[0], kv_heads=heads[1])
+        hold_cluster(size, *args)
+
+
+@pytest.mark.slow
+def test_every_length_to_some_tiles(hold_cluster):
+    for first in range(1, 97, 8):
+        hold_cluster(2, *make_args(range(first, first + 8), page_size=32))
+
+
+@pytest.mark.slow
+def test_every_window_to_some_tiles(hold_cluster):
+    for window in range(1, 50):
+        hold_cluster(1, *make_args((1, 16, 33, 47, 48, 49, 50, 95), window=window))

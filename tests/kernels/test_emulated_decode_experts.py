@@ -1,0 +1,142 @@
+"""decode_experts' kernel on emulated GPUs: shared strips, tokens that want the same experts, late inputs."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from firesteel.kernels import decode_experts
+from firesteel.kernels.decode_experts import plan
+from firesteel.kernels.decode_fc2 import refuse_strips
+from firesteel.kernels.decode_launch import Machine, machine_of
+from firesteel.kernels.decode_shapes import Draw
+from firesteel.kernels.moe_matmul import random_experts
+
+HIDDEN, EXPERTS, ACTIVE = 192, 40, 4
+PAIRED = Machine(10, 232_448)  # 12 strips for five pairs: three for some, two for others
+SMALL = Machine(5, 26_000)  # 4 tokens at a time meet an expert, and what they hold does not fit at once
+
+
+@dataclass(frozen=True, slots=True)
+class Tight(Machine):
+    """Large, and yet what eight tokens hold does not fit at once, as with real sizes."""
+
+    @property
+    def is_large(self):
+        return True
+
+
+TIGHT = Tight(10, 26_000)
+ROUTINGS = ("any", "the same", "all others", "half", "equal")
+
+
+def route(routing, tokens, draw, experts=EXPERTS, active=ACTIVE):
+    """Logits: any; all tokens want the same; none wants what another does; neighbours share half; equal weights."""
+    logits = draw.logits(tokens, experts)
+    apart = {"the same": 0, "all others": active, "half": active // 2}
+    if routing == "equal":
+        logits[:] = 0
+        logits[:, 1 : 1 + active] = 1
+    elif routing in apart:
+        for token in range(tokens):
+            logits[token, (apart[routing] * token + torch.arange(active)) % experts] += 100
+    return logits
+
+
+def make_args(tokens, routing="any", *, hidden=HIDDEN, experts=EXPERTS, active=ACTIVE):
+    draw = Draw(torch.device("cpu"))
+    packed = random_experts(experts, hidden, hidden, draw.generator)
+    logits = route(routing, tokens, draw, experts, active)
+    return draw.normal(tokens, hidden), draw.normal(hidden), 1e-5, logits, packed, 7.0, active
+
+
+def test_the_machines_do_with_small_sizes_what_real_ones_do_with_real_sizes():
+    def find(machine, tokens, hidden=HIDDEN, experts=EXPERTS):
+        defines = plan(machine, tokens=tokens, hidden=hidden, experts=experts, active=ACTIVE).kernel.source.defines
+        return defines["IS_PAIRED"], defines["HOLDS_ALL"], defines["MOST_WIDTH"]
+
+    h200, gb10 = machine_of((9, 0)), machine_of((12, 1))
+    assert find(PAIRED, 1) == find(h200, 1, 2880, 128) == (True, True, 8)
+    assert find(TIGHT, 8) == find(h200, 8, 2880, 128) == (True, False, 8)
+    assert find(SMALL, 8) == find(gb10, 8, 2880, 128) == (False, False, 4)
+
+
+def test_one_token_whose_strips_are_shared_by_pairs(hold_emulated):
+    for routing in ("any", "equal"):
+        hold_emulated(decode_experts, PAIRED, *make_args(1, routing))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "routing"), [(5, "any"), (8, "the same"), (8, "all others"), (8, "half")], ids=str
+)
+def test_tokens_want_the_same_experts_or_others(tokens, routing, hold_emulated):
+    hold_emulated(decode_experts, TIGHT, *make_args(tokens, routing))
+
+
+def test_an_expert_that_more_tokens_want_than_a_small_gpu_multiplies_at_once_is_met_twice(hold_emulated):
+    hold_emulated(decode_experts, SMALL, *make_args(8, "the same"))
+
+
+@pytest.mark.parametrize(("machine", "tokens"), [(PAIRED, 1), (TIGHT, 8)], ids=["1", "8"])
+def test_only_the_norm_is_read_before_the_inputs_are_there(machine, tokens, hold_early):
+    hold_early(decode_experts, machine, ("r", "logits"), *make_args(tokens))
+
+
+@pytest.mark.parametrize(("machine", "tokens"), [(PAIRED, 1), (TIGHT, 5)], ids=["1", "5"])
+def test_what_is_no_number_reaches_all_of_its_token(machine, tokens, hold_emulated):
+    args = make_args(tokens, "the same")
+    args[0][-1, 3] = float("nan")
+    hold_emulated(decode_experts, machine, *args)
+    assert decode_experts.reference(*args).isnan().all(1).tolist() == [False] * (tokens - 1) + [True]
+
+
+def test_the_next_weights_are_fetched_from_inside_their_bounds(hold_emulated):
+    hold_emulated(decode_experts, PAIRED, *make_args(1), "bf16", torch.zeros(100_000, dtype=torch.uint8))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("machine", [PAIRED, TIGHT, SMALL, Machine(4, 101_376)], ids=str)
+@pytest.mark.parametrize("tokens", [1, 2, 3, 5, 8])
+def test_every_number_of_tokens_and_routing(tokens, machine, hold_emulated):
+    for routing in ROUTINGS:
+        hold_emulated(decode_experts, machine, *make_args(tokens, routing))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("programs", [1, 2, 3, 4, 6, 7, 8])
+@pytest.mark.parametrize("hidden", [64, 128, 320])
+def test_every_way_to_share_strips(hidden, programs, hold_emulated):
+    machine = Machine(programs, 232_448)
+    if why := refuse_strips(machine, hidden):
+        assert (hidden, programs) == (320, 1)
+        pytest.skip(f"the kernel {why}")
+    for tokens in (1, 3):
+        hold_emulated(decode_experts, machine, *make_args(tokens, hidden=hidden, experts=8))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("active", [1, 2, 3])
+@pytest.mark.parametrize("tokens", [1, 2, 5])
+def test_fewer_active_experts(tokens, active, hold_emulated):
+    for routing in ("any", "the same"):
+        hold_emulated(decode_experts, PAIRED, *make_args(tokens, routing, active=active))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("machine", [PAIRED, SMALL], ids=["large", "small"])
+@pytest.mark.parametrize("tokens", [1, 2, 3, 8])
+def test_rounded_activations(tokens, machine, hold_emulated):
+    hold_emulated(decode_experts, machine, *make_args(tokens), "mxfp8")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("experts", [4, 32, 128])
+def test_other_numbers_of_experts(experts, hold_emulated):
+    for tokens in (1, 3):
+        hold_emulated(decode_experts, PAIRED, *make_args(tokens, experts=experts, hidden=64))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tokens", [1, 8])
+def test_warps_of_three_steps_as_in_the_real_size(tokens, hold_emulated):
+    hold_emulated(decode_experts, Machine(44, 232_448), *make_args(tokens, hidden=1344, experts=8))

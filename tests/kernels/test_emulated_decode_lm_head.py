@@ -1,0 +1,90 @@
+"""decode_lm_head's kernel on an emulated GPU: logits, the best of each program, ties, what is no number."""
+
+import importlib
+
+import pytest
+import torch
+
+from firesteel.kernels import decode_lm_head
+from firesteel.kernels.decode_launch import Machine
+from firesteel.kernels.decode_lm_head import find_best
+from firesteel.kernels.decode_shapes import Draw
+
+LARGE, SMALL = Machine(4, 232_448), Machine(3, 101_376)
+PACKED = {True: "mxfp4", False: "bf16"}
+
+
+@pytest.fixture
+def hold(hold_emulated, monkeypatch):
+    """The reference knows how many programs there are."""
+
+    def hold_it(machine, *args):
+        module = importlib.import_module("firesteel.kernels.decode_lm_head")
+        monkeypatch.setattr(module, "count_best", lambda r, weight: min(machine.num_sms, weight.shape[0] // 16))
+        hold_emulated(decode_lm_head, machine, *args)
+
+    return hold_it
+
+
+def make_args(tokens, hidden, is_fp4, vocabulary=144):
+    draw = Draw(torch.device("cpu"))
+    weight = draw.mxfp4_weight(vocabulary, hidden) if is_fp4 else draw.weight(vocabulary, hidden)
+    return draw.normal(tokens, hidden), draw.normal(hidden), 1e-5, weight
+
+
+@pytest.mark.parametrize(("tokens", "is_fp4"), [(2, True), (1, False)], ids=str)
+def test_logits_and_the_best_of_each_program(tokens, is_fp4, hold):
+    """Nine strips for four programs."""
+    hold(LARGE, *make_args(tokens, 192, is_fp4))
+
+
+def test_the_best_are_those_of_its_own_logits(use_machine):
+    use_machine(LARGE)
+    logits, best = decode_lm_head.implementations["cuda"].function(*make_args(2, 192, True))
+    assert torch.equal(best, find_best(logits, 4))
+
+
+def test_of_equal_logits_the_lowest_id_is_best(use_machine):
+    """All rows are the same, so all logits are: of each program's strips the first row of the first."""
+    use_machine(LARGE)
+    r, norm, eps, weight = make_args(2, 192, True)
+    weight.codes[:], weight.scales[:] = weight.codes[:1].clone(), weight.scales[:1].clone()
+    logits, best = decode_lm_head.implementations["cuda"].function(r, norm, eps, weight)
+    assert logits.amax(1).equal(logits.amin(1))
+    assert (~best & 0xFFFFFFFF).tolist() == [[first, first] for first in (0, 16, 32, 48)]
+
+
+@pytest.mark.parametrize(("tokens", "is_fp4"), [(2, True), (1, False)], ids=str)
+def test_what_is_no_number_is_best_and_found_out(tokens, is_fp4, use_machine):
+    use_machine(LARGE)
+    r, norm, eps, weight = make_args(tokens, 192, is_fp4)
+    r[0, 100] = float("nan")
+    logits, best = decode_lm_head.implementations["cuda"].function(r, norm, eps, weight)
+    assert logits[0].isnan().all() and not logits[1:].isnan().any()
+    assert ((best[:, 0] >> 32) > torch.tensor(float("inf")).view(torch.int32)).all()
+
+
+@pytest.mark.parametrize(("tokens", "is_fp4"), [(2, True), (1, False)], ids=str)
+def test_only_weight_and_norm_are_read_before_the_inputs_are_there(tokens, is_fp4, hold_early, monkeypatch):
+    module = importlib.import_module("firesteel.kernels.decode_lm_head")
+    monkeypatch.setattr(module, "count_best", lambda r, weight: 4)
+    hold_early(decode_lm_head, LARGE, ("r",), *make_args(tokens, 192, is_fp4))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("hidden", "machine"), [(64, LARGE), (128, SMALL), (320, LARGE), (1344, SMALL)], ids=str)
+@pytest.mark.parametrize("tokens", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("is_fp4", [True, False], ids=PACKED.get)
+def test_every_number_of_tokens_and_way_to_cut_rows(tokens, hidden, is_fp4, machine, hold):
+    hold(machine, *make_args(tokens, hidden, is_fp4))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tokens", [1, 3, 5])
+def test_rounded_activations(tokens, hold):
+    hold(LARGE, *make_args(tokens, 192, True), "mxfp8")
+
+
+@pytest.mark.slow
+def test_fewer_strips_than_programs(hold):
+    hold(LARGE, *make_args(2, 192, True, vocabulary=32))

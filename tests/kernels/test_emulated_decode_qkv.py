@@ -1,0 +1,63 @@
+"""decode_qkv's kernel on an emulated GPU: rotated pairs, slots in pages, late inputs, what is no number."""
+
+import pytest
+import torch
+
+from firesteel.kernels import decode_qkv
+from firesteel.kernels.decode_launch import Machine
+from firesteel.kernels.decode_shapes import Draw
+from firesteel.kernels.rope import RopeSpec, rope_table
+
+LARGE, SMALL = Machine(6, 232_448), Machine(5, 101_376)
+PACKED = {True: "mxfp4", False: "bf16"}
+HEADS, KV_HEADS, PAGES = 3, 1, 5  # 20 strips
+
+
+def make_args(tokens, hidden, is_fp4, page_size=16):
+    """The first token opens a page, the second ends one; positions as far as the table goes."""
+    draw, rows = Draw(torch.device("cpu")), (HEADS + 2 * KV_HEADS) * 64
+    weight = draw.mxfp4_weight(rows, hidden) if is_fp4 else draw.weight(rows, hidden)
+    slots = torch.cat([torch.tensor([2 * page_size, 2 * page_size - 1]), 3 * page_size + 1 + torch.arange(6)])
+    positions = torch.tensor([4095, 0, 1, 2047, 77, 128, 4000, 3])
+    pages = [draw.normal(PAGES, KV_HEADS, page_size, 64) for _ in range(2)]
+    table = rope_table(RopeSpec(theta=150000.0, factor=32.0), 64, 4096, draw.device)
+    return (
+        draw.normal(tokens, hidden), draw.normal(hidden), 1e-5, weight, draw.normal(rows, scale=0.1), table,
+        positions[:tokens].clone(), slots[:tokens].clone(), *pages,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("page_size", [16, 64])
+@pytest.mark.parametrize(("tokens", "is_fp4"), [(3, True), (5, False), (8, False)], ids=str)
+def test_queries_are_turned_and_keys_and_values_stand_in_their_slots(tokens, is_fp4, page_size, hold_emulated):
+    """Twenty strips for six programs."""
+    hold_emulated(decode_qkv, LARGE, *make_args(tokens, 320, is_fp4, page_size))
+
+
+@pytest.mark.parametrize(("tokens", "is_fp4"), [(3, True), (5, False)], ids=str)
+def test_only_weight_and_norm_are_read_before_the_inputs_are_there(tokens, is_fp4, hold_early):
+    late = ("r", "bias", "table", "positions", "slots", "k_pages", "v_pages")
+    hold_early(decode_qkv, LARGE, late, *make_args(tokens, 320, is_fp4))
+
+
+@pytest.mark.parametrize(("tokens", "is_fp4"), [(3, True), (5, False)], ids=str)
+def test_what_is_no_number_reaches_all_of_its_token(tokens, is_fp4, hold_emulated):
+    args = make_args(tokens, 320, is_fp4)
+    args[0][1, 5] = float("nan")
+    hold_emulated(decode_qkv, LARGE, *args)
+    q, k_pages, _ = decode_qkv.reference(*args)
+    assert q.isnan().all((1, 2)).tolist() == [token == 1 for token in range(tokens)] and k_pages.isnan().any()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("hidden", "machine"), [(64, LARGE), (128, SMALL), (192, LARGE), (1344, SMALL)], ids=str)
+@pytest.mark.parametrize("tokens", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("is_fp4", [True, False], ids=PACKED.get)
+def test_every_number_of_tokens_and_way_to_cut_rows(tokens, hidden, is_fp4, machine, hold_emulated):
+    hold_emulated(decode_qkv, machine, *make_args(tokens, hidden, is_fp4))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tokens", [1, 2, 3, 5])
+def test_rounded_activations(tokens, hold_emulated):
+    hold_emulated(decode_qkv, LARGE, *make_args(tokens, 192, True), "mxfp8")

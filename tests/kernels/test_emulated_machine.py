@@ -1,0 +1,144 @@
+"""The emulated GPU finds faults: planted in a small kernel, and waits that a decode kernel lacks."""
+
+import pytest
+import torch
+
+from firesteel.kernels import decode_o
+from firesteel.kernels.cuda_source import CudaSource
+from firesteel.kernels.decode_launch import Machine
+from firesteel.kernels.decode_shapes import Draw
+from firesteel.kernels.op import Sample
+from firesteel.kernels.verify import check
+
+SHARED_BYTES, COUNT = 256, 512
+THREE = Machine(3, 232_448)
+FAULTS = (
+    "none", "reads too soon", "reuses too soon", "never arrives", "spins", "writes behind", "copies crooked",
+    "leaves copies", "waits for nothing", "reads who left", "reads unwritten",
+)  # fmt: skip
+
+
+@pytest.fixture
+def launch(emulator, monkeypatch):
+    """launch(fault) -> x, y of two programs; y should be 2 x."""
+    source = CudaSource("planted.cu", defines={"SHARED_BYTES": SHARED_BYTES}, folder=emulator.FOLDER)
+    kernel = source.kernel("planted", threads=64, shared_bytes=SHARED_BYTES)
+
+    def run(fault, cluster=(), late=False, patience_s=emulator.PATIENCE_S):
+        monkeypatch.setattr(emulator, "PATIENCE_S", patience_s)
+        x, y = torch.arange(2.0 * COUNT), torch.zeros(2 * COUNT)
+        args = (y, x, torch.zeros(1, dtype=torch.int64), FAULTS.index(fault))
+        prepared = emulator.emulated_prepare(kernel, grid=(2,), args=args, dependent=late, cluster=cluster)
+        with emulator.coming_late(x):
+            prepared()
+        return x, y
+
+    return run
+
+
+def test_a_kernel_without_fault_is_right_in_any_order(launch):
+    for number in range(20):
+        x, y = launch("none", late=number % 2 == 1)
+        assert torch.equal(y, 2 * x)
+
+
+@pytest.mark.parametrize("fault", ["reads too soon", "reads unwritten"])
+def test_what_is_read_before_it_has_come_is_no_number(fault, launch):
+    for _ in range(5):
+        assert launch(fault)[1].isnan().any()
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [("reuses too soon", "wait for what never comes"), ("waits for nothing", "ended before the kernel ahead")],
+)
+def test_what_is_overwritten_or_taken_too_soon_is_wrong_or_the_kernel_fails(fault, why, launch, emulator):
+    """Not in every order. Who is too slow for a barrier that goes on without him waits for ever."""
+
+    def is_found():
+        try:
+            return launch(fault, late=fault == "waits for nothing", patience_s=0.5)[1].isnan().any()
+        except emulator.EmulationError as error:
+            return why in str(error)
+
+    assert any(is_found() for _ in range(20))
+
+
+@pytest.mark.parametrize("fault", ["never arrives", "spins"])
+def test_a_kernel_that_hangs_is_ended(fault, launch, emulator):
+    with pytest.raises(emulator.EmulationError, match=r"planted: program [01]: \d+ threads wait for what never"):
+        launch(fault, patience_s=0.3)
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        ("writes behind", "program . wrote behind its shared memory"),
+        ("copies crooked", "a copy is not of whole 16 bytes"), ("leaves copies", "ended before its copies came"),
+        ("reads who left", "program 0 ended before its peer was done"),
+    ],
+)  # fmt: skip
+def test_what_a_gpu_does_not_allow_is_said(fault, why, launch, emulator):
+    with pytest.raises(emulator.EmulationError, match=why):
+        launch(fault, cluster=(2,))
+
+
+def test_the_number_of_arguments_is_the_kernels(emulator):
+    source = CudaSource("planted.cu", defines={"SHARED_BYTES": SHARED_BYTES}, folder=emulator.FOLDER)
+    with pytest.raises(AssertionError, match="planted has 4 parameters"):
+        emulator.emulated_prepare(source.kernel("planted", threads=64), grid=(1,), args=(None, None, 3))
+
+
+TELL = "void tell(u64 *bars, int number) {\n        "
+WAITS = [
+    ("multiply_bf16.cuh", "barrier_wait(ring.full + stage, number / S::STAGES & 1);"),
+    ("ring.cuh", "if (number >= S::STAGES) ring.wait(ring.free, number - S::STAGES);"),
+    ("ring.cuh", "ring.wait(ring.done, number);"),
+    ("ring.cuh", "ring.tell(ring.free, number);"),
+    ("ring.cuh", TELL + "__syncwarp();"),
+    ("decode_o.cu", "sync_some(1, S::CONSUMERS);"),
+]
+
+
+@pytest.fixture
+def leave_out(monkeypatch):
+    """leave_out(file, text): kernels are compiled without it from now on."""
+    read = CudaSource._read
+
+    def leave(file, text):
+        def read_without(self, name, *, needed_by):
+            found = read(self, name, needed_by=needed_by)
+            assert name != file or text in found
+            return found.replace(text, TELL if text.startswith(TELL) else "") if name == file else found
+
+        monkeypatch.setattr(CudaSource, "_read", read_without)
+
+    return leave
+
+
+def make_args():
+    """Eight strips of two parts for each of three programs, through six stages."""
+    draw = Draw(torch.device("cpu"))
+    return draw.normal(3, 1344), draw.weight(384, 1344), draw.normal(384), draw.normal(3, 384)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("file", "wait"), WAITS, ids=[wait.removeprefix(TELL) for _, wait in WAITS])
+def test_a_decode_kernel_that_lacks_one_of_its_waits_fails(
+    file, wait, leave_out, use_machine, emulator, monkeypatch
+):
+    use_machine(THREE)
+    monkeypatch.setattr(emulator, "PATIENCE_S", 10.0)
+    cuda, sample = decode_o.implementations["cuda"], Sample("emulated", make_args())
+    assert check(decode_o, cuda, sample) is None
+    leave_out(file, wait)
+    assert any(check(decode_o, cuda, sample) for _ in range(5))
+
+
+@pytest.mark.slow
+def test_a_decode_kernel_that_does_not_wait_for_its_inputs_fails(leave_out, hold_early, emulator):
+    late = ("mixed", "bias", "r")
+    hold_early(decode_o, THREE, late, *make_args())
+    leave_out("decode_o.cu", "wait_for_inputs();")
+    with pytest.raises(AssertionError, match=r"worst nan|ended before the kernel ahead"):
+        hold_early(decode_o, THREE, late, *make_args())
