@@ -2,17 +2,10 @@
 
 import pytest
 
-from firesteel.lab.api import Api, RequestFailed
+from firesteel.lab.api import Api
 from firesteel.lab.supervisor import ServerFailed, Supervised
-from firesteel.lab.target import Target, are_finite, find_context
-
-
-@pytest.mark.parametrize(
-    ("model", "context"),
-    [({"max_model_len": 99}, 99), ({"meta": {"n_ctx": 7, "n_ctx_train": 9}}, 7), ({"meta": None}, None)],
-)
-def test_context_is_read_as_each_engine_writes_it(model, context):
-    assert find_context(model) == context
+from firesteel.lab.target import Target, are_finite
+from firesteel.lab.wire import RequestFailed
 
 
 def test_only_numbers_that_are_finite_count():

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from firesteel.lab.client import Client, Message, ServerError
+from firesteel.lab.client import Client, Message
 from firesteel.lab.exchange import Exchange
 from firesteel.lab.plan import BenchPlan, Workload
 from firesteel.lab.prompts import Prompter, calibrate, user
@@ -87,6 +87,7 @@ def measure(
     plan: BenchPlan | None = None,
     *,
     api_key: str = "",
+    timeout_s: float = 600.0,
     served: Served | None = None,
     roof: Roof | None = None,
     pid: int | None = None,
@@ -95,14 +96,15 @@ def measure(
 ) -> BenchResult:
     """All workloads of a plan, in order.
 
-    `served` and `roof` give figures their bytes and shares, `pid` (the server's) its CPU and memory. Requests that
-    fail are failures of their rows; a server that cannot be asked at all raises ServerError.
+    `timeout_s` bounds the silence of an answer, `served` and `roof` give figures their bytes and shares, `pid` (the
+    server's) its CPU and memory. Requests that fail are failures of their rows; a server that cannot be asked at all
+    raises RequestFailed.
     """
     with ExitStack() as stack:
         watch = None if pid is None else stack.enter_context(Watch(pid))
         meter = Meter(plan=plan or BenchPlan(), served=served, roof=roof, progress=progress or (lambda *_: None))
         start = time.perf_counter()
-        found = asyncio.run(meter.measure(url, model, api_key))
+        found = asyncio.run(meter.measure(Client(url, model=model, api_key=api_key, timeout_s=timeout_s)))
     return dataclasses.replace(
         found, seconds=time.perf_counter() - start, startup_s=startup_s,
         usage=None if watch is None else watch.usage(),
@@ -116,9 +118,9 @@ class Meter:
     roof: Roof | None
     progress: Progress
 
-    async def measure(self, url: str, model: str, api_key: str) -> BenchResult:
-        async with Client(url, model=model, api_key=api_key) as client:
-            max_context = await find_max_context(client)
+    async def measure(self, client: Client) -> BenchResult:
+        async with client:
+            _, max_context = await client.find_model()
             prompter = await calibrate(client, self.plan.seed)
             await client.stream([user("hello")], max_tokens=1)  # the first stream pays for the connection
             latency_s = await client.latency_s()
@@ -176,17 +178,6 @@ class Meter:
         if "tg_tok_s" in series:
             shares["tg_tok_s"] = decode_share(self.served, met, self.roof, series["tg_tok_s"].median)
         return shares
-
-
-async def find_max_context(client: Client) -> int | None:
-    """What the server says of its model; None where it says nothing."""
-    try:
-        models = (await client.get("/models"))["data"]
-        known = {one["id"]: one.get("max_model_len") for one in models}
-    except (KeyError, TypeError) as error:
-        raise ServerError(f"{client.url}/models is no list of models") from error
-    found = known.get(client.model)
-    return found if isinstance(found, int) else None
 
 
 def _raw(exchange: Exchange) -> dict[str, Any]:

@@ -6,9 +6,7 @@ from firesteel.config import Config, resolve
 from firesteel.device import DeviceSpec
 from firesteel.errors import UserError
 from firesteel.hub import find_checkpoint
-from firesteel.lab.api import RequestFailed
 from firesteel.lab.bench import BenchResult, measure
-from firesteel.lab.client import ServerError
 from firesteel.lab.levels import Checks, LevelResult
 from firesteel.lab.order import Order
 from firesteel.lab.plan import BenchPlan
@@ -24,10 +22,7 @@ LATENCIES = ("ttft_ms", "tpot_ms", "e2e_ms")
 def run_benchmark(target: Target, order: Order, device: DeviceSpec) -> LevelResult:
     checks = Checks()
     with target.step("benchmark"):
-        try:
-            result = run_bench(target, order, device)
-        except ServerError as error:
-            raise RequestFailed("unreachable", str(error)) from error
+        result = run_bench(target, order, device)
     if target.server is not None and result.failures:
         target.server.check()
     checks.figures["bench"] = result.as_dict()
@@ -41,6 +36,7 @@ def run_bench(target: Target, order: Order, device: DeviceSpec) -> BenchResult:
     server = target.server
     return measure(
         target.api.url, target.api.model, choose_plan(order), api_key=target.api.api_key,
+        timeout_s=target.api.timeout_s,
         served=find_served(order), roof=find_roof((target.read_ledger() or {}).get("device", device.name)),
         pid=None if server is None else server.family.leader,
         startup_s=None if server is None else server.startup_s,

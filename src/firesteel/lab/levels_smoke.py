@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from firesteel.lab.api import RequestFailed, text_of
+from firesteel.lab.api import text_of
 from firesteel.lab.levels import Checks, LevelResult
 from firesteel.lab.order import Order
 from firesteel.lab.target import Target, are_finite
+from firesteel.lab.wire import RequestFailed
 
 QUESTION = "What is the capital of France? Please reply with one word only"
 PARALLEL, REPEATS = 4, 5

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from firesteel.lab.api import RequestFailed, text_of
+from firesteel.lab.api import text_of
 from firesteel.lab.levels import Checks, LevelResult
 from firesteel.lab.levels_smoke import MOST_GROWTH_BYTES, QUESTION, ROOM, random_prompt
 from firesteel.lab.order import Order
 from firesteel.lab.target import Target
+from firesteel.lab.wire import RequestFailed
 
 QUICK_LONGEST = 2048
 LEAVES_EACH, LONG_EACH = 10, 20  # every so many requests

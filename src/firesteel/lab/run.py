@@ -17,7 +17,7 @@ import torch
 from firesteel.device import DeviceSpec, find_device
 from firesteel.errors import UserError
 from firesteel.hub import find_checkpoint
-from firesteel.lab.api import Api, RequestFailed
+from firesteel.lab.api import Api
 from firesteel.lab.cross_check import cross_check
 from firesteel.lab.engines import make_command, name_kind
 from firesteel.lab.levels import SERVERLESS, LevelResult, has_passed, judge_validity
@@ -32,6 +32,7 @@ from firesteel.lab.order import Order
 from firesteel.lab.report import write_report
 from firesteel.lab.supervisor import ServerCommand, ServerFailed, Stopped, Supervised, find_free_port
 from firesteel.lab.target import Target
+from firesteel.lab.wire import RequestFailed
 from firesteel.measure.surroundings import look_around
 
 SCHEMA = 1
