@@ -47,6 +47,11 @@ def test_impossible_orders_are_refused_with_what_is_possible(fields, words):
         Order(**fields)
 
 
+def test_secrets_among_the_flags_are_not_kept():
+    kept = json.dumps(Order(flags=("--api-key", "sesame", "--hf-secret=open", "--tile", "auto")).as_dict())
+    assert "sesame" not in kept and "open" not in kept and "auto" in kept
+
+
 def test_order_with_unknown_fields_is_refused():
     with pytest.raises(UserError, match="colour"):
         Order.parse({"mode": "all", "colour": "red"})

@@ -97,7 +97,7 @@ def measure(
     """All workloads of a plan, in order.
 
     `timeout_s` bounds the silence of an answer, `served` and `roof` give figures their bytes and shares, `pid` (the
-    server's) its CPU and memory. Requests that fail are failures of their rows; a server that cannot be asked at all
+    server's) its CPU and memory. Requests that fail are failures of their rows; a server that cannot be asked
     raises RequestFailed.
     """
     with ExitStack() as stack:

@@ -122,6 +122,15 @@ def estimate(before: Sequence[float], after: Sequence[float]) -> tuple[float, fl
     return math.expm1(difference), math.expm1(difference - reach), math.expm1(difference + reach)
 
 
+def find_visible(bench: Mapping[str, Any]) -> float | None:
+    """The change that half of the figures would show, were a second run as spread as this one."""
+    series = [
+        row["series"][figure]["values"] for row in bench["rows"] for figure in FIGURES if figure in row["series"]
+    ]
+    reaches = [estimate(values, values)[2] for values in series if len(values) > 1]
+    return statistics.median(reaches) if reaches else None
+
+
 def student(freedom: float) -> float:
     """The two-sided quantile of Student's distribution at CONFIDENCE, by its expansion around the normal's."""
     z = statistics.NormalDist().inv_cdf((1 + CONFIDENCE) / 2)

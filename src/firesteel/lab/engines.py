@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from firesteel.config import resolve
 from firesteel.errors import UserError
+from firesteel.hub import find_checkpoint
 from firesteel.lab.supervisor import ServerCommand
 
 HOST = "127.0.0.1"
@@ -53,6 +56,23 @@ def find_words(engine: str, *, model: str, port: int, folder: Path) -> tuple[str
             "'my-server --port {port} {model}'"
         )
     return tuple(word.replace("{port}", str(port)).replace("{model}", model) for word in shlex.split(engine))
+
+
+def find_model(engine: str, model: str) -> str:
+    """As other engines know it: the folder of a checkpoint that we find by name."""
+    if engine == "firesteel":
+        return model
+    try:
+        return str(find_checkpoint(model))
+    except UserError:
+        return model
+
+
+def find_key(flags: Sequence[str]) -> str:
+    """That the server asks for: of its flags, or FIRESTEEL_API_KEY, which it has from us."""
+    words = [word for flag in flags for word in flag.split("=", 1)]
+    given = [value for name, value in itertools.pairwise(words) if name == "--api-key"]
+    return given[-1] if given else resolve().config.server.api_key
 
 
 def name_kind(engine: str) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from firesteel.errors import UserError
 from firesteel.lab.levels import GATE, MODES, TITLES
+from firesteel.measure.surroundings import shown_command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +23,9 @@ class Order:
     path: str = ""  # of the rules: the kernel path that must be seen; empty is any that is no fallback
     trace: str = ""  # a profile of the engine, as PyTorch or nsys write it
     gates: tuple[str, ...] = ()  # of the matrix, as kv_dtype=auto,fp8; empty chooses
-    baseline: str = ""  # result.json of an earlier run
+    baseline: str = ""  # result.json of an earlier run; empty is the one kept in the folder
+    slower: float = 3.0  # percent from which a figure counts as slower than the baseline's
+    more_gb: float = 1.0  # of peak memory from which it counts as more
     reference_url: str = ""  # of a server whose tokens and likelihoods are right
     quick: bool = False
     debug: bool = False
@@ -80,7 +83,8 @@ class Order:
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        """As it may be kept: values of secret flags are hidden."""
+        return {**dataclasses.asdict(self), "flags": hide_secrets(self.flags)}
 
     @classmethod
     def parse(cls, content: Mapping[str, Any]) -> Order:
@@ -92,3 +96,8 @@ class Order:
             name: tuple(one) if isinstance(one, list) else one for name, one in content.items()
         }
         return cls(**fields)
+
+
+def hide_secrets(words: Sequence[str]) -> tuple[str, ...]:
+    """Of a command line without its program."""
+    return shown_command(("", *words))[1:]

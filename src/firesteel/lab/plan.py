@@ -33,9 +33,10 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchPlan:
-    """Every prompt length with every depth, one stream at a time; then crowds, then cached contexts.
+    """Every prompt and answer length at every depth, one stream at a time; then crowds, then cached contexts.
 
-    Crowds and cached contexts have the first prompt length and the last answer length.
+    Prompts are followed by answers of the last length. The other answers, crowds and cached contexts have prompts of
+    the first length.
     """
 
     pp: tuple[int, ...] = (512, 2048, 8192)
@@ -73,9 +74,10 @@ class BenchPlan:
         return asdict(self)
 
     def workloads(self) -> list[Workload]:
+        lengths = [*((self.pp[0], tg) for tg in self.tg[:-1]), *((pp, self.tg[-1]) for pp in self.pp)]
         alone = [
             Workload(pp=pp, tg=tg, depth=depth, concurrency=self.concurrency[0])
-            for depth, pp, tg in itertools.product(self.depths, self.pp, self.tg)
+            for depth, (pp, tg) in itertools.product(self.depths, lengths)
         ]
         first = Workload(pp=self.pp[0], tg=self.tg[-1], depth=self.depths[0])
         cached = [replace(first, depth=depth, is_cached=True) for depth in self.cached_depths]

@@ -15,11 +15,9 @@ from typing import Any, Protocol
 import torch
 
 from firesteel.device import DeviceSpec, find_device
-from firesteel.errors import UserError
-from firesteel.hub import find_checkpoint
 from firesteel.lab.api import Api
 from firesteel.lab.cross_check import cross_check
-from firesteel.lab.engines import make_command, name_kind
+from firesteel.lab.engines import find_key, find_model, make_command, name_kind
 from firesteel.lab.levels import SERVERLESS, LevelResult, has_passed, judge_validity
 from firesteel.lab.levels_benchmark import run_benchmark
 from firesteel.lab.levels_correctness import check_correctness
@@ -28,7 +26,7 @@ from firesteel.lab.levels_path import check_path
 from firesteel.lab.levels_regression import check_regression
 from firesteel.lab.levels_smoke import check_smoke
 from firesteel.lab.levels_stress import check_stress
-from firesteel.lab.order import Order
+from firesteel.lab.order import Order, hide_secrets
 from firesteel.lab.report import write_report
 from firesteel.lab.supervisor import ServerCommand, ServerFailed, Stopped, Supervised, find_free_port
 from firesteel.lab.target import Target
@@ -88,7 +86,10 @@ class Run:
         """The server under test, ready."""
         order = self.order
         if order.url:
-            yield self._greeted(Target(api=Api.of(order.url), kind="other", folder=self.folder, model=order.model,
+            kind = (
+                "other" if order.engine == "firesteel" else name_kind(order.engine)
+            )  # a ledger tells that it is ours
+            yield self._greeted(Target(api=Api.of(order.url), kind=kind, folder=self.folder, model=order.model,
                                        tell=self.watcher.tell))  # fmt: skip
             return
         self.watcher.begin(order.levels[0])
@@ -117,13 +118,13 @@ class Run:
     def _command(self) -> ServerCommand:
         order = self.order
         command = make_command(
-            order.engine, model=find_model(order), port=find_free_port(), folder=self.folder, flags=order.flags,
-            debug=order.debug,
+            order.engine, model=find_model(order.engine, order.model), port=find_free_port(), folder=self.folder,
+            flags=order.flags, debug=order.debug,
         )  # fmt: skip
         return replace(command, ready_s=order.ready_s, grace_s=order.grace_s)
 
     def _greeted(self, target: Target) -> Target:
-        target.api = replace(target.api, timeout_s=self.order.answer_s)
+        target.api = replace(target.api, timeout_s=self.order.answer_s, api_key=find_key(self.order.flags))
         target.greet()
         if target.kind == "other" and target.read_ledger() is not None:
             target.kind = "firesteel"
@@ -151,7 +152,7 @@ class Run:
 
     def _without_server(self, level: str) -> LevelResult:
         if level == "5":
-            return check_regression(self.order, self.result(0.0))
+            return check_regression(self.order, self.result(0.0), self.folder)
         return run_matrix_level(self.order, self.folder, self.watcher.tell, on_gpu=self.device.is_cuda)
 
     def _note(self, result: LevelResult) -> None:
@@ -174,8 +175,8 @@ class Run:
 
     def _note_server(self, server: Supervised, stopped: Stopped) -> None:
         self.engine |= {
-            "command": list(server.command.words), "startup_s": server.startup_s, "log": str(server.log),
-            "peak_bytes": server.vigil.peak_bytes,
+            "command": list(hide_secrets(server.command.words)), "startup_s": server.startup_s,
+            "log": str(server.log), "peak_bytes": server.vigil.peak_bytes,
         }  # fmt: skip
         samples = server.vigil.memory
         self.memory = {
@@ -210,13 +211,3 @@ def run_lab(order: Order, folder: Path, watcher: Watcher) -> dict[str, Any]:
         (folder / RESULT).write_text(json.dumps(result, indent=1, default=str) + "\n", encoding="utf-8")
     write_report(result, folder)
     return result
-
-
-def find_model(order: Order) -> str:
-    """As other engines know it: the folder of a checkpoint that we find by name."""
-    if order.engine == "firesteel":
-        return order.model
-    try:
-        return str(find_checkpoint(order.model))
-    except UserError:
-        return order.model
