@@ -118,3 +118,15 @@ def test_server_that_runs_already_is_asked_and_left_alone(lab, fake, tmp_path):
 def test_command_without_a_port_is_refused(lab):
     with pytest.raises(UserError, match=r"\{port\}"):
         lab(engine="my-server")
+
+
+def test_server_that_is_not_there_fails_in_words_and_leaves_a_report(lab, tmp_path):
+    first, *rest = lab(url="http://127.0.0.1:9")["levels"]
+    assert not first["passed"] and "127.0.0.1:9" in first["reason"] and "is it running" in first["reason"]
+    assert [one["reason"] for one in rest] == ["not run: the server is gone"] * 2
+    assert "is it running" in (tmp_path / "report.md").read_text()
+
+
+def test_program_that_is_not_installed_is_named_with_the_cure(lab):
+    first = lab(engine="no-such-program --port {port}")["levels"][0]
+    assert "no-such-program cannot be started" in first["reason"] and "PATH" in first["reason"]

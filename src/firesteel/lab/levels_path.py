@@ -23,6 +23,8 @@ def check_path(target: Target, order: Order, cross_check: str | None = None) -> 
     """`cross_check` is what a run with a profiler found wrong; None if there was no such run."""
     rules = load_rules(target.kind)
     if rules is None or is_unseen(target, order):
+        if order.path:
+            return LevelResult(level="1.5", passed=False, reason=f"--path {order.path}: {why_not(target, order)}")
         return LevelResult(level="1.5", passed=True, was_run=False, reason=f"not judged: {why_not(target, order)}")
     exercise(target, order)
     evidence = gather(target, order)

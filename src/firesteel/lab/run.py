@@ -27,6 +27,7 @@ from firesteel.lab.levels_regression import check_regression
 from firesteel.lab.levels_smoke import check_smoke
 from firesteel.lab.levels_stress import check_stress
 from firesteel.lab.order import Order, hide_secrets
+from firesteel.lab.order_check import check_order
 from firesteel.lab.report import write_report
 from firesteel.lab.supervisor import ServerCommand, ServerFailed, Stopped, Supervised, find_free_port
 from firesteel.lab.target import Target
@@ -76,7 +77,14 @@ class Run:
                     self.kernels = list((target.read_ledger() or {}).get("ran", ()))
                 self._judge_shutdown()
         except ServerFailed as error:
-            self._fail_rest(error)
+            figures = {
+                "diagnosis": error.diagnosis.as_dict(),
+                "bundle": str(error.bundle) if error.bundle else None,
+            }
+            self._fail_rest(str(error), figures)
+            return
+        except RequestFailed as error:  # of a server that ran already, at the first question
+            self._fail_rest(f"{self.order.url}: {error}; is it running, and its address right?", {})
             return
         for level in [level for level in self.order.levels if level in SERVERLESS]:
             self._take_level(level, None)
@@ -159,19 +167,13 @@ class Run:
         self.results.append(result)
         self.watcher.end(judge_validity(self.results)[-1])
 
-    def _fail_rest(self, error: ServerFailed) -> None:
+    def _fail_rest(self, reason: str, figures: dict[str, Any]) -> None:
         """The level under way failed for this reason, and those after it for want of a server."""
-        figures = {"diagnosis": error.diagnosis.as_dict(), "bundle": str(error.bundle) if error.bundle else None}
-        for level in self.order.levels[len(self.results) :]:
-            is_first = "diagnosis" in figures
-            reason = str(error) if is_first else "not run: the server is gone"
-            seconds = time.monotonic() - self.begun if is_first else 0.0
-            self._note(
-                LevelResult(
-                    level=level, passed=False, reason=reason, was_run=is_first, figures=figures, seconds=seconds
-                )
-            )
-            figures = {}
+        first, *rest = self.order.levels[len(self.results) :]
+        seconds = time.monotonic() - self.begun
+        self._note(LevelResult(level=first, passed=False, reason=reason, figures=figures, seconds=seconds))
+        for level in rest:
+            self._note(LevelResult(level=level, passed=False, was_run=False, reason="not run: the server is gone"))
 
     def _note_server(self, server: Supervised, stopped: Stopped) -> None:
         self.engine |= {
@@ -201,6 +203,7 @@ class Run:
 
 def run_lab(order: Order, folder: Path, watcher: Watcher) -> dict[str, Any]:
     """What result.json holds, which is written whatever happens to the server."""
+    check_order(order)
     folder.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
     run = Run(order=order, folder=folder, watcher=watcher, device=find_device())

@@ -197,7 +197,8 @@ class Supervised:
                 )  # fmt: skip
             except OSError as error:
                 words = f"{self.command.words[0]} cannot be started: {error.strerror}"
-                raise ServerFailed(Diagnosis(kind="not-found", words=words, cure="install it"), None) from error
+                cure = "install it where PATH finds it, or say where it is: --engine '/PATH/PROGRAM --port {port}'"
+                raise ServerFailed(Diagnosis(kind="not-found", words=words, cure=cure), None) from error
         with suppress(ProcessLookupError, PermissionError):  # its memory as a file is of no use here
             resource.prlimit(process.pid, resource.RLIMIT_CORE, (0, 0))
         return process

@@ -51,7 +51,7 @@ def explain(error: httpx2.HTTPError | OSError, where: str, silence_s: float) -> 
     if isinstance(error, httpx2.TimeoutException) and not isinstance(error, httpx2.ConnectTimeout):
         return RequestFailed("silent", f"{where}: no answer in {silence_s:.0f} s")
     name = type(error).__name__
-    return RequestFailed("unreachable", f"{where}: {name}: {error}" if str(error) else f"{where}: {name}")
+    return RequestFailed("unreachable", f"{where} cannot be asked: {f'{name}: {error}' if str(error) else name}")
 
 
 def refuse(status: int, data: bytes, where: str) -> RequestFailed:
