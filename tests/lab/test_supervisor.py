@@ -93,7 +93,7 @@ def test_zombies_are_seen_while_the_server_runs_and_gone_after(fake, tmp_path, i
     command = fake("makes-zombie")
     with Supervised(command, tmp_path) as server:
         [zombie] = server.family.zombies()
-        server.vigil.memory_now()
+        server.vigil.look()
         assert zombie.status == "zombie" and zombie.pid in server.vigil.zombies
     assert is_clean(command)
 

@@ -27,4 +27,4 @@ def test_failed_request_of_another_server_stays_a_failed_request(fake, tmp_path)
         with pytest.raises(RequestFailed), target.step("asking"):
             target.api.chat("x")
         assert server.exit_code is None
-        assert target.memory_bytes() is None and target.gpu_bytes() is None and target.read_ledger() is None
+        assert target.footprint() is None and target.read_ledger() is None

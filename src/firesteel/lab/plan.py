@@ -35,8 +35,8 @@ class Workload:
 class BenchPlan:
     """Every prompt and answer length at every depth, one stream at a time; then crowds, then cached contexts.
 
-    Prompts are followed by answers of the last length; other answers, crowds and cached contexts follow prompts of the
-    first.
+    Prompts are followed by answers of the last length; other answers, crowds and cached contexts follow prompts of
+    the first.
     """
 
     pp: tuple[int, ...] = (512, 2048, 8192)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from firesteel.lab.api import Api
+from firesteel.lab.footprint import Footprint
 from firesteel.lab.supervisor import Supervised
 from firesteel.lab.wire import RequestFailed
 
@@ -70,13 +71,9 @@ class Target:
             self.server.ledger = found["ran"]
         return found
 
-    def memory_bytes(self) -> int | None:
+    def footprint(self) -> Footprint | None:
         """Of all its processes; None of one that the lab did not start."""
-        return None if self.server is None else self.server.vigil.memory_now()
-
-    def gpu_bytes(self) -> int | None:
-        samples = [] if self.server is None else self.server.vigil.memory
-        return samples[-1][2] if samples else None
+        return None if self.server is None else Footprint.of(self.server.family.living())
 
 
 def are_finite(values: Sequence[Any]) -> bool:
