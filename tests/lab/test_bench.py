@@ -87,3 +87,12 @@ def test_failures_are_kept_and_what_has_no_room_is_left_out():
         result = measure(url, plan=plan)
     assert [row.workload.depth for row in result.rows] == [0]
     assert "4096" in result.left_out[0]
+
+
+def test_workload_that_takes_long_is_run_less_often_and_that_is_said():
+    with mock_server(pp_tok_s=50_000.0, tg_tok_s=2000.0) as url:
+        plan = BenchPlan(pp=(64,), tg=(4,), depths=(0,), concurrency=(1,), cached_depths=(), runs=5, enough_s=0.0)
+        result = measure(url, plan=plan)
+    assert len(result.rows[0].batches) == 3 and result.left_out == [
+        "pp64 tg4: 3 runs instead of 5, which took more than 0 s"
+    ]

@@ -23,6 +23,13 @@ def test_every_prompt_and_every_answer_length_is_measured_at_every_depth_but_not
     ]
 
 
+def test_slow_workloads_are_run_three_times_and_fast_ones_as_often_as_planned():
+    plan = BenchPlan(runs=5, enough_s=60.0)
+    assert not plan.is_enough(4, 10.0) and plan.is_enough(5, 10.0)
+    assert not plan.is_enough(2, 1000.0) and plan.is_enough(3, 61.0) and not plan.is_enough(3, 59.0)
+    assert BenchPlan(runs=1).is_enough(1, 0.1)
+
+
 def test_what_has_no_room_is_left_out_in_words():
     fitting, left_out = BenchPlan.quick().within(1024)
     assert all(one.tokens <= 1024 for one in fitting) and fitting

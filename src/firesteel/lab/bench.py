@@ -59,7 +59,7 @@ class BenchResult:
     latency_s: float  # of the connection, taken off a prompt's time
     tokens_a_word: float
     max_context: int | None
-    left_out: list[str]  # in words: workloads that the model has no room for
+    left_out: list[str]  # in words: workloads that the model has no room for, and runs there was no time for
     startup_s: float | None
     seconds: float
     usage: Usage | None
@@ -132,7 +132,8 @@ class Meter:
             self.progress(len(workloads), len(workloads), "")
             return BenchResult(
                 url=client.url, model=client.model, plan=self.plan, roof=self.roof, latency_s=latency_s,
-                tokens_a_word=prompter.tokens_a_word, max_context=max_context, left_out=left_out, startup_s=None,
+                tokens_a_word=prompter.tokens_a_word, max_context=max_context, startup_s=None,
+                left_out=left_out + find_shortened(rows, self.plan),
                 seconds=0.0, usage=None, rows=rows,
             )  # fmt: skip
 
@@ -140,12 +141,14 @@ class Meter:
         self, client: Client, prompter: Prompter, workload: Workload, latency_s: float
     ) -> list[BenchRow]:
         phases: dict[str, Batches] = {}
-        for run in range(self.plan.warmups + self.plan.runs):
+        start, counted = time.perf_counter(), -self.plan.warmups
+        while not self.plan.is_enough(counted, time.perf_counter() - start):
             crowd = [prompter.make(workload.pp, workload.depth) for _ in range(workload.concurrency)]
             for phase, prompts in self._phases(crowd, workload).items():
                 batch = await asyncio.gather(*(self._ask(client, one, workload) for one in prompts))
-                if run >= self.plan.warmups:
+                if counted >= 0:
                     phases.setdefault(phase, []).append(batch)
+            counted += 1
         return [self._row(workload, phase, batches, latency_s) for phase, batches in phases.items()]
 
     def _phases(self, crowd: list[list[Message]], workload: Workload) -> dict[str, list[list[Message]]]:
@@ -178,6 +181,14 @@ class Meter:
         if "tg_tok_s" in series:
             shares["tg_tok_s"] = decode_share(self.served, met, self.roof, series["tg_tok_s"].median)
         return shares
+
+
+def find_shortened(rows: Sequence[BenchRow], plan: BenchPlan) -> list[str]:
+    return [
+        f"{row.name}: {len(row.batches)} runs instead of {plan.runs}, which took more than {plan.enough_s:.0f} s"
+        for row in rows
+        if len(row.batches) < plan.runs
+    ]
 
 
 def _raw(exchange: Exchange) -> dict[str, Any]:

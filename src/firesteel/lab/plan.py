@@ -9,6 +9,9 @@ from typing import Any
 from firesteel.errors import UserError
 
 
+LEAST_RUNS = 3  # that still show a spread
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """One cell: so many streams at once, each with a prompt behind a context, and an answer."""
@@ -45,6 +48,7 @@ class BenchPlan:
     concurrency: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
     runs: int = 5  # counted
     warmups: int = 1  # before them, not counted
+    enough_s: float = 60.0  # a workload that has taken this long is not run more than LEAST_RUNS times
     cached_depths: tuple[int, ...] = (8192,)  # measured once more, with the context in the cache
     exact_tg: bool = True  # the answer goes on to its length, whatever the model would do
     seed: int = 0
@@ -82,6 +86,9 @@ class BenchPlan:
         first = Workload(pp=self.pp[0], tg=self.tg[-1], depth=self.depths[0])
         cached = [replace(first, depth=depth, is_cached=True) for depth in self.cached_depths]
         return alone + [replace(first, concurrency=crowd) for crowd in self.concurrency[1:]] + cached
+
+    def is_enough(self, counted: int, seconds: float) -> bool:
+        return counted >= self.runs or (counted >= LEAST_RUNS and seconds > self.enough_s)
 
     def within(self, max_context: int | None) -> tuple[list[Workload], list[str]]:
         """Workloads that a model has room for, and in words what had to be left out."""
