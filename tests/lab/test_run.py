@@ -91,6 +91,18 @@ def test_failure_is_the_reason_of_its_level_and_the_rest_is_not_run(way, kind, w
     assert Path(first["figures"]["bundle"]).is_dir() and not result["passed"]
 
 
+def test_run_that_is_interrupted_has_not_passed_and_says_where_it_ended(lab, tmp_path, monkeypatch):
+    def leave(*_):
+        raise SystemExit(143)
+
+    monkeypatch.setattr("firesteel.lab.run.check_stress", leave)
+    with pytest.raises(SystemExit):
+        lab()
+    found = read_result(tmp_path)
+    assert not found["passed"] and found["unfinished"] == ["3"] and found["shutdown"]["is_clean"]
+    assert "level 3 was not reached" in (tmp_path / "report.md").read_text()
+
+
 def test_likelihoods_that_are_no_numbers_fail_the_smoke_test(lab):
     [smoke] = lab("says-nan", level="1")["levels"]
     assert not smoke["passed"] and "NaN or Inf" in smoke["reason"]

@@ -8,7 +8,6 @@ from typing import Any
 
 from firesteel.errors import UserError
 
-
 LEAST_RUNS = 3  # that still show a spread
 
 

@@ -97,7 +97,9 @@ def judge(result: Mapping[str, Any]) -> tuple[str, str, list[str]]:
     was_run = [one for one in levels if one.get("was_run", True)]
     failed = [one for one in was_run if not one["passed"]]
     invalid = [one for one in was_run if one["passed"] and not one.get("valid", True)]
+    unfinished = result.get("unfinished") or []
     lines = [f"level {one['level']} failed: {one.get('reason', '')}" for one in failed]
+    lines += [f"the run ended early: level {', '.join(unfinished)} was not reached"] if unfinished else []
     if invalid or any(not one.get("valid", True) for one in failed):
         names = ", ".join(str(one["level"]) for one in was_run if not one.get("valid", True))
         lines.append(f"results of level {names} do not count: the kernel path was not the one asked for")
@@ -111,13 +113,16 @@ def judge(result: Mapping[str, Any]) -> tuple[str, str, list[str]]:
     lines += [f"reduced: {line}" for line in result.get("reductions") or ()]
     if failed:
         return f"{len(failed)} of {len(was_run)} levels failed", BAD, lines
+    if unfinished:
+        return f"Ended early, after {len(levels)} of {len(levels) + len(unfinished)} levels", BAD, lines
     if invalid:
         return f"All {len(was_run)} levels passed, but {len(invalid)} do not count", BAD, lines
     if not was_run:
         return *_judge_alone(result), lines
     if not shutdown["is_clean"]:
         return f"All {len(was_run)} levels passed, but the server did not end cleanly", BAD, lines
-    return f"All {len(was_run)} levels that were run passed", GOOD, lines
+    which = "levels" if len(was_run) == len(levels) else "levels that were run"
+    return f"All {len(was_run)} {which} passed", GOOD, lines
 
 
 def _judge_alone(result: Mapping[str, Any]) -> tuple[str, str]:

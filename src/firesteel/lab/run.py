@@ -114,10 +114,11 @@ class Run:
 
     def result(self, seconds: float) -> dict[str, Any]:
         levels = judge_validity(self.results)
+        unfinished = list(self.order.levels[len(levels) :])
         return {
             "schema": SCHEMA, "firesteel": version("firesteel"), "seconds": seconds,
             "time_utc": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "passed": bool(levels) and has_passed(levels), "order": self.order.as_dict(),
+            "passed": not unfinished and has_passed(levels), "unfinished": unfinished, "order": self.order.as_dict(),
             "levels": [level.as_dict() for level in levels], "reductions": self.order.reductions,
             "engine": self.engine, "kernels": self.kernels, "shutdown": self.shutdown, "memory": self.memory,
             "surroundings": asdict(look_around(self.device)),
@@ -202,7 +203,7 @@ class Run:
 
 
 def run_lab(order: Order, folder: Path, watcher: Watcher) -> dict[str, Any]:
-    """What result.json holds, which is written whatever happens to the server."""
+    """What result.json holds, which is written whatever happens to the server, or to this run."""
     check_order(order)
     folder.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
@@ -212,5 +213,5 @@ def run_lab(order: Order, folder: Path, watcher: Watcher) -> dict[str, Any]:
     finally:
         result = run.result(time.monotonic() - start)
         (folder / RESULT).write_text(json.dumps(result, indent=1, default=str) + "\n", encoding="utf-8")
-    write_report(result, folder)
+        write_report(result, folder)
     return result
