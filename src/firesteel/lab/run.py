@@ -118,7 +118,8 @@ class Run:
         return {
             "schema": SCHEMA, "firesteel": version("firesteel"), "seconds": seconds,
             "time_utc": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "passed": not unfinished and has_passed(levels), "unfinished": unfinished, "order": self.order.as_dict(),
+            "passed": not unfinished and has_passed(levels), "unfinished": unfinished,
+            "order": self.order.as_dict(),
             "levels": [level.as_dict() for level in levels], "reductions": self.order.reductions,
             "engine": self.engine, "kernels": self.kernels, "shutdown": self.shutdown, "memory": self.memory,
             "surroundings": asdict(look_around(self.device)),
