@@ -16,8 +16,19 @@ from firesteel.lab.levels import MODES, TITLES
 from firesteel.lab.order import Order
 from firesteel.lab.run import run_lab
 
-lab = typer.Typer(no_args_is_help=True, help="Verify, stress, measure and compare engines.")
+lab = typer.Typer(no_args_is_help=True)
 app.add_typer(lab, name="lab")
+
+
+@lab.callback()
+def stop_servers_when_ended() -> None:
+    """Verify, stress, measure and compare engines."""
+    signal.signal(signal.SIGTERM, leave)
+
+
+def leave(number: int, frame: FrameType | None) -> None:
+    """As an exception, so that servers and cells are stopped on the way out."""
+    raise SystemExit(128 + number)
 
 
 @lab.command()
@@ -73,15 +84,9 @@ def run(
         reference_url=reference_url, quick=quick,
         debug=debug, ready_s=ready_s, answer_s=answer_s, grace_s=grace_s, seed=seed,
     )  # fmt: skip
-    signal.signal(signal.SIGTERM, leave)
     with board(order) as watcher:
         result = run_lab(order, out, watcher)
     verdict = "passed" if result["passed"] else "FAILED"
     say(f"{verdict} after {result['seconds']:.0f} s; report: {out / 'report.html'}")
     if not result["passed"]:
         raise typer.Exit(1)
-
-
-def leave(number: int, frame: FrameType | None) -> None:
-    """As an exception, so that the server is stopped on the way out."""
-    raise SystemExit(128 + number)
