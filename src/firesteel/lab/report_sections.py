@@ -136,9 +136,10 @@ def comparison(found: Any, whole: Whole) -> list[Part]:
          Cell(one["verdict"], tones.get(one["verdict"], PLAIN))]
         for one in found["rows"]
     ]  # fmt: skip
-    headings = ["workload", "figure", "before", "after", "unit", "change", "95 % interval", "verdict"]
+    headings = ["workload", "figure", "before", "after", "unit", "change", "interval", "verdict"]
     tone = BAD if found.get("regressions") else GOOD
-    return [Paragraph(str(found.get("words", "")), tone), Table(headings, rows), Raw("comparison", found)]
+    note = "95 % of such tables have every true change within its interval"
+    return [Paragraph(str(found.get("words", "")), tone), Table(headings, rows, note), Raw("comparison", found)]
 
 
 def matrix(found: Any, whole: Whole) -> list[Part]:

@@ -112,7 +112,7 @@ def pool(benches: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             for name, one in row["series"].items()
             if all(name in each["series"] for each in same)
         }
-        rows.append({**row, "series": series})
+        rows.append({"name": row["name"], "series": series})
     usages = [bench["usage"] for bench in benches if bench.get("usage")]
     most = max(usages, key=lambda usage: usage["peak_memory_bytes"], default=None)
     return {**benches[0], "rows": rows, "usage": most}
