@@ -1,7 +1,7 @@
 """Holds one result to an earlier one: what is slower or larger, beyond the spread of the runs; measures nothing.
 
 A change is called slower where it passes the threshold and its interval leaves no room for "the same". The
-intervals hold together: with one of 95 % for each of twenty figures, every third comparison of equals would find a loss.
+intervals hold together: with 95 % for each of twenty figures, every third comparison of equals would find a loss.
 """
 
 from __future__ import annotations
