@@ -30,7 +30,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[Any, Mapping[str, Any]], Sequence[Part
     ("Latency", "bench", report_bench.latency),
     ("Memory and CPU", "bench", report_bench.resources),
     ("Memory over time", "memory", report_sections.memory),
-    ("Against a baseline", "comparison", report_sections.comparison),
+    ("Comparison", "comparison", report_sections.comparison),
     ("Matrix of gates", "matrix", report_sections.matrix),
     ("Where the time goes", "profile", report_profile.profile),
     ("Environment", "surroundings", report_sections.environment),
