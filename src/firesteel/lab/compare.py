@@ -19,7 +19,7 @@ FIGURES = ("pp_tok_s", "tg_tok_s", "ttft_ms", "tpot_ms")
 THRESHOLD, MEMORY_GB = 0.03, 1.0
 OF_REQUESTS = ("ttft_ms", "tpot_ms")  # with a sample of every request, not of every run
 GB = 1e9
-SLOWER, FASTER, SAME, UNCLEAR = "slower", "faster", "same", "unclear: more runs are needed"
+SLOWER, FASTER, SAME, UNCLEAR = "slower", "faster", "same", "unclear"
 MORE_MEMORY, LESS_MEMORY = "more memory", "less memory"
 
 

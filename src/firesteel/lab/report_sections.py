@@ -135,7 +135,7 @@ def comparison(found: Any, whole: Whole) -> list[Part]:
         for one in found["rows"]
     ]  # fmt: skip
     headings = ["workload", "figure", "before", "after", "unit", "change", "interval", "verdict"]
-    is_unclear = any(one["verdict"].startswith("unclear") for one in found["rows"])
+    is_unclear = any(one["verdict"] == "unclear" for one in found["rows"])
     tone = BAD if found.get("regressions") else DOUBTFUL if is_unclear else GOOD
     note = "95 % of such tables have every true change within its interval"
     return [Paragraph(str(found.get("words", "")), tone), Table(headings, rows, note), Raw("comparison", found)]
