@@ -129,12 +129,12 @@ def comparison(found: Any, whole: Whole) -> list[Part]:
         return anything(found, whole)
     tones = {"slower": BAD, "more memory": BAD, "faster": GOOD, "less memory": GOOD}
     rows: Rows = [
-        [str(one["name"]), str(one["figure"]), short(one["before"]), short(one["after"]), one["unit"],
-         f"{100 * one['change']:+.1f} %", f"{100 * one['low']:+.1f} to {100 * one['high']:+.1f} %",
-         Cell(one["verdict"], tones.get(one["verdict"], PLAIN))]
+        [str(one["name"]), str(one["figure"]), f"{100 * one['change']:+.1f} %",
+         Cell(one["verdict"], tones.get(one["verdict"], PLAIN)), short(one["before"]), short(one["after"]),
+         one["unit"], f"{100 * one['low']:+.1f} to {100 * one['high']:+.1f} %"]
         for one in found["rows"]
     ]  # fmt: skip
-    headings = ["workload", "figure", "before", "after", "unit", "change", "interval", "verdict"]
+    headings = ["workload", "figure", "change", "verdict", "before", "after", "unit", "interval of the change"]
     is_unclear = any(one["verdict"] == "unclear" for one in found["rows"])
     tone = BAD if found.get("regressions") else DOUBTFUL if is_unclear else GOOD
     note = "95 % of such tables have every true change within its interval"
