@@ -32,7 +32,7 @@ def begin(result: Mapping[str, Any], place: Path) -> LevelResult:
     visible = find_visible(find_bench(result))
     checks = Checks()
     checks.figures |= {"baseline": str(place), "visible_change": visible}
-    seen = "" if visible is None else f"; half of its figures would show a change of {100 * visible:.1f} %"
+    seen = "" if visible is None else f"; a change of {100 * visible:.1f} % would show in half of its figures"
     words = f"the first run of this order here: kept as the baseline of the next ({place}){seen}"
     checks.add("baseline", place.is_file(), words)
     return checks.result("5")
