@@ -108,6 +108,8 @@ def judge(result: Mapping[str, Any]) -> tuple[str, str, list[str]]:
         for one in levels
         if not one.get("was_run", True)
     ]
+    if any("visible_change" in (one.get("figures") or {}) for one in was_run):
+        lines.append("level 5 had no earlier run to compare with: this one is the baseline of the next")
     shutdown = result.get("shutdown") or {"is_clean": True}
     lines += [] if shutdown["is_clean"] else [f"the server did not end cleanly: {shutdown.get('words', '')}"]
     lines += [f"reduced: {line}" for line in result.get("reductions") or ()]
