@@ -26,7 +26,8 @@ def test_quick_reduces_and_says_so():
     full, quick = Order(), Order(quick=True)
     assert (full.num_requests, full.concurrency, full.num_sequential, full.reductions) == (200, 8, 100, [])
     assert (quick.num_requests, quick.concurrency) == (40, 4)
-    assert any("40 requests" in line for line in quick.reductions)
+    assert any("40 requests" in line for line in quick.reductions) and len(quick.reductions) == 4
+    assert [line.split(":")[0] for line in Order(quick=True, level="4").reductions] == ["benchmark"]
 
 
 def test_order_is_the_same_after_json():

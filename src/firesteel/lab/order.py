@@ -72,15 +72,14 @@ class Order:
     @property
     def reductions(self) -> list[str]:
         """What --quick left out, for the report."""
-        if not self.quick:
-            return []
-        return [
-            "stress: 40 requests at concurrency 4 and 20 in a row instead of 200 at 8 and 100",
-            "stress: prompts of up to 2048 tokens instead of the model's limit",
-            "correctness: 8 texts and 6 continuations instead of all texts and 24",
-            "benchmark: prompts of 128 and 512 tokens, answers of 32, depths 0 and 1024, concurrency 1 and 4",
-            "matrix: 2 x 2 gates",
-        ]
+        lines = {
+            "2": "correctness: 8 texts and 6 continuations instead of all texts and 24",
+            "3": "stress: 40 requests at concurrency 4 and 20 in a row instead of 200 at 8 and 100, prompts of up to "
+            "2048 tokens instead of the model's limit",
+            "4": "benchmark: prompts of 128 and 512 tokens, answers of 32, depths 0 and 1024, concurrency 1 and 4",
+            "6": "matrix: 2 x 2 gates",
+        }
+        return [line for level, line in lines.items() if self.quick and level in self.levels]
 
     def as_dict(self) -> dict[str, Any]:
         """As it may be kept: values of secret flags are hidden."""
