@@ -52,7 +52,8 @@ def test_debug_blocks_launches_and_leaves_out_graphs():
 @pytest.mark.parametrize(
     ("engine", "kind"),
     [("vllm", "vllm"), ("/x/bin/python -m vllm.serve {port}", "vllm"), ("llama-server -p {port}", "llamacpp"),
-     ("thing {port}", "other")],
+     ("/venv/vllm/bin/python -m sglang.launch_server {port}", "sglang"), ("/srv/firesteel/thing {port}", "other"),
+     ("python -m firesteel serve --port {port}", "firesteel"), ("thing {port}", "other")],
 )  # fmt: skip
 def test_rules_of_a_command_are_those_of_the_engine_it_names(engine, kind):
     assert name_kind(engine) == kind

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -14,6 +15,10 @@ from firesteel.hub import find_checkpoint
 from firesteel.lab.supervisor import ServerCommand
 
 HOST = "127.0.0.1"
+# Names of programs and modules, by whose rules they fall under.
+PROGRAMS = {
+    "firesteel": "firesteel", "vllm": r"vllm(\..+)?", "sglang": r"sglang(\..+)?", "llamacpp": "llama-server",
+}  # fmt: skip
 KINDS = ("firesteel", "vllm", "sglang", "llamacpp")
 # Launches one after the other, so that a fault is named where it happens; C++ stacks; every choice of a kernel.
 DEBUG = {
@@ -76,8 +81,9 @@ def find_key(flags: Sequence[str]) -> str:
 
 
 def name_kind(engine: str) -> str:
-    """Whose rules a command line falls under: the engine that it names, or "other"."""
+    """Whose rules a command line falls under: the engine whose program or module it starts, or "other"."""
     if engine in KINDS:
         return engine
-    signs = {"firesteel": "firesteel", "vllm": "vllm", "sglang": "sglang", "llama-server": "llamacpp"}
-    return next((kind for sign, kind in signs.items() if sign in engine), "other")
+    names = [Path(word).name for word in shlex.split(engine)]
+    found = (kind for kind, pattern in PROGRAMS.items() if any(re.fullmatch(pattern, name) for name in names))
+    return next(found, "other")

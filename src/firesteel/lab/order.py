@@ -74,8 +74,8 @@ class Order:
         """What --quick left out, for the report."""
         lines = {
             "2": "correctness: 8 texts and 6 continuations instead of all texts and 24",
-            "3": "stress: 40 requests at concurrency 4 and 20 in a row instead of 200 at 8 and 100, prompts of up to "
-            "2048 tokens instead of the model's limit",
+            "3": "stress: 40 requests at concurrency 4 and 20 in a row instead of 200 at 8 and 100, prompts of up "
+            "to 2048 tokens instead of the model's limit",
             "4": "benchmark: prompts of 128 and 512 tokens, answers of 32, depths 0 and 1024, concurrency 1 and 4",
             "6": "matrix: 2 x 2 gates",
         }
