@@ -53,6 +53,11 @@ def test_secrets_among_the_flags_are_not_kept():
     assert "sesame" not in kept and "open" not in kept and "auto" in kept
 
 
+def test_default_model_is_not_meant_of_a_server_that_runs_already():
+    assert Order().names_model and Order(url="http://x", model="some/model").names_model
+    assert not Order(url="http://x").names_model
+
+
 def test_order_with_unknown_fields_is_refused():
     with pytest.raises(UserError, match="colour"):
         Order.parse({"mode": "all", "colour": "red"})

@@ -157,3 +157,10 @@ def test_first_run_says_that_nothing_was_compared():
     assert "no earlier run" not in to_markdown(
         build({"levels": [parts.level("5", baseline="b.json", comparison={})]})
     )
+
+
+def test_chart_says_how_many_workloads_it_leaves_out():
+    rows = [parts.bench_row(depth=depth) for depth in range(40)]
+    page = to_html(build(parts.result(bench=parts.bench(rows))))
+    assert page.count("4 workloads more are among the raw samples") >= 3
+    assert "workloads more" not in to_html(build(parts.result()))

@@ -131,6 +131,9 @@ def longest(target: Target, order: Order, checks: Checks) -> None:
 
 
 def check_after(target: Target, checks: Checks) -> None:
+    """A zombie that was there before the answer and is after it is one that nobody waits for."""
+    if target.server is not None:
+        target.server.vigil.look()
     with target.step("an answer after the stress"):
         said = text_of(target.api.chat(QUESTION, max_tokens=100, temperature=0)).strip()
     checks.add("afterwards", bool(said), f"still says {said[:40]!r}" if said else "an empty answer afterwards")

@@ -11,13 +11,15 @@ from firesteel.errors import UserError
 from firesteel.lab.levels import GATE, MODES, TITLES
 from firesteel.measure.surroundings import shown_command
 
+DEFAULT_MODEL = "kindling"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
     mode: str = "all"
     level: str = ""  # one alone, with the gate where it measures
     engine: str = "firesteel"  # one of engines.KINDS, or a command line with {port}
-    model: str = "kindling"
+    model: str = DEFAULT_MODEL
     url: str = ""  # of a server that runs already
     flags: tuple[str, ...] = ()  # for the engine's command line
     path: str = ""  # of the rules: the kernel path that must be seen; empty is any that is no fallback
@@ -41,6 +43,11 @@ class Order:
             raise UserError(f"--level {self.level}: must be one of {', '.join(TITLES)}")
         if self.url and self.flags:
             raise UserError("flags for an engine make no sense with --url: that server runs already")
+
+    @property
+    def names_model(self) -> bool:
+        """Whether its model is the one meant: of a server that ran already, the default is nobody's choice."""
+        return not self.url or self.model != DEFAULT_MODEL
 
     @property
     def levels(self) -> tuple[str, ...]:

@@ -136,6 +136,8 @@ class Run:
     def _greeted(self, target: Target) -> Target:
         target.api = replace(target.api, timeout_s=self.order.answer_s, api_key=find_key(self.order.flags))
         target.greet()
+        if not self.order.names_model:
+            target.model = target.api.model
         if target.kind == "other" and target.read_ledger() is not None:
             target.kind = "firesteel"
         self.engine = {

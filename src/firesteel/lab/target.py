@@ -22,7 +22,7 @@ class Target:
     api: Api
     kind: str  # whose rules it falls under: one of engines.KINDS, or "other"
     folder: Path
-    model: str  # as the server was told, or as it says
+    model: str  # as the server was told; of one that ran already, as it says
     server: Supervised | None = None  # None where it ran already
     max_context: int = DEFAULT_CONTEXT
     tell: Callable[[str], None] = field(default=lambda words: None)  # progress in words
