@@ -64,7 +64,7 @@ class BenchPlan:
 
     @classmethod
     def quick(cls) -> BenchPlan:
-        return cls(pp=(128, 512), tg=(32,), depths=(0, 1024), concurrency=(1, 4), cached_depths=(1024,), runs=3)
+        return cls(pp=(128, 512), tg=(32,), depths=(0, 1024), concurrency=(1, 4), cached_depths=(1024,))
 
     @classmethod
     def parse(cls, content: dict[str, Any]) -> BenchPlan:
