@@ -1,9 +1,14 @@
 """The verb lab matrix against a server of known speed, whose flags are its gates."""
 
 import json
+import os
 import shlex
+import signal
+import subprocess
 import sys
+import time
 
+import psutil
 import pytest
 
 
@@ -34,6 +39,24 @@ def test_a_cell_that_runs_has_figures(run, tmp_path):
     assert result.exit_code == 0, result.output
     [cell] = json.loads((tmp_path / "result.json").read_text())["matrix"]["cells"]
     assert 150 < cell["figures"]["tg_tok_s"] < 220 and cell["figures"]["startup_s"] > 0
+
+
+@pytest.mark.slow
+def test_matrix_that_is_told_to_stop_takes_its_cell_along_and_goes_on_later(run, tmp_path):
+    engine = f"{shlex.quote(sys.executable)} -m firesteel.lab.mock port={{port}} tg_tok_s=200"
+    words = ["lab", "matrix", "--engine", engine, "--model", "none", "--gates", "any=off", "--out", str(tmp_path)]
+    matrix = subprocess.Popen(
+        [sys.executable, "-m", "firesteel", *words], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    )
+    log = tmp_path / "cells" / "any=off" / "server.log"
+    deadline = time.monotonic() + 60
+    while not log.is_file() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    family = psutil.Process(matrix.pid).children(recursive=True)
+    matrix.send_signal(signal.SIGTERM)
+    assert matrix.wait(60) == 143 and len(family) >= 2 and not any(one.is_running() for one in family)
+    assert not (tmp_path / "cells" / "any=off.json").exists()
+    assert run(*words).exit_code == 0
 
 
 def test_wrong_gates_are_refused_before_anything_starts(run, tmp_path):

@@ -2,9 +2,9 @@
 
 import pytest
 
-from firesteel.errors import UserError
-from firesteel.lab.api import Api, RequestFailed, text_of
+from firesteel.lab.api import Api, text_of
 from firesteel.lab.supervisor import Supervised, find_free_port
+from firesteel.lab.wire import RequestFailed
 
 
 @pytest.fixture
@@ -48,16 +48,10 @@ def test_each_failure_has_its_kind(way, kind, words, ask):
 
 
 def test_nobody_there_is_unreachable():
-    with pytest.raises(RequestFailed, match="ConnectionRefused") as caught:
+    with pytest.raises(RequestFailed, match="ConnectError") as caught:
         Api(url=f"http://127.0.0.1:{find_free_port()}").get("/v1/models")
     assert caught.value.kind == "unreachable"
 
 
-@pytest.mark.parametrize("url", ["localhost:8000", "http://localhost:8000/", "http://localhost:8000/v1/"])
-def test_addresses_are_read_as_users_write_them(url):
-    assert Api.of(url).url == "http://localhost:8000"
-
-
-def test_address_that_is_none_is_refused():
-    with pytest.raises(UserError, match="http://HOST:PORT"):
-        Api.of("ftp://x")
+def test_the_served_model_and_its_context_are_found(ask):
+    assert ask().find_model() == ("fake", 8192)

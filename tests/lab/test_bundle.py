@@ -20,11 +20,24 @@ def test_bundle_holds_the_diagnosis_and_everything_around_it(tmp_path, monkeypat
     made = bundle_up(tmp_path / "crashes", remains)
     report = json.loads((made / "report.json").read_text())
     around = report["surroundings"]
-    assert report["cause"] == "killed; look" and report["ledger"] == [{"op": "linear"}]
+    assert report["cause"] == "killed; it said: 'two'; look" and report["ledger"] == [{"op": "linear"}]
     assert around["diagnosis"]["evidence"] == ["two"] and around["kernel_messages"] == ["Xid 31"]
     assert around["nvidia_smi"] == "GPU 0: H200" and around["processes"] == [{"pid": 7, "rss_bytes": 9}]
     assert around["environment"] == {"CUDA_VISIBLE_DEVICES": "0"}
     assert (made / "log.txt").read_text() == "one\ntwo\n"
+
+
+def test_secrets_of_the_command_line_are_nowhere_in_the_bundle(tmp_path):
+    log = tmp_path / "server.log"
+    log.write_text("started with --api-key sesame\n")
+    remains = Remains(
+        command=["serve", "--api-key", "sesame", "--hf-secret=open-it", "--tile", "auto"], url="http://h", log=log,
+        step="load", kernel_messages=[], diagnosis=Diagnosis(kind="exit", words="ended"), environment={},
+        processes=[{"pid": 7, "command": "serve --api-key sesame"}],
+    )  # fmt: skip
+    made = bundle_up(tmp_path / "crashes", remains)
+    text = (made / "report.json").read_text() + (made / "log.txt").read_text()
+    assert "sesame" not in text and "open-it" not in text and "auto" in text and "started with" in text
 
 
 def test_tail_of_a_large_or_missing_or_binary_log(tmp_path):

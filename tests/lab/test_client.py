@@ -8,9 +8,10 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from firesteel.lab.client import Client, ServerError, complete_url
+from firesteel.lab.client import Client
 from firesteel.lab.mock import mock_server
 from firesteel.lab.prompts import user
+from firesteel.lab.wire import RequestFailed
 
 
 @contextmanager
@@ -79,9 +80,10 @@ def test_the_served_model_is_found(mock):
 @pytest.mark.parametrize(
     ("body", "status", "words"),
     [
-        (b'{"error": "full"}', 503, "HTTP 503"),
-        (b"data: {nonsense\n\n", 200, "no JSON"),
-        (b"data: [1, 2]\n\n", 200, "no chunk"),
+        (b'{"error": "full"}', 503, "answered 503"),
+        (b"data: {nonsense\n\n", 200, "not JSON"),
+        (b"data: [1, 2]\n\n", 200, "not an object"),
+        (b'data: {"choices": [7]}\n\n', 200, "no chunk"),
         (b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n', 200, "no \\[DONE\\]"),
         (b'data: {"error": {"message": "dead"}}\n\ndata: [DONE]\n\n', 200, "dead"),
     ],
@@ -102,20 +104,7 @@ def test_a_server_that_lists_no_models_is_an_error():
         async with Client(url):
             pass
 
-    with answering(b'{"data": []}') as url, pytest.raises(ServerError, match="serves no model"):
+    with answering(b'{"data": []}') as url, pytest.raises(RequestFailed, match="lists no model"):
         asyncio.run(ask(url))
-    with answering(b"hello") as url, pytest.raises(ServerError, match="no JSON"):
+    with answering(b"hello") as url, pytest.raises(RequestFailed, match="not JSON"):
         asyncio.run(ask(url))
-
-
-@pytest.mark.parametrize(
-    ("given", "meant"),
-    [("host:1", "http://host:1/v1"), ("http://h/v1/", "http://h/v1"), ("https://h/api", "https://h/api")],
-)
-def test_addresses_are_completed(given, meant):
-    assert complete_url(given) == meant
-
-
-def test_what_is_no_address_is_an_error():
-    with pytest.raises(ServerError, match="wants an address"):
-        complete_url("ftp://host")

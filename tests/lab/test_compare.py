@@ -8,7 +8,8 @@ import pytest
 
 from firesteel.errors import UserError
 from firesteel.lab.bench import measure
-from firesteel.lab.compare import FASTER, MORE_MEMORY, SAME, SLOWER, UNCLEAR, compare, estimate, judge, student
+from firesteel.lab.compare import FASTER, MORE_MEMORY, SAME, SLOWER, UNCLEAR, by_run, compare, find_visible, judge
+from firesteel.lab.interval import estimate
 from firesteel.lab.mock import mock_server
 from firesteel.lab.plan import BenchPlan
 
@@ -62,9 +63,37 @@ def test_one_sample_says_nothing():
     assert verdict([100.0], [50.0]) == UNCLEAR
 
 
-@pytest.mark.parametrize(("freedom", "quantile"), [(3, 3.182), (4, 2.776), (8, 2.306), (30, 2.042), (1000, 1.962)])
-def test_quantiles_are_those_of_the_tables(freedom, quantile):
-    assert student(freedom) == pytest.approx(quantile, rel=0.01)
+def crowd_row(ttft_ms):
+    row = parts.bench_row(concurrency=4)
+    row["series"]["ttft_ms"] = parts.series("ttft_ms", ttft_ms)
+    return row
+
+
+def test_requests_of_one_crowd_are_one_sample():
+    """Twelve requests of three runs were taken for twelve samples, and drift between the runs for a gain."""
+    row = crowd_row([10.0] * 4 + [20.0] * 4 + [30.0] * 4)
+    assert by_run(row, "ttft_ms") == [10.0, 20.0, 30.0]
+    assert by_run(row, "tg_tok_s") == row["series"]["tg_tok_s"]["values"]
+    assert by_run(crowd_row([10.0, 20.0, 30.0]), "ttft_ms") == [20.0]  # a request is missing
+
+
+def test_equals_with_many_figures_are_seldom_told_apart():
+    source = random.Random(5)
+
+    def measured():
+        drawn = [parts.series("tg_tok_s", draw(source, 100.0, noise=0.2)) for _ in range(10)]
+        return {"rows": [{"name": str(number), "series": {"tg_tok_s": one}} for number, one in enumerate(drawn)]}
+
+    slower = sum(bool(compare(measured(), measured()).regressions) for _ in range(200))
+    assert slower / 200 < 0.06
+
+
+def test_visible_change_grows_with_the_spread():
+    source = random.Random(6)
+    calm, wild = ({"rows": [parts.bench_row(draw(source, 100.0, noise=noise))]} for noise in (0.005, 0.1))
+    assert 0.0 < find_visible(calm) < find_visible(wild)
+    assert find_visible({"rows": [parts.bench_row([100.0])]}) is not None  # latencies have more samples
+    assert find_visible({"rows": []}) is None
 
 
 def result(speed, peak=2 << 30, **surroundings):

@@ -57,6 +57,12 @@ def test_shells_way_to_tell_a_signal_is_understood():
     assert describe_end(139, "load") == "killed by signal 11 (SIGSEGV) at load"
 
 
+def test_words_quote_the_line_that_names_the_cause():
+    log = ["Traceback", "ModuleNotFoundError: No module named 'sglang'", "bye"]
+    found = diagnose_exit(1, log, step="start-up")
+    assert "No module named 'sglang'" in found.in_words() and found.cure in found.in_words()
+
+
 def test_hang_names_the_step():
     found = diagnose_exit(None, ["x"], step="4 requests at once", silent_s=30)
     assert found.kind == "hang" and found.words == "it runs but hangs at 4 requests at once: no answer for 30 s"

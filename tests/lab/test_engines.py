@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from firesteel.errors import UserError
-from firesteel.lab.engines import make_command, name_kind
+from firesteel.lab.engines import find_key, find_model, make_command, name_kind
 
 
 def words(engine, **fields):
@@ -17,6 +17,18 @@ def test_own_server_is_started_by_this_interpreter_and_leaves_its_bundles_with_t
     found = words("firesteel", flags=("--tile", "auto"))
     assert found[:4] == [sys.executable, "-m", "firesteel", "serve"] and found[-2:] == ["--tile", "auto"]
     assert found[found.index("--crash-dir") + 1] == "/out/crashes" and found[found.index("--port") + 1] == "81"
+
+
+def test_other_engines_get_the_folder_of_a_model_that_we_know_by_name():
+    assert find_model("firesteel", "kindling") == "kindling"
+    assert (Path(find_model("vllm", "kindling")) / "config.json").is_file()
+    assert find_model("vllm", "some/model") == "some/model"
+
+
+def test_key_is_the_one_that_the_server_is_told(monkeypatch):
+    monkeypatch.setenv("FIRESTEEL_API_KEY", "ours")
+    assert find_key(("--tile", "auto")) == "ours"
+    assert find_key(("--api-key", "a")) == "a" and find_key(("--api-key=b", "-x")) == "b"
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "llamacpp"])
@@ -40,7 +52,8 @@ def test_debug_blocks_launches_and_leaves_out_graphs():
 @pytest.mark.parametrize(
     ("engine", "kind"),
     [("vllm", "vllm"), ("/x/bin/python -m vllm.serve {port}", "vllm"), ("llama-server -p {port}", "llamacpp"),
-     ("thing {port}", "other")],
+     ("/venv/vllm/bin/python -m sglang.launch_server {port}", "sglang"), ("/srv/firesteel/thing {port}", "other"),
+     ("python -m firesteel serve --port {port}", "firesteel"), ("thing {port}", "other")],
 )  # fmt: skip
 def test_rules_of_a_command_are_those_of_the_engine_it_names(engine, kind):
     assert name_kind(engine) == kind

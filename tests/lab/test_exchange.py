@@ -52,7 +52,3 @@ def test_one_chunk_without_ids_makes_usage_the_count():
 def test_without_ids_and_usage_a_chunk_is_a_token():
     found = listen((1.0, chunk("a")), (3.0, chunk("b")))
     assert (found.output_tokens, found.counted_by, found.gaps_s) == (2, "chunks", (2.0,))
-
-
-def test_an_error_in_the_stream_is_kept():
-    assert "no room" in listen((1.0, {"error": {"message": "no room"}})).error

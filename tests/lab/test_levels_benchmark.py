@@ -34,10 +34,15 @@ def test_speeds_of_a_known_server_are_measured_and_recorded(small, tmp_path):
 
 
 def test_bytes_follow_the_engines_flags():
-    assert find_served(Order()).spec.mxfp4_layers == () and find_served(Order()).kv == "bf16"
-    served = find_served(Order(flags=("--mxfp4-layers", "all", "--kv-dtype=fp8")))
+    plain = find_served("kindling", ())
+    assert plain.spec.mxfp4_layers == () and plain.kv == "bf16"
+    served = find_served("kindling", ("--mxfp4-layers", "all", "--kv-dtype=fp8"))
     assert served.spec.mxfp4_layers == ("qkv", "o", "lm_head") and served.kv == "fp8"
-    assert find_served(Order(model="some/other")) is None
+
+
+def test_public_models_are_known_by_name_and_others_are_not():
+    assert find_served("openai/gpt-oss-120b", ()).spec.num_experts == 128
+    assert find_served("some/other", ()) is None
 
 
 def test_quick_plan_is_smaller():

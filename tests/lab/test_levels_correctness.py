@@ -56,8 +56,8 @@ def judge(monkeypatch):
     monkeypatch.setattr(levels_correctness, "read_prompts", lambda llm, count: read_prompts(llm, 2))
     monkeypatch.setattr(levels_correctness, "CONTINUED", 12)
 
-    def run(api, **fields):
-        target = Target(api=api, kind="firesteel", folder=Path(), model="kindling")
+    def run(api, *, model="kindling", **fields):
+        target = Target(api=api, kind="firesteel", folder=Path(), model=model)
         return check_correctness(target, Order(quick=True, **fields))
 
     return run

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from firesteel.lab.api import RequestFailed
 from firesteel.lab.levels import Checks
 from firesteel.lab.levels_stress import crowd, make_client
 from firesteel.lab.order import Order
 from firesteel.lab.target import Target
+from firesteel.lab.wire import RequestFailed
 
 
 class Counting:

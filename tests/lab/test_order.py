@@ -26,7 +26,8 @@ def test_quick_reduces_and_says_so():
     full, quick = Order(), Order(quick=True)
     assert (full.num_requests, full.concurrency, full.num_sequential, full.reductions) == (200, 8, 100, [])
     assert (quick.num_requests, quick.concurrency) == (40, 4)
-    assert any("40 requests" in line for line in quick.reductions)
+    assert any("40 requests" in line for line in quick.reductions) and len(quick.reductions) == 4
+    assert [line.split(":")[0] for line in Order(quick=True, level="4").reductions] == ["benchmark"]
 
 
 def test_order_is_the_same_after_json():
@@ -45,6 +46,16 @@ def test_order_is_the_same_after_json():
 def test_impossible_orders_are_refused_with_what_is_possible(fields, words):
     with pytest.raises(UserError, match=words):
         Order(**fields)
+
+
+def test_secrets_among_the_flags_are_not_kept():
+    kept = json.dumps(Order(flags=("--api-key", "sesame", "--hf-secret=open", "--tile", "auto")).as_dict())
+    assert "sesame" not in kept and "open" not in kept and "auto" in kept
+
+
+def test_default_model_is_not_meant_of_a_server_that_runs_already():
+    assert Order().names_model and Order(url="http://x", model="some/model").names_model
+    assert not Order(url="http://x").names_model
 
 
 def test_order_with_unknown_fields_is_refused():

@@ -15,6 +15,21 @@ def test_depths_and_prompts_are_multiplied_and_crowds_are_not():
     assert found[-1] == Workload(pp=128, tg=32, depth=0, concurrency=8)
 
 
+def test_every_prompt_and_every_answer_length_is_measured_at_every_depth_but_not_their_product():
+    plan = BenchPlan(pp=(512, 2048, 8192), tg=(32, 128), depths=(0, 4096), concurrency=(1,), cached_depths=())
+    lengths = [(512, 32), (512, 128), (2048, 128), (8192, 128)]
+    assert [(one.depth, one.pp, one.tg) for one in plan.workloads()] == [
+        (depth, pp, tg) for depth in (0, 4096) for pp, tg in lengths
+    ]
+
+
+def test_slow_workloads_are_run_three_times_and_fast_ones_as_often_as_planned():
+    plan = BenchPlan(runs=5, enough_s=60.0)
+    assert not plan.is_enough(4, 10.0) and plan.is_enough(5, 10.0)
+    assert not plan.is_enough(2, 1000.0) and plan.is_enough(3, 61.0) and not plan.is_enough(3, 59.0)
+    assert BenchPlan(runs=1).is_enough(1, 0.1)
+
+
 def test_what_has_no_room_is_left_out_in_words():
     fitting, left_out = BenchPlan.quick().within(1024)
     assert all(one.tokens <= 1024 for one in fitting) and fitting

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from firesteel.lab.client import ServerError
 from firesteel.lab.prompts import calibrate
+from firesteel.lab.wire import RequestFailed
 
 
 class CountingServer:
@@ -39,7 +39,7 @@ def test_prompts_differ_and_a_seed_repeats_them():
 
 
 def test_servers_that_do_not_count_are_refused():
-    with pytest.raises(ServerError, match="usage"):
+    with pytest.raises(RequestFailed, match="usage"):
         asyncio.run(calibrate(CountingServer(says=False), seed=0))
-    with pytest.raises(ServerError, match="no prompt of a wanted length"):
+    with pytest.raises(RequestFailed, match="no prompt of a wanted length"):
         asyncio.run(calibrate(CountingServer(a_word=0), seed=0))

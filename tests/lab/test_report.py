@@ -148,3 +148,19 @@ def test_files_are_written_and_read_back(tmp_path):
     (tmp_path / "wrong.json").write_text("[]")
     with pytest.raises(UserError, match="no result of the lab"):
         read_result(tmp_path / "wrong.json")
+
+
+def test_first_run_says_that_nothing_was_compared():
+    levels = [parts.level("4"), parts.level("5", baseline="b.json", visible_change=0.02)]
+    text = to_markdown(build({"levels": levels}))
+    assert "All 2 levels passed" in text and "no earlier run to compare with" in text
+    assert "no earlier run" not in to_markdown(
+        build({"levels": [parts.level("5", baseline="b.json", comparison={})]})
+    )
+
+
+def test_chart_says_how_many_workloads_it_leaves_out():
+    rows = [parts.bench_row(depth=depth) for depth in range(40)]
+    page = to_html(build(parts.result(bench=parts.bench(rows))))
+    assert page.count("4 workloads more are among the raw samples") >= 3
+    assert "workloads more" not in to_html(build(parts.result()))

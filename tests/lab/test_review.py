@@ -80,6 +80,13 @@ def test_the_same_speed_is_no_difference(review):
     assert review(SLOW, SLOW)[0].verdict == NO_DIFFERENCE
 
 
+def test_criterion_that_the_spread_hides_is_neither_met_nor_missed(review):
+    found, _ = review(SLOW, (60.0, 150.0, 140.0))
+    unclear = [one for one in found.criteria if "unclear" in one.found]
+    assert unclear and all(one.met is None for one in unclear)
+    assert "| ⚠️ unclear |" in to_markdown(build({"levels": [], "review": found.as_dict()}))
+
+
 def test_what_the_spread_hides_stays_open(review):
     assert review(SLOW, WILD)[0].verdict in (OPEN, NO_DIFFERENCE)
     assert review(SLOW, WILD)[0].verdict != ACCEPTED

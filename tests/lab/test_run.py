@@ -91,6 +91,18 @@ def test_failure_is_the_reason_of_its_level_and_the_rest_is_not_run(way, kind, w
     assert Path(first["figures"]["bundle"]).is_dir() and not result["passed"]
 
 
+def test_run_that_is_interrupted_has_not_passed_and_says_where_it_ended(lab, tmp_path, monkeypatch):
+    def leave(*_):
+        raise SystemExit(143)
+
+    monkeypatch.setattr("firesteel.lab.run.check_stress", leave)
+    with pytest.raises(SystemExit):
+        lab()
+    found = read_result(tmp_path)
+    assert not found["passed"] and found["unfinished"] == ["3"] and found["shutdown"]["is_clean"]
+    assert "level 3 was not reached" in (tmp_path / "report.md").read_text()
+
+
 def test_likelihoods_that_are_no_numbers_fail_the_smoke_test(lab):
     [smoke] = lab("says-nan", level="1")["levels"]
     assert not smoke["passed"] and "NaN or Inf" in smoke["reason"]
@@ -115,6 +127,24 @@ def test_server_that_runs_already_is_asked_and_left_alone(lab, fake, tmp_path):
     assert "not seen" in result["levels"][0]["reason"]
 
 
+def test_server_that_runs_already_is_not_held_to_the_built_in_model(lab, fake, tmp_path):
+    with Supervised(fake(), tmp_path / "other") as server:
+        result = lab(url=server.command.url, model="kindling", mode="verify")
+    assert "not compared: fake is no checkpoint" in json.dumps(result["levels"][-1])
+
+
 def test_command_without_a_port_is_refused(lab):
     with pytest.raises(UserError, match=r"\{port\}"):
         lab(engine="my-server")
+
+
+def test_server_that_is_not_there_fails_in_words_and_leaves_a_report(lab, tmp_path):
+    first, *rest = lab(url="http://127.0.0.1:9")["levels"]
+    assert not first["passed"] and "127.0.0.1:9" in first["reason"] and "is it running" in first["reason"]
+    assert [one["reason"] for one in rest] == ["not run: the server is gone"] * 2
+    assert "is it running" in (tmp_path / "report.md").read_text()
+
+
+def test_program_that_is_not_installed_is_named_with_the_cure(lab):
+    first = lab(engine="no-such-program --port {port}")["levels"][0]
+    assert "no-such-program cannot be started" in first["reason"] and "PATH" in first["reason"]

@@ -31,11 +31,12 @@ def test_every_level_passes_on_a_cpu_and_leaves_a_report(tmp_path):
     assert list(levels) == ["1", "1.5", "2", "3", "4", "5", "6"]
     assert "Paris" in levels["1"]["figures"]["answer"] and levels["2"]["figures"]["tokens_equal"] == 192
     assert levels["3"]["figures"]["status_5xx"] == 0 and len(levels["4"]["figures"]["bench"]["rows"]) >= 5
+    assert all(level["was_run"] for level in levels.values()) and "baseline of the next" in levels["5"]["reason"]
     assert len(levels["6"]["figures"]["matrix"]["cells"]) == 4
     assert {row["op"] for row in result["kernels"]} >= {"attention", "moe_matmul"}
     assert list((tmp_path / "records").glob("*.json"))
     page = (tmp_path / "report.html").read_text()
-    assert "moe_matmul" in page and "http://" not in page.split("<body")[0]
+    assert "All 7 levels passed" in page and "moe_matmul" in page and "http://" not in page.split("<body")[0]
 
 
 @pytest.mark.slow

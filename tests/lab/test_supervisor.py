@@ -89,11 +89,22 @@ def test_server_that_ignores_sigterm_is_aborted_with_its_stacks(fake, tmp_path, 
     assert is_clean(command)
 
 
+def test_interrupt_while_it_starts_leaves_no_server(fake, tmp_path, is_clean, monkeypatch):
+    def interrupt(self):
+        raise SystemExit(143)
+
+    command = fake("well")
+    monkeypatch.setattr(Supervised, "_is_ready", interrupt)
+    with pytest.raises(SystemExit), Supervised(command, tmp_path):
+        pass
+    assert is_clean(command)
+
+
 def test_zombies_are_seen_while_the_server_runs_and_gone_after(fake, tmp_path, is_clean):
     command = fake("makes-zombie")
     with Supervised(command, tmp_path) as server:
         [zombie] = server.family.zombies()
-        server.vigil.memory_now()
+        server.vigil.look()
         assert zombie.status == "zombie" and zombie.pid in server.vigil.zombies
     assert is_clean(command)
 

@@ -2,17 +2,10 @@
 
 import pytest
 
-from firesteel.lab.api import Api, RequestFailed
+from firesteel.lab.api import Api
 from firesteel.lab.supervisor import ServerFailed, Supervised
-from firesteel.lab.target import Target, are_finite, find_context
-
-
-@pytest.mark.parametrize(
-    ("model", "context"),
-    [({"max_model_len": 99}, 99), ({"meta": {"n_ctx": 7, "n_ctx_train": 9}}, 7), ({"meta": None}, None)],
-)
-def test_context_is_read_as_each_engine_writes_it(model, context):
-    assert find_context(model) == context
+from firesteel.lab.target import Target, are_finite
+from firesteel.lab.wire import RequestFailed
 
 
 def test_only_numbers_that_are_finite_count():
@@ -34,4 +27,4 @@ def test_failed_request_of_another_server_stays_a_failed_request(fake, tmp_path)
         with pytest.raises(RequestFailed), target.step("asking"):
             target.api.chat("x")
         assert server.exit_code is None
-        assert target.memory_bytes() is None and target.gpu_bytes() is None and target.read_ledger() is None
+        assert target.footprint() is None and target.read_ledger() is None

@@ -16,8 +16,19 @@ from firesteel.lab.levels import MODES, TITLES
 from firesteel.lab.order import Order
 from firesteel.lab.run import run_lab
 
-lab = typer.Typer(no_args_is_help=True, help="Verify, stress, measure and compare engines.")
+lab = typer.Typer(no_args_is_help=True)
 app.add_typer(lab, name="lab")
+
+
+@lab.callback()
+def stop_servers_when_ended() -> None:
+    """Verify, stress, measure and compare engines."""
+    signal.signal(signal.SIGTERM, leave)
+
+
+def leave(number: int, frame: FrameType | None) -> None:
+    """As an exception, so that servers and cells are stopped on the way out."""
+    raise SystemExit(128 + number)
 
 
 @lab.command()
@@ -44,7 +55,11 @@ def run(
     gates: Annotated[
         list[str] | None, typer.Option(help="of level 6, as kv_dtype=auto,fp8; may be repeated; chosen without it")
     ] = None,
-    baseline: Annotated[str, typer.Option(help="result of an earlier run, for level 5")] = "",
+    baseline: Annotated[
+        str, typer.Option(help="result of an earlier run, for level 5; the first run in --out without it")
+    ] = "",
+    slower: Annotated[float, typer.Option(help="percent from which level 5 calls a figure slower")] = 3.0,
+    more_gb: Annotated[float, typer.Option(help="GB of peak memory from which level 5 calls it more")] = 1.0,
     reference_url: Annotated[
         str, typer.Option(help="server that is right, for level 2; small models are computed here without it")
     ] = "",
@@ -65,18 +80,13 @@ def run(
     """Take a server through levels 1 to 6; exit code 0 only if all that was asked for passed."""
     order = Order(
         mode=mode, level=level, engine=engine, model=model, url=url, flags=tuple(flags or ()), path=path,
-        trace=trace, gates=tuple(gates or ()), baseline=baseline, reference_url=reference_url, quick=quick,
+        trace=trace, gates=tuple(gates or ()), baseline=baseline, slower=slower, more_gb=more_gb,
+        reference_url=reference_url, quick=quick,
         debug=debug, ready_s=ready_s, answer_s=answer_s, grace_s=grace_s, seed=seed,
     )  # fmt: skip
-    signal.signal(signal.SIGTERM, leave)
     with board(order) as watcher:
         result = run_lab(order, out, watcher)
     verdict = "passed" if result["passed"] else "FAILED"
     say(f"{verdict} after {result['seconds']:.0f} s; report: {out / 'report.html'}")
     if not result["passed"]:
         raise typer.Exit(1)
-
-
-def leave(number: int, frame: FrameType | None) -> None:
-    """As an exception, so that the server is stopped on the way out."""
-    raise SystemExit(128 + number)

@@ -16,6 +16,7 @@ from firesteel.lab.levels import TITLES, LevelResult
 from firesteel.lab.order import Order
 
 REFRESHES_A_SECOND = 8
+QUIET_S = 20.0  # between two lines of progress where there is no terminal
 
 
 class Board:
@@ -58,16 +59,25 @@ class Board:
 
 
 class Lines(Board):
-    """One line a result, for logs and pipes."""
+    """One line a result, and now and then how far a level is, for logs and pipes."""
 
-    def __init__(self, order: Order, console: Console) -> None:
+    def __init__(self, order: Order, console: Console, quiet_s: float = QUIET_S) -> None:
         super().__init__(order)
-        self._console = console
+        self._console, self._quiet_s = console, quiet_s
+        self._said = time.monotonic()
 
     def begin(self, level: str) -> None:
         if level != self.level:
             self._console.print(f"level {level} {TITLES[level]} ...", highlight=False)
         super().begin(level)
+        self._said = time.monotonic()
+
+    def tell(self, words: str) -> None:
+        super().tell(words)
+        now = time.monotonic()
+        if self.level is not None and now - self._said >= self._quiet_s:
+            self._said = now
+            self._console.print(f"  level {self.level}, {now - self._since:.0f} s: {words}", highlight=False)
 
     def end(self, result: LevelResult) -> None:
         super().end(result)

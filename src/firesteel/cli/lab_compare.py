@@ -51,8 +51,8 @@ def lab_compare(
 
 
 def comparison_table(found: Comparison, title: str) -> Table:
-    table = new_table("workload", "figure", "before", "after", "unit", "change", "95 % interval", "verdict")
-    table.title = title
+    table = new_table("workload", "figure", "before", "after", "unit", "change", "interval", "verdict")
+    table.title, table.caption = title, "95 % of such tables have every true change within its interval"
     for row in found.rows:
         interval = "one sample says nothing" if row.high == float("inf") else f"{row.low:+.1%} to {row.high:+.1%}"
         table.add_row(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,9 +15,11 @@ from rich.text import Text
 from firesteel.cli.lab import lab
 from firesteel.cli.options import AsJson, print_json
 from firesteel.cli.tables import new_table, say, show
+from firesteel.device import find_device
 from firesteel.lab.matrix import DONE, SMALL, Matrix, parse_gates, run_matrix
 from firesteel.lab.plan import BenchPlan
 from firesteel.lab.report import write_report
+from firesteel.measure.surroundings import look_around
 
 
 @lab.command(name="matrix")
@@ -49,7 +52,10 @@ def lab_matrix(
         plan=BenchPlan() if full else SMALL, cell_s=cell_s,
     )  # fmt: skip
     found = run_matrix(matrix, out / "cells", tell=say, again=again)
-    result = {"levels": [], "engine": {"name": engine, "model": model}, "matrix": found}
+    result: dict[str, Any] = {
+        "levels": [], "engine": {"name": engine, "model": model}, "matrix": found,
+        "surroundings": dataclasses.asdict(look_around(find_device())),
+    }  # fmt: skip
     (out / "result.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     page = write_report(result, out)[0]
     if as_json:

@@ -54,6 +54,7 @@ def lab_review(
     table = new_table("criterion", "wanted", "found", "met")
     table.title, table.caption = found.hypothesis, f"{found.verdict}: {found.why}"
     for one in found.criteria:
-        table.add_row(one.criterion, one.wanted, one.found, "yes" if one.met else "[bold red]no")
+        met = {True: "yes", False: "[bold red]no", None: "[yellow]unclear"}[one.met]
+        table.add_row(one.criterion, one.wanted, one.found, met)
     show(table)
     say(f"the sheet: {sheet}; as a page: {page}")

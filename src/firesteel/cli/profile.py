@@ -143,4 +143,4 @@ def layer_table(found: Profile) -> Table:
 
 
 def _rate(row: Mapping[str, Any]) -> str:
-    return "" if row["gb_s"] is None else f"{row['gb_s']:.1f}"
+    return "" if row["gb_s"] is None else f"{row['gb_s']:.3g}"

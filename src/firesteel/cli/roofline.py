@@ -118,6 +118,7 @@ def peer_table(peers: Sequence[Peer], spec: ModelSpec, gb_s: float) -> Table:
     """What others reach, and the bandwidth that their formats make of it."""
     table = new_table("engine", "dense", "tok/s", "GB/s", f"of {gb_s:.0f} GB/s", "source")
     table.title = "other engines, one request"
+    table.caption = "above 100 %: fewer bytes were read than that format has, or the figure is not of one request"
     for one in peers:
         cost = roofline.step_cost(spec, roofline.Step(dense=one.dense))
         moved: Any = cost.bytes * one.tok_s / 1e9

@@ -1,29 +1,28 @@
-"""Asks an OpenAI-compatible server and says in which way it failed to answer; measures nothing."""
+"""Asks a server and waits: answers that are whole, or in which way they failed; measures nothing.
+
+For the levels that judge what is answered. `client.py` is for the one that times it.
+"""
 
 from __future__ import annotations
 
-import http.client
-import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
-from firesteel.errors import UserError
+import httpx2
 
-SHOWN = 200  # characters of a wrong answer
+from firesteel.lab import wire
+from firesteel.lab.wire import RequestFailed
+
 Prompt = str | Sequence[int]
 
 
-class RequestFailed(Exception):
-    """One request that was not answered as it should be."""
-
-    def __init__(self, kind: str, words: str, status: int | None = None) -> None:
-        super().__init__(words)
-        self.kind = kind  # "http-error", "garbage", "unreachable" or "silent"
-        self.status = status
+def new_http() -> httpx2.Client:
+    """A connection a request: one that lay idle may be closed by the server just when it is used."""
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=0)
+    return httpx2.Client(limits=limits, trust_env=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,23 +31,23 @@ class Api:
     model: str = ""
     api_key: str = ""
     timeout_s: float = 600.0  # for a whole answer
+    http: httpx2.Client = field(default_factory=new_http, repr=False, compare=False)
 
     @classmethod
     def of(cls, url: str, api_key: str = "") -> Api:
-        """As users write addresses: with or without http:// and /v1."""
-        whole = url if "://" in url else f"http://{url}"
-        parts = urlsplit(whole)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UserError(f"{url!r} is not an address of a server: write it as http://HOST:PORT")
-        return cls(url=whole.rstrip("/").removesuffix("/v1").rstrip("/"), api_key=api_key)
+        return cls(url=wire.find_root(url), api_key=api_key)
 
     def get(self, path: str) -> Any:
         with self._ask("GET", path) as answer:
-            return _parse(answer.read())
+            return wire.parse(answer.read())
 
     def post(self, path: str, body: Mapping[str, Any]) -> Any:
         with self._ask("POST", path, body) as answer:
-            return _parse(answer.read())
+            return wire.parse(answer.read())
+
+    def find_model(self) -> tuple[str, int | None]:
+        """Name and context of the one that is served."""
+        return wire.read_models(self.get("/v1/models"), self.url)
 
     def complete(self, prompt: Prompt, **fields: Any) -> dict[str, Any]:
         """Of a text or of tokens: the whole answer, with a choice that has a text."""
@@ -71,43 +70,30 @@ class Api:
         events: list[dict[str, Any]] = []
         deadline = time.monotonic() + self.timeout_s
         with self._ask("POST", path, {**body, "stream": True}) as answer:
-            for line in answer:
+            for line in answer.iter_lines():
                 if time.monotonic() > deadline:
                     raise RequestFailed("silent", f"{path}: not at its end after {self.timeout_s:.0f} s")
-                if not line.startswith(b"data:"):
-                    continue
-                if line[5:].strip() == b"[DONE]":
+                event = wire.read_event(line.encode())
+                if event is wire.DONE:
                     return events
-                events.append(_event(line[5:]))
+                events += [] if event is None else [event]
                 if leave_after is not None and len(events) >= leave_after:
                     return events
         raise RequestFailed("garbage", f"{path}: the stream ended without [DONE] after {len(events)} events")
 
     @contextmanager
-    def _ask(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None
-    ) -> Iterator[http.client.HTTPResponse]:
+    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Iterator[httpx2.Response]:
         """An answer with status 200."""
-        parts = urlsplit(self.url)
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        connection = kind(parts.hostname or "", parts.port, timeout=self.timeout_s)
-        headers = {"authorization": f"Bearer {self.api_key or 'EMPTY'}", "connection": "close"}
-        data = None if body is None else json.dumps(body)
-        if data is not None:
-            headers["content-type"] = "application/json"
         try:
-            connection.request(method, parts.path + path, data, headers)
-            answer = connection.getresponse()
-            if answer.status != 200:
-                text = answer.read().decode(errors="replace")[:SHOWN]
-                raise RequestFailed("http-error", f"{path} was answered {answer.status}: {text}", answer.status)
-            yield answer
-        except TimeoutError as error:
-            raise RequestFailed("silent", f"{path}: no answer in {self.timeout_s:.0f} s") from error
-        except (OSError, http.client.HTTPException) as error:
-            raise RequestFailed("unreachable", f"{path}: {type(error).__name__}: {error}") from error
-        finally:
-            connection.close()
+            with self.http.stream(
+                method, self.url + path, json=body, headers=wire.headers(self.api_key),
+                timeout=wire.timeouts(self.timeout_s),
+            ) as answer:  # fmt: skip
+                if answer.status_code != 200:
+                    raise wire.refuse(answer.status_code, answer.read(), path)
+                yield answer
+        except (httpx2.HTTPError, OSError) as error:
+            raise wire.explain(error, path, self.timeout_s) from error
 
 
 def text_of(answer: Mapping[str, Any]) -> str:
@@ -122,24 +108,7 @@ def text_of(answer: Mapping[str, Any]) -> str:
     return "\n".join(one for one in said if one)
 
 
-def _parse(data: bytes) -> Any:
-    try:
-        return json.loads(data)
-    except ValueError as error:
-        shown = data[:SHOWN].decode(errors="replace")
-        raise RequestFailed("garbage", f"the answer is not JSON: {shown!r}") from error
-
-
-def _event(data: bytes) -> dict[str, Any]:
-    found = _parse(data)
-    if not isinstance(found, dict):
-        raise RequestFailed("garbage", f"an event is not an object: {data[:SHOWN]!r}")
-    if found.get("error"):
-        raise RequestFailed("http-error", f"the stream broke off: {found['error']}", 500)
-    return found
-
-
-def _check(found: Any, is_right: Any) -> None:
+def _check(found: Any, is_right: Callable[[Mapping[str, Any]], bool]) -> None:
     choices = found.get("choices") if isinstance(found, dict) else None
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict) or not is_right(choices[0]):
-        raise RequestFailed("garbage", f"the answer has no choice with a text: {str(found)[:SHOWN]!r}")
+        raise RequestFailed("garbage", f"the answer has no choice with a text: {str(found)[: wire.SHOWN]!r}")

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from firesteel.lab.client import Client, Message, ServerError
+from firesteel.lab.client import Client, Message
 from firesteel.lab.exchange import Exchange
 from firesteel.lab.plan import BenchPlan, Workload
 from firesteel.lab.prompts import Prompter, calibrate, user
@@ -59,7 +59,7 @@ class BenchResult:
     latency_s: float  # of the connection, taken off a prompt's time
     tokens_a_word: float
     max_context: int | None
-    left_out: list[str]  # in words: workloads that the model has no room for
+    left_out: list[str]  # in words: workloads that the model has no room for, and runs there was no time for
     startup_s: float | None
     seconds: float
     usage: Usage | None
@@ -87,6 +87,7 @@ def measure(
     plan: BenchPlan | None = None,
     *,
     api_key: str = "",
+    timeout_s: float = 600.0,
     served: Served | None = None,
     roof: Roof | None = None,
     pid: int | None = None,
@@ -95,14 +96,15 @@ def measure(
 ) -> BenchResult:
     """All workloads of a plan, in order.
 
-    `served` and `roof` give figures their bytes and shares, `pid` (the server's) its CPU and memory. Requests that
-    fail are failures of their rows; a server that cannot be asked at all raises ServerError.
+    `timeout_s` bounds the silence of an answer, `served` and `roof` give figures their bytes and shares, `pid` (the
+    server's) its CPU and memory. Requests that fail are failures of their rows; a server that cannot be asked
+    raises RequestFailed.
     """
     with ExitStack() as stack:
         watch = None if pid is None else stack.enter_context(Watch(pid))
         meter = Meter(plan=plan or BenchPlan(), served=served, roof=roof, progress=progress or (lambda *_: None))
         start = time.perf_counter()
-        found = asyncio.run(meter.measure(url, model, api_key))
+        found = asyncio.run(meter.measure(Client(url, model=model, api_key=api_key, timeout_s=timeout_s)))
     return dataclasses.replace(
         found, seconds=time.perf_counter() - start, startup_s=startup_s,
         usage=None if watch is None else watch.usage(),
@@ -116,9 +118,9 @@ class Meter:
     roof: Roof | None
     progress: Progress
 
-    async def measure(self, url: str, model: str, api_key: str) -> BenchResult:
-        async with Client(url, model=model, api_key=api_key) as client:
-            max_context = await find_max_context(client)
+    async def measure(self, client: Client) -> BenchResult:
+        async with client:
+            _, max_context = await client.find_model()
             prompter = await calibrate(client, self.plan.seed)
             await client.stream([user("hello")], max_tokens=1)  # the first stream pays for the connection
             latency_s = await client.latency_s()
@@ -130,7 +132,8 @@ class Meter:
             self.progress(len(workloads), len(workloads), "")
             return BenchResult(
                 url=client.url, model=client.model, plan=self.plan, roof=self.roof, latency_s=latency_s,
-                tokens_a_word=prompter.tokens_a_word, max_context=max_context, left_out=left_out, startup_s=None,
+                tokens_a_word=prompter.tokens_a_word, max_context=max_context, startup_s=None,
+                left_out=left_out + find_shortened(rows, self.plan),
                 seconds=0.0, usage=None, rows=rows,
             )  # fmt: skip
 
@@ -138,12 +141,14 @@ class Meter:
         self, client: Client, prompter: Prompter, workload: Workload, latency_s: float
     ) -> list[BenchRow]:
         phases: dict[str, Batches] = {}
-        for run in range(self.plan.warmups + self.plan.runs):
+        start, counted = time.perf_counter(), -self.plan.warmups
+        while not self.plan.is_enough(counted, time.perf_counter() - start):
             crowd = [prompter.make(workload.pp, workload.depth) for _ in range(workload.concurrency)]
             for phase, prompts in self._phases(crowd, workload).items():
                 batch = await asyncio.gather(*(self._ask(client, one, workload) for one in prompts))
-                if run >= self.plan.warmups:
+                if counted >= 0:
                     phases.setdefault(phase, []).append(batch)
+            counted += 1
         return [self._row(workload, phase, batches, latency_s) for phase, batches in phases.items()]
 
     def _phases(self, crowd: list[list[Message]], workload: Workload) -> dict[str, list[list[Message]]]:
@@ -178,15 +183,12 @@ class Meter:
         return shares
 
 
-async def find_max_context(client: Client) -> int | None:
-    """What the server says of its model; None where it says nothing."""
-    try:
-        models = (await client.get("/models"))["data"]
-        known = {one["id"]: one.get("max_model_len") for one in models}
-    except (KeyError, TypeError) as error:
-        raise ServerError(f"{client.url}/models is no list of models") from error
-    found = known.get(client.model)
-    return found if isinstance(found, int) else None
+def find_shortened(rows: Sequence[BenchRow], plan: BenchPlan) -> list[str]:
+    return [
+        f"{row.name}: {len(row.batches)} runs instead of {plan.runs}, which took more than {plan.enough_s:.0f} s"
+        for row in rows
+        if len(row.batches) < plan.runs
+    ]
 
 
 def _raw(exchange: Exchange) -> dict[str, Any]:

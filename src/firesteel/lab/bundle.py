@@ -5,6 +5,7 @@ The folder is written by `engine/crash.py`, which hides secrets.
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
 import subprocess
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from firesteel.config import told_environment
+from firesteel.config import is_secret, told_environment
 from firesteel.engine.crash import CrashReport, write_bundle
 from firesteel.lab.diagnosis import Diagnosis
 
@@ -47,7 +48,8 @@ def bundle_up(folder: Path, remains: Remains) -> Path:
     diagnosis = remains.diagnosis
     report = CrashReport(
         cause=diagnosis.in_words(), log_tail=read_tail(remains.log),
-        config={"command": list(remains.command), "url": remains.url, "log": str(remains.log)},
+        config={"command": list(remains.command), "url": remains.url, "log": str(remains.log),
+                "hidden_flags": find_secret_flags(remains.command)},
         ledger=remains.ledger, in_flight=remains.in_flight,
         surroundings={
             "diagnosis": diagnosis.as_dict(), "step": remains.step, "stopped": dict(remains.stopped),
@@ -56,6 +58,13 @@ def bundle_up(folder: Path, remains: Remains) -> Path:
         },
     )  # fmt: skip
     return write_bundle(folder, report)
+
+
+def find_secret_flags(words: Sequence[str]) -> dict[str, str]:
+    """By name, so that the writer of the bundle knows what to hide in command lines and logs."""
+    parts = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    pairs = itertools.pairwise(parts)
+    return {name.lstrip("-"): value for name, value in pairs if name.startswith("--") and is_secret(name)}
 
 
 def read_tail(path: Path, num_lines: int = LOG_LINES, num_bytes: int = TAIL_BYTES) -> list[str]:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 EVIDENCE_LINES = 5
+QUOTED = 200  # characters of the last of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +23,8 @@ class Diagnosis:
         return asdict(self)
 
     def in_words(self) -> str:
-        return f"{self.words}; {self.cure}" if self.cure else self.words
+        said = f"it said: {self.evidence[-1][:QUOTED]!r}" if self.evidence else ""
+        return "; ".join(part for part in (self.words, said, self.cure) if part)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from firesteel.config import resolve
 from firesteel.errors import UserError
+from firesteel.hub import find_checkpoint
 from firesteel.lab.supervisor import ServerCommand
 
 HOST = "127.0.0.1"
+# Names of programs and modules, by whose rules they fall under.
+PROGRAMS = {
+    "firesteel": "firesteel", "vllm": r"vllm(\..+)?", "sglang": r"sglang(\..+)?", "llamacpp": "llama-server",
+}  # fmt: skip
 KINDS = ("firesteel", "vllm", "sglang", "llamacpp")
 # Launches one after the other, so that a fault is named where it happens; C++ stacks; every choice of a kernel.
 DEBUG = {
@@ -55,9 +63,27 @@ def find_words(engine: str, *, model: str, port: int, folder: Path) -> tuple[str
     return tuple(word.replace("{port}", str(port)).replace("{model}", model) for word in shlex.split(engine))
 
 
+def find_model(engine: str, model: str) -> str:
+    """As other engines know it: the folder of a checkpoint that we find by name."""
+    if engine == "firesteel":
+        return model
+    try:
+        return str(find_checkpoint(model))
+    except UserError:
+        return model
+
+
+def find_key(flags: Sequence[str]) -> str:
+    """That the server asks for: of its flags, or FIRESTEEL_API_KEY, which it has from us."""
+    words = [word for flag in flags for word in flag.split("=", 1)]
+    given = [value for name, value in itertools.pairwise(words) if name == "--api-key"]
+    return given[-1] if given else resolve().config.server.api_key
+
+
 def name_kind(engine: str) -> str:
-    """Whose rules a command line falls under: the engine that it names, or "other"."""
+    """Whose rules a command line falls under: the engine whose program or module it starts, or "other"."""
     if engine in KINDS:
         return engine
-    signs = {"firesteel": "firesteel", "vllm": "vllm", "sglang": "sglang", "llama-server": "llamacpp"}
-    return next((kind for sign, kind in signs.items() if sign in engine), "other")
+    names = [Path(word).name for word in shlex.split(engine)]
+    found = (kind for kind, pattern in PROGRAMS.items() if any(re.fullmatch(pattern, name) for name in names))
+    return next(found, "other")

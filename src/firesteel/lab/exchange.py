@@ -80,12 +80,9 @@ class Listener:
     content: str = ""
     reasoning: str = ""
     finish_reason: str | None = None
-    error: str = ""
     is_done: bool = False
 
     def hear(self, chunk: dict[str, Any], time_s: float) -> None:
-        if chunk.get("error"):
-            self.error = f"the server broke off: {chunk['error']}"
         if isinstance(chunk.get("usage"), dict):
             self.usage = chunk["usage"]
         for choice in (chunk.get("choices") or ())[:1]:
@@ -113,7 +110,7 @@ class Listener:
         token_times, counted_by = self._time_tokens()
         details = self.usage.get("prompt_tokens_details") or {}
         return Exchange(
-            start_s=self.start_s, end_s=end_s, status=status, error=error or self.error,
+            start_s=self.start_s, end_s=end_s, status=status, error=error,
             first_response_s=self.first_response_s, first_token_s=self.times_s[0] if self.times_s else None,
             chunk_times_s=tuple(self.times_s), token_times_s=tuple(token_times),
             prompt_tokens=self.usage.get("prompt_tokens"), cached_tokens=details.get("cached_tokens"),

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 from firesteel.config import Config, resolve
 from firesteel.device import DeviceSpec
 from firesteel.errors import UserError
 from firesteel.hub import find_checkpoint
-from firesteel.lab.api import RequestFailed
 from firesteel.lab.bench import BenchResult, measure
-from firesteel.lab.client import ServerError
 from firesteel.lab.levels import Checks, LevelResult
 from firesteel.lab.order import Order
 from firesteel.lab.plan import BenchPlan
 from firesteel.lab.roof import Served, find_roof
 from firesteel.lab.target import Target
 from firesteel.measure.record import Record
-from firesteel.model.spec import read_spec
+from firesteel.model.spec import PRESETS, read_spec
 
 SPEEDS = ("pp_tok_s", "tg_tok_s")
 LATENCIES = ("ttft_ms", "tpot_ms", "e2e_ms")
@@ -24,10 +25,7 @@ LATENCIES = ("ttft_ms", "tpot_ms", "e2e_ms")
 def run_benchmark(target: Target, order: Order, device: DeviceSpec) -> LevelResult:
     checks = Checks()
     with target.step("benchmark"):
-        try:
-            result = run_bench(target, order, device)
-        except ServerError as error:
-            raise RequestFailed("unreachable", str(error)) from error
+        result = run_bench(target, order, device)
     if target.server is not None and result.failures:
         target.server.check()
     checks.figures["bench"] = result.as_dict()
@@ -41,7 +39,8 @@ def run_bench(target: Target, order: Order, device: DeviceSpec) -> BenchResult:
     server = target.server
     return measure(
         target.api.url, target.api.model, choose_plan(order), api_key=target.api.api_key,
-        served=find_served(order), roof=find_roof((target.read_ledger() or {}).get("device", device.name)),
+        timeout_s=target.api.timeout_s, served=find_served(target.model, order.flags),
+        roof=find_roof((target.read_ledger() or {}).get("device", device.name)),
         pid=None if server is None else server.family.leader,
         startup_s=None if server is None else server.startup_s,
         progress=lambda done, count, name: target.tell(f"workload {done} of {count}: {name}"),
@@ -52,12 +51,13 @@ def choose_plan(order: Order) -> BenchPlan:
     return BenchPlan.quick() if order.quick else BenchPlan()
 
 
-def find_served(order: Order) -> Served | None:
-    """None of a model whose sizes are not known here."""
+def find_served(model: str, flags: Sequence[str]) -> Served | None:
+    """By its checkpoint, or by its name where that is public; None of a model whose sizes are not known here."""
     try:
-        return Served.of(read_spec(find_checkpoint(order.model)), order.flags)
+        return Served.of(read_spec(find_checkpoint(model)), flags)
     except UserError:
-        return None
+        spec = PRESETS.get(Path(model).name)
+        return None if spec is None else Served.of(spec, flags)
 
 
 def in_words(result: BenchResult) -> str:

@@ -44,7 +44,7 @@ def check_correctness(target: Target, order: Order) -> LevelResult:
     checks = Checks()
     check_repeatable(target, order, checks)
     with target.step("loading the reference"):
-        reference, why_none = find_reference(order.model, order.reference_url)
+        reference, why_none = find_reference(target.model, order.reference_url)
     if reference is None:
         checks.figures["reference"] = None
         checks.add("reference", True, f"not compared: {why_none}")
@@ -56,7 +56,7 @@ def check_correctness(target: Target, order: Order) -> LevelResult:
     perplexity = check_perplexity(target, reference, texts, tolerance, checks)
     check_tokens(target, reference, read_prompts(reader.llm, 6 if order.quick else 24), tolerance, checks)
     if isinstance(reference, LocalReference):
-        check_sinks(target, order, texts[:SINK_TEXTS], checks)
+        check_sinks(target, texts[:SINK_TEXTS], checks)
     return checks.result("2", f"perplexity {perplexity:.4f}; " + "; ".join(row["words"] for row in checks.rows[1:]))
 
 
@@ -130,10 +130,10 @@ def _at(margin: float | None) -> str:
     return "" if margin is None else f", where the reference is sure by {margin:.2f} nats"
 
 
-def check_sinks(target: Target, order: Order, texts: Sequence[Sequence[int]], checks: Checks) -> None:
+def check_sinks(target: Target, texts: Sequence[Sequence[int]], checks: Checks) -> None:
     """Without sinks the model is another, worse one: the server must not be that."""
     with target.step("perplexity without attention sinks"):
-        without_sinks = LocalReference(order.model, sinks=False)
+        without_sinks = LocalReference(target.model, sinks=False)
         without = perplexity_of([one for text in texts for one in without_sinks.logprobs(text)])
         served = perplexity_of([one for text in texts for one in read_prompt_logprobs(target.api, text)])
     checks.figures |= {"perplexity_without_sinks": without, "perplexity_with_sinks": served}

@@ -22,9 +22,10 @@ MOST_LINES = 1_000_000
 def check_path(target: Target, order: Order, cross_check: str | None = None) -> LevelResult:
     """`cross_check` is what a run with a profiler found wrong; None if there was no such run."""
     rules = load_rules(target.kind)
-    if rules is None:
-        reason = f"not judged: there are no rules for {order.url or order.engine}"
-        return LevelResult(level="1.5", passed=True, was_run=False, reason=reason)
+    if rules is None or is_unseen(target, order):
+        if order.path:
+            return LevelResult(level="1.5", passed=False, reason=f"--path {order.path}: {why_not(target, order)}")
+        return LevelResult(level="1.5", passed=True, was_run=False, reason=f"not judged: {why_not(target, order)}")
     exercise(target, order)
     evidence = gather(target, order)
     checks = Checks()
@@ -36,6 +37,17 @@ def check_path(target: Target, order: Order, cross_check: str | None = None) -> 
     if cross_check is not None:
         checks.add("profiler", not cross_check, cross_check or "the profiler saw the launches of the ledger")
     return checks.result("1.5")
+
+
+def is_unseen(target: Target, order: Order) -> bool:
+    """A server that ran already leaves no log here: of another engine, only a profile says what ran."""
+    return target.server is None and target.kind != "firesteel" and not order.trace
+
+
+def why_not(target: Target, order: Order) -> str:
+    if order.url:
+        return f"the log of {order.url} is not seen; --engine and --trace say whose it is and what ran"
+    return f"there are no rules for {order.engine}"
 
 
 def exercise(target: Target, order: Order) -> None:

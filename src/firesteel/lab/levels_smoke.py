@@ -7,15 +7,16 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from firesteel.lab.api import RequestFailed, text_of
+from firesteel.lab.api import text_of
+from firesteel.lab.growth import check_growth
 from firesteel.lab.levels import Checks, LevelResult
 from firesteel.lab.order import Order
 from firesteel.lab.target import Target, are_finite
+from firesteel.lab.wire import RequestFailed
 
 QUESTION = "What is the capital of France? Please reply with one word only"
 PARALLEL, REPEATS = 4, 5
 LONG_TOKENS, ROOM = 4096, 64
-MOST_GROWTH_BYTES = 10**9
 FIRST_ID, LAST_ID = 256, 1000  # plain tokens in every vocabulary that has single bytes first
 
 
@@ -28,7 +29,7 @@ def check_smoke(target: Target, order: Order) -> LevelResult:
     check_parallel(target, checks, order.seed)
     check_long_prompt(target, checks, order.seed)
     check_finite(target, checks, order.seed)
-    check_growth(target, checks, order.seed)
+    check_repeats(target, checks, order.seed)
     return checks.result("1")
 
 
@@ -84,22 +85,15 @@ def read_logprobs(target: Target, prompt: Sequence[int]) -> tuple[list[Any], str
     return (found[1:] if found and found[0] is None else found), of
 
 
-def check_growth(target: Target, checks: Checks, seed: int) -> None:
-    if target.server is None:
-        checks.add("memory", True, "memory of a server that ran already is not seen")
-        return
-    seen = []
+def check_repeats(target: Target, checks: Checks, seed: int) -> None:
+    """The first is not counted: it makes what later ones use again."""
+    before = None
     for number in range(REPEATS + 1):
         with target.step(f"repeat {number} of {REPEATS}"):
             prompts = [random_prompt(seed + one, 128) for one in range(PARALLEL)]
             ask_together(lambda prompt: target.api.complete(prompt, max_tokens=16), prompts)
-        seen.append((target.memory_bytes() or 0, target.gpu_bytes()))
-    grown = {"host": seen[-1][0] - seen[0][0]}
-    if seen[0][1] is not None and seen[-1][1] is not None:
-        grown["GPU"] = seen[-1][1] - seen[0][1]
-    checks.figures |= {"growth_bytes": grown["host"], "gpu_growth_bytes": grown.get("GPU")}
-    words = ", ".join(f"{name} {size / 1e6:+.0f} MB" for name, size in grown.items())
-    checks.add("memory", max(grown.values()) < MOST_GROWTH_BYTES, f"memory over {REPEATS} repeats: {words}")
+        before = target.footprint() if number == 0 else before
+    check_growth(checks, before, target.footprint(), f"over {REPEATS} repeats")
 
 
 def ask_together(ask: Callable[[Any], Any], prompts: Sequence[Any]) -> list[Any]:

@@ -9,11 +9,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from firesteel.lab.api import RequestFailed, text_of
+from firesteel.lab.api import text_of
+from firesteel.lab.growth import check_growth
 from firesteel.lab.levels import Checks, LevelResult
-from firesteel.lab.levels_smoke import MOST_GROWTH_BYTES, QUESTION, ROOM, random_prompt
+from firesteel.lab.levels_smoke import QUESTION, ROOM, random_prompt
 from firesteel.lab.order import Order
 from firesteel.lab.target import Target
+from firesteel.lab.wire import RequestFailed
 
 QUICK_LONGEST = 2048
 LEAVES_EACH, LONG_EACH = 10, 20  # every so many requests
@@ -43,12 +45,13 @@ class Tally:
 
 def check_stress(target: Target, order: Order) -> LevelResult:
     checks = Checks()
-    before = target.memory_bytes()
+    before = target.footprint()
     crowd(target, order, checks)
     in_a_row(target, order, checks)
     if not order.quick:
         longest(target, order, checks)
-    check_after(target, checks, before)
+    check_after(target, checks)
+    check_growth(checks, before, target.footprint(), "since the first request")
     return checks.result("3")
 
 
@@ -127,20 +130,21 @@ def longest(target: Target, order: Order, checks: Checks) -> None:
     checks.add("longest prompt", True, f"{length} tokens read, the model takes {target.max_context}")
 
 
-def check_after(target: Target, checks: Checks, before: int | None) -> None:
+def check_after(target: Target, checks: Checks) -> None:
+    """A zombie that was there before the answer and is after it is one that nobody waits for."""
+    if target.server is not None:
+        target.server.vigil.look()
     with target.step("an answer after the stress"):
         said = text_of(target.api.chat(QUESTION, max_tokens=100, temperature=0)).strip()
     checks.add("afterwards", bool(said), f"still says {said[:40]!r}" if said else "an empty answer afterwards")
-    if target.server is None or before is None:
+    if target.server is None:
         checks.add("processes", True, "processes of a server that ran already are not seen")
         return
     zombies = sorted(target.server.vigil.zombies.values(), key=lambda one: one.pid)
     lasting = {one.pid for one in target.server.family.zombies()}
     names = [one.in_words() for one in zombies if one.pid in lasting]
-    checks.figures |= {"zombies": names, "growth_bytes": (target.memory_bytes() or 0) - before}
+    checks.figures["zombies"] = names
     checks.add("zombies", not names, f"zombies: {', '.join(names)}" if names else "no zombies")
-    grown = checks.figures["growth_bytes"]
-    checks.add("memory", grown < MOST_GROWTH_BYTES, f"grew by {grown / 1e6:+.0f} MB")
 
 
 def _raise_if_lost(tally: Tally) -> None:

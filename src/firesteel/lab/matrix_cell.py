@@ -15,7 +15,7 @@ from typing import Any
 
 from firesteel.errors import UserError
 from firesteel.lab.bench import BenchResult, measure
-from firesteel.lab.engines import make_command
+from firesteel.lab.engines import find_key, find_model, make_command
 from firesteel.lab.matrix import CRASHED, DONE, flags_of, write_whole
 from firesteel.lab.plan import BenchPlan
 from firesteel.lab.supervisor import Supervised, find_free_port
@@ -28,11 +28,12 @@ def run_cell(order: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     flags = [*order["flags"], *flags_of(order["chosen"], engine=order["engine"])]
     try:
         command = make_command(
-            order["engine"], model=order["model"], port=find_free_port(), folder=folder, flags=flags
-        )
+            order["engine"], model=find_model(order["engine"], order["model"]), port=find_free_port(),
+            folder=folder, flags=flags,
+        )  # fmt: skip
         with Supervised(command, folder) as server:
             bench = measure(
-                command.url, plan=BenchPlan.parse(order["plan"]), pid=server.family.leader,
+                command.url, plan=BenchPlan.parse(order["plan"]), api_key=find_key(flags), pid=server.family.leader,
                 startup_s=server.startup_s,
             )  # fmt: skip
     except UserError as error:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from firesteel.errors import UserError
 from firesteel.lab.levels import GATE, MODES, TITLES
+from firesteel.measure.surroundings import shown_command
+
+DEFAULT_MODEL = "kindling"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,13 +19,15 @@ class Order:
     mode: str = "all"
     level: str = ""  # one alone, with the gate where it measures
     engine: str = "firesteel"  # one of engines.KINDS, or a command line with {port}
-    model: str = "kindling"
+    model: str = DEFAULT_MODEL
     url: str = ""  # of a server that runs already
     flags: tuple[str, ...] = ()  # for the engine's command line
     path: str = ""  # of the rules: the kernel path that must be seen; empty is any that is no fallback
     trace: str = ""  # a profile of the engine, as PyTorch or nsys write it
     gates: tuple[str, ...] = ()  # of the matrix, as kv_dtype=auto,fp8; empty chooses
-    baseline: str = ""  # result.json of an earlier run
+    baseline: str = ""  # result.json of an earlier run; empty is the one kept in the folder
+    slower: float = 3.0  # percent from which a figure counts as slower than the baseline's
+    more_gb: float = 1.0  # of peak memory from which it counts as more
     reference_url: str = ""  # of a server whose tokens and likelihoods are right
     quick: bool = False
     debug: bool = False
@@ -38,6 +43,11 @@ class Order:
             raise UserError(f"--level {self.level}: must be one of {', '.join(TITLES)}")
         if self.url and self.flags:
             raise UserError("flags for an engine make no sense with --url: that server runs already")
+
+    @property
+    def names_model(self) -> bool:
+        """Whether its model is the one meant: of a server that ran already, the default is nobody's choice."""
+        return not self.url or self.model != DEFAULT_MODEL
 
     @property
     def levels(self) -> tuple[str, ...]:
@@ -69,18 +79,18 @@ class Order:
     @property
     def reductions(self) -> list[str]:
         """What --quick left out, for the report."""
-        if not self.quick:
-            return []
-        return [
-            "stress: 40 requests at concurrency 4 and 20 in a row instead of 200 at 8 and 100",
-            "stress: prompts of up to 2048 tokens instead of the model's limit",
-            "correctness: 8 texts and 6 continuations instead of all texts and 24",
-            "benchmark: prompts of 128 and 512 tokens, answers of 32, depths 0 and 1024, concurrency 1 and 4",
-            "matrix: 2 x 2 gates",
-        ]
+        lines = {
+            "2": "correctness: 8 texts and 6 continuations instead of all texts and 24",
+            "3": "stress: 40 requests at concurrency 4 and 20 in a row instead of 200 at 8 and 100, prompts of up "
+            "to 2048 tokens instead of the model's limit",
+            "4": "benchmark: prompts of 128 and 512 tokens, answers of 32, depths 0 and 1024, concurrency 1 and 4",
+            "6": "matrix: 2 x 2 gates",
+        }
+        return [line for level, line in lines.items() if self.quick and level in self.levels]
 
     def as_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        """As it may be kept: values of secret flags are hidden."""
+        return {**dataclasses.asdict(self), "flags": hide_secrets(self.flags)}
 
     @classmethod
     def parse(cls, content: Mapping[str, Any]) -> Order:
@@ -92,3 +102,8 @@ class Order:
             name: tuple(one) if isinstance(one, list) else one for name, one in content.items()
         }
         return cls(**fields)
+
+
+def hide_secrets(words: Sequence[str]) -> tuple[str, ...]:
+    """Of a command line without its program."""
+    return shown_command(("", *words))[1:]

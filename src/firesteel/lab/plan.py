@@ -8,6 +8,8 @@ from typing import Any
 
 from firesteel.errors import UserError
 
+LEAST_RUNS = 3  # that still show a spread
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
@@ -33,9 +35,10 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchPlan:
-    """Every prompt length with every depth, one stream at a time; then crowds, then cached contexts.
+    """Every prompt and answer length at every depth, one stream at a time; then crowds, then cached contexts.
 
-    Crowds and cached contexts have the first prompt length and the last answer length.
+    Prompts are followed by answers of the last length; other answers, crowds and cached contexts follow prompts of
+    the first.
     """
 
     pp: tuple[int, ...] = (512, 2048, 8192)
@@ -44,6 +47,7 @@ class BenchPlan:
     concurrency: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
     runs: int = 5  # counted
     warmups: int = 1  # before them, not counted
+    enough_s: float = 60.0  # a workload that has taken this long is not run more than LEAST_RUNS times
     cached_depths: tuple[int, ...] = (8192,)  # measured once more, with the context in the cache
     exact_tg: bool = True  # the answer goes on to its length, whatever the model would do
     seed: int = 0
@@ -60,7 +64,7 @@ class BenchPlan:
 
     @classmethod
     def quick(cls) -> BenchPlan:
-        return cls(pp=(128, 512), tg=(32,), depths=(0, 1024), concurrency=(1, 4), cached_depths=(1024,), runs=3)
+        return cls(pp=(128, 512), tg=(32,), depths=(0, 1024), concurrency=(1, 4), cached_depths=(1024,))
 
     @classmethod
     def parse(cls, content: dict[str, Any]) -> BenchPlan:
@@ -73,13 +77,17 @@ class BenchPlan:
         return asdict(self)
 
     def workloads(self) -> list[Workload]:
+        lengths = [*((self.pp[0], tg) for tg in self.tg[:-1]), *((pp, self.tg[-1]) for pp in self.pp)]
         alone = [
             Workload(pp=pp, tg=tg, depth=depth, concurrency=self.concurrency[0])
-            for depth, pp, tg in itertools.product(self.depths, self.pp, self.tg)
+            for depth, (pp, tg) in itertools.product(self.depths, lengths)
         ]
         first = Workload(pp=self.pp[0], tg=self.tg[-1], depth=self.depths[0])
         cached = [replace(first, depth=depth, is_cached=True) for depth in self.cached_depths]
         return alone + [replace(first, concurrency=crowd) for crowd in self.concurrency[1:]] + cached
+
+    def is_enough(self, counted: int, seconds: float) -> bool:
+        return counted >= self.runs or (counted >= LEAST_RUNS and seconds > self.enough_s)
 
     def within(self, max_context: int | None) -> tuple[list[Workload], list[str]]:
         """Workloads that a model has room for, and in words what had to be left out."""

@@ -10,7 +10,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from firesteel.lab.client import Client, Message, ServerError
+from firesteel.lab.client import Client, Message
+from firesteel.lab.wire import RequestFailed
 
 # Each a token of most vocabularies.
 TEXT = """
@@ -41,7 +42,7 @@ class Prompter:
 
 
 async def calibrate(client: Client, seed: int) -> Prompter:
-    """Three questions with answers of one token; a ServerError where the server does not count its prompts."""
+    """Three questions with answers of one token; RequestFailed where the server does not count its prompts."""
     source = random.Random(seed)
     few, many = draw(source, FEW), draw(source, MANY)
     few_tokens = await _count(client, [user(few)])
@@ -49,9 +50,10 @@ async def calibrate(client: Client, seed: int) -> Prompter:
     context_tokens = await _count(client, [system(many), user(".")])
     a_word = (many_tokens - few_tokens) / (MANY - FEW)
     if a_word <= 0:
-        raise ServerError(
+        raise RequestFailed(
+            "garbage",
             f"{client.url} counts {few_tokens} tokens for {FEW} words and {many_tokens} for {MANY}: "
-            "no prompt of a wanted length can be made; check its usage.prompt_tokens"
+            "no prompt of a wanted length can be made; check its usage.prompt_tokens",
         )
     return Prompter(
         tokens_a_word=a_word, user_overhead=few_tokens - FEW * a_word,
@@ -75,5 +77,6 @@ async def _count(client: Client, messages: Sequence[Message]) -> int:
     answer = await client.chat(messages, max_tokens=1)
     tokens = (answer.get("usage") or {}).get("prompt_tokens") if isinstance(answer, dict) else None
     if not isinstance(tokens, int):
-        raise ServerError(f"{client.url} does not say usage.prompt_tokens, so no prompt of a wanted length is made")
+        words = f"{client.url} does not say usage.prompt_tokens, so no prompt of a wanted length is made"
+        raise RequestFailed("garbage", words)
     return tokens

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,7 +15,8 @@ from firesteel.errors import UserError
 from firesteel.eval import encode_documents
 from firesteel.exam import EXAM, TEXT, read_items
 from firesteel.hub import find_checkpoint
-from firesteel.lab.api import Api, RequestFailed
+from firesteel.lab.api import Api
+from firesteel.lab.wire import RequestFailed
 from firesteel.llm import LLM
 from firesteel.types import SamplingParams
 
@@ -80,8 +81,8 @@ def find_reference(model: str, reference_url: str) -> tuple[Reference | None, st
     """The reference, or in words why there is none."""
     if reference_url:
         api = Api.of(reference_url)
-        name = str(api.get("/v1/models")["data"][0]["id"])
-        return RemoteReference(Api(url=api.url, model=name), f"{name} at {api.url}"), ""
+        name, _ = api.find_model()
+        return RemoteReference(replace(api, model=name), f"{name} at {api.url}"), ""
     try:
         directory = find_checkpoint(model)
     except UserError:

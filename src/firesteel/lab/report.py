@@ -30,7 +30,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[Any, Mapping[str, Any]], Sequence[Part
     ("Latency", "bench", report_bench.latency),
     ("Memory and CPU", "bench", report_bench.resources),
     ("Memory over time", "memory", report_sections.memory),
-    ("Against a baseline", "comparison", report_sections.comparison),
+    ("Comparison", "comparison", report_sections.comparison),
     ("Matrix of gates", "matrix", report_sections.matrix),
     ("Where the time goes", "profile", report_profile.profile),
     ("Environment", "surroundings", report_sections.environment),
@@ -97,7 +97,9 @@ def judge(result: Mapping[str, Any]) -> tuple[str, str, list[str]]:
     was_run = [one for one in levels if one.get("was_run", True)]
     failed = [one for one in was_run if not one["passed"]]
     invalid = [one for one in was_run if one["passed"] and not one.get("valid", True)]
+    unfinished = result.get("unfinished") or []
     lines = [f"level {one['level']} failed: {one.get('reason', '')}" for one in failed]
+    lines += [f"the run ended early: level {', '.join(unfinished)} was not reached"] if unfinished else []
     if invalid or any(not one.get("valid", True) for one in failed):
         names = ", ".join(str(one["level"]) for one in was_run if not one.get("valid", True))
         lines.append(f"results of level {names} do not count: the kernel path was not the one asked for")
@@ -106,18 +108,23 @@ def judge(result: Mapping[str, Any]) -> tuple[str, str, list[str]]:
         for one in levels
         if not one.get("was_run", True)
     ]
+    if any("visible_change" in (one.get("figures") or {}) for one in was_run):
+        lines.append("level 5 had no earlier run to compare with: this one is the baseline of the next")
     shutdown = result.get("shutdown") or {"is_clean": True}
     lines += [] if shutdown["is_clean"] else [f"the server did not end cleanly: {shutdown.get('words', '')}"]
     lines += [f"reduced: {line}" for line in result.get("reductions") or ()]
     if failed:
         return f"{len(failed)} of {len(was_run)} levels failed", BAD, lines
+    if unfinished:
+        return f"Ended early, after {len(levels)} of {len(levels) + len(unfinished)} levels", BAD, lines
     if invalid:
         return f"All {len(was_run)} levels passed, but {len(invalid)} do not count", BAD, lines
     if not was_run:
         return *_judge_alone(result), lines
     if not shutdown["is_clean"]:
         return f"All {len(was_run)} levels passed, but the server did not end cleanly", BAD, lines
-    return f"All {len(was_run)} levels that were run passed", GOOD, lines
+    which = "levels" if len(was_run) == len(levels) else "levels that were run"
+    return f"All {len(was_run)} {which} passed", GOOD, lines
 
 
 def _judge_alone(result: Mapping[str, Any]) -> tuple[str, str]:

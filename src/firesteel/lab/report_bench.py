@@ -12,7 +12,7 @@ from firesteel.lab.report_sections import GIB, memory_chart
 
 Row = Mapping[str, Any]
 Whole = Mapping[str, Any]
-MOST_BARS = 12
+MOST_BARS = 36  # a chart says where it leaves some out
 ABOVE = (
     "A share above 100 % means that fewer bytes were read than counted: requests of a crowd met the same experts "
     "more often than independent routing does, or the model or its formats are not the ones named."
@@ -88,6 +88,7 @@ def _bars(rows: Sequence[Row]) -> list[Chart]:
         if bars:
             is_known = any(bar.limit is not None for bar in bars)
             note = "red mark: the roofline" if is_known else ""
+            note += _left_out(rows, figure)
             table = Table([title, "tok/s"], [[bar.name, bar.label] for bar in bars])
             charts.append(Chart(f"{title}, tokens a second", bar_chart(bars, unit="tok/s"), table, note))
     return charts
@@ -170,6 +171,11 @@ def _against_peers(rows: Sequence[Row], bench: Mapping[str, Any], whole: Whole) 
     return [Chart("One stream against other engines", bar_chart(bars, unit="tok/s"), table), table]
 
 
+def _left_out(rows: Sequence[Row], figure: str) -> str:
+    more = sum(figure in row["series"] for row in rows) - MOST_BARS
+    return f"; {more} workloads more are among the raw samples" if more > 0 else ""
+
+
 def latency(bench: Mapping[str, Any], whole: Whole) -> list[Part]:
     """Of every workload, every sample."""
     titles = {
@@ -185,7 +191,8 @@ def latency(bench: Mapping[str, Any], whole: Whole) -> list[Part]:
                 [title, "p50 ms", "p90 ms", "p99 ms", "samples"],
                 [[one.name, *(short(value) for _, value in one.marks), str(len(one.values))] for one in strips],
             )
-            parts.append(Chart(title, strip_chart(strips, unit="ms"), table, "each dot a sample"))
+            note = "each dot a sample" + _left_out(bench["rows"], figure)
+            parts.append(Chart(title, strip_chart(strips, unit="ms"), table, note))
     return parts
 
 

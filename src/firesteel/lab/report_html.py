@@ -14,7 +14,7 @@ from firesteel.lab.report_style import CSS
 
 NUMBER = re.compile(r"^[-+~≈<>]?\s?[\d][\d.,]*\s?(%|k|M|G|s|ms|us|MB|GB|GiB|tok/s|GB/s|x)?$|^$|^-$")
 WIDE = 4  # columns of a table that takes the page's width
-SHORT = 16  # characters of a cell that is not broken
+SHORT = 20  # characters of a cell that stays on one line
 MOST_RAW = 2_000_000  # characters of one piece of data
 
 

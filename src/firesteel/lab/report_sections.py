@@ -12,6 +12,7 @@ Whole = Mapping[str, Any]
 Rows = list[list[Cell | str]]
 GIB = 1 << 30
 MOST_ROWS = 400
+MET = {True: Cell("yes", GOOD), False: Cell("no", BAD), None: Cell("unclear", DOUBTFUL)}
 PROOFS = {"native-fp4": GOOD, "fp8": GOOD, "bf16": DOUBTFUL}
 
 
@@ -112,10 +113,7 @@ def memory_chart(lines: Sequence[Line]) -> Chart:
 def review(found: Mapping[str, Any], whole: Whole) -> list[Part]:
     """The sheet: hypothesis, criteria, result, verdict."""
     tone = {"accepted": GOOD, "rejected": BAD}.get(found["verdict"], DOUBTFUL)
-    rows: Rows = [
-        [one["criterion"], one["wanted"], one["found"], Cell("yes", GOOD) if one["met"] else Cell("no", BAD)]
-        for one in found["criteria"]
-    ]
+    rows: Rows = [[one["criterion"], one["wanted"], one["found"], MET[one["met"]]] for one in found["criteria"]]
     sides = (
         f"{found['gate']}={found['off']} against {found['gate']}={found['on']}, {found['rounds']} rounds of each"
     )
@@ -131,14 +129,16 @@ def comparison(found: Any, whole: Whole) -> list[Part]:
         return anything(found, whole)
     tones = {"slower": BAD, "more memory": BAD, "faster": GOOD, "less memory": GOOD}
     rows: Rows = [
-        [str(one["name"]), str(one["figure"]), short(one["before"]), short(one["after"]), one["unit"],
-         f"{100 * one['change']:+.1f} %", f"{100 * one['low']:+.1f} to {100 * one['high']:+.1f} %",
-         Cell(one["verdict"], tones.get(one["verdict"], PLAIN))]
+        [str(one["name"]), str(one["figure"]), f"{100 * one['change']:+.1f} %",
+         Cell(one["verdict"], tones.get(one["verdict"], PLAIN)), short(one["before"]), short(one["after"]),
+         one["unit"], f"{100 * one['low']:+.1f} to {100 * one['high']:+.1f} %"]
         for one in found["rows"]
     ]  # fmt: skip
-    headings = ["workload", "figure", "before", "after", "unit", "change", "95 % interval", "verdict"]
-    tone = BAD if found.get("regressions") else GOOD
-    return [Paragraph(str(found.get("words", "")), tone), Table(headings, rows), Raw("comparison", found)]
+    headings = ["workload", "figure", "change", "verdict", "before", "after", "unit", "interval of the change"]
+    is_unclear = any(one["verdict"] == "unclear" for one in found["rows"])
+    tone = BAD if found.get("regressions") else DOUBTFUL if is_unclear else GOOD
+    note = "95 % of such tables have every true change within its interval"
+    return [Paragraph(str(found.get("words", "")), tone), Table(headings, rows, note), Raw("comparison", found)]
 
 
 def matrix(found: Any, whole: Whole) -> list[Part]:

@@ -29,7 +29,7 @@ class Criterion:
     criterion: str
     wanted: str
     found: str
-    met: bool
+    met: bool | None  # None where the spread of the runs hides it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +112,7 @@ def pool(benches: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             for name, one in row["series"].items()
             if all(name in each["series"] for each in same)
         }
-        rows.append({**row, "series": series})
+        rows.append({"name": row["name"], "series": series})
     usages = [bench["usage"] for bench in benches if bench.get("usage")]
     most = max(usages, key=lambda usage: usage["peak_memory_bytes"], default=None)
     return {**benches[0], "rows": rows, "usage": most}
@@ -124,7 +124,7 @@ def speed_criteria(compared: Comparison) -> list[Criterion]:
         Criterion(
             criterion=f"{row.name}: {row.figure}", wanted="not worse beyond the spread of the runs",
             found=f"{row.before:.4g} -> {row.after:.4g} {row.unit}, {100 * row.change:+.1f} %: {row.verdict}",
-            met=row.verdict not in (SLOWER, MORE_MEMORY),
+            met=None if row.verdict == UNCLEAR else row.verdict not in (SLOWER, MORE_MEMORY),
         )
         for row in compared.rows
     ]  # fmt: skip

@@ -15,11 +15,9 @@ from typing import Any, Protocol
 import torch
 
 from firesteel.device import DeviceSpec, find_device
-from firesteel.errors import UserError
-from firesteel.hub import find_checkpoint
-from firesteel.lab.api import Api, RequestFailed
+from firesteel.lab.api import Api
 from firesteel.lab.cross_check import cross_check
-from firesteel.lab.engines import make_command, name_kind
+from firesteel.lab.engines import find_key, find_model, make_command, name_kind
 from firesteel.lab.levels import SERVERLESS, LevelResult, has_passed, judge_validity
 from firesteel.lab.levels_benchmark import run_benchmark
 from firesteel.lab.levels_correctness import check_correctness
@@ -28,10 +26,12 @@ from firesteel.lab.levels_path import check_path
 from firesteel.lab.levels_regression import check_regression
 from firesteel.lab.levels_smoke import check_smoke
 from firesteel.lab.levels_stress import check_stress
-from firesteel.lab.order import Order
+from firesteel.lab.order import Order, hide_secrets
+from firesteel.lab.order_check import check_order
 from firesteel.lab.report import write_report
 from firesteel.lab.supervisor import ServerCommand, ServerFailed, Stopped, Supervised, find_free_port
 from firesteel.lab.target import Target
+from firesteel.lab.wire import RequestFailed
 from firesteel.measure.surroundings import look_around
 
 SCHEMA = 1
@@ -77,7 +77,14 @@ class Run:
                     self.kernels = list((target.read_ledger() or {}).get("ran", ()))
                 self._judge_shutdown()
         except ServerFailed as error:
-            self._fail_rest(error)
+            figures = {
+                "diagnosis": error.diagnosis.as_dict(),
+                "bundle": str(error.bundle) if error.bundle else None,
+            }
+            self._fail_rest(str(error), figures)
+            return
+        except RequestFailed as error:  # of a server that ran already, at the first question
+            self._fail_rest(f"{self.order.url}: {error}; is it running, and its address right?", {})
             return
         for level in [level for level in self.order.levels if level in SERVERLESS]:
             self._take_level(level, None)
@@ -87,7 +94,10 @@ class Run:
         """The server under test, ready."""
         order = self.order
         if order.url:
-            yield self._greeted(Target(api=Api.of(order.url), kind="other", folder=self.folder, model=order.model,
+            kind = (
+                "other" if order.engine == "firesteel" else name_kind(order.engine)
+            )  # a ledger tells that it is ours
+            yield self._greeted(Target(api=Api.of(order.url), kind=kind, folder=self.folder, model=order.model,
                                        tell=self.watcher.tell))  # fmt: skip
             return
         self.watcher.begin(order.levels[0])
@@ -104,10 +114,12 @@ class Run:
 
     def result(self, seconds: float) -> dict[str, Any]:
         levels = judge_validity(self.results)
+        unfinished = list(self.order.levels[len(levels) :])
         return {
             "schema": SCHEMA, "firesteel": version("firesteel"), "seconds": seconds,
             "time_utc": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "passed": bool(levels) and has_passed(levels), "order": self.order.as_dict(),
+            "passed": not unfinished and has_passed(levels), "unfinished": unfinished,
+            "order": self.order.as_dict(),
             "levels": [level.as_dict() for level in levels], "reductions": self.order.reductions,
             "engine": self.engine, "kernels": self.kernels, "shutdown": self.shutdown, "memory": self.memory,
             "surroundings": asdict(look_around(self.device)),
@@ -116,14 +128,16 @@ class Run:
     def _command(self) -> ServerCommand:
         order = self.order
         command = make_command(
-            order.engine, model=find_model(order), port=find_free_port(), folder=self.folder, flags=order.flags,
-            debug=order.debug,
+            order.engine, model=find_model(order.engine, order.model), port=find_free_port(), folder=self.folder,
+            flags=order.flags, debug=order.debug,
         )  # fmt: skip
         return replace(command, ready_s=order.ready_s, grace_s=order.grace_s)
 
     def _greeted(self, target: Target) -> Target:
-        target.api = replace(target.api, timeout_s=self.order.answer_s)
+        target.api = replace(target.api, timeout_s=self.order.answer_s, api_key=find_key(self.order.flags))
         target.greet()
+        if not self.order.names_model:
+            target.model = target.api.model
         if target.kind == "other" and target.read_ledger() is not None:
             target.kind = "firesteel"
         self.engine = {
@@ -150,31 +164,25 @@ class Run:
 
     def _without_server(self, level: str) -> LevelResult:
         if level == "5":
-            return check_regression(self.order, self.result(0.0))
+            return check_regression(self.order, self.result(0.0), self.folder)
         return run_matrix_level(self.order, self.folder, self.watcher.tell, on_gpu=self.device.is_cuda)
 
     def _note(self, result: LevelResult) -> None:
         self.results.append(result)
         self.watcher.end(judge_validity(self.results)[-1])
 
-    def _fail_rest(self, error: ServerFailed) -> None:
+    def _fail_rest(self, reason: str, figures: dict[str, Any]) -> None:
         """The level under way failed for this reason, and those after it for want of a server."""
-        figures = {"diagnosis": error.diagnosis.as_dict(), "bundle": str(error.bundle) if error.bundle else None}
-        for level in self.order.levels[len(self.results) :]:
-            is_first = "diagnosis" in figures
-            reason = str(error) if is_first else "not run: the server is gone"
-            seconds = time.monotonic() - self.begun if is_first else 0.0
-            self._note(
-                LevelResult(
-                    level=level, passed=False, reason=reason, was_run=is_first, figures=figures, seconds=seconds
-                )
-            )
-            figures = {}
+        first, *rest = self.order.levels[len(self.results) :]
+        seconds = time.monotonic() - self.begun
+        self._note(LevelResult(level=first, passed=False, reason=reason, figures=figures, seconds=seconds))
+        for level in rest:
+            self._note(LevelResult(level=level, passed=False, was_run=False, reason="not run: the server is gone"))
 
     def _note_server(self, server: Supervised, stopped: Stopped) -> None:
         self.engine |= {
-            "command": list(server.command.words), "startup_s": server.startup_s, "log": str(server.log),
-            "peak_bytes": server.vigil.peak_bytes,
+            "command": list(hide_secrets(server.command.words)), "startup_s": server.startup_s,
+            "log": str(server.log), "peak_bytes": server.vigil.peak_bytes,
         }  # fmt: skip
         samples = server.vigil.memory
         self.memory = {
@@ -198,7 +206,8 @@ class Run:
 
 
 def run_lab(order: Order, folder: Path, watcher: Watcher) -> dict[str, Any]:
-    """What result.json holds, which is written whatever happens to the server."""
+    """What result.json holds, which is written whatever happens to the server, or to this run."""
+    check_order(order)
     folder.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
     run = Run(order=order, folder=folder, watcher=watcher, device=find_device())
@@ -207,15 +216,5 @@ def run_lab(order: Order, folder: Path, watcher: Watcher) -> dict[str, Any]:
     finally:
         result = run.result(time.monotonic() - start)
         (folder / RESULT).write_text(json.dumps(result, indent=1, default=str) + "\n", encoding="utf-8")
-    write_report(result, folder)
+        write_report(result, folder)
     return result
-
-
-def find_model(order: Order) -> str:
-    """As other engines know it: the folder of a checkpoint that we find by name."""
-    if order.engine == "firesteel":
-        return order.model
-    try:
-        return str(find_checkpoint(order.model))
-    except UserError:
-        return order.model

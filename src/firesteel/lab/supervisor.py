@@ -16,7 +16,7 @@ import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from http.client import HTTPException
 from pathlib import Path
@@ -107,7 +107,10 @@ class Supervised:
         self.vigil = Vigil(self.family, self.log, command.most_log_bytes)
 
     def __enter__(self) -> Supervised:
-        self.wait_until_ready()
+        with ExitStack() as stack:
+            stack.callback(self.stop)  # whatever ends the wait, an interrupt too
+            self.wait_until_ready()
+            stack.pop_all()
         return self
 
     def __exit__(
@@ -197,7 +200,8 @@ class Supervised:
                 )  # fmt: skip
             except OSError as error:
                 words = f"{self.command.words[0]} cannot be started: {error.strerror}"
-                raise ServerFailed(Diagnosis(kind="not-found", words=words, cure="install it"), None) from error
+                cure = "install it where PATH finds it, or say where it is: --engine '/PATH/PROGRAM --port {port}'"
+                raise ServerFailed(Diagnosis(kind="not-found", words=words, cure=cure), None) from error
         with suppress(ProcessLookupError, PermissionError):  # its memory as a file is of no use here
             resource.prlimit(process.pid, resource.RLIMIT_CORE, (0, 0))
         return process

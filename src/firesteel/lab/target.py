@@ -9,8 +9,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from firesteel.lab.api import Api, RequestFailed
+from firesteel.lab.api import Api
+from firesteel.lab.footprint import Footprint
 from firesteel.lab.supervisor import Supervised
+from firesteel.lab.wire import RequestFailed
 
 DEFAULT_CONTEXT = 4096  # of a server that does not say
 
@@ -20,7 +22,7 @@ class Target:
     api: Api
     kind: str  # whose rules it falls under: one of engines.KINDS, or "other"
     folder: Path
-    model: str  # as the server was told, or as it says
+    model: str  # as the server was told; of one that ran already, as it says
     server: Supervised | None = None  # None where it ran already
     max_context: int = DEFAULT_CONTEXT
     tell: Callable[[str], None] = field(default=lambda words: None)  # progress in words
@@ -53,14 +55,9 @@ class Target:
     def greet(self) -> None:
         """Asks which model is served and how much it takes."""
         with self.step("the list of models"):
-            found = self.api.get("/v1/models")
-            try:
-                first = found["data"][0]
-                name = str(first["id"])
-            except (KeyError, IndexError, TypeError) as error:
-                raise RequestFailed("garbage", f"/v1/models lists no model: {str(found)[:200]}") from error
+            name, context = self.api.find_model()
         self.api = replace(self.api, model=name)
-        self.max_context = find_context(first) or DEFAULT_CONTEXT
+        self.max_context = context or DEFAULT_CONTEXT
 
     def read_ledger(self) -> Mapping[str, Any] | None:
         """What ran, where the server says so."""
@@ -74,22 +71,9 @@ class Target:
             self.server.ledger = found["ran"]
         return found
 
-    def memory_bytes(self) -> int | None:
+    def footprint(self) -> Footprint | None:
         """Of all its processes; None of one that the lab did not start."""
-        return None if self.server is None else self.server.vigil.memory_now()
-
-    def gpu_bytes(self) -> int | None:
-        samples = [] if self.server is None else self.server.vigil.memory
-        return samples[-1][2] if samples else None
-
-
-def find_context(model: Mapping[str, Any]) -> int | None:
-    """As vLLM and firesteel, SGLang, and llama.cpp write it."""
-    meta = model.get("meta") or {}
-    for value in (model.get("max_model_len"), meta.get("n_ctx"), meta.get("n_ctx_train")):
-        if isinstance(value, int) and value > 0:
-            return value
-    return None
+        return None if self.server is None else Footprint.of(self.server.family.living())
 
 
 def are_finite(values: Sequence[Any]) -> bool:

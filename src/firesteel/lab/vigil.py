@@ -38,10 +38,6 @@ class Vigil:
         if self.complaint is not None and self.complaint.kind == "log-flood":
             shorten(self._log)
 
-    def memory_now(self) -> int:
-        self._sample()
-        return self.memory[-1][1]
-
     @property
     def peak_bytes(self) -> int:
         return max((rss for _, rss, _ in self.memory), default=0)
@@ -54,11 +50,12 @@ class Vigil:
                 self._complain_of_log(size)
             now = time.monotonic()
             if now >= next_look:
-                self._sample(known_only=now < next_search)
+                self.look(known_only=now < next_search)
                 next_look = now + self._look_s
                 next_search = now + SEARCH_S if now >= next_search else next_search
 
-    def _sample(self, *, known_only: bool = False) -> None:
+    def look(self, *, known_only: bool = False) -> None:
+        """One sample, and whoever is a zombie."""
         members = self._family.members(known_only=known_only)
         rss = sum(one.rss_bytes for one in members)
         for one in members:

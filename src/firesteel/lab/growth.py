@@ -1,0 +1,22 @@
+"""Whether a server's memory grew too far between two looks at it; looks at nothing itself."""
+
+from __future__ import annotations
+
+from firesteel.lab.footprint import Footprint, measure_growth
+from firesteel.lab.levels import Checks
+
+MOST_BYTES = 10**9
+
+
+def check_growth(checks: Checks, before: Footprint | None, after: Footprint | None, when: str) -> None:
+    """Of a server that the lab did not start there are no looks, and nothing is judged."""
+    if before is None or after is None:
+        checks.add("memory", True, "memory of a server that ran already is not seen")
+        return
+    host, touched = measure_growth(before, after)
+    gpu = None if before.gpu is None or after.gpu is None else after.gpu - before.gpu
+    checks.figures |= {"growth_bytes": host, "first_used_bytes": touched, "gpu_growth_bytes": gpu}
+    words = f"memory {when}: host {host / 1e6:+.0f} MB"
+    words += f" and {touched / 1e6:.0f} MB reserved before, now first used" if touched >= 1e6 else ""
+    words += "" if gpu is None else f", GPU {gpu / 1e6:+.0f} MB"
+    checks.add("memory", max(host, gpu or 0) < MOST_BYTES, words)

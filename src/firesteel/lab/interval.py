@@ -1,0 +1,51 @@
+"""The change between two sets of samples and how sure it is; knows no figure and no verdict.
+
+Samples are compared by their logarithms: a change is a ratio of geometric means, its interval Welch's.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+import numpy
+
+CONFIDENCE = 0.95
+NEARLY_NORMAL = 200.0  # degrees of freedom from which Student's distribution is taken for the normal one
+STEPS = 20_001
+
+
+def estimate(
+    before: Sequence[float], after: Sequence[float], confidence: float = CONFIDENCE
+) -> tuple[float, float, float]:
+    """The change and the ends of its interval, as shares of before."""
+    old, new = ([math.log(one) for one in values if one > 0] for values in (before, after))
+    if not old or not new:
+        return 0.0, -math.inf, math.inf
+    difference = statistics.fmean(new) - statistics.fmean(old)
+    if len(old) < 2 or len(new) < 2:
+        return math.expm1(difference), -math.inf, math.inf
+    parts = [statistics.variance(values) / len(values) for values in (old, new)]
+    error = math.sqrt(sum(parts))
+    if error == 0.0:
+        return (math.expm1(difference),) * 3
+    squares = sum(part**2 / (len(values) - 1) for part, values in zip(parts, (old, new), strict=True))
+    reach = student(sum(parts) ** 2 / squares, confidence) * error
+    return math.expm1(difference), math.expm1(difference - reach), math.expm1(difference + reach)
+
+
+def share_confidence(count: int) -> float:
+    """Of each of several intervals, so that all of them hold at once with CONFIDENCE (Bonferroni)."""
+    return 1.0 - (1.0 - CONFIDENCE) / max(1, count)
+
+
+def student(freedom: float, confidence: float = CONFIDENCE) -> float:
+    """The two-sided quantile of Student's distribution: its density over the angle atan(t / sqrt(freedom))."""
+    above = (1.0 + confidence) / 2.0
+    if freedom > NEARLY_NORMAL:
+        return statistics.NormalDist().inv_cdf(above)
+    angles = numpy.linspace(0.0, math.pi / 2, STEPS)
+    weights = numpy.cumsum(numpy.cos(angles) ** (freedom - 1.0))
+    angle = numpy.interp(2.0 * above - 1.0, (weights - weights[0]) / (weights[-1] - weights[0]), angles)
+    return math.sqrt(freedom) * math.tan(float(angle))

@@ -1,0 +1,100 @@
+"""What both clients of a server share: its address, how a request fails, events of a stream; asks nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx2
+
+from firesteel.errors import UserError
+
+CONNECT_S = 10.0
+SHOWN = 300  # characters of an answer that is quoted in an error
+DONE = object()  # the event after which nothing comes
+
+
+class RequestFailed(UserError):
+    """One request that was not answered as it should be."""
+
+    def __init__(self, kind: str, words: str, status: int | None = None) -> None:
+        super().__init__(words)
+        self.kind = kind  # "http-error", "garbage", "unreachable" or "silent"
+        self.status = status
+
+
+def find_root(url: str) -> str:
+    """The address that /v1/... is added to, as users write it: with or without http:// and /v1."""
+    whole = url if "://" in url else f"http://{url}"
+    try:
+        parts = urlsplit(whole)
+        is_right = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number, a bracket too few
+        is_right = False
+    if not is_right:
+        raise UserError(f"{url!r} is not an address of a server: write it as http://HOST:PORT")
+    return whole.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+def headers(api_key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {api_key or 'EMPTY'}"}
+
+
+def timeouts(silence_s: float) -> httpx2.Timeout:
+    """Bounds the silence between two reads, not a whole answer."""
+    return httpx2.Timeout(silence_s, connect=min(CONNECT_S, silence_s), pool=None)
+
+
+def explain(error: httpx2.HTTPError | OSError, where: str, silence_s: float) -> RequestFailed:
+    if isinstance(error, httpx2.TimeoutException) and not isinstance(error, httpx2.ConnectTimeout):
+        return RequestFailed("silent", f"{where}: no answer in {silence_s:.0f} s")
+    name = type(error).__name__
+    return RequestFailed("unreachable", f"{where} cannot be asked: {f'{name}: {error}' if str(error) else name}")
+
+
+def refuse(status: int, data: bytes, where: str) -> RequestFailed:
+    text = data.decode("utf-8", "replace")[:SHOWN]
+    return RequestFailed("http-error", f"{where} was answered {status}: {text}", status)
+
+
+def parse(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except ValueError as error:
+        shown = data[:SHOWN].decode("utf-8", "replace")
+        raise RequestFailed("garbage", f"the answer is not JSON: {shown!r}") from error
+
+
+def read_event(line: bytes) -> Any:
+    """Of a line of a stream: an object, DONE, or None where the line says nothing."""
+    if not line.startswith(b"data:"):
+        return None
+    data = line[len(b"data:") :].strip()
+    if data == b"[DONE]":
+        return DONE
+    found = parse(data)
+    if not isinstance(found, dict):
+        raise RequestFailed("garbage", f"an event is not an object: {data[:SHOWN]!r}")
+    if found.get("error"):
+        raise RequestFailed("http-error", f"the stream broke off: {found['error']}", 500)
+    return found
+
+
+def read_models(content: Any, where: str) -> tuple[str, int | None]:
+    """From the answer to /v1/models: the first model's name, and the tokens it takes where the server says so."""
+    try:
+        first = content["data"][0]
+        return str(first["id"]), find_context(first)
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        raise RequestFailed("garbage", f"{where}/v1/models lists no model: {str(content)[:SHOWN]}") from error
+
+
+def find_context(model: Mapping[str, Any]) -> int | None:
+    """As vLLM, SGLang and firesteel, or as llama.cpp writes it."""
+    meta = model.get("meta") or {}
+    for value in (model.get("max_model_len"), meta.get("n_ctx"), meta.get("n_ctx_train")):
+        if isinstance(value, int) and value > 0:
+            return value
+    return None
