@@ -13,6 +13,14 @@ QUESTION = [{"role": "user", "content": "What is the capital of France? Please r
 GREEDY = Wishes(temperature=0.0, max_tokens=100)
 
 
+@pytest.fixture(autouse=True)
+def interrupts_are_heard():
+    """As on a terminal; programs in the background are started deaf to them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture(scope="module")
 def partner():
     return LocalPartner(LLM(device="cpu"))

@@ -21,7 +21,7 @@ extern "C" __global__ void round_all(const u32 *x, u32 *y) {
 @pytest.fixture
 def kernel(kernel_cache, tmp_path):
     """round_all, in a folder with the headers that it includes."""
-    for name in ("round_mxfp8.cuh", "primitives.cuh"):
+    for name in ("round_mxfp8.cuh", "primitives.cuh", "instructions.cuh"):
         shutil.copy(CSRC / name, tmp_path)
     (tmp_path / "round_all.cu").write_text(PROGRAM)
     return CudaSource("round_all.cu", folder=tmp_path).kernel("round_all", threads=256)

@@ -76,8 +76,8 @@ def require(device, text, **options):
 def test_unmet_requirements_say_why_and_what_to_do():
     with pytest.raises(KernelError, match=r"moe_matmul=triton is required, but it needs an NVIDIA GPU"):
         require(CPU, "moe=triton")
-    with pytest.raises(KernelError, match=r"moe_matmul=cuda is required, but moe_matmul has only reference"):
-        require(CPU, "moe=cuda")
+    with pytest.raises(KernelError, match=r"moe_matmul=cutlass is required, but moe_matmul has only reference"):
+        require(CPU, "moe=cutlass")
     with pytest.raises(KernelError, match="there is no op 'mo'; did you mean"):
         require(CPU, "mo=triton")
     require(CPU, "moe=reference")

@@ -95,7 +95,8 @@ def test_refusals_and_breakdowns_are_told_and_the_rest_is_measured(monkeypatch):
 
 def test_a_gpus_reference_is_measured_only_if_asked_for():
     gpu = replace(CPU, name="GPU", capability=(9, 0))
-    assert [one.name for one in choose(moe_matmul, gpu)] == ["triton:gemv", "triton:gemm"]
+    ways = ["triton:gemv", "triton:gemm", "cuda:stream"]
+    assert [one.name for one in choose(moe_matmul, gpu)] == ways
     assert [one.name for one in choose(moe_matmul, gpu, ("triton:gemm", "reference"))] == [
         "reference",
         "triton:gemm",
@@ -115,7 +116,10 @@ def test_activations_come_into_the_outcome():
     ("text", "message"),
     [
         ("moe=triton", "moe_matmul=triton is required, but it needs an NVIDIA GPU"),
-        ("moe=cuda", "moe_matmul=cuda is required, but moe_matmul has only reference, triton:gemv, triton:gemm"),
+        (
+            "moe=cutlass",
+            "moe_matmul=cutlass is required, but moe_matmul has only reference, triton:gemv, triton:gemm",
+        ),
         ("moe=reference@bf16", "moe_matmul=reference@bf16 is required, but CPU runs no compiled kernels"),
     ],
 )
