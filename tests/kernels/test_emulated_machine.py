@@ -141,4 +141,5 @@ def test_a_decode_kernel_that_does_not_wait_for_its_inputs_fails(leave_out, hold
     hold_early(decode_o, THREE, late, *make_args())
     leave_out("decode_o.cu", "wait_for_inputs();")
     with pytest.raises(AssertionError, match=r"worst nan|ended before the kernel ahead"):
-        hold_early(decode_o, THREE, late, *make_args())
+        for _ in range(8):  # the inputs may come in time
+            hold_early(decode_o, THREE, late, *make_args())
