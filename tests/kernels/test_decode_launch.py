@@ -171,8 +171,7 @@ def test_older_gpus_are_refused_and_nothing_is_compiled_for_them():
 
 
 def assert_sound(op, code, target, few=0):
-    """No spills but `few` loads and stores, no floating-point atomics, within shared memory; waits for its inputs and
-    lets the next start."""
+    """At most `few` spills, no floating-point atomics, within shared memory; waits and lets the next start."""
     proof, entry = prove_code(op, code, target), code.kernel.build(target)
     assert proof.spills <= few and proof.fits, (proof.op, proof.variant, proof.spills, proof.shared_bytes)
     sass = _disassemble(entry.binary.cubin, entry.name).sass or ""
