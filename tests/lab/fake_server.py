@@ -108,11 +108,18 @@ def fork(child):
         os._exit(0)
 
 
-def outlive():
-    """In a session of its own, deaf to requests."""
-    os.setsid()
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    time.sleep(600)
+def leave_orphan():
+    """In a session of its own, deaf to requests; comes back when it is."""
+    deaf, tell = os.pipe()
+
+    def outlive():
+        os.setsid()
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        os.write(tell, b".")
+        time.sleep(600)
+
+    fork(outlive)
+    os.read(deaf, 1)
 
 
 def main():
@@ -131,7 +138,7 @@ def main():
     if WAY == "makes-zombie":
         fork(lambda: None)
     if WAY == "leaves-orphan":
-        fork(outlive)
+        leave_orphan()
     if WAY != "ignores-sigterm":
         signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     ThreadingHTTPServer(("127.0.0.1", PORT), Handler).serve_forever()

@@ -110,7 +110,7 @@ def test_zombies_are_seen_while_the_server_runs_and_gone_after(fake, tmp_path, i
 
 
 def test_orphan_that_left_the_session_is_found_and_ended(fake, tmp_path, is_clean):
-    command = fake("leaves-orphan", grace_s=0.7)
+    command = fake("leaves-orphan", grace_s=2.0)
     with Supervised(command, tmp_path) as server:
         assert len(server.family.members()) == 2
     [orphan] = server.stopped.orphans
