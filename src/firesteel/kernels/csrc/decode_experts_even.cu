@@ -91,10 +91,8 @@ DEVICE void finish_place(Ring<S> &ring, int number, int end, int strip, const Ch
         for (int i = 0; i < N::VALUES; i++) {
             int row = (32 * i + lane) / WIDTH;
             if (IS_UP) {
-                float y = sum[i] + added[i], up = __shfl_xor_sync(~0u, y, WIDTH);  // of the next row
-                float gate = smaller(y, limit);
-                up = smaller(larger(up, -limit), limit);
-                y = __fdividef(gate, 1 + __expf(gate * -1.702f)) * (up + 1);
+                float y = sum[i] + added[i];
+                y = swiglu(y, __shfl_xor_sync(~0u, y, WIDTH), limit);  // with the next row
                 if (pair[i] >= 0 && row % 2 == 0) inner[(u64)pair[i] * I + strip * 8 + row / 2] = narrow(y);
             } else if (pair[i] >= 0)
                 parts[(u64)pair[i] * H + strip * 16 + row] = sum[i] + added[i] * weight[i];

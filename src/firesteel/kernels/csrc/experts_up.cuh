@@ -26,9 +26,7 @@ template <class S> struct Up {
             int at = 32 * i + threadIdx.x % 32, row = at / width, which = at % width;
             float mine = sum[i] + wide(of_rows[row % 16]), up = __shfl_xor_sync(~0u, mine, width);  // of the next row
             if (row >= 16 || row % 2 || (TOKENS > 1 && which >= chosen->wanted[place])) continue;
-            float gate = smaller(mine, limit);
-            up = smaller(larger(up, -limit), limit);
-            float y = __fdividef(gate, 1 + __expf(gate * -1.702f)) * (up + 1);
+            float y = swiglu(mine, up, limit);
             int token = chosen->token[place][which], slot = chosen->slot[place][which];
             inner[((u64)token * A + slot) * I + (strip % STRIPS * 16 + row) / 2] = narrow(y);
         }

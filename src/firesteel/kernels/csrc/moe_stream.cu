@@ -86,9 +86,7 @@ DEVICE void finish_place(Ring<S> &ring, int number, int end, int strip, const in
             int row = (32 * i + lane) / WIDTH;
             float y = sum[i] + added[i];
             if (IS_UP) {
-                float up = __shfl_xor_sync(~0u, y, WIDTH), gate = smaller(y, limit);  // of the next row
-                up = smaller(larger(up, -limit), limit);
-                y = __fdividef(gate, 1 + __expf(gate * -1.702f)) * (up + 1);
+                y = swiglu(y, __shfl_xor_sync(~0u, y, WIDTH), limit);  // with the next row
                 if (mine[i] >= 0 && row % 2 == 0)
                     ((u16 *)out)[(u64)mine[i] * (NUM_ROWS / 2) + strip * 8 + row / 2] = narrow(y);
             } else if (mine[i] >= 0)

@@ -25,6 +25,13 @@ DEVICE float wide(u16 one) { return __uint_as_float((u32)one << 16); }
 DEVICE u16 narrow(float one) { return (u16)narrow_pair(one, 0.f); }
 DEVICE float round_bf16(float one) { return wide(narrow(one)); }
 
+// Clamped, as moe_matmul has it.
+DEVICE float swiglu(float gate, float up, float limit) {
+    gate = smaller(gate, limit);
+    up = smaller(larger(up, -limit), limit);
+    return __fdividef(gate, 1 + __expf(gate * -1.702f)) * (up + 1);
+}
+
 DEVICE float warp_sum(float x) {
 #pragma unroll
     for (int i = 16; i; i /= 2) x += __shfl_xor_sync(~0u, x, i);
