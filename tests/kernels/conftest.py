@@ -91,6 +91,18 @@ def use_machine(emulator, monkeypatch):
 
 
 @pytest.fixture
+def spoilt_memory(monkeypatch):
+    """Fresh floats are no numbers: what is read before it was written shows."""
+    plain = torch.empty
+
+    def empty(*sizes, **options):
+        made = plain(*sizes, **options)
+        return made.fill_(torch.nan) if made.is_floating_point() else made
+
+    monkeypatch.setattr(torch, "empty", empty)
+
+
+@pytest.fixture
 def hold_emulated(use_machine):
     """hold_emulated(op, machine, *args): `cuda` takes the arguments, does as the reference, twice the same."""
 

@@ -11,7 +11,11 @@ from firesteel.kernels.op import Sample
 from firesteel.kernels.verify import check
 
 EVEN = decode_experts.implementations["cuda:even"]
-LARGE, SMALL = Machine(4, 232_448), Machine(3, 101_376)  # shared memory of an H200 and of a GB10
+UNEVEN, LARGE, SMALL = (
+    Machine(5, 232_448),
+    Machine(4, 232_448),
+    Machine(3, 101_376),
+)  # shared memory of an H200 and of a GB10
 
 
 def draw(tokens, experts, hidden, *, active=4, alike=False, activation="bf16", device="cpu"):
@@ -44,6 +48,13 @@ def test_other_sizes_and_small_machines(hold_emulated, machine, sample):
 
 def test_nothing_but_the_norm_is_read_before_the_wait(hold_early):
     hold_early(decode_experts, LARGE, ("r", "logits"), *draw(5, 8, 128).args, way="cuda:even")
+
+
+@pytest.mark.usefixtures("spoilt_memory")
+@pytest.mark.parametrize("machine", [LARGE, UNEVEN], ids=["even", "uneven"])
+def test_programs_read_what_others_wrote_and_no_sooner(hold_emulated, machine):
+    for _ in range(4):
+        hold_emulated(decode_experts, machine, *draw(7, 8, 128).args, way="cuda:even")
 
 
 def test_one_token_is_refused():

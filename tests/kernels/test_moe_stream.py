@@ -12,7 +12,11 @@ from firesteel.kernels.op import Sample
 from firesteel.kernels.verify import check
 
 MODULE = importlib.import_module("firesteel.kernels.moe_stream")
-LARGE, SMALL = Machine(4, 232_448), Machine(3, 101_376)  # shared memory of an H200 and of a GB10
+UNEVEN, LARGE, SMALL = (
+    Machine(5, 232_448),
+    Machine(4, 232_448),
+    Machine(3, 101_376),
+)  # shared memory of an H200 and of a GB10
 
 
 def draw(tokens, experts, hidden, inter, *, active=4, used=None, seed=1, device="cpu"):
@@ -57,6 +61,13 @@ def test_each_token_gets_its_experts_however_many_share_one(hold_emulated, sampl
 )
 def test_other_sizes_and_small_machines(hold_emulated, machine, sample):
     hold_emulated(moe_matmul, machine, *sample.args, way="cuda:stream")
+
+
+@pytest.mark.usefixtures("spoilt_memory")
+@pytest.mark.parametrize("machine", [LARGE, UNEVEN], ids=["even", "uneven"])
+def test_programs_read_what_others_wrote_and_no_sooner(hold_emulated, machine):
+    for _ in range(4):
+        hold_emulated(moe_matmul, machine, *draw(7, 8, 128, 128).args, way="cuda:stream")
 
 
 def test_what_is_no_number_stays_so_and_harms_no_other_token(use_machine):
