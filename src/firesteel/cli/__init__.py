@@ -9,12 +9,6 @@ from firesteel.cli import (
     bench_prefill,
     bench_quality,
     calibrate,
-    lab,
-    lab_compare,
-    lab_matrix,
-    lab_report,
-    lab_rerun,
-    lab_review,
     machine,
     prove,
     quantize,
@@ -29,10 +23,10 @@ from firesteel.cli.lacking import load_verb
 
 __all__ = [
     "app", "bench", "bench_agreement", "bench_decode", "bench_engine", "bench_frontend", "bench_prefill",
-    "bench_quality", "calibrate", "lab", "lab_compare", "lab_matrix", "lab_report", "lab_rerun",
-    "lab_review", "machine", "main", "prove", "quantize", "report", "roofline", "running",
+    "bench_quality", "calibrate", "machine", "main", "prove", "quantize", "report", "roofline", "running",
     "tune", "verify",
 ]  # fmt: skip
 
 for _name in ("chat", "profile", "serve"):
     load_verb(_name)
+load_verb("lab", "lab_compare", "lab_matrix", "lab_report", "lab_rerun", "lab_review")

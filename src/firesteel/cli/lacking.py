@@ -12,10 +12,12 @@ from firesteel.errors import UserError
 SERVING = ("httpx2", "llguidance", "msgspec", "prometheus_client", "starlette", "uvicorn")
 
 
-def load_verb(name: str) -> None:
-    """Registers the verb of the module of this name, or one that names the package it lacks."""
+def load_verb(name: str, *beside: str) -> None:
+    """Registers the verb of the module of this name and those of modules beside it, or one that names the package it
+    lacks."""
     try:
-        importlib.import_module(f"firesteel.cli.{name}")
+        for module in (name, *beside):
+            importlib.import_module(f"firesteel.cli.{module}")
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in SERVING:

@@ -219,7 +219,7 @@ def cuda_decode_experts_even(
     return r
 
 
-decode_experts.prefer("cuda")
+decode_experts.prefer("cuda:even", "cuda")
 
 
 @decode_experts.device_code

@@ -193,7 +193,7 @@ def cuda_stream(
     return moe_stream.run(x, ids, weights, experts, limit)
 
 
-moe_matmul.prefer("triton:gemv", "triton:gemm")
+moe_matmul.prefer("cuda:stream", "triton:gemv", "triton:gemm")
 
 
 @moe_matmul.device_code

@@ -32,7 +32,7 @@ class Tile(NamedTuple):
 
 
 # Shared memory of the largest, 3 * (128 + 128) * 64 * 2 = 98304 bytes, fits the 101376 of GB10.
-TILES = (Tile(16, 32, 128, 4, 4), Tile(64, 64, 64, 4, 4), Tile(128, 128, 64, 8, 3))
+TILES = (Tile(16, 32, 128, 4, 4), Tile(32, 32, 128, 4, 4), Tile(64, 32, 128, 4, 3), Tile(128, 128, 64, 8, 3))
 
 
 def pick_tile(tokens: int) -> Tile:

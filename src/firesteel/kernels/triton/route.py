@@ -12,7 +12,7 @@ from firesteel.kernels.launch import launch_kernel
 from firesteel.kernels.triton.linear import launch_tiles, launch_vector
 
 NUM_WARPS = 1
-VECTOR_TOKENS = 16  # up to so many tokens reading the small matrix again from L2 beats a handful of tiles
+VECTOR_TOKENS = 64  # up to so many tokens reading the small matrix again from L2 beats a handful of tiles
 
 
 @triton.jit
