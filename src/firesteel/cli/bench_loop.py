@@ -27,6 +27,7 @@ from firesteel.engine.engine import Engine
 from firesteel.engine.load import Loaded
 from firesteel.engine.step_store import ReadyStep
 from firesteel.errors import UserError
+from firesteel.heap import settled_heap
 from firesteel.hub import find_checkpoint
 from firesteel.kernels.cuda_cache import current_cache
 from firesteel.llm import Continuation
@@ -89,7 +90,8 @@ def measure(loaded: Loaded, batch: int, context: int, tokens: int, temperature: 
     engine, requests = loaded.engine, _draw(loaded, batch, context, tokens, temperature)
     run(engine, [replace(one, params=replace(one.params, max_tokens=WARM_TOKENS)) for one in requests])
     timed = Timed(loaded, requests)
-    ready, begin = timed.run()
+    with settled_heap():
+        ready, begin = timed.run()
     with torch.inference_mode():
         bare = time_steps(ready.launch, lambda: ready.step.restore(begin), loaded.device, steps=BARE_STEPS)
         ready.step.restore(begin)

@@ -24,6 +24,7 @@ from firesteel.cli.tables import new_table, say, show
 from firesteel.config import Config, resolve
 from firesteel.engine.load import Loaded
 from firesteel.errors import UserError
+from firesteel.heap import settled_heap
 from firesteel.measure.record import Record
 from firesteel.measure.runs import draw_requests
 from firesteel.model.spec import PRESETS
@@ -85,7 +86,8 @@ def measure(loaded: Loaded, length: int, rounds: int) -> PrefillFigures:
     params = SamplingParams(max_tokens=1)
     drawn = draw_requests([length] * (WARM_ROUNDS + rounds), params, loaded.spec.vocab_size, seed=SEED + length)
     before = loaded.engine.totals.steps
-    samples = [time_one(loaded, request) for request in drawn]
+    with settled_heap():
+        samples = [time_one(loaded, request) for request in drawn]
     steps = (loaded.engine.totals.steps - before) // len(drawn)
     return PrefillFigures(tokens=length, samples_ms=tuple(samples[WARM_ROUNDS:]), steps=steps)
 

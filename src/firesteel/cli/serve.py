@@ -25,6 +25,7 @@ from firesteel.config import Config, ServerConfig, Settings, resolve
 from firesteel.device import GIB
 from firesteel.engine.client import EngineClient
 from firesteel.errors import UserError
+from firesteel.heap import settled_heap
 from firesteel.hub import find_checkpoint
 from firesteel.server.app import build_app
 from firesteel.server.journal import set_up_logs
@@ -70,10 +71,12 @@ async def run(config: Config) -> None:
         try:
             service = Service(engine, directory, config)
             set_up_logs(as_json=config.server.log_format == "json")
-            await Server(
+            server = Server(
                 build_app(service), config.server, service.admission, when_ready=announcer(service, url_of(bound)),
                 when_stopping=lambda: say("stopping when the requests under way are answered; Ctrl-C again: now"),
-            ).serve([bound])  # fmt: skip
+            )  # fmt: skip
+            with settled_heap():
+                await server.serve([bound])
         finally:
             await engine.close()
     say("stopped")

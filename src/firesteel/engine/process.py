@@ -54,6 +54,7 @@ from firesteel.engine.messages import (
 )
 from firesteel.engine.pulse import beat_at_calls, beat_at_compiles
 from firesteel.errors import UserError
+from firesteel.heap import settle_heap
 from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.triton_ready import triton_ready
 from firesteel.measure.surroundings import look_around
@@ -258,6 +259,7 @@ def open_service(start: ToEngine, channel: Channel) -> Service:
     except UserError as error:
         channel.send(Refused(kind=type(error).__name__, reason=str(error)))
         sys.exit(REFUSED)
+    settle_heap()
     channel.send(describe(loaded))
     return Service(loaded.engine, loaded.kernels.ledger, grammars, channel.send)
 

@@ -49,7 +49,7 @@ from firesteel.kernels.decode_launch import (
     refuse_types,
 )
 from firesteel.kernels.decode_shapes import GPT_OSS, list_cases, rounded_too
-from firesteel.kernels.decode_stream import STRIP_ROWS, Stream, refuse_columns
+from firesteel.kernels.decode_stream import STRIP_ROWS, Stream, align, refuse_columns
 from firesteel.kernels.moe_matmul import Experts, random_experts
 from firesteel.kernels.op import CudaCode, Sample, define_op
 from firesteel.kernels.tolerance import bf16
@@ -170,7 +170,10 @@ def cuda_decode_experts(
 
 
 def even_bytes(stream: Stream, active: int) -> int:
-    return stream.ring_bytes + stream.x_bytes + stream.scratch_bytes + chosen_bytes(stream.tokens, active)
+    shares = align(4 * 4)  # `Parts` in csrc/decode_experts_even.cu
+    return (
+        stream.ring_bytes + stream.x_bytes + stream.scratch_bytes + chosen_bytes(stream.tokens, active) + shares
+    )
 
 
 @keep

@@ -32,7 +32,7 @@ from firesteel.kernels.op import CudaCode
 
 STAGES = 7
 FLIGHT = 4  # stages on their way at a time
-FINISHERS = 1
+FINISHERS = 2
 MOST_TOKENS = 64
 PAIRS = (64, 128, 256)  # that kernels are compiled for
 SUM_THREADS = 128
@@ -70,7 +70,8 @@ def groups_bytes(experts: int, pairs: int, width: int) -> int:
 def shared_bytes(stream: Stream, experts: int, pairs: int) -> int:
     rows = stream.warps * stream.tokens
     held = align(rows * 128 * stream.steps_each) + align(4 * rows)
-    return stream.ring_bytes + held + groups_bytes(experts, pairs, stream.tokens)
+    bounds = align(4 * 2)  # `Bounds` in csrc/share.cuh
+    return stream.ring_bytes + held + groups_bytes(experts, pairs, stream.tokens) + bounds
 
 
 @keep

@@ -1,7 +1,8 @@
 """Random weights of any spec, made on the device, the same for the same seed; reads no files.
 
 Scaled so that activations stay finite through all layers and tokens spread over the experts: every matrix has
-about unit gain, and router logits have a standard deviation of about one.
+about unit gain, and router logits have a standard deviation of about one. Attention adds less than that: an average
+over many tokens is much the same for all of them, and 36 layers of it would lead every token to the same experts.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from firesteel.model.spec import GROUP, ModelSpec
 from firesteel.model.weights import Weights, check_memory, empty_weights, named_tensors, weight_bytes
 
 E2M1_RMS = 2.93  # of a uniformly drawn code
+ATTENTION_GAIN_LOG2 = -2
 SINK_RANGE = (-2.0, 5.75)  # what the public checkpoints hold
 
 
@@ -27,23 +29,24 @@ def synthetic_weights(spec: ModelSpec, device: DeviceSpec, *, seed: int, reserve
 
 
 def _fill(name: str, tensor: Tensor, generator: torch.Generator) -> None:
+    gain_log2 = ATTENTION_GAIN_LOG2 if ".o_proj." in name else 0
     if name.endswith("_blocks"):
         _random_bytes(tensor, generator)
     elif name.endswith("_scales"):
         columns = tensor.shape[-1] * GROUP
         middle = round(127 - torch.tensor(E2M1_RMS * columns**0.5).log2().item())
         _random_bytes(tensor, generator)
-        tensor.bitwise_and_(1).add_(middle - 1)
+        tensor.bitwise_and_(1).add_(middle - 1 + gain_log2)
     elif name.endswith("norm.weight"):
         tensor.uniform_(0.5, 1.5, generator=generator)
     elif name.endswith("sinks"):
         tensor.uniform_(*SINK_RANGE, generator=generator)
     elif name.endswith("bias"):
-        tensor.normal_(0, 0.1, generator=generator)
+        tensor.normal_(0, 0.1 * 2.0**gain_log2, generator=generator)
     elif name == "model.embed_tokens.weight":
         tensor.normal_(0, 1, generator=generator)
     else:
-        tensor.normal_(0, tensor.shape[-1] ** -0.5, generator=generator)
+        tensor.normal_(0, tensor.shape[-1] ** -0.5 * 2.0**gain_log2, generator=generator)
 
 
 def _random_bytes(tensor: Tensor, generator: torch.Generator) -> None:

@@ -1,4 +1,4 @@
-// fc1 and fc2 in one kernel for two to eight tokens: both matmuls' strips are shared out evenly, in a row, and what
+// fc1 and fc2 in one kernel for two to eight tokens: both matmuls' strips are shared out by cost, in a row, and what
 // fc2's programs find of a token is added up when all have met again.
 #include "experts.cuh"
 #include "meet.cuh"
@@ -7,17 +7,21 @@
 extern __shared__ __align__(128) char shared[];
 using S = Stream<true, H, 1, NUM_WARPS, NUM_STAGES, TOKENS>;
 constexpr int UNIT_BYTES = S::WARPS * TOKENS * 4;
+struct Parts {
+    Bounds up, down;
+};
 static_assert(H == I && TOKENS > 1, "rows of one length, several tokens");
-static_assert(total(Ring<S>::BYTES, S::X_BYTES, UNIT_BYTES, sizeof(Chosen)) == SHARED_BYTES, "as launched");
-using UpShare = Share<2 * I / 16>;
-using DownShare = Share<H / 16>;
+static_assert(total(Ring<S>::BYTES, S::X_BYTES, UNIT_BYTES, sizeof(Chosen), sizeof(Parts)) == SHARED_BYTES, "as launched");
+constexpr int UP_STRIPS = 2 * I / 16, DOWN_STRIPS = H / 16;
+using UpShare = Share<UP_STRIPS>;
+using DownShare = Share<DOWN_STRIPS>;
 
 // fc1's pieces, then fc2's.
 struct Both {
     UpShare up;
     DownShare down;
     int total;
-    __device__ __forceinline__ Both(int places) : up(places), down(places), total(up.total + down.total) {}
+    __device__ __forceinline__ Both(const Parts &parts) : up(parts.up), down(parts.down), total(up.total + down.total) {}
     __device__ __forceinline__ Piece at(int number) const {
         return number < up.total ? up.at(number) : down.at(number - up.total);
     }
@@ -132,6 +136,7 @@ decode_experts_even(u16 *r, const u16 *norm, const float *logits, const u8 *up_c
     char *x = cut.take(S::X_BYTES);
     float *units = (float *)cut.take(UNIT_BYTES);
     Chosen *chosen = (Chosen *)cut.take(sizeof(Chosen));
+    Parts *shares = (Parts *)cut.take(sizeof(Parts));
     auto rows = [&](const u8 *codes, const u8 *scales, const u16 *bias, int place, int strip, int all) {
         u64 row = (u64)chosen->expert[place] * all;
         return Rows{codes + row * S::ROW_BYTES, scales + row * S::SCALE_ROW, strip * 16, 8, bias + row};
@@ -150,10 +155,9 @@ decode_experts_even(u16 *r, const u16 *norm, const float *logits, const u8 *up_c
             if (threadIdx.x % 32 == 0) units[token] = unit;
         }
         sync_some(2, S::THREADS);
-        Both both(chosen->count);
-        multiply_share<true>(ring, 0, both.up, chosen, inner, bytes, units);
+        multiply_share<true>(ring, 0, UpShare(shares->up), chosen, inner, bytes, units);
         sync_some(4, S::CONSUMERS + 32);
-        multiply_share<false>(ring, both.up.total, both.down, chosen, inner, bytes, units);
+        multiply_share<false>(ring, UpShare(shares->up).total, DownShare(shares->down), chosen, inner, bytes, units);
         sync_some(4, S::CONSUMERS + 32);
         add_parts(r, parts, num_tokens);
         return;
@@ -161,8 +165,11 @@ decode_experts_even(u16 *r, const u16 *norm, const float *logits, const u8 *up_c
     if (warp < S::FINISHER) {
         wait_for_inputs();
         choose<false>(logits, num_tokens, chosen);
+        auto wanted = [&](int place) { return chosen->wanted[place]; };
+        *shares = {share_out<UP_STRIPS, TOKENS * A>(chosen->count, wanted),
+                   share_out<DOWN_STRIPS, TOKENS * A>(chosen->count, wanted)};
         arrive_some(2, S::THREADS);
-        Both both(chosen->count);
+        Both both(*shares);
         for (int number = 0; number < both.total; number++) {
             bool is_up = number < both.up.total;
             int own = is_up ? number : number - both.up.total;
@@ -178,11 +185,10 @@ decode_experts_even(u16 *r, const u16 *norm, const float *logits, const u8 *up_c
     wait_for_inputs();
     sync_some(2, S::THREADS);
     choose<true>(logits, num_tokens, chosen);  // the same, with weights
-    Both both(chosen->count);
-    finish_share<true>(ring, 0, both.up, chosen, inner, parts, limit);
+    finish_share<true>(ring, 0, UpShare(shares->up), chosen, inner, parts, limit);
     meet_grid();
     arrive_some(4, S::CONSUMERS + 32);
-    finish_share<false>(ring, both.up.total, both.down, chosen, inner, parts, limit);
+    finish_share<false>(ring, UpShare(shares->up).total, DownShare(shares->down), chosen, inner, parts, limit);
     meet_grid();
     arrive_some(4, S::CONSUMERS + 32);
 }

@@ -1,6 +1,6 @@
 #pragma once
 // Which pairs of a token and an expert share an expert, for up to a few hundred; knows no matmul.
-#include "primitives.cuh"
+#include "scan.cuh"
 
 constexpr int E = EXPERTS, A = ACTIVE, PAIRS = MAX_PAIRS, WIDEST = MAX_TOKENS;
 constexpr int MOST_PLACES = (PAIRS < E ? PAIRS : E) + PAIRS / WIDEST;
@@ -42,12 +42,7 @@ DEVICE void group(const long long *ids, int num_pairs, Groups *groups) {
         of[i] = lane * OWN + i < E ? groups->starts[lane * OWN + i] : 0;
         pairs += of[i], places += (of[i] + WIDEST - 1) / WIDEST;
     }
-    int all = pairs << 16 | places;  // and of the lanes before it
-#pragma unroll
-    for (int i = 1; i < 32; i *= 2) {
-        int more = __shfl_sync(~0u, all, lane - i & 31);
-        if (lane >= i) all += more;
-    }
+    int all = sum_up_to(pairs << 16 | places);  // and of the lanes before it
     int pair = (all >> 16) - pairs, place = (all & 0xFFFF) - places;
     if (lane == 31) groups->count = all & 0xFFFF, groups->first[all & 0xFFFF] = all >> 16;
 #pragma unroll

@@ -8,7 +8,7 @@ extern __shared__ __align__(128) char shared[];
 using S = Stream<true, NUM_COLUMNS, 1, NUM_WARPS, NUM_STAGES, WIDEST>;
 constexpr int STRIPS = NUM_ROWS / 16, THREADS = 32 * (S::FINISHER + NUM_FINISHERS);
 constexpr int HELD_BYTES = S::WARPS * WIDEST * S::BYTES_EACH, UNIT_BYTES = S::WARPS * WIDEST * 4;
-static_assert(total(Ring<S>::BYTES, HELD_BYTES, UNIT_BYTES, sizeof(Groups)) == SHARED_BYTES, "as launched");
+static_assert(total(Ring<S>::BYTES, HELD_BYTES, UNIT_BYTES, sizeof(Groups), sizeof(Bounds)) == SHARED_BYTES, "as launched");
 
 struct Experts {
     const Groups *groups;
@@ -105,14 +105,18 @@ moe_stream(const u16 *x, const long long *ids, const float *weights, const u8 *c
     char *held = cut.take(HELD_BYTES);
     float *units = (float *)cut.take(UNIT_BYTES);
     Groups *groups = (Groups *)cut.take(sizeof(Groups));
+    Bounds *bounds = (Bounds *)cut.take(sizeof(Bounds));
     Experts experts{groups, codes, scales, bias};
     ring.start();
     int warp = threadIdx.x / 32;
     bool asks = warp >= S::WARPS && warp < S::FINISHER;
     if (IS_UP || !asks) wait_for_inputs();  // down's ids and weights were final when up began
-    if (warp == S::WARPS) group(ids, num_pairs, groups);
+    if (warp == S::WARPS) {
+        group(ids, num_pairs, groups);
+        *bounds = share_out<STRIPS, MOST_PLACES>(groups->count, [&](int place) { return groups->wanted(place); });
+    }
     sync_some(2, THREADS);
-    Share<STRIPS> share(groups->count);
+    Share<STRIPS> share(*bounds);
     if (asks) {
         ask_all<S>(ring, share, [&](const Piece &piece) { return experts.rows(piece.strip); });
         return;
