@@ -57,6 +57,11 @@ class SamplingParams:
         """Whether the draw depends on the tokens before it."""
         return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
 
+    @property
+    def leaves_out(self) -> bool:
+        """Whether unlikely tokens cannot be drawn."""
+        return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
+
     def stop_ids(self, eos_token_ids: Iterable[int]) -> frozenset[int]:
         """All tokens that end the text, given the checkpoint's own."""
         return frozenset(self.stop_token_ids) | (frozenset() if self.ignore_eos else frozenset(eos_token_ids))

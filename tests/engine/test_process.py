@@ -150,7 +150,8 @@ def test_ledger_is_sent_now_and_then_not_with_each_step(driver):
     (first,) = driver.of(LedgerSoFar)
     assert {"linear", "attention"} <= {row.op for row in first.rows}
     driver.service.send_ledger()
-    assert driver.of(LedgerSoFar)[1].rows[0].calls > first.rows[0].calls
+    second = driver.of(LedgerSoFar)[1]
+    assert sum(row.calls for row in second.rows) > sum(row.calls for row in first.rows)
 
 
 def test_ledger_rows_count_launches_by_kernel():

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firesteel.engine.noise import gumbel_noise, stream_key, token_steps
 from firesteel.engine.sampler import Sampler, SampleRow, sample
 from firesteel.errors import UserError
+from firesteel.kernels.noise import gumbel_noise, stream_key, token_steps
 from firesteel.types import SamplingParams
 
 DRAWS = 4000

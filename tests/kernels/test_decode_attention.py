@@ -1,11 +1,13 @@
 """decode_attention: the reference against the op it narrows, and what the kernel refuses."""
 
+import itertools
+
 import pytest
 import torch
 
 from firesteel.kernels import attention, decode_attention
 from firesteel.kernels.decode_attention import cluster_size
-from firesteel.kernels.decode_launch import machine_of
+from firesteel.kernels.decode_launch import Machine, machine_of
 
 
 @pytest.mark.parametrize("seen", ["full", "window", "no sinks"])
@@ -38,6 +40,14 @@ def test_the_kernel_says_what_it_does_not_take(small_args, refusal):
 
 def test_large_clusters_are_for_long_tables_on_gpus_that_hold_two_programs_an_sm():
     h200, gb10 = machine_of((9, 0)), machine_of((12, 1))
-    assert [cluster_size(h200, held, None) for held in (8192, 8193)] == [8, 16]
-    assert [cluster_size(gb10, held, None) for held in (8192, 131_072)] == [8, 8]
-    assert cluster_size(h200, 131_072, 128) == cluster_size(gb10, 131_072, 128) == 1
+    assert [cluster_size(h200, 8, held, None) for held in (8192, 8193)] == [8, 16]
+    assert [cluster_size(gb10, 2, held, None) for held in (8192, 131_072)] == [8, 8]
+    assert cluster_size(h200, 8, 131_072, 128) == cluster_size(gb10, 8, 131_072, 128) == 1
+
+
+def test_programs_of_all_requests_run_at_once():
+    h200, gb10 = Machine(132, 232_448), Machine(48, 101_376)
+    for machine, requests in itertools.product((h200, gb10), range(1, 9)):
+        size = cluster_size(machine, 8 * requests, 131_072, None)
+        assert size == 1 or size * 8 * requests <= machine.num_sms
+    assert [cluster_size(h200, 8 * requests, 131_072, None) for requests in (1, 2, 4, 8)] == [16, 8, 4, 2]

@@ -75,7 +75,7 @@ def hold_cluster(use_machine, monkeypatch):
     def hold(size, *args):
         use_machine(SMALL)
         module = importlib.import_module("firesteel.kernels.decode_attention")
-        monkeypatch.setattr(module, "cluster_size", lambda machine, most_held, window: size)
+        monkeypatch.setattr(module, "cluster_size", lambda machine, num_heads, most_held, window: size)
         assert check(decode_attention, decode_attention.implementations["cuda"], Sample("cluster", args)) is None
 
     return hold

@@ -35,9 +35,10 @@ def test_without_triton_nothing_is_ready(monkeypatch):
 
 @pytest.mark.parametrize("op", ["rms_norm", "linear", "rope_kv_write", "route"])
 def test_triton_runs_on_a_gpu_and_the_reference_on_a_cpu_or_where_asked_for(op):
-    chosen = dict(Kernels(A100, {}, Ledger()).table())[op]
-    assert chosen.startswith("triton") and "reference" not in chosen
-    assert dict(Kernels(A100, {op: "triton"}, Ledger()).table())[op] == chosen
+    chosen = dict(Kernels(A100, {}, Ledger()).table())[op].split(", ")
+    own = [name for name in chosen if name != "cublas"]
+    assert own and all(name.startswith("triton") for name in own)
+    assert dict(Kernels(A100, {op: "triton"}, Ledger()).table())[op].split(", ") == own
     assert dict(Kernels(A100, {op: "reference"}, Ledger()).table())[op] == "reference"
     assert dict(Kernels(CPU, {}, Ledger()).table())[op] == "reference"
 

@@ -13,8 +13,7 @@ SERVING = ("httpx2", "llguidance", "msgspec", "prometheus_client", "starlette", 
 
 
 def load_verb(name: str, *beside: str) -> None:
-    """Registers the verb of the module of this name and those of modules beside it, or one that names the package it
-    lacks."""
+    """Registers the verbs of the module of this name and of those beside it, or one that names what is missing."""
     try:
         for module in (name, *beside):
             importlib.import_module(f"firesteel.cli.{module}")

@@ -63,7 +63,8 @@ class DecodeLoop:
         drawing = list(rows)
         if all(row.is_plain for row in drawing):
             return Fetched.begin_plain(drawing, step.report)
-        sampled = self.sampler.sample(logits[: len(drawing)], drawing)
+        count = len(drawing)
+        sampled = self.sampler.sample(logits[:count], drawing, step.report.best[:count])
         step.feed(sampled.token_ids)
         return sampled.fetch()
 

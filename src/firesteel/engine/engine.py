@@ -72,7 +72,7 @@ class Engine:
             tables, config, max_context=max_context, max_prompt_logits=count_prompt_logits(spec)
         )
         self.runner = Runner(model, new_cache(spec, num_pages + 1, size, device, dtype))  # the last is nobody's
-        self.sampler = Sampler(spec.vocab_size, self.device)
+        self.sampler = Sampler(spec.vocab_size, self.device, model.kernels.draw)
         store = StepStore(
             model, self.runner.cache, device, kernels or KernelConfig(), fused=fused, idle_page=num_pages,
             most_requests=config.max_num_seqs, max_context=max_context,

@@ -1,6 +1,6 @@
 """Next tokens from logits, all rows at once on the device; knows token ids, not text and not the model.
 
-    sampler = Sampler(vocab_size, device)      # once
+    sampler = Sampler(vocab_size, device, draw)  # once; `draw` is the op of that name
     sampled = sampler.sample(logits, rows)     # logits [R, V] fp32, one SampleRow a row; waits for nothing
     sampled.token_ids                          # [R] int64 on the device, always in 0..V-1
     for drawn in sampled.read(): ...           # waits for the device; Drawn(token_id, logprobs, error)
@@ -21,8 +21,9 @@ row t of its logits and token t + 1.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 
 import torch
 from torch import Tensor
@@ -30,15 +31,19 @@ from torch import Tensor
 from firesteel.engine.adjustments import adjust
 from firesteel.engine.fetched import Fetched
 from firesteel.engine.logprobs import Logprobs, score
-from firesteel.engine.noise import gumbel_noise, stream_key, token_steps
-from firesteel.engine.pieces import pieces
+from firesteel.engine.pieces import rows_at_once
 from firesteel.engine.sample_row import Drawn, SampleRow
 from firesteel.engine.truncation import truncate
 from firesteel.engine.upload import upload_floats, upload_ints
 from firesteel.errors import UserError
+from firesteel.kernels.draw import LEAST_TEMPERATURE, MOST_TEMPERATURE
+from firesteel.kernels.draw import draw as plain_draw
+from firesteel.kernels.noise import stream_key, token_steps
 from firesteel.types import SamplingParams
 
 __all__ = ["Drawn", "SampleRow", "Sampled", "Sampler", "sample"]
+
+Draw = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]  # kernels/draw.py
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,34 +67,38 @@ class Sampled:
 class Sampler:
     """Keeps nothing of a request: the same rows give the same tokens at any time."""
 
-    def __init__(self, vocab_size: int, device: torch.device) -> None:
+    def __init__(self, vocab_size: int, device: torch.device, draw: Draw = plain_draw.reference) -> None:
         self.vocab_size = vocab_size
+        self._draw = draw
         self._steps = token_steps(vocab_size, device)
 
     @torch.no_grad()
-    def sample(self, logits: Tensor, rows: Sequence[SampleRow]) -> Sampled:
-        """Leaves `logits` as they are and waits for nothing; a greedy batch costs one pass over them."""
+    def sample(self, logits: Tensor, rows: Sequence[SampleRow], best: Tensor | None = None) -> Sampled:
+        """Leaves `logits` as they are and waits for nothing; `best` [R] is the largest of each row, where known."""
         self._check(logits, rows)
         adjusted = adjust(logits, rows)
-        best, token_ids = adjusted.max(dim=-1)  # of equals the lowest id
-        drawing = [index for index, row in enumerate(rows) if row.params.temperature > 0]
-        for part in pieces(drawing, self.vocab_size):
-            index = upload_ints(part, logits.device)
-            scores = adjusted[index].sub_(best[index, None])
-            token_ids[index] = self._draw(scores, [rows[row] for row in part])
+        if best is None or adjusted is not logits:
+            best = adjusted.amax(dim=-1)
+        at_once = rows_at_once(self.vocab_size)
+        drawn = [
+            self._draw_rows(logits_part, best_part, rows[number * at_once :][:at_once])
+            for number, (logits_part, best_part) in enumerate(
+                zip(adjusted.split(at_once), best.split(at_once), strict=True)
+            )
+        ]
+        token_ids = torch.cat(drawn) if len(drawn) != 1 else drawn[0]
         return Sampled(rows=rows, token_ids=token_ids, best=best, logprobs=_score(logits, token_ids, rows))
 
-    def _draw(self, scores: Tensor, rows: Sequence[SampleRow]) -> Tensor:
-        """Gumbel's way: the largest of log-probabilities plus independent noise is a draw from the softmax.
-
-        `scores` [N, V] are overwritten. Their largest is 0, so a temperature near 0 cannot overflow it.
-        """
-        device = scores.device
-        # Within these bounds fp32 neither divides 0 by 0 nor -inf by inf; beyond them the draw would be the same.
-        temperatures = upload_floats([min(max(row.params.temperature, 1e-30), 1e30) for row in rows], device)
+    def _draw_rows(self, logits: Tensor, best: Tensor, rows: Sequence[SampleRow]) -> Tensor:
+        device, params = logits.device, [row.params for row in rows]
+        if not any(one.temperature for one in params):
+            return logits.argmax(dim=-1)  # of equals the lowest id
+        # 0 is greedy, also where fp32 has no smaller number than what is asked for
+        bounds = LEAST_TEMPERATURE, MOST_TEMPERATURE
+        wanted = [min(max(one.temperature, bounds[0]), bounds[1]) if one.temperature else 0.0 for one in params]
+        temperatures = upload_floats(wanted, device)
         keys = upload_ints([stream_key(row.params.seed, row.position) for row in rows], device)
-        kept = truncate(scores.div_(temperatures[:, None]), [row.params for row in rows])
-        return kept.add_(gumbel_noise(keys, self._steps)).argmax(dim=-1)
+        return self._draw(_truncated(logits, best, temperatures, params), best, temperatures, keys, self._steps)
 
     def _check(self, logits: Tensor, rows: Sequence[SampleRow]) -> None:
         if logits.shape != (len(rows), self.vocab_size) or logits.dtype != torch.float32:
@@ -113,6 +122,19 @@ def sample(logits: Tensor, params: Sequence[SamplingParams], positions: Sequence
         if one.error is not None:
             raise UserError(one.error)
     return [one.token_id for one in drawn]
+
+
+def _truncated(logits: Tensor, best: Tensor, temperatures: Tensor, params: Sequence[SamplingParams]) -> Tensor:
+    """`logits` themselves where no row leaves tokens out, else a copy with -inf for those."""
+    cut = [row for row, one in enumerate(params) if one.temperature and one.leaves_out]
+    if not cut:
+        return logits
+    index = upload_ints(cut, logits.device)
+    mine = logits[index]
+    # The largest score is 0, so a temperature near 0 cannot overflow it.
+    scores = (mine - best[index, None]).div_(temperatures[index, None].clamp(max=MOST_TEMPERATURE))
+    kept = truncate(scores, [params[row] for row in cut])
+    return logits.index_copy(0, index, mine.masked_fill_(kept.isneginf(), -inf))
 
 
 def _score(logits: Tensor, token_ids: Tensor, rows: Sequence[SampleRow]) -> Logprobs | None:

@@ -21,6 +21,7 @@ from firesteel.device import DeviceSpec
 from firesteel.engine.graphs import StepGraph
 from firesteel.engine.step_sizes import MOST_GRAPHS, padded_pages, padded_requests, step_sizes
 from firesteel.errors import ArgumentsRefused
+from firesteel.kernels.decode_attention import SHORT
 from firesteel.model.decode import MOST_REQUESTS, DecodeError, DecodeStep
 from firesteel.model.decode_ops import DecodeOps
 from firesteel.model.gpt_oss import GptOss
@@ -86,6 +87,8 @@ class StepStore:
         sizes = step_sizes(most, self.most_requests)
         for done, size in enumerate(reversed(sizes), start=1):
             self.find(size, 1)
+            if size == 1 and self.fused is not None:
+                self.find(size, self.max_context)
             if progress is not None:
                 progress(done, len(sizes))
 
@@ -93,8 +96,10 @@ class StepStore:
         """For so many requests, the longest of which holds `num_tokens`."""
         size = padded_requests(num_requests, self.most_requests)
         if self.fused is not None and size <= MOST_REQUESTS and size not in self.refusals:
+            # Attention of one request has a form of its own for page tables that are not long.
+            longest = SHORT if size == 1 and num_tokens <= SHORT < self.max_context else self.max_context
             try:
-                return self._get(size, -(-self.max_context // self.page_size), self._make_fused)
+                return self._get(size, -(-longest // self.page_size), self._make_fused)
             except (DecodeError, ArgumentsRefused) as error:
                 if self.fused.is_asked:
                     raise

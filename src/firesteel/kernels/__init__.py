@@ -23,6 +23,7 @@ from firesteel.kernels.decode_o import decode_o
 from firesteel.kernels.decode_qkv import decode_qkv
 from firesteel.kernels.decode_router import decode_router
 from firesteel.kernels.decode_sample import decode_sample
+from firesteel.kernels.draw import draw
 from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.linear import linear
 from firesteel.kernels.moe_matmul import moe_matmul
@@ -38,7 +39,7 @@ from firesteel.kernels.route import route
 P = ParamSpec("P")
 R = TypeVar("R")
 NETWORK_OPS: tuple[Op[Any, Any], ...] = (
-    rms_norm, rms_norm_fed, linear, rope_kv_write, attention, route, moe_matmul,
+    rms_norm, rms_norm_fed, linear, rope_kv_write, attention, route, moe_matmul, draw,
 )  # fmt: skip
 DECODE_OPS: tuple[Op[Any, Any], ...] = (
     decode_qkv, decode_attention, decode_o, decode_router, decode_experts, decode_fc1, decode_fc2, decode_lm_head,
@@ -79,6 +80,7 @@ class Kernels:
         self.attention = choose(attention)
         self.route = choose(route)
         self.moe_matmul = choose(moe_matmul)
+        self.draw = choose(draw)
         for name, one in required.items():
             if one.verdict is not None:
                 check_here(find_op(name), device, one, activation)

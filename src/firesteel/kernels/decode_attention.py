@@ -16,6 +16,7 @@ Scores and sums are fp32; `cuda` rounds probabilities to bf16 before they meet t
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import torch
@@ -39,6 +40,7 @@ from firesteel.kernels.decode_launch import (
     refuse_types,
 )
 from firesteel.kernels.decode_shapes import GPT_OSS, Draw, list_cases
+from firesteel.kernels.decode_stream import MOST_TOKENS
 from firesteel.kernels.op import CudaCode, Sample, define_op
 from firesteel.kernels.tolerance import bf16
 
@@ -88,14 +90,18 @@ def _accepts(
     )
 
 
-def cluster_size(machine: Machine, most_held: int, window: int | None) -> int:
+def cluster_size(machine: Machine, num_heads: int, most_held: int, window: int | None) -> int:
     """Programs that share the tokens of a kv head, of which its page table has room for so many.
 
+    `num_heads` are those of all requests. All programs run at once: those that wait for an SM hold up their own.
     More than every GPU is sure to run together only where they need not have an SM each.
     """
     if window is not None:
         return 1
-    return PORTABLE_CLUSTER if most_held <= SHORT or not machine.is_large else 16
+    size = PORTABLE_CLUSTER if most_held <= SHORT or not machine.is_large else 16
+    while size > 1 and size * num_heads > machine.num_sms:
+        size //= 2
+    return size
 
 
 @keep
@@ -118,7 +124,7 @@ def cuda_decode_attention(
     kv_heads, page_size = k_pages.shape[1:3]
     mixed = torch.empty(tokens, heads * HEAD_DIM, dtype=q.dtype, device=q.device)
     machine = find_machine(q.device)
-    cluster = cluster_size(machine, page_table.shape[1] * page_size, window)
+    cluster = cluster_size(machine, tokens * kv_heads, page_table.shape[1] * page_size, window)
     args = (
         q, k_pages, v_pages, sinks, page_table, kv_lens, mixed, scale, page_size, page_table.shape[1], window or 0,
     )  # fmt: skip
@@ -133,12 +139,14 @@ decode_attention.prefer("cuda")
 
 @decode_attention.device_code
 def device_code(capability: tuple[int, int]) -> Iterator[CudaCode]:
-    if capability >= FIRST:
-        for seen, held, window in (("full", SHORT, None), ("long full", 2 * SHORT, None), ("window", SHORT, 128)):
-            machine = machine_of(capability)
-            cluster = cluster_size(machine, held, window)
-            chosen = kernel(machine, GPT_OSS.heads, GPT_OSS.kv_heads, cluster)
-            yield CudaCode(variant=f"cuda {seen}", kernel=chosen)
+    """One for each size of clusters: windows have 1, other layers what requests and page tables choose."""
+    if capability < FIRST:
+        return
+    machine, heads = machine_of(capability), GPT_OSS.kv_heads
+    tables = itertools.product(range(1, MOST_TOKENS + 1), (SHORT, 2 * SHORT))
+    sizes = {cluster_size(machine, heads * tokens, held, None) for tokens, held in tables}
+    for size in sorted({1, *sizes}):
+        yield CudaCode(variant=f"cuda cluster={size}", kernel=kernel(machine, GPT_OSS.heads, heads, size))
 
 
 @decode_attention.samples

@@ -171,9 +171,7 @@ def cuda_decode_experts(
 
 def even_bytes(stream: Stream, active: int) -> int:
     shares = align(4 * 4)  # `Parts` in csrc/decode_experts_even.cu
-    return (
-        stream.ring_bytes + stream.x_bytes + stream.scratch_bytes + chosen_bytes(stream.tokens, active) + shares
-    )
+    return stream.ring_bytes + stream.x_bytes + stream.scratch_bytes + chosen_bytes(stream.tokens, active) + shares
 
 
 @keep

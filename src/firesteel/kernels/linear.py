@@ -25,7 +25,7 @@ from firesteel.device import find_capability
 from firesteel.formats import mxfp4
 from firesteel.kernels.activation import ACTIVATIONS, is_native, lacks_native, round_activation
 from firesteel.kernels.fed import Fed, refuse_activation, refuse_fed
-from firesteel.kernels.op import DeviceCode, Sample, define_op
+from firesteel.kernels.op import DeviceCode, Sample, capability, define_op
 from firesteel.kernels.tile_pin import AUTO, refuse_tile
 from firesteel.kernels.tolerance import bf16
 from firesteel.kernels.triton_ready import triton_ready
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 SHAPES = ((5120, 2880), (2880, 4096), (201088, 2880))  # of qkv, o and lm_head
 ROWS_AT_ONCE = 16384  # bounds the fp32 copy of lm_head's 201088 rows
 VECTOR_TOKENS = 8
+CUBLAS_TOKENS = 512  # from which on it is faster on an H200
 MOST_TOKENS = 16384  # in a step
 
 
@@ -177,6 +178,33 @@ def triton_gemm(
     return y
 
 
+def _accepts_many(
+    x: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor | None, activation: str = "bf16", tile: str = "auto",
+    fed: Fed | None = None,
+) -> str | None:  # fmt: skip
+    if isinstance(weight, Mxfp4Weight):
+        return "is for bf16 weights, these are MXFP4"
+    if x.shape[0] < CUBLAS_TOKENS:
+        return f"is for {CUBLAS_TOKENS} tokens or more, not {x.shape[0]}"
+    return _accepts(x, weight, bias, activation, tile, fed)
+
+
+@linear.implementation("cublas", needs=capability(8, 0), accepts=_accepts_many)
+def cublas(
+    x: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor | None, activation: str = "bf16", tile: str = "auto",
+    fed: Fed | None = None,
+) -> Tensor:  # fmt: skip
+    """NVIDIA's library through torch, which else lets it round partial sums."""
+    assert isinstance(weight, Tensor)
+    settings = torch.backends.cuda.matmul
+    before = settings.allow_bf16_reduced_precision_reduction
+    settings.allow_bf16_reduced_precision_reduction = False
+    try:
+        return functional.linear(x, weight, bias)
+    finally:
+        settings.allow_bf16_reduced_precision_reduction = before
+
+
 def _run_mxfp4(
     x: Tensor, weight: Mxfp4Weight, bias: Tensor | None, activation: str, tile: str, fed: Fed | None
 ) -> Tensor:
@@ -189,7 +217,7 @@ def _run_mxfp4(
     return device.run(fed or store(x, activation, native), weight.codes, weight.scales, bias, chosen)
 
 
-linear.prefer("triton:gemv", "triton:gemm")
+linear.prefer("triton:gemv", "cublas", "triton:gemm")
 
 
 @linear.device_code

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from firesteel.kernels.noise import token_steps
 from firesteel.kernels.op import Op
 from firesteel.kernels.tile_pin import AUTO
 from firesteel.measure.decode_workloads import DECODE_MAKERS
@@ -165,6 +166,19 @@ def _route(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
     yield Part("", 2.0 * m * experts * hidden, 4 * m * hidden, draw)
 
 
+def _draw(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
+    """Of as many requests as are decoded together."""
+    size, device = shapes.spec.vocab_size, shapes.device
+
+    def draw() -> tuple[Any, ...]:
+        logits = torch.randn(m, size, generator=shapes.generator, device=device)
+        keys = torch.randint(2**62, (m,), generator=shapes.generator, device=device)
+        return logits, logits.amax(-1), torch.ones(m, device=device), keys, token_steps(size, device)
+
+    if m <= MOST_REQUESTS:
+        yield Part("", 0.0, 12 * m * size, draw)
+
+
 MAKERS: dict[str, Callable[[Shapes, int, str], Iterator[Part]]] = {
     "rms_norm": _rms_norm,
     "rms_norm_fed": _rms_norm_fed,
@@ -174,5 +188,6 @@ MAKERS: dict[str, Callable[[Shapes, int, str], Iterator[Part]]] = {
     "attention": _attention,
     "route": _route,
     "moe_matmul": _moe_matmul,
+    "draw": _draw,
     **DECODE_MAKERS,
 }

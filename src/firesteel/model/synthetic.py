@@ -1,11 +1,13 @@
 """Random weights of any spec, made on the device, the same for the same seed; reads no files.
 
 Scaled so that activations stay finite through all layers and tokens spread over the experts: every matrix has
-about unit gain, and router logits have a standard deviation of about one. Attention adds less than that: an average
-over many tokens is much the same for all of them, and 36 layers of it would lead every token to the same experts.
+about unit gain, and router logits have a standard deviation of about one. Attention of many layers adds less: an
+average over many tokens is much the same for all of them, and would lead every token to the same experts.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
@@ -15,7 +17,6 @@ from firesteel.model.spec import GROUP, ModelSpec
 from firesteel.model.weights import Weights, check_memory, empty_weights, named_tensors, weight_bytes
 
 E2M1_RMS = 2.93  # of a uniformly drawn code
-ATTENTION_GAIN_LOG2 = -2
 SINK_RANGE = (-2.0, 5.75)  # what the public checkpoints hold
 
 
@@ -24,12 +25,16 @@ def synthetic_weights(spec: ModelSpec, device: DeviceSpec, *, seed: int, reserve
     weights = empty_weights(spec, device.torch_device)
     for number, (name, tensor) in enumerate(named_tensors(weights, spec).items()):
         generator = torch.Generator(device.torch_device).manual_seed((seed << 20) + number)
-        _fill(name, tensor, generator)
+        _fill(name, tensor, generator, attention_gain_log2(spec.num_layers) if ".o_proj." in name else 0)
     return weights
 
 
-def _fill(name: str, tensor: Tensor, generator: torch.Generator) -> None:
-    gain_log2 = ATTENTION_GAIN_LOG2 if ".o_proj." in name else 0
+def attention_gain_log2(num_layers: int) -> int:
+    """A quarter for 24 and 36 layers, one for a few."""
+    return -max(0, round(math.log2(num_layers / 2) / 2))
+
+
+def _fill(name: str, tensor: Tensor, generator: torch.Generator, gain_log2: int) -> None:
     if name.endswith("_blocks"):
         _random_bytes(tensor, generator)
     elif name.endswith("_scales"):

@@ -17,41 +17,51 @@ struct Chosen {
 };
 
 // By a warp; where two do so, they write the same. Of equal logits the lowest expert. WEIGHTS take time: not where
-// the experts' rows wait to be asked for.
+// the experts' rows wait to be asked for. Some tokens are looked at together: each takes the time of a cache's answer.
 template <bool WEIGHTS> DEVICE void choose(const float *logits, int num_tokens, Chosen *chosen) {
-    constexpr int OWN = (E + 31) / 32;
+    constexpr int OWN = (E + 31) / 32, TOGETHER = TOKENS < 4 ? TOKENS : 4;
     int lane = threadIdx.x % 32;
-    for (int token = 0; token < (TOKENS == 1 ? 1 : num_tokens); token++) {
-        u32 keys[OWN];
+    for (int first = 0; first < (TOKENS == 1 ? 1 : num_tokens); first += TOGETHER) {
+        u32 keys[TOGETHER][OWN];
 #pragma unroll
-        for (int i = 0; i < OWN; i++) {
-            int expert = lane * OWN + i;
-            u32 bits = expert < E ? __float_as_uint(logits[token * E + expert]) : 0xFFFFFFFFu;
-            keys[i] = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-        }
-        float top = 0, total = 0, mine = 0;
+        for (int j = 0; j < TOGETHER; j++) {
+            int token = TOGETHER == 1 ? first : min(first + j, num_tokens - 1);
 #pragma unroll
-        for (int rank = 0; rank < A; rank++) {
-            u32 best = keys[0];
-#pragma unroll
-            for (int i = 1; i < OWN; i++) best = keys[i] > best ? keys[i] : best;
-            u32 all = __reduce_max_sync(~0u, best);
-            int which = 0;
-#pragma unroll
-            for (int i = OWN - 1; i >= 0; i--) which = keys[i] == all ? i : which;
-            int winner = __ffs(__ballot_sync(~0u, best == all)) - 1;
-            if (lane == winner) chosen->id[token][rank] = lane * OWN + which;
-#pragma unroll
-            for (int i = 0; i < OWN; i++) keys[i] = lane == winner && i == which ? 0 : keys[i];
-            if (WEIGHTS) {
-                float logit = __uint_as_float(all & 0x80000000u ? all & 0x7FFFFFFFu : ~all);
-                if (rank == 0) top = logit;
-                float share = __expf(logit - top);
-                total += share;
-                if (lane == rank) mine = share;
+            for (int i = 0; i < OWN; i++) {
+                int expert = lane * OWN + i;
+                u32 bits = expert < E ? __float_as_uint(logits[token * E + expert]) : 0xFFFFFFFFu;
+                keys[j][i] = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
             }
         }
-        if (WEIGHTS && lane < A) chosen->weight[token][lane] = mine / total;
+        float top[TOGETHER], total[TOGETHER] = {}, mine[TOGETHER] = {};
+#pragma unroll
+        for (int rank = 0; rank < A; rank++)
+#pragma unroll
+            for (int j = 0; j < TOGETHER; j++) {
+                u32 best = keys[j][0];
+#pragma unroll
+                for (int i = 1; i < OWN; i++) best = keys[j][i] > best ? keys[j][i] : best;
+                u32 all = __reduce_max_sync(~0u, best);
+                int which = 0;
+#pragma unroll
+                for (int i = OWN - 1; i >= 0; i--) which = keys[j][i] == all ? i : which;
+                int winner = __ffs(__ballot_sync(~0u, best == all)) - 1;
+                if (lane == winner && (TOGETHER == 1 || first + j < num_tokens))
+                    chosen->id[first + j][rank] = lane * OWN + which;
+#pragma unroll
+                for (int i = 0; i < OWN; i++) keys[j][i] = lane == winner && i == which ? 0 : keys[j][i];
+                if (WEIGHTS) {
+                    float logit = __uint_as_float(all & 0x80000000u ? all & 0x7FFFFFFFu : ~all);
+                    if (rank == 0) top[j] = logit;
+                    float share = __expf(logit - top[j]);
+                    total[j] += share;
+                    if (lane == rank) mine[j] = share;
+                }
+            }
+#pragma unroll
+        for (int j = 0; j < TOGETHER; j++)
+            if (WEIGHTS && lane < A && (TOGETHER == 1 || first + j < num_tokens))
+                chosen->weight[first + j][lane] = mine[j] / total[j];
     }
     __syncwarp();
     if (TOKENS == 1) {

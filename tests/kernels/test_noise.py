@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from firesteel.engine.noise import gumbel_noise, stream_key, token_steps
+from firesteel.kernels.noise import gumbel_noise, stream_key, token_steps
 
 CPU = torch.device("cpu")
 MASK = 2**64 - 1
@@ -62,7 +62,7 @@ def test_seed_and_position_are_not_exchangeable():
 
 def test_noise_is_finite_at_both_ends_of_the_uniform(monkeypatch):
     ends = torch.tensor([[0, 1, 2**53 - 1]])
-    monkeypatch.setattr("firesteel.engine.noise._bits", lambda keys, steps: ends)
+    monkeypatch.setattr("firesteel.kernels.noise._bits", lambda keys, steps: ends)
     low, next_to_low, high = gumbel_noise(torch.zeros(1), torch.zeros(1))[0].tolist()
     assert -3 < high < 0 < next_to_low < low < 38
 
