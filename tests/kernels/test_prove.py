@@ -99,7 +99,7 @@ def test_ops_list_what_they_launch_for_every_target(target):
 
 def test_bf16_tiles_run_on_hoppers_warp_groups():
     verdicts = {proof.variant: proof for proof in prove([route], "sm_90a")}
-    assert any("wgmma" in name for name in verdicts["triton logits 128x128x64"].ptx)
+    assert any("wgmma" in name for name in verdicts["triton logits 64x32x128"].ptx)
     assert verdicts["triton choice"].verdict == "none"
 
 
@@ -282,7 +282,7 @@ def test_none_can_be_required_of_an_op_without_matrix_instructions():
     check_here(rms_norm, H200, Requirement.parse("rms_norm=triton@none"), "bf16")
     with pytest.raises(KernelError, match=r"rms_norm=triton@bf16 is required; on sm_90a .*: triton@none"):
         check_here(rms_norm, H200, Requirement.parse("rms_norm=triton@bf16"), "bf16")
-    with pytest.raises(KernelError, match=r"route=triton@none is required; .*triton logits 128x128x64@bf16"):
+    with pytest.raises(KernelError, match=r"route=triton@none is required; .*triton logits 64x32x128@bf16"):
         check_here(route, H200, Requirement.parse("route=triton@none"), "bf16")
 
 

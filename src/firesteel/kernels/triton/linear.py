@@ -20,6 +20,7 @@ from firesteel.kernels.triton.arithmetic import dot, round_to, widen
 
 VECTOR_COLUMNS = 1024  # 3 tiles of 1024 waste 6 % of lanes on 2880 columns, none on 4096
 VECTOR_WARPS = 4
+FEW_ROWS = 512  # of a matrix that one program an SM would compute at once
 FEW_TOKENS = tl.constexpr(64)  # of a tile; more are only asked for where most are there
 
 
@@ -35,14 +36,15 @@ class Tile(NamedTuple):
 TILES = (Tile(16, 32, 128, 4, 4), Tile(32, 32, 128, 4, 4), Tile(64, 32, 128, 4, 3), Tile(128, 128, 64, 8, 3))
 
 
-def pick_tile(tokens: int) -> Tile:
-    """The narrowest tile that holds the tokens, or the largest."""
-    return next((tile for tile in TILES if tokens <= tile.tokens), TILES[-1])
+def pick_tile(tokens: int, num_rows: int) -> Tile:
+    """The narrowest tile that holds the tokens, or the largest; of few rows one that still reaches every SM."""
+    tiles = TILES if num_rows > FEW_ROWS else TILES[:-1]
+    return next((tile for tile in tiles if tokens <= tile.tokens), tiles[-1])
 
 
 def vector_rows(rows: int) -> int:
     """Rows a program computes: few enough that small matrices still reach every SM."""
-    return 1 if rows <= 512 else 4
+    return 1 if rows <= FEW_ROWS else 4
 
 
 @triton.jit
@@ -105,7 +107,7 @@ def launch_vector(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor) -> 
 def launch_tiles(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor) -> None:
     """Writes the contiguous `y`, of any float type."""
     tokens, (num_rows, num_columns) = x.shape[0], weight.shape
-    tile = pick_tile(tokens)
+    tile = pick_tile(tokens, num_rows)
     launch_kernel(
         tile_kernel, (triton.cdiv(tokens, tile.tokens), triton.cdiv(num_rows, tile.rows)),
         x, weight, bias, y, tokens, x.stride(0), weight.stride(0),

@@ -29,6 +29,7 @@ ALPHA = tl.constexpr(1.702)
 GROUP = tl.constexpr(32)
 NAN = tl.constexpr(tl.PropagateNan.ALL)
 SUM_COLUMNS = 1024
+PARTS = torch.float32
 
 
 @triton.jit
@@ -159,7 +160,7 @@ def run(fed: Fed, ids: Tensor, weights: Tensor, experts: Experts, limit: float, 
         A=active, H=hidden, INTER=inter, FORMAT=fed.activation, NATIVE=native, TAIL=up.tail,
         tile=up, **up.constants, **up.options,
     )  # fmt: skip
-    parts = torch.empty(pairs, hidden, dtype=torch.float32, device=device)
+    parts = torch.empty(pairs, hidden, dtype=PARTS, device=device)
     launch_kernel(
         fc2, (triton.cdiv(hidden, down.columns), num_tiles),
         inner.values, inner.scales, *sorting, experts.down_codes, experts.down_scales, experts.down_bias,
