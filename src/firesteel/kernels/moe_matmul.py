@@ -11,7 +11,7 @@ in   x        [T, H]
 out  y        [T, H]         sum over a of weights[t, a] * mlp(expert ids[t, a], x[t])
      mlp = down @ swiglu(gate_up @ x + bias) + bias; rows of gate_up alternate gate, up
      swiglu = g * sigmoid(1.702 g) * (u + 1)    g = min(gate, limit)    u = clip(up, -limit, limit)
-Computed in fp32, rounded once on store.
+Computed in fp32, rounded once on store; `triton` rounds what each expert gives before it adds them.
 
 On SM12x `triton` multiplies mxfp8 and mxfp4 activations as such (block-scaled MMA); elsewhere it computes the same
 numbers from bf16. `gemv` is for few tokens: it reads each chosen expert once; `gemm` for many. `cuda:stream` is for
@@ -212,7 +212,7 @@ def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode | CudaCode]:
     yield from _sort_code()
     yield store_code("triton:gemm store", is_native(capability, "mxfp8"))
     yield DeviceCode(
-        variant="triton:gemm sum", kernel=device.sum_parts, signature={"parts": "*fp32", "y": "*bf16"},
+        variant="triton:gemm sum", kernel=device.sum_parts, signature={"parts": "*bf16", "y": "*bf16"},
         constants={"A": 4, "H": 2880, "COLUMNS": device.SUM_COLUMNS},
     )  # fmt: skip
     yield from moe_stream.list_plans(capability, GPT_OSS)
@@ -269,7 +269,7 @@ def _fc2_code(variant: str, tile: Tile, activation: str, native: bool) -> Device
     sizes = {"H": 2880, "INTER": 2880, "STORED": activation if native else "bf16", "TAIL": tile.tail}
     return DeviceCode(
         variant=variant, kernel=device.fc2,
-        signature={"inner": kind, **given, **READ, "weights": "*fp32", "parts": "*fp32"},
+        signature={"inner": kind, **given, **READ, "weights": "*fp32", "parts": "*bf16"},
         constants={**absent, **sizes, **tile.constants},
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip

@@ -20,7 +20,7 @@ from firesteel.kernels.fed import Fed
 from firesteel.kernels.launch import launch_kernel
 from firesteel.kernels.moe_matmul import Experts
 from firesteel.kernels.tile_pin import parse_tile
-from firesteel.kernels.triton.arithmetic import round_to
+from firesteel.kernels.triton.arithmetic import round_to, widen
 from firesteel.kernels.triton.moe_sort import sort_pairs
 from firesteel.kernels.triton.mxfp import store_activation
 from firesteel.kernels.triton.mxfp4_product import FEW_ROWS, Tile, multiply
@@ -29,7 +29,6 @@ ALPHA = tl.constexpr(1.702)
 GROUP = tl.constexpr(32)
 NAN = tl.constexpr(tl.PropagateNan.ALL)
 SUM_COLUMNS = 1024
-PARTS = torch.float32
 
 
 @triton.jit
@@ -92,7 +91,7 @@ def fc2(
     H: tl.constexpr, INTER: tl.constexpr, STORED: tl.constexpr,
     ROWS: tl.constexpr, TAIL: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """parts [T A, H] fp32, by pair: weight times (down @ inner + bias)."""
+    """parts [T A, H], by pair: weight times (down @ inner + bias), rounded: a step moves half the bytes so."""
     expert = tl.load(tile_experts + tl.program_id(1)).to(tl.int64)
     if expert < 0:
         return
@@ -129,7 +128,7 @@ def fc2_tile(
     pairs = tl.load(order + rows)
     y *= tl.load(weights + pairs)[:, None]
     inside = (places < end)[:, None] & (wanted < H)[None, :]
-    tl.store(parts + pairs[:, None] * H + wanted[None, :], y, mask=inside)
+    tl.store(parts + pairs[:, None] * H + wanted[None, :], round_to(y, tl.bfloat16), mask=inside)
 
 
 @triton.jit
@@ -139,7 +138,7 @@ def sum_parts(parts, y, A: tl.constexpr, H: tl.constexpr, COLUMNS: tl.constexpr)
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     total = tl.zeros([COLUMNS], tl.float32)
     for rank in tl.static_range(A):
-        total += tl.load(parts + (token * A + rank) * H + columns, mask=columns < H, other=0)
+        total += widen(tl.load(parts + (token * A + rank) * H + columns, mask=columns < H, other=0))
     tl.store(y + token * H + columns, round_to(total, tl.bfloat16), mask=columns < H)
 
 
@@ -160,7 +159,7 @@ def run(fed: Fed, ids: Tensor, weights: Tensor, experts: Experts, limit: float, 
         A=active, H=hidden, INTER=inter, FORMAT=fed.activation, NATIVE=native, TAIL=up.tail,
         tile=up, **up.constants, **up.options,
     )  # fmt: skip
-    parts = torch.empty(pairs, hidden, dtype=PARTS, device=device)
+    parts = torch.empty(pairs, hidden, dtype=torch.bfloat16, device=device)
     launch_kernel(
         fc2, (triton.cdiv(hidden, down.columns), num_tiles),
         inner.values, inner.scales, *sorting, experts.down_codes, experts.down_scales, experts.down_bias,
