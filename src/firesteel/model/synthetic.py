@@ -1,8 +1,9 @@
 """Random weights of any spec, made on the device, the same for the same seed; reads no files.
 
 Scaled so that activations stay finite through all layers and tokens spread over the experts: every matrix has
-about unit gain, and router logits have a standard deviation of about one. Attention of many layers adds less: an
-average over many tokens is much the same for all of them, and would lead every token to the same experts.
+about unit gain, and router logits have a standard deviation of about one. Of many layers each adds less to the
+residual: attention's averages are much the same for all tokens and would lead them to the same experts, and another
+expert, chosen by rounding alone, would change all that follows.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from firesteel.model.spec import GROUP, ModelSpec
 from firesteel.model.weights import Weights, check_memory, empty_weights, named_tensors, weight_bytes
 
 E2M1_RMS = 2.93  # of a uniformly drawn code
+FEW_LAYERS = 4
 SINK_RANGE = (-2.0, 5.75)  # what the public checkpoints hold
 
 
@@ -25,33 +27,34 @@ def synthetic_weights(spec: ModelSpec, device: DeviceSpec, *, seed: int, reserve
     weights = empty_weights(spec, device.torch_device)
     for number, (name, tensor) in enumerate(named_tensors(weights, spec).items()):
         generator = torch.Generator(device.torch_device).manual_seed((seed << 20) + number)
-        _fill(name, tensor, generator, attention_gain_log2(spec.num_layers) if ".o_proj." in name else 0)
+        adds = ".o_proj." in name or ".down_proj_" in name
+        _fill(name, tensor, generator, gain_log2(spec.num_layers) if adds else 0)
     return weights
 
 
-def attention_gain_log2(num_layers: int) -> int:
-    """A quarter for 24 and 36 layers, one for a few."""
-    return -max(0, round(math.log2(num_layers / 2) / 2))
+def gain_log2(num_layers: int) -> int:
+    """Of what a layer adds: about 1 / sqrt(2 * layers), so that the sum stays as large as one; a few keep theirs."""
+    return -round(math.log2(2 * num_layers) / 2) if num_layers > FEW_LAYERS else 0
 
 
-def _fill(name: str, tensor: Tensor, generator: torch.Generator, gain_log2: int) -> None:
+def _fill(name: str, tensor: Tensor, generator: torch.Generator, power: int) -> None:
     if name.endswith("_blocks"):
         _random_bytes(tensor, generator)
     elif name.endswith("_scales"):
         columns = tensor.shape[-1] * GROUP
         middle = round(127 - torch.tensor(E2M1_RMS * columns**0.5).log2().item())
         _random_bytes(tensor, generator)
-        tensor.bitwise_and_(1).add_(middle - 1 + gain_log2)
+        tensor.bitwise_and_(1).add_(middle - 1 + power)
     elif name.endswith("norm.weight"):
         tensor.uniform_(0.5, 1.5, generator=generator)
     elif name.endswith("sinks"):
         tensor.uniform_(*SINK_RANGE, generator=generator)
     elif name.endswith("bias"):
-        tensor.normal_(0, 0.1 * 2.0**gain_log2, generator=generator)
+        tensor.normal_(0, 0.1 * 2.0**power, generator=generator)
     elif name == "model.embed_tokens.weight":
         tensor.normal_(0, 1, generator=generator)
     else:
-        tensor.normal_(0, tensor.shape[-1] ** -0.5 * 2.0**gain_log2, generator=generator)
+        tensor.normal_(0, tensor.shape[-1] ** -0.5 * 2.0**power, generator=generator)
 
 
 def _random_bytes(tensor: Tensor, generator: torch.Generator) -> None:
