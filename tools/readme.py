@@ -19,11 +19,10 @@ KV = ROOT / "records" / "kindling-kv"
 AGREEMENT = ROOT / "records" / "h200-agreement"
 QUALITY = ROOT / "records" / "kindling-quality"
 DECODE = ROOT / "records" / "h200-decode"
-DECODE_EARLIER = ROOT / "records" / "h200-decode-earlier"
 LOOP = ROOT / "records" / "h200-loop"
 PREFILL = ROOT / "records" / "h200-prefill"
 FRONTEND = ROOT / "records" / "cpu-frontend"
-ENGINES = (ROOT / "records" / "cpu-engine", ROOT / "records" / "h200-engine")
+ENGINES = (ROOT / "records" / "cpu-engine",)
 SHOWN_M = (1, 8, 32, 64, 512, 2048, 8192)
 
 
@@ -197,13 +196,14 @@ def loop_table(records: list[Record]) -> str:
         return [
             found["batch"],
             found["context"],
+            f"drawn at {found['temperature']:g}" if found["temperature"] else "the likeliest",
             f"{found['tok_s']:,.0f}",
-            f"{100 * found['share_of_bare_replay']:.0f} %",
+            f"{100 * found['share_of_bare_replay']:.1f} %",
             f"{100 * found['idle_share']:.1f} %",
             f"{found['experts']['distinct_a_layer_and_step']:.0f}",
         ]
 
-    heads = ["in flight", "context", "tok/s", "of bare replay", "GPU idle", "experts met a layer"]
+    heads = ["in flight", "context", "tokens", "tok/s", "of bare replay", "GPU idle", "experts met a layer"]
     return format_table(heads, map(row, records))
 
 
@@ -250,7 +250,6 @@ def tables() -> dict[str, str]:
         "agreement": agreement_table(read_agreement()),
         "engine": engine_table(read_engines()),
         "decode": decode_table(read_decode()),
-        "decode-earlier": decode_table(read_decode(DECODE_EARLIER)),
         "loop": loop_table(read_loop()),
         "prefill": prefill_table(read_prefill()),
         "frontend": frontend_table(read_frontend()),

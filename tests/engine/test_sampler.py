@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from firesteel.engine.sampler import Sampler, SampleRow, sample
 from firesteel.errors import UserError
+from firesteel.kernels.draw import draw
 from firesteel.kernels.noise import gumbel_noise, stream_key, token_steps
 from firesteel.types import SamplingParams
 
@@ -305,10 +306,14 @@ def mixed_batch(vocab_size, device):
     ]  # fmt: skip
 
 
+def gpu_sampler(size):
+    return Sampler(size, torch.device("cuda"), draw.implementations["triton"].function)
+
+
 @pytest.mark.gpu
 def test_sampling_never_waits_for_the_gpu(forbid_waiting):
     device = torch.device("cuda")
-    sampler, logits = Sampler(201_088, device), torch.randn(12, 201_088, device=device)
+    sampler, logits = gpu_sampler(201_088), torch.randn(12, 201_088, device=device)
     rows = mixed_batch(201_088, device)
     with forbid_waiting():
         sampled = sampler.sample(logits, rows)
@@ -321,7 +326,7 @@ def test_gpu_draws_what_the_cpu_draws_except_between_scores_within_rounding():
     logits = 3 * torch.randn(count, size, generator=torch.Generator().manual_seed(2))
     rows = [row(i, seed=i * 0x1234567890ABCDEF % 2**64, temperature=0.7 + i % 3) for i in range(count)]
     here = Sampler(size, CPU).sample(logits, rows).token_ids
-    there = Sampler(size, device).sample(logits.to(device), rows).token_ids.cpu()
+    there = gpu_sampler(size).sample(logits.to(device), rows).token_ids.cpu()
     differing = (here != there).nonzero().flatten().tolist()
     assert len(differing) <= count // 1000
     for i in differing:
@@ -338,7 +343,7 @@ def test_gpu_draws_what_the_cpu_draws_with_every_feature():
     for seed in range(100):
         logits = 3 * torch.randn(12, size, generator=torch.Generator().manual_seed(seed))
         here = Sampler(size, CPU).sample(logits, mixed_batch(size, CPU)).token_ids
-        there = Sampler(size, device).sample(logits.to(device), mixed_batch(size, device)).token_ids.cpu()
+        there = gpu_sampler(size).sample(logits.to(device), mixed_batch(size, device)).token_ids.cpu()
         differing += int((here != there).sum())
     assert differing <= 2  # of 1200: near ties, and nuclei whose last token rounding decides
 

@@ -68,6 +68,17 @@ def test_prepared_steps_are_made_before_they_are_needed_the_largest_first(make_s
     assert len(store.ready()) == 3 and store.num_bytes == 0, "nothing is captured on a CPU"
 
 
+def test_one_request_has_a_step_for_short_page_tables_and_one_for_long(make_store, references, llm, monkeypatch):
+    monkeypatch.setattr(step_store, "SHORT", 64)
+    store = make_store(fused=references)
+    short, long = store.find(1, 64), store.find(1, 65)
+    assert (short.num_tokens, long.num_tokens) == (64, llm.max_context) and store.find(1, 5) is short
+    assert store.find(2, 5).num_tokens == llm.max_context, "several share the SMs: nothing is gained"
+    prepared = make_store(fused=references)
+    prepared.prepare(1)
+    assert {ready.num_tokens for ready in prepared.ready()} == {64, llm.max_context}
+
+
 def test_tables_are_as_wide_as_the_texts_need(make_store, llm):
     store = make_store()
     assert store.find(1, 30).num_tokens == store.find(1, llm.max_context).num_tokens == llm.max_context

@@ -18,6 +18,7 @@ from firesteel.kernels.linear import SHAPES, Mxfp4Weight
 from firesteel.kernels.op import Chosen, Sample
 from firesteel.kernels.prove import prove_code
 from firesteel.kernels.tile_pin import LARGEST_SIDE, LARGEST_TILE
+from firesteel.kernels.triton import linear as bf16_code
 from firesteel.kernels.triton import mxfp4_linear as device_code
 from firesteel.kernels.triton.mxfp4_product import Tile
 from firesteel.kernels.verify import check
@@ -309,3 +310,16 @@ def test_weights_are_widened_exactly_on_a_gpu():
     x = torch.eye(96, dtype=torch.bfloat16, device="cuda")
     y = linear.implementations["triton:gemm"].function(x, Mxfp4Weight(codes=codes, scales=scales), None)
     assert torch.equal(y.T, mxfp4.dequantize(codes, scales, torch.bfloat16))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "rows", "expected"),
+    [
+        (2, 5120, (16, 32, 128)), (17, 2880, (32, 32, 128)), (64, 5120, (64, 32, 128)), (64, 201088, (64, 64, 64)),
+        (100, 2880, (64, 32, 128)), (4096, 128, (64, 32, 128)), (8192, 128, (128, 128, 64)),
+        (512, 5120, (128, 128, 64)),
+    ],
+)  # fmt: skip
+def test_tiles_of_bf16_weights_reach_many_sms(tokens, rows, expected):
+    assert bf16_code.pick_tile(tokens, rows)[:3] == expected
+    assert bf16_code.pick_tile(tokens, rows) in bf16_code.TILES

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from firesteel.kernels.linear import MOST_TOKENS
 from firesteel.kernels.op import DeviceCode, Sample, define_op
 from firesteel.kernels.tolerance import fp32
 from firesteel.kernels.triton_ready import triton_ready
@@ -68,13 +69,13 @@ def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
         constants={"M": 128, "N": 2880, "ROWS": code.vector_rows(128), "COLUMNS": code.VECTOR_COLUMNS},
         num_warps=code.VECTOR_WARPS,
     )  # fmt: skip
-    tile = code.pick_tile(VECTOR_TOKENS + 1, 128)
-    constants = {"M": 128, "N": 2880, "TOKENS": tile.tokens, "ROWS": tile.rows, "COLUMNS": tile.columns}
-    yield DeviceCode(
-        variant=f"triton logits {tile.tokens}x{tile.rows}x{tile.columns}", kernel=code.tile_kernel,
-        signature={**signature, "T": "i32"}, constants=constants,
-        num_warps=tile.num_warps, num_stages=tile.num_stages,
-    )  # fmt: skip
+    for tile in dict.fromkeys(code.pick_tile(tokens, 128) for tokens in (VECTOR_TOKENS + 1, MOST_TOKENS)):
+        constants = {"M": 128, "N": 2880, "TOKENS": tile.tokens, "ROWS": tile.rows, "COLUMNS": tile.columns}
+        yield DeviceCode(
+            variant=f"triton logits {tile.tokens}x{tile.rows}x{tile.columns}", kernel=code.tile_kernel,
+            signature={**signature, "T": "i32"}, constants=constants,
+            num_warps=tile.num_warps, num_stages=tile.num_stages,
+        )  # fmt: skip
     yield DeviceCode(
         variant="triton choice", kernel=choose_kernel,
         signature={"logits": "*fp32", "ids": "*i64", "weights": "*fp32"},

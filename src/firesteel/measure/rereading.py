@@ -16,7 +16,7 @@ from firesteel.measure.runs import RunsRequests
 from firesteel.types import Request, SamplingParams, StepOutput
 
 LARGEST_GAP = 1e-3  # nats, of any token where all is computed and stored in float32
-LARGEST_MEAN_GAP = 1.0  # nats, elsewhere: right tokens of 36 random layers in bf16 reach tenths, wrong ones several
+LARGEST_MEAN_GAP = 0.5  # nats, elsewhere: right tokens of 36 random layers in bf16 reach hundredths
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,7 @@ def synthetic_weights(spec: ModelSpec, device: DeviceSpec, *, seed: int, reserve
 
 
 def gain_log2(num_layers: int) -> int:
-    """Of what a layer adds: about 1 / sqrt(2 * layers), so that the sum stays as large as one; a few keep theirs."""
+    """Of what a layer adds: about 1 / sqrt(2 * layers), so that their sum stays about one; a few keep theirs."""
     return -round(math.log2(2 * num_layers) / 2) if num_layers > FEW_LAYERS else 0
 
 

@@ -20,7 +20,6 @@ from firesteel.kernels.triton.arithmetic import dot, round_to, widen
 
 VECTOR_COLUMNS = 1024  # 3 tiles of 1024 waste 6 % of lanes on 2880 columns, none on 4096
 VECTOR_WARPS = 4
-FEW_ROWS = 512  # of a matrix that one program an SM would compute at once
 FEW_TOKENS = tl.constexpr(64)  # of a tile; more are only asked for where most are there
 
 
@@ -32,19 +31,26 @@ class Tile(NamedTuple):
     num_stages: int
 
 
-# Shared memory of the largest, 3 * (128 + 128) * 64 * 2 = 98304 bytes, fits the 101376 of GB10.
-TILES = (Tile(16, 32, 128, 4, 4), Tile(32, 32, 128, 4, 4), Tile(64, 32, 128, 4, 3), Tile(128, 128, 64, 8, 3))
+# Measured on an H200. The largest's shared memory, 3 * (128 + 128) * 64 * 2 = 98304 bytes, fits GB10's 101376.
+FEWEST, LARGEST = Tile(16, 32, 128, 4, 4), Tile(128, 128, 64, 8, 3)
+FLAT_TILES = (FEWEST, Tile(32, 32, 128, 4, 4), Tile(64, 32, 128, 4, 3), LARGEST)
+TALL_TILES = (FEWEST, Tile(64, 64, 64, 4, 4), LARGEST)  # of lm_head
+TILES = tuple(dict.fromkeys((*FLAT_TILES, *TALL_TILES)))
+TALL_ROWS = 65536
+LEAST_PROGRAMS = 64  # of the largest tile: with fewer, smaller ones reach more SMs
 
 
 def pick_tile(tokens: int, num_rows: int) -> Tile:
-    """The narrowest tile that holds the tokens, or the largest; of few rows one that still reaches every SM."""
-    tiles = TILES if num_rows > FEW_ROWS else TILES[:-1]
+    """The narrowest tile that holds the tokens, or the largest that makes programs enough."""
+    tiles: tuple[Tile, ...] = TALL_TILES if num_rows >= TALL_ROWS else FLAT_TILES
+    programs = triton.cdiv(tokens, LARGEST.tokens) * triton.cdiv(num_rows, LARGEST.rows)
+    tiles = tiles if programs >= LEAST_PROGRAMS else tiles[:-1]
     return next((tile for tile in tiles if tokens <= tile.tokens), tiles[-1])
 
 
 def vector_rows(rows: int) -> int:
     """Rows a program computes: few enough that small matrices still reach every SM."""
-    return 1 if rows <= FEW_ROWS else 4
+    return 1 if rows <= 512 else 4
 
 
 @triton.jit
