@@ -1,4 +1,4 @@
-"""Both matmuls of the experts shared out evenly: emulated on a CPU, and on a GPU at real shapes."""
+"""Both matmuls of the experts shared out by cost: emulated on a CPU, and on a GPU at real shapes."""
 
 import pytest
 import torch

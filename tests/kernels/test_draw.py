@@ -39,10 +39,13 @@ def test_interpreted_draws_stay_in_the_vocabulary(call_interpreted):
     assert ((token_ids >= 0) & (token_ids < 70)).all()
 
 
-def test_greedy_rows_take_the_lowest_of_equals():
-    logits = torch.zeros(2, 9)
-    logits[:, [4, 7]] = 1.0
-    assert draw.reference(*make_args(logits, [0.0, 0.0])).tolist() == [4, 4]
+def test_greedy_rows_take_the_lowest_of_equals_within_and_across_parts(call_interpreted):
+    logits = torch.zeros(3, 6200)
+    logits[0, [2040, 2041, 5000]], logits[1, [2047, 2048]], logits[2, [4100, 6199]] = 1.0, 1.0, 1.0
+    args = make_args(logits, [0.0, 0.0, 0.0])
+    assert draw.reference(*args).tolist() == [2040, 2047, 4100]
+    (token_ids,) = call_interpreted(draw, "triton", [Sample("equals", args)])
+    assert token_ids.tolist() == [2040, 2047, 4100]
 
 
 @pytest.mark.gpu

@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from firesteel.kernels import decode_attention
-from firesteel.kernels.decode_attention import _sample_pages
+from firesteel.kernels.decode_attention import _sample_pages, cluster_size
 from firesteel.kernels.decode_launch import Machine
 from firesteel.kernels.decode_shapes import Draw
 from firesteel.kernels.op import Sample
 from firesteel.kernels.tolerance import assert_close
 from firesteel.kernels.verify import check
 
-LARGE, SMALL = Machine(4, 232_448), Machine(4, 101_376)
+LARGE, SMALL = Machine(64, 232_448), Machine(48, 101_376)
 
 
 def make_args(lens, *, window=None, page_size=16, heads=8, kv_heads=1, has_sinks=True):
@@ -29,6 +29,7 @@ def make_args(lens, *, window=None, page_size=16, heads=8, kv_heads=1, has_sinks
 @pytest.mark.parametrize("lens", [(1, 15, 16), (17, 64, 65), (1100, 3, 129)], ids=str)
 def test_eight_programs_share_the_tokens_of_a_kv_head(lens, page_size, has_sinks, hold_emulated):
     """1100 tokens are more tiles than the 64 warps."""
+    assert cluster_size(LARGE, len(lens), max(lens), None) == 8
     hold_emulated(decode_attention, LARGE, *make_args(lens, page_size=page_size, has_sinks=has_sinks))
 
 

@@ -63,6 +63,11 @@ def test_other_sizes_and_small_machines(hold_emulated, machine, sample):
     hold_emulated(moe_matmul, machine, *sample.args, way="cuda:stream")
 
 
+def test_programs_without_strips_do_nothing(hold_emulated):
+    """One expert's 4 strips of the second matmul, for 5 programs."""
+    hold_emulated(moe_matmul, UNEVEN, *draw(1, 3, 64, 64, active=1).args, way="cuda:stream")
+
+
 @pytest.mark.usefixtures("spoilt_memory")
 @pytest.mark.parametrize("machine", [LARGE, UNEVEN], ids=["even", "uneven"])
 def test_programs_read_what_others_wrote_and_no_sooner(hold_emulated, machine):

@@ -1,8 +1,9 @@
 """`bench decode --engine`: decoding through the whole engine beside bare replays of the same step; knows no kernel.
 
-Requests have distinct prompts of random tokens and are continued greedily; each token is checked against stop
-tokens, turned into text and searched for stop strings, as a client's would be. Steps count from the first that only
-decodes to the first end of a request. A bare replay launches the same step at the middle depth and nothing else.
+Requests have distinct prompts of random tokens and are continued greedily, or by draws; each token is checked
+against stop tokens, turned into text and searched for stop strings, as a client's would be. Steps count from the
+first that only decodes to the first end of a request. A bare replay launches the same step at the middle depth
+and nothing else.
 """
 
 from __future__ import annotations
@@ -89,6 +90,8 @@ def measure(loaded: Loaded, batch: int, context: int, tokens: int, temperature: 
     """Tokens that were drawn are not the likeliest when read again, and greedy steps soon leave their text."""
     engine, requests = loaded.engine, _draw(loaded, batch, context, tokens, temperature)
     run(engine, [replace(one, params=replace(one.params, max_tokens=WARM_TOKENS)) for one in requests])
+    for held in (context, context + tokens):
+        engine.loop.store.find(batch, held)
     timed = Timed(loaded, requests)
     with settled_heap():
         ready, begin = timed.run()
@@ -123,16 +126,15 @@ class Timed:
             self._step()
         loop = engine.loop
         loop.before, loop.after = self.marks.before, self.marks.after
-        begin: list[torch.Tensor] = []
+        ready, begin = loop.current, loop.current.step.copy()
         half, start = min(one.max_new for one in self.requests) // 2, time.perf_counter()
         while len(engine.scheduler.running) == batch:
             outputs = self._step()
             self.num_tokens += len(outputs)
             self.seconds = time.perf_counter() - start
-            if not begin and self.num_tokens >= batch * half:
-                begin = loop.current.step.copy()
-        ready, loop.before, loop.after = loop.current, None, None
-        begin = begin or ready.step.copy()
+            if half and self.num_tokens >= batch * half:
+                half, ready, begin = 0, loop.current, loop.current.step.copy()
+        loop.before, loop.after = None, None
         while engine.has_work:
             self._step()
         self.made.check(self.requests)

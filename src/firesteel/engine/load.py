@@ -96,7 +96,7 @@ def settle(spec: ModelSpec, config: Config) -> Settled:
 
 def check_capture(config: BatchConfig) -> None:
     sizes = step_sizes(config.capture_at_start, config.max_num_seqs)
-    if config.capture_at_start > config.max_num_seqs or len(sizes) > MOST_GRAPHS:
+    if config.capture_at_start > config.max_num_seqs or len(sizes) >= MOST_GRAPHS:  # one request may have two
         raise UserError(
             f"capture_at_start = {config.capture_at_start}: lower it; max_num_seqs = {config.max_num_seqs} are "
             f"decoded together, and at most {MOST_GRAPHS} steps are kept"
@@ -137,6 +137,8 @@ def assemble(
         model, device, config.batch, config.cache, max_context=max_context,
         reserve_gib=find_reserve(device, config.model), kernels=config.kernels, fused=fused,
     )  # fmt: skip
+    if config.batch.capture_at_start:
+        engine.sampler.prepare()
     engine.loop.store.prepare(config.batch.capture_at_start, capturing)
     return Loaded(
         spec=spec, device=device, kernels=kernels, max_context=max_context, model=model, engine=engine,

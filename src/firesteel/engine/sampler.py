@@ -89,14 +89,16 @@ class Sampler:
         token_ids = torch.cat(drawn) if len(drawn) != 1 else drawn[0]
         return Sampled(rows=rows, token_ids=token_ids, best=best, logprobs=_score(logits, token_ids, rows))
 
+    def prepare(self) -> None:
+        """A draw from nothing, so that no request waits for a compiler."""
+        row = SampleRow(params=SamplingParams(temperature=1.0), position=0)
+        self.sample(torch.zeros(1, self.vocab_size, device=self._steps.device), [row])
+
     def _draw_rows(self, logits: Tensor, best: Tensor, rows: Sequence[SampleRow]) -> Tensor:
         device, params = logits.device, [row.params for row in rows]
         if not any(one.temperature for one in params):
             return logits.argmax(dim=-1)  # of equals the lowest id
-        # 0 is greedy, also where fp32 has no smaller number than what is asked for
-        bounds = LEAST_TEMPERATURE, MOST_TEMPERATURE
-        wanted = [min(max(one.temperature, bounds[0]), bounds[1]) if one.temperature else 0.0 for one in params]
-        temperatures = upload_floats(wanted, device)
+        temperatures = upload_floats([_bounded(one.temperature) for one in params], device)
         keys = upload_ints([stream_key(row.params.seed, row.position) for row in rows], device)
         return self._draw(_truncated(logits, best, temperatures, params), best, temperatures, keys, self._steps)
 
@@ -124,6 +126,11 @@ def sample(logits: Tensor, params: Sequence[SamplingParams], positions: Sequence
     return [one.token_id for one in drawn]
 
 
+def _bounded(temperature: float) -> float:
+    """As fp32 can hold it: 0 is greedy, and nothing else becomes 0 or infinite."""
+    return min(max(temperature, LEAST_TEMPERATURE), MOST_TEMPERATURE) if temperature else 0.0
+
+
 def _truncated(logits: Tensor, best: Tensor, temperatures: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     """`logits` themselves where no row leaves tokens out, else a copy with -inf for those."""
     cut = [row for row, one in enumerate(params) if one.temperature and one.leaves_out]
@@ -132,7 +139,7 @@ def _truncated(logits: Tensor, best: Tensor, temperatures: Tensor, params: Seque
     index = upload_ints(cut, logits.device)
     mine = logits[index]
     # The largest score is 0, so a temperature near 0 cannot overflow it.
-    scores = (mine - best[index, None]).div_(temperatures[index, None].clamp(max=MOST_TEMPERATURE))
+    scores = (mine - best[index, None]).div_(temperatures[index, None])
     kept = truncate(scores, [params[row] for row in cut])
     return logits.index_copy(0, index, mine.masked_fill_(kept.isneginf(), -inf))
 

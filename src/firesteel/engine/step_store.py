@@ -87,7 +87,7 @@ class StepStore:
         sizes = step_sizes(most, self.most_requests)
         for done, size in enumerate(reversed(sizes), start=1):
             self.find(size, 1)
-            if size == 1 and self.fused is not None:
+            if size == 1 and self.fused is not None and size not in self.refusals:
                 self.find(size, self.max_context)
             if progress is not None:
                 progress(done, len(sizes))

@@ -12,7 +12,7 @@ in   r          [T, H] bf16      residual, added to
 out  r          the same tensor, as decode_fc2 leaves it
 Rounded as the two are. `cuda` lets all its programs meet between the two, so all of them must run at once: no two
 calls may be under way on different streams of a GPU. So does `cuda:even`, for two tokens or more: it shares both
-matmuls out evenly, and programs meet once more before what they found is added up.
+matmuls out by what strips cost, and programs meet once more before what they found is added up.
 """
 
 from __future__ import annotations

@@ -71,8 +71,8 @@ def count_best(r: Tensor, weight: Tensor | Mxfp4Weight) -> int:
 
 
 def find_best(logits: Tensor, parts: int) -> Tensor:
-    """[parts, T] of logits [T, V]."""
-    bits = logits.view(torch.int32)
+    """[parts, T] of logits [T, V]. What is no number ranks highest, whatever its sign."""
+    bits = logits.where(~logits.isnan(), torch.nan).view(torch.int32)
     ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long()
     ids = torch.arange(logits.shape[1], device=logits.device)
     ranks = ordered << 32 | (~ids & 0xFFFFFFFF)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 SHAPES = ((5120, 2880), (2880, 4096), (201088, 2880))  # of qkv, o and lm_head
 ROWS_AT_ONCE = 16384  # bounds the fp32 copy of lm_head's 201088 rows
 VECTOR_TOKENS = 8
-CUBLAS_TOKENS = 128  # from which on it is faster on an H200; with fewer, sums do not depend on their number
+CUBLAS_TOKENS = 128  # from which on it is faster on an H200
 MOST_TOKENS = 16384  # in a step
 
 
@@ -184,6 +184,8 @@ def _accepts_many(
 ) -> str | None:  # fmt: skip
     if isinstance(weight, Mxfp4Weight):
         return "is for bf16 weights, these are MXFP4"
+    if x.dtype != torch.bfloat16:
+        return f"multiplies bf16 by bf16, not {x.dtype}"
     if x.shape[0] < CUBLAS_TOKENS:
         return f"is for {CUBLAS_TOKENS} tokens or more, not {x.shape[0]}"
     return _accepts(x, weight, bias, activation, tile, fed)
@@ -196,13 +198,14 @@ def cublas(
 ) -> Tensor:  # fmt: skip
     """NVIDIA's library through torch, which else lets it round partial sums."""
     assert isinstance(weight, Tensor)
-    settings = torch.backends.cuda.matmul
+    settings: Any = torch.backends.cuda.matmul
     before = settings.allow_bf16_reduced_precision_reduction
+    splits = getattr(settings, "allow_bf16_reduced_precision_reduction_split_k", None)  # newer versions of torch
     settings.allow_bf16_reduced_precision_reduction = False
     try:
         return functional.linear(x, weight, bias)
     finally:
-        settings.allow_bf16_reduced_precision_reduction = before
+        settings.allow_bf16_reduced_precision_reduction = before if splits is None else (before, splits)
 
 
 def _run_mxfp4(
@@ -295,7 +298,9 @@ def store_code(variant: str, native: bool) -> DeviceCode:
 def samples(device: torch.device) -> Iterator[Sample]:
     generator = torch.Generator(device).manual_seed(1)
     for (tokens, rows, columns), activation in zip(
-        ((1, 5120, 2880), (3, 2880, 4096), (65, 100, 96), (2, 68, 160)), (*ACTIVATIONS, "mxfp8"), strict=True
+        ((1, 5120, 2880), (3, 2880, 4096), (65, 100, 96), (2, 68, 160), (131, 72, 128)),
+        (*ACTIVATIONS, "mxfp8", "bf16"),
+        strict=True,
     ):
         x = torch.randn(tokens, columns, device=device, generator=generator).bfloat16()
         wide = torch.randn(rows, columns, device=device, generator=generator).mul(columns**-0.5)

@@ -94,7 +94,7 @@ def _reference_accepts(
 
 @define_op(
     bytes=_bytes,
-    tolerance=bf16(ulps=2, why="between the matmuls: rounded to bf16, or to the next code where fp32 sums differ"),
+    tolerance=bf16(ulps=2, why="between the matmuls and before the sum: rounded to bf16, or to the next code"),
     accepts=_reference_accepts,
 )
 def moe_matmul(

@@ -11,7 +11,8 @@ struct Parts {
     Bounds up, down;
 };
 static_assert(H == I && TOKENS > 1, "rows of one length, several tokens");
-static_assert(total(Ring<S>::BYTES, S::X_BYTES, UNIT_BYTES, sizeof(Chosen), sizeof(Parts)) == SHARED_BYTES, "as launched");
+static_assert(total(Ring<S>::BYTES, S::X_BYTES, UNIT_BYTES, sizeof(Chosen), sizeof(Parts)) == SHARED_BYTES,
+              "as launched");
 constexpr int UP_STRIPS = 2 * I / 16, DOWN_STRIPS = H / 16;
 using UpShare = Share<UP_STRIPS>;
 using DownShare = Share<DOWN_STRIPS>;
@@ -22,9 +23,6 @@ struct Both {
     DownShare down;
     int total;
     __device__ __forceinline__ Both(const Parts &parts) : up(parts.up), down(parts.down), total(up.total + down.total) {}
-    __device__ __forceinline__ Piece at(int number) const {
-        return number < up.total ? up.at(number) : down.at(number - up.total);
-    }
 };
 DEVICE int pair_of(const Chosen *chosen, int place, int i) {
     return chosen->token[place][i] * A + chosen->slot[place][i];

@@ -8,7 +8,8 @@ extern __shared__ __align__(128) char shared[];
 using S = Stream<true, NUM_COLUMNS, 1, NUM_WARPS, NUM_STAGES, WIDEST>;
 constexpr int STRIPS = NUM_ROWS / 16, THREADS = 32 * (S::FINISHER + NUM_FINISHERS);
 constexpr int HELD_BYTES = S::WARPS * WIDEST * S::BYTES_EACH, UNIT_BYTES = S::WARPS * WIDEST * 4;
-static_assert(total(Ring<S>::BYTES, HELD_BYTES, UNIT_BYTES, sizeof(Groups), sizeof(Bounds)) == SHARED_BYTES, "as launched");
+static_assert(total(Ring<S>::BYTES, HELD_BYTES, UNIT_BYTES, sizeof(Groups), sizeof(Bounds)) == SHARED_BYTES,
+              "as launched");
 
 struct Experts {
     const Groups *groups;

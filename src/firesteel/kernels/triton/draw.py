@@ -43,7 +43,7 @@ def gumbel(key, columns):
     return -tl.log(exponential(tl.minimum(uniform, 1 - 2.0**-24)))
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["best"])  # where a step left it: beside its token ids
 def draw_part(
     logits, best, temperatures, keys, part_scores, part_ids, stride,
     V: tl.constexpr, PARTS: tl.constexpr, COLUMNS: tl.constexpr,
