@@ -1,5 +1,6 @@
 """What tests of the lab share: fake servers that fail as they are told to."""
 
+import contextlib
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +28,8 @@ def fake():
 
 @pytest.fixture
 def is_clean():
-    """Whether nothing of a fake server is left, by its command line."""
+    """Whether nothing of a fake server is left, by its command line, and no zombie that was not there before."""
+    before = zombies()
 
     def look(command):
         port = command.words[2]
@@ -39,8 +41,16 @@ def is_clean():
                 continue
             if str(FAKE) in words and port in words:
                 left.append(one)
-        mine = psutil.Process()
-        zombies = [one for one in mine.children(recursive=True) if one.status() == psutil.STATUS_ZOMBIE]
-        return not left and not zombies
+        return not left and zombies() <= before
 
     return look
+
+
+def zombies():
+    """Numbers of those among this process's children and theirs."""
+    found = set()
+    for one in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if one.status() == psutil.STATUS_ZOMBIE:
+                found.add(one.pid)
+    return found
