@@ -323,3 +323,26 @@ def test_weights_are_widened_exactly_on_a_gpu():
 def test_tiles_of_bf16_weights_reach_many_sms(tokens, rows, expected):
     assert bf16_code.pick_tile(tokens, rows)[:3] == expected
     assert bf16_code.pick_tile(tokens, rows) in bf16_code.TILES
+
+
+def test_cublas_sums_in_fp32_and_leaves_torchs_setting_as_it_was(monkeypatch):
+    settings, seen = torch.backends.cuda.matmul, []
+
+    def multiply(x, weight, bias):
+        seen.append(settings.allow_bf16_reduced_precision_reduction)
+        return x
+
+    monkeypatch.setattr("firesteel.kernels.linear.functional.linear", multiply)
+    before = settings.allow_bf16_reduced_precision_reduction
+    linear.implementations["cublas"].function(torch.zeros(1), torch.zeros(1), None)
+    assert before and seen == [False] and settings.allow_bf16_reduced_precision_reduction is before
+
+
+def test_cublas_takes_many_tokens_and_bf16_weights_alone():
+    refuse = linear.implementations["cublas"].accepts
+    weight = torch.zeros(8, 32).bfloat16()
+    assert refuse(torch.zeros(128, 32).bfloat16(), weight, None) is None
+    assert "128 tokens or more, not 127" in refuse(torch.zeros(127, 32).bfloat16(), weight, None)
+    assert "bf16 by bf16, not torch.float16" in refuse(torch.zeros(128, 32).half(), weight.half(), None)
+    packed = Mxfp4Weight(codes=torch.zeros(8, 16).byte(), scales=torch.zeros(8, 1).byte())
+    assert "these are MXFP4" in refuse(torch.zeros(128, 32).bfloat16(), packed, None)

@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from firesteel.kernels.draw import LEAST_TEMPERATURE, MOST_TEMPERATURE
 from firesteel.kernels.launch import launch_kernel
 
 COLUMNS = 2048
@@ -17,6 +18,7 @@ GOLDEN = tl.constexpr(0x9E3779B97F4A7C15)
 FIRST_FACTOR = tl.constexpr(0xBF58476D1CE4E5B9)
 SECOND_FACTOR = tl.constexpr(0x94D049BB133111EB)
 SMALL = tl.constexpr(0.125)
+LEAST, MOST = tl.constexpr(LEAST_TEMPERATURE), tl.constexpr(MOST_TEMPERATURE)
 
 
 @triton.jit
@@ -55,7 +57,7 @@ def draw_part(
     temperature = tl.load(temperatures + row)
     scores = tl.load(logits + row * stride + columns, mask=columns < V, other=float("-inf")) - tl.load(best + row)
     if temperature > 0:
-        scores = scores / tl.minimum(tl.maximum(temperature, 1e-30), 1e30) + gumbel(tl.load(keys + row), columns)
+        scores = scores / tl.minimum(tl.maximum(temperature, LEAST), MOST) + gumbel(tl.load(keys + row), columns)
     scores = tl.where(scores == scores, scores, float("-inf"))  # what is no number is no candidate
     score, place = tl.max(scores, axis=0, return_indices=True)
     tl.store(part_scores + row * PARTS + part, score)
