@@ -39,10 +39,21 @@ def test_interpreted_draws_stay_in_the_vocabulary(call_interpreted):
     assert ((token_ids >= 0) & (token_ids < 70)).all()
 
 
-def test_greedy_rows_take_the_lowest_of_equals_within_and_across_parts(call_interpreted):
-    logits = torch.zeros(3, 6200)
+def equals(device="cpu"):
+    """Greedy rows with equal logits within a part and in several."""
+    logits = torch.zeros(3, 6200, device=device)
     logits[0, [2040, 2041, 5000]], logits[1, [2047, 2048]], logits[2, [4100, 6199]] = 1.0, 1.0, 1.0
-    args = make_args(logits, [0.0, 0.0, 0.0])
+    return make_args(logits, [0.0, 0.0, 0.0])
+
+
+@pytest.mark.gpu
+def test_greedy_rows_take_the_lowest_of_equals_on_a_gpu():
+    assert draw.implementations["triton"].function(*equals("cuda")).tolist() == [2040, 2047, 4100]
+
+
+def test_greedy_rows_take_the_lowest_of_equals_within_and_across_parts(call_interpreted):
+    """The interpreter takes the lowest by itself; a GPU shows whether the kernel does."""
+    args = equals()
     assert draw.reference(*args).tolist() == [2040, 2047, 4100]
     (token_ids,) = call_interpreted(draw, "triton", [Sample("equals", args)])
     assert token_ids.tolist() == [2040, 2047, 4100]
