@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from firesteel.config import resolve
 from firesteel.measure.record import Record
 
 bench_loop = sys.modules["firesteel.cli.bench_loop"]
@@ -87,3 +88,12 @@ def test_wrong_tokens_are_an_error(bench, monkeypatch):
 def test_what_cannot_be_measured_is_refused(bench, flags, message):
     result = bench(*flags)
     assert result.exit_code != 0 and message in str(result.exception) + result.output
+
+
+def test_bare_replays_begin_half_way_in_the_step_that_ran_there(checkpoint):
+    config = resolve({"model": str(checkpoint), "device": "cpu", "memory_reserve_gib": 0.0}).config
+    _, loaded = bench_loop.open_model(config, None)
+    timed = bench_loop.Timed(loaded, bench_loop._draw(loaded, 2, 10, 20))
+    ready, begin = timed.run()
+    ready.step.restore(begin)
+    assert ready.step.num_requests == 2 and 17 <= int(ready.step.inputs.kv_lens.max()) <= 24

@@ -123,6 +123,12 @@ def test_steps_to_capture_at_start_are_made_while_loading(checkpoint):
     assert load_engine(checkpoint, resolve(CPU).config).engine.statistics().graphs == 0
 
 
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_draw_is_tried_while_loading_where_steps_are(checkpoint, count):
+    loaded = load_engine(checkpoint, resolve({**CPU, "capture_at_start": count}).config)
+    assert ("draw" in {ran.op for ran in loaded.kernels.ledger.entries}) == bool(count)
+
+
 @pytest.mark.parametrize("sizes", [{"max_num_seqs": 2}, {"max_num_seqs": 1000, "capture_at_start": 1000}], ids=str)
 def test_more_steps_than_can_be_kept_or_used_are_refused_before_anything_is_read(checkpoint, sizes):
     with pytest.raises(UserError, match=r"capture_at_start = .*lower it"):

@@ -126,19 +126,20 @@ class Timed:
             self._step()
         loop = engine.loop
         loop.before, loop.after = self.marks.before, self.marks.after
-        ready, begin = loop.current, loop.current.step.copy()
+        found: tuple[ReadyStep, list[torch.Tensor]] | None = None
         half, start = min(one.max_new for one in self.requests) // 2, time.perf_counter()
         while len(engine.scheduler.running) == batch:
             outputs = self._step()
             self.num_tokens += len(outputs)
             self.seconds = time.perf_counter() - start
-            if half and self.num_tokens >= batch * half:
-                half, ready, begin = 0, loop.current, loop.current.step.copy()
+            if found is None and self.num_tokens >= batch * half:
+                found = loop.current, loop.current.step.copy()
+        found = found or (loop.current, loop.current.step.copy())
         loop.before, loop.after = None, None
         while engine.has_work:
             self._step()
         self.made.check(self.requests)
-        return ready, begin
+        return found
 
     def _step(self) -> list[StepOutput]:
         outputs = self.engine.step()
