@@ -332,7 +332,7 @@ def test_cublas_sums_in_fp32_and_leaves_torchs_setting_as_it_was(monkeypatch):
         seen.append(settings.allow_bf16_reduced_precision_reduction)
         return x
 
-    monkeypatch.setattr("firesteel.kernels.linear.functional.linear", multiply)
+    monkeypatch.setattr(MODULE.functional, "linear", multiply)
     before = settings.allow_bf16_reduced_precision_reduction
     linear.implementations["cublas"].function(torch.zeros(1), torch.zeros(1), None)
     assert before and seen == [False] and settings.allow_bf16_reduced_precision_reduction is before
