@@ -5,6 +5,8 @@ TIERS := slow or gpu or browser or peer
 # One thread a process: small tensors gain nothing from more, and on a busy machine threads wait for each other.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist worksteal -rs
 
+SANITIZER := PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --report-api-errors no --error-exitcode 1 --tool
+
 .PHONY: run test test-all check install vllm arm64-wheels sanitize clean
 
 run: install
@@ -26,8 +28,8 @@ arm64-wheels: install
 
 # Out-of-bounds accesses and races of every kernel; wants a GPU and compute-sanitizer, which comes with CUDA.
 sanitize: install
-	for tool in memcheck racecheck; do PYTORCH_NO_CUDA_MEMORY_CACHING=1 \
-	compute-sanitizer --tool $$tool --report-api-errors no --error-exitcode 1 $(BIN)/python tools/sanitize.py || exit 1; done
+	$(SANITIZER) memcheck $(BIN)/python tools/sanitize.py
+	$(SANITIZER) racecheck $(BIN)/python tools/sanitize.py --all-arrive
 
 install: .venv/installed
 

@@ -21,6 +21,7 @@ from firesteel.kernels.decode_launch import (
     refuse_strides,
     refuse_tokens,
     refuse_types,
+    with_all_arriving,
     with_delays,
 )
 from firesteel.kernels.decode_lm_head import plan as plan_lm_head
@@ -113,6 +114,16 @@ def test_kernels_with_delays_are_others_and_sleep(kept):
         slow = build_kernel("decode_sample", {"HIDDEN": 256}, threads=512)
     assert build_kernel("decode_sample", {"HIDDEN": 256}, threads=512).source is plain.source
     assert "nanosleep" in slow.build("sm_90a").ptx and "nanosleep" not in plain.build("sm_90a").ptx
+
+
+def test_kernels_in_which_all_lanes_arrive_are_others():
+    def find():
+        return plan_all(H200, GPT_OSS)["qkv", False].kernel.source
+
+    with with_all_arriving():
+        watched = find()
+    assert watched is not find() and "ALL_ARRIVE" not in find().defines
+    assert watched.defines == {**find().defines, "ALL_ARRIVE": 1}
 
 
 def test_a_plan_is_made_once_and_once_more_with_delays():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from firesteel.kernels import decode_qkv
-from firesteel.kernels.decode_launch import Machine
+from firesteel.kernels.decode_launch import Machine, with_all_arriving
 from firesteel.kernels.decode_shapes import Draw
 from firesteel.kernels.rope import RopeSpec, rope_table
 
@@ -32,6 +32,13 @@ def make_args(tokens, hidden, is_fp4, page_size=16):
 def test_queries_are_turned_and_keys_and_values_stand_in_their_slots(tokens, is_fp4, page_size, hold_emulated):
     """Twenty strips for six programs."""
     hold_emulated(decode_qkv, LARGE, *make_args(tokens, 320, is_fp4, page_size))
+
+
+@pytest.mark.parametrize("is_fp4", [True, False], ids=PACKED.get)
+def test_all_lanes_may_arrive_where_one_does_for_its_warp(is_fp4, hold_emulated):
+    """A count that does not fit them would hang or come too early; rounds of the ring follow each other."""
+    with with_all_arriving():
+        hold_emulated(decode_qkv, LARGE, *make_args(3, 320, is_fp4))
 
 
 @pytest.mark.parametrize(("tokens", "is_fp4"), [(3, True), (5, False)], ids=str)

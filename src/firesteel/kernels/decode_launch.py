@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
@@ -33,26 +33,37 @@ MOST_FLIGHT = 99  # stages on their way at a time: as many as there are
 # of the GPUs that proofs are for: H200, B200, B300, RTX 5090, GB10
 SM_COUNTS = {(9, 0): 132, (10, 0): 148, (10, 3): 148, (12, 0): 170, (12, 1): 48}
 
-_delays: ContextVar[bool] = ContextVar("whether kernels dawdle", default=False)
+PLAIN, DELAYS, ALL_ARRIVE = "", "DELAYS", "ALL_ARRIVE"  # builds of kernels: what is defined for csrc/primitives.cuh
+_build: ContextVar[str] = ContextVar("the build of kernels", default=PLAIN)
 
 
 @contextmanager
-def with_delays() -> Iterator[None]:
-    """For tests: kernels launched inside wait for random times where an order that is only likely would show."""
-    token = _delays.set(True)
+def _built(build: str) -> Iterator[None]:
+    token = _build.set(build)
     try:
         yield
     finally:
-        _delays.reset(token)
+        _build.reset(token)
+
+
+def with_delays() -> AbstractContextManager[None]:
+    """For tests: kernels launched inside wait for random times where an order that is only likely would show."""
+    return _built(DELAYS)
+
+
+def with_all_arriving() -> AbstractContextManager[None]:
+    """For racecheck, to which a lane that arrives at a barrier orders its own accesses alone: in kernels launched
+    inside, all lanes arrive where one does so for its warp."""
+    return _built(ALL_ARRIVE)
 
 
 def keep(plan: Callable[P, R]) -> Callable[P, R]:
-    """One result for the same arguments, so that a call of an op plans nothing anew; one more with delays."""
-    plain, slow = functools.cache(plan), functools.cache(plan)
+    """One result for the same arguments and build, so that a call of an op plans nothing anew."""
+    plans = {build: functools.cache(plan) for build in (PLAIN, DELAYS, ALL_ARRIVE)}
 
     @functools.wraps(plan)
     def find(*args: P.args, **kwargs: P.kwargs) -> R:
-        found: R = (slow if _delays.get() else plain)(*args, **kwargs)  # type: ignore[arg-type]
+        found: R = plans[_build.get()](*args, **kwargs)  # type: ignore[arg-type]
         return found
 
     return find
@@ -139,8 +150,8 @@ def _at_once(machine: Machine, stream: Stream) -> int:
 
 def build_kernel(name: str, defines: Mapping[str, int], *, threads: int, shared_bytes: int = 0) -> CudaKernel:
     """csrc has a file of the kernel's name; nothing is compiled yet."""
-    delays = {"DELAYS": 1} if _delays.get() else {}
-    source = _source(f"{name}.cu", tuple(sorted({**defines, **delays}.items())))
+    build = {_build.get(): 1} if _build.get() else {}
+    source = _source(f"{name}.cu", tuple(sorted({**defines, **build}.items())))
     return source.kernel(name, threads=threads, shared_bytes=shared_bytes)
 
 

@@ -11,6 +11,13 @@ DEVICE void dawdle() {
 DEVICE void dawdle() {}
 #endif
 
+// Lanes of a warp that arrive at a barrier when the whole warp is done.
+#ifdef ALL_ARRIVE  // tests: each orders its own accesses, for a tool that does not see what __syncwarp adds
+constexpr int ARRIVING = 32;
+#else
+constexpr int ARRIVING = 1;
+#endif
+
 // With dependent launch: when this returns, all that the kernel ahead of this one wrote is there. Every program
 // waits before it reads or writes what others do and before it ends, so that the end of a kernel means the end of
 // all before it.

@@ -62,8 +62,8 @@ template <class S> struct Ring {
     __device__ __forceinline__ void start(bool is_paired = false) {
         if (threadIdx.x == 0) {
             for (int i = 0; i < S::STAGES; i++) {
-                barrier_init(full + i, S::ASKERS);
-                barrier_init(done + i, S::WARPS), barrier_init(free + i, 1);
+                barrier_init(full + i, S::ASKERS * ARRIVING);
+                barrier_init(done + i, S::WARPS * ARRIVING), barrier_init(free + i, ARRIVING);
             }
             barrier_init(met, 1);
             barrier_publish();
@@ -84,6 +84,8 @@ template <class S> struct Ring {
         bool has_bias = S::FP4 && asker == 0 && rows.bias;
         if (lane == 0)
             barrier_expect(bar, (16 * S::PART_BYTES + S::SCALE_BYTES) / S::ASKERS + (has_bias ? S::BIAS_BYTES : 0));
+        else if (lane < ARRIVING)
+            barrier_arrive(bar);
         __syncwarp();
         if constexpr (S::WHOLE) {
             const u8 *from = rows.codes + (u64)rows.first * S::ROW_BYTES;
@@ -148,7 +150,7 @@ template <class S> struct Ring {
     // By a warp, to those that wait for these barriers.
     __device__ __forceinline__ void tell(u64 *bars, int number) {
         __syncwarp();
-        if (threadIdx.x % 32 == 0) barrier_arrive(bars + number % S::STAGES);
+        if (threadIdx.x % 32 < ARRIVING) barrier_arrive(bars + number % S::STAGES);
     }
     __device__ __forceinline__ float *mine(int number) {
         return sums + (number % S::STAGES * S::WARPS + threadIdx.x / 32) * S::COUNT;
