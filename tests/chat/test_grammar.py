@@ -216,6 +216,8 @@ def test_lenient_schemas_are_enforced_as_far_as_can_be(kindling):
         ({"schema": {"type": "string", "not": {}}}, r'Unimplemented keys: \["not"\]'),
         ({"schema": {"type": "string", "pattern": "(?=a)"}}, "look-around.* is not supported$"),
         ({"schema": {"$ref": "http://example.org/x"}}, "not present in a registry"),
+        ({"schema": {"$ref": "#"}}, "cannot be enforced: nothing satisfies it, as it only refers to itself$"),
+        ({"schema": {"anyOf": [{"$ref": "#"}]}}, "only refers to itself"),
         ({"schema": {"enum": [float("nan")]}}, "response_format: the schema is not JSON"),
         ({"schema": []}, "the schema is list, not an object"),
         ({"tools": [Tool(name="f", description="", parameters={"type": 3}, strict=True)]}, "tool 'f': the JSON"),

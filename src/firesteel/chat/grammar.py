@@ -22,6 +22,7 @@ CHOICES = ("auto", "none", "required")
 JSON_OBJECT = ResponseFormat(name="json_object", schema={"type": "object"})
 # A space, or a new line and its indentation: a model that has lost its way would write blanks without end.
 BLANKS = r"\x20|\x0D?\x0A[\x20\x09]{0,32}"
+NUM_BYTES = 256
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _SURROUNDINGS = re.compile(r"^.*JSON schema: |\n +1 \|.*", re.DOTALL)  # of an error: where it is in our own text
 # Text that is the only one possible would else be drawn as the tokenizer's file encodes it: `<|end|>` in a schema's
@@ -127,9 +128,13 @@ def _json_rule(schema: Mapping[str, Any], *, strict: bool, what: str) -> str:
 @lru_cache(maxsize=512)  # tools come again with every turn
 def _find_fault(rule: str) -> str | None:
     try:
-        from llguidance import LLMatcher, LLParserLimits
+        from llguidance import LLMatcher, LLParserLimits, LLTokenizer
     except ImportError as error:
         raise UserError("grammars need the package llguidance: pip install llguidance") from error
-    limits = LLParserLimits(verbose_errors=False)
-    is_fault, notes = LLMatcher.validate_grammar_with_warnings(f"start: {rule}", limits=limits)
-    return " ".join(_SURROUNDINGS.sub("", notes[0]).split()) if is_fault else None
+    grammar, limits = f"start: {rule}", LLParserLimits(verbose_errors=False)
+    is_fault, notes = LLMatcher.validate_grammar_with_warnings(grammar, limits=limits)
+    if is_fault:
+        return " ".join(_SURROUNDINGS.sub("", notes[0]).split())
+    matcher = LLMatcher(LLTokenizer("byte"), grammar, log_level=0, limits=limits)
+    can_begin = any(matcher.compute_logit_bias()[:NUM_BYTES])
+    return None if can_begin else "nothing satisfies it, as it only refers to itself"
