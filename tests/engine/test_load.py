@@ -16,6 +16,7 @@ from firesteel.engine.load import find_reserve, load_engine, synthetic_engine
 from firesteel.errors import UserError
 from firesteel.kernels import cuda_cache
 from firesteel.kernels.tuned import TilesError, Tuned, change_options, use_options
+from firesteel.model import decode_ops
 from firesteel.types import KvScales, Request, SamplingParams
 
 CPU = {"device": "cpu", "memory_reserve_gib": 0.0}
@@ -121,6 +122,15 @@ def test_steps_to_capture_at_start_are_made_while_loading(checkpoint):
     loaded = load_engine(checkpoint, resolve({**CPU, **capture}).config, capturing=lambda *one: told.append(one))
     assert told == [(1, 2), (2, 2)] and loaded.engine.statistics().graphs == 2
     assert load_engine(checkpoint, resolve(CPU).config).engine.statistics().graphs == 0
+
+
+@pytest.mark.parametrize(("layers", "weight"), [("", "bf16-weight"), ("qkv", "mxfp4-weight")])
+def test_a_verdict_required_of_a_decode_op_is_that_of_the_models_weights(checkpoint, monkeypatch, layers, weight):
+    asked = []
+    monkeypatch.setattr(decode_ops, "check_here", lambda op, device, required, *others: asked.append(others))
+    knobs = {"require": "decode_qkv=reference@none", "mxfp4_layers": layers, "activation": "mxfp8"}
+    load_engine(checkpoint, resolve({**CPU, **knobs}).config)
+    assert asked == [("mxfp8", weight)]
 
 
 @pytest.mark.parametrize("count", [0, 1])

@@ -100,9 +100,17 @@ def test_wrong_tokens_are_found_where_the_reference_is_sure(judge, local, monkey
     assert "tokens" in failed(result) and "sure by" in result.reason
 
 
-def test_model_that_is_not_here_is_not_compared_and_that_is_said(judge, local):
+def test_model_that_is_not_here_is_not_judged_and_that_is_said(judge, local):
     result = judge(local, model="some/other-model")
-    assert result.passed and "not compared" in result.reason and result.figures["reference"] is None
+    assert result.passed and not result.was_run and result.figures["reference"] is None
+    assert "not judged: some/other-model is no checkpoint" in result.reason and "--reference-url" in result.reason
+
+
+def test_a_seed_that_gives_two_texts_fails_without_a_reference_too(judge, local, monkeypatch):
+    texts = iter("ab")
+    monkeypatch.setattr(local, "complete", lambda prompt, **fields: {"choices": [{"text": next(texts)}]})
+    result = judge(local, model="some/other-model")
+    assert not result.passed and result.was_run and "two different texts" in result.reason
 
 
 def test_reference_of_kindling_is_computed_here():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -112,11 +113,16 @@ def choose_kernels(device: DeviceSpec, config: Config) -> Kernels:
     )  # fmt: skip
 
 
-def choose_fused(device: DeviceSpec, config: Config, ledger: Ledger) -> FusedOps | None:
+def choose_fused(
+    device: DeviceSpec, config: Config, ledger: Ledger, mxfp4_layers: Sequence[str]
+) -> FusedOps | None:
     """The decode ops, where they are more than references or some are named by the settings."""
     pins = parse_pins(split_choices(config.kernels.kernels)[1])
     required = parse_requirements(split_choices(config.kernels.require)[1])
-    ops = DecodeOps.choose(device, ledger, asked=pins, required=required)
+    ops = DecodeOps.choose(
+        device, ledger, asked=pins, required=required, activation=config.kernels.activation,
+        mxfp4_layers=mxfp4_layers,
+    )  # fmt: skip
     is_asked = bool(pins or required)
     if not is_asked and any(runs == REFERENCE for _, runs in ops.table()):
         return None
@@ -132,7 +138,7 @@ def assemble(
         activation=config.kernels.activation, tile=config.kernels.tile, tuned=settled.tuned,
         kv_scales=settled.scales,
     )  # fmt: skip
-    fused = choose_fused(device, config, kernels.ledger)
+    fused = choose_fused(device, config, kernels.ledger, spec.mxfp4_layers)
     engine = Engine(
         model, device, config.batch, config.cache, max_context=max_context,
         reserve_gib=find_reserve(device, config.model), kernels=config.kernels, fused=fused,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from firesteel.lab.levels import Checks, LevelResult
 from firesteel.lab.levels_smoke import ask_together, random_prompt
@@ -47,8 +47,10 @@ def check_correctness(target: Target, order: Order) -> LevelResult:
         reference, why_none = find_reference(target.model, order.reference_url)
     if reference is None:
         checks.figures["reference"] = None
-        checks.add("reference", True, f"not compared: {why_none}")
-        return checks.result("2")
+        judged = checks.result("2")
+        if not judged.passed:
+            return judged
+        return replace(judged, was_run=False, reason=f"not judged: {why_none} ({judged.reason})")
     checks.figures["reference"] = reference.name
     reader = reference if isinstance(reference, LocalReference) else LocalReference("kindling")
     tolerance = choose_tolerance(target)
