@@ -130,7 +130,7 @@ def test_server_that_runs_already_is_asked_and_left_alone(lab, fake, tmp_path):
 def test_server_that_runs_already_is_not_held_to_the_built_in_model(lab, fake, tmp_path):
     with Supervised(fake(), tmp_path / "other") as server:
         result = lab(url=server.command.url, model="kindling", mode="verify")
-    assert "not compared: fake is no checkpoint" in json.dumps(result["levels"][-1])
+    assert "not judged: fake is no checkpoint" in json.dumps(result["levels"][-1])
 
 
 def test_command_without_a_port_is_refused(lab):

@@ -60,6 +60,6 @@ def test_vllm_is_started_verified_stressed_and_measured(llama, tmp_path, monkeyp
     assert result["passed"], [level["reason"] for level in result["levels"]]
     assert set(levels["1.5"]["figures"]["backend"]["seen"]) == {"cpu"}
     assert levels["1.5"]["figures"]["packages"]["vllm"].startswith(str(BIN.parent))
-    assert "not compared" in levels["2"]["reason"] and levels["3"]["figures"]["failures"] == []
+    assert "not judged" in levels["2"]["reason"] and levels["3"]["figures"]["failures"] == []
     assert levels["4"]["figures"]["bench"]["rows"][0]["series"]["tg_tok_s"]["values"]
     assert result["engine"]["kind"] == "vllm" and result["shutdown"]["is_clean"]
