@@ -20,7 +20,8 @@ def test_fault_of_the_server_shows_no_trace(open_server, caplog, eventually):
     assert answer.status == 500 and answer.error["type"] == "server_error"
     assert "secret" not in answer.body.decode() and "Traceback" not in answer.body.decode()
     eventually(lambda: "secret inside" in caplog.text)  # the server's own log has it
-    assert [line.status for line in caplog.records if line.getMessage() == "request"] == [500]
+    statuses = [line.status for line in caplog.records if line.getMessage() == "request"]
+    assert [one for one in statuses if one >= 500] == [500]  # another server may end a line of its own meanwhile
 
 
 def test_output_of_the_engine_that_is_an_error_is_told(server):
