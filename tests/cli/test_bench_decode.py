@@ -115,8 +115,8 @@ def test_steps_that_are_not_the_same_twice_are_an_error_without_a_record(bench, 
     assert not list(tmp_path.glob("*.json"))
 
 
-def test_pins_reach_decode_ops_and_the_others_their_own(bench, tmp_path):
-    flags = ["--kernels", "decode_o=reference,linear=reference", "--require", "decode_fc1=reference,moe=reference"]
+def test_pins_and_requirements_reach_decode_ops(bench, tmp_path):
+    flags = ["--kernels", "decode_o=reference", "--require", "decode_fc1=reference"]
     assert bench("--context", "12", "--no-plot", *flags).exit_code == 0
     result = bench("--context", "12", "--no-plot", "--kernels", "decode_o=cuda")
     assert result.exit_code == 1 and "decode_o=cuda" in result.stderr and "here there is reference" in result.stderr
@@ -135,6 +135,8 @@ def test_pins_reach_decode_ops_and_the_others_their_own(bench, tmp_path):
         (["--synthetic", "gpt-oss-20b"], "name the model once"),
         (["--kv-dtype", "fp8"], "--kv-dtype bf16"),
         (["--delays"], "only CUDA kernels can dawdle"),
+        (["--kernels", "linear=reference"], "linear=reference: this times a step of the decode ops alone"),
+        (["--require", "moe=reference"], "moe=reference: this times a step of the decode ops alone"),
         (["--activation", "mxfp4"], "use --activation mxfp8 or bf16"),
     ],
 )

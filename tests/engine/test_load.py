@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,9 +13,10 @@ from firesteel.device import GIB, DeviceSpec, find_device
 from firesteel.engine import load
 from firesteel.engine.client import EngineClient
 from firesteel.engine.kv_scales import ScaleError, write_scales
-from firesteel.engine.load import find_reserve, load_engine, synthetic_engine
+from firesteel.engine.load import choose_fused, find_reserve, load_engine, synthetic_engine
 from firesteel.errors import UserError
 from firesteel.kernels import cuda_cache
+from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.tuned import TilesError, Tuned, change_options, use_options
 from firesteel.model import decode_ops
 from firesteel.types import KvScales, Request, SamplingParams
@@ -131,6 +133,33 @@ def test_a_verdict_required_of_a_decode_op_is_that_of_the_models_weights(checkpo
     knobs = {"require": "decode_qkv=reference@none", "mxfp4_layers": layers, "activation": "mxfp8"}
     load_engine(checkpoint, resolve({**CPU, **knobs}).config)
     assert asked == [("mxfp8", weight)]
+
+
+@pytest.mark.parametrize(
+    ("knobs", "is_fused"),
+    [
+        ({}, True),
+        ({"kernels": "linear=triton"}, False),
+        ({"require": "moe=triton"}, False),
+        ({"kernels": "linear=triton,decode_o=cuda"}, True),
+        ({"require": "moe=cuda:stream,decode_experts=cuda"}, True),
+        ({"kernels": "draw=triton"}, True),
+    ],
+    ids=str,
+)
+def test_an_op_of_the_network_that_is_named_runs_in_decoding_steps_too(caplog, knobs, is_fused):
+    """On a GPU, where else the decode ops run in its place."""
+    gpu = replace(find_device("cpu"), capability=(9, 0), name="GPU")
+    found = choose_fused(gpu, resolve(knobs).config, Ledger(), ())
+    assert (found is not None) == is_fused and ("op by op" in caplog.text) == (not is_fused)
+
+
+def test_an_op_that_is_required_beside_named_decode_ops_wants_its_own_named_too(checkpoint):
+    knobs = {"require": "moe=reference", "kernels": "decode_router=reference"}
+    with pytest.raises(
+        UserError, match=r"moe_matmul is required, but .* decode_experts or decode_fc1 .*require that"
+    ):
+        load_engine(checkpoint, resolve({**CPU, **knobs}).config, progress=pytest.fail)
 
 
 @pytest.mark.parametrize("count", [0, 1])

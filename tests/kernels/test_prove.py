@@ -1,5 +1,6 @@
 """What kernels become on GPUs that are not here, compiled and disassembled; nothing runs."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -181,6 +182,31 @@ def test_requirements_that_hold(pattern):
 def test_requirements_that_do_not_hold_name_the_op(pattern, complaint):
     with pytest.raises(KernelError, match=complaint):
         check(PROOFS, parse("moe_matmul=triton", pattern))
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "holds"),
+    [
+        ({"mxfp8 fc1": "native-fp4", "mxfp8 fc2": "native-fp4", "bf16 fc1": "bf16", "mxfp8 sum": "none"}, True),
+        ({"mxfp8 fc1": "native-fp4", "mxfp8 fc2": "bf16"}, False),
+        ({"mxfp8 fc1": "native-fp4", "mxfp4 fc1": "bf16"}, False),
+        ({"mxfp8 sum": "none"}, False),
+    ],
+    ids=str,
+)
+def test_a_verdict_is_required_of_every_product_with_rounded_activations(verdicts, holds):
+    proofs = [replace(PROOF, variant=f"triton:gemm {one}", verdict=verdict) for one, verdict in verdicts.items()]
+    with nullcontext() if holds else pytest.raises(KernelError, match="moe_matmul=triton:gemm@native-fp4 is"):
+        check(proofs, parse("moe_matmul=triton:gemm@native-fp4"))
+
+
+def test_a_verdict_of_weights_says_nothing_of_weights_held_otherwise():
+    packed = replace(PROOF, op="decode_o", variant="cuda mxfp4-weight T1", verdict="int8")
+    proofs = [packed, replace(packed, variant="cuda bf16-weight T1", verdict="bf16")]
+    check(proofs, parse("decode_o=cuda@int8"))
+    wide = replace(packed, variant="cuda mxfp4-weight T2", verdict="bf16")
+    with pytest.raises(KernelError, match="decode_o=cuda@int8 is required"):
+        check([*proofs, wide], parse("decode_o=cuda@int8"))
 
 
 def test_a_required_kernel_must_fit_the_targets_shared_memory():

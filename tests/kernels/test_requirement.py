@@ -110,6 +110,14 @@ def test_quantised_activations_on_sm12x_with_an_old_triton_are_an_error(monkeypa
     Kernels(H200, {}, Ledger(), activation="mxfp8")
 
 
+def test_a_gpu_without_kernels_runs_plain_torch_only_where_that_is_asked_for():
+    old = replace(CPU, name="T4", capability=(7, 5))
+    with pytest.raises(KernelError, match=r"T4 has no kernels for rms_norm, .* 8.0 or later") as error:
+        Kernels(old, {}, Ledger())
+    pins = parse_pins(str(error.value).rpartition("--kernels ")[2])
+    assert {runs for _, runs in Kernels(old, pins, Ledger()).table()} == {"reference"}
+
+
 def test_a_verdict_given_for_rounded_activations_is_not_lent_to_a_layer_without_them():
     @define_op(bytes=lambda x, activation="bf16": x.nbytes, tolerance=exact(why="test"))
     def halve(x, activation="bf16"):

@@ -29,6 +29,8 @@ PTX_4 = "mma.sync.aligned.m16n8k64.row.col.kind::mxf4nvf4.block_scale.scale_vec:
         ([], ["UTCIMMA"], [], "int8"),
         ([], ["IMMA.16864.S4.S4"], [], "none"),
         ([], ["BMMA.168256.XOR"], [], "none"),
+        ([PTX_8], ["QMMA.SF.16832.F32.E4M3.E4M3", "HMMA.16816.F32.BF16"], ["codes"], "bf16"),
+        ([PTX_4], ["OMMA.SF.16864", "HMMA.16816.F32.BF16"], ["codes"], "bf16"),
         ([PTX_8], None, ["codes"], "native-fp4"),
         ([PTX_8], None, ["x"], "fp8"),
         ([PTX_4], None, ["x"], "native-fp4"),

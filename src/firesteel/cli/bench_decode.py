@@ -178,8 +178,13 @@ def check_context(plan: Plan, loaded: Loaded) -> None:
 
 def choose_ops(loaded: Loaded, config: Config) -> DecodeOps:
     """References on a GPU only where they are pinned."""
-    pins = parse_pins(split_choices(config.kernels.kernels)[1])
-    required = parse_requirements(split_choices(config.kernels.require)[1])
+    others, ours = split_choices(config.kernels.kernels)
+    must, must_ours = split_choices(config.kernels.require)
+    if others or must:
+        raise UserError(
+            f"{others or must}: this times a step of the decode ops alone; pass --engine, or name those"
+        )
+    pins, required = parse_pins(ours), parse_requirements(must_ours)
     ops = DecodeOps.choose(
         loaded.device, loaded.kernels.ledger, asked=pins, required=required, activation=config.kernels.activation,
         mxfp4_layers=loaded.spec.mxfp4_layers,

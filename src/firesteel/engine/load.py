@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.op import REFERENCE
 from firesteel.kernels.requirement import parse_requirements
 from firesteel.kernels.tuned import Tuned, load_tuned, use_options
-from firesteel.model.decode_ops import DecodeOps, split_choices
+from firesteel.model.decode_ops import IN_PLACE, DecodeOps, split_choices
 from firesteel.model.fill import LoadReport
 from firesteel.model.gpt_oss import GptOss
 from firesteel.model.precision import held_layers
@@ -29,6 +30,8 @@ from firesteel.model.spec import ModelSpec, read_spec
 from firesteel.model.synthetic import synthetic_weights
 from firesteel.model.weights import Weights, load_weights, weight_bytes
 from firesteel.types import KvScales
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +58,7 @@ class Settled:
     device: DeviceSpec
     max_context: int
     kernels: Kernels
+    fused: FusedOps | None
     tuned: Tuned
     scales: KvScales | None
 
@@ -89,9 +93,10 @@ def settle(spec: ModelSpec, config: Config) -> Settled:
     device, max_context = find_device(config.model.device), find_max_context(spec, config)
     tuned = load_tuned(config.kernels.tiles_file, device)
     use_options(tuned.options)
+    kernels = choose_kernels(device, config)
     return Settled(
-        spec=spec, device=device, max_context=max_context, kernels=choose_kernels(device, config), tuned=tuned,
-        scales=scales,
+        spec=spec, device=device, max_context=max_context, kernels=kernels, tuned=tuned, scales=scales,
+        fused=choose_fused(device, config, kernels.ledger, spec.mxfp4_layers),
     )  # fmt: skip
 
 
@@ -116,17 +121,35 @@ def choose_kernels(device: DeviceSpec, config: Config) -> Kernels:
 def choose_fused(
     device: DeviceSpec, config: Config, ledger: Ledger, mxfp4_layers: Sequence[str]
 ) -> FusedOps | None:
-    """The decode ops, where they are more than references or some are named by the settings."""
-    pins = parse_pins(split_choices(config.kernels.kernels)[1])
-    required = parse_requirements(split_choices(config.kernels.require)[1])
+    """The decode ops, where they are more than references or some are named by the settings.
+
+    None also where an op of the network is named and nothing that would run in its place: then that op must run.
+    """
+    others, ours = split_choices(config.kernels.kernels)
+    must, must_ours = split_choices(config.kernels.require)
+    pins, required = parse_pins(ours), parse_requirements(must_ours)
     ops = DecodeOps.choose(
         device, ledger, asked=pins, required=required, activation=config.kernels.activation,
         mxfp4_layers=mxfp4_layers,
     )  # fmt: skip
-    is_asked = bool(pins or required)
-    if not is_asked and any(runs == REFERENCE for _, runs in ops.table()):
+    if pins or required:
+        if unnamed := _unnamed(parse_requirements(must), {*required}):
+            raise UserError("{} is required, but decoding steps would run {}: require that too".format(*unnamed))
+        return FusedOps(ops=ops, is_asked=True)
+    if any(runs == REFERENCE for _, runs in ops.table()):
         return None
-    return FusedOps(ops=ops, is_asked=is_asked)
+    if unnamed := _unnamed([*parse_pins(others), *parse_requirements(must)], set()):
+        _log.warning("decoding steps run op by op: %s is named, and not %s, which would run in its place", *unnamed)
+        return None
+    return FusedOps(ops=ops)
+
+
+def _unnamed(ops: Iterable[str], named: set[str]) -> tuple[str, str] | None:
+    """The first of the network's ops for which a step of the decode ops would run something that is not named."""
+    for op in ops:
+        if op in IN_PLACE and named.isdisjoint(IN_PLACE[op]):
+            return op, " or ".join(IN_PLACE[op])
+    return None
 
 
 def assemble(
@@ -138,17 +161,16 @@ def assemble(
         activation=config.kernels.activation, tile=config.kernels.tile, tuned=settled.tuned,
         kv_scales=settled.scales,
     )  # fmt: skip
-    fused = choose_fused(device, config, kernels.ledger, spec.mxfp4_layers)
     engine = Engine(
         model, device, config.batch, config.cache, max_context=max_context,
-        reserve_gib=find_reserve(device, config.model), kernels=config.kernels, fused=fused,
+        reserve_gib=find_reserve(device, config.model), kernels=config.kernels, fused=settled.fused,
     )  # fmt: skip
     if config.batch.capture_at_start:
         engine.sampler.prepare()
     engine.loop.store.prepare(config.batch.capture_at_start, capturing)
     return Loaded(
         spec=spec, device=device, kernels=kernels, max_context=max_context, model=model, engine=engine,
-        fused=fused, report=report,
+        fused=settled.fused, report=report,
     )  # fmt: skip
 
 

@@ -27,7 +27,7 @@ from firesteel.kernels.draw import draw
 from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.linear import linear
 from firesteel.kernels.moe_matmul import moe_matmul
-from firesteel.kernels.op import Chosen, Op
+from firesteel.kernels.op import REFERENCE, Chosen, Op
 from firesteel.kernels.prove import check_here
 from firesteel.kernels.quantize_mxfp8 import quantize_mxfp8
 from firesteel.kernels.requirement import ALIASES, COVERED, Requirement
@@ -81,14 +81,30 @@ class Kernels:
         self.route = choose(route)
         self.moe_matmul = choose(moe_matmul)
         self.draw = choose(draw)
+        _refuse_references([one for one in self._chosen() if one.op.name not in asked], device)
         for name, one in required.items():
             if one.verdict is not None:
                 check_here(find_op(name), device, one, activation)
 
+    def _chosen(self) -> list[Chosen[Any, Any]]:
+        return [value for value in vars(self).values() if isinstance(value, Chosen)]
+
     def table(self) -> list[tuple[str, str]]:
         """(op, implementations that may run, best first) for each op."""
-        chosen = [value for value in vars(self).values() if isinstance(value, Chosen)]
-        return [(one.op.name, ", ".join(candidate.name for candidate in one.candidates)) for one in chosen]
+        return [(one.op.name, ", ".join(candidate.name for candidate in one.candidates)) for one in self._chosen()]
+
+
+def _refuse_references(chosen: list[Chosen[Any, Any]], device: DeviceSpec) -> None:
+    """On a GPU plain torch runs where it is asked for only: it is a hundred times slower."""
+    plain = [one.op for one in chosen if [candidate.name for candidate in one.candidates] == [REFERENCE]]
+    if not device.is_cuda or not plain:
+        return
+    why = next(why for one in plain[0].implementations.values() if (why := one.needs(device)))
+    pins = ",".join(f"{op.name}={REFERENCE}" for op in plain)
+    raise KernelError(
+        f"{device.name} has no kernels for {', '.join(op.name for op in plain)}: {plain[0].order[0]} {why}; to run "
+        f"them in plain torch all the same, pass --kernels {pins}"
+    )
 
 
 def find_op(name: str, among: tuple[Op[Any, Any], ...] = ALL_OPS) -> Op[Any, Any]:

@@ -24,6 +24,7 @@ from firesteel.kernels.verdict import judge, name_arguments, read_code
 RESERVED_SHARED_BYTES = 1024  # the system's own part, counted with a program's but not against its limit
 FIRST_TO_RESERVE = 90  # architecture
 SM_REGISTERS = 65_536
+ROUNDED = frozenset(ACTIVATIONS) - {"bf16"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,14 +119,30 @@ def _name_compiler(code: DeviceCode | CudaCode) -> str:
 
 
 def check(proofs: Sequence[Proof], required: Iterable[Requirement]) -> None:
-    """Raises unless each requirement is met by a proof, all that meet it within their target's shared memory."""
+    """Raises unless each requirement is met by all that it means, within their target's shared memory."""
     for one in required:
         named = [proof for proof in proofs if proof.op == one.op and one.names(proof.variant)]
-        met = [proof for proof in named if one.verdict in (None, proof.verdict)]
-        if not met:
+        meant = named if one.verdict is None else _meant(named, one.verdict)
+        if not meant or any(one.verdict not in (None, proof.verdict) for proof in meant):
             found = ", ".join(f"{proof.variant}@{proof.verdict}" for proof in proofs if proof.op == one.op)
             raise KernelError(f"{one.op}: {one} is required; compiled: {found or 'nothing'}")
-        _check_shared_memory(met)
+        _check_shared_memory(meant)
+
+
+def _meant(proofs: Sequence[Proof], verdict: str) -> list[Proof]:
+    """Matrix products of the activations and weights for which some have the verdict; one of narrow numbers is
+    meant of everything with rounded activations."""
+    if verdict == "none":
+        return list(proofs)
+    products = [proof for proof in proofs if proof.verdict != "none"]
+    kinds = {_kind(proof) for proof in products if proof.verdict == verdict}
+    is_narrow = verdict in ("native-fp4", "fp8")
+    return [one for one in products if _kind(one) in kinds or (is_narrow and _kind(one) & ROUNDED)]
+
+
+def _kind(proof: Proof) -> frozenset[str]:
+    """Which activations and weights it is for, by the words of its variant."""
+    return frozenset(one for one in proof.variant.split() if one in ACTIVATIONS or one.endswith("-weight"))
 
 
 def check_here(

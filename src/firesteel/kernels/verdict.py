@@ -85,6 +85,8 @@ def judge(ptx: Iterable[str], sass: Iterable[str] | None, arguments: Iterable[st
     else:
         wide = [one.removeprefix("UTC") for one in sass if not NARROW_INTEGERS.search(one)]
         widths = {SASS_WIDTHS.get(one[0], "bit") for one in wide}
+    if "16" in widths and widths & {"4", "8"}:
+        return "bf16"  # a part of it fell back
     if "4" in widths:
         return "native-fp4"
     if "8" in widths:
