@@ -116,10 +116,23 @@ def all_cores():
     torch.set_num_threads(1)
 
 
+# by what is asked for, what must have run and nothing else of these ops
+ON_A_GPU = {
+    "as served": ({}, {"moe_matmul": {"cuda:stream", "triton:gemm"}, "decode_fc1": {"cuda"}}),
+    "at most 8 at a time": ({"max_num_seqs": 8}, {"decode_fc1": {"cuda"}, "decode_attention": {"cuda"}}),
+    "all in Triton": (
+        {"kernels": ",".join(f"{op.name}=triton" for op in NETWORK_OPS)},
+        {"moe_matmul": {"triton:gemv", "triton:gemm"}, "decode_fc1": set()},
+    ),
+}
+
+
 @pytest.mark.gpu
-def test_the_gpu_answers_as_the_cpu_does(kindling, all_cores):
-    """Every op in Triton with bf16 activations against references in float32, on what `eval --limit 40` takes."""
-    gpu = LLM(device="cuda", kernels=",".join(f"{op.name}=triton" for op in NETWORK_OPS))
+@pytest.mark.parametrize("how", ON_A_GPU)
+def test_the_gpu_answers_as_the_cpu_does(kindling, all_cores, how):
+    """bf16 activations against references in float32, on what `eval --limit 40` takes."""
+    knobs, expected = ON_A_GPU[how]
+    gpu = LLM(device="cuda", **knobs)
     text, items = read_items(TEXT), take(read_items(EXAM), 40)
     on_cpu, on_gpu = measure_perplexity(kindling, text)[0], measure_perplexity(gpu, text)[0]
     assert abs(on_gpu / on_cpu - 1) < 0.01
@@ -131,8 +144,9 @@ def test_the_gpu_answers_as_the_cpu_does(kindling, all_cores):
     ]
     shares = [sum(marks) / len(items) for marks in (cpu_marks, gpu_marks)]
     assert abs(shares[0] - shares[1]) <= 0.01, "\n".join([f"CPU {shares[0]:.4f}, GPU {shares[1]:.4f}", *differing])
-    ran = {(ran.op.startswith("decode_"), ran.implementation.partition(":")[0]) for ran in gpu.ledger().entries}
-    assert ran <= {(False, "triton"), (True, "cuda")} and (False, "triton") in ran
+    entries = gpu.ledger().entries
+    assert {op: {one.implementation for one in entries if one.op == op} for op in expected} == expected
+    assert not any(one.implementation == "reference" for one in entries)
     assert gpu.engine.run_ahead_steps and any(one.is_captured for one in gpu.engine.loop.store.ready())
 
 

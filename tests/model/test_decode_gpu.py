@@ -12,7 +12,7 @@ import torch
 
 from firesteel.config import KernelConfig
 from firesteel.device import find_device
-from firesteel.engine.decode_ways import compare_ways, find_ways
+from firesteel.engine.decode_ways import Way, compare_ways, find_ways
 from firesteel.engine.kv_cache import new_cache
 from firesteel.kernels import Kernels
 from firesteel.kernels.ledger import Ledger
@@ -51,8 +51,10 @@ class Seen:
 
 
 def open_step(spec, weights, device, implementation, num_requests, room, activation="bf16"):
+    """`implementation`: reference, or what runs where nothing is named."""
     kernels = Kernels(device, {}, Ledger())
-    ops = DecodeOps.choose(device, kernels.ledger, asked=dict.fromkeys(NAMES, implementation))
+    asked = dict.fromkeys(NAMES, implementation) if implementation == "reference" else {}
+    ops = DecodeOps.choose(device, kernels.ledger, asked=asked)
     model = GptOss(spec, weights, kernels, device, max_context=max(CONTEXTS) + room + 1, activation=activation)
     contexts = CONTEXTS[:num_requests]
     pages = lay_out(contexts, room=room, page_size=64, window=128, seed=0)
@@ -173,10 +175,18 @@ def check(
     found = compare(kernels, references, num_steps)
     note("comparison", str(found))
     print(found)
-    ran = {one.implementation.partition(":")[0] for one in kernels.model.kernels.ledger.entries}
-    assert ran == {"cuda"}
+    ran = {one.op: one.implementation for one in kernels.model.kernels.ledger.entries}
+    assert {runs for op, runs in ran.items() if op != "decode_experts"} == {"cuda"}
+    assert ran.get("decode_experts") == find_experts(spec, num_requests)
     assert max(*found.layers, found.written, found.logits) <= largest, str(found)
     assert found.agreement >= least, str(found)
+
+
+def find_experts(spec, num_requests):
+    """Which way decode_experts takes; None where rows differ in length and two other ops run."""
+    if spec.hidden_size != spec.intermediate_size:
+        return None
+    return "cuda:even" if num_requests > 1 else "cuda"
 
 
 @pytest.fixture(scope="module")
@@ -231,7 +241,10 @@ def test_so_it_is_in_all_36_layers(whole_model, device, num_requests, record_pro
 def test_10_000_steps_are_the_same_bits_however_they_are_launched(model, device, num_requests):
     """Eager and as a graph, with dependent launch and without, and all of them with delays."""
     step = open_step(*model, device, "cuda", num_requests, MANY_STEPS)
-    compare_ways(step, find_ways(device, KernelConfig()), device, MANY_STEPS, delays=True)
+    ways = [*find_ways(device, KernelConfig()), Way(graph=False, dependent=True)]
+    compare_ways(step, ways, device, MANY_STEPS, delays=True)
+    ran = {one.op: one.implementation for one in step.model.kernels.ledger.entries}
+    assert ran.get("decode_experts") == find_experts(model[0], num_requests)
 
 
 @pytest.mark.gpu
