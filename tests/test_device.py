@@ -1,5 +1,7 @@
 """Facts of the device that computes."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -26,6 +28,16 @@ def test_cpu_computes_in_float32_and_has_no_capability():
 
 def test_gpu_computes_in_bf16():
     assert UNIFIED.is_cuda and UNIFIED.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(("current", "expected"), [(0, ["cuda:1"]), (1, [])])
+def test_the_gpu_that_is_used_becomes_the_current_one(monkeypatch, current, expected):
+    chosen = []
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: current)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: chosen.append(str(device)))
+    replace(UNIFIED, torch_device=torch.device("cuda:1")).use()
+    find_device("cpu").use()
+    assert chosen == expected
 
 
 def test_auto_is_the_cpu_where_there_is_no_gpu(no_gpu):

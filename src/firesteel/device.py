@@ -31,6 +31,11 @@ class DeviceSpec:
         """Of activations: float32 on a CPU (bf16 matmuls die on some), bf16 on a GPU."""
         return torch.bfloat16 if self.is_cuda else torch.float32
 
+    def use(self) -> None:
+        """Kernels that this thread launches run there: Triton's go to the current GPU, whatever they are given."""
+        if self.torch_device.type == "cuda" and torch.cuda.current_device() != self.torch_device.index:
+            torch.cuda.set_device(self.torch_device)
+
 
 def find_device(name: str = "auto") -> DeviceSpec:
     if name == "auto":

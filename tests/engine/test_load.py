@@ -38,6 +38,16 @@ def test_loaded_engine_follows_the_settings_and_gives_the_tokens_of_llm(checkpoi
     assert loaded.kernels.ledger.entries
 
 
+def test_loading_and_every_step_use_the_device(checkpoint, monkeypatch):
+    """A thread other than the one that loaded has a current GPU of its own."""
+    used = []
+    monkeypatch.setattr(DeviceSpec, "use", lambda device: used.append(device.name))
+    engine = load_engine(checkpoint, resolve(CPU).config).engine
+    assert used == ["CPU"]
+    engine.step()
+    assert used == ["CPU", "CPU"]
+
+
 def test_share_of_a_gpus_memory_is_what_must_stay_free():
     gpu = DeviceSpec(
         torch_device=torch.device("cpu"), name="GPU", capability=(9, 0), num_sms=1, l2_bytes=1,

@@ -160,9 +160,8 @@ def choose_device(config: Config) -> DeviceSpec:
             "(`firesteel doctor` says what this one has), or pass --device cpu to time the plain references"
         )
     device = find_device(config.model.device)
-    if device.is_cuda:
-        torch.cuda.set_device(device.torch_device)
-    else:
+    device.use()
+    if not device.is_cuda:
         say(REFERENCES)
     return device
 

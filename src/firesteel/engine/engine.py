@@ -106,6 +106,7 @@ class Engine:
     @torch.inference_mode()
     def step(self) -> list[StepOutput]:
         """What the oldest step gave of those that are launched: one, or as many as run ahead."""
+        self.device.use()
         self._launch_ahead()
         self.flight.drop_unwanted(self.scheduler.is_wanted)
         if not self.flight.launched:

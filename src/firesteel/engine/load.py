@@ -91,6 +91,7 @@ def settle(spec: ModelSpec, config: Config) -> Settled:
     check_capture(config.batch)
     scales = find_scales(config.cache, spec.num_layers)
     device, max_context = find_device(config.model.device), find_max_context(spec, config)
+    device.use()
     tuned = load_tuned(config.kernels.tiles_file, device)
     use_options(tuned.options)
     kernels = choose_kernels(device, config)
