@@ -65,14 +65,14 @@ class Engine:
         spec, size, dtype = model.spec, config.page_size, find_dtype(cache.kv_dtype, device)
         num_pages = count_pages(spec, device, config, cache, max_context=max_context, reserve_gib=reserve_gib)
         self.config = config
-        self.device = device.torch_device
+        self.device = device
         self.pool = PagePool(num_pages)
         tables = PageTables(self.pool, find_layout(spec, size), prefix_caching=cache.prefix_caching)
         self.scheduler = Scheduler(
             tables, config, max_context=max_context, max_prompt_logits=count_prompt_logits(spec)
         )
         self.runner = Runner(model, new_cache(spec, num_pages + 1, size, device, dtype))  # the last is nobody's
-        self.sampler = Sampler(spec.vocab_size, self.device, model.kernels.draw)
+        self.sampler = Sampler(spec.vocab_size, device.torch_device, model.kernels.draw)
         store = StepStore(
             model, self.runner.cache, device, kernels or KernelConfig(), fused=fused, idle_page=num_pages,
             most_requests=config.max_num_seqs, max_context=max_context,
@@ -124,7 +124,7 @@ class Engine:
         """Any plan, launched op by op."""
         timed = self.totals.timed
         with timed("build"):
-            batch = build_batch(plan, self.config.page_size, self.device)
+            batch = build_batch(plan, self.config.page_size, self.device.torch_device)
         with timed("run"):
             logits = self.runner.run(batch)
         with timed("wait"):
