@@ -16,9 +16,10 @@ struct Chosen {
     float weight[TOKENS][A];
 };
 
-// By a warp; where two do so, they write the same. Of equal logits the lowest expert. WEIGHTS take time: not where
-// the experts' rows wait to be asked for. Some tokens are looked at together: each takes the time of a cache's answer.
-template <bool WEIGHTS> DEVICE void choose(const float *logits, int num_tokens, Chosen *chosen) {
+// By a warp. Of equal logits the lowest expert. WEIGHTS take time: not where the experts' rows wait to be asked for;
+// WHICH leaves out or writes the rest, which others may be reading. Some tokens are looked at together: each takes the
+// time of a cache's answer.
+template <bool WHICH, bool WEIGHTS> DEVICE void choose(const float *logits, int num_tokens, Chosen *chosen) {
     constexpr int OWN = (E + 31) / 32, TOGETHER = TOKENS < 4 ? TOKENS : 4;
     int lane = threadIdx.x % 32;
     for (int first = 0; first < (TOKENS == 1 ? 1 : num_tokens); first += TOGETHER) {
@@ -46,7 +47,7 @@ template <bool WEIGHTS> DEVICE void choose(const float *logits, int num_tokens, 
 #pragma unroll
                 for (int i = OWN - 1; i >= 0; i--) which = keys[j][i] == all ? i : which;
                 int winner = __ffs(__ballot_sync(~0u, best == all)) - 1;
-                if (lane == winner && (TOGETHER == 1 || first + j < num_tokens))
+                if (WHICH && lane == winner && (TOGETHER == 1 || first + j < num_tokens))
                     chosen->id[first + j][rank] = lane * OWN + which;
 #pragma unroll
                 for (int i = 0; i < OWN; i++) keys[j][i] = lane == winner && i == which ? 0 : keys[j][i];
@@ -64,6 +65,7 @@ template <bool WEIGHTS> DEVICE void choose(const float *logits, int num_tokens, 
                 chosen->weight[first + j][lane] = mine[j] / total[j];
     }
     __syncwarp();
+    if (!WHICH) return;
     if (TOKENS == 1) {
         if (lane < A) {
             chosen->expert[lane] = chosen->id[0][lane], chosen->wanted[lane] = 1;
@@ -92,4 +94,10 @@ template <bool WEIGHTS> DEVICE void choose(const float *logits, int num_tokens, 
         if (lane == 0) chosen->count = __popc(leaders);
     }
     __syncwarp();
+}
+
+// By the asking warps: one chooses, for all of them.
+template <class S, bool WEIGHTS> DEVICE void choose_once(const float *logits, int num_tokens, Chosen *chosen) {
+    if (S::ASKERS == 1 || threadIdx.x / 32 == S::WARPS) choose<true, WEIGHTS>(logits, num_tokens, chosen);
+    if (S::ASKERS > 1) sync_some(5, 32 * S::ASKERS);
 }

@@ -54,7 +54,7 @@ decode_experts(u16 *r, const u16 *norm, const float *logits, const u8 *up_codes,
     }
     if (threadIdx.x / 32 < S::FINISHER) {
         wait_for_inputs();
-        choose<false>(logits, num_tokens, chosen);
+        choose_once<S, false>(logits, num_tokens, chosen);
         arrive_some(2, S::THREADS);
         BothWork work(chosen->count);
         ask_all<S>(ring, work, [&](const DownPiece &piece) {
@@ -67,7 +67,7 @@ decode_experts(u16 *r, const u16 *norm, const float *logits, const u8 *up_codes,
     }
     wait_for_inputs();
     sync_some(2, S::THREADS);
-    choose<true>(logits, num_tokens, chosen);  // the same, with weights
+    choose<false, true>(logits, num_tokens, chosen);
     BothWork work(chosen->count);
     finish_up<S>(ring, work.up, up);
     meet_grid();

@@ -162,7 +162,7 @@ decode_experts_even(u16 *r, const u16 *norm, const float *logits, const u8 *up_c
     }
     if (warp < S::FINISHER) {
         wait_for_inputs();
-        choose<false>(logits, num_tokens, chosen);
+        choose_once<S, false>(logits, num_tokens, chosen);
         auto wanted = [&](int place) { return chosen->wanted[place]; };
         *shares = {share_out<UP_STRIPS, TOKENS * A>(chosen->count, wanted),
                    share_out<DOWN_STRIPS, TOKENS * A>(chosen->count, wanted)};
@@ -182,7 +182,7 @@ decode_experts_even(u16 *r, const u16 *norm, const float *logits, const u8 *up_c
     }
     wait_for_inputs();
     sync_some(2, S::THREADS);
-    choose<true>(logits, num_tokens, chosen);  // the same, with weights
+    choose<false, true>(logits, num_tokens, chosen);
     finish_share<true>(ring, 0, UpShare(shares->up), chosen, inner, parts, limit);
     meet_grid();
     arrive_some(4, S::CONSUMERS + 32);

@@ -27,7 +27,7 @@ decode_fc1(const u16 *r, const u16 *norm, const float *logits, const u8 *codes, 
     }
     if (threadIdx.x / 32 < S::FINISHER) {
         wait_for_inputs();
-        choose<false>(logits, num_tokens, chosen);
+        choose_once<S, false>(logits, num_tokens, chosen);
         arrive_some(2, S::THREADS);
         ask_all<S>(ring, Work<S>(chosen->count * up.STRIPS),
                    [&](const Piece &piece) { return up.rows(piece.strip); });

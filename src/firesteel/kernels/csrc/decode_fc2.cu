@@ -27,7 +27,7 @@ decode_fc2(const u16 *inner, const float *logits, const u8 *codes, const u8 *sca
         return;
     }
     if (threadIdx.x / 32 < S::FINISHER) {
-        choose<true>(logits, num_tokens, chosen);  // final since before the kernel ahead of this one let it start
+        choose_once<S, true>(logits, num_tokens, chosen);  // final since before the kernel ahead of this one let it start
         arrive_some(2, S::THREADS);
         ask_all<S>(ring, DownWork<false>(down.STRIPS, chosen->count),
                    [&](const DownPiece &piece) { return down.rows(piece.place, piece.strip); });
