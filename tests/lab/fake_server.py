@@ -19,6 +19,7 @@ LAST_WORDS = {
     "exit": "something else went wrong",
 }
 num_requests = 0
+HOW, _, AT = WAY.partition("-at-")  # from which request on
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -38,8 +39,8 @@ class Handler(BaseHTTPRequestHandler):
         global num_requests
         num_requests += 1
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        if WAY == "dies-at-50" and num_requests == 50:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if AT and num_requests >= int(AT):
+            return self.fail(body)
         if WAY == "hangs":
             time.sleep(600)
         if WAY == "answers-500":
@@ -56,6 +57,14 @@ class Handler(BaseHTTPRequestHandler):
         if body.get("stream"):
             return self.send_stream(body)
         return self.send_text(200, answer(body))
+
+    def fail(self, body):
+        """From now on."""
+        if HOW == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if HOW == "hangs":
+            time.sleep(600)
+        self.close_connection = True  # "breaks-off": no word, but it lives
 
     def send(self, status, value):
         self.send_text(status, json.dumps(value))
