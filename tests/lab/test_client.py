@@ -12,6 +12,7 @@ import pytest
 from firesteel.lab.client import Client
 from firesteel.lab.mock import mock_server
 from firesteel.lab.prompts import user
+from firesteel.lab.supervisor import Supervised
 from firesteel.lab.wire import RequestFailed
 
 
@@ -65,6 +66,32 @@ def test_a_whole_answer_is_timed(mock):
     assert found.is_whole and found.status == 200 and found.finish_reason == "length"
     assert found.output_tokens == 8 and found.prompt_tokens == 10
     assert found.start_s < found.first_response_s <= found.first_token_s < found.token_times_s[-1] <= found.end_s
+
+
+def open_stream(url):
+    async def ask():
+        async with Client(url, model="any") as client:
+            first = await client.open_stream()
+            return client.asks_ids, first, await client.stream([user("hi")], max_tokens=8)
+
+    return asyncio.run(ask())
+
+
+def test_ids_of_tokens_are_asked_for_where_a_server_takes_that(mock):
+    asks_ids, first, found = open_stream(mock)
+    assert asks_ids and first.is_whole and found.counted_by == "token_ids"
+
+
+def test_server_that_refuses_ids_of_tokens_in_a_stream_is_not_asked_for_them(fake, tmp_path):
+    with Supervised(fake("speaks-sglang"), tmp_path) as server:
+        asks_ids, first, found = open_stream(server.command.url)
+    assert not asks_ids and first.is_whole and (found.counted_by, found.output_tokens) == ("usage", 8)
+
+
+def test_refusal_that_is_not_of_the_ids_is_kept():
+    with answering(b"no", 429) as url:
+        asks_ids, first, found = open_stream(url)
+    assert asks_ids and first.error == found.error == "/v1/chat/completions was answered 429: no"
 
 
 def test_a_client_that_leaves_has_what_it_waited_for(mock):

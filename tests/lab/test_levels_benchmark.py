@@ -36,6 +36,16 @@ def test_speeds_of_a_known_server_are_measured_and_recorded(small, tmp_path):
     assert {record.unit for record in records} == {"tok/s"} and len(records) == 2
 
 
+@pytest.mark.parametrize("way", ["speaks-sglang", "speaks-llamacpp"])
+def test_server_that_gives_no_ids_of_tokens_is_measured_by_its_usage(small, fake, tmp_path, way):
+    with Supervised(fake(way), tmp_path) as server:
+        target = Target(api=Api.of(server.command.url), kind="other", folder=tmp_path, model="x", server=server)
+        result = run_benchmark(target, Order(quick=True), find_device("cpu"))
+    assert result.passed, result.reason
+    [[first], _] = result.figures["bench"]["rows"][0]["batches"]
+    assert (first["counted_by"], first["output_tokens"]) == ("usage", 8)
+
+
 @pytest.fixture
 def lose(fake, tmp_path, monkeypatch):
     """lose("hangs-at-8"): how level 4 ends where the server is lost at that request; calibration takes four."""

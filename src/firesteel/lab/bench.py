@@ -137,7 +137,7 @@ class Meter:
         async with client:
             _, max_context = await client.find_model()
             prompter = await calibrate(client, self.plan.seed)
-            _raise_if_lost([await client.stream([user("hello")], max_tokens=1)])  # pays for the connection
+            _raise_if_lost([await client.open_stream()])
             latency_s = await client.latency_s()
             workloads, left_out = self.plan.within(max_context)
             result = BenchResult(

@@ -27,6 +27,7 @@ class Client:
         self.url = wire.find_root(url)
         self.model = model
         self.timeout_s = timeout_s
+        self.asks_ids = True  # of tokens, in a stream
         self._http = httpx2.AsyncClient(
             headers=wire.headers(api_key), timeout=wire.timeouts(timeout_s),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None),
@@ -58,8 +59,23 @@ class Client:
         self, messages: Sequence[Message], *, max_tokens: int, leave_after: int | None = None, **fields: Any
     ) -> Exchange:
         """A streamed answer. `leave_after` tokens the client closes the connection, as a user who goes away."""
-        asked = {**fields, "stream": True, "stream_options": {"include_usage": True}, "return_token_ids": True}
+        asked = {**fields, "stream": True, "stream_options": {"include_usage": True}}
+        if self.asks_ids:
+            asked["return_token_ids"] = True
         return await self._listen(CHAT, self._body(messages, max_tokens, asked), leave_after)
+
+    async def open_stream(self) -> Exchange:
+        """The first stream pays for the connection and tells whether ids of tokens may be asked for.
+
+        SGLang refuses a stream with them: it is not asked for them again, and usage counts its tokens.
+        """
+        hello = [{"role": "user", "content": "hello"}]
+        found = await self.stream(hello, max_tokens=1)
+        if found.error_kind == "http-error":
+            self.asks_ids = False
+            found = await self.stream(hello, max_tokens=1)
+            self.asks_ids = not found.is_whole
+        return found
 
     async def latency_s(self, count: int = 3) -> float:
         """Of the shortest question there is: mean seconds of GET /v1/models."""
