@@ -88,10 +88,11 @@ def test_server_that_refuses_ids_of_tokens_in_a_stream_is_not_asked_for_them(fak
     assert not asks_ids and first.is_whole and (found.counted_by, found.output_tokens) == ("usage", 8)
 
 
-def test_refusal_that_is_not_of_the_ids_is_kept():
-    with answering(b"no", 429) as url:
+@pytest.mark.parametrize("status", [400, 503])
+def test_refusal_that_is_not_of_the_ids_is_kept(status):
+    with answering(b"no", status) as url:
         asks_ids, first, found = open_stream(url)
-    assert asks_ids and first.error == found.error == "/v1/chat/completions was answered 429: no"
+    assert asks_ids and first.error == found.error == f"/v1/chat/completions was answered {status}: no"
 
 
 def test_a_client_that_leaves_has_what_it_waited_for(mock):

@@ -18,6 +18,7 @@ from firesteel.lab.wire import RequestFailed
 
 Message = Mapping[str, Any]
 CHAT = "/v1/chat/completions"
+NOT_TAKEN = (400, 422)  # status of a request with a field that a server does not take
 
 
 class Client:
@@ -71,7 +72,7 @@ class Client:
         """
         hello = [{"role": "user", "content": "hello"}]
         found = await self.stream(hello, max_tokens=1)
-        if found.error_kind == "http-error":
+        if found.status in NOT_TAKEN:
             self.asks_ids = False
             found = await self.stream(hello, max_tokens=1)
             self.asks_ids = not found.is_whole
