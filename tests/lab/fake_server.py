@@ -19,6 +19,8 @@ LAST_WORDS = {
     "exit": "something else went wrong",
 }
 num_requests = 0
+HOW, _, AT = WAY.partition("-at-")  # from which request on
+IS_LLAMACPP, IS_SGLANG = WAY == "speaks-llamacpp", WAY == "speaks-sglang"  # else what all of them say
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -31,15 +33,16 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/health":
             return self.send(200, {"status": "ready"})
         if self.path == "/v1/models":
-            return self.send(200, {"data": [{"id": "fake", "max_model_len": 8192}]})
+            size = {"meta": {"n_ctx": 8192, "n_ctx_train": 131072}} if IS_LLAMACPP else {"max_model_len": 8192}
+            return self.send(200, {"data": [{"id": "fake", **size}]})
         return self.send(404, {"error": {"message": "no such path"}})
 
     def do_POST(self):
         global num_requests
         num_requests += 1
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        if WAY == "dies-at-50" and num_requests == 50:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if AT and num_requests >= int(AT):
+            return self.fail(body)
         if WAY == "hangs":
             time.sleep(600)
         if WAY == "answers-500":
@@ -53,9 +56,19 @@ class Handler(BaseHTTPRequestHandler):
             return self.send_text(200, answer(body, logprob="NaN"))
         if WAY == "half-an-answer":
             return self.send(200, {"choices": []})
+        if IS_SGLANG and body.get("stream") and body.get("return_token_ids"):
+            return self.send(400, {"message": "return_token_ids is not supported with streaming"})
         if body.get("stream"):
             return self.send_stream(body)
         return self.send_text(200, answer(body))
+
+    def fail(self, body):
+        """From now on."""
+        if HOW == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if HOW == "hangs":
+            time.sleep(600)
+        self.close_connection = True  # "breaks-off": no word, but it lives
 
     def send(self, status, value):
         self.send_text(status, json.dumps(value))
@@ -73,13 +86,13 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("connection", "close")
         self.end_headers()
         for number in range(min(body.get("max_tokens") or 8, 64)):
-            delta = {
-                "choices": [{"index": 0, "delta": {"content": "Paris "}, "text": "Paris ", "token_ids": [number]}]
-            }
-            self.wfile.write(b"data: " + json.dumps(delta).encode() + b"\n\n")
+            choice = {"index": 0, "delta": {"content": "Paris "}, "text": "Paris "}
+            if body.get("return_token_ids") and not IS_LLAMACPP:
+                choice["token_ids"] = [number]
+            self.wfile.write(b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n")
             self.wfile.flush()
             time.sleep(0.002)
-        usage = {"prompt_tokens": 5, "completion_tokens": 8, "total_tokens": 13}
+        usage = {"prompt_tokens": 5, "completion_tokens": number + 1, "total_tokens": number + 6}
         self.wfile.write(b"data: " + json.dumps({"choices": [], "usage": usage}).encode() + b"\n\ndata: [DONE]\n\n")
         self.close_connection = True
 
@@ -89,11 +102,12 @@ def answer(body, logprob="-0.25"):
     prompt = body.get("prompt") or ""
     num_prompt = len(prompt) if isinstance(prompt, list) else max(1, len(str(body.get("messages") or prompt)) // 4)
     count = 3 + (num_prompt if body.get("echo") else 0)
-    listed = ", ".join(["null", *[logprob] * (count - 1)])
+    listed = ", ".join([*(["null"] if body.get("echo") else [logprob]), *[logprob] * (count - 1)])
     tokens = json.dumps(["x"] * count)
     usage = {"prompt_tokens": num_prompt, "completion_tokens": 3, "total_tokens": num_prompt + 3}
     chat = "".join(f'{{"token": "x", "logprob": {logprob}, "top_logprobs": []}},' for _ in range(3)).rstrip(",")
-    logprobs = f'{{"content": [{chat}], "tokens": {tokens}, "token_logprobs": [{listed}]}}'
+    is_chat = IS_LLAMACPP or "messages" in body  # llama.cpp has one form for both
+    logprobs = f'{{"content": [{chat}]}}' if is_chat else f'{{"tokens": {tokens}, "token_logprobs": [{listed}]}}'
     message = json.dumps({"role": "assistant", "content": "The capital of France is Paris."})
     return (
         f'{{"choices": [{{"index": 0, "text": " Paris", "message": {message}, "finish_reason": "stop", '

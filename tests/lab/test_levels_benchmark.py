@@ -1,15 +1,18 @@
 """Level 4: what is measured, against which bytes, and what is kept of it."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from firesteel.device import find_device
 from firesteel.lab.api import Api
+from firesteel.lab.bench import BenchBroken
 from firesteel.lab.levels_benchmark import choose_plan, find_served, run_benchmark
 from firesteel.lab.mock import mock_server
 from firesteel.lab.order import Order
 from firesteel.lab.plan import BenchPlan
+from firesteel.lab.supervisor import ServerFailed, Supervised
 from firesteel.lab.target import Target
 from firesteel.measure.record import Record
 
@@ -31,6 +34,61 @@ def test_speeds_of_a_known_server_are_measured_and_recorded(small, tmp_path):
     assert len(row["series"]["tg_tok_s"]["values"]) == 2 and json.dumps(result.figures)
     records = [Record.load(path) for path in (tmp_path / "records").iterdir()]
     assert {record.unit for record in records} == {"tok/s"} and len(records) == 2
+
+
+@pytest.mark.parametrize("way", ["speaks-sglang", "speaks-llamacpp"])
+def test_server_that_gives_no_ids_of_tokens_is_measured_by_its_usage(small, fake, tmp_path, way):
+    with Supervised(fake(way), tmp_path) as server:
+        target = Target(api=Api.of(server.command.url), kind="other", folder=tmp_path, model="x", server=server)
+        result = run_benchmark(target, Order(quick=True), find_device("cpu"))
+    assert result.passed, result.reason
+    [[first], _] = result.figures["bench"]["rows"][0]["batches"]
+    assert (first["counted_by"], first["output_tokens"]) == ("usage", 8)
+
+
+@pytest.fixture
+def lose(fake, tmp_path, monkeypatch):
+    """lose("hangs-at-8"): how level 4 ends where the server is lost at that request; calibration takes four."""
+    plan = BenchPlan(pp=(8, 16, 32), tg=(4,), depths=(0,), concurrency=(1,), cached_depths=(), runs=2, warmups=0)
+    monkeypatch.setattr("firesteel.lab.levels_benchmark.choose_plan", lambda order: plan)
+
+    def run(way, is_ours=True):
+        with Supervised(fake(way), tmp_path) as server:
+            api = replace(Api.of(server.command.url), timeout_s=0.5)
+            target = Target(api=api, kind="other", folder=tmp_path, model="x", server=server if is_ours else None)
+            with pytest.raises(ServerFailed if is_ours else BenchBroken) as caught:
+                run_benchmark(target, Order(quick=True), find_device("cpu"))
+            assert (server.stopped is not None) == is_ours
+        return caught.value
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("way", "kind", "words"),
+    [
+        ("hangs-at-8", "hang", "hangs at benchmark, pp16 tg4: no answer for 0 s"),
+        ("dies-at-8", "signal", "SIGKILL) at benchmark, pp16 tg4"),
+        pytest.param(
+            "breaks-off-at-8", "unreachable", "runs but broke a connection: pp16 tg4", marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_server_that_is_lost_is_diagnosed_at_once_and_what_was_measured_is_kept(lose, way, kind, words):
+    error = lose(way)
+    assert error.diagnosis.kind == kind and words in str(error) and error.bundle.is_dir()
+    kept = error.__cause__.result
+    assert [row.name for row in kept.rows] == ["pp8 tg4"] and len(kept.rows[0].batches) == 2
+    assert kept.left_out[-1].startswith("2 workloads, pp16 tg4 and those after it") and kept.seconds > 0
+
+
+def test_server_of_others_that_hangs_ends_the_benchmark_and_is_left_alone(lose):
+    error = lose("hangs-at-8", is_ours=False)
+    assert "pp16 tg4: /v1/chat/completions: no answer" in str(error) and len(error.result.rows) == 1
+
+
+def test_server_that_hangs_before_the_first_workload_is_not_asked_on(lose):
+    assert "hangs at benchmark: no answer" in str(lose("hangs-at-4"))
 
 
 def test_bytes_follow_the_engines_flags():

@@ -65,7 +65,8 @@ def test_server_that_dies_at_its_50th_request_fails_that_level_with_a_bundle(lab
 
 def test_server_that_dies_while_it_is_measured_has_its_diagnosis(lab):
     levels = {level["level"]: level for level in lab("dies-at-50", mode="benchmark")["levels"]}
-    assert levels["1"]["passed"] and "signal 9 (SIGKILL) at benchmark" in levels["4"]["reason"]
+    assert levels["1"]["passed"] and "signal 9 (SIGKILL) at benchmark, pp" in levels["4"]["reason"]
+    assert len(levels["4"]["figures"]["bench"]["rows"]) == 2 and levels["4"]["figures"]["bundle"]
     assert levels["5"]["reason"] == levels["6"]["reason"] == "not run: the server is gone"
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from firesteel.lab.api import Api
+from firesteel.lab.diagnosis import Diagnosis
 from firesteel.lab.supervisor import ServerFailed, Supervised
 from firesteel.lab.target import Target, are_finite
 from firesteel.lab.wire import RequestFailed
@@ -19,6 +20,14 @@ def test_failed_request_is_the_failure_of_a_server_that_the_lab_started(fake, tm
         with pytest.raises(ServerFailed, match="answered 500"), target.step("asking"):
             target.api.chat("x")
     assert server.stopped is not None
+
+
+def test_server_that_the_lab_ended_says_why_and_not_how(fake, tmp_path):
+    with Supervised(fake("answers-500"), tmp_path) as server:
+        target = Target(api=Api.of(server.command.url), kind="other", folder=tmp_path, model="x", server=server)
+        with pytest.raises(ServerFailed, match="floods"), target.step("asking"):
+            server.vigil.complaint = Diagnosis(kind="log-flood", words="it floods its log")
+            target.api.chat("x")
 
 
 def test_failed_request_of_another_server_stays_a_failed_request(fake, tmp_path):

@@ -18,6 +18,7 @@ from firesteel.lab.roof import Roof, Served, Share, decode_share, prompt_share
 from firesteel.lab.series import Series
 from firesteel.lab.speeds import summarise
 from firesteel.lab.usage import Usage, Watch
+from firesteel.lab.wire import LOST, RequestFailed
 
 SCHEMA = 1
 PROMPT, CONTEXT, FOLLOW_UP = "prompt", "context", "prompt behind a cached context"
@@ -81,6 +82,14 @@ class BenchResult:
         }  # fmt: skip
 
 
+class BenchBroken(RequestFailed):
+    """A server that hangs or is gone; `result` holds the workloads before."""
+
+    def __init__(self, kind: str, words: str, result: BenchResult) -> None:
+        super().__init__(kind, words)
+        self.result = result
+
+
 def measure(
     url: str,
     model: str = "",
@@ -97,18 +106,24 @@ def measure(
     """All workloads of a plan, in order.
 
     `timeout_s` bounds the silence of an answer, `served` and `roof` give figures their bytes and shares, `pid` (the
-    server's) its CPU and memory. Requests that fail are failures of their rows; a server that cannot be asked
-    raises RequestFailed.
+    server's) its CPU and memory. Requests that are refused or answered wrongly are failures of their rows; a
+    server that cannot be asked raises RequestFailed, one that is lost later BenchBroken.
     """
     with ExitStack() as stack:
         watch = None if pid is None else stack.enter_context(Watch(pid))
         meter = Meter(plan=plan or BenchPlan(), served=served, roof=roof, progress=progress or (lambda *_: None))
-        start = time.perf_counter()
-        found = asyncio.run(meter.measure(Client(url, model=model, api_key=api_key, timeout_s=timeout_s)))
-    return dataclasses.replace(
+        start, broken = time.perf_counter(), None
+        try:
+            found = asyncio.run(meter.measure(Client(url, model=model, api_key=api_key, timeout_s=timeout_s)))
+        except BenchBroken as error:
+            found, broken = error.result, error
+    found = dataclasses.replace(
         found, seconds=time.perf_counter() - start, startup_s=startup_s,
         usage=None if watch is None else watch.usage(),
     )  # fmt: skip
+    if broken is not None:
+        raise BenchBroken(broken.kind, str(broken), found) from broken
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,20 +137,29 @@ class Meter:
         async with client:
             _, max_context = await client.find_model()
             prompter = await calibrate(client, self.plan.seed)
-            await client.stream([user("hello")], max_tokens=1)  # the first stream pays for the connection
+            _raise_if_lost([await client.open_stream()])
             latency_s = await client.latency_s()
             workloads, left_out = self.plan.within(max_context)
-            rows: list[BenchRow] = []
-            for number, workload in enumerate(workloads):
-                self.progress(number, len(workloads), workload.name)
-                rows += await self._rows(client, prompter, workload, latency_s)
-            self.progress(len(workloads), len(workloads), "")
-            return BenchResult(
+            result = BenchResult(
                 url=client.url, model=client.model, plan=self.plan, roof=self.roof, latency_s=latency_s,
                 tokens_a_word=prompter.tokens_a_word, max_context=max_context, startup_s=None,
-                left_out=left_out + find_shortened(rows, self.plan),
-                seconds=0.0, usage=None, rows=rows,
+                left_out=left_out, seconds=0.0, usage=None,
             )  # fmt: skip
+            for number, workload in enumerate(workloads):
+                self.progress(number, len(workloads), workload.name)
+                try:
+                    result.rows.extend(await self._rows(client, prompter, workload, latency_s))
+                except RequestFailed as lost:
+                    raise self._break_off(result, workloads[number:], lost) from lost
+            self.progress(len(workloads), len(workloads), "")
+            result.left_out.extend(find_shortened(result.rows, self.plan))
+            return result
+
+    def _break_off(self, result: BenchResult, rest: Sequence[Workload], lost: RequestFailed) -> BenchBroken:
+        first = rest[0].name
+        shortened = find_shortened(result.rows, self.plan)
+        result.left_out.extend([*shortened, f"{len(rest)} workloads, {first} and those after it: {lost}"])
+        return BenchBroken(lost.kind, f"{first}: {lost}", result)
 
     async def _rows(
         self, client: Client, prompter: Prompter, workload: Workload, latency_s: float
@@ -146,6 +170,7 @@ class Meter:
             crowd = [prompter.make(workload.pp, workload.depth) for _ in range(workload.concurrency)]
             for phase, prompts in self._phases(crowd, workload).items():
                 batch = await asyncio.gather(*(self._ask(client, one, workload) for one in prompts))
+                _raise_if_lost(batch)
                 if counted >= 0:
                     phases.setdefault(phase, []).append(batch)
             counted += 1
@@ -181,6 +206,12 @@ class Meter:
         if "tg_tok_s" in series:
             shares["tg_tok_s"] = decode_share(self.served, met, self.roof, series["tg_tok_s"].median)
         return shares
+
+
+def _raise_if_lost(batch: Sequence[Exchange]) -> None:
+    for one in batch:
+        if one.error_kind in LOST:
+            raise RequestFailed(one.error_kind, one.error, one.status)
 
 
 def find_shortened(rows: Sequence[BenchRow], plan: BenchPlan) -> list[str]:

@@ -18,6 +18,7 @@ class Exchange:
     end_s: float
     status: int | None = None  # of HTTP; None where no answer came
     error: str = ""  # in words; empty if all went well
+    error_kind: str = ""  # as of wire.RequestFailed
     first_response_s: float | None = None  # the first chunk with a choice, be it empty
     first_token_s: float | None = None  # the first chunk with text
     chunk_times_s: tuple[float, ...] = ()  # of chunks with text
@@ -106,11 +107,11 @@ class Listener:
         """So far, as well as is known before the end."""
         return sum(1 if count is None else count for count in self.counts)
 
-    def finish(self, end_s: float, *, status: int | None, error: str = "") -> Exchange:
+    def finish(self, end_s: float, *, status: int | None, error: str = "", error_kind: str = "") -> Exchange:
         token_times, counted_by = self._time_tokens()
         details = self.usage.get("prompt_tokens_details") or {}
         return Exchange(
-            start_s=self.start_s, end_s=end_s, status=status, error=error,
+            start_s=self.start_s, end_s=end_s, status=status, error=error, error_kind=error_kind,
             first_response_s=self.first_response_s, first_token_s=self.times_s[0] if self.times_s else None,
             chunk_times_s=tuple(self.times_s), token_times_s=tuple(token_times),
             prompt_tokens=self.usage.get("prompt_tokens"), cached_tokens=details.get("cached_tokens"),

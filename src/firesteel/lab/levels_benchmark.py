@@ -43,8 +43,15 @@ def run_bench(target: Target, order: Order, device: DeviceSpec) -> BenchResult:
         roof=find_roof((target.read_ledger() or {}).get("device", device.name)),
         pid=None if server is None else server.family.leader,
         startup_s=None if server is None else server.startup_s,
-        progress=lambda done, count, name: target.tell(f"workload {done} of {count}: {name}"),
+        progress=lambda done, count, name: note(target, done, count, name),
     )  # fmt: skip
+
+
+def note(target: Target, done: int, count: int, name: str) -> None:
+    """For the one who watches, and for the diagnosis of a server that is lost there."""
+    target.tell(f"workload {done} of {count}: {name}")
+    if target.server is not None:
+        target.server.step = f"benchmark, {name}" if name else "benchmark"
 
 
 def choose_plan(order: Order) -> BenchPlan:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -81,8 +81,16 @@ def read_logprobs(target: Target, prompt: Sequence[int]) -> tuple[list[Any], str
         if error.status is None or error.status >= 500:
             raise
         answer, of = target.api.complete(prompt, **fields), "the answer"
-    found = (answer["choices"][0].get("logprobs") or {}).get("token_logprobs") or []
-    return (found[1:] if found and found[0] is None else found), of
+    found = list_logprobs(answer["choices"][0])
+    if len(found) < len(prompt):  # also where echo is taken and not heeded, as by llama.cpp
+        return found, "the answer"
+    return (found[1:] if found[0] is None else found), of
+
+
+def list_logprobs(choice: Mapping[str, Any]) -> list[Any]:
+    """As vLLM, SGLang and firesteel write them, or as llama.cpp does; None stands for what is no number in JSON."""
+    found = choice.get("logprobs") or {}
+    return found.get("token_logprobs") or [one.get("logprob") for one in found.get("content") or ()]
 
 
 def check_repeats(target: Target, checks: Checks, seed: int) -> None:

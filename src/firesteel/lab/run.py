@@ -16,6 +16,7 @@ import torch
 
 from firesteel.device import DeviceSpec, find_device
 from firesteel.lab.api import Api
+from firesteel.lab.bench import BenchBroken
 from firesteel.lab.cross_check import cross_check
 from firesteel.lab.engines import find_key, find_model, make_command, name_kind
 from firesteel.lab.levels import SERVERLESS, LevelResult, has_passed, judge_validity
@@ -80,6 +81,7 @@ class Run:
             figures = {
                 "diagnosis": error.diagnosis.as_dict(),
                 "bundle": str(error.bundle) if error.bundle else None,
+                **measured_before(error.__cause__),
             }
             self._fail_rest(str(error), figures)
             return
@@ -152,7 +154,7 @@ class Run:
         try:
             found = self._without_server(level) if target is None else self._with_server(level, target)
         except RequestFailed as error:  # of a server that is not ours: there is no more to know
-            found = LevelResult(level=level, passed=False, reason=str(error))
+            found = LevelResult(level=level, passed=False, reason=str(error), figures=measured_before(error))
         self._note(replace(found, seconds=time.monotonic() - self.begun))
 
     def _with_server(self, level: str, target: Target) -> LevelResult:
@@ -203,6 +205,13 @@ class Run:
         order = self.order
         wants = not order.url and order.engine == "firesteel" and "1.5" in order.levels
         return wants and torch.cuda.is_available() and "cpu" not in order.flags
+
+
+def measured_before(failure: BaseException | None) -> dict[str, Any]:
+    """Workloads of a benchmark that a server did not live to the end of."""
+    if isinstance(failure, BenchBroken) and failure.result.rows:
+        return {"bench": failure.result.as_dict()}
+    return {}
 
 
 def run_lab(order: Order, folder: Path, watcher: Watcher) -> dict[str, Any]:

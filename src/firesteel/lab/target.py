@@ -46,6 +46,8 @@ class Target:
         """Diagnosed with the server's log, which must be ours."""
         if self.server is None:
             return error
+        if self.server.vigil.complaint is not None:  # why it was ended, and so broke off
+            return self.server.fail(self.server.vigil.complaint)
         if error.kind == "silent":
             return self.server.fail_silent(self.api.timeout_s)
         if error.kind == "unreachable":

@@ -14,6 +14,7 @@ from firesteel.errors import UserError
 CONNECT_S = 10.0
 SHOWN = 300  # characters of an answer that is quoted in an error
 DONE = object()  # the event after which nothing comes
+LOST = ("silent", "unreachable")  # kinds of a server that hangs or is gone: asking on only costs time
 
 
 class RequestFailed(UserError):
@@ -49,9 +50,13 @@ def timeouts(silence_s: float) -> httpx2.Timeout:
 
 def explain(error: httpx2.HTTPError | OSError, where: str, silence_s: float) -> RequestFailed:
     if isinstance(error, httpx2.TimeoutException) and not isinstance(error, httpx2.ConnectTimeout):
-        return RequestFailed("silent", f"{where}: no answer in {silence_s:.0f} s")
+        return silence(where, silence_s)
     name = type(error).__name__
     return RequestFailed("unreachable", f"{where} cannot be asked: {f'{name}: {error}' if str(error) else name}")
+
+
+def silence(where: str, silence_s: float) -> RequestFailed:
+    return RequestFailed("silent", f"{where}: no answer in {silence_s:.0f} s")
 
 
 def refuse(status: int, data: bytes, where: str) -> RequestFailed:
