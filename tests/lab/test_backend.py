@@ -127,6 +127,12 @@ def test_native_path_is_green_without_being_asked_for(capability):
     assert not judge("sglang", log=[SGLANG.format("cuda", "flashinfer_mxfp4")], machine=machine(capability)).faults
 
 
+def test_of_a_long_line_the_part_that_says_it_is_shown():
+    line = f"Initializing an engine with config: {'a=1, ' * 500}device_config=cpu, {'b=2, ' * 500}"
+    [shown] = judge("vllm", log=[line]).seen["cpu"]
+    assert "device_config=cpu" in shown and len(shown) < 400
+
+
 def test_silence_is_no_pass():
     [fault] = judge("sglang", log=["hello"]).faults
     assert "nothing says which kernels sglang used" in fault

@@ -15,6 +15,7 @@ from firesteel.kernels.requirement import list_requirements
 
 RULES = Path(__file__).parent / "rules"
 SHOWN = 3  # lines of evidence a sign
+LONGEST = 300  # characters of one: vLLM writes its whole configuration into a line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +177,13 @@ def _matching(patterns: Sequence[str], lines: Iterable[str]) -> list[str]:
     if not patterns:
         return []
     search = re.compile("|".join(f"(?:{one})" for one in patterns)).search
-    return list(dict.fromkeys(line.strip() for line in lines if search(line)))
+    return list(dict.fromkeys(_around(found) for line in lines if (found := search(line.strip()))))
+
+
+def _around(found: re.Match[str]) -> str:
+    """Its line or, of a long one, the part in which it stands."""
+    line, first = found.string, max(0, found.start() - LONGEST // 2)
+    return line if len(line) <= LONGEST else f"... {line[first : first + LONGEST]} ..."
 
 
 def load_rules(kind: str, folder: Path = RULES) -> Rules | None:
