@@ -36,3 +36,11 @@ def test_the_threshold_is_settable(run, results):
 def test_json_is_complete(run, results):
     found = json.loads(run("lab", "compare", *results, "--json").stdout)
     assert found["regressions"] and found["rows"][0]["verdict"] == "slower"
+
+
+def test_result_on_another_kernel_path_is_refused(run, results, tmp_path):
+    level = {"level": "4", "passed": True, "valid": False, "figures": {"bench": {"rows": [ROW]}}}
+    gate = {"level": "1.5", "passed": False, "valid": True, "reason": "kernels: marlin ran", "figures": {}}
+    (tmp_path / "bad.json").write_text(json.dumps({"levels": [gate, level]}))
+    result = run("lab", "compare", results[0], str(tmp_path / "bad.json"))
+    assert result.exit_code and "marlin ran" in str(result.exception)

@@ -41,11 +41,22 @@ def test_a_trace_of_another_engine(run, tmp_path):
     assert found["steps"] == 1 and found["categories"][0]["gb_s"] is not None and len(found["layers"]) == 25
 
 
+GPU = ("profile", "--synthetic", "gpt-oss-20b", "--device", "cuda", "--steps", "32", "--no-front", "--json")
+
+
 @pytest.mark.gpu
 def test_the_sum_is_the_step_within_five_percent_on_a_gpu(run):
-    result = run(
-        "profile", "--synthetic", "gpt-oss-20b", "--device", "cuda", "--steps", "32", "--no-front", "--json"
-    )
-    found = json.loads(result.stdout)
+    found = json.loads(run(*GPU).stdout)
     assert found["sum_ms"] == pytest.approx(found["measured_ms"], rel=0.05)
-    assert all(one["gb_s"] is None or one["gb_s"] < 10_000 for one in found["kernels"])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("batch", [1, 16])  # the fused kernels decode one token, the others 16
+def test_bandwidths_are_given_on_a_gpu(run, batch):
+    found = json.loads(run(*GPU, "--batch", str(batch)).stdout)
+    categories = {one["category"]: one for one in found["categories"]}
+    assert all(categories[name]["gb_s"] for name in ("experts", "dense", "attention")), categories
+    assert categories.get("other", {"share": 0.0})["share"] < 0.05, categories
+    reading = {one["name"]: one["gb_s"] for one in found["kernels"] if one["gb_s"] is not None}
+    assert max(found["kernels"], key=lambda one: one["ms"])["name"] in reading
+    assert all(rate < 10_000 for rate in reading.values()), reading

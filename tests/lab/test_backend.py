@@ -1,7 +1,10 @@
 """Rules that say which kernels must and must not have run; logs are synthetic, of lines that were published."""
 
+import dataclasses
+
 import pytest
 
+from firesteel.device import find_device
 from firesteel.errors import UserError
 from firesteel.lab.backend import RULES, Evidence, Rules, load_rules, summarise
 
@@ -13,6 +16,23 @@ MARLIN = [
 ]
 ATTENTION = "Using FLASHINFER attention backend out of potential backends: ['FLASHINFER', 'TRITON_ATTN']."
 CUTLASS = ["INFO Using 'CUTLASS_MXFP4_MXFP8' Mxfp4 MoE backend.", ATTENTION]
+
+VLLM_CPU = ["INFO [cpu.py:80] Using CPU_ATTN backend.", "INFO [core.py:98] ... device_config=cpu, ..."]
+LLAMA_CPU = [
+    "load_tensors: offloaded 0/37 layers to GPU",
+    "load_tensors:   CPU_Mapped model buffer size = 12109 MiB",
+]
+LLAMA_GPU = [  # the embedding stays on the CPU
+    "load_tensors: offloaded 37/37 layers to GPU", "load_tensors:   CPU_Mapped model buffer size =   586.82 MiB",
+    "load_tensors:        CUDA0 model buffer size = 59369.01 MiB",
+]  # fmt: skip
+SGLANG = "server_args=ServerArgs(model_path='x', device='{}', served_model_name='x', moe_runner_backend='{}', ...)"
+HOPPER, B200, GB10 = (9, 0), (10, 0), (12, 1)
+
+
+def machine(capability=None):
+    """As a lab on such a GPU would find it; a CPU without one."""
+    return dataclasses.replace(find_device("cpu"), name="synthetic", capability=capability)
 
 
 def ledger(*rows, device="NVIDIA H200"):
@@ -28,8 +48,8 @@ def judge(engine, *, path="", require="", **evidence):
 def test_rule_files_are_whole_and_have_a_path_without_a_name(engine):
     rules = load_rules(engine)
     assert rules.engine == engine
-    for device in ("cpu", "gpu"):
-        assert rules.find_path("", device).name == ""
+    for device, capability in (("cpu", None), ("gpu", HOPPER), ("gpu", GB10)):
+        assert rules.find_path("", device, capability).name == ""
 
 
 def test_engine_without_rules_has_none():
@@ -63,6 +83,54 @@ def test_log_that_names_another_kernel_than_the_profile_is_red():
 def test_emulation_is_red_without_any_path_asked_for():
     [fault] = judge("vllm", log=["Using 'EMULATION' Mxfp4 MoE backend"]).faults
     assert "emulation ran" in fault
+
+
+@pytest.mark.parametrize("capability", [HOPPER, B200, GB10])
+@pytest.mark.parametrize(
+    ("engine", "log"), [("vllm", VLLM_CPU), ("llamacpp", LLAMA_CPU), ("sglang", [SGLANG.format("cpu", "auto")])]
+)
+def test_cpu_is_a_fallback_where_there_is_a_gpu_and_none_where_there_is_not(engine, log, capability):
+    assert judge(engine, log=log, machine=machine(capability)).faults
+    assert not judge(engine, log=log, machine=machine()).faults
+    assert not judge(engine, log=log).faults  # a machine that is not known
+    assert not judge(engine, log=log, path="cpu", machine=machine(capability)).faults
+
+
+def test_llama_cpp_on_a_gpu_keeps_its_embedding_on_the_cpu_and_no_layer():
+    assert not judge("llamacpp", log=LLAMA_GPU, machine=machine(HOPPER)).faults
+    [fault] = judge("llamacpp", log=["offloaded 36/37 layers to GPU"], machine=machine(HOPPER)).faults
+    assert "some-on-cpu ran: offloaded 36/37" in fault
+    assert judge("llamacpp", log=["llama_model_load: using device CUDA0"], machine=machine(HOPPER)).faults
+    assert judge("llamacpp", log=LLAMA_GPU, path="cpu", machine=machine(HOPPER)).faults
+
+
+@pytest.mark.parametrize(
+    ("engine", "line"), [("vllm", MARLIN[0]), ("vllm", MARLIN[1]), ("sglang", SGLANG.format("cuda", "marlin"))]
+)
+def test_marlin_is_a_fallback_where_the_gpu_multiplies_fp4(engine, line):
+    for capability in (B200, GB10):
+        assert any("marlin ran" in one for one in judge(engine, log=[line], machine=machine(capability)).faults)
+        assert not judge(engine, log=[line], path="marlin", machine=machine(capability)).faults
+    assert not judge(engine, log=[line], machine=machine(HOPPER)).faults
+
+
+def test_warning_of_products_in_16_bits_is_enough_where_the_gpu_multiplies_fp4():
+    line = "Your GPU does not have native support for FP4 computation but FP4 quantization is being used."
+    [fault] = judge("vllm", log=[line], machine=machine(GB10)).faults
+    assert "weight-only ran" in fault
+    assert not judge("vllm", log=[line], machine=machine(HOPPER)).faults
+
+
+@pytest.mark.parametrize("capability", [B200, GB10])
+def test_native_path_is_green_without_being_asked_for(capability):
+    assert not judge("vllm", log=CUTLASS, machine=machine(capability)).faults
+    assert not judge("sglang", log=[SGLANG.format("cuda", "flashinfer_mxfp4")], machine=machine(capability)).faults
+
+
+def test_of_a_long_line_the_part_that_says_it_is_shown():
+    line = f"Initializing an engine with config: {'a=1, ' * 500}device_config=cpu, {'b=2, ' * 500}"
+    [shown] = judge("vllm", log=[line]).seen["cpu"]
+    assert "device_config=cpu" in shown and len(shown) < 400
 
 
 def test_silence_is_no_pass():

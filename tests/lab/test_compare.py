@@ -132,6 +132,23 @@ def test_results_without_a_common_workload_are_refused():
         compare({"levels": [parts.level("1")]}, other)
 
 
+@pytest.mark.parametrize("is_before", [True, False])
+def test_run_whose_kernel_path_failed_is_refused_with_its_name_and_reason(is_before):
+    bad = result(400.0) | {"order": {"engine": "vllm", "model": "gpt-oss-20b"}, "time_utc": "2026-11-15T12:00:00Z"}
+    bad["levels"] = [
+        parts.level("1.5", passed=False, reason="kernels: marlin ran"), {**bad["levels"][0], "valid": False}
+    ]  # fmt: skip
+    pair = (bad, result(400.0)) if is_before else (result(400.0), bad)
+    with pytest.raises(UserError, match=r"vllm, gpt-oss-20b, 2026-11-15T12:00:00Z .* marlin ran; measure it again"):
+        compare(*pair)
+
+
+def test_run_whose_kernel_path_was_not_judged_is_compared():
+    whole = result(400.0)
+    whole["levels"].insert(0, parts.level("1.5", was_run=False))
+    assert compare(whole, whole).rows
+
+
 @pytest.mark.slow
 def test_a_slower_server_is_found_and_the_same_server_is_not():
     plan = BenchPlan(pp=(256,), tg=(40,), depths=(0,), concurrency=(1,), cached_depths=(), runs=4, warmups=0)

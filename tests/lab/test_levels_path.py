@@ -1,9 +1,12 @@
 """Level 1.5: a planted fallback turns it red."""
 
+import dataclasses
+
 import pytest
 
+from firesteel.device import find_device
 from firesteel.lab.api import Api
-from firesteel.lab.levels_path import check_path
+from firesteel.lab.levels_path import check_path, gather
 from firesteel.lab.order import Order
 from firesteel.lab.supervisor import Supervised
 from firesteel.lab.target import Target
@@ -12,10 +15,12 @@ MARLIN = "INFO [mxfp4.py:352] Using 'MARLIN' Mxfp4 MoE backend."
 
 
 @pytest.fixture
-def judge(fake, tmp_path):
-    """judge("vllm", log=..., ledger=...): the level's result for a server that left these."""
+def judge(fake, tmp_path, monkeypatch):
+    """judge("vllm", log=..., ledger=...): the level's result for a server that left these; on a CPU if not said."""
 
-    def run(kind, *, log="", ledger=None, cross_check=None, **fields):
+    def run(kind, *, log="", ledger=None, cross_check=None, capability=None, **fields):
+        machine = dataclasses.replace(find_device("cpu"), capability=capability)
+        monkeypatch.setattr("firesteel.lab.levels_path.find_device", lambda: machine)
         with Supervised(fake(), tmp_path) as server:
             target = Target(api=Api.of(server.command.url), kind=kind, folder=tmp_path, model="x", server=server)
             target.greet()
@@ -43,6 +48,20 @@ def test_log_that_says_marlin_is_red_where_native_fp4_was_asked_for(judge):
     found = kernels_of(judge("vllm", log=MARLIN, path="native-fp4"))
     assert not found["passed"] and "marlin ran" in found["words"]
     assert kernels_of(judge("vllm", log=MARLIN, path="marlin"))["passed"]
+
+
+def test_cpu_is_red_on_a_machine_with_a_gpu(judge):
+    log = "INFO Using CPU_ATTN backend."
+    found = kernels_of(judge("vllm", log=log, capability=(9, 0)))
+    assert not found["passed"] and "cpu ran" in found["words"]
+    assert kernels_of(judge("vllm", log=log))["passed"]
+
+
+def test_machine_of_a_server_that_ran_already_is_not_known(fake, tmp_path, monkeypatch):
+    monkeypatch.setattr("firesteel.lab.levels_path.find_device", lambda: pytest.fail("it may be another one"))
+    with Supervised(fake(), tmp_path) as server:
+        target = Target(api=Api.of(server.command.url), kind="vllm", folder=tmp_path, model="x")
+        assert gather(target, Order(url=server.command.url)).machine is None
 
 
 def test_reference_where_another_was_required_is_red(judge):

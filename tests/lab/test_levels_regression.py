@@ -59,3 +59,11 @@ def test_thresholds_are_the_orders(tmp_path):
 def test_baseline_without_a_benchmark_fails_in_words(tmp_path):
     found = judge(tmp_path, {"levels": []}, result(100))
     assert not found.passed and "nothing to compare" in found.reason
+
+
+def test_baseline_whose_kernel_path_failed_is_refused_with_its_reason(tmp_path):
+    gate = {"level": "1.5", "passed": False, "valid": True, "reason": "kernels: marlin ran", "figures": {}}
+    before = result(100, is_valid=False)
+    before["levels"].insert(0, gate)
+    found = judge(tmp_path, before, result(100))
+    assert not found.passed and "marlin ran" in found.reason and "2026-11-15T12:00:00Z" in found.reason

@@ -2,18 +2,8 @@
 
 import pytest
 
-from firesteel.lab.profile import (
-    ATTENTION,
-    DENSE,
-    EXPERTS,
-    GAPS,
-    NORM,
-    OTHER,
-    SAMPLING,
-    classify,
-    own_time,
-    profile,
-)
+from firesteel.lab.profile import own_time, profile
+from firesteel.lab.profile_names import ATTENTION, DENSE, EXPERTS, GAPS, SAMPLING
 from firesteel.lab.timeline import Slice
 from firesteel.measure.roofline import Step, step_cost
 from firesteel.model.spec import PRESETS
@@ -74,27 +64,20 @@ def test_bandwidth_is_bytes_of_the_op_over_its_time(three_steps):
     assert next(one for one in found.kernels if one["name"] == "decode_sample")["gb_s"] is None
 
 
-@pytest.mark.parametrize(
-    ("name", "category"),
-    [
-        ("fused_moe_kernel", EXPERTS),
-        ("void vllm::moe::topkGatingSoftmax<float>", EXPERTS),
-        ("void marlin_moe_wna16::Marlin<...>", EXPERTS),
-        ("void mul_mat_id_q<...>", EXPERTS),
-        ("nvjet_hsh_128x64_NNT", DENSE),
-        ("void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm>", DENSE),
-        ("aten::addmm", DENSE),
-        ("flash_fwd_splitkv_kernel", ATTENTION),
-        ("reshape_and_cache_flash_kernel", ATTENTION),
-        ("rms_norm", NORM),
-        ("void at::native::vectorized_elementwise_kernel<4>", NORM),
-        ("decode_sample", SAMPLING),
-        ("at::native::reduce_kernel<argmax>", SAMPLING),
-        ("mystery", OTHER),
-    ],
-)
-def test_kernels_of_all_engines_have_a_category(name, category):
-    assert classify(name) == category
+def test_kernels_beyond_the_fused_ones_have_categories_and_bandwidths():
+    """Names of a decoding step of 16 tokens."""
+    names = (
+        "rms_norm_kernel", "tile_kernel", "rope_kv_write_kernel", "attend", "merge", "vector_kernel",
+        "choose_kernel", "moe_stream", "moe_sum", "draw_part", "choose_part",
+    )  # fmt: skip
+    slices = [Slice(name, 10 * number, 10 * number + 5) for number, name in enumerate(names)]
+    cost = step_cost(PRESETS["gpt-oss-20b"], Step(requests=16, context=128))
+    found = profile(slices, source="test", steps=1, cost=cost)
+    rates = {one["category"]: one["gb_s"] for one in found.categories}
+    assert {name for name, rate in rates.items() if rate is not None} == {EXPERTS, DENSE, ATTENTION}
+    rates = {one["name"]: one["gb_s"] for one in found.kernels}
+    reading = {"tile_kernel", "rope_kv_write_kernel", "attend", "vector_kernel", "moe_stream"}
+    assert {name for name, rate in rates.items() if rate is not None} == reading
 
 
 def test_what_was_measured_without_a_profiler_is_said(three_steps):

@@ -3,11 +3,13 @@
 import gzip
 import json
 import sqlite3
+from contextlib import closing
 
 import pytest
 import torch
 
 from firesteel.errors import UserError
+from firesteel.lab.timeline import read_timeline
 from firesteel.lab.trace import read_kernels
 
 
@@ -41,6 +43,24 @@ def test_export_of_nsys_is_read(tmp_path):
         database.executemany("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, 0)", [(1,), (1,), (2,)])
     database.close()
     assert read_kernels(path) == {"gemv<int>": 2, "norm": 1}
+
+
+@pytest.mark.parametrize("read", [read_kernels, read_timeline])
+def test_replays_of_whole_graphs_are_refused_and_the_table_alone_is_not(read, tmp_path):
+    """Synthetic, with the tables of nsys's export: at its default the kernels inside a replay are missing."""
+    path = tmp_path / "report.sqlite"
+    kernel = "CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER, end INTEGER, demangledName INTEGER)"
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("CREATE TABLE StringIds (id INTEGER, value TEXT)")
+        database.execute(f"CREATE TABLE {kernel}")
+        database.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start INTEGER, end INTEGER)")
+        database.execute("INSERT INTO StringIds VALUES (1, 'prompt_gemm')")
+        database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (0, 5, 1)")
+    assert len(read(path)) == 1
+    with closing(sqlite3.connect(path)) as database, database:
+        database.executemany("INSERT INTO CUPTI_ACTIVITY_KIND_GRAPH_TRACE VALUES (?, ?)", [(10, 20), (30, 40)])
+    with pytest.raises(UserError, match=r"2 replays of CUDA graphs .* --cuda-graph-trace=node"):
+        read(path)
 
 
 def test_other_files_are_refused_by_name(tmp_path):

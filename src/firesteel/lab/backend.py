@@ -9,11 +9,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from firesteel.device import DeviceSpec
 from firesteel.errors import UserError
 from firesteel.kernels.requirement import list_requirements
 
 RULES = Path(__file__).parent / "rules"
 SHOWN = 3  # lines of evidence a sign
+LONGEST = 300  # characters of one: vLLM writes its whole configuration into a line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +35,13 @@ class PathRule:
 
     name: str = ""
     device: str = ""  # "cpu" or "gpu": where it holds; empty is anywhere
+    since: tuple[int, ...] = ()  # the compute capability from which it holds; empty is any
     must: tuple[str, ...] = ()  # "a|b" is either
     must_not: tuple[str, ...] = ()
+
+    def holds(self, device: str, capability: tuple[int, int] | None) -> bool:
+        is_new_enough = not self.since or (capability is not None and capability >= self.since)
+        return self.device in ("", device) and is_new_enough
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +79,10 @@ class Rules:
                 except re.error as error:
                     raise UserError(f"{file}: {sign.name}: {pattern!r}: {error}") from error
 
-    def find_path(self, name: str, device: str) -> PathRule:
+    def find_path(self, name: str, device: str, capability: tuple[int, int] | None = None) -> PathRule:
+        """The first of this name that holds there."""
         for path in self.paths:
-            if path.name == name and path.device in ("", device):
+            if path.name == name and path.holds(device, capability):
                 return path
         names = ", ".join(path.name for path in self.paths if path.name)
         raise UserError(f"there is no path {name!r} for {self.engine}; its rules have {names}")
@@ -87,13 +95,20 @@ class Evidence:
     log: Sequence[str] = ()
     kernels: Mapping[str, int] | None = None  # launches by name, of a profile
     ledger: Mapping[str, Any] | None = None  # as /ledger gives it
+    machine: DeviceSpec | None = None  # what the engine could have used; None of a machine that is not known
 
     @property
     def device(self) -> str:
-        """ "cpu", "gpu" or, where nothing says so, nothing."""
-        if self.ledger is None:
+        """ "cpu", "gpu" or, where nothing says so, nothing. A ledger knows what was used."""
+        if self.ledger is not None:
+            return "cpu" if self.ledger["device"] == "CPU" else "gpu"
+        if self.machine is None:
             return ""
-        return "cpu" if self.ledger["device"] == "CPU" else "gpu"
+        return "gpu" if self.machine.is_cuda else "cpu"
+
+    @property
+    def capability(self) -> tuple[int, int] | None:
+        return None if self.machine is None else self.machine.capability
 
     def ledger_lines(self) -> list[str]:
         rows = [] if self.ledger is None else self.ledger["ran"]
@@ -118,7 +133,7 @@ class Summary:
 
 def summarise(rules: Rules, evidence: Evidence, *, path: str = "", require: str = "") -> Summary:
     seen = {sign.name: lines for sign in rules.signs if (lines := find_sign(sign, evidence))}
-    rule = rules.find_path(path, evidence.device)
+    rule = rules.find_path(path, evidence.device, evidence.capability)
     faults = [*judge(rule, seen), *judge_requirements(require, evidence)]
     if not seen:
         faults.append(f"nothing says which kernels {rules.engine} used; a profile (--trace) would")
@@ -162,7 +177,13 @@ def _matching(patterns: Sequence[str], lines: Iterable[str]) -> list[str]:
     if not patterns:
         return []
     search = re.compile("|".join(f"(?:{one})" for one in patterns)).search
-    return list(dict.fromkeys(line.strip() for line in lines if search(line)))
+    return list(dict.fromkeys(_around(found) for line in lines if (found := search(line.strip()))))
+
+
+def _around(found: re.Match[str]) -> str:
+    """Its line or, of a long one, the part in which it stands."""
+    line, first = found.string, max(0, found.start() - LONGEST // 2)
+    return line if len(line) <= LONGEST else f"... {line[first : first + LONGEST]} ..."
 
 
 def load_rules(kind: str, folder: Path = RULES) -> Rules | None:

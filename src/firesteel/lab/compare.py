@@ -13,6 +13,7 @@ from typing import Any
 
 from firesteel.errors import UserError
 from firesteel.lab.interval import estimate, share_confidence
+from firesteel.lab.levels import GATE
 from firesteel.lab.series import HIGHER
 
 FIGURES = ("pp_tok_s", "tg_tok_s", "ttft_ms", "tpot_ms")
@@ -97,14 +98,33 @@ def compare(
 
 
 def find_bench(result: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Of a result's level 4, or the whole where it is a benchmark."""
+    """Of a result's level 4, or the whole where it is a benchmark; one that does not count is refused."""
     if "rows" in result:
         return result
+    refuse_invalid(result)
     for level in (result, *(one.get("figures") or {} for one in result.get("levels") or ())):
         found = level.get("bench")
         if isinstance(found, Mapping) and "rows" in found:
             return found
     raise UserError("the result holds no benchmark: run level 4, as `firesteel lab run --mode benchmark` does")
+
+
+def refuse_invalid(result: Mapping[str, Any]) -> None:
+    """Figures of another kernel path than the one asked for say nothing about it."""
+    levels = result.get("levels") or ()
+    if all(one.get("valid", True) for one in levels if "bench" in (one.get("figures") or {})):
+        return
+    reason = next((one.get("reason") for one in levels if one.get("level") == GATE), "its reason was not kept")
+    raise UserError(
+        f"the benchmark of {name_run(result)} does not count, its kernel path (level {GATE}) failed: {reason}; "
+        "measure it again on the path that is meant (--path names it)"
+    )
+
+
+def name_run(result: Mapping[str, Any]) -> str:
+    order = result.get("order") or {}
+    what = [order.get("url") or order.get("engine") or "a run", order.get("model"), result.get("time_utc")]
+    return ", ".join(str(one) for one in what if one)
 
 
 def find_visible(bench: Mapping[str, Any]) -> float | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
 
+from firesteel.device import find_device
 from firesteel.lab.backend import Evidence, Summary, load_rules, summarise
 from firesteel.lab.imports import find_libraries, find_packages, judge_places
 from firesteel.lab.levels import Checks, LevelResult
@@ -59,10 +60,12 @@ def exercise(target: Target, order: Order) -> None:
 
 
 def gather(target: Target, order: Order) -> Evidence:
+    """The machine is known of a server that the lab started on it; one that ran already may be anywhere."""
     log = () if target.server is None else tuple(read_lines(target.server.log))
     return Evidence(
         log=log, ledger=target.read_ledger() if target.kind == "firesteel" else None,
         kernels=read_kernels(Path(order.trace)) if order.trace else None,
+        machine=None if target.server is None else find_device(),
     )  # fmt: skip
 
 

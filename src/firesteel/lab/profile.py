@@ -7,41 +7,15 @@ counted twice: categories and gaps together are the whole time from the first st
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from firesteel.errors import UserError
+from firesteel.lab.profile_names import GAPS, SAMPLING, Named, classify, find_bytes, sort_names
 from firesteel.lab.timeline import Slice
 from firesteel.measure.roofline import StepCost
-
-EXPERTS, DENSE, ATTENTION, NORM, SAMPLING, COPIES = (
-    "experts", "dense", "attention", "norm and elementwise", "sampling", "copies",
-)  # fmt: skip
-OTHER, GAPS = "other", "gaps"
-# The first that matches: names of our ops and kernels, then those of vLLM, SGLang, llama.cpp, torch and cuBLAS.
-RULES = (
-    (SAMPLING, r"decode_sample|argmax|top_?p|multinomial|sampl|logits_processor|penalt"),
-    (EXPERTS, r"moe|expert|rout|decode_fc[12]|topk_?gating|grouped_gemm|mul_mat_id|swiglu|silu_and_mul|fused_gate"),
-    (ATTENTION, r"attention|flash|fmha|paged|mha|kv_write|reshape_and_cache|rope|rotary|sdpa|scaled_dot"),
-    (COPIES, r"mem(cpy|set)|aten::copy_|aten::to\b"),
-    (
-        DENSE,
-        r"decode_(qkv|o|lm_head)|linear|gemm|gemv|matmul|mul_mat|cutlass|nvjet|addmm|aten::(mm|bmm)|splitk|dot_",
-    ),
-    (NORM, r"norm|elementwise|vectorized|quantize|aten::|reduce|index|embed|fill|cat|add|mul"),
-)
-# Which of the roofline's ops a category reads for.
-MOVED = {EXPERTS: ("moe_matmul", "route"), DENSE: ("linear",), ATTENTION: ("attention", "rope_kv_write")}
-# Kernels that are one use of an op.
-PARTS = {
-    "decode_qkv": ("linear", "qkv"), "decode_o": ("linear", "o"), "decode_lm_head": ("linear", "lm_head"),
-    "decode_fc1": ("moe_matmul", "gate_up"), "decode_fc2": ("moe_matmul", "down"), "decode_router": ("route", ""),
-    "decode_experts": ("moe_matmul", ""), "decode_attention": ("attention", ""), "linear": ("linear", ""),
-    "moe_matmul": ("moe_matmul", ""), "attention": ("attention", ""), "route": ("route", ""),
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,11 +67,13 @@ def profile(
     by_name: defaultdict[str, float] = defaultdict(float)
     for one, us in zip(slices, owned, strict=True):
         by_name[one.name] += us
+    named = sort_names(by_name)
+    kernel_bytes, category_bytes = ({}, {}) if cost is None else find_bytes(named, cost)
     return Profile(
         source=source, steps=steps, step_ms=(sum(owned) + gaps_us) / steps / 1e3, measured_ms=measured_ms,
-        categories=_categories(by_name, gaps_us, steps, cost),
-        kernels=_kernels(by_name, calls, steps, cost),
-        layers=[] if num_layers is None else _layers(slices, owned, steps, num_layers),
+        categories=_categories(by_name, gaps_us, steps, named, category_bytes),
+        kernels=_kernels(by_name, calls, steps, named, kernel_bytes),
+        layers=[] if num_layers is None else _layers(slices, owned, steps, num_layers, named),
         host=[dict(one) for one in host],
     )  # fmt: skip
 
@@ -119,42 +95,38 @@ def find_steps(slices: Sequence[Slice]) -> int:
     return math.gcd(*(once_a_step or calls.values()))
 
 
-def classify(name: str) -> str:
-    return next((category for category, rule in RULES if re.search(rule, name, re.IGNORECASE)), OTHER)
-
-
 def _categories(
-    by_name: Mapping[str, float], gaps_us: float, steps: int, cost: StepCost | None
+    by_name: Mapping[str, float], gaps_us: float, steps: int, named: Mapping[str, Named], moved: Mapping[str, float]
 ) -> list[dict[str, Any]]:
     times: defaultdict[str, float] = defaultdict(float)
     for name, us in by_name.items():
-        times[classify(name)] += us / steps / 1e3
+        times[named[name].category] += us / steps / 1e3
     gaps_ms = gaps_us / steps / 1e3
     total = (sum(times.values()) + gaps_ms) or 1.0
     rows = [
-        {"category": name, "ms": ms, "share": ms / total, "gb_s": _rate(_moved(cost, MOVED.get(name, ())), ms)}
+        {"category": name, "ms": ms, "share": ms / total, "gb_s": _rate(moved.get(name), ms)}
         for name, ms in sorted(times.items(), key=lambda item: -item[1])
     ]
     return [*rows, {"category": GAPS, "ms": gaps_ms, "share": gaps_ms / total, "gb_s": None}]
 
 
 def _kernels(
-    by_name: Mapping[str, float], calls: Mapping[str, int], steps: int, cost: StepCost | None
+    by_name: Mapping[str, float],
+    calls: Mapping[str, int],
+    steps: int,
+    named: Mapping[str, Named],
+    moved: Mapping[str, float],
 ) -> list[dict[str, Any]]:
-    found = []
-    for name, us in sorted(by_name.items(), key=lambda item: -item[1]):
-        op, part = PARTS.get(name, ("", ""))
-        moved = None if cost is None or not op else sum(
-            one.bytes for one in cost.ops if one.op == op and part in ("", one.part)
-        )  # fmt: skip
-        found.append(
-            {"name": name, "category": classify(name), "calls": calls[name] / steps, "ms": us / steps / 1e3,
-             "us_a_call": us / calls[name], "gb_s": _rate(moved, us / steps / 1e3)}
-        )  # fmt: skip
-    return found
+    return [
+        {"name": name, "category": named[name].category, "calls": calls[name] / steps, "ms": us / steps / 1e3,
+         "us_a_call": us / calls[name], "gb_s": _rate(moved.get(name), us / steps / 1e3)}
+        for name, us in sorted(by_name.items(), key=lambda item: -item[1])
+    ]  # fmt: skip
 
 
-def _layers(slices: Sequence[Slice], owned: Sequence[float], steps: int, num_layers: int) -> list[dict[str, Any]]:
+def _layers(
+    slices: Sequence[Slice], owned: Sequence[float], steps: int, num_layers: int, named: Mapping[str, Named]
+) -> list[dict[str, Any]]:
     """A kernel that runs so often a step as there are layers, or a multiple of it, runs in each in turn."""
     calls = Counter(one.name for one in slices)
     seen: Counter[str] = Counter()
@@ -165,16 +137,12 @@ def _layers(slices: Sequence[Slice], owned: Sequence[float], steps: int, num_lay
         seen[one.name] += 1
         each_layer = each_step // num_layers
         layer = place // each_layer if each_layer and place < each_layer * num_layers else num_layers
-        times[layer][classify(one.name)] += us / steps / 1e3
+        times[layer][named[one.name].category] += us / steps / 1e3
     names = [*map(str, range(num_layers)), "outside layers"]
     return [
         {"layer": name, "ms": sum(row.values()), **{category: row[category] for category in sorted(row)}}
         for name, row in zip(names, times, strict=True)
     ]
-
-
-def _moved(cost: StepCost | None, ops: Sequence[str]) -> float | None:
-    return None if cost is None or not ops else sum(one.bytes for one in cost.ops if one.op in ops)
 
 
 def _rate(moved: float | None, ms: float) -> float | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from firesteel.errors import UserError
+from firesteel.lab.trace import refuse_whole_graphs
 
 SQLITE, GZIP = b"SQLite format 3\x00", b"\x1f\x8b"
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset", "gpu_op")  # PyTorch's categories
@@ -48,6 +49,7 @@ def read_timeline(path: Path) -> list[Slice]:
 def read_nsys(path: Path) -> list[Slice]:
     try:
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
+            refuse_whole_graphs(database, path)
             tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
             rows = [row for table, query in QUERIES.items() if table in tables for row in database.execute(query)]
     except sqlite3.Error as error:

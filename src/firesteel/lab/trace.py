@@ -19,6 +19,7 @@ QUERY = """
 SELECT names.value, COUNT(*) FROM CUPTI_ACTIVITY_KIND_KERNEL AS kernels
 JOIN StringIds AS names ON names.id = kernels.demangledName GROUP BY names.value
 """
+GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"  # a row a replay of a CUDA graph, whose kernels are then in no table
 
 
 def read_kernels(path: Path) -> Counter[str]:
@@ -34,9 +35,22 @@ def read_kernels(path: Path) -> Counter[str]:
 def read_nsys(path: Path) -> Counter[str]:
     try:
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
+            refuse_whole_graphs(database, path)
             return Counter(dict(database.execute(QUERY).fetchall()))
     except sqlite3.Error as error:
         raise UserError(f"{path} is no export of nsys with CUDA kernels in it: {error}") from error
+
+
+def refuse_whole_graphs(database: sqlite3.Connection, path: Path) -> None:
+    """nsys records a replayed graph as one row unless told otherwise: decoding would look like idle time."""
+    if not database.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (GRAPHS,)).fetchone():
+        return
+    (replays,) = database.execute(f"SELECT COUNT(*) FROM {GRAPHS}").fetchone()
+    if replays:
+        raise UserError(
+            f"{path} has {replays} replays of CUDA graphs without the kernels inside them; "
+            "record it again with `nsys profile --cuda-graph-trace=node`"
+        )
 
 
 def read_pytorch(path: Path, *, is_packed: bool = False) -> Counter[str]:
