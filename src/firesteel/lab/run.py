@@ -182,7 +182,7 @@ class Run:
     def _note_server(self, server: Supervised, stopped: Stopped) -> None:
         self.engine |= {
             "command": list(hide_secrets(server.command.words)), "startup_s": server.startup_s,
-            "log": str(server.log), "peak_bytes": server.vigil.peak_bytes,
+            "log": str(server.log), "peak_bytes": server.vigil.peak_bytes, "gpu_scope": server.vigil.gpu_scope,
         }  # fmt: skip
         samples = server.vigil.memory
         self.memory = {
