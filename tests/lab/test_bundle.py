@@ -30,15 +30,17 @@ def test_bundle_holds_the_diagnosis_and_everything_around_it(tmp_path):
 
 def test_secrets_of_the_command_line_are_nowhere_in_the_bundle(tmp_path):
     log = tmp_path / "server.log"
-    log.write_text("started with --api-key sesame\n")
+    log.write_text("started with --api-key sesame, ali-baba\n")
     remains = Remains(
-        command=["serve", "--api-key", "sesame", "--hf-secret=open-it", "--tile", "auto"], url="http://h", log=log,
+        command=["sh", "-c", "K_TOKEN=ali-baba serve --x y", "--api-key", "sesame", "--hf-secret=open-it", "--tile",
+                 "auto"], url="http://h", log=log,
         step="load", kernel_messages=[], diagnosis=Diagnosis(kind="exit", words="ended"), environment={},
         processes=[{"pid": 7, "command": "serve --api-key sesame"}],
     )  # fmt: skip
     made = bundle_up(tmp_path / "crashes", remains)
     text = (made / "report.json").read_text() + (made / "log.txt").read_text()
-    assert "sesame" not in text and "open-it" not in text and "auto" in text and "started with" in text
+    assert not any(word in text for word in ("sesame", "open-it", "ali-baba"))
+    assert "auto" in text and "started with" in text
 
 
 def test_tail_of_a_large_or_missing_or_binary_log(tmp_path):

@@ -211,6 +211,13 @@ def test_secrets_of_the_environment_stay_out_of_the_bundle(fake, tmp_path, monke
     assert not any("hunter" in path.read_text() for path in bundle.iterdir())
 
 
+def test_secrets_that_the_server_writes_into_its_log_stay_out_of_the_diagnosis(fake, tmp_path):
+    command = fake("tells-its-flags")
+    command = replace(command, words=(*command.words, "--api-key", "hunter2"))
+    error = fail(command, tmp_path)
+    assert "flags: ['--api-key', '(hidden)']" in error.diagnosis.evidence and "hunter2" not in str(error)
+
+
 def test_vigil_leaves_no_thread(fake, tmp_path):
     with Supervised(fake(), tmp_path):
         assert any(one.name == "vigil" for one in threading.enumerate())

@@ -9,12 +9,12 @@ import itertools
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from firesteel.config import is_secret, told_environment
+from firesteel.config import HIDDEN, is_secret, told_environment
 from firesteel.engine.crash import CrashReport, write_bundle
 from firesteel.lab.diagnosis import Diagnosis
 
@@ -68,9 +68,20 @@ def bundle_up(folder: Path, remains: Remains) -> Path:
 
 def find_secret_flags(words: Sequence[str]) -> dict[str, str]:
     """By name, so that the writer of the bundle knows what to hide in command lines and logs."""
-    parts = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
-    pairs = itertools.pairwise(parts)
-    return {name.lstrip("-"): value for name, value in pairs if name.startswith("--") and is_secret(name)}
+    parts = [part.strip("'\"") for word in words for part in word.split()]  # a word may be a command line itself
+    found = {}
+    for word, after in itertools.pairwise((*parts, "")):
+        name, equals, value = word.partition("=")
+        if is_secret(name) and (equals or name.startswith("-")):
+            found[name] = value.strip("'\"") if equals else after
+    return found
+
+
+def hide_values(lines: Sequence[str], values: Collection[str]) -> list[str]:
+    """Wherever one of them shows up."""
+    if not (known := [re.escape(one) for one in sorted(values, key=len, reverse=True) if one]):
+        return list(lines)
+    return [re.sub("|".join(known), HIDDEN, line) for line in lines]
 
 
 def read_tail(path: Path, num_lines: int = LOG_LINES, num_bytes: int = TAIL_BYTES) -> list[str]:

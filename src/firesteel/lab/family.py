@@ -18,6 +18,8 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
+from firesteel.config import hide_secrets
+
 MARK = "LAB_SERVER"  # variable that every process of a server inherits
 PR_SET_CHILD_SUBREAPER = 36
 POLL_S = 0.05
@@ -138,7 +140,7 @@ def describe(one: psutil.Process) -> Member | None:
         is_zombie = one.status() == psutil.STATUS_ZOMBIE
         return Member(
             pid=one.pid, parent=one.ppid(), name=one.name(), status=one.status(),
-            command="" if is_zombie else " ".join(one.cmdline()),
+            command="" if is_zombie else " ".join(hide_secrets(one.cmdline())),
             rss_bytes=0 if is_zombie else one.memory_info().rss, threads=0 if is_zombie else one.num_threads(),
             waits_in=_read(f"/proc/{one.pid}/wchan"),
         )  # fmt: skip

@@ -133,15 +133,18 @@ class Run:
         )  # fmt: skip
         return replace(command, ready_s=order.ready_s, grace_s=order.grace_s)
 
+    def _key(self) -> str:
+        return find_key(self.order.flags, engine=self.order.engine)
+
     def _greeted(self, target: Target) -> Target:
-        target.api = replace(target.api, timeout_s=self.order.answer_s, api_key=find_key(self.order.flags))
+        target.api = replace(target.api, timeout_s=self.order.answer_s, api_key=self._key())
         target.greet()
         if not self.order.names_model:
             target.model = target.api.model
         if target.kind == "other" and target.read_ledger() is not None:
             target.kind = "firesteel"
         self.engine = {
-            "name": self.order.url or self.order.engine, "kind": target.kind, "url": target.api.url,
+            "name": self.order.url or self.order.shown_engine, "kind": target.kind, "url": target.api.url,
             "model": target.api.model, "max_context": target.max_context, "device": self.device.name,
         }  # fmt: skip
         return target

@@ -26,7 +26,15 @@ from urllib.parse import urlsplit
 
 from firesteel.config import child_environment
 from firesteel.errors import UserError
-from firesteel.lab.bundle import KernelWatch, Remains, ask_nvidia_smi, bundle_up, read_tail
+from firesteel.lab.bundle import (
+    KernelWatch,
+    Remains,
+    ask_nvidia_smi,
+    bundle_up,
+    find_secret_flags,
+    hide_values,
+    read_tail,
+)  # fmt: skip
 from firesteel.lab.diagnosis import STACKS, Diagnosis, diagnose_exit
 from firesteel.lab.family import MARK, Family, Member, adopt_orphans
 from firesteel.lab.vigil import Vigil
@@ -238,9 +246,9 @@ class Supervised:
         return "on SIGKILL", orphans
 
     def _diagnose(self, code: int | None, silent_s: float | None = None) -> Diagnosis:
-        return diagnose_exit(
-            code, read_tail(self.log), step=self.step, kernel=self._kernel.news(), silent_s=silent_s
-        )
+        secrets = find_secret_flags(self.command.words).values()  # engines write their flags into their logs
+        lines = hide_values(read_tail(self.log), secrets)
+        return diagnose_exit(code, lines, step=self.step, kernel=self._kernel.news(), silent_s=silent_s)
 
     def _diagnose_silence(self, kind: str, words: str) -> Diagnosis:
         """What its log names, where it names something."""
