@@ -8,6 +8,7 @@ import pytest
 from firesteel.config import (
     child_environment,
     find_user_cache,
+    hide_secrets,
     is_secret,
     knobs,
     shown_environment,
@@ -50,6 +51,30 @@ def test_secrets_are_known_by_their_names():
     for name in ("max_tokens", "--max-num-batched-tokens", "kernels", "keyboard", "FIRESTEEL_CONFIG"):
         assert not is_secret(name), name
     assert [name for name in knobs() if is_secret(name)] == ["api_key"]
+
+
+def test_tokens_that_open_doors_are_secret_and_those_of_text_are_not():
+    for name in ("--hf-token", "HF_TOKEN", "--token", "access_tokens", "GITHUB_TOKEN", "-hft", "--hf_token"):
+        assert is_secret(name), name
+    for name in ("--max-tokens", "max_new_tokens", "eos_token", "--pad-token", "bytes_per_token", "us_a_token",
+                 "--stop-token-ids", "tokens", "prompt_tokens", "first_token", "tokenizer", "-t"):  # fmt: skip
+        assert not is_secret(name), name
+
+
+@pytest.mark.parametrize(
+    ("word", "shown"),
+    [
+        ("vllm serve {model} --port {port} --api-key sk-1", "vllm serve {model} --port {port} --api-key (hidden)"),
+        ("vllm  --hf-token=sk-1 --max-tokens 5", "vllm  --hf-token=(hidden) --max-tokens 5"),
+        ("sh -c 'vllm --api-key sk-1 x' y", "sh -c 'vllm --api-key (hidden) x' y"),
+        ("env VLLM_API_KEY=sk-1 vllm serve", "env VLLM_API_KEY=(hidden) vllm serve"),
+        ('vllm --api-key "sk 1" --port 1', "vllm --api-key (hidden) --port 1"),
+        ("--engine=vllm --enable-x --api-key sk-1", "--engine=vllm --enable-x --api-key (hidden)"),
+        ("it's the key to 'all' --doors=open", "it's the key to 'all' --doors=open"),
+    ],
+)
+def test_secrets_in_a_command_line_within_a_word_are_hidden_and_the_rest_stays(word, shown):
+    assert hide_secrets([word]) == [shown] and hide_secrets(["--engine", word])[1] == shown
 
 
 def test_environment_of_a_child_is_ours_with_changes(monkeypatch):

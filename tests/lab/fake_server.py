@@ -9,6 +9,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 PORT, WAY = int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "well"
+KEY = sys.argv[4] if sys.argv[3:4] == ["--api-key"] else ""
 LAST_WORDS = {
     "gpu-out-of-memory": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
     "illegal-memory-access": "torch.AcceleratorError: CUDA error: an illegal memory access was encountered",
@@ -16,6 +17,7 @@ LAST_WORDS = {
     "port-in-use": "OSError: [Errno 98] Address already in use",
     "missing-model": "OSError: /models/nowhere does not appear to have a file named config.json.",
     "out-of-memory": "MemoryError",
+    "disk-full": "OSError: [Errno 28] No space left on device: '/root/.cache/x'",
     "exit": "something else went wrong",
 }
 num_requests = 0
@@ -30,6 +32,8 @@ class Handler(BaseHTTPRequestHandler):
         print("request", num_requests, *words)
 
     def do_GET(self):
+        if KEY and self.path != "/health" and self.headers["authorization"] != f"Bearer {KEY}":
+            return self.send(401, {"error": {"message": "wrong key"}})
         if self.path == "/health":
             return self.send(200, {"status": "ready"})
         if self.path == "/v1/models":
@@ -140,6 +144,8 @@ def main():
     print("loading")
     if WAY in LAST_WORDS:
         sys.exit(LAST_WORDS[WAY])
+    if WAY == "tells-its-flags":
+        sys.exit(f"flags: {sys.argv[3:]}")
     if WAY == "segfaults":
         ctypes.string_at(0)
     if WAY == "never-ready":

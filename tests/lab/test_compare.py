@@ -9,6 +9,7 @@ import pytest
 from firesteel.errors import UserError
 from firesteel.lab.bench import measure
 from firesteel.lab.compare import FASTER, MORE_MEMORY, SAME, SLOWER, UNCLEAR, by_run, compare, find_visible, judge
+from firesteel.lab.gpu import OWN, WHOLE
 from firesteel.lab.interval import estimate
 from firesteel.lab.mock import mock_server
 from firesteel.lab.plan import BenchPlan
@@ -116,6 +117,18 @@ def test_memory_counts_from_the_threshold():
     [row] = compare(result(400.0), result(400.0, peak=4 << 30)).regressions
     assert row.verdict == MORE_MEMORY and row.after - row.before == pytest.approx(2.147, rel=0.01)
     assert not compare(result(400.0), result(400.0, peak=4 << 30), memory_gb=3.0).regressions
+
+
+def test_gpu_memory_is_compared_only_with_that_of_the_same_users():
+    def used(peak, scope=None):
+        made = result(400.0)
+        made["levels"][0]["figures"]["bench"]["usage"] |= {"peak_gpu_bytes": peak, "gpu_scope": scope}
+        return made
+
+    assert compare(used(2 << 30, OWN), used(9 << 30, OWN)).regressions
+    assert compare(used(2 << 30), used(9 << 30, WHOLE)).regressions
+    found = compare(used(2 << 30), used(9 << 30, OWN))
+    assert not found.regressions and "memory of the GPU: of whole GPUs" in found.differences[-1]
 
 
 def test_what_differs_around_is_said():

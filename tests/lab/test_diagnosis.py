@@ -34,6 +34,7 @@ def test_cause_counts_before_what_follows_from_it():
         ("terminate called after throwing an instance of 'std::bad_alloc'", "out-of-memory"),
         ("CUDA error: unspecified launch failure", "illegal-memory-access"),
         ("Fatal Python error: Illegal instruction", "illegal-instruction"),
+        ("RuntimeError: unable to write to file </torch_7>: No space left on device (28)", "disk-full"),
     ],
 )  # fmt: skip
 def test_lines_of_several_engines_are_understood(line, kind):

@@ -29,6 +29,9 @@ def test_key_is_the_one_that_the_server_is_told(monkeypatch):
     monkeypatch.setenv("FIRESTEEL_API_KEY", "ours")
     assert find_key(("--tile", "auto")) == "ours"
     assert find_key(("--api-key", "a")) == "a" and find_key(("--api-key=b", "-x")) == "b"
+    command = "vllm serve {model} --port {port} --api-key c"
+    assert find_key((), engine=command) == "c" and find_key(("--api-key", "a"), engine=command) == "a"
+    assert find_key((), engine="vllm") == "ours"
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "llamacpp"])

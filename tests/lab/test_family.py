@@ -90,3 +90,11 @@ def test_process_that_is_gone_is_not_described():
     seen = psutil.Process(done.pid)
     done.wait()
     assert describe(seen) is None
+
+
+def test_secrets_of_a_command_line_are_not_described():
+    words = [sys.executable, "-c", "import sys; sys.stdin.read()", "--api-key", "sesame", "--port", "1"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE) as one:
+        command = describe(psutil.Process(one.pid)).command
+        one.stdin.close()
+    assert command.endswith("--api-key (hidden) --port 1")

@@ -6,7 +6,9 @@ import sys
 import psutil
 import pytest
 
+from firesteel.lab import footprint
 from firesteel.lab.footprint import Footprint, Region, first_touched, measure_growth
+from firesteel.lab.gpu import OWN, GpuMemory
 
 MB = 1 << 20
 # Reserves 200 MB; "touch" writes to half of it, "grow" takes 100 MB more.
@@ -70,3 +72,9 @@ def test_processes_that_are_gone_count_nothing(child):
     gone.wait()
     found = Footprint.of([gone])
     assert found.resident == 0 and found.regions == ()
+
+
+def test_gpu_memory_is_that_of_the_processes(child, monkeypatch):
+    monkeypatch.setattr(footprint, "used_by", lambda pids: GpuMemory(sum(pids), OWN))
+    found = Footprint.of([child[1]])
+    assert found.gpu == child[1].pid and found.gpu_scope == OWN

@@ -3,6 +3,7 @@
 import pytest
 
 from firesteel.lab.footprint import Footprint, Region
+from firesteel.lab.gpu import OWN, WHOLE
 from firesteel.lab.growth import check_growth
 from firesteel.lab.levels import Checks
 
@@ -16,8 +17,8 @@ def judge(before, after):
     return row, checks.figures
 
 
-def look(resident, gpu=None, *regions):
-    return Footprint(resident=resident, gpu=gpu, regions=regions)
+def look(resident, gpu=None, *regions, scope=OWN):
+    return Footprint(resident=resident, gpu=gpu, regions=regions, gpu_scope=None if gpu is None else scope)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +40,18 @@ def test_words_say_how_much_of_what():
     assert row["words"] == (
         "memory over 5 repeats: host +500 MB and 500 MB reserved before, now first used, GPU +5 MB"
     )
-    assert figures == {"growth_bytes": GB // 2, "first_used_bytes": GB // 2, "gpu_growth_bytes": 5_000_000}
+    assert figures == {
+        "growth_bytes": GB // 2, "first_used_bytes": GB // 2, "gpu_growth_bytes": 5_000_000, "gpu_scope": OWN,
+    }  # fmt: skip
+
+
+def test_growth_of_whole_gpus_says_so_and_of_two_scopes_is_not_judged():
+    row, figures = judge(look(GB, GB, scope=WHOLE), look(GB, 3 * GB, scope=WHOLE))
+    assert not row["passed"] and row["words"].endswith("GPU +2000 MB of whole GPUs, by whomever")
+    assert figures["gpu_scope"] == WHOLE
+    row, figures = judge(look(GB, 0, scope=WHOLE), look(GB, 3 * GB))
+    assert row["passed"] and "seen of whole GPUs, by whomever, then of its processes" in row["words"]
+    assert figures["gpu_growth_bytes"] is None
 
 
 def test_server_that_ran_already_is_not_judged():

@@ -134,3 +134,11 @@ def test_outcomes_are_json(tmp_path, fake):
     run_matrix(Matrix(gates=GATES), tmp_path, command=fake)
     content = json.loads((tmp_path / "kv_dtype=auto,sinks=on.json").read_text())
     assert content["gates"] == {"kv_dtype": "auto", "sinks": "on"} and content["figures"]["tg_tok_s"] == 40.0
+
+
+def test_secrets_are_not_kept_of_a_matrix():
+    matrix = Matrix(gates={}, engine="serve --port {port} --api-key sk-1", flags=("--hf-token", "sk-2", "--x"))
+    kept = matrix.as_dict()
+    assert kept["engine"] == "serve --port {port} --api-key (hidden)" and kept["flags"] == [
+        "--hf-token", "(hidden)", "--x",
+    ]  # fmt: skip

@@ -53,6 +53,13 @@ def test_secrets_among_the_flags_are_not_kept():
     assert "sesame" not in kept and "open" not in kept and "auto" in kept
 
 
+def test_secrets_in_a_command_are_not_kept_and_the_rest_is_to_the_letter():
+    order = Order(engine="vllm serve {model} --port {port} --api-key sk-1")
+    assert order.as_dict()["engine"] == order.shown_engine == "vllm serve {model} --port {port} --api-key (hidden)"
+    plain = "vllm serve '{model}'  --port {port}"
+    assert Order(engine=plain).as_dict()["engine"] == plain
+
+
 def test_default_model_is_not_meant_of_a_server_that_runs_already():
     assert Order().names_model and Order(url="http://x", model="some/model").names_model
     assert not Order(url="http://x").names_model

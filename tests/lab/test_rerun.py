@@ -70,6 +70,7 @@ def test_what_differs_is_said():
         ({}, "cannot be run again"),
         ({"surroundings": {"command": ["pytest"]}}, "cannot be run again"),
         ({"surroundings": {"command": ["firesteel", "serve", "--api-key", HIDDEN]}}, "hides a secret"),
+        ({"order": Order(engine="vllm serve --port {port} --api-key sk").as_dict()}, "hides a secret"),
         ({"order": {"nonsense": 1}}, "nonsense"),
     ],
 )

@@ -55,6 +55,17 @@ def test_server_that_behaves_passes_and_the_result_says_with_what(lab):
     assert result["surroundings"]["versions"]["torch"] and Path(result["engine"]["log"]).is_file()
 
 
+def test_key_in_a_command_is_sent_and_written_down_nowhere(lab, tmp_path, monkeypatch):
+    """It was in the title of the report, while every request was answered 401 for want of it."""
+    monkeypatch.delenv("FIRESTEEL_API_KEY", raising=False)
+    result = lab("well --api-key sk-hunter2", level="1")
+    assert result["passed"], [level["reason"] for level in result["levels"]]
+    assert result["engine"]["name"].endswith("well --api-key (hidden)")
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert "report.html" in {path.name for path in written}
+    assert not [path for path in written if "hunter2" in path.read_text() or "hunter2" in path.name]
+
+
 def test_server_that_dies_at_its_50th_request_fails_that_level_with_a_bundle(lab):
     result = lab("dies-at-50")
     smoke, path, stress = result["levels"]

@@ -1,14 +1,17 @@
 """Servers that fail in every way the supervisor names: each gives its diagnosis, a bundle and a clean machine."""
 
+import errno
 import json
 import os
 import socket
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
-from firesteel.lab.supervisor import ServerFailed, Supervised, is_free
+from firesteel.lab import supervisor
+from firesteel.lab.supervisor import FOR_STACKS, ServerFailed, Supervised, is_free
 
 
 def report_of(bundle):
@@ -66,6 +69,7 @@ def test_server_that_never_becomes_ready_is_stopped_with_its_stacks(fake, tmp_pa
     report = report_of(error.bundle)
     [process] = report["surroundings"]["processes"]
     assert process["rss_bytes"] > 1e6 and "fake_server.py" in process["command"]
+    assert "in main" in (error.bundle / "log.txt").read_text() and "stacks" in error.diagnosis.cure
     assert is_clean(command)
 
 
@@ -77,7 +81,47 @@ def test_hang_names_the_step_and_stacks_are_in_the_log(fake, tmp_path, is_clean)
     assert (
         error.diagnosis.kind == "hang" and "hangs at the first answer: no answer for 7 s" in error.diagnosis.words
     )
-    assert is_clean(command) and error.bundle.is_dir()
+    assert "in serve_forever" in (error.bundle / "log.txt").read_text() and "stacks" in error.diagnosis.cure
+    assert server.stopped.how == FOR_STACKS and server.stopped.exit_code == -6
+    assert is_clean(command) and is_free(command.address)
+
+
+def test_hang_shows_the_stacks_of_every_process_and_ends_them_all(fake, tmp_path, is_clean):
+    command = fake("leaves-orphan", grace_s=2.0)
+    with Supervised(command, tmp_path) as server:
+        error = server.fail_silent(7.0)
+    log = (error.bundle / "log.txt").read_text()
+    assert 0 < log.index("in outlive") < log.index("in serve_forever")
+    assert server.stopped.orphans == () and is_clean(command)
+
+
+def test_hang_of_a_program_without_stacks_is_ended_politely(fake, tmp_path, is_clean):
+    command = fake("hangs")
+    command = replace(command, environment={"PYTHONFAULTHANDLER": ""})
+    with Supervised(command, tmp_path) as server:
+        server.fail_silent(7.0)
+    assert server.stopped.how == "on SIGTERM" and server.stopped.exit_code == 0 and is_clean(command)
+
+
+def test_nvidia_smi_is_asked_while_the_server_runs(fake, tmp_path, monkeypatch):
+    """Asked after the end, it shows a machine without the server."""
+    seen = []
+    with Supervised(fake(), tmp_path) as server:
+        monkeypatch.setattr(supervisor, "ask_nvidia_smi", lambda: seen.append(server.exit_code) or "12 GiB of 13")
+        error = server.fail_silent(7.0)
+    assert seen == [None] and report_of(error.bundle)["surroundings"]["nvidia_smi"] == "12 GiB of 13"
+
+
+def test_full_disk_takes_the_bundle_but_not_the_diagnosis(fake, tmp_path, monkeypatch, is_clean):
+    def fill(folder, remains):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+
+    monkeypatch.setattr(supervisor, "bundle_up", fill)
+    command = fake("disk-full")
+    error = fail(command, tmp_path)
+    assert error.diagnosis.kind == "disk-full" and error.bundle is None
+    assert f"no crash bundle: {tmp_path / 'crashes'} cannot be written: No space left on device" in str(error)
+    assert is_clean(command)
 
 
 def test_server_that_ignores_sigterm_is_aborted_with_its_stacks(fake, tmp_path, is_clean):
@@ -165,6 +209,13 @@ def test_secrets_of_the_environment_stay_out_of_the_bundle(fake, tmp_path, monke
     environment = report_of(bundle)["surroundings"]["environment"]
     assert environment["OMP_NUM_THREADS"] == "1" and "HF_TOKEN" not in environment
     assert not any("hunter" in path.read_text() for path in bundle.iterdir())
+
+
+def test_secrets_that_the_server_writes_into_its_log_stay_out_of_the_diagnosis(fake, tmp_path):
+    command = fake("tells-its-flags")
+    command = replace(command, words=(*command.words, "--api-key", "hunter2"))
+    error = fail(command, tmp_path)
+    assert "flags: ['--api-key', '(hidden)']" in error.diagnosis.evidence and "hunter2" not in str(error)
 
 
 def test_vigil_leaves_no_thread(fake, tmp_path):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 
+from firesteel.lab import gpu
 from firesteel.lab.usage import Watch
 
 BUSY = "import time\nfill = bytearray(200 << 20)\nend = time.time() + 60\nwhile time.time() < end: pass"
@@ -34,3 +35,12 @@ def test_a_process_that_ends_keeps_its_figures():
         time.sleep(0.1)
     assert watch.usage().cpu_s > 0
     assert watch.usage().peak_memory_bytes > 0
+
+
+def test_gpu_memory_is_that_of_the_process_and_says_so(monkeypatch):
+    monkeypatch.setattr(gpu, "used_by", lambda pids: gpu.GpuMemory(1000 * (os.getpid() in list(pids)), gpu.OWN))
+    with Watch(os.getpid()) as watch:
+        pass
+    usage = watch.usage().as_dict()
+    assert usage["peak_gpu_bytes"] == 1000 and usage["gpu_scope"] == gpu.OWN
+    assert [one[2] for one in usage["memory"]] == [1000, 1000]

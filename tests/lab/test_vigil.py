@@ -1,6 +1,7 @@
 """What is seen of a running server: memory over time, and a log that is cut at both ends."""
 
 from firesteel.lab import vigil
+from firesteel.lab.gpu import OWN, GpuMemory
 from firesteel.lab.supervisor import Supervised
 from firesteel.lab.vigil import shorten
 
@@ -30,3 +31,12 @@ def test_shortened_log_keeps_both_ends_and_a_short_one_is_left_alone(tmp_path):
     log.write_bytes(b"short")
     shorten(log, kept_bytes=50)
     assert log.read_bytes() == b"short"
+
+
+def test_gpu_memory_is_that_of_the_family(fake, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(vigil, "used_by", lambda pids: asked.append(list(pids)) or GpuMemory(5, OWN))
+    with Supervised(fake(), tmp_path) as server:
+        server.vigil.look()
+        assert asked[-1] == [server.family.leader]
+    assert server.vigil.memory[-1][2] == 5 and server.vigil.gpu_scope == OWN

@@ -40,7 +40,7 @@ class Board:
         self.level = None
 
     def __rich__(self) -> Table:
-        table = Table(title=f"lab: {self.order.url or self.order.engine}, {self.order.model}", expand=True)
+        table = Table(title=f"lab: {self.order.url or self.order.shown_engine}, {self.order.model}", expand=True)
         table.add_column("level", no_wrap=True)
         table.add_column("result", no_wrap=True)
         table.add_column("s", justify="right", no_wrap=True)

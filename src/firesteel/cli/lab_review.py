@@ -12,6 +12,7 @@ import typer
 from firesteel.cli.lab import lab
 from firesteel.cli.options import AsJson, print_json
 from firesteel.cli.tables import new_table, say, show
+from firesteel.config import hide_secrets
 from firesteel.device import find_device
 from firesteel.lab.matrix import Matrix
 from firesteel.lab.report import write_report
@@ -43,7 +44,7 @@ def lab_review(
     check = check_level_two(matrix) if correctness else None
     found, compared = review_gate(matrix, out, rounds=rounds, hypothesis=hypothesis, tell=say, check=check)
     result: dict[str, Any] = {
-        "levels": [], "engine": {"name": engine, "model": model}, "review": found.as_dict(),
+        "levels": [], "engine": {"name": hide_secrets((engine,))[0], "model": model}, "review": found.as_dict(),
         "comparison": compared.as_dict(), "surroundings": dataclasses.asdict(look_around(find_device())),
     }  # fmt: skip
     (out / "result.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

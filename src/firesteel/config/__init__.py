@@ -5,6 +5,7 @@ from firesteel.config.environment import (
     HIDDEN,
     child_environment,
     find_user_cache,
+    hide_secrets,
     is_secret,
     shown_environment,
     shown_value,
@@ -24,6 +25,6 @@ from firesteel.config.settings import ConfigError, Knob, Settings, knobs, resolv
 __all__ = [
     "HIDDEN", "LAYERS", "BatchConfig", "CacheConfig", "Config", "ConfigError", "KernelConfig", "Knob",
     "ModelConfig", "ProcessConfig", "ServerConfig", "Settings", "child_environment", "find_user_cache",
-    "is_secret", "knobs", "parse_layers", "parse_origins", "resolve", "shown_environment", "shown_value",
-    "told_environment",
+    "hide_secrets", "is_secret", "knobs", "parse_layers", "parse_origins", "resolve", "shown_environment",
+    "shown_value", "told_environment",
 ]  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,15 @@ ENGINE_VARIABLES = (
     r"(FIRESTEEL|CUDA|NVIDIA|NCCL|VLLM|SGL|SGLANG|TORCH|PYTORCH|TRITON|FLASHINFER|GGML|LLAMA|OMP|MKL|ONEDNN|HF)_"
     r"|PYTHON|PATH$|LD_LIBRARY_PATH$|LD_PRELOAD$|VIRTUAL_ENV$|LANG$"
 )
+# Names of secrets; a token may also be one of text, which PIECES tells.
+SECRETS = (
+    r"(key|secret|passw(or)?d|passphrase|credential|(auth|access|api|bearer|hf|hub|refresh)[_-]?token)s?$|^-hft$"
+)
+PIECES = (
+    r"(a|audio|begin|bos|cls|decode|draft|end|eos|first|generated|image|input|last|mask|max|min|new|next|num|output|"
+    r"pad|per|prefix|prompt|sep|special|start|stop|think|tool|unk|video)"
+)
+WORDS = re.compile(r"""\s+|(?:'[^']*'|"[^"]*"|\S)+""")  # of a command line, and what is between them
 
 
 def current(environ: Mapping[str, str] | None) -> Mapping[str, str]:
@@ -58,4 +67,33 @@ def shown_value(name: str, value: Any) -> Any:
 
 def is_secret(name: str) -> bool:
     """Of a flag, variable or field."""
-    return re.search(r"(key|secret|password|auth[_-]token)s?$", name, re.IGNORECASE) is not None
+    if re.search(SECRETS, name, re.IGNORECASE):
+        return True
+    is_token = re.search(r"(^|[_-])token$", name, re.IGNORECASE)
+    return is_token is not None and not re.search(rf"(^|[_-]){PIECES}[_-]token$", name, re.IGNORECASE)
+
+
+def hide_secrets(words: Iterable[str]) -> list[str]:
+    """In a command line: --flag value, --flag=value, NAME=value, and the same in a word that is one itself."""
+    shown = []
+    hide_next = False
+    for word in words:
+        name, equals, _ = word.partition("=")
+        name_is_secret = not re.search(r"\s", name) and is_secret(name)
+        if hide_next:
+            shown.append(HIDDEN)
+        else:
+            shown.append(f"{name}={HIDDEN}" if name_is_secret and equals else _hide_inside(word))
+        hide_next = name_is_secret and not equals and name.startswith("-")
+    return shown
+
+
+def _hide_inside(word: str) -> str:
+    """Of a command line in one word, as `sh -c` takes it; what is not secret stays to the letter."""
+    parts = WORDS.findall(word)
+    if len(parts) == 1 and word[0] in "'\"" and word[-1] == word[0]:
+        return word[0] + _hide_inside(word[1:-1]) + word[0]
+    if len(parts) < 2:
+        return word
+    shown = iter(hide_secrets(part for part in parts if not part.isspace()))
+    return "".join(part if part.isspace() else next(shown) for part in parts)

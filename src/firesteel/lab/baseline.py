@@ -25,7 +25,7 @@ def find_place(order: Order, device: str, folder: Path) -> Path:
     content = order.as_dict()
     key = [*(content[name] for name in FIELDS), device]
     digest = hashlib.sha256(json.dumps(key, default=list).encode()).hexdigest()[:8]
-    words = [order.url or order.engine, Path(order.model).name, "quick" if order.quick else "full"]
+    words = [order.url or order.shown_engine, Path(order.model).name, "quick" if order.quick else "full"]
     name = re.sub(r"[^\w.]+", "-", "-".join(words)).strip("-")[:60]
     return folder / FOLDER / f"{name}-{digest}.json"
 

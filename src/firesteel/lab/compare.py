@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from firesteel.errors import UserError
+from firesteel.lab.gpu import WHOLE
 from firesteel.lab.interval import estimate, share_confidence
 from firesteel.lab.levels import GATE
 from firesteel.lab.series import HIGHER
@@ -93,7 +94,8 @@ def compare(
     changes = [_compare_series(figure, was, now, threshold, confidence) for figure, was, now in pairs]
     return Comparison(
         rows=changes + _compare_memory(old, new, memory_gb), threshold=threshold, memory_gb=memory_gb,
-        missing=[name for name in old_rows if name not in new_rows], differences=find_differences(before, after),
+        missing=[name for name in old_rows if name not in new_rows],
+        differences=find_differences(before, after) + _differing_scopes(old, new),
     )  # fmt: skip
 
 
@@ -180,7 +182,7 @@ def _compare_memory(old: Mapping[str, Any], new: Mapping[str, Any], memory_gb: f
     found = []
     for field_name, name in (("peak_memory_bytes", "host"), ("peak_gpu_bytes", "GPU")):
         was, now = ((bench.get("usage") or {}).get(field_name) for bench in (old, new))
-        if was and now:
+        if was and now and (name == "host" or not _differing_scopes(old, new)):
             grown = (now - was) / GB
             verdict = MORE_MEMORY if grown > memory_gb else LESS_MEMORY if -grown > memory_gb else SAME
             share = now / was - 1
@@ -189,6 +191,14 @@ def _compare_memory(old: Mapping[str, Any], new: Mapping[str, Any], memory_gb: f
                        change=share, low=share, high=share, verdict=verdict)
             )  # fmt: skip
     return found
+
+
+def _differing_scopes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """In words, where memory of the GPU is not of the same users in both; older results had it of all."""
+    usages = [bench.get("usage") or {} for bench in (old, new)]
+    was, now = (one.get("gpu_scope") or WHOLE for one in usages)
+    told = all(one.get("peak_gpu_bytes") for one in usages)
+    return [f"memory of the GPU: of {was} before, of {now} now, so not compared"] if told and was != now else []
 
 
 def _in_words(row: Change) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 EVIDENCE_LINES = 5
 QUOTED = 200  # characters of the last of them
+STACKS = "stacks of its threads are at the end of its log if it is a Python program"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +61,12 @@ SIGNS = (
         r"\bMemoryError\b|Cannot allocate memory|std::bad_alloc|DefaultCPUAllocator: .*allocate",
         "the machine's memory ran out",
         "free memory, or ask for a smaller cache or model",
+    ),
+    _sign(
+        "disk-full",
+        r"No space left on device|\bENOSPC\b|Disk quota exceeded",
+        "a disk that it writes to is full",
+        "free space where it keeps its caches, its log and TMPDIR; in a container also /dev/shm (--shm-size)",
     ),
     _sign(
         "illegal-instruction",
@@ -144,7 +151,7 @@ def name_signal(number: int) -> str:
 
 def _cure(kind: str, code: int | None) -> str:
     if kind == "hang":
-        return "stacks of its threads are at the end of its log if it is a Python program"
+        return STACKS
     if code == -signal.SIGKILL:
         return "SIGKILL comes from outside; most often the kernel was short of memory"
     if kind == "signal":

@@ -73,9 +73,9 @@ def find_model(engine: str, model: str) -> str:
         return model
 
 
-def find_key(flags: Sequence[str]) -> str:
-    """That the server asks for: of its flags, or FIRESTEEL_API_KEY, which it has from us."""
-    words = [word for flag in flags for word in flag.split("=", 1)]
+def find_key(flags: Sequence[str], *, engine: str = "") -> str:
+    """That the server asks for: of its command line, or FIRESTEEL_API_KEY, which it has from us."""
+    words = [word for flag in (*shlex.split(engine), *flags) for word in flag.split("=", 1)]
     given = [value for name, value in itertools.pairwise(words) if name == "--api-key"]
     return given[-1] if given else resolve().config.server.api_key
 

@@ -18,9 +18,13 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
+from firesteel.config import hide_secrets
+
 MARK = "LAB_SERVER"  # variable that every process of a server inherits
 PR_SET_CHILD_SUBREAPER = 36
 POLL_S = 0.05
+FORWARD_S = 0.2  # for a parent to write down what its child said last
+KEEPER = "multiprocessing.resource_tracker"  # of Python: removes shared memory once all others are gone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +89,18 @@ class Family:
             with suppress(psutil.NoSuchProcess):
                 one.send_signal(number)
 
+    def abort_for_stacks(self, patience_s: float) -> None:
+        """One after the other, so that no stack stands between the lines of another; children before parents,
+        which may be the ones that write their output down. One that does not catch SIGABRT would leave nothing.
+        """
+        for one in sorted(filter(shows_stacks, self.living()), key=lambda one: -one.create_time()):
+            with suppress(psutil.NoSuchProcess):
+                one.send_signal(signal.SIGABRT)
+            deadline = time.monotonic() + patience_s
+            while status_of(one) not in (psutil.STATUS_ZOMBIE, None) and time.monotonic() < deadline:
+                time.sleep(POLL_S)
+            time.sleep(FORWARD_S)
+
     def reap(self) -> None:
         """Those that were left to this process."""
         for pid in [one.pid for one in self.find() if one.pid != self.leader]:
@@ -124,7 +140,7 @@ def describe(one: psutil.Process) -> Member | None:
         is_zombie = one.status() == psutil.STATUS_ZOMBIE
         return Member(
             pid=one.pid, parent=one.ppid(), name=one.name(), status=one.status(),
-            command="" if is_zombie else " ".join(one.cmdline()),
+            command="" if is_zombie else " ".join(hide_secrets(one.cmdline())),
             rss_bytes=0 if is_zombie else one.memory_info().rss, threads=0 if is_zombie else one.num_threads(),
             waits_in=_read(f"/proc/{one.pid}/wchan"),
         )  # fmt: skip
@@ -136,6 +152,18 @@ def status_of(one: psutil.Process) -> str | None:
         return str(one.status())
     except psutil.NoSuchProcess:
         return None
+
+
+def shows_stacks(one: psutil.Process) -> bool:
+    """Whether it catches SIGABRT, as Python does with faulthandler on."""
+    try:
+        if KEEPER in " ".join(one.cmdline()):
+            return False
+    except psutil.Error:
+        return False
+    lines = _read(f"/proc/{one.pid}/status").splitlines()
+    masks = [int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:")]
+    return any(mask >> (signal.SIGABRT - 1) & 1 for mask in masks)
 
 
 def tree_in_words(members: Iterable[Member | Mapping[str, Any]]) -> list[str]:

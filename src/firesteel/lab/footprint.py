@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import psutil  # type: ignore[import-untyped]
 
-from firesteel.lab.gpu import used_bytes
+from firesteel.lab.gpu import used_by
 
 LARGE = 64 << 20  # bytes of a mapping that is looked at
 
@@ -33,17 +33,23 @@ class Region:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
     resident: int  # of all the processes
-    gpu: int | None  # used of the GPU, by whomever; None without one
+    gpu: int | None  # bytes used; None without one
     regions: tuple[Region, ...]  # the large ones
+    gpu_scope: str | None = None  # whose the GPU's are: gpu.OWN or gpu.WHOLE
 
     @classmethod
     def of(cls, processes: Iterable[psutil.Process]) -> Footprint:
-        resident, regions = 0, []
+        resident, regions, pids = 0, [], []
         for process in processes:
+            pids.append(process.pid)
             with suppress(psutil.Error):
                 resident += process.memory_info().rss
                 regions += find_regions(process)
-        return cls(resident=resident, gpu=used_bytes(), regions=tuple(regions))
+        gpu = used_by(pids)
+        return cls(
+            resident=resident, gpu=None if gpu is None else gpu.used, regions=tuple(regions),
+            gpu_scope=None if gpu is None else gpu.scope,
+        )  # fmt: skip
 
 
 def find_regions(process: psutil.Process) -> list[Region]:

@@ -25,7 +25,7 @@ LIBRARY = re.compile(r"(/\S*?/(?:site-packages|dist-packages)/([^/\s]+))/\S*\.so
 
 
 def find_packages(process: psutil.Process, names: Sequence[str]) -> dict[str, str | None]:
-    """Folder of each package as this process would import it; nothing where it is no Python."""
+    """Real folder of each package as this process would import it; nothing where it is no Python."""
     with suppress(psutil.Error, OSError, ValueError, subprocess.SubprocessError):
         interpreter = process.cmdline()[0]
         if not names or "python" not in Path(interpreter).name:
@@ -35,19 +35,24 @@ def find_packages(process: psutil.Process, names: Sequence[str]) -> dict[str, st
             command, capture_output=True, timeout=PATIENCE_S, check=True, env=process.environ(), cwd=process.cwd()
         )
         found: dict[str, str | None] = json.loads(done.stdout)
-        return {name: None if origin is None else str(Path(origin).parent) for name, origin in found.items()}
+        return {name: None if origin is None else real(Path(origin).parent) for name, origin in found.items()}
     return {}
 
 
 def find_libraries(processes: Sequence[psutil.Process]) -> dict[str, list[str]]:
-    """Folders by package of the machine code that is loaded now."""
+    """Real folders by package of the machine code that is loaded now."""
     found: dict[str, set[str]] = {}
     for one in processes:
         with suppress(OSError):
             for line in Path(f"/proc/{one.pid}/maps").read_text(encoding="utf-8", errors="replace").splitlines():
                 if match := LIBRARY.search(line):
-                    found.setdefault(match[2], set()).add(match[1])
+                    found.setdefault(match[2], set()).add(real(Path(match[1])))
     return {name: sorted(places) for name, places in sorted(found.items())}
+
+
+def real(folder: Path) -> str:
+    """The kernel tells no links of what it mapped, while Python keeps those of the path it searched."""
+    return str(folder.resolve())
 
 
 def judge_places(packages: dict[str, str | None], libraries: dict[str, list[str]]) -> list[str]:

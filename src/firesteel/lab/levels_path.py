@@ -48,7 +48,7 @@ def is_unseen(target: Target, order: Order) -> bool:
 def why_not(target: Target, order: Order) -> str:
     if order.url:
         return f"the log of {order.url} is not seen; --engine and --trace say whose it is and what ran"
-    return f"there are no rules for {order.engine}"
+    return f"there are no rules for {order.shown_engine}"
 
 
 def exercise(target: Target, order: Order) -> None:

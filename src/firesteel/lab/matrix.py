@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from firesteel.config import child_environment, knobs
+from firesteel.config import child_environment, hide_secrets, knobs
 from firesteel.errors import UserError
 from firesteel.lab.plan import BenchPlan
 
@@ -47,7 +47,10 @@ class Matrix:
         return [dict(zip(self.gates, chosen, strict=True)) for chosen in itertools.product(*self.gates.values())]
 
     def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "gates": {name: list(values) for name, values in self.gates.items()}}
+        """As it may be kept."""
+        engine, *flags = hide_secrets((self.engine, *self.flags))
+        gates = {name: list(values) for name, values in self.gates.items()}
+        return {**asdict(self), "gates": gates, "engine": engine, "flags": flags}
 
 
 def parse_gates(words: Sequence[str], *, engine: str = "firesteel") -> dict[str, tuple[str, ...]]:
@@ -126,7 +129,9 @@ def measure_cell(matrix: Matrix, chosen: Mapping[str, str], folder: Path, comman
     place.mkdir(exist_ok=True)
     order, outcome = place / "order.json", place / "outcome.json"
     outcome.unlink(missing_ok=True)
-    order.write_text(json.dumps({**matrix.as_dict(), "chosen": dict(chosen)}), encoding="utf-8")
+    order.touch(mode=0o600)  # the one place where the cell has a key from
+    whole = {**matrix.as_dict(), "engine": matrix.engine, "flags": matrix.flags, "chosen": dict(chosen)}
+    order.write_text(json.dumps(whole), encoding="utf-8")
     start = time.monotonic()
     log = place / "cell.log"
     with log.open("wb") as sink:

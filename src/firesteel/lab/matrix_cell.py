@@ -33,8 +33,8 @@ def run_cell(order: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         )  # fmt: skip
         with Supervised(command, folder) as server:
             bench = measure(
-                command.url, plan=BenchPlan.parse(order["plan"]), api_key=find_key(flags), pid=server.family.leader,
-                startup_s=server.startup_s,
+                command.url, plan=BenchPlan.parse(order["plan"]), api_key=find_key(flags, engine=order["engine"]),
+                pid=server.family.leader, startup_s=server.startup_s,
             )  # fmt: skip
     except UserError as error:
         return {"status": CRASHED, "figures": {}, "reason": str(error)}

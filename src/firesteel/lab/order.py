@@ -50,6 +50,11 @@ class Order:
         return not self.url or self.model != DEFAULT_MODEL
 
     @property
+    def shown_engine(self) -> str:
+        """As it may be shown: a command line may hold a key."""
+        return hide_secrets((self.engine,))[0]
+
+    @property
     def levels(self) -> tuple[str, ...]:
         """Those asked for; the gate comes before what it guards."""
         if not self.level:
@@ -90,7 +95,7 @@ class Order:
 
     def as_dict(self) -> dict[str, Any]:
         """As it may be kept: values of secret flags are hidden."""
-        return {**dataclasses.asdict(self), "flags": hide_secrets(self.flags)}
+        return {**dataclasses.asdict(self), "engine": self.shown_engine, "flags": hide_secrets(self.flags)}
 
     @classmethod
     def parse(cls, content: Mapping[str, Any]) -> Order:

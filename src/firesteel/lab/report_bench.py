@@ -7,6 +7,7 @@ from typing import Any
 
 from firesteel.lab.charts import Bar, Line, Strip, bar_chart, line_chart, short, strip_chart
 from firesteel.lab.document import BAD, DOUBTFUL, PLAIN, Cell, Chart, Fold, Paragraph, Part, Raw, Table
+from firesteel.lab.gpu import WHOLE
 from firesteel.lab.peers import find_peers
 from firesteel.lab.report_sections import GIB, memory_chart
 
@@ -209,7 +210,8 @@ def resources(bench: Mapping[str, Any], whole: Whole) -> list[Part]:
     facts += [["CPU cores kept busy", f"{usage['cores']:.2f}"]]
     facts += [["most memory of its processes", f"{usage['peak_memory_bytes'] / GIB:.2f} GiB"]]
     if usage.get("peak_gpu_bytes") is not None:
-        facts += [["most memory of the GPU", f"{usage['peak_gpu_bytes'] / GIB:.2f} GiB"]]
+        whose = usage.get("gpu_scope") or WHOLE
+        facts += [[f"most memory of the GPU, {whose}", f"{usage['peak_gpu_bytes'] / GIB:.2f} GiB"]]
     points = [(one[0], one[1] / GIB) for one in usage["memory"]]
     on_gpu = [(one[0], one[2] / GIB) for one in usage["memory"] if one[2] is not None]
     lines = [Line("server's processes", points), *([Line("GPU", on_gpu)] if on_gpu else [])]

@@ -135,15 +135,18 @@ class Run:
         )  # fmt: skip
         return replace(command, ready_s=order.ready_s, grace_s=order.grace_s)
 
+    def _key(self) -> str:
+        return find_key(self.order.flags, engine=self.order.engine)
+
     def _greeted(self, target: Target) -> Target:
-        target.api = replace(target.api, timeout_s=self.order.answer_s, api_key=find_key(self.order.flags))
+        target.api = replace(target.api, timeout_s=self.order.answer_s, api_key=self._key())
         target.greet()
         if not self.order.names_model:
             target.model = target.api.model
         if target.kind == "other" and target.read_ledger() is not None:
             target.kind = "firesteel"
         self.engine = {
-            "name": self.order.url or self.order.engine, "kind": target.kind, "url": target.api.url,
+            "name": self.order.url or self.order.shown_engine, "kind": target.kind, "url": target.api.url,
             "model": target.api.model, "max_context": target.max_context, "device": self.device.name,
         }  # fmt: skip
         return target
@@ -184,7 +187,7 @@ class Run:
     def _note_server(self, server: Supervised, stopped: Stopped) -> None:
         self.engine |= {
             "command": list(hide_secrets(server.command.words)), "startup_s": server.startup_s,
-            "log": str(server.log), "peak_bytes": server.vigil.peak_bytes,
+            "log": str(server.log), "peak_bytes": server.vigil.peak_bytes, "gpu_scope": server.vigil.gpu_scope,
         }  # fmt: skip
         samples = server.vigil.memory
         self.memory = {

@@ -26,8 +26,16 @@ from urllib.parse import urlsplit
 
 from firesteel.config import child_environment
 from firesteel.errors import UserError
-from firesteel.lab.bundle import KernelWatch, Remains, bundle_up, read_tail
-from firesteel.lab.diagnosis import Diagnosis, diagnose_exit
+from firesteel.lab.bundle import (
+    KernelWatch,
+    Remains,
+    ask_nvidia_smi,
+    bundle_up,
+    find_secret_flags,
+    hide_values,
+    read_tail,
+)  # fmt: skip
+from firesteel.lab.diagnosis import STACKS, Diagnosis, diagnose_exit
 from firesteel.lab.family import MARK, Family, Member, adopt_orphans
 from firesteel.lab.vigil import Vigil
 
@@ -37,6 +45,7 @@ DYING_S = 2.0  # from a broken connection to the end of the process
 ABORT_S = 3.0  # for stacks to be written
 # Python programs write at once and leave their stacks when they abort or fault.
 ENVIRONMENT = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+FOR_STACKS = "on SIGABRT, sent first for its stacks"  # of one that hangs: how it ended says nothing of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +69,9 @@ class ServerCommand:
 class ServerFailed(UserError):
     """A server that is no longer worth asking; the message is its diagnosis."""
 
-    def __init__(self, diagnosis: Diagnosis, bundle: Path | None) -> None:
-        where = "" if bundle is None else f"; crash bundle: {bundle}"
+    def __init__(self, diagnosis: Diagnosis, bundle: Path | None, *, why_no_bundle: str = "") -> None:
+        where = f"; no crash bundle: {why_no_bundle}" if why_no_bundle else ""
+        where = where if bundle is None else f"; crash bundle: {bundle}"
         super().__init__(f"{diagnosis.in_words()}{where}")
         self.diagnosis, self.bundle = diagnosis, bundle
 
@@ -70,7 +80,7 @@ class ServerFailed(UserError):
 class Stopped:
     """How a server ended."""
 
-    how: str  # "by itself", "on SIGTERM", "on SIGABRT", "on SIGKILL"
+    how: str  # "by itself", "on SIGTERM", FOR_STACKS, "on SIGABRT", "on SIGKILL"
     exit_code: int | None
     seconds: float
     orphans: tuple[Member, ...] = ()  # outlived the process that was started; ended by force
@@ -130,7 +140,7 @@ class Supervised:
             self.check()
             if time.monotonic() > deadline:
                 words = f"it never became ready: no answer from {self.command.url} in {self.command.ready_s:.0f} s"
-                raise self.fail(self._diagnose_silence("never-ready", words))
+                raise self.fail(self._diagnose_silence("never-ready", words), show_stacks=True)
             time.sleep(POLL_S)
         self.startup_s = time.monotonic() - self._started
         self.step = "rest"
@@ -142,22 +152,28 @@ class Supervised:
         if self.exit_code is not None:
             raise self.fail(self._diagnose(self.exit_code))
 
-    def fail(self, diagnosis: Diagnosis) -> ServerFailed:
-        """Ends it and bundles up what it leaves."""
+    def fail(self, diagnosis: Diagnosis, *, show_stacks: bool = False) -> ServerFailed:
+        """Ends it and bundles up what it leaves; a full disk takes the bundle, but not the diagnosis."""
         processes = [member.as_dict() for member in self.family.members()]
-        stopped = self.stop()
+        nvidia_smi = ask_nvidia_smi()  # while its processes are there to be seen
+        stopped = self.stop(show_stacks=show_stacks)
         remains = Remains(
             command=list(self.command.words), url=self.command.url, diagnosis=diagnosis, log=self.log,
-            environment=self._environment, processes=processes, kernel_messages=self._kernel.news(),
-            step=self.step, stopped=stopped.as_dict(), ledger=self.ledger,
+            environment=self._environment, processes=processes, kernel_messages=self._kernel.told(),
+            nvidia_smi=nvidia_smi, step=self.step, stopped=stopped.as_dict(), ledger=self.ledger,
         )  # fmt: skip
-        return ServerFailed(diagnosis, bundle_up(self.folder / "crashes", remains))
+        folder = self.folder / "crashes"
+        try:
+            return ServerFailed(diagnosis, bundle_up(folder, remains))
+        except OSError as error:
+            why = f"{folder} cannot be written: {error.strerror or error}; its log is {self.log}"
+            return ServerFailed(diagnosis, None, why_no_bundle=why)
 
     def fail_silent(self, silent_s: float) -> ServerFailed:
         """Of one that does not answer: dead if it ended meanwhile, else it hangs."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(POLL_S)
-        return self.fail(self._diagnose(self.exit_code, silent_s))
+        return self.fail(self._diagnose(self.exit_code, silent_s), show_stacks=True)
 
     def fail_broken(self, words: str) -> ServerFailed:
         """Of one that broke a connection: what broke it may still be dying."""
@@ -171,12 +187,15 @@ class Supervised:
         """Of one that answers, but not as it should: a cause that its log names comes first."""
         return self.fail(self._diagnose_silence(kind, words))
 
-    def stop(self) -> Stopped:
-        """Asks, then aborts, then kills the whole family; the same answer however often it is asked."""
+    def stop(self, *, show_stacks: bool = False) -> Stopped:
+        """Asks, then aborts, then kills the whole family; the same answer however often it is asked.
+
+        `show_stacks`: aborts first, for one that obeys SIGTERM leaves none.
+        """
         if self.stopped is None:
             start = time.monotonic()
             was_over = self.exit_code is not None
-            how, orphans = self._end()
+            how, orphans = self._end(show_stacks=show_stacks and not was_over)
             self.vigil.end()
             code = self._process.wait()
             self.stopped = Stopped(
@@ -206,32 +225,38 @@ class Supervised:
             resource.prlimit(process.pid, resource.RLIMIT_CORE, (0, 0))
         return process
 
-    def _end(self) -> tuple[str, list[Member]]:
+    def _end(self, *, show_stacks: bool) -> tuple[str, list[Member]]:
         """How it ended, and who had to be forced though the first process was gone."""
         reap = self._process.poll
+        if show_stacks:
+            self.family.abort_for_stacks(ABORT_S)
+        was_aborted = show_stacks and self.exit_code is not None
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGTERM)
         if self.family.is_gone_within(self.command.grace_s, reap):
-            return "on SIGTERM", []
+            return FOR_STACKS if was_aborted else "on SIGTERM", []
         is_leader_gone = self.exit_code is not None
-        orphans = [one for one in self.family.members() if one.status != "zombie"] if is_leader_gone else []
+        left = self.family.members() if is_leader_gone and not was_aborted else []
+        orphans = [one for one in left if one.status != "zombie"]
         for number, patience_s in ((signal.SIGABRT, ABORT_S), (signal.SIGKILL, self.command.grace_s)):
             self.family.send(number)
             if self.family.is_gone_within(patience_s, reap):
-                return ("on SIGTERM" if is_leader_gone else f"on {number.name}"), orphans
+                on_term = FOR_STACKS if was_aborted else "on SIGTERM"
+                return (on_term if is_leader_gone else f"on {number.name}"), orphans
         return "on SIGKILL", orphans
 
     def _diagnose(self, code: int | None, silent_s: float | None = None) -> Diagnosis:
-        return diagnose_exit(
-            code, read_tail(self.log), step=self.step, kernel=self._kernel.news(), silent_s=silent_s
-        )
+        secrets = find_secret_flags(self.command.words).values()  # engines write their flags into their logs
+        lines = hide_values(read_tail(self.log), secrets)
+        return diagnose_exit(code, lines, step=self.step, kernel=self._kernel.news(), silent_s=silent_s)
 
     def _diagnose_silence(self, kind: str, words: str) -> Diagnosis:
         """What its log names, where it names something."""
         found = self._diagnose(None)
         if found.kind != "hang":
             return replace(found, words=f"{found.words.partition(';')[0]}; {words}")
-        return Diagnosis(kind=kind, words=words, cure="the last lines of its log say how far it came",
+        cure = STACKS if kind == "never-ready" else "the last lines of its log say how far it came"
+        return Diagnosis(kind=kind, words=words, cure=cure,
                          evidence=found.evidence)  # fmt: skip
 
     def _is_ready(self) -> bool:

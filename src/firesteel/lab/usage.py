@@ -22,7 +22,8 @@ class Usage:
     wall_s: float
     cpu_s: float
     peak_memory_bytes: int  # resident, of all processes together
-    peak_gpu_bytes: int | None  # of the whole GPU, by whomever; None without one
+    peak_gpu_bytes: int | None  # None without a GPU
+    gpu_scope: str | None  # whose those are: gpu.OWN or gpu.WHOLE
     memory: tuple[tuple[float, int, int | None], ...]  # seconds, resident bytes, bytes on the GPU
 
     @property
@@ -41,7 +42,7 @@ class Watch:
         self._root = psutil.Process(pid)
         self._period_s = period_s
         self._cpu_s: dict[int, float] = {}  # by process: those that ended keep their last figure
-        self._samples: list[tuple[float, int, int | None]] = []
+        self._samples: list[tuple[float, int, gpu.GpuMemory | None]] = []
         self._family: list[psutil.Process] = []
         self._looks = 0
         self._ended = threading.Event()
@@ -62,11 +63,12 @@ class Watch:
         self._look()
 
     def usage(self) -> Usage:
-        on_gpu = [one[2] for one in self._samples if one[2] is not None]
+        on_gpu, scope = gpu.keep_one_scope(used for _, _, used in self._samples)
         return Usage(
             wall_s=self._samples[-1][0], cpu_s=sum(self._cpu_s.values()) - self._before,
-            peak_memory_bytes=max(one[1] for one in self._samples), peak_gpu_bytes=max(on_gpu, default=None),
-            memory=tuple(self._samples),
+            peak_memory_bytes=max(one[1] for one in self._samples), gpu_scope=scope,
+            peak_gpu_bytes=max((one for one in on_gpu if one is not None), default=None),
+            memory=tuple((at, rss, used) for (at, rss, _), used in zip(self._samples, on_gpu, strict=True)),
         )  # fmt: skip
 
     def _watch(self) -> None:
@@ -84,7 +86,7 @@ class Watch:
                 resident += process.memory_info().rss
                 self._cpu_s[process.pid] = times.user + times.system
         seconds = round(time.perf_counter() - self._start_s, 3)
-        self._samples.append((seconds, resident, gpu.used_bytes()))
+        self._samples.append((seconds, resident, gpu.used_by(one.pid for one in self._family)))
 
 
 def family(root: psutil.Process) -> list[psutil.Process]:

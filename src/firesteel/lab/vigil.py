@@ -9,7 +9,7 @@ from pathlib import Path
 
 from firesteel.lab.diagnosis import Diagnosis
 from firesteel.lab.family import Family, Member
-from firesteel.lab.gpu import used_bytes
+from firesteel.lab.gpu import GpuMemory, keep_one_scope, used_by
 
 LOOK_S = 0.5  # between looks at the processes that are known
 SEARCH_S = 10.0  # between searches for others, which take milliseconds that a benchmark would see
@@ -22,9 +22,7 @@ class Vigil:
     def __init__(self, family: Family, log: Path, most_log_bytes: int) -> None:
         self.complaint: Diagnosis | None = None
         self.zombies: dict[int, Member] = {}  # seen at any time
-        self.memory: list[
-            tuple[float, int, int | None]
-        ] = []  # s since the start, bytes of all processes, of the GPU
+        self._samples: list[tuple[float, int, GpuMemory | None]] = []  # s since the start, bytes of all processes
         self._family, self._log, self._most_log_bytes = family, log, most_log_bytes
         self._look_s = LOOK_S
         self._start = time.monotonic()
@@ -40,7 +38,17 @@ class Vigil:
 
     @property
     def peak_bytes(self) -> int:
-        return max((rss for _, rss, _ in self.memory), default=0)
+        return max((rss for _, rss, _ in self._samples), default=0)
+
+    @property
+    def memory(self) -> list[tuple[float, int, int | None]]:
+        """Seconds since the start, bytes of all processes, bytes on the GPU of `gpu_scope`."""
+        gpu, _ = keep_one_scope(used for _, _, used in self._samples)
+        return [(at, rss, used) for (at, rss, _), used in zip(self._samples, gpu, strict=True)]
+
+    @property
+    def gpu_scope(self) -> str | None:
+        return keep_one_scope(used for _, _, used in self._samples)[1]
 
     def _watch(self) -> None:
         next_look = next_search = self._start
@@ -61,9 +69,10 @@ class Vigil:
         for one in members:
             if one.status == "zombie" and one.pid != self._family.leader:
                 self.zombies[one.pid] = one
-        self.memory.append((time.monotonic() - self._start, rss, used_bytes()))
-        if len(self.memory) > MOST_SAMPLES:
-            self.memory = self.memory[::2]
+        used = used_by(one.pid for one in members if one.status != "zombie")
+        self._samples.append((time.monotonic() - self._start, rss, used))
+        if len(self._samples) > MOST_SAMPLES:
+            self._samples = self._samples[::2]
             self._look_s *= 2
 
     def _complain_of_log(self, size: int) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from firesteel.config import HIDDEN, is_secret, shown_environment
+from firesteel.config import hide_secrets, shown_environment
 from firesteel.device import DeviceSpec
 
 PACKAGE = Path(__file__).parents[1]
@@ -112,18 +112,8 @@ def hash_packages() -> str:
 
 
 def shown_command(words: Sequence[str]) -> tuple[str, ...]:
-    """The program's name and its arguments, the values of secret flags hidden: --flag value, --flag=value."""
-    shown = [_program(word) for word in words[:1]]
-    hide_next = False
-    for word in words[1:]:
-        name, equals, _ = word.partition("=")
-        flag_is_secret = name.startswith("--") and is_secret(name)
-        if hide_next:
-            shown.append(HIDDEN)
-        else:
-            shown.append(f"{name}={HIDDEN}" if flag_is_secret and equals else word)
-        hide_next = flag_is_secret and not equals
-    return tuple(shown)
+    """The program's name and its arguments, secrets hidden."""
+    return (*map(_program, words[:1]), *hide_secrets(words[1:]))
 
 
 def _program(path: str) -> str:
