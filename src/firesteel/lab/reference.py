@@ -40,11 +40,14 @@ class Reference(Protocol):
 
 
 class LocalReference:
-    """The references of all ops, in float32, on this machine's CPU."""
+    """The references of all ops, in float32, on this machine's CPU, by the defaults.
+
+    What the environment or a file sets is for the server under test: taken over, it would be compared with itself.
+    """
 
     def __init__(self, model: str, *, sinks: bool = True) -> None:
         self.name = "firesteel's reference on a CPU"
-        self.llm = LLM(model, device="cpu", kv_cache_gib=CACHE_GIB, sinks=sinks)
+        self.llm = LLM(model, device="cpu", kv_cache_gib=CACHE_GIB, sinks=sinks, environ={})
 
     def logprobs(self, token_ids: Sequence[int]) -> list[float]:
         rows = self.llm.logits(token_ids)[:-1].log_softmax(-1)

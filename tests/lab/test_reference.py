@@ -1,0 +1,16 @@
+"""Who says what is right: by which settings it computes, and what a server that is asked gives."""
+
+from firesteel.lab.reference import LocalReference
+
+
+def test_settings_of_the_server_under_test_are_not_those_of_the_reference(monkeypatch, tmp_path):
+    """A server with fp8 keys was once held to a reference with fp8 keys."""
+    (tmp_path / "settings.toml").write_text('activation = "mxfp8"\n')
+    for name, value in {
+        "KV_DTYPE": "fp8", "MXFP4_LAYERS": "all", "REQUIRE": "moe=triton:gemm",
+        "CONFIG": str(tmp_path / "settings.toml"),
+    }.items():  # fmt: skip
+        monkeypatch.setenv(f"FIRESTEEL_{name}", value)
+    settings = LocalReference("kindling").llm.settings
+    assert set(settings.origins.values()) == {"flag", "default"}
+    assert (settings.config.cache.kv_dtype, settings.config.kernels.activation) == ("auto", "bf16")
