@@ -133,6 +133,13 @@ def test_server_that_runs_already_is_not_held_to_the_built_in_model(lab, fake, t
     assert "not judged: fake is no checkpoint" in json.dumps(result["levels"][-1])
 
 
+def test_reference_that_is_not_there_is_not_the_servers_failure(lab):
+    result = lab(mode="verify", reference_url="http://127.0.0.1:9")
+    level = result["levels"][-1]
+    assert level["level"] == "2" and level["passed"] and not level["was_run"] and result["shutdown"]["is_clean"]
+    assert "not judged: the reference, http://127.0.0.1:9, does not answer" in level["reason"]
+
+
 def test_command_without_a_port_is_refused(lab):
     with pytest.raises(UserError, match=r"\{port\}"):
         lab(engine="my-server")
