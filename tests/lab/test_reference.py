@@ -1,6 +1,8 @@
 """Who says what is right: by which settings it computes, and what a server that is asked gives."""
 
-from firesteel.lab.reference import LocalReference
+import pytest
+
+from firesteel.lab.reference import LocalReference, is_float32
 
 
 def test_settings_of_the_server_under_test_are_not_those_of_the_reference(monkeypatch, tmp_path):
@@ -14,3 +16,17 @@ def test_settings_of_the_server_under_test_are_not_those_of_the_reference(monkey
     settings = LocalReference("kindling").llm.settings
     assert set(settings.origins.values()) == {"flag", "default"}
     assert (settings.config.cache.kv_dtype, settings.config.kernels.activation) == ("auto", "bf16")
+
+
+@pytest.mark.parametrize(
+    ("ledger", "expected"),
+    [
+        ({"device": "CPU"}, True),
+        ({"device": "CPU", "formats": {"activation": "bf16", "kv": "float32"}}, True),
+        ({"device": "CPU", "formats": {"activation": "mxfp8", "kv": "float32"}}, False),
+        ({"device": "CPU", "formats": {"activation": "bf16", "kv": "float8_e4m3fn"}}, False),
+        ({"device": "NVIDIA H200"}, False),
+    ],
+)
+def test_only_a_cpu_that_rounds_nothing_is_held_to_float32(ledger, expected):
+    assert is_float32(ledger) is expected

@@ -19,6 +19,7 @@ from firesteel.lab.reference import (
     ReferenceFailed,
     continue_greedily,
     find_reference,
+    is_float32,
     read_prompt_logprobs,
 )
 from firesteel.lab.target import Target, are_finite
@@ -79,8 +80,7 @@ def compare(target: Target, reference: Reference, order: Order, checks: Checks) 
 
 def choose_tolerance(target: Target, reference: Reference) -> Tolerance:
     ledger = target.read_ledger()
-    is_float32 = ledger is not None and ledger.get("device") == "CPU"
-    return FLOAT32 if is_float32 and reference.is_float32() else ROUNDED
+    return FLOAT32 if ledger is not None and is_float32(ledger) and reference.is_float32() else ROUNDED
 
 
 def check_repeatable(target: Target, order: Order, checks: Checks) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -92,7 +92,7 @@ class RemoteReference:
             found = self.api.get("/ledger")
         except RequestFailed:
             return False
-        return isinstance(found, dict) and found.get("device") == "CPU"
+        return isinstance(found, dict) and is_float32(found)
 
     def logprobs(self, token_ids: Sequence[int]) -> list[float]:
         with answering(self.name):
@@ -115,6 +115,13 @@ def answering(name: str) -> Iterator[None]:
         yield
     except RequestFailed as error:
         raise ReferenceFailed(f"the reference, {name}, does not answer as it should: {error}") from error
+
+
+def is_float32(ledger: Mapping[str, Any]) -> bool:
+    """Of a firesteel: on a CPU, where nothing is rounded on the way unless the settings ask for it."""
+    formats = ledger.get("formats") or {}
+    is_plain = formats.get("activation", "bf16") == "bf16" and formats.get("kv", "float32") == "float32"
+    return ledger.get("device") == "CPU" and is_plain
 
 
 def find_reference(model: str, url: str, *, timeout_s: float = 600.0) -> tuple[Reference | None, str]:
