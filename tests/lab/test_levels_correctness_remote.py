@@ -113,6 +113,15 @@ def test_without_its_tokens_a_model_is_not_judged(judge):
     assert result.passed and not result.was_run and "/tokenize" in result.reason
 
 
+@pytest.mark.parametrize(
+    ("lacks", "words"), [("logprobs", "no likelihoods of a prompt"), ("token_ids", "no ids of tokens")]
+)
+def test_a_server_that_gives_nothing_to_compare_is_not_judged_and_lives(judge, lacks, words):
+    """llama.cpp was once ended for it."""
+    result = judge(Toy(lacks=lacks), Toy())
+    assert result.passed and not result.was_run and words in result.reason
+
+
 def test_the_reference_gets_its_key_from_the_environment(judge, monkeypatch):
     assert "401" in judge(Toy(), Toy(key="k")).reason
     monkeypatch.setenv("LAB_REFERENCE_API_KEY", "k")

@@ -11,11 +11,12 @@ VOCABULARY = 1024
 
 
 class Toy:
-    def __init__(self, *, seed=0, key="", field="prompt", top=True, most_requests=10_000):
+    def __init__(self, *, seed=0, key="", field="prompt", top=True, lacks="", most_requests=10_000):
         self.table = (
             4 * torch.randn(VOCABULARY, VOCABULARY, generator=torch.Generator().manual_seed(seed))
         ).log_softmax(-1)
         self.key, self.field, self.top = key, field, top
+        self.lacks = lacks  # "logprobs" or "token_ids", which its answers are without
         self.most_requests = most_requests  # after which it answers 500
         self.seen = []  # prompts that it was asked to continue or to score
 
@@ -49,6 +50,7 @@ class Toy:
                 choice["logprobs"]["top_logprobs"] = [
                     dict(zip(map(str, row.indices.tolist()), row.values.tolist(), strict=True)) for row in rows
                 ]
+        choice.pop(self.lacks, None)
         return {"choices": [choice]}
 
 

@@ -7,8 +7,9 @@ has a tolerance, and a token may differ only where the reference itself is nearl
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from firesteel.lab.levels import Checks, LevelResult
 from firesteel.lab.levels_smoke import ask_together, random_prompt
@@ -22,8 +23,9 @@ from firesteel.lab.reference import (
     is_float32,
     read_prompt_logprobs,
 )
-from firesteel.lab.target import Target, are_finite
+from firesteel.lab.target import Target, are_finite, is_refusal
 from firesteel.lab.texts import find_encoder, read_prompts, read_texts
+from firesteel.lab.wire import RequestFailed
 
 CONTINUED = 32  # tokens
 SINK_TEXTS = 3
@@ -70,12 +72,33 @@ def compare(target: Target, reference: Reference, order: Order, checks: Checks) 
     with target.step("held-out texts in its tokens"):
         texts = read_texts(encoder, 8 if order.quick else None)
         prompts = read_prompts(encoder, 6 if order.quick else 24)
+    if lack := find_lack(target, texts[0]):
+        return not_judged(checks, lack)
     tolerance = choose_tolerance(target, reference)
     perplexity = check_perplexity(target, reference, texts, tolerance, checks)
     check_tokens(target, reference, prompts, tolerance, checks)
     if isinstance(reference, LocalReference):
         check_sinks(target, texts[:SINK_TEXTS], checks)
     return checks.result("2", f"perplexity {perplexity:.4f}; " + "; ".join(row["words"] for row in checks.rows[1:]))
+
+
+def find_lack(target: Target, text: Sequence[int]) -> str:
+    """What a comparison needs and an engine other than ours does not give, in words; ours must."""
+    if target.kind == "firesteel":
+        return ""
+    asked: dict[str, Callable[[], Any]] = {
+        "likelihoods of a prompt": lambda: read_prompt_logprobs(target.api, text),
+        "ids of tokens": lambda: continue_greedily(target.api, text, 1),
+    }
+    for what, ask in asked.items():
+        with target.step(what):
+            try:
+                ask()
+            except RequestFailed as error:
+                if not is_refusal(error):
+                    raise
+                return f"the server gives no {what}: {error}"
+    return ""
 
 
 def choose_tolerance(target: Target, reference: Reference) -> Tolerance:

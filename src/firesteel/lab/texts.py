@@ -12,7 +12,7 @@ from firesteel.errors import UserError
 from firesteel.exam import EXAM, TEXT, Item, read_items
 from firesteel.hub import find_checkpoint
 from firesteel.lab.api import Api
-from firesteel.lab.target import Target
+from firesteel.lab.target import Target, is_refusal
 from firesteel.lab.wire import RequestFailed
 
 LEAST_TOKENS = 2  # the first has no likelihood
@@ -70,7 +70,7 @@ def asks_by(api: Api, field: str) -> bool:
     try:
         return bool(tokenize(api, field, "text"))
     except RequestFailed as error:
-        if error.kind in ("silent", "unreachable") or (error.status or 0) in (500, 502, 503, 504):
+        if not is_refusal(error):
             raise
         return False
 
