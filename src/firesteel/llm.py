@@ -6,7 +6,7 @@ import itertools
 import json
 import operator
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -52,10 +52,14 @@ class LLM:
         *,
         progress: Progress | None = None,
         capturing: Progress | None = None,
+        environ: Mapping[str, str] | None = None,
         **knobs: Any,
     ) -> None:
-        """`progress` is called with bytes read and in all, `capturing` with decoding steps made and in all."""
-        self.settings = resolve({"model": str(model) or None, **knobs})
+        """`progress` is called with bytes read and in all, `capturing` with decoding steps made and in all.
+
+        `environ` stands for the environment; without it that of this process sets the knobs that are not given.
+        """
+        self.settings = resolve({"model": str(model) or None, **knobs}, environ=environ)
         config = self.settings.config
         self.directory = find_checkpoint(config.model.model)
         self.tokenizer = Tokenizer.load(self.directory)

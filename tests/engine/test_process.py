@@ -8,10 +8,11 @@ from queue import SimpleQueue
 import pytest
 import torch
 
-from firesteel.config import BatchConfig, CacheConfig
+from firesteel.config import BatchConfig, CacheConfig, resolve
 from firesteel.engine import process
 from firesteel.engine.engine import Engine
 from firesteel.engine.grammar import Grammars
+from firesteel.engine.load import load_engine
 from firesteel.engine.messages import (
     Cancel,
     GetStatistics,
@@ -255,3 +256,10 @@ def test_others_go_on_while_a_grammar_is_compiled(llm, expected):
     assert bytes(driver.tokens(1)) == b"abc" and driver.tokens(2) == []
     assert [one.number for one in driver.of(Rejected)] == [3]
     assert driver.service.numbers == {} and not driver.service._compiling
+
+
+def test_the_parent_is_told_what_the_engine_holds(checkpoint, monkeypatch):
+    monkeypatch.setenv("FIRESTEEL_KV_DTYPE", "fp8")
+    config = resolve({"device": "cpu", "page_size": 4, "kv_cache_gib": 0.01, "mxfp4_layers": "moe,qkv"}).config
+    found = process.describe(load_engine(checkpoint, config)).formats
+    assert found == {"mxfp4_layers": "qkv", "activation": "bf16", "kv": "float8_e4m3fn"}

@@ -1,8 +1,12 @@
 """The run with a profiler: which flags it takes over, and what it says of a failure."""
 
+import subprocess
+from types import SimpleNamespace
+
 import pytest
 
-from firesteel.lab.cross_check import cross_check, model_flags
+from firesteel.cli.running import show_agreement
+from firesteel.lab.cross_check import cross_check, find_device_name, model_flags
 
 
 def test_flags_of_the_model_are_kept_and_those_of_the_server_dropped():
@@ -23,3 +27,42 @@ def test_flags_of_the_model_are_kept_and_those_of_the_server_dropped():
 def test_failure_is_told_and_the_output_kept(tmp_path):
     words = cross_check("no/such-model", [], tmp_path)
     assert "not a folder" in words and "not a folder" in (tmp_path / "cross-check.txt").read_text()
+
+
+@pytest.fixture
+def ends_well(monkeypatch):
+    """ends_well(output): `generate --ledger` says so and returns 0."""
+
+    def fake(output):
+        done = subprocess.CompletedProcess((), 0, output, "")
+        monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+
+    return fake
+
+
+def test_agreement_is_believed_only_where_it_is_said(ends_well, tmp_path, capsys):
+    """On a CPU `generate --ledger` ends well without a profiler, which was once taken for agreement."""
+    ends_well("Paris.\n")
+    assert "does not say that a profiler agrees" in cross_check("kindling", [], tmp_path)
+    show_agreement(SimpleNamespace(differences=[], count=12))
+    ends_well(f"Paris.\n{capsys.readouterr().out}")
+    assert cross_check("kindling", [], tmp_path) == ""
+
+
+@pytest.mark.parametrize(
+    ("flags", "variable", "expected"),
+    [
+        ((), None, "auto"),
+        (("--device", "cpu"), None, "cpu"),
+        (("--tile", "64x128", "--device=cpu"), None, "cpu"),
+        ((), "cpu", "cpu"),
+        (("--device=cuda",), "cpu", "cuda"),
+        (("--device=cpu", "--device", "cuda:1"), None, "cuda:1"),
+        (("--served-model-name", "cpu"), None, "auto"),
+    ],
+)
+def test_device_is_the_one_that_the_server_resolves(flags, variable, expected, monkeypatch):
+    monkeypatch.delenv("FIRESTEEL_DEVICE", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("FIRESTEEL_DEVICE", variable)
+    assert find_device_name(flags) == expected

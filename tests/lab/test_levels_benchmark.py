@@ -91,16 +91,25 @@ def test_server_that_hangs_before_the_first_workload_is_not_asked_on(lose):
     assert "hangs at benchmark: no answer" in str(lose("hangs-at-4"))
 
 
-def test_bytes_follow_the_engines_flags():
-    plain = find_served("kindling", ())
+PLAIN = {"mxfp4_layers": "", "activation": "bf16", "kv": "bfloat16"}
+
+
+def test_bytes_follow_what_the_engine_holds_and_not_what_its_flags_say():
+    """FIRESTEEL_MXFP4_LAYERS, which is no flag, was once charged as BF16."""
+    plain = find_served("kindling", PLAIN)
     assert plain.spec.mxfp4_layers == () and plain.kv == "bf16"
-    served = find_served("kindling", ("--mxfp4-layers", "all", "--kv-dtype=fp8"))
+    served = find_served("kindling", {"mxfp4_layers": "qkv,o,lm_head", "kv": "float8_e4m3fn"})
     assert served.spec.mxfp4_layers == ("qkv", "o", "lm_head") and served.kv == "fp8"
 
 
+@pytest.mark.parametrize("formats", [None, {}, "bf16"])
+def test_of_a_server_that_states_no_formats_no_bytes_are_claimed(formats):
+    assert find_served("kindling", formats) is None
+
+
 def test_public_models_are_known_by_name_and_others_are_not():
-    assert find_served("openai/gpt-oss-120b", ()).spec.num_experts == 128
-    assert find_served("some/other", ()) is None
+    assert find_served("openai/gpt-oss-120b", PLAIN).spec.num_experts == 128
+    assert find_served("some/other", PLAIN) is None
 
 
 def test_quick_plan_is_smaller():

@@ -9,8 +9,9 @@ import torch
 from firesteel.lab import levels_correctness
 from firesteel.lab.levels_correctness import check_correctness
 from firesteel.lab.order import Order
-from firesteel.lab.reference import LocalReference, find_reference, read_prompts, read_texts
+from firesteel.lab.reference import LocalReference, find_reference
 from firesteel.lab.target import Target
+from firesteel.lab.texts import read_prompts, read_texts
 from firesteel.llm import LLM
 from firesteel.types import SamplingParams
 
@@ -52,8 +53,8 @@ def local():
 
 @pytest.fixture
 def judge(monkeypatch):
-    monkeypatch.setattr(levels_correctness, "read_texts", lambda llm, count: read_texts(llm, 2))
-    monkeypatch.setattr(levels_correctness, "read_prompts", lambda llm, count: read_prompts(llm, 2))
+    monkeypatch.setattr(levels_correctness, "read_texts", lambda encoder, count: read_texts(encoder, 2))
+    monkeypatch.setattr(levels_correctness, "read_prompts", lambda encoder, count: read_prompts(encoder, 2))
     monkeypatch.setattr(levels_correctness, "CONTINUED", 12)
 
     def run(api, *, model="kindling", **fields):

@@ -90,6 +90,11 @@ def test_no_share_is_claimed_on_a_cpu():
     assert "red mark" not in page
 
 
+def test_without_formats_no_share_is_spoken_of():
+    page = to_html(build(parts.result(bench=parts.bench([{**parts.bench_row(), "shares": {}}]))))
+    assert "formats of the model are not known" in page and "shares are of" not in page
+
+
 def test_shares_above_the_roof_are_explained():
     page = to_html(build(parts.result(bench=parts.bench([parts.bench_row(share=1.3)]))))
     assert "above 100 %" in page

@@ -12,7 +12,16 @@ from firesteel.errors import UserError
 from firesteel.lab.matrix import Matrix
 from firesteel.lab.report import build
 from firesteel.lab.report_markdown import to_markdown
-from firesteel.lab.review import ACCEPTED, NO_DIFFERENCE, OPEN, REJECTED, parse_gate, pool, review_gate
+from firesteel.lab.review import (
+    ACCEPTED,
+    NO_DIFFERENCE,
+    OPEN,
+    REJECTED,
+    parse_gate,
+    pool,
+    read_level_two,
+    review_gate,
+)
 
 spec = importlib.util.spec_from_file_location("report_parts", Path(__file__).with_name("report_parts.py"))
 parts = importlib.util.module_from_spec(spec)
@@ -74,6 +83,29 @@ def test_wrong_answers_are_rejected_whatever_they_gain(review):
     found, _ = review(SLOW, FAST, check=check)
     assert found.verdict == REJECTED and "perplexity 81" in found.why
     assert seen == [["--prefix-caching"]]
+
+
+def test_answers_that_nobody_compared_leave_a_gain_open(review):
+    found, _ = review(SLOW, FAST, check=lambda flags, folder: (None, "not compared: no reference"))
+    assert found.verdict == OPEN and "better, but the answers were not compared: no reference" in found.why
+    assert found.criteria[0].met is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_right", "words"),
+    [
+        ({}, True, "why"),
+        ({"passed": False}, False, "why"),
+        ({"was_run": False}, None, "not compared: why"),
+        ({"valid": False}, None, "not compared: the kernel path"),
+        ({"passed": False, "was_run": False}, None, "not compared: why"),
+        ({"level": "1.5"}, None, "not compared: level 2 was not run"),
+    ],
+)
+def test_level_two_is_right_only_where_it_was_run_and_counts(fields, is_right, words):
+    level = {"level": "2", "passed": True, "was_run": True, "valid": True, "reason": "why", **fields}
+    found = read_level_two([level])
+    assert found[0] is is_right and found[1].startswith(words)
 
 
 def test_the_same_speed_is_no_difference(review):

@@ -6,7 +6,7 @@ from firesteel.lab.plan import Workload
 from firesteel.lab.roof import Served, decode_share, find_roof, prompt_share
 from firesteel.model.spec import PRESETS
 
-SERVED = Served.of(PRESETS["gpt-oss-120b"], ["--mxfp4-layers", "all"])
+SERVED = Served.of(PRESETS["gpt-oss-120b"], {"mxfp4_layers": "qkv,o,lm_head", "kv": "bfloat16"})
 
 
 def test_decode_is_held_to_memory():
@@ -43,8 +43,8 @@ def test_names_of_the_driver_are_found(name, gb_s):
     assert find_roof(name).gb_s == gb_s
 
 
-def test_flags_say_the_formats():
-    plain = Served.of(PRESETS["gpt-oss-120b"], ["--max-num-seqs", "8"])
+def test_the_engine_says_its_formats():
+    plain = Served.of(PRESETS["gpt-oss-120b"], {"mxfp4_layers": "", "kv": "bfloat16"})
     assert (plain.kv, plain.spec.mxfp4_layers) == ("bf16", ())
-    chosen = Served.of(PRESETS["gpt-oss-120b"], ["--kv-dtype=fp8", "--mxfp4-layers", "moe,qkv"])
+    chosen = Served.of(PRESETS["gpt-oss-120b"], {"mxfp4_layers": "qkv", "kv": "float8_e4m3fn"})
     assert (chosen.kv, chosen.spec.mxfp4_layers) == ("fp8", ("qkv",))

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from firesteel.device import find_device
 from firesteel.errors import UserError
 from firesteel.lab.order import Order
 from firesteel.lab.report import read_result
-from firesteel.lab.run import run_lab
+from firesteel.lab.run import Run, run_lab
 from firesteel.lab.supervisor import Supervised
 
 FAKE = Path(__file__).parent / "fake_server.py"
@@ -143,6 +144,22 @@ def test_server_that_runs_already_is_not_held_to_the_built_in_model(lab, fake, t
     with Supervised(fake(), tmp_path / "other") as server:
         result = lab(url=server.command.url, model="kindling", mode="verify")
     assert "not judged: fake is no checkpoint" in json.dumps(result["levels"][-1])
+
+
+def test_reference_that_is_not_there_is_not_the_servers_failure(lab):
+    result = lab(mode="verify", reference_url="http://127.0.0.1:9")
+    level = result["levels"][-1]
+    assert level["level"] == "2" and level["passed"] and not level["was_run"] and result["shutdown"]["is_clean"]
+    assert "not judged: the reference, http://127.0.0.1:9, does not answer" in level["reason"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"), [((), True), (("--device=cpu",), False), (("--device=cuda",), True)]
+)
+def test_a_profiler_is_asked_where_the_server_computes_on_a_gpu(flags, expected, tmp_path, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    run = Run(order=Order(flags=flags), folder=tmp_path, watcher=Silent(), device=find_device("cpu"))
+    assert run._can_cross_check() is expected
 
 
 def test_command_without_a_port_is_refused(lab):

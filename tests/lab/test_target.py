@@ -5,13 +5,28 @@ import pytest
 from firesteel.lab.api import Api
 from firesteel.lab.diagnosis import Diagnosis
 from firesteel.lab.supervisor import ServerFailed, Supervised
-from firesteel.lab.target import Target, are_finite
+from firesteel.lab.target import Target, are_finite, is_refusal
 from firesteel.lab.wire import RequestFailed
 
 
 def test_only_numbers_that_are_finite_count():
     assert are_finite([0, -1.5]) and not are_finite([float("nan")]) and not are_finite([None, 1.0])
     assert not are_finite([float("-inf")])
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "expected"),
+    [
+        ("http-error", 404, True),
+        ("http-error", 501, True),
+        ("http-error", 500, False),
+        ("garbage", None, True),
+        ("silent", None, False),
+        ("unreachable", None, False),
+    ],
+)
+def test_what_is_not_offered_is_no_failure(kind, status, expected):
+    assert is_refusal(RequestFailed(kind, "words", status)) is expected
 
 
 def test_failed_request_is_the_failure_of_a_server_that_the_lab_started(fake, tmp_path):

@@ -31,7 +31,7 @@ from firesteel.types import RequestStatistics, StepOutput
 FINAL = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Hello.<|return|>"
 FACTS = Ready(
     device="CPU", max_context=4096, vocab_size=272, pages=9, page_size=4, cache_bytes=99, load_s=1.0,
-    kernels={"linear": "reference"},
+    kernels={"linear": "reference"}, formats={"mxfp4_layers": "", "activation": "bf16", "kv": "float32"},
 )  # fmt: skip
 
 

@@ -42,6 +42,7 @@ def test_ledger_says_what_ran(server):
     body = server.get("/ledger").json()
     assert body["device"] == "CPU" and body["kernels"] == {"linear": "reference"}
     assert body["ran"][0]["op"] == "linear" and body["ran"][0]["calls"] == 3
+    assert body["formats"] == {"mxfp4_layers": "", "activation": "bf16", "kv": "float32"}
 
 
 def test_text_becomes_tokens_and_text_again(server):

@@ -4,6 +4,7 @@ from firesteel.config.checks import LAYERS, parse_layers, parse_origins
 from firesteel.config.environment import (
     HIDDEN,
     child_environment,
+    find_reference_key,
     find_user_cache,
     hide_secrets,
     is_secret,
@@ -24,7 +25,7 @@ from firesteel.config.settings import ConfigError, Knob, Settings, knobs, resolv
 
 __all__ = [
     "HIDDEN", "LAYERS", "BatchConfig", "CacheConfig", "Config", "ConfigError", "KernelConfig", "Knob",
-    "ModelConfig", "ProcessConfig", "ServerConfig", "Settings", "child_environment", "find_user_cache",
-    "hide_secrets", "is_secret", "knobs", "parse_layers", "parse_origins", "resolve", "shown_environment",
-    "shown_value", "told_environment",
+    "ModelConfig", "ProcessConfig", "ServerConfig", "Settings", "child_environment", "find_reference_key",
+    "find_user_cache", "hide_secrets", "is_secret", "knobs", "parse_layers", "parse_origins", "resolve",
+    "shown_environment", "shown_value", "told_environment",
 ]  # fmt: skip

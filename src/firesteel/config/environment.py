@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 PREFIX = "FIRESTEEL_"
+REFERENCE_KEY = "LAB_REFERENCE_API_KEY"
 HIDDEN = "(hidden)"  # stands for a secret wherever settings are shown or kept
 # Of the environment, what changes how an engine runs.
 ENGINE_VARIABLES = (
@@ -63,6 +64,11 @@ def told_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]
 def shown_value(name: str, value: Any) -> Any:
     """A knob's value as it may be shown."""
     return HIDDEN if is_secret(name) and value else value
+
+
+def find_reference_key(environ: Mapping[str, str] | None = None) -> str:
+    """That the lab's --reference-url asks for: no setting of a server of ours, so its name has not our prefix."""
+    return current(environ).get(REFERENCE_KEY, "")
 
 
 def is_secret(name: str) -> bool:

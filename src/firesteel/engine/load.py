@@ -49,6 +49,11 @@ class Loaded:
         """(op, implementations that may run, best first) for each op, those of decoding steps too."""
         return [*self.kernels.table(), *(self.fused.ops.table() if self.fused is not None else ())]
 
+    def formats(self) -> dict[str, str]:
+        """Of what a step reads, as the model and the cache hold it, whoever asked for that."""
+        kv = str(self.engine.runner.cache.keys[0].dtype).removeprefix("torch.")
+        return {"mxfp4_layers": ",".join(self.spec.mxfp4_layers), "activation": self.model.activation, "kv": kv}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:

@@ -94,6 +94,7 @@ class Ready(Message, frozen=True):
     cache_bytes: int
     load_s: float
     kernels: dict[str, str]  # op -> implementations that may run
+    formats: dict[str, str] = {}  # what it holds: mxfp4_layers beside the experts, activation, kv
 
 
 class Refused(Message, frozen=True):

@@ -246,7 +246,7 @@ def describe(loaded: Loaded) -> Ready:
     return Ready(
         device=loaded.device.name, max_context=min(loaded.max_context, longest), vocab_size=loaded.spec.vocab_size,
         pages=totals.pages, page_size=loaded.engine.config.page_size, cache_bytes=totals.cache_bytes,
-        load_s=report.seconds, kernels=dict(loaded.table()),
+        load_s=report.seconds, kernels=dict(loaded.table()), formats=loaded.formats(),
     )  # fmt: skip
 
 

@@ -6,16 +6,18 @@ for a short text by `firesteel generate --ledger`, which fails where the two dif
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from firesteel.config import knobs
+from firesteel.config import knobs, resolve
 
 PROMPT = "The capital of France is"
 PATIENCE_S = 1800.0
 SHOWN = 300  # characters of an error
+AGREES = "ledger and profiler agree:"  # begins the line that `generate --ledger` ends with on a GPU
 
 
 def cross_check(model: str, flags: Sequence[str], folder: Path) -> str:
@@ -29,9 +31,17 @@ def cross_check(model: str, flags: Sequence[str], folder: Path) -> str:
     except subprocess.TimeoutExpired:
         return f"generate --ledger was not done in {PATIENCE_S:.0f} s"
     (folder / "cross-check.txt").write_text(done.stdout + done.stderr, encoding="utf-8")
-    if done.returncode == 0:
-        return ""
-    return done.stderr.strip()[-SHOWN:] or f"generate --ledger ended with exit code {done.returncode}"
+    if done.returncode != 0:
+        return done.stderr.strip()[-SHOWN:] or f"generate --ledger ended with exit code {done.returncode}"
+    has_agreed = any(line.startswith(AGREES) for line in done.stdout.splitlines())
+    return "" if has_agreed else "generate --ledger does not say that a profiler agrees: see cross-check.txt"
+
+
+def find_device_name(flags: Sequence[str]) -> str:
+    """Where a server with these flags computes: auto, cpu, cuda or cuda:N, by flag, environment or file."""
+    words = [word for flag in flags for word in flag.split("=", 1)]
+    given = [value for name, value in itertools.pairwise(words) if name == "--device"]
+    return resolve({"device": given[-1] if given else None}).config.model.device
 
 
 def model_flags(flags: Sequence[str]) -> list[str]:

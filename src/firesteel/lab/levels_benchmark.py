@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from firesteel.config import Config, resolve
 from firesteel.device import DeviceSpec
@@ -36,11 +37,11 @@ def run_benchmark(target: Target, order: Order, device: DeviceSpec) -> LevelResu
 
 
 def run_bench(target: Target, order: Order, device: DeviceSpec) -> BenchResult:
-    server = target.server
+    server, ledger = target.server, target.read_ledger() or {}
     return measure(
         target.api.url, target.api.model, choose_plan(order), api_key=target.api.api_key,
-        timeout_s=target.api.timeout_s, served=find_served(target.model, order.flags),
-        roof=find_roof((target.read_ledger() or {}).get("device", device.name)),
+        timeout_s=target.api.timeout_s, served=find_served(target.model, ledger.get("formats")),
+        roof=find_roof(ledger.get("device", device.name)),
         pid=None if server is None else server.family.leader,
         startup_s=None if server is None else server.startup_s,
         progress=lambda done, count, name: note(target, done, count, name),
@@ -58,13 +59,19 @@ def choose_plan(order: Order) -> BenchPlan:
     return BenchPlan.quick() if order.quick else BenchPlan()
 
 
-def find_served(model: str, flags: Sequence[str]) -> Served | None:
-    """By its checkpoint, or by its name where that is public; None of a model whose sizes are not known here."""
+def find_served(model: str, formats: Any) -> Served | None:
+    """By its checkpoint, or by its name where that is public.
+
+    None of a model whose sizes are not known here, or of a server that does not state in which formats it holds it:
+    flags, environment and files may all have chosen others than the checkpoint's.
+    """
+    if not isinstance(formats, Mapping) or not {"mxfp4_layers", "kv"} <= set(formats):
+        return None
     try:
-        return Served.of(read_spec(find_checkpoint(model)), flags)
+        return Served.of(read_spec(find_checkpoint(model)), formats)
     except UserError:
         spec = PRESETS.get(Path(model).name)
-        return None if spec is None else Served.of(spec, flags)
+        return None if spec is None else Served.of(spec, formats)
 
 
 def in_words(result: BenchResult) -> str:

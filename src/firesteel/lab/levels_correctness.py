@@ -7,8 +7,9 @@ has a tolerance, and a token may differ only where the reference itself is nearl
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from firesteel.lab.levels import Checks, LevelResult
 from firesteel.lab.levels_smoke import ask_together, random_prompt
@@ -16,13 +17,15 @@ from firesteel.lab.order import Order
 from firesteel.lab.reference import (
     LocalReference,
     Reference,
+    ReferenceFailed,
     continue_greedily,
     find_reference,
+    is_float32,
     read_prompt_logprobs,
-    read_prompts,
-    read_texts,
 )
-from firesteel.lab.target import Target, are_finite
+from firesteel.lab.target import Target, are_finite, is_refusal
+from firesteel.lab.texts import find_encoder, read_prompts, read_texts
+from firesteel.lab.wire import RequestFailed
 
 CONTINUED = 32  # tokens
 SINK_TEXTS = 3
@@ -43,28 +46,64 @@ ROUNDED = Tolerance(2e-2, 0.5, "activations are rounded to 16 bits or fewer")
 def check_correctness(target: Target, order: Order) -> LevelResult:
     checks = Checks()
     check_repeatable(target, order, checks)
-    with target.step("loading the reference"):
-        reference, why_none = find_reference(target.model, order.reference_url)
-    if reference is None:
-        checks.figures["reference"] = None
-        judged = checks.result("2")
-        if not judged.passed:
-            return judged
-        return replace(judged, was_run=False, reason=f"not judged: {why_none} ({judged.reason})")
+    checks.figures["reference"] = None
+    try:
+        target.tell("loading the reference")
+        reference, why_none = find_reference(target.model, order.reference_url, timeout_s=order.answer_s)
+        return not_judged(checks, why_none) if reference is None else compare(target, reference, order, checks)
+    except ReferenceFailed as error:
+        return not_judged(checks, str(error))
+
+
+def not_judged(checks: Checks, why: str) -> LevelResult:
+    """What was found wrong before stays wrong."""
+    judged = checks.result("2")
+    if not judged.passed:
+        return judged
+    return replace(judged, was_run=False, reason=f"not judged: {why} ({judged.reason})")
+
+
+def compare(target: Target, reference: Reference, order: Order, checks: Checks) -> LevelResult:
     checks.figures["reference"] = reference.name
-    reader = reference if isinstance(reference, LocalReference) else LocalReference("kindling")
-    tolerance = choose_tolerance(target)
-    texts = read_texts(reader.llm, 8 if order.quick else None)
+    encoder = find_encoder(target)
+    if encoder is None:
+        why = f"{target.model} is no checkpoint of this machine and its server has no /tokenize"
+        return not_judged(checks, f"{why}, so texts cannot be written in its tokens")
+    with target.step("held-out texts in its tokens"):
+        texts = read_texts(encoder, 8 if order.quick else None)
+        prompts = read_prompts(encoder, 6 if order.quick else 24)
+    if lack := find_lack(target, texts[0]):
+        return not_judged(checks, lack)
+    tolerance = choose_tolerance(target, reference)
     perplexity = check_perplexity(target, reference, texts, tolerance, checks)
-    check_tokens(target, reference, read_prompts(reader.llm, 6 if order.quick else 24), tolerance, checks)
+    check_tokens(target, reference, prompts, tolerance, checks)
     if isinstance(reference, LocalReference):
         check_sinks(target, texts[:SINK_TEXTS], checks)
     return checks.result("2", f"perplexity {perplexity:.4f}; " + "; ".join(row["words"] for row in checks.rows[1:]))
 
 
-def choose_tolerance(target: Target) -> Tolerance:
+def find_lack(target: Target, text: Sequence[int]) -> str:
+    """What a comparison needs and an engine other than ours does not give, in words; ours must."""
+    if target.kind == "firesteel":
+        return ""
+    asked: dict[str, Callable[[], Any]] = {
+        "likelihoods of a prompt": lambda: read_prompt_logprobs(target.api, text),
+        "ids of tokens": lambda: continue_greedily(target.api, text, 1),
+    }
+    for what, ask in asked.items():
+        with target.step(what):
+            try:
+                ask()
+            except RequestFailed as error:
+                if not is_refusal(error):
+                    raise
+                return f"the server gives no {what}: {error}"
+    return ""
+
+
+def choose_tolerance(target: Target, reference: Reference) -> Tolerance:
     ledger = target.read_ledger()
-    return FLOAT32 if ledger is not None and ledger.get("device") == "CPU" else ROUNDED
+    return FLOAT32 if ledger is not None and is_float32(ledger) and reference.is_float32() else ROUNDED
 
 
 def check_repeatable(target: Target, order: Order, checks: Checks) -> None:
@@ -84,10 +123,12 @@ def check_perplexity(
     for number, text in enumerate(texts):
         with target.step(f"perplexity of text {number + 1} of {len(texts)}"):
             actual += read_prompt_logprobs(target.api, text)
-            expected += reference.logprobs(text)
+        expected += reference.logprobs(text)
     if not are_finite(actual):
         checks.add("perplexity", False, f"NaN or Inf among {len(actual)} likelihoods")
         return math.nan
+    if not are_finite(expected):
+        raise ReferenceFailed(f"the reference, {reference.name}, gives likelihoods that are NaN or Inf")
     found, right = perplexity_of(actual), perplexity_of(expected)
     change = found / right - 1
     checks.figures |= {
@@ -112,12 +153,12 @@ def check_tokens(
     faults = []
     with target.step(f"{len(prompts)} continuations"):
         answers = ask_together(lambda prompt: continue_greedily(target.api, prompt, CONTINUED), prompts)
-    with target.step(f"{len(prompts)} continuations by the reference"):
-        expected = reference.continue_greedily(prompts, CONTINUED)
+    target.tell(f"{len(prompts)} continuations by the reference")
+    expected = reference.continue_greedily(prompts, CONTINUED)
+    if not any(expected):
+        raise ReferenceFailed(f"the reference, {reference.name}, continues none of {len(prompts)} prompts")
     for number, (prompt, found, right) in enumerate(zip(prompts, answers, expected, strict=True)):
-        agreed = next(
-            (at for at, pair in enumerate(zip(found, right, strict=False)) if pair[0] != pair[1]), len(right)
-        )
+        agreed = count_agreed(found, right)
         equal, total = equal + agreed, total + len(right)
         if agreed < len(right):
             margin = reference.margin([*prompt, *right[:agreed]])
@@ -128,15 +169,22 @@ def check_tokens(
     checks.add("tokens", not faults, f"{words}; {'; '.join(faults)}" if faults else words)
 
 
+def count_agreed(found: Sequence[int], right: Sequence[int]) -> int:
+    """Tokens before the first difference, which the end of one of them is too."""
+    pairs = enumerate(zip(found, right, strict=False))
+    return next((at for at, (one, other) in pairs if one != other), min(len(found), len(right)))
+
+
 def _at(margin: float | None) -> str:
     return "" if margin is None else f", where the reference is sure by {margin:.2f} nats"
 
 
 def check_sinks(target: Target, texts: Sequence[Sequence[int]], checks: Checks) -> None:
     """Without sinks the model is another, worse one: the server must not be that."""
-    with target.step("perplexity without attention sinks"):
-        without_sinks = LocalReference(target.model, sinks=False)
-        without = perplexity_of([one for text in texts for one in without_sinks.logprobs(text)])
+    target.tell("perplexity without attention sinks")
+    without_sinks = LocalReference(target.model, sinks=False)
+    without = perplexity_of([one for text in texts for one in without_sinks.logprobs(text)])
+    with target.step("perplexity of the same texts"):
         served = perplexity_of([one for text in texts for one in read_prompt_logprobs(target.api, text)])
     checks.figures |= {"perplexity_without_sinks": without, "perplexity_with_sinks": served}
     words = f"without sinks perplexity would be {without:.3f}, the server's is {served:.3f} on the same text"

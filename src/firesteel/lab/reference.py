@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
-from firesteel.chat.harmony import Harmony
+from firesteel.config import find_reference_key
 from firesteel.errors import UserError
-from firesteel.eval import encode_documents
-from firesteel.exam import EXAM, TEXT, read_items
 from firesteel.hub import find_checkpoint
 from firesteel.lab.api import Api
 from firesteel.lab.wire import RequestFailed
@@ -24,11 +23,18 @@ LARGEST_BYTES = 2 << 30  # of a checkpoint that is computed here
 CACHE_GIB = 0.25
 
 
+class ReferenceFailed(UserError):
+    """It did not answer as it should: no fault of the server under test, of which nothing is then known."""
+
+
 class Reference(Protocol):
     """What is asked of it is token ids: no text is cut differently on the two sides."""
 
     @property
     def name(self) -> str: ...
+
+    def is_float32(self) -> bool:
+        """Whether it is known to compute so."""
 
     def logprobs(self, token_ids: Sequence[int]) -> list[float]:
         """Of every token but the first, given those before it."""
@@ -40,11 +46,17 @@ class Reference(Protocol):
 
 
 class LocalReference:
-    """The references of all ops, in float32, on this machine's CPU."""
+    """The references of all ops, in float32, on this machine's CPU, by the defaults.
+
+    What the environment or a file sets is for the server under test: taken over, it would be compared with itself.
+    """
 
     def __init__(self, model: str, *, sinks: bool = True) -> None:
         self.name = "firesteel's reference on a CPU"
-        self.llm = LLM(model, device="cpu", kv_cache_gib=CACHE_GIB, sinks=sinks)
+        self.llm = LLM(model, device="cpu", kv_cache_gib=CACHE_GIB, sinks=sinks, environ={})
+
+    def is_float32(self) -> bool:
+        return True
 
     def logprobs(self, token_ids: Sequence[int]) -> list[float]:
         rows = self.llm.logits(token_ids)[:-1].log_softmax(-1)
@@ -67,22 +79,55 @@ class RemoteReference:
     api: Api
     name: str
 
+    @classmethod
+    def open(cls, url: str, *, timeout_s: float) -> RemoteReference:
+        api = replace(Api.of(url, find_reference_key()), timeout_s=timeout_s)
+        with answering(api.url):
+            model, _ = api.find_model()
+        return cls(replace(api, model=model), f"{model} at {api.url}")
+
+    def is_float32(self) -> bool:
+        """Of servers only ours says where it computes."""
+        try:
+            found = self.api.get("/ledger")
+        except RequestFailed:
+            return False
+        return isinstance(found, dict) and is_float32(found)
+
     def logprobs(self, token_ids: Sequence[int]) -> list[float]:
-        return read_prompt_logprobs(self.api, token_ids)
+        with answering(self.name):
+            return read_prompt_logprobs(self.api, token_ids)
 
     def continue_greedily(self, prompts: Sequence[Sequence[int]], count: int) -> list[list[int]]:
-        return [continue_greedily(self.api, prompt, count) for prompt in prompts]
+        with answering(self.name):
+            return [continue_greedily(self.api, prompt, count) for prompt in prompts]
 
     def margin(self, token_ids: Sequence[int]) -> float | None:
-        return None
+        """Where the server ranks tokens."""
+        with answering(self.name):
+            return read_margin(self.api, token_ids)
 
 
-def find_reference(model: str, reference_url: str) -> tuple[Reference | None, str]:
-    """The reference, or in words why there is none."""
-    if reference_url:
-        api = Api.of(reference_url)
-        name, _ = api.find_model()
-        return RemoteReference(replace(api, model=name), f"{name} at {api.url}"), ""
+@contextmanager
+def answering(name: str) -> Iterator[None]:
+    """What fails inside is the failure of the reference."""
+    try:
+        yield
+    except RequestFailed as error:
+        raise ReferenceFailed(f"the reference, {name}, does not answer as it should: {error}") from error
+
+
+def is_float32(ledger: Mapping[str, Any]) -> bool:
+    """Of a firesteel: on a CPU, where nothing is rounded on the way unless the settings ask for it."""
+    formats = ledger.get("formats") or {}
+    is_plain = formats.get("activation", "bf16") == "bf16" and formats.get("kv", "float32") == "float32"
+    return ledger.get("device") == "CPU" and is_plain
+
+
+def find_reference(model: str, url: str, *, timeout_s: float = 600.0) -> tuple[Reference | None, str]:
+    """The reference, or in words why there is none; one at a URL that cannot be asked raises ReferenceFailed."""
+    if url:
+        return RemoteReference.open(url, timeout_s=timeout_s), ""
     try:
         directory = find_checkpoint(model)
     except UserError:
@@ -101,24 +146,6 @@ def checkpoint_bytes(directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.glob("*.safetensors"))
 
 
-def read_texts(llm: LLM, count: int | None) -> list[list[int]]:
-    """Held-out texts as token ids."""
-    return list(encode_documents(llm, read_items(TEXT)[:count]))
-
-
-def read_prompts(llm: LLM, count: int) -> list[list[int]]:
-    """Beginnings of texts to be continued, spread over the exam's families."""
-    items = read_items(EXAM)
-    harmony = Harmony(llm.tokenizer)
-    chosen = items[:: max(1, len(items) // count)][:count]
-    return [
-        llm.tokenizer.encode(item.text or "")
-        if item.messages is None
-        else harmony.encode_for_completion(item.messages, keep_reasoning=True)
-        for item in chosen
-    ]
-
-
 def read_prompt_logprobs(api: Api, token_ids: Sequence[int]) -> list[float]:
     answer = api.complete(token_ids, max_tokens=1, temperature=0, logprobs=1, echo=True)
     found = (answer["choices"][0].get("logprobs") or {}).get("token_logprobs") or []
@@ -133,3 +160,20 @@ def continue_greedily(api: Api, token_ids: Sequence[int], count: int, **fields: 
     if not isinstance(choice.get("token_ids"), list):
         raise RequestFailed("garbage", "the server does not give token_ids, which a comparison by tokens needs")
     return [int(one) for one in choice["token_ids"]]
+
+
+def read_margin(api: Api, token_ids: Sequence[int]) -> float | None:
+    """Between the two likeliest next tokens; None where the server does not rank them.
+
+    Two are asked for and not more: a server names them by their text, and of two with the same text one is lost.
+    """
+    try:
+        answer = api.complete(token_ids, max_tokens=1, temperature=0, logprobs=2)
+    except RequestFailed as error:
+        if error.status is None or error.status >= 500:
+            raise
+        return None
+    ranked = (answer["choices"][0].get("logprobs") or {}).get("top_logprobs") or []
+    first = ranked[0] if ranked and isinstance(ranked[0], dict) else {}
+    found = sorted((float(value) for value in first.values() if isinstance(value, int | float)), reverse=True)
+    return found[0] - found[1] if len(found) >= 2 and all(map(math.isfinite, found[:2])) else None

@@ -39,8 +39,8 @@ def speed(bench: Mapping[str, Any], whole: Whole) -> list[Part]:
 def _roof_in_words(bench: Mapping[str, Any]) -> str:
     roof, plan = bench.get("roof"), bench.get("plan") or {}
     runs = f"{plan.get('runs', '?')} runs after {plan.get('warmups', 0)} to warm up; definitions of llama-benchy"
-    if roof is None:
-        return f"{runs}; no model was named, so figures stand without bytes and shares"
+    if roof is None or not any(row.get("shares") for row in bench.get("rows") or ()):
+        return f"{runs}; sizes or formats of the model are not known, so figures stand without bytes and shares"
     if roof.get("gb_s") is None:
         return f"{runs}; {roof['device']}: no roofline is known, so bytes are counted and no share is claimed"
     return f"{runs}; shares are of {roof['device']}'s {roof['gb_s']:.0f} GB/s ({roof['of']})"

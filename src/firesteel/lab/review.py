@@ -21,7 +21,8 @@ from firesteel.lab.compare import FASTER, MORE_MEMORY, SLOWER, THRESHOLD, UNCLEA
 from firesteel.lab.matrix import CELL, DONE, Matrix, Tell, flags_of, parse_gates, run_matrix, slug
 
 ACCEPTED, REJECTED, MIXED, NO_DIFFERENCE, OPEN = "accepted", "rejected", "mixed", "no difference", "open"
-Check = Callable[[Sequence[str], Path], tuple[bool, str]]  # flags, folder -> whether it is right, in words
+# flags, folder -> whether it is right, None where nobody compared, and in words
+Check = Callable[[Sequence[str], Path], tuple[bool | None, str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,7 @@ def review_gate(
             whole = json.loads((place / f"{slug(cell['gates'])}.json").read_text(encoding="utf-8"))
             sides[cell["gates"][gate]].append(whole["bench"])
     compared = compare(pool(sides[off]), pool(sides[on]))
+    is_right: bool | None
     if check is None:
         is_right, words = True, "not asked"
     else:
@@ -130,15 +132,17 @@ def speed_criteria(compared: Comparison) -> list[Criterion]:
     ]  # fmt: skip
 
 
-def judge(compared: Comparison, is_right: bool, words: str) -> tuple[str, str]:
+def judge(compared: Comparison, is_right: bool | None, words: str) -> tuple[str, str]:
     better = [row for row in compared.rows if row.verdict == FASTER]
     worse = compared.regressions
-    if not is_right:
+    if is_right is False:
         return REJECTED, f"the answers are wrong: {words}"
     if better and worse:
         return MIXED, f"{len(better)} figures are better and {len(worse)} are worse: {compared.in_words()}"
     if worse:
         return REJECTED, compared.in_words()
+    if better and is_right is None:
+        return OPEN, f"{len(better)} figures are better, but the answers were {words}"
     if better:
         gain = max(better, key=lambda row: abs(row.change))
         return (
@@ -153,18 +157,29 @@ def judge(compared: Comparison, is_right: bool, words: str) -> tuple[str, str]:
 def check_level_two(matrix: Matrix) -> Check:
     """`firesteel lab run --level 2` with the gate on, in a process of its own."""
 
-    def check(flags: Sequence[str], folder: Path) -> tuple[bool, str]:
+    def check(flags: Sequence[str], folder: Path) -> tuple[bool | None, str]:
         words = ["lab", "run", "--level", "2", "--quick", "--engine", matrix.engine, "--model", matrix.model]
         command = [sys.executable, "-m", "firesteel", *words, "--out", str(folder), "--", *flags]
         subprocess.run(command, capture_output=True, env=child_environment({}), check=False)
         try:
             levels = json.loads((folder / "result.json").read_text(encoding="utf-8"))["levels"]
         except (OSError, ValueError, KeyError) as error:
-            return False, f"level 2 left no result in {folder}: {error}"
-        found = next((one for one in levels if one["level"] == "2"), None)
-        return (False, "level 2 was not run") if found is None else (bool(found["passed"]), str(found["reason"]))
+            return None, f"not compared: level 2 left no result in {folder}: {error}"
+        return read_level_two(levels)
 
     return check
+
+
+def read_level_two(levels: Sequence[Mapping[str, Any]]) -> tuple[bool | None, str]:
+    """Neither right nor wrong where it was not run, or on another path than the one asked for."""
+    found = next((one for one in levels if one["level"] == "2"), None)
+    if found is None:
+        return None, "not compared: level 2 was not run"
+    if not found["was_run"]:
+        return None, f"not compared: {found['reason']}"
+    if not found["valid"]:
+        return None, f"not compared: the kernel path was not the one asked for ({found['reason']})"
+    return bool(found["passed"]), str(found["reason"])
 
 
 def with_plan(matrix: Matrix, runs: int) -> Matrix:

@@ -6,15 +6,12 @@ table: its figures carry their bytes and no share.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from firesteel.config import parse_layers
 from firesteel.lab.plan import Workload
 from firesteel.measure.roofline import GPUS, Step, StepCost, step_cost
-from firesteel.model.precision import held_layers
 from firesteel.model.spec import ModelSpec
 
 
@@ -37,13 +34,11 @@ class Served:
     kv: str = "bf16"
 
     @classmethod
-    def of(cls, spec: ModelSpec, flags: Sequence[str] = ()) -> Served:
-        """With the formats that flags of `firesteel serve` ask for; other engines' are not known here."""
-        given = dict(itertools.pairwise(word for flag in flags for word in flag.split("=", 1)))
-        layers = held_layers(spec.mxfp4_layers, parse_layers(given.get("--mxfp4-layers", "")))
-        return cls(
-            spec=replace(spec, mxfp4_layers=layers), kv="fp8" if given.get("--kv-dtype") == "fp8" else "bf16"
-        )
+    def of(cls, spec: ModelSpec, formats: Mapping[str, str]) -> Served:
+        """With the formats that /ledger of a firesteel states: what the engine holds, whoever asked for it."""
+        layers = tuple(word for word in formats["mxfp4_layers"].split(",") if word)
+        kv = "fp8" if formats["kv"].startswith("float8") else "bf16"
+        return cls(spec=replace(spec, mxfp4_layers=layers), kv=kv)
 
     def step(self, workload: Workload, *, tokens: int, context: int) -> StepCost:
         step = Step(

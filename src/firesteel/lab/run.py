@@ -17,7 +17,7 @@ import torch
 from firesteel.device import DeviceSpec, find_device
 from firesteel.lab.api import Api
 from firesteel.lab.bench import BenchBroken
-from firesteel.lab.cross_check import cross_check
+from firesteel.lab.cross_check import cross_check, find_device_name
 from firesteel.lab.engines import find_key, find_model, make_command, name_kind
 from firesteel.lab.levels import SERVERLESS, LevelResult, has_passed, judge_validity
 from firesteel.lab.levels_benchmark import run_benchmark
@@ -207,7 +207,7 @@ class Run:
     def _can_cross_check(self) -> bool:
         order = self.order
         wants = not order.url and order.engine == "firesteel" and "1.5" in order.levels
-        return wants and torch.cuda.is_available() and "cpu" not in order.flags
+        return wants and torch.cuda.is_available() and find_device_name(order.flags) != "cpu"
 
 
 def measured_before(failure: BaseException | None) -> dict[str, Any]:

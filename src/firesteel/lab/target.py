@@ -78,5 +78,10 @@ class Target:
         return None if self.server is None else Footprint.of(self.server.family.living())
 
 
+def is_refusal(error: RequestFailed) -> bool:
+    """Of a server that is well but does not offer what was asked: no such path, field or part of the answer."""
+    return error.kind == "garbage" or (error.status is not None and (error.status < 500 or error.status == 501))
+
+
 def are_finite(values: Sequence[Any]) -> bool:
     return all(isinstance(value, int | float) and math.isfinite(value) for value in values)

@@ -214,4 +214,5 @@ class LedgerLine(Answer, kw_only=True):
 class LedgerAnswer(Answer, kw_only=True):
     device: str
     kernels: dict[str, str]
+    formats: dict[str, str]
     ran: list[LedgerLine]

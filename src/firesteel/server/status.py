@@ -49,9 +49,11 @@ class Status:
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     async def ledger(self, request: HttpRequest) -> Response:
-        engine = self.service.engine
+        engine, facts = self.service.engine, self.service.engine.facts
         ran = [LedgerLine(**row) for row in engine.ledger]
-        return json_response(LedgerAnswer(device=engine.facts.device, kernels=engine.facts.kernels, ran=ran))
+        return json_response(
+            LedgerAnswer(device=facts.device, kernels=facts.kernels, formats=facts.formats, ran=ran)
+        )
 
     async def tokenize(self, request: HttpRequest) -> Response:
         service = self.service

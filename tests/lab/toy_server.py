@@ -1,0 +1,86 @@
+"""A server in this process whose next token follows from the last one by a table; its tokens are bytes."""
+
+import json
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import torch
+
+VOCABULARY = 1024
+
+
+class Toy:
+    def __init__(self, *, seed=0, key="", field="prompt", top=True, lacks="", most_requests=10_000):
+        self.table = (
+            4 * torch.randn(VOCABULARY, VOCABULARY, generator=torch.Generator().manual_seed(seed))
+        ).log_softmax(-1)
+        self.key, self.field, self.top = key, field, top
+        self.lacks = lacks  # "logprobs" or "token_ids", which its answers are without
+        self.most_requests = most_requests  # after which it answers 500
+        self.seen = []  # prompts that it was asked to continue or to score
+
+    def near_tie(self, token):
+        """The two likeliest after this token almost change places."""
+        second = self.table[token].topk(2).indices[1]
+        self.table[token, second] = self.table[token].max() + 1e-3
+
+    def answer(self, path, body):
+        if path == "/v1/models":
+            return {"data": [{"id": "toy", "max_model_len": 8192}]}
+        if path == "/tokenize" and self.field:
+            return {"tokens": list((body.get(self.field) or "").encode())}
+        if path == "/v1/completions" and len(self.seen) < self.most_requests:
+            return self.complete(**body)
+        return None
+
+    def complete(self, prompt, max_tokens, logprobs=None, echo=False, **fields):
+        self.seen.append(prompt)
+        tokens, made = list(prompt), []
+        for _ in range(max_tokens):
+            made.append(int(self.table[(tokens + made)[-1]].argmax()))
+        choice = {"text": "".join(map(chr, made)), "token_ids": made}
+        if logprobs is not None:
+            shown = tokens + made if echo else made
+            before = shown[:-1] if echo else (tokens + made)[len(tokens) - 1 : -1]
+            found = [float(self.table[one, two]) for one, two in zip(before, shown[-len(before) :], strict=True)]
+            choice["logprobs"] = {"token_logprobs": [None, *found] if echo else found}
+            if self.top:
+                rows = [self.table[one].topk(logprobs) for one in before]
+                choice["logprobs"]["top_logprobs"] = [
+                    dict(zip(map(str, row.indices.tolist()), row.values.tolist(), strict=True)) for row in rows
+                ]
+        choice.pop(self.lacks, None)
+        return {"choices": [choice]}
+
+
+@contextmanager
+def serving(toy):
+    """Its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *words):
+            pass
+
+        def do_GET(self):
+            self.reply(None)
+
+        def do_POST(self):
+            self.reply(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+
+        def reply(self, body):
+            is_known = not toy.key or self.headers["authorization"] == f"Bearer {toy.key}"
+            found = toy.answer(self.path, body) if is_known else None
+            status = 200 if found else 401 if not is_known else 500 if "completions" in self.path else 404
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps(found or {"error": {"message": "no"}}).encode())
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
