@@ -8,7 +8,7 @@ import pytest
 from firesteel.device import find_device
 from firesteel.lab.api import Api
 from firesteel.lab.bench import BenchBroken
-from firesteel.lab.levels_benchmark import choose_plan, find_served, run_benchmark
+from firesteel.lab.levels_benchmark import choose_plan, find_formats, find_served, run_benchmark
 from firesteel.lab.mock import mock_server
 from firesteel.lab.order import Order
 from firesteel.lab.plan import BenchPlan
@@ -100,6 +100,22 @@ def test_bytes_follow_what_the_engine_holds_and_not_what_its_flags_say():
     assert plain.spec.mxfp4_layers == () and plain.kv == "bf16"
     served = find_served("kindling", {"mxfp4_layers": "qkv,o,lm_head", "kv": "float8_e4m3fn"})
     assert served.spec.mxfp4_layers == ("qkv", "o", "lm_head") and served.kv == "fp8"
+
+
+@pytest.mark.parametrize(
+    ("kind", "flags", "kv"),
+    [
+        ("vllm", (), "bf16"), ("sglang", ("--kv-cache-dtype", "fp8_e5m2"), "fp8"),
+        ("vllm", ("--quantization=awq",), None),
+        ("llamacpp", (), None), ("other", (), None),
+    ],
+)  # fmt: skip
+def test_of_other_engines_bytes_are_claimed_where_their_flags_tell_them(tmp_path, kind, flags, kv):
+    api = Api.of("http://127.0.0.1:1")
+    ours = Target(api=api, kind=kind, folder=tmp_path, model="gpt-oss-20b", server=object())
+    served = find_served("gpt-oss-20b", find_formats({}, ours, Order(flags=flags)))
+    assert (served and served.kv) == kv and (served is None or served.spec.mxfp4_layers == ())
+    assert find_formats({}, replace(ours, server=None), Order(flags=flags)) is None
 
 
 @pytest.mark.parametrize("formats", [None, {}, "bf16"])

@@ -40,7 +40,7 @@ def run_bench(target: Target, order: Order, device: DeviceSpec) -> BenchResult:
     server, ledger = target.server, target.read_ledger() or {}
     return measure(
         target.api.url, target.api.model, choose_plan(order), api_key=target.api.api_key,
-        timeout_s=target.api.timeout_s, served=find_served(target.model, ledger.get("formats")),
+        timeout_s=target.api.timeout_s, served=find_served(target.model, find_formats(ledger, target, order)),
         roof=find_roof(ledger.get("device", device.name)),
         pid=None if server is None else server.family.leader,
         startup_s=None if server is None else server.startup_s,
@@ -57,6 +57,17 @@ def note(target: Target, done: int, count: int, name: str) -> None:
 
 def choose_plan(order: Order) -> BenchPlan:
     return BenchPlan.quick() if order.quick else BenchPlan()
+
+
+def find_formats(ledger: Mapping[str, Any], target: Target, order: Order) -> Any:
+    """As a firesteel states them. A vLLM or SGLang that was started here holds the checkpoint's, and its keys and
+    values as its flag says, unless it was told to quantise."""
+    if "formats" in ledger or target.server is None or target.kind not in ("vllm", "sglang"):
+        return ledger.get("formats")
+    if order.flag("quantization"):
+        return None
+    is_fp8 = any("fp8" in value for value in order.flag("kv-cache-dtype"))
+    return {"mxfp4_layers": "", "kv": "float8" if is_fp8 else "bfloat16"}
 
 
 def find_served(model: str, formats: Any) -> Served | None:
