@@ -128,11 +128,10 @@ def test_every_op_compiles_and_fits_every_target(target):
     assert [proof for proof in proofs if not proof.fits] == []
     own = {"rms_norm", "rms_norm_fed", "linear", "rope_kv_write", "route"}
     assert [proof for proof in proofs if proof.op in own and proof.spills] == []
-    few = {"sm_100a": 8, "sm_103a": 8, "sm_120a": 4, "sm_121a": 4}.get(
-        target, 0
-    )  # of eight tokens' kernels: not fitted
+    few = {"sm_100a": 8, "sm_103a": 8}.get(target, 0)  # of eight tokens' kernels: not fitted
     decode = {op.name for op in DECODE_OPS}
-    assert [proof for proof in proofs if proof.op in decode and proof.spills > few] == []
+    streamed = [one for one in proofs if one.op in decode or one.variant.startswith("cuda:stream")]
+    assert [proof for proof in streamed if proof.spills > few] == []
 
 
 def test_spills_are_counted():

@@ -136,7 +136,7 @@ def plan_streamed(
     defines = {
         **sizes, **stream.defines, "SHARED_BYTES": shared_bytes,
         "PROGRAMS_PER_SM": 1 if alone else _at_once(machine, stream),
-        "IS_PAIRED": is_paired, "NUM_FLIGHT": flight,
+        "IS_PAIRED": is_paired, "NUM_FLIGHT": flight, "KEEPS_ALL": machine.is_large,
     }  # fmt: skip
     kernel = build_kernel(name, defines, threads=stream.threads, shared_bytes=shared_bytes)
     return Streamed(kernel, programs, stream, is_paired)

@@ -3,6 +3,10 @@
 #include "ring.cuh"
 #include "round_mxfp8.cuh"
 
+#ifndef KEEPS_ALL
+#define KEEPS_ALL 1
+#endif
+
 // What a warp needs of x: for each group of its columns the high bytes of a token's numbers as one column and the low
 // ones as the next, and their negatives. Few tokens leave columns free: SPREAD groups stand side by side in them, so
 // that one accumulator takes all and each lane scales its own.
@@ -10,6 +14,9 @@ template <class S> struct Own {
     u32 b[S::SETS][2 * S::OWN][2], minus[S::SETS][2 * S::OWN][2];
     float unit[S::SETS];  // what a number is worth, of token_of(set), the half of E2M1's doubling included
 };
+// Of so many groups the negatives of eight tokens' second set stay in registers too. Unless KEEPS_ALL, those of the last
+// two are made anew for every product: on SM12x there is no room for them.
+template <class S> constexpr int KEPT = KEEPS_ALL ? 2 * S::OWN : 2 * S::OWN - 2;
 template <class S> DEVICE int token_of(int set) { return 4 * set + threadIdx.x % 4 % S::TOKENS; }
 
 // A lane's pairs of this warp's columns of `values` [K] bf16.
@@ -117,7 +124,14 @@ template <class S, class R> DEVICE void multiply_codes(R &ring, int number, cons
 #pragma unroll
             for (int set = 0; set < S::SETS; set++) {
                 multiply_add_bytes(d[set], a, own.b[set][i]);
-                multiply_add_bytes(d[set], n, own.minus[set][i]);
+                if (set == 0 || i < KEPT<S>)
+                    multiply_add_bytes(d[set], n, own.minus[set][i]);
+                else {
+                    u32 minus[2] = {own.b[set][i][0], own.b[set][i][1]};
+                    asm volatile("" : "+r"(minus[0]), "+r"(minus[1]));
+                    minus[0] = negate_bytes(minus[0]), minus[1] = negate_bytes(minus[1]);
+                    multiply_add_bytes(d[set], n, minus);
+                }
             }
         }
         int group = min(begin + ahead, 2 * S::OWN - 1);  // one past the end has summed nothing: any scale will do
