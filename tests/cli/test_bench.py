@@ -1,5 +1,6 @@
 """The verb bench: records, tables, plots, and what is refused before anything is measured."""
 
+import itertools
 import json
 import os
 
@@ -7,7 +8,9 @@ import pytest
 
 from firesteel import UserError, plot
 from firesteel.cli.bench import parse_m
+from firesteel.measure import surroundings
 from firesteel.measure.record import Record
+from firesteel.measure.surroundings import GpuState
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -65,6 +68,20 @@ def test_bench_without_a_plot_needs_no_plotting_library(run, checkpoint, tmp_pat
     done = run(*asked, "--out", str(tmp_path / "b"), "--no-plot", "--json")
     assert done.exit_code == 0 and json.loads(done.stdout)[0]["implementation"] == "reference"
     assert not list((tmp_path / "b").glob("*.html")) and len(list((tmp_path / "b").glob("*.json"))) == 3
+
+
+def test_each_workload_has_the_gpus_state_of_its_own_time(run, checkpoint, tmp_path, monkeypatch):
+    """All records of a run had the clocks, power and heat of the moment after the ceilings."""
+    asked, commits = itertools.count(), []
+    find_commit = surroundings.find_commit
+    monkeypatch.setattr(surroundings, "ask_gpu", lambda device: GpuState(clocks_mhz={"sm": float(next(asked))}))
+    monkeypatch.setattr(surroundings, "find_commit", lambda folder: commits.append(folder) or find_commit(folder))
+    flags = ["--device", "cpu", "--model", str(checkpoint), "--m", "1,2,4", "--op", "rms_norm"]
+    assert run("bench", "ops", *flags, "--no-plot", "--out", str(tmp_path)).exit_code == 0
+    records = [Record.load(path) for path in tmp_path.glob("op-*.json")]
+    clocks = {record.parameters["m"]: record.surroundings.gpu.clocks_mhz["sm"] for record in records}
+    assert clocks == {1: 2.0, 2: 3.0, 4: 4.0}  # 0 and 1 are the ceilings'
+    assert len(commits) == 2 and len({record.surroundings.packages_hash for record in records}) == 1
 
 
 def test_bench_fails_before_measuring_if_what_is_required_would_not_run(run, checkpoint, tmp_path):
