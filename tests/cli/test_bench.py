@@ -91,6 +91,17 @@ def test_bench_fails_before_measuring_if_what_is_required_would_not_run(run, che
     assert "moe_matmul=triton:gemm@native-fp4 is required, but it needs an NVIDIA GPU" in result.stderr
 
 
+def test_bench_ends_with_one_if_what_is_required_was_not_measured(run, checkpoint, tmp_path, monkeypatch):
+    """It ended well whatever was left out while measuring."""
+    asked = ["--device", "cpu", "--model", str(checkpoint), "--m", "1", "--op", "route", "--no-plot"]
+    asked += ["--out", str(tmp_path), "--require", "route=reference"]
+    assert run("bench", "ops", *asked).exit_code == 0
+    monkeypatch.setattr("firesteel.measure.bench._refuse", lambda one, args: "refused: not now")
+    result = run("bench", "ops", *asked)
+    assert result.exit_code == 1
+    assert "route=reference is required, but at M=1 it was not measured: refused: not now" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

@@ -71,7 +71,7 @@ def bench_ops(
     with exit_code_one():
         benchmark.check_required(plan, found, required)
     check_folder(out)
-    outcomes, ceilings = _measure(plan, found, out)
+    outcomes, ceilings = _measure(plan, found, out, required)
     if as_json:
         print_json([one.as_dict() for one in outcomes])
     else:
@@ -80,11 +80,15 @@ def bench_ops(
     if plot and any(one.figures for one in outcomes):
         page, picture = plot_ops(outcomes, out, f"{model} ops on {found.name}")
         say(f"plot: {page} and {picture}")
+    with exit_code_one():
+        benchmark.check_measured(outcomes, required)
     if any(one.failed for one in outcomes):
         raise typer.Exit(1)
 
 
-def _measure(plan: benchmark.Plan, device: DeviceSpec, out: Path) -> tuple[list[Outcome], Ceilings]:
+def _measure(
+    plan: benchmark.Plan, device: DeviceSpec, out: Path, required: benchmark.Required
+) -> tuple[list[Outcome], Ceilings]:
     """Each record is saved as soon as it is made. Commit and packages are looked up once, the GPU's state anew for
     each workload: clocks and heat change in a long run."""
     say(f"measuring the ceilings of {device.name}")
@@ -95,7 +99,7 @@ def _measure(plan: benchmark.Plan, device: DeviceSpec, out: Path) -> tuple[list[
     outcomes: list[Outcome] = []
     around, of = records[0], None
     with progress_bar("measuring") as report_progress:
-        for outcome in benchmark.bench_ops(plan, device, ceilings, progress=report_progress):
+        for outcome in benchmark.bench_ops(plan, device, ceilings, required=required, progress=report_progress):
             outcomes.append(outcome)
             if outcome.figures is None:
                 continue
