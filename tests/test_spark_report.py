@@ -7,14 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 from firesteel import spark_report
-from firesteel.device import find_device
+from firesteel.cli import app
+from firesteel.device import GIB, find_device
 from firesteel.errors import UserError
 from firesteel.measure.record import Record
 from firesteel.spark_report import list_parts, make_report, proof_target, scrub
 
 CPU = find_device("cpu")
+GB10 = replace(CPU, name="GB10", capability=(12, 1), memory_bytes=120 * GIB)
 # Stands for firesteel: verify dies, bench leaves a record.
 STUB = """
 import sys
@@ -55,7 +58,7 @@ def report(tmp_path_factory):
 def test_a_part_that_dies_is_reported_and_the_rest_is_kept(report):
     parts, files, told = report
     assert [(part.name, part.exit_code) for part in parts] == [
-        ("doctor", 0), ("verify", 1), ("prove", 0), ("bench", 0),
+        ("doctor", 0), ("verify", 1), ("prove", 0), ("bench-bf16", 0),
     ]  # fmt: skip
     content = json.loads(files["report.json"])
     verify = content["parts"][1]
@@ -78,7 +81,7 @@ def test_records_and_plots_come_along_and_load(report, tmp_path):
     path.write_text(files[name])
     record = Record.load(path)
     assert record.file_name == name.removeprefix("records/") and record.config["model"]["model"] == "~/models"
-    assert files["ops.html"] == "<html>"
+    assert files["bench-bf16-ops.html"] == "<html>"
 
 
 def test_no_home_folder_is_in_any_file(report):
@@ -106,11 +109,66 @@ def test_quick_asks_for_less_and_plots_need_their_libraries(monkeypatch, tmp_pat
     long = {part.name: part.arguments for part in list_parts(CPU, tmp_path, quick=False)}
     quick = {part.name: part.arguments for part in list_parts(CPU, tmp_path, quick=True)}
     assert "--quick" in quick["verify"] and "--quick" not in long["verify"]
-    assert "--m" in quick["bench"] and "--m" not in long["bench"]
-    assert "--no-plot" not in long["bench"]
+    assert "--m" in quick["bench-bf16"] and "--m" not in long["bench-bf16"]
+    assert "--no-plot" not in long["bench-bf16"]
     monkeypatch.setattr("firesteel.plot.LIBRARIES", {"gone": "gone"})
-    (bench,) = [part.arguments for part in list_parts(CPU, tmp_path, quick=True) if part.name == "bench"]
-    assert "--no-plot" in bench
+    benches = [part for part in list_parts(GB10, tmp_path, quick=True) if part.name.startswith(("bench", "decode"))]
+    assert len(benches) == 5 and all("--no-plot" in part.arguments for part in benches)
+
+
+def flag(arguments, name):
+    return arguments[arguments.index(name) + 1]
+
+
+def test_a_gpus_report_times_every_activation_and_whole_steps(tmp_path):
+    """Only bf16 activations and no step were timed: nothing that GB10 has of its own."""
+    parts = {part.name: part.arguments for part in list_parts(GB10, tmp_path, quick=False)}
+    ops = [arguments for arguments in parts.values() if arguments[:2] == ("bench", "ops")]
+    assert [flag(arguments, "--activation") for arguments in ops] == ["bf16", "mxfp8", "mxfp4"]
+    decodes = [arguments for arguments in parts.values() if arguments[:2] == ("bench", "decode")]
+    assert [(flag(one, "--synthetic"), "--mxfp4-layers" in one) for one in decodes] == [
+        ("gpt-oss-20b", False), ("gpt-oss-20b", True), ("gpt-oss-120b", False), ("gpt-oss-120b", True),
+    ]  # fmt: skip
+    assert {flag(one, "--mxfp4-layers") for one in decodes if "--mxfp4-layers" in one} == {"qkv,o,lm_head"}
+    folders = [flag(arguments, "--out") for arguments in (*ops, *decodes)]
+    assert len(set(folders)) == len(folders)  # a plot would overwrite another's
+
+
+@pytest.mark.parametrize(
+    ("device", "quick", "left_out"),
+    [
+        (GB10, False, {}),
+        (GB10, True, {"gpt-oss-120b": "--quick takes the smaller model only"}),
+        (replace(GB10, memory_bytes=24 * GIB), False, {"gpt-oss-120b": "needs 80 GiB, GB10 has 24"}),
+        (CPU, False, dict.fromkeys(("gpt-oss-20b", "gpt-oss-120b"), "steps are timed on a GPU only")),
+    ],
+)
+def test_models_whose_steps_are_not_timed_are_named(device, quick, left_out, tmp_path):
+    parts = [part.name for part in list_parts(device, tmp_path, quick=quick)]
+    text = spark_report.summarise(device, [], quick=quick)
+    for model in ("gpt-oss-20b", "gpt-oss-120b"):
+        assert (f"decode-{model}" in parts) == (model not in left_out)
+        assert (f"- decode-{model}: left out" in text) == (model in left_out)
+    assert all(f"- decode-{model}: left out: {why}\n" in text for model, why in left_out.items())
+
+
+@pytest.mark.parametrize("device", [CPU, GB10])
+def test_every_bench_is_a_command_that_there_is(device, tmp_path):
+    """Flags that a verb does not know would fail each part, on the one machine that is asked for them."""
+    for part in list_parts(device, tmp_path, quick=True) + list_parts(device, tmp_path, quick=False):
+        command, words = get_command(app), list(part.arguments)
+        while hasattr(command, "commands"):
+            command = command.commands[words.pop(0)]
+        command.make_context(part.name, words)
+
+
+def test_speeds_of_steps_are_in_the_summary():
+    rows = [{"batch": 1, "context": 2048, "tok_s": 61.25}]
+    part = spark_report.PartReport(
+        name="decode-gpt-oss-20b", command="", exit_code=0, seconds=9.0, result=rows, last_words=""
+    )
+    text = spark_report.summarise(GB10, [part], quick=False)
+    assert "- decode-gpt-oss-20b: done, 9 s; batch 1 at 2048 tokens: 61.2 tok/s" in text
 
 
 def test_proofs_are_for_this_gpu_or_for_gb10():
@@ -172,5 +230,5 @@ def test_a_home_of_nothing_but_a_slash_hides_nothing(monkeypatch, home):
 def test_the_real_parts_run_on_this_machine(tmp_path):
     told = []
     parts = make_report(find_device(), tmp_path / "r.zip", quick=True, tell=told.append)
-    assert [part.exit_code for part in parts] == [0, 0, 0, 0], [part.last_words for part in parts]
+    assert not any(part.exit_code for part in parts), [part.last_words for part in parts]
     assert all(part.result for part in parts)

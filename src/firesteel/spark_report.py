@@ -15,14 +15,15 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from firesteel.device import DeviceSpec
+from firesteel.device import GIB, DeviceSpec
 from firesteel.errors import KernelError, UserError
+from firesteel.kernels.activation import ACTIVATIONS
 from firesteel.kernels.target import find_target
 from firesteel.measure.record import Record
 from firesteel.measure.surroundings import look_around
@@ -32,6 +33,8 @@ PATIENCE_S = 3600  # for one part
 TIMED_OUT = 124
 LAST_WORDS = 4000  # characters of stderr that are kept
 QUICK_M = {True: "1,16,256,2048", False: "1"}  # by is_cuda
+DECODED = {"gpt-oss-20b": 20, "gpt-oss-120b": 80}  # GiB of memory that a GPU needs for its weights and steps
+DECODE_SIZES = {True: ("--steps", "50", "--check", "32"), False: ("--batch", "1,8", "--context", "2048,8192")}
 HOME = re.compile(r"/(?:home|Users)/[^/\s\"':]+|/root(?=[/\s\"':]|$)")
 T = TypeVar("T")
 Tell = Callable[[str], None]
@@ -55,17 +58,39 @@ class PartReport:
 
 def list_parts(device: DeviceSpec, folder: Path, *, quick: bool) -> list[Part]:
     hurry = ("--quick",) if quick else ()
-    bench = ["bench", "ops", "--json", "--out", str(folder)]
-    if quick:
-        bench += ["--m", QUICK_M[device.is_cuda]]
-    if not can_plot():
-        bench.append("--no-plot")
     return [
         Part(name="doctor", arguments=("doctor", "--json")),
         Part(name="verify", arguments=("verify", "--json", *hurry)),
         Part(name="prove", arguments=("prove", "--json", "--target", proof_target(device))),
-        Part(name="bench", arguments=tuple(bench)),
+        *_list_benches(device, folder, quick),
     ]
+
+
+def _list_benches(device: DeviceSpec, folder: Path, quick: bool) -> Iterator[Part]:
+    """Each in a folder of its own. Kernels of one activation that fail the GPU leave those of the others."""
+    plot = () if can_plot() else ("--no-plot",)
+    sizes = ("--m", QUICK_M[device.is_cuda]) if quick else ()
+    for activation in ACTIVATIONS if device.is_cuda else ACTIVATIONS[:1]:
+        name = f"bench-{activation}"
+        asked = ("bench", "ops", "--json", "--activation", activation, *sizes)
+        yield Part(name=name, arguments=(*asked, "--out", str(folder / name), *plot))
+    for model in DECODED:
+        if why_not_decoded(model, device, quick=quick):
+            continue
+        for layers in ("", "qkv,o,lm_head"):
+            name = f"decode-{model}" + ("-mxfp4-layers" if layers else "")
+            asked = ("bench", "decode", "--synthetic", model, "--json", *DECODE_SIZES[quick])
+            mxfp4 = ("--mxfp4-layers", layers) if layers else ()
+            yield Part(name=name, arguments=(*asked, *mxfp4, "--out", str(folder / name), *plot))
+
+
+def why_not_decoded(model: str, device: DeviceSpec, *, quick: bool) -> str | None:
+    """Why no step of the model is timed here, or None."""
+    if not device.is_cuda:
+        return "steps are timed on a GPU only"
+    if device.memory_bytes < DECODED[model] * GIB:
+        return f"needs {DECODED[model]} GiB, {device.name} has {device.memory_bytes / GIB:.0f}"
+    return "--quick takes the smaller model only" if quick and model != next(iter(DECODED)) else None
 
 
 def can_plot() -> bool:
@@ -98,7 +123,7 @@ def make_report(
         reports: list[PartReport] = []
         try:
             for number, part in enumerate(parts, start=1):
-                tell(f"{number} of {len(parts)}: firesteel {' '.join(part.arguments[:2])} ...")
+                tell(f"{number} of {len(parts)}: {part.name} ...")
                 reports.append(_run(part, start))
                 tell(f"   {_outcome(reports[-1])} after {reports[-1].seconds:.0f} s")
         finally:
@@ -176,8 +201,8 @@ def _pack(out: Path, device: DeviceSpec, reports: list[PartReport], folder: Path
         for path in sorted(folder.rglob("*.json")):
             record = _scrubbed(Record.load(path))
             packed.writestr(f"records/{record.file_name}", json.dumps(record.as_dict(), indent=2) + "\n")
-        for path in sorted([*folder.glob("*.html"), *folder.glob("*.png")]):
-            packed.write(path, path.name)
+        for path in sorted([*folder.rglob("*.html"), *folder.rglob("*.png")]):
+            packed.write(path, f"{path.parent.name}-{path.name}")
 
 
 def _scrubbed(record: Record) -> Record:
@@ -193,6 +218,8 @@ def summarise(device: DeviceSpec, reports: list[PartReport], *, quick: bool) -> 
     found = device.name if device.is_cuda else "no GPU was found: only the CPU was measured, no kernel ran"
     lines = [f"# firesteel on {device.name}", "", f"- device: {found}", f"- quick: {'yes' if quick else 'no'}"]
     lines += [f"- {one.name}: {_outcome(one)}, {one.seconds:.0f} s; {_counts(one)}" for one in reports]
+    left_out = {model: why_not_decoded(model, device, quick=quick) for model in DECODED}
+    lines += [f"- decode-{model}: left out: {why}" for model, why in left_out.items() if why]
     failed = [one for one in reports if one.exit_code]
     for one in failed:
         lines += ["", f"## {one.name} (exit code {one.exit_code})", "", "```", one.last_words.strip(), "```"]
@@ -206,7 +233,11 @@ def _outcome(report: PartReport) -> str:
 def _counts(report: PartReport) -> str:
     if report.result is None:
         return "no result"
-    key = {"doctor": "status", "verify": "status", "prove": "verdict", "bench": "bound"}[report.name]
+    kind = report.name.partition("-")[0]
+    if kind == "decode":
+        speeds = "batch {batch} at {context} tokens: {tok_s:.1f} tok/s"
+        return ", ".join(speeds.format(**row) for row in report.result) or "nothing"
+    key = {"doctor": "status", "verify": "status", "prove": "verdict", "bench": "bound"}[kind]
     counts: dict[str, int] = {}
     for row in report.result:
         word = str(row.get(key, "not measured"))

@@ -1,5 +1,6 @@
 """The verb bench: records, tables, plots, and what is refused before anything is measured."""
 
+import itertools
 import json
 import os
 
@@ -7,7 +8,9 @@ import pytest
 
 from firesteel import UserError, plot
 from firesteel.cli.bench import parse_m
+from firesteel.measure import surroundings
 from firesteel.measure.record import Record
+from firesteel.measure.surroundings import GpuState
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -67,11 +70,36 @@ def test_bench_without_a_plot_needs_no_plotting_library(run, checkpoint, tmp_pat
     assert not list((tmp_path / "b").glob("*.html")) and len(list((tmp_path / "b").glob("*.json"))) == 3
 
 
+def test_each_workload_has_the_gpus_state_of_its_own_time(run, checkpoint, tmp_path, monkeypatch):
+    """All records of a run had the clocks, power and heat of the moment after the ceilings."""
+    asked, commits = itertools.count(), []
+    find_commit = surroundings.find_commit
+    monkeypatch.setattr(surroundings, "ask_gpu", lambda device: GpuState(clocks_mhz={"sm": float(next(asked))}))
+    monkeypatch.setattr(surroundings, "find_commit", lambda folder: commits.append(folder) or find_commit(folder))
+    flags = ["--device", "cpu", "--model", str(checkpoint), "--m", "1,2,4", "--op", "rms_norm"]
+    assert run("bench", "ops", *flags, "--no-plot", "--out", str(tmp_path)).exit_code == 0
+    records = [Record.load(path) for path in tmp_path.glob("op-*.json")]
+    clocks = {record.parameters["m"]: record.surroundings.gpu.clocks_mhz["sm"] for record in records}
+    assert clocks == {1: 2.0, 2: 3.0, 4: 4.0}  # 0 and 1 are the ceilings'
+    assert len(commits) == 2 and len({record.surroundings.packages_hash for record in records}) == 1
+
+
 def test_bench_fails_before_measuring_if_what_is_required_would_not_run(run, checkpoint, tmp_path):
     asked = ["bench", "ops", "--device", "cpu", "--model", str(checkpoint), "--out", str(tmp_path / "a")]
     result = run(*asked, "--require", "moe=triton:gemm@native-fp4")
     assert result.exit_code == 1 and not (tmp_path / "a").exists()
     assert "moe_matmul=triton:gemm@native-fp4 is required, but it needs an NVIDIA GPU" in result.stderr
+
+
+def test_bench_ends_with_one_if_what_is_required_was_not_measured(run, checkpoint, tmp_path, monkeypatch):
+    """It ended well whatever was left out while measuring."""
+    asked = ["--device", "cpu", "--model", str(checkpoint), "--m", "1", "--op", "route", "--no-plot"]
+    asked += ["--out", str(tmp_path), "--require", "route=reference"]
+    assert run("bench", "ops", *asked).exit_code == 0
+    monkeypatch.setattr("firesteel.measure.bench._refuse", lambda one, args: "refused: not now")
+    result = run("bench", "ops", *asked)
+    assert result.exit_code == 1
+    assert "route=reference is required, but at M=1 it was not measured: refused: not now" in result.stderr
 
 
 @pytest.mark.parametrize(

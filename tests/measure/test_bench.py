@@ -8,6 +8,7 @@ import torch
 from firesteel.device import find_device
 from firesteel.errors import KernelError
 from firesteel.kernels import linear, moe_matmul, rms_norm, route
+from firesteel.kernels.ledger import Launch, note
 from firesteel.kernels.op import anywhere
 from firesteel.kernels.requirement import parse_requirements
 from firesteel.kernels.rope import RopeSpec
@@ -140,6 +141,77 @@ def test_a_requirement_must_take_the_arguments_at_every_m(monkeypatch):
         check_required(plan(route), CPU, required)
 
 
+@pytest.fixture
+def single(monkeypatch):
+    """single(accepts) makes it an implementation of route."""
+
+    def add(accepts=None, function=route.reference):
+        monkeypatch.setattr(route, "implementations", dict(route.implementations))
+        route.implementation("single", needs=anywhere, accepts=accepts)(function)
+
+    return add
+
+
+SINGLE = parse_requirements("route=single")
+
+
+def test_a_requirement_that_the_plan_leaves_out_is_an_error(single):
+    """It passed, and the reference alone was measured."""
+    single()
+    check_required(plan(route, implementations=("reference", "single")), CPU, SINGLE)
+    with pytest.raises(KernelError, match=r"route=single is required, .* measured: add --implementation single"):
+        check_required(plan(route, implementations=("reference",)), CPU, SINGLE)
+    gpu = replace(CPU, name="GPU", capability=(9, 0))
+    with pytest.raises(KernelError, match="add --implementation reference"):
+        check_required(plan(route), gpu, parse_requirements("route=reference"))
+
+
+def test_a_requirement_that_memory_has_no_room_for_is_an_error(single, monkeypatch):
+    single()
+    monkeypatch.setattr(
+        bench, "too_large", lambda workload, *rest: "not run: needs 9 GB" if workload.m > 1 else None
+    )
+    check_required(plan(route, ms=(1,)), CPU, SINGLE)
+    with pytest.raises(KernelError, match="route=single is required, but at M=3 single is not run: needs 9 GB"):
+        check_required(plan(route), CPU, SINGLE)
+
+
+def test_a_requirement_of_an_op_that_has_no_workload_there_is_an_error(single):
+    single()
+    with pytest.raises(KernelError, match="route is not measured with --activation mxfp8 and --m 1, 3"):
+        check_required(plan(route, activations=("mxfp8",)), CPU, SINGLE)
+
+
+def test_what_is_required_must_have_figures_at_every_m(single):
+    def breaks(x, *args):
+        if x.shape[0] > 1:
+            raise RuntimeError("out of resources")
+        return route.reference(x, *args)
+
+    single(function=breaks)
+    outcomes = measured(route, rms_norm)
+    bench.check_measured([one for one in outcomes if one.m == 1], SINGLE)
+    with pytest.raises(KernelError, match="at M=3 it was not measured: failed: RuntimeError: out of resources"):
+        bench.check_measured(outcomes, SINGLE)
+
+
+@pytest.mark.parametrize(("verdict", "fails"), [("bf16", True), ("native-fp4", False)])
+def test_what_is_launched_is_judged_where_a_verdict_is_required(single, monkeypatch, verdict, fails):
+    """Tiles and shapes decide what is compiled: what was proven beforehand need not be what is launched."""
+
+    def launches(*args):
+        note(Launch(kernel="logits", tile="64x64", artefact="0" * 8, compiled=object()))
+        return route.reference(*args)
+
+    single(function=launches)
+    monkeypatch.setattr("firesteel.kernels.op.judge_compiled", lambda compiled: verdict)
+    required = parse_requirements("route=single@native-fp4")
+    asked = plan(route, ms=(1,), implementations=("single",))
+    (outcome,) = bench_ops(asked, CPU, CEILINGS, required=required)
+    assert outcome.failed == fails and (outcome.figures is None) == fails
+    assert not fails or "logits 64x64 was launched and is bf16" in outcome.why
+
+
 def test_an_implementation_that_no_op_has_is_an_error():
     with pytest.raises(KernelError, match="no op runs 'tritn' on CPU; here there is reference"):
         bench.check_implementations(plan(moe_matmul, implementations=("reference", "tritn")), CPU)
@@ -190,7 +262,8 @@ def test_peak_memory_is_that_of_each_measurement():
 def test_triton_is_measured_cold_by_graph_replay_on_a_gpu(monkeypatch):
     gpu = find_device("cuda")
     monkeypatch.setattr(bench, "find_cache_bytes", lambda device: device.l2_bytes)
-    outcomes = measured(rms_norm, moe_matmul, device=gpu, ms=(1, 64), activations=("bf16", "mxfp8"))
+    asked = {"ms": (1, 64), "activations": ("bf16", "mxfp8"), "implementations": ("triton",)}
+    outcomes = measured(rms_norm, moe_matmul, device=gpu, **asked)
     assert {one.implementation for one in outcomes} == {"triton", "triton:gemv", "triton:gemm"}
     assert all(one.figures is not None and not one.failed for one in outcomes), outcomes
     assert torch.cuda.memory_allocated() < 1 << 30

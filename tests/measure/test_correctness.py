@@ -1,16 +1,25 @@
 """Every op at a model's shapes: which samples are tried, what is not, and that wrong answers fail."""
 
+from dataclasses import replace
+from functools import partial
+
 import pytest
 import torch
 
 from firesteel.device import find_device
 from firesteel.kernels import ALL_OPS, linear, moe_matmul, rms_norm, rope_kv_write
+from firesteel.kernels.activation import ACTIVATIONS, is_native
 from firesteel.kernels.apart import Died
+from firesteel.kernels.attention_tiles import power_of_two
+from firesteel.kernels.moe_matmul import GEMV_TOKENS
+from firesteel.kernels.moe_stream import MOST_TOKENS as STREAMED_TOKENS
+from firesteel.kernels.moe_stream import PAIRS
 from firesteel.kernels.op import anywhere
 from firesteel.kernels.rope import RopeSpec
 from firesteel.kernels.verify import Status
 from firesteel.measure import correctness
-from firesteel.measure.correctness import check_apart, check_ops
+from firesteel.measure.correctness import check_apart, check_ops, list_tokens
+from firesteel.measure.workloads import MOST_REQUESTS
 from firesteel.model.spec import PRESETS, ModelSpec
 
 CPU = find_device("cpu")
@@ -84,6 +93,44 @@ def test_without_a_gpu_every_implementation_has_a_row_and_no_sample_is_made(monk
     wanted = [(op.name, name) for op in ALL_OPS for name in op.implementations if name != "reference"]
     assert [(check.op, check.implementation) for check in checks] == wanted
     assert {check.status for check in checks} == {Status.NOT_RUN} and steps[-1] == (len(ALL_OPS), len(ALL_OPS))
+
+
+def tile_pickers(spec, capability):
+    """(op, most tokens, what is chosen for so many) of all that the number of tokens chooses."""
+    from firesteel.kernels.triton import linear as dense
+    from firesteel.kernels.triton import moe_matmul as experts
+    from firesteel.kernels.triton import mxfp4_linear as packed
+    from firesteel.kernels.triton.moe_sort import MAX_CHUNK
+    from firesteel.kernels.triton.route import VECTOR_TOKENS
+
+    active, natives = spec.num_active, {is_native(capability, one) for one in ACTIVATIONS}
+    for rows, most in (
+        (spec.q_size + 2 * spec.kv_size, 8192), (spec.hidden_size, 8192), (spec.vocab_size, MOST_REQUESTS),
+    ):  # fmt: skip
+        yield "linear", most, partial(dense.pick_tile, num_rows=rows)
+        for native in natives:
+            yield "linear", most, partial(packed.pick_tile, num_rows=rows, capability=capability, native=native)
+    for native in natives:
+        tiles = partial(experts.gemm_tiles, is_sm90=capability[0] == 9, native=native)
+        yield "moe_matmul", 8192, lambda m, tiles=tiles: tiles(m * active / spec.num_experts)
+    yield "moe_matmul", GEMV_TOKENS, lambda m: experts.gemv_tiles(m * active)
+    yield "moe_matmul", 8192, lambda m: min(MAX_CHUNK, max(16, power_of_two(m * active)))
+    yield "moe_matmul", STREAMED_TOKENS, lambda m: next(count for count in PAIRS if m * active <= count)
+    yield "route", 8192, lambda m: dense.pick_tile(m, spec.num_experts) if m > VECTOR_TOKENS else "vector"
+
+
+@pytest.mark.parametrize("capability", [(9, 0), (12, 1)])
+@pytest.mark.parametrize("model", ["gpt-oss-20b", "gpt-oss-120b"])
+def test_every_tile_that_some_number_of_tokens_chooses_is_tried_on_a_gpu(model, capability):
+    """The tiles of prompts never ran: no more than 320 tokens were tried."""
+    gpu = replace(CPU, name="GPU", capability=capability)
+    for op, most, pick in tile_pickers(PRESETS[model], capability):
+        tried = {pick(m) for m in list_tokens(op, gpu) if m <= most}
+        assert {pick(m) for m in range(1, most + 1)} == tried, op
+
+
+def test_the_many_tokens_of_a_gpus_tiles_are_left_out_elsewhere():
+    assert list_tokens("moe_matmul", CPU) == (1, 7, 64, 320)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import hashlib
 import re
 import subprocess
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -15,6 +16,7 @@ from firesteel.measure.surroundings import (
     ask_gpu,
     find_commit,
     hash_packages,
+    look_again,
     look_around,
     parse_gpu,
     peak_memory_bytes,
@@ -53,6 +55,17 @@ def test_what_the_driver_does_not_know_is_none():
 def test_a_cpu_has_no_gpu_state(monkeypatch):
     monkeypatch.setattr(surroundings, "_run", lambda *command: pytest.fail("asked nvidia-smi"))
     assert ask_gpu(CPU) == GpuState(driver=None, clocks_mhz=None, power=None)
+
+
+def test_a_second_look_asks_for_the_gpu_and_the_time_alone(monkeypatch):
+    first = look_around(CPU)
+    monkeypatch.setattr(surroundings, "find_commit", None)
+    monkeypatch.setattr(surroundings, "hash_packages", None)
+    monkeypatch.setattr(surroundings, "ask_gpu", lambda device: parse_gpu(H200))
+    monkeypatch.setattr(surroundings, "_now", lambda: "2027-01-01T00:00:00Z")
+    again = look_again(first, CPU)
+    assert (again.gpu, again.time_utc) == (parse_gpu(H200), "2027-01-01T00:00:00Z")
+    assert replace(again, gpu=first.gpu, time_utc=first.time_utc) == first
 
 
 @pytest.mark.parametrize("command", [("no-such-program-anywhere",), ("git", "no-such-verb")])

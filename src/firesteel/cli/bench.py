@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -30,6 +31,7 @@ from firesteel.kernels.activation import ACTIVATIONS
 from firesteel.kernels.requirement import parse_requirements
 from firesteel.measure import bench as benchmark
 from firesteel.measure.outcome import Ceilings, Outcome
+from firesteel.measure.surroundings import look_again
 from firesteel.plot import check_libraries, plot_ops
 
 DEFAULT_M = {True: "1,2,...,8192", False: "1"}  # by is_cuda
@@ -69,7 +71,7 @@ def bench_ops(
     with exit_code_one():
         benchmark.check_required(plan, found, required)
     check_folder(out)
-    outcomes, ceilings = _measure(plan, found, out)
+    outcomes, ceilings = _measure(plan, found, out, required)
     if as_json:
         print_json([one.as_dict() for one in outcomes])
     else:
@@ -78,23 +80,32 @@ def bench_ops(
     if plot and any(one.figures for one in outcomes):
         page, picture = plot_ops(outcomes, out, f"{model} ops on {found.name}")
         say(f"plot: {page} and {picture}")
+    with exit_code_one():
+        benchmark.check_measured(outcomes, required)
     if any(one.failed for one in outcomes):
         raise typer.Exit(1)
 
 
-def _measure(plan: benchmark.Plan, device: DeviceSpec, out: Path) -> tuple[list[Outcome], Ceilings]:
-    """Each record is saved as soon as it is made."""
+def _measure(
+    plan: benchmark.Plan, device: DeviceSpec, out: Path, required: benchmark.Required
+) -> tuple[list[Outcome], Ceilings]:
+    """Each record is saved as soon as it is made. Commit and packages are looked up once, the GPU's state anew for
+    each workload: clocks and heat change in a long run."""
     say(f"measuring the ceilings of {device.name}")
     ceilings = benchmark.measure_ceilings(device)
     records = ceilings.records(device, resolve().config)
     for record in records:
         record.save(out)
-    outcomes = []
+    outcomes: list[Outcome] = []
+    around, of = records[0], None
     with progress_bar("measuring") as report_progress:
-        for outcome in benchmark.bench_ops(plan, device, ceilings, progress=report_progress):
+        for outcome in benchmark.bench_ops(plan, device, ceilings, required=required, progress=report_progress):
             outcomes.append(outcome)
-            if outcome.figures is not None:
-                outcome.record(records[0]).save(out)
+            if outcome.figures is None:
+                continue
+            if outcome.workload != of:
+                around, of = replace(around, surroundings=look_again(around.surroundings, device)), outcome.workload
+            outcome.record(around).save(out)
     return outcomes, ceilings
 
 

@@ -19,7 +19,7 @@ def spark_report(
     out: Annotated[Path, typer.Option(help="the zip to write")] = Path("firesteel-spark-report.zip"),
     quick: Annotated[bool, typer.Option("--quick", help="few samples and sizes")] = False,
 ) -> None:
-    """Doctor, verify, prove and bench on this machine, packed into one file to send back."""
+    """Doctor, verify, prove, bench ops and bench decode on this machine, packed into one file to send back."""
     device = find_device()
     if not device.is_cuda:
         say("no GPU was found: the report will hold what the CPU can do, and no kernel will run")

@@ -6,15 +6,16 @@ A fault that the GPU does not forget ends the measuring: what would have come af
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from firesteel.device import DeviceSpec, available_bytes
 from firesteel.errors import KernelError
-from firesteel.kernels.op import REFERENCE, Implementation, Op
+from firesteel.kernels.ledger import Ledger
+from firesteel.kernels.op import REFERENCE, Chosen, Implementation, Op
 from firesteel.kernels.prove import check_here
 from firesteel.kernels.requirement import Requirement
 from firesteel.kernels.verify import has_failed, kernel_faults
@@ -31,6 +32,7 @@ SAMPLES = {True: 20, False: 3}  # by is_cuda
 WARMUPS = {True: 3, False: 1}
 LEAST_CALLS = 8  # in a pass, so that it outlasts its launch
 MEMORY_SHARE = 0.5  # of what is free, that arguments may take
+Required = Mapping[str, Requirement]  # by op
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,33 +52,58 @@ def measure_ceilings(device: DeviceSpec) -> Ceilings:
     )  # fmt: skip
 
 
-def check_required(plan: Plan, device: DeviceSpec, required: Mapping[str, Requirement]) -> None:
-    """Raises unless every requirement would run here: on this GPU, as that machine code, and at every M."""
+def check_required(plan: Plan, device: DeviceSpec, required: Required) -> None:
+    """Raises unless every requirement would be measured here: on this GPU, as that machine code, and at every M."""
     shapes = Shapes(plan.spec, device)
     for op in (one for one in plan.ops if one.name in required):
         wanted = required[op.name]
-        named = _usable(op, device, wanted)
+        named = _usable(op, device, wanted, plan.implementations)
+        if not list_plan(replace(plan, ops=(op,)), shapes):
+            asked = f"--activation {', '.join(plan.activations)} and --m {', '.join(map(str, plan.ms))}"
+            raise KernelError(f"{wanted} is required, but {op.name} is not measured with {asked}: name others")
         for activation in plan.activations:
             if wanted.verdict is not None:
                 check_here(op, device, wanted, activation)
             for m in plan.ms:
-                parts = list_workloads(op, m, activation, shapes)
-                _check_taken(wanted, named, [one for one in parts if not too_large(one, device, MEMORY_SHARE)])
+                _check_taken(wanted, named, list(list_workloads(op, m, activation, shapes)), device)
 
 
-def _usable(op: Op[Any, Any], device: DeviceSpec, wanted: Requirement) -> list[Implementation[Any, Any]]:
+def check_measured(outcomes: Iterable[Outcome], required: Required) -> None:
+    """Raises unless what is required, which `check_required` let pass, has figures at every M and activation."""
+    cases: dict[tuple[str, int, str], list[Outcome]] = {}
+    for one in outcomes:
+        if one.op in required and required[one.op].names(one.implementation):
+            cases.setdefault((one.op, one.m, one.activation), []).append(one)
+    for (op, m, activation), found in cases.items():
+        if not any(one.figures for one in found):
+            at = " ".join(filter(None, (f"M={m}", activation)))
+            raise KernelError(f"{required[op]} is required, but at {at} it was not measured: {found[0].why}")
+
+
+def _usable(
+    op: Op[Any, Any], device: DeviceSpec, wanted: Requirement, implementations: tuple[str, ...]
+) -> list[Implementation[Any, Any]]:
     named = [one for one in op.implementations.values() if wanted.names(one.name)]
     if not named:
         raise KernelError(f"{wanted} is required, but {op.name} has only {', '.join(op.implementations)}")
-    if why := named[0].needs(device):
-        raise KernelError(f"{wanted} is required, but it {why}")
-    return named
+    if all(why := [one.needs(device) for one in named]):
+        raise KernelError(f"{wanted} is required, but it {why[0]}")
+    asked = [one for one in named if one in choose(op, device, implementations)]
+    if not asked:
+        cure = f"add --implementation {wanted.implementation}"
+        raise KernelError(f"{wanted} is required, but is not among what is measured: {cure}")
+    return asked
 
 
-def _check_taken(wanted: Requirement, named: list[Implementation[Any, Any]], workloads: list[Workload]) -> None:
-    """Of the parts at one M, the required implementation takes one at least."""
-    refusals = []
+def _check_taken(
+    wanted: Requirement, named: list[Implementation[Any, Any]], workloads: list[Workload], device: DeviceSpec
+) -> None:
+    """Of the parts at one M, memory has room for one at least that the required implementation takes."""
+    refusals: list[str | None] = []
     for workload in workloads:
+        if why := too_large(workload, device, MEMORY_SHARE):
+            refusals.append(f"is {why}")
+            continue
         args = workload.part.draw()
         refusals += [_refusal(one, args) for one in named]
     if refusals and all(refusals):
@@ -94,6 +121,7 @@ def bench_ops(
     device: DeviceSpec,
     ceilings: Ceilings,
     *,
+    required: Required | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[Outcome]:
     """One at a time; `progress` is called with the workloads done and the workloads in all."""
@@ -101,7 +129,8 @@ def bench_ops(
     broken = ""
     for done, workload in enumerate(workloads, start=1):
         left = choose(workload.op, device, plan.implementations)
-        for outcome in () if broken else _bench(workload, list(left), device, ceilings):
+        wanted = (required or {}).get(workload.op.name)
+        for outcome in () if broken else _bench(workload, list(left), device, ceilings, wanted):
             yield outcome
             left.pop(0)
             if outcome.failed and has_failed(device):
@@ -129,7 +158,11 @@ def check_implementations(plan: Plan, device: DeviceSpec) -> None:
 
 
 def _bench(
-    workload: Workload, implementations: list[Implementation[Any, Any]], device: DeviceSpec, ceilings: Ceilings
+    workload: Workload,
+    implementations: list[Implementation[Any, Any]],
+    device: DeviceSpec,
+    ceilings: Ceilings,
+    wanted: Requirement | None,
 ) -> Iterator[Outcome]:
     try:
         free_memory(device)
@@ -138,14 +171,24 @@ def _bench(
     except kernel_faults() as error:
         yield from (_fault(workload, one, error) for one in implementations)
         return
+    faults: tuple[type[Exception], ...] = (*kernel_faults(), KernelError)
     for one in implementations:
         if refusal := why or _refuse(one, inputs[0]):
             yield _outcome(workload, one, why=refusal)
             continue
         try:
+            if wanted is not None and wanted.verdict is not None and wanted.names(one.name):
+                _run_judged(workload, one, inputs[0], wanted)
             yield _outcome(workload, one, _figures(workload, one, inputs, device, ceilings))
-        except kernel_faults() as error:
+        except faults as error:
             yield _fault(workload, one, error)
+
+
+def _run_judged(
+    workload: Workload, one: Implementation[Any, Any], args: tuple[Any, ...], wanted: Requirement
+) -> None:
+    """Once, as the engine does: raises where what is launched is not the machine code that is required."""
+    Chosen(workload.op, [one], Ledger(), required=wanted, activation=workload.activation)(*args)
 
 
 def _figures(

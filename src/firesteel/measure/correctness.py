@@ -30,6 +30,8 @@ from firesteel.measure.workloads import Workload, list_workloads
 from firesteel.model.spec import ModelSpec
 
 TOKENS = (1, 7, 64, 320)
+# On a GPU as well: tokens choose a tile, and between them these meet every one that up to 8192 tokens choose.
+TILE_TOKENS = {"linear": (24, 100, 500, 1000, 4096), "moe_matmul": (12, 24, 100, 1000, 4096), "route": (8192,)}
 MEMORY_SHARE = 0.15  # of what is free, for arguments: a check holds up to six copies
 DEVICE_FAILED = "the device failed earlier in"
 Progress = Callable[[int, int], None]
@@ -95,7 +97,7 @@ def _check_op(
 ) -> Iterator[Check]:
     ran: set[tuple[Any, ...]] = set()
     refused: dict[tuple[Any, ...], Check] = {}
-    for sample in _samples(op, device, spec, TOKENS[:1] if quick else TOKENS):
+    for sample in _samples(op, device, spec, TOKENS[:1] if quick else list_tokens(op.name, device)):
         if isinstance(sample, Check):
             yield from (replace(sample, implementation=one.name) for one in usable)
             continue
@@ -110,6 +112,11 @@ def _check_op(
             ran.add(key)
             yield found
     yield from (check for key, check in refused.items() if key not in ran)
+
+
+def list_tokens(op: str, device: DeviceSpec) -> tuple[int, ...]:
+    """Fewest first; few where no tile runs but under Triton's interpreter, which is slow."""
+    return tuple(sorted({*TOKENS, *(TILE_TOKENS.get(op, ()) if device.is_cuda else ())}))
 
 
 def _samples(

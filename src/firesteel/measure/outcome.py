@@ -90,8 +90,13 @@ class Outcome:
             }  # fmt: skip
         return found
 
+    @property
+    def workload(self) -> tuple[str, str, int, str]:
+        """The same for all implementations that were timed on it."""
+        return self.op, self.part, self.m, self.activation
+
     def record(self, around: Record) -> Record:
-        """In the surroundings of another record of this run: asking the driver each time would take longer."""
+        """In the settings and surroundings of another record of this run."""
         assert self.figures is not None
         timing = self.figures.timing
         known = {key: value for key, value in self.as_dict().items() if key not in ("why", "failed", "median_s")}

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -69,8 +69,17 @@ def look_around(device: DeviceSpec) -> Surroundings:
         is_dirty=is_dirty,
         environment=shown_environment(),
         command=shown_command(sys.argv),
-        time_utc=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        time_utc=_now(),
     )
+
+
+def look_again(around: Surroundings, device: DeviceSpec) -> Surroundings:
+    """With the GPU's state and the time of now; the rest stays as it is while a program runs."""
+    return replace(around, gpu=ask_gpu(device), time_utc=_now())
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def ask_gpu(device: DeviceSpec) -> GpuState:
