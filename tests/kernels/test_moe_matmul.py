@@ -229,9 +229,11 @@ def test_device_code_names_every_tile_that_any_number_of_pairs_picks(capability)
             assert {one.removeprefix(before) for one in found if one.startswith(before)} == wanted
 
 
-@pytest.mark.parametrize(("capability", "is_native"), [((9, 0), False), ((12, 1), True)])
-def test_the_store_is_the_one_the_target_launches(capability, is_native):
-    assert code_of(capability, "triton:gemm store").constants["NATIVE"] is is_native
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize(("capability", "is_sm12x"), [((9, 0), False), ((12, 1), True)])
+def test_the_store_is_the_one_the_target_launches(capability, is_sm12x, activation):
+    constants = code_of(capability, f"triton:gemm store {activation} K=2880").constants
+    assert constants["FORMAT"] == activation and constants["NATIVE"] is (is_sm12x and activation != "bf16")
 
 
 def accepts(way, sample):

@@ -210,7 +210,7 @@ def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode | CudaCode]:
         yield from (_fc1_code(f"{variant} fc1 {tile}", tile, activation, native) for tile in dict.fromkeys(ups))
         yield from (_fc2_code(f"{variant} fc2 {tile}", tile, activation, native) for tile in dict.fromkeys(downs))
     yield from _sort_code()
-    yield store_code("triton:gemm store", is_native(capability, "mxfp8"))
+    yield from (store_code("triton:gemm", one, is_native(capability, one), 2880) for one in ACTIVATIONS)
     yield DeviceCode(
         variant="triton:gemm sum", kernel=device.sum_parts, signature={"parts": "*bf16", "y": "*bf16"},
         constants={"A": 4, "H": 2880, "COLUMNS": device.SUM_COLUMNS},
