@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from firesteel.formats import mxfp4, mxfp8
-from firesteel.kernels.activation import round_activation
+from firesteel.kernels import activation as activation_module
+from firesteel.kernels.activation import lacks_native, round_activation
 from firesteel.kernels.cuda_source import CSRC, CudaSource
 
 PROGRAM = """
@@ -41,6 +42,16 @@ def test_rounded_to_mxfp8_a_bf16_value_is_one_again():
     x = edge_cases()
     rounded = round_activation(x.float(), "mxfp8")
     assert torch.equal(rounded, rounded.bfloat16().float()) and not torch.equal(rounded, x.float())
+
+
+def test_without_triton_a_gpu_that_could_multiply_them_natively_does_not(monkeypatch):
+    monkeypatch.setattr(activation_module.importlib.util, "find_spec", lambda name: None)
+    for activation in ("mxfp8", "mxfp4"):
+        why = lacks_native((12, 1), activation)
+        assert why.startswith(f"needs Triton >= 3.8 for {activation} activations on SM12x, and Triton is not")
+        assert "--activation bf16" in why
+        assert lacks_native((9, 0), activation) is None and lacks_native(None, activation) is None
+    assert lacks_native((12, 1), "bf16") is None
 
 
 @pytest.mark.parametrize("target", ["sm_90a", "sm_120a", "sm_121a"])

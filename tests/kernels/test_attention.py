@@ -198,10 +198,27 @@ def test_keys_are_split_to_fill_the_gpu_and_never_in_a_window():
     assert cut_prefill(replace(REAL, num_queries=64, num_requests=1)).splits == 8
 
 
+@pytest.mark.parametrize("capability", [(8, 0), (8, 9), (12, 1)])
+def test_device_code_reads_fp8_pages_both_ways_where_the_gpu_can(capability):
+    codes = {code.variant: code for code in attention.make_device_code(capability)}
+    held = {variant: code.signature["k_pages"] for variant, code in codes.items() if "merge" not in variant}
+    ways = ("prefill full", "decode full", "prefill window", "decode window")
+    fp8 = {f"triton:{way}, fp8-pages" for way in ways} if capability >= (8, 9) else set()
+    assert {variant for variant, kind in held.items() if kind == "*fp8e4nv"} == fp8
+    assert all(kind == "*bf16" for variant, kind in held.items() if variant not in fp8)
+
+
+@pytest.mark.parametrize(("capability", "splits"), [((8, 0), 16), ((9, 0), 32), ((12, 1), 8)])
+def test_device_code_of_one_request_is_split_for_the_sms_of_the_target(capability, splits):
+    codes = {code.variant: code for code in attention.make_device_code(capability)}
+    for variant in ("triton:decode full, 1 request", "triton:decode merge, 1 request"):
+        assert codes[variant].constants["SPLITS"] == splits
+
+
 @pytest.mark.parametrize("target", ["sm_90a", "sm_121a"])
 def test_compiled_code_uses_matrix_instructions_without_spills(target):
     codes = {code.variant: code for code in attention.make_device_code((9, 0))}
-    for variant in ("triton:prefill full", "triton:decode full"):
+    for variant in ("triton:prefill full", "triton:decode full", "triton:decode full, fp8-pages"):
         proof = prove_code("attention", codes[variant], target)
         assert proof.verdict == "bf16" and proof.spills == 0 and proof.fits
 

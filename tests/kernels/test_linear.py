@@ -1,5 +1,6 @@
 """linear on MXFP4 weights: its Triton kernels interpreted, compiled and, on a GPU, run; what they refuse."""
 
+import itertools
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -138,7 +139,7 @@ def test_every_product_of_quantised_activations_is_native_on_sm12x(target):
         pytest.skip("Triton < 3.8 has no block-scaled MMA for SM12x")
     capability = divmod(int(target.strip("sm_a")), 10)
     for code in linear.make_device_code(capability):
-        if {"mxfp8", "mxfp4"} & set(code.variant.split()):
+        if {"mxfp8", "mxfp4"} & set(code.variant.split()) and "store" not in code.variant:
             assert prove_code("linear", code, target).verdict == "native-fp4", code.variant
 
 
@@ -155,6 +156,32 @@ def test_pinned_tiles_fit(target, activation, tile):
     proof = prove_code("linear", replace(code, constants=constants, **pinned.options), target)
     assert proof.fits
     assert proof.verdict == ("bf16" if activation == "bf16" or TRITON < (3, 8) else "native-fp4")
+
+
+@pytest.mark.parametrize("capability", [(8, 0), (9, 0), (12, 1)])
+def test_device_code_of_lm_head_has_no_bias_and_all_its_tiles(capability):
+    codes = list(linear.make_device_code(capability))
+    heads = [code for code in codes if "201088x2880" in code.variant]
+    assert all(code.constants["bias"] is None and "bias" not in code.signature for code in heads)
+    others = [code for code in codes if code not in heads and "store" not in code.variant]
+    assert all(code.signature["bias"] == "*bf16" for code in others)
+    named = {code.variant for code in heads}
+    assert {"triton:gemv T=1 201088x2880", "triton:gemv 201088x2880 16x32x128"} <= named
+    for tokens in range(2, 512):
+        tile = bf16_code.pick_tile(tokens, 201088)
+        assert f"triton:gemm 201088x2880 {tile.tokens}x{tile.rows}x{tile.columns}" in named
+        for activation in ACTIVATIONS:
+            native = capability[0] == 12 and activation != "bf16"
+            tile = device_code.pick_tile(tokens, 201088, capability, native)
+            assert f"triton:gemm mxfp4-weight {activation} 201088x2880 {tile}" in named
+
+
+@pytest.mark.parametrize("capability", [(9, 0), (12, 1)])
+def test_device_code_stores_every_activation_at_every_width(capability):
+    for activation, columns in itertools.product(ACTIVATIONS, (2880, 4096)):
+        code = code_of(capability, f"triton:gemm mxfp4-weight store {activation} K={columns}")
+        assert (code.constants["FORMAT"], code.constants["K"]) == (activation, columns)
+        assert code.constants["NATIVE"] is (capability[0] == 12 and activation != "bf16")
 
 
 @pytest.mark.parametrize("capability", [(8, 0), (9, 0), (12, 1)])

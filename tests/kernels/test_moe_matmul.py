@@ -59,6 +59,15 @@ def test_reference_rounds_the_activations_of_both_matmuls(activation):
     assert not torch.equal(y, moe_matmul.reference(x.float(), ids, weights, experts, limit))
 
 
+def test_small_samples_meet_every_activation():
+    """compute-sanitizer sees the small ones only."""
+    small = [one for one in moe_matmul.make_samples(torch.device("cpu")) if moe_matmul.bytes(*one.args) < 4e6]
+    labels = {one.label for one in small}
+    for before in ("T=3 E=32 96x160", "T=65 E=5 160x96"):
+        assert {f"{before} {activation}" for activation in ACTIVATIONS} <= labels
+    assert {one.args[5] for one in small} == set(ACTIVATIONS)
+
+
 def test_reference_names_the_activations_there_are():
     with pytest.raises(ValueError, match="unknown activation 'fp8'; the activations are bf16, mxfp8, mxfp4"):
         moe_matmul.reference(*draw(1, 5, 32, 32, 1, "fp8").args)
@@ -173,6 +182,37 @@ def test_tiles_grow_with_the_pairs_of_an_expert_and_can_be_pinned():
     assert device.pin(tiles[3], "auto") == tiles[3]
 
 
+def test_a_pinned_tile_has_the_same_shape_whatever_would_have_been_chosen():
+    """What is chosen for few pairs is so deep that a large tile of that depth fits no GPU's shared memory."""
+    pytest.importorskip("triton")
+    from firesteel.kernels.triton import moe_matmul as device
+
+    for tile, stages in (("16x64", 3), ("128x128", 3), ("256x128", 2), ("128x256", 2)):
+        few, many = device.pin(device.gemv_tiles(4), tile), device.pin(device.gemm_tiles(256, True, False), tile)
+        assert few == many and {(one.depth, one.stages) for one in few} == {(64, stages)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("target", "activation"),
+    [("sm_86", "bf16"), ("sm_90a", "bf16"), ("sm_100a", "bf16"), *(("sm_121a", one) for one in ACTIVATIONS)],
+)
+@pytest.mark.parametrize("tile", ["16x64", "16x256", "256x64", "128x128", "128x256", "256x128"])
+@pytest.mark.parametrize("matmul", ["fc1", "fc2"])
+def test_pinned_tiles_fit(target, activation, tile, matmul):
+    pytest.importorskip("triton")
+    from firesteel.kernels.triton import moe_matmul as device
+
+    capability = divmod(int(target.strip("sm_a")), 10)
+    code = code_of(capability, f"triton:gemv {activation} {matmul} 16x64x128")
+    pinned, _ = device.pin(device.gemv_tiles(4), tile)
+    constants = {**code.constants, **pinned.constants, "TAIL": pinned.tail}
+    proof = prove_code("moe_matmul", replace(code, constants=constants, **pinned.options), target)
+    assert proof.fits
+    native = activation != "bf16" and triton_version() >= (3, 8)
+    assert proof.verdict == ("native-fp4" if native else "bf16")
+
+
 @pytest.mark.parametrize("capability", [(8, 0), (9, 0), (12, 1)])
 def test_device_code_names_every_tile_that_any_number_of_pairs_picks(capability):
     pytest.importorskip("triton")
@@ -189,9 +229,11 @@ def test_device_code_names_every_tile_that_any_number_of_pairs_picks(capability)
             assert {one.removeprefix(before) for one in found if one.startswith(before)} == wanted
 
 
-@pytest.mark.parametrize(("capability", "is_native"), [((9, 0), False), ((12, 1), True)])
-def test_the_store_is_the_one_the_target_launches(capability, is_native):
-    assert code_of(capability, "triton:gemm store").constants["NATIVE"] is is_native
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize(("capability", "is_sm12x"), [((9, 0), False), ((12, 1), True)])
+def test_the_store_is_the_one_the_target_launches(capability, is_sm12x, activation):
+    constants = code_of(capability, f"triton:gemm store {activation} K=2880").constants
+    assert constants["FORMAT"] == activation and constants["NATIVE"] is (is_sm12x and activation != "bf16")
 
 
 def accepts(way, sample):

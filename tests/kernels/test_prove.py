@@ -288,7 +288,7 @@ def test_a_cuda_kernel_that_does_not_compile_says_which_and_for_what(kernel_cach
 
 
 def test_cuda_and_triton_kernels_of_an_op_are_proven_together(small, monkeypatch):
-    (code,) = list(rms_norm.make_device_code((9, 0)))
+    code, _ = rms_norm.make_device_code((9, 0))
     codes = [code, CudaCode(variant="cuda", kernel=small("product_f16"))]
     monkeypatch.setattr(rms_norm, "make_device_code", lambda capability: iter(codes))
     assert [one.kernel_name for one in codes] == ["rms_norm_kernel", "product_f16"]

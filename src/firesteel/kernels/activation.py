@@ -31,8 +31,13 @@ def is_native(capability: tuple[int, int] | None, activation: str) -> bool:
 
 def lacks_native(capability: tuple[int, int] | None, activation: str) -> str | None:
     """Why a GPU that could multiply such activations natively would not, or None."""
-    if not is_native(capability, activation) or importlib.util.find_spec("triton") is None:
+    if not is_native(capability, activation):
         return None
+    if importlib.util.find_spec("triton") is None:
+        return (
+            f"needs Triton >= 3.8 for {activation} activations on SM12x, and Triton is not installed: "
+            "install firesteel[spark] (torch >= 2.14) or use --activation bf16"
+        )
     import triton
 
     if tuple(int(part) for part in triton.__version__.split(".")[:2]) >= BLOCK_SCALED_TRITON:

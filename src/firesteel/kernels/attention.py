@@ -41,6 +41,7 @@ from firesteel.kernels.triton_ready import triton_ready
 
 QUERIES_AT_ONCE = 128  # bounds the score matrix of a long prompt
 MERGE_WARPS = 2
+OLDER_SMS = 108  # an A100's: proofs for GPUs before Hopper are for as many
 
 
 def _bytes(
@@ -246,35 +247,53 @@ attention.prefer("triton:decode", "triton:prefill")
 
 @attention.device_code
 def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
-    """gpt-oss in bf16, pages of 64: a prompt of 8192, and 32 requests of 8192 tokens with 1 or 4 queries each."""
-    from firesteel.kernels.triton import attention as device
+    """gpt-oss, pages of 64: a prompt of 8192, and requests of 8192 tokens, 32 with 1 or 4 queries each or one."""
+    from firesteel.kernels.decode_launch import SM_COUNTS
 
-    q, k_pages = torch.empty(1, 64, 64, dtype=torch.bfloat16), torch.empty(1, 8, 64, 64, dtype=torch.bfloat16)
-    inputs = dict.fromkeys(("q", "k_pages", "v_pages", "sinks"), "*bf16")
-    inputs |= dict.fromkeys(("page_table", "query_starts", "kv_lens"), "*i64")
-    inputs |= {"num_requests": "i32", "table_stride": "i32", "scale": "fp32", "value_scale": "fp32"}
     real = Shapes(
         num_queries=32, num_requests=32, heads=64, kv_heads=8, dim=64, element_bytes=2, longest=8192, window=None,
-        num_sms=132,
+        num_sms=SM_COUNTS.get(capability, OLDER_SMS),
     )  # fmt: skip
+    alone = replace(real, num_queries=1, num_requests=1)
     for window in (None, 128):
         seen = "full" if window is None else "window"
-        one, four = replace(real, window=window), replace(real, num_queries=128, window=window)
-        for variant, tiles in (
-            (f"triton:prefill {seen}", cut_prefill(replace(one, num_queries=8192, num_requests=1))),
-            (f"triton:decode {seen}", cut_decode(one)),
-            (f"triton:decode {seen}, 4 queries", cut_decode(four)),
-        ):
-            results = {"out": "*bf16"} if tiles.splits == 1 else {"out": "*fp32", "logs": "*fp32"}
-            absent = {"logs": None} if tiles.splits == 1 else {}
-            yield DeviceCode(
-                variant=variant, kernel=device.attend, signature=results | inputs,
-                constants=_constants(tiles, q, k_pages, window) | absent,
-                num_warps=tiles.num_warps, num_stages=tiles.num_stages,
-            )  # fmt: skip
-    splits = cut_decode(real).splits
-    yield DeviceCode(
-        variant="triton:decode merge", kernel=device.merge,
+        prefill = cut_prefill(replace(real, num_queries=8192, num_requests=1, window=window))
+        decode = cut_decode(replace(real, window=window))
+        yield _attend_code(f"triton:prefill {seen}", prefill, window)
+        yield _attend_code(f"triton:decode {seen}", decode, window)
+        yield _attend_code(
+            f"triton:decode {seen}, 4 queries", cut_decode(replace(real, num_queries=128, window=window)), window
+        )
+        if capability >= (8, 9):
+            yield _attend_code(f"triton:prefill {seen}, fp8-pages", prefill, window, torch.float8_e4m3fn)
+            yield _attend_code(f"triton:decode {seen}, fp8-pages", decode, window, torch.float8_e4m3fn)
+    yield _attend_code("triton:decode full, 1 request", cut_decode(alone), None)
+    yield _merge_code("triton:decode merge", cut_decode(real).splits)
+    yield _merge_code("triton:decode merge, 1 request", cut_decode(alone).splits)
+
+
+def _attend_code(variant: str, tiles: Tiles, window: int | None, pages: torch.dtype = torch.bfloat16) -> DeviceCode:
+    from firesteel.kernels.triton import attention as device
+
+    q, k_pages = torch.empty(1, 64, 64, dtype=torch.bfloat16), torch.empty(1, 8, 64, 64, dtype=pages)
+    inputs = dict.fromkeys(("q", "sinks"), "*bf16")
+    inputs |= dict.fromkeys(("k_pages", "v_pages"), "*bf16" if pages == torch.bfloat16 else "*fp8e4nv")
+    inputs |= dict.fromkeys(("page_table", "query_starts", "kv_lens"), "*i64")
+    inputs |= {"num_requests": "i32", "table_stride": "i32", "scale": "fp32", "value_scale": "fp32"}
+    results = {"out": "*bf16"} if tiles.splits == 1 else {"out": "*fp32", "logs": "*fp32"}
+    absent = {"logs": None} if tiles.splits == 1 else {}
+    return DeviceCode(
+        variant=variant, kernel=device.attend, signature=results | inputs,
+        constants=_constants(tiles, q, k_pages, window) | absent,
+        num_warps=tiles.num_warps, num_stages=tiles.num_stages,
+    )  # fmt: skip
+
+
+def _merge_code(variant: str, splits: int) -> DeviceCode:
+    from firesteel.kernels.triton import attention as device
+
+    return DeviceCode(
+        variant=variant, kernel=device.merge,
         signature={"y": "*bf16", "parts": "*fp32", "logs": "*fp32", "sinks": "*bf16", "value_scale": "fp32"},
         constants={"D": 64, "SPLITS": splits, "SPLIT_ROWS": splits}, num_warps=MERGE_WARPS,
     )  # fmt: skip

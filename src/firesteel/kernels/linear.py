@@ -33,7 +33,8 @@ from firesteel.kernels.triton_ready import triton_ready
 if TYPE_CHECKING:
     from firesteel.kernels.triton.mxfp4_product import Tile
 
-SHAPES = ((5120, 2880), (2880, 4096), (201088, 2880))  # of qkv, o and lm_head
+LM_HEAD = (201088, 2880)  # has no bias
+SHAPES = ((5120, 2880), (2880, 4096), LM_HEAD)  # of qkv, o and lm_head
 ROWS_AT_ONCE = 16384  # bounds the fp32 copy of lm_head's 201088 rows
 VECTOR_TOKENS = 8
 CUBLAS_TOKENS = 128  # from which on it is faster on an H200
@@ -225,71 +226,81 @@ linear.prefer("triton:gemv", "cublas", "triton:gemm")
 
 @linear.device_code
 def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
-    """qkv's shape for all, o's and lm_head's columns among the vectors."""
+    """Vectors of every shape, tiles of qkv's and of lm_head's."""
     from firesteel.kernels.triton import linear as code
 
-    signature = {"x": "*bf16", "weight": "*bf16", "bias": "*bf16", "y": "*bf16"}
-    signature |= {"x_stride": "i32:16", "weight_stride": "i32:16"}
+    signature = {"x": "*bf16", "weight": "*bf16", "y": "*bf16", "x_stride": "i32:16", "weight_stride": "i32:16"}
     for rows, columns in SHAPES:
+        given, absent = _bias((rows, columns))
+        sizes = {"M": rows, "N": columns, "ROWS": code.vector_rows(rows), "COLUMNS": code.VECTOR_COLUMNS}
         yield DeviceCode(
-            variant=f"triton:gemv T=1 {rows}x{columns}", kernel=code.vector_kernel, signature=signature,
-            constants={"M": rows, "N": columns, "ROWS": code.vector_rows(rows), "COLUMNS": code.VECTOR_COLUMNS},
-            num_warps=code.VECTOR_WARPS,
+            variant=f"triton:gemv T=1 {rows}x{columns}", kernel=code.vector_kernel, signature=signature | given,
+            constants=absent | sizes, num_warps=code.VECTOR_WARPS,
         )  # fmt: skip
-    for tile in code.TILES:
-        constants = {"M": 5120, "N": 2880, "TOKENS": tile.tokens, "ROWS": tile.rows, "COLUMNS": tile.columns}
-        names = ("triton:gemv", "triton:gemm") if tile.tokens <= 2 * VECTOR_TOKENS else ("triton:gemm",)
-        for name in names:
-            yield DeviceCode(
-                variant=f"{name} {tile.tokens}x{tile.rows}x{tile.columns}", kernel=code.tile_kernel,
-                signature={**signature, "T": "i32"}, constants=constants,
-                num_warps=tile.num_warps, num_stages=tile.num_stages,
-            )  # fmt: skip
+    for (rows, columns), tiles in ((SHAPES[0], code.FLAT_TILES), (LM_HEAD, code.TALL_TILES)):
+        given, absent = _bias((rows, columns))
+        for tile in tiles:
+            sizes = {"M": rows, "N": columns, "TOKENS": tile.tokens, "ROWS": tile.rows, "COLUMNS": tile.columns}
+            names = ("triton:gemv", "triton:gemm") if tile.tokens <= 2 * VECTOR_TOKENS else ("triton:gemm",)
+            for name in names:
+                yield DeviceCode(
+                    variant=f"{name} {rows}x{columns} {tile.tokens}x{tile.rows}x{tile.columns}",
+                    kernel=code.tile_kernel, signature={**signature, **given, "T": "i32"},
+                    constants=absent | sizes, num_warps=tile.num_warps, num_stages=tile.num_stages,
+                )  # fmt: skip
     yield from _mxfp4_code(capability)
+
+
+def _bias(shape: tuple[int, int]) -> tuple[dict[str, str], dict[str, None]]:
+    """Its type, or that there is none."""
+    return ({}, {"bias": None}) if shape == LM_HEAD else ({"bias": "*bf16"}, {})
 
 
 def _mxfp4_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
     """Every tile that some number of tokens picks; of shapes whose code would be the same, the first."""
     from firesteel.kernels.triton import mxfp4_linear as device
 
-    signature = {"codes": "*u8", "scales": "*u8", "bias": "*bf16", "y": "*bf16", "num_tokens": "i32"}
+    signature = {"codes": "*u8", "scales": "*u8", "y": "*bf16", "num_tokens": "i32"}
     for activation in ACTIVATIONS:
         native = is_native(capability, activation)
         x = {"x": "*u8", "x_scales": "*u8"} if native else {"x": "*bf16"}
         for (rows, columns), tile in _tiles(capability, native):
+            given, absent = _bias((rows, columns))
             sizes = {"M": rows, "K": columns, "STORED": activation if native else "bf16", **tile.constants}
             yield DeviceCode(
                 variant=f"triton:gemm mxfp4-weight {activation} {rows}x{columns} {tile}",
-                kernel=device.mxfp4_linear_kernel, signature={**x, **signature},
-                constants=sizes if native else {"x_scales": None, **sizes},
+                kernel=device.mxfp4_linear_kernel, signature={**x, **signature, **given},
+                constants=absent | (sizes if native else {"x_scales": None, **sizes}),
                 num_warps=tile.warps, num_stages=tile.stages,
             )  # fmt: skip
-    yield store_code("triton:gemm mxfp4-weight store", is_native(capability, "mxfp8"))
+        for columns in dict.fromkeys(columns for _, columns in SHAPES):
+            yield store_code("triton:gemm mxfp4-weight", activation, native, columns)
 
 
 def _tiles(capability: tuple[int, int], native: bool) -> Iterator[tuple[tuple[int, int], Tile]]:
-    """(shape, tile) for powers of two of tokens; shapes differ where the tile leaves a tail of one's columns."""
+    """(shape, tile) for powers of two of tokens; shapes differ in a bias, or in a tail of columns that is left."""
     from firesteel.kernels.triton import mxfp4_linear as device
 
     found = set()
     for shape, power in itertools.product(SHAPES, range(MOST_TOKENS.bit_length())):
         tile = device.pick_tile(1 << power, shape[0], capability, native)
-        key = tile, shape[1] % tile.depth == 0
+        key = tile, shape[1] % tile.depth == 0, shape == LM_HEAD
         if key not in found:
             found.add(key)
             yield shape, tile
 
 
-def store_code(variant: str, native: bool) -> DeviceCode:
+def store_code(name: str, activation: str, native: bool, columns: int) -> DeviceCode:
     """Of what stores rows that came without `fed`."""
     from firesteel.kernels.triton.mxfp import store_rows
     from firesteel.kernels.triton.mxfp4_product import STORE_COLUMNS, STORE_ROWS
 
     stored = {"values": "*u8", "scales": "*u8"} if native else {"values": "*bf16"}
-    sizes = {"K": 2880, "ROWS": STORE_ROWS, "COLUMNS": STORE_COLUMNS}
-    constants = {"FORMAT": "mxfp8", "NATIVE": native, **sizes}
+    sizes = {"K": columns, "ROWS": STORE_ROWS, "COLUMNS": STORE_COLUMNS}
+    constants = {"FORMAT": activation, "NATIVE": native, **sizes}
     return DeviceCode(
-        variant=variant, kernel=store_rows, signature={"x": "*bf16", "num_rows": "i32", **stored},
+        variant=f"{name} store {activation} K={columns}", kernel=store_rows,
+        signature={"x": "*bf16", "num_rows": "i32", **stored},
         constants=constants if native else {"scales": None, **constants},
     )  # fmt: skip
 

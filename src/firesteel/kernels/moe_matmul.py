@@ -210,7 +210,7 @@ def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode | CudaCode]:
         yield from (_fc1_code(f"{variant} fc1 {tile}", tile, activation, native) for tile in dict.fromkeys(ups))
         yield from (_fc2_code(f"{variant} fc2 {tile}", tile, activation, native) for tile in dict.fromkeys(downs))
     yield from _sort_code()
-    yield store_code("triton:gemm store", is_native(capability, "mxfp8"))
+    yield from (store_code("triton:gemm", one, is_native(capability, one), 2880) for one in ACTIVATIONS)
     yield DeviceCode(
         variant="triton:gemm sum", kernel=device.sum_parts, signature={"parts": "*bf16", "y": "*bf16"},
         constants={"A": 4, "H": 2880, "COLUMNS": device.SUM_COLUMNS},
@@ -282,13 +282,17 @@ def _stored(native: bool, *scales: str) -> tuple[str, dict[str, str], dict[str, 
 
 @moe_matmul.samples
 def samples(device: torch.device) -> Iterator[Sample]:
+    """The small ones with every activation."""
     generator = torch.Generator(device).manual_seed(1)
-    for tokens, num_experts, hidden, inter in ((1, 8, 2880, 2880), (3, 32, 96, 160), (65, 5, 160, 96)):
+    for tokens, num_experts, hidden, inter, activations in (
+        (1, 8, 2880, 2880, ("bf16",)), (3, 32, 96, 160, ACTIVATIONS), (65, 5, 160, 96, ACTIVATIONS),
+    ):  # fmt: skip
         experts = random_experts(num_experts, hidden, inter, generator)
         x = torch.randn(tokens, hidden, device=device, generator=generator).bfloat16()
         scores = torch.rand(tokens, num_experts, device=device, generator=generator)
         chosen, ids = scores.topk(4)
-        yield Sample(f"T={tokens} E={num_experts} {hidden}x{inter}", (x, ids, chosen.softmax(-1), experts, 7.0))
+        args, label = (x, ids, chosen.softmax(-1), experts, 7.0), f"T={tokens} E={num_experts} {hidden}x{inter}"
+        yield from (Sample(f"{label} {one}", (*args, one)) for one in activations)
 
 
 def random_experts(num_experts: int, hidden: int, inter: int, generator: torch.Generator) -> Experts:

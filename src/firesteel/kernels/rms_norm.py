@@ -53,11 +53,13 @@ rms_norm.prefer("triton")
 
 @rms_norm.device_code
 def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
-    yield kernel_code("triton", {}, {"values": None, "scales": None, "FORMAT": "", "NATIVE": False})
+    plain = {"values": None, "scales": None, "FORMAT": "", "NATIVE": False}
+    yield kernel_code("triton", {}, plain)
+    yield kernel_code("triton first", {}, {"update": None, **plain})
 
 
 def kernel_code(variant: str, signature: dict[str, str], constants: dict[str, Any]) -> DeviceCode:
-    """At gpt-oss's width; signature and constants are of what is stored beside y and the sum."""
+    """At gpt-oss's width; signature and constants are of what is stored beside y and the sum, or is absent."""
     from firesteel.kernels.triton.rms_norm import NUM_WARPS, rms_norm_kernel
 
     tensors = dict.fromkeys(("residual", "update", "weight", "y", "total"), "*bf16")

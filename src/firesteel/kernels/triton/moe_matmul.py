@@ -19,10 +19,10 @@ from torch import Tensor
 from firesteel.kernels.fed import Fed
 from firesteel.kernels.launch import launch_kernel
 from firesteel.kernels.moe_matmul import Experts
-from firesteel.kernels.tile_pin import parse_tile
 from firesteel.kernels.triton.arithmetic import round_to, widen
 from firesteel.kernels.triton.moe_sort import sort_pairs
 from firesteel.kernels.triton.mxfp import store_activation
+from firesteel.kernels.triton.mxfp4_linear import pin_tile
 from firesteel.kernels.triton.mxfp4_product import FEW_ROWS, Tile, multiply
 
 ALPHA = tl.constexpr(1.702)
@@ -189,13 +189,9 @@ MOST_PAIRS = (8, 20, 90)  # an expert, on average, for all but the last
 
 
 def pin(tiles: tuple[Tile, Tile], tile: str) -> tuple[Tile, Tile]:
-    """Both tiles with the rows and columns of "ROWSxCOLUMNS", or as they are for "auto"."""
-    sizes = parse_tile(tile)
-    if sizes is None:
-        return tiles
-    rows, columns = sizes
-    up, down = (replace(one, rows=rows, columns=columns, tail=0) for one in tiles)
-    return up, down
+    """Both tiles of the size "ROWSxCOLUMNS", shaped as the linear's so that they fit, or as they are for "auto"."""
+    pinned = pin_tile(tile)
+    return tiles if pinned is None else (pinned, pinned)
 
 
 def gemv_tiles(num_pairs: int) -> tuple[Tile, Tile]:

@@ -103,7 +103,10 @@ def largest_that_suits(tokens: int, num_rows: int, tiles: tuple[Tile, ...]) -> T
 
 
 def pin_tile(tile: str) -> Tile | None:
-    """A tile of the pinned size, shaped so that any that is accepted fits the 100 KB of SM12x; None for auto."""
+    """A tile of the pinned size, shaped so that any that is accepted fits the 100 KB of SM12x; None for auto.
+
+    The experts' matmuls take it too.
+    """
     if (sizes := parse_tile(tile)) is None:
         return None
     rows, columns = sizes
