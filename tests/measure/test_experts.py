@@ -1,7 +1,9 @@
 """Experts met in the network and in the fused ops are the same, padding does not count, and points are spread."""
 
+import pytest
 import torch
 
+from firesteel import UserError
 from firesteel.engine.kv_cache import new_cache
 from firesteel.measure.decode import fill_pages, first_batch, lay_out
 from firesteel.measure.experts import ExpertMeter, spread_points
@@ -35,6 +37,12 @@ def test_both_steps_meet_the_same_experts(llm):
         found.append(meter.count(llm.spec))
     assert found[0] == found[1] and found[0].num_tokens == 12
     assert llm.spec.num_active <= found[0].per_step <= llm.spec.num_experts
+
+
+def test_a_run_that_ends_before_the_first_point_is_an_error(llm):
+    meter = ExpertMeter([10, 30])
+    with pytest.raises(UserError, match=r"from step 10 on, and 0 steps .* raise --steps"):
+        meter.count(llm.spec)
 
 
 def test_points_lie_in_the_middle_of_equal_parts():

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from firesteel.device import find_device
+from firesteel.kernels import cuda_cache
 from firesteel.measure import kernel_caches
 from firesteel.measure.kernel_caches import CacheUse, CacheWatch, find_caches
 
@@ -37,10 +38,13 @@ def test_kernels_that_were_added_are_counted(tmp_path):
 def test_a_gpu_has_the_caches_of_cuda_and_triton(tmp_path, monkeypatch):
     monkeypatch.setattr(kernel_caches, "_triton_folder", lambda: tmp_path)
     monkeypatch.setattr(kernel_caches.importlib.util, "find_spec", lambda name: name)
-    gpu = replace(CPU, capability=(9, 0))
-    assert list(find_caches(gpu)) == ["CUDA", "Triton"] and find_caches(CPU) == {}
+    for name in ("_given", "_current"):
+        monkeypatch.setattr(cuda_cache, name, None)
+    gpu, given = replace(CPU, capability=(9, 0)), str(tmp_path / "given")
+    assert find_caches(gpu, given) == {"CUDA": tmp_path / "given", "Triton": tmp_path}
+    assert find_caches(CPU, given) == {}
     monkeypatch.setattr(kernel_caches.importlib.util, "find_spec", lambda name: None)
-    assert list(find_caches(gpu)) == ["CUDA"]
+    assert list(find_caches(gpu, given)) == ["CUDA"]
 
 
 def test_tritons_folder_is_the_one_it_uses(tmp_path, monkeypatch):

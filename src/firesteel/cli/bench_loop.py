@@ -71,7 +71,8 @@ def bench_loop(
         raise UserError(f"--batch {max(plan.batches)}: max_num_seqs = {config.batch.max_num_seqs}: raise it")
     if plot:
         check_libraries()
-    start, caches = time.perf_counter(), CacheWatch(find_caches(device))
+    start = time.perf_counter()
+    caches = CacheWatch(find_caches(device, config.kernels.kernel_cache_dir))
     name, loaded = open_model(config, synthetic)
     _check_room(loaded, max(plan.batches), max(plan.contexts), plan.tokens)
     opened_s = time.perf_counter() - start - loaded.report.seconds

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from firesteel.errors import UserError
 from firesteel.measure.decode import ExpertCount, watch
 from firesteel.model.decode import DecodeStep
 from firesteel.model.network_step import NetworkStep
@@ -29,6 +30,11 @@ class ExpertMeter:
         self._num_steps += 1
 
     def count(self, spec: ModelSpec) -> ExpertCount:
+        if not self._chosen:
+            raise UserError(
+                f"experts are counted from step {min(self.points, default=0)} on, and {self._num_steps} steps "
+                "decoded all requests together: raise --steps"
+            )
         return ExpertCount.of(torch.cat(self._chosen), len(self._chosen), spec)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from firesteel.device import DeviceSpec
-from firesteel.kernels.cuda_cache import current_cache
+from firesteel.kernels.cuda_cache import current_cache, use_cache
 
 Folders = Mapping[str, Path | None]  # by cache; None where it keeps nothing
 
@@ -46,10 +46,11 @@ class CacheWatch:
         return {name: CacheUse(held=before[name], compiled=_added(before[name], now[name])) for name in now}
 
 
-def find_caches(device: DeviceSpec) -> Folders:
-    """A CPU has none."""
+def find_caches(device: DeviceSpec, kernel_cache_dir: str) -> Folders:
+    """Those that a model loaded with this kernel_cache_dir will use; a CPU has none."""
     if not device.is_cuda:
         return {}
+    use_cache(kernel_cache_dir)
     folders: dict[str, Path | None] = {"CUDA": current_cache().folder}
     if importlib.util.find_spec("triton") is not None:
         folders["Triton"] = _triton_folder()
