@@ -191,20 +191,28 @@ def read_loop(folder: Path = LOOP) -> list[Record]:
 
 
 def loop_table(records: list[Record]) -> str:
-    def row(record: Record) -> list[object]:
-        found = record.parameters
-        return [
-            found["batch"],
-            found["context"],
-            f"drawn at {found['temperature']:g}" if found["temperature"] else "the likeliest",
-            f"{found['tok_s']:,.0f}",
-            f"{100 * found['share_of_bare_replay']:.1f} %",
-            f"{100 * found['idle_share']:.1f} %",
-            f"{found['experts']['distinct_a_layer_and_step']:.0f}",
-        ]
+    """Figures that older records lack are blank, and have no column where all lack them."""
 
-    heads = ["in flight", "context", "tokens", "tok/s", "of bare replay", "GPU idle", "experts met a layer"]
-    return format_table(heads, map(row, records))
+    def row(record: Record) -> dict[str, object]:
+        found = record.parameters
+        shown: dict[str, object] = {
+            "in flight": found["batch"],
+            "context": found["context"],
+            "tokens": f"drawn at {found['temperature']:g}" if found["temperature"] else "the likeliest",
+            "tok/s": f"{found['tok_s']:,.0f}",
+            "of bare replay": f"{100 * found['share_of_bare_replay']:.1f} %",
+            "GPU idle": f"{100 * found['idle_share']:.1f} %",
+            "experts met a layer": f"{found['experts']['distinct_a_layer_and_step']:.0f}",
+        }
+        if "share_of_floor" in found:
+            shown["GB a token"] = f"{found['bytes_a_token'] / 1e9:.2f}"
+            shown["share of the floor"] = f"{100 * found['share_of_floor']:.0f} %"
+            shown["scheduling us"] = f"{1e3 * found['stages_ms_a_step']['schedule']:.0f}"
+        return shown
+
+    rows = [row(record) for record in records]
+    heads = list(dict.fromkeys(head for one in rows for head in one))
+    return format_table(heads, [[one.get(head, "") for head in heads] for one in rows])
 
 
 def read_prefill(folder: Path = PREFILL) -> list[Record]:

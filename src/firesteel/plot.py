@@ -12,10 +12,12 @@ from typing import Any
 
 from firesteel.errors import UserError
 from firesteel.measure.decode_figures import DecodeFigures
+from firesteel.measure.loop_figures import LoopFigures
 from firesteel.measure.outcome import Outcome
 
 LIBRARIES = {"altair": "altair", "vl_convert": "vl-convert-python"}  # module -> package
 PANELS_A_ROW = 3
+Decoded = Sequence[DecodeFigures] | Sequence[LoopFigures]  # bare steps, or through the engine
 PANEL = {"width": 260, "height": 170}
 
 
@@ -36,10 +38,10 @@ def plot_ops(outcomes: Sequence[Outcome], folder: Path, title: str) -> list[Path
     return _save(draw_ops(outcomes, title), folder, "ops")
 
 
-def plot_decode(found: Sequence[DecodeFigures], folder: Path, title: str) -> list[Path]:
+def plot_decode(found: Decoded, folder: Path, title: str, *, stem: str = "decode") -> list[Path]:
     """decode.html and decode.png: a colour a batch, context against tokens a second, the floor dashed."""
     check_libraries()
-    return _save(draw_decode(found, title), folder, "decode")
+    return _save(draw_decode(found, title), folder, stem)
 
 
 def _save(chart: Any, folder: Path, name: str) -> list[Path]:
@@ -50,7 +52,7 @@ def _save(chart: Any, folder: Path, name: str) -> list[Path]:
     return [page, picture]
 
 
-def draw_decode(found: Sequence[DecodeFigures], title: str) -> Any:
+def draw_decode(found: Decoded, title: str) -> Any:
     import altair
 
     rows = [row for one in found for row in _decode_rows(one)]
@@ -74,7 +76,7 @@ def draw_decode(found: Sequence[DecodeFigures], title: str) -> Any:
     )  # fmt: skip
 
 
-def _decode_rows(one: DecodeFigures) -> list[dict[str, Any]]:
+def _decode_rows(one: DecodeFigures | LoopFigures) -> list[dict[str, Any]]:
     shared = {
         "batch": one.batch, "context": one.context, "MB a token": round(one.token_bytes / 1e6, 1),
         "of the floor": f"{100 * one.share:.1f} %",

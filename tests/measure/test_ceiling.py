@@ -1,5 +1,7 @@
 """Probes of the machine: rates follow from work and time, and small ones run everywhere."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -27,6 +29,22 @@ def test_read_on_a_cpu_has_a_plausible_rate():
     found = read_ceiling(CPU, num_bytes=8 << 20, samples=3)
     assert found.unit == "GB/s" and 0.05 < found.rate < 5000
     assert found.rate == pytest.approx((8 << 20) / found.timing.median_s / 1e9)
+
+
+def test_a_gpus_lent_buffer_is_read_where_it_is_larger(monkeypatch):
+    """Not on a CPU, where memory that nobody wrote to is one page of zeros."""
+    monkeypatch.setattr(ceiling, "time_calls", lambda _, arguments, *args, **named: arguments[0][0])
+    monkeypatch.setattr(ceiling, "_reader", lambda device: None)
+    monkeypatch.setattr(ceiling, "LARGEST_READ", 1 << 14)
+    lent = torch.zeros(64, 4, 8, 8, dtype=torch.bfloat16)
+    gpu = replace(CPU, capability=(9, 0))
+    read = {
+        (device.is_cuda, size): read_ceiling(device, num_bytes=size, lent=lent).timing
+        for device in (CPU, gpu)
+        for size in (1 << 10, 1 << 16)
+    }
+    assert read[True, 1 << 10].data_ptr() == lent.data_ptr() and read[True, 1 << 10].nbytes == 1 << 14
+    assert read[True, 1 << 16].nbytes == 1 << 16 and read[False, 1 << 10].nbytes == 1 << 10
 
 
 def test_larger_buffers_take_longer():

@@ -1,10 +1,12 @@
-"""Experts counted through the network and through the fused ops are the same, and padding does not count."""
+"""Experts met in the network and in the fused ops are the same, padding does not count, and points are spread."""
 
+import pytest
 import torch
 
+from firesteel import UserError
 from firesteel.engine.kv_cache import new_cache
 from firesteel.measure.decode import fill_pages, first_batch, lay_out
-from firesteel.measure.experts import count_step_experts
+from firesteel.measure.experts import ExpertMeter, spread_points
 from firesteel.model.decode import DecodeStep
 from firesteel.model.decode_ops import DecodeOps
 from firesteel.model.network_step import NetworkStep
@@ -26,8 +28,23 @@ def test_both_steps_meet_the_same_experts(llm):
     found = []
     for step in (fused, network):
         step.load(batch)
-        before = step.copy()
-        found.append(count_step_experts(step, num_steps=4))
-        assert all(map(torch.equal, step.copy(), before)), "inputs are put back"
+        meter = ExpertMeter([0, 2, 3, 4])
+        for _ in range(5):
+            before = step.copy()
+            meter.look(step)
+            assert all(map(torch.equal, step.copy(), before)), "inputs are put back"
+            step.run()
+        found.append(meter.count(llm.spec))
     assert found[0] == found[1] and found[0].num_tokens == 12
     assert llm.spec.num_active <= found[0].per_step <= llm.spec.num_experts
+
+
+def test_a_run_that_ends_before_the_first_point_is_an_error(llm):
+    meter = ExpertMeter([10, 30])
+    with pytest.raises(UserError, match=r"from step 10 on, and 0 steps .* raise --steps"):
+        meter.count(llm.spec)
+
+
+def test_points_lie_in_the_middle_of_equal_parts():
+    assert spread_points(100, 5) == [10, 30, 50, 70, 90]
+    assert spread_points(3, 5) == [0, 1, 2] and spread_points(0, 5) == []

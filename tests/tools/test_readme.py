@@ -1,5 +1,7 @@
 """The README's tables are those of the records."""
 
+from dataclasses import replace
+
 import readme
 from firesteel.quality import PRECISIONS
 
@@ -38,3 +40,15 @@ def test_the_fastest_implementation_is_shown():
         one.median for one in records if one.parameters["op"] == "moe_matmul" and one.parameters["m"] == 64
     )
     assert f"{fastest * 1e6:,.0f} us" in readme.ops_table(records)
+
+
+def test_decoding_through_the_engine_shows_what_its_records_have():
+    records = readme.read_loop()
+    old = {"share_of_floor", "bytes_a_token", "stages_ms_a_step"}
+    plain = [replace(one, parameters={k: v for k, v in one.parameters.items() if k not in old}) for one in records]
+    assert "floor" not in readme.loop_table(plain)
+    new = {"share_of_floor": 0.7, "bytes_a_token": 5.04e9, "stages_ms_a_step": {"schedule": 0.043}}
+    mixed = [replace(plain[0], parameters={**plain[0].parameters, **new}), *plain[1:]]
+    heads, _, first, second, *_ = readme.loop_table(mixed).splitlines()
+    assert heads.endswith("| GB a token | share of the floor | scheduling us |")
+    assert first.endswith("| 5.04 | 70 % | 43 |") and second.endswith("|  |  |  |")

@@ -19,7 +19,7 @@ from rich.table import Table
 from firesteel.cli.app import with_knobs
 from firesteel.cli.bench import bench, check_folder
 from firesteel.cli.bench_engine import SEED, open_model
-from firesteel.cli.bench_loop import bench_loop
+from firesteel.cli.bench_loop import LoopPlan, bench_loop
 from firesteel.cli.options import AsJson, exit_code_one, print_json
 from firesteel.cli.progress import progress_bar
 from firesteel.cli.tables import new_table, say, show
@@ -45,6 +45,7 @@ from firesteel.model.weights import weight_bytes
 from firesteel.plot import check_libraries, plot_decode
 
 LOADED_PAGES_GIB = 0.1  # of the engine that comes with a model, which is not used
+CHECKED = 256  # steps that every way must give to the same bits
 EXPERT_TOKENS = 100  # whose experts are counted
 GROUP_STEPS = 60  # timed of each group
 REFERENCES = "--device cpu: the plain references run; their times say nothing of a GPU"
@@ -96,12 +97,15 @@ def bench_decode(
         float,
         typer.Option(min=0, help="with --engine: draw tokens, so that random weights do not repeat themselves"),
     ] = 0.0,
-    check: Annotated[int, typer.Option(min=1, help="steps that every way must give to the same bits")] = 256,
+    check: Annotated[
+        int | None,
+        typer.Option(min=1, help=f"steps that every way must give to the same bits: {CHECKED} unless given"),
+    ] = None,
     delays: Annotated[
         bool, typer.Option("--delays", help="compare once more, by kernels that dawdle at random")
     ] = False,
     out: Annotated[Path, typer.Option(help="folder for records and the plot")] = Path("firesteel-bench"),
-    plot: Annotated[bool, typer.Option(help="draw decode.html and decode.png")] = True,
+    plot: Annotated[bool, typer.Option(help="draw decode.html and decode.png; engine-decode with --engine")] = True,
     as_json: AsJson = False,
 ) -> None:
     """Time whole decoding steps, embedding to sampled token, and their groups; give the share of the floor."""
@@ -109,22 +113,24 @@ def bench_decode(
         raise UserError(f"{checkpoint}: name the model once: as MODEL, with --model or with --synthetic")
     knobs = {**knobs, **({} if checkpoint is None else {"model": checkpoint})}
     if engine:
+        refuse_checks(check, delays=delays)
         batches = parse_numbers("--batch", batch, 1, None)
         config = resolve({"prefix_caching": False, "max_num_seqs": max(64, *batches), **knobs}).config
-        choose_device(config)
+        device = choose_device(config)
         check_folder(out)
-        bench_loop(
-            config, synthetic, batches=batches, contexts=parse_numbers("--context", context, 1, None), tokens=steps,
-            temperature=temperature, out=out, as_json=as_json,
+        asked = LoopPlan(
+            batches=batches, contexts=parse_numbers("--context", context, 1, None), tokens=steps,
+            temperature=temperature,
         )  # fmt: skip
+        bench_loop(config, device, synthetic, asked, out=out, plot=plot, as_json=as_json)
         return
     if temperature:
         raise UserError("--temperature: a bare step takes the likeliest token: add --engine, or leave it out")
     config = resolve(knobs).config
     plan = Plan(
         batches=parse_numbers("--batch", batch, 1, MOST_REQUESTS),
-        contexts=parse_numbers("--context", context, 0, None), steps=steps, check=check,
-        delays=delays,
+        contexts=parse_numbers("--context", context, 0, None), steps=steps,
+        check=CHECKED if check is None else check, delays=delays,
     )  # fmt: skip
     device = choose_device(config)
     if delays and not device.is_cuda:
@@ -150,6 +156,13 @@ def bench_decode(
     if plot:
         page, picture = plot_decode(found, out, f"decoding {name} on {device.name}")
         say(f"plot: {page} and {picture}")
+
+
+def refuse_checks(check: int | None, *, delays: bool) -> None:
+    """An engine has one way to run a step: there is nothing to compare."""
+    for flag, is_given in (("--check", check is not None), ("--delays", delays)):
+        if is_given:
+            raise UserError(f"{flag}: ways to run a step are compared without --engine: leave one of them out")
 
 
 def choose_device(config: Config) -> DeviceSpec:

@@ -15,7 +15,7 @@ from firesteel.device import GIB, DeviceSpec, available_bytes
 from firesteel.measure.timing import Timing, find_cache_bytes, time_calls
 
 MATRIX_SIZE = {True: 8192, False: 1024}  # by is_cuda; 8192 in bf16 outgrows every L2
-SMALLEST_READ = 256 << 20
+SMALLEST_READ, LARGEST_READ = 256 << 20, 4 * GIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +30,20 @@ class Ceiling:
         return self.work / self.timing.median_s / self.scale
 
 
-def read_ceiling(device: DeviceSpec, *, num_bytes: int | None = None, samples: int = 20) -> Ceiling:
-    """GB/s of a plain streaming read; without `num_bytes` the buffer far outgrows the cache."""
+def read_ceiling(
+    device: DeviceSpec, *, num_bytes: int | None = None, lent: Tensor | None = None, samples: int = 20
+) -> Ceiling:
+    """GB/s of a plain streaming read; without `num_bytes` the buffer far outgrows the cache.
+
+    `lent` is read instead where it is larger, as an engine leaves little memory beside its pages. Not on a CPU,
+    where pages that nobody wrote to are none.
+    """
     num_bytes = _read_bytes(device) if num_bytes is None else num_bytes
-    kind = torch.int32 if device.is_cuda else torch.float32  # torch on a CPU widens int32 to sum it, which is slow
-    data = torch.arange(num_bytes // 4, dtype=kind, device=device.torch_device)
+    if device.is_cuda and lent is not None and lent.nbytes > num_bytes:
+        data = lent.view(-1).view(torch.int32)[: LARGEST_READ // 4]
+    else:
+        kind = torch.int32 if device.is_cuda else torch.float32  # torch on a CPU widens int32 to sum, which is slow
+        data = torch.arange(num_bytes // 4, dtype=kind, device=device.torch_device)
     timing = time_calls(_reader(device), [(data,)], device, samples=samples)
     return Ceiling(work=data.nbytes, scale=1e9, unit="GB/s", timing=timing)
 
@@ -57,5 +66,5 @@ def _reader(device: DeviceSpec) -> Callable[[Tensor], Tensor]:
 
 
 def _read_bytes(device: DeviceSpec) -> int:
-    wanted = 4 * GIB if device.is_cuda else max(SMALLEST_READ, 4 * find_cache_bytes(device))
+    wanted = LARGEST_READ if device.is_cuda else max(SMALLEST_READ, 4 * find_cache_bytes(device))
     return min(wanted, available_bytes(device) // 4)

@@ -1,13 +1,16 @@
-"""What decoding through an engine comes to, beside bare replays of the same step; measures nothing."""
+"""What decoding through an engine comes to, beside its floor and bare replays of a step; measures nothing."""
 
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from firesteel.measure.decode import ExpertCount
+from firesteel.measure.kernel_caches import CacheUse
 from firesteel.measure.rereading import Reread
+from firesteel.measure.roofline import StepCost
 from firesteel.measure.step_marks import StepTimes
 
 
@@ -17,35 +20,75 @@ class Startup:
 
     first_token_s: float  # of a prompt
     second_token_s: float  # the first that a decoding step gave
-    cuda_kernels_compiled: int  # that the cache on disk did not have
+    caches: Mapping[str, CacheUse]  # of compiled kernels; none on a CPU
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "first_token_s": self.first_token_s, "second_token_s": self.second_token_s,
-            "cuda_kernels_compiled": self.cuda_kernels_compiled,
+            "caches": {name: use.as_dict() for name, use in self.caches.items()},
         }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopFigures:
-    batch: int
-    context: int
+    """Of one batch size from one depth on. The floor is the time that a step's bytes take at the read ceiling."""
+
+    context: int  # before the first timed step
     temperature: float = 0.0
     num_tokens: int  # timed
     seconds: float
+    stages_s: Mapping[str, float]  # of the host, over the timed part
     times: StepTimes
     bare_ms: tuple[float, ...]
+    cost: StepCost  # at the middle depth, with the experts that were met
+    read_gb_s: float  # the ceiling, measured in the same run
     experts: ExpertCount
     reread: Reread | None  # None where tokens were drawn
     is_captured: bool  # whether steps were replayed as a graph
 
     @property
+    def batch(self) -> int:
+        return self.cost.step.requests
+
+    @property
+    def way(self) -> str:
+        return f"through the engine, {'CUDA graph' if self.is_captured else 'eager'}"
+
+    @property
     def tok_s(self) -> float:
+        """Of all requests together."""
         return self.num_tokens / self.seconds
 
     @property
+    def num_steps(self) -> float:
+        return self.num_tokens / self.batch
+
+    @property
     def step_ms(self) -> float:
-        return 1e3 * self.seconds * self.batch / self.num_tokens
+        return 1e3 * self.seconds / self.num_steps
+
+    @property
+    def stages_ms(self) -> dict[str, float]:
+        """Of the host in a step. What no stage accounts for is the rest."""
+        stages = {name: 1e3 * seconds / self.num_steps for name, seconds in self.stages_s.items()}
+        return {**stages, "rest": self.step_ms - sum(stages.values())}
+
+    @property
+    def token_bytes(self) -> float:
+        return self.cost.bytes / self.batch
+
+    @property
+    def floor_ms(self) -> float:
+        return 1e3 * self.cost.seconds(self.read_gb_s)
+
+    @property
+    def floor_tok_s(self) -> float:
+        return self.cost.tok_s(self.read_gb_s)
+
+    @property
+    def share(self) -> float:
+        """Of the floor's speed that was reached."""
+        return self.floor_ms / self.step_ms
 
     @property
     def bare_step_ms(self) -> float:
@@ -57,11 +100,16 @@ class LoopFigures:
         return self.bare_step_ms / self.step_ms
 
     def as_dict(self) -> dict[str, Any]:
+        """All but the samples."""
         return {
-            "batch": self.batch, "context": self.context, "temperature": self.temperature,
-            "tokens": self.num_tokens, "tok_s": self.tok_s,
-            "ms_a_step": self.step_ms, "bare_ms_a_step": self.bare_step_ms,
-            "share_of_bare_replay": self.share_of_bare, "idle_share": self.times.idle_share,
-            "largest_gap_ms": max(self.times.gaps_ms), "experts": self.experts.as_dict(),
+            "batch": self.batch, "context": self.context, "temperature": self.temperature, "way": self.way,
+            "tokens": self.num_tokens, "tok_s": self.tok_s, "ms_a_step": self.step_ms,
+            "ms_a_token": self.step_ms / self.batch, "bytes_a_step": self.cost.bytes,
+            "bytes_a_token": self.token_bytes, "bytes_at_context": self.cost.step.context,
+            "read_gb_s": self.read_gb_s, "floor_ms": self.floor_ms, "floor_tok_s": self.floor_tok_s,
+            "share_of_floor": self.share, "stages_ms_a_step": self.stages_ms,
+            "bare_ms_a_step": self.bare_step_ms, "share_of_bare_replay": self.share_of_bare,
+            "idle_share": self.times.idle_share, "largest_gap_ms": max(self.times.gaps_ms),
+            "experts": self.experts.as_dict(),
             "reread": None if self.reread is None else self.reread.as_dict(), "captured": self.is_captured,
         }  # fmt: skip
