@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import typer
@@ -12,6 +10,7 @@ import typer
 from firesteel.cli.app import app
 from firesteel.cli.lab_board import board
 from firesteel.cli.tables import say
+from firesteel.lab.ending import stop_servers_when_ended
 from firesteel.lab.levels import MODES, TITLES
 from firesteel.lab.order import Order
 from firesteel.lab.run import run_lab
@@ -21,14 +20,9 @@ app.add_typer(lab, name="lab")
 
 
 @lab.callback()
-def stop_servers_when_ended() -> None:
+def begin() -> None:
     """Verify, stress, measure and compare engines."""
-    signal.signal(signal.SIGTERM, leave)
-
-
-def leave(number: int, frame: FrameType | None) -> None:
-    """As an exception, so that servers and cells are stopped on the way out."""
-    raise SystemExit(128 + number)
+    stop_servers_when_ended()
 
 
 @lab.command()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -31,9 +31,9 @@ def lab_rerun(
     for line in plan.differences:
         say(f"differs: {line}")
     settings = " ".join(f"{name}={shlex.quote(value)}" for name, value in plan.environment.items())
-    print(" ".join(filter(None, [settings, shlex.join(["firesteel", *plan.words])])))
+    print(" ".join(filter(None, [settings, shlex.join(["firesteel", *plan.words])])), flush=True)
     if dry:
         return
     environment = child_environment(plan.environment, without=plan.without)
-    done = subprocess.run([sys.executable, "-m", "firesteel", *plan.words], env=environment, check=False)
-    raise typer.Exit(done.returncode)
+    # In this process's place: signals and the exit code are the command's own, and nobody ends it before its time.
+    os.execvpe(sys.executable, [sys.executable, "-m", "firesteel", *plan.words], environment)

@@ -11,18 +11,17 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from firesteel.config import child_environment, knobs
+from firesteel.config import knobs
 from firesteel.errors import UserError
+from firesteel.lab.ending import run_apart
 from firesteel.lab.plan import BenchPlan
 
 DONE, CRASHED, TOO_LONG = "done", "crashed", "too long"
@@ -121,7 +120,7 @@ def summarise(matrix: Matrix, outcomes: Sequence[Mapping[str, Any]]) -> dict[str
 
 
 def measure_cell(matrix: Matrix, chosen: Mapping[str, str], folder: Path, command: Sequence[str]) -> dict[str, Any]:
-    """In a process group of its own, which is ended whatever happens."""
+    """In a process of its own, which is ended whatever happens."""
     place = folder / slug(chosen)
     place.mkdir(exist_ok=True)
     order, outcome = place / "order.json", place / "outcome.json"
@@ -129,31 +128,11 @@ def measure_cell(matrix: Matrix, chosen: Mapping[str, str], folder: Path, comman
     order.write_text(json.dumps({**matrix.as_dict(), "chosen": dict(chosen)}), encoding="utf-8")
     start = time.monotonic()
     log = place / "cell.log"
-    with log.open("wb") as sink:
-        child = subprocess.Popen(
-            [*command, str(order)], stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT,
-            start_new_session=True, env=child_environment({}),
-        )  # fmt: skip
-        try:
-            code: int | None = child.wait(matrix.cell_s)
-        except subprocess.TimeoutExpired:
-            code = None
-        finally:
-            end(child)
+    code = run_apart([*command, str(order)], log, most_s=matrix.cell_s)
     found = read_outcome(outcome) or {"status": CRASHED, "figures": {}, "reason": in_words(code, log)}
     if code is None:
         found = {"status": TOO_LONG, "figures": {}, "reason": f"not done after {matrix.cell_s:.0f} s"}
     return {"gates": dict(chosen), "seconds": time.monotonic() - start, **found}
-
-
-def end(child: subprocess.Popen[bytes], patience_s: float = 60.0) -> None:
-    """SIGTERM, so that it stops its server, then SIGKILL."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError):
-            os.killpg(child.pid, number)
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(patience_s)
-            return
 
 
 def in_words(code: int | None, log: Path) -> str:

@@ -6,15 +6,14 @@ python -m firesteel.lab.matrix_cell ORDER.json
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from firesteel.errors import UserError
 from firesteel.lab.bench import BenchResult, measure
+from firesteel.lab.ending import stop_servers_when_ended
 from firesteel.lab.engines import find_key, find_model, make_command
 from firesteel.lab.matrix import CRASHED, DONE, flags_of, write_whole
 from firesteel.lab.plan import BenchPlan
@@ -54,13 +53,8 @@ def find_figures(bench: BenchResult) -> dict[str, float]:
     return found if bench.startup_s is None else {**found, "startup_s": bench.startup_s}
 
 
-def leave(number: int, frame: FrameType | None) -> None:
-    """As an exception, so that the server is stopped on the way out."""
-    raise SystemExit(128 + number)
-
-
 def main() -> None:
-    signal.signal(signal.SIGTERM, leave)
+    stop_servers_when_ended()
     path = Path(sys.argv[1])
     order = json.loads(path.read_text(encoding="utf-8"))
     write_whole(path.with_name("outcome.json"), run_cell(order, path.parent))

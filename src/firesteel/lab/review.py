@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from firesteel.config import child_environment, knobs
+from firesteel.config import knobs
 from firesteel.errors import UserError
 from firesteel.lab.compare import FASTER, MORE_MEMORY, SLOWER, THRESHOLD, UNCLEAR, Comparison, compare
+from firesteel.lab.ending import run_apart
 from firesteel.lab.matrix import CELL, DONE, Matrix, Tell, flags_of, parse_gates, run_matrix, slug
 
 ACCEPTED, REJECTED, MIXED, NO_DIFFERENCE, OPEN = "accepted", "rejected", "mixed", "no difference", "open"
@@ -156,7 +156,8 @@ def check_level_two(matrix: Matrix) -> Check:
     def check(flags: Sequence[str], folder: Path) -> tuple[bool, str]:
         words = ["lab", "run", "--level", "2", "--quick", "--engine", matrix.engine, "--model", matrix.model]
         command = [sys.executable, "-m", "firesteel", *words, "--out", str(folder), "--", *flags]
-        subprocess.run(command, capture_output=True, env=child_environment({}), check=False)
+        folder.mkdir(parents=True, exist_ok=True)
+        run_apart(command, folder / "check.log")
         try:
             levels = json.loads((folder / "result.json").read_text(encoding="utf-8"))["levels"]
         except (OSError, ValueError, KeyError) as error:
