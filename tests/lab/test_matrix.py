@@ -11,6 +11,7 @@ import time
 import pytest
 
 from firesteel.errors import UserError
+from firesteel.lab import matrix as module
 from firesteel.lab.matrix import CRASHED, DONE, TOO_LONG, Matrix, flags_of, parse_gates, run_matrix
 
 # A cell that notes that it ran, and does what its gates say.
@@ -60,6 +61,19 @@ def test_finished_cells_are_not_repeated(tmp_path, fake):
     (folder / "mended").touch()
     assert run_matrix(matrix, folder, command=fake, again=True)["all_done"]
     assert len(ran(folder)) == 5  # the one that had crashed
+
+
+def test_cells_of_another_commit_or_device_are_told_apart(tmp_path, fake, monkeypatch):
+    matrix, folder, told = Matrix(gates={"kv_dtype": ("auto", "fp8")}), tmp_path / "cells", []
+    monkeypatch.setattr(module, "find_origin", lambda: {"commit": "abc", "device": "H200"})
+    assert run_matrix(matrix, folder, command=fake)["words"] == "2 of 2 cells done"
+    (folder / "kv_dtype=fp8.json").unlink()
+    monkeypatch.setattr(module, "find_origin", lambda: {"commit": "def", "device": "H200"})
+    found = run_matrix(matrix, folder, command=fake, tell=told.append)
+    assert [cell["commit"] for cell in found["cells"]] == ["abc", "def"]
+    assert "1 of 2 cells were measured before" in told[0] and len(told) == 2
+    for words in (told[0], found["words"]):
+        assert "1 of them with commit abc on H200; this is commit def on H200" in words
 
 
 @pytest.mark.slow

@@ -7,9 +7,9 @@ import pytest
 
 from firesteel.config import HIDDEN
 from firesteel.errors import UserError
-from firesteel.lab.matrix import Matrix, summarise
+from firesteel.lab.matrix import CELLS, CLAIM, Matrix, summarise
 from firesteel.lab.order import Order
-from firesteel.lab.rerun import plan_rerun
+from firesteel.lab.rerun import INTO_FOLDERS, plan_rerun
 
 OUT = Path("again")
 
@@ -54,8 +54,41 @@ def test_a_record_becomes_its_command_and_settings(monkeypatch):
         "environment": {"FIRESTEEL_DEVICE": "cpu", "CUDA": "1"},
     }
     found = plan({"surroundings": surroundings})
-    assert found.words == ("bench", "ops") and found.environment == {"FIRESTEEL_DEVICE": "cpu"}
+    assert found.words == ("bench", "ops", "--out", "again") and found.environment == {"FIRESTEEL_DEVICE": "cpu"}
     assert "FIRESTEEL_SINKS" in found.without
+
+
+@pytest.mark.parametrize("given", [("--out", "old"), ("--out=old",), ()])
+def test_a_review_is_written_where_it_is_asked_for(given):
+    """It went into the folder of the first, found its rounds there, and measured nothing."""
+    words = ["firesteel", "lab", "review", "kv_dtype=auto,fp8", *given, "--rounds", "2", "--", "--out", "x"]
+    assert plan({"review": {}, "surroundings": {"command": words}}).words == (
+        "lab", "review", "kv_dtype=auto,fp8", "--rounds", "2", "--out", "again", "--", "--out", "x",
+    )  # fmt: skip
+
+
+def test_verbs_whose_folder_is_replaced_have_one():
+    from typer.main import get_command
+
+    from firesteel.cli import app
+
+    def leaves(command, name):
+        below = getattr(command, "commands", {})
+        return [one for key, each in below.items() for one in leaves(each, key)] or [(name, command)]
+
+    verbs = [pair for name in INTO_FOLDERS for pair in leaves(get_command(app).commands[name], name)]
+    without = [name for name, verb in verbs if "--out" not in [flag for one in verb.params for flag in one.opts]]
+    assert without == ["compare"]  # which leaves nothing to run again
+
+
+def test_a_matrix_is_not_run_again_among_the_cells_of_another(tmp_path):
+    """They would be taken for its own."""
+    result = {"matrix": summarise(Matrix(gates={"sinks": ("on",)}), [])}
+    assert plan_rerun(result, {}, tmp_path).words
+    (tmp_path / CELLS).mkdir()
+    (tmp_path / CELLS / CLAIM).write_text("{}")
+    with pytest.raises(UserError, match="measured before"):
+        plan_rerun(result, {}, tmp_path)
 
 
 def test_what_differs_is_said():

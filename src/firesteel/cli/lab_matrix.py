@@ -16,7 +16,7 @@ from firesteel.cli.lab import lab
 from firesteel.cli.options import AsJson, print_json
 from firesteel.cli.tables import new_table, say, show
 from firesteel.device import find_device
-from firesteel.lab.matrix import DONE, SMALL, Matrix, parse_gates, run_matrix
+from firesteel.lab.matrix import CELLS, DONE, SMALL, Matrix, parse_gates, run_matrix
 from firesteel.lab.plan import BenchPlan
 from firesteel.lab.report import write_report
 from firesteel.measure.surroundings import look_around
@@ -51,7 +51,7 @@ def lab_matrix(
         gates=parse_gates(gates, engine=engine), engine=engine, model=model, flags=tuple(flags or ()),
         plan=BenchPlan() if full else SMALL, cell_s=cell_s,
     )  # fmt: skip
-    found = run_matrix(matrix, out / "cells", tell=say, again=again)
+    found = run_matrix(matrix, out / CELLS, tell=say, again=again)
     result: dict[str, Any] = {
         "levels": [], "engine": {"name": engine, "model": model}, "matrix": found,
         "surroundings": dataclasses.asdict(look_around(find_device())),

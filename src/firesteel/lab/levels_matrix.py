@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from firesteel.lab.levels import Checks, LevelResult
-from firesteel.lab.matrix import DONE, SMALL, Matrix, parse_gates, run_matrix
+from firesteel.lab.matrix import CELLS, DONE, SMALL, Matrix, parse_gates, run_matrix
 from firesteel.lab.order import Order
 
 QUICK_GATES = ("kv_dtype=auto,fp8", "mxfp4_layers=moe,all")
@@ -29,7 +29,7 @@ def run_matrix_level(
         gates=parse_gates(gates, engine=order.engine), engine=order.engine, model=order.model, flags=order.flags,
         plan=replace(SMALL, runs=1) if order.quick else SMALL, cell_s=CELL_S,
     )  # fmt: skip
-    place = folder / "cells"
+    place = folder / CELLS
     shutil.rmtree(place, ignore_errors=True)  # of an earlier run: its figures are not this one's
     found = run_matrix(matrix, place, tell=tell)
     checks = Checks()

@@ -1,7 +1,8 @@
 """The product of gates, each cell measured in a process of its own; goes on where it was interrupted.
 
 A cell's outcome is a file, there whole or not at all: one that exists is not measured again, whether it was done or
-crashed. The cells of a folder belong to one matrix; another in the same folder is refused.
+crashed. The cells of a folder belong to one matrix; another in the same folder is refused. Each says the commit and
+the device it was measured with, so that a matrix that went on with others says so.
 """
 
 from __future__ import annotations
@@ -14,19 +15,23 @@ import signal
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from firesteel.config import knobs
+from firesteel.device import find_device
 from firesteel.errors import UserError
 from firesteel.lab.ending import run_apart
 from firesteel.lab.plan import BenchPlan
+from firesteel.measure.surroundings import PACKAGE, find_commit
 
 DONE, CRASHED, TOO_LONG = "done", "crashed", "too long"
 FIGURES = {"tg_tok_s": "tok/s", "pp_tok_s": "tok/s", "ttft_ms": "ms", "peak_memory_gb": "GB", "startup_s": "s"}
 ON, OFF = "on", "off"
+CELLS, CLAIM = "cells", "matrix.json"  # folder of cells, and the file in it that says whose they are
 TAIL = 2000  # characters of what a crashed cell said
 SMALL = BenchPlan(pp=(128,), tg=(32,), depths=(0,), concurrency=(1,), cached_depths=(), runs=3)
 CELL = (sys.executable, "-m", "firesteel.lab.matrix_cell")
@@ -95,26 +100,56 @@ def run_matrix(
     """All cells, as the report reads them. `again` measures those that crashed once more."""
     folder.mkdir(parents=True, exist_ok=True)
     claim(matrix, folder)
-    cells = matrix.cells()
-    outcomes = []
+    cells, origin = matrix.cells(), find_origin()
+    outcomes = read_known(cells, folder, again=again)
+    if outcomes:
+        mixed = find_mixed(list(outcomes.values()), origin)
+        tell(
+            "; ".join([f"{len(outcomes)} of {len(cells)} cells were measured before and stay as they are", *mixed])
+        )
     for number, chosen in enumerate(cells):
-        path = folder / f"{slug(chosen)}.json"
-        known = read_outcome(path)
-        if known is None or (again and known["status"] != DONE):
+        name = slug(chosen)
+        if name not in outcomes:
             tell(f"cell {number + 1} of {len(cells)}: {label(chosen)}")
-            known = measure_cell(matrix, chosen, folder, command)
-            write_whole(path, known)
-        outcomes.append(known)
-    return summarise(matrix, outcomes)
+            outcomes[name] = {**measure_cell(matrix, chosen, folder, command), **origin}
+            write_whole(folder / f"{name}.json", outcomes[name])
+    return summarise(matrix, [outcomes[slug(chosen)] for chosen in cells], origin)
 
 
-def summarise(matrix: Matrix, outcomes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def read_known(cells: Sequence[Mapping[str, str]], folder: Path, *, again: bool) -> dict[str, dict[str, Any]]:
+    """Outcomes that stay as they are, by slug; `again` leaves out those that did not get done."""
+    found = {slug(chosen): read_outcome(folder / f"{slug(chosen)}.json") for chosen in cells}
+    return {name: one for name, one in found.items() if one and not (again and one["status"] != DONE)}
+
+
+def find_origin() -> dict[str, str | None]:
+    commit, is_dirty = find_commit(PACKAGE)
+    return {"commit": f"{commit} with changes" if is_dirty else commit, "device": find_device().name}
+
+
+def find_mixed(outcomes: Sequence[Mapping[str, Any]], origin: Mapping[str, str | None]) -> list[str]:
+    """In words, which cells were measured with another commit or on another device than this."""
+    others = Counter(tuple(one.get(name) for name in origin) for one in outcomes)
+    del others[tuple(origin.values())]
+    if not others:
+        return []
+    found = ", ".join(
+        f"{count} of them with commit {commit} on {device}" for (commit, device), count in others.items()
+    )
+    return [f"NOT ALL COMPARABLE: {found}; this is commit {origin['commit']} on {origin['device']}"]
+
+
+def summarise(
+    matrix: Matrix, outcomes: Sequence[Mapping[str, Any]], origin: Mapping[str, str | None] | None = None
+) -> dict[str, Any]:
+    """`origin` is what cells of today are measured with."""
     done = sum(one["status"] == DONE for one in outcomes)
+    mixed = find_mixed(outcomes, origin) if origin else []
     shown = {name: unit for name, unit in FIGURES.items() if any(name in one["figures"] for one in outcomes)}
     cells = [{name: value for name, value in one.items() if name != "bench"} for one in outcomes]
     return {
         "gates": {name: list(values) for name, values in matrix.gates.items()}, "figures": shown, "cells": cells,
-        "matrix": matrix.as_dict(), "words": f"{done} of {len(outcomes)} cells done",
+        "matrix": matrix.as_dict(), "words": "; ".join([f"{done} of {len(outcomes)} cells done", *mixed]),
         "all_done": done == len(outcomes),
     }  # fmt: skip
 
@@ -143,7 +178,7 @@ def in_words(code: int | None, log: Path) -> str:
 
 def claim(matrix: Matrix, folder: Path) -> None:
     """The folder is this matrix's."""
-    path = folder / "matrix.json"
+    path = folder / CLAIM
     known = read_outcome(path)
     if known is None:
         write_whole(path, matrix.as_dict())

@@ -7,6 +7,7 @@ what counts is the spread between rounds. Correctness is asked of the side that 
 from __future__ import annotations
 
 import json
+import shutil
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -57,8 +58,9 @@ def review_gate(
     check: Check | None = None,
     command: Sequence[str] = CELL,
 ) -> tuple[Review, Comparison]:
-    """`matrix` has the one gate with the values off and on, in this order."""
+    """`matrix` has the one gate with the values off and on, in this order. Begins anew whatever `folder` holds."""
     gate, (off, on) = find_sides(matrix)
+    clear(folder)
     sides: dict[str, list[dict[str, Any]]] = {off: [], on: []}
     for number in range(rounds):
         place = folder / f"round-{number + 1}"
@@ -83,6 +85,13 @@ def review_gate(
         gate=gate, off=off, on=on, hypothesis=hypothesis or suppose(gate, off, on), verdict=verdict, why=why,
         criteria=criteria + speed_criteria(compared), rounds=rounds,
     ), compared  # fmt: skip
+
+
+def clear(folder: Path) -> None:
+    """Of an earlier review: its rounds and answers are not this one's."""
+    for place in [*folder.glob("round-*"), folder / "correctness"]:
+        if place.is_dir():
+            shutil.rmtree(place)
 
 
 def find_sides(matrix: Matrix) -> tuple[str, tuple[str, str]]:
