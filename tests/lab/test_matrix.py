@@ -1,5 +1,6 @@
 """A matrix goes on where it was interrupted, and one cell's crash is one cell's."""
 
+import errno
 import json
 import os
 import signal
@@ -7,12 +8,23 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 
 import pytest
 
 from firesteel.errors import UserError
 from firesteel.lab import matrix as module
-from firesteel.lab.matrix import CRASHED, DONE, TOO_LONG, Matrix, flags_of, parse_gates, run_matrix
+from firesteel.lab.matrix import (
+    CLAIM,
+    CRASHED,
+    DONE,
+    TOO_LONG,
+    Matrix,
+    flags_of,
+    parse_gates,
+    run_matrix,
+    write_whole,
+)
 
 # A cell that notes that it ran, and does what its gates say.
 FAKE = textwrap.dedent("""
@@ -113,6 +125,31 @@ def test_another_matrix_in_the_same_folder_is_refused(tmp_path, fake):
     (tmp_path / "kv_dtype=auto.json").write_text("{")
     with pytest.raises(UserError, match="damaged"):
         run_matrix(Matrix(gates={"kv_dtype": ("auto",)}), tmp_path, command=fake)
+
+
+def test_folder_of_a_version_that_knew_fewer_fields_goes_on(tmp_path, fake):
+    matrix = Matrix(gates={"kv_dtype": ("auto",)})
+    run_matrix(matrix, tmp_path, command=fake)
+    claimed = json.loads((tmp_path / CLAIM).read_text())
+    (tmp_path / CLAIM).write_text(json.dumps({name: claimed[name] for name in claimed if name != "grace_s"}))
+    run_matrix(matrix, tmp_path, command=fake)
+    assert len(ran(tmp_path)) == 1
+    with pytest.raises(UserError, match="another matrix"):
+        run_matrix(replace(matrix, grace_s=1.0), tmp_path, command=fake)
+
+
+def test_what_stood_there_stays_where_there_is_no_room(tmp_path, monkeypatch):
+    path = tmp_path / "result.json"
+    write_whole(path, {"passed": True})
+
+    def fill(self, text, **given):
+        self.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.write_text", fill)
+    with pytest.raises(OSError, match="No space"):
+        write_whole(path, {"passed": False})
+    assert json.loads(path.read_text()) == {"passed": True} and list(tmp_path.iterdir()) == [path]
 
 
 def test_gates_are_knobs_with_values():

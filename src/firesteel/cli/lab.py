@@ -9,6 +9,7 @@ import typer
 
 from firesteel.cli.app import app
 from firesteel.cli.lab_board import board
+from firesteel.cli.lab_folder import writing_to
 from firesteel.cli.tables import say
 from firesteel.lab.ending import stop_servers_when_ended
 from firesteel.lab.levels import MODES, TITLES
@@ -78,7 +79,7 @@ def run(
         reference_url=reference_url, quick=quick,
         debug=debug, ready_s=ready_s, answer_s=answer_s, grace_s=grace_s, seed=seed,
     )  # fmt: skip
-    with board(order) as watcher:
+    with writing_to(out), board(order) as watcher:
         result = run_lab(order, out, watcher)
     verdict = "passed" if result["passed"] else "FAILED"
     say(f"{verdict} after {result['seconds']:.0f} s; report: {out / 'report.html'}")

@@ -13,7 +13,6 @@ import os
 import re
 import signal
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +31,7 @@ DONE, CRASHED, TOO_LONG = "done", "crashed", "too long"
 FIGURES = {"tg_tok_s": "tok/s", "pp_tok_s": "tok/s", "ttft_ms": "ms", "peak_memory_gb": "GB", "startup_s": "s"}
 ON, OFF = "on", "off"
 CELLS, CLAIM = "cells", "matrix.json"  # folder of cells, and the file in it that says whose they are
+STACKS_S = 30.0  # for a cell, beyond the grace that its server is given twice
 TAIL = 2000  # characters of what a crashed cell said
 SMALL = BenchPlan(pp=(128,), tg=(32,), depths=(0,), concurrency=(1,), cached_depths=(), runs=3)
 CELL = (sys.executable, "-m", "firesteel.lab.matrix_cell")
@@ -46,6 +46,10 @@ class Matrix:
     flags: tuple[str, ...] = ()  # of every cell
     plan: BenchPlan = SMALL
     cell_s: float = 3600.0  # that a cell may take
+    debug: bool = False
+    ready_s: float = 1800.0  # these three of a cell's server
+    answer_s: float = 600.0
+    grace_s: float = 45.0
 
     def cells(self) -> list[dict[str, str]]:
         return [dict(zip(self.gates, chosen, strict=True)) for chosen in itertools.product(*self.gates.values())]
@@ -104,9 +108,8 @@ def run_matrix(
     outcomes = read_known(cells, folder, again=again)
     if outcomes:
         mixed = find_mixed(list(outcomes.values()), origin)
-        tell(
-            "; ".join([f"{len(outcomes)} of {len(cells)} cells were measured before and stay as they are", *mixed])
-        )
+        words = f"{len(outcomes)} of {len(cells)} cells were measured before and stay as they are"
+        tell("; ".join([words, *mixed]))
     for number, chosen in enumerate(cells):
         name = slug(chosen)
         if name not in outcomes:
@@ -163,7 +166,7 @@ def measure_cell(matrix: Matrix, chosen: Mapping[str, str], folder: Path, comman
     order.write_text(json.dumps({**matrix.as_dict(), "chosen": dict(chosen)}), encoding="utf-8")
     start = time.monotonic()
     log = place / "cell.log"
-    code = run_apart([*command, str(order)], log, most_s=matrix.cell_s)
+    code = run_apart([*command, str(order)], log, most_s=matrix.cell_s, patience_s=2 * matrix.grace_s + STACKS_S)
     found = read_outcome(outcome) or {"status": CRASHED, "figures": {}, "reason": in_words(code, log)}
     if code is None:
         found = {"status": TOO_LONG, "figures": {}, "reason": f"not done after {matrix.cell_s:.0f} s"}
@@ -182,7 +185,7 @@ def claim(matrix: Matrix, folder: Path) -> None:
     known = read_outcome(path)
     if known is None:
         write_whole(path, matrix.as_dict())
-    elif known != json.loads(json.dumps(matrix.as_dict())):
+    elif {**Matrix(gates={}).as_dict(), **known} != json.loads(json.dumps(matrix.as_dict())):
         raise UserError(f"{folder} holds another matrix: choose another --out, or delete that folder")
 
 
@@ -197,10 +200,13 @@ def read_outcome(path: Path) -> dict[str, Any] | None:
 
 
 def write_whole(path: Path, content: Mapping[str, Any]) -> None:
-    handle, unfinished = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".unfinished")
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(json.dumps(content, indent=1) + "\n")
-    os.replace(unfinished, path)
+    """What stood there stays until the new file is whole, and where there is no room for it."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
+    try:
+        unfinished.write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def slug(chosen: Mapping[str, str]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,13 @@ def run_cell(order: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     try:
         command = make_command(
             order["engine"], model=find_model(order["engine"], order["model"]), port=find_free_port(),
-            folder=folder, flags=flags,
+            folder=folder, flags=flags, debug=order["debug"],
         )  # fmt: skip
+        command = replace(command, ready_s=order["ready_s"], grace_s=order["grace_s"])
         with Supervised(command, folder) as server:
             bench = measure(
                 command.url, plan=BenchPlan.parse(order["plan"]), api_key=find_key(flags), pid=server.family.leader,
-                startup_s=server.startup_s,
+                startup_s=server.startup_s, timeout_s=order["answer_s"],
             )  # fmt: skip
     except UserError as error:
         return {"status": CRASHED, "figures": {}, "reason": str(error)}
