@@ -46,6 +46,15 @@ def test_result_is_enough_to_run_it_again(lab, start, tmp_path):
     assert json.loads((again / "result.json").read_text())["order"] == once["order"]
 
 
+@pytest.mark.slow
+def test_stress_is_as_large_as_asked_for(lab, tmp_path):
+    found = lab("well", "--level", "3", "--requests", "12", "--concurrency", "3", "--sequential", "2")
+    result = json.loads((tmp_path / "result.json").read_text())
+    figures = next(one for one in result["levels"] if one["level"] == "3")["figures"]
+    assert (figures["requests"], figures["concurrency"], figures["sequential"]) == (12, 3, 2), found.output
+    assert result["order"]["requests"] == 12
+
+
 def test_flags_behind_two_dashes_are_the_engines(lab, tmp_path):
     lab("well", "--level", "1", "--", "--tile", "auto")
     result = json.loads((tmp_path / "result.json").read_text())

@@ -1,5 +1,6 @@
 """A result alone says how it is made again."""
 
+import itertools
 import json
 from pathlib import Path
 
@@ -34,8 +35,10 @@ def test_every_field_of_an_order_is_carried():
     from firesteel.cli import app
 
     order = Order(level="3", engine="x {port}", model="m", path="p", trace="t", baseline="b", reference_url="r",
-                  quick=True, debug=True, ready_s=5.0)  # fmt: skip
+                  quick=True, debug=True, ready_s=5.0, requests=30, concurrency=3, sequential=9)  # fmt: skip
     words = plan({"order": order.as_dict()}).words
+    for pair in (("--requests", "30"), ("--concurrency", "3"), ("--sequential", "9")):
+        assert pair in itertools.pairwise(words)
     shown = CliRunner().invoke(app, ["lab", "run", "--help"], env={"COLUMNS": "200"}).output
     assert all(word in shown for word in words if word.startswith("--") and word != "--")
 

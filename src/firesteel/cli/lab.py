@@ -58,6 +58,11 @@ def run(
     reference_url: Annotated[
         str, typer.Option(help="server that is right, for level 2; small models are computed here without it")
     ] = "",
+    requests: Annotated[int | None, typer.Option(help="of level 3; 200, or 40 with --quick, without it")] = None,
+    concurrency: Annotated[int | None, typer.Option(help="of them at once; 8, or 4 with --quick")] = None,
+    sequential: Annotated[
+        int | None, typer.Option(help="requests in a row after them; 100, or 20 with --quick")
+    ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="minutes on a CPU; the report says what was reduced")
     ] = False,
@@ -78,6 +83,7 @@ def run(
         trace=trace, gates=tuple(gates or ()), baseline=baseline, slower=slower, more_gb=more_gb,
         reference_url=reference_url, quick=quick,
         debug=debug, ready_s=ready_s, answer_s=answer_s, grace_s=grace_s, seed=seed,
+        requests=requests, concurrency=concurrency, sequential=sequential,
     )  # fmt: skip
     with writing_to(out), board(order) as watcher:
         result = run_lab(order, out, watcher)
