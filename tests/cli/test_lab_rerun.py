@@ -4,6 +4,9 @@ import json
 
 import pytest
 
+from firesteel.cli.lab_rerun import in_shell
+from firesteel.lab.rerun import Rerun
+
 
 @pytest.mark.slow
 def test_a_record_is_run_again(run, start, tmp_path):
@@ -15,6 +18,11 @@ def test_a_record_is_run_again(run, start, tmp_path):
     again = start("lab", "rerun", str(path))
     assert again.returncode == 0 and again.stdout.startswith("firesteel env\n"), again.stderr
     assert "FIRESTEEL_MODEL" in again.stdout
+
+
+def test_command_is_said_as_one_would_type_it():
+    plan = Rerun(words=("env",), environment={"A": "x y"}, without=("B", "C"), differences=[])
+    assert in_shell(plan) == "env -u B -u C A='x y' firesteel env"
 
 
 @pytest.mark.slow

@@ -61,6 +61,24 @@ def test_a_record_becomes_its_command_and_settings(monkeypatch):
     assert "FIRESTEEL_SINKS" in found.without
 
 
+def test_other_engines_settings_are_made_again_and_those_of_the_machine_are_not(monkeypatch):
+    monkeypatch.setenv("SGLANG_NEW", "1")
+    monkeypatch.setenv("VLLM_CACHE_DIR", "/here")
+    monkeypatch.setenv("LD_PRELOAD", "")
+    environment = {
+        "VLLM_USE_V1": "1", "OMP_NUM_THREADS": "4", "TRITON_CACHE_DIR": "/there", "CUDA_VISIBLE_DEVICES": "3",
+        "VLLM_API_KEY": HIDDEN, "LD_PRELOAD": "/evil.so", "PATH": "/there",
+    }  # fmt: skip
+    found = plan({"surroundings": {"command": ["firesteel", "env"], "environment": environment}})
+    assert found.environment == {"OMP_NUM_THREADS": "4", "VLLM_USE_V1": "1"}
+    assert "SGLANG_NEW" in found.without and "VLLM_CACHE_DIR" not in found.without
+
+
+def test_result_that_says_no_environment_takes_nothing_of_other_engines_away(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert "OMP_NUM_THREADS" not in plan({"surroundings": {"command": ["firesteel", "env"]}}).without
+
+
 @pytest.mark.parametrize("given", [("--out", "old"), ("--out=old",), ()])
 def test_a_review_is_written_where_it_is_asked_for(given):
     """It went into the folder of the first, found its rounds there, and measured nothing."""

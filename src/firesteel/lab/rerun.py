@@ -6,6 +6,7 @@ A result of the lab holds its order, a matrix its gates, a record the command it
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ from firesteel.lab.order import Order
 
 PROGRAM = "firesteel"
 PREFIX = "FIRESTEEL_"
+# Of other engines' variables: folders, files and GPUs, which are this machine's and only listed where they differ.
+PLACES = re.compile(r"_(DIR|PATH|HOME|ROOT|CACHE|FILE|VISIBLE_DEVICES)$")
 SWITCHES = ("quick", "debug")
 NOT_FLAGS = ("flags",)  # they come last
 INTO_FOLDERS = ("bench", "lab", "profile")  # verbs whose --out is the folder of their results
@@ -34,18 +37,28 @@ class Rerun:
 
 def plan_rerun(result: Mapping[str, Any], now: Mapping[str, Any], out: Path) -> Rerun:
     """`now` are today's surroundings as a dictionary."""
-    surroundings = result.get("surroundings") or {}
-    settings = {
-        name: value for name, value in (surroundings.get("environment") or {}).items() if name.startswith(PREFIX)
-    }
+    before = (result.get("surroundings") or {}).get("environment")
+    settings = find_settings(before or {})
     words = find_words(result, out)
     if hidden := [one for one in (*words, *settings.values()) if HIDDEN in one]:
         raise UserError(f"the result hides a secret that it needs ({hidden[0]}): run its command again by hand")
     return Rerun(
         words=words, environment=settings,
-        without=tuple(name for name in shown_environment() if name.startswith(PREFIX) and name not in settings),
+        without=tuple(
+            name for name in find_settings(shown_environment())
+            if name not in settings and (name.startswith(PREFIX) or before is not None)
+        ),
         differences=find_differences(result, {"surroundings": now}),
     )  # fmt: skip
+
+
+def find_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """What a rerun sets: neither what only says where things lie on a machine, nor secrets of other engines."""
+    return {
+        name: value
+        for name, value in shown_environment(environment).items()
+        if name.startswith(PREFIX) or not (PLACES.search(name) or value == HIDDEN)
+    }
 
 
 def find_words(result: Mapping[str, Any], out: Path) -> tuple[str, ...]:
