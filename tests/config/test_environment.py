@@ -45,6 +45,17 @@ def test_shown_environment_is_ours_without_secrets():
     }  # fmt: skip
 
 
+def test_shown_environment_has_what_sets_other_engines():
+    environ = {
+        "VLLM_USE_V1": "1", "SGLANG_X": "2", "GGML_CUDA_DEBUG": "3", "OMP_NUM_THREADS": "1",
+        "LLAMA_ARG_HF_TOKEN": "s", "VLLM_API_KEY": "s", "LAB_REFERENCE_API_KEY": "s", "HOME": "/home/one",
+    }  # fmt: skip
+    assert shown_environment(environ) == {
+        "GGML_CUDA_DEBUG": "3", "LLAMA_ARG_HF_TOKEN": "(hidden)", "OMP_NUM_THREADS": "1", "SGLANG_X": "2",
+        "VLLM_API_KEY": "(hidden)", "VLLM_USE_V1": "1",
+    }  # fmt: skip
+
+
 def test_secrets_are_known_by_their_names():
     for name in ("--api-key", "api_key", "FIRESTEEL_API_KEYS", "password", "client_secret", "--auth-token"):
         assert is_secret(name), name

@@ -52,6 +52,18 @@ def test_debug_blocks_launches_and_leaves_out_graphs():
     assert not make_command("vllm", model="M", port=81, folder=Path("/out")).environment
 
 
+def test_debug_flags_of_a_command_are_those_of_the_engine_it_names():
+    """A command had none: they were looked up by its whole line."""
+    assert words("/x/python -m vllm.serve {port}", debug=True)[-1] == "--enforce-eager"
+    assert words("thing {port}", debug=True) == ["thing", "81"]
+
+
+@pytest.mark.parametrize("make", [words, name_kind])
+def test_quote_that_does_not_end_is_refused(make):
+    with pytest.raises(UserError, match="No closing quotation"):
+        make("x '{port}")
+
+
 @pytest.mark.parametrize(
     ("engine", "kind"),
     [("vllm", "vllm"), ("/x/bin/python -m vllm.serve {port}", "vllm"), ("llama-server -p {port}", "llamacpp"),

@@ -48,6 +48,18 @@ def test_other_engines_need_gates_to_be_named(monkeypatch, tmp_path):
     assert found.was_run and matrix.cells() == [{"enforce_eager": "on"}, {"enforce_eager": "off"}]
 
 
+def test_server_that_runs_already_has_no_cells_and_the_reason_is_the_true_one(monkeypatch, tmp_path):
+    found, seen = run(monkeypatch, tmp_path, ["done"], url="http://x:1")
+    assert not found.was_run and not seen and "http://x:1 runs already" in found.reason
+
+
+def test_cells_get_the_limits_and_the_debugging_that_were_asked_for(monkeypatch, tmp_path):
+    given = {"debug": True, "ready_s": 7200.0, "answer_s": 5.0, "grace_s": 1.0}
+    _, [matrix] = run(monkeypatch, tmp_path, ["done"], **given)
+    assert {name: getattr(matrix, name) for name in given} == given
+    assert matrix.cell_s > 7200.0  # its server may take that long to start
+
+
 def test_every_gate_that_is_chosen_exists():
     for order in (Order(), Order(quick=True)):
         for on_gpu in (False, True):

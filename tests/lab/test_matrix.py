@@ -1,5 +1,6 @@
 """A matrix goes on where it was interrupted, and one cell's crash is one cell's."""
 
+import errno
 import json
 import os
 import signal
@@ -7,11 +8,23 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 
 import pytest
 
 from firesteel.errors import UserError
-from firesteel.lab.matrix import CRASHED, DONE, TOO_LONG, Matrix, flags_of, parse_gates, run_matrix
+from firesteel.lab import matrix as module
+from firesteel.lab.matrix import (
+    CLAIM,
+    CRASHED,
+    DONE,
+    TOO_LONG,
+    Matrix,
+    flags_of,
+    parse_gates,
+    run_matrix,
+    write_whole,
+)
 
 # A cell that notes that it ran, and does what its gates say.
 FAKE = textwrap.dedent("""
@@ -62,6 +75,19 @@ def test_finished_cells_are_not_repeated(tmp_path, fake):
     assert len(ran(folder)) == 5  # the one that had crashed
 
 
+def test_cells_of_another_commit_or_device_are_told_apart(tmp_path, fake, monkeypatch):
+    matrix, folder, told = Matrix(gates={"kv_dtype": ("auto", "fp8")}), tmp_path / "cells", []
+    monkeypatch.setattr(module, "find_origin", lambda: {"commit": "abc", "device": "H200"})
+    assert run_matrix(matrix, folder, command=fake)["words"] == "2 of 2 cells done"
+    (folder / "kv_dtype=fp8.json").unlink()
+    monkeypatch.setattr(module, "find_origin", lambda: {"commit": "def", "device": "H200"})
+    found = run_matrix(matrix, folder, command=fake, tell=told.append)
+    assert [cell["commit"] for cell in found["cells"]] == ["abc", "def"]
+    assert "1 of 2 cells were measured before" in told[0] and len(told) == 2
+    for words in (told[0], found["words"]):
+        assert "1 of them with commit abc on H200; this is commit def on H200" in words
+
+
 @pytest.mark.slow
 def test_an_interrupted_matrix_goes_on_and_leaves_no_process(tmp_path, fake):
     folder = tmp_path / "cells"
@@ -99,6 +125,31 @@ def test_another_matrix_in_the_same_folder_is_refused(tmp_path, fake):
     (tmp_path / "kv_dtype=auto.json").write_text("{")
     with pytest.raises(UserError, match="damaged"):
         run_matrix(Matrix(gates={"kv_dtype": ("auto",)}), tmp_path, command=fake)
+
+
+def test_folder_of_a_version_that_knew_fewer_fields_goes_on(tmp_path, fake):
+    matrix = Matrix(gates={"kv_dtype": ("auto",)})
+    run_matrix(matrix, tmp_path, command=fake)
+    claimed = json.loads((tmp_path / CLAIM).read_text())
+    (tmp_path / CLAIM).write_text(json.dumps({name: claimed[name] for name in claimed if name != "grace_s"}))
+    run_matrix(matrix, tmp_path, command=fake)
+    assert len(ran(tmp_path)) == 1
+    with pytest.raises(UserError, match="another matrix"):
+        run_matrix(replace(matrix, grace_s=1.0), tmp_path, command=fake)
+
+
+def test_what_stood_there_stays_where_there_is_no_room(tmp_path, monkeypatch):
+    path = tmp_path / "result.json"
+    write_whole(path, {"passed": True})
+
+    def fill(self, text, **given):
+        self.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.write_text", fill)
+    with pytest.raises(OSError, match="No space"):
+        write_whole(path, {"passed": False})
+    assert json.loads(path.read_text()) == {"passed": True} and list(tmp_path.iterdir()) == [path]
 
 
 def test_gates_are_knobs_with_values():

@@ -124,6 +124,21 @@ def test_what_the_spread_hides_stays_open(review):
     assert review(SLOW, WILD)[0].verdict != ACCEPTED
 
 
+def test_second_review_measures_anew(review, tmp_path):
+    """It found the first one's rounds and wrote them down as its own."""
+    stale = tmp_path / "out" / "correctness" / "result.json"
+
+    def check(flags, folder):
+        assert not stale.exists()
+        return True, "right"
+
+    assert review(SLOW, FAST, rounds=3)[0].verdict == ACCEPTED
+    stale.parent.mkdir()
+    stale.write_text("{}")
+    assert review(FAST[:2], SLOW[:2], rounds=2, check=check)[0].verdict == REJECTED
+    assert sorted(one.name for one in (tmp_path / "out").iterdir()) == ["round-1", "round-2"]
+
+
 def test_a_round_is_one_sample():
     pooled = pool([parts.bench([parts.bench_row(SLOW)]), parts.bench([parts.bench_row(FAST)], peak=9 << 30)])
     assert pooled["rows"][0]["series"]["tg_tok_s"]["values"] == [100.0, 110.0]

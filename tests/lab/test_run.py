@@ -8,12 +8,22 @@ import pytest
 
 from firesteel.device import find_device
 from firesteel.errors import UserError
+from firesteel.lab import run as module
 from firesteel.lab.order import Order
 from firesteel.lab.report import read_result
 from firesteel.lab.run import Run, run_lab
 from firesteel.lab.supervisor import Supervised
 
 FAKE = Path(__file__).parent / "fake_server.py"
+
+
+def test_result_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    """Written in place, a full disk left the earlier one empty."""
+    written = []
+    monkeypatch.setattr(module, "write_whole", lambda path, content: written.append((path, content["passed"])))
+    order = Order(engine=f"{sys.executable} {FAKE} {{port}} exit", model="fake", level="1", ready_s=20.0)
+    run_lab(order, tmp_path, Silent())
+    assert written == [(tmp_path / "result.json", False)]
 
 
 class Silent:

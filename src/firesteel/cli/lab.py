@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import typer
 
 from firesteel.cli.app import app
 from firesteel.cli.lab_board import board
+from firesteel.cli.lab_folder import writing_to
 from firesteel.cli.tables import say
+from firesteel.lab.ending import stop_servers_when_ended
 from firesteel.lab.levels import MODES, TITLES
 from firesteel.lab.order import Order
 from firesteel.lab.run import run_lab
@@ -21,14 +21,9 @@ app.add_typer(lab, name="lab")
 
 
 @lab.callback()
-def stop_servers_when_ended() -> None:
+def begin() -> None:
     """Verify, stress, measure and compare engines."""
-    signal.signal(signal.SIGTERM, leave)
-
-
-def leave(number: int, frame: FrameType | None) -> None:
-    """As an exception, so that servers and cells are stopped on the way out."""
-    raise SystemExit(128 + number)
+    stop_servers_when_ended()
 
 
 @lab.command()
@@ -63,6 +58,11 @@ def run(
     reference_url: Annotated[
         str, typer.Option(help="server that is right, for level 2; small models are computed here without it")
     ] = "",
+    requests: Annotated[int | None, typer.Option(help="of level 3; 200, or 40 with --quick, without it")] = None,
+    concurrency: Annotated[int | None, typer.Option(help="of them at once; 8, or 4 with --quick")] = None,
+    sequential: Annotated[
+        int | None, typer.Option(help="requests in a row after them; 100, or 20 with --quick")
+    ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="minutes on a CPU; the report says what was reduced")
     ] = False,
@@ -83,8 +83,9 @@ def run(
         trace=trace, gates=tuple(gates or ()), baseline=baseline, slower=slower, more_gb=more_gb,
         reference_url=reference_url, quick=quick,
         debug=debug, ready_s=ready_s, answer_s=answer_s, grace_s=grace_s, seed=seed,
+        requests=requests, concurrency=concurrency, sequential=sequential,
     )  # fmt: skip
-    with board(order) as watcher:
+    with writing_to(out), board(order) as watcher:
         result = run_lab(order, out, watcher)
     verdict = "passed" if result["passed"] else "FAILED"
     say(f"{verdict} after {result['seconds']:.0f} s; report: {out / 'report.html'}")

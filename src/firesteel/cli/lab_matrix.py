@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,10 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from firesteel.cli.lab import lab
+from firesteel.cli.lab_folder import writing_to
 from firesteel.cli.options import AsJson, print_json
 from firesteel.cli.tables import new_table, say, show
 from firesteel.device import find_device
-from firesteel.lab.matrix import DONE, SMALL, Matrix, parse_gates, run_matrix
+from firesteel.lab.matrix import CELLS, DONE, SMALL, Matrix, parse_gates, run_matrix, write_whole
 from firesteel.lab.plan import BenchPlan
 from firesteel.lab.report import write_report
 from firesteel.measure.surroundings import look_around
@@ -51,13 +51,14 @@ def lab_matrix(
         gates=parse_gates(gates, engine=engine), engine=engine, model=model, flags=tuple(flags or ()),
         plan=BenchPlan() if full else SMALL, cell_s=cell_s,
     )  # fmt: skip
-    found = run_matrix(matrix, out / "cells", tell=say, again=again)
-    result: dict[str, Any] = {
-        "levels": [], "engine": {"name": engine, "model": model}, "matrix": found,
-        "surroundings": dataclasses.asdict(look_around(find_device())),
-    }  # fmt: skip
-    (out / "result.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    page = write_report(result, out)[0]
+    with writing_to(out):
+        found = run_matrix(matrix, out / CELLS, tell=say, again=again)
+        result: dict[str, Any] = {
+            "levels": [], "engine": {"name": engine, "model": model}, "matrix": found,
+            "surroundings": dataclasses.asdict(look_around(find_device())),
+        }  # fmt: skip
+        write_whole(out / "result.json", result)
+        page = write_report(result, out)[0]
     if as_json:
         print_json(found)
     else:

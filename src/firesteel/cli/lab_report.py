@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from firesteel.cli.lab import lab
+from firesteel.cli.lab_folder import writing_to
 from firesteel.cli.tables import say
 from firesteel.lab.report import read_result, write_report
 
@@ -22,5 +23,6 @@ def lab_report(
     """Write report.html and report.md from a result."""
     content = read_result(result)
     folder = out or (result if result.is_dir() else result.parent)
-    for path in write_report(content, folder):
-        say(f"wrote {path}")
+    with writing_to(folder):
+        for path in write_report(content, folder):
+            say(f"wrote {path}")

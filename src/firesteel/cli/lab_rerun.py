@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +16,7 @@ from firesteel.cli.tables import say
 from firesteel.config import child_environment
 from firesteel.device import find_device
 from firesteel.lab.report import read_result
-from firesteel.lab.rerun import plan_rerun
+from firesteel.lab.rerun import Rerun, plan_rerun
 from firesteel.measure.surroundings import look_around
 
 
@@ -30,10 +30,16 @@ def lab_rerun(
     plan = plan_rerun(read_result(result), dataclasses.asdict(look_around(find_device())), out)
     for line in plan.differences:
         say(f"differs: {line}")
-    settings = " ".join(f"{name}={shlex.quote(value)}" for name, value in plan.environment.items())
-    print(" ".join(filter(None, [settings, shlex.join(["firesteel", *plan.words])])))
+    print(in_shell(plan), flush=True)
     if dry:
         return
     environment = child_environment(plan.environment, without=plan.without)
-    done = subprocess.run([sys.executable, "-m", "firesteel", *plan.words], env=environment, check=False)
-    raise typer.Exit(done.returncode)
+    # In this process's place: signals and the exit code are the command's own, and nobody ends it before its time.
+    os.execvpe(sys.executable, [sys.executable, "-m", "firesteel", *plan.words], environment)
+
+
+def in_shell(plan: Rerun) -> str:
+    """The command as one would type it."""
+    less = ["env", *(f"-u {name}" for name in plan.without)] if plan.without else []
+    settings = [f"{name}={shlex.quote(value)}" for name, value in plan.environment.items()]
+    return " ".join([*less, *settings, shlex.join(["firesteel", *plan.words])])

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from firesteel.cli.lab import lab
+from firesteel.cli.lab_folder import writing_to
 from firesteel.cli.options import AsJson, print_json
 from firesteel.cli.tables import new_table, say, show
 from firesteel.config import hide_secrets
 from firesteel.device import find_device
-from firesteel.lab.matrix import Matrix
+from firesteel.lab.matrix import Matrix, write_whole
 from firesteel.lab.report import write_report
-from firesteel.lab.review import check_level_two, parse_gate, review_gate, with_plan
+from firesteel.lab.review import check_level_two, find_sides, parse_gate, review_gate, with_plan
 from firesteel.measure.surroundings import look_around
 
 
@@ -42,13 +42,15 @@ def lab_review(
         Matrix(gates=parse_gate(gate, engine=engine), engine=engine, model=model, flags=tuple(flags or ())), runs
     )
     check = check_level_two(matrix) if correctness else None
-    found, compared = review_gate(matrix, out, rounds=rounds, hypothesis=hypothesis, tell=say, check=check)
-    result: dict[str, Any] = {
-        "levels": [], "engine": {"name": hide_secrets((engine,))[0], "model": model}, "review": found.as_dict(),
-        "comparison": compared.as_dict(), "surroundings": dataclasses.asdict(look_around(find_device())),
-    }  # fmt: skip
-    (out / "result.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    page, sheet = write_report(result, out)
+    find_sides(matrix)
+    with writing_to(out):
+        found, compared = review_gate(matrix, out, rounds=rounds, hypothesis=hypothesis, tell=say, check=check)
+        result: dict[str, Any] = {
+            "levels": [], "engine": {"name": hide_secrets((engine,))[0], "model": model}, "review": found.as_dict(),
+            "comparison": compared.as_dict(), "surroundings": dataclasses.asdict(look_around(find_device())),
+        }  # fmt: skip
+        write_whole(out / "result.json", result)
+        page, sheet = write_report(result, out)
     if as_json:
         print_json(found.as_dict())
         return

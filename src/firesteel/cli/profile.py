@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,14 +16,18 @@ from firesteel.cli.app import app, with_knobs
 from firesteel.cli.bench_engine import find_preset, open_model
 from firesteel.cli.bench_frontend import WARM_TOKENS, front_end
 from firesteel.cli.bench_frontend import measure as measure_front_end
+from firesteel.cli.lab_folder import writing_to
 from firesteel.cli.options import AsJson, find_spec, print_json
 from firesteel.cli.tables import new_table, say, show
 from firesteel.config import Config, resolve
+from firesteel.device import find_device
+from firesteel.lab.matrix import write_whole
 from firesteel.lab.profile import Profile, profile
 from firesteel.lab.profile_engine import watch_steps
 from firesteel.lab.report import write_report
 from firesteel.lab.timeline import read_timeline
 from firesteel.measure.roofline import Step, StepCost, step_cost
+from firesteel.measure.surroundings import look_around
 from firesteel.model.spec import PRESETS, ModelSpec
 
 MOST_KERNELS = 25
@@ -47,20 +52,27 @@ def show_profile(
 ) -> None:
     """GPU time by category, kernel and layer with gaps and bandwidth; what the host does; on a CPU, time by op."""
     config = resolve({"prefix_caching": False, **knobs}).config
-    if trace is not None:
-        found = profile_trace(trace, config, "model" in knobs, batch=batch, context=context, steps=steps)
-    else:
-        found = profile_engine(config, synthetic, batch=batch, context=context, steps=steps or 16, front=front)
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "profile.json").write_text(json.dumps(found.as_dict(), indent=1) + "\n", encoding="utf-8")
-        say(f"wrote {write_report({'levels': [], 'profile': found.as_dict()}, out)[0]}")
+    with nullcontext() if out is None else writing_to(out):
+        if trace is not None:
+            found = profile_trace(trace, config, "model" in knobs, batch=batch, context=context, steps=steps)
+        else:
+            found = profile_engine(config, synthetic, batch=batch, context=context, steps=steps or 16, front=front)
+        if out is not None:
+            say(f"wrote {write_profile(found, config, out, is_ours=trace is None)}")
     if as_json:
         print_json(found.as_dict())
         return
     for table in tables_of(found):
         show(table)
     show(Text(found.in_words()))
+
+
+def write_profile(found: Profile, config: Config, out: Path, *, is_ours: bool) -> Path:
+    """With its surroundings, as a record has them; the page shows them unless they are those of reading a trace."""
+    surroundings = dataclasses.asdict(look_around(find_device(config.model.device)))
+    write_whole(out / "profile.json", {**found.as_dict(), "surroundings": surroundings})
+    shown = {"surroundings": surroundings} if is_ours else {}
+    return write_report({"levels": [], "profile": found.as_dict(), **shown}, out)[0]
 
 
 def profile_trace(

@@ -26,6 +26,12 @@ PIECES = (
 )
 WORDS = re.compile(r"""\s+|(?:'[^']*'|"[^"]*"|\S)+""")  # of a command line, and what is between them
 
+# Of it, what results keep so that they can be made again.
+KEPT_VARIABLES = (
+    r"(FIRESTEEL|VLLM|SGL|SGLANG|GGML|LLAMA|FLASHINFER|TORCH|PYTORCH|TRITON|NCCL|OMP|MKL)_"
+    r"|(CUDA_VISIBLE_DEVICES|CUDA_LAUNCH_BLOCKING|CUBLAS_WORKSPACE_CONFIG|NVIDIA_TF32_OVERRIDE)$"
+)
+
 
 def current(environ: Mapping[str, str] | None) -> Mapping[str, str]:
     """This process's own where none is given."""
@@ -43,10 +49,10 @@ def find_user_cache(environ: Mapping[str, str] | None = None) -> Path | None:
 
 
 def shown_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What may be written down of the environment: our own variables and the choice of GPUs, secrets hidden."""
+    """What may be written down of the environment: variables of ours and of other engines, secrets hidden."""
     environ = current(environ)
-    names = sorted(name for name in environ if name.startswith(PREFIX) or name == "CUDA_VISIBLE_DEVICES")
-    return {name: HIDDEN if is_secret(name) else environ[name] for name in names}
+    names = sorted(name for name in environ if re.match(KEPT_VARIABLES, name))
+    return {name: HIDDEN if is_secret(name) or name.endswith("_TOKEN") else environ[name] for name in names}
 
 
 def child_environment(extra: Mapping[str, str], *, without: tuple[str, ...] = ()) -> dict[str, str]:

@@ -36,7 +36,7 @@ def make_command(
     engine: str, *, model: str, port: int, folder: Path, flags: Sequence[str] = (), debug: bool = False
 ) -> ServerCommand:
     """`engine` is one of KINDS or a command line in which {port} stands, and {model} where it is wanted."""
-    added = DEBUG_FLAGS.get(engine, ()) if debug else ()
+    added = DEBUG_FLAGS.get(name_kind(engine), ()) if debug else ()
     return ServerCommand(
         words=(*find_words(engine, model=model, port=port, folder=folder), *added, *flags),
         url=f"http://{HOST}:{port}", name=engine if engine in KINDS else "server",
@@ -60,7 +60,15 @@ def find_words(engine: str, *, model: str, port: int, folder: Path) -> tuple[str
             f"--engine {engine!r} is none of {', '.join(KINDS)}, nor a command line with {{port}} in it, as "
             "'my-server --port {port} {model}'"
         )
-    return tuple(word.replace("{port}", str(port)).replace("{model}", model) for word in shlex.split(engine))
+    return tuple(word.replace("{port}", str(port)).replace("{model}", model) for word in split(engine))
+
+
+def split(engine: str) -> list[str]:
+    """A command line into its words."""
+    try:
+        return shlex.split(engine)
+    except ValueError as error:
+        raise UserError(f"--engine {engine!r} is no command line: {error}; quotes go in pairs") from error
 
 
 def find_model(engine: str, model: str) -> str:
@@ -84,6 +92,6 @@ def name_kind(engine: str) -> str:
     """Whose rules a command line falls under: the engine whose program or module it starts, or "other"."""
     if engine in KINDS:
         return engine
-    names = [Path(word).name for word in shlex.split(engine)]
+    names = [Path(word).name for word in split(engine)]
     found = (kind for kind, pattern in PROGRAMS.items() if any(re.fullmatch(pattern, name) for name in names))
     return next(found, "other")

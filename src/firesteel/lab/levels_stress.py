@@ -57,14 +57,14 @@ def check_stress(target: Target, order: Order) -> LevelResult:
 
 def crowd(target: Target, order: Order, checks: Checks) -> None:
     count, tally, start = order.num_requests, Tally(), time.monotonic()
-    with target.step(f"{count} requests, {order.concurrency} at once"):
-        with ThreadPoolExecutor(order.concurrency) as pool:
+    with target.step(f"{count} requests, {order.num_at_once} at once"):
+        with ThreadPoolExecutor(order.num_at_once) as pool:
             for number in range(count):
                 pool.submit(run_one, target, order, number, tally)
         _raise_if_lost(tally)
     statuses = [one.status for one in tally.failures if one.status is not None]
     checks.figures |= {
-        "requests": count, "concurrency": order.concurrency, "left_early": tally.left,
+        "requests": count, "concurrency": order.num_at_once, "left_early": tally.left,
         "failures": [str(one) for one in tally.failures], "status_5xx": sum(one >= 500 for one in statuses),
         "crowd_s": time.monotonic() - start,
     }  # fmt: skip
@@ -89,7 +89,7 @@ def run_one(target: Target, order: Order, number: int, tally: Tally) -> None:
     with tally.lock:
         tally.left += client.leaves
         tally.done += not client.leaves
-        target.tell(f"{tally.done + tally.left} of {order.num_requests} requests, {order.concurrency} at once")
+        target.tell(f"{tally.done + tally.left} of {order.num_requests} requests, {order.num_at_once} at once")
 
 
 def make_client(target: Target, order: Order, number: int) -> Client:

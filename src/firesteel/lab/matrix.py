@@ -1,7 +1,8 @@
 """The product of gates, each cell measured in a process of its own; goes on where it was interrupted.
 
 A cell's outcome is a file, there whole or not at all: one that exists is not measured again, whether it was done or
-crashed. The cells of a folder belong to one matrix; another in the same folder is refused.
+crashed. The cells of a folder belong to one matrix; another in the same folder is refused. Each says the commit and
+the device it was measured with, so that a matrix that went on with others says so.
 """
 
 from __future__ import annotations
@@ -11,23 +12,26 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
-import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from firesteel.config import child_environment, hide_secrets, knobs
+from firesteel.config import hide_secrets, knobs
+from firesteel.device import find_device
 from firesteel.errors import UserError
+from firesteel.lab.ending import run_apart
 from firesteel.lab.plan import BenchPlan
+from firesteel.measure.surroundings import PACKAGE, find_commit
 
 DONE, CRASHED, TOO_LONG = "done", "crashed", "too long"
 FIGURES = {"tg_tok_s": "tok/s", "pp_tok_s": "tok/s", "ttft_ms": "ms", "peak_memory_gb": "GB", "startup_s": "s"}
 ON, OFF = "on", "off"
+CELLS, CLAIM = "cells", "matrix.json"  # folder of cells, and the file in it that says whose they are
+STACKS_S = 30.0  # for a cell, beyond the grace that its server is given twice
 TAIL = 2000  # characters of what a crashed cell said
 SMALL = BenchPlan(pp=(128,), tg=(32,), depths=(0,), concurrency=(1,), cached_depths=(), runs=3)
 CELL = (sys.executable, "-m", "firesteel.lab.matrix_cell")
@@ -42,6 +46,10 @@ class Matrix:
     flags: tuple[str, ...] = ()  # of every cell
     plan: BenchPlan = SMALL
     cell_s: float = 3600.0  # that a cell may take
+    debug: bool = False
+    ready_s: float = 1800.0  # these three of a cell's server
+    answer_s: float = 600.0
+    grace_s: float = 45.0
 
     def cells(self) -> list[dict[str, str]]:
         return [dict(zip(self.gates, chosen, strict=True)) for chosen in itertools.product(*self.gates.values())]
@@ -99,32 +107,61 @@ def run_matrix(
     """All cells, as the report reads them. `again` measures those that crashed once more."""
     folder.mkdir(parents=True, exist_ok=True)
     claim(matrix, folder)
-    cells = matrix.cells()
-    outcomes = []
+    cells, origin = matrix.cells(), find_origin()
+    outcomes = read_known(cells, folder, again=again)
+    if outcomes:
+        mixed = find_mixed(list(outcomes.values()), origin)
+        words = f"{len(outcomes)} of {len(cells)} cells were measured before and stay as they are"
+        tell("; ".join([words, *mixed]))
     for number, chosen in enumerate(cells):
-        path = folder / f"{slug(chosen)}.json"
-        known = read_outcome(path)
-        if known is None or (again and known["status"] != DONE):
+        name = slug(chosen)
+        if name not in outcomes:
             tell(f"cell {number + 1} of {len(cells)}: {label(chosen)}")
-            known = measure_cell(matrix, chosen, folder, command)
-            write_whole(path, known)
-        outcomes.append(known)
-    return summarise(matrix, outcomes)
+            outcomes[name] = {**measure_cell(matrix, chosen, folder, command), **origin}
+            write_whole(folder / f"{name}.json", outcomes[name])
+    return summarise(matrix, [outcomes[slug(chosen)] for chosen in cells], origin)
 
 
-def summarise(matrix: Matrix, outcomes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def read_known(cells: Sequence[Mapping[str, str]], folder: Path, *, again: bool) -> dict[str, dict[str, Any]]:
+    """Outcomes that stay as they are, by slug; `again` leaves out those that did not get done."""
+    found = {slug(chosen): read_outcome(folder / f"{slug(chosen)}.json") for chosen in cells}
+    return {name: one for name, one in found.items() if one and not (again and one["status"] != DONE)}
+
+
+def find_origin() -> dict[str, str | None]:
+    commit, is_dirty = find_commit(PACKAGE)
+    return {"commit": f"{commit} with changes" if is_dirty else commit, "device": find_device().name}
+
+
+def find_mixed(outcomes: Sequence[Mapping[str, Any]], origin: Mapping[str, str | None]) -> list[str]:
+    """In words, which cells were measured with another commit or on another device than this."""
+    others = Counter(tuple(one.get(name) for name in origin) for one in outcomes)
+    del others[tuple(origin.values())]
+    if not others:
+        return []
+    found = ", ".join(
+        f"{count} of them with commit {commit} on {device}" for (commit, device), count in others.items()
+    )
+    return [f"NOT ALL COMPARABLE: {found}; this is commit {origin['commit']} on {origin['device']}"]
+
+
+def summarise(
+    matrix: Matrix, outcomes: Sequence[Mapping[str, Any]], origin: Mapping[str, str | None] | None = None
+) -> dict[str, Any]:
+    """`origin` is what cells of today are measured with."""
     done = sum(one["status"] == DONE for one in outcomes)
+    mixed = find_mixed(outcomes, origin) if origin else []
     shown = {name: unit for name, unit in FIGURES.items() if any(name in one["figures"] for one in outcomes)}
     cells = [{name: value for name, value in one.items() if name != "bench"} for one in outcomes]
     return {
         "gates": {name: list(values) for name, values in matrix.gates.items()}, "figures": shown, "cells": cells,
-        "matrix": matrix.as_dict(), "words": f"{done} of {len(outcomes)} cells done",
+        "matrix": matrix.as_dict(), "words": "; ".join([f"{done} of {len(outcomes)} cells done", *mixed]),
         "all_done": done == len(outcomes),
     }  # fmt: skip
 
 
 def measure_cell(matrix: Matrix, chosen: Mapping[str, str], folder: Path, command: Sequence[str]) -> dict[str, Any]:
-    """In a process group of its own, which is ended whatever happens."""
+    """In a process of its own, which is ended whatever happens."""
     place = folder / slug(chosen)
     place.mkdir(exist_ok=True)
     order, outcome = place / "order.json", place / "outcome.json"
@@ -134,31 +171,11 @@ def measure_cell(matrix: Matrix, chosen: Mapping[str, str], folder: Path, comman
     order.write_text(json.dumps(whole), encoding="utf-8")
     start = time.monotonic()
     log = place / "cell.log"
-    with log.open("wb") as sink:
-        child = subprocess.Popen(
-            [*command, str(order)], stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT,
-            start_new_session=True, env=child_environment({}),
-        )  # fmt: skip
-        try:
-            code: int | None = child.wait(matrix.cell_s)
-        except subprocess.TimeoutExpired:
-            code = None
-        finally:
-            end(child)
+    code = run_apart([*command, str(order)], log, most_s=matrix.cell_s, patience_s=2 * matrix.grace_s + STACKS_S)
     found = read_outcome(outcome) or {"status": CRASHED, "figures": {}, "reason": in_words(code, log)}
     if code is None:
         found = {"status": TOO_LONG, "figures": {}, "reason": f"not done after {matrix.cell_s:.0f} s"}
     return {"gates": dict(chosen), "seconds": time.monotonic() - start, **found}
-
-
-def end(child: subprocess.Popen[bytes], patience_s: float = 60.0) -> None:
-    """SIGTERM, so that it stops its server, then SIGKILL."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError):
-            os.killpg(child.pid, number)
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(patience_s)
-            return
 
 
 def in_words(code: int | None, log: Path) -> str:
@@ -169,11 +186,11 @@ def in_words(code: int | None, log: Path) -> str:
 
 def claim(matrix: Matrix, folder: Path) -> None:
     """The folder is this matrix's."""
-    path = folder / "matrix.json"
+    path = folder / CLAIM
     known = read_outcome(path)
     if known is None:
         write_whole(path, matrix.as_dict())
-    elif known != json.loads(json.dumps(matrix.as_dict())):
+    elif {**Matrix(gates={}).as_dict(), **known} != json.loads(json.dumps(matrix.as_dict())):
         raise UserError(f"{folder} holds another matrix: choose another --out, or delete that folder")
 
 
@@ -188,10 +205,13 @@ def read_outcome(path: Path) -> dict[str, Any] | None:
 
 
 def write_whole(path: Path, content: Mapping[str, Any]) -> None:
-    handle, unfinished = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".unfinished")
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(json.dumps(content, indent=1) + "\n")
-    os.replace(unfinished, path)
+    """What stood there stays until the new file is whole, and where there is no room for it."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
+    try:
+        unfinished.write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def slug(chosen: Mapping[str, str]) -> str:

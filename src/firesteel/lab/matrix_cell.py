@@ -6,15 +6,15 @@ python -m firesteel.lab.matrix_cell ORDER.json
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from firesteel.errors import UserError
 from firesteel.lab.bench import BenchResult, measure
+from firesteel.lab.ending import stop_servers_when_ended
 from firesteel.lab.engines import find_key, find_model, make_command
 from firesteel.lab.matrix import CRASHED, DONE, flags_of, write_whole
 from firesteel.lab.plan import BenchPlan
@@ -29,12 +29,13 @@ def run_cell(order: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     try:
         command = make_command(
             order["engine"], model=find_model(order["engine"], order["model"]), port=find_free_port(),
-            folder=folder, flags=flags,
+            folder=folder, flags=flags, debug=order["debug"],
         )  # fmt: skip
+        command = replace(command, ready_s=order["ready_s"], grace_s=order["grace_s"])
         with Supervised(command, folder) as server:
             bench = measure(
                 command.url, plan=BenchPlan.parse(order["plan"]), api_key=find_key(flags, engine=order["engine"]),
-                pid=server.family.leader, startup_s=server.startup_s,
+                pid=server.family.leader, startup_s=server.startup_s, timeout_s=order["answer_s"],
             )  # fmt: skip
     except UserError as error:
         return {"status": CRASHED, "figures": {}, "reason": str(error)}
@@ -54,13 +55,8 @@ def find_figures(bench: BenchResult) -> dict[str, float]:
     return found if bench.startup_s is None else {**found, "startup_s": bench.startup_s}
 
 
-def leave(number: int, frame: FrameType | None) -> None:
-    """As an exception, so that the server is stopped on the way out."""
-    raise SystemExit(128 + number)
-
-
 def main() -> None:
-    signal.signal(signal.SIGTERM, leave)
+    stop_servers_when_ended()
     path = Path(sys.argv[1])
     order = json.loads(path.read_text(encoding="utf-8"))
     write_whole(path.with_name("outcome.json"), run_cell(order, path.parent))

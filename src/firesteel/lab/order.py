@@ -12,6 +12,8 @@ from firesteel.lab.levels import GATE, MODES, TITLES
 from firesteel.measure.surroundings import shown_command
 
 DEFAULT_MODEL = "kindling"
+STRESS, QUICK_STRESS = (200, 8, 100), (40, 4, 20)  # requests, at once, in a row
+MOST_AT_ONCE = 512  # a thread and a connection each, all in one process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,9 @@ class Order:
     ready_s: float = 1800.0
     answer_s: float = 600.0
     grace_s: float = 45.0
+    requests: int | None = None  # of the stress; None is what the level says
+    concurrency: int | None = None
+    sequential: int | None = None
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -43,6 +48,7 @@ class Order:
             raise UserError(f"--level {self.level}: must be one of {', '.join(TITLES)}")
         if self.url and self.flags:
             raise UserError("flags for an engine make no sense with --url: that server runs already")
+        self._check_stress()
 
     @property
     def names_model(self) -> bool:
@@ -71,27 +77,55 @@ class Order:
 
     @property
     def num_requests(self) -> int:
-        return 40 if self.quick else 200
+        return self.requests or self.usual_stress[0]
 
     @property
-    def concurrency(self) -> int:
-        return 4 if self.quick else 8
+    def num_at_once(self) -> int:
+        return self.concurrency or min(self.usual_stress[1], self.num_requests)
 
     @property
     def num_sequential(self) -> int:
-        return 20 if self.quick else 100
+        return self.sequential or self.usual_stress[2]
+
+    @property
+    def usual_stress(self) -> tuple[int, int, int]:
+        """Requests, how many of them at once, and in a row, where the order names none."""
+        return QUICK_STRESS if self.quick else STRESS
+
+    def _check_stress(self) -> None:
+        for name in ("requests", "concurrency", "sequential"):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or value < 1):
+                raise UserError(f"--{name} {value}: must be a whole number from 1")
+        if self.num_at_once > MOST_AT_ONCE:
+            raise UserError(f"--concurrency {self.concurrency}: the lab's own client takes {MOST_AT_ONCE} at most")
+        if self.num_at_once > self.num_requests:
+            raise UserError(
+                f"--concurrency {self.concurrency}: there are only {self.num_requests} requests: raise --requests"
+            )
 
     @property
     def reductions(self) -> list[str]:
-        """What --quick left out, for the report."""
-        lines = {
-            "2": "correctness: 8 texts and 6 continuations instead of all texts and 24",
-            "3": "stress: 40 requests at concurrency 4 and 20 in a row instead of 200 at 8 and 100, prompts of up "
-            "to 2048 tokens instead of the model's limit",
-            "4": "benchmark: prompts of 128 and 512 tokens, answers of 32, depths 0 and 1024, concurrency 1 and 4",
-            "6": "matrix: 2 x 2 gates",
-        }
-        return [line for level, line in lines.items() if self.quick and level in self.levels]
+        """What --quick left out, and a stress that was asked to be less, for the report."""
+        lines = {"3": self._reduced_stress()}
+        if self.quick:
+            lines |= {
+                "2": "correctness: 8 texts and 6 continuations instead of all texts and 24",
+                "4": "benchmark: prompts of 128 and 512 tokens, answers of 32, depths 0 and 1024, "
+                "concurrency 1 and 4",
+                "6": "matrix: 2 x 2 gates",
+            }
+        return [line for level, line in sorted(lines.items()) if line and level in self.levels]
+
+    def _reduced_stress(self) -> str:
+        """Empty where it is as much as the level says, or more."""
+        asked = (self.num_requests, self.num_at_once, self.num_sequential)
+        figures, usual = (f"{a} requests at concurrency {b} and {c} in a row" for a, b, c in (asked, STRESS))
+        if self.quick:
+            limit = "prompts of up to 2048 tokens instead of the model's limit"
+            return f"stress: {figures} instead of {usual}, {limit}"
+        is_less = any(one < full for one, full in zip(asked, STRESS, strict=True))
+        return f"stress: {figures} instead of {usual}" if is_less else ""
 
     def as_dict(self) -> dict[str, Any]:
         """As it may be kept: values of secret flags are hidden."""

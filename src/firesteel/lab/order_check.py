@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from firesteel.errors import UserError
-from firesteel.lab.backend import load_rules
+from firesteel.lab.backend import Rules, load_rules
 from firesteel.lab.compare import find_bench
 from firesteel.lab.engines import HOST, find_words, name_kind
 from firesteel.lab.matrix import parse_gates
@@ -24,6 +24,8 @@ def check_order(order: Order) -> None:
     if order.reference_url:
         find_root(order.reference_url)
     if order.gates and "6" in order.levels:
+        if order.url:
+            raise UserError("--gates: each cell needs a server of its own, and --url names one that runs already")
         parse_gates(order.gates, engine=order.engine)
     if order.baseline and "5" in order.levels:
         find_bench(read_result(Path(order.baseline)))
@@ -32,12 +34,24 @@ def check_order(order: Order) -> None:
 
 
 def check_path_asked_for(order: Order) -> None:
+    rules = load_rules(name_kind(order.engine))
     if order.trace:
-        read_kernels(Path(order.trace))
+        check_trace(order, rules)
     if not order.path:
         return
-    rules = load_rules(name_kind(order.engine))
     if rules is None:
         raise UserError(f"--path {order.path}: there are no rules for {order.engine}, so no path can be asked for")
     if order.path not in (names := [path.name for path in rules.paths if path.name]):
         raise UserError(f"--path {order.path}: the rules for {rules.engine} have {', '.join(names)}")
+
+
+def check_trace(order: Order, rules: Rules | None) -> None:
+    """A profile that no rule speaks of would be read and judged by nothing."""
+    whose = "; with --url, --engine says whose it is" if order.url else ""
+    if rules is None:
+        raise UserError(f"--trace {order.trace}: there are no rules for {order.engine} to judge it by{whose}")
+    if not any(sign.kernels for sign in rules.signs):
+        raise UserError(
+            f"--trace {order.trace}: {rules.engine} is judged by its ledger, not by a profile: leave it out{whose}"
+        )
+    read_kernels(Path(order.trace))

@@ -7,17 +7,18 @@ what counts is the spread between rounds. Correctness is asked of the side that 
 from __future__ import annotations
 
 import json
+import shutil
 import statistics
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from firesteel.config import child_environment, knobs
+from firesteel.config import knobs
 from firesteel.errors import UserError
 from firesteel.lab.compare import FASTER, MORE_MEMORY, SLOWER, THRESHOLD, UNCLEAR, Comparison, compare
+from firesteel.lab.ending import run_apart
 from firesteel.lab.matrix import CELL, DONE, Matrix, Tell, flags_of, parse_gates, run_matrix, slug
 
 ACCEPTED, REJECTED, MIXED, NO_DIFFERENCE, OPEN = "accepted", "rejected", "mixed", "no difference", "open"
@@ -58,8 +59,9 @@ def review_gate(
     check: Check | None = None,
     command: Sequence[str] = CELL,
 ) -> tuple[Review, Comparison]:
-    """`matrix` has the one gate with the values off and on, in this order."""
+    """`matrix` has the one gate with the values off and on, in this order. Begins anew whatever `folder` holds."""
     gate, (off, on) = find_sides(matrix)
+    clear(folder)
     sides: dict[str, list[dict[str, Any]]] = {off: [], on: []}
     for number in range(rounds):
         place = folder / f"round-{number + 1}"
@@ -85,6 +87,13 @@ def review_gate(
         gate=gate, off=off, on=on, hypothesis=hypothesis or suppose(gate, off, on), verdict=verdict, why=why,
         criteria=criteria + speed_criteria(compared), rounds=rounds,
     ), compared  # fmt: skip
+
+
+def clear(folder: Path) -> None:
+    """Of an earlier review: its rounds and answers are not this one's."""
+    for place in [*folder.glob("round-*"), folder / "correctness"]:
+        if place.is_dir():
+            shutil.rmtree(place)
 
 
 def find_sides(matrix: Matrix) -> tuple[str, tuple[str, str]]:
@@ -160,7 +169,8 @@ def check_level_two(matrix: Matrix) -> Check:
     def check(flags: Sequence[str], folder: Path) -> tuple[bool | None, str]:
         words = ["lab", "run", "--level", "2", "--quick", "--engine", matrix.engine, "--model", matrix.model]
         command = [sys.executable, "-m", "firesteel", *words, "--out", str(folder), "--", *flags]
-        subprocess.run(command, capture_output=True, env=child_environment({}), check=False)
+        folder.mkdir(parents=True, exist_ok=True)
+        run_apart(command, folder / "check.log")
         try:
             levels = json.loads((folder / "result.json").read_text(encoding="utf-8"))["levels"]
         except (OSError, ValueError, KeyError) as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from firesteel.lab.levels_path import check_path
 from firesteel.lab.levels_regression import check_regression
 from firesteel.lab.levels_smoke import check_smoke
 from firesteel.lab.levels_stress import check_stress
+from firesteel.lab.matrix import write_whole
 from firesteel.lab.order import Order, hide_secrets
 from firesteel.lab.order_check import check_order
 from firesteel.lab.report import write_report
@@ -227,6 +227,6 @@ def run_lab(order: Order, folder: Path, watcher: Watcher) -> dict[str, Any]:
         run.take()
     finally:
         result = run.result(time.monotonic() - start)
-        (folder / RESULT).write_text(json.dumps(result, indent=1, default=str) + "\n", encoding="utf-8")
+        write_whole(folder / RESULT, result)
         write_report(result, folder)
     return result
