@@ -1,37 +1,52 @@
-"""Runs every kernel once on small arguments, for compute-sanitizer to watch: `make sanitize` where there is a GPU.
+"""Runs every kernel on small arguments, for compute-sanitizer to watch: `make sanitize` where there is a GPU.
 
 Torch's own pool of memory would hide reads past an end: set PYTORCH_NO_CUDA_MEMORY_CACHING=1. With --all-arrive the
-kernels of decode steps are those whose order racecheck can follow.
+kernels of decode steps are those whose order racecheck can follow. Those run twice more, at gpt-oss's widths with
+few experts and words: over all SMs, where programs share strips, and over few, where each takes many and the ring
+comes round.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
 
-from firesteel.device import find_device
-from firesteel.kernels import ALL_OPS
-from firesteel.kernels.decode_launch import with_all_arriving
+from firesteel.device import DeviceSpec, find_device
+from firesteel.kernels import ALL_OPS, DECODE_OPS, decode_shapes, moe_matmul
+from firesteel.kernels.decode_launch import with_all_arriving, with_sms
+from firesteel.kernels.op import Op
 from firesteel.kernels.verify import verify
 
-SMALL_BYTES = 4e6  # a call of the sanitizer's racecheck takes a thousand times its time
+SMALL_BYTES = 4e6  # of arguments; a call of the sanitizer's racecheck takes a thousand times its time
+STREAMED_BYTES = 8e7
+NARROW = replace(decode_shapes.GPT_OSS, experts=4, vocabulary=640)
+FEW_SMS = 4
 
 
 def main() -> None:
-    with with_all_arriving() if sys.argv[1:] == ["--all-arrive"] else nullcontext():
-        run()
-
-
-def run() -> None:
     device = find_device("cuda")
-    failed = []
-    for op in ALL_OPS:
-        samples = [one for one in op.make_samples(device.torch_device) if op.bytes(*one.args) < SMALL_BYTES]
-        checks = [one for one in verify(op, device, samples) if one.refusal is None]
-        failed += [one for one in checks if one.failure is not None]
-        print(f"{op.name}: {len(checks)} checks", flush=True)
+    decode_shapes.GPT_OSS = NARROW
+    with with_all_arriving() if sys.argv[1:] == ["--all-arrive"] else nullcontext():
+        failed = run(ALL_OPS, device, SMALL_BYTES)
+        for most in (None, FEW_SMS):
+            with with_sms(most):
+                failed += run((*DECODE_OPS, moe_matmul), device, STREAMED_BYTES, f" over {most or 'all'} SMs")
     if failed:
-        sys.exit("\n".join(f"{one.op} {one.implementation} {one.sample}: {one.failure}" for one in failed))
+        sys.exit("\n".join(failed))
+
+
+def run(ops: Sequence[Op[Any, Any]], device: DeviceSpec, most_bytes: float, where: str = "") -> list[str]:
+    """What failed, in words."""
+    failed = []
+    for op in ops:
+        samples = [one for one in op.make_samples(device.torch_device) if op.bytes(*one.args) < most_bytes]
+        checks = [one for one in verify(op, device, samples) if one.refusal is None]
+        failed += [f"{one.op} {one.implementation} {one.sample}: {one.failure}" for one in checks if one.failure]
+        print(f"{op.name}{where}: {len(checks)} checks", flush=True)
+    return failed
 
 
 if __name__ == "__main__":

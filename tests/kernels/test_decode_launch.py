@@ -7,13 +7,14 @@ import pytest
 import torch
 
 from firesteel.device import find_device
-from firesteel.kernels import DECODE_OPS, cuda_cache
+from firesteel.kernels import DECODE_OPS, cuda_cache, decode_launch
 from firesteel.kernels.decode_attention import kernel as attention_kernel
 from firesteel.kernels.decode_fc1 import expert_sizes
 from firesteel.kernels.decode_fc1 import plan as plan_fc1
 from firesteel.kernels.decode_fc2 import plan as plan_fc2
 from firesteel.kernels.decode_launch import (
     build_kernel,
+    find_machine,
     keep,
     machine_of,
     refuse_here,
@@ -23,6 +24,7 @@ from firesteel.kernels.decode_launch import (
     refuse_types,
     with_all_arriving,
     with_delays,
+    with_sms,
 )
 from firesteel.kernels.decode_lm_head import plan as plan_lm_head
 from firesteel.kernels.decode_o import decode_o
@@ -124,6 +126,15 @@ def test_kernels_in_which_all_lanes_arrive_are_others():
         watched = find()
     assert watched is not find() and "ALL_ARRIVE" not in find().defines
     assert watched.defines == {**find().defines, "ALL_ARRIVE": 1}
+
+
+def test_kernels_can_be_held_to_few_sms(monkeypatch):
+    monkeypatch.setattr(decode_launch, "_read_machine", lambda device: H200)
+    device = torch.device("cuda:0")
+    with with_sms(4):
+        assert find_machine(device) == replace(H200, num_sms=4)
+    with with_sms(None):
+        assert find_machine(device) == H200
 
 
 def test_a_plan_is_made_once_and_once_more_with_delays():

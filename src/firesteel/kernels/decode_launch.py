@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -35,6 +35,7 @@ SM_COUNTS = {(9, 0): 132, (10, 0): 148, (10, 3): 148, (12, 0): 170, (12, 1): 48}
 
 PLAIN, DELAYS, ALL_ARRIVE = "", "DELAYS", "ALL_ARRIVE"  # builds of kernels: what is defined for csrc/primitives.cuh
 _build: ContextVar[str] = ContextVar("the build of kernels", default=PLAIN)
+_most_sms: ContextVar[int | None] = ContextVar("SMs that kernels may take", default=None)
 
 
 @contextmanager
@@ -88,9 +89,24 @@ def machine_of(capability: tuple[int, int]) -> Machine:
 
 
 @functools.cache
-def find_machine(device: torch.device) -> Machine:
+def _read_machine(device: torch.device) -> Machine:
     found = torch.cuda.get_device_properties(device)
     return Machine(found.multi_processor_count, SHARED_LIMIT_BYTES[find_target((found.major, found.minor))])
+
+
+def find_machine(device: torch.device) -> Machine:
+    found, most = _read_machine(device), _most_sms.get()
+    return found if most is None else replace(found, num_sms=min(found.num_sms, most))
+
+
+@contextmanager
+def with_sms(most: int | None) -> Iterator[None]:
+    """For tests: kernels launched inside share out their work over no more SMs, so that each has much of it."""
+    token = _most_sms.set(most)
+    try:
+        yield
+    finally:
+        _most_sms.reset(token)
 
 
 @dataclass(frozen=True, slots=True)
