@@ -23,8 +23,9 @@ def test_prove_shows_every_target_and_calls_an_absent_one_not_yet_run(run, rows_
     assert result.exit_code == 0, result.output
     assert result.stdout.count("compiled and proven, not yet run") == 1
     rows = [row for row in rows_of(result.stdout) if row[0] == "rms_norm"]
-    assert [row[-1].split(" of ")[1] for row in rows] == ["232,448", "101,376"]
-    assert all(row[1:5] == ["triton", "none", "0", "0"] for row in rows)
+    assert [row[-1].split(" of ")[1] for row in rows] == ["232,448"] * 2 + ["101,376"] * 2
+    assert [row[1] for row in rows] == ["triton", "triton first"] * 2
+    assert all(row[2:5] == ["none", "0", "0"] for row in rows)
 
 
 def test_prove_json_has_a_row_a_variant_for_gb10_where_there_is_no_gpu(run, monkeypatch):
