@@ -126,7 +126,7 @@ def record(loaded: Loaded, config: Config, agreement: Agreement, shape: dict[str
     return Record.now(
         loaded.device, config, name=f"agreement {agreement.equality}", unit="share of tokens",
         samples=[pair.num_equal / pair.num_tokens for pair in agreement.pairs], warmups=0, seed=SEED,
-        kernels=loaded.kernels.table(), startup_s=loaded.report.seconds,
+        kernels=loaded.table(), startup_s=loaded.report.seconds,
         parameters={
             **agreement.as_dict(), **shape, "tokens_before": [pair.num_before for pair in agreement.pairs],
         },
