@@ -7,8 +7,10 @@ import gc
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 import warnings
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,6 +40,14 @@ TINY = ModelSpec(
     num_active=2, vocab_size=272, windows=(8, None, 8),
     rope=RopeSpec(theta=150000.0, factor=8.0, original_context=32), max_context=256,
 )  # fmt: skip
+
+
+def pytest_configure(config):
+    """What tests start hears signals: nohup and shells in the background have them ignored, which is inherited."""
+    if threading.current_thread() is threading.main_thread():
+        for number, heard in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+            if signal.getsignal(number) is signal.SIG_IGN:
+                signal.signal(number, heard)
 
 
 def pytest_collection_modifyitems(items):
