@@ -164,11 +164,17 @@ def test_an_op_of_the_network_that_is_named_runs_in_decoding_steps_too(caplog, k
     assert (found is not None) == is_fused and ("op by op" in caplog.text) == (not is_fused)
 
 
-def test_an_op_that_is_required_beside_named_decode_ops_wants_its_own_named_too(checkpoint):
-    knobs = {"require": "moe=reference", "kernels": "decode_router=reference"}
-    with pytest.raises(
-        UserError, match=r"moe_matmul is required, but .* decode_experts or decode_fc1 .*require that"
-    ):
+@pytest.mark.parametrize(
+    ("required", "complaint"),
+    [
+        ("moe=reference", "moe_matmul is required, but decoding steps would run decode_experts or decode_fc1"),
+        ("moe=reference,decode_fc1=reference", "would run decode_experts or decode_fc2: require that too"),
+        ("linear=reference,decode_qkv=reference", "linear is required, but decoding steps would run decode_o:"),
+    ],
+)
+def test_an_op_that_is_required_beside_named_decode_ops_wants_its_own_named_too(checkpoint, required, complaint):
+    knobs = {"require": required, "kernels": "decode_router=reference"}
+    with pytest.raises(UserError, match=complaint):
         load_engine(checkpoint, resolve({**CPU, **knobs}).config, progress=pytest.fail)
 
 

@@ -2,7 +2,9 @@
 
 import contextlib
 import sys
+import threading
 from dataclasses import replace
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import psutil
@@ -24,6 +26,24 @@ def fake():
         return replace(command, **fields)
 
     return make
+
+
+@pytest.fixture
+def serving():
+    """`with serving(handler) as url:` a server of this process, where it is."""
+
+    @contextlib.contextmanager
+    def serve(handler):
+        with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+            thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+            thread.start()
+            try:
+                yield f"http://127.0.0.1:{server.server_port}"
+            finally:
+                server.shutdown()
+                thread.join()
+
+    return serve
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ LAST_WORDS = {
     "port-in-use": "OSError: [Errno 98] Address already in use",
     "missing-model": "OSError: /models/nowhere does not appear to have a file named config.json.",
     "out-of-memory": "MemoryError",
-    "disk-full": "OSError: [Errno 28] No space left on device: '/root/.cache/x'",
+    "disk-full": "OSError: [Errno 28] No space left on device: 'x.bin'",
     "exit": "something else went wrong",
 }
 num_requests = 0

@@ -2,10 +2,9 @@
 
 import asyncio
 import re
-import threading
 import time
-from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 
@@ -16,35 +15,30 @@ from firesteel.lab.supervisor import Supervised
 from firesteel.lab.wire import RequestFailed
 
 
-@contextmanager
-def answering(body, status=200, pings=0):
-    """A server that answers everything with the same bytes, and then only keeps the connection open for a while."""
+@pytest.fixture
+def answering(serving):
+    """answering(body): a server that answers everything so, and then only keeps the connection open for a while."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            self.rfile.read(int(self.headers["content-length"] or 0))
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(body)
-            for _ in range(pings):
-                time.sleep(0.02)
-                with suppress(OSError):  # the client has left
-                    self.wfile.write(b":\n\n")
+    def answer(body, status=200, pings=0):
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                self.rfile.read(int(self.headers["content-length"] or 0))
+                self.send_response(status)
+                self.end_headers()
+                self.wfile.write(body)
+                for _ in range(pings):
+                    time.sleep(0.02)
+                    with suppress(OSError):  # the client has left
+                        self.wfile.write(b":\n\n")
 
-        do_GET = do_POST
+            do_GET = do_POST
 
-        def log_message(self, *words):
-            pass
+            def log_message(self, *words):
+                pass
 
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+        return serving(Handler)
+
+    return answer
 
 
 def stream(url, timeout_s=600.0, **fields):
@@ -89,7 +83,7 @@ def test_server_that_refuses_ids_of_tokens_in_a_stream_is_not_asked_for_them(fak
 
 
 @pytest.mark.parametrize("status", [400, 503])
-def test_refusal_that_is_not_of_the_ids_is_kept(status):
+def test_refusal_that_is_not_of_the_ids_is_kept(status, answering):
     with answering(b"no", status) as url:
         asks_ids, first, found = open_stream(url)
     assert asks_ids and first.error == found.error == f"/v1/chat/completions was answered {status}: no"
@@ -121,13 +115,13 @@ def test_the_served_model_is_found(mock):
         (b'data: {"error": {"message": "dead"}}\n\ndata: [DONE]\n\n', 200, "dead", "http-error"),
     ],
 )
-def test_what_a_server_does_wrong_is_said(body, status, words, kind):
+def test_what_a_server_does_wrong_is_said(body, status, words, kind, answering):
     with answering(body, status) as url:
         found = stream(url)
     assert re.search(words, found.error) and (found.status, found.error_kind) == (status, kind)
 
 
-def test_comments_that_keep_a_connection_open_are_silence():
+def test_comments_that_keep_a_connection_open_are_silence(answering):
     """llama.cpp sends one every 30 s, also while it hangs: without this a stream would never end."""
     with answering(b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n', pings=20) as url:
         found = stream(url, timeout_s=0.1)
@@ -139,7 +133,7 @@ def test_nobody_there_is_said():
     assert "Connect" in found.error and found.status is None and found.error_kind == "unreachable"
 
 
-def test_a_server_that_lists_no_models_is_an_error():
+def test_a_server_that_lists_no_models_is_an_error(answering):
     async def ask(url):
         async with Client(url):
             pass

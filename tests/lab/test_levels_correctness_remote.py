@@ -34,14 +34,14 @@ class Watched:
 
 
 @pytest.fixture
-def judge(monkeypatch):
+def judge(monkeypatch, serving):
     """judge(served, reference): level 2 of one toy held to another."""
     monkeypatch.setattr(levels_correctness, "read_texts", lambda encoder, count: read_texts(encoder, 2))
     monkeypatch.setattr(levels_correctness, "read_prompts", lambda encoder, count: read_prompts(encoder, 3))
 
     def run(served, reference):
         with ExitStack() as stack:
-            url, reference_url = (stack.enter_context(toys.serving(toy)) for toy in (served, reference))
+            url, reference_url = (stack.enter_context(serving(toys.answers_of(toy))) for toy in (served, reference))
             target = Target(api=Api.of(url), kind="other", folder=Path(), model="toy", server=Watched())
             target.greet()
             return check_correctness(target, Order(quick=True, reference_url=reference_url))

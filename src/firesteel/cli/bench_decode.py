@@ -7,22 +7,22 @@ give the same tokens, keys, values and logits, bit for bit.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 import typer
-from rich.table import Table
 
 from firesteel.cli.app import with_knobs
 from firesteel.cli.bench import bench, check_folder
 from firesteel.cli.bench_engine import SEED, open_model
 from firesteel.cli.bench_loop import LoopPlan, bench_loop
+from firesteel.cli.decode_tables import decode_table, group_table
 from firesteel.cli.options import AsJson, exit_code_one, print_json
 from firesteel.cli.progress import progress_bar
-from firesteel.cli.tables import new_table, say, show
+from firesteel.cli.tables import say, show
 from firesteel.config import Config, resolve
 from firesteel.device import GIB, DeviceSpec, available_bytes, find_device
 from firesteel.engine.decode_ways import compare_ways, find_ways, time_groups
@@ -278,40 +278,6 @@ def record(subject: Subject, figures: DecodeFigures) -> Record:
         samples=figures.samples_ms, warmups=min(PASS_STEPS, len(figures.samples_ms)), seed=SEED,
         kernels=subject.ops.table(), startup_s=loaded.report.seconds, parameters=figures.as_dict(),
     )  # fmt: skip
-
-
-def decode_table(found: Sequence[DecodeFigures], title: str) -> Table:
-    table = new_table(
-        "batch", "context", "ms a step", "ms a token", "tok/s", "MB a token", "floor ms", "of the floor",
-        "experts a layer", "distinct of all layers", "GB held",
-    )  # fmt: skip
-    first = found[0]
-    table.title = title
-    table.caption = (
-        f"{first.way}; medians of {len(first.samples_ms)} steps; floor: a step's bytes at {first.read_gb_s:.0f} "
-        f"GB/s, read in the same run; all ways gave the same bits over {first.checked_steps} steps; experts: in a "
-        f"step, and over {first.experts.num_tokens} tokens"
-    )
-    for one in found:
-        table.add_row(
-            str(one.batch), str(one.context), f"{one.step_ms:.3f}", f"{one.step_ms / one.batch:.3f}",
-            f"{one.tok_s:.1f}", f"{one.token_bytes / 1e6:.1f}", f"{one.floor_ms:.3f}", f"{100 * one.share:.1f} %",
-            f"{one.experts.per_step:.1f}", str(one.experts.total), f"{one.allocated_bytes / 1e9:.2f}",
-        )  # fmt: skip
-    return table
-
-
-def group_table(found: Sequence[DecodeFigures]) -> Table:
-    groups = list(found[0].groups_ms)
-    table = new_table("batch", "context", *(f"{group} us" for group in groups), "sum us", "step us")
-    table.title = "time of each group in a step"
-    table.caption = f"each by {found[0].groups_by}: what it fetches early, or finds in the cache, differs in a step"
-    for one in found:
-        times = [one.groups_ms[group] for group in groups]
-        table.add_row(
-            str(one.batch), str(one.context), *(f"{1e3 * time:.1f}" for time in (*times, sum(times), one.step_ms))
-        )
-    return table
 
 
 def parse_numbers(flag: str, text: str, least: int, most: int | None) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from firesteel.cli.bench_engine import in_words
+from firesteel.cli.decode_tables import SPEED_COLUMNS, speed_cells
 from firesteel.cli.tables import new_table
 from firesteel.measure.loop_figures import LoopFigures, Startup
 
@@ -17,10 +18,7 @@ STAGES = {
 
 
 def loop_table(found: Sequence[LoopFigures], title: str, startup: Startup) -> Table:
-    table = new_table(
-        "batch", "context", "ms a step", "ms a token", "tok/s", "MB a token", "floor ms", "of the floor",
-        "experts a layer", "likeliest read again",
-    )  # fmt: skip
+    table = new_table(*SPEED_COLUMNS, "likeliest read again")
     first = found[0]
     table.title = title
     table.caption = (
@@ -29,11 +27,7 @@ def loop_table(found: Sequence[LoopFigures], title: str, startup: Startup) -> Ta
         f"{startup.second_token_s:.1f} s{_caches(startup)}"
     )
     for one in found:
-        table.add_row(
-            str(one.batch), str(one.context), f"{one.step_ms:.3f}", f"{one.step_ms / one.batch:.3f}",
-            f"{one.tok_s:.1f}", f"{one.token_bytes / 1e6:.1f}", f"{one.floor_ms:.3f}", f"{100 * one.share:.1f} %",
-            f"{one.experts.per_step:.1f}", in_words(one.reread),
-        )  # fmt: skip
+        table.add_row(*speed_cells(one), in_words(one.reread))
     return table
 
 

@@ -153,8 +153,9 @@ def choose_fused(
 def _unnamed(ops: Iterable[str], named: set[str]) -> tuple[str, str] | None:
     """The first of the network's ops for which a step of the decode ops would run something that is not named."""
     for op in ops:
-        if op in IN_PLACE and named.isdisjoint(IN_PLACE[op]):
-            return op, " or ".join(IN_PLACE[op])
+        for others in IN_PLACE.get(op, ()):
+            if named.isdisjoint(others.split("|")):
+                return op, others.replace("|", " or ")
     return None
 
 

@@ -95,14 +95,15 @@ class Kernels:
 
 
 def _refuse_references(chosen: list[Chosen[Any, Any]], device: DeviceSpec) -> None:
-    """On a GPU plain torch runs where it is asked for only: it is a hundred times slower."""
+    """On a GPU plain torch runs where it is asked for only."""
     plain = [one.op for one in chosen if [candidate.name for candidate in one.candidates] == [REFERENCE]]
     if not device.is_cuda or not plain:
         return
-    why = next(why for one in plain[0].implementations.values() if (why := one.needs(device)))
+    wanted = plain[0].order[0]
+    why = plain[0].implementations[wanted].needs(device)
     pins = ",".join(f"{op.name}={REFERENCE}" for op in plain)
     raise KernelError(
-        f"{device.name} has no kernels for {', '.join(op.name for op in plain)}: {plain[0].order[0]} {why}; to run "
+        f"{device.name} has no kernels for {', '.join(op.name for op in plain)}: {wanted} {why}; to run "
         f"them in plain torch all the same, pass --kernels {pins}"
     )
 

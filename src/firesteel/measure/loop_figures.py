@@ -10,7 +10,7 @@ from typing import Any
 from firesteel.measure.decode import ExpertCount
 from firesteel.measure.kernel_caches import CacheUse
 from firesteel.measure.rereading import Reread
-from firesteel.measure.roofline import StepCost
+from firesteel.measure.step_floor import StepFloor
 from firesteel.measure.step_marks import StepTimes
 
 
@@ -30,8 +30,8 @@ class Startup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoopFigures:
-    """Of one batch size from one depth on. The floor is the time that a step's bytes take at the read ceiling."""
+class LoopFigures(StepFloor):
+    """Of one batch size from one depth on; the cost is at the middle depth, with the experts that were met."""
 
     context: int  # before the first timed step
     temperature: float = 0.0
@@ -40,15 +40,9 @@ class LoopFigures:
     stages_s: Mapping[str, float]  # of the host, over the timed part
     times: StepTimes
     bare_ms: tuple[float, ...]
-    cost: StepCost  # at the middle depth, with the experts that were met
-    read_gb_s: float  # the ceiling, measured in the same run
     experts: ExpertCount
     reread: Reread | None  # None where tokens were drawn
     is_captured: bool  # whether steps were replayed as a graph
-
-    @property
-    def batch(self) -> int:
-        return self.cost.step.requests
 
     @property
     def way(self) -> str:
@@ -74,23 +68,6 @@ class LoopFigures:
         return {**stages, "rest": self.step_ms - sum(stages.values())}
 
     @property
-    def token_bytes(self) -> float:
-        return self.cost.bytes / self.batch
-
-    @property
-    def floor_ms(self) -> float:
-        return 1e3 * self.cost.seconds(self.read_gb_s)
-
-    @property
-    def floor_tok_s(self) -> float:
-        return self.cost.tok_s(self.read_gb_s)
-
-    @property
-    def share(self) -> float:
-        """Of the floor's speed that was reached."""
-        return self.floor_ms / self.step_ms
-
-    @property
     def bare_step_ms(self) -> float:
         return statistics.median(self.bare_ms)
 
@@ -103,11 +80,8 @@ class LoopFigures:
         """All but the samples."""
         return {
             "batch": self.batch, "context": self.context, "temperature": self.temperature, "way": self.way,
-            "tokens": self.num_tokens, "tok_s": self.tok_s, "ms_a_step": self.step_ms,
-            "ms_a_token": self.step_ms / self.batch, "bytes_a_step": self.cost.bytes,
-            "bytes_a_token": self.token_bytes, "bytes_at_context": self.cost.step.context,
-            "read_gb_s": self.read_gb_s, "floor_ms": self.floor_ms, "floor_tok_s": self.floor_tok_s,
-            "share_of_floor": self.share, "stages_ms_a_step": self.stages_ms,
+            "tokens": self.num_tokens, "tok_s": self.tok_s, **self.floor_as_dict(),
+            "bytes_at_context": self.cost.step.context, "stages_ms_a_step": self.stages_ms,
             "bare_ms_a_step": self.bare_step_ms, "share_of_bare_replay": self.share_of_bare,
             "idle_share": self.times.idle_share, "largest_gap_ms": max(self.times.gaps_ms),
             "experts": self.experts.as_dict(),

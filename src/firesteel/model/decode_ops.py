@@ -15,15 +15,15 @@ from firesteel.kernels.requirement import Requirement
 from firesteel.model.precision import DENSE_LAYERS
 
 NAMES = tuple(op.name for op in DECODE_OPS)
-# by op of the network, what a step of the decode ops runs in its place
+# by op of the network, what a step of the decode ops runs in its place; "a|b" is one of them, by the model's shape
 IN_PLACE = MappingProxyType(
     {
-        "rms_norm": ("decode_qkv", "decode_experts", "decode_fc1", "decode_lm_head"),
+        "rms_norm": ("decode_qkv", "decode_router", "decode_experts|decode_fc1", "decode_lm_head"),
         "linear": ("decode_qkv", "decode_o", "decode_lm_head"),
         "rope_kv_write": ("decode_qkv",),
         "attention": ("decode_attention",),
         "route": ("decode_router",),
-        "moe_matmul": ("decode_experts", "decode_fc1", "decode_fc2"),
+        "moe_matmul": ("decode_experts|decode_fc1", "decode_experts|decode_fc2"),
     }
 )
 
