@@ -30,6 +30,15 @@ def test_cells_are_measured_with_their_flags_and_not_again(run, tmp_path):
     assert (tmp_path / "report.html").is_file()
 
 
+def test_a_key_in_the_command_reaches_neither_result_nor_report(run, tmp_path, monkeypatch):
+    found = {"cells": [], "gates": {}, "figures": {}, "words": "0 of 0 cells done", "all_done": True}
+    monkeypatch.setattr("firesteel.cli.lab_matrix.run_matrix", lambda *args, **fields: found)
+    engine = "server --port {port} --api-key sk-123"
+    run("lab", "matrix", "--engine", engine, "--model", "none", "--gates", "speed=1", "--out", str(tmp_path))
+    written = [path.read_text() for path in tmp_path.iterdir() if path.is_file()]
+    assert len(written) == 3 and not any("sk-123" in text for text in written)
+
+
 @pytest.mark.slow
 def test_a_cell_that_runs_has_figures(run, tmp_path):
     engine = f"{shlex.quote(sys.executable)} -m firesteel.lab.mock port={{port}} tg_tok_s=200"

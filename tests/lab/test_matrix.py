@@ -1,6 +1,5 @@
 """A matrix goes on where it was interrupted, and one cell's crash is one cell's."""
 
-import errno
 import json
 import os
 import signal
@@ -23,7 +22,6 @@ from firesteel.lab.matrix import (
     flags_of,
     parse_gates,
     run_matrix,
-    write_whole,
 )
 
 # A cell that notes that it ran, and does what its gates say.
@@ -136,20 +134,6 @@ def test_folder_of_a_version_that_knew_fewer_fields_goes_on(tmp_path, fake):
     assert len(ran(tmp_path)) == 1
     with pytest.raises(UserError, match="another matrix"):
         run_matrix(replace(matrix, grace_s=1.0), tmp_path, command=fake)
-
-
-def test_what_stood_there_stays_where_there_is_no_room(tmp_path, monkeypatch):
-    path = tmp_path / "result.json"
-    write_whole(path, {"passed": True})
-
-    def fill(self, text, **given):
-        self.touch()
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("pathlib.Path.write_text", fill)
-    with pytest.raises(OSError, match="No space"):
-        write_whole(path, {"passed": False})
-    assert json.loads(path.read_text()) == {"passed": True} and list(tmp_path.iterdir()) == [path]
 
 
 def test_gates_are_knobs_with_values():

@@ -18,9 +18,9 @@ SPEED_COLUMNS = (
 
 def speed_cells(one: DecodeFigures | LoopFigures) -> tuple[str, ...]:
     return (
-            str(one.batch), str(one.context), f"{one.step_ms:.3f}", f"{one.step_ms / one.batch:.3f}",
-            f"{one.tok_s:.1f}", f"{one.token_bytes / 1e6:.1f}", f"{one.floor_ms:.3f}", f"{100 * one.share:.1f} %",
-            f"{one.experts.per_step:.1f}",
+        str(one.batch), str(one.context), f"{one.step_ms:.3f}", f"{one.step_ms / one.batch:.3f}",
+        f"{one.tok_s:.1f}", f"{one.token_bytes / 1e6:.1f}", f"{one.floor_ms:.3f}", f"{100 * one.share:.1f} %",
+        f"{one.experts.per_step:.1f}",
     )  # fmt: skip
 
 

@@ -16,9 +16,10 @@ from firesteel.cli.lab_folder import writing_to
 from firesteel.cli.options import AsJson, print_json
 from firesteel.cli.tables import new_table, say, show
 from firesteel.device import find_device
-from firesteel.lab.matrix import CELLS, DONE, SMALL, Matrix, parse_gates, run_matrix, write_whole
+from firesteel.lab.matrix import CELLS, DONE, SMALL, Matrix, parse_gates, run_matrix
 from firesteel.lab.plan import BenchPlan
 from firesteel.lab.report import write_report
+from firesteel.lab.whole import write_whole
 from firesteel.measure.surroundings import look_around
 
 
@@ -54,7 +55,7 @@ def lab_matrix(
     with writing_to(out):
         found = run_matrix(matrix, out / CELLS, tell=say, again=again)
         result: dict[str, Any] = {
-            "levels": [], "engine": {"name": engine, "model": model}, "matrix": found,
+            "levels": [], "engine": {"name": matrix.as_dict()["engine"], "model": model}, "matrix": found,
             "surroundings": dataclasses.asdict(look_around(find_device())),
         }  # fmt: skip
         write_whole(out / "result.json", result)

@@ -14,9 +14,10 @@ from firesteel.cli.options import AsJson, print_json
 from firesteel.cli.tables import new_table, say, show
 from firesteel.config import hide_secrets
 from firesteel.device import find_device
-from firesteel.lab.matrix import Matrix, write_whole
+from firesteel.lab.matrix import Matrix
 from firesteel.lab.report import write_report
 from firesteel.lab.review import check_level_two, find_sides, parse_gate, review_gate, with_plan
+from firesteel.lab.whole import write_whole
 from firesteel.measure.surroundings import look_around
 
 

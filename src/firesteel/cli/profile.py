@@ -21,11 +21,11 @@ from firesteel.cli.options import AsJson, find_spec, print_json
 from firesteel.cli.tables import new_table, say, show
 from firesteel.config import Config, resolve
 from firesteel.device import find_device
-from firesteel.lab.matrix import write_whole
 from firesteel.lab.profile import Profile, profile
 from firesteel.lab.profile_engine import watch_steps
 from firesteel.lab.report import write_report
 from firesteel.lab.timeline import read_timeline
+from firesteel.lab.whole import write_whole
 from firesteel.measure.roofline import Step, StepCost, step_cost
 from firesteel.measure.surroundings import look_around
 from firesteel.model.spec import PRESETS, ModelSpec

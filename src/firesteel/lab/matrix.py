@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import re
 import signal
 import sys
@@ -25,6 +24,7 @@ from firesteel.device import find_device
 from firesteel.errors import UserError
 from firesteel.lab.ending import run_apart
 from firesteel.lab.plan import BenchPlan
+from firesteel.lab.whole import write_whole
 from firesteel.measure.surroundings import PACKAGE, find_commit
 
 DONE, CRASHED, TOO_LONG = "done", "crashed", "too long"
@@ -202,16 +202,6 @@ def read_outcome(path: Path) -> dict[str, Any] | None:
     except ValueError as error:
         raise UserError(f"{path} is damaged ({error}): delete it, and that cell is measured again") from error
     return dict(found)
-
-
-def write_whole(path: Path, content: Mapping[str, Any]) -> None:
-    """What stood there stays until the new file is whole, and where there is no room for it."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
-    try:
-        unfinished.write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def slug(chosen: Mapping[str, str]) -> str:

@@ -16,9 +16,10 @@ from firesteel.errors import UserError
 from firesteel.lab.bench import BenchResult, measure
 from firesteel.lab.ending import stop_servers_when_ended
 from firesteel.lab.engines import find_key, find_model, make_command
-from firesteel.lab.matrix import CRASHED, DONE, flags_of, write_whole
+from firesteel.lab.matrix import CRASHED, DONE, flags_of
 from firesteel.lab.plan import BenchPlan
 from firesteel.lab.supervisor import Supervised, find_free_port
+from firesteel.lab.whole import write_whole
 
 GB = 1e9
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from firesteel.config import hide_secrets
 from firesteel.errors import UserError
 from firesteel.lab.levels import GATE, MODES, TITLES
-from firesteel.measure.surroundings import shown_command
 
 DEFAULT_MODEL = "kindling"
 STRESS, QUICK_STRESS = (200, 8, 100), (40, 4, 20)  # requests, at once, in a row
@@ -141,8 +141,3 @@ class Order:
             name: tuple(one) if isinstance(one, list) else one for name, one in content.items()
         }
         return cls(**fields)
-
-
-def hide_secrets(words: Sequence[str]) -> tuple[str, ...]:
-    """Of a command line without its program."""
-    return shown_command(("", *words))[1:]

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
+from firesteel.config import hide_secrets
 from firesteel.device import DeviceSpec, find_device
 from firesteel.lab.api import Api
 from firesteel.lab.bench import BenchBroken
@@ -26,12 +27,12 @@ from firesteel.lab.levels_path import check_path
 from firesteel.lab.levels_regression import check_regression
 from firesteel.lab.levels_smoke import check_smoke
 from firesteel.lab.levels_stress import check_stress
-from firesteel.lab.matrix import write_whole
-from firesteel.lab.order import Order, hide_secrets
+from firesteel.lab.order import Order
 from firesteel.lab.order_check import check_order
 from firesteel.lab.report import write_report
 from firesteel.lab.supervisor import ServerCommand, ServerFailed, Stopped, Supervised, find_free_port
 from firesteel.lab.target import Target
+from firesteel.lab.whole import write_whole
 from firesteel.lab.wire import RequestFailed
 from firesteel.measure.surroundings import look_around
 

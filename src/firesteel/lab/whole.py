@@ -1,0 +1,19 @@
+"""JSON on disk that is whole or not there; knows no content."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def write_whole(path: Path, content: Mapping[str, Any]) -> None:
+    """What stood there stays until the new file is whole, and where there is no room for it."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
+    try:
+        unfinished.write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
