@@ -1,5 +1,7 @@
 """Runs every kernel on small arguments, for compute-sanitizer to watch: `make sanitize` where there is a GPU.
 
+python tools/sanitize.py [--all-arrive] [OP ...]          # of all ops, or of those named
+
 Torch's own pool of memory would hide reads past an end: set PYTORCH_NO_CUDA_MEMORY_CACHING=1. With --all-arrive the
 kernels of decode steps are those whose order racecheck can follow. Those run twice more, at gpt-oss's widths with
 few experts and words: over all SMs, where programs share strips, and over few, where each takes many and the ring
@@ -27,15 +29,26 @@ FEW_SMS = 4
 
 
 def main() -> None:
+    names = sys.argv[1:]
+    all_arrive = "--all-arrive" in names
+    names = [name for name in names if name != "--all-arrive"]
+    unknown = set(names) - {op.name for op in ALL_OPS}
+    if unknown:
+        sys.exit(f"no op is called {', '.join(sorted(unknown))}; there are {', '.join(op.name for op in ALL_OPS)}")
     device = find_device("cuda")
     decode_shapes.GPT_OSS = NARROW
-    with with_all_arriving() if sys.argv[1:] == ["--all-arrive"] else nullcontext():
-        failed = run(ALL_OPS, device, SMALL_BYTES)
+    with with_all_arriving() if all_arrive else nullcontext():
+        failed = run(choose(ALL_OPS, names), device, SMALL_BYTES)
+        streamed = choose((*DECODE_OPS, moe_matmul), names)
         for most in (None, FEW_SMS):
             with with_sms(most):
-                failed += run((*DECODE_OPS, moe_matmul), device, STREAMED_BYTES, f" over {most or 'all'} SMs")
+                failed += run(streamed, device, STREAMED_BYTES, f" over {most or 'all'} SMs")
     if failed:
         sys.exit("\n".join(failed))
+
+
+def choose(ops: Sequence[Op[Any, Any]], names: Sequence[str]) -> list[Op[Any, Any]]:
+    return [op for op in ops if not names or op.name in names]
 
 
 def run(ops: Sequence[Op[Any, Any]], device: DeviceSpec, most_bytes: float, where: str = "") -> list[str]:
