@@ -12,7 +12,8 @@ in   r          [T, H] bf16      residual, added to
 out  r          the same tensor, as decode_fc2 leaves it
 Rounded as the two are. `cuda` lets all its programs meet between the two, so all of them must run at once: no two
 calls may be under way on different streams of a GPU. So does `cuda:even`, for two tokens or more: it shares both
-matmuls out by what strips cost, and programs meet once more before what they found is added up.
+matmuls out by what strips cost, and programs meet once more before what they found is added up. `cuda:turns`, for
+one token, has them meet once for each expert, while they are busy with others.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ from firesteel.kernels.tolerance import bf16
 
 STAGES = 7
 FLIGHT = 3
+LAG = 3  # of cuda:turns: experts whose fc1 comes between an expert's fc1 and its fc2, where there are as many
 MOST_AHEAD_BYTES = 16 << 20  # what memory delivers while fc2's last rows are multiplied
 
 
@@ -220,6 +222,52 @@ def cuda_decode_experts_even(
     return r
 
 
+def turns_bytes(stream: Stream, active: int) -> int:
+    rows = active * align(2 * stream.columns)
+    beside = stream.scratch_bytes + sum_bytes(stream) + chosen_bytes(stream.tokens, active) + align(2 * active * 8)
+    return stream.ring_bytes + stream.x_bytes + rows + beside
+
+
+@keep
+def plan_turns(machine: Machine, *, hidden: int, experts: int, active: int, rounds_x: bool = False) -> Streamed:
+    """For one token."""
+    sizes = {
+        "HIDDEN": hidden, "INTERMEDIATE": hidden, "EXPERTS": experts, "ACTIVE": active, "ROUNDS_X": rounds_x,
+        "MOST_WIDTH": 1, "HOLDS_ALL": True, "MOST_STRIPS": MOST_STRIPS, "LAG": max(1, min(LAG, active - 1)),
+    }  # fmt: skip
+    return plan_streamed(
+        "decode_experts_turns", machine, is_fp4=True, columns=hidden, tokens=1, stages=STAGES,
+        shared=lambda stream: turns_bytes(stream, active), strips=hidden // STRIP_ROWS, sizes=sizes,
+        may_pair=active > 1, flight=FLIGHT, alone=True, more_warps=1,
+    )  # fmt: skip
+
+
+def _accepts_turns(
+    r: Tensor, norm: Tensor, eps: float, logits: Tensor, experts: Experts, limit: float, active: int,
+    activation: str = "bf16", ahead: Tensor | None = None, dependent: bool = False,
+) -> str | None:  # fmt: skip
+    if r.shape[0] != 1:
+        return f"is for one token, not {r.shape[0]}"
+    return _accepts(r, norm, eps, logits, experts, limit, active, activation, ahead, dependent)
+
+
+@decode_experts.implementation("cuda:turns", needs=cuda_ready(), accepts=_accepts_turns)
+def cuda_decode_experts_turns(
+    r: Tensor, norm: Tensor, eps: float, logits: Tensor, experts: Experts, limit: float, active: int,
+    activation: str = "bf16", ahead: Tensor | None = None, dependent: bool = False,
+) -> Tensor:  # fmt: skip
+    inner = torch.empty(active, r.shape[1], dtype=r.dtype, device=r.device)
+    up = (experts.gate_up_codes, experts.gate_up_scales, experts.gate_up_bias)
+    down = (experts.down_codes, experts.down_scales, experts.down_bias)
+    num_ahead = 0 if ahead is None else min(ahead.nbytes, MOST_AHEAD_BYTES)
+    args = (r, norm, logits, *up, *down, inner, ahead, num_ahead, eps, limit)
+    plan_turns(
+        find_machine(r.device), hidden=r.shape[1], experts=experts.down_bias.shape[0], active=active,
+        rounds_x=activation == ROUNDED,
+    ).launch(args, dependent)  # fmt: skip
+    return r
+
+
 decode_experts.prefer("cuda:even", "cuda")
 
 
@@ -237,6 +285,11 @@ def device_code(capability: tuple[int, int]) -> Iterator[CudaCode]:
         return plan_even(machine, tokens=tokens, rounds_x=rounds_x, **sizes)
 
     yield from list_plans(capability, plan_shares, formats=(True,), tokens=TOKENS[1:], way="cuda:even")
+
+    def plan_in_turns(machine: Machine, is_fp4: bool, tokens: int, rounds_x: bool) -> Streamed:
+        return plan_turns(machine, rounds_x=rounds_x, **sizes)
+
+    yield from list_plans(capability, plan_in_turns, formats=(True,), tokens=TOKENS[:1], way="cuda:turns")
 
 
 @decode_experts.samples

@@ -58,9 +58,13 @@ def with_all_arriving() -> AbstractContextManager[None]:
     return _built(ALL_ARRIVE)
 
 
+_kept: list[Callable[[], None]] = []
+
+
 def keep(plan: Callable[P, R]) -> Callable[P, R]:
     """One result for the same arguments and build, so that a call of an op plans nothing anew."""
     plans = {build: functools.cache(plan) for build in (PLAIN, DELAYS, ALL_ARRIVE)}
+    _kept.extend(one.cache_clear for one in plans.values())
 
     @functools.wraps(plan)
     def find(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -68,6 +72,12 @@ def keep(plan: Callable[P, R]) -> Callable[P, R]:
         return found
 
     return find
+
+
+def forget_plans() -> None:
+    """For tools that change what plans are made from."""
+    for forget in _kept:
+        forget()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +146,13 @@ def plan_streamed(
     name: str, machine: Machine, *, is_fp4: bool, columns: int, tokens: int, stages: int,
     shared: Callable[[Stream], int], strips: int, sizes: Mapping[str, int],
     most_part_bytes: int = MOST_PART_BYTES, may_pair: bool = False,
-    flight: int = MOST_FLIGHT, alone: bool = False,
+    flight: int = MOST_FLIGHT, alone: bool = False, more_warps: int = 0,
 ) -> Streamed:  # fmt: skip
     """`strips` of 16 rows in all. An SM has room for the ring of one program only: it gets the next kernel's when
     this one's is done there.
     `may_pair`: two programs can share a strip, which they do where otherwise some had one more than others.
-    `flight`: stages that are on their way at a time. `alone`: no other kernel's program need fit beside it."""
+    `flight`: stages that are on their way at a time. `alone`: no other kernel's program need fit beside it.
+    `more_warps`: beside those that multiply, ask and finish."""
     stream = plan_stream(
         is_fp4, columns, tokens, stages=stages, shared=shared, limit=machine.shared_bytes,
         most_part_bytes=most_part_bytes,
@@ -154,7 +165,8 @@ def plan_streamed(
         "PROGRAMS_PER_SM": 1 if alone else _at_once(machine, stream),
         "IS_PAIRED": is_paired, "NUM_FLIGHT": flight, "KEEPS_ALL": machine.is_large,
     }  # fmt: skip
-    kernel = build_kernel(name, defines, threads=stream.threads, shared_bytes=shared_bytes)
+    threads = stream.threads + 32 * more_warps
+    kernel = build_kernel(name, defines, threads=threads, shared_bytes=shared_bytes)
     return Streamed(kernel, programs, stream, is_paired)
 
 

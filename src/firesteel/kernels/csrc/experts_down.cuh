@@ -44,8 +44,9 @@ struct DownPiece : Piece {
 };
 
 // fc2's pieces: a program's strips, once for each chosen expert. PAIRED: of a strip too many each program of the pair
-// takes half the experts; the second begins with its half, so that the first need not wait for it.
-template <bool PAIRED> struct DownWork {
+// takes half the experts; the second begins with its half, so that the first need not wait for it. Experts are met from
+// the middle on, then from the first, or IN_ORDER.
+template <bool PAIRED, bool IN_ORDER = false> struct DownWork {
     int first, step, whole, shared, count, turn, before, after, total;
     bool is_second;
     __device__ __forceinline__ DownWork(int strips, int count) : count(count) {
@@ -60,8 +61,8 @@ template <bool PAIRED> struct DownWork {
         before = whole + (shared >= 0 && is_second), after = whole + (shared >= 0 && !is_second);
         total = (count - turn) * before + turn * after;
     }
-    // Experts are met from the middle on, then from the first.
     __device__ __forceinline__ int place(int round) const {
+        if (IN_ORDER) return round;
         return round + turn < count ? round + turn : round + turn - count;
     }
     __device__ __forceinline__ int strips(int round) const { return round < count - turn ? before : after; }
@@ -72,6 +73,9 @@ template <bool PAIRED> struct DownWork {
         int early = (count - turn) * before, round, index;
         if (number < early) round = number / before, index = number % before;
         else round = count - turn + (number - early) / after, index = (number - early) % after;
+        return piece(round, index);
+    }
+    __device__ __forceinline__ DownPiece piece(int round, int index) const {
         bool is_shared = PAIRED && index == whole;
         return {{is_shared ? shared : first + index * step, 0, ends(round, index), is_shared && is_second,
                  is_shared && !is_second}, place(round), index};
@@ -146,34 +150,38 @@ DEVICE void multiply_down(Ring<S> &ring, int number, const DownWork<PAIRED> &wor
 }
 
 // The finisher's. Each of a program's strips is summed over the experts in `all` [MOST_STRIPS][COUNT], by row and token.
-template <class S, bool PAIRED>
-DEVICE void finish_down(Ring<S> &ring, int number, const DownWork<PAIRED> &work, const Down<S> &down, float *all) {
-    const Chosen *chosen = down.chosen;
+template <class S> DEVICE void clear_sums(float *all) {
     for (int at = threadIdx.x % 32; at < MOST_STRIPS * S::COUNT; at += 32) all[at] = 0;
     __syncwarp();
-    for (int end = number + work.total, begin = number; number < end; number++) {
-        auto piece = work.at(number - begin);
-        bool is_whole = piece.ends && !piece.sends;
-        Early e;
-        if (is_whole) down.early(piece.strip, e);
-        ring.wait(ring.done, number);
-        float sum[S::VALUES], *mine = all + piece.index * S::COUNT;
-        int width = width_of(chosen, piece.place);
-        ring.add_up(number, sum, 16 * width);
-        ring.tell(ring.free, number);
+}
+template <class S>
+DEVICE void finish_down(Ring<S> &ring, int number, const DownPiece &piece, const Down<S> &down, float *all) {
+    const Chosen *chosen = down.chosen;
+    bool is_whole = piece.ends && !piece.sends;
+    Early e;
+    if (is_whole) down.early(piece.strip, e);
+    ring.wait(ring.done, number);
+    float sum[S::VALUES], *mine = all + piece.index * S::COUNT;
+    int width = width_of(chosen, piece.place);
+    ring.add_up(number, sum, 16 * width);
+    ring.tell(ring.free, number);
 #pragma unroll
-        for (int i = 0; i < S::VALUES; i++) {
-            if (32 * i >= 16 * width) break;
-            int at = 32 * i + threadIdx.x % 32, row = at / width, which = at % width;
-            if (row < 16 && (TOKENS == 1 || which < chosen->wanted[piece.place]))
-                mine[row * TOKENS + chosen->token[piece.place][which]] += sum[i];
-        }
-        if (!piece.ends) continue;
-        __syncwarp();
-#pragma unroll
-        for (int i = 0; i < S::VALUES; i++) sum[i] = mine[(32 * i + threadIdx.x % 32) % S::COUNT];
-        if (piece.sends) ring.send(sum);
-        if (piece.meets) ring.add_half(sum);
-        if (is_whole) down.finish(piece.strip, e, sum);
+    for (int i = 0; i < S::VALUES; i++) {
+        if (32 * i >= 16 * width) break;
+        int at = 32 * i + threadIdx.x % 32, row = at / width, which = at % width;
+        if (row < 16 && (TOKENS == 1 || which < chosen->wanted[piece.place]))
+            mine[row * TOKENS + chosen->token[piece.place][which]] += sum[i];
     }
+    if (!piece.ends) return;
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < S::VALUES; i++) sum[i] = mine[(32 * i + threadIdx.x % 32) % S::COUNT];
+    if (piece.sends) ring.send(sum);
+    if (piece.meets) ring.add_half(sum);
+    if (is_whole) down.finish(piece.strip, e, sum);
+}
+template <class S, bool PAIRED>
+DEVICE void finish_down(Ring<S> &ring, int number, const DownWork<PAIRED> &work, const Down<S> &down, float *all) {
+    clear_sums<S>(all);
+    for (int at = 0; at < work.total; at++) finish_down<S>(ring, number + at, work.at(at), down, all);
 }

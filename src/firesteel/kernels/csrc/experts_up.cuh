@@ -73,15 +73,15 @@ template <class S> DEVICE void multiply_up(Ring<S> &ring, const Work<S> &work, c
     }
 }
 
-// The finisher's.
+// The finisher's, of a piece and of all.
+template <class S> DEVICE void finish_up(Ring<S> &ring, int number, int strip, const Up<S> &up) {
+    float sum[S::VALUES];
+    const u16 *bias = ring.bias(number);
+    ring.wait(ring.done, number);
+    ring.add_up(number, sum, 16 * width_of(up.chosen, strip / up.STRIPS));
+    up.finish(strip, bias, sum);
+    ring.tell(ring.free, number);
+}
 template <class S> DEVICE void finish_up(Ring<S> &ring, const Work<S> &work, const Up<S> &up) {
-    for (int number = 0; number < work.total; number++) {
-        float sum[S::VALUES];
-        const u16 *bias = ring.bias(number);
-        int strip = work.at(number).strip;
-        ring.wait(ring.done, number);
-        ring.add_up(number, sum, 16 * width_of(up.chosen, strip / up.STRIPS));
-        up.finish(strip, bias, sum);
-        ring.tell(ring.free, number);
-    }
+    for (int number = 0; number < work.total; number++) finish_up<S>(ring, number, work.at(number).strip, up);
 }

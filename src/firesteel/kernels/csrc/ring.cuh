@@ -176,14 +176,19 @@ template <class S> struct Work {
     }
 };
 
-// The asking warps' whole work: the pieces that `work` lists, in order; `rows(piece)` says where 16 rows lie. No more
-// than FLIGHT stages are on their way at a time: memory is kept busy, and what others read need not queue for long.
+// By the asking warps, of one piece after another. No more than FLIGHT stages are on their way at a time: memory is kept
+// busy, and what others read need not queue for long.
+template <class S> DEVICE void ask_next(Ring<S> &ring, int number, const Rows &rows, int chunk = 0) {
+    if (FLIGHT < S::STAGES && number >= FLIGHT) ring.wait(ring.full, number - FLIGHT);
+    if (number >= S::STAGES) ring.wait(ring.free, number - S::STAGES);
+    ring.ask(number, rows, chunk);
+}
+
+// The asking warps' whole work: the pieces that `work` lists, in order; `rows(piece)` says where 16 rows lie.
 template <class S, class Pieces, class RowsOf> DEVICE void ask_all(Ring<S> &ring, const Pieces &work, RowsOf rows) {
     for (int number = 0; number < work.total; number++) {
         auto piece = work.at(number);
-        if (FLIGHT < S::STAGES && number >= FLIGHT) ring.wait(ring.full, number - FLIGHT);
-        if (number >= S::STAGES) ring.wait(ring.free, number - S::STAGES);
-        ring.ask(number, rows(piece), piece.chunk);
+        ask_next<S>(ring, number, rows(piece), piece.chunk);
     }
 }
 

@@ -1,0 +1,121 @@
+"""decode_experts=cuda:turns on emulated GPUs: strips shared or not, few strips and many, late inputs."""
+
+import sys
+
+import pytest
+import torch
+
+from firesteel.kernels import decode_experts
+from firesteel.kernels.decode_experts import plan_turns
+from firesteel.kernels.decode_launch import Machine, forget_plans, machine_of, with_delays
+from firesteel.kernels.decode_shapes import Draw
+from firesteel.kernels.moe_matmul import random_experts
+from firesteel.kernels.op import Sample
+from firesteel.kernels.verify import check
+from tests.kernels.test_emulated_decode_experts import PAIRED, make_args
+
+SMALL = Machine(5, 8_000)  # no pairs, a ring of two stages, as a GB10 has
+TURNS = decode_experts.implementations["cuda:turns"]
+
+
+def test_the_machines_do_with_small_sizes_what_real_ones_do_with_real_sizes():
+    def find(machine, hidden, experts):
+        found = plan_turns(machine, hidden=hidden, experts=experts, active=4)
+        return found.is_paired, found.stream.stages
+
+    assert find(PAIRED, 192, 40) == find(machine_of((9, 0)), 2880, 128) == (True, 7)
+    assert find(SMALL, 192, 40) == find(machine_of((12, 1)), 2880, 128) == (False, 2)
+
+
+@pytest.mark.parametrize("machine", [PAIRED, SMALL], ids=["pairs", "two stages"])
+def test_one_token(machine, hold_emulated):
+    for routing in ("any", "equal"):
+        hold_emulated(decode_experts, machine, *make_args(1, routing), way="cuda:turns")
+
+
+def test_only_the_norm_is_read_before_the_inputs_are_there(hold_early):
+    hold_early(decode_experts, PAIRED, ("r", "logits"), *make_args(1), way="cuda:turns")
+
+
+def test_what_is_no_number_reaches_all_of_its_token(hold_emulated):
+    args = make_args(1)
+    args[0][0, 3] = float("nan")
+    hold_emulated(decode_experts, PAIRED, *args, way="cuda:turns")
+
+
+def test_the_next_weights_are_fetched_from_inside_their_bounds(hold_emulated):
+    ahead = torch.zeros(100_000, dtype=torch.uint8)
+    hold_emulated(decode_experts, PAIRED, *make_args(1), "bf16", ahead, way="cuda:turns")
+
+
+@pytest.mark.usefixtures("spoilt_memory")
+@pytest.mark.parametrize("machine", [PAIRED, SMALL], ids=["pairs", "two stages"])
+def test_programs_read_what_others_wrote_and_no_sooner(machine, hold_emulated):
+    for _ in range(4):
+        hold_emulated(decode_experts, machine, *make_args(1), way="cuda:turns")
+
+
+def test_more_tokens_are_refused():
+    assert TURNS.accepts(*make_args(2)) == "is for one token, not 2"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hidden", [64, 128, 320])
+@pytest.mark.parametrize("programs", [2, 3, 4, 6, 7, 8, 20])
+def test_every_way_to_share_strips(hidden, programs, hold_emulated):
+    hold_emulated(
+        decode_experts, Machine(programs, 232_448), *make_args(1, hidden=hidden, experts=8), way="cuda:turns"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("active", [1, 2, 3])
+@pytest.mark.parametrize("machine", [PAIRED, SMALL], ids=["pairs", "two stages"])
+def test_fewer_active_experts(machine, active, hold_emulated):
+    hold_emulated(decode_experts, machine, *make_args(1, active=active), way="cuda:turns")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lag", [1, 2])
+@pytest.mark.parametrize("machine", [PAIRED, SMALL], ids=["pairs", "two stages"])
+def test_fewer_experts_between(machine, lag, hold_emulated, monkeypatch):
+    monkeypatch.setattr(sys.modules[plan_turns.__module__], "LAG", lag)
+    forget_plans()
+    try:
+        for routing in ("any", "equal"):
+            hold_emulated(decode_experts, machine, *make_args(1, routing), way="cuda:turns")
+    finally:
+        forget_plans()
+
+
+@pytest.mark.slow
+def test_rounded_activations(hold_emulated):
+    hold_emulated(decode_experts, PAIRED, *make_args(1), "mxfp8", way="cuda:turns")
+
+
+@pytest.mark.slow
+def test_warps_of_three_steps_as_in_the_real_size(hold_emulated):
+    args = make_args(1, hidden=1344, experts=8)
+    hold_emulated(decode_experts, Machine(44, 232_448), *args, way="cuda:turns")
+
+
+def on_gpu():
+    """Arguments at the real sizes."""
+    draw = Draw(torch.device("cuda"))
+    experts = random_experts(128, 2880, 2880, draw.generator)
+    return draw.normal(1, 2880), draw.normal(2880), 1e-5, draw.logits(1, 128), experts, 7.0, 4
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("activation", ["bf16", "mxfp8"])
+def test_real_shapes_on_a_gpu(activation):
+    assert check(decode_experts, TURNS, Sample("real", (*on_gpu(), activation))) is None
+
+
+@pytest.mark.gpu
+def test_same_bits_with_delays_on_a_gpu():
+    r, *rest = on_gpu()
+    first = TURNS.function(r.clone(), *rest)
+    for _ in range(20):
+        with with_delays():
+            assert torch.equal(first, TURNS.function(r.clone(), *rest))
