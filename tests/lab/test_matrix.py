@@ -177,3 +177,9 @@ def test_secrets_are_not_kept_of_a_matrix():
     assert kept["engine"] == "serve --port {port} --api-key (hidden)" and kept["flags"] == [
         "--hf-token", "(hidden)", "--x",
     ]  # fmt: skip
+
+
+def test_cells_whose_values_differ_in_odd_letters_have_files_of_their_own():
+    names = [module.slug({"model": value}) for value in ("a/b", "a b", "a-b", "x" * 300, "x" * 301)]
+    assert len(set(names)) == 5 and max(map(len, names)) < 140
+    assert module.slug({"kv_dtype": "fp8", "sinks": "on"}) == "kv_dtype=fp8,sinks=on"

@@ -13,11 +13,10 @@ from typing import Annotated, Any
 
 import typer
 
+from firesteel.config.spellings import KV_TYPES, SWITCHES
 from firesteel.errors import UserError
 
 PANEL = "flags of vLLM"
-SWITCHES = {"enable_prefix_caching": "prefix_caching", "async_scheduling": "run_ahead"}
-KV_TYPES = {"auto": "auto", "bf16": "bf16", "bfloat16": "bf16", "fp8": "fp8", "fp8_e4m3": "fp8"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from firesteel.config import knobs, resolve
+from firesteel.config.spellings import spell_ours
 
 PROMPT = "The capital of France is"
 PATIENCE_S = 1800.0
@@ -45,16 +46,16 @@ def find_device_name(flags: Sequence[str]) -> str:
 
 
 def model_flags(flags: Sequence[str]) -> list[str]:
-    """Of a server's flags, those that say how the model is computed."""
+    """Of a server's flags, those that say how the model is computed, as we spell them."""
     kept: list[str] = []
     words = list(flags)
     while words:
-        word = words.pop(0)
-        name, equals, _ = word.partition("=")
+        name, equals, value = words.pop(0).partition("=")
+        given = value if equals else words.pop(0) if words and not words[0].startswith("--") else None
+        name, given = spell_ours(name, given)
         knob = next((one for one in knobs().values() if name in _spellings(one.name, one.off_flag)), None)
-        value = [] if equals or not words or words[0].startswith("--") else [words.pop(0)]
         if knob is not None and knob.section != "server":
-            kept += [word, *value]
+            kept += [name] if given is None else [name, given]
     return kept
 
 

@@ -7,6 +7,7 @@ the device it was measured with, so that a matrix that went on with others says 
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import re
@@ -33,6 +34,7 @@ ON, OFF = "on", "off"
 CELLS, CLAIM = "cells", "matrix.json"  # folder of cells, and the file in it that says whose they are
 STACKS_S = 30.0  # for a cell, beyond the grace that its server is given twice
 TAIL = 2000  # characters of what a crashed cell said
+MOST_NAME = 120  # characters of a file's name
 SMALL = BenchPlan(pp=(128,), tg=(32,), depths=(0,), concurrency=(1,), cached_depths=(), runs=3)
 CELL = (sys.executable, "-m", "firesteel.lab.matrix_cell")
 Tell = Callable[[str], None]
@@ -205,7 +207,10 @@ def read_outcome(path: Path) -> dict[str, Any] | None:
 
 
 def slug(chosen: Mapping[str, str]) -> str:
-    return re.sub(r"[^\w=.,-]+", "-", ",".join(f"{name}={value}" for name, value in chosen.items()))
+    """A file's name; with a mark of its own where letters were left out, so that no two cells share one."""
+    words = ",".join(f"{name}={value}" for name, value in chosen.items())
+    safe = re.sub(r"[^\w=.,-]+", "-", words)[:MOST_NAME]
+    return safe if safe == words else f"{safe}-{hashlib.sha256(words.encode()).hexdigest()[:8]}"
 
 
 def label(chosen: Mapping[str, str]) -> str:
