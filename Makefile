@@ -7,7 +7,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist worksteal -
 
 SANITIZER := PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --report-api-errors no --error-exitcode 1 --tool
 
-.PHONY: run test test-all check install vllm arm64-wheels sanitize clean
+.PHONY: run test test-all check install vllm arm64-wheels sanitize records clean
 
 run: install
 	OMP_NUM_THREADS=1 $(BIN)/firesteel lab run --quick --out firesteel-lab
@@ -30,6 +30,10 @@ arm64-wheels: install
 sanitize: install
 	$(SANITIZER) memcheck $(BIN)/python tools/sanitize.py
 	$(SANITIZER) racecheck $(BIN)/python tools/sanitize.py --all-arrive
+
+# Figures of an H200, and the README's tables of them.
+records: install
+	$(BIN)/python tools/record.py
 
 install: .venv/installed
 

@@ -1,0 +1,45 @@
+"""Commands that records come from: firesteel takes them, and they replace no more than what they made."""
+
+import re
+
+import pytest
+import typer
+
+import readme
+import record
+from firesteel.cli import app
+
+
+@pytest.mark.parametrize("command", [one for some in record.COMMANDS.values() for one in some])
+def test_commands_are_such_as_firesteel_takes(command):
+    group, verb, *flags = command.split()
+    known = typer.main.get_command(app).commands[group].commands[verb]
+    context = known.make_context(verb, [*flags, "--out", "x"])
+    assert str(context.params["out"]) == "x"
+
+
+def test_the_readme_has_records_of_every_folder_and_they_name_these_commands():
+    for name, commands in record.COMMANDS.items():
+        found = readme.read(readme.ROOT / "records" / name, "*.json")
+        said = {" ".join(one.surroundings.command[1:]) for one in found}
+        verbs = {re.match(r"bench \w+", one)[0] for one in said}
+        assert verbs == {re.match(r"bench \w+", one)[0] for one in commands}
+
+
+def test_records_are_replaced_whole(tmp_path):
+    made, kept = tmp_path / "made", tmp_path / "records" / "kept"
+    for folder, file in ((made, "new.json"), (made, "decode.html"), (kept, "old.json")):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_text("{}")
+    record.replace_records(made, kept)
+    assert [path.name for path in kept.iterdir()] == ["new.json"]
+
+
+def test_a_command_that_fails_leaves_the_records_as_they_are(monkeypatch, tmp_path):
+    kept = tmp_path / "records" / "some" / "old.json"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("{}")
+    monkeypatch.setattr(readme, "ROOT", tmp_path)
+    with pytest.raises(record.subprocess.CalledProcessError):
+        record.measure("some", ["bench decode --no-such-flag"])
+    assert kept.exists()

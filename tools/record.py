@@ -1,0 +1,76 @@
+"""Measures the records of a GPU anew, and the README's tables with them: `make records` where there is an H200.
+
+python tools/record.py [FOLDER ...]          # of all folders below, or of those named
+
+A folder's records are replaced when all of its commands are done; one that fails leaves them as they are.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import readme
+
+OUT = Path("firesteel-bench")  # relative, as records keep their command
+COLD = OUT / "compiled"  # caches of kernels, of commands that name it: empty when the first of them begins
+STEP = "bench decode --synthetic gpt-oss-120b --no-plot"
+OPS = "attention linear moe_matmul quantize_mxfp8 rms_norm rms_norm_fed rope_kv_write route draw"
+COMMANDS = {
+    "h200-decode": (
+        f"{STEP} --batch 1 --context 2048,8192,32768 --check 40",
+        f"{STEP} --mxfp4-layers qkv,o,lm_head --batch 1 --context 2048,8192,32768 --check 40",
+        "bench decode --synthetic gpt-oss-20b --no-plot --batch 1 --context 2048 --check 40",
+        f"{STEP} --batch 2,4,8 --context 2048 --check 10",
+    ),
+    "h200-loop": (
+        f"{STEP} --engine --batch 1 --context 512 --steps 2000 --kernel-cache-dir {COLD}/cuda",
+        f"{STEP} --engine --batch 1,8,16,32,64 --context 512 --steps 400 --temperature 1"
+        f" --kernel-cache-dir {COLD}/cuda",
+    ),
+    "h200-prefill": ("bench prefill --synthetic gpt-oss-120b --tokens 2048,8192",),
+    "h200-ops": (
+        "bench ops --no-plot --m 1,8,32,64,512,2048,8192 " + " ".join(f"--op {name}" for name in OPS.split()),
+    ),
+    "h200-agreement": (
+        "bench agreement --device cuda",
+        "bench agreement --synthetic gpt-oss-120b --max-model-len 4096 --requests 8 --prompt-tokens 256"
+        " --max-tokens 32",
+    ),
+}
+
+
+def main() -> None:
+    names = sys.argv[1:] or list(COMMANDS)
+    if unknown := set(names) - set(COMMANDS):
+        sys.exit(f"{', '.join(sorted(unknown))}: records are of {', '.join(COMMANDS)}")
+    for name in names:
+        measure(name, COMMANDS[name])
+    readme.README.write_text(readme.write(readme.README.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def measure(name: str, commands: Sequence[str]) -> None:
+    out = OUT / name
+    for folder in (out, COLD):
+        shutil.rmtree(readme.ROOT / folder, ignore_errors=True)
+    for command in commands:
+        own = {"TRITON_CACHE_DIR": str(COLD / "triton")} if str(COLD) in command else {}
+        words = [sys.executable, "-m", "firesteel", *command.split(), "--out", str(out)]
+        print(f"firesteel {command}", flush=True)
+        subprocess.run(words, cwd=readme.ROOT, env={**os.environ, **own}, check=True)
+    replace_records(readme.ROOT / out, readme.ROOT / "records" / name)
+
+
+def replace_records(made: Path, kept: Path) -> None:
+    shutil.rmtree(kept, ignore_errors=True)
+    kept.mkdir(parents=True)
+    for path in made.glob("*.json"):
+        shutil.copy(path, kept)
+
+
+if __name__ == "__main__":
+    main()
