@@ -18,10 +18,10 @@ PACKED = {True: "mxfp4", False: "bf16"}
 def hold(hold_emulated, monkeypatch):
     """The reference knows how many programs there are."""
 
-    def hold_it(machine, *args):
+    def hold_it(machine, *args, way="cuda"):
         module = importlib.import_module("firesteel.kernels.decode_lm_head")
         monkeypatch.setattr(module, "count_best", lambda r, weight: min(machine.num_sms, weight.shape[0] // 16))
-        hold_emulated(decode_lm_head, machine, *args)
+        hold_emulated(decode_lm_head, machine, *args, way=way)
 
     return hold_it
 
@@ -88,3 +88,39 @@ def test_rounded_activations(tokens, hold):
 @pytest.mark.slow
 def test_fewer_strips_than_programs(hold):
     hold(LARGE, *make_args(2, 192, True, vocabulary=32))
+
+
+ROWS = decode_lm_head.implementations["cuda:rows"]
+
+
+@pytest.mark.parametrize("hidden", [192, 1344])
+def test_one_token_by_rows(hidden, hold):
+    """A row takes a part of a warp's lanes, or more than one round of them."""
+    hold(LARGE, *make_args(1, hidden, False), way="cuda:rows")
+
+
+def test_rows_are_multiplied_by_no_norm_that_comes_late(hold_early, monkeypatch):
+    module = importlib.import_module("firesteel.kernels.decode_lm_head")
+    monkeypatch.setattr(module, "count_best", lambda r, weight: LARGE.num_sms)
+    hold_early(decode_lm_head, LARGE, ("r",), *make_args(1, 192, False), way="cuda:rows")
+
+
+def test_rows_of_what_is_no_number_are_best(use_machine):
+    use_machine(LARGE)
+    r, norm, eps, weight = make_args(1, 192, False)
+    weight[37, 5] = float("nan")
+    logits, best = ROWS.function(r, norm, eps, weight)
+    assert logits.isnan().nonzero().tolist() == [[0, 37]] and ~int(best.max()) & 0xFFFFFFFF == 37
+
+
+def test_rows_are_for_one_token_in_bf16():
+    assert ROWS.accepts(*make_args(2, 192, False)) == "is for one token and bf16 weights"
+    assert ROWS.accepts(*make_args(1, 192, True)) == "is for one token and bf16 weights"
+    assert ROWS.accepts(*make_args(1, 192, False)) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("machine", [LARGE, SMALL, Machine(20, 232_448)], ids=["large", "small", "many"])
+@pytest.mark.parametrize("hidden", [64, 256, 320, 2880])
+def test_rows_of_every_length(hidden, machine, hold):
+    hold(machine, *make_args(1, hidden, False), way="cuda:rows")

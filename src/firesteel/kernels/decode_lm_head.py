@@ -10,6 +10,7 @@ out  logits     [T, V] fp32    of values rounded to bf16
      rank = the logit's bits in the order of whole numbers, then ~id: larger for a larger logit, then for a lower id
 N is the number of programs on this GPU (`count_best`), 1 on a CPU. The norm is rounded to bf16. `cuda` cuts what
 meets MXFP4 weights to whole numbers of 14 bits, 64 to 256 columns together, and multiplies them exactly.
+`cuda:rows`, for one token and bf16, reads rows into registers, without a ring.
 """
 
 from __future__ import annotations
@@ -21,12 +22,16 @@ from torch import Tensor
 from torch.nn import functional
 
 from firesteel.kernels.cuda_ready import cuda_ready
+from firesteel.kernels.cuda_source import CudaKernel
 from firesteel.kernels.decode_launch import (
+    FIRST,
     ROUNDED,
     Machine,
     Streamed,
+    build_kernel,
     find_machine,
     keep,
+    launch,
     list_plans,
     plan_streamed,
     refuse_here,
@@ -44,6 +49,7 @@ from firesteel.kernels.rms_norm import rms_norm
 from firesteel.kernels.tolerance import bf16
 
 STAGES = {False: 8, True: 8}  # by whether weights are packed
+ROW_WARPS = 16  # of cuda:rows
 LEAST = -(1 << 63)  # below every rank
 
 
@@ -134,6 +140,36 @@ def cuda_decode_lm_head(
     return logits, best
 
 
+def _accepts_rows(
+    r: Tensor, norm: Tensor, eps: float, weight: Tensor | Mxfp4Weight,
+    activation: str = "bf16", dependent: bool = False,
+) -> str | None:  # fmt: skip
+    if r.shape[0] != 1 or isinstance(weight, Mxfp4Weight):
+        return "is for one token and bf16 weights"
+    return _accepts(r, norm, eps, weight, activation, dependent)
+
+
+@keep
+def rows_kernel(*, hidden: int, vocabulary: int) -> CudaKernel:
+    sizes = {"HIDDEN": hidden, "VOCABULARY": vocabulary, "NUM_WARPS": ROW_WARPS}
+    return build_kernel("decode_lm_head_rows", sizes, threads=32 * ROW_WARPS)
+
+
+@decode_lm_head.implementation("cuda:rows", needs=cuda_ready(), accepts=_accepts_rows)
+def cuda_decode_lm_head_rows(
+    r: Tensor, norm: Tensor, eps: float, weight: Tensor | Mxfp4Weight,
+    activation: str = "bf16", dependent: bool = False,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    vocabulary, hidden = weight.shape
+    programs = count_best(r, weight)
+    logits = torch.empty(1, vocabulary, dtype=torch.float32, device=r.device)
+    best = torch.empty(programs, 1, dtype=torch.int64, device=r.device)
+    kernel = rows_kernel(hidden=hidden, vocabulary=vocabulary)
+    args = (r, norm, weight_parts(weight)[0], logits, best, eps)
+    launch(kernel, (programs,), args, dependent, tile=f"{ROW_WARPS} warps")
+    return logits, best
+
+
 decode_lm_head.prefer("cuda")
 
 
@@ -144,6 +180,9 @@ def device_code(capability: tuple[int, int]) -> Iterator[CudaCode]:
         return plan(machine, is_fp4=is_fp4, tokens=tokens, rounds_x=rounds_x, **sizes)
 
     yield from list_plans(capability, plan_big)
+    if capability >= FIRST:
+        kernel = rows_kernel(hidden=GPT_OSS.hidden, vocabulary=GPT_OSS.vocabulary)
+        yield CudaCode(variant="cuda:rows bf16-weight T=1", kernel=kernel)
 
 
 @decode_lm_head.samples

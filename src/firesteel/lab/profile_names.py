@@ -40,6 +40,7 @@ OWN = {
     },
     DENSE: {
         "linear": "linear", "decode_qkv": "linear.qkv", "decode_o": "linear.o", "decode_lm_head": "linear.lm_head",
+        "decode_lm_head_rows": "linear.lm_head",
         "mxfp4_linear_kernel": "linear.mxfp4", "vector_kernel": "linear.plain route",
         "tile_kernel": "linear.plain route",
     },

@@ -1,6 +1,7 @@
 // Norm and lm_head for one to eight tokens, and the most likely token among each program's rows.
 #include "multiply.cuh"
 #include "normalise.cuh"
+#include "rank.cuh"
 
 extern __shared__ __align__(128) char shared[];
 constexpr int TOKENS = MAX_TOKENS, H = HIDDEN, STRIPS = VOCABULARY / 16;
@@ -9,12 +10,6 @@ constexpr int SCRATCH_BYTES = TOKENS * S::WARPS * 4;
 static_assert(total(Ring<S>::BYTES, S::X_BYTES, SCRATCH_BYTES) == SHARED_BYTES, "as launched");
 
 struct Early {};
-
-// Larger for a larger logit, then for a lower id: the logit's bits in the order of whole numbers, then ~id.
-DEVICE long long rank_of(float logit, u32 id) {
-    int bits = __float_as_int(logit);
-    return (long long)(bits < 0 ? bits ^ 0x7FFFFFFF : bits) << 32 | (u32)~id;
-}
 
 // `best` is [programs, num_tokens]; `logits` [num_tokens, VOCABULARY].
 extern "C" __global__ void __launch_bounds__(S::THREADS, PROGRAMS_PER_SM)
@@ -38,7 +33,6 @@ decode_lm_head(const u16 *r, const u16 *norm, const u8 *codes, const u8 *scales,
         ask_all<S>(ring, work, [&](const Piece &piece) { return Rows{codes, scales, piece.strip * 16, 8}; });
         return;
     }
-    constexpr long long LEAST = (long long)(1ull << 63);
     int lane = threadIdx.x % 32;
     long long tops[S::VALUES];
 #pragma unroll
