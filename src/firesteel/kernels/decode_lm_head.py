@@ -42,7 +42,7 @@ from firesteel.kernels.decode_launch import (
     weight_parts,
 )
 from firesteel.kernels.decode_shapes import GPT_OSS, list_cases, rounded_too
-from firesteel.kernels.decode_stream import STRIP_ROWS, Stream, refuse_weight
+from firesteel.kernels.decode_stream import MOST_PART_BYTES, STRIP_ROWS, Stream, refuse_weight
 from firesteel.kernels.linear import Mxfp4Weight, linear
 from firesteel.kernels.op import CudaCode, Sample, define_op
 from firesteel.kernels.rms_norm import rms_norm
@@ -117,6 +117,7 @@ def plan(
         "decode_lm_head", machine, is_fp4=is_fp4, columns=hidden, tokens=tokens, stages=STAGES[is_fp4],
         shared=shared_bytes, strips=vocabulary // STRIP_ROWS,
         sizes={"HIDDEN": hidden, "VOCABULARY": vocabulary, "ROUNDS_X": rounds_x}, alone=is_fp4,
+        most_part_bytes=MOST_PART_BYTES,
     )  # fmt: skip
 
 

@@ -41,7 +41,7 @@ from firesteel.kernels.decode_launch import (
     weight_parts,
 )
 from firesteel.kernels.decode_shapes import GPT_OSS, list_cases, rounded_too
-from firesteel.kernels.decode_stream import STRIP_ROWS, Stream, refuse_weight
+from firesteel.kernels.decode_stream import MOST_PART_BYTES, STRIP_ROWS, Stream, refuse_weight
 from firesteel.kernels.linear import Mxfp4Weight, linear
 from firesteel.kernels.op import CudaCode, Sample, define_op
 from firesteel.kernels.rms_norm import rms_norm
@@ -112,7 +112,7 @@ def plan(
     return plan_streamed(
         "decode_qkv", machine, is_fp4=is_fp4, columns=hidden, tokens=tokens, stages=STAGES[is_fp4],
         shared=shared_bytes, strips=(heads + 2 * kv_heads) * HEAD_DIM // STRIP_ROWS, sizes=sizes,
-        flight=FLIGHT,
+        flight=FLIGHT, most_part_bytes=MOST_PART_BYTES,
     )  # fmt: skip
 
 
