@@ -19,7 +19,10 @@ def test_debugging_and_limits_reach_the_server(monkeypatch, tmp_path):
     seen = []
 
     class Server:
-        startup_s, family = 1.0, SimpleNamespace(leader=1)
+        startup_s, family, vigil = 1.0, SimpleNamespace(leader=1), SimpleNamespace(complaint=None)
+
+        def check(self):
+            pass
 
         def __init__(self, command, folder):
             seen.append(command)
@@ -46,3 +49,10 @@ def test_server_that_is_never_ready_is_waited_for_as_long_as_asked(tmp_path):
     engine = f"{sys.executable} {FAKE} {{port}} never-ready"
     found = matrix_cell.run_cell(order(engine=engine, plan=replace(SMALL, runs=1), ready_s=0.2), tmp_path)
     assert found["status"] == CRASHED and "never became ready" in found["reason"]
+
+
+def test_server_that_dies_at_work_is_diagnosed_and_bundled_up(tmp_path):
+    engine = f"{sys.executable} {FAKE} {{port}} dies-at-2"
+    found = matrix_cell.run_cell(order(engine=engine, plan=replace(SMALL, runs=2), grace_s=2.0), tmp_path)
+    assert found["status"] == CRASHED and "SIGKILL" in found["reason"]
+    assert len(list((tmp_path / "crashes").glob("*/report.json"))) == 1

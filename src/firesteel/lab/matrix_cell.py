@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from firesteel.errors import UserError
+from firesteel.lab.api import Api
 from firesteel.lab.bench import BenchResult, measure
 from firesteel.lab.ending import stop_servers_when_ended
-from firesteel.lab.engines import find_key, find_model, make_command
+from firesteel.lab.engines import find_key, find_model, make_command, name_kind
 from firesteel.lab.matrix import CRASHED, DONE, flags_of
 from firesteel.lab.plan import BenchPlan
 from firesteel.lab.supervisor import Supervised, find_free_port
+from firesteel.lab.target import Target
 from firesteel.lab.whole import write_whole
 
 GB = 1e9
@@ -34,10 +36,18 @@ def run_cell(order: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         )  # fmt: skip
         command = replace(command, ready_s=order["ready_s"], grace_s=order["grace_s"])
         with Supervised(command, folder) as server:
-            bench = measure(
-                command.url, plan=BenchPlan.parse(order["plan"]), api_key=find_key(flags, engine=order["engine"]),
-                pid=server.family.leader, startup_s=server.startup_s, timeout_s=order["answer_s"],
-            )  # fmt: skip
+            key = find_key(flags, engine=order["engine"])
+            api = Api(url=command.url, api_key=key, timeout_s=order["answer_s"])
+            target = Target(
+                api=api, kind=name_kind(order["engine"]), folder=folder, model=order["model"], server=server
+            )
+            with target.step("a cell of the matrix"):  # of a server that hangs or is gone: why, and its bundle
+                bench = measure(
+                    command.url, plan=BenchPlan.parse(order["plan"]), api_key=api.api_key,
+                    pid=server.family.leader, startup_s=server.startup_s, timeout_s=api.timeout_s,
+                )  # fmt: skip
+            if bench.failures:
+                server.check()
     except UserError as error:
         return {"status": CRASHED, "figures": {}, "reason": str(error)}
     if bench.failures:
