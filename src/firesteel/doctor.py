@@ -20,6 +20,7 @@ from firesteel.kernels import Kernels
 from firesteel.kernels.activation import BLOCK_SCALED_TRITON
 from firesteel.kernels.cuda_compile import lacks_nvrtc, nvrtc_architectures, nvrtc_version
 from firesteel.kernels.ledger import Ledger
+from firesteel.kernels.tuned import find_shipped
 
 OLDEST_PYTHON = (3, 11)
 OLDEST_TORCH = (2, 11)
@@ -228,7 +229,8 @@ def _locate(name: str) -> Finding:
 def choices(device: DeviceSpec) -> list[Finding]:
     why = f"first of what {device.name} can run, in measured order"
     rows = Kernels(device, {}, Ledger()).table()
-    return [Finding(f"op {op}", Status.OK, f"{implementation} ({why})") for op, implementation in rows]
+    tiles = [Finding("tiles", Status.OK, find_shipped(device)[1])] if device.is_cuda else []
+    return tiles + [Finding(f"op {op}", Status.OK, f"{implementation} ({why})") for op, implementation in rows]
 
 
 def version(text: str) -> tuple[int, int]:

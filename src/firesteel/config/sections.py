@@ -64,7 +64,7 @@ class KernelConfig:
         env="FIRESTEEL_TILE", check=tile_size,
     )  # fmt: skip
     tiles_file: str = knob(
-        "", "file of tiles that firesteel tune measured on this GPU; empty is the tiles that are shipped",
+        "auto", "file of tiles, made by firesteel tune on this GPU; auto: the one that ships for it; none: no file",
         env="FIRESTEEL_TILES_FILE",
     )  # fmt: skip
     require: str = knob(

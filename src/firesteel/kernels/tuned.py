@@ -6,13 +6,18 @@
 
 `tiles` are pinned by whoever calls an op: a tile measured for M tokens holds for more than M/2 and up to M.
 `options` change what the launch of a kernel compiles, not what it computes or how many programs run.
+
+`tiles/` holds files that ship with the package, one a GPU: one that was measured with this Triton and these kernels
+is used unless another is named. Where there is none, the tiles in the code of the ops are.
 """
 # mypy: disable-error-code="import-untyped,import-not-found"
 
 from __future__ import annotations
 
+import ast
 import functools
 import hashlib
+import importlib.util
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,7 +31,9 @@ from firesteel.kernels.tile_pin import AUTO, parse_tile
 
 FORMAT = "firesteel-tiles-1"
 CURE = "make one with firesteel tune, or leave --tiles-file out"
+NONE = "none"  # no file, not even one that ships
 DEVICE_CODE = Path(__file__).parent / "triton"
+SHIPPED = Path(__file__).parent / "tiles"
 Options = Mapping[str, Any]
 _DEEP = {"DEPTH": (64, 128, 256), "num_warps": (4, 8), "num_stages": (2, 3, 4, 5, 6)}
 # by kernel: what its launch may change, to what
@@ -46,7 +53,7 @@ class TilesError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """None of either is what firesteel ships."""
+    """None of either is what the code has."""
 
     tiles: Mapping[str, Mapping[int, str]] = field(default_factory=dict)  # by `tile_key`, then by tokens
     options: Mapping[str, Options] = field(default_factory=dict)  # by `launch_key`: what changes
@@ -113,15 +120,46 @@ def using_options(options: Mapping[str, Options]) -> Iterator[None]:
 
 
 def load_tuned(path: str, device: DeviceSpec) -> Tuned:
-    """Of the file that is configured; without one, nothing differs from what firesteel ships."""
-    if not path:
+    """Of the file that is configured; `auto` is the one that ships for this GPU, where there is one."""
+    if path == AUTO and device.is_cuda:
+        shipped, _ = find_shipped(device)
+        return Tuned() if shipped is None else read_tuned(shipped, device)
+    if path in (AUTO, NONE):
         return Tuned()
     if not device.is_cuda:
         raise TilesError(f"tiles_file = {path!r} is of a GPU, this is {device.name}: leave --tiles-file out")
     return read_tuned(Path(path), device)
 
 
+def find_shipped(device: DeviceSpec) -> tuple[Path | None, str]:
+    """The file to use, and in words which it is or why there is none."""
+    why = f"no file of tiles ships for {device.name}"
+    if importlib.util.find_spec("triton") is None:
+        return None, "none: there is no Triton"
+    for path in sorted(SHIPPED.glob("*.json")):
+        content = _read(path)
+        if content.get("gpu") != device.name:
+            continue
+        here = surroundings(device)
+        others = [f"{name} {content.get(name)}" for name in here if content.get(name) != here[name]]
+        if not others:
+            return path, path.name
+        why = f"{path.name} was measured with {', '.join(others)}"
+    return None, f"{why}: those in the code"
+
+
 def read_tuned(path: Path, device: DeviceSpec) -> Tuned:
+    content = _read(path)
+    for name, here in surroundings(device).items():
+        if content.get(name) != here:
+            raise TilesError(f"{path} was measured with {name} {content.get(name)}, this is {here}; {CURE}")
+    tiles, options = (_table(path, content, name) for name in ("tiles", "options"))
+    for key, changed in options.items():
+        _check_options(path, key, changed)
+    return Tuned({key: _tiles(path, key, sizes) for key, sizes in tiles.items()}, options)
+
+
+def _read(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -130,13 +168,7 @@ def read_tuned(path: Path, device: DeviceSpec) -> Tuned:
         raise TilesError(f"{path} is not valid JSON, or cut off: {error}; {CURE}") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise TilesError(f"{path} is no file of tiles: its format is not {FORMAT!r}; {CURE}")
-    for name, here in surroundings(device).items():
-        if content.get(name) != here:
-            raise TilesError(f"{path} was measured with {name} {content.get(name)}, this is {here}; {CURE}")
-    tiles, options = (_table(path, content, name) for name in ("tiles", "options"))
-    for key, changed in options.items():
-        _check_options(path, key, changed)
-    return Tuned({key: _tiles(path, key, sizes) for key, sizes in tiles.items()}, options)
+    return content
 
 
 def write_tuned(path: Path, tuned: Tuned, device: DeviceSpec) -> None:
@@ -156,11 +188,22 @@ def surroundings(device: DeviceSpec) -> dict[str, str]:
 
 @functools.cache
 def hash_kernels() -> str:
-    """Of our device code in Triton: other code wants other tiles."""
+    """Of our device code in Triton, without its words: other code wants other tiles."""
     found = hashlib.sha256()
     for path in sorted(DEVICE_CODE.glob("*.py")):
-        found.update(path.read_bytes())
+        found.update(_code(path.read_text(encoding="utf-8")).encode())
     return found.hexdigest()[:16]
+
+
+def _code(text: str) -> str:
+    """Without comments and docstrings."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        first = body[0] if isinstance(body, list) and body else None
+        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+            del node.body[0]  # type: ignore[attr-defined]
+    return ast.dump(tree)
 
 
 def _table(path: Path, content: dict[str, Any], name: str) -> dict[str, dict[str, Any]]:
