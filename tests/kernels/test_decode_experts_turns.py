@@ -15,6 +15,7 @@ from firesteel.kernels.verify import check
 from tests.kernels.test_emulated_decode_experts import PAIRED, make_args
 
 SMALL = Machine(5, 8_000)  # no pairs, a ring of two stages, as a GB10 has
+SIZES = {"hidden": 2880, "experts": 128, "active": 4}
 TURNS = decode_experts.implementations["cuda:turns"]
 
 
@@ -119,3 +120,9 @@ def test_same_bits_with_delays_on_a_gpu():
     for _ in range(20):
         with with_delays():
             assert torch.equal(first, TURNS.function(r.clone(), *rest))
+
+
+def test_programs_of_another_number_have_counters_of_their_own():
+    """A counter goes on from launch to launch: with another number of programs it would let some go too soon."""
+    sources = [plan_turns(Machine(programs, 232_448), **SIZES).kernel.source for programs in (170, 4)]
+    assert [source.defines["NUM_PROGRAMS"] for source in sources] == [170, 4]

@@ -163,7 +163,7 @@ def plan_streamed(
     defines = {
         **sizes, **stream.defines, "SHARED_BYTES": shared_bytes,
         "PROGRAMS_PER_SM": 1 if alone else _at_once(machine, stream),
-        "IS_PAIRED": is_paired, "NUM_FLIGHT": flight, "KEEPS_ALL": machine.is_large,
+        "IS_PAIRED": is_paired, "NUM_FLIGHT": flight, "KEEPS_ALL": machine.is_large, "NUM_PROGRAMS": programs,
     }  # fmt: skip
     threads = stream.threads + 32 * more_warps
     kernel = build_kernel(name, defines, threads=threads, shared_bytes=shared_bytes)
