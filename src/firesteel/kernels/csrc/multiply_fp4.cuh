@@ -6,6 +6,13 @@
 #ifndef KEEPS_ALL
 #define KEEPS_ALL 1
 #endif
+#ifndef WIDE_LOADS
+#define WIDE_LOADS 1
+#endif
+
+// A lane reads eight codes of a group at a time, or TWICE as many of a row, from one bank each: then two lanes of four
+// hold one group's and two the next one's, which meet x in columns of their own.
+template <class S> constexpr bool TWICE = WIDE_LOADS && S::SPREAD > 1;
 
 // What a warp needs of x: for each group of its columns the high bytes of a token's numbers as one column and the low
 // ones as the next, and their negatives. Few tokens leave columns free: SPREAD groups stand side by side in them, so
@@ -70,11 +77,13 @@ template <class S, class BytesOf> DEVICE void take_bytes(int set, BytesOf bytes,
     constexpr int WIDE = S::SPREAD == 1 ? 8 : 2 * S::TOKENS;  // columns of a group
     int lane = threadIdx.x % 32, column = lane / 4, token = 4 * set + column % WIDE / 2;
     const char *mine = token < S::TOKENS ? bytes(token) : nullptr;
-    if (mine) mine += column % 2 * (S::BYTES_EACH / 2) + lane % 4 * 8;
+    if (mine) mine += column % 2 * (S::BYTES_EACH / 2) + lane % 4 * (TWICE<S> ? 16 : 8);
 #pragma unroll
     for (int i = 0; i < 2 * S::OWN; i++) {
+        int group = TWICE<S> ? i / 2 * 2 + lane % 4 / 2 : i;
         uint2 one = {0, 0};
-        if (mine && column / WIDE == i % S::SPREAD) one = *(const uint2 *)(mine + i * 32);
+        if (mine && column / WIDE == group % S::SPREAD)
+            one = *(const uint2 *)(mine + (TWICE<S> ? i / 2 * 64 + i % 2 * 8 : i * 32));
         b[i][0] = one.x, b[i][1] = one.y;
         minus[i][0] = negate_bytes(one.x), minus[i][1] = negate_bytes(one.y);
         asm volatile("" : "+r"(minus[i][0]), "+r"(minus[i][1]));  // kept, not made anew for every product
@@ -102,7 +111,7 @@ template <class S, class R> DEVICE void multiply_codes(R &ring, int number, cons
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, stage = number % S::STAGES;
     const char *data = ring.data + stage * S::STAGE_BYTES;
     const u8 *scales = (const u8 *)data + 16 * S::STRIDE + lane / 4 * S::SCALE_ROW + warp * 2 * S::OWN;
-    const char *codes = data + lane / 4 * S::STRIDE + lane % 4 * 4 + warp * S::OWN * 32;
+    const char *codes = data + lane / 4 * S::STRIDE + lane % 4 * (TWICE<S> ? 8 : 4) + warp * S::OWN * 32;
     int ahead = S::SPREAD == 1 ? 0 : lane % 4 / S::TOKENS;
     u32 small = 0x03020100u + (blockDim.x >> 20), magic = MAGIC_BITS + (blockDim.x >> 20);  // not to be made anew
     barrier_wait(ring.full + stage, number / S::STAGES & 1);
@@ -115,7 +124,8 @@ template <class S, class R> DEVICE void multiply_codes(R &ring, int number, cons
             d[set][0] = d[set][2] = 0, d[set][1] = d[set][3] = (int)magic;
 #pragma unroll
         for (int i = begin; i < begin + S::SPREAD && i < 2 * S::OWN; i++) {
-            u32 top = *(const u32 *)(codes + i * 16), low = *(const u32 *)(codes + 8 * S::STRIDE + i * 16);
+            int at = TWICE<S> ? i / 2 * 32 + i % 2 * 4 : i * 16;
+            u32 top = *(const u32 *)(codes + at), low = *(const u32 *)(codes + 8 * S::STRIDE + at);
             u32 a[4] = {twice_positive(small, top), twice_positive(small, low), twice_positive(small, top >> 16),
                         twice_positive(small, low >> 16)};
             top ^= 0x88888888u, low ^= 0x88888888u;
