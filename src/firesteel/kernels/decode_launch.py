@@ -30,7 +30,7 @@ ROUNDED = "mxfp8"  # what activations can be rounded to
 TOKENS = (1, 2, 4, 8)  # that kernels are compiled for
 TYPE_NAMES = {torch.bfloat16: "bf16", torch.float32: "fp32", torch.int64: "int64"}
 MOST_FLIGHT = 99  # stages on their way at a time: as many as there are
-WIDE_LOADS = True  # of packed rows, sixteen codes a lane where one or two tokens meet them
+WIDE_LOADS = False  # of packed rows: sixteen codes a lane where one or two tokens meet them; not measured yet
 # of the GPUs that proofs are for: H200, B200, B300, RTX 5090, GB10
 SM_COUNTS = {(9, 0): 132, (10, 0): 148, (10, 3): 148, (12, 0): 170, (12, 1): 48}
 

@@ -7,7 +7,7 @@
 #define KEEPS_ALL 1
 #endif
 #ifndef WIDE_LOADS
-#define WIDE_LOADS 1
+#define WIDE_LOADS 0
 #endif
 
 // A lane reads eight codes of a group at a time, or TWICE as many of a row, from one bank each: then two lanes of four
