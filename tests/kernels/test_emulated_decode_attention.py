@@ -7,13 +7,23 @@ import torch
 
 from firesteel.kernels import decode_attention
 from firesteel.kernels.decode_attention import _sample_pages, cluster_size
-from firesteel.kernels.decode_launch import Machine
+from firesteel.kernels.decode_launch import Machine, forget_plans
 from firesteel.kernels.decode_shapes import Draw
 from firesteel.kernels.op import Sample
 from firesteel.kernels.tolerance import assert_close
 from firesteel.kernels.verify import check
 
 LARGE, SMALL = Machine(64, 232_448), Machine(48, 101_376)
+
+
+@pytest.fixture(autouse=True, params=[False, True], ids=["transposed", "paired"])
+def way_to_read_values(request, monkeypatch):
+    monkeypatch.setattr(
+        importlib.import_module("firesteel.kernels.decode_attention"), "PAIRS_VALUES", request.param
+    )
+    forget_plans()
+    yield
+    forget_plans()
 
 
 def make_args(lens, *, window=None, page_size=16, heads=8, kv_heads=1, has_sinks=True):

@@ -49,6 +49,7 @@ TILE = 16  # tokens that a warp reads at a time
 STAGES = 2  # tiles of a warp on their way
 MOST_HEADS = 8  # query heads of a kv head: columns of a product
 WARPS = 8
+PAIRS_VALUES = False  # read so that no matrix need be transposed; not measured yet
 SHORT = 8192  # tokens of page tables that a smaller cluster serves best
 
 
@@ -110,7 +111,7 @@ def kernel(machine: Machine, heads: int, kv_heads: int, cluster: int) -> CudaKer
     shared_bytes = WARPS * STAGES * 2 * TILE * HEAD_DIM * 2
     tile = {
         "NUM_WARPS": WARPS, "NUM_STAGES": STAGES, "CLUSTER_SIZE": cluster, "SHARED_BYTES": shared_bytes,
-        "PROGRAMS_PER_SM": 2 if machine.is_large else 1,
+        "PROGRAMS_PER_SM": 2 if machine.is_large else 1, "PAIRS_VALUES": PAIRS_VALUES,
     }  # fmt: skip
     return build_kernel("decode_attention", {**sizes, **tile}, threads=32 * WARPS, shared_bytes=shared_bytes)
 

@@ -25,6 +25,19 @@ DEVICE void read_tile(const char *tile, uint4 (*of)[2]) {
     }
 }
 
+// PAIRS_VALUES: of a tile's tokens 2t, 2t + 1, 2t + 8 and 2t + 9 the 8 values from 8 g on, to be paired by token: no
+// matrix need be transposed, and four lanes meet in a bank. Of tokens that are not seen nothing: it may be no number.
+DEVICE void read_pairs(const char *tile, int first, int begin, int end, uint4 *of) {
+    int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        int token = 2 * t + i % 2 + i / 2 * 8;
+        bool is_seen = first + token >= begin && first + token < end;
+        of[i] = ((const uint4 *)(tile + token * 2 * D))[g];
+        if (!is_seen) of[i] = uint4{0, 0, 0, 0};
+    }
+}
+
 // `mixed` is [requests, HEADS HEAD_DIM]; `window` 0: all tokens are seen; `sinks` may be null. Pages hold a multiple of
 // TILE tokens.
 extern "C" __global__ void __launch_bounds__(THREADS, PROGRAMS_PER_SM)
@@ -89,7 +102,9 @@ decode_attention(const u16 *q, const u16 *k_pages, const u16 *v_pages, const u16
         const char *tile = ring + round % STAGES * STAGE_BYTES;
         barrier_wait(full[warp] + round % STAGES, round / STAGES & 1);
         uint4 keys[2][2], values[2][2];
-        read_tile(tile, keys), read_tile(tile + TILE_BYTES, values);
+        read_tile(tile, keys);
+        if (PAIRS_VALUES) read_pairs(tile + TILE_BYTES, token_of(round), begin, end, values[0]);
+        else read_tile(tile + TILE_BYTES, values);
         __syncwarp();
         if (round + STAGES < rounds) {
             if ((round + STAGES) % 32 == 0) locate(round + STAGES);
@@ -104,7 +119,7 @@ decode_attention(const u16 *q, const u16 *k_pages, const u16 *v_pages, const u16
         int token = token_of(round) + g;
         bool seen0 = token >= begin && token < end, seen1 = token + 8 >= begin && token + 8 < end;
 #pragma unroll
-        for (int i = 0; i < 2; i++) {  // what nobody wrote may be no number
+        for (int i = 0; i < (PAIRS_VALUES ? 0 : 2); i++) {  // what nobody wrote may be no number
             if (!seen0) values[0][i] = uint4{0, 0, 0, 0};
             if (!seen1) values[1][i] = uint4{0, 0, 0, 0};
         }
@@ -130,8 +145,12 @@ decode_attention(const u16 *q, const u16 *k_pages, const u16 *v_pages, const u16
         const u32 *v0 = (const u32 *)values[0], *v1 = (const u32 *)values[1];
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            multiply_add(part[i], transpose(v0[2 * i]), transpose(v0[2 * i + 1]), transpose(v1[2 * i]),
-                         transpose(v1[2 * i + 1]), b0, b1);
+            if (PAIRS_VALUES)  // of rows g and g + 8: d = 8 g + 2 i and the next
+                multiply_add(part[i], permute_bytes(v0[i], v0[4 + i], 0x5410), permute_bytes(v0[i], v0[4 + i], 0x7632),
+                             permute_bytes(v1[i], v1[4 + i], 0x5410), permute_bytes(v1[i], v1[4 + i], 0x7632), b0, b1);
+            else
+                multiply_add(part[i], transpose(v0[2 * i]), transpose(v0[2 * i + 1]), transpose(v1[2 * i]),
+                             transpose(v1[2 * i + 1]), b0, b1);
     }
     float (*parts)[COLUMNS + 1] = (float (*)[COLUMNS + 1])ring;  // [D], where its tiles were
     __syncwarp();
@@ -146,7 +165,8 @@ decode_attention(const u16 *q, const u16 *k_pages, const u16 *v_pages, const u16
 #pragma unroll
         for (int c = 0; c < 4; c++) {
             int j = 2 * i + c / 2;  // rows g + 8 are the next word
-            parts[32 * (j / 4) + 8 * (g / 2) + 2 * (j % 4) + g % 2][2 * t + c % 2] = part[i][c];
+            int d = PAIRS_VALUES ? 8 * g + j : 32 * (j / 4) + 8 * (g / 2) + 2 * (j % 4) + g % 2;
+            parts[d][2 * t + c % 2] = part[i][c];
         }
     __syncthreads();
     auto part_of = [&](int w) { return (const float (*)[COLUMNS + 1])(shared + w * STAGES * STAGE_BYTES); };
