@@ -93,8 +93,10 @@ def test_process_that_is_gone_is_not_described():
 
 
 def test_secrets_of_a_command_line_are_not_described():
-    words = [sys.executable, "-c", "import sys; sys.stdin.read()", "--api-key", "sesame", "--port", "1"]
-    with subprocess.Popen(words, stdin=subprocess.PIPE) as one:
+    code = "import sys; print(flush=True); sys.stdin.read()"
+    words = [sys.executable, "-c", code, "--api-key", "sesame", "--port", "1"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as one:
+        one.stdout.readline()  # it runs: a process that is about to has no command line for a moment
         command = describe(psutil.Process(one.pid)).command
         one.stdin.close()
     assert command.endswith("--api-key (hidden) --port 1")
