@@ -20,12 +20,12 @@ def test_flags_of_the_model_are_kept_and_those_of_the_server_dropped():
         "--enforce-eager",
         "--log-prompts",
     ]
-    assert model_flags(flags) == ["--tile", "64x128", "--no-sinks", "--require", "moe=triton", "--enforce-eager"]
+    assert model_flags(flags) == ["--tile", "64x128", "--no-sinks", "--require=moe=triton", "--enforce-eager"]
 
 
 def test_flags_as_vllm_spells_them_are_kept_as_ours():
     flags = ["--kv-cache-dtype", "fp8_e4m3", "--no-enable-prefix-caching", "--async-scheduling", "--tile=auto"]
-    ours = ["--kv-dtype", "fp8", "--no-prefix-caching", "--run-ahead", "--tile", "auto"]
+    ours = ["--kv-dtype", "fp8", "--no-prefix-caching", "--run-ahead", "--tile=auto"]
     assert model_flags(flags) == ours
     assert model_flags(["--kv-cache-dtype=bfloat16", "--no-sinks"]) == ["--kv-dtype", "bf16", "--no-sinks"]
 

@@ -120,11 +120,12 @@ def using_options(options: Mapping[str, Options]) -> Iterator[None]:
 
 
 def load_tuned(path: str, device: DeviceSpec) -> Tuned:
-    """Of the file that is configured; `auto` is the one that ships for this GPU, where there is one."""
-    if path == AUTO and device.is_cuda:
+    """Of the file that is configured; `auto`, or no name: the one that ships for this GPU, where there is one."""
+    is_auto = path in (AUTO, "")
+    if is_auto and device.is_cuda:
         shipped, _ = find_shipped(device)
         return Tuned() if shipped is None else read_tuned(shipped, device)
-    if path in (AUTO, NONE):
+    if is_auto or path == NONE:
         return Tuned()
     if not device.is_cuda:
         raise TilesError(f"tiles_file = {path!r} is of a GPU, this is {device.name}: leave --tiles-file out")

@@ -50,12 +50,15 @@ def model_flags(flags: Sequence[str]) -> list[str]:
     kept: list[str] = []
     words = list(flags)
     while words:
-        name, equals, value = words.pop(0).partition("=")
-        given = value if equals else words.pop(0) if words and not words[0].startswith("--") else None
-        name, given = spell_ours(name, given)
-        knob = next((one for one in knobs().values() if name in _spellings(one.name, one.off_flag)), None)
+        written = [words.pop(0)]
+        name, equals, value = written[0].partition("=")
+        if not equals and words and not words[0].startswith("--"):
+            written.append(words.pop(0))
+        given = value if equals else written[-1] if len(written) > 1 else None
+        ours, meant = spell_ours(name, given)
+        knob = next((one for one in knobs().values() if ours in _spellings(one.name, one.off_flag)), None)
         if knob is not None and knob.section != "server":
-            kept += [name] if given is None else [name, given]
+            kept += written if ours == name else [ours] if meant is None else [ours, meant]
     return kept
 
 
