@@ -15,7 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import readme
+from firesteel.device import find_device
 
+GPU = "NVIDIA H200"
 OUT = Path("firesteel-bench")  # relative, as records keep their command
 COLD = OUT / "compiled"  # caches of kernels, of commands that name it: empty when the first of them begins
 STEP = "bench decode --synthetic gpt-oss-120b --no-plot"
@@ -48,9 +50,15 @@ def main() -> None:
     names = sys.argv[1:] or list(COMMANDS)
     if unknown := set(names) - set(COMMANDS):
         sys.exit(f"{', '.join(sorted(unknown))}: records are of {', '.join(COMMANDS)}")
+    check_gpu(find_device().name)
     for name in names:
         measure(name, COMMANDS[name])
     readme.README.write_text(readme.write(readme.README.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def check_gpu(name: str) -> None:
+    if name != GPU:
+        sys.exit(f"these records are of an {GPU}, this is {name}: run firesteel bench, which says where it ran")
 
 
 def measure(name: str, commands: Sequence[str]) -> None:

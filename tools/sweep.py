@@ -37,13 +37,13 @@ def main() -> None:
     parser.add_argument("--context", default="2048")
     parser.add_argument("plans", nargs="+", metavar="PLAN")
     asked = parser.parse_args()
+    plans = {words: read_plan(words) for words in asked.plans}
     contexts = tuple(map(int, asked.context.split(",")))
     plan = Plan(batches=(asked.batch,), contexts=contexts, steps=STEPS, check=1, delays=False)
     knobs = {"mxfp4_layers": DENSE if asked.mxfp4 else "", "kv_cache_gib": 0.1}
     name, loaded = open_model(resolve(knobs).config, asked.synthetic)
     print(f"{name}, {'all MXFP4' if asked.mxfp4 else 'as shipped'}: ms a step; us of each group", flush=True)
-    for words in asked.plans:
-        pins, constants = read_plan(words)
+    for words, (pins, constants) in plans.items():
         config = resolve({**knobs, "kernels": ",".join(pins)}).config
         for context in contexts:
             try:
@@ -62,10 +62,12 @@ def read_plan(words: str) -> tuple[list[str], dict[tuple[str, str], int]]:
     for word in words.split(",") if words != "plain" else []:
         left, _, right = word.partition("=")
         module, dot, constant = left.partition(".")
-        if dot:
+        if not dot:
+            pins.append(word)
+        elif hasattr(sys.modules.get(f"firesteel.kernels.{module}"), constant) and right.isdigit():
             constants[f"firesteel.kernels.{module}", constant] = int(right)
         else:
-            pins.append(word)
+            sys.exit(f"{word}: wants MODULE.CONSTANT=NUMBER of firesteel.kernels, as decode_experts.LAG=1")
     return pins, constants
 
 

@@ -20,6 +20,12 @@ def test_a_plan_names_implementations_and_constants():
     assert sweep.read_plan("plain") == ([], {})
 
 
+@pytest.mark.parametrize("word", ["decode_experts.LAGS=1", "no_such_module.LAG=1", "decode_experts.LAG=one"])
+def test_a_plan_that_names_nothing_there_is_refused(word):
+    with pytest.raises(SystemExit, match=rf"{word}: wants MODULE.CONSTANT=NUMBER"):
+        sweep.read_plan(word)
+
+
 def test_kernels_are_planned_anew_with_what_changed_and_only_inside():
     machine = machine_of((9, 0))
     shipped = plan_turns(machine, **SIZES)
