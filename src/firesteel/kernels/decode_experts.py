@@ -149,6 +149,13 @@ def plan(
     return at_once if at_once.stream.stages > 1 and at_once.refuse(machine) is None else plan_holding(False)
 
 
+def _arguments(experts: Experts, ahead: Tensor | None) -> tuple[tuple[Tensor, ...], tuple[Tensor | None, int]]:
+    """Weights of both matmuls, and what is fetched ahead with its bytes, as all kernels here take them."""
+    up = (experts.gate_up_codes, experts.gate_up_scales, experts.gate_up_bias)
+    down = (experts.down_codes, experts.down_scales, experts.down_bias)
+    return (*up, *down), (ahead, 0 if ahead is None else min(ahead.nbytes, MOST_AHEAD_BYTES))
+
+
 def _plan_for(machine: Machine, r: Tensor, experts: Experts, active: int, activation: str) -> Streamed:
     tokens, hidden = r.shape
     return plan(
@@ -163,10 +170,8 @@ def cuda_decode_experts(
     activation: str = "bf16", ahead: Tensor | None = None, dependent: bool = False,
 ) -> Tensor:  # fmt: skip
     inner = torch.empty(r.shape[0], active, r.shape[1], dtype=r.dtype, device=r.device)
-    up = (experts.gate_up_codes, experts.gate_up_scales, experts.gate_up_bias)
-    down = (experts.down_codes, experts.down_scales, experts.down_bias)
-    num_ahead = 0 if ahead is None else min(ahead.nbytes, MOST_AHEAD_BYTES)
-    args = (r, norm, logits, *up, *down, inner, ahead, num_ahead, eps, limit, r.shape[0])
+    weights, fetched = _arguments(experts, ahead)
+    args = (r, norm, logits, *weights, inner, *fetched, eps, limit, r.shape[0])
     _plan_for(find_machine(r.device), r, experts, active, activation).launch(args, dependent)
     return r
 
@@ -211,10 +216,8 @@ def cuda_decode_experts_even(
     tokens, hidden = r.shape
     inner = torch.empty(tokens, active, hidden, dtype=r.dtype, device=r.device)
     parts = torch.empty(tokens, active, hidden, dtype=torch.float32, device=r.device)
-    up = (experts.gate_up_codes, experts.gate_up_scales, experts.gate_up_bias)
-    down = (experts.down_codes, experts.down_scales, experts.down_bias)
-    num_ahead = 0 if ahead is None else min(ahead.nbytes, MOST_AHEAD_BYTES)
-    args = (r, norm, logits, *up, *down, inner, parts, ahead, num_ahead, eps, limit, tokens)
+    weights, fetched = _arguments(experts, ahead)
+    args = (r, norm, logits, *weights, inner, parts, *fetched, eps, limit, tokens)
     plan_even(
         find_machine(r.device), tokens=tokens, hidden=hidden, experts=experts.down_bias.shape[0], active=active,
         rounds_x=activation == ROUNDED,
@@ -257,10 +260,8 @@ def cuda_decode_experts_turns(
     activation: str = "bf16", ahead: Tensor | None = None, dependent: bool = False,
 ) -> Tensor:  # fmt: skip
     inner = torch.empty(active, r.shape[1], dtype=r.dtype, device=r.device)
-    up = (experts.gate_up_codes, experts.gate_up_scales, experts.gate_up_bias)
-    down = (experts.down_codes, experts.down_scales, experts.down_bias)
-    num_ahead = 0 if ahead is None else min(ahead.nbytes, MOST_AHEAD_BYTES)
-    args = (r, norm, logits, *up, *down, inner, ahead, num_ahead, eps, limit)
+    weights, fetched = _arguments(experts, ahead)
+    args = (r, norm, logits, *weights, inner, *fetched, eps, limit)
     plan_turns(
         find_machine(r.device), hidden=r.shape[1], experts=experts.down_bias.shape[0], active=active,
         rounds_x=activation == ROUNDED,
