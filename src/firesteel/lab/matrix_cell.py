@@ -46,8 +46,6 @@ def run_cell(order: Mapping[str, Any], folder: Path) -> dict[str, Any]:
                     command.url, plan=BenchPlan.parse(order["plan"]), api_key=api.api_key,
                     pid=server.family.leader, startup_s=server.startup_s, timeout_s=api.timeout_s,
                 )  # fmt: skip
-            if bench.failures:
-                server.check()
     except UserError as error:
         return {"status": CRASHED, "figures": {}, "reason": str(error)}
     if bench.failures:
