@@ -1,7 +1,9 @@
 """Holds ops to their references in Triton's interpreter and on an emulated GPU; small CUDA C++; small samples."""
 
+import ctypes
 import importlib
 import inspect
+import mmap
 import os
 import shutil
 from importlib.util import module_from_spec, spec_from_file_location
@@ -17,6 +19,7 @@ from firesteel.kernels.tolerance import assert_close
 from firesteel.kernels.verify import Check, check
 
 DATA = Path(__file__).with_name("data")
+EARLY_LAUNCHES = 4
 
 
 @pytest.fixture
@@ -117,18 +120,37 @@ def hold_emulated(use_machine):
 
 @pytest.fixture
 def hold_early(use_machine, emulator):
-    """hold_early(op, machine, late, *args): the same where it begins before the inputs named `late` are there."""
+    """hold_early(op, machine, late, *args): the same where it begins before the inputs named `late` are there.
+
+    A wait left out shows in most launches, not in all.
+    """
 
     def hold(op, machine, late, *args, way="cuda"):
         use_machine(machine)
         sample, names = Sample("emulated", args), list(inspect.signature(op.reference).parameters)
         expected = op.reference(*sample.clone())
-        given = dict(zip(names, sample.clone(), strict=False))
-        with emulator.coming_late(*(given[name] for name in late)):
-            actual = op.implementations[way].function(**given, dependent=True)
-        assert_close(actual=actual, expected=expected, tolerance=op.tolerance)
+        for _ in range(EARLY_LAUNCHES):
+            given = dict(zip(names, sample.clone(), strict=False))
+            with emulator.coming_late(*(given[name] for name in late)):
+                actual = op.implementations[way].function(**given, dependent=True)
+            assert_close(actual=actual, expected=expected, tolerance=op.tolerance)
 
     return hold
+
+
+@pytest.fixture
+def before_a_wall():
+    """before_a_wall(n): n bytes that end where memory does: whoever reads on is killed by SIGSEGV."""
+    held = []
+
+    def make(num_bytes):
+        whole = -(-num_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        held.append(mmap.mmap(-1, whole + mmap.PAGESIZE))
+        begin = ctypes.addressof(ctypes.c_char.from_buffer(held[-1]))
+        assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(begin + whole), mmap.PAGESIZE, 0) == 0
+        return torch.frombuffer(held[-1], dtype=torch.uint8, count=num_bytes, offset=whole - num_bytes)
+
+    return make
 
 
 @pytest.fixture(scope="session")

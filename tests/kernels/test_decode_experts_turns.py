@@ -11,6 +11,7 @@ from firesteel.kernels.decode_launch import Machine, forget_plans, machine_of, w
 from firesteel.kernels.decode_shapes import Draw
 from firesteel.kernels.moe_matmul import random_experts
 from firesteel.kernels.op import Sample
+from firesteel.kernels.tolerance import assert_close
 from firesteel.kernels.verify import check
 from tests.kernels.test_emulated_decode_experts import PAIRED, make_args
 
@@ -44,9 +45,12 @@ def test_what_is_no_number_reaches_all_of_its_token(hold_emulated):
     hold_emulated(decode_experts, PAIRED, *args, way="cuda:turns")
 
 
-def test_the_next_weights_are_fetched_from_inside_their_bounds(hold_emulated):
-    ahead = torch.zeros(100_000, dtype=torch.uint8)
-    hold_emulated(decode_experts, PAIRED, *make_args(1), "bf16", ahead, way="cuda:turns")
+def test_the_next_weights_are_fetched_from_inside_their_bounds(use_machine, before_a_wall):
+    use_machine(PAIRED)
+    args = make_args(1)
+    expected = decode_experts.reference(*Sample("ahead", args).clone())
+    actual = decode_experts.implementations["cuda:turns"].function(*args, "bf16", before_a_wall(100_000))
+    assert_close(actual=actual, expected=expected, tolerance=decode_experts.tolerance)
 
 
 @pytest.mark.usefixtures("spoilt_memory")

@@ -12,6 +12,8 @@ from firesteel.kernels.decode_fc2 import refuse_strips
 from firesteel.kernels.decode_launch import Machine, machine_of
 from firesteel.kernels.decode_shapes import Draw
 from firesteel.kernels.moe_matmul import random_experts
+from firesteel.kernels.op import Sample
+from firesteel.kernels.tolerance import assert_close
 
 HIDDEN, EXPERTS, ACTIVE = 192, 40, 4
 PAIRED = Machine(10, 232_448)  # 12 strips for five pairs: three for some, two for others
@@ -91,8 +93,12 @@ def test_what_is_no_number_reaches_all_of_its_token(machine, tokens, hold_emulat
     assert decode_experts.reference(*args).isnan().all(1).tolist() == [False] * (tokens - 1) + [True]
 
 
-def test_the_next_weights_are_fetched_from_inside_their_bounds(hold_emulated):
-    hold_emulated(decode_experts, PAIRED, *make_args(1), "bf16", torch.zeros(100_000, dtype=torch.uint8))
+def test_the_next_weights_are_fetched_from_inside_their_bounds(use_machine, before_a_wall):
+    use_machine(PAIRED)
+    args = make_args(1)
+    expected = decode_experts.reference(*Sample("ahead", args).clone())
+    actual = decode_experts.implementations["cuda"].function(*args, "bf16", before_a_wall(100_000))
+    assert_close(actual=actual, expected=expected, tolerance=decode_experts.tolerance)
 
 
 @pytest.mark.slow
