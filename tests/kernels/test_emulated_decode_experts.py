@@ -93,11 +93,12 @@ def test_what_is_no_number_reaches_all_of_its_token(machine, tokens, hold_emulat
     assert decode_experts.reference(*args).isnan().all(1).tolist() == [False] * (tokens - 1) + [True]
 
 
-def test_the_next_weights_are_fetched_from_inside_their_bounds(use_machine, before_a_wall):
+@pytest.mark.parametrize("way", ["cuda", "cuda:turns"])
+def test_the_next_weights_are_fetched_from_inside_their_bounds(way, use_machine, before_a_wall):
     use_machine(PAIRED)
     args = make_args(1)
     expected = decode_experts.reference(*Sample("ahead", args).clone())
-    actual = decode_experts.implementations["cuda"].function(*args, "bf16", before_a_wall(100_000))
+    actual = decode_experts.implementations[way].function(*args, "bf16", before_a_wall(100_000))
     assert_close(actual=actual, expected=expected, tolerance=decode_experts.tolerance)
 
 
