@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from firesteel.kernels import attention, decode_attention
-from firesteel.kernels.decode_attention import cluster_size
+from firesteel.kernels.decode_attention import Sharing, share_tokens
 from firesteel.kernels.decode_launch import Machine, machine_of
 
 
@@ -38,16 +38,19 @@ def test_the_kernel_says_what_it_does_not_take(small_args, refusal):
     assert "int64, not torch.int32" in refusal(decode_attention, page_table=args["page_table"].int())
 
 
-def test_large_clusters_are_for_long_tables_on_gpus_that_hold_two_programs_an_sm():
+def test_long_tables_are_joined_in_memory_by_as_many_programs_as_there_are_sms():
     h200, gb10 = machine_of((9, 0)), machine_of((12, 1))
-    assert [cluster_size(h200, 8, held, None) for held in (8192, 8193)] == [8, 16]
-    assert [cluster_size(gb10, 2, held, None) for held in (8192, 131_072)] == [8, 8]
-    assert cluster_size(h200, 8, 131_072, 128) == cluster_size(gb10, 8, 131_072, 128) == 1
+    assert [share_tokens(h200, 8, held, None) for held in (8192, 8193)] == [Sharing(8), Sharing(16, in_memory=True)]
+    assert share_tokens(gb10, 8, 131_072, None) == Sharing(6, in_memory=True)
+    assert share_tokens(h200, 8, 131_072, 128) == share_tokens(gb10, 8, 131_072, 128) == Sharing()
 
 
 def test_programs_of_all_requests_run_at_once():
-    h200, gb10 = Machine(132, 232_448), Machine(48, 101_376)
-    for machine, requests in itertools.product((h200, gb10), range(1, 9)):
-        size = cluster_size(machine, 8 * requests, 131_072, None)
-        assert size == 1 or size * 8 * requests <= machine.num_sms
-    assert [cluster_size(h200, 8 * requests, 131_072, None) for requests in (1, 2, 4, 8)] == [16, 8, 4, 2]
+    for capability, requests, held in itertools.product(((9, 0), (12, 1)), range(1, 9), (8192, 131_072)):
+        machine = machine_of(capability)
+        sharing = share_tokens(machine, 8 * requests, held, None)
+        assert sharing == Sharing() or sharing.programs * 8 * requests <= machine.num_sms
+
+
+def test_a_kv_head_for_each_sm_needs_no_joining():
+    assert share_tokens(Machine(48, 101_376), 64, 131_072, None) == Sharing()

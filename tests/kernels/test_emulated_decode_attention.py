@@ -6,24 +6,14 @@ import pytest
 import torch
 
 from firesteel.kernels import decode_attention
-from firesteel.kernels.decode_attention import _sample_pages, cluster_size
-from firesteel.kernels.decode_launch import Machine, forget_plans
+from firesteel.kernels.decode_attention import Sharing, _sample_pages, share_tokens
+from firesteel.kernels.decode_launch import Machine
 from firesteel.kernels.decode_shapes import Draw
 from firesteel.kernels.op import Sample
 from firesteel.kernels.tolerance import assert_close
 from firesteel.kernels.verify import check
 
 LARGE, SMALL = Machine(64, 232_448), Machine(48, 101_376)
-
-
-@pytest.fixture(autouse=True, params=[False, True], ids=["transposed", "paired"])
-def way_to_read_values(request, monkeypatch):
-    monkeypatch.setattr(
-        importlib.import_module("firesteel.kernels.decode_attention"), "PAIRS_VALUES", request.param
-    )
-    forget_plans()
-    yield
-    forget_plans()
 
 
 def make_args(lens, *, window=None, page_size=16, heads=8, kv_heads=1, has_sinks=True):
@@ -39,7 +29,7 @@ def make_args(lens, *, window=None, page_size=16, heads=8, kv_heads=1, has_sinks
 @pytest.mark.parametrize("lens", [(1, 15, 16), (17, 64, 65), (1100, 3, 129)], ids=str)
 def test_eight_programs_share_the_tokens_of_a_kv_head(lens, page_size, has_sinks, hold_emulated):
     """1100 tokens are more tiles than the 64 warps."""
-    assert cluster_size(LARGE, len(lens), max(lens), None) == 8
+    assert share_tokens(LARGE, len(lens), max(lens), None) == Sharing(8)
     hold_emulated(decode_attention, LARGE, *make_args(lens, page_size=page_size, has_sinks=has_sinks))
 
 
@@ -82,32 +72,44 @@ def test_what_is_no_number_among_the_tokens_seen_reaches_the_result(where, hold_
 
 
 @pytest.fixture
-def hold_cluster(use_machine, monkeypatch):
-    def hold(size, *args):
+def hold_sharing(use_machine, monkeypatch):
+    def hold(sharing, *args):
         use_machine(SMALL)
         module = importlib.import_module("firesteel.kernels.decode_attention")
-        monkeypatch.setattr(module, "cluster_size", lambda machine, num_heads, most_held, window: size)
-        assert check(decode_attention, decode_attention.implementations["cuda"], Sample("cluster", args)) is None
+        monkeypatch.setattr(module, "share_tokens", lambda machine, num_heads, most_held, window: sharing)
+        assert check(decode_attention, decode_attention.implementations["cuda"], Sample("shared", args)) is None
 
     return hold
 
 
+@pytest.mark.usefixtures("spoilt_memory")
+@pytest.mark.parametrize("programs", [2, 5])
+def test_the_last_program_joins_what_all_of_them_found(programs, hold_sharing):
+    """Launch after launch of the same module, whose counters go on."""
+    for lens in ((1100, 3, 129), (16,), (1, 300), (700, 17, 64, 2, 31)):
+        hold_sharing(Sharing(programs, in_memory=True), *make_args(lens))
+
+
+WAYS = [Sharing(size) for size in (1, 2, 4, 8, 16)] + [Sharing(size, in_memory=True) for size in (2, 3, 6, 16, 21)]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("heads", [(8, 1), (10, 2), (6, 6), (16, 2)], ids=str)
-@pytest.mark.parametrize("size", [1, 2, 4, 8, 16])
-def test_any_cluster_and_number_of_heads(size, heads, hold_cluster):
+@pytest.mark.parametrize("sharing", WAYS, ids=str)
+def test_any_sharing_and_number_of_heads(sharing, heads, hold_sharing):
     for window in (None, 33, 300):
         args = make_args((1, 290, 17), window=window, heads=heads[0], kv_heads=heads[1])
-        hold_cluster(size, *args)
+        hold_sharing(sharing, *args)
 
 
 @pytest.mark.slow
-def test_every_length_to_some_tiles(hold_cluster):
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_every_length_to_some_tiles(in_memory, hold_sharing):
     for first in range(1, 97, 8):
-        hold_cluster(2, *make_args(range(first, first + 8), page_size=32))
+        hold_sharing(Sharing(2, in_memory=in_memory), *make_args(range(first, first + 8), page_size=32))
 
 
 @pytest.mark.slow
-def test_every_window_to_some_tiles(hold_cluster):
+def test_every_window_to_some_tiles(hold_sharing):
     for window in range(1, 50):
-        hold_cluster(1, *make_args((1, 16, 33, 47, 48, 49, 50, 95), window=window))
+        hold_sharing(Sharing(), *make_args((1, 16, 33, 47, 48, 49, 50, 95), window=window))

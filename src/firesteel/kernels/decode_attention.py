@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import astuple, dataclass
 
 import torch
 from torch import Tensor
@@ -49,7 +50,7 @@ TILE = 16  # tokens that a warp reads at a time
 STAGES = 2  # tiles of a warp on their way
 MOST_HEADS = 8  # query heads of a kv head: columns of a product
 WARPS = 8
-PAIRS_VALUES = False  # read so that no matrix need be transposed; not measured yet
+PART_FLOATS = MOST_HEADS * (2 + HEAD_DIM)  # what a program found: of each head the top, the sum, the values
 SHORT = 8192  # tokens of page tables that a smaller cluster serves best
 
 
@@ -91,27 +92,42 @@ def _accepts(
     )
 
 
-def cluster_size(machine: Machine, num_heads: int, most_held: int, window: int | None) -> int:
-    """Programs that share the tokens of a kv head, of which its page table has room for so many.
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """How many programs share the tokens of a kv head, and whether what they found is joined in memory, by the last of
+    them, or through their cluster: faster, but programs of a cluster have to fit a part of the GPU."""
 
-    `num_heads` are those of all requests. All programs run at once: those that wait for an SM hold up their own.
-    More than every GPU is sure to run together only where they need not have an SM each.
+    programs: int = 1
+    in_memory: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.programs} in memory" if self.in_memory else f"cluster {self.programs}"
+
+
+def share_tokens(machine: Machine, num_heads: int, most_held: int, window: int | None) -> Sharing:
+    """`num_heads` are those of all requests, `most_held` the tokens that the page table has room for.
+
+    All programs run at once: those that wait for an SM hold up their own.
     """
     if window is not None:
-        return 1
-    size = PORTABLE_CLUSTER if most_held <= SHORT or not machine.is_large else 16
-    while size > 1 and size * num_heads > machine.num_sms:
+        return Sharing()
+    most = max(1, machine.num_sms // num_heads)
+    if most_held > SHORT and most > 1:
+        return Sharing(most, in_memory=True)
+    size = PORTABLE_CLUSTER
+    while size > most:
         size //= 2
-    return size
+    return Sharing(size)
 
 
 @keep
-def kernel(machine: Machine, heads: int, kv_heads: int, cluster: int) -> CudaKernel:
-    sizes = {"HEADS": heads, "KV_HEADS": kv_heads, "HEAD_DIM": HEAD_DIM}
+def kernel(machine: Machine, heads: int, kv_heads: int, sharing: Sharing) -> CudaKernel:
+    sizes = {"HEADS": heads, "KV_HEADS": kv_heads, "HEAD_DIM": HEAD_DIM, "MOST_REQUESTS": MOST_TOKENS}
     shared_bytes = WARPS * STAGES * 2 * TILE * HEAD_DIM * 2
     tile = {
-        "NUM_WARPS": WARPS, "NUM_STAGES": STAGES, "CLUSTER_SIZE": cluster, "SHARED_BYTES": shared_bytes,
-        "PROGRAMS_PER_SM": 2 if machine.is_large else 1, "PAIRS_VALUES": PAIRS_VALUES,
+        "NUM_WARPS": WARPS, "NUM_STAGES": STAGES, "NUM_PARTS": sharing.programs, "PART_FLOATS": PART_FLOATS,
+        "JOINS_IN_MEMORY": sharing.in_memory, "SHARED_BYTES": shared_bytes,
+        "PROGRAMS_PER_SM": 2 if machine.is_large else 1,
     }  # fmt: skip
     return build_kernel("decode_attention", {**sizes, **tile}, threads=32 * WARPS, shared_bytes=shared_bytes)
 
@@ -125,13 +141,16 @@ def cuda_decode_attention(
     kv_heads, page_size = k_pages.shape[1:3]
     mixed = torch.empty(tokens, heads * HEAD_DIM, dtype=q.dtype, device=q.device)
     machine = find_machine(q.device)
-    cluster = cluster_size(machine, tokens * kv_heads, page_table.shape[1] * page_size, window)
+    sharing = share_tokens(machine, tokens * kv_heads, page_table.shape[1] * page_size, window)
+    floats = tokens * kv_heads * sharing.programs * PART_FLOATS if sharing.in_memory else 0
+    parts = torch.empty(floats, dtype=torch.float32, device=q.device)
     args = (
-        q, k_pages, v_pages, sinks, page_table, kv_lens, mixed, scale, page_size, page_table.shape[1], window or 0,
+        q, k_pages, v_pages, sinks, page_table, kv_lens, mixed, parts, scale, page_size, page_table.shape[1],
+        window or 0,
     )  # fmt: skip
-    grid = (cluster, kv_heads, tokens)
-    chosen = kernel(machine, heads, kv_heads, cluster)
-    launch(chosen, grid, args, dependent, cluster=(cluster,), tile=f"cluster {cluster}")
+    grid = (sharing.programs, kv_heads, tokens)
+    cluster = () if sharing.in_memory else (sharing.programs,)
+    launch(kernel(machine, heads, kv_heads, sharing), grid, args, dependent, cluster=cluster, tile=sharing)
     return mixed
 
 
@@ -140,14 +159,14 @@ decode_attention.prefer("cuda")
 
 @decode_attention.device_code
 def device_code(capability: tuple[int, int]) -> Iterator[CudaCode]:
-    """One for each size of clusters: windows have 1, other layers what requests and page tables choose."""
+    """One for each way to share: windows have one program, other layers what requests and page tables choose."""
     if capability < FIRST:
         return
     machine, heads = machine_of(capability), GPT_OSS.kv_heads
     tables = itertools.product(range(1, MOST_TOKENS + 1), (SHORT, 2 * SHORT))
-    sizes = {cluster_size(machine, heads * tokens, held, None) for tokens, held in tables}
-    for size in sorted({1, *sizes}):
-        yield CudaCode(variant=f"cuda cluster={size}", kernel=kernel(machine, GPT_OSS.heads, heads, size))
+    ways = {share_tokens(machine, heads * tokens, held, None) for tokens, held in tables}
+    for one in sorted({Sharing(), *ways}, key=astuple):
+        yield CudaCode(variant=f"cuda {one}", kernel=kernel(machine, GPT_OSS.heads, heads, one))
 
 
 @decode_attention.samples

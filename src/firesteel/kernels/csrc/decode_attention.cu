@@ -1,17 +1,51 @@
-// One query a request over paged keys and values, with sinks; the programs of a cluster share a kv head's tokens.
+// One query a request over paged keys and values, with sinks; several programs share a kv head's tokens. What they found
+// is joined through their cluster, or through memory, by the last of them.
 #include "primitives.cuh"
 
 extern __shared__ __align__(128) char shared[];
-constexpr int WARPS = NUM_WARPS, CLUSTER = CLUSTER_SIZE, D = HEAD_DIM, THREADS = WARPS * 32, STAGES = NUM_STAGES;
+constexpr int WARPS = NUM_WARPS, PARTS = NUM_PARTS, D = HEAD_DIM, THREADS = WARPS * 32, STAGES = NUM_STAGES;
+constexpr bool IN_CLUSTER = PARTS > 1 && !JOINS_IN_MEMORY, IN_MEMORY = PARTS > 1 && JOINS_IN_MEMORY;
 constexpr int TILE = 16, TILE_BYTES = TILE * D * 2, STAGE_BYTES = 2 * TILE_BYTES;  // tokens; keys and values
 constexpr int GROUP = HEADS / KV_HEADS;  // query heads of a kv head
 constexpr int COLUMNS = 8;               // of the product; those beyond GROUP hold zeros
 static_assert(GROUP <= COLUMNS && D == 64, "up to 8 heads of 64 share a kv head");
-constexpr int MINE = (GROUP + CLUSTER - 1) / CLUSTER;       // each program ends so many heads
-constexpr int VALUES = (MINE * D + THREADS - 1) / THREADS;  // of them a thread's
+constexpr int MINE = IN_MEMORY ? GROUP : (GROUP + PARTS - 1) / PARTS;  // heads that a program ends, or the last one
+constexpr int VALUES = (MINE * D + THREADS - 1) / THREADS;             // of them a thread's
 constexpr float TO_LOG2 = 1.4426950408889634f;
 constexpr float NOTHING = -1e30f;  // below every score, and differences of two are finite
 static_assert(D * (COLUMNS + 1) * 4 <= STAGE_BYTES && WARPS * STAGES * STAGE_BYTES == SHARED_BYTES, "as launched");
+
+// What a program found of its tokens, in floats: of each head the largest score, the sum and the values relative to it.
+constexpr int TOPS = 0, SUMS = COLUMNS, FOUND = 2 * COLUMNS, PART = FOUND + COLUMNS * D;
+static_assert(PART == PART_FLOATS, "as given");
+__device__ u64 arrivals[MOST_REQUESTS * KV_HEADS];  // of a kv head's programs, launch after launch
+
+// Whether this program is the last of those that share a kv head: it may then read what all of them wrote.
+DEVICE bool is_last(u64 *counter) {
+    __shared__ bool answer;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) answer = atomicAdd(counter, 1ull) % PARTS == PARTS - 1;
+    __syncthreads();
+    __threadfence();
+    return answer;
+}
+
+// A value of a head from what the programs found; read(i, c) is what program c has at i.
+template <class Read> DEVICE float join(int h, int d, float sink, Read read) {
+    float largest = sink, total = 0, value = 0, tops[PARTS];
+#pragma unroll
+    for (int c = 0; c < PARTS; c++) {
+        tops[c] = read(TOPS + h, c);
+        largest = fmaxf(largest, tops[c]);
+    }
+#pragma unroll
+    for (int c = 0; c < PARTS; c++) {
+        float share = exp2f(tops[c] - largest);
+        total += share * read(SUMS + h, c), value += share * read(FOUND + h * D + d, c);
+    }
+    return value / (total + exp2f(sink - largest));
+}
 
 // Keys or values of a tile's tokens g and g + 8 that lane t multiplies: 8 d from 8 t on, and 8 from 32 + 8 t on.
 // Tokens lie 128 bytes apart: odd ones are read in the other order, so that no two lanes meet in a bank.
@@ -25,28 +59,16 @@ DEVICE void read_tile(const char *tile, uint4 (*of)[2]) {
     }
 }
 
-// PAIRS_VALUES: of a tile's tokens 2t, 2t + 1, 2t + 8 and 2t + 9 the 8 values from 8 g on, to be paired by token: no
-// matrix need be transposed, and four lanes meet in a bank. Of tokens that are not seen nothing: it may be no number.
-DEVICE void read_pairs(const char *tile, int first, int begin, int end, uint4 *of) {
-    int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        int token = 2 * t + i % 2 + i / 2 * 8;
-        bool is_seen = first + token >= begin && first + token < end;
-        of[i] = ((const uint4 *)(tile + token * 2 * D))[g];
-        if (!is_seen) of[i] = uint4{0, 0, 0, 0};
-    }
-}
-
-// `mixed` is [requests, HEADS HEAD_DIM]; `window` 0: all tokens are seen; `sinks` may be null. Pages hold a multiple of
+// `mixed` is [requests, HEADS HEAD_DIM]; `parts` [requests, KV_HEADS, PARTS, PART]; `window` 0: all tokens are seen; `sinks` may be null. Pages hold a multiple of
 // TILE tokens.
 extern "C" __global__ void __launch_bounds__(THREADS, PROGRAMS_PER_SM)
 decode_attention(const u16 *q, const u16 *k_pages, const u16 *v_pages, const u16 *sinks,
-                 const long long *page_table, const long long *kv_lens, u16 *mixed, float scale, int page_size,
-                 int table_width, int window) {
+                 const long long *page_table, const long long *kv_lens, u16 *mixed, float *parts, float scale,
+                 int page_size, int table_width, int window) {
     __shared__ u64 full[WARPS][STAGES];
     __shared__ float tops[WARPS][COLUMNS], sums[WARPS][COLUMNS];
-    __shared__ float top_here[COLUMNS], sum_here[COLUMNS], part_here[D][COLUMNS + 1], sink_of[COLUMNS];
+    __shared__ float sink_of[COLUMNS];
+    __shared__ float part_here[IN_MEMORY ? 1 : PART];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     int rank = blockIdx.x, head = blockIdx.y, request = blockIdx.z;
     char *ring = shared + warp * STAGES * STAGE_BYTES;  // of this warp alone
@@ -60,7 +82,7 @@ decode_attention(const u16 *q, const u16 *k_pages, const u16 *v_pages, const u16
     // kernel ahead lets this one start after its own wait only. The newest tile, a warp's last, is read after the wait.
     int end = (int)kv_lens[request], begin = window ? max(0, end - window) : 0;
     int first = begin / TILE, count = (end + TILE - 1) / TILE - first;  // tiles
-    constexpr int STEP = CLUSTER * WARPS;
+    constexpr int STEP = PARTS * WARPS;
     int own = rank * WARPS + warp, rounds = (count - own + STEP - 1) / STEP;
     auto token_of = [&](int round) { return (first + own + round * STEP) * TILE; };
     u64 rows = 0;  // where the tile of round `lane` of 32 begins
@@ -103,8 +125,7 @@ decode_attention(const u16 *q, const u16 *k_pages, const u16 *v_pages, const u16
         barrier_wait(full[warp] + round % STAGES, round / STAGES & 1);
         uint4 keys[2][2], values[2][2];
         read_tile(tile, keys);
-        if (PAIRS_VALUES) read_pairs(tile + TILE_BYTES, token_of(round), begin, end, values[0]);
-        else read_tile(tile + TILE_BYTES, values);
+        read_tile(tile + TILE_BYTES, values);
         __syncwarp();
         if (round + STAGES < rounds) {
             if ((round + STAGES) % 32 == 0) locate(round + STAGES);
@@ -119,7 +140,7 @@ decode_attention(const u16 *q, const u16 *k_pages, const u16 *v_pages, const u16
         int token = token_of(round) + g;
         bool seen0 = token >= begin && token < end, seen1 = token + 8 >= begin && token + 8 < end;
 #pragma unroll
-        for (int i = 0; i < (PAIRS_VALUES ? 0 : 2); i++) {  // what nobody wrote may be no number
+        for (int i = 0; i < 2; i++) {  // what nobody wrote may be no number
             if (!seen0) values[0][i] = uint4{0, 0, 0, 0};
             if (!seen1) values[1][i] = uint4{0, 0, 0, 0};
         }
@@ -145,14 +166,10 @@ decode_attention(const u16 *q, const u16 *k_pages, const u16 *v_pages, const u16
         const u32 *v0 = (const u32 *)values[0], *v1 = (const u32 *)values[1];
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            if (PAIRS_VALUES)  // of rows g and g + 8: d = 8 g + 2 i and the next
-                multiply_add(part[i], permute_bytes(v0[i], v0[4 + i], 0x5410), permute_bytes(v0[i], v0[4 + i], 0x7632),
-                             permute_bytes(v1[i], v1[4 + i], 0x5410), permute_bytes(v1[i], v1[4 + i], 0x7632), b0, b1);
-            else
-                multiply_add(part[i], transpose(v0[2 * i]), transpose(v0[2 * i + 1]), transpose(v1[2 * i]),
-                             transpose(v1[2 * i + 1]), b0, b1);
+            multiply_add(part[i], transpose(v0[2 * i]), transpose(v0[2 * i + 1]), transpose(v1[2 * i]),
+                         transpose(v1[2 * i + 1]), b0, b1);
     }
-    float (*parts)[COLUMNS + 1] = (float (*)[COLUMNS + 1])ring;  // [D], where its tiles were
+    float (*own_part)[COLUMNS + 1] = (float (*)[COLUMNS + 1])ring;  // [D], where its tiles were
     __syncwarp();
 #pragma unroll
     for (int j = 0; j < 2; j++) {
@@ -165,13 +182,15 @@ decode_attention(const u16 *q, const u16 *k_pages, const u16 *v_pages, const u16
 #pragma unroll
         for (int c = 0; c < 4; c++) {
             int j = 2 * i + c / 2;  // rows g + 8 are the next word
-            int d = PAIRS_VALUES ? 8 * g + j : 32 * (j / 4) + 8 * (g / 2) + 2 * (j % 4) + g % 2;
-            parts[d][2 * t + c % 2] = part[i][c];
+            own_part[32 * (j / 4) + 8 * (g / 2) + 2 * (j % 4) + g % 2][2 * t + c % 2] = part[i][c];
         }
     __syncthreads();
     auto part_of = [&](int w) { return (const float (*)[COLUMNS + 1])(shared + w * STAGES * STAGE_BYTES); };
+    u64 kv_head = (u64)request * KV_HEADS + head;
+    parts += kv_head * PARTS * PART;
+    float *mine = IN_MEMORY ? parts + rank * PART : part_here;
     for (int at = threadIdx.x; at < COLUMNS * D; at += THREADS) {
-        int h = at % COLUMNS, d = at / COLUMNS;
+        int h = at / D, d = at % D;
         float largest = tops[0][h], total = 0, value = 0;
 #pragma unroll
         for (int w = 1; w < WARPS; w++) largest = fmaxf(largest, tops[w][h]);
@@ -180,30 +199,22 @@ decode_attention(const u16 *q, const u16 *k_pages, const u16 *v_pages, const u16
             float share = exp2f(tops[w][h] - largest);
             total += share * sums[w][h], value += share * part_of(w)[d][h];
         }
-        if (d == 0) top_here[h] = largest, sum_here[h] = total;
-        part_here[d][h] = value;
+        if (d == 0) mine[TOPS + h] = largest, mine[SUMS + h] = total;
+        mine[FOUND + at] = value;
     }
     dawdle();
-    if (CLUSTER > 1) meet_cluster();
-    else __syncthreads();
+    if (IN_CLUSTER) meet_cluster();
+    else if (!IN_MEMORY) __syncthreads();
+    else if (!is_last(arrivals + kv_head)) return;
+    auto read = [&](int i, int c) {
+        if (IN_MEMORY) return parts[c * PART + i];
+        return IN_CLUSTER ? other_program(part_here + i, c) : part_here[i];
+    };
 #pragma unroll
     for (int i = 0; i < VALUES; i++) {
-        int at = threadIdx.x + i * THREADS, h = rank * MINE + at / D, d = at % D;
+        int at = threadIdx.x + i * THREADS, h = (IN_MEMORY ? 0 : rank * MINE) + at / D, d = at % D;
         if (at >= MINE * D || h >= GROUP) break;
-        float sink = sink_of[h], largest = sink, total = 0, value = 0, theirs[CLUSTER];
-#pragma unroll
-        for (int c = 0; c < CLUSTER; c++) {
-            theirs[c] = CLUSTER > 1 ? other_program(&top_here[h], c) : top_here[h];
-            largest = fmaxf(largest, theirs[c]);
-        }
-#pragma unroll
-        for (int c = 0; c < CLUSTER; c++) {
-            float share = exp2f(theirs[c] - largest);
-            total += share * (CLUSTER > 1 ? other_program(&sum_here[h], c) : sum_here[h]);
-            value += share * (CLUSTER > 1 ? other_program(&part_here[d][h], c) : part_here[d][h]);
-        }
-        total += exp2f(sink - largest);
-        mixed[((u64)request * HEADS + head * GROUP + h) * D + d] = narrow(value / total);
+        mixed[((u64)request * HEADS + head * GROUP + h) * D + d] = narrow(join(h, d, sink_of[h], read));
     }
-    if (CLUSTER > 1) meet_cluster();  // what others still read stays
+    if (IN_CLUSTER) meet_cluster();  // what others still read stays
 }
