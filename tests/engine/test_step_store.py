@@ -68,15 +68,16 @@ def test_prepared_steps_are_made_before_they_are_needed_the_largest_first(make_s
     assert len(store.ready()) == 3 and store.num_bytes == 0, "nothing is captured on a CPU"
 
 
-def test_one_request_has_a_step_for_short_page_tables_and_one_for_long(make_store, references, llm, monkeypatch):
+@pytest.mark.parametrize("requests", [1, 2])
+def test_there_is_a_step_for_short_page_tables_and_one_for_long(make_store, references, llm, requests, monkeypatch):
     monkeypatch.setattr(step_store, "SHORT", 64)
     store = make_store(fused=references)
-    short, long = store.find(1, 64), store.find(1, 65)
-    assert (short.num_tokens, long.num_tokens) == (64, llm.max_context) and store.find(1, 5) is short
-    assert store.find(2, 5).num_tokens == llm.max_context, "several share the SMs: nothing is gained"
+    short, long = store.find(requests, 64), store.find(requests, 65)
+    assert (short.num_tokens, long.num_tokens) == (64, llm.max_context) and store.find(requests, 5) is short
     prepared = make_store(fused=references)
-    prepared.prepare(1)
-    assert {ready.num_tokens for ready in prepared.ready()} == {64, llm.max_context}
+    prepared.prepare(requests)
+    made = [(ready.step.num_requests, ready.num_tokens) for ready in prepared.ready()]
+    assert sorted(made) == [(size, held) for size in range(1, requests + 1) for held in (64, llm.max_context)]
 
 
 def test_tables_are_as_wide_as_the_texts_need(make_store, llm):

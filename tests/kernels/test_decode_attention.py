@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from firesteel.kernels import attention, decode_attention
-from firesteel.kernels.decode_attention import Sharing, share_tokens
+from firesteel.kernels.decode_attention import SHORT, Sharing, share_tokens
 from firesteel.kernels.decode_launch import Machine, machine_of
 
 
@@ -40,13 +40,16 @@ def test_the_kernel_says_what_it_does_not_take(small_args, refusal):
 
 def test_long_tables_are_joined_in_memory_by_as_many_programs_as_there_are_sms():
     h200, gb10 = machine_of((9, 0)), machine_of((12, 1))
-    assert [share_tokens(h200, 8, held, None) for held in (8192, 8193)] == [Sharing(8), Sharing(16, in_memory=True)]
+    assert [share_tokens(h200, 8, held, None) for held in (SHORT, SHORT + 1)] == [
+        Sharing(8),
+        Sharing(16, in_memory=True),
+    ]
     assert share_tokens(gb10, 8, 131_072, None) == Sharing(6, in_memory=True)
     assert share_tokens(h200, 8, 131_072, 128) == share_tokens(gb10, 8, 131_072, 128) == Sharing()
 
 
 def test_programs_of_all_requests_run_at_once():
-    for capability, requests, held in itertools.product(((9, 0), (12, 1)), range(1, 9), (8192, 131_072)):
+    for capability, requests, held in itertools.product(((9, 0), (12, 1)), range(1, 9), (SHORT, 131_072)):
         machine = machine_of(capability)
         sharing = share_tokens(machine, 8 * requests, held, None)
         assert sharing == Sharing() or sharing.programs * 8 * requests <= machine.num_sms

@@ -8,6 +8,7 @@ import torch
 
 from firesteel.device import find_device
 from firesteel.kernels import DECODE_OPS, cuda_cache, decode_launch
+from firesteel.kernels.decode_attention import Sharing
 from firesteel.kernels.decode_attention import kernel as attention_kernel
 from firesteel.kernels.decode_fc1 import expert_sizes
 from firesteel.kernels.decode_fc1 import plan as plan_fc1
@@ -62,7 +63,8 @@ def plan_all(machine, sizes, tokens=1):
 
 def every_kernel(machine, sizes, tokens):
     streamed = [planned.kernel for planned in plan_all(machine, sizes, tokens).values()]
-    attention = [attention_kernel(machine, sizes.heads, sizes.kv_heads, cluster) for cluster in (1, 8, 16)]
+    ways = (Sharing(), Sharing(8), Sharing(16, in_memory=True))
+    attention = [attention_kernel(machine, sizes.heads, sizes.kv_heads, way) for way in ways]
     return [*streamed, *attention, router_kernel(sizes.experts, sizes.hidden), sample_kernel(sizes.hidden)]
 
 

@@ -93,7 +93,7 @@ def test_what_is_no_number_reaches_all_of_its_token(machine, tokens, hold_emulat
     assert decode_experts.reference(*args).isnan().all(1).tolist() == [False] * (tokens - 1) + [True]
 
 
-@pytest.mark.parametrize("way", ["cuda", "cuda:turns"])
+@pytest.mark.parametrize("way", ["cuda", "cuda:passed"])
 def test_the_next_weights_are_fetched_from_inside_their_bounds(way, use_machine, before_a_wall):
     use_machine(PAIRED)
     args = make_args(1)

@@ -87,7 +87,7 @@ class StepStore:
         sizes = step_sizes(most, self.most_requests)
         for done, size in enumerate(reversed(sizes), start=1):
             self.find(size, 1)
-            if size == 1 and self.fused is not None and size not in self.refusals:
+            if self.fused is not None and size <= MOST_REQUESTS and size not in self.refusals:
                 self.find(size, self.max_context)
             if progress is not None:
                 progress(done, len(sizes))
@@ -96,8 +96,8 @@ class StepStore:
         """For so many requests, the longest of which holds `num_tokens`."""
         size = padded_requests(num_requests, self.most_requests)
         if self.fused is not None and size <= MOST_REQUESTS and size not in self.refusals:
-            # Attention of one request has a form of its own for page tables that are not long.
-            longest = SHORT if size == 1 and num_tokens <= SHORT < self.max_context else self.max_context
+            # Attention has a form of its own for page tables that are not long.
+            longest = SHORT if num_tokens <= SHORT < self.max_context else self.max_context
             try:
                 return self._get(size, -(-longest // self.page_size), self._make_fused)
             except (DecodeError, ArgumentsRefused) as error:

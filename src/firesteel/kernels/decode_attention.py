@@ -51,7 +51,7 @@ STAGES = 2  # tiles of a warp on their way
 MOST_HEADS = 8  # query heads of a kv head: columns of a product
 WARPS = 8
 PART_FLOATS = MOST_HEADS * (2 + HEAD_DIM)  # what a program found: of each head the top, the sum, the values
-SHORT = 8192  # tokens of page tables that a smaller cluster serves best
+SHORT = 12288  # tokens of page tables that a cluster serves best
 
 
 def _bytes(

@@ -12,8 +12,8 @@ in   r          [T, H] bf16      residual, added to
 out  r          the same tensor, as decode_fc2 leaves it
 Rounded as the two are. `cuda` lets all its programs meet between the two, so all of them must run at once: no two
 calls may be under way on different streams of a GPU. So does `cuda:even`, for two tokens or more: it shares both
-matmuls out by what strips cost, and programs meet once more before what they found is added up. `cuda:turns`, for
-one token, has them meet once for each expert, while they are busy with others.
+matmuls out by what strips cost, and programs meet once more before what they found is added up. `cuda:passed`, for
+one token, has them never meet: what one finds of fc1, others take when they need it, busy with other experts.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from firesteel.kernels.tolerance import bf16
 
 STAGES = 7
 FLIGHT = 3
-LAG = 3  # of cuda:turns: experts whose fc1 comes between an expert's fc1 and its fc2, where there are as many
+PASSED_STAGES, PASSED_FLIGHT = 8, 2  # of cuda:passed
 MOST_AHEAD_BYTES = 16 << 20  # what memory delivers while fc2's last rows are multiplied
 
 
@@ -225,27 +225,27 @@ def cuda_decode_experts_even(
     return r
 
 
-def turns_bytes(stream: Stream, active: int) -> int:
-    rows = active * align(2 * stream.columns)
-    beside = stream.scratch_bytes + sum_bytes(stream) + chosen_bytes(stream.tokens, active) + align(2 * active * 8)
-    return stream.ring_bytes + stream.x_bytes + rows + beside
+def passed_bytes(stream: Stream, active: int) -> int:
+    plan = align(16 + 4 * active + MOST_STRIPS * active + 1)  # barriers, weights, places
+    beside = stream.scratch_bytes + sum_bytes(stream) + chosen_bytes(stream.tokens, active) + plan
+    return stream.ring_bytes + stream.x_bytes + align(2 * stream.columns) + beside
 
 
 @keep
-def plan_turns(machine: Machine, *, hidden: int, experts: int, active: int, rounds_x: bool = False) -> Streamed:
+def plan_passed(machine: Machine, *, hidden: int, experts: int, active: int, rounds_x: bool = False) -> Streamed:
     """For one token."""
     sizes = {
         "HIDDEN": hidden, "INTERMEDIATE": hidden, "EXPERTS": experts, "ACTIVE": active, "ROUNDS_X": rounds_x,
-        "MOST_WIDTH": 1, "HOLDS_ALL": True, "MOST_STRIPS": MOST_STRIPS, "LAG": max(1, min(LAG, active - 1)),
+        "MOST_WIDTH": 1, "HOLDS_ALL": True, "MOST_STRIPS": MOST_STRIPS,
     }  # fmt: skip
     return plan_streamed(
-        "decode_experts_turns", machine, is_fp4=True, columns=hidden, tokens=1, stages=STAGES,
-        shared=lambda stream: turns_bytes(stream, active), strips=hidden // STRIP_ROWS, sizes=sizes,
-        may_pair=active > 1, flight=FLIGHT, alone=True, more_warps=1,
+        "decode_experts_passed", machine, is_fp4=True, columns=hidden, tokens=1, stages=PASSED_STAGES,
+        shared=lambda stream: passed_bytes(stream, active), strips=hidden // STRIP_ROWS, sizes=sizes,
+        may_pair=active > 1, flight=PASSED_FLIGHT, alone=True,
     )  # fmt: skip
 
 
-def _accepts_turns(
+def _accepts_passed(
     r: Tensor, norm: Tensor, eps: float, logits: Tensor, experts: Experts, limit: float, active: int,
     activation: str = "bf16", ahead: Tensor | None = None, dependent: bool = False,
 ) -> str | None:  # fmt: skip
@@ -254,22 +254,21 @@ def _accepts_turns(
     return _accepts(r, norm, eps, logits, experts, limit, active, activation, ahead, dependent)
 
 
-@decode_experts.implementation("cuda:turns", needs=cuda_ready(), accepts=_accepts_turns)
-def cuda_decode_experts_turns(
+@decode_experts.implementation("cuda:passed", needs=cuda_ready(), accepts=_accepts_passed)
+def cuda_decode_experts_passed(
     r: Tensor, norm: Tensor, eps: float, logits: Tensor, experts: Experts, limit: float, active: int,
     activation: str = "bf16", ahead: Tensor | None = None, dependent: bool = False,
 ) -> Tensor:  # fmt: skip
-    inner = torch.empty(active, r.shape[1], dtype=r.dtype, device=r.device)
     weights, fetched = _arguments(experts, ahead)
-    args = (r, norm, logits, *weights, inner, *fetched, eps, limit)
-    plan_turns(
+    args = (r, norm, logits, *weights, *fetched, eps, limit)
+    plan_passed(
         find_machine(r.device), hidden=r.shape[1], experts=experts.down_bias.shape[0], active=active,
         rounds_x=activation == ROUNDED,
     ).launch(args, dependent)  # fmt: skip
     return r
 
 
-decode_experts.prefer("cuda:even", "cuda")
+decode_experts.prefer("cuda:passed", "cuda:even", "cuda")
 
 
 @decode_experts.device_code
@@ -287,10 +286,10 @@ def device_code(capability: tuple[int, int]) -> Iterator[CudaCode]:
 
     yield from list_plans(capability, plan_shares, formats=(True,), tokens=TOKENS[1:], way="cuda:even")
 
-    def plan_in_turns(machine: Machine, is_fp4: bool, tokens: int, rounds_x: bool) -> Streamed:
-        return plan_turns(machine, rounds_x=rounds_x, **sizes)
+    def plan_passing(machine: Machine, is_fp4: bool, tokens: int, rounds_x: bool) -> Streamed:
+        return plan_passed(machine, rounds_x=rounds_x, **sizes)
 
-    yield from list_plans(capability, plan_in_turns, formats=(True,), tokens=TOKENS[:1], way="cuda:turns")
+    yield from list_plans(capability, plan_passing, formats=(True,), tokens=TOKENS[:1], way="cuda:passed")
 
 
 @decode_experts.samples

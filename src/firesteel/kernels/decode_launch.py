@@ -30,7 +30,6 @@ ROUNDED = "mxfp8"  # what activations can be rounded to
 TOKENS = (1, 2, 4, 8)  # that kernels are compiled for
 TYPE_NAMES = {torch.bfloat16: "bf16", torch.float32: "fp32", torch.int64: "int64"}
 MOST_FLIGHT = 99  # stages on their way at a time: as many as there are
-WIDE_LOADS = False  # of packed rows: sixteen codes a lane where one or two tokens meet them; not measured yet
 # of the GPUs that proofs are for: H200, B200, B300, RTX 5090, GB10
 SM_COUNTS = {(9, 0): 132, (10, 0): 148, (10, 3): 148, (12, 0): 170, (12, 1): 48}
 
@@ -147,13 +146,12 @@ def plan_streamed(
     name: str, machine: Machine, *, is_fp4: bool, columns: int, tokens: int, stages: int,
     shared: Callable[[Stream], int], strips: int, sizes: Mapping[str, int],
     most_part_bytes: int = MOST_PART_BYTES, may_pair: bool = False,
-    flight: int = MOST_FLIGHT, alone: bool = False, more_warps: int = 0,
+    flight: int = MOST_FLIGHT, alone: bool = False,
 ) -> Streamed:  # fmt: skip
     """`strips` of 16 rows in all. An SM has room for the ring of one program only: it gets the next kernel's when
     this one's is done there.
     `may_pair`: two programs can share a strip, which they do where otherwise some had one more than others.
-    `flight`: stages that are on their way at a time. `alone`: no other kernel's program need fit beside it.
-    `more_warps`: beside those that multiply, ask and finish."""
+    `flight`: stages that are on their way at a time. `alone`: no other kernel's program need fit beside it."""
     stream = plan_stream(
         is_fp4, columns, tokens, stages=stages, shared=shared, limit=machine.shared_bytes,
         most_part_bytes=most_part_bytes,
@@ -165,10 +163,8 @@ def plan_streamed(
         **sizes, **stream.defines, "SHARED_BYTES": shared_bytes,
         "PROGRAMS_PER_SM": 1 if alone else _at_once(machine, stream),
         "IS_PAIRED": is_paired, "NUM_FLIGHT": flight, "KEEPS_ALL": machine.is_large, "NUM_PROGRAMS": programs,
-        "WIDE_LOADS": WIDE_LOADS,
     }  # fmt: skip
-    threads = stream.threads + 32 * more_warps
-    kernel = build_kernel(name, defines, threads=threads, shared_bytes=shared_bytes)
+    kernel = build_kernel(name, defines, threads=stream.threads, shared_bytes=shared_bytes)
     return Streamed(kernel, programs, stream, is_paired)
 
 

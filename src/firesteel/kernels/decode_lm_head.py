@@ -171,7 +171,7 @@ def cuda_decode_lm_head_rows(
     return logits, best
 
 
-decode_lm_head.prefer("cuda")
+decode_lm_head.prefer("cuda:rows", "cuda")
 
 
 @decode_lm_head.device_code

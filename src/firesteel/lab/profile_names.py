@@ -33,7 +33,7 @@ RULES = (
 OWN = {
     EXPERTS: {
         "moe_matmul": "moe_matmul", "decode_experts": "moe_matmul", "decode_experts_even": "moe_matmul",
-        "decode_experts_turns": "moe_matmul",
+        "decode_experts_passed": "moe_matmul",
         "moe_stream": "moe_matmul", "decode_fc1": "moe_matmul.gate_up", "decode_fc2": "moe_matmul.down",
         "fc1": "moe_matmul.gate_up", "fc2": "moe_matmul.down", "moe_sum": "", "sum_parts": "", "count_chunk": "",
         "place_chunk": "", "route": "route", "decode_router": "route", "choose_kernel": "",

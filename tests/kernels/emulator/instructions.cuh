@@ -110,6 +110,14 @@ DEVICE u64 read_acquire(const u64 *p) {
     machine::let_others();
     return __atomic_load_n(p, __ATOMIC_ACQUIRE);
 }
+DEVICE void write_word(u32 *p, u32 x) {
+    machine::dawdle();
+    __atomic_store_n(p, x, __ATOMIC_RELAXED);
+}
+DEVICE uint2 read_words(const u32 *p) {
+    machine::let_others();
+    return {__atomic_load_n(p, __ATOMIC_RELAXED), __atomic_load_n(p + 1, __ATOMIC_RELAXED)};
+}
 DEVICE void wait_for_ahead() { machine::wait_until([] { return machine::ahead_ended(); }); }
 DEVICE void let_next_start() {}
 

@@ -2,6 +2,7 @@
 // and are there when all programs have met.
 #include "experts_down.cuh"
 #include "experts_up.cuh"
+#include "fetch.cuh"
 #include "meet.cuh"
 
 extern __shared__ __align__(128) char shared[];

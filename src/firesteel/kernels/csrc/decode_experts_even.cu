@@ -1,6 +1,7 @@
 // fc1 and fc2 in one kernel for two to eight tokens: both matmuls' strips are shared out by cost, in a row, and what
 // fc2's programs find of a token is added up when all have met again.
 #include "experts.cuh"
+#include "fetch.cuh"
 #include "meet.cuh"
 #include "share.cuh"
 

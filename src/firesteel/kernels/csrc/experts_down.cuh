@@ -180,8 +180,9 @@ DEVICE void finish_down(Ring<S> &ring, int number, const DownPiece &piece, const
     if (piece.meets) ring.add_half(sum);
     if (is_whole) down.finish(piece.strip, e, sum);
 }
-template <class S, bool PAIRED>
-DEVICE void finish_down(Ring<S> &ring, int number, const DownWork<PAIRED> &work, const Down<S> &down, float *all) {
+template <class S, bool PAIRED, bool IN_ORDER>
+DEVICE void finish_down(Ring<S> &ring, int number, const DownWork<PAIRED, IN_ORDER> &work, const Down<S> &down,
+                        float *all) {
     clear_sums<S>(all);
     for (int at = 0; at < work.total; at++) finish_down<S>(ring, number + at, work.at(at), down, all);
 }

@@ -3,13 +3,14 @@
 #include "experts.cuh"
 
 // Gate and up: codes, scales and bias are of [EXPERTS, 2 INTERMEDIATE] rows, `inner` is [num_tokens, ACTIVE,
-// INTERMEDIATE]. Strips are counted through all chosen experts.
-template <class S> struct Up {
+// INTERMEDIATE], or what else values can be `put` into. Strips are counted through all chosen experts.
+DEVICE void put(u16 *inner, u64 at, float y) { inner[at] = narrow(y); }
+template <class S, class Inner = u16 *> struct Up {
     static constexpr int STRIPS = 2 * I / 16;
     const Chosen *chosen;
     const u8 *codes, *scales;
     const u16 *bias;
-    u16 *inner;
+    Inner inner;
     float limit;
 
     __device__ __forceinline__ Rows rows(int strip) const {
@@ -28,7 +29,7 @@ template <class S> struct Up {
             if (row >= 16 || row % 2 || (TOKENS > 1 && which >= chosen->wanted[place])) continue;
             float y = swiglu(mine, up, limit);
             int token = chosen->token[place][which], slot = chosen->slot[place][which];
-            inner[((u64)token * A + slot) * I + (strip % STRIPS * 16 + row) / 2] = narrow(y);
+            put(inner, ((u64)token * A + slot) * I + (strip % STRIPS * 16 + row) / 2, y);
         }
     }
 };
@@ -74,7 +75,8 @@ template <class S> DEVICE void multiply_up(Ring<S> &ring, const Work<S> &work, c
 }
 
 // The finisher's, of a piece and of all.
-template <class S> DEVICE void finish_up(Ring<S> &ring, int number, int strip, const Up<S> &up) {
+template <class S, class Inner>
+DEVICE void finish_up(Ring<S> &ring, int number, int strip, const Up<S, Inner> &up) {
     float sum[S::VALUES];
     const u16 *bias = ring.bias(number);
     ring.wait(ring.done, number);

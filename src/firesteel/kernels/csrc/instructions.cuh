@@ -69,6 +69,14 @@ DEVICE u64 read_acquire(const u64 *p) {
     return seen;
 }
 
+// A word that others may read or write at the same time; whatever else they wrote may come later.
+DEVICE void write_word(u32 *p, u32 x) { asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(x) : "memory"); }
+DEVICE uint2 read_words(const u32 *p) {
+    uint2 seen;
+    asm volatile("ld.relaxed.gpu.global.v2.u32 {%0, %1}, [%2];" : "=r"(seen.x), "=r"(seen.y) : "l"(p) : "memory");
+    return seen;
+}
+
 // With dependent launch: until all that the kernel ahead of this one wrote is there.
 DEVICE void wait_for_ahead() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 // Once every program has said so, those of the next kernel begin: what that one reads before its own wait must have

@@ -6,13 +6,10 @@
 #ifndef KEEPS_ALL
 #define KEEPS_ALL 1
 #endif
-#ifndef WIDE_LOADS
-#define WIDE_LOADS 0
-#endif
 
 // A lane reads eight codes of a group at a time, or TWICE as many of a row, from one bank each: then two lanes of four
 // hold one group's and two the next one's, which meet x in columns of their own.
-template <class S> constexpr bool TWICE = WIDE_LOADS && S::SPREAD > 1;
+template <class S> constexpr bool TWICE = S::SPREAD > 1;
 
 // What a warp needs of x: for each group of its columns the high bytes of a token's numbers as one column and the low
 // ones as the next, and their negatives. Few tokens leave columns free: SPREAD groups stand side by side in them, so
@@ -73,7 +70,7 @@ template <class S> DEVICE float split_bytes(const char *values, char *bytes) {
 }
 
 // Of one set: `bytes(token)` are those of a token's numbers, or null: zeros.
-template <class S, class BytesOf> DEVICE void take_bytes(int set, BytesOf bytes, u32 (*b)[2], u32 (*minus)[2]) {
+template <class S, class BytesOf> DEVICE void take_bytes(int set, BytesOf bytes, u32 (*b)[2]) {
     constexpr int WIDE = S::SPREAD == 1 ? 8 : 2 * S::TOKENS;  // columns of a group
     int lane = threadIdx.x % 32, column = lane / 4, token = 4 * set + column % WIDE / 2;
     const char *mine = token < S::TOKENS ? bytes(token) : nullptr;
@@ -85,9 +82,25 @@ template <class S, class BytesOf> DEVICE void take_bytes(int set, BytesOf bytes,
         if (mine && column / WIDE == group % S::SPREAD)
             one = *(const uint2 *)(mine + (TWICE<S> ? i / 2 * 64 + i % 2 * 8 : i * 32));
         b[i][0] = one.x, b[i][1] = one.y;
-        minus[i][0] = negate_bytes(one.x), minus[i][1] = negate_bytes(one.y);
+    }
+}
+// And their negatives.
+template <class S, class BytesOf> DEVICE void take_bytes(int set, BytesOf bytes, u32 (*b)[2], u32 (*minus)[2]) {
+    take_bytes<S>(set, bytes, b);
+#pragma unroll
+    for (int i = 0; i < 2 * S::OWN; i++) {
+        minus[i][0] = negate_bytes(b[i][0]), minus[i][1] = negate_bytes(b[i][1]);
         asm volatile("" : "+r"(minus[i][0]), "+r"(minus[i][1]));  // kept, not made anew for every product
     }
+}
+
+// Eight codes of each of two rows as bytes, positive and negative ones apart, as a product takes them.
+DEVICE void look_up(u32 small, u32 top, u32 low, u32 *positive, u32 *negative) {
+    positive[0] = twice_positive(small, top), positive[1] = twice_positive(small, low);
+    positive[2] = twice_positive(small, top >> 16), positive[3] = twice_positive(small, low >> 16);
+    top ^= 0x88888888u, low ^= 0x88888888u;
+    negative[0] = twice_positive(small, top), negative[1] = twice_positive(small, low);
+    negative[2] = twice_positive(small, top >> 16), negative[3] = twice_positive(small, low >> 16);
 }
 
 // x [TOKENS][X_STRIDE] in shared memory -> what this warp needs of it; x is no more.
@@ -126,11 +139,8 @@ template <class S, class R> DEVICE void multiply_codes(R &ring, int number, cons
         for (int i = begin; i < begin + S::SPREAD && i < 2 * S::OWN; i++) {
             int at = TWICE<S> ? i / 2 * 32 + i % 2 * 4 : i * 16;
             u32 top = *(const u32 *)(codes + at), low = *(const u32 *)(codes + 8 * S::STRIDE + at);
-            u32 a[4] = {twice_positive(small, top), twice_positive(small, low), twice_positive(small, top >> 16),
-                        twice_positive(small, low >> 16)};
-            top ^= 0x88888888u, low ^= 0x88888888u;
-            u32 n[4] = {twice_positive(small, top), twice_positive(small, low), twice_positive(small, top >> 16),
-                        twice_positive(small, low >> 16)};
+            u32 a[4], n[4];
+            look_up(small, top, low, a, n);
 #pragma unroll
             for (int set = 0; set < S::SETS; set++) {
                 multiply_add_bytes(d[set], a, own.b[set][i]);
@@ -166,13 +176,20 @@ template <class S, class R> DEVICE void leave_codes(R &ring, int number, const f
 #pragma unroll
     for (int set = 0; set < S::SETS; set++) {
         float top = c[set][0], low = c[set][1];
+        if constexpr (S::TOKENS == 1) {  // of four lanes two end with the upper row, two with the lower
+            bool is_low = lane % 2;
+            float sum = (is_low ? low : top) + __shfl_xor_sync(~0u, is_low ? top : low, 1);
+            sum += __shfl_xor_sync(~0u, sum, 2);
+            if (lane % 4 < 2) mine[lane / 4 + 8 * (lane % 4)] = sum;
+        } else {
 #pragma unroll
-        for (int apart = S::TOKENS; apart < 4 && S::SPREAD > 1; apart *= 2) {
-            top += __shfl_xor_sync(~0u, top, apart);
-            low += __shfl_xor_sync(~0u, low, apart);
+            for (int apart = S::TOKENS; apart < 4 && S::SPREAD > 1; apart *= 2) {
+                top += __shfl_xor_sync(~0u, top, apart);
+                low += __shfl_xor_sync(~0u, low, apart);
+            }
+            int token = 4 * set + lane % 4;
+            if (token < S::TOKENS)
+                mine[lane / 4 * S::TOKENS + token] = top, mine[(lane / 4 + 8) * S::TOKENS + token] = low;
         }
-        int token = 4 * set + lane % 4;
-        if (token < S::TOKENS)
-            mine[lane / 4 * S::TOKENS + token] = top, mine[(lane / 4 + 8) * S::TOKENS + token] = low;
     }
 }
