@@ -94,8 +94,8 @@ def _accepts(
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """How many programs share the tokens of a kv head, and whether what they found is joined in memory, by the last of
-    them, or through their cluster: faster, but programs of a cluster have to fit a part of the GPU."""
+    """How many programs share the tokens of a kv head, and whether what they found is joined in memory, by the last
+    of them, or through their cluster: that is faster, but a cluster has to fit a part of the GPU."""
 
     programs: int = 1
     in_memory: bool = False

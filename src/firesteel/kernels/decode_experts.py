@@ -58,7 +58,7 @@ from firesteel.kernels.tolerance import bf16
 STAGES = 7
 FLIGHT = 3
 PASSED_STAGES, PASSED_FLIGHT = 8, 2  # of cuda:passed
-MOST_AHEAD_BYTES = 16 << 20  # what memory delivers while fc2's last rows are multiplied
+MOST_AHEAD_BYTES = 8 << 20  # what memory delivers while fc2's last rows are multiplied
 
 
 def fits(experts: Experts) -> bool:
