@@ -165,10 +165,12 @@ decode_experts_even(u16 *r, const u16 *norm, const float *logits, const u8 *up_c
         wait_for_inputs();
         choose_once<S, false>(logits, num_tokens, chosen);
         auto wanted = [&](int place) { return chosen->wanted[place]; };
-        *shares = {share_out<UP_STRIPS, TOKENS * A>(chosen->count, wanted),
-                   share_out<DOWN_STRIPS, TOKENS * A>(chosen->count, wanted)};
+        Parts own = {share_out<UP_STRIPS, TOKENS * A>(chosen->count, wanted),
+                     share_out<DOWN_STRIPS, TOKENS * A>(chosen->count, wanted)};
+        if (threadIdx.x == S::CONSUMERS) *shares = own;
+        __syncwarp();
         arrive_some(2, S::THREADS);
-        Both both(*shares);
+        Both both(own);
         for (int number = 0; number < both.total; number++) {
             bool is_up = number < both.up.total;
             int own = is_up ? number : number - both.up.total;
