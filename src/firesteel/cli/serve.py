@@ -10,7 +10,6 @@ import socket
 import time
 from collections.abc import Callable
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,6 +30,7 @@ from firesteel.server.app import build_app
 from firesteel.server.journal import set_up_logs
 from firesteel.server.run import Server, bind, url_of
 from firesteel.server.service import Service
+from firesteel.version import find_version
 
 
 @app.command()
@@ -48,7 +48,7 @@ def serve(
     if checkpoint is not None and settings.setdefault("model", checkpoint) != checkpoint:
         raise UserError(f"two models are named: {checkpoint} and --model {settings['model']}")
     config = with_first_step(resolve(settings))
-    say(f"firesteel {version('firesteel')}")
+    say(f"firesteel {find_version()}")
     for line in lines:
         say(line)
     asyncio.run(run(config))

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -35,6 +34,7 @@ from firesteel.lab.target import Target
 from firesteel.lab.whole import write_whole
 from firesteel.lab.wire import RequestFailed
 from firesteel.measure.surroundings import look_around
+from firesteel.version import find_version
 
 SCHEMA = 1
 RESULT = "result.json"
@@ -119,7 +119,7 @@ class Run:
         levels = judge_validity(self.results)
         unfinished = list(self.order.levels[len(levels) :])
         return {
-            "schema": SCHEMA, "firesteel": version("firesteel"), "seconds": seconds,
+            "schema": SCHEMA, "firesteel": find_version(), "seconds": seconds,
             "time_utc": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             "passed": not unfinished and has_passed(levels), "unfinished": unfinished,
             "order": self.order.as_dict(),

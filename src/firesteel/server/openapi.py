@@ -5,7 +5,6 @@ from __future__ import annotations
 import http
 import re
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from typing import Any
 
 import msgspec
@@ -13,6 +12,7 @@ import msgspec
 from firesteel.server.answers import ErrorAnswer
 from firesteel.server.paths import Path
 from firesteel.server.schema import TOKEN
+from firesteel.version import find_version
 
 REFERENCE = "#/components/schemas/{name}"
 # Of each event; `data` is JSON, or [DONE] at the end of OpenAI's older streams.
@@ -40,7 +40,7 @@ def build_document(paths: Sequence[Path], model_names: Sequence[str], vocab_size
         documented.setdefault(NAMED.sub(r"{\1}", one.path), {})[one.method.lower()] = describe(one, schemas)
     return {
         "openapi": "3.1.0",
-        "info": {"title": "firesteel", "version": version("firesteel")},
+        "info": {"title": "firesteel", "version": find_version()},
         "paths": documented,
         "components": {
             "schemas": components,
