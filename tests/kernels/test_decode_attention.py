@@ -55,5 +55,14 @@ def test_programs_of_all_requests_run_at_once():
         assert sharing == Sharing() or sharing.programs * 8 * requests <= machine.num_sms
 
 
+def test_samples_are_shared_in_both_ways():
+    found = set()
+    for sample in decode_attention.make_samples(torch.device("cpu")):
+        q, k_pages, _, table, _, _, window, _ = sample.args
+        held = table.shape[1] * k_pages.shape[2]
+        found.add(share_tokens(machine_of((9, 0)), q.shape[0] * k_pages.shape[1], held, window))
+    assert {one.in_memory for one in found if one.programs > 1} == {False, True}
+
+
 def test_a_kv_head_for_each_sm_needs_no_joining():
     assert share_tokens(Machine(48, 101_376), 64, 131_072, None) == Sharing()

@@ -171,23 +171,28 @@ def device_code(capability: tuple[int, int]) -> Iterator[CudaCode]:
 
 @decode_attention.samples
 def samples(device: torch.device) -> Iterator[Sample]:
-    """Lengths around the window's, a page's and a round of the cluster's; slots no request owns hold NaN."""
+    """Lengths around the window's, a page's and a round of the programs'; slots no request owns hold NaN."""
     lens = (1300, 1, 129, 2, 64, 1025, 17, 300)
+    ways = (
+        ("full", None, True, 0), ("window", 128, True, 0), ("no sinks", None, False, 0),
+        ("long table", None, True, SHORT + 1),
+    )  # fmt: skip
     for label, tokens, sizes, draw in list_cases(device):
-        for seen, window, has_sinks in (("full", None, True), ("window", 128, True), ("no sinks", None, False)):
+        for seen, window, has_sinks, room in ways:
             page_size = 16 if window is None else 64
-            pages = _sample_pages(lens[:tokens], page_size, window, sizes.kv_heads, draw)
+            pages = _sample_pages(lens[:tokens], page_size, window, sizes.kv_heads, draw, room)
             q, sinks = draw.normal(tokens, sizes.heads, HEAD_DIM), draw.normal(sizes.heads, scale=3)
             yield Sample(f"{label} {seen}", (q, *pages, sinks if has_sinks else None, window, 0.125))
 
 
 def _sample_pages(
-    lens: tuple[int, ...], page_size: int, window: int | None, kv_heads: int, draw: Draw
+    lens: tuple[int, ...], page_size: int, window: int | None, kv_heads: int, draw: Draw, room: int = 0
 ) -> tuple[Tensor, ...]:
-    """Pages before the window are nobody's: the table points far outside."""
+    """Pages before the window are nobody's: the table points far outside. It has `room` for so many tokens."""
     counts = [-(-held // page_size) for held in lens]
     order = draw.permutation(sum(counts) + 3)
-    table = torch.zeros(len(lens), max(counts), dtype=torch.int64, device=draw.device)
+    width = max(*counts, -(-room // page_size))
+    table = torch.zeros(len(lens), width, dtype=torch.int64, device=draw.device)
     k_pages, v_pages = torch.full((2, len(order), kv_heads, page_size, HEAD_DIM), float("nan"), device=draw.device)
     taken = 0
     for request, (count, held) in enumerate(zip(counts, lens, strict=True)):
