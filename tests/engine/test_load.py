@@ -13,7 +13,8 @@ from firesteel.device import GIB, DeviceSpec, find_device
 from firesteel.engine import load
 from firesteel.engine.client import EngineClient
 from firesteel.engine.kv_scales import ScaleError, write_scales
-from firesteel.engine.load import choose_fused, find_reserve, load_engine, synthetic_engine
+from firesteel.engine.load import check_capture, choose_fused, find_reserve, load_engine, synthetic_engine
+from firesteel.engine.step_sizes import MOST_GRAPHS, step_sizes
 from firesteel.errors import UserError
 from firesteel.kernels import cuda_cache
 from firesteel.kernels.ledger import Ledger
@@ -134,6 +135,15 @@ def test_steps_to_capture_at_start_are_made_while_loading(checkpoint):
     loaded = load_engine(checkpoint, resolve({**CPU, **capture}).config, capturing=lambda *one: told.append(one))
     assert told == [(1, 2), (2, 2)] and loaded.engine.statistics().graphs == 2
     assert load_engine(checkpoint, resolve(CPU).config).engine.statistics().graphs == 0
+
+
+def test_no_more_steps_are_captured_at_start_than_are_kept():
+    """Those of up to eight requests are two each."""
+    fitting = next(count for count in range(1, 999) if len(step_sizes(count, 999)) == MOST_GRAPHS - 8)
+    check_capture(resolve({"capture_at_start": fitting, "max_num_seqs": 999}).config.batch)
+    more = next(count for count in range(1, 999) if len(step_sizes(count, 999)) == MOST_GRAPHS - 7)
+    with pytest.raises(UserError, match=f"capture_at_start = {more}: lower it"):
+        check_capture(resolve({"capture_at_start": more, "max_num_seqs": 999}).config.batch)
 
 
 @pytest.mark.parametrize(("layers", "weight"), [("", "bf16-weight"), ("qkv", "mxfp4-weight")])

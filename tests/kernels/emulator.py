@@ -79,14 +79,14 @@ def _build(name, text, headers, options):
     return folder / "kernel.so"
 
 
-def _load(path, grid):
-    """The library. Its variables stay between launches: one for each size of machine, and anew after an error."""
-    if (path, grid) not in _loaded:
+def _load(path):
+    """The library. Its variables stay between launches, as a module's do; after an error it is loaded anew."""
+    if path not in _loaded:
         with tempfile.NamedTemporaryFile(suffix=".so") as copy:  # a file is loaded once a process
             shutil.copyfile(path, copy.name)
-            _loaded[path, grid] = ctypes.CDLL(copy.name)
-        _loaded[path, grid].launch.restype = ctypes.c_char_p
-    return _loaded[path, grid]
+            _loaded[path] = ctypes.CDLL(copy.name)
+        _loaded[path].launch.restype = ctypes.c_char_p
+    return _loaded[path]
 
 
 def _compile(folder, files, options):
@@ -113,11 +113,20 @@ def _spoil(tensors):
     return kept, (_Late * len(kept))(*(_Late(one.data_ptr(), to.data_ptr(), one.nbytes) for one, to in pairs))
 
 
+def _find(kernel):
+    program = kernel.source.program("sm_90a")
+    return _build(kernel.name, program.text, tuple(sorted(program.headers.items())), program.options)
+
+
+def find_variable(kernel, name, kind):
+    """A variable of the kernel's module, where it lies."""
+    return kind.in_dll(_load(_find(kernel)), name)
+
+
 def emulated_prepare(kernel, *, grid, args, dependent=False, cluster=(), tile=""):
     """Stands in for CudaKernel.prepare."""
-    program = kernel.source.program("sm_90a")
-    path = _build(kernel.name, program.text, tuple(sorted(program.headers.items())), program.options)
-    library = _load(path, grid)
+    path = _find(kernel)
+    library = _load(path)
     assert library.num_parameters() == len(args), f"{kernel.name} has {library.num_parameters()} parameters"
     slots = (ctypes.c_uint64 * len(args))()
     for number, value in enumerate(args):
@@ -130,7 +139,7 @@ def emulated_prepare(kernel, *, grid, args, dependent=False, cluster=(), tile=""
         shape = (sizes, kernel.threads, math.prod(cluster))
         why = library.launch(*shape, slots, next(_seeds), patience, late, len(kept))
         if why:
-            _loaded.pop((path, grid), None)
+            _loaded.pop(path, None)
             raise EmulationError(f"{kernel.name}: {why.decode()}")
 
     launch.args = args  # tensors stay alive

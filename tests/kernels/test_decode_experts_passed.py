@@ -1,5 +1,7 @@
 """decode_experts=cuda:passed on emulated GPUs: strips shared or not, few strips and many, late inputs."""
 
+import ctypes
+
 import pytest
 import torch
 
@@ -42,11 +44,28 @@ def test_what_is_no_number_reaches_all_of_its_token(hold_emulated):
     hold_emulated(decode_experts, PAIRED, *args, way="cuda:passed")
 
 
-@pytest.mark.usefixtures("spoilt_memory")
+def changed_args(number):
+    """As no launch before had them: what one left behind is wrong."""
+    args = list(make_args(1))
+    args[0], args[3] = args[0] * (number + 2), args[3].roll(number, -1)
+    return args
+
+
 @pytest.mark.parametrize("machine", [PAIRED, SMALL], ids=["pairs", "three stages"])
 def test_programs_read_what_others_wrote_and_no_sooner(machine, hold_emulated):
-    for _ in range(4):
-        hold_emulated(decode_experts, machine, *make_args(1), way="cuda:passed")
+    for number in range(4):
+        hold_emulated(decode_experts, machine, *changed_args(number), way="cuda:passed")
+
+
+def test_the_number_of_a_launch_begins_anew_after_16_bits(hold_emulated, emulator):
+    hold_emulated(decode_experts, PAIRED, *changed_args(0), way="cuda:passed")
+    planned = plan_passed(PAIRED, hidden=192, experts=40, active=4)
+    launches = emulator.find_variable(planned.kernel, "launches", ctypes.c_uint32 * planned.programs)
+    assert len(set(launches)) == 1 and 0 < launches[0] < 0xFFFD
+    launches[:] = [0xFFFD] * planned.programs
+    for number in range(1, 4):
+        hold_emulated(decode_experts, PAIRED, *changed_args(number), way="cuda:passed")
+    assert len(set(launches)) == 1 and launches[0] > 0xFFFF
 
 
 def test_more_tokens_are_refused():
@@ -94,7 +113,8 @@ def test_real_shapes_on_a_gpu():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("activation", ["bf16", "mxfp8"])
-def test_same_bits_as_where_programs_meet_on_a_gpu(activation):
+def test_it_does_as_where_programs_meet_on_a_gpu(activation):
+    """But for the order in which experts are summed."""
     r, *rest = on_gpu()
     found = [
         decode_experts.implementations[way].function(r.clone(), *rest, activation)

@@ -87,7 +87,7 @@ def hold_sharing(use_machine, monkeypatch):
 def test_the_last_program_joins_what_all_of_them_found(programs, hold_sharing):
     """Launch after launch of the same module, whose counters go on."""
     for lens in ((1100, 3, 129), (16,), (1, 300), (700, 17, 64, 2, 31)):
-        hold_sharing(Sharing(programs, in_memory=True), *make_args(lens))
+        hold_sharing(Sharing(programs, in_memory=True), *make_args(lens, heads=16, kv_heads=2))
 
 
 WAYS = [Sharing(size) for size in (1, 2, 4, 8, 16)] + [Sharing(size, in_memory=True) for size in (2, 3, 6, 16, 21)]

@@ -38,6 +38,11 @@ def test_logits_and_the_best_of_each_program(tokens, is_fp4, hold):
     hold(LARGE, *make_args(tokens, 192, is_fp4))
 
 
+def test_one_token_and_packed_rows_of_several_steps_a_warp(hold):
+    """Four groups stand side by side in a product, so that every lane holds something of a row."""
+    hold(LARGE, *make_args(1, 1152, True))
+
+
 def test_the_best_are_those_of_its_own_logits(use_machine):
     use_machine(LARGE)
     logits, best = decode_lm_head.implementations["cuda"].function(*make_args(2, 192, True))

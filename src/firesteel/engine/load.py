@@ -21,6 +21,7 @@ from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.op import REFERENCE
 from firesteel.kernels.requirement import parse_requirements
 from firesteel.kernels.tuned import Tuned, load_tuned, use_options
+from firesteel.model.decode import MOST_REQUESTS
 from firesteel.model.decode_ops import IN_PLACE, DecodeOps, split_choices
 from firesteel.model.fill import LoadReport
 from firesteel.model.gpt_oss import GptOss
@@ -108,7 +109,8 @@ def settle(spec: ModelSpec, config: Config) -> Settled:
 
 def check_capture(config: BatchConfig) -> None:
     sizes = step_sizes(config.capture_at_start, config.max_num_seqs)
-    if config.capture_at_start > config.max_num_seqs or len(sizes) >= MOST_GRAPHS:  # one request may have two
+    steps = len(sizes) + sum(size <= MOST_REQUESTS for size in sizes)  # of few requests short tables and long ones
+    if config.capture_at_start > config.max_num_seqs or steps > MOST_GRAPHS:
         raise UserError(
             f"capture_at_start = {config.capture_at_start}: lower it; max_num_seqs = {config.max_num_seqs} are "
             f"decoded together, and at most {MOST_GRAPHS} steps are kept"

@@ -11,7 +11,8 @@ in   q             [T, Q, D] bf16      of decode_qkv
      dependent     may begin before the decode_qkv ahead of it ends, and after no other kernel: lengths, page table
                    and all tokens but the newest are read before its wait
 out  mixed         [T, Q D] bf16
-Scores and sums are fp32; `cuda` rounds probabilities to bf16 before they meet the values.
+Scores and sums are fp32; `cuda` rounds probabilities to bf16 before they meet the values. Programs of a long page
+table count themselves in memory: no two calls may be under way on different streams of a GPU.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ STAGES = 2  # tiles of a warp on their way
 MOST_HEADS = 8  # query heads of a kv head: columns of a product
 WARPS = 8
 PART_FLOATS = MOST_HEADS * (2 + HEAD_DIM)  # what a program found: of each head the top, the sum, the values
+MOST_PROGRAMS = 32  # that share a kv head: who joins what they found holds something of each in registers
 SHORT = 12288  # tokens of page tables that a cluster serves best
 
 
@@ -111,7 +113,7 @@ def share_tokens(machine: Machine, num_heads: int, most_held: int, window: int |
     """
     if window is not None:
         return Sharing()
-    most = max(1, machine.num_sms // num_heads)
+    most = min(MOST_PROGRAMS, max(1, machine.num_sms // num_heads))
     if most_held > SHORT and most > 1:
         return Sharing(most, in_memory=True)
     size = PORTABLE_CLUSTER

@@ -13,7 +13,8 @@ out  r          the same tensor, as decode_fc2 leaves it
 Rounded as the two are. `cuda` lets all its programs meet between the two, so all of them must run at once: no two
 calls may be under way on different streams of a GPU. So does `cuda:even`, for two tokens or more: it shares both
 matmuls out by what strips cost, and programs meet once more before what they found is added up. `cuda:passed`, for
-one token, has them never meet: what one finds of fc1, others take when they need it, busy with other experts.
+one token, has them never meet: what one finds of fc1, others take when they need it, busy with other experts. They
+wait for it, so for this way too all must run at once, and no two calls on different streams.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ from firesteel.kernels.tolerance import bf16
 STAGES = 7
 FLIGHT = 3
 PASSED_STAGES, PASSED_FLIGHT = 8, 2  # of cuda:passed
-MOST_AHEAD_BYTES = 8 << 20  # what memory delivers while fc2's last rows are multiplied
+MOST_AHEAD_BYTES = (
+    8 << 20
+)  # while fc2's last rows are multiplied; more delays what the next kernels read themselves
 
 
 def fits(experts: Experts) -> bool:

@@ -23,11 +23,13 @@ __device__ u64 arrivals[MOST_REQUESTS * KV_HEADS];  // of a kv head's programs, 
 // Whether this program is the last of those that share a kv head: it may then read what all of them wrote.
 DEVICE bool is_last(u64 *counter) {
     __shared__ bool answer;
-    __threadfence();
     __syncthreads();
-    if (threadIdx.x == 0) answer = atomicAdd(counter, 1ull) % PARTS == PARTS - 1;
+    if (threadIdx.x == 0) {
+        __threadfence();
+        answer = atomicAdd(counter, 1ull) % PARTS == PARTS - 1;
+        __threadfence();
+    }
     __syncthreads();
-    __threadfence();
     return answer;
 }
 
@@ -59,8 +61,8 @@ DEVICE void read_tile(const char *tile, uint4 (*of)[2]) {
     }
 }
 
-// `mixed` is [requests, HEADS HEAD_DIM]; `parts` [requests, KV_HEADS, PARTS, PART]; `window` 0: all tokens are seen; `sinks` may be null. Pages hold a multiple of
-// TILE tokens.
+// `mixed` is [requests, HEADS HEAD_DIM]; `parts` [requests, KV_HEADS, PARTS, PART]; `window` 0: all tokens are seen;
+// `sinks` may be null. Pages hold a multiple of TILE tokens.
 extern "C" __global__ void __launch_bounds__(THREADS, PROGRAMS_PER_SM)
 decode_attention(const u16 *q, const u16 *k_pages, const u16 *v_pages, const u16 *sinks,
                  const long long *page_table, const long long *kv_lens, u16 *mixed, float *parts, float scale,
