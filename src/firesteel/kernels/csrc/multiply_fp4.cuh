@@ -7,9 +7,9 @@
 #define KEEPS_ALL 1
 #endif
 
-// A lane reads eight codes of a group at a time, or TWICE as many of a row, from one bank each: then two lanes of four
-// hold one group's and two the next one's, which meet x in columns of their own.
-template <class S> constexpr bool TWICE = S::SPREAD > 1;
+// A lane reads eight codes of a group at a time, or, in kernels of one or two tokens, TWICE as many of a row, from one bank
+// each: then two lanes of four hold one group's and two the next one's, which meet x in columns of their own.
+template <class S> constexpr bool TWICE = S::SPREAD > 1 && MAX_TOKENS <= 2;
 
 // What a warp needs of x: for each group of its columns the high bytes of a token's numbers as one column and the low
 // ones as the next, and their negatives. Few tokens leave columns free: SPREAD groups stand side by side in them, so
@@ -69,8 +69,9 @@ template <class S> DEVICE float split_bytes(const char *values, char *bytes) {
     return split_bytes<S>(pairs, bytes);
 }
 
-// Of one set: `bytes(token)` are those of a token's numbers, or null: zeros.
-template <class S, class BytesOf> DEVICE void take_bytes(int set, BytesOf bytes, u32 (*b)[2]) {
+// Of one set: `bytes(token)` are those of a token's numbers, or null: zeros. Their negatives too where `minus` is given.
+template <class S, class BytesOf>
+DEVICE void take_bytes(int set, BytesOf bytes, u32 (*b)[2], u32 (*minus)[2] = nullptr) {
     constexpr int WIDE = S::SPREAD == 1 ? 8 : 2 * S::TOKENS;  // columns of a group
     int lane = threadIdx.x % 32, column = lane / 4, token = 4 * set + column % WIDE / 2;
     const char *mine = token < S::TOKENS ? bytes(token) : nullptr;
@@ -82,14 +83,8 @@ template <class S, class BytesOf> DEVICE void take_bytes(int set, BytesOf bytes,
         if (mine && column / WIDE == group % S::SPREAD)
             one = *(const uint2 *)(mine + (TWICE<S> ? i / 2 * 64 + i % 2 * 8 : i * 32));
         b[i][0] = one.x, b[i][1] = one.y;
-    }
-}
-// And their negatives.
-template <class S, class BytesOf> DEVICE void take_bytes(int set, BytesOf bytes, u32 (*b)[2], u32 (*minus)[2]) {
-    take_bytes<S>(set, bytes, b);
-#pragma unroll
-    for (int i = 0; i < 2 * S::OWN; i++) {
-        minus[i][0] = negate_bytes(b[i][0]), minus[i][1] = negate_bytes(b[i][1]);
+        if (!minus) continue;
+        minus[i][0] = negate_bytes(one.x), minus[i][1] = negate_bytes(one.y);
         asm volatile("" : "+r"(minus[i][0]), "+r"(minus[i][1]));  // kept, not made anew for every product
     }
 }
