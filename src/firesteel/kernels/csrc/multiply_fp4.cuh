@@ -171,7 +171,7 @@ template <class S, class R> DEVICE void leave_codes(R &ring, int number, const f
 #pragma unroll
     for (int set = 0; set < S::SETS; set++) {
         float top = c[set][0], low = c[set][1];
-        if constexpr (S::TOKENS == 1) {  // of four lanes two end with the upper row, two with the lower
+        if constexpr (MAX_TOKENS == 1) {  // of four lanes two end with the upper row, two with the lower
             bool is_low = lane % 2;
             float sum = (is_low ? low : top) + __shfl_xor_sync(~0u, is_low ? top : low, 1);
             sum += __shfl_xor_sync(~0u, sum, 2);
