@@ -68,6 +68,12 @@ def test_the_number_of_a_launch_begins_anew_after_16_bits(hold_emulated, emulato
     assert len(set(launches)) == 1 and launches[0] > 0xFFFF
 
 
+@pytest.mark.parametrize(("tokens", "way"), [(1, "cuda:passed"), (2, "cuda:even"), (8, "cuda:even")])
+def test_it_is_what_runs_for_one_token_where_nothing_is_named(tokens, way):
+    usable = (decode_experts.implementations[name] for name in decode_experts.order)
+    assert next(one.name for one in usable if one.accepts(*make_args(tokens)) is None) == way
+
+
 def test_more_tokens_are_refused():
     assert PASSED.accepts(*make_args(2)) == "is for one token, not 2"
 

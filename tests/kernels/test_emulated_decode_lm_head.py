@@ -118,6 +118,13 @@ def test_rows_of_what_is_no_number_are_best(use_machine):
     assert logits.isnan().nonzero().tolist() == [[0, 37]] and ~int(best.max()) & 0xFFFFFFFF == 37
 
 
+def test_rows_are_what_runs_where_nothing_is_named_and_they_can():
+    for tokens, is_fp4, way in ((1, False, "cuda:rows"), (2, False, "cuda"), (1, True, "cuda")):
+        usable = (decode_lm_head.implementations[name] for name in decode_lm_head.order)
+        args = make_args(tokens, 192, is_fp4)
+        assert next(one.name for one in usable if one.accepts(*args) is None) == way
+
+
 def test_rows_are_for_one_token_in_bf16():
     assert ROWS.accepts(*make_args(2, 192, False)) == "is for one token and bf16 weights"
     assert ROWS.accepts(*make_args(1, 192, True)) == "is for one token and bf16 weights"
