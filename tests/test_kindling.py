@@ -109,11 +109,15 @@ def test_retrieval_reaches_beyond_the_window(kindling):
     assert sum(grade_all(near_sighted, items)) <= 1  # the full layers are what finds a value far back
 
 
-@pytest.fixture
-def all_cores():
-    torch.set_num_threads(os.cpu_count() or 1)
-    yield
-    torch.set_num_threads(1)
+@pytest.fixture(scope="module")
+def by_cpu(kindling):
+    """(perplexity, items, marks) of the references in float32, on what `eval --limit 40` takes; with all cores."""
+    items = take(read_items(EXAM), 40)
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    try:
+        return measure_perplexity(kindling, read_items(TEXT))[0], items, grade_all(kindling, items)
+    finally:
+        torch.set_num_threads(1)
 
 
 # by what is asked for, what must have run and nothing else of these ops
@@ -129,18 +133,16 @@ ON_A_GPU = {
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("how", ON_A_GPU)
-def test_the_gpu_answers_as_the_cpu_does(kindling, all_cores, how):
-    """bf16 activations against references in float32, on what `eval --limit 40` takes."""
+def test_the_gpu_answers_as_the_cpu_does(by_cpu, how):
     knobs, expected = ON_A_GPU[how]
     gpu = LLM(device="cuda", **knobs)
-    text, items = read_items(TEXT), take(read_items(EXAM), 40)
-    on_cpu, on_gpu = measure_perplexity(kindling, text)[0], measure_perplexity(gpu, text)[0]
-    assert abs(on_gpu / on_cpu - 1) < 0.01
-    cpu_marks, gpu_marks = grade_all(kindling, items), grade_all(gpu, items)
+    on_cpu, items, cpu_marks = by_cpu
+    assert abs(measure_perplexity(gpu, read_items(TEXT))[0] / on_cpu - 1) < 0.01
+    gpu_marks = grade_all(gpu, items)
     differing = [
-        f"{item.family}: {'right on the CPU' if by_cpu else 'right on the GPU'} only: {item}"
-        for item, by_cpu, by_gpu in zip(items, cpu_marks, gpu_marks, strict=True)
-        if by_cpu != by_gpu
+        f"{item.family}: right on the {'CPU' if of_cpu else 'GPU'} only: {item}"
+        for item, of_cpu, of_gpu in zip(items, cpu_marks, gpu_marks, strict=True)
+        if of_cpu != of_gpu
     ]
     shares = [sum(marks) / len(items) for marks in (cpu_marks, gpu_marks)]
     assert abs(shares[0] - shares[1]) <= 0.01, "\n".join([f"CPU {shares[0]:.4f}, GPU {shares[1]:.4f}", *differing])

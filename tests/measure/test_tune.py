@@ -106,6 +106,22 @@ def test_progress_counts_workloads_and_launches():
     assert told == [(1, 4), (2, 4), (3, 4)], "two workloads and the one launch of both"
 
 
+def test_what_was_found_is_kept_op_by_op_so_that_whoever_is_stopped_loses_one():
+    kept = []
+
+    def seconds(call, inputs):
+        if len(inputs[0][0]) == 64:
+            raise KeyboardInterrupt
+        return 1.0 if call.__self__.tile == "32x64" else 2.0
+
+    with pytest.raises(KeyboardInterrupt):
+        tune_ops(
+            {"scaled": [workload(32)], "again": [workload(64)]}, CPU, clock=seconds,
+            keep=lambda tuned: kept.append({key: dict(tiles) for key, tiles in tuned.tiles.items()}),
+        )  # fmt: skip
+    assert kept == [{"scaled bf16 64x32": {32: "32x64"}}]
+
+
 def test_noise_changes_nothing():
     assert pick({"auto": 1.0, "16x64": 0.99}, "auto") == "auto"
     assert pick({"auto": 1.0, "16x64": 0.9}, "auto") == "16x64"

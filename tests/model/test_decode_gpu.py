@@ -24,6 +24,7 @@ from firesteel.model.decode_ops import NAMES, DecodeOps
 from firesteel.model.gpt_oss import GptOss
 from firesteel.model.spec import PRESETS, ModelSpec
 from firesteel.model.synthetic import synthetic_weights
+from tests.model.near_ties import gaps_and_movements
 
 SPEC = replace(PRESETS["gpt-oss-120b"], num_layers=4, windows=(128, None) * 2, vocab_size=4096)
 WHOLE = replace(PRESETS["gpt-oss-120b"], vocab_size=4096)
@@ -36,7 +37,6 @@ CONTEXTS = [300, 0, 127, 128, 1000, 64, 63, 2047]
 LARGEST_ERROR = 1e-2  # rms of the difference over rms of the whole, of a layer
 LARGEST_GAP = 0.05  # of router logits with unit deviation, that rounding can explain, as in test_gpt_oss_gpu.py
 MANY_STEPS = 10_000
-DEVIATIONS = 4  # of the difference of two logits, each moved as the others of the token are
 
 
 @dataclass
@@ -154,11 +154,10 @@ def count_sets(found, ours, free, active):
     """A token that other experts have changed is another one in the layers above: it is counted up to there."""
     is_whole = torch.ones(ours.routers[0].shape[0], dtype=torch.bool, device=ours.routers[0].device)
     for mine, theirs in zip(ours.routers, free.routers, strict=True):
-        best = theirs.topk(active + 1)[0]
-        gap, moved = best[:, -2] - best[:, -1], (mine - theirs).std(-1)
+        gap, moved = gaps_and_movements(mine, theirs, active)
         sets = [logits.topk(active).indices.sort(-1)[0] for logits in (mine, theirs)]
         same = (sets[0] == sets[1]).all(-1)
-        is_tie = gap <= (DEVIATIONS * 2**0.5 * moved).clamp(max=LARGEST_GAP)
+        is_tie = gap <= moved.clamp(max=LARGEST_GAP)
         found.agree += int((is_whole & same).sum())
         found.ties += gap[is_whole & ~same & is_tie].tolist()
         found.partings += gap[is_whole & ~same & ~is_tie].tolist()

@@ -16,7 +16,7 @@ from firesteel.cli.tables import new_table, say, show
 from firesteel.device import DeviceSpec, find_device
 from firesteel.errors import KernelError, UserError
 from firesteel.kernels.activation import ACTIVATIONS
-from firesteel.kernels.tuned import write_tuned
+from firesteel.kernels.tuned import Tuned, write_tuned
 from firesteel.measure import tune as tuning
 from firesteel.measure.bench import MEMORY_SHARE
 from firesteel.measure.room import too_large
@@ -43,9 +43,12 @@ def tune(
     found = check_gpu(find_device(device))
     check_file(out)
     workloads = list_cases(op, parse_m(m), activation, find_spec(model), found)
+
+    def keep(tuned: Tuned) -> None:
+        write_tuned(out, tuned, found)
+
     with progress_bar("tuning") as report_progress:
-        tuner = tuning.tune_ops(workloads, found, progress=report_progress)
-    write_tuned(out, tuner.tuned, found)
+        tuner = tuning.tune_ops(workloads, found, progress=report_progress, keep=keep)
     if as_json:
         print_json([one.as_dict() for one in tuner.found])
     else:

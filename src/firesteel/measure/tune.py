@@ -158,8 +158,12 @@ def tune_ops(
     *,
     clock: Clock | None = None,
     progress: Progress | None = None,
+    keep: Callable[[Tuned], None] | None = None,
 ) -> Tuner:
-    """`workloads` by op: what it found, with all that was measured. Each counts twice in `progress`, about."""
+    """`workloads` by op: what it found, with all that was measured. Each counts twice in `progress`, about.
+
+    `keep` is given what was found so far whenever an op is done: whoever is stopped later loses one op.
+    """
     tuner = Tuner(device, clock or functools.partial(measure, device))
     steps, total = itertools.count(1), 2 * sum(map(len, workloads.values()))
 
@@ -167,8 +171,11 @@ def tune_ops(
         if progress is not None:
             progress(min(next(steps), total), total)
 
-    for some in filter(None, workloads.values()):
-        tuner.tune(some[0].op, some, tick)
+    for some in workloads.values():
+        if some:
+            tuner.tune(some[0].op, some, tick)
+        if keep is not None:
+            keep(tuner.tuned)
     return tuner
 
 
