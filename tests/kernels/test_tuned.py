@@ -148,6 +148,23 @@ def test_words_in_the_device_code_change_no_hash(tmp_path, monkeypatch):
     assert found[0] == found[1] != found[2]
 
 
+def test_hash_is_of_the_code_alone_whatever_python_reads_it():
+    """What a dump of its tree is not: 3.12 names fields that 3.11 does not know."""
+    text = '"""Words."""\n\n\ndef f(x):  # more\n    """Words\n    of it."""\n    return f"{x} # none"\n'
+    assert tuned._code(text) == 'deff(x):returnf"{x}#none"'
+
+
+@pytest.mark.parametrize("path", sorted(tuned.SHIPPED.glob("*.json")), ids=lambda path: path.stem)
+def test_what_ships_was_measured_with_these_kernels(path, monkeypatch):
+    """Or nobody would use it: measure it anew with firesteel tune, or delete it."""
+    content = json.loads(path.read_text())
+    assert content["kernels"] == tuned.hash_kernels()
+    here = {name: content[name] for name in ("gpu", "triton", "kernels")}
+    monkeypatch.setattr(tuned, "surroundings", lambda device: here)
+    found = load_tuned("auto", replace(GPU, name=content["gpu"]))
+    assert found.tiles or found.options
+
+
 def test_other_device_code_has_another_hash(tmp_path, monkeypatch):
     assert tuned.hash_kernels() == tuned.hash_kernels()
     before = tuned.hash_kernels()

@@ -18,7 +18,9 @@ import ast
 import functools
 import hashlib
 import importlib.util
+import io
 import json
+import tokenize
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -197,14 +199,19 @@ def hash_kernels() -> str:
 
 
 def _code(text: str) -> str:
-    """Without comments and docstrings."""
-    tree = ast.parse(text)
-    for node in ast.walk(tree):
+    """Without comments, docstrings and space; the same whatever Python reads it, unlike a dump of its tree."""
+    lines = text.splitlines()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column]
+    for node in ast.walk(ast.parse(text)):
         body = getattr(node, "body", None)
         first = body[0] if isinstance(body, list) and body else None
         if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-            del node.body[0]  # type: ignore[attr-defined]
-    return ast.dump(tree)
+            assert first.end_lineno is not None
+            lines[first.lineno - 1 : first.end_lineno] = [""] * (first.end_lineno - first.lineno + 1)
+    return "".join("".join(lines).split())
 
 
 def _table(path: Path, content: dict[str, Any], name: str) -> dict[str, dict[str, Any]]:

@@ -19,6 +19,7 @@ import torch
 from firesteel.engine.engine import Engine
 from firesteel.engine.load import Loaded
 from firesteel.engine.statistics import Statistics
+from firesteel.kernels.profile_check import new_profiler
 from firesteel.lab.timeline import Slice, read_timeline
 from firesteel.measure.runs import draw_requests
 from firesteel.types import SamplingParams, StepOutput
@@ -59,12 +60,10 @@ def watch_steps(loaded: Loaded, *, batch: int, context: int, steps: int) -> Watc
 
 def _watch_gpu(loaded: Loaded, steps: int) -> Watched:
     """Timed, then watched by torch's profiler, then timed again: steps run ahead and cannot be told apart here."""
-    from torch.profiler import ProfilerActivity, profile
-
     before = loaded.engine.statistics()
     first_ms, outputs = _take(loaded.engine, steps, loaded)
     host = _host(before, loaded.engine.statistics(), steps, outputs)
-    profiler: Any = profile(activities=[ProfilerActivity.CUDA])
+    profiler = new_profiler()
     with profiler:
         _take(loaded.engine, steps, loaded)
     last_ms, _ = _take(loaded.engine, steps, loaded)
