@@ -51,7 +51,7 @@ GPU = ("profile", "--synthetic", "gpt-oss-20b", "--device", "cuda", "--steps", "
 
 @pytest.fixture
 def profile_gpu(run):
-    """profile_gpu(*flags): what it found. Engines of tests before it are given back, or theirs is all the memory."""
+    """profile_gpu(*flags): what it found. Engines of tests before it give back their memory first."""
 
     def profile(*flags):
         free_memory(find_device("cuda"))

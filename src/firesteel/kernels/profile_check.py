@@ -59,7 +59,7 @@ class LaunchWatch:
 
 
 def new_profiler() -> Any:
-    """Torch's own, of kernels on the GPU; before 2.12 one without acc_events warns of cycles that nobody asked for."""
+    """Torch's own, of kernels on the GPU; older ones warn of cycles that nobody asked for, but with acc_events."""
     from torch.profiler import ProfilerActivity, profile
 
     return profile(activities=[ProfilerActivity.CUDA], acc_events=True)
