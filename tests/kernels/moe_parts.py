@@ -85,7 +85,7 @@ def check_quantize():
 
 def check_native():
     samples = torch.load(sys.argv[1], weights_only=False)
-    tiles = (device.gemv_tiles(6), device.gemm_tiles(2, is_sm90=False, native=True))
+    tiles = (device.gemv_tiles(6), device.gemm_tiles(2, (12, 1), native=True))
     for sample, pair in zip(samples, tiles, strict=True):
 
         def run(*args, tiles=pair):

@@ -151,7 +151,7 @@ def test_every_product_of_quantised_activations_is_native_on_sm12x(target):
 def test_pinned_tiles_fit(target, activation, tile):
     capability = divmod(int(target.strip("sm_a")), 10)
     code = code_of(capability, f"triton:gemm mxfp4-weight {activation} 5120x2880 16x64x128")
-    pinned = device_code.pin_tile(tile)
+    pinned = device_code.pin_tile(tile, capability)
     constants = {**code.constants, **pinned.constants}
     proof = prove_code("linear", replace(code, constants=constants, **pinned.options), target)
     assert proof.fits
@@ -222,10 +222,11 @@ def test_tile_follows_from_the_shape(tokens, rows, capability, native, expected)
 
 
 def test_pinned_tile_keeps_its_size_and_has_warps_enough():
-    assert device_code.pin_tile("auto") is None
-    assert device_code.pin_tile("128x256") == Tile(rows=128, columns=256, depth=64, warps=8, stages=2)
-    assert device_code.pin_tile("16x16") == Tile(rows=16, columns=16, depth=64, warps=1, stages=3)
-    assert device_code.pin_tile("16x64").warps == 4
+    assert device_code.pin_tile("auto", None) is None
+    assert device_code.pin_tile("128x256", (12, 1)) == Tile(rows=128, columns=256, depth=64, warps=8, stages=2)
+    assert device_code.pin_tile("128x256", (9, 0)).stages == 4
+    assert device_code.pin_tile("16x16", None) == Tile(rows=16, columns=16, depth=64, warps=1, stages=3)
+    assert device_code.pin_tile("16x64", None).warps == 4
 
 
 def accepts(way, *args):

@@ -87,6 +87,7 @@ def test_interpreted_kernels_equal_the_reference(interpret):
             draw(130, 3, 96, 96, 2, "mxfp4"),
             draw(19, 3, 96, 96, 2, tile="16x64"),
             draw(33, 2, 96, 96, 1, "mxfp8", tile="32x64", used=1),
+            draw(290, 2, 96, 96, 1, tile="256x64", used=1),  # a whole tile, and a narrow one for the rest
         ],
     )
 
@@ -172,14 +173,14 @@ def test_tiles_grow_with_the_pairs_of_an_expert_and_can_be_pinned():
     pytest.importorskip("triton")
     from firesteel.kernels.triton import moe_matmul as device
 
-    tiles = [device.gemm_tiles(pairs, is_sm90=True, native=False) for pairs in (1, 16, 64, 256)]
+    tiles = [device.gemm_tiles(pairs, (9, 0), native=False) for pairs in (1, 16, 64, 256)]
     assert [up.rows for up, _ in tiles] == [16, 32, 64, 128]
     assert all(up.rows == down.rows and up.tail < up.rows for up, down in tiles)
     assert [tile.columns for tile in device.gemv_tiles(4)] == [64, 64]
     assert [tile.columns for tile in device.gemv_tiles(16)] == [128, 64]
-    up, down = device.pin(tiles[3], "64x256")
-    assert (up.rows, up.columns, up.tail) == (64, 256, 0) and up == down
-    assert device.pin(tiles[3], "auto") == tiles[3]
+    up, down = device.pin(tiles[3], "64x256", (9, 0))
+    assert (up.rows, up.columns, up.tail) == (64, 256, 32) and up == down
+    assert device.pin(tiles[3], "auto", (9, 0)) == tiles[3]
 
 
 def test_a_pinned_tile_has_the_same_shape_whatever_would_have_been_chosen():
@@ -188,8 +189,11 @@ def test_a_pinned_tile_has_the_same_shape_whatever_would_have_been_chosen():
     from firesteel.kernels.triton import moe_matmul as device
 
     for tile, stages in (("16x64", 3), ("128x128", 3), ("256x128", 2), ("128x256", 2)):
-        few, many = device.pin(device.gemv_tiles(4), tile), device.pin(device.gemm_tiles(256, True, False), tile)
-        assert few == many and {(one.depth, one.stages) for one in few} == {(64, stages)}
+        for capability in ((9, 0), (12, 1)):
+            chosen = (device.gemv_tiles(4), device.gemm_tiles(256, capability, False))
+            few, many = (device.pin(one, tile, capability) for one in chosen)
+            wanted = 4 if capability == (9, 0) else stages
+            assert few == many and {(one.depth, one.stages) for one in few} == {(64, wanted)}
 
 
 @pytest.mark.slow
@@ -205,7 +209,7 @@ def test_pinned_tiles_fit(target, activation, tile, matmul):
 
     capability = divmod(int(target.strip("sm_a")), 10)
     code = code_of(capability, f"triton:gemv {activation} {matmul} 16x64x128")
-    pinned, _ = device.pin(device.gemv_tiles(4), tile)
+    pinned, _ = device.pin(device.gemv_tiles(4), tile, capability)
     constants = {**code.constants, **pinned.constants, "TAIL": pinned.tail}
     proof = prove_code("moe_matmul", replace(code, constants=constants, **pinned.options), target)
     assert proof.fits
@@ -222,7 +226,7 @@ def test_device_code_names_every_tile_that_any_number_of_pairs_picks(capability)
     for activation in ACTIVATIONS:
         native = capability[0] == 12 and activation != "bf16"
         gemv = [device.gemv_tiles(pairs) for pairs in range(1, 257)]
-        gemm = [device.gemm_tiles(pairs, capability[0] == 9, native) for pairs in range(1, 600)]
+        gemm = [device.gemm_tiles(pairs, capability, native) for pairs in range(1, 600)]
         for way, tiles in (("gemv", gemv), ("gemm", gemm)):
             wanted = {f"{name} {tile}" for pair in tiles for name, tile in zip(("fc1", "fc2"), pair, strict=True)}
             before = f"triton:{way} {activation} "
@@ -258,7 +262,7 @@ def test_a_pinned_tile_that_cannot_be_computed_is_refused(tile):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("tile", ["16x64", "32x256", "128x64"])
+@pytest.mark.parametrize("tile", ["16x64", "32x256", "128x64", "128x256", "256x128"])
 def test_a_pinned_tile_is_the_one_that_runs_on_a_gpu(tile):
     device, ledger = find_device("cuda"), Ledger()
     sample = draw(65, 32, 2880, 2880, 4, tile=tile, device="cuda")

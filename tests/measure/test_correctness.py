@@ -111,7 +111,7 @@ def tile_pickers(spec, capability):
         for native in natives:
             yield "linear", most, partial(packed.pick_tile, num_rows=rows, capability=capability, native=native)
     for native in natives:
-        tiles = partial(experts.gemm_tiles, is_sm90=capability[0] == 9, native=native)
+        tiles = partial(experts.gemm_tiles, capability=capability, native=native)
         yield "moe_matmul", 8192, lambda m, tiles=tiles: tiles(m * active / spec.num_experts)
     yield "moe_matmul", GEMV_TOKENS, lambda m: experts.gemv_tiles(m * active)
     yield "moe_matmul", 8192, lambda m: min(MAX_CHUNK, max(16, power_of_two(m * active)))

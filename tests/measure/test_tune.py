@@ -11,7 +11,7 @@ from firesteel.kernels.launch import launch_kernel
 from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.linear import Mxfp4Weight, linear
 from firesteel.kernels.op import define_op
-from firesteel.kernels.tile_pin import AUTO
+from firesteel.kernels.tile_pin import AUTO, refuse_tile
 from firesteel.kernels.tolerance import exact
 from firesteel.kernels.tuned import change_options, read_tuned, using_options, write_tuned
 from firesteel.measure.shapes import Part, Shapes
@@ -130,6 +130,12 @@ def test_noise_changes_nothing():
 def test_few_tokens_try_no_tiles_that_they_would_leave_empty():
     assert list(list_tiles(1)) == ["16x64", "16x128", "16x256"]
     assert "64x128" in list(list_tiles(32)) and "64x128" not in list(list_tiles(16))
+
+
+def test_many_tokens_try_every_tile_that_is_accepted():
+    tiles = list(list_tiles(8192))
+    assert {"256x128", "128x256"} <= set(tiles) and "256x256" not in tiles
+    assert all(refuse_tile(one) is None for one in tiles)
 
 
 @pytest.mark.gpu

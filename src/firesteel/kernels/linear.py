@@ -217,7 +217,7 @@ def _run_mxfp4(
 
     capability = find_capability(x.device)
     native = is_native(capability, activation)
-    chosen = device.pin_tile(tile) or device.pick_tile(x.shape[0], weight.shape[0], capability, native)
+    chosen = device.pin_tile(tile, capability) or device.pick_tile(x.shape[0], weight.shape[0], capability, native)
     return device.run(fed or store(x, activation, native), weight.codes, weight.scales, bias, chosen)
 
 

@@ -153,8 +153,9 @@ def triton_gemv(
     from firesteel.kernels.triton import moe_matmul as device
     from firesteel.kernels.triton.mxfp4_product import store
 
-    fed = fed or store(x, activation, is_native(find_capability(x.device), activation))
-    tiles = device.pin(device.gemv_tiles(ids.numel()), tile)
+    capability = find_capability(x.device)
+    fed = fed or store(x, activation, is_native(capability, activation))
+    tiles = device.pin(device.gemv_tiles(ids.numel()), tile, capability)
     return device.run(fed, ids, weights, experts, limit, tiles)
 
 
@@ -167,8 +168,8 @@ def triton_gemm(
     from firesteel.kernels.triton.mxfp4_product import store
 
     capability = find_capability(x.device)
-    native, is_sm90 = is_native(capability, activation), capability is not None and capability[0] == 9
-    tiles = device.pin(device.gemm_tiles(ids.numel() / experts.down_bias.shape[0], is_sm90, native), tile)
+    native, pairs_per_expert = is_native(capability, activation), ids.numel() / experts.down_bias.shape[0]
+    tiles = device.pin(device.gemm_tiles(pairs_per_expert, capability, native), tile, capability)
     return device.run(fed or store(x, activation, native), ids, weights, experts, limit, tiles)
 
 
@@ -224,8 +225,7 @@ def _tiles(way: str, capability: tuple[int, int], native: bool) -> list[tuple[Ti
 
     if way == "gemv":
         return [device.gemv_tiles(pairs) for pairs in (*device.NARROW_PAIRS, 4 * GEMV_TOKENS)]
-    is_sm90 = capability[0] == 9
-    return [device.gemm_tiles(pairs, is_sm90, native) for pairs in (*device.MOST_PAIRS, float("inf"))]
+    return [device.gemm_tiles(pairs, capability, native) for pairs in (*device.MOST_PAIRS, float("inf"))]
 
 
 def _sort_code() -> Iterator[DeviceCode]:

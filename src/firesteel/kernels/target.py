@@ -24,6 +24,10 @@ def find_target(capability: tuple[int, int]) -> str:
     )
 
 
+def is_sm90(capability: tuple[int, int] | None) -> bool:
+    return capability is not None and capability[0] == 9
+
+
 def architecture(target: str) -> int:
     """121 of "sm_121a"."""
     if target not in SHARED_LIMIT_BYTES:

@@ -22,7 +22,7 @@ from firesteel.kernels.linear import Mxfp4Weight, linear
 from firesteel.kernels.moe_matmul import Experts, moe_matmul
 from firesteel.kernels.op import Op
 from firesteel.kernels.route import route
-from firesteel.kernels.tile_pin import AUTO
+from firesteel.kernels.tile_pin import AUTO, refuse_tile
 from firesteel.kernels.tolerance import assert_close
 from firesteel.kernels.tuned import VARIED, Options, Tuned, tile_key, using_options, watch_options
 from firesteel.kernels.verify import has_failed, kernel_faults
@@ -32,7 +32,7 @@ from firesteel.measure.workloads import Workload
 
 OPS: tuple[Op[Any, Any], ...] = (moe_matmul, linear, attention, route)
 GAIN = 0.98  # of the time: less is noise
-ROWS, COLUMNS = (16, 32, 64, 128), (64, 128, 256)
+ROWS, COLUMNS = (16, 32, 64, 128, 256), (64, 128, 256)
 Clock = Callable[[Callable[..., object], Sequence[tuple[Any, ...]]], float]
 Progress = Callable[[int, int], None]
 
@@ -191,9 +191,9 @@ def pick(times: Mapping[str, float], shipped: str) -> str:
 
 def list_tiles(m: int) -> Iterator[str]:
     """Those that so many tokens do not leave nearly empty."""
-    for rows in ROWS:
-        if rows <= max(ROWS[0], 2 * m):
-            yield from (f"{rows}x{columns}" for columns in COLUMNS)
+    for rows, columns in itertools.product(ROWS, COLUMNS):
+        if rows <= max(ROWS[0], 2 * m) and refuse_tile(f"{rows}x{columns}") is None:
+            yield f"{rows}x{columns}"
 
 
 def shape_key(case: Case) -> str | None:

@@ -19,6 +19,7 @@ from torch import Tensor
 from firesteel.kernels.fed import Fed
 from firesteel.kernels.launch import launch_kernel
 from firesteel.kernels.moe_matmul import Experts
+from firesteel.kernels.target import is_sm90
 from firesteel.kernels.triton.arithmetic import round_to, widen
 from firesteel.kernels.triton.moe_sort import sort_pairs
 from firesteel.kernels.triton.mxfp import store_activation
@@ -185,13 +186,17 @@ GEMM = (
     Tile(rows=128, columns=128, depth=64, warps=8, stages=3, tail=32),  # fits the 100 KB of sm_86, sm_89 and SM12x
 )
 GEMM_SM90 = (*GEMM[:3], Tile(rows=128, columns=128, depth=64, warps=4, stages=4, tail=32))
+TAILS = {32: 16, 64: 32, 128: 32, 256: 64}  # by rows, of tiles that are pinned
 MOST_PAIRS = (8, 20, 90)  # an expert, on average, for all but the last
 
 
-def pin(tiles: tuple[Tile, Tile], tile: str) -> tuple[Tile, Tile]:
+def pin(tiles: tuple[Tile, Tile], tile: str, capability: tuple[int, int] | None) -> tuple[Tile, Tile]:
     """Both tiles of the size "ROWSxCOLUMNS", shaped as the linear's so that they fit, or as they are for "auto"."""
-    pinned = pin_tile(tile)
-    return tiles if pinned is None else (pinned, pinned)
+    pinned = pin_tile(tile, capability)
+    if pinned is None:
+        return tiles
+    pinned = replace(pinned, tail=TAILS.get(pinned.rows, 0))
+    return pinned, pinned
 
 
 def gemv_tiles(num_pairs: int) -> tuple[Tile, Tile]:
@@ -199,7 +204,7 @@ def gemv_tiles(num_pairs: int) -> tuple[Tile, Tile]:
     return up, down
 
 
-def gemm_tiles(pairs_per_expert: float, is_sm90: bool, native: bool) -> tuple[Tile, Tile]:
-    tile = (GEMM_SM90 if is_sm90 else GEMM)[bisect_left(MOST_PAIRS, pairs_per_expert)]
+def gemm_tiles(pairs_per_expert: float, capability: tuple[int, int] | None, native: bool) -> tuple[Tile, Tile]:
+    tile = (GEMM_SM90 if is_sm90(capability) else GEMM)[bisect_left(MOST_PAIRS, pairs_per_expert)]
     tile = replace(tile, depth=128, stages=3) if native else tile  # one byte a value, or half of one
     return tile, tile

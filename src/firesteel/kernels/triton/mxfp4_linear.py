@@ -17,6 +17,7 @@ from torch import Tensor
 
 from firesteel.kernels.fed import Fed
 from firesteel.kernels.launch import launch_kernel
+from firesteel.kernels.target import is_sm90
 from firesteel.kernels.tile_pin import parse_tile
 from firesteel.kernels.triton.arithmetic import round_to, widen
 from firesteel.kernels.triton.mxfp4_product import FEW_ROWS, Tile, multiply
@@ -87,9 +88,7 @@ MANY_PROGRAMS = 128
 
 
 def pick_tile(tokens: int, num_rows: int, capability: tuple[int, int] | None, native: bool) -> Tile:
-    tile = largest_that_suits(
-        tokens, num_rows, GEMM_SM90 if capability is not None and capability[0] == 9 else GEMM
-    )
+    tile = largest_that_suits(tokens, num_rows, GEMM_SM90 if is_sm90(capability) else GEMM)
     return replace(tile, depth=128, stages=3) if native else tile  # one byte a value, or half of one
 
 
@@ -102,17 +101,18 @@ def largest_that_suits(tokens: int, num_rows: int, tiles: tuple[Tile, ...]) -> T
     return next(filter(suits, tiles), tiles[-1])
 
 
-def pin_tile(tile: str) -> Tile | None:
-    """A tile of the pinned size, shaped so that any that is accepted fits the 100 KB of SM12x; None for auto.
+def pin_tile(tile: str, capability: tuple[int, int] | None) -> Tile | None:
+    """A tile of the pinned size, shaped so that any that is accepted fits: 227 KB on sm_90, else SM12x's 100 KB.
 
-    The experts' matmuls take it too.
+    None for auto. The experts' matmuls take it too.
     """
     if (sizes := parse_tile(tile)) is None:
         return None
     rows, columns = sizes
     values = rows * columns
     warps = max(4 if columns >= 64 else 1, min(8, values // 2048))  # 64 accumulators a thread, or a warp group
-    return Tile(rows=rows, columns=columns, depth=64, warps=warps, stages=2 if values > 128 * 128 else 3)
+    stages = 4 if is_sm90(capability) else 2 if values > 128 * 128 else 3
+    return Tile(rows=rows, columns=columns, depth=64, warps=warps, stages=stages)
 
 
 def num_programs(tile: Tile, tokens: int, num_rows: int) -> int:
