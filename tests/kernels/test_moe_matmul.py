@@ -87,7 +87,8 @@ def test_interpreted_kernels_equal_the_reference(interpret):
             draw(130, 3, 96, 96, 2, "mxfp4"),
             draw(19, 3, 96, 96, 2, tile="16x64"),
             draw(33, 2, 96, 96, 1, "mxfp8", tile="32x64", used=1),
-            draw(290, 2, 96, 96, 1, tile="256x64", used=1),  # a whole tile, and a narrow one for the rest
+            draw(290, 2, 96, 96, 1, tile="256x64", used=1),  # a whole tile, and the narrowest for the rest
+            draw(370, 2, 96, 96, 1, tile="256x64", used=1),  # the one between
         ],
     )
 
@@ -180,6 +181,9 @@ def test_tiles_grow_with_the_pairs_of_an_expert_and_can_be_pinned():
     assert [tile.columns for tile in device.gemv_tiles(16)] == [128, 64]
     up, down = device.pin(tiles[3], "64x256", (9, 0))
     assert (up.rows, up.columns, up.tail) == (64, 256, 32) and up == down
+    assert [tile.narrower for tile in (tiles[0][0], up, *device.pin(tiles[3], "256x64", (9, 0))[:1])] == [
+        {"TAIL": 0, "MIDDLE": 0}, {"TAIL": 32, "MIDDLE": 32}, {"TAIL": 64, "MIDDLE": 128}
+    ]  # fmt: skip
     assert device.pin(tiles[3], "auto", (9, 0)) == tiles[3]
 
 
@@ -210,7 +214,7 @@ def test_pinned_tiles_fit(target, activation, tile, matmul):
     capability = divmod(int(target.strip("sm_a")), 10)
     code = code_of(capability, f"triton:gemv {activation} {matmul} 16x64x128")
     pinned, _ = device.pin(device.gemv_tiles(4), tile, capability)
-    constants = {**code.constants, **pinned.constants, "TAIL": pinned.tail}
+    constants = {**code.constants, **pinned.constants, **pinned.narrower}
     proof = prove_code("moe_matmul", replace(code, constants=constants, **pinned.options), target)
     assert proof.fits
     native = activation != "bf16" and triton_version() >= (3, 8)

@@ -1,6 +1,7 @@
 """Measured tiles: which tokens they hold for, what a launch makes of them, and files that are refused."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from firesteel.errors import KernelError
 from firesteel.kernels import tuned
 from firesteel.kernels.launch import launch_kernel
 from firesteel.kernels.ledger import Ledger, Ran
+from firesteel.kernels.op import DeviceCode
 from firesteel.kernels.tuned import (
     TilesError,
     Tuned,
@@ -22,6 +24,7 @@ from firesteel.kernels.tuned import (
     watch_options,
     write_tuned,
 )
+from firesteel.measure.tune import OPS
 
 GPU = replace(find_device("cpu"), name="NVIDIA H200", capability=(9, 0))
 KEY = launch_key("fc1", {"DEPTH": 128, "num_warps": 4})
@@ -163,6 +166,17 @@ def test_what_ships_was_measured_with_these_kernels(path, monkeypatch):
     monkeypatch.setattr(tuned, "surroundings", lambda device: here)
     found = load_tuned("auto", replace(GPU, name=content["gpu"]))
     assert found.tiles or found.options
+    codes = [code for op in OPS for code in op.make_device_code(GPU.capability) if isinstance(code, DeviceCode)]
+    assert {without_values(key) for key in found.options} <= {without_values(key_of(code)) for code in codes}
+
+
+def without_values(key):
+    return re.sub("=[^ ]*", "", key)
+
+
+def key_of(code):
+    constants = {name: value for name, value in code.constants.items() if value is not None}
+    return launch_key(code.kernel.__name__, {**constants, "num_warps": 0, "num_stages": 0})
 
 
 def test_other_device_code_has_another_hash(tmp_path, monkeypatch):

@@ -253,11 +253,11 @@ def _fc1_code(variant: str, tile: Tile, activation: str, native: bool) -> Device
     from firesteel.kernels.triton import moe_matmul as device
 
     kind, given, absent = _stored(native, "x_scales", "inner_scales")
-    sizes = {"A": 4, "H": 2880, "INTER": 2880, "FORMAT": activation, "NATIVE": native, "TAIL": tile.tail}
+    sizes = {"A": 4, "H": 2880, "INTER": 2880, "FORMAT": activation, "NATIVE": native}
     return DeviceCode(
         variant=variant, kernel=device.fc1,
         signature={"x": kind, **READ, "inner": kind, **given, "limit": "fp32"},
-        constants={**absent, **sizes, **tile.constants},
+        constants={**absent, **sizes, **tile.constants, **tile.narrower},
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
 
@@ -266,11 +266,11 @@ def _fc2_code(variant: str, tile: Tile, activation: str, native: bool) -> Device
     from firesteel.kernels.triton import moe_matmul as device
 
     kind, given, absent = _stored(native, "inner_scales")
-    sizes = {"H": 2880, "INTER": 2880, "STORED": activation if native else "bf16", "TAIL": tile.tail}
+    sizes = {"H": 2880, "INTER": 2880, "STORED": activation if native else "bf16"}
     return DeviceCode(
         variant=variant, kernel=device.fc2,
         signature={"inner": kind, **given, **READ, "weights": "*fp32", "parts": "*bf16"},
-        constants={**absent, **sizes, **tile.constants},
+        constants={**absent, **sizes, **tile.constants, **tile.narrower},
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
 

@@ -1,7 +1,7 @@
 """The expert MLP over sorted pairs: two matmuls on MXFP4 weights and a sum; knows tiles, no model.
 
-A tile is ROWS pairs of one expert times COLUMNS rows of its weight, or only TAIL pairs where no more are left. Rows
-past the expert's end repeat its last pair, or are not read where there may be many, and are not stored.
+A tile is ROWS pairs of one expert times COLUMNS rows of its weight, or only MIDDLE or TAIL pairs where no more are
+left. Rows past the expert's end repeat its last pair, or are not read where there may be many, and are not stored.
 """
 # mypy: disable-error-code="import-untyped,import-not-found,no-untyped-def,untyped-decorator"
 # ruff: noqa: ANN001, ANN201
@@ -36,7 +36,7 @@ SUM_COLUMNS = 1024
 def fc1(
     x, x_scales, order, ends, tile_experts, tile_firsts, codes, scales, bias, inner, inner_scales, limit,
     A: tl.constexpr, H: tl.constexpr, INTER: tl.constexpr, FORMAT: tl.constexpr, NATIVE: tl.constexpr,
-    ROWS: tl.constexpr, TAIL: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
+    ROWS: tl.constexpr, MIDDLE: tl.constexpr, TAIL: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """inner [T A, I], in sorted order: SwiGLU of gate_up @ x + bias, in FORMAT.
 
@@ -50,11 +50,23 @@ def fc1(
     codes += expert * (2 * INTER * H // 2)
     scales += expert * (2 * INTER * H // GROUP)
     bias += expert * (2 * INTER)
-    if end - first_place > TAIL:
+    left = end - first_place
+    if left > MIDDLE:
         fc1_tile(
             x, x_scales, order, codes, scales, bias, inner, inner_scales, limit, first_place, end,
             A, H, INTER, FORMAT, NATIVE, ROWS, COLUMNS, DEPTH,
         )  # fmt: skip
+    elif MIDDLE > TAIL:
+        if left > TAIL:
+            fc1_tile(
+                x, x_scales, order, codes, scales, bias, inner, inner_scales, limit, first_place, end,
+                A, H, INTER, FORMAT, NATIVE, MIDDLE, COLUMNS, DEPTH,
+            )  # fmt: skip
+        else:
+            fc1_tile(
+                x, x_scales, order, codes, scales, bias, inner, inner_scales, limit, first_place, end,
+                A, H, INTER, FORMAT, NATIVE, TAIL, COLUMNS, DEPTH,
+            )  # fmt: skip
     elif TAIL > 0:
         fc1_tile(
             x, x_scales, order, codes, scales, bias, inner, inner_scales, limit, first_place, end,
@@ -90,7 +102,7 @@ def fc1_tile(
 def fc2(
     inner, inner_scales, order, ends, tile_experts, tile_firsts, codes, scales, bias, weights, parts,
     H: tl.constexpr, INTER: tl.constexpr, STORED: tl.constexpr,
-    ROWS: tl.constexpr, TAIL: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
+    ROWS: tl.constexpr, MIDDLE: tl.constexpr, TAIL: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """parts [T A, H], by pair: weight times (down @ inner + bias), rounded: a step moves half the bytes so."""
     expert = tl.load(tile_experts + tl.program_id(1)).to(tl.int64)
@@ -101,11 +113,23 @@ def fc2(
     codes += expert * (H * INTER // 2)
     scales += expert * (H * INTER // GROUP)
     bias += expert * H
-    if end - first_place > TAIL:
+    left = end - first_place
+    if left > MIDDLE:
         fc2_tile(
             inner, inner_scales, order, codes, scales, bias, weights, parts, first_place, end,
             H, INTER, STORED, ROWS, COLUMNS, DEPTH,
         )  # fmt: skip
+    elif MIDDLE > TAIL:
+        if left > TAIL:
+            fc2_tile(
+                inner, inner_scales, order, codes, scales, bias, weights, parts, first_place, end,
+                H, INTER, STORED, MIDDLE, COLUMNS, DEPTH,
+            )  # fmt: skip
+        else:
+            fc2_tile(
+                inner, inner_scales, order, codes, scales, bias, weights, parts, first_place, end,
+                H, INTER, STORED, TAIL, COLUMNS, DEPTH,
+            )  # fmt: skip
     elif TAIL > 0:
         fc2_tile(
             inner, inner_scales, order, codes, scales, bias, weights, parts, first_place, end,
@@ -157,15 +181,15 @@ def run(fed: Fed, ids: Tensor, weights: Tensor, experts: Experts, limit: float, 
         fc1, (triton.cdiv(2 * inter, up.columns), num_tiles),
         fed.values, fed.scales, *sorting, experts.gate_up_codes, experts.gate_up_scales, experts.gate_up_bias,
         inner.values, inner.scales, limit,
-        A=active, H=hidden, INTER=inter, FORMAT=fed.activation, NATIVE=native, TAIL=up.tail,
-        tile=up, **up.constants, **up.options,
+        A=active, H=hidden, INTER=inter, FORMAT=fed.activation, NATIVE=native,
+        tile=up, **up.constants, **up.narrower, **up.options,
     )  # fmt: skip
     parts = torch.empty(pairs, hidden, dtype=torch.bfloat16, device=device)
     launch_kernel(
         fc2, (triton.cdiv(hidden, down.columns), num_tiles),
         inner.values, inner.scales, *sorting, experts.down_codes, experts.down_scales, experts.down_bias,
-        weights, parts, H=hidden, INTER=inter, STORED=fed.stored, TAIL=down.tail,
-        tile=down, **down.constants, **down.options,
+        weights, parts, H=hidden, INTER=inter, STORED=fed.stored,
+        tile=down, **down.constants, **down.narrower, **down.options,
     )  # fmt: skip
     y = torch.empty(tokens, hidden, dtype=torch.bfloat16, device=device)
     launch_kernel(
@@ -186,7 +210,7 @@ GEMM = (
     Tile(rows=128, columns=128, depth=64, warps=8, stages=3, tail=32),  # fits the 100 KB of sm_86, sm_89 and SM12x
 )
 GEMM_SM90 = (*GEMM[:3], Tile(rows=128, columns=128, depth=64, warps=4, stages=4, tail=32))
-TAILS = {32: 16, 64: 32, 128: 32, 256: 64}  # by rows, of tiles that are pinned
+NARROWER = {32: (16, 0), 64: (32, 0), 128: (32, 64), 256: (64, 128)}  # by rows, of tiles that are pinned
 MOST_PAIRS = (8, 20, 90)  # an expert, on average, for all but the last
 
 
@@ -195,7 +219,8 @@ def pin(tiles: tuple[Tile, Tile], tile: str, capability: tuple[int, int] | None)
     pinned = pin_tile(tile, capability)
     if pinned is None:
         return tiles
-    pinned = replace(pinned, tail=TAILS.get(pinned.rows, 0))
+    tail, middle = NARROWER.get(pinned.rows, (0, 0))
+    pinned = replace(pinned, tail=tail, middle=middle)
     return pinned, pinned
 
 

@@ -38,7 +38,8 @@ class Tile:
     depth: int  # values of K a step
     warps: int
     stages: int
-    tail: int = 0  # rows of the narrower tile for at most so many; 0: there is none
+    tail: int = 0  # rows of the narrowest tile, for at most so many; 0: there is but one
+    middle: int = 0  # of one between the two; 0: there is none
 
     def __str__(self) -> str:
         return f"{self.rows}x{self.columns}x{self.depth}"
@@ -46,6 +47,11 @@ class Tile:
     @property
     def constants(self) -> dict[str, int]:
         return {"ROWS": self.rows, "COLUMNS": self.columns, "DEPTH": self.depth}
+
+    @property
+    def narrower(self) -> dict[str, int]:
+        """What kernels that know narrower tiles are given: MIDDLE is TAIL where there is nothing between."""
+        return {"TAIL": self.tail, "MIDDLE": self.middle or self.tail}
 
     @property
     def options(self) -> dict[str, int]:
