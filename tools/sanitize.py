@@ -11,6 +11,7 @@ comes round.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -19,7 +20,7 @@ from typing import Any
 from firesteel.device import DeviceSpec, find_device
 from firesteel.kernels import ALL_OPS, DECODE_OPS, decode_shapes, moe_matmul
 from firesteel.kernels.decode_launch import with_all_arriving, with_sms
-from firesteel.kernels.op import Op
+from firesteel.kernels.op import Op, Sample
 from firesteel.kernels.verify import verify
 
 SMALL_BYTES = 4e6  # of arguments; a call of the sanitizer's racecheck takes a thousand times its time
@@ -55,11 +56,19 @@ def run(ops: Sequence[Op[Any, Any]], device: DeviceSpec, most_bytes: float, wher
     """What failed, in words."""
     failed = []
     for op in ops:
-        samples = [one for one in op.make_samples(device.torch_device) if op.bytes(*one.args) < most_bytes]
-        checks = [one for one in verify(op, device, samples) if one.refusal is None]
-        failed += [f"{one.op} {one.implementation} {one.sample}: {one.failure}" for one in checks if one.failure]
-        print(f"{op.name}{where}: {len(checks)} checks", flush=True)
+        for sample in op.make_samples(device.torch_device):
+            if op.bytes(*sample.args) < most_bytes:
+                failed += check(op, device, sample, where)
     return failed
+
+
+def check(op: Op[Any, Any], device: DeviceSpec, sample: Sample, where: str) -> list[str]:
+    """As `run`; says what it did and in how many seconds, for they may be many."""
+    start = time.perf_counter()
+    checks = [one for one in verify(op, device, [sample]) if one.refusal is None]
+    names = ", ".join(one.implementation for one in checks) or "nothing takes it"
+    print(f"{op.name}{where}, {sample.label}: {names} ({time.perf_counter() - start:.1f} s)", flush=True)
+    return [f"{one.op} {one.implementation} {one.sample}: {one.failure}" for one in checks if one.failure]
 
 
 if __name__ == "__main__":

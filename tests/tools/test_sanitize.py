@@ -1,0 +1,40 @@
+"""What compute-sanitizer is to watch: every small sample of an op, told of as it is done."""
+
+import pytest
+import torch
+
+import sanitize
+from firesteel.device import find_device
+from firesteel.kernels.op import Sample, anywhere, define_op
+from firesteel.kernels.tolerance import exact
+
+CPU = find_device("cpu")
+
+
+@pytest.fixture
+def doubled():
+    @define_op(bytes=lambda x: 4 * x.numel(), tolerance=exact(why="whole numbers"))
+    def doubled(x):
+        return 2 * x
+
+    doubled.implementation("right", needs=anywhere)(lambda x: x + x)
+    doubled.implementation("wrong", needs=anywhere, accepts=lambda x: "is for many" if len(x) < 3 else None)(
+        lambda x: x + 2
+    )
+    doubled.samples(lambda device: (Sample(f"{count} values", (torch.ones(count) * 3,)) for count in (1, 3, 90)))
+    return doubled
+
+
+def test_small_samples_are_checked_and_told_of_one_by_one(doubled, capsys):
+    failed = sanitize.run([doubled], CPU, 100, " over all SMs")
+    told = capsys.readouterr().out.splitlines()
+    assert [line.rpartition(" (")[0] for line in told] == [
+        "doubled over all SMs, 1 values: right", "doubled over all SMs, 3 values: right, wrong"
+    ]  # fmt: skip
+    assert len(failed) == 1 and failed[0].startswith("doubled wrong 3 values: ")
+
+
+def test_an_op_that_is_none_is_refused_before_anything_runs(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["sanitize.py", "--all-arrive", "decode_expert"])
+    with pytest.raises(SystemExit, match="no op is called decode_expert; there are rms_norm"):
+        sanitize.main()
