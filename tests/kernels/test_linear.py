@@ -224,7 +224,8 @@ def test_tile_follows_from_the_shape(tokens, rows, capability, native, expected)
 def test_pinned_tile_keeps_its_size_and_has_warps_enough():
     assert device_code.pin_tile("auto", None) is None
     assert device_code.pin_tile("128x256", (12, 1)) == Tile(rows=128, columns=256, depth=64, warps=8, stages=2)
-    assert device_code.pin_tile("128x256", (9, 0)).stages == 4
+    assert device_code.pin_tile("128x256", (9, 0)) == Tile(rows=128, columns=256, depth=64, warps=8, stages=4)
+    assert device_code.pin_tile("128x128", (9, 0)).warps == 4 and device_code.pin_tile("128x128", None).warps == 8
     assert device_code.pin_tile("16x16", None) == Tile(rows=16, columns=16, depth=64, warps=1, stages=3)
     assert device_code.pin_tile("16x64", None).warps == 4
 

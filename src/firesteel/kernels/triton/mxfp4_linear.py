@@ -109,9 +109,10 @@ def pin_tile(tile: str, capability: tuple[int, int] | None) -> Tile | None:
     if (sizes := parse_tile(tile)) is None:
         return None
     rows, columns = sizes
-    values = rows * columns
-    warps = max(4 if columns >= 64 else 1, min(8, values // 2048))  # 64 accumulators a thread, or a warp group
-    stages = 4 if is_sm90(capability) else 2 if values > 128 * 128 else 3
+    sums, on_hopper = rows * columns, is_sm90(capability)
+    of_a_warp = 4096 if on_hopper else 2048  # 128 or 64 a thread
+    warps = max(4 if columns >= 64 else 1, min(8, sums // of_a_warp))  # a warp group where its instructions fit
+    stages = 4 if on_hopper else 2 if sums > 128 * 128 else 3
     return Tile(rows=rows, columns=columns, depth=64, warps=warps, stages=stages)
 
 
