@@ -1,5 +1,6 @@
 """Measured tiles: which tokens they hold for, what a launch makes of them, and files that are refused."""
 
+import errno
 import json
 import re
 from dataclasses import replace
@@ -138,6 +139,19 @@ def test_file_that_ships_for_a_gpu_is_used_where_it_was_measured_with_the_same(t
     )
     assert load_tuned("auto", GPU) == Tuned()
     assert find_shipped(GPU) == (None, "nvidia-h200.json was measured with triton 3.6.0: those in the code")
+
+
+def test_a_full_disk_leaves_the_file_that_stood_there_and_is_told_of(tmp_path, monkeypatch):
+    path = tmp_path / "tiles.json"
+    write_tuned(path, SOME, GPU)
+
+    def fill(self, text, **given):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.write_text", fill)
+    with pytest.raises(TilesError, match=r"cannot write the tiles .*tiles.json: No space left"):
+        write_tuned(path, Tuned(), GPU)
+    assert read_tuned(path, GPU) == SOME
 
 
 def test_words_in_the_device_code_change_no_hash(tmp_path, monkeypatch):

@@ -19,8 +19,8 @@ from firesteel.device import find_device
 from firesteel.lab.matrix import CELLS, DONE, SMALL, Matrix, parse_gates, run_matrix
 from firesteel.lab.plan import BenchPlan
 from firesteel.lab.report import write_report
-from firesteel.lab.whole import write_whole
 from firesteel.measure.surroundings import look_around
+from firesteel.whole import write_whole
 
 
 @lab.command(name="matrix")

@@ -17,8 +17,8 @@ from firesteel.device import find_device
 from firesteel.lab.matrix import Matrix
 from firesteel.lab.report import write_report
 from firesteel.lab.review import check_level_two, find_sides, parse_gate, review_gate, with_plan
-from firesteel.lab.whole import write_whole
 from firesteel.measure.surroundings import look_around
+from firesteel.whole import write_whole
 
 
 @lab.command(name="review")

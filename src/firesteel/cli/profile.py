@@ -25,10 +25,10 @@ from firesteel.lab.profile import Profile, profile
 from firesteel.lab.profile_engine import watch_steps
 from firesteel.lab.report import write_report
 from firesteel.lab.timeline import read_timeline
-from firesteel.lab.whole import write_whole
 from firesteel.measure.roofline import Step, StepCost, step_cost
 from firesteel.measure.surroundings import look_around
 from firesteel.model.spec import PRESETS, ModelSpec
+from firesteel.whole import write_whole
 
 MOST_KERNELS = 25
 FRONT_END_TOK_S = 5000.0

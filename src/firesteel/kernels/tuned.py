@@ -30,6 +30,7 @@ from typing import Any
 from firesteel.device import DeviceSpec
 from firesteel.errors import UserError
 from firesteel.kernels.tile_pin import AUTO, parse_tile
+from firesteel.whole import write_whole
 
 FORMAT = "firesteel-tiles-1"
 CURE = "make one with firesteel tune, or leave --tiles-file out"
@@ -177,7 +178,7 @@ def _read(path: Path) -> dict[str, Any]:
 def write_tuned(path: Path, tuned: Tuned, device: DeviceSpec) -> None:
     content = {"format": FORMAT, **surroundings(device), "tiles": tuned.tiles, "options": tuned.options}
     try:
-        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        write_whole(path, content)
     except OSError as error:
         raise TilesError(f"cannot write the tiles {path}: {error.strerror}; name another file") from error
 

@@ -25,8 +25,8 @@ from firesteel.device import find_device
 from firesteel.errors import UserError
 from firesteel.lab.ending import run_apart
 from firesteel.lab.plan import BenchPlan
-from firesteel.lab.whole import write_whole
 from firesteel.measure.surroundings import PACKAGE, find_commit
+from firesteel.whole import write_whole
 
 DONE, CRASHED, TOO_LONG = "done", "crashed", "too long"
 FIGURES = {"tg_tok_s": "tok/s", "pp_tok_s": "tok/s", "ttft_ms": "ms", "peak_memory_gb": "GB", "startup_s": "s"}

@@ -21,7 +21,7 @@ from firesteel.lab.matrix import CRASHED, DONE, flags_of
 from firesteel.lab.plan import BenchPlan
 from firesteel.lab.supervisor import Supervised, find_free_port
 from firesteel.lab.target import Target
-from firesteel.lab.whole import write_whole
+from firesteel.whole import write_whole
 
 GB = 1e9
 

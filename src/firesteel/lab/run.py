@@ -31,10 +31,10 @@ from firesteel.lab.order_check import check_order
 from firesteel.lab.report import write_report
 from firesteel.lab.supervisor import ServerCommand, ServerFailed, Stopped, Supervised, find_free_port
 from firesteel.lab.target import Target
-from firesteel.lab.whole import write_whole
 from firesteel.lab.wire import RequestFailed
 from firesteel.measure.surroundings import look_around
 from firesteel.version import find_version
+from firesteel.whole import write_whole
 
 SCHEMA = 1
 RESULT = "result.json"

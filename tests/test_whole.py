@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from firesteel.lab.whole import write_whole
+from firesteel.whole import write_whole
 
 
 def test_what_stood_there_stays_where_there_is_no_room(tmp_path, monkeypatch):
