@@ -5,8 +5,6 @@ TIERS := slow or gpu or browser or peer
 # One thread a process: small tensors gain nothing from more, and on a busy machine threads wait for each other.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist worksteal -rs
 
-SANITIZER := PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --report-api-errors no --error-exitcode 1 --tool
-
 .PHONY: run test test-all check install vllm arm64-wheels sanitize records clean
 
 run: install
@@ -28,8 +26,7 @@ arm64-wheels: install
 
 # Out-of-bounds accesses and races of every kernel; wants a GPU and compute-sanitizer, which comes with CUDA.
 sanitize: install
-	$(SANITIZER) memcheck $(BIN)/python tools/sanitize.py
-	$(SANITIZER) racecheck $(BIN)/python tools/sanitize.py --all-arrive
+	$(BIN)/python tools/sanitize_all.py
 
 # Figures of an H200, and the README's tables of them.
 records: install

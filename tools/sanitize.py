@@ -1,4 +1,4 @@
-"""Runs every kernel on small arguments, for compute-sanitizer to watch: `make sanitize` where there is a GPU.
+"""Runs every kernel on small arguments, for compute-sanitizer to watch; sanitize_all.py starts it so.
 
 python tools/sanitize.py [--all-arrive] [OP ...]          # of all ops, or of those named
 
