@@ -13,10 +13,18 @@ def test_what_stood_there_stays_where_there_is_no_room(tmp_path, monkeypatch):
     write_whole(path, {"passed": True})
 
     def fill(self, text, **given):
-        self.touch()
+        self.open("w").close()
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("pathlib.Path.write_text", fill)
     with pytest.raises(OSError, match="No space"):
         write_whole(path, {"passed": False})
     assert json.loads(path.read_text()) == {"passed": True} and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_stays_one_and_what_it_names_is_replaced(tmp_path):
+    target, link = tmp_path / "kept" / "result.json", tmp_path / "link.json"
+    target.parent.mkdir()
+    link.symlink_to(target)
+    write_whole(link, {"passed": True})
+    assert link.is_symlink() and json.loads(target.read_text()) == {"passed": True}

@@ -27,6 +27,7 @@ SMALL_BYTES = 4e6  # of arguments; a call of the sanitizer's racecheck takes a t
 STREAMED_BYTES = 8e7
 NARROW = replace(decode_shapes.GPT_OSS, experts=4, vocabulary=640)
 FEW_SMS = 4
+NOBODY = "nothing takes it"
 
 
 def main() -> None:
@@ -66,7 +67,7 @@ def check(op: Op[Any, Any], device: DeviceSpec, sample: Sample, where: str) -> l
     """As `run`; says what it did and in how many seconds, for they may be many."""
     start = time.perf_counter()
     checks = [one for one in verify(op, device, [sample]) if one.refusal is None]
-    names = ", ".join(one.implementation for one in checks) or "nothing takes it"
+    names = ", ".join(one.implementation for one in checks) or NOBODY
     print(f"{op.name}{where}, {sample.label}: {names} ({time.perf_counter() - start:.1f} s)", flush=True)
     return [f"{one.op} {one.implementation} {one.sample}: {one.failure}" for one in checks if one.failure]
 

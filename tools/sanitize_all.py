@@ -21,15 +21,20 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from firesteel.kernels import ALL_OPS
+from sanitize import NOBODY
 
 WATCHED = (sys.executable, str(Path(__file__).with_name("sanitize.py")))
 ALONE = "compiling"
 TOOLS = {"memcheck": (), "racecheck": ("--all-arrive",)}
 SANITIZER = ("compute-sanitizer", "--report-api-errors", "no", "--error-exitcode", "1", "--tool")
 NO_POOL = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}  # which would hide reads past an end
-CLEAN, BROKEN, UNFINISHED = "clean", "broken", "unfinished"
+CLEAN, BROKEN, UNFINISHED, NOTHING = "clean", "broken", "unfinished", "nothing ran"
+REPORT = "========="  # before each line of the sanitizer's own
+MOST_LINES = 60  # of what is shown of a job
+GRACE_S = 10  # for the pipe of a job that was ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +58,7 @@ class Done:
 
     @property
     def samples(self) -> int:
-        return sum(line.startswith(self.job.op) for line in self.lines)
+        return count_samples(self.job.op, self.lines)
 
     @property
     def last_words(self) -> str:
@@ -61,19 +66,35 @@ class Done:
         said = [line for line in self.lines if "SUMMARY" in line] or list(self.lines)
         return said[-1].strip("= ") if said else ""
 
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """From the sanitizer's first report on, or the end where it made none."""
+        for number, line in enumerate(self.lines):
+            if line.startswith(REPORT) and "COMPUTE-SANITIZER" not in line and "SUMMARY" not in line:
+                return self.lines[number : number + MOST_LINES]
+        return self.lines[-MOST_LINES:]
+
+
+def count_samples(op: str, lines: Sequence[str]) -> int:
+    """Of those that tools/sanitize.py tells of, the ones that some kernel took."""
+    return sum(line.startswith(f"{op}") and line.endswith(" s)") and NOBODY not in line for line in lines)
+
 
 def main() -> None:
     """Of all ops those of decoding, which are named last, begin: they take longest."""
     parser = argparse.ArgumentParser(description="Watch every kernel with compute-sanitizer.")
     parser.add_argument("ops", nargs="*", metavar="OP")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="ops beside each other")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="ops beside each other")
     parser.add_argument("--seconds", type=float, default=None, help="to be done in; without it there is no end")
     given = parser.parse_args()
     names = [op.name for op in ALL_OPS]
     if unknown := [name for name in given.ops if name not in names]:
         parser.error(f"no op is called {unknown[0]}; there are {', '.join(names)}")
+    if given.jobs < 1:
+        parser.error(f"--jobs {given.jobs}: at least one is needed")
     if shutil.which(SANITIZER[0]) is None:
         sys.exit(f"{SANITIZER[0]} is not on the PATH: it comes with CUDA's toolkit")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started is ended then too
     if not run(given.ops or names[::-1], given.jobs, given.seconds, Console(width=120)):
         sys.exit(1)
 
@@ -88,36 +109,63 @@ def run(ops: Sequence[str], jobs: int, seconds: float | None, console: Console) 
     for one in done:
         if one.verdict != CLEAN:
             console.print(f"{one.job.op}, {one.job.tool}: {one.verdict}", style="bold")
-            console.print("\n".join(one.lines[-30:]), markup=False, highlight=False)
+            console.print("\n".join(one.findings), markup=False, highlight=False)
     return all(one.verdict == CLEAN for one in done)
 
 
 def work(todo: Sequence[Job], jobs: int, end: float | None, console: Console) -> list[Done]:
+    """Whoever interrupts it leaves none of them running."""
+    running: set[subprocess.Popen[str]] = set()
+
     def one(job: Job) -> Done:
-        found = do(job, end)
+        found = do(job, end, running)
         console.print(f"{job.op}, {job.tool}: {found.verdict} ({found.seconds:.0f} s)", highlight=False)
         return found
 
     with ThreadPoolExecutor(jobs) as pool:
-        return list(pool.map(one, todo))
+        tasks = [pool.submit(one, job) for job in todo]
+        try:
+            return [task.result() for task in tasks]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in list(running):
+                kill(process)
+            raise
 
 
-def do(job: Job, end: float | None) -> Done:
-    """The job with all that it started is gone afterwards."""
+def do(job: Job, end: float | None, running: set[subprocess.Popen[str]]) -> Done:
+    """Ended with its process group when it is not done in time."""
     start = time.monotonic()
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", **({} if job.tool == ALONE else NO_POOL)}
     process = subprocess.Popen(
-        job.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
-        start_new_session=True,
+        job.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+        env=environment, start_new_session=True,
     )  # fmt: skip
+    running.add(process)
     try:
         said, _ = process.communicate(timeout=None if end is None else max(0.0, end - start))
-        verdict = BROKEN if process.returncode else CLEAN
+        lines = tuple(said.splitlines())
+        verdict = BROKEN if process.returncode else CLEAN if count_samples(job.op, lines) else NOTHING
     except subprocess.TimeoutExpired:
+        kill(process)
+        lines, verdict = tuple(read_rest(process).splitlines()), UNFINISHED
+    finally:
+        running.discard(process)
+    return Done(job=job, verdict=verdict, seconds=time.monotonic() - start, lines=lines)
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
-        said, _ = process.communicate()
-        verdict = UNFINISHED
-    return Done(job=job, verdict=verdict, seconds=time.monotonic() - start, lines=tuple(said.splitlines()))
+
+
+def read_rest(process: subprocess.Popen[str]) -> str:
+    """What it said; its pipe may be held open by what left its group."""
+    try:
+        return process.communicate(timeout=GRACE_S)[0]
+    except subprocess.TimeoutExpired as error:
+        said = error.stdout or ""
+        return said.decode(errors="replace") if isinstance(said, bytes) else said
 
 
 def table_of(done: Sequence[Done]) -> Table:
@@ -125,7 +173,7 @@ def table_of(done: Sequence[Done]) -> Table:
     for one in done:
         if one.job.tool != ALONE or one.verdict != CLEAN:
             table.add_row(
-                one.job.op, one.job.tool, str(one.samples), f"{one.seconds:.0f}", one.verdict, one.last_words
+                one.job.op, one.job.tool, str(one.samples), f"{one.seconds:.0f}", one.verdict, Text(one.last_words)
             )
     return table
 

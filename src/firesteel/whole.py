@@ -11,6 +11,7 @@ from typing import Any
 
 def write_whole(path: Path, content: Mapping[str, Any]) -> None:
     """What stood there stays until the new file is whole, and where there is no room for it."""
+    path = path.resolve()
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
     try:
         unfinished.write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")

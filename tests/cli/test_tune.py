@@ -78,6 +78,7 @@ def test_json_lists_every_choice(run, on_gpu, tmp_path):
         (["--activation", "fp3"], "must be one of"),
         (["--m", "x"], "--m x"),
         (["--out", "no/such/folder/tiles.json"], "name a file in a folder that exists"),
+        (["--out", "/dev/null"], "name a file in a folder that exists"),
     ],
 )
 def test_what_cannot_be_tuned_is_refused(run, on_gpu, flags, message, tmp_path):

@@ -2,7 +2,6 @@
 
 import errno
 import json
-import re
 from dataclasses import replace
 
 import pytest
@@ -146,6 +145,7 @@ def test_a_full_disk_leaves_the_file_that_stood_there_and_is_told_of(tmp_path, m
     write_tuned(path, SOME, GPU)
 
     def fill(self, text, **given):
+        self.open("w").close()
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("pathlib.Path.write_text", fill)
@@ -168,11 +168,20 @@ def test_words_in_the_device_code_change_no_hash(tmp_path, monkeypatch):
 def test_hash_is_of_the_code_alone_whatever_python_reads_it():
     """What a dump of its tree is not: 3.12 names fields that 3.11 does not know."""
     text = '"""Words."""\n\n\ndef f(x):  # more\n    """Words\n    of it."""\n    return f"{x} # none"\n'
-    assert tuned._code(text) == 'deff(x):returnf"{x}#none"'
+    assert tuned._code(text) == 'def f(x):\n    return f"{x} # none"'
+    assert tuned._code('def f(x): """Words."""; g()\n') == "def f(x): ; g()"
+
+
+def test_code_that_does_something_else_is_told_apart():
+    texts = [
+        "if a:\n    x()\n    y('b c')\n", "if a:\n    x()\ny('b c')\n", "if a:\n    x()\n    y('bc')\n",
+        "if b:\n    x()\n    y('b c')\n",
+    ]  # fmt: skip
+    assert len(set(map(tuned._code, texts))) == len(texts)
 
 
 @pytest.mark.parametrize("path", sorted(tuned.SHIPPED.glob("*.json")), ids=lambda path: path.stem)
-def test_what_ships_was_measured_with_these_kernels(path, monkeypatch):
+def test_what_ships_is_for_these_kernels(path, monkeypatch):
     """Or nobody would use it: measure it anew with firesteel tune, or delete it."""
     content = json.loads(path.read_text())
     assert content["kernels"] == tuned.hash_kernels()
@@ -181,16 +190,20 @@ def test_what_ships_was_measured_with_these_kernels(path, monkeypatch):
     found = load_tuned("auto", replace(GPU, name=content["gpu"]))
     assert found.tiles or found.options
     codes = [code for op in OPS for code in op.make_device_code(GPU.capability) if isinstance(code, DeviceCode)]
-    assert {without_values(key) for key in found.options} <= {without_values(key_of(code)) for code in codes}
-
-
-def without_values(key):
-    return re.sub("=[^ ]*", "", key)
+    launched, pinned = set(map(key_of, codes)), {tile for sizes in found.tiles.values() for tile in sizes.values()}
+    assert all(key in launched or tile_of(key) in pinned for key in found.options)
 
 
 def key_of(code):
     constants = {name: value for name, value in code.constants.items() if value is not None}
-    return launch_key(code.kernel.__name__, {**constants, "num_warps": 0, "num_stages": 0})
+    return launch_key(
+        code.kernel.__name__, {**constants, "num_warps": code.num_warps, "num_stages": code.num_stages}
+    )
+
+
+def tile_of(key):
+    sizes = dict(word.split("=") for word in key.split()[1:])
+    return f"{sizes.get('ROWS')}x{sizes.get('COLUMNS')}"
 
 
 def test_other_device_code_has_another_hash(tmp_path, monkeypatch):

@@ -32,6 +32,7 @@ LARGEST_ERROR = 1e-2  # rms of the difference over rms of the hidden state, acti
 # Router logits have unit deviation here. Inputs within 1e-2 move each by 1e-2, and the difference of two by 1.4e-2:
 # the bound is three and a half such deviations.
 ROUNDING_GAP = 0.05
+LARGEST_GAP = 4 * ROUNDING_GAP  # of a token that sees one which other experts have changed
 
 
 @dataclass
@@ -113,7 +114,8 @@ def compare_choices(actual, expected, *, forced):
         if number % SPEC.num_layers == 0:
             parted = torch.zeros_like(same)
         agree.append(same)
-        explained.append(same | parted | (gap <= (ROUNDING_GAP if forced else moved.clamp(min=ROUNDING_GAP))))
+        bound = ROUNDING_GAP if forced else moved.clamp(ROUNDING_GAP, LARGEST_GAP)
+        explained.append(same | parted | (gap <= bound))
         parted = parted | ~same
     return float(torch.cat(agree).float().mean()), float(torch.cat(explained).float().mean())
 

@@ -2,8 +2,11 @@
 
 import io
 import os
+import signal
+import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -15,25 +18,35 @@ import sanitize_all
 SANITIZER = """#!/bin/sh
 tool="$6"; shift 6
 "$@" || { echo "========= ERROR SUMMARY: 1 error"; exit 1; }
-[ "$tool-$OP_WITH_RACE" = racecheck-"$4" ] && { echo "========= RACECHECK SUMMARY: 1 hazard displayed"; exit 1; }
+if [ "$tool-$OP_WITH_RACE" = racecheck-"$4" ]; then
+    echo "========= Error: Race reported at [/a/kernel]"
+    for i in $(seq 99); do echo "more"; done
+    echo "========= RACECHECK SUMMARY: 1 hazard in [/a/kernel]"
+    exit 1
+fi
 echo "========= ERROR SUMMARY: 0 errors"
 """
 # stands for tools/sanitize.py OP, which comes last
 WATCHED = """
 import os, sys, time
 op = sys.argv[-1]
+if op == "idle":
+    print("idle, a sample: nothing takes it (0.1 s)")
+    sys.exit(0)
 print(f"{op}, a sample: cuda (0.1 s)", flush=True)
 if op == "slow" and "PYTORCH_NO_CUDA_MEMORY_CACHING" in os.environ:
     time.sleep(600)
 if op == "wrong":
     sys.exit("wrong cuda a sample: differs")
+if op == "loud":
+    sys.stdout.buffer.write(bytes([0xff, 10]))
 print(f"{op}, another: cuda (0.1 s)", flush=True)
 """
 
 
 @pytest.fixture
 def sanitizer(tmp_path, monkeypatch):
-    """A sanitizer on the PATH, and small programs in place of kernels."""
+    """A sanitizer on the PATH, and a small program in place of tools/sanitize.py: its path."""
     path = tmp_path / "compute-sanitizer"
     path.write_text(SANITIZER)
     path.chmod(0o755)
@@ -41,6 +54,7 @@ def sanitizer(tmp_path, monkeypatch):
     watched = tmp_path / "watched.py"
     watched.write_text(WATCHED)
     monkeypatch.setattr(sanitize_all, "WATCHED", (sys.executable, str(watched)))
+    return watched
 
 
 def run(ops, seconds=None):
@@ -67,22 +81,56 @@ def test_each_op_is_watched_by_both_tools():
 def test_what_is_found_is_shown_and_the_others_are_watched_all_the_same(monkeypatch):
     monkeypatch.setenv("OP_WITH_RACE", "racy")
     is_clean, text = run(["racy", "good", "wrong"])
-    verdicts = {(op, tool): verdict for op, tool, _, _, verdict, _ in rows(text)}
-    assert not is_clean and verdicts["racy", "memcheck"] == "clean" and verdicts["racy", "racecheck"] == "broken"
-    assert verdicts["good", "racecheck"] == "clean" and verdicts["wrong", "memcheck"] == "broken"
-    assert verdicts["wrong", "compiling"] == "broken" and "wrong cuda a sample: differs" in text
-    assert "RACECHECK SUMMARY: 1 hazard displayed" in text
+    verdicts = {(op, tool): (samples, verdict) for op, tool, samples, _, verdict, _ in rows(text)}
+    assert not is_clean and verdicts["racy", "memcheck"] == ("2", "clean")
+    assert verdicts["racy", "racecheck"] == ("2", "broken") and verdicts["good", "racecheck"] == ("2", "clean")
+    assert verdicts["wrong", "compiling"] == verdicts["wrong", "memcheck"] == ("1", "broken")
+    assert "wrong cuda a sample: differs" in text
+    assert "RACECHECK SUMMARY: 1 hazard in [/a/kernel]" in text and "Error: Race reported at [/a/kernel]" in text
 
 
 @pytest.mark.usefixtures("sanitizer")
-def test_what_is_not_done_in_time_is_ended_and_says_how_far_it_came():
+def test_an_op_of_which_nothing_ran_is_not_clean_and_odd_bytes_harm_nothing():
+    is_clean, text = run(["idle", "loud"])
+    assert not is_clean
+    assert {(op, verdict) for op, _, _, _, verdict, _ in rows(text)} == {("idle", "nothing ran"), ("loud", "clean")}
+
+
+def is_running(program):
+    return any(str(program) in (one.info["cmdline"] or ()) for one in psutil.process_iter(["cmdline"]))
+
+
+@pytest.mark.slow
+def test_what_is_not_done_in_time_is_ended_and_says_how_far_it_came(sanitizer):
     start = time.monotonic()
-    is_clean, text = run(["slow"], seconds=3)
-    assert not is_clean and time.monotonic() - start < 60
+    is_clean, text = run(["slow"], seconds=15)
+    assert not is_clean and time.monotonic() - start < 100
     assert {(row[1], row[2], row[4], row[5]) for row in rows(text)} == {
         (tool, "1", "unfinished", "slow, a sample: cuda (0.1 s)") for tool in ("memcheck", "racecheck")
     }
-    assert not [one for one in psutil.process_iter(["cmdline"]) if "watched.py" in str(one.info["cmdline"])]
+    assert not is_running(sanitizer)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_whoever_interrupts_it_leaves_nothing_running(sanitizer, number):
+    words = f"""
+import sanitize_all
+from firesteel.kernels import ALL_OPS
+from types import SimpleNamespace
+sanitize_all.WATCHED = {sanitize_all.WATCHED!r}
+sanitize_all.ALL_OPS = [SimpleNamespace(name="slow"), SimpleNamespace(name="good")]
+sanitize_all.main()
+"""
+    path = os.pathsep.join([str(Path(sanitize_all.__file__).parent), *sys.path])
+    process = subprocess.Popen(
+        [sys.executable, "-c", words], env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, text=True,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    said = [process.stdout.readline() for _ in range(5)]  # four are compiled, and good is watched once
+    assert "good, memcheck: clean" in "".join(said) or "good, racecheck: clean" in "".join(said)
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    assert process.returncode != 0 and not is_running(sanitizer)
 
 
 def test_where_there_is_none_it_says_where_to_get_it(monkeypatch):
@@ -92,8 +140,15 @@ def test_where_there_is_none_it_says_where_to_get_it(monkeypatch):
         sanitize_all.main()
 
 
-def test_an_op_that_is_none_is_refused(monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["sanitize_all.py", "decode_expert"])
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["decode_expert"], "no op is called decode_expert; there are rms_norm"),
+        (["--jobs", "0"], "--jobs 0: at least one is needed"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(monkeypatch, capsys, words, why):
+    monkeypatch.setattr("sys.argv", ["sanitize_all.py", *words])
     with pytest.raises(SystemExit):
         sanitize_all.main()
-    assert "no op is called decode_expert; there are rms_norm" in capsys.readouterr().err
+    assert why in capsys.readouterr().err

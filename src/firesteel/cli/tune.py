@@ -29,7 +29,9 @@ OPS = {op.name: op for op in tuning.OPS}
 
 @app.command()
 def tune(
-    out: Annotated[Path, typer.Option(help="file to write, for --tiles-file")] = Path("firesteel-tiles.json"),
+    out: Annotated[Path, typer.Option(help="file to write op by op, for --tiles-file")] = Path(
+        "firesteel-tiles.json"
+    ),
     op: Annotated[list[str] | None, typer.Option("--op", help=f"of {', '.join(OPS)}; may be repeated; all")] = None,
     m: Annotated[
         str, typer.Option(help="tokens, as 32,2048; a tile found for M is used for more than M/2 and up to M")
@@ -66,7 +68,7 @@ def check_gpu(device: DeviceSpec) -> DeviceSpec:
 
 def check_file(path: Path) -> None:
     """Before measuring, not after."""
-    if path.is_dir() or not path.parent.is_dir():
+    if not path.parent.is_dir() or (path.exists() and not path.is_file()):
         raise UserError(f"--out {path}: name a file in a folder that exists")
 
 

@@ -200,7 +200,7 @@ def hash_kernels() -> str:
 
 
 def _code(text: str) -> str:
-    """Without comments, docstrings and space; the same whatever Python reads it, unlike a dump of its tree."""
+    """Without comments, docstrings and empty lines: what every Python reads alike, unlike a dump of the tree."""
     lines = text.splitlines()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
@@ -210,9 +210,10 @@ def _code(text: str) -> str:
         body = getattr(node, "body", None)
         first = body[0] if isinstance(body, list) and body else None
         if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-            assert first.end_lineno is not None
-            lines[first.lineno - 1 : first.end_lineno] = [""] * (first.end_lineno - first.lineno + 1)
-    return "".join("".join(lines).split())
+            row, end_row, end_column = first.lineno - 1, first.end_lineno or 0, first.end_col_offset or 0
+            after = lines[end_row - 1][end_column:]
+            lines[row:end_row] = [lines[row][: first.col_offset] + after, *[""] * (end_row - row - 1)]
+    return "\n".join(line.rstrip() for line in lines if line.strip())
 
 
 def _table(path: Path, content: dict[str, Any], name: str) -> dict[str, dict[str, Any]]:

@@ -210,7 +210,7 @@ GEMM = (
     Tile(rows=128, columns=128, depth=64, warps=8, stages=3, tail=32),  # fits the 100 KB of sm_86, sm_89 and SM12x
 )
 GEMM_SM90 = (*GEMM[:3], Tile(rows=128, columns=128, depth=64, warps=4, stages=4, tail=32))
-NARROWER = {32: (16, 0), 64: (32, 0), 128: (32, 64), 256: (64, 128)}  # by rows, of tiles that are pinned
+NARROWER = {32: (16, 0), 64: (32, 0), 128: (32, 64), 256: (64, 128)}  # tail and middle by rows, of pinned tiles
 MOST_PAIRS = (8, 20, 90)  # an expert, on average, for all but the last
 
 
