@@ -77,7 +77,7 @@ class Done:
 
 def count_samples(op: str, lines: Sequence[str]) -> int:
     """Of those that tools/sanitize.py tells of, the ones that some kernel took."""
-    return sum(line.startswith(f"{op}") and line.endswith(" s)") and NOBODY not in line for line in lines)
+    return sum(line.startswith(op) and line.endswith(" s)") and NOBODY not in line for line in lines)
 
 
 def main() -> None:

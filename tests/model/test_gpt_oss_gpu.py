@@ -17,7 +17,7 @@ from firesteel.model.gpt_oss import GptOss
 from firesteel.model.spec import PRESETS
 from firesteel.model.synthetic import synthetic_weights
 from firesteel.types import Plan, Request, SamplingParams, Span
-from tests.model.near_ties import gaps_and_movements
+from tests.model.near_ties import compare_choices
 
 pytestmark = pytest.mark.gpu
 
@@ -32,7 +32,8 @@ LARGEST_ERROR = 1e-2  # rms of the difference over rms of the hidden state, acti
 # Router logits have unit deviation here. Inputs within 1e-2 move each by 1e-2, and the difference of two by 1.4e-2:
 # the bound is three and a half such deviations.
 ROUNDING_GAP = 0.05
-LARGEST_GAP = 4 * ROUNDING_GAP  # of a token that sees one which other experts have changed
+# With free routing a token that other experts have changed moves those that look at it by more than rounding does.
+LARGEST_GAP = 4 * ROUNDING_GAP
 
 
 @dataclass
@@ -100,26 +101,6 @@ def layer_errors(actual, expected):
     return [max(errors[layer :: SPEC.num_layers]) for layer in range(SPEC.num_layers)]
 
 
-def compare_choices(actual, expected, *, forced):
-    """Of all (token, layer): the share whose expert sets agree, and that with those the rounding explains.
-
-    A token that other experts have changed is not the same in the layers above: only its first parting counts. With
-    free routing it also moves the tokens that look at it, by more than rounding does: they part where they moved.
-    """
-    agree, explained, parted = [], [], torch.tensor(False)
-    for number, (ours, theirs) in enumerate(zip(actual.logits, expected.logits, strict=True)):
-        sets = [ids.sort(-1)[0] for ids in (actual.routes[number][0], expected.routes[number][0])]
-        same = (sets[0] == sets[1]).all(-1)
-        gap, moved = gaps_and_movements(ours, theirs, SPEC.num_active)
-        if number % SPEC.num_layers == 0:
-            parted = torch.zeros_like(same)
-        agree.append(same)
-        bound = ROUNDING_GAP if forced else moved.clamp(ROUNDING_GAP, LARGEST_GAP)
-        explained.append(same | parted | (gap <= bound))
-        parted = parted | ~same
-    return float(torch.cat(agree).float().mean()), float(torch.cat(explained).float().mean())
-
-
 @pytest.fixture(scope="module")
 def device():
     return find_device("cuda")
@@ -157,7 +138,10 @@ def test_each_layer_is_the_references_when_routing_is_forced_equal(weighted, ref
 def test_routers_choose_the_same_experts_but_for_rounding(weighted, reference, device, forced):
     expected = reference("bf16")
     actual = run(*weighted, device, "triton", forced=expected.routes if forced else None)
-    agree, explained = compare_choices(actual, expected, forced=forced)
+    bounds = (ROUNDING_GAP, ROUNDING_GAP if forced else LARGEST_GAP)
+    agree, explained = compare_choices(
+        actual, expected, num_layers=SPEC.num_layers, active=SPEC.num_active, bounds=bounds
+    )
     assert explained >= (1.0 if forced else 0.99), f"{agree:.4f} agree, {explained:.4f} but for rounding"
     assert agree > 0.8
 
