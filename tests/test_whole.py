@@ -28,3 +28,12 @@ def test_a_link_stays_one_and_what_it_names_is_replaced(tmp_path):
     link.symlink_to(target)
     write_whole(link, {"passed": True})
     assert link.is_symlink() and json.loads(target.read_text()) == {"passed": True}
+
+
+def test_whoever_reads_the_file_sees_the_old_one_or_the_new_one(tmp_path):
+    path = tmp_path / "result.json"
+    write_whole(path, {"passed": True})
+    with path.open() as reader:
+        write_whole(path, {"passed": False})
+        assert json.load(reader) == {"passed": True}
+    assert json.loads(path.read_text()) == {"passed": False}
