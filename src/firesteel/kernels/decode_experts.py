@@ -59,9 +59,8 @@ from firesteel.kernels.tolerance import bf16
 STAGES = 7
 FLIGHT = 3
 PASSED_STAGES, PASSED_FLIGHT = 8, 2  # of cuda:passed
-MOST_AHEAD_BYTES = (
-    8 << 20
-)  # while fc2's last rows are multiplied; more delays what the next kernels read themselves
+# Fetched while fc2's last rows are multiplied; more delays what the next kernels read themselves.
+MOST_AHEAD_BYTES = 8 << 20
 
 
 def fits(experts: Experts) -> bool:
