@@ -1,6 +1,7 @@
 """The verb tune: what it needs, what it measures, and the file it writes."""
 
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -78,10 +79,17 @@ def test_json_lists_every_choice(run, on_gpu, tmp_path):
         (["--activation", "fp3"], "must be one of"),
         (["--m", "x"], "--m x"),
         (["--out", "no/such/folder/tiles.json"], "name a file in a folder that exists"),
-        (["--out", "/dev/null"], "name a file in a folder that exists"),
     ],
 )
 def test_what_cannot_be_tuned_is_refused(run, on_gpu, flags, message, tmp_path):
     result = run("tune", "--out", str(tmp_path / "tiles.json"), *flags)
     assert result.exit_code != 0 and message in str(result.exception)
     assert not (tmp_path / "tiles.json").exists()
+
+
+def test_what_is_no_file_is_not_replaced(run, on_gpu, tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    result = run("tune", "--out", str(path))
+    assert result.exit_code != 0 and "name a file in a folder that exists" in str(result.exception)
+    assert path.is_fifo() and not on_gpu
