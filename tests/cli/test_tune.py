@@ -19,10 +19,10 @@ def on_gpu(monkeypatch):
     """Measures nothing; gives what was asked for."""
     asked = {}
 
-    def tune_ops(workloads, device, *, progress, keep):
+    def tune_ops(workloads, device, *, progress, keep, earlier):
         asked.update({name: [one.label for one in some] for name, some in workloads.items()})
         found = [Found(what="moe", m=(32,), chosen="16x64", shipped_s=2e-6, chosen_s=1e-6)]
-        tuner = Tuner(device, None, tiles={"linear bf16 64x32": {32: "16x64"}}, found=found)
+        tuner = Tuner(device, None, tiles={"linear bf16 64x32": {32: "16x64"}}, found=found, earlier=earlier)
         keep(tuner.tuned)
         return tuner
 
@@ -64,6 +64,35 @@ def test_file_and_table_are_made_of_what_was_found(run, on_gpu, tmp_path):
     )]}  # fmt: skip
     assert tuned.read_tuned(path, GPU).tiles == {"linear bf16 64x32": {32: "16x64"}}
     assert "50.0 %" in result.stdout and "--tiles-file" in result.stderr
+
+
+def test_what_the_file_has_of_others_stays(run, on_gpu, tmp_path):
+    path = tmp_path / "tiles.json"
+    tiles, options = {"moe_matmul bf16 2x32x32": {64: "64x64"}}, {"attend TILE_KEYS=64": {"num_warps": 8}}
+    tuned.write_tuned(path, tuned.Tuned(tiles, options), GPU)
+    result = run("tune", "--op", "linear", "--m", "32", "--out", str(path))
+    assert result.exit_code == 0 and "replaced" not in result.stderr
+    found = tuned.read_tuned(path, GPU)
+    assert found.tiles == {**tiles, "linear bf16 64x32": {32: "16x64"}} and found.options == options
+
+
+def test_what_was_measured_elsewhere_is_replaced_and_said(run, on_gpu, tmp_path):
+    path = tmp_path / "tiles.json"
+    elsewhere = replace(GPU, name="NVIDIA GB10")
+    tuned.write_tuned(path, tuned.Tuned({"moe_matmul bf16 2x32x32": {64: "64x64"}}), elsewhere)
+    result = run("tune", "--op", "linear", "--m", "32", "--out", str(path))
+    assert result.exit_code == 0
+    assert "was measured with gpu NVIDIA GB10: it is replaced" in " ".join(result.stderr.split())
+    assert tuned.read_tuned(path, GPU).tiles == {"linear bf16 64x32": {32: "16x64"}}
+
+
+@pytest.mark.parametrize("text", ["all I wrote today", '{"format": "mine"}', '{"format": "firesteel-ti'])
+def test_a_file_of_something_else_is_not_replaced(run, on_gpu, text, tmp_path):
+    path = tmp_path / "notes.json"
+    path.write_text(text)
+    result = run("tune", "--out", str(path))
+    assert result.exit_code != 0 and str(path) in str(result.exception)
+    assert path.read_text() == text and not on_gpu
 
 
 def test_json_lists_every_choice(run, on_gpu, tmp_path):

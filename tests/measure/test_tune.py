@@ -13,7 +13,7 @@ from firesteel.kernels.linear import Mxfp4Weight, linear
 from firesteel.kernels.op import define_op
 from firesteel.kernels.tile_pin import AUTO, refuse_tile
 from firesteel.kernels.tolerance import exact
-from firesteel.kernels.tuned import change_options, read_tuned, using_options, write_tuned
+from firesteel.kernels.tuned import Tuned, change_options, read_tuned, using_options, write_tuned
 from firesteel.measure.shapes import Part, Shapes
 from firesteel.measure.tune import list_tiles, pick, tune_ops
 from firesteel.measure.workloads import Workload, list_workloads
@@ -120,6 +120,46 @@ def test_what_was_found_is_kept_op_by_op_so_that_whoever_is_stopped_loses_one():
             keep=lambda tuned: kept.append({key: dict(tiles) for key, tiles in tuned.tiles.items()}),
         )  # fmt: skip
     assert kept == [{"scaled bf16 64x32": {32: "32x64"}}]
+
+
+def test_what_an_earlier_run_found_stays_unless_it_is_measured_anew():
+    key, launch = "scaled bf16 64x32", "fc1 DEPTH=128 ROWS={} num_stages=4 num_warps=4"
+    earlier = Tuned(
+        {key: {32: "16x64", 64: "64x64"}, "other bf16 8x8": {1: "16x64"}},
+        {launch.format(16): {"DEPTH": 64}, launch.format(99): {"DEPTH": 64}},
+    )
+
+    def seconds(tile, options):
+        return 1.0 if options["DEPTH"] == 128 else 2.0
+
+    tuner = tune_ops({"scaled": [workload(32)]}, CPU, clock=clock_of(seconds), earlier=earlier)
+    assert tuner.tuned.tiles == {key: {64: "64x64"}, "other bf16 8x8": {1: "16x64"}}
+    assert tuner.tuned.options == {launch.format(99): {"DEPTH": 64}}
+    alone = tune_ops({"scaled": [workload(64)]}, CPU, clock=clock_of(seconds), earlier=Tuned({key: {64: "64x64"}}))
+    assert not alone.tuned.tiles, "nor an empty table where nothing is left"
+
+
+def test_a_launch_is_not_praised_for_what_another_gained():
+    """Two launches, of which more stages make the first faster and nothing the second."""
+
+    @define_op(bytes=lambda *args: 1, tolerance=exact(why="whole numbers"))
+    def twice(x, weight, activation="bf16", tile=AUTO):
+        y = x.clone()
+        for rows in (16, 32):
+            launch_kernel(FakeKernel(), (1,), y, ROWS=rows, DEPTH=128, num_warps=4, num_stages=4)
+        return y
+
+    def clock(call, inputs):
+        first, second = (
+            change_options("fc1", {"ROWS": rows, "DEPTH": 128, "num_warps": 4, "num_stages": 4})
+            for rows in (16, 32)
+        )
+        slower = 0.01 * (second["num_stages"] != 4 or second["DEPTH"] != 128)
+        return (0.5 if first["num_stages"] == 5 else 1.0) + slower
+
+    tuner = tune_ops({"twice": [replace(workload(32), op=twice)]}, CPU, clock=clock)
+    assert tuner.tuned.options == {"fc1 DEPTH=128 ROWS=16 num_stages=4 num_warps=4": {"num_stages": 5}}
+    assert (tuner.found[-1].shipped_s, tuner.found[-1].chosen) == (0.5, "as shipped")
 
 
 def test_noise_changes_nothing():

@@ -16,7 +16,7 @@ from firesteel.cli.tables import new_table, say, show
 from firesteel.device import DeviceSpec, find_device
 from firesteel.errors import KernelError, UserError
 from firesteel.kernels.activation import ACTIVATIONS
-from firesteel.kernels.tuned import Tuned, write_tuned
+from firesteel.kernels.tuned import Tuned, read_earlier, write_tuned
 from firesteel.measure import tune as tuning
 from firesteel.measure.bench import MEMORY_SHARE
 from firesteel.measure.room import too_large
@@ -29,9 +29,9 @@ OPS = {op.name: op for op in tuning.OPS}
 
 @app.command()
 def tune(
-    out: Annotated[Path, typer.Option(help="file to write op by op, for --tiles-file")] = Path(
-        "firesteel-tiles.json"
-    ),
+    out: Annotated[
+        Path, typer.Option(help="file to write op by op, for --tiles-file; what it has of others stays")
+    ] = Path("firesteel-tiles.json"),
     op: Annotated[list[str] | None, typer.Option("--op", help=f"of {', '.join(OPS)}; may be repeated; all")] = None,
     m: Annotated[
         str, typer.Option(help="tokens, as 32,2048; a tile found for M is used for more than M/2 and up to M")
@@ -43,14 +43,14 @@ def tune(
 ) -> None:
     """Measure tiles and launch options of the Triton kernels on this GPU; takes some minutes, mostly compiling."""
     found = check_gpu(find_device(device))
-    check_file(out)
+    earlier = read_out(out, found)
     workloads = list_cases(op, parse_m(m), activation, find_spec(model), found)
 
     def keep(tuned: Tuned) -> None:
         write_tuned(out, tuned, found)
 
     with progress_bar("tuning") as report_progress:
-        tuner = tuning.tune_ops(workloads, found, progress=report_progress, keep=keep)
+        tuner = tuning.tune_ops(workloads, found, progress=report_progress, keep=keep, earlier=earlier)
     if as_json:
         print_json([one.as_dict() for one in tuner.found])
     else:
@@ -66,10 +66,14 @@ def check_gpu(device: DeviceSpec) -> DeviceSpec:
     return device
 
 
-def check_file(path: Path) -> None:
-    """Before measuring, not after."""
+def read_out(path: Path, device: DeviceSpec) -> Tuned:
+    """What the file has already; that it can be written is seen before measuring, not after."""
     if not path.parent.is_dir() or (path.exists() and not path.is_file()):
         raise UserError(f"--out {path}: name a file in a folder that exists")
+    earlier, why = read_earlier(path, device)
+    if why:
+        say(f"{path} {why}: it is replaced")
+    return earlier
 
 
 def list_cases(

@@ -144,8 +144,7 @@ def find_shipped(device: DeviceSpec) -> tuple[Path | None, str]:
         content = _read(path)
         if content.get("gpu") != device.name:
             continue
-        here = surroundings(device)
-        others = [f"{name} {content.get(name)}" for name in here if content.get(name) != here[name]]
+        others = _list_others(content, device)
         if not others:
             return path, path.name
         why = f"{path.name} was measured with {', '.join(others)}"
@@ -161,6 +160,24 @@ def read_tuned(path: Path, device: DeviceSpec) -> Tuned:
     for key, changed in options.items():
         _check_options(path, key, changed)
     return Tuned({key: _tiles(path, key, sizes) for key, sizes in tiles.items()}, options)
+
+
+def read_earlier(path: Path, device: DeviceSpec) -> tuple[Tuned, str]:
+    """Of a file that is to be written anew: what of it still holds, and in words why nothing does, if so.
+
+    What is no file of tiles is nobody's to replace.
+    """
+    if not path.exists():
+        return Tuned(), ""
+    content = _read(path)
+    others = _list_others(content, device)
+    return (Tuned(), f"was measured with {', '.join(others)}") if others else (read_tuned(path, device), "")
+
+
+def _list_others(content: Mapping[str, Any], device: DeviceSpec) -> list[str]:
+    """Surroundings of a file that are not those here."""
+    here = surroundings(device)
+    return [f"{name} {content.get(name)}" for name in here if content.get(name) != here[name]]
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -79,10 +79,20 @@ class Tuner:
     tiles: dict[str, dict[int, str]] = field(default_factory=dict)
     options: dict[str, Options] = field(default_factory=dict)
     found: list[Found] = field(default_factory=list)
+    earlier: Tuned = field(default_factory=Tuned)
+    settled: set[str | tuple[str, int]] = field(default_factory=set)  # launches, and tiles of M tokens
 
     @property
     def tuned(self) -> Tuned:
-        return Tuned(self.tiles, self.options)
+        """What was found, beside what `earlier` has of tiles and launches that were not measured this time."""
+        tiles = {
+            key: {m: tile for m, tile in sizes.items() if (key, m) not in self.settled}
+            for key, sizes in self.earlier.tiles.items()
+        }
+        for key, sizes in self.tiles.items():
+            tiles[key] = {**tiles.get(key, {}), **sizes}
+        options = {key: one for key, one in self.earlier.options.items() if key not in self.settled}
+        return Tuned({key: sizes for key, sizes in tiles.items() if sizes}, {**options, **self.options})
 
     def tune(self, op: Op[Any, Any], workloads: Sequence[Workload], tick: Callable[[], None]) -> None:
         """All of one op; `tick` is called once for each workload and launch that is settled."""
@@ -103,6 +113,7 @@ class Tuner:
             case.tile = tile
             times[tile] = self._time([case])
         case.tile = best = pick(times, AUTO)
+        self.settled.add((key, case.workload.m))
         if best != AUTO:
             self.tiles.setdefault(key, {})[case.workload.m] = best
         self._note(f"{key} tile", [case], best, times[AUTO], times[best])
@@ -119,15 +130,17 @@ class Tuner:
         return launched
 
     def _choose_options(self, key: str, shipped: Options, cases: Sequence[Case]) -> None:
-        """One option after the other, each from the best so far."""
+        """One option after the other, each from the best so far; other launches stay as they were chosen."""
         best: dict[str, Any] = {}
-        first = best_s = self._time(cases)
+        with using_options(self.options):
+            first = best_s = self._time(cases)
         for name, values in VARIED[key.split()[0]].items():
             for value in (one for one in values if one != shipped.get(name)):
                 with using_options({**self.options, key: {**best, name: value}}):
                     seconds = self._time(cases)
                 if seconds < GAIN * best_s:
                     best, best_s = {**best, name: value}, seconds
+        self.settled.add(key)
         if best:
             self.options[key] = best
         chosen = ", ".join(f"{name}={value}" for name, value in best.items())
@@ -159,12 +172,14 @@ def tune_ops(
     clock: Clock | None = None,
     progress: Progress | None = None,
     keep: Callable[[Tuned], None] | None = None,
+    earlier: Tuned | None = None,
 ) -> Tuner:
     """`workloads` by op: what it found, with all that was measured. Each counts twice in `progress`, about.
 
-    `keep` is given what was found so far whenever an op is done: whoever is stopped later loses one op.
+    `keep` is given what was found so far whenever an op is done: whoever is stopped later loses one op. What
+    `earlier` has of anything else stays.
     """
-    tuner = Tuner(device, clock or functools.partial(measure, device))
+    tuner = Tuner(device, clock or functools.partial(measure, device), earlier=earlier or Tuned())
     steps, total = itertools.count(1), 2 * sum(map(len, workloads.values()))
 
     def tick() -> None:
