@@ -41,8 +41,9 @@ def run(spec, activation, reads_fed):
     cache = new_cache(spec, 2, 16, device, torch.bfloat16)
     request = Request(request_id="a", token_ids=TOKENS, params=SamplingParams())
     span = Span(
-        request=request, token_ids=TOKENS, start=0, end=len(TOKENS), full_pages=[0], window_pages=[1], num_logits=1
-    )
+        request=request, token_ids=TOKENS, start=0, end=len(TOKENS), full_pages=[0], window_pages=[1],
+        num_logits=len(TOKENS),
+    )  # fmt: skip
     patch = nullcontext() if reads_fed else mock.patch.object(Chosen, "reads_fed", False)
     with patch, torch.inference_mode():
         hidden = model.forward(build_batch(Plan(spans=[span]), 16, device.torch_device), cache)

@@ -56,11 +56,12 @@ def steps():
 
 
 def span(token_ids, number, pages):
-    """Of step `number`: the whole prompt, then the last token."""
+    """Of step `number`: the whole prompt, then the last token. All logits are wanted: no layer leaves rows out."""
     request = Request(request_id=str(pages), token_ids=token_ids, params=SamplingParams())
+    start, end = len(token_ids) - 1 if number else 0, len(token_ids)
     return Span(
-        request=request, token_ids=token_ids, start=len(token_ids) - 1 if number else 0, end=len(token_ids),
-        full_pages=pages, window_pages=[NUM_PAGES + page for page in pages], num_logits=1,
+        request=request, token_ids=token_ids, start=start, end=end, full_pages=pages,
+        window_pages=[NUM_PAGES + page for page in pages], num_logits=end - start,
     )  # fmt: skip
 
 

@@ -18,6 +18,6 @@ class Runner:
     def run(self, batch: Batch) -> Tensor:
         """[L, V] fp32 of the rows whose logits are wanted; waits for nothing."""
         hidden = self.model.forward(batch, self.cache)
-        if batch.logit_rows.numel() == 0:
+        if not hidden.shape[0]:
             return torch.empty(0, self.model.spec.vocab_size, dtype=torch.float32, device=hidden.device)
-        return self.model.logits(hidden[batch.logit_rows])
+        return self.model.logits(hidden)

@@ -1,6 +1,7 @@
 """The gpt-oss network over ops and paged keys and values; knows no implementation of an op and no request.
 
-Shape letters: T tokens, H hidden, Q query heads, K kv heads, D head dim, E experts, A active, V vocabulary.
+Shape letters: T tokens, L of them with logits, H hidden, Q query heads, K kv heads, D head dim, E experts,
+A active, V vocabulary.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from firesteel.kernels.tile_pin import AUTO
 from firesteel.kernels.tuned import Tuned
 from firesteel.model.spec import ModelSpec
 from firesteel.model.weights import LayerWeights, Weights
-from firesteel.types import Batch, KvCache, KvScales
+from firesteel.types import Batch, KvCache, KvScales, KvView
 
 
 class Rows(NamedTuple):
@@ -59,16 +60,26 @@ class GptOss:
         self.table = rope_table(spec.rope, spec.head_dim, max_context, device.torch_device)
 
     def forward(self, batch: Batch, cache: KvCache) -> Tensor:
-        """[T, H] after the final norm; keys and values of the batch are written into the cache."""
+        """[L, H] after the final norm, of the rows whose logits are wanted; keys and values of all are written."""
         residual = self.weights.embedding[batch.token_ids].to(self.dtype)
         update: Tensor | None = None
         for number, layer in enumerate(self.weights.layers):
+            rows = self.find_rows(number, batch)
             x, residual = self.norm(residual, update, layer.input_norm, self.reads_fed(layer.qkv))
-            update = self.attend(x, number, batch, cache)
+            q = self.write_kv(x, number, batch, cache)
+            residual = residual if rows is None else residual[rows]
+            if not residual.shape[0]:
+                return residual
+            update = self.attend(q, number, batch, cache, rows)
             x, residual = self.norm(residual, update, layer.post_norm, self.kernels.moe_matmul.reads_fed)
             update = self.mix(x, layer)
         x, _ = self.norm(residual, update, self.weights.norm)
         return x.plain
+
+    def find_rows(self, number: int, batch: Batch) -> Tensor | None:
+        """Those to go on with once keys and values are written, or None: all. Past the last layer few are read."""
+        is_last = number == self.spec.num_layers - 1
+        return batch.logit_rows if is_last and len(batch.logit_rows) < len(batch.token_ids) else None
 
     def norm(
         self, residual: Tensor, update: Tensor | None, weight: Tensor, fed: bool = False
@@ -84,22 +95,32 @@ class GptOss:
     def reads_fed(self, weight: Tensor | Mxfp4Weight) -> bool:
         return isinstance(weight, Mxfp4Weight) and self.kernels.linear.reads_fed
 
-    def attend(self, x: Rows, number: int, batch: Batch, cache: KvCache) -> Tensor:
-        spec, run, layer = self.spec, self.kernels, self.weights.layers[number]
-        window = spec.windows[number]
-        view = batch.full if window is None else batch.window
+    def write_kv(self, x: Rows, number: int, batch: Batch, cache: KvCache) -> Tensor:
+        """[T, Q, D] queries, turned to their positions."""
+        spec, layer = self.spec, self.weights.layers[number]
         qkv = self.project(x, layer.qkv, layer.qkv_bias).unflatten(-1, (-1, spec.head_dim))  # [T, Q+2K, D]
         q, k, v = qkv.split([spec.num_heads, spec.num_kv_heads, spec.num_kv_heads], dim=1)
-        scales = (self.kv_scales.keys[number], self.kv_scales.values[number])
-        q, keys, values, *_ = run.rope_kv_write(
-            q, k, v, batch.positions, self.table, cache.keys[number], cache.values[number], view.slots, *scales,
-            cache.saturated,
+        turned, *_ = self.kernels.rope_kv_write(
+            q, k, v, batch.positions, self.table, cache.keys[number], cache.values[number],
+            self.find_view(number, batch).slots, *self.find_scales(number), cache.saturated,
         )  # fmt: skip
-        mixed = run.attention(
-            q, keys, values, view.page_table, batch.query_starts, batch.kv_lens,
-            layer.sinks if self.sinks else None, window, spec.head_dim**-0.5, *scales,
-        )  # fmt: skip
-        return self.project(mixed.flatten(1), layer.o, layer.o_bias)
+        return turned
+
+    def attend(self, q: Tensor, number: int, batch: Batch, cache: KvCache, rows: Tensor | None = None) -> Tensor:
+        """[T, H], or of `rows` alone. All attend: lengths of fewer would be other kernels to compile."""
+        spec, layer = self.spec, self.weights.layers[number]
+        mixed = self.kernels.attention(
+            q, cache.keys[number], cache.values[number], self.find_view(number, batch).page_table,
+            batch.query_starts, batch.kv_lens, layer.sinks if self.sinks else None, spec.windows[number],
+            spec.head_dim**-0.5, *self.find_scales(number),
+        ).flatten(1)  # fmt: skip
+        return self.project(mixed if rows is None else mixed[rows], layer.o, layer.o_bias)
+
+    def find_view(self, number: int, batch: Batch) -> KvView:
+        return batch.full if self.spec.windows[number] is None else batch.window
+
+    def find_scales(self, number: int) -> tuple[float, float]:
+        return self.kv_scales.keys[number], self.kv_scales.values[number]
 
     def mix(self, x: Rows, layer: LayerWeights) -> Tensor:
         spec, run = self.spec, self.kernels
