@@ -1,10 +1,13 @@
 """decode_experts: its two parts in a row, shapes as measured, and what the kernel refuses."""
 
+import sys
+
+import pytest
 import torch
 
 from firesteel.kernels import decode_experts, decode_fc1, decode_fc2
 from firesteel.kernels.decode_experts import fits, plan
-from firesteel.kernels.decode_launch import machine_of
+from firesteel.kernels.decode_launch import Machine, machine_of
 
 H200, GB10 = machine_of((9, 0)), machine_of((12, 1))
 SIZES = {"hidden": 2880, "experts": 128, "active": 4}
@@ -40,6 +43,30 @@ def test_rows_of_different_length_are_refused(small_args, refusal):
     other = small_args(decode_fc1)["experts"]
     assert not fits(other) and "use decode_fc1 and decode_fc2" in refusal(decode_experts, experts=other)
     assert "up to 4 experts a token, not 5" in refusal(decode_experts, active=5)
+
+
+@pytest.mark.parametrize(
+    ("way", "tokens", "kernel"),
+    [
+        ("cuda", 2, "decode_experts.cu"),
+        ("cuda:even", 2, "decode_experts_even.cu"),
+        ("cuda:passed", 1, "decode_experts_passed.cu"),
+    ],
+)
+def test_each_way_asks_whether_its_own_kernel_fits(way, tokens, kernel, small_args, monkeypatch):
+    """On a GPU of 1 KiB none does."""
+    asked = []
+
+    def refuse_here(x, plan):
+        planned = plan(Machine(4, 1024))
+        asked.append(planned.kernel.source.name)
+        return planned.refuse(Machine(4, 1024))
+
+    monkeypatch.setattr(sys.modules["firesteel.kernels.decode_experts"], "refuse_here", refuse_here)
+    args = small_args(decode_experts)
+    args |= {name: args[name][:1].expand(tokens, -1).contiguous() for name in ("r", "logits")}
+    refused = decode_experts.implementations[way].accepts(**args)
+    assert asked == [kernel] and f"shared memory for {tokens} tokens, this GPU has 1024" in refused
 
 
 def test_what_is_fetched_ahead_and_logits_are_held_to_what_the_kernel_reads(small_args, refusal):

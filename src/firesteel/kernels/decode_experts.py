@@ -20,6 +20,7 @@ wait for it, so for this way too all must run at once, and no two calls on diffe
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -91,10 +92,11 @@ def decode_experts(
     return decode_fc2.reference(inner, logits, experts, r, activation)
 
 
-def _accepts(
+def _refuse_inputs(
     r: Tensor, norm: Tensor, eps: float, logits: Tensor, experts: Experts, limit: float, active: int,
     activation: str = "bf16", ahead: Tensor | None = None, dependent: bool = False,
 ) -> str | None:  # fmt: skip
+    """Whatever the plan."""
     if active > MOST_ACTIVE:
         return f"takes up to {MOST_ACTIVE} experts a token, not {active}"
     if not fits(experts):
@@ -118,7 +120,6 @@ def _accepts(
         or refuse_strides(logits, experts.down_bias)
         or refuse_columns(True, r.shape[1])
         or refuse_rounding(None, activation)
-        or refuse_here(r, lambda machine: _plan_for(machine, r, experts, active, activation))
         or (refuse_strips(find_machine(r.device), r.shape[1]) if r.is_cuda else None)
     )
 
@@ -158,12 +159,21 @@ def _arguments(experts: Experts, ahead: Tensor | None) -> tuple[tuple[Tensor, ..
     return (*up, *down), (ahead, 0 if ahead is None else min(ahead.nbytes, MOST_AHEAD_BYTES))
 
 
-def _plan_for(machine: Machine, r: Tensor, experts: Experts, active: int, activation: str) -> Streamed:
-    tokens, hidden = r.shape
-    return plan(
-        machine, tokens=tokens, hidden=hidden, experts=experts.down_bias.shape[0], active=active,
-        rounds_x=activation == ROUNDED,
-    )  # fmt: skip
+def _sizes(r: Tensor, experts: Experts, active: int, activation: str) -> dict[str, Any]:
+    """Of a plan, whatever the number of tokens."""
+    return {
+        "hidden": r.shape[1], "experts": experts.down_bias.shape[0], "active": active,
+        "rounds_x": activation == ROUNDED,
+    }  # fmt: skip
+
+
+def _accepts(
+    r: Tensor, norm: Tensor, eps: float, logits: Tensor, experts: Experts, limit: float, active: int,
+    activation: str = "bf16", ahead: Tensor | None = None, dependent: bool = False,
+) -> str | None:  # fmt: skip
+    return _refuse_inputs(
+        r, norm, eps, logits, experts, limit, active, activation, ahead, dependent
+    ) or refuse_here(r, lambda machine: plan(machine, tokens=r.shape[0], **_sizes(r, experts, active, activation)))
 
 
 @decode_experts.implementation("cuda", needs=cuda_ready(), accepts=_accepts)
@@ -174,7 +184,8 @@ def cuda_decode_experts(
     inner = torch.empty(r.shape[0], active, r.shape[1], dtype=r.dtype, device=r.device)
     weights, fetched = _arguments(experts, ahead)
     args = (r, norm, logits, *weights, inner, *fetched, eps, limit, r.shape[0])
-    _plan_for(find_machine(r.device), r, experts, active, activation).launch(args, dependent)
+    planned = plan(find_machine(r.device), tokens=r.shape[0], **_sizes(r, experts, active, activation))
+    planned.launch(args, dependent)
     return r
 
 
@@ -205,8 +216,12 @@ def _accepts_even(
 ) -> str | None:  # fmt: skip
     if r.shape[0] == 1:
         return "is for two tokens or more"
-    return _accepts(r, norm, eps, logits, experts, limit, active, activation, ahead, dependent) or refuse_layout(
-        experts.down_bias
+    return (
+        _refuse_inputs(r, norm, eps, logits, experts, limit, active, activation, ahead, dependent)
+        or refuse_layout(experts.down_bias)
+        or refuse_here(
+            r, lambda machine: plan_even(machine, tokens=r.shape[0], **_sizes(r, experts, active, activation))
+        )
     )
 
 
@@ -220,10 +235,8 @@ def cuda_decode_experts_even(
     parts = torch.empty(tokens, active, hidden, dtype=torch.float32, device=r.device)
     weights, fetched = _arguments(experts, ahead)
     args = (r, norm, logits, *weights, inner, parts, *fetched, eps, limit, tokens)
-    plan_even(
-        find_machine(r.device), tokens=tokens, hidden=hidden, experts=experts.down_bias.shape[0], active=active,
-        rounds_x=activation == ROUNDED,
-    ).launch(args, dependent)  # fmt: skip
+    planned = plan_even(find_machine(r.device), tokens=tokens, **_sizes(r, experts, active, activation))
+    planned.launch(args, dependent)
     return r
 
 
@@ -253,7 +266,9 @@ def _accepts_passed(
 ) -> str | None:  # fmt: skip
     if r.shape[0] != 1:
         return f"is for one token, not {r.shape[0]}"
-    return _accepts(r, norm, eps, logits, experts, limit, active, activation, ahead, dependent)
+    return _refuse_inputs(
+        r, norm, eps, logits, experts, limit, active, activation, ahead, dependent
+    ) or refuse_here(r, lambda machine: plan_passed(machine, **_sizes(r, experts, active, activation)))
 
 
 @decode_experts.implementation("cuda:passed", needs=cuda_ready(), accepts=_accepts_passed)
@@ -263,10 +278,7 @@ def cuda_decode_experts_passed(
 ) -> Tensor:  # fmt: skip
     weights, fetched = _arguments(experts, ahead)
     args = (r, norm, logits, *weights, *fetched, eps, limit)
-    plan_passed(
-        find_machine(r.device), hidden=r.shape[1], experts=experts.down_bias.shape[0], active=active,
-        rounds_x=activation == ROUNDED,
-    ).launch(args, dependent)  # fmt: skip
+    plan_passed(find_machine(r.device), **_sizes(r, experts, active, activation)).launch(args, dependent)
     return r
 
 
