@@ -80,6 +80,14 @@ def test_mxfp4_layers_are_used_and_counted(bench):
     assert packed["bytes_a_step"] < plain["bytes_a_step"]
 
 
+def test_keys_and_values_in_fp8_are_used_and_counted(bench):
+    wide, narrow = (
+        json.loads(bench("--context", "40", "--no-plot", "--json", *flags).stdout)[0]
+        for flags in ([], ["--kv-dtype", "fp8"])
+    )
+    assert narrow["bytes_a_step"] < wide["bytes_a_step"] and narrow["checked_steps"] == 4
+
+
 def test_random_weights_of_a_preset_are_measured_under_its_name(run, tmp_path, monkeypatch, llm):
     monkeypatch.setitem(PRESETS, "gpt-oss-20b", llm.spec)
     result = run(
@@ -133,7 +141,6 @@ def test_pins_and_requirements_reach_decode_ops(bench, tmp_path):
         (["--context", "250"], "lower --context or --check"),
         (["--model", "kindling"], "name the model once"),
         (["--synthetic", "gpt-oss-20b"], "name the model once"),
-        (["--kv-dtype", "fp8"], "--kv-dtype bf16"),
         (["--delays"], "only CUDA kernels can dawdle"),
         (["--kernels", "linear=reference"], "linear=reference: this times a step of the decode ops alone"),
         (["--require", "moe=reference"], "moe=reference: this times a step of the decode ops alone"),

@@ -85,12 +85,20 @@ def test_tables_are_as_wide_as_the_texts_need(make_store, llm):
     assert store.find(1, 30).num_tokens == store.find(1, llm.max_context).num_tokens == llm.max_context
 
 
-def test_what_fused_ops_refuse_runs_in_the_network_unless_they_were_asked_for(make_store, references, caplog):
-    store = make_store(fused=references, dtype=torch.float8_e4m3fn)
-    assert isinstance(store.find(2, 30).step, NetworkStep) and "FP8" in store.refusals[2]
+def test_what_fused_ops_refuse_runs_in_the_network_unless_they_were_asked_for(
+    make_store, references, llm, monkeypatch, caplog
+):
+    monkeypatch.setattr(llm.model, "tile", "64x64")
+    store = make_store(fused=references)
+    assert isinstance(store.find(2, 30).step, NetworkStep) and "no tile to pin" in store.refusals[2]
     assert "decoding steps of 2 requests run in the network" in caplog.text
-    with pytest.raises(UserError, match="do not read FP8"):
-        make_store(fused=replace(references, is_asked=True), dtype=torch.float8_e4m3fn).find(2, 30)
+    with pytest.raises(UserError, match="no tile to pin"):
+        make_store(fused=replace(references, is_asked=True)).find(2, 30)
+
+
+def test_fused_ops_take_fp8_pages(make_store, references):
+    store = make_store(fused=replace(references, is_asked=True), dtype=torch.float8_e4m3fn)
+    assert isinstance(store.find(2, 30).step, DecodeStep) and not store.refusals
 
 
 @pytest.mark.parametrize(("kind", "is_refusal"), [(ArgumentsRefused, True), (KernelError, False)])
@@ -117,11 +125,12 @@ def gpu_model():
     return model, device, FusedOps(ops=DecodeOps.choose(device, kernels.ledger), is_asked=True)
 
 
-def run_on_gpu(gpu_model, count, params, *, ahead, **kernels):
+def run_on_gpu(gpu_model, count, params, *, ahead, kv_dtype="auto", **kernels):
     model, device, fused = gpu_model
+    cache = CacheConfig(kv_cache_gib=2.0, kv_dtype=kv_dtype)
     engine = Engine(
-        model, device, BatchConfig(max_num_seqs=64, max_num_batched_tokens=8192), CacheConfig(kv_cache_gib=2.0),
-        max_context=4096, kernels=KernelConfig(**kernels), fused=fused, run_ahead_steps=ahead,
+        model, device, BatchConfig(max_num_seqs=64, max_num_batched_tokens=8192), cache, max_context=4096,
+        kernels=KernelConfig(**kernels), fused=fused, run_ahead_steps=ahead,
     )  # fmt: skip
     lengths = [30 + 17 * number for number in range(count)]
     made = run_together(engine, draw_requests(lengths, params, SPEC.vocab_size, seed=1))
@@ -141,6 +150,16 @@ def test_gpu_graph_is_eager_and_run_ahead_is_not(gpu_model, count, params):
     steps = engine.loop.store.ready()
     assert steps and all(one.is_captured for one in steps)
     assert isinstance(engine.loop.current.step, DecodeStep if count <= 8 else NetworkStep)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("count", [1, 3, 8])
+def test_gpu_steps_over_fp8_pages(gpu_model, count):
+    params, texts = SamplingParams(max_tokens=90), {}
+    for ahead, kernels in ((0, {"cuda_graphs": False}), (3, {})):
+        texts[ahead], engine = run_on_gpu(gpu_model, count, params, ahead=ahead, kv_dtype="fp8", **kernels)
+        assert isinstance(engine.loop.current.step, DecodeStep) and not engine.loop.store.refusals
+    assert texts[0] == texts[3]
 
 
 @pytest.mark.gpu

@@ -9,6 +9,8 @@ from firesteel.kernels import attention, decode_attention
 from firesteel.kernels.decode_attention import SHORT, Sharing, share_tokens
 from firesteel.kernels.decode_launch import Machine, machine_of
 
+FP8 = torch.float8_e4m3fn
+
 
 @pytest.mark.parametrize("seen", ["full", "window", "no sinks"])
 def test_it_is_attention_of_the_last_token_of_each_request(seen, small_args):
@@ -33,7 +35,10 @@ def test_the_kernel_says_what_it_does_not_take(small_args, refusal):
     assert "up to 8 heads of 64" in refusal(decode_attention, q=args["q"].repeat(1, 3, 1))
     assert "up to 8 heads of 64" in refusal(decode_attention, q=args["q"][..., :32])
     assert "one query a request, not 3 of 5" in refusal(decode_attention, q=args["q"][:3])
-    assert "bf16, not torch.float8" in refusal(decode_attention, k_pages=args["k_pages"].to(torch.float8_e4m3fn))
+    assert "float8_e4m3fn and torch.bfloat16" in refusal(decode_attention, k_pages=args["k_pages"].to(FP8))
+    fp8 = {name: args[name].to(FP8) for name in ("k_pages", "v_pages")}
+    assert refusal(decode_attention, **fp8, key_scale=0.5, value_scale=0.25) is None
+    assert "scales and counts for fp8 e4m3 pages" in refusal(decode_attention, value_scale=0.25)
     assert "contiguous" in refusal(decode_attention, k_pages=args["k_pages"][::2])
     assert "int64, not torch.int32" in refusal(decode_attention, page_table=args["page_table"].int())
 
@@ -58,7 +63,7 @@ def test_programs_of_all_requests_run_at_once():
 def test_samples_are_shared_in_both_ways():
     found = set()
     for sample in decode_attention.make_samples(torch.device("cpu")):
-        q, k_pages, _, table, _, _, window, _ = sample.args
+        q, k_pages, _, table, _, _, window = sample.args[:7]
         held = table.shape[1] * k_pages.shape[2]
         found.add(share_tokens(machine_of((9, 0)), q.shape[0] * k_pages.shape[1], held, window))
     assert {one.in_memory for one in found if one.programs > 1} == {False, True}

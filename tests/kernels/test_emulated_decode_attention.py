@@ -16,12 +16,16 @@ from firesteel.kernels.verify import check
 LARGE, SMALL = Machine(64, 232_448), Machine(48, 101_376)
 
 
-def make_args(lens, *, window=None, page_size=16, heads=8, kv_heads=1, has_sinks=True):
+def make_args(lens, *, window=None, page_size=16, heads=8, kv_heads=1, has_sinks=True, is_fp8=False):
     """Slots that no token has written hold no number; pages before the window are nobody's."""
     draw = Draw(torch.device("cpu"))
-    pages = _sample_pages(tuple(lens), page_size, window, kv_heads, draw)
+    keys, values, *where = _sample_pages(tuple(lens), page_size, window, kv_heads, draw)
     q, sinks = draw.normal(len(lens), heads, 64), draw.normal(heads, scale=3)
-    return q, *pages, sinks if has_sinks else None, window, 0.125
+    scales = ()
+    if is_fp8:
+        keys, values = (one.float().mul(16).to(torch.float8_e4m3fn) for one in (keys, values))
+        scales = (0.0625, 3.0)
+    return q, keys, values, *where, sinks if has_sinks else None, window, 0.125, *scales
 
 
 @pytest.mark.parametrize("has_sinks", [True, False], ids=["sinks", "no sinks"])
@@ -40,15 +44,43 @@ def test_windows_begin_anywhere_in_a_tile_and_a_page(window, page_size, hold_emu
     hold_emulated(decode_attention, LARGE, *make_args(lens, window=window, page_size=page_size))
 
 
+@pytest.mark.parametrize("page_size", [16, 64])
+@pytest.mark.parametrize("window", [None, 17])
+@pytest.mark.parametrize("lens", [(1, 15, 16), (17, 64, 65), (1300, 3, 129)], ids=str)
+def test_keys_and_values_in_fp8(lens, window, page_size, hold_emulated):
+    """1300 tokens are more tiles than the 64 warps; the sinks know nothing of the scales."""
+    hold_emulated(decode_attention, LARGE, *make_args(lens, window=window, page_size=page_size, is_fp8=True))
+
+
+def test_every_code_of_fp8_is_the_value_it_stands_for(hold_emulated):
+    """Alone a token is its value, whatever its score; of two, one is as the other."""
+    args = make_args((1, 2, 1, 2), has_sinks=False, is_fp8=True, page_size=64, kv_heads=1)
+    codes = torch.arange(256, dtype=torch.uint8).view(4, 64)
+    codes[codes & 127 == 127] = 0  # no numbers
+    v_pages, table = args[2].view(torch.uint8), args[3]
+    for request in range(4):
+        v_pages[table[request, 0], 0, :2] = codes[request]
+    hold_emulated(decode_attention, LARGE, *args)
+    found = decode_attention.reference(*args).view(4, 8, 64)
+    expected = (codes.view(torch.float8_e4m3fn).float() * 3).bfloat16()
+    assert torch.equal(found, expected[:, None].expand(-1, 8, -1))
+
+
 def test_a_warp_may_have_more_tiles_than_it_has_lanes_to_find_them(hold_emulated):
     """294 tiles for the eight warps of a program."""
     hold_emulated(decode_attention, LARGE, *make_args((4700, 4097), window=5000))
 
 
+@pytest.mark.slow
+def test_a_warp_may_have_more_tiles_of_fp8_than_it_has_lanes_to_find_them(hold_emulated):
+    hold_emulated(decode_attention, LARGE, *make_args((4700, 4097), window=5000, is_fp8=True))
+
+
+@pytest.mark.parametrize("is_fp8", [False, True], ids=["bf16", "fp8"])
 @pytest.mark.parametrize("window", [None, 100])
-def test_all_but_the_newest_tile_is_read_before_the_inputs_are_there(window, use_machine, emulator):
+def test_all_but_the_newest_tile_is_read_before_the_inputs_are_there(window, is_fp8, use_machine, emulator):
     use_machine(LARGE)
-    sample = Sample("early", make_args((17, 300, 1), window=window))
+    sample = Sample("early", make_args((17, 300, 1), window=window, is_fp8=is_fp8))
     expected = decode_attention.reference(*sample.clone())
     args = sample.clone()
     q, *both_pages, table, lens = args[:5]
@@ -60,9 +92,10 @@ def test_all_but_the_newest_tile_is_read_before_the_inputs_are_there(window, use
     assert_close(actual=actual, expected=expected, tolerance=decode_attention.tolerance)
 
 
+@pytest.mark.parametrize("is_fp8", [False, True], ids=["bf16", "fp8"])
 @pytest.mark.parametrize("where", ["q", "k", "v"])
-def test_what_is_no_number_among_the_tokens_seen_reaches_the_result(where, hold_emulated):
-    args = make_args((40, 33, 5), window=128)
+def test_what_is_no_number_among_the_tokens_seen_reaches_the_result(where, is_fp8, hold_emulated):
+    args = make_args((40, 33, 5), window=128, is_fp8=is_fp8)
     q, k_pages, v_pages, table = args[:4]
     spoilt = {"q": q[1, 3], "k": k_pages[table[1, 1], 0, 9], "v": v_pages[table[1, 1], 0, 9]}[where]
     spoilt[7] = float("nan")
@@ -83,22 +116,23 @@ def hold_sharing(use_machine, monkeypatch):
 
 
 @pytest.mark.usefixtures("spoilt_memory")
-@pytest.mark.parametrize("programs", [2, 5])
-def test_the_last_program_joins_what_all_of_them_found(programs, hold_sharing):
+@pytest.mark.parametrize(("programs", "is_fp8"), [(2, False), (5, False), (3, True)], ids=str)
+def test_the_last_program_joins_what_all_of_them_found(programs, is_fp8, hold_sharing):
     """Launch after launch of the same module, whose counters go on."""
     for lens in ((1100, 3, 129), (16,), (1, 300), (700, 17, 64, 2, 31)):
-        hold_sharing(Sharing(programs, in_memory=True), *make_args(lens, heads=16, kv_heads=2))
+        hold_sharing(Sharing(programs, in_memory=True), *make_args(lens, heads=16, kv_heads=2, is_fp8=is_fp8))
 
 
 WAYS = [Sharing(size) for size in (1, 2, 4, 8, 16)] + [Sharing(size, in_memory=True) for size in (2, 3, 6, 16, 21)]
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("is_fp8", [False, True], ids=["bf16", "fp8"])
 @pytest.mark.parametrize("heads", [(8, 1), (10, 2), (6, 6), (16, 2)], ids=str)
 @pytest.mark.parametrize("sharing", WAYS, ids=str)
-def test_any_sharing_and_number_of_heads(sharing, heads, hold_sharing):
+def test_any_sharing_and_number_of_heads(sharing, heads, is_fp8, hold_sharing):
     for window in (None, 33, 300):
-        args = make_args((1, 290, 17), window=window, heads=heads[0], kv_heads=heads[1])
+        args = make_args((1, 290, 17), window=window, heads=heads[0], kv_heads=heads[1], is_fp8=is_fp8)
         hold_sharing(sharing, *args)
 
 

@@ -61,7 +61,9 @@ class Coded:
 
 def test_a_dataclass_may_have_bounds_of_its_own_and_other_results_keep_theirs():
     loose = Tolerance(worst=0.5, rms=0.5, why="codes")
-    tolerance = bf16(ulps=1, why="test", own=lambda result: loose if result.is_rounded else None)
+    tolerance = bf16(
+        ulps=1, why="test", own=lambda result: loose if isinstance(result, Coded) and result.is_rounded else None
+    )
     for is_rounded in (True, False):
         expected = (ONES, Coded(ONES, is_rounded))
         with pytest.raises(AssertionError, match="result 0: worst"):
@@ -70,6 +72,17 @@ def test_a_dataclass_may_have_bounds_of_its_own_and_other_results_keep_theirs():
     assert_close(actual=actual, expected=(ONES, Coded(ONES, True)), tolerance=tolerance)
     with pytest.raises(AssertionError, match="result 1: worst"):
         assert_close(actual=actual, expected=(ONES, Coded(ONES, False)), tolerance=tolerance)
+
+
+def test_a_tensor_may_have_bounds_of_its_own():
+    loose = Tolerance(worst=0.5, rms=0.5, why="codes")
+    tolerance = bf16(ulps=1, why="test", own=lambda result: loose if result.dtype == torch.float16 else None)
+    expected = (ONES, ONES.half())
+    assert_close(actual=(ONES, ONES.half() * 1.1), expected=expected, tolerance=tolerance)
+    with pytest.raises(AssertionError, match="result 0: worst"):
+        assert_close(actual=(ONES * 1.1, ONES.half()), expected=expected, tolerance=tolerance)
+    with pytest.raises(AssertionError, match=r"result 1: worst .* codes"):
+        assert_close(actual=(ONES, ONES.half() * 2), expected=expected, tolerance=tolerance)
 
 
 def test_the_largest_errors_of_all_results_come_back():

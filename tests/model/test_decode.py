@@ -17,7 +17,7 @@ from firesteel.model.decode_ops import GROUPS, DecodeOps
 from firesteel.model.gpt_oss import GptOss
 from firesteel.model.spec import ModelSpec
 from firesteel.model.synthetic import synthetic_weights
-from firesteel.types import KvCache
+from firesteel.types import KvCache, KvScales
 
 CPU = find_device("cpu")
 BASE = ModelSpec(
@@ -46,11 +46,11 @@ def ops_of(model):
     return DecodeOps.choose(CPU, model.kernels.ledger)
 
 
-def begin(model, contexts, *, page_size=PAGE_SIZE, seed=5, room=STEPS):
+def begin(model, contexts, *, page_size=PAGE_SIZE, seed=5, room=STEPS, dtype=torch.float32):
     """(cache with random content, batch of the first tokens, pages)"""
     window = max((one for one in model.spec.windows if one is not None), default=0)
     pages = lay_out(contexts, room=room, page_size=page_size, window=window, seed=seed)
-    cache = new_cache(model.spec, pages.count, page_size, CPU, torch.float32)
+    cache = new_cache(model.spec, pages.count, page_size, CPU, dtype)
     fill_pages(cache, seed=seed)
     generator = torch.Generator().manual_seed(seed)
     first = torch.randint(model.spec.vocab_size, (len(contexts),), generator=generator).tolist()
@@ -61,7 +61,9 @@ def clone(cache):
     """Layers that share tensors share their copies."""
     copies = {one.data_ptr(): one.clone() for one in (*cache.keys, *cache.values)}
     return KvCache(
-        keys=[copies[one.data_ptr()] for one in cache.keys], values=[copies[one.data_ptr()] for one in cache.values]
+        keys=[copies[one.data_ptr()] for one in cache.keys],
+        values=[copies[one.data_ptr()] for one in cache.values],
+        saturated=None if cache.saturated is None else cache.saturated.clone(),
     )
 
 
@@ -91,7 +93,9 @@ def compare(model, contexts, **settings):
     assert step.inputs.positions.tolist() == [context + STEPS for context in contexts]
     assert step.inputs.kv_lens.tolist() == [context + STEPS + 1 for context in contexts]
     for ours, theirs in zip((*step.cache.keys, *step.cache.values), (*cache.keys, *cache.values), strict=True):
-        assert torch.allclose(ours, theirs, atol=1e-3)
+        assert torch.allclose(ours.float(), theirs.float(), atol=1e-3)
+    if cache.saturated is not None:
+        assert int(step.cache.saturated) == int(cache.saturated) > 0
     assert len({tuple(tokens) for tokens, _ in expected}) > 5
 
 
@@ -99,6 +103,15 @@ def compare(model, contexts, **settings):
 @pytest.mark.parametrize("label", SPECS)
 def test_greedy_tokens_and_logits_equal_the_networks(label, num_requests):
     compare(model_of(SPECS[label], seed=sorted(SPECS).index(label)), LENGTHS[num_requests])
+
+
+@pytest.mark.parametrize("num_requests", LENGTHS)
+@pytest.mark.parametrize("label", ["base", "window layers only"])
+def test_keys_and_values_in_fp8_are_the_networks(label, num_requests):
+    """With scales of each layer's own, so small that some values are clipped."""
+    scales = KvScales(keys=(0.003, 0.004, 0.005, 0.006), values=(0.002, 0.003, 0.002, 0.004))
+    model = model_of(SPECS[label], seed=3, kv_scales=scales)
+    compare(model, LENGTHS[num_requests], dtype=torch.float8_e4m3fn)
 
 
 @pytest.mark.parametrize("label", ["base", "all dense layers MXFP4"])
@@ -112,7 +125,11 @@ def test_rounding_is_asked_for_before_packed_weights_alone():
     step = DecodeStep(model, cache, ops_of(model), num_requests=1, num_pages=pages.width)
     step.load(batch)
     calls = watch(step)
-    asked = {group: {call.args[-2] for call in calls[group]} for group in ("qkv", "o", "fc1", "fc2", "lm_head")}
+    kinds = ("bf16", "mxfp8", "mxfp4")
+    asked = {
+        group: {one for call in calls[group] for one in call.args if isinstance(one, str) and one in kinds}
+        for group in ("qkv", "o", "fc1", "fc2", "lm_head")
+    }
     assert asked == {"qkv": {"bf16"}, "o": {"mxfp8"}, "fc1": {"mxfp8"}, "fc2": {"mxfp8"}, "lm_head": {"bf16"}}
     entries = {(ran.op, ran.activation) for ran in model.kernels.ledger.entries}
     assert ("decode_o", "mxfp8") in entries and ("decode_qkv", "bf16") in entries
@@ -205,16 +222,17 @@ def test_batch_of_another_size_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("settings", "dtype", "requests", "message"),
+    ("settings", "requests", "message"),
     [
-        ({}, torch.float32, 9, "1 to 8 requests, not 9"),
-        ({}, torch.float32, 0, "1 to 8 requests, not 0"),
-        ({}, torch.float8_e4m3fn, 1, "--kv-dtype bf16"),
-        ({"activation": "mxfp4"}, torch.float32, 1, "use --activation mxfp8 or bf16"),
-        ({"tile": "64x64"}, torch.float32, 1, "--tile auto"),
+        ({}, 9, "1 to 8 requests, not 9"),
+        ({}, 0, "1 to 8 requests, not 0"),
+        ({"activation": "mxfp4"}, 1, "use --activation mxfp8 or bf16"),
+        ({"tile": "64x64"}, 1, "--tile auto"),
     ],
 )
-def test_what_the_decode_ops_cannot_do_is_refused_with_its_cure(settings, dtype, requests, message):
+def test_what_the_decode_ops_cannot_do_is_refused_with_its_cure(settings, requests, message):
     model = model_of(BASE, **settings)
     with pytest.raises(DecodeError, match=message):
-        DecodeStep(model, new_cache(BASE, 4, 8, CPU, dtype), ops_of(model), num_requests=requests, num_pages=4)
+        DecodeStep(
+            model, new_cache(BASE, 4, 8, CPU, torch.float32), ops_of(model), num_requests=requests, num_pages=4
+        )

@@ -73,10 +73,12 @@ class Steps:
             pages = (self.cache.keys[number], self.cache.values[number])
             q, *_ = ops["qkv"](
                 self.r, layer.input_norm, eps, layer.qkv, layer.qkv_bias, self.table, self.positions, slots, *pages,
-                "bf16", dependent,
+                dependent=dependent,
             )  # fmt: skip
             scale = spec.head_dim**-0.5
-            mixed = ops["attention"](q, *pages, table, self.kv_lens, layer.sinks, window, scale, dependent)
+            mixed = ops["attention"](
+                q, *pages, table, self.kv_lens, layer.sinks, window, scale, dependent=dependent
+            )
             ops["o"](mixed, layer.o, layer.o_bias, self.r, "bf16", dependent)
             norm = (self.r, layer.post_norm, eps)
             logits = ops["router"](*norm, layer.router, layer.router_bias, dependent)

@@ -232,7 +232,10 @@ def measure(plan: Plan, subject: Subject, batch: int, context: int) -> DecodeFig
     step.inputs.restore(begin)
     groups = time_groups(step, way, device, steps=GROUP_STEPS)
     experts = count_experts(step, num_tokens=EXPERT_TOKENS)
-    read = Step(mxfp4_layers=spec.mxfp4_layers, context=context, requests=batch, distinct_experts=experts.per_step)
+    read = Step(
+        mxfp4_layers=spec.mxfp4_layers, kv="fp8" if subject.config.cache.kv_dtype == "fp8" else "bf16",
+        context=context, requests=batch, distinct_experts=experts.per_step,
+    )  # fmt: skip
     return DecodeFigures(
         model=subject.name, way=str(way), samples_ms=samples, groups_ms=groups,
         groups_by="a graph of its calls alone" if way.graph else "its calls alone, launched one by one",

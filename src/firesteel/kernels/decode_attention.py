@@ -1,13 +1,15 @@
 """Attention of one query a request over paged keys and values, for one to eight requests.
 
 in   q             [T, Q, D] bf16      of decode_qkv
-     k_pages       [P, K, S, D] bf16   Q/K query heads share a kv head
-     v_pages       [P, K, S, D] bf16
+     k_pages       [P, K, S, D]        bf16 or fp8 E4M3; Q/K query heads share a kv head
+     v_pages       [P, K, S, D]        of the same type
      page_table    [T, N] int64        entries wholly before the window are never read
      kv_lens       [T] int64           the query is the last token of each
      sinks         [Q] bf16 or None    a logit per query head that joins the denominator only
      window        None, or the number of tokens seen, the token itself included
      scale         of the products, not of the sinks
+     key_scale     what keys in fp8 pages were divided by when they were stored; 1.0 in wider pages
+     value_scale   the same for values
      dependent     may begin before the decode_qkv ahead of it ends, and after no other kernel: lengths, page table
                    and all tokens but the newest are read before its wait
 out  mixed         [T, Q D] bf16
@@ -37,6 +39,7 @@ from firesteel.kernels.decode_launch import (
     launch,
     machine_of,
     refuse_layout,
+    refuse_pages,
     refuse_strides,
     refuse_tokens,
     refuse_types,
@@ -44,6 +47,7 @@ from firesteel.kernels.decode_launch import (
 from firesteel.kernels.decode_shapes import GPT_OSS, Draw, list_cases
 from firesteel.kernels.decode_stream import MOST_TOKENS
 from firesteel.kernels.op import CudaCode, Sample, define_op
+from firesteel.kernels.rope_kv_write import FP8, refuse_scales
 from firesteel.kernels.tolerance import bf16
 
 HEAD_DIM = 64
@@ -58,7 +62,7 @@ SHORT = 12288  # tokens of page tables that a cluster serves best
 
 def _bytes(
     q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor, kv_lens: Tensor, sinks: Tensor | None,
-    window: int | None, scale: float, dependent: bool = False,
+    window: int | None, scale: float, key_scale: float = 1.0, value_scale: float = 1.0, dependent: bool = False,
 ) -> int:  # fmt: skip
     seen = kv_lens if window is None else kv_lens.clamp(max=window)
     token_bytes = k_pages.shape[1] * k_pages.shape[3] * k_pages.element_size()
@@ -68,15 +72,17 @@ def _bytes(
 @define_op(bytes=_bytes, tolerance=bf16(ulps=2, why="probabilities may be rounded to bf16 before the product"))
 def decode_attention(
     q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor, kv_lens: Tensor, sinks: Tensor | None,
-    window: int | None, scale: float, dependent: bool = False,
+    window: int | None, scale: float, key_scale: float = 1.0, value_scale: float = 1.0, dependent: bool = False,
 ) -> Tensor:  # fmt: skip
     starts = torch.arange(len(kv_lens) + 1, device=q.device)
-    return attention.reference(q, k_pages, v_pages, page_table, starts, kv_lens, sinks, window, scale).flatten(1)
+    return attention.reference(
+        q, k_pages, v_pages, page_table, starts, kv_lens, sinks, window, scale, key_scale, value_scale
+    ).flatten(1)
 
 
 def _accepts(
     q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor, kv_lens: Tensor, sinks: Tensor | None,
-    window: int | None, scale: float, dependent: bool = False,
+    window: int | None, scale: float, key_scale: float = 1.0, value_scale: float = 1.0, dependent: bool = False,
 ) -> str | None:  # fmt: skip
     (heads, dim), kv_heads = q.shape[1:], k_pages.shape[1]
     if dim != HEAD_DIM or heads % kv_heads or heads > MOST_HEADS * kv_heads:
@@ -87,7 +93,9 @@ def _accepts(
         return f"takes one query a request, not {q.shape[0]} of {len(kv_lens)}"
     return (
         refuse_tokens(q)
-        or refuse_types(q, k_pages, v_pages, sinks)
+        or refuse_types(q, sinks)
+        or refuse_pages(k_pages, v_pages)
+        or refuse_scales(k_pages, key_scale, value_scale)
         or refuse_types(page_table, kv_lens, wanted=torch.int64)
         or refuse_layout(q, k_pages, v_pages)
         or refuse_strides(page_table, kv_lens, sinks)
@@ -123,11 +131,16 @@ def share_tokens(machine: Machine, num_heads: int, most_held: int, window: int |
 
 
 @keep
-def kernel(machine: Machine, heads: int, kv_heads: int, sharing: Sharing) -> CudaKernel:
+def kernel(
+    machine: Machine, heads: int, kv_heads: int, sharing: Sharing, has_fp8_pages: bool = False
+) -> CudaKernel:
+    """Of half the bytes twice as many tiles are on their way."""
     sizes = {"HEADS": heads, "KV_HEADS": kv_heads, "HEAD_DIM": HEAD_DIM, "MOST_REQUESTS": MOST_TOKENS}
-    shared_bytes = WARPS * STAGES * 2 * TILE * HEAD_DIM * 2
+    stages = 2 * STAGES if has_fp8_pages else STAGES
+    shared_bytes = WARPS * stages * 2 * TILE * HEAD_DIM * (1 if has_fp8_pages else 2)
     tile = {
-        "NUM_WARPS": WARPS, "NUM_STAGES": STAGES, "NUM_PARTS": sharing.programs, "PART_FLOATS": PART_FLOATS,
+        "FP8_PAGES": has_fp8_pages, "NUM_WARPS": WARPS, "NUM_STAGES": stages, "NUM_PARTS": sharing.programs,
+        "PART_FLOATS": PART_FLOATS,
         "JOINS_IN_MEMORY": sharing.in_memory, "SHARED_BYTES": shared_bytes,
         "PROGRAMS_PER_SM": 2 if machine.is_large else 1,
     }  # fmt: skip
@@ -137,7 +150,7 @@ def kernel(machine: Machine, heads: int, kv_heads: int, sharing: Sharing) -> Cud
 @decode_attention.implementation("cuda", needs=cuda_ready(), accepts=_accepts)
 def cuda_decode_attention(
     q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor, kv_lens: Tensor, sinks: Tensor | None,
-    window: int | None, scale: float, dependent: bool = False,
+    window: int | None, scale: float, key_scale: float = 1.0, value_scale: float = 1.0, dependent: bool = False,
 ) -> Tensor:  # fmt: skip
     tokens, heads = q.shape[:2]
     kv_heads, page_size = k_pages.shape[1:3]
@@ -146,13 +159,14 @@ def cuda_decode_attention(
     sharing = share_tokens(machine, tokens * kv_heads, page_table.shape[1] * page_size, window)
     floats = tokens * kv_heads * sharing.programs * PART_FLOATS if sharing.in_memory else 0
     parts = torch.empty(floats, dtype=torch.float32, device=q.device)
+    is_fp8 = k_pages.dtype == FP8
     args = (
-        q, k_pages, v_pages, sinks, page_table, kv_lens, mixed, parts, scale, page_size, page_table.shape[1],
-        window or 0,
+        q, k_pages, v_pages, sinks, page_table, kv_lens, mixed, parts, scale * key_scale, page_size,
+        page_table.shape[1], window or 0, *((value_scale,) if is_fp8 else ()),
     )  # fmt: skip
     grid = (sharing.programs, kv_heads, tokens)
     cluster = () if sharing.in_memory else (sharing.programs,)
-    launch(kernel(machine, heads, kv_heads, sharing), grid, args, dependent, cluster=cluster, tile=sharing)
+    launch(kernel(machine, heads, kv_heads, sharing, is_fp8), grid, args, dependent, cluster=cluster, tile=sharing)
     return mixed
 
 
@@ -169,6 +183,8 @@ def device_code(capability: tuple[int, int]) -> Iterator[CudaCode]:
     ways = {share_tokens(machine, heads * tokens, held, None) for tokens, held in tables}
     for one in sorted({Sharing(), *ways}, key=astuple):
         yield CudaCode(variant=f"cuda {one}", kernel=kernel(machine, GPT_OSS.heads, heads, one))
+        fp8 = kernel(machine, GPT_OSS.heads, heads, one, has_fp8_pages=True)
+        yield CudaCode(variant=f"cuda fp8-pages {one}", kernel=fp8)
 
 
 @decode_attention.samples
@@ -184,7 +200,12 @@ def samples(device: torch.device) -> Iterator[Sample]:
             page_size = 16 if window is None else 64
             pages = _sample_pages(lens[:tokens], page_size, window, sizes.kv_heads, draw, room)
             q, sinks = draw.normal(tokens, sizes.heads, HEAD_DIM), draw.normal(sizes.heads, scale=3)
-            yield Sample(f"{label} {seen}", (q, *pages, sinks if has_sinks else None, window, 0.125))
+            args = (q, *pages, sinks if has_sinks else None, window, 0.125)
+            yield Sample(f"{label} {seen}", args)
+            if has_sinks and tokens > 1:  # scales that the sinks, as large as the scores, must not see
+                k_pages, v_pages = (one.float().mul(16).to(FP8) for one in pages[:2])
+                stored = (q, k_pages, v_pages, *args[3:], 0.0625, 3.0)
+                yield Sample(f"{label} {seen}, fp8 pages with scales", stored)
 
 
 def _sample_pages(

@@ -248,6 +248,14 @@ def refuse_types(*tensors: Tensor | None, wanted: torch.dtype = torch.bfloat16) 
     return f"computes with {TYPE_NAMES[wanted]}, not {wrong[0]}" if wrong else None
 
 
+def refuse_pages(k_pages: Tensor, v_pages: Tensor) -> str | None:
+    """Why keys and values are not held so, or None."""
+    allowed = (torch.bfloat16, torch.float8_e4m3fn)
+    if k_pages.dtype in allowed and k_pages.dtype == v_pages.dtype:
+        return None
+    return f"keeps keys and values in bf16 or fp8 e4m3 pages, not in {k_pages.dtype} and {v_pages.dtype}"
+
+
 def refuse_layout(*tensors: Tensor | None) -> str | None:
     """Why these cannot be read sixteen bytes at a time, or None."""
     if any(one.data_ptr() % 16 for one in tensors if one is not None):

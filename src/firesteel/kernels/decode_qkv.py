@@ -7,18 +7,24 @@ in   r                 [T, H] bf16     residual
      table             [C, D] fp32     of rope_table
      positions         [T] int64
      slots             [T] int64       page * S + offset; every slot at most once
-     k_pages, v_pages  [P, K, S, D]    written
+     k_pages, v_pages  [P, K, S, D]    written: bf16, or fp8 E4M3, saturating at 448
      activation        bf16, or mxfp8: what the norm is rounded to before it meets an MXFP4 weight
+     key_scale         of fp8 pages: a key is divided by it before it is rounded; 1.0 in wider pages
+     value_scale       the same for values
+     clipped           [1] int64 or None: of fp8 pages, grows by the number of values beyond 448 once divided
      dependent         may begin before what is ahead of it ends: only weights and norm are read before its wait
 out  q                 [T, Q, D] bf16  turned
      k_pages, v_pages                  the same tensors
+     clipped                           the same tensor, where given
 The norm, the sums with bias, and what is turned are each rounded to bf16. `cuda` cuts what meets MXFP4 weights to
-whole numbers of 14 bits, 64 to 256 columns together, and multiplies them exactly.
+whole numbers of 14 bits, 64 to 256 columns together, and multiplies them exactly; keys and values for fp8 pages it
+multiplies by the reciprocal of their scale.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,6 +40,7 @@ from firesteel.kernels.decode_launch import (
     plan_streamed,
     refuse_here,
     refuse_layout,
+    refuse_pages,
     refuse_rounding,
     refuse_strides,
     refuse_tokens,
@@ -46,8 +53,8 @@ from firesteel.kernels.linear import Mxfp4Weight, linear
 from firesteel.kernels.op import CudaCode, Sample, define_op
 from firesteel.kernels.rms_norm import rms_norm
 from firesteel.kernels.rope import RopeSpec, rope_table
-from firesteel.kernels.rope_kv_write import rope_kv_write
-from firesteel.kernels.tolerance import bf16
+from firesteel.kernels.rope_kv_write import FP8, note_results, refuse_scales, rope_kv_write
+from firesteel.kernels.tolerance import Tolerance, bf16
 
 STAGES = {False: 6, True: 5}  # by whether weights are packed
 FLIGHT = 3
@@ -57,39 +64,57 @@ HEAD_DIM = 64
 def _bytes(
     r: Tensor, norm: Tensor, eps: float, weight: Tensor | Mxfp4Weight, bias: Tensor, table: Tensor,
     positions: Tensor, slots: Tensor, k_pages: Tensor, v_pages: Tensor, activation: str = "bf16",
-    dependent: bool = False,
+    key_scale: float = 1.0, value_scale: float = 1.0, clipped: Tensor | None = None, dependent: bool = False,
 ) -> int:  # fmt: skip
     of_tokens = positions.nbytes + slots.nbytes + len(positions) * table[0].nbytes
-    written = r.shape[0] * weight.shape[0] * r.element_size()
+    stored = r.shape[0] * 2 * k_pages.shape[1] * k_pages.shape[3]
+    turned = (r.shape[0] * weight.shape[0] - stored) * r.element_size()
+    written = turned + stored * k_pages.element_size()
     return r.nbytes + norm.nbytes + weight.nbytes + bias.nbytes + of_tokens + written
 
 
-@define_op(bytes=_bytes, tolerance=bf16(ulps=2, why="three roundings in a row; fp32 sums in free order"))
+ROUNDED_PAGES = Tolerance(
+    worst=2.0**-3, rms=2.0**-5,
+    why="where a key or value is a unit in the last place of bf16 apart, which is rare, its code may be the next",
+)  # fmt: skip
+
+
+def _tolerance_of(result: object) -> Tolerance | None:
+    return ROUNDED_PAGES if isinstance(result, Tensor) and result.dtype == FP8 else None
+
+
+@define_op(
+    bytes=_bytes,
+    tolerance=bf16(ulps=2, why="three roundings in a row; fp32 sums in free order", own=_tolerance_of),
+)
 def decode_qkv(
     r: Tensor, norm: Tensor, eps: float, weight: Tensor | Mxfp4Weight, bias: Tensor, table: Tensor,
     positions: Tensor, slots: Tensor, k_pages: Tensor, v_pages: Tensor, activation: str = "bf16",
-    dependent: bool = False,
+    key_scale: float = 1.0, value_scale: float = 1.0, clipped: Tensor | None = None, dependent: bool = False,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     x, _ = rms_norm.reference(r, None, norm, eps)
     kv_heads, dim = k_pages.shape[1], k_pages.shape[3]
     heads = linear.reference(x, weight, bias, activation).unflatten(-1, (-1, dim))
     q, k, v = heads.split([heads.shape[1] - 2 * kv_heads, kv_heads, kv_heads], dim=1)
-    return rope_kv_write.reference(q, k, v, positions, table, k_pages, v_pages, slots)
+    scales = (key_scale, value_scale, clipped)
+    return rope_kv_write.reference(q, k, v, positions, table, k_pages, v_pages, slots, *scales)
 
 
 def _accepts(
     r: Tensor, norm: Tensor, eps: float, weight: Tensor | Mxfp4Weight, bias: Tensor, table: Tensor,
     positions: Tensor, slots: Tensor, k_pages: Tensor, v_pages: Tensor, activation: str = "bf16",
-    dependent: bool = False,
+    key_scale: float = 1.0, value_scale: float = 1.0, clipped: Tensor | None = None, dependent: bool = False,
 ) -> str | None:  # fmt: skip
     values, scales = weight_parts(weight)
     if k_pages.shape[3] != HEAD_DIM:
         return f"turns heads of {HEAD_DIM}, not {k_pages.shape[3]}"
     return (
         refuse_tokens(r)
-        or refuse_types(r, norm, bias, k_pages, v_pages, values if scales is None else None)
+        or refuse_types(r, norm, bias, values if scales is None else None)
+        or refuse_pages(k_pages, v_pages)
+        or refuse_scales(k_pages, key_scale, value_scale, clipped)
         or refuse_types(table, wanted=torch.float32)
-        or refuse_types(positions, slots, wanted=torch.int64)
+        or refuse_types(positions, slots, clipped, wanted=torch.int64)
         or refuse_layout(r, norm, values, scales)
         or refuse_strides(bias, table, positions, slots, k_pages, v_pages)
         or refuse_weight(weight)
@@ -104,10 +129,12 @@ def shared_bytes(stream: Stream) -> int:
 
 @keep
 def plan(
-    machine: Machine, *, is_fp4: bool, tokens: int, hidden: int, heads: int, kv_heads: int, rounds_x: bool = False
-) -> Streamed:
+    machine: Machine, *, is_fp4: bool, tokens: int, hidden: int, heads: int, kv_heads: int, rounds_x: bool = False,
+    has_fp8_pages: bool = False,
+) -> Streamed:  # fmt: skip
     sizes = {
         "HIDDEN": hidden, "HEADS": heads, "KV_HEADS": kv_heads, "HEAD_DIM": HEAD_DIM, "ROUNDS_X": rounds_x,
+        "FP8_PAGES": has_fp8_pages,
     }  # fmt: skip
     return plan_streamed(
         "decode_qkv", machine, is_fp4=is_fp4, columns=hidden, tokens=tokens, stages=STAGES[is_fp4],
@@ -123,6 +150,7 @@ def _plan_for(
     return plan(
         machine, is_fp4=isinstance(weight, Mxfp4Weight), tokens=r.shape[0], hidden=r.shape[1],
         heads=heads - 2 * kv_heads, kv_heads=kv_heads, rounds_x=activation == ROUNDED,
+        has_fp8_pages=k_pages.dtype == FP8,
     )  # fmt: skip
 
 
@@ -130,17 +158,17 @@ def _plan_for(
 def cuda_decode_qkv(
     r: Tensor, norm: Tensor, eps: float, weight: Tensor | Mxfp4Weight, bias: Tensor, table: Tensor,
     positions: Tensor, slots: Tensor, k_pages: Tensor, v_pages: Tensor, activation: str = "bf16",
-    dependent: bool = False,
+    key_scale: float = 1.0, value_scale: float = 1.0, clipped: Tensor | None = None, dependent: bool = False,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     kv_heads, page_size = k_pages.shape[1:3]
     heads = weight.shape[0] // HEAD_DIM - 2 * kv_heads
     q = torch.empty(r.shape[0], heads, HEAD_DIM, dtype=r.dtype, device=r.device)
     args = (
         r, norm, bias, *weight_parts(weight), q, k_pages, v_pages, table, positions, slots, eps, r.shape[0],
-        page_size,
+        page_size, *((1 / key_scale, 1 / value_scale, clipped) if k_pages.dtype == FP8 else ()),
     )  # fmt: skip
     _plan_for(find_machine(r.device), r, weight, k_pages, activation).launch(args, dependent)
-    return q, k_pages, v_pages
+    return note_results(q, k_pages, v_pages, clipped)
 
 
 decode_qkv.prefer("cuda")
@@ -149,12 +177,17 @@ decode_qkv.prefer("cuda")
 @decode_qkv.device_code
 def device_code(capability: tuple[int, int]) -> Iterator[CudaCode]:
     big = GPT_OSS
-    sizes = {"hidden": big.hidden, "heads": big.heads, "kv_heads": big.kv_heads}
+    sizes: dict[str, Any] = {"hidden": big.hidden, "heads": big.heads, "kv_heads": big.kv_heads}
 
     def plan_big(machine: Machine, is_fp4: bool, tokens: int, rounds_x: bool) -> Streamed:
         return plan(machine, is_fp4=is_fp4, tokens=tokens, rounds_x=rounds_x, **sizes)
 
     yield from list_plans(capability, plan_big)
+
+    def plan_fp8(machine: Machine, is_fp4: bool, tokens: int, rounds_x: bool) -> Streamed:
+        return plan(machine, is_fp4=is_fp4, tokens=tokens, rounds_x=rounds_x, has_fp8_pages=True, **sizes)
+
+    yield from list_plans(capability, plan_fp8, way="cuda fp8-pages")
 
 
 @decode_qkv.samples
@@ -167,6 +200,11 @@ def samples(device: torch.device) -> Iterator[Sample]:
             args = (
                 draw.normal(tokens, sizes.hidden), draw.normal(sizes.hidden), 1e-5, weight,
                 draw.normal(rows, scale=0.1), table, draw.permutation(4096)[:tokens].clone(),
-                draw.permutation(80)[:tokens].clone(), *pages,
+                draw.permutation(80)[:tokens].clone(),
             )  # fmt: skip
-            yield from rounded_too(label, held, args)
+            yield from rounded_too(label, held, (*args, *pages))
+            if label.endswith(("T=2", "T=5")):
+                stored = [one.to(FP8) for one in pages]
+                counted = torch.zeros(1, dtype=torch.int64, device=device)  # of values beyond about two
+                rest = ("bf16", 0.0045, 0.0048, counted)
+                yield Sample(f"{label} {held}, fp8 pages with scales", (*args, *stored, *rest))

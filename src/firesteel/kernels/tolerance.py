@@ -14,7 +14,7 @@ from torch import Tensor
 class Tolerance:
     """Both bounds hold: the worst element relative to the largest expected one, and the rms error.
 
-    `own` says which other bounds hold for a dataclass among the results, or None where these do.
+    `own` says which other bounds hold for a tensor or a dataclass among the results, or None where these do.
     """
 
     worst: float
@@ -60,14 +60,14 @@ def assert_close(*, actual: object, expected: object, tolerance: Tolerance) -> E
 
 def _tensors(value: object, tolerance: Tolerance) -> list[tuple[Tensor, Tolerance]]:
     """Each with the bounds that hold for it."""
+    if isinstance(value, tuple | list):
+        return [part for item in value for part in _tensors(item, tolerance)]
+    own = tolerance.own(value) if tolerance.own is not None else None
     if isinstance(value, Tensor):
-        return [(value, tolerance)]
-    if is_dataclass(value):
-        own = tolerance.own(value) if tolerance.own is not None else None
-        parts = (getattr(value, part.name) for part in fields(value))
-        return [(part, own or tolerance) for part in parts if isinstance(part, Tensor)]
-    assert isinstance(value, tuple | list), f"an op returns tensors, not {type(value).__name__}"
-    return [part for item in value for part in _tensors(item, tolerance)]
+        return [(value, own or tolerance)]
+    assert is_dataclass(value), f"an op returns tensors, not {type(value).__name__}"
+    parts = (getattr(value, part.name) for part in fields(value))
+    return [(part, own or tolerance) for part in parts if isinstance(part, Tensor)]
 
 
 def _assert_tensor(actual: Tensor, expected: Tensor, tolerance: Tolerance, number: int) -> Errors:

@@ -75,7 +75,10 @@ def fill_pages(cache: KvCache, *, seed: int) -> None:
     """Random keys and values of unit deviation, the same for the same seed."""
     generator = torch.Generator(cache.keys[0].device).manual_seed(seed)
     for tensor in {one.data_ptr(): one for one in (*cache.keys, *cache.values)}.values():
-        tensor.normal_(generator=generator)
+        if tensor.element_size() == 1:  # torch draws no fp8
+            tensor.copy_(torch.randn(tensor.shape, generator=generator, device=tensor.device))
+        else:
+            tensor.normal_(generator=generator)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,9 +122,9 @@ def trace(step: DecodeStep, run: Run, num_steps: int) -> Trace:
 
 
 def _gather(pages: Tensor, slots: Tensor) -> Tensor:
-    """[slots, K, D]"""
-    page_size = pages.shape[2]
-    return pages[slots // page_size, :, slots % page_size]
+    """[slots, K, D]; of fp8 the codes, which torch compares."""
+    page_size, held = pages.shape[2], pages.view(torch.uint8) if pages.element_size() == 1 else pages
+    return held[slots // page_size, :, slots % page_size]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

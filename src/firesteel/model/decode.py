@@ -75,7 +75,7 @@ class DecodeStep:
         dependent: bool = True,
     ) -> None:
         """`num_pages` is the width of page tables; `dependent` launches each kernel before the last has ended."""
-        _check(model, cache, num_requests)
+        _check(model, num_requests)
         self.model = model
         self.cache = cache
         self.dependent = dependent
@@ -162,14 +162,15 @@ class DecodeStep:
         spec, layer, window = model.spec, model.weights.layers[number], model.spec.windows[number]
         view = inputs.full if window is None else inputs.window
         # What ran before the step is no kernel of ours: the first waits for all of it.
-        q, keys, values = self.ops.qkv(
+        scales = model.find_scales(number)
+        q, keys, values, *_ = self.ops.qkv(
             inputs.r, layer.input_norm, spec.rms_eps, layer.qkv, layer.qkv_bias, model.table, inputs.positions,
             view.slots, cache.keys[number], cache.values[number], self.rounding(layer.qkv),
-            self.dependent and number > 0,
+            *scales, cache.saturated, self.dependent and number > 0,
         )  # fmt: skip
         mixed = self.ops.attention(
             q, keys, values, view.page_table, inputs.kv_lens, layer.sinks if model.sinks else None, window,
-            spec.head_dim**-0.5, self.dependent,
+            spec.head_dim**-0.5, *scales, self.dependent,
         )  # fmt: skip
         self.ops.o(mixed, layer.o, layer.o_bias, inputs.r, self.rounding(layer.o), self.dependent)
 
@@ -222,11 +223,9 @@ def _load_view(ours: KvView, given: KvView) -> None:
     ours.slots.copy_(given.slots)
 
 
-def _check(model: GptOss, cache: KvCache, num_requests: int) -> None:
+def _check(model: GptOss, num_requests: int) -> None:
     if not 1 <= num_requests <= MOST_REQUESTS:
         raise DecodeError(f"a decode step has 1 to {MOST_REQUESTS} requests, not {num_requests}")
-    if cache.keys[0].element_size() == 1:
-        raise DecodeError("the decode ops do not read FP8 keys and values: use --kv-dtype bf16")
     if model.activation not in ("bf16", ROUNDED):
         raise DecodeError(
             f"the decode ops do not round activations to {model.activation}: use --activation {ROUNDED} or bf16"

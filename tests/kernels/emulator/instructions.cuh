@@ -134,7 +134,19 @@ DEVICE float nearest_e4m3(float x) {
     float size = fabsf(x), step = exp2f(fmaxf(floorf(log2f(fmaxf(size, 1e-30f))), -6) - 3);
     return copysignf(fminf(nearbyintf(size / step) * step, 448), x);
 }
-DEVICE void round_e4m3(float &low, float &high) { low = nearest_e4m3(low), high = nearest_e4m3(high); }
+DEVICE u8 code_e4m3(float x) {
+    if (x != x) return 0x7F;
+    float size = fabsf(nearest_e4m3(x));
+    int exponent = max(ilogbf(fmaxf(size, 1e-30f)), -6), steps = (int)ldexpf(size, 3 - exponent);  // 8 to 15, or less at -6
+    return (signbit(x) ? 0x80 : 0) | (steps < 8 ? steps : (exponent + 7) * 8 + steps - 8);
+}
+DEVICE u16 narrow_e4m3(float low, float high) { return code_e4m3(low) | code_e4m3(high) << 8; }
+DEVICE float value_e4m3(u8 code) {
+    int exponent = code >> 3 & 15, steps = code & 7;
+    float size = exponent ? ldexpf(8 + steps, exponent - 10) : ldexpf(steps, -9);
+    return (code & 0x7F) == 0x7F ? NAN : code & 0x80 ? -size : size;
+}
+DEVICE void wide_e4m3(u16 codes, float &low, float &high) { low = value_e4m3(codes), high = value_e4m3(codes >> 8); }
 DEVICE float larger(float a, float b) { return a != a || b != b ? NAN : fmaxf(a, b); }
 DEVICE float smaller(float a, float b) { return a != a || b != b ? NAN : fminf(a, b); }
 

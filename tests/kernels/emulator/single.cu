@@ -14,7 +14,8 @@ extern "C" __global__ void single(const u32 *given, u32 *found, int which) {
     if (which == EXTREMES) out[0] = __float_as_uint(larger(low, high)), out[1] = __float_as_uint(smaller(low, high));
     if (which == TRANSPOSE) out[0] = transpose(in[0]);
     if (which == ROUND) {
-        round_e4m3(low, high);
+        out[2] = narrow_e4m3(low, high);
+        wide_e4m3(out[2], low, high);
         out[0] = __float_as_uint(low), out[1] = __float_as_uint(high);
     }
     if (which == MULTIPLY) {

@@ -2,10 +2,18 @@
 // is joined through their cluster, or through memory, by the last of them.
 #include "primitives.cuh"
 
+#if FP8_PAGES  // keys and values are E4M3 and were divided by a scale; that of keys is part of `scale`
+typedef u8 Held;
+#define SCALES , float value_scale
+#else
+typedef u16 Held;
+#define SCALES
+#endif
+
 extern __shared__ __align__(128) char shared[];
 constexpr int WARPS = NUM_WARPS, PARTS = NUM_PARTS, D = HEAD_DIM, THREADS = WARPS * 32, STAGES = NUM_STAGES;
 constexpr bool IN_CLUSTER = PARTS > 1 && !JOINS_IN_MEMORY, IN_MEMORY = PARTS > 1 && JOINS_IN_MEMORY;
-constexpr int TILE = 16, TILE_BYTES = TILE * D * 2, STAGE_BYTES = 2 * TILE_BYTES;  // tokens; keys and values
+constexpr int TILE = 16, TILE_BYTES = TILE * D * (int)sizeof(Held), STAGE_BYTES = 2 * TILE_BYTES;  // keys and values
 constexpr int GROUP = HEADS / KV_HEADS;  // query heads of a kv head
 constexpr int COLUMNS = 8;               // of the product; those beyond GROUP hold zeros
 static_assert(GROUP <= COLUMNS && D == 64, "up to 8 heads of 64 share a kv head");
@@ -13,7 +21,7 @@ constexpr int MINE = IN_MEMORY ? GROUP : (GROUP + PARTS - 1) / PARTS;  // heads 
 constexpr int VALUES = (MINE * D + THREADS - 1) / THREADS;             // of them a thread's
 constexpr float TO_LOG2 = 1.4426950408889634f;
 constexpr float NOTHING = -1e30f;  // below every score, and differences of two are finite
-static_assert(D * (COLUMNS + 1) * 4 <= STAGE_BYTES && WARPS * STAGES * STAGE_BYTES == SHARED_BYTES, "as launched");
+static_assert(D * (COLUMNS + 1) * 4 <= STAGES * STAGE_BYTES && WARPS * STAGES * STAGE_BYTES == SHARED_BYTES, "as launched");
 
 // What a program found of its tokens, in floats: of each head the largest score, the sum and the values relative to it.
 constexpr int TOPS = 0, SUMS = COLUMNS, FOUND = 2 * COLUMNS, PART = FOUND + COLUMNS * D;
@@ -50,6 +58,21 @@ template <class Read> DEVICE float join(int h, int d, float sink, Read read) {
 }
 
 // Keys or values of a tile's tokens g and g + 8 that lane t multiplies: 8 d from 8 t on, and 8 from 32 + 8 t on.
+#if FP8_PAGES
+DEVICE uint4 as_bf16(uint2 eight) {
+    return {pair_e4m3(eight.x), pair_e4m3(eight.x >> 16), pair_e4m3(eight.y), pair_e4m3(eight.y >> 16)};
+}
+// Tokens lie 64 bytes apart: every second pair of them is read in the other order, so that no two lanes meet in a bank.
+DEVICE void read_tile(const char *tile, uint4 (*of)[2]) {
+    int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, first = g / 2 % 2 * 4;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const uint2 *token = (const uint2 *)(tile + (g + 8 * half) * D);
+        uint2 one = token[t + first], other = token[t + 4 - first];
+        of[half][0] = as_bf16(first ? other : one), of[half][1] = as_bf16(first ? one : other);
+    }
+}
+#else
 // Tokens lie 128 bytes apart: odd ones are read in the other order, so that no two lanes meet in a bank.
 DEVICE void read_tile(const char *tile, uint4 (*of)[2]) {
     int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -60,13 +83,14 @@ DEVICE void read_tile(const char *tile, uint4 (*of)[2]) {
         of[half][0] = g % 2 ? other : one, of[half][1] = g % 2 ? one : other;
     }
 }
+#endif
 
 // `mixed` is [requests, HEADS HEAD_DIM]; `parts` [requests, KV_HEADS, PARTS, PART]; `window` 0: all tokens are seen;
 // `sinks` may be null. Pages hold a multiple of TILE tokens.
 extern "C" __global__ void __launch_bounds__(THREADS, PROGRAMS_PER_SM)
-decode_attention(const u16 *q, const u16 *k_pages, const u16 *v_pages, const u16 *sinks,
+decode_attention(const u16 *q, const Held *k_pages, const Held *v_pages, const u16 *sinks,
                  const long long *page_table, const long long *kv_lens, u16 *mixed, float *parts, float scale,
-                 int page_size, int table_width, int window) {
+                 int page_size, int table_width, int window SCALES) {
     __shared__ u64 full[WARPS][STAGES];
     __shared__ float tops[WARPS][COLUMNS], sums[WARPS][COLUMNS];
     __shared__ float sink_of[COLUMNS];
@@ -216,7 +240,11 @@ decode_attention(const u16 *q, const u16 *k_pages, const u16 *v_pages, const u16
     for (int i = 0; i < VALUES; i++) {
         int at = threadIdx.x + i * THREADS, h = (IN_MEMORY ? 0 : rank * MINE) + at / D, d = at % D;
         if (at >= MINE * D || h >= GROUP) break;
-        mixed[((u64)request * HEADS + head * GROUP + h) * D + d] = narrow(join(h, d, sink_of[h], read));
+        float value = join(h, d, sink_of[h], read);
+#if FP8_PAGES
+        value *= value_scale;
+#endif
+        mixed[((u64)request * HEADS + head * GROUP + h) * D + d] = narrow(value);
     }
     if (IN_CLUSTER) meet_cluster();  // what others still read stays
 }

@@ -2,6 +2,15 @@
 #include "multiply.cuh"
 #include "normalise.cuh"
 
+#if FP8_PAGES  // keys and values are multiplied and rounded to E4M3; those too large for it are counted
+typedef u8 Held;
+constexpr float LARGEST_E4M3 = 448.f;
+#define SCALES , float times_key, float times_value, u64 *clipped
+#else
+typedef u16 Held;
+#define SCALES
+#endif
+
 extern __shared__ __align__(128) char shared[];
 constexpr int TOKENS = MAX_TOKENS, H = HIDDEN, D = HEAD_DIM;
 constexpr int STRIPS = (HEADS + 2 * KV_HEADS) * D / 16, PER_HEAD = D / 16;
@@ -16,9 +25,9 @@ struct Early {
 DEVICE int pair_of(int strip, int row) { return strip % PER_HEAD * 8 + row % 8; }
 
 extern "C" __global__ void __launch_bounds__(S::THREADS, PROGRAMS_PER_SM)
-decode_qkv(const u16 *r, const u16 *norm, const u16 *bias, const u8 *codes, const u8 *scales, u16 *q, u16 *k_pages,
-           u16 *v_pages, const float *table, const long long *positions, const long long *slots, float eps,
-           int num_tokens, int page_size) {
+decode_qkv(const u16 *r, const u16 *norm, const u16 *bias, const u8 *codes, const u8 *scales, u16 *q, Held *k_pages,
+           Held *v_pages, const float *table, const long long *positions, const long long *slots, float eps,
+           int num_tokens, int page_size SCALES) {
     Cut cut{shared};
     Ring<S> ring(cut);
     char *x = cut.take(S::X_BYTES);
@@ -80,9 +89,15 @@ decode_qkv(const u16 *r, const u16 *norm, const u16 *bias, const u8 *codes, cons
                     q[(token * HEADS + head) * D + d] = narrow(y);
                 } else {
                     int kv = (head - HEADS) % KV_HEADS;
-                    u16 *pages = head < HEADS + KV_HEADS ? k_pages : v_pages;
+                    Held *pages = head < HEADS + KV_HEADS ? k_pages : v_pages;
                     long long place = (slot[i] / page_size * KV_HEADS + kv) * page_size + slot[i] % page_size;
+#if FP8_PAGES
+                    y *= head < HEADS + KV_HEADS ? times_key : times_value;
+                    if (clipped && fabsf(y) > LARGEST_E4M3) atomicAdd(clipped, 1ull);
+                    pages[place * D + d] = (u8)narrow_e4m3(y, 0.f);
+#else
                     pages[place * D + d] = narrow(y);
+#endif
                 }
             }
         });

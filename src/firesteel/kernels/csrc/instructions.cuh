@@ -88,11 +88,14 @@ DEVICE u32 narrow_pair(float low, float high) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;
 }
-// Rounded to E4M3, at most its largest.
-DEVICE void round_e4m3(float &low, float &high) {
+// Two codes of E4M3, of values rounded to it, at most its largest.
+DEVICE u16 narrow_e4m3(float low, float high) {
     u16 codes;
-    u32 halves;
     asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
+    return codes;
+}
+DEVICE void wide_e4m3(u16 codes, float &low, float &high) {
+    u32 halves;
     asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(codes));
     asm("{ .reg .f16 a, b; mov.b32 {a, b}, %2; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b; }"
         : "=f"(low), "=f"(high) : "r"(halves));

@@ -31,6 +31,13 @@ DEVICE float wide_high(u32 pair) { return __uint_as_float(pair & 0xFFFF0000u); }
 DEVICE float wide(u16 one) { return __uint_as_float((u32)one << 16); }
 DEVICE u16 narrow(float one) { return (u16)narrow_pair(one, 0.f); }
 DEVICE float round_bf16(float one) { return wide(narrow(one)); }
+DEVICE void round_e4m3(float &low, float &high) { wide_e4m3(narrow_e4m3(low, high), low, high); }
+// As bf16, which has them all.
+DEVICE u32 pair_e4m3(u16 codes) {
+    float low, high;
+    wide_e4m3(codes, low, high);
+    return narrow_pair(low, high);
+}
 
 // Clamped, as moe_matmul has it.
 DEVICE float swiglu(float gate, float up, float limit) {
