@@ -167,6 +167,7 @@ def test_without_a_gpu_a_cpu_must_be_asked_for(run, tmp_path):
         (["--no-dependent-launch"], "CUDA graph, plain launch"),
         (["--enforce-eager"], "eager, dependent launch"),
         (["--delays", "--mxfp4-layers", "all"], "CUDA graph, dependent launch"),
+        (["--delays", "--kv-dtype", "fp8"], "CUDA graph, dependent launch"),
     ],
 )
 def test_on_a_gpu_the_kernels_run_in_the_way_the_gates_say(run, tmp_path, monkeypatch, flags, way):

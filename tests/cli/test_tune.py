@@ -21,7 +21,7 @@ def on_gpu(monkeypatch):
 
     def tune_ops(workloads, device, *, progress, keep, earlier):
         asked.update({name: [one.label for one in some] for name, some in workloads.items()})
-        found = [Found(what="moe", m=(32,), chosen="16x64", shipped_s=2e-6, chosen_s=1e-6)]
+        found = [Found(what="moe", m=(32,), chosen="16x64", before_s=2e-6, chosen_s=1e-6)]
         tuner = Tuner(device, None, tiles={"linear bf16 64x32": {32: "16x64"}}, found=found, earlier=earlier)
         keep(tuner.tuned)
         return tuner
@@ -91,8 +91,25 @@ def test_a_file_of_something_else_is_not_replaced(run, on_gpu, text, tmp_path):
     path = tmp_path / "notes.json"
     path.write_text(text)
     result = run("tune", "--out", str(path))
-    assert result.exit_code != 0 and str(path) in str(result.exception)
+    assert result.exit_code != 0 and f"--out {path} is a file of something else: name another" in str(
+        result.exception
+    )
     assert path.read_text() == text and not on_gpu
+
+
+def test_an_empty_file_is_written(run, on_gpu, tmp_path):
+    path = tmp_path / "made by mktemp"
+    path.touch()
+    assert run("tune", "--op", "linear", "--m", "32", "--out", str(path)).exit_code == 0
+    assert tuned.read_tuned(path, GPU).tiles
+
+
+def test_what_no_kernel_takes_any_more_is_replaced_and_said(run, on_gpu, tmp_path):
+    path = tmp_path / "tiles.json"
+    tuned.write_tuned(path, tuned.Tuned({}, {"attend TILE_KEYS=64": {"num_warps": 3}}), GPU)
+    result = run("tune", "--op", "linear", "--m", "32", "--out", str(path))
+    assert result.exit_code == 0 and "has what no kernel takes" in " ".join(result.stderr.split())
+    assert not tuned.read_tuned(path, GPU).options
 
 
 def test_json_lists_every_choice(run, on_gpu, tmp_path):

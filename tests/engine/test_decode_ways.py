@@ -150,7 +150,8 @@ def test_only_the_first_of_repeated_calls_waits_for_all_before():
 @pytest.mark.gpu
 @pytest.mark.parametrize("dense", [(), ("qkv", "o", "lm_head")], ids=["as shipped", "all MXFP4"])
 @pytest.mark.parametrize("num_requests", [1, 3, 8])
-def test_all_ways_give_the_same_bits_on_a_gpu(dense, num_requests):
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn], ids=["bf16 pages", "fp8 pages"])
+def test_all_ways_give_the_same_bits_on_a_gpu(dtype, dense, num_requests):
     device = find_device("cuda")
     spec = replace(
         PRESETS["gpt-oss-120b"], num_layers=4, windows=(128, None) * 2, vocab_size=4096, mxfp4_layers=dense
@@ -160,7 +161,7 @@ def test_all_ways_give_the_same_bits_on_a_gpu(dense, num_requests):
     )
     contexts = [0, 127, 128, 300, 1000, 2047, 64, 63][:num_requests]
     pages = lay_out(contexts, room=200, page_size=64, window=128, seed=0)
-    cache = new_cache(spec, pages.count, 64, device, torch.bfloat16)
+    cache = new_cache(spec, pages.count, 64, device, dtype)
     fill_pages(cache, seed=0)
     step = DecodeStep(model, cache, ops_of(model, device), num_requests=num_requests, num_pages=pages.width)
     step.load(first_batch(list(range(num_requests)), contexts, pages, cache))

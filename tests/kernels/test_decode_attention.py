@@ -38,7 +38,7 @@ def test_the_kernel_says_what_it_does_not_take(small_args, refusal):
     assert "float8_e4m3fn and torch.bfloat16" in refusal(decode_attention, k_pages=args["k_pages"].to(FP8))
     fp8 = {name: args[name].to(FP8) for name in ("k_pages", "v_pages")}
     assert refusal(decode_attention, **fp8, key_scale=0.5, value_scale=0.25) is None
-    assert "scales and counts for fp8 e4m3 pages" in refusal(decode_attention, value_scale=0.25)
+    assert "has scales for fp8 e4m3 pages" in refusal(decode_attention, value_scale=0.25)
     assert "contiguous" in refusal(decode_attention, k_pages=args["k_pages"][::2])
     assert "int64, not torch.int32" in refusal(decode_attention, page_table=args["page_table"].int())
 

@@ -35,7 +35,7 @@ def test_the_kernel_says_what_it_does_not_take(small_args, refusal):
     assert "float8_e4m3fn and torch.bfloat16" in refusal(decode_qkv, k_pages=args["k_pages"].to(FP8))
     fp8 = {name: args[name].to(FP8) for name in ("k_pages", "v_pages")}
     assert refusal(decode_qkv, **fp8, key_scale=0.5, value_scale=0.25, clipped=torch.zeros(1).long()) is None
-    assert "scales and counts for fp8 e4m3 pages, not torch.bfloat16" in refusal(decode_qkv, key_scale=0.5)
+    assert "has scales for fp8 e4m3 pages, not torch.bfloat16" in refusal(decode_qkv, key_scale=0.5)
     assert "int64, not torch.float32" in refusal(decode_qkv, **fp8, clipped=torch.zeros(1))
     assert "heads of 64, not 32" in refusal(decode_qkv, k_pages=args["k_pages"][..., :32])
     assert "contiguous" in refusal(decode_qkv, slots=args["slots"].repeat_interleave(2)[::2])

@@ -11,8 +11,6 @@ from firesteel.kernels.rope import RopeSpec, rope_table
 LARGE, SMALL = Machine(6, 232_448), Machine(5, 101_376)
 PACKED = {True: "mxfp4", False: "bf16"}
 HEADS, KV_HEADS, PAGES = 3, 1, 5  # 20 strips
-
-
 FP8 = torch.float8_e4m3fn
 
 
@@ -37,11 +35,12 @@ def test_queries_are_turned_and_keys_and_values_stand_in_their_slots(tokens, is_
     hold_emulated(decode_qkv, LARGE, *make_args(tokens, 320, is_fp4, page_size))
 
 
-def with_fp8_pages(args, *, scales=(0.0045, 0.0048), counts=True):
-    """Of keys and values beyond about two some are clipped."""
+def with_fp8_pages(args, *, activation="bf16", counts=True):
+    """Every seventh value is far too large, nothing else."""
     *inputs, k_pages, v_pages = args
+    inputs[4][-64 * KV_HEADS :: 7] = -100.0
     counter = torch.full((1,), 7) if counts else None
-    return *inputs, k_pages.to(FP8), v_pages.to(FP8), "bf16", *scales, counter
+    return *inputs, k_pages.to(FP8), v_pages.to(FP8), activation, 0.023, 0.037, counter
 
 
 @pytest.mark.parametrize("page_size", [16, 64])
@@ -50,14 +49,32 @@ def test_keys_and_values_are_divided_and_stored_in_fp8(tokens, is_fp4, page_size
     args = with_fp8_pages(make_args(tokens, 320, is_fp4, page_size))
     hold_emulated(decode_qkv, LARGE, *args)
     *_, counter = decode_qkv.reference(*args)
-    assert 7 + 2 < int(counter) < 7 + tokens * 128 * KV_HEADS
+    assert int(counter) == 7 + 10 * tokens
+
+
+@pytest.mark.parametrize("tokens", [1, 8])
+def test_codes_at_scale_one_are_those_of_the_reference(tokens, use_machine):
+    """But for a few whose sums lie on either side of a border of bf16."""
+    use_machine(LARGE)
+    *inputs, k_pages, v_pages = make_args(tokens, 320, False)
+    inputs[1] *= 0.1  # of the norm: subnormal codes too
+    run, slots = decode_qkv.implementations["cuda"].function, inputs[7]
+    found, expected = (
+        torch.cat([pages[slots // 16, 0, slots % 16].view(torch.uint8) for pages in made[1:]]).int()
+        for made in (way(*inputs, k_pages.to(FP8), v_pages.to(FP8)) for way in (run, decode_qkv.reference))
+    )
+    apart = (found - expected).abs()
+    assert apart.max() <= 1 and (apart > 0).sum() <= 2
+    assert (found & 127 < 8).any() and len(found.unique()) > 40
 
 
 def test_what_is_too_large_for_fp8_is_clipped_and_counted_once(use_machine):
     """Biases so large that rounding changes no count: of each token seven values and three keys."""
     use_machine(LARGE)
-    args = list(with_fp8_pages(make_args(5, 320, False), scales=(0.5, 0.25)))
+    *args, _, _, counter = with_fp8_pages(make_args(5, 320, False))
+    args = [*args, 0.5, 0.25, counter]
     bias, positions = args[4], args[6]
+    bias.zero_()
     positions.zero_()  # keys are turned by nothing
     bias[HEADS * 64 : HEADS * 64 + 3] = 1000.0
     bias[(HEADS + KV_HEADS) * 64 + 5 : (HEADS + KV_HEADS) * 64 + 12] = -1000.0
@@ -115,6 +132,10 @@ def test_every_number_of_tokens_and_way_to_cut_rows(tokens, hidden, is_fp4, mach
 @pytest.mark.parametrize("is_fp4", [True, False], ids=PACKED.get)
 def test_every_number_of_tokens_in_fp8(tokens, is_fp4, hold_emulated):
     hold_emulated(decode_qkv, SMALL, *with_fp8_pages(make_args(tokens, 128, is_fp4)))
+
+
+def test_rounded_activations_beside_fp8_pages(hold_emulated):
+    hold_emulated(decode_qkv, LARGE, *with_fp8_pages(make_args(3, 192, True), activation="mxfp8"))
 
 
 @pytest.mark.slow

@@ -127,8 +127,13 @@ def test_a_required_implementation_must_be_the_one_that_runs():
     op.prefer("fast", "reference")
     chosen = op.choose(CPU, None, Ledger(), fast)
     chosen(torch.ones(2))
-    with pytest.raises(KernelError, match=r"fast is required, but reference would run: fast wants two values"):
+    with pytest.raises(KernelError, match=r"fast is required, but reference would run: fast wants two values$"):
         chosen(torch.ones(1))
+    plain = op.choose(CPU, None, Ledger(), Requirement("double", "reference"))
+    with pytest.raises(
+        KernelError, match=r"but fast would run; --kernels double=reference has it run in every call$"
+    ):
+        plain(torch.ones(2))
 
 
 def test_asking_for_a_missing_implementation_lists_those_there_are():

@@ -63,7 +63,7 @@ def test_scales_divide_before_rounding_and_are_for_fp8_alone():
     plain = every_bf16(torch.bfloat16)
     for implementation in rope_kv_write.implementations.values():
         assert implementation.accepts(*plain) is None and implementation.accepts(*args, 0.5, 2.0) is None
-        why = "scales and counts for fp8 e4m3 pages, not torch.bfloat16"
+        why = "has scales for fp8 e4m3 pages, not torch.bfloat16"
         assert implementation.accepts(*plain, 2.0) == why
         assert implementation.accepts(*plain, 1.0, 1.0, torch.zeros(1)) == why
 

@@ -79,7 +79,7 @@ def look(step, led=None):
 
     def qkv(*args):
         enter()
-        q, keys, values = plain.qkv(*args)
+        q, keys, values, *_ = plain.qkv(*args)
         slots = args[7]
         seen.written.append(torch.stack([one[slots // 64, :, slots % 64] for one in (keys, values)]))
         return q, keys, values

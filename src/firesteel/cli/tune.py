@@ -16,7 +16,7 @@ from firesteel.cli.tables import new_table, say, show
 from firesteel.device import DeviceSpec, find_device
 from firesteel.errors import KernelError, UserError
 from firesteel.kernels.activation import ACTIVATIONS
-from firesteel.kernels.tuned import Tuned, read_earlier, write_tuned
+from firesteel.kernels.tuned import TilesError, Tuned, read_earlier, write_tuned
 from firesteel.measure import tune as tuning
 from firesteel.measure.bench import MEMORY_SHARE
 from firesteel.measure.room import too_large
@@ -70,7 +70,10 @@ def read_out(path: Path, device: DeviceSpec) -> Tuned:
     """What the file has already; that it can be written is seen before measuring, not after."""
     if not path.parent.is_dir() or (path.exists() and not path.is_file()):
         raise UserError(f"--out {path}: name a file in a folder that exists")
-    earlier, why = read_earlier(path, device)
+    try:
+        earlier, why = read_earlier(path, device)
+    except TilesError as error:
+        raise UserError(f"--out {path} is a file of something else: name another, or remove it") from error
     if why:
         say(f"{path} {why}: it is replaced")
     return earlier
@@ -90,11 +93,11 @@ def list_cases(
 
 
 def tune_table(found: list[tuning.Found], name: str) -> Table:
-    table = new_table("what", "M", "chosen", "us as shipped", "us", "gain")
+    table = new_table("what", "M", "chosen", "us before", "us", "gain")
     table.title = f"tiles and launch options on {name}"
     for one in found:
         table.add_row(
-            one.what, ", ".join(map(str, one.m)), one.chosen, f"{1e6 * one.shipped_s:.1f}",
-            f"{1e6 * one.chosen_s:.1f}", f"{100 * (1 - one.chosen_s / one.shipped_s):.1f} %",
+            one.what, ", ".join(map(str, one.m)), one.chosen, f"{1e6 * one.before_s:.1f}",
+            f"{1e6 * one.chosen_s:.1f}", f"{100 * (1 - one.chosen_s / one.before_s):.1f} %",
         )  # fmt: skip
     return table

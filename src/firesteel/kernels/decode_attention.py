@@ -140,8 +140,7 @@ def kernel(
     shared_bytes = WARPS * stages * 2 * TILE * HEAD_DIM * (1 if has_fp8_pages else 2)
     tile = {
         "FP8_PAGES": has_fp8_pages, "NUM_WARPS": WARPS, "NUM_STAGES": stages, "NUM_PARTS": sharing.programs,
-        "PART_FLOATS": PART_FLOATS,
-        "JOINS_IN_MEMORY": sharing.in_memory, "SHARED_BYTES": shared_bytes,
+        "PART_FLOATS": PART_FLOATS, "JOINS_IN_MEMORY": sharing.in_memory, "SHARED_BYTES": shared_bytes,
         "PROGRAMS_PER_SM": 2 if machine.is_large else 1,
     }  # fmt: skip
     return build_kernel("decode_attention", {**sizes, **tile}, threads=32 * WARPS, shared_bytes=shared_bytes)
@@ -202,7 +201,7 @@ def samples(device: torch.device) -> Iterator[Sample]:
             q, sinks = draw.normal(tokens, sizes.heads, HEAD_DIM), draw.normal(sizes.heads, scale=3)
             args = (q, *pages, sinks if has_sinks else None, window, 0.125)
             yield Sample(f"{label} {seen}", args)
-            if has_sinks and tokens > 1:  # scales that the sinks, as large as the scores, must not see
+            if has_sinks:  # scales that the sinks, as large as the scores, must not see
                 k_pages, v_pages = (one.float().mul(16).to(FP8) for one in pages[:2])
                 stored = (q, k_pages, v_pages, *args[3:], 0.0625, 3.0)
                 yield Sample(f"{label} {seen}, fp8 pages with scales", stored)

@@ -11,7 +11,8 @@ in   r                 [T, H] bf16     residual
      activation        bf16, or mxfp8: what the norm is rounded to before it meets an MXFP4 weight
      key_scale         of fp8 pages: a key is divided by it before it is rounded; 1.0 in wider pages
      value_scale       the same for values
-     clipped           [1] int64 or None: of fp8 pages, grows by the number of values beyond 448 once divided
+     clipped           [1] int64 or None: of fp8 pages, grows by the number of values beyond 448 once divided; the
+                       ledger has it with rope_kv_write, which writes a prompt's
      dependent         may begin before what is ahead of it ends: only weights and norm are read before its wait
 out  q                 [T, Q, D] bf16  turned
      k_pages, v_pages                  the same tensors
@@ -23,7 +24,7 @@ multiplies by the reciprocal of their scale.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -53,8 +54,8 @@ from firesteel.kernels.linear import Mxfp4Weight, linear
 from firesteel.kernels.op import CudaCode, Sample, define_op
 from firesteel.kernels.rms_norm import rms_norm
 from firesteel.kernels.rope import RopeSpec, rope_table
-from firesteel.kernels.rope_kv_write import FP8, note_results, refuse_scales, rope_kv_write
-from firesteel.kernels.tolerance import Tolerance, bf16
+from firesteel.kernels.rope_kv_write import FP8, refuse_scales, rope_kv_write
+from firesteel.kernels.tolerance import Tolerance, bf16, exact
 
 STAGES = {False: 6, True: 5}  # by whether weights are packed
 FLIGHT = 3
@@ -73,20 +74,31 @@ def _bytes(
     return r.nbytes + norm.nbytes + weight.nbytes + bias.nbytes + of_tokens + written
 
 
-ROUNDED_PAGES = Tolerance(
-    worst=2.0**-3, rms=2.0**-5,
-    why="where a key or value is a unit in the last place of bf16 apart, which is rare, its code may be the next",
-)  # fmt: skip
+OWN_TOLERANCES = {
+    FP8: Tolerance(
+        worst=2.0**-3, rms=2.0**-5,
+        why="where a key or value is a unit in the last place of bf16 apart, which is rare, its code may be too",
+    ),
+    torch.int64: exact(why="what is clipped is far beyond the border"),
+}  # fmt: skip
 
 
 def _tolerance_of(result: object) -> Tolerance | None:
-    return ROUNDED_PAGES if isinstance(result, Tensor) and result.dtype == FP8 else None
+    return OWN_TOLERANCES.get(result.dtype) if isinstance(result, Tensor) else None
+
+
+def _refuse_scales(
+    r: Tensor, norm: Tensor, eps: float, weight: Tensor | Mxfp4Weight, bias: Tensor, table: Tensor,
+    positions: Tensor, slots: Tensor, k_pages: Tensor, v_pages: Tensor, activation: str = "bf16",
+    key_scale: float = 1.0, value_scale: float = 1.0, clipped: Tensor | None = None, dependent: bool = False,
+) -> str | None:  # fmt: skip
+    return refuse_scales(k_pages, key_scale, value_scale, clipped)
 
 
 @define_op(
-    bytes=_bytes,
+    bytes=_bytes, accepts=_refuse_scales,
     tolerance=bf16(ulps=2, why="three roundings in a row; fp32 sums in free order", own=_tolerance_of),
-)
+)  # fmt: skip
 def decode_qkv(
     r: Tensor, norm: Tensor, eps: float, weight: Tensor | Mxfp4Weight, bias: Tensor, table: Tensor,
     positions: Tensor, slots: Tensor, k_pages: Tensor, v_pages: Tensor, activation: str = "bf16",
@@ -168,7 +180,7 @@ def cuda_decode_qkv(
         page_size, *((1 / key_scale, 1 / value_scale, clipped) if k_pages.dtype == FP8 else ()),
     )  # fmt: skip
     _plan_for(find_machine(r.device), r, weight, k_pages, activation).launch(args, dependent)
-    return note_results(q, k_pages, v_pages, clipped)
+    return (q, k_pages, v_pages) if clipped is None else (q, k_pages, v_pages, clipped)
 
 
 decode_qkv.prefer("cuda")
@@ -179,15 +191,13 @@ def device_code(capability: tuple[int, int]) -> Iterator[CudaCode]:
     big = GPT_OSS
     sizes: dict[str, Any] = {"hidden": big.hidden, "heads": big.heads, "kv_heads": big.kv_heads}
 
-    def plan_big(machine: Machine, is_fp4: bool, tokens: int, rounds_x: bool) -> Streamed:
-        return plan(machine, is_fp4=is_fp4, tokens=tokens, rounds_x=rounds_x, **sizes)
+    def plan_pages(has_fp8_pages: bool) -> Callable[[Machine, bool, int, bool], Streamed]:
+        return lambda machine, is_fp4, tokens, rounds_x: plan(
+            machine, is_fp4=is_fp4, tokens=tokens, rounds_x=rounds_x, has_fp8_pages=has_fp8_pages, **sizes
+        )
 
-    yield from list_plans(capability, plan_big)
-
-    def plan_fp8(machine: Machine, is_fp4: bool, tokens: int, rounds_x: bool) -> Streamed:
-        return plan(machine, is_fp4=is_fp4, tokens=tokens, rounds_x=rounds_x, has_fp8_pages=True, **sizes)
-
-    yield from list_plans(capability, plan_fp8, way="cuda fp8-pages")
+    yield from list_plans(capability, plan_pages(False))
+    yield from list_plans(capability, plan_pages(True), way="cuda fp8-pages")
 
 
 @decode_qkv.samples
@@ -203,8 +213,18 @@ def samples(device: torch.device) -> Iterator[Sample]:
                 draw.permutation(80)[:tokens].clone(),
             )  # fmt: skip
             yield from rounded_too(label, held, (*args, *pages))
-            if label.endswith(("T=2", "T=5")):
-                stored = [one.to(FP8) for one in pages]
-                counted = torch.zeros(1, dtype=torch.int64, device=device)  # of values beyond about two
-                rest = ("bf16", 0.0045, 0.0048, counted)
-                yield Sample(f"{label} {held}, fp8 pages with scales", (*args, *stored, *rest))
+            yield _fp8_sample(f"{label} {held}, fp8 pages", args, pages, sizes.kv_heads)
+
+
+def _fp8_sample(label: str, args: tuple[Any, ...], pages: list[Tensor], kv_heads: int) -> Sample:
+    """Plain of one token, else with scales under which some values are far too large, and no others and no keys."""
+    stored = [one.to(FP8) for one in pages]
+    r, norm, eps, weight, bias, *rest = args
+    if r.shape[0] == 1:
+        return Sample(label, (*args, *stored))
+    clipping = bias.clone()
+    clipping[-HEAD_DIM * kv_heads :: 7] = 100.0
+    activation = "mxfp8" if isinstance(weight, Mxfp4Weight) and r.shape[0] == 3 else "bf16"
+    counted = torch.full((1,), 5, device=r.device)
+    scaled = (r, norm, eps, weight, clipping, *rest, *stored, activation, 0.023, 0.037, counted)
+    return Sample(f"{label} with scales", scaled)

@@ -236,7 +236,10 @@ class Chosen(Generic[P, R]):
     def _check(self, required: Requirement, ran: Ran, refusals: list[str]) -> None:
         if not required.names(ran.implementation):
             refused = f": {'; '.join(refusals)}" if refusals else ""
-            raise KernelError(f"{required} is required, but {ran.implementation} would run{refused}")
+            untried = self.candidates[len(refusals) + 1 :]
+            pin = next((one.name for one in untried if required.names(one.name)), None)
+            cure = f"; --kernels {self.op.name}={pin} has it run in every call" if pin else ""
+            raise KernelError(f"{required} is required, but {ran.implementation} would run{refused}{cure}")
         if required.verdict is not None and ran.activation not in ("", self.activation):
             raise KernelError(
                 f"{required} is required, and was proven for {self.activation} activations, but a layer with "

@@ -52,7 +52,7 @@ def _refuse_scales(
 
 def refuse_scales(pages: Tensor, key_scale: float, value_scale: float, clipped: Tensor | None = None) -> str | None:
     is_plain = key_scale == 1.0 and value_scale == 1.0 and clipped is None
-    return None if is_plain or pages.dtype == FP8 else f"scales and counts for fp8 e4m3 pages, not {pages.dtype}"
+    return None if is_plain or pages.dtype == FP8 else f"has scales for fp8 e4m3 pages, not {pages.dtype}"
 
 
 @define_op(
@@ -69,10 +69,10 @@ def rope_kv_write(
     _write(v_pages, slots, values)
     if clipped is not None:
         clipped += (keys.abs() > e4m3.LARGEST).sum() + (values.abs() > e4m3.LARGEST).sum()
-    return note_results(_turn(q, cos, sin).to(q.dtype), k_pages, v_pages, clipped)
+    return _results(_turn(q, cos, sin).to(q.dtype), k_pages, v_pages, clipped)
 
 
-def note_results(q: Tensor, k_pages: Tensor, v_pages: Tensor, clipped: Tensor | None) -> tuple[Tensor, ...]:
+def _results(q: Tensor, k_pages: Tensor, v_pages: Tensor, clipped: Tensor | None) -> tuple[Tensor, ...]:
     """Notes the counter in the ledger, where there is one."""
     if clipped is None:
         return q, k_pages, v_pages
@@ -125,7 +125,7 @@ def triton_rope_kv_write(
     turned = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     bits = (_bits(k_pages), _bits(v_pages))
     launch(q, k, v, positions, table, turned, *bits, slots, key_scale, value_scale, clipped)
-    return note_results(turned, k_pages, v_pages, clipped)
+    return _results(turned, k_pages, v_pages, clipped)
 
 
 def _bits(pages: Tensor) -> Tensor:

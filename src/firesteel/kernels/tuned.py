@@ -167,11 +167,15 @@ def read_earlier(path: Path, device: DeviceSpec) -> tuple[Tuned, str]:
 
     What is no file of tiles is nobody's to replace.
     """
-    if not path.exists():
+    if not path.exists() or not path.stat().st_size:
         return Tuned(), ""
-    content = _read(path)
-    others = _list_others(content, device)
-    return (Tuned(), f"was measured with {', '.join(others)}") if others else (read_tuned(path, device), "")
+    others = _list_others(_read(path), device)
+    if others:
+        return Tuned(), f"was measured with {', '.join(others)}"
+    try:
+        return read_tuned(path, device), ""
+    except UserError as error:
+        return Tuned(), f"has what no kernel takes ({error})"
 
 
 def _list_others(content: Mapping[str, Any], device: DeviceSpec) -> list[str]:

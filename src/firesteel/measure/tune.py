@@ -39,16 +39,16 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """One choice that was measured: seconds as shipped and as chosen."""
+    """One choice that was measured: seconds before, with those chosen before it, and as chosen."""
 
     what: str
     m: tuple[int, ...]
     chosen: str
-    shipped_s: float
+    before_s: float
     chosen_s: float
 
     def as_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("what", "m", "chosen", "shipped_s", "chosen_s")}
+        return {name: getattr(self, name) for name in ("what", "m", "chosen", "before_s", "chosen_s")}
 
 
 @dataclass(slots=True)
@@ -160,9 +160,9 @@ class Tuner:
             return math.inf
         return math.exp(sum(map(math.log, times)) / len(times))
 
-    def _note(self, what: str, cases: Sequence[Case], chosen: str, shipped_s: float, chosen_s: float) -> None:
+    def _note(self, what: str, cases: Sequence[Case], chosen: str, before_s: float, chosen_s: float) -> None:
         ms = tuple(sorted({case.workload.m for case in cases}))
-        self.found.append(Found(what=what, m=ms, chosen=chosen, shipped_s=shipped_s, chosen_s=chosen_s))
+        self.found.append(Found(what=what, m=ms, chosen=chosen, before_s=before_s, chosen_s=chosen_s))
 
 
 def tune_ops(

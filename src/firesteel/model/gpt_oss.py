@@ -78,7 +78,7 @@ class GptOss:
 
     def find_rows(self, number: int, batch: Batch) -> Tensor | None:
         """Those to go on with once keys and values are written, or None: all. Past the last layer few are read."""
-        is_last = number == self.spec.num_layers - 1
+        is_last = number + 1 == len(self.weights.layers)
         return batch.logit_rows if is_last and len(batch.logit_rows) < len(batch.token_ids) else None
 
     def norm(

@@ -1,6 +1,6 @@
 """One decoding step of any number of requests through the network, over tensors that stay; knows no graph.
 
-As `DecodeStep`, for what its ops do not compute: more requests, FP8 pages, rounded activations, other shapes. Rows
+As `DecodeStep`, for what its ops do not compute: more requests, activations rounded to MXFP4, other shapes. Rows
 without a request compute a token of their own in a page that nobody owns, and stay where they are.
 
 Shape letters: T requests with one token each, V vocabulary, N pages a request can hold, S page size.

@@ -13,7 +13,8 @@ typedef u16 Held;
 extern __shared__ __align__(128) char shared[];
 constexpr int WARPS = NUM_WARPS, PARTS = NUM_PARTS, D = HEAD_DIM, THREADS = WARPS * 32, STAGES = NUM_STAGES;
 constexpr bool IN_CLUSTER = PARTS > 1 && !JOINS_IN_MEMORY, IN_MEMORY = PARTS > 1 && JOINS_IN_MEMORY;
-constexpr int TILE = 16, TILE_BYTES = TILE * D * (int)sizeof(Held), STAGE_BYTES = 2 * TILE_BYTES;  // keys and values
+constexpr int TILE = 16;  // tokens
+constexpr int TILE_BYTES = TILE * D * sizeof(Held), STAGE_BYTES = 2 * TILE_BYTES;  // keys and values
 constexpr int GROUP = HEADS / KV_HEADS;  // query heads of a kv head
 constexpr int COLUMNS = 8;               // of the product; those beyond GROUP hold zeros
 static_assert(GROUP <= COLUMNS && D == 64, "up to 8 heads of 64 share a kv head");
@@ -21,7 +22,8 @@ constexpr int MINE = IN_MEMORY ? GROUP : (GROUP + PARTS - 1) / PARTS;  // heads 
 constexpr int VALUES = (MINE * D + THREADS - 1) / THREADS;             // of them a thread's
 constexpr float TO_LOG2 = 1.4426950408889634f;
 constexpr float NOTHING = -1e30f;  // below every score, and differences of two are finite
-static_assert(D * (COLUMNS + 1) * 4 <= STAGES * STAGE_BYTES && WARPS * STAGES * STAGE_BYTES == SHARED_BYTES, "as launched");
+static_assert(D * (COLUMNS + 1) * 4 <= STAGES * STAGE_BYTES, "a warp's part lies where its tiles were");
+static_assert(WARPS * STAGES * STAGE_BYTES == SHARED_BYTES, "as launched");
 
 // What a program found of its tokens, in floats: of each head the largest score, the sum and the values relative to it.
 constexpr int TOPS = 0, SUMS = COLUMNS, FOUND = 2 * COLUMNS, PART = FOUND + COLUMNS * D;
