@@ -159,11 +159,16 @@ def engine_table(records: list[Record]) -> str:
 def read_decode(folder: Path = DECODE) -> list[Record]:
     """By model, precision, batch and context."""
 
-    def order(record: Record) -> tuple[str, str, int, int]:
-        found = record.parameters
-        return found["model"], record.config["kernels"]["mxfp4_layers"], found["batch"], found["context"]
+    def order(record: Record) -> tuple[str, str, bool, int, int]:
+        found, packed = record.parameters, record.config["kernels"]["mxfp4_layers"]
+        return found["model"], packed, has_fp8_kv(record), found["batch"], found["context"]
 
     return sorted(read(folder, "decode-*.json"), key=order)
+
+
+def has_fp8_kv(record: Record) -> bool:
+    is_fp8: bool = record.config["cache"]["kv_dtype"] == "fp8"
+    return is_fp8
 
 
 def decode_table(records: list[Record]) -> str:
@@ -171,7 +176,7 @@ def decode_table(records: list[Record]) -> str:
         found, packed = record.parameters, record.config["kernels"]["mxfp4_layers"]
         return [
             found["model"].partition(",")[0],
-            "all MXFP4" if packed else "as shipped",
+            ("all MXFP4" if packed else "as shipped") + ", FP8 KV" * has_fp8_kv(record),
             found["batch"],
             found["context"],
             f"{found['ms_a_token']:.3f}",

@@ -42,6 +42,13 @@ def test_the_fastest_implementation_is_shown():
     assert f"{fastest * 1e6:,.0f} us" in readme.ops_table(records)
 
 
+def test_steps_over_fp8_pages_are_told_apart():
+    plain = readme.read_decode()[0]
+    fp8 = replace(plain, config={**plain.config, "cache": {**plain.config["cache"], "kv_dtype": "fp8"}})
+    rows = readme.decode_table([plain, fp8]).splitlines()[2:]
+    assert "| as shipped |" in rows[0] and "| as shipped, FP8 KV |" in rows[1]
+
+
 def test_decoding_through_the_engine_shows_what_its_records_have():
     records = readme.read_loop()
     old = {"share_of_floor", "bytes_a_token", "stages_ms_a_step"}
