@@ -112,6 +112,8 @@ def test_keys_and_values_in_fp8_are_the_networks(label, num_requests):
     scales = KvScales(keys=(0.003, 0.004, 0.005, 0.006), values=(0.002, 0.003, 0.002, 0.004))
     model = model_of(SPECS[label], seed=3, kv_scales=scales)
     compare(model, LENGTHS[num_requests], dtype=torch.float8_e4m3fn)
+    clipped = {ran.op: entry.clipped for ran, entry in model.kernels.ledger.entries.items() if entry.counters}
+    assert set(clipped) == {"rope_kv_write"} and clipped["rope_kv_write"] > 0, "the ledger has them in one place"
 
 
 @pytest.mark.parametrize("label", ["base", "all dense layers MXFP4"])

@@ -54,7 +54,7 @@ from firesteel.kernels.linear import Mxfp4Weight, linear
 from firesteel.kernels.op import CudaCode, Sample, define_op
 from firesteel.kernels.rms_norm import rms_norm
 from firesteel.kernels.rope import RopeSpec, rope_table
-from firesteel.kernels.rope_kv_write import FP8, refuse_scales, rope_kv_write
+from firesteel.kernels.rope_kv_write import FP8, refuse_scales, turn_and_write
 from firesteel.kernels.tolerance import Tolerance, bf16, exact
 
 STAGES = {False: 6, True: 5}  # by whether weights are packed
@@ -109,7 +109,12 @@ def decode_qkv(
     heads = linear.reference(x, weight, bias, activation).unflatten(-1, (-1, dim))
     q, k, v = heads.split([heads.shape[1] - 2 * kv_heads, kv_heads, kv_heads], dim=1)
     scales = (key_scale, value_scale, clipped)
-    return rope_kv_write.reference(q, k, v, positions, table, k_pages, v_pages, slots, *scales)
+    turned = turn_and_write(q, k, v, positions, table, k_pages, v_pages, slots, *scales)
+    return _results(turned, k_pages, v_pages, clipped)
+
+
+def _results(q: Tensor, k_pages: Tensor, v_pages: Tensor, clipped: Tensor | None) -> tuple[Tensor, ...]:
+    return (q, k_pages, v_pages) if clipped is None else (q, k_pages, v_pages, clipped)
 
 
 def _accepts(
@@ -180,7 +185,7 @@ def cuda_decode_qkv(
         page_size, *((1 / key_scale, 1 / value_scale, clipped) if k_pages.dtype == FP8 else ()),
     )  # fmt: skip
     _plan_for(find_machine(r.device), r, weight, k_pages, activation).launch(args, dependent)
-    return (q, k_pages, v_pages) if clipped is None else (q, k_pages, v_pages, clipped)
+    return _results(q, k_pages, v_pages, clipped)
 
 
 decode_qkv.prefer("cuda")

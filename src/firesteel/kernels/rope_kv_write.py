@@ -63,13 +63,22 @@ def rope_kv_write(
     q: Tensor, k: Tensor, v: Tensor, positions: Tensor, table: Tensor, k_pages: Tensor, v_pages: Tensor,
     slots: Tensor, key_scale: float = 1.0, value_scale: float = 1.0, clipped: Tensor | None = None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
+    turned = turn_and_write(q, k, v, positions, table, k_pages, v_pages, slots, key_scale, value_scale, clipped)
+    return _results(turned, k_pages, v_pages, clipped)
+
+
+def turn_and_write(
+    q: Tensor, k: Tensor, v: Tensor, positions: Tensor, table: Tensor, k_pages: Tensor, v_pages: Tensor,
+    slots: Tensor, key_scale: float = 1.0, value_scale: float = 1.0, clipped: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Queries, turned; for ops that are not the ones to tell the ledger what was clipped."""
     cos, sin = table[positions].unsqueeze(1).chunk(2, dim=-1)
     keys, values = _divide(_turn(k, cos, sin), key_scale), _divide(v.float(), value_scale)
     _write(k_pages, slots, keys)
     _write(v_pages, slots, values)
     if clipped is not None:
         clipped += (keys.abs() > e4m3.LARGEST).sum() + (values.abs() > e4m3.LARGEST).sum()
-    return _results(_turn(q, cos, sin).to(q.dtype), k_pages, v_pages, clipped)
+    return _turn(q, cos, sin).to(q.dtype)
 
 
 def _results(q: Tensor, k_pages: Tensor, v_pages: Tensor, clipped: Tensor | None) -> tuple[Tensor, ...]:

@@ -161,8 +161,8 @@ class DecodeStep:
         model, inputs, cache = self.model, self.inputs, self.cache
         spec, layer, window = model.spec, model.weights.layers[number], model.spec.windows[number]
         view = inputs.full if window is None else inputs.window
-        # What ran before the step is no kernel of ours: the first waits for all of it.
         scales = model.find_scales(number)
+        # What ran before the step is no kernel of ours: the first waits for all of it.
         q, keys, values, *_ = self.ops.qkv(
             inputs.r, layer.input_norm, spec.rms_eps, layer.qkv, layer.qkv_bias, model.table, inputs.positions,
             view.slots, cache.keys[number], cache.values[number], self.rounding(layer.qkv),
