@@ -38,6 +38,7 @@ from firesteel.measure.decode_figures import DecodeFigures
 from firesteel.measure.record import Record
 from firesteel.measure.roofline import Step, step_cost
 from firesteel.measure.room import free_memory
+from firesteel.measure.step_floor import kv_format
 from firesteel.model.decode import MOST_REQUESTS, DecodeStep
 from firesteel.model.decode_ops import DecodeOps, split_choices
 from firesteel.model.spec import PRESETS
@@ -233,8 +234,8 @@ def measure(plan: Plan, subject: Subject, batch: int, context: int) -> DecodeFig
     groups = time_groups(step, way, device, steps=GROUP_STEPS)
     experts = count_experts(step, num_tokens=EXPERT_TOKENS)
     read = Step(
-        mxfp4_layers=spec.mxfp4_layers, kv="fp8" if subject.config.cache.kv_dtype == "fp8" else "bf16",
-        context=context, requests=batch, distinct_experts=experts.per_step,
+        mxfp4_layers=spec.mxfp4_layers, kv=kv_format(step.cache), context=context, requests=batch,
+        distinct_experts=experts.per_step,
     )  # fmt: skip
     return DecodeFigures(
         model=subject.name, way=str(way), samples_ms=samples, groups_ms=groups,

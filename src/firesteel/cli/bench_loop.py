@@ -37,6 +37,7 @@ from firesteel.measure.rereading import read_again
 from firesteel.measure.roofline import Step, StepCost, step_cost
 from firesteel.measure.room import free_memory
 from firesteel.measure.runs import draw_requests
+from firesteel.measure.step_floor import kv_format
 from firesteel.plot import check_libraries, plot_decode
 from firesteel.types import Request, SamplingParams
 
@@ -134,10 +135,9 @@ def measure(loaded: Loaded, batch: int, context: int, plan: LoopPlan, read_gb_s:
 
 def find_cost(loaded: Loaded, batch: int, context: int, experts: ExpertCount) -> StepCost:
     """Of what a step must read."""
-    kv = "fp8" if loaded.engine.runner.cache.keys[0].element_size() == 1 else "bf16"
     step = Step(
-        mxfp4_layers=loaded.spec.mxfp4_layers, kv=kv, context=context, requests=batch,
-        distinct_experts=experts.per_step,
+        mxfp4_layers=loaded.spec.mxfp4_layers, kv=kv_format(loaded.engine.runner.cache), context=context,
+        requests=batch, distinct_experts=experts.per_step,
     )  # fmt: skip
     return step_cost(loaded.spec, step)
 

@@ -73,7 +73,7 @@ def read_out(path: Path, device: DeviceSpec) -> Tuned:
     try:
         earlier, why = read_earlier(path, device)
     except TilesError as error:
-        raise UserError(f"--out {path} is a file of something else: name another, or remove it") from error
+        raise UserError(f"--out {path} cannot be read, or is a file of something else: name another") from error
     if why:
         say(f"{path} {why}: it is replaced")
     return earlier

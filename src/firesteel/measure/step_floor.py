@@ -6,6 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from firesteel.measure.roofline import StepCost
+from firesteel.types import KvCache
+
+
+def kv_format(cache: KvCache) -> str:
+    """As the floor counts it: a CPU's wide pages as a GPU's."""
+    return "fp8" if cache.keys[0].element_size() == 1 else "bf16"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
