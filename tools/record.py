@@ -26,6 +26,8 @@ COMMANDS = {
     "h200-decode": (
         f"{STEP} --batch 1 --context 2048,8192,32768 --check 40",
         f"{STEP} --mxfp4-layers qkv,o,lm_head --batch 1 --context 2048,8192,32768 --check 40",
+        f"{STEP} --kv-dtype fp8 --batch 1 --context 8192,32768 --check 10",
+        f"{STEP} --mxfp4-layers qkv,o,lm_head --kv-dtype fp8 --batch 1 --context 8192,32768 --check 10",
         "bench decode --synthetic gpt-oss-20b --no-plot --batch 1 --context 2048 --check 40",
         f"{STEP} --batch 2,4,8 --context 2048 --check 10",
     ),

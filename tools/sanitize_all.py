@@ -29,7 +29,11 @@ from sanitize import NOBODY
 WATCHED = (sys.executable, str(Path(__file__).with_name("sanitize.py")))
 ALONE = "compiling"
 TOOLS = {"memcheck": (), "racecheck": ("--all-arrive",)}
-SANITIZER = ("compute-sanitizer", "--report-api-errors", "no", "--error-exitcode", "1", "--tool")
+TORCHS_OWN = "kns=_ZN2at"  # kernels whose names have it, those of references: not ours to watch, and many
+SANITIZER = (
+    "compute-sanitizer", "--report-api-errors", "no", "--error-exitcode", "1", "--kernel-name-exclude", TORCHS_OWN,
+    "--tool",
+)  # fmt: skip
 NO_POOL = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}  # which would hide reads past an end
 CLEAN, BROKEN, UNFINISHED, NOTHING = "clean", "broken", "unfinished", "nothing ran"
 REPORT = "========="  # before each line of the sanitizer's own

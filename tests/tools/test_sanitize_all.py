@@ -16,7 +16,7 @@ import sanitize_all
 
 # stands for compute-sanitizer: runs what follows its flags and says what it saw
 SANITIZER = """#!/bin/sh
-tool="$6"; shift 6
+tool="$8"; shift 8
 "$@" || { echo "========= ERROR SUMMARY: 1 error"; exit 1; }
 if [ "$tool-$OP_WITH_RACE" = racecheck-"$4" ]; then
     echo "========= Error: Race reported at [/a/kernel]"
