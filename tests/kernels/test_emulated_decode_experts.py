@@ -1,19 +1,20 @@
 """decode_experts' kernel on emulated GPUs: shared strips, tokens that want the same experts, late inputs."""
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 
-from firesteel.kernels import decode_experts
-from firesteel.kernels.decode_experts import plan
+from firesteel.kernels import decode_experts, decode_shapes
+from firesteel.kernels.decode_experts import MXFP8_TOLERANCE, plan
 from firesteel.kernels.decode_fc2 import refuse_strips
 from firesteel.kernels.decode_launch import Machine, machine_of
 from firesteel.kernels.decode_shapes import Draw
 from firesteel.kernels.moe_matmul import random_experts
 from firesteel.kernels.op import Sample
 from firesteel.kernels.tolerance import assert_close
+from firesteel.kernels.verify import check
 
 HIDDEN, EXPERTS, ACTIVE = 192, 40, 4
 PAIRED = Machine(10, 232_448)  # 12 strips for five pairs: three for some, two for others
@@ -152,3 +153,18 @@ def test_other_numbers_of_experts(experts, hold_emulated):
 @pytest.mark.parametrize("tokens", [1, 8])
 def test_warps_of_three_steps_as_in_the_real_size(tokens, hold_emulated):
     hold_emulated(decode_experts, Machine(44, 232_448), *make_args(tokens, hidden=1344, experts=8))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["cuda", "cuda:even"])
+def test_rounded_activations_at_real_widths_are_held_to_a_tolerance_of_their_own(way, use_machine, monkeypatch):
+    monkeypatch.setattr(decode_shapes, "GPT_OSS", replace(decode_shapes.GPT_OSS, experts=ACTIVE))
+    use_machine(machine_of((9, 0)))
+    samples = list(decode_experts.make_samples(torch.device("cpu")))
+    (sample,) = (one for one in samples if one.label == "gpt-oss T=3 mxfp4-weight mxfp8")
+    assert [one.label for one in samples if one.tolerance is not None] == [
+        "kindling T=5 mxfp4-weight mxfp8",
+        sample.label,
+    ]
+    assert sample.tolerance is MXFP8_TOLERANCE
+    assert check(decode_experts, decode_experts.implementations[way], sample) is None

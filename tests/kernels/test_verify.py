@@ -94,6 +94,14 @@ def test_faults_are_found(function, complaint):
     assert failure is None if complaint is None else complaint in failure
 
 
+def test_a_sample_may_have_a_tolerance_of_its_own():
+    op = toy(lambda x, times: x * times * 1.001)
+    wide = replace(SAMPLE, tolerance=fp32(worst=1e-2, rms=1e-2, why="toy"))
+    narrow = replace(SAMPLE, tolerance=fp32(worst=1e-4, rms=1e-4, why="toy"))
+    assert only(op, wide).failure is None
+    assert "allowed 0.0001" in only(op, narrow).failure
+
+
 def test_an_op_that_writes_its_argument_may_but_only_there():
     @define_op(bytes=lambda x: x.nbytes, tolerance=fp32(why="toy"))
     def fill(x):

@@ -60,6 +60,9 @@ from firesteel.kernels.tolerance import bf16
 STAGES = 7
 FLIGHT = 3
 PASSED_STAGES, PASSED_FLIGHT = 8, 2  # of cuda:passed
+MXFP8_TOLERANCE = bf16(
+    ulps=4, why="of fc1's values a few in a hundred are a unit of bf16 apart; some of those end at the next code"
+)
 # Fetched while fc2's last rows are multiplied; more delays what the next kernels read themselves.
 MOST_AHEAD_BYTES = 8 << 20
 
@@ -312,4 +315,5 @@ def samples(device: torch.device) -> Iterator[Sample]:
         experts = random_experts(sizes.experts, sizes.hidden, sizes.hidden, draw.generator)
         logits = draw.logits(tokens, sizes.experts)
         r, norm = draw.normal(tokens, sizes.hidden), draw.normal(sizes.hidden)
-        yield from rounded_too(label, "mxfp4-weight", (r, norm, 1e-5, logits, experts, 7.0, sizes.active))
+        args = (r, norm, 1e-5, logits, experts, 7.0, sizes.active)
+        yield from rounded_too(label, "mxfp4-weight", args, MXFP8_TOLERANCE)

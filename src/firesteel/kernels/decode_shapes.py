@@ -12,6 +12,7 @@ from torch import Tensor
 from firesteel.formats import mxfp4
 from firesteel.kernels.linear import Mxfp4Weight
 from firesteel.kernels.op import Sample
+from firesteel.kernels.tolerance import Tolerance
 
 GROUP = 32
 
@@ -77,11 +78,14 @@ class Draw:
         return torch.stack([self.permutation(experts) for _ in range(tokens)]).float().mul_(0.25)
 
 
-def rounded_too(label: str, held: str, args: tuple[Any, ...]) -> Iterator[Sample]:
-    """As they are; an odd number of tokens, before packed weights, with activations in MXFP8 as well."""
+def rounded_too(
+    label: str, held: str, args: tuple[Any, ...], tolerance: Tolerance | None = None
+) -> Iterator[Sample]:
+    """As they are; an odd number of tokens, before packed weights, with activations in MXFP8 as well, to a
+    tolerance of their own if there is one."""
     yield Sample(f"{label} {held}", args)
     if held == "mxfp4-weight" and label.endswith(("T=3", "T=5")):
-        yield Sample(f"{label} {held} mxfp8", (*args, "mxfp8"))
+        yield Sample(f"{label} {held} mxfp8", (*args, "mxfp8"), tolerance)
 
 
 def list_cases(device: torch.device) -> Iterator[Case]:

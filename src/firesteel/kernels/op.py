@@ -45,6 +45,7 @@ class Sample:
 
     label: str
     args: tuple[Any, ...]
+    tolerance: Tolerance | None = None  # where the op's own is not for such arguments
 
     def clone(self) -> tuple[Any, ...]:
         return tuple(_copy(arg) for arg in self.args)

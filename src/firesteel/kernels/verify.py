@@ -143,7 +143,7 @@ def _hold_to_reference(op: Op[Any, Any], implementation: Implementation[Any, Any
     del written
     for _ in range(2):
         results.append(_run_guarded(implementation, sample, kept))
-    errors = assert_close(actual=results[0], expected=expected, tolerance=op.tolerance)
+    errors = assert_close(actual=results[0], expected=expected, tolerance=sample.tolerance or op.tolerance)
     twice = zip(tensors(results[0]), tensors(results[1]), strict=True)
     assert all(same_bits(one, other) for one, other in twice), "a second run gave other bits"
     return errors
