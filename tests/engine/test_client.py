@@ -90,6 +90,23 @@ def test_grammar_crosses_to_the_engine_and_is_followed(run, shared):
         run(collect(shared, request("bad", PROMPTS[0], grammar="start: nothing")))
 
 
+def test_a_refreshed_ledger_is_of_now(run, shared):
+    def count(client):
+        return sum(row["calls"] for row in client.ledger if row["op"] == "attention")
+
+    async def ask():
+        await collect(shared, request("a", PROMPTS[0]))
+        await shared.refresh_ledger()
+        before = count(shared)
+        await collect(shared, request("b", PROMPTS[0]))
+        await shared.refresh_ledger()
+        return before, count(shared)
+
+    before, after = run(ask())
+    assert after == before + 3 * 14, "layers times steps"
+    assert all(row["artefacts"] == [] for row in shared.ledger)
+
+
 def test_64_requests_of_mixed_length_finish_and_leave_nothing(run, shared, alone):
     rng = random.Random(2)
     many = [request(i, PROMPTS[i % 6], max_tokens=rng.randrange(1, 15)) for i in range(64)]

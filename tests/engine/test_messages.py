@@ -15,7 +15,9 @@ from firesteel.engine.messages import (
     Cancel,
     Capturing,
     Dying,
+    GetLedger,
     GetStatistics,
+    LedgerArtefact,
     LedgerRow,
     LedgerSoFar,
     Loading,
@@ -71,6 +73,12 @@ REQUESTS = st.builds(
 ROWS = st.builds(
     LedgerRow, op=NAMES, implementation=NAMES, activation=NAMES, calls=INTS, seconds=REALS,
     launches=st.dictionaries(NAMES, INTS, max_size=2), clipped=st.none() | INTS,
+    artefacts=st.lists(
+        st.builds(
+            LedgerArtefact, kernel=NAMES, tile=NAMES, artefact=NAMES, launches=INTS, verdict=st.none() | NAMES
+        ),
+        max_size=2,
+    ),
 )  # fmt: skip
 CONFIGS = st.sampled_from(
     [resolve(environ={}).config, resolve({"model": "x", "kv_cache_gib": 0.5, "sinks": False}, environ={}).config]
@@ -80,6 +88,7 @@ TO_ENGINE = st.one_of(
     st.builds(Submit.of, REQUESTS, INTS),
     st.builds(Cancel, number=INTS, finished=st.booleans()),
     st.builds(GetStatistics, number=INTS),
+    st.just(GetLedger()),
     st.just(Shutdown()),
 )
 FROM_ENGINE = st.one_of(

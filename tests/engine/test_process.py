@@ -15,6 +15,7 @@ from firesteel.engine.grammar import Grammars
 from firesteel.engine.load import load_engine
 from firesteel.engine.messages import (
     Cancel,
+    GetLedger,
     GetStatistics,
     LedgerSoFar,
     Loading,
@@ -162,6 +163,39 @@ def test_ledger_rows_count_launches_by_kernel():
     (row,) = process.ledger_rows(ledger)
     assert (row.op, row.implementation, row.activation) == ("linear", "triton:gemm", "mxfp8")
     assert (row.calls, row.launches) == (2, {"gemm": 2})
+
+
+def test_ledger_rows_have_machine_code_with_its_verdict():
+    ledger = Ledger()
+    for artefact, compiled in (("x", "code"), ("y", "code"), ("x", "code"), ("interpreted", None)):
+        ledger.run(Ran("linear", "triton:gemm"), note, Launch("gemm", "64x64", artefact, compiled))
+    (row,) = process.ledger_rows(ledger, find_verdict=lambda launch: {"x": "bf16"}.get(launch.artefact))
+    assert row.launches == {"gemm": 4}
+    assert row.as_dict()["artefacts"] == [
+        {"kernel": "gemm", "tile": "64x64", "artefact": "x", "launches": 2, "verdict": "bf16"},
+        {"kernel": "gemm", "tile": "64x64", "artefact": "y", "launches": 1, "verdict": None},
+    ]
+
+
+def test_who_asks_for_the_ledger_has_it_at_once_and_again_with_verdicts(driver, monkeypatch):
+    gate, inbox = threading.Event(), SimpleQueue()
+    monkeypatch.setattr("firesteel.engine.proofs.judge_compiled", lambda code: gate.wait(10) and code)
+    ran = Ran("linear", "triton:gemm")
+    driver.service.ledger.run(ran, note, Launch("gemm", "", "x", "int8"))
+    inbox.put(GetLedger())
+    thread = threading.Thread(target=driver.service.run, args=(inbox,))
+    thread.start()
+    verdicts = []
+    for is_read in (False, True):
+        while len(driver.of(LedgerSoFar)) <= is_read:
+            time.sleep(0.01)
+        rows = driver.of(LedgerSoFar)[is_read].rows
+        verdicts += [code.verdict for row in rows if row.op == "linear" for code in row.artefacts]
+        gate.set()
+    inbox.put(Shutdown())
+    thread.join(10)
+    del driver.service.ledger.entries[ran]
+    assert verdicts == [None, "int8"] and len(driver.of(LedgerSoFar)) == 2
 
 
 def test_ledger_rows_say_what_was_clipped():

@@ -40,6 +40,15 @@ def ledger(*rows, device="NVIDIA H200"):
     return {"device": device, "kernels": {}, "ran": ran}
 
 
+def proven(op, implementation, activation, *verdicts):
+    codes = [
+        {"kernel": "k", "tile": "", "artefact": str(n), "launches": 1, "verdict": one}
+        for n, one in enumerate(verdicts)
+    ]
+    row = {"op": op, "implementation": implementation, "activation": activation, "calls": 3, "artefacts": codes}
+    return {"device": "NVIDIA GB10", "kernels": {}, "ran": [row]}
+
+
 def judge(engine, *, path="", require="", **evidence):
     return summarise(load_rules(engine), Evidence(**evidence), path=path, require=require)
 
@@ -194,3 +203,28 @@ def test_rule_file_with_a_mistake_is_refused_by_name(text, words, tmp_path):
     (tmp_path / "x.toml").write_text(text)
     with pytest.raises(UserError, match=words):
         Rules.load(tmp_path / "x.toml")
+
+
+def test_native_fp4_of_our_own_is_what_the_machine_code_says():
+    assert not judge(
+        "firesteel", path="native-fp4", ledger=proven("moe_matmul", "triton:gemm", "mxfp8", "native-fp4")
+    ).faults
+    widened = judge(
+        "firesteel", path="native-fp4", ledger=proven("moe_matmul", "triton:gemm", "mxfp8", "none", "bf16")
+    )
+    assert "block-scaled did not run" in widened.faults
+    assert "widened ran: moe_matmul=triton:gemm mxfp8 @bf16" in widened.faults
+    partly = judge(
+        "firesteel", path="native-fp4", ledger=proven("linear", "triton:gemm", "mxfp4", "native-fp4", "bf16")
+    )
+    assert partly.faults == ("widened ran: linear=triton:gemm mxfp4 @bf16 @native-fp4",)
+    assert judge("firesteel", path="native-fp4", ledger=proven("attention", "triton", "", "bf16")).faults == (
+        "block-scaled did not run",
+    )
+
+
+def test_a_required_verdict_is_held_to_the_machine_code_that_ran():
+    ledger = proven("moe_matmul", "triton:gemm", "mxfp8", "none", "fp8", None)
+    assert not judge("firesteel", require="moe=triton@fp8", ledger=ledger).faults
+    [fault] = judge("firesteel", require="moe=triton:gemm@native-fp4", ledger=ledger).faults
+    assert fault == "moe_matmul=triton:gemm@native-fp4 was asked for, its machine code is fp8"

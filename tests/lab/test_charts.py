@@ -6,6 +6,8 @@ import xml.etree.ElementTree as tree
 import pytest
 
 from firesteel.lab.charts import (
+    CHARACTER,
+    WIDTH,
     Bar,
     Line,
     Strip,
@@ -62,3 +64,16 @@ def test_many_samples_keep_their_ends():
     drawing = strip_chart([Strip("a", [float(one) for one in range(5001)], [])], unit="ms")
     places = [float(one) for one in re.findall(r'cx="([\d.]+)"', drawing)]
     assert len(places) == 300 and min(places) == 12.0 and max(places) > 280
+
+
+def test_names_do_not_meet_their_labels():
+    long = "pp128 tg32 @ d1024, prompt behind a cached context"
+    bars = bar_chart([Bar("short", 1.0, "5377 of 369k"), Bar(long, 1.0, "5377 of 369k")], unit="tok/s")
+    strips = strip_chart([Strip(long, [1.0], [("p50", 20.5), ("p90", 30.5), ("p99", 40.5)])], unit="ms")
+    pieces = stacked_chart([(long * 2, 1.0)], unit="ms")
+    for svg, label, whole in ((bars, "5377 of 369k", long), (strips, "p50 20.5  p90 30.5  p99 40.5", long),
+                              (pieces, "1 ms, 100.0 %", long * 2)):  # fmt: skip
+        (shown,) = re.findall(r">([^<>]*…)<", svg)
+        assert whole.startswith(shown[:-1]) and len(shown) > 10 and f"<title>{whole}</title>" in svg
+        assert (len(shown) + len(label)) * CHARACTER < WIDTH
+    assert ">short</text>" in bars

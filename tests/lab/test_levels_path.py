@@ -40,8 +40,31 @@ def ledger(implementation, device="NVIDIA H200"):
     return {"device": device, "kernels": {}, "ran": ran}
 
 
-def kernels_of(result):
-    return next(row for row in result.figures["checks"] if row["check"] == "kernels")
+def kernels_of(result, check="kernels"):
+    return next(row for row in result.figures["checks"] if row["check"] == check)
+
+
+def with_code(*verdicts):
+    found = ledger("triton:gemm")
+    found["ran"][0]["artefacts"] = [
+        {"kernel": f"k{n}", "tile": "", "artefact": str(n), "launches": 1, "verdict": one}
+        for n, one in enumerate(verdicts)
+    ]
+    return found
+
+
+def test_machine_code_that_ran_has_been_read(judge):
+    found = kernels_of(judge("firesteel", ledger=with_code("none", "bf16", "int8", "bf16")), "proof")
+    assert found["passed"] and found["words"] == "machine code of 4 kernels read: 1 int8, 2 bf16, 1 none"
+
+
+@pytest.mark.parametrize("verdict", [None, "unread"])
+def test_machine_code_that_was_not_read_is_red(judge, verdict):
+    result = judge("firesteel", ledger=with_code("bf16", verdict))
+    found = kernels_of(result, "proof")
+    assert not result.passed and not found["passed"]
+    assert found["words"] == "machine code of 1 kernels read: 1 bf16; not that of k1"
+    assert kernels_of(judge("firesteel", ledger=with_code(verdict)), "proof")["words"].startswith("no machine code")
 
 
 def test_log_that_says_marlin_is_red_where_native_fp4_was_asked_for(judge):

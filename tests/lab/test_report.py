@@ -118,13 +118,15 @@ def test_the_ledger_inside_the_backend_is_the_table_of_kernels():
                     "implementation": "triton",
                     "calls": 2,
                     "seconds": 0.1,
-                    "launches": {"k 64 ab fp8": 2},
+                    "activation": "mxfp8",
+                    "launches": {"k": 2},
+                    "artefacts": [{"kernel": "k", "tile": "64", "artefact": "ab", "launches": 2, "verdict": "fp8"}],
                 }
             ]
         },
     }
     page = to_html(build({"levels": [parts.level("1.5", backend=backend)]}))
-    assert "2 x k 64 ab fp8" in page and ">fp8<" in page and "fault: marlin ran: line 7" in page
+    assert "2 x k" in page and ">fp8<" in page and "fault: marlin ran: line 7" in page
 
 
 def test_a_server_that_did_not_end_cleanly_is_the_verdict():

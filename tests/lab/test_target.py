@@ -52,3 +52,30 @@ def test_failed_request_of_another_server_stays_a_failed_request(fake, tmp_path)
             target.api.chat("x")
         assert server.exit_code is None
         assert target.footprint() is None and target.read_ledger() is None
+
+
+class Answering:
+    """An API whose /ledger gives one answer after the other, the last for good."""
+
+    def __init__(self, *verdicts):
+        self.verdicts, self.num_asked = verdicts, 0
+
+    def get(self, path):
+        verdict = self.verdicts[min(self.num_asked, len(self.verdicts) - 1)]
+        self.num_asked += 1
+        return {"ran": [{"op": "draw"}, {"op": "linear", "artefacts": [{"kernel": "k", "verdict": verdict}]}]}
+
+
+@pytest.mark.parametrize(("verdicts", "asked"), [(["bf16"], 1), ([None, None, "bf16"], 3), (["unread"], 1)])
+def test_ledger_is_read_when_its_machine_code_was(verdicts, asked, tmp_path, monkeypatch):
+    monkeypatch.setattr("firesteel.lab.target.PROOFS_POLL_S", 0.0)
+    api = Answering(*verdicts)
+    found = Target(api=api, kind="firesteel", folder=tmp_path, model="x").read_ledger()
+    assert found["ran"][1]["artefacts"][0]["verdict"] == verdicts[-1] and api.num_asked == asked
+
+
+def test_machine_code_that_is_never_read_is_not_waited_for_forever(tmp_path, monkeypatch):
+    monkeypatch.setattr("firesteel.lab.target.PROOFS_S", 0.05)
+    monkeypatch.setattr("firesteel.lab.target.PROOFS_POLL_S", 0.01)
+    found = Target(api=Answering(None), kind="firesteel", folder=tmp_path, model="x").read_ledger()
+    assert found["ran"][1]["artefacts"][0]["verdict"] is None

@@ -60,8 +60,11 @@ class ScriptedEngine:
         self.finished = set()
         self.ledger = [
             {"op": "linear", "implementation": "reference", "activation": "bf16", "calls": 3, "seconds": 0.5,
-             "launches": {}, "clipped": None}
+             "launches": {"gemm": 3}, "clipped": None,
+             "artefacts": [
+                 {"kernel": "gemm", "tile": "64x64", "artefact": "1f", "launches": 3, "verdict": "bf16"}]}
         ]  # fmt: skip
+        self.refresh_error = None
         self.dies_after = None  # tokens
         self.error = None
 
@@ -108,6 +111,11 @@ class ScriptedEngine:
     def finish(self, request_id):
         self.finished.add(request_id)
         return True
+
+    async def refresh_ledger(self):
+        if self.refresh_error is not None:
+            raise self.refresh_error
+        self.ledger[0]["calls"] += 1
 
     async def statistics(self):
         return Statistics(pages=10, pages_held=4, requests_running=self.num_open)

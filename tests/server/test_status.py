@@ -41,8 +41,17 @@ def test_requests_are_sent_away_while_no_engine_runs(server):
 def test_ledger_says_what_ran(server):
     body = server.get("/ledger").json()
     assert body["device"] == "CPU" and body["kernels"] == {"linear": "reference"}
-    assert body["ran"][0]["op"] == "linear" and body["ran"][0]["calls"] == 3
+    assert body["ran"][0]["op"] == "linear" and body["ran"][0]["calls"] == 4, "asked for anew"
+    assert body["ran"][0]["artefacts"] == server.engine.ledger[0]["artefacts"]
     assert body["formats"] == {"mxfp4_layers": "", "activation": "bf16", "kv": "float32"}
+
+
+@pytest.mark.parametrize("error", [EngineDied("gone"), TimeoutError()])
+def test_ledger_is_the_last_one_where_the_engine_does_not_answer(server, error):
+    server.engine.refresh_error = error
+    assert server.get("/ledger").json()["ran"][0]["calls"] == 3
+    server.engine.refresh_error, server.engine.is_ready = None, False
+    assert server.get("/ledger").json()["ran"][0]["calls"] == 3
 
 
 def test_text_becomes_tokens_and_text_again(server):

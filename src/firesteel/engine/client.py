@@ -19,7 +19,7 @@ from firesteel.config import Config
 from firesteel.engine.child import EngineProcess, Progress
 from firesteel.engine.crash import CrashReport, write_bundle
 from firesteel.engine.in_flight import CANCELLED, InFlight
-from firesteel.engine.messages import Cancel, GetStatistics, Ready, Start, Submit
+from firesteel.engine.messages import Cancel, GetLedger, GetStatistics, Ready, Start, Submit
 from firesteel.engine.statistics import Statistics
 from firesteel.errors import EngineDied, RequestError, UserError
 from firesteel.types import Request, StepOutput
@@ -124,6 +124,11 @@ class EngineClient:
         if number is not None:
             self._process.send(Cancel(number=number, finished=True))
         return number is not None
+
+    async def refresh_ledger(self) -> None:
+        """`ledger` is then of now; verdicts on machine code that it lacks come into it later, by themselves."""
+        (await self._running()).send(GetLedger())
+        await self.statistics()  # which is answered after it
 
     async def statistics(self) -> Statistics:
         """Of the engine that runs: a restarted one begins at zero."""

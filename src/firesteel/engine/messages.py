@@ -7,6 +7,7 @@ besides their name: where two have the same name, outputs of the cancelled one a
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ import msgspec
 from firesteel.config import Config
 from firesteel.engine.logprobs import TokenLogprobs
 from firesteel.engine.statistics import Statistics
-from firesteel.kernels.ledger import Ledger
+from firesteel.kernels.ledger import Launch, Ledger
 from firesteel.types import Request, RequestStatistics, SamplingParams, StepOutput
 
 HEAD_BYTES = 4
@@ -61,6 +62,10 @@ class Cancel(Message, frozen=True):
 
 class GetStatistics(Message, frozen=True):
     number: int
+
+
+class GetLedger(Message, frozen=True):
+    """It follows at once, and again when machine code that it has no verdict on was read."""
 
 
 class Shutdown(Message, frozen=True):
@@ -159,6 +164,22 @@ class StatisticsAnswer(Message, frozen=True):
     statistics: Statistics
 
 
+class LedgerArtefact(msgspec.Struct, frozen=True):
+    """Machine code that was launched."""
+
+    kernel: str
+    tile: str
+    artefact: str  # its hash
+    launches: int
+    verdict: str | None  # None before it was read
+
+    @classmethod
+    def of(cls, launch: Launch, count: int, verdict: str | None) -> LedgerArtefact:
+        return cls(
+            kernel=launch.kernel, tile=launch.tile, artefact=launch.artefact, launches=count, verdict=verdict
+        )
+
+
 class LedgerRow(msgspec.Struct, frozen=True):
     op: str
     implementation: str
@@ -167,12 +188,19 @@ class LedgerRow(msgspec.Struct, frozen=True):
     seconds: float
     launches: dict[str, int]  # by kernel
     clipped: int | None = None  # values, of ops that count them
+    artefacts: list[LedgerArtefact] = []  # none where an interpreter runs the kernels
 
     def as_dict(self) -> dict[str, Any]:
-        return msgspec.structs.asdict(self)
+        found: dict[str, Any] = msgspec.to_builtins(self)
+        return found
 
 
-def ledger_rows(ledger: Ledger, *, can_ask_device: bool = True) -> list[LedgerRow]:
+def ledger_rows(
+    ledger: Ledger,
+    *,
+    find_verdict: Callable[[Launch], str | None] = lambda launch: None,
+    can_ask_device: bool = True,
+) -> list[LedgerRow]:
     """A device that failed answers with its failure: what it counted is then unknown."""
     rows = []
     for ran, entry in ledger.entries.items():
@@ -182,6 +210,10 @@ def ledger_rows(ledger: Ledger, *, can_ask_device: bool = True) -> list[LedgerRo
         row = LedgerRow(
             **ran._asdict(), calls=entry.calls, seconds=entry.seconds, launches=launches,
             clipped=entry.clipped if can_ask_device else None,
+            artefacts=[
+                LedgerArtefact.of(launch, count, find_verdict(launch))
+                for launch, count in entry.launches.items() if launch.compiled is not None
+            ],
         )  # fmt: skip
         rows.append(row)
     return rows
@@ -197,7 +229,7 @@ class Dying(Message, frozen=True):
     cause: str
 
 
-ToEngine = Start | Submit | Cancel | GetStatistics | Shutdown
+ToEngine = Start | Submit | Cancel | GetStatistics | GetLedger | Shutdown
 FromEngine = (
     Around | Loading | Capturing | Ready | Refused | Planned | Alive | Step | Rejected | StatisticsAnswer
     | LedgerSoFar | Dying

@@ -33,6 +33,7 @@ from firesteel.engine.messages import (
     Capturing,
     Dying,
     FromEngine,
+    GetLedger,
     GetStatistics,
     LedgerSoFar,
     Loading,
@@ -52,6 +53,7 @@ from firesteel.engine.messages import (
     parse_to_engine,
     read_head,
 )
+from firesteel.engine.proofs import Proofs
 from firesteel.engine.pulse import beat_at_calls, beat_at_compiles
 from firesteel.errors import UserError
 from firesteel.heap import settle_heap
@@ -113,6 +115,7 @@ class Service:
         self._names: dict[int, str] = {}
         self._ledger_due = 0.0
         self._aside = Aside()
+        self._proofs = Proofs()
         self._compiling: set[int] = set()  # numbers of requests whose grammar is being compiled
         engine.scheduler = AnnouncingScheduler.like(engine.scheduler, self._announce)
 
@@ -123,7 +126,7 @@ class Service:
 
     def send_ledger(self) -> None:
         self._ledger_due = time.monotonic() + LEDGER_S
-        self.send(LedgerSoFar(rows=ledger_rows(self.ledger)))
+        self.send(LedgerSoFar(rows=ledger_rows(self.ledger, find_verdict=self._proofs.find)))
 
     def _take(self, inbox: Inbox) -> bool:
         """Handles what has come, and waits for more while there is nothing to compute."""
@@ -136,8 +139,12 @@ class Service:
         return True
 
     def _waits(self, message: ToEngine, inbox: Inbox) -> bool:
-        """Whether a grammar has to be compiled before; the message then comes again. Others are not held up."""
+        """Whether a grammar has to be compiled before; the message then comes again. Others are not held up.
+
+        Who asks for the ledger is answered at once, and again when what is new in it was read."""
         match message:
+            case GetLedger():
+                self._proofs.read(self.ledger, lambda: inbox.put(message))
             case Submit(number=number) if message.params.grammar is not None:
                 if number in self._compiling:
                     self._compiling.remove(number)
@@ -159,6 +166,8 @@ class Service:
                 self._cancel(message)
             case GetStatistics():
                 self.send(StatisticsAnswer(number=message.number, statistics=self.engine.statistics()))
+            case GetLedger():
+                self.send_ledger()
 
     def _submit(self, message: Submit) -> None:
         try:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from firesteel.errors import KernelError
 
 VERDICTS = ("native-fp4", "fp8", "int8", "bf16", "none")
+UNREAD = "unread"  # stands for one where machine code could not be disassembled
 ALIASES = {"moe": "moe_matmul"}
 COVERED = {"rms_norm": ("rms_norm_fed",)}  # by op, what runs in its place: told the same unless named
 

@@ -11,10 +11,11 @@ from typing import Any
 
 from firesteel.device import DeviceSpec
 from firesteel.errors import UserError
-from firesteel.kernels.requirement import list_requirements
+from firesteel.kernels.requirement import VERDICTS, list_requirements
 
 RULES = Path(__file__).parent / "rules"
 SHOWN = 3  # lines of evidence a sign
+MATRIX_VERDICTS = tuple(one for one in VERDICTS if one != "none")
 LONGEST = 300  # characters of one: vLLM writes its whole configuration into a line
 
 
@@ -112,7 +113,18 @@ class Evidence:
 
     def ledger_lines(self) -> list[str]:
         rows = [] if self.ledger is None else self.ledger["ran"]
-        return [f"{row['op']}={row['implementation']} {row.get('activation', '')}".strip() for row in rows]
+        return [
+            " ".join(
+                [f"{row['op']}={row['implementation']}", *filter(None, [row.get("activation")]), *proofs_of(row)]
+            )
+            for row in rows
+        ]
+
+
+def proofs_of(row: Mapping[str, Any]) -> list[str]:
+    """ "@bf16": what the matrix instructions in a row's machine code are; nothing of kernels that have none."""
+    found = {code["verdict"] for code in row.get("artefacts") or () if code["verdict"] in MATRIX_VERDICTS}
+    return [f"@{one}" for one in sorted(found)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,8 +171,11 @@ def judge_requirements(require: str, evidence: Evidence) -> list[str]:
     for wanted in list_requirements(require):
         ran = [row["implementation"] for row in evidence.ledger["ran"] if row["op"] == wanted.op]
         others = sorted({name for name in ran if not wanted.names(name)})
+        proofs = {one for row in evidence.ledger["ran"] if row["op"] == wanted.op for one in proofs_of(row)}
         if others:
             faults.append(f"{wanted} was asked for, {', '.join(others)} ran")
+        elif wanted.verdict is not None and (strange := sorted(proofs - {f"@{wanted.verdict}"})):
+            faults.append(f"{wanted} was asked for, its machine code is {', '.join(strange)[1:]}")
         elif not ran:
             faults.append(f"{wanted} was asked for, {wanted.op} did not run")
     return faults

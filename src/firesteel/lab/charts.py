@@ -76,8 +76,7 @@ def bar_chart(bars: Sequence[Bar], *, unit: str) -> str:
     parts = []
     for number, bar in enumerate(bars):
         top = number * (ROW + 14)
-        parts.append(_text(8, top + 12, bar.name, "name"))
-        parts.append(_text(WIDTH - 8, top + 12, bar.label, "label", "end"))
+        parts += _head(8, WIDTH - 8, top + 12, bar.name, bar.label)
         parts.append(f'<rect class="track" x="8" y="{top + 17}" width="{WIDTH - 16}" height="12" rx="3"/>')
         width = max(scale(bar.value) - 8, 1.0)
         parts.append(f'<rect class="c{bar.colour}" x="8" y="{top + 17}" width="{width:.1f}" height="12" rx="3"/>')
@@ -117,9 +116,7 @@ def stacked_chart(pieces: Sequence[tuple[str, float]], *, unit: str) -> str:
     for number, (name, value) in enumerate(pieces):
         top = 52 + 18 * number
         parts.append(f'<rect class="c{number % COLOURS}" x="8" y="{top}" width="10" height="10" rx="2"/>')
-        parts.append(_text(24, top + 9, name, "name"))
-        label = f"{short(value)} {unit}, {100 * value / total:.1f} %"
-        parts.append(_text(WIDTH - 8, top + 9, label, "label", "end"))
+        parts += _head(24, WIDTH - 8, top + 9, name, f"{short(value)} {unit}, {100 * value / total:.1f} %")
     return _svg(WIDTH, 58 + 18 * len(pieces), parts)
 
 
@@ -139,12 +136,19 @@ def short(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
+def _head(left: float, right: float, y: float, name: str, label: str) -> list[str]:
+    """A name, and a label at the end of its line; a name that would meet it is cut and has the whole as title."""
+    room = int((right - left) / CHARACTER) - len(label) - 1
+    shown = name if len(name) <= room else f"{name[: room - 1].rstrip(' ,')}…"
+    title = "" if shown == name else f"<title>{escape(name)}</title>"
+    return [f"<g>{title}{_text(left, y, shown, 'name')}</g>", _text(right, y, label, "label", "end")]
+
+
 def _strip(strip: Strip, number: int, scale: Scale) -> list[str]:
     top = number * (ROW + 18)
     middle = top + 28
-    parts = [_text(12, top + 12, strip.name, "name")]
     words = "  ".join(f"{name} {short(value)}" for name, value in strip.marks)
-    parts.append(_text(WIDTH - 16, top + 12, words, "label", "end"))
+    parts = _head(12, WIDTH - 16, top + 12, strip.name, words)
     parts.append(f'<line class="base" x1="12" x2="{WIDTH - 16}" y1="{middle}" y2="{middle}"/>')
     for value in _thin(strip.values):
         parts.append(f'<circle class="dot c{number % COLOURS}" cx="{scale(value):.1f}" cy="{middle}" r="3.5"/>')

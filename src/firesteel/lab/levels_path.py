@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
 from firesteel.device import find_device
+from firesteel.kernels.requirement import UNREAD, VERDICTS
 from firesteel.lab.backend import Evidence, Summary, load_rules, summarise
 from firesteel.lab.imports import find_libraries, find_packages, judge_places
 from firesteel.lab.levels import Checks, LevelResult
 from firesteel.lab.levels_smoke import ask_together, random_prompt
 from firesteel.lab.order import Order
-from firesteel.lab.target import Target
+from firesteel.lab.target import Target, list_artefacts
 from firesteel.lab.trace import read_kernels
 
 MOST_LINES = 1_000_000
@@ -33,6 +36,8 @@ def check_path(target: Target, order: Order, cross_check: str | None = None) -> 
     summary = summarise(rules, evidence, path=order.path, require=",".join(order.flag("require")))
     checks.figures["backend"] = summary.as_dict()
     checks.add("kernels", not summary.faults, "; ".join(summary.faults) or in_words(summary))
+    if codes := list_artefacts(evidence.ledger or {"ran": ()}):
+        check_proofs(codes, checks)
     if target.server is not None:
         check_imports(target, rules.packages, checks)
     if cross_check is not None:
@@ -77,6 +82,16 @@ def read_lines(path: Path) -> Iterator[str]:
 def in_words(summary: Summary) -> str:
     name = f"path {summary.path.name}" if summary.path.name else "no fallback"
     return f"{name}: {', '.join(summary.seen)} seen"
+
+
+def check_proofs(codes: Sequence[Mapping[str, Any]], checks: Checks) -> None:
+    """All machine code that ran must have been read: what is in the rest is not known."""
+    verdicts = {code["artefact"]: code["verdict"] for code in codes}
+    unread = sorted({code["kernel"] for code in codes if code["verdict"] in (None, UNREAD)})
+    counts = Counter(one for one in verdicts.values() if one not in (None, UNREAD))
+    read = ", ".join(f"{counts[one]} {one}" for one in VERDICTS if counts[one])
+    words = f"machine code of {counts.total()} kernels read: {read}" if counts else "no machine code was read"
+    checks.add("proof", not unread, f"{words}; not that of {', '.join(unread)}" if unread else words)
 
 
 def check_imports(target: Target, names: tuple[str, ...], checks: Checks) -> None:

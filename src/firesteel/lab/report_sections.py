@@ -13,7 +13,7 @@ Rows = list[list[Cell | str]]
 GIB = 1 << 30
 MOST_ROWS = 400
 MET = {True: Cell("yes", GOOD), False: Cell("no", BAD), None: Cell("unclear", DOUBTFUL)}
-PROOFS = {"native-fp4": GOOD, "fp8": GOOD, "bf16": DOUBTFUL}
+PROOFS = {"native-fp4": GOOD, "fp8": GOOD, "int8": GOOD, "none": PLAIN}  # others are doubtful
 
 
 def levels(rows: Sequence[Mapping[str, Any]], whole: Whole) -> list[Part]:
@@ -72,16 +72,26 @@ def kernels(rows: Any, whole: Whole) -> list[Part]:
     for row in rows:
         calls, seconds = row.get("calls"), row.get("seconds")
         each = f"{1e6 * seconds / calls:.0f}" if calls and seconds else ""
-        proof = str(row.get("proof") or row.get("verdict") or "")
         launches = row.get("launches") or {}
-        proof = proof or next((one for one in PROOFS for launch in launches if launch.endswith(one)), "")
         names = ", ".join(f"{count} x {name}" for name, count in launches.items()) or "no kernel of its own"
         shown.append(
             [str(row.get("op", "")), str(row.get("implementation", "")), str(row.get("activation", "")),
-             "" if calls is None else str(calls), each, Cell(proof or "-", PROOFS.get(proof, PLAIN)), names]
+             "" if calls is None else str(calls), each, _proof(row), names]
         )  # fmt: skip
     headings = ["op", "implementation", "activations", "calls", "us a call", "proof", "launched"]
     return [Table(headings, shown, "from the ledger: what was called, not what was planned"), Raw("ledger", rows)]
+
+
+def _proof(row: Mapping[str, Any]) -> Cell:
+    """What the matrix instructions are in the machine code that ran.
+
+    Rounded activations that were multiplied as bf16 are doubtful: a fallback where a GPU could do otherwise."""
+    verdicts = {code["verdict"] or "not read yet" for code in row.get("artefacts") or ()}
+    shown = sorted(verdicts - {"none"}) or sorted(verdicts)
+    is_rounded = row.get("activation") in ("mxfp8", "mxfp4")
+    tones = {PROOFS.get(one, DOUBTFUL) if one != "bf16" or is_rounded else PLAIN for one in shown}
+    tone = next((one for one in (DOUBTFUL, GOOD) if one in tones), PLAIN)
+    return Cell(", ".join(shown) or "-", tone)
 
 
 def memory(found: Mapping[str, Sequence[Any]], whole: Whole) -> list[Part]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,8 @@ from firesteel.lab.supervisor import Supervised
 from firesteel.lab.wire import RequestFailed
 
 DEFAULT_CONTEXT = 4096  # of a server that does not say
+PROOFS_S = 60.0  # for a server to read the machine code that it launched: a hundred kernels at most
+PROOFS_POLL_S = 0.5
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,16 +65,20 @@ class Target:
         self.max_context = context or DEFAULT_CONTEXT
 
     def read_ledger(self) -> Mapping[str, Any] | None:
-        """What ran, where the server says so."""
+        """What ran, where the server says so; its machine code is read first, or nearly all of it."""
+        deadline = time.monotonic() + PROOFS_S
+        while (found := self._ask_ledger()) is not None and has_unread(found) and time.monotonic() < deadline:
+            time.sleep(PROOFS_POLL_S)
+        if found is not None and self.server is not None:
+            self.server.ledger = found["ran"]
+        return found
+
+    def _ask_ledger(self) -> dict[str, Any] | None:
         try:
             found = self.api.get("/ledger")
         except RequestFailed:
             return None
-        if not isinstance(found, dict) or not isinstance(found.get("ran"), list):
-            return None
-        if self.server is not None:
-            self.server.ledger = found["ran"]
-        return found
+        return found if isinstance(found, dict) and isinstance(found.get("ran"), list) else None
 
     def footprint(self) -> Footprint | None:
         """Of all its processes; None of one that the lab did not start."""
@@ -85,3 +92,12 @@ def is_refusal(error: RequestFailed) -> bool:
 
 def are_finite(values: Sequence[Any]) -> bool:
     return all(isinstance(value, int | float) and math.isfinite(value) for value in values)
+
+
+def list_artefacts(ledger: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The machine code that ran; servers of before it was told of have none."""
+    return [code for row in ledger["ran"] for code in row.get("artefacts") or ()]
+
+
+def has_unread(ledger: Mapping[str, Any]) -> bool:
+    return any(code["verdict"] is None for code in list_artefacts(ledger))

@@ -201,6 +201,16 @@ class Health(Answer, kw_only=True):
     reason: str | None = None
 
 
+class LedgerCode(Answer, kw_only=True):
+    """Machine code that was launched."""
+
+    kernel: str
+    tile: str
+    artefact: str
+    launches: int
+    verdict: str | None
+
+
 class LedgerLine(Answer, kw_only=True):
     op: str
     implementation: str
@@ -209,6 +219,7 @@ class LedgerLine(Answer, kw_only=True):
     seconds: float
     launches: dict[str, int]
     clipped: int | None
+    artefacts: list[LedgerCode]
 
 
 class LedgerAnswer(Answer, kw_only=True):

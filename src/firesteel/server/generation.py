@@ -35,6 +35,8 @@ class Engine(Protocol):
 
     async def statistics(self) -> Statistics: ...
 
+    async def refresh_ledger(self) -> None: ...
+
 
 async def run_one(engine: Engine, request: Request, reader: Reader) -> AsyncGenerator[Piece, None]:
     """A piece for all outputs that came at once, the last with a finish reason. Closing it ends the request."""

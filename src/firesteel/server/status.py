@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import TypeVar
 
+import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
@@ -18,7 +21,9 @@ from firesteel.server.reading import read_body
 from firesteel.server.schema import ChatRequest, DetokenizeRequest, TokenizeRequest
 from firesteel.server.service import Service
 
-STATISTICS_S = 2.0  # an engine in a long step answers after it
+T = TypeVar("T")
+
+ANSWER_S = 2.0  # an engine in a long step answers after it
 
 
 class Status:
@@ -50,7 +55,8 @@ class Status:
 
     async def ledger(self, request: HttpRequest) -> Response:
         engine, facts = self.service.engine, self.service.engine.facts
-        ran = [LedgerLine(**row) for row in engine.ledger]
+        await self._in_time(engine.refresh_ledger)
+        ran = msgspec.convert(engine.ledger, list[LedgerLine])
         return json_response(
             LedgerAnswer(device=facts.device, kernels=facts.kernels, formats=facts.formats, ran=ran)
         )
@@ -89,12 +95,15 @@ class Status:
 
     async def statistics(self) -> Statistics | None:
         """None while no engine runs, or none answers in time."""
-        engine = self.service.engine
-        if not engine.is_ready:
+        return await self._in_time(self.service.engine.statistics)
+
+    async def _in_time(self, ask: Callable[[], Awaitable[T]]) -> T | None:
+        """What the engine answers; None while none runs, or none answers in time."""
+        if not self.service.engine.is_ready:
             return None
         with suppress(EngineDied, TimeoutError):
-            async with asyncio.timeout(STATISTICS_S):
-                return await engine.statistics()
+            async with asyncio.timeout(ANSWER_S):
+                return await ask()
         return None
 
     def _health(self, status: HealthStatus, reason: str | None) -> Health:

@@ -1,0 +1,51 @@
+"""Verdicts on the machine code that an engine launched; read aside, for each takes a tenth of a second."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from firesteel.engine.aside import Aside
+from firesteel.kernels.ledger import Launch, Ledger
+from firesteel.kernels.requirement import UNREAD
+from firesteel.kernels.verdict import judge_compiled
+
+_log = logging.getLogger(__name__)
+
+
+class Proofs:
+    """Known by artefact: the same machine code is read once."""
+
+    def __init__(self) -> None:
+        self._verdicts: dict[str, str] = {}
+        self._aside = Aside()
+        self._is_reading = False
+
+    def find(self, launch: Launch) -> str | None:
+        """None before it was read."""
+        return self._verdicts.get(launch.artefact)
+
+    def read(self, ledger: Ledger, then: Callable[[], object]) -> None:
+        """Comes back at once; another thread calls `then` when all that is new in the ledger was read.
+
+        Where nothing is new, or some of it is being read, nothing is done."""
+        new = {
+            launch.artefact: launch for entry in ledger.entries.values() for launch in entry.launches
+            if launch.compiled is not None and launch.artefact not in self._verdicts
+        }  # fmt: skip
+        if new and not self._is_reading:
+            self._is_reading = True
+            self._aside.do(lambda: self._read(list(new.values())), then)
+
+    def _read(self, launches: list[Launch]) -> None:
+        for launch in launches:
+            self._verdicts[launch.artefact] = judge_or_tell(launch)
+        self._is_reading = False
+
+
+def judge_or_tell(launch: Launch) -> str:
+    try:
+        return judge_compiled(launch.compiled)
+    except Exception as error:  # whatever it is: kernels run without their proof
+        _log.warning("machine code of %s %s could not be read: %s", launch.kernel, launch.artefact[:8], error)
+        return UNREAD
