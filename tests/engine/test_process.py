@@ -3,7 +3,7 @@
 import socket
 import threading
 import time
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
 import pytest
 import torch
@@ -42,7 +42,7 @@ class Driver:
     """A service whose messages are kept; `run` works until all is done."""
 
     def __init__(self, llm):
-        self.sent = []
+        self.sent, self.inbox = [], SimpleQueue()
         self.engine = Engine(
             llm.model, llm.device, BatchConfig(page_size=4), CacheConfig(kv_cache_gib=0.001),
             max_context=llm.max_context,
@@ -51,7 +51,7 @@ class Driver:
 
     def handle(self, *messages):
         for message in messages:
-            self.service._handle(message)
+            self.service._handle(message, self.inbox)
 
     def run(self):
         while self.engine.has_work:
@@ -178,24 +178,24 @@ def test_ledger_rows_have_machine_code_with_its_verdict():
 
 
 def test_who_asks_for_the_ledger_has_it_at_once_and_again_with_verdicts(driver, monkeypatch):
-    gate, inbox = threading.Event(), SimpleQueue()
+    gate = threading.Event()
     monkeypatch.setattr("firesteel.engine.proofs.judge_compiled", lambda code: gate.wait(10) and code)
     ran = Ran("linear", "triton:gemm")
     driver.service.ledger.run(ran, note, Launch("gemm", "", "x", "int8"))
-    inbox.put(GetLedger())
-    thread = threading.Thread(target=driver.service.run, args=(inbox,))
-    thread.start()
-    verdicts = []
-    for is_read in (False, True):
-        while len(driver.of(LedgerSoFar)) <= is_read:
-            time.sleep(0.01)
-        rows = driver.of(LedgerSoFar)[is_read].rows
-        verdicts += [code.verdict for row in rows if row.op == "linear" for code in row.artefacts]
-        gate.set()
-    inbox.put(Shutdown())
-    thread.join(10)
+    driver.handle(GetLedger())
+    gate.set()
+    driver.handle(driver.inbox.get(timeout=10))
+    with pytest.raises(Empty):
+        driver.inbox.get(timeout=0.2)
     del driver.service.ledger.entries[ran]
-    assert verdicts == [None, "int8"] and len(driver.of(LedgerSoFar)) == 2
+    first, second = driver.of(LedgerSoFar)
+    assert [
+        code.verdict
+        for told in (first, second)
+        for row in told.rows
+        if row.op == "linear"
+        for code in row.artefacts
+    ] == [None, "int8"]
 
 
 def test_ledger_rows_say_what_was_clipped():

@@ -8,7 +8,7 @@ from firesteel.config import resolve
 from firesteel.engine import process
 from firesteel.engine.messages import Alive, Dying, Ready, Shutdown, Start, Submit
 from firesteel.engine.process import Service, last_words, serve
-from firesteel.kernels.ledger import Ledger, Ran, note_clipped
+from firesteel.kernels.ledger import Launch, Ran, note, note_clipped
 from firesteel.types import Request, SamplingParams
 
 
@@ -31,13 +31,11 @@ def test_last_words_name_the_exception_but_no_orderly_exit():
     assert sent == [Dying(cause="ValueError: no\nroom")]
 
 
-def test_last_words_are_the_first_error_and_then_a_ledger_that_asks_no_device():
-    ledger, sent = Ledger(), []
-    ledger.run(Ran("rope_kv_write", "triton"), note_clipped, FaultyCounter())
-    with pytest.raises(ValueError), last_words(sent.append, ledger):
+def test_last_words_are_the_first_error_and_then_the_ledger():
+    sent = []
+    with pytest.raises(ValueError), last_words(sent.append, lambda: sent.append("the ledger")):
         raise ValueError("first")
-    assert sent[0] == Dying(cause="ValueError: first") and len(sent) == 2
-    assert [(row.op, row.calls, row.clipped) for row in sent[1].rows] == [("rope_kv_write", 1, None)]
+    assert sent == [Dying(cause="ValueError: first"), "the ledger"]
 
 
 class Kept:
@@ -58,6 +56,8 @@ def small_start(checkpoint):
 def test_serve_tells_the_error_of_a_step_though_the_ledger_cannot_be_read(checkpoint, monkeypatch):
     def fail(service):
         service.ledger.run(Ran("rope_kv_write", "triton"), note_clipped, FaultyCounter())
+        service.ledger.run(Ran("linear", "triton"), note, Launch("gemm", "", "x", "code"))
+        service.proofs.find = lambda launch: "bf16"
         raise ZeroDivisionError("in a step")
 
     monkeypatch.setattr(Service, "_step", fail)
@@ -67,7 +67,9 @@ def test_serve_tells_the_error_of_a_step_though_the_ledger_cannot_be_read(checkp
     with pytest.raises(ZeroDivisionError):
         serve(channel, inbox)
     assert channel.sent[-2] == Dying(cause="ZeroDivisionError: in a step")
-    assert channel.sent[-1].rows[-1].clipped is None
+    clipping, proven = channel.sent[-1].rows[-2:]
+    assert clipping.op == "rope_kv_write" and clipping.clipped is None
+    assert [code.verdict for code in proven.artefacts] == ["bf16"], "what is known of it is not lost"
 
 
 def test_serve_tells_an_error_of_loading(checkpoint, monkeypatch):

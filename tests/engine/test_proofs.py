@@ -88,3 +88,13 @@ def test_while_some_is_read_no_more_is_begun(monkeypatch):
     assert found.find(launch("b")) is None and told.empty()
     wait_for(found, ledger_of("a", "b"))
     assert found.find(launch("b")) == "True"
+
+
+@pytest.mark.usefixtures("read")
+def test_two_kernels_of_one_artefact_are_two():
+    ledger = ledger_of("a")
+    ledger.run(Ran("linear", "triton:gemm"), note, Launch("another", "", "a", "code b"))
+    found = Proofs()
+    wait_for(found, ledger)
+    assert found.find(launch("a")) == "verdict on code a"
+    assert found.find(Launch("another", "", "a", None)) == "verdict on code b"

@@ -1,8 +1,14 @@
 """The verdict on matrix instructions, in PTX and in machine code."""
 
+from dataclasses import replace
+
 import pytest
 
-from firesteel.kernels.verdict import judge
+from firesteel.errors import KernelError
+from firesteel.kernels import verdict
+from firesteel.kernels.decode_fc1 import plan
+from firesteel.kernels.decode_launch import machine_of
+from firesteel.kernels.verdict import judge, judge_compiled, read_code
 
 PTX_8 = "mma.sync.aligned.m16n8k32.row.col.kind::mxf8f6f4.block_scale.scale_vec::1X.f32.e4m3.e4m3.f32.ue8m0"
 PTX_4 = "mma.sync.aligned.m16n8k64.row.col.kind::mxf4nvf4.block_scale.scale_vec::2X.f32.e2m1.e2m1.f32.ue8m0"
@@ -45,3 +51,30 @@ PTX_4 = "mma.sync.aligned.m16n8k64.row.col.kind::mxf4nvf4.block_scale.scale_vec:
 )
 def test_verdict_follows_the_machine_code(ptx, sass, arguments, verdict):
     assert judge(ptx, sass, arguments) == verdict
+
+
+def test_kernels_of_one_binary_are_read_one_by_one(small):
+    step, turn = (small(name).build("sm_90a") for name in ("step", "turn"))
+    assert step.binary.hash == turn.binary.hash
+    assert judge_compiled(step) == judge_compiled(turn) == "none"
+    assert read_code(step).shared_bytes < read_code(turn).shared_bytes and read_code(step).sass == {}
+
+
+def test_matrix_instructions_of_a_compiled_kernel_are_counted():
+    sizes = {"tokens": 1, "hidden": 512, "intermediate": 512, "experts": 8, "active": 4}
+    entry = plan(machine_of((9, 0)), **sizes).kernel.build("sm_90a")
+    code = read_code(entry)
+    assert judge_compiled(entry) == "int8"
+    assert {name.split(".")[0] for name in code.sass} == {"IMMA"} and sum(code.sass.values()) > 1
+    assert sum(code.ptx.values()) >= sum(code.sass.values()) / 4
+
+
+def test_machine_code_that_cannot_be_read_is_an_error(small, monkeypatch):
+    step = small("step").build("sm_90a")
+    with pytest.raises(KernelError, match="nvdisasm failed"):
+        judge_compiled(replace(step, binary=replace(step.binary, cubin=b"torn")))
+    with pytest.raises(KernelError, match="no code of another"):
+        judge_compiled(replace(step, name="another"))
+    monkeypatch.setattr(verdict, "PATIENCE_S", 0.0)
+    with pytest.raises(KernelError, match="nvdisasm was not done in 0 s"):
+        judge_compiled(step)

@@ -223,8 +223,23 @@ def test_native_fp4_of_our_own_is_what_the_machine_code_says():
     )
 
 
+@pytest.mark.parametrize(("verdict", "is_seen"), [("int8", False), ("fp8", True), ("bf16", True), ("none", False)])
+def test_bytes_are_as_good_as_block_scaled_products_and_nothing_else_is(verdict, is_seen):
+    whole = proven("moe_matmul", "triton:gemm", "mxfp8", "native-fp4")
+    whole["ran"] += proven("decode_experts", "cuda:even", "mxfp8", verdict)["ran"]
+    faults = judge("firesteel", path="native-fp4", ledger=whole).faults
+    assert ["widened" in fault for fault in faults] == [True] * is_seen
+
+
 def test_a_required_verdict_is_held_to_the_machine_code_that_ran():
-    ledger = proven("moe_matmul", "triton:gemm", "mxfp8", "none", "fp8", None)
-    assert not judge("firesteel", require="moe=triton@fp8", ledger=ledger).faults
-    [fault] = judge("firesteel", require="moe=triton:gemm@native-fp4", ledger=ledger).faults
-    assert fault == "moe_matmul=triton:gemm@native-fp4 was asked for, its machine code is fp8"
+    def find(require, *verdicts):
+        return judge(
+            "firesteel", require=require, ledger=proven("moe_matmul", "triton:gemm", "mxfp8", *verdicts)
+        ).faults
+
+    are = "moe_matmul=triton@native-fp4 was asked for, the matrix instructions of its machine code are"
+    assert find("moe=triton@fp8", "none", "fp8", None) == ()
+    assert find("moe=triton@none", "none") == ()
+    assert find("moe=triton@native-fp4", "none", "fp8", None, "bf16") == (f"{are} bf16, fp8",)
+    assert find("moe=triton@native-fp4", "none") == (f"{are} none",)
+    assert find("moe=triton@native-fp4") == (f"{are} none",)

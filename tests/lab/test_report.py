@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from firesteel.errors import UserError
+from firesteel.lab.document import DOUBTFUL, GOOD, PLAIN, Cell
 from firesteel.lab.report import build, gather, judge, read_result, write_report
 from firesteel.lab.report_html import to_html
 from firesteel.lab.report_markdown import to_markdown
+from firesteel.lab.report_sections import kernels
 
 spec = importlib.util.spec_from_file_location("report_parts", Path(__file__).with_name("report_parts.py"))
 parts = importlib.util.module_from_spec(spec)
@@ -171,3 +173,22 @@ def test_chart_says_how_many_workloads_it_leaves_out():
     page = to_html(build(parts.result(bench=parts.bench(rows))))
     assert page.count("4 workloads more are among the raw samples") >= 3
     assert "workloads more" not in to_html(build(parts.result()))
+
+
+@pytest.mark.parametrize(
+    ("activation", "verdicts", "words", "tone"),
+    [
+        ("", [], "-", PLAIN),
+        ("bf16", ["none"], "none", PLAIN),
+        ("bf16", ["none", "bf16"], "bf16", PLAIN),
+        ("mxfp8", ["bf16", "none"], "bf16", DOUBTFUL),
+        ("mxfp8", ["native-fp4", "bf16"], "bf16, native-fp4", DOUBTFUL),
+        ("mxfp8", ["int8"], "int8", GOOD),
+        ("", [None], "not read yet", DOUBTFUL),
+        ("", ["unread"], "unread", DOUBTFUL),
+    ],
+)
+def test_the_proof_of_a_row_is_what_its_machine_code_multiplies_with(activation, verdicts, words, tone):
+    row = {"op": "linear", "activation": activation, "artefacts": [{"verdict": one} for one in verdicts]}
+    table, _ = kernels([row], {})
+    assert table.rows[0][5] == Cell(words, tone)

@@ -63,6 +63,8 @@ class Answering:
     def get(self, path):
         verdict = self.verdicts[min(self.num_asked, len(self.verdicts) - 1)]
         self.num_asked += 1
+        if verdict == "gone":
+            raise RequestFailed("unreachable", "words")
         return {"ran": [{"op": "draw"}, {"op": "linear", "artefacts": [{"kernel": "k", "verdict": verdict}]}]}
 
 
@@ -79,3 +81,25 @@ def test_machine_code_that_is_never_read_is_not_waited_for_forever(tmp_path, mon
     monkeypatch.setattr("firesteel.lab.target.PROOFS_POLL_S", 0.01)
     found = Target(api=Answering(None), kind="firesteel", folder=tmp_path, model="x").read_ledger()
     assert found["ran"][1]["artefacts"][0]["verdict"] is None
+
+
+def test_a_ledger_that_was_heard_is_not_lost_with_its_server(tmp_path, monkeypatch):
+    monkeypatch.setattr("firesteel.lab.target.PROOFS_POLL_S", 0.0)
+    told = []
+    target = Target(api=Answering(None, "gone"), kind="firesteel", folder=tmp_path, model="x", tell=told.append)
+    assert target.read_ledger()["ran"][1]["artefacts"][0]["verdict"] is None
+    assert told == ["machine code of 1 kernels is being read"]
+
+
+def test_slow_reading_is_waited_for_while_it_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr("firesteel.lab.target.PROOFS_POLL_S", 0.02)
+    monkeypatch.setattr("firesteel.lab.target.PROOFS_S", 0.2)
+    codes = [{"kernel": "k", "verdict": None} for _ in range(30)]
+
+    class Slow:
+        def get(self, path):
+            next(code for code in codes if code["verdict"] is None)["verdict"] = "none"
+            return {"ran": [{"op": "linear", "artefacts": codes}]}
+
+    found = Target(api=Slow(), kind="firesteel", folder=tmp_path, model="x").read_ledger()
+    assert all(code["verdict"] == "none" for code in found["ran"][0]["artefacts"])

@@ -115,7 +115,7 @@ class Service:
         self._names: dict[int, str] = {}
         self._ledger_due = 0.0
         self._aside = Aside()
-        self._proofs = Proofs()
+        self.proofs = Proofs()
         self._compiling: set[int] = set()  # numbers of requests whose grammar is being compiled
         engine.scheduler = AnnouncingScheduler.like(engine.scheduler, self._announce)
 
@@ -124,9 +124,10 @@ class Service:
         while self._take(inbox):
             self._step()
 
-    def send_ledger(self) -> None:
+    def send_ledger(self, *, can_ask_device: bool = True) -> None:
         self._ledger_due = time.monotonic() + LEDGER_S
-        self.send(LedgerSoFar(rows=ledger_rows(self.ledger, find_verdict=self._proofs.find)))
+        rows = ledger_rows(self.ledger, find_verdict=self.proofs.find, can_ask_device=can_ask_device)
+        self.send(LedgerSoFar(rows=rows))
 
     def _take(self, inbox: Inbox) -> bool:
         """Handles what has come, and waits for more while there is nothing to compute."""
@@ -135,16 +136,12 @@ class Service:
             if isinstance(message, Shutdown):
                 return False
             if not self._waits(message, inbox):
-                self._handle(message)
+                self._handle(message, inbox)
         return True
 
     def _waits(self, message: ToEngine, inbox: Inbox) -> bool:
-        """Whether a grammar has to be compiled before; the message then comes again. Others are not held up.
-
-        Who asks for the ledger is answered at once, and again when what is new in it was read."""
+        """Whether a grammar has to be compiled before; the message then comes again. Others are not held up."""
         match message:
-            case GetLedger():
-                self._proofs.read(self.ledger, lambda: inbox.put(message))
             case Submit(number=number) if message.params.grammar is not None:
                 if number in self._compiling:
                     self._compiling.remove(number)
@@ -158,7 +155,7 @@ class Service:
                 return True
         return False
 
-    def _handle(self, message: ToEngine) -> None:
+    def _handle(self, message: ToEngine, inbox: Inbox) -> None:
         match message:
             case Submit():
                 self._submit(message)
@@ -166,8 +163,9 @@ class Service:
                 self._cancel(message)
             case GetStatistics():
                 self.send(StatisticsAnswer(number=message.number, statistics=self.engine.statistics()))
-            case GetLedger():
+            case GetLedger():  # which comes again when what is new in it was read
                 self.send_ledger()
+                self.proofs.read(self.ledger, lambda: inbox.put(message))
 
     def _submit(self, message: Submit) -> None:
         try:
@@ -212,7 +210,9 @@ class Service:
 
 
 @contextmanager
-def last_words(send: Callable[[FromEngine], None], ledger: Ledger | None = None) -> Iterator[None]:
+def last_words(
+    send: Callable[[FromEngine], None], send_ledger: Callable[[], None] = lambda: None
+) -> Iterator[None]:
     """Tells the parent which exception ended the process, and then what ran until it did."""
     try:
         yield
@@ -220,8 +220,7 @@ def last_words(send: Callable[[FromEngine], None], ledger: Ledger | None = None)
         raise
     except BaseException as error:
         send(Dying(cause=f"{type(error).__name__}: {error}"))
-        if ledger is not None:
-            send(LedgerSoFar(rows=ledger_rows(ledger, can_ask_device=False)))
+        send_ledger()
         raise
 
 
@@ -279,7 +278,7 @@ def serve(channel: Channel, inbox: Inbox) -> None:
         service = open_service(inbox.get(), channel)
     end_beats = beat_at_calls(service.ledger, lambda: channel.send(Alive()))
     try:
-        with last_words(channel.send, service.ledger):
+        with last_words(channel.send, lambda: service.send_ledger(can_ask_device=False)):
             service.run(inbox)
             service.send_ledger()
     finally:

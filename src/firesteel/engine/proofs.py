@@ -1,4 +1,4 @@
-"""Verdicts on the machine code that an engine launched; read aside, for each takes a tenth of a second."""
+"""Verdicts on the machine code that an engine launched; read aside, for disassembling takes its time."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ _log = logging.getLogger(__name__)
 
 
 class Proofs:
-    """Known by artefact: the same machine code is read once."""
+    """Of a kernel in an artefact, which may hold several: the same machine code is read once."""
 
     def __init__(self) -> None:
-        self._verdicts: dict[str, str] = {}
+        self._verdicts: dict[tuple[str, str], str] = {}
         self._aside = Aside()
         self._is_reading = False
 
     def find(self, launch: Launch) -> str | None:
         """None before it was read."""
-        return self._verdicts.get(launch.artefact)
+        return self._verdicts.get(_key(launch))
 
     def read(self, ledger: Ledger, then: Callable[[], object]) -> None:
         """Comes back at once; another thread calls `then` when all that is new in the ledger was read.
 
         Where nothing is new, or some of it is being read, nothing is done."""
         new = {
-            launch.artefact: launch for entry in ledger.entries.values() for launch in entry.launches
-            if launch.compiled is not None and launch.artefact not in self._verdicts
+            key: launch for entry in ledger.entries.values() for launch in entry.launches
+            if launch.compiled is not None and (key := _key(launch)) not in self._verdicts
         }  # fmt: skip
         if new and not self._is_reading:
             self._is_reading = True
@@ -39,8 +39,12 @@ class Proofs:
 
     def _read(self, launches: list[Launch]) -> None:
         for launch in launches:
-            self._verdicts[launch.artefact] = judge_or_tell(launch)
+            self._verdicts[_key(launch)] = judge_or_tell(launch)
         self._is_reading = False
+
+
+def _key(launch: Launch) -> tuple[str, str]:
+    return launch.artefact, launch.kernel
 
 
 def judge_or_tell(launch: Launch) -> str:

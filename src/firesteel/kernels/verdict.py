@@ -41,6 +41,7 @@ SASS_WIDTHS = {"O": "4", "Q": "8", "I": "byte", "H": "16", "D": "16"}
 NARROW_INTEGERS = re.compile(r"\.[SU]4\b")  # IMMA on four bits
 BLOCK_SCALED = re.compile(r"kind::mx\w+\.block_scale")
 FOUR_BIT_NAME = re.compile(r"mxfp4|codes")
+PATIENCE_S = 60.0  # for a disassembler
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +57,33 @@ class MachineCode:
 
 def read_code(compiled: Any) -> MachineCode:
     """Of what Triton compiled, or of a CudaEntry."""
-    if isinstance(compiled, CudaEntry):
-        ptx, listing = compiled.ptx, _disassemble(compiled.binary.cubin, compiled.name)
-    else:
-        ptx, listing = compiled.asm["ptx"], _disassemble(compiled.asm["cubin"], compiled.metadata.name)
+    ptx, cubin, kernel = _parts(compiled)
+    sass, (registers, stack_bytes, shared_bytes) = _disassemble(cubin, kernel), _read_usage(cubin, kernel)
     return MachineCode(
-        ptx=dict(Counter(PTX_MATRIX.findall(ptx))),
-        sass=None if listing.sass is None else dict(Counter(SASS_MATRIX.findall(listing.sass))),
-        registers=listing.registers, spills=listing.stack_bytes // 4, shared_bytes=listing.shared_bytes,
+        ptx=_count(PTX_MATRIX, "mma", ptx), sass=None if sass is None else _count(SASS_MATRIX, "MMA", sass),
+        registers=registers, spills=stack_bytes // 4, shared_bytes=shared_bytes,
     )  # fmt: skip
 
 
 def judge_compiled(compiled: Any) -> str:
     """The verdict on what Triton compiled, or on a CudaEntry."""
-    code = read_code(compiled)
-    return judge(code.ptx, code.sass, name_arguments(compiled))
+    ptx, cubin, kernel = _parts(compiled)
+    sass = _disassemble(cubin, kernel)
+    counted = None if sass is None else _count(SASS_MATRIX, "MMA", sass)
+    return judge(_count(PTX_MATRIX, "mma", ptx), counted, name_arguments(compiled))
+
+
+def _parts(compiled: Any) -> tuple[str, bytes, str]:
+    """PTX, cubin and the kernel's name."""
+    if isinstance(compiled, CudaEntry):
+        return compiled.ptx, compiled.binary.cubin, compiled.name
+    return compiled.asm["ptx"], compiled.asm["cubin"], compiled.metadata.name
+
+
+def _count(pattern: re.Pattern[str], word: str, text: str) -> dict[str, int]:
+    """Line by line, the few with `word`: one search of the whole would stop every other thread for its time."""
+    lines = (line for line in text.splitlines() if word in line)
+    return dict(Counter(found for line in lines for found in pattern.findall(line)))
 
 
 def name_arguments(compiled: Any) -> list[str]:
@@ -97,36 +110,46 @@ def judge(ptx: Iterable[str], sass: Iterable[str] | None, arguments: Iterable[st
     return "bf16" if "16" in widths else "none"
 
 
-@dataclass(frozen=True, slots=True)
-class _Listing:
-    sass: str | None
-    registers: int
-    stack_bytes: int  # spills, and arrays that are indexed by what only the running kernel knows
-    shared_bytes: int
-
-
-def _disassemble(cubin: bytes, kernel: str) -> _Listing:
-    """One kernel of those in the cubin."""
+def _disassemble(cubin: bytes, kernel: str) -> str | None:
+    """One kernel of those in the cubin; None where the target is not known."""
     from triton import knobs
 
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "kernel.cubin"
-        path.write_bytes(cubin)
-        sass = _run(knobs.nvidia.nvdisasm.path, "--print-code", path)
-        usage = _run(knobs.nvidia.cuobjdump.path, "--dump-resource-usage", path)
-    found = re.search(rf"Function {re.escape(kernel)}:\s+REG:(\d+) STACK:(\d+) SHARED:(\d+)", usage.stdout)
+    done = _run(knobs.nvidia.nvdisasm.path, "--print-code", cubin=cubin)
+    if "Cannot decode architecture" in done.stderr:
+        return None
+    if done.returncode:
+        raise KernelError(f"nvdisasm failed: {done.stderr}")
+    return _section(done.stdout, kernel)
+
+
+def _read_usage(cubin: bytes, kernel: str) -> tuple[int, ...]:
+    """Registers, bytes of stack (spills, and arrays that are indexed by what only the running kernel knows) and of
+    shared memory."""
+    from triton import knobs
+
+    done = _run(knobs.nvidia.cuobjdump.path, "--dump-resource-usage", cubin=cubin)
+    found = re.search(rf"Function {re.escape(kernel)}:\s+REG:(\d+) STACK:(\d+) SHARED:(\d+)", done.stdout)
     if found is None:
-        raise KernelError(f"cuobjdump gave no resource usage of {kernel}: {usage.stdout}{usage.stderr}")
-    is_unknown = "Cannot decode architecture" in sass.stderr
-    if sass.returncode and not is_unknown:
-        raise KernelError(f"nvdisasm failed: {sass.stderr}")
-    return _Listing(None if is_unknown else _section(sass.stdout, kernel), *map(int, found.groups()))
+        raise KernelError(f"cuobjdump gave no resource usage of {kernel}: {done.stdout}{done.stderr}")
+    return tuple(map(int, found.groups()))
 
 
 def _section(sass: str, kernel: str) -> str:
-    parts = re.split(r"^\s*\.section\s+(\S+?),", sass, flags=re.MULTILINE)
-    return parts[parts.index(f".text.{kernel}") + 1]
+    head = re.compile(r"\s*\.section\s+(\S+?),")
+    lines = sass.splitlines()
+    heads = [number for number, line in enumerate(lines) if ".section" in line and head.match(line)]
+    for number, end in zip(heads, [*heads[1:], len(lines)], strict=True):
+        found = head.match(lines[number])
+        if found is not None and found[1] == f".text.{kernel}":
+            return "\n".join(lines[number:end])
+    raise KernelError(f"nvdisasm shows no code of {kernel}")
 
 
-def _run(*command: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+def _run(*command: str, cubin: bytes) -> subprocess.CompletedProcess[str]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.cubin"
+        path.write_bytes(cubin)
+        try:
+            return subprocess.run([*command, path], capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired as error:
+            raise KernelError(f"{Path(command[0]).name} was not done in {PATIENCE_S:.0f} s") from error

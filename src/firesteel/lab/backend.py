@@ -11,11 +11,10 @@ from typing import Any
 
 from firesteel.device import DeviceSpec
 from firesteel.errors import UserError
-from firesteel.kernels.requirement import VERDICTS, list_requirements
+from firesteel.kernels.requirement import VERDICTS, Requirement, list_requirements
 
 RULES = Path(__file__).parent / "rules"
 SHOWN = 3  # lines of evidence a sign
-MATRIX_VERDICTS = tuple(one for one in VERDICTS if one != "none")
 LONGEST = 300  # characters of one: vLLM writes its whole configuration into a line
 
 
@@ -113,18 +112,18 @@ class Evidence:
 
     def ledger_lines(self) -> list[str]:
         rows = [] if self.ledger is None else self.ledger["ran"]
-        return [
-            " ".join(
-                [f"{row['op']}={row['implementation']}", *filter(None, [row.get("activation")]), *proofs_of(row)]
-            )
-            for row in rows
-        ]
+        return [" ".join(filter(None, _words(row))) for row in rows]
 
 
-def proofs_of(row: Mapping[str, Any]) -> list[str]:
-    """ "@bf16": what the matrix instructions in a row's machine code are; nothing of kernels that have none."""
-    found = {code["verdict"] for code in row.get("artefacts") or () if code["verdict"] in MATRIX_VERDICTS}
-    return [f"@{one}" for one in sorted(found)]
+def _words(row: Mapping[str, Any]) -> list[str]:
+    proofs = [f"@{one}" for one in sorted(verdicts_of(row))]
+    return [f"{row['op']}={row['implementation']}", row.get("activation", ""), *proofs]
+
+
+def verdicts_of(row: Mapping[str, Any]) -> set[str]:
+    """What the matrix instructions in a row's machine code are; of kernels that have none, nothing."""
+    found = {code["verdict"] for code in row.get("artefacts") or ()}
+    return found & set(VERDICTS) - {"none"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,18 +166,25 @@ def judge_requirements(require: str, evidence: Evidence) -> list[str]:
         return []
     if evidence.ledger is None:
         return [f"--require {require}: the server has no ledger to check it with"]
-    faults = []
-    for wanted in list_requirements(require):
-        ran = [row["implementation"] for row in evidence.ledger["ran"] if row["op"] == wanted.op]
-        others = sorted({name for name in ran if not wanted.names(name)})
-        proofs = {one for row in evidence.ledger["ran"] if row["op"] == wanted.op for one in proofs_of(row)}
-        if others:
-            faults.append(f"{wanted} was asked for, {', '.join(others)} ran")
-        elif wanted.verdict is not None and (strange := sorted(proofs - {f"@{wanted.verdict}"})):
-            faults.append(f"{wanted} was asked for, its machine code is {', '.join(strange)[1:]}")
-        elif not ran:
-            faults.append(f"{wanted} was asked for, {wanted.op} did not run")
-    return faults
+    rows = evidence.ledger["ran"]
+    faults = {
+        wanted: judge_one(wanted, [row for row in rows if row["op"] == wanted.op])
+        for wanted in list_requirements(require)
+    }
+    return [f"{wanted} was asked for, {words}" for wanted, words in faults.items() if words]
+
+
+def judge_one(wanted: Requirement, ran: Sequence[Mapping[str, Any]]) -> str:
+    """What is wrong with the rows of its op, in words; empty if nothing is."""
+    others = sorted({row["implementation"] for row in ran if not wanted.names(row["implementation"])})
+    found = set().union(*map(verdicts_of, ran))
+    if others:
+        return f"{', '.join(others)} ran"
+    if not ran:
+        return f"{wanted.op} did not run"
+    if wanted.verdict is None or found | {"none"} == {wanted.verdict, "none"}:
+        return ""
+    return f"the matrix instructions of its machine code are {', '.join(sorted(found)) or 'none'}"
 
 
 def find_sign(sign: Sign, evidence: Evidence) -> tuple[str, ...]:

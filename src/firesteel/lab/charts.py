@@ -139,7 +139,7 @@ def short(value: float) -> str:
 def _head(left: float, right: float, y: float, name: str, label: str) -> list[str]:
     """A name, and a label at the end of its line; a name that would meet it is cut and has the whole as title."""
     room = int((right - left) / CHARACTER) - len(label) - 1
-    shown = name if len(name) <= room else f"{name[: room - 1].rstrip(' ,')}…"
+    shown = name if len(name) <= room else f"{name[: max(room - 1, 0)].rstrip(' ,')}…"
     title = "" if shown == name else f"<title>{escape(name)}</title>"
     return [f"<g>{title}{_text(left, y, shown, 'name')}</g>", _text(right, y, label, "label", "end")]
 

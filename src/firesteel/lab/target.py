@@ -16,7 +16,7 @@ from firesteel.lab.supervisor import Supervised
 from firesteel.lab.wire import RequestFailed
 
 DEFAULT_CONTEXT = 4096  # of a server that does not say
-PROOFS_S = 60.0  # for a server to read the machine code that it launched: a hundred kernels at most
+PROOFS_S = 60.0  # for a server to read the machine code of one kernel more
 PROOFS_POLL_S = 0.5
 
 
@@ -65,20 +65,28 @@ class Target:
         self.max_context = context or DEFAULT_CONTEXT
 
     def read_ledger(self) -> Mapping[str, Any] | None:
-        """What ran, where the server says so; its machine code is read first, or nearly all of it."""
-        deadline = time.monotonic() + PROOFS_S
-        while (found := self._ask_ledger()) is not None and has_unread(found) and time.monotonic() < deadline:
+        """What ran, where the server says so; waits while it still reads the machine code of that."""
+        last, least, deadline = None, math.inf, math.inf
+        while (found := self._ask_ledger()) is not None:
+            last, unread = found, count_unread(found)
+            if unread < least:
+                least, deadline = unread, time.monotonic() + PROOFS_S
+            if not unread or time.monotonic() > deadline:
+                break
+            self.tell(f"machine code of {unread} kernels is being read")
             time.sleep(PROOFS_POLL_S)
-        if found is not None and self.server is not None:
-            self.server.ledger = found["ran"]
-        return found
+        return last
 
     def _ask_ledger(self) -> dict[str, Any] | None:
         try:
             found = self.api.get("/ledger")
         except RequestFailed:
             return None
-        return found if isinstance(found, dict) and isinstance(found.get("ran"), list) else None
+        if not isinstance(found, dict) or not isinstance(found.get("ran"), list):
+            return None
+        if self.server is not None:
+            self.server.ledger = found["ran"]
+        return found
 
     def footprint(self) -> Footprint | None:
         """Of all its processes; None of one that the lab did not start."""
@@ -99,5 +107,5 @@ def list_artefacts(ledger: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [code for row in ledger["ran"] for code in row.get("artefacts") or ()]
 
 
-def has_unread(ledger: Mapping[str, Any]) -> bool:
-    return any(code["verdict"] is None for code in list_artefacts(ledger))
+def count_unread(ledger: Mapping[str, Any]) -> int:
+    return sum(code["verdict"] is None for code in list_artefacts(ledger))
