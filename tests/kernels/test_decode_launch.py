@@ -36,7 +36,7 @@ from firesteel.kernels.decode_sample import kernel as sample_kernel
 from firesteel.kernels.decode_shapes import GPT_OSS, KINDLING
 from firesteel.kernels.op import CudaCode
 from firesteel.kernels.prove import list_code, prove_code
-from firesteel.kernels.verdict import _disassemble
+from firesteel.kernels.verdict import disassemble
 
 H200, GB10 = machine_of((9, 0)), machine_of((12, 1))
 FLOAT_ATOMIC = re.compile(r"\b(?:atom|red)\.[\w.:]*\.(?:f16|bf16|f32|f64)|\b(?:RED|ATOM[GS]?)\.\S*F(?:16|32|64)")
@@ -198,7 +198,7 @@ def assert_sound(op, code, target, few=0):
     """At most `few` spills, no floating-point atomics, within shared memory; waits and lets the next start."""
     proof, entry = prove_code(op, code, target), code.kernel.build(target)
     assert proof.spills <= few and proof.fits, (proof.op, proof.variant, proof.spills, proof.shared_bytes)
-    sass = _disassemble(entry.binary.cubin, entry.name).sass or ""
+    sass = disassemble(entry.binary.cubin, entry.name) or ""
     assert not FLOAT_ATOMIC.search(entry.ptx) and not FLOAT_ATOMIC.search(sass)
     assert "griddepcontrol.wait" in entry.ptx and "griddepcontrol.launch_dependents" in entry.ptx
 

@@ -58,7 +58,7 @@ class MachineCode:
 def read_code(compiled: Any) -> MachineCode:
     """Of what Triton compiled, or of a CudaEntry."""
     ptx, cubin, kernel = _parts(compiled)
-    sass, (registers, stack_bytes, shared_bytes) = _disassemble(cubin, kernel), _read_usage(cubin, kernel)
+    sass, (registers, stack_bytes, shared_bytes) = disassemble(cubin, kernel), _read_usage(cubin, kernel)
     return MachineCode(
         ptx=_count(PTX_MATRIX, "mma", ptx), sass=None if sass is None else _count(SASS_MATRIX, "MMA", sass),
         registers=registers, spills=stack_bytes // 4, shared_bytes=shared_bytes,
@@ -68,7 +68,7 @@ def read_code(compiled: Any) -> MachineCode:
 def judge_compiled(compiled: Any) -> str:
     """The verdict on what Triton compiled, or on a CudaEntry."""
     ptx, cubin, kernel = _parts(compiled)
-    sass = _disassemble(cubin, kernel)
+    sass = disassemble(cubin, kernel)
     counted = None if sass is None else _count(SASS_MATRIX, "MMA", sass)
     return judge(_count(PTX_MATRIX, "mma", ptx), counted, name_arguments(compiled))
 
@@ -110,7 +110,7 @@ def judge(ptx: Iterable[str], sass: Iterable[str] | None, arguments: Iterable[st
     return "bf16" if "16" in widths else "none"
 
 
-def _disassemble(cubin: bytes, kernel: str) -> str | None:
+def disassemble(cubin: bytes, kernel: str) -> str | None:
     """One kernel of those in the cubin; None where the target is not known."""
     from triton import knobs
 
