@@ -44,12 +44,14 @@ def kernels_of(result, check="kernels"):
     return next(row for row in result.figures["checks"] if row["check"] == check)
 
 
-def with_code(*verdicts):
-    found = ledger("triton:gemm")
+def with_code(*verdicts, device="NVIDIA H200"):
+    """`verdicts` are of kernels k0, k1 and so on; one that is "interpreted" has no machine code."""
+    found = ledger("triton:gemm", device)
+    found["ran"][0]["launches"] = {f"k{number}": 1 for number in range(len(verdicts))}
     found["ran"][0]["artefacts"] = [
-        {"kernel": f"k{n}", "tile": "", "artefact": str(n), "launches": 1, "verdict": one}
-        for n, one in enumerate(verdicts)
-    ]
+        {"kernel": f"k{number}", "tile": "", "artefact": str(number), "launches": 1, "verdict": one}
+        for number, one in enumerate(verdicts) if one != "interpreted"
+    ]  # fmt: skip
     return found
 
 
@@ -58,7 +60,12 @@ def test_machine_code_that_ran_has_been_read(judge):
     assert found["passed"] and found["words"] == "machine code of 4 kernels read: 1 int8, 2 bf16, 1 none"
 
 
-@pytest.mark.parametrize("verdict", [None, "unread"])
+def test_a_cpu_has_no_machine_code_to_read(judge):
+    result = judge("firesteel", ledger=with_code("interpreted", device="CPU"))
+    assert [row["check"] for row in result.figures["checks"]].count("proof") == 0
+
+
+@pytest.mark.parametrize("verdict", [None, "unread", "interpreted"])
 def test_machine_code_that_was_not_read_is_red(judge, verdict):
     result = judge("firesteel", ledger=with_code("bf16", verdict))
     found = kernels_of(result, "proof")

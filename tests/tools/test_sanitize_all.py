@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 import sanitize_all
+from firesteel import kernels
 
 # stands for compute-sanitizer: runs what follows its flags and says what it saw
 SANITIZER = """#!/bin/sh
@@ -152,3 +153,11 @@ def test_what_cannot_be_done_is_refused(monkeypatch, capsys, words, why):
     with pytest.raises(SystemExit):
         sanitize_all.main()
     assert why in capsys.readouterr().err
+
+
+def test_none_of_our_kernels_is_named_like_those_that_are_left_alone():
+    """Which are mangled: ours have the names that they have in their sources."""
+    sources = [path.read_text() for path in (Path(kernels.__file__).parent / "csrc").glob("*.cu")]
+    lines = [line for text in sources for line in text.splitlines() if "__global__" in line]
+    assert len(lines) > 10 and all(line.startswith('extern "C" __global__') for line in lines)
+    assert sanitize_all.TORCHS_OWN == "kns=_ZN2at"

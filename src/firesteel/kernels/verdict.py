@@ -57,20 +57,23 @@ class MachineCode:
 
 def read_code(compiled: Any) -> MachineCode:
     """Of what Triton compiled, or of a CudaEntry."""
-    ptx, cubin, kernel = _parts(compiled)
-    sass, (registers, stack_bytes, shared_bytes) = disassemble(cubin, kernel), _read_usage(cubin, kernel)
-    return MachineCode(
-        ptx=_count(PTX_MATRIX, "mma", ptx), sass=None if sass is None else _count(SASS_MATRIX, "MMA", sass),
-        registers=registers, spills=stack_bytes // 4, shared_bytes=shared_bytes,
-    )  # fmt: skip
+    ptx, sass = _count_matrix(compiled)
+    _, cubin, kernel = _parts(compiled)
+    registers, stack_bytes, shared_bytes = _read_usage(cubin, kernel)
+    return MachineCode(ptx, sass, registers=registers, spills=stack_bytes // 4, shared_bytes=shared_bytes)
 
 
 def judge_compiled(compiled: Any) -> str:
     """The verdict on what Triton compiled, or on a CudaEntry."""
+    ptx, sass = _count_matrix(compiled)
+    return judge(ptx, sass, name_arguments(compiled))
+
+
+def _count_matrix(compiled: Any) -> tuple[dict[str, int], dict[str, int] | None]:
+    """Matrix instructions in PTX and in machine code, as MachineCode has them."""
     ptx, cubin, kernel = _parts(compiled)
     sass = disassemble(cubin, kernel)
-    counted = None if sass is None else _count(SASS_MATRIX, "MMA", sass)
-    return judge(_count(PTX_MATRIX, "mma", ptx), counted, name_arguments(compiled))
+    return _count(PTX_MATRIX, "mma", ptx), None if sass is None else _count(SASS_MATRIX, "MMA", sass)
 
 
 def _parts(compiled: Any) -> tuple[str, bytes, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -36,8 +36,8 @@ def check_path(target: Target, order: Order, cross_check: str | None = None) -> 
     summary = summarise(rules, evidence, path=order.path, require=",".join(order.flag("require")))
     checks.figures["backend"] = summary.as_dict()
     checks.add("kernels", not summary.faults, "; ".join(summary.faults) or in_words(summary))
-    if codes := list_artefacts(evidence.ledger or {"ran": ()}):
-        check_proofs(codes, checks)
+    if evidence.ledger is not None and evidence.device == "gpu":
+        check_proofs(evidence.ledger, checks)
     if target.server is not None:
         check_imports(target, rules.packages, checks)
     if cross_check is not None:
@@ -84,13 +84,18 @@ def in_words(summary: Summary) -> str:
     return f"{name}: {', '.join(summary.seen)} seen"
 
 
-def check_proofs(codes: Sequence[Mapping[str, Any]], checks: Checks) -> None:
-    """All machine code that ran must have been read: what is in the rest is not known."""
-    verdicts = {code["artefact"]: code["verdict"] for code in codes}
-    unread = sorted({code["kernel"] for code in codes if code["verdict"] in (None, UNREAD)})
+def check_proofs(ledger: Mapping[str, Any], checks: Checks) -> None:
+    """All machine code that ran must have been read: what is in the rest is not known. Kernels without any were
+    interpreted, or the server does not tell."""
+    codes = list_artefacts(ledger)
+    verdicts = {(code["artefact"], code["kernel"]): code["verdict"] for code in codes}
+    launched = {kernel for row in ledger["ran"] for kernel in row.get("launches") or ()}
+    told = {code["kernel"] for code in codes}
+    unclear = {code["kernel"] for code in codes if code["verdict"] in (None, UNREAD)}
+    unread = sorted(launched - told | unclear)
     counts = Counter(one for one in verdicts.values() if one not in (None, UNREAD))
-    read = ", ".join(f"{counts[one]} {one}" for one in VERDICTS if counts[one])
-    words = f"machine code of {counts.total()} kernels read: {read}" if counts else "no machine code was read"
+    found = ", ".join(f"{counts[one]} {one}" for one in VERDICTS if counts[one])
+    words = f"machine code of {counts.total()} kernels read: {found}" if counts else "no machine code was read"
     checks.add("proof", not unread, f"{words}; not that of {', '.join(unread)}" if unread else words)
 
 
