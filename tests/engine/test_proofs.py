@@ -41,6 +41,11 @@ def read(monkeypatch):
     return seen
 
 
+def codes(read):
+    """In order of their names: readers race."""
+    return sorted(code for code, _ in read)
+
+
 def wait_for(found, ledger):
     told = SimpleQueue()
     found.read(ledger, lambda: told.put(True))
@@ -52,10 +57,10 @@ def test_new_machine_code_is_read_once_by_another_thread(read):
     assert found.find(launch("a")) is None
     wait_for(found, ledger_of("a", "b", "a"))
     assert found.find(launch("a")) == "verdict on code a"
-    assert [code for code, _ in read] == ["code a", "code b"]
+    assert codes(read) == ["code a", "code b"]
     assert all(thread is not threading.current_thread() for _, thread in read)
     wait_for(found, ledger_of("a", "c"))
-    assert [code for code, _ in read] == ["code a", "code b", "code c"]
+    assert codes(read) == ["code a", "code b", "code c"]
 
 
 def test_nothing_is_done_where_all_is_known_or_nothing_was_compiled(read):
@@ -64,7 +69,7 @@ def test_nothing_is_done_where_all_is_known_or_nothing_was_compiled(read):
     for ledger in (ledger_of("a"), ledger_of("x", compiled=None), Ledger()):
         found.read(ledger, pytest.fail)
     wait_for(found, ledger_of("b"))  # after what the others would have had read
-    assert [code for code, _ in read] == ["code a", "code b"]
+    assert codes(read) == ["code a", "code b"]
 
 
 def test_what_cannot_be_read_is_told_and_not_tried_again(read, caplog):
@@ -74,7 +79,7 @@ def test_what_cannot_be_read_is_told_and_not_tried_again(read, caplog):
     assert "machine code of gemm torn could not be read: nvdisasm failed" in caplog.text
     found.read(ledger_of("torn"), pytest.fail)
     wait_for(found, ledger_of("c"))
-    assert [code for code, _ in read] == ["code torn", "code b", "code c"]
+    assert codes(read) == ["code b", "code c", "code torn"]
 
 
 def test_while_some_is_read_no_more_is_begun(monkeypatch):
@@ -88,6 +93,19 @@ def test_while_some_is_read_no_more_is_begun(monkeypatch):
     assert found.find(launch("b")) is None and told.empty()
     wait_for(found, ledger_of("a", "b"))
     assert found.find(launch("b")) == "True"
+
+
+def test_several_are_read_beside_each_other_and_all_before_it_is_told(monkeypatch):
+    meeting = threading.Barrier(proofs.READERS)
+
+    def judge(compiled):
+        meeting.wait(PATIENCE_S)  # breaks where fewer read at a time
+        return compiled
+
+    monkeypatch.setattr(proofs, "judge_compiled", judge)
+    found, names = Proofs(), [str(number) for number in range(3 * proofs.READERS)]
+    wait_for(found, ledger_of(*names))
+    assert [found.find(launch(name)) for name in names] == [f"code {name}" for name in names]
 
 
 @pytest.mark.usefixtures("read")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from threading import Thread
 
 from firesteel.engine.aside import Aside
 from firesteel.kernels.ledger import Launch, Ledger
@@ -11,6 +12,7 @@ from firesteel.kernels.requirement import UNREAD
 from firesteel.kernels.verdict import judge_compiled
 
 _log = logging.getLogger(__name__)
+READERS = 4  # beside each other: most of the time of one is a disassembler's
 
 
 class Proofs:
@@ -38,9 +40,19 @@ class Proofs:
             self._aside.do(lambda: self._read(list(new.values())), then)
 
     def _read(self, launches: list[Launch]) -> None:
-        for launch in launches:
-            self._verdicts[_key(launch)] = judge_or_tell(launch)
+        """By threads that do not keep the process from ending."""
+        todo = iter(launches)
+        readers = [Thread(target=self._read_some, args=(todo,), daemon=True) for _ in launches[:READERS]]
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join()
         self._is_reading = False
+
+    def _read_some(self, todo: Iterator[Launch]) -> None:
+        """Those that no other reader took."""
+        for launch in todo:
+            self._verdicts[_key(launch)] = judge_or_tell(launch)
 
 
 def _key(launch: Launch) -> tuple[str, str]:

@@ -141,7 +141,7 @@ def _section(sass: str, kernel: str) -> str:
     head = re.compile(r"\s*\.section\s+(\S+?),")
     lines = sass.splitlines()
     heads = [number for number, line in enumerate(lines) if ".section" in line and head.match(line)]
-    for number, end in zip(heads, [*heads[1:], len(lines)], strict=True):
+    for number, end in zip(heads, [*heads[1:], len(lines)], strict=False):
         found = head.match(lines[number])
         if found is not None and found[1] == f".text.{kernel}":
             return "\n".join(lines[number:end])
