@@ -4,8 +4,8 @@ python tools/sanitize.py [--all-arrive] [OP ...]          # of all ops, or of th
 
 Torch's own pool of memory would hide reads past an end: set PYTORCH_NO_CUDA_MEMORY_CACHING=1. With --all-arrive the
 kernels of decode steps are those whose order racecheck can follow. Those run twice more, at gpt-oss's widths with
-few experts and words: over all SMs, where programs share strips, and over few, where each takes many and the ring
-comes round.
+few experts and words: over all SMs, where programs share strips, and over as few as an op takes, where each takes
+many and the ring comes round.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ SMALL_BYTES = 4e6  # of arguments; a call of the sanitizer's racecheck takes a t
 STREAMED_BYTES = 8e7
 NARROW = replace(decode_shapes.GPT_OSS, experts=4, vocabulary=640)
 FEW_SMS = 4
+FEW_SMS_OF = {"decode_fc2": 16, "decode_experts": 16}  # whose programs sum up a dozen strips at most
 NOBODY = "nothing takes it"
 
 
@@ -41,12 +42,16 @@ def main() -> None:
     decode_shapes.GPT_OSS = NARROW
     with with_all_arriving() if all_arrive else nullcontext():
         failed = run(choose(ALL_OPS, names), device, SMALL_BYTES)
-        streamed = choose((*DECODE_OPS, moe_matmul), names)
-        for most in (None, FEW_SMS):
-            with with_sms(most):
-                failed += run(streamed, device, STREAMED_BYTES, f" over {most or 'all'} SMs")
+        for op in choose((*DECODE_OPS, moe_matmul), names):
+            for most in (None, few_sms(op)):
+                with with_sms(most):
+                    failed += run([op], device, STREAMED_BYTES, f" over {most or 'all'} SMs")
     if failed:
         sys.exit("\n".join(failed))
+
+
+def few_sms(op: Op[Any, Any]) -> int:
+    return FEW_SMS_OF.get(op.name, FEW_SMS)
 
 
 def choose(ops: Sequence[Op[Any, Any]], names: Sequence[str]) -> list[Op[Any, Any]]:

@@ -5,6 +5,9 @@ import torch
 
 import sanitize
 from firesteel.device import find_device
+from firesteel.kernels import DECODE_OPS
+from firesteel.kernels.decode_fc2 import refuse_strips
+from firesteel.kernels.decode_launch import Machine
 from firesteel.kernels.op import Sample, anywhere, define_op
 from firesteel.kernels.tolerance import exact
 
@@ -38,3 +41,12 @@ def test_an_op_that_is_none_is_refused_before_anything_runs(monkeypatch):
     monkeypatch.setattr("sys.argv", ["sanitize.py", "--all-arrive", "decode_expert"])
     with pytest.raises(SystemExit, match="no op is called decode_expert; there are rms_norm"):
         sanitize.main()
+
+
+def test_few_sms_are_enough_for_the_rows_of_gpt_oss():
+    """What is refused there would not be watched where the ring comes round."""
+    taken = {op.name: sanitize.few_sms(op) for op in DECODE_OPS}
+    for name in ("decode_fc2", "decode_experts"):
+        assert refuse_strips(Machine(taken[name], 0), sanitize.NARROW.hidden) is None
+    assert refuse_strips(Machine(sanitize.FEW_SMS, 0), sanitize.NARROW.hidden) is not None
+    assert {few for name, few in taken.items() if name not in sanitize.FEW_SMS_OF} == {sanitize.FEW_SMS}

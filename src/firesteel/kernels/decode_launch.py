@@ -54,7 +54,8 @@ def with_delays() -> AbstractContextManager[None]:
 
 def with_all_arriving() -> AbstractContextManager[None]:
     """For racecheck, to which a lane that arrives at a barrier orders its own accesses alone: in kernels launched
-    inside, all lanes arrive where one does so for its warp."""
+    inside, all lanes arrive where one does so for its warp. They also wait at a cluster's barrier where one warp
+    would: the tool never lets that one through."""
     return _built(ALL_ARRIVE)
 
 

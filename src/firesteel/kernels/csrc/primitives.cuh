@@ -12,7 +12,8 @@ DEVICE void dawdle() {}
 #endif
 
 // Lanes of a warp that arrive at a barrier when the whole warp is done.
-#ifdef ALL_ARRIVE  // tests: each orders its own accesses, for a tool that does not see what __syncwarp adds
+#ifdef ALL_ARRIVE  // tests: each orders its own accesses, for a tool that does not see what __syncwarp adds, and in
+                   // which a cluster's barrier that a part of a program waits at never opens
 constexpr int ARRIVING = 32;
 #else
 constexpr int ARRIVING = 1;

@@ -71,6 +71,7 @@ template <class S> struct Ring {
         }
         __syncthreads();
         if (is_paired) cluster_arrive();
+        if (is_paired && ARRIVING > 1) cluster_wait();
     }
     __device__ __forceinline__ void wait(u64 *bars, int number) {
         barrier_wait(bars + number % S::STAGES, number / S::STAGES & 1);
@@ -134,7 +135,7 @@ template <class S> struct Ring {
     }
     // By a warp of a pair's second program: its half of a strip's sums.
     __device__ __forceinline__ void send(const float *sum) {
-        cluster_wait();  // the first one's barrier is there
+        if (ARRIVING == 1) cluster_wait();  // the first one's barrier is there
 #pragma unroll
         for (int i = 0; i < S::VALUES; i++) {
             int at = 32 * i + threadIdx.x % 32;
