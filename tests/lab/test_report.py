@@ -129,6 +129,14 @@ def test_the_ledger_inside_the_backend_is_the_table_of_kernels():
     }
     page = to_html(build({"levels": [parts.level("1.5", backend=backend)]}))
     assert "2 x k" in page and ">fp8<" in page and "fault: marlin ran: line 7" in page
+    assert "us a call" in page and ">50000<" in page
+
+
+def test_kernels_whose_calls_were_not_timed_have_no_column_of_times():
+    ran = [{"op": "linear", "implementation": "triton", "calls": 2, "seconds": 0.0, "launches": {"k": 2}}]
+    page = to_markdown(build({"levels": [parts.level("1.5", backend={"seen": {}, "ledger": {"ran": ran}})]}))
+    assert "| op | implementation | activations | calls | proof | launched |" in page
+    assert "| linear | triton |  | 2 | - | 2 x k |" in page
 
 
 def test_a_server_that_did_not_end_cleanly_is_the_verdict():

@@ -65,9 +65,11 @@ def _verdict(level: Mapping[str, Any]) -> Cell:
 
 
 def kernels(rows: Any, whole: Whole) -> list[Part]:
-    """What ran, with the proof of each artefact where there is one."""
+    """What ran, with the proof of each artefact where there is one; with times where calls were timed, which they
+    are not on a GPU."""
     if not _are_rows(rows):
         return anything(rows, whole)
+    is_timed = any(row.get("seconds") for row in rows)
     shown: Rows = []
     for row in rows:
         calls, seconds = row.get("calls"), row.get("seconds")
@@ -76,9 +78,9 @@ def kernels(rows: Any, whole: Whole) -> list[Part]:
         names = ", ".join(f"{count} x {name}" for name, count in launches.items()) or "no kernel of its own"
         shown.append(
             [str(row.get("op", "")), str(row.get("implementation", "")), str(row.get("activation", "")),
-             "" if calls is None else str(calls), each, _proof(row), names]
+             "" if calls is None else str(calls), *[each] * is_timed, _proof(row), names]
         )  # fmt: skip
-    headings = ["op", "implementation", "activations", "calls", "us a call", "proof", "launched"]
+    headings = ["op", "implementation", "activations", "calls", *["us a call"] * is_timed, "proof", "launched"]
     return [Table(headings, shown, "from the ledger: what was called, not what was planned"), Raw("ledger", rows)]
 
 
