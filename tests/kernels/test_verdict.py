@@ -75,7 +75,9 @@ def test_machine_code_that_cannot_be_read_is_an_error(small, monkeypatch):
         judge_compiled(replace(step, binary=replace(step.binary, cubin=b"torn")))
     with pytest.raises(KernelError, match="no code of another"):
         judge_compiled(replace(step, name="another"))
-    monkeypatch.setattr(verdict, "disassemble", lambda cubin, kernel: verdict._section("a listing of nothing", kernel))
+    monkeypatch.setattr(
+        verdict, "disassemble", lambda cubin, kernel: verdict._section("a listing of nothing", kernel)
+    )
     with pytest.raises(KernelError, match="no code of step"):
         judge_compiled(step)
     monkeypatch.undo()
