@@ -5,11 +5,14 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
 import psutil
 import pytest
+
+from firesteel.lab.ending import undisturbed
 
 FAKE = Path(__file__).with_name("fake_server.py")
 # Takes a while to clean up, as a server takes to stop.
@@ -95,6 +98,39 @@ def test_review_that_is_ended_takes_the_server_of_its_check_along(number, tmp_pa
     assert not server.is_running()
 
 
+# A signal comes while a process is made: it is there, and nobody knows of it yet.
+COMES_EARLY = """
+import os, signal, subprocess, sys
+from pathlib import Path
+from firesteel.lab import ending, supervisor
+ending.stop_servers_when_ended()
+class Early(subprocess.Popen):
+    def __init__(self, *args, **given):
+        super().__init__(*args, **given)
+        if args[0] == {words!r}:
+            print(self.pid, flush=True)
+            os.kill(os.getpid(), {number})
+subprocess.Popen = Early
+"""
+STARTS = {
+    "a server": "supervisor.Supervised(supervisor.ServerCommand(words={words!r}, url={url!r}), Path({folder!r}))",
+    "a run apart": "ending.run_apart({words!r}, Path({folder!r}) / 'log')",
+}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("what", STARTS)
+def test_what_was_just_started_when_a_signal_came_is_stopped(what, number, tmp_path):
+    words = [sys.executable, "-c", "import time; time.sleep(60)"]
+    line = STARTS[what].format(words=words, url="http://127.0.0.1:9", folder=str(tmp_path))
+    program = f"{COMES_EARLY.format(number=int(number), words=words)}\n{line}\nprint('went on')\n"
+    with start(program, stderr=subprocess.DEVNULL) as process:
+        child = int(process.stdout.readline())
+        assert process.stdout.read() == ""  # it did not go on
+    assert not psutil.pid_exists(child)
+    assert process.returncode == (-number if number == signal.SIGINT else 128 + number)
+
+
 def find_server(pid, log):
     """That a lab below this process started."""
     wait_until(log.is_file)
@@ -111,3 +147,17 @@ def wait_until(happens):
     while not happens():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def test_threads_other_than_the_main_one_start_things_too():
+    """Where signals are never heard, and nothing may be changed about them."""
+    before, done = signal.getsignal(signal.SIGTERM), []
+
+    def work():
+        with undisturbed():
+            done.append(signal.getsignal(signal.SIGTERM) is before)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert done == [True]

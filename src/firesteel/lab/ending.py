@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
@@ -36,20 +37,40 @@ def leave(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
 
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Signals that would end this process by an exception are heard when the block is done: a process that was
+    started, but is not yet known to whoever is to stop it, would be left."""
+    heard: list[int] = []
+    is_main = threading.current_thread() is threading.main_thread()  # others hear none
+    before = {number: handler for number in ENDINGS if is_main and callable(handler := signal.getsignal(number))}
+    for number in before:
+        signal.signal(number, lambda number, _: heard.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if heard:
+            signal.raise_signal(heard[0])
+
+
 def run_apart(
     command: Sequence[str], log: Path, *, most_s: float | None = None, patience_s: float = PATIENCE_S
 ) -> int | None:
     """Its exit code, None where it took longer than `most_s`; in a session of its own, ended whatever happens."""
-    with log.open("wb") as sink:
-        child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT, start_new_session=True,
-            env=child_environment({}),
-        )  # fmt: skip
-        try:
-            return child.wait(most_s)
-        except subprocess.TimeoutExpired:
-            return None
-        finally:
+    child = None
+    try:
+        with undisturbed(), log.open("wb") as sink:
+            child = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT, start_new_session=True,
+                env=child_environment({}),
+            )  # fmt: skip
+        return child.wait(most_s)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        if child is not None:
             end(child, patience_s)
 
 

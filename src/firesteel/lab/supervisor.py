@@ -6,6 +6,7 @@ why in words and where the crash bundle lies, and the machine is clean again.
 
 from __future__ import annotations
 
+import atexit
 import os
 import resource
 import signal
@@ -36,6 +37,7 @@ from firesteel.lab.bundle import (
     read_tail,
 )  # fmt: skip
 from firesteel.lab.diagnosis import STACKS, Diagnosis, diagnose_exit
+from firesteel.lab.ending import undisturbed
 from firesteel.lab.family import MARK, Family, Member, adopt_orphans
 from firesteel.lab.vigil import Vigil
 
@@ -112,9 +114,11 @@ class Supervised:
         self._kernel = KernelWatch()
         self._environment = child_environment({**ENVIRONMENT, **command.environment, MARK: uuid.uuid4().hex})
         self._started = time.monotonic()
-        self._process = self._start()
-        self.family = Family(self._process.pid, self._environment[MARK])
-        self.vigil = Vigil(self.family, self.log, command.most_log_bytes)
+        with undisturbed():
+            self._process = self._start()
+            self.family = Family(self._process.pid, self._environment[MARK])
+            self.vigil = Vigil(self.family, self.log, command.most_log_bytes)
+            atexit.register(self.stop)  # whatever ends this process before somebody else does so
 
     def __enter__(self) -> Supervised:
         with ExitStack() as stack:
@@ -202,6 +206,7 @@ class Supervised:
                 how="by itself" if was_over else how, exit_code=code, seconds=time.monotonic() - start,
                 orphans=tuple(orphans), port_is_free=is_free(self.command.address),
             )  # fmt: skip
+            atexit.unregister(self.stop)
         return self.stopped
 
     def _start(self) -> subprocess.Popen[bytes]:
