@@ -23,7 +23,10 @@ from firesteel.kernels.verify import POISON
 
 FOLDER = Path(__file__).with_name("emulator")
 OWN = tuple(sorted(path.name for path in FOLDER.iterdir() if path.suffix in (".hpp", ".cuh")))
-OPTIONS = ("-std=c++20", "-O1", "-fPIC", "-shared", "-fno-strict-aliasing", "-ffp-contract=off", "-w", "-pthread")
+OPTIONS = (
+    "-std=c++20", "-O1", "-fPIC", "-shared", "-fno-strict-aliasing", "-ffp-contract=off", "-w", "-pthread",
+    "-fno-gnu-unique",  # else libraries share the variables of the first that was loaded
+)  # fmt: skip
 PATIENCE_S = 60.0
 _seeds = itertools.count(1)
 _late = []

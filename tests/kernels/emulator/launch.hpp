@@ -57,7 +57,11 @@ inline void *go(void *which) {
 inline void run_all(std::vector<Program> &programs) {
     pthread_barrier_init(&ready, nullptr, programs.size()), pthread_barrier_init(&over, nullptr, programs.size());
     std::vector<pthread_t> threads(programs.size());
-    for (size_t i = 0; i < programs.size(); i++) pthread_create(&threads[i], nullptr, go, &programs[i]);
+    for (size_t i = 0; i < programs.size(); i++)
+        if (pthread_create(&threads[i], nullptr, go, &programs[i])) {
+            perror("no thread for an emulated program");
+            abort();
+        }
     for (pthread_t thread : threads) pthread_join(thread, nullptr);
     pthread_barrier_destroy(&ready), pthread_barrier_destroy(&over);
 }

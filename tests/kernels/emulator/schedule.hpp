@@ -56,6 +56,10 @@ inline void prepare(Program &program, char *memory, unsigned seed) {
     program.fibers.resize(program_size.x);
     program.stacks = (char *)mmap(nullptr, (size_t)program_size.x * STACK_BYTES, PROT_READ | PROT_WRITE,
                                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (program.stacks == MAP_FAILED) {
+        perror("no memory for the stacks of an emulated program");
+        abort();
+    }
     for (unsigned i = 0; i < program_size.x; i++) {
         Fiber &fiber = program.fibers[i];
         fiber.stack = program.stacks + (size_t)i * STACK_BYTES;
