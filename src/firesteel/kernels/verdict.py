@@ -22,6 +22,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,7 @@ def _section(sass: str, kernel: str) -> str:
     head = re.compile(r"\s*\.section\s+(\S+?),")
     lines = sass.splitlines()
     heads = [number for number, line in enumerate(lines) if ".section" in line and head.match(line)]
-    for number, end in zip(heads, [*heads[1:], len(lines)], strict=False):
+    for number, end in pairwise([*heads, len(lines)]):
         found = head.match(lines[number])
         if found is not None and found[1] == f".text.{kernel}":
             return "\n".join(lines[number:end])
