@@ -9,7 +9,7 @@ import torch
 from firesteel.kernels import decode_experts, decode_shapes
 from firesteel.kernels.decode_experts import MXFP8_TOLERANCE, plan
 from firesteel.kernels.decode_fc2 import refuse_strips
-from firesteel.kernels.decode_launch import Machine, machine_of
+from firesteel.kernels.decode_launch import Machine, machine_of, with_all_arriving
 from firesteel.kernels.decode_shapes import Draw
 from firesteel.kernels.moe_matmul import random_experts
 from firesteel.kernels.op import Sample
@@ -52,6 +52,12 @@ def make_args(tokens, routing="any", *, hidden=HIDDEN, experts=EXPERTS, active=A
     packed = random_experts(experts, hidden, hidden, draw.generator)
     logits = route(routing, tokens, draw, experts, active)
     return draw.normal(tokens, hidden), draw.normal(hidden), 1e-5, logits, packed, 7.0, active
+
+
+@pytest.mark.parametrize("way", ["cuda", "cuda:passed"])
+def test_pairs_wait_for_each_other_as_a_whole_where_all_lanes_arrive(way, hold_emulated):
+    with with_all_arriving():
+        hold_emulated(decode_experts, PAIRED, *make_args(1), way=way)
 
 
 def test_the_machines_do_with_small_sizes_what_real_ones_do_with_real_sizes():

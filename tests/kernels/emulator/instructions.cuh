@@ -100,6 +100,7 @@ DEVICE void cluster_arrive() {
 }
 DEVICE void cluster_wait() {
     auto cluster = machine::here->cluster;
+    machine::here->now->cluster_waits++;
     unsigned wanted = machine::here->now->cluster_arrivals * blockDim.x * machine::here->peers.size();
     machine::wait_until([=] { return __atomic_load_n(&cluster->arrivals, __ATOMIC_ACQUIRE) >= wanted; });
 }

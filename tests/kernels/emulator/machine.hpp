@@ -58,7 +58,7 @@ struct Fiber {
     bool (*is_ready)(const void *) = nullptr;  // with `asked`, which lies on its own stack
     const void *asked = nullptr;
     bool is_done = false;
-    unsigned exchanges = 0, cluster_arrivals = 0;
+    unsigned exchanges = 0, cluster_arrivals = 0, cluster_waits = 0;
 };
 struct Cluster { unsigned arrivals = 0; };
 

@@ -86,6 +86,11 @@ inline void check_end(Program &program, const char *behind) {
     if (!is_untouched(behind, UNTOUCHED_BYTES)) fail("program %u wrote behind its shared memory", program.number);
     for (const Fiber &fiber : program.fibers)
         if (!is_untouched(fiber.stack, UNTOUCHED_BYTES)) fail("a thread of program %u needs more stack", program.number);
+#ifdef ALL_ARRIVE  // for compute-sanitizer's racecheck, which lets no part of a program through
+    for (const Fiber &fiber : program.fibers)
+        if (fiber.is_done && fiber.cluster_arrivals != fiber.cluster_waits)
+            fail("a thread of program %u does not wait for its cluster as often as it arrives", program.number);
+#endif
     munmap(program.stacks, (size_t)program_size.x * STACK_BYTES);
 }
 }  // namespace machine
