@@ -1,6 +1,7 @@
 """The order of the parts, held true: who imports whom, where the environment is read, that no knob is dead."""
 
 import ast
+import graphlib
 import re
 from pathlib import Path
 
@@ -11,20 +12,21 @@ from firesteel.config import knobs
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "firesteel"
 # Each part may import itself and what its row names; the ground is there for all.
-GROUND = {"errors", "types", "device", "config", "heap", "version", "whole"}
+GROUND = {"errors", "types", "device", "config", "heap", "surroundings", "version", "whole"}
 MAY_IMPORT = {
     "errors": set(),
     "config": {"errors"},
     "types": {"errors"},
     "device": {"errors"},
     "heap": set(),
+    "surroundings": {"config", "device"},
     "whole": set(),
     "version": set(),
     "formats": set(),
     "kernels": {"formats", *GROUND},
     "model": {"formats", "kernels", *GROUND},
-    "engine": {"formats", "kernels", "model", "measure", *GROUND},
-    "measure": {"formats", "kernels", "model", *GROUND},
+    "engine": {"formats", "kernels", "model", *GROUND},
+    "measure": {"formats", "kernels", "model", "engine", *GROUND},
     "chat": {"errors"},
     "hub": {"errors"},
     "progress": set(),
@@ -74,9 +76,10 @@ MAY_IMPORT = {
     "__main__": {"cli"},
 }
 BARE_GPU_BOX = {"torch", "triton", "numpy", "safetensors", "cuda"}  # what the lower parts may import from outside
-# The border between the engine's process and its parent: these files, and in the lower parts no other, use msgspec.
-BORDER = {f"engine/{name}.py" for name in ("messages", "process", "child", "in_flight", "client")}
-GRAMMAR = "engine/grammar.py"  # the one file of the lower parts that asks llguidance, and only when a grammar comes
+# The border between the engine's process and its parent: only these files of the lower parts use msgspec.
+BORDER = {f"engine/process/{name}.py" for name in ("messages", "main", "handle", "waiters", "client")}
+GRAMMAR = "engine/sample/grammar.py"  # the only file of the lower parts that uses llguidance, for the first grammar
+MOST_MODULES = 20  # per folder, beside its sub-packages
 LOWER_PARTS = ("formats", "kernels", "model", "engine", "measure", "device", "types", "errors")
 PYTHON_FILES = sorted(SOURCE.rglob("*.py"))
 
@@ -96,6 +99,18 @@ def imports_of(path):
             yield from (f"{node.module}.{alias.name}" for alias in node.names if node.module == "firesteel")
 
 
+def module_imports(path):
+    """As `imports_of`, with names imported from a package resolved to its modules."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                place = SOURCE.parent.joinpath(*node.module.split("."), alias.name)
+                is_module = place.is_dir() or place.with_suffix(".py").is_file()
+                yield f"{node.module}.{alias.name}" if is_module else node.module
+
+
 def test_every_part_is_in_the_table():
     assert {part_of(path) for path in PYTHON_FILES} <= set(MAY_IMPORT)
 
@@ -107,6 +122,36 @@ def test_imports_go_down(path):
         words = name.split(".")
         if words[0] == "firesteel" and len(words) > 1:
             assert words[1] in allowed, f"{part_of(path)} must not import {name}"
+
+
+def unit_of(words):
+    """The sub-package that a module belongs to, or the module itself where it stands directly in its part."""
+    nested = len(words) > 2 or SOURCE.joinpath(*words[:2]).is_dir()
+    return ".".join(words[:2] if nested else words)
+
+
+def unit_imports():
+    """{unit: units of the same part that it imports anywhere, inside functions too}."""
+    edges = {}
+    for path in PYTHON_FILES:
+        words = path.relative_to(SOURCE).with_suffix("").parts
+        unit = unit_of(words[:-1] if words[-1] == "__init__" else words)
+        for name in module_imports(path):
+            other = name.split(".")[1:]
+            if other and other[0] == words[0] and (target := unit_of(other)) != unit:
+                edges.setdefault(unit, set()).add(target)
+    return edges
+
+
+def test_sub_packages_import_each_other_in_one_direction():
+    """Includes imports inside functions, which would hide a cycle from Python."""
+    graphlib.TopologicalSorter(unit_imports()).prepare()  # raises CycleError, which names the cycle
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent for path in PYTHON_FILES}), ids=str)
+def test_folders_stay_small(folder):
+    modules = [path for path in folder.glob("*.py") if path.name not in ("__init__.py", "__main__.py")]
+    assert len(modules) <= MOST_MODULES, [path.name for path in modules]
 
 
 def test_no_two_parts_import_each_other():

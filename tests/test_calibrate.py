@@ -7,7 +7,7 @@ import torch
 
 from firesteel import LLM, UserError
 from firesteel.calibrate import MARGIN, Calibration, calibrate, choose_scale, read_prompts
-from firesteel.engine.kv_scales import write_scales
+from firesteel.engine.cache.kv_scales import write_scales
 from firesteel.exam import TEXT, read_items
 
 PROMPTS = [list(range(97, 117)), [5, 6, 7], list(range(200, 20, -1))]

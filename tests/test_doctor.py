@@ -12,8 +12,8 @@ from firesteel import doctor
 from firesteel.cli import app
 from firesteel.device import GIB, DeviceSpec
 from firesteel.doctor import PACKAGES, Finding, Machine, Status, driver_version, judge
-from firesteel.kernels import NETWORK_OPS
-from firesteel.kernels.cuda_compile import lacks_nvrtc
+from firesteel.kernels.cuda.compile import lacks_nvrtc
+from firesteel.kernels.registry import NETWORK_OPS
 
 HEADER = Path(__file__)  # any file that exists
 NO_HEADER = HEADER / "Python.h"
@@ -213,7 +213,7 @@ def test_exit_code_is_1_exactly_if_something_failed(monkeypatch, status, as_json
         Finding("two", status, "[so so]", "do this"),
         Finding("x", Status.OK, ""),
     ]
-    monkeypatch.setattr("firesteel.cli.machine.examine", lambda: findings)
+    monkeypatch.setattr("firesteel.cli.machine.doctor.examine", lambda: findings)
     result = CliRunner().invoke(app, ["doctor", *(["--json"] if as_json else [])])
     assert result.exit_code == (1 if status is Status.FAIL else 0)
     for text in ("two", status.value, "[so so]", "do this"):

@@ -9,13 +9,13 @@ import torch
 from firesteel import LLM, UserError
 from firesteel.config import BatchConfig, KernelConfig, knobs, resolve
 from firesteel.device import find_device
-from firesteel.engine.decode_ways import Way, find_ways
 from firesteel.engine.engine import RUN_AHEAD_STEPS, find_ahead
-from firesteel.kernels import cuda_cache
-from firesteel.kernels.linear import Mxfp4Weight
-from firesteel.kernels.op import anywhere
-from firesteel.kernels.rms_norm import rms_norm
-from firesteel.kernels.rms_norm_fed import rms_norm_fed
+from firesteel.kernels.cuda import cache as cuda_cache
+from firesteel.kernels.op.op import anywhere
+from firesteel.kernels.operands.weights import Mxfp4Weight
+from firesteel.kernels.ops.rms_norm import rms_norm
+from firesteel.kernels.ops.rms_norm_fed import rms_norm_fed
+from firesteel.measure.decode.variants import Way, find_ways
 
 TOKENS = list(range(300, 312))
 # gate -> values that are not the default

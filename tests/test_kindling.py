@@ -12,7 +12,7 @@ from firesteel.chat.harmony import Harmony, Message, system_message
 from firesteel.eval import encode_documents, encode_prompt, evaluate, grade_all, measure_perplexity, take
 from firesteel.exam import EXAM, TEXT, read_items
 from firesteel.hub import BUILT_IN
-from firesteel.kernels import NETWORK_OPS
+from firesteel.kernels.registry import NETWORK_OPS
 from firesteel.types import SamplingParams
 
 

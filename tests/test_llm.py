@@ -9,10 +9,10 @@ import torch
 
 from firesteel import LLM, SamplingParams, UserError
 from firesteel.device import memory_info
-from firesteel.engine.kv_scales import write_scales
-from firesteel.engine.sampler import sample
-from firesteel.kernels import NETWORK_OPS
+from firesteel.engine.cache.kv_scales import write_scales
+from firesteel.engine.sample.sampler import sample
 from firesteel.kernels.ledger import Ran
+from firesteel.kernels.registry import NETWORK_OPS
 from firesteel.llm import read_stop_ids
 from firesteel.model import reader
 from firesteel.model.quantize import quantize_checkpoint

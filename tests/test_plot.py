@@ -5,10 +5,10 @@ import json
 import pytest
 
 from firesteel import plot
-from firesteel.measure.decode import ExpertCount
-from firesteel.measure.decode_figures import DecodeFigures
-from firesteel.measure.outcome import Figures, Outcome
-from firesteel.measure.roofline import Step, step_cost
+from firesteel.measure.decode.figures import DecodeFigures
+from firesteel.measure.decode.steps import ExpertCount
+from firesteel.measure.ops.outcome import Figures, Outcome
+from firesteel.measure.roofline.roofline import Step, step_cost
 from firesteel.measure.timing import Timing
 from firesteel.model.spec import PRESETS
 from firesteel.plot import PlotError, check_libraries, draw_decode, draw_ops, plot_decode, plot_ops

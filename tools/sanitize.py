@@ -18,10 +18,12 @@ from dataclasses import replace
 from typing import Any
 
 from firesteel.device import DeviceSpec, find_device
-from firesteel.kernels import ALL_OPS, DECODE_OPS, decode_shapes, moe_matmul
-from firesteel.kernels.decode_launch import with_all_arriving, with_sms
-from firesteel.kernels.op import Op, Sample
-from firesteel.kernels.verify import verify
+from firesteel.kernels.op.op import Op, Sample
+from firesteel.kernels.ops.moe_matmul import moe_matmul
+from firesteel.kernels.proof.verify import verify
+from firesteel.kernels.registry import ALL_OPS, DECODE_OPS
+from firesteel.kernels.stream import shapes as decode_shapes
+from firesteel.kernels.stream.launch import with_all_arriving, with_sms
 
 SMALL_BYTES = 4e6  # of arguments; a call of the sanitizer's racecheck takes a thousand times its time
 STREAMED_BYTES = 8e7

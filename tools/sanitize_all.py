@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from firesteel.kernels import ALL_OPS
+from firesteel.kernels.registry import ALL_OPS
 from sanitize import NOBODY
 
 WATCHED = (sys.executable, str(Path(__file__).with_name("sanitize.py")))

@@ -16,14 +16,14 @@ from contextlib import contextmanager
 
 import torch
 
-from firesteel.cli.bench_decode import Plan, Subject, choose_ops, open_step
-from firesteel.cli.bench_engine import open_model
+from firesteel.cli.bench.decode import Plan, Subject, choose_ops, open_step
+from firesteel.cli.bench.engine import open_model
 from firesteel.config import resolve
-from firesteel.engine.decode_ways import find_ways, time_groups
 from firesteel.errors import UserError
-from firesteel.kernels.decode_launch import forget_plans
-from firesteel.measure.decode import time_steps
-from firesteel.measure.room import free_memory
+from firesteel.kernels.stream.launch import forget_plans
+from firesteel.measure.decode.steps import time_steps
+from firesteel.measure.decode.variants import find_ways, time_groups
+from firesteel.measure.ops.memory import free_memory
 
 DENSE = "qkv,o,lm_head"
 STEPS, GROUP_STEPS = 200, 40

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from firesteel.engine.kv_scales import SMALLEST
+from firesteel.engine.cache.kv_scales import SMALLEST
 from firesteel.errors import UserError
 from firesteel.eval import encode_documents
 from firesteel.exam import TEXT, read_items

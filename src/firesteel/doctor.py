@@ -17,10 +17,10 @@ import torch
 
 from firesteel.device import GIB, DeviceSpec, available_bytes, find_device
 from firesteel.kernels import Kernels
-from firesteel.kernels.activation import BLOCK_SCALED_TRITON
-from firesteel.kernels.cuda_compile import lacks_nvrtc, nvrtc_architectures, nvrtc_version
+from firesteel.kernels.cuda.compile import lacks_nvrtc, nvrtc_architectures, nvrtc_version
 from firesteel.kernels.ledger import Ledger
-from firesteel.kernels.tuned import find_shipped
+from firesteel.kernels.operands.activation import BLOCK_SCALED_TRITON
+from firesteel.kernels.tiles.tuned import find_shipped
 
 OLDEST_PYTHON = (3, 11)
 OLDEST_TORCH = (2, 11)

@@ -22,8 +22,8 @@ from firesteel.chat.stream import read_turn
 from firesteel.chat.tokenizer import Tokenizer
 from firesteel.chat.tools import Tool
 from firesteel.config import resolve
-from firesteel.engine.grammar import Grammars
 from firesteel.engine.load import load_engine
+from firesteel.engine.sample.grammar import Grammars
 from firesteel.errors import UserError
 from firesteel.hub import find_checkpoint
 from firesteel.kernels.ledger import Ledger

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from firesteel.errors import UserError
-from firesteel.measure.decode_figures import DecodeFigures
-from firesteel.measure.loop_figures import LoopFigures
-from firesteel.measure.outcome import Outcome
+from firesteel.measure.decode.figures import DecodeFigures
+from firesteel.measure.loop.figures import LoopFigures
+from firesteel.measure.ops.outcome import Outcome
 
 LIBRARIES = {"altair": "altair", "vl_convert": "vl-convert-python"}  # module -> package
 PANELS_A_ROW = 3

@@ -23,11 +23,11 @@ from typing import Any, TypeVar
 
 from firesteel.device import GIB, DeviceSpec
 from firesteel.errors import KernelError, UserError
-from firesteel.kernels.activation import ACTIVATIONS
+from firesteel.kernels.operands.activation import ACTIVATIONS
 from firesteel.kernels.target import find_target
 from firesteel.measure.record import Record
-from firesteel.measure.surroundings import look_around
 from firesteel.plot import PlotError, check_libraries
+from firesteel.surroundings import look_around
 
 PATIENCE_S = 3600  # for one part
 TIMED_OUT = 124

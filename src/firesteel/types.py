@@ -208,7 +208,7 @@ class Outcome:
     """What the logits of a span led to."""
 
     token_id: int | None = None  # drawn after the last token
-    logprobs: Any = None  # TokenLogprobs of engine/logprobs.py
+    logprobs: Any = None  # TokenLogprobs of engine/sample/logprobs.py
     prompt_logprobs: Any = None  # a list of them
     logits: Tensor | None = None
     error: str | None = None

@@ -16,7 +16,7 @@ from firesteel.chat.harmony import Harmony, ResponseFormat
 from firesteel.chat.stream import read_turn
 from firesteel.chat.tokenizer import Tokenizer
 from firesteel.chat.tools import Tool
-from firesteel.engine.grammar import Grammars
+from firesteel.engine.sample.grammar import Grammars
 from firesteel.errors import RequestError
 
 jsonschema = pytest.importorskip("jsonschema")

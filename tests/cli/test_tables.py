@@ -11,9 +11,9 @@ from firesteel.cli import tables
 from firesteel.cli.tables import bench_table, ledger_table, proof_table, report_table
 from firesteel.eval import Report, Score
 from firesteel.kernels.ledger import Entry, Launch, Ledger, Ran
-from firesteel.kernels.prove import Proof
-from firesteel.measure.ceiling import Ceiling
-from firesteel.measure.outcome import Ceilings, Figures, Outcome
+from firesteel.kernels.proof.prove import Proof
+from firesteel.measure.ops.outcome import Ceilings, Figures, Outcome
+from firesteel.measure.roofline.ceiling import Ceiling
 from firesteel.measure.timing import Timing
 
 PROOF = Proof(

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from firesteel.config import resolve
-from firesteel.engine import child
-from firesteel.engine.messages import Ready, pack
+from firesteel.engine.process import handle
+from firesteel.engine.process.messages import Ready, pack
 
 pytest.register_assert_rewrite("tests.engine.scheduler_world")
 
@@ -72,7 +72,7 @@ def stand_in(monkeypatch):
     """Has a program run in place of engines, with a `channel` and `say_ready`, which sends what is returned."""
 
     def use(program):
-        monkeypatch.setattr(child, "PROGRAM", ("-c", CHANNEL + program))
+        monkeypatch.setattr(handle, "PROGRAM", ("-c", CHANNEL + program))
         return READY
 
     return use

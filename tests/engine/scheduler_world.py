@@ -4,9 +4,9 @@ from collections import Counter
 from dataclasses import replace
 
 from firesteel.config import BatchConfig
-from firesteel.engine.page_pool import PagePool
-from firesteel.engine.page_tables import FULL, WINDOW, PageLayout, PageTables
-from firesteel.engine.scheduler import Scheduler
+from firesteel.engine.cache.page_pool import PagePool
+from firesteel.engine.cache.page_tables import FULL, WINDOW, PageLayout, PageTables
+from firesteel.engine.schedule.scheduler import Scheduler
 from firesteel.types import Outcome, Request, SamplingParams
 
 BOTH = (FULL, WINDOW)

@@ -9,8 +9,8 @@ import torch
 from firesteel import LLM
 from firesteel.config import BatchConfig, CacheConfig
 from firesteel.device import GIB, find_device
+from firesteel.engine.cache.kv_cache import page_bytes
 from firesteel.engine.engine import Engine, find_budget
-from firesteel.engine.kv_cache import page_bytes
 from firesteel.errors import RequestError, UserError
 from firesteel.types import Request, SamplingParams
 

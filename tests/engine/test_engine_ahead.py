@@ -8,10 +8,10 @@ import torch
 from firesteel import LLM
 from firesteel.config import BatchConfig, CacheConfig
 from firesteel.device import GIB
-from firesteel.engine.decode_loop import DecodeLoop
+from firesteel.engine.cache.kv_cache import page_bytes
 from firesteel.engine.engine import Engine
-from firesteel.engine.kv_cache import page_bytes
-from firesteel.engine.step_store import FusedOps
+from firesteel.engine.step.decode_loop import DecodeLoop
+from firesteel.engine.step.step_store import FusedOps
 from firesteel.model.decode_ops import DecodeOps
 from firesteel.model.network_step import NetworkStep
 from firesteel.types import Request, SamplingParams

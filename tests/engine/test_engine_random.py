@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from firesteel import LLM
 from firesteel.config import BatchConfig, CacheConfig
 from firesteel.device import GIB
-from firesteel.engine.decode_loop import DecodeLoop
+from firesteel.engine.cache.kv_cache import page_bytes
+from firesteel.engine.cache.page_tables import WINDOW
 from firesteel.engine.engine import Engine
-from firesteel.engine.kv_cache import page_bytes
-from firesteel.engine.page_tables import WINDOW
-from firesteel.engine.step_store import FusedOps
+from firesteel.engine.step.decode_loop import DecodeLoop
+from firesteel.engine.step.step_store import FusedOps
 from firesteel.model.decode_ops import DecodeOps
 from firesteel.types import Request, SamplingParams
 

@@ -11,8 +11,8 @@ import torch
 from firesteel import LLM
 from firesteel.config import BatchConfig, CacheConfig, resolve
 from firesteel.device import GIB
+from firesteel.engine.cache.kv_cache import page_bytes
 from firesteel.engine.engine import Engine
-from firesteel.engine.kv_cache import page_bytes
 from firesteel.engine.load import synthetic_engine
 from firesteel.model.spec import PRESETS
 from firesteel.types import Request, SamplingParams

@@ -11,14 +11,14 @@ import torch
 from firesteel.config import ModelConfig, resolve
 from firesteel.device import GIB, DeviceSpec, find_device
 from firesteel.engine import load
-from firesteel.engine.client import EngineClient
-from firesteel.engine.kv_scales import ScaleError, write_scales
+from firesteel.engine.cache.kv_scales import ScaleError, write_scales
 from firesteel.engine.load import check_capture, choose_fused, find_reserve, load_engine, synthetic_engine
-from firesteel.engine.step_sizes import MOST_GRAPHS, step_sizes
+from firesteel.engine.process.client import EngineClient
+from firesteel.engine.step.step_sizes import MOST_GRAPHS, step_sizes
 from firesteel.errors import UserError
-from firesteel.kernels import cuda_cache
+from firesteel.kernels.cuda import cache as cuda_cache
 from firesteel.kernels.ledger import Ledger
-from firesteel.kernels.tuned import TilesError, Tuned, change_options, use_options
+from firesteel.kernels.tiles.tuned import TilesError, Tuned, change_options, use_options
 from firesteel.model import decode_ops
 from firesteel.types import KvScales, Request, SamplingParams
 

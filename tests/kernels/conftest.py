@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from firesteel.kernels import cuda_cache
-from firesteel.kernels.cuda_source import CudaKernel, CudaSource
-from firesteel.kernels.op import Sample
-from firesteel.kernels.tolerance import assert_close
-from firesteel.kernels.verify import Check, check
+from firesteel.kernels.cuda import cache as cuda_cache
+from firesteel.kernels.cuda.source import CudaKernel, CudaSource
+from firesteel.kernels.op.op import Sample
+from firesteel.kernels.op.tolerance import assert_close
+from firesteel.kernels.proof.verify import Check, check
 
 DATA = Path(__file__).with_name("data")
 EARLY_LAUNCHES = 4

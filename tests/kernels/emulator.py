@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from firesteel.kernels.verify import POISON
+from firesteel.kernels.proof.verify import POISON
 
 FOLDER = Path(__file__).with_name("emulator")
 OWN = tuple(sorted(path.name for path in FOLDER.iterdir() if path.suffix in (".hpp", ".cuh")))

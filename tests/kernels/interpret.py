@@ -20,9 +20,9 @@ import torch
 from triton.runtime import interpreter
 
 from firesteel.device import find_device
-from firesteel.kernels import ALL_OPS
-from firesteel.kernels.triton_ready import interpreting
-from firesteel.kernels.verify import verify
+from firesteel.kernels.op.needs import interpreting
+from firesteel.kernels.proof.verify import verify
+from firesteel.kernels.registry import ALL_OPS
 
 
 def answer(verb, samples, **question):

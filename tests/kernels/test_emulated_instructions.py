@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from firesteel.kernels.cuda_source import CSRC, CudaSource
+from firesteel.kernels.cuda.source import CSRC, CudaSource
 
 OWN = Path(__file__).with_name("emulator")
 WHICH = ("permute", "narrow", "round", "extremes", "transpose", "multiply", "multiply bytes", "share")

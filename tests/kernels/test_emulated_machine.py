@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from firesteel.kernels import decode_o
-from firesteel.kernels.cuda_source import CudaSource
-from firesteel.kernels.decode_launch import Machine
-from firesteel.kernels.decode_shapes import Draw
-from firesteel.kernels.op import Sample
-from firesteel.kernels.verify import check
+from firesteel.kernels.cuda.source import CudaSource
+from firesteel.kernels.decode.o import decode_o
+from firesteel.kernels.op.op import Sample
+from firesteel.kernels.proof.verify import check
+from firesteel.kernels.stream.launch import Machine
+from firesteel.kernels.stream.shapes import Draw
 
 SHARED_BYTES, COUNT = 256, 512
 THREE = Machine(3, 232_448)

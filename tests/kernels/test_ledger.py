@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import torch
 
-from firesteel.kernels.launch import launch_kernel
 from firesteel.kernels.ledger import Launch, Ledger, Ran, note_clipped
-from firesteel.kernels.op import anywhere, define_op
-from firesteel.kernels.tolerance import exact
+from firesteel.kernels.op.op import anywhere, define_op
+from firesteel.kernels.op.tolerance import exact
+from firesteel.kernels.tiles.launch import launch_kernel
 
 
 class FakeKernel:

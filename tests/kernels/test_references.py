@@ -10,16 +10,14 @@ from transformers import GptOssConfig
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssRotaryEmbedding
 
 from firesteel.formats import mxfp4, mxfp8
-from firesteel.kernels import (
-    attention,
-    linear,
-    moe_matmul,
-    quantize_mxfp8,
-    rms_norm,
-    rope_kv_write,
-    route,
-)
-from firesteel.kernels.linear import Mxfp4Weight
+from firesteel.kernels.operands.weights import Mxfp4Weight
+from firesteel.kernels.ops.attention import attention
+from firesteel.kernels.ops.linear import linear
+from firesteel.kernels.ops.moe_matmul import moe_matmul
+from firesteel.kernels.ops.quantize_mxfp8 import quantize_mxfp8
+from firesteel.kernels.ops.rms_norm import rms_norm
+from firesteel.kernels.ops.rope_kv_write import rope_kv_write
+from firesteel.kernels.ops.route import route
 from firesteel.kernels.rope import RopeSpec, rope_table
 
 CPU = torch.device("cpu")
@@ -60,7 +58,7 @@ def test_linear_is_a_product_in_double(sample):
 def test_linear_in_several_row_groups_equals_one(monkeypatch):
     x, weight = torch.randn(3, 32), torch.randn(50, 32).bfloat16()
     whole = linear.reference(x, weight, None)
-    monkeypatch.setattr(sys.modules["firesteel.kernels.linear"], "ROWS_AT_ONCE", 7)
+    monkeypatch.setattr(sys.modules["firesteel.kernels.ops.linear"], "ROWS_AT_ONCE", 7)
     close(linear.reference(x, weight, None), whole, 1e-6)
 
 
@@ -169,7 +167,7 @@ def test_attention_equals_a_naive_loop(sample):
 def test_attention_does_not_depend_on_how_queries_are_split(at_once, monkeypatch):
     sample = list(attention.make_samples(CPU))[6]
     whole = attention.reference(sample.args[0].float(), *sample.args[1:])
-    monkeypatch.setattr(sys.modules["firesteel.kernels.attention"], "QUERIES_AT_ONCE", at_once)
+    monkeypatch.setattr(sys.modules["firesteel.kernels.ops.attention"], "QUERIES_AT_ONCE", at_once)
     close(attention.reference(sample.args[0].float(), *sample.args[1:]), whole, 1e-6)
 
 

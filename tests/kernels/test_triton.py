@@ -4,11 +4,15 @@ import pytest
 import torch
 
 from firesteel.device import find_device
-from firesteel.kernels import ALL_OPS, DECODE_OPS, linear, rms_norm, rope_kv_write, route
-from firesteel.kernels.activation import ACTIVATIONS
-from firesteel.kernels.op import Sample
+from firesteel.kernels.op.op import Sample
+from firesteel.kernels.operands.activation import ACTIVATIONS
+from firesteel.kernels.ops.linear import linear
+from firesteel.kernels.ops.rms_norm import rms_norm
+from firesteel.kernels.ops.rope_kv_write import rope_kv_write
+from firesteel.kernels.ops.route import route
+from firesteel.kernels.proof.verify import verify
+from firesteel.kernels.registry import ALL_OPS, DECODE_OPS
 from firesteel.kernels.rope import RopeSpec, rope_table
-from firesteel.kernels.verify import verify
 
 CPU = torch.device("cpu")
 INTERPRETED_BYTES = 4e6

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from firesteel.lab.supervisor import ServerCommand, find_free_port
+from firesteel.lab.servers.supervisor import ServerCommand, find_free_port
 
 FAKE = Path(__file__).parent / "fake_server.py"
 

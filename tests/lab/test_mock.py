@@ -3,7 +3,7 @@
 import pytest
 
 from firesteel.errors import UserError
-from firesteel.lab.mock import parse_settings
+from tests.lab.mock import parse_settings
 
 
 def test_settings_have_the_type_of_their_default():

@@ -8,9 +8,9 @@ import pytest
 
 from firesteel.config import HIDDEN
 from firesteel.errors import UserError
-from firesteel.lab.matrix import CELLS, CLAIM, Matrix, summarise
-from firesteel.lab.order import Order
+from firesteel.lab.matrix.matrix import CELLS, CLAIM, Matrix, summarise
 from firesteel.lab.rerun import INTO_FOLDERS, plan_rerun
+from firesteel.lab.spec import Order
 
 OUT = Path("again")
 

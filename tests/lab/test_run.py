@@ -9,10 +9,10 @@ import pytest
 from firesteel.device import find_device
 from firesteel.errors import UserError
 from firesteel.lab import run as module
-from firesteel.lab.order import Order
-from firesteel.lab.report import read_result
+from firesteel.lab.report.report import read_result
 from firesteel.lab.run import Run, run_lab
-from firesteel.lab.supervisor import Supervised
+from firesteel.lab.servers.supervisor import Supervised
+from firesteel.lab.spec import Order
 
 FAKE = Path(__file__).parent / "fake_server.py"
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from firesteel.lab.order import Order
 from firesteel.lab.run import run_lab
+from firesteel.lab.spec import Order
 
 
 class Silent:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from firesteel.hub import BUILT_IN
-from firesteel.lab.order import Order
 from firesteel.lab.run import run_lab
+from firesteel.lab.spec import Order
 
 BIN = Path(__file__).parents[2] / ".venv-vllm" / "bin"
 FLAGS = ("--max-model-len", "4200", "--enforce-eager", "--dtype", "float32")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from firesteel.device import find_device
-from firesteel.kernels.moe_matmul import random_experts
+from firesteel.kernels.ops.moe_matmul import random_experts
 from firesteel.measure.timing import (
     MAX_COPIES,
     OUTGROW,

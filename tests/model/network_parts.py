@@ -11,13 +11,14 @@ from unittest import mock
 import torch
 
 from firesteel.device import find_device
-from firesteel.engine.batch import build_batch
-from firesteel.engine.kv_cache import new_cache
-from firesteel.kernels import NETWORK_OPS, Kernels
+from firesteel.engine.cache.kv_cache import new_cache
+from firesteel.engine.step.batch import build_batch
+from firesteel.kernels import Kernels
 from firesteel.kernels.ledger import Ledger
-from firesteel.kernels.op import Chosen
+from firesteel.kernels.op.needs import interpreting
+from firesteel.kernels.op.op import Chosen
+from firesteel.kernels.registry import NETWORK_OPS
 from firesteel.kernels.rope import RopeSpec
-from firesteel.kernels.triton_ready import interpreting
 from firesteel.model.gpt_oss import GptOss
 from firesteel.model.spec import ModelSpec
 from firesteel.model.synthetic import synthetic_weights

@@ -7,11 +7,11 @@ import torch
 
 from firesteel import LLM, SamplingParams
 from firesteel.device import find_device
-from firesteel.engine.kv_cache import new_cache
+from firesteel.engine.cache.kv_cache import new_cache
 from firesteel.kernels import Kernels
 from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.rope import RopeSpec
-from firesteel.measure.decode import Pages, fill_pages, first_batch, lay_out, watch
+from firesteel.measure.decode.steps import Pages, fill_pages, first_batch, lay_out, watch
 from firesteel.model.decode import DecodeError, DecodeStep
 from firesteel.model.decode_ops import GROUPS, DecodeOps
 from firesteel.model.gpt_oss import GptOss

@@ -12,13 +12,13 @@ import torch
 
 from firesteel.config import KernelConfig
 from firesteel.device import find_device
-from firesteel.engine.decode_ways import Way, compare_ways, find_ways
-from firesteel.engine.kv_cache import new_cache
+from firesteel.engine.cache.kv_cache import new_cache
 from firesteel.kernels import Kernels
 from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.rope import RopeSpec
-from firesteel.measure.decode import fill_pages, first_batch, lay_out
-from firesteel.measure.room import free_memory
+from firesteel.measure.decode.steps import fill_pages, first_batch, lay_out
+from firesteel.measure.decode.variants import Way, compare_ways, find_ways
+from firesteel.measure.ops.memory import free_memory
 from firesteel.model.decode import DecodeStep
 from firesteel.model.decode_ops import NAMES, DecodeOps
 from firesteel.model.gpt_oss import GptOss

@@ -4,9 +4,9 @@ import pytest
 
 from firesteel.device import find_device
 from firesteel.errors import KernelError
-from firesteel.kernels import DECODE_OPS
 from firesteel.kernels.ledger import Ledger
-from firesteel.kernels.requirement import Requirement, parse_requirements
+from firesteel.kernels.op.requirement import Requirement, parse_requirements
+from firesteel.kernels.registry import DECODE_OPS
 from firesteel.model import decode_ops
 from firesteel.model.decode_ops import GROUPS, NAMES, DecodeOps, split_choices
 

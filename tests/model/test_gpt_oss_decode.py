@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from firesteel.device import find_device
-from firesteel.engine.kv_cache import new_cache
-from firesteel.kernels import DECODE_OPS, Kernels
-from firesteel.kernels.decode_launch import with_delays
+from firesteel.engine.cache.kv_cache import new_cache
+from firesteel.kernels import Kernels
 from firesteel.kernels.ledger import Ledger
+from firesteel.kernels.registry import DECODE_OPS
 from firesteel.kernels.rope import RopeSpec, rope_table
+from firesteel.kernels.stream.launch import with_delays
 from firesteel.model.gpt_oss import GptOss
 from firesteel.model.spec import PRESETS, ModelSpec
 from firesteel.model.synthetic import synthetic_weights
@@ -176,7 +177,7 @@ def test_a_graph_replayed_gives_the_bits_of_eager_steps(model, tokens, dependent
 
 @gpu
 def test_the_best_of_each_program_is_that_of_its_logits(model):
-    from firesteel.kernels.decode_lm_head import cuda_decode_lm_head, find_best
+    from firesteel.kernels.decode.lm_head import cuda_decode_lm_head, find_best
 
     spec, weights, device = model
     r = torch.randn(3, spec.hidden_size, device=device.torch_device).bfloat16()

@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from firesteel.device import find_device
-from firesteel.engine.batch import build_batch
-from firesteel.engine.kv_cache import new_cache
-from firesteel.kernels import NETWORK_OPS, Kernels
-from firesteel.kernels.activation import ACTIVATIONS
+from firesteel.engine.cache.kv_cache import new_cache
+from firesteel.engine.step.batch import build_batch
+from firesteel.kernels import Kernels
 from firesteel.kernels.ledger import Ledger
-from firesteel.kernels.op import Chosen
+from firesteel.kernels.op.op import Chosen
+from firesteel.kernels.operands.activation import ACTIVATIONS
+from firesteel.kernels.registry import NETWORK_OPS
 from firesteel.model.gpt_oss import GptOss
 from firesteel.model.spec import PRESETS
 from firesteel.model.synthetic import synthetic_weights

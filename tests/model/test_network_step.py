@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from firesteel.engine.batch import build_batch
-from firesteel.engine.kv_cache import new_cache
+from firesteel.engine.cache.kv_cache import new_cache
+from firesteel.engine.step.batch import build_batch
 from firesteel.errors import UserError
 from firesteel.model.network_step import NetworkStep
 from firesteel.types import Plan, Request, SamplingParams, Span

@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from firesteel.device import GIB, find_device
-from firesteel.kernels.linear import Mxfp4Weight
+from firesteel.kernels.operands.weights import Mxfp4Weight
 from firesteel.kernels.rope import RopeSpec
-from firesteel.measure.roofline import Step, step_cost
+from firesteel.measure.roofline.roofline import Step, step_cost
 from firesteel.model.checkpoint import save_checkpoint
 from firesteel.model.reader import PIECE_BYTES
 from firesteel.model.shards import CheckpointError

@@ -19,8 +19,8 @@ import pytest
 
 from firesteel.chat.tokenizer import Tokenizer
 from firesteel.config import resolve
-from firesteel.engine.logprobs import TokenLogprobs
-from firesteel.engine.messages import Ready
+from firesteel.engine.process.messages import Ready
+from firesteel.engine.sample.logprobs import TokenLogprobs
 from firesteel.engine.statistics import Statistics
 from firesteel.errors import EngineDied
 from firesteel.server.app import build_app

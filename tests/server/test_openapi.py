@@ -54,7 +54,7 @@ def test_answers_are_objects_streams_or_errors(document):
 def test_schemathesis_finds_no_answer_outside_the_document(tmp_path):
     """The engine is a stub; everything before it is real. Failed checks and statuses are read from its report."""
     server = subprocess.Popen(
-        [sys.executable, "-m", "firesteel.server.stub_server", "0"],
+        [sys.executable, "-m", "firesteel.server.stub.server", "0"],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         encoding="utf-8",

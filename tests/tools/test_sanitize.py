@@ -5,11 +5,11 @@ import torch
 
 import sanitize
 from firesteel.device import find_device
-from firesteel.kernels import DECODE_OPS
-from firesteel.kernels.decode_fc2 import refuse_strips
-from firesteel.kernels.decode_launch import Machine
-from firesteel.kernels.op import Sample, anywhere, define_op
-from firesteel.kernels.tolerance import exact
+from firesteel.kernels.decode.fc2 import refuse_strips
+from firesteel.kernels.op.op import Sample, anywhere, define_op
+from firesteel.kernels.op.tolerance import exact
+from firesteel.kernels.registry import DECODE_OPS
+from firesteel.kernels.stream.launch import Machine
 
 CPU = find_device("cpu")
 

@@ -5,10 +5,10 @@ import sys
 import pytest
 
 import sweep
-from firesteel.kernels.decode_experts import plan_passed
-from firesteel.kernels.decode_launch import machine_of
+from firesteel.kernels.decode.experts import plan_passed
+from firesteel.kernels.stream.launch import machine_of
 
-EXPERTS = "firesteel.kernels.decode_experts"
+EXPERTS = "firesteel.kernels.decode.experts"
 SIZES = {"hidden": 2880, "experts": 128, "active": 4}
 
 
@@ -16,7 +16,7 @@ def test_a_plan_names_implementations_and_constants():
     words = "decode_experts=cuda:passed,decode_experts.PASSED_FLIGHT=3,decode_attention.STAGES=3"
     pins, constants = sweep.read_plan(words)
     assert pins == ["decode_experts=cuda:passed"]
-    assert constants == {(EXPERTS, "PASSED_FLIGHT"): 3, ("firesteel.kernels.decode_attention", "STAGES"): 3}
+    assert constants == {(EXPERTS, "PASSED_FLIGHT"): 3, ("firesteel.kernels.decode.attention", "STAGES"): 3}
     assert sweep.read_plan("plain") == ([], {})
 
 

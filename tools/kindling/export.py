@@ -13,7 +13,7 @@ from firesteel.chat.harmony import Harmony
 from firesteel.chat.tokenizer import Tokenizer
 from firesteel.device import find_device
 from firesteel.formats import mxfp4
-from firesteel.kernels.moe_matmul import Experts as PackedExperts
+from firesteel.kernels.operands.weights import Experts as PackedExperts
 from firesteel.model.checkpoint import save_checkpoint
 from firesteel.model.weights import LayerWeights, Weights, load_weights
 from kindling.network import QUANTIZE_RULE, Experts, Layer, Network

@@ -14,7 +14,7 @@ from typing import Any
 
 from firesteel import LLM
 from firesteel.calibrate import calibrate, read_prompts
-from firesteel.engine.kv_scales import write_scales
+from firesteel.engine.cache.kv_scales import write_scales
 from firesteel.eval import measure_perplexity
 from firesteel.exam import TEXT, read_items
 from firesteel.measure.record import Record

@@ -1,32 +1,33 @@
-"""The command line: verbs, flags made from the knobs, tables on the terminal; knows no arithmetic."""
+"""The command line: verbs, flags made from the settings, and tables on the terminal."""
 
-from firesteel.cli import (
-    bench,
-    bench_agreement,
-    bench_decode,
-    bench_engine,
-    bench_frontend,
-    bench_prefill,
-    bench_quality,
-    calibrate,
-    machine,
-    prove,
-    quantize,
-    report,
-    roofline,
-    running,
-    tune,
-    verify,
-)
+from importlib import import_module
+
 from firesteel.cli.app import app, main
-from firesteel.cli.lacking import load_verb
+from firesteel.cli.optional import load_verb
 
-__all__ = [
-    "app", "bench", "bench_agreement", "bench_decode", "bench_engine", "bench_frontend", "bench_prefill",
-    "bench_quality", "calibrate", "machine", "main", "prove", "quantize", "report", "roofline", "running",
-    "tune", "verify",
-]  # fmt: skip
+__all__ = ["app", "main"]
 
-for _name in ("chat", "profile", "serve"):
-    load_verb(_name)
-load_verb("lab", "lab_compare", "lab_matrix", "lab_report", "lab_rerun", "lab_review")
+# In the order of the help page; importing a module registers its verb.
+for _name in (
+    "bench.ops",
+    "bench.agreement",
+    "bench.decode",
+    "bench.engine",
+    "bench.frontend",
+    "bench.prefill",
+    "bench.quality",
+    "model.calibrate",
+    "machine.doctor",
+    "machine.prove",
+    "model.quantize",
+    "machine.spark_report",
+    "machine.roofline",
+    "model.running",
+    "machine.tune",
+    "machine.verify",
+):
+    import_module(f"firesteel.cli.{_name}")
+load_verb("chat", "chat.command")
+load_verb("profile", "machine.profile")
+load_verb("serve", "model.serve")
+load_verb("lab", "lab.run", "lab.compare", "lab.matrix", "lab.report", "lab.rerun", "lab.review")

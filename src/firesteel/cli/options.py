@@ -12,8 +12,8 @@ import typer
 from firesteel.cli.app import show_error
 from firesteel.errors import KernelError
 from firesteel.hub import find_checkpoint
-from firesteel.kernels import ALL_OPS, find_op
-from firesteel.kernels.op import Op
+from firesteel.kernels.op.op import Op
+from firesteel.kernels.registry import ALL_OPS, find_op
 from firesteel.model.spec import PRESETS, ModelSpec, read_spec
 
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON instead of a table")]

@@ -14,12 +14,12 @@ from firesteel.doctor import Finding
 from firesteel.doctor import Status as Verdict
 from firesteel.eval import Report
 from firesteel.kernels.ledger import Launch
-from firesteel.kernels.prove import Proof
-from firesteel.kernels.verdict import judge_compiled
-from firesteel.kernels.verify import Check, Status
+from firesteel.kernels.op.verdict import judge_compiled
+from firesteel.kernels.proof.prove import Proof
+from firesteel.kernels.proof.verify import Check, Status
 from firesteel.llm import LLM
-from firesteel.measure import roofline
-from firesteel.measure.outcome import Ceilings, Outcome
+from firesteel.measure.ops.outcome import Ceilings, Outcome
+from firesteel.measure.roofline import roofline
 
 PIPE_WIDTH = 1000  # columns of a table that goes to a file or a pipe: rows stay whole there
 VERDICT_COLOURS = {"native-fp4": "bold green", "fp8": "green", "int8": "green", "bf16": "yellow", "none": "dim"}

@@ -15,10 +15,7 @@ from torch import Tensor
 
 from firesteel.config import BatchConfig, CacheConfig, KernelConfig
 from firesteel.device import GIB, DeviceSpec
-from firesteel.engine.batch import build_batch
-from firesteel.engine.decode_loop import DecodeLoop
-from firesteel.engine.flight import Flight
-from firesteel.engine.kv_cache import (
+from firesteel.engine.cache.kv_cache import (
     count_pages,
     count_prompt_logits,
     find_dtype,
@@ -26,15 +23,18 @@ from firesteel.engine.kv_cache import (
     new_cache,
     page_bytes,
 )
-from firesteel.engine.logprobs import Logprobs, score
-from firesteel.engine.page_pool import PagePool
-from firesteel.engine.page_tables import PageTables
-from firesteel.engine.runner import Runner
-from firesteel.engine.sampler import Drawn, Sampler, SampleRow
-from firesteel.engine.scheduler import Scheduler
+from firesteel.engine.cache.page_pool import PagePool
+from firesteel.engine.cache.page_tables import PageTables
+from firesteel.engine.sample.logprobs import Logprobs, score
+from firesteel.engine.sample.sampler import Drawn, Sampler, SampleRow
+from firesteel.engine.schedule.scheduler import Scheduler
 from firesteel.engine.statistics import Statistics
-from firesteel.engine.step_store import FusedOps, StepStore
-from firesteel.engine.upload import upload_ints
+from firesteel.engine.step.batch import build_batch
+from firesteel.engine.step.decode_loop import DecodeLoop
+from firesteel.engine.step.flight import Flight
+from firesteel.engine.step.runner import Runner
+from firesteel.engine.step.step_store import FusedOps, StepStore
+from firesteel.engine.transfer import upload_ints
 from firesteel.model.gpt_oss import GptOss
 from firesteel.types import Outcome, Plan, Request, RequestStatistics, Span, StepOutput
 

@@ -10,17 +10,18 @@ from pathlib import Path
 
 from firesteel.config import BatchConfig, Config, ModelConfig, parse_layers
 from firesteel.device import GIB, DeviceSpec, find_device
+from firesteel.engine.cache.kv_scales import find_scales
 from firesteel.engine.engine import Engine
-from firesteel.engine.kv_scales import find_scales
-from firesteel.engine.step_sizes import MOST_GRAPHS, step_sizes
-from firesteel.engine.step_store import FusedOps
+from firesteel.engine.step.step_sizes import MOST_GRAPHS, step_sizes
+from firesteel.engine.step.step_store import FusedOps
 from firesteel.errors import UserError
-from firesteel.kernels import Kernels, parse_pins
-from firesteel.kernels.cuda_cache import use_cache
+from firesteel.kernels import Kernels
+from firesteel.kernels.cuda.cache import use_cache
 from firesteel.kernels.ledger import Ledger
-from firesteel.kernels.op import REFERENCE
-from firesteel.kernels.requirement import parse_requirements
-from firesteel.kernels.tuned import Tuned, load_tuned, use_options
+from firesteel.kernels.op.op import REFERENCE
+from firesteel.kernels.op.requirement import parse_requirements
+from firesteel.kernels.registry import parse_pins
+from firesteel.kernels.tiles.tuned import Tuned, load_tuned, use_options
 from firesteel.model.decode import MOST_REQUESTS
 from firesteel.model.decode_ops import IN_PLACE, DecodeOps, split_choices
 from firesteel.model.fill import LoadReport

@@ -10,6 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+# Within these bounds fp32 neither divides 0 by 0 nor -inf by inf; beyond them the draw would be the same.
+LEAST_TEMPERATURE, MOST_TEMPERATURE = 1e-30, 1e30
 _GOLDEN = 0x9E3779B97F4A7C15
 _SHIFTS = (30, 27, 31)
 _FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)

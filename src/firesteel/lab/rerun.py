@@ -14,9 +14,9 @@ from typing import Any
 
 from firesteel.config import HIDDEN, shown_environment
 from firesteel.errors import UserError
-from firesteel.lab.compare import find_differences
-from firesteel.lab.matrix import CELLS, CLAIM
-from firesteel.lab.order import Order
+from firesteel.lab.compare.compare import find_differences
+from firesteel.lab.matrix.matrix import CELLS, CLAIM
+from firesteel.lab.spec import Order
 
 PROGRAM = "firesteel"
 PREFIX = "FIRESTEEL_"

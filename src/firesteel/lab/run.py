@@ -14,25 +14,25 @@ import torch
 
 from firesteel.config import hide_secrets
 from firesteel.device import DeviceSpec, find_device
-from firesteel.lab.api import Api
-from firesteel.lab.bench import BenchBroken
-from firesteel.lab.cross_check import cross_check, find_device_name
-from firesteel.lab.engines import find_key, find_model, make_command, name_kind
-from firesteel.lab.levels import SERVERLESS, LevelResult, has_passed, judge_validity
-from firesteel.lab.levels_benchmark import run_benchmark
-from firesteel.lab.levels_correctness import check_correctness
-from firesteel.lab.levels_matrix import run_matrix_level
-from firesteel.lab.levels_path import check_path
-from firesteel.lab.levels_regression import check_regression
-from firesteel.lab.levels_smoke import check_smoke
-from firesteel.lab.levels_stress import check_stress
-from firesteel.lab.order import Order
-from firesteel.lab.order_check import check_order
-from firesteel.lab.report import write_report
-from firesteel.lab.supervisor import ServerCommand, ServerFailed, Stopped, Supervised, find_free_port
-from firesteel.lab.target import Target
-from firesteel.lab.wire import RequestFailed
-from firesteel.measure.surroundings import look_around
+from firesteel.lab.bench.bench import BenchBroken
+from firesteel.lab.client.api import Api
+from firesteel.lab.client.wire import RequestFailed
+from firesteel.lab.level import SERVERLESS, LevelResult, has_passed, judge_validity
+from firesteel.lab.levels.benchmark import run_benchmark
+from firesteel.lab.levels.correctness import check_correctness
+from firesteel.lab.levels.matrix import run_matrix_level
+from firesteel.lab.levels.path import check_path
+from firesteel.lab.levels.regression import check_regression
+from firesteel.lab.levels.smoke import check_smoke
+from firesteel.lab.levels.stress import check_stress
+from firesteel.lab.path.cross_check import cross_check, find_device_name
+from firesteel.lab.report.report import write_report
+from firesteel.lab.servers.commands import find_key, find_model, make_command, name_kind
+from firesteel.lab.servers.supervisor import ServerCommand, ServerFailed, Stopped, Supervised, find_free_port
+from firesteel.lab.servers.target import Target
+from firesteel.lab.spec import Order
+from firesteel.lab.spec_check import check_order
+from firesteel.surroundings import look_around
 from firesteel.version import find_version
 from firesteel.whole import write_whole
 

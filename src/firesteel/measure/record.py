@@ -23,8 +23,8 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 from firesteel.config import Config, shown_value
 from firesteel.device import DeviceSpec
 from firesteel.errors import UserError
-from firesteel.measure.surroundings import Surroundings, look_around, peak_memory_bytes
 from firesteel.measure.timing import spread
+from firesteel.surroundings import Surroundings, look_around, peak_memory_bytes
 
 SCHEMA = 1
 T = TypeVar("T")

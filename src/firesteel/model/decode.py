@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from firesteel.errors import UserError
-from firesteel.kernels.decode_experts import fits
-from firesteel.kernels.decode_launch import ROUNDED, weight_parts
-from firesteel.kernels.linear import Mxfp4Weight
+from firesteel.kernels.decode.experts import fits
+from firesteel.kernels.operands.weights import Mxfp4Weight
+from firesteel.kernels.stream.launch import ROUNDED, weight_parts
 from firesteel.model.decode_ops import DecodeOps
 from firesteel.model.gpt_oss import GptOss
 from firesteel.model.network_step import add_pages

@@ -7,11 +7,11 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from firesteel.device import DeviceSpec
-from firesteel.kernels import DECODE_OPS, find_op
 from firesteel.kernels.ledger import Ledger
-from firesteel.kernels.op import Chosen
-from firesteel.kernels.prove import check_here
-from firesteel.kernels.requirement import Requirement
+from firesteel.kernels.op.op import Chosen
+from firesteel.kernels.op.requirement import Requirement
+from firesteel.kernels.proof.prove import check_here
+from firesteel.kernels.registry import DECODE_OPS, find_op
 from firesteel.model.precision import DENSE_LAYERS
 
 NAMES = tuple(op.name for op in DECODE_OPS)

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from firesteel.device import DeviceSpec
 from firesteel.kernels import Kernels
-from firesteel.kernels.fed import Fed
-from firesteel.kernels.linear import Mxfp4Weight
+from firesteel.kernels.operands.fed import Fed
+from firesteel.kernels.operands.weights import Mxfp4Weight
 from firesteel.kernels.rope import rope_table
-from firesteel.kernels.tile_pin import AUTO
-from firesteel.kernels.tuned import Tuned
+from firesteel.kernels.tiles.tile_pin import AUTO
+from firesteel.kernels.tiles.tuned import Tuned
 from firesteel.model.spec import ModelSpec
 from firesteel.model.weights import LayerWeights, Weights
 from firesteel.types import Batch, KvCache, KvScales, KvView

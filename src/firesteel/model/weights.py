@@ -16,8 +16,7 @@ from torch import Tensor
 
 from firesteel.device import GIB, DeviceSpec, available_bytes
 from firesteel.formats import e8m0
-from firesteel.kernels.linear import Mxfp4Weight
-from firesteel.kernels.moe_matmul import Experts
+from firesteel.kernels.operands.weights import Experts, Mxfp4Weight
 from firesteel.model.fill import CODES, SCALES, LoadReport, fill, room_bytes
 from firesteel.model.reader import Progress
 from firesteel.model.shards import CheckpointError, StoredTensor, find_tensors

@@ -19,7 +19,12 @@ from starlette.types import ASGIApp
 
 from firesteel.config import parse_origins
 from firesteel.errors import EngineDied, UserError
-from firesteel.server.answers import (
+from firesteel.server.chat.endpoint import Chat
+from firesteel.server.completions.endpoint import Completions
+from firesteel.server.http.errors import ApiError, ClientGone, answer_error
+from firesteel.server.http.route import GENERATES, READS, Endpoint, Path
+from firesteel.server.observe.access_log import Journal
+from firesteel.server.openai.answers import (
     ChatCompletion,
     Completion,
     Health,
@@ -29,17 +34,12 @@ from firesteel.server.answers import (
     Text,
     Tokens,
 )
-from firesteel.server.chat import Chat
-from firesteel.server.completions import Completions
-from firesteel.server.errors import ApiError, ClientGone, answer_error
-from firesteel.server.journal import Journal
+from firesteel.server.openai.requests import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from firesteel.server.openapi import build_document
-from firesteel.server.page import show_page
-from firesteel.server.paths import GENERATES, READS, Endpoint, Path
-from firesteel.server.responses import Responses
-from firesteel.server.schema import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from firesteel.server.responses.endpoint import Responses
 from firesteel.server.service import Service
-from firesteel.server.status import Status
+from firesteel.server.status.endpoint import Status
+from firesteel.server.status.page import show_page
 
 HANDLED = (ApiError, UserError, EngineDied, TimeoutError, ClientGone, HTTPException, Exception)
 

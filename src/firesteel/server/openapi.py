@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from firesteel.server.answers import ErrorAnswer
-from firesteel.server.paths import Path
-from firesteel.server.schema import TOKEN
+from firesteel.server.http.route import Path
+from firesteel.server.openai.answers import ErrorAnswer
+from firesteel.server.openai.requests import TOKEN
 from firesteel.version import find_version
 
 REFERENCE = "#/components/schemas/{name}"

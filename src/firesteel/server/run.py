@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 
 from firesteel.config import ServerConfig
 from firesteel.errors import UserError
-from firesteel.server.admission import Admission
+from firesteel.server.http.admission import Admission
 
 KEEP_ALIVE_S = 75
 BACKLOG = 2048

@@ -17,14 +17,14 @@ from firesteel.config import Config
 from firesteel.errors import EngineDied
 from firesteel.hub import SHORT_NAMES
 from firesteel.llm import read_stop_ids
-from firesteel.server.admission import Admission, KeyCheck
-from firesteel.server.answers import CompletionDetails, PromptDetails, Usage
-from firesteel.server.choice import Piece, Reader, Tally
-from firesteel.server.errors import RETRY_S, ApiError
-from firesteel.server.generation import Engine, run_all
-from firesteel.server.journal import Entry
-from firesteel.server.metrics import Metrics
-from firesteel.server.sampling import read_defaults
+from firesteel.server.generate.choice import Piece, Reader, Tally
+from firesteel.server.generate.generation import Engine, run_all
+from firesteel.server.generate.sampling import read_defaults
+from firesteel.server.http.admission import Admission, KeyCheck
+from firesteel.server.http.errors import RETRY_S, ApiError
+from firesteel.server.observe.access_log import Entry
+from firesteel.server.observe.metrics import Metrics
+from firesteel.server.openai.answers import CompletionDetails, PromptDetails, Usage
 from firesteel.types import Request, SamplingParams
 
 LONG_TEXT = 8192  # characters: longer ones are tokenised outside the event loop

@@ -2,7 +2,7 @@
 
 import pytest
 
-from firesteel.engine.kv_scales import read_scales
+from firesteel.engine.cache.kv_scales import read_scales
 from firesteel.exam import TEXT, read_items
 from firesteel.measure.record import Record
 from kindling import kv_precision

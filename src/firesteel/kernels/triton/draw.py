@@ -9,8 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from firesteel.kernels.draw import LEAST_TEMPERATURE, MOST_TEMPERATURE
-from firesteel.kernels.launch import launch_kernel
+from firesteel.kernels.noise import LEAST_TEMPERATURE, MOST_TEMPERATURE
+from firesteel.kernels.tiles.launch import launch_kernel
 
 COLUMNS = 2048
 NUM_WARPS = 4

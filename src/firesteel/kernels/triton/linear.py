@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from firesteel.kernels.launch import launch_kernel
+from firesteel.kernels.tiles.launch import launch_kernel
 from firesteel.kernels.triton.arithmetic import dot, round_to, widen
 
 VECTOR_COLUMNS = 1024  # 3 tiles of 1024 waste 6 % of lanes on 2880 columns, none on 4096

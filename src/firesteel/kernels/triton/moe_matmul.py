@@ -16,10 +16,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from firesteel.kernels.fed import Fed
-from firesteel.kernels.launch import launch_kernel
-from firesteel.kernels.moe_matmul import Experts
+from firesteel.kernels.operands.fed import Fed
+from firesteel.kernels.operands.weights import Experts
 from firesteel.kernels.target import is_sm90
+from firesteel.kernels.tiles.launch import launch_kernel
 from firesteel.kernels.triton.arithmetic import round_to, widen
 from firesteel.kernels.triton.moe_sort import sort_pairs
 from firesteel.kernels.triton.mxfp import store_activation

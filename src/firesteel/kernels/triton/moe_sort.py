@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from firesteel.kernels.launch import launch_kernel
+from firesteel.kernels.tiles.launch import launch_kernel
 
 MAX_CHUNK = 256  # pairs of one program
 COUNTS_AT_ONCE = tl.constexpr(32)

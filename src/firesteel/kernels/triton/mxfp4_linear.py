@@ -15,10 +15,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from firesteel.kernels.fed import Fed
-from firesteel.kernels.launch import launch_kernel
+from firesteel.kernels.operands.fed import Fed
 from firesteel.kernels.target import is_sm90
-from firesteel.kernels.tile_pin import parse_tile
+from firesteel.kernels.tiles.launch import launch_kernel
+from firesteel.kernels.tiles.tile_pin import parse_tile
 from firesteel.kernels.triton.arithmetic import round_to, widen
 from firesteel.kernels.triton.mxfp4_product import FEW_ROWS, Tile, multiply
 

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from firesteel.kernels.launch import launch_kernel
+from firesteel.kernels.tiles.launch import launch_kernel
 from firesteel.kernels.triton.arithmetic import widen
 from firesteel.kernels.triton.e4m3 import to_e4m3
 from firesteel.kernels.triton.mxfp import scale_of

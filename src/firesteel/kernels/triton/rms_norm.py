@@ -8,8 +8,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from firesteel.kernels.fed import Fed
-from firesteel.kernels.launch import launch_kernel
+from firesteel.kernels.operands.fed import Fed
+from firesteel.kernels.tiles.launch import launch_kernel
 from firesteel.kernels.triton.arithmetic import round_to, widen
 from firesteel.kernels.triton.mxfp import store_activation
 

@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from firesteel.formats.e4m3 import LARGEST
-from firesteel.kernels.launch import launch_kernel
+from firesteel.kernels.tiles.launch import launch_kernel
 from firesteel.kernels.triton.arithmetic import round_to, widen
 from firesteel.kernels.triton.e4m3 import to_e4m3
 

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from firesteel.kernels.launch import launch_kernel
+from firesteel.kernels.tiles.launch import launch_kernel
 from firesteel.kernels.triton.linear import launch_tiles, launch_vector
 
 NUM_WARPS = 1

@@ -1,0 +1,91 @@
+"""The verb `bench quality`: what each precision costs the built-in model, or any; knows no arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from firesteel.cli.app import with_knobs
+from firesteel.cli.bench.ops import bench, check_folder
+from firesteel.cli.model.running import load
+from firesteel.cli.options import AsJson, print_json
+from firesteel.cli.progress import progress_bar
+from firesteel.cli.tables import new_table, say, show
+from firesteel.errors import UserError
+from firesteel.eval import take
+from firesteel.exam import EXAM, TEXT, Item, read_items
+from firesteel.llm import LLM
+from firesteel.quality import KNOBS, PRECISIONS, SHIPPED, Answers, Quality, compare, examine
+
+
+@bench.command(name="quality")
+@with_knobs
+def bench_quality(
+    knobs: dict[str, Any],
+    precision: Annotated[
+        list[str] | None, typer.Option(help=f"{'; '.join(PRECISIONS)}. May be repeated; all, beside the first")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="questions of each family; all without it")] = None,
+    out: Annotated[Path, typer.Option(help="folder for records")] = Path("firesteel-bench"),
+    as_json: AsJson = False,
+) -> None:
+    """Perplexity, exact match and answers changed with weights and activations in fewer bits."""
+    names = choose(precision)
+    refuse(knobs)
+    check_folder(out)
+    items, texts = take(read_items(EXAM), limit), read_items(TEXT)
+    found: list[Quality] = []
+    first: Answers | None = None
+    for name in names:
+        say(name)
+        llm = load({**knobs, **PRECISIONS[name]})
+        answers = _examine(llm, name, items, texts)
+        first = first or answers
+        found.append(compare(answers, first))
+        found[-1].record(llm, limit).save(out)
+    if as_json:
+        print_json([one.as_dict() for one in found])
+    else:
+        dtype = str(llm.device.dtype).removeprefix("torch.")
+        show(quality_table(found, f"{llm.directory.name} on {llm.device.name} in {dtype}"))
+    say(f"records are in {out}")
+
+
+def _examine(llm: LLM, name: str, items: Sequence[Item], texts: Sequence[Item]) -> Answers:
+    with progress_bar("answering") as report_progress:
+        return examine(llm, name, items, texts, progress=report_progress)
+
+
+def choose(asked: Sequence[str] | None) -> list[str]:
+    """Those asked for, in our order, after what they are compared with."""
+    for name in asked or ():
+        if name not in PRECISIONS:
+            raise UserError(f"--precision {name}: must be one of {'; '.join(PRECISIONS)}")
+    return [name for name in PRECISIONS if not asked or name in asked or name == SHIPPED]
+
+
+def refuse(knobs: dict[str, Any]) -> None:
+    if given := [name for name in KNOBS if name in knobs]:
+        flag = given[0].replace("_", "-")
+        raise UserError(f"--{flag}: bench quality sets it itself; leave it out and choose with --precision")
+
+
+def quality_table(found: Sequence[Quality], title: str) -> Table:
+    table = new_table(
+        "precision", "perplexity", "change", "right", "exact match", "answers changed", "lost", "gained"
+    )
+    table.title = title
+    table.caption = (
+        f"{found[0].items} questions, perplexity over {found[0].perplexity_tokens} tokens; changes against "
+        f"{found[0].precision}; activations are rounded where they meet MXFP4 weights"
+    )
+    for one in found:
+        table.add_row(
+            one.precision, f"{one.perplexity:.4f}", f"{100 * one.perplexity_change:+.3f} %", str(one.right),
+            f"{100 * one.share:.2f} %", str(one.changed), str(one.lost), str(one.gained),
+        )  # fmt: skip
+    return table

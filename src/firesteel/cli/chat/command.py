@@ -1,0 +1,151 @@
+"""The verb chat: a conversation on the terminal with a server or the built-in engine; knows no HTTP, no tokens."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from typing import Annotated, Any
+
+import typer
+
+from firesteel.chat.harmony import EFFORTS
+from firesteel.cli.app import app, show_error, with_knobs
+from firesteel.cli.chat.local import LocalPartner
+from firesteel.cli.chat.partner import Partner, Turn, Wishes
+from firesteel.cli.chat.remote import RemotePartner
+from firesteel.cli.chat.screen import Answer, Screen
+from firesteel.cli.model.running import load
+from firesteel.config import resolve
+from firesteel.errors import UserError
+
+HELP = """/help            this list
+/reset           forget the conversation
+/effort LEVEL    how long to reason: low, medium, high
+/system TEXT     other instructions, in a new conversation
+/quit            leave (also Ctrl-D); Ctrl-C stops an answer"""
+
+
+@app.command()
+@with_knobs
+def chat(
+    knobs: dict[str, Any],
+    url: Annotated[str, typer.Option(help="an OpenAI-compatible server; without it the model is loaded here")] = "",
+    api_key: Annotated[str, typer.Option(help="of that server (FIRESTEEL_API_KEY)")] = "",
+    system: Annotated[str, typer.Option(help="instructions for the whole conversation")] = "",
+    effort: Annotated[str, typer.Option(help="how long to reason: low, medium, high")] = "",
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="of an answer with its reasoning")] = None,
+    temperature: Annotated[float | None, typer.Option(min=0, help="0 is greedy")] = None,
+) -> None:
+    """Talk with a model. From a pipe every line is a turn; answers go to stdout, the rest to stderr."""
+    wishes = Wishes(effort=check_effort(effort) if effort else None, max_tokens=max_tokens, temperature=temperature)
+    partner = find_partner(url, api_key, knobs)
+    Conversation(partner, system=system, wishes=wishes).run(is_interactive=sys.stdin.isatty())
+
+
+def find_partner(url: str, api_key: str, knobs: dict[str, Any]) -> Partner:
+    """The server at the URL, or a model loaded here; each refuses what only the other takes."""
+    if url:
+        refuse(knobs.keys() - {"model"}, "for a model loaded here; the server at --url has its own settings")
+        api_key = api_key or resolve().config.server.api_key
+        return RemotePartner(url, api_key=api_key, model=knobs.get("model", ""))
+    refuse(["api_key"] if api_key else [], "for a server: give its --url too")
+    return LocalPartner(load(knobs))
+
+
+def refuse(names: Iterable[str], why: str) -> None:
+    flags = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(names))
+    if flags:
+        raise UserError(f"{flags}: {why}")
+
+
+def check_effort(level: str) -> str:
+    if level not in EFFORTS:
+        raise UserError(f"unknown effort {level!r}: one of {', '.join(EFFORTS)}")
+    return level
+
+
+class Conversation:
+    def __init__(self, partner: Partner, *, system: str = "", wishes: Wishes | None = None) -> None:
+        self.partner = partner
+        self.system = system
+        self.wishes = wishes or Wishes()
+        self.turns: list[Turn] = []
+        self._screen = Screen()
+
+    def run(self, *, is_interactive: bool) -> None:
+        """Until the end of the input. On a terminal an error ends one answer, in a pipe everything."""
+        if is_interactive:
+            self._screen.note(f"{self.partner.name}; /help lists commands")
+        for line in read_lines(is_interactive):
+            if line == "/quit":
+                return
+            try:
+                self.command(line) if line.startswith("/") else self.say(line)
+            except UserError as error:
+                if not is_interactive:
+                    raise
+                show_error(error)
+
+    def say(self, text: str) -> None:
+        """One turn and its answer. A turn without any answer is taken back."""
+        self.turns.append({"role": "user", "content": text})
+        answer = Answer()
+        try:
+            self._listen(answer)
+        finally:
+            self._screen.end()
+            if answer.content:
+                self.turns.append({"role": "assistant", "content": answer.content})
+            else:
+                self.turns.pop()
+        self._screen.note(f"[{answer.in_words()}]")
+
+    def _listen(self, answer: Answer) -> None:
+        opening: list[Turn] = [{"role": "system", "content": self.system}] if self.system else []
+        try:
+            with closing(self.partner.answer([*opening, *self.turns], self.wishes)) as pieces:
+                for piece in pieces:
+                    answer.push(piece)
+                    self._screen.show(piece)
+        except KeyboardInterrupt:
+            answer.finish_reason = "stopped"
+
+    def command(self, line: str) -> None:
+        name, _, rest = line.partition(" ")
+        rest = rest.strip()
+        if name == "/help":
+            self._screen.note(HELP)
+        elif name == "/reset":
+            self.turns.clear()
+            self._screen.note("forgotten")
+        elif name == "/effort":
+            self.wishes = replace(self.wishes, effort=check_effort(rest))
+            self._screen.note(f"effort {rest}")
+        elif name == "/system":
+            self.system = rest
+            self.turns.clear()
+            self._screen.note("new conversation")
+        else:
+            raise UserError(f"unknown command {name}: /help lists them")
+
+
+def read_lines(is_interactive: bool) -> Iterator[str]:
+    """Lines that are not empty, as they are typed or piped."""
+    if is_interactive and importlib.util.find_spec("readline"):
+        importlib.import_module("readline")  # input() then edits and remembers lines
+    prompt = "> " if is_interactive and sys.stdout.isatty() else ""
+    while True:
+        try:
+            line = input(prompt).strip()
+        except EOFError:
+            return
+        except KeyboardInterrupt:
+            if not is_interactive:
+                raise
+            print(file=sys.stderr)
+            continue
+        if line:
+            yield line

@@ -1,0 +1,80 @@
+"""A chat partner loaded in this process; knows tokens, not the terminal."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import msgspec
+
+from firesteel.chat.harmony import Harmony
+from firesteel.chat.message import Text
+from firesteel.cli.chat.partner import Piece, Turn, Wishes
+from firesteel.llm import LLM
+from firesteel.server.chat.conversation import render_chat
+from firesteel.server.generate.choice import ChatReader
+from firesteel.server.generate.sampling import read_defaults
+from firesteel.server.openai.requests import ChatMessage, ChatRequest
+from firesteel.types import SamplingParams
+
+
+class LocalPartner:
+    """Renders and reads conversations as the server does, so both give the same answers."""
+
+    def __init__(self, llm: LLM) -> None:
+        self._llm = llm
+        self._harmony = Harmony(llm.tokenizer)
+        self._defaults = read_defaults(llm.directory)
+        self.name = f"{llm.settings.config.model.model} on {llm.device.name}"
+
+    def answer(self, turns: list[Turn], wishes: Wishes) -> Generator[Piece, None, None]:
+        messages = msgspec.convert(turns, list[ChatMessage])
+        asked = ChatRequest(messages=messages, reasoning_effort=wishes.effort)  # type: ignore[arg-type]
+        prompt = self._harmony.encode_for_completion(render_chat(asked))
+        params = self._params(wishes)
+        reader = ChatReader(self._harmony, params, num_prompt=len(prompt))
+        with interrupts_between_steps() as check, closing(self._llm.outputs(prompt, params)) as outputs:
+            for output in outputs:
+                made = reader.push(output)
+                texts = {"content": "", "reasoning": ""}
+                for delta in made.deltas:
+                    kind = reader.stream.message.parts[delta.index].kind
+                    if isinstance(delta, Text) and kind in texts:
+                        texts[kind] += delta.text
+                yield Piece(**texts, num_tokens=reader.tally.num_output, finish_reason=made.finish_reason)
+                check()
+
+    def _params(self, wishes: Wishes) -> SamplingParams:
+        given: dict[str, Any] = {"max_tokens": wishes.max_tokens, "temperature": wishes.temperature}
+        given = {name: value for name, value in given.items() if value is not None}
+        stops = tuple(self._harmony.stop_token_ids)
+        return SamplingParams(
+            **{"max_tokens": self._llm.max_context, **self._defaults, **given}, stop_token_ids=stops
+        )
+
+
+@contextmanager
+def interrupts_between_steps() -> Iterator[Callable[[], None]]:
+    """Ctrl-C waits for the next call of what is yielded: within a step it would leave the engine half way.
+
+    A second one does not wait.
+    """
+    is_wanted = False
+
+    def note(number: int, frame: object) -> None:
+        nonlocal is_wanted
+        if is_wanted:
+            raise KeyboardInterrupt
+        is_wanted = True
+
+    def check() -> None:
+        if is_wanted:
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield check
+    finally:
+        signal.signal(signal.SIGINT, before)

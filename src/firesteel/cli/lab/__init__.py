@@ -1,0 +1,1 @@
+"""firesteel lab."""

@@ -1,0 +1,28 @@
+"""The verb lab report: writes the report of a result again; knows no level."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from firesteel.cli.folder import writing_to
+from firesteel.cli.lab.run import lab
+from firesteel.cli.tables import say
+from firesteel.lab.report.report import read_result, write_report
+
+
+@lab.command(name="report")
+def lab_report(
+    result: Annotated[Path, typer.Argument(help="a result.json, or the folder of a run")],
+    out: Annotated[
+        Path | None, typer.Option(help="folder for report.html and report.md; the result's if not given")
+    ] = None,
+) -> None:
+    """Write report.html and report.md from a result."""
+    content = read_result(result)
+    folder = out or (result if result.is_dir() else result.parent)
+    with writing_to(folder):
+        for path in write_report(content, folder):
+            say(f"wrote {path}")

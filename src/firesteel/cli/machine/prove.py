@@ -1,0 +1,65 @@
+"""The verb prove: what kernels become on GPUs that need not be here; compiles nothing itself."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from firesteel.cli.app import app, show_error
+from firesteel.cli.options import AsJson, Ops, Required, choose_ops, exit_code_one, print_json
+from firesteel.cli.progress import progress_bar
+from firesteel.cli.tables import proof_table, say, show
+from firesteel.device import find_device
+from firesteel.errors import KernelError
+from firesteel.kernels.op.requirement import list_requirements
+from firesteel.kernels.proof.prove import check
+from firesteel.kernels.proof.prove_all import prove_all
+from firesteel.kernels.target import find_target
+
+DEFAULT_TARGET = "sm_121a"
+
+
+@app.command()
+def prove(
+    op: Ops = None,
+    target: Annotated[
+        list[str] | None, typer.Option(help="sm_90a, sm_121a, ...; may be repeated; this GPU's, or sm_121a")
+    ] = None,
+    require: Required = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compile every kernel variant, for GPUs that need not be here, and say which instructions it became."""
+    required = list_requirements(",".join(require or []))
+    ops = choose_ops(op, *(one.op for one in required))
+    here, why_not = target_here()
+    if why_not and not target:
+        say(f"{why_not}; compiling for {DEFAULT_TARGET} instead")
+    targets = list(dict.fromkeys(target or [here or DEFAULT_TARGET]))
+    with progress_bar("compiling") as report_progress:
+        proofs, failures = prove_all(ops, targets, progress=report_progress)
+    if as_json:
+        print_json([proof.as_dict() for proof in proofs])
+    else:
+        for one in targets:
+            show(proof_table([proof for proof in proofs if proof.target == one], one, is_here=one == here))
+    wrong = [f"{one.op} {one.variant} does not compile for {one.target}: {one.reason}" for one in failures]
+    wrong += [proof.excess for proof in proofs if not proof.fits]
+    for line in wrong:
+        show_error(line)
+    with exit_code_one():
+        for one in targets:
+            check([proof for proof in proofs if proof.target == one], required)
+    if wrong:
+        raise typer.Exit(1)
+
+
+def target_here() -> tuple[str | None, str]:
+    """This GPU's target, or None and why there is none; a CPU needs no reason."""
+    capability = find_device().capability
+    if capability is None:
+        return None, ""
+    try:
+        return find_target(capability), ""
+    except KernelError as error:
+        return None, str(error)

@@ -1,0 +1,1 @@
+"""Verbs that run or convert a model."""

@@ -1,0 +1,36 @@
+"""Verbs whose packages may be missing, as on a bare GPU machine: those say so, the rest work; knows no verb."""
+
+from __future__ import annotations
+
+import importlib
+
+import typer
+
+from firesteel.cli.app import app
+from firesteel.errors import UserError
+
+SERVING = ("httpx2", "llguidance", "msgspec", "prometheus_client", "starlette", "uvicorn")
+
+
+def load_verb(name: str, *modules: str) -> None:
+    """Registers the verbs of `modules`, or a verb `name` that says which package is missing."""
+    try:
+        for module in modules:
+            importlib.import_module(f"firesteel.cli.{module}")
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in SERVING:
+            raise
+        stand_in(name, package)
+
+
+def stand_in(name: str, package: str) -> None:
+    @app.command(
+        name=name, help=f"needs {package}, which is not installed",
+        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    )  # fmt: skip
+    def refuse(context: typer.Context) -> None:
+        raise UserError(
+            f"firesteel {name} needs the package {package}, which is not installed: install firesteel with its "
+            "dependencies (pip install -r requirements/runtime.lock)"
+        )

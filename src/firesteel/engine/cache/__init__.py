@@ -1,0 +1,1 @@
+"""Keys and values in pages: memory, scales, the pool of pages and each request's page table."""

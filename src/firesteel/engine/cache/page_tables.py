@@ -1,0 +1,146 @@
+"""The pages of every request: found by prefix, added, released; knows tokens and page numbers, no tensors.
+
+A page number holds tokens of full layers or of window layers. Both tables of a request are indexed by position;
+a window table lets go of pages that no later token sees.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from bisect import bisect_right
+from dataclasses import dataclass, field
+
+from firesteel.engine.cache.page_pool import PagePool
+
+FULL, WINDOW = "full", "window"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageLayout:
+    """How a text is laid out in pages."""
+
+    page_size: int
+    kinds: tuple[str, ...]  # of layers that the model has, full first
+    window: int = 0  # tokens that window layers see, the token itself included
+
+    def first_seen(self, position: int) -> int:
+        """The first token that the window of the token at `position` reaches."""
+        return max(0, position - self.window + 1)
+
+    def count_pages(self, num_tokens: int, chunk: int = 1, held: int = 0) -> int:
+        """The most that `num_tokens`, computed `chunk` at a time, take beside the first `held` of each kind."""
+        whole = max(0, -(-num_tokens // self.page_size) - held)
+        seen = -(-(self.window + chunk - 2) // self.page_size) + 1  # the span may begin at the end of a page
+        return (FULL in self.kinds) * whole + (WINDOW in self.kinds) * min(whole, seen)
+
+    def count_tokens(self, num_pages: int) -> int:
+        """The most that one text can have in so many pages; its last token is not stored."""
+        counts = range(num_pages + 1)
+        whole = bisect_right(counts, num_pages, key=lambda count: self.count_pages(count * self.page_size)) - 1
+        return whole * self.page_size + 1
+
+
+@dataclass(slots=True, eq=False)
+class PageTable:
+    """Of one request. Its tokens may grow at the end; digests outlive its pages."""
+
+    token_ids: list[int]
+    pages: dict[str, array[int]] = field(default_factory=dict)  # by kind
+    num_pages: int = 0  # of each kind
+    num_released: int = 0  # first pages of the window table that are no longer held
+    num_remembered: int = 0  # first pages that others can find
+    digests: list[bytes] = field(default_factory=list)  # of the first whole pages of tokens
+
+
+class PageTables:
+    def __init__(self, pool: PagePool, layout: PageLayout, *, prefix_caching: bool = True) -> None:
+        self.pool = pool
+        self.layout = layout
+        self.prefix_caching = prefix_caching
+        self.page_size, self.kinds = layout.page_size, layout.kinds
+
+    def new(self, token_ids: list[int]) -> PageTable:
+        return PageTable(token_ids, {kind: array("q") for kind in self.kinds})
+
+    def open(self, table: PageTable, most: int) -> int:
+        """Holds the longest cached prefix of at most `most` tokens; returns how many tokens that is."""
+        count = self._count_cached(table, most // self.page_size) if self.prefix_caching else 0
+        first = {FULL: 0, WINDOW: self.layout.first_seen(count * self.page_size) // self.page_size}
+        for kind in self.kinds:
+            pages = [self._find(table, kind, number) for number in range(first[kind], count)]
+            for page in pages:
+                self.pool.hold(page)
+            table.pages[kind] = array("q", [0] * first[kind] + pages)
+        table.num_pages = table.num_remembered = count
+        table.num_released = first[WINDOW]
+        return count * self.page_size
+
+    def count_missing(self, table: PageTable, end: int) -> int:
+        """Pages to take for tokens up to `end`."""
+        return len(self.kinds) * max(0, -(-end // self.page_size) - table.num_pages)
+
+    def grow(self, table: PageTable, end: int) -> int:
+        """Adds pages for tokens up to `end`, or for as many as there is room for; returns how far they reach."""
+        wanted = -(-end // self.page_size) - table.num_pages
+        for _ in range(min(wanted, self.pool.num_available // len(self.kinds))):
+            for kind in self.kinds:
+                table.pages[kind].append(self.pool.take())
+            table.num_pages += 1
+        return min(end, table.num_pages * self.page_size)
+
+    def advance(self, table: PageTable, num_computed: int) -> None:
+        """Tokens up to `num_computed` are there: whole pages can be found, those behind the window are let go."""
+        if self.prefix_caching:
+            for number in range(table.num_remembered, num_computed // self.page_size):
+                for kind in self.kinds:
+                    self.pool.remember(table.pages[kind][number], (kind, self._digest(table, number)))
+                table.num_remembered = number + 1
+        if WINDOW in self.kinds:
+            first = self.layout.first_seen(num_computed) // self.page_size
+            for number in range(table.num_released, first):
+                self.pool.release(table.pages[WINDOW][number])
+            table.num_released = max(table.num_released, first)
+
+    def forget(self, table: PageTable) -> None:
+        """What the pages hold is not to be trusted: nobody shall find it, whoever holds them now."""
+        for number in range(table.num_remembered):
+            for kind in self.kinds:
+                self.pool.forget((kind, self._digest(table, number)))
+
+    def close(self, table: PageTable) -> None:
+        """Lets all pages go, the last first, so that the beginning of the text stays cached for longest."""
+        for number in range(table.num_pages - 1, -1, -1):
+            for kind in self.kinds:
+                if kind == FULL or number >= table.num_released:
+                    self.pool.release(table.pages[kind][number])
+        table.pages = {kind: array("q") for kind in self.kinds}
+        table.num_pages = table.num_released = table.num_remembered = 0
+
+    def _count_cached(self, table: PageTable, most: int) -> int:
+        """Pages of the longest prefix of which all full pages and the last window's pages are there."""
+        best = run = 0  # run: window pages found in a row, up to this one
+        for number in range(most):
+            if FULL in self.kinds and self.pool.find((FULL, self._digest(table, number))) is None:
+                break
+            if WINDOW in self.kinds:
+                found = self.pool.find((WINDOW, self._digest(table, number))) is not None
+                run = run + 1 if found else 0
+                if run < number + 1 - self.layout.first_seen((number + 1) * self.page_size) // self.page_size:
+                    continue
+            best = number + 1
+        return best
+
+    def _find(self, table: PageTable, kind: str, number: int) -> int:
+        page = self.pool.find((kind, self._digest(table, number)))
+        assert page is not None
+        return page
+
+    def _digest(self, table: PageTable, number: int) -> bytes:
+        """Of all tokens up to the end of page `number`: each page's depends on the one before."""
+        while len(table.digests) <= number:
+            start = len(table.digests) * self.page_size
+            tokens = array("q", table.token_ids[start : start + self.page_size]).tobytes()
+            before = table.digests[-1] if table.digests else b""
+            table.digests.append(hashlib.blake2b(before + tokens, digest_size=16).digest())
+        return table.digests[number]

@@ -1,0 +1,303 @@
+"""The engine's own process: takes requests from its parent, steps, and sends what came of it; knows no text.
+
+It is started as `python -m firesteel.engine.process.main DESCRIPTOR`, a socket to its parent. When the parent's end
+closes, nobody waits for anything any more and the process ends at once, whatever it is doing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import faulthandler
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from queue import SimpleQueue
+
+from firesteel.device import find_device
+from firesteel.engine.engine import Engine
+from firesteel.engine.load import Loaded, load_engine
+from firesteel.engine.process.announcer import AnnouncingScheduler
+from firesteel.engine.process.messages import (
+    HEAD_BYTES,
+    SHOW_STACKS,
+    Alive,
+    Around,
+    Cancel,
+    Capturing,
+    Dying,
+    FromEngine,
+    GetLedger,
+    GetStatistics,
+    LedgerSoFar,
+    Loading,
+    Output,
+    Planned,
+    Ready,
+    Refused,
+    Rejected,
+    Shutdown,
+    Start,
+    StatisticsAnswer,
+    Step,
+    Submit,
+    ToEngine,
+    ledger_rows,
+    pack,
+    parse_to_engine,
+    read_head,
+)
+from firesteel.engine.process.pulse import beat_at_calls, beat_at_compiles
+from firesteel.engine.process.verdicts import Proofs
+from firesteel.engine.process.worker import Aside
+from firesteel.engine.sample.grammar import Grammars
+from firesteel.errors import UserError
+from firesteel.heap import settle_heap
+from firesteel.kernels.ledger import Ledger
+from firesteel.kernels.op.needs import triton_ready
+from firesteel.surroundings import look_around
+from firesteel.types import Plan, StepOutput
+
+LEDGER_S = 1.0  # between two sendings of the ledger
+PROGRESS_S = 0.1
+REFUSED = 2  # exit codes
+ORPHANED = 3
+
+Inbox = SimpleQueue[ToEngine]
+
+
+class Channel:
+    """The child's end of the socket. Any thread may send; sending waits while the parent is slow to read."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+        self._lock = threading.Lock()
+
+    def send(self, message: FromEngine) -> None:
+        frame = pack(message)
+        with self._lock:
+            self._socket.sendall(frame)
+
+    def receive(self) -> ToEngine | None:
+        """None once the parent's end is closed."""
+        head = self._read(HEAD_BYTES)
+        body = None if head is None else self._read(read_head(head))
+        return None if body is None else parse_to_engine(body)
+
+    def _read(self, count: int) -> bytes | None:
+        parts = bytearray()
+        while len(parts) < count:
+            try:
+                part = self._socket.recv(count - len(parts))
+            except ConnectionError:
+                return None
+            if not part:
+                return None
+            parts += part
+        return bytes(parts)
+
+
+class Service:
+    """An idle engine, put to work by messages."""
+
+    def __init__(
+        self, engine: Engine, ledger: Ledger, grammars: Grammars, send: Callable[[FromEngine], None]
+    ) -> None:
+        self.engine = engine
+        self.grammars = grammars
+        self.ledger = ledger
+        self.send = send
+        self.numbers: dict[str, int] = {}  # of the requests under way, by name
+        self._names: dict[int, str] = {}
+        self._ledger_due = 0.0
+        self._aside = Aside()
+        self.proofs = Proofs()
+        self._compiling: set[int] = set()  # numbers of requests whose grammar is being compiled
+        engine.scheduler = AnnouncingScheduler.like(engine.scheduler, self._announce)
+
+    def run(self, inbox: Inbox) -> None:
+        """Until told to shut down."""
+        while self._take(inbox):
+            self._step()
+
+    def send_ledger(self, *, can_ask_device: bool = True) -> None:
+        self._ledger_due = time.monotonic() + LEDGER_S
+        rows = ledger_rows(self.ledger, find_verdict=self.proofs.find, can_ask_device=can_ask_device)
+        self.send(LedgerSoFar(rows=rows))
+
+    def _take(self, inbox: Inbox) -> bool:
+        """Handles what has come, and waits for more while there is nothing to compute."""
+        while not inbox.empty() or not self.engine.has_work:
+            message = inbox.get()
+            if isinstance(message, Shutdown):
+                return False
+            if not self._waits(message, inbox):
+                self._handle(message, inbox)
+        return True
+
+    def _waits(self, message: ToEngine, inbox: Inbox) -> bool:
+        """Whether a grammar has to be compiled before; the message then comes again. Others are not held up."""
+        match message:
+            case Submit(number=number) if message.params.grammar is not None:
+                if number in self._compiling:
+                    self._compiling.remove(number)
+                    return False
+                self._compiling.add(number)
+                grammar = message.params.grammar
+                self._aside.do(lambda: self.grammars.compile(grammar), lambda: inbox.put(message))
+                return True
+            case Cancel(number=number) if number in self._compiling:
+                self._aside.do(lambda: None, lambda: inbox.put(message))  # after the request
+                return True
+        return False
+
+    def _handle(self, message: ToEngine, inbox: Inbox) -> None:
+        match message:
+            case Submit():
+                self._submit(message)
+            case Cancel():
+                self._cancel(message)
+            case GetStatistics():
+                self.send(StatisticsAnswer(number=message.number, statistics=self.engine.statistics()))
+            case GetLedger():  # which comes again when what is new in it was read
+                self.send_ledger()
+                self.proofs.read(self.ledger, lambda: inbox.put(message))
+
+    def _submit(self, message: Submit) -> None:
+        try:
+            self.engine.submit(self.grammars.bind(message.request()))
+        except UserError as error:
+            self.send(Rejected(number=message.number, kind=type(error).__name__, reason=str(error)))
+            return
+        self.numbers[message.request_id] = message.number
+        self._names[message.number] = message.request_id
+
+    def _cancel(self, message: Cancel) -> None:
+        name = self._names.get(message.number)
+        if name is None:  # its last output is already on the way
+            return
+        found = self.engine.cancel(name, finished=message.finished)
+        if found is not None and message.finished:
+            last = Output(
+                number=message.number, token_ids=[], finish_reason="stop", num_cached=found.cached_tokens,
+                statistics=found,
+            )  # fmt: skip
+            self.send(Step(outputs=[last]))
+        self._forget(name)
+
+    def _step(self) -> None:
+        outputs = [self._number(output) for output in self.engine.step()]
+        if outputs:
+            self.send(Step(outputs=outputs))
+        if time.monotonic() >= self._ledger_due:
+            self.send_ledger()
+
+    def _number(self, output: StepOutput) -> Output:
+        made = Output.of(output, self.numbers[output.request_id])
+        if output.finish_reason is not None:
+            self._forget(output.request_id)
+        return made
+
+    def _forget(self, name: str) -> None:
+        del self._names[self.numbers.pop(name)]
+
+    def _announce(self, plan: Plan) -> None:
+        self.send(Planned(spans=[(span.request.request_id, span.start, span.end) for span in plan.spans]))
+
+
+@contextmanager
+def last_words(
+    send: Callable[[FromEngine], None], send_ledger: Callable[[], None] = lambda: None
+) -> Iterator[None]:
+    """Tells the parent which exception ended the process, and then what ran until it did."""
+    try:
+        yield
+    except (SystemExit, ConnectionError):
+        raise
+    except BaseException as error:
+        send(Dying(cause=f"{type(error).__name__}: {error}"))
+        send_ledger()
+        raise
+
+
+def load(start: Start, channel: Channel) -> Loaded:
+    device = find_device(start.config.model.device)
+    channel.send(Around(surroundings=dataclasses.asdict(look_around(device))))
+    if triton_ready()(device) is None:
+        beat_at_compiles(lambda: channel.send(Alive()))
+    return load_engine(
+        Path(start.directory), start.config, progress=progress_sender(channel.send),
+        capturing=lambda done, total: channel.send(Capturing(done=done, total=total)),
+    )  # fmt: skip
+
+
+def progress_sender(send: Callable[[FromEngine], None]) -> Callable[[int, int], None]:
+    """Passes on the last word and few of those before: there are many."""
+    due = 0.0
+
+    def report(done: int, total: int) -> None:
+        nonlocal due
+        if done >= total or time.monotonic() >= due:
+            due = time.monotonic() + PROGRESS_S
+            send(Loading(done_bytes=done, all_bytes=total))
+
+    return report
+
+
+def describe(loaded: Loaded) -> Ready:
+    totals, report = loaded.engine.totals, loaded.report
+    longest = loaded.engine.scheduler.tables.layout.count_tokens(totals.pages)
+    return Ready(
+        device=loaded.device.name, max_context=min(loaded.max_context, longest), vocab_size=loaded.spec.vocab_size,
+        pages=totals.pages, page_size=loaded.engine.config.page_size, cache_bytes=totals.cache_bytes,
+        load_s=report.seconds, kernels=dict(loaded.table()), formats=loaded.formats(),
+    )  # fmt: skip
+
+
+def open_service(start: ToEngine, channel: Channel) -> Service:
+    assert isinstance(start, Start), start
+    try:
+        grammars = Grammars.of(Path(start.directory))
+        with grammars.preparing():
+            loaded = load(start, channel)
+    except UserError as error:
+        channel.send(Refused(kind=type(error).__name__, reason=str(error)))
+        sys.exit(REFUSED)
+    settle_heap()
+    channel.send(describe(loaded))
+    return Service(loaded.engine, loaded.kernels.ledger, grammars, channel.send)
+
+
+def serve(channel: Channel, inbox: Inbox) -> None:
+    """Loads what the first message names, then works until told to shut down."""
+    with last_words(channel.send):
+        service = open_service(inbox.get(), channel)
+    end_beats = beat_at_calls(service.ledger, lambda: channel.send(Alive()))
+    try:
+        with last_words(channel.send, lambda: service.send_ledger(can_ask_device=False)):
+            service.run(inbox)
+            service.send_ledger()
+    finally:
+        end_beats()
+
+
+def listen(channel: Channel, inbox: Inbox) -> None:
+    while (message := channel.receive()) is not None:
+        inbox.put(message)
+    os._exit(ORPHANED)
+
+
+def main(descriptor: int) -> None:
+    os.set_inheritable(descriptor, False)  # programs that this one starts must not keep the socket open
+    faulthandler.register(SHOW_STACKS, all_threads=True)
+    channel, inbox = Channel(socket.socket(fileno=descriptor)), Inbox()
+    threading.Thread(target=listen, args=(channel, inbox), daemon=True).start()
+    serve(channel, inbox)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,69 @@
+"""Log-probabilities of given tokens and of the most likely ones; knows no draw.
+
+They are those of the model: the log-softmax of its logits before penalties, bias, masks and temperature, as OpenAI
+and vLLM report them. So they can be compared between requests, and a prompt's mean the same as a completion's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from firesteel.engine.sample.pieces import rows_at_once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenLogprobs:
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]  # token id and logprob, the most likely first, of equals the lowest id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logprobs:
+    """Of N tokens, on the device or as copied from there."""
+
+    token_ids: Tensor  # [N] int64
+    chosen: Tensor  # [N] fp32
+    top_ids: Tensor  # [N, M] int64
+    top: Tensor  # [N, M] fp32
+
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return self.token_ids, self.chosen, self.top_ids, self.top
+
+    @classmethod
+    def of(cls, tensors: Sequence[Tensor]) -> Logprobs:
+        """From what `tensors` gave."""
+        token_ids, chosen, top_ids, top = tensors
+        return cls(token_ids=token_ids, chosen=chosen, top_ids=top_ids, top=top)
+
+    def read(self, num_top: Sequence[int]) -> list[TokenLogprobs]:
+        """Waits for the device; token n keeps its num_top[n] most likely rivals."""
+        columns = (*self.tensors(), num_top)
+        rows = zip(*(one.tolist() if isinstance(one, Tensor) else one for one in columns), strict=True)
+        return [
+            TokenLogprobs(token_id=token, logprob=chosen, top=_ranked(top_ids, top)[:count])
+            for token, chosen, top_ids, top, count in rows
+        ]
+
+
+def score(logits: Tensor, token_ids: Tensor, num_top: int) -> Logprobs:
+    """Row n of logits [N, V] fp32 is the model's word on token_ids[n], int64 on the same device."""
+    vocab_size = logits.shape[-1]
+    num_top = min(num_top, vocab_size)
+    chosen, top, top_ids = [], [], []
+    step = rows_at_once(vocab_size)
+    for part, tokens in zip(logits.split(step), token_ids.split(step), strict=True):
+        total = part.logsumexp(-1, keepdim=True)
+        best = part.topk(num_top)
+        chosen.append((part.gather(-1, tokens[:, None]) - total)[:, 0])
+        top.append(best.values - total)
+        top_ids.append(best.indices)
+    return Logprobs(token_ids=token_ids, chosen=torch.cat(chosen), top_ids=torch.cat(top_ids), top=torch.cat(top))
+
+
+def _ranked(token_ids: Sequence[int], logprobs: Sequence[float]) -> tuple[tuple[int, float], ...]:
+    return tuple(sorted(zip(token_ids, logprobs, strict=True), key=lambda pair: (-pair[1], pair[0])))

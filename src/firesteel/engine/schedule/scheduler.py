@@ -1,0 +1,268 @@
+"""Chooses what each step computes, first come first served; knows tokens and pages, no tensors and no model.
+
+Tokens that continue a text go first, then prompts, in pieces, fill the step. All that run came before all that
+wait. Where pages run out, the youngest that runs gives its pages up and waits again; what it generated is kept and
+computed anew. The oldest never gives way, so everyone's turn comes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from firesteel.config import BatchConfig
+from firesteel.engine.cache.page_tables import PageTables
+from firesteel.engine.schedule.job import Job
+from firesteel.errors import RequestError
+from firesteel.types import Outcome, Plan, Request, RequestStatistics, Span, StepOutput
+
+
+class Scheduler:
+    def __init__(
+        self,
+        tables: PageTables,
+        config: BatchConfig,
+        *,
+        max_context: int,
+        max_prompt_logits: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`max_prompt_logits`: prompt tokens whose logits one step may hand out, each a row of the vocabulary."""
+        self.tables = tables
+        self.config = config
+        self.max_context = max_context
+        self.max_prompt_logits = max_prompt_logits
+        self.clock = clock
+        self.jobs: dict[str, Job] = {}
+        self.waiting: deque[Job] = deque()  # oldest first
+        self.running: list[Job] = []  # oldest first, all older than those that wait
+        self.num_preemptions = 0
+        self._turned_away: tuple[Job, int] | None = None  # who could not join last, and the pages there were
+
+    def add(self, request: Request) -> None:
+        """Refuses what could never run, alone and with the cache empty."""
+        self._check(request)
+        token_ids = list(request.token_ids)
+        job = Job(request, token_ids, self.tables.new(token_ids))
+        self.jobs[request.request_id] = job
+        self.waiting.append(job)
+
+    def cancel(self, request_id: str) -> RequestStatistics | None:
+        """At any time, even between `next` and `commit`; None where there is no such request any more."""
+        job = self.jobs.get(request_id)
+        if job is None:
+            return None
+        self._remove(job)
+        return job.statistics()
+
+    def next(self) -> Plan:
+        draft = Draft(self.config.max_num_batched_tokens, self.max_prompt_logits)
+        before = self.num_preemptions
+        for decoding in (True, False):
+            for job in list(self.running):
+                if job.is_running and job.is_decoding == decoding and draft.left:
+                    self._extend(job, draft)
+        if self.num_preemptions == before:
+            self._admit(draft)
+        return Plan(spans=[job.span(end) for job, end in draft.ends.items()])
+
+    def go_on(self, plan: Plan) -> Plan | None:
+        """A token more of each request of `plan`, which was next and may not be committed yet; None: ask `next`.
+
+        That is so where someone has left or could join, where the tokens of `plan` are the last of a request, or
+        where pages are short. Pages for the tokens are taken.
+        """
+        jobs = [job for span in plan.spans if (job := self._find(span)) is not None]
+        if len(jobs) < len(plan.spans) or len(jobs) < len(self.running) or self._could_admit(len(jobs)):
+            return None
+        following = [replace(span, start=span.end, end=span.end + 1) for span in plan.spans]
+        if any(span.end >= job.longest for job, span in zip(jobs, following, strict=True)):
+            return None
+        return Plan(spans=following) if self._reserve(jobs, following) else None
+
+    def is_wanted(self, plan: Plan) -> bool:
+        """Whether any request of `plan` is still here."""
+        return any(self._find(span) is not None for span in plan.spans)
+
+    def commit(self, plan: Plan, outcomes: Sequence[Outcome]) -> list[StepOutput]:
+        """`outcomes`: one for each span whose logits were wanted, in order."""
+        now = self.clock()
+        left = iter(outcomes)
+        outputs = []
+        for span in plan.spans:
+            outcome = next(left) if span.num_logits else None
+            job = self._find(span)
+            if job is None:
+                continue  # cancelled meanwhile, or ended by a token before
+            self._advance(job, span)
+            if outcome is not None:
+                outputs.append(self._finish_step(job, span, outcome, now))
+        return outputs
+
+    def _find(self, span: Span) -> Job | None:
+        """The job that the span was planned for, if it still is; another of the same name has other tokens."""
+        job = self.jobs.get(span.request.request_id)
+        return job if job is not None and job.token_ids is span.token_ids else None
+
+    def _reserve(self, jobs: Sequence[Job], spans: Sequence[Span]) -> bool:
+        """Pages for all or for none; nobody gives way for them."""
+        tables = self.tables
+        needed = sum(tables.count_missing(job.table, span.end) for job, span in zip(jobs, spans, strict=True))
+        if needed > tables.pool.num_available:
+            return False
+        for job, span in zip(jobs, spans, strict=True):
+            tables.grow(job.table, span.end)
+        return True
+
+    def _check(self, request: Request) -> None:
+        name, prompt, new = request.request_id, request.num_prompt, request.max_new
+        if name in self.jobs:
+            raise RequestError(f"request {name}: there is one of this name already")
+        if not prompt:
+            raise RequestError(f"request {name}: the prompt is empty: at least one token is needed")
+        if prompt + new > self.max_context:
+            raise RequestError(
+                f"request {name}: {prompt} prompt tokens and {new} to come exceed the context of "
+                f"{self.max_context}: shorten the prompt or lower max_tokens"
+            )
+        pages = self.tables.layout.count_pages(prompt + max(new - 1, 0))  # the last token is not computed
+        if pages > self.tables.pool.num_pages:
+            raise RequestError(
+                f"request {name}: {prompt} prompt tokens and {new} to come need {pages} pages of the cache, which "
+                f"has {self.tables.pool.num_pages}: shorten it, lower max_tokens or raise --kv-cache-gib"
+            )
+
+    def _extend(self, job: Job, draft: Draft) -> None:
+        """Plans the next tokens of a job that runs; the youngest give way until there is a page for one."""
+        wanted = min(len(job.token_ids), job.num_computed + draft.room(job))
+        if wanted <= job.num_computed:
+            return
+        while (end := self.tables.grow(job.table, wanted)) <= job.num_computed:
+            victim = self.running[-1]
+            self._preempt(victim, draft)
+            if victim is job:
+                return
+        draft.add(job, end)
+
+    def _preempt(self, job: Job, draft: Draft) -> None:
+        draft.drop(job)
+        self.running.remove(job)
+        self._close(job)
+        job.is_running = False
+        job.preemptions += 1
+        self.num_preemptions += 1
+        self.waiting.appendleft(job)
+
+    def _admit(self, draft: Draft) -> None:
+        """In order of arrival, so that a large request is not overtaken for ever."""
+        promised = self._count_promised(draft.left)
+        while self.waiting and draft.left and len(self.running) < self.config.max_num_seqs:
+            job = self.waiting[0]
+            if not self._open(job, draft.left, promised):
+                return
+            self._start(self.waiting.popleft())
+            self._extend(job, draft)
+            promised += self._count_missing(job, draft.left)
+
+    def _could_admit(self, num_planned: int) -> bool:
+        """Whether `next` would let someone join a step of so many tokens.
+
+        To look up a long prompt costs more than a step: with no more pages than before it is not tried again.
+        """
+        left = self.config.max_num_batched_tokens - num_planned
+        if not self.waiting or left <= 0 or len(self.running) >= self.config.max_num_seqs:
+            return False
+        job, free = self.waiting[0], self.tables.pool.num_available
+        if self._turned_away is not None and self._turned_away[0] is job and free <= self._turned_away[1]:
+            return False
+        if not self._open(job, left, self._count_promised(left)):
+            self._turned_away = (job, free)
+            return False
+        self._close(job)
+        return True
+
+    def _open(self, job: Job, left: int, promised: int) -> bool:
+        """Holds what is cached of a job, unless pages are short beside those promised to others."""
+        job.num_computed = self.tables.open(job.table, job.most_cached)
+        if not self.running or promised + self._count_missing(job, left) <= self.tables.pool.num_available:
+            return True
+        self._close(job)
+        return False
+
+    def _close(self, job: Job) -> None:
+        self.tables.close(job.table)
+        job.num_computed = 0
+
+    def _count_promised(self, left: int) -> int:
+        return sum(self._count_missing(job, left) for job in self.running)
+
+    def _start(self, job: Job) -> None:
+        self.running.append(job)
+        job.is_running = True
+        if job.started is None:
+            job.started = self.clock()
+            job.num_cached = job.num_computed
+
+    def _count_missing(self, job: Job, chunk: int) -> int:
+        """Pages to take until all its present tokens are computed."""
+        return self.tables.layout.count_pages(len(job.token_ids), chunk, held=job.table.num_pages)
+
+    def _advance(self, job: Job, span: Span) -> None:
+        job.num_computed = span.end
+        job.num_scored = max(job.num_scored, min(span.end, job.request.num_prompt))
+        self.tables.advance(job.table, span.end)
+
+    def _finish_step(self, job: Job, span: Span, outcome: Outcome, now: float) -> StepOutput:
+        reason, new = None, []
+        if outcome.error is not None:
+            reason = "refused" if outcome.is_refused else "error"
+        elif span.samples and outcome.token_id is not None:
+            new = [outcome.token_id]
+            reason = job.append(outcome.token_id, now)
+        elif job.request.score and span.end == job.request.num_prompt:
+            reason = "length"
+        if reason == "error":
+            self.tables.forget(job.table)
+        if reason is not None:
+            self._remove(job)
+        return StepOutput(
+            request_id=job.request.request_id, token_ids=new, finish_reason=reason, num_cached=job.num_cached,
+            logprobs=outcome.logprobs, prompt_logprobs=outcome.prompt_logprobs, logits=outcome.logits,
+            error=outcome.error, statistics=job.statistics() if reason else None,
+        )  # fmt: skip
+
+    def _remove(self, job: Job) -> None:
+        del self.jobs[job.request.request_id]
+        if job.is_running:
+            self.running.remove(job)
+            self.tables.close(job.table)
+            job.is_running = False
+        else:
+            self.waiting.remove(job)
+
+
+class Draft:
+    """A plan in the making: how far each job gets, and how many tokens and prompt logits are left to give."""
+
+    def __init__(self, budget: int, prompt_logits: int) -> None:
+        self.left = budget
+        self.prompt_logits = prompt_logits
+        self.ends: dict[Job, int] = {}
+
+    def room(self, job: Job) -> int:
+        return min(self.left, self.prompt_logits) if job.is_scoring else self.left
+
+    def add(self, job: Job, end: int) -> None:
+        self.ends[job] = end
+        self._give(job, end - job.num_computed)
+
+    def drop(self, job: Job) -> None:
+        if job in self.ends:
+            self._give(job, job.num_computed - self.ends.pop(job))
+
+    def _give(self, job: Job, count: int) -> None:
+        self.left -= count
+        if job.is_scoring:
+            self.prompt_logits -= count

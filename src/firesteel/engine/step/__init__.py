@@ -1,0 +1,1 @@
+"""Runs one step: builds its batch, replays a captured step or calls the model."""

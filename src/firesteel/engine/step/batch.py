@@ -1,0 +1,66 @@
+"""Builds the tensors of one step from a plan; knows no scheduler and no model."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from firesteel.engine.transfer import upload
+from firesteel.types import Batch, KvView, Plan, Span
+
+Ints = npt.NDArray[np.int64]
+ALIGNED = 16  # elements: every tensor begins at a multiple of 128 bytes, so kernels are compiled for one alignment
+
+
+def build_batch(plan: Plan, page_size: int, device: torch.device) -> Batch:
+    """All indices are made on the host and cross to the device as one copy."""
+    spans = plan.spans
+    lens = np.array([span.end - span.start for span in spans], dtype=np.int64)
+    starts = np.concatenate(([0], lens.cumsum()))
+    positions = np.concatenate([np.arange(span.start, span.end) for span in spans])
+    width = max(-(-span.end // page_size) for span in spans)
+    full = _table([span.full_pages for span in spans], width)
+    window = _table([span.window_pages for span in spans], width)
+    rows = np.repeat(np.arange(len(spans)), lens)
+    parts = [
+        np.concatenate([np.asarray(span.token_ids[span.start : span.end]) for span in spans]), positions, starts,
+        np.array([span.end for span in spans]), full, _slots(full, rows, positions, page_size),
+        window, _slots(window, rows, positions, page_size), _logit_rows(spans, starts),
+    ]  # fmt: skip
+    token_ids, positions_, query_starts, kv_lens, *views, logit_rows = _transfer(parts, device)
+    return Batch(
+        token_ids=token_ids, positions=positions_, query_starts=query_starts, kv_lens=kv_lens,
+        full=KvView(page_table=views[0], slots=views[1]), window=KvView(page_table=views[2], slots=views[3]),
+        logit_rows=logit_rows,
+    )  # fmt: skip
+
+
+def _table(pages: list[npt.ArrayLike], width: int) -> Ints:
+    """[R, N]; what a short request does not have is page 0, which exists and is not read."""
+    table = np.zeros((len(pages), width), dtype=np.int64)
+    for row, one in zip(table, pages, strict=True):
+        held = np.asarray(one, dtype=np.int64)[:width]
+        row[: len(held)] = held
+    return table
+
+
+def _slots(table: Ints, rows: Ints, positions: Ints, page_size: int) -> Ints:
+    return table[rows, positions // page_size] * page_size + positions % page_size
+
+
+def _logit_rows(spans: list[Span], starts: Ints) -> Ints:
+    ends = zip(spans, starts[1:], strict=True)
+    return np.concatenate([np.arange(end - span.num_logits, end) for span, end in ends])
+
+
+def _transfer(parts: list[Ints], device: torch.device) -> list[Tensor]:
+    """Each of `parts` on the device, as a view of one buffer."""
+    sizes = [-(-part.size // ALIGNED) * ALIGNED for part in parts]
+    begins = np.concatenate(([0], np.cumsum(sizes))).tolist()
+    host = np.zeros(begins[-1], dtype=np.int64)
+    for begin, part in zip(begins, parts, strict=False):
+        host[begin : begin + part.size] = part.ravel()
+    buffer = upload(host, device)
+    return [buffer[begin : begin + part.size].view(part.shape) for begin, part in zip(begins, parts, strict=False)]

@@ -1,0 +1,87 @@
+"""Launches decoding steps whose inputs stay on the device, and starts their tokens on the way back; plans nothing.
+
+loop.begin(plan)             # the inputs of the first step
+fetched = loop.launch(plan, rows)  # waits for nothing; the next plan has one token more of each request
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from firesteel.engine.sample.pending import Fetched
+from firesteel.engine.sample.row import SampleRow
+from firesteel.engine.sample.sampler import Sampler
+from firesteel.engine.step.batch import build_batch
+from firesteel.engine.step.step_store import ReadyStep, StepStore
+from firesteel.engine.transfer import upload_ints
+from firesteel.types import Plan, Span
+
+Observer = Callable[[], None]
+
+
+class DecodeLoop:
+    def __init__(self, store: StepStore, sampler: Sampler) -> None:
+        self.store = store
+        self.sampler = sampler
+        self.before: Observer | None = None  # called right before and after a step is launched, for measurements
+        self.after: Observer | None = None
+        self._ready: ReadyStep | None = None
+        self._is_fresh = False
+
+    @property
+    def current(self) -> ReadyStep:
+        """That was launched last."""
+        assert self._ready is not None
+        return self._ready
+
+    @staticmethod
+    def takes(plan: Plan) -> bool:
+        """Whether each request has one token to compute and gets the next."""
+        return all(_decodes(span) for span in plan.spans)
+
+    def begin(self, plan: Plan) -> None:
+        store = self.store
+        ready = store.find(len(plan.spans), max(span.end for span in plan.spans))
+        ready.step.load(build_batch(plan, store.page_size, store.device.torch_device))
+        self._ready, self._is_fresh = ready, True
+
+    def has_room(self, plan: Plan) -> bool:
+        """For `plan` after the last one."""
+        return self._ready is not None and max(span.end for span in plan.spans) <= self._ready.num_tokens
+
+    def launch(self, plan: Plan, rows: Iterable[SampleRow]) -> Fetched:
+        """`rows`: what each token is drawn from; read while the device computes, as masks take time."""
+        step = self.current.step
+        if not self._is_fresh:
+            self._add_pages(plan)
+        self._is_fresh = False
+        if self.before is not None:
+            self.before()
+        logits = self.current.launch()
+        if self.after is not None:
+            self.after()
+        drawing = list(rows)
+        if all(row.is_plain for row in drawing):
+            return Fetched.begin_plain(drawing, step.report)
+        count = len(drawing)
+        sampled = self.sampler.sample(logits[:count], drawing, step.report.best[:count])
+        step.feed(sampled.token_ids)
+        return sampled.fetch()
+
+    def _add_pages(self, plan: Plan) -> None:
+        """Of requests whose token is the first of a page."""
+        size = self.store.page_size
+        begun = [(row, span) for row, span in enumerate(plan.spans) if span.start % size == 0]
+        if not begun:
+            return
+        numbers = [
+            (row, span.start // size, span.full_pages[span.start // size], span.window_pages[span.start // size])
+            for row, span in begun
+        ]
+        rows, columns, full, window = upload_ints(list(zip(*numbers, strict=True)), self.store.device.torch_device)
+        self.current.step.add_pages(rows, columns, full, window)
+
+
+def _decodes(span: Span) -> bool:
+    is_scored = span.request.wants_prompt_logits and span.start < span.request.num_prompt
+    return span.end - span.start == 1 and span.samples and not is_scored

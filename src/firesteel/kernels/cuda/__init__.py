@@ -1,0 +1,1 @@
+"""CUDA C++ compiled at run time: source, NVRTC, cache, arguments and launch."""

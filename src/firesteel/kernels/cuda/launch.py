@@ -1,0 +1,150 @@
+"""Loads compiled CUDA C++ into the driver and launches it on torch's stream; knows no source and no op."""
+# mypy: disable-error-code="import-untyped,import-not-found"
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from firesteel.errors import KernelError
+from firesteel.kernels.cuda.arguments import pack_arguments
+from firesteel.kernels.cuda.binary import CudaEntry
+from firesteel.kernels.cuda.geometry import PORTABLE_CLUSTER, Geometry, make_config
+from firesteel.kernels.ledger import Launch, note
+
+WHOLE_CARVEOUT = 100  # percent
+
+
+@dataclass(slots=True)
+class CudaFunction:
+    """A kernel in the driver, on one device."""
+
+    entry: CudaEntry
+    device: torch.device
+    handle: Any
+    shared_limit_bytes: int = 0  # what launches may ask for so far
+
+    def allow(self, geometry: Geometry) -> None:
+        """Raises the limits of what launches may ask for; they never sink, as earlier launches may need them."""
+        from cuda.bindings.driver import CUfunction_attribute, cuFuncSetAttribute
+
+        if geometry.shared_bytes > self.shared_limit_bytes:
+            limit = CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            call_driver(cuFuncSetAttribute, self.handle, limit, geometry.shared_bytes, of=self.entry.name)
+            self.shared_limit_bytes = geometry.shared_bytes
+        if geometry.cluster_size > PORTABLE_CLUSTER:
+            allowed = CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+            call_driver(cuFuncSetAttribute, self.handle, allowed, 1, of=self.entry.name)
+
+    def occupancy(self, geometry: Geometry) -> int:
+        """Programs that an SM holds at once."""
+        from cuda.bindings.driver import cuOccupancyMaxActiveBlocksPerMultiprocessor
+
+        self.allow(geometry)
+        count: int = call_driver(
+            cuOccupancyMaxActiveBlocksPerMultiprocessor, self.handle, geometry.threads, geometry.shared_bytes,
+            of=self.entry.name,
+        )  # fmt: skip
+        return count
+
+
+class PreparedLaunch:
+    """A kernel with its arguments; each call launches it on torch's current stream, in graph capture too.
+
+    Values and addresses are those of the time it was made; it keeps its tensors alive.
+    """
+
+    def __init__(self, function: CudaFunction, geometry: Geometry, args: Sequence[Any], *, tile: str = "") -> None:
+        from cuda.bindings.driver import cuLaunchKernelEx
+
+        entry = function.entry
+        function.allow(geometry)
+        self.args = args
+        self._arguments = pack_arguments(entry, args)
+        self._config = make_config(geometry)
+        self._function, self._launch_kernel = function, cuLaunchKernelEx
+        self._launch = Launch(entry.name, tile, entry.binary.hash, entry)
+        self._device_index = function.device.index
+
+    def __call__(self) -> None:
+        self._config.hStream = torch._C._cuda_getCurrentRawStream(self._device_index)
+        (status,) = self._launch_kernel(self._config, self._function.handle, self._arguments.address, 0)
+        if status:
+            raise driver_error(self._launch_kernel, status, of=self._launch.kernel)
+        note(self._launch)
+
+
+_loaded: dict[tuple[str, str, int], CudaFunction] = {}
+
+
+def load_function(entry: CudaEntry, device: torch.device) -> CudaFunction:
+    """Into the device, once a process. What is loaded stays."""
+    _use_context(device)
+    key = (entry.binary.hash, entry.name, device.index)
+    if key not in _loaded:
+        _loaded[key] = _load(entry, device)
+    return _loaded[key]
+
+
+def _load(entry: CudaEntry, device: torch.device) -> CudaFunction:
+    from cuda.bindings.driver import cuFuncLoad, cuModuleGetFunction, cuModuleLoadData
+
+    if torch.cuda.is_current_stream_capturing():
+        raise KernelError(f"{entry.name} must be prepared once before a graph is captured")
+    module = call_driver(cuModuleLoadData, entry.binary.cubin, of=entry.name)
+    handle = call_driver(cuModuleGetFunction, module, entry.name.encode(), of=entry.name)
+    call_driver(cuFuncLoad, handle, of=entry.name)  # now: a first launch in graph capture must not load it
+    _prefer_shared_memory(handle, of=entry.name)
+    return CudaFunction(entry, device, handle)
+
+
+def _prefer_shared_memory(handle: Any, *, of: str) -> None:
+    """All of it: an SM must be empty before it is divided otherwise, so kernels in a row ask for the same."""
+    from cuda.bindings.driver import CUfunction_attribute, cuFuncSetAttribute
+
+    share = CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+    call_driver(cuFuncSetAttribute, handle, share, WHOLE_CARVEOUT, of=of)
+
+
+def _use_context(device: torch.device) -> None:
+    """torch's context, which a thread that has not computed yet lacks."""
+    from cuda.bindings.driver import cuCtxGetCurrent, cuCtxSetCurrent, cuDevicePrimaryCtxRetain
+
+    if not int(call_driver(cuCtxGetCurrent)):
+        call_driver(cuCtxSetCurrent, call_driver(cuDevicePrimaryCtxRetain, device.index))
+
+
+def find_launch_device(name: str, args: Sequence[Any]) -> torch.device:
+    """Where the tensors are, which must be torch's current device."""
+    devices = {arg.device for arg in args if isinstance(arg, Tensor)}
+    elsewhere = [device for device in devices if device.type != "cuda"]
+    if elsewhere or not torch.cuda.is_available():
+        place = f"its arguments are on {elsewhere[0]}" if elsewhere else "torch sees none"
+        raise KernelError(f"{name} runs on an NVIDIA GPU; {place}")
+    current = torch.device("cuda", torch.cuda.current_device())
+    if devices - {current}:
+        raise KernelError(
+            f"{name} runs on {current}, torch's current device; its arguments are on "
+            f"{', '.join(sorted(map(str, devices)))}: call torch.cuda.set_device, or move them"
+        )
+    return current
+
+
+def call_driver(function: Any, *args: Any, of: str = "") -> Any:
+    """The result of a driver call; a failure names it and what it was for."""
+    status, *results = function(*args)
+    if status:
+        raise driver_error(function, status, of=of)
+    return results[0] if results else None
+
+
+def driver_error(function: Any, status: Any, *, of: str) -> RuntimeError:
+    from cuda.bindings.driver import cuGetErrorString
+
+    _, text = cuGetErrorString(status)
+    why = text.decode() if text else "unknown to the driver"
+    return RuntimeError(f"{of}: " * bool(of) + f"{function.__name__}: {status.name}, {why}")

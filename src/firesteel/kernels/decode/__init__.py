@@ -1,0 +1,1 @@
+"""The fused ops of a decoding step of up to eight tokens."""

@@ -1,0 +1,1 @@
+"""What an op is: implementations, tolerance, requirements and verdicts on machine code."""

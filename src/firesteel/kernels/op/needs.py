@@ -1,0 +1,37 @@
+"""What an implementation needs of a device: Triton or NVRTC, and a compute capability."""
+# mypy: disable-error-code="import-untyped,import-not-found"
+
+from __future__ import annotations
+
+import importlib.util
+
+from firesteel.device import DeviceSpec
+from firesteel.kernels.cuda.compile import lacks_nvrtc
+from firesteel.kernels.op.op import Needs, capability
+
+
+def triton_ready(major: int = 8, minor: int = 0) -> Needs:
+    """Triton is installed, and the device is a GPU of this compute capability or Triton interprets on the CPU."""
+
+    def needs(device: DeviceSpec) -> str | None:
+        if importlib.util.find_spec("triton") is None:
+            return "needs Triton, which is not installed"
+        return None if interpreting() else capability(major, minor)(device)
+
+    return needs
+
+
+def interpreting() -> bool:
+    """Whether this process runs Triton kernels in Python (TRITON_INTERPRET=1 when Triton was first imported)."""
+    import triton
+
+    return bool(triton.knobs.runtime.interpret)
+
+
+def cuda_ready(major: int = 9, minor: int = 0) -> Needs:
+    """The device is a GPU of this compute capability, and cuda.bindings finds NVRTC."""
+
+    def needs(device: DeviceSpec) -> str | None:
+        return capability(major, minor)(device) or lacks_nvrtc()
+
+    return needs

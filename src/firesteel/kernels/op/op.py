@@ -1,0 +1,268 @@
+"""What an op is: a contract with a reference, implementations, samples and a tolerance; knows no particular op.
+
+`@define_op(...)` on the reference makes the Op; `@op.implementation(name, needs=...)` adds a faster way. `Chosen`
+is the op bound to one device: candidates are settled once, at start, and every call goes into the ledger.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import torch
+
+from firesteel.device import DeviceSpec
+from firesteel.errors import ArgumentsRefused, KernelError
+from firesteel.kernels.cuda.source import CudaKernel
+from firesteel.kernels.ledger import Launch, Ledger, Ran, watch_launches
+from firesteel.kernels.op.requirement import Requirement
+from firesteel.kernels.op.tolerance import Tolerance
+from firesteel.kernels.op.verdict import judge_compiled
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Needs = Callable[[DeviceSpec], str | None]  # why this device will not do, or None
+REFERENCE = "reference"
+
+
+@dataclass(frozen=True, slots=True)
+class Implementation(Generic[P, R]):
+    """`name` is the family, or "family:variant" where a family has several ways for different arguments."""
+
+    name: str
+    function: Callable[P, R]
+    needs: Needs
+    accepts: Callable[P, str | None] | None = None  # why these arguments will not do, or None
+    reads_fed: bool = False  # spares itself a pass where activations come as stored by their producer (Fed)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Arguments to try an op with; ops may write into them, so each use takes its own copy."""
+
+    label: str
+    args: tuple[Any, ...]
+    tolerance: Tolerance | None = None  # where the op's own is not for such arguments
+
+    def clone(self) -> tuple[Any, ...]:
+        return tuple(_copy(arg) for arg in self.args)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceCode:
+    """A Triton kernel with the types and constants of one variant: enough to compile it for an absent GPU."""
+
+    variant: str  # "triton:gemm mxfp8"
+    kernel: Any  # what @triton.jit made
+    signature: dict[str, str]  # argument -> "*bf16", "*u8", "i32", "fp32", ...; constants left out
+    constants: dict[str, Any]
+    num_warps: int = 4
+    num_stages: int = 3
+    enable_fp_fusion: bool = True  # products fused with sums, as launched
+
+    @property
+    def kernel_name(self) -> str:
+        return str(self.kernel.__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CudaCode:
+    """A kernel in CUDA C++ with its defines, threads and shared memory."""
+
+    variant: str  # "cuda mxfp4 fc1"
+    kernel: CudaKernel
+
+    @property
+    def kernel_name(self) -> str:
+        return self.kernel.name
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    return value.clone() if hasattr(value, "clone") else value
+
+
+def anywhere(device: DeviceSpec) -> None:
+    return None
+
+
+def capability(major: int, minor: int) -> Needs:
+    def needs(device: DeviceSpec) -> str | None:
+        if device.capability is not None and device.capability >= (major, minor):
+            return None
+        return f"needs an NVIDIA GPU of compute capability {major}.{minor} or later, this is {device.name}"
+
+    return needs
+
+
+@dataclass(slots=True)
+class Op(Generic[P, R]):
+    name: str
+    reference: Callable[P, R]
+    bytes: Callable[P, int]  # the fewest bytes a call must move
+    tolerance: Tolerance
+    reference_accepts: Callable[P, str | None] | None = None
+    implementations: dict[str, Implementation[P, R]] = field(default_factory=dict)
+    make_samples: Callable[[torch.device], Iterator[Sample]] | None = None
+    make_device_code: Callable[[tuple[int, int]], Iterator[DeviceCode | CudaCode]] | None = None
+    order: tuple[str, ...] = ()  # measured preference, best first; where none of these can run, the reference does
+    activation_at: int | None = None  # which argument says how activations are rounded, if any does
+
+    def __post_init__(self) -> None:
+        self.implementations[REFERENCE] = Implementation(
+            REFERENCE, self.reference, anywhere, self.reference_accepts
+        )
+        names = list(inspect.signature(self.reference).parameters)
+        self.activation_at = names.index("activation") if "activation" in names else None
+
+    def implementation(
+        self,
+        name: str,
+        *,
+        needs: Needs,
+        accepts: Callable[P, str | None] | None = None,
+        reads_fed: bool = False,
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        def add(function: Callable[P, R]) -> Callable[P, R]:
+            self.implementations[name] = Implementation(name, function, needs, accepts, reads_fed)
+            return function
+
+        return add
+
+    def samples(self, function: Callable[[torch.device], Iterator[Sample]]) -> None:
+        self.make_samples = function
+
+    def device_code(self, function: Callable[[tuple[int, int]], Iterator[DeviceCode | CudaCode]]) -> None:
+        """Lists what the implementations launch on a GPU of the given compute capability."""
+        self.make_device_code = function
+
+    def prefer(self, *names: str) -> None:
+        if unknown := set(names) - set(self.implementations):
+            raise ValueError(f"{self.name} has no implementation {sorted(unknown)}")
+        self.order = names
+
+    def choose(
+        self,
+        device: DeviceSpec,
+        asked: str | None,
+        ledger: Ledger,
+        required: Requirement | None = None,
+        activation: str = "bf16",
+    ) -> Chosen[P, R]:
+        """Settles what may run: what was asked for, its variants in order of definition, or by preference."""
+        candidates = self._usable(device, asked)
+        others = [name for name in self._runnable(device) if name not in {one.name for one in candidates}]
+        chosen = Chosen(self, candidates, ledger, tuple(others), required, activation)
+        if required is not None and not any(required.names(one.name) for one in chosen.candidates):
+            raise KernelError(f"{required} is required, but {self._why_not(device, required, chosen)}")
+        return chosen
+
+    def _usable(self, device: DeviceSpec, asked: str | None) -> list[Implementation[P, R]]:
+        if asked is None:
+            preferred = [self.implementations[name] for name in self.order]
+            usable = [one for one in preferred if one.needs(device) is None]
+            return usable or [self.implementations[REFERENCE]]
+        matching = [one for name, one in self.implementations.items() if asked in (name, name.partition(":")[0])]
+        if not matching:
+            raise KernelError(f"{self.name} has no implementation {asked!r}; it has {self._listing(device)}")
+        usable = [one for one in matching if one.needs(device) is None]
+        if not usable:
+            why = matching[0].needs(device)
+            raise KernelError(f"{self.name}={asked} {why}; here there is {self._listing(device)}")
+        return usable
+
+    def _why_not(self, device: DeviceSpec, required: Requirement, chosen: Chosen[P, R]) -> str:
+        matching = [one for name, one in self.implementations.items() if required.names(name)]
+        if not matching:
+            return f"{self.name} has only {', '.join(self.implementations)}"
+        if why := matching[0].needs(device):
+            return f"it {why}"
+        would = ", ".join(one.name for one in chosen.candidates)
+        return f"{would} would run: add --kernels {self.name}={matching[0].name.partition(':')[0]}"
+
+    def _listing(self, device: DeviceSpec) -> str:
+        return ", ".join(self._runnable(device))
+
+    def _runnable(self, device: DeviceSpec) -> list[str]:
+        return [name for name, one in self.implementations.items() if one.needs(device) is None]
+
+
+def define_op(
+    *, bytes: Callable[P, int], tolerance: Tolerance, accepts: Callable[P, str | None] | None = None
+) -> Callable[[Callable[P, R]], Op[P, R]]:
+    """Turns a reference into the op of the same name; `accepts` says which arguments even it refuses."""
+
+    def define(reference: Callable[P, R]) -> Op[P, R]:
+        return Op(reference.__name__, reference, bytes, tolerance, accepts)
+
+    return define
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen(Generic[P, R]):
+    """An op on one device. A call runs the first candidate that takes the arguments, or none and says why."""
+
+    op: Op[P, R]
+    candidates: list[Implementation[P, R]]
+    ledger: Ledger
+    others: tuple[str, ...] = ()  # implementations that could run on this device, but were not chosen
+    required: Requirement | None = None
+    activation: str = "bf16"  # that the verdict of `required` was given for
+
+    @property
+    def reads_fed(self) -> bool:
+        """Whether storing activations for this op pays; what does not read them so computes from the plain ones."""
+        return any(candidate.reads_fed for candidate in self.candidates)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        refusals: list[str] = []
+        for candidate in self.candidates:
+            why = candidate.accepts(*args, **kwargs) if candidate.accepts else None
+            if why is None:
+                ran = self._ran(candidate, args, kwargs)
+                if self.required is not None:
+                    self._check(self.required, ran, refusals)
+                with self._watching():
+                    return self.ledger.run(ran, candidate.function, *args, **kwargs)
+            refusals.append(f"{candidate.name} {why}")
+        choice = f"; --kernels {self.op.name}=IMPLEMENTATION chooses among {', '.join(self.others)}"
+        cure = choice if self.others else ""
+        said = "; ".join(refusals)
+        raise ArgumentsRefused(f"{self.op.name}: no implementation takes these arguments: {said}{cure}")
+
+    def _check(self, required: Requirement, ran: Ran, refusals: list[str]) -> None:
+        if not required.names(ran.implementation):
+            refused = f": {'; '.join(refusals)}" if refusals else ""
+            untried = self.candidates[len(refusals) + 1 :]
+            pin = next((one.name for one in untried if required.names(one.name)), None)
+            cure = f"; --kernels {self.op.name}={pin} has it run in every call" if pin else ""
+            raise KernelError(f"{required} is required, but {ran.implementation} would run{refused}{cure}")
+        if required.verdict is not None and ran.activation not in ("", self.activation):
+            raise KernelError(
+                f"{required} is required, and was proven for {self.activation} activations, but a layer with "
+                f"{ran.activation} ones would run: --mxfp4-layers all leaves none"
+            )
+
+    def _watching(self) -> AbstractContextManager[None]:
+        is_needed = self.required is not None and self.required.verdict is not None
+        return watch_launches(self._judge) if is_needed else nullcontext()
+
+    def _judge(self, launch: Launch) -> None:
+        """Tiles and shapes decide what is compiled: what was proven beforehand need not be what is launched."""
+        assert self.required is not None
+        verdict = "none" if launch.compiled is None else judge_compiled(launch.compiled)
+        if verdict not in ("none", self.required.verdict):
+            raise KernelError(
+                f"{self.required} is required, but {launch.kernel} {launch.tile} was launched and is {verdict}"
+            )
+
+    def _ran(self, candidate: Implementation[P, R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ran:
+        at = self.op.activation_at
+        if at is None:
+            return Ran(self.op.name, candidate.name)
+        given = args[at] if len(args) > at else kwargs.get("activation", "bf16")
+        return Ran(self.op.name, candidate.name, given)

@@ -1,0 +1,345 @@
+"""Causal attention over paged keys and values, with sinks and an optional sliding window.
+
+in   q             [T, Q, D]     rows of request r: query_starts[r] to query_starts[r+1]
+     k_pages       [P, K, S, D]  HND; Q/K query heads share a kv head
+     v_pages       [P, K, S, D]
+     page_table    [R, N] int64  entries wholly before the window are never read
+     query_starts  [R+1] int64
+     kv_lens       [R] int64     the queries are the last ones of each request
+     sinks         [Q] or None   a logit per query head that joins the denominator only
+     window        None, or the number of tokens seen, the token itself included
+     scale         of the products, not of the sinks
+     key_scale     what keys were divided by when they were stored; the sinks know nothing of it
+     value_scale   the same for values
+out  y             [T, Q, D]
+Computed in fp32, rounded once on store.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from firesteel.kernels.op.needs import triton_ready
+from firesteel.kernels.op.op import DeviceCode, Sample, define_op
+from firesteel.kernels.op.tolerance import bf16
+from firesteel.kernels.ops.attention_tiles import (
+    DECODE_QUERIES,
+    LEAST_KEYS,
+    Shapes,
+    Tiles,
+    cut_decode,
+    cut_prefill,
+    power_of_two,
+)
+from firesteel.kernels.tiles.launch import launch_kernel
+
+QUERIES_AT_ONCE = 128  # bounds the score matrix of a long prompt
+MERGE_WARPS = 2
+OLDER_SMS = 108  # an A100's: proofs for GPUs before Hopper are for as many
+
+
+def _bytes(
+    q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor, query_starts: Tensor, kv_lens: Tensor,
+    sinks: Tensor | None, window: int | None, scale: float, key_scale: float = 1.0, value_scale: float = 1.0,
+) -> int:  # fmt: skip
+    query_lens = query_starts.diff()
+    seen = kv_lens if window is None else kv_lens.minimum(query_lens + window - 1)
+    token_bytes = k_pages.shape[1] * k_pages.shape[3] * k_pages.element_size()
+    return 2 * q.nbytes + 2 * int(seen.sum()) * token_bytes
+
+
+@define_op(bytes=_bytes, tolerance=bf16(ulps=2, why="probabilities may be rounded to bf16 before the product"))
+def attention(
+    q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor, query_starts: Tensor, kv_lens: Tensor,
+    sinks: Tensor | None, window: int | None, scale: float, key_scale: float = 1.0, value_scale: float = 1.0,
+) -> Tensor:  # fmt: skip
+    y = torch.empty_like(q)
+    starts, lens = query_starts.tolist(), kv_lens.tolist()
+    for requests in _alike(starts, lens):
+        num_queries = starts[requests[0] + 1] - starts[requests[0]]
+        for begin in range(0, num_queries, QUERIES_AT_ONCE):
+            end = min(begin + QUERIES_AT_ONCE, num_queries)
+            rows = torch.tensor([range(starts[r] + begin, starts[r] + end) for r in requests], device=q.device)
+            ends = torch.tensor([lens[r] - num_queries + end for r in requests], device=q.device)
+            span = _span(ends, end - begin, window, k_pages.shape[2])
+            tables = page_table[requests]
+            keys, values = _gather(k_pages, tables, span), _gather(v_pages, tables, span)
+            seen = _mask(span, ends, end - begin, window)
+            y[rows] = _attend(q[rows], keys, values, seen, sinks, scale * key_scale, value_scale)
+    return y
+
+
+def _alike(starts: list[int], lens: list[int]) -> list[list[int]]:
+    """Requests with as many queries and about as many tokens, to be computed together, padded to the longest."""
+    groups: dict[tuple[int, int], list[int]] = {}
+    for request, (start, end) in enumerate(itertools.pairwise(starts)):
+        if end > start:
+            groups.setdefault((end - start, lens[request].bit_length()), []).append(request)
+    return list(groups.values())
+
+
+def _span(ends: Tensor, num_queries: int, window: int | None, page_size: int) -> Tensor:
+    """[R, C] positions to read, from the first page any query sees to the last, the same count for all."""
+    first_seen = torch.zeros_like(ends) if window is None else (ends - num_queries - window + 1).clamp(min=0)
+    first = first_seen // page_size * page_size
+    count = int((ends - first).max())
+    count = -(-count // page_size) * page_size
+    return first[:, None] + torch.arange(count, device=ends.device)
+
+
+def _gather(pages: Tensor, tables: Tensor, span: Tensor) -> Tensor:
+    """[R, K, C, D] fp32 of the positions in `span`, whole pages."""
+    heads, page_size = pages.shape[1:3]
+    numbers = (span[:, ::page_size] // page_size).clamp(max=tables.shape[1] - 1)
+    rows = tables.gather(1, numbers)[:, None, :] * heads + torch.arange(heads, device=pages.device)[:, None]
+    return pages.flatten(0, 1)[rows].flatten(2, 3).float()
+
+
+def _mask(span: Tensor, ends: Tensor, num_queries: int, window: int | None) -> Tensor:
+    """[R, t, C] true where a query sees a key."""
+    queries = (ends - num_queries)[:, None, None] + torch.arange(num_queries, device=ends.device)[:, None]
+    keys = span[:, None, :]
+    seen = keys <= queries
+    return seen if window is None else seen & (keys > queries - window)
+
+
+def _attend(
+    q: Tensor, keys: Tensor, values: Tensor, mask: Tensor, sinks: Tensor | None, scale: float, value_scale: float
+) -> Tensor:  # fmt: skip
+    """[R, t, Q, D] from q of that shape, keys and values [R, K, C, D] and mask [R, t, C]."""
+    requests, num_queries, heads, dim = q.shape
+    kv_heads = keys.shape[1]
+    grouped = q.float().mul(scale).unflatten(2, (kv_heads, -1)).permute(0, 2, 3, 1, 4)  # [R, K, Q/K, t, D]
+    rows = grouped.reshape(requests, kv_heads, -1, dim)
+    scores = (rows @ keys.transpose(-1, -2)).unflatten(2, (-1, num_queries))
+    scores.masked_fill_(~mask[:, None, None], float("-inf"))
+    values.masked_fill_(~mask.any(1)[:, None, :, None], 0.0)  # unwritten slots may hold NaN
+    top = scores.amax(-1, keepdim=True)
+    if sinks is not None:
+        sink = sinks.float().view(1, kv_heads, -1, 1, 1)
+        top = top.maximum(sink)
+    weights = scores.sub_(top).exp_()
+    total = weights.sum(-1, keepdim=True)
+    if sinks is not None:
+        total = total + (sink - top).exp()
+    mixed: Tensor = (weights.flatten(2, 3) @ values).unflatten(2, (-1, num_queries)) / total * value_scale
+    back: Tensor = mixed.permute(0, 3, 1, 2, 4).reshape(requests, num_queries, heads, dim)
+    return back.to(q.dtype)
+
+
+def _refuse(
+    q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor, query_starts: Tensor, kv_lens: Tensor,
+    sinks: Tensor | None, window: int | None, scale: float, key_scale: float = 1.0, value_scale: float = 1.0,
+) -> str | None:  # fmt: skip
+    kv_heads, page_size, dim = k_pages.shape[1:]
+    if dim not in (32, 64, 128) or page_size not in (16, 32, 64, 128):
+        return f"takes heads of 32, 64 or 128 and pages of 16, 32, 64 or 128, not {dim} and {page_size}"
+    allowed = {torch.bfloat16: (torch.bfloat16, torch.float8_e4m3fn), torch.float32: (torch.float32,)}
+    if k_pages.dtype != v_pages.dtype or k_pages.dtype not in allowed.get(q.dtype, ()):
+        return f"takes bf16 on bf16 or fp8 e4m3 pages, or float32 throughout, not {q.dtype} on {k_pages.dtype}"
+    if k_pages.element_size() == 1 and q.is_cuda and torch.cuda.get_device_capability(q.device) < (8, 9):
+        return "takes fp8 pages from compute capability 8.9 on"
+    inner = (page_size * dim, dim, 1)
+    if q.stride()[1:] != inner[1:] or k_pages.stride()[1:] != inner or v_pages.stride() != k_pages.stride():
+        return "takes contiguous heads and pages, keys and values laid out alike"
+    if page_table.stride(1) != 1 or not all(
+        x.is_contiguous() for x in (query_starts, kv_lens, sinks) if x is not None
+    ):
+        return "takes contiguous rows of the page table, lengths and sinks"
+    if q.shape[1] // kv_heads > 16 or scale * key_scale <= 0:
+        return "takes up to 16 query heads for each kv head and a positive scale"
+    return None
+
+
+def _refuse_decode(
+    q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor, query_starts: Tensor, kv_lens: Tensor,
+    sinks: Tensor | None, window: int | None, scale: float, key_scale: float = 1.0, value_scale: float = 1.0,
+) -> str | None:  # fmt: skip
+    """The lengths lie on the GPU and are not read: the mean number of queries decides, any lengths are right."""
+    if q.shape[0] > DECODE_QUERIES * kv_lens.shape[0]:
+        return f"takes up to {DECODE_QUERIES} queries a request, not {q.shape[0]} of {kv_lens.shape[0]} requests"
+    return _refuse(
+        q, k_pages, v_pages, page_table, query_starts, kv_lens, sinks, window, scale, key_scale, value_scale
+    )
+
+
+@attention.implementation("triton:decode", needs=triton_ready(), accepts=_refuse_decode)
+def triton_decode(
+    q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor, query_starts: Tensor, kv_lens: Tensor,
+    sinks: Tensor | None, window: int | None, scale: float, key_scale: float = 1.0, value_scale: float = 1.0,
+) -> Tensor:  # fmt: skip
+    return launch(
+        cut_decode, q, k_pages, v_pages, page_table, query_starts, kv_lens, sinks, window, scale, key_scale,
+        value_scale,
+    )  # fmt: skip
+
+
+@attention.implementation("triton:prefill", needs=triton_ready(), accepts=_refuse)
+def triton_prefill(
+    q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor, query_starts: Tensor, kv_lens: Tensor,
+    sinks: Tensor | None, window: int | None, scale: float, key_scale: float = 1.0, value_scale: float = 1.0,
+) -> Tensor:  # fmt: skip
+    return launch(
+        cut_prefill, q, k_pages, v_pages, page_table, query_starts, kv_lens, sinks, window, scale, key_scale,
+        value_scale,
+    )  # fmt: skip
+
+
+def _shapes(q: Tensor, k_pages: Tensor, page_table: Tensor, window: int | None) -> Shapes:
+    num_sms = 1  # in the interpreter
+    if q.is_cuda:
+        num_sms = torch.cuda.get_device_properties(q.device).multi_processor_count
+    return Shapes(
+        num_queries=q.shape[0], num_requests=page_table.shape[0], heads=q.shape[1], kv_heads=k_pages.shape[1],
+        dim=q.shape[2], element_bytes=q.element_size(), longest=page_table.shape[1] * k_pages.shape[2],
+        window=window, num_sms=num_sms,
+    )  # fmt: skip
+
+
+def launch(
+    cut: Callable[[Shapes], Tiles], q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor,
+    query_starts: Tensor, kv_lens: Tensor, sinks: Tensor | None, window: int | None, scale: float,
+    key_scale: float = 1.0, value_scale: float = 1.0,
+) -> Tensor:  # fmt: skip
+    """One kernel, and a second to merge where the keys are split. The grids follow from shapes alone."""
+    from firesteel.kernels.triton import attention as device
+
+    y = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    if q.shape[0] == 0:
+        return y
+    shapes = _shapes(q, k_pages, page_table, window)
+    tiles = cut(shapes)
+    parts, logs = y, None
+    if tiles.splits > 1:
+        parts = torch.empty(*q.shape[:2], tiles.splits, shapes.dim, dtype=torch.float32, device=q.device)
+        logs = torch.empty(parts.shape[:3], dtype=torch.float32, device=q.device)
+    launch_kernel(
+        device.attend, (shapes.kv_heads, tiles.count(shapes), tiles.splits),
+        parts, logs, q, k_pages, v_pages, page_table, query_starts, kv_lens, sinks,
+        shapes.num_requests, page_table.stride(0), scale * key_scale * math.log2(math.e), value_scale,
+        **_constants(tiles, q, k_pages, window), tile=tiles, num_warps=tiles.num_warps, num_stages=tiles.num_stages,
+    )  # fmt: skip
+    if logs is not None:
+        launch_kernel(
+            device.merge, tuple(q.shape[:2]), y, parts, logs, sinks, value_scale,
+            D=shapes.dim, SPLITS=tiles.splits, SPLIT_ROWS=power_of_two(tiles.splits), num_warps=MERGE_WARPS,
+        )  # fmt: skip
+    return y
+
+
+def _constants(tiles: Tiles, q: Tensor, k_pages: Tensor, window: int | None) -> dict[str, int]:
+    return {
+        "HEADS": q.shape[1] // k_pages.shape[1], "HEAD_ROWS": tiles.head_rows, "D": q.shape[2],
+        "Q_STRIDE": q.stride(0), "PAGE_SIZE": k_pages.shape[2], "PAGE_STRIDE": k_pages.stride(0),
+        "WINDOW": window or 0, "SPLITS": tiles.splits, "TILE_QUERIES": tiles.queries, "TILE_KEYS": tiles.keys,
+        "LEAST_KEYS": LEAST_KEYS,
+    }  # fmt: skip
+
+
+attention.prefer("triton:decode", "triton:prefill")
+
+
+@attention.device_code
+def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
+    """gpt-oss, pages of 64: a prompt of 8192, and requests of 8192 tokens, 32 with 1 or 4 queries each or one."""
+    from firesteel.kernels.stream.launch import SM_COUNTS
+
+    real = Shapes(
+        num_queries=32, num_requests=32, heads=64, kv_heads=8, dim=64, element_bytes=2, longest=8192, window=None,
+        num_sms=SM_COUNTS.get(capability, OLDER_SMS),
+    )  # fmt: skip
+    alone = replace(real, num_queries=1, num_requests=1)
+    for window in (None, 128):
+        seen = "full" if window is None else "window"
+        prefill = cut_prefill(replace(real, num_queries=8192, num_requests=1, window=window))
+        decode = cut_decode(replace(real, window=window))
+        yield _attend_code(f"triton:prefill {seen}", prefill, window)
+        yield _attend_code(f"triton:decode {seen}", decode, window)
+        yield _attend_code(
+            f"triton:decode {seen}, 4 queries", cut_decode(replace(real, num_queries=128, window=window)), window
+        )
+        if capability >= (8, 9):
+            yield _attend_code(f"triton:prefill {seen}, fp8-pages", prefill, window, torch.float8_e4m3fn)
+            yield _attend_code(f"triton:decode {seen}, fp8-pages", decode, window, torch.float8_e4m3fn)
+    yield _attend_code("triton:decode full, 1 request", cut_decode(alone), None)
+    yield _merge_code("triton:decode merge", cut_decode(real).splits)
+    yield _merge_code("triton:decode merge, 1 request", cut_decode(alone).splits)
+
+
+def _attend_code(variant: str, tiles: Tiles, window: int | None, pages: torch.dtype = torch.bfloat16) -> DeviceCode:
+    from firesteel.kernels.triton import attention as device
+
+    q, k_pages = torch.empty(1, 64, 64, dtype=torch.bfloat16), torch.empty(1, 8, 64, 64, dtype=pages)
+    inputs = dict.fromkeys(("q", "sinks"), "*bf16")
+    inputs |= dict.fromkeys(("k_pages", "v_pages"), "*bf16" if pages == torch.bfloat16 else "*fp8e4nv")
+    inputs |= dict.fromkeys(("page_table", "query_starts", "kv_lens"), "*i64")
+    inputs |= {"num_requests": "i32", "table_stride": "i32", "scale": "fp32", "value_scale": "fp32"}
+    results = {"out": "*bf16"} if tiles.splits == 1 else {"out": "*fp32", "logs": "*fp32"}
+    absent = {"logs": None} if tiles.splits == 1 else {}
+    return DeviceCode(
+        variant=variant, kernel=device.attend, signature=results | inputs,
+        constants=_constants(tiles, q, k_pages, window) | absent,
+        num_warps=tiles.num_warps, num_stages=tiles.num_stages,
+    )  # fmt: skip
+
+
+def _merge_code(variant: str, splits: int) -> DeviceCode:
+    from firesteel.kernels.triton import attention as device
+
+    return DeviceCode(
+        variant=variant, kernel=device.merge,
+        signature={"y": "*bf16", "parts": "*fp32", "logs": "*fp32", "sinks": "*bf16", "value_scale": "fp32"},
+        constants={"D": 64, "SPLITS": splits, "SPLIT_ROWS": splits}, num_warps=MERGE_WARPS,
+    )  # fmt: skip
+
+
+@attention.samples
+def samples(device: torch.device) -> Iterator[Sample]:
+    generator = torch.Generator(device).manual_seed(1)
+    cases = {  # label: (page size, window, (queries, tokens held) of each request)
+        "decode full": (64, None, ((1, 1), (1, 64), (1, 65), (1, 300))),
+        "decode window": (16, 128, ((1, 1), (1, 128), (1, 129), (1, 300))),
+        "prefill full": (64, None, ((65, 65), (3, 200), (129, 300))),
+        "prefill window": (64, 128, ((65, 65), (3, 200), (257, 300))),
+        "mixed with an empty request": (16, 128, ((1, 200), (0, 7), (33, 150))),
+    }
+    for label, (page_size, window, lens) in cases.items():
+        for sinks in (True, False):
+            args = _sample_args(page_size, lens, generator, device)
+            sink_logits = torch.randn(64, device=device, generator=generator).mul(3).bfloat16()
+            suffix = "" if sinks else ", no sinks"
+            yield Sample(label + suffix, (*args, sink_logits if sinks else None, window, 0.125))
+        if "full" in label:  # scales that the sinks, as large as the scores, must not see
+            q, *pages = args[:3]
+            k_pages, v_pages = (one.float().mul(16).to(torch.float8_e4m3fn) for one in pages)
+            rest = (*args[3:], sink_logits, window, 0.125, 0.0625, 3.0)
+            yield Sample(f"{label}, fp8 pages with scales", (q, k_pages, v_pages, *rest))
+
+
+def _sample_args(
+    page_size: int, lens: tuple[tuple[int, int], ...], generator: torch.Generator, device: torch.device
+) -> tuple[Tensor, ...]:
+    """Pages are dealt out at random; the slots no request owns hold NaN, which must not come through."""
+    needed = [-(-held // page_size) for _, held in lens]
+    order = torch.randperm(sum(needed) + 3, device=device, generator=generator)
+    table = torch.zeros(len(lens), max(needed), dtype=torch.int64, device=device)
+    k_pages, v_pages = torch.full((2, len(order), 8, page_size, 64), float("nan"), device=device).bfloat16()
+    taken = 0
+    for request, (count, (_, held)) in enumerate(zip(needed, lens, strict=True)):
+        table[request, :count] = order[taken : taken + count]
+        taken += count
+        slots = table[request, torch.arange(held, device=device) // page_size] * page_size
+        slots += torch.arange(held, device=device) % page_size
+        for pages in (k_pages, v_pages):
+            fresh = torch.randn(held, 8, 64, device=device, generator=generator).bfloat16()
+            pages[slots // page_size, :, slots % page_size] = fresh
+    query_lens = torch.tensor([0, *(queries for queries, _ in lens)], device=device)
+    q = torch.randn(int(query_lens.sum()), 64, 64, device=device, generator=generator).bfloat16()
+    kv_lens = torch.tensor([held for _, held in lens], device=device)
+    return q, k_pages, v_pages, table, query_lens.cumsum(0), kv_lens

@@ -1,0 +1,87 @@
+"""A token from each row of logits: the likeliest, or one drawn from the softmax.
+
+in   logits        [R, V] fp32   -inf where a token may not be drawn
+     best          [R] fp32      the largest of each row
+     temperatures  [R] fp32      0: the likeliest token; else logits are divided by it
+     keys          [R] int64     of the streams of random numbers, see noise.py
+     steps         [V] int64     token_steps(V)
+out  token_ids     [R] int64     in 0..V-1, whatever the logits
+Gumbel's way: the largest of log-probabilities plus independent noise is a draw from the softmax. Of equals the
+lowest id. A row's token depends on nothing but the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from firesteel.kernels.noise import LEAST_TEMPERATURE, MOST_TEMPERATURE, gumbel_noise, stream_key, token_steps
+from firesteel.kernels.op.needs import triton_ready
+from firesteel.kernels.op.op import DeviceCode, Sample, define_op
+from firesteel.kernels.op.tolerance import exact
+
+
+def _bytes(logits: Tensor, best: Tensor, temperatures: Tensor, keys: Tensor, steps: Tensor) -> int:
+    return logits.nbytes + best.nbytes + temperatures.nbytes + 2 * keys.nbytes
+
+
+@define_op(
+    bytes=_bytes,
+    tolerance=exact(why="whole numbers; no sample is near a tie, where a logarithm's last place counts"),
+)
+def draw(logits: Tensor, best: Tensor, temperatures: Tensor, keys: Tensor, steps: Tensor) -> Tensor:
+    is_drawn = temperatures > 0
+    divisors = temperatures.clamp(LEAST_TEMPERATURE, MOST_TEMPERATURE).where(is_drawn, 1.0)
+    scores = (logits - best[:, None]).div_(divisors[:, None])
+    return scores.add_(gumbel_noise(keys, steps).where(is_drawn[:, None], 0.0)).argmax(dim=-1)
+
+
+def _accepts(logits: Tensor, best: Tensor, temperatures: Tensor, keys: Tensor, steps: Tensor) -> str | None:
+    if logits.dtype != torch.float32 or logits.stride(-1) != 1:
+        return f"reads fp32 logits that lie side by side, not {logits.dtype} with strides {logits.stride()}"
+    if not all(one.is_contiguous() for one in (best, temperatures, keys)):
+        return "wants contiguous largest logits, temperatures and keys"
+    return None
+
+
+@draw.implementation("triton", needs=triton_ready(), accepts=_accepts)
+def triton_draw(logits: Tensor, best: Tensor, temperatures: Tensor, keys: Tensor, steps: Tensor) -> Tensor:
+    """`steps` are made anew where they are needed."""
+    from firesteel.kernels.triton.draw import launch
+
+    return launch(logits, best, temperatures, keys)
+
+
+draw.prefer("triton")
+
+
+@draw.device_code
+def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
+    from firesteel.kernels.triton import draw as device
+
+    parts = {"part_scores": "*fp32", "part_ids": "*i64"}
+    rows = {"logits": "*fp32", "best": "*fp32", "temperatures": "*fp32", "keys": "*i64"}
+    count = device.count_parts(201088)
+    yield DeviceCode(
+        variant="triton parts", kernel=device.draw_part, signature={**rows, **parts, "stride": "i32:16"},
+        constants={"V": 201088, "PARTS": count, "COLUMNS": device.COLUMNS}, num_warps=device.NUM_WARPS,
+    )  # fmt: skip
+    yield DeviceCode(
+        variant="triton choice", kernel=device.choose_part, signature={**parts, "token_ids": "*i64"},
+        constants={"PARTS": count, "WIDTH": device.power_of_two(count)}, num_warps=1,
+    )  # fmt: skip
+
+
+@draw.samples
+def samples(device: torch.device) -> Iterator[Sample]:
+    """Greedy rows beside drawn ones, tokens that may not be drawn, temperatures of all sizes."""
+    generator = torch.Generator(device).manual_seed(1)
+    for rows, vocab_size in ((1, 4099), (3, 1000), (5, 20_000)):
+        logits = torch.randn(rows, vocab_size, device=device, generator=generator).mul_(4)
+        logits[:, ::7] = float("-inf")
+        temperatures = torch.tensor([1.0, 0.0, 0.3, 5.0, 1e-30][:rows], device=device)
+        keys = torch.tensor([stream_key(7 + row, 100 * row) for row in range(rows)], device=device)
+        args = (logits, logits.amax(-1), temperatures, keys, token_steps(vocab_size, device))
+        yield Sample(f"R={rows} V={vocab_size}", args)

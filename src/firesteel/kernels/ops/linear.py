@@ -1,0 +1,307 @@
+"""Matrix product with a dense weight: qkv, o and lm_head.
+
+in   x       [T, N]
+     weight  [M, N] bf16, or the same in MXFP4 (Mxfp4Weight)
+     bias    [M] bf16 or None
+     activation  bf16, or what x is rounded to before it meets an MXFP4 weight: mxfp8 or mxfp4
+     tile    auto, or ROWSxCOLUMNS: tokens times rows of an MXFP4 weight that a program computes
+     fed     x as rms_norm_fed stored it for an MXFP4 weight, or None: `triton` stores it first, to the same bits
+out  y       [T, M]   x @ weight.T + bias, in x's type
+Accumulated in fp32, rounded once on store.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from firesteel.device import find_capability
+from firesteel.formats import mxfp4
+from firesteel.kernels.op.needs import triton_ready
+from firesteel.kernels.op.op import DeviceCode, Sample, capability, define_op
+from firesteel.kernels.op.tolerance import bf16
+from firesteel.kernels.operands.activation import ACTIVATIONS, is_native, lacks_native, round_activation
+from firesteel.kernels.operands.fed import Fed, refuse_activation, refuse_fed
+from firesteel.kernels.operands.weights import Mxfp4Weight
+from firesteel.kernels.tiles.tile_pin import AUTO, refuse_tile
+
+if TYPE_CHECKING:
+    from firesteel.kernels.triton.mxfp4_product import Tile
+
+LM_HEAD = (201088, 2880)  # has no bias
+SHAPES = ((5120, 2880), (2880, 4096), LM_HEAD)  # of qkv, o and lm_head
+ROWS_AT_ONCE = 16384  # bounds the fp32 copy of lm_head's 201088 rows
+VECTOR_TOKENS = 8
+CUBLAS_TOKENS = 128  # from which on it is faster on an H200
+MOST_TOKENS = 16384  # in a step
+
+
+def _bytes(
+    x: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor | None, activation: str = "bf16", tile: str = "auto",
+    fed: Fed | None = None,
+) -> int:  # fmt: skip
+    read, bias_bytes = x if fed is None else fed, 0 if bias is None else bias.nbytes
+    return read.nbytes + weight.nbytes + bias_bytes + x.shape[0] * weight.shape[0] * x.element_size()
+
+
+def _reference_accepts(
+    x: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor | None, activation: str = "bf16", tile: str = "auto",
+    fed: Fed | None = None,
+) -> str | None:  # fmt: skip
+    if tile != AUTO:
+        return f"has no tiles, and {tile} is pinned"
+    return None if isinstance(weight, Mxfp4Weight) else _needs_mxfp4(activation, fed)
+
+
+def _needs_mxfp4(activation: str, fed: Fed | None) -> str | None:
+    """Why bf16 weights will not do, or None."""
+    if activation != "bf16":
+        return f"rounds activations to {activation} only before MXFP4 weights, these are bf16"
+    return None if fed is None else "reads stored activations only before MXFP4 weights, these are bf16"
+
+
+@define_op(
+    bytes=_bytes, tolerance=bf16(ulps=1, why="one rounding; fp32 sums in free order"), accepts=_reference_accepts
+)
+def linear(
+    x: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor | None, activation: str = "bf16", tile: str = "auto",
+    fed: Fed | None = None,
+) -> Tensor:  # fmt: skip
+    wide = round_activation(x.float(), activation)
+    parts = [functional.linear(wide, rows) for rows in _wide_rows(weight)]
+    y = parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+    return (y if bias is None else y + bias.float()).to(x.dtype)
+
+
+def _wide_rows(weight: Tensor | Mxfp4Weight) -> Iterator[Tensor]:
+    """The weight in fp32, some rows at a time."""
+    if isinstance(weight, Mxfp4Weight):
+        pairs = zip(weight.codes.split(ROWS_AT_ONCE), weight.scales.split(ROWS_AT_ONCE), strict=True)
+        yield from (mxfp4.dequantize(codes, scales) for codes, scales in pairs)
+    else:
+        yield from (rows.float() for rows in weight.split(ROWS_AT_ONCE))
+
+
+def _accepts(
+    x: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor | None, activation: str = "bf16", tile: str = "auto",
+    fed: Fed | None = None,
+) -> str | None:  # fmt: skip
+    if isinstance(weight, Mxfp4Weight):
+        return _refuse_mxfp4(x, weight, bias, activation, tile, fed)
+    if why := _needs_mxfp4(activation, fed):
+        return why
+    if tile != AUTO:
+        return f"pins tiles of MXFP4 weights only, these are bf16 and {tile} is pinned"
+    if x.dtype != weight.dtype or x.dtype not in (torch.bfloat16, torch.float16):
+        return f"multiplies bf16 by bf16 or fp16 by fp16, not {x.dtype} by {weight.dtype}"
+    return None if x.stride(-1) == 1 and weight.stride(-1) == 1 else "wants rows whose values lie side by side"
+
+
+def _refuse_mxfp4(
+    x: Tensor, weight: Mxfp4Weight, bias: Tensor | None, activation: str, tile: str, fed: Fed | None
+) -> str | None:
+    if why := refuse_activation(activation):
+        return why
+    if x.dtype != torch.bfloat16:
+        return f"multiplies bf16 tokens by MXFP4 weights, not {x.dtype}"
+    if not all(one.is_contiguous() for one in (x, weight.codes, weight.scales, bias) if one is not None):
+        return "wants contiguous tokens, weights and biases where weights are MXFP4"
+    if x.numel() >= 2**31:
+        return f"counts the values of x in 32 bits: {x.shape[0]} tokens are too many"
+    if weight.scales.numel() % 4:
+        return f"reads scales by words of four: {weight.shape[0]} rows of {weight.shape[1]} leave a part of one"
+    capability = find_capability(x.device)
+    return (
+        refuse_tile(tile)
+        or lacks_native(capability, activation)
+        or refuse_fed(fed, x, activation, is_native(capability, activation))
+    )
+
+
+def _accepts_few(
+    x: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor | None, activation: str = "bf16", tile: str = "auto",
+    fed: Fed | None = None,
+) -> str | None:  # fmt: skip
+    if isinstance(weight, Mxfp4Weight):
+        return "is for bf16 weights: on MXFP4 ones gemm is faster from the first token on"
+    if x.shape[0] > VECTOR_TOKENS:
+        return f"is for {VECTOR_TOKENS} tokens at most, not {x.shape[0]}"
+    return _accepts(x, weight, bias, activation, tile, fed)
+
+
+@linear.implementation("triton:gemv", needs=triton_ready(), accepts=_accepts_few)
+def triton_gemv(
+    x: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor | None, activation: str = "bf16", tile: str = "auto",
+    fed: Fed | None = None,
+) -> Tensor:  # fmt: skip
+    """Bound by the bytes of the weights. A single token is multiplied on the plain cores."""
+    assert isinstance(weight, Tensor)
+    from firesteel.kernels.triton.linear import launch_tiles, launch_vector
+
+    y = torch.empty(x.shape[0], weight.shape[0], dtype=x.dtype, device=x.device)
+    launch = launch_vector if x.shape[0] == 1 else launch_tiles
+    launch(x, weight, bias, y)
+    return y
+
+
+@linear.implementation("triton:gemm", needs=triton_ready(), accepts=_accepts, reads_fed=True)
+def triton_gemm(
+    x: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor | None, activation: str = "bf16", tile: str = "auto",
+    fed: Fed | None = None,
+) -> Tensor:  # fmt: skip
+    if isinstance(weight, Mxfp4Weight):
+        return _run_mxfp4(x, weight, bias, activation, tile, fed)
+    from firesteel.kernels.triton.linear import launch_tiles
+
+    y = torch.empty(x.shape[0], weight.shape[0], dtype=x.dtype, device=x.device)
+    launch_tiles(x, weight, bias, y)
+    return y
+
+
+def _accepts_many(
+    x: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor | None, activation: str = "bf16", tile: str = "auto",
+    fed: Fed | None = None,
+) -> str | None:  # fmt: skip
+    if isinstance(weight, Mxfp4Weight):
+        return "is for bf16 weights, these are MXFP4"
+    if x.dtype != torch.bfloat16:
+        return f"multiplies bf16 by bf16, not {x.dtype}"
+    if x.shape[0] < CUBLAS_TOKENS:
+        return f"is for {CUBLAS_TOKENS} tokens or more, not {x.shape[0]}"
+    return _accepts(x, weight, bias, activation, tile, fed)
+
+
+@linear.implementation("cublas", needs=capability(8, 0), accepts=_accepts_many)
+def cublas(
+    x: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor | None, activation: str = "bf16", tile: str = "auto",
+    fed: Fed | None = None,
+) -> Tensor:  # fmt: skip
+    """NVIDIA's library through torch, which else lets it round partial sums."""
+    assert isinstance(weight, Tensor)
+    settings: Any = torch.backends.cuda.matmul
+    before = settings.allow_bf16_reduced_precision_reduction
+    splits = getattr(settings, "allow_bf16_reduced_precision_reduction_split_k", None)  # newer versions of torch
+    settings.allow_bf16_reduced_precision_reduction = False
+    try:
+        return functional.linear(x, weight, bias)
+    finally:
+        settings.allow_bf16_reduced_precision_reduction = before if splits is None else (before, splits)
+
+
+def _run_mxfp4(
+    x: Tensor, weight: Mxfp4Weight, bias: Tensor | None, activation: str, tile: str, fed: Fed | None
+) -> Tensor:
+    from firesteel.kernels.triton import mxfp4_linear as device
+    from firesteel.kernels.triton.mxfp4_product import store
+
+    capability = find_capability(x.device)
+    native = is_native(capability, activation)
+    chosen = device.pin_tile(tile, capability) or device.pick_tile(x.shape[0], weight.shape[0], capability, native)
+    return device.run(fed or store(x, activation, native), weight.codes, weight.scales, bias, chosen)
+
+
+linear.prefer("triton:gemv", "cublas", "triton:gemm")
+
+
+@linear.device_code
+def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
+    """Vectors of every shape, tiles of qkv's and of lm_head's."""
+    from firesteel.kernels.triton import linear as code
+
+    signature = {"x": "*bf16", "weight": "*bf16", "y": "*bf16", "x_stride": "i32:16", "weight_stride": "i32:16"}
+    for rows, columns in SHAPES:
+        given, absent = _bias((rows, columns))
+        sizes = {"M": rows, "N": columns, "ROWS": code.vector_rows(rows), "COLUMNS": code.VECTOR_COLUMNS}
+        yield DeviceCode(
+            variant=f"triton:gemv T=1 {rows}x{columns}", kernel=code.vector_kernel, signature=signature | given,
+            constants=absent | sizes, num_warps=code.VECTOR_WARPS,
+        )  # fmt: skip
+    for (rows, columns), tiles in ((SHAPES[0], code.FLAT_TILES), (LM_HEAD, code.TALL_TILES)):
+        given, absent = _bias((rows, columns))
+        for tile in tiles:
+            sizes = {"M": rows, "N": columns, "TOKENS": tile.tokens, "ROWS": tile.rows, "COLUMNS": tile.columns}
+            names = ("triton:gemv", "triton:gemm") if tile.tokens <= 2 * VECTOR_TOKENS else ("triton:gemm",)
+            for name in names:
+                yield DeviceCode(
+                    variant=f"{name} {rows}x{columns} {tile.tokens}x{tile.rows}x{tile.columns}",
+                    kernel=code.tile_kernel, signature={**signature, **given, "T": "i32"},
+                    constants=absent | sizes, num_warps=tile.num_warps, num_stages=tile.num_stages,
+                )  # fmt: skip
+    yield from _mxfp4_code(capability)
+
+
+def _bias(shape: tuple[int, int]) -> tuple[dict[str, str], dict[str, None]]:
+    """Its type, or that there is none."""
+    return ({}, {"bias": None}) if shape == LM_HEAD else ({"bias": "*bf16"}, {})
+
+
+def _mxfp4_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
+    """Every tile that some number of tokens picks; of shapes whose code would be the same, the first."""
+    from firesteel.kernels.triton import mxfp4_linear as device
+
+    signature = {"codes": "*u8", "scales": "*u8", "y": "*bf16", "num_tokens": "i32"}
+    for activation in ACTIVATIONS:
+        native = is_native(capability, activation)
+        x = {"x": "*u8", "x_scales": "*u8"} if native else {"x": "*bf16"}
+        for (rows, columns), tile in _tiles(capability, native):
+            given, absent = _bias((rows, columns))
+            sizes = {"M": rows, "K": columns, "STORED": activation if native else "bf16", **tile.constants}
+            yield DeviceCode(
+                variant=f"triton:gemm mxfp4-weight {activation} {rows}x{columns} {tile}",
+                kernel=device.mxfp4_linear_kernel, signature={**x, **signature, **given},
+                constants=absent | (sizes if native else {"x_scales": None, **sizes}),
+                num_warps=tile.warps, num_stages=tile.stages,
+            )  # fmt: skip
+        for columns in dict.fromkeys(columns for _, columns in SHAPES):
+            yield store_code("triton:gemm mxfp4-weight", activation, native, columns)
+
+
+def _tiles(capability: tuple[int, int], native: bool) -> Iterator[tuple[tuple[int, int], Tile]]:
+    """(shape, tile) for powers of two of tokens; shapes differ in a bias, or in a tail of columns that is left."""
+    from firesteel.kernels.triton import mxfp4_linear as device
+
+    found = set()
+    for shape, power in itertools.product(SHAPES, range(MOST_TOKENS.bit_length())):
+        tile = device.pick_tile(1 << power, shape[0], capability, native)
+        key = tile, shape[1] % tile.depth == 0, shape == LM_HEAD
+        if key not in found:
+            found.add(key)
+            yield shape, tile
+
+
+def store_code(name: str, activation: str, native: bool, columns: int) -> DeviceCode:
+    """Of what stores rows that came without `fed`."""
+    from firesteel.kernels.triton.mxfp import store_rows
+    from firesteel.kernels.triton.mxfp4_product import STORE_COLUMNS, STORE_ROWS
+
+    stored = {"values": "*u8", "scales": "*u8"} if native else {"values": "*bf16"}
+    sizes = {"K": columns, "ROWS": STORE_ROWS, "COLUMNS": STORE_COLUMNS}
+    constants = {"FORMAT": activation, "NATIVE": native, **sizes}
+    return DeviceCode(
+        variant=f"{name} store {activation} K={columns}", kernel=store_rows,
+        signature={"x": "*bf16", "num_rows": "i32", **stored},
+        constants=constants if native else {"scales": None, **constants},
+    )  # fmt: skip
+
+
+@linear.samples
+def samples(device: torch.device) -> Iterator[Sample]:
+    generator = torch.Generator(device).manual_seed(1)
+    for (tokens, rows, columns), activation in zip(
+        ((1, 5120, 2880), (3, 2880, 4096), (65, 100, 96), (2, 68, 160), (131, 72, 128)),
+        (*ACTIVATIONS, "mxfp8", "bf16"),
+        strict=True,
+    ):
+        x = torch.randn(tokens, columns, device=device, generator=generator).bfloat16()
+        wide = torch.randn(rows, columns, device=device, generator=generator).mul(columns**-0.5)
+        bias = torch.randn(rows, device=device, generator=generator).bfloat16()
+        yield Sample(f"T={tokens} {rows}x{columns}", (x, wide.bfloat16(), bias))
+        yield Sample(f"T={tokens} {rows}x{columns} no bias", (x, wide.bfloat16(), None))
+        codes, scales = mxfp4.quantize(wide)
+        weight = Mxfp4Weight(codes=codes, scales=scales)
+        yield Sample(f"T={tokens} {rows}x{columns} mxfp4-weight {activation}", (x, weight, bias, activation))

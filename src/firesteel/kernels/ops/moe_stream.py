@@ -1,0 +1,134 @@
+"""The experts' matmuls by streaming: CUDA C++ for some dozens of tokens; knows no op.
+
+Each chosen expert's rows go once through a ring in shared memory (`csrc/ring.cuh`) and meet the tokens that want
+it, up to eight at a time. A program takes rows that follow each other, so that its tokens seldom change.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from firesteel.kernels.cuda.source import CudaKernel
+from firesteel.kernels.op.op import CudaCode
+from firesteel.kernels.operands.weights import Experts
+from firesteel.kernels.stream.launch import (
+    FIRST,
+    Machine,
+    build_kernel,
+    find_machine,
+    keep,
+    launch,
+    machine_of,
+    most_width,
+    refuse_layout,
+    refuse_types,
+)
+from firesteel.kernels.stream.ring import STRIP_ROWS, Stream, align, plan_stream, refuse_columns
+from firesteel.kernels.stream.shapes import Sizes
+
+STAGES = 7
+FLIGHT = 4  # stages on their way at a time
+FINISHERS = 2
+MOST_TOKENS = 64
+PAIRS = (64, 128, 256)  # that kernels are compiled for
+SUM_THREADS = 128
+SUM_COLUMNS = 2 * SUM_THREADS
+
+
+def refuse(x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, activation: str) -> str | None:
+    """Why these are not computed so, or None."""
+    if activation != "bf16":
+        return f"computes with bf16 activations, not {activation}"
+    if not 1 <= x.shape[0] <= MOST_TOKENS or ids.numel() > PAIRS[-1]:
+        return f"is for 1 to {MOST_TOKENS} tokens and {PAIRS[-1]} pairs, not {x.shape[0]} and {ids.numel()}"
+    inter, hidden = experts.gate_up_bias.shape[1] // 2, x.shape[1]
+    if hidden % STRIP_ROWS or 2 * inter % STRIP_ROWS:
+        return f"reads weights by {STRIP_ROWS} rows, not {hidden} and {2 * inter}"
+    return (
+        refuse_types(x, experts.gate_up_bias, experts.down_bias)
+        or refuse_types(weights, wanted=torch.float32)
+        or refuse_types(ids, wanted=torch.int64)
+        or refuse_layout(
+            x, experts.gate_up_codes, experts.gate_up_scales, experts.gate_up_bias, experts.down_codes,
+            experts.down_scales, experts.down_bias,
+        )
+        or refuse_columns(True, hidden)
+        or refuse_columns(True, inter)
+    )  # fmt: skip
+
+
+def groups_bytes(experts: int, pairs: int, width: int) -> int:
+    """Of `Groups` in csrc/moe_group.cuh."""
+    places = min(pairs, experts) + pairs // width
+    return align(4 * (1 + places + places + 1 + pairs + experts))
+
+
+def shared_bytes(stream: Stream, experts: int, pairs: int) -> int:
+    rows = stream.warps * stream.tokens
+    held = align(rows * 128 * stream.steps_each) + align(4 * rows)
+    bounds = align(4 * 2)  # `Bounds` in csrc/share.cuh
+    return stream.ring_bytes + held + groups_bytes(experts, pairs, stream.tokens) + bounds
+
+
+@keep
+def plan(
+    machine: Machine, *, is_up: bool, columns: int, rows: int, experts: int, active: int, pairs: int
+) -> CudaKernel:
+    """`rows` of an expert's weights, each of `columns`."""
+    pairs = next(count for count in PAIRS if pairs <= count)
+
+    def shared(stream: Stream) -> int:
+        return shared_bytes(stream, experts, pairs)
+
+    width, limit = most_width(machine), machine.shared_bytes
+    stream = plan_stream(True, columns, width, stages=STAGES, shared=shared, limit=limit)
+    defines = {
+        **stream.defines, "IS_UP": is_up, "NUM_COLUMNS": columns, "NUM_ROWS": rows, "EXPERTS": experts,
+        "ACTIVE": active, "MAX_PAIRS": pairs, "ROUNDS_X": 0, "NUM_FLIGHT": FLIGHT, "NUM_FINISHERS": FINISHERS,
+        "SHARED_BYTES": shared(stream),
+    }  # fmt: skip
+    threads = stream.threads + 32 * (FINISHERS - 1)
+    return build_kernel("moe_stream", defines, threads=threads, shared_bytes=shared(stream))
+
+
+@keep
+def plan_sum(*, hidden: int, active: int) -> CudaKernel:
+    return build_kernel("moe_sum", {"HIDDEN": hidden, "ACTIVE": active}, threads=SUM_THREADS)
+
+
+def list_plans(capability: tuple[int, int], sizes: Sizes) -> Iterator[CudaCode]:
+    """What such a GPU launches for experts of these sizes."""
+    if capability < FIRST:
+        return
+    hidden, inter = sizes.hidden, sizes.intermediate
+    shapes = {"up": (True, hidden, 2 * inter), "down": (False, inter, hidden)}
+    for (name, (is_up, columns, rows)), pairs in itertools.product(shapes.items(), PAIRS):
+        kernel = plan(
+            machine_of(capability), is_up=is_up, columns=columns, rows=rows, experts=sizes.experts,
+            active=sizes.active, pairs=pairs,
+        )  # fmt: skip
+        yield CudaCode(variant=f"cuda:stream {name} pairs={pairs}", kernel=kernel)
+    yield CudaCode(variant="cuda:stream sum", kernel=plan_sum(hidden=hidden, active=sizes.active))
+
+
+def run(x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float) -> Tensor:
+    """[T, H], as moe_matmul has it. Two of the three kernels begin before the one ahead of them has ended."""
+    (tokens, hidden), (_, active), machine = x.shape, ids.shape, find_machine(x.device)
+    count, inter, pairs = experts.down_bias.shape[0], experts.gate_up_bias.shape[1] // 2, ids.numel()
+    sizes = {"experts": count, "active": active, "pairs": pairs}
+    inner = torch.empty(pairs, inter, dtype=x.dtype, device=x.device)
+    parts = torch.empty(pairs, hidden, dtype=torch.float32, device=x.device)
+    y = torch.empty_like(x)
+    up = plan(machine, is_up=True, columns=hidden, rows=2 * inter, **sizes)
+    down = plan(machine, is_up=False, columns=inter, rows=hidden, **sizes)
+    grid, chosen = (machine.num_sms,), (ids, weights)
+    of_up = (experts.gate_up_codes, experts.gate_up_scales, experts.gate_up_bias)
+    of_down = (experts.down_codes, experts.down_scales, experts.down_bias)
+    launch(up, grid, (x, *chosen, *of_up, inner, limit, pairs), False)
+    launch(down, grid, (inner, *chosen, *of_down, parts, limit, pairs), True)
+    launch(plan_sum(hidden=hidden, active=active), (-(-hidden // SUM_COLUMNS), tokens), (parts, y), True)
+    return y

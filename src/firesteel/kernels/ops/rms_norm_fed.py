@@ -1,0 +1,97 @@
+"""rms_norm that also stores its result as a matmul on MXFP4 weights reads it, in one pass over the row.
+
+in   residual, update, weight, eps   of rms_norm; H a multiple of 32
+     activation  bf16, or what the matmul's activations are rounded to: mxfp8 or mxfp4, by the OCP rule
+out  y, sum  of rms_norm
+     fed     y as it was stored, rounded and put in the order of the product (Fed); codes on SM12x, else bf16
+
+The first matmul of the experts gathers its tokens' rows from `fed` as it loads them: neither the quantiser nor the
+gather takes a pass of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from firesteel.device import find_capability
+from firesteel.kernels.op.needs import triton_ready
+from firesteel.kernels.op.op import DeviceCode, Sample, define_op
+from firesteel.kernels.op.tolerance import Tolerance, bf16
+from firesteel.kernels.operands.activation import ACTIVATIONS, is_native, lacks_native
+from firesteel.kernels.operands.fed import Fed, refuse_activation, store
+from firesteel.kernels.ops.quantize_mxfp8 import refuse_groups
+from firesteel.kernels.ops.rms_norm import kernel_code, refuse_rows, rms_norm
+
+
+def _bytes(residual: Tensor, update: Tensor | None, weight: Tensor, eps: float, activation: str = "bf16") -> int:
+    native = is_native(find_capability(residual.device), activation)
+    fed = Fed.empty(residual.shape, activation, native, torch.device("meta"))
+    return rms_norm.bytes(residual, update, weight, eps) + fed.nbytes
+
+
+ROUNDED = Tolerance(
+    worst=1 / 3, rms=2.0**-6,
+    why="where y is a unit in the last place apart, which is rare, its code may be the next: 6 instead of 4",
+)  # fmt: skip
+
+
+def _tolerance_of(result: object) -> Tolerance | None:
+    return ROUNDED if isinstance(result, Fed) and result.activation != "bf16" else None
+
+
+@define_op(bytes=_bytes, tolerance=bf16(ulps=1, why=rms_norm.tolerance.why, own=_tolerance_of))
+def rms_norm_fed(
+    residual: Tensor, update: Tensor | None, weight: Tensor, eps: float, activation: str = "bf16"
+) -> tuple[Tensor, Tensor, Fed]:
+    y, total = rms_norm.reference(residual, update, weight, eps)
+    return y, total, store(y, activation, is_native(find_capability(y.device), activation))
+
+
+def _accepts(
+    residual: Tensor, update: Tensor | None, weight: Tensor, eps: float, activation: str = "bf16"
+) -> str | None:
+    if residual.dtype != torch.bfloat16:
+        return f"stores bf16 rows, not {residual.dtype}"
+    return (
+        refuse_activation(activation)
+        or refuse_groups(residual)
+        or refuse_rows(residual, update, weight, eps)
+        or lacks_native(find_capability(residual.device), activation)
+    )
+
+
+@rms_norm_fed.implementation("triton", needs=triton_ready(), accepts=_accepts)
+def triton_rms_norm_fed(
+    residual: Tensor, update: Tensor | None, weight: Tensor, eps: float, activation: str = "bf16"
+) -> tuple[Tensor, Tensor, Fed]:
+    from firesteel.kernels.triton.rms_norm import launch
+
+    y = torch.empty(residual.shape, dtype=residual.dtype, device=residual.device)
+    total = residual if update is None else torch.empty_like(y)
+    native = is_native(find_capability(residual.device), activation)
+    fed = Fed.empty(residual.shape, activation, native, residual.device)
+    launch(residual, update, weight, eps, y, total, fed)
+    return y, total, fed
+
+
+rms_norm_fed.prefer("triton")
+
+
+@rms_norm_fed.device_code
+def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
+    for activation in ACTIVATIONS:
+        native = is_native(capability, activation)
+        stored = {"values": "*u8", "scales": "*u8"} if native else {"values": "*bf16"}
+        form = {"FORMAT": activation, "NATIVE": native}
+        yield kernel_code(f"triton {activation}", stored, form if native else {"scales": None, **form})
+
+
+@rms_norm_fed.samples
+def samples(device: torch.device) -> Iterator[Sample]:
+    """rms_norm's, each with every activation."""
+    assert rms_norm.make_samples is not None
+    for sample in rms_norm.make_samples(device):
+        yield from (Sample(f"{sample.label} {one}", (*sample.args, one)) for one in ACTIVATIONS)

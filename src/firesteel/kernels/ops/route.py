@@ -1,0 +1,96 @@
+"""Chooses the experts of each token and their weights.
+
+in   x        [T, H]
+     weight   [E, H] bf16
+     bias     [E] bf16
+     active   experts per token, A
+out  ids      [T, A] int64   largest logit first
+     weights  [T, A] fp32    softmax over the chosen logits only
+Computed in fp32. Of equal logits `triton` takes the lowest ids, in order; torch.topk leaves the choice open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from firesteel.kernels.op.needs import triton_ready
+from firesteel.kernels.op.op import DeviceCode, Sample, define_op
+from firesteel.kernels.op.tolerance import fp32
+from firesteel.kernels.ops.linear import MOST_TOKENS
+
+
+def _bytes(x: Tensor, weight: Tensor, bias: Tensor, active: int) -> int:
+    return x.nbytes + weight.nbytes + bias.nbytes + x.shape[0] * active * 12
+
+
+@define_op(
+    bytes=_bytes,
+    tolerance=fp32(worst=1e-4, rms=1e-5, why="fp32 sums in free order; samples have no near ties"),
+)
+def route(x: Tensor, weight: Tensor, bias: Tensor, active: int) -> tuple[Tensor, Tensor]:
+    logits = x.float() @ weight.float().T + bias.float()
+    chosen, ids = logits.topk(active, dim=-1)
+    return ids, chosen.softmax(dim=-1)
+
+
+def _accepts(x: Tensor, weight: Tensor, bias: Tensor, active: int) -> str | None:
+    if x.dtype != weight.dtype or x.dtype not in (torch.bfloat16, torch.float16):
+        return f"multiplies bf16 by bf16 or fp16 by fp16, not {x.dtype} by {weight.dtype}"
+    return None if x.stride(-1) == 1 and weight.stride(-1) == 1 else "wants rows whose values lie side by side"
+
+
+@route.implementation("triton", needs=triton_ready(), accepts=_accepts)
+def triton_route(x: Tensor, weight: Tensor, bias: Tensor, active: int) -> tuple[Tensor, Tensor]:
+    from firesteel.kernels.triton.route import launch
+
+    tokens, experts = x.shape[0], weight.shape[0]
+    logits = torch.empty(tokens, experts, dtype=torch.float32, device=x.device)
+    ids = torch.empty(tokens, active, dtype=torch.int64, device=x.device)
+    weights = torch.empty(tokens, active, dtype=torch.float32, device=x.device)
+    launch(x, weight, bias, logits, ids, weights)
+    return ids, weights
+
+
+route.prefer("triton")
+
+
+@route.device_code
+def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
+    from firesteel.kernels.triton import linear as code
+    from firesteel.kernels.triton.route import NUM_WARPS, VECTOR_TOKENS, choose_kernel
+
+    signature = {"x": "*bf16", "weight": "*bf16", "bias": "*bf16", "y": "*fp32"}
+    signature |= {"x_stride": "i32:16", "weight_stride": "i32:16"}
+    yield DeviceCode(
+        variant="triton logits", kernel=code.vector_kernel, signature=signature,
+        constants={"M": 128, "N": 2880, "ROWS": code.vector_rows(128), "COLUMNS": code.VECTOR_COLUMNS},
+        num_warps=code.VECTOR_WARPS,
+    )  # fmt: skip
+    for tile in dict.fromkeys(code.pick_tile(tokens, 128) for tokens in (VECTOR_TOKENS + 1, MOST_TOKENS)):
+        constants = {"M": 128, "N": 2880, "TOKENS": tile.tokens, "ROWS": tile.rows, "COLUMNS": tile.columns}
+        yield DeviceCode(
+            variant=f"triton logits {tile.tokens}x{tile.rows}x{tile.columns}", kernel=code.tile_kernel,
+            signature={**signature, "T": "i32"}, constants=constants,
+            num_warps=tile.num_warps, num_stages=tile.num_stages,
+        )  # fmt: skip
+    yield DeviceCode(
+        variant="triton choice", kernel=choose_kernel,
+        signature={"logits": "*fp32", "ids": "*i64", "weights": "*fp32"},
+        constants={"E": 128, "A": 4, "EXPERTS": 128, "RANKS": 4}, num_warps=NUM_WARPS,
+    )  # fmt: skip
+
+
+@route.samples
+def samples(device: torch.device) -> Iterator[Sample]:
+    """Logits of a token lie half a unit apart at least, so that rounding cannot change the choice."""
+    generator = torch.Generator(device).manual_seed(1)
+    for tokens, experts in ((1, 128), (3, 32), (65, 128)):
+        x = torch.zeros(tokens, 2880, device=device)
+        for row in x:
+            row[:experts] = torch.randperm(experts, device=device, generator=generator) - experts / 2
+        weight = torch.eye(experts, 2880, device=device).bfloat16()
+        bias = torch.rand(experts, device=device, generator=generator).mul(0.4).bfloat16()
+        yield Sample(f"T={tokens} E={experts}", (x.bfloat16(), weight, bias, 4))

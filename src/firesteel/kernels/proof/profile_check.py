@@ -1,0 +1,70 @@
+"""Holds the ledger to what a profiler saw on the GPU; knows no op.
+
+A Triton kernel appears in the profiler under its function's name. torch's own kernels, copies and fills are in no
+ledger and are left out, unless one bears the name of a kernel of ours.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from types import TracebackType
+from typing import Any
+
+from firesteel.device import DeviceSpec
+from firesteel.kernels.ledger import Ledger
+from firesteel.kernels.registry import ALL_OPS
+
+
+def compare(launched: Mapping[str, int], seen: Mapping[str, int], ours: Collection[str]) -> list[str]:
+    """Where the ledger's launches and the profiler's differ, by kernel; `ours` are the kernels that ops have."""
+    differences = []
+    for name in sorted({*launched, *ours}):
+        noted, found = launched.get(name, 0), seen.get(name, 0)
+        if noted != found:
+            differences.append(f"{name}: the ledger has {noted} launches, the profiler saw {found}")
+    return differences
+
+
+def own_kernels(capability: tuple[int, int]) -> set[str]:
+    """Names of all that the ops say they launch on such a GPU."""
+    makers = [op.make_device_code for op in ALL_OPS if op.make_device_code]
+    return {code.kernel_name for make in makers for code in make(capability)}
+
+
+class LaunchWatch:
+    """Profiles what runs inside `with`, in a ledger cleared at the start; `differences` and `count` come after."""
+
+    def __init__(self, ledger: Ledger, device: DeviceSpec) -> None:
+        assert device.capability is not None, "a profiler sees kernels on a GPU only"
+        self.ledger = ledger
+        self.capability = device.capability
+        self.differences: list[str] = []
+        self.count = 0
+
+    def __enter__(self) -> LaunchWatch:
+        self.ledger.clear()
+        self._profiler = new_profiler()
+        self._profiler.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._profiler.__exit__(kind, error, trace)
+        if error is None:
+            launched = self.ledger.launches()
+            self.count = sum(launched.values())
+            self.differences = compare(launched, count_kernels(self._profiler), own_kernels(self.capability))
+
+
+def new_profiler() -> Any:
+    """Torch's own, of kernels on the GPU; older ones warn of cycles that nobody asked for, but with acc_events."""
+    from torch.profiler import ProfilerActivity, profile
+
+    return profile(activities=[ProfilerActivity.CUDA], acc_events=True)
+
+
+def count_kernels(profiler: Any) -> Counter[str]:
+    """How often each name ran on the GPU."""
+    return Counter(event.name for event in profiler.events() if event.device_type.name == "CUDA")

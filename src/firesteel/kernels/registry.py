@@ -1,0 +1,62 @@
+"""The registry of ops: all of them, those of the network and those of a decoding step, found by name.
+
+An op is one line here beside its own file and device code.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+from firesteel.errors import KernelError
+from firesteel.kernels.decode.attention import decode_attention
+from firesteel.kernels.decode.experts import decode_experts
+from firesteel.kernels.decode.fc1 import decode_fc1
+from firesteel.kernels.decode.fc2 import decode_fc2
+from firesteel.kernels.decode.lm_head import decode_lm_head
+from firesteel.kernels.decode.o import decode_o
+from firesteel.kernels.decode.qkv import decode_qkv
+from firesteel.kernels.decode.router import decode_router
+from firesteel.kernels.decode.sample import decode_sample
+from firesteel.kernels.op.op import Op
+from firesteel.kernels.op.requirement import ALIASES, COVERED
+from firesteel.kernels.ops.attention import attention
+from firesteel.kernels.ops.draw import draw
+from firesteel.kernels.ops.linear import linear
+from firesteel.kernels.ops.moe_matmul import moe_matmul
+from firesteel.kernels.ops.quantize_mxfp8 import quantize_mxfp8
+from firesteel.kernels.ops.rms_norm import rms_norm
+from firesteel.kernels.ops.rms_norm_fed import rms_norm_fed
+from firesteel.kernels.ops.rope_kv_write import rope_kv_write
+from firesteel.kernels.ops.route import route
+
+NETWORK_OPS: tuple[Op[Any, Any], ...] = (
+    rms_norm, rms_norm_fed, linear, rope_kv_write, attention, route, moe_matmul, draw,
+)  # fmt: skip
+DECODE_OPS: tuple[Op[Any, Any], ...] = (
+    decode_qkv, decode_attention, decode_o, decode_router, decode_experts, decode_fc1, decode_fc2, decode_lm_head,
+    decode_sample,
+)  # fmt: skip
+ALL_OPS: tuple[Op[Any, Any], ...] = (*NETWORK_OPS, quantize_mxfp8, *DECODE_OPS)
+
+
+def find_op(name: str, among: tuple[Op[Any, Any], ...] = ALL_OPS) -> Op[Any, Any]:
+    """By name or alias."""
+    found = {op.name: op for op in among}
+    wanted = ALIASES.get(name, name)
+    if wanted not in found:
+        near = difflib.get_close_matches(name, found, n=1, cutoff=0)[0]
+        raise KernelError(f"there is no op {name!r}; did you mean {near}? Ops: {', '.join(found)}")
+    return found[wanted]
+
+
+def parse_pins(text: str) -> dict[str, str]:
+    """{op: implementation} of "OP=IMPLEMENTATION,...", and of the ops covered; one an op."""
+    found: dict[str, str] = {}
+    for pin in filter(str.strip, text.split(",")):
+        name, implementation = pin.strip().split("=")
+        op = ALIASES.get(name, name)
+        if op in found:
+            raise KernelError(f"{op} is pinned twice: to {found[op]} and to {implementation}")
+        found[op] = implementation
+    return {other: found[op] for op in found for other in COVERED.get(op, ())} | found

@@ -1,0 +1,1 @@
+"""How decode kernels stream weights: shapes, the ring in shared memory, and launch plans."""

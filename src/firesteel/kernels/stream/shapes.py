@@ -1,0 +1,96 @@
+"""Shapes that the decode ops are tried at, and random tensors of them; knows no op."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from firesteel.formats import mxfp4
+from firesteel.kernels.op.op import Sample
+from firesteel.kernels.op.tolerance import Tolerance
+from firesteel.kernels.operands.weights import Mxfp4Weight
+
+GROUP = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_dim: int = 64
+    experts: int
+    active: int = 4
+    vocabulary: int
+
+
+GPT_OSS = Sizes(hidden=2880, intermediate=2880, heads=64, kv_heads=8, experts=128, vocabulary=201_088)
+KINDLING = Sizes(hidden=256, intermediate=192, heads=8, kv_heads=2, experts=8, vocabulary=4096)
+
+
+class Case(NamedTuple):
+    label: str
+    tokens: int
+    sizes: Sizes
+    draw: Draw
+
+
+class Draw:
+    """Random tensors on a device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.generator = torch.Generator(device).manual_seed(1)
+
+    def normal(self, *shape: int, scale: float = 1.0) -> Tensor:
+        """bf16."""
+        return torch.randn(shape, device=self.device, generator=self.generator).mul_(scale).bfloat16()
+
+    def weight(self, rows: int, columns: int) -> Tensor:
+        """bf16, of about unit gain."""
+        return self.normal(rows, columns, scale=columns**-0.5)
+
+    def mxfp4_weight(self, rows: int, columns: int) -> Mxfp4Weight:
+        """Of about unit gain; large ones are drawn as codes, as quantising them takes long."""
+        if rows <= 16_384:
+            codes, scales = mxfp4.quantize(self.weight(rows, columns).float())
+        else:
+            codes, scales = self.bytes(0, 256, rows, columns // 2), self.bytes(117, 121, rows, columns // GROUP)
+        return Mxfp4Weight(codes=codes, scales=scales)
+
+    def weights(self, rows: int, columns: int) -> Iterator[tuple[str, Tensor | Mxfp4Weight]]:
+        yield "bf16-weight", self.weight(rows, columns)
+        yield "mxfp4-weight", self.mxfp4_weight(rows, columns)
+
+    def bytes(self, start: int, end: int, *shape: int) -> Tensor:
+        return torch.randint(start, end, shape, dtype=torch.uint8, device=self.device, generator=self.generator)
+
+    def permutation(self, count: int) -> Tensor:
+        return torch.randperm(count, device=self.device, generator=self.generator)
+
+    def logits(self, tokens: int, experts: int) -> Tensor:
+        """[T, E] fp32, those of a token a quarter apart: rounding cannot change a choice."""
+        return torch.stack([self.permutation(experts) for _ in range(tokens)]).float().mul_(0.25)
+
+
+def rounded_too(
+    label: str, held: str, args: tuple[Any, ...], tolerance: Tolerance | None = None
+) -> Iterator[Sample]:
+    """As they are; an odd number of tokens, before packed weights, with activations in MXFP8 as well, to a
+    tolerance of their own if there is one."""
+    yield Sample(f"{label} {held}", args)
+    if held == "mxfp4-weight" and label.endswith(("T=3", "T=5")):
+        yield Sample(f"{label} {held} mxfp8", (*args, "mxfp8"), tolerance)
+
+
+def list_cases(device: torch.device) -> Iterator[Case]:
+    """On a CPU, where references of the whole take minutes, gpt-oss has few experts and words."""
+    real = GPT_OSS if device.type == "cuda" else replace(GPT_OSS, experts=8, vocabulary=4096)
+    for name, sizes, counts in (("kindling", KINDLING, (1, 5)), ("gpt-oss", real, (1, 2, 3, 8))):
+        for tokens in counts:
+            yield Case(f"{name} T={tokens}", tokens, sizes, Draw(device))

@@ -1,0 +1,1 @@
+"""Tile sizes and launch options: shipped, tuned or pinned."""

@@ -1,0 +1,228 @@
+"""Tiles and launch options measured on one GPU, kept in a file, and those in use; measures nothing.
+
+{"format": "firesteel-tiles-1", "gpu": "NVIDIA H200", "triton": "3.6.0", "kernels": "0f3a...",
+ "tiles": {"moe_matmul bf16 128x2880x2880": {"32": "16x64"}},
+ "options": {"fc1 COLUMNS=64 DEPTH=128 ...": {"DEPTH": 64, "num_stages": 5}}}
+
+`tiles` are pinned by whoever calls an op: a tile measured for M tokens holds for more than M/2 and up to M.
+`options` change what the launch of a kernel compiles, not what it computes or how many programs run.
+
+`tiles/` holds files that ship with the package, one a GPU: one that was measured with this Triton and these kernels
+is used unless another is named. Where there is none, the tiles in the code of the ops are.
+"""
+# mypy: disable-error-code="import-untyped,import-not-found"
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from firesteel.device import DeviceSpec
+from firesteel.errors import UserError
+from firesteel.kernels.tiles.stamp import hash_kernels
+from firesteel.kernels.tiles.tile_pin import AUTO, parse_tile
+from firesteel.whole import write_whole
+
+FORMAT = "firesteel-tiles-1"
+CURE = "make one with firesteel tune, or leave --tiles-file out"
+NONE = "none"  # no file, not even one that ships
+SHIPPED = Path(__file__).parent
+Options = Mapping[str, Any]
+_DEEP = {"DEPTH": (64, 128, 256), "num_warps": (4, 8), "num_stages": (2, 3, 4, 5, 6)}
+# by kernel: what its launch may change, to what
+VARIED: dict[str, dict[str, tuple[int, ...]]] = {
+    "fc1": _DEEP,
+    "fc2": _DEEP,
+    "mxfp4_linear_kernel": _DEEP,
+    "tile_kernel": {"COLUMNS": (32, 64, 128, 256), "num_warps": (4, 8), "num_stages": (2, 3, 4, 5, 6)},
+    "vector_kernel": {"COLUMNS": (512, 1024, 2048), "num_warps": (2, 4, 8)},
+    "attend": {"TILE_KEYS": (32, 64, 128), "num_warps": (2, 4, 8), "num_stages": (3, 5, 7)},
+}
+
+
+class TilesError(UserError):
+    """A file of tiles that cannot be used here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """None of either is what the code has."""
+
+    tiles: Mapping[str, Mapping[int, str]] = field(default_factory=dict)  # by `tile_key`, then by tokens
+    options: Mapping[str, Options] = field(default_factory=dict)  # by `launch_key`: what changes
+
+    def find_tile(self, op: str, activation: str, shape: Sequence[int], tokens: int) -> str:
+        """ROWSxCOLUMNS, or auto."""
+        measured = self.tiles.get(tile_key(op, activation, shape))
+        if measured is None:
+            return AUTO
+        nearest = min((one for one in measured if one >= tokens), default=None)
+        return AUTO if nearest is None or 2 * tokens <= nearest else measured[nearest]
+
+
+def tile_key(op: str, activation: str, shape: Sequence[int]) -> str:
+    """`shape` is the weight's."""
+    return f"{op} {activation} {'x'.join(map(str, shape))}"
+
+
+def launch_key(kernel: str, options: Options) -> str:
+    """Strides are left out: they follow from how a caller holds its tensors."""
+    return " ".join((kernel, *(f"{name}={options[name]}" for name in sorted(options) if "STRIDE" not in name)))
+
+
+_changes: dict[str, Options] = {}
+_watchers: list[dict[str, Options]] = []
+
+
+def change_options(kernel: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Those that a launch is to use: the same object where nothing changes."""
+    if not _changes and not _watchers:
+        return options
+    key = launch_key(kernel, options)
+    for seen in _watchers:
+        seen[key] = options
+    return {**options, **_changes[key]} if key in _changes else options
+
+
+@contextmanager
+def watch_options() -> Iterator[dict[str, Options]]:
+    """Fills with the options of every launch inside it, by key and as shipped."""
+    seen: dict[str, Options] = {}
+    _watchers.append(seen)
+    try:
+        yield seen
+    finally:
+        _watchers.remove(seen)
+
+
+def use_options(options: Mapping[str, Options]) -> None:
+    """In place of those used so far, for every launch to come of this process."""
+    _changes.clear()
+    _changes.update(options)
+
+
+@contextmanager
+def using_options(options: Mapping[str, Options]) -> Iterator[None]:
+    """Inside it only."""
+    before = dict(_changes)
+    use_options(options)
+    try:
+        yield
+    finally:
+        use_options(before)
+
+
+def load_tuned(path: str, device: DeviceSpec) -> Tuned:
+    """Of the file that is configured; `auto`, or no name: the one that ships for this GPU, where there is one."""
+    is_auto = path in (AUTO, "")
+    if is_auto and device.is_cuda:
+        shipped, _ = find_shipped(device)
+        return Tuned() if shipped is None else read_tuned(shipped, device)
+    if is_auto or path == NONE:
+        return Tuned()
+    if not device.is_cuda:
+        raise TilesError(f"tiles_file = {path!r} is of a GPU, this is {device.name}: leave --tiles-file out")
+    return read_tuned(Path(path), device)
+
+
+def find_shipped(device: DeviceSpec) -> tuple[Path | None, str]:
+    """The file to use, and in words which it is or why there is none."""
+    why = f"no file of tiles ships for {device.name}"
+    if importlib.util.find_spec("triton") is None:
+        return None, "none: there is no Triton"
+    for path in sorted(SHIPPED.glob("*.json")):
+        content = _read(path)
+        if content.get("gpu") != device.name:
+            continue
+        others = _list_others(content, device)
+        if not others:
+            return path, path.name
+        why = f"{path.name} was measured with {', '.join(others)}"
+    return None, f"{why}: those in the code"
+
+
+def read_tuned(path: Path, device: DeviceSpec) -> Tuned:
+    content = _read(path)
+    for name, here in surroundings(device).items():
+        if content.get(name) != here:
+            raise TilesError(f"{path} was measured with {name} {content.get(name)}, this is {here}; {CURE}")
+    tiles, options = (_table(path, content, name) for name in ("tiles", "options"))
+    for key, changed in options.items():
+        _check_options(path, key, changed)
+    return Tuned({key: _tiles(path, key, sizes) for key, sizes in tiles.items()}, options)
+
+
+def read_earlier(path: Path, device: DeviceSpec) -> tuple[Tuned, str]:
+    """Of a file that is to be written anew: what of it still holds, and in words why nothing does, if so.
+
+    What is no file of tiles is nobody's to replace.
+    """
+    if not path.exists() or not path.stat().st_size:
+        return Tuned(), ""
+    others = _list_others(_read(path), device)
+    if others:
+        return Tuned(), f"was measured with {', '.join(others)}"
+    try:
+        return read_tuned(path, device), ""
+    except UserError as error:
+        return Tuned(), f"has what no kernel takes ({error})"
+
+
+def _list_others(content: Mapping[str, Any], device: DeviceSpec) -> list[str]:
+    """Surroundings of a file that are not those here."""
+    here = surroundings(device)
+    return [f"{name} {content.get(name)}" for name in here if content.get(name) != here[name]]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise TilesError(f"cannot read the tiles {path}: {error.strerror}; {CURE}") from error
+    except ValueError as error:
+        raise TilesError(f"{path} is not valid JSON, or cut off: {error}; {CURE}") from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise TilesError(f"{path} is no file of tiles: its format is not {FORMAT!r}; {CURE}")
+    return content
+
+
+def write_tuned(path: Path, tuned: Tuned, device: DeviceSpec) -> None:
+    content = {"format": FORMAT, **surroundings(device), "tiles": tuned.tiles, "options": tuned.options}
+    try:
+        write_whole(path, content)
+    except OSError as error:
+        raise TilesError(f"cannot write the tiles {path}: {error.strerror}; name another file") from error
+
+
+def surroundings(device: DeviceSpec) -> dict[str, str]:
+    """What must be the same where tiles are measured and where they are used."""
+    import triton
+
+    return {"gpu": device.name, "triton": triton.__version__, "kernels": hash_kernels()}
+
+
+def _table(path: Path, content: dict[str, Any], name: str) -> dict[str, dict[str, Any]]:
+    found = content.get(name)
+    if not isinstance(found, dict) or not all(isinstance(one, dict) for one in found.values()):
+        raise TilesError(f"{path}: {name} must be a table of tables: the file is damaged; {CURE}")
+    return found
+
+
+def _check_options(path: Path, key: str, changed: Options) -> None:
+    varied = VARIED.get(key.split()[0], {})
+    for name, value in changed.items():
+        if type(value) is not int or value not in varied.get(name, ()):
+            raise TilesError(f"{path}: {key}: {name} = {value!r} is no choice of that kernel; {CURE}")
+
+
+def _tiles(path: Path, key: str, sizes: Mapping[str, Any]) -> dict[int, str]:
+    for tokens, tile in sizes.items():
+        if not tokens.isdigit() or not isinstance(tile, str):
+            raise TilesError(f"{path}: {key}: {tokens!r}: {tile!r} is no tile of a number of tokens; {CURE}")
+        parse_tile(tile)
+    return {int(tokens): tile for tokens, tile in sizes.items()}

@@ -1,0 +1,1 @@
+"""Speed of a server: plan, series, figures, peers and the roofline."""

@@ -1,0 +1,1 @@
+"""The lab's HTTP client: API, load, wire format and prompts."""

@@ -1,0 +1,1 @@
+"""Comparison of a result with a baseline."""

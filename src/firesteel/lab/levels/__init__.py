@@ -1,0 +1,1 @@
+"""The lab's levels, one file each."""

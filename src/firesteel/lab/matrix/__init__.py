@@ -1,0 +1,1 @@
+"""The product of gates: cells, table and review."""

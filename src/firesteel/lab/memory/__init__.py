@@ -1,0 +1,1 @@
+"""Memory of a server: on the GPU and in its processes."""

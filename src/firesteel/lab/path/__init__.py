@@ -1,0 +1,1 @@
+"""Which kernels ran: rules, log lines, imports and traces."""

@@ -1,0 +1,1 @@
+"""Expected texts and log-probabilities."""

@@ -1,0 +1,61 @@
+"""A document as Markdown: drawings become the tables behind them; knows no result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from firesteel.lab.report.document import (
+    BAD,
+    DOUBTFUL,
+    GOOD,
+    Cell,
+    Chart,
+    Document,
+    Fold,
+    Paragraph,
+    Part,
+    Raw,
+    Table,
+)
+from firesteel.lab.report.html import shown
+
+SIGNS = {GOOD: "✅ ", BAD: "❌ ", DOUBTFUL: "⚠️ "}
+MOST_RAW = 20_000  # characters of one piece of data
+
+
+def to_markdown(document: Document) -> str:
+    head = [f"# {document.title}", f"**{SIGNS.get(document.tone, '')}{document.verdict}**"]
+    head += ["\n".join(f"- {line}" for line in document.lines)] if document.lines else []
+    body = [text for one in document.sections for text in (f"## {one.title}", *_parts(one.parts))]
+    return "\n\n".join([*head, *body]) + "\n"
+
+
+def _parts(parts: Sequence[Part]) -> list[str]:
+    return [text for part in parts for text in _part(part)]
+
+
+def _part(part: Part) -> list[str]:
+    match part:
+        case Paragraph():
+            return [SIGNS.get(part.tone, "") + part.text]
+        case Table():
+            return [_table(part)]
+        case Chart():
+            note = [part.note] if part.note else []
+            return [f"### {part.title}", *([_table(part.table)] if part.table else []), *note]
+        case Raw():
+            text = shown(part.content)
+            text = text if len(text) <= MOST_RAW else f"{text[:MOST_RAW]}\n… the rest is in result.json"
+            return [f"<details><summary>{part.title}</summary>\n\n```\n{text}\n```\n\n</details>"]
+        case Fold():
+            return [f"<details><summary>{part.title}</summary>", *_parts(part.parts), "</details>"]
+
+
+def _table(table: Table) -> str:
+    lines = [_row(table.headings), "|" + "---|" * len(table.headings), *(_row(row) for row in table.rows)]
+    return "\n".join(lines) + (f"\n\n{table.caption}" if table.caption else "")
+
+
+def _row(cells: Sequence[Cell | str]) -> str:
+    texts = [SIGNS.get(one.tone, "") + one.text if isinstance(one, Cell) else str(one) for one in cells]
+    return "| " + " | ".join(text.replace("|", "\\|").replace("\n", " ") for text in texts) + " |"

@@ -1,0 +1,1 @@
+"""Servers under test: commands, supervision, diagnosis and shutdown."""

@@ -1,0 +1,1 @@
+"""Benchmarks of ops: workloads, correctness, outcome and tuning."""

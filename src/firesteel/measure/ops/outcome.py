@@ -1,0 +1,107 @@
+"""What came of timing an op: figures against the ceilings of the same run, or why there are none; times nothing.
+
+A share is of the read ceiling or of the matrix rate, whichever the call is closer to: that one bounds it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from firesteel.config import Config
+from firesteel.device import DeviceSpec
+from firesteel.measure.ops.shapes import SEED
+from firesteel.measure.record import Record
+from firesteel.measure.roofline.ceiling import Ceiling
+from firesteel.measure.timing import Timing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ceilings:
+    read: Ceiling
+    matrix: Ceiling
+    matrix_type: str
+
+    def records(self, device: DeviceSpec, config: Config) -> list[Record]:
+        return [
+            Record.now(
+                device, config, name=name, unit="s", samples=ceiling.timing.samples_s,
+                warmups=ceiling.timing.warmups,
+                parameters={"work": ceiling.work, "rate": ceiling.rate, "rate_unit": ceiling.unit},
+            )
+            for name, ceiling in (("read ceiling", self.read), (f"matrix rate {self.matrix_type}", self.matrix))
+        ]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    timing: Timing
+    bytes: float  # a call must move, the mean over the rotation
+    flops: float
+    rotation_bytes: float  # read before the same memory comes round again
+    read_gb_s: float  # the ceilings
+    matrix_tflop_s: float
+    peak_memory_bytes: int  # while it was timed, arguments included; on a CPU since the process began
+
+    @property
+    def median_s(self) -> float:
+        return self.timing.median_s
+
+    @property
+    def gb_s(self) -> float:
+        return self.bytes / self.median_s / 1e9
+
+    @property
+    def tflop_s(self) -> float:
+        return self.flops / self.median_s / 1e12
+
+    @property
+    def share(self) -> float:
+        return max(self.gb_s / self.read_gb_s, self.tflop_s / self.matrix_tflop_s)
+
+    @property
+    def bound(self) -> str:
+        return "read" if self.gb_s / self.read_gb_s >= self.tflop_s / self.matrix_tflop_s else "matrix"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Of one implementation on one workload: figures, or why there are none."""
+
+    op: str
+    part: str
+    m: int
+    implementation: str
+    activation: str
+    figures: Figures | None = None
+    why: str = ""
+    failed: bool = False  # it broke; otherwise it refused the arguments, or they need too much memory
+
+    def as_dict(self) -> dict[str, Any]:
+        found: dict[str, Any] = {
+            "op": self.op, "part": self.part, "m": self.m, "implementation": self.implementation,
+            "activation": self.activation, "why": self.why, "failed": self.failed,
+        }  # fmt: skip
+        if (one := self.figures) is not None:
+            found |= {
+                "median_s": one.median_s, "bytes": one.bytes, "flops": one.flops, "gb_s": one.gb_s,
+                "tflop_s": one.tflop_s, "share": one.share, "bound": one.bound, "read_gb_s": one.read_gb_s,
+                "matrix_tflop_s": one.matrix_tflop_s, "rotation_bytes": one.rotation_bytes,
+            }  # fmt: skip
+        return found
+
+    @property
+    def workload(self) -> tuple[str, str, int, str]:
+        """The same for all implementations that were timed on it."""
+        return self.op, self.part, self.m, self.activation
+
+    def record(self, around: Record) -> Record:
+        """In the settings and surroundings of another record of this run."""
+        assert self.figures is not None
+        timing = self.figures.timing
+        known = {key: value for key, value in self.as_dict().items() if key not in ("why", "failed", "median_s")}
+        return replace(
+            around, name=f"op {self.op}", unit="s", samples=timing.samples_s, warmups=timing.warmups, seed=SEED,
+            parameters={**known, "calls_a_sample": timing.calls}, kernels={self.op: self.implementation},
+            peak_memory_bytes=self.figures.peak_memory_bytes,
+        )  # fmt: skip

@@ -1,0 +1,102 @@
+"""Random tensors of a model's shapes on a device; knows no op's arguments and measures nothing."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from firesteel.device import DeviceSpec, find_capability
+from firesteel.kernels.operands.activation import is_native
+from firesteel.kernels.operands.fed import Fed, store
+from firesteel.kernels.operands.weights import Experts, Mxfp4Weight
+from firesteel.kernels.ops.moe_matmul import random_experts
+from firesteel.kernels.rope import rope_table
+from firesteel.model.spec import GROUP, ModelSpec
+
+SEED = 1
+PAGE_SIZE = 64
+EXPERT_COPIES = 2  # so that two calls in a row share no expert
+
+
+class Part(NamedTuple):
+    """One way an op is used. `held_bytes` is about what the arguments take, for a look before they are drawn."""
+
+    label: str
+    flops: float
+    held_bytes: int
+    draw: Callable[[], tuple[Any, ...]]
+
+
+class Shapes:
+    """Draws tensors of a model's shapes on a device; `expert_copies` are made once and shared."""
+
+    def __init__(self, spec: ModelSpec, device: DeviceSpec, *, expert_copies: int = EXPERT_COPIES) -> None:
+        self.spec = spec
+        self.expert_copies = expert_copies
+        self.device = device.torch_device
+        self.dtype = device.dtype
+        self.generator = torch.Generator(self.device).manual_seed(SEED)
+        self._turn = itertools.count()
+        self._experts: dict[int, Experts] = {}
+
+    def normal(self, *shape: int) -> Tensor:
+        """In the type of activations."""
+        return torch.randn(shape, generator=self.generator, device=self.device, dtype=self.dtype)
+
+    def fed(self, x: Tensor, activation: str) -> Fed:
+        """x as a norm stores it on this device."""
+        return store(x, activation, is_native(find_capability(self.device), activation))
+
+    def weight(self, rows: int, columns: int) -> Tensor:
+        """bf16, of about unit gain."""
+        drawn = torch.randn(rows, columns, generator=self.generator, device=self.device, dtype=torch.bfloat16)
+        return drawn.mul_(columns**-0.5)
+
+    def bias(self, rows: int) -> Tensor:
+        drawn = torch.randn(rows, generator=self.generator, device=self.device, dtype=torch.bfloat16)
+        return drawn.mul_(0.1)
+
+    def mxfp4_weight(self, rows: int, columns: int) -> Mxfp4Weight:
+        """Random codes: quantising real rows would take longer than measuring."""
+        codes = self.integers(256, rows, columns // 2, dtype=torch.uint8)
+        scales = torch.full((rows, columns // GROUP), 119, dtype=torch.uint8, device=self.device)
+        return Mxfp4Weight(codes=codes, scales=scales)
+
+    def integers(self, end: int, *shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
+        return torch.randint(end, shape, generator=self.generator, device=self.device, dtype=dtype)
+
+    def permutation(self, count: int) -> Tensor:
+        return torch.randperm(count, generator=self.generator, device=self.device)
+
+    def routing(self, tokens: int) -> tuple[Tensor, Tensor]:
+        """(ids, weights) [T, A], every expert as likely as any other."""
+        scores = torch.rand(tokens, self.spec.num_experts, generator=self.generator, device=self.device)
+        chosen, ids = scores.topk(self.spec.num_active)
+        return ids, chosen.softmax(-1)
+
+    def next_experts(self) -> Experts:
+        """Of the copies in turn."""
+        spec, copy = self.spec, next(self._turn) % self.expert_copies
+        if copy not in self._experts:
+            sizes = spec.num_experts, spec.hidden_size, spec.intermediate_size
+            self._experts[copy] = random_experts(*sizes, self.generator)
+        return self._experts[copy]
+
+    @functools.cached_property
+    def rope_table(self) -> Tensor:
+        return rope_table(self.spec.rope, self.spec.head_dim, self.spec.max_context, self.device)
+
+    @property
+    def experts_bytes(self) -> int:
+        """Of one copy: codes and scales take 17 bytes for 32 weights."""
+        spec = self.spec
+        return spec.num_experts * 3 * spec.hidden_size * spec.intermediate_size * 17 // 32
+
+    def token_bytes(self) -> int:
+        """Of the keys and values of one token."""
+        return 2 * self.spec.kv_size * self.dtype.itemsize

@@ -1,0 +1,1 @@
+"""What a step must cost, and what the machine at hand reaches."""

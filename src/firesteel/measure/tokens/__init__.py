@@ -1,0 +1,1 @@
+"""Whether tokens stay the same batched, chunked, cached and preempted."""

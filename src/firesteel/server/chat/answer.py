@@ -1,0 +1,137 @@
+"""Pieces of a chat's choice as the OpenAI API writes them, in chunks or whole; knows no engine and no HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import UNSET, UnsetType
+
+from firesteel.chat.message import AssistantMessage, Begin, Text
+from firesteel.chat.tokenizer import Tokenizer
+from firesteel.engine.sample.logprobs import TokenLogprobs
+from firesteel.server.generate.choice import Piece
+from firesteel.server.openai.answers import (
+    ChatChoice,
+    ChatChunkChoice,
+    ChatLogprobs,
+    FunctionCall,
+    FunctionDelta,
+    MessageAnswer,
+    MessageDelta,
+    TokenLogprob,
+    ToolCallAnswer,
+    ToolCallDelta,
+    TopLogprob,
+)
+from firesteel.server.openai.requests import ChatRequest
+
+
+class ChatAnswer:
+    """One choice. Tokens that show nothing come with the next chunk that is sent, the last one at the latest."""
+
+    def __init__(self, index: int, request: ChatRequest, tokenizer: Tokenizer) -> None:
+        self.message = AssistantMessage()
+        self._index = index
+        self._tokenizer = tokenizer
+        self._shows_reasoning = request.include_reasoning is not False
+        self._shows_logprobs = bool(request.logprobs)
+        self._shows_ids = bool(request.return_token_ids)
+        self._call_numbers: dict[int, int] = {}  # by part
+        self._is_first = True
+        self._ids: list[int] = []
+        self._logprobs: list[TokenLogprobs] = []
+        self._last = Piece()
+
+    def add(self, piece: Piece) -> None:
+        for delta in piece.deltas:
+            self.message.add(delta)
+        self._ids += piece.token_ids
+        self._logprobs += piece.logprobs
+        self._last = piece
+
+    def chunk(self) -> ChatChunkChoice | None:
+        """What the last piece adds; None where that is nothing to see."""
+        delta, reason = self._delta(self._last), self._last.finish_reason
+        if delta is None and reason is None:
+            return None
+        made = ChatChunkChoice(index=self._index, delta=delta or MessageDelta(), finish_reason=reason)
+        if self._is_first:
+            self._is_first = False
+            made.delta.role = "assistant"
+        if self._last.stop_reason is not None:
+            made.stop_reason = self._last.stop_reason
+        made.logprobs = self._take_logprobs()
+        made.token_ids = self._take_ids()
+        return made
+
+    def whole(self) -> ChatChoice:
+        message = self.message
+        reasoning = message.reasoning or None if self._shows_reasoning else None
+        calls = [
+            ToolCallAnswer(
+                id=part.begin.call_id or "", function=FunctionCall(name=part.begin.name or "", arguments=part.text)
+            )
+            for part in message.tool_calls
+        ]
+        content = message.content
+        return ChatChoice(
+            index=self._index, finish_reason=self._last.finish_reason or "stop",
+            message=MessageAnswer(
+                content=None if calls and not content else content, reasoning_content=reasoning,
+                reasoning=reasoning, tool_calls=calls or UNSET,
+            ),
+            logprobs=self._take_logprobs(), stop_reason=self._last.stop_reason, token_ids=self._take_ids(),
+        )  # fmt: skip
+
+    def _delta(self, piece: Piece) -> MessageDelta | None:
+        texts = {"content": "", "reasoning": ""}
+        calls: list[ToolCallDelta] = []
+        for delta in piece.deltas:
+            kind = self.message.parts[delta.index].kind
+            if kind == "tool_call":
+                self._add_call(calls, delta)
+            elif isinstance(delta, Text):
+                texts[kind] += delta.text
+        reasoning = texts["reasoning"] if self._shows_reasoning else ""
+        if not (texts["content"] or reasoning or calls):
+            return None
+        return MessageDelta(
+            content=texts["content"] or UNSET, reasoning_content=reasoning or UNSET, reasoning=reasoning or UNSET,
+            tool_calls=calls or UNSET,
+        )  # fmt: skip
+
+    def _add_call(self, calls: list[ToolCallDelta], delta: object) -> None:
+        match delta:
+            case Begin():
+                number = self._call_numbers[delta.index] = len(self._call_numbers)
+                function = FunctionDelta(name=delta.name or "", arguments="")
+                calls.append(
+                    ToolCallDelta(index=number, id=delta.call_id or "", type="function", function=function)
+                )
+            case Text():
+                number = self._call_numbers[delta.index]
+                calls.append(ToolCallDelta(index=number, function=FunctionDelta(arguments=delta.text)))
+
+    def _take_ids(self) -> list[int] | UnsetType:
+        taken, self._ids = self._ids, []
+        return taken if self._shows_ids else UNSET
+
+    def _take_logprobs(self) -> ChatLogprobs | None:
+        taken, self._logprobs = self._logprobs, []
+        return ChatLogprobs(content=spell_all(taken, self._tokenizer)) if self._shows_logprobs else None
+
+
+def spell_all(logprobs: Sequence[TokenLogprobs], tokenizer: Tokenizer) -> list[TokenLogprob]:
+    return [
+        TokenLogprob(
+            token=tokenizer.decode([one.token_id]), logprob=one.logprob,
+            bytes=list(tokenizer.token_bytes(one.token_id)),
+            top_logprobs=[
+                TopLogprob(
+                    token=tokenizer.decode([token]), logprob=logprob, bytes=list(tokenizer.token_bytes(token))
+                )
+                for token, logprob in one.top
+            ],
+        )
+        for one in logprobs
+    ]  # fmt: skip

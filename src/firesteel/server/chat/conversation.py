@@ -1,0 +1,157 @@
+"""Chat messages, tools and formats of a request as Harmony messages; knows no tokens and no engine.
+
+A client's system and developer prompts become Harmony's developer message; Harmony's own system message names the
+reasoning effort and the channels. Reasoning that a client sends back is kept only as long as its turn lasts.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from firesteel.chat.format import CONSTRAIN, Message
+from firesteel.chat.harmony import ResponseFormat, developer_message, system_message
+from firesteel.chat.schema import find_flaw
+from firesteel.chat.tools import Tool
+from firesteel.server.http.errors import ApiError
+from firesteel.server.openai.requests import (
+    AssistantMessage,
+    ChatMessage,
+    ChatRequest,
+    DeveloperMessage,
+    JsonSchemaFormat,
+    RefusalPart,
+    SystemMessage,
+    TextPart,
+    ToolMessage,
+    ToolSpec,
+    UserMessage,
+)
+
+NAMESPACE = "functions."
+# Harmony knows three efforts.
+EFFORTS = {"none": "low", "minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high"}
+
+
+def find_effort(request: ChatRequest) -> str:
+    template = request.chat_template_kwargs
+    return request.reasoning_effort or (template.reasoning_effort if template else None) or "medium"
+
+
+def render_chat(request: ChatRequest, *, prompt_date: str = "none") -> list[Message]:
+    """`prompt_date`: none, today or a date."""
+    tools = [] if request.tool_choice == "none" else read_tools(request.tools or ())
+    formats = read_formats(request)
+    system = system_message(
+        effort=EFFORTS[find_effort(request)], date=find_date(prompt_date), has_functions=bool(tools)
+    )
+    instructions, rest = split_instructions(request.messages)
+    opening = [system]
+    if instructions is not None or tools or formats:
+        opening.append(developer_message(instructions=instructions, tools=tools, response_formats=formats))
+    return [*opening, *render_messages(rest)]
+
+
+def find_date(word: str) -> str | None:
+    if word == "none":
+        return None
+    return datetime.datetime.now(datetime.UTC).date().isoformat() if word == "today" else word
+
+
+def read_tools(specs: Iterable[ToolSpec]) -> list[Tool]:
+    found: dict[str, Tool] = {}
+    for number, spec in enumerate(specs):
+        function = spec.function
+        if function.name in found:
+            raise ApiError(400, f"two tools are named {function.name}", param=f"tools[{number}].function.name")
+        check_schema(function.parameters, f"tools[{number}].function.parameters")
+        found[function.name] = Tool(
+            name=function.name, description=function.description or "", parameters=function.parameters,
+            strict=bool(function.strict),
+        )  # fmt: skip
+    return list(found.values())
+
+
+def read_formats(request: ChatRequest) -> list[ResponseFormat]:
+    asked = request.response_format
+    if not isinstance(asked, JsonSchemaFormat):
+        return []
+    one = asked.json_schema
+    check_schema(one.schema, "response_format.json_schema.schema")
+    return [
+        ResponseFormat(name=one.name, schema=one.schema or {}, description=one.description, strict=bool(one.strict))
+    ]
+
+
+def check_schema(schema: dict[str, Any] | None, place: str) -> None:
+    if flaw := find_flaw(schema):
+        raise ApiError(400, f"{place}: the schema cannot be read: {flaw}", param=place, code="invalid_value")
+
+
+def split_instructions(messages: Sequence[ChatMessage]) -> tuple[str | None, Sequence[ChatMessage]]:
+    """The system and developer prompts that come first, as one text, and the messages after them."""
+    texts: list[str] = []
+    for message in messages:
+        if not isinstance(message, SystemMessage | DeveloperMessage):
+            break
+        texts.append(text_of(message.content))
+    return "\n\n".join(texts) if texts else None, messages[len(texts) :]
+
+
+def render_messages(messages: Sequence[ChatMessage]) -> list[Message]:
+    rendered: list[Message] = []
+    names: dict[str, str] = {}  # of called functions, by the call's id
+    for number, message in enumerate(messages):
+        match message:
+            case UserMessage():
+                rendered.append(Message(role="user", content=text_of(message.content)))
+            case SystemMessage() | DeveloperMessage():
+                rendered.append(developer_message(instructions=text_of(message.content)))
+            case AssistantMessage():
+                names |= {call.id: call.function.name for call in message.tool_calls or ()}
+                rendered += render_assistant(message)
+            case ToolMessage():
+                rendered.append(render_tool_result(message, names, number))
+    return rendered
+
+
+def render_assistant(message: AssistantMessage) -> list[Message]:
+    rendered = []
+    calls = message.tool_calls or []
+    reasoning = message.reasoning_content or message.reasoning
+    if reasoning:
+        rendered.append(Message(role="assistant", channel="analysis", content=reasoning))
+    content = text_of(message.content) or message.refusal or ""
+    if content or not (calls or reasoning):
+        rendered.append(Message(role="assistant", channel="commentary" if calls else "final", content=content))
+    for call in calls:
+        rendered.append(
+            Message(
+                role="assistant", channel="commentary", recipient=NAMESPACE + call.function.name,
+                content_type=f"{CONSTRAIN}json", content=call.function.arguments,
+            )
+        )  # fmt: skip
+    return rendered
+
+
+def render_tool_result(message: ToolMessage, names: dict[str, str], number: int) -> Message:
+    """Its function is the one of the call that it answers."""
+    name = names.get(message.tool_call_id or "") or message.name
+    if name is None and len(set(names.values())) == 1:
+        name = next(iter(names.values()))
+    if name is None:
+        raise ApiError(
+            400, f"tool_call_id {message.tool_call_id!r} answers no call of an assistant message before it",
+            param=f"messages[{number}].tool_call_id",
+        )  # fmt: skip
+    return Message(
+        role="tool", name=NAMESPACE + name.removeprefix(NAMESPACE), recipient="assistant", channel="commentary",
+        content=text_of(message.content),
+    )  # fmt: skip
+
+
+def text_of(content: str | Sequence[TextPart | RefusalPart] | None) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "".join(part.text if isinstance(part, TextPart) else part.refusal for part in content)

@@ -1,0 +1,1 @@
+"""The completions endpoint."""

@@ -1,0 +1,1 @@
+"""Runs a request's choices on the engine."""

@@ -1,0 +1,65 @@
+"""How to sample, from a request's fields and the checkpoint's defaults; knows no prompt's text."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from firesteel.errors import UserError
+from firesteel.server.http.body import only_given
+from firesteel.server.http.errors import ApiError
+from firesteel.server.openai.requests import Sampled
+from firesteel.types import SamplingParams
+
+PLAIN = (
+    "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty",
+    "ignore_eos", "include_stop_str_in_output", "cache_prompt",
+)  # fmt: skip
+
+
+def read_defaults(directory: Path) -> dict[str, Any]:
+    """Of generation_config.json: what a request does not say. Without a file text is sampled at temperature 1."""
+    path = directory / "generation_config.json"
+    content: Any = {}
+    if path.is_file():
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise UserError(f"{path} is not valid JSON: {error}") from error
+    content = content if isinstance(content, dict) else {}
+    if content.get("do_sample") is False:
+        return {"temperature": 0.0}
+    names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+    return {"temperature": 1.0, **{name: content[name] for name in names if content.get(name) is not None}}
+
+
+def sampling_params(
+    request: Sampled, defaults: Mapping[str, Any], *, room: int, max_tokens: int | None, logprobs: int | None,
+    prompt_logprobs: int | None = None, grammar: str | None = None,
+) -> SamplingParams:  # fmt: skip
+    """`room`: tokens that fit after the prompt, which also bound `max_tokens`; None takes all of it."""
+    stop = [request.stop] if isinstance(request.stop, str) else request.stop
+    most = room if max_tokens is None else min(max_tokens, room)
+    given = only_given(
+        **{name: getattr(request, name) for name in PLAIN},
+        stop=None if stop is None else tuple(stop),
+        stop_token_ids=None if request.stop_token_ids is None else tuple(request.stop_token_ids),
+        allowed_token_ids=None if request.allowed_token_ids is None else tuple(request.allowed_token_ids),
+        logit_bias=_bias(request.logit_bias),
+        seed=secrets.randbits(63) if request.seed is None else request.seed,
+        min_tokens=None if request.min_tokens is None else min(request.min_tokens, most),
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+        grammar=grammar,
+    )
+    try:
+        return SamplingParams(**{**defaults, **given, "max_tokens": most})
+    except UserError as error:
+        raise ApiError(400, str(error), param=str(error).split(" ", 1)[0]) from None
+
+
+def _bias(given: Mapping[str, float] | None) -> dict[int, float] | None:
+    return None if given is None else {int(token): value for token, value in given.items()}

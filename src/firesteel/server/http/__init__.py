@@ -1,0 +1,1 @@
+"""HTTP without models: routes, bodies, server-sent events, errors and admission."""

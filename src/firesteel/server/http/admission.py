@@ -1,0 +1,69 @@
+"""Who may come in: the key, and how many requests may be under way; knows no engine and no request's content."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from firesteel.server.http.errors import ApiError
+
+BUSY_RETRY_S = 1
+
+
+class Admission:
+    """Counts requests under way, each choice as one."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.num_under_way = 0
+        self.is_stopping = False
+
+    def check_count(self, count: int) -> None:
+        if count > self.limit:
+            raise ApiError(
+                400, f"{count} choices exceed the {self.limit} requests that may be under way", param="n"
+            )
+
+    def check_room(self, count: int = 1) -> None:
+        """For so many requests more, now."""
+        if self.is_stopping:
+            raise ApiError(503, "the server is stopping", code="stopping", retry_s=BUSY_RETRY_S)
+        self.check_count(count)
+        if self.num_under_way + count > self.limit:
+            raise ApiError(
+                429, f"{self.num_under_way} requests are under way; {self.limit} is the limit: try again later",
+                code="overloaded", retry_s=BUSY_RETRY_S,
+            )  # fmt: skip
+
+    @contextmanager
+    def admit(self, count: int = 1) -> Iterator[None]:
+        self.check_room(count)
+        self.num_under_way += count
+        try:
+            yield
+        finally:
+            self.num_under_way -= count
+
+
+class KeyCheck:
+    """Whether a client sent the key; the time that it takes says nothing about the key."""
+
+    def __init__(self, key: str) -> None:
+        self._digest = _digest(key) if key else None
+
+    def check(self, authorization: str | None) -> None:
+        if self._digest is None:
+            return
+        scheme, _, given = (authorization or "").partition(" ")
+        is_right = hmac.compare_digest(_digest(given.strip()), self._digest)
+        if scheme.lower() != "bearer" or not is_right:
+            what = "no API key" if not authorization else "a wrong API key"
+            raise ApiError(
+                401, f"{what} was sent: this server wants `Authorization: Bearer KEY`", code="invalid_api_key"
+            )
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()

@@ -1,0 +1,98 @@
+"""A request's body: its size, its time of arrival, its JSON; knows no endpoint.
+
+Known fields with wrong values are errors that name the field; unknown ones are written to the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+
+from firesteel.config import ServerConfig
+from firesteel.server.http.errors import ApiError, ClientGone
+
+log = logging.getLogger(__name__)
+T = TypeVar("T", bound=msgspec.Struct)
+MIB = 1 << 20
+TEXT_ONLY = ("image_url", "input_image", "input_file", "input_audio", "file", "video_url", "audio_url")
+_fields_of_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+async def read_body(request: Request, kind: type[T], config: ServerConfig) -> T:
+    check_content_type(request)
+    return parse(await read_bytes(request, config), kind)
+
+
+def check_content_type(request: Request) -> None:
+    """A page of another site may post text without asking, but not JSON."""
+    given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if given != "application/json":
+        raise ApiError(415, f"the body must be JSON: send content-type application/json, not {given or 'none'}")
+
+
+async def read_bytes(request: Request, config: ServerConfig) -> bytes:
+    limit = int(config.max_body_mib * MIB)
+    too_large = ApiError(
+        413, f"the body exceeds {config.max_body_mib:g} MiB (max_body_mib)", code="request_too_large"
+    )
+    declared = request.headers.get("content-length", "")
+    if declared.isascii() and declared.isdigit() and int(declared) > limit:
+        raise too_large
+    body = bytearray()
+    try:
+        async with asyncio.timeout(config.body_timeout_s or None):
+            async for part in request.stream():
+                body += part
+                if len(body) > limit:
+                    raise too_large
+    except TimeoutError:
+        raise ApiError(408, f"the body took longer than {config.body_timeout_s:g} s (body_timeout_s)") from None
+    except ClientDisconnect:
+        raise ClientGone from None
+    return bytes(body)
+
+
+def parse(body: bytes, kind: type[T]) -> T:
+    try:
+        value: T = decoder(kind).decode(body)
+        given = _fields_of_object.decode(body)
+    except msgspec.ValidationError as error:
+        raise explain(error) from None
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise ApiError(400, f"the body is not valid JSON: {error}") from None
+    if unknown := sorted(given.keys() - known_fields(kind)):
+        log.warning("unknown fields ignored", extra={"fields": [name[:64] for name in unknown[:8]]})
+    return value
+
+
+@lru_cache
+def decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
+    return msgspec.json.Decoder(kind)
+
+
+@lru_cache
+def known_fields(kind: type[msgspec.Struct]) -> frozenset[str]:
+    return frozenset(kind.__struct_fields__)
+
+
+def explain(error: msgspec.ValidationError) -> ApiError:
+    """msgspec says what is wrong and where; clients read the place in `param`."""
+    what = str(error).partition(" - at `")[0]
+    place = re.search(r"`\$\.?([^`]*)`$", str(error))
+    param = place[1] or None if place else None
+    if missing := re.search(r"missing required field `(\w+)`", what):
+        param = f"{param}.{missing[1]}" if param else missing[1]
+    if any(f"Invalid value '{kind}'" == what for kind in TEXT_ONLY):
+        return ApiError(422, f"this model reads text only: {what}", param=param, code="unsupported_content")
+    return ApiError(400, f"{param or 'body'}: {what}", param=param, code="invalid_value")
+
+
+def only_given(**values: Any) -> dict[str, Any]:
+    """Those that are not None: null counts as not given."""
+    return {name: value for name, value in values.items() if value is not None}

@@ -1,0 +1,93 @@
+"""What goes wrong with a request, as HTTP status and OpenAI's error object; knows no endpoint."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Scope
+
+from firesteel.errors import EngineDied, UserError
+from firesteel.server.openai.answers import ErrorAnswer, ErrorDetail
+
+KINDS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+    500: "server_error",
+    503: "server_error",
+    504: "server_error",
+}
+RETRY_S = 2
+GONE = 499  # what the log and the metrics call a client that left; it is never sent
+
+
+class ApiError(Exception):
+    """Ends a request with a status and an error object."""
+
+    def __init__(
+        self, status: int, message: str, *, param: str | None = None, code: str | None = None, retry_s: int = 0
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.param = param
+        self.code = code
+        self.retry_s = retry_s  # for the header Retry-After; 0 leaves it out
+
+    @property
+    def body(self) -> ErrorAnswer:
+        kind = KINDS.get(self.status, "invalid_request_error")
+        return ErrorAnswer(error=ErrorDetail(message=str(self), type=kind, param=self.param, code=self.code))
+
+    def response(self) -> Response:
+        headers = {"retry-after": str(self.retry_s)} if self.retry_s else {}
+        if self.status == 401:
+            headers["www-authenticate"] = "Bearer"
+        return json_response(self.body, status=self.status, headers=headers)
+
+
+class ClientGone(Exception):
+    """The client closed its connection: nobody reads an answer."""
+
+
+def json_response(value: msgspec.Struct, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(msgspec.json.encode(value), status, headers, "application/json")
+
+
+def as_api_error(error: Exception) -> ApiError:
+    """What a client is told; the inside of the server is never part of it."""
+    match error:
+        case ApiError():
+            return error
+        case EngineDied():
+            return ApiError(
+                503, "the engine died while it was needed; the request may be sent again", code="engine_died",
+                retry_s=RETRY_S,
+            )  # fmt: skip
+        case UserError():
+            return ApiError(400, str(error))
+        case HTTPException():
+            return ApiError(error.status_code, error.detail)
+        case TimeoutError():
+            return ApiError(504, "the request took longer than request_timeout_s allows", code="timeout")
+    return ApiError(500, "the server failed on this request; its log says more")
+
+
+def note_error(scope: Scope, error: Exception) -> None:
+    """For the journal: what ended the request, and as what it counts where no status says so."""
+    state = scope.setdefault("state", {})
+    state["error"] = str(error) or type(error).__name__
+    state["status"] = GONE if isinstance(error, ClientGone) else as_api_error(error).status
+
+
+async def answer_error(request: Request, error: Exception) -> Response:
+    """The handler of every exception that an endpoint raises."""
+    note_error(request.scope, error)
+    if isinstance(error, ClientGone):
+        return Response(status_code=GONE)
+    response = as_api_error(error).response()
+    if isinstance(error, HTTPException) and error.headers:
+        response.headers.update(error.headers)
+    return response

@@ -1,0 +1,123 @@
+"""Answers that end when their client leaves: one of JSON, or a stream of server-sent events; knows no endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
+from functools import partial
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from firesteel.config import ServerConfig
+from firesteel.errors import EngineDied, UserError
+from firesteel.server.http.errors import ApiError, ClientGone, as_api_error, note_error
+
+LONG_S = 3600.0
+DONE = b"data: [DONE]\n\n"
+HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # nginx passes each event on at once
+]
+_encode = msgspec.json.Encoder().encode
+
+
+def event(value: msgspec.Struct, name: str | None = None) -> bytes:
+    head = b"" if name is None else b"event: " + name.encode() + b"\n"
+    return b"%sdata: %s\n\n" % (head, _encode(value))
+
+
+@asynccontextmanager
+async def unless(happens: Callable[[], Awaitable[None]], error: type[Exception]) -> AsyncIterator[None]:
+    """Ends its body with the error when something happens."""
+    task = asyncio.current_task()
+    assert task is not None
+    has_happened = False
+
+    async def watch() -> None:
+        nonlocal has_happened
+        await happens()
+        has_happened = True
+        task.cancel()
+
+    watcher = asyncio.create_task(watch())
+    try:
+        yield
+    except asyncio.CancelledError:
+        if has_happened and task.uncancel() == 0:
+            raise error from None
+        raise
+    finally:
+        watcher.cancel()
+
+
+async def client_leaves(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class Computed(Response):
+    """An answer that is made while its client waits."""
+
+    def __init__(self, make: Callable[[], Awaitable[Response]], config: ServerConfig) -> None:
+        self._make = make
+        self.config = config
+        self.background = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        limit_s = self.config.request_timeout_s or None
+        async with unless(partial(client_leaves, receive), ClientGone), asyncio.timeout(limit_s):
+            response = await self._make()
+        await response(scope, receive, send)
+
+
+class EventStream(Response):
+    """Events as they come. An error before the first is an HTTP error, a later one is an event."""
+
+    def __init__(self, events: AsyncGenerator[bytes, None], config: ServerConfig) -> None:
+        self._events = events
+        self.config = config
+        self._has_begun = False
+        self._sending_since: float | None = None
+        self.background = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            async with (
+                unless(partial(client_leaves, receive), ClientGone),
+                unless(self._is_stuck, SlowClient),
+                asyncio.timeout(self.config.request_timeout_s or None),
+            ):
+                await self._pass_on(send)
+        except (ApiError, UserError, EngineDied, TimeoutError, ClientGone) as error:
+            if not self._has_begun:
+                raise
+            note_error(scope, error)
+            if isinstance(error, ClientGone):
+                return
+            await send({"type": "http.response.body", "body": event(as_api_error(error).body), "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _pass_on(self, send: Send) -> None:
+        async with aclosing(self._events) as events:
+            async for data in events:
+                if not self._has_begun:
+                    self._has_begun = True
+                    await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+                self._sending_since = asyncio.get_running_loop().time()
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+                self._sending_since = None
+
+    async def _is_stuck(self) -> None:
+        """Comes back once an event could not be sent for too long: the client does not read."""
+        limit_s, clock = self.config.slow_client_s or math.inf, asyncio.get_running_loop().time
+        while self._sending_since is None or clock() - self._sending_since < limit_s:
+            await asyncio.sleep(min(limit_s / 4, LONG_S))
+
+
+class SlowClient(ClientGone):
+    """The client is there but does not read."""

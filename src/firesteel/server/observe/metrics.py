@@ -1,0 +1,151 @@
+"""What Prometheus reads: names that a dashboard for vLLM finds, and our own; knows no request's content.
+
+Counters are kept here, not in the engine, so that they do not fall when an engine is started again.
+"""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from firesteel.engine.statistics import Statistics
+from firesteel.server.generate.choice import Tally
+
+SECONDS = (
+    0.001,
+    0.005,
+    0.01,
+    0.02,
+    0.04,
+    0.06,
+    0.08,
+    0.1,
+    0.25,
+    0.5,
+    0.75,
+    1,
+    2.5,
+    5,
+    7.5,
+    10,
+    20,
+    40,
+    80,
+    160,
+    640,
+)
+TOKEN_SECONDS = (
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.075,
+    0.1,
+    0.15,
+    0.2,
+    0.3,
+    0.4,
+    0.5,
+    0.75,
+    1,
+    2.5,
+)
+TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000)
+GAUGES = {
+    "vllm:num_requests_running": ("requests_running", "Requests that the engine computes"),
+    "vllm:num_requests_waiting": ("requests_waiting", "Requests that wait for the engine"),
+    "firesteel_pages": ("pages", "Pages of keys and values"),
+    "firesteel_pages_held": ("pages_held", "Pages that requests hold"),
+    "firesteel_pages_idle": ("pages_idle", "Pages kept for prompts that begin alike"),
+    "firesteel_kv_cache_bytes": ("cache_bytes", "Bytes of all pages"),
+    "firesteel_engine_steps": ("steps", "Steps of the engine that runs"),
+    "firesteel_engine_preemptions": ("preemptions", "Requests that gave way, of the engine that runs"),
+    "firesteel_engine_page_evictions": ("page_evictions", "Idle pages used again, of the engine that runs"),
+    "firesteel_engine_saturated_values": ("saturated_values", "Keys and values clipped to the range of FP8"),
+}
+STAGES = ("schedule", "build", "run", "wait")
+
+
+class Metrics:
+    def __init__(self, model_name: str) -> None:
+        self.registry = CollectorRegistry()
+        self._model = model_name
+        self._gauges = {name: self._gauge(name, text) for name, (_, text) in GAUGES.items()}
+        self._cache_use = self._gauge("vllm:kv_cache_usage_perc", "Share of the pages that requests hold, 0 to 1")
+        self._engine_up = self._gauge("firesteel_engine_up", "1 while an engine is ready")
+        self._deaths = self._gauge("firesteel_engine_deaths", "Engines that died")
+        self._under_way = self._gauge("firesteel_requests_under_way", "Choices admitted and not yet answered")
+        self._stages = Gauge(
+            "firesteel_engine_stage_seconds", "Time of the engine that runs by stage", ["model_name", "stage"],
+            registry=self.registry,
+        )  # fmt: skip
+        self._prompt_tokens = self._counter("vllm:prompt_tokens", "Tokens of prompts")
+        self._output_tokens = self._counter("vllm:generation_tokens", "Tokens generated")
+        self._cache_queries = self._counter("vllm:prefix_cache_queries", "Tokens looked up in the prefix cache")
+        self._cache_hits = self._counter("vllm:prefix_cache_hits", "Tokens found in the prefix cache")
+        self._preemptions = self._counter("vllm:num_preemptions", "Times that a request gave way to older ones")
+        self._finished = Counter(
+            "vllm:request_success", "Choices that were answered", ["model_name", "finished_reason"],
+            registry=self.registry,
+        )  # fmt: skip
+        self._answers = Counter(
+            "firesteel_http_requests", "Requests by path and status; 499 is a client that left",
+            ["path", "status"], registry=self.registry,
+        )  # fmt: skip
+        self._first_token = self._histogram("vllm:time_to_first_token_seconds", "Until the first token", SECONDS)
+        self._token = self._histogram("vllm:time_per_output_token_seconds", "A later token's time", TOKEN_SECONDS)
+        self._inter_token = self._histogram("vllm:inter_token_latency_seconds", "The same", TOKEN_SECONDS)
+        self._queue = self._histogram("vllm:request_queue_time_seconds", "Until the first step", SECONDS)
+        self._whole = self._histogram("vllm:e2e_request_latency_seconds", "From arrival to the end", SECONDS)
+        self._prompt = self._histogram("vllm:request_prompt_tokens", "Of a choice", TOKENS)
+        self._output = self._histogram("vllm:request_generation_tokens", "Of a choice", TOKENS)
+
+    def count_answer(self, path: str, status: int) -> None:
+        self._answers.labels(path, str(status)).inc()
+
+    def count_tokens(self, count: int) -> None:
+        """Of a choice under way, so that a rate is one of now."""
+        self._output_tokens.inc(count)
+
+    def count_choice(self, tally: Tally, seconds: float) -> None:
+        """One that has ended, by itself or because its client left."""
+        self._prompt_tokens.inc(tally.num_prompt)
+        self._cache_queries.inc(tally.num_prompt)
+        self._cache_hits.inc(tally.num_cached)
+        self._finished.labels(self._model, tally.finish_reason or "abort").inc()
+        self._prompt.observe(tally.num_prompt)
+        self._output.observe(tally.num_output)
+        self._whole.observe(seconds)
+        one = tally.statistics
+        if one is not None:
+            self._queue.observe(one.queue_s)
+            self._first_token.observe(one.first_token_s)
+            self._preemptions.inc(one.preemptions)
+            if one.output_tokens > 1:
+                self._token.observe(one.token_s)
+                self._inter_token.observe(one.token_s)
+
+    def render(self, statistics: Statistics | None, *, num_deaths: int, num_under_way: int) -> bytes:
+        """`statistics` is None while no engine runs: what is of now is then 0."""
+        now = Statistics() if statistics is None else statistics
+        for name, gauge in self._gauges.items():
+            gauge.set(getattr(now, GAUGES[name][0]))
+        for stage in STAGES:
+            self._stages.labels(self._model, stage).set(getattr(now, f"{stage}_s"))
+        self._cache_use.set(now.pages_held / now.pages if now.pages else 0.0)
+        self._engine_up.set(statistics is not None)
+        self._deaths.set(num_deaths)
+        self._under_way.set(num_under_way)
+        return generate_latest(self.registry)
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(name, text, ["model_name"], registry=self.registry).labels(self._model)
+
+    def _counter(self, name: str, text: str) -> Counter:
+        return Counter(name, text, ["model_name"], registry=self.registry).labels(self._model)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        made = Histogram(name, text, ["model_name"], registry=self.registry, buckets=buckets)
+        return made.labels(self._model)

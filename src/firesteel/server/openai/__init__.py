@@ -1,0 +1,1 @@
+"""Types of the OpenAI API: requests and answers that several endpoints share."""

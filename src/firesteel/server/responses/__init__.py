@@ -1,0 +1,1 @@
+"""The responses endpoint and its store."""

@@ -1,0 +1,173 @@
+"""What /v1/responses answers, whole or as events, as types in the OpenAI API's shape; knows no engine."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import UNSET, UnsetType, field
+
+from firesteel.server.openai.answers import Answer, TokenLogprob
+from firesteel.server.responses.schema import (
+    FunctionTool,
+    ItemStatus,
+    Phase,
+    Reasoning,
+    TextOptions,
+    ToolChoice,
+)
+
+ResponseStatus = Literal["completed", "failed", "in_progress", "cancelled", "queued", "incomplete"]
+
+
+class OutputTextPart(Answer, tag_field="type", tag="output_text"):
+    text: str
+    annotations: list[Any] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+
+
+class ReasoningTextPart(Answer, tag_field="type", tag="reasoning_text"):
+    text: str
+
+
+class MessageItem(Answer, tag_field="type", tag="message"):
+    id: str
+    status: ItemStatus
+    content: list[OutputTextPart]
+    role: Literal["assistant"] = "assistant"
+    phase: Phase | None = None
+
+
+class ReasoningItem(Answer, tag_field="type", tag="reasoning"):
+    id: str
+    status: ItemStatus
+    content: list[ReasoningTextPart]
+    summary: list[Any] = field(default_factory=list)
+    encrypted_content: str | None = None
+
+
+class FunctionCallItem(Answer, tag_field="type", tag="function_call"):
+    id: str
+    status: ItemStatus
+    call_id: str
+    name: str
+    arguments: str
+
+
+OutputItem = MessageItem | ReasoningItem | FunctionCallItem
+
+
+class InputDetails(Answer):
+    cached_tokens: int
+    cache_write_tokens: int = 0
+
+
+class OutputDetails(Answer):
+    reasoning_tokens: int
+
+
+class ResponseUsage(Answer):
+    input_tokens: int
+    input_tokens_details: InputDetails
+    output_tokens: int
+    output_tokens_details: OutputDetails
+    total_tokens: int
+
+
+class ResponseFailure(Answer):
+    code: str
+    message: str
+
+
+class IncompleteDetails(Answer):
+    reason: Literal["max_output_tokens", "content_filter"]
+
+
+class Response(Answer):
+    id: str
+    created_at: int
+    model: str
+    status: ResponseStatus
+    tools: list[FunctionTool]
+    tool_choice: ToolChoice
+    text: TextOptions
+    reasoning: Reasoning
+    parallel_tool_calls: bool
+    store: bool
+    temperature: float
+    top_p: float
+    top_logprobs: int
+    truncation: Literal["auto", "disabled"]
+    object: Literal["response"] = "response"
+    output: list[OutputItem] = field(default_factory=list)
+    background: bool = False
+    error: ResponseFailure | None = None
+    incomplete_details: IncompleteDetails | None = None
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    max_tool_calls: int | None = None
+    metadata: dict[str, str] = field(default_factory=dict)
+    previous_response_id: str | None = None
+    service_tier: str = "default"
+    usage: ResponseUsage | None = None
+    user: str | None = None
+
+
+class DeletedResponse(Answer):
+    id: str
+    object: Literal["response"] = "response"
+    deleted: Literal[True] = True
+
+
+class InputItemList(Answer):
+    data: list[dict[str, Any]]
+    first_id: str | None
+    last_id: str | None
+    object: Literal["list"] = "list"
+    has_more: bool = False
+
+
+class Event(Answer):
+    """One of a stream; the first has number 0."""
+
+    type: str
+    sequence_number: int
+
+
+class ResponseEvent(Event):
+    response: Response
+
+
+class ItemEvent(Event):
+    output_index: int
+    item: OutputItem
+
+
+class PartEvent(Event):
+    item_id: str
+    output_index: int
+    content_index: int
+    part: OutputTextPart | ReasoningTextPart
+
+
+class DeltaEvent(Event):
+    """More text, or more of a call's arguments, which are no content part."""
+
+    item_id: str
+    output_index: int
+    delta: str
+    content_index: int | UnsetType = UNSET
+    logprobs: list[TokenLogprob] | UnsetType = UNSET
+
+
+class TextDoneEvent(Event):
+    item_id: str
+    output_index: int
+    content_index: int
+    text: str
+    logprobs: list[TokenLogprob] | UnsetType = UNSET
+
+
+class ArgumentsDoneEvent(Event):
+    item_id: str
+    output_index: int
+    arguments: str

@@ -1,0 +1,162 @@
+"""A request to /v1/responses as the chat request that it means; knows no tokens and no engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import msgspec
+
+from firesteel.server.http.errors import ApiError
+from firesteel.server.openai import requests as chat
+from firesteel.server.responses.schema import (
+    AllowedTools,
+    FunctionChoice,
+    FunctionTool,
+    Item,
+    Part,
+    Refusal,
+    ResponseRequest,
+    SchemaFormat,
+)
+
+NEEDED = {
+    "message": ("role", "content"),
+    "reasoning": (),
+    "function_call": ("call_id", "name", "arguments"),
+    "function_call_output": ("call_id", "output"),
+}
+SPEAKERS: dict[str, Callable[..., chat.ChatMessage]] = {
+    "system": chat.SystemMessage, "developer": chat.DeveloperMessage, "user": chat.UserMessage,
+}  # fmt: skip
+LOGPROBS = "message.output_text.logprobs"
+
+
+def read_items(asked: ResponseRequest) -> list[Item]:
+    """The input as items, each with what its kind needs."""
+    if isinstance(asked.input, str):
+        return [Item(role="user", content=asked.input)]
+    for number, item in enumerate(asked.input):
+        for name in NEEDED[item.type]:
+            if getattr(item, name) is None:
+                place = f"input[{number}].{name}"
+                raise ApiError(400, f"{place}: a {item.type} needs it", param=place, code="invalid_value")
+    return asked.input
+
+
+def check_supported(asked: ResponseRequest) -> None:
+    if asked.conversation is not None:
+        raise ApiError(400, "conversations are not kept here: use previous_response_id", param="conversation")
+    if asked.prompt is not None:
+        raise ApiError(400, "prompt templates are not kept here: use instructions and input", param="prompt")
+    if asked.background and asked.stream:
+        raise ApiError(400, "a response is made in the background or streamed, not both", param="background")
+    if asked.background and asked.store is False:
+        raise ApiError(400, "a response made in the background must be stored to be found", param="store")
+
+
+def as_chat(asked: ResponseRequest, history: Sequence[Item]) -> chat.ChatRequest:
+    """`history`: all items, those of earlier responses first."""
+    messages: list[chat.ChatMessage] = []
+    if asked.instructions is not None:
+        messages.append(chat.DeveloperMessage(content=asked.instructions))
+    messages += read_messages(drop_earlier_reasoning(history))
+    wants_logprobs = LOGPROBS in (asked.include or ())
+    return chat.ChatRequest(
+        model=asked.model, messages=messages, max_completion_tokens=asked.max_output_tokens,
+        temperature=asked.temperature, top_p=asked.top_p, seed=asked.seed, stream=asked.stream,
+        reasoning_effort=asked.reasoning.effort if asked.reasoning else None,
+        logprobs=wants_logprobs, top_logprobs=asked.top_logprobs if wants_logprobs else None,
+        tools=[as_chat_tool(tool) for tool in choose_tools(asked)] or None, tool_choice=as_chat_choice(asked),
+        parallel_tool_calls=asked.parallel_tool_calls, response_format=as_chat_format(asked),
+    )  # fmt: skip
+
+
+def drop_earlier_reasoning(items: Sequence[Item]) -> list[Item]:
+    """Without that of turns before the last user's message: the model was not taught to read it."""
+    asked = [number for number, item in enumerate(items) if item.role == "user"]
+    turn = asked[-1] if asked else 0
+    return [item for number, item in enumerate(items) if number > turn or item.type != "reasoning"]
+
+
+def read_messages(items: Sequence[Item]) -> list[chat.ChatMessage]:
+    """Consecutive items of the assistant become one message, as far as one can hold them in their order."""
+    messages: list[chat.ChatMessage] = []
+    open_one: chat.AssistantMessage | None = None
+    for item in items:
+        if item.type == "function_call_output":
+            messages.append(chat.ToolMessage(content=text_of(item.output), tool_call_id=item.call_id))
+            open_one = None
+        elif item.type == "message" and item.role != "assistant":
+            messages.append(SPEAKERS[item.role or "user"](content=text_of(item.content)))
+            open_one = None
+        else:
+            if open_one is None or not has_room(open_one, item):
+                open_one = chat.AssistantMessage()
+                messages.append(open_one)
+            add(open_one, item)
+    return messages
+
+
+def has_room(message: chat.AssistantMessage, item: Item) -> bool:
+    """A message holds its reasoning, then its content, then its calls."""
+    if item.type == "function_call":
+        return True
+    if item.type == "message":
+        return message.content is None and message.tool_calls is None
+    return message.reasoning is None and message.content is None and message.tool_calls is None
+
+
+def add(message: chat.AssistantMessage, item: Item) -> None:
+    match item.type:
+        case "reasoning":
+            message.reasoning = text_of(item.content)
+        case "message":
+            message.content = text_of(item.content)
+        case "function_call":
+            function = chat.CalledFunction(name=item.name or "", arguments=item.arguments or "")
+            message.tool_calls = [
+                *(message.tool_calls or ()),
+                chat.ToolCall(id=item.call_id or "", function=function),
+            ]
+
+
+def text_of(content: str | Sequence[Part] | None) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "".join(part.refusal if isinstance(part, Refusal) else part.text for part in content)
+
+
+def choose_tools(asked: ResponseRequest) -> list[FunctionTool]:
+    tools = asked.tools or []
+    if not isinstance(asked.tool_choice, AllowedTools):
+        return tools
+    names = [tool.name for tool in asked.tool_choice.tools]
+    if unknown := set(names) - {tool.name for tool in tools}:
+        raise ApiError(400, f"tool_choice allows {unknown.pop()}, which is not in tools", param="tool_choice")
+    return [tool for tool in tools if tool.name in names]
+
+
+def as_chat_tool(tool: FunctionTool) -> chat.ToolSpec:
+    function = chat.FunctionSpec(
+        name=tool.name, description=tool.description, parameters=tool.parameters, strict=tool.strict
+    )
+    return chat.ToolSpec(function=function)
+
+
+def as_chat_choice(asked: ResponseRequest) -> Literal["none", "auto", "required"] | chat.NamedChoice | None:
+    match asked.tool_choice:
+        case FunctionChoice() as choice:
+            return chat.NamedChoice(function=chat.NamedFunction(name=choice.name))
+        case AllowedTools() as choice:
+            return choice.mode
+        case word:
+            return word
+
+
+def as_chat_format(asked: ResponseRequest) -> chat.AnswerFormat | None:
+    wanted = asked.text.format if asked.text else None
+    if not isinstance(wanted, SchemaFormat):
+        return wanted
+    fields = msgspec.structs.asdict(wanted)
+    return chat.JsonSchemaFormat(json_schema=chat.JsonSchema(**fields))

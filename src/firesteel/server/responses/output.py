@@ -1,0 +1,209 @@
+"""Pieces of a model's turn as the items and events of a response; knows no engine and no HTTP.
+
+Whole answers are made of the same events as streams, so both say the same.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from firesteel.chat.message import Begin, Delta, End, Text
+from firesteel.server.generate.choice import Piece
+from firesteel.server.openai.answers import TokenLogprob
+from firesteel.server.responses.answers import (
+    ArgumentsDoneEvent,
+    DeltaEvent,
+    Event,
+    FunctionCallItem,
+    IncompleteDetails,
+    ItemEvent,
+    MessageItem,
+    OutputItem,
+    OutputTextPart,
+    PartEvent,
+    ReasoningItem,
+    ReasoningTextPart,
+    Response,
+    ResponseEvent,
+    ResponseFailure,
+    ResponseUsage,
+    TextDoneEvent,
+)
+from firesteel.server.responses.schema import ItemStatus, Phase
+
+Spell = Callable[[Piece], list[TokenLogprob]]
+
+
+def new_name(kind: str) -> str:
+    return f"{kind}_{uuid.uuid4().hex}"
+
+
+class OpenItem:
+    """An item that is being written."""
+
+    def __init__(self, begin: Begin, place: int) -> None:
+        self.begin = begin
+        self.place = place  # among the output
+        self.name = new_name({"reasoning": "rs", "content": "msg", "tool_call": "fc"}[begin.kind])
+        self.text = ""
+        self.logprobs: list[TokenLogprob] = []
+
+    def part(self) -> OutputTextPart | ReasoningTextPart:
+        if self.begin.kind == "reasoning":
+            return ReasoningTextPart(text=self.text)
+        return OutputTextPart(text=self.text, logprobs=list(self.logprobs))
+
+    def item(self, status: ItemStatus) -> OutputItem:
+        """As it is now; while it is in progress its text is only in the events."""
+        begin, is_begun = self.begin, status != "in_progress"
+        match begin.kind:
+            case "tool_call":
+                return FunctionCallItem(
+                    id=self.name, status=status, call_id=begin.call_id or "", name=begin.name or "",
+                    arguments=self.text if is_begun else "",
+                )  # fmt: skip
+            case "reasoning":
+                reasoning = [ReasoningTextPart(text=self.text)] if is_begun else []
+                return ReasoningItem(id=self.name, status=status, content=reasoning)
+        content = [OutputTextPart(text=self.text, logprobs=list(self.logprobs))] if is_begun else []
+        phase: Phase = "commentary" if begin.channel == "commentary" else "final_answer"
+        return MessageItem(id=self.name, status=status, content=content, phase=phase)
+
+
+class ResponseWriter:
+    """One response. What each method returns are the events that follow those before, in order."""
+
+    def __init__(self, response: Response, spell: Spell | None = None) -> None:
+        """`spell`: the logprobs of a piece's text, where they are wanted."""
+        self.response = response
+        self._spell = spell
+        self._begun: Begin | None = None  # a part that has no text yet: it may stay empty
+        self._open: OpenItem | None = None
+        self._number = 0
+        self._events: list[Event] = []
+        self._logprobs: list[TokenLogprob] = []  # of tokens whose text has not come yet
+        self._is_cut = False
+
+    def begin(self) -> list[Event]:
+        self._emit(ResponseEvent, "response.created", response=replace(self.response))
+        self._emit(ResponseEvent, "response.in_progress", response=replace(self.response))
+        return self._take()
+
+    def push(self, piece: Piece) -> list[Event]:
+        if self._spell is not None:
+            self._logprobs += self._spell(piece)
+        for delta in join_texts(piece.deltas):
+            match delta:
+                case Begin():
+                    self._close("completed")
+                    self._begun = delta
+                    if delta.kind == "tool_call":
+                        self._start()
+                case Text():
+                    self._write(delta.text)
+                case End():
+                    self._close("completed" if delta.closed_by else self._end_status(piece))
+        self._is_cut = piece.finish_reason == "length"
+        return self._take()
+
+    def finish(self, usage: ResponseUsage) -> list[Event]:
+        self._close("incomplete" if self._is_cut else "completed")
+        self.response.usage = usage
+        self.response.status = "incomplete" if self._is_cut else "completed"
+        if self._is_cut:
+            self.response.incomplete_details = IncompleteDetails(reason="max_output_tokens")
+        self._emit(ResponseEvent, f"response.{self.response.status}", response=replace(self.response))
+        return self._take()
+
+    def fail(self, code: str, message: str) -> list[Event]:
+        self._close("incomplete")
+        self.response.status = "failed"
+        self.response.error = ResponseFailure(code=code, message=message)
+        self._emit(ResponseEvent, "response.failed", response=replace(self.response))
+        return self._take()
+
+    def cancel(self) -> None:
+        self._close("incomplete")
+        self.response.status = "cancelled"
+
+    def _end_status(self, piece: Piece) -> ItemStatus:
+        return "incomplete" if piece.finish_reason == "length" else "completed"
+
+    def _start(self) -> OpenItem:
+        assert self._begun is not None
+        item = self._open = OpenItem(self._begun, len(self.response.output))
+        self._begun = None
+        self._emit(ItemEvent, "response.output_item.added", output_index=item.place, item=item.item("in_progress"))
+        if item.begin.kind != "tool_call":
+            self._emit_part("added", item)
+        return item
+
+    def _write(self, text: str) -> None:
+        item = self._open or self._start()
+        item.text += text
+        place: dict[str, Any] = {"item_id": item.name, "output_index": item.place, "delta": text}
+        match item.begin.kind:
+            case "tool_call":
+                self._emit(DeltaEvent, "response.function_call_arguments.delta", **place)
+            case "reasoning":
+                self._emit(DeltaEvent, "response.reasoning_text.delta", content_index=0, **place)
+            case "content":
+                logprobs = self._take_logprobs(item)
+                self._emit(DeltaEvent, "response.output_text.delta", content_index=0, logprobs=logprobs, **place)
+
+    def _close(self, status: ItemStatus) -> None:
+        self._begun, item, self._open = None, self._open, None
+        if item is None:
+            return
+        place: dict[str, Any] = {"item_id": item.name, "output_index": item.place}
+        if item.begin.kind == "tool_call":
+            self._emit(
+                ArgumentsDoneEvent, "response.function_call_arguments.done", arguments=item.text, **place,
+            )  # fmt: skip
+        else:
+            is_content = item.begin.kind == "content"
+            if is_content:
+                self._take_logprobs(item)
+            self._emit(
+                TextDoneEvent, f"response.{'output_text' if is_content else 'reasoning_text'}.done",
+                content_index=0, text=item.text, logprobs=list(item.logprobs) if is_content else UNSET, **place,
+            )  # fmt: skip
+            self._emit_part("done", item)
+        done = item.item(status)
+        self.response.output = [*self.response.output, done]
+        self._emit(ItemEvent, "response.output_item.done", output_index=item.place, item=done)
+
+    def _take_logprobs(self, item: OpenItem) -> list[TokenLogprob]:
+        taken, self._logprobs = self._logprobs, []
+        item.logprobs += taken
+        return taken
+
+    def _emit_part(self, word: str, item: OpenItem) -> None:
+        self._emit(
+            PartEvent, f"response.content_part.{word}", item_id=item.name, output_index=item.place,
+            content_index=0, part=item.part(),
+        )  # fmt: skip
+
+    def _emit(self, kind: type[Event], name: str, **fields: Any) -> None:
+        self._events.append(kind(type=name, sequence_number=self._number, **fields))
+        self._number += 1
+
+    def _take(self) -> list[Event]:
+        taken, self._events = self._events, []
+        return taken
+
+
+def join_texts(deltas: Sequence[Delta]) -> Iterator[Delta]:
+    """Texts that follow each other as one: what came at once is sent at once."""
+    for is_text, group in groupby(deltas, lambda delta: isinstance(delta, Text)):
+        if is_text:
+            texts = [delta for delta in group if isinstance(delta, Text)]
+            yield Text(index=texts[0].index, text="".join(delta.text for delta in texts))
+        else:
+            yield from group

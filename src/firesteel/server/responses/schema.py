@@ -1,0 +1,155 @@
+"""What clients send to /v1/responses, as types; knows no answer and no engine.
+
+A list of input holds items of several kinds, of which messages may leave out their kind: so all are one type, and
+`responses_input` says which fields a kind needs.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from firesteel.server.openai.requests import (
+    Body,
+    Count,
+    Effort,
+    JsonFormat,
+    Name,
+    Seed,
+    Share,
+    Temperature,
+    TextFormat,
+    TopCount,
+)
+
+ItemKind = Literal["message", "reasoning", "function_call", "function_call_output"]
+ItemStatus = Literal["in_progress", "completed", "incomplete"]
+Phase = Literal["commentary", "final_answer"]
+Included = Literal[
+    "message.output_text.logprobs", "reasoning.encrypted_content", "file_search_call.results",
+    "web_search_call.results", "web_search_call.action.sources", "message.input_image.image_url",
+    "computer_call_output.output.image_url", "code_interpreter_call.outputs",
+]  # fmt: skip
+
+
+class InputText(Body, tag_field="type", tag="input_text"):
+    text: str
+
+
+class OutputText(Body, tag_field="type", tag="output_text"):
+    text: str
+
+
+class ReasoningText(Body, tag_field="type", tag="reasoning_text"):
+    text: str
+
+
+class SummaryText(Body, tag_field="type", tag="summary_text"):
+    text: str
+
+
+class PlainText(Body, tag_field="type", tag="text"):
+    text: str
+
+
+class Refusal(Body, tag_field="type", tag="refusal"):
+    refusal: str
+
+
+Part = InputText | OutputText | ReasoningText | SummaryText | PlainText | Refusal
+
+
+class Item(Body):
+    """A message, a piece of reasoning, a function's call or its result."""
+
+    type: ItemKind = "message"
+    id: str | None = None
+    status: ItemStatus | None = None
+    role: Literal["user", "assistant", "system", "developer"] | None = None  # of a message
+    content: str | list[Part] | None = None  # of a message or of reasoning
+    phase: Phase | None = None  # of an assistant's message
+    summary: list[Part] | None = None  # of reasoning
+    encrypted_content: str | None = None  # of reasoning; never made here, so never read
+    call_id: str | None = None  # of a call or a result
+    name: Name | None = None  # of a call
+    arguments: str | None = None  # of a call
+    output: str | list[Part] | None = None  # of a result
+
+
+class FunctionTool(Body):
+    name: Name
+    type: Literal["function"] = "function"
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class FunctionChoice(Body, tag_field="type", tag="function"):
+    name: Name
+
+
+class AllowedTool(Body):
+    name: Name
+    type: Literal["function"] = "function"
+
+
+class AllowedTools(Body, tag_field="type", tag="allowed_tools"):
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[AllowedTool], Meta(min_length=1)]
+
+
+ToolChoice = Literal["none", "auto", "required"] | FunctionChoice | AllowedTools
+
+
+class SchemaFormat(Body, tag_field="type", tag="json_schema"):
+    name: Name
+    schema: dict[str, Any]
+    description: str | None = None
+    strict: bool | None = None
+
+
+class TextOptions(Body):
+    format: TextFormat | JsonFormat | SchemaFormat | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+
+class Reasoning(Body):
+    effort: Effort | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+    generate_summary: Literal["auto", "concise", "detailed"] | None = None
+
+
+class ResponseStreamOptions(Body):
+    include_obfuscation: bool | None = None
+
+
+class ResponseRequest(Body):
+    input: str | Annotated[list[Item], Meta(min_length=1)]
+    model: str | None = None
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    store: bool | None = None
+    background: bool | None = None
+    stream: bool | None = None
+    stream_options: ResponseStreamOptions | None = None
+    max_output_tokens: Count | None = None
+    max_tool_calls: Count | None = None
+    temperature: Temperature | None = None
+    top_p: Share | None = None
+    seed: Seed | None = None
+    top_logprobs: TopCount | None = None
+    include: list[Included] | None = None
+    reasoning: Reasoning | None = None
+    text: TextOptions | None = None
+    tools: list[FunctionTool] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    metadata: dict[str, str] | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    service_tier: str | None = None
+    conversation: Any = None
+    prompt: Any = None

@@ -1,0 +1,1 @@
+"""Health, models, ledger and the status page."""

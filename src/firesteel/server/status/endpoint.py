@@ -1,0 +1,127 @@
+"""Endpoints that say what is served and how it is: models, health, metrics, ledger, tokens; generates nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TypeVar
+
+import msgspec
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from firesteel.engine.statistics import Statistics
+from firesteel.errors import EngineDied
+from firesteel.server.chat.conversation import render_chat
+from firesteel.server.http.body import read_body
+from firesteel.server.http.errors import ApiError, json_response
+from firesteel.server.openai.answers import (
+    Health,
+    HealthStatus,
+    LedgerAnswer,
+    LedgerLine,
+    Model,
+    ModelList,
+    Text,
+    Tokens,
+)
+from firesteel.server.openai.requests import ChatRequest, DetokenizeRequest, TokenizeRequest
+from firesteel.server.service import Service
+
+T = TypeVar("T")
+
+ANSWER_S = 2.0  # an engine in a long step answers after it
+
+
+class Status:
+    def __init__(self, service: Service) -> None:
+        self.service = service
+
+    async def models(self, request: HttpRequest) -> Response:
+        return json_response(ModelList(data=[self._model(name) for name in self.service.names]))
+
+    async def model(self, request: HttpRequest) -> Response:
+        return json_response(self._model(self.service.check_model(request.path_params["name"])))
+
+    async def health(self, request: HttpRequest) -> Response:
+        """200 while requests are served, 503 while they are not."""
+        found = self.find_health()
+        return json_response(found, status=200 if found.ready else 503)
+
+    async def live(self, request: HttpRequest) -> Response:
+        """200 as long as this process answers."""
+        return json_response(self.find_health())
+
+    async def metrics(self, request: HttpRequest) -> Response:
+        service = self.service
+        text = service.metrics.render(
+            await self.statistics(), num_deaths=service.engine.num_deaths,
+            num_under_way=service.admission.num_under_way,
+        )  # fmt: skip
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+    async def ledger(self, request: HttpRequest) -> Response:
+        engine, facts = self.service.engine, self.service.engine.facts
+        await self._in_time(engine.refresh_ledger)
+        ran = msgspec.convert(engine.ledger, list[LedgerLine])
+        return json_response(
+            LedgerAnswer(device=facts.device, kernels=facts.kernels, formats=facts.formats, ran=ran)
+        )
+
+    async def tokenize(self, request: HttpRequest) -> Response:
+        service = self.service
+        asked = await read_body(request, TokenizeRequest, service.config.server)
+        service.check_model(asked.model)
+        if (asked.prompt is None) == (asked.messages is None):
+            raise ApiError(400, "give either prompt or messages", param="prompt")
+        if asked.messages is None:
+            token_ids = await service.encode(asked.prompt or "")
+        else:
+            chat = ChatRequest(messages=asked.messages, tools=asked.tools, reasoning_effort=asked.reasoning_effort)
+            rendered = render_chat(chat, prompt_date=service.config.server.prompt_date)
+            token_ids = await service.encode_chat(rendered)
+        spelled = [service.tokenizer.decode([token]) for token in token_ids] if asked.return_token_strs else None
+        return json_response(
+            Tokens(count=len(token_ids), max_model_len=service.max_context, tokens=token_ids, token_strs=spelled)
+        )
+
+    async def detokenize(self, request: HttpRequest) -> Response:
+        asked = await read_body(request, DetokenizeRequest, self.service.config.server)
+        self.service.check_model(asked.model)
+        return json_response(Text(prompt=self.service.tokenizer.decode(asked.tokens)))
+
+    def find_health(self) -> Health:
+        engine = self.service.engine
+        if self.service.admission.is_stopping:
+            return self._health("stopping", "the server is stopping")
+        if engine.failure is not None:
+            return self._health("failed", "no engine runs, and none is started again; the log says why")
+        if not engine.is_ready:
+            return self._health("degraded", "the engine died and is being started again")
+        return self._health("ready", None)
+
+    async def statistics(self) -> Statistics | None:
+        """None while no engine runs, or none answers in time."""
+        return await self._in_time(self.service.engine.statistics)
+
+    async def _in_time(self, ask: Callable[[], Awaitable[T]]) -> T | None:
+        """What the engine answers; None while none runs, or none answers in time."""
+        if not self.service.engine.is_ready:
+            return None
+        with suppress(EngineDied, TimeoutError):
+            async with asyncio.timeout(ANSWER_S):
+                return await ask()
+        return None
+
+    def _health(self, status: HealthStatus, reason: str | None) -> Health:
+        return Health(
+            status=status, live=True, ready=status == "ready", engine_deaths=self.service.engine.num_deaths,
+            reason=reason,
+        )  # fmt: skip
+
+    def _model(self, name: str) -> Model:
+        return Model(
+            id=name, created=self.service.created, root=self.service.root, max_model_len=self.service.max_context
+        )

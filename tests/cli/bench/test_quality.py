@@ -1,0 +1,60 @@
+"""The verb bench quality: rows, records and what it refuses."""
+
+import json
+
+import pytest
+
+from firesteel import UserError
+from firesteel.cli.bench import quality as bench_quality
+from firesteel.exam import read_items
+from firesteel.measure.record import Record
+from firesteel.quality import PRECISIONS
+
+
+@pytest.fixture
+def bench(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(bench_quality, "read_items", lambda path: read_items(path)[:2])
+
+    def invoke(*flags):
+        return run("bench", "quality", "--device", "cpu", "--out", str(tmp_path), *flags)
+
+    return invoke
+
+
+@pytest.mark.slow
+def test_each_precision_has_a_row_and_a_record_beside_the_first(bench, tmp_path):
+    result = bench("--json", "--limit", "1")
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout)
+    assert [row["precision"] for row in rows] == list(PRECISIONS)
+    assert rows[0]["perplexity_change"] == rows[0]["changed"] == 0
+    assert len({row["perplexity"] for row in rows}) == len(PRECISIONS)
+    records = [Record.load(path) for path in tmp_path.glob("quality--*.json")]
+    assert {one.parameters["precision"]: one.median for one in records} == {
+        row["precision"]: row["perplexity"] for row in rows
+    }
+    kernels = {one.parameters["precision"]: one.config["kernels"] for one in records}
+    for name, knobs in PRECISIONS.items():
+        assert knobs.items() <= kernels[name].items()
+        assert kernels[name]["activation"] == knobs.get("activation", "bf16")
+
+
+@pytest.mark.slow
+def test_one_precision_is_shown_beside_the_model_as_shipped(bench, rows_of):
+    result = bench("--precision", "MXFP8 activations")
+    assert result.exit_code == 0, result.output
+    assert [row[0] for row in rows_of(result.stdout)] == ["as shipped", "MXFP8 activations"]
+    assert "2 questions" in result.stdout and "kindling on CPU in float32" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--precision", "fp2"], "--precision fp2: must be one of as shipped; all MXFP4"),
+        (["--activation", "mxfp8"], "--activation: bench quality sets it itself"),
+        (["--mxfp4-layers", "o"], "--mxfp4-layers: bench quality sets it itself"),
+    ],
+)
+def test_what_it_sets_itself_is_refused(bench, flags, message):
+    result = bench(*flags)
+    assert isinstance(result.exception, UserError) and message in str(result.exception)

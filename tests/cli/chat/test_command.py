@@ -1,0 +1,177 @@
+"""The verb chat, in a process of its own and against partners of a few lines."""
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from firesteel.cli.chat.command import Conversation, check_effort, find_partner
+from firesteel.cli.chat.partner import Piece, Wishes
+from firesteel.errors import UserError
+
+HI = [{"choices": [{"delta": {"reasoning": "Hm."}}]}, {"choices": [{"delta": {"content": "Hi"}}]}]
+
+
+class Echo:
+    """Repeats the last turn, and remembers what it was asked."""
+
+    name = "echo"
+
+    def __init__(self):
+        self.asked = []
+
+    def answer(self, turns, wishes):
+        self.asked.append((list(turns), wishes))
+        yield Piece(content=turns[-1]["content"].upper())
+
+
+class Mute:
+    name = "mute"
+
+    def answer(self, turns, wishes):
+        raise UserError("no voice")
+        yield
+
+
+@pytest.fixture
+def begin():
+    """The program with a pipe as its input."""
+    started = []
+
+    def run(*arguments, **pipes):
+        command = [sys.executable, "-W", "error", "-m", "firesteel", "chat", *arguments]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **pipes}
+        process = subprocess.Popen(command, encoding="utf-8", env={**os.environ, "NO_COLOR": "1"}, **pipes)
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.slow
+def test_every_line_of_a_pipe_is_a_turn(serve, begin):
+    served = serve(events=[*HI, {"choices": [], "usage": {"completion_tokens": 3}}])
+    process = begin("--url", served.url, "--system", "Be short.")
+    out, err = process.communicate("one\n\n  two  \n", timeout=60)
+    assert process.returncode == 0, err
+    assert out == "Hi\nHi\n"
+    assert err.count("Hm.\n") == 2 and err.count("[3 tokens, ") == 2
+    assert [turn["content"] for turn in served.bodies[1]["messages"]] == ["Be short.", "one", "Hi", "two"]
+
+
+@pytest.mark.slow
+def test_an_error_ends_a_pipe_with_exit_code_2(serve, begin):
+    process = begin("--url", serve(refusal={"error": {"message": "too long"}}).url)
+    out, err = process.communicate("one\ntwo\n", timeout=60)
+    assert process.returncode == 2 and err.count("too long") == 1 and "Traceback" not in err
+    assert out == "\n"
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_the_answer_and_not_the_program(serve, begin):
+    served = serve(events=HI * 200, pause_s=0.1)
+    process = begin("--url", served.url)
+    process.stdin.write("one\n")
+    process.stdin.flush()
+    assert process.stdout.read(2) == "Hi"
+    process.send_signal(signal.SIGINT)
+    served.events = HI
+    process.stdin.write("two\n")
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert err.count("pieces") >= 2 and out.endswith("Hi\n") and "Traceback" not in err
+    assert [turn["role"] for turn in served.bodies[1]["messages"]] == ["user", "assistant", "user"]
+
+
+@pytest.mark.slow
+def test_a_terminal_gets_a_prompt_dimmed_reasoning_and_survives_errors(serve, begin):
+    served = serve(events=HI)
+    ours, theirs = pty.openpty()
+    process = begin("--url", served.url, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    screen = Screen(ours)
+    assert "flint at http" in screen.read_until("> ")
+    for typed, expected in (("hello", "Hm."), ("/nothing", "unknown command"), ("/help", "/quit")):
+        os.write(ours, f"{typed}\n".encode())
+        assert expected in screen.read_until("> ")
+    served.refusal = {"error": "busy"}
+    os.write(ours, b"hello\n")
+    assert "busy" in screen.read_until("> ")
+    for _ in range(15):  # Python hears a signal between the prompt and its wait for a line only after that
+        process.send_signal(signal.SIGINT)
+        if select.select([ours], [], [], 2)[0]:
+            break
+    screen.read_until("> ")
+    os.write(ours, b"\x04")
+    assert process.wait(timeout=30) == 0
+    os.close(ours)
+
+
+class Screen:
+    """The other side of a terminal."""
+
+    def __init__(self, descriptor):
+        self.descriptor = descriptor
+
+    def read_until(self, end):
+        text = ""
+        while not text.endswith(end):
+            assert select.select([self.descriptor], [], [], 30)[0], f"nothing more after {text!r}"
+            text += os.read(self.descriptor, 4096).decode()
+        return text
+
+
+def test_the_conversation_is_sent_again_with_every_turn():
+    partner = Echo()
+    conversation = Conversation(partner, system="Be loud.")
+    conversation.say("a")
+    conversation.say("b")
+    assert [turn["content"] for turn in partner.asked[1][0]] == ["Be loud.", "a", "A", "b"]
+    conversation.command("/reset")
+    conversation.say("c")
+    assert [turn["content"] for turn in partner.asked[2][0]] == ["Be loud.", "c"]
+
+
+def test_effort_and_system_change_what_follows():
+    partner = Echo()
+    conversation = Conversation(partner, wishes=Wishes(max_tokens=3))
+    conversation.command("/effort high")
+    conversation.command("/system  Whisper. ")
+    conversation.say("a")
+    turns, wishes = partner.asked[0]
+    assert turns[0] == {"role": "system", "content": "Whisper."}
+    assert wishes == Wishes(effort="high", max_tokens=3)
+
+
+def test_a_turn_without_an_answer_is_taken_back():
+    conversation = Conversation(Mute())
+    with pytest.raises(UserError, match="no voice"):
+        conversation.say("a")
+    assert conversation.turns == []
+
+
+def test_an_unknown_effort_is_refused():
+    with pytest.raises(UserError, match="low, medium, high"):
+        check_effort("huge")
+
+
+def test_what_only_the_other_partner_takes_is_refused():
+    with pytest.raises(UserError, match="--page-size: for a model loaded here"):
+        find_partner("http://127.0.0.1:9", "", {"model": "a", "page_size": 16})
+    with pytest.raises(UserError, match="--api-key: for a server"):
+        find_partner("", "key", {})
+
+
+@pytest.mark.slow
+def test_the_key_is_taken_from_the_environment_too(serve, begin, monkeypatch):
+    monkeypatch.setenv("FIRESTEEL_API_KEY", "right")
+    process = begin("--url", serve(key="right", events=HI).url)
+    out, err = process.communicate("one\n", timeout=60)
+    assert out == "Hi\n", err

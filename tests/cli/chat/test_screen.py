@@ -1,0 +1,77 @@
+"""How an answer looks while it comes."""
+
+import pytest
+
+from firesteel.cli.chat.partner import Piece
+from firesteel.cli.chat.screen import Answer, Screen, printable
+
+
+def test_only_content_goes_to_stdout(capsys):
+    screen = Screen()
+    for piece in (
+        Piece(reasoning=" Let me "),
+        Piece(reasoning="see. "),
+        Piece(content=" Hi"),
+        Piece(content=" you"),
+    ):
+        screen.show(piece)
+    screen.end()
+    out, err = capsys.readouterr()
+    assert out == " Hi you\n" and err == " Let me see. \n"
+
+
+def test_an_empty_answer_is_an_empty_line(capsys):
+    screen = Screen()
+    screen.show(Piece(finish_reason="stop"))
+    screen.end()
+    assert capsys.readouterr().out == "\n"
+
+
+def test_a_long_piece_is_not_broken(capsys):
+    screen = Screen()
+    screen.show(Piece(reasoning="word " * 100))
+    screen.end()
+    assert capsys.readouterr().err == "word " * 100 + "\n"
+
+
+def test_markup_of_the_model_is_text(capsys):
+    Screen().show(Piece(reasoning="[bold]x[/bold] :smile:"))
+    assert capsys.readouterr().err == "[bold]x[/bold] :smile:"
+
+
+def test_control_characters_reach_no_terminal():
+    assert printable("\x1b]0;title\x07a\tb\nc\x9bd\r") == "\ufffd]0;title\ufffda\tb\nc\ufffdd\ufffd"
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """What the time is; set `clock.now`."""
+
+    class Clock:
+        now = 100.0
+
+    monkeypatch.setattr("firesteel.cli.chat.screen.time.perf_counter", lambda: Clock.now)
+    return Clock
+
+
+def test_speed_counts_the_tokens_after_the_first(clock):
+    answer = Answer(started=100.0)
+    for now, piece in ((100.5, Piece(content="a")), (102.5, Piece(content="b")), (110.0, Piece(num_tokens=41))):
+        clock.now = now
+        answer.push(piece)
+    assert answer.in_words() == "41 tokens, 20.0 tokens/s, first after 0.50 s"
+
+
+def test_pieces_are_not_called_tokens(clock):
+    answer = Answer(started=100.0)
+    answer.push(Piece(content="a"))
+    clock.now += 1
+    answer.push(Piece(content="b"))
+    assert answer.in_words() == "2 pieces, 1.0 pieces/s, first after 0.00 s"
+
+
+def test_an_answer_in_one_piece_has_no_speed(clock):
+    answer = Answer(started=100.0)
+    answer.push(Piece(content="a", num_tokens=7, finish_reason="length"))
+    assert answer.in_words() == "7 tokens, first after 0.00 s, cut at the most tokens allowed"
+    assert Answer().in_words() == "no text"

@@ -1,0 +1,32 @@
+"""The verb lab rerun: the command is said, and run."""
+
+import json
+
+import pytest
+
+from firesteel.cli.lab.rerun import in_shell
+from firesteel.lab.rerun import Rerun
+
+
+@pytest.mark.slow
+def test_a_record_is_run_again(run, start, tmp_path):
+    path = tmp_path / "record.json"
+    path.write_text(json.dumps({"surroundings": {"command": ["firesteel", "env"], "device": "elsewhere"}}))
+    result = run("lab", "rerun", str(path), "--dry")
+    assert result.exit_code == 0 and result.stdout.strip() == "firesteel env"
+    assert "device: elsewhere before" in result.stderr
+    again = start("lab", "rerun", str(path))
+    assert again.returncode == 0 and again.stdout.startswith("firesteel env\n"), again.stderr
+    assert "FIRESTEEL_MODEL" in again.stdout
+
+
+def test_command_is_said_as_one_would_type_it():
+    plan = Rerun(words=("env",), environment={"A": "x y"}, without=("B", "C"), differences=[])
+    assert in_shell(plan) == "env -u B -u C A='x y' firesteel env"
+
+
+@pytest.mark.slow
+def test_the_exit_code_is_the_commands(start, tmp_path):
+    path = tmp_path / "record.json"
+    path.write_text(json.dumps({"surroundings": {"command": ["firesteel", "roofline", "--gpu", "tpu"]}}))
+    assert start("lab", "rerun", str(path)).returncode == 2

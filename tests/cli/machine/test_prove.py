@@ -1,0 +1,121 @@
+"""The verb prove: targets, requirements, exit codes."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from firesteel import UserError
+from firesteel.device import find_device
+from firesteel.kernels.proof import prove_all as compile_all
+from firesteel.kernels.proof.prove import Proof
+from firesteel.kernels.proof.prove_all import Failure
+
+CPU = find_device("cpu")
+PROOF = Proof(
+    op="moe_matmul", variant="triton:gemm mxfp8 fc1 64x128x128", target="sm_121a", verdict="native-fp4", ptx={},
+    sass={}, registers=128, spills=0, shared_bytes=65536, compiler="triton 3.9.0",
+)  # fmt: skip
+
+
+def test_prove_shows_every_target_and_calls_an_absent_one_not_yet_run(run, rows_of):
+    result = run("prove", "--op", "rms_norm", "--target", "sm_90a", "--target", "sm_121a")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count("compiled and proven, not yet run") == 1
+    rows = [row for row in rows_of(result.stdout) if row[0] == "rms_norm"]
+    assert [row[-1].split(" of ")[1] for row in rows] == ["232,448"] * 2 + ["101,376"] * 2
+    assert [row[1] for row in rows] == ["triton", "triton first"] * 2
+    assert all(row[2:5] == ["none", "0", "0"] for row in rows)
+
+
+def test_prove_json_has_a_row_a_variant_for_gb10_where_there_is_no_gpu(run, monkeypatch):
+    monkeypatch.setattr("firesteel.cli.machine.prove.find_device", lambda: CPU)
+    result = run("prove", "--op", "quantize_mxfp8", "--json")
+    proofs = json.loads(result.stdout)
+    assert proofs and {proof["target"] for proof in proofs} == {"sm_121a"}
+    wanted = {
+        "op",
+        "variant",
+        "target",
+        "verdict",
+        "ptx",
+        "sass",
+        "registers",
+        "spills",
+        "shared_bytes",
+        "shared_limit_bytes",
+        "compiler",
+    }
+    assert all(set(proof) == wanted for proof in proofs)
+
+
+def test_prove_is_for_this_gpu_where_there_is_one(run, monkeypatch):
+    hopper = replace(CPU, name="H100", capability=(9, 0))
+    monkeypatch.setattr("firesteel.cli.machine.prove.find_device", lambda: hopper)
+    text = run("prove", "--op", "rms_norm").stdout
+    assert "sm_90a" in text and "sm_121a" not in text
+
+
+def test_a_requirement_that_is_not_met_ends_with_one_and_the_ops_name(run, monkeypatch):
+    monkeypatch.setattr(compile_all, "FEW", 6)  # those of three ops: a process to compile them takes longer
+    asked = ["prove", "--op", "quantize_mxfp8", "--target", "sm_121a", "--json"]
+    missing = run(*asked, "--require", "rms_norm=triton@native-fp4")
+    assert missing.exit_code == 1 and "rms_norm=triton@native-fp4 is required" in missing.stderr
+    found = [make_proof(proof) for proof in json.loads(missing.stdout)]
+    assert {proof.op for proof in found} == {"rms_norm", "rms_norm_fed", "quantize_mxfp8"}
+    monkeypatch.setattr("firesteel.cli.machine.prove.prove_all", lambda *_, **__: (found, []))
+    assert run(*asked, "--require", "rms_norm=triton@none", "--require", "quantize_mxfp8=triton").exit_code == 0
+
+
+def make_proof(as_dict):
+    return Proof(**{key: value for key, value in as_dict.items() if key != "shared_limit_bytes"})
+
+
+def test_a_kernel_that_does_not_compile_is_named_and_ends_with_one(run, monkeypatch):
+    failure = Failure("linear", "triton:gemm", "sm_121a", "CompilationError: line 3")
+    monkeypatch.setattr("firesteel.cli.machine.prove.prove_all", lambda *_, **__: ([], [failure]))
+    result = run("prove", "--target", "sm_121a")
+    assert result.exit_code == 1
+    assert "linear triton:gemm does not compile for sm_121a: CompilationError: line 3" in result.stderr
+
+
+def test_a_kernel_that_does_not_fit_ends_with_one_whether_required_or_not(run, monkeypatch):
+    large = replace(PROOF, shared_bytes=101_377)
+    monkeypatch.setattr("firesteel.cli.machine.prove.prove_all", lambda *_, **__: ([PROOF, large], []))
+    result = run("prove", "--target", "sm_121a", "--json")
+    assert result.exit_code == 1 and "wants 101377 bytes of shared memory, sm_121a has 101376" in result.stderr
+    assert [one["shared_limit_bytes"] for one in json.loads(result.stdout)] == [101_376] * 2
+
+
+def test_a_gpu_outside_the_table_is_told_and_does_not_matter_where_a_target_is_given(run, monkeypatch):
+    asked = []
+    turing = replace(CPU, name="T4", capability=(7, 5))
+    monkeypatch.setattr("firesteel.cli.machine.prove.find_device", lambda: turing)
+    monkeypatch.setattr(
+        "firesteel.cli.machine.prove.prove_all", lambda ops, targets, **_: (asked.append(targets) or [PROOF], [])
+    )
+    told = run("prove")
+    assert told.exit_code == 0 and "compute capability 7.5" in told.stderr and "sm_121a instead" in told.stderr
+    assert run("prove", "--target", "sm_90a").stderr == "" and asked == [["sm_121a"], ["sm_90a"]]
+
+
+def test_requirements_may_be_joined_by_commas(run, monkeypatch):
+    monkeypatch.setattr("firesteel.cli.machine.prove.prove_all", lambda *_, **__: ([PROOF], []))
+    asked = ["prove", "--target", "sm_121a", "--require"]
+    assert run(*asked, "moe=triton,moe_matmul=triton:gemm@native-fp4").exit_code == 0
+    result = run(*asked, "moe=triton,linear=triton")
+    assert result.exit_code == 1 and "linear=triton is required; compiled: nothing" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--op", "rms_nor"], "there is no op 'rms_nor'; did you mean rms_norm?"),
+        (["--op", "rms_norm", "--target", "sm_121"], "no target 'sm_121'; did you mean sm_121a?"),
+        (["--require", "moe"], "'moe' is not OP=IMPLEMENTATION"),
+        (["--require", "moe=triton:gemm mxfp8"], "names one kernel"),
+    ],
+)
+def test_what_the_user_can_mend_is_named(run, arguments, message):
+    result = run("prove", *arguments)
+    assert isinstance(result.exception, UserError) and message in str(result.exception)

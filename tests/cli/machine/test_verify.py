@@ -1,0 +1,68 @@
+"""The verb verify: what is shown, and the exit code."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from firesteel import UserError
+from firesteel.device import find_device
+from firesteel.kernels.proof.verify import Check
+from firesteel.kernels.registry import ALL_OPS
+
+CPU = find_device("cpu")
+
+
+def test_verify_without_a_gpu_says_what_was_not_run_and_that_nothing_is_verified(run, rows_of):
+    result = run("verify", "--device", "cpu")
+    assert result.exit_code == 0, result.output
+    rows = {(row[0], row[1]): row for row in rows_of(result.stdout)}
+    for op in ALL_OPS:
+        for name in set(op.implementations) - {"reference"}:
+            assert rows[op.name, name][3] == "not run" and "needs an NVIDIA GPU" in rows[op.name, name][-1]
+    assert "0 passed, 0 FAILED" in result.stdout and "nothing is verified" in result.stderr
+
+
+@pytest.mark.parametrize(("failure", "code", "status"), [(None, 0, "passed"), ("worst 3 (allowed 1)", 1, "FAILED")])
+def test_verify_ends_with_one_if_something_failed(run, monkeypatch, failure, code, status, rows_of):
+    asked = {}
+
+    def told(ops, device, spec, **options):
+        asked.update(options, ops=ops)
+        yield Check("linear", "triton", "T=1 [x]", failure=failure, worst=0.25, rms=0.125)
+        yield Check("linear", "triton", "T=9", refusal="wants fewer")
+
+    monkeypatch.setattr("firesteel.cli.machine.verify.check_ops", told)
+    result = run("verify", "--quick", "--op", "linear")
+    assert result.exit_code == code and asked["quick"] and [op.name for op in asked["ops"]] == ["linear"]
+    row = ["linear", "triton", "T=1 [x]", status, "0.25", "0.12", failure or ""]
+    assert row in rows_of(result.stdout)
+    assert ["linear", "triton", "T=9", "refused", "", "", "wants fewer"] in rows_of(result.stdout)
+    listed = json.loads(run("verify", "--json").stdout)
+    assert [one["status"] for one in listed] == [status, "refused"]
+
+
+def test_an_unknown_op_is_named(run):
+    result = run("verify", "--op", "rms_nor")
+    assert isinstance(result.exception, UserError) and "did you mean rms_norm?" in str(result.exception)
+
+
+def test_on_a_gpu_ops_are_checked_in_another_process(run, monkeypatch):
+    monkeypatch.setattr(
+        "firesteel.cli.machine.verify.find_device", lambda name: replace(CPU, name="GPU", capability=(9, 0))
+    )
+    monkeypatch.setattr("firesteel.cli.machine.verify.check_ops", None)
+    monkeypatch.setattr(
+        "firesteel.cli.machine.verify.check_apart", lambda *_, **__: iter([Check("linear", "triton", "T=1")])
+    )
+    assert [one["status"] for one in json.loads(run("verify", "--json").stdout)] == ["passed"]
+
+
+def test_what_was_checked_is_printed_even_if_the_rest_is_interrupted(run, monkeypatch):
+    def told(*_, **__):
+        yield Check("linear", "triton", "T=1")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("firesteel.cli.machine.verify.check_ops", told)
+    result = run("verify", "--device", "cpu", "--json")
+    assert result.exit_code != 0 and [one["op"] for one in json.loads(result.stdout)] == ["linear"]

@@ -1,0 +1,34 @@
+"""A folder that cannot be written to is refused in words, by every verb that has one."""
+
+import errno
+
+import pytest
+
+from firesteel.cli.folder import writing_to
+from firesteel.errors import UserError
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("lab", "run", "--level", "1"),
+        ("lab", "matrix", "--gates", "kv_dtype=auto,fp8"),
+        ("lab", "review", "kv_dtype=auto,fp8"),
+        ("lab", "report", "RESULT"),
+        ("profile", "--device", "cpu", "--no-front"),
+    ],
+)
+def test_file_in_the_folders_place_is_refused_before_anything_runs(run, tmp_path, words):
+    out, result = tmp_path / "file", tmp_path / "result.json"
+    out.write_text("")
+    result.write_text('{"levels": []}')
+    words = [str(result) if word == "RESULT" else word for word in words]
+    found = run(*words, "--out", str(out))
+    assert isinstance(found.exception, UserError) and f"--out {out}: cannot write there" in str(found.exception)
+
+
+def test_folder_that_is_full_by_the_end_is_named(tmp_path):
+    with pytest.raises(UserError, match="make room"), writing_to(tmp_path):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(OSError, match="else"), writing_to(tmp_path):
+        raise OSError(errno.EIO, "something else")

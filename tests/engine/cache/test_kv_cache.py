@@ -1,0 +1,171 @@
+"""Sizes and tensors of the cache, with the machine's memory made up."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from firesteel.config import BatchConfig, CacheConfig
+from firesteel.device import GIB, find_device
+from firesteel.engine.cache import kv_cache
+from firesteel.engine.cache.kv_cache import (
+    CPU_SHARE,
+    CacheError,
+    count_pages,
+    count_prompt_logits,
+    find_dtype,
+    find_layout,
+    graph_bytes,
+    new_cache,
+    page_bytes,
+    pair_layers,
+    working_bytes,
+)
+from firesteel.engine.cache.page_tables import FULL, WINDOW
+from firesteel.kernels.rope import RopeSpec
+from firesteel.model.spec import PRESETS, ModelSpec
+
+CPU = find_device("cpu")
+GPU = replace(CPU, capability=(9, 0), name="a GPU", memory_bytes=141 * GIB)
+SPEC = ModelSpec(
+    num_layers=3, hidden_size=96, intermediate_size=64, num_heads=4, num_kv_heads=2, head_dim=32, num_experts=6,
+    num_active=2, vocab_size=300, windows=(8, None, 8), rope=RopeSpec(theta=10000.0), max_context=64,
+)  # fmt: skip
+LARGE = PRESETS["gpt-oss-120b"]
+BATCH = BatchConfig(page_size=64, max_num_batched_tokens=2048)
+
+
+@pytest.fixture
+def free(monkeypatch):
+    def say(gib):
+        monkeypatch.setattr(kv_cache, "available_bytes", lambda device: int(gib * GIB))
+
+    return say
+
+
+def count(spec=LARGE, device=GPU, batch=BATCH, reserve_gib=1.0, **cache):
+    return count_pages(
+        spec, device, batch, CacheConfig(**cache), max_context=spec.max_context, reserve_gib=reserve_gib
+    )
+
+
+def test_nth_window_and_nth_full_layer_share_their_tensors():
+    cache = new_cache(replace(SPEC, num_layers=5, windows=(8, None, 8, None, 8)), 5, 16, CPU, torch.float32)
+    for tensors in (cache.keys, cache.values):
+        assert tensors[0] is tensors[1] and tensors[2] is tensors[3]
+        assert len({id(one) for one in tensors}) == 3
+        assert {(tuple(one.shape), one.dtype) for one in tensors} == {((5, 2, 16, 32), torch.float32)}
+    assert len({one.data_ptr() for one in (*cache.keys, *cache.values)}) == 6
+
+
+@pytest.mark.parametrize(
+    ("windows", "numbers"),
+    [((8, None, 8), [0, 0, 1]), ((None, None), [0, 1]), ((8, 8), [0, 1]), ((None, 8, 8, None), [0, 0, 1, 1])],
+)
+def test_layers_are_paired_in_any_order(windows, numbers):
+    assert pair_layers(replace(SPEC, num_layers=len(windows), windows=windows)) == numbers
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn])
+@pytest.mark.parametrize("windows", [(8, None, 8), (None, None, None)])
+def test_page_bytes_are_those_of_the_tensors(dtype, windows):
+    spec = replace(SPEC, windows=windows)
+    cache = new_cache(spec, 7, 16, CPU, dtype)
+    tensors = {one.data_ptr(): one.nbytes for one in (*cache.keys, *cache.values)}
+    assert sum(tensors.values()) == 7 * page_bytes(spec, 16, dtype)
+
+
+def test_page_of_the_large_model_takes_2_25_mib_in_bf16_and_half_in_fp8():
+    assert page_bytes(LARGE, 64, torch.bfloat16) == 18 * 2 * 8 * 64 * 64 * 2 == 2359296
+    assert page_bytes(LARGE, 64, torch.float8_e4m3fn) == 2359296 // 2
+
+
+def test_size_asked_for_is_the_size(free):
+    free(80)
+    assert count(kv_cache_gib=2.25) == 1024
+    assert count(kv_cache_gib=2.25, kv_dtype="fp8") == 2048
+
+
+def test_size_beyond_free_memory_is_refused(free):
+    free(10)
+    with pytest.raises(CacheError, match=r"kv_cache_gib = 10\.5: only 10\.0 GiB of memory are free; lower it"):
+        count(kv_cache_gib=10.5)
+
+
+def test_gpu_gives_what_is_free_but_for_the_reserve_and_a_steps_needs(free):
+    free(75)
+    one = page_bytes(LARGE, 64, torch.bfloat16)
+    left = 75 * GIB - count(reserve_gib=3.0) * one
+    needed = 3 * GIB + working_bytes(LARGE, BATCH) + graph_bytes(LARGE, BATCH)
+    assert needed <= left < needed + one
+    assert count(reserve_gib=3.0) - count(reserve_gib=5.25) == 1024
+
+
+def test_step_of_the_large_model_is_given_a_gigabyte_or_two_growing_with_its_tokens():
+    assert GIB < working_bytes(LARGE, BATCH) < 2 * GIB
+    more = replace(BATCH, max_num_batched_tokens=8192)
+    assert GIB < working_bytes(LARGE, more) - working_bytes(LARGE, BATCH) < 2 * GIB
+
+
+def test_graphs_of_decoding_steps_are_given_less_than_a_gigabyte_growing_with_their_requests():
+    assert GIB / 2 < graph_bytes(LARGE, BATCH) < GIB
+    more = replace(BATCH, max_num_seqs=2 * BATCH.max_num_seqs)
+    assert graph_bytes(LARGE, more) - graph_bytes(LARGE, BATCH) == 4 * BATCH.max_num_seqs * LARGE.vocab_size * 4
+
+
+def test_logits_of_prompts_handed_out_in_a_step_take_a_quarter_gibibyte():
+    assert count_prompt_logits(LARGE) == 333
+    assert count_prompt_logits(replace(SPEC, vocab_size=1 << 30)) == 1
+
+
+def test_unified_memory_is_asked_of_the_system(monkeypatch):
+    monkeypatch.setattr("firesteel.device.memory_info", lambda: {"MemAvailable": 20 * GIB})
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (100 * GIB, 120 * GIB))
+    shared = count(device=replace(GPU, is_unified=True))
+    assert shared * page_bytes(LARGE, 64, torch.bfloat16) < 19 * GIB
+    assert count() > 4 * shared
+
+
+def test_cpu_takes_a_modest_share_of_free_memory(free):
+    free(24)
+    assert count(device=CPU) == 24 * GIB // CPU_SHARE // page_bytes(LARGE, 64, torch.float32)
+
+
+@pytest.mark.parametrize("device", [CPU, GPU])
+def test_cache_is_no_larger_than_twice_what_all_sequences_need(free, device):
+    free(100)
+    batch = BatchConfig(page_size=16, max_num_seqs=3)
+    assert count(SPEC, device, batch) == 2 * 3 * (64 // 16 + 2)
+
+
+def test_too_little_memory_is_an_error_that_says_what_to_do(free):
+    free(0.5)
+    with pytest.raises(CacheError, match=r"room for 0 pages of 2359296 bytes, at least 2 are needed \(0\.5 GiB"):
+        count()
+    with pytest.raises(CacheError, match="raise --kv-cache-gib"):
+        count(kv_cache_gib=0.001)
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "dtype"),
+    [
+        ("auto", CPU, torch.float32), ("auto", GPU, torch.bfloat16), ("bf16", CPU, torch.bfloat16),
+        ("fp8", CPU, torch.float8_e4m3fn), ("fp8", GPU, torch.float8_e4m3fn),
+    ],
+)  # fmt: skip
+def test_auto_stores_what_is_computed(name, device, dtype):
+    assert find_dtype(name, device) == dtype
+
+
+def test_only_fp8_counts_saturated_values():
+    assert new_cache(SPEC, 2, 16, CPU, torch.bfloat16).saturated is None
+    assert new_cache(SPEC, 2, 16, CPU, torch.float8_e4m3fn).saturated.tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("windows", "kinds", "window"),
+    [((8, None, 8), (FULL, WINDOW), 8), ((None,) * 3, (FULL,), 0), ((8, 8, 5), (WINDOW,), 8)],
+)
+def test_layout_has_the_kinds_of_layers_that_exist(windows, kinds, window):
+    layout = find_layout(replace(SPEC, windows=windows), 16)
+    assert (layout.kinds, layout.window, layout.page_size) == (kinds, window, 16)

@@ -1,0 +1,75 @@
+"""Crash bundles: what they hold, and what they must not."""
+
+import json
+
+import pytest
+
+from firesteel.engine.process import crash
+from firesteel.engine.process.crash import LOG, REPORT, CrashReport, write_bundle
+
+REPORTED = CrashReport(
+    cause="SIGKILL",
+    log_tail=["first", "last"],
+    config={"batch": {"page_size": 16}},
+    ledger=[{"op": "linear", "implementation": "reference", "calls": 3}],
+    last_plan=[{"request": "a", "first_token": 4, "num_tokens": 2}],
+    in_flight=["a", "b"],
+    surroundings={"device": "CPU", "command": ("firesteel", "serve")},
+)
+
+
+def test_bundle_holds_all_it_was_given(tmp_path):
+    bundle = write_bundle(tmp_path / "new" / "folder", REPORTED)
+    assert bundle.parent == tmp_path / "new" / "folder" and bundle.name.startswith("crash-")
+    assert (bundle / LOG).read_text() == "first\nlast\n"
+    found = json.loads((bundle / REPORT).read_text())
+    assert found.pop("time_utc").endswith("Z")
+    assert found == {
+        "cause": "SIGKILL", "config": {"batch": {"page_size": 16}},
+        "ledger": [{"op": "linear", "implementation": "reference", "calls": 3}],
+        "last_plan": [{"request": "a", "first_token": 4, "num_tokens": 2}], "in_flight": ["a", "b"],
+        "surroundings": {"device": "CPU", "command": ["firesteel", "serve"]},
+    }  # fmt: skip
+
+
+def test_secrets_are_hidden_by_name_and_wherever_their_value_shows_up(tmp_path):
+    report = CrashReport(
+        cause="ValueError: bad key s3cret+",
+        log_tail=["key is s3cret+!", "keys are one two", "nothing here"],
+        config={"server": {"api_key": "s3cret+", "api_keys": ["one", "two"], "password": "", "port": 80}},
+        ledger=[{"op": "s3cret+", "client_secret": "deep"}],
+    )
+    bundle = write_bundle(tmp_path, report)
+    report_text, log = (bundle / REPORT).read_text(), (bundle / LOG).read_text()
+    for secret in ("s3cret", "one", "two", "deep"):
+        assert secret not in report_text + log, secret
+    assert log == "key is (hidden)!\nkeys are (hidden) (hidden)\nnothing here\n"
+    found = json.loads(report_text)
+    assert found["cause"] == "ValueError: bad key (hidden)" and found["ledger"][0]["client_secret"] == "(hidden)"
+    assert found["config"]["server"] == {"api_key": "(hidden)", "api_keys": "(hidden)", "password": "", "port": 80}
+
+
+def test_bundles_of_the_same_second_have_names_of_their_own(tmp_path):
+    bundles = [write_bundle(tmp_path, REPORTED) for _ in range(4)]
+    assert len(set(bundles)) == 4 and sorted(tmp_path.iterdir()) == sorted(bundles)
+
+
+def test_values_that_json_does_not_know_are_written_as_text(tmp_path):
+    bundle = write_bundle(tmp_path, CrashReport(cause="x", surroundings={"folder": tmp_path}))
+    assert json.loads((bundle / REPORT).read_text())["surroundings"] == {"folder": str(tmp_path)}
+
+
+def test_bundle_that_cannot_be_finished_leaves_nothing(tmp_path, monkeypatch):
+    def fail(source, target):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(crash.os, "rename", fail)
+    with pytest.raises(OSError, match="disk full"):
+        write_bundle(tmp_path, REPORTED)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folder_that_is_a_file_is_an_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError):
+        write_bundle(tmp_path / "file", REPORTED)

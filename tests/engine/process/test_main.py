@@ -1,0 +1,299 @@
+"""The child's side without a child: an engine that is worked by messages, in this main."""
+
+import socket
+import threading
+import time
+from queue import Empty, SimpleQueue
+
+import pytest
+import torch
+
+from firesteel.config import BatchConfig, CacheConfig, resolve
+from firesteel.engine.engine import Engine
+from firesteel.engine.load import load_engine
+from firesteel.engine.process import main
+from firesteel.engine.process.main import Channel, Service, progress_sender
+from firesteel.engine.process.messages import (
+    Cancel,
+    GetLedger,
+    GetStatistics,
+    LedgerSoFar,
+    Loading,
+    Planned,
+    Rejected,
+    Shutdown,
+    StatisticsAnswer,
+    Step,
+    Submit,
+    pack,
+)
+from firesteel.engine.sample.grammar import Grammars
+from firesteel.kernels.ledger import Launch, Ledger, Ran, note, note_clipped
+from firesteel.types import Request, SamplingParams
+
+GREEDY = SamplingParams(max_tokens=5, ignore_eos=True)
+
+
+def submit(number, name, token_ids=(1, 2, 3), params=GREEDY):
+    return Submit.of(Request(request_id=name, token_ids=token_ids, params=params), number)
+
+
+class Driver:
+    """A service whose messages are kept; `run` works until all is done."""
+
+    def __init__(self, llm):
+        self.sent, self.inbox = [], SimpleQueue()
+        self.engine = Engine(
+            llm.model, llm.device, BatchConfig(page_size=4), CacheConfig(kv_cache_gib=0.001),
+            max_context=llm.max_context,
+        )  # fmt: skip
+        self.service = Service(self.engine, llm.ledger(), Grammars.of(llm.directory), self.sent.append)
+
+    def handle(self, *messages):
+        for message in messages:
+            self.service._handle(message, self.inbox)
+
+    def run(self):
+        while self.engine.has_work:
+            self.service._step()
+
+    def of(self, kind):
+        return [message for message in self.sent if isinstance(message, kind)]
+
+    def tokens(self, number):
+        outputs = [output for step in self.of(Step) for output in step.outputs if output.number == number]
+        return [token for output in outputs for token in output.token_ids]
+
+
+@pytest.fixture
+def driver(llm):
+    return Driver(llm)
+
+
+@pytest.fixture(scope="module")
+def expected(llm):
+    return llm.generate([[1, 2, 3]], GREEDY)[0].token_ids
+
+
+def test_plan_is_told_before_it_is_computed(driver, monkeypatch):
+    driver.handle(submit(7, "a"))
+    monkeypatch.setattr(driver.engine.runner, "run", lambda batch: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        driver.service._step()
+    assert driver.sent == [Planned(spans=[("a", 0, 3)])]
+
+
+def test_step_is_one_message_for_all_requests(driver, expected):
+    driver.handle(submit(7, "a"), submit(8, "b"))
+    driver.run()
+    assert driver.tokens(7) == driver.tokens(8) == expected
+    assert [len(step.outputs) for step in driver.of(Step)] == [2] * 5
+    assert driver.of(Planned)[1].spans == [("a", 3, 4), ("b", 3, 4)]
+    assert driver.of(Step)[-1].outputs[0].statistics.output_tokens == 5
+    assert driver.service.numbers == {}
+
+
+def test_second_request_of_a_name_has_outputs_of_its_own(driver, expected):
+    driver.handle(submit(7, "a"))
+    driver.service._step()
+    driver.handle(Cancel(number=7, finished=False), submit(8, "a"))
+    driver.run()
+    assert driver.tokens(7) == expected[:1] and driver.tokens(8) == expected
+
+
+def test_request_that_can_never_run_is_rejected_and_the_next_runs(driver, expected):
+    driver.handle(submit(7, "long", [1] * 255), submit(8, "a"), submit(9, "a"))
+    driver.run()
+    long, twice = driver.of(Rejected)
+    assert (long.number, long.kind) == (7, "RequestError") and "exceed the context of 256" in long.reason
+    assert twice.number == 9 and "one of this name already" in twice.reason
+    assert driver.tokens(8) == expected
+
+
+def test_grammar_is_compiled_where_tokens_are_drawn(driver):
+    params = SamplingParams(max_tokens=9, grammar='start: "abc" <|end|>')
+    driver.handle(submit(7, "a", params=params))
+    driver.run()
+    assert bytes(driver.tokens(7)[:3]) == b"abc"
+
+
+def test_request_with_a_grammar_that_is_none_is_rejected_and_the_next_runs(driver, expected):
+    driver.handle(submit(7, "bad", params=SamplingParams(grammar="start: nothing")), submit(8, "a"))
+    driver.run()
+    (bad,) = driver.of(Rejected)
+    assert (bad.number, bad.kind) == (7, "RequestError") and "the grammar cannot be used" in bad.reason
+    assert driver.tokens(8) == expected
+
+
+def test_reader_that_found_the_end_gets_a_last_output(driver):
+    driver.handle(submit(7, "a"))
+    driver.service._step()
+    driver.handle(Cancel(number=7, finished=True), Cancel(number=7, finished=True), GetStatistics(number=3))
+    (last,) = driver.of(Step)[-1].outputs
+    assert (last.number, last.token_ids, last.finish_reason) == (7, [], "stop")
+    assert last.statistics.output_tokens == 1
+    (answer,) = driver.of(StatisticsAnswer)
+    found = answer.statistics
+    assert answer.number == 3 and (found.requests_finished, found.requests_cancelled, found.pages_held) == (1, 0, 0)
+
+
+def test_cancelled_request_frees_its_pages_and_is_silent(driver):
+    driver.handle(submit(7, "a"))
+    driver.service._step()
+    before = len(driver.sent)
+    driver.handle(Cancel(number=7, finished=False), Cancel(number=99, finished=False))
+    assert len(driver.sent) == before and not driver.engine.has_work
+    assert driver.engine.statistics().pages_held == 0 and driver.engine.statistics().requests_cancelled == 1
+
+
+def test_ledger_is_sent_now_and_then_not_with_each_step(driver):
+    driver.handle(submit(7, "a"))
+    driver.run()
+    (first,) = driver.of(LedgerSoFar)
+    assert {"linear", "attention"} <= {row.op for row in first.rows}
+    driver.service.send_ledger()
+    second = driver.of(LedgerSoFar)[1]
+    assert sum(row.calls for row in second.rows) > sum(row.calls for row in first.rows)
+
+
+def test_ledger_rows_count_launches_by_kernel():
+    ledger = Ledger()
+    for artefact in ("x", "y"):
+        ledger.run(Ran("linear", "triton:gemm", "mxfp8"), note, Launch("gemm", "64x64", artefact, None))
+    (row,) = main.ledger_rows(ledger)
+    assert (row.op, row.implementation, row.activation) == ("linear", "triton:gemm", "mxfp8")
+    assert (row.calls, row.launches) == (2, {"gemm": 2})
+
+
+def test_ledger_rows_have_machine_code_with_its_verdict():
+    ledger = Ledger()
+    for artefact, compiled in (("x", "code"), ("y", "code"), ("x", "code"), ("interpreted", None)):
+        ledger.run(Ran("linear", "triton:gemm"), note, Launch("gemm", "64x64", artefact, compiled))
+    (row,) = main.ledger_rows(ledger, find_verdict=lambda launch: {"x": "bf16"}.get(launch.artefact))
+    assert row.launches == {"gemm": 4}
+    assert row.as_dict()["artefacts"] == [
+        {"kernel": "gemm", "tile": "64x64", "artefact": "x", "launches": 2, "verdict": "bf16"},
+        {"kernel": "gemm", "tile": "64x64", "artefact": "y", "launches": 1, "verdict": None},
+    ]
+
+
+def test_who_asks_for_the_ledger_has_it_at_once_and_again_with_verdicts(driver, monkeypatch):
+    gate = threading.Event()
+    monkeypatch.setattr("firesteel.engine.process.verdicts.judge_compiled", lambda code: gate.wait(10) and code)
+    ran = Ran("linear", "triton:gemm")
+    driver.service.ledger.run(ran, note, Launch("gemm", "", "x", "int8"))
+    driver.handle(GetLedger())
+    gate.set()
+    driver.handle(driver.inbox.get(timeout=10))
+    with pytest.raises(Empty):
+        driver.inbox.get(timeout=0.2)
+    del driver.service.ledger.entries[ran]
+    first, second = driver.of(LedgerSoFar)
+    assert [
+        code.verdict
+        for told in (first, second)
+        for row in told.rows
+        if row.op == "linear"
+        for code in row.artefacts
+    ] == [None, "int8"]
+
+
+def test_ledger_rows_say_what_was_clipped():
+    ledger = Ledger()
+    ledger.run(Ran("rope_kv_write", "triton"), note_clipped, torch.tensor([5]))
+    (row,) = main.ledger_rows(ledger)
+    assert row.clipped == row.as_dict()["clipped"] == 5
+
+
+def test_run_ends_at_shutdown_even_with_work_left(driver):
+    inbox = SimpleQueue()
+    for message in (submit(7, "a"), Shutdown(), submit(8, "b")):
+        inbox.put(message)
+    driver.service.run(inbox)
+    assert driver.sent == [] and not inbox.empty()
+
+
+def test_progress_tells_the_last_word_and_few_before():
+    sent = []
+    report = progress_sender(sent.append)
+    for done in range(1001):
+        report(done, 1000)
+    assert sent[0] == Loading(done_bytes=0, all_bytes=1000) and sent[-1] == Loading(done_bytes=1000, all_bytes=1000)
+    assert len(sent) < 100
+
+
+@pytest.fixture
+def ends():
+    """The parent's and the child's end of a socket, and a channel on the latter."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield ours, Channel(theirs)
+
+
+def test_channel_reads_frames_that_come_in_pieces(ends):
+    ours, channel = ends
+    frames = pack(submit(7, "a", [9] * 100_000)) + pack(Shutdown())
+    sender = threading.Thread(
+        target=lambda: [ours.sendall(frames[i : i + 30_011]) for i in range(0, len(frames), 30_011)]
+    )
+    sender.start()
+    assert channel.receive() == submit_like(frames) and channel.receive() == Shutdown()
+    sender.join()
+
+
+def submit_like(frames):
+    return main.parse_to_engine(frames[4 : 4 + int.from_bytes(frames[:4], "big")])
+
+
+@pytest.mark.parametrize("part", [0, 2, 7])
+def test_channel_ends_where_the_parent_does_even_within_a_frame(ends, part):
+    ours, channel = ends
+    ours.sendall(pack(submit(7, "a"))[:part])
+    ours.close()
+    assert channel.receive() is None
+
+
+class SlowGrammars(Grammars):
+    """Compiles once the gate is open."""
+
+    gate = threading.Event()
+
+    def compile(self, text):
+        assert self.gate.wait(10)
+        super().compile(text)
+
+
+def test_others_go_on_while_a_grammar_is_compiled(llm, expected):
+    """Compiling a large schema held up every text; a request that is cancelled meanwhile never runs."""
+    driver, inbox = Driver(llm), SimpleQueue()
+    SlowGrammars.gate.clear()
+    driver.service.grammars = SlowGrammars.of(llm.directory)
+    held = SamplingParams(max_tokens=3, grammar='start: "abc"')
+    bad = SamplingParams(max_tokens=3, grammar="start: nothing")
+    for message in (
+        submit(1, "held", params=held), submit(2, "left", params=held), Cancel(number=2, finished=False),
+        submit(3, "bad", params=bad), submit(4, "plain"),
+    ):  # fmt: skip
+        inbox.put(message)
+    worker = threading.Thread(target=driver.service.run, args=(inbox,))
+    worker.start()
+    while len(driver.tokens(4)) < 5:
+        assert worker.is_alive()
+        time.sleep(0.01)
+    assert driver.tokens(4) == expected and not driver.tokens(1)
+    SlowGrammars.gate.set()
+    while len(driver.tokens(1)) < 3 or not driver.of(Rejected):
+        assert worker.is_alive()
+        time.sleep(0.01)
+    inbox.put(Shutdown())
+    worker.join(10)
+    assert bytes(driver.tokens(1)) == b"abc" and driver.tokens(2) == []
+    assert [one.number for one in driver.of(Rejected)] == [3]
+    assert driver.service.numbers == {} and not driver.service._compiling
+
+
+def test_the_parent_is_told_what_the_engine_holds(checkpoint, monkeypatch):
+    monkeypatch.setenv("FIRESTEEL_KV_DTYPE", "fp8")
+    config = resolve({"device": "cpu", "page_size": 4, "kv_cache_gib": 0.01, "mxfp4_layers": "moe,qkv"}).config
+    found = main.describe(load_engine(checkpoint, config)).formats
+    assert found == {"mxfp4_layers": "qkv", "activation": "bf16", "kv": "float8_e4m3fn"}

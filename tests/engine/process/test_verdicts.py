@@ -1,0 +1,118 @@
+"""Machine code that was launched is read aside, once, and what cannot be read is told."""
+
+import threading
+from queue import SimpleQueue
+
+import pytest
+
+from firesteel.engine.process import verdicts
+from firesteel.engine.process.verdicts import Proofs
+from firesteel.errors import KernelError
+from firesteel.kernels.ledger import Launch, Ledger, Ran, note
+
+PATIENCE_S = 10.0
+
+
+def ledger_of(*artefacts, compiled=True):
+    ledger = Ledger()
+    for artefact in artefacts:
+        ledger.run(
+            Ran("linear", "triton:gemm"), note, Launch("gemm", "64x64", artefact, compiled and f"code {artefact}")
+        )
+    return ledger
+
+
+def launch(artefact):
+    return Launch("gemm", "64x64", artefact, None)
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """The machine code that was read so far, by whom."""
+    seen = []
+
+    def judge(compiled):
+        seen.append((compiled, threading.current_thread()))
+        if compiled == "code torn":
+            raise KernelError("nvdisasm failed")
+        return f"verdict on {compiled}"
+
+    monkeypatch.setattr(verdicts, "judge_compiled", judge)
+    return seen
+
+
+def codes(read):
+    """In order of their names: readers race."""
+    return sorted(code for code, _ in read)
+
+
+def wait_for(found, ledger):
+    told = SimpleQueue()
+    found.read(ledger, lambda: told.put(True))
+    assert told.get(timeout=PATIENCE_S)
+
+
+def test_new_machine_code_is_read_once_by_another_thread(read):
+    found = Proofs()
+    assert found.find(launch("a")) is None
+    wait_for(found, ledger_of("a", "b", "a"))
+    assert found.find(launch("a")) == "verdict on code a"
+    assert codes(read) == ["code a", "code b"]
+    assert all(thread is not threading.current_thread() for _, thread in read)
+    wait_for(found, ledger_of("a", "c"))
+    assert codes(read) == ["code a", "code b", "code c"]
+
+
+def test_nothing_is_done_where_all_is_known_or_nothing_was_compiled(read):
+    found = Proofs()
+    wait_for(found, ledger_of("a"))
+    for ledger in (ledger_of("a"), ledger_of("x", compiled=None), Ledger()):
+        found.read(ledger, pytest.fail)
+    wait_for(found, ledger_of("b"))  # after what the others would have had read
+    assert codes(read) == ["code a", "code b"]
+
+
+def test_what_cannot_be_read_is_told_and_not_tried_again(read, caplog):
+    found = Proofs()
+    wait_for(found, ledger_of("torn", "b"))
+    assert found.find(launch("torn")) == "unread" and found.find(launch("b")) == "verdict on code b"
+    assert "machine code of gemm torn could not be read: nvdisasm failed" in caplog.text
+    found.read(ledger_of("torn"), pytest.fail)
+    wait_for(found, ledger_of("c"))
+    assert codes(read) == ["code b", "code c", "code torn"]
+
+
+def test_while_some_is_read_no_more_is_begun(monkeypatch):
+    gate, told = threading.Event(), SimpleQueue()
+    monkeypatch.setattr(verdicts, "judge_compiled", lambda compiled: str(gate.wait(PATIENCE_S)))
+    found = Proofs()
+    found.read(ledger_of("a"), lambda: told.put("first"))
+    found.read(ledger_of("a", "b"), lambda: told.put("second"))
+    gate.set()
+    assert told.get(timeout=PATIENCE_S) == "first"
+    assert found.find(launch("b")) is None and told.empty()
+    wait_for(found, ledger_of("a", "b"))
+    assert found.find(launch("b")) == "True"
+
+
+def test_several_are_read_beside_each_other_and_all_before_it_is_told(monkeypatch):
+    meeting = threading.Barrier(verdicts.READERS)
+
+    def judge(compiled):
+        meeting.wait(PATIENCE_S)  # breaks where fewer read at a time
+        return compiled
+
+    monkeypatch.setattr(verdicts, "judge_compiled", judge)
+    found, names = Proofs(), [str(number) for number in range(3 * verdicts.READERS)]
+    wait_for(found, ledger_of(*names))
+    assert [found.find(launch(name)) for name in names] == [f"code {name}" for name in names]
+
+
+@pytest.mark.usefixtures("read")
+def test_two_kernels_of_one_artefact_are_two():
+    ledger = ledger_of("a")
+    ledger.run(Ran("linear", "triton:gemm"), note, Launch("another", "", "a", "code b"))
+    found = Proofs()
+    wait_for(found, ledger)
+    assert found.find(launch("a")) == "verdict on code a"
+    assert found.find(Launch("another", "", "a", None)) == "verdict on code b"

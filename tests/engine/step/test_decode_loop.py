@@ -1,0 +1,106 @@
+"""Which plans decode, and that new pages reach the device."""
+
+from array import array
+from dataclasses import replace
+
+import pytest
+import torch
+
+from firesteel.config import KernelConfig
+from firesteel.engine.cache.kv_cache import new_cache
+from firesteel.engine.sample.row import SampleRow
+from firesteel.engine.sample.sampler import Sampler
+from firesteel.engine.step.decode_loop import DecodeLoop
+from firesteel.engine.step.step_store import FusedOps, StepStore
+from firesteel.model.decode_ops import DecodeOps
+from firesteel.types import Plan, Request, SamplingParams, Span
+
+
+def span(length, start, end, *, prompt=None, **params):
+    token_ids = list(range(1, length + 1))
+    request = Request(request_id="a", token_ids=token_ids[:prompt], params=SamplingParams(**params))
+    return Span(
+        request=request, token_ids=token_ids, start=start, end=end, full_pages=array("q", [3, 5, 7]),
+        window_pages=array("q", [4, 6, 8]), num_logits=1,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("one", "decodes"),
+    [
+        (span(6, 5, 6), True),
+        (span(1, 0, 1), True),
+        (span(6, 4, 6), False),
+        (span(6, 4, 5), False),
+        (span(6, 5, 6, prompt_logprobs=1), False),
+        (span(7, 6, 7, prompt=6, prompt_logprobs=1), True),
+    ],
+)
+def test_plan_decodes_where_each_request_has_one_token_and_gets_the_next(one, decodes):
+    assert DecodeLoop.takes(Plan(spans=[one])) is decodes
+    assert DecodeLoop.takes(Plan(spans=[one, span(6, 4, 6)])) is False
+
+
+@pytest.fixture(params=[False, True], ids=["network", "fused"])
+def loop(request, llm):
+    fused = FusedOps(ops=DecodeOps.choose(llm.device, llm.kernels.ledger)) if request.param else None
+    cache = new_cache(llm.spec, 10, 4, llm.device, torch.float32)
+    for tensor in (*cache.keys, *cache.values):
+        tensor.zero_()  # the tests begin in the middle of texts: what nobody wrote may hold NaN
+    store = StepStore(
+        llm.model, cache, llm.device, KernelConfig(), fused=fused, idle_page=9, most_requests=4, max_context=12
+    )
+    return DecodeLoop(store, Sampler(llm.spec.vocab_size, llm.device.torch_device))
+
+
+def inputs(loop):
+    step = loop.current.step
+    return step.batch if hasattr(step, "batch") else step.inputs
+
+
+def test_page_that_begins_reaches_table_and_slots(loop):
+    first = span(3, 2, 3)
+    rows = [SampleRow(params=SamplingParams(), position=3)]
+    loop.begin(Plan(spans=[first]))
+    loop.launch(Plan(spans=[first]), rows)
+    later = [replace(first, start=start, end=start + 1) for start in range(3, 9)]
+    for one in later:
+        assert loop.has_room(Plan(spans=[one]))
+        loop.launch(Plan(spans=[one]), rows)
+        found = inputs(loop)
+        assert found.full.page_table[0, : one.start // 4 + 1].tolist() == [3, 5, 7][: one.start // 4 + 1]
+        assert found.positions.tolist() == [one.end] and found.kv_lens.tolist() == [one.end + 1]
+        if one.end % 4:
+            page = one.end // 4
+            assert found.full.slots.tolist() == [[3, 5, 7][page] * 4 + one.end % 4]
+            assert found.window.slots.tolist() == [[4, 6, 8][page] * 4 + one.end % 4]
+    assert not loop.has_room(Plan(spans=[replace(first, start=12, end=13)]))
+
+
+def test_drawn_token_is_what_the_next_step_reads(loop):
+    first = span(3, 2, 3)
+    loop.begin(Plan(spans=[first]))
+    only = SamplingParams(allowed_token_ids=(77,))
+    drawn = loop.launch(Plan(spans=[first]), [SampleRow(params=only, position=3)]).read()
+    assert drawn[0].token_id == 77 == int(inputs(loop).token_ids[0])
+
+
+def test_observers_see_each_launch(loop):
+    seen, first = [], span(3, 2, 3)
+    loop.before, loop.after = (lambda: seen.append("before")), (lambda: seen.append("after"))
+    loop.begin(Plan(spans=[first]))
+    loop.launch(Plan(spans=[first]), [SampleRow(params=SamplingParams(), position=3)])
+    assert seen == ["before", "after"]
+
+
+def test_masks_are_asked_while_the_device_computes(loop):
+    seen, first = [], span(3, 2, 3)
+    loop.after = lambda: seen.append("launched")
+
+    def rows():
+        seen.append("asked")
+        yield SampleRow(params=SamplingParams(), position=3)
+
+    loop.begin(Plan(spans=[first]))
+    assert loop.launch(Plan(spans=[first]), rows()).read()[0].error is None
+    assert seen == ["launched", "asked"]

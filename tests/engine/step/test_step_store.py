@@ -1,0 +1,188 @@
+"""Which step a batch runs in, that steps are kept, and on a GPU that a graph is its kernels one by one."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from firesteel.config import BatchConfig, CacheConfig, KernelConfig
+from firesteel.device import GIB, find_device
+from firesteel.engine.cache.kv_cache import new_cache
+from firesteel.engine.engine import Engine
+from firesteel.engine.step import step_store
+from firesteel.engine.step.step_store import FusedOps, StepStore
+from firesteel.errors import ArgumentsRefused, KernelError, UserError
+from firesteel.kernels import Kernels
+from firesteel.kernels.ledger import Ledger
+from firesteel.measure.tokens.runs import draw_requests, run_together
+from firesteel.model.decode import DecodeStep
+from firesteel.model.decode_ops import DecodeOps
+from firesteel.model.gpt_oss import GptOss
+from firesteel.model.network_step import NetworkStep
+from firesteel.model.spec import PRESETS
+from firesteel.model.synthetic import synthetic_weights
+from firesteel.types import SamplingParams
+
+
+@pytest.fixture
+def make_store(llm):
+    def make(*, fused=None, dtype=torch.float32):
+        cache = new_cache(llm.spec, 40, 4, llm.device, dtype)
+        return StepStore(
+            llm.model, cache, llm.device, KernelConfig(), fused=fused, idle_page=39, most_requests=64,
+            max_context=llm.max_context,
+        )  # fmt: skip
+
+    return make
+
+
+@pytest.fixture
+def references(llm):
+    return FusedOps(ops=DecodeOps.choose(llm.device, llm.kernels.ledger))
+
+
+def test_few_requests_run_in_the_fused_ops_and_many_in_the_network(make_store, references):
+    store = make_store(fused=references)
+    for count, kind, rows in ((1, DecodeStep, 1), (8, DecodeStep, 8), (9, NetworkStep, 9), (21, NetworkStep, 22)):
+        step = store.find(count, 30).step
+        assert (type(step), step.num_requests) == (kind, rows)
+    assert isinstance(make_store().find(1, 30).step, NetworkStep), "without fused ops"
+
+
+def test_step_is_made_once_and_the_least_recently_used_goes(make_store, monkeypatch):
+    monkeypatch.setattr(step_store, "MOST_GRAPHS", 2)
+    store = make_store()
+    first, second = store.find(1, 30), store.find(2, 30)
+    assert store.find(1, 40) is first and store.seconds > 0
+    store.find(3, 30)
+    assert store.find(1, 30) is first and store.find(2, 30) is not second and len(store.ready()) == 2
+
+
+def test_prepared_steps_are_made_before_they_are_needed_the_largest_first(make_store):
+    store, told = make_store(), []
+    store.prepare(3, lambda done, total: told.append((done, total, store.ready()[-1].step.num_requests)))
+    assert told == [(1, 3, 3), (2, 3, 2), (3, 3, 1)]
+    made, seconds = store.ready(), store.seconds
+    assert [store.find(count, 30) for count in (3, 2, 1)] == made and store.seconds == seconds > 0
+    store.prepare(0)
+    assert len(store.ready()) == 3 and store.num_bytes == 0, "nothing is captured on a CPU"
+
+
+@pytest.mark.parametrize("requests", [1, 2])
+def test_there_is_a_step_for_short_page_tables_and_one_for_long(make_store, references, llm, requests, monkeypatch):
+    monkeypatch.setattr(step_store, "SHORT", 64)
+    store = make_store(fused=references)
+    short, long = store.find(requests, 64), store.find(requests, 65)
+    assert (short.num_tokens, long.num_tokens) == (64, llm.max_context) and store.find(requests, 5) is short
+    prepared = make_store(fused=references)
+    prepared.prepare(requests)
+    made = [(ready.step.num_requests, ready.num_tokens) for ready in prepared.ready()]
+    assert sorted(made) == [(size, held) for size in range(1, requests + 1) for held in (64, llm.max_context)]
+
+
+def test_tables_are_as_wide_as_the_texts_need(make_store, llm):
+    store = make_store()
+    assert store.find(1, 30).num_tokens == store.find(1, llm.max_context).num_tokens == llm.max_context
+
+
+def test_what_fused_ops_refuse_runs_in_the_network_unless_they_were_asked_for(
+    make_store, references, llm, monkeypatch, caplog
+):
+    monkeypatch.setattr(llm.model, "tile", "64x64")
+    store = make_store(fused=references)
+    assert isinstance(store.find(2, 30).step, NetworkStep) and "no tile to pin" in store.refusals[2]
+    assert "decoding steps of 2 requests run in the network" in caplog.text
+    with pytest.raises(UserError, match="no tile to pin"):
+        make_store(fused=replace(references, is_asked=True)).find(2, 30)
+
+
+def test_fused_ops_take_fp8_pages(make_store, references):
+    store = make_store(fused=replace(references, is_asked=True), dtype=torch.float8_e4m3fn)
+    assert isinstance(store.find(2, 30).step, DecodeStep) and not store.refusals
+
+
+@pytest.mark.parametrize(("kind", "is_refusal"), [(ArgumentsRefused, True), (KernelError, False)])
+def test_op_may_refuse_its_arguments_but_not_fail(make_store, references, kind, is_refusal):
+    def fail(*args):
+        raise kind("decode_o: says no")
+
+    store = make_store(fused=FusedOps(ops=references.ops._replace(o=fail)))
+    if is_refusal:
+        assert isinstance(store.find(2, 30).step, NetworkStep)
+        return
+    with pytest.raises(KernelError, match="says no"):
+        store.find(2, 30)
+
+
+SPEC = replace(PRESETS["gpt-oss-120b"], num_layers=4, windows=(128, None) * 2, vocab_size=4096, max_context=4096)
+
+
+@pytest.fixture(scope="module")
+def gpu_model():
+    device = find_device("cuda")
+    kernels = Kernels(device, {}, Ledger())
+    model = GptOss(SPEC, synthetic_weights(SPEC, device, seed=3), kernels, device, max_context=4096)
+    return model, device, FusedOps(ops=DecodeOps.choose(device, kernels.ledger), is_asked=True)
+
+
+def run_on_gpu(gpu_model, count, params, *, ahead, kv_dtype="auto", **kernels):
+    model, device, fused = gpu_model
+    cache = CacheConfig(kv_cache_gib=2.0, kv_dtype=kv_dtype)
+    engine = Engine(
+        model, device, BatchConfig(max_num_seqs=64, max_num_batched_tokens=8192), cache, max_context=4096,
+        kernels=KernelConfig(**kernels), fused=fused, run_ahead_steps=ahead,
+    )  # fmt: skip
+    lengths = [30 + 17 * number for number in range(count)]
+    made = run_together(engine, draw_requests(lengths, params, SPEC.vocab_size, seed=1))
+    return made.tokens, engine
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("count", [1, 3, 8, 9, 21])
+@pytest.mark.parametrize("params", [{}, {"temperature": 1.0, "seed": 3}, {"logprobs": 2}], ids=str)
+def test_gpu_graph_is_eager_and_run_ahead_is_not(gpu_model, count, params):
+    """All end together, so that batches are the same: then so is every bit."""
+    params = SamplingParams(max_tokens=90, **params)
+    eager, _ = run_on_gpu(gpu_model, count, params, ahead=0, cuda_graphs=False)
+    plain, _ = run_on_gpu(gpu_model, count, params, ahead=0, dependent_launch=False)
+    ahead, engine = run_on_gpu(gpu_model, count, params, ahead=3)
+    assert eager == plain == ahead
+    steps = engine.loop.store.ready()
+    assert steps and all(one.is_captured for one in steps)
+    assert isinstance(engine.loop.current.step, DecodeStep if count <= 8 else NetworkStep)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("count", [1, 3, 8])
+def test_gpu_steps_over_fp8_pages(gpu_model, count):
+    params, texts = SamplingParams(max_tokens=90), {}
+    for ahead, kernels in ((0, {"cuda_graphs": False}), (3, {})):
+        texts[ahead], engine = run_on_gpu(gpu_model, count, params, ahead=ahead, kv_dtype="fp8", **kernels)
+        assert isinstance(engine.loop.current.step, DecodeStep) and not engine.loop.store.refusals
+    assert texts[0] == texts[3]
+
+
+@pytest.mark.gpu
+def test_gpu_launches_ahead_without_waiting(gpu_model, forbid_waiting):
+    _, engine = run_on_gpu(gpu_model, 2, SamplingParams(max_tokens=4), ahead=3)
+    for one in draw_requests([30, 47], SamplingParams(max_tokens=200), SPEC.vocab_size, seed=1):
+        engine.submit(one)
+    for _ in range(3):
+        engine.step()
+    engine.flight.launched.clear()
+    with forbid_waiting(), torch.inference_mode():
+        for _ in range(3):
+            engine._launch_ahead()
+            engine.flight.launched.clear()
+
+
+@pytest.mark.gpu
+def test_gpu_statistics_tell_what_graphs_cost(gpu_model):
+    _, engine = run_on_gpu(gpu_model, 9, SamplingParams(max_tokens=4), ahead=3)
+    before = engine.statistics()
+    assert before.graphs == len(engine.loop.store.ready()) >= 1 and before.graph_s > 0
+    told = []
+    engine.loop.store.prepare(16, lambda *one: told.append(one))
+    after = engine.statistics()
+    assert told[-1] == (16, 16) and after.graphs >= 16
+    assert after.graph_s > before.graph_s and before.graph_bytes <= after.graph_bytes < GIB

@@ -1,0 +1,176 @@
+"""decode_experts' kernel on emulated GPUs: shared strips, tokens that want the same experts, late inputs."""
+
+import itertools
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+from firesteel.kernels.decode.experts import MXFP8_TOLERANCE, decode_experts, plan
+from firesteel.kernels.decode.fc2 import refuse_strips
+from firesteel.kernels.op.op import Sample
+from firesteel.kernels.op.tolerance import assert_close
+from firesteel.kernels.ops.moe_matmul import random_experts
+from firesteel.kernels.proof.verify import check
+from firesteel.kernels.stream import shapes as decode_shapes
+from firesteel.kernels.stream.launch import Machine, machine_of, with_all_arriving
+from firesteel.kernels.stream.shapes import Draw
+
+HIDDEN, EXPERTS, ACTIVE = 192, 40, 4
+PAIRED = Machine(10, 232_448)  # 12 strips for five pairs: three for some, two for others
+SMALL = Machine(5, 26_000)  # 4 tokens at a time meet an expert, and what they hold does not fit at once
+
+
+@dataclass(frozen=True, slots=True)
+class Tight(Machine):
+    """Large, and yet what eight tokens hold does not fit at once, as with real sizes."""
+
+    @property
+    def is_large(self):
+        return True
+
+
+TIGHT = Tight(10, 26_000)
+ROUTINGS = ("any", "the same", "all others", "half", "equal")
+
+
+def route(routing, tokens, draw, experts=EXPERTS, active=ACTIVE):
+    """Logits: any; all tokens want the same; none wants what another does; neighbours share half; equal weights."""
+    logits = draw.logits(tokens, experts)
+    apart = {"the same": 0, "all others": active, "half": active // 2}
+    if routing == "equal":
+        logits[:] = 0
+        logits[:, 1 : 1 + active] = 1
+    elif routing in apart:
+        for token in range(tokens):
+            logits[token, (apart[routing] * token + torch.arange(active)) % experts] += 100
+    return logits
+
+
+def make_args(tokens, routing="any", *, hidden=HIDDEN, experts=EXPERTS, active=ACTIVE):
+    draw = Draw(torch.device("cpu"))
+    packed = random_experts(experts, hidden, hidden, draw.generator)
+    logits = route(routing, tokens, draw, experts, active)
+    return draw.normal(tokens, hidden), draw.normal(hidden), 1e-5, logits, packed, 7.0, active
+
+
+@pytest.mark.parametrize("way", ["cuda", "cuda:passed"])
+def test_pairs_wait_for_each_other_as_a_whole_where_all_lanes_arrive(way, hold_emulated):
+    with with_all_arriving():
+        hold_emulated(decode_experts, PAIRED, *make_args(1), way=way)
+
+
+def test_the_machines_do_with_small_sizes_what_real_ones_do_with_real_sizes():
+    def find(machine, tokens, hidden=HIDDEN, experts=EXPERTS):
+        defines = plan(machine, tokens=tokens, hidden=hidden, experts=experts, active=ACTIVE).kernel.source.defines
+        return defines["IS_PAIRED"], defines["HOLDS_ALL"], defines["MOST_WIDTH"]
+
+    h200, gb10 = machine_of((9, 0)), machine_of((12, 1))
+    assert find(PAIRED, 1) == find(h200, 1, 2880, 128) == (True, True, 8)
+    assert find(TIGHT, 8) == find(h200, 8, 2880, 128) == (True, False, 8)
+    assert find(SMALL, 8) == find(gb10, 8, 2880, 128) == (False, False, 4)
+
+
+def test_one_token_whose_strips_are_shared_by_pairs(hold_emulated):
+    for routing in ("any", "equal"):
+        hold_emulated(decode_experts, PAIRED, *make_args(1, routing))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "routing"), [(5, "any"), (8, "the same"), (8, "all others"), (8, "half")], ids=str
+)
+def test_tokens_want_the_same_experts_or_others(tokens, routing, hold_emulated):
+    hold_emulated(decode_experts, TIGHT, *make_args(tokens, routing))
+
+
+def test_an_expert_that_more_tokens_want_than_a_small_gpu_multiplies_at_once_is_met_twice(hold_emulated):
+    hold_emulated(decode_experts, SMALL, *make_args(8, "the same"))
+
+
+@pytest.mark.parametrize(("machine", "tokens"), [(PAIRED, 1), (TIGHT, 8)], ids=["1", "8"])
+def test_only_the_norm_is_read_before_the_inputs_are_there(machine, tokens, hold_early):
+    hold_early(decode_experts, machine, ("r", "logits"), *make_args(tokens))
+
+
+@pytest.mark.parametrize(("machine", "tokens"), [(PAIRED, 1), (TIGHT, 5)], ids=["1", "5"])
+def test_what_is_no_number_reaches_all_of_its_token(machine, tokens, hold_emulated):
+    args = make_args(tokens, "the same")
+    args[0][-1, 3] = float("nan")
+    hold_emulated(decode_experts, machine, *args)
+    assert decode_experts.reference(*args).isnan().all(1).tolist() == [False] * (tokens - 1) + [True]
+
+
+@pytest.mark.parametrize("way", ["cuda", "cuda:passed"])
+def test_the_next_weights_are_fetched_from_inside_their_bounds(way, use_machine, before_a_wall):
+    use_machine(PAIRED)
+    args = make_args(1)
+    expected = decode_experts.reference(*Sample("ahead", args).clone())
+    actual = decode_experts.implementations[way].function(*args, "bf16", before_a_wall(100_000))
+    assert_close(actual=actual, expected=expected, tolerance=decode_experts.tolerance)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("machine", [PAIRED, TIGHT, SMALL, Machine(4, 101_376)], ids=str)
+@pytest.mark.parametrize("tokens", [1, 2, 3, 5, 8])
+def test_every_number_of_tokens_and_routing(tokens, machine, hold_emulated):
+    for routing in ROUTINGS:
+        hold_emulated(decode_experts, machine, *make_args(tokens, routing))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("hidden", "programs"),
+    [one for one in itertools.product((64, 128, 320), (1, 2, 3, 4, 6, 7, 8)) if one != (320, 1)],
+)
+def test_every_way_to_share_strips(hidden, programs, hold_emulated):
+    machine = Machine(programs, 232_448)
+    assert refuse_strips(machine, hidden) is None
+    for tokens in (1, 3):
+        hold_emulated(decode_experts, machine, *make_args(tokens, hidden=hidden, experts=8))
+
+
+def test_one_program_is_refused_more_strips_than_it_has_sums_for():
+    assert "up to 192 rows of fc2, not 320" in refuse_strips(Machine(1, 232_448), 320)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("active", [1, 2, 3])
+@pytest.mark.parametrize("tokens", [1, 2, 5])
+def test_fewer_active_experts(tokens, active, hold_emulated):
+    for routing in ("any", "the same"):
+        hold_emulated(decode_experts, PAIRED, *make_args(tokens, routing, active=active))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("machine", [PAIRED, SMALL], ids=["large", "small"])
+@pytest.mark.parametrize("tokens", [1, 2, 3, 8])
+def test_rounded_activations(tokens, machine, hold_emulated):
+    hold_emulated(decode_experts, machine, *make_args(tokens), "mxfp8")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("experts", [4, 32, 128])
+def test_other_numbers_of_experts(experts, hold_emulated):
+    for tokens in (1, 3):
+        hold_emulated(decode_experts, PAIRED, *make_args(tokens, experts=experts, hidden=64))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tokens", [1, 8])
+def test_warps_of_three_steps_as_in_the_real_size(tokens, hold_emulated):
+    hold_emulated(decode_experts, Machine(44, 232_448), *make_args(tokens, hidden=1344, experts=8))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["cuda", "cuda:even"])
+def test_rounded_activations_at_real_widths_are_held_to_a_tolerance_of_their_own(way, use_machine, monkeypatch):
+    monkeypatch.setattr(decode_shapes, "GPT_OSS", replace(decode_shapes.GPT_OSS, experts=ACTIVE))
+    use_machine(machine_of((9, 0)))
+    samples = list(decode_experts.make_samples(torch.device("cpu")))
+    (sample,) = (one for one in samples if one.label == "gpt-oss T=3 mxfp4-weight mxfp8")
+    assert [one.label for one in samples if one.tolerance is not None] == [
+        "kindling T=5 mxfp4-weight mxfp8",
+        sample.label,
+    ]
+    assert sample.tolerance is MXFP8_TOLERANCE
+    assert check(decode_experts, decode_experts.implementations[way], sample) is None

@@ -1,0 +1,79 @@
+"""decode_experts: its two parts in a row, shapes as measured, and what the kernel refuses."""
+
+import sys
+
+import pytest
+import torch
+
+from firesteel.kernels.decode.experts import decode_experts, fits, plan
+from firesteel.kernels.decode.fc1 import decode_fc1
+from firesteel.kernels.decode.fc2 import decode_fc2
+from firesteel.kernels.stream.launch import Machine, machine_of
+
+H200, GB10 = machine_of((9, 0)), machine_of((12, 1))
+SIZES = {"hidden": 2880, "experts": 128, "active": 4}
+
+
+def test_it_is_fc1_and_fc2_in_a_row(small_args):
+    args = small_args(decode_experts)
+    old = args["r"].clone()
+    inner = decode_fc1.reference(**{name: args[name] for name in args if name != "ahead"})
+    expected = decode_fc2.reference(inner, args["logits"], args["experts"], args["r"].clone())
+    found = decode_experts.reference(**args)
+    assert found is args["r"] and torch.equal(found, expected) and not torch.equal(found, old)
+
+
+def test_all_programs_run_at_once_and_share_what_is_left_over():
+    """180 strips for 66 pairs: three for most, of which each program has one and half of the third."""
+    large = plan(H200, tokens=1, **SIZES)
+    assert large.programs == 132 == H200.num_sms and large.is_paired
+    small = plan(GB10, tokens=1, **SIZES)
+    assert small.programs == 48 == GB10.num_sms and not small.is_paired and small.refuse(GB10) is None
+
+
+def test_a_strip_is_shared_only_where_both_programs_have_experts_for_it():
+    """One token with one expert: half of it is none, and nobody would finish the strip."""
+    alone = plan(H200, tokens=1, **{**SIZES, "active": 1})
+    assert not alone.is_paired and not alone.kernel.source.defines["IS_PAIRED"]
+    assert plan(H200, tokens=1, **{**SIZES, "active": 2}).is_paired
+
+
+def test_rows_of_different_length_are_refused(small_args, refusal):
+    args = small_args(decode_experts)
+    assert fits(args["experts"]) and refusal(decode_experts) is None
+    other = small_args(decode_fc1)["experts"]
+    assert not fits(other) and "use decode_fc1 and decode_fc2" in refusal(decode_experts, experts=other)
+    assert "up to 4 experts a token, not 5" in refusal(decode_experts, active=5)
+
+
+@pytest.mark.parametrize(
+    ("way", "tokens", "kernel"),
+    [
+        ("cuda", 2, "decode_experts.cu"),
+        ("cuda:even", 2, "decode_experts_even.cu"),
+        ("cuda:passed", 1, "decode_experts_passed.cu"),
+    ],
+)
+def test_each_way_asks_whether_its_own_kernel_fits(way, tokens, kernel, small_args, monkeypatch):
+    """On a GPU of 1 KiB none does."""
+    asked = []
+
+    def refuse_here(x, plan):
+        planned = plan(Machine(4, 1024))
+        asked.append(planned.kernel.source.name)
+        return planned.refuse(Machine(4, 1024))
+
+    monkeypatch.setattr(sys.modules["firesteel.kernels.decode.experts"], "refuse_here", refuse_here)
+    args = small_args(decode_experts)
+    args |= {name: args[name][:1].expand(tokens, -1).contiguous() for name in ("r", "logits")}
+    refused = decode_experts.implementations[way].accepts(**args)
+    assert asked == [kernel] and f"shared memory for {tokens} tokens, this GPU has 1024" in refused
+
+
+def test_what_is_fetched_ahead_and_logits_are_held_to_what_the_kernel_reads(small_args, refusal):
+    weight = torch.zeros(4097, dtype=torch.bfloat16)
+    assert refusal(decode_experts, ahead=weight[:4096]) is None
+    assert "multiple of 16 bytes" in refusal(decode_experts, ahead=weight[1:])
+    assert "fp32, not torch.bfloat16" in refusal(
+        decode_experts, logits=small_args(decode_experts)["logits"].bfloat16()
+    )

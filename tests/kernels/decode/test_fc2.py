@@ -1,0 +1,47 @@
+"""decode_fc2: the weights of the sum, in place; with decode_fc1 it is tested in test_decode_fc1.py."""
+
+from dataclasses import replace
+
+import torch
+
+from firesteel.kernels.decode.fc2 import decode_fc2, plan, refuse_strips
+from firesteel.kernels.operands.activation import round_activation
+from firesteel.kernels.stream.launch import machine_of
+
+
+def test_a_token_sure_of_one_expert_hears_it_alone(small_args):
+    args = small_args(decode_fc2)
+    sure = torch.full((5, 8), -100.0)
+    sure[:, 3] = 100
+    inner, old = args["inner"].clone(), args["r"].clone()
+    inner[:, 1:] = 50
+    first = decode_fc2.reference(inner, sure, args["experts"], args["r"])
+    inner[:, 1:] = -50
+    assert first is args["r"] and not torch.equal(first, old)
+    assert torch.equal(first, decode_fc2.reference(inner, sure, args["experts"], old))
+
+
+def test_inner_is_rounded_where_that_is_asked_for(small_args):
+    args = small_args(decode_fc2, "kindling T=5 mxfp4-weight mxfp8")
+    plain = {**args, "activation": "bf16", "r": args["r"].clone()}
+    inner = round_activation(args["inner"].float(), "mxfp8").bfloat16()
+    expected = decode_fc2.reference(**{**plain, "inner": inner, "r": args["r"].clone()})
+    assert torch.equal(decode_fc2.reference(**args), expected)
+    assert not torch.equal(decode_fc2.reference(**plain), expected)
+
+
+def test_all_rows_are_held_at_once_where_two_stages_still_fit():
+    def holds_all(capability, tokens):
+        sizes = {"hidden": 2880, "intermediate": 2880, "experts": 128, "active": 4}
+        planned = plan(machine_of(capability), tokens=tokens, **sizes)
+        assert planned.refuse(machine_of(capability)) is None
+        return planned.kernel.source.defines["HOLDS_ALL"], planned.stream.stages
+
+    assert [holds_all((9, 0), tokens) for tokens in (1, 2, 4, 8)] == [(1, 6), (1, 6), (1, 4), (0, 5)]
+    assert [holds_all((12, 1), tokens) for tokens in (1, 2, 4, 8)] == [(1, 3), (0, 3), (0, 2), (0, 1)]
+
+
+def test_a_gpu_of_few_sms_refuses_rows_that_its_programs_cannot_sum():
+    small = replace(machine_of((12, 1)), num_sms=8)
+    assert refuse_strips(small, 12 * 16 * 8) is None
+    assert refuse_strips(small, 2880) == "gives 8 SMs up to 1536 rows of fc2, not 2880"

@@ -1,0 +1,141 @@
+"""What a user may insist on: how it is written, what it names, and that unmet ones stop before anything runs."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from firesteel.device import find_device
+from firesteel.errors import KernelError
+from firesteel.kernels import Kernels
+from firesteel.kernels.ledger import Ledger
+from firesteel.kernels.op.op import define_op
+from firesteel.kernels.op.requirement import Requirement, parse_requirements
+from firesteel.kernels.op.tolerance import exact
+from firesteel.kernels.ops.linear import linear
+from firesteel.kernels.ops.moe_matmul import moe_matmul
+from firesteel.kernels.proof.prove import check_here
+from firesteel.kernels.registry import parse_pins
+
+CPU = find_device("cpu")
+H200 = replace(CPU, name="H200", capability=(9, 0))
+GB10 = replace(CPU, name="GB10", capability=(12, 1))
+
+
+def test_the_three_parts_are_read_and_written_back():
+    found = parse_requirements("moe=triton:gemm@native-fp4, linear=triton")
+    assert found["moe_matmul"] == Requirement("moe_matmul", "triton:gemm", "native-fp4")
+    assert [str(one) for one in found.values()] == ["moe_matmul=triton:gemm@native-fp4", "linear=triton"]
+    assert parse_requirements("") == {}
+
+
+@pytest.mark.parametrize("text", ["moe", "moe=", "=triton", "moe=triton@", "moe=triton@fp4"])
+def test_what_cannot_be_read_is_shown_with_the_form(text):
+    with pytest.raises(KernelError, match=r"is not OP=IMPLEMENTATION\[:VARIANT\]\[@VERDICT\]"):
+        Requirement.parse(text)
+
+
+def test_a_single_kernel_cannot_be_required():
+    with pytest.raises(KernelError, match=r"names one kernel: .*, as moe=triton:gemm; --activation says"):
+        Requirement.parse("moe=triton:gemm mxfp8@native-fp4")
+
+
+def test_two_requirements_of_one_op_contradict():
+    with pytest.raises(KernelError, match="moe_matmul has two requirements"):
+        parse_requirements("moe=triton,moe_matmul=reference")
+
+
+def test_requirement_of_an_op_covers_what_runs_in_its_place_unless_that_is_named():
+    found = parse_requirements("rms_norm=triton@none")
+    assert found == {name: Requirement(name, "triton", "none") for name in ("rms_norm", "rms_norm_fed")}
+    named = parse_requirements("rms_norm=triton,rms_norm_fed=reference")
+    assert [str(one) for one in named.values()] == ["rms_norm=triton", "rms_norm_fed=reference"]
+    with pytest.raises(KernelError, match="rms_norm has two requirements"):
+        parse_requirements("rms_norm=triton,rms_norm=reference")
+    with pytest.raises(KernelError, match="rms_norm_fed=reference is required, but triton would run"):
+        Kernels(
+            H200, parse_pins("rms_norm=reference,rms_norm_fed=triton"), Ledger(),
+            required=parse_requirements("rms_norm=reference"),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("implementation", "variant", "named"),
+    [
+        ("triton", "triton:gemm mxfp8 fc1", True),
+        ("triton:gemm", "triton:gemm mxfp8 fc1", True),
+        ("triton:gemv", "triton:gemm mxfp8 fc1", False),
+        ("trit", "triton", False),
+    ],
+)
+def test_a_requirement_names_a_family_or_a_way(implementation, variant, named):
+    assert Requirement("moe_matmul", implementation).names(variant) is named
+
+
+def require(device, text, **options):
+    return Kernels(device, {}, Ledger(), required=parse_requirements(text), **options)
+
+
+def test_unmet_requirements_say_why_and_what_to_do():
+    with pytest.raises(KernelError, match=r"moe_matmul=triton is required, but it needs an NVIDIA GPU"):
+        require(CPU, "moe=triton")
+    with pytest.raises(KernelError, match=r"moe_matmul=cutlass is required, but moe_matmul has only reference"):
+        require(CPU, "moe=cutlass")
+    with pytest.raises(KernelError, match="there is no op 'mo'; did you mean"):
+        require(CPU, "mo=triton")
+    require(CPU, "moe=reference")
+
+
+def test_a_verdict_needs_compiled_kernels():
+    with pytest.raises(KernelError, match="CPU runs no compiled kernels"):
+        require(CPU, "moe=reference@bf16")
+
+
+@pytest.mark.slow
+def test_verdicts_are_those_of_the_device_and_activation():
+    pytest.importorskip("triton")
+    wanted = Requirement.parse("moe=triton:gemm@native-fp4")
+    check_here(moe_matmul, GB10, wanted, "mxfp8")
+    with pytest.raises(
+        KernelError, match=r"on sm_121a with bf16 activations: triton:gemm bf16 fc1 16x128x128@bf16"
+    ):
+        check_here(moe_matmul, GB10, wanted, "bf16")
+    with pytest.raises(KernelError, match=r"on sm_90a with mxfp8 activations"):
+        check_here(moe_matmul, H200, wanted, "mxfp8")
+
+
+def test_quantised_activations_on_sm12x_with_an_old_triton_are_an_error(monkeypatch):
+    triton = pytest.importorskip("triton")
+    monkeypatch.setattr(triton, "__version__", "3.7.0")
+    with pytest.raises(KernelError, match=r"activation mxfp8 needs Triton >= 3.8 .* firesteel\[spark\]"):
+        Kernels(GB10, {}, Ledger(), activation="mxfp8")
+    Kernels(GB10, {}, Ledger(), activation="bf16")
+    Kernels(H200, {}, Ledger(), activation="mxfp8")
+
+
+def test_a_gpu_without_kernels_runs_plain_torch_only_where_that_is_asked_for():
+    old = replace(CPU, name="T4", capability=(7, 5))
+    with pytest.raises(KernelError, match=r"T4 has no kernels for rms_norm, .* 8.0 or later") as error:
+        Kernels(old, {}, Ledger())
+    pins = parse_pins(str(error.value).rpartition("--kernels ")[2])
+    assert {runs for _, runs in Kernels(old, pins, Ledger()).table()} == {"reference"}
+
+
+def test_a_verdict_given_for_rounded_activations_is_not_lent_to_a_layer_without_them():
+    @define_op(bytes=lambda x, activation="bf16": x.nbytes, tolerance=exact(why="test"))
+    def halve(x, activation="bf16"):
+        return x / 2
+
+    chosen = halve.choose(CPU, None, Ledger(), Requirement("halve", "reference", "native-fp4"), "mxfp8")
+    chosen(torch.ones(1), "mxfp8")
+    with pytest.raises(KernelError, match=r"proven for mxfp8 .* with bf16 ones would run: --mxfp4-layers all"):
+        chosen(torch.ones(1))
+
+
+@pytest.mark.slow
+def test_dense_layers_are_judged_by_their_kernels_on_mxfp4_weights():
+    pytest.importorskip("triton")
+    wanted = Requirement.parse("linear=triton:gemm@native-fp4")
+    check_here(linear, GB10, wanted, "mxfp4")
+    with pytest.raises(KernelError, match=r"on sm_121a with bf16 activations"):
+        check_here(linear, GB10, wanted, "bf16")

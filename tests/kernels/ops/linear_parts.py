@@ -1,0 +1,23 @@
+"""Child of test_linear.py, interpreted: python linear_parts.py SAMPLES.pt holds the SM12x path to the reference."""
+
+import sys
+
+import torch
+
+from firesteel.kernels.op.needs import interpreting
+from firesteel.kernels.op.op import Implementation, anywhere
+from firesteel.kernels.operands.fed import store
+from firesteel.kernels.ops.linear import linear
+from firesteel.kernels.proof.verify import check
+from firesteel.kernels.triton import mxfp4_linear as device
+
+assert interpreting()
+torch.set_num_threads(1)
+for sample in torch.load(sys.argv[1], weights_only=False):
+
+    def run(x, weight, bias, activation):
+        tile = device.pick_tile(x.shape[0], weight.shape[0], (12, 1), True)
+        return device.run(store(x, activation, native=True), weight.codes, weight.scales, bias, tile)
+
+    failure = check(linear, Implementation("native", run, anywhere), sample)
+    assert failure is None, f"{sample.label}: {failure}"

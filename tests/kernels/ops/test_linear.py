@@ -1,0 +1,377 @@
+"""linear on MXFP4 weights: its Triton kernels interpreted, compiled and, on a GPU, run; what they refuse."""
+
+import itertools
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import triton
+
+from firesteel.errors import KernelError
+from firesteel.formats import mxfp4
+from firesteel.kernels.ledger import Ledger, Ran
+from firesteel.kernels.op.op import Chosen, Sample
+from firesteel.kernels.operands.activation import ACTIVATIONS
+from firesteel.kernels.operands.fed import store
+from firesteel.kernels.operands.weights import Mxfp4Weight
+from firesteel.kernels.ops.linear import SHAPES, linear
+from firesteel.kernels.proof.prove import prove_code
+from firesteel.kernels.proof.verify import check
+from firesteel.kernels.tiles.tile_pin import LARGEST_SIDE, LARGEST_TILE
+from firesteel.kernels.triton import linear as bf16_code
+from firesteel.kernels.triton import mxfp4_linear as device_code
+from firesteel.kernels.triton.mxfp4_product import Tile
+
+MODULE = sys.modules["firesteel.kernels.ops.linear"]
+PARTS = Path(__file__).with_name("linear_parts.py")
+TRITON = tuple(int(part) for part in triton.__version__.split(".")[:2])
+TOKEN_COUNTS = (1, 2, 3, 7, 16, 63, 64, 65, 255, 257, 320, 512, 1000, 4096, 8192)
+
+
+def draw(tokens, rows, columns, activation="bf16", tile="auto", *, bias=True, seed=1, device="cpu"):
+    """Random codes are as good as quantised weights; their rms is 2.93, so these scales keep the size of x."""
+    generator = torch.Generator(device).manual_seed(seed)
+    on = {"generator": generator, "device": device}
+    x = torch.randn(tokens, columns, **on).bfloat16()
+    codes = torch.randint(256, (rows, columns // 2), dtype=torch.uint8, **on)
+    middle = 125 - columns.bit_length() // 2
+    scales = torch.randint(middle - 1, middle + 2, (rows, columns // 32), dtype=torch.uint8, **on)
+    offsets = torch.randn(rows, **on).bfloat16() if bias else None
+    label = f"T={tokens} {rows}x{columns} {activation} {tile}"
+    return Sample(label, (x, Mxfp4Weight(codes=codes, scales=scales), offsets, activation, tile))
+
+
+def test_interpreted_kernels_equal_the_reference(interpret):
+    """Tails in the tokens, in the rows and in K = 90 groups; chosen tiles, and pinned ones of several sizes."""
+    interpret(
+        linear,
+        [
+            draw(1, 38, 2880),
+            draw(1, 20, 96, "mxfp8", bias=False),
+            draw(7, 40, 160, "mxfp4"),
+            draw(9, 36, 96, "mxfp8"),
+            draw(17, 76, 96, "mxfp4", bias=False),
+            draw(63, 68, 32),
+            draw(65, 100, 96, "mxfp8"),
+            draw(3, 76, 96, "mxfp8", "32x64"),
+            draw(33, 152, 32, "bf16", "16x16"),
+            draw(65, 130, 64, "mxfp4", "64x128"),
+            draw(0, 36, 96),
+            Sample("bf16 weights", (torch.ones(1, 96).bfloat16(), torch.ones(5, 96).bfloat16(), None)),
+        ],
+    )
+
+
+def with_fed(sample):
+    """As rms_norm_fed hands x over, and poison where x itself was: what is read must be `fed`."""
+    x, *rest = sample.args
+    fed = store(x, sample.args[3], native=False)
+    return Sample(f"{sample.label} fed", (torch.full_like(x, float("nan")), *rest, fed))
+
+
+def test_stored_rows_are_read_in_place_of_the_plain_ones_to_the_same_bits(call_interpreted):
+    samples = [draw(3, 76, 160, activation) for activation in ACTIVATIONS]
+    plain = call_interpreted(linear, "triton:gemm", samples)
+    fed = call_interpreted(linear, "triton:gemm", [with_fed(sample) for sample in samples])
+    assert all(map(torch.equal, fed, plain)) and plain[0].isfinite().all()
+
+
+def test_stored_rows_are_refused_before_bf16_weights_and_of_another_activation():
+    sample = with_fed(draw(3, 76, 160, "mxfp8"))
+    x, weight, bias, _, tile, fed = sample.args
+    assert accepts("gemm", *sample.args) is None
+    assert "wants 3 x 160 values rounded to bf16" in accepts("gemm", x, weight, bias, "bf16", tile, fed)
+    chosen = Chosen(linear, list(linear.implementations.values()), Ledger())
+    with pytest.raises(KernelError, match="reference reads stored activations only before MXFP4 weights"):
+        chosen(x, torch.zeros(76, 160).bfloat16(), bias, "bf16", tile, fed)
+
+
+def test_native_kernels_equal_the_reference(run_interpreted):
+    """The SM12x path, interpreted."""
+    if TRITON < (3, 8):
+        pytest.skip("Triton < 3.8 does not interpret dot_scaled")
+    drawn = [
+        draw(3, 36, 160, "mxfp8"), draw(5, 72, 96, "mxfp8"), draw(9, 36, 96, "mxfp4", bias=False),
+        draw(65, 40, 160, "mxfp4"),
+    ]  # fmt: skip
+    run_interpreted(PARTS, samples=[Sample(one.label, one.args[:4]) for one in drawn])
+
+
+def code_of(capability, variant):
+    return next(code for code in linear.make_device_code(capability) if code.variant == variant)
+
+
+@pytest.mark.parametrize(
+    ("target", "variant", "instruction"),
+    [
+        (
+            "sm_90a",
+            "triton:gemm mxfp4-weight bf16 5120x2880 128x256x64",
+            "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16",
+        ),
+        (
+            "sm_90a",
+            "triton:gemm mxfp4-weight mxfp8 5120x2880 16x64x128",
+            "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16",
+        ),
+        ("sm_120a", "triton:gemm mxfp4-weight mxfp8 5120x2880 16x64x128", "kind::mxf8f6f4.block_scale"),
+        ("sm_121a", "triton:gemm mxfp4-weight mxfp8 2880x4096 128x128x128", "kind::mxf8f6f4.block_scale"),
+        ("sm_121a", "triton:gemm mxfp4-weight mxfp4 5120x2880 16x64x128", "kind::mxf4nvf4.block_scale"),
+        ("sm_121a", "triton:gemm mxfp4-weight mxfp4 5120x2880 128x128x128", "kind::mxf4nvf4.block_scale"),
+    ],
+)
+def test_compiles_to_the_matrix_instructions_meant(target, variant, instruction):
+    if "kind::" in instruction and TRITON < (3, 8):
+        pytest.skip("Triton < 3.8 has no block-scaled MMA for SM12x")
+    number = int(target.strip("sm_a"))
+    proof = prove_code("linear", code_of(divmod(number, 10), variant), target)
+    assert proof.ptx and all(instruction in found for found in proof.ptx)
+    assert proof.fits and proof.spills == 0
+    assert proof.verdict == ("native-fp4" if "kind::" in instruction else "bf16")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["sm_120a", "sm_121a"])
+def test_every_product_of_quantised_activations_is_native_on_sm12x(target):
+    if TRITON < (3, 8):
+        pytest.skip("Triton < 3.8 has no block-scaled MMA for SM12x")
+    capability = divmod(int(target.strip("sm_a")), 10)
+    for code in linear.make_device_code(capability):
+        if {"mxfp8", "mxfp4"} & set(code.variant.split()) and "store" not in code.variant:
+            assert prove_code("linear", code, target).verdict == "native-fp4", code.variant
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("target", "activation"), [("sm_80", "bf16"), ("sm_90a", "bf16"), *(("sm_121a", one) for one in ACTIVATIONS)]
+)
+@pytest.mark.parametrize("tile", ["16x16", "256x16", "16x256", "64x128", "128x256", "256x128"])
+def test_pinned_tiles_fit(target, activation, tile):
+    capability = divmod(int(target.strip("sm_a")), 10)
+    code = code_of(capability, f"triton:gemm mxfp4-weight {activation} 5120x2880 16x64x128")
+    pinned = device_code.pin_tile(tile, capability)
+    constants = {**code.constants, **pinned.constants}
+    proof = prove_code("linear", replace(code, constants=constants, **pinned.options), target)
+    assert proof.fits
+    assert proof.verdict == ("bf16" if activation == "bf16" or TRITON < (3, 8) else "native-fp4")
+
+
+@pytest.mark.parametrize("capability", [(8, 0), (9, 0), (12, 1)])
+def test_device_code_of_lm_head_has_no_bias_and_all_its_tiles(capability):
+    codes = list(linear.make_device_code(capability))
+    heads = [code for code in codes if "201088x2880" in code.variant]
+    assert all(code.constants["bias"] is None and "bias" not in code.signature for code in heads)
+    others = [code for code in codes if code not in heads and "store" not in code.variant]
+    assert all(code.signature["bias"] == "*bf16" for code in others)
+    named = {code.variant for code in heads}
+    assert {"triton:gemv T=1 201088x2880", "triton:gemv 201088x2880 16x32x128"} <= named
+    for tokens in range(2, 512):
+        tile = bf16_code.pick_tile(tokens, 201088)
+        assert f"triton:gemm 201088x2880 {tile.tokens}x{tile.rows}x{tile.columns}" in named
+        for activation in ACTIVATIONS:
+            native = capability[0] == 12 and activation != "bf16"
+            tile = device_code.pick_tile(tokens, 201088, capability, native)
+            assert f"triton:gemm mxfp4-weight {activation} 201088x2880 {tile}" in named
+
+
+@pytest.mark.parametrize("capability", [(9, 0), (12, 1)])
+def test_device_code_stores_every_activation_at_every_width(capability):
+    for activation, columns in itertools.product(ACTIVATIONS, (2880, 4096)):
+        code = code_of(capability, f"triton:gemm mxfp4-weight store {activation} K={columns}")
+        assert (code.constants["FORMAT"], code.constants["K"]) == (activation, columns)
+        assert code.constants["NATIVE"] is (capability[0] == 12 and activation != "bf16")
+
+
+@pytest.mark.parametrize("capability", [(8, 0), (9, 0), (12, 1)])
+def test_device_code_names_every_tile_that_any_number_of_tokens_picks(capability):
+    codes = {code.variant: code for code in linear.make_device_code(capability)}
+    for activation in ACTIVATIONS:
+        native = capability[0] == 12 and activation != "bf16"
+        named = {
+            variant.split()[-1]: code
+            for variant, code in codes.items()
+            if variant.startswith(f"triton:gemm mxfp4-weight {activation} ")
+        }
+        wanted = {
+            str(device_code.pick_tile(tokens, rows, capability, native))
+            for tokens in range(1, 16385)
+            for rows, _ in SHAPES
+        }
+        assert set(named) == wanted
+        assert all(("x_scales" in code.signature) == native for code in named.values())
+    others = [set(variant.split()) & set(ACTIVATIONS) for variant in codes if "mxfp4-weight" not in variant]
+    assert not any(others)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "rows", "capability", "native", "expected"),
+    [
+        (8192, 5120, (9, 0), False, "128x256x64"),
+        (8192, 5120, (8, 0), False, "128x128x64"),
+        (8192, 5120, (12, 1), True, "128x128x128"),
+        (256, 5120, (9, 0), False, "64x128x64"),
+        (65, 2880, (9, 0), False, "32x64x128"),
+        (1, 201088, (9, 0), False, "16x64x128"),
+        (3, 97, None, False, "16x64x128"),
+    ],
+)
+def test_tile_follows_from_the_shape(tokens, rows, capability, native, expected):
+    assert str(device_code.pick_tile(tokens, rows, capability, native)) == expected
+
+
+def test_pinned_tile_keeps_its_size_and_has_warps_enough():
+    assert device_code.pin_tile("auto", None) is None
+    assert device_code.pin_tile("128x256", (12, 1)) == Tile(rows=128, columns=256, depth=64, warps=8, stages=2)
+    assert device_code.pin_tile("128x256", (9, 0)) == Tile(rows=128, columns=256, depth=64, warps=8, stages=4)
+    assert device_code.pin_tile("128x128", (9, 0)).warps == 4 and device_code.pin_tile("128x128", None).warps == 8
+    assert device_code.pin_tile("16x16", None) == Tile(rows=16, columns=16, depth=64, warps=1, stages=3)
+    assert device_code.pin_tile("16x64", None).warps == 4
+
+
+def accepts(way, *args):
+    return linear.implementations[f"triton:{way}"].accepts(*args)
+
+
+def test_arguments_that_will_not_do_are_refused_with_the_reason():
+    x, weight, bias, *_ = draw(65, 64, 96).args
+    assert accepts("gemm", x, weight, bias) is None and accepts("gemm", x, weight, None) is None
+    assert "is for bf16 weights" in accepts("gemv", x[:1], weight, bias)
+    odd = Mxfp4Weight(codes=weight.codes[:3], scales=weight.scales[:3])
+    assert "3 rows of 96 leave a part of one" in accepts("gemm", x, odd, None)
+    assert accepts("gemm", x.float(), weight, bias) == "multiplies bf16 tokens by MXFP4 weights, not torch.float32"
+    assert "wants contiguous tokens" in accepts("gemm", x.T.contiguous().T, weight, bias)
+    assert "knows no activation 'fp8', only bf16, mxfp8, mxfp4" in accepts("gemm", x, weight, bias, "fp8")
+    assert accepts("gemm", x, weight, bias, "mxfp8", "128x256") is None
+    for tile in (f"16x{2 * LARGEST_SIDE}", f"{LARGEST_SIDE}x{LARGEST_SIDE}"):
+        assert accepts("gemm", x, weight, bias, "bf16", tile).endswith(f"and {tile} is pinned")
+    assert LARGEST_SIDE**2 > LARGEST_TILE
+    huge = torch.empty(2**26, 32, dtype=torch.bfloat16, device="meta")
+    assert "67108864 tokens are too many" in accepts("gemm", huge, weight, bias)
+
+
+def test_bf16_weights_take_neither_rounded_activations_nor_pinned_tiles():
+    x, weight = torch.ones(3, 64).bfloat16(), torch.ones(5, 64).bfloat16()
+    assert accepts("gemm", x, weight, None) is None
+    assert "rounds activations to mxfp8 only before MXFP4 weights" in accepts("gemm", x, weight, None, "mxfp8")
+    assert "pins tiles of MXFP4 weights only" in accepts("gemv", x, weight, None, "bf16", "64x64")
+
+
+@pytest.mark.parametrize("version", ["3.6.0", "3.7.1", "3.8.0", "3.10"])
+def test_quantised_activations_on_sm12x_need_a_triton_that_multiplies_them(monkeypatch, version):
+    monkeypatch.setattr(triton, "__version__", version)
+    monkeypatch.setattr(MODULE, "find_capability", lambda device: (12, 1))
+    for activation in ACTIVATIONS:
+        why = accepts("gemm", *draw(1, 64, 64, activation).args)
+        refused = activation != "bf16" and version in ("3.6.0", "3.7.1")
+        assert ("needs Triton >= 3.8" in why) if refused else why is None
+
+
+def test_a_pinned_tile_that_nothing_takes_is_an_error():
+    chosen = Chosen(linear, [linear.implementations["reference"]], Ledger())
+    with pytest.raises(KernelError, match="reference has no tiles, and 64x64 is pinned"):
+        chosen(*draw(1, 33, 96, "bf16", "64x64").args)
+
+
+def run_on_gpu(sample, seed):
+    implementation = linear.implementations["triton:gemm"]
+    assert implementation.accepts(*sample.args) is None
+    failure = check(linear, implementation, sample)
+    assert failure is None, f"seed {seed}: {failure}"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("tokens", TOKEN_COUNTS)
+def test_real_shapes_on_a_gpu(tokens, activation):
+    seed = int(torch.randint(1 << 30, ()))
+    for rows, columns in SHAPES[:2]:
+        run_on_gpu(draw(tokens, rows, columns, activation, seed=seed, device="cuda"), seed)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("tokens", "activation"), [(1, "bf16"), (3, "mxfp8"), (64, "mxfp4"), (257, "bf16")])
+def test_lm_head_on_a_gpu(tokens, activation):
+    seed = int(torch.randint(1 << 30, ()))
+    run_on_gpu(draw(tokens, *SHAPES[2], activation, bias=False, seed=seed, device="cuda"), seed)
+
+
+@pytest.mark.gpu
+def test_results_past_2_to_the_31_are_stored_where_they_belong():
+    """11264 tokens of lm_head's 201088 rows: 2.27e9 values."""
+    x, weight, _, _, _ = draw(11264, *SHAPES[2], bias=False, device="cuda").args
+    y = linear.implementations["triton:gemm"].function(x, weight, None)
+    for rows in (slice(0, 2), slice(-2, None)):
+        assert torch.allclose(
+            y[rows].float(), linear.reference(x[rows], weight, None).float(), rtol=2e-2, atol=2e-2
+        )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tile", ["16x16", "32x64", "64x128", "128x128", "16x256", "256x16"])
+def test_pinned_tiles_run_and_are_in_the_ledger(tile):
+    sample, ledger = draw(63, 5120, 2880, "bf16", tile, device="cuda"), Ledger()
+    run_on_gpu(sample, 1)
+    Chosen(linear, [linear.implementations["triton:gemm"]], ledger)(*sample.args)
+    launches = ledger.entries[Ran("linear", "triton:gemm", "bf16")].launches
+    assert f"{tile}x64" in {launch.tile for launch in launches}
+
+
+@pytest.mark.gpu
+def test_a_cuda_graph_replays_with_other_tokens():
+    function = linear.implementations["triton:gemm"].function
+    x, *rest = draw(17, 2880, 4096, "mxfp8", device="cuda").args
+    function(x, *rest)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = function(x, *rest)
+    x.copy_(draw(17, 2880, 4096, seed=2, device="cuda").args[0])
+    graph.replay()
+    assert torch.equal(y, function(x, *rest))
+
+
+@pytest.mark.gpu
+def test_weights_are_widened_exactly_on_a_gpu():
+    """A product with one value 1 among zeros returns the weight itself, for scales from 2^-100 to 2^33."""
+    scales = torch.arange(27, 161, dtype=torch.uint8, device="cuda")[:, None].repeat(2, 3)
+    codes = torch.randint(256, (len(scales), 48), dtype=torch.uint8, device="cuda")
+    x = torch.eye(96, dtype=torch.bfloat16, device="cuda")
+    y = linear.implementations["triton:gemm"].function(x, Mxfp4Weight(codes=codes, scales=scales), None)
+    assert torch.equal(y.T, mxfp4.dequantize(codes, scales, torch.bfloat16))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "rows", "expected"),
+    [
+        (2, 5120, (16, 32, 128)), (17, 2880, (32, 32, 128)), (64, 5120, (64, 32, 128)), (64, 201088, (64, 64, 64)),
+        (100, 2880, (64, 32, 128)), (4096, 128, (64, 32, 128)), (8192, 128, (128, 128, 64)),
+        (512, 5120, (128, 128, 64)),
+    ],
+)  # fmt: skip
+def test_tiles_of_bf16_weights_reach_many_sms(tokens, rows, expected):
+    assert bf16_code.pick_tile(tokens, rows)[:3] == expected
+    assert bf16_code.pick_tile(tokens, rows) in bf16_code.TILES
+
+
+def test_cublas_sums_in_fp32_and_leaves_torchs_setting_as_it_was(monkeypatch):
+    settings, seen = torch.backends.cuda.matmul, []
+
+    def multiply(x, weight, bias):
+        seen.append(settings.allow_bf16_reduced_precision_reduction)
+        return x
+
+    monkeypatch.setattr(MODULE.functional, "linear", multiply)
+    before = settings.allow_bf16_reduced_precision_reduction
+    linear.implementations["cublas"].function(torch.zeros(1), torch.zeros(1), None)
+    assert before and seen == [False] and settings.allow_bf16_reduced_precision_reduction is before
+
+
+def test_cublas_takes_many_tokens_and_bf16_weights_alone():
+    refuse = linear.implementations["cublas"].accepts
+    weight = torch.zeros(8, 32).bfloat16()
+    assert refuse(torch.zeros(128, 32).bfloat16(), weight, None) is None
+    assert "128 tokens or more, not 127" in refuse(torch.zeros(127, 32).bfloat16(), weight, None)
+    assert "bf16 by bf16, not torch.float16" in refuse(torch.zeros(128, 32).half(), weight.half(), None)
+    packed = Mxfp4Weight(codes=torch.zeros(8, 16).byte(), scales=torch.zeros(8, 1).byte())
+    assert "these are MXFP4" in refuse(torch.zeros(128, 32).bfloat16(), packed, None)

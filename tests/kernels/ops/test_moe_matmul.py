@@ -1,0 +1,352 @@
+"""The expert MLP: what its activations mean, and its Triton kernels interpreted, compiled and, on a GPU, run."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import firesteel
+from firesteel.device import find_device
+from firesteel.errors import KernelError
+from firesteel.formats import mxfp4, mxfp8
+from firesteel.kernels.ledger import Ledger
+from firesteel.kernels.op.op import Sample
+from firesteel.kernels.operands.fed import store
+from firesteel.kernels.ops.moe_matmul import ACTIVATIONS, moe_matmul, random_experts, swiglu
+from firesteel.kernels.proof.prove import prove_code
+from firesteel.kernels.proof.verify import check, verify
+
+PARTS = Path(__file__).with_name("moe_parts.py")
+FEW_SPILLS = 4  # after the loop, where they cost nothing
+MODULE = sys.modules["firesteel.kernels.ops.moe_matmul"]
+TOKEN_COUNTS = (1, 2, 3, 7, 16, 63, 64, 65, 255, 257, 320, 512, 1000, 4096, 8192)
+
+
+def draw(
+    tokens, experts, hidden, inter, active, activation="bf16", *, tile="auto", seed=1, used=None, device="cpu"
+):
+    """A sample whose tokens choose among the first `used` experts."""
+    generator = torch.Generator(device).manual_seed(seed)
+    weights = random_experts(experts, hidden, inter, generator)
+    x = torch.randn(tokens, hidden, device=device, generator=generator).bfloat16()
+    scores = torch.rand(tokens, used or experts, device=device, generator=generator)
+    chosen, ids = scores.topk(active)
+    label = f"T={tokens} E={experts} A={active} {hidden}x{inter} {activation} {tile}"
+    limit = 1.0  # low, so that many values meet it
+    return Sample(label, (x, ids, chosen.softmax(-1), weights, limit, activation, tile))
+
+
+@pytest.mark.parametrize("activation", ["mxfp8", "mxfp4"])
+def test_reference_rounds_the_activations_of_both_matmuls(activation):
+    x, ids, weights, experts, limit, *_ = draw(3, 5, 96, 64, 2, activation).args
+    kind = {"mxfp8": mxfp8, "mxfp4": mxfp4}[activation]
+    y = moe_matmul.reference(x.float(), ids, weights, experts, limit, activation)
+    rounded = kind.dequantize(*kind.quantize(x)).double()
+    for token in range(3):
+        expected = torch.zeros(96, dtype=torch.float64)
+        for expert, share in zip(ids[token].tolist(), weights[token].tolist(), strict=True):
+            gate_up = mxfp4.dequantize(experts.gate_up_codes[expert], experts.gate_up_scales[expert]).double()
+            inner = swiglu(gate_up @ rounded[token] + experts.gate_up_bias[expert].double(), limit)
+            inner = kind.dequantize(*kind.quantize(inner.float())).double()
+            down = mxfp4.dequantize(experts.down_codes[expert], experts.down_scales[expert]).double()
+            expected += share * (down @ inner + experts.down_bias[expert].double())
+        assert (y[token] - expected).norm() <= 1e-5 * expected.norm()
+    assert not torch.equal(y, moe_matmul.reference(x.float(), ids, weights, experts, limit))
+
+
+def test_small_samples_meet_every_activation():
+    """compute-sanitizer sees the small ones only."""
+    small = [one for one in moe_matmul.make_samples(torch.device("cpu")) if moe_matmul.bytes(*one.args) < 4e6]
+    labels = {one.label for one in small}
+    for before in ("T=3 E=32 96x160", "T=65 E=5 160x96"):
+        assert {f"{before} {activation}" for activation in ACTIVATIONS} <= labels
+    assert {one.args[5] for one in small} == set(ACTIVATIONS)
+
+
+def test_reference_names_the_activations_there_are():
+    with pytest.raises(ValueError, match="unknown activation 'fp8'; the activations are bf16, mxfp8, mxfp4"):
+        moe_matmul.reference(*draw(1, 5, 32, 32, 1, "fp8").args)
+
+
+def test_interpreted_kernels_equal_the_reference(interpret):
+    """Every tile, tails in both matrices and in the tokens, one and several chunks of pairs."""
+    interpret(
+        moe_matmul,
+        [
+            draw(1, 5, 96, 96, 4),
+            draw(2, 32, 160, 96, 1, "mxfp8"),
+            draw(3, 8, 96, 160, 1, "mxfp4"),
+            draw(7, 5, 288, 96, 2, used=2),
+            draw(17, 5, 96, 96, 1, "mxfp8", used=1),
+            draw(65, 5, 96, 96, 2),
+            draw(130, 3, 96, 96, 2, "mxfp4"),
+            draw(19, 3, 96, 96, 2, tile="16x64"),
+            draw(33, 2, 96, 96, 1, "mxfp8", tile="32x64", used=1),
+            draw(290, 2, 96, 96, 1, tile="256x64", used=1),  # a whole tile, and the narrowest for the rest
+            draw(370, 2, 96, 96, 1, tile="256x64", used=1),  # the one between
+        ],
+    )
+
+
+def with_fed(sample):
+    """As rms_norm_fed hands x over, and poison where x itself was: what is read must be `fed`."""
+    x, *rest = sample.args
+    fed = store(x, sample.args[5], native=False)
+    return Sample(f"{sample.label} fed", (torch.full_like(x, float("nan")), *rest, fed))
+
+
+@pytest.mark.parametrize("way", ["triton:gemv", "triton:gemm"])
+def test_stored_rows_are_read_in_place_of_the_plain_ones_to_the_same_bits(call_interpreted, way):
+    samples = [draw(3, 8, 96, 96, 2, activation) for activation in ACTIVATIONS]
+    plain = call_interpreted(moe_matmul, way, samples)
+    fed = call_interpreted(moe_matmul, way, [with_fed(sample) for sample in samples])
+    assert all(map(torch.equal, fed, plain)) and plain[0].isfinite().all()
+
+
+def test_stored_rows_of_another_activation_are_refused():
+    sample = draw(3, 8, 96, 96, 2, "mxfp8")
+    for way in ("triton:gemv", "triton:gemm"):
+        accepts = moe_matmul.implementations[way].accepts
+        assert accepts(*with_fed(sample).args) is None
+        other = with_fed(draw(3, 8, 96, 96, 2, "mxfp4")).args[-1]
+        assert "but was given 3 x 96 values rounded to mxfp4" in accepts(*sample.args, other)
+
+
+def test_pairs_are_sorted_and_numbers_rounded_as_by_torch(run_interpreted):
+    run_interpreted(PARTS, "sort", "widen", "quantize")
+
+
+def test_native_block_scaled_kernels_equal_the_reference(run_interpreted):
+    """The SM12x path, interpreted."""
+    if triton_version() < (3, 8):
+        pytest.skip("Triton < 3.8 does not interpret dot_scaled")
+    samples = [draw(3, 5, 96, 96, 2, "mxfp8"), draw(5, 5, 160, 96, 2, "mxfp4", used=3)]
+    run_interpreted(PARTS, "native", samples=samples)
+
+
+def code_of(capability, variant):
+    return next(code for code in moe_matmul.make_device_code(capability) if code.variant == variant)
+
+
+def triton_version():
+    triton = pytest.importorskip("triton")
+    return tuple(int(part) for part in triton.__version__.split(".")[:2])
+
+
+@pytest.mark.parametrize(
+    ("target", "variant", "instruction"),
+    [
+        ("sm_90a", "triton:gemm bf16 fc1 128x128x64", "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16"),
+        ("sm_90a", "triton:gemv mxfp8 fc1 16x64x128", "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16"),
+        ("sm_121a", "triton:gemm mxfp8 fc1 128x128x128", "kind::mxf8f6f4.block_scale"),
+        ("sm_121a", "triton:gemv mxfp8 fc2 16x64x128", "kind::mxf8f6f4.block_scale"),
+        ("sm_121a", "triton:gemm mxfp4 fc2 128x128x128", "kind::mxf4nvf4.block_scale"),
+    ],
+)
+def test_compiles_to_the_matrix_instructions_meant(target, variant, instruction):
+    if "kind::" in instruction and triton_version() < (3, 8):
+        pytest.skip("Triton < 3.8 has no block-scaled MMA for SM12x")
+    capability = (9, 0) if target == "sm_90a" else (12, 1)
+    proof = prove_code("moe_matmul", code_of(capability, variant), target)
+    assert any(instruction in found for found in proof.ptx)
+    assert all(instruction.partition(".m64")[0] in found for found in proof.ptx)
+    assert proof.fits and proof.spills <= FEW_SPILLS
+    assert proof.verdict == ("native-fp4" if "kind::" in instruction else "bf16")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_120a", "sm_121a"])
+def test_every_variant_compiles_and_fits(target):
+    number = int(target.strip("sm_a"))
+    for code in moe_matmul.make_device_code(divmod(number, 10)):
+        proof = prove_code("moe_matmul", code, target)
+        assert proof.fits and proof.spills <= FEW_SPILLS, proof
+        if number >= 120 and "fc" in code.variant and triton_version() >= (3, 8):
+            assert proof.verdict == ("bf16" if "bf16" in code.variant else "native-fp4"), proof
+
+
+def test_tiles_grow_with_the_pairs_of_an_expert_and_can_be_pinned():
+    pytest.importorskip("triton")
+    from firesteel.kernels.triton import moe_matmul as device
+
+    tiles = [device.gemm_tiles(pairs, (9, 0), native=False) for pairs in (1, 16, 64, 256)]
+    assert [up.rows for up, _ in tiles] == [16, 32, 64, 128]
+    assert all(up.rows == down.rows and up.tail < up.rows for up, down in tiles)
+    assert [tile.columns for tile in device.gemv_tiles(4)] == [64, 64]
+    assert [tile.columns for tile in device.gemv_tiles(16)] == [128, 64]
+    up, down = device.pin(tiles[3], "64x256", (9, 0))
+    assert (up.rows, up.columns, up.tail) == (64, 256, 32) and up == down
+    assert [tile.narrower for tile in (tiles[0][0], up, *device.pin(tiles[3], "256x64", (9, 0))[:1])] == [
+        {"TAIL": 0, "MIDDLE": 0}, {"TAIL": 32, "MIDDLE": 32}, {"TAIL": 64, "MIDDLE": 128}
+    ]  # fmt: skip
+    assert device.pin(tiles[3], "auto", (9, 0)) == tiles[3]
+
+
+def test_a_pinned_tile_has_the_same_shape_whatever_would_have_been_chosen():
+    """What is chosen for few pairs is so deep that a large tile of that depth fits no GPU's shared memory."""
+    pytest.importorskip("triton")
+    from firesteel.kernels.triton import moe_matmul as device
+
+    for tile, stages in (("16x64", 3), ("128x128", 3), ("256x128", 2), ("128x256", 2)):
+        for capability in ((9, 0), (12, 1)):
+            chosen = (device.gemv_tiles(4), device.gemm_tiles(256, capability, False))
+            few, many = (device.pin(one, tile, capability) for one in chosen)
+            wanted = 4 if capability == (9, 0) else stages
+            assert few == many and {(one.depth, one.stages) for one in few} == {(64, wanted)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("target", "activation"),
+    [("sm_86", "bf16"), ("sm_90a", "bf16"), ("sm_100a", "bf16"), *(("sm_121a", one) for one in ACTIVATIONS)],
+)
+@pytest.mark.parametrize("tile", ["16x64", "16x256", "256x64", "128x128", "128x256", "256x128"])
+@pytest.mark.parametrize("matmul", ["fc1", "fc2"])
+def test_pinned_tiles_fit(target, activation, tile, matmul):
+    pytest.importorskip("triton")
+    from firesteel.kernels.triton import moe_matmul as device
+
+    capability = divmod(int(target.strip("sm_a")), 10)
+    code = code_of(capability, f"triton:gemv {activation} {matmul} 16x64x128")
+    pinned, _ = device.pin(device.gemv_tiles(4), tile, capability)
+    constants = {**code.constants, **pinned.constants, **pinned.narrower}
+    proof = prove_code("moe_matmul", replace(code, constants=constants, **pinned.options), target)
+    assert proof.fits
+    native = activation != "bf16" and triton_version() >= (3, 8)
+    assert proof.verdict == ("native-fp4" if native else "bf16")
+
+
+@pytest.mark.parametrize("capability", [(8, 0), (9, 0), (12, 1)])
+def test_device_code_names_every_tile_that_any_number_of_pairs_picks(capability):
+    pytest.importorskip("triton")
+    from firesteel.kernels.triton import moe_matmul as device
+
+    found = {code.variant for code in moe_matmul.make_device_code(capability)}
+    for activation in ACTIVATIONS:
+        native = capability[0] == 12 and activation != "bf16"
+        gemv = [device.gemv_tiles(pairs) for pairs in range(1, 257)]
+        gemm = [device.gemm_tiles(pairs, capability, native) for pairs in range(1, 600)]
+        for way, tiles in (("gemv", gemv), ("gemm", gemm)):
+            wanted = {f"{name} {tile}" for pair in tiles for name, tile in zip(("fc1", "fc2"), pair, strict=True)}
+            before = f"triton:{way} {activation} "
+            assert {one.removeprefix(before) for one in found if one.startswith(before)} == wanted
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize(("capability", "is_sm12x"), [((9, 0), False), ((12, 1), True)])
+def test_the_store_is_the_one_the_target_launches(capability, is_sm12x, activation):
+    constants = code_of(capability, f"triton:gemm store {activation} K=2880").constants
+    assert constants["FORMAT"] == activation and constants["NATIVE"] is (is_sm12x and activation != "bf16")
+
+
+def accepts(way, sample):
+    return moe_matmul.implementations[f"triton:{way}"].accepts(*sample.args)
+
+
+def test_arguments_that_will_not_do_are_refused_with_the_reason():
+    sample = draw(65, 5, 64, 64, 2)
+    x, *rest = sample.args
+    assert accepts("gemm", sample) is None
+    assert accepts("gemv", sample) == "is for at most 64 tokens, not 65"
+    assert accepts("gemm", Sample("", (x.float(), *rest))) == "wants bf16 tokens, not torch.float32"
+    assert accepts("gemm", Sample("", (x.T.contiguous().T, *rest))) == "wants contiguous tensors"
+    assert accepts("gemm", Sample("", (x[:0], *rest))) == "wants at least one token"
+    assert "knows no activation 'fp8'" in accepts("gemm", Sample("", (x, *rest[:-2], "fp8")))
+
+
+@pytest.mark.parametrize("tile", ["16x16", "64x32", "256x256", "16x512"])
+def test_a_pinned_tile_that_cannot_be_computed_is_refused(tile):
+    assert f"and {tile} is pinned" in accepts("gemm", draw(65, 5, 64, 64, 2, tile=tile))
+    assert accepts("gemm", draw(65, 5, 64, 64, 2, tile="64x128")) is None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tile", ["16x64", "32x256", "128x64", "128x256", "256x128"])
+def test_a_pinned_tile_is_the_one_that_runs_on_a_gpu(tile):
+    device, ledger = find_device("cuda"), Ledger()
+    sample = draw(65, 32, 2880, 2880, 4, tile=tile, device="cuda")
+    failures = [one.failure for one in verify(moe_matmul, device, [sample]) if one.refusal is None]
+    assert failures and not any(failures)
+    moe_matmul.choose(device, "triton", ledger)(*sample.args)
+    (entry,) = ledger.entries.values()
+    tiles = {one.kernel: one.tile for one in entry.launches}
+    assert tiles["fc1"].startswith(tile + "x") and tiles["fc2"].startswith(tile + "x")
+
+
+@pytest.mark.parametrize(
+    ("version", "refused"), [("3.6.0", True), ("3.7.1", True), ("3.8.0", False), ("3.10", False)]
+)
+def test_quantised_activations_on_sm12x_need_a_triton_that_multiplies_them(monkeypatch, version, refused):
+    triton = pytest.importorskip("triton")
+    monkeypatch.setattr(triton, "__version__", version)
+    monkeypatch.setattr(MODULE, "find_capability", lambda device: (12, 1))
+    for activation in ACTIVATIONS:
+        why = accepts("gemv", draw(1, 5, 64, 64, 2, activation))
+        assert (why is not None) == (refused and activation != "bf16")
+        assert why is None or "torch >= 2.14" in why
+
+
+def test_triton_runs_on_a_gpu_where_asked_for_and_is_refused_on_a_cpu():
+    cpu = find_device("cpu")
+    gpu = replace(cpu, name="H200", capability=(9, 0))
+    names = [one.name for one in moe_matmul.choose(gpu, "triton", Ledger()).candidates]
+    assert names == ["triton:gemv", "triton:gemm"]
+    assert [one.name for one in moe_matmul.choose(cpu, None, Ledger()).candidates] == ["reference"]
+    with pytest.raises(KernelError, match=r"needs an NVIDIA GPU of compute capability 8.0"):
+        moe_matmul.choose(cpu, "triton", Ledger())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("way", ["gemv", "gemm"])
+@pytest.mark.parametrize("tokens", TOKEN_COUNTS)
+def test_real_shapes_on_a_gpu(tokens, way, activation):
+    implementation = moe_matmul.implementations[f"triton:{way}"]
+    seed = int(torch.randint(1 << 30, ()))
+    sample = draw(tokens, 128, 2880, 2880, 4, activation, seed=seed, device="cuda")
+    why = implementation.accepts(*sample.args)
+    if way == "gemv" and tokens > MODULE.GEMV_TOKENS:
+        assert "is for at most 64 tokens" in why
+        return
+    assert why is None
+    failure = check(moe_matmul, implementation, sample)
+    assert failure is None, f"seed {seed}: {failure}"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("way", ["gemv", "gemm"])
+def test_all_tokens_on_one_expert_on_a_gpu(way):
+    sample = draw(64, 128, 2880, 2880, 1, used=1, device="cuda")
+    assert check(moe_matmul, moe_matmul.implementations[f"triton:{way}"], sample) is None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("way", ["gemv", "gemm"])
+def test_a_cuda_graph_replays_with_other_experts(way):
+    """Nothing of a call is decided on the CPU: a captured graph takes new tokens and new ids."""
+    function = moe_matmul.implementations[f"triton:{way}"].function
+    first, second = (draw(17, 32, 2880, 2880, 4, seed=seed, device="cuda") for seed in (1, 2))
+    x, ids, weights, *rest = first.args
+    function(*first.args)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = function(*first.args)
+    for target, source in zip((x, ids, weights), second.args[:3], strict=True):
+        target.copy_(source)
+    graph.replay()
+    assert torch.equal(y, function(x, ids, weights, *rest))
+
+
+@pytest.mark.gpu
+def test_pairs_are_sorted_and_numbers_rounded_as_by_torch_on_a_gpu():
+    """Among them the assembly that widens MXFP4, which the interpreter cannot run."""
+    source = str(Path(firesteel.__file__).parents[1])
+    command = [sys.executable, PARTS, "no samples", "sort", "widen", "quantize"]
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": source}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]

@@ -1,0 +1,132 @@
+"""The experts' matmuls by streaming: emulated on a CPU, and on a GPU at real shapes."""
+
+import importlib
+
+import pytest
+import torch
+
+from firesteel.kernels.op.op import Sample
+from firesteel.kernels.ops.moe_matmul import moe_matmul, random_experts
+from firesteel.kernels.proof.verify import check
+from firesteel.kernels.stream.launch import Machine
+
+MODULE = importlib.import_module("firesteel.kernels.ops.moe_stream")
+UNEVEN, LARGE, SMALL = (
+    Machine(5, 232_448),
+    Machine(4, 232_448),
+    Machine(3, 101_376),
+)  # shared memory of an H200 and of a GB10
+
+
+def draw(tokens, experts, hidden, inter, *, active=4, used=None, seed=1, device="cpu"):
+    """A sample whose tokens choose among the first `used` experts."""
+    generator = torch.Generator(device).manual_seed(seed)
+    weights = random_experts(experts, hidden, inter, generator)
+    x = torch.randn(tokens, hidden, device=device, generator=generator).bfloat16()
+    chosen, ids = torch.rand(tokens, used or experts, device=device, generator=generator).topk(active)
+    return Sample(f"T={tokens} E={experts} used={used}", (x, ids, chosen.softmax(-1), weights, 1.0))
+
+
+def label(one):
+    return one.label if isinstance(one, Sample) else f"{one.num_sms} SMs"
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        draw(1, 8, 128, 128),
+        draw(5, 8, 128, 128),
+        draw(16, 8, 128, 128),
+        draw(16, 8, 128, 128, used=4),
+        draw(11, 8, 128, 128, used=5),
+    ],
+    ids=label,
+)
+def test_each_token_gets_its_experts_however_many_share_one(hold_emulated, sample):
+    hold_emulated(moe_matmul, LARGE, *sample.args, way="cuda:stream")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("machine", "sample"),
+    [
+        (LARGE, draw(33, 40, 192, 128)),
+        (LARGE, draw(64, 5, 128, 192)),
+        (LARGE, draw(7, 3, 64, 64, active=1)),
+        (SMALL, draw(17, 8, 128, 192)),
+        (SMALL, draw(64, 4, 128, 128)),
+    ],
+    ids=label,
+)
+def test_other_sizes_and_small_machines(hold_emulated, machine, sample):
+    hold_emulated(moe_matmul, machine, *sample.args, way="cuda:stream")
+
+
+def test_programs_without_strips_do_nothing(hold_emulated):
+    """One expert's 4 strips of the second matmul, for 5 programs."""
+    hold_emulated(moe_matmul, UNEVEN, *draw(1, 3, 64, 64, active=1).args, way="cuda:stream")
+
+
+@pytest.mark.usefixtures("spoilt_memory")
+@pytest.mark.parametrize("machine", [LARGE, UNEVEN], ids=["even", "uneven"])
+def test_programs_read_what_others_wrote_and_no_sooner(hold_emulated, machine):
+    for _ in range(4):
+        hold_emulated(moe_matmul, machine, *draw(7, 8, 128, 128).args, way="cuda:stream")
+
+
+def test_what_is_no_number_stays_so_and_harms_no_other_token(use_machine):
+    sample = draw(9, 8, 128, 128)
+    x, ids, weights, experts, limit = sample.args
+    x[3, 17] = torch.nan
+    use_machine(LARGE)
+    y = MODULE.run(x, ids, weights, experts, limit)
+    assert y.isnan().any(dim=1).tolist() == [token == 3 for token in range(9)]
+
+
+def test_refusals_name_what_is_wrong():
+    refuse = moe_matmul.implementations["cuda:stream"].accepts
+    sample = draw(3, 8, 128, 128)
+    x, ids, weights, experts, limit = sample.args
+    assert refuse(*sample.args) is None
+    assert "bf16 activations, not mxfp8" in refuse(*sample.args, "mxfp8")
+    assert "16x64 is pinned" in refuse(*sample.args, "bf16", "16x64")
+    assert "1 to 64 tokens" in refuse(*draw(65, 8, 128, 128).args)
+    assert "by 16 rows" in refuse(*draw(1, 4, 136, 128).args)
+    assert "multiple of 64" in refuse(*draw(1, 4, 96, 128).args)
+    assert "fp32" in refuse(x, ids, weights.double(), experts, limit)
+    assert "int64" in refuse(x, ids.int(), weights, experts, limit)
+
+
+def test_kernels_are_compiled_for_what_fits_the_machine():
+    sizes = {"is_up": True, "columns": 64, "rows": 64, "experts": 8, "active": 4}
+    found = [MODULE.plan(LARGE, **sizes, pairs=pairs).source.defines["MAX_PAIRS"] for pairs in (1, 64, 65, 256)]
+    assert found == [64, 64, 128, 256]
+    small = MODULE.plan(SMALL, is_up=True, columns=2880, rows=5760, experts=128, active=4, pairs=256)
+    assert small.shared_bytes <= SMALL.shared_bytes and small.source.defines["MAX_TOKENS"] == 4
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tokens", [1, 2, 3, 7, 9, 16, 17, 31, 32, 33, 63, 64])
+def test_real_shapes_on_a_gpu(tokens):
+    sample = draw(tokens, 128, 2880, 2880, seed=tokens, device="cuda")
+    assert check(moe_matmul, moe_matmul.implementations["cuda:stream"], sample) is None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("used", [4, 5, 9])
+def test_few_experts_for_all_tokens_on_a_gpu(used):
+    sample = draw(64, 128, 2880, 2880, used=used, device="cuda")
+    assert check(moe_matmul, moe_matmul.implementations["cuda:stream"], sample) is None
+
+
+@pytest.mark.gpu
+def test_same_inputs_give_the_same_bits_in_a_graph_too():
+    x, ids, weights, experts, limit = draw(32, 128, 2880, 2880, device="cuda").args
+    first = MODULE.run(x, ids, weights, experts, limit)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        again = MODULE.run(x, ids, weights, experts, limit)
+    for _ in range(20):
+        again.fill_(torch.nan)
+        graph.replay()
+        assert torch.equal(first, again)

@@ -1,0 +1,59 @@
+"""The ledger against a profiler: made-up names here, the real profiler on a GPU."""
+
+import pytest
+import torch
+
+from firesteel.device import find_device
+from firesteel.kernels import Kernels
+from firesteel.kernels.ledger import Ledger
+from firesteel.kernels.proof.profile_check import LaunchWatch, compare, own_kernels
+
+OURS = {"fc1", "fc2", "rms_norm_kernel"}
+
+
+def test_equal_counts_agree_and_kernels_of_torch_do_not_matter():
+    seen = {"fc1": 2, "fc2": 2, "void at::native::elementwise_kernel": 9, "Memcpy DtoH (Device -> Pinned)": 3}
+    assert compare({"fc1": 2, "fc2": 2}, seen, OURS) == []
+    assert compare({}, {}, OURS) == []
+
+
+@pytest.mark.parametrize(
+    ("launched", "seen", "difference"),
+    [
+        ({"fc1": 2}, {"fc1": 1}, "fc1: the ledger has 2 launches, the profiler saw 1"),
+        ({"fc1": 2}, {}, "fc1: the ledger has 2 launches, the profiler saw 0"),
+        ({}, {"fc2": 4}, "fc2: the ledger has 0 launches, the profiler saw 4"),
+        ({"new": 1}, {}, "new: the ledger has 1 launches, the profiler saw 0"),
+    ],
+)
+def test_every_difference_is_told(launched, seen, difference):
+    assert compare(launched, seen, OURS) == [difference]
+
+
+def test_own_kernels_are_those_the_ops_list():
+    names = own_kernels((9, 0))
+    assert {"rms_norm_kernel", "fc1", "fc2", "attend"} <= names
+
+
+@pytest.mark.gpu
+def test_the_profiler_sees_what_the_ledger_counts():
+    device = find_device("cuda")
+    kernels = Kernels(device, {"rms_norm": "triton"}, Ledger())
+    x = torch.randn(3, 2880, device="cuda", dtype=torch.bfloat16)
+    weight = torch.ones(2880, device="cuda", dtype=torch.bfloat16)
+    kernels.rms_norm(x, x, weight, 1e-5)  # before the watch: cleared away
+    with LaunchWatch(kernels.ledger, device) as watch:
+        for _ in range(5):
+            kernels.rms_norm(x, x, weight, 1e-5)
+        (x @ x.T).sum().item()
+    assert (watch.differences, watch.count) == ([], 5)
+
+
+@pytest.mark.gpu
+def test_a_launch_behind_the_ledgers_back_is_found():
+    device = find_device("cuda")
+    kernels = Kernels(device, {"rms_norm": "triton"}, Ledger())
+    x = torch.randn(3, 2880, device="cuda", dtype=torch.bfloat16)
+    with LaunchWatch(kernels.ledger, device) as watch:
+        kernels.rms_norm.op.implementations["triton"].function(x, x, x[0].contiguous(), 1e-5)
+    assert watch.differences == ["rms_norm_kernel: the ledger has 0 launches, the profiler saw 1"]

@@ -1,0 +1,257 @@
+"""The decode kernels as compiled: how they are spread, that they fit, what their machine code may not hold."""
+
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+
+from firesteel.device import find_device
+from firesteel.kernels.cuda import cache as cuda_cache
+from firesteel.kernels.decode.attention import Sharing
+from firesteel.kernels.decode.attention import kernel as attention_kernel
+from firesteel.kernels.decode.fc1 import expert_sizes
+from firesteel.kernels.decode.fc1 import plan as plan_fc1
+from firesteel.kernels.decode.fc2 import plan as plan_fc2
+from firesteel.kernels.decode.lm_head import plan as plan_lm_head
+from firesteel.kernels.decode.o import decode_o
+from firesteel.kernels.decode.o import plan as plan_o
+from firesteel.kernels.decode.qkv import plan as plan_qkv
+from firesteel.kernels.decode.router import kernel as router_kernel
+from firesteel.kernels.decode.sample import kernel as sample_kernel
+from firesteel.kernels.op.op import CudaCode
+from firesteel.kernels.op.verdict import disassemble
+from firesteel.kernels.proof.prove import list_code, prove_code
+from firesteel.kernels.registry import DECODE_OPS
+from firesteel.kernels.stream import launch as decode_launch
+from firesteel.kernels.stream.launch import (
+    build_kernel,
+    find_machine,
+    keep,
+    machine_of,
+    refuse_here,
+    refuse_layout,
+    refuse_strides,
+    refuse_tokens,
+    refuse_types,
+    with_all_arriving,
+    with_delays,
+    with_sms,
+)
+from firesteel.kernels.stream.shapes import GPT_OSS, KINDLING
+
+H200, GB10 = machine_of((9, 0)), machine_of((12, 1))
+FLOAT_ATOMIC = re.compile(r"\b(?:atom|red)\.[\w.:]*\.(?:f16|bf16|f32|f64)|\b(?:RED|ATOM[GS]?)\.\S*F(?:16|32|64)")
+
+
+@pytest.fixture
+def kept(monkeypatch, shared_folder):
+    """Compiled once a session."""
+    monkeypatch.setattr(cuda_cache, "_current", cuda_cache.CubinCache(shared_folder))
+
+
+def plan_all(machine, sizes, tokens=1):
+    """{(layer, whether its weights are packed): what streams them}."""
+    found = {}
+    for is_fp4 in (False, True):
+        of_all = {"is_fp4": is_fp4, "tokens": tokens, "hidden": sizes.hidden}
+        found["qkv", is_fp4] = plan_qkv(machine, **of_all, heads=sizes.heads, kv_heads=sizes.kv_heads)
+        found["o", is_fp4] = plan_o(machine, **of_all, columns=sizes.heads * sizes.head_dim)
+        found["lm_head", is_fp4] = plan_lm_head(machine, **of_all, vocabulary=sizes.vocabulary)
+    found["fc1", True] = plan_fc1(machine, tokens=tokens, **expert_sizes(sizes))
+    found["fc2", True] = plan_fc2(machine, tokens=tokens, **expert_sizes(sizes))
+    return found
+
+
+def every_kernel(machine, sizes, tokens):
+    streamed = [planned.kernel for planned in plan_all(machine, sizes, tokens).values()]
+    ways = (Sharing(), Sharing(8), Sharing(16, in_memory=True))
+    attention = [attention_kernel(machine, sizes.heads, sizes.kv_heads, way) for way in ways]
+    return [*streamed, *attention, router_kernel(sizes.experts, sizes.hidden), sample_kernel(sizes.hidden)]
+
+
+def test_one_token_on_an_h200_is_spread_as_measured():
+    found = {name: (one.stream.stages, one.programs) for name, one in plan_all(H200, GPT_OSS).items()}
+    assert found == {
+        ("qkv", False): (6, 132), ("qkv", True): (5, 132), ("o", False): (6, 132), ("o", True): (4, 132),
+        ("lm_head", False): (8, 132), ("lm_head", True): (8, 132), ("fc1", True): (7, 132), ("fc2", True): (6, 132),
+    }  # fmt: skip
+
+
+def test_on_a_gb10_every_kernel_has_an_sm_of_its_own():
+    found = plan_all(GB10, GPT_OSS)
+    assert {one.programs for one in found.values()} == {48}
+    assert all(one.refuse(GB10) is None and one.stream.stages >= 2 for one in found.values())
+    assert {one.kernel.source.defines["PROGRAMS_PER_SM"] for one in found.values()} == {1}
+
+
+def test_a_small_model_is_spread_over_its_strips():
+    found = plan_all(H200, KINDLING)
+    assert (found["qkv", True].programs, found["o", False].programs, found["fc2", True].programs) == (48, 16, 16)
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 4, 8])
+def test_all_that_an_h200_is_given_fits(tokens):
+    for sizes in (GPT_OSS, KINDLING):
+        assert all(one.refuse(H200) is None for one in plan_all(H200, sizes, tokens).values())
+
+
+def test_what_does_not_fit_a_gb10_is_refused_with_the_cure():
+    packed_o = plan_all(GB10, GPT_OSS, 8)["o", True]
+    assert re.search(r"needs \d+ bytes .* for 8 tokens, .* 101376: take fewer tokens", packed_o.refuse(GB10))
+    codes = {op.name: [code.variant for code in list_code(op, "sm_121a")] for op in DECODE_OPS}
+    assert "cuda mxfp4-weight T=4" in codes["decode_o"] and "cuda mxfp4-weight T=8" not in codes["decode_o"]
+    assert all("cuda mxfp4-weight T=8" in codes[f"decode_{name}"] for name in ("qkv", "fc1", "fc2", "lm_head"))
+
+
+def test_a_sources_kernels_are_compiled_once_a_shape():
+    one, other = (plan_all(H200, GPT_OSS)["qkv", True].kernel for _ in range(2))
+    assert one.source is other.source
+    assert (
+        plan_all(H200, GPT_OSS, 3)["qkv", True].kernel.source
+        is plan_all(H200, GPT_OSS, 4)["qkv", True].kernel.source
+    )
+    assert one.source is not plan_all(H200, GPT_OSS, 2)["qkv", True].kernel.source
+
+
+def test_kernels_with_delays_are_others_and_sleep(kept):
+    plain = build_kernel("decode_sample", {"HIDDEN": 256}, threads=512)
+    with with_delays():
+        slow = build_kernel("decode_sample", {"HIDDEN": 256}, threads=512)
+    assert build_kernel("decode_sample", {"HIDDEN": 256}, threads=512).source is plain.source
+    assert "nanosleep" in slow.build("sm_90a").ptx and "nanosleep" not in plain.build("sm_90a").ptx
+
+
+def test_kernels_in_which_all_lanes_arrive_are_others():
+    def find():
+        return plan_all(H200, GPT_OSS)["qkv", False].kernel.source
+
+    with with_all_arriving():
+        watched = find()
+    assert watched is not find() and "ALL_ARRIVE" not in find().defines
+    assert watched.defines == {**find().defines, "ALL_ARRIVE": 1}
+
+
+def test_kernels_can_be_held_to_few_sms(monkeypatch):
+    monkeypatch.setattr(decode_launch, "_read_machine", lambda device: H200)
+    device = torch.device("cuda:0")
+    with with_sms(4):
+        assert find_machine(device) == replace(H200, num_sms=4)
+    with with_sms(None):
+        assert find_machine(device) == H200
+
+
+def test_a_plan_is_made_once_and_once_more_with_delays():
+    """A call of an op asks for it twice; making it anew took most of an eager step's time."""
+    made = []
+
+    @keep
+    def plan(size, *, is_fp4):
+        made.append((size, is_fp4))
+        return object()
+
+    one = plan(3, is_fp4=True)
+    with with_delays():
+        slow = plan(3, is_fp4=True)
+        assert slow is plan(3, is_fp4=True)
+    assert plan(3, is_fp4=True) is one is not slow and plan(3, is_fp4=False) is not one
+    assert made == [(3, True), (3, True), (3, False)]
+
+
+def test_plans_of_ops_are_kept():
+    found = every_kernel(H200, GPT_OSS, 3)
+    assert all(one is other for one, other in zip(found, every_kernel(H200, GPT_OSS, 3), strict=True))
+    with with_delays():
+        assert not any(one is other for one, other in zip(found, every_kernel(H200, GPT_OSS, 3), strict=True))
+
+
+def test_rounded_activations_are_kernels_of_their_own_before_packed_weights():
+    for op in DECODE_OPS:
+        variants = [code.variant for code in list_code(op, "sm_90a")]
+        packed = [one for one in variants if "mxfp4-weight T" in one]
+        assert [one for one in variants if "mxfp8" in one] == [
+            one.replace("-weight", "-weight mxfp8") for one in packed
+        ], op.name
+
+
+def test_only_kernels_that_round_hold_conversions_to_e4m3(kept):
+    for code in list_code(decode_o, "sm_90a"):
+        if code.variant.endswith("mxfp8 T=1") or code.variant.endswith("weight T=1"):
+            assert ("e4m3x2" in code.kernel.build("sm_90a").ptx) == ("mxfp8" in code.variant), code.variant
+
+
+def test_packed_weights_do_not_hide_what_is_no_number(kept):
+    """The engine finds broken logits by their value; a plain maximum takes the other number instead."""
+    for op in DECODE_OPS:
+        for code in list_code(op, "sm_90a"):
+            if code.variant.endswith("mxfp4-weight T=1"):
+                ptx = code.kernel.build("sm_90a").ptx
+                assert "max.NaN.f32" in ptx and not re.search(r"\b(?:max|min)\.f32", ptx), op.name
+
+
+def test_older_gpus_are_refused_and_nothing_is_compiled_for_them():
+    ampere = replace(find_device("cpu"), name="A100", capability=(8, 0))
+    for op in DECODE_OPS:
+        assert list_code(op, "sm_80") == []
+        assert "compute capability 9.0" in op.implementations["cuda"].needs(ampere)
+
+
+def assert_sound(op, code, target, few=0):
+    """At most `few` spills, no floating-point atomics, within shared memory; waits and lets the next start."""
+    proof, entry = prove_code(op, code, target), code.kernel.build(target)
+    assert proof.spills <= few and proof.fits, (proof.op, proof.variant, proof.spills, proof.shared_bytes)
+    sass = disassemble(entry.binary.cubin, entry.name) or ""
+    assert not FLOAT_ATOMIC.search(entry.ptx) and not FLOAT_ATOMIC.search(sass)
+    assert "griddepcontrol.wait" in entry.ptx and "griddepcontrol.launch_dependents" in entry.ptx
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["sm_90a", "sm_121a"])
+@pytest.mark.parametrize("op", DECODE_OPS, ids=lambda op: op.name)
+def test_kernels_for_one_token_compile_without_spills_and_fit(kept, op, target):
+    codes = [code for code in list_code(op, target) if "T=" not in code.variant or "T=1" in code.variant]
+    assert codes
+    for code in codes:
+        assert_sound(op.name, code, target)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["sm_90a", "sm_120a", "sm_121a"])
+@pytest.mark.parametrize("op", DECODE_OPS, ids=lambda op: op.name)
+def test_kernels_for_any_number_of_tokens_compile_without_spills_and_fit(kept, op, target):
+    for code in list_code(op, target):
+        assert_sound(op.name, code, target)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tokens", [1, 4, 8])
+def test_kernels_of_a_small_model_compile_with_and_without_delays(kept, tokens):
+    for kernel in every_kernel(H200, KINDLING, tokens):
+        assert_sound("kindling", CudaCode(variant=f"cuda {kernel.name}", kernel=kernel), "sm_90a", few=4)
+    with with_delays():
+        for kernel in every_kernel(H200, KINDLING, tokens):
+            assert "nanosleep" in kernel.build("sm_90a").ptx
+
+
+def test_floating_point_atomics_would_be_seen():
+    lines = [
+        "red.global.add.f32 [%rd1], %f1;",
+        "atom.shared.add.f16x2 %r1, [%r2], %r3;",
+        "RED.E.ADD.F32.FTZ.RN.STRONG.GPU",
+    ]
+    assert all(FLOAT_ATOMIC.search(line) for line in lines)
+    others = ["redux.sync.max.u32 %r1, %r2, -1;", "atom.global.add.u32 %r1, [%rd1], 1;", "REDUX.MAX UR4, R2"]
+    assert not any(FLOAT_ATOMIC.search(line) for line in others)
+
+
+def test_tokens_types_and_layout_are_refused_with_the_reason():
+    x = torch.zeros(8, 64, dtype=torch.bfloat16)
+    assert refuse_tokens(x) is None and refuse_types(x, None) is None and refuse_layout(x, None) is None
+    assert "1 to 8 tokens, not 9" in refuse_tokens(torch.zeros(9, 64))
+    assert "1 to 8 tokens, not 0" in refuse_tokens(x[:0])
+    assert "bf16, not torch.float32" in refuse_types(x, x.float())
+    assert refuse_types(x.float(), wanted=torch.float32) is None
+    assert "int64, not torch.bfloat16" in refuse_types(x.long(), x, wanted=torch.int64)
+    assert "contiguous" in refuse_strides(x.T) and "contiguous" in refuse_layout(x.T)
+    assert "multiple of 16 bytes" in refuse_layout(torch.zeros(65, dtype=torch.bfloat16)[1:])
+    assert refuse_here(x, None) is None  # a CPU has no limits to exceed

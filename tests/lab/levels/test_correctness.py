@@ -1,0 +1,120 @@
+"""Level 2: a server that computes something else than the reference is found out."""
+
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from firesteel.lab.levels import correctness as levels_correctness
+from firesteel.lab.levels.correctness import check_correctness
+from firesteel.lab.reference.reference import LocalReference, find_reference
+from firesteel.lab.reference.texts import read_prompts, read_texts
+from firesteel.lab.servers.target import Target
+from firesteel.lab.spec import Order
+from firesteel.llm import LLM
+from firesteel.types import SamplingParams
+
+
+class Local:
+    """Answers as a server would, from a model in this process."""
+
+    url, model = "local", "kindling"
+
+    def __init__(self, **knobs):
+        self.llm = LLM("kindling", device="cpu", kv_cache_gib=0.25, **knobs)
+        self.noise = 0.0
+        self.wrong_tokens = False
+        self.lock = threading.Lock()
+
+    def complete(self, prompt, *, max_tokens, temperature=0.0, seed=0, ignore_eos=False, echo=False, **fields):
+        with self.lock:
+            return self.answer(prompt, echo, max_tokens, temperature, seed, ignore_eos)
+
+    def answer(self, prompt, echo, max_tokens, temperature, seed, ignore_eos):
+        params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=seed, ignore_eos=ignore_eos)
+        [made] = self.llm.generate([prompt], params, progress=False)
+        token_ids = [token + self.wrong_tokens for token in made.token_ids]
+        choice = {"text": made.text, "token_ids": token_ids}
+        if echo:
+            rows = self.llm.logits(prompt)[:-1].log_softmax(-1)
+            found = rows.gather(1, torch.tensor(prompt[1:])[:, None])[:, 0] - self.noise
+            choice["logprobs"] = {"token_logprobs": [None, *found.tolist(), -1.0]}
+        return {"choices": [choice]}
+
+    def get(self, path):
+        return {"device": "CPU", "ran": []}
+
+
+@pytest.fixture(scope="module")
+def local():
+    return Local()
+
+
+@pytest.fixture
+def judge(monkeypatch):
+    monkeypatch.setattr(levels_correctness, "read_texts", lambda encoder, count: read_texts(encoder, 2))
+    monkeypatch.setattr(levels_correctness, "read_prompts", lambda encoder, count: read_prompts(encoder, 2))
+    monkeypatch.setattr(levels_correctness, "CONTINUED", 12)
+
+    def run(api, *, model="kindling", **fields):
+        target = Target(api=api, kind="firesteel", folder=Path(), model=model)
+        return check_correctness(target, Order(quick=True, **fields))
+
+    return run
+
+
+def failed(result):
+    return {row["check"] for row in result.figures["checks"] if not row["passed"]}
+
+
+@pytest.mark.slow
+def test_same_model_agrees_in_perplexity_tokens_and_sinks(judge, local):
+    result = judge(local)
+    assert result.passed, result.reason
+    assert abs(result.figures["perplexity_change"]) < 1e-5 and result.figures["worst_logprob_error"] < 1e-3
+    assert result.figures["tokens_equal"] == result.figures["tokens_compared"] == 2 * 12
+    assert result.figures["perplexity_without_sinks"] > 1.2 * result.figures["perplexity_with_sinks"]
+
+
+@pytest.mark.slow
+def test_model_without_sinks_is_found_out(judge):
+    assert {"perplexity", "tokens", "sinks"} <= failed(judge(Local(sinks=False)))
+
+
+@pytest.mark.slow
+def test_likelihoods_that_are_one_percent_off_are_found_out(judge, local, monkeypatch):
+    monkeypatch.setattr(local, "noise", 0.01)
+    assert failed(judge(local)) == {"perplexity"}
+
+
+@pytest.mark.slow
+def test_nan_is_named(judge, local, monkeypatch):
+    monkeypatch.setattr(local, "noise", float("nan"))
+    assert "NaN or Inf" in judge(local).reason
+
+
+@pytest.mark.slow
+def test_wrong_tokens_are_found_where_the_reference_is_sure(judge, local, monkeypatch):
+    monkeypatch.setattr(local, "wrong_tokens", True)
+    result = judge(local)
+    assert "tokens" in failed(result) and "sure by" in result.reason
+
+
+def test_model_that_is_not_here_is_not_judged_and_that_is_said(judge, local):
+    result = judge(local, model="some/other-model")
+    assert result.passed and not result.was_run and result.figures["reference"] is None
+    assert "not judged: some/other-model is no checkpoint" in result.reason and "--reference-url" in result.reason
+
+
+def test_a_seed_that_gives_two_texts_fails_without_a_reference_too(judge, local, monkeypatch):
+    texts = iter("ab")
+    monkeypatch.setattr(local, "complete", lambda prompt, **fields: {"choices": [{"text": next(texts)}]})
+    result = judge(local, model="some/other-model")
+    assert not result.passed and result.was_run and "two different texts" in result.reason
+
+
+def test_reference_of_kindling_is_computed_here():
+    reference, why_none = find_reference("kindling", "")
+    assert isinstance(reference, LocalReference) and not why_none
+    assert reference.margin([1, 2, 3]) >= 0

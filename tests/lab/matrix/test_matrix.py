@@ -1,0 +1,185 @@
+"""A matrix goes on where it was interrupted, and one cell's crash is one cell's."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import replace
+
+import pytest
+
+from firesteel.errors import UserError
+from firesteel.lab.matrix import matrix as module
+from firesteel.lab.matrix.matrix import (
+    CLAIM,
+    CRASHED,
+    DONE,
+    TOO_LONG,
+    Matrix,
+    flags_of,
+    parse_gates,
+    run_matrix,
+)
+
+# A cell that notes that it ran, and does what its gates say.
+FAKE = textwrap.dedent("""
+    import json, os, sys, time
+    from pathlib import Path
+    path = Path(sys.argv[1])
+    chosen = json.loads(path.read_text())["chosen"]
+    with open(path.parents[1] / "ran.txt", "a") as file:
+        file.write(json.dumps(chosen) + "\\n")
+    if chosen == {"kv_dtype": "fp8", "sinks": "off"} and not (path.parents[1] / "mended").exists():
+        print("about to fail", flush=True)
+        os.kill(os.getpid(), 11)
+    time.sleep(float(os.environ.get("FAKE_CELL_S", "0")))
+    done = {"status": "done", "figures": {"tg_tok_s": 10.0 * len(chosen["kv_dtype"])}, "reason": "", "bench": {}}
+    path.with_name("outcome.json").write_text(json.dumps(done))
+""")
+GATES = {"kv_dtype": ("auto", "fp8"), "sinks": ("on", "off")}
+
+
+@pytest.fixture
+def fake(tmp_path):
+    path = tmp_path / "fake.py"
+    path.write_text(FAKE)
+    return (sys.executable, str(path))
+
+
+def ran(folder):
+    path = folder / "ran.txt"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def test_a_crash_is_recorded_and_the_rest_completes(tmp_path, fake):
+    told = []
+    found = run_matrix(Matrix(gates=GATES), tmp_path / "cells", tell=told.append, command=fake)
+    assert [cell["status"] for cell in found["cells"]] == [DONE, DONE, DONE, CRASHED]
+    assert "SIGSEGV" in found["cells"][-1]["reason"] and "about to fail" in found["cells"][-1]["reason"]
+    assert found["words"] == "3 of 4 cells done" and not found["all_done"]
+    assert found["figures"] == {"tg_tok_s": "tok/s"} and len(told) == 4
+
+
+def test_finished_cells_are_not_repeated(tmp_path, fake):
+    matrix, folder = Matrix(gates=GATES), tmp_path / "cells"
+    first = run_matrix(matrix, folder, command=fake)
+    assert run_matrix(matrix, folder, command=fake) == first
+    assert len(ran(folder)) == 4
+    (folder / "mended").touch()
+    assert run_matrix(matrix, folder, command=fake, again=True)["all_done"]
+    assert len(ran(folder)) == 5  # the one that had crashed
+
+
+def test_cells_of_another_commit_or_device_are_told_apart(tmp_path, fake, monkeypatch):
+    matrix, folder, told = Matrix(gates={"kv_dtype": ("auto", "fp8")}), tmp_path / "cells", []
+    monkeypatch.setattr(module, "find_origin", lambda: {"commit": "abc", "device": "H200"})
+    assert run_matrix(matrix, folder, command=fake)["words"] == "2 of 2 cells done"
+    (folder / "kv_dtype=fp8.json").unlink()
+    monkeypatch.setattr(module, "find_origin", lambda: {"commit": "def", "device": "H200"})
+    found = run_matrix(matrix, folder, command=fake, tell=told.append)
+    assert [cell["commit"] for cell in found["cells"]] == ["abc", "def"]
+    assert "1 of 2 cells were measured before" in told[0] and len(told) == 2
+    for words in (told[0], found["words"]):
+        assert "1 of them with commit abc on H200; this is commit def on H200" in words
+
+
+@pytest.mark.slow
+def test_an_interrupted_matrix_goes_on_and_leaves_no_process(tmp_path, fake):
+    folder = tmp_path / "cells"
+    program = textwrap.dedent(f"""
+        from pathlib import Path
+        from firesteel.lab.matrix.matrix import Matrix, run_matrix
+        run_matrix(Matrix(gates={GATES!r}), Path({str(folder)!r}), command={fake!r})
+    """)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "FAKE_CELL_S": "3"}
+    with subprocess.Popen([sys.executable, "-c", program], env=environment, stdout=subprocess.DEVNULL,
+                          stderr=subprocess.DEVNULL) as process:  # fmt: skip
+        deadline = time.monotonic() + 60
+        while len(ran(folder)) < 2:  # the first is done, the second under way
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+    assert len(list(folder.glob("kv_dtype*.json"))) == 1
+    before = ran(folder)
+    found = run_matrix(Matrix(gates=GATES), folder, command=fake)
+    assert [cell["status"] for cell in found["cells"]] == [DONE, DONE, DONE, CRASHED]
+    assert ran(folder)[len(before) :][0] == before[1] and len(ran(folder)) == 5
+
+
+def test_a_cell_that_takes_too_long_is_ended(tmp_path, fake, monkeypatch):
+    monkeypatch.setenv("FAKE_CELL_S", "60")
+    found = run_matrix(Matrix(gates={"kv_dtype": ("auto",)}, cell_s=1.0), tmp_path / "cells", command=fake)
+    assert found["cells"][0]["status"] == TOO_LONG and found["cells"][0]["seconds"] < 30
+
+
+def test_another_matrix_in_the_same_folder_is_refused(tmp_path, fake):
+    run_matrix(Matrix(gates={"kv_dtype": ("auto",)}), tmp_path, command=fake)
+    with pytest.raises(UserError, match="another matrix"):
+        run_matrix(Matrix(gates={"sinks": ("on",)}), tmp_path, command=fake)
+    (tmp_path / "kv_dtype=auto.json").write_text("{")
+    with pytest.raises(UserError, match="damaged"):
+        run_matrix(Matrix(gates={"kv_dtype": ("auto",)}), tmp_path, command=fake)
+
+
+def test_folder_of_a_version_that_knew_fewer_fields_goes_on(tmp_path, fake):
+    matrix = Matrix(gates={"kv_dtype": ("auto",)})
+    run_matrix(matrix, tmp_path, command=fake)
+    claimed = json.loads((tmp_path / CLAIM).read_text())
+    (tmp_path / CLAIM).write_text(json.dumps({name: claimed[name] for name in claimed if name != "grace_s"}))
+    run_matrix(matrix, tmp_path, command=fake)
+    assert len(ran(tmp_path)) == 1
+    with pytest.raises(UserError, match="another matrix"):
+        run_matrix(replace(matrix, grace_s=1.0), tmp_path, command=fake)
+
+
+def test_gates_are_knobs_with_values():
+    assert parse_gates(["kv-dtype=auto,fp8", "sinks"]) == {"kv_dtype": ("auto", "fp8"), "sinks": ("on", "off")}
+    assert flags_of({"kv_dtype": "fp8", "sinks": "off", "prefix_caching": "on"}) == [
+        "--kv-dtype", "fp8", "--no-sinks", "--prefix-caching",
+    ]  # fmt: skip
+
+
+def test_gates_of_another_engine_are_its_flags():
+    gates = parse_gates(["enforce-eager", "max-num-seqs=1,8"], engine="vllm")
+    assert flags_of({"enforce_eager": "on", "max_num_seqs": "8"}, engine="vllm") == [
+        "--enforce-eager", "--max-num-seqs", "8",
+    ]  # fmt: skip
+    assert flags_of({"enforce_eager": "off"}, engine="vllm") == [] and len(gates) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nothing=1,2"], "no gate"),
+        (["sinks=yes,no"], "switch"),
+        (["kv_dtype=fp8,fp8"], "differ"),
+        ([], "at least"),
+    ],
+)
+def test_what_is_no_gate_is_refused(words, said):
+    with pytest.raises(UserError, match=said):
+        parse_gates(words)
+
+
+def test_outcomes_are_json(tmp_path, fake):
+    run_matrix(Matrix(gates=GATES), tmp_path, command=fake)
+    content = json.loads((tmp_path / "kv_dtype=auto,sinks=on.json").read_text())
+    assert content["gates"] == {"kv_dtype": "auto", "sinks": "on"} and content["figures"]["tg_tok_s"] == 40.0
+
+
+def test_secrets_are_not_kept_of_a_matrix():
+    matrix = Matrix(gates={}, engine="serve --port {port} --api-key sk-1", flags=("--hf-token", "sk-2", "--x"))
+    kept = matrix.as_dict()
+    assert kept["engine"] == "serve --port {port} --api-key (hidden)" and kept["flags"] == [
+        "--hf-token", "(hidden)", "--x",
+    ]  # fmt: skip
+
+
+def test_cells_whose_values_differ_in_odd_letters_have_files_of_their_own():
+    names = [module.slug({"model": value}) for value in ("a/b", "a b", "a-b", "x" * 300, "x" * 301)]
+    assert len(set(names)) == 5 and max(map(len, names)) < 140
+    assert module.slug({"kv_dtype": "fp8", "sinks": "on"}) == "kv_dtype=fp8,sinks=on"

@@ -1,0 +1,80 @@
+"""Growth and first use of reserved memory are told apart."""
+
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from firesteel.lab.memory import footprint
+from firesteel.lab.memory.footprint import Footprint, Region, first_touched, measure_growth
+from firesteel.lab.memory.gpu import OWN, GpuMemory
+
+MB = 1 << 20
+# Reserves 200 MB; "touch" writes to half of it, "grow" takes 100 MB more.
+PROGRAM = """
+import mmap, sys
+reserved, taken = mmap.mmap(-1, 200 << 20), []
+print("ready", flush=True)
+for word in sys.stdin:
+    if word.strip() == "touch":
+        for at in range(0, 100 << 20, 4096):
+            reserved[at] = 1
+    else:
+        taken.append(b"x" * (100 << 20))
+    print("done", flush=True)
+"""
+
+
+@pytest.fixture
+def child():
+    """ask(word): does it and waits; its process."""
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as one:
+        one.stdout.readline()
+
+        def ask(word):
+            one.stdin.write(word + "\n")
+            one.stdin.flush()
+            one.stdout.readline()
+
+        yield ask, psutil.Process(one.pid)
+        one.stdin.close()
+
+
+def test_memory_reserved_before_and_used_later_is_no_growth(child):
+    ask, process = child
+    before = Footprint.of([process])
+    ask("touch")
+    grown, touched = measure_growth(before, Footprint.of([process]))
+    assert abs(grown) < 10 * MB and touched == pytest.approx(100 * MB, abs=2 * MB)
+
+
+def test_memory_that_was_not_reserved_is_growth(child):
+    ask, process = child
+    before = Footprint.of([process])
+    ask("grow")
+    grown, touched = measure_growth(before, Footprint.of([process]))
+    assert grown == pytest.approx(100 * MB, abs=10 * MB) and touched == 0
+
+
+def test_region_excuses_no_more_than_was_untouched():
+    region = Region(1, 0, 100 * MB, 90 * MB)
+    assert first_touched(region, [Region(1, 0, 300 * MB, 290 * MB)]) == 10 * MB
+    assert first_touched(region, [Region(2, 0, 100 * MB, 100 * MB)]) == 0
+    assert first_touched(region, []) == 0
+
+
+def test_processes_that_are_gone_count_nothing(child):
+    gone = psutil.Process(child[1].pid)
+    gone.kill()
+    gone.wait()
+    found = Footprint.of([gone])
+    assert found.resident == 0 and found.regions == ()
+
+
+def test_gpu_memory_is_that_of_the_processes(child, monkeypatch):
+    monkeypatch.setattr(footprint, "used_by", lambda pids: GpuMemory(sum(pids), OWN))
+    found = Footprint.of([child[1]])
+    assert found.gpu == child[1].pid and found.gpu_scope == OWN

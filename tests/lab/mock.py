@@ -1,0 +1,155 @@
+"""A server of known speed, to prove a meter with; knows no model: a word is a token.
+
+Every request is served as if alone: its first token comes when its prompt could be read at `pp_tok_s`, each other
+one `1 / tg_tok_s` after the one before. Times are kept to the clock, so that a late token does not delay the next.
+A context (system message) seen before costs nothing where `prefix_caching` is on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from firesteel.errors import UserError
+
+MODEL = "mock"
+TEMPLATE_TOKENS = 8  # that a chat template would add
+SPIN_S = 0.002  # the end of a wait is spent awake: sleep alone is late by up to a millisecond
+
+
+@dataclass(slots=True, kw_only=True)
+class Mock:
+    pp_tok_s: float = 4000.0
+    tg_tok_s: float = 100.0
+    tokens_a_chunk: int = 1
+    token_ids: bool = True  # sent with each chunk
+    prefix_caching: bool = False
+    max_context: int = 65536
+    port: int = 0  # 0 takes a free one
+    seen: set[str] = field(default_factory=set)
+
+    def app(self) -> Starlette:
+        return Starlette(
+            routes=[
+                Route("/v1/models", self.models),
+                Route("/v1/chat/completions", self.chat, methods=["POST"]),
+                Route("/health", self.models),
+            ]
+        )
+
+    async def models(self, request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [{"id": MODEL, "max_model_len": self.max_context}]})
+
+    async def chat(self, request: Request) -> Response:
+        start = time.perf_counter()
+        body = await request.json()
+        prompt_tokens, cached = self._count(body["messages"])
+        wanted = int(body.get("max_tokens") or 16)
+        ready = start + (prompt_tokens - cached) / self.pp_tok_s
+        usage = {
+            "prompt_tokens": prompt_tokens, "completion_tokens": wanted, "total_tokens": prompt_tokens + wanted,
+            "prompt_tokens_details": {"cached_tokens": cached},
+        }  # fmt: skip
+        if body.get("stream"):
+            return StreamingResponse(self._stream(ready, wanted, usage), media_type="text/event-stream")
+        await wait_until(ready + (wanted - 1) / self.tg_tok_s)
+        message = {"role": "assistant", "content": "Paris " * wanted}
+        choice = {"index": 0, "message": message, "finish_reason": "length"}
+        return JSONResponse({"object": "chat.completion", "model": MODEL, "choices": [choice], "usage": usage})
+
+    def _count(self, messages: list[dict[str, Any]]) -> tuple[int, int]:
+        """Tokens of a prompt, and those of them that are known already."""
+        context = next((str(one["content"]) for one in messages if one["role"] == "system"), "")
+        is_known = self.prefix_caching and context in self.seen
+        self.seen.add(context)
+        total = TEMPLATE_TOKENS + sum(len(str(one["content"]).split()) for one in messages)
+        return total, len(context.split()) if is_known else 0
+
+    async def _stream(self, ready: float, wanted: int, usage: dict[str, Any]) -> AsyncIterator[bytes]:
+        """The first token alone, as from the prompt's own step; then chunks, each when its last token is made."""
+        for first in (0, *range(1, wanted, self.tokens_a_chunk)):
+            number = 1 if first == 0 else min(self.tokens_a_chunk, wanted - first)
+            await wait_until(ready + (first + number - 1) / self.tg_tok_s)
+            is_last = first + number == wanted
+            choice: dict[str, Any] = {
+                "index": 0, "delta": {"role": "assistant", "content": "word " * number},
+                "finish_reason": "length" if is_last else None,
+            }  # fmt: skip
+            if self.token_ids:
+                choice["token_ids"] = [1] * number
+            yield event({"object": "chat.completion.chunk", "model": MODEL, "choices": [choice]})
+        yield event({"object": "chat.completion.chunk", "model": MODEL, "choices": [], "usage": usage})
+        yield b"data: [DONE]\n\n"
+
+
+def event(content: dict[str, Any]) -> bytes:
+    return f"data: {json.dumps(content)}\n\n".encode()
+
+
+async def wait_until(moment: float) -> None:
+    """On the clock of time.perf_counter."""
+    if (rest := moment - time.perf_counter() - SPIN_S) > 0:
+        await asyncio.sleep(rest)
+    while time.perf_counter() < moment:
+        await asyncio.sleep(0)
+
+
+class Announcing(uvicorn.Server):
+    """Prints its address once it listens, for whoever started it."""
+
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets)
+        port = self.servers[0].sockets[0].getsockname()[1]
+        print(f"http://127.0.0.1:{port}", flush=True)
+
+
+@contextmanager
+def mock_server(**settings: Any) -> Iterator[str]:
+    """The address of a mock in a process of its own."""
+    words = [f"{name}={value}" for name, value in settings.items()]
+    command = [sys.executable, __file__, *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, encoding="utf-8") as child:
+        try:
+            assert child.stdout is not None
+            url = child.stdout.readline().strip()
+            if not url:
+                raise UserError("the mock server did not start; its words are above")
+            yield url
+        finally:
+            child.terminate()
+
+
+def parse_settings(words: list[str]) -> dict[str, Any]:
+    """name=value, each of the type of its default."""
+    defaults = asdict(Mock())
+    known = {one.name for one in fields(Mock)} - {"seen"}
+    found: dict[str, Any] = {}
+    for word in words:
+        name, _, value = word.partition("=")
+        if name not in known:
+            raise UserError(f"{word}: the mock knows {', '.join(sorted(known))}")
+        kind = type(defaults[name])
+        found[name] = value == "True" if kind is bool else kind(value)
+    return found
+
+
+def main() -> None:
+    mock = Mock(**parse_settings(sys.argv[1:]))
+    Announcing(uvicorn.Config(mock.app(), host="127.0.0.1", port=mock.port, log_level="warning")).run()
+
+
+if __name__ == "__main__":
+    main()

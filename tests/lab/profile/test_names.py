@@ -1,0 +1,122 @@
+"""Every kernel of ours has the category of its op; what is read is counted once, by the kernel that reads it."""
+
+from collections import defaultdict
+
+import pytest
+
+from firesteel.kernels.registry import ALL_OPS
+from firesteel.lab.profile.names import (
+    ATTENTION,
+    DENSE,
+    EXPERTS,
+    NORM,
+    OTHER,
+    SAMPLING,
+    classify,
+    find_bytes,
+    sort_names,
+)
+from firesteel.measure.roofline.roofline import Step, step_cost
+from firesteel.model.spec import PRESETS
+
+OPS = {
+    "linear": DENSE, "decode_qkv": DENSE, "decode_o": DENSE, "decode_lm_head": DENSE, "moe_matmul": EXPERTS,
+    "route": EXPERTS, "decode_router": EXPERTS, "decode_experts": EXPERTS, "decode_fc1": EXPERTS,
+    "decode_fc2": EXPERTS, "attention": ATTENTION, "decode_attention": ATTENTION, "rope_kv_write": ATTENTION,
+    "rms_norm": NORM, "rms_norm_fed": NORM, "quantize_mxfp8": NORM, "draw": SAMPLING, "decode_sample": SAMPLING,
+}  # fmt: skip
+# Launched by two ops of different categories: most of their time is in this one.
+OF_TWO = {"vector_kernel": DENSE, "tile_kernel": DENSE, "store_rows": NORM}
+
+
+def kernels_of_ops():
+    """{kernel: ops that launch it}, on the GPUs that kernels are compiled for."""
+    found = defaultdict(set)
+    for op in ALL_OPS:
+        for capability in ((9, 0), (10, 0), (12, 1)):
+            for code in op.make_device_code(capability):
+                found[code.kernel_name].add(op.name)
+    return found
+
+
+def test_every_kernel_of_ours_has_the_category_of_its_op():
+    found = kernels_of_ops()
+    assert {name for name, ops in found.items() if len({OPS[op] for op in ops}) > 1} == set(OF_TWO)
+    wanted = {name: OF_TWO.get(name) or OPS[min(ops)] for name, ops in found.items()}
+    assert {name: classify(name) for name in found} == wanted
+
+
+def test_every_op_has_a_category_where_a_cpu_names_it():
+    assert {op.name: classify(op.name) for op in ALL_OPS} == OPS
+
+
+def cost(**fields):
+    return step_cost(PRESETS["gpt-oss-20b"], Step(context=128, **fields))
+
+
+def bytes_of(cost, *reads):
+    return sum(op.bytes for op in cost.ops if {op.op, f"{op.op}.{op.part}"} & set(reads))
+
+
+@pytest.mark.parametrize("name", ["decode_experts", "decode_experts_even", "moe_stream", "moe_matmul"])
+def test_kernel_of_all_experts_reads_them_all(name):
+    by_kernel, by_category = find_bytes(sort_names([name, "decode_router", "moe_sum"]), cost())
+    assert by_kernel == {name: bytes_of(cost(), "moe_matmul"), "decode_router": bytes_of(cost(), "route")}
+    assert by_category[EXPERTS] == sum(by_kernel.values())
+
+
+def test_kernels_of_one_product_read_their_part():
+    by_kernel, _ = find_bytes(sort_names(["fc1", "fc2", "sum_parts", "place_chunk"]), cost())
+    assert by_kernel == {"fc1": bytes_of(cost(), "moe_matmul.gate_up"), "fc2": bytes_of(cost(), "moe_matmul.down")}
+
+
+def test_shared_kernel_is_the_routers_where_another_multiplies_the_dense_layers():
+    for others in (["tile_kernel"], ["nvjet_tst_128x64_NNT"]):
+        assert sort_names(["vector_kernel", *others])["vector_kernel"] == (EXPERTS, ("route",))
+    assert sort_names(["tile_kernel", "void cutlass::Kernel2<gemm>"])["tile_kernel"].category == EXPERTS
+    by_kernel, by_category = find_bytes(sort_names(["vector_kernel", "choose_kernel"]), cost())
+    assert by_kernel["vector_kernel"] == by_category[DENSE] == bytes_of(cost(), "linear", "route")
+    by_kernel, _ = find_bytes(sort_names(["vector_kernel", "tile_kernel"]), cost())
+    assert by_kernel == {"vector_kernel": bytes_of(cost(), "route"), "tile_kernel": bytes_of(cost(), "linear")}
+
+
+def test_mxfp4_layers_are_read_by_their_kernel_and_the_rest_by_the_other():
+    mixed = cost(mxfp4_layers=("lm_head",))
+    by_kernel, _ = find_bytes(sort_names(["mxfp4_linear_kernel", "tile_kernel", "vector_kernel"]), mixed)
+    assert by_kernel["mxfp4_linear_kernel"] == bytes_of(mixed, "linear.lm_head")
+    assert by_kernel["tile_kernel"] == bytes_of(mixed, "linear.qkv", "linear.o")
+
+
+def test_kernels_that_share_their_bytes_have_none_alone_and_their_category_has_them_once():
+    by_kernel, by_category = find_bytes(sort_names(["decode_experts", "moe_stream"]), cost())
+    assert not by_kernel and by_category[EXPERTS] == bytes_of(cost(), "moe_matmul", "route")
+
+
+@pytest.mark.parametrize(
+    ("name", "category"),
+    [
+        ("fused_moe_kernel", EXPERTS),
+        ("void vllm::moe::topkGatingSoftmax<float>", EXPERTS),
+        ("void marlin_moe_wna16::Marlin<...>", EXPERTS),
+        ("void mul_mat_id_q<...>", EXPERTS),
+        ("_matmul_ogs_NNT_bf16xbf16xmxfp4_16x256x128x1", EXPERTS),
+        ("_p_matmul_ogs", EXPERTS),
+        ("cutlass::device_kernel<GroupProblemShape, MainloopSm120ArrayTmaWarpSpecialized>", EXPERTS),
+        ("bmm_MxE4m3_MxE2m1MxE4m3_Fp32_t128x16x256", EXPERTS),
+        ("nvjet_hsh_128x64_NNT", DENSE),
+        ("nvjet_tst_64x8_64x16_2x1_v_bz_TNT", DENSE),
+        ("void cublasLt::splitKreduce_kernel<32, 16, int>", DENSE),
+        ("void marlin::Marlin<nv_bfloat16>", DENSE),
+        ("void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm>", DENSE),
+        ("aten::addmm", DENSE),
+        ("flash_fwd_splitkv_kernel", ATTENTION),
+        ("reshape_and_cache_flash_kernel", ATTENTION),
+        ("rms_norm", NORM),
+        ("void at::native::vectorized_elementwise_kernel<4>", NORM),
+        ("decode_sample", SAMPLING),
+        ("at::native::reduce_kernel<argmax>", SAMPLING),
+        ("mystery", OTHER),
+    ],
+)
+def test_kernels_of_all_engines_have_a_category(name, category):
+    assert classify(name) == category

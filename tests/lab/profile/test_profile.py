@@ -1,0 +1,89 @@
+"""Time is counted once, sums to the whole, and goes to the right category and layer."""
+
+import pytest
+
+from firesteel.lab.profile.names import ATTENTION, DENSE, EXPERTS, GAPS, SAMPLING
+from firesteel.lab.profile.profile import own_time, profile
+from firesteel.lab.profile.timeline import Slice
+from firesteel.measure.roofline.roofline import Step, step_cost
+from firesteel.model.spec import PRESETS
+
+
+def step_of(start, layers=2):
+    """qkv, attention and experts in each layer with a gap of 1 us after each, then sampling."""
+    slices, now = [], start
+    for _ in range(layers):
+        for name, us in (("decode_qkv", 4.0), ("decode_attention", 2.0), ("decode_fc1", 10.0), ("decode_fc2", 5.0)):
+            slices.append(Slice(name, now, now + us))
+            now += us + 1.0
+    return [*slices, Slice("decode_sample", now, now + 3.0)], now + 3.0
+
+
+@pytest.fixture
+def three_steps():
+    slices, now = [], 0.0
+    for _ in range(3):
+        more, now = step_of(now)
+        slices += more
+    return slices
+
+
+def test_categories_and_gaps_sum_to_the_step(three_steps):
+    found = profile(three_steps, source="test")
+    assert found.steps == 3
+    times = {one["category"]: one["ms"] for one in found.categories}
+    assert times == pytest.approx({EXPERTS: 0.030, DENSE: 0.008, ATTENTION: 0.004, SAMPLING: 0.003, GAPS: 0.008})
+    assert found.sum_ms == pytest.approx(found.step_ms) == pytest.approx(0.053)
+    assert sum(one["share"] for one in found.categories) == pytest.approx(1.0)
+
+
+def test_overlapping_kernels_are_counted_once():
+    owned, gaps = own_time([Slice("a", 0, 10), Slice("b", 5, 15), Slice("c", 6, 8), Slice("d", 20, 30)])
+    assert owned == [10, 5, 0, 10] and gaps == 5
+
+
+def test_a_window_adds_the_time_before_and_after():
+    found = profile([Slice("linear", 10, 20)], source="test", steps=1, window_us=(0.0, 25.0))
+    assert found.categories[-1] == {"category": GAPS, "ms": 0.015, "share": 0.6, "gb_s": None}
+
+
+def test_layers_have_their_kernels(three_steps):
+    layers = profile(three_steps, source="test", num_layers=2).layers
+    assert [one["layer"] for one in layers] == ["0", "1", "outside layers"]
+    assert layers[0][EXPERTS] == layers[1][EXPERTS] == pytest.approx(0.015)
+    assert layers[2]["ms"] == pytest.approx(0.003) and layers[2][SAMPLING] == pytest.approx(0.003)
+
+
+def test_bandwidth_is_bytes_of_the_op_over_its_time(three_steps):
+    cost = step_cost(PRESETS["gpt-oss-20b"], Step())
+    found = profile(three_steps, source="test", cost=cost)
+    [qkv] = [one for one in found.kernels if one["name"] == "decode_qkv"]
+    moved = next(op.bytes for op in cost.ops if op.part == "qkv")
+    assert qkv["gb_s"] == pytest.approx(moved / 8e-6 / 1e9)
+    assert qkv["calls"] == 2 and qkv["us_a_call"] == pytest.approx(4.0)
+    assert next(one for one in found.kernels if one["name"] == "decode_sample")["gb_s"] is None
+
+
+def test_kernels_beyond_the_fused_ones_have_categories_and_bandwidths():
+    """Names of a decoding step of 16 tokens."""
+    names = (
+        "rms_norm_kernel", "tile_kernel", "rope_kv_write_kernel", "attend", "merge", "vector_kernel",
+        "choose_kernel", "moe_stream", "moe_sum", "draw_part", "choose_part",
+    )  # fmt: skip
+    slices = [Slice(name, 10 * number, 10 * number + 5) for number, name in enumerate(names)]
+    cost = step_cost(PRESETS["gpt-oss-20b"], Step(requests=16, context=128))
+    found = profile(slices, source="test", steps=1, cost=cost)
+    rates = {one["category"]: one["gb_s"] for one in found.categories}
+    assert {name for name, rate in rates.items() if rate is not None} == {EXPERTS, DENSE, ATTENTION}
+    rates = {one["name"]: one["gb_s"] for one in found.kernels}
+    reading = {"tile_kernel", "rope_kv_write_kernel", "attend", "vector_kernel", "moe_stream"}
+    assert {name for name, rate in rates.items() if rate is not None} == reading
+
+
+def test_what_was_measured_without_a_profiler_is_said(three_steps):
+    assert "+6.0 %" in profile(three_steps, source="test", measured_ms=0.05).in_words()
+
+
+def test_steps_are_guessed_where_nothing_samples():
+    slices = [Slice(name, number, number + 0.5) for number, name in enumerate(["linear", "linear", "rms_norm"] * 4)]
+    assert profile(slices, source="test").steps == 4

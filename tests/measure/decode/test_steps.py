@@ -1,0 +1,158 @@
+"""Pages, traces, experts and times of decoding steps."""
+
+import pytest
+import torch
+
+from firesteel.device import find_device
+from firesteel.engine.cache.kv_cache import new_cache
+from firesteel.measure.decode.steps import (
+    PASS_STEPS,
+    STALE,
+    Trace,
+    count_experts,
+    fill_pages,
+    first_batch,
+    lay_out,
+    time_steps,
+    trace,
+    watch,
+)
+from firesteel.model.decode import DecodeStep
+from firesteel.model.decode_ops import GROUPS, DecodeOps
+
+OURS = tuple(group for group in GROUPS if group != "experts")  # rows of Kindling's experts differ in length
+
+CPU = find_device("cpu")
+
+
+def ops_of(model, device=CPU):
+    return DecodeOps.choose(device, model.kernels.ledger)
+
+
+def step_of(llm, contexts, room=40):
+    pages = lay_out(contexts, room=room, page_size=8, window=128, seed=0)
+    cache = new_cache(llm.spec, pages.count, 8, CPU, torch.float32)
+    fill_pages(cache, seed=0)
+    step = DecodeStep(llm.model, cache, ops_of(llm.model), num_requests=len(contexts), num_pages=pages.width)
+    step.load(first_batch([5] * len(contexts), contexts, pages, cache))
+    return step
+
+
+@pytest.mark.parametrize("contexts", [[0], [7], [8], [100, 3, 31]])
+@pytest.mark.parametrize("window", [1, 8, 20, 0])
+def test_every_token_held_or_to_come_has_a_slot_of_its_own(contexts, window):
+    room, size = 13, 8
+    pages = lay_out(contexts, room=room, page_size=size, window=window, seed=3)
+    owned = []
+    for row, context in enumerate(contexts):
+        for position in range(context + room + 1):
+            owned.append(("full", row, position // size, int(pages.full[row, position // size])))
+        for position in range(max(0, context - window + 1), context + room + 1):
+            owned.append(("window", row, position // size, int(pages.window[row, position // size])))
+    numbers = [page for *_, page in set(owned)]
+    assert len(numbers) == len(set(numbers)) == pages.count - 1
+    assert set(numbers) == set(range(1, pages.count)) and STALE not in numbers
+
+
+def test_pages_before_the_window_are_stale_and_neighbours_lie_apart():
+    pages = lay_out([1000], room=10, page_size=8, window=16, seed=0)
+    assert int((pages.window != STALE).sum()) == 4 and (pages.window[0, : 985 // 8] == STALE).all()
+    assert (pages.full[0].diff() != 1).float().mean() > 0.9
+    again = lay_out([1000], room=10, page_size=8, window=16, seed=0)
+    assert torch.equal(pages.full, again.full)
+
+
+def test_first_batch_is_the_token_after_those_held(llm):
+    pages = lay_out([0, 21], room=4, page_size=8, window=128, seed=0)
+    batch = first_batch([3, 4], [0, 21], pages, new_cache(llm.spec, pages.count, 8, CPU, torch.float32))
+    assert batch.token_ids.tolist() == [3, 4] and batch.positions.tolist() == [0, 21]
+    assert batch.kv_lens.tolist() == [1, 22] and batch.query_starts.tolist() == [0, 1, 2]
+    assert batch.full.slots.tolist() == [8 * int(pages.full[0, 0]), 8 * int(pages.full[1, 2]) + 5]
+    assert batch.window.slots[1] == 8 * int(pages.window[1, 2]) + 5
+
+
+def test_pages_are_filled_with_the_same_random_values_for_the_same_seed(llm):
+    caches = [new_cache(llm.spec, 4, 8, CPU, torch.float32) for _ in range(3)]
+    for cache, seed in zip(caches, (1, 1, 2), strict=True):
+        fill_pages(cache, seed=seed)
+    first, same, other = (cache.values[0] for cache in caches)
+    assert torch.equal(first, same) and not torch.equal(first, other)
+    assert 0.9 < first.std() < 1.1 and not torch.equal(first, caches[0].keys[0])
+
+
+def test_trace_holds_tokens_logits_and_what_was_written_and_puts_inputs_back(llm):
+    step = step_of(llm, [9, 30])
+    begin = step.inputs.copy()
+    found = trace(step, step.run, 5)
+    assert all(map(torch.equal, begin, step.inputs.tensors()))
+    logits = [step.run() for _ in range(5)]
+    assert torch.equal(found.tokens[-1], step.inputs.token_ids) and torch.equal(found.logits, logits[-1])
+    assert len(found.written) == 2 * llm.spec.num_layers and found.written[0].shape[0] == 10
+    table = (step.inputs.full if llm.spec.windows[0] is None else step.inputs.window).page_table
+    page, offset = int(table[1, 32 // 8]), 32 % 8
+    assert torch.equal(found.written[0][2 * 2 + 1], step.cache.keys[0][page, :, offset])
+
+
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        ("tokens", "tokens from step 1 on"),
+        ("written", "values of layer 1 in 1 places"),
+        ("logits", "logits of the"),
+    ],
+)
+def test_difference_names_the_first_part_that_differs(part, words):
+    def made():
+        return Trace(
+            tokens=torch.zeros(3, 2), logits=torch.zeros(2, 5), written=[torch.zeros(6, 2) for _ in range(4)]
+        )
+
+    one, other = made(), made()
+    assert one.difference(other) is None
+    changed = other.written[3] if part == "written" else getattr(other, part)
+    changed[1, 0] = 1
+    found = one.difference(other)
+    assert found is not None and words in found
+
+
+def test_experts_are_counted_from_the_routers_logits(llm):
+    step = step_of(llm, [9, 30, 4])
+    begin, spec = step.inputs.copy(), llm.spec
+    met, per_step = [set() for _ in range(spec.num_layers)], []
+    for _ in range(4):
+        for layer, call in enumerate(watch(step)["router"]):
+            chosen = set(call.result.topk(spec.num_active).indices.flatten().tolist())
+            met[layer] |= chosen
+            per_step.append(len(chosen))
+    step.inputs.restore(begin)
+    found = count_experts(step, num_tokens=10)
+    assert found.num_tokens == 12 and found.per_layer == tuple(map(len, met)) and found.total == sum(map(len, met))
+    assert found.per_step == pytest.approx(sum(per_step) / len(per_step))
+    assert all(map(torch.equal, begin, step.inputs.tensors()))
+
+
+def test_watching_a_step_gives_its_calls_and_leaves_its_ops(llm):
+    step = step_of(llm, [9])
+    ops = step.ops
+    calls = watch(step)
+    assert step.ops is ops and tuple(calls) == GROUPS
+    assert [len(calls[group]) for group in OURS] == [llm.spec.num_layers] * 6 + [1, 1] and not calls["experts"]
+    assert step.inputs.positions.tolist() == [10]
+    logits = calls["lm_head"][0].result[0]
+    assert logits.shape == (1, llm.spec.vocab_size)
+
+
+def test_every_pass_is_timed_from_the_same_inputs():
+    events = []
+    found = time_steps(lambda: events.append("run"), lambda: events.append("reset"), CPU, steps=PASS_STEPS + 3)
+    assert len(found) == PASS_STEPS + 3 and all(time >= 0 for time in found)
+    warm, full, rest = ["reset"] + ["run"] * PASS_STEPS, ["reset"] + ["run"] * PASS_STEPS, ["reset"] + ["run"] * 3
+    assert events == warm + full + rest
+
+
+@pytest.mark.gpu
+def test_gpu_times_lie_between_the_ends_of_steps():
+    device = find_device("cuda")
+    data = torch.zeros(256 << 20, dtype=torch.uint8, device=device.torch_device)
+    found = time_steps(lambda: data.add_(1), lambda: None, device, steps=50)
+    assert len(found) == 50 and sorted(found)[25] > 1e3 * 2 * data.nbytes / 8e12

@@ -1,0 +1,229 @@
+"""Every op at a model's shapes: which samples are tried, what is not, and that wrong answers fail."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+
+from firesteel.device import find_device
+from firesteel.kernels.op.op import anywhere
+from firesteel.kernels.operands.activation import ACTIVATIONS, is_native
+from firesteel.kernels.ops.attention_tiles import power_of_two
+from firesteel.kernels.ops.linear import linear
+from firesteel.kernels.ops.moe_matmul import GEMV_TOKENS, moe_matmul
+from firesteel.kernels.ops.moe_stream import MOST_TOKENS as STREAMED_TOKENS
+from firesteel.kernels.ops.moe_stream import PAIRS
+from firesteel.kernels.ops.rms_norm import rms_norm
+from firesteel.kernels.ops.rope_kv_write import rope_kv_write
+from firesteel.kernels.proof.isolate import Died
+from firesteel.kernels.proof.verify import Status
+from firesteel.kernels.registry import ALL_OPS
+from firesteel.kernels.rope import RopeSpec
+from firesteel.measure.ops import correctness
+from firesteel.measure.ops.correctness import check_apart, check_ops, list_tokens
+from firesteel.measure.ops.workloads import MOST_REQUESTS
+from firesteel.model.spec import PRESETS, ModelSpec
+
+CPU = find_device("cpu")
+SHAPES = correctness.Shapes
+TINY = ModelSpec(
+    num_layers=2, hidden_size=96, intermediate_size=64, num_heads=4, num_kv_heads=2, head_dim=32, num_experts=6,
+    num_active=2, vocab_size=272, windows=(8, None), rope=RopeSpec(theta=150000.0), max_context=256,
+)  # fmt: skip
+
+
+@pytest.fixture
+def moe(monkeypatch):
+    """moe(function) makes it the one implementation of the MoE that runs on a CPU; its own samples are left out."""
+
+    def add(function, accepts=None):
+        monkeypatch.setattr(moe_matmul, "make_samples", None)
+        monkeypatch.setattr(moe_matmul, "implementations", {"reference": moe_matmul.implementations["reference"]})
+        moe_matmul.implementation("mine", needs=anywhere, accepts=accepts)(function)
+
+    return add
+
+
+def run(**options):
+    return list(check_ops((moe_matmul,), CPU, TINY, **options))
+
+
+def test_real_shapes_are_tried_with_every_activation(moe):
+    moe(moe_matmul.reference)
+    checks = run()
+    assert [check.sample for check in checks] == [
+        f"M={m} {activation}" for activation in ("bf16", "mxfp8", "mxfp4") for m in (1, 7, 64, 320)
+    ]
+    assert {check.status for check in checks} == {Status.PASSED}
+
+
+def test_quick_takes_the_smallest_of_each_activation(moe):
+    moe(moe_matmul.reference)
+    assert [check.sample for check in run(quick=True)] == ["M=1 bf16", "M=1 mxfp8", "M=1 mxfp4"]
+
+
+def test_quick_shows_a_refusal_only_where_nothing_was_taken(moe):
+    def refuse(x, ids, weights, experts, limit, activation="bf16", tile="auto", fed=None):
+        return None if activation == "bf16" else f"no {activation}"
+
+    moe(moe_matmul.reference, accepts=refuse)
+    checks = run(quick=True)
+    assert [(check.status, check.why) for check in checks] == [
+        (Status.PASSED, ""), (Status.REFUSED, "no mxfp8"), (Status.REFUSED, "no mxfp4"),
+    ]  # fmt: skip
+
+
+def test_an_implementation_that_ignores_the_activation_fails(moe):
+    moe(lambda *args: moe_matmul.reference(*args[:5]))
+    statuses = {check.sample: check.status for check in run(quick=True)}
+    assert statuses["M=1 bf16"] is Status.PASSED
+    assert statuses["M=1 mxfp8"] is statuses["M=1 mxfp4"] is Status.FAILED
+
+
+def test_what_memory_has_no_room_for_is_told(moe, monkeypatch):
+    moe(moe_matmul.reference)
+    monkeypatch.setattr(correctness, "too_large", lambda workload, device, share: "not run: needs 9 GB")
+    assert {(check.status, check.implementation, check.why) for check in run()} == {
+        (Status.NOT_RUN, "mine", "not run: needs 9 GB")
+    }
+
+
+def test_without_a_gpu_every_implementation_has_a_row_and_no_sample_is_made(monkeypatch):
+    monkeypatch.setattr(correctness, "Shapes", None)
+    steps = []
+    checks = list(check_ops(ALL_OPS, CPU, TINY, progress=lambda done, total: steps.append((done, total))))
+    wanted = [(op.name, name) for op in ALL_OPS for name in op.implementations if name != "reference"]
+    assert [(check.op, check.implementation) for check in checks] == wanted
+    assert {check.status for check in checks} == {Status.NOT_RUN} and steps[-1] == (len(ALL_OPS), len(ALL_OPS))
+
+
+def tile_pickers(spec, capability):
+    """(op, most tokens, what is chosen for so many) of all that the number of tokens chooses."""
+    from firesteel.kernels.triton import linear as dense
+    from firesteel.kernels.triton import moe_matmul as experts
+    from firesteel.kernels.triton import mxfp4_linear as packed
+    from firesteel.kernels.triton.moe_sort import MAX_CHUNK
+    from firesteel.kernels.triton.route import VECTOR_TOKENS
+
+    active, natives = spec.num_active, {is_native(capability, one) for one in ACTIVATIONS}
+    for rows, most in (
+        (spec.q_size + 2 * spec.kv_size, 8192), (spec.hidden_size, 8192), (spec.vocab_size, MOST_REQUESTS),
+    ):  # fmt: skip
+        yield "linear", most, partial(dense.pick_tile, num_rows=rows)
+        for native in natives:
+            yield "linear", most, partial(packed.pick_tile, num_rows=rows, capability=capability, native=native)
+    for native in natives:
+        tiles = partial(experts.gemm_tiles, capability=capability, native=native)
+        yield "moe_matmul", 8192, lambda m, tiles=tiles: tiles(m * active / spec.num_experts)
+    yield "moe_matmul", GEMV_TOKENS, lambda m: experts.gemv_tiles(m * active)
+    yield "moe_matmul", 8192, lambda m: min(MAX_CHUNK, max(16, power_of_two(m * active)))
+    yield "moe_matmul", STREAMED_TOKENS, lambda m: next(count for count in PAIRS if m * active <= count)
+    yield "route", 8192, lambda m: dense.pick_tile(m, spec.num_experts) if m > VECTOR_TOKENS else "vector"
+
+
+@pytest.mark.parametrize("capability", [(9, 0), (12, 1)])
+@pytest.mark.parametrize("model", ["gpt-oss-20b", "gpt-oss-120b"])
+def test_every_tile_that_some_number_of_tokens_chooses_is_tried_on_a_gpu(model, capability):
+    """The tiles of prompts never ran: no more than 320 tokens were tried."""
+    gpu = replace(CPU, name="GPU", capability=capability)
+    for op, most, pick in tile_pickers(PRESETS[model], capability):
+        tried = {pick(m) for m in list_tokens(op, gpu) if m <= most}
+        assert {pick(m) for m in range(1, most + 1)} == tried, op
+
+
+def test_the_many_tokens_of_a_gpus_tiles_are_left_out_elsewhere():
+    assert list_tokens("moe_matmul", CPU) == (1, 7, 64, 320)
+
+
+@pytest.mark.parametrize(
+    ("op", "wanted"),
+    [(linear, "T=1 5120x2880 mxfp4-weight bf16"), (rope_kv_write, "T=65 S=64 torch.float8_e4m3fn")],
+)
+def test_quick_takes_a_sample_of_every_set_of_types(monkeypatch, op, wanted):
+    """MXFP4 weights with bf16 activations, and FP8 pages, were taken for samples seen before."""
+    monkeypatch.setattr(op, "implementations", {"reference": op.implementations["reference"]})
+    op.implementation("mine", needs=anywhere)(op.reference)
+    checks = list(check_ops((op,), CPU, TINY, quick=True))
+    assert wanted in [check.sample for check in checks] and {check.status for check in checks} == {Status.PASSED}
+
+
+def test_experts_are_held_once(moe, monkeypatch):
+    made = []
+    monkeypatch.setattr(
+        correctness, "Shapes", lambda *args, **options: made.append(options) or SHAPES(*args, **options)
+    )
+    moe(moe_matmul.reference)
+    run(quick=True)
+    assert made == [{"expert_copies": 1}]
+
+
+def fail(*args, **options):
+    raise RuntimeError("CUDA error: an illegal memory access was encountered\nCompile with ...")
+
+
+def test_a_fault_while_a_sample_is_made_is_a_row_and_the_rest_is_checked(moe, monkeypatch):
+    draws = iter([fail])
+    monkeypatch.setattr(correctness, "free_memory", lambda device: next(draws, lambda: None)())
+    moe(moe_matmul.reference)
+    first, *others = run(quick=True)
+    assert (first.status, first.implementation, first.sample) == (Status.FAILED, "mine", "M=1 bf16")
+    assert "illegal memory access" in first.why and {one.status for one in others} == {Status.PASSED}
+
+
+def test_a_fault_in_the_ops_own_samples_is_a_row(moe, monkeypatch):
+    moe(moe_matmul.reference)
+    monkeypatch.setattr(moe_matmul, "make_samples", fail)
+    (row,) = run()
+    assert row.status is Status.FAILED and row.sample == "making samples"
+
+
+def test_after_the_device_has_failed_the_rest_is_listed_as_not_run(moe, monkeypatch):
+    moe(fail)
+    monkeypatch.setattr(correctness, "has_failed", lambda device: True)
+    monkeypatch.setattr(rms_norm, "implementations", {"mine": moe_matmul.implementations["mine"]})
+    failed, rest, other = check_ops((moe_matmul, rms_norm), CPU, TINY)
+    assert failed.status is Status.FAILED and (rest.op, other.op) == ("moe_matmul", "rms_norm")
+    assert rest.not_run == other.not_run == "the device failed earlier in moe_matmul mine M=1 bf16"
+
+
+def test_want_of_memory_is_not_a_failure(moe):
+    def greedy(*args):
+        raise torch.OutOfMemoryError("tried to allocate 9 GiB")
+
+    moe(greedy)
+    assert {(one.status, one.why) for one in run()} == {(Status.NOT_RUN, "memory ran out: tried to allocate 9 GiB")}
+
+
+def test_ops_are_checked_in_another_process():
+    ops = (rms_norm, moe_matmul)
+    assert list(check_apart(ops, CPU, TINY)) == list(check_ops(ops, CPU, TINY))
+
+
+def test_an_op_that_ends_its_process_or_fails_the_device_leaves_the_next_a_new_one(monkeypatch):
+    events = []
+
+    class FakeWorker:
+        def call(self, function, name, *rest):
+            events.append(name)
+            failed = correctness.Check(name, "triton", "", not_run=f"{correctness.DEVICE_FAILED} here")
+            return Died("its process was ended by SIGABRT") if name == "rms_norm" else [failed]
+
+        def stop(self):
+            events.append("stop")
+
+    monkeypatch.setattr(correctness, "Worker", FakeWorker)
+    died, failed, _ = check_apart((rms_norm, linear, moe_matmul), CPU, TINY)
+    assert died.status is Status.FAILED and died.why == "its process was ended by SIGABRT"
+    assert failed.op == "linear" and events == ["rms_norm", "linear", "stop", "moe_matmul", "stop", "stop"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("op", ALL_OPS, ids=lambda op: op.name)
+def test_every_op_is_right_on_this_gpu_at_the_shapes_of_120b(op):
+    checks = list(check_ops((op,), find_device("cuda"), PRESETS["gpt-oss-120b"]))
+    failed = [f"{check.implementation} on {check.sample}: {check.why}" for check in checks if check.failure]
+    assert not failed, "\n".join(failed)
+    passed = {check.implementation for check in checks if check.status is Status.PASSED}
+    assert passed == set(op.implementations) - {"reference"}
+    torch.cuda.empty_cache()

@@ -1,0 +1,44 @@
+"""Which requests need a grammar, and what cannot be enforced."""
+
+import msgspec
+import pytest
+
+from firesteel.server.chat.response_format import find_grammar, has_form
+from firesteel.server.http.errors import ApiError
+from firesteel.server.openai.requests import ChatRequest
+
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+STRICT = {"type": "function", "function": {**TOOL["function"], "strict": True}}
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
+
+
+def asked(**fields):
+    return msgspec.convert({"messages": [{"role": "user", "content": "a"}], **fields}, ChatRequest)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"tools": [TOOL]}, {"tools": [TOOL], "tool_choice": "auto"}, {"response_format": {"type": "text"}},
+     {"tool_choice": "none"}],
+)  # fmt: skip
+def test_free_answers_have_no_grammar(fields):
+    assert find_grammar(asked(**fields)) is None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"tools": [TOOL], "tool_choice": "required"}, {"tools": [TOOL], "tool_choice": "none"}, {"tools": [STRICT]},
+     {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "look"}}},
+     {"tools": [TOOL], "parallel_tool_calls": False}, {"response_format": SCHEMA},
+     {"response_format": {"type": "json_object"}}],
+)  # fmt: skip
+def test_forms_have_a_grammar(fields):
+    request = asked(**fields)
+    assert has_form(request) and "\nstart:" in find_grammar(request)
+
+
+def test_schema_that_cannot_be_enforced_is_refused():
+    bad = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "strange"}}}
+    with pytest.raises(ApiError) as caught:
+        find_grammar(asked(response_format=bad))
+    assert caught.value.status == 400 and caught.value.param == "response_format"

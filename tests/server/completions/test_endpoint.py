@@ -1,0 +1,143 @@
+"""The endpoint for completions: prompts of every kind, echo, logprobs, whole and streamed."""
+
+from dataclasses import replace
+
+import pytest
+
+from firesteel.engine.sample.logprobs import TokenLogprobs
+
+
+@pytest.fixture
+def server(open_server):
+    return open_server("one two<|return|>")
+
+
+def complete(server, prompt="ab", **fields):
+    return server.post("/v1/completions", {"prompt": prompt, **fields})
+
+
+def test_text_is_continued(server):
+    body = complete(server).json()
+    [choice] = body["choices"]
+    assert (choice["text"], choice["finish_reason"], body["object"]) == ("one two", "stop", "text_completion")
+    assert body["usage"]["prompt_tokens"] == 2 and body["usage"]["completion_tokens"] == 8
+    assert list(server.engine.requests[0].token_ids) == [97, 98]
+
+
+def test_sixteen_tokens_are_the_default(server):
+    complete(server)
+    assert server.engine.requests[0].params.max_tokens == 16
+
+
+@pytest.mark.parametrize(
+    ("prompt", "prompts"),
+    [("ab", [[97, 98]]), (["a", "b"], [[97], [98]]), ([97, 98], [[97, 98]]), ([[97], [98]], [[97], [98]])],
+)
+def test_prompts_are_texts_or_tokens(server, prompt, prompts):
+    body = complete(server, prompt, n=2).json()
+    assert [list(one.token_ids) for one in server.engine.requests] == [one for one in prompts for _ in range(2)]
+    assert [choice["index"] for choice in body["choices"]] == list(range(2 * len(prompts)))
+    assert body["usage"]["prompt_tokens"] == 2
+
+
+@pytest.mark.parametrize(("prompt", "status"), [("", 400), ([], 400), ([97, "a"], 400), ([1.5], 400), (None, 400)])
+def test_prompt_of_no_kind_is_refused(server, prompt, status):
+    answer = complete(server, prompt)
+    assert answer.status == status and answer.error["param"].startswith("prompt")
+
+
+def test_stream_adds_up_to_the_whole(server):
+    events = complete(server, stream=True, stream_options={"include_usage": True}, return_token_ids=True).events
+    assert "".join(choice["text"] for event in events for choice in event["choices"]) == "one two"
+    assert events[-2]["choices"][0]["finish_reason"] == "stop" and events[-1]["usage"]["completion_tokens"] == 8
+    assert sum(len(choice["token_ids"]) for event in events for choice in event["choices"]) == 8
+    assert events[0]["choices"][0]["prompt_token_ids"] == [97, 98]
+
+
+def test_echo_puts_the_prompt_first(server):
+    assert complete(server, echo=True).json()["choices"][0]["text"] == "abone two"
+    events = complete(server, echo=True, stream=True).events
+    assert "".join(event["choices"][0]["text"] for event in events) == "abone two"
+
+
+def test_logprobs_come_in_columns(server):
+    found = complete(server, logprobs=1).json()["choices"][0]["logprobs"]
+    assert "".join(found["tokens"]).startswith("one two") and found["text_offset"][:3] == [0, 1, 2]
+    assert found["token_logprobs"][0] == -0.5 and found["top_logprobs"][0] == {"a": -1.0}
+    assert complete(server).json()["choices"][0]["logprobs"] is None
+
+
+def test_echoed_prompt_has_logprobs_from_its_second_token_on(server):
+    output = server.engine.output
+
+    def with_prompt(request, token_ids, reason, count):
+        made = output(request, token_ids, reason, count)
+        if count == 1:
+            scored = [TokenLogprobs(token_id=98, logprob=-0.25, top=())]
+            made = type(made)(
+                **{**{name: getattr(made, name) for name in made.__slots__}, "prompt_logprobs": scored}
+            )
+        return made
+
+    server.engine.output = with_prompt
+    found = complete(server, echo=True, logprobs=0).json()["choices"][0]["logprobs"]
+    assert found["tokens"][:3] == ["a", "b", "o"] and found["token_logprobs"][:2] == [None, -0.25]
+    assert server.engine.requests[0].params.prompt_logprobs == 0
+
+
+def test_what_is_not_offered_is_declined(server):
+    assert complete(server, suffix="x").status == 422
+    assert complete(server, best_of=3).status == 422
+    assert complete(server, best_of=2, n=2).status == 200
+
+
+def test_more_prompts_than_may_be_under_way_are_refused(open_server):
+    server = open_server(max_num_seqs=1, max_waiting=1)
+    answer = complete(server, ["a", "b", "c"])
+    assert answer.status == 400 and "2 requests" in answer.error["message"]
+
+
+def test_streamed_echo_has_the_logprobs_of_a_prompt_that_comes_in_pieces(server):
+    """Those of all pieces but the first were lost."""
+    output = server.engine.output
+
+    async def in_pieces(request):
+        scored = [TokenLogprobs(token_id=token, logprob=-0.25, top=()) for token in request.token_ids[1:]]
+        for part in (scored[:2], scored[2:]):
+            yield replace(output(request, [], None, 0), prompt_logprobs=part)
+        yield output(request, [97], None, 1)
+        yield output(request, [98], "length", 2)
+
+    server.engine.generate = in_pieces
+    events = complete(server, "abcde", echo=True, logprobs=0, stream=True).events
+    assert "".join(event["choices"][0]["text"] for event in events) == "abcdeab"
+    columns = [event["choices"][0]["logprobs"] for event in events]
+    assert [one for column in columns for one in column["tokens"]] == list("abcdeab")
+    assert [one for column in columns for one in column["token_logprobs"]] == [None, *[-0.25] * 4, -0.5, -0.5]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_prompt_alone_is_echoed_and_scored(server, stream):
+    """How texts are scored: no token is asked for."""
+    output = server.engine.output
+
+    def with_prompt(request, token_ids, reason, count):
+        scored = [TokenLogprobs(token_id=98, logprob=-0.25, top=())]
+        return replace(output(request, token_ids, reason, count), prompt_logprobs=scored)
+
+    server.engine.output = with_prompt
+    options = {"stream_options": {"include_usage": True}} if stream else {}
+    answer = complete(server, max_tokens=0, echo=True, logprobs=0, stream=stream, return_token_ids=True, **options)
+    bodies = answer.events if stream else [answer.json()]
+    choices = [choice for body in bodies for choice in body["choices"]]
+    assert [(one["text"], one["finish_reason"], one["token_ids"]) for one in choices] == [("ab", "length", [])]
+    found, usage = choices[0]["logprobs"], bodies[-1]["usage"]
+    assert found["tokens"] == ["a", "b"] and found["token_logprobs"] == [None, -0.25]
+    assert (usage["completion_tokens"], usage["prompt_tokens"]) == (0, 2)
+    assert server.engine.requests[0].params.max_tokens == 1 and server.engine.num_open == 0
+
+
+def test_no_tokens_without_an_echo_are_an_empty_text(server):
+    choice = complete(server, max_tokens=0).json()["choices"][0]
+    assert (choice["text"], choice["finish_reason"]) == ("", "length")
+    assert complete(server, max_tokens=-1).status == 400

@@ -1,0 +1,71 @@
+"""Lines of the log: ids, figures, never the prompt unless asked."""
+
+import json
+import logging
+
+import pytest
+
+from firesteel.server.observe.access_log import Lines
+
+
+@pytest.fixture
+def server(open_server):
+    """One of its own: the shared one may still write lines about tests before."""
+    return open_server()
+
+
+@pytest.fixture
+def lines(caplog):
+    caplog.set_level(logging.INFO, "firesteel.server")
+
+    def find():
+        return [one for one in caplog.records if one.getMessage() == "request"]
+
+    return find
+
+
+def test_answer_and_line_carry_the_same_id(server, lines, eventually):
+    given = server.get("/v1/models", **{"x-request-id": "my-id.1"})
+    assert given.headers["x-request-id"] == "my-id.1"
+    made = server.get("/v1/models").headers["x-request-id"]
+    odd = server.get("/v1/models", **{"x-request-id": "a b"}).headers["x-request-id"]
+    assert len(made) == len(odd) == 32 and made != odd
+    eventually(lambda: len(lines()) == 3)
+
+
+def test_line_has_figures_and_no_prompt(server, lines, eventually):
+    server.chat("my secret")
+    eventually(lines)
+    [line] = lines()
+    assert (line.status, line.path, line.output_tokens, line.finish) == (200, "/v1/chat/completions", 38, "stop")
+    assert line.prompt_tokens == server.engine.requests[0].num_prompt and line.first_token_ms == 100.0
+    for as_json in (False, True):
+        assert "secret" not in Lines(as_json=as_json).format(line)
+
+
+def test_prompt_is_written_where_asked(open_server, lines, eventually):
+    open_server(log_prompts=True).chat("my secret")
+    eventually(lines)
+    assert "my secret" in lines()[0].prompt
+
+
+def test_error_is_written_with_its_cause(server, lines, eventually):
+    server.chat(temperature=-1)
+    eventually(lines)
+    assert lines()[0].levelno == logging.WARNING and "temperature" in lines()[0].error
+
+
+def test_healthy_probes_are_not_written(server, lines, eventually):
+    server.get("/health")
+    server.get("/metrics")
+    server.engine.is_ready = False
+    server.get("/health")
+    eventually(lines)
+    assert [line.status for line in lines()] == [503]
+
+
+def test_lines_are_words_or_json():
+    record = logging.makeLogRecord({"msg": "request", "levelname": "INFO", "status": 200, "error": 'a "b"\nc'})
+    assert Lines(as_json=False).format(record).endswith(r'info    request status=200 error="a \"b\"\nc"')
+    whole = json.loads(Lines(as_json=True).format(record))
+    assert (whole["event"], whole["level"], whole["status"], whole["error"]) == ("request", "info", 200, 'a "b"\nc')

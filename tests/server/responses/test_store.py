@@ -1,0 +1,90 @@
+"""Responses that are kept, within a bound."""
+
+import msgspec
+import pytest
+
+from firesteel.server.http.errors import ApiError
+from firesteel.server.responses.answers import MessageItem, OutputTextPart, Response
+from firesteel.server.responses.schema import Item, Reasoning, TextOptions
+from firesteel.server.responses.store import ResponseStore, Stored, complete_items, list_items
+
+
+def stored(name, text="answer", history=()):
+    said = MessageItem(id=f"msg_{name}", status="completed", content=[OutputTextPart(text=text)])
+    response = Response(
+        id=name, created_at=0, model="m", status="completed", tools=[], tool_choice="auto", text=TextOptions(),
+        reasoning=Reasoning(), parallel_tool_calls=True, store=True, temperature=1.0, top_p=1.0, top_logprobs=0,
+        truncation="disabled", output=[said],
+    )  # fmt: skip
+    return Stored(response, list(history), complete_items([Item(role="user", content="question")]))
+
+
+def test_the_conversation_is_history_question_and_answer():
+    first = stored("a")
+    second = stored("b", history=first.conversation())
+    roles = [(item.role, item.content[0].text) for item in second.conversation()]
+    assert roles == [("user", "question"), ("assistant", "answer")] * 2
+
+
+def test_the_oldest_goes_first_and_the_bound_holds():
+    size = stored("a").count_bytes()
+    store = ResponseStore(3 * size)
+    for name in "abcd":
+        store.put(stored(name))
+    assert len(store) == 3 and store.num_bytes <= store.most_bytes
+    with pytest.raises(ApiError, match="no response 'a'"):
+        store.get("a")
+    assert store.get("d").response.id == "d"
+
+
+def test_a_history_counts_for_everyone_who_keeps_it_alive():
+    history = [Item(role="user", content="x" * 10_000)]
+    assert stored("a", history=history).count_bytes() > 10_000 + stored("a").count_bytes()
+
+
+def test_what_is_too_large_is_not_kept_and_drives_nobody_out():
+    store = ResponseStore(2 * stored("a").count_bytes())
+    store.put(stored("a"))
+    store.put(stored("b", text="x" * 10_000))
+    assert len(store) == 1 and store.get("a")
+
+
+def test_no_room_keeps_nothing():
+    store = ResponseStore(0)
+    store.put(stored("a"))
+    assert len(store) == 0
+
+
+def test_one_put_again_takes_the_place_of_the_first():
+    store = ResponseStore(1 << 20)
+    store.put(stored("a", text="x" * 1000))
+    store.put(stored("a"))
+    assert len(store) == 1 and store.num_bytes == stored("a").count_bytes()
+    store.delete("a")
+    assert store.num_bytes == 0
+    with pytest.raises(ApiError) as raised:
+        store.delete("a")
+    assert raised.value.status == 404
+
+
+def test_a_previous_response_that_is_gone_is_the_requests_fault():
+    with pytest.raises(ApiError) as raised:
+        ResponseStore(1).find_previous("resp_x")
+    assert raised.value.status == 400 and raised.value.code == "previous_response_not_found"
+
+
+def test_items_are_listed_in_pages():
+    items = complete_items([Item(role="user", content=str(number), id=f"i{number}") for number in range(5)])
+    page = list_items(items, {"limit": "2"})
+    assert [item["id"] for item in page.data] == ["i4", "i3"] and page.has_more
+    page = list_items(items, {"order": "asc", "after": "i2"})
+    assert (page.first_id, page.last_id, page.has_more) == ("i3", "i4", False)
+    for query in ({"limit": "0"}, {"limit": "x"}, {"after": "i9"}):
+        with pytest.raises(ApiError):
+            list_items(items, query)
+
+
+def test_listed_items_have_only_the_fields_of_their_kind():
+    [shown] = list_items(complete_items([Item(role="user", content="a", id="i")]), {}).data
+    assert shown == {"type": "message", "id": "i", "role": "user", "content": [{"type": "input_text", "text": "a"}]}
+    assert msgspec.convert(shown, Item).content[0].text == "a"

@@ -1,0 +1,160 @@
+"""The page at /: its headers, and what people see of it in a browser."""
+
+import json
+import re
+import threading
+import urllib.request
+
+import pytest
+
+from firesteel.server.status.page import PAGE, read_page
+
+FRANCE = "What is the capital of France? Please reply with one word only"
+OVER = "document.getElementById('stop').hidden"
+
+
+def test_the_page_asks_for_nothing_outside_this_server():
+    text = PAGE.read_text(encoding="utf-8")
+    outside = set(re.findall(r"https?://[^\s'\"]+", text))
+    assert outside == {"http://www.w3.org/2000/svg"}  # a name, not a place
+    assert not re.search(r"<(?:script|link|img|iframe)[^>]+(?:src|href)=\"(?!data:)", text)
+
+
+def test_the_page_never_makes_markup_of_text():
+    assert not re.search(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", PAGE.read_text()
+    )
+
+
+def test_the_policy_names_the_only_script_and_style():
+    text, policy = read_page()
+    assert text.count("<script>") == text.count("<style>") == 1
+    assert len(re.findall(r"'sha256-[\w+/=]{44}'", policy)) == 2 and "unsafe" not in policy
+    assert not re.search(r" on\w+=\"| style=\"", text)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [400, 1600])
+def test_a_question_is_answered_with_its_reasoning_and_figures(browser, open_kindling, width):
+    browser.open(f"{open_kindling.url}/", width=width)
+    assert browser.wait_for("document.getElementById('model').textContent") == "kindling"
+    assert browser.run("document.getElementById('context').innerText") == "16,384 tokens of context"
+    browser.wait_for("document.getElementById('health').className === 'ready'")
+    browser.type("#text", FRANCE)
+    browser.press_enter()
+    browser.wait_for("document.querySelector('.figures')")
+    assert browser.run("document.querySelector('.turn.user').innerText") == FRANCE
+    assert browser.run("document.querySelector('.assistant .content').innerText") == "Paris"
+    assert "Paris" in browser.run("document.querySelector('.assistant .reasoning').innerText")
+    assert re.fullmatch(
+        r"\d+ tokens · [\d.]+ tokens/s · first after [\d.]+ s",
+        browser.run("document.querySelector('.figures').innerText"),
+    )
+    assert browser.run("document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0
+    browser.wait_for(
+        "[...document.querySelectorAll('#ledger tbody tr')].some(row => row.cells[0].innerText === 'moe_matmul')"
+    )
+    assert browser.errors == []
+    assert all(url.startswith((open_kindling.url, "data:")) for url in browser.requests)
+
+
+@pytest.mark.browser
+def test_kernels_have_the_verdict_on_their_machine_code(browser, open_kindling):
+    browser.open(f"{open_kindling.url}/")
+    codes = [("fc1", "int8"), ("fc1", "int8"), ("fc1", None), ("sum", "none"), ("other", "bf16")]
+    row = {
+        "op": "moe", "implementation": "cuda", "activation": "", "calls": 5, "launches": {"fc1": 3, "sum": 1},
+        "artefacts": [{"kernel": kernel, "verdict": verdict} for kernel, verdict in codes],
+    }  # fmt: skip
+    words = browser.run(f"ranRow({json.dumps(row)}).lastChild.textContent")
+    assert re.fullmatch(r"3 . fc1 \(int8\); 1 . sum", words), words
+
+
+@pytest.mark.browser
+def test_reasoning_is_dimmed_in_both_schemes(browser, open_kindling):
+    colour = "getComputedStyle(document.querySelector({!r})).color"
+    seen = []
+    for is_dark in (False, True):
+        browser.open(f"{open_kindling.url}/", is_dark=is_dark)
+        browser.type("#text", FRANCE)
+        browser.press_enter()
+        browser.wait_for("document.querySelector('.figures')")
+        seen += [browser.run(colour.format(place)) for place in (".assistant .content", ".reasoning")]
+    assert len(set(seen)) == 4
+    assert brightness(seen[0]) < brightness(seen[1]) and brightness(seen[2]) > brightness(seen[3])
+
+
+def brightness(colour):
+    return sum(map(int, re.findall(r"\d+", colour)[:3]))
+
+
+@pytest.mark.browser
+def test_an_answer_can_be_stopped_and_the_next_is_whole(browser, open_kindling):
+    browser.open(f"{open_kindling.url}/")
+    browser.type("#text", "What is 347 + 285?")
+    browser.click("#send")
+    browser.wait_for("document.querySelector('.reasoning')")
+    browser.click("#stop")
+    browser.wait_for("document.querySelector('.figures')?.innerText.includes('stopped')")
+    browser.wait_for(OVER)
+    browser.type("#text", FRANCE)
+    browser.press_enter()
+    browser.wait_for("document.querySelectorAll('.figures').length === 2")
+    assert browser.run("[...document.querySelectorAll('.assistant .content')].at(-1).innerText") == "Paris"
+    assert browser.errors == []
+
+
+@pytest.mark.browser
+def test_what_a_model_or_a_user_writes_is_text(browser, open_kindling):
+    browser.open(f"{open_kindling.url}/")
+    bold = "<b id=planted>bold</b><img src=x onerror=alert(1)>"
+    browser.type("#text", bold)
+    browser.press_enter()
+    browser.wait_for("document.querySelector('.turn.user')")
+    assert browser.run("document.querySelector('.turn.user').innerText") == bold
+    browser.run(
+        f"new Turn().push({{choices: [{{delta: {{content: {json.dumps(bold)}, reasoning: {json.dumps(bold)}}}}}]}})"
+    )
+    assert browser.run("[...document.querySelectorAll('.assistant .content')].at(-1).innerText") == bold
+    assert browser.run("document.getElementById('planted')") is None
+    browser.wait_for(OVER)
+    assert browser.errors == []
+
+
+@pytest.mark.browser
+def test_running_requests_speed_and_cache_are_live(browser, open_kindling):
+    browser.open(f"{open_kindling.url}/")
+    body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 300, "ignore_eos": True}
+    asked = urllib.request.Request(
+        f"{open_kindling.url}/v1/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"}
+    )
+    thread = threading.Thread(target=lambda: urllib.request.urlopen(asked).read())
+    thread.start()
+    browser.wait_for("document.getElementById('running').innerText === '1'")
+    browser.wait_for("Number(document.getElementById('speed').innerText) > 1")
+    browser.wait_for("document.getElementById('cache-text').innerText.match(/^[1-9]\\d* of .* pages held/)")
+    browser.wait_for("document.querySelector('#plot polyline').getAttribute('points').split(' ').length > 2")
+    thread.join()
+    browser.wait_for("document.getElementById('running').innerText === '0'")
+    assert browser.errors == []
+
+
+@pytest.mark.browser
+def test_a_key_is_asked_for_and_an_error_is_shown(browser, start_serve, tmp_path):
+    with start_serve("--port", "0", "--api-key", "secret", directory=tmp_path) as started:
+        browser.open(f"{started.url}/")
+        browser.wait_for("!document.getElementById('key-form').hidden")
+        browser.type("#text", FRANCE)
+        browser.press_enter()
+        assert "no API key" in browser.wait_for("document.querySelector('.turn.error')?.innerText")
+        browser.type("#key", "secret")
+        browser.press_enter()
+        assert browser.wait_for("document.getElementById('model').textContent") == "kindling"
+        assert browser.run("document.getElementById('key-form').hidden")
+        browser.type("#text", FRANCE)
+        browser.press_enter()
+        browser.wait_for("[...document.querySelectorAll('.assistant .content')].at(-1)?.innerText === 'Paris'")
+        refused = [error for error in browser.errors if "401" not in error.get("text", "")]
+        assert refused == []
+        browser.wait_for(OVER)
+    browser.wait_for("document.getElementById('health').className === 'lost'")
