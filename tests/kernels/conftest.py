@@ -85,8 +85,8 @@ def use_machine(emulator, monkeypatch):
     monkeypatch.setattr(CudaKernel, "prepare", emulator.emulated_prepare)
 
     def use(machine):
-        decode = [f"decode_{name}" for name in ("qkv", "attention", "o", "fc1", "fc2", "experts", "lm_head")]
-        for name in (*decode, "moe_stream"):
+        decode = [f"decode.{name}" for name in ("qkv", "attention", "o", "fc1", "fc2", "experts", "lm_head")]
+        for name in (*decode, "ops.moe_stream"):
             module = importlib.import_module(f"firesteel.kernels.{name}")
             monkeypatch.setattr(module, "find_machine", lambda device: machine)
 

@@ -33,13 +33,13 @@ asyncio.run(main())
 """
 HANGING = """
 import sys, time
-from firesteel.engine import process
+from firesteel.engine.process import main
 from firesteel.engine.step.runner import Runner
 run = Runner.run
 def run_or_hang(self, batch):
     return run(self, batch) if batch.token_ids[0] != 13 else time.sleep(60)
 Runner.run = run_or_hang
-process.main(int(sys.argv[1]))
+main.main(int(sys.argv[1]))
 """
 
 

@@ -77,7 +77,7 @@ def test_there_is_a_worker_a_core_as_far_as_memory_goes(monkeypatch):
 PROVE_MOE = """
 import json
 from firesteel.kernels.proof.prove_all import Task, prove_task
-from firesteel.kernels import moe_matmul
+from firesteel.kernels.ops.moe_matmul import moe_matmul
 from firesteel.kernels.proof.prove import list_code
 codes = list_code(moe_matmul, "sm_121a")
 wanted = [n for n, code in enumerate(codes) if code.variant.split()[0] == "triton:gemm" and "fc" in code.variant]

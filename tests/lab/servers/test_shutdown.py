@@ -102,8 +102,8 @@ def test_review_that_is_ended_takes_the_server_of_its_check_along(number, tmp_pa
 COMES_EARLY = """
 import os, signal, subprocess, sys
 from pathlib import Path
-from firesteel.lab import ending, supervisor
-ending.stop_servers_when_ended()
+from firesteel.lab.servers import shutdown, supervisor
+shutdown.stop_servers_when_ended()
 class Early(subprocess.Popen):
     def __init__(self, *args, **given):
         super().__init__(*args, **given)
@@ -114,7 +114,7 @@ subprocess.Popen = Early
 """
 STARTS = {
     "a server": "supervisor.Supervised(supervisor.ServerCommand(words={words!r}, url={url!r}), Path({folder!r}))",
-    "a run apart": "ending.run_apart({words!r}, Path({folder!r}) / 'log')",
+    "a run apart": "shutdown.run_apart({words!r}, Path({folder!r}) / 'log')",
 }
 
 
