@@ -1,8 +1,9 @@
-"""CUDA kernels of ours on a CPU: compiled by g++ with `emulator/` in place of the GPU's instructions, and run.
+"""Emulator of CUDA kernels on a CPU: g++ compiles them with `emulator/` in place of the GPU's instructions.
 
     monkeypatch.setattr(CudaKernel, "prepare", emulated_prepare)
 
-Every thread is a fiber and runs in a random order, copies come late: see emulator/machine.hpp. For small sizes.
+Threads are fibers that run in random order, and copies complete late: see emulator/machine.hpp. Meant for small
+sizes.
 """
 
 import ctypes
@@ -25,7 +26,7 @@ FOLDER = Path(__file__).with_name("emulator")
 OWN = tuple(sorted(path.name for path in FOLDER.iterdir() if path.suffix in (".hpp", ".cuh")))
 OPTIONS = (
     "-std=c++20", "-O1", "-fPIC", "-shared", "-fno-strict-aliasing", "-ffp-contract=off", "-w", "-pthread",
-    "-fno-gnu-unique",  # else libraries share the variables of the first that was loaded
+    "-fno-gnu-unique",  # otherwise libraries share the variables of the first one loaded
 )  # fmt: skip
 PATIENCE_S = 60.0
 _seeds = itertools.count(1)
@@ -34,7 +35,7 @@ _loaded = {}
 
 
 class EmulationError(AssertionError):
-    """A kernel hung, or did what a GPU does not allow."""
+    """A kernel hung, or did something that a GPU does not allow."""
 
 
 class _Late(ctypes.Structure):
@@ -43,8 +44,8 @@ class _Late(ctypes.Structure):
 
 @contextmanager
 def coming_late(*tensors):
-    """The kernel ahead writes these: launches inside begin before it has ended, at a random moment of theirs."""
-    assert all(one.is_contiguous() for one in tensors)
+    """Treats the tensors as outputs of the prior grid, which ends at a random moment of each launch inside."""
+    assert all(tensor.is_contiguous() for tensor in tensors)
     _late.extend(tensors)
     try:
         yield
@@ -58,9 +59,9 @@ def _own_folder():
 
 
 class Builds:
-    """Where libraries are kept; processes may share a folder."""
+    """The folder of compiled libraries; processes may share it."""
 
-    folder = None  # a temporary one of this process
+    folder = None  # None: a temporary folder of this process
 
     @classmethod
     def find(cls):
@@ -69,8 +70,8 @@ class Builds:
 
 @cache
 def _build(name, text, headers, options):
-    """Where the shared library of a program is."""
-    files = dict(headers) | {one: (FOLDER / one).read_text(encoding="utf-8") for one in OWN}
+    """Returns the path of a kernel's shared library, compiling it first if needed."""
+    files = dict(headers) | {header: (FOLDER / header).read_text(encoding="utf-8") for header in OWN}
     files["main.cpp"] = f'{text}\n#define KERNEL {name}\n#include "launch.hpp"\n'
     key = hashlib.sha256(repr((sorted(files.items()), options)).encode()).hexdigest()[:16]
     folder = Builds.find() / key
@@ -83,9 +84,9 @@ def _build(name, text, headers, options):
 
 
 def _load(path):
-    """The library. Its variables stay between launches, as a module's do; after an error it is loaded anew."""
+    """Returns the loaded library. Its variables persist between launches, as a module's do; an error reloads it."""
     if path not in _loaded:
-        with tempfile.NamedTemporaryFile(suffix=".so") as copy:  # a file is loaded once a process
+        with tempfile.NamedTemporaryFile(suffix=".so") as copy:  # a process loads a file only once
             shutil.copyfile(path, copy.name)
             _loaded[path] = ctypes.CDLL(copy.name)
         _loaded[path].launch.restype = ctypes.c_char_p
@@ -107,13 +108,13 @@ def _slot(value):
     return ctypes.c_double(value) if isinstance(value, float) else ctypes.c_int64(value)
 
 
-def _spoil(tensors):
-    """What comes late is no number until then; all that it will be is kept here."""
-    kept = [one.clone() for one in tensors]
-    for one in tensors:
-        one.view(torch.uint8).fill_(POISON)
+def _poison(tensors):
+    """Fills late inputs with NaN bits; returns their real contents and the list that the library copies from."""
+    kept = [tensor.clone() for tensor in tensors]
+    for tensor in tensors:
+        tensor.view(torch.uint8).fill_(POISON)
     pairs = zip(tensors, kept, strict=True)
-    return kept, (_Late * len(kept))(*(_Late(one.data_ptr(), to.data_ptr(), one.nbytes) for one, to in pairs))
+    return kept, (_Late * len(kept))(*(_Late(to.data_ptr(), source.data_ptr(), to.nbytes) for to, source in pairs))
 
 
 def _find(kernel):
@@ -122,12 +123,12 @@ def _find(kernel):
 
 
 def find_variable(kernel, name, kind):
-    """A variable of the kernel's module, where it lies."""
+    """Returns a variable of the kernel's module, in place."""
     return kind.in_dll(_load(_find(kernel)), name)
 
 
 def emulated_prepare(kernel, *, grid, args, dependent=False, cluster=(), tile=""):
-    """Stands in for CudaKernel.prepare."""
+    """Replaces CudaKernel.prepare."""
     path = _find(kernel)
     library = _load(path)
     assert library.num_parameters() == len(args), f"{kernel.name} has {library.num_parameters()} parameters"
@@ -137,7 +138,7 @@ def emulated_prepare(kernel, *, grid, args, dependent=False, cluster=(), tile=""
     sizes = (ctypes.c_uint32 * 3)(*(*grid, 1, 1)[:3])
 
     def launch():
-        kept, late = _spoil(list(_late) if dependent else [])
+        kept, late = _poison(list(_late) if dependent else [])
         patience = ctypes.c_double(PATIENCE_S)
         shape = (sizes, kernel.threads, math.prod(cluster))
         why = library.launch(*shape, slots, next(_seeds), patience, late, len(kept))
@@ -145,5 +146,5 @@ def emulated_prepare(kernel, *, grid, args, dependent=False, cluster=(), tile=""
             _loaded.pop(path, None)
             raise EmulationError(f"{kernel.name}: {why.decode()}")
 
-    launch.args = args  # tensors stay alive
+    launch.args = args  # keeps the tensors alive
     return launch

@@ -50,7 +50,7 @@ def test_what_is_read_before_it_has_come_is_no_number(fault, launch):
 
 @pytest.mark.parametrize(
     ("fault", "why"),
-    [("reuses too soon", "wait for what never comes"), ("waits for nothing", "ended before the kernel ahead")],
+    [("reuses too soon", "wait for something that never happens"), ("waits for nothing", "ended before the kernel ahead")],
 )
 def test_what_is_overwritten_or_taken_too_soon_is_wrong_or_the_kernel_fails(fault, why, launch, emulator):
     """Not in every order. Who is too slow for a barrier that goes on without him waits for ever."""
@@ -66,17 +66,17 @@ def test_what_is_overwritten_or_taken_too_soon_is_wrong_or_the_kernel_fails(faul
 
 @pytest.mark.parametrize("fault", ["never arrives", "spins"])
 def test_a_kernel_that_hangs_is_ended(fault, launch, emulator):
-    with pytest.raises(emulator.EmulationError, match=r"planted: program [01]: \d+ threads wait for what never"):
+    with pytest.raises(emulator.EmulationError, match=r"planted: CTA [01]: \d+ threads wait for something that never"):
         launch(fault, patience_s=0.3)
 
 
 @pytest.mark.parametrize(
     ("fault", "why", "tries"),
     [
-        ("writes behind", "program . wrote behind its shared memory", 1),
+        ("writes behind", "CTA . wrote past the end of its shared memory", 1),
         ("copies crooked", "a copy is not of whole 16 bytes", 1),
-        ("leaves copies", "ended before its copies came", 20),  # they come in time in some orders
-        ("reads who left", "program 0 ended before its peer was done", 1),
+        ("leaves copies", "ended before its copies completed", 20),  # they come in time in some orders
+        ("reads who left", "CTA 0 ended before its peer was done", 1),
     ],
 )
 def test_what_a_gpu_does_not_allow_is_said(fault, why, tries, launch, emulator):
@@ -91,14 +91,14 @@ def test_the_number_of_arguments_is_the_kernels(emulator):
         emulator.emulated_prepare(source.kernel("planted", threads=64), grid=(1,), args=(None, None, 3))
 
 
-TELL = "void tell(u64 *bars, int number) {\n        "
+ARRIVE = "void arrive(u64 *bars, int number) {\n        "
 WAITS = [
     ("multiply_bf16.cuh", "barrier_wait(ring.full + stage, number / S::STAGES & 1);"),
     ("ring.cuh", "if (number >= S::STAGES) ring.wait(ring.free, number - S::STAGES);"),
     ("ring.cuh", "ring.wait(ring.done, number);"),
-    ("ring.cuh", "ring.tell(ring.free, number);"),
-    ("ring.cuh", TELL + "__syncwarp();"),
-    ("decode_o.cu", "sync_some(1, S::CONSUMERS);"),
+    ("ring.cuh", "ring.arrive(ring.free, number);"),
+    ("ring.cuh", ARRIVE + "__syncwarp();"),
+    ("decode_o.cu", "named_barrier_sync(1, S::CONSUMERS);"),
 ]
 
 
@@ -111,7 +111,7 @@ def leave_out(monkeypatch):
         def read_without(self, name, *, needed_by):
             found = read(self, name, needed_by=needed_by)
             assert name != file or text in found
-            return found.replace(text, TELL if text.startswith(TELL) else "") if name == file else found
+            return found.replace(text, ARRIVE if text.startswith(ARRIVE) else "") if name == file else found
 
         monkeypatch.setattr(CudaSource, "_read", read_without)
 
@@ -125,7 +125,7 @@ def make_args():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("file", "wait"), WAITS, ids=[wait.removeprefix(TELL) for _, wait in WAITS])
+@pytest.mark.parametrize(("file", "wait"), WAITS, ids=[wait.removeprefix(ARRIVE) for _, wait in WAITS])
 def test_a_decode_kernel_that_lacks_one_of_its_waits_fails(
     file, wait, leave_out, use_machine, emulator, monkeypatch
 ):

@@ -140,4 +140,4 @@ def test_same_bits_with_delays_on_a_gpu():
 def test_programs_of_another_number_have_counters_of_their_own():
     """A counter goes on from launch to launch: with another number of programs it would let some go too soon."""
     sources = [plan_passed(Machine(programs, 232_448), **SIZES).kernel.source for programs in (170, 4)]
-    assert [source.defines["NUM_PROGRAMS"] for source in sources] == [170, 4]
+    assert [source.defines["NUM_CTAS"] for source in sources] == [170, 4]

@@ -1,11 +1,11 @@
 #pragma once
-// Stacks that take turns on one thread of the system; knows no GPU.
+// Fibers: stacks that take turns on one OS thread.
 #include <cstdint>
 
 constexpr int STACK_BYTES = 64 << 10;
 
 #ifdef __x86_64__
-// Keeps what a call must not change on the stack it leaves, and finds it on the one it goes to: no system call.
+// Switches stacks without a system call: pushes the callee-saved registers, swaps stack pointers, pops them again.
 extern "C" void switch_stack(void **from, void *to) asm("emulator_switch_stack");
 asm(R"(
 .text
@@ -28,24 +28,24 @@ emulator_switch_stack:
     pop %rbp
     ret
 )");
-struct Place {
+struct Context {
     void *top = nullptr;
-    void begin(char *stack, void (*body)()) {  // `stack` is a multiple of 16, and at `body` a call would have been made
+    void begin(char *stack, void (*body)()) {  // `stack` is 16-byte aligned; `body` sees the alignment of a normal call
         char *at = stack + STACK_BYTES - 64;
         *(void (**)())at = body;
         top = at - 6 * 8;
     }
-    void go(Place &to) { switch_stack(&top, to.top); }
+    void go(Context &to) { switch_stack(&top, to.top); }
 };
 #else
 #include <ucontext.h>
-struct Place {
+struct Context {
     ucontext_t context;
     void begin(char *stack, void (*body)()) {
         getcontext(&context);
         context.uc_stack.ss_sp = stack, context.uc_stack.ss_size = STACK_BYTES, context.uc_link = nullptr;
         makecontext(&context, body, 0);
     }
-    void go(Place &to) { swapcontext(&context, &to.context); }
+    void go(Context &to) { swapcontext(&context, &to.context); }
 };
 #endif

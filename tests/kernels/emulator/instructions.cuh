@@ -1,6 +1,6 @@
 #pragma once
-// Stands in for the GPU's own instructions: the same functions, in C++, on the emulated machine.
-#include "ahead.hpp"
+// Replaces csrc/instructions.cuh in tests: the same functions in C++, on the emulated machine.
+#include "prior_grid.hpp"
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -38,11 +38,11 @@ template <class A, class B> auto max(A a, B b) { return a < b ? b : a; }
 inline int __popc(u32 x) { return __builtin_popcount(x); }
 inline int __ffs(u32 x) { return __builtin_ffs((int)x); }
 inline long long clock64() { return 0; }
-inline void __nanosleep(u32) { machine::dawdle(); }
+inline void __nanosleep(u32) { machine::random_delay(); }
 inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 inline u64 atomicAdd(u64 *p, u64 x) { return __atomic_fetch_add(p, x, __ATOMIC_ACQ_REL); }
 inline void __syncwarp() { machine::exchange(0); }
-inline void __syncthreads() { machine::meet(machine::here->named[0], blockDim.x, true); }
+inline void __syncthreads() { machine::sync_named(machine::here->named[0], blockDim.x, true); }
 template <class T> T __shfl_sync(u32, T x, int lane) { return machine::exchange(x)(lane % 32); }
 template <class T> T __shfl_xor_sync(u32, T x, int by) { return machine::exchange(x)((threadIdx.x % 32) ^ by); }
 inline u32 __ballot_sync(u32, bool x) {
@@ -69,13 +69,13 @@ DEVICE void barrier_init(u64 *bar, u32 count) {
     memcpy(bar, &state, 8);
 }
 DEVICE void barrier_expect(u64 *bar, u32 bytes) {
-    machine::change((uint64_t *)bar, [&](machine::Barrier &state) { state.bytes += bytes, state.missing--; });
+    machine::update((uint64_t *)bar, [&](machine::Barrier &state) { state.bytes += bytes, state.missing--; });
 }
 DEVICE void barrier_arrive(u64 *bar) {
-    machine::change((uint64_t *)bar, [](machine::Barrier &state) { state.missing--; });
+    machine::update((uint64_t *)bar, [](machine::Barrier &state) { state.missing--; });
 }
 DEVICE void barrier_wait(u64 *bar, u32 parity) {
-    machine::dawdle();
+    machine::random_delay();
     machine::wait_until([=] { return machine::is_past((uint64_t *)bar, parity); });
 }
 DEVICE void copy_bulk(void *to, const void *from, u32 bytes, u64 *bar) {
@@ -84,15 +84,15 @@ DEVICE void copy_bulk(void *to, const void *from, u32 bytes, u64 *bar) {
     machine::here->copies.push_back({to, from, bytes, (uint64_t *)bar});
 }
 DEVICE void prefetch_bulk(const void *from, u32 bytes) {
-    volatile u8 first = *(const u8 *)from, last = ((const u8 *)from)[bytes - 1];  // both are there
+    volatile u8 first = *(const u8 *)from, last = ((const u8 *)from)[bytes - 1];  // both must be readable
     (void)first, (void)last;
 }
 DEVICE void barrier_publish() {}
-DEVICE void arrive_some(int id, int threads) {
-    machine::meet(machine::here->named[id], threads, false);
-    machine::dawdle();  // what comes now may come late: nobody waits for it
+DEVICE void named_barrier_arrive(int id, int threads) {
+    machine::sync_named(machine::here->named[id], threads, false);
+    machine::random_delay();  // what follows may run late: nothing waits for it
 }
-DEVICE void sync_some(int id, int threads) { machine::meet(machine::here->named[id], threads, true); }
+DEVICE void named_barrier_sync(int id, int threads) { machine::sync_named(machine::here->named[id], threads, true); }
 
 DEVICE void cluster_arrive() {
     machine::here->now->cluster_arrivals++;
@@ -104,26 +104,26 @@ DEVICE void cluster_wait() {
     unsigned wanted = machine::here->now->cluster_arrivals * blockDim.x * machine::here->peers.size();
     machine::wait_until([=] { return __atomic_load_n(&cluster->arrivals, __ATOMIC_ACQUIRE) >= wanted; });
 }
-DEVICE void meet_cluster() { cluster_arrive(), cluster_wait(); }
-DEVICE void store_there(float *to, float value, u64 *bar, u32 rank) {
-    *machine::there(to, rank) = value;
-    machine::change((uint64_t *)machine::there(bar, rank), [](machine::Barrier &state) { state.bytes -= 4; });
+DEVICE void cluster_sync() { cluster_arrive(), cluster_wait(); }
+DEVICE void store_peer(float *to, float value, u64 *bar, u32 rank) {
+    *machine::in_peer(to, rank) = value;
+    machine::update((uint64_t *)machine::in_peer(bar, rank), [](machine::Barrier &state) { state.bytes -= 4; });
 }
-DEVICE float other_program(const float *p, u32 rank) { return *machine::there(p, rank); }
+DEVICE float load_peer(const float *p, u32 rank) { return *machine::in_peer(p, rank); }
 DEVICE u64 read_acquire(const u64 *p) {
-    machine::let_others();
+    machine::yield_fiber();
     return __atomic_load_n(p, __ATOMIC_ACQUIRE);
 }
 DEVICE void write_word(u32 *p, u32 x) {
-    machine::dawdle();
+    machine::random_delay();
     __atomic_store_n(p, x, __ATOMIC_RELAXED);
 }
 DEVICE uint2 read_words(const u32 *p) {
-    machine::let_others();
+    machine::yield_fiber();
     return {__atomic_load_n(p, __ATOMIC_RELAXED), __atomic_load_n(p + 1, __ATOMIC_RELAXED)};
 }
-DEVICE void wait_for_ahead() { machine::wait_until([] { return machine::ahead_ended(); }); }
-DEVICE void let_next_start() {}
+DEVICE void wait_for_prior_grid() { machine::wait_until([] { return machine::prior_grid_ended(); }); }
+DEVICE void launch_dependents() {}
 
 DEVICE u16 nearest_bf16(float x) {
     u32 bits = __float_as_uint(x);
@@ -148,8 +148,8 @@ DEVICE float value_e4m3(u8 code) {
     return (code & 0x7F) == 0x7F ? NAN : code & 0x80 ? -size : size;
 }
 DEVICE void wide_e4m3(u16 codes, float &low, float &high) { low = value_e4m3(codes), high = value_e4m3(codes >> 8); }
-DEVICE float larger(float a, float b) { return a != a || b != b ? NAN : fmaxf(a, b); }
-DEVICE float smaller(float a, float b) { return a != a || b != b ? NAN : fminf(a, b); }
+DEVICE float max_nan(float a, float b) { return a != a || b != b ? NAN : fmaxf(a, b); }
+DEVICE float min_nan(float a, float b) { return a != a || b != b ? NAN : fminf(a, b); }
 
 DEVICE u32 permute_bytes(u32 low, u32 high, u32 choice) {
     u64 all = (u64)high << 32 | low;
@@ -166,8 +166,8 @@ DEVICE u32 transpose(u32 x) {
     auto at = [&](int i, int j) { return given(4 * i + j / 2) >> 16 * (j % 2) & 0xFFFF; };
     return at(column, row) | at(column + 1, row) << 16;
 }
-// Of both products: lane / 4 names a row of A (and 8 rows on) and a column of B, lane % 4 the columns and rows of them
-// that it gives, PER in a register, and the two columns of C that it gets.
+// Both MMA shapes: lane / 4 selects a row of A (and the row 8 further) and a column of B; lane % 4 selects the columns
+// of A and rows of B that the lane holds, PER values per register, and the two columns of C that it receives.
 template <int PER, class C, class Get> DEVICE void multiply_parts(C *c, u32 (&mine)[6], Get get) {
     struct Given { u32 of[6]; } own;
     memcpy(own.of, mine, sizeof mine);

@@ -1,5 +1,5 @@
 #pragma once
-// Runs KERNEL, of the file before this one, over a grid.
+// Runs KERNEL, defined in the file that includes this one, over a grid.
 #include <link.h>
 #include <type_traits>
 #include <utility>
@@ -12,7 +12,7 @@
 
 alignas(128) thread_local char shared[SHARED_BYTES + machine::UNTOUCHED_BYTES];
 
-template <class P> P as_parameter(const void *slot) {  // of eight bytes
+template <class P> P as_parameter(const void *slot) {  // a slot has 8 bytes
     if constexpr (std::is_pointer_v<P>) return *(P *)slot;
     else if constexpr (std::is_floating_point_v<P>) return (P) * (const double *)slot;
     else return (P) * (const int64_t *)slot;
@@ -32,8 +32,8 @@ namespace machine {
 inline pthread_barrier_t ready, over;
 inline unsigned seed;
 
-// All that is `thread_local` in this library, static shared memory too: what nobody wrote is no number.
-inline int spoil_memory(dl_phdr_info *library, size_t, void *) {
+// Fills all `thread_local` memory of this library, which includes static shared memory, with NaN bits.
+inline int poison_memory(dl_phdr_info *library, size_t, void *) {
     char *begin = (char *)library->dlpi_tls_data;
     for (int i = 0; begin && i < library->dlpi_phnum; i++) {
         const auto &part = library->dlpi_phdr[i];
@@ -42,24 +42,24 @@ inline int spoil_memory(dl_phdr_info *library, size_t, void *) {
     return 0;
 }
 inline void *go(void *which) {
-    Program &program = *(Program *)which;
-    shared[0] = 0;  // so that it is there
-    dl_iterate_phdr(spoil_memory, nullptr);
+    Cta &cta = *(Cta *)which;
+    shared[0] = 0;  // allocates this thread's copy
+    dl_iterate_phdr(poison_memory, nullptr);
     memset(shared + SHARED_BYTES, UNTOUCHED, UNTOUCHED_BYTES);
-    prepare(program, shared, seed);
-    pthread_barrier_wait(&ready);  // memory of all is there before one writes to another's
-    run(program);
-    __atomic_store_n(&program.is_over, 1, __ATOMIC_RELEASE);
+    prepare(cta, shared, seed);
+    pthread_barrier_wait(&ready);  // no CTA may write to a peer whose memory is not ready
+    run(cta);
+    __atomic_store_n(&cta.is_over, 1, __ATOMIC_RELEASE);
     pthread_barrier_wait(&over);
-    check_end(program, shared + SHARED_BYTES);
+    check_end(cta, shared + SHARED_BYTES);
     return nullptr;
 }
-inline void run_all(std::vector<Program> &programs) {
-    pthread_barrier_init(&ready, nullptr, programs.size()), pthread_barrier_init(&over, nullptr, programs.size());
-    std::vector<pthread_t> threads(programs.size());
-    for (size_t i = 0; i < programs.size(); i++)
-        if (pthread_create(&threads[i], nullptr, go, &programs[i])) {
-            perror("no thread for an emulated program");
+inline void run_all(std::vector<Cta> &ctas) {
+    pthread_barrier_init(&ready, nullptr, ctas.size()), pthread_barrier_init(&over, nullptr, ctas.size());
+    std::vector<pthread_t> threads(ctas.size());
+    for (size_t i = 0; i < ctas.size(); i++)
+        if (pthread_create(&threads[i], nullptr, go, &ctas[i])) {
+            perror("no thread for an emulated CTA");
             abort();
         }
     for (pthread_t thread : threads) pthread_join(thread, nullptr);
@@ -67,23 +67,23 @@ inline void run_all(std::vector<Program> &programs) {
 }
 }  // namespace machine
 
-// What went wrong, or an empty text. `late` is there only when the kernel ahead of this one has ended.
+// Returns what went wrong, or an empty string. `late` inputs become valid only when the prior grid has ended.
 extern "C" const char *launch(const unsigned *grid, unsigned threads, unsigned cluster, const uint64_t *slots,
-                              unsigned seed, double seconds, const machine::Late *late, unsigned num_late) {
+                              unsigned seed, double seconds, const machine::LateInput *late, unsigned num_late) {
     using namespace machine;
-    grid_size = {grid[0], grid[1], grid[2]}, program_size = {threads, 1, 1};
-    has_failed = 0, why[0] = 0, ahead_state = num_late ? AT_WORK : ENDED;
+    grid_size = {grid[0], grid[1], grid[2]}, cta_size = {threads, 1, 1};
+    has_failed = 0, why[0] = 0, prior_grid_state = num_late ? RUNNING : ENDED;
     machine::seed = seed, machine::late = late, machine::num_late = num_late;
     deadline = seconds_now() + seconds;
     unsigned count = grid[0] * grid[1] * grid[2];
-    std::vector<Program> programs(count);
+    std::vector<Cta> ctas(count);
     std::vector<Cluster> clusters(count / cluster);
     for (unsigned i = 0; i < count; i++) {
-        programs[i].number = i, programs[i].rank = i % cluster, programs[i].cluster = &clusters[i / cluster];
-        for (unsigned j = 0; j < cluster; j++) programs[i].peers.push_back(&programs[i / cluster * cluster + j]);
+        ctas[i].number = i, ctas[i].rank = i % cluster, ctas[i].cluster = &clusters[i / cluster];
+        for (unsigned j = 0; j < cluster; j++) ctas[i].peers.push_back(&ctas[i / cluster * cluster + j]);
     }
     arguments = slots, body = [](const uint64_t *slots) { call(KERNEL, slots); };
-    run_all(programs);
-    if (!ahead_ended()) fail("ended before the kernel ahead of it did");
+    run_all(ctas);
+    if (!prior_grid_ended()) fail("ended before the prior grid did");
     return why;
 }

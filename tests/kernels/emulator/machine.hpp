@@ -1,8 +1,7 @@
 #pragma once
-// A GPU's programs on a CPU: every thread of a program is a fiber, every program a thread of the system; knows no
-// kernel of ours. Fibers wait for each other as threads do on a GPU, in a random order: what only happens to work
-// there is likely to fail here. Copies arrive late, and what they will overwrite is spoilt at once.
-// Few headers of C++: reading them would take longer than a kernel.
+// Emulates CTAs on a CPU: every CTA is an OS thread and every thread of a CTA is a fiber. Fibers run in random order, so
+// code that works by luck on a GPU is likely to fail here. Copies complete late, and their destination is overwritten
+// with NaN bits as soon as they are issued. Includes few C++ headers: parsing them would take longer than a kernel.
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -16,15 +15,15 @@
 #include "fiber.hpp"
 
 namespace machine {
-constexpr unsigned MOST_TURNS = 16;            // of a warp, before the next has its own
-constexpr unsigned SLEEP_ONE_IN = 32;          // turns, after which a warp lags behind all others
-constexpr unsigned LONGEST_SLEEP = 64;
-constexpr char UNTOUCHED = 0x5A;     // what lies where nobody may write
+constexpr unsigned MOST_TURNS = 16;            // of a warp, before the next warp runs
+constexpr unsigned SLEEP_ONE_IN = 32;          // turns of a warp put it to sleep
+constexpr unsigned LONGEST_SLEEP = 64;         // turns of the CTA
+constexpr char UNTOUCHED = 0x5A;     // canary where nothing may write
 constexpr int UNTOUCHED_BYTES = 128;
 
 struct Three { unsigned x, y, z; };
-inline thread_local Three thread_index, program_index;
-inline Three program_size, grid_size;
+inline thread_local Three thread_index, cta_index;
+inline Three cta_size, grid_size;
 
 struct Random {  // xorshift64*
     uint64_t state;
@@ -34,7 +33,7 @@ struct Random {  // xorshift64*
         return (unsigned)(state * 0x2545F4914F6CDD1Du >> 32);
     }
 };
-// What a barrier of the GPU keeps in eight bytes: arrivals that are missing and in all, bytes that are missing, phase.
+// State of an mbarrier in 8 bytes: pending and expected arrivals, pending bytes, phase.
 struct Barrier {
     int64_t bytes : 30;
     uint64_t missing : 16, all : 16, phase : 1, spare : 1;
@@ -49,35 +48,35 @@ struct Copy {
 };
 struct Named { unsigned count = 0, generation = 0; };
 struct Warp {
-    unsigned count = 0, generation = 0, asleep = 0;  // for so many turns of the program
-    char slots[2][32][32];  // what lanes give to each other, by turns
+    unsigned count = 0, generation = 0, asleep = 0;  // turns of the CTA left to sleep
+    char slots[2][32][32];  // exchanged values, double-buffered
 };
 struct Fiber {
-    Place place;
+    Context context;
     char *stack = nullptr;
-    bool (*is_ready)(const void *) = nullptr;  // with `asked`, which lies on its own stack
+    bool (*is_ready)(const void *) = nullptr;  // called with `asked`, which is on the fiber's stack
     const void *asked = nullptr;
     bool is_done = false;
     unsigned exchanges = 0, cluster_arrivals = 0, cluster_waits = 0;
 };
 struct Cluster { unsigned arrivals = 0; };
 
-struct Program {
+struct Cta {
     unsigned number, rank;
     Cluster *cluster;
-    std::vector<Program *> peers;  // of the cluster
-    char *memory = nullptr;        // where its shared memory begins
+    std::vector<Cta *> peers;  // CTAs of the cluster
+    char *memory = nullptr;        // start of its shared memory
     char *stacks = nullptr;
     std::vector<Fiber> fibers;
     std::vector<Warp> warps;
     Named named[16];
     std::vector<Copy> copies;
-    Place scheduler;
+    Context scheduler;
     Fiber *now = nullptr;
     Random random;
     int is_over = 0;
 };
-inline thread_local Program *here;
+inline thread_local Cta *here;
 
 inline int has_failed;
 inline char why[256];
@@ -95,21 +94,21 @@ template <class... Parts> void fail(const char *format, Parts... parts) {
 }
 
 template <class Ready> void pause(const Ready &ready) {
-    Program *program = here;
-    Fiber *mine = program->now;
+    Cta *cta = here;
+    Fiber *mine = cta->now;
     mine->is_ready = [](const void *asked) { return (*(const Ready *)asked)(); };
     mine->asked = &ready;
-    mine->place.go(program->scheduler);
+    mine->context.go(cta->scheduler);
 }
 template <class Ready> void wait_until(const Ready &ready) {
     if (!ready()) pause(ready);
 }
-inline void let_others() { pause([] { return true; }); }
-inline void dawdle() {
-    for (unsigned turns = here->random() % 4; turns; turns--) let_others();
+inline void yield_fiber() { pause([] { return true; }); }
+inline void random_delay() {
+    for (unsigned turns = here->random() % 4; turns; turns--) yield_fiber();
 }
 
-template <class Change> void change(uint64_t *bar, Change how) {
+template <class Change> void update(uint64_t *bar, Change how) {
     uint64_t old = __atomic_load_n(bar, __ATOMIC_ACQUIRE), made;
     do {
         Barrier state;
@@ -126,12 +125,12 @@ inline bool is_past(const uint64_t *bar, unsigned parity) {
     return state.phase != parity;
 }
 
-inline void meet(Named &barrier, unsigned threads, bool waits) {
+inline void sync_named(Named &barrier, unsigned threads, bool waits) {
     unsigned generation = barrier.generation;
     if (++barrier.count == threads) barrier.count = 0, barrier.generation++;
     else if (waits) wait_until([&barrier, generation] { return barrier.generation != generation; });
 }
-// All lanes give a value; `slot(lane)` is what one gave.
+// Every lane passes a value; the result, called with a lane, returns that lane's value.
 template <class T> auto exchange(const T &mine) {
     static_assert(sizeof(T) <= 32);
     Warp &warp = here->warps[thread_index.x / 32];
@@ -146,26 +145,26 @@ template <class T> auto exchange(const T &mine) {
         return given;
     };
 }
-// Where something of this program's shared memory lies in that of the cluster's program `rank`.
-template <class T> T *there(T *p, unsigned rank) {
-    Program &peer = *here->peers[rank];
-    if (__atomic_load_n(&peer.is_over, __ATOMIC_ACQUIRE)) fail("program %u ended before its peer was done", peer.number);
+// Translates an address in this CTA's shared memory to CTA `rank` of the cluster.
+template <class T> T *in_peer(T *p, unsigned rank) {
+    Cta &peer = *here->peers[rank];
+    if (__atomic_load_n(&peer.is_over, __ATOMIC_ACQUIRE)) fail("CTA %u ended before its peer was done", peer.number);
     return (T *)((char *)p + (peer.memory - here->memory));
 }
 
-inline void arrive_copies(Program &program) {
-    for (size_t left = program.copies.size(); left; left--) {
-        size_t which = program.random() % program.copies.size();
-        if (program.random() % 2) continue;
-        Copy one = program.copies[which];
-        program.copies.erase(program.copies.begin() + which);
-        memcpy(one.to, one.from, one.bytes);
-        change(one.bar, [&](Barrier &state) { state.bytes -= one.bytes; });
+inline void complete_some_copies(Cta &cta) {
+    for (size_t left = cta.copies.size(); left; left--) {
+        size_t which = cta.random() % cta.copies.size();
+        if (cta.random() % 2) continue;
+        Copy copy = cta.copies[which];
+        cta.copies.erase(cta.copies.begin() + which);
+        memcpy(copy.to, copy.from, copy.bytes);
+        update(copy.bar, [&](Barrier &state) { state.bytes -= copy.bytes; });
     }
 }
 }  // namespace machine
 
 #define threadIdx machine::thread_index
-#define blockIdx machine::program_index
-#define blockDim machine::program_size
+#define blockIdx machine::cta_index
+#define blockDim machine::cta_size
 #define gridDim machine::grid_size

@@ -1,4 +1,4 @@
-// y = 2 x through a ring of two stages, with a fault to be planted; knows no layer. x and y are [gridDim.x][COUNT].
+// y = 2 x through a ring of two stages, with an optional planted fault. x and y are [gridDim.x][COUNT].
 #include "instructions.cuh"
 
 enum Fault {
@@ -21,12 +21,12 @@ extern "C" __global__ void planted(float *y, const float *x, u64 *counter, int f
     if (fault == WRITES_BEHIND && threadIdx.x == 63) shared[SHARED_BYTES + 5] = 1;
     if (fault == SPINS && threadIdx.x == 0)
         while (read_acquire(counter) == 0) {}
-    if (fault != WAITS_FOR_NOTHING) wait_for_ahead();
+    if (fault != WAITS_FOR_NOTHING) wait_for_prior_grid();
     if (threadIdx.x < 32) {
         for (int number = 0; number < (fault == LEAVES_COPIES ? STAGES : PIECES); number++) {
             int stage = number % STAGES;
             if (number >= STAGES && fault != REUSES_TOO_SOON) barrier_wait(free + stage, number / STAGES - 1 & 1);
-            __syncwarp();  // or a lane might sleep through two phases of the barrier
+            __syncwarp();  // otherwise a lane could miss two phases of the barrier
             if (lane == 0) {
                 barrier_expect(full + stage, 4 * PIECE);
                 copy_bulk(ring + stage * PIECE, x + number * PIECE + (fault == COPIES_CROOKED), 4 * PIECE, full + stage);
@@ -45,5 +45,5 @@ extern "C" __global__ void planted(float *y, const float *x, u64 *counter, int f
     if (fault < NONE) unwritten = 1;
     if (fault == READS_UNWRITTEN) y[0] = unwritten;
     if (fault == READS_WHO_LEFT && blockIdx.x == 1)
-        for (;;) y[lane] = other_program(ring, 0), __nanosleep(1);  // until it is found out
+        for (;;) y[lane] = load_peer(ring, 0), __nanosleep(1);  // until the emulator detects it
 }

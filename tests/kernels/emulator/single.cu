@@ -1,17 +1,16 @@
-// Single instructions, each on words that a test gives and to words that it compares; knows no kernel.
-// `given` is [programs][32][6], `found` [programs][32][4].
+// Runs one instruction of instructions.cuh on words from a test. `given` is [CTAs][32][6], `results` is [CTAs][32][4].
 #include "instructions.cuh"
 
 enum Which { PERMUTE, NARROW, ROUND, EXTREMES, TRANSPOSE, MULTIPLY, MULTIPLY_BYTES, SHARE };
 
-extern "C" __global__ void single(const u32 *given, u32 *found, int which) {
+extern "C" __global__ void single(const u32 *given, u32 *results, int which) {
     int at = blockIdx.x * 32 + threadIdx.x;
     const u32 *in = given + 6 * at;
-    u32 *out = found + 4 * at;
+    u32 *out = results + 4 * at;
     float low = __uint_as_float(in[0]), high = __uint_as_float(in[1]);
     if (which == PERMUTE) out[0] = permute_bytes(in[0], in[1], in[2]);
     if (which == NARROW) out[0] = narrow_pair(low, high);
-    if (which == EXTREMES) out[0] = __float_as_uint(larger(low, high)), out[1] = __float_as_uint(smaller(low, high));
+    if (which == EXTREMES) out[0] = __float_as_uint(max_nan(low, high)), out[1] = __float_as_uint(min_nan(low, high));
     if (which == TRANSPOSE) out[0] = transpose(in[0]);
     if (which == ROUND) {
         out[2] = narrow_e4m3(low, high);

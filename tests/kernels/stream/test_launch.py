@@ -82,7 +82,7 @@ def test_on_a_gb10_every_kernel_has_an_sm_of_its_own():
     found = plan_all(GB10, GPT_OSS)
     assert {one.programs for one in found.values()} == {48}
     assert all(one.refuse(GB10) is None and one.stream.stages >= 2 for one in found.values())
-    assert {one.kernel.source.defines["PROGRAMS_PER_SM"] for one in found.values()} == {1}
+    assert {one.kernel.source.defines["CTAS_PER_SM"] for one in found.values()} == {1}
 
 
 def test_a_small_model_is_spread_over_its_strips():

@@ -1,24 +1,24 @@
 #pragma once
-// Which experts a few tokens want, from the router's logits; knows no expert.
+// Top-k choice of experts for a few tokens, from the router's logits.
 #include "primitives.cuh"
 
 constexpr int TOKENS = MAX_TOKENS, E = EXPERTS, A = ACTIVE, WIDEST = MOST_WIDTH;
-static_assert(TOKENS * A <= 32, "a lane for each pair of a token and one of its experts");
+static_assert(TOKENS * A <= 32, "one lane per (token, expert) pair");
 
-// The experts that some token wants, each once for every WIDEST tokens, and what each token gives them.
+// The distinct experts chosen by the tokens, with the tokens that use each (at most WIDEST per entry) and their weights.
 struct Chosen {
     int count;
     int expert[TOKENS * A];
-    int wanted[TOKENS * A];         // by so many tokens
-    int token[TOKENS * A][TOKENS];  // these
-    int slot[TOKENS * A][TOKENS];   // which of the token's A
+    int wanted[TOKENS * A];         // number of tokens that use it
+    int token[TOKENS * A][TOKENS];  // which tokens
+    int slot[TOKENS * A][TOKENS];   // rank of the expert among the token's A
     int id[TOKENS][A];
     float weight[TOKENS][A];
 };
 
-// By a warp. Of equal logits the lowest expert. WEIGHTS take time: not where the experts' rows wait to be asked for;
-// WHICH leaves out or writes the rest, which others may be reading. Some tokens are looked at together: each takes the
-// time of a cache's answer.
+// Called by a whole warp. Among equal logits the lowest expert wins. WHICH writes everything but the weights, WEIGHTS the
+// weights: the loaders skip the weights, which take time, and the storer then writes them without touching what others
+// already read. Up to four tokens are processed together to hide the latency of reading their logits.
 template <bool WHICH, bool WEIGHTS> DEVICE void choose(const float *logits, int num_tokens, Chosen *chosen) {
     constexpr int OWN = (E + 31) / 32, TOGETHER = TOKENS < 4 ? TOKENS : 4;
     int lane = threadIdx.x % 32;
@@ -73,7 +73,7 @@ template <bool WHICH, bool WEIGHTS> DEVICE void choose(const float *logits, int 
         }
         if (lane == 0) chosen->count = A;
     } else {
-        // lane p is pair p = (token, rank); the first of WIDEST lanes that hold an expert stands for it
+        // lane p is pair p = (token, rank); the first of every WIDEST lanes with the same expert leads the entry
         int token = lane / A;
         bool is_pair = token < num_tokens;
         int expert = is_pair ? chosen->id[token][lane % A] : -1 - lane;
@@ -96,8 +96,8 @@ template <bool WHICH, bool WEIGHTS> DEVICE void choose(const float *logits, int 
     __syncwarp();
 }
 
-// By the asking warps: one chooses, for all of them.
+// Called by all loaders: the first chooses for all of them.
 template <class S, bool WEIGHTS> DEVICE void choose_once(const float *logits, int num_tokens, Chosen *chosen) {
-    if (S::ASKERS == 1 || threadIdx.x / 32 == S::WARPS) choose<true, WEIGHTS>(logits, num_tokens, chosen);
-    if (S::ASKERS > 1) sync_some(5, 32 * S::ASKERS);
+    if (S::LOADERS == 1 || threadIdx.x / 32 == S::WARPS) choose<true, WEIGHTS>(logits, num_tokens, chosen);
+    if (S::LOADERS > 1) named_barrier_sync(5, 32 * S::LOADERS);
 }

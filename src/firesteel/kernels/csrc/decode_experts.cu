@@ -1,16 +1,16 @@
-// fc1 and fc2 in one kernel, where both have rows of the same length: fc2's weights follow fc1's through the same ring,
-// and are there when all programs have met.
+// fc1 and fc2 in one kernel, for rows of the same length: fc2's weights follow fc1's through the same ring and have
+// arrived when all CTAs have passed the grid barrier between the two.
 #include "experts_down.cuh"
 #include "experts_up.cuh"
-#include "fetch.cuh"
-#include "meet.cuh"
+#include "prefetch.cuh"
+#include "grid_barrier.cuh"
 
 extern __shared__ __align__(128) char shared[];
 using S = Stream<true, H, 1, NUM_WARPS, NUM_STAGES, TOKENS>;
 constexpr int HELD_BYTES = S::WARPS * HELD * S::BYTES_EACH, UNIT_BYTES = S::WARPS * HELD * 4;
 constexpr int ROOM_BYTES = HELD_BYTES > S::X_BYTES ? HELD_BYTES : S::X_BYTES;
-static_assert(H == I, "rows of one length");
-static_assert(!IS_PAIRED || A > 1, "both programs of a pair have experts for a strip that they share");
+static_assert(H == I, "fc1 and fc2 have rows of the same length");
+static_assert(!IS_PAIRED || A > 1, "both CTAs of a pair need experts for a strip that they share");
 constexpr int SUM_BYTES = MOST_STRIPS * S::COUNT * 4;
 static_assert(total(Ring<S>::BYTES, ROOM_BYTES, UNIT_BYTES, SUM_BYTES, sizeof(Chosen)) == SHARED_BYTES, "as launched");
 
@@ -28,50 +28,50 @@ struct BothWork {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(S::THREADS, PROGRAMS_PER_SM)
+extern "C" __global__ void __launch_bounds__(S::THREADS, CTAS_PER_SM)
 decode_experts(u16 *r, const u16 *norm, const float *logits, const u8 *up_codes, const u8 *up_scales,
                const u16 *up_bias, const u8 *down_codes, const u8 *down_scales, const u16 *down_bias, u16 *inner,
                const u8 *ahead, long long ahead_bytes, float eps, float limit, int num_tokens) {
-    Cut cut{shared};
-    Ring<S> ring(cut);
-    char *room = cut.take(ROOM_BYTES);  // x, then rows of `inner`
-    float *units = (float *)cut.take(UNIT_BYTES);
-    float *sums = (float *)cut.take(SUM_BYTES);
-    Chosen *chosen = (Chosen *)cut.take(sizeof(Chosen));
+    Arena arena{shared};
+    Ring<S> ring(arena);
+    char *room = arena.take(ROOM_BYTES);  // x, then rows of `inner`
+    float *units = (float *)arena.take(UNIT_BYTES);
+    float *sums = (float *)arena.take(SUM_BYTES);
+    Chosen *chosen = (Chosen *)arena.take(sizeof(Chosen));
     Up<S> up{chosen, up_codes, up_scales, up_bias, inner, limit};
     Down<S> down{chosen, down_codes, down_scales, down_bias, r, num_tokens};
-    let_next_start();
+    launch_dependents();
     ring.start(IS_PAIRED);
     if (threadIdx.x < S::CONSUMERS) {
         NormWeights<H, S::CONSUMERS> weights(norm);
         wait_for_inputs();
         normalise<H, S::CONSUMERS, TOKENS, S::X_STRIDE>(r, weights, eps, room, units, num_tokens);
-        sync_some(2, S::THREADS);
+        named_barrier_sync(2, S::THREADS);
         BothWork work(chosen->count);
         multiply_up<S>(ring, work.up, chosen, room, units);
-        sync_some(4, S::CONSUMERS + 32);
+        named_barrier_sync(4, S::CONSUMERS + 32);
         multiply_down<S>(ring, work.up.total, work.down, chosen, inner, room, units, num_tokens);
         return;
     }
-    if (threadIdx.x / 32 < S::FINISHER) {
+    if (threadIdx.x / 32 < S::STORER) {
         wait_for_inputs();
         choose_once<S, false>(logits, num_tokens, chosen);
-        arrive_some(2, S::THREADS);
+        named_barrier_arrive(2, S::THREADS);
         BothWork work(chosen->count);
-        ask_all<S>(ring, work, [&](const DownPiece &piece) {
+        load_all<S>(ring, work, [&](const DownPiece &piece) {
             return piece.place < 0 ? up.rows(piece.strip) : down.rows(piece.place, piece.strip);
         });
-        // not before all have met and read what they need: they would queue behind it
+        // only after the grid barrier: reads of `inner` would queue behind the prefetch
         if (work.down.total <= S::STAGES) ring.wait(ring.done, work.up.total);
-        fetch_ahead<S>(ahead, ahead_bytes);
+        prefetch_next_weights<S>(ahead, ahead_bytes);
         return;
     }
     wait_for_inputs();
-    sync_some(2, S::THREADS);
+    named_barrier_sync(2, S::THREADS);
     choose<false, true>(logits, num_tokens, chosen);
     BothWork work(chosen->count);
-    finish_up<S>(ring, work.up, up);
-    meet_grid();
-    arrive_some(4, S::CONSUMERS + 32);
-    finish_down<S>(ring, work.up.total, work.down, down, sums);
+    store_up<S>(ring, work.up, up);
+    grid_barrier();
+    named_barrier_arrive(4, S::CONSUMERS + 32);
+    store_down<S>(ring, work.up.total, work.down, down, sums);
 }

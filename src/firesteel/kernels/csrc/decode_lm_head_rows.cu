@@ -1,13 +1,13 @@
-// Norm and lm_head of one token in bf16, and the most likely token among each program's rows: a warp reads a row straight
-// into its registers.
+// Norm and lm_head of one token in bf16, and the argmax over each CTA's rows. A warp loads a row straight into registers,
+// without a ring.
 #include "normalise.cuh"
 #include "rank.cuh"
 
 constexpr int H = HIDDEN, WARPS = NUM_WARPS, THREADS = 32 * WARPS, STRIPS = VOCABULARY / 16;
-constexpr int VECTORS = H / 8, OWN = (VECTORS + 31) / 32;  // of a row; of a lane
-static_assert(WARPS % 16 == 0, "strips of 16 rows are taken whole");
+constexpr int VECTORS = H / 8, OWN = (VECTORS + 31) / 32;  // 16-byte vectors per row; per lane
+static_assert(WARPS % 16 == 0, "a strip of 16 rows is one row per warp");
 
-// `best` is [programs]; `logits` [VOCABULARY].
+// `best` is [CTAs]; `logits` is [VOCABULARY].
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 decode_lm_head_rows(const u16 *r, const u16 *norm, const u16 *weight, float *logits, long long *best, float eps) {
     __shared__ __align__(16) char x[padded(2 * H)];
@@ -15,13 +15,13 @@ decode_lm_head_rows(const u16 *r, const u16 *norm, const u16 *weight, float *log
     __shared__ long long tops[WARPS];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int strip = blockIdx.x + warp / 16 * gridDim.x, step = WARPS / 16 * gridDim.x;
-    uint4 own[OWN];  // of its row, and where that was multiplied, of the next
+    uint4 own[OWN];  // this row's vectors; each is replaced by the next row's once multiplied
     auto row_of = [&](int strip) { return strip * 16 + warp % 16; };
     auto read = [&](int strip, int i) {
         const uint4 *row = (const uint4 *)(weight + (u64)row_of(strip) * H);
         if (strip < STRIPS && 32 * i + lane < VECTORS) own[i] = row[32 * i + lane];
     };
-    let_next_start();
+    launch_dependents();
 #pragma unroll
     for (int i = 0; i < OWN; i++) read(strip, i);
     NormWeights<H, THREADS> weights(norm);
@@ -39,10 +39,10 @@ decode_lm_head_rows(const u16 *r, const u16 *norm, const u16 *weight, float *log
             for (int j = 0; j < 4; j++)
                 sums[j] = fmaf(wide_high(a[j]), wide_high(b[j]), fmaf(wide_low(a[j]), wide_low(b[j]), sums[j]));
             read(strip + step, i);
-            if (i % 4 == 3) asm volatile("" ::: "memory");  // no more of x at a time than registers hold
+            if (i % 4 == 3) asm volatile("" ::: "memory");  // limits how much of x is in registers at a time
         }
         float y = round_bf16(warp_sum((sums[0] + sums[1]) + (sums[2] + sums[3])));
-        dawdle();
+        random_delay();
         if (lane == 0) logits[row_of(strip)] = y;
         top = max(top, rank_of(y, row_of(strip)));
     }

@@ -2,7 +2,7 @@
 #include "multiply.cuh"
 #include "normalise.cuh"
 
-#if FP8_PAGES  // keys and values are multiplied and rounded to E4M3; those too large for it are counted
+#if FP8_PAGES  // keys and values are scaled and rounded to E4M3; values that clip are counted
 typedef u8 Held;
 constexpr float LARGEST_E4M3 = 448.f;
 #define SCALES , float times_key, float times_value, u64 *clipped
@@ -18,20 +18,20 @@ using S = Stream<IS_FP4, H, NUM_CHUNKS, NUM_WARPS, NUM_STAGES, TOKENS>;
 constexpr int SCRATCH_BYTES = TOKENS * S::WARPS * 4;
 static_assert(total(Ring<S>::BYTES, S::X_BYTES, SCRATCH_BYTES) == SHARED_BYTES, "as launched");
 
-struct Early {
+struct Prefetched {
     float bias[S::VALUES], cosine[S::VALUES], sine[S::VALUES];
 };
-// A strip is 8 rows of a head and their partners in the rotation, half a head on.
+// A strip is 8 rows of a head and the 8 rows that rope pairs with them, half a head further.
 DEVICE int pair_of(int strip, int row) { return strip % PER_HEAD * 8 + row % 8; }
 
-extern "C" __global__ void __launch_bounds__(S::THREADS, PROGRAMS_PER_SM)
+extern "C" __global__ void __launch_bounds__(S::THREADS, CTAS_PER_SM)
 decode_qkv(const u16 *r, const u16 *norm, const u16 *bias, const u8 *codes, const u8 *scales, u16 *q, Held *k_pages,
            Held *v_pages, const float *table, const long long *positions, const long long *slots, float eps,
            int num_tokens, int page_size SCALES) {
-    Cut cut{shared};
-    Ring<S> ring(cut);
-    char *x = cut.take(S::X_BYTES);
-    float *scratch = (float *)cut.take(SCRATCH_BYTES);
+    Arena arena{shared};
+    Ring<S> ring(arena);
+    char *x = arena.take(S::X_BYTES);
+    float *scratch = (float *)arena.take(SCRATCH_BYTES);
     ring.start();
     Work<S> work(STRIPS);
     if (threadIdx.x < S::CONSUMERS) {
@@ -41,8 +41,8 @@ decode_qkv(const u16 *r, const u16 *norm, const u16 *bias, const u8 *codes, cons
         multiply_all<S>(ring, work, x);
         return;
     }
-    if (threadIdx.x / 32 < S::FINISHER) {
-        ask_all<S>(ring, work, [&](const Piece &piece) {
+    if (threadIdx.x / 32 < S::STORER) {
+        load_all<S>(ring, work, [&](const Piece &piece) {
             return Rows{codes, scales, piece.strip / PER_HEAD * D + piece.strip % PER_HEAD * 8, D / 2};
         });
         return;
@@ -51,15 +51,15 @@ decode_qkv(const u16 *r, const u16 *norm, const u16 *bias, const u8 *codes, cons
     const float *turnings[S::VALUES];
     long long slot[S::VALUES];
     wait_for_inputs();
-    let_next_start();  // not before: attention reads what earlier steps wrote before its own wait
+    launch_dependents();  // not earlier: attention reads results of earlier steps before its own wait
 #pragma unroll
     for (int i = 0; i < S::VALUES; i++) {
         int token = min((32 * i + lane) % TOKENS, num_tokens - 1);
         turnings[i] = table + positions[token] * D, slot[i] = slots[token];
     }
-    finish_all<S, Early>(
+    store_all<S, Prefetched>(
         ring, work,
-        [&](const Piece &piece, Early &e) {
+        [&](const Piece &piece, Prefetched &e) {
             int strip = piece.strip;
 #pragma unroll
             for (int i = 0; i < S::VALUES; i++) {
@@ -68,15 +68,15 @@ decode_qkv(const u16 *r, const u16 *norm, const u16 *bias, const u8 *codes, cons
                 e.cosine[i] = turnings[i][pair], e.sine[i] = turnings[i][pair + D / 2];
             }
         },
-        [&](const Piece &piece, const Early &e, const float *sum) {
+        [&](const Piece &piece, const Prefetched &e, const float *sum) {
             int strip = piece.strip, head = strip / PER_HEAD;
             float value[S::VALUES];
-            dawdle();
+            random_delay();
 #pragma unroll
             for (int i = 0; i < S::VALUES; i++) value[i] = round_bf16(sum[i] + e.bias[i]);
 #pragma unroll
             for (int i = 0; i < S::VALUES; i++) {
-                // its partner is 8 rows away
+                // the other half of the rope pair is 8 rows away
                 float other = TOKENS >= 4 ? value[i ^ (TOKENS / 4)] : __shfl_xor_sync(~0u, value[i], 8 * TOKENS);
                 int at = 32 * i + lane, row = at / TOKENS, token = at % TOKENS;
                 if (at >= S::COUNT || token >= num_tokens) continue;

@@ -1,9 +1,9 @@
-// Norm and router logits of a token; a warp for each expert.
+// Norm and router logits; one warp per expert.
 #include "normalise.cuh"
 
 constexpr int H = HIDDEN, E = EXPERTS;
 constexpr int WARPS = 4, THREADS = 32 * WARPS, X_STRIDE = padded(2 * H);
-static_assert(E % WARPS == 0, "programs are full");
+static_assert(E % WARPS == 0, "CTAs are full");
 
 // `logits` is [tokens, EXPERTS].
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -12,8 +12,8 @@ decode_router(const u16 *r, const u16 *norm, const u16 *weight, const u16 *bias,
     __shared__ float scratch[WARPS];
     constexpr int VECTORS = H / 8, OWN = (VECTORS + 31) / 32;
     int lane = threadIdx.x % 32, expert = blockIdx.x * WARPS + threadIdx.x / 32, token = blockIdx.y;
-    let_next_start();
-    uint4 w[OWN];  // the expert's row, read before the inputs are there
+    launch_dependents();
+    uint4 w[OWN];  // the expert's row, loaded before the wait
 #pragma unroll
     for (int i = 0; i < OWN; i++) {
         w[i] = uint4{0, 0, 0, 0};
@@ -33,6 +33,6 @@ decode_router(const u16 *r, const u16 *norm, const u16 *weight, const u16 *bias,
         for (int j = 0; j < 4; j++) sum += wide_low(p[j]) * wide_low(q[j]) + wide_high(p[j]) * wide_high(q[j]);
     }
     sum = warp_sum(sum);
-    dawdle();
+    random_delay();
     if (lane == 0) logits[token * E + expert] = sum + added;
 }

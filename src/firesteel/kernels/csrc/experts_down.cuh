@@ -1,8 +1,8 @@
 #pragma once
-// What fc2 does with a strip, and in which order; knows no kernel.
+// fc2 of the experts: down projection, weighted sum over a token's experts, residual.
 #include "experts.cuh"
 
-// Down: codes, scales and bias are of [EXPERTS, HIDDEN] rows; a strip's sums are those of all chosen experts.
+// Codes, scales and bias have [EXPERTS, HIDDEN] rows; a strip's sums run over all chosen experts.
 template <class S> struct Down {
     static constexpr int STRIPS = H / 16;
     const Chosen *chosen;
@@ -15,7 +15,7 @@ template <class S> struct Down {
         u64 row = (u64)chosen->expert[place] * H;
         return Rows{codes + row * S::ROW_BYTES, scales + row * S::SCALE_ROW, strip * 16, 8};
     }
-    __device__ __forceinline__ void early(int strip, Early &e) const {
+    __device__ __forceinline__ void prefetch(int strip, Prefetched &e) const {
 #pragma unroll
         for (int i = 0; i < S::VALUES; i++) {
             int at = (32 * i + threadIdx.x % 32) % S::COUNT, token = min(at % TOKENS, num_tokens - 1);
@@ -28,8 +28,8 @@ template <class S> struct Down {
             }
         }
     }
-    __device__ __forceinline__ void finish(int strip, const Early &e, const float *sum) const {
-        dawdle();
+    __device__ __forceinline__ void store(int strip, const Prefetched &e, const float *sum) const {
+        random_delay();
 #pragma unroll
         for (int i = 0; i < S::VALUES; i++) {
             int at = 32 * i + threadIdx.x % 32, token = at % TOKENS, row = strip * 16 + at / TOKENS;
@@ -40,12 +40,12 @@ template <class S> struct Down {
 };
 
 struct DownPiece : Piece {
-    int place, index;  // of the expert among the chosen; of the strip among the program's
+    int place, index;  // the expert's index among the chosen; the strip's index among this CTA's
 };
 
-// fc2's pieces: a program's strips, once for each chosen expert. PAIRED: of a strip too many each program of the pair
-// takes half the experts; the second begins with its half, so that the first need not wait for it. Experts are met from
-// the middle on, then from the first, or IN_ORDER.
+// fc2's pieces: every strip of the CTA, once per chosen expert. PAIRED: if two CTAs of a cluster have an odd number of
+// strips, each takes half the experts of the last one; the second CTA starts with its half, so that the first need not
+// wait for it. The rounds then go over experts from the middle to the end and on from the first, unless IN_ORDER.
 template <bool PAIRED, bool IN_ORDER = false> struct DownWork {
     int first, step, whole, shared, count, turn, before, after, total;
     bool is_second;
@@ -82,34 +82,34 @@ template <bool PAIRED, bool IN_ORDER = false> struct DownWork {
     }
 };
 
-// Rows of `inner` that a warp holds its columns of: all, from the start, or those of one expert after another.
+// Rows of `inner` that a warp keeps quantised in shared memory: all from the start (HOLDS_ALL), or one expert's at a time.
 constexpr int HELD = HOLDS_ALL ? TOKENS * A : TOKENS;
 
-// Cuts this warp's columns of a row of `inner` into bytes; `units`: what they are worth, times the expert's weight.
+// Quantises this warp's columns of a row of `inner` into bytes; `units` gets their step size times the expert's weight.
 template <class S> DEVICE void hold(const Pairs<S> &row, float weight, int at, char *bytes, float *units) {
     float unit = split_bytes<S>(row, bytes + at * S::BYTES_EACH);
     if (threadIdx.x % 32 == 0) units[at] = unit * weight;
 }
 
-// `strips` pieces from `number` on, all of expert `place`, for WIDTH tokens.
+// Multiplies `strips` pieces from `number` on, all of expert `place`, for WIDTH tokens.
 template <class S, int WIDTH>
 DEVICE void multiply_held(Ring<S> &ring, int number, int strips, const Chosen *chosen, int place, const char *bytes,
                           const float *units) {
     using N = Narrow<S, WIDTH>;
     auto at = [&](int i) { return HOLDS_ALL ? chosen->token[place][i] * A + chosen->slot[place][i] : i; };
-    Own<N> own;
-    take_wanted<N>(chosen, place, [&](int i) { return bytes + at(i) * S::BYTES_EACH; },
+    Fragments<N> own;
+    load_wanted<N>(chosen, place, [&](int i) { return bytes + at(i) * S::BYTES_EACH; },
                    [&](int i) { return units[at(i)]; }, own);
     for (int index = 0; index < strips; index++) {
         float c[N::SETS][2];
-        multiply_codes<N>(ring, number + index, own, c);
-        leave_codes<N>(ring, number + index, c);
-        ring.tell(ring.done, number + index);
+        multiply_fp4<N>(ring, number + index, own, c);
+        write_sums_fp4<N>(ring, number + index, c);
+        ring.arrive(ring.done, number + index);
     }
 }
 
-// The multiplying warps' whole work on fc2, from the ring's place `number` on. `room` and `all_units` hold HELD rows
-// for each warp.
+// The consumers' main loop for fc2, from piece `number` of the ring on. `room` and `all_units` have space for HELD rows
+// per warp.
 template <class S, bool PAIRED>
 DEVICE void multiply_down(Ring<S> &ring, int number, const DownWork<PAIRED> &work, const Chosen *chosen,
                           const u16 *inner, char *room, float *all_units, int num_tokens) {
@@ -129,12 +129,12 @@ DEVICE void multiply_down(Ring<S> &ring, int number, const DownWork<PAIRED> &wor
         }
         __syncwarp();
     }
-    Pairs<S> next;  // of the first token that wants the next expert, already on its way
+    Pairs<S> next;  // row of the first token that uses the next expert, already in flight
     if (!HOLDS_ALL) next.read(row_of(work.place(0), 0));
     for (int round = 0; round < work.count; round++) {
         int place = work.place(round), strips = work.strips(round);
         if (!HOLDS_ALL) {
-            __syncwarp();  // all lanes have taken what was held
+            __syncwarp();  // all lanes have loaded the previous rows
             hold<S>(next, weight_of(place, 0), 0, bytes, units);
             if (round + 1 < work.count) next.read(row_of(work.place(round + 1), 0));
             for (int i = 1; i < chosen->wanted[place]; i++) {
@@ -149,22 +149,22 @@ DEVICE void multiply_down(Ring<S> &ring, int number, const DownWork<PAIRED> &wor
     }
 }
 
-// The finisher's. Each of a program's strips is summed over the experts in `all` [MOST_STRIPS][COUNT], by row and token.
+// The storer's part. `all` [MOST_STRIPS][COUNT] accumulates each of the CTA's strips over the experts, by row and token.
 template <class S> DEVICE void clear_sums(float *all) {
     for (int at = threadIdx.x % 32; at < MOST_STRIPS * S::COUNT; at += 32) all[at] = 0;
     __syncwarp();
 }
 template <class S>
-DEVICE void finish_down(Ring<S> &ring, int number, const DownPiece &piece, const Down<S> &down, float *all) {
+DEVICE void store_down(Ring<S> &ring, int number, const DownPiece &piece, const Down<S> &down, float *all) {
     const Chosen *chosen = down.chosen;
     bool is_whole = piece.ends && !piece.sends;
-    Early e;
-    if (is_whole) down.early(piece.strip, e);
+    Prefetched e;
+    if (is_whole) down.prefetch(piece.strip, e);
     ring.wait(ring.done, number);
     float sum[S::VALUES], *mine = all + piece.index * S::COUNT;
     int width = width_of(chosen, piece.place);
     ring.add_up(number, sum, 16 * width);
-    ring.tell(ring.free, number);
+    ring.arrive(ring.free, number);
 #pragma unroll
     for (int i = 0; i < S::VALUES; i++) {
         if (32 * i >= 16 * width) break;
@@ -177,12 +177,12 @@ DEVICE void finish_down(Ring<S> &ring, int number, const DownPiece &piece, const
 #pragma unroll
     for (int i = 0; i < S::VALUES; i++) sum[i] = mine[(32 * i + threadIdx.x % 32) % S::COUNT];
     if (piece.sends) ring.send(sum);
-    if (piece.meets) ring.add_half(sum);
-    if (is_whole) down.finish(piece.strip, e, sum);
+    if (piece.receives) ring.receive(sum);
+    if (is_whole) down.store(piece.strip, e, sum);
 }
 template <class S, bool PAIRED, bool IN_ORDER>
-DEVICE void finish_down(Ring<S> &ring, int number, const DownWork<PAIRED, IN_ORDER> &work, const Down<S> &down,
+DEVICE void store_down(Ring<S> &ring, int number, const DownWork<PAIRED, IN_ORDER> &work, const Down<S> &down,
                         float *all) {
     clear_sums<S>(all);
-    for (int at = 0; at < work.total; at++) finish_down<S>(ring, number + at, work.at(at), down, all);
+    for (int at = 0; at < work.total; at++) store_down<S>(ring, number + at, work.at(at), down, all);
 }

@@ -1,9 +1,9 @@
 #pragma once
-// What fc1 does with a strip; knows no kernel.
+// fc1 of the experts: gate and up projections, then SwiGLU.
 #include "experts.cuh"
 
-// Gate and up: codes, scales and bias are of [EXPERTS, 2 INTERMEDIATE] rows, `inner` is [num_tokens, ACTIVE,
-// INTERMEDIATE], or what else values can be `put` into. Strips are counted through all chosen experts.
+// Codes, scales and bias have [EXPERTS, 2 INTERMEDIATE] rows. `inner` is [num_tokens, ACTIVE, INTERMEDIATE], or any type
+// with an overload of `put`. Strips are numbered consecutively over all chosen experts.
 DEVICE void put(u16 *inner, u64 at, float y) { inner[at] = narrow(y); }
 template <class S, class Inner = u16 *> struct Up {
     static constexpr int STRIPS = 2 * I / 16;
@@ -17,15 +17,15 @@ template <class S, class Inner = u16 *> struct Up {
         u64 row = (u64)chosen->expert[strip / STRIPS] * 2 * I;
         return Rows{codes + row * S::ROW_BYTES, scales + row * S::SCALE_ROW, strip % STRIPS * 16, 8, bias + row};
     }
-    // The sums of a strip, value i of a lane that of row (32 i + lane) / width, and its bias.
-    __device__ __forceinline__ void finish(int strip, const u16 *of_rows, const float *sum) const {
+    // Adds the bias to a strip's sums, applies SwiGLU and stores. Value i of a lane is row (32 i + lane) / width.
+    __device__ __forceinline__ void store(int strip, const u16 *of_rows, const float *sum) const {
         int place = strip / STRIPS, width = width_of(chosen, place);
-        dawdle();
+        random_delay();
 #pragma unroll
         for (int i = 0; i < S::VALUES; i++) {
             if (32 * i >= 16 * width) break;
             int at = 32 * i + threadIdx.x % 32, row = at / width, which = at % width;
-            float mine = sum[i] + wide(of_rows[row % 16]), up = __shfl_xor_sync(~0u, mine, width);  // of the next row
+            float mine = sum[i] + wide(of_rows[row % 16]), up = __shfl_xor_sync(~0u, mine, width);  // from the next row
             if (row >= 16 || row % 2 || (TOKENS > 1 && which >= chosen->wanted[place])) continue;
             float y = swiglu(mine, up, limit);
             int token = chosen->token[place][which], slot = chosen->slot[place][which];
@@ -34,25 +34,24 @@ template <class S, class Inner = u16 *> struct Up {
     }
 };
 
-// The pieces from `number` on that are of expert `place`, for WIDTH tokens; the number of the next.
+// Multiplies the pieces from `number` on that belong to expert `place`, for WIDTH tokens; returns the next number.
 template <class S, int WIDTH>
 DEVICE int multiply_expert(Ring<S> &ring, int number, const Work<S> &work, const Chosen *chosen, int place,
                            const char *bytes, const float *units) {
     using N = Narrow<S, WIDTH>;
-    Own<N> own;
-    take_wanted<N>(chosen, place, [&](int i) { return bytes + chosen->token[place][i] * S::X_STRIDE; },
+    Fragments<N> own;
+    load_wanted<N>(chosen, place, [&](int i) { return bytes + chosen->token[place][i] * S::X_STRIDE; },
                    [&](int i) { return units[chosen->token[place][i]]; }, own);
     for (; number < work.total && work.at(number).strip / Up<S>::STRIPS == place; number++) {
         float c[N::SETS][2];
-        multiply_codes<N>(ring, number, own, c);
-        leave_codes<N>(ring, number, c);
-        ring.tell(ring.done, number);
+        multiply_fp4<N>(ring, number, own, c);
+        write_sums_fp4<N>(ring, number, c);
+        ring.arrive(ring.done, number);
     }
     return number;
 }
 
-// The multiplying warps' whole work on fc1. x [TOKENS][X_STRIDE] is no more afterwards; `units` has room for WARPS
-// TOKENS.
+// The consumers' main loop for fc1. Overwrites x [TOKENS][X_STRIDE]; `units` has room for WARPS * TOKENS values.
 template <class S> DEVICE void multiply_up(Ring<S> &ring, const Work<S> &work, const Chosen *chosen, char *x,
                                            float *units) {
     if constexpr (TOKENS == 1) {
@@ -74,16 +73,16 @@ template <class S> DEVICE void multiply_up(Ring<S> &ring, const Work<S> &work, c
     }
 }
 
-// The finisher's, of a piece and of all.
+// The storer's part: one piece, and the main loop over all pieces.
 template <class S, class Inner>
-DEVICE void finish_up(Ring<S> &ring, int number, int strip, const Up<S, Inner> &up) {
+DEVICE void store_up(Ring<S> &ring, int number, int strip, const Up<S, Inner> &up) {
     float sum[S::VALUES];
     const u16 *bias = ring.bias(number);
     ring.wait(ring.done, number);
     ring.add_up(number, sum, 16 * width_of(up.chosen, strip / up.STRIPS));
-    up.finish(strip, bias, sum);
-    ring.tell(ring.free, number);
+    up.store(strip, bias, sum);
+    ring.arrive(ring.free, number);
 }
-template <class S> DEVICE void finish_up(Ring<S> &ring, const Work<S> &work, const Up<S> &up) {
-    for (int number = 0; number < work.total; number++) finish_up<S>(ring, number, work.at(number).strip, up);
+template <class S> DEVICE void store_up(Ring<S> &ring, const Work<S> &work, const Up<S> &up) {
+    for (int number = 0; number < work.total; number++) store_up<S>(ring, number, work.at(number).strip, up);
 }

@@ -1,6 +1,6 @@
 #pragma once
-// Single instructions that C++ has no words for; knows no kernel. All inline assembly is here, so that another file of
-// this name can stand in for it where there is no GPU.
+// Wrappers of single PTX instructions. All inline assembly is in this file, so that tests can replace it and run the
+// kernels without a GPU (tests/kernels/emulator/instructions.cuh).
 typedef unsigned char u8;
 typedef unsigned short u16;
 typedef unsigned int u32;
@@ -32,35 +32,35 @@ DEVICE void copy_bulk(void *to, const void *from, u32 bytes, u64 *bar) {
 DEVICE void prefetch_bulk(const void *from, u32 bytes) {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
-// After the barriers were made, by the thread that made them: bulk copies see them too.
+// Makes initialised barriers visible to bulk copies. Called by the thread that initialised them.
 DEVICE void barrier_publish() {
     asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::: "memory");
 }
-DEVICE void arrive_some(int id, int threads) {
+DEVICE void named_barrier_arrive(int id, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
-DEVICE void sync_some(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+DEVICE void named_barrier_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 
 DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
 DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
-// Into the shared memory of the cluster's program `rank`, where it counts for the barrier's bytes.
-DEVICE void store_there(float *to, float value, u64 *bar, u32 rank) {
+// Stores into the shared memory of CTA `rank` of the cluster and counts 4 bytes towards its barrier.
+DEVICE void store_peer(float *to, float value, u64 *bar, u32 rank) {
     u32 there, barrier;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(to)), "r"(rank));
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(barrier) : "r"(shared_address(bar)), "r"(rank));
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];"
                  ::"r"(there), "r"(__float_as_uint(value)), "r"(barrier) : "memory");
 }
-// A value in the shared memory of the cluster's program `rank`, where it lies as `p` does here.
-DEVICE float other_program(const float *p, u32 rank) {
+// Loads from the shared memory of CTA `rank` of the cluster, at the offset that `p` has here.
+DEVICE float load_peer(const float *p, u32 rank) {
     u32 there;
     float x;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(p)), "r"(rank));
     asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(there) : "memory");
     return x;
 }
-// By whole warps.
-DEVICE void meet_cluster() {
+// Barrier of all CTAs of the cluster. Called by whole warps.
+DEVICE void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 DEVICE u64 read_acquire(const u64 *p) {
@@ -69,7 +69,7 @@ DEVICE u64 read_acquire(const u64 *p) {
     return seen;
 }
 
-// A word that others may read or write at the same time; whatever else they wrote may come later.
+// Relaxed accesses to words that other CTAs access at the same time. They order no other memory access.
 DEVICE void write_word(u32 *p, u32 x) { asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(x) : "memory"); }
 DEVICE uint2 read_words(const u32 *p) {
     uint2 seen;
@@ -77,18 +77,18 @@ DEVICE uint2 read_words(const u32 *p) {
     return seen;
 }
 
-// With dependent launch: until all that the kernel ahead of this one wrote is there.
-DEVICE void wait_for_ahead() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-// Once every program has said so, those of the next kernel begin: what that one reads before its own wait must have
-// been final when the kernel ahead of this one ended.
-DEVICE void let_next_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+// With dependent launch: waits until the previous kernel has ended and its writes are visible.
+DEVICE void wait_for_prior_grid() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+// Once every CTA has called this, the next kernel may start. What the next kernel reads before its own wait must have
+// been final when the kernel before this one ended.
+DEVICE void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
 DEVICE u32 narrow_pair(float low, float high) {
     u32 pair;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;
 }
-// Two codes of E4M3, of values rounded to it, at most its largest.
+// Rounds two values to E4M3, saturating to its largest finite value.
 DEVICE u16 narrow_e4m3(float low, float high) {
     u16 codes;
     asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
@@ -100,23 +100,24 @@ DEVICE void wide_e4m3(u16 codes, float &low, float &high) {
     asm("{ .reg .f16 a, b; mov.b32 {a, b}, %2; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b; }"
         : "=f"(low), "=f"(high) : "r"(halves));
 }
-// What is no number stays so: it must reach the logits, where it is found out.
-DEVICE float larger(float a, float b) {
+// NaN propagates to the logits, where the engine detects it.
+DEVICE float max_nan(float a, float b) {
     asm("max.NaN.f32 %0, %0, %1;" : "+f"(a) : "f"(b));
     return a;
 }
-DEVICE float smaller(float a, float b) {
+DEVICE float min_nan(float a, float b) {
     asm("min.NaN.f32 %0, %0, %1;" : "+f"(a) : "f"(b));
     return a;
 }
 
-// The byte that each of the lowest four digits of `choice` names among `low`'s and `high`'s, or its sign eight times.
+// prmt: each of the low four hex digits of `choice` selects one of the eight bytes of `low` and `high`; a digit of 8 or
+// more replicates the selected byte's sign bit instead.
 DEVICE u32 permute_bytes(u32 low, u32 high, u32 choice) {
     u32 bytes;
     asm("prmt.b32 %0, %1, %2, %3;" : "=r"(bytes) : "r"(low), "r"(high), "r"(choice));
     return bytes;
 }
-// Of a matrix of 8 x 8 pairs of bytes, two of a row with each lane, four lanes a row.
+// Transposes an 8 x 8 matrix of 16-bit values; each lane holds two neighbours of a row, four lanes per row.
 DEVICE u32 transpose(u32 x) {
     u32 y;
     asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));

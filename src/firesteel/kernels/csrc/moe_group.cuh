@@ -42,7 +42,7 @@ DEVICE void group(const long long *ids, int num_pairs, Groups *groups) {
         of[i] = lane * OWN + i < E ? groups->starts[lane * OWN + i] : 0;
         pairs += of[i], places += (of[i] + WIDEST - 1) / WIDEST;
     }
-    int all = sum_up_to(pairs << 16 | places);  // and of the lanes before it
+    int all = inclusive_scan(pairs << 16 | places);  // and of the lanes before it
     int pair = (all >> 16) - pairs, place = (all & 0xFFFF) - places;
     if (lane == 31) groups->count = all & 0xFFFF, groups->first[all & 0xFFFF] = all >> 16;
 #pragma unroll

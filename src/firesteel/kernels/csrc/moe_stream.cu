@@ -6,7 +6,7 @@
 
 extern __shared__ __align__(128) char shared[];
 using S = Stream<true, NUM_COLUMNS, 1, NUM_WARPS, NUM_STAGES, WIDEST>;
-constexpr int STRIPS = NUM_ROWS / 16, THREADS = 32 * (S::FINISHER + NUM_FINISHERS);
+constexpr int STRIPS = NUM_ROWS / 16, THREADS = 32 * (S::STORER + NUM_FINISHERS);
 constexpr int HELD_BYTES = S::WARPS * WIDEST * S::BYTES_EACH, UNIT_BYTES = S::WARPS * WIDEST * 4;
 static_assert(total(Ring<S>::BYTES, HELD_BYTES, UNIT_BYTES, sizeof(Groups), sizeof(Bounds)) == SHARED_BYTES,
               "as launched");
@@ -45,23 +45,23 @@ DEVICE void multiply_place(Ring<S> &ring, int number, int end, const int *pair, 
         if (threadIdx.x % 32 == 0) units[i] = IS_UP ? unit : unit * weights[pair_of(i)];
     }
     __syncwarp();
-    Own<N> own;
+    Fragments<N> own;
 #pragma unroll
     for (int set = 0; set < N::SETS; set++) {
-        take_bytes<N>(set, [&](int i) { return bytes + i * S::BYTES_EACH; }, own.b[set], own.minus[set]);
+        load_bytes<N>(set, [&](int i) { return bytes + i * S::BYTES_EACH; }, own.b[set], own.minus[set]);
         own.unit[set] = units[token_of<N>(set)];
     }
     for (; number < end; number++) {
         float c[N::SETS][2];
-        multiply_codes<N>(ring, number, own, c);
-        leave_codes<N>(ring, number, c);
-        ring.tell(ring.done, number);
+        multiply_fp4<N>(ring, number, own, c);
+        write_sums_fp4<N>(ring, number, c);
+        ring.arrive(ring.done, number);
     }
 }
 
 // By a finishing warp, of as many as there are: its strips of those from `number` to `end`, all of a place.
 template <int WIDTH>
-DEVICE void finish_place(Ring<S> &ring, int number, int end, int strip, const int *pair, int wanted,
+DEVICE void store_place(Ring<S> &ring, int number, int end, int strip, const int *pair, int wanted,
                          const float *weights, void *out, float limit) {
     using N = Narrow<WIDTH>;
     int lane = threadIdx.x % 32, mine[N::VALUES];
@@ -80,8 +80,8 @@ DEVICE void finish_place(Ring<S> &ring, int number, int end, int strip, const in
         for (int i = 0; i < N::VALUES; i++) added[i] = wide(bias[(32 * i + lane) / WIDTH % 16]) * weight[i];
         ring.wait(ring.done, number);
         ring.add_up(number, sum, N::COUNT);
-        ring.tell(ring.free, number);
-        dawdle();
+        ring.arrive(ring.free, number);
+        random_delay();
 #pragma unroll
         for (int i = 0; i < N::VALUES; i++) {
             int row = (32 * i + lane) / WIDTH;
@@ -101,28 +101,28 @@ DEVICE void finish_place(Ring<S> &ring, int number, int end, int strip, const in
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 moe_stream(const u16 *x, const long long *ids, const float *weights, const u8 *codes, const u8 *scales,
            const u16 *bias, void *out, float limit, int num_pairs) {
-    Cut cut{shared};
-    Ring<S> ring(cut);
-    char *held = cut.take(HELD_BYTES);
-    float *units = (float *)cut.take(UNIT_BYTES);
-    Groups *groups = (Groups *)cut.take(sizeof(Groups));
-    Bounds *bounds = (Bounds *)cut.take(sizeof(Bounds));
+    Arena arena{shared};
+    Ring<S> ring(arena);
+    char *held = arena.take(HELD_BYTES);
+    float *units = (float *)arena.take(UNIT_BYTES);
+    Groups *groups = (Groups *)arena.take(sizeof(Groups));
+    Bounds *bounds = (Bounds *)arena.take(sizeof(Bounds));
     Experts experts{groups, codes, scales, bias};
     ring.start();
     int warp = threadIdx.x / 32;
-    bool asks = warp >= S::WARPS && warp < S::FINISHER;
-    if (IS_UP || !asks) wait_for_inputs();  // down's ids and weights were final when up began
+    bool is_loader = warp >= S::WARPS && warp < S::STORER;
+    if (IS_UP || !is_loader) wait_for_inputs();  // down's ids and weights were final when up began
     if (warp == S::WARPS) {
         group(ids, num_pairs, groups);
-        *bounds = share_out<STRIPS, MOST_PLACES>(groups->count, [&](int place) { return groups->wanted(place); });
+        *bounds = partition_by_cost<STRIPS, MOST_PLACES>(groups->count, [&](int place) { return groups->wanted(place); });
     }
-    sync_some(2, THREADS);
+    named_barrier_sync(2, THREADS);
     Share<STRIPS> share(*bounds);
-    if (asks) {
-        ask_all<S>(ring, share, [&](const Piece &piece) { return experts.rows(piece.strip); });
+    if (is_loader) {
+        load_all<S>(ring, share, [&](const Piece &piece) { return experts.rows(piece.strip); });
         return;
     }
-    let_next_start();
+    launch_dependents();
     if (warp < S::WARPS) {
         char *bytes = held + warp * WIDEST * S::BYTES_EACH;
         for (int number = 0; number < share.total;) {
@@ -134,10 +134,10 @@ moe_stream(const u16 *x, const long long *ids, const float *weights, const u8 *c
         }
         return;
     }
-    for (int number = warp - S::FINISHER; number < share.total;) {
+    for (int number = warp - S::STORER; number < share.total;) {
         int place = share.place(number), end = share.end(place), wanted = groups->wanted(place);
         const int *pair = groups->pair + groups->first[place];
-        WITH_WIDTH(wanted, (finish_place<WIDTH>(ring, number, end, share.strip(number), pair, wanted,
+        WITH_WIDTH(wanted, (store_place<WIDTH>(ring, number, end, share.strip(number), pair, wanted,
                                                 weights, out, limit)))
         number += (end - number + NUM_FINISHERS - 1) / NUM_FINISHERS * NUM_FINISHERS;
     }

@@ -6,7 +6,7 @@ constexpr int H = HIDDEN, A = ACTIVE, THREADS = 128;
 // `parts` is [tokens, ACTIVE, HIDDEN] fp32, y [tokens, HIDDEN].
 extern "C" __global__ void __launch_bounds__(THREADS) moe_sum(const float *parts, u16 *y) {
     int column = (blockIdx.x * THREADS + threadIdx.x) * 2, token = blockIdx.y;
-    let_next_start();
+    launch_dependents();
     wait_for_inputs();
     if (column >= H) return;
     float low = 0, high = 0;

@@ -1,10 +1,10 @@
 #pragma once
-// BF16 rows times bf16 tokens; knows no layer.
+// Multiplies BF16 rows by bf16 tokens.
 #include "ring.cuh"
 
-// c += 16 rows of bf16 times x, which stays in shared memory: c[0] and c[1] are row lane / 4 of tokens 2 (lane % 4)
-// and the next, c[2] and c[3] 8 rows on.
-template <class S> DEVICE void multiply_wide(Ring<S> &ring, int number, int chunk, const char *x, float *c) {
+// c += 16 rows of bf16 times x, which stays in shared memory. c[0] and c[1] are row lane / 4 of tokens 2 (lane % 4) and
+// 2 (lane % 4) + 1; c[2] and c[3] are 8 rows further.
+template <class S> DEVICE void multiply_bf16(Ring<S> &ring, int number, int chunk, const char *x, float *c) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, stage = number % S::STAGES;
     const char *data = ring.data + stage * S::STAGE_BYTES + lane / 4 * S::STRIDE + lane % 4 * 8;
     const char *mine = x + lane / 4 * S::X_STRIDE + chunk * S::PART_BYTES + lane % 4 * 8;
@@ -19,7 +19,8 @@ template <class S> DEVICE void multiply_wide(Ring<S> &ring, int number, int chun
         multiply_add(c, top.x, low.x, top.y, low.y, b.x, b.y);
     }
 }
-template <class S> DEVICE void leave_wide(Ring<S> &ring, int number, const float *c) {
+// Leaves this warp's partial sums for the storer.
+template <class S> DEVICE void write_sums_bf16(Ring<S> &ring, int number, const float *c) {
     int lane = threadIdx.x % 32, row = lane / 4, token = lane % 4 * 2;
     float *mine = ring.mine(number);
 #pragma unroll

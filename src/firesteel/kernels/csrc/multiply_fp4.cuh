@@ -1,5 +1,5 @@
 #pragma once
-// Packed FP4 rows times bf16 tokens, exact but for the 14 bits that x is cut to; knows no layer.
+// Multiplies packed FP4 rows by bf16 tokens with integer MMA. The only error is the quantisation of x to 14 bits.
 #include "ring.cuh"
 #include "round_mxfp8.cuh"
 
@@ -7,23 +7,23 @@
 #define KEEPS_ALL 1
 #endif
 
-// A lane reads eight codes of a group at a time, or, in kernels of one or two tokens, TWICE as many of a row, from one bank
-// each: then two lanes of four hold one group's and two the next one's, which meet x in columns of their own.
+// A lane reads eight codes of a group at a time. In kernels for one or two tokens it reads sixteen (TWICE), free of bank
+// conflicts: then two of four lanes hold codes of one group and two of the next, in MMA columns of their own.
 template <class S> constexpr bool TWICE = S::SPREAD > 1 && MAX_TOKENS <= 2;
 
-// What a warp needs of x: for each group of its columns the high bytes of a token's numbers as one column and the low
-// ones as the next, and their negatives. Few tokens leave columns free: SPREAD groups stand side by side in them, so
-// that one accumulator takes all and each lane scales its own.
-template <class S> struct Own {
+// A warp's MMA fragments of x: for each group of its columns, the high bytes of a token as one column, the low bytes as
+// the next, and their negatives. With few tokens, SPREAD groups share an MMA side by side in the free columns, so that one
+// accumulator serves them all and each lane scales its own.
+template <class S> struct Fragments {
     u32 b[S::SETS][2 * S::OWN][2], minus[S::SETS][2 * S::OWN][2];
-    float unit[S::SETS];  // what a number is worth, of token_of(set), the half of E2M1's doubling included
+    float unit[S::SETS];  // value of one integer step of token_of(set), times 1/2 for the doubled E2M1 codes
 };
-// Of so many groups the negatives of eight tokens' second set stay in registers too. Unless KEEPS_ALL, those of the last
-// two are made anew for every product: on SM12x there is no room for them.
+// Number of groups for which the negatives of the second set of tokens stay in registers. Unless KEEPS_ALL, those of the
+// last two groups are recomputed for every product: SM12x has no registers left for them.
 template <class S> constexpr int KEPT = KEEPS_ALL ? 2 * S::OWN : 2 * S::OWN - 2;
 template <class S> DEVICE int token_of(int set) { return 4 * set + threadIdx.x % 4 % S::TOKENS; }
 
-// A lane's pairs of this warp's columns of `values` [K] bf16.
+// A lane's pairs of bf16 from this warp's columns of `values` [K].
 template <class S> struct Pairs {
     static constexpr int COUNT = S::OWN;
     u32 of[COUNT];
@@ -34,8 +34,9 @@ template <class S> struct Pairs {
     }
 };
 
-// Pairs, rounded to MXFP8 where ROUNDS_X -> bytes [2][OWN * 64] of this warp's columns: 128 high + low are the value in
-// units of the result. By a whole warp; the bytes may lie where the warp's values do, and take as much room.
+// Quantises pairs (rounded to MXFP8 first if ROUNDS_X) to bytes [2][OWN * 64] of this warp's columns: high bytes, then
+// low bytes. 128 high + low is the value in units of the returned float. Called by a whole warp; `bytes` may overlap the
+// warp's own values, which take the same space.
 template <class S> DEVICE float split_bytes(const Pairs<S> &values, char *bytes) {
     constexpr int COLUMNS = S::OWN * 64, PAIRS = Pairs<S>::COUNT;
     u32 pairs[PAIRS];
@@ -47,7 +48,7 @@ template <class S> DEVICE float split_bytes(const Pairs<S> &values, char *bytes)
 #if ROUNDS_X
         pairs[i] = round_mxfp8(pairs[i]);
 #endif
-        largest = larger(largest, larger(fabsf(wide_low(pairs[i])), fabsf(wide_high(pairs[i]))));
+        largest = max_nan(largest, max_nan(fabsf(wide_low(pairs[i])), fabsf(wide_high(pairs[i]))));
     }
     largest = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(largest)));
     float times = __fdividef(LARGEST, largest);
@@ -55,7 +56,7 @@ template <class S> DEVICE float split_bytes(const Pairs<S> &values, char *bytes)
     for (int i = 0; i < PAIRS; i++) {
         int a = __float_as_int(fmaf(wide_low(pairs[i]), times, MAGIC));
         int b = __float_as_int(fmaf(wide_high(pairs[i]), times, MAGIC));
-        int high_a = (a + 64) >> 7, high_b = (b + 64) >> 7;  // what MAGIC adds to these is a multiple of 256
+        int high_a = (a + 64) >> 7, high_b = (b + 64) >> 7;  // MAGIC's own bits contribute a multiple of 256
         *(u16 *)(bytes + 64 * i + 2 * lane) = (high_a & 255) | high_b << 8;
         *(u16 *)(bytes + COLUMNS + 64 * i + 2 * lane) = (a - (high_a << 7) & 255) | (b - (high_b << 7)) << 8;
     }
@@ -69,9 +70,10 @@ template <class S> DEVICE float split_bytes(const char *values, char *bytes) {
     return split_bytes<S>(pairs, bytes);
 }
 
-// Of one set: `bytes(token)` are those of a token's numbers, or null: zeros. Their negatives too where `minus` is given.
+// Loads the fragments of one set of tokens. `bytes(token)` points to a token's bytes; null means zeros. Also computes the
+// negatives if `minus` is given.
 template <class S, class BytesOf>
-DEVICE void take_bytes(int set, BytesOf bytes, u32 (*b)[2], u32 (*minus)[2] = nullptr) {
+DEVICE void load_bytes(int set, BytesOf bytes, u32 (*b)[2], u32 (*minus)[2] = nullptr) {
     constexpr int WIDE = S::SPREAD == 1 ? 8 : 2 * S::TOKENS;  // columns of a group
     int lane = threadIdx.x % 32, column = lane / 4, token = 4 * set + column % WIDE / 2;
     const char *mine = token < S::TOKENS ? bytes(token) : nullptr;
@@ -79,17 +81,17 @@ DEVICE void take_bytes(int set, BytesOf bytes, u32 (*b)[2], u32 (*minus)[2] = nu
 #pragma unroll
     for (int i = 0; i < 2 * S::OWN; i++) {
         int group = TWICE<S> ? i / 2 * 2 + lane % 4 / 2 : i;
-        uint2 one = {0, 0};
+        uint2 eight = {0, 0};
         if (mine && column / WIDE == group % S::SPREAD)
-            one = *(const uint2 *)(mine + (TWICE<S> ? i / 2 * 64 + i % 2 * 8 : i * 32));
-        b[i][0] = one.x, b[i][1] = one.y;
+            eight = *(const uint2 *)(mine + (TWICE<S> ? i / 2 * 64 + i % 2 * 8 : i * 32));
+        b[i][0] = eight.x, b[i][1] = eight.y;
         if (!minus) continue;
-        minus[i][0] = negate_bytes(one.x), minus[i][1] = negate_bytes(one.y);
-        asm volatile("" : "+r"(minus[i][0]), "+r"(minus[i][1]));  // kept, not made anew for every product
+        minus[i][0] = negate_bytes(eight.x), minus[i][1] = negate_bytes(eight.y);
+        asm volatile("" : "+r"(minus[i][0]), "+r"(minus[i][1]));  // keep in registers, do not recompute
     }
 }
 
-// Eight codes of each of two rows as bytes, positive and negative ones apart, as a product takes them.
+// Looks up eight codes of each of two rows as bytes in MMA order, positive and negative codes separately.
 DEVICE void look_up(u32 small, u32 top, u32 low, u32 *positive, u32 *negative) {
     positive[0] = twice_positive(small, top), positive[1] = twice_positive(small, low);
     positive[2] = twice_positive(small, top >> 16), positive[3] = twice_positive(small, low >> 16);
@@ -98,8 +100,8 @@ DEVICE void look_up(u32 small, u32 top, u32 low, u32 *positive, u32 *negative) {
     negative[2] = twice_positive(small, top >> 16), negative[3] = twice_positive(small, low >> 16);
 }
 
-// x [TOKENS][X_STRIDE] in shared memory -> what this warp needs of it; x is no more.
-template <class S> DEVICE void take_x(char *x, Own<S> &own) {
+// Loads this warp's fragments of x [TOKENS][X_STRIDE] in shared memory. Overwrites x.
+template <class S> DEVICE void load_x(char *x, Fragments<S> &own) {
     char *mine = x + threadIdx.x / 32 * S::BYTES_EACH;
 #pragma unroll
     for (int token = 0; token < S::TOKENS; token++) {
@@ -109,26 +111,26 @@ template <class S> DEVICE void take_x(char *x, Own<S> &own) {
     __syncwarp();
 #pragma unroll
     for (int set = 0; set < S::SETS; set++)
-        take_bytes<S>(set, [&](int token) { return mine + token * S::X_STRIDE; }, own.b[set], own.minus[set]);
+        load_bytes<S>(set, [&](int token) { return mine + token * S::X_STRIDE; }, own.b[set], own.minus[set]);
 }
 
-// 16 rows of FP4 times x, this warp's columns: c[set][0] is of row lane / 4 and token_of(set), c[set][1] of 8 rows on.
-// Lanes that stand for other groups of the same token hold other parts of it. The ring may be made for more tokens than
-// S.
-template <class S, class R> DEVICE void multiply_codes(R &ring, int number, const Own<S> &own, float (*c)[2]) {
+// Multiplies this warp's columns of 16 FP4 rows by x: c[set][0] is row lane / 4 of token_of(set), c[set][1] is 8 rows
+// further. Lanes of other groups of the same token hold other partial sums of it. The ring may be built for more tokens
+// than S.
+template <class S, class R> DEVICE void multiply_fp4(R &ring, int number, const Fragments<S> &own, float (*c)[2]) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, stage = number % S::STAGES;
     const char *data = ring.data + stage * S::STAGE_BYTES;
     const u8 *scales = (const u8 *)data + 16 * S::STRIDE + lane / 4 * S::SCALE_ROW + warp * 2 * S::OWN;
     const char *codes = data + lane / 4 * S::STRIDE + lane % 4 * (TWICE<S> ? 8 : 4) + warp * S::OWN * 32;
     int ahead = S::SPREAD == 1 ? 0 : lane % 4 / S::TOKENS;
-    u32 small = 0x03020100u + (blockDim.x >> 20), magic = MAGIC_BITS + (blockDim.x >> 20);  // not to be made anew
+    u32 small = 0x03020100u + (blockDim.x >> 20), magic = MAGIC_BITS + (blockDim.x >> 20);  // opaque: kept in registers
     barrier_wait(ring.full + stage, number / S::STAGES & 1);
     float sum[S::SETS][2] = {};
 #pragma unroll
     for (int begin = 0; begin < 2 * S::OWN; begin += S::SPREAD) {
         int d[S::SETS][4];
 #pragma unroll
-        for (int set = 0; set < S::SETS; set++)  // so that 128 high + low are the bits of MAGIC + their sum
+        for (int set = 0; set < S::SETS; set++)  // so that 128 high + low has the bits of MAGIC + sum
             d[set][0] = d[set][2] = 0, d[set][1] = d[set][3] = (int)magic;
 #pragma unroll
         for (int i = begin; i < begin + S::SPREAD && i < 2 * S::OWN; i++) {
@@ -149,15 +151,15 @@ template <class S, class R> DEVICE void multiply_codes(R &ring, int number, cons
                 }
             }
         }
-        int group = min(begin + ahead, 2 * S::OWN - 1);  // one past the end has summed nothing: any scale will do
+        int group = min(begin + ahead, 2 * S::OWN - 1);  // past the end the sum is 0: any scale will do
         float scale[2] = {__uint_as_float((u32)scales[group] << 23),
                           __uint_as_float((u32)scales[8 * S::SCALE_ROW + group] << 23)};
 #pragma unroll
         for (int set = 0; set < S::SETS; set++)
 #pragma unroll
             for (int j = 0; j < 2; j++) {
-                float found = __int_as_float(d[set][2 * j] * HIGH + d[set][2 * j + 1]) - MAGIC;
-                sum[set][j] = fmaf(found, scale[j], sum[set][j]);
+                float product = __int_as_float(d[set][2 * j] * HIGH + d[set][2 * j + 1]) - MAGIC;
+                sum[set][j] = fmaf(product, scale[j], sum[set][j]);
             }
     }
 #pragma unroll
@@ -165,13 +167,14 @@ template <class S, class R> DEVICE void multiply_codes(R &ring, int number, cons
 #pragma unroll
         for (int j = 0; j < 2; j++) c[set][j] = sum[set][j] * own.unit[set];
 }
-template <class S, class R> DEVICE void leave_codes(R &ring, int number, const float (*c)[2]) {
+// Leaves this warp's partial sums for the storer.
+template <class S, class R> DEVICE void write_sums_fp4(R &ring, int number, const float (*c)[2]) {
     int lane = threadIdx.x % 32;
     float *mine = ring.mine(number);
 #pragma unroll
     for (int set = 0; set < S::SETS; set++) {
         float top = c[set][0], low = c[set][1];
-        if constexpr (MAX_TOKENS == 1) {  // of four lanes two end with the upper row, two with the lower
+        if constexpr (MAX_TOKENS == 1) {  // two of four lanes end with the upper row, two with the lower
             bool is_low = lane % 2;
             float sum = (is_low ? low : top) + __shfl_xor_sync(~0u, is_low ? top : low, 1);
             sum += __shfl_xor_sync(~0u, sum, 2);

@@ -1,8 +1,8 @@
 #pragma once
-// RMS norm of a few tokens into shared memory; knows no layer.
+// RMS norm of a few tokens into shared memory.
 #include "primitives.cuh"
 
-// What a thread needs of a norm's weights; to be read before the inputs are waited for.
+// This thread's part of the norm's weights; loaded before the wait for the inputs.
 template <int K, int THREADS> struct NormWeights {
     static constexpr int VECTORS = K / 8, OWN = (VECTORS + THREADS - 1) / THREADS;
     uint4 own[OWN];
@@ -15,12 +15,12 @@ template <int K, int THREADS> struct NormWeights {
     }
 };
 
-// x [tokens][X_STRIDE] in shared memory: r / rms(r) * weight, as bf16. By the first THREADS threads.
+// Writes x [tokens][X_STRIDE] to shared memory: r / rms(r) * weight in bf16. Called by the first THREADS threads.
 template <int K, int THREADS, int TOKENS, int X_STRIDE>
 DEVICE void normalise(const u16 *r, const NormWeights<K, THREADS> &weights, float eps, char *x, float *scratch,
                       int num_tokens) {
     constexpr int VECTORS = K / 8, OWN = (VECTORS + THREADS - 1) / THREADS, WARPS = THREADS / 32;
-    constexpr bool KEEP = TOKENS * OWN <= 4;  // else rows are read again, from a nearer cache
+    constexpr bool KEEP = TOKENS * OWN <= 4;  // otherwise rows are read a second time, from cache
     int warp = threadIdx.x / 32;
     uint4 rows[KEEP ? TOKENS : 1][OWN];
     auto read = [&](int token, int i) {
@@ -44,7 +44,7 @@ DEVICE void normalise(const u16 *r, const NormWeights<K, THREADS> &weights, floa
         sum = warp_sum(sum);
         if (threadIdx.x % 32 == 0) scratch[token * WARPS + warp] = sum;
     }
-    sync_some(1, THREADS);
+    named_barrier_sync(1, THREADS);
 #pragma unroll
     for (int token = 0; token < TOKENS; token++) {
         float sum = 0;
@@ -66,5 +66,5 @@ DEVICE void normalise(const u16 *r, const NormWeights<K, THREADS> &weights, floa
             }
         }
     }
-    sync_some(1, THREADS);
+    named_barrier_sync(1, THREADS);
 }

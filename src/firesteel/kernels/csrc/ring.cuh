@@ -1,42 +1,42 @@
 #pragma once
-// Weights streamed through shared memory, 16 rows at a time, to be multiplied by up to 8 tokens; knows no product.
+// Streams weights through a ring of stages in shared memory, 16 rows (a strip) at a time, for up to 8 tokens.
 //
-// One or two warps ask for rows by bulk copies into a ring; others each multiply the same columns of all rows, so that
-// what they need of x stays with them. What they found meets in shared memory, where one more warp adds it up and
-// finishes it. No warp ever waits for another but through the ring.
+// One or two loader warps issue bulk copies into the ring. Consumer warps multiply: each handles the same columns of
+// every row, so its part of x stays in registers. The storer warp adds up the partial sums that consumers leave in shared
+// memory and writes the result. Warps synchronise through the ring's barriers only.
 #include "primitives.cuh"
 
 constexpr int FLIGHT = NUM_FLIGHT;
 
-// N rows of K values, CHUNKS parts of a row after another; FP4 or BF16.
+// Rows of K values in FP4 or BF16; a row is streamed in CHUNKS parts.
 template <bool FP4_, int K_, int CHUNKS_, int WARPS_, int STAGES_, int TOKENS_>
 struct Stream {
     static constexpr bool FP4 = FP4_;
     static constexpr int K = K_, CHUNKS = CHUNKS_, WARPS = WARPS_, STAGES = STAGES_, TOKENS = TOKENS_;
     static constexpr int ROW_BYTES = FP4 ? K / 2 : 2 * K;
     static constexpr int PART_BYTES = ROW_BYTES / CHUNKS;
-    static constexpr int STEPS = PART_BYTES / 32;  // 32 bytes of 16 rows
-    static constexpr int OWN = (STEPS + WARPS - 1) / WARPS;
+    static constexpr int STEPS = PART_BYTES / 32;  // a step is 32 bytes of each of 16 rows
+    static constexpr int OWN = (STEPS + WARPS - 1) / WARPS;  // steps per consumer warp
     static constexpr int STRIDE = padded(PART_BYTES);
-    static constexpr bool WHOLE = STRIDE == ROW_BYTES;  // consecutive rows are one copy
-    static constexpr int ASKERS = WHOLE ? 1 : 2;        // a copy takes a warp some 60 cycles to ask for
-    static constexpr int FINISHER = WARPS + ASKERS;     // the last warp
-    static constexpr int CONSUMERS = WARPS * 32, THREADS = 32 * (FINISHER + 1);
+    static constexpr bool WHOLE = STRIDE == ROW_BYTES;  // 16 consecutive rows are one bulk copy
+    static constexpr int LOADERS = WHOLE ? 1 : 2;        // issuing a bulk copy costs a warp about 60 cycles
+    static constexpr int STORER = WARPS + LOADERS;       // index of the storer, the last warp
+    static constexpr int CONSUMERS = WARPS * 32, THREADS = 32 * (STORER + 1);
     static constexpr int SCALE_ROW = FP4 ? K / 32 : 0, SCALE_BYTES = 16 * SCALE_ROW;
     static constexpr int BIAS_AT = 16 * STRIDE + SCALE_BYTES, BIAS_BYTES = FP4 ? 32 : 0;
     static constexpr int STAGE_BYTES = aligned(BIAS_AT + BIAS_BYTES);
     static constexpr int X_STRIDE = padded(2 * K), X_BYTES = TOKENS * X_STRIDE;
-    static constexpr int SETS = (TOKENS + 3) / 4;  // of 4 tokens, two columns each
-    static constexpr int SPREAD = TOKENS == 1 ? 4 : TOKENS == 2 ? 2 : 1;  // groups whose columns are side by side
-    static constexpr int BYTES_EACH = OWN * 128;   // of a warp's columns of a token, high and low bytes
-    static constexpr int COUNT = 16 * TOKENS, VALUES = (COUNT + 31) / 32;  // sums of a strip; of a lane
-    static_assert(PART_BYTES % 32 == 0 && ROW_BYTES % CHUNKS == 0, "parts are whole steps");
-    static_assert(!FP4 || CHUNKS == 1, "packed rows are not cut");
-    static_assert(!FP4 || OWN * WARPS == STEPS, "packed rows are shared out evenly");
+    static constexpr int SETS = (TOKENS + 3) / 4;  // sets of 4 tokens, two MMA columns per token
+    static constexpr int SPREAD = TOKENS == 1 ? 4 : TOKENS == 2 ? 2 : 1;  // scale groups side by side in one MMA
+    static constexpr int BYTES_EACH = OWN * 128;   // high and low bytes of a warp's columns of one token
+    static constexpr int COUNT = 16 * TOKENS, VALUES = (COUNT + 31) / 32;  // sums per strip; per lane
+    static_assert(PART_BYTES % 32 == 0 && ROW_BYTES % CHUNKS == 0, "PART_BYTES is a multiple of a step");
+    static_assert(!FP4 || CHUNKS == 1, "FP4 rows are streamed whole");
+    static_assert(!FP4 || OWN * WARPS == STEPS, "FP4 rows divide evenly among warps");
 };
 
-// Rows `first`.. and, `apart` rows on, 8 more: 16 rows, `apart` 8 where they follow each other. Their bias, where it is
-// given, comes with packed rows that follow each other.
+// The 16 rows of a strip: 8 from `first` on and 8 from `first + apart` on (`apart` is 8 if all are consecutive). For
+// consecutive FP4 rows the stage also carries their bias, if given.
 struct Rows {
     const u8 *codes, *scales;
     int first, apart;
@@ -46,28 +46,28 @@ struct Rows {
 template <class S> struct Ring {
     char *data;
     float *sums;  // [STAGES][WARPS][COUNT]
-    float *half;  // [COUNT] of a strip that two programs share, from the second to the first
-    u64 *full, *done, *free, *met;
+    float *half;  // [COUNT] partial sums of a strip shared by two CTAs, sent by the second to the first
+    u64 *full, *done, *free, *half_full;
     static constexpr int SUM_BYTES = S::STAGES * S::WARPS * S::COUNT * 4, HALF_BYTES = S::COUNT * 4;
     static constexpr int BARRIER_BYTES = (3 * S::STAGES + 1) * 8;
     static constexpr int BYTES = total(S::STAGES * S::STAGE_BYTES, SUM_BYTES, HALF_BYTES, BARRIER_BYTES);
 
-    __device__ __forceinline__ Ring(Cut &cut) {
-        data = cut.take(S::STAGES * S::STAGE_BYTES);
-        sums = (float *)cut.take(SUM_BYTES);
-        half = (float *)cut.take(HALF_BYTES);
-        full = (u64 *)cut.take(BARRIER_BYTES);
-        done = full + S::STAGES, free = done + S::STAGES, met = free + S::STAGES;
+    __device__ __forceinline__ Ring(Arena &arena) {
+        data = arena.take(S::STAGES * S::STAGE_BYTES);
+        sums = (float *)arena.take(SUM_BYTES);
+        half = (float *)arena.take(HALF_BYTES);
+        full = (u64 *)arena.take(BARRIER_BYTES);
+        done = full + S::STAGES, free = done + S::STAGES, half_full = free + S::STAGES;
     }
     __device__ __forceinline__ void start(bool is_paired = false) {
         if (threadIdx.x == 0) {
             for (int i = 0; i < S::STAGES; i++) {
-                barrier_init(full + i, S::ASKERS * ARRIVING);
+                barrier_init(full + i, S::LOADERS * ARRIVING);
                 barrier_init(done + i, S::WARPS * ARRIVING), barrier_init(free + i, ARRIVING);
             }
-            barrier_init(met, 1);
+            barrier_init(half_full, 1);
             barrier_publish();
-            barrier_expect(met, HALF_BYTES);
+            barrier_expect(half_full, HALF_BYTES);
         }
         __syncthreads();
         if (is_paired) cluster_arrive();
@@ -77,14 +77,14 @@ template <class S> struct Ring {
         barrier_wait(bars + number % S::STAGES, number / S::STAGES & 1);
     }
 
-    // By each asker, its own half of the rows where there are two.
-    __device__ __forceinline__ void ask(int number, const Rows &rows, int chunk) {
-        int lane = threadIdx.x % 32, asker = threadIdx.x / 32 - S::WARPS;
+    // Called by every loader warp. With two loaders, each issues the copies of its half of the rows.
+    __device__ __forceinline__ void load(int number, const Rows &rows, int chunk) {
+        int lane = threadIdx.x % 32, loader = threadIdx.x / 32 - S::WARPS;
         u64 *bar = full + number % S::STAGES;
         char *to = data + number % S::STAGES * S::STAGE_BYTES;
-        bool has_bias = S::FP4 && asker == 0 && rows.bias;
+        bool has_bias = S::FP4 && loader == 0 && rows.bias;
         if (lane == 0)
-            barrier_expect(bar, (16 * S::PART_BYTES + S::SCALE_BYTES) / S::ASKERS + (has_bias ? S::BIAS_BYTES : 0));
+            barrier_expect(bar, (16 * S::PART_BYTES + S::SCALE_BYTES) / S::LOADERS + (has_bias ? S::BIAS_BYTES : 0));
         else if (lane < ARRIVING)
             barrier_arrive(bar);
         __syncwarp();
@@ -96,31 +96,32 @@ template <class S> struct Ring {
                 copy_bulk(to + lane * 8 * S::ROW_BYTES, from + (u64)lane * rows.apart * S::ROW_BYTES,
                           8 * S::ROW_BYTES, bar);
         } else if (lane < 8) {
-            int row = rows.first + asker * rows.apart + lane;
-            copy_bulk(to + (asker * 8 + lane) * S::STRIDE,
+            int row = rows.first + loader * rows.apart + lane;
+            copy_bulk(to + (loader * 8 + lane) * S::STRIDE,
                       rows.codes + (u64)row * S::ROW_BYTES + chunk * S::PART_BYTES, S::PART_BYTES, bar);
         }
         if constexpr (S::FP4) {
             const u8 *from = rows.scales + (u64)rows.first * S::SCALE_ROW;
             char *scales = to + 16 * S::STRIDE;
-            if (S::ASKERS == 1 && rows.apart == 8) {
+            if (S::LOADERS == 1 && rows.apart == 8) {
                 if (lane == 16) copy_bulk(scales, from, S::SCALE_BYTES, bar);
-            } else if (S::ASKERS == 1 ? lane / 2 == 8 : lane == 16) {
-                int part = S::ASKERS == 1 ? lane % 2 : asker;
+            } else if (S::LOADERS == 1 ? lane / 2 == 8 : lane == 16) {
+                int part = S::LOADERS == 1 ? lane % 2 : loader;
                 copy_bulk(scales + part * 8 * S::SCALE_ROW, from + (u64)part * rows.apart * S::SCALE_ROW,
                           8 * S::SCALE_ROW, bar);
             }
             if (has_bias && lane == 24) copy_bulk(to + S::BIAS_AT, rows.bias + rows.first, S::BIAS_BYTES, bar);
         }
     }
-    // By the finisher: what came with a stage.
+    // Called by the storer: the bias that was copied with a stage.
     __device__ __forceinline__ const u16 *bias(int number) {
         wait(full, number);
         return (const u16 *)(data + number % S::STAGES * S::STAGE_BYTES + S::BIAS_AT);
     }
 
-    // By the finisher, after `done`. Value i of a lane is row (32 i + lane) / TOKENS of token (32 i + lane) % TOKENS.
-    // Of the first `count` sums, where fewer tokens than S has were multiplied.
+    // Called by the storer, after `done`: adds up the consumers' partial sums in a fixed order. Value i of a lane is
+    // row (32 i + lane) / TOKENS of token (32 i + lane) % TOKENS. Only the first `count` sums are valid if fewer tokens
+    // than S::TOKENS were multiplied.
     __device__ __forceinline__ void add_up(int number, float *sum, int count = S::COUNT) {
         const float *all = sums + number % S::STAGES * S::WARPS * S::COUNT;
 #pragma unroll
@@ -133,39 +134,40 @@ template <class S> struct Ring {
             sum[i] = (parts[0] + parts[1]) + (parts[2] + parts[3]);
         }
     }
-    // By a warp of a pair's second program: its half of a strip's sums.
+    // Called by a warp of a pair's second CTA: sends its half of a strip's sums to the first CTA.
     __device__ __forceinline__ void send(const float *sum) {
-        if (ARRIVING == 1) cluster_wait();  // the first one's barrier is there
+        if (ARRIVING == 1) cluster_wait();  // the first CTA has initialised its barrier
 #pragma unroll
         for (int i = 0; i < S::VALUES; i++) {
             int at = 32 * i + threadIdx.x % 32;
-            if (at < S::COUNT) store_there(half + at, sum[i], met, 0);
+            if (at < S::COUNT) store_peer(half + at, sum[i], half_full, 0);
         }
     }
-    // By a warp of the first program.
-    __device__ __forceinline__ void add_half(float *sum) {
-        barrier_wait(met, 0);
+    // Called by a warp of the first CTA: adds the half that the second CTA sent.
+    __device__ __forceinline__ void receive(float *sum) {
+        barrier_wait(half_full, 0);
 #pragma unroll
         for (int i = 0; i < S::VALUES; i++) sum[i] += half[(32 * i + threadIdx.x % 32) % S::COUNT];
     }
-    // By a warp, to those that wait for these barriers.
-    __device__ __forceinline__ void tell(u64 *bars, int number) {
+    // Called by a whole warp: arrives at the barrier of this stage.
+    __device__ __forceinline__ void arrive(u64 *bars, int number) {
         __syncwarp();
         if (threadIdx.x % 32 < ARRIVING) barrier_arrive(bars + number % S::STAGES);
     }
+    // Where this consumer warp leaves its partial sums.
     __device__ __forceinline__ float *mine(int number) {
         return sums + (number % S::STAGES * S::WARPS + threadIdx.x / 32) * S::COUNT;
     }
 };
 
-// One stage of the ring: a part of a strip. With the last part of its strip the sums are whole (`ends`), or half of
-// them (`sends`: the other program of the pair gets them; `meets`: it sent its half).
+// What one stage of the ring holds: a part of a strip. After the last part of a strip (`ends`) its sums are complete,
+// unless two CTAs share the strip: then the second sends its half (`sends`) and the first adds it (`receives`).
 struct Piece {
     int strip, chunk;
-    bool ends, sends, meets;
+    bool ends, sends, receives;
 };
 
-// The pieces of a program, of strips that programs take in turn.
+// The pieces of a CTA when strips are assigned to CTAs round-robin.
 template <class S> struct Work {
     int total;
     __device__ __forceinline__ Work(int strips) {
@@ -177,37 +179,37 @@ template <class S> struct Work {
     }
 };
 
-// By the asking warps, of one piece after another. No more than FLIGHT stages are on their way at a time: memory is kept
-// busy, and what others read need not queue for long.
-template <class S> DEVICE void ask_next(Ring<S> &ring, int number, const Rows &rows, int chunk = 0) {
+// Called by the loaders for one piece after another. At most FLIGHT stages are in flight: enough to keep memory busy,
+// without making other kernels' reads queue for long.
+template <class S> DEVICE void load_next(Ring<S> &ring, int number, const Rows &rows, int chunk = 0) {
     if (FLIGHT < S::STAGES && number >= FLIGHT) ring.wait(ring.full, number - FLIGHT);
     if (number >= S::STAGES) ring.wait(ring.free, number - S::STAGES);
-    ring.ask(number, rows, chunk);
+    ring.load(number, rows, chunk);
 }
 
-// The asking warps' whole work: the pieces that `work` lists, in order; `rows(piece)` says where 16 rows lie.
-template <class S, class Pieces, class RowsOf> DEVICE void ask_all(Ring<S> &ring, const Pieces &work, RowsOf rows) {
+// The loaders' main loop over the pieces of `work`; `rows(piece)` locates a piece's 16 rows.
+template <class S, class Pieces, class RowsOf> DEVICE void load_all(Ring<S> &ring, const Pieces &work, RowsOf rows) {
     for (int number = 0; number < work.total; number++) {
         auto piece = work.at(number);
-        ask_next<S>(ring, number, rows(piece), piece.chunk);
+        load_next<S>(ring, number, rows(piece), piece.chunk);
     }
 }
 
-// The finisher's whole work. `early(piece, e)` reads what `finish(piece, e, sum)` will need beside the sums.
-template <class S, class Early, class Pieces, class ReadEarly, class Finish>
-DEVICE void finish_all(Ring<S> &ring, const Pieces &work, ReadEarly early, Finish finish) {
+// The storer's main loop. `prefetch(piece, e)` reads the operands that `store(piece, e, sum)` needs beside the sums.
+template <class S, class Prefetched, class Pieces, class Prefetch, class Store>
+DEVICE void store_all(Ring<S> &ring, const Pieces &work, Prefetch prefetch, Store store) {
     for (int number = 0; number < work.total; number++) {
         auto piece = work.at(number);
         bool is_whole = piece.ends && !piece.sends;
-        Early e;
-        if (is_whole) early(piece, e);
+        Prefetched e;
+        if (is_whole) prefetch(piece, e);
         ring.wait(ring.done, number);
         float sum[S::VALUES];
         if (piece.ends) ring.add_up(number, sum);
-        ring.tell(ring.free, number);
+        ring.arrive(ring.free, number);
         if (piece.ends && piece.sends) ring.send(sum);
         if (!is_whole) continue;
-        if (piece.meets) ring.add_half(sum);
-        finish(piece, e, sum);
+        if (piece.receives) ring.receive(sum);
+        store(piece, e, sum);
     }
 }

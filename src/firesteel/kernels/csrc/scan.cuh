@@ -1,9 +1,9 @@
 #pragma once
-// Sums over a warp's lanes; knows no meaning of them.
+// Integer scan and sum over the lanes of a warp.
 #include "primitives.cuh"
 
-// Of the lanes up to and with this one.
-DEVICE int sum_up_to(int x) {
+// The sum over lanes 0 to this one, inclusive.
+DEVICE int inclusive_scan(int x) {
     int lane = threadIdx.x % 32;
 #pragma unroll
     for (int i = 1; i < 32; i *= 2) {
@@ -12,7 +12,7 @@ DEVICE int sum_up_to(int x) {
     }
     return x;
 }
-DEVICE int sum_of_all(int x) {
+DEVICE int warp_total(int x) {
 #pragma unroll
     for (int i = 1; i < 32; i *= 2) x += __shfl_xor_sync(~0u, x, i);
     return x;

@@ -141,7 +141,7 @@ def kernel(
     tile = {
         "FP8_PAGES": has_fp8_pages, "NUM_WARPS": WARPS, "NUM_STAGES": stages, "NUM_PARTS": sharing.programs,
         "PART_FLOATS": PART_FLOATS, "JOINS_IN_MEMORY": sharing.in_memory, "SHARED_BYTES": shared_bytes,
-        "PROGRAMS_PER_SM": 2 if machine.is_large else 1,
+        "CTAS_PER_SM": 2 if machine.is_large else 1,
     }  # fmt: skip
     return build_kernel("decode_attention", {**sizes, **tile}, threads=32 * WARPS, shared_bytes=shared_bytes)
 

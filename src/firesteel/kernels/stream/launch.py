@@ -167,8 +167,8 @@ def plan_streamed(
     is_paired = may_pair and machine.is_large and programs % 2 == 0 and programs < strips < 4 * programs
     defines = {
         **sizes, **stream.defines, "SHARED_BYTES": shared_bytes,
-        "PROGRAMS_PER_SM": 1 if alone else _at_once(machine, stream),
-        "IS_PAIRED": is_paired, "NUM_FLIGHT": flight, "KEEPS_ALL": machine.is_large, "NUM_PROGRAMS": programs,
+        "CTAS_PER_SM": 1 if alone else _at_once(machine, stream),
+        "IS_PAIRED": is_paired, "NUM_FLIGHT": flight, "KEEPS_ALL": machine.is_large, "NUM_CTAS": programs,
     }  # fmt: skip
     kernel = build_kernel(name, defines, threads=stream.threads, shared_bytes=shared_bytes)
     return Streamed(kernel, programs, stream, is_paired)

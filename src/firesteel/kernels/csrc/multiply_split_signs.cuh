@@ -1,25 +1,25 @@
 #pragma once
-// Packed FP4 rows times one token, as multiply_fp4.cuh, but positive and negative codes are summed apart: nothing need be
-// negated when another row of x is taken; knows no layer.
+// Multiplies packed FP4 rows by one token, as multiply_fp4.cuh does, but sums positive and negative codes separately, so
+// that no negated copy of x is needed when x changes.
 #include "multiply_fp4.cuh"
 
-template <class S> struct Apart {
-    u32 b[2 * S::OWN][2];  // high bytes of a group's numbers as one column, low ones as the next
-    float unit;            // what a number is worth, the half of E2M1's doubling included
+template <class S> struct SplitSigns {
+    u32 b[2 * S::OWN][2];  // high bytes of a group as one MMA column, low bytes as the next
+    float unit;            // value of one integer step of x, times 1/2 because E2M1 codes are looked up doubled
     static_assert(S::TOKENS == 1, "one token");
 
-    // x as `cut` into bytes of this warp's columns.
-    __device__ __forceinline__ void take(const char *cut, float worth) {
-        take_bytes<S>(0, [&](int) { return cut; }, b);
+    // Loads x, quantised into `bytes` of this warp's columns.
+    __device__ __forceinline__ void take(const char *bytes, float worth) {
+        load_bytes<S>(0, [&](int) { return bytes; }, b);
         unit = worth;
     }
-    // A piece of the ring, this warp's columns of it.
+    // Multiplies this warp's columns of one stage of the ring.
     __device__ __forceinline__ void multiply(Ring<S> &ring, int number) const {
         int lane = threadIdx.x % 32, warp = threadIdx.x / 32, stage = number % S::STAGES;
         const char *data = ring.data + stage * S::STAGE_BYTES;
         const u8 *scales = (const u8 *)data + 16 * S::STRIDE + lane / 4 * S::SCALE_ROW + warp * 2 * S::OWN;
         const char *codes = data + lane / 4 * S::STRIDE + lane % 4 * 8 + warp * S::OWN * 32;
-        u32 small = 0x03020100u + (blockDim.x >> 20);  // not to be made anew
+        u32 small = 0x03020100u + (blockDim.x >> 20);  // opaque to the compiler, so that it stays in a register
         barrier_wait(ring.full + stage, number / S::STAGES & 1);
         float c[1][2] = {{0, 0}};
         uint2 tops, lows;  // sixteen codes of each of two rows
@@ -37,7 +37,7 @@ template <class S> struct Apart {
                 multiply_add_bytes(more, positive, b[i]);
                 multiply_add_bytes(less, negative, b[i]);
             }
-            int group = min(begin + lane % 4, 2 * S::OWN - 1);  // one past the end has summed nothing: any scale will do
+            int group = min(begin + lane % 4, 2 * S::OWN - 1);  // past the end the sum is 0: any scale will do
 #pragma unroll
             for (int j = 0; j < 2; j++) {
                 float scale = __uint_as_float((u32)scales[8 * j * S::SCALE_ROW + group] << 23);
@@ -46,7 +46,7 @@ template <class S> struct Apart {
             }
         }
         c[0][0] *= unit, c[0][1] *= unit;
-        leave_codes<S>(ring, number, c);
-        ring.tell(ring.done, number);
+        write_sums_fp4<S>(ring, number, c);
+        ring.arrive(ring.done, number);
     }
 };
