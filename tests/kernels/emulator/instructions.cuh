@@ -16,8 +16,12 @@ typedef unsigned long long u64;
 #define __launch_bounds__(...)
 #define DEVICE static inline
 
-struct alignas(8) uint2 { u32 x, y; };
-struct alignas(16) uint4 { u32 x, y, z, w; };
+struct alignas(8) uint2 {
+    u32 x, y;
+};
+struct alignas(16) uint4 {
+    u32 x, y, z, w;
+};
 template <class T> T from_bits(auto bits) {
     T value;
     static_assert(sizeof(T) == sizeof(bits));
@@ -122,7 +126,9 @@ DEVICE uint2 read_words(const u32 *p) {
     machine::yield_fiber();
     return {__atomic_load_n(p, __ATOMIC_RELAXED), __atomic_load_n(p + 1, __ATOMIC_RELAXED)};
 }
-DEVICE void wait_for_prior_grid() { machine::wait_until([] { return machine::prior_grid_ended(); }); }
+DEVICE void wait_for_prior_grid() {
+    machine::wait_until([] { return machine::prior_grid_ended(); });
+}
 DEVICE void launch_dependents() {}
 
 DEVICE u16 nearest_bf16(float x) {
@@ -138,7 +144,8 @@ DEVICE float nearest_e4m3(float x) {
 DEVICE u8 code_e4m3(float x) {
     if (x != x) return 0x7F;
     float size = fabsf(nearest_e4m3(x));
-    int exponent = max(ilogbf(fmaxf(size, 1e-30f)), -6), steps = (int)ldexpf(size, 3 - exponent);  // 8 to 15, or less at -6
+    int exponent = max(ilogbf(fmaxf(size, 1e-30f)), -6),
+        steps = (int)ldexpf(size, 3 - exponent);  // 8 to 15, or less at -6
     return (signbit(x) ? 0x80 : 0) | (steps < 8 ? steps : (exponent + 7) * 8 + steps - 8);
 }
 DEVICE u16 narrow_e4m3(float low, float high) { return code_e4m3(low) | code_e4m3(high) << 8; }
@@ -169,7 +176,9 @@ DEVICE u32 transpose(u32 x) {
 // Both MMA shapes: lane / 4 selects a row of A (and the row 8 further) and a column of B; lane % 4 selects the columns
 // of A and rows of B that the lane holds, PER values per register, and the two columns of C that it receives.
 template <int PER, class C, class Get> DEVICE void multiply_parts(C *c, u32 (&mine)[6], Get get) {
-    struct Given { u32 of[6]; } own;
+    struct Given {
+        u32 of[6];
+    } own;
     memcpy(own.of, mine, sizeof mine);
     auto given = machine::exchange(own);
     int row = threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;

@@ -37,7 +37,8 @@ inline int poison_memory(dl_phdr_info *library, size_t, void *) {
     char *begin = (char *)library->dlpi_tls_data;
     for (int i = 0; begin && i < library->dlpi_phnum; i++) {
         const auto &part = library->dlpi_phdr[i];
-        if (part.p_type == PT_TLS && begin <= shared && shared < begin + part.p_memsz) memset(begin, 0xFF, part.p_memsz);
+        if (part.p_type == PT_TLS && begin <= shared && shared < begin + part.p_memsz)
+            memset(begin, 0xFF, part.p_memsz);
     }
     return 0;
 }

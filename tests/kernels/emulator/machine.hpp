@@ -1,7 +1,8 @@
 #pragma once
-// Emulates CTAs on a CPU: every CTA is an OS thread and every thread of a CTA is a fiber. Fibers run in random order, so
-// code that works by luck on a GPU is likely to fail here. Copies complete late, and their destination is overwritten
-// with NaN bits as soon as they are issued. Includes few C++ headers: parsing them would take longer than a kernel.
+// Emulates CTAs on a CPU: every CTA is an OS thread and every thread of a CTA is a fiber. Fibers run in random order,
+// so code that works by luck on a GPU is likely to fail here. Copies complete late, and their destination is
+// overwritten with NaN bits as soon as they are issued. Includes few C++ headers: parsing them would take longer than a
+// kernel.
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -15,13 +16,15 @@
 #include "fiber.hpp"
 
 namespace machine {
-constexpr unsigned MOST_TURNS = 16;            // of a warp, before the next warp runs
-constexpr unsigned SLEEP_ONE_IN = 32;          // turns of a warp put it to sleep
-constexpr unsigned LONGEST_SLEEP = 64;         // turns of the CTA
-constexpr char UNTOUCHED = 0x5A;     // canary where nothing may write
+constexpr unsigned MOST_TURNS = 16;     // of a warp, before the next warp runs
+constexpr unsigned SLEEP_ONE_IN = 32;   // turns of a warp put it to sleep
+constexpr unsigned LONGEST_SLEEP = 64;  // turns of the CTA
+constexpr char UNTOUCHED = 0x5A;        // canary where nothing may write
 constexpr int UNTOUCHED_BYTES = 128;
 
-struct Three { unsigned x, y, z; };
+struct Three {
+    unsigned x, y, z;
+};
 inline thread_local Three thread_index, cta_index;
 inline Three cta_size, grid_size;
 
@@ -46,10 +49,12 @@ struct Copy {
     unsigned bytes;
     uint64_t *bar;
 };
-struct Named { unsigned count = 0, generation = 0; };
+struct Named {
+    unsigned count = 0, generation = 0;
+};
 struct Warp {
     unsigned count = 0, generation = 0, asleep = 0;  // turns of the CTA left to sleep
-    char slots[2][32][32];  // exchanged values, double-buffered
+    char slots[2][32][32];                           // exchanged values, double-buffered
 };
 struct Fiber {
     Context context;
@@ -59,13 +64,15 @@ struct Fiber {
     bool is_done = false;
     unsigned exchanges = 0, cluster_arrivals = 0, cluster_waits = 0;
 };
-struct Cluster { unsigned arrivals = 0; };
+struct Cluster {
+    unsigned arrivals = 0;
+};
 
 struct Cta {
     unsigned number, rank;
     Cluster *cluster;
     std::vector<Cta *> peers;  // CTAs of the cluster
-    char *memory = nullptr;        // start of its shared memory
+    char *memory = nullptr;    // start of its shared memory
     char *stacks = nullptr;
     std::vector<Fiber> fibers;
     std::vector<Warp> warps;
@@ -103,7 +110,9 @@ template <class Ready> void pause(const Ready &ready) {
 template <class Ready> void wait_until(const Ready &ready) {
     if (!ready()) pause(ready);
 }
-inline void yield_fiber() { pause([] { return true; }); }
+inline void yield_fiber() {
+    pause([] { return true; });
+}
 inline void random_delay() {
     for (unsigned turns = here->random() % 4; turns; turns--) yield_fiber();
 }

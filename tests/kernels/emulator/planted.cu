@@ -2,8 +2,17 @@
 #include "instructions.cuh"
 
 enum Fault {
-    NONE, READS_TOO_SOON, REUSES_TOO_SOON, NEVER_ARRIVES, SPINS, WRITES_BEHIND, COPIES_CROOKED, LEAVES_COPIES,
-    WAITS_FOR_NOTHING, READS_WHO_LEFT, READS_UNWRITTEN
+    NONE,
+    READS_TOO_SOON,
+    REUSES_TOO_SOON,
+    NEVER_ARRIVES,
+    SPINS,
+    WRITES_BEHIND,
+    COPIES_CROOKED,
+    LEAVES_COPIES,
+    WAITS_FOR_NOTHING,
+    READS_WHO_LEFT,
+    READS_UNWRITTEN
 };
 constexpr int PIECE = 32, PIECES = 16, COUNT = PIECE * PIECES, STAGES = 2;
 extern __shared__ __align__(128) char shared[];
@@ -20,7 +29,8 @@ extern "C" __global__ void planted(float *y, const float *x, u64 *counter, int f
     x += blockIdx.x * COUNT, y += blockIdx.x * COUNT;
     if (fault == WRITES_BEHIND && threadIdx.x == 63) shared[SHARED_BYTES + 5] = 1;
     if (fault == SPINS && threadIdx.x == 0)
-        while (read_acquire(counter) == 0) {}
+        while (read_acquire(counter) == 0) {
+        }
     if (fault != WAITS_FOR_NOTHING) wait_for_prior_grid();
     if (threadIdx.x < 32) {
         for (int number = 0; number < (fault == LEAVES_COPIES ? STAGES : PIECES); number++) {
@@ -29,7 +39,8 @@ extern "C" __global__ void planted(float *y, const float *x, u64 *counter, int f
             __syncwarp();  // otherwise a lane could miss two phases of the barrier
             if (lane == 0) {
                 barrier_expect(full + stage, 4 * PIECE);
-                copy_bulk(ring + stage * PIECE, x + number * PIECE + (fault == COPIES_CROOKED), 4 * PIECE, full + stage);
+                copy_bulk(ring + stage * PIECE, x + number * PIECE + (fault == COPIES_CROOKED), 4 * PIECE,
+                          full + stage);
             }
         }
     } else if (fault != LEAVES_COPIES) {

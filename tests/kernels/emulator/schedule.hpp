@@ -51,11 +51,11 @@ inline bool is_untouched(const char *from, int bytes) {
 inline void prepare(Cta &cta, char *memory, unsigned seed) {
     here = &cta, cta.memory = memory, cta.random = Random(seed * 65537ull + cta.number);
     cta_index = {cta.number % grid_size.x, cta.number / grid_size.x % grid_size.y,
-                     cta.number / grid_size.x / grid_size.y};
+                 cta.number / grid_size.x / grid_size.y};
     cta.warps.resize((cta_size.x + 31) / 32);
     cta.fibers.resize(cta_size.x);
     cta.stacks = (char *)mmap(nullptr, (size_t)cta_size.x * STACK_BYTES, PROT_READ | PROT_WRITE,
-                                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (cta.stacks == MAP_FAILED) {
         perror("no memory for the stacks of an emulated CTA");
         abort();
@@ -71,8 +71,7 @@ inline void run(Cta &cta) {
     for (unsigned done = 0; done < cta_size.x && !__atomic_load_n(&has_failed, __ATOMIC_ACQUIRE);) {
         bool moved = !cta.copies.empty();
         unsigned first = cta.random() % cta.warps.size();
-        for (unsigned i = 0; i < cta.warps.size(); i++)
-            moved |= run_warp(cta, (first + i) % cta.warps.size(), done);
+        for (unsigned i = 0; i < cta.warps.size(); i++) moved |= run_warp(cta, (first + i) % cta.warps.size(), done);
         if (done == cta_size.x) break;
         complete_some_copies(cta);
         if (cta.random() % 32 == 0) end_prior_grid();

@@ -5,7 +5,8 @@
 constexpr int TOKENS = MAX_TOKENS, E = EXPERTS, A = ACTIVE, WIDEST = MOST_WIDTH;
 static_assert(TOKENS * A <= 32, "one lane per (token, expert) pair");
 
-// The distinct experts chosen by the tokens, with the tokens that use each (at most WIDEST per entry) and their weights.
+// The distinct experts chosen by the tokens, with the tokens that use each (at most WIDEST per entry) and their
+// weights.
 struct Chosen {
     int count;
     int expert[TOKENS * A];
@@ -16,9 +17,9 @@ struct Chosen {
     float weight[TOKENS][A];
 };
 
-// Called by a whole warp. Among equal logits the lowest expert wins. WHICH writes everything but the weights, WEIGHTS the
-// weights: the loaders skip the weights, which take time, and the storer then writes them without touching what others
-// already read. Up to four tokens are processed together to hide the latency of reading their logits.
+// Called by a whole warp. Among equal logits the lowest expert wins. WHICH writes everything but the weights, WEIGHTS
+// the weights: the loaders skip the weights, which take time, and the storer then writes them without touching what
+// others already read. Up to four tokens are processed together to hide the latency of reading their logits.
 template <bool WHICH, bool WEIGHTS> DEVICE void choose(const float *logits, int num_tokens, Chosen *chosen) {
     constexpr int OWN = (E + 31) / 32, TOGETHER = TOKENS < 4 ? TOKENS : 4;
     int lane = threadIdx.x % 32;

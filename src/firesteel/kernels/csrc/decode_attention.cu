@@ -1,6 +1,6 @@
 // Attention of one query per request over paged keys and values, with sinks. The tokens of a kv head are split among
-// PARTS CTAs; their partial results are combined through cluster shared memory, or through global memory by the CTA that
-// finishes last.
+// PARTS CTAs; their partial results are combined through cluster shared memory, or through global memory by the CTA
+// that finishes last.
 #include "primitives.cuh"
 
 #if FP8_PAGES  // keys and values are E4M3, divided by a scale each; `scale` already includes the keys' scale
@@ -14,10 +14,10 @@ typedef u16 Held;
 extern __shared__ __align__(128) char shared[];
 constexpr int WARPS = NUM_WARPS, PARTS = NUM_PARTS, D = HEAD_DIM, THREADS = WARPS * 32, STAGES = NUM_STAGES;
 constexpr bool IN_CLUSTER = PARTS > 1 && !JOINS_IN_MEMORY, IN_MEMORY = PARTS > 1 && JOINS_IN_MEMORY;
-constexpr int TILE = 16;  // tokens
+constexpr int TILE = 16;                                                           // tokens
 constexpr int TILE_BYTES = TILE * D * sizeof(Held), STAGE_BYTES = 2 * TILE_BYTES;  // keys and values
-constexpr int GROUP = HEADS / KV_HEADS;  // query heads per kv head
-constexpr int COLUMNS = 8;               // MMA columns; those beyond GROUP are zero
+constexpr int GROUP = HEADS / KV_HEADS;                                            // query heads per kv head
+constexpr int COLUMNS = 8;  // MMA columns; those beyond GROUP are zero
 static_assert(GROUP <= COLUMNS && D == 64, "up to 8 heads of 64 share a kv head");
 constexpr int MINE = IN_MEMORY ? GROUP : (GROUP + PARTS - 1) / PARTS;  // heads that a CTA (or the last CTA) combines
 constexpr int VALUES = (MINE * D + THREADS - 1) / THREADS;             // output values per thread
@@ -26,7 +26,8 @@ constexpr float NOTHING = -1e30f;  // below every score, yet differences stay fi
 static_assert(D * (COLUMNS + 1) * 4 <= STAGES * STAGE_BYTES, "a warp's partial result reuses the space of its tiles");
 static_assert(WARPS * STAGES * STAGE_BYTES == SHARED_BYTES, "as launched");
 
-// Layout of a CTA's partial result, in floats: per head the largest score, then the sum and the mixed values relative to it.
+// Layout of a CTA's partial result, in floats: per head the largest score, then the sum and the mixed values relative
+// to it.
 constexpr int TOPS = 0, SUMS = COLUMNS, MIXED = 2 * COLUMNS, PART = MIXED + COLUMNS * D;
 static_assert(PART == PART_FLOATS, "as allocated");
 __device__ u64 arrivals[MOST_REQUESTS * KV_HEADS];  // CTAs that have finished, per kv head; never reset
@@ -60,7 +61,8 @@ template <class Read> DEVICE float join(int h, int d, float sink, Read read) {
     return value / (total + exp2f(sink - largest));
 }
 
-// Loads the keys or values of tokens g and g + 8 of a tile for lane t: dims 8 t to 8 t + 7 and 32 + 8 t to 32 + 8 t + 7.
+// Loads the keys or values of tokens g and g + 8 of a tile for lane t: dims 8 t to 8 t + 7 and 32 + 8 t to 32 + 8 t
+// + 7.
 #if FP8_PAGES
 DEVICE uint4 as_bf16(uint2 eight) {
     return {pair_e4m3(eight.x), pair_e4m3(eight.x >> 16), pair_e4m3(eight.y), pair_e4m3(eight.y >> 16)};
@@ -88,9 +90,10 @@ DEVICE void read_tile(const char *tile, uint4 (*of)[2]) {
 }
 #endif
 
-// `mixed` is [requests, HEADS * HEAD_DIM]; `parts` is [requests, KV_HEADS, PARTS, PART]. `window` 0 means full attention;
-// `sinks` may be null. The page size is a multiple of TILE.
-extern "C" __global__ void __launch_bounds__(THREADS, CTAS_PER_SM)
+// `mixed` is [requests, HEADS * HEAD_DIM]; `parts` is [requests, KV_HEADS, PARTS, PART]. `window` 0 means full
+// attention; `sinks` may be null. The page size is a multiple of TILE.
+extern "C" __global__ void
+__launch_bounds__(THREADS, CTAS_PER_SM)
 decode_attention(const u16 *q, const Held *k_pages, const Held *v_pages, const u16 *sinks,
                  const long long *page_table, const long long *kv_lens, u16 *mixed, float *parts, float scale,
                  int page_size, int table_width, int window SCALES) {

@@ -2,8 +2,8 @@
 // arrived when all CTAs have passed the grid barrier between the two.
 #include "experts_down.cuh"
 #include "experts_up.cuh"
-#include "prefetch.cuh"
 #include "grid_barrier.cuh"
+#include "prefetch.cuh"
 
 extern __shared__ __align__(128) char shared[];
 using S = Stream<true, H, 1, NUM_WARPS, NUM_STAGES, TOKENS>;
@@ -28,7 +28,8 @@ struct BothWork {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(S::THREADS, CTAS_PER_SM)
+extern "C" __global__ void
+__launch_bounds__(S::THREADS, CTAS_PER_SM)
 decode_experts(u16 *r, const u16 *norm, const float *logits, const u8 *up_codes, const u8 *up_scales,
                const u16 *up_bias, const u8 *down_codes, const u8 *down_scales, const u16 *down_bias, u16 *inner,
                const u8 *ahead, long long ahead_bytes, float eps, float limit, int num_tokens) {

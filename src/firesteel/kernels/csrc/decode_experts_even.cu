@@ -1,8 +1,8 @@
 // fc1 and fc2 in one kernel for two to eight tokens: the strips of both matmuls are partitioned by cost, consecutive
 // strips per CTA. A second grid barrier precedes the sum over a token's experts.
 #include "experts.cuh"
-#include "prefetch.cuh"
 #include "grid_barrier.cuh"
+#include "prefetch.cuh"
 #include "share.cuh"
 
 extern __shared__ __align__(128) char shared[];
@@ -23,7 +23,8 @@ struct Both {
     UpShare up;
     DownShare down;
     int total;
-    __device__ __forceinline__ Both(const Parts &parts) : up(parts.up), down(parts.down), total(up.total + down.total) {}
+    __device__ __forceinline__ Both(const Parts &parts)
+        : up(parts.up), down(parts.down), total(up.total + down.total) {}
 };
 DEVICE int pair_of(const Chosen *chosen, int place, int i) {
     return chosen->token[place][i] * A + chosen->slot[place][i];
@@ -36,8 +37,8 @@ DEVICE void multiply_place(Ring<S> &ring, int number, int end, const Chosen *cho
     using N = Narrow<S, WIDTH>;
     Fragments<N> own;
     auto at = [&](int i) { return is_up ? chosen->token[place][i] : i; };
-    load_wanted<N>(chosen, place, [&](int i) { return bytes + at(i) * S::X_STRIDE; },
-                   [&](int i) { return units[at(i)]; }, own);
+    load_wanted<N>(
+        chosen, place, [&](int i) { return bytes + at(i) * S::X_STRIDE; }, [&](int i) { return units[at(i)]; }, own);
     for (; number < end; number++) {
         float c[N::SETS][2];
         multiply_fp4<N>(ring, number, own, c);
@@ -62,8 +63,8 @@ DEVICE void multiply_share(Ring<S> &ring, int before, const Part &share, const C
     for (int number = 0; number < share.total;) {
         int place = share.place(number), end = share.end(place);
         if (!IS_UP) hold_place(chosen, place, inner, bytes, units);
-        WITH_WIDTH(width_of(chosen, place), (multiply_place<WIDTH>(ring, before + number, before + end, chosen, place,
-                                                                   bytes, units, IS_UP)))
+        WITH_WIDTH(width_of(chosen, place),
+                   (multiply_place<WIDTH>(ring, before + number, before + end, chosen, place, bytes, units, IS_UP)))
         number = end;
     }
 }
@@ -71,7 +72,7 @@ DEVICE void multiply_share(Ring<S> &ring, int before, const Part &share, const C
 // Called by the storer: stores pieces `number` to `end` of the ring, all of one place; `strip` is the first strip.
 template <bool IS_UP, int WIDTH>
 DEVICE void store_place(Ring<S> &ring, int number, int end, int strip, const Chosen *chosen, int place, u16 *inner,
-                         float *parts, float limit) {
+                        float *parts, float limit) {
     using N = Narrow<S, WIDTH>;
     int lane = threadIdx.x % 32, pair[N::VALUES];
     float weight[N::VALUES];
@@ -97,19 +98,18 @@ DEVICE void store_place(Ring<S> &ring, int number, int end, int strip, const Cho
                 float y = sum[i] + added[i];
                 y = swiglu(y, __shfl_xor_sync(~0u, y, WIDTH), limit);  // gate, and up from the next row
                 if (pair[i] >= 0 && row % 2 == 0) inner[(u64)pair[i] * I + strip * 8 + row / 2] = narrow(y);
-            } else if (pair[i] >= 0)
-                parts[(u64)pair[i] * H + strip * 16 + row] = sum[i] + added[i] * weight[i];
+            } else if (pair[i] >= 0) parts[(u64)pair[i] * H + strip * 16 + row] = sum[i] + added[i] * weight[i];
         }
     }
 }
 template <bool IS_UP, class Part>
 DEVICE void store_share(Ring<S> &ring, int before, const Part &share, const Chosen *chosen, u16 *inner, float *parts,
-                         float limit) {
+                        float limit) {
     for (int number = 0; number < share.total;) {
         int place = share.place(number), end = share.end(place);
         WITH_WIDTH(width_of(chosen, place),
                    (store_place<IS_UP, WIDTH>(ring, before + number, before + end, share.strip(number), chosen, place,
-                                               inner, parts, limit)))
+                                              inner, parts, limit)))
         number = end;
     }
 }
@@ -126,7 +126,8 @@ DEVICE void add_parts(u16 *r, const float *parts, int num_tokens) {
 }
 
 // Parameters as decode_experts; `parts` is [num_tokens, ACTIVE, HIDDEN] fp32.
-extern "C" __global__ void __launch_bounds__(S::THREADS, CTAS_PER_SM)
+extern "C" __global__ void
+__launch_bounds__(S::THREADS, CTAS_PER_SM)
 decode_experts_even(u16 *r, const u16 *norm, const float *logits, const u8 *up_codes, const u8 *up_scales,
                     const u16 *up_bias, const u8 *down_codes, const u8 *down_scales, const u16 *down_bias, u16 *inner,
                     float *parts, const u8 *ahead, long long ahead_bytes, float eps, float limit, int num_tokens) {

@@ -2,12 +2,13 @@
 // each value of fc1 is published to the other CTAs by itself, while they work on other experts.
 #include "experts_down.cuh"
 #include "experts_up.cuh"
-#include "prefetch.cuh"
 #include "multiply_split_signs.cuh"
+#include "prefetch.cuh"
 
 extern __shared__ __align__(128) char shared[];
 using S = Stream<true, H, 1, NUM_WARPS, NUM_STAGES, TOKENS>;
-constexpr int CUT_BYTES = S::WARPS * S::BYTES_EACH, SCRATCH_BYTES = S::WARPS * 4, SUM_BYTES = MOST_STRIPS * S::COUNT * 4;
+constexpr int CUT_BYTES = S::WARPS * S::BYTES_EACH, SCRATCH_BYTES = S::WARPS * 4,
+              SUM_BYTES = MOST_STRIPS * S::COUNT * 4;
 static_assert(TOKENS == 1 && H == I, "one token, rows of the same length");
 static_assert(!IS_PAIRED || A > 1, "both CTAs of a pair need experts for a strip that they share");
 
@@ -60,7 +61,8 @@ struct Plan {
     signed char place[MOST_STRIPS * A + 1];  // expert index of each of fc2's pieces; END after the last
 };
 static_assert(total(Ring<S>::BYTES, S::X_BYTES, CUT_BYTES, SCRATCH_BYTES, SUM_BYTES, sizeof(Chosen), sizeof(Plan)) ==
-              SHARED_BYTES, "as launched");
+                  SHARED_BYTES,
+              "as launched");
 
 // Called by a whole warp.
 DEVICE void write_plan(const PassedWork &work, const Chosen *chosen, Plan *plan) {
@@ -106,7 +108,8 @@ DEVICE void multiply_passed(Ring<S> &ring, int up, Plan *plan, char *x, char *by
     }
 }
 
-extern "C" __global__ void __launch_bounds__(S::THREADS, CTAS_PER_SM)
+extern "C" __global__ void
+__launch_bounds__(S::THREADS, CTAS_PER_SM)
 decode_experts_passed(u16 *r, const u16 *norm, const float *logits, const u8 *up_codes, const u8 *up_scales,
                       const u16 *up_bias, const u8 *down_codes, const u8 *down_scales, const u16 *down_bias,
                       const u8 *ahead, long long ahead_bytes, float eps, float limit) {

@@ -4,10 +4,10 @@
 extern __shared__ __align__(128) char shared[];
 using S = Stream<true, H, 1, NUM_WARPS, NUM_STAGES, TOKENS>;
 constexpr int SCRATCH_BYTES = TOKENS * S::WARPS * 4;
-static_assert(total(Ring<S>::BYTES, S::X_BYTES, SCRATCH_BYTES, sizeof(Chosen)) == SHARED_BYTES,
-              "as launched");
+static_assert(total(Ring<S>::BYTES, S::X_BYTES, SCRATCH_BYTES, sizeof(Chosen)) == SHARED_BYTES, "as launched");
 
-extern "C" __global__ void __launch_bounds__(S::THREADS, CTAS_PER_SM)
+extern "C" __global__ void
+__launch_bounds__(S::THREADS, CTAS_PER_SM)
 decode_fc1(const u16 *r, const u16 *norm, const float *logits, const u8 *codes, const u8 *scales, const u16 *bias,
            u16 *inner, float eps, float limit, int num_tokens) {
     Arena arena{shared};

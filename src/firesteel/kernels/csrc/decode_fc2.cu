@@ -7,7 +7,8 @@ constexpr int ROOM_BYTES = S::WARPS * HELD * S::BYTES_EACH, UNIT_BYTES = S::WARP
 constexpr int SUM_BYTES = MOST_STRIPS * S::COUNT * 4;
 static_assert(total(Ring<S>::BYTES, ROOM_BYTES, UNIT_BYTES, SUM_BYTES, sizeof(Chosen)) == SHARED_BYTES, "as launched");
 
-extern "C" __global__ void __launch_bounds__(S::THREADS, CTAS_PER_SM)
+extern "C" __global__ void
+__launch_bounds__(S::THREADS, CTAS_PER_SM)
 decode_fc2(const u16 *inner, const float *logits, const u8 *codes, const u8 *scales, const u16 *bias, u16 *r,
            int num_tokens) {
     Arena arena{shared};

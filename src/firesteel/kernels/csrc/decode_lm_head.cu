@@ -12,7 +12,8 @@ static_assert(total(Ring<S>::BYTES, S::X_BYTES, SCRATCH_BYTES) == SHARED_BYTES, 
 struct Prefetched {};
 
 // `best` is [CTAs, num_tokens]; `logits` is [num_tokens, VOCABULARY].
-extern "C" __global__ void __launch_bounds__(S::THREADS, CTAS_PER_SM)
+extern "C" __global__ void
+__launch_bounds__(S::THREADS, CTAS_PER_SM)
 decode_lm_head(const u16 *r, const u16 *norm, const u8 *codes, const u8 *scales, float *logits, long long *best,
                float eps, int num_tokens) {
     Arena arena{shared};

@@ -1,5 +1,5 @@
-// Norm and lm_head of one token in bf16, and the argmax over each CTA's rows. A warp loads a row straight into registers,
-// without a ring.
+// Norm and lm_head of one token in bf16, and the argmax over each CTA's rows. A warp loads a row straight into
+// registers, without a ring.
 #include "normalise.cuh"
 #include "rank.cuh"
 
@@ -8,7 +8,8 @@ constexpr int VECTORS = H / 8, OWN = (VECTORS + 31) / 32;  // 16-byte vectors pe
 static_assert(WARPS % 16 == 0, "a strip of 16 rows is one row per warp");
 
 // `best` is [CTAs]; `logits` is [VOCABULARY].
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+extern "C" __global__ void
+__launch_bounds__(THREADS, 1)
 decode_lm_head_rows(const u16 *r, const u16 *norm, const u16 *weight, float *logits, long long *best, float eps) {
     __shared__ __align__(16) char x[padded(2 * H)];
     __shared__ float scratch[WARPS];

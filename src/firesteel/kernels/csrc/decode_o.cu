@@ -10,7 +10,8 @@ struct Prefetched {
     float bias[S::VALUES], old[S::VALUES];
 };
 
-extern "C" __global__ void __launch_bounds__(S::THREADS, CTAS_PER_SM)
+extern "C" __global__ void
+__launch_bounds__(S::THREADS, CTAS_PER_SM)
 decode_o(const u16 *mixed, const u16 *bias, const u8 *codes, const u8 *scales, u16 *r, int num_tokens) {
     Arena arena{shared};
     Ring<S> ring(arena);

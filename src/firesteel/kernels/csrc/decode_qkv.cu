@@ -24,7 +24,8 @@ struct Prefetched {
 // A strip is 8 rows of a head and the 8 rows that rope pairs with them, half a head further.
 DEVICE int pair_of(int strip, int row) { return strip % PER_HEAD * 8 + row % 8; }
 
-extern "C" __global__ void __launch_bounds__(S::THREADS, CTAS_PER_SM)
+extern "C" __global__ void
+__launch_bounds__(S::THREADS, CTAS_PER_SM)
 decode_qkv(const u16 *r, const u16 *norm, const u16 *bias, const u8 *codes, const u8 *scales, u16 *q, Held *k_pages,
            Held *v_pages, const float *table, const long long *positions, const long long *slots, float eps,
            int num_tokens, int page_size SCALES) {

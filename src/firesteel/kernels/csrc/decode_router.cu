@@ -6,7 +6,8 @@ constexpr int WARPS = 4, THREADS = 32 * WARPS, X_STRIDE = padded(2 * H);
 static_assert(E % WARPS == 0, "CTAs are full");
 
 // `logits` is [tokens, EXPERTS].
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void
+__launch_bounds__(THREADS)
 decode_router(const u16 *r, const u16 *norm, const u16 *weight, const u16 *bias, float *logits, float eps) {
     __shared__ __align__(16) char x[X_STRIDE];
     __shared__ float scratch[WARPS];

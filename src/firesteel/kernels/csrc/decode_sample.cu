@@ -9,7 +9,8 @@ DEVICE long long find_slot(const long long *table, int width, int token, long lo
 }
 
 // `best` is [ctas, num_tokens]; the page tables are [num_tokens, full_width] and [num_tokens, window_width].
-extern "C" __global__ void __launch_bounds__(WARPS * 32)
+extern "C" __global__ void
+__launch_bounds__(WARPS * 32)
 decode_sample(const long long *best, const u16 *embedding, long long *token_ids, long long *positions,
               long long *kv_lens, long long *full_slots, long long *window_slots, const long long *full_table,
               const long long *window_table, u16 *r, float *largest, int ctas, int page_size, int full_width,

@@ -78,11 +78,14 @@ template <bool PAIRED, bool IN_ORDER = false> struct DownWork {
     __device__ __forceinline__ DownPiece piece(int round, int index) const {
         bool is_shared = PAIRED && index == whole;
         return {{is_shared ? shared : first + index * step, 0, ends(round, index), is_shared && is_second,
-                 is_shared && !is_second}, place(round), index};
+                 is_shared && !is_second},
+                place(round),
+                index};
     }
 };
 
-// Rows of `inner` that a warp keeps quantised in shared memory: all from the start (HOLDS_ALL), or one expert's at a time.
+// Rows of `inner` that a warp keeps quantised in shared memory: all from the start (HOLDS_ALL), or one expert's at a
+// time.
 constexpr int HELD = HOLDS_ALL ? TOKENS * A : TOKENS;
 
 // Quantises this warp's columns of a row of `inner` into bytes; `units` gets their step size times the expert's weight.
@@ -98,8 +101,8 @@ DEVICE void multiply_held(Ring<S> &ring, int number, int strips, const Chosen *c
     using N = Narrow<S, WIDTH>;
     auto at = [&](int i) { return HOLDS_ALL ? chosen->token[place][i] * A + chosen->slot[place][i] : i; };
     Fragments<N> own;
-    load_wanted<N>(chosen, place, [&](int i) { return bytes + at(i) * S::BYTES_EACH; },
-                   [&](int i) { return units[at(i)]; }, own);
+    load_wanted<N>(
+        chosen, place, [&](int i) { return bytes + at(i) * S::BYTES_EACH; }, [&](int i) { return units[at(i)]; }, own);
     for (int index = 0; index < strips; index++) {
         float c[N::SETS][2];
         multiply_fp4<N>(ring, number + index, own, c);
@@ -144,12 +147,14 @@ DEVICE void multiply_down(Ring<S> &ring, int number, const DownWork<PAIRED> &wor
             }
             __syncwarp();
         }
-        WITH_WIDTH(width_of(chosen, place), (multiply_held<S, WIDTH>(ring, number, strips, chosen, place, bytes, units)))
+        WITH_WIDTH(width_of(chosen, place),
+                   (multiply_held<S, WIDTH>(ring, number, strips, chosen, place, bytes, units)))
         number += strips;
     }
 }
 
-// The storer's part. `all` [MOST_STRIPS][COUNT] accumulates each of the CTA's strips over the experts, by row and token.
+// The storer's part. `all` [MOST_STRIPS][COUNT] accumulates each of the CTA's strips over the experts, by row and
+// token.
 template <class S> DEVICE void clear_sums(float *all) {
     for (int at = threadIdx.x % 32; at < MOST_STRIPS * S::COUNT; at += 32) all[at] = 0;
     __syncwarp();
@@ -182,7 +187,7 @@ DEVICE void store_down(Ring<S> &ring, int number, const DownPiece &piece, const 
 }
 template <class S, bool PAIRED, bool IN_ORDER>
 DEVICE void store_down(Ring<S> &ring, int number, const DownWork<PAIRED, IN_ORDER> &work, const Down<S> &down,
-                        float *all) {
+                       float *all) {
     clear_sums<S>(all);
     for (int at = 0; at < work.total; at++) store_down<S>(ring, number + at, work.at(at), down, all);
 }

@@ -2,8 +2,8 @@
 // fc1 of the experts: gate and up projections, then SwiGLU.
 #include "experts.cuh"
 
-// Codes, scales and bias have [EXPERTS, 2 INTERMEDIATE] rows. `inner` is [num_tokens, ACTIVE, INTERMEDIATE], or any type
-// with an overload of `put`. Strips are numbered consecutively over all chosen experts.
+// Codes, scales and bias have [EXPERTS, 2 INTERMEDIATE] rows. `inner` is [num_tokens, ACTIVE, INTERMEDIATE], or any
+// type with an overload of `put`. Strips are numbered consecutively over all chosen experts.
 DEVICE void put(u16 *inner, u64 at, float y) { inner[at] = narrow(y); }
 template <class S, class Inner = u16 *> struct Up {
     static constexpr int STRIPS = 2 * I / 16;
@@ -40,8 +40,9 @@ DEVICE int multiply_expert(Ring<S> &ring, int number, const Work<S> &work, const
                            const char *bytes, const float *units) {
     using N = Narrow<S, WIDTH>;
     Fragments<N> own;
-    load_wanted<N>(chosen, place, [&](int i) { return bytes + chosen->token[place][i] * S::X_STRIDE; },
-                   [&](int i) { return units[chosen->token[place][i]]; }, own);
+    load_wanted<N>(
+        chosen, place, [&](int i) { return bytes + chosen->token[place][i] * S::X_STRIDE; },
+        [&](int i) { return units[chosen->token[place][i]]; }, own);
     for (; number < work.total && work.at(number).strip / Up<S>::STRIPS == place; number++) {
         float c[N::SETS][2];
         multiply_fp4<N>(ring, number, own, c);

@@ -14,20 +14,22 @@ DEVICE void barrier_init(u64 *bar, u32 count) {
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(bar)), "r"(count));
 }
 DEVICE void barrier_expect(u64 *bar, u32 bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;"
-                 ::"r"(shared_address(bar)), "r"(bytes) : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(bar)), "r"(bytes) : "memory");
 }
 DEVICE void barrier_arrive(u64 *bar) {
     asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(bar)) : "memory");
 }
 DEVICE void barrier_wait(u64 *bar, u32 parity) {
-    asm volatile(
-        "{\n.reg .pred p;\nagain:\nmbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n@!p bra again;\n}"
-        ::"r"(shared_address(bar)), "r"(parity) : "memory");
+    asm volatile("{\n.reg .pred p;\nagain:\nmbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n@!p bra again;\n}"
+                 :
+                 : "r"(shared_address(bar)), "r"(parity)
+                 : "memory");
 }
 DEVICE void copy_bulk(void *to, const void *from, u32 bytes, u64 *bar) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-                 ::"r"(shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(bar)) : "memory");
+                 :
+                 : "r"(shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(bar))
+                 : "memory");
 }
 DEVICE void prefetch_bulk(const void *from, u32 bytes) {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
@@ -39,7 +41,9 @@ DEVICE void barrier_publish() {
 DEVICE void named_barrier_arrive(int id, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
-DEVICE void named_barrier_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+DEVICE void named_barrier_sync(int id, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
 
 DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
 DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
@@ -49,7 +53,9 @@ DEVICE void store_peer(float *to, float value, u64 *bar, u32 rank) {
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(to)), "r"(rank));
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(barrier) : "r"(shared_address(bar)), "r"(rank));
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];"
-                 ::"r"(there), "r"(__float_as_uint(value)), "r"(barrier) : "memory");
+                 :
+                 : "r"(there), "r"(__float_as_uint(value)), "r"(barrier)
+                 : "memory");
 }
 // Loads from the shared memory of CTA `rank` of the cluster, at the offset that `p` has here.
 DEVICE float load_peer(const float *p, u32 rank) {
@@ -70,7 +76,9 @@ DEVICE u64 read_acquire(const u64 *p) {
 }
 
 // Relaxed accesses to words that other CTAs access at the same time. They order no other memory access.
-DEVICE void write_word(u32 *p, u32 x) { asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(x) : "memory"); }
+DEVICE void write_word(u32 *p, u32 x) {
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(x) : "memory");
+}
 DEVICE uint2 read_words(const u32 *p) {
     uint2 seen;
     asm volatile("ld.relaxed.gpu.global.v2.u32 {%0, %1}, [%2];" : "=r"(seen.x), "=r"(seen.y) : "l"(p) : "memory");
@@ -98,7 +106,8 @@ DEVICE void wide_e4m3(u16 codes, float &low, float &high) {
     u32 halves;
     asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(codes));
     asm("{ .reg .f16 a, b; mov.b32 {a, b}, %2; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b; }"
-        : "=f"(low), "=f"(high) : "r"(halves));
+        : "=f"(low), "=f"(high)
+        : "r"(halves));
 }
 // NaN propagates to the logits, where the engine detects it.
 DEVICE float max_nan(float a, float b) {

@@ -8,11 +8,11 @@ static_assert(PAIRS % 32 == 0, "a warp's lanes take as many");
 
 // Pairs by expert, those of an expert in their order. A place is up to WIDEST of them, all of one expert.
 struct Groups {
-    int count;                    // of places
+    int count;  // of places
     int expert[MOST_PLACES];
-    int first[MOST_PLACES + 1];   // of a place's pairs
+    int first[MOST_PLACES + 1];  // of a place's pairs
     int pair[PAIRS];
-    int starts[E];                // first so many pairs of an expert, then where they begin
+    int starts[E];  // first so many pairs of an expert, then where they begin
 
     __device__ __forceinline__ int wanted(int place) const { return first[place + 1] - first[place]; }
 };

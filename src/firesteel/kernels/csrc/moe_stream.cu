@@ -23,10 +23,19 @@ struct Experts {
 
 // Calls CALL with WIDTH: as many tokens as want a place's expert, rounded up.
 #define WITH_WIDTH(wanted, CALL)                                                                                       \
-    if ((wanted) == 1) { constexpr int WIDTH = 1; CALL; }                                                              \
-    else if ((wanted) == 2) { constexpr int WIDTH = 2; CALL; }                                                         \
-    else if (WIDEST == 4 || (wanted) <= 4) { constexpr int WIDTH = 4; CALL; }                                          \
-    else { constexpr int WIDTH = WIDEST; CALL; }
+    if ((wanted) == 1) {                                                                                               \
+        constexpr int WIDTH = 1;                                                                                       \
+        CALL;                                                                                                          \
+    } else if ((wanted) == 2) {                                                                                        \
+        constexpr int WIDTH = 2;                                                                                       \
+        CALL;                                                                                                          \
+    } else if (WIDEST == 4 || (wanted) <= 4) {                                                                         \
+        constexpr int WIDTH = 4;                                                                                       \
+        CALL;                                                                                                          \
+    } else {                                                                                                           \
+        constexpr int WIDTH = WIDEST;                                                                                  \
+        CALL;                                                                                                          \
+    }
 template <int WIDTH> using Narrow = Stream<true, NUM_COLUMNS, 1, NUM_WARPS, NUM_STAGES, WIDTH>;
 
 // By a multiplying warp: the strips `number` to `end`, all of a place. `bytes` and `units` hold WIDEST rows of it.
@@ -62,7 +71,7 @@ DEVICE void multiply_place(Ring<S> &ring, int number, int end, const int *pair, 
 // By a finishing warp, of as many as there are: its strips of those from `number` to `end`, all of a place.
 template <int WIDTH>
 DEVICE void store_place(Ring<S> &ring, int number, int end, int strip, const int *pair, int wanted,
-                         const float *weights, void *out, float limit) {
+                        const float *weights, void *out, float limit) {
     using N = Narrow<WIDTH>;
     int lane = threadIdx.x % 32, mine[N::VALUES];
     float weight[N::VALUES];
@@ -90,15 +99,15 @@ DEVICE void store_place(Ring<S> &ring, int number, int end, int strip, const int
                 y = swiglu(y, __shfl_xor_sync(~0u, y, WIDTH), limit);  // with the next row
                 if (mine[i] >= 0 && row % 2 == 0)
                     ((u16 *)out)[(u64)mine[i] * (NUM_ROWS / 2) + strip * 8 + row / 2] = narrow(y);
-            } else if (mine[i] >= 0)
-                ((float *)out)[(u64)mine[i] * NUM_ROWS + strip * 16 + row] = y;
+            } else if (mine[i] >= 0) ((float *)out)[(u64)mine[i] * NUM_ROWS + strip * 16 + row] = y;
         }
     }
 }
 
-// x is [tokens, NUM_COLUMNS] where IS_UP, then `out` [pairs, NUM_ROWS / 2] bf16; else [pairs, NUM_COLUMNS], `out` [pairs, NUM_ROWS]
-// fp32. ids and weights are [pairs].
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+// x is [tokens, NUM_COLUMNS] where IS_UP, then `out` [pairs, NUM_ROWS / 2] bf16; else [pairs, NUM_COLUMNS], `out`
+// [pairs, NUM_ROWS] fp32. ids and weights are [pairs].
+extern "C" __global__ void
+__launch_bounds__(THREADS, 1)
 moe_stream(const u16 *x, const long long *ids, const float *weights, const u8 *codes, const u8 *scales,
            const u16 *bias, void *out, float limit, int num_pairs) {
     Arena arena{shared};

@@ -4,7 +4,8 @@
 constexpr int H = HIDDEN, A = ACTIVE, THREADS = 128;
 
 // `parts` is [tokens, ACTIVE, HIDDEN] fp32, y [tokens, HIDDEN].
-extern "C" __global__ void __launch_bounds__(THREADS) moe_sum(const float *parts, u16 *y) {
+extern "C" __global__ void
+__launch_bounds__(THREADS) moe_sum(const float *parts, u16 *y) {
     int column = (blockIdx.x * THREADS + threadIdx.x) * 2, token = blockIdx.y;
     launch_dependents();
     wait_for_inputs();

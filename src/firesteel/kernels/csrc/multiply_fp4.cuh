@@ -7,19 +7,19 @@
 #define KEEPS_ALL 1
 #endif
 
-// A lane reads eight codes of a group at a time. In kernels for one or two tokens it reads sixteen (TWICE), free of bank
-// conflicts: then two of four lanes hold codes of one group and two of the next, in MMA columns of their own.
+// A lane reads eight codes of a group at a time. In kernels for one or two tokens it reads sixteen (TWICE), free of
+// bank conflicts: then two of four lanes hold codes of one group and two of the next, in MMA columns of their own.
 template <class S> constexpr bool TWICE = S::SPREAD > 1 && MAX_TOKENS <= 2;
 
 // A warp's MMA fragments of x: for each group of its columns, the high bytes of a token as one column, the low bytes as
-// the next, and their negatives. With few tokens, SPREAD groups share an MMA side by side in the free columns, so that one
-// accumulator serves them all and each lane scales its own.
+// the next, and their negatives. With few tokens, SPREAD groups share an MMA side by side in the free columns, so that
+// one accumulator serves them all and each lane scales its own.
 template <class S> struct Fragments {
     u32 b[S::SETS][2 * S::OWN][2], minus[S::SETS][2 * S::OWN][2];
     float unit[S::SETS];  // value of one integer step of token_of(set), times 1/2 for the doubled E2M1 codes
 };
-// Number of groups for which the negatives of the second set of tokens stay in registers. Unless KEEPS_ALL, those of the
-// last two groups are recomputed for every product: SM12x has no registers left for them.
+// Number of groups for which the negatives of the second set of tokens stay in registers. Unless KEEPS_ALL, those of
+// the last two groups are recomputed for every product: SM12x has no registers left for them.
 template <class S> constexpr int KEPT = KEEPS_ALL ? 2 * S::OWN : 2 * S::OWN - 2;
 template <class S> DEVICE int token_of(int set) { return 4 * set + threadIdx.x % 4 % S::TOKENS; }
 
@@ -35,8 +35,8 @@ template <class S> struct Pairs {
 };
 
 // Quantises pairs (rounded to MXFP8 first if ROUNDS_X) to bytes [2][OWN * 64] of this warp's columns: high bytes, then
-// low bytes. 128 high + low is the value in units of the returned float. Called by a whole warp; `bytes` may overlap the
-// warp's own values, which take the same space.
+// low bytes. 128 high + low is the value in units of the returned float. Called by a whole warp; `bytes` may overlap
+// the warp's own values, which take the same space.
 template <class S> DEVICE float split_bytes(const Pairs<S> &values, char *bytes) {
     constexpr int COLUMNS = S::OWN * 64, PAIRS = Pairs<S>::COUNT;
     u32 pairs[PAIRS];
@@ -70,8 +70,8 @@ template <class S> DEVICE float split_bytes(const char *values, char *bytes) {
     return split_bytes<S>(pairs, bytes);
 }
 
-// Loads the fragments of one set of tokens. `bytes(token)` points to a token's bytes; null means zeros. Also computes the
-// negatives if `minus` is given.
+// Loads the fragments of one set of tokens. `bytes(token)` points to a token's bytes; null means zeros. Also computes
+// the negatives if `minus` is given.
 template <class S, class BytesOf>
 DEVICE void load_bytes(int set, BytesOf bytes, u32 (*b)[2], u32 (*minus)[2] = nullptr) {
     constexpr int WIDE = S::SPREAD == 1 ? 8 : 2 * S::TOKENS;  // columns of a group
@@ -141,8 +141,7 @@ template <class S, class R> DEVICE void multiply_fp4(R &ring, int number, const 
 #pragma unroll
             for (int set = 0; set < S::SETS; set++) {
                 multiply_add_bytes(d[set], a, own.b[set][i]);
-                if (set == 0 || i < KEPT<S>)
-                    multiply_add_bytes(d[set], n, own.minus[set][i]);
+                if (set == 0 || i < KEPT<S>) multiply_add_bytes(d[set], n, own.minus[set][i]);
                 else {
                     u32 minus[2] = {own.b[set][i][0], own.b[set][i][1]};
                     asm volatile("" : "+r"(minus[0]), "+r"(minus[1]));

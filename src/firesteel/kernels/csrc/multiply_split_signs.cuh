@@ -1,6 +1,6 @@
 #pragma once
-// Multiplies packed FP4 rows by one token, as multiply_fp4.cuh does, but sums positive and negative codes separately, so
-// that no negated copy of x is needed when x changes.
+// Multiplies packed FP4 rows by one token, as multiply_fp4.cuh does, but sums positive and negative codes separately,
+// so that no negated copy of x is needed when x changes.
 #include "multiply_fp4.cuh"
 
 template <class S> struct SplitSigns {

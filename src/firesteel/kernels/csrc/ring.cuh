@@ -2,8 +2,8 @@
 // Streams weights through a ring of stages in shared memory, 16 rows (a strip) at a time, for up to 8 tokens.
 //
 // One or two loader warps issue bulk copies into the ring. Consumer warps multiply: each handles the same columns of
-// every row, so its part of x stays in registers. The storer warp adds up the partial sums that consumers leave in shared
-// memory and writes the result. Warps synchronise through the ring's barriers only.
+// every row, so its part of x stays in registers. The storer warp adds up the partial sums that consumers leave in
+// shared memory and writes the result. Warps synchronise through the ring's barriers only.
 #include "primitives.cuh"
 
 constexpr int FLIGHT = NUM_FLIGHT;
@@ -15,20 +15,20 @@ struct Stream {
     static constexpr int K = K_, CHUNKS = CHUNKS_, WARPS = WARPS_, STAGES = STAGES_, TOKENS = TOKENS_;
     static constexpr int ROW_BYTES = FP4 ? K / 2 : 2 * K;
     static constexpr int PART_BYTES = ROW_BYTES / CHUNKS;
-    static constexpr int STEPS = PART_BYTES / 32;  // a step is 32 bytes of each of 16 rows
+    static constexpr int STEPS = PART_BYTES / 32;            // a step is 32 bytes of each of 16 rows
     static constexpr int OWN = (STEPS + WARPS - 1) / WARPS;  // steps per consumer warp
     static constexpr int STRIDE = padded(PART_BYTES);
     static constexpr bool WHOLE = STRIDE == ROW_BYTES;  // 16 consecutive rows are one bulk copy
-    static constexpr int LOADERS = WHOLE ? 1 : 2;        // issuing a bulk copy costs a warp about 60 cycles
-    static constexpr int STORER = WARPS + LOADERS;       // index of the storer, the last warp
+    static constexpr int LOADERS = WHOLE ? 1 : 2;       // issuing a bulk copy costs a warp about 60 cycles
+    static constexpr int STORER = WARPS + LOADERS;      // index of the storer, the last warp
     static constexpr int CONSUMERS = WARPS * 32, THREADS = 32 * (STORER + 1);
     static constexpr int SCALE_ROW = FP4 ? K / 32 : 0, SCALE_BYTES = 16 * SCALE_ROW;
     static constexpr int BIAS_AT = 16 * STRIDE + SCALE_BYTES, BIAS_BYTES = FP4 ? 32 : 0;
     static constexpr int STAGE_BYTES = aligned(BIAS_AT + BIAS_BYTES);
     static constexpr int X_STRIDE = padded(2 * K), X_BYTES = TOKENS * X_STRIDE;
-    static constexpr int SETS = (TOKENS + 3) / 4;  // sets of 4 tokens, two MMA columns per token
+    static constexpr int SETS = (TOKENS + 3) / 4;                         // sets of 4 tokens, two MMA columns per token
     static constexpr int SPREAD = TOKENS == 1 ? 4 : TOKENS == 2 ? 2 : 1;  // scale groups side by side in one MMA
-    static constexpr int BYTES_EACH = OWN * 128;   // high and low bytes of a warp's columns of one token
+    static constexpr int BYTES_EACH = OWN * 128;  // high and low bytes of a warp's columns of one token
     static constexpr int COUNT = 16 * TOKENS, VALUES = (COUNT + 31) / 32;  // sums per strip; per lane
     static_assert(PART_BYTES % 32 == 0 && ROW_BYTES % CHUNKS == 0, "PART_BYTES is a multiple of a step");
     static_assert(!FP4 || CHUNKS == 1, "FP4 rows are streamed whole");
@@ -85,16 +85,15 @@ template <class S> struct Ring {
         bool has_bias = S::FP4 && loader == 0 && rows.bias;
         if (lane == 0)
             barrier_expect(bar, (16 * S::PART_BYTES + S::SCALE_BYTES) / S::LOADERS + (has_bias ? S::BIAS_BYTES : 0));
-        else if (lane < ARRIVING)
-            barrier_arrive(bar);
+        else if (lane < ARRIVING) barrier_arrive(bar);
         __syncwarp();
         if constexpr (S::WHOLE) {
             const u8 *from = rows.codes + (u64)rows.first * S::ROW_BYTES;
             if (rows.apart == 8) {
                 if (lane == 0) copy_bulk(to, from, 16 * S::ROW_BYTES, bar);
             } else if (lane < 2)
-                copy_bulk(to + lane * 8 * S::ROW_BYTES, from + (u64)lane * rows.apart * S::ROW_BYTES,
-                          8 * S::ROW_BYTES, bar);
+                copy_bulk(to + lane * 8 * S::ROW_BYTES, from + (u64)lane * rows.apart * S::ROW_BYTES, 8 * S::ROW_BYTES,
+                          bar);
         } else if (lane < 8) {
             int row = rows.first + loader * rows.apart + lane;
             copy_bulk(to + (loader * 8 + lane) * S::STRIDE,

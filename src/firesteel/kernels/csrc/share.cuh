@@ -12,8 +12,9 @@ struct Bounds {
 // for one token is bound by memory.
 DEVICE int cost_of(int wanted) { return wanted == 1 ? 16 : wanted == 2 ? 17 : wanted <= 4 ? 19 : 32; }
 
-// Called by a whole warp. A place is an expert, or one of several groups of an expert's tokens; it has STRIPS strips, and
-// `wanted(place)` tokens use it. The total cost is divided evenly; a strip belongs to the CTA in whose range it begins.
+// Called by a whole warp. A place is an expert, or one of several groups of an expert's tokens; it has STRIPS strips,
+// and `wanted(place)` tokens use it. The total cost is divided evenly; a strip belongs to the CTA in whose range it
+// begins.
 template <int STRIPS, int MOST_PLACES, class Wanted> DEVICE Bounds partition_by_cost(int places, Wanted wanted) {
     constexpr int OWN = (MOST_PLACES + 31) / 32;
     int first = threadIdx.x % 32 * OWN, cost[OWN], own = 0;
