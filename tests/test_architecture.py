@@ -220,6 +220,14 @@ def test_architecture_page_names_every_part():
         assert f"`{part}" in page, f"docs/architecture.md does not mention {part}"
 
 
+def test_architecture_page_names_every_sub_package():
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = {match[1]: match[0] for match in re.finditer(r"^\| `(\w+)` \|.*$", page, re.MULTILINE)}
+    for init in SOURCE.glob("*/*/__init__.py"):
+        part, folder = init.parent.relative_to(SOURCE).parts
+        assert f"`{folder}`" in rows[part], f"docs/architecture.md does not mention {part}/{folder}"
+
+
 def test_files_have_a_docstring_and_no_vague_name():
     for path in PYTHON_FILES:
         assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), path
