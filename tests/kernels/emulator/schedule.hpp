@@ -77,7 +77,7 @@ inline void run(Cta &cta) {
         if (cta.random() % 32 == 0) end_prior_grid();
         if (!moved) sched_yield();
         if (seconds_now() > deadline)
-            fail("CTA %u: %u threads wait for something that never happens", cta.number, cta_size.x - done);
+            fail("CTA %u: %u threads wait for what never happens", cta.number, cta_size.x - done);
     }
 }
 inline void check_end(Cta &cta, const char *behind) {
