@@ -201,12 +201,12 @@ def test_tests_mirror_the_source():
     Of a subject with several test files the others are named after one side of it: test_client_life.py.
     A helper that several tests share is a subject too: its test stands beside it.
     """
-    whole = {"test_architecture.py", "test_references.py", "test_gates.py", "test_gpt_oss_gpu.py"}
+    whole = {"test_architecture.py", "test_english.py", "test_references.py", "test_gates.py", "test_gpt_oss_gpu.py"}
     whole |= {"test_emulated_machine.py", "test_emulated_instructions.py"}  # their subject is the emulator
     for test in (ROOT / "tests").rglob("test_*.py"):
         place = test.relative_to(ROOT / "tests")
         helper = test.with_name(test.name.removeprefix("test_"))
-        if test.name in whole or place.parts[0] == "tools" or helper.is_file():
+        if test.name in whole or place.parts[0] in ("tools", "examples") or helper.is_file():
             continue
         words = test.stem.removeprefix("test_").removeprefix("emulated_").split("_")
         whole_name = SOURCE / place.parent / "_".join(words)

@@ -1,0 +1,160 @@
+"""The mechanical part of our rules of English: beginnings of docstrings, phrases to avoid, layout by the formatter."""
+
+import ast
+import collections
+import re
+import tokenize
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "firesteel"
+BARE_BEGINNINGS = ("Of", "That", "To", "By", "Whether")
+# Private phrases, and what to write instead.
+PHRASES = {
+    r"\bknows no\b": "say what the file does; the import test proves what it does not know",
+    r"\bso many\b": "N of them",
+    r"\bis no number\b": "is NaN",
+}
+# What is still allowed, by part of the package, until its text is rewritten. Lower these; never raise one.
+BEGINNINGS_LEFT = {
+    "calibrate": 1,
+    "chat": 4,
+    "cli": 10,
+    "config": 4,
+    "device": 1,
+    "doctor": 1,
+    "engine": 30,
+    "eval": 1,
+    "formats": 1,
+    "kernels": 33,
+    "lab": 54,
+    "measure": 30,
+    "model": 11,
+    "quality": 1,
+    "server": 7,
+    "types": 4,
+    "version": 1,
+}
+PHRASES_LEFT = {
+    "calibrate": 1,
+    "chat": 8,
+    "cli": 27,
+    "config": 7,
+    "device": 1,
+    "engine": 29,
+    "eval": 1,
+    "exam": 1,
+    "formats": 9,
+    "kernels": 43,
+    "lab": 26,
+    "llm": 1,
+    "measure": 18,
+    "model": 12,
+    "progress": 1,
+    "quality": 1,
+    "server": 26,
+    "types": 4,
+    "whole": 1,
+}
+MOST_FMT_SKIPS = {"src": 519, "tests and tools": 281}  # the aim: 40 and 20
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def part_of(path):
+    return path.relative_to(SOURCE).with_suffix("").parts[0]
+
+
+def docstrings_of(path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, DOCUMENTED) and (text := ast.get_docstring(node)):
+            yield getattr(node, "lineno", 1), text
+
+
+def begins_bare(text):
+    """Returns true for "Of the inputs." and "To who reads it", false for "To-do list" and "By-product"."""
+    return re.match(rf"(?:{'|'.join(BARE_BEGINNINGS)})\b(?!-)", text) is not None
+
+
+def files_with_prose():
+    device_code = [path for path in (SOURCE / "kernels" / "csrc").iterdir() if path.suffix in (".cu", ".cuh")]
+    return sorted([*SOURCE.rglob("*.py"), *device_code])
+
+
+def count_by_part(offenders):
+    return collections.Counter(part for part, _ in offenders)
+
+
+def assert_allowed(offenders, allowed):
+    """`offenders` are (part, place) pairs."""
+    for part, count in count_by_part(offenders).items():
+        places = "\n".join(place for owner, place in offenders if owner == part)
+        assert count <= allowed.get(part, 0), f"{part}: {count}, allowed {allowed.get(part, 0)}\n{places}"
+
+
+def test_docstrings_begin_with_a_verb_or_a_noun_phrase():
+    offenders = [
+        (part_of(path), f"{path.relative_to(ROOT)}:{line}: {text.splitlines()[0]}")
+        for path in sorted(SOURCE.rglob("*.py"))
+        for line, text in docstrings_of(path)
+        if begins_bare(text)
+    ]
+    assert_allowed(offenders, BEGINNINGS_LEFT)
+
+
+def test_private_phrases_are_not_used():
+    offenders = [
+        (part_of(path), f"{path.relative_to(ROOT)}:{number}: {line.strip()} ({instead})")
+        for path in files_with_prose()
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        for phrase, instead in PHRASES.items()
+        if re.search(phrase, line, re.IGNORECASE)
+    ]
+    assert_allowed(offenders, PHRASES_LEFT)
+
+
+def comments_of(path):
+    with path.open("rb") as file:
+        yield from (token.string for token in tokenize.tokenize(file.readline) if token.type == tokenize.COMMENT)
+
+
+@pytest.mark.parametrize(
+    ("where", "folders"), [("src", ["src"]), ("tests and tools", ["tests", "tools", "examples"])], ids=str
+)
+def test_layout_is_left_to_the_formatter(where, folders):
+    skips = collections.Counter(
+        str(path.relative_to(ROOT))
+        for folder in folders
+        for path in (ROOT / folder).rglob("*.py")
+        for comment in comments_of(path)
+        if re.match(r"#\s*fmt:\s*(?:skip|off)", comment)
+    )
+    worst = "\n".join(f"{count} {name}" for name, count in skips.most_common(10))
+    assert skips.total() <= MOST_FMT_SKIPS[where], f"{skips.total()} in {where}; most in\n{worst}"
+
+
+@pytest.mark.parametrize(
+    ("text", "is_bare"),
+    [
+        ("Of the inputs.", True),
+        ("That was launched last.", True),
+        ("To who reads it", True),
+        ("By", True),
+        ("Whether it fits.", True),
+        ("Returns the inputs.", False),
+        ("Often called.", False),
+        ("To-do list.", False),
+        ("Bytes per token.", False),
+        ("Tokens of a request.", False),
+    ],
+)
+def test_bare_beginnings_are_recognised(text, is_bare):
+    assert begins_bare(text) == is_bare
+
+
+def test_offenders_beyond_the_allowance_are_reported():
+    offenders = [("engine", "a.py:1: Of it."), ("engine", "b.py:2: By it.")]
+    assert_allowed(offenders, {"engine": 2})
+    with pytest.raises(AssertionError, match=r"engine: 2, allowed 1\na\.py:1: Of it\.\nb\.py:2: By it\."):
+        assert_allowed(offenders, {"engine": 1})
