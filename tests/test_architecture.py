@@ -201,7 +201,8 @@ def test_tests_mirror_the_source():
     Of a subject with several test files the others are named after one side of it: test_client_life.py.
     A helper that several tests share is a subject too: its test stands beside it.
     """
-    whole = {"test_architecture.py", "test_english.py", "test_references.py", "test_gates.py", "test_gpt_oss_gpu.py"}
+    whole = {"test_architecture.py", "test_english.py", "test_references.py", "test_gates.py"}
+    whole |= {"test_gpt_oss_gpu.py"}
     whole |= {"test_emulated_machine.py", "test_emulated_instructions.py"}  # their subject is the emulator
     for test in (ROOT / "tests").rglob("test_*.py"):
         place = test.relative_to(ROOT / "tests")

@@ -1,4 +1,4 @@
-"""Rounding and matrix products that mean the same on a GPU and in Triton's interpreter; knows no op.
+"""Rounding and matrix products that give the same results on a GPU and in Triton's interpreter.
 
 On a GPU both are the plain instructions. The interpreter (3.6 to 3.9) truncates fp32 to bf16 and multiplies the raw
 bits of bf16 operands in `tl.dot`, so there the rounding is done on the bits and the operands are widened first.
@@ -16,7 +16,7 @@ INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
 
 @triton.jit
 def round_to(x, dtype: tl.constexpr):
-    """fp32 `x` in `dtype` (bf16, fp16 or fp32), to nearest, ties to even. NaN stays NaN."""
+    """Rounds fp32 `x` to `dtype` (bf16, fp16 or fp32), to nearest, ties to even. NaN stays NaN."""
     if INTERPRETED and dtype == tl.bfloat16:
         bits = x.to(tl.uint32, bitcast=True)
         rounded = bits + 0x7FFF + ((bits >> 16) & 1)
@@ -27,7 +27,7 @@ def round_to(x, dtype: tl.constexpr):
 
 @triton.jit
 def widen(x):
-    """`x` in fp32, exactly. The interpreter's own cast of bf16 does the same, ten times slower."""
+    """Converts `x` to fp32, exactly. The interpreter's own cast from bf16 is ten times slower."""
     if INTERPRETED and x.dtype == tl.bfloat16:
         return (x.to(tl.uint16, bitcast=True).to(tl.uint32) << 16).to(tl.float32, bitcast=True)
     else:  # noqa: RET505
@@ -36,7 +36,7 @@ def widen(x):
 
 @triton.jit
 def dot(a, b, accumulator):
-    """accumulator + a @ b in fp32, a and b of one type: bf16, fp16 or fp32 (not rounded to tf32)."""
+    """Returns accumulator + a @ b in fp32; a and b share a type: bf16, fp16 or fp32 (not rounded to tf32)."""
     if INTERPRETED:
         return tl.dot(widen(a), widen(b), accumulator, input_precision="ieee")
     else:  # noqa: RET505

@@ -1,10 +1,10 @@
-"""Flash attention over pages in one kernel, and the merge of its partial results; knows tiles, no batch.
+"""Flash attention over pages in one kernel, and the merge of its partial results.
 
-A tile is TILE_QUERIES consecutive queries of one request times the query heads of one kv head, HEAD_ROWS rows
-a query (HEADS of them real): all share the keys they read. Request r's first tile is number
+A tile is TILE_QUERIES consecutive queries of one request times the query heads of one kv head, HEAD_ROWS rows per
+query (HEADS of them real): all share the keys they read. Request r's first tile is number
 (query_starts[r] + r * (TILE_QUERIES - 1)) // TILE_QUERIES, which leaves room for every request's last, partly
-filled tile whatever the lengths, so that the grid follows from shapes. Scores are in base 2: `scale` holds log2(e)
-and the scale of the keys.
+filled tile whatever the lengths, so that the grid size depends on shapes only. Scores are in base 2: `scale` holds
+log2(e) and the scale of the keys.
 """
 # mypy: disable-error-code="import-untyped,import-not-found,no-untyped-def,untyped-decorator"
 # ruff: noqa: ANN001, ANN201
@@ -28,7 +28,7 @@ def first_tile(start, request, TILE_QUERIES: tl.constexpr):
 
 @triton.jit
 def find_request(query_starts, num_requests, tile, TILE_QUERIES: tl.constexpr):
-    """The last request whose first tile is not after `tile`; all starts are read at once, not searched in turn."""
+    """Returns the last request whose first tile is not after `tile`. Reads all starts at once, without a search."""
     request = tl.full((), 0, tl.int32)
     for begin in range(1, num_requests, REQUESTS_AT_ONCE):
         requests = begin + tl.arange(0, REQUESTS_AT_ONCE)
@@ -40,7 +40,7 @@ def find_request(query_starts, num_requests, tile, TILE_QUERIES: tl.constexpr):
 
 @triton.jit
 def load_tile(pages, places, is_key, dtype: tl.constexpr, MASKED: tl.constexpr):
-    """[keys, D] in `dtype`; zero where there is no key, for unwritten slots may hold NaN."""
+    """Loads [keys, D] in `dtype`; zero where there is no key, because unwritten slots may hold NaN."""
     x = tl.load(pages + places, mask=is_key[:, None], other=0.0) if MASKED else tl.load(pages + places)
     return x if x.dtype == dtype else x.to(tl.float32).to(dtype)
 
@@ -51,7 +51,7 @@ def step(
     D: tl.constexpr, PAGE_SIZE: tl.constexpr, PAGE_STRIDE: tl.constexpr, WINDOW: tl.constexpr,
     TILE_KEYS: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Takes the keys from `begin` on into the running maximum, sum and mixture of values of each row."""
+    """Adds the keys from `begin` on to the running maximum, sum and mixed values of each row."""
     keys = begin + tl.arange(0, TILE_KEYS)
     is_key = (keys >= first_key) & (keys < end_key)
     if TILE_KEYS <= PAGE_SIZE:  # `begin` is a multiple of TILE_KEYS: one page
@@ -83,14 +83,14 @@ def attend(
     PAGE_SIZE: tl.constexpr, PAGE_STRIDE: tl.constexpr, WINDOW: tl.constexpr, SPLITS: tl.constexpr,
     TILE_QUERIES: tl.constexpr, TILE_KEYS: tl.constexpr, LEAST_KEYS: tl.constexpr,
 ):  # fmt: skip
-    """Grid [K, tiles, SPLITS]. WINDOW 0 is none.
+    """Attention kernel, grid [K, tiles, SPLITS]. WINDOW 0 means no window.
 
-    SPLITS 1: `out` [T, Q, D] is the result. Else each split of the keys leaves its own softmax in `out`
-    [T, Q, SPLITS, D] fp32 and the base-2 logarithm of its sum in `logs` [T, Q, SPLITS], -inf where it saw no key,
-    and then nothing in `out`; the sinks and the scale of the values wait for the merge.
+    With SPLITS 1, `out` [T, Q, D] is the result. Otherwise each split of the keys writes its own softmax to `out`
+    [T, Q, SPLITS, D] fp32 and the base-2 logarithm of its sum to `logs` [T, Q, SPLITS]. A split without keys writes
+    -inf to `logs` and nothing to `out`. The merge applies the sinks and the scale of the values.
     """
     kv_head = tl.program_id(0)
-    tile = tl.num_programs(1) - 1 - tl.program_id(1)  # later queries see more keys: the longest start first
+    tile = tl.num_programs(1) - 1 - tl.program_id(1)  # later queries see more keys: longest tiles start first
     request = find_request(query_starts, num_requests, tile, TILE_QUERIES)
     start = tl.load(query_starts + request).to(tl.int32)
     num_queries = tl.load(query_starts + request + 1).to(tl.int32) - start
@@ -107,7 +107,7 @@ def attend(
     columns = tl.arange(0, D)[None, :]
     rows = tl.load(q + (tokens * Q_STRIDE + heads * D)[:, None] + columns, mask=is_row[:, None], other=0.0)
 
-    # The keys that some row sees, cut where a tile of keys starts, and this split's share of them.
+    # The range of keys that any row sees, aligned to tiles of keys, and this split's share of it.
     first_position = held - num_queries + first_query
     end_key = tl.minimum(first_position + TILE_QUERIES, held)
     first_key = 0
@@ -131,7 +131,7 @@ def attend(
     k_head = k_pages + kv_head * (PAGE_SIZE * D)
     v_head = v_pages + kv_head * (PAGE_SIZE * D)
     page_row = page_table + request.to(tl.int64) * table_stride
-    if WINDOW == 0 and TILE_QUERIES * HEAD_ROWS > 16:  # keys that every row sees need no mask
+    if WINDOW == 0 and TILE_QUERIES * HEAD_ROWS > 16:  # keys visible to every row need no mask
         seen_by_all = begin + tl.maximum(tl.minimum(first_position + 1, end) - begin, 0) // TILE_KEYS * TILE_KEYS
         for key in range(begin, seen_by_all, TILE_KEYS):
             top, total, mixed = step(
@@ -161,7 +161,7 @@ def attend(
 def merge(
     y, parts, logs, sinks, value_scale, D: tl.constexpr, SPLITS: tl.constexpr, SPLIT_ROWS: tl.constexpr
 ):  # fmt: skip
-    """Grid [T, Q]: joins the splits of one query and head, and the sink, once. SPLIT_ROWS is a power of two."""
+    """Merges the splits of one query and head with the sink; grid [T, Q]. SPLIT_ROWS is a power of 2."""
     head = tl.program_id(1)
     place = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + head
     split = tl.arange(0, SPLIT_ROWS)

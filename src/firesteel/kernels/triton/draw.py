@@ -1,4 +1,4 @@
-"""Draws by the largest noisy score, some columns a program; the random numbers are those of kernels/noise.py."""
+"""Draws tokens by the largest noisy score (Gumbel-max); the random numbers are those of kernels/noise.py."""
 # mypy: disable-error-code="import-untyped,import-not-found,no-untyped-def,untyped-decorator"
 # ruff: noqa: ANN001, ANN201
 
@@ -23,7 +23,7 @@ LEAST, MOST = tl.constexpr(LEAST_TEMPERATURE), tl.constexpr(MOST_TEMPERATURE)
 
 @triton.jit
 def exponential(uniform):
-    """-log(1 - uniform), as exact for the smallest as for others: those decide a draw."""
+    """Returns -log(1 - uniform), accurate for the smallest values too: they decide a draw."""
     series = 1 / 8 + uniform * (1 / 9)
     series = 1 / 7 + uniform * series
     series = 1 / 6 + uniform * series
@@ -36,7 +36,7 @@ def exponential(uniform):
 
 @triton.jit
 def gumbel(key, columns):
-    """splitmix64 of the stream's numbers `columns`, then -log of an exponential variable."""
+    """Returns Gumbel noise: splitmix64 of the stream's numbers `columns`, then -log of an exponential variable."""
     mixed = key.to(tl.uint64, bitcast=True) + (columns + 1).to(tl.uint64) * GOLDEN
     mixed = (mixed ^ (mixed >> 30)) * FIRST_FACTOR
     mixed = (mixed ^ (mixed >> 27)) * SECOND_FACTOR
@@ -45,12 +45,12 @@ def gumbel(key, columns):
     return -tl.log(exponential(tl.minimum(uniform, 1 - 2.0**-24)))
 
 
-@triton.jit(do_not_specialize_on_alignment=["best"])  # where a step left it: beside its token ids
+@triton.jit(do_not_specialize_on_alignment=["best"])  # a step stores it beside its token ids, at any alignment
 def draw_part(
     logits, best, temperatures, keys, part_scores, part_ids, stride,
     V: tl.constexpr, PARTS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Grid [R, PARTS]: the largest score of some columns of a row."""
+    """Finds the largest score of one part of a row's columns; grid [R, PARTS]."""
     row = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     columns = part * COLUMNS + tl.arange(0, COLUMNS)
@@ -58,7 +58,7 @@ def draw_part(
     scores = tl.load(logits + row * stride + columns, mask=columns < V, other=float("-inf")) - tl.load(best + row)
     if temperature > 0:
         scores = scores / tl.minimum(tl.maximum(temperature, LEAST), MOST) + gumbel(tl.load(keys + row), columns)
-    scores = tl.where(scores == scores, scores, float("-inf"))  # what is no number is no candidate
+    scores = tl.where(scores == scores, scores, float("-inf"))  # NaN is not a candidate
     score, place = tl.max(scores, axis=0, return_indices=True)
     tl.store(part_scores + row * PARTS + part, score)
     tl.store(part_ids + row * PARTS + part, tl.minimum(part * COLUMNS + place, V - 1).to(tl.int64))

@@ -1,4 +1,4 @@
-"""fp32 to E4M3 in registers, on the bits: the same on every GPU and in the interpreter; knows no scales."""
+"""Converts fp32 to E4M3 with integer operations: the same bits on every GPU and in the interpreter."""
 # mypy: disable-error-code="import-untyped,import-not-found,no-untyped-def,untyped-decorator"
 # ruff: noqa: ANN001, ANN201
 
@@ -12,6 +12,6 @@ from firesteel.kernels.triton.mxfp import encode, nearest
 
 @triton.jit
 def to_e4m3(x):
-    """Codes, as uint8: to nearest, ties to even, saturating at 448. NaN is 0x7F. As formats.e4m3's."""
+    """Returns codes as uint8: to nearest, ties to even, saturating at 448; NaN is 0x7F. Same as formats.e4m3."""
     codes = encode(x, nearest(x, 3, 7, 448.0), 3, 7, 7)
     return tl.where(x == x, codes, 0x7F).to(tl.uint8)

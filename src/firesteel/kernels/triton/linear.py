@@ -1,8 +1,8 @@
 """Device code of linear: a matrix-vector product for a single token, tiles on the matrix units for more.
 
-The columns need not fill the last tile: its tail is masked in both operands, nothing is padded or copied. Rows
-beyond the end read row 0 and are not stored; so do tokens, or they are not read where many may be absent. No sum is
-split over programs, so the same inputs give the same bits.
+The columns need not fill the last tile: its tail is masked in both operands, and nothing is padded or copied. Rows
+past the end read row 0 and are not stored. Tokens past the end do the same, or are not read if many may be absent.
+No sum is split over programs, so the same inputs give the same bits.
 """
 # mypy: disable-error-code="import-untyped,import-not-found,no-untyped-def,untyped-decorator"
 # ruff: noqa: ANN001, ANN201
@@ -20,7 +20,7 @@ from firesteel.kernels.triton.arithmetic import dot, round_to, widen
 
 VECTOR_COLUMNS = 1024  # 3 tiles of 1024 waste 6 % of lanes on 2880 columns, none on 4096
 VECTOR_WARPS = 4
-FEW_TOKENS = tl.constexpr(64)  # of a tile; more are only asked for where most are there
+FEW_TOKENS = tl.constexpr(64)  # per tile; larger tiles are chosen only if most tokens exist
 
 
 class Tile(NamedTuple):
@@ -34,14 +34,14 @@ class Tile(NamedTuple):
 # Measured on an H200. The largest's shared memory, 3 * (128 + 128) * 64 * 2 = 98304 bytes, fits GB10's 101376.
 FEWEST, LARGEST = Tile(16, 32, 128, 4, 4), Tile(128, 128, 64, 8, 3)
 FLAT_TILES = (FEWEST, Tile(32, 32, 128, 4, 4), Tile(64, 32, 128, 4, 3), LARGEST)
-TALL_TILES = (FEWEST, Tile(64, 64, 64, 4, 4), LARGEST)  # of lm_head
+TALL_TILES = (FEWEST, Tile(64, 64, 64, 4, 4), LARGEST)  # for lm_head
 TILES = tuple(dict.fromkeys((*FLAT_TILES, *TALL_TILES)))
 TALL_ROWS = 65536
-LEAST_PROGRAMS = 64  # of the largest tile: with fewer, smaller ones reach more SMs
+LEAST_PROGRAMS = 64  # with the largest tile; with fewer programs, smaller tiles reach more SMs
 
 
 def pick_tile(tokens: int, num_rows: int) -> Tile:
-    """The narrowest tile that holds the tokens, or the largest that makes programs enough."""
+    """Returns the narrowest tile that holds all tokens, or the largest that gives enough programs."""
     tiles: tuple[Tile, ...] = TALL_TILES if num_rows >= TALL_ROWS else FLAT_TILES
     programs = triton.cdiv(tokens, LARGEST.tokens) * triton.cdiv(num_rows, LARGEST.rows)
     tiles = tiles if programs >= LEAST_PROGRAMS else tiles[:-1]
@@ -49,7 +49,7 @@ def pick_tile(tokens: int, num_rows: int) -> Tile:
 
 
 def vector_rows(rows: int) -> int:
-    """Rows a program computes: few enough that small matrices still reach every SM."""
+    """Returns the rows per program: few enough that small matrices still reach every SM."""
     return 1 if rows <= 512 else 4
 
 
@@ -79,7 +79,7 @@ def tile_kernel(
     x, weight, bias, y, T, x_stride, weight_stride,
     M: tl.constexpr, N: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Token tiles vary fastest, so that programs that run together share weights in L2."""
+    """Multiplies one tile. Token tiles vary fastest, so that concurrent programs share weights in L2."""
     tokens = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, COLUMNS)
@@ -100,7 +100,7 @@ def tile_kernel(
 
 
 def launch_vector(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor) -> None:
-    """Writes the contiguous `y`, of any float type. Every token reads the weights anew."""
+    """Writes the contiguous `y`, of any float type. Reads the weights once per token."""
     num_rows, num_columns = weight.shape
     at_once = vector_rows(num_rows)
     launch_kernel(

@@ -1,7 +1,7 @@
-"""The expert MLP over sorted pairs: two matmuls on MXFP4 weights and a sum; knows tiles, no model.
+"""The expert MLP over sorted pairs: two matmuls on MXFP4 weights and a sum.
 
-A tile is ROWS pairs of one expert times COLUMNS rows of its weight, or only MIDDLE or TAIL pairs where no more are
-left. Rows past the expert's end repeat its last pair, or are not read where there may be many, and are not stored.
+A tile is ROWS pairs of one expert times COLUMNS rows of its weight, or only MIDDLE or TAIL pairs if no more are
+left. Rows past the expert's end repeat its last pair, or are not read if there may be many, and are not stored.
 """
 # mypy: disable-error-code="import-untyped,import-not-found,no-untyped-def,untyped-decorator"
 # ruff: noqa: ANN001, ANN201
@@ -38,9 +38,9 @@ def fc1(
     A: tl.constexpr, H: tl.constexpr, INTER: tl.constexpr, FORMAT: tl.constexpr, NATIVE: tl.constexpr,
     ROWS: tl.constexpr, MIDDLE: tl.constexpr, TAIL: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """inner [T A, I], in sorted order: SwiGLU of gate_up @ x + bias, in FORMAT.
+    """Writes inner [T A, I], in sorted order: SwiGLU of gate_up @ x + bias, in FORMAT.
 
-    x [T, H] is stored once a token; each pair's row of it is gathered as it is loaded.
+    x [T, H] is stored once per token; the load gathers each pair's row.
     """
     expert = tl.load(tile_experts + tl.program_id(1)).to(tl.int64)
     if expert < 0:
@@ -80,7 +80,7 @@ def fc1_tile(
     A: tl.constexpr, H: tl.constexpr, INTER: tl.constexpr, FORMAT: tl.constexpr, NATIVE: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """Multiplies 8 gates, then their 8 ups, and so on: the matrix unit leaves rows 8 apart in one lane."""
+    """Multiplies 8 gates, then their 8 ups, and so on: the MMA leaves rows 8 apart in the same lane."""
     places = first_place + tl.arange(0, ROWS)
     tokens = tl.load(order + tl.minimum(places, end - 1)) // A
     first = tl.program_id(0) * COLUMNS
@@ -104,7 +104,7 @@ def fc2(
     H: tl.constexpr, INTER: tl.constexpr, STORED: tl.constexpr,
     ROWS: tl.constexpr, MIDDLE: tl.constexpr, TAIL: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """parts [T A, H], by pair: weight times (down @ inner + bias), rounded: a step moves half the bytes so."""
+    """Writes parts [T A, H], by pair: weight * (down @ inner + bias), rounded, which halves the bytes moved."""
     expert = tl.load(tile_experts + tl.program_id(1)).to(tl.int64)
     if expert < 0:
         return
@@ -158,7 +158,7 @@ def fc2_tile(
 
 @triton.jit
 def sum_parts(parts, y, A: tl.constexpr, H: tl.constexpr, COLUMNS: tl.constexpr):
-    """y [T, H]: each token's parts, added in the order of its ranks."""
+    """Writes y [T, H]: each token's parts, added in the order of its ranks."""
     token = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     total = tl.zeros([COLUMNS], tl.float32)
@@ -168,7 +168,7 @@ def sum_parts(parts, y, A: tl.constexpr, H: tl.constexpr, COLUMNS: tl.constexpr)
 
 
 def run(fed: Fed, ids: Tensor, weights: Tensor, experts: Experts, limit: float, tiles: tuple[Tile, Tile]) -> Tensor:
-    """`tiles` of fc1 and fc2, of the same rows. What lies between the two is stored as `fed` is."""
+    """Runs fc1, fc2 and the sum. `tiles` of fc1 and fc2 have the same rows; `inner` is stored as `fed` is."""
     (tokens, hidden), native, device = fed.shape, fed.scales is not None, ids.device
     active, (num_experts, _, half) = ids.shape[1], experts.down_codes.shape
     inter, pairs = 2 * half, ids.numel()
@@ -198,11 +198,11 @@ def run(fed: Fed, ids: Tensor, weights: Tensor, experts: Experts, limit: float, 
     return y
 
 
-# Measured on an H200. Rows of a tile that no pair fills cost little less than full ones, and every tile widens its
-# weights anew: so a few rows too many beat a second tile, which a narrower tail makes cheaper.
+# Measured on an H200. Empty rows of a tile cost nearly as much as full ones, and every tile widens its weights
+# again: a few empty rows are better than a second tile, and a narrower tail makes that second tile cheaper.
 GEMV = Tile(rows=16, columns=128, depth=128, warps=4, stages=4)
-GEMV_NARROW = replace(GEMV, columns=64)  # gives every SM some work
-NARROW_PAIRS = (4, 32)  # of fc1 and fc2, which has half the columns
+GEMV_NARROW = replace(GEMV, columns=64)  # gives every SM work
+NARROW_PAIRS = (4, 32)  # for fc1 and fc2; fc2 has half the columns
 GEMM = (
     GEMV,
     Tile(rows=32, columns=128, depth=64, warps=4, stages=4, tail=16),
@@ -210,12 +210,12 @@ GEMM = (
     Tile(rows=128, columns=128, depth=64, warps=8, stages=3, tail=32),  # fits the 100 KB of sm_86, sm_89 and SM12x
 )
 GEMM_SM90 = (*GEMM[:3], Tile(rows=128, columns=128, depth=64, warps=4, stages=4, tail=32))
-NARROWER = {32: (16, 0), 64: (32, 0), 128: (32, 64), 256: (64, 128)}  # tail and middle by rows, of pinned tiles
-MOST_PAIRS = (8, 20, 90)  # an expert, on average, for all but the last
+NARROWER = {32: (16, 0), 64: (32, 0), 128: (32, 64), 256: (64, 128)}  # tail and middle of pinned tiles, by rows
+MOST_PAIRS = (8, 20, 90)  # average pairs per expert, for all tiles but the last
 
 
 def pin(tiles: tuple[Tile, Tile], tile: str, capability: tuple[int, int] | None) -> tuple[Tile, Tile]:
-    """Both tiles of the size "ROWSxCOLUMNS", shaped as the linear's so that they fit, or as they are for "auto"."""
+    """Returns both tiles at size "ROWSxCOLUMNS", shaped as linear's so that they fit; "auto" changes nothing."""
     pinned = pin_tile(tile, capability)
     if pinned is None:
         return tiles
@@ -231,5 +231,5 @@ def gemv_tiles(num_pairs: int) -> tuple[Tile, Tile]:
 
 def gemm_tiles(pairs_per_expert: float, capability: tuple[int, int] | None, native: bool) -> tuple[Tile, Tile]:
     tile = (GEMM_SM90 if is_sm90(capability) else GEMM)[bisect_left(MOST_PAIRS, pairs_per_expert)]
-    tile = replace(tile, depth=128, stages=3) if native else tile  # one byte a value, or half of one
+    tile = replace(tile, depth=128, stages=3) if native else tile  # one byte per value, or half of one
     return tile, tile

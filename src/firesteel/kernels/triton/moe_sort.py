@@ -1,8 +1,8 @@
-"""Pairs (token, rank) put in the order of their experts, and the tiles over them; knows no weights.
+"""Sorts (token, rank) pairs by expert and lists the tiles over them.
 
-Pair p is rank p % A of token p // A. The order is stable and made of integer counts, so the same ids give the same
-bits; nothing waits for the CPU, and every size follows from shapes. A tile is `rows` consecutive pairs of one
-expert; there are at most `max_tiles` of them, whatever the ids.
+Pair p is rank p % A of token p // A. The sort is stable and counts integers, so the same ids give the same bits.
+Nothing waits for the CPU, and every size depends on shapes only. A tile is `rows` consecutive pairs of one expert;
+there are at most `max_tiles` of them, whatever the ids.
 """
 # mypy: disable-error-code="import-untyped,import-not-found,no-untyped-def,untyped-decorator"
 # ruff: noqa: ANN001, ANN201
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from firesteel.kernels.tiles.launch import launch_kernel
 
-MAX_CHUNK = 256  # pairs of one program
+MAX_CHUNK = 256  # pairs per program
 COUNTS_AT_ONCE = tl.constexpr(32)
 PAIRS_AT_ONCE = tl.constexpr(16)
 
@@ -27,8 +27,8 @@ PAIRS_AT_ONCE = tl.constexpr(16)
 class Sorted:
     order: Tensor  # [T A] int32: pairs, those of expert 0 first
     ends: Tensor  # [E] int32: where in `order` each expert's pairs end
-    tile_experts: Tensor  # [tiles] int32, -1 for those left over
-    tile_firsts: Tensor  # [tiles] int32: the tile's first place in `order`
+    tile_experts: Tensor  # [tiles] int32, -1 for unused tiles
+    tile_firsts: Tensor  # [tiles] int32: the tile's first index in `order`
 
 
 @triton.jit(do_not_specialize=["num_pairs"])
@@ -43,7 +43,7 @@ def place_chunk(
     ids, counts, order, ends, tile_experts, tile_firsts, num_pairs, num_chunks, num_tiles, rows,
     E: tl.constexpr, EXPERTS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """EXPERTS is E rounded up to a power of two. Without `counts` there is one chunk, which counts for itself."""
+    """Places pairs and tiles. EXPERTS is E rounded up to a power of 2. Without `counts` there is only one chunk."""
     chunk = tl.program_id(0)
     lanes = tl.arange(0, EXPERTS)
     experts = load_chunk(ids, chunk, num_pairs, CHUNK)
@@ -72,7 +72,7 @@ def place_chunk(
 
     tiles = (total + rows - 1) // rows
     last_tile = tl.cumsum(tiles, 0)
-    owner = tl.sum((last_tile[None, :] <= pairs[:, None]).to(tl.int32), 1)  # of the tile of number `pairs`
+    owner = tl.sum((last_tile[None, :] <= pairs[:, None]).to(tl.int32), 1)  # expert of tile number `pairs`
     first_row = tl.gather(start - (last_tile - tiles) * rows, tl.minimum(owner, EXPERTS - 1), 0) + pairs * rows
     tl.store(tile_experts + pairs, tl.where(owner < EXPERTS, owner, -1), mask=pairs < num_tiles)
     tl.store(tile_firsts + pairs, first_row, mask=pairs < num_tiles)
@@ -97,7 +97,7 @@ def max_tiles(num_pairs: int, num_experts: int, rows: int) -> int:
 
 
 def sort_pairs(ids: Tensor, num_experts: int, rows: int) -> Sorted:
-    """ids [T, A] contiguous, each in 0..E-1."""
+    """Sorts the pairs of `ids` [T, A], which is contiguous with values from 0 to E - 1."""
     num_pairs, num_tiles = ids.numel(), max_tiles(ids.numel(), num_experts, rows)
     chunk = min(MAX_CHUNK, max(16, triton.next_power_of_2(num_pairs)))
     num_chunks, padded = triton.cdiv(num_pairs, chunk), triton.next_power_of_2(num_experts)

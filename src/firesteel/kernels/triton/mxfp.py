@@ -1,12 +1,12 @@
-"""MXFP4 and MXFP8 in registers: weights widened exactly, activations rounded by the OCP rule; knows no matmul.
+"""MXFP4 and MXFP8 in registers: widens weights exactly and rounds activations by the OCP rule.
 
-E2M1 codes put where a wider float keeps its exponent's low bits are that float times a power of two, subnormal 0.5
+An E2M1 code moved to the low exponent bits of a wider float is its value times a power of two, subnormal 0.5
 included: times 2^-126 in bf16 and fp32, times 2^-6 in E4M3. So no table is needed, and every product below is exact
 as long as the result is in the wider type's range.
 
-The columns of a group may be multiplied in any order, if both sides keep to it. `feed` puts them in one in which
-what a lane feeds to the matrix unit comes from four adjacent bytes: no bytes to gather, no nibbles to interleave.
-Weights are fed as they are widened, activations when they are stored. `formats.feed` says the same in torch.
+The columns of a group may be multiplied in any order if both operands use the same one. `feed` chooses an order in
+which a lane's MMA operands come from four adjacent bytes: no bytes to gather, no nibbles to interleave. Weights are
+fed as they are widened, activations when they are stored. `formats.feed` is the same in torch.
 """
 # mypy: disable-error-code="import-untyped,import-not-found,no-untyped-def,untyped-decorator"
 # ruff: noqa: ANN001, ANN201
@@ -19,10 +19,10 @@ import triton.language as tl
 from firesteel.kernels.triton.arithmetic import INTERPRETED, round_to, widen
 
 GROUP = tl.constexpr(32)
-WIDENED_SHIFT = tl.constexpr(32)  # keeps factors, 2^126 times a scale, finite for every scale that weights have
+WIDENED_SHIFT = tl.constexpr(32)  # keeps factors, 2^126 times a scale, finite for all scales of weights
 E4M3_SHIFT = tl.constexpr(6)  # E2M1 bits read as E4M3 are 2^6 too small
-# 8 nibbles -> bf16 times 2^-126, register j nibbles j and j + 4; one product with the factor makes them normal.
-# Bits of other nibbles fall where lop3 takes the other operand. fma, for mul.bf16x2 does not exist before sm_90.
+# 8 nibbles -> bf16 times 2^-126; register j holds nibbles j and j + 4. One product with the factor makes them
+# normal. lop3 masks the bits of other nibbles. fma is used because mul.bf16x2 does not exist before sm_90.
 _TO_BF16 = tl.constexpr(
     """{
     .reg .b32 a, b, c, d, e, o, s, z;
@@ -82,10 +82,10 @@ _TO_E4M3 = tl.constexpr(
 
 @triton.jit
 def feed(x, STORED: tl.constexpr):
-    """[N, K] with the columns of each group in the order of the product: x stored as bf16, mxfp8 or mxfp4.
+    """Reorders the columns of each group of x [N, K] as the product needs them; x is bf16, mxfp8 or mxfp4.
 
-    Column 8t + 4p + 2o + n is nibble n of byte 4t + 2p + o. Lane t of four takes pairs of columns 8q + 2t to
-    mma.m16n8k16, and fours 16q + 4t to m16n8k32. 4-bit operands stay as they are.
+    Column 8t + 4p + 2o + n is nibble n of byte 4t + 2p + o. Lane t of four passes pairs of columns 8q + 2t
+    to mma.m16n8k16, and fours 16q + 4t to m16n8k32. 4-bit operands keep their order.
     """
     if STORED == "mxfp4":
         return x
@@ -102,9 +102,9 @@ def feed(x, STORED: tl.constexpr):
 
 @triton.jit
 def e8m0_to_factors(scales, GROUPS: tl.constexpr):
-    """[N] uint32 of 4 e8m0 -> [N, GROUPS] bf16: the scales times 2^(126 - WIDENED_SHIFT), GROUPS 2 or 4.
+    """Converts [N] uint32 of 4 e8m0 to [N, GROUPS] bf16: scales times 2^(126 - WIDENED_SHIFT), GROUPS 2 or 4.
 
-    Infinite for scales above 2^33, which no weight has, and 0 for the smallest, 2^-127.
+    Infinite for scales above 2^33, which weights do not have, and 0 for the smallest, 2^-127.
     """
     if INTERPRETED:
         some = (scales[:, None] >> (8 * tl.arange(0, GROUPS))[None, :]) & 255
@@ -121,9 +121,9 @@ def e8m0_to_factors(scales, GROUPS: tl.constexpr):
 
 @triton.jit
 def mxfp4_to_bf16(words, factors):
-    """[N, K/8] codes, 8 to a uint32, and [N, K/32] of e8m0_to_factors -> [N, K] bf16, fed.
+    """Widens codes [N, K/8], 8 per uint32, with [N, K/32] of e8m0_to_factors to [N, K] bf16, fed.
 
-    Times 2^-WIDENED_SHIFT; exact for scales of 2^-100 to 2^33.
+    The result is scaled by 2^-WIDENED_SHIFT; exact for scales from 2^-100 to 2^33.
     """
     N: tl.constexpr = words.shape[0]
     K: tl.constexpr = 8 * words.shape[1]
@@ -145,7 +145,7 @@ def mxfp4_to_bf16(words, factors):
 
 @triton.jit
 def mxfp4_to_mxfp8(codes, scales):
-    """[N, K/2] codes and [N, K/32] e8m0, both uint8 -> [N, K] e4m3, fed, and [N, K/32] e8m0, NaN past 248."""
+    """Widens codes [N, K/2] and e8m0 [N, K/32] (uint8) to e4m3 [N, K], fed, and e8m0 [N, K/32], NaN past 248."""
     if INTERPRETED:
         low = ((codes & 7) << 2) | ((codes & 8) << 4)
         high = ((codes >> 2) & 0x1C) | (codes & 0x80)
@@ -171,7 +171,7 @@ def e8m0_to_fp32(scales):
 
 @triton.jit
 def nearest(x, MANTISSA: tl.constexpr, BIAS: tl.constexpr, LARGEST: tl.constexpr):
-    """|x| rounded to a float of MANTISSA bits: ties to even, subnormals, saturating. As formats.group's."""
+    """Rounds |x| to a float of MANTISSA bits: ties to even, subnormals, saturating. Same as formats.group."""
     DROP: tl.constexpr = 23 - MANTISSA
     ANCHOR: tl.constexpr = 2.0 ** (24 - BIAS - MANTISSA)  # its unit in the last place is the smallest subnormal
     magnitude = x.to(tl.uint32, bitcast=True) & 0x7FFFFFFF
@@ -184,7 +184,7 @@ def nearest(x, MANTISSA: tl.constexpr, BIAS: tl.constexpr, LARGEST: tl.constexpr
 
 @triton.jit
 def encode(x, rounded, MANTISSA: tl.constexpr, BIAS: tl.constexpr, SIGN: tl.constexpr):
-    """Codes, as uint8, of what `nearest` made of x; bit SIGN is x's sign."""
+    """Returns the codes, as uint8, of the result of `nearest`; bit SIGN is the sign of x."""
     normal = (rounded.to(tl.uint32, bitcast=True) >> (23 - MANTISSA)) - ((127 - BIAS) << MANTISSA)
     subnormal = (rounded * 2.0 ** (BIAS + MANTISSA - 1)).to(tl.uint32)
     sign = x.to(tl.uint32, bitcast=True) >> 31
@@ -193,8 +193,8 @@ def encode(x, rounded, MANTISSA: tl.constexpr, BIAS: tl.constexpr, SIGN: tl.cons
 
 @triton.jit
 def scale_of(groups, MAX_EXPONENT: tl.constexpr):
-    """[N, G] e8m0 of [N, G, 32] fp32: floor(log2(max|x|)) - MAX_EXPONENT. NaN where a value is not finite."""
-    top = tl.max(groups.to(tl.uint32, bitcast=True) & 0x7FFFFFFF, axis=2)  # as integers NaN is the largest
+    """Returns e8m0 [N, G] of fp32 [N, G, 32]: floor(log2(max|x|)) - MAX_EXPONENT; NaN if a value is not finite."""
+    top = tl.max(groups.to(tl.uint32, bitcast=True) & 0x7FFFFFFF, axis=2)  # compared as integers, NaN is largest
     exponent = (top >> 23).to(tl.int32)
     return tl.where(exponent == 255, 255, tl.maximum(exponent - MAX_EXPONENT, 0)).to(tl.uint8)
 
@@ -205,7 +205,7 @@ def store_activation(
 ):
     """Writes x [N, C] fp32 to columns `first`.. of the `rows` of an activation of K columns, in FORMAT.
 
-    NATIVE mxfp8 and mxfp4 are stored as codes and scales, else as the bf16 number that these stand for; all fed.
+    NATIVE mxfp8 and mxfp4 are stored as codes and scales, otherwise as the equal bf16 values; all are fed.
     """
     N: tl.constexpr = x.shape[0]
     C: tl.constexpr = x.shape[1]
@@ -246,7 +246,7 @@ def store_rows(
     x, values, scales, num_rows, K: tl.constexpr, FORMAT: tl.constexpr, NATIVE: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """A tile of x [T, K] a program; see store_activation."""
+    """Stores one tile of x [T, K] per program; see store_activation."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     first = tl.program_id(1) * COLUMNS
     columns = first + tl.arange(0, COLUMNS)

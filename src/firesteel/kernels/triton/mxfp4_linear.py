@@ -1,7 +1,7 @@
-"""Device code of linear on MXFP4 weights: tiles of x as it was stored for them; knows no experts.
+"""Device code of linear on MXFP4 weights; x is stored in the order of the product.
 
 A tile is ROWS tokens times COLUMNS rows of the weight. Those past the end repeat the last one, or are not read
-where a tile has few tokens, and are not stored. No sum is split over programs: the same inputs give the same bits.
+if a tile has few tokens, and are not stored. No sum is split over programs: the same inputs give the same bits.
 """
 # mypy: disable-error-code="import-untyped,import-not-found,no-untyped-def,untyped-decorator"
 # ruff: noqa: ANN001, ANN201
@@ -31,7 +31,7 @@ def mxfp4_linear_kernel(
     x, x_scales, codes, scales, bias, y, num_tokens, M: tl.constexpr, K: tl.constexpr, STORED: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """y [T, M] from x [T, K] stored as bf16, mxfp8 or mxfp4. Places of whole tiles are counted in 64 bits."""
+    """Writes y [T, M] from x [T, K] stored as bf16, mxfp8 or mxfp4. Offsets of whole tiles are 64-bit."""
     row_tile, column_tile = place_tile(tl.program_id(0), tl.cdiv(num_tokens, ROWS), tl.cdiv(M, COLUMNS))
     first_row, first_column = row_tile.to(tl.int64) * ROWS, column_tile.to(tl.int64) * COLUMNS
     rows, columns = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
@@ -55,7 +55,7 @@ def mxfp4_linear_kernel(
 
 @triton.jit
 def place_tile(number, row_tiles, column_tiles):
-    """(row, column) of a tile. TILES_ACROSS columns at a time: programs that run together share x and weights."""
+    """Returns (row, column) of a tile. Bands of TILES_ACROSS columns make concurrent programs share operands."""
     first = number // (row_tiles * TILES_ACROSS) * TILES_ACROSS
     across = tl.minimum(column_tiles - first, TILES_ACROSS)
     inside = number - first * row_tiles
@@ -74,8 +74,8 @@ def run(fed: Fed, codes: Tensor, scales: Tensor, bias: Tensor | None, tile: Tile
     return y
 
 
-# Chosen by counting programs and bytes; on an H200 narrower strips of the weight were slower for few tokens. What
-# has 128 rows of tokens fits the 100 KB of sm_86, sm_89 and SM12x.
+# Chosen by counting programs and bytes; on an H200 narrower strips of the weight were slower for few tokens. Tiles
+# of 128 tokens fit the 100 KB of sm_86, sm_89 and SM12x.
 GEMM = (
     Tile(rows=128, columns=128, depth=64, warps=8, stages=3),
     Tile(rows=64, columns=128, depth=64, warps=4, stages=4),
@@ -89,11 +89,11 @@ MANY_PROGRAMS = 128
 
 def pick_tile(tokens: int, num_rows: int, capability: tuple[int, int] | None, native: bool) -> Tile:
     tile = largest_that_suits(tokens, num_rows, GEMM_SM90 if is_sm90(capability) else GEMM)
-    return replace(tile, depth=128, stages=3) if native else tile  # one byte a value, or half of one
+    return replace(tile, depth=128, stages=3) if native else tile  # one byte per value, or half of one
 
 
 def largest_that_suits(tokens: int, num_rows: int, tiles: tuple[Tile, ...]) -> Tile:
-    """The largest that the tokens fill by more than half and that still gives every SM a program, or the least."""
+    """Returns the largest tile that is more than half full and gives every SM a program, or the smallest."""
 
     def suits(tile: Tile) -> bool:
         return tile.rows < 2 * tokens and num_programs(tile, tokens, num_rows) >= MANY_PROGRAMS
@@ -102,16 +102,16 @@ def largest_that_suits(tokens: int, num_rows: int, tiles: tuple[Tile, ...]) -> T
 
 
 def pin_tile(tile: str, capability: tuple[int, int] | None) -> Tile | None:
-    """A tile of the pinned size, shaped so that any that is accepted fits: 227 KB on sm_90, else SM12x's 100 KB.
+    """Returns a tile of the pinned size, shaped to fit shared memory: 227 KB on sm_90, otherwise SM12x's 100 KB.
 
-    None for auto. The experts' matmuls take it too.
+    Returns None for auto. The experts' matmuls use it too.
     """
     if (sizes := parse_tile(tile)) is None:
         return None
     rows, columns = sizes
     sums, on_hopper = rows * columns, is_sm90(capability)
-    of_a_warp = 4096 if on_hopper else 2048  # 128 or 64 a thread
-    warps = max(4 if columns >= 64 else 1, min(8, sums // of_a_warp))  # a warp group where its instructions fit
+    of_a_warp = 4096 if on_hopper else 2048  # 128 or 64 per thread
+    warps = max(4 if columns >= 64 else 1, min(8, sums // of_a_warp))  # a warp group if its instructions fit
     stages = 4 if on_hopper else 2 if sums > 128 * 128 else 3
     return Tile(rows=rows, columns=columns, depth=64, warps=warps, stages=stages)
 

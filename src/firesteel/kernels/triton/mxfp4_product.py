@@ -1,7 +1,7 @@
-"""A tile of the product of an MXFP4 weight with activations; knows no experts and no layers.
+"""Multiplies one tile of an MXFP4 weight by activations.
 
-The weight is the left operand: on Hopper it goes from the registers in which it was widened straight into the
-matrix unit, and few rows of activations waste little of it. Weights are read as 4 bits.
+The weight is the left operand: on Hopper it goes from the registers where it was widened straight to the matrix
+unit, and few rows of activations waste little of it. Weights are read as 4 bits.
 """
 # mypy: disable-error-code="import-untyped,import-not-found,no-untyped-def,untyped-decorator"
 # ruff: noqa: ANN001, ANN201
@@ -28,18 +28,18 @@ from firesteel.kernels.triton.mxfp import (
 GROUP = tl.constexpr(32)
 STORE_ROWS, STORE_COLUMNS = 8, 256
 THREE_BYTES = tl.constexpr(0xFFFFFF)
-FEW_ROWS = tl.constexpr(32)  # of a tile, of which many may be absent: not to read them saves more than to ask costs
+FEW_ROWS = tl.constexpr(32)  # tiles up to this size may be mostly empty: masking the loads saves more than it costs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tile:
-    rows: int  # of activations
+    rows: int  # rows of activations
     columns: int  # rows of the weight
-    depth: int  # values of K a step
+    depth: int  # values of K per step
     warps: int
     stages: int
-    tail: int = 0  # rows of the narrowest tile, for at most so many; 0: there is but one
-    middle: int = 0  # of one between the two; 0: there is none
+    tail: int = 0  # rows of the narrowest tile, used if no more are left; 0: there is only one tile
+    middle: int = 0  # rows of a tile between the two; 0: none
 
     def __str__(self) -> str:
         return f"{self.rows}x{self.columns}x{self.depth}"
@@ -50,7 +50,7 @@ class Tile:
 
     @property
     def narrower(self) -> dict[str, int]:
-        """What kernels that know narrower tiles are given: MIDDLE is TAIL where there is nothing between."""
+        """Constants of kernels with narrower tiles; MIDDLE equals TAIL if there is no middle tile."""
         return {"TAIL": self.tail, "MIDDLE": self.middle or self.tail}
 
     @property
@@ -70,7 +70,7 @@ def load_columns(at, columns, limit, is_row, EVEN: tl.constexpr):
 
 @triton.jit
 def load_scales(scales, rows, first, K: tl.constexpr, DEPTH: tl.constexpr):
-    """[N, DEPTH/32] of the groups from column `first` on; 0 past the end."""
+    """Loads scales [N, DEPTH/32] of the groups from column `first` on; 0 past the end."""
     groups = first // GROUP + tl.arange(0, DEPTH // GROUP)
     at = scales + rows[:, None] * (K // GROUP) + groups[None, :]
     return tl.load(at, mask=(groups < K // GROUP)[None, :], other=0)
@@ -78,7 +78,7 @@ def load_scales(scales, rows, first, K: tl.constexpr, DEPTH: tl.constexpr):
 
 @triton.jit
 def shift_pair(low, high, shift):
-    """The low 32 bits of the 64 that `low` and `high` make, shifted right by 0 to 31."""
+    """Shifts the 64 bits of `high` and `low` right by 0 to 31 and returns the low 32 bits (funnel shift)."""
     if INTERPRETED:
         return (low >> shift) | tl.where(shift > 0, high << (32 - shift), 0)
     else:  # noqa: RET505
@@ -89,9 +89,9 @@ def shift_pair(low, high, shift):
 
 @triton.jit
 def load_four_scales(scales, rows, first, K: tl.constexpr, GROUPS: tl.constexpr, EVEN: tl.constexpr):
-    """[N] uint32: the scales of GROUPS groups from column `first` on, GROUPS 2 or 4; 0 past the row's end.
+    """Loads [N] uint32: the scales of GROUPS groups (2 or 4) from column `first` on; 0 past the row's end.
 
-    A row may start at any byte; aligned words can be copied asynchronously, single bytes cannot.
+    A row may start at any byte; only aligned words can be copied asynchronously.
     """
     begin = rows * (K // GROUP) + first // GROUP
     end = (rows + 1) * (K // GROUP)
@@ -103,14 +103,14 @@ def load_four_scales(scales, rows, first, K: tl.constexpr, GROUPS: tl.constexpr,
         second = tl.arange(0, 2)[None, :]
         is_needed = (begin // 4 * 4)[:, None] + second * 4 < end[:, None]
         low, high = tl.split(tl.load(words[:, None] + second, mask=is_needed, other=0))
-        LAST: tl.constexpr = THREE_BYTES >> ((3 - K // GROUP % GROUPS) * 8)  # what the last step keeps
+        LAST: tl.constexpr = THREE_BYTES >> ((3 - K // GROUP % GROUPS) * 8)  # mask of the last step
         keep = tl.where(first + GROUPS * GROUP > K, LAST, -1).to(tl.uint32, bitcast=True)
         return shift_pair(low, high, shift) & keep
 
 
 @triton.jit
 def load_factors(scales, rows, first, K: tl.constexpr, DEPTH: tl.constexpr):
-    """[N, DEPTH/32] bf16: see e8m0_to_factors. DEPTH is 64, 128 or 256."""
+    """Loads factors [N, DEPTH/32] bf16, see e8m0_to_factors. DEPTH is 64, 128 or 256."""
     EVEN: tl.constexpr = K % DEPTH == 0
     if DEPTH <= 128:
         found = load_four_scales(scales, rows, first, K, DEPTH // GROUP, EVEN)
@@ -127,9 +127,9 @@ def multiply(
     K: tl.constexpr, STORED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
     is_row=None,
 ):  # fmt: skip
-    """[COLUMNS, ROWS] fp32: the `columns` of the weight times the `rows` of x, stored as bf16, mxfp8 or mxfp4.
+    """Returns [COLUMNS, ROWS] fp32: `columns` of the weight times `rows` of x, stored as bf16, mxfp8 or mxfp4.
 
-    Rows that `is_row` denies are not read and give 0.
+    Rows for which `is_row` is false are not read and give 0.
     """
     if STORED == "bf16":
         return multiply_bf16(codes, scales, columns, x, rows, is_row, K, ROWS, COLUMNS, DEPTH)
@@ -186,7 +186,7 @@ def multiply_scaled(
 
 
 def store(x: Tensor, activation: str, native: bool) -> Fed:
-    """The rows of x as `multiply` wants them, where their producer has not stored them so."""
+    """Stores the rows of x in the order that `multiply` needs, if their producer has not done so."""
     tokens, columns = x.shape
     fed = Fed.empty(x.shape, activation, native, x.device)
     launch_kernel(

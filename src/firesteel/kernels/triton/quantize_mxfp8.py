@@ -1,4 +1,4 @@
-"""Device code of quantize_mxfp8: a program rounds a tile of rows and groups."""
+"""Device code of quantize_mxfp8: each program rounds one tile of rows and groups."""
 # mypy: disable-error-code="import-untyped,import-not-found,no-untyped-def,untyped-decorator"
 # ruff: noqa: ANN001, ANN201
 
@@ -20,7 +20,7 @@ E4M3_MAX_EXPONENT = tl.constexpr(8)
 
 @triton.jit
 def quantize(x):
-    """x [N, C] fp32 -> codes [N, C] and scales [N, C/32], both uint8."""
+    """Rounds x [N, C] fp32 to codes [N, C] and scales [N, C/32], both uint8."""
     N: tl.constexpr = x.shape[0]
     C: tl.constexpr = x.shape[1]
     groups = tl.reshape(x, (N, C // GROUP, GROUP))

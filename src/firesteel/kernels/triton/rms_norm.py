@@ -1,4 +1,4 @@
-"""Device code of rms_norm and rms_norm_fed: one program a token, the whole row in registers."""
+"""Device code of rms_norm and rms_norm_fed: one program per token, the whole row in registers."""
 # mypy: disable-error-code="import-untyped,import-not-found,no-untyped-def,untyped-decorator"
 # ruff: noqa: ANN001, ANN201
 
@@ -21,7 +21,7 @@ def rms_norm_kernel(
     residual, update, weight, y, total, values, scales, residual_stride, update_stride, eps,
     HIDDEN: tl.constexpr, TILE: tl.constexpr, FORMAT: tl.constexpr, NATIVE: tl.constexpr,
 ):  # fmt: skip
-    """`update` None: nothing is added and `total` is not written. `values` None: y is not fed."""
+    """Normalises a row. Without `update` nothing is added or written to `total`; without `values` y is not fed."""
     token = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, TILE)
     inside = columns < HIDDEN
@@ -43,7 +43,7 @@ def launch(
     residual: Tensor, update: Tensor | None, weight: Tensor, eps: float, y: Tensor, total: Tensor,
     fed: Fed | None = None,
 ) -> None:  # fmt: skip
-    """Writes y, `total` where there is an update, and `fed` where it is given."""
+    """Writes y, `total` if there is an update, and `fed` if it is given."""
     tokens, hidden = residual.shape
     update_stride = 0 if update is None else update.stride(0)
     values, scales, activation = (None, None, "") if fed is None else (fed.values, fed.scales, fed.activation)

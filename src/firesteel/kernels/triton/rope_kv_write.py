@@ -1,4 +1,4 @@
-"""Device code of rope_kv_write: a program turns some query heads of one token, or stores some of its kv heads."""
+"""Device code of rope_kv_write: a program rotates some query heads of a token, or stores some of its kv heads."""
 # mypy: disable-error-code="import-untyped,import-not-found,no-untyped-def,untyped-decorator"
 # ruff: noqa: ANN001, ANN201
 
@@ -25,9 +25,9 @@ def rope_kv_write_kernel(
     key_scale, value_scale, clipped,
     Q: tl.constexpr, K: tl.constexpr, D: tl.constexpr, S: tl.constexpr, HEADS: tl.constexpr, HALF: tl.constexpr,
 ):  # fmt: skip
-    """HALF is D/2 rounded up to a power of two. `turned_q` and pages are contiguous; uint8 pages take E4M3.
+    """Rotates and stores. HALF is D/2 rounded up to a power of 2; `turned_q` and pages are contiguous.
 
-    Only uint8 pages take scales and have what is clipped counted; masked values are zero and never are.
+    uint8 pages hold E4M3. Only they have scales and a count of clipped values; masked values are 0, never clipped.
     """
     SCALED: tl.constexpr = k_pages.dtype.element_ty == tl.uint8
     token = tl.program_id(0).to(tl.int64)
@@ -71,7 +71,7 @@ def turn(first, second, cos, sin):
 
 @triton.jit
 def count_beyond(first, second):
-    """Of each pair, how many lie outside the range of E4M3. NaN does not."""
+    """Counts, for each pair, the values outside the range of E4M3; NaN is not counted."""
     return (tl.abs(first) > E4M3_LARGEST).to(tl.int32) + (tl.abs(second) > E4M3_LARGEST).to(tl.int32)
 
 
@@ -94,7 +94,7 @@ def launch(
     q: Tensor, k: Tensor, v: Tensor, positions: Tensor, table: Tensor, turned_q: Tensor, k_pages: Tensor,
     v_pages: Tensor, slots: Tensor, key_scale: float, value_scale: float, clipped: Tensor | None,
 ) -> None:  # fmt: skip
-    """Products are not fused with sums, and quotients rounded to nearest, so that the bits are the reference's."""
+    """Launches without fused multiply-add and with correctly rounded division, to match the reference's bits."""
     tokens, q_heads, dim = q.shape
     k_heads = k.shape[1]
     tiles = triton.cdiv(q_heads, HEADS_AT_ONCE) + triton.cdiv(k_heads, HEADS_AT_ONCE)

@@ -1,4 +1,4 @@
-"""Device code of route: the choice among a token's logits, which linear's kernels have computed in fp32."""
+"""Device code of route: top-k of a token's router logits, which linear's kernels computed in fp32."""
 # mypy: disable-error-code="import-untyped,import-not-found,no-untyped-def,untyped-decorator"
 # ruff: noqa: ANN001, ANN201
 
@@ -12,14 +12,14 @@ from firesteel.kernels.tiles.launch import launch_kernel
 from firesteel.kernels.triton.linear import launch_tiles, launch_vector
 
 NUM_WARPS = 1
-VECTOR_TOKENS = 64  # up to so many tokens reading the small matrix again from L2 beats a handful of tiles
+VECTOR_TOKENS = 64  # up to this many, reading the small matrix again from L2 beats a few tiles
 
 
 @triton.jit
 def choose_kernel(
     logits, ids, weights, E: tl.constexpr, A: tl.constexpr, EXPERTS: tl.constexpr, RANKS: tl.constexpr
 ):
-    """EXPERTS and RANKS are E and A rounded up to powers of two. Of equal logits the lowest id comes first."""
+    """Chooses experts. EXPERTS and RANKS are E and A rounded up to powers of 2. On ties the lowest id wins."""
     token = tl.program_id(0).to(tl.int64)
     experts = tl.arange(0, EXPERTS)
     ranks = tl.arange(0, RANKS)
@@ -28,7 +28,7 @@ def choose_kernel(
     chosen_ids = tl.zeros((RANKS,), tl.int64)
     for rank in tl.static_range(A):
         best = tl.max(left, axis=0)
-        # NaN equals nothing: the last expert stands in, so that no id ever points outside the weights
+        # NaN never compares equal: the last expert is used instead, so that ids stay in range
         expert = tl.min(tl.where(left == best, experts, E - 1), axis=0)
         chosen = tl.where(ranks == rank, best, chosen)
         chosen_ids = tl.where(ranks == rank, expert.to(tl.int64), chosen_ids)
