@@ -28,7 +28,7 @@ BEGINNINGS_LEFT = {
     "engine": 30,
     "eval": 1,
     "formats": 1,
-    "kernels": 33,
+    "kernels": 32,
     "lab": 54,
     "measure": 30,
     "model": 11,
@@ -47,7 +47,7 @@ PHRASES_LEFT = {
     "eval": 1,
     "exam": 1,
     "formats": 9,
-    "kernels": 43,
+    "kernels": 34,
     "lab": 26,
     "llm": 1,
     "measure": 18,
@@ -58,7 +58,7 @@ PHRASES_LEFT = {
     "types": 4,
     "whole": 1,
 }
-MOST_FMT_SKIPS = {"src": 519, "tests and tools": 281}  # the aim: 40 and 20
+MOST_FMT_SKIPS = {"src": 519, "tests and tools": 280}  # the aim: 40 and 20
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
