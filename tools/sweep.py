@@ -22,7 +22,7 @@ from firesteel.config import resolve
 from firesteel.errors import UserError
 from firesteel.kernels.stream.launch import forget_plans
 from firesteel.measure.decode.steps import time_steps
-from firesteel.measure.decode.variants import find_ways, time_groups
+from firesteel.measure.decode.variants import list_variants, time_groups
 from firesteel.measure.ops.memory import free_memory
 
 DENSE = "qkv,o,lm_head"
@@ -92,7 +92,7 @@ def put(constants: dict[tuple[str, str], int]) -> None:
 def time_plan(plan: Plan, subject: Subject, batch: int, context: int) -> str:
     step = open_step(plan, subject, batch, context)
     begin, device = step.inputs.copy(), subject.loaded.device
-    way = find_ways(device, subject.config.kernels)[-1]
+    way = list_variants(device, subject.config.kernels)[-1]
     samples = time_steps(way.open(step, device), lambda: step.inputs.restore(begin), device, steps=plan.steps)
     step.inputs.restore(begin)
     groups = time_groups(step, way, device, steps=GROUP_STEPS)

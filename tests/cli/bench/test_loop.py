@@ -10,7 +10,7 @@ from firesteel.config import resolve
 from firesteel.measure.decode.experts import ExpertMeter
 from firesteel.measure.record import Record
 from firesteel.measure.roofline.ceiling import Ceiling
-from firesteel.measure.roofline.roofline import Step, step_cost
+from firesteel.measure.roofline.roofline import StepShape, step_cost
 from firesteel.measure.timing import Timing
 
 bench_loop = sys.modules["firesteel.cli.bench.loop"]
@@ -65,7 +65,7 @@ def test_each_batch_and_context_has_a_row_and_a_record(bench, tmp_path, llm):
 def test_figures_are_those_of_bench_decode_and_the_stages_of_a_step(bench, llm):
     [row] = json.loads(bench("--batch", "3", "--context", "5", "--json").stdout)
     assert row["read_gb_s"] == 20 and row["ms_a_token"] == pytest.approx(row["ms_a_step"] / 3)
-    step = Step(requests=3, context=11, distinct_experts=row["experts"]["distinct_a_layer_and_step"])
+    step = StepShape(requests=3, context=11, distinct_experts=row["experts"]["distinct_a_layer_and_step"])
     assert row["bytes_a_step"] == pytest.approx(step_cost(llm.spec, step).bytes), "at the middle depth"
     assert row["bytes_a_token"] == row["bytes_a_step"] / 3 and row["bytes_at_context"] == 11
     assert row["share_of_floor"] == pytest.approx(row["floor_ms"] / row["ms_a_step"])
@@ -110,9 +110,9 @@ def test_plot_has_a_name_of_its_own_beside_that_of_bare_steps(bench, tmp_path, m
 
 
 def test_wrong_tokens_are_an_error(bench, monkeypatch):
-    plain = bench_loop.read_again
+    plain = bench_loop.rescore
     monkeypatch.setattr(
-        bench_loop, "read_again", lambda engine, requests, tokens: plain(engine, requests, {"0": [5] * 12})
+        bench_loop, "rescore", lambda engine, requests, tokens: plain(engine, requests, {"0": [5] * 12})
     )
     result = bench("--context", "5")
     assert result.exit_code == 1 and "the tokens are wrong" in result.output

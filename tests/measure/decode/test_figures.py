@@ -4,7 +4,7 @@ import pytest
 
 from firesteel.measure.decode.figures import DecodeFigures
 from firesteel.measure.decode.steps import ExpertCount
-from firesteel.measure.roofline.roofline import Step, step_cost
+from firesteel.measure.roofline.roofline import StepShape, step_cost
 from firesteel.model.spec import PRESETS
 
 BIG = PRESETS["gpt-oss-120b"]
@@ -12,7 +12,7 @@ BIG = PRESETS["gpt-oss-120b"]
 
 def figures(batch, **changes):
     experts = ExpertCount(num_tokens=100, per_step=4.0 * batch, per_layer=(90,) * 36)
-    step = Step(context=2048, requests=batch, distinct_experts=4.0 * batch)
+    step = StepShape(context=2048, requests=batch, distinct_experts=4.0 * batch)
     values = {
         "model": "gpt-oss-120b", "way": "CUDA graph, dependent launch", "samples_ms": (2.0, 9.0, 2.2),
         "groups_ms": {"qkv": 0.4}, "groups_by": "a graph", "cost": step_cost(BIG, step), "read_gb_s": 4645.0,

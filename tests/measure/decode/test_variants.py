@@ -14,7 +14,7 @@ from firesteel.kernels import Kernels
 from firesteel.kernels.ledger import Ledger
 from firesteel.measure.decode import variants
 from firesteel.measure.decode.steps import Call, fill_pages, first_batch, lay_out
-from firesteel.measure.decode.variants import Way, compare_ways, find_ways, repeat, time_groups
+from firesteel.measure.decode.variants import StepVariant, compare_variants, list_variants, repeat, time_groups
 from firesteel.model.decode import DecodeStep
 from firesteel.model.decode_ops import GROUPS, DecodeOps
 from firesteel.model.gpt_oss import GptOss
@@ -25,7 +25,7 @@ OURS = tuple(group for group in GROUPS if group != "experts")  # rows of Kindlin
 
 CPU = find_device("cpu")
 GPU = replace(CPU, capability=(9, 0), name="GPU")
-PLAIN, DEPENDENT = Way(False, False), Way(False, True)
+PLAIN, DEPENDENT = StepVariant(False, False), StepVariant(False, True)
 
 
 def ops_of(model, device=CPU):
@@ -44,7 +44,7 @@ def step_of(llm, contexts=(9, 30), room=40, dtype=torch.float32, device=CPU):
 def test_ways_that_agree_leave_the_inputs_as_they_were(llm):
     step = step_of(llm)
     begin = step.inputs.copy()
-    compare_ways(step, [PLAIN, DEPENDENT], CPU, 12)
+    compare_variants(step, [PLAIN, DEPENDENT], CPU, 12)
     assert all(map(torch.equal, begin, step.inputs.tensors()))
 
 
@@ -67,7 +67,7 @@ def test_way_that_differs_by_a_bit_in_any_group_is_found(llm, group):
     with pytest.raises(
         KernelError, match=r"eager, plain launch and eager, dependent launch differ over 12 steps: "
     ):
-        compare_ways(step, [PLAIN, DEPENDENT], CPU, 12)
+        compare_variants(step, [PLAIN, DEPENDENT], CPU, 12)
 
 
 def test_way_that_does_not_repeat_itself_is_found(llm):
@@ -79,7 +79,7 @@ def test_way_that_does_not_repeat_itself_is_found(llm):
 
     step.ops = step.ops._replace(o=noisy)
     with pytest.raises(KernelError, match=r"eager, plain launch and eager, plain launch differ"):
-        compare_ways(step, [PLAIN], CPU, 3)
+        compare_variants(step, [PLAIN], CPU, 3)
 
 
 def test_delays_run_every_way_once_more(llm, monkeypatch):
@@ -91,15 +91,15 @@ def test_delays_run_every_way_once_more(llm, monkeypatch):
         yield
         is_delayed[0] = False
 
-    plain_open = Way.open
+    plain_open = StepVariant.open
     monkeypatch.setattr(variants, "with_delays", noted)
     monkeypatch.setattr(
-        Way, "open", lambda way, *rest: opened.append((way, is_delayed[0])) or plain_open(way, *rest)
+        StepVariant, "open", lambda way, *rest: opened.append((way, is_delayed[0])) or plain_open(way, *rest)
     )
-    compare_ways(step_of(llm), [PLAIN, DEPENDENT], CPU, 2)
+    compare_variants(step_of(llm), [PLAIN, DEPENDENT], CPU, 2)
     assert opened == [(PLAIN, False), (DEPENDENT, False)]
     opened.clear()
-    compare_ways(step_of(llm), [PLAIN, DEPENDENT], CPU, 2, delays=True)
+    compare_variants(step_of(llm), [PLAIN, DEPENDENT], CPU, 2, delays=True)
     assert opened == [(PLAIN, False), (DEPENDENT, False), (PLAIN, True), (DEPENDENT, True)]
 
 
@@ -107,7 +107,7 @@ def test_opening_a_way_sets_the_launch_and_captures_only_graphs(llm, monkeypatch
     captured = []
     monkeypatch.setattr(variants, "capture", lambda run, step, device: captured.append(run) or "replay")
     step = step_of(llm)
-    for way in find_ways(GPU, KernelConfig()):
+    for way in list_variants(GPU, KernelConfig()):
         run = way.open(step, GPU)
         assert step.dependent == way.dependent
         assert run == ("replay" if way.graph else step.run)
@@ -165,6 +165,6 @@ def test_all_ways_give_the_same_bits_on_a_gpu(dtype, dense, num_requests):
     fill_pages(cache, seed=0)
     step = DecodeStep(model, cache, ops_of(model, device), num_requests=num_requests, num_pages=pages.width)
     step.load(first_batch(list(range(num_requests)), contexts, pages, cache))
-    ways = [*find_ways(device, KernelConfig()), DEPENDENT]
+    ways = [*list_variants(device, KernelConfig()), DEPENDENT]
     assert len(set(ways)) == 4
-    compare_ways(step, ways, device, 200, delays=True)
+    compare_variants(step, ways, device, 200, delays=True)

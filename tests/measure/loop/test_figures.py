@@ -6,7 +6,7 @@ from firesteel.measure.decode.kernel_caches import CacheUse
 from firesteel.measure.decode.marks import StepTimes
 from firesteel.measure.decode.steps import ExpertCount
 from firesteel.measure.loop.figures import LoopFigures, Startup
-from firesteel.measure.roofline.roofline import Step, step_cost
+from firesteel.measure.roofline.roofline import StepShape, step_cost
 from firesteel.model.spec import PRESETS
 
 BIG = PRESETS["gpt-oss-120b"]
@@ -17,7 +17,7 @@ def figures():
     return LoopFigures(
         context=512, num_tokens=800, seconds=0.5, stages_s={"schedule": 0.01, "wait": 0.4},
         times=StepTimes(steps_ms=(5.0, 5.0), gaps_ms=(0.1, 0.3)), bare_ms=(4.0, 4.5, 9.0),
-        cost=step_cost(BIG, Step(context=600, requests=8, distinct_experts=28.0)), read_gb_s=4645.0,
+        cost=step_cost(BIG, StepShape(context=600, requests=8, distinct_experts=28.0)), read_gb_s=4645.0,
         experts=ExpertCount(num_tokens=104, per_step=28.0, per_layer=(90,) * 36), reread=None, is_captured=True,
     )  # fmt: skip
 

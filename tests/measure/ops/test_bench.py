@@ -16,9 +16,9 @@ from firesteel.kernels.ops.rms_norm import rms_norm
 from firesteel.kernels.ops.route import route
 from firesteel.kernels.rope import RopeSpec
 from firesteel.measure.ops import bench, memory
-from firesteel.measure.ops.bench import Plan, bench_ops, check_required, choose
+from firesteel.measure.ops.bench import OpsSweep, bench_ops, check_required, choose
 from firesteel.measure.ops.outcome import Ceilings
-from firesteel.measure.ops.shapes import Shapes
+from firesteel.measure.ops.shapes import ModelShapes
 from firesteel.measure.ops.workloads import list_workloads
 from firesteel.measure.roofline.ceiling import Ceiling
 from firesteel.measure.timing import Timing
@@ -43,7 +43,7 @@ def small_cache(monkeypatch):
 
 
 def plan(*ops, **changes):
-    return replace(Plan(spec=TINY, ops=ops, ms=(1, 3)), **changes)
+    return replace(OpsSweep(spec=TINY, ops=ops, ms=(1, 3)), **changes)
 
 
 def measured(*ops, device=CPU, **changes):
@@ -65,7 +65,7 @@ def test_every_op_part_and_m_is_measured_and_progress_told():
 
 def test_bytes_are_the_ops_own_over_the_rotation():
     (outcome,) = measured(rms_norm, ms=(3,))
-    (workload,) = list_workloads(rms_norm, 3, "bf16", Shapes(TINY, CPU))
+    (workload,) = list_workloads(rms_norm, 3, "bf16", ModelShapes(TINY, CPU))
     assert outcome.figures.bytes == rms_norm.bytes(*workload.part.draw())
     assert outcome.figures.rotation_bytes >= 3 << 10  # thrice the cache
 

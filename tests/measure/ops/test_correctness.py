@@ -26,7 +26,7 @@ from firesteel.measure.ops.workloads import MOST_REQUESTS
 from firesteel.model.spec import PRESETS, ModelSpec
 
 CPU = find_device("cpu")
-SHAPES = correctness.Shapes
+SHAPES = correctness.ModelShapes
 TINY = ModelSpec(
     num_layers=2, hidden_size=96, intermediate_size=64, num_heads=4, num_kv_heads=2, head_dim=32, num_experts=6,
     num_active=2, vocab_size=272, windows=(8, None), rope=RopeSpec(theta=150000.0), max_context=256,
@@ -90,7 +90,7 @@ def test_what_memory_has_no_room_for_is_told(moe, monkeypatch):
 
 
 def test_without_a_gpu_every_implementation_has_a_row_and_no_sample_is_made(monkeypatch):
-    monkeypatch.setattr(correctness, "Shapes", None)
+    monkeypatch.setattr(correctness, "ModelShapes", None)
     steps = []
     checks = list(check_ops(ALL_OPS, CPU, TINY, progress=lambda done, total: steps.append((done, total))))
     wanted = [(op.name, name) for op in ALL_OPS for name in op.implementations if name != "reference"]
@@ -151,7 +151,7 @@ def test_quick_takes_a_sample_of_every_set_of_types(monkeypatch, op, wanted):
 def test_experts_are_held_once(moe, monkeypatch):
     made = []
     monkeypatch.setattr(
-        correctness, "Shapes", lambda *args, **options: made.append(options) or SHAPES(*args, **options)
+        correctness, "ModelShapes", lambda *args, **options: made.append(options) or SHAPES(*args, **options)
     )
     moe(moe_matmul.reference)
     run(quick=True)

@@ -8,7 +8,7 @@ from firesteel.kernels.decode.fc1 import decode_fc1
 from firesteel.kernels.decode.fc2 import decode_fc2
 from firesteel.kernels.decode.qkv import decode_qkv
 from firesteel.kernels.registry import DECODE_OPS
-from firesteel.measure.ops.shapes import Shapes
+from firesteel.measure.ops.shapes import ModelShapes
 from firesteel.measure.ops.workloads import list_workloads
 from firesteel.model.spec import PRESETS
 
@@ -17,7 +17,7 @@ BIG = PRESETS["gpt-oss-120b"]
 
 
 def parts(op, m, activation="bf16"):
-    return [one.part for one in list_workloads(op, m, activation, Shapes(BIG, CPU))]
+    return [one.part for one in list_workloads(op, m, activation, ModelShapes(BIG, CPU))]
 
 
 @pytest.mark.parametrize("op", DECODE_OPS, ids=lambda op: op.name)

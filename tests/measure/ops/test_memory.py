@@ -6,7 +6,7 @@ from firesteel.device import find_device
 from firesteel.kernels.ops.moe_matmul import moe_matmul
 from firesteel.measure.ops import correctness, memory
 from firesteel.measure.ops.memory import too_large
-from firesteel.measure.ops.shapes import Shapes
+from firesteel.measure.ops.shapes import ModelShapes
 from firesteel.measure.ops.workloads import list_workloads
 from firesteel.model.spec import PRESETS
 
@@ -14,7 +14,7 @@ CPU = find_device("cpu")
 
 
 def moe(**options):
-    (workload,) = list_workloads(moe_matmul, 1, "bf16", Shapes(PRESETS["gpt-oss-120b"], CPU, **options))
+    (workload,) = list_workloads(moe_matmul, 1, "bf16", ModelShapes(PRESETS["gpt-oss-120b"], CPU, **options))
     return workload
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from firesteel.config import Config
 from firesteel.device import find_device
-from firesteel.measure.ops.outcome import Ceilings, Figures, Outcome
+from firesteel.measure.ops.outcome import Ceilings, Figures, OpOutcome
 from firesteel.measure.record import Record
 from firesteel.measure.roofline.ceiling import Ceiling
 from firesteel.measure.timing import Timing
@@ -40,7 +40,7 @@ def test_the_closer_ceiling_bounds_a_call(num_bytes, flops, share, bound):
 
 
 def test_records_hold_the_figures_and_load_again(tmp_path):
-    outcome = Outcome(
+    outcome = OpOutcome(
         op="linear", part="qkv bf16", m=4, implementation="reference", activation="bf16",
         figures=figures(50e9, 1e12),
     )  # fmt: skip

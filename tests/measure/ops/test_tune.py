@@ -15,9 +15,9 @@ from firesteel.kernels.ops.linear import linear
 from firesteel.kernels.tiles.launch import launch_kernel
 from firesteel.kernels.tiles.tile_pin import AUTO, refuse_tile
 from firesteel.kernels.tiles.tuned import Tuned, change_options, read_tuned, using_options, write_tuned
-from firesteel.measure.ops.shapes import Part, Shapes
+from firesteel.measure.ops.shapes import ModelShapes, WorkloadPart
 from firesteel.measure.ops.tune import list_tiles, pick, tune_ops
-from firesteel.measure.ops.workloads import Workload, list_workloads
+from firesteel.measure.ops.workloads import OpWorkload, list_workloads
 from firesteel.model.spec import PRESETS
 
 CPU = find_device("cpu")
@@ -45,8 +45,8 @@ def scaled(x, weight, activation="bf16", tile=AUTO):
 
 def workload(m):
     weight = Mxfp4Weight(codes=torch.zeros(64, 16, dtype=torch.uint8), scales=torch.zeros(64, 1, dtype=torch.uint8))
-    part = Part("", 0.0, 0, lambda: (torch.ones(m, 32), weight, "bf16", AUTO))
-    return Workload(op=scaled, m=m, activation="bf16", part=part)
+    part = WorkloadPart("", 0.0, 0, lambda: (torch.ones(m, 32), weight, "bf16", AUTO))
+    return OpWorkload(op=scaled, m=m, activation="bf16", part=part)
 
 
 def clock_of(seconds):
@@ -183,7 +183,7 @@ def test_many_tokens_try_every_tile_that_is_accepted():
 def test_gpu_tunes_a_small_linear_and_the_engine_reads_the_file(tmp_path):
     gpu = find_device("cuda")
     spec = replace(PRESETS["gpt-oss-20b"], vocab_size=4096)
-    workloads = list(list_workloads(linear, 32, "bf16", Shapes(spec, gpu)))[:2]  # qkv in bf16 and in MXFP4
+    workloads = list(list_workloads(linear, 32, "bf16", ModelShapes(spec, gpu)))[:2]  # qkv in bf16 and in MXFP4
     tuner = tune_ops({"linear": workloads}, gpu)
     assert len(tuner.found) >= len(workloads)
     assert all(0 < one.chosen_s <= one.before_s < 1 for one in tuner.found)

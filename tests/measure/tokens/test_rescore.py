@@ -4,7 +4,7 @@ import pytest
 
 from firesteel import UserError
 from firesteel.engine.sample.logprobs import TokenLogprobs
-from firesteel.measure.tokens.rescore import Reread, read_again
+from firesteel.measure.tokens.rescore import Rescored, rescore
 from firesteel.types import Request, SamplingParams, StepOutput
 
 
@@ -49,7 +49,7 @@ def request(name, *prompt):
 
 def test_gaps_are_those_of_the_generated_tokens_only():
     made = {"a": [7, 7, 1], "b": [7, 2, 7]}
-    found = read_again(Reader(), [request("a", 1, 2, 3), request("b", 7, 7)], made)
+    found = rescore(Reader(), [request("a", 1, 2, 3), request("b", 7, 7)], made)
     assert [round(gap, 6) for gap in found.gaps] == [0, 0, 2, 0, 2, 0]
 
 
@@ -60,7 +60,7 @@ def test_gaps_are_those_of_the_generated_tokens_only():
 )  # fmt: skip
 def test_reading_that_leaves_tokens_out_is_an_error(reader, message):
     with pytest.raises(UserError) as raised:
-        read_again(reader, [request("b", 7, 7)], {"b": [7, 2, 7]})
+        rescore(reader, [request("b", 7, 7)], {"b": [7, 2, 7]})
     assert str(raised.value) == message
 
 
@@ -76,12 +76,12 @@ def test_reading_that_leaves_tokens_out_is_an_error(reader, message):
     ],
 )
 def test_gaps_that_rounding_does_not_explain_are_a_fault(gaps, is_rounded, fault):
-    found = Reread(gaps=gaps[::-1]).find_fault(is_rounded=is_rounded)
+    found = Rescored(gaps=gaps[::-1]).find_fault(is_rounded=is_rounded)
     assert found is None if fault is None else fault in found
 
 
 def test_shares_and_gaps_are_of_all_tokens():
-    found = Reread(gaps=(0.0, 0.0, 0.5, 1.5))
+    found = Rescored(gaps=(0.0, 0.0, 0.5, 1.5))
     assert found.as_dict() == {
         "tokens": 4, "likeliest_share": 0.5, "mean_gap_nats": 0.5, "largest_gap_nats": 1.5
     }  # fmt: skip

@@ -27,7 +27,7 @@ from firesteel.engine.engine import Engine
 from firesteel.engine.load import Loaded
 from firesteel.measure.record import Record
 from firesteel.measure.tokens.agreement import Agreement
-from firesteel.measure.tokens.equalities import NAMES, Equalities, Open, Unmeasured, Way, draw_mixed
+from firesteel.measure.tokens.equalities import NAMES, EngineSetup, Equalities, Open, Unmeasured, draw_mixed
 from firesteel.model.spec import PRESETS
 from firesteel.types import Request
 
@@ -104,7 +104,7 @@ def opener(loaded: Loaded, config: Config, requests: Sequence[Request]) -> Open:
         needed = [layout.count_pages(length) for length in lengths]
         return max(int(share * sum(needed)), *needed)
 
-    def open_engine(way: Way) -> Engine:
+    def open_engine(way: EngineSetup) -> Engine:
         batch = replace(
             config.batch, max_num_seqs=way.max_num_seqs, max_num_batched_tokens=way.max_num_batched_tokens
         )

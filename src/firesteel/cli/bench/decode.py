@@ -33,11 +33,11 @@ from firesteel.kernels.registry import parse_pins
 from firesteel.measure.decode.figures import DecodeFigures
 from firesteel.measure.decode.step_floor import kv_format
 from firesteel.measure.decode.steps import PASS_STEPS, count_experts, fill_pages, first_batch, lay_out, time_steps
-from firesteel.measure.decode.variants import compare_ways, find_ways, time_groups
+from firesteel.measure.decode.variants import compare_variants, list_variants, time_groups
 from firesteel.measure.ops.memory import free_memory
 from firesteel.measure.record import Record
 from firesteel.measure.roofline.ceiling import read_ceiling
-from firesteel.measure.roofline.roofline import Step, step_cost
+from firesteel.measure.roofline.roofline import StepShape, step_cost
 from firesteel.model.decode import MOST_REQUESTS, DecodeStep
 from firesteel.model.decode_ops import DecodeOps, split_choices
 from firesteel.model.graphs import WARMUPS
@@ -226,14 +226,14 @@ def measure_all(plan: Plan, subject: Subject, out: Path) -> Iterator[DecodeFigur
 def measure(plan: Plan, subject: Subject, batch: int, context: int) -> DecodeFigures:
     step = open_step(plan, subject, batch, context)
     begin, device, spec = step.inputs.copy(), subject.loaded.device, subject.loaded.spec
-    ways = find_ways(device, subject.config.kernels)
-    compare_ways(step, ways, device, plan.check, delays=plan.delays)
+    ways = list_variants(device, subject.config.kernels)
+    compare_variants(step, ways, device, plan.check, delays=plan.delays)
     way = ways[-1]
     samples = time_steps(way.open(step, device), lambda: step.inputs.restore(begin), device, steps=plan.steps)
     step.inputs.restore(begin)
     groups = time_groups(step, way, device, steps=GROUP_STEPS)
     experts = count_experts(step, num_tokens=EXPERT_TOKENS)
-    read = Step(
+    read = StepShape(
         mxfp4_layers=spec.mxfp4_layers, kv=kv_format(step.cache), context=context, requests=batch,
         distinct_experts=experts.per_step,
     )  # fmt: skip

@@ -35,7 +35,7 @@ from firesteel.engine.statistics import Statistics
 from firesteel.errors import UserError
 from firesteel.hub import find_checkpoint
 from firesteel.measure.record import Record
-from firesteel.measure.tokens.rescore import Reread, read_again
+from firesteel.measure.tokens.rescore import Rescored, rescore
 from firesteel.measure.tokens.runs import Outputs, draw_requests
 from firesteel.model.spec import PRESETS, ModelSpec, read_spec
 from firesteel.types import Request, SamplingParams, StepOutput
@@ -62,7 +62,7 @@ class Round:
 class Run:
     concurrency: int
     rounds: tuple[Round, ...]
-    reread: Reread | None  # None where no text was read again
+    reread: Rescored | None  # None where no text was read again
 
     def median(self, name: str) -> float:
         return float(statistics.median(getattr(one, name) for one in self.rounds))
@@ -148,7 +148,7 @@ def run_level(
     """A short pass first, untimed."""
     measure(engine, [shortened(one) for one in requests[:concurrency]], concurrency)
     passes = [measure(engine, requests, concurrency) for _ in range(rounds)]
-    reread = read_again(engine, requests[:num_checked], passes[-1][1].tokens) if num_checked else None
+    reread = rescore(engine, requests[:num_checked], passes[-1][1].tokens) if num_checked else None
     return Run(concurrency=concurrency, rounds=tuple(one for one, _ in passes), reread=reread)
 
 
@@ -223,7 +223,7 @@ def engine_table(runs: Sequence[Run], title: str) -> Table:
     return table
 
 
-def in_words(reread: Reread | None) -> str:
+def in_words(reread: Rescored | None) -> str:
     if reread is None:
         return "not checked"
     return f"{100 * reread.likeliest_share:.1f} % of {len(reread.gaps)}, others within {max(reread.gaps):.2f} nats"

@@ -35,8 +35,8 @@ from firesteel.measure.loop.figures import LoopFigures, Startup
 from firesteel.measure.ops.memory import free_memory
 from firesteel.measure.record import Record
 from firesteel.measure.roofline.ceiling import read_ceiling
-from firesteel.measure.roofline.roofline import Step, StepCost, step_cost
-from firesteel.measure.tokens.rescore import read_again
+from firesteel.measure.roofline.roofline import StepCost, StepShape, step_cost
+from firesteel.measure.tokens.rescore import rescore
 from firesteel.measure.tokens.runs import draw_requests
 from firesteel.plot import check_libraries, plot_decode
 from firesteel.types import Request, SamplingParams
@@ -128,14 +128,14 @@ def measure(loaded: Loaded, batch: int, context: int, plan: LoopPlan, read_gb_s:
         context=context, temperature=temperature, num_tokens=timed.num_tokens, seconds=timed.seconds,
         stages_s=timed.stages_s, times=timed.marks.read(), bare_ms=bare, read_gb_s=read_gb_s, experts=experts,
         cost=find_cost(loaded, batch, context + plan.tokens // 2, experts),
-        reread=None if temperature else read_again(engine, requests[:1], timed.made.tokens),
+        reread=None if temperature else rescore(engine, requests[:1], timed.made.tokens),
         is_captured=ready.is_captured,
     )  # fmt: skip
 
 
 def find_cost(loaded: Loaded, batch: int, context: int, experts: ExpertCount) -> StepCost:
     """Of what a step must read."""
-    step = Step(
+    step = StepShape(
         mxfp4_layers=loaded.spec.mxfp4_layers, kv=kv_format(loaded.engine.runner.cache), context=context,
         requests=batch, distinct_experts=experts.per_step,
     )  # fmt: skip

@@ -30,7 +30,7 @@ from firesteel.errors import UserError
 from firesteel.kernels.op.requirement import parse_requirements
 from firesteel.kernels.operands.activation import ACTIVATIONS
 from firesteel.measure.ops import bench as benchmark
-from firesteel.measure.ops.outcome import Ceilings, Outcome
+from firesteel.measure.ops.outcome import Ceilings, OpOutcome
 from firesteel.plot import check_libraries, plot_ops
 from firesteel.surroundings import look_again
 
@@ -61,7 +61,7 @@ def bench_ops(
 ) -> None:
     """Time each implementation at a model's shapes with a cold cache: GB/s, TFLOP/s and share of the ceiling."""
     found, required = find_device(device), parse_requirements(",".join(require or []))
-    plan = benchmark.Plan(
+    plan = benchmark.OpsSweep(
         spec=find_spec(model), ops=choose_ops(op, *required), ms=parse_m(m or DEFAULT_M[found.is_cuda]),
         activations=_activations(activation), implementations=tuple(implementation or ()),
     )  # fmt: skip
@@ -87,8 +87,8 @@ def bench_ops(
 
 
 def _measure(
-    plan: benchmark.Plan, device: DeviceSpec, out: Path, required: benchmark.Required
-) -> tuple[list[Outcome], Ceilings]:
+    plan: benchmark.OpsSweep, device: DeviceSpec, out: Path, required: benchmark.Required
+) -> tuple[list[OpOutcome], Ceilings]:
     """Each record is saved as soon as it is made. Commit and packages are looked up once, the GPU's state anew for
     each workload: clocks and heat change in a long run."""
     say(f"measuring the ceilings of {device.name}")
@@ -96,7 +96,7 @@ def _measure(
     records = ceilings.records(device, resolve().config)
     for record in records:
         record.save(out)
-    outcomes: list[Outcome] = []
+    outcomes: list[OpOutcome] = []
     around, of = records[0], None
     with progress_bar("measuring") as report_progress:
         for outcome in benchmark.bench_ops(plan, device, ceilings, required=required, progress=report_progress):

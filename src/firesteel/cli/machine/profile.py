@@ -25,7 +25,7 @@ from firesteel.lab.profile.engine import watch_steps
 from firesteel.lab.profile.profile import Profile, profile
 from firesteel.lab.profile.timeline import read_timeline
 from firesteel.lab.report.report import write_report
-from firesteel.measure.roofline.roofline import Step, StepCost, step_cost
+from firesteel.measure.roofline.roofline import StepCost, StepShape, step_cost
 from firesteel.model.spec import PRESETS, ModelSpec
 from firesteel.surroundings import look_around
 from firesteel.whole import write_whole
@@ -106,7 +106,7 @@ def profile_engine(
 
 def find_cost(spec: ModelSpec, config: Config, batch: int, context: int) -> StepCost:
     kv = "fp8" if config.cache.kv_dtype == "fp8" else "bf16"
-    return step_cost(spec, Step(mxfp4_layers=spec.mxfp4_layers, kv=kv, context=context, requests=batch))
+    return step_cost(spec, StepShape(mxfp4_layers=spec.mxfp4_layers, kv=kv, context=context, requests=batch))
 
 
 def front_end_us() -> float:

@@ -1,6 +1,6 @@
 """The ways to run a decoding step: eager or as a graph, with dependent launch or without; knows no kernel.
 
-All must give the same bits; `compare_ways` says where they do not.
+All must give the same bits; `compare_variants` says where they do not.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from firesteel.model.graphs import StepGraph
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class StepVariant:
     graph: bool
     dependent: bool
 
@@ -34,13 +34,13 @@ class Way:
         return capture(step.run, step, device) if self.graph else step.run
 
 
-def find_ways(device: DeviceSpec, config: KernelConfig) -> list[Way]:
+def list_variants(device: DeviceSpec, config: KernelConfig) -> list[StepVariant]:
     """From the plainest to the one that the settings choose, a gate at a time. A CPU has the plainest only."""
-    ways = [Way(False, False)]
+    ways = [StepVariant(False, False)]
     if config.cuda_graphs and device.is_cuda:
-        ways.append(Way(True, False))
+        ways.append(StepVariant(True, False))
     if config.dependent_launch and device.is_cuda:
-        ways.append(Way(ways[-1].graph, True))
+        ways.append(StepVariant(ways[-1].graph, True))
     return ways
 
 
@@ -55,8 +55,8 @@ def undoer(step: DecodeStep) -> Callable[[], None]:
     return lambda: step.inputs.restore(begin)
 
 
-def compare_ways(
-    step: DecodeStep, ways: Sequence[Way], device: DeviceSpec, num_steps: int, *, delays: bool = False
+def compare_variants(
+    step: DecodeStep, ways: Sequence[StepVariant], device: DeviceSpec, num_steps: int, *, delays: bool = False
 ) -> None:
     """Raises unless each gives what the first gave, and a single one the same twice; inputs are put back.
 
@@ -64,7 +64,7 @@ def compare_ways(
     """
     expected = trace(step, ways[0].open(step, device), num_steps)
 
-    def compare(others: Sequence[Way], how: str) -> None:
+    def compare(others: Sequence[StepVariant], how: str) -> None:
         for way in others:
             found = trace(step, way.open(step, device), num_steps)
             if difference := expected.difference(found):
@@ -76,7 +76,7 @@ def compare_ways(
             compare(ways, " with delays")
 
 
-def time_groups(step: DecodeStep, way: Way, device: DeviceSpec, *, steps: int) -> dict[str, float]:
+def time_groups(step: DecodeStep, way: StepVariant, device: DeviceSpec, *, steps: int) -> dict[str, float]:
     """Milliseconds a step: a group's calls of all layers one after the other, nothing between them.
 
     What is called once a step is repeated as often as there are layers, or a graph's own launch would count most.

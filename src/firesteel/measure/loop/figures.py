@@ -11,7 +11,7 @@ from firesteel.measure.decode.kernel_caches import CacheUse
 from firesteel.measure.decode.marks import StepTimes
 from firesteel.measure.decode.step_floor import StepFloor
 from firesteel.measure.decode.steps import ExpertCount
-from firesteel.measure.tokens.rescore import Reread
+from firesteel.measure.tokens.rescore import Rescored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class LoopFigures(StepFloor):
     times: StepTimes
     bare_ms: tuple[float, ...]
     experts: ExpertCount
-    reread: Reread | None  # None where tokens were drawn
+    reread: Rescored | None  # None where tokens were drawn
     is_captured: bool  # whether steps were replayed as a graph
 
     @property

@@ -20,9 +20,9 @@ from firesteel.kernels.op.requirement import Requirement
 from firesteel.kernels.proof.prove import check_here
 from firesteel.kernels.proof.verify import has_failed, kernel_faults
 from firesteel.measure.ops.memory import free_memory, too_large
-from firesteel.measure.ops.outcome import Ceilings, Figures, Outcome
-from firesteel.measure.ops.shapes import Shapes
-from firesteel.measure.ops.workloads import Workload, list_workloads
+from firesteel.measure.ops.outcome import Ceilings, Figures, OpOutcome
+from firesteel.measure.ops.shapes import ModelShapes
+from firesteel.measure.ops.workloads import OpWorkload, list_workloads
 from firesteel.measure.roofline.ceiling import matrix_ceiling, read_ceiling
 from firesteel.measure.timing import MAX_COPIES, OUTGROW, Timing, find_cache_bytes, time_calls
 from firesteel.model.spec import ModelSpec
@@ -36,7 +36,7 @@ Required = Mapping[str, Requirement]  # by op
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class OpsSweep:
     spec: ModelSpec
     ops: tuple[Op[Any, Any], ...]
     ms: tuple[int, ...]
@@ -52,9 +52,9 @@ def measure_ceilings(device: DeviceSpec) -> Ceilings:
     )  # fmt: skip
 
 
-def check_required(plan: Plan, device: DeviceSpec, required: Required) -> None:
+def check_required(plan: OpsSweep, device: DeviceSpec, required: Required) -> None:
     """Raises unless every requirement would be measured here: on this GPU, as that machine code, and at every M."""
-    shapes = Shapes(plan.spec, device)
+    shapes = ModelShapes(plan.spec, device)
     for op in (one for one in plan.ops if one.name in required):
         wanted = required[op.name]
         named = _usable(op, device, wanted, plan.implementations)
@@ -68,9 +68,9 @@ def check_required(plan: Plan, device: DeviceSpec, required: Required) -> None:
                 _check_taken(wanted, named, list(list_workloads(op, m, activation, shapes)), device)
 
 
-def check_measured(outcomes: Iterable[Outcome], required: Required) -> None:
+def check_measured(outcomes: Iterable[OpOutcome], required: Required) -> None:
     """Raises unless what is required, which `check_required` let pass, has figures at every M and activation."""
-    cases: dict[tuple[str, int, str], list[Outcome]] = {}
+    cases: dict[tuple[str, int, str], list[OpOutcome]] = {}
     for one in outcomes:
         if one.op in required and required[one.op].names(one.implementation):
             cases.setdefault((one.op, one.m, one.activation), []).append(one)
@@ -96,7 +96,7 @@ def _usable(
 
 
 def _check_taken(
-    wanted: Requirement, named: list[Implementation[Any, Any]], workloads: list[Workload], device: DeviceSpec
+    wanted: Requirement, named: list[Implementation[Any, Any]], workloads: list[OpWorkload], device: DeviceSpec
 ) -> None:
     """Of the parts at one M, memory has room for one at least that the required implementation takes."""
     refusals: list[str | None] = []
@@ -110,22 +110,22 @@ def _check_taken(
         raise KernelError(f"{wanted} is required, but at {workloads[0].label} {named[0].name} {refusals[0]}")
 
 
-def list_plan(plan: Plan, shapes: Shapes) -> list[Workload]:
+def list_plan(plan: OpsSweep, shapes: ModelShapes) -> list[OpWorkload]:
     """Nothing is drawn yet."""
     wanted = itertools.product(plan.ops, plan.activations, plan.ms)
     return [one for op, activation, m in wanted for one in list_workloads(op, m, activation, shapes)]
 
 
 def bench_ops(
-    plan: Plan,
+    plan: OpsSweep,
     device: DeviceSpec,
     ceilings: Ceilings,
     *,
     required: Required | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> Iterator[Outcome]:
+) -> Iterator[OpOutcome]:
     """One at a time; `progress` is called with the workloads done and the workloads in all."""
-    workloads = list_plan(plan, Shapes(plan.spec, device))
+    workloads = list_plan(plan, ModelShapes(plan.spec, device))
     broken = ""
     for done, workload in enumerate(workloads, start=1):
         left = choose(workload.op, device, plan.implementations)
@@ -149,7 +149,7 @@ def choose(op: Op[Any, Any], device: DeviceSpec, wanted: tuple[str, ...] = ()) -
     return [one for one in usable if not device.is_cuda or one.name != REFERENCE]
 
 
-def check_implementations(plan: Plan, device: DeviceSpec) -> None:
+def check_implementations(plan: OpsSweep, device: DeviceSpec) -> None:
     """Raises for a name that no op has, or that cannot run here."""
     for name in plan.implementations:
         if not any(choose(op, device, (name,)) for op in plan.ops):
@@ -158,12 +158,12 @@ def check_implementations(plan: Plan, device: DeviceSpec) -> None:
 
 
 def _bench(
-    workload: Workload,
+    workload: OpWorkload,
     implementations: list[Implementation[Any, Any]],
     device: DeviceSpec,
     ceilings: Ceilings,
     wanted: Requirement | None,
-) -> Iterator[Outcome]:
+) -> Iterator[OpOutcome]:
     try:
         free_memory(device)
         why = too_large(workload, device, MEMORY_SHARE)
@@ -185,14 +185,14 @@ def _bench(
 
 
 def _run_judged(
-    workload: Workload, one: Implementation[Any, Any], args: tuple[Any, ...], wanted: Requirement
+    workload: OpWorkload, one: Implementation[Any, Any], args: tuple[Any, ...], wanted: Requirement
 ) -> None:
     """Once, as the engine does: raises where what is launched is not the machine code that is required."""
     Chosen(workload.op, [one], Ledger(), required=wanted, activation=workload.activation)(*args)
 
 
 def _figures(
-    workload: Workload,
+    workload: OpWorkload,
     implementation: Implementation[Any, Any],
     inputs: list[tuple[Any, ...]],
     device: DeviceSpec,
@@ -210,19 +210,19 @@ def _figures(
 
 
 def _outcome(
-    workload: Workload,
+    workload: OpWorkload,
     implementation: Implementation[Any, Any],
     figures: Figures | None = None,
     why: str = "",
     failed: bool = False,
-) -> Outcome:
-    return Outcome(
+) -> OpOutcome:
+    return OpOutcome(
         op=workload.op.name, part=workload.part.label, m=workload.m, implementation=implementation.name,
         activation=workload.activation, figures=figures, why=why, failed=failed,
     )  # fmt: skip
 
 
-def _fault(workload: Workload, implementation: Implementation[Any, Any], error: Exception) -> Outcome:
+def _fault(workload: OpWorkload, implementation: Implementation[Any, Any], error: Exception) -> OpOutcome:
     return _outcome(workload, implementation, why=f"failed: {type(error).__name__}: {error}", failed=True)
 
 
@@ -236,7 +236,7 @@ def _time(implementation: Implementation[Any, Any], inputs: list[tuple[Any, ...]
     )  # fmt: skip
 
 
-def draw_inputs(workload: Workload, device: DeviceSpec) -> list[tuple[Any, ...]]:
+def draw_inputs(workload: OpWorkload, device: DeviceSpec) -> list[tuple[Any, ...]]:
     """As many arguments as outgrow the cache, if memory has room for them."""
     start = available_bytes(device)
     inputs = [workload.part.draw()]

@@ -25,8 +25,8 @@ from firesteel.kernels.proof.verify import (
 )
 from firesteel.kernels.registry import find_op
 from firesteel.measure.ops.memory import free_memory, too_large
-from firesteel.measure.ops.shapes import Shapes
-from firesteel.measure.ops.workloads import Workload, list_workloads
+from firesteel.measure.ops.shapes import ModelShapes
+from firesteel.measure.ops.workloads import OpWorkload, list_workloads
 from firesteel.model.spec import ModelSpec
 
 TOKENS = (1, 7, 64, 320)
@@ -126,7 +126,7 @@ def _samples(
     try:
         if op.make_samples:
             yield from op.make_samples(device.torch_device)
-        shapes = Shapes(spec, device, expert_copies=1)
+        shapes = ModelShapes(spec, device, expert_copies=1)
     except kernel_faults() as error:
         yield with_fault(Check(op.name, "", "making samples"), error)
         return
@@ -136,7 +136,7 @@ def _samples(
                 yield _sample(workload, device)
 
 
-def _sample(workload: Workload, device: DeviceSpec) -> Sample | Check:
+def _sample(workload: OpWorkload, device: DeviceSpec) -> Sample | Check:
     row = Check(workload.op.name, "", workload.label)
     try:
         free_memory(device)

@@ -7,10 +7,10 @@ import gc
 import torch
 
 from firesteel.device import DeviceSpec, available_bytes
-from firesteel.measure.ops.workloads import Workload
+from firesteel.measure.ops.workloads import OpWorkload
 
 
-def too_large(workload: Workload, device: DeviceSpec, share: float) -> str | None:
+def too_large(workload: OpWorkload, device: DeviceSpec, share: float) -> str | None:
     """Why its arguments would take more than a share of what is free, or None."""
     free = available_bytes(device)
     if workload.part.held_bytes <= share * free:

@@ -65,7 +65,7 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class OpOutcome:
     """Of one implementation on one workload: figures, or why there are none."""
 
     op: str

@@ -23,7 +23,7 @@ PAGE_SIZE = 64
 EXPERT_COPIES = 2  # so that two calls in a row share no expert
 
 
-class Part(NamedTuple):
+class WorkloadPart(NamedTuple):
     """One way an op is used. `held_bytes` is about what the arguments take, for a look before they are drawn."""
 
     label: str
@@ -32,7 +32,7 @@ class Part(NamedTuple):
     draw: Callable[[], tuple[Any, ...]]
 
 
-class Shapes:
+class ModelShapes:
     """Draws tensors of a model's shapes on a device; `expert_copies` are made once and shared."""
 
     def __init__(self, spec: ModelSpec, device: DeviceSpec, *, expert_copies: int = EXPERT_COPIES) -> None:

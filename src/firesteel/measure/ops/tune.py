@@ -28,7 +28,7 @@ from firesteel.kernels.proof.verify import has_failed, kernel_faults
 from firesteel.kernels.tiles.tile_pin import AUTO, refuse_tile
 from firesteel.kernels.tiles.tuned import VARIED, Options, Tuned, tile_key, using_options, watch_options
 from firesteel.measure.ops.bench import LEAST_CALLS, draw_inputs
-from firesteel.measure.ops.workloads import Workload
+from firesteel.measure.ops.workloads import OpWorkload
 from firesteel.measure.timing import time_calls
 
 OPS: tuple[Op[Any, Any], ...] = (moe_matmul, linear, attention, route)
@@ -39,7 +39,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class TuningChoice:
     """One choice that was measured: seconds before, with those chosen before it, and as chosen."""
 
     what: str
@@ -53,10 +53,10 @@ class Found:
 
 
 @dataclass(slots=True)
-class Case:
+class TuningCase:
     """An op with arguments for M tokens, and the tile that it is called with."""
 
-    workload: Workload
+    workload: OpWorkload
     run: Callable[..., object]
     inputs: list[tuple[Any, ...]]
     expected: object = None
@@ -79,7 +79,7 @@ class Tuner:
     clock: Clock
     tiles: dict[str, dict[int, str]] = field(default_factory=dict)
     options: dict[str, Options] = field(default_factory=dict)
-    found: list[Found] = field(default_factory=list)
+    found: list[TuningChoice] = field(default_factory=list)
     earlier: Tuned = field(default_factory=Tuned)
     settled: set[str | tuple[str, int]] = field(default_factory=set)  # launches, and tiles of M tokens
 
@@ -95,10 +95,10 @@ class Tuner:
         options = {key: one for key, one in self.earlier.options.items() if key not in self.settled}
         return Tuned({key: sizes for key, sizes in tiles.items() if sizes}, {**options, **self.options})
 
-    def tune(self, op: Op[Any, Any], workloads: Sequence[Workload], tick: Callable[[], None]) -> None:
+    def tune(self, op: Op[Any, Any], workloads: Sequence[OpWorkload], tick: Callable[[], None]) -> None:
         """All of one op; `tick` is called once for each workload and launch that is settled."""
         run = op.choose(self.device, None, Ledger())
-        cases = [Case(one, run, draw_inputs(one, self.device)) for one in workloads]
+        cases = [TuningCase(one, run, draw_inputs(one, self.device)) for one in workloads]
         for case in cases:
             case.expected = case.call(*case.inputs[0])
             if (key := shape_key(case)) is not None:
@@ -108,7 +108,7 @@ class Tuner:
             self._choose_options(key, options, users)
             tick()
 
-    def _choose_tile(self, case: Case, key: str) -> None:
+    def _choose_tile(self, case: TuningCase, key: str) -> None:
         times = {AUTO: self._time([case])}
         for tile in list_tiles(case.workload.m):
             case.tile = tile
@@ -119,9 +119,9 @@ class Tuner:
             self.tiles.setdefault(key, {})[case.workload.m] = best
         self._note(f"{key} tile", [case], best, times[AUTO], times[best])
 
-    def _launched(self, cases: Sequence[Case]) -> dict[str, tuple[Options, list[Case]]]:
+    def _launched(self, cases: Sequence[TuningCase]) -> dict[str, tuple[Options, list[TuningCase]]]:
         """By key: the options of each kernel that can vary, and who launches it so."""
-        launched: dict[str, tuple[Options, list[Case]]] = {}
+        launched: dict[str, tuple[Options, list[TuningCase]]] = {}
         for case in cases:
             with watch_options() as seen:
                 case.call(*case.inputs[0])
@@ -130,7 +130,7 @@ class Tuner:
                     launched.setdefault(key, (options, []))[1].append(case)
         return launched
 
-    def _choose_options(self, key: str, shipped: Options, cases: Sequence[Case]) -> None:
+    def _choose_options(self, key: str, shipped: Options, cases: Sequence[TuningCase]) -> None:
         """One option after the other, each from the best so far; other launches stay as they were chosen."""
         best: dict[str, Any] = {}
         with using_options(self.options):
@@ -147,7 +147,7 @@ class Tuner:
         chosen = ", ".join(f"{name}={value}" for name, value in best.items())
         self._note(key, cases, chosen or "as shipped", first, best_s)
 
-    def _time(self, cases: Sequence[Case]) -> float:
+    def _time(self, cases: Sequence[TuningCase]) -> float:
         """The geometric mean over the cases; infinite where one fails or gives something else."""
         faults: tuple[type[Exception], ...] = (KernelError, AssertionError, *kernel_faults())
         try:
@@ -161,13 +161,13 @@ class Tuner:
             return math.inf
         return math.exp(sum(map(math.log, times)) / len(times))
 
-    def _note(self, what: str, cases: Sequence[Case], chosen: str, before_s: float, chosen_s: float) -> None:
+    def _note(self, what: str, cases: Sequence[TuningCase], chosen: str, before_s: float, chosen_s: float) -> None:
         ms = tuple(sorted({case.workload.m for case in cases}))
-        self.found.append(Found(what=what, m=ms, chosen=chosen, before_s=before_s, chosen_s=chosen_s))
+        self.found.append(TuningChoice(what=what, m=ms, chosen=chosen, before_s=before_s, chosen_s=chosen_s))
 
 
 def tune_ops(
-    workloads: Mapping[str, Sequence[Workload]],
+    workloads: Mapping[str, Sequence[OpWorkload]],
     device: DeviceSpec,
     *,
     clock: Clock | None = None,
@@ -212,7 +212,7 @@ def list_tiles(m: int) -> Iterator[str]:
             yield f"{rows}x{columns}"
 
 
-def shape_key(case: Case) -> str | None:
+def shape_key(case: TuningCase) -> str | None:
     """Of the weight, where it is MXFP4 and the op takes a tile."""
     if case.tile_at is None:
         return None

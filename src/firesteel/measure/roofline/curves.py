@@ -13,7 +13,7 @@ from typing import Any
 from firesteel.measure.roofline.roofline import (
     RooflineError,
     Speculation,
-    Step,
+    StepShape,
     expected_experts,
     speculate,
     step_cost,
@@ -59,12 +59,12 @@ def shared_experts(spec: ModelSpec, tokens: int, overlap: float = 0.0) -> float:
 
 
 def batch_curve(
-    spec: ModelSpec, step: Step, gb_s: float, *, overlap: float = 0.0, batches: Sequence[int] = BATCHES
+    spec: ModelSpec, step: StepShape, gb_s: float, *, overlap: float = 0.0, batches: Sequence[int] = BATCHES
 ) -> list[BatchPoint]:
     return [_batch_point(spec, step, gb_s, overlap, requests) for requests in batches]
 
 
-def _batch_point(spec: ModelSpec, step: Step, gb_s: float, overlap: float, requests: int) -> BatchPoint:
+def _batch_point(spec: ModelSpec, step: StepShape, gb_s: float, overlap: float, requests: int) -> BatchPoint:
     experts = shared_experts(spec, requests * step.tokens, overlap)
     cost = step_cost(spec, replace(step, requests=requests, distinct_experts=experts))
     return BatchPoint(
@@ -76,7 +76,7 @@ def _batch_point(spec: ModelSpec, step: Step, gb_s: float, overlap: float, reque
 
 def draft_curve(
     spec: ModelSpec,
-    step: Step,
+    step: StepShape,
     most: int,
     *,
     acceptance: float | None = None,
@@ -90,7 +90,7 @@ def draft_curve(
 
 
 def _draft_point(
-    spec: ModelSpec, step: Step, drafted: int, acceptance: float | None, overlap: float, draft_bytes: float
+    spec: ModelSpec, step: StepShape, drafted: int, acceptance: float | None, overlap: float, draft_bytes: float
 ) -> DraftPoint:
     experts = shared_experts(spec, step.requests * (drafted + 1), overlap)
     plain = replace(step, distinct_experts=shared_experts(spec, step.requests, overlap))

@@ -31,7 +31,7 @@ class RooflineError(UserError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class StepShape:
     """One pass over the network: each request adds `tokens` positions to the `context` it holds in the cache."""
 
     dense: str = "bf16"  # format of qkv, o and lm_head; experts are MXFP4, the router bf16
@@ -75,7 +75,7 @@ class OpCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCost:
-    step: Step
+    step: StepShape
     distinct_experts: float  # in each layer
     ops: tuple[OpCost, ...]
 
@@ -182,7 +182,7 @@ def expected_experts(spec: ModelSpec, tokens: int) -> float:
     return spec.num_experts * (1 - (1 - spec.num_active / spec.num_experts) ** tokens)
 
 
-def step_cost(spec: ModelSpec, step: Step) -> StepCost:
+def step_cost(spec: ModelSpec, step: StepShape) -> StepCost:
     experts, (least, most) = step.distinct_experts, (spec.num_active, spec.num_experts)
     if experts is None:
         experts = expected_experts(spec, step.all_tokens)
@@ -226,7 +226,7 @@ def assumptions(cost: StepCost, gpu: Gpu, share: float) -> list[str]:
 
 def speculate(
     spec: ModelSpec,
-    step: Step,
+    step: StepShape,
     drafted: int,
     *,
     draft_bytes: float = 0.0,
@@ -243,7 +243,7 @@ def speculate(
     return Speculation(drafted=drafted, cost=(step_cost(spec, verifying).bytes + drafting) / plain.bytes)
 
 
-def _linear(part: str, calls: int, rows: int, columns: int, step: Step, *, bias: bool = True) -> OpCost:
+def _linear(part: str, calls: int, rows: int, columns: int, step: StepShape, *, bias: bool = True) -> OpCost:
     format = "mxfp4" if part in step.mxfp4_layers else step.dense
     return OpCost(
         op="linear", part=part, calls=calls, matrix_bytes=calls * rows * ROW_BYTES[format](columns),
@@ -251,7 +251,7 @@ def _linear(part: str, calls: int, rows: int, columns: int, step: Step, *, bias:
     )  # fmt: skip
 
 
-def _token_ops(spec: ModelSpec, step: Step) -> tuple[OpCost, ...]:
+def _token_ops(spec: ModelSpec, step: StepShape) -> tuple[OpCost, ...]:
     norms = 2 * spec.num_layers + 1
     return (
         OpCost(op="embedding", part="rows", calls=1, vector_bytes=step.all_tokens * spec.hidden_size * BF16),
@@ -259,7 +259,7 @@ def _token_ops(spec: ModelSpec, step: Step) -> tuple[OpCost, ...]:
     )
 
 
-def _attention_ops(spec: ModelSpec, step: Step) -> tuple[OpCost, ...]:
+def _attention_ops(spec: ModelSpec, step: StepShape) -> tuple[OpCost, ...]:
     """The cache is read once a request, however many tokens look at it; a window reaches back from its token."""
     layers = spec.num_layers
     token_bytes = 2 * spec.kv_size * KV_BYTES[step.kv]  # key and value of one token in one layer
@@ -277,7 +277,7 @@ def _attention_ops(spec: ModelSpec, step: Step) -> tuple[OpCost, ...]:
     )  # fmt: skip
 
 
-def _expert_ops(spec: ModelSpec, step: Step, experts: float) -> tuple[OpCost, ...]:
+def _expert_ops(spec: ModelSpec, step: StepShape, experts: float) -> tuple[OpCost, ...]:
     layers, hidden, inter = spec.num_layers, spec.hidden_size, spec.intermediate_size
 
     def matmul(part: str, rows: int, columns: int) -> OpCost:

@@ -30,7 +30,7 @@ SCARCE = (0.9, 0.7, 0.5)  # shares of the pages that all need in the end: one ru
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class EngineSetup:
     """What of an engine is set for a run."""
 
     max_num_seqs: int
@@ -39,7 +39,7 @@ class Way:
     page_share: float | None = None  # of the pages that all requests need in the end; None: plenty
 
 
-Open = Callable[[Way], RunsRequests]
+Open = Callable[[EngineSetup], RunsRequests]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +65,10 @@ class Equalities:
         self.requests = requests
         self.open_engine = open_engine
         self.rng = random.Random(seed)
-        self.one = Way(max_num_seqs=1, max_num_batched_tokens=max(one.num_prompt for one in requests))
-        self.all = Way(max_num_seqs=len(requests), max_num_batched_tokens=sum(one.num_prompt for one in requests))
+        self.one = EngineSetup(max_num_seqs=1, max_num_batched_tokens=max(one.num_prompt for one in requests))
+        self.all = EngineSetup(
+            max_num_seqs=len(requests), max_num_batched_tokens=sum(one.num_prompt for one in requests)
+        )
 
     def measure(self) -> Iterator[Agreement | Unmeasured]:
         """In the order of NAMES."""

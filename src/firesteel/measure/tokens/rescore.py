@@ -20,7 +20,7 @@ LARGEST_MEAN_GAP = 0.5  # nats, elsewhere: right tokens of 36 random layers in b
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reread:
+class Rescored:
     """Nats between the likeliest token and the generated one, of all tokens; 0 where it is the likeliest."""
 
     gaps: tuple[float, ...]
@@ -50,13 +50,13 @@ class Reread:
         }  # fmt: skip
 
 
-def read_again(engine: RunsRequests, requests: Sequence[Request], tokens: Mapping[str, Sequence[int]]) -> Reread:
+def rescore(engine: RunsRequests, requests: Sequence[Request], tokens: Mapping[str, Sequence[int]]) -> Rescored:
     """Each request's prompt and tokens as a prompt, alone. Raises unless every token comes back."""
     gaps: list[float] = []
     for request in requests:
         generated = tokens[request.request_id]
         gaps += _read_text(engine, request.request_id, [*request.token_ids, *generated])[-len(generated) :]
-    return Reread(gaps=tuple(gaps))
+    return Rescored(gaps=tuple(gaps))
 
 
 def _read_text(engine: RunsRequests, name: str, text: Sequence[int]) -> list[float]:
