@@ -5,8 +5,8 @@ import json
 import pytest
 
 from firesteel import plot
+from firesteel.measure.decode.experts import ExpertCount
 from firesteel.measure.decode.figures import DecodeFigures
-from firesteel.measure.decode.steps import ExpertCount
 from firesteel.measure.ops.outcome import Figures, OpOutcome
 from firesteel.measure.roofline.roofline import StepShape, step_cost
 from firesteel.measure.timing import Timing

@@ -2,9 +2,9 @@
 
 import pytest
 
+from firesteel.measure.decode.experts import ExpertCount
 from firesteel.measure.decode.kernel_caches import CacheUse
 from firesteel.measure.decode.marks import StepTimes
-from firesteel.measure.decode.steps import ExpertCount
 from firesteel.measure.loop.figures import LoopFigures, Startup
 from firesteel.measure.roofline.roofline import StepShape, step_cost
 from firesteel.model.spec import PRESETS

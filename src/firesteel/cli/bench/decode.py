@@ -30,9 +30,9 @@ from firesteel.engine.load import Loaded
 from firesteel.errors import UserError
 from firesteel.kernels.op.requirement import parse_requirements
 from firesteel.kernels.registry import parse_pins
-from firesteel.measure.decode.figures import DecodeFigures
-from firesteel.measure.decode.step_floor import kv_format
-from firesteel.measure.decode.steps import PASS_STEPS, count_experts, fill_pages, first_batch, lay_out, time_steps
+from firesteel.measure.decode.experts import count_experts
+from firesteel.measure.decode.figures import DecodeFigures, kv_format
+from firesteel.measure.decode.steps import PASS_STEPS, fill_pages, first_batch, lay_out, time_steps
 from firesteel.measure.decode.variants import compare_variants, list_variants, time_groups
 from firesteel.measure.ops.memory import free_memory
 from firesteel.measure.record import Record

@@ -27,10 +27,10 @@ from firesteel.device import DeviceSpec
 from firesteel.engine.load import Loaded
 from firesteel.errors import UserError
 from firesteel.heap import settled_heap
-from firesteel.measure.decode.experts import ExpertMeter, spread_points
+from firesteel.measure.decode.experts import ExpertCount, ExpertMeter, spread_points
+from firesteel.measure.decode.figures import kv_format
 from firesteel.measure.decode.kernel_caches import CacheWatch, find_caches
-from firesteel.measure.decode.step_floor import kv_format
-from firesteel.measure.decode.steps import ExpertCount, time_steps
+from firesteel.measure.decode.steps import time_steps
 from firesteel.measure.loop.figures import LoopFigures, Startup
 from firesteel.measure.ops.memory import free_memory
 from firesteel.measure.record import Record

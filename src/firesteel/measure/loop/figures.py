@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from firesteel.measure.decode.experts import ExpertCount
+from firesteel.measure.decode.figures import StepFloor
 from firesteel.measure.decode.kernel_caches import CacheUse
 from firesteel.measure.decode.marks import StepTimes
-from firesteel.measure.decode.step_floor import StepFloor
-from firesteel.measure.decode.steps import ExpertCount
 from firesteel.measure.tokens.rescore import Rescored
 
 
