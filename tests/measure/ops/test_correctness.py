@@ -19,18 +19,13 @@ from firesteel.kernels.ops.rope_kv_write import rope_kv_write
 from firesteel.kernels.proof.isolate import Died
 from firesteel.kernels.proof.verify import Status
 from firesteel.kernels.registry import ALL_OPS
-from firesteel.kernels.rope import RopeSpec
 from firesteel.measure.ops import correctness
 from firesteel.measure.ops.correctness import check_apart, check_ops, list_tokens
 from firesteel.measure.ops.workloads import MOST_REQUESTS
-from firesteel.model.spec import PRESETS, ModelSpec
+from firesteel.model.spec import PRESETS
+from tests.measure.ops.small_model import CPU, TINY
 
-CPU = find_device("cpu")
 SHAPES = correctness.ModelShapes
-TINY = ModelSpec(
-    num_layers=2, hidden_size=96, intermediate_size=64, num_heads=4, num_kv_heads=2, head_dim=32, num_experts=6,
-    num_active=2, vocab_size=272, windows=(8, None), rope=RopeSpec(theta=150000.0), max_context=256,
-)  # fmt: skip
 
 
 @pytest.fixture

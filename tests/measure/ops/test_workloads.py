@@ -3,23 +3,16 @@
 import pytest
 import torch
 
-from firesteel.device import find_device
 from firesteel.kernels.ops.attention import attention
 from firesteel.kernels.ops.linear import linear
 from firesteel.kernels.ops.moe_matmul import moe_matmul
 from firesteel.kernels.ops.route import route
 from firesteel.kernels.proof.verify import same_bits, tensors
 from firesteel.kernels.registry import ALL_OPS
-from firesteel.kernels.rope import RopeSpec
 from firesteel.measure.ops.shapes import ModelShapes
 from firesteel.measure.ops.workloads import MAKERS, MOST_REQUESTS, list_workloads
-from firesteel.model.spec import PRESETS, ModelSpec
-
-CPU = find_device("cpu")
-TINY = ModelSpec(
-    num_layers=2, hidden_size=96, intermediate_size=64, num_heads=4, num_kv_heads=2, head_dim=32, num_experts=6,
-    num_active=2, vocab_size=272, windows=(8, None), rope=RopeSpec(theta=150000.0), max_context=256,
-)  # fmt: skip
+from firesteel.model.spec import PRESETS
+from tests.measure.ops.small_model import CPU, TINY
 
 
 def labels(op, m, activation="bf16", spec=TINY):

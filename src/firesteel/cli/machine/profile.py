@@ -13,9 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from firesteel.cli.app import app, with_knobs
-from firesteel.cli.bench.engine import find_preset, open_model
-from firesteel.cli.bench.frontend import WARM_TOKENS, front_end
-from firesteel.cli.bench.frontend import measure as measure_front_end
+from firesteel.cli.bench.model import find_preset, open_model
 from firesteel.cli.folder import writing_to
 from firesteel.cli.options import AsJson, find_spec, print_json
 from firesteel.cli.tables import new_table, say, show
@@ -27,6 +25,8 @@ from firesteel.lab.profile.timeline import read_timeline
 from firesteel.lab.report.report import write_report
 from firesteel.measure.roofline.roofline import StepCost, StepShape, step_cost
 from firesteel.model.spec import PRESETS, ModelSpec
+from firesteel.server.stub.bench import WARM_TOKENS, front_end
+from firesteel.server.stub.bench import measure_round as measure_front_end
 from firesteel.surroundings import look_around
 from firesteel.whole import write_whole
 

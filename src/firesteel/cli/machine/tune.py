@@ -18,9 +18,9 @@ from firesteel.errors import KernelError, UserError
 from firesteel.kernels.operands.activation import ACTIVATIONS
 from firesteel.kernels.tiles.tuned import TilesError, Tuned, read_earlier, write_tuned
 from firesteel.measure.ops import tune as tuning
-from firesteel.measure.ops.bench import MEMORY_SHARE
 from firesteel.measure.ops.memory import too_large
 from firesteel.measure.ops.shapes import ModelShapes
+from firesteel.measure.ops.sweep import MEMORY_SHARE
 from firesteel.measure.ops.workloads import OpWorkload, list_workloads
 from firesteel.model.spec import ModelSpec
 
