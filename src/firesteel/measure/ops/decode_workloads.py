@@ -1,6 +1,6 @@
-"""Arguments and arithmetic of the decode ops at a model's shapes, for M requests of one token; measures nothing.
+"""Arguments and arithmetic of the decode ops at the shapes of a model, for M requests of one token.
 
-There are none for more tokens than their kernels take. Dense weights come in bf16 and in MXFP4.
+M is limited to the tokens that the kernels take. Dense weights come in bf16 and in MXFP4.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from firesteel.kernels.stream.ring import MOST_TOKENS
 from firesteel.measure.ops.shapes import PAGE_SIZE, ModelShapes, WorkloadPart
 
 CONTEXT = 2048  # tokens that a request holds
-BEST_PARTS = 132  # programs that each found a most likely token
+BEST_PARTS = 132  # CTAs of lm_head, each with its most likely token
 
 Weight = Tensor | Mxfp4Weight
 Maker = Callable[[ModelShapes, int, str], Iterator[WorkloadPart]]
@@ -28,7 +28,7 @@ Maker = Callable[[ModelShapes, int, str], Iterator[WorkloadPart]]
 def _dense(
     shapes: ModelShapes, m: int, activation: str, rows: int, columns: int, draw: Callable[[Weight], tuple[Any, ...]]
 ) -> Iterator[WorkloadPart]:
-    """Activations are rounded before packed weights alone."""
+    """Yields a part per weight format; activations are rounded only for MXFP4 weights."""
     held: dict[str, Callable[[int, int], Weight]] = {"bf16": shapes.weight, "mxfp4": shapes.mxfp4_weight}
     for label in held if activation == "bf16" else ("mxfp4",):
 
@@ -95,7 +95,7 @@ def _router(shapes: ModelShapes, m: int, activation: str) -> Iterator[WorkloadPa
 
 
 def _logits(shapes: ModelShapes, m: int) -> Tensor:
-    """Of the router: those of a token are a quarter apart, so that rounding cannot change a choice."""
+    """Draws router logits that are 0.25 apart within a token, so that rounding cannot change a choice."""
     order = torch.rand(m, shapes.spec.num_experts, generator=shapes.generator, device=shapes.device).argsort(-1)
     return order.float().mul_(0.25)
 
@@ -131,7 +131,7 @@ def _lm_head(shapes: ModelShapes, m: int, activation: str) -> Iterator[WorkloadP
     spec = shapes.spec
     yield from _dense(
         shapes, m, activation, spec.vocab_size, spec.hidden_size, lambda weight: (*_normed(shapes, m), weight)
-    )  # fmt: skip
+    )
 
 
 def _sample(shapes: ModelShapes, m: int, activation: str) -> Iterator[WorkloadPart]:
@@ -162,7 +162,7 @@ def _sample(shapes: ModelShapes, m: int, activation: str) -> Iterator[WorkloadPa
 
 
 def _few(make: Maker) -> Maker:
-    """Of as many tokens as decode ops take, rounded as they can."""
+    """Limits a maker to the tokens and activations that decode ops take."""
 
     def make_few(shapes: ModelShapes, m: int, activation: str) -> Iterator[WorkloadPart]:
         if m <= MOST_TOKENS and activation in ("", "bf16", ROUNDED):

@@ -1,9 +1,9 @@
-"""Arguments and arithmetic of every op at the shapes of a model, for M tokens; measures nothing.
+"""Arguments and arithmetic of every op at the shapes of a model, for M tokens.
 
-M is the number of tokens of a step. Decode attention takes M as requests of one query each, prefill attention as
-the length of one prompt; lm_head computes one row a request, so it stops where decoding stops. Routing is spread
-evenly at random. What follows a norm comes as the norm stored it, as in the network. Draws differ, so that a
-rotation through several reads other memory each time.
+M is the number of tokens per step. Decode attention takes M as requests of one query each, prefill attention as the
+length of one prompt. lm_head computes one row per request, so its M has the limit of decoding. Routing is random
+and even. Ops that follow a norm get their input as the norm stores it, as in the network. Draws differ, so that a
+rotation through several of them reads different memory each time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from firesteel.kernels.tiles.tile_pin import AUTO
 from firesteel.measure.ops.decode_workloads import DECODE_MAKERS
 from firesteel.measure.ops.shapes import PAGE_SIZE, ModelShapes, WorkloadPart
 
-CONTEXTS = (2048, 8192)  # tokens that a decoded request holds
+CONTEXTS = (2048, 8192)  # tokens that a decoding request holds
 MOST_REQUESTS = 512  # decoded together
 SHORTEST_PROMPT = 64
 
@@ -29,7 +29,7 @@ SHORTEST_PROMPT = 64
 class OpWorkload:
     op: Op[Any, Any]
     m: int
-    activation: str  # empty where the op does not round any
+    activation: str  # empty if the op does not round activations
     part: WorkloadPart
 
     @property
@@ -38,7 +38,7 @@ class OpWorkload:
 
 
 def list_workloads(op: Op[Any, Any], m: int, activation: str, shapes: ModelShapes) -> Iterator[OpWorkload]:
-    """Of one op at M tokens; an op that rounds no activations has none but the plain one."""
+    """Lists the workloads of one op at M tokens; an op that does not round activations has only the plain one."""
     if op.activation_at is None:
         if activation != "bf16":
             return
@@ -83,7 +83,7 @@ def _moe_matmul(shapes: ModelShapes, m: int, activation: str) -> Iterator[Worklo
 
 
 def _attention(shapes: ModelShapes, m: int, activation: str) -> Iterator[WorkloadPart]:
-    window = next((one for one in shapes.spec.windows if one is not None), None)
+    window = next((window for window in shapes.spec.windows if window is not None), None)
     contexts = [context for context in CONTEXTS if context <= shapes.spec.max_context] or [shapes.spec.max_context]
     if m <= MOST_REQUESTS:
         for context in contexts:
@@ -99,7 +99,7 @@ def _attention(shapes: ModelShapes, m: int, activation: str) -> Iterator[Workloa
 def _attend(
     shapes: ModelShapes, label: str, requests: int, queries: int, held: int, window: int | None
 ) -> WorkloadPart:
-    """`requests` alike, each with `held` tokens of which the last `queries` ask; unseen pages are not made."""
+    """Builds `requests` requests of `held` tokens, the last `queries` of which attend; unseen pages are omitted."""
     spec = shapes.spec
     first = max(0, held - queries + 1 - window) // PAGE_SIZE if window is not None else 0
     pages = -(-held // PAGE_SIZE)
@@ -140,7 +140,7 @@ def _quantize_mxfp8(shapes: ModelShapes, m: int, activation: str) -> Iterator[Wo
 
 
 def _rope_kv_write(shapes: ModelShapes, m: int, activation: str) -> Iterator[WorkloadPart]:
-    """M tokens of as many requests: positions and slots anywhere."""
+    """Builds M tokens of M requests, with random positions and slots."""
     spec = shapes.spec
     heads = [spec.num_heads, spec.num_kv_heads, spec.num_kv_heads]
     pages = -(-m // PAGE_SIZE) + 1
@@ -155,7 +155,7 @@ def _rope_kv_write(shapes: ModelShapes, m: int, activation: str) -> Iterator[Wor
 
 
 def _route(shapes: ModelShapes, m: int, activation: str) -> Iterator[WorkloadPart]:
-    """Logits of a token are whole numbers, each once: rounding cannot change the choice."""
+    """Builds inputs whose logits are distinct integers, so that rounding cannot change the choice."""
     experts, hidden = shapes.spec.num_experts, shapes.spec.hidden_size
 
     def draw() -> tuple[Any, ...]:
@@ -169,7 +169,7 @@ def _route(shapes: ModelShapes, m: int, activation: str) -> Iterator[WorkloadPar
 
 
 def _draw(shapes: ModelShapes, m: int, activation: str) -> Iterator[WorkloadPart]:
-    """Of as many requests as are decoded together."""
+    """Builds logits of M requests, up to the limit of decoding."""
     size, device = shapes.spec.vocab_size, shapes.device
 
     def draw() -> tuple[Any, ...]:
