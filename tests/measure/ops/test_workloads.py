@@ -1,4 +1,4 @@
-"""Workloads: every op has some, at the model's shapes, with the right arithmetic, different at each draw."""
+"""Workloads of every op: shapes of the model, arithmetic, and draws that differ."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ from tests.measure.ops.small_model import CPU, TINY
 
 
 def labels(op, m, activation="bf16", spec=TINY):
-    return [one.part.label for one in list_workloads(op, m, activation, ModelShapes(spec, CPU))]
+    return [workload.part.label for workload in list_workloads(op, m, activation, ModelShapes(spec, CPU))]
 
 
 def test_every_op_has_workloads():
@@ -25,7 +25,7 @@ def test_every_op_has_workloads():
 
 @pytest.mark.parametrize("op", ALL_OPS, ids=lambda op: op.name)
 @pytest.mark.parametrize("m", [1, 3, 65])
-def test_the_reference_takes_every_workload_and_draws_differ(op, m):
+def test_reference_accepts_every_workload_and_draws_differ(op, m):
     for activation in ("bf16", "mxfp8", "mxfp4"):
         for workload in list_workloads(op, m, activation, ModelShapes(TINY, CPU)):
             first, second = workload.part.draw(), workload.part.draw()
@@ -34,14 +34,14 @@ def test_the_reference_takes_every_workload_and_draws_differ(op, m):
             assert any(not same_bits(*pair) for pair in zip(tensors(first), tensors(second), strict=True))
 
 
-def test_activations_are_asked_for_only_where_an_op_rounds_them():
+def test_only_ops_that_round_activations_have_workloads_for_them():
     assert labels(route, 4, "bf16") == [""] and labels(route, 4, "mxfp8") == []
     assert labels(linear, 4, "mxfp8") == ["qkv mxfp4", "o mxfp4", "lm_head mxfp4"]
     (workload,) = list_workloads(moe_matmul, 4, "mxfp4", ModelShapes(TINY, CPU))
     assert workload.part.draw()[5] == "mxfp4" and workload.label == "M=4 mxfp4"
 
 
-def test_decode_ends_with_the_most_requests_and_prefill_begins_with_a_prompt():
+def test_decode_has_a_limit_of_requests_and_prefill_a_shortest_prompt():
     assert labels(attention, 1) == ["decode full 256", "decode window 256"]
     assert labels(attention, 64)[-2:] == ["prefill full", "prefill window"] and len(labels(attention, 64)) == 4
     assert labels(attention, 257) == ["decode full 256", "decode window 256"]  # no prompt beyond the context
@@ -68,7 +68,7 @@ def test_window_decode_holds_only_the_pages_it_sees():
     assert k_pages.nbytes * 2 == window.held_bytes
 
 
-def test_moe_counts_three_matrices_an_expert_and_spreads_tokens():
+def test_moe_counts_three_matrices_per_expert_and_spreads_tokens():
     (workload,) = list_workloads(moe_matmul, 600, "bf16", ModelShapes(TINY, CPU))
     assert workload.part.flops == 2 * 600 * 2 * 3 * 96 * 64
     _, ids, weights, *_ = workload.part.draw()
@@ -77,11 +77,11 @@ def test_moe_counts_three_matrices_an_expert_and_spreads_tokens():
     assert torch.allclose(weights.sum(-1), torch.ones(600)) and (ids[:, 0] != ids[:, 1]).all()
 
 
-def test_calls_in_a_row_read_other_experts():
+def test_consecutive_calls_read_different_experts():
     (workload,) = list_workloads(moe_matmul, 1, "bf16", ModelShapes(TINY, CPU))
     first, second, third = (workload.part.draw()[3] for _ in range(3))
     assert first is third and first.gate_up_codes.data_ptr() != second.gate_up_codes.data_ptr()
 
 
-def test_a_layer_of_120b_experts_takes_17_hundred_megabytes():
+def test_experts_of_a_120b_layer_take_1700_megabytes():
     assert ModelShapes(PRESETS["gpt-oss-120b"], CPU).experts_bytes == pytest.approx(1.692e9, rel=1e-2)

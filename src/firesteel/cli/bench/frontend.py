@@ -1,4 +1,4 @@
-"""The verb `bench frontend`: whether the HTTP front end keeps up with an engine, and its CPU time per token."""
+"""The verb `bench frontend`: rate and CPU time per token of the HTTP front end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def bench_frontend(
     out: Out = RECORDS,
     as_json: AsJson = False,
 ) -> None:
-    """Whether the HTTP server keeps up with an engine, on one core, and its cost per token."""
+    """Check that the HTTP server, on one core, keeps up with an engine; give its cost per token."""
     with front_end(rate) as (url, process), progress_bar("measuring") as report_progress:
         measure_round(url, process, concurrency, WARM_TOKENS)
         measured = []
