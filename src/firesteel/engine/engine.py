@@ -30,7 +30,7 @@ from firesteel.engine.sample.sampler import Drawn, Sampler, SampleRow
 from firesteel.engine.schedule.scheduler import Scheduler
 from firesteel.engine.statistics import Statistics
 from firesteel.engine.step.batch import build_batch
-from firesteel.engine.step.decode_loop import DecodeLoop
+from firesteel.engine.step.decode_loop import UNOBSERVED, DecodeLoop, StepObserver
 from firesteel.engine.step.flight import Flight
 from firesteel.engine.step.runner import Runner
 from firesteel.engine.step.step_store import FusedOps, StepStore
@@ -104,10 +104,10 @@ class Engine:
         return found
 
     @torch.inference_mode()
-    def step(self) -> list[StepOutput]:
+    def step(self, observer: StepObserver = UNOBSERVED) -> list[StepOutput]:
         """What the oldest step gave of those that are launched: one, or as many as run ahead."""
         self.device.use()
-        self._launch_ahead()
+        self._launch_ahead(observer)
         self.flight.drop_unwanted(self.scheduler.is_wanted)
         if not self.flight.launched:
             with self.totals.timed("schedule"):
@@ -116,8 +116,8 @@ class Engine:
                 return []
             if not self.loop.takes(plan):
                 return self._compute(plan)
-            self._begin(plan)
-            self._launch_ahead()
+            self._begin(plan, observer)
+            self._launch_ahead(observer)
         return self._land()
 
     def _compute(self, plan: Plan) -> list[StepOutput]:
@@ -131,17 +131,17 @@ class Engine:
             outcomes = self._sample(plan, logits)
         return self._commit(plan, outcomes)
 
-    def _begin(self, plan: Plan) -> None:
+    def _begin(self, plan: Plan, observer: StepObserver) -> None:
         """A plan of decoding only, whose steps may go on without the host."""
         with self.totals.timed("build"):
             self.loop.begin(plan)
-        self._launch(plan)
+        self._launch(plan, observer)
 
-    def _launch(self, plan: Plan) -> None:
+    def _launch(self, plan: Plan, observer: StepObserver) -> None:
         with self.totals.timed("run"):
-            self.flight.add(plan, self.loop.launch(plan, map(_sample_row, plan.spans)))
+            self.flight.add(plan, self.loop.launch(plan, map(_sample_row, plan.spans), observer))
 
-    def _launch_ahead(self) -> None:
+    def _launch_ahead(self, observer: StepObserver) -> None:
         """Steps that need nothing of those before them but what lies on the device."""
         while (last := self.flight.last) is not None and len(self.flight.launched) <= self._depth(last):
             with self.totals.timed("schedule"):
@@ -149,7 +149,7 @@ class Engine:
             if plan is None or not self.loop.has_room(plan):
                 self.flight.close()
             else:
-                self._launch(plan)
+                self._launch(plan, observer)
 
     def _depth(self, plan: Plan) -> int:
         """Steps that may be launched beyond one whose tokens are not read."""

@@ -7,6 +7,7 @@ fetched = loop.launch(plan, rows)  # waits for nothing; the next plan has one to
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from firesteel.engine.sample.pending import Fetched
 from firesteel.engine.sample.row import SampleRow
@@ -16,15 +17,22 @@ from firesteel.engine.step.step_store import ReadyStep, StepStore
 from firesteel.engine.transfer import upload_ints
 from firesteel.types import Plan, Span
 
-Observer = Callable[[], None]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepObserver:
+    """Callbacks of `Engine.step`."""
+
+    before_launch: Callable[[], None] = lambda: None  # right before and after a decode step is launched
+    after_launch: Callable[[], None] = lambda: None
+
+
+UNOBSERVED = StepObserver()
 
 
 class DecodeLoop:
     def __init__(self, store: StepStore, sampler: Sampler) -> None:
         self.store = store
         self.sampler = sampler
-        self.before: Observer | None = None  # called right before and after a step is launched, for measurements
-        self.after: Observer | None = None
         self._ready: ReadyStep | None = None
         self._is_fresh = False
 
@@ -49,17 +57,15 @@ class DecodeLoop:
         """For `plan` after the last one."""
         return self._ready is not None and max(span.end for span in plan.spans) <= self._ready.num_tokens
 
-    def launch(self, plan: Plan, rows: Iterable[SampleRow]) -> Fetched:
+    def launch(self, plan: Plan, rows: Iterable[SampleRow], observer: StepObserver = UNOBSERVED) -> Fetched:
         """`rows`: what each token is drawn from; read while the device computes, as masks take time."""
         step = self.current.step
         if not self._is_fresh:
             self._add_pages(plan)
         self._is_fresh = False
-        if self.before is not None:
-            self.before()
+        observer.before_launch()
         logits = self.current.launch()
-        if self.after is not None:
-            self.after()
+        observer.after_launch()
         drawing = list(rows)
         if all(row.is_plain for row in drawing):
             return Fetched.begin_plain(drawing, step.report)
