@@ -204,15 +204,24 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What the logits of a span led to."""
+class TokenLogprobs:
+    """Log-probability of a token, and of the most likely tokens at its place."""
 
-    token_id: int | None = None  # drawn after the last token
-    logprobs: Any = None  # TokenLogprobs of engine/sample/logprobs.py
-    prompt_logprobs: Any = None  # a list of them
-    logits: Tensor | None = None
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]  # (token id, logprob), the most likely first; ties by the lower id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanResult:
+    """What the logits of a span gave: the token drawn, logprobs, or the reason why no token could be drawn."""
+
+    token_id: int | None = None  # drawn after the last token of the span; None if nothing was drawn
+    logprobs: TokenLogprobs | None = None  # of the token drawn, if params.logprobs asks for them
+    prompt_logprobs: list[TokenLogprobs] | None = None  # of the prompt tokens that follow the span's logits
+    logits: Tensor | None = None  # of a request to score
     error: str | None = None
-    is_refused: bool = False  # the error is what the request asks for: it leaves no token to draw
+    is_refused: bool = False  # the request itself leaves no token to draw; else the logits are invalid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,8 +243,8 @@ class StepOutput:
     token_ids: list[int]  # new ones
     finish_reason: str | None  # "stop", "length", "refused" or "error"
     num_cached: int  # prompt tokens found in the cache
-    logprobs: Any = None  # TokenLogprobs of the new token, where asked for
-    prompt_logprobs: Any = None  # a list of them for the next tokens of the prompt, from the second on
+    logprobs: TokenLogprobs | None = None  # of the new token, if requested
+    prompt_logprobs: list[TokenLogprobs] | None = None  # of the next prompt tokens, from the second on
     logits: Tensor | None = None  # [.., V] fp32 of a request to score
     error: str | None = None  # why, where the reason is "refused" (the request's own limits) or "error" (ours)
     statistics: RequestStatistics | None = None  # with the last output
@@ -289,6 +298,6 @@ class Completion:
     token_ids: list[int]
     text: str
     finish_reason: str  # "stop" or "length"
-    logprobs: list[Any] = field(default_factory=list)  # TokenLogprobs of each token, where asked for
-    prompt_logprobs: list[Any] = field(default_factory=list)  # of each prompt token from the second on
+    logprobs: list[TokenLogprobs] = field(default_factory=list)  # one per token, if requested
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)  # one per prompt token from the second on
     num_cached: int = 0  # prompt tokens found in the cache

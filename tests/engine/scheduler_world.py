@@ -7,7 +7,7 @@ from firesteel.config import BatchConfig
 from firesteel.engine.cache.page_pool import PagePool
 from firesteel.engine.cache.page_tables import FULL, WINDOW, PageLayout, PageTables
 from firesteel.engine.schedule.scheduler import Scheduler
-from firesteel.types import Outcome, Request, SamplingParams
+from firesteel.types import Request, SamplingParams, SpanResult
 
 BOTH = (FULL, WINDOW)
 CONTEXT = 64
@@ -84,14 +84,14 @@ class World:
             self.launch(plan)
             assert self.fly(cancelled)
             return
-        outcomes = []
+        results = []
         for span in plan.spans:
             self.compute(span)
             if span.num_logits:
-                outcomes.append(Outcome(token_id=next_token(span.token_ids) if span.samples else None))
+                results.append(SpanResult(token_id=next_token(span.token_ids) if span.samples else None))
         for name in cancelled:
             self.cancel(name)
-        for output in self.scheduler.commit(plan, outcomes):
+        for output in self.scheduler.commit(plan, results):
             self.take(output)
 
     def fly(self, cancelled):
@@ -111,7 +111,7 @@ class World:
             self.cancel(name)
         plan, tokens = self.flight.pop(0)
         self.plans.append([(span.request.request_id, span.start, span.end) for span in plan.spans])
-        outputs = self.scheduler.commit(plan, [Outcome(token_id=token) for token in tokens])
+        outputs = self.scheduler.commit(plan, [SpanResult(token_id=token) for token in tokens])
         self.num_surplus += len(tokens) - len(outputs)
         for output in outputs:
             self.take(output)

@@ -106,7 +106,7 @@ def check_nothing_is_left(engine):
     assert engine.pool.num_held == 0 and not any(engine.pool.holders)
     found = engine.statistics()
     assert found.pages_held == found.requests_running == found.requests_waiting == 0
-    assert not engine.scheduler.jobs and len(engine.flight.launched) <= engine.run_ahead_steps
+    assert not engine.scheduler.jobs and len(engine.in_flight.launched) <= engine.run_ahead_steps
 
 
 @pytest.mark.slow

@@ -90,7 +90,7 @@ def test_many_penalized_rows_are_worked_on_in_pieces(monkeypatch):
     logits = torch.randn(9, V)
     rows = [row([i, i], 0, frequency_penalty=1.0) for i in range(9)]
     whole = adjust(logits, rows)
-    monkeypatch.setattr("firesteel.engine.sample.pieces._MOST_LOGITS", 2 * V)
+    monkeypatch.setattr("firesteel.engine.sample.row._MAX_LOGITS", 2 * V)
     assert torch.equal(adjust(logits, rows), whole)
     assert (whole != logits).sum() == 9
 

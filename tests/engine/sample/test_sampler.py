@@ -148,7 +148,7 @@ def test_draw_depends_on_its_own_request_only_in_a_vocabulary_of_real_size():
 def test_many_draws_are_made_in_pieces(monkeypatch):
     rows = [row(i, temperature=i % 3) for i in range(20)]
     whole = tokens(torch.zeros(50), rows)
-    monkeypatch.setattr("firesteel.engine.sample.pieces._MOST_LOGITS", 3 * 50)
+    monkeypatch.setattr("firesteel.engine.sample.row._MAX_LOGITS", 3 * 50)
     assert tokens(torch.zeros(50), rows) == whole
 
 
@@ -217,7 +217,7 @@ def test_only_allowed_tokens_are_drawn_and_a_mask_leaves_fewer():
         assert set(Sampler(9, CPU).sample(logits, rows).token_ids.tolist()) == tokens
     none_left = row(0, name="request q", allowed_token_ids=(1, 3), allowed=mask)
     (drawn,) = Sampler(9, CPU).sample(logits[:1], [none_left]).read()
-    assert drawn.token_id == -1 and "request q: no token can be drawn" in drawn.error
+    assert drawn.token_id is None and "request q: no token can be drawn" in drawn.error
 
 
 def test_logit_bias_and_penalties_reach_the_draw():
@@ -260,7 +260,7 @@ def test_row_without_a_token_names_its_request_and_disturbs_no_other(logits, all
     sampled = Sampler(3, CPU).sample(torch.tensor([logits, [0.0, 5.0, 0.0]]), rows)
     assert 0 <= sampled.token_ids[0] < 3
     broken, healthy = sampled.read()
-    assert broken.token_id == -1
+    assert broken.token_id is None
     assert broken.error.startswith("request-7: ") and reason in broken.error
     assert (healthy.token_id, healthy.error) == (1, None)
 

@@ -16,6 +16,7 @@ from firesteel.chat.tokenizer import Tokenizer
 from firesteel.cli.bench.engine import STAGES
 from firesteel.engine.engine import Engine
 from firesteel.engine.load import Loaded
+from firesteel.engine.step.decode_loop import UNOBSERVED, StepObserver
 from firesteel.engine.step.step_store import ReadyStep
 from firesteel.errors import UserError
 from firesteel.hub import find_checkpoint
@@ -41,26 +42,24 @@ class Timed:
 
     def run(self) -> tuple[ReadyStep, list[torch.Tensor]]:
         """The step that was launched, and its inputs half way."""
-        engine, loop = self.engine, self.engine.loop
+        engine = self.engine
         for request in self.requests:
             engine.submit(request)
         while len(self.made.tokens) < len(self.requests):
             self._step()
-        loop.before, loop.after = self.marks.before, self.marks.after
-        found = self._run_timed()
-        loop.before, loop.after = None, None
+        found = self._run_timed(StepObserver(before_launch=self.marks.before, after_launch=self.marks.after))
         while engine.has_work:
             self._step()
         self.made.check(self.requests)
         return found
 
-    def _run_timed(self) -> tuple[ReadyStep, list[torch.Tensor]]:
+    def _run_timed(self, observer: StepObserver) -> tuple[ReadyStep, list[torch.Tensor]]:
         engine, batch, loop = self.engine, len(self.requests), self.engine.loop
         found: tuple[ReadyStep, list[torch.Tensor]] | None = None
         half, before = min(one.max_new for one in self.requests) // 2, self._stages()
         start = time.perf_counter()
         while len(engine.scheduler.running) == batch:
-            self.num_tokens += len(self._step())
+            self.num_tokens += len(self._step(observer))
             self.seconds = time.perf_counter() - start
             if found is None and self.num_tokens >= batch * half:
                 found = loop.current, loop.current.step.copy()
@@ -72,8 +71,8 @@ class Timed:
             )
         return found or (loop.current, loop.current.step.copy())
 
-    def _step(self) -> list[StepOutput]:
-        outputs = self.engine.step()
+    def _step(self, observer: StepObserver = UNOBSERVED) -> list[StepOutput]:
+        outputs = self.engine.step(observer)
         start = time.perf_counter()
         for output in outputs:
             self.readers[output.request_id].push(output)
@@ -111,7 +110,6 @@ def run_watched(engine: Engine, requests: Sequence[Request], meter: ExpertMeter)
 
     for request in requests:
         engine.submit(request)
-    loop.before = look
+    observer = StepObserver(before_launch=look)
     while engine.has_work:
-        engine.step()
-    loop.before = None
+        engine.step(observer)

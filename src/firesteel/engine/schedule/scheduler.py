@@ -16,7 +16,7 @@ from firesteel.config import BatchConfig
 from firesteel.engine.cache.page_tables import PageTables
 from firesteel.engine.schedule.job import Job
 from firesteel.errors import RequestError
-from firesteel.types import Outcome, Plan, Request, RequestStatistics, Span, StepOutput
+from firesteel.types import Plan, Request, RequestStatistics, Span, SpanResult, StepOutput
 
 
 class Scheduler:
@@ -86,19 +86,19 @@ class Scheduler:
         """Whether any request of `plan` is still here."""
         return any(self._find(span) is not None for span in plan.spans)
 
-    def commit(self, plan: Plan, outcomes: Sequence[Outcome]) -> list[StepOutput]:
-        """`outcomes`: one for each span whose logits were wanted, in order."""
+    def commit(self, plan: Plan, results: Sequence[SpanResult]) -> list[StepOutput]:
+        """Takes one result per span whose logits were wanted, in order."""
         now = self.clock()
-        left = iter(outcomes)
+        remaining = iter(results)
         outputs = []
         for span in plan.spans:
-            outcome = next(left) if span.num_logits else None
+            result = next(remaining) if span.num_logits else None
             job = self._find(span)
             if job is None:
                 continue  # cancelled meanwhile, or ended by a token before
             self._advance(job, span)
-            if outcome is not None:
-                outputs.append(self._finish_step(job, span, outcome, now))
+            if result is not None:
+                outputs.append(self._finish_step(job, span, result, now))
         return outputs
 
     def _find(self, span: Span) -> Job | None:
@@ -214,13 +214,13 @@ class Scheduler:
         job.num_scored = max(job.num_scored, min(span.end, job.request.num_prompt))
         self.tables.advance(job.table, span.end)
 
-    def _finish_step(self, job: Job, span: Span, outcome: Outcome, now: float) -> StepOutput:
+    def _finish_step(self, job: Job, span: Span, result: SpanResult, now: float) -> StepOutput:
         reason, new = None, []
-        if outcome.error is not None:
-            reason = "refused" if outcome.is_refused else "error"
-        elif span.samples and outcome.token_id is not None:
-            new = [outcome.token_id]
-            reason = job.append(outcome.token_id, now)
+        if result.error is not None:
+            reason = "refused" if result.is_refused else "error"
+        elif span.samples and result.token_id is not None:
+            new = [result.token_id]
+            reason = job.append(result.token_id, now)
         elif job.request.score and span.end == job.request.num_prompt:
             reason = "length"
         if reason == "error":
@@ -228,10 +228,16 @@ class Scheduler:
         if reason is not None:
             self._remove(job)
         return StepOutput(
-            request_id=job.request.request_id, token_ids=new, finish_reason=reason, num_cached=job.num_cached,
-            logprobs=outcome.logprobs, prompt_logprobs=outcome.prompt_logprobs, logits=outcome.logits,
-            error=outcome.error, statistics=job.statistics() if reason else None,
-        )  # fmt: skip
+            request_id=job.request.request_id,
+            token_ids=new,
+            finish_reason=reason,
+            num_cached=job.num_cached,
+            logprobs=result.logprobs,
+            prompt_logprobs=result.prompt_logprobs,
+            logits=result.logits,
+            error=result.error,
+            statistics=job.statistics() if reason else None,
+        )
 
     def _remove(self, job: Job) -> None:
         del self.jobs[job.request.request_id]
