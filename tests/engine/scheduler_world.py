@@ -31,9 +31,18 @@ class World:
     """A scheduler, the memory behind its pages, and everything that came out."""
 
     def __init__(
-        self, *, num_pages=40, page_size=4, kinds=BOTH, window=6, seqs=4, budget=16, prefix_caching=True,
-        prompt_logits=1000, ahead=0,
-    ):  # fmt: skip
+        self,
+        *,
+        num_pages=40,
+        page_size=4,
+        kinds=BOTH,
+        window=6,
+        seqs=4,
+        budget=16,
+        prefix_caching=True,
+        prompt_logits=1000,
+        ahead=0,
+    ):
         """`ahead`: decoding steps that are computed before the tokens of the one ahead of them are known."""
         layout = PageLayout(page_size=page_size, kinds=kinds, window=window)
         self.pool = PagePool(num_pages)

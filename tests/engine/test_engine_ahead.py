@@ -36,9 +36,12 @@ def make(llm, ahead, fused=False, *, pages=None, prefix_caching=True, kv_dtype="
 
 def request(name, token_ids, max_tokens=NEW, *, stops=(), mask=None, **params):
     return Request(
-        request_id=str(name), token_ids=token_ids, params=SamplingParams(max_tokens=max_tokens, **params),
-        stops=frozenset(stops), mask=mask,
-    )  # fmt: skip
+        request_id=str(name),
+        token_ids=token_ids,
+        params=SamplingParams(max_tokens=max_tokens, **params),
+        stops=frozenset(stops),
+        mask=mask,
+    )
 
 
 def run(engine, requests, *, at=None, cancel=None):
@@ -296,9 +299,13 @@ def test_padding_writes_into_the_page_of_nobody_only(llm):
     for pages in (*cache.keys, *cache.values):
         pages.fill_(7.0)
     step = NetworkStep(
-        llm.model, cache, num_requests=18, num_pages=8, idle_page=engine.pool.num_pages,
+        llm.model,
+        cache,
+        num_requests=18,
+        num_pages=8,
+        idle_page=engine.pool.num_pages,
         logits=torch.empty(18, 272),
-    )  # fmt: skip
+    )
     for _ in range(3):
         step.run()
     assert step.batch.positions.tolist() == [0] * 18

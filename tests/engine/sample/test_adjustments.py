@@ -16,9 +16,13 @@ INF = float("inf")
 
 def row(token_ids=(), num_prompt=0, allowed=None, stop_token_ids=(), **params):
     return SampleRow(
-        params=SamplingParams(**params), position=len(token_ids), token_ids=token_ids, num_prompt=num_prompt,
-        allowed=allowed, stop_token_ids=stop_token_ids,
-    )  # fmt: skip
+        params=SamplingParams(**params),
+        position=len(token_ids),
+        token_ids=token_ids,
+        num_prompt=num_prompt,
+        allowed=allowed,
+        stop_token_ids=stop_token_ids,
+    )
 
 
 def adjust_slowly(logits, one):

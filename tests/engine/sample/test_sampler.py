@@ -22,9 +22,14 @@ INF, NAN = float("inf"), float("nan")
 def row(position=0, *, name="", allowed=None, token_ids=(), num_prompt=0, stop_token_ids=(), **params):
     params = SamplingParams(**{"temperature": 1.0, **params})
     return SampleRow(
-        params=params, position=position, name=name, allowed=allowed, token_ids=token_ids, num_prompt=num_prompt,
+        params=params,
+        position=position,
+        name=name,
+        allowed=allowed,
+        token_ids=token_ids,
+        num_prompt=num_prompt,
         stop_token_ids=stop_token_ids,
-    )  # fmt: skip
+    )
 
 
 def read(logits, rows):
@@ -117,13 +122,22 @@ def mixed_rows(draw):
     num_prompt = draw(st.integers(0, len(token_ids)))
     allowed = draw(st.sampled_from([None, None, torch.arange(300) % 3 == 0]))
     return row(
-        len(token_ids), token_ids=token_ids, num_prompt=num_prompt, allowed=allowed, stop_token_ids=(0, 5),
-        temperature=draw(st.sampled_from([0.0, 0.7, 1.0, 2.0])), seed=draw(st.integers(-(2**63), 2**64 - 1)),
-        top_k=draw(st.sampled_from([0, 1, 5, 300])), top_p=draw(st.sampled_from([1.0, 0.9, 0.3])),
-        min_p=draw(st.sampled_from([0.0, 0.1])), repetition_penalty=draw(st.sampled_from([1.0, 1.2])),
-        frequency_penalty=draw(st.sampled_from([0.0, 0.5])), min_tokens=draw(st.sampled_from([0, 3])),
-        logit_bias=draw(st.sampled_from([{}, {7: 3.0}])), logprobs=draw(st.sampled_from([None, 0, 2])),
-    )  # fmt: skip
+        len(token_ids),
+        token_ids=token_ids,
+        num_prompt=num_prompt,
+        allowed=allowed,
+        stop_token_ids=(0, 5),
+        temperature=draw(st.sampled_from([0.0, 0.7, 1.0, 2.0])),
+        seed=draw(st.integers(-(2**63), 2**64 - 1)),
+        top_k=draw(st.sampled_from([0, 1, 5, 300])),
+        top_p=draw(st.sampled_from([1.0, 0.9, 0.3])),
+        min_p=draw(st.sampled_from([0.0, 0.1])),
+        repetition_penalty=draw(st.sampled_from([1.0, 1.2])),
+        frequency_penalty=draw(st.sampled_from([0.0, 0.5])),
+        min_tokens=draw(st.sampled_from([0, 3])),
+        logit_bias=draw(st.sampled_from([{}, {7: 3.0}])),
+        logprobs=draw(st.sampled_from([None, 0, 2])),
+    )
 
 
 @settings(max_examples=40, deadline=None)
@@ -299,11 +313,19 @@ def mixed_batch(vocab_size, device):
     """Every feature at once, greedy rows and plain draws among them."""
     allowed = torch.arange(vocab_size, device=device) % 2 == 0
     return [
-        row(0, temperature=0), row(1), row(2, top_k=50), row(3, top_p=0.9), row(4, min_p=0.05), row(5, logprobs=5),
+        row(0, temperature=0),
+        row(1),
+        row(2, top_k=50),
+        row(3, top_p=0.9),
+        row(4, min_p=0.05),
+        row(5, logprobs=5),
         row(6, token_ids=[1, 2, 2, 3], num_prompt=2, repetition_penalty=1.3, frequency_penalty=0.5),
-        row(7, logit_bias={5: 2.0, 9: -100.0}), row(8, num_prompt=8, min_tokens=2, stop_token_ids=(1, 2)),
-        row(9, allowed=allowed), row(10, allowed=allowed.cpu()), row(11, allowed_token_ids=(7, 70, 700)),
-    ]  # fmt: skip
+        row(7, logit_bias={5: 2.0, 9: -100.0}),
+        row(8, num_prompt=8, min_tokens=2, stop_token_ids=(1, 2)),
+        row(9, allowed=allowed),
+        row(10, allowed=allowed.cpu()),
+        row(11, allowed_token_ids=(7, 70, 700)),
+    ]
 
 
 def gpu_sampler(size):

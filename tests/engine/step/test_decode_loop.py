@@ -20,9 +20,14 @@ def span(length, start, end, *, prompt=None, **params):
     token_ids = list(range(1, length + 1))
     request = Request(request_id="a", token_ids=token_ids[:prompt], params=SamplingParams(**params))
     return Span(
-        request=request, token_ids=token_ids, start=start, end=end, full_pages=array("q", [3, 5, 7]),
-        window_pages=array("q", [4, 6, 8]), num_logits=1,
-    )  # fmt: skip
+        request=request,
+        token_ids=token_ids,
+        start=start,
+        end=end,
+        full_pages=array("q", [3, 5, 7]),
+        window_pages=array("q", [4, 6, 8]),
+        num_logits=1,
+    )
 
 
 @pytest.mark.parametrize(
