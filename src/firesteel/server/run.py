@@ -49,7 +49,7 @@ def url_of(bound: socket.socket) -> str:
 
 
 class Server(uvicorn.Server):
-    """At a signal it takes no new requests, and drops those that do not end within `drain_s`."""
+    """Stops at a signal: takes no new requests, and drops those that do not end within `drain_s`."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What all endpoints share: the engine, the tokenizer, the limits and the model's names."""
+"""The service that all endpoints share: engine, tokenizer, limits, metrics and the model's names."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class EngineClient:
 
     @property
     def is_ready(self) -> bool:
-        """Is true while an engine runs; otherwise one is being started, or `failure` says why none is."""
+        """True while an engine runs; otherwise one is being started, or `failure` says why none is."""
         return self._settled.is_set() and self._failure is None
 
     @property

@@ -126,7 +126,7 @@ class Alive(WireMessage, frozen=True):
 
 
 class Output(msgspec.Struct, frozen=True, array_like=True):
-    """What a step gave one request: a `StepOutput` with the request's number in place of its name."""
+    """The output of one step for one request: a `StepOutput` with the request's number in place of its name."""
 
     number: int
     token_ids: list[int]

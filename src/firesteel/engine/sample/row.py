@@ -34,7 +34,7 @@ class SampleRow:
 
     @property
     def is_plain(self) -> bool:
-        """Is true if the token is the argmax of unchanged logits and no logprobs are requested."""
+        """True if the token is the argmax of unchanged logits and no logprobs are requested."""
         params = self.params
         return not (
             params.temperature > 0

@@ -63,7 +63,7 @@ class Sampled:
 
 
 class Sampler:
-    """Is stateless: the same rows always give the same tokens."""
+    """Stateless: the same rows always give the same tokens."""
 
     def __init__(self, vocab_size: int, device: torch.device, draw: Draw = plain_draw.reference) -> None:
         self.vocab_size = vocab_size

@@ -37,7 +37,7 @@ class Job:
 
     @property
     def is_scoring(self) -> bool:
-        """Is true while logits of its prompt are still wanted."""
+        """True while logits of its prompt are still wanted."""
         return self.request.wants_prompt_logits and self.num_scored < self.request.num_prompt
 
     @property

@@ -34,7 +34,7 @@ class CompletionAnswer:
 
     @property
     def has_news(self) -> bool:
-        """Is true if there is something to send. An echoed prompt waits for the first token and its logprobs."""
+        """True if there is something to send. An echoed prompt waits for the first token and its logprobs."""
         return bool((self._text and self._ids) or self._last.finish_reason)
 
     def add(self, piece: ChoicePiece) -> None:

@@ -1,4 +1,4 @@
-"""What the server needs of an engine."""
+"""The interface of an engine that the server needs."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 @dataclass(slots=True)
 class LogEntry:
-    """What the log line of a request will say."""
+    """The contents of a request's log line."""
 
     request_id: str
     shows_text: bool
