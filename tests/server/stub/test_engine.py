@@ -58,10 +58,11 @@ def test_abandoned_and_finished_requests_end(talk):
     async def work(client):
         async with aclosing(request(client, "left", 10_000)) as outputs:
             await anext(outputs)
-        last = None
-        async for output in request(client, "found", 10_000):
-            client.finish("found")
-            last = output
+        last, params = None, SamplingParams(max_tokens=10_000)
+        async with client.open([Request(request_id="found", token_ids=[1], params=params)]) as stream:
+            while outputs := await stream.take():
+                stream.finish(0)
+                last = outputs[0][-1]
         return last, await client.statistics()
 
     last, statistics = talk(100, work)

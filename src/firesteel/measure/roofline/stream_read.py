@@ -21,8 +21,9 @@ PROGRAMS_AN_SM = 4
 
 @triton.jit
 def read_kernel(data, sums, num_words, TILE: tl.constexpr):
-    """Sums tiles. Whole tiles are loaded without a mask: ptxas then keeps five 16-byte loads per thread in flight,
-    otherwise two.
+    """Sums tiles.
+
+    Whole tiles are loaded without a mask: ptxas then keeps five 16-byte loads per thread in flight, otherwise two.
     """
     program = tl.program_id(0)
     words = tl.arange(0, TILE)
