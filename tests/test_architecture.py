@@ -35,7 +35,7 @@ MAY_IMPORT = {
     "eval": {"chat", "exam", "llm", *GROUND},
     "quality": {"chat", "exam", "eval", "llm", "measure", *GROUND},
     "calibrate": {"formats", "engine", "hub", "exam", "eval", "llm", *GROUND},
-    "server": {"chat", "engine", "hub", "llm", *GROUND},
+    "server": {"chat", "engine", "measure", "hub", "llm", *GROUND},
     "doctor": {"kernels", *GROUND},
     "plot": {"measure", *GROUND},
     "spark_report": {"kernels", "measure", "plot", *GROUND},

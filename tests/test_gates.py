@@ -15,7 +15,7 @@ from firesteel.kernels.op.op import anywhere
 from firesteel.kernels.operands.weights import Mxfp4Weight
 from firesteel.kernels.ops.rms_norm import rms_norm
 from firesteel.kernels.ops.rms_norm_fed import rms_norm_fed
-from firesteel.measure.decode.variants import Way, find_ways
+from firesteel.measure.decode.variants import StepVariant, list_variants
 
 TOKENS = list(range(300, 312))
 # gate -> values that are not the default
@@ -144,10 +144,10 @@ def test_gates_from_environment_and_file_reach_the_model(outcome, monkeypatch, t
 def test_gates_of_decode_steps_choose_the_way_they_run(cuda_graphs, dependent_launch):
     config = KernelConfig(cuda_graphs=cuda_graphs, dependent_launch=dependent_launch)
     gpu = replace(find_device("cpu"), capability=(9, 0), name="GPU")
-    ways = find_ways(gpu, config)
-    assert ways[0] == Way(False, False) and ways[-1] == Way(cuda_graphs, dependent_launch)
+    ways = list_variants(gpu, config)
+    assert ways[0] == StepVariant(False, False) and ways[-1] == StepVariant(cuda_graphs, dependent_launch)
     assert len(ways) == 1 + cuda_graphs + dependent_launch == len(set(ways)), "one gate at a time"
-    assert find_ways(find_device("cpu"), config) == [Way(False, False)]
+    assert list_variants(find_device("cpu"), config) == [StepVariant(False, False)]
 
 
 def test_gate_of_running_ahead_is_seen_on_a_gpu_only():

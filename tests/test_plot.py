@@ -5,10 +5,10 @@ import json
 import pytest
 
 from firesteel import plot
+from firesteel.measure.decode.experts import ExpertCount
 from firesteel.measure.decode.figures import DecodeFigures
-from firesteel.measure.decode.steps import ExpertCount
-from firesteel.measure.ops.outcome import Figures, Outcome
-from firesteel.measure.roofline.roofline import Step, step_cost
+from firesteel.measure.ops.outcome import Figures, OpOutcome
+from firesteel.measure.roofline.roofline import StepShape, step_cost
 from firesteel.measure.timing import Timing
 from firesteel.model.spec import PRESETS
 from firesteel.plot import PlotError, check_libraries, draw_decode, draw_ops, plot_decode, plot_ops
@@ -25,14 +25,14 @@ def outcome(op, m, implementation, share, part="", activation=""):
         matrix_tflop_s=10.0,
         peak_memory_bytes=0,
     )
-    return Outcome(op=op, part=part, m=m, implementation=implementation, activation=activation, figures=figures)
+    return OpOutcome(op=op, part=part, m=m, implementation=implementation, activation=activation, figures=figures)
 
 
 OUTCOMES = [
     *(outcome("moe_matmul", m, "triton:gemm", 0.1 * number) for number, m in enumerate((1, 64, 8192), start=1)),
     outcome("moe_matmul", 1, "triton:gemv", 0.7, activation="mxfp8"),
     outcome("attention", 32, "triton:decode", 0.5, part="decode full 8192"),
-    Outcome(op="route", part="", m=1, implementation="triton", activation="", why="refused: too small"),
+    OpOutcome(op="route", part="", m=1, implementation="triton", activation="", why="refused: too small"),
 ]
 
 
@@ -69,7 +69,7 @@ def test_missing_libraries_are_named_with_the_cure(monkeypatch):
 def steps(batch, context):
     return DecodeFigures(
         model="m", way="CUDA graph, dependent launch", samples_ms=(2.0,), groups_ms={}, groups_by="",
-        cost=step_cost(PRESETS["gpt-oss-120b"], Step(requests=batch, context=context)), read_gb_s=4000.0,
+        cost=step_cost(PRESETS["gpt-oss-120b"], StepShape(requests=batch, context=context)), read_gb_s=4000.0,
         experts=ExpertCount(num_tokens=1, per_step=4.0, per_layer=(4,)), checked_steps=1,
         checked_with_delays=False, allocated_bytes=1,
     )  # fmt: skip

@@ -1,35 +1,40 @@
-"""Precisions of one model compared: what counts as changed, lost and gained, and what is kept of it."""
+"""Comparison of precisions: changed, lost and gained answers, and the record."""
 
 from dataclasses import replace
 
 from firesteel.exam import Item
 from firesteel.measure.record import Record
-from firesteel.quality import KNOBS, PRECISIONS, Answers, compare, examine
+from firesteel.quality import PRECISIONS, SETTINGS, Answers, compare, examine
 
 FIRST = Answers(
-    precision="as shipped", token_ids=[[1], [2], [3], [4]], marks=[True, True, False, False],
-    families={"a": 2}, perplexity=2.0, perplexity_tokens=9, seconds=1.0,
-)  # fmt: skip
+    precision="as shipped",
+    token_ids=[[1], [2], [3], [4]],
+    marks=[True, True, False, False],
+    families={"a": 2},
+    perplexity=2.0,
+    perplexity_tokens=9,
+    seconds=1.0,
+)
 
 
 def test_answers_are_compared_token_for_token_and_mark_for_mark():
     other = replace(FIRST, token_ids=[[1], [5], [6], [7]], marks=[True, False, True, False], perplexity=2.1)
-    found = compare(other, FIRST)
-    assert (found.items, found.right, found.changed, found.lost, found.gained) == (4, 2, 3, 1, 1)
-    assert abs(found.perplexity_change - 0.05) < 1e-12 and found.share == 0.5
+    quality = compare(other, FIRST)
+    assert (quality.items, quality.right, quality.changed, quality.lost, quality.gained) == (4, 2, 3, 1, 1)
+    assert abs(quality.perplexity_change - 0.05) < 1e-12 and quality.share == 0.5
 
 
-def test_a_precision_beside_itself_changed_nothing():
-    found = compare(FIRST, FIRST)
-    assert (found.changed, found.lost, found.gained, found.perplexity_change) == (0, 0, 0, 0)
+def test_precision_compared_with_itself_has_no_changes():
+    quality = compare(FIRST, FIRST)
+    assert (quality.changed, quality.lost, quality.gained, quality.perplexity_change) == (0, 0, 0, 0)
 
 
-def test_every_choice_of_dense_layers_and_activations_is_there():
-    chosen = [tuple(knobs.get(name, "") for name in KNOBS) for knobs in PRECISIONS.values()]
+def test_every_pair_of_dense_format_and_activation_is_listed():
+    chosen = [tuple(settings.get(name, "") for name in SETTINGS) for settings in PRECISIONS.values()]
     assert set(chosen) == {(layers, kind) for layers in ("", "qkv,o,lm_head") for kind in ("", "mxfp8", "mxfp4")}
 
 
-def test_answers_and_their_marks_are_those_of_the_model(open_llm, tmp_path):
+def test_answers_and_marks_come_from_the_model(open_llm, tmp_path):
     items = [Item(family="a", text="ab", answer=answer) for answer in ("", "?", "")]
     texts = [Item(family="b", text="some text")]
     plain, packed = (
@@ -38,8 +43,8 @@ def test_answers_and_their_marks_are_those_of_the_model(open_llm, tmp_path):
         for llm in [open_llm(**PRECISIONS[name])]
     )
     assert plain[1].marks == [True, False, True] and plain[1].perplexity_tokens == len("some text") - 1
-    found = compare(packed[1], plain[1])
-    assert found.perplexity_change != 0 and found.changed == 3
-    record = Record.load(found.record(packed[0], 5).save(tmp_path))
-    assert record.median == found.perplexity and record.parameters["changed"] == 3
+    quality = compare(packed[1], plain[1])
+    assert quality.perplexity_change != 0 and quality.changed == 3
+    record = Record.load(quality.record(packed[0], 5).save(tmp_path))
+    assert record.median == quality.perplexity and record.parameters["changed"] == 3
     assert record.parameters["limit"] == 5 and record.config["kernels"]["mxfp4_layers"] == "qkv,o,lm_head"

@@ -16,13 +16,13 @@ from contextlib import contextmanager
 
 import torch
 
-from firesteel.cli.bench.decode import Plan, Subject, choose_ops, open_step
-from firesteel.cli.bench.engine import open_model
+from firesteel.cli.bench.model import open_model
 from firesteel.config import resolve
 from firesteel.errors import UserError
 from firesteel.kernels.stream.launch import forget_plans
+from firesteel.measure.decode.bench import DecodeSubject, DecodeSweep, choose_decode_ops, open_step
 from firesteel.measure.decode.steps import time_steps
-from firesteel.measure.decode.variants import find_ways, time_groups
+from firesteel.measure.decode.variants import list_variants, time_groups
 from firesteel.measure.ops.memory import free_memory
 
 DENSE = "qkv,o,lm_head"
@@ -39,7 +39,7 @@ def main() -> None:
     asked = parser.parse_args()
     plans = {words: read_plan(words) for words in asked.plans}
     contexts = tuple(map(int, asked.context.split(",")))
-    plan = Plan(batches=(asked.batch,), contexts=contexts, steps=STEPS, check=1, delays=False)
+    plan = DecodeSweep(batches=(asked.batch,), contexts=contexts, steps=STEPS, check=1, delays=False)
     knobs = {"mxfp4_layers": DENSE if asked.mxfp4 else "", "kv_cache_gib": 0.1}
     name, loaded = open_model(resolve(knobs).config, asked.synthetic)
     print(f"{name}, {'all MXFP4' if asked.mxfp4 else 'as shipped'}: ms a step; us of each group", flush=True)
@@ -48,8 +48,8 @@ def main() -> None:
         for context in contexts:
             try:
                 with changed(constants):
-                    ops = choose_ops(loaded, config)
-                    subject = Subject(name=name, loaded=loaded, ops=ops, config=config, read_gb_s=1.0)
+                    ops = choose_decode_ops(loaded, config)
+                    subject = DecodeSubject(name=name, loaded=loaded, ops=ops, config=config, read_gb_s=1.0)
                     print(f"{words:60} {context:6} {time_plan(plan, subject, asked.batch, context)}", flush=True)
             except UserError as error:
                 print(f"{words:60} {context:6} {error}", flush=True)
@@ -89,10 +89,10 @@ def put(constants: dict[tuple[str, str], int]) -> None:
 
 
 @torch.inference_mode()
-def time_plan(plan: Plan, subject: Subject, batch: int, context: int) -> str:
+def time_plan(plan: DecodeSweep, subject: DecodeSubject, batch: int, context: int) -> str:
     step = open_step(plan, subject, batch, context)
     begin, device = step.inputs.copy(), subject.loaded.device
-    way = find_ways(device, subject.config.kernels)[-1]
+    way = list_variants(device, subject.config.kernels)[-1]
     samples = time_steps(way.open(step, device), lambda: step.inputs.restore(begin), device, steps=plan.steps)
     step.inputs.restore(begin)
     groups = time_groups(step, way, device, steps=GROUP_STEPS)

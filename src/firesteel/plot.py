@@ -13,7 +13,7 @@ from typing import Any
 from firesteel.errors import UserError
 from firesteel.measure.decode.figures import DecodeFigures
 from firesteel.measure.loop.figures import LoopFigures
-from firesteel.measure.ops.outcome import Outcome
+from firesteel.measure.ops.outcome import OpOutcome
 
 LIBRARIES = {"altair": "altair", "vl_convert": "vl-convert-python"}  # module -> package
 PANELS_A_ROW = 3
@@ -32,7 +32,7 @@ def check_libraries() -> None:
         raise PlotError(f"plots need {' and '.join(missing)}: pip install {' '.join(missing)}, or pass --no-plot")
 
 
-def plot_ops(outcomes: Sequence[Outcome], folder: Path, title: str) -> list[Path]:
+def plot_ops(outcomes: Sequence[OpOutcome], folder: Path, title: str) -> list[Path]:
     """ops.html and ops.png: a panel an op and part, a line an implementation, M against share of the ceiling."""
     check_libraries()
     return _save(draw_ops(outcomes, title), folder, "ops")
@@ -87,7 +87,7 @@ def _decode_rows(one: DecodeFigures | LoopFigures) -> list[dict[str, Any]]:
     ]
 
 
-def draw_ops(outcomes: Sequence[Outcome], title: str) -> Any:
+def draw_ops(outcomes: Sequence[OpOutcome], title: str) -> Any:
     import altair
 
     rows = [_row(one) for one in outcomes if one.figures is not None]
@@ -117,7 +117,7 @@ def draw_ops(outcomes: Sequence[Outcome], title: str) -> Any:
     )
 
 
-def _row(outcome: Outcome) -> dict[str, Any]:
+def _row(outcome: OpOutcome) -> dict[str, Any]:
     figures = outcome.figures
     assert figures is not None
     activation = "" if outcome.activation in ("", "bf16") else outcome.activation
@@ -133,7 +133,7 @@ def _in_order(rows: list[dict[str, Any]]) -> list[str]:
     return list(dict.fromkeys(row["panel"] for row in rows))
 
 
-def _ceilings(outcomes: Sequence[Outcome]) -> str:
+def _ceilings(outcomes: Sequence[OpOutcome]) -> str:
     figures = next(one.figures for one in outcomes if one.figures is not None)
     return (
         f"ceilings of the same run: read {figures.read_gb_s:.0f} GB/s, matrix {figures.matrix_tflop_s:.1f} TFLOP/s"

@@ -1,7 +1,7 @@
-"""What a precision costs a model: perplexity, right answers and answers changed; knows no kernel.
+"""Cost of a precision: perplexity, correct answers and changed answers of a model.
 
-An activation format rounds what meets MXFP4 weights: in a model as shipped that is what experts read, and where the
-dense layers are in MXFP4 too, what those read.
+An activation format rounds the inputs of layers with MXFP4 weights: those of the experts in a model as shipped, and
+those of the dense layers as well if they are in MXFP4.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from firesteel.llm import LLM
 from firesteel.measure.record import Record
 
 SHIPPED = "as shipped"
-ALL_MXFP4 = {"mxfp4_layers": ",".join(LAYERS[1:])}  # experts are in any case
-# name -> the knobs that make it
+ALL_MXFP4 = {"mxfp4_layers": ",".join(LAYERS[1:])}  # experts always are
+# name -> settings
 PRECISIONS: dict[str, dict[str, str]] = {
     SHIPPED: {},
     "all MXFP4": ALL_MXFP4,
@@ -29,17 +29,17 @@ PRECISIONS: dict[str, dict[str, str]] = {
     "all MXFP4, MXFP8 activations": {**ALL_MXFP4, "activation": "mxfp8"},
     "all MXFP4, MXFP4 activations": {**ALL_MXFP4, "activation": "mxfp4"},
 }
-KNOBS = tuple(dict.fromkeys(name for knobs in PRECISIONS.values() for name in knobs))
+SETTINGS = tuple(dict.fromkeys(name for settings in PRECISIONS.values() for name in settings))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """What a model says to every question, whether it is right, and its perplexity."""
+    """Answers of a model to all questions, which of them are correct, and its perplexity."""
 
     precision: str
     token_ids: list[list[int]]
     marks: list[bool]
-    families: dict[str, int]  # right answers of each
+    families: dict[str, int]  # correct answers per family
     perplexity: float
     perplexity_tokens: int
     seconds: float
@@ -47,18 +47,18 @@ class Answers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
-    """Of one precision, beside the first that was measured."""
+    """Quality of one precision, compared with the first one measured."""
 
     precision: str
     perplexity: float
     perplexity_tokens: int
-    perplexity_change: float  # 0.01 is one per cent more
+    perplexity_change: float  # 0.01 means one per cent higher
     items: int
     right: int
-    changed: int  # answers that are not the first's, token for token
-    lost: int  # right there, wrong here
+    changed: int  # answers that differ from those of the first, token for token
+    lost: int  # answers that were correct with the first precision and are wrong now
     gained: int
-    families: dict[str, int]  # right answers of each
+    families: dict[str, int]  # correct answers per family
     seconds: float
 
     @property
@@ -69,38 +69,57 @@ class Quality:
         return {**asdict(self), "exact_match": self.share}
 
     def record(self, llm: LLM, limit: int | None) -> Record:
-        """`limit` is the number of questions of each family; None is all."""
+        """Builds the record; `limit` is the number of questions per family, None for all."""
         return Record.now(
-            llm.device, llm.settings.config, name="quality", unit="perplexity", samples=[self.perplexity],
-            warmups=0, startup_s=llm.load_report.seconds, kernels=llm.kernels.table(),
+            llm.device,
+            llm.settings.config,
+            name="quality",
+            unit="perplexity",
+            samples=[self.perplexity],
+            warmups=0,
+            startup_s=llm.load_report.seconds,
+            kernels=llm.kernels.table(),
             parameters={
-                "model": llm.directory.name, "dtype": str(llm.device.dtype).removeprefix("torch."), "limit": limit,
+                "model": llm.directory.name,
+                "dtype": str(llm.device.dtype).removeprefix("torch."),
+                "limit": limit,
                 **self.as_dict(),
             },
-        )  # fmt: skip
+        )
 
 
 def examine(
     llm: LLM, precision: str, items: Sequence[Item], texts: Sequence[Item], progress: Progress | None = None
 ) -> Answers:
+    """Asks all questions and computes the perplexity of `texts`."""
     started, harmony = time.perf_counter(), Harmony(llm.tokenizer)
     completions = answer_all(llm, items, progress)
-    marks = [grade(harmony, *one) for one in zip(items, completions, strict=True)]
+    marks = [grade(harmony, *answered) for answered in zip(items, completions, strict=True)]
     perplexity, tokens = measure_perplexity(llm, texts)
     return Answers(
-        precision=precision, token_ids=[one.token_ids for one in completions], marks=marks,
-        families={score.family: score.right for score in tally(items, marks)}, perplexity=perplexity,
-        perplexity_tokens=tokens, seconds=time.perf_counter() - started,
-    )  # fmt: skip
+        precision=precision,
+        token_ids=[completion.token_ids for completion in completions],
+        marks=marks,
+        families={score.family: score.right for score in tally(items, marks)},
+        perplexity=perplexity,
+        perplexity_tokens=tokens,
+        seconds=time.perf_counter() - started,
+    )
 
 
-def compare(found: Answers, first: Answers) -> Quality:
-    marks = list(zip(found.marks, first.marks, strict=True))
+def compare(answers: Answers, first: Answers) -> Quality:
+    """Compares `answers` with those of the first precision."""
+    marks = list(zip(answers.marks, first.marks, strict=True))
     return Quality(
-        precision=found.precision, perplexity=found.perplexity, perplexity_tokens=found.perplexity_tokens,
-        perplexity_change=found.perplexity / first.perplexity - 1, items=len(marks), right=sum(found.marks),
-        changed=sum(ours != theirs for ours, theirs in zip(found.token_ids, first.token_ids, strict=True)),
+        precision=answers.precision,
+        perplexity=answers.perplexity,
+        perplexity_tokens=answers.perplexity_tokens,
+        perplexity_change=answers.perplexity / first.perplexity - 1,
+        items=len(marks),
+        right=sum(answers.marks),
+        changed=sum(ours != theirs for ours, theirs in zip(answers.token_ids, first.token_ids, strict=True)),
         lost=sum(theirs and not ours for ours, theirs in marks),
         gained=sum(ours and not theirs for ours, theirs in marks),
-        families=found.families, seconds=found.seconds,
-    )  # fmt: skip
+        families=answers.families,
+        seconds=answers.seconds,
+    )

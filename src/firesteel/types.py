@@ -137,7 +137,7 @@ class TokenMask(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A prompt to continue, or to score: then its logits are wanted and nothing is generated."""
+    """A prompt to continue, or to score: then its logits are returned and nothing is generated."""
 
     request_id: str
     token_ids: Sequence[int]
@@ -157,7 +157,7 @@ class Request:
 
     @property
     def needs_tokens(self) -> bool:
-        """Whether what it draws next depends on tokens that the host must have seen."""
+        """True if its next draw depends on earlier tokens that the host must have read."""
         return self.mask is not None or self.params.has_penalties
 
     @property
@@ -176,25 +176,25 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Tokens start to end of one request, to be computed now."""
+    """Tokens start to end of one request, to be computed in this step."""
 
     request: Request
-    token_ids: Sequence[int]  # prompt and what was generated so far
+    token_ids: Sequence[int]  # prompt and generated tokens
     start: int
     end: int
     full_pages: Sequence[int]  # page of each S tokens, from the first token on
     window_pages: Sequence[int]  # entries before the window are stale
-    num_logits: int  # last tokens of the span whose logits are wanted
+    num_logits: int  # number of last tokens of the span whose logits are wanted
 
     @property
     def samples(self) -> bool:
-        """Whether the next token is drawn after it."""
+        """True if the next token is drawn after it."""
         return self.end == len(self.token_ids) and not self.request.score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What one step computes. The lists of its spans are the scheduler's own: valid until the plan is committed."""
+    """The spans that one step computes. Their lists belong to the scheduler and are valid until the commit."""
 
     spans: list[Span]
 
@@ -204,46 +204,57 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What the logits of a span led to."""
+class TokenLogprobs:
+    """Log-probability of a token, and of the most likely tokens at its place."""
 
-    token_id: int | None = None  # drawn after the last token
-    logprobs: Any = None  # TokenLogprobs of engine/sample/logprobs.py
-    prompt_logprobs: Any = None  # a list of them
-    logits: Tensor | None = None
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]  # (token id, logprob), the most likely first; ties by the lower id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanResult:
+    """The result of a span's logits: the token drawn and logprobs, or the reason why no token could be drawn."""
+
+    token_id: int | None = None  # drawn after the last token of the span; None if nothing was drawn
+    logprobs: TokenLogprobs | None = None  # of the token drawn, if params.logprobs asks for them
+    prompt_logprobs: list[TokenLogprobs] | None = None  # of the prompt tokens that follow the span's logits
+    logits: Tensor | None = None  # of a request to score
     error: str | None = None
-    is_refused: bool = False  # the error is what the request asks for: it leaves no token to draw
+    is_refused: bool = False  # the request itself leaves no token to draw; else the logits are invalid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestStatistics:
+    """Times and token counts of a finished request."""
+
     queue_s: float  # from arrival to the first step it took part in
     first_token_s: float  # from arrival to the first token
     token_s: float  # between later tokens, on average
     prompt_tokens: int
-    cached_tokens: int  # of the prompt: found in the cache, not computed
+    cached_tokens: int  # prompt tokens found in the cache, not computed
     output_tokens: int
     preemptions: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOutput:
-    """What a step gave one request."""
+    """The output of one step for one request."""
 
     request_id: str
     token_ids: list[int]  # new ones
     finish_reason: str | None  # "stop", "length", "refused" or "error"
     num_cached: int  # prompt tokens found in the cache
-    logprobs: Any = None  # TokenLogprobs of the new token, where asked for
-    prompt_logprobs: Any = None  # a list of them for the next tokens of the prompt, from the second on
+    logprobs: TokenLogprobs | None = None  # of the new token, if requested
+    prompt_logprobs: list[TokenLogprobs] | None = None  # of the next prompt tokens, from the second on
     logits: Tensor | None = None  # [.., V] fp32 of a request to score
-    error: str | None = None  # why, where the reason is "refused" (the request's own limits) or "error" (ours)
+    error: str | None = None  # the cause if the reason is "refused" (the request's own limits) or "error" (ours)
     statistics: RequestStatistics | None = None  # with the last output
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvView:
-    """Where the tokens of a batch lie in the pages of one kind of layer (full or window)."""
+    """The places of a batch's tokens in the pages of one kind of layer (full or window)."""
 
     page_table: Tensor  # [R, N] int64, page of each S tokens; entries before the window may be stale
     slots: Tensor  # [T] int64, page * S + offset of each new token
@@ -251,7 +262,7 @@ class KvView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """The tokens of one step, all requests end to end; rows of request r are query_starts[r]:query_starts[r+1]."""
+    """The tokens of one step, request after request; rows of request r are query_starts[r]:query_starts[r+1]."""
 
     token_ids: Tensor  # [T] int64
     positions: Tensor  # [T] int64
@@ -289,6 +300,6 @@ class Completion:
     token_ids: list[int]
     text: str
     finish_reason: str  # "stop" or "length"
-    logprobs: list[Any] = field(default_factory=list)  # TokenLogprobs of each token, where asked for
-    prompt_logprobs: list[Any] = field(default_factory=list)  # of each prompt token from the second on
+    logprobs: list[TokenLogprobs] = field(default_factory=list)  # one per token, if requested
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)  # one per prompt token from the second on
     num_cached: int = 0  # prompt tokens found in the cache

@@ -12,7 +12,7 @@ from firesteel.cli.tables import bench_table, ledger_table, proof_table, report_
 from firesteel.eval import Report, Score
 from firesteel.kernels.ledger import Entry, Launch, Ledger, Ran
 from firesteel.kernels.proof.prove import Proof
-from firesteel.measure.ops.outcome import Ceilings, Figures, Outcome
+from firesteel.measure.ops.outcome import Ceilings, Figures, OpOutcome
 from firesteel.measure.roofline.ceiling import Ceiling
 from firesteel.measure.timing import Timing
 
@@ -121,7 +121,7 @@ def test_a_measurement_without_figures_says_why():
         peak_memory_bytes=0,
     )
     names = {"op": "linear", "part": "qkv", "m": 4, "implementation": "triton:gemm", "activation": "bf16"}
-    outcomes = [Outcome(**names, figures=figures), Outcome(**names, why="refused: [x] too many")]
+    outcomes = [OpOutcome(**names, figures=figures), OpOutcome(**names, why="refused: [x] too many")]
     found, lines = rows(bench_table(outcomes, ceilings, "a GPU"))
     shown = ["linear", "qkv", "4", "triton:gemm", "bf16"]
     assert found == [

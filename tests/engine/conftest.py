@@ -14,7 +14,7 @@ pytest.register_assert_rewrite("tests.engine.scheduler_world")
 
 READY = Ready(
     device="CPU", max_context=256, vocab_size=272, pages=9, page_size=4, cache_bytes=99, load_s=1.0, kernels={}
-)  # fmt: skip
+)
 CHANNEL = f"""
 import faulthandler, signal, socket, sys, time
 channel = socket.socket(fileno=int(sys.argv[1]))
@@ -45,10 +45,15 @@ def configure(tmp_path_factory, one_thread_a_child):
         folder = tmp_path_factory.mktemp("crashes")
         return resolve(
             {
-                "device": "cpu", "memory_reserve_gib": 0.0, "page_size": 4, "kv_cache_gib": 0.002,
-                "prefix_caching": False, "crash_dir": str(folder), **knobs,
+                "device": "cpu",
+                "memory_reserve_gib": 0.0,
+                "page_size": 4,
+                "kv_cache_gib": 0.002,
+                "prefix_caching": False,
+                "crash_dir": str(folder),
+                **knobs,
             }
-        ).config  # fmt: skip
+        ).config
 
     return make
 

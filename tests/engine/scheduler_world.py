@@ -7,7 +7,7 @@ from firesteel.config import BatchConfig
 from firesteel.engine.cache.page_pool import PagePool
 from firesteel.engine.cache.page_tables import FULL, WINDOW, PageLayout, PageTables
 from firesteel.engine.schedule.scheduler import Scheduler
-from firesteel.types import Outcome, Request, SamplingParams
+from firesteel.types import Request, SamplingParams, SpanResult
 
 BOTH = (FULL, WINDOW)
 CONTEXT = 64
@@ -31,9 +31,18 @@ class World:
     """A scheduler, the memory behind its pages, and everything that came out."""
 
     def __init__(
-        self, *, num_pages=40, page_size=4, kinds=BOTH, window=6, seqs=4, budget=16, prefix_caching=True,
-        prompt_logits=1000, ahead=0,
-    ):  # fmt: skip
+        self,
+        *,
+        num_pages=40,
+        page_size=4,
+        kinds=BOTH,
+        window=6,
+        seqs=4,
+        budget=16,
+        prefix_caching=True,
+        prompt_logits=1000,
+        ahead=0,
+    ):
         """`ahead`: decoding steps that are computed before the tokens of the one ahead of them are known."""
         layout = PageLayout(page_size=page_size, kinds=kinds, window=window)
         self.pool = PagePool(num_pages)
@@ -84,14 +93,14 @@ class World:
             self.launch(plan)
             assert self.fly(cancelled)
             return
-        outcomes = []
+        results = []
         for span in plan.spans:
             self.compute(span)
             if span.num_logits:
-                outcomes.append(Outcome(token_id=next_token(span.token_ids) if span.samples else None))
+                results.append(SpanResult(token_id=next_token(span.token_ids) if span.samples else None))
         for name in cancelled:
             self.cancel(name)
-        for output in self.scheduler.commit(plan, outcomes):
+        for output in self.scheduler.commit(plan, results):
             self.take(output)
 
     def fly(self, cancelled):
@@ -111,7 +120,7 @@ class World:
             self.cancel(name)
         plan, tokens = self.flight.pop(0)
         self.plans.append([(span.request.request_id, span.start, span.end) for span in plan.spans])
-        outputs = self.scheduler.commit(plan, [Outcome(token_id=token) for token in tokens])
+        outputs = self.scheduler.commit(plan, [SpanResult(token_id=token) for token in tokens])
         self.num_surplus += len(tokens) - len(outputs)
         for output in outputs:
             self.take(output)

@@ -296,9 +296,11 @@ def kindling():
 @pytest.fixture(scope="module")
 def sentences(kindling):
     texts = (
-        "The capital of France is", "Two plus three is", "The opposite of hot is",
+        "The capital of France is",
+        "Two plus three is",
+        "The opposite of hot is",
         "A list of the months: January, February, March, April, May, June, July, August,",
-    )  # fmt: skip
+    )
     return [request(i, kindling.tokenizer.encode(text), max_tokens=10) for i, text in enumerate(texts)]
 
 

@@ -36,9 +36,12 @@ def make(llm, ahead, fused=False, *, pages=None, prefix_caching=True, kv_dtype="
 
 def request(name, token_ids, max_tokens=NEW, *, stops=(), mask=None, **params):
     return Request(
-        request_id=str(name), token_ids=token_ids, params=SamplingParams(max_tokens=max_tokens, **params),
-        stops=frozenset(stops), mask=mask,
-    )  # fmt: skip
+        request_id=str(name),
+        token_ids=token_ids,
+        params=SamplingParams(max_tokens=max_tokens, **params),
+        stops=frozenset(stops),
+        mask=mask,
+    )
 
 
 def run(engine, requests, *, at=None, cancel=None):
@@ -116,7 +119,7 @@ def test_steps_are_launched_ahead_and_read_behind(llm, requests):
     launched = []
     while engine.has_work:
         engine.step()
-        launched.append(len(engine.flight.launched))
+        launched.append(len(engine.in_flight.launched))
     assert launched == [3] * 9 + [3, 2, 1, 0], "the last token is known to be the last"
 
 
@@ -137,7 +140,7 @@ def test_full_house_does_not_stop_steps_from_running_ahead(llm, requests, alone)
         engine.submit(one)
     for _ in range(4):
         engine.step()
-    assert len(engine.flight.launched) == 3 and len(engine.scheduler.waiting) == 1
+    assert len(engine.in_flight.launched) == 3 and len(engine.scheduler.waiting) == 1
 
 
 @pytest.mark.parametrize(("ahead", "fused"), WAYS)
@@ -175,7 +178,7 @@ def test_cancelled_request_leaves_and_may_come_again_under_its_name(llm, request
         engine.submit(one)
     for _ in range(4):
         engine.step()
-    assert engine.flight.launched and engine.cancel("2")
+    assert engine.in_flight.launched and engine.cancel("2")
     engine.submit(requests[2])  # the very same object, while tokens of the first are on the way
     made = {name: [] for name in ("1", "2", "3")}
     while engine.has_work:
@@ -196,8 +199,8 @@ def test_idle_engine_forgets_steps_that_nobody_waits_for(llm, requests, alone):
     engine.submit(requests[1])
     for _ in range(3):
         engine.step()
-    assert engine.flight.launched and engine.cancel("1") and not engine.has_work
-    assert engine.step() == [] and not engine.flight.launched
+    assert engine.in_flight.launched and engine.cancel("1") and not engine.has_work
+    assert engine.step() == [] and not engine.in_flight.launched
     assert tokens(run(engine, [requests[2]])) == {"2": alone["2"]}
 
 
@@ -257,7 +260,7 @@ def test_masks_and_penalties_see_every_token_before_the_next_is_drawn(llm, plain
         for output in engine.step():
             made[output.request_id].append(output)
         if "m" in engine.scheduler.jobs:
-            assert not engine.flight.launched, "nothing runs ahead of a mask"
+            assert not engine.in_flight.launched, "nothing runs ahead of a mask"
     assert tokens(made)["m"] == expected["m"]
     assert mask.seen == [expected["m"][:count] for count in range(NEW)]
 
@@ -296,9 +299,13 @@ def test_padding_writes_into_the_page_of_nobody_only(llm):
     for pages in (*cache.keys, *cache.values):
         pages.fill_(7.0)
     step = NetworkStep(
-        llm.model, cache, num_requests=18, num_pages=8, idle_page=engine.pool.num_pages,
+        llm.model,
+        cache,
+        num_requests=18,
+        num_pages=8,
+        idle_page=engine.pool.num_pages,
         logits=torch.empty(18, 272),
-    )  # fmt: skip
+    )
     for _ in range(3):
         step.run()
     assert step.batch.positions.tolist() == [0] * 18

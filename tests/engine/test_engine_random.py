@@ -20,25 +20,40 @@ from firesteel.model.decode_ops import DecodeOps
 from firesteel.types import Request, SamplingParams
 
 KINDS = (
-    {}, {"temperature": 1.0, "seed": 7}, {"logprobs": 2}, {"min_tokens": 6}, {"prompt_logprobs": 1},
-    {"frequency_penalty": 1.5, "repetition_penalty": 1.2}, {"temperature": 0.7, "presence_penalty": 1.0, "seed": 3},
-    {"mask": True}, {"logit_bias": {5: 4.0}}, {"cache_prompt": False},
-)  # fmt: skip
+    {},
+    {"temperature": 1.0, "seed": 7},
+    {"logprobs": 2},
+    {"min_tokens": 6},
+    {"prompt_logprobs": 1},
+    {"frequency_penalty": 1.5, "repetition_penalty": 1.2},
+    {"temperature": 0.7, "presence_penalty": 1.0, "seed": 3},
+    {"mask": True},
+    {"logit_bias": {5: 4.0}},
+    {"cache_prompt": False},
+)
 LENGTHS = (1, 4, 5, 9, 16, 23, 33)  # of prompts, all beginnings of one text
 MOST_TOKENS = 12
 SETTINGS = st.fixed_dictionaries(
     {
-        "ahead": st.integers(0, 4), "fused": st.booleans(), "page_size": st.sampled_from([1, 4, 8]),
-        "spare": st.integers(0, 30), "prefix_caching": st.booleans(), "max_num_seqs": st.integers(1, 6),
+        "ahead": st.integers(0, 4),
+        "fused": st.booleans(),
+        "page_size": st.sampled_from([1, 4, 8]),
+        "spare": st.integers(0, 30),
+        "prefix_caching": st.booleans(),
+        "max_num_seqs": st.integers(1, 6),
         "max_num_batched_tokens": st.sampled_from([6, 16, 200]),
     }
-)  # fmt: skip
+)
 # For each request: which it is, the step before which it comes, and how many steps later it is cancelled, if ever.
 COMERS = st.lists(
     st.tuples(
-        st.integers(0, len(KINDS) * len(LENGTHS) - 1), st.integers(0, 25), st.none() | st.integers(0, 12),
-    ), min_size=1, max_size=9,
-)  # fmt: skip
+        st.integers(0, len(KINDS) * len(LENGTHS) - 1),
+        st.integers(0, 25),
+        st.none() | st.integers(0, 12),
+    ),
+    min_size=1,
+    max_size=9,
+)
 
 
 class Alternate:
@@ -55,10 +70,12 @@ def make_request(number, name):
     params = {key: value for key, value in kind.items() if key not in ("mask", "min_tokens")}
     most = 2 + (5 * number) % (MOST_TOKENS - 1)
     return Request(
-        request_id=name, token_ids=[(7 * position + position**2) % 250 for position in range(length)],
+        request_id=name,
+        token_ids=[(7 * position + position**2) % 250 for position in range(length)],
         params=SamplingParams(max_tokens=most, min_tokens=min(most, kind.get("min_tokens", 0)), **params),
-        stops=frozenset(range(number % 5, 272, 23)), mask=Alternate() if "mask" in kind else None,
-    )  # fmt: skip
+        stops=frozenset(range(number % 5, 272, 23)),
+        mask=Alternate() if "mask" in kind else None,
+    )
 
 
 def make_engine(llm, knobs):
@@ -69,10 +86,14 @@ def make_engine(llm, knobs):
     one = page_bytes(llm.spec, config.page_size, torch.float32)
     fused = FusedOps(ops=DecodeOps.choose(llm.device, llm.kernels.ledger), is_asked=True)
     return Engine(
-        llm.model, llm.device, config,
+        llm.model,
+        llm.device,
+        config,
         CacheConfig(kv_cache_gib=(pages + 0.5) * one / GIB, prefix_caching=knobs["prefix_caching"]),
-        max_context=llm.max_context, fused=fused if knobs["fused"] else None, run_ahead_steps=knobs["ahead"],
-    )  # fmt: skip
+        max_context=llm.max_context,
+        fused=fused if knobs["fused"] else None,
+        run_ahead_steps=knobs["ahead"],
+    )
 
 
 def check_pages(engine):
@@ -117,9 +138,14 @@ def alone(llm):
     @cache
     def compute(number):
         knobs = {
-            "page_size": 64, "max_num_seqs": 1, "max_num_batched_tokens": 200, "spare": 0, "prefix_caching": False,
-            "fused": False, "ahead": 0,
-        }  # fmt: skip
+            "page_size": 64,
+            "max_num_seqs": 1,
+            "max_num_batched_tokens": 200,
+            "spare": 0,
+            "prefix_caching": False,
+            "fused": False,
+            "ahead": 0,
+        }
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(DecodeLoop, "takes", lambda self, plan: False)
             return run(make_engine(llm, knobs), [(number, 0, None)])[0]["0"]
@@ -178,9 +204,14 @@ def test_broken_request_harms_nobody_and_leaves_nothing_behind(open_llm, ahead, 
     """Its pages hold NaN; found by their prefix they would break every later request of the same text."""
     llm = open_llm()
     knobs = {
-        "page_size": 4, "max_num_seqs": 6, "max_num_batched_tokens": 16, "spare": 60, "prefix_caching": True,
-        "fused": fused, "ahead": ahead,
-    }  # fmt: skip
+        "page_size": 4,
+        "max_num_seqs": 6,
+        "max_num_batched_tokens": 16,
+        "spare": 60,
+        "prefix_caching": True,
+        "fused": fused,
+        "ahead": ahead,
+    }
     engine, token = make_engine(llm, knobs), 251
     broken = replace(make_request(60, "broken"), token_ids=[*range(20), token, *range(9)])
     other = make_request(30, "other")
@@ -216,10 +247,14 @@ def test_gpu_survives_a_request_that_breaks():
     """A bad row routes to experts and reads rows of the embedding by numbers that come of NaN."""
     llm = LLM(device="cuda", kv_cache_gib=0.5)
     engine = Engine(
-        llm.model, llm.device, BatchConfig(page_size=16, max_num_seqs=6, max_num_batched_tokens=64),
-        CacheConfig(kv_cache_gib=0.1), max_context=llm.max_context, fused=llm.engine.loop.store.fused,
+        llm.model,
+        llm.device,
+        BatchConfig(page_size=16, max_num_seqs=6, max_num_batched_tokens=64),
+        CacheConfig(kv_cache_gib=0.1),
+        max_context=llm.max_context,
+        fused=llm.engine.loop.store.fused,
         run_ahead_steps=3,
-    )  # fmt: skip
+    )
     prompt, token = [*range(100, 140), 3000, *range(200, 209)], 3000
     params = SamplingParams(max_tokens=20)
     requests = [

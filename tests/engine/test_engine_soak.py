@@ -27,9 +27,14 @@ def make(llm, *, pages, ahead):
     one = page_bytes(llm.spec, config.page_size, llm.device.dtype)
     cache = CacheConfig(kv_cache_gib=(pages + 0.5) * one / GIB)
     return Engine(
-        llm.model, llm.device, config, cache, max_context=llm.max_context, run_ahead_steps=ahead,
+        llm.model,
+        llm.device,
+        config,
+        cache,
+        max_context=llm.max_context,
+        run_ahead_steps=ahead,
         fused=llm.engine.loop.store.fused,
-    )  # fmt: skip
+    )
 
 
 def draw_requests(rng, vocab_size, *, most_new, stop_every):
@@ -38,11 +43,13 @@ def draw_requests(rng, vocab_size, *, most_new, stop_every):
     kinds = [{}, {"temperature": 1.0, "seed": 5}, {"logprobs": 2}, {"min_tokens": 9}]
     return [
         Request(
-            request_id=str(number), token_ids=prompt, stops=frozenset(range(number, vocab_size, stop_every)),
+            request_id=str(number),
+            token_ids=prompt,
+            stops=frozenset(range(number, vocab_size, stop_every)),
             params=SamplingParams(max_tokens=rng.randint(9, most_new), **kinds[number % len(kinds)]),
         )
         for number, prompt in enumerate(prompts)
-    ]  # fmt: skip
+    ]
 
 
 def run_alone(llm, requests):
@@ -106,7 +113,7 @@ def check_nothing_is_left(engine):
     assert engine.pool.num_held == 0 and not any(engine.pool.holders)
     found = engine.statistics()
     assert found.pages_held == found.requests_running == found.requests_waiting == 0
-    assert not engine.scheduler.jobs and len(engine.flight.launched) <= engine.run_ahead_steps
+    assert not engine.scheduler.jobs and len(engine.in_flight.launched) <= engine.run_ahead_steps
 
 
 @pytest.mark.slow

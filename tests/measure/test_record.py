@@ -1,4 +1,4 @@
-"""Records: a round trip keeps everything, a damaged file is refused by the name of its field."""
+"""Records: a round trip keeps everything; errors of a damaged file name the field."""
 
 import json
 import os
@@ -18,9 +18,15 @@ CPU = find_device("cpu")
 
 def make(**changes):
     given = {
-        "name": "op linear", "unit": "s", "samples": [3.0, 1.0, 2.0, 10.0], "warmups": 6,
-        "parameters": {"batch": 8}, "kernels": [("linear", "triton, reference")], "startup_s": 1.5, "seed": 7,
-    }  # fmt: skip
+        "name": "op linear",
+        "unit": "s",
+        "samples": [3.0, 1.0, 2.0, 10.0],
+        "warmups": 6,
+        "parameters": {"batch": 8},
+        "kernels": [("linear", "triton, reference")],
+        "startup_s": 1.5,
+        "seed": 7,
+    }
     return Record.now(CPU, Config(), **{**given, **changes})
 
 
@@ -47,7 +53,7 @@ def test_round_trip_keeps_everything(record, tmp_path):
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
 
 
-def test_file_holds_samples_median_spread_and_hashes_for_readers_without_python(record, tmp_path):
+def test_file_holds_samples_median_spread_and_hashes(record, tmp_path):
     content = json.loads(record.save(tmp_path).read_text())
     assert content["schema"] == SCHEMA and content["samples"] == [3.0, 1.0, 2.0, 10.0]
     assert content["median"] == 2.5 and content["spread"] == 3.0
@@ -57,7 +63,7 @@ def test_file_holds_samples_median_spread_and_hashes_for_readers_without_python(
     assert content["peak_memory_bytes"] > 0 and content["surroundings"]["device"] == "CPU"
 
 
-def test_file_name_is_readable_stable_and_its_own(record, tmp_path):
+def test_file_name_is_readable_stable_and_unique(record, tmp_path):
     path = record.save(tmp_path)
     assert re.fullmatch(r"op-linear--cpu--\d{4}-\d\d-\d\dt\d{6}z--[0-9a-f]{8}\.json", path.name)
     assert record.save(tmp_path) == path and len(os.listdir(tmp_path)) == 1
@@ -110,7 +116,7 @@ def test_unknown_field_is_named(content, path, name, tmp_path):
         load(content, tmp_path)
 
 
-def test_missing_field_within_is_named(content, tmp_path):
+def test_missing_nested_field_is_named(content, tmp_path):
     del content["surroundings"]["gpu"]["power"]
     with pytest.raises(RecordError, match=r"missing field surroundings\.gpu\.power"):
         load(content, tmp_path)
@@ -119,11 +125,21 @@ def test_missing_field_within_is_named(content, tmp_path):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("samples", [1.0, "2"]), ("samples", [True]), ("samples", 3.0), ("warmups", 1.5), ("warmups", True),
-        ("warmups", None), ("name", 3), ("seed", "7"), ("kernels", {"linear": 3}), ("kernels", []),
-        ("surroundings", None), ("startup_s", "soon"), ("config", None),
+        ("samples", [1.0, "2"]),
+        ("samples", [True]),
+        ("samples", 3.0),
+        ("warmups", 1.5),
+        ("warmups", True),
+        ("warmups", None),
+        ("name", 3),
+        ("seed", "7"),
+        ("kernels", {"linear": 3}),
+        ("kernels", []),
+        ("surroundings", None),
+        ("startup_s", "soon"),
+        ("config", None),
     ],
-)  # fmt: skip
+)
 def test_value_of_the_wrong_type_is_named(content, name, value, tmp_path):
     content[name] = value
     with pytest.raises(RecordError, match=f"{name} (cannot be|must be an object)"):
@@ -131,7 +147,7 @@ def test_value_of_the_wrong_type_is_named(content, name, value, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["startup_s", "seed", "peak_memory_bytes"])
-def test_what_may_be_unknown_may_be_null(content, name, tmp_path):
+def test_optional_values_may_be_null(content, name, tmp_path):
     content[name] = None
     assert getattr(load(content, tmp_path), name) is None
 
@@ -151,7 +167,7 @@ def test_other_schema_is_refused(content, schema, tmp_path):
 
 
 @pytest.mark.parametrize("samples", [[], [float("nan")], [1.0, float("inf")]])
-def test_samples_that_measure_nothing_are_refused(samples):
+def test_empty_or_infinite_samples_are_refused(samples):
     with pytest.raises(RecordError, match="op linear: samples must be finite numbers"):
         make(samples=samples)
 
@@ -168,7 +184,7 @@ def test_unreadable_file_is_an_error_that_names_it(tmp_path):
         Record.load(path)
 
 
-def test_crash_while_writing_leaves_nothing(record, tmp_path, monkeypatch):
+def test_crash_while_writing_leaves_no_file(record, tmp_path, monkeypatch):
     def crash(*args):
         raise KeyboardInterrupt
 

@@ -17,7 +17,7 @@ from firesteel.kernels import Kernels
 from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.rope import RopeSpec
 from firesteel.measure.decode.steps import fill_pages, first_batch, lay_out
-from firesteel.measure.decode.variants import Way, compare_ways, find_ways
+from firesteel.measure.decode.variants import StepVariant, compare_variants, list_variants
 from firesteel.measure.ops.memory import free_memory
 from firesteel.model.decode import DecodeStep
 from firesteel.model.decode_ops import NAMES, DecodeOps
@@ -241,8 +241,8 @@ def test_so_it_is_in_all_36_layers(whole_model, device, num_requests, record_pro
 def test_10_000_steps_are_the_same_bits_however_they_are_launched(model, device, num_requests):
     """Eager and as a graph, with dependent launch and without, and all of them with delays."""
     step = open_step(*model, device, "cuda", num_requests, MANY_STEPS)
-    ways = [*find_ways(device, KernelConfig()), Way(graph=False, dependent=True)]
-    compare_ways(step, ways, device, MANY_STEPS, delays=True)
+    ways = [*list_variants(device, KernelConfig()), StepVariant(graph=False, dependent=True)]
+    compare_variants(step, ways, device, MANY_STEPS, delays=True)
     ran = {one.op: one.implementation for one in step.model.kernels.ledger.entries}
     assert ran.get("decode_experts") == find_experts(model[0], num_requests)
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from firesteel.device import GIB, find_device
 from firesteel.kernels.operands.weights import Mxfp4Weight
 from firesteel.kernels.rope import RopeSpec
-from firesteel.measure.roofline.roofline import Step, step_cost
+from firesteel.measure.roofline.roofline import StepShape, step_cost
 from firesteel.model.checkpoint import save_checkpoint
 from firesteel.model.reader import PIECE_BYTES
 from firesteel.model.shards import CheckpointError
@@ -94,7 +94,7 @@ def test_memory_shrinks_as_the_roofline_computes(preset):
     spec = PRESETS[preset]
 
     def computed(dense):
-        cost = step_cost(spec, Step(dense=dense, distinct_experts=spec.num_experts))
+        cost = step_cost(spec, StepShape(dense=dense, distinct_experts=spec.num_experts))
         read = sum(op.matrix_bytes + op.vector_bytes for op in cost.ops if op.op != "embedding")
         return read + 2 * spec.vocab_size * spec.hidden_size
 

@@ -13,9 +13,16 @@ import time
 
 PROGRAM = shutil.which("chromium")
 FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
-    "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
-)  # fmt: skip
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-sync",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-dev-shm-usage",
+)
 # Chromium reads commands from descriptor 3 and writes to 4.
 WRAPPER = (
     "import os, sys; one, two, *command = sys.argv[1:]; os.dup2(int(one), 3); os.dup2(int(two), 4); "
@@ -33,9 +40,10 @@ class Browser:
         inherited = [fcntl.fcntl(one, fcntl.F_DUPFD, 10) for one in (theirs_in, theirs_out)]
         command = [PROGRAM, *FLAGS, f"--user-data-dir={profile}", "--remote-debugging-pipe", "about:blank"]
         self._process = subprocess.Popen(
-            [sys.executable, "-c", WRAPPER, *map(str, inherited), *command], pass_fds=inherited,
+            [sys.executable, "-c", WRAPPER, *map(str, inherited), *command],
+            pass_fds=inherited,
             stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+        )
         for one in (theirs_in, theirs_out, *inherited):
             os.close(one)
         self._numbers = itertools.count(1)

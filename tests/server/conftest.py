@@ -1,4 +1,4 @@
-"""What tests of the server share: an engine that says what it is told to, and a server in front of it."""
+"""Fixtures of the server's tests: an engine that answers with a script, and a server in front of it."""
 
 import asyncio
 import importlib.util
@@ -12,7 +12,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,28 +20,35 @@ import pytest
 from firesteel.chat.tokenizer import Tokenizer
 from firesteel.config import resolve
 from firesteel.engine.process.messages import Ready
-from firesteel.engine.sample.logprobs import TokenLogprobs
+from firesteel.engine.process.waiters import OutputStream
 from firesteel.engine.statistics import Statistics
 from firesteel.errors import EngineDied
 from firesteel.server.app import build_app
 from firesteel.server.run import Server, bind, url_of
 from firesteel.server.service import Service
-from firesteel.types import RequestStatistics, StepOutput
+from firesteel.types import RequestStatistics, StepOutput, TokenLogprobs
 
 FINAL = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Hello.<|return|>"
 FACTS = Ready(
-    device="CPU", max_context=4096, vocab_size=272, pages=9, page_size=4, cache_bytes=99, load_s=1.0,
-    kernels={"linear": "reference"}, formats={"mxfp4_layers": "", "activation": "bf16", "kv": "float32"},
-)  # fmt: skip
+    device="CPU",
+    max_context=4096,
+    vocab_size=272,
+    pages=9,
+    page_size=4,
+    cache_bytes=99,
+    load_s=1.0,
+    kernels={"linear": "reference"},
+    formats={"mxfp4_layers": "", "activation": "bf16", "kv": "float32"},
+)
 
 
 def spell(tokenizer, text):
-    """Token ids of a text with special tokens in it."""
+    """Returns the token ids of a text with special tokens in it."""
     parts = re.split(r"(<\|\w+\|>)", text)
     ids = [
         [tokenizer.special_ids[part]] if part in tokenizer.special_ids else tokenizer.encode(part) for part in parts
     ]
-    return [token for one in ids for token in one]
+    return [token for part in ids for token in part]
 
 
 class ScriptedEngine:
@@ -59,19 +66,46 @@ class ScriptedEngine:
         self.num_open = 0
         self.finished = set()
         self.ledger = [
-            {"op": "linear", "implementation": "reference", "activation": "bf16", "calls": 3, "seconds": 0.5,
-             "launches": {"gemm": 3}, "clipped": None,
-             "artefacts": [
-                 {"kernel": "gemm", "tile": "64x64", "artefact": "1f", "launches": 3, "verdict": "bf16"}]}
-        ]  # fmt: skip
+            {
+                "op": "linear",
+                "implementation": "reference",
+                "activation": "bf16",
+                "calls": 3,
+                "seconds": 0.5,
+                "launches": {"gemm": 3},
+                "clipped": None,
+                "artefacts": [
+                    {"kernel": "gemm", "tile": "64x64", "artefact": "1f", "launches": 3, "verdict": "bf16"}
+                ],
+            }
+        ]
         self.refresh_error = None
         self.dies_after = None  # tokens
         self.error = None
 
-    async def generate_lists(self, request):
-        async with aclosing(self.generate(request)) as outputs:
-            async for output in outputs:
-                yield [output]
+    @asynccontextmanager
+    async def open(self, requests):
+        queue = asyncio.Queue(1)  # the next output is computed once the last was taken
+
+        async def fill(index):
+            try:
+                async with aclosing(self.generate(requests[index])) as outputs:
+                    async for output in outputs:
+                        await queue.put((index, output))
+            except Exception as error:
+                await queue.put((index, error))
+
+        def note_end(cancel):
+            if cancel.finished:
+                self.finished.add(requests[cancel.number].request_id)
+
+        tasks = [asyncio.create_task(fill(index)) for index in range(len(requests))]
+        try:
+            yield OutputStream(range(len(requests)), queue, note_end)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def generate(self, request):
         self.requests.append(request)
@@ -97,20 +131,26 @@ class ScriptedEngine:
         wanted = request.params.logprobs
         logprobs = None
         if wanted is not None and token_ids:
-            top = tuple((97 + one, -1.0 - one) for one in range(wanted))
+            top = tuple((97 + rank, -1.0 - rank) for rank in range(wanted))
             logprobs = TokenLogprobs(token_id=token_ids[0], logprob=-0.5, top=top)
         statistics = RequestStatistics(
-            queue_s=0.0, first_token_s=0.1, token_s=0.01, prompt_tokens=request.num_prompt, cached_tokens=2,
-            output_tokens=count, preemptions=0,
-        )  # fmt: skip
+            queue_s=0.0,
+            first_token_s=0.1,
+            token_s=0.01,
+            prompt_tokens=request.num_prompt,
+            cached_tokens=2,
+            output_tokens=count,
+            preemptions=0,
+        )
         return StepOutput(
-            request_id=request.request_id, token_ids=token_ids, finish_reason="error" if self.error else reason,
-            num_cached=2, logprobs=logprobs, error=self.error, statistics=statistics if reason else None,
-        )  # fmt: skip
-
-    def finish(self, request_id):
-        self.finished.add(request_id)
-        return True
+            request_id=request.request_id,
+            token_ids=token_ids,
+            finish_reason="error" if self.error else reason,
+            num_cached=2,
+            logprobs=logprobs,
+            error=self.error,
+            statistics=statistics if reason else None,
+        )
 
     async def refresh_ledger(self):
         if self.refresh_error is not None:
@@ -122,7 +162,7 @@ class ScriptedEngine:
 
 
 class Answer:
-    """Of the server, read whole."""
+    """An answer of the server, read whole."""
 
     def __init__(self, status, headers, body):
         self.status, self.headers, self.body = status, headers, body
@@ -136,14 +176,14 @@ class Answer:
 
     @property
     def events(self):
-        """Objects of a stream, in order; the last line must be [DONE]."""
+        """The objects of a stream, in order; its last line must be [DONE]."""
         lines = [line.removeprefix("data: ") for line in self.body.decode().split("\n\n") if line]
         assert lines.pop() == "[DONE]"
         return [json.loads(line) for line in lines]
 
 
 class Running:
-    """A server on a port of its own."""
+    """A running server on its own port."""
 
     def __init__(self, url, engine, service):
         self.url, self.engine, self.service = url, engine, service
@@ -175,7 +215,7 @@ def eventually():
     def wait(condition, patience_s=10.0):
         deadline = time.monotonic() + patience_s
         while not condition():
-            assert time.monotonic() < deadline, "it did not come true"
+            assert time.monotonic() < deadline, "the condition did not come true"
             time.sleep(0.01)
 
     return wait
@@ -183,7 +223,7 @@ def eventually():
 
 @contextmanager
 def running(app_of, config):
-    """A server in a thread; `app_of` makes the service on that thread's loop."""
+    """Runs a server in a thread; `app_of` creates the service on that thread's event loop."""
     ready, box = threading.Event(), {}
 
     async def main():
@@ -211,24 +251,24 @@ def tokenizer(checkpoint):
 
 @pytest.fixture
 def new_engine(tokenizer):
-    """new_engine(script): one that answers with it."""
+    """new_engine(script): an engine that answers with it."""
     return lambda script=FINAL: ScriptedEngine(tokenizer, script)
 
 
 @pytest.fixture
 def open_server(checkpoint, tokenizer):
-    """open_server(api_key="x"): a server with these knobs in front of a scripted engine, until the test ends."""
+    """open_server(api_key="x"): a server with these settings in front of a scripted engine, until the test ends."""
     stack = []
 
-    def open_it(script=FINAL, **knobs):
+    def open_one(script=FINAL, **settings):
         engine = ScriptedEngine(tokenizer, script)
-        config = resolve({"model": "tiny", "port": 0, **knobs}).config
+        config = resolve({"model": "tiny", "port": 0, **settings}).config
         context = running(lambda: Service(engine, checkpoint, config), config)
         url, service = context.__enter__()
         stack.append(context)
         return Running(url, engine, service)
 
-    yield open_it
+    yield open_one
     for context in reversed(stack):
         context.__exit__(None, None, None)
 
@@ -243,7 +283,7 @@ def shared_server(checkpoint, tokenizer):
 
 @pytest.fixture
 def server(shared_server):
-    """One with default settings in front of a new engine. Its figures are those of all tests before."""
+    """A server with default settings in front of a new engine. Its metrics include all earlier tests."""
     shared_server.engine.__init__(shared_server.engine.tokenizer)
     vars(shared_server.engine).pop("generate", None)
     return shared_server
@@ -251,15 +291,19 @@ def server(shared_server):
 
 @pytest.fixture(scope="session")
 def start_serve():
-    """with start_serve("--port", "0") as process: `firesteel serve` as a user starts it, once it is ready."""
+    """with start_serve("--port", "0") as process: a ready `firesteel serve`, started as a user would."""
 
     @contextmanager
     def start(*flags, directory=None):
         command = [sys.executable, "-W", "error", "-m", "firesteel", "serve", "--device", "cpu", *flags]
         process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", cwd=directory,
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            cwd=directory,
             env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
-        )  # fmt: skip
+        )
         log = []
         reader = threading.Thread(target=lambda: log.extend(process.stderr))
         reader.start()
@@ -286,14 +330,14 @@ class Started(Running):
 
 @pytest.fixture(scope="session")
 def kindling_server(start_serve, tmp_path_factory):
-    """Kindling behind the key "right"; nothing of it may be changed."""
+    """Kindling behind the API key "right"; tests must not change it."""
     with start_serve("--port", "0", "--api-key", "right", directory=tmp_path_factory.mktemp("serve")) as started:
         yield started
 
 
 @pytest.fixture(scope="session")
 def open_kindling(start_serve, tmp_path_factory):
-    """Kindling for everyone, as a browser on the same machine finds it; nothing of it may be changed."""
+    """Kindling without an API key, as a browser on the same machine sees it; tests must not change it."""
     with start_serve("--port", "0", directory=tmp_path_factory.mktemp("open")) as started:
         yield started
 

@@ -32,10 +32,27 @@ def benchy(start_serve, tmp_path_factory):
             begin = len(started.log)
             report = home / "report.json"
             command = [
-                sys.executable, "-m", "llama_benchy", "--base-url", f"{started.url}/v1", "--model", "kindling",
-                "--tokenizer", str(BUILT_IN), "--book-url", BOOK, "--tg", str(TG), "--exact-tg",
-                "--save-result", str(report), "--format", "json", "--exit-on-first-fail", *flags,
-            ]  # fmt: skip
+                sys.executable,
+                "-m",
+                "llama_benchy",
+                "--base-url",
+                f"{started.url}/v1",
+                "--model",
+                "kindling",
+                "--tokenizer",
+                str(BUILT_IN),
+                "--book-url",
+                BOOK,
+                "--tg",
+                str(TG),
+                "--exact-tg",
+                "--save-result",
+                str(report),
+                "--format",
+                "json",
+                "--exit-on-first-fail",
+                *flags,
+            ]
             environment = {**os.environ, "HOME": str(home), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
             done = subprocess.run(command, capture_output=True, encoding="utf-8", env=environment, timeout=900)
             assert done.returncode == 0, done.stdout + done.stderr
@@ -67,7 +84,7 @@ def test_it_runs_and_its_speed_is_the_servers(benchy):
 def test_prefix_caching_and_four_at_once(benchy):
     _, report, lines = benchy(
         "--pp", "128", "--depth", "256", "--runs", "2", "--concurrency", "1", "4", "--enable-prefix-caching"
-    )  # fmt: skip
+    )
     rows = report["benchmarks"]
     assert {row["concurrency"] for row in rows} == {1, 4}
     assert {row["is_context_prefill_phase"] for row in rows} == {True, False}

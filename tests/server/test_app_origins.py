@@ -25,9 +25,11 @@ def test_allowed_page_may_ask_and_read_the_answer(open_server, origins):
     assert "x-stainless-os" in leave.headers["access-control-allow-headers"]
     for key, status in (("right", 200), ("wrong", 401)):
         answer = server.post(
-            "/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}, origin=PAGE,
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": "a"}]},
+            origin=PAGE,
             authorization=f"Bearer {key}",
-        )  # fmt: skip
+        )
         assert answer.status == status and answer.headers["access-control-allow-origin"] in ("*", PAGE)
         assert "x-request-id" in answer.headers["access-control-expose-headers"]
 

@@ -10,9 +10,12 @@ import pytest
 
 CASES = 2000
 CHECKS = (
-    "not_a_server_error", "status_code_conformance", "content_type_conformance", "response_headers_conformance",
+    "not_a_server_error",
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_headers_conformance",
     "response_schema_conformance",
-)  # fmt: skip
+)
 
 
 @pytest.fixture(scope="module")
@@ -78,11 +81,27 @@ def run_schemathesis(url, folder):
     for mode, phase in (("all", "coverage"), ("positive", "coverage,fuzzing")):
         report = folder / f"report-{mode}.ndjson"
         command = [
-            sys.executable, "-c", "from schemathesis.cli import schemathesis; schemathesis()",
-            "run", f"{url}/openapi.json", "--phases", phase, "--max-examples", "200", "--mode", mode,
-            "--seed", "1", "--checks", ",".join(CHECKS), "--report", "ndjson",
-            "--report-ndjson-path", str(report), "--no-color",
-        ]  # fmt: skip
+            sys.executable,
+            "-c",
+            "from schemathesis.cli import schemathesis; schemathesis()",
+            "run",
+            f"{url}/openapi.json",
+            "--phases",
+            phase,
+            "--max-examples",
+            "200",
+            "--mode",
+            mode,
+            "--seed",
+            "1",
+            "--checks",
+            ",".join(CHECKS),
+            "--report",
+            "ndjson",
+            "--report-ndjson-path",
+            str(report),
+            "--no-color",
+        ]
         done = subprocess.run(command, capture_output=True, encoding="utf-8", cwd=folder, timeout=900)
         assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
         statuses.update(int(status) for status in re.findall(r'"status_code": ?(\d+)', report.read_text()))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from firesteel.cli.bench.ops import check_folder
+from firesteel.cli.bench.options import check_folder
 from firesteel.errors import UserError
 
 FULL = (errno.ENOSPC, errno.EDQUOT)

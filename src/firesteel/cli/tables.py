@@ -18,7 +18,7 @@ from firesteel.kernels.op.verdict import judge_compiled
 from firesteel.kernels.proof.prove import Proof
 from firesteel.kernels.proof.verify import Check, Status
 from firesteel.llm import LLM
-from firesteel.measure.ops.outcome import Ceilings, Outcome
+from firesteel.measure.ops.outcome import Ceilings, OpOutcome
 from firesteel.measure.roofline import roofline
 
 PIPE_WIDTH = 1000  # columns of a table that goes to a file or a pipe: rows stay whole there
@@ -165,7 +165,7 @@ def check_table(checks: Sequence[Check], device_name: str) -> Table:
     return table
 
 
-def bench_table(outcomes: Sequence[Outcome], ceilings: Ceilings, device_name: str) -> Table:
+def bench_table(outcomes: Sequence[OpOutcome], ceilings: Ceilings, device_name: str) -> Table:
     table = new_table("op", "part", "M", "implementation", "activations", "us", "GB/s", "TFLOP/s", "share", "of")
     table.title = f"ops at the model's shapes on {device_name}, cold cache"
     table.caption = (

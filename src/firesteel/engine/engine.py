@@ -26,17 +26,16 @@ from firesteel.engine.cache.kv_cache import (
 from firesteel.engine.cache.page_pool import PagePool
 from firesteel.engine.cache.page_tables import PageTables
 from firesteel.engine.sample.logprobs import Logprobs, score
-from firesteel.engine.sample.sampler import Drawn, Sampler, SampleRow
+from firesteel.engine.sample.sampler import Sampler, SampleRow
 from firesteel.engine.schedule.scheduler import Scheduler
 from firesteel.engine.statistics import Statistics
 from firesteel.engine.step.batch import build_batch
-from firesteel.engine.step.decode_loop import DecodeLoop
-from firesteel.engine.step.flight import Flight
+from firesteel.engine.step.decode_loop import UNOBSERVED, DecodeLoop, StepObserver, StepsInFlight
 from firesteel.engine.step.runner import Runner
 from firesteel.engine.step.step_store import FusedOps, StepStore
 from firesteel.engine.transfer import upload_ints
 from firesteel.model.gpt_oss import GptOss
-from firesteel.types import Outcome, Plan, Request, RequestStatistics, Span, StepOutput
+from firesteel.types import Plan, Request, RequestStatistics, Span, SpanResult, StepOutput
 
 MANY_TOKENS, FEW_TOKENS = 8192, 2048  # of a step, where nothing is configured
 LARGE_GPU_BYTES = 40 * GIB
@@ -79,7 +78,7 @@ class Engine:
         )  # fmt: skip
         self.loop = DecodeLoop(store, self.sampler)
         self.run_ahead_steps = find_ahead(config, device) if run_ahead_steps is None else run_ahead_steps
-        self.flight = Flight()
+        self.in_flight = StepsInFlight()
         self.totals = Statistics(pages=num_pages, cache_bytes=num_pages * page_bytes(spec, size, dtype))
 
     @property
@@ -104,20 +103,21 @@ class Engine:
         return found
 
     @torch.inference_mode()
-    def step(self) -> list[StepOutput]:
-        """What the oldest step gave of those that are launched: one, or as many as run ahead."""
+    def step(self, observer: StepObserver = UNOBSERVED) -> list[StepOutput]:
+        """Returns the outputs of the oldest step in flight, after launching steps ahead of it."""
         self.device.use()
-        self._launch_ahead()
-        self.flight.drop_unwanted(self.scheduler.is_wanted)
-        if not self.flight.launched:
+        self._launch_ahead(observer)
+        self.in_flight.drop_unwanted(self.scheduler.is_wanted)
+        if not self.in_flight.launched:
             with self.totals.timed("schedule"):
                 plan = self.scheduler.next()
             if not plan.spans:
                 return []
+            observer.on_plan(plan)
             if not self.loop.takes(plan):
                 return self._compute(plan)
-            self._begin(plan)
-            self._launch_ahead()
+            self._begin(plan, observer)
+            self._launch_ahead(observer)
         return self._land()
 
     def _compute(self, plan: Plan) -> list[StepOutput]:
@@ -128,42 +128,44 @@ class Engine:
         with timed("run"):
             logits = self.runner.run(batch)
         with timed("wait"):
-            outcomes = self._sample(plan, logits)
-        return self._commit(plan, outcomes)
+            results = self._sample(plan, logits)
+        return self._commit(plan, results)
 
-    def _begin(self, plan: Plan) -> None:
-        """A plan of decoding only, whose steps may go on without the host."""
+    def _begin(self, plan: Plan, observer: StepObserver) -> None:
+        """Launches a plan of decoding only, whose steps may go on without the host."""
         with self.totals.timed("build"):
             self.loop.begin(plan)
-        self._launch(plan)
+        self._launch(plan, observer)
 
-    def _launch(self, plan: Plan) -> None:
+    def _launch(self, plan: Plan, observer: StepObserver) -> None:
         with self.totals.timed("run"):
-            self.flight.add(plan, self.loop.launch(plan, map(_sample_row, plan.spans)))
+            self.in_flight.add(plan, self.loop.launch(plan, map(_sample_row, plan.spans), observer))
 
-    def _launch_ahead(self) -> None:
-        """Steps that need nothing of those before them but what lies on the device."""
-        while (last := self.flight.last) is not None and len(self.flight.launched) <= self._depth(last):
+    def _launch_ahead(self, observer: StepObserver) -> None:
+        """Launches steps that need nothing of the steps before them but what lies on the device."""
+        in_flight = self.in_flight
+        while (last := in_flight.last) is not None and len(in_flight.launched) <= self._depth(last):
             with self.totals.timed("schedule"):
                 plan = self.scheduler.go_on(last)
             if plan is None or not self.loop.has_room(plan):
-                self.flight.close()
+                in_flight.close()
             else:
-                self._launch(plan)
+                observer.on_plan(plan)
+                self._launch(plan, observer)
 
     def _depth(self, plan: Plan) -> int:
         """Steps that may be launched beyond one whose tokens are not read."""
         return 0 if any(span.request.needs_tokens for span in plan.spans) else self.run_ahead_steps
 
     def _land(self) -> list[StepOutput]:
-        plan, fetched = self.flight.launched.popleft()
+        plan, pending = self.in_flight.launched.popleft()
         with self.totals.timed("wait"):
-            drawn = fetched.read()
-        return self._commit(plan, [_outcome_of(one) for one in drawn])
+            results = pending.read()
+        return self._commit(plan, results)
 
-    def _commit(self, plan: Plan, outcomes: Sequence[Outcome]) -> list[StepOutput]:
+    def _commit(self, plan: Plan, results: Sequence[SpanResult]) -> list[StepOutput]:
         with self.totals.timed("schedule"):
-            outputs = self.scheduler.commit(plan, outcomes)
+            outputs = self.scheduler.commit(plan, results)
         self._count(plan, outputs)
         return outputs
 
@@ -184,7 +186,7 @@ class Engine:
             if output.statistics is not None:
                 self.totals.count_finished(output.statistics)
 
-    def _sample(self, plan: Plan, logits: Tensor) -> list[Outcome]:
+    def _sample(self, plan: Plan, logits: Tensor) -> list[SpanResult]:
         """One for each span whose logits are wanted. Everything is launched before anything is waited for."""
         spans = [span for span in plan.spans if span.num_logits]
         pieces = logits.split([span.num_logits for span in spans]) if spans else ()
@@ -195,7 +197,10 @@ class Engine:
             sampled = self.sampler.sample(last, [_sample_row(span) for span, _ in drawing])
         scored = [_score_prompt(span, piece) for span, piece in zip(spans, pieces, strict=True)]
         drawn = iter(sampled.read() if sampled is not None else ())
-        return [_outcome(span, piece, one, drawn) for span, piece, one in zip(spans, pieces, scored, strict=True)]
+        return [
+            _join_result(span, piece, prompt, drawn)
+            for span, piece, prompt in zip(spans, pieces, scored, strict=True)
+        ]
 
 
 def find_budget(config: BatchConfig, device: DeviceSpec) -> int:
@@ -230,16 +235,14 @@ def _score_prompt(span: Span, logits: Tensor) -> Logprobs | None:
     return score(logits[: len(following)], upload_ints(following, logits.device), request.params.prompt_logprobs)
 
 
-def _outcome_of(drawn: Drawn) -> Outcome:
-    return Outcome(token_id=drawn.token_id, logprobs=drawn.logprobs, error=drawn.error, is_refused=drawn.is_refused)
-
-
-def _outcome(span: Span, logits: Tensor, scored: Logprobs | None, drawn: Iterator[Drawn]) -> Outcome:
-    token = next(drawn) if span.samples else Drawn(token_id=-1)
+def _join_result(span: Span, logits: Tensor, scored: Logprobs | None, drawn: Iterator[SpanResult]) -> SpanResult:
+    """Returns the next drawn token if the span samples, with the prompt's logprobs and logits if requested."""
+    result = next(drawn) if span.samples else SpanResult()
+    if scored is None and not span.request.score:
+        return result
     num_top = span.request.params.prompt_logprobs or 0
-    return Outcome(
-        token_id=token.token_id if span.samples else None, logprobs=token.logprobs, error=token.error,
-        is_refused=token.is_refused,
+    return replace(
+        result,
         prompt_logprobs=None if scored is None else scored.read([num_top] * len(scored.token_ids)),
         logits=logits if span.request.score else None,
-    )  # fmt: skip
+    )

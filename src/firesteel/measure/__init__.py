@@ -1,1 +1,1 @@
-"""What speed is possible and what speed was seen: rooflines, ceilings, timing and records; knows no engine."""
+"""Measurements of kernels, decoding steps and engines, with rooflines, ceilings and records."""

@@ -1,7 +1,7 @@
-"""The one result type: what was measured, every sample, and all it takes to measure it again; measures nothing.
+"""The result type of every measurement: all samples, and everything needed to repeat it.
 
-Saved as JSON with the median, spread and hashes beside the samples, for readers without Python; loading checks
-that they agree.
+A record is saved as JSON, with median, spread and hashes beside the samples for readers without Python; loading
+checks that they agree.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class RecordError(UserError):
-    """A record that cannot be read, or would not be worth reading."""
+    """A record that cannot be read or has no valid samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class Record:
     samples: tuple[float, ...]
     parameters: dict[str, Any]  # of this measurement: batch, context, shape
     config: dict[str, Any]
-    kernels: dict[str, str]  # op -> implementations that may run
+    kernels: dict[str, str]  # implementations that may run, keyed by op
     peak_memory_bytes: int | None
     startup_s: float | None
     warmups: int
@@ -67,12 +67,20 @@ class Record:
         startup_s: float | None = None,
         seed: int | None = None,
     ) -> Record:
-        """A record of what has just been measured; `kernels` is the table of `Kernels`."""
+        """Builds the record of a measurement that has just ended; `kernels` is the table of `Kernels`."""
         return cls(
-            name=name, unit=unit, samples=tuple(samples), parameters=dict(parameters or {}),
-            config=_shown_config(config), kernels=dict(kernels), peak_memory_bytes=peak_memory_bytes(device),
-            startup_s=startup_s, warmups=warmups, seed=seed, surroundings=look_around(device),
-        )  # fmt: skip
+            name=name,
+            unit=unit,
+            samples=tuple(samples),
+            parameters=dict(parameters or {}),
+            config=_shown_config(config),
+            kernels=dict(kernels),
+            peak_memory_bytes=peak_memory_bytes(device),
+            startup_s=startup_s,
+            warmups=warmups,
+            seed=seed,
+            surroundings=look_around(device),
+        )
 
     @property
     def median(self) -> float:
@@ -88,7 +96,7 @@ class Record:
 
     @property
     def file_name(self) -> str:
-        """The same for the same record, and different for any other."""
+        """Unique name: equal for equal records, different for any two others."""
         words = (self.name, self.surroundings.device, self.surroundings.time_utc.replace(":", ""))
         return "--".join([*map(_slug, words), _hash(self.as_dict())[:8]]) + ".json"
 
@@ -96,7 +104,7 @@ class Record:
         return {"schema": SCHEMA, **dataclasses.asdict(self), **self._derived()}
 
     def save(self, folder: Path) -> Path:
-        """The file is there whole or not at all."""
+        """Writes the file atomically: it exists completely or not at all."""
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / self.file_name
         text = json.dumps(self.as_dict(), indent=2, allow_nan=False) + "\n"
@@ -145,7 +153,7 @@ class Record:
 
 
 def _build(kind: type[T], content: Any, prefix: str) -> T:
-    """A dataclass from parsed JSON, every field there, known and of its type."""
+    """Builds a dataclass from parsed JSON; raises for missing, unknown or mistyped fields."""
     if not isinstance(content, dict):
         raise RecordError(f"{prefix.rstrip('.')} must be an object, not {content!r}")
     hints = get_type_hints(kind)
@@ -168,11 +176,11 @@ def _build(kind: type[T], content: Any, prefix: str) -> T:
 def _fits(value: Any, hint: Any) -> bool:
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        return any(_fits(value, one) for one in inner)
+        return any(_fits(value, option) for option in inner)
     if origin is dict:
-        return isinstance(value, dict) and all(_fits(one, inner[1]) for one in value.values())
+        return isinstance(value, dict) and all(_fits(entry, inner[1]) for entry in value.values())
     if origin is tuple:
-        return isinstance(value, list) and all(_fits(one, inner[0]) for one in value)
+        return isinstance(value, list) and all(_fits(entry, inner[0]) for entry in value)
     if hint is Any:
         return True
     if isinstance(value, bool) or hint is bool:

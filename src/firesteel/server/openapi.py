@@ -1,4 +1,4 @@
-"""The OpenAPI document, made of the paths and their types; knows no endpoint's inside."""
+"""The OpenAPI document, built from the routes and their types."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 import msgspec
 
-from firesteel.server.http.route import Path
+from firesteel.server.http.route import ApiRoute
 from firesteel.server.openai.answers import ErrorAnswer
 from firesteel.server.openai.requests import TOKEN
 from firesteel.version import find_version
 
 REFERENCE = "#/components/schemas/{name}"
-# Of each event; `data` is JSON, or [DONE] at the end of OpenAI's older streams.
+# Schema of an event; `data` is JSON, or [DONE] at the end of OpenAI's older streams.
 EVENT = {
     "type": "object",
     "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
@@ -24,20 +24,20 @@ EVENT = {
 NAMED = re.compile(r"{(\w+)(?::\w+)?}")  # a parameter in a path
 
 
-def build_document(paths: Sequence[Path], model_names: Sequence[str], vocab_size: int) -> dict[str, Any]:
-    """As OpenAPI 3.1. `model_names` are those that a request may name."""
+def build_document(routes: Sequence[ApiRoute], model_names: Sequence[str], vocab_size: int) -> dict[str, Any]:
+    """Builds the document for OpenAPI 3.1. `model_names` are those that a request may name."""
     types: set[type] = {ErrorAnswer}
-    types |= {one.takes for one in paths if one.takes is not None}
-    types |= {one.gives for one in paths if not isinstance(one.gives, str)}
+    types |= {route.takes for route in routes if route.takes is not None}
+    types |= {route.gives for route in routes if not isinstance(route.gives, str)}
     ordered = sorted(types, key=lambda kind: kind.__name__)
-    found, components = msgspec.json.schema_components(ordered, ref_template=REFERENCE)
-    schemas = dict(zip(ordered, found, strict=True))
+    schemas_of, components = msgspec.json.schema_components(ordered, ref_template=REFERENCE)
+    schemas = dict(zip(ordered, schemas_of, strict=True))
     for kind in ordered:
         name_models(components[kind.__name__], model_names)
     bound_tokens(components, vocab_size)
     documented: dict[str, Any] = {}
-    for one in paths:
-        documented.setdefault(NAMED.sub(r"{\1}", one.path), {})[one.method.lower()] = describe(one, schemas)
+    for route in routes:
+        documented.setdefault(NAMED.sub(r"{\1}", route.path), {})[route.method.lower()] = describe(route, schemas)
     return {
         "openapi": "3.1.0",
         "info": {"title": "firesteel", "version": find_version()},
@@ -49,43 +49,46 @@ def build_document(paths: Sequence[Path], model_names: Sequence[str], vocab_size
     }
 
 
-def describe(one: Path, schemas: Mapping[type, Any]) -> dict[str, Any]:
-    made: dict[str, Any] = {"summary": one.says, "responses": describe_answers(one, schemas)}
-    if one.takes is not None:
-        made["requestBody"] = {"required": True, "content": {"application/json": {"schema": schemas[one.takes]}}}
-    if names := NAMED.findall(one.path):
-        kind = {"type": "string", "minLength": 1} | ({"enum": list(one.names)} if one.names else {})
-        made["parameters"] = [{"name": name, "in": "path", "required": True, "schema": kind} for name in names]
-    if not one.is_open:
-        made["security"] = [{}, {"key": []}]
-    return made
+def describe(route: ApiRoute, schemas: Mapping[type, Any]) -> dict[str, Any]:
+    operation: dict[str, Any] = {"summary": route.says, "responses": describe_answers(route, schemas)}
+    if route.takes is not None:
+        operation["requestBody"] = {
+            "required": True,
+            "content": {"application/json": {"schema": schemas[route.takes]}},
+        }
+    if names := NAMED.findall(route.path):
+        kind = {"type": "string", "minLength": 1} | ({"enum": list(route.names)} if route.names else {})
+        operation["parameters"] = [{"name": name, "in": "path", "required": True, "schema": kind} for name in names]
+    if not route.is_open:
+        operation["security"] = [{}, {"key": []}]
+    return operation
 
 
-def describe_answers(one: Path, schemas: Mapping[type, Any]) -> dict[str, Any]:
-    if isinstance(one.gives, str):
-        content: dict[str, Any] = {one.gives: {"schema": {"type": "string"}}}
+def describe_answers(route: ApiRoute, schemas: Mapping[type, Any]) -> dict[str, Any]:
+    if isinstance(route.gives, str):
+        content: dict[str, Any] = {route.gives: {"schema": {"type": "string"}}}
     else:
-        content = {"application/json": {"schema": schemas[one.gives]}}
-    if one.streams:
+        content = {"application/json": {"schema": schemas[route.gives]}}
+    if route.streams:
         content["text/event-stream"] = {"schema": EVENT}
     answers = {"200": {"description": "OK", "content": content}}
-    if one.unready is not None:
-        answers[str(one.unready)] = {"description": "No engine is ready", "content": content}
+    if route.unready is not None:
+        answers[str(route.unready)] = {"description": "No engine is ready", "content": content}
     failed = {"application/json": {"schema": schemas[ErrorAnswer]}}
-    for status in one.errors:
+    for status in route.errors:
         answers[str(status)] = {"description": http.HTTPStatus(status).phrase, "content": failed}
     return answers
 
 
 def name_models(schema: dict[str, Any], names: Sequence[str]) -> None:
-    """A request's `model` is one of those served, or is left out."""
+    """Restricts a request's `model` to the served names or null."""
     field = schema.get("properties", {}).get("model")
     if field is not None and "default" in field:
         schema["properties"]["model"] = {"enum": [*names, None], "default": None}
 
 
 def bound_tokens(schema: Any, vocab_size: int) -> None:
-    """Everywhere in a schema: a token id is one of the model's."""
+    """Bounds token ids by the vocabulary, everywhere in a schema."""
     if isinstance(schema, dict):
         if schema.get("title") == TOKEN:
             schema["maximum"] = vocab_size - 1

@@ -1,4 +1,4 @@
-"""Serves an application on a socket until it is told to stop; knows no verb."""
+"""Serves an application on a socket until a signal stops it."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ BACKLOG = 2048
 
 
 def bind(config: ServerConfig) -> socket.socket:
-    """A socket that does not listen yet: who connects before the model is loaded is refused."""
+    """Returns a bound socket that does not listen yet: connections are refused until the model is loaded."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except socket.gaierror as error:
         raise UserError(f"--host {config.host}: {error.strerror}") from error
-    found = socket.socket(family, kind, protocol)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if config.slow_client_s and hasattr(socket, "TCP_USER_TIMEOUT"):  # what nobody takes is given up
-        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * config.slow_client_s))
+    bound = socket.socket(family, kind, protocol)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if config.slow_client_s and hasattr(socket, "TCP_USER_TIMEOUT"):  # data that is not acknowledged is given up
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * config.slow_client_s))
     try:
-        found.bind(address)
+        bound.bind(address)
     except OSError as error:
-        found.close()
+        bound.close()
         raise UserError(
-            f"cannot listen on {config.host} port {config.port}: {error.strerror}; --port 0 takes a free one"
+            f"cannot listen on {config.host} port {config.port}: {error.strerror}; --port 0 takes a free port"
         ) from error
-    return found
+    return bound
 
 
 def url_of(bound: socket.socket) -> str:
-    """One that this machine can use, also where every address is listened to."""
+    """Returns a URL that this machine can use, even if the socket is bound to all addresses."""
     host, port = bound.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{host}]:{port}" if bound.family == socket.AF_INET6 else f"http://{host}:{port}"
 
 
 class Server(uvicorn.Server):
-    """Told to stop, it takes no new requests, and drops after a while those that do not end."""
+    """Stops at a signal: takes no new requests, and drops those that do not end within `drain_s`."""
 
     def __init__(
         self,
@@ -62,11 +62,17 @@ class Server(uvicorn.Server):
     ) -> None:
         super().__init__(
             uvicorn.Config(
-                app, log_config=None, access_log=False, lifespan="off", timeout_keep_alive=KEEP_ALIVE_S,
-                limit_concurrency=config.max_connections, backlog=BACKLOG, server_header=False,
+                app,
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                timeout_keep_alive=KEEP_ALIVE_S,
+                limit_concurrency=config.max_connections,
+                backlog=BACKLOG,
+                server_header=False,
                 timeout_graceful_shutdown=math.ceil(config.drain_s),
             )
-        )  # fmt: skip
+        )
         self._admission = admission
         self._when_ready, self._when_stopping = when_ready, when_stopping
 
@@ -75,7 +81,7 @@ class Server(uvicorn.Server):
         self._when_ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Told twice, it does not wait. The signal is not passed on: the engine is still to be closed."""
+        """A second signal ends the wait. The signal is not passed on, because the engine must still be closed."""
         if not self.should_exit:
             self._when_stopping()
         self.force_exit = self.should_exit

@@ -1,4 +1,4 @@
-"""What every endpoint shares: the engine, the tokenizer, the limits and the model's names; knows no endpoint."""
+"""The service that all endpoints share: engine, tokenizer, limits, metrics and the model's names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,22 +16,22 @@ from firesteel.config import Config
 from firesteel.errors import EngineDied
 from firesteel.hub import SHORT_NAMES
 from firesteel.llm import read_stop_ids
-from firesteel.server.generate.choice import Piece, Reader, Tally
-from firesteel.server.generate.generation import Engine, run_all
+from firesteel.server.generate.choice import Choice, ChoicePiece
+from firesteel.server.generate.engine import ServedEngine
 from firesteel.server.generate.sampling import read_defaults
 from firesteel.server.http.admission import Admission, KeyCheck
 from firesteel.server.http.errors import RETRY_S, ApiError
-from firesteel.server.observe.access_log import Entry
+from firesteel.server.observe.access_log import LogEntry
 from firesteel.server.observe.metrics import Metrics
 from firesteel.server.openai.answers import CompletionDetails, PromptDetails, Usage
 from firesteel.types import Request, SamplingParams
 
-LONG_TEXT = 8192  # characters: longer ones are tokenised outside the event loop
+LONG_TEXT = 8192  # characters: longer texts are tokenized outside the event loop
 T = TypeVar("T")
 
 
 class Service:
-    def __init__(self, engine: Engine, directory: Path, config: Config) -> None:
+    def __init__(self, engine: ServedEngine, directory: Path, config: Config) -> None:
         self.engine = engine
         self.config = config
         self.tokenizer = Tokenizer.load(directory)
@@ -53,70 +52,84 @@ class Service:
         return self.engine.facts.max_context
 
     def check_model(self, name: str | None) -> str:
-        """The name to answer with."""
+        """Returns the name to answer with."""
         if name is None or name in self.names:
             return name or self.names[0]
         known = ", ".join(self.names)
         raise ApiError(
-            404, f"the model {name!r:.200} is not served here, but {known}", param="model", code="model_not_found"
+            404, f"model {name!r:.200} not found; available: {known}", param="model", code="model_not_found"
         )
 
     def check_ready(self) -> None:
-        """Requests that come while another engine is started are sent away: that may take minutes."""
+        """Refuses requests while another engine is started: that may take minutes."""
         if self.engine.failure is not None:
             raise EngineDied(self.engine.failure)
         if not self.engine.is_ready:
-            raise ApiError(503, "the engine is being started again", code="engine_starting", retry_s=RETRY_S)
+            raise ApiError(503, "the engine is restarting", code="engine_starting", retry_s=RETRY_S)
 
     async def encode(self, text: str) -> list[int]:
-        return await self._aside(len(text), lambda: self.tokenizer.encode(text))
+        return await self._run_off_loop(len(text), lambda: self.tokenizer.encode(text))
 
     async def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         size = sum(len(message.content) for message in messages)
-        return await self._aside(size, lambda: self.harmony.encode_for_completion(messages))
+        return await self._run_off_loop(size, lambda: self.harmony.encode_for_completion(messages))
 
     def room_after(self, num_prompt: int) -> int:
-        """Tokens that may follow a prompt."""
+        """Returns the number of tokens that may follow a prompt."""
         if num_prompt >= self.max_context:
             raise ApiError(
-                400, f"the prompt has {num_prompt} tokens, and this model's context is {self.max_context} tokens, "
-                "the answer included: shorten the prompt", param="messages", code="context_length_exceeded",
-            )  # fmt: skip
+                400,
+                f"the prompt has {num_prompt} tokens, and this model's context is {self.max_context} tokens, "
+                "the answer included: shorten the prompt",
+                param="messages",
+                code="context_length_exceeded",
+            )
         return self.max_context - num_prompt
 
     def requests(
         self, name: str, token_ids: Sequence[int], params: SamplingParams, *, count: int, stops: frozenset[int]
     ) -> list[Request]:
-        """One for each choice; each draws its own random numbers."""
+        """Returns one request per choice; each draws its own random numbers."""
         return [
             Request(
-                request_id=f"{name}-{number}", token_ids=token_ids, stops=stops,
+                request_id=f"{name}-{number}",
+                token_ids=token_ids,
+                stops=stops,
                 params=replace(params, seed=_nth_seed(params.seed, number)),
             )
             for number in range(count)
-        ]  # fmt: skip
+        ]
 
     async def run(
-        self, requests: Sequence[Request], readers: Sequence[Reader], entry: Entry
-    ) -> AsyncGenerator[tuple[int, Piece], None]:
-        """Pieces with the number of their choice, while the requests are within the limits."""
+        self, choices: Sequence[Choice], entry: LogEntry
+    ) -> AsyncGenerator[tuple[int, ChoicePiece], None]:
+        """Yields pieces of all choices with the index of their choice, as they come.
+
+        One failure ends all choices; closing the generator ends their requests.
+        """
         self.check_ready()
-        start, tallies = time.monotonic(), [reader.tally for reader in readers]
-        with self.admission.admit(len(requests)):
+        start = time.monotonic()
+        with self.admission.admit(len(choices)):
             try:
-                async with aclosing(run_all(self.engine, requests, readers)) as pieces:
-                    async for number, piece in pieces:
-                        self.metrics.count_tokens(len(piece.token_ids))
-                        yield number, piece
+                async with self.engine.open([choice.request for choice in choices]) as stream:
+                    while outputs := await stream.take():
+                        for index, new in outputs.items():
+                            piece = choices[index].read(new)
+                            if choices[index].finish_reason is not None:
+                                stream.finish(index)
+                            if piece is not None:
+                                self.metrics.count_tokens(len(piece.token_ids))
+                                yield index, piece
             finally:
-                entry.note_end(tallies)
-                for tally in tallies:
-                    self.metrics.count_choice(tally, time.monotonic() - start)
+                entry.note_end(choices)
+                for choice in choices:
+                    self.metrics.count_choice(choice, time.monotonic() - start)
 
     def now(self) -> int:
         return int(time.time())
 
-    async def _aside(self, num_characters: int, work: Callable[[], T]) -> T:
+    async def _run_off_loop(self, num_characters: int, work: Callable[[], T]) -> T:
+        """Runs in a thread if the text is long."""
         return work() if num_characters < LONG_TEXT else await asyncio.to_thread(work)
 
 
@@ -124,18 +137,20 @@ def new_id(prefix: str) -> str:
     return f"{prefix}-{uuid.uuid4().hex}"
 
 
-def count_usage(tallies: Sequence[Tally], *, num_prompts: int = 1, is_chat: bool = True) -> Usage:
-    """Of one prompt with several choices, or of several prompts with as many choices each."""
-    choices = len(tallies) // num_prompts
-    firsts = tallies[::choices]
-    prompt = sum(tally.num_prompt for tally in firsts)
-    output = sum(tally.num_output for tally in tallies)
+def count_usage(choices: Sequence[Choice], *, num_prompts: int = 1, is_chat: bool = True) -> Usage:
+    """Sums the tokens of `num_prompts` prompts with equally many choices each, in order."""
+    per_prompt = len(choices) // num_prompts
+    firsts = choices[::per_prompt]
+    prompt = sum(choice.num_prompt for choice in firsts)
+    output = sum(choice.num_output for choice in choices)
     usage = Usage(
-        prompt_tokens=prompt, completion_tokens=output, total_tokens=prompt + output,
-        prompt_tokens_details=PromptDetails(cached_tokens=sum(tally.num_cached for tally in firsts)),
-    )  # fmt: skip
+        prompt_tokens=prompt,
+        completion_tokens=output,
+        total_tokens=prompt + output,
+        prompt_tokens_details=PromptDetails(cached_tokens=sum(choice.num_cached for choice in firsts)),
+    )
     if is_chat:
-        reasoning = sum(tally.num_reasoning for tally in tallies)
+        reasoning = sum(choice.num_reasoning for choice in choices)
         usage.completion_tokens_details = CompletionDetails(reasoning_tokens=reasoning)
     return usage
 

@@ -1,4 +1,4 @@
-"""The verb bench agreement: a row and a record for each equality, and what it refuses."""
+"""`bench agreement`: a row and a record per equality, and the errors for unsuitable options."""
 
 import json
 import sys
@@ -38,7 +38,7 @@ def test_each_equality_has_a_row_and_a_record(bench, tmp_path):
     assert found.parameters["evidence"] == "3 at once" and found.kernels["linear"] == "reference"
 
 
-def test_table_names_what_was_compared(bench, rows_of):
+def test_table_shows_both_runs(bench, rows_of):
     result = bench()
     assert result.exit_code == 0, result.output
     rows = rows_of(result.stdout)
@@ -55,7 +55,7 @@ def test_random_weights_of_a_preset_are_measured_under_its_name(run, tmp_path, m
     assert Record.load(next(tmp_path.glob("*.json"))).parameters["model"] == "gpt-oss-20b, random weights"
 
 
-def test_way_that_cannot_be_measured_is_listed_and_the_rest_is_kept(bench, tmp_path, rows_of):
+def test_equality_that_cannot_be_measured_is_listed_and_the_rest_is_kept(bench, tmp_path, rows_of):
     flags = ("--page-size", "64", "--max-tokens", "8")
     result, as_json = bench(*flags), bench(*flags, "--json")
     assert result.exit_code == as_json.exit_code == 1
@@ -72,4 +72,4 @@ def test_way_that_cannot_be_measured_is_listed_and_the_rest_is_kept(bench, tmp_p
 def test_request_beyond_the_context_is_refused_before_weights_are_read(bench, monkeypatch):
     monkeypatch.setattr(bench_agreement, "open_model", None)
     result = bench("--prompt-tokens", "252")
-    assert isinstance(result.exception, UserError) and "258 tokens a request exceed" in str(result.exception)
+    assert isinstance(result.exception, UserError) and "258 tokens per request exceed" in str(result.exception)

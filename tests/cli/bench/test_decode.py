@@ -1,4 +1,4 @@
-"""The verb bench decode: rows, records, plot, and what it refuses."""
+"""`bench decode`: rows, records, plot, and the errors for unsuitable options."""
 
 import json
 from dataclasses import replace
@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from firesteel import UserError
-from firesteel.cli.bench import decode as bench_decode
+from firesteel.cli.bench import decode as cli_decode
+from firesteel.measure.decode import bench as decode_bench
 from firesteel.measure.record import Record
 from firesteel.measure.roofline.ceiling import Ceiling
 from firesteel.measure.timing import Timing
@@ -23,11 +24,9 @@ SMALL = ["--device", "cpu", "--page-size", "8", "--memory-reserve-gib", "0", "--
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     timing = Timing(samples_s=(0.1,), calls=1, warmups=1)
-    monkeypatch.setattr(
-        bench_decode, "read_ceiling", lambda _: Ceiling(work=2e9, scale=1e9, unit="", timing=timing)
-    )
-    monkeypatch.setattr(bench_decode, "EXPERT_TOKENS", 6)
-    monkeypatch.setattr(bench_decode, "GROUP_STEPS", 2)
+    monkeypatch.setattr(cli_decode, "read_ceiling", lambda _: Ceiling(work=2e9, scale=1e9, unit="", timing=timing))
+    monkeypatch.setattr(decode_bench, "EXPERT_TOKENS", 6)
+    monkeypatch.setattr(decode_bench, "GROUP_STEPS", 2)
 
 
 @pytest.fixture
@@ -62,7 +61,7 @@ def test_each_batch_and_context_has_a_row_and_a_record(bench, tmp_path, llm):
         assert one.config["kernels"]["cuda_graphs"] is True
 
 
-def test_tables_and_plot_say_what_ran(bench, rows_of, tmp_path):
+def test_tables_and_plot_name_the_variant(bench, rows_of, tmp_path):
     result = bench("--context", "12")
     assert result.exit_code == 0, result.output
     (whole, groups) = rows_of(result.stdout)
@@ -80,7 +79,7 @@ def test_mxfp4_layers_are_used_and_counted(bench):
     assert packed["bytes_a_step"] < plain["bytes_a_step"]
 
 
-def test_keys_and_values_in_fp8_are_used_and_counted(bench):
+def test_fp8_keys_and_values_are_used_and_counted(bench):
     wide, narrow = (
         json.loads(bench("--context", "40", "--no-plot", "--json", *flags).stdout)[0]
         for flags in ([], ["--kv-dtype", "fp8"])
@@ -106,7 +105,7 @@ def test_random_weights_of_a_preset_are_measured_under_its_name(run, tmp_path, m
     assert Record.load(next(tmp_path.glob("*.json"))).parameters["model"] == "gpt-oss-20b, random weights"
 
 
-def test_steps_that_are_not_the_same_twice_are_an_error_without_a_record(bench, tmp_path, monkeypatch):
+def test_steps_that_do_not_repeat_their_bits_are_an_error_without_a_record(bench, tmp_path, monkeypatch):
     plain = DecodeOps.choose
 
     def noisy(*args, **settings):
@@ -135,25 +134,25 @@ def test_pins_and_requirements_reach_decode_ops(bench, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--batch", "9"], "--batch 9: wants numbers from 1 to 8, joined by commas, not '9'"),
-        (["--batch", "1,x"], "not 'x'"),
-        (["--context", "-1"], "--context -1: wants numbers from 0 on"),
+        (["--batch", "9"], "--batch 9: expected comma-separated numbers from 1 to 8, got '9'"),
+        (["--batch", "1,x"], "got 'x'"),
+        (["--context", "-1"], "--context -1: expected comma-separated numbers of at least 0"),
         (["--context", "250"], "lower --context or --check"),
         (["--model", "kindling"], "name the model once"),
         (["--synthetic", "gpt-oss-20b"], "name the model once"),
-        (["--delays"], "only CUDA kernels can dawdle"),
-        (["--kernels", "linear=reference"], "linear=reference: this times a step of the decode ops alone"),
-        (["--require", "moe=reference"], "moe=reference: this times a step of the decode ops alone"),
+        (["--delays"], "only CUDA kernels have delays"),
+        (["--kernels", "linear=reference"], "linear=reference: only the decode ops run in a bare step"),
+        (["--require", "moe=reference"], "moe=reference: only the decode ops run in a bare step"),
         (["--activation", "mxfp4"], "use --activation mxfp8 or bf16"),
     ],
 )
-def test_what_cannot_be_measured_is_refused_with_its_cure(bench, flags, message):
+def test_unsuitable_options_are_refused_with_a_cure(bench, flags, message):
     result = bench("--no-plot", *(["--context", "12"] if "--context" not in flags else []), *flags)
     assert isinstance(result.exception, UserError) and message in str(result.exception), result.output
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_a_cpu_must_be_asked_for(run, tmp_path):
+def test_without_a_gpu_a_cpu_must_be_named(run, tmp_path):
     result = run("bench", "decode", "--out", str(tmp_path))
     assert isinstance(result.exception, UserError)
     assert "torch sees no GPU here" in str(result.exception) and "--device cpu" in str(result.exception)
@@ -170,7 +169,7 @@ def test_without_a_gpu_a_cpu_must_be_asked_for(run, tmp_path):
         (["--delays", "--kv-dtype", "fp8"], "CUDA graph, dependent launch"),
     ],
 )
-def test_on_a_gpu_the_kernels_run_in_the_way_the_gates_say(run, tmp_path, monkeypatch, flags, way):
+def test_on_a_gpu_the_kernels_run_in_the_configured_variant(run, tmp_path, monkeypatch, flags, way):
     spec = replace(PRESETS["gpt-oss-120b"], num_layers=4, windows=(128, None) * 2, vocab_size=4096)
     monkeypatch.setitem(PRESETS, "gpt-oss-20b", spec)
     sizes = ["--batch", "1,8", "--context", "0,300", "--steps", "40", "--check", "30"]

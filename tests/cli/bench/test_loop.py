@@ -1,19 +1,16 @@
-"""The verb bench decode --engine: rows, records, and what it refuses."""
+"""`bench decode --engine`: rows, records, and the errors for unsuitable options."""
 
 import json
-import sys
 
 import pytest
-import torch
 
-from firesteel.config import resolve
-from firesteel.measure.decode.experts import ExpertMeter
+from firesteel.cli.bench import loop as cli_loop
+from firesteel.measure.loop import bench as loop_bench
 from firesteel.measure.record import Record
 from firesteel.measure.roofline.ceiling import Ceiling
-from firesteel.measure.roofline.roofline import Step, step_cost
+from firesteel.measure.roofline.roofline import StepShape, step_cost
 from firesteel.measure.timing import Timing
 
-bench_loop = sys.modules["firesteel.cli.bench.loop"]
 SMALL = [
     "--device",
     "cpu",
@@ -32,10 +29,10 @@ SMALL = [
 def bench(run, checkpoint, tmp_path, monkeypatch):
     timing = Timing(samples_s=(0.1,), calls=1, warmups=1)
     monkeypatch.setattr(
-        bench_loop, "read_ceiling", lambda _, lent: Ceiling(work=2e9, scale=1e9, unit="", timing=timing)
+        cli_loop, "read_ceiling", lambda _, lent: Ceiling(work=2e9, scale=1e9, unit="", timing=timing)
     )
-    monkeypatch.setattr(bench_loop, "BARE_STEPS", 3)
-    monkeypatch.setattr(bench_loop, "EXPERT_TOKENS", 6)
+    monkeypatch.setattr(loop_bench, "BARE_STEPS", 3)
+    monkeypatch.setattr(loop_bench, "EXPERT_TOKENS", 6)
 
     def invoke(*flags, plot="--no-plot"):
         return run("bench", "decode", str(checkpoint), "--engine", *SMALL, plot, "--out", str(tmp_path), *flags)
@@ -62,10 +59,10 @@ def test_each_batch_and_context_has_a_row_and_a_record(bench, tmp_path, llm):
     assert records[3].parameters["run_ahead_steps"] == 0 and records[3].config["cache"]["prefix_caching"] is False
 
 
-def test_figures_are_those_of_bench_decode_and_the_stages_of_a_step(bench, llm):
+def test_figures_are_those_of_bench_decode_with_the_stages_of_a_step(bench, llm):
     [row] = json.loads(bench("--batch", "3", "--context", "5", "--json").stdout)
     assert row["read_gb_s"] == 20 and row["ms_a_token"] == pytest.approx(row["ms_a_step"] / 3)
-    step = Step(requests=3, context=11, distinct_experts=row["experts"]["distinct_a_layer_and_step"])
+    step = StepShape(requests=3, context=11, distinct_experts=row["experts"]["distinct_a_layer_and_step"])
     assert row["bytes_a_step"] == pytest.approx(step_cost(llm.spec, step).bytes), "at the middle depth"
     assert row["bytes_a_token"] == row["bytes_a_step"] / 3 and row["bytes_at_context"] == 11
     assert row["share_of_floor"] == pytest.approx(row["floor_ms"] / row["ms_a_step"])
@@ -75,15 +72,7 @@ def test_figures_are_those_of_bench_decode_and_the_stages_of_a_step(bench, llm):
     assert sum(stages.values()) == pytest.approx(row["ms_a_step"]) and stages["run"] > stages["schedule"]
 
 
-def test_only_the_timed_steps_count_in_the_stages(loaded):
-    timed = bench_loop.Timed(loaded, bench_loop._draw(loaded, 2, 10, 20))
-    loaded.engine.totals.schedule_s += 1000
-    timed.run()
-    assert set(timed.stages_s) == {"schedule", "build", "run", "wait", "read"}
-    assert 0 < sum(timed.stages_s.values()) < timed.seconds
-
-
-def test_tokens_can_be_drawn_and_are_then_not_read_again(bench, run, checkpoint):
+def test_random_tokens_are_not_rescored(bench, run, checkpoint):
     [row] = json.loads(bench("--batch", "3", "--context", "5", "--temperature", "1", "--json").stdout)
     assert row["reread"] is None and row["temperature"] == 1 and row["tokens"] == 33
     assert row["experts"]["tokens"] == 15, "five steps of three requests"
@@ -91,7 +80,7 @@ def test_tokens_can_be_drawn_and_are_then_not_read_again(bench, run, checkpoint)
     assert "add --engine" in str(refused.exception)
 
 
-def test_table_says_what_start_up_took(bench):
+def test_table_shows_the_start_up_time(bench):
     result = bench("--context", "5")
     assert result.exit_code == 0, result.output
     text = " ".join(result.output.split())
@@ -99,7 +88,7 @@ def test_table_says_what_start_up_took(bench):
     assert "at 20 GB/s" in text and "of the floor" in text and "MB a token" in text
 
 
-def test_plot_has_a_name_of_its_own_beside_that_of_bare_steps(bench, tmp_path, monkeypatch):
+def test_plot_file_differs_from_that_of_bare_steps(bench, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "firesteel.plot._save", lambda chart, folder, name: [folder / name, chart.to_dict()["title"]]
     )
@@ -110,9 +99,9 @@ def test_plot_has_a_name_of_its_own_beside_that_of_bare_steps(bench, tmp_path, m
 
 
 def test_wrong_tokens_are_an_error(bench, monkeypatch):
-    plain = bench_loop.read_again
+    plain = loop_bench.rescore
     monkeypatch.setattr(
-        bench_loop, "read_again", lambda engine, requests, tokens: plain(engine, requests, {"0": [5] * 12})
+        loop_bench, "rescore", lambda engine, requests, tokens: plain(engine, requests, {"0": [5] * 12})
     )
     result = bench("--context", "5")
     assert result.exit_code == 1 and "the tokens are wrong" in result.output
@@ -128,51 +117,10 @@ def test_wrong_tokens_are_an_error(bench, monkeypatch):
         (["--context", "0"], "--context 0"),
         (["--context", "5", "--steps", "1"], "raise --steps"),
         (["--context", "5", "--steps", "2"], "raise --steps"),
-        (["--check", "9"], "--check: ways to run a step are compared without --engine"),
-        (["--delays"], "--delays: ways to run a step are compared without --engine"),
+        (["--check", "9"], "--check: variants of a step are compared without --engine"),
+        (["--delays"], "--delays: variants of a step are compared without --engine"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(bench, flags, message):
+def test_unsuitable_options_are_refused(bench, flags, message):
     result = bench(*flags)
     assert result.exit_code != 0 and message in str(result.exception) + result.output
-
-
-@pytest.fixture
-def loaded(checkpoint):
-    config = resolve({"model": str(checkpoint), "device": "cpu", "memory_reserve_gib": 0.0}).config
-    return bench_loop.open_model(config, None)[1]
-
-
-def test_bare_replays_begin_half_way_in_the_step_that_ran_there(loaded):
-    timed = bench_loop.Timed(loaded, bench_loop._draw(loaded, 2, 10, 20))
-    ready, begin = timed.run()
-    with torch.inference_mode():
-        ready.step.restore(begin)
-    assert ready.step.num_requests == 2 and 17 <= int(ready.step.batch.kv_lens.max()) <= 24
-
-
-def test_experts_are_those_that_the_steps_met_on_their_way(loaded, monkeypatch):
-    """Counting runs a step twice, so each point has two calls of the router a layer with the same choice."""
-    requests, seen = bench_loop._draw(loaded, 2, 10, 12, 1.0), []
-    plain, kernels = loaded.model.kernels.route, loaded.model.kernels
-
-    def route(*args):
-        ids, weights = plain(*args)
-        seen.append(ids)
-        return ids, weights
-
-    monkeypatch.setattr(kernels, "route", route)
-    tokens = []
-    for points in ([], [1, 6]):
-        timed = bench_loop.Timed(loaded, requests)
-        timed.run()
-        tokens.append(timed.made.tokens)
-        seen.clear()
-        meter = ExpertMeter(points)
-        bench_loop.run_watched(loaded.engine, requests, meter)
-    layers = loaded.spec.num_layers
-    steps = torch.stack(seen[layers:]).unflatten(0, (-1, layers))  # the prompts came first
-    assert len(steps) == 11 + 2 and tokens[0] == tokens[1]
-    assert torch.equal(steps[1], steps[2]) and torch.equal(steps[7], steps[8])
-    assert meter.count(loaded.spec).num_tokens == 4
-    assert torch.equal(torch.cat(meter._chosen), steps[[1, 7]].flatten(0, 1))

@@ -1,4 +1,4 @@
-"""The verb bench: records, tables, plots, and what is refused before anything is measured."""
+"""`bench ops`: records, tables, plots, and errors raised before anything is measured."""
 
 import itertools
 import json
@@ -30,7 +30,7 @@ def bench(run, small_machine, checkpoint, tmp_path_factory):
     return run("bench", "ops", *asked, "--out", str(out)), out
 
 
-def test_bench_saves_a_record_each_the_ceilings_and_a_page(bench):
+def test_bench_saves_records_of_ops_and_ceilings_and_a_plot(bench):
     result, out = bench
     assert result.exit_code == 0, result.output
     records = [Record.load(path) for path in out.glob("*.json")]
@@ -47,7 +47,7 @@ def test_bench_saves_a_record_each_the_ceilings_and_a_page(bench):
     assert str(out) in result.stderr.replace("\n", "")
 
 
-def test_bench_prints_a_row_each_and_the_ceilings(bench, rows_of):
+def test_bench_prints_a_row_per_case_and_the_ceilings(bench, rows_of):
     result, _ = bench
     rows = [row for row in rows_of(result.stdout) if row[0] in ("moe_matmul", "rms_norm")]
     assert [(row[0], row[2], row[3]) for row in rows] == [
@@ -69,7 +69,7 @@ def test_bench_without_a_plot_needs_no_plotting_library(run, checkpoint, tmp_pat
     assert not list((tmp_path / "b").glob("*.html")) and len(list((tmp_path / "b").glob("*.json"))) == 3
 
 
-def test_each_workload_has_the_gpus_state_of_its_own_time(run, checkpoint, tmp_path, monkeypatch):
+def test_each_workload_records_the_state_of_the_gpu_at_its_time(run, checkpoint, tmp_path, monkeypatch):
     """All records of a run had the clocks, power and heat of the moment after the ceilings."""
     asked, commits = itertools.count(), []
     find_commit = surroundings.find_commit
@@ -83,15 +83,15 @@ def test_each_workload_has_the_gpus_state_of_its_own_time(run, checkpoint, tmp_p
     assert len(commits) == 2 and len({record.surroundings.packages_hash for record in records}) == 1
 
 
-def test_bench_fails_before_measuring_if_what_is_required_would_not_run(run, checkpoint, tmp_path):
+def test_requirement_that_would_not_run_fails_before_measuring(run, checkpoint, tmp_path):
     asked = ["bench", "ops", "--device", "cpu", "--model", str(checkpoint), "--out", str(tmp_path / "a")]
     result = run(*asked, "--require", "moe=triton:gemm@native-fp4")
     assert result.exit_code == 1 and not (tmp_path / "a").exists()
     assert "moe_matmul=triton:gemm@native-fp4 is required, but it needs an NVIDIA GPU" in result.stderr
 
 
-def test_bench_ends_with_one_if_what_is_required_was_not_measured(run, checkpoint, tmp_path, monkeypatch):
-    """It ended well whatever was left out while measuring."""
+def test_requirement_that_was_not_measured_ends_with_exit_code_one(run, checkpoint, tmp_path, monkeypatch):
+    """The exit code was 0 although the measurement was skipped."""
     asked = ["--device", "cpu", "--model", str(checkpoint), "--m", "1", "--op", "route", "--no-plot"]
     asked += ["--out", str(tmp_path), "--require", "route=reference"]
     assert run("bench", "ops", *asked).exit_code == 0
@@ -116,7 +116,7 @@ def test_numbers_of_tokens_are_listed_or_doubled(text, expected):
 
 
 @pytest.mark.parametrize("text", ["...", "...,8", "1,...", "1,...,x", "-1", "1.5", "16385"])
-def test_numbers_of_tokens_that_make_no_sense(text):
+def test_invalid_numbers_of_tokens_are_refused(text):
     with pytest.raises(UserError, match="--m"):
         parse_m(text)
 
@@ -124,8 +124,8 @@ def test_numbers_of_tokens_that_make_no_sense(text):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--m", "0"], "--m 0: wants numbers from 1 to 16384"),
-        (["--m", "1,two"], "not 'two'"),
+        (["--m", "0"], "--m 0: expected numbers from 1 to 16384"),
+        (["--m", "1,two"], "got 'two'"),
         (["--m", ","], "--m is empty"),
         (["--activation", "int8"], "--activation int8: must be one of bf16, mxfp8, mxfp4"),
         (["--device", "cpu", "--implementation", "cuda"], "no op runs 'cuda' on CPU"),
@@ -133,7 +133,7 @@ def test_numbers_of_tokens_that_make_no_sense(text):
         (["--device", "cpu", "--out", "/proc/records"], "--out /proc/records: cannot write there: "),
     ],
 )
-def test_what_the_user_can_mend_is_named_before_anything_is_measured(run, monkeypatch, arguments, message):
+def test_wrong_options_are_named_before_anything_is_measured(run, monkeypatch, arguments, message):
     monkeypatch.setattr("firesteel.cli.bench.ops._measure", None)
     result = run("bench", "ops", *arguments)
     assert isinstance(result.exception, UserError) and message in str(result.exception)

@@ -1,4 +1,4 @@
-"""The verb bench prefill: rows, records, and what it refuses."""
+"""`bench prefill`: rows, records, and the errors for unsuitable options."""
 
 import json
 from dataclasses import replace
@@ -31,16 +31,16 @@ def test_each_length_has_a_row_and_a_record(bench, tmp_path):
     assert records[100].name == "engine prefill 100"
 
 
-def test_prompts_of_one_round_find_nothing_cached_even_where_caching_is_on(bench):
+def test_no_prompt_is_cached_even_if_caching_is_on(bench):
     result = bench("--tokens", "70,40,140", "--prefix-caching", "--page-size", "4")
     assert result.exit_code == 0, result.output
 
 
-def test_prompt_is_one_step_up_to_the_size_that_a_user_gets(bench):
+def test_prompt_of_the_default_budget_takes_one_step(bench):
     result = bench("--tokens", "250", "--json")
     assert json.loads(result.stdout)[0]["steps"] == 1
     gpu = replace(find_device("cpu"), capability=(9, 0), memory_bytes=139 * GIB)
-    assert find_budget(BatchConfig(), gpu) == 8192, "as many as the longest prompt that is measured"
+    assert find_budget(BatchConfig(), gpu) == 8192, "the longest prompt measured by default"
 
 
 def test_table_has_medians(bench):
@@ -56,6 +56,6 @@ def test_table_has_medians(bench):
         (["--tokens", "250", "--page-size", "16", "--kv-cache-gib", "0.0002"], "pages, the cache has"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(bench, flags, message):
+def test_unsuitable_options_are_refused(bench, flags, message):
     result = bench(*flags)
     assert result.exit_code != 0 and message in str(result.exception) + result.output

@@ -1,4 +1,4 @@
-"""The verb bench quality: rows, records and what it refuses."""
+"""`bench quality`: rows, records, and the errors for unsuitable options."""
 
 import json
 
@@ -22,7 +22,7 @@ def bench(run, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_each_precision_has_a_row_and_a_record_beside_the_first(bench, tmp_path):
+def test_each_precision_has_a_row_and_a_record(bench, tmp_path):
     result = bench("--json", "--limit", "1")
     assert result.exit_code == 0, result.output
     rows = json.loads(result.stdout)
@@ -40,7 +40,7 @@ def test_each_precision_has_a_row_and_a_record_beside_the_first(bench, tmp_path)
 
 
 @pytest.mark.slow
-def test_one_precision_is_shown_beside_the_model_as_shipped(bench, rows_of):
+def test_one_precision_is_compared_with_the_model_as_shipped(bench, rows_of):
     result = bench("--precision", "MXFP8 activations")
     assert result.exit_code == 0, result.output
     assert [row[0] for row in rows_of(result.stdout)] == ["as shipped", "MXFP8 activations"]
@@ -55,6 +55,6 @@ def test_one_precision_is_shown_beside_the_model_as_shipped(bench, rows_of):
         (["--mxfp4-layers", "o"], "--mxfp4-layers: bench quality sets it itself"),
     ],
 )
-def test_what_it_sets_itself_is_refused(bench, flags, message):
+def test_settings_of_a_precision_are_refused(bench, flags, message):
     result = bench(*flags)
     assert isinstance(result.exception, UserError) and message in str(result.exception)

@@ -9,7 +9,7 @@ import pytest
 from firesteel.cli.machine import tune as verb
 from firesteel.device import find_device
 from firesteel.kernels.tiles import tuned
-from firesteel.measure.ops.tune import Found, Tuner
+from firesteel.measure.ops.tune import Tuner, TuningChoice
 
 GPU = replace(find_device("cpu"), name="NVIDIA H200", capability=(9, 0))
 
@@ -21,7 +21,7 @@ def on_gpu(monkeypatch):
 
     def tune_ops(workloads, device, *, progress, keep, earlier):
         asked.update({name: [one.label for one in some] for name, some in workloads.items()})
-        found = [Found(what="moe", m=(32,), chosen="16x64", before_s=2e-6, chosen_s=1e-6)]
+        found = [TuningChoice(what="moe", m=(32,), chosen="16x64", before_s=2e-6, chosen_s=1e-6)]
         tuner = Tuner(device, None, tiles={"linear bf16 64x32": {32: "16x64"}}, found=found, earlier=earlier)
         keep(tuner.tuned)
         return tuner
@@ -30,7 +30,7 @@ def on_gpu(monkeypatch):
     monkeypatch.setattr(verb, "too_large", lambda *_: None)
     monkeypatch.setattr(verb.tuning, "tune_ops", tune_ops)
     monkeypatch.setattr(tuned, "surroundings", lambda device: {"gpu": device.name})
-    monkeypatch.setattr(verb, "Shapes", lambda spec, device: FakeShapes(spec))
+    monkeypatch.setattr(verb, "ModelShapes", lambda spec, device: FakeShapes(spec))
     return asked
 
 

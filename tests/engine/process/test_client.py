@@ -72,7 +72,7 @@ def test_outputs_equal_those_in_process(run, shared, alone):
     expected = alone(*requests)
     for one, outputs in zip(requests, run(together()), strict=True):
         mine = expected[one.request_id]
-        for field in ("request_id", "token_ids", "finish_reason", "num_cached", "error"):
+        for field in ("token_ids", "finish_reason", "num_cached", "error"):
             assert [getattr(output, field) for output in outputs] == [getattr(output, field) for output in mine]
         assert [output.statistics is None for output in outputs] == [True] * (len(outputs) - 1) + [False]
         assert outputs[-1].statistics.output_tokens == 14
@@ -146,15 +146,15 @@ def test_64_requests_of_mixed_length_finish_on_kindling(run, configure):
 
 
 def test_slow_reader_gets_all_that_came_meanwhile_at_once(run, shared):
-    async def dawdle():
+    async def read_slowly():
         lists = []
-        async with aclosing(shared.generate_lists(request("slow", max_tokens=40))) as outputs:
-            async for some in outputs:
-                lists.append(some)
+        async with shared.open([request("slow", max_tokens=40)]) as stream:
+            while outputs := await stream.take():
+                lists.append(outputs[0])
                 await asyncio.sleep(0.2)
         return lists
 
-    lists, whole = run(dawdle()), run(collect(shared, request("quick", max_tokens=40)))
+    lists, whole = run(read_slowly()), run(collect(shared, request("quick", max_tokens=40)))
     assert max(map(len, lists)) > 1
     assert tokens([output for some in lists for output in some]) == tokens(whole)
     assert [output.finish_reason is not None for output in lists[-1]][-1]
@@ -187,17 +187,15 @@ def test_closed_generator_ends_its_request_and_frees_its_pages(run, shared):
     assert after.requests_cancelled - before.requests_cancelled == 1
 
 
-def test_cancel_ends_the_outputs_and_the_name_is_free_again(run, shared, alone):
-    async def cancel():
-        long = asyncio.create_task(collect(shared, request("name", PROMPTS[4], max_tokens=LONG)))
-        while (await shared.statistics()).requests_running == 0:
-            pass
-        assert shared.cancel("name") and not shared.cancel("other")
-        again = asyncio.create_task(collect(shared, request("name", PROMPTS[1])))
-        return await long, await again, await shared.statistics()
+def test_name_of_a_cancelled_request_is_free_at_once(run, shared, alone):
+    """Outputs of the cancelled request that are still on their way must not reach the second."""
 
-    long, again, after = run(cancel())
-    assert len(long) < LONG and all(output.finish_reason is None for output in long)
+    async def cancel():
+        async with shared.open([request("name", PROMPTS[4], max_tokens=LONG)]) as stream:
+            await stream.take()
+        return await collect(shared, request("name", PROMPTS[1])), await shared.statistics()
+
+    again, after = run(cancel())
     assert tokens(again) == tokens(alone(request("name", PROMPTS[1]))["name"])
     assert after.pages_held == 0
 
@@ -206,15 +204,48 @@ def test_reader_that_finds_the_end_itself_gets_statistics(run, shared):
     async def finish():
         before = (await shared.statistics()).requests_finished
         outputs = []
-        async for output in shared.generate(request("text", max_tokens=LONG)):
-            outputs.append(output)
-            if len(outputs) == 3:
-                assert shared.finish("text")
+        async with shared.open([request("text", max_tokens=LONG)]) as stream:
+            while taken := await stream.take():
+                outputs += taken[0]
+                if len(outputs) >= 3:
+                    stream.finish(0)
         return outputs, (await shared.statistics()).requests_finished - before
 
     outputs, finished = run(finish())
     assert outputs[-1].finish_reason == "stop" and finished == 1
-    assert 3 <= outputs[-1].statistics.output_tokens < LONG and not shared.finish("text")
+    assert 3 <= outputs[-1].statistics.output_tokens < LONG
+
+
+def test_requests_opened_together_are_read_as_one_stream(run, shared, alone):
+    requests = [request(f"of-{index}", prompt) for index, prompt in enumerate(PROMPTS[:3])]
+
+    async def read():
+        made = {index: [] for index in range(3)}
+        async with shared.open(requests) as stream:
+            while outputs := await stream.take():
+                for index, new in outputs.items():
+                    made[index] += new
+            assert await stream.take() == {}
+        return made
+
+    made, expected = run(read()), alone(*requests)
+    for index, asked in enumerate(requests):
+        assert tokens(made[index]) == tokens(expected[asked.request_id])
+        assert made[index][-1].finish_reason == "length"
+
+
+def test_failure_of_one_request_ends_those_opened_with_it(run, shared):
+    async def fail():
+        before = await shared.statistics()
+        long, bad = request("long", max_tokens=LONG), request("bad", [1] * 250)
+        with pytest.raises(RequestError, match="request bad: 250 prompt tokens"):
+            async with shared.open([long, bad]) as stream:
+                while await stream.take():
+                    pass
+        return before, await shared.statistics()
+
+    before, after = run(fail())
+    assert after.requests_cancelled - before.requests_cancelled == 1 and after.pages_held == 0
 
 
 @pytest.mark.parametrize(

@@ -33,13 +33,13 @@ asyncio.run(main())
 """
 HANGING = """
 import sys, time
-from firesteel.engine.process import main
+from firesteel.engine.process.main import main
 from firesteel.engine.step.runner import Runner
 run = Runner.run
 def run_or_hang(self, batch):
     return run(self, batch) if batch.token_ids[0] != 13 else time.sleep(60)
 Runner.run = run_or_hang
-main.main(int(sys.argv[1]))
+main(int(sys.argv[1]))
 """
 
 
@@ -48,17 +48,17 @@ def request(name, token_ids=(5, 6, 7), max_tokens=14):
 
 
 async def ask(client, *asked, **more):
-    """Tokens that the client's engine gives."""
+    """Returns the tokens of a request."""
     return [token async for output in client.generate(request(*asked, **more)) for token in output.token_ids]
 
 
 def is_gone(pid):
-    """No process and no zombie."""
+    """Returns whether neither a process nor a zombie is left."""
     return not Path(f"/proc/{pid}").exists()
 
 
 async def kill_during_a_batch(client, number):
-    """Errors of eight requests, and the seconds from the signal to the last of them."""
+    """Returns the errors of eight requests, and the seconds from the signal to the last of them."""
     batch = [asyncio.create_task(ask(client, i, [i + 1] * 9 * i or [7], LONG)) for i in range(8)]
     while (await client.statistics()).step_requests < 40:
         await asyncio.sleep(0.01)
@@ -69,7 +69,7 @@ async def kill_during_a_batch(client, number):
 
 
 @pytest.mark.usefixtures("none_left")
-def test_killed_engine_fails_all_in_flight_is_restarted_and_in_the_end_given_up(run, checkpoint, configure):
+def test_killed_engine_fails_all_in_flight_is_restarted_and_finally_given_up(run, checkpoint, configure):
     config = configure(engine_restarts=1)
 
     async def live():
@@ -118,7 +118,7 @@ def test_exception_is_named_and_a_restart_that_fails_says_why(run, checkpoint, c
         shutil.rmtree(folder)
         waiting = asyncio.create_task(ask(client, "long", max_tokens=LONG))
         await asyncio.sleep(0)
-        for name in ("one", "two"):  # of one number: the engine stumbles over the second
+        for name in ("one", "two"):  # with the same number: the engine fails at the second
             client._process.send(Submit.of(request(name), 999))
         with pytest.raises(EngineDied, match="the engine died: KeyError: ") as caught:
             await waiting
@@ -131,8 +131,8 @@ def test_exception_is_named_and_a_restart_that_fails_says_why(run, checkpoint, c
 
 
 @pytest.mark.usefixtures("none_left")
-def test_engine_that_hangs_is_ended_and_another_started(run, checkpoint, configure, monkeypatch):
-    """It is idle for longer than it may be silent, then a request hangs, and another waits for it."""
+def test_engine_that_hangs_is_killed_and_another_started(run, checkpoint, configure, monkeypatch):
+    """It is idle for longer than the limit, then a request hangs, and another waits behind it."""
     monkeypatch.setattr(handle, "PROGRAM", ("-c", HANGING))
     monkeypatch.setattr(handle, "LOAD_PATIENCE", 60)
 
@@ -147,7 +147,7 @@ def test_engine_that_hangs_is_ended_and_another_started(run, checkpoint, configu
         assert 1.0 < time.monotonic() - start < 5.0
         for error in errors:
             assert isinstance(error, EngineDied)
-            assert "it hung: no word for 1 s (engine_hang_s) at the plan of 2 from token 0 of bad" in str(error)
+            assert "it hung: no message for 1 s (engine_hang_s) at the plan of 2 from token 0 of bad" in str(error)
         assert "run_or_hang" in (errors[0].bundle / "log.txt").read_text(), "where it hung"
         assert len(await ask(client, "next", max_tokens=3)) == 3
         assert client.num_deaths == 1
@@ -184,9 +184,11 @@ def test_close_ends_requests_and_process_and_may_be_called_twice(run, checkpoint
     async def live():
         seen, captured = [], []
         client = await EngineClient.start(
-            checkpoint, config, progress=lambda done, total: seen.append((done, total)),
+            checkpoint,
+            config,
+            progress=lambda done, total: seen.append((done, total)),
             capturing=lambda done, total: captured.append((done, total)),
-        )  # fmt: skip
+        )
         assert seen[-1][0] == seen[-1][1] > 0 and client.facts.vocab_size == 272
         assert captured == [(1, 2), (2, 2)] and (await client.statistics()).graphs == 2
         long = asyncio.create_task(ask(client, "long", max_tokens=LONG))
@@ -219,7 +221,7 @@ def test_start_that_is_cancelled_leaves_no_process(run, checkpoint, configure, c
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_engine_ends_with_its_parent(checkpoint, number):
-    """Which is told nothing of close."""
+    """The parent does not call close."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", PARENT, str(checkpoint)], **pipes) as parent:
         engine = int(parent.stdout.readline())
@@ -234,7 +236,7 @@ def test_engine_ends_with_its_parent(checkpoint, number):
 
 
 def has_ended(pid):
-    """Or waits to be buried by whoever inherited it."""
+    """Returns whether it exited; it may wait to be reaped by whoever inherited it."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
     except FileNotFoundError:

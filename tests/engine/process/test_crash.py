@@ -25,11 +25,13 @@ def test_bundle_holds_all_it_was_given(tmp_path):
     found = json.loads((bundle / REPORT).read_text())
     assert found.pop("time_utc").endswith("Z")
     assert found == {
-        "cause": "SIGKILL", "config": {"batch": {"page_size": 16}},
+        "cause": "SIGKILL",
+        "config": {"batch": {"page_size": 16}},
         "ledger": [{"op": "linear", "implementation": "reference", "calls": 3}],
-        "last_plan": [{"request": "a", "first_token": 4, "num_tokens": 2}], "in_flight": ["a", "b"],
+        "last_plan": [{"request": "a", "first_token": 4, "num_tokens": 2}],
+        "in_flight": ["a", "b"],
         "surroundings": {"device": "CPU", "command": ["firesteel", "serve"]},
-    }  # fmt: skip
+    }
 
 
 def test_secrets_are_hidden_by_name_and_wherever_their_value_shows_up(tmp_path):

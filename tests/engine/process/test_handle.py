@@ -1,4 +1,4 @@
-"""The parent's view of a process: how long it may load in silence, how its end is put into words, and its log."""
+"""The parent's handle of a process: how long it may load in silence, how its end is described, and its log."""
 
 import asyncio
 import io
@@ -34,7 +34,7 @@ while True:
 
 
 def load(folder, engine_hang_s, within_s=20):
-    """What a process says that it has."""
+    """Returns the Ready message of a process."""
     start = Start(directory=str(folder), config=resolve({"device": "cpu", "engine_hang_s": engine_hang_s}).config)
 
     async def wait():
@@ -42,28 +42,28 @@ def load(folder, engine_hang_s, within_s=20):
         try:
             return await asyncio.wait_for(process.load(start), within_s)
         finally:
-            await process.bury()
+            await process.reap()
 
     return asyncio.run(wait())
 
 
 @pytest.mark.usefixtures("none_left")
-def test_loading_may_take_long_while_there_is_a_word_now_and_then(stand_in, tmp_path):
-    """2.4 s in all, 0.3 s between two words, and 1.5 s allowed."""
+def test_loading_may_take_long_while_messages_arrive(stand_in, tmp_path):
+    """2.4 s in total, 0.3 s between two messages, and 1.5 s allowed."""
     ready = stand_in(SLOW)
     assert load(tmp_path, 0.3) == ready
 
 
 @pytest.mark.usefixtures("none_left")
-def test_engine_that_was_found_to_hang_while_loading_is_not_taken_for_ready(stand_in, tmp_path):
-    """It says so when asked for its stacks."""
+def test_engine_that_hung_while_loading_is_not_ready(stand_in, tmp_path):
+    """It sends Ready when asked for its stacks."""
     stand_in(LATE)
-    with pytest.raises(EngineDied, match=r"it hung while loading: no word for 2 s \(5 times engine_hang_s\)"):
+    with pytest.raises(EngineDied, match=r"it hung while loading: no message for 2 s \(5 times engine_hang_s\)"):
         load(tmp_path, 0.4)
 
 
 @pytest.mark.usefixtures("none_left")
-def test_silence_while_loading_is_borne_where_the_limit_is_0(stand_in, tmp_path):
+def test_silence_while_loading_is_accepted_if_the_limit_is_0(stand_in, tmp_path):
     stand_in(LATE)
     with pytest.raises(TimeoutError):
         load(tmp_path, 0.0, within_s=1)
@@ -72,7 +72,7 @@ def test_silence_while_loading_is_borne_where_the_limit_is_0(stand_in, tmp_path)
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        (-9, "SIGKILL, killed from outside, as by kill -9 or by the system for want of memory"),
+        (-9, "SIGKILL, killed from outside, as by kill -9 or by the system when memory ran out"),
         (-11, "SIGSEGV"),
         (-64, "SIGRTMAX"),
         (-40, "signal 40"),
@@ -90,14 +90,14 @@ def test_plan_is_described_by_its_first_spans():
     assert describe_plan(plan).endswith("4 from token 21 of r3 and 2 more") and describe_plan([]) == "no plan"
 
 
-def test_errors_keep_their_kind_and_unknown_ones_are_the_users():
+def test_errors_keep_their_kind_and_unknown_ones_are_user_errors():
     error = error_of(Rejected(number=1, kind="RequestError", reason="too long"))
     assert type(error) is RequestError and str(error) == "too long"
     assert type(error_of(Refused(kind="KernelError", reason="x"))) is KernelError
     assert type(error_of(Refused(kind="CacheError", reason="x"))) is UserError
 
 
-def test_log_keeps_the_last_lines_and_passes_all_on(capsys):
+def test_log_keeps_the_last_lines_and_copies_all_to_stderr(capsys):
     lines = [f"line {number}" for number in range(LOG_LINES + 5)]
     text = "\n".join([*lines, "x" * (LINE_BYTES + 10), "odd \udcff byte, no end"])
     log = LogTail(io.BytesIO(text.encode(errors="surrogateescape")))

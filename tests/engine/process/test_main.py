@@ -1,4 +1,4 @@
-"""The child's side without a child: an engine that is worked by messages, in this main."""
+"""The child's side without a child: messages work an engine in this process."""
 
 import socket
 import threading
@@ -12,7 +12,7 @@ from firesteel.config import BatchConfig, CacheConfig, resolve
 from firesteel.engine.engine import Engine
 from firesteel.engine.load import load_engine
 from firesteel.engine.process import main
-from firesteel.engine.process.main import Channel, Service, progress_sender
+from firesteel.engine.process.main import Channel, MessageLoop, progress_sender
 from firesteel.engine.process.messages import (
     Cancel,
     GetLedger,
@@ -39,23 +39,31 @@ def submit(number, name, token_ids=(1, 2, 3), params=GREEDY):
 
 
 class Driver:
-    """A service whose messages are kept; `run` works until all is done."""
+    """A message loop whose messages are kept; `run` works until no request is left."""
 
     def __init__(self, llm):
         self.sent, self.inbox = [], SimpleQueue()
         self.engine = Engine(
-            llm.model, llm.device, BatchConfig(page_size=4), CacheConfig(kv_cache_gib=0.001),
+            llm.model,
+            llm.device,
+            BatchConfig(page_size=4),
+            CacheConfig(kv_cache_gib=0.001),
             max_context=llm.max_context,
-        )  # fmt: skip
-        self.service = Service(self.engine, llm.ledger(), Grammars.of(llm.directory), self.sent.append)
+        )
+        grammars = Grammars.of(llm.directory)
+        self.loop = MessageLoop(self.engine, llm.ledger(), grammars, self.inbox, self.sent.append)
 
     def handle(self, *messages):
         for message in messages:
-            self.service._handle(message, self.inbox)
+            self.loop._handle(message)
+
+    def handle_next(self):
+        """Handles what a background thread puts into the inbox."""
+        self.handle(self.inbox.get(timeout=10))
 
     def run(self):
         while self.engine.has_work:
-            self.service._step()
+            self.loop._step()
 
     def of(self, kind):
         return [message for message in self.sent if isinstance(message, kind)]
@@ -75,11 +83,11 @@ def expected(llm):
     return llm.generate([[1, 2, 3]], GREEDY)[0].token_ids
 
 
-def test_plan_is_told_before_it_is_computed(driver, monkeypatch):
+def test_plan_is_sent_before_it_is_computed(driver, monkeypatch):
     driver.handle(submit(7, "a"))
     monkeypatch.setattr(driver.engine.runner, "run", lambda batch: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        driver.service._step()
+        driver.loop._step()
     assert driver.sent == [Planned(spans=[("a", 0, 3)])]
 
 
@@ -90,12 +98,12 @@ def test_step_is_one_message_for_all_requests(driver, expected):
     assert [len(step.outputs) for step in driver.of(Step)] == [2] * 5
     assert driver.of(Planned)[1].spans == [("a", 3, 4), ("b", 3, 4)]
     assert driver.of(Step)[-1].outputs[0].statistics.output_tokens == 5
-    assert driver.service.numbers == {}
+    assert driver.loop.numbers == {}
 
 
 def test_second_request_of_a_name_has_outputs_of_its_own(driver, expected):
     driver.handle(submit(7, "a"))
-    driver.service._step()
+    driver.loop._step()
     driver.handle(Cancel(number=7, finished=False), submit(8, "a"))
     driver.run()
     assert driver.tokens(7) == expected[:1] and driver.tokens(8) == expected
@@ -113,12 +121,14 @@ def test_request_that_can_never_run_is_rejected_and_the_next_runs(driver, expect
 def test_grammar_is_compiled_where_tokens_are_drawn(driver):
     params = SamplingParams(max_tokens=9, grammar='start: "abc" <|end|>')
     driver.handle(submit(7, "a", params=params))
+    driver.handle_next()
     driver.run()
     assert bytes(driver.tokens(7)[:3]) == b"abc"
 
 
-def test_request_with_a_grammar_that_is_none_is_rejected_and_the_next_runs(driver, expected):
+def test_request_with_an_invalid_grammar_is_rejected_and_the_next_runs(driver, expected):
     driver.handle(submit(7, "bad", params=SamplingParams(grammar="start: nothing")), submit(8, "a"))
+    driver.handle_next()
     driver.run()
     (bad,) = driver.of(Rejected)
     assert (bad.number, bad.kind) == (7, "RequestError") and "the grammar cannot be used" in bad.reason
@@ -127,31 +137,32 @@ def test_request_with_a_grammar_that_is_none_is_rejected_and_the_next_runs(drive
 
 def test_reader_that_found_the_end_gets_a_last_output(driver):
     driver.handle(submit(7, "a"))
-    driver.service._step()
+    driver.loop._step()
     driver.handle(Cancel(number=7, finished=True), Cancel(number=7, finished=True), GetStatistics(number=3))
     (last,) = driver.of(Step)[-1].outputs
     assert (last.number, last.token_ids, last.finish_reason) == (7, [], "stop")
     assert last.statistics.output_tokens == 1
     (answer,) = driver.of(StatisticsAnswer)
-    found = answer.statistics
-    assert answer.number == 3 and (found.requests_finished, found.requests_cancelled, found.pages_held) == (1, 0, 0)
+    totals = answer.statistics
+    counts = (totals.requests_finished, totals.requests_cancelled, totals.pages_held)
+    assert answer.number == 3 and counts == (1, 0, 0)
 
 
-def test_cancelled_request_frees_its_pages_and_is_silent(driver):
+def test_cancelled_request_frees_its_pages_and_has_no_output(driver):
     driver.handle(submit(7, "a"))
-    driver.service._step()
+    driver.loop._step()
     before = len(driver.sent)
     driver.handle(Cancel(number=7, finished=False), Cancel(number=99, finished=False))
     assert len(driver.sent) == before and not driver.engine.has_work
     assert driver.engine.statistics().pages_held == 0 and driver.engine.statistics().requests_cancelled == 1
 
 
-def test_ledger_is_sent_now_and_then_not_with_each_step(driver):
+def test_ledger_is_sent_periodically_not_with_each_step(driver):
     driver.handle(submit(7, "a"))
     driver.run()
     (first,) = driver.of(LedgerSoFar)
     assert {"linear", "attention"} <= {row.op for row in first.rows}
-    driver.service.send_ledger()
+    driver.loop.send_ledger()
     second = driver.of(LedgerSoFar)[1]
     assert sum(row.calls for row in second.rows) > sum(row.calls for row in first.rows)
 
@@ -177,17 +188,17 @@ def test_ledger_rows_have_machine_code_with_its_verdict():
     ]
 
 
-def test_who_asks_for_the_ledger_has_it_at_once_and_again_with_verdicts(driver, monkeypatch):
+def test_ledger_is_answered_at_once_and_again_with_verdicts(driver, monkeypatch):
     gate = threading.Event()
     monkeypatch.setattr("firesteel.engine.process.verdicts.judge_compiled", lambda code: gate.wait(10) and code)
     ran = Ran("linear", "triton:gemm")
-    driver.service.ledger.run(ran, note, Launch("gemm", "", "x", "int8"))
+    driver.loop.ledger.run(ran, note, Launch("gemm", "", "x", "int8"))
     driver.handle(GetLedger())
     gate.set()
-    driver.handle(driver.inbox.get(timeout=10))
+    driver.handle_next()
     with pytest.raises(Empty):
         driver.inbox.get(timeout=0.2)
-    del driver.service.ledger.entries[ran]
+    del driver.loop.ledger.entries[ran]
     first, second = driver.of(LedgerSoFar)
     assert [
         code.verdict
@@ -206,14 +217,13 @@ def test_ledger_rows_say_what_was_clipped():
 
 
 def test_run_ends_at_shutdown_even_with_work_left(driver):
-    inbox = SimpleQueue()
     for message in (submit(7, "a"), Shutdown(), submit(8, "b")):
-        inbox.put(message)
-    driver.service.run(inbox)
-    assert driver.sent == [] and not inbox.empty()
+        driver.inbox.put(message)
+    driver.loop.run()
+    assert driver.sent == [] and not driver.inbox.empty()
 
 
-def test_progress_tells_the_last_word_and_few_before():
+def test_progress_sends_the_last_report_and_few_before():
     sent = []
     report = progress_sender(sent.append)
     for done in range(1001):
@@ -230,7 +240,7 @@ def ends():
         yield ours, Channel(theirs)
 
 
-def test_channel_reads_frames_that_come_in_pieces(ends):
+def test_channel_reads_frames_that_arrive_in_parts(ends):
     ours, channel = ends
     frames = pack(submit(7, "a", [9] * 100_000)) + pack(Shutdown())
     sender = threading.Thread(
@@ -246,7 +256,7 @@ def submit_like(frames):
 
 
 @pytest.mark.parametrize("part", [0, 2, 7])
-def test_channel_ends_where_the_parent_does_even_within_a_frame(ends, part):
+def test_channel_ends_with_the_parent_even_within_a_frame(ends, part):
     ours, channel = ends
     ours.sendall(pack(submit(7, "a"))[:part])
     ours.close()
@@ -264,18 +274,21 @@ class SlowGrammars(Grammars):
 
 
 def test_others_go_on_while_a_grammar_is_compiled(llm, expected):
-    """Compiling a large schema held up every text; a request that is cancelled meanwhile never runs."""
-    driver, inbox = Driver(llm), SimpleQueue()
+    """Compiling a large schema blocked every request; one that is cancelled meanwhile never runs."""
+    driver = Driver(llm)
     SlowGrammars.gate.clear()
-    driver.service.grammars = SlowGrammars.of(llm.directory)
+    driver.loop.grammars = SlowGrammars.of(llm.directory)
     held = SamplingParams(max_tokens=3, grammar='start: "abc"')
     bad = SamplingParams(max_tokens=3, grammar="start: nothing")
     for message in (
-        submit(1, "held", params=held), submit(2, "left", params=held), Cancel(number=2, finished=False),
-        submit(3, "bad", params=bad), submit(4, "plain"),
-    ):  # fmt: skip
-        inbox.put(message)
-    worker = threading.Thread(target=driver.service.run, args=(inbox,))
+        submit(1, "held", params=held),
+        submit(2, "left", params=held),
+        Cancel(number=2, finished=False),
+        submit(3, "bad", params=bad),
+        submit(4, "plain"),
+    ):
+        driver.inbox.put(message)
+    worker = threading.Thread(target=driver.loop.run)
     worker.start()
     while len(driver.tokens(4)) < 5:
         assert worker.is_alive()
@@ -285,14 +298,14 @@ def test_others_go_on_while_a_grammar_is_compiled(llm, expected):
     while len(driver.tokens(1)) < 3 or not driver.of(Rejected):
         assert worker.is_alive()
         time.sleep(0.01)
-    inbox.put(Shutdown())
+    driver.inbox.put(Shutdown())
     worker.join(10)
     assert bytes(driver.tokens(1)) == b"abc" and driver.tokens(2) == []
     assert [one.number for one in driver.of(Rejected)] == [3]
-    assert driver.service.numbers == {} and not driver.service._compiling
+    assert driver.loop.numbers == {} and not driver.loop._compiling
 
 
-def test_the_parent_is_told_what_the_engine_holds(checkpoint, monkeypatch):
+def test_ready_message_names_the_formats(checkpoint, monkeypatch):
     monkeypatch.setenv("FIRESTEEL_KV_DTYPE", "fp8")
     config = resolve({"device": "cpu", "page_size": 4, "kv_cache_gib": 0.01, "mxfp4_layers": "moe,qkv"}).config
     found = main.describe(load_engine(checkpoint, config)).formats

@@ -1,4 +1,4 @@
-"""The child's side from its first message to its last: loaded, refused, shut down or failed."""
+"""The child's side from its first message to its last: load, refusal, shutdown and failure."""
 
 from queue import SimpleQueue
 
@@ -6,14 +6,14 @@ import pytest
 
 from firesteel.config import resolve
 from firesteel.engine.process import main
-from firesteel.engine.process.main import Service, last_words, serve
+from firesteel.engine.process.main import MessageLoop, last_words, serve
 from firesteel.engine.process.messages import Alive, Dying, Ready, Shutdown, Start, Submit
 from firesteel.kernels.ledger import Launch, Ran, note, note_clipped
 from firesteel.types import Request, SamplingParams
 
 
 class FaultyCounter:
-    """Of a device that failed: what it holds cannot be read."""
+    """A counter on a device that failed: reading it raises."""
 
     def __int__(self):
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
@@ -39,7 +39,7 @@ def test_last_words_are_the_first_error_and_then_the_ledger():
 
 
 class Kept:
-    """Stands for a channel."""
+    """Stands in for a channel."""
 
     def __init__(self):
         self.sent = []
@@ -53,14 +53,14 @@ def small_start(checkpoint):
     return Start(directory=str(checkpoint), config=config)
 
 
-def test_serve_tells_the_error_of_a_step_though_the_ledger_cannot_be_read(checkpoint, monkeypatch):
-    def fail(service):
-        service.ledger.run(Ran("rope_kv_write", "triton"), note_clipped, FaultyCounter())
-        service.ledger.run(Ran("linear", "triton"), note, Launch("gemm", "", "x", "code"))
-        service.proofs.find = lambda launch: "bf16"
+def test_serve_sends_the_error_of_a_step_though_the_ledger_cannot_be_read(checkpoint, monkeypatch):
+    def fail(loop):
+        loop.ledger.run(Ran("rope_kv_write", "triton"), note_clipped, FaultyCounter())
+        loop.ledger.run(Ran("linear", "triton"), note, Launch("gemm", "", "x", "code"))
+        loop.verdicts.find = lambda launch: "bf16"
         raise ZeroDivisionError("in a step")
 
-    monkeypatch.setattr(Service, "_step", fail)
+    monkeypatch.setattr(MessageLoop, "_step", fail)
     inbox, channel = SimpleQueue(), Kept()
     inbox.put(small_start(checkpoint))
     inbox.put(Submit.of(Request(request_id="a", token_ids=[1, 2, 3], params=SamplingParams()), 7))
@@ -69,10 +69,10 @@ def test_serve_tells_the_error_of_a_step_though_the_ledger_cannot_be_read(checkp
     assert channel.sent[-2] == Dying(cause="ZeroDivisionError: in a step")
     clipping, proven = channel.sent[-1].rows[-2:]
     assert clipping.op == "rope_kv_write" and clipping.clipped is None
-    assert [code.verdict for code in proven.artefacts] == ["bf16"], "what is known of it is not lost"
+    assert [code.verdict for code in proven.artefacts] == ["bf16"], "known verdicts are not lost"
 
 
-def test_serve_tells_an_error_of_loading(checkpoint, monkeypatch):
+def test_serve_sends_an_error_of_loading(checkpoint, monkeypatch):
     monkeypatch.setattr(main, "load_engine", lambda *args, **more: 1 / 0)
     inbox, channel = SimpleQueue(), Kept()
     inbox.put(small_start(checkpoint))
@@ -81,7 +81,7 @@ def test_serve_tells_an_error_of_loading(checkpoint, monkeypatch):
     assert channel.sent[-1] == Dying(cause="ZeroDivisionError: division by zero")
 
 
-def test_serve_loads_says_what_it_has_and_ends_at_shutdown(checkpoint, monkeypatch):
+def test_serve_loads_sends_ready_and_ends_at_shutdown(checkpoint, monkeypatch):
     beating = []
 
     def beat_once(ledger, beat):
@@ -112,7 +112,7 @@ def test_serve_refuses_with_the_reason_and_its_exit_code(tmp_path):
     assert "config.json" in channel.sent[-1].reason and channel.sent[-1].kind.endswith("Error")
 
 
-def test_kernels_compiled_while_loading_are_heard_of(checkpoint, monkeypatch):
+def test_kernels_compiled_while_loading_send_signs_of_life(checkpoint, monkeypatch):
     beats = []
 
     def compile_and_fail(*args, **more):

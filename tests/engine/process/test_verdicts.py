@@ -1,4 +1,4 @@
-"""Machine code that was launched is read aside, once, and what cannot be read is told."""
+"""Launched machine code is read once, in the background, and what cannot be read is reported."""
 
 import threading
 from queue import SimpleQueue
@@ -6,7 +6,7 @@ from queue import SimpleQueue
 import pytest
 
 from firesteel.engine.process import verdicts
-from firesteel.engine.process.verdicts import Proofs
+from firesteel.engine.process.verdicts import Verdicts
 from firesteel.errors import KernelError
 from firesteel.kernels.ledger import Launch, Ledger, Ran, note
 
@@ -28,7 +28,7 @@ def launch(artefact):
 
 @pytest.fixture
 def read(monkeypatch):
-    """The machine code that was read so far, by whom."""
+    """The machine code read so far, with the thread that read it."""
     seen = []
 
     def judge(compiled):
@@ -42,7 +42,7 @@ def read(monkeypatch):
 
 
 def codes(read):
-    """In order of their names: readers race."""
+    """Returns them sorted: readers race."""
     return sorted(code for code, _ in read)
 
 
@@ -53,7 +53,7 @@ def wait_for(found, ledger):
 
 
 def test_new_machine_code_is_read_once_by_another_thread(read):
-    found = Proofs()
+    found = Verdicts()
     assert found.find(launch("a")) is None
     wait_for(found, ledger_of("a", "b", "a"))
     assert found.find(launch("a")) == "verdict on code a"
@@ -63,17 +63,17 @@ def test_new_machine_code_is_read_once_by_another_thread(read):
     assert codes(read) == ["code a", "code b", "code c"]
 
 
-def test_nothing_is_done_where_all_is_known_or_nothing_was_compiled(read):
-    found = Proofs()
+def test_nothing_is_read_if_all_is_known_or_nothing_was_compiled(read):
+    found = Verdicts()
     wait_for(found, ledger_of("a"))
     for ledger in (ledger_of("a"), ledger_of("x", compiled=None), Ledger()):
         found.read(ledger, pytest.fail)
-    wait_for(found, ledger_of("b"))  # after what the others would have had read
+    wait_for(found, ledger_of("b"))  # after what the others would have read
     assert codes(read) == ["code a", "code b"]
 
 
-def test_what_cannot_be_read_is_told_and_not_tried_again(read, caplog):
-    found = Proofs()
+def test_unreadable_code_is_reported_and_not_retried(read, caplog):
+    found = Verdicts()
     wait_for(found, ledger_of("torn", "b"))
     assert found.find(launch("torn")) == "unread" and found.find(launch("b")) == "verdict on code b"
     assert "machine code of gemm torn could not be read: nvdisasm failed" in caplog.text
@@ -82,10 +82,10 @@ def test_what_cannot_be_read_is_told_and_not_tried_again(read, caplog):
     assert codes(read) == ["code b", "code c", "code torn"]
 
 
-def test_while_some_is_read_no_more_is_begun(monkeypatch):
+def test_second_read_does_not_start_during_the_first(monkeypatch):
     gate, told = threading.Event(), SimpleQueue()
     monkeypatch.setattr(verdicts, "judge_compiled", lambda compiled: str(gate.wait(PATIENCE_S)))
-    found = Proofs()
+    found = Verdicts()
     found.read(ledger_of("a"), lambda: told.put("first"))
     found.read(ledger_of("a", "b"), lambda: told.put("second"))
     gate.set()
@@ -95,24 +95,24 @@ def test_while_some_is_read_no_more_is_begun(monkeypatch):
     assert found.find(launch("b")) == "True"
 
 
-def test_several_are_read_beside_each_other_and_all_before_it_is_told(monkeypatch):
+def test_several_are_read_in_parallel_and_all_before_then(monkeypatch):
     meeting = threading.Barrier(verdicts.READERS)
 
     def judge(compiled):
-        meeting.wait(PATIENCE_S)  # breaks where fewer read at a time
+        meeting.wait(PATIENCE_S)  # breaks if fewer read at a time
         return compiled
 
     monkeypatch.setattr(verdicts, "judge_compiled", judge)
-    found, names = Proofs(), [str(number) for number in range(3 * verdicts.READERS)]
+    found, names = Verdicts(), [str(number) for number in range(3 * verdicts.READERS)]
     wait_for(found, ledger_of(*names))
     assert [found.find(launch(name)) for name in names] == [f"code {name}" for name in names]
 
 
 @pytest.mark.usefixtures("read")
-def test_two_kernels_of_one_artefact_are_two():
+def test_two_kernels_of_one_artefact_have_two_verdicts():
     ledger = ledger_of("a")
     ledger.run(Ran("linear", "triton:gemm"), note, Launch("another", "", "a", "code b"))
-    found = Proofs()
+    found = Verdicts()
     wait_for(found, ledger)
     assert found.find(launch("a")) == "verdict on code a"
     assert found.find(Launch("another", "", "a", None)) == "verdict on code b"

@@ -16,9 +16,13 @@ INF = float("inf")
 
 def row(token_ids=(), num_prompt=0, allowed=None, stop_token_ids=(), **params):
     return SampleRow(
-        params=SamplingParams(**params), position=len(token_ids), token_ids=token_ids, num_prompt=num_prompt,
-        allowed=allowed, stop_token_ids=stop_token_ids,
-    )  # fmt: skip
+        params=SamplingParams(**params),
+        position=len(token_ids),
+        token_ids=token_ids,
+        num_prompt=num_prompt,
+        allowed=allowed,
+        stop_token_ids=stop_token_ids,
+    )
 
 
 def adjust_slowly(logits, one):
@@ -90,7 +94,7 @@ def test_many_penalized_rows_are_worked_on_in_pieces(monkeypatch):
     logits = torch.randn(9, V)
     rows = [row([i, i], 0, frequency_penalty=1.0) for i in range(9)]
     whole = adjust(logits, rows)
-    monkeypatch.setattr("firesteel.engine.sample.pieces._MOST_LOGITS", 2 * V)
+    monkeypatch.setattr("firesteel.engine.sample.row._MAX_LOGITS", 2 * V)
     assert torch.equal(adjust(logits, rows), whole)
     assert (whole != logits).sum() == 9
 

@@ -48,7 +48,7 @@ def test_impossible_token_has_minus_infinity():
 
 def test_long_prompts_are_scored_in_pieces(monkeypatch):
     whole = score(LOGITS, TOKENS, 3).read([3] * 6)
-    monkeypatch.setattr("firesteel.engine.sample.pieces._MOST_LOGITS", 80)
+    monkeypatch.setattr("firesteel.engine.sample.row._MAX_LOGITS", 80)
     assert score(LOGITS, TOKENS, 3).read([3] * 6) == whole
 
 

@@ -1,9 +1,9 @@
-"""What is read of a step: tokens, faults by name, logprobs of those that ask."""
+"""Reading the tokens of a step: results per request, faults by name, logprobs if requested."""
 
 import torch
 
 from firesteel.engine.sample.logprobs import score
-from firesteel.engine.sample.pending import Fetched
+from firesteel.engine.sample.pending import PendingTokens
 from firesteel.engine.sample.row import SampleRow
 from firesteel.model.report import Report
 from firesteel.types import SamplingParams
@@ -20,7 +20,7 @@ def test_report_of_a_padded_step_gives_the_rows_that_are_requests():
     report = Report.new(4, torch.device("cpu"))
     report.token_ids.copy_(torch.tensor([5, 6, 7, 8]))
     report.best.copy_(torch.tensor([5.0, 16.0, 27.0, 38.0]))
-    drawn = Fetched.begin_plain(rows(None, None, None), report).read()
+    drawn = PendingTokens.begin_plain(rows(None, None, None), report).read()
     assert [one.token_id for one in drawn] == [5, 6, 7] and not any(one.error for one in drawn)
     assert report.token_ids.tolist() == [5, 6, 7, 8]
 
@@ -28,27 +28,27 @@ def test_report_of_a_padded_step_gives_the_rows_that_are_requests():
 def test_logit_that_is_not_finite_is_a_fault_of_its_row():
     report = Report.new(3, torch.device("cpu"))
     report.best.copy_(torch.tensor([1.0, float("nan"), float("inf")]))
-    first, *broken = Fetched.begin_plain(rows(None, None, None), report).read()
+    first, *broken = PendingTokens.begin_plain(rows(None, None, None), report).read()
     assert (first.token_id, first.error) == (0, None)
     for number, one in enumerate(broken, 1):
-        assert one.token_id == -1 and one.error.startswith(f"request {number}: the model's logits hold NaN")
+        assert one.token_id is None and one.error.startswith(f"request {number}: the model's logits hold NaN")
 
 
 def test_nothing_allowed_is_said_to_be_that():
     best = torch.tensor([float("-inf")])
-    (drawn,) = Fetched.begin(rows(None), torch.tensor([3]), best).read()
-    assert drawn.token_id == -1 and "no token can be drawn" in drawn.error
+    (drawn,) = PendingTokens.begin(rows(None), torch.tensor([3]), best).read()
+    assert drawn.token_id is None and "no token can be drawn" in drawn.error
 
 
 def test_logprobs_go_to_the_rows_that_ask():
     logits, token_ids = torch.randn(3, 8, generator=torch.Generator().manual_seed(1)), torch.tensor([1, 2, 3])
     scored = score(logits[1:2], token_ids[1:2], 2)
-    drawn = Fetched.begin(rows(None, 2, None), token_ids, logits.amax(1), scored).read()
+    drawn = PendingTokens.begin(rows(None, 2, None), token_ids, logits.amax(1), scored).read()
     assert [one.logprobs is None for one in drawn] == [True, False, True]
     assert drawn[1].logprobs.token_id == 2 and len(drawn[1].logprobs.top) == 2
 
 
 def test_request_that_allows_nothing_is_told_from_logits_that_are_broken():
     best = torch.tensor([float("-inf"), float("nan"), float("inf"), 1.0])
-    drawn = Fetched.begin(rows(None, None, None, None), torch.arange(4), best).read()
+    drawn = PendingTokens.begin(rows(None, None, None, None), torch.arange(4), best).read()
     assert [one.is_refused for one in drawn] == [True, False, False, False]

@@ -22,9 +22,14 @@ INF, NAN = float("inf"), float("nan")
 def row(position=0, *, name="", allowed=None, token_ids=(), num_prompt=0, stop_token_ids=(), **params):
     params = SamplingParams(**{"temperature": 1.0, **params})
     return SampleRow(
-        params=params, position=position, name=name, allowed=allowed, token_ids=token_ids, num_prompt=num_prompt,
+        params=params,
+        position=position,
+        name=name,
+        allowed=allowed,
+        token_ids=token_ids,
+        num_prompt=num_prompt,
         stop_token_ids=stop_token_ids,
-    )  # fmt: skip
+    )
 
 
 def read(logits, rows):
@@ -117,13 +122,22 @@ def mixed_rows(draw):
     num_prompt = draw(st.integers(0, len(token_ids)))
     allowed = draw(st.sampled_from([None, None, torch.arange(300) % 3 == 0]))
     return row(
-        len(token_ids), token_ids=token_ids, num_prompt=num_prompt, allowed=allowed, stop_token_ids=(0, 5),
-        temperature=draw(st.sampled_from([0.0, 0.7, 1.0, 2.0])), seed=draw(st.integers(-(2**63), 2**64 - 1)),
-        top_k=draw(st.sampled_from([0, 1, 5, 300])), top_p=draw(st.sampled_from([1.0, 0.9, 0.3])),
-        min_p=draw(st.sampled_from([0.0, 0.1])), repetition_penalty=draw(st.sampled_from([1.0, 1.2])),
-        frequency_penalty=draw(st.sampled_from([0.0, 0.5])), min_tokens=draw(st.sampled_from([0, 3])),
-        logit_bias=draw(st.sampled_from([{}, {7: 3.0}])), logprobs=draw(st.sampled_from([None, 0, 2])),
-    )  # fmt: skip
+        len(token_ids),
+        token_ids=token_ids,
+        num_prompt=num_prompt,
+        allowed=allowed,
+        stop_token_ids=(0, 5),
+        temperature=draw(st.sampled_from([0.0, 0.7, 1.0, 2.0])),
+        seed=draw(st.integers(-(2**63), 2**64 - 1)),
+        top_k=draw(st.sampled_from([0, 1, 5, 300])),
+        top_p=draw(st.sampled_from([1.0, 0.9, 0.3])),
+        min_p=draw(st.sampled_from([0.0, 0.1])),
+        repetition_penalty=draw(st.sampled_from([1.0, 1.2])),
+        frequency_penalty=draw(st.sampled_from([0.0, 0.5])),
+        min_tokens=draw(st.sampled_from([0, 3])),
+        logit_bias=draw(st.sampled_from([{}, {7: 3.0}])),
+        logprobs=draw(st.sampled_from([None, 0, 2])),
+    )
 
 
 @settings(max_examples=40, deadline=None)
@@ -148,7 +162,7 @@ def test_draw_depends_on_its_own_request_only_in_a_vocabulary_of_real_size():
 def test_many_draws_are_made_in_pieces(monkeypatch):
     rows = [row(i, temperature=i % 3) for i in range(20)]
     whole = tokens(torch.zeros(50), rows)
-    monkeypatch.setattr("firesteel.engine.sample.pieces._MOST_LOGITS", 3 * 50)
+    monkeypatch.setattr("firesteel.engine.sample.row._MAX_LOGITS", 3 * 50)
     assert tokens(torch.zeros(50), rows) == whole
 
 
@@ -217,7 +231,7 @@ def test_only_allowed_tokens_are_drawn_and_a_mask_leaves_fewer():
         assert set(Sampler(9, CPU).sample(logits, rows).token_ids.tolist()) == tokens
     none_left = row(0, name="request q", allowed_token_ids=(1, 3), allowed=mask)
     (drawn,) = Sampler(9, CPU).sample(logits[:1], [none_left]).read()
-    assert drawn.token_id == -1 and "request q: no token can be drawn" in drawn.error
+    assert drawn.token_id is None and "request q: no token can be drawn" in drawn.error
 
 
 def test_logit_bias_and_penalties_reach_the_draw():
@@ -260,7 +274,7 @@ def test_row_without_a_token_names_its_request_and_disturbs_no_other(logits, all
     sampled = Sampler(3, CPU).sample(torch.tensor([logits, [0.0, 5.0, 0.0]]), rows)
     assert 0 <= sampled.token_ids[0] < 3
     broken, healthy = sampled.read()
-    assert broken.token_id == -1
+    assert broken.token_id is None
     assert broken.error.startswith("request-7: ") and reason in broken.error
     assert (healthy.token_id, healthy.error) == (1, None)
 
@@ -299,11 +313,19 @@ def mixed_batch(vocab_size, device):
     """Every feature at once, greedy rows and plain draws among them."""
     allowed = torch.arange(vocab_size, device=device) % 2 == 0
     return [
-        row(0, temperature=0), row(1), row(2, top_k=50), row(3, top_p=0.9), row(4, min_p=0.05), row(5, logprobs=5),
+        row(0, temperature=0),
+        row(1),
+        row(2, top_k=50),
+        row(3, top_p=0.9),
+        row(4, min_p=0.05),
+        row(5, logprobs=5),
         row(6, token_ids=[1, 2, 2, 3], num_prompt=2, repetition_penalty=1.3, frequency_penalty=0.5),
-        row(7, logit_bias={5: 2.0, 9: -100.0}), row(8, num_prompt=8, min_tokens=2, stop_token_ids=(1, 2)),
-        row(9, allowed=allowed), row(10, allowed=allowed.cpu()), row(11, allowed_token_ids=(7, 70, 700)),
-    ]  # fmt: skip
+        row(7, logit_bias={5: 2.0, 9: -100.0}),
+        row(8, num_prompt=8, min_tokens=2, stop_token_ids=(1, 2)),
+        row(9, allowed=allowed),
+        row(10, allowed=allowed.cpu()),
+        row(11, allowed_token_ids=(7, 70, 700)),
+    ]
 
 
 def gpu_sampler(size):

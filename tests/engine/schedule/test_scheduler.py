@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from firesteel.errors import RequestError
-from firesteel.types import Outcome
+from firesteel.types import SpanResult
 from tests.engine import scheduler_world
 from tests.engine.scheduler_world import World
 
@@ -75,7 +75,7 @@ def test_output_of_a_cancelled_request_does_not_reach_another_of_its_name():
     plan = world.scheduler.next()
     world.scheduler.cancel("0")
     world.scheduler.add(replace(world.requests["0"], token_ids=[2]))
-    assert world.scheduler.commit(plan, [Outcome(token_id=1)]) == []
+    assert world.scheduler.commit(plan, [SpanResult(token_id=1)]) == []
     assert world.scheduler.jobs["0"].token_ids == [2]
 
 
@@ -84,7 +84,7 @@ def test_row_without_a_token_ends_its_request_with_the_error():
     world.submit([1] * 3, 4)
     world.submit([2] * 3, 4)
     plan = world.scheduler.next()
-    outputs = world.scheduler.commit(plan, [Outcome(error="NaN"), Outcome(token_id=1)])
+    outputs = world.scheduler.commit(plan, [SpanResult(error="NaN"), SpanResult(token_id=1)])
     assert [(one.finish_reason, one.error, one.token_ids) for one in outputs] == [
         ("error", "NaN", []),
         (None, None, [1]),
@@ -101,7 +101,7 @@ def test_scoring_wants_the_logits_of_every_prompt_token_even_of_cached_ones():
     while world.scheduler.jobs:
         plan = world.scheduler.next()
         wanted += [(span.start, span.end, span.num_logits, span.samples) for span in plan.spans]
-        outputs = world.scheduler.commit(plan, [Outcome()])
+        outputs = world.scheduler.commit(plan, [SpanResult()])
     assert wanted == [(0, 7, 7, False), (7, 14, 7, False), (14, 20, 6, False)]
     assert (outputs[0].finish_reason, outputs[0].token_ids) == ("length", [])
 

@@ -3,7 +3,7 @@
 import pytest
 
 from firesteel.engine.cache.page_tables import FULL
-from firesteel.types import Outcome
+from firesteel.types import SpanResult
 from tests.engine import scheduler_world
 from tests.engine.scheduler_world import World
 
@@ -61,7 +61,7 @@ def test_preempted_score_hands_every_row_out_once():
         plan = world.scheduler.next()
         for span in plan.spans:
             rows += range(span.end - span.num_logits, span.end)
-        world.scheduler.commit(plan, [Outcome() for span in plan.spans if span.num_logits])
+        world.scheduler.commit(plan, [SpanResult() for span in plan.spans if span.num_logits])
         if not world.scheduler.jobs:
             break
     assert rows == list(range(20))

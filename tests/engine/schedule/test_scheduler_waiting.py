@@ -4,7 +4,7 @@ from firesteel.config import BatchConfig
 from firesteel.engine.cache.page_pool import PagePool
 from firesteel.engine.cache.page_tables import FULL, PageLayout, PageTables
 from firesteel.engine.schedule.scheduler import Scheduler
-from firesteel.types import Outcome, Request, SamplingParams
+from firesteel.types import Request, SamplingParams, SpanResult
 
 
 class CountingTables(PageTables):
@@ -30,7 +30,7 @@ def add(scheduler, name, length, max_tokens):
 
 
 def step(scheduler, plan):
-    return scheduler.commit(plan, [Outcome(token_id=9) for span in plan.spans if span.num_logits])
+    return scheduler.commit(plan, [SpanResult(token_id=9) for span in plan.spans if span.num_logits])
 
 
 def go_on_while_possible(scheduler, plan):

@@ -18,12 +18,16 @@ class RandomWalk(RuleBasedStateMachine):
     """Arrivals, cancellations and shortages in any order."""
 
     @initialize(
-        kinds=st.sampled_from([BOTH, BOTH, (FULL,), (WINDOW,)]), page_size=st.sampled_from([1, 2, 4]),
-        window=st.sampled_from([1, 2, 6, 13]), spare=st.sampled_from([0, 1, 5, 20]), seqs=st.integers(1, 6),
+        kinds=st.sampled_from([BOTH, BOTH, (FULL,), (WINDOW,)]),
+        page_size=st.sampled_from([1, 2, 4]),
+        window=st.sampled_from([1, 2, 6, 13]),
+        spare=st.sampled_from([0, 1, 5, 20]),
+        seqs=st.integers(1, 6),
         budget=st.sampled_from([1, 2, 5, 16, 64]),
-        prompt_logits=st.integers(1, 9), prefix_caching=st.sampled_from([True, True, False]),
+        prompt_logits=st.integers(1, 9),
+        prefix_caching=st.sampled_from([True, True, False]),
         ahead=st.sampled_from([0, 1, 4]),
-    )  # fmt: skip
+    )
     def start(self, kinds, page_size, window, spare, **options):
         """`spare`: pages beyond those that one request of 24 tokens needs."""
         layout = PageLayout(page_size=page_size, kinds=kinds, window=window)
@@ -31,9 +35,11 @@ class RandomWalk(RuleBasedStateMachine):
         self.world = World(num_pages=num_pages, kinds=kinds, page_size=page_size, window=window, **options)
 
     @rule(
-        head=st.integers(0, 15), tail=st.lists(st.integers(0, 1), min_size=1, max_size=8), count=st.integers(1, 16),
+        head=st.integers(0, 15),
+        tail=st.lists(st.integers(0, 1), min_size=1, max_size=8),
+        count=st.integers(1, 16),
         score=st.sampled_from([False, False, False, True]),
-    )  # fmt: skip
+    )
     def submit(self, head, tail, count, score):
         """Texts begin alike, so that pages are shared."""
         token_ids = [*HEAD[:head], *tail]
@@ -84,10 +90,16 @@ def random_world(rng):
     page_size, window = rng.choice([1, 2, 4]), rng.choice([1, 2, 6, 13])
     num_pages = PageLayout(page_size=page_size, kinds=kinds, window=window).count_pages(40) + rng.choice([0, 4, 20])
     return World(
-        num_pages=num_pages, kinds=kinds, page_size=page_size, window=window, seqs=rng.randrange(1, 9),
-        budget=rng.choice([1, 5, 16, 64]), prompt_logits=rng.choice([1, 9]), prefix_caching=rng.random() < 0.8,
+        num_pages=num_pages,
+        kinds=kinds,
+        page_size=page_size,
+        window=window,
+        seqs=rng.randrange(1, 9),
+        budget=rng.choice([1, 5, 16, 64]),
+        prompt_logits=rng.choice([1, 9]),
+        prefix_caching=rng.random() < 0.8,
         ahead=rng.choice([0, 3]),
-    )  # fmt: skip
+    )
 
 
 def test_thousands_of_busy_steps_keep_the_books_and_the_tokens():

@@ -10,7 +10,7 @@ from firesteel.config import KernelConfig
 from firesteel.engine.cache.kv_cache import new_cache
 from firesteel.engine.sample.row import SampleRow
 from firesteel.engine.sample.sampler import Sampler
-from firesteel.engine.step.decode_loop import DecodeLoop
+from firesteel.engine.step.decode_loop import DecodeLoop, StepObserver, StepsInFlight
 from firesteel.engine.step.step_store import FusedOps, StepStore
 from firesteel.model.decode_ops import DecodeOps
 from firesteel.types import Plan, Request, SamplingParams, Span
@@ -20,9 +20,14 @@ def span(length, start, end, *, prompt=None, **params):
     token_ids = list(range(1, length + 1))
     request = Request(request_id="a", token_ids=token_ids[:prompt], params=SamplingParams(**params))
     return Span(
-        request=request, token_ids=token_ids, start=start, end=end, full_pages=array("q", [3, 5, 7]),
-        window_pages=array("q", [4, 6, 8]), num_logits=1,
-    )  # fmt: skip
+        request=request,
+        token_ids=token_ids,
+        start=start,
+        end=end,
+        full_pages=array("q", [3, 5, 7]),
+        window_pages=array("q", [4, 6, 8]),
+        num_logits=1,
+    )
 
 
 @pytest.mark.parametrize(
@@ -87,20 +92,40 @@ def test_drawn_token_is_what_the_next_step_reads(loop):
 
 def test_observers_see_each_launch(loop):
     seen, first = [], span(3, 2, 3)
-    loop.before, loop.after = (lambda: seen.append("before")), (lambda: seen.append("after"))
+    observer = StepObserver(before_launch=lambda: seen.append("before"), after_launch=lambda: seen.append("after"))
     loop.begin(Plan(spans=[first]))
-    loop.launch(Plan(spans=[first]), [SampleRow(params=SamplingParams(), position=3)])
+    loop.launch(Plan(spans=[first]), [SampleRow(params=SamplingParams(), position=3)], observer)
     assert seen == ["before", "after"]
 
 
 def test_masks_are_asked_while_the_device_computes(loop):
     seen, first = [], span(3, 2, 3)
-    loop.after = lambda: seen.append("launched")
 
     def rows():
         seen.append("asked")
         yield SampleRow(params=SamplingParams(), position=3)
 
     loop.begin(Plan(spans=[first]))
-    assert loop.launch(Plan(spans=[first]), rows()).read()[0].error is None
+    observer = StepObserver(after_launch=lambda: seen.append("launched"))
+    assert loop.launch(Plan(spans=[first]), rows(), observer).read()[0].error is None
     assert seen == ["launched", "asked"]
+
+
+def test_launched_steps_follow_each_other_until_closed():
+    in_flight = StepsInFlight()
+    assert in_flight.last is None
+    in_flight.add("first", 1)
+    in_flight.add("second", 2)
+    assert in_flight.last == "second" and list(in_flight.launched) == [("first", 1), ("second", 2)]
+    in_flight.close()
+    assert in_flight.last is None and len(in_flight.launched) == 2
+
+
+def test_steps_whose_requests_are_gone_are_dropped_from_the_front():
+    in_flight = StepsInFlight()
+    for plan in ("a", "b", "c"):
+        in_flight.add(plan, 0)
+    in_flight.drop_unwanted(lambda plan: plan == "c")
+    assert list(in_flight.launched) == [("c", 0)]
+    in_flight.drop_unwanted(lambda plan: False)
+    assert not in_flight.launched

@@ -169,11 +169,11 @@ def test_gpu_launches_ahead_without_waiting(gpu_model, forbid_waiting):
         engine.submit(one)
     for _ in range(3):
         engine.step()
-    engine.flight.launched.clear()
+    engine.in_flight.launched.clear()
     with forbid_waiting(), torch.inference_mode():
         for _ in range(3):
             engine._launch_ahead()
-            engine.flight.launched.clear()
+            engine.in_flight.launched.clear()
 
 
 @pytest.mark.gpu

@@ -16,7 +16,7 @@ from firesteel.lab.profile.names import (
     find_bytes,
     sort_names,
 )
-from firesteel.measure.roofline.roofline import Step, step_cost
+from firesteel.measure.roofline.roofline import StepShape, step_cost
 from firesteel.model.spec import PRESETS
 
 OPS = {
@@ -51,7 +51,7 @@ def test_every_op_has_a_category_where_a_cpu_names_it():
 
 
 def cost(**fields):
-    return step_cost(PRESETS["gpt-oss-20b"], Step(context=128, **fields))
+    return step_cost(PRESETS["gpt-oss-20b"], StepShape(context=128, **fields))
 
 
 def bytes_of(cost, *reads):

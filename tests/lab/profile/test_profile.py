@@ -5,7 +5,7 @@ import pytest
 from firesteel.lab.profile.names import ATTENTION, DENSE, EXPERTS, GAPS, SAMPLING
 from firesteel.lab.profile.profile import own_time, profile
 from firesteel.lab.profile.timeline import Slice
-from firesteel.measure.roofline.roofline import Step, step_cost
+from firesteel.measure.roofline.roofline import StepShape, step_cost
 from firesteel.model.spec import PRESETS
 
 
@@ -55,7 +55,7 @@ def test_layers_have_their_kernels(three_steps):
 
 
 def test_bandwidth_is_bytes_of_the_op_over_its_time(three_steps):
-    cost = step_cost(PRESETS["gpt-oss-20b"], Step())
+    cost = step_cost(PRESETS["gpt-oss-20b"], StepShape())
     found = profile(three_steps, source="test", cost=cost)
     [qkv] = [one for one in found.kernels if one["name"] == "decode_qkv"]
     moved = next(op.bytes for op in cost.ops if op.part == "qkv")
@@ -71,7 +71,7 @@ def test_kernels_beyond_the_fused_ones_have_categories_and_bandwidths():
         "choose_kernel", "moe_stream", "moe_sum", "draw_part", "choose_part",
     )  # fmt: skip
     slices = [Slice(name, 10 * number, 10 * number + 5) for number, name in enumerate(names)]
-    cost = step_cost(PRESETS["gpt-oss-20b"], Step(requests=16, context=128))
+    cost = step_cost(PRESETS["gpt-oss-20b"], StepShape(requests=16, context=128))
     found = profile(slices, source="test", steps=1, cost=cost)
     rates = {one["category"]: one["gb_s"] for one in found.categories}
     assert {name for name, rate in rates.items() if rate is not None} == {EXPERTS, DENSE, ATTENTION}

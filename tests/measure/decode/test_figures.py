@@ -1,10 +1,10 @@
-"""What measured decoding steps come to."""
+"""Figures of measured decoding steps."""
 
 import pytest
 
+from firesteel.measure.decode.experts import ExpertCount
 from firesteel.measure.decode.figures import DecodeFigures
-from firesteel.measure.decode.steps import ExpertCount
-from firesteel.measure.roofline.roofline import Step, step_cost
+from firesteel.measure.roofline.roofline import StepShape, step_cost
 from firesteel.model.spec import PRESETS
 
 BIG = PRESETS["gpt-oss-120b"]
@@ -12,37 +12,47 @@ BIG = PRESETS["gpt-oss-120b"]
 
 def figures(batch, **changes):
     experts = ExpertCount(num_tokens=100, per_step=4.0 * batch, per_layer=(90,) * 36)
-    step = Step(context=2048, requests=batch, distinct_experts=4.0 * batch)
+    step = StepShape(context=2048, requests=batch, distinct_experts=4.0 * batch)
     values = {
-        "model": "gpt-oss-120b", "way": "CUDA graph, dependent launch", "samples_ms": (2.0, 9.0, 2.2),
-        "groups_ms": {"qkv": 0.4}, "groups_by": "a graph", "cost": step_cost(BIG, step), "read_gb_s": 4645.0,
-        "experts": experts, "checked_steps": 256, "checked_with_delays": False, "allocated_bytes": 7,
-    }  # fmt: skip
+        "model": "gpt-oss-120b",
+        "way": "CUDA graph, dependent launch",
+        "samples_ms": (2.0, 9.0, 2.2),
+        "groups_ms": {"qkv": 0.4},
+        "groups_by": "a graph",
+        "cost": step_cost(BIG, step),
+        "read_gb_s": 4645.0,
+        "experts": experts,
+        "checked_steps": 256,
+        "checked_with_delays": False,
+        "allocated_bytes": 7,
+    }
     return DecodeFigures(**{**values, **changes})
 
 
-def test_speed_is_that_of_the_median_step_and_all_requests():
+def test_speed_is_the_median_step_over_all_requests():
     one, eight = figures(1), figures(8)
     assert one.step_ms == 2.2 and one.tok_s == pytest.approx(1e3 / 2.2) and eight.tok_s == pytest.approx(8e3 / 2.2)
 
 
-def test_share_is_the_floors_time_over_ours():
+def test_share_is_floor_time_over_measured_time():
     one = figures(1)
     assert one.floor_ms == pytest.approx(1e3 * one.cost.bytes / 4645e9)
     assert one.share == pytest.approx(one.tok_s / one.floor_tok_s) == pytest.approx(one.floor_ms / 2.2)
 
 
-def test_bytes_of_a_token_are_a_steps_over_its_requests():
+def test_bytes_per_token_are_step_bytes_over_requests():
     eight = figures(8)
     assert eight.token_bytes == eight.cost.bytes / 8 and figures(1).token_bytes == figures(1).cost.bytes
 
 
-def test_dictionary_has_what_a_record_needs():
+def test_dictionary_has_the_fields_of_a_record():
     found = figures(2).as_dict()
     assert (found["batch"], found["context"], found["steps"]) == (2, 2048, 3)
     assert found["experts"] == {
-        "tokens": 100, "distinct_a_layer_and_step": 8.0, "distinct_by_layer": [90] * 36,
+        "tokens": 100,
+        "distinct_a_layer_and_step": 8.0,
+        "distinct_by_layer": [90] * 36,
         "distinct_in_all_layers": 3240,
-    }  # fmt: skip
+    }
     assert found["ms_a_token"] == found["ms_a_step"] / 2 == 1.1
     assert found["allocated_bytes"] == 7 and found["checked_steps"] == 256 and found["groups_ms"] == {"qkv": 0.4}

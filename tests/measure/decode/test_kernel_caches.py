@@ -1,4 +1,4 @@
-"""Caches of compiled kernels: what they held, what was added, and the word for it."""
+"""Caches of compiled kernels: counts before and after, and the state word."""
 
 from dataclasses import replace
 
@@ -16,12 +16,12 @@ CPU = find_device("cpu")
     ("held", "compiled", "state"),
     [(5, 0, "warm"), (0, 3, "cold"), (5, 3, "incomplete"), (None, None, "not kept"), (0, 0, "warm")],
 )
-def test_state_is_what_was_found_and_what_was_needed(held, compiled, state):
+def test_state_compares_held_and_compiled_kernels(held, compiled, state):
     assert CacheUse(held=held, compiled=compiled).state == state
 
 
-def test_kernels_that_were_added_are_counted(tmp_path):
-    """Triton keeps each in a folder of its own, with other files beside it."""
+def test_added_kernels_are_counted(tmp_path):
+    """Triton keeps each kernel in its own folder, beside other files."""
     cuda, triton = tmp_path / "kernels", tmp_path / "triton"
     (triton / "AB").mkdir(parents=True)
     (triton / "AB" / "one.cubin").touch()
@@ -29,13 +29,13 @@ def test_kernels_that_were_added_are_counted(tmp_path):
     cuda.mkdir()
     for path in (cuda / "a.cubin", triton / "AB" / "one.ptx", triton / "AB" / "two.cubin"):
         path.touch()
-    found = watch.read()
-    assert found["CUDA"] == CacheUse(held=0, compiled=1) and found["CUDA"].state == "cold"
-    assert found["Triton"] == CacheUse(held=1, compiled=1) and found["Triton"].state == "incomplete"
-    assert found["other"].as_dict() == {"state": "not kept", "held": None, "compiled": None}
+    uses = watch.read()
+    assert uses["CUDA"] == CacheUse(held=0, compiled=1) and uses["CUDA"].state == "cold"
+    assert uses["Triton"] == CacheUse(held=1, compiled=1) and uses["Triton"].state == "incomplete"
+    assert uses["other"].as_dict() == {"state": "not kept", "held": None, "compiled": None}
 
 
-def test_a_gpu_has_the_caches_of_cuda_and_triton(tmp_path, monkeypatch):
+def test_gpu_has_the_caches_of_cuda_and_triton(tmp_path, monkeypatch):
     monkeypatch.setattr(kernel_caches, "_triton_folder", lambda: tmp_path)
     monkeypatch.setattr(kernel_caches.importlib.util, "find_spec", lambda name: name)
     for name in ("_given", "_current"):
@@ -47,7 +47,7 @@ def test_a_gpu_has_the_caches_of_cuda_and_triton(tmp_path, monkeypatch):
     assert list(find_caches(gpu, given)) == ["CUDA"]
 
 
-def test_tritons_folder_is_the_one_it_uses(tmp_path, monkeypatch):
+def test_triton_folder_follows_its_own_setting(tmp_path, monkeypatch):
     triton = pytest.importorskip("triton")
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     assert triton.knobs.cache.dir == str(tmp_path) and kernel_caches._triton_folder() == tmp_path

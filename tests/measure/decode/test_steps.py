@@ -1,4 +1,4 @@
-"""Pages, traces, experts and times of decoding steps."""
+"""Page layout, traces and timing of decoding steps."""
 
 import pytest
 import torch
@@ -9,7 +9,6 @@ from firesteel.measure.decode.steps import (
     PASS_STEPS,
     STALE,
     Trace,
-    count_experts,
     fill_pages,
     first_batch,
     lay_out,
@@ -17,30 +16,13 @@ from firesteel.measure.decode.steps import (
     trace,
     watch,
 )
-from firesteel.model.decode import DecodeStep
-from firesteel.model.decode_ops import GROUPS, DecodeOps
-
-OURS = tuple(group for group in GROUPS if group != "experts")  # rows of Kindling's experts differ in length
-
-CPU = find_device("cpu")
-
-
-def ops_of(model, device=CPU):
-    return DecodeOps.choose(device, model.kernels.ledger)
-
-
-def step_of(llm, contexts, room=40):
-    pages = lay_out(contexts, room=room, page_size=8, window=128, seed=0)
-    cache = new_cache(llm.spec, pages.count, 8, CPU, torch.float32)
-    fill_pages(cache, seed=0)
-    step = DecodeStep(llm.model, cache, ops_of(llm.model), num_requests=len(contexts), num_pages=pages.width)
-    step.load(first_batch([5] * len(contexts), contexts, pages, cache))
-    return step
+from firesteel.model.decode_ops import GROUPS
+from tests.measure.decode.small_steps import CPU, OURS, step_of
 
 
 @pytest.mark.parametrize("contexts", [[0], [7], [8], [100, 3, 31]])
 @pytest.mark.parametrize("window", [1, 8, 20, 0])
-def test_every_token_held_or_to_come_has_a_slot_of_its_own(contexts, window):
+def test_every_held_and_future_token_has_its_own_slot(contexts, window):
     room, size = 13, 8
     pages = lay_out(contexts, room=room, page_size=size, window=window, seed=3)
     owned = []
@@ -54,7 +36,7 @@ def test_every_token_held_or_to_come_has_a_slot_of_its_own(contexts, window):
     assert set(numbers) == set(range(1, pages.count)) and STALE not in numbers
 
 
-def test_pages_before_the_window_are_stale_and_neighbours_lie_apart():
+def test_pages_before_the_window_are_stale_and_neighbours_are_scattered():
     pages = lay_out([1000], room=10, page_size=8, window=16, seed=0)
     assert int((pages.window != STALE).sum()) == 4 and (pages.window[0, : 985 // 8] == STALE).all()
     assert (pages.full[0].diff() != 1).float().mean() > 0.9
@@ -62,7 +44,7 @@ def test_pages_before_the_window_are_stale_and_neighbours_lie_apart():
     assert torch.equal(pages.full, again.full)
 
 
-def test_first_batch_is_the_token_after_those_held(llm):
+def test_first_batch_follows_the_held_tokens(llm):
     pages = lay_out([0, 21], room=4, page_size=8, window=128, seed=0)
     batch = first_batch([3, 4], [0, 21], pages, new_cache(llm.spec, pages.count, 8, CPU, torch.float32))
     assert batch.token_ids.tolist() == [3, 4] and batch.positions.tolist() == [0, 21]
@@ -71,7 +53,7 @@ def test_first_batch_is_the_token_after_those_held(llm):
     assert batch.window.slots[1] == 8 * int(pages.window[1, 2]) + 5
 
 
-def test_pages_are_filled_with_the_same_random_values_for_the_same_seed(llm):
+def test_same_seed_fills_pages_with_the_same_values(llm):
     caches = [new_cache(llm.spec, 4, 8, CPU, torch.float32) for _ in range(3)]
     for cache, seed in zip(caches, (1, 1, 2), strict=True):
         fill_pages(cache, seed=seed)
@@ -80,7 +62,7 @@ def test_pages_are_filled_with_the_same_random_values_for_the_same_seed(llm):
     assert 0.9 < first.std() < 1.1 and not torch.equal(first, caches[0].keys[0])
 
 
-def test_trace_holds_tokens_logits_and_what_was_written_and_puts_inputs_back(llm):
+def test_trace_holds_tokens_logits_and_written_pages_and_restores_inputs(llm):
     step = step_of(llm, [9, 30])
     begin = step.inputs.copy()
     found = trace(step, step.run, 5)
@@ -102,12 +84,12 @@ def test_trace_holds_tokens_logits_and_what_was_written_and_puts_inputs_back(llm
     ],
 )
 def test_difference_names_the_first_part_that_differs(part, words):
-    def made():
+    def zeros():
         return Trace(
             tokens=torch.zeros(3, 2), logits=torch.zeros(2, 5), written=[torch.zeros(6, 2) for _ in range(4)]
         )
 
-    one, other = made(), made()
+    one, other = zeros(), zeros()
     assert one.difference(other) is None
     changed = other.written[3] if part == "written" else getattr(other, part)
     changed[1, 0] = 1
@@ -115,23 +97,7 @@ def test_difference_names_the_first_part_that_differs(part, words):
     assert found is not None and words in found
 
 
-def test_experts_are_counted_from_the_routers_logits(llm):
-    step = step_of(llm, [9, 30, 4])
-    begin, spec = step.inputs.copy(), llm.spec
-    met, per_step = [set() for _ in range(spec.num_layers)], []
-    for _ in range(4):
-        for layer, call in enumerate(watch(step)["router"]):
-            chosen = set(call.result.topk(spec.num_active).indices.flatten().tolist())
-            met[layer] |= chosen
-            per_step.append(len(chosen))
-    step.inputs.restore(begin)
-    found = count_experts(step, num_tokens=10)
-    assert found.num_tokens == 12 and found.per_layer == tuple(map(len, met)) and found.total == sum(map(len, met))
-    assert found.per_step == pytest.approx(sum(per_step) / len(per_step))
-    assert all(map(torch.equal, begin, step.inputs.tensors()))
-
-
-def test_watching_a_step_gives_its_calls_and_leaves_its_ops(llm):
+def test_watching_a_step_returns_its_calls_and_keeps_its_ops(llm):
     step = step_of(llm, [9])
     ops = step.ops
     calls = watch(step)
@@ -142,7 +108,7 @@ def test_watching_a_step_gives_its_calls_and_leaves_its_ops(llm):
     assert logits.shape == (1, llm.spec.vocab_size)
 
 
-def test_every_pass_is_timed_from_the_same_inputs():
+def test_every_pass_starts_from_the_same_inputs():
     events = []
     found = time_steps(lambda: events.append("run"), lambda: events.append("reset"), CPU, steps=PASS_STEPS + 3)
     assert len(found) == PASS_STEPS + 3 and all(time >= 0 for time in found)
@@ -151,7 +117,7 @@ def test_every_pass_is_timed_from_the_same_inputs():
 
 
 @pytest.mark.gpu
-def test_gpu_times_lie_between_the_ends_of_steps():
+def test_gpu_times_cover_the_whole_step():
     device = find_device("cuda")
     data = torch.zeros(256 << 20, dtype=torch.uint8, device=device.torch_device)
     found = time_steps(lambda: data.add_(1), lambda: None, device, steps=50)

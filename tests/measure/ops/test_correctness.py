@@ -1,4 +1,4 @@
-"""Every op at a model's shapes: which samples are tried, what is not, and that wrong answers fail."""
+"""Checks of ops at the shapes of a model: samples tried, samples skipped, wrong results."""
 
 from dataclasses import replace
 from functools import partial
@@ -19,23 +19,18 @@ from firesteel.kernels.ops.rope_kv_write import rope_kv_write
 from firesteel.kernels.proof.isolate import Died
 from firesteel.kernels.proof.verify import Status
 from firesteel.kernels.registry import ALL_OPS
-from firesteel.kernels.rope import RopeSpec
 from firesteel.measure.ops import correctness
 from firesteel.measure.ops.correctness import check_apart, check_ops, list_tokens
 from firesteel.measure.ops.workloads import MOST_REQUESTS
-from firesteel.model.spec import PRESETS, ModelSpec
+from firesteel.model.spec import PRESETS
+from tests.measure.ops.small_model import CPU, TINY
 
-CPU = find_device("cpu")
-SHAPES = correctness.Shapes
-TINY = ModelSpec(
-    num_layers=2, hidden_size=96, intermediate_size=64, num_heads=4, num_kv_heads=2, head_dim=32, num_experts=6,
-    num_active=2, vocab_size=272, windows=(8, None), rope=RopeSpec(theta=150000.0), max_context=256,
-)  # fmt: skip
+SHAPES = correctness.ModelShapes
 
 
 @pytest.fixture
 def moe(monkeypatch):
-    """moe(function) makes it the one implementation of the MoE that runs on a CPU; its own samples are left out."""
+    """moe(function) makes it the only MoE implementation on a CPU, without the op's own samples."""
 
     def add(function, accepts=None):
         monkeypatch.setattr(moe_matmul, "make_samples", None)
@@ -58,30 +53,32 @@ def test_real_shapes_are_tried_with_every_activation(moe):
     assert {check.status for check in checks} == {Status.PASSED}
 
 
-def test_quick_takes_the_smallest_of_each_activation(moe):
+def test_quick_checks_the_smallest_sample_of_each_activation(moe):
     moe(moe_matmul.reference)
     assert [check.sample for check in run(quick=True)] == ["M=1 bf16", "M=1 mxfp8", "M=1 mxfp4"]
 
 
-def test_quick_shows_a_refusal_only_where_nothing_was_taken(moe):
+def test_quick_shows_a_refusal_only_if_no_sample_was_accepted(moe):
     def refuse(x, ids, weights, experts, limit, activation="bf16", tile="auto", fed=None):
         return None if activation == "bf16" else f"no {activation}"
 
     moe(moe_matmul.reference, accepts=refuse)
     checks = run(quick=True)
     assert [(check.status, check.why) for check in checks] == [
-        (Status.PASSED, ""), (Status.REFUSED, "no mxfp8"), (Status.REFUSED, "no mxfp4"),
-    ]  # fmt: skip
+        (Status.PASSED, ""),
+        (Status.REFUSED, "no mxfp8"),
+        (Status.REFUSED, "no mxfp4"),
+    ]
 
 
-def test_an_implementation_that_ignores_the_activation_fails(moe):
+def test_implementation_that_ignores_the_activation_fails(moe):
     moe(lambda *args: moe_matmul.reference(*args[:5]))
     statuses = {check.sample: check.status for check in run(quick=True)}
     assert statuses["M=1 bf16"] is Status.PASSED
     assert statuses["M=1 mxfp8"] is statuses["M=1 mxfp4"] is Status.FAILED
 
 
-def test_what_memory_has_no_room_for_is_told(moe, monkeypatch):
+def test_sample_that_does_not_fit_into_memory_is_reported(moe, monkeypatch):
     moe(moe_matmul.reference)
     monkeypatch.setattr(correctness, "too_large", lambda workload, device, share: "not run: needs 9 GB")
     assert {(check.status, check.implementation, check.why) for check in run()} == {
@@ -90,7 +87,7 @@ def test_what_memory_has_no_room_for_is_told(moe, monkeypatch):
 
 
 def test_without_a_gpu_every_implementation_has_a_row_and_no_sample_is_made(monkeypatch):
-    monkeypatch.setattr(correctness, "Shapes", None)
+    monkeypatch.setattr(correctness, "ModelShapes", None)
     steps = []
     checks = list(check_ops(ALL_OPS, CPU, TINY, progress=lambda done, total: steps.append((done, total))))
     wanted = [(op.name, name) for op in ALL_OPS for name in op.implementations if name != "reference"]
@@ -99,7 +96,7 @@ def test_without_a_gpu_every_implementation_has_a_row_and_no_sample_is_made(monk
 
 
 def tile_pickers(spec, capability):
-    """(op, most tokens, what is chosen for so many) of all that the number of tokens chooses."""
+    """Yields (op, most tokens, function from tokens to tile) for every choice that depends on tokens."""
     from firesteel.kernels.triton import linear as dense
     from firesteel.kernels.triton import moe_matmul as experts
     from firesteel.kernels.triton import mxfp4_linear as packed
@@ -108,8 +105,10 @@ def tile_pickers(spec, capability):
 
     active, natives = spec.num_active, {is_native(capability, one) for one in ACTIVATIONS}
     for rows, most in (
-        (spec.q_size + 2 * spec.kv_size, 8192), (spec.hidden_size, 8192), (spec.vocab_size, MOST_REQUESTS),
-    ):  # fmt: skip
+        (spec.q_size + 2 * spec.kv_size, 8192),
+        (spec.hidden_size, 8192),
+        (spec.vocab_size, MOST_REQUESTS),
+    ):
         yield "linear", most, partial(dense.pick_tile, num_rows=rows)
         for native in natives:
             yield "linear", most, partial(packed.pick_tile, num_rows=rows, capability=capability, native=native)
@@ -124,15 +123,15 @@ def tile_pickers(spec, capability):
 
 @pytest.mark.parametrize("capability", [(9, 0), (12, 1)])
 @pytest.mark.parametrize("model", ["gpt-oss-20b", "gpt-oss-120b"])
-def test_every_tile_that_some_number_of_tokens_chooses_is_tried_on_a_gpu(model, capability):
-    """The tiles of prompts never ran: no more than 320 tokens were tried."""
+def test_every_tile_is_tried_on_a_gpu(model, capability):
+    """Tiles of prompts never ran, because at most 320 tokens were tried."""
     gpu = replace(CPU, name="GPU", capability=capability)
     for op, most, pick in tile_pickers(PRESETS[model], capability):
         tried = {pick(m) for m in list_tokens(op, gpu) if m <= most}
         assert {pick(m) for m in range(1, most + 1)} == tried, op
 
 
-def test_the_many_tokens_of_a_gpus_tiles_are_left_out_elsewhere():
+def test_token_counts_of_gpu_tiles_are_skipped_on_a_cpu():
     assert list_tokens("moe_matmul", CPU) == (1, 7, 64, 320)
 
 
@@ -140,8 +139,8 @@ def test_the_many_tokens_of_a_gpus_tiles_are_left_out_elsewhere():
     ("op", "wanted"),
     [(linear, "T=1 5120x2880 mxfp4-weight bf16"), (rope_kv_write, "T=65 S=64 torch.float8_e4m3fn")],
 )
-def test_quick_takes_a_sample_of_every_set_of_types(monkeypatch, op, wanted):
-    """MXFP4 weights with bf16 activations, and FP8 pages, were taken for samples seen before."""
+def test_quick_checks_a_sample_of_every_set_of_types(monkeypatch, op, wanted):
+    """MXFP4 weights with bf16 activations, and FP8 pages, were mistaken for samples already checked."""
     monkeypatch.setattr(op, "implementations", {"reference": op.implementations["reference"]})
     op.implementation("mine", needs=anywhere)(op.reference)
     checks = list(check_ops((op,), CPU, TINY, quick=True))
@@ -151,7 +150,7 @@ def test_quick_takes_a_sample_of_every_set_of_types(monkeypatch, op, wanted):
 def test_experts_are_held_once(moe, monkeypatch):
     made = []
     monkeypatch.setattr(
-        correctness, "Shapes", lambda *args, **options: made.append(options) or SHAPES(*args, **options)
+        correctness, "ModelShapes", lambda *args, **options: made.append(options) or SHAPES(*args, **options)
     )
     moe(moe_matmul.reference)
     run(quick=True)
@@ -162,7 +161,7 @@ def fail(*args, **options):
     raise RuntimeError("CUDA error: an illegal memory access was encountered\nCompile with ...")
 
 
-def test_a_fault_while_a_sample_is_made_is_a_row_and_the_rest_is_checked(moe, monkeypatch):
+def test_fault_while_making_a_sample_is_a_row_and_the_rest_is_checked(moe, monkeypatch):
     draws = iter([fail])
     monkeypatch.setattr(correctness, "free_memory", lambda device: next(draws, lambda: None)())
     moe(moe_matmul.reference)
@@ -171,14 +170,14 @@ def test_a_fault_while_a_sample_is_made_is_a_row_and_the_rest_is_checked(moe, mo
     assert "illegal memory access" in first.why and {one.status for one in others} == {Status.PASSED}
 
 
-def test_a_fault_in_the_ops_own_samples_is_a_row(moe, monkeypatch):
+def test_fault_in_the_samples_of_the_op_is_a_row(moe, monkeypatch):
     moe(moe_matmul.reference)
     monkeypatch.setattr(moe_matmul, "make_samples", fail)
     (row,) = run()
     assert row.status is Status.FAILED and row.sample == "making samples"
 
 
-def test_after_the_device_has_failed_the_rest_is_listed_as_not_run(moe, monkeypatch):
+def test_samples_after_a_device_failure_are_listed_as_not_run(moe, monkeypatch):
     moe(fail)
     monkeypatch.setattr(correctness, "has_failed", lambda device: True)
     monkeypatch.setattr(rms_norm, "implementations", {"mine": moe_matmul.implementations["mine"]})
@@ -187,7 +186,7 @@ def test_after_the_device_has_failed_the_rest_is_listed_as_not_run(moe, monkeypa
     assert rest.not_run == other.not_run == "the device failed earlier in moe_matmul mine M=1 bf16"
 
 
-def test_want_of_memory_is_not_a_failure(moe):
+def test_lack_of_memory_is_not_a_failure(moe):
     def greedy(*args):
         raise torch.OutOfMemoryError("tried to allocate 9 GiB")
 
@@ -200,7 +199,7 @@ def test_ops_are_checked_in_another_process():
     assert list(check_apart(ops, CPU, TINY)) == list(check_ops(ops, CPU, TINY))
 
 
-def test_an_op_that_ends_its_process_or_fails_the_device_leaves_the_next_a_new_one(monkeypatch):
+def test_op_that_kills_its_process_or_breaks_the_device_is_followed_by_a_new_process(monkeypatch):
     events = []
 
     class FakeWorker:
@@ -220,7 +219,7 @@ def test_an_op_that_ends_its_process_or_fails_the_device_leaves_the_next_a_new_o
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("op", ALL_OPS, ids=lambda op: op.name)
-def test_every_op_is_right_on_this_gpu_at_the_shapes_of_120b(op):
+def test_every_op_is_correct_on_this_gpu_at_the_shapes_of_120b(op):
     checks = list(check_ops((op,), find_device("cuda"), PRESETS["gpt-oss-120b"]))
     failed = [f"{check.implementation} on {check.sample}: {check.why}" for check in checks if check.failure]
     assert not failed, "\n".join(failed)

@@ -1,4 +1,4 @@
-"""Workloads of the decode ops: for the tokens their kernels take, in both formats, with their arithmetic."""
+"""Workloads of the decode ops: token limits, formats and arithmetic."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from firesteel.kernels.decode.fc1 import decode_fc1
 from firesteel.kernels.decode.fc2 import decode_fc2
 from firesteel.kernels.decode.qkv import decode_qkv
 from firesteel.kernels.registry import DECODE_OPS
-from firesteel.measure.ops.shapes import Shapes
+from firesteel.measure.ops.shapes import ModelShapes
 from firesteel.measure.ops.workloads import list_workloads
 from firesteel.model.spec import PRESETS
 
@@ -17,11 +17,11 @@ BIG = PRESETS["gpt-oss-120b"]
 
 
 def parts(op, m, activation="bf16"):
-    return [one.part for one in list_workloads(op, m, activation, Shapes(BIG, CPU))]
+    return [one.part for one in list_workloads(op, m, activation, ModelShapes(BIG, CPU))]
 
 
 @pytest.mark.parametrize("op", DECODE_OPS, ids=lambda op: op.name)
-def test_there_are_some_up_to_eight_tokens_and_none_beyond(op):
+def test_workloads_exist_for_up_to_eight_tokens(op):
     assert parts(op, 1) and parts(op, 8) and not parts(op, 9)
 
 
@@ -30,16 +30,16 @@ def test_dense_weights_come_in_both_formats():
     assert parts(decode_qkv, 3)[0].flops == 3 * 2 * 5120 * 2880
 
 
-def test_activations_are_rounded_to_mxfp8_before_packed_weights_alone():
+def test_activations_are_rounded_to_mxfp8_only_for_mxfp4_weights():
     assert [part.label for part in parts(decode_qkv, 1, "mxfp8")] == ["mxfp4"]
     assert len(parts(decode_fc2, 2, "mxfp8")) == 1 and not parts(decode_fc2, 2, "mxfp4")
     assert not parts(decode_attention, 1, "mxfp8")
 
 
-def test_both_kinds_of_layer_are_attended():
+def test_attention_covers_full_and_window_layers():
     found = {part.label: part.flops for part in parts(decode_attention, 2)}
     assert found == {"window 2048": 2 * 4 * 128 * 4096, "full 2048": 2 * 4 * 2048 * 4096}
 
 
-def test_the_experts_matmuls_are_counted_apart():
+def test_expert_matmuls_are_counted_separately():
     assert parts(decode_fc1, 1)[0].flops == 2 * parts(decode_fc2, 1)[0].flops == 4 * 4 * 2880 * 2880

@@ -1,4 +1,4 @@
-"""Room in memory: what a workload would take, against a share of what is free."""
+"""Room in memory: the size of a workload against a share of the free memory."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from firesteel.device import find_device
 from firesteel.kernels.ops.moe_matmul import moe_matmul
 from firesteel.measure.ops import correctness, memory
 from firesteel.measure.ops.memory import too_large
-from firesteel.measure.ops.shapes import Shapes
+from firesteel.measure.ops.shapes import ModelShapes
 from firesteel.measure.ops.workloads import list_workloads
 from firesteel.model.spec import PRESETS
 
@@ -14,16 +14,16 @@ CPU = find_device("cpu")
 
 
 def moe(**options):
-    (workload,) = list_workloads(moe_matmul, 1, "bf16", Shapes(PRESETS["gpt-oss-120b"], CPU, **options))
+    (workload,) = list_workloads(moe_matmul, 1, "bf16", ModelShapes(PRESETS["gpt-oss-120b"], CPU, **options))
     return workload
 
 
 @pytest.mark.parametrize(("free_gb", "fits"), [(24, True), (16, True), (8, False)])
-def test_the_experts_of_120b_are_verified_on_a_gpu_of_24_gb(monkeypatch, free_gb, fits):
+def test_experts_of_120b_are_verified_on_a_gpu_of_24_gb(monkeypatch, free_gb, fits):
     monkeypatch.setattr(memory, "available_bytes", lambda device: int(free_gb * 0.93e9))
     assert (too_large(moe(expert_copies=1), CPU, correctness.MEMORY_SHARE) is None) == fits
 
 
-def test_what_does_not_fit_says_how_much_it_needs(monkeypatch):
+def test_workload_that_does_not_fit_names_its_size(monkeypatch):
     monkeypatch.setattr(memory, "available_bytes", lambda device: 10**9)
     assert too_large(moe(), CPU, 0.5) == "not run: needs 3.4 GB, 0.5 GB may be taken"

@@ -1,10 +1,10 @@
-"""What came of a timing: shares of the closer ceiling, and records of it."""
+"""Outcomes of timing: shares of the closer ceiling, and records."""
 
 import pytest
 
 from firesteel.config import Config
 from firesteel.device import find_device
-from firesteel.measure.ops.outcome import Ceilings, Figures, Outcome
+from firesteel.measure.ops.outcome import Ceilings, Figures, OpOutcome
 from firesteel.measure.record import Record
 from firesteel.measure.roofline.ceiling import Ceiling
 from firesteel.measure.timing import Timing
@@ -13,8 +13,9 @@ CPU = find_device("cpu")
 SECOND = Timing(samples_s=(1.0, 1.0, 2.0), calls=1, warmups=1)
 CEILINGS = Ceilings(
     read=Ceiling(work=100e9, scale=1e9, unit="GB/s", timing=SECOND),
-    matrix=Ceiling(work=10e12, scale=1e12, unit="TFLOP/s", timing=SECOND), matrix_type="float32",
-)  # fmt: skip
+    matrix=Ceiling(work=10e12, scale=1e12, unit="TFLOP/s", timing=SECOND),
+    matrix_type="float32",
+)
 
 
 def figures(num_bytes, flops):
@@ -33,17 +34,21 @@ def figures(num_bytes, flops):
     ("num_bytes", "flops", "share", "bound"),
     [(50e9, 1e12, 0.5, "read"), (50e9, 8e12, 0.8, "matrix"), (90e9, 0.0, 0.9, "read")],
 )
-def test_the_closer_ceiling_bounds_a_call(num_bytes, flops, share, bound):
+def test_closer_ceiling_bounds_a_call(num_bytes, flops, share, bound):
     one = figures(num_bytes, flops)
     assert (one.share, one.bound) == (pytest.approx(share), bound)
     assert (one.gb_s, one.tflop_s) == (num_bytes / 1e9, flops / 1e12)
 
 
-def test_records_hold_the_figures_and_load_again(tmp_path):
-    outcome = Outcome(
-        op="linear", part="qkv bf16", m=4, implementation="reference", activation="bf16",
+def test_records_hold_the_figures_and_can_be_loaded(tmp_path):
+    outcome = OpOutcome(
+        op="linear",
+        part="qkv bf16",
+        m=4,
+        implementation="reference",
+        activation="bf16",
         figures=figures(50e9, 1e12),
-    )  # fmt: skip
+    )
     read, matrix = CEILINGS.records(CPU, Config())
     record = outcome.record(read)
     assert Record.load(record.save(tmp_path)) == record and record.surroundings == read.surroundings

@@ -1,4 +1,4 @@
-"""Tuning with a clock that is told how fast each tile and option is: the fastest right one is taken."""
+"""Tuning on a fake clock: the fastest correct tile and options are chosen."""
 
 import math
 from dataclasses import replace
@@ -15,9 +15,9 @@ from firesteel.kernels.ops.linear import linear
 from firesteel.kernels.tiles.launch import launch_kernel
 from firesteel.kernels.tiles.tile_pin import AUTO, refuse_tile
 from firesteel.kernels.tiles.tuned import Tuned, change_options, read_tuned, using_options, write_tuned
-from firesteel.measure.ops.shapes import Part, Shapes
+from firesteel.measure.ops.shapes import ModelShapes, WorkloadPart
 from firesteel.measure.ops.tune import list_tiles, pick, tune_ops
-from firesteel.measure.ops.workloads import Workload, list_workloads
+from firesteel.measure.ops.workloads import OpWorkload, list_workloads
 from firesteel.model.spec import PRESETS
 
 CPU = find_device("cpu")
@@ -45,12 +45,12 @@ def scaled(x, weight, activation="bf16", tile=AUTO):
 
 def workload(m):
     weight = Mxfp4Weight(codes=torch.zeros(64, 16, dtype=torch.uint8), scales=torch.zeros(64, 1, dtype=torch.uint8))
-    part = Part("", 0.0, 0, lambda: (torch.ones(m, 32), weight, "bf16", AUTO))
-    return Workload(op=scaled, m=m, activation="bf16", part=part)
+    part = WorkloadPart("", 0.0, 0, lambda: (torch.ones(m, 32), weight, "bf16", AUTO))
+    return OpWorkload(op=scaled, m=m, activation="bf16", part=part)
 
 
 def clock_of(seconds):
-    """A clock: `seconds(tile, options)` of one call."""
+    """A fake clock; `seconds(tile, options)` is the time of a call."""
 
     def clock(call, inputs):
         tile = call.__self__.tile
@@ -61,7 +61,7 @@ def clock_of(seconds):
     return clock
 
 
-def test_fastest_tile_and_options_are_taken_and_shown_with_their_times():
+def test_fastest_tile_and_options_are_chosen_with_their_times():
     def seconds(tile, options):
         return (1.0 if tile == "32x64" else 2.0) * (0.5 if options["DEPTH"] == 64 else 1.0)
 
@@ -73,17 +73,17 @@ def test_fastest_tile_and_options_are_taken_and_shown_with_their_times():
     assert (options.chosen, options.chosen_s) == ("DEPTH=64", pytest.approx(0.5))
 
 
-def test_what_is_wrong_or_fails_is_not_taken_however_fast():
+def test_candidate_that_is_wrong_or_fails_is_rejected_however_fast():
     def seconds(tile, options):
         return 0.1 if options["num_warps"] == 8 or options["DEPTH"] == 256 else 1.0
 
     tuner = tune_ops({"scaled": [workload(32)]}, CPU, clock=clock_of(seconds))
     assert not tuner.tuned.tiles and not tuner.tuned.options
-    assert [one.chosen for one in tuner.found] == [AUTO, "as shipped"]
+    assert [choice.chosen for choice in tuner.found] == [AUTO, "as shipped"]
 
 
-def test_options_are_those_best_for_all_m_that_launch_the_same():
-    """At 32 tokens 5 stages are much faster, at 64 a little slower."""
+def test_options_are_best_over_all_m_that_share_the_launch():
+    """With 5 stages, 32 tokens are much faster and 64 tokens slightly slower."""
     clock = clock_of(lambda tile, options: 1.0)
 
     def seconds(call, inputs):
@@ -107,7 +107,7 @@ def test_progress_counts_workloads_and_launches():
     assert told == [(1, 4), (2, 4), (3, 4)], "two workloads and the one launch of both"
 
 
-def test_what_was_found_is_kept_op_by_op_so_that_whoever_is_stopped_loses_one():
+def test_choices_are_kept_after_each_op():
     kept = []
 
     def seconds(call, inputs):
@@ -117,13 +117,15 @@ def test_what_was_found_is_kept_op_by_op_so_that_whoever_is_stopped_loses_one():
 
     with pytest.raises(KeyboardInterrupt):
         tune_ops(
-            {"scaled": [workload(32)], "again": [workload(64)]}, CPU, clock=seconds,
+            {"scaled": [workload(32)], "again": [workload(64)]},
+            CPU,
+            clock=seconds,
             keep=lambda tuned: kept.append({key: dict(tiles) for key, tiles in tuned.tiles.items()}),
-        )  # fmt: skip
+        )
     assert kept == [{"scaled bf16 64x32": {32: "32x64"}}]
 
 
-def test_what_an_earlier_run_found_stays_unless_it_is_measured_anew():
+def test_earlier_choices_stay_unless_they_are_measured_again():
     key, launch = "scaled bf16 64x32", "fc1 DEPTH=128 ROWS={} num_stages=4 num_warps=4"
     earlier = Tuned(
         {key: {32: "16x64", 64: "64x64"}, "other bf16 8x8": {1: "16x64"}},
@@ -137,11 +139,11 @@ def test_what_an_earlier_run_found_stays_unless_it_is_measured_anew():
     assert tuner.tuned.tiles == {key: {64: "64x64"}, "other bf16 8x8": {1: "16x64"}}
     assert tuner.tuned.options == {launch.format(99): {"DEPTH": 64}}
     alone = tune_ops({"scaled": [workload(64)]}, CPU, clock=clock_of(seconds), earlier=Tuned({key: {64: "64x64"}}))
-    assert not alone.tuned.tiles, "nor an empty table where nothing is left"
+    assert not alone.tuned.tiles, "an empty table is dropped"
 
 
-def test_a_launch_is_not_praised_for_what_another_gained():
-    """Two launches, of which more stages make the first faster and nothing the second."""
+def test_gain_of_one_launch_is_not_credited_to_another():
+    """More stages make the first launch faster; nothing makes the second one faster."""
 
     @define_op(bytes=lambda *args: 1, tolerance=exact(why="whole numbers"))
     def twice(x, weight, activation="bf16", tile=AUTO):
@@ -168,7 +170,7 @@ def test_noise_changes_nothing():
     assert pick({"auto": 1.0, "16x64": 0.9}, "auto") == "16x64"
 
 
-def test_few_tokens_try_no_tiles_that_they_would_leave_empty():
+def test_few_tokens_skip_tiles_that_they_would_leave_empty():
     assert list(list_tiles(1)) == ["16x64", "16x128", "16x256"]
     assert "64x128" in list(list_tiles(32)) and "64x128" not in list(list_tiles(16))
 
@@ -183,10 +185,10 @@ def test_many_tokens_try_every_tile_that_is_accepted():
 def test_gpu_tunes_a_small_linear_and_the_engine_reads_the_file(tmp_path):
     gpu = find_device("cuda")
     spec = replace(PRESETS["gpt-oss-20b"], vocab_size=4096)
-    workloads = list(list_workloads(linear, 32, "bf16", Shapes(spec, gpu)))[:2]  # qkv in bf16 and in MXFP4
+    workloads = list(list_workloads(linear, 32, "bf16", ModelShapes(spec, gpu)))[:2]  # qkv in bf16 and in MXFP4
     tuner = tune_ops({"linear": workloads}, gpu)
     assert len(tuner.found) >= len(workloads)
-    assert all(0 < one.chosen_s <= one.before_s < 1 for one in tuner.found)
+    assert all(0 < choice.chosen_s <= choice.before_s < 1 for choice in tuner.found)
     write_tuned(tmp_path / "tiles.json", tuner.tuned, gpu)
     tuned = read_tuned(tmp_path / "tiles.json", gpu)
     assert tuned == tuner.tuned

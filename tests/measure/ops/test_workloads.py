@@ -1,29 +1,22 @@
-"""Workloads: every op has some, at the model's shapes, with the right arithmetic, different at each draw."""
+"""Workloads of every op: shapes of the model, arithmetic, and draws that differ."""
 
 import pytest
 import torch
 
-from firesteel.device import find_device
 from firesteel.kernels.ops.attention import attention
 from firesteel.kernels.ops.linear import linear
 from firesteel.kernels.ops.moe_matmul import moe_matmul
 from firesteel.kernels.ops.route import route
 from firesteel.kernels.proof.verify import same_bits, tensors
 from firesteel.kernels.registry import ALL_OPS
-from firesteel.kernels.rope import RopeSpec
-from firesteel.measure.ops.shapes import Shapes
+from firesteel.measure.ops.shapes import ModelShapes
 from firesteel.measure.ops.workloads import MAKERS, MOST_REQUESTS, list_workloads
-from firesteel.model.spec import PRESETS, ModelSpec
-
-CPU = find_device("cpu")
-TINY = ModelSpec(
-    num_layers=2, hidden_size=96, intermediate_size=64, num_heads=4, num_kv_heads=2, head_dim=32, num_experts=6,
-    num_active=2, vocab_size=272, windows=(8, None), rope=RopeSpec(theta=150000.0), max_context=256,
-)  # fmt: skip
+from firesteel.model.spec import PRESETS
+from tests.measure.ops.small_model import CPU, TINY
 
 
 def labels(op, m, activation="bf16", spec=TINY):
-    return [one.part.label for one in list_workloads(op, m, activation, Shapes(spec, CPU))]
+    return [workload.part.label for workload in list_workloads(op, m, activation, ModelShapes(spec, CPU))]
 
 
 def test_every_op_has_workloads():
@@ -32,23 +25,23 @@ def test_every_op_has_workloads():
 
 @pytest.mark.parametrize("op", ALL_OPS, ids=lambda op: op.name)
 @pytest.mark.parametrize("m", [1, 3, 65])
-def test_the_reference_takes_every_workload_and_draws_differ(op, m):
+def test_reference_accepts_every_workload_and_draws_differ(op, m):
     for activation in ("bf16", "mxfp8", "mxfp4"):
-        for workload in list_workloads(op, m, activation, Shapes(TINY, CPU)):
+        for workload in list_workloads(op, m, activation, ModelShapes(TINY, CPU)):
             first, second = workload.part.draw(), workload.part.draw()
             assert op.bytes(*first) > 0
             op.reference(*first)
             assert any(not same_bits(*pair) for pair in zip(tensors(first), tensors(second), strict=True))
 
 
-def test_activations_are_asked_for_only_where_an_op_rounds_them():
+def test_only_ops_that_round_activations_have_workloads_for_them():
     assert labels(route, 4, "bf16") == [""] and labels(route, 4, "mxfp8") == []
     assert labels(linear, 4, "mxfp8") == ["qkv mxfp4", "o mxfp4", "lm_head mxfp4"]
-    (workload,) = list_workloads(moe_matmul, 4, "mxfp4", Shapes(TINY, CPU))
+    (workload,) = list_workloads(moe_matmul, 4, "mxfp4", ModelShapes(TINY, CPU))
     assert workload.part.draw()[5] == "mxfp4" and workload.label == "M=4 mxfp4"
 
 
-def test_decode_ends_with_the_most_requests_and_prefill_begins_with_a_prompt():
+def test_decode_has_a_limit_of_requests_and_prefill_a_shortest_prompt():
     assert labels(attention, 1) == ["decode full 256", "decode window 256"]
     assert labels(attention, 64)[-2:] == ["prefill full", "prefill window"] and len(labels(attention, 64)) == 4
     assert labels(attention, 257) == ["decode full 256", "decode window 256"]  # no prompt beyond the context
@@ -58,7 +51,7 @@ def test_decode_ends_with_the_most_requests_and_prefill_begins_with_a_prompt():
 
 
 def test_attention_counts_the_keys_each_query_sees():
-    parts = {one.part.label: one.part for one in list_workloads(attention, 64, "bf16", Shapes(TINY, CPU))}
+    parts = {one.part.label: one.part for one in list_workloads(attention, 64, "bf16", ModelShapes(TINY, CPU))}
     per_key = 4 * TINY.num_heads * TINY.head_dim
     assert parts["decode full 256"].flops == 64 * 256 * per_key
     assert parts["decode window 256"].flops == 64 * 8 * per_key
@@ -67,7 +60,7 @@ def test_attention_counts_the_keys_each_query_sees():
 
 
 def test_window_decode_holds_only_the_pages_it_sees():
-    parts = {one.part.label: one.part for one in list_workloads(attention, 2, "bf16", Shapes(TINY, CPU))}
+    parts = {one.part.label: one.part for one in list_workloads(attention, 2, "bf16", ModelShapes(TINY, CPU))}
     full, window = parts["decode full 256"], parts["decode window 256"]
     assert window.held_bytes * 4 == full.held_bytes
     q, k_pages, _, table, *_ = window.draw()
@@ -75,8 +68,8 @@ def test_window_decode_holds_only_the_pages_it_sees():
     assert k_pages.nbytes * 2 == window.held_bytes
 
 
-def test_moe_counts_three_matrices_an_expert_and_spreads_tokens():
-    (workload,) = list_workloads(moe_matmul, 600, "bf16", Shapes(TINY, CPU))
+def test_moe_counts_three_matrices_per_expert_and_spreads_tokens():
+    (workload,) = list_workloads(moe_matmul, 600, "bf16", ModelShapes(TINY, CPU))
     assert workload.part.flops == 2 * 600 * 2 * 3 * 96 * 64
     _, ids, weights, *_ = workload.part.draw()
     counts = torch.bincount(ids.flatten(), minlength=6)
@@ -84,11 +77,11 @@ def test_moe_counts_three_matrices_an_expert_and_spreads_tokens():
     assert torch.allclose(weights.sum(-1), torch.ones(600)) and (ids[:, 0] != ids[:, 1]).all()
 
 
-def test_calls_in_a_row_read_other_experts():
-    (workload,) = list_workloads(moe_matmul, 1, "bf16", Shapes(TINY, CPU))
+def test_consecutive_calls_read_different_experts():
+    (workload,) = list_workloads(moe_matmul, 1, "bf16", ModelShapes(TINY, CPU))
     first, second, third = (workload.part.draw()[3] for _ in range(3))
     assert first is third and first.gate_up_codes.data_ptr() != second.gate_up_codes.data_ptr()
 
 
-def test_a_layer_of_120b_experts_takes_17_hundred_megabytes():
-    assert Shapes(PRESETS["gpt-oss-120b"], CPU).experts_bytes == pytest.approx(1.692e9, rel=1e-2)
+def test_experts_of_a_120b_layer_take_1700_megabytes():
+    assert ModelShapes(PRESETS["gpt-oss-120b"], CPU).experts_bytes == pytest.approx(1.692e9, rel=1e-2)

@@ -1,4 +1,4 @@
-"""Child of test_stream_read.py, interpreted: python stream_parts.py; every word is in the sums, once."""
+"""Child process of test_stream_read.py, interpreted: checks that the sums contain every word once."""
 
 import torch
 

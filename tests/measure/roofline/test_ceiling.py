@@ -1,4 +1,4 @@
-"""Probes of the machine: rates follow from work and time, and small ones run everywhere."""
+"""Ceilings of the machine: rates follow from work and time; small probes run everywhere."""
 
 from dataclasses import replace
 
@@ -31,8 +31,8 @@ def test_read_on_a_cpu_has_a_plausible_rate():
     assert found.rate == pytest.approx((8 << 20) / found.timing.median_s / 1e9)
 
 
-def test_a_gpus_lent_buffer_is_read_where_it_is_larger(monkeypatch):
-    """Not on a CPU, where memory that nobody wrote to is one page of zeros."""
+def test_larger_lent_buffer_of_a_gpu_is_read(monkeypatch):
+    """A CPU ignores it: unwritten memory is a single page of zeros."""
     monkeypatch.setattr(ceiling, "time_calls", lambda _, arguments, *args, **named: arguments[0][0])
     monkeypatch.setattr(ceiling, "_reader", lambda device: None)
     monkeypatch.setattr(ceiling, "LARGEST_READ", 1 << 14)
@@ -60,7 +60,7 @@ def test_matrix_product_on_a_cpu_has_a_plausible_rate(monkeypatch):
     assert found.unit == "TFLOP/s" and found.work == 2 * 128**3 and 1e-5 < found.rate < 100
 
 
-def test_default_buffer_outgrows_the_cache_and_leaves_memory_free(monkeypatch):
+def test_default_buffer_exceeds_the_cache_and_leaves_memory_free(monkeypatch):
     monkeypatch.setattr(ceiling, "find_cache_bytes", lambda device: 100 << 20)
     monkeypatch.setattr(ceiling, "available_bytes", lambda device: 100 << 30)
     assert ceiling._read_bytes(CPU) == 400 << 20

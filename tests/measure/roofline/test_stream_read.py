@@ -1,4 +1,4 @@
-"""The streaming read: every word is read once, whatever the length; interpreted on a CPU, and as it is on a GPU."""
+"""The streaming read: every word is read once, for any length; interpreted on a CPU, compiled on a GPU."""
 
 import importlib.util
 from pathlib import Path
@@ -12,12 +12,12 @@ PARTS = Path(__file__).with_name("stream_parts.py")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-def test_interpreted_sums_are_those_of_torch(run_interpreted):
+def test_interpreted_sums_match_torch(run_interpreted):
     run_interpreted(PARTS)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-def test_more_words_than_positions_is_an_error():
+def test_buffer_beyond_32_bit_positions_is_an_error():
     from firesteel.measure.roofline.stream_read import stream_read
 
     with pytest.raises(ValueError, match="1073741825 words"):
@@ -26,7 +26,7 @@ def test_more_words_than_positions_is_an_error():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("words", [1, 8193, (1 << 26) + 3])
-def test_sums_on_a_gpu_are_those_of_torch(words):
+def test_sums_on_a_gpu_match_torch(words):
     from firesteel.measure.roofline.stream_read import stream_read
 
     device = find_device("cuda")

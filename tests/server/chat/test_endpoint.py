@@ -127,11 +127,14 @@ def test_logprobs_are_those_of_the_content(server):
     found = choice["logprobs"]["content"]
     assert "".join(one["token"] for one in found) == "Hello."
     assert found[0] == {
-        "token": "H", "logprob": -0.5, "bytes": [72],
+        "token": "H",
+        "logprob": -0.5,
+        "bytes": [72],
         "top_logprobs": [
-            {"token": "a", "logprob": -1.0, "bytes": [97]}, {"token": "b", "logprob": -2.0, "bytes": [98]}
+            {"token": "a", "logprob": -1.0, "bytes": [97]},
+            {"token": "b", "logprob": -2.0, "bytes": [98]},
         ],
-    }  # fmt: skip
+    }
     events = server.chat(logprobs=True, stream=True).events
     streamed = [one for event in events for one in (event["choices"][0]["logprobs"]["content"] or [])]
     assert "".join(one["token"] for one in streamed) == "Hello." and streamed[0]["top_logprobs"] == []
@@ -139,10 +142,21 @@ def test_logprobs_are_those_of_the_content(server):
 
 def test_fields_reach_the_engine(server):
     fields = {
-        "temperature": 0.3, "top_p": 0.4, "top_k": 5, "min_p": 0.1, "presence_penalty": 1, "frequency_penalty": -1,
-        "repetition_penalty": 1.5, "min_tokens": 3, "ignore_eos": True, "stop_token_ids": [9],
-        "allowed_token_ids": [1, 2], "logit_bias": {"5": -7}, "seed": 11, "cache_prompt": False,
-    }  # fmt: skip
+        "temperature": 0.3,
+        "top_p": 0.4,
+        "top_k": 5,
+        "min_p": 0.1,
+        "presence_penalty": 1,
+        "frequency_penalty": -1,
+        "repetition_penalty": 1.5,
+        "min_tokens": 3,
+        "ignore_eos": True,
+        "stop_token_ids": [9],
+        "allowed_token_ids": [1, 2],
+        "logit_bias": {"5": -7},
+        "seed": 11,
+        "cache_prompt": False,
+    }
     server.chat(**fields)
     params = server.engine.requests[0].params
     assert (params.temperature, params.top_p, params.top_k, params.min_p) == (0.3, 0.4, 5, 0.1)
@@ -213,10 +227,12 @@ def test_prompt_is_the_conversation_in_harmony(server):
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"logit_bias": {"x": 1}}, "logit_bias"),
         ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "no"}}}, "tools"),
-        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "no"}}}},
-         "response_format"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "no"}}}},
+            "response_format",
+        ),
     ],
-)  # fmt: skip
+)
 def test_wrong_field_is_named(server, fields, param):
     answer = server.chat(**fields)
     assert answer.status == 400, answer.body

@@ -1,18 +1,20 @@
-"""Readers: pieces of any size add up to the same text, stop strings end it, tokens are counted."""
+"""Readers: pieces of any size join to the same text, stop strings end it, and a choice counts its tokens."""
+
+from dataclasses import replace
 
 import pytest
 
 from firesteel.chat.harmony import Harmony
 from firesteel.chat.message import AssistantMessage
-from firesteel.server.generate.choice import ChatReader, Piece, TextReader
-from firesteel.types import SamplingParams, StepOutput
+from firesteel.server.generate.choice import ChatReader, Choice, ChoicePiece, PromptReader, TextReader
+from firesteel.types import Request, RequestStatistics, SamplingParams, StepOutput
 
 TURN = "<|channel|>analysis<|message|>thé<|end|><|start|>assistant<|channel|>final<|message|>naïve end<|return|>"
 
 
 @pytest.fixture
 def spelled(tokenizer):
-    """Token ids of a text with special tokens in it."""
+    """Returns the token ids of a text with special tokens in it."""
 
     def spell(text):
         for name, token in tokenizer.special_ids.items():
@@ -37,8 +39,8 @@ def outputs(token_ids, size, reason="stop"):
 
 
 def read(reader, token_ids, size, reason="stop"):
-    """The message or text of a choice, and its last piece."""
-    message, text, piece = AssistantMessage(), "", Piece()
+    """Returns the message and the text of a choice, and its last piece."""
+    message, text, piece = AssistantMessage(), "", ChoicePiece()
     for output in outputs(token_ids, size, reason):
         piece = reader.push(output)
         text += piece.text
@@ -51,11 +53,44 @@ def read(reader, token_ids, size, reason="stop"):
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
 def test_message_does_not_depend_on_the_pieces(tokenizer, spelled, size):
-    reader = ChatReader(Harmony(tokenizer), SamplingParams(), num_prompt=5)
+    reader = ChatReader(Harmony(tokenizer), SamplingParams())
     message, _, last = read(reader, spelled(TURN), size)
     assert (message.reasoning, message.content, last.finish_reason) == ("thé", "naïve end", "stop")
-    assert reader.tally.num_output == len(spelled(TURN)) and reader.tally.num_reasoning == 4
-    assert (reader.tally.num_cached, reader.tally.finish_reason) == (3, "stop")
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 1000])
+def test_choice_counts_its_tokens(tokenizer, spelled, size):
+    request = Request(request_id="a", token_ids=[1] * 5, params=SamplingParams())
+    choice = Choice(request=request, reader=ChatReader(Harmony(tokenizer), SamplingParams()))
+    for output in outputs(spelled(TURN), size):
+        assert choice.finish_reason is None
+        choice.read([output])
+    assert (choice.num_prompt, choice.num_cached, choice.num_output) == (5, 3, len(spelled(TURN)))
+    assert choice.num_reasoning == 4 and choice.finish_reason == "stop"
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_outputs_after_a_stop_string_leave_only_their_statistics(tokenizer, spelled, at_once):
+    """The engine runs on until it is told."""
+    params = SamplingParams(stop=("ve",))
+    request = Request(request_id="a", token_ids=[1], params=params)
+    choice = Choice(request=request, reader=TextReader(tokenizer, params))
+    made = outputs(spelled("naïve end"), 1)
+    statistics = RequestStatistics(
+        queue_s=0, first_token_s=0, token_s=0, prompt_tokens=1, cached_tokens=0, output_tokens=10, preemptions=0
+    )
+    made[-1] = replace(made[-1], statistics=statistics)
+    pieces = [choice.read(made)] if at_once else [choice.read([output]) for output in made]
+    shown = [piece for piece in pieces if piece is not None]
+    assert "".join(piece.text for piece in shown) == "naï" and shown[-1].stop_reason == "ve"
+    assert (choice.num_output, choice.finish_reason, choice.statistics) == (6, "stop", statistics)
+
+
+def test_token_of_a_scored_prompt_is_not_counted():
+    request = Request(request_id="a", token_ids=[1], params=SamplingParams(max_tokens=1, prompt_logprobs=0))
+    choice = Choice(request=request, reader=PromptReader())
+    piece = choice.read(outputs([7], 1, "length"))
+    assert (piece.token_ids, piece.finish_reason, choice.num_output) == ([], "length", 0)
 
 
 @pytest.mark.parametrize("size", [1, 3, 1000])
@@ -63,7 +98,7 @@ def test_message_does_not_depend_on_the_pieces(tokenizer, spelled, size):
     ("stop", "content"), [("ve", "naï"), ("end", "naïve "), ("d", "naïve en"), ("xyz", "naïve end")]
 )
 def test_stop_string_cuts_the_content(tokenizer, spelled, size, stop, content):
-    reader = ChatReader(Harmony(tokenizer), SamplingParams(stop=(stop,)), num_prompt=5)
+    reader = ChatReader(Harmony(tokenizer), SamplingParams(stop=(stop,)))
     message, _, last = read(reader, spelled(TURN), size)
     assert message.content == content and message.reasoning == "thé"
     assert last.stop_reason == (stop if content != "naïve end" else None)
@@ -72,35 +107,36 @@ def test_stop_string_cuts_the_content(tokenizer, spelled, size, stop, content):
 @pytest.mark.parametrize("size", [1, 1000])
 def test_text_that_might_have_begun_a_stop_string_stays_in_its_part(tokenizer, spelled, size):
     turn = "<|channel|>commentary<|message|>abc<|end|><|start|>assistant<|channel|>final<|message|>xyz<|return|>"
-    reader = ChatReader(Harmony(tokenizer), SamplingParams(stop=("cd", "z!")), num_prompt=5)
+    reader = ChatReader(Harmony(tokenizer), SamplingParams(stop=("cd", "z!")))
     message, _, _ = read(reader, spelled(turn), size)
     assert [part.text for part in message.parts] == ["abc", "xyz"]
 
 
-def test_min_tokens_hold_stop_strings_off(tokenizer, spelled):
+def test_stop_strings_do_not_count_before_min_tokens(tokenizer, spelled):
     params = SamplingParams(stop=("ve",), min_tokens=100, max_tokens=200)
-    assert read(ChatReader(Harmony(tokenizer), params, num_prompt=5), spelled(TURN), 1)[0].content == "naïve end"
+    assert read(ChatReader(Harmony(tokenizer), params), spelled(TURN), 1)[0].content == "naïve end"
 
 
-def test_turn_that_ends_in_a_call_says_so(tokenizer, spelled):
-    reader = ChatReader(Harmony(tokenizer), SamplingParams(), num_prompt=5)
+def test_turn_that_ends_in_a_call_has_the_reason_tool_calls(tokenizer, spelled):
+    reader = ChatReader(Harmony(tokenizer), SamplingParams())
     turn = spelled("<|channel|>commentary to=functions.look<|message|>{}<|call|>")
     message, _, last = read(reader, turn, 1)
     assert last.finish_reason == "tool_calls" and message.tool_calls[0].text == "{}"
-    cut = read(ChatReader(Harmony(tokenizer), SamplingParams(), num_prompt=5), turn[:-1], 1, "length")[2]
+    cut = read(ChatReader(Harmony(tokenizer), SamplingParams()), turn[:-1], 1, "length")[2]
     assert cut.finish_reason == "length"
 
 
 @pytest.mark.parametrize("size", [1, 4, 1000])
-def test_text_leaves_its_stop_token_out(tokenizer, spelled, size):
-    reader = TextReader(tokenizer, SamplingParams(stop=("zz",)), num_prompt=2)
+def test_text_omits_its_stop_token(tokenizer, spelled, size):
+    reader = TextReader(tokenizer, SamplingParams(stop=("zz",)))
     _, text, last = read(reader, [*spelled("naïve z"), tokenizer.special_ids["<|return|>"]], size)
-    assert (text, last.finish_reason) == ("naïve z", "stop") and reader.tally.num_output == 9
-    reader = TextReader(tokenizer, SamplingParams(stop=("ve",)), num_prompt=2)
+    assert (text, last.finish_reason) == ("naïve z", "stop")
+    reader = TextReader(tokenizer, SamplingParams(stop=("ve",)))
     assert read(reader, spelled("naïve z"), size, "length")[1] == "naï"
 
 
 def test_pieces_join_in_order():
-    first, second = Piece(text="a", token_ids=[1]), Piece(text="b", token_ids=[2], finish_reason="stop")
+    first = ChoicePiece(text="a", token_ids=[1], num_reasoning=1)
+    second = ChoicePiece(text="b", token_ids=[2], num_reasoning=1, finish_reason="stop")
     first.join(second)
-    assert (first.text, first.token_ids, first.finish_reason) == ("ab", [1, 2], "stop")
+    assert (first.text, first.token_ids, first.num_reasoning, first.finish_reason) == ("ab", [1, 2], 2, "stop")

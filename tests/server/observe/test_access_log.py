@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from firesteel.server.observe.access_log import Lines
+from firesteel.server.observe.access_log import LineFormatter
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_line_has_figures_and_no_prompt(server, lines, eventually):
     assert (line.status, line.path, line.output_tokens, line.finish) == (200, "/v1/chat/completions", 38, "stop")
     assert line.prompt_tokens == server.engine.requests[0].num_prompt and line.first_token_ms == 100.0
     for as_json in (False, True):
-        assert "secret" not in Lines(as_json=as_json).format(line)
+        assert "secret" not in LineFormatter(as_json=as_json).format(line)
 
 
 def test_prompt_is_written_where_asked(open_server, lines, eventually):
@@ -66,6 +66,6 @@ def test_healthy_probes_are_not_written(server, lines, eventually):
 
 def test_lines_are_words_or_json():
     record = logging.makeLogRecord({"msg": "request", "levelname": "INFO", "status": 200, "error": 'a "b"\nc'})
-    assert Lines(as_json=False).format(record).endswith(r'info    request status=200 error="a \"b\"\nc"')
-    whole = json.loads(Lines(as_json=True).format(record))
+    assert LineFormatter(as_json=False).format(record).endswith(r'info    request status=200 error="a \"b\"\nc"')
+    whole = json.loads(LineFormatter(as_json=True).format(record))
     assert (whole["event"], whole["level"], whole["status"], whole["error"]) == ("request", "info", 200, 'a "b"\nc')

@@ -26,14 +26,23 @@ def test_names_of_a_vllm_dashboard_are_there(server):
     server.chat()
     text = server.get("/metrics").body.decode()
     for name in (
-        "vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc",
-        "vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:request_success_total",
-        "vllm:time_to_first_token_seconds_bucket", "vllm:time_per_output_token_seconds_bucket",
-        "vllm:inter_token_latency_seconds_bucket", "vllm:e2e_request_latency_seconds_bucket",
-        "vllm:request_queue_time_seconds_bucket", "vllm:request_prompt_tokens_bucket",
-        "vllm:request_generation_tokens_bucket", "vllm:prefix_cache_queries_total",
-        "vllm:prefix_cache_hits_total", "vllm:num_preemptions_total",
-    ):  # fmt: skip
+        "vllm:num_requests_running",
+        "vllm:num_requests_waiting",
+        "vllm:kv_cache_usage_perc",
+        "vllm:prompt_tokens_total",
+        "vllm:generation_tokens_total",
+        "vllm:request_success_total",
+        "vllm:time_to_first_token_seconds_bucket",
+        "vllm:time_per_output_token_seconds_bucket",
+        "vllm:inter_token_latency_seconds_bucket",
+        "vllm:e2e_request_latency_seconds_bucket",
+        "vllm:request_queue_time_seconds_bucket",
+        "vllm:request_prompt_tokens_bucket",
+        "vllm:request_generation_tokens_bucket",
+        "vllm:prefix_cache_queries_total",
+        "vllm:prefix_cache_hits_total",
+        "vllm:num_preemptions_total",
+    ):
         assert value_of(text, name, model_name="tiny") >= 0
 
 

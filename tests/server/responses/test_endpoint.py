@@ -69,9 +69,12 @@ def test_events_come_in_order_and_add_up_to_the_whole(client):
         "output_item.done",
     ]
     assert shape == [
-        "created", "in_progress", *(one.format("reasoning_text") for one in item),
-        *(one.format("output_text") for one in item), "completed",
-    ]  # fmt: skip
+        "created",
+        "in_progress",
+        *(one.format("reasoning_text") for one in item),
+        *(one.format("output_text") for one in item),
+        "completed",
+    ]
     text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
     last = events[-1].response
     assert text == last.output_text == "Hello." and last.usage.output_tokens == 38

@@ -105,10 +105,15 @@ def test_formats_tools_and_limits_reach_the_chat():
         "strict": True,
     }
     asked = read(
-        tools=[tool], tool_choice={"type": "function", "name": "look"}, max_output_tokens=7, temperature=0.5,
+        tools=[tool],
+        tool_choice={"type": "function", "name": "look"},
+        max_output_tokens=7,
+        temperature=0.5,
         text={"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": True}},
-        reasoning={"effort": "high"}, include=["message.output_text.logprobs"], top_logprobs=2,
-    )  # fmt: skip
+        reasoning={"effort": "high"},
+        include=["message.output_text.logprobs"],
+        top_logprobs=2,
+    )
     assert asked.tools[0].function == chat.FunctionSpec(
         name="look", description="Looks.", parameters={"type": "object"}, strict=True
     )

@@ -6,26 +6,40 @@ import pytest
 
 from firesteel.chat.harmony import Harmony
 from firesteel.chat.message import Begin, End, Text
-from firesteel.server.generate.choice import ChatReader, Piece
+from firesteel.server.generate.choice import ChatReader, ChoicePiece
 from firesteel.server.responses.answers import InputDetails, OutputDetails, Response, ResponseUsage
 from firesteel.server.responses.output import ResponseWriter
 from firesteel.server.responses.schema import Reasoning, TextOptions
 from firesteel.types import SamplingParams, StepOutput
 
 USAGE = ResponseUsage(
-    input_tokens=1, input_tokens_details=InputDetails(cached_tokens=0), output_tokens=1,
-    output_tokens_details=OutputDetails(reasoning_tokens=0), total_tokens=2,
-)  # fmt: skip
+    input_tokens=1,
+    input_tokens_details=InputDetails(cached_tokens=0),
+    output_tokens=1,
+    output_tokens_details=OutputDetails(reasoning_tokens=0),
+    total_tokens=2,
+)
 
 
 def new_writer():
     return ResponseWriter(
         Response(
-            id="resp_1", created_at=0, model="m", status="in_progress", tools=[], tool_choice="auto",
-            text=TextOptions(), reasoning=Reasoning(), parallel_tool_calls=True, store=True, temperature=1.0,
-            top_p=1.0, top_logprobs=0, truncation="disabled",
+            id="resp_1",
+            created_at=0,
+            model="m",
+            status="in_progress",
+            tools=[],
+            tool_choice="auto",
+            text=TextOptions(),
+            reasoning=Reasoning(),
+            parallel_tool_calls=True,
+            store=True,
+            temperature=1.0,
+            top_p=1.0,
+            top_logprobs=0,
+            truncation="disabled",
         )
-    )  # fmt: skip
+    )
 
 
 def write(*pieces):
@@ -41,7 +55,9 @@ def part(index, kind, text="", **more):
 
 
 def test_a_part_without_text_is_no_item_but_a_call_is():
-    empty = Piece(deltas=[*part(0, "reasoning"), *part(1, "content"), *part(2, "tool_call", name="f", call_id="c")])
+    empty = ChoicePiece(
+        deltas=[*part(0, "reasoning"), *part(1, "content"), *part(2, "tool_call", name="f", call_id="c")]
+    )
     events, response = write(empty)
     [call] = response.output
     assert (call.name, call.call_id, call.arguments, call.status) == ("f", "c", "", "completed")
@@ -51,7 +67,7 @@ def test_a_part_without_text_is_no_item_but_a_call_is():
 def test_what_was_sent_does_not_change_afterwards():
     writer = new_writer()
     created, _ = writer.begin()
-    added, *_ = writer.push(Piece(deltas=part(0, "content", "a")))
+    added, *_ = writer.push(ChoicePiece(deltas=part(0, "content", "a")))
     writer.finish(USAGE)
     assert created.response.status == "in_progress" and created.response.output == []
     assert added.item.status == "in_progress" and added.item.content == []
@@ -60,19 +76,19 @@ def test_what_was_sent_does_not_change_afterwards():
 def test_text_that_ends_with_the_stream_is_complete_unless_it_was_cut():
     open_part = part(0, "content", "a")[:2]
     for reason, status in (("stop", "completed"), ("length", "incomplete")):
-        _, response = write(Piece(deltas=open_part, finish_reason=reason))
+        _, response = write(ChoicePiece(deltas=open_part, finish_reason=reason))
         assert response.status == response.output[0].status == status
         cut = [*open_part, End(index=0, closed_by=None)]
-        assert write(Piece(deltas=cut, finish_reason=reason))[1].output[0].status == status
+        assert write(ChoicePiece(deltas=cut, finish_reason=reason))[1].output[0].status == status
 
 
 def test_a_failure_and_a_cancel_keep_what_was_said():
     writer = new_writer()
-    writer.push(Piece(deltas=part(0, "content", "a")[:2]))
+    writer.push(ChoicePiece(deltas=part(0, "content", "a")[:2]))
     [*_, failed] = writer.fail("engine_died", "it died")
     assert failed.type == "response.failed" and failed.response.output[0].content[0].text == "a"
     writer = new_writer()
-    writer.push(Piece(deltas=part(0, "content", "a")[:2]))
+    writer.push(ChoicePiece(deltas=part(0, "content", "a")[:2]))
     writer.cancel()
     assert writer.response.status == "cancelled" and writer.response.output[0].status == "incomplete"
 
@@ -111,7 +127,7 @@ def test_events_of_any_tokens_add_up_to_the_response(tokenizer, seed):
     for _ in range(60):
         tokens += chance.choice(words) if chance.random() < 0.5 else [chance.choice(marks)]
     harmony = Harmony(tokenizer)
-    reader = ChatReader(harmony, SamplingParams(stop=("final a",)), num_prompt=1)
+    reader = ChatReader(harmony, SamplingParams(stop=("final a",)))
     pieces = []
     for number, token in enumerate(tokens):
         reason = "length" if number + 1 == len(tokens) else None

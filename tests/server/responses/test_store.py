@@ -12,10 +12,22 @@ from firesteel.server.responses.store import ResponseStore, Stored, complete_ite
 def stored(name, text="answer", history=()):
     said = MessageItem(id=f"msg_{name}", status="completed", content=[OutputTextPart(text=text)])
     response = Response(
-        id=name, created_at=0, model="m", status="completed", tools=[], tool_choice="auto", text=TextOptions(),
-        reasoning=Reasoning(), parallel_tool_calls=True, store=True, temperature=1.0, top_p=1.0, top_logprobs=0,
-        truncation="disabled", output=[said],
-    )  # fmt: skip
+        id=name,
+        created_at=0,
+        model="m",
+        status="completed",
+        tools=[],
+        tool_choice="auto",
+        text=TextOptions(),
+        reasoning=Reasoning(),
+        parallel_tool_calls=True,
+        store=True,
+        temperature=1.0,
+        top_p=1.0,
+        top_logprobs=0,
+        truncation="disabled",
+        output=[said],
+    )
     return Stored(response, list(history), complete_items([Item(role="user", content="question")]))
 
 
@@ -32,7 +44,7 @@ def test_the_oldest_goes_first_and_the_bound_holds():
     for name in "abcd":
         store.put(stored(name))
     assert len(store) == 3 and store.num_bytes <= store.most_bytes
-    with pytest.raises(ApiError, match="no response 'a'"):
+    with pytest.raises(ApiError, match="response 'a' not found"):
         store.get("a")
     assert store.get("d").response.id == "d"
 

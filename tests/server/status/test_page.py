@@ -63,9 +63,13 @@ def test_kernels_have_the_verdict_on_their_machine_code(browser, open_kindling):
     browser.open(f"{open_kindling.url}/")
     codes = [("fc1", "int8"), ("fc1", "int8"), ("fc1", None), ("sum", "none"), ("other", "bf16")]
     row = {
-        "op": "moe", "implementation": "cuda", "activation": "", "calls": 5, "launches": {"fc1": 3, "sum": 1},
+        "op": "moe",
+        "implementation": "cuda",
+        "activation": "",
+        "calls": 5,
+        "launches": {"fc1": 3, "sum": 1},
         "artefacts": [{"kernel": kernel, "verdict": verdict} for kernel, verdict in codes],
-    }  # fmt: skip
+    }
     words = browser.run(f"ranRow({json.dumps(row)}).lastChild.textContent")
     assert re.fullmatch(r"3 . fc1 \(int8\); 1 . sum", words), words
 

@@ -1,4 +1,4 @@
-"""The engine that computes nothing speaks as the real one does."""
+"""The stub engine answers the messages of the real one."""
 
 import asyncio
 import time
@@ -38,7 +38,7 @@ def request(client, name, max_tokens, **fields):
 
 
 @pytest.mark.slow
-def test_tokens_come_at_the_pace_asked_for(talk):
+def test_tokens_come_at_the_requested_rate(talk):
     async def work(client):
         async def one(name):
             return [output async for output in request(client, name, 30)]
@@ -54,14 +54,15 @@ def test_tokens_come_at_the_pace_asked_for(talk):
 
 
 @pytest.mark.slow
-def test_left_and_finished_requests_end(talk):
+def test_abandoned_and_finished_requests_end(talk):
     async def work(client):
         async with aclosing(request(client, "left", 10_000)) as outputs:
             await anext(outputs)
-        last = None
-        async for output in request(client, "found", 10_000):
-            client.finish("found")
-            last = output
+        last, params = None, SamplingParams(max_tokens=10_000)
+        async with client.open([Request(request_id="found", token_ids=[1], params=params)]) as stream:
+            while outputs := await stream.take():
+                stream.finish(0)
+                last = outputs[0][-1]
         return last, await client.statistics()
 
     last, statistics = talk(100, work)

@@ -1,191 +1,104 @@
-"""`bench decode --engine`: decoding through the whole engine beside its floor and bare replays; knows no kernel.
+"""`bench decode --engine`: decoding through the whole engine, beside its floor and bare replays.
 
-Requests have distinct prompts of random tokens and are continued greedily, or by draws; each token is read as a
-client would. All of it runs once untimed, and experts are counted on the way. A bare replay launches the same step
-at the middle depth and nothing else. The ceiling is read after the first tokens, which it would otherwise hasten.
+Each token is decoded to text and searched for stop strings, as a server does. The ceiling is measured after the
+first tokens, because measuring it earlier would warm the GPU up for them.
 """
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-import torch
-import typer
-
-from firesteel.cli.app import show_error
-from firesteel.cli.bench.engine import SEED, is_rounded, open_model
-from firesteel.cli.bench.loop_run import Timed, run_watched
-from firesteel.cli.bench.loop_tables import loop_table, stage_table
+from firesteel.chat.tokenizer import Tokenizer
+from firesteel.cli.bench.decode_tables import loop_table, stage_table
+from firesteel.cli.bench.model import open_model
+from firesteel.cli.bench.rescored import report_wrong_tokens
 from firesteel.cli.options import print_json
 from firesteel.cli.progress import progress_bar
 from firesteel.cli.tables import say, show
 from firesteel.config import Config
 from firesteel.device import DeviceSpec
-from firesteel.engine.load import Loaded
 from firesteel.errors import UserError
-from firesteel.heap import settled_heap
-from firesteel.measure.decode.experts import ExpertMeter, spread_points
+from firesteel.hub import find_checkpoint
+from firesteel.llm import Continuation
 from firesteel.measure.decode.kernel_caches import CacheWatch, find_caches
-from firesteel.measure.decode.step_floor import kv_format
-from firesteel.measure.decode.steps import ExpertCount, time_steps
-from firesteel.measure.loop.figures import LoopFigures, Startup
+from firesteel.measure.loop.bench import LoopSubject, LoopSweep, check_sweep, measure_all, measure_startup
+from firesteel.measure.loop.figures import LoopFigures
+from firesteel.measure.loop.run import ReadOutput
 from firesteel.measure.ops.memory import free_memory
-from firesteel.measure.record import Record
 from firesteel.measure.roofline.ceiling import read_ceiling
-from firesteel.measure.roofline.roofline import Step, StepCost, step_cost
-from firesteel.measure.tokens.rescore import read_again
-from firesteel.measure.tokens.runs import draw_requests
+from firesteel.measure.tokens.rescore import is_rounded
 from firesteel.plot import check_libraries, plot_decode
-from firesteel.types import Request, SamplingParams
+from firesteel.types import Request, StepOutput
 
-BARE_STEPS = 200
-EXPERT_POINTS = 5  # of a run, at least, where experts are counted
-EXPERT_TOKENS = 100  # whose experts are counted, at least
-NEVER = "\x00 no text says this \x00"  # a stop string to be searched for
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoopPlan:
-    batches: tuple[int, ...]
-    contexts: tuple[int, ...]
-    tokens: int  # of each request
-    temperature: float = 0.0
-
-    def cases(self) -> list[tuple[int, int]]:
-        return [(batch, context) for batch in self.batches for context in self.contexts]
+NUM_WORDS = 4000  # size of Kindling's vocabulary
 
 
 def bench_loop(
     config: Config,
     device: DeviceSpec,
     synthetic: str | None,
-    plan: LoopPlan,
+    sweep: LoopSweep,
     *,
     out: Path,
     plot: bool,
     as_json: bool,
 ) -> None:
-    if max(plan.batches) > config.batch.max_num_seqs:
-        raise UserError(f"--batch {max(plan.batches)}: max_num_seqs = {config.batch.max_num_seqs}: raise it")
+    if max(sweep.batches) > config.batch.max_num_seqs:
+        raise UserError(f"--batch {max(sweep.batches)}: max_num_seqs = {config.batch.max_num_seqs}: raise it")
     if plot:
         check_libraries()
+    subject = open_subject(config, device, synthetic, sweep)
+    with progress_bar("measuring") as report_progress:
+        measured = list(measure_all(sweep, subject, open_text_reader, out, progress=report_progress))
+    show_figures(measured, subject, device, as_json=as_json)
+    say(f"records are in {out}")
+    if plot:
+        page, picture = plot_decode(
+            measured, out, f"decoding {subject.name} on {device.name}", stem="engine-decode"
+        )
+        say(f"plot: {page} and {picture}")
+    checks = [(figures.batch, figures.reread) for figures in measured]
+    report_wrong_tokens(checks, is_rounded=is_rounded(subject.loaded.device, config))
+
+
+def open_subject(config: Config, device: DeviceSpec, synthetic: str | None, sweep: LoopSweep) -> LoopSubject:
+    """Opens the model, times its first tokens, then measures the read ceiling."""
     start = time.perf_counter()
     caches = CacheWatch(find_caches(device, config.kernels.kernel_cache_dir))
     name, loaded = open_model(config, synthetic)
-    _check_room(loaded, max(plan.batches), max(plan.contexts), plan.tokens)
+    check_sweep(sweep, loaded)
     opened_s = time.perf_counter() - start - loaded.report.seconds
     startup = measure_startup(loaded, opened_s, caches)
     say(f"measuring the read ceiling of {device.name}")
     read_gb_s = read_ceiling(device, lent=loaded.engine.runner.cache.keys[0]).rate
     free_memory(device)
-    found: list[LoopFigures] = []
-    with progress_bar("measuring") as report_progress:
-        for batch, context in plan.cases():
-            found.append(measure(loaded, batch, context, plan, read_gb_s))
-            record(loaded, config, found[-1], name, startup).save(out)
-            report_progress(len(found), len(plan.cases()))
+    return LoopSubject(name=name, loaded=loaded, config=config, startup=startup, read_gb_s=read_gb_s)
+
+
+def show_figures(measured: list[LoopFigures], subject: LoopSubject, device: DeviceSpec, *, as_json: bool) -> None:
     if as_json:
-        print_json([{**one.as_dict(), "startup": startup.as_dict()} for one in found])
-    else:
-        show(loop_table(found, f"{name} on {device.name}, through the engine", startup))
-        show(stage_table(found))
-    say(f"records are in {out}")
-    if plot:
-        page, picture = plot_decode(found, out, f"decoding {name} on {device.name}", stem="engine-decode")
-        say(f"plot: {page} and {picture}")
-    _report_faults(found, loaded, config)
+        print_json([{**figures.as_dict(), "startup": subject.startup.as_dict()} for figures in measured])
+        return
+    show(loop_table(measured, f"{subject.name} on {device.name}, through the engine", subject.startup))
+    show(stage_table(measured))
 
 
-def measure_startup(loaded: Loaded, opened_s: float, caches: CacheWatch) -> Startup:
-    """The first two tokens of a short prompt, whatever has to be compiled and captured for them."""
-    engine, start, times = loaded.engine, time.perf_counter(), []
-    engine.submit(_draw(loaded, 1, 64, 2)[0])
-    while engine.has_work:
-        if engine.step():
-            times.append(opened_s + time.perf_counter() - start)
-    return Startup(first_token_s=times[0], second_token_s=times[1], caches=caches.read())
+def open_text_reader(request: Request) -> ReadOutput:
+    """Returns a function that decodes outputs to text and searches it for stop strings.
+
+    Any model is read with Kindling's vocabulary: token ids are taken modulo its size.
+    """
+    continuation = Continuation(_tokenizer(), request)
+
+    def read(output: StepOutput) -> None:
+        continuation.push(replace(output, token_ids=[token % NUM_WORDS for token in output.token_ids]))
+
+    return read
 
 
-def measure(loaded: Loaded, batch: int, context: int, plan: LoopPlan, read_gb_s: float) -> LoopFigures:
-    """Tokens that were drawn are not the likeliest when read again."""
-    engine, temperature = loaded.engine, plan.temperature
-    requests = _draw(loaded, batch, context, plan.tokens, temperature)
-    num_points = max(EXPERT_POINTS, -(-EXPERT_TOKENS // batch))
-    meter = ExpertMeter(spread_points(plan.tokens - 1, num_points))  # the first token comes with the prompt
-    run_watched(engine, requests, meter)
-    for held in (context, context + plan.tokens):
-        engine.loop.store.find(batch, held)
-    timed = Timed(loaded, requests)
-    with settled_heap():
-        ready, begin = timed.run()
-    with torch.inference_mode():
-        bare = time_steps(ready.launch, lambda: ready.step.restore(begin), loaded.device, steps=BARE_STEPS)
-    experts = meter.count(loaded.spec)
-    return LoopFigures(
-        context=context, temperature=temperature, num_tokens=timed.num_tokens, seconds=timed.seconds,
-        stages_s=timed.stages_s, times=timed.marks.read(), bare_ms=bare, read_gb_s=read_gb_s, experts=experts,
-        cost=find_cost(loaded, batch, context + plan.tokens // 2, experts),
-        reread=None if temperature else read_again(engine, requests[:1], timed.made.tokens),
-        is_captured=ready.is_captured,
-    )  # fmt: skip
-
-
-def find_cost(loaded: Loaded, batch: int, context: int, experts: ExpertCount) -> StepCost:
-    """Of what a step must read."""
-    step = Step(
-        mxfp4_layers=loaded.spec.mxfp4_layers, kv=kv_format(loaded.engine.runner.cache), context=context,
-        requests=batch, distinct_experts=experts.per_step,
-    )  # fmt: skip
-    return step_cost(loaded.spec, step)
-
-
-def _draw(loaded: Loaded, batch: int, context: int, tokens: int, temperature: float = 0.0) -> list[Request]:
-    """Stop tokens are checked and never met: the vocabulary ends before them. Each request has its own seed."""
-    vocab_size = loaded.spec.vocab_size
-    params = SamplingParams(max_tokens=tokens, stop=(NEVER,), temperature=temperature)
-    drawn = draw_requests([context] * batch, params, vocab_size, seed=SEED)
-    stops = frozenset((vocab_size, vocab_size + 1))
-    return [
-        replace(one, stops=stops, params=replace(one.params, seed=SEED + number))
-        for number, one in enumerate(drawn)
-    ]
-
-
-def record(loaded: Loaded, config: Config, figures: LoopFigures, name: str, startup: Startup) -> Record:
-    """Samples are milliseconds, from the end of a step to the end of the next."""
-    return Record.now(
-        loaded.device, config, name=f"engine decode batch {figures.batch} context {figures.context}", unit="ms",
-        samples=figures.times.steps_ms, warmups=round(figures.num_steps), seed=SEED, kernels=loaded.table(),
-        startup_s=loaded.report.seconds,
-        parameters={
-            "model": name, **figures.as_dict(), "startup": startup.as_dict(),
-            "pages": loaded.engine.totals.pages, "run_ahead_steps": loaded.engine.run_ahead_steps,
-        },
-    )  # fmt: skip
-
-
-def _report_faults(found: Sequence[LoopFigures], loaded: Loaded, config: Config) -> None:
-    rounded = is_rounded(loaded, config)
-    checked = [(one, one.reread.find_fault(is_rounded=rounded)) for one in found if one.reread is not None]
-    faults = [(one, why) for one, why in checked if why is not None]
-    for one, why in faults:
-        show_error(f"with {one.batch} in flight the tokens are wrong: read again they are {why}")
-    if faults:
-        raise typer.Exit(1)
-
-
-def _check_room(loaded: Loaded, batch: int, context: int, tokens: int) -> None:
-    if context + tokens + 1 > loaded.max_context:
-        raise UserError(
-            f"{context} + {tokens} tokens a request and one more exceed the context of {loaded.max_context}: lower "
-            "--context or --steps"
-        )
-    needed = batch * loaded.engine.scheduler.tables.layout.count_pages(context + tokens, chunk=context)
-    if needed > loaded.engine.totals.pages:
-        raise UserError(
-            f"{batch} x {context + tokens} tokens need {needed} pages, the cache has "
-            f"{loaded.engine.totals.pages}: raise --kv-cache-gib, or lower --batch, --context or --steps"
-        )
+@functools.cache
+def _tokenizer() -> Tokenizer:
+    return Tokenizer.load(find_checkpoint("kindling"))

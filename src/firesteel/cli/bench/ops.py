@@ -1,16 +1,14 @@
-"""The verb bench: ops timed at a model's shapes; times nothing itself."""
+"""The verb `bench ops`: ops timed at the shapes of a model."""
 
 from __future__ import annotations
 
 import re
-import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from firesteel.cli.app import app
+from firesteel.cli.bench.options import RECORDS, OutAndPlot, bench, check_folder
 from firesteel.cli.options import (
     AsJson,
     Device,
@@ -30,116 +28,99 @@ from firesteel.errors import UserError
 from firesteel.kernels.op.requirement import parse_requirements
 from firesteel.kernels.operands.activation import ACTIVATIONS
 from firesteel.measure.ops import bench as benchmark
-from firesteel.measure.ops.outcome import Ceilings, Outcome
+from firesteel.measure.ops.outcome import Ceilings, OpOutcome
+from firesteel.measure.ops.sweep import OpsSweep, check_implementations, check_measured, check_required
+from firesteel.measure.ops.sweep import Required as RequiredOps
 from firesteel.plot import check_libraries, plot_ops
-from firesteel.surroundings import look_again
 
-DEFAULT_M = {True: "1,2,...,8192", False: "1"}  # by is_cuda
+DEFAULT_M = {True: "1,2,...,8192", False: "1"}  # keyed by is_cuda
 MOST_M = 16384
-bench = typer.Typer(
-    no_args_is_help=True, help="Time ops against a ceiling measured in the same run, or the engine."
-)
-app.add_typer(bench, name="bench")
 
 
 @bench.command(name="ops")
 def bench_ops(
     op: Ops = None,
-    m: Annotated[str | None, typer.Option(help="tokens, as 1,64 or 1,2,...,8192 (doubling)")] = None,
+    m: Annotated[
+        str | None, typer.Option(help="numbers of tokens, for example 1,64 or 1,2,...,8192 (doubling)")
+    ] = None,
     implementation: Annotated[
-        list[str] | None, typer.Option(help="as triton or triton:gemm; may be repeated; all but a GPU's reference")
+        list[str] | None,
+        typer.Option(
+            help="triton, triton:gemm and so on; may be repeated (default: all, without the reference on a GPU)"
+        ),
     ] = None,
     activation: Annotated[
-        list[str] | None, typer.Option(help=f"{', '.join(ACTIVATIONS)}; may be repeated; bf16")
+        list[str] | None, typer.Option(help=f"{', '.join(ACTIVATIONS)}; may be repeated (default: bf16)")
     ] = None,
     require: Required = None,
-    out: Annotated[Path, typer.Option(help="folder for records and the plot")] = Path("firesteel-bench"),
+    out: OutAndPlot = RECORDS,
     plot: Annotated[bool, typer.Option(help="draw ops.html and ops.png")] = True,
     device: Device = "auto",
     model: Model = "gpt-oss-120b",
     as_json: AsJson = False,
 ) -> None:
     """Time each implementation at a model's shapes with a cold cache: GB/s, TFLOP/s and share of the ceiling."""
-    found, required = find_device(device), parse_requirements(",".join(require or []))
-    plan = benchmark.Plan(
-        spec=find_spec(model), ops=choose_ops(op, *required), ms=parse_m(m or DEFAULT_M[found.is_cuda]),
-        activations=_activations(activation), implementations=tuple(implementation or ()),
-    )  # fmt: skip
+    target, required = find_device(device), parse_requirements(",".join(require or []))
+    sweep = OpsSweep(
+        spec=find_spec(model),
+        ops=choose_ops(op, *required),
+        ms=parse_m(m or DEFAULT_M[target.is_cuda]),
+        activations=_activations(activation),
+        implementations=tuple(implementation or ()),
+    )
     if plot:
         check_libraries()
-    benchmark.check_implementations(plan, found)
+    check_implementations(sweep, target)
     with exit_code_one():
-        benchmark.check_required(plan, found, required)
+        check_required(sweep, target, required)
     check_folder(out)
-    outcomes, ceilings = _measure(plan, found, out, required)
+    outcomes, ceilings = _measure(sweep, target, out, required)
     if as_json:
-        print_json([one.as_dict() for one in outcomes])
+        print_json([outcome.as_dict() for outcome in outcomes])
     else:
-        show(bench_table(outcomes, ceilings, found.name))
+        show(bench_table(outcomes, ceilings, target.name))
     say(f"records are in {out}")
-    if plot and any(one.figures for one in outcomes):
-        page, picture = plot_ops(outcomes, out, f"{model} ops on {found.name}")
+    if plot and any(outcome.figures for outcome in outcomes):
+        page, picture = plot_ops(outcomes, out, f"{model} ops on {target.name}")
         say(f"plot: {page} and {picture}")
     with exit_code_one():
-        benchmark.check_measured(outcomes, required)
-    if any(one.failed for one in outcomes):
+        check_measured(outcomes, required)
+    if any(outcome.failed for outcome in outcomes):
         raise typer.Exit(1)
 
 
 def _measure(
-    plan: benchmark.Plan, device: DeviceSpec, out: Path, required: benchmark.Required
-) -> tuple[list[Outcome], Ceilings]:
-    """Each record is saved as soon as it is made. Commit and packages are looked up once, the GPU's state anew for
-    each workload: clocks and heat change in a long run."""
+    sweep: OpsSweep, device: DeviceSpec, out: Path, required: RequiredOps
+) -> tuple[list[OpOutcome], Ceilings]:
     say(f"measuring the ceilings of {device.name}")
     ceilings = benchmark.measure_ceilings(device)
-    records = ceilings.records(device, resolve().config)
-    for record in records:
-        record.save(out)
-    outcomes: list[Outcome] = []
-    around, of = records[0], None
+    around = benchmark.save_ceilings(ceilings, device, resolve().config, out)
     with progress_bar("measuring") as report_progress:
-        for outcome in benchmark.bench_ops(plan, device, ceilings, required=required, progress=report_progress):
-            outcomes.append(outcome)
-            if outcome.figures is None:
-                continue
-            if outcome.workload != of:
-                around, of = replace(around, surroundings=look_again(around.surroundings, device)), outcome.workload
-            outcome.record(around).save(out)
-    return outcomes, ceilings
-
-
-def check_folder(folder: Path) -> None:
-    """Makes it; raises unless files can be written into it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise UserError(
-            f"--out {folder}: cannot write there: {error.strerror}; name a folder that you may write to"
-        ) from error
+        outcomes = benchmark.bench_ops(sweep, device, ceilings, required=required, progress=report_progress)
+        return list(benchmark.saved(outcomes, around, device, out)), ceilings
 
 
 def parse_m(text: str) -> tuple[int, ...]:
-    """Of "1,64,1000" or "1,2,...,8192": dots double the number before them until the one after."""
+    """Parses "1,64,1000" or "1,2,...,8192", where dots double the number before them up to the one after them."""
     words = [word.strip() for word in text.split(",") if word.strip()]
-    found: list[int] = []
-    for number, word in enumerate(words):
-        if word == "..." and found and number + 1 < len(words) and words[number + 1].isdigit():
-            while 2 * found[-1] < int(words[number + 1]):
-                found.append(2 * found[-1])
+    numbers: list[int] = []
+    for place, word in enumerate(words):
+        if word == "..." and numbers and place + 1 < len(words) and words[place + 1].isdigit():
+            while 2 * numbers[-1] < int(words[place + 1]):
+                numbers.append(2 * numbers[-1])
         elif re.fullmatch(r"[0-9]+", word) and 1 <= int(word) <= MOST_M:
-            found.append(int(word))
+            numbers.append(int(word))
         else:
-            raise UserError(f"--m {text}: wants numbers from 1 to {MOST_M}, as 1,64 or 1,2,...,8192, not {word!r}")
-    if not found:
+            raise UserError(
+                f"--m {text}: expected numbers from 1 to {MOST_M}, for example 1,64 or 1,2,...,8192, got {word!r}"
+            )
+    if not numbers:
         raise UserError("--m is empty: name at least one number of tokens")
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(numbers))
 
 
 def _activations(given: list[str] | None) -> tuple[str, ...]:
-    for one in given or []:
-        if one not in ACTIVATIONS:
-            raise UserError(f"--activation {one}: must be one of {', '.join(ACTIVATIONS)}")
+    for activation in given or []:
+        if activation not in ACTIVATIONS:
+            raise UserError(f"--activation {activation}: must be one of {', '.join(ACTIVATIONS)}")
     return tuple(dict.fromkeys(given or ["bf16"]))

@@ -1,16 +1,15 @@
-"""The verb `bench quality`: what each precision costs the built-in model, or any; knows no arithmetic."""
+"""The verb `bench quality`: the cost of each precision for the built-in model, or any other."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
 from firesteel.cli.app import with_knobs
-from firesteel.cli.bench.ops import bench, check_folder
+from firesteel.cli.bench.options import RECORDS, Out, bench, check_folder
 from firesteel.cli.model.running import load
 from firesteel.cli.options import AsJson, print_json
 from firesteel.cli.progress import progress_bar
@@ -19,7 +18,7 @@ from firesteel.errors import UserError
 from firesteel.eval import take
 from firesteel.exam import EXAM, TEXT, Item, read_items
 from firesteel.llm import LLM
-from firesteel.quality import KNOBS, PRECISIONS, SHIPPED, Answers, Quality, compare, examine
+from firesteel.quality import PRECISIONS, SETTINGS, SHIPPED, Answers, Quality, compare, examine
 
 
 @bench.command(name="quality")
@@ -27,10 +26,11 @@ from firesteel.quality import KNOBS, PRECISIONS, SHIPPED, Answers, Quality, comp
 def bench_quality(
     knobs: dict[str, Any],
     precision: Annotated[
-        list[str] | None, typer.Option(help=f"{'; '.join(PRECISIONS)}. May be repeated; all, beside the first")
+        list[str] | None,
+        typer.Option(help=f"{'; '.join(PRECISIONS)}. May be repeated; the first always runs (default: all)"),
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="questions of each family; all without it")] = None,
-    out: Annotated[Path, typer.Option(help="folder for records")] = Path("firesteel-bench"),
+    limit: Annotated[int | None, typer.Option(min=1, help="questions per family (default: all)")] = None,
+    out: Out = RECORDS,
     as_json: AsJson = False,
 ) -> None:
     """Perplexity, exact match and answers changed with weights and activations in fewer bits."""
@@ -38,20 +38,20 @@ def bench_quality(
     refuse(knobs)
     check_folder(out)
     items, texts = take(read_items(EXAM), limit), read_items(TEXT)
-    found: list[Quality] = []
+    measured: list[Quality] = []
     first: Answers | None = None
     for name in names:
         say(name)
         llm = load({**knobs, **PRECISIONS[name]})
         answers = _examine(llm, name, items, texts)
         first = first or answers
-        found.append(compare(answers, first))
-        found[-1].record(llm, limit).save(out)
+        measured.append(compare(answers, first))
+        measured[-1].record(llm, limit).save(out)
     if as_json:
-        print_json([one.as_dict() for one in found])
+        print_json([quality.as_dict() for quality in measured])
     else:
         dtype = str(llm.device.dtype).removeprefix("torch.")
-        show(quality_table(found, f"{llm.directory.name} on {llm.device.name} in {dtype}"))
+        show(quality_table(measured, f"{llm.directory.name} on {llm.device.name} in {dtype}"))
     say(f"records are in {out}")
 
 
@@ -61,7 +61,7 @@ def _examine(llm: LLM, name: str, items: Sequence[Item], texts: Sequence[Item]) 
 
 
 def choose(asked: Sequence[str] | None) -> list[str]:
-    """Those asked for, in our order, after what they are compared with."""
+    """Returns the requested precisions in a fixed order, after the one they are compared with."""
     for name in asked or ():
         if name not in PRECISIONS:
             raise UserError(f"--precision {name}: must be one of {'; '.join(PRECISIONS)}")
@@ -69,23 +69,31 @@ def choose(asked: Sequence[str] | None) -> list[str]:
 
 
 def refuse(knobs: dict[str, Any]) -> None:
-    if given := [name for name in KNOBS if name in knobs]:
+    """Raises if a setting is given that a precision sets."""
+    if given := [name for name in SETTINGS if name in knobs]:
         flag = given[0].replace("_", "-")
         raise UserError(f"--{flag}: bench quality sets it itself; leave it out and choose with --precision")
 
 
-def quality_table(found: Sequence[Quality], title: str) -> Table:
+def quality_table(measured: Sequence[Quality], title: str) -> Table:
     table = new_table(
         "precision", "perplexity", "change", "right", "exact match", "answers changed", "lost", "gained"
     )
+    first = measured[0]
     table.title = title
     table.caption = (
-        f"{found[0].items} questions, perplexity over {found[0].perplexity_tokens} tokens; changes against "
-        f"{found[0].precision}; activations are rounded where they meet MXFP4 weights"
+        f"{first.items} questions, perplexity over {first.perplexity_tokens} tokens; changes against "
+        f"{first.precision}; activations are rounded where they meet MXFP4 weights"
     )
-    for one in found:
+    for quality in measured:
         table.add_row(
-            one.precision, f"{one.perplexity:.4f}", f"{100 * one.perplexity_change:+.3f} %", str(one.right),
-            f"{100 * one.share:.2f} %", str(one.changed), str(one.lost), str(one.gained),
-        )  # fmt: skip
+            quality.precision,
+            f"{quality.perplexity:.4f}",
+            f"{100 * quality.perplexity_change:+.3f} %",
+            str(quality.right),
+            f"{100 * quality.share:.2f} %",
+            str(quality.changed),
+            str(quality.lost),
+            str(quality.gained),
+        )
     return table

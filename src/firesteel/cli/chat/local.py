@@ -34,16 +34,17 @@ class LocalPartner:
         asked = ChatRequest(messages=messages, reasoning_effort=wishes.effort)  # type: ignore[arg-type]
         prompt = self._harmony.encode_for_completion(render_chat(asked))
         params = self._params(wishes)
-        reader = ChatReader(self._harmony, params, num_prompt=len(prompt))
+        reader, num_tokens = ChatReader(self._harmony, params), 0
         with interrupts_between_steps() as check, closing(self._llm.outputs(prompt, params)) as outputs:
             for output in outputs:
                 made = reader.push(output)
+                num_tokens += len(made.token_ids)
                 texts = {"content": "", "reasoning": ""}
                 for delta in made.deltas:
                     kind = reader.stream.message.parts[delta.index].kind
                     if isinstance(delta, Text) and kind in texts:
                         texts[kind] += delta.text
-                yield Piece(**texts, num_tokens=reader.tally.num_output, finish_reason=made.finish_reason)
+                yield Piece(**texts, num_tokens=num_tokens, finish_reason=made.finish_reason)
                 check()
 
     def _params(self, wishes: Wishes) -> SamplingParams:

@@ -13,9 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from firesteel.cli.app import app, with_knobs
-from firesteel.cli.bench.engine import find_preset, open_model
-from firesteel.cli.bench.frontend import WARM_TOKENS, front_end
-from firesteel.cli.bench.frontend import measure as measure_front_end
+from firesteel.cli.bench.model import find_preset, open_model
 from firesteel.cli.folder import writing_to
 from firesteel.cli.options import AsJson, find_spec, print_json
 from firesteel.cli.tables import new_table, say, show
@@ -25,8 +23,10 @@ from firesteel.lab.profile.engine import watch_steps
 from firesteel.lab.profile.profile import Profile, profile
 from firesteel.lab.profile.timeline import read_timeline
 from firesteel.lab.report.report import write_report
-from firesteel.measure.roofline.roofline import Step, StepCost, step_cost
+from firesteel.measure.roofline.roofline import StepCost, StepShape, step_cost
 from firesteel.model.spec import PRESETS, ModelSpec
+from firesteel.server.stub.bench import WARM_TOKENS, front_end
+from firesteel.server.stub.bench import measure_round as measure_front_end
 from firesteel.surroundings import look_around
 from firesteel.whole import write_whole
 
@@ -106,7 +106,7 @@ def profile_engine(
 
 def find_cost(spec: ModelSpec, config: Config, batch: int, context: int) -> StepCost:
     kv = "fp8" if config.cache.kv_dtype == "fp8" else "bf16"
-    return step_cost(spec, Step(mxfp4_layers=spec.mxfp4_layers, kv=kv, context=context, requests=batch))
+    return step_cost(spec, StepShape(mxfp4_layers=spec.mxfp4_layers, kv=kv, context=context, requests=batch))
 
 
 def front_end_us() -> float:

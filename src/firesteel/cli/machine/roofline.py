@@ -47,7 +47,7 @@ def show_roofline(
     if acceptance is not None and not speculate:
         raise UserError("--acceptance is of drafted tokens: give --speculate K too")
     spec = find_spec(model)
-    step = roofline.Step(dense=dense, kv=kv, context=context, requests=batch, distinct_experts=experts)
+    step = roofline.StepShape(dense=dense, kv=kv, context=context, requests=batch, distinct_experts=experts)
     cost, chosen = roofline.step_cost(spec, step), roofline.find_gpu(gpu)
     predictions = roofline.predict(cost, chosen, share)
     assumed = roofline.assumptions(cost, chosen, share)
@@ -120,7 +120,7 @@ def peer_table(peers: Sequence[Peer], spec: ModelSpec, gb_s: float) -> Table:
     table.title = "other engines, one request"
     table.caption = "above 100 %: fewer bytes were read than that format has, or the figure is not of one request"
     for one in peers:
-        cost = roofline.step_cost(spec, roofline.Step(dense=one.dense))
+        cost = roofline.step_cost(spec, roofline.StepShape(dense=one.dense))
         moved: Any = cost.bytes * one.tok_s / 1e9
         table.add_row(
             one.engine, one.dense, f"{one.tok_s:g}", f"{moved:.0f}", f"{moved / gb_s:.0%}", Text(one.source)

@@ -18,10 +18,10 @@ from firesteel.errors import KernelError, UserError
 from firesteel.kernels.operands.activation import ACTIVATIONS
 from firesteel.kernels.tiles.tuned import TilesError, Tuned, read_earlier, write_tuned
 from firesteel.measure.ops import tune as tuning
-from firesteel.measure.ops.bench import MEMORY_SHARE
 from firesteel.measure.ops.memory import too_large
-from firesteel.measure.ops.shapes import Shapes
-from firesteel.measure.ops.workloads import Workload, list_workloads
+from firesteel.measure.ops.shapes import ModelShapes
+from firesteel.measure.ops.sweep import MEMORY_SHARE
+from firesteel.measure.ops.workloads import OpWorkload, list_workloads
 from firesteel.model.spec import ModelSpec
 
 OPS = {op.name: op for op in tuning.OPS}
@@ -81,18 +81,18 @@ def read_out(path: Path, device: DeviceSpec) -> Tuned:
 
 def list_cases(
     names: list[str] | None, ms: tuple[int, ...], activation: str, spec: ModelSpec, device: DeviceSpec
-) -> dict[str, list[Workload]]:
+) -> dict[str, list[OpWorkload]]:
     """By op, without those that memory has no room for."""
     if activation not in ACTIVATIONS:
         raise UserError(f"--activation {activation}: must be one of {', '.join(ACTIVATIONS)}")
-    shapes, wanted = Shapes(spec, device), names or list(OPS)
+    shapes, wanted = ModelShapes(spec, device), names or list(OPS)
     if unknown := [name for name in wanted if name not in OPS]:
         raise KernelError(f"--op {unknown[0]}: firesteel tune measures {', '.join(OPS)}")
     found = {name: [one for m in ms for one in list_workloads(OPS[name], m, activation, shapes)] for name in wanted}
     return {name: [one for one in some if not too_large(one, device, MEMORY_SHARE)] for name, some in found.items()}
 
 
-def tune_table(found: list[tuning.Found], name: str) -> Table:
+def tune_table(found: list[tuning.TuningChoice], name: str) -> Table:
     table = new_table("what", "M", "chosen", "us before", "us", "gain")
     table.title = f"tiles and launch options on {name}"
     for one in found:

@@ -1,7 +1,8 @@
-"""The engine in another process, for asyncio: requests in, tokens out, another engine when one dies; knows no text.
+"""Asyncio client of an engine in another process: requests in, tokens out, and a new engine when one dies.
 
 client = await EngineClient.start(directory, config)
-async for output in client.generate(request): ...
+async with client.open([request]) as stream:
+    while outputs := await stream.take(): ...
 await client.close()
 """
 
@@ -9,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import AsyncExitStack, aclosing, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,39 +19,44 @@ from typing import Any
 from firesteel.config import Config
 from firesteel.engine.process.crash import CrashReport, write_bundle
 from firesteel.engine.process.handle import EngineProcess, Progress
-from firesteel.engine.process.messages import Cancel, GetLedger, GetStatistics, Ready, Start, Submit
-from firesteel.engine.process.waiters import CANCELLED, InFlight
+from firesteel.engine.process.messages import GetLedger, GetStatistics, Output, Ready, Start, Submit
+from firesteel.engine.process.waiters import OutputStream, Waiters
 from firesteel.engine.statistics import Statistics
 from firesteel.errors import EngineDied, RequestError, UserError
-from firesteel.types import Request, StepOutput
+from firesteel.types import Request
 
 CLOSED = "the engine was shut down"
 
 
 class EngineClient:
     def __init__(self, directory: Path, config: Config, program: Sequence[str] = ()) -> None:
-        """Use `start`."""
+        """Creates a client without an engine: use `start`."""
         self.directory = directory
         self.config = config
         self.program = program
-        self.facts: Ready  # of the engine that runs, or ran last
+        self.facts: Ready  # of the current engine, or of the last one
         self.num_deaths = 0
         self._process: EngineProcess
         self._supervisor: asyncio.Task[None]
-        self._in_flight = InFlight()
-        self._restarts: deque[float] = deque()  # when
-        self._settled = asyncio.Event()  # an engine runs, or none ever will again
-        self._failure: tuple[str, Path | None] | None = None  # why none will
+        self._waiters = Waiters()
+        self._restarts: deque[float] = deque()  # times
+        self._settled = asyncio.Event()  # set while an engine runs, and once none will run any more
+        self._failure: tuple[str, Path | None] | None = None  # why none will run: reason and crash bundle
 
     @classmethod
     async def start(
-        cls, directory: Path, config: Config, *, progress: Progress | None = None,
-        capturing: Progress | None = None, program: Sequence[str] = (),
-    ) -> EngineClient:  # fmt: skip
-        """Loads the checkpoint; `progress` is called with bytes done and in all, `capturing` with decoding steps.
+        cls,
+        directory: Path,
+        config: Config,
+        *,
+        progress: Progress | None = None,
+        capturing: Progress | None = None,
+        program: Sequence[str] = (),
+    ) -> EngineClient:
+        """Loads the checkpoint; `progress` is called with bytes, `capturing` with decode steps, done and in total.
 
-        Raises the UserError that the engine met, or EngineDied: the first start is not tried twice. `program`
-        may name another engine, which speaks as `engine/process/main.py` does.
+        Raises the engine's UserError, or EngineDied: the first start is not retried. `program` may name another
+        engine with the same protocol as `engine/process/main.py`.
         """
         client = cls(directory, config, program)
         await client._open(progress, capturing)
@@ -59,7 +65,7 @@ class EngineClient:
 
     @property
     def is_ready(self) -> bool:
-        """Whether an engine runs; otherwise one is being started, or `failure` says why none is."""
+        """True while an engine runs; otherwise one is being started, or `failure` says why none is."""
         return self._settled.is_set() and self._failure is None
 
     @property
@@ -68,80 +74,60 @@ class EngineClient:
 
     @property
     def pid(self) -> int:
-        """Of the engine's process, or of the last one."""
+        """Process id of the engine, or of the last one."""
         return self._process.pid
 
     @property
     def ledger(self) -> list[dict[str, Any]]:
-        """What ran in the engine, as it said last."""
+        """The engine's ledger as last received."""
         return self._process.ledger
 
-    async def generate(self, request: Request) -> AsyncGenerator[StepOutput, None]:
-        """The last output has a finish reason. Closing it early ends the request, as does `cancel`.
+    @asynccontextmanager
+    async def open(self, requests: Sequence[Request]) -> AsyncIterator[OutputStream]:
+        """Submits requests and gives the stream of their outputs. Leaving it ends requests that have not ended.
 
-        Waits while an engine is being started. Raises RequestError where the request could never run, EngineDied
-        where the engine died under it.
+        Waits while an engine is being started. Raises RequestError if a request can never run, EngineDied if there
+        is no engine.
         """
-        async with aclosing(self.generate_lists(request)) as lists:
-            async for outputs in lists:
-                for output in outputs:
+        process = await self._running()
+        for request in requests:
+            self._check(request)
+        numbers, queue = self._waiters.add([request.request_id for request in requests])
+        stream = OutputStream(numbers, queue, process.send)
+        try:
+            for request, number in zip(requests, numbers, strict=True):
+                process.send(Submit.of(request, number))
+            await process.flush()
+            yield stream
+        finally:
+            for number in numbers:
+                self._waiters.remove(number)
+            stream.cancel()
+
+    async def generate(self, request: Request) -> AsyncGenerator[Output, None]:
+        """Yields the outputs of one request. Closing the generator early ends the request."""
+        async with self.open([request]) as stream:
+            while outputs := await stream.take():
+                for output in outputs[0]:
                     yield output
 
-    async def generate_lists(self, request: Request) -> AsyncGenerator[list[StepOutput], None]:
-        """The same, but all outputs at once that have come meanwhile: a slow reader has less to do."""
-        process = await self._running()
-        self._check(request)
-        number, reader = self._in_flight.add(request.request_id)
-        is_over = False
-        try:
-            process.send(Submit.of(request, number))
-            await process.flush()
-            while not is_over:
-                outputs, end = await reader.take()
-                is_over = isinstance(end, Exception) or any(one.finish_reason is not None for one in outputs)
-                if outputs:
-                    yield outputs
-                if isinstance(end, Exception):
-                    raise end
-                if end is CANCELLED:
-                    return
-        finally:
-            self._in_flight.remove(number)
-            if not is_over:
-                process.send(Cancel(number=number, finished=False))
-
-    def cancel(self, request_id: str) -> bool:
-        """Its outputs end with those that have come; False where there is no such request any more."""
-        number = self._in_flight.find(request_id)
-        if number is not None:
-            self._process.send(Cancel(number=number, finished=False))
-            self._in_flight.give(number, None)
-        return number is not None
-
-    def finish(self, request_id: str) -> bool:
-        """The reader found the end by itself, as at a stop string: a last output with statistics follows."""
-        number = self._in_flight.find(request_id)
-        if number is not None:
-            self._process.send(Cancel(number=number, finished=True))
-        return number is not None
-
     async def refresh_ledger(self) -> None:
-        """`ledger` is then of now; verdicts on machine code that it lacks come into it later, by themselves."""
+        """Brings `ledger` up to date; verdicts on machine code that was not read yet are added later."""
         (await self._running()).send(GetLedger())
-        await self.statistics()  # which is answered after it
+        await self.statistics()  # answered after the ledger was sent
 
     async def statistics(self) -> Statistics:
-        """Of the engine that runs: a restarted one begins at zero."""
+        """Returns the statistics of the current engine: a restarted one begins at zero."""
         process = await self._running()
-        number, answer = self._in_flight.ask()
+        number, answer = self._waiters.ask()
         try:
             process.send(GetStatistics(number=number))
             return await answer
         finally:
-            self._in_flight.forget(number)
+            self._waiters.forget(number)
 
     async def close(self) -> None:
-        """Ends the requests in flight and the process; may be called twice."""
+        """Fails the requests in flight and stops the process; may be called twice."""
         is_first, was_ready = self.failure != CLOSED, self.is_ready
         self._give_up(CLOSED, None)
         if is_first and was_ready:
@@ -149,13 +135,13 @@ class EngineClient:
         self._supervisor.cancel()
         with suppress(asyncio.CancelledError):
             await self._supervisor
-        await self._process.bury()
+        await self._process.reap()
 
     async def _open(self, progress: Progress | None = None, capturing: Progress | None = None) -> None:
-        """Starts an engine; where that fails, no process is left."""
+        """Starts an engine; if that fails, no process is left."""
         async with AsyncExitStack() as stack:
             self._process = process = EngineProcess(self.program)
-            stack.push_async_callback(process.bury)
+            stack.push_async_callback(process.reap)
             try:
                 start = Start(directory=str(self.directory), config=self.config)
                 self.facts = await process.load(start, progress, capturing)
@@ -165,39 +151,43 @@ class EngineClient:
         self._settled.set()
 
     async def _supervise(self) -> None:
-        """Hands out what the engine sends; where it dies, fails those in flight and starts another."""
+        """Delivers the engine's messages; when it dies, fails the requests in flight and starts another."""
         try:
             while self._failure is None:
                 await self._listen()
                 if self._failure is None:
                     self._settled.clear()
                     died = self._report(f"the engine died: {await self._process.cause_of_death()}")
-                    self._in_flight.end_all(str(died), died.bundle)
-                    await self._process.bury()
+                    self._waiters.fail_all(str(died), died.bundle)
+                    await self._process.reap()
                     await self._restart(died)
         finally:
-            self._give_up("the engine is no longer looked after", None)
-            await self._process.bury()
+            self._give_up("engine supervisor stopped", None)
+            await self._process.reap()
 
     async def _listen(self) -> None:
-        """Until the engine is gone; one that hangs is ended."""
+        """Receives until the engine is gone; kills one that hangs."""
         limit_s = self.config.process.engine_hang_s
-        watching = asyncio.create_task(self._process.end_if_it_hangs(self._in_flight.is_awaited, limit_s))
+        watching = asyncio.create_task(self._process.kill_if_hung(self._waiters.is_awaited, limit_s))
         try:
             while (message := await self._process.receive()) is not None:
-                self._in_flight.hand_out(message)
+                self._waiters.hand_out(message)
         finally:
             watching.cancel()
 
     def _report(self, what: str) -> EngineDied:
-        """Counts a death and writes its bundle."""
+        """Counts a death and writes its crash bundle."""
         self.num_deaths += 1
         process = self._process
         report = CrashReport(
-            cause=what, log_tail=process.log_tail, config=asdict(self.config), ledger=process.ledger,
-            last_plan=process.last_plan, surroundings=process.surroundings,
-            in_flight=self._in_flight.unanswered(),
-        )  # fmt: skip
+            cause=what,
+            log_tail=process.log_tail,
+            config=asdict(self.config),
+            ledger=process.ledger,
+            last_plan=process.last_plan,
+            surroundings=process.surroundings,
+            in_flight=self._waiters.unanswered(),
+        )
         try:
             bundle = write_bundle(Path(self.config.process.crash_dir).resolve(), report)
         except OSError as error:
@@ -213,7 +203,7 @@ class EngineClient:
                 last = error
         process = self.config.process
         self._give_up(
-            f"the engine is not started again: {process.engine_restarts} restarts within "
+            f"the engine is not restarted: {process.engine_restarts} restarts within "
             f"{process.engine_restart_window_s:g} s is the limit (engine_restarts). {last}",
             getattr(last, "bundle", None),
         )
@@ -228,7 +218,7 @@ class EngineClient:
         return True
 
     def _check(self, request: Request) -> None:
-        """Refuses what cannot cross to the other process."""
+        """Refuses requests that cannot cross to the other process."""
         for given, what, instead in (
             (request.mask is not None, "a mask", "SamplingParams.grammar"),
             (request.score, "a score", "SamplingParams.prompt_logprobs or LLM.logits"),
@@ -246,7 +236,7 @@ class EngineClient:
         return self._process
 
     def _give_up(self, why: str, bundle: Path | None) -> None:
-        """For ever: those in flight and those to come fail."""
+        """Fails all current and future requests permanently."""
         self._failure = self._failure or (why, bundle)
         self._settled.set()
-        self._in_flight.end_all(*self._failure)
+        self._waiters.fail_all(*self._failure)

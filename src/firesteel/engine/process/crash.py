@@ -1,7 +1,7 @@
-"""Writes what is left of a process that died into a folder; knows values, not whose they were.
+"""Writes the crash bundle of a dead process: a folder with its cause, state and last log lines.
 
-`report.json` holds the cause and the state, `log.txt` the last lines that the process wrote. Secrets are hidden: in
-the state by their names, in the text wherever one of those values shows up.
+`report.json` holds the cause and the state, `log.txt` the last lines that the process wrote. Secrets are masked: in
+the state by their names, in texts wherever one of those values occurs.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ LOG = "log.txt"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrashReport:
-    """Plain values, such as JSON knows."""
+    """Values that JSON can represent."""
 
     cause: str  # "SIGKILL", "RuntimeError: ..."
     log_tail: Sequence[str] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
-    ledger: Sequence[Mapping[str, Any]] = ()  # what had run, as last heard
+    ledger: Sequence[Mapping[str, Any]] = ()  # as last received
     last_plan: Sequence[Mapping[str, Any]] = ()  # what was being computed
-    in_flight: Sequence[str] = ()  # requests that ended with it
+    in_flight: Sequence[str] = ()  # requests that failed with it
     surroundings: Mapping[str, Any] = field(default_factory=dict)
 
 
 def write_bundle(folder: Path, report: CrashReport) -> Path:
-    """A new folder within `folder`, there whole or not at all."""
+    """Creates a new folder within `folder`, complete or not at all."""
     now = datetime.now(UTC)
     content = {"time_utc": now.strftime("%Y-%m-%dT%H:%M:%SZ"), **asdict(report)}
     secrets = sorted(find_secrets(content), key=len, reverse=True)
     log = "".join(f"{_clean(line, secrets)}\n" for line in content.pop("log_tail"))
-    text = json.dumps(_shown(content, secrets), indent=2, default=str) + "\n"
+    text = json.dumps(_masked(content, secrets), indent=2, default=str) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(dir=folder, prefix=".unfinished-"))
     try:
@@ -56,34 +56,34 @@ def write_bundle(folder: Path, report: CrashReport) -> Path:
 
 
 def find_secrets(value: Any) -> Iterator[str]:
-    """Texts under names of secrets, at any depth."""
+    """Yields the texts under names of secrets, at any depth."""
     if isinstance(value, Mapping):
-        for name, one in value.items():
+        for name, inner in value.items():
             if is_secret(str(name)):
-                yield from _texts(one)
+                yield from _texts(inner)
             else:
-                yield from find_secrets(one)
+                yield from find_secrets(inner)
     elif isinstance(value, list | tuple):
-        for one in value:
-            yield from find_secrets(one)
+        for inner in value:
+            yield from find_secrets(inner)
 
 
 def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str) and value and value != HIDDEN:
         yield value
     elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _texts(one)
+        for inner in value:
+            yield from _texts(inner)
 
 
-def _shown(value: Any, secrets: Sequence[str]) -> Any:
+def _masked(value: Any, secrets: Sequence[str]) -> Any:
     if isinstance(value, Mapping):
         return {
-            str(name): HIDDEN if is_secret(str(name)) and one else _shown(one, secrets)
-            for name, one in value.items()
+            str(name): HIDDEN if is_secret(str(name)) and inner else _masked(inner, secrets)
+            for name, inner in value.items()
         }
     if isinstance(value, list | tuple):
-        return [_shown(one, secrets) for one in value]
+        return [_masked(inner, secrets) for inner in value]
     return _clean(value, secrets) if isinstance(value, str) else value
 
 
@@ -92,7 +92,7 @@ def _clean(text: str, secrets: Sequence[str]) -> str:
 
 
 def _rename(unfinished: Path, wanted: Path) -> Path:
-    """To the name wanted, or, where a crash of the same second has it, to that with a number."""
+    """Renames to `wanted`, with a number appended if a crash of the same second has that name."""
     number = 1
     while True:
         target = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")

@@ -1,4 +1,4 @@
-"""The engine's process as its parent sees it: started, spoken to, listened to, buried; knows no request."""
+"""Parent-side handle of the engine process: start, send, receive, reap."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
 
+from firesteel.engine.process.liveness import until_silent
 from firesteel.engine.process.messages import (
     HEAD_BYTES,
     SHOW_STACKS,
@@ -35,45 +36,47 @@ from firesteel.engine.process.messages import (
     parse_from_engine,
     read_head,
 )
-from firesteel.engine.process.watchdog import until_silent
 from firesteel.errors import EngineDied, KernelError, RequestError, UserError
 
-Progress = Callable[[int, int], None]  # done, in all
+Progress = Callable[[int, int], None]  # done, total
 PROGRAM = ("-m", "firesteel.engine.process.main")
 LOG_LINES = 200
 LINE_BYTES = 4096
 POLL_S = 0.01
-EXIT_S = 2.0  # for a process whose socket closed to be gone; with much memory it takes longer
+EXIT_S = 2.0  # for a process whose socket closed to exit; it may take longer with much memory
 STOP_S = 10.0  # for a process that was told to shut down
-LOAD_PATIENCE = 5  # times engine_hang_s: imports, checks of memory and allocations say nothing while they last
-BURY_S = 60.0  # for a process that was killed: a driver may hold it back while it frees memory
-STACKS_S = 0.5  # for a process that hangs to write its stacks
-LOG_S = 1.0  # for the last lines: programs that it started may hold the log open
-PLAN_SPANS = 4  # of a plan that are named in an error; the crash bundle has all
-KINDS = {kind.__name__: kind for kind in (KernelError, RequestError)}  # of errors that arrive by name
-SIGKILL_HINT = "killed from outside, as by kill -9 or by the system for want of memory"
+LOAD_PATIENCE = 5  # times engine_hang_s: imports, memory checks and allocations send no messages
+REAP_S = 60.0  # for a killed process: the driver may hold it back while it frees memory
+STACKS_S = 0.5  # for a hung process to write its stacks
+LOG_S = 1.0  # for the last log lines: programs started by the engine may hold the log open
+PLAN_SPANS = 4  # named in an error; the crash bundle has all
+KINDS = {kind.__name__: kind for kind in (KernelError, RequestError)}  # errors that arrive by name
+SIGKILL_HINT = "killed from outside, as by kill -9 or by the system when memory ran out"
 
 
 class EngineProcess:
-    """Keeps what it last heard, so that a death can be explained."""
+    """Keeps the last messages, so that a death can be explained."""
 
     def __init__(self, program: Sequence[str] = ()) -> None:
-        """`program`: arguments of Python in place of our engine's; the socket's number is added to them."""
+        """Starts the process. `program` replaces the engine's Python arguments; the socket's number is appended."""
         ours, theirs = socket.socketpair()
         with theirs:
             descriptor = theirs.fileno()
             self._popen = subprocess.Popen(
                 [sys.executable, "-X", "faulthandler", *(program or PROGRAM), str(descriptor)],
-                pass_fds=[descriptor], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                pass_fds=[descriptor],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is for the parent, which then closes the socket
-            )  # fmt: skip
+            )
         assert self._popen.stdout is not None
         self._socket = ours
         self._log = LogTail(self._popen.stdout)
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter | None = None
         self._dying: str | None = None
-        self._num_heard = 0
+        self._num_messages = 0
         self.surroundings: dict[str, Any] = {}
         self.ledger: list[dict[str, Any]] = []
         self.last_plan: list[dict[str, Any]] = []
@@ -89,52 +92,54 @@ class EngineProcess:
     async def load(
         self, start: Start, progress: Progress | None = None, capturing: Progress | None = None
     ) -> Ready:
-        """Raises the UserError that the engine met, or EngineDied without a bundle, also where it hangs."""
+        """Loads the model. Raises the engine's UserError, or EngineDied without a bundle if it dies or hangs."""
         self._reader, self._writer = await asyncio.open_unix_connection(sock=self._socket)
         self.send(start)
-        watching = asyncio.create_task(self._end_if_loading_hangs(start.config.process.engine_hang_s))
+        watching = asyncio.create_task(self._kill_if_loading_hangs(start.config.process.engine_hang_s))
         try:
             return await self._become_ready(progress, capturing)
         finally:
             watching.cancel()
 
     def send(self, message: ToEngine) -> None:
-        """Never waits; what a dead process is sent is lost."""
+        """Queues a message without waiting; messages to a dead process are lost."""
         if self._writer is not None and not self._writer.is_closing():
             self._writer.write(pack(message))
 
     async def flush(self) -> None:
-        """Waits while much is on the way."""
+        """Waits while the send buffer is full."""
         if self._writer is not None:
             with contextlib.suppress(ConnectionError):
                 await self._writer.drain()
 
     async def receive(self) -> Step | Rejected | StatisticsAnswer | None:
-        """The next message about requests; None when the process has closed its end."""
+        """Returns the next message for a reader; None when the process has closed its end."""
         while (message := await self._next()) is not None:
             if isinstance(message, Step | Rejected | StatisticsAnswer):
                 return message
         return None
 
-    async def end_if_it_hangs(self, is_awaited: Callable[[], bool], limit_s: float) -> None:
-        """Waits for a silence of `limit_s`, has the stacks written to the log and ends the process."""
-        await until_silent(lambda: self._num_heard, is_awaited, limit_s)
-        await self._end(f"it hung: no word for {limit_s:g} s (engine_hang_s) at {describe_plan(self.last_plan)}")
+    async def kill_if_hung(self, is_awaited: Callable[[], bool], limit_s: float) -> None:
+        """Waits for `limit_s` without a message, then has the stacks written to the log and kills the process."""
+        await until_silent(lambda: self._num_messages, is_awaited, limit_s)
+        await self._kill(
+            f"it hung: no message for {limit_s:g} s (engine_hang_s) at {describe_plan(self.last_plan)}"
+        )
 
     async def cause_of_death(self) -> str:
-        """To be asked once nothing more is received."""
-        ended = await _comes_true(self._is_over, EXIT_S)
-        await _comes_true(self._log.is_over, LOG_S)
+        """Explains the end; to be called after the last message was received."""
+        ended = await _wait_for(self._is_over, EXIT_S)
+        await _wait_for(self._log.is_over, LOG_S)
         if self._dying is not None:
             return self._dying
-        return describe_exit(self._popen.returncode) if ended else "it closed its connection and does not end"
+        return describe_exit(self._popen.returncode) if ended else "it closed its connection but does not exit"
 
-    async def bury(self) -> None:
-        """Ends it if need be; afterwards there is no process, no zombie and no open file of it."""
+    async def reap(self) -> None:
+        """Kills the process if it still runs; afterwards no process, zombie or open file of it is left."""
         if self._popen.poll() is None:
             self._popen.kill()
-        await _comes_true(self._is_over, BURY_S)
-        await _comes_true(self._log.is_over, LOG_S)
+        await _wait_for(self._is_over, REAP_S)
+        await _wait_for(self._log.is_over, LOG_S)
         if self._writer is None:
             self._socket.close()
             return
@@ -143,10 +148,10 @@ class EngineProcess:
             await self._writer.wait_closed()
 
     async def stop(self) -> None:
-        """Politely at first; someone must go on receiving meanwhile, or it may wait to be heard."""
+        """Asks for a shutdown, then kills. Receive meanwhile, or the engine may block in a send."""
         self.send(Shutdown())
-        await _comes_true(self._is_over, STOP_S)
-        await self.bury()
+        await _wait_for(self._is_over, STOP_S)
+        await self.reap()
 
     async def _become_ready(self, progress: Progress | None, capturing: Progress | None) -> Ready:
         while (message := await self._next()) is not None:
@@ -157,22 +162,24 @@ class EngineProcess:
                     capturing(message.done, message.total)
                 case Refused():
                     raise error_of(message)
-                case Ready() if self._dying is None:  # one found to hang is being ended
+                case Ready() if self._dying is None:  # a hung engine is being killed
                     return message
-        raise EngineDied(f"the engine died while it was started: {await self.cause_of_death()}")
+        raise EngineDied(f"the engine died while starting: {await self.cause_of_death()}")
 
-    async def _end_if_loading_hangs(self, engine_hang_s: float) -> None:
+    async def _kill_if_loading_hangs(self, engine_hang_s: float) -> None:
         limit_s = LOAD_PATIENCE * engine_hang_s
-        await until_silent(lambda: self._num_heard, lambda: True, limit_s)
-        await self._end(f"it hung while loading: no word for {limit_s:g} s ({LOAD_PATIENCE} times engine_hang_s)")
+        await until_silent(lambda: self._num_messages, lambda: True, limit_s)
+        await self._kill(
+            f"it hung while loading: no message for {limit_s:g} s ({LOAD_PATIENCE} times engine_hang_s)"
+        )
 
-    async def _end(self, cause: str) -> None:
-        """With its stacks in the log, unless it is too young to write them."""
+    async def _kill(self, cause: str) -> None:
+        """Kills the process after its stacks were logged, unless it is too early to write them."""
         self._dying = cause
         self._popen.send_signal(SHOW_STACKS)
         await asyncio.sleep(STACKS_S)
         self._popen.kill()
-        if self._writer is not None:  # a driver may hold the process back: its end is not waited for
+        if self._writer is not None:  # the driver may hold the process back, so its exit is not awaited
             self._writer.transport.abort()
 
     def _is_over(self) -> bool:
@@ -184,7 +191,7 @@ class EngineProcess:
             message = parse_from_engine(await self._reader.readexactly(read_head(head)))
         except (asyncio.IncompleteReadError, ConnectionError):
             return None
-        self._num_heard += 1
+        self._num_messages += 1
         self._remember(message)
         return message
 
@@ -204,7 +211,7 @@ class EngineProcess:
 
 
 class LogTail:
-    """The last lines of a stream, which is also passed on to stderr."""
+    """The last lines of a stream, which is also copied to stderr."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self.lines: deque[str] = deque(maxlen=LOG_LINES)
@@ -223,7 +230,7 @@ class LogTail:
                 print(text, file=sys.stderr, flush=True)
 
 
-async def _comes_true(condition: Callable[[], bool], patience_s: float) -> bool:
+async def _wait_for(condition: Callable[[], bool], patience_s: float) -> bool:
     clock = asyncio.get_running_loop().time
     deadline = clock() + patience_s
     while not condition():
@@ -240,7 +247,7 @@ def error_of(message: Refused | Rejected) -> UserError:
 def describe_exit(code: int) -> str:
     if code >= 0:
         return f"it ended with exit code {code}"
-    known = {one.value: one.name for one in signal.Signals}
+    known = {number.value: number.name for number in signal.Signals}
     name = known.get(-code, f"signal {-code}")
     return f"{name}, {SIGKILL_HINT}" if name == "SIGKILL" else name
 

@@ -1,7 +1,7 @@
-"""The engine's own process: takes requests from its parent, steps, and sends what came of it; knows no text.
+"""The engine's own process: receives requests from its parent, steps, and sends the outputs.
 
 It is started as `python -m firesteel.engine.process.main DESCRIPTOR`, a socket to its parent. When the parent's end
-closes, nobody waits for anything any more and the process ends at once, whatever it is doing.
+closes, the process exits at once, whatever it is doing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from queue import SimpleQueue
 from firesteel.device import find_device
 from firesteel.engine.engine import Engine
 from firesteel.engine.load import Loaded, load_engine
-from firesteel.engine.process.announcer import AnnouncingScheduler
+from firesteel.engine.process.liveness import beat_at_calls, beat_at_compiles
 from firesteel.engine.process.messages import (
     HEAD_BYTES,
     SHOW_STACKS,
@@ -51,10 +51,10 @@ from firesteel.engine.process.messages import (
     parse_to_engine,
     read_head,
 )
-from firesteel.engine.process.pulse import beat_at_calls, beat_at_compiles
-from firesteel.engine.process.verdicts import Proofs
-from firesteel.engine.process.worker import Aside
+from firesteel.engine.process.verdicts import Verdicts
+from firesteel.engine.process.worker import BackgroundWorker
 from firesteel.engine.sample.grammar import Grammars
+from firesteel.engine.step.decode_loop import StepObserver
 from firesteel.errors import UserError
 from firesteel.heap import settle_heap
 from firesteel.kernels.ledger import Ledger
@@ -62,16 +62,17 @@ from firesteel.kernels.op.needs import triton_ready
 from firesteel.surroundings import look_around
 from firesteel.types import Plan, StepOutput
 
-LEDGER_S = 1.0  # between two sendings of the ledger
+LEDGER_S = 1.0  # between two messages with the ledger
 PROGRESS_S = 0.1
 REFUSED = 2  # exit codes
 ORPHANED = 3
 
-Inbox = SimpleQueue[ToEngine]
+Callback = Callable[[], None]  # put into the inbox by a background thread, called by the engine's thread
+Inbox = SimpleQueue[ToEngine | Callback]
 
 
 class Channel:
-    """The child's end of the socket. Any thread may send; sending waits while the parent is slow to read."""
+    """The child's end of the socket. Any thread may send; sending blocks while the parent does not read."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
@@ -83,7 +84,7 @@ class Channel:
             self._socket.sendall(frame)
 
     def receive(self) -> ToEngine | None:
-        """None once the parent's end is closed."""
+        """Returns None once the parent's end is closed."""
         head = self._read(HEAD_BYTES)
         body = None if head is None else self._read(read_head(head))
         return None if body is None else parse_to_engine(body)
@@ -101,73 +102,75 @@ class Channel:
         return bytes(parts)
 
 
-class Service:
-    """An idle engine, put to work by messages."""
+class MessageLoop:
+    """Works an engine by the messages of its inbox, and sends what came of them."""
 
     def __init__(
-        self, engine: Engine, ledger: Ledger, grammars: Grammars, send: Callable[[FromEngine], None]
+        self,
+        engine: Engine,
+        ledger: Ledger,
+        grammars: Grammars,
+        inbox: Inbox,
+        send: Callable[[FromEngine], None],
     ) -> None:
         self.engine = engine
         self.grammars = grammars
         self.ledger = ledger
+        self.inbox = inbox
         self.send = send
-        self.numbers: dict[str, int] = {}  # of the requests under way, by name
+        self.verdicts = Verdicts()
+        self.numbers: dict[str, int] = {}  # of unfinished requests, by name
         self._names: dict[int, str] = {}
         self._ledger_due = 0.0
-        self._aside = Aside()
-        self.proofs = Proofs()
+        self._worker = BackgroundWorker()
         self._compiling: set[int] = set()  # numbers of requests whose grammar is being compiled
-        engine.scheduler = AnnouncingScheduler.like(engine.scheduler, self._announce)
+        self._observer = StepObserver(on_plan=self._announce)
 
-    def run(self, inbox: Inbox) -> None:
-        """Until told to shut down."""
-        while self._take(inbox):
+    def run(self) -> None:
+        """Returns at a `Shutdown` message."""
+        while self._take():
             self._step()
 
     def send_ledger(self, *, can_ask_device: bool = True) -> None:
         self._ledger_due = time.monotonic() + LEDGER_S
-        rows = ledger_rows(self.ledger, find_verdict=self.proofs.find, can_ask_device=can_ask_device)
+        rows = ledger_rows(self.ledger, find_verdict=self.verdicts.find, can_ask_device=can_ask_device)
         self.send(LedgerSoFar(rows=rows))
 
-    def _take(self, inbox: Inbox) -> bool:
-        """Handles what has come, and waits for more while there is nothing to compute."""
-        while not inbox.empty() or not self.engine.has_work:
-            message = inbox.get()
+    def _take(self) -> bool:
+        """Handles what is in the inbox, and waits for more while there is nothing to compute."""
+        while not self.inbox.empty() or not self.engine.has_work:
+            message = self.inbox.get()
             if isinstance(message, Shutdown):
                 return False
-            if not self._waits(message, inbox):
-                self._handle(message, inbox)
+            self._handle(message)
         return True
 
-    def _waits(self, message: ToEngine, inbox: Inbox) -> bool:
-        """Whether a grammar has to be compiled before; the message then comes again. Others are not held up."""
+    def _handle(self, message: ToEngine | Callback) -> None:
         match message:
-            case Submit(number=number) if message.params.grammar is not None:
-                if number in self._compiling:
-                    self._compiling.remove(number)
-                    return False
-                self._compiling.add(number)
-                grammar = message.params.grammar
-                self._aside.do(lambda: self.grammars.compile(grammar), lambda: inbox.put(message))
-                return True
-            case Cancel(number=number) if number in self._compiling:
-                self._aside.do(lambda: None, lambda: inbox.put(message))  # after the request
-                return True
-        return False
-
-    def _handle(self, message: ToEngine, inbox: Inbox) -> None:
-        match message:
+            case Submit() if message.params.grammar is not None:
+                self._compile(message, message.params.grammar)
             case Submit():
                 self._submit(message)
+            case Cancel() if message.number in self._compiling:
+                self._worker.do(lambda: None, lambda: self.inbox.put(lambda: self._cancel(message)))
             case Cancel():
                 self._cancel(message)
             case GetStatistics():
                 self.send(StatisticsAnswer(number=message.number, statistics=self.engine.statistics()))
-            case GetLedger():  # which comes again when what is new in it was read
-                self.send_ledger()
-                self.proofs.read(self.ledger, lambda: inbox.put(message))
+            case GetLedger():
+                self._answer_ledger()
+            case _ if callable(message):
+                message()
+
+    def _compile(self, message: Submit, grammar: str) -> None:
+        """Compiles the grammar in the background, so that no other request waits, and submits the request then."""
+        self._compiling.add(message.number)
+        self._worker.do(
+            lambda: self.grammars.compile(grammar), lambda: self.inbox.put(lambda: self._submit(message))
+        )
 
     def _submit(self, message: Submit) -> None:
+        self._compiling.discard(message.number)
         try:
             self.engine.submit(self.grammars.bind(message.request()))
         except UserError as error:
@@ -178,34 +181,43 @@ class Service:
 
     def _cancel(self, message: Cancel) -> None:
         name = self._names.get(message.number)
-        if name is None:  # its last output is already on the way
+        if name is None:  # its last output was already sent
             return
-        found = self.engine.cancel(name, finished=message.finished)
-        if found is not None and message.finished:
+        statistics = self.engine.cancel(name, finished=message.finished)
+        if statistics is not None and message.finished:
             last = Output(
-                number=message.number, token_ids=[], finish_reason="stop", num_cached=found.cached_tokens,
-                statistics=found,
-            )  # fmt: skip
+                number=message.number,
+                token_ids=[],
+                finish_reason="stop",
+                num_cached=statistics.cached_tokens,
+                statistics=statistics,
+            )
             self.send(Step(outputs=[last]))
         self._forget(name)
 
+    def _answer_ledger(self) -> None:
+        """Sends the ledger now, and again when machine code without a verdict was read."""
+        self.send_ledger()
+        self.verdicts.read(self.ledger, lambda: self.inbox.put(self._answer_ledger))
+
     def _step(self) -> None:
-        outputs = [self._number(output) for output in self.engine.step()]
+        outputs = [self._number(output) for output in self.engine.step(self._observer)]
         if outputs:
             self.send(Step(outputs=outputs))
         if time.monotonic() >= self._ledger_due:
             self.send_ledger()
 
     def _number(self, output: StepOutput) -> Output:
-        made = Output.of(output, self.numbers[output.request_id])
+        numbered = Output.of(output, self.numbers[output.request_id])
         if output.finish_reason is not None:
             self._forget(output.request_id)
-        return made
+        return numbered
 
     def _forget(self, name: str) -> None:
         del self._names[self.numbers.pop(name)]
 
     def _announce(self, plan: Plan) -> None:
+        """Sends a plan before it is computed: a fault of the device may take the process with it."""
         self.send(Planned(spans=[(span.request.request_id, span.start, span.end) for span in plan.spans]))
 
 
@@ -213,7 +225,7 @@ class Service:
 def last_words(
     send: Callable[[FromEngine], None], send_ledger: Callable[[], None] = lambda: None
 ) -> Iterator[None]:
-    """Tells the parent which exception ended the process, and then what ran until it did."""
+    """Sends the exception that ends the process, and then the ledger."""
     try:
         yield
     except (SystemExit, ConnectionError):
@@ -230,13 +242,15 @@ def load(start: Start, channel: Channel) -> Loaded:
     if triton_ready()(device) is None:
         beat_at_compiles(lambda: channel.send(Alive()))
     return load_engine(
-        Path(start.directory), start.config, progress=progress_sender(channel.send),
+        Path(start.directory),
+        start.config,
+        progress=progress_sender(channel.send),
         capturing=lambda done, total: channel.send(Capturing(done=done, total=total)),
-    )  # fmt: skip
+    )
 
 
 def progress_sender(send: Callable[[FromEngine], None]) -> Callable[[int, int], None]:
-    """Passes on the last word and few of those before: there are many."""
+    """Returns a progress callback that sends the last report and few of the many before it."""
     due = 0.0
 
     def report(done: int, total: int) -> None:
@@ -252,13 +266,21 @@ def describe(loaded: Loaded) -> Ready:
     totals, report = loaded.engine.totals, loaded.report
     longest = loaded.engine.scheduler.tables.layout.count_tokens(totals.pages)
     return Ready(
-        device=loaded.device.name, max_context=min(loaded.max_context, longest), vocab_size=loaded.spec.vocab_size,
-        pages=totals.pages, page_size=loaded.engine.config.page_size, cache_bytes=totals.cache_bytes,
-        load_s=report.seconds, kernels=dict(loaded.table()), formats=loaded.formats(),
-    )  # fmt: skip
+        device=loaded.device.name,
+        max_context=min(loaded.max_context, longest),
+        vocab_size=loaded.spec.vocab_size,
+        pages=totals.pages,
+        page_size=loaded.engine.config.page_size,
+        cache_bytes=totals.cache_bytes,
+        load_s=report.seconds,
+        kernels=dict(loaded.table()),
+        formats=loaded.formats(),
+    )
 
 
-def open_service(start: ToEngine, channel: Channel) -> Service:
+def open_loop(channel: Channel, inbox: Inbox) -> MessageLoop:
+    """Loads the engine that the first message names."""
+    start = inbox.get()
     assert isinstance(start, Start), start
     try:
         grammars = Grammars.of(Path(start.directory))
@@ -269,30 +291,31 @@ def open_service(start: ToEngine, channel: Channel) -> Service:
         sys.exit(REFUSED)
     settle_heap()
     channel.send(describe(loaded))
-    return Service(loaded.engine, loaded.kernels.ledger, grammars, channel.send)
+    return MessageLoop(loaded.engine, loaded.kernels.ledger, grammars, inbox, channel.send)
 
 
 def serve(channel: Channel, inbox: Inbox) -> None:
-    """Loads what the first message names, then works until told to shut down."""
+    """Loads an engine and works it until a `Shutdown` message."""
     with last_words(channel.send):
-        service = open_service(inbox.get(), channel)
-    end_beats = beat_at_calls(service.ledger, lambda: channel.send(Alive()))
+        loop = open_loop(channel, inbox)
+    end_beats = beat_at_calls(loop.ledger, lambda: channel.send(Alive()))
     try:
-        with last_words(channel.send, lambda: service.send_ledger(can_ask_device=False)):
-            service.run(inbox)
-            service.send_ledger()
+        with last_words(channel.send, lambda: loop.send_ledger(can_ask_device=False)):
+            loop.run()
+            loop.send_ledger()
     finally:
         end_beats()
 
 
 def listen(channel: Channel, inbox: Inbox) -> None:
+    """Fills the inbox; ends the process when the parent is gone."""
     while (message := channel.receive()) is not None:
         inbox.put(message)
     os._exit(ORPHANED)
 
 
 def main(descriptor: int) -> None:
-    os.set_inheritable(descriptor, False)  # programs that this one starts must not keep the socket open
+    os.set_inheritable(descriptor, False)  # child processes must not keep the socket open
     faulthandler.register(SHOW_STACKS, all_threads=True)
     channel, inbox = Channel(socket.socket(fileno=descriptor)), Inbox()
     threading.Thread(target=listen, args=(channel, inbox), daemon=True).start()

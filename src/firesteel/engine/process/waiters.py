@@ -1,101 +1,136 @@
-"""Who waits for the engine's words, by number: for a request's outputs or for statistics; knows no process."""
+"""Pending readers of the engine's messages, keyed by number: for outputs of requests or for statistics."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from firesteel.engine.process.handle import error_of
-from firesteel.engine.process.messages import Rejected, StatisticsAnswer, Step
+from firesteel.engine.process.messages import Cancel, Output, Rejected, StatisticsAnswer, Step
 from firesteel.engine.statistics import Statistics
 from firesteel.errors import EngineDied
-from firesteel.types import StepOutput
 
-CANCELLED = "cancelled"
+Queue = asyncio.Queue[tuple[int, Output | Exception]]  # with the index of the request in its stream
 
 
 @dataclass(slots=True, eq=False)
-class Reader:
-    """Who waits for the outputs of a request. None in its inbox: it was cancelled."""
+class Waiter:
+    """A request whose outputs are read through the queue of its stream."""
 
     request_id: str
-    inbox: asyncio.Queue[StepOutput | Exception | None] = field(default_factory=asyncio.Queue)
-    is_answered: bool = False  # the last is in the inbox, and may lie there for long
+    index: int
+    queue: Queue
+    is_answered: bool = False  # the last output is in the queue, where it may stay unread for long
 
-    async def take(self) -> tuple[list[StepOutput], Exception | str | None]:
-        """What has come, at least one; and an error or CANCELLED that came after it."""
-        outputs: list[StepOutput] = []
-        while not outputs or not self.inbox.empty():
-            got = await self.inbox.get()
-            if not isinstance(got, StepOutput):
-                return outputs, CANCELLED if got is None else got
-            outputs.append(got)
-        return outputs, None
-
-    def give(self, output: StepOutput | Exception | None) -> None:
-        self.inbox.put_nowait(output)
-        self.is_answered |= not isinstance(output, StepOutput) or output.finish_reason is not None
+    def give(self, output: Output | Exception) -> None:
+        self.queue.put_nowait((self.index, output))
+        self.is_answered |= isinstance(output, Exception) or output.finish_reason is not None
 
 
-class InFlight:
+class Waiters:
     def __init__(self) -> None:
         self._numbers = itertools.count()
-        self._readers: dict[int, Reader] = {}  # until they have read all
-        self._asked: dict[int, asyncio.Future[Statistics]] = {}
+        self._requests: dict[int, Waiter] = {}  # until their stream is closed
+        self._statistics: dict[int, asyncio.Future[Statistics]] = {}
 
-    def add(self, request_id: str) -> tuple[int, Reader]:
-        """To be removed when all is read."""
-        number, reader = next(self._numbers), Reader(request_id)
-        self._readers[number] = reader
-        return number, reader
+    def add(self, request_ids: Sequence[str]) -> tuple[list[int], Queue]:
+        """Registers requests that share a queue; to be removed when the queue is no longer read."""
+        queue: Queue = asyncio.Queue()
+        numbers = [next(self._numbers) for _ in request_ids]
+        for index, (number, request_id) in enumerate(zip(numbers, request_ids, strict=True)):
+            self._requests[number] = Waiter(request_id, index, queue)
+        return numbers, queue
 
     def remove(self, number: int) -> None:
-        del self._readers[number]
+        del self._requests[number]
 
     def ask(self) -> tuple[int, asyncio.Future[Statistics]]:
-        """To be forgotten afterwards."""
+        """Registers a question for statistics; to be forgotten afterwards."""
         number = next(self._numbers)
         answer: asyncio.Future[Statistics] = asyncio.get_running_loop().create_future()
-        self._asked[number] = answer
+        self._statistics[number] = answer
         return number, answer
 
     def forget(self, number: int) -> None:
-        del self._asked[number]
-
-    def find(self, request_id: str) -> int | None:
-        return next((number for number, one in self._readers.items() if one.request_id == request_id), None)
+        del self._statistics[number]
 
     def unanswered(self) -> list[str]:
-        """Names of the requests that the engine still owes something."""
-        return [reader.request_id for reader in self._readers.values() if not reader.is_answered]
+        """Returns the names of the requests whose last output has not arrived."""
+        return [waiter.request_id for waiter in self._requests.values() if not waiter.is_answered]
 
     def is_awaited(self) -> bool:
-        """Whether the engine owes anybody something."""
-        return bool(self.unanswered() or self._asked)
-
-    def give(self, number: int, output: StepOutput | Exception | None) -> None:
-        """To who reads it, where anybody does still."""
-        if (reader := self._readers.get(number)) is not None:
-            reader.give(output)
+        """Returns whether anybody waits for a message of the engine."""
+        return bool(self.unanswered() or self._statistics)
 
     def hand_out(self, message: Step | Rejected | StatisticsAnswer) -> None:
+        """Delivers to the readers that are still registered."""
         match message:
             case Step():
                 for output in message.outputs:
-                    if (reader := self._readers.get(output.number)) is not None:
-                        reader.give(output.step_output(reader.request_id))
+                    self._give(output.number, output)
             case Rejected():
-                self.give(message.number, error_of(message))
+                self._give(message.number, error_of(message))
             case StatisticsAnswer():
-                answer = self._asked.get(message.number)
-                if answer is not None and not answer.done():  # done: whoever asked has gone
+                answer = self._statistics.get(message.number)
+                if answer is not None and not answer.done():  # done: its reader was cancelled
                     answer.set_result(message.statistics)
 
-    def end_all(self, why: str, bundle: Path | None) -> None:
-        for reader in self._readers.values():
-            reader.give(EngineDied(why, bundle))
-        for answer in self._asked.values():
+    def fail_all(self, why: str, bundle: Path | None) -> None:
+        for waiter in self._requests.values():
+            waiter.give(EngineDied(why, bundle))
+        for answer in self._statistics.values():
             if not answer.done():
                 answer.set_exception(EngineDied(why, bundle))
+
+    def _give(self, number: int, output: Output | Exception) -> None:
+        if (waiter := self._requests.get(number)) is not None:
+            waiter.give(output)
+
+
+class OutputStream:
+    """Outputs of requests that were submitted together; a request is known by its index among them."""
+
+    def __init__(self, numbers: Sequence[int], queue: Queue, send: Callable[[Cancel], None]) -> None:
+        self._unfinished = dict(enumerate(numbers))  # index -> number of requests whose last output was not taken
+        self._finishing: set[int] = set()  # indices of those that `finish` was called for
+        self._queue = queue
+        self._send = send
+        self._failure: Exception | None = None
+
+    async def take(self) -> dict[int, list[Output]]:
+        """Waits for outputs and returns all that have arrived, by index; {} once every request has ended.
+
+        A slow reader therefore gets several at once. The last output of a request has a finish reason. Raises
+        RequestError if a request can never run, EngineDied if the engine died.
+        """
+        outputs: dict[int, list[Output]] = {}
+        while self._failure is None and self._unfinished and not (outputs and self._queue.empty()):
+            index, output = await self._queue.get()
+            if isinstance(output, Exception):
+                self._failure = output
+                del self._unfinished[index]
+                break
+            if output.finish_reason is not None:
+                del self._unfinished[index]
+            outputs.setdefault(index, []).append(output)
+        if self._failure is not None and not outputs:
+            raise self._failure
+        return outputs
+
+    def finish(self, index: int) -> None:
+        """Ends a request whose reader found the end itself, as at a stop string.
+
+        A last output with statistics follows. Does nothing if the request has ended or was finished before.
+        """
+        if index in self._unfinished and index not in self._finishing:
+            self._finishing.add(index)
+            self._send(Cancel(number=self._unfinished[index], finished=True))
+
+    def cancel(self) -> None:
+        """Ends all requests that have not ended."""
+        for number in self._unfinished.values():
+            self._send(Cancel(number=number, finished=False))
+        self._unfinished.clear()

@@ -1,4 +1,4 @@
-"""A thread that works while the engine steps, one piece after the other; knows no engine and no piece's meaning."""
+"""A background thread that runs tasks one after the other while the engine steps."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Thread
 
-Work = Callable[[], object]
+Task = Callable[[], object]
 
 
-class Aside:
-    """The thread begins with the first piece, and does not keep the process from ending."""
+class BackgroundWorker:
+    """Starts its daemon thread with the first task."""
 
     def __init__(self) -> None:
-        self._todo: SimpleQueue[tuple[Work, Work]] = SimpleQueue()
+        self._tasks: SimpleQueue[tuple[Task, Task]] = SimpleQueue()
         self._thread: Thread | None = None
 
-    def do(self, work: Work, then: Work) -> None:
-        """Comes back at once. `then` follows in the thread whatever becomes of `work`."""
-        self._todo.put((work, then))
+    def do(self, task: Task, then: Task) -> None:
+        """Queues a task and returns at once. `then` follows in the thread even if the task fails."""
+        self._tasks.put((task, then))
         if self._thread is None or not self._thread.is_alive():
             self._thread = Thread(target=self._run, daemon=True)
             self._thread.start()
 
     def _run(self) -> None:
         while True:
-            work, then = self._todo.get()
+            task, then = self._tasks.get()
             try:
-                work()
+                task()
             finally:
                 then()

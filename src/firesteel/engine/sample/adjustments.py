@@ -1,6 +1,6 @@
 """Changes to logits that requests ask for before the draw: penalties, bias, barred and allowed tokens.
 
-Knows token ids, not the order of likelihood and not the draw. Rows that ask for nothing cost nothing.
+Rows that ask for nothing cost nothing.
 """
 
 from __future__ import annotations
@@ -12,27 +12,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from firesteel.engine.sample.pieces import pieces
-from firesteel.engine.sample.row import SampleRow, TokenIds
+from firesteel.engine.sample.row import SampleRow, TokenIds, split_rows
 from firesteel.engine.transfer import upload, upload_floats, upload_ints
 
 Rows = Sequence[SampleRow]
 
 
 def adjust(logits: Tensor, rows: Rows) -> Tensor:
-    """`logits` [R, V] fp32 themselves where no row asks for a change, else a changed copy."""
-    penalized = _where(rows, lambda row: row.params.has_penalties)
-    biased = _where(rows, lambda row: bool(row.params.logit_bias))
-    barred = _where(rows, lambda row: len(row.barred) > 0)
-    chosen = _where(rows, lambda row: row.params.allowed_token_ids is not None)
-    masked = _where(rows, lambda row: row.allowed is not None)
+    """Returns `logits` [R, V] fp32 themselves if no row asks for a change, else a changed copy."""
+    penalized = _find_rows(rows, lambda row: row.params.has_penalties)
+    biased = _find_rows(rows, lambda row: bool(row.params.logit_bias))
+    barred = _find_rows(rows, lambda row: len(row.barred) > 0)
+    chosen = _find_rows(rows, lambda row: row.params.allowed_token_ids is not None)
+    masked = _find_rows(rows, lambda row: row.allowed is not None)
     if not (penalized or biased or barred or chosen or masked):
         return logits
     adjusted = logits.clone(memory_format=torch.contiguous_format)
     _penalize_rows(adjusted, rows, penalized)
     if biased:
         values = upload_floats(
-            [one for row in biased for one in rows[row].params.logit_bias.values()], logits.device
+            [bias for row in biased for bias in rows[row].params.logit_bias.values()], logits.device
         )
         ids = {row: list(rows[row].params.logit_bias) for row in biased}
         adjusted.view(-1).index_add_(0, _places(ids, adjusted), values)
@@ -45,28 +44,28 @@ def adjust(logits: Tensor, rows: Rows) -> Tensor:
     return adjusted
 
 
-def _where(rows: Rows, asks: Callable[[SampleRow], bool]) -> list[int]:
+def _find_rows(rows: Rows, asks: Callable[[SampleRow], bool]) -> list[int]:
     return [index for index, row in enumerate(rows) if asks(row)]
 
 
 def _penalize_rows(logits: Tensor, rows: Rows, penalized: list[int]) -> None:
-    for part in pieces(penalized, logits.shape[-1]):
+    for part in split_rows(penalized, logits.shape[-1]):
         index = upload_ints(part, logits.device)
         logits.index_copy_(0, index, _penalize(logits[index], [rows[row] for row in part]))
 
 
 def _penalize(logits: Tensor, rows: Rows) -> Tensor:
-    """Repetition over prompt and new tokens, as Hugging Face; presence and frequency over new ones, as OpenAI."""
+    """Penalizes repetition in prompt and new tokens, as Hugging Face; the others in new tokens, as OpenAI."""
     params = [row.params for row in rows]
     settings = [
-        [min(max(one.repetition_penalty, 1e-30), 1e30) for one in params],  # what fp32 can divide by
-        [one.presence_penalty for one in params],
-        [one.frequency_penalty for one in params],
+        [min(max(wanted.repetition_penalty, 1e-30), 1e30) for wanted in params],  # what fp32 can divide by
+        [wanted.presence_penalty for wanted in params],
+        [wanted.frequency_penalty for wanted in params],
     ]
     repetition, presence, frequency = upload_floats(settings, logits.device)[..., None]
     counts = _count({i: row.token_ids[row.num_prompt :] for i, row in enumerate(rows)}, logits)
     is_new = counts > 0
-    if any(one.repetition_penalty != 1 for one in params):
+    if any(wanted.repetition_penalty != 1 for wanted in params):
         prompts = {i: row.token_ids[: row.num_prompt] for i, row in enumerate(rows)}
         asking = {i: ids for i, ids in prompts.items() if params[i].repetition_penalty != 1}
         is_seen = is_new | (_count(asking, logits) > 0)
@@ -75,7 +74,7 @@ def _penalize(logits: Tensor, rows: Rows) -> Tensor:
 
 
 def _count(token_ids: Mapping[int, TokenIds], logits: Tensor) -> Tensor:
-    """Like logits [N, V], int32: how often each token stands in the list of its row."""
+    """Returns [N, V] int32: how often each token occurs in the list of its row."""
     counts = torch.zeros_like(logits, dtype=torch.int32, memory_format=torch.contiguous_format)
     places = _places(token_ids, logits)
     counts.view(-1).index_add_(0, places, torch.ones_like(places, dtype=torch.int32))
@@ -83,18 +82,18 @@ def _count(token_ids: Mapping[int, TokenIds], logits: Tensor) -> Tensor:
 
 
 def _places(token_ids: Mapping[int, TokenIds], logits: Tensor) -> Tensor:
-    """int64, on the device: where the tokens of each row lie in the flat logits."""
+    """Returns int64 indices on the device: where the tokens of each row lie in the flat logits."""
     vocab_size = logits.shape[-1]
     lists = [np.asarray(ids, dtype=np.int64) for ids in token_ids.values()]
     flat = np.concatenate([np.empty(0, np.int64), *lists])
     if flat.size and not 0 <= flat.min() <= flat.max() < vocab_size:
-        raise ValueError(f"token ids from {flat.min()} to {flat.max()} in a vocabulary of {vocab_size}")
+        raise ValueError(f"token ids {flat.min()} to {flat.max()} do not fit a vocabulary of {vocab_size}")
     starts = np.repeat(np.fromiter(token_ids, np.int64), [ids.size for ids in lists]) * vocab_size
     return upload(flat + starts, logits.device)
 
 
 def _keep(logits: Tensor, token_ids: Mapping[int, TokenIds]) -> None:
-    """In place: of each row named, these tokens only."""
+    """Keeps only the given tokens of each given row, in place."""
     places, flat = _places(token_ids, logits), logits.view(-1)
     kept = flat[places]
     logits.index_fill_(0, upload_ints(list(token_ids), logits.device), -inf)
@@ -102,7 +101,7 @@ def _keep(logits: Tensor, token_ids: Mapping[int, TokenIds]) -> None:
 
 
 def _mask(logits: Tensor, rows: Rows, masked: list[int]) -> None:
-    """In place; the masks of `masked` lie on one device."""
+    """Applies the masks of the rows `masked`, in place; they must lie on one device."""
     if masked:
         allowed = upload(torch.stack([_allowed(rows[row]) for row in masked]), logits.device)
         index = upload_ints(masked, logits.device)

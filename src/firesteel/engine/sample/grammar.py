@@ -1,12 +1,12 @@
-"""Which tokens a grammar allows next; knows the checkpoint's tokenizer through llguidance, no text of its own.
+"""Masks of the tokens that a grammar allows next, computed by llguidance with the checkpoint's tokenizer.
 
     grammars = Grammars.of(directory)
-    grammars.prepare()                       # seconds for a large vocabulary; else the first mask does it
-    request = grammars.bind(request)         # milliseconds, or microseconds for a grammar that was used lately
+    grammars.prepare()                       # seconds for a large vocabulary; otherwise done for the first mask
+    request = grammars.bind(request)         # milliseconds, or microseconds for a grammar in the cache
     mask = request.mask
-    mask.allowed(generated)                  # bool [V], some 100 us for 200,000 tokens
+    mask.allowed(generated)                  # bool [V], about 100 us for 200,000 tokens
 
-llguidance is imported when the first grammar is: a machine without it runs everything else.
+llguidance is imported with the first grammar, so that everything else runs without it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from firesteel.types import Request
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-KEPT = 128  # compiled grammars
+CACHE_SIZE = 128  # compiled grammars
 
 
 class Grammars:
@@ -38,7 +38,7 @@ class Grammars:
         self._path = directory / "tokenizer.json"
         self._vocab_size = vocab_size
         self._tokenizer: LLTokenizer | None = None
-        self._compiled = lru_cache(maxsize=KEPT)(self._compile)
+        self._compiled = lru_cache(maxsize=CACHE_SIZE)(self._compile)
 
     @classmethod
     def of(cls, directory: Path) -> Grammars:
@@ -46,7 +46,7 @@ class Grammars:
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
-        """Meanwhile, in another thread. What fails is told to the first request that has a grammar."""
+        """Prepares in another thread while the body runs. The first request with a grammar gets a failure."""
         thread = Thread(target=self._try_to_prepare)
         thread.start()
         try:
@@ -59,7 +59,7 @@ class Grammars:
             self.prepare()
 
     def prepare(self) -> None:
-        """Raises UserError where the checkpoint has no tokenizer that can be used."""
+        """Raises UserError if the checkpoint has no usable tokenizer."""
         if self._tokenizer is not None:
             return
         try:
@@ -72,18 +72,18 @@ class Grammars:
             raise UserError(f"grammars cannot use the checkpoint's tokenizer: {error}") from error
 
     def compile(self, text: str) -> None:
-        """Ahead of `bind`, in any thread. What fails is told to the request that has the grammar."""
+        """Compiles ahead of `bind`, in any thread. `bind` reports a failure to the request."""
         with suppress(UserError):
             self._compiled(text)
 
     def bind(self, request: Request) -> Request:
-        """With the mask of its grammar, if it has one. Raises RequestError where that cannot be used."""
+        """Adds the mask of the request's grammar, if it has one. Raises RequestError if the grammar is invalid."""
         if request.params.grammar is None:
             return request
         return replace(request, mask=self.mask(request.params.grammar))
 
     def mask(self, text: str) -> GrammarMask:
-        """For one request."""
+        """Returns a new mask, for one request."""
         return GrammarMask(self._compiled(text).deep_copy(), self._vocab_size)
 
     def _compile(self, text: str) -> LLMatcher:
@@ -99,7 +99,7 @@ class Grammars:
 
 
 class GrammarMask:
-    """Follows one request's tokens."""
+    """The grammar's state along the tokens of one request."""
 
     def __init__(self, matcher: LLMatcher, vocab_size: int) -> None:
         self._matcher = matcher
@@ -108,9 +108,10 @@ class GrammarMask:
         self._bits = np.empty((vocab_size + 31) // 32, dtype=np.int32)
 
     def allowed(self, token_ids: Sequence[int]) -> Tensor:
-        """bool [V]; tokens read before are not read again. None is allowed where the grammar grew too complex.
+        """Returns bool [V]; only tokens that are new since the last call are parsed.
 
-        A grammar that has come to its end allows the end of the text.
+        No token is allowed if the grammar exceeded its complexity limits. A completed grammar allows the end of
+        the text.
         """
         if len(token_ids) < self._num_read:
             self._matcher.reset()

@@ -1,7 +1,7 @@
-"""Log-probabilities of given tokens and of the most likely ones; knows no draw.
+"""Log-probabilities of given tokens and of the most likely ones.
 
-They are those of the model: the log-softmax of its logits before penalties, bias, masks and temperature, as OpenAI
-and vLLM report them. So they can be compared between requests, and a prompt's mean the same as a completion's.
+They are the log-softmax of the model's logits before penalties, bias, masks and temperature, as OpenAI and vLLM
+report them. So they can be compared between requests, and those of a prompt with those of a completion.
 """
 
 from __future__ import annotations
@@ -12,19 +12,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from firesteel.engine.sample.pieces import rows_at_once
+from firesteel.engine.sample.row import rows_at_once
+from firesteel.types import TokenLogprobs
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenLogprobs:
-    token_id: int
-    logprob: float
-    top: tuple[tuple[int, float], ...]  # token id and logprob, the most likely first, of equals the lowest id
+__all__ = ["Logprobs", "TokenLogprobs", "score"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Logprobs:
-    """Of N tokens, on the device or as copied from there."""
+    """Logprobs of N tokens, on the device or copied from it."""
 
     token_ids: Tensor  # [N] int64
     chosen: Tensor  # [N] fp32
@@ -36,14 +32,14 @@ class Logprobs:
 
     @classmethod
     def of(cls, tensors: Sequence[Tensor]) -> Logprobs:
-        """From what `tensors` gave."""
+        """Rebuilds the object from the result of `tensors`."""
         token_ids, chosen, top_ids, top = tensors
         return cls(token_ids=token_ids, chosen=chosen, top_ids=top_ids, top=top)
 
     def read(self, num_top: Sequence[int]) -> list[TokenLogprobs]:
-        """Waits for the device; token n keeps its num_top[n] most likely rivals."""
+        """Waits for the device; token n keeps its num_top[n] most likely alternatives."""
         columns = (*self.tensors(), num_top)
-        rows = zip(*(one.tolist() if isinstance(one, Tensor) else one for one in columns), strict=True)
+        rows = zip(*(column.tolist() if isinstance(column, Tensor) else column for column in columns), strict=True)
         return [
             TokenLogprobs(token_id=token, logprob=chosen, top=_ranked(top_ids, top)[:count])
             for token, chosen, top_ids, top, count in rows
@@ -51,7 +47,7 @@ class Logprobs:
 
 
 def score(logits: Tensor, token_ids: Tensor, num_top: int) -> Logprobs:
-    """Row n of logits [N, V] fp32 is the model's word on token_ids[n], int64 on the same device."""
+    """Scores token_ids[n], int64 on the device of the logits, with row n of logits [N, V] fp32."""
     vocab_size = logits.shape[-1]
     num_top = min(num_top, vocab_size)
     chosen, top, top_ids = [], [], []

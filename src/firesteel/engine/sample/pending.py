@@ -1,52 +1,52 @@
-"""Tokens of one step on their way to the host, then what each request drew; knows no draw."""
+"""Tokens of one step whose copy to the host has been started, and their result per request."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf, isfinite
 
-import torch
 from torch import Tensor
 
-from firesteel.engine.sample.logprobs import Logprobs, TokenLogprobs
-from firesteel.engine.sample.row import Drawn, SampleRow
+from firesteel.engine.sample.logprobs import Logprobs
+from firesteel.engine.sample.row import SampleRow
 from firesteel.engine.transfer import Download
 from firesteel.model.report import Report
+from firesteel.types import SpanResult, TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
-    """`read` waits for this step and for nothing that was launched after it."""
+class PendingTokens:
+    """`read` waits for this step only, not for steps launched after it."""
 
     rows: Sequence[SampleRow]
-    report: Download  # of token ids [R] and the logit of each, or of both as a Report
-    logprobs: Download | None = None  # of the rows that ask, in their order
+    report: Download  # token ids [R] and the largest logit of each row, or both as a Report
+    logprobs: Download | None = None  # of the rows that request them, in their order
 
     @classmethod
     def begin(
         cls, rows: Sequence[SampleRow], token_ids: Tensor, best: Tensor, logprobs: Logprobs | None = None
-    ) -> Fetched:
-        """`best` [R] fp32: the largest logit that could be drawn; not finite where none can."""
+    ) -> PendingTokens:
+        """Starts the copies; `best` [R] fp32 is the largest logit that could be drawn, not finite if none can."""
         scored = None if logprobs is None else Download(*logprobs.tensors())
         return cls(rows, Download(token_ids, best), scored)
 
     @classmethod
-    def begin_plain(cls, rows: Sequence[SampleRow], report: Report) -> Fetched:
-        """Of rows that are plain, as a step left them; padding follows."""
+    def begin_plain(cls, rows: Sequence[SampleRow], report: Report) -> PendingTokens:
+        """Starts the copy of a decode step's own report; all rows are plain, and padding may follow them."""
         return cls(rows, Download(report.both))
 
-    def read(self) -> list[Drawn]:
+    def read(self) -> list[SpanResult]:
         token_ids, best = self._read_report()
-        chosen = torch.where(best.isfinite(), token_ids, -1).tolist()
         scored = iter(self._read_logprobs())
         return [
-            Drawn(
-                token_id=token,
+            SpanResult(
+                token_id=token if isfinite(largest) else None,
                 logprobs=None if row.params.logprobs is None else next(scored),
-                error=_fault(row.name, largest) if token < 0 else None,
-                is_refused=largest == float("-inf"),
+                error=None if isfinite(largest) else _describe_fault(row.name, largest),
+                is_refused=largest == -inf,
             )
-            for row, token, largest in zip(self.rows, chosen, best.tolist(), strict=True)
+            for row, token, largest in zip(self.rows, token_ids.tolist(), best.tolist(), strict=True)
         ]
 
     def _read_report(self) -> tuple[Tensor, Tensor]:
@@ -63,7 +63,7 @@ class Fetched:
         return Logprobs.of(self.logprobs.read()).read(counts)
 
 
-def _fault(name: str, largest: float) -> str:
-    if largest == float("-inf"):
+def _describe_fault(name: str, largest: float) -> str:
+    if largest == -inf:
         return f"{name}: no token can be drawn: grammar, allowed tokens and min_tokens leave none"
     return f"{name}: the model's logits hold NaN or infinity: the weights or a kernel are at fault"

@@ -1,23 +1,23 @@
-"""What a draw is made from and what comes of it, for one request; knows no logits."""
+"""Rows of logits to draw from, one per request, and how many of them are processed at once."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from firesteel.engine.sample.logprobs import TokenLogprobs
 from firesteel.types import SamplingParams
 
-TokenIds = Sequence[int] | npt.NDArray[np.int64]  # an array spares long histories a conversion
+TokenIds = Sequence[int] | npt.NDArray[np.int64]  # an array avoids converting long histories
+_MAX_LOGITS = 2**23  # per chunk of rows: 41 rows of gpt-oss, 64 MiB per temporary tensor of 8-byte values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRow:
-    """One request at one position. The docstring of sampler.py says what the fields mean."""
+    """One request at one position. The docstring of sampler.py describes the fields."""
 
     params: SamplingParams
     position: int
@@ -29,12 +29,12 @@ class SampleRow:
 
     @property
     def barred(self) -> Collection[int]:
-        """Tokens that would end the request too early."""
+        """Tokens that would end the request before min_tokens."""
         return self.stop_token_ids if self.position - self.num_prompt < self.params.min_tokens else ()
 
     @property
     def is_plain(self) -> bool:
-        """Whether the token is the model's likeliest, and nothing else is asked for."""
+        """True if the token is the argmax of unchanged logits and no logprobs are requested."""
         params = self.params
         return not (
             params.temperature > 0
@@ -47,11 +47,12 @@ class SampleRow:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn:
-    """The token of one row; -1 where `error` says why none could be drawn."""
+def rows_at_once(vocab_size: int) -> int:
+    """Returns the number of rows per chunk that keeps temporary tensors small."""
+    return max(1, _MAX_LOGITS // vocab_size)
 
-    token_id: int
-    logprobs: TokenLogprobs | None = None  # where params.logprobs asks for them
-    error: str | None = None
-    is_refused: bool = False  # the request itself leaves none; else the logits are at fault
+
+def split_rows(rows: Sequence[int], vocab_size: int) -> Iterator[Sequence[int]]:
+    """Splits row indices into chunks of at most `rows_at_once`."""
+    step = rows_at_once(vocab_size)
+    return (rows[start : start + step] for start in range(0, len(rows), step))

@@ -1,7 +1,8 @@
-"""Top-k, top-p and min-p as one threshold a row; knows no seed and no penalties.
+"""Top-k, top-p and min-p as one threshold per row.
 
-A token stays if it is at least as likely as the least likely one to be kept, so equals stay together and the result
-does not depend on their order. Sums are of whole numbers: they are exact, whatever the device and the rows beside.
+A token stays if it is at least as likely as the least likely token that must be kept. Ties therefore stay together,
+and the result does not depend on their order. Sums are of integers, so they are exact on every device and in every
+batch.
 """
 
 from __future__ import annotations
@@ -15,33 +16,37 @@ from torch import Tensor
 from firesteel.engine.transfer import upload, upload_floats, upload_ints
 from firesteel.types import SamplingParams
 
-_UNIT = 2.0**40  # weight of the most likely token; 2^22 such weights fit 63 bits
+_UNIT = 2.0**40  # integer weight of the most likely token; the sum of 2^22 of them fits 63 bits
 
 
 def truncate(scores: Tensor, params: Sequence[SamplingParams]) -> Tensor:
-    """Sets what is left out to -inf, in place; scores [N, V] fp32 are logits / temperature, a row's largest 0."""
+    """Sets dropped tokens to -inf, in place; scores [N, V] fp32 are logits / temperature with a maximum of 0."""
     vocab_size, device = scores.shape[-1], scores.device
-    limits = [min(one.top_k, vocab_size) if one.top_k > 0 else vocab_size for one in params]
-    sorting = [row for row, one in enumerate(params) if limits[row] < vocab_size or one.top_p < 1]
-    if not sorting and not any(one.min_p for one in params):
+    limits = [min(wanted.top_k, vocab_size) if wanted.top_k > 0 else vocab_size for wanted in params]
+    sorting = [row for row, wanted in enumerate(params) if limits[row] < vocab_size or wanted.top_p < 1]
+    if not sorting and not any(wanted.min_p for wanted in params):
         return scores
-    threshold = upload_floats([log(one.min_p) if one.min_p else -inf for one in params], device)
+    threshold = upload_floats([log(wanted.min_p) if wanted.min_p else -inf for wanted in params], device)
     if sorting:
         index = upload_ints(sorting, device)
-        found = _threshold(scores[index], [limits[row] for row in sorting], [params[row].top_p for row in sorting])
-        threshold[index] = found.maximum(threshold[index])
+        lowest = _compute_threshold(
+            scores[index], [limits[row] for row in sorting], [params[row].top_p for row in sorting]
+        )
+        threshold[index] = lowest.maximum(threshold[index])
     return scores.masked_fill_(scores < threshold[:, None], -inf)
 
 
-def _threshold(scores: Tensor, limits: Sequence[int], shares: Sequence[float]) -> Tensor:
-    """[N]: score of the last token kept among the `limits` most likely, by their weight before it."""
+def _compute_threshold(scores: Tensor, limits: Sequence[int], shares: Sequence[float]) -> Tensor:
+    """Returns [N]: the score of the last token that top-k (`limits`) and top-p (`shares`) keep."""
     width = max(limits)
     ordered = scores.sort(descending=True).values if width == scores.shape[-1] else scores.topk(width).values
     limit = upload_ints(limits, scores.device)[:, None]
-    # A share of 1 is doubled: no sum reaches it, so that weights too small to count stay as well.
-    share = upload(torch.tensor([2.0 if one == 1 else one for one in shares], dtype=torch.float64), scores.device)
-    is_left_out = torch.arange(width, device=scores.device) >= limit
-    weights = (ordered.exp() * _UNIT).long().masked_fill_(is_left_out, 0)
+    # A share of 1 becomes 2, which no sum reaches: tokens whose integer weight rounds to 0 stay as well.
+    share = upload(
+        torch.tensor([2.0 if value == 1 else value for value in shares], dtype=torch.float64), scores.device
+    )
+    is_dropped = torch.arange(width, device=scores.device) >= limit
+    weights = (ordered.exp() * _UNIT).long().masked_fill_(is_dropped, 0)
     enough = (weights.sum(-1) * share).ceil().long()
     before = weights.cumsum(-1) - weights
-    return ordered.masked_fill(is_left_out | (before >= enough[:, None]), inf).amin(-1)
+    return ordered.masked_fill(is_dropped | (before >= enough[:, None]), inf).amin(-1)

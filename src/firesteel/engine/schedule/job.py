@@ -1,4 +1,4 @@
-"""A request under way: its tokens, its pages, how far it is computed, and when things happened; knows no other."""
+"""An unfinished request: its tokens and pages, how far it is computed, and its timestamps."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from firesteel.types import Request, RequestStatistics, Span
 @dataclass(slots=True, eq=False)
 class Job:
     request: Request
-    token_ids: list[int]  # prompt and what was generated so far; the table's too
+    token_ids: list[int]  # prompt and generated tokens; shared with the table
     table: PageTable
-    num_computed: int = 0  # tokens whose keys and values lie in the pages
-    num_scored: int = 0  # prompt tokens whose logits were handed out
-    num_cached: int = 0  # prompt tokens found in the cache when it first ran
+    num_computed: int = 0  # tokens whose keys and values are in the pages
+    num_scored: int = 0  # prompt tokens whose logits were returned
+    num_cached: int = 0  # prompt tokens found in the cache at its first step
     preemptions: int = 0
     is_running: bool = False
     started: float | None = None
@@ -28,7 +28,7 @@ class Job:
 
     @property
     def longest(self) -> int:
-        """Tokens that it ends with at the latest."""
+        """Maximum number of tokens, prompt and generated."""
         return self.request.num_prompt + self.request.max_new
 
     @property
@@ -37,23 +37,28 @@ class Job:
 
     @property
     def is_scoring(self) -> bool:
-        """Whether logits of its prompt are still wanted."""
+        """True while logits of its prompt are still wanted."""
         return self.request.wants_prompt_logits and self.num_scored < self.request.num_prompt
 
     @property
     def most_cached(self) -> int:
-        """Tokens that need not be computed: all but the last, and none whose logits are still wanted."""
+        """Maximum tokens to take from the cache: all but the last, and none whose logits are still wanted."""
         if not self.request.params.cache_prompt:
             return 0
         return self.num_scored if self.is_scoring else len(self.token_ids) - 1
 
     def span(self, end: int) -> Span:
-        """The next tokens up to `end`."""
+        """Returns the span of the next tokens up to `end`."""
         pages = list(self.table.pages.values())
         return Span(
-            request=self.request, token_ids=self.token_ids, start=self.num_computed, end=end,
-            full_pages=pages[0], window_pages=pages[-1], num_logits=self._count_logits(end),
-        )  # fmt: skip
+            request=self.request,
+            token_ids=self.token_ids,
+            start=self.num_computed,
+            end=end,
+            full_pages=pages[0],
+            window_pages=pages[-1],
+            num_logits=self._count_logits(end),
+        )
 
     def _count_logits(self, end: int) -> int:
         if self.is_scoring:
@@ -61,7 +66,7 @@ class Job:
         return int(end == len(self.token_ids))
 
     def append(self, token: int, now: float) -> str | None:
-        """Takes a token that was drawn; returns why the request ends with it, if it does."""
+        """Appends a drawn token; returns the finish reason if the request ends with it."""
         self.token_ids.append(token)
         self.first_token = self.first_token or now
         self.last_token = now
@@ -73,7 +78,11 @@ class Job:
         arrival, count = self.request.arrival, self.num_generated
         first, last = self.first_token or arrival, self.last_token or arrival
         return RequestStatistics(
-            queue_s=(self.started or arrival) - arrival, first_token_s=first - arrival,
-            token_s=(last - first) / (count - 1) if count > 1 else 0.0, prompt_tokens=self.request.num_prompt,
-            cached_tokens=self.num_cached, output_tokens=count, preemptions=self.preemptions,
-        )  # fmt: skip
+            queue_s=(self.started or arrival) - arrival,
+            first_token_s=first - arrival,
+            token_s=(last - first) / (count - 1) if count > 1 else 0.0,
+            prompt_tokens=self.request.num_prompt,
+            cached_tokens=self.num_cached,
+            output_tokens=count,
+            preemptions=self.preemptions,
+        )

@@ -1,8 +1,8 @@
-"""Chooses what each step computes, first come first served; knows tokens and pages, no tensors and no model.
+"""Chooses what each step computes, first come first served.
 
-Tokens that continue a text go first, then prompts, in pieces, fill the step. All that run came before all that
-wait. Where pages run out, the youngest that runs gives its pages up and waits again; what it generated is kept and
-computed anew. The oldest never gives way, so everyone's turn comes.
+Decoding requests go first, then chunks of prompts fill the step. All running requests arrived before all waiting
+ones. If pages run out, the youngest running request is preempted: it gives up its pages and waits again; its
+generated tokens are kept and recomputed. The oldest is never preempted, so every request gets its turn.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from firesteel.config import BatchConfig
 from firesteel.engine.cache.page_tables import PageTables
 from firesteel.engine.schedule.job import Job
 from firesteel.errors import RequestError
-from firesteel.types import Outcome, Plan, Request, RequestStatistics, Span, StepOutput
+from firesteel.types import Plan, Request, RequestStatistics, Span, SpanResult, StepOutput
 
 
 class Scheduler:
@@ -29,7 +29,7 @@ class Scheduler:
         max_prompt_logits: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`max_prompt_logits`: prompt tokens whose logits one step may hand out, each a row of the vocabulary."""
+        """`max_prompt_logits` limits the prompt tokens per step whose logits are returned, each [V]."""
         self.tables = tables
         self.config = config
         self.max_context = max_context
@@ -39,10 +39,10 @@ class Scheduler:
         self.waiting: deque[Job] = deque()  # oldest first
         self.running: list[Job] = []  # oldest first, all older than those that wait
         self.num_preemptions = 0
-        self._turned_away: tuple[Job, int] | None = None  # who could not join last, and the pages there were
+        self._not_admitted: tuple[Job, int] | None = None  # the last such job, and the pages available then
 
     def add(self, request: Request) -> None:
-        """Refuses what could never run, alone and with the cache empty."""
+        """Refuses a request that could not run even alone with an empty cache."""
         self._check(request)
         token_ids = list(request.token_ids)
         job = Job(request, token_ids, self.tables.new(token_ids))
@@ -50,7 +50,7 @@ class Scheduler:
         self.waiting.append(job)
 
     def cancel(self, request_id: str) -> RequestStatistics | None:
-        """At any time, even between `next` and `commit`; None where there is no such request any more."""
+        """Removes a request, even between `next` and `commit`; returns None if it no longer exists."""
         job = self.jobs.get(request_id)
         if job is None:
             return None
@@ -58,7 +58,7 @@ class Scheduler:
         return job.statistics()
 
     def next(self) -> Plan:
-        draft = Draft(self.config.max_num_batched_tokens, self.max_prompt_logits)
+        draft = PlanDraft(self.config.max_num_batched_tokens, self.max_prompt_logits)
         before = self.num_preemptions
         for decoding in (True, False):
             for job in list(self.running):
@@ -69,10 +69,10 @@ class Scheduler:
         return Plan(spans=[job.span(end) for job, end in draft.ends.items()])
 
     def go_on(self, plan: Plan) -> Plan | None:
-        """A token more of each request of `plan`, which was next and may not be committed yet; None: ask `next`.
+        """Plans one more token of each request of `plan`, which may not be committed yet. None: ask `next`.
 
-        That is so where someone has left or could join, where the tokens of `plan` are the last of a request, or
-        where pages are short. Pages for the tokens are taken.
+        That is the case if a request has left or could join, if the tokens of `plan` are the last of a request, or
+        if pages are short. Pages for the tokens are taken.
         """
         jobs = [job for span in plan.spans if (job := self._find(span)) is not None]
         if len(jobs) < len(plan.spans) or len(jobs) < len(self.running) or self._could_admit(len(jobs)):
@@ -83,31 +83,31 @@ class Scheduler:
         return Plan(spans=following) if self._reserve(jobs, following) else None
 
     def is_wanted(self, plan: Plan) -> bool:
-        """Whether any request of `plan` is still here."""
+        """Returns whether any request of `plan` still exists."""
         return any(self._find(span) is not None for span in plan.spans)
 
-    def commit(self, plan: Plan, outcomes: Sequence[Outcome]) -> list[StepOutput]:
-        """`outcomes`: one for each span whose logits were wanted, in order."""
+    def commit(self, plan: Plan, results: Sequence[SpanResult]) -> list[StepOutput]:
+        """Takes one result per span whose logits were wanted, in order."""
         now = self.clock()
-        left = iter(outcomes)
+        remaining = iter(results)
         outputs = []
         for span in plan.spans:
-            outcome = next(left) if span.num_logits else None
+            result = next(remaining) if span.num_logits else None
             job = self._find(span)
             if job is None:
-                continue  # cancelled meanwhile, or ended by a token before
+                continue  # cancelled meanwhile, or ended by an earlier token
             self._advance(job, span)
-            if outcome is not None:
-                outputs.append(self._finish_step(job, span, outcome, now))
+            if result is not None:
+                outputs.append(self._finish_step(job, span, result, now))
         return outputs
 
     def _find(self, span: Span) -> Job | None:
-        """The job that the span was planned for, if it still is; another of the same name has other tokens."""
+        """Returns the job of the span if it still exists; another job of the same name has another token list."""
         job = self.jobs.get(span.request.request_id)
         return job if job is not None and job.token_ids is span.token_ids else None
 
     def _reserve(self, jobs: Sequence[Job], spans: Sequence[Span]) -> bool:
-        """Pages for all or for none; nobody gives way for them."""
+        """Takes pages for all spans or for none; preempts nobody."""
         tables = self.tables
         needed = sum(tables.count_missing(job.table, span.end) for job, span in zip(jobs, spans, strict=True))
         if needed > tables.pool.num_available:
@@ -134,8 +134,8 @@ class Scheduler:
                 f"has {self.tables.pool.num_pages}: shorten it, lower max_tokens or raise --kv-cache-gib"
             )
 
-    def _extend(self, job: Job, draft: Draft) -> None:
-        """Plans the next tokens of a job that runs; the youngest give way until there is a page for one."""
+    def _extend(self, job: Job, draft: PlanDraft) -> None:
+        """Plans the next tokens of a running job; preempts the youngest until there is a page for one token."""
         wanted = min(len(job.token_ids), job.num_computed + draft.room(job))
         if wanted <= job.num_computed:
             return
@@ -146,7 +146,7 @@ class Scheduler:
                 return
         draft.add(job, end)
 
-    def _preempt(self, job: Job, draft: Draft) -> None:
+    def _preempt(self, job: Job, draft: PlanDraft) -> None:
         draft.drop(job)
         self.running.remove(job)
         self._close(job)
@@ -155,8 +155,8 @@ class Scheduler:
         self.num_preemptions += 1
         self.waiting.appendleft(job)
 
-    def _admit(self, draft: Draft) -> None:
-        """In order of arrival, so that a large request is not overtaken for ever."""
+    def _admit(self, draft: PlanDraft) -> None:
+        """Admits in order of arrival, so that a large request is not overtaken forever."""
         promised = self._count_promised(draft.left)
         while self.waiting and draft.left and len(self.running) < self.config.max_num_seqs:
             job = self.waiting[0]
@@ -167,24 +167,24 @@ class Scheduler:
             promised += self._count_missing(job, draft.left)
 
     def _could_admit(self, num_planned: int) -> bool:
-        """Whether `next` would let someone join a step of so many tokens.
+        """Returns whether `next` would admit a waiting job to a step of `num_planned` tokens.
 
-        To look up a long prompt costs more than a step: with no more pages than before it is not tried again.
+        Looking up a long prompt costs more than a step, so it is not retried unless more pages are available.
         """
         left = self.config.max_num_batched_tokens - num_planned
         if not self.waiting or left <= 0 or len(self.running) >= self.config.max_num_seqs:
             return False
         job, free = self.waiting[0], self.tables.pool.num_available
-        if self._turned_away is not None and self._turned_away[0] is job and free <= self._turned_away[1]:
+        if self._not_admitted is not None and self._not_admitted[0] is job and free <= self._not_admitted[1]:
             return False
         if not self._open(job, left, self._count_promised(left)):
-            self._turned_away = (job, free)
+            self._not_admitted = (job, free)
             return False
         self._close(job)
         return True
 
     def _open(self, job: Job, left: int, promised: int) -> bool:
-        """Holds what is cached of a job, unless pages are short beside those promised to others."""
+        """Takes the cached pages of a job, unless the pages left after those promised to others are too few."""
         job.num_computed = self.tables.open(job.table, job.most_cached)
         if not self.running or promised + self._count_missing(job, left) <= self.tables.pool.num_available:
             return True
@@ -206,7 +206,7 @@ class Scheduler:
             job.num_cached = job.num_computed
 
     def _count_missing(self, job: Job, chunk: int) -> int:
-        """Pages to take until all its present tokens are computed."""
+        """Returns the pages still needed until all present tokens of the job are computed."""
         return self.tables.layout.count_pages(len(job.token_ids), chunk, held=job.table.num_pages)
 
     def _advance(self, job: Job, span: Span) -> None:
@@ -214,13 +214,13 @@ class Scheduler:
         job.num_scored = max(job.num_scored, min(span.end, job.request.num_prompt))
         self.tables.advance(job.table, span.end)
 
-    def _finish_step(self, job: Job, span: Span, outcome: Outcome, now: float) -> StepOutput:
+    def _finish_step(self, job: Job, span: Span, result: SpanResult, now: float) -> StepOutput:
         reason, new = None, []
-        if outcome.error is not None:
-            reason = "refused" if outcome.is_refused else "error"
-        elif span.samples and outcome.token_id is not None:
-            new = [outcome.token_id]
-            reason = job.append(outcome.token_id, now)
+        if result.error is not None:
+            reason = "refused" if result.is_refused else "error"
+        elif span.samples and result.token_id is not None:
+            new = [result.token_id]
+            reason = job.append(result.token_id, now)
         elif job.request.score and span.end == job.request.num_prompt:
             reason = "length"
         if reason == "error":
@@ -228,10 +228,16 @@ class Scheduler:
         if reason is not None:
             self._remove(job)
         return StepOutput(
-            request_id=job.request.request_id, token_ids=new, finish_reason=reason, num_cached=job.num_cached,
-            logprobs=outcome.logprobs, prompt_logprobs=outcome.prompt_logprobs, logits=outcome.logits,
-            error=outcome.error, statistics=job.statistics() if reason else None,
-        )  # fmt: skip
+            request_id=job.request.request_id,
+            token_ids=new,
+            finish_reason=reason,
+            num_cached=job.num_cached,
+            logprobs=result.logprobs,
+            prompt_logprobs=result.prompt_logprobs,
+            logits=result.logits,
+            error=result.error,
+            statistics=job.statistics() if reason else None,
+        )
 
     def _remove(self, job: Job) -> None:
         del self.jobs[job.request.request_id]
@@ -243,8 +249,8 @@ class Scheduler:
             self.waiting.remove(job)
 
 
-class Draft:
-    """A plan in the making: how far each job gets, and how many tokens and prompt logits are left to give."""
+class PlanDraft:
+    """A plan being built: the end of each job's span, and the tokens and prompt logits left to assign."""
 
     def __init__(self, budget: int, prompt_logits: int) -> None:
         self.left = budget

@@ -1,14 +1,16 @@
-"""Launches decoding steps whose inputs stay on the device, and starts their tokens on the way back; plans nothing.
+"""Launches decode steps whose inputs stay on the device, and keeps those whose tokens were not read yet.
 
-loop.begin(plan)             # the inputs of the first step
-fetched = loop.launch(plan, rows)  # waits for nothing; the next plan has one token more of each request
+loop.begin(plan)             # uploads the inputs of the first step
+pending = loop.launch(plan, rows)  # does not wait; the next plan has one more token of each request
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
-from firesteel.engine.sample.pending import Fetched
+from firesteel.engine.sample.pending import PendingTokens
 from firesteel.engine.sample.row import SampleRow
 from firesteel.engine.sample.sampler import Sampler
 from firesteel.engine.step.batch import build_batch
@@ -16,60 +18,90 @@ from firesteel.engine.step.step_store import ReadyStep, StepStore
 from firesteel.engine.transfer import upload_ints
 from firesteel.types import Plan, Span
 
-Observer = Callable[[], None]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepObserver:
+    """Callbacks of `Engine.step`."""
+
+    on_plan: Callable[[Plan], None] = lambda plan: None  # with each plan, before it is computed
+    before_launch: Callable[[], None] = lambda: None  # right before and after a decode step is launched
+    after_launch: Callable[[], None] = lambda: None
+
+
+UNOBSERVED = StepObserver()
+
+
+@dataclass(slots=True)
+class StepsInFlight:
+    """Decode steps that were launched one after the other and whose tokens were not read yet.
+
+    Until it is closed, the next step may follow the last one on the device without a new upload of inputs.
+    """
+
+    last: Plan | None = None  # most recently launched; None once closed
+    launched: deque[tuple[Plan, PendingTokens]] = field(default_factory=deque)
+
+    def add(self, plan: Plan, pending: PendingTokens) -> None:
+        self.last = plan
+        self.launched.append((plan, pending))
+
+    def close(self) -> None:
+        self.last = None
+
+    def drop_unwanted(self, is_wanted: Callable[[Plan], bool]) -> None:
+        """Drops the oldest steps as long as none of their requests is left: nobody waits for their tokens."""
+        while self.launched and not is_wanted(self.launched[0][0]):
+            self.launched.popleft()
 
 
 class DecodeLoop:
     def __init__(self, store: StepStore, sampler: Sampler) -> None:
         self.store = store
         self.sampler = sampler
-        self.before: Observer | None = None  # called right before and after a step is launched, for measurements
-        self.after: Observer | None = None
         self._ready: ReadyStep | None = None
         self._is_fresh = False
 
     @property
     def current(self) -> ReadyStep:
-        """That was launched last."""
+        """The most recently launched step."""
         assert self._ready is not None
         return self._ready
 
     @staticmethod
     def takes(plan: Plan) -> bool:
-        """Whether each request has one token to compute and gets the next."""
+        """Returns whether every request has one token to compute and draws the next."""
         return all(_decodes(span) for span in plan.spans)
 
     def begin(self, plan: Plan) -> None:
+        """Finds the step for `plan` and uploads its inputs."""
         store = self.store
         ready = store.find(len(plan.spans), max(span.end for span in plan.spans))
         ready.step.load(build_batch(plan, store.page_size, store.device.torch_device))
         self._ready, self._is_fresh = ready, True
 
     def has_room(self, plan: Plan) -> bool:
-        """For `plan` after the last one."""
+        """Returns whether the current step can hold the tokens of `plan`, which follows the last plan."""
         return self._ready is not None and max(span.end for span in plan.spans) <= self._ready.num_tokens
 
-    def launch(self, plan: Plan, rows: Iterable[SampleRow]) -> Fetched:
-        """`rows`: what each token is drawn from; read while the device computes, as masks take time."""
+    def launch(self, plan: Plan, rows: Iterable[SampleRow], observer: StepObserver = UNOBSERVED) -> PendingTokens:
+        """Launches the step. `rows` are read while the device computes, because masks take time."""
         step = self.current.step
         if not self._is_fresh:
             self._add_pages(plan)
         self._is_fresh = False
-        if self.before is not None:
-            self.before()
+        observer.before_launch()
         logits = self.current.launch()
-        if self.after is not None:
-            self.after()
+        observer.after_launch()
         drawing = list(rows)
         if all(row.is_plain for row in drawing):
-            return Fetched.begin_plain(drawing, step.report)
+            return PendingTokens.begin_plain(drawing, step.report)
         count = len(drawing)
         sampled = self.sampler.sample(logits[:count], drawing, step.report.best[:count])
         step.feed(sampled.token_ids)
         return sampled.fetch()
 
     def _add_pages(self, plan: Plan) -> None:
-        """Of requests whose token is the first of a page."""
+        """Uploads the new page of each request whose token is the first of a page."""
         size = self.store.page_size
         begun = [(row, span) for row, span in enumerate(plan.spans) if span.start % size == 0]
         if not begun:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from firesteel.lab.bench.plan import Workload
-from firesteel.measure.roofline.roofline import GPUS, Step, StepCost, step_cost
+from firesteel.measure.roofline.roofline import GPUS, StepCost, StepShape, step_cost
 from firesteel.model.spec import ModelSpec
 
 
@@ -41,7 +41,7 @@ class Served:
         return cls(spec=replace(spec, mxfp4_layers=layers), kv=kv)
 
     def step(self, workload: Workload, *, tokens: int, context: int) -> StepCost:
-        step = Step(
+        step = StepShape(
             dense=self.dense, mxfp4_layers=self.spec.mxfp4_layers, kv=self.kv, context=context, tokens=tokens,
             requests=workload.concurrency,
         )  # fmt: skip

@@ -1,1 +1,1 @@
-"""Measurements of decoding steps."""
+"""Measurements of bare decoding steps."""

@@ -1,4 +1,4 @@
-"""What a start found in the caches of compiled kernels on disk, CUDA's and Triton's; compiles nothing."""
+"""State of the on-disk caches of compiled kernels, CUDA's and Triton's, at a start."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any
 from firesteel.device import DeviceSpec
 from firesteel.kernels.cuda.cache import current_cache, use_cache
 
-Folders = Mapping[str, Path | None]  # by cache; None where it keeps nothing
+CacheFolders = Mapping[str, Path | None]  # keyed by cache; None if it is switched off
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheUse:
-    """Kernels that a cache held before, of whatever program, and those added since; None where it keeps nothing."""
+    """Kernels that a cache held before, of any program, and those added since; None if it is switched off."""
 
     held: int | None
     compiled: int | None
 
     @property
     def state(self) -> str:
-        """In a word: "incomplete" held some kernels and lacked some that were needed."""
+        """One word; "incomplete" means that some of the needed kernels were missing."""
         if self.held is None or self.compiled is None:
             return "not kept"
         if not self.compiled:
@@ -35,9 +35,9 @@ class CacheUse:
 
 
 class CacheWatch:
-    """Counts when it is made, and again when asked."""
+    """Counts the kernels of each cache at construction and again at `read`."""
 
-    def __init__(self, folders: Folders) -> None:
+    def __init__(self, folders: CacheFolders) -> None:
         self.folders = folders
         self._before = _count_all(folders)
 
@@ -46,8 +46,8 @@ class CacheWatch:
         return {name: CacheUse(held=before[name], compiled=_added(before[name], now[name])) for name in now}
 
 
-def find_caches(device: DeviceSpec, kernel_cache_dir: str) -> Folders:
-    """Those that a model loaded with this kernel_cache_dir will use; a CPU has none."""
+def find_caches(device: DeviceSpec, kernel_cache_dir: str) -> CacheFolders:
+    """Returns the caches that a model loaded with this kernel_cache_dir uses; a CPU has none."""
     if not device.is_cuda:
         return {}
     use_cache(kernel_cache_dir)
@@ -64,7 +64,7 @@ def _triton_folder() -> Path | None:
     return Path(folder) if folder else None
 
 
-def _count_all(folders: Folders) -> dict[str, int | None]:
+def _count_all(folders: CacheFolders) -> dict[str, int | None]:
     return {
         name: None if folder is None else len(list(folder.rglob("*.cubin"))) for name, folder in folders.items()
     }

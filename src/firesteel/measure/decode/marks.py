@@ -1,4 +1,4 @@
-"""When steps that are launched one after the other begin and end on the device; knows no step.
+"""Begin and end of consecutive steps on the device.
 
 marks = StepMarks(device)
 marks.before(); launch(); marks.after()    # for each step
@@ -15,13 +15,15 @@ import torch
 
 from firesteel.device import DeviceSpec
 
+Mark = torch.cuda.Event | float  # an event on a GPU, seconds on a CPU
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes:
-    """Milliseconds, a step each but for the first."""
+    """Milliseconds of every step except the first."""
 
-    steps_ms: tuple[float, ...]  # from the end of the one before to its own
-    gaps_ms: tuple[float, ...]  # from the end of the one before to its beginning
+    steps_ms: tuple[float, ...]  # from the end of the previous step to the end of this one
+    gaps_ms: tuple[float, ...]  # from the end of the previous step to the beginning of this one
 
     @property
     def idle_share(self) -> float:
@@ -31,8 +33,8 @@ class StepTimes:
 class StepMarks:
     def __init__(self, device: DeviceSpec) -> None:
         self.device = device
-        self._begins: list[torch.cuda.Event | float] = []
-        self._ends: list[torch.cuda.Event | float] = []
+        self._begins: list[Mark] = []
+        self._ends: list[Mark] = []
 
     def before(self) -> None:
         self._begins.append(self._now())
@@ -40,20 +42,16 @@ class StepMarks:
     def after(self) -> None:
         self._ends.append(self._now())
 
-    def clear(self) -> None:
-        self._begins.clear()
-        self._ends.clear()
-
     def read(self) -> StepTimes:
         if self.device.is_cuda:
             torch.cuda.synchronize(self.device.torch_device)
         ends = itertools.pairwise(self._ends)
         return StepTimes(
-            steps_ms=tuple(_between(one, other) for one, other in ends),
+            steps_ms=tuple(_between(previous, end) for previous, end in ends),
             gaps_ms=tuple(_between(end, begin) for end, begin in zip(self._ends, self._begins[1:], strict=False)),
         )
 
-    def _now(self) -> torch.cuda.Event | float:
+    def _now(self) -> Mark:
         if not self.device.is_cuda:
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)
@@ -61,7 +59,7 @@ class StepMarks:
         return event
 
 
-def _between(begin: torch.cuda.Event | float, end: torch.cuda.Event | float) -> float:
+def _between(begin: Mark, end: Mark) -> float:
     if isinstance(begin, float) or isinstance(end, float):
         assert isinstance(begin, float) and isinstance(end, float)
         return 1e3 * (end - begin)

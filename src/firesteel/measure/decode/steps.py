@@ -1,13 +1,14 @@
-"""Decoding steps at a stated depth: their pages and inputs, what two ways give, experts met, time; knows no engine.
+"""Decoding steps at a stated depth: page layout, inputs, comparison of two runs, and timing.
 
-Requests begin with `context` random keys and values in each layer and go on from there. Timing starts every few
-steps from the same inputs again, so that the depth stays what it is said to be.
+Requests start with `context` random keys and values per layer and decode from there. Timing returns to the same
+inputs every few steps, so that the depth stays what it is said to be.
 
-Shape letters: T requests, N pages a request can hold, L layers, E experts, V vocabulary.
+Shape letters: T requests, N pages that a request can hold, L layers, V vocabulary.
 """
 
 from __future__ import annotations
 
+import copy
 import itertools
 import time
 from collections.abc import Callable, Sequence
@@ -20,21 +21,23 @@ from torch import Tensor
 from firesteel.device import DeviceSpec
 from firesteel.model.decode import DecodeStep
 from firesteel.model.decode_ops import GROUPS, DecodeOps
-from firesteel.model.spec import ModelSpec
 from firesteel.types import Batch, KvCache, KvView
 
-PASS_STEPS = 20  # timed from the same inputs, then again: depths are context to context + 19
-STALE = 0  # the page that nobody owns
-Run = Callable[[], object]
+PASS_STEPS = 20  # steps timed between two resets: depths are context to context + 19
+STALE = 0  # page that no request owns
+RunStep = Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pages:
-    """Tables [T, N]; window tables are stale before what the first window reaches. Neighbours lie anywhere."""
+    """Page tables [T, N] in random order.
+
+    Entries of the window table before the first window are stale.
+    """
 
     full: Tensor
     window: Tensor
-    count: int  # pages that must exist
+    count: int  # pages that the cache must have
 
     @property
     def width(self) -> int:
@@ -42,7 +45,10 @@ class Pages:
 
 
 def lay_out(contexts: Sequence[int], *, room: int, page_size: int, window: int, seed: int) -> Pages:
-    """For requests that hold so many tokens each and gain up to `room` more; the next one has its slot as well."""
+    """Assigns pages to requests that hold `contexts` tokens and gain up to `room` more.
+
+    The token after those has a slot as well: a step writes the slot of the next one.
+    """
     ends = torch.tensor([[(context + room) // page_size + 1] for context in contexts])
     shape = (len(contexts), int(ends.max()))
     numbers = torch.arange(shape[1]).expand(shape)
@@ -56,7 +62,7 @@ def lay_out(contexts: Sequence[int], *, room: int, page_size: int, window: int, 
 
 
 def first_batch(token_ids: Sequence[int], contexts: Sequence[int], pages: Pages, cache: KvCache) -> Batch:
-    """The next token of each request, after the tokens it holds."""
+    """Builds the batch of the token that follows those each request holds."""
     positions, page_size = torch.tensor(contexts), cache.keys[0].shape[2]
     device = cache.keys[0].device
 
@@ -65,17 +71,21 @@ def first_batch(token_ids: Sequence[int], contexts: Sequence[int], pages: Pages,
         return KvView(page_table=table.to(device), slots=(page * page_size + positions % page_size).to(device))
 
     return Batch(
-        token_ids=torch.tensor(token_ids, device=device), positions=positions.to(device),
-        query_starts=torch.arange(len(contexts) + 1, device=device), kv_lens=(positions + 1).to(device),
-        full=view(pages.full), window=view(pages.window), logit_rows=torch.arange(len(contexts), device=device),
-    )  # fmt: skip
+        token_ids=torch.tensor(token_ids, device=device),
+        positions=positions.to(device),
+        query_starts=torch.arange(len(contexts) + 1, device=device),
+        kv_lens=(positions + 1).to(device),
+        full=view(pages.full),
+        window=view(pages.window),
+        logit_rows=torch.arange(len(contexts), device=device),
+    )
 
 
 def fill_pages(cache: KvCache, *, seed: int) -> None:
-    """Random keys and values of unit deviation, the same for the same seed."""
+    """Fills the cache with normal keys and values, the same for the same seed."""
     generator = torch.Generator(cache.keys[0].device).manual_seed(seed)
-    for tensor in {one.data_ptr(): one for one in (*cache.keys, *cache.values)}.values():
-        if tensor.element_size() == 1:  # torch draws no fp8
+    for tensor in {pages.data_ptr(): pages for pages in (*cache.keys, *cache.values)}.values():
+        if tensor.element_size() == 1:  # torch has no random fp8
             tensor.copy_(torch.randn(tensor.shape, generator=generator, device=tensor.device))
         else:
             tensor.normal_(generator=generator)
@@ -83,14 +93,14 @@ def fill_pages(cache: KvCache, *, seed: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """What a number of steps gave, to be compared bit for bit."""
+    """Results of several steps, to be compared bit for bit."""
 
     tokens: Tensor  # [steps, T]
     logits: Tensor  # [T, V] of the last step
-    written: list[Tensor]  # keys, then values, of each layer: what the steps put into the pages
+    written: list[Tensor]  # keys, then values, that the steps wrote into the pages of each layer
 
     def difference(self, other: Trace) -> str | None:
-        """The first, in words, or None."""
+        """Describes the first difference; None if there is none."""
         if not torch.equal(self.tokens, other.tokens):
             step = int((self.tokens != other.tokens).any(1).nonzero()[0])
             return f"tokens from step {step} on: {self.tokens[step].tolist()}, {other.tokens[step].tolist()}"
@@ -103,8 +113,8 @@ class Trace:
         return None
 
 
-def trace(step: DecodeStep, run: Run, num_steps: int) -> Trace:
-    """Of `run`, which is a way to run `step`, from its present inputs on; they are put back afterwards."""
+def trace(step: DecodeStep, run: RunStep, num_steps: int) -> Trace:
+    """Traces `num_steps` calls of `run`, a variant of `step`, and restores the inputs of `step` afterwards."""
     inputs, tokens, slots = step.inputs, [], []
     begin = inputs.copy()
     for _ in range(num_steps):
@@ -112,100 +122,63 @@ def trace(step: DecodeStep, run: Run, num_steps: int) -> Trace:
         logits = run()
         tokens.append(inputs.token_ids.clone())
     assert isinstance(logits, Tensor)
-    full, window = (torch.cat(one) for one in zip(*slots, strict=True))
+    full, window = (torch.cat(kind) for kind in zip(*slots, strict=True))
     written = []
-    for number, kind in enumerate(step.model.spec.windows):
-        for pages in (step.cache.keys[number], step.cache.values[number]):
-            written.append(_gather(pages, full if kind is None else window))
+    for layer, layer_window in enumerate(step.model.spec.windows):
+        for pages in (step.cache.keys[layer], step.cache.values[layer]):
+            written.append(_gather(pages, full if layer_window is None else window))
     inputs.restore(begin)
     return Trace(tokens=torch.stack(tokens), logits=logits.clone(), written=written)
 
 
 def _gather(pages: Tensor, slots: Tensor) -> Tensor:
-    """[slots, K, D]; of fp8 the codes, which torch compares."""
+    """Returns [slots, K, D]; fp8 values as their codes, because torch does not compare fp8."""
     page_size, held = pages.shape[2], pages.view(torch.uint8) if pages.element_size() == 1 else pages
     return held[slots // page_size, :, slots % page_size]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpertCount:
-    num_tokens: int
-    per_step: float  # distinct ones in a layer, mean over layers and steps
-    per_layer: tuple[int, ...]  # distinct ones over all tokens
-
-    @classmethod
-    def of(cls, chosen: Tensor, num_steps: int, spec: ModelSpec) -> ExpertCount:
-        """From the ids [steps * L, T, A] that the routers chose."""
-        met = torch.zeros(chosen.shape[0], spec.num_experts, dtype=torch.bool, device=chosen.device)
-        met = met.scatter(1, chosen.flatten(1), True).unflatten(0, (num_steps, spec.num_layers))
-        return cls(
-            num_tokens=num_steps * chosen.shape[1], per_step=float(met.sum(-1).float().mean()),
-            per_layer=tuple(met.any(0).sum(-1).tolist()),
-        )  # fmt: skip
-
-    @property
-    def total(self) -> int:
-        return sum(self.per_layer)
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "tokens": self.num_tokens, "distinct_a_layer_and_step": self.per_step,
-            "distinct_by_layer": list(self.per_layer), "distinct_in_all_layers": self.total,
-        }  # fmt: skip
-
-
-def count_experts(step: DecodeStep, *, num_tokens: int) -> ExpertCount:
-    """From the router's logits, at least so many tokens on; inputs are put back."""
-    spec, requests, begin = step.model.spec, step.inputs.token_ids.shape[0], step.inputs.copy()
-    num_steps = -(-num_tokens // requests)
-    logits = [call.result for _ in range(num_steps) for call in watch(step)["router"]]
-    step.inputs.restore(begin)
-    chosen = torch.stack(logits).topk(spec.num_active, dim=-1).indices  # [steps * L, T, A]
-    return ExpertCount.of(chosen, num_steps, spec)
-
-
 @dataclass(frozen=True, slots=True)
 class Call:
+    """A call of a decode op, with its result."""
+
     op: Callable[..., Any]
-    args: tuple[Any, ...]  # whether the launch is dependent comes last
+    args: tuple[Any, ...]  # the last says whether the launch is dependent
     result: Any
 
     def again(self, *, dependent: bool | None = None) -> None:
-        """With the launch of before, or with this."""
+        """Repeats the call; `dependent` replaces its launch mode if given."""
         self.op(*self.args[:-1], self.args[-1] if dependent is None else dependent)
 
 
 def watch(step: DecodeStep) -> dict[str, list[Call]]:
-    """Runs a step; its calls by group, with tensors that stay theirs."""
+    """Runs a step and returns its calls, keyed by timing group."""
     calls: dict[str, list[Call]] = {group: [] for group in GROUPS}
-    plain = step.ops
 
     def watched(group: str) -> Callable[..., Any]:
+        op = getattr(step.ops, group)
+
         def run(*args: Any) -> Any:
-            op = getattr(plain, group)
             result = op(*args)
             calls[group].append(Call(op, args, result))
             return result
 
         return run
 
-    step.ops = DecodeOps(*map(watched, GROUPS))
-    try:
-        step.run()
-    finally:
-        step.ops = plain
+    observed = copy.copy(step)  # shares weights, pages and inputs with `step`
+    observed.ops = DecodeOps(*map(watched, GROUPS))
+    observed.run()
     return calls
 
 
-def time_steps(run: Run, reset: Run, device: DeviceSpec, *, steps: int) -> tuple[float, ...]:
-    """Milliseconds of each step, from the end of the one before; one pass runs untimed first."""
+def time_steps(run: RunStep, reset: RunStep, device: DeviceSpec, *, steps: int) -> tuple[float, ...]:
+    """Returns the milliseconds of each step, from the end of the previous one, after one untimed pass."""
     measure = _time_cuda if device.is_cuda else _time_cpu
     lengths = [min(PASS_STEPS, steps - done) for done in range(0, steps, PASS_STEPS)]
     measure(run, reset, lengths[:1])
     return tuple(measure(run, reset, lengths))
 
 
-def _time_cpu(run: Run, reset: Run, lengths: Sequence[int]) -> list[float]:
+def _time_cpu(run: RunStep, reset: RunStep, lengths: Sequence[int]) -> list[float]:
     samples = []
     for length in lengths:
         reset()
@@ -216,16 +189,16 @@ def _time_cpu(run: Run, reset: Run, lengths: Sequence[int]) -> list[float]:
     return samples
 
 
-def _time_cuda(run: Run, reset: Run, lengths: Sequence[int]) -> list[float]:
-    """Steps are queued without waiting, as a serving loop does: gaps between them count."""
+def _time_cuda(run: RunStep, reset: RunStep, lengths: Sequence[int]) -> list[float]:
+    """Queues steps without waiting, as the serving loop does, so that gaps between them count."""
     passes = []
     for length in lengths:
         reset()
-        marks = [torch.cuda.Event(enable_timing=True) for _ in range(length + 1)]
-        marks[0].record()
-        for mark in marks[1:]:
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(length + 1)]
+        events[0].record()
+        for event in events[1:]:
             run()
-            mark.record()
-        passes.append(marks)
+            event.record()
+        passes.append(events)
     torch.cuda.synchronize()
-    return [before.elapsed_time(after) for marks in passes for before, after in itertools.pairwise(marks)]
+    return [before.elapsed_time(after) for events in passes for before, after in itertools.pairwise(events)]

@@ -1,6 +1,6 @@
-"""The ways to run a decoding step: eager or as a graph, with dependent launch or without; knows no kernel.
+"""Variants of a decoding step: eager or as a CUDA graph, with dependent launch or without.
 
-All must give the same bits; `compare_ways` says where they do not.
+All variants must give the same bits; `compare_variants` names the first difference.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from firesteel.config import KernelConfig
 from firesteel.device import DeviceSpec
 from firesteel.errors import KernelError
 from firesteel.kernels.stream.launch import with_delays
-from firesteel.measure.decode.steps import Call, Run, time_steps, trace, watch
+from firesteel.measure.decode.steps import Call, RunStep, time_steps, trace, watch
 from firesteel.model.decode import DecodeStep
 from firesteel.model.decode_ops import GROUPS
 from firesteel.model.graphs import StepGraph
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class StepVariant:
     graph: bool
     dependent: bool
 
@@ -28,74 +28,75 @@ class Way:
         launch = "dependent launch" if self.dependent else "plain launch"
         return f"{'CUDA graph' if self.graph else 'eager'}, {launch}"
 
-    def open(self, step: DecodeStep, device: DeviceSpec) -> Run:
-        """Runs `step` once a call, from its present inputs on."""
+    def open(self, step: DecodeStep, device: DeviceSpec) -> RunStep:
+        """Returns a function that runs `step` once per call, starting from its current inputs."""
         step.dependent = self.dependent
         return capture(step.run, step, device) if self.graph else step.run
 
 
-def find_ways(device: DeviceSpec, config: KernelConfig) -> list[Way]:
-    """From the plainest to the one that the settings choose, a gate at a time. A CPU has the plainest only."""
-    ways = [Way(False, False)]
+def list_variants(device: DeviceSpec, config: KernelConfig) -> list[StepVariant]:
+    """Lists variants from the plainest to the configured one, a setting at a time; a CPU has the plainest only."""
+    variants = [StepVariant(False, False)]
     if config.cuda_graphs and device.is_cuda:
-        ways.append(Way(True, False))
+        variants.append(StepVariant(True, False))
     if config.dependent_launch and device.is_cuda:
-        ways.append(Way(ways[-1].graph, True))
-    return ways
+        variants.append(StepVariant(variants[-1].graph, True))
+    return variants
 
 
-def capture(run: Run, step: DecodeStep, device: DeviceSpec) -> Run:
-    """The inputs of `step` are afterwards what they were."""
+def capture(run: RunStep, step: DecodeStep, device: DeviceSpec) -> RunStep:
+    """Captures `run` as a graph and restores the inputs of `step` afterwards."""
     return StepGraph(run, step.model.kernels.ledger, device, undo=undoer(step)).replay
 
 
 def undoer(step: DecodeStep) -> Callable[[], None]:
-    """Puts back the inputs that `step` has now."""
+    """Returns a function that restores the current inputs of `step`."""
     begin = step.inputs.copy()
     return lambda: step.inputs.restore(begin)
 
 
-def compare_ways(
-    step: DecodeStep, ways: Sequence[Way], device: DeviceSpec, num_steps: int, *, delays: bool = False
+def compare_variants(
+    step: DecodeStep, variants: Sequence[StepVariant], device: DeviceSpec, num_steps: int, *, delays: bool = False
 ) -> None:
-    """Raises unless each gives what the first gave, and a single one the same twice; inputs are put back.
+    """Raises unless all variants give the bits of the first; a single variant must repeat its own bits.
 
-    With `delays` all are run once more, by kernels that dawdle at random.
+    With `delays`, all variants run once more with kernels that wait at random points. Inputs are restored.
     """
-    expected = trace(step, ways[0].open(step, device), num_steps)
+    expected = trace(step, variants[0].open(step, device), num_steps)
 
-    def compare(others: Sequence[Way], how: str) -> None:
-        for way in others:
-            found = trace(step, way.open(step, device), num_steps)
-            if difference := expected.difference(found):
-                raise KernelError(f"{ways[0]} and {way}{how} differ over {num_steps} steps: {difference}")
+    def compare(others: Sequence[StepVariant], how: str) -> None:
+        for variant in others:
+            actual = trace(step, variant.open(step, device), num_steps)
+            if difference := expected.difference(actual):
+                raise KernelError(f"{variants[0]} and {variant}{how} differ over {num_steps} steps: {difference}")
 
-    compare(ways[1:] or ways, "")
+    compare(variants[1:] or variants, "")
     if delays:
         with with_delays():
-            compare(ways, " with delays")
+            compare(variants, " with delays")
 
 
-def time_groups(step: DecodeStep, way: Way, device: DeviceSpec, *, steps: int) -> dict[str, float]:
-    """Milliseconds a step: a group's calls of all layers one after the other, nothing between them.
+def time_groups(step: DecodeStep, variant: StepVariant, device: DeviceSpec, *, steps: int) -> dict[str, float]:
+    """Returns milliseconds per step of each group: its calls of all layers, back to back.
 
-    What is called once a step is repeated as often as there are layers, or a graph's own launch would count most.
+    Calls that a step makes once are repeated as often as there are layers; otherwise the launch of the graph would
+    dominate their time.
     """
-    reset, step.dependent = undoer(step), way.dependent
+    reset, step.dependent = undoer(step), variant.dependent
     calls = watch(step)
-    found = {}
+    group_ms = {}
     for group in filter(calls.get, GROUPS):
         reset()
-        times = step.model.spec.num_layers // len(calls[group])
-        run = repeat(calls[group] * times)
-        timed = capture(run, step, device) if way.graph else run
-        found[group] = statistics.median(time_steps(timed, reset, device, steps=steps)) / times
+        repeats = step.model.spec.num_layers // len(calls[group])
+        run = repeat(calls[group] * repeats)
+        timed = capture(run, step, device) if variant.graph else run
+        group_ms[group] = statistics.median(time_steps(timed, reset, device, steps=steps)) / repeats
     reset()
-    return found
+    return group_ms
 
 
-def repeat(calls: Sequence[Call]) -> Run:
-    """As in a step, the first waits for all that ran before it."""
+def repeat(calls: Sequence[Call]) -> RunStep:
+    """Returns a function that repeats `calls`; as in a step, the first waits for everything launched before."""
 
     def run() -> None:
         calls[0].again(dependent=False)

@@ -1,4 +1,4 @@
-"""What decoding through an engine comes to, beside its floor and bare replays of a step; measures nothing."""
+"""Figures of decoding through the whole engine, beside its floor and bare replays of a step."""
 
 from __future__ import annotations
 
@@ -7,42 +7,45 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from firesteel.measure.decode.experts import ExpertCount
+from firesteel.measure.decode.figures import StepFloor
 from firesteel.measure.decode.kernel_caches import CacheUse
 from firesteel.measure.decode.marks import StepTimes
-from firesteel.measure.decode.step_floor import StepFloor
-from firesteel.measure.decode.steps import ExpertCount
-from firesteel.measure.tokens.rescore import Reread
+from firesteel.measure.tokens.rescore import Rescored
+
+STAGES = ("schedule", "build", "run", "wait")  # of the engine, as its statistics time them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Startup:
-    """Seconds from weights on the device, with what was compiled on the way."""
+    """Seconds from weights on the device to the first tokens, compilation included."""
 
-    first_token_s: float  # of a prompt
-    second_token_s: float  # the first that a decoding step gave
-    caches: Mapping[str, CacheUse]  # of compiled kernels; none on a CPU
+    first_token_s: float  # from a prompt
+    second_token_s: float  # from the first decoding step
+    caches: Mapping[str, CacheUse]  # caches of compiled kernels; none on a CPU
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            "first_token_s": self.first_token_s, "second_token_s": self.second_token_s,
+            "first_token_s": self.first_token_s,
+            "second_token_s": self.second_token_s,
             "caches": {name: use.as_dict() for name, use in self.caches.items()},
-        }  # fmt: skip
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopFigures(StepFloor):
-    """Of one batch size from one depth on; the cost is at the middle depth, with the experts that were met."""
+    """Figures of one batch size from one depth on; the cost is that of the middle depth and the experts met."""
 
     context: int  # before the first timed step
     temperature: float = 0.0
-    num_tokens: int  # timed
+    num_tokens: int  # in the timed part
     seconds: float
-    stages_s: Mapping[str, float]  # of the host, over the timed part
+    stages_s: Mapping[str, float]  # host time over the timed part
     times: StepTimes
     bare_ms: tuple[float, ...]
     experts: ExpertCount
-    reread: Reread | None  # None where tokens were drawn
-    is_captured: bool  # whether steps were replayed as a graph
+    reread: Rescored | None  # None if tokens were drawn at random
+    is_captured: bool  # true if steps were replayed as a CUDA graph
 
     @property
     def way(self) -> str:
@@ -50,7 +53,7 @@ class LoopFigures(StepFloor):
 
     @property
     def tok_s(self) -> float:
-        """Of all requests together."""
+        """Tokens per second of all requests together."""
         return self.num_tokens / self.seconds
 
     @property
@@ -63,7 +66,7 @@ class LoopFigures(StepFloor):
 
     @property
     def stages_ms(self) -> dict[str, float]:
-        """Of the host in a step. What no stage accounts for is the rest."""
+        """Host time per step by stage; "rest" is the time outside all stages."""
         stages = {name: 1e3 * seconds / self.num_steps for name, seconds in self.stages_s.items()}
         return {**stages, "rest": self.step_ms - sum(stages.values())}
 
@@ -73,17 +76,26 @@ class LoopFigures(StepFloor):
 
     @property
     def share_of_bare(self) -> float:
-        """Of the speed of bare replays."""
+        """Speed as a share of that of bare replays."""
         return self.bare_step_ms / self.step_ms
 
     def as_dict(self) -> dict[str, Any]:
-        """All but the samples."""
+        """Returns everything except the samples."""
         return {
-            "batch": self.batch, "context": self.context, "temperature": self.temperature, "way": self.way,
-            "tokens": self.num_tokens, "tok_s": self.tok_s, **self.floor_as_dict(),
-            "bytes_at_context": self.cost.step.context, "stages_ms_a_step": self.stages_ms,
-            "bare_ms_a_step": self.bare_step_ms, "share_of_bare_replay": self.share_of_bare,
-            "idle_share": self.times.idle_share, "largest_gap_ms": max(self.times.gaps_ms),
+            "batch": self.batch,
+            "context": self.context,
+            "temperature": self.temperature,
+            "way": self.way,
+            "tokens": self.num_tokens,
+            "tok_s": self.tok_s,
+            **self.floor_as_dict(),
+            "bytes_at_context": self.cost.step.context,
+            "stages_ms_a_step": self.stages_ms,
+            "bare_ms_a_step": self.bare_step_ms,
+            "share_of_bare_replay": self.share_of_bare,
+            "idle_share": self.times.idle_share,
+            "largest_gap_ms": max(self.times.gaps_ms),
             "experts": self.experts.as_dict(),
-            "reread": None if self.reread is None else self.reread.as_dict(), "captured": self.is_captured,
-        }  # fmt: skip
+            "reread": None if self.reread is None else self.reread.as_dict(),
+            "captured": self.is_captured,
+        }

@@ -1,1 +1,1 @@
-"""Benchmarks of ops: workloads, correctness, outcome and tuning."""
+"""Measurements of ops: workloads, benchmarks, correctness and tuning."""

@@ -1,6 +1,6 @@
-"""Every op against its reference on this machine, on its own samples and at a model's shapes; measures no time.
+"""Checks every op against its reference on this machine, on its own samples and at the shapes of a model.
 
-A fault that the GPU does not forget ends the checks of its process: what would come after is listed as not run.
+A fault that leaves the GPU unusable ends the checks of its process: the remaining ones are listed as not run.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from firesteel.kernels.proof.verify import (
 )
 from firesteel.kernels.registry import find_op
 from firesteel.measure.ops.memory import free_memory, too_large
-from firesteel.measure.ops.shapes import Shapes
-from firesteel.measure.ops.workloads import Workload, list_workloads
+from firesteel.measure.ops.shapes import ModelShapes
+from firesteel.measure.ops.workloads import OpWorkload, list_workloads
 from firesteel.model.spec import ModelSpec
 
 TOKENS = (1, 7, 64, 320)
-# On a GPU as well: tokens choose a tile, and between them these meet every one that up to 8192 tokens choose.
+# Additional on a GPU: the number of tokens selects a tile; these cover every tile that up to 8192 tokens select.
 TILE_TOKENS = {"linear": (24, 100, 500, 1000, 4096), "moe_matmul": (12, 24, 100, 1000, 4096), "route": (8192,)}
-MEMORY_SHARE = 0.15  # of what is free, for arguments: a check holds up to six copies
+MEMORY_SHARE = 0.15  # of the free memory, for arguments: a check holds up to six copies
 DEVICE_FAILED = "the device failed earlier in"
 Progress = Callable[[int, int], None]
 Implementations = list[Implementation[Any, Any]]
@@ -46,11 +46,18 @@ def check_ops(
     quick: bool = False,
     progress: Progress | None = None,
 ) -> Iterator[Check]:
-    """`quick` ends, for each implementation, activation and set of types, with the first sample that it takes."""
+    """Checks all ops.
+
+    `quick` stops at the first accepted sample per implementation, activation and set of types.
+    """
     broken = ""
     for done, op in enumerate(ops, start=1):
         yield from list_unusable(op, device)
-        usable = [one for one in op.implementations.values() if one.name != REFERENCE and one.needs(device) is None]
+        usable = [
+            implementation
+            for implementation in op.implementations.values()
+            if implementation.name != REFERENCE and implementation.needs(device) is None
+        ]
         for check in _check_op(op, usable, device, spec, quick) if usable and not broken else ():
             yield check
             if check.failure and has_failed(device):
@@ -58,7 +65,7 @@ def check_ops(
                 break
         if broken:
             why = f"{DEVICE_FAILED} {broken}"
-            yield from (Check(op.name, one.name, "all that remain", not_run=why) for one in usable)
+            yield from (Check(op.name, skipped.name, "all that remain", not_run=why) for skipped in usable)
         if progress:
             progress(done, len(ops))
 
@@ -71,15 +78,15 @@ def check_apart(
     quick: bool = False,
     progress: Progress | None = None,
 ) -> Iterator[Check]:
-    """In another process, which is replaced after an op that failed the device or ended it: the next still runs."""
+    """Checks ops in another process, which is replaced after an op that broke the device or killed the process."""
     worker = Worker()
     try:
         for done, op in enumerate(ops, start=1):
-            found = worker.call(check_alone, op.name, device, spec, quick)
-            if isinstance(found, Died):
-                found = [Check(op.name, "", "", failure=found.reason)]
-            yield from found
-            if any(DEVICE_FAILED in check.why for check in found):
+            checks = worker.call(check_alone, op.name, device, spec, quick)
+            if isinstance(checks, Died):
+                checks = [Check(op.name, "", "", failure=checks.reason)]
+            yield from checks
+            if any(DEVICE_FAILED in check.why for check in checks):
                 worker.stop()
             if progress:
                 progress(done, len(ops))
@@ -88,7 +95,7 @@ def check_apart(
 
 
 def check_alone(name: str, device: DeviceSpec, spec: ModelSpec, quick: bool) -> list[Check]:
-    """Of one op by its name: an op itself does not travel between processes."""
+    """Checks one op, given by name because ops cannot be pickled."""
     return list(check_ops((find_op(name),), device, spec, quick=quick))
 
 
@@ -99,34 +106,38 @@ def _check_op(
     refused: dict[tuple[Any, ...], Check] = {}
     for sample in _samples(op, device, spec, TOKENS[:1] if quick else list_tokens(op.name, device)):
         if isinstance(sample, Check):
-            yield from (replace(sample, implementation=one.name) for one in usable)
+            yield from (replace(sample, implementation=skipped.name) for skipped in usable)
             continue
-        for one in usable:
-            key = one.name, _activation(op, sample), frozenset(tensor.dtype for tensor in tensors(sample.args))
+        for implementation in usable:
+            key = (
+                implementation.name,
+                _activation(op, sample),
+                frozenset(tensor.dtype for tensor in tensors(sample.args)),
+            )
             if quick and key in ran:
                 continue
-            found = check_sample(op, one, sample)
-            if quick and found.status is Status.REFUSED:
-                refused[key] = found
+            check = check_sample(op, implementation, sample)
+            if quick and check.status is Status.REFUSED:
+                refused[key] = check
                 continue
             ran.add(key)
-            yield found
+            yield check
     yield from (check for key, check in refused.items() if key not in ran)
 
 
 def list_tokens(op: str, device: DeviceSpec) -> tuple[int, ...]:
-    """Fewest first; few where no tile runs but under Triton's interpreter, which is slow."""
+    """Returns token counts in ascending order; few on a CPU, because Triton's interpreter is slow."""
     return tuple(sorted({*TOKENS, *(TILE_TOKENS.get(op, ()) if device.is_cuda else ())}))
 
 
 def _samples(
     op: Op[Any, Any], device: DeviceSpec, spec: ModelSpec, tokens: tuple[int, ...]
 ) -> Iterator[Sample | Check]:
-    """The op's own, then the model's; a Check stands for one that could not be made, or that needs too much."""
+    """Yields the op's samples, then the model's; a Check replaces a sample that failed or is too large."""
     try:
         if op.make_samples:
             yield from op.make_samples(device.torch_device)
-        shapes = Shapes(spec, device, expert_copies=1)
+        shapes = ModelShapes(spec, device, expert_copies=1)
     except kernel_faults() as error:
         yield with_fault(Check(op.name, "", "making samples"), error)
         return
@@ -136,7 +147,7 @@ def _samples(
                 yield _sample(workload, device)
 
 
-def _sample(workload: Workload, device: DeviceSpec) -> Sample | Check:
+def _sample(workload: OpWorkload, device: DeviceSpec) -> Sample | Check:
     row = Check(workload.op.name, "", workload.label)
     try:
         free_memory(device)

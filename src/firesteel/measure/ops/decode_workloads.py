@@ -1,6 +1,6 @@
-"""Arguments and arithmetic of the decode ops at a model's shapes, for M requests of one token; measures nothing.
+"""Arguments and arithmetic of the decode ops at the shapes of a model, for M requests of one token.
 
-There are none for more tokens than their kernels take. Dense weights come in bf16 and in MXFP4.
+M is limited to the tokens that the kernels take. Dense weights come in bf16 and in MXFP4.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from firesteel.kernels.decode.lm_head import find_best
 from firesteel.kernels.operands.weights import Mxfp4Weight
 from firesteel.kernels.stream.launch import ROUNDED
 from firesteel.kernels.stream.ring import MOST_TOKENS
-from firesteel.measure.ops.shapes import PAGE_SIZE, Part, Shapes
+from firesteel.measure.ops.shapes import PAGE_SIZE, ModelShapes, WorkloadPart
 
 CONTEXT = 2048  # tokens that a request holds
-BEST_PARTS = 132  # programs that each found a most likely token
+BEST_PARTS = 132  # CTAs of lm_head, each with its most likely token
 
 Weight = Tensor | Mxfp4Weight
-Maker = Callable[[Shapes, int, str], Iterator[Part]]
+Maker = Callable[[ModelShapes, int, str], Iterator[WorkloadPart]]
 
 
 def _dense(
-    shapes: Shapes, m: int, activation: str, rows: int, columns: int, draw: Callable[[Weight], tuple[Any, ...]]
-) -> Iterator[Part]:
-    """Activations are rounded before packed weights alone."""
+    shapes: ModelShapes, m: int, activation: str, rows: int, columns: int, draw: Callable[[Weight], tuple[Any, ...]]
+) -> Iterator[WorkloadPart]:
+    """Yields a part per weight format; activations are rounded only for MXFP4 weights."""
     held: dict[str, Callable[[int, int], Weight]] = {"bf16": shapes.weight, "mxfp4": shapes.mxfp4_weight}
     for label in held if activation == "bf16" else ("mxfp4",):
 
         def draw_all(make: Callable[[int, int], Weight] = held[label]) -> tuple[Any, ...]:
             return *draw(make(rows, columns)), activation
 
-        yield Part(label, 2.0 * m * rows * columns, 2 * rows * columns, draw_all)
+        yield WorkloadPart(label, 2.0 * m * rows * columns, 2 * rows * columns, draw_all)
 
 
-def _qkv(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
+def _qkv(shapes: ModelShapes, m: int, activation: str) -> Iterator[WorkloadPart]:
     spec, pages = shapes.spec, 2
     rows = spec.q_size + 2 * spec.kv_size
 
@@ -50,12 +50,12 @@ def _qkv(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
     yield from _dense(shapes, m, activation, rows, spec.hidden_size, draw)
 
 
-def _normed(shapes: Shapes, m: int) -> tuple[Any, ...]:
+def _normed(shapes: ModelShapes, m: int) -> tuple[Any, ...]:
     hidden = shapes.spec.hidden_size
     return shapes.normal(m, hidden), shapes.bias(hidden), shapes.spec.rms_eps
 
 
-def _attention(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
+def _attention(shapes: ModelShapes, m: int, activation: str) -> Iterator[WorkloadPart]:
     spec = shapes.spec
     held = min(CONTEXT, spec.max_context)
     width = -(-held // PAGE_SIZE)
@@ -71,10 +71,10 @@ def _attention(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
         label = "full" if window is None else "window"
         flops = 4.0 * m * min(held, window or held) * spec.q_size
         held_bytes = m * width * PAGE_SIZE * shapes.token_bytes()
-        yield Part(f"{label} {held}", flops, held_bytes, functools.partial(draw, window))
+        yield WorkloadPart(f"{label} {held}", flops, held_bytes, functools.partial(draw, window))
 
 
-def _o(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
+def _o(shapes: ModelShapes, m: int, activation: str) -> Iterator[WorkloadPart]:
     spec = shapes.spec
 
     def draw(weight: Weight) -> tuple[Any, ...]:
@@ -84,23 +84,23 @@ def _o(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
     yield from _dense(shapes, m, activation, spec.hidden_size, spec.q_size, draw)
 
 
-def _router(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
+def _router(shapes: ModelShapes, m: int, activation: str) -> Iterator[WorkloadPart]:
     experts, hidden = shapes.spec.num_experts, shapes.spec.hidden_size
 
     def draw() -> tuple[Any, ...]:
         weight = shapes.weight(experts, hidden).to(shapes.dtype)
         return *_normed(shapes, m), weight, shapes.bias(experts)
 
-    yield Part("", 2.0 * m * experts * hidden, 2 * experts * hidden, draw)
+    yield WorkloadPart("", 2.0 * m * experts * hidden, 2 * experts * hidden, draw)
 
 
-def _logits(shapes: Shapes, m: int) -> Tensor:
-    """Of the router: those of a token are a quarter apart, so that rounding cannot change a choice."""
+def _logits(shapes: ModelShapes, m: int) -> Tensor:
+    """Draws router logits that are 0.25 apart within a token, so that rounding cannot change a choice."""
     order = torch.rand(m, shapes.spec.num_experts, generator=shapes.generator, device=shapes.device).argsort(-1)
     return order.float().mul_(0.25)
 
 
-def _fc1(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
+def _fc1(shapes: ModelShapes, m: int, activation: str) -> Iterator[WorkloadPart]:
     spec = shapes.spec
 
     def draw() -> tuple[Any, ...]:
@@ -108,10 +108,10 @@ def _fc1(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
         return *_normed(shapes, m), *routed, activation
 
     flops = 4.0 * m * spec.num_active * spec.hidden_size * spec.intermediate_size
-    yield Part("", flops, shapes.expert_copies * shapes.experts_bytes, draw)
+    yield WorkloadPart("", flops, shapes.expert_copies * shapes.experts_bytes, draw)
 
 
-def _fc2(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
+def _fc2(shapes: ModelShapes, m: int, activation: str) -> Iterator[WorkloadPart]:
     spec = shapes.spec
 
     def draw() -> tuple[Any, ...]:
@@ -119,22 +119,22 @@ def _fc2(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
         return inner, _logits(shapes, m), shapes.next_experts(), shapes.normal(m, spec.hidden_size), activation
 
     flops = 2.0 * m * spec.num_active * spec.hidden_size * spec.intermediate_size
-    yield Part("", flops, shapes.expert_copies * shapes.experts_bytes, draw)
+    yield WorkloadPart("", flops, shapes.expert_copies * shapes.experts_bytes, draw)
 
 
-def _experts(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
+def _experts(shapes: ModelShapes, m: int, activation: str) -> Iterator[WorkloadPart]:
     (first,), (second,) = _fc1(shapes, m, activation), _fc2(shapes, m, activation)
-    yield Part("", first.flops + second.flops, first.held_bytes, first.draw)
+    yield WorkloadPart("", first.flops + second.flops, first.held_bytes, first.draw)
 
 
-def _lm_head(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
+def _lm_head(shapes: ModelShapes, m: int, activation: str) -> Iterator[WorkloadPart]:
     spec = shapes.spec
     yield from _dense(
         shapes, m, activation, spec.vocab_size, spec.hidden_size, lambda weight: (*_normed(shapes, m), weight)
-    )  # fmt: skip
+    )
 
 
-def _sample(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
+def _sample(shapes: ModelShapes, m: int, activation: str) -> Iterator[WorkloadPart]:
     spec = shapes.spec
     width = -(-min(CONTEXT, spec.max_context) // PAGE_SIZE)
 
@@ -158,13 +158,13 @@ def _sample(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
             torch.zeros(m, device=shapes.device),
         )
 
-    yield Part("", 0.0, 2 * spec.vocab_size * spec.hidden_size, draw)
+    yield WorkloadPart("", 0.0, 2 * spec.vocab_size * spec.hidden_size, draw)
 
 
 def _few(make: Maker) -> Maker:
-    """Of as many tokens as decode ops take, rounded as they can."""
+    """Limits a maker to the tokens and activations that decode ops take."""
 
-    def make_few(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
+    def make_few(shapes: ModelShapes, m: int, activation: str) -> Iterator[WorkloadPart]:
         if m <= MOST_TOKENS and activation in ("", "bf16", ROUNDED):
             yield from make(shapes, m, activation)
 

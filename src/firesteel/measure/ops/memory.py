@@ -1,4 +1,4 @@
-"""Whether memory has room for a workload; knows no kernel."""
+"""Room in memory for a workload."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import gc
 import torch
 
 from firesteel.device import DeviceSpec, available_bytes
-from firesteel.measure.ops.workloads import Workload
+from firesteel.measure.ops.workloads import OpWorkload
 
 
-def too_large(workload: Workload, device: DeviceSpec, share: float) -> str | None:
-    """Why its arguments would take more than a share of what is free, or None."""
+def too_large(workload: OpWorkload, device: DeviceSpec, share: float) -> str | None:
+    """Returns why the arguments would exceed a share of the free memory, or None."""
     free = available_bytes(device)
     if workload.part.held_bytes <= share * free:
         return None
@@ -19,7 +19,7 @@ def too_large(workload: Workload, device: DeviceSpec, share: float) -> str | Non
 
 
 def free_memory(device: DeviceSpec) -> None:
-    """Gives back what is no longer used, so that what is available can be seen."""
+    """Frees unused memory, so that `available_bytes` is accurate."""
     gc.collect()
     if device.is_cuda:
         torch.cuda.empty_cache()

@@ -1,6 +1,6 @@
-"""What came of timing an op: figures against the ceilings of the same run, or why there are none; times nothing.
+"""Outcome of timing an op: figures against the ceilings of the same run, or the reason why there are none.
 
-A share is of the read ceiling or of the matrix rate, whichever the call is closer to: that one bounds it.
+A share refers to the read ceiling or to the matrix rate, whichever the call is closer to: that one bounds it.
 """
 
 from __future__ import annotations
@@ -25,23 +25,27 @@ class Ceilings:
     def records(self, device: DeviceSpec, config: Config) -> list[Record]:
         return [
             Record.now(
-                device, config, name=name, unit="s", samples=ceiling.timing.samples_s,
+                device,
+                config,
+                name=name,
+                unit="s",
+                samples=ceiling.timing.samples_s,
                 warmups=ceiling.timing.warmups,
                 parameters={"work": ceiling.work, "rate": ceiling.rate, "rate_unit": ceiling.unit},
             )
             for name, ceiling in (("read ceiling", self.read), (f"matrix rate {self.matrix_type}", self.matrix))
-        ]  # fmt: skip
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
     timing: Timing
-    bytes: float  # a call must move, the mean over the rotation
+    bytes: float  # moved per call, mean over the rotation
     flops: float
-    rotation_bytes: float  # read before the same memory comes round again
-    read_gb_s: float  # the ceilings
-    matrix_tflop_s: float
-    peak_memory_bytes: int  # while it was timed, arguments included; on a CPU since the process began
+    rotation_bytes: float  # read before the same memory is used again
+    read_gb_s: float  # ceiling
+    matrix_tflop_s: float  # ceiling
+    peak_memory_bytes: int  # during timing, arguments included; on a CPU since the process started
 
     @property
     def median_s(self) -> float:
@@ -65,8 +69,8 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """Of one implementation on one workload: figures, or why there are none."""
+class OpOutcome:
+    """Result of one implementation on one workload: figures, or the reason why there are none."""
 
     op: str
     part: str
@@ -75,33 +79,51 @@ class Outcome:
     activation: str
     figures: Figures | None = None
     why: str = ""
-    failed: bool = False  # it broke; otherwise it refused the arguments, or they need too much memory
+    failed: bool = False  # true after a fault; otherwise the arguments were refused or need too much memory
 
     def as_dict(self) -> dict[str, Any]:
-        found: dict[str, Any] = {
-            "op": self.op, "part": self.part, "m": self.m, "implementation": self.implementation,
-            "activation": self.activation, "why": self.why, "failed": self.failed,
-        }  # fmt: skip
-        if (one := self.figures) is not None:
-            found |= {
-                "median_s": one.median_s, "bytes": one.bytes, "flops": one.flops, "gb_s": one.gb_s,
-                "tflop_s": one.tflop_s, "share": one.share, "bound": one.bound, "read_gb_s": one.read_gb_s,
-                "matrix_tflop_s": one.matrix_tflop_s, "rotation_bytes": one.rotation_bytes,
-            }  # fmt: skip
-        return found
+        fields: dict[str, Any] = {
+            "op": self.op,
+            "part": self.part,
+            "m": self.m,
+            "implementation": self.implementation,
+            "activation": self.activation,
+            "why": self.why,
+            "failed": self.failed,
+        }
+        if (figures := self.figures) is not None:
+            fields |= {
+                "median_s": figures.median_s,
+                "bytes": figures.bytes,
+                "flops": figures.flops,
+                "gb_s": figures.gb_s,
+                "tflop_s": figures.tflop_s,
+                "share": figures.share,
+                "bound": figures.bound,
+                "read_gb_s": figures.read_gb_s,
+                "matrix_tflop_s": figures.matrix_tflop_s,
+                "rotation_bytes": figures.rotation_bytes,
+            }
+        return fields
 
     @property
     def workload(self) -> tuple[str, str, int, str]:
-        """The same for all implementations that were timed on it."""
+        """Key that all implementations timed on the same workload share."""
         return self.op, self.part, self.m, self.activation
 
     def record(self, around: Record) -> Record:
-        """In the settings and surroundings of another record of this run."""
+        """Builds the record, with the settings and surroundings of another record of this run."""
         assert self.figures is not None
         timing = self.figures.timing
         known = {key: value for key, value in self.as_dict().items() if key not in ("why", "failed", "median_s")}
         return replace(
-            around, name=f"op {self.op}", unit="s", samples=timing.samples_s, warmups=timing.warmups, seed=SEED,
-            parameters={**known, "calls_a_sample": timing.calls}, kernels={self.op: self.implementation},
+            around,
+            name=f"op {self.op}",
+            unit="s",
+            samples=timing.samples_s,
+            warmups=timing.warmups,
+            seed=SEED,
+            parameters={**known, "calls_a_sample": timing.calls},
+            kernels={self.op: self.implementation},
             peak_memory_bytes=self.figures.peak_memory_bytes,
-        )  # fmt: skip
+        )

@@ -1,4 +1,4 @@
-"""Random tensors of a model's shapes on a device; knows no op's arguments and measures nothing."""
+"""Random tensors of a model's shapes on a device."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from firesteel.model.spec import GROUP, ModelSpec
 
 SEED = 1
 PAGE_SIZE = 64
-EXPERT_COPIES = 2  # so that two calls in a row share no expert
+EXPERT_COPIES = 2  # so that consecutive calls share no expert
 
 
-class Part(NamedTuple):
-    """One way an op is used. `held_bytes` is about what the arguments take, for a look before they are drawn."""
+class WorkloadPart(NamedTuple):
+    """One use of an op. `held_bytes` is the approximate size of its arguments, known before they are drawn."""
 
     label: str
     flops: float
@@ -32,8 +32,8 @@ class Part(NamedTuple):
     draw: Callable[[], tuple[Any, ...]]
 
 
-class Shapes:
-    """Draws tensors of a model's shapes on a device; `expert_copies` are made once and shared."""
+class ModelShapes:
+    """Draws tensors of a model's shapes on a device; `expert_copies` sets of experts are made once and shared."""
 
     def __init__(self, spec: ModelSpec, device: DeviceSpec, *, expert_copies: int = EXPERT_COPIES) -> None:
         self.spec = spec
@@ -45,15 +45,15 @@ class Shapes:
         self._experts: dict[int, Experts] = {}
 
     def normal(self, *shape: int) -> Tensor:
-        """In the type of activations."""
+        """Draws normal values in the type of activations."""
         return torch.randn(shape, generator=self.generator, device=self.device, dtype=self.dtype)
 
     def fed(self, x: Tensor, activation: str) -> Fed:
-        """x as a norm stores it on this device."""
+        """Returns x as a norm stores it on this device."""
         return store(x, activation, is_native(find_capability(self.device), activation))
 
     def weight(self, rows: int, columns: int) -> Tensor:
-        """bf16, of about unit gain."""
+        """Draws bf16 weights of about unit gain."""
         drawn = torch.randn(rows, columns, generator=self.generator, device=self.device, dtype=torch.bfloat16)
         return drawn.mul_(columns**-0.5)
 
@@ -62,7 +62,7 @@ class Shapes:
         return drawn.mul_(0.1)
 
     def mxfp4_weight(self, rows: int, columns: int) -> Mxfp4Weight:
-        """Random codes: quantising real rows would take longer than measuring."""
+        """Draws random codes; quantising real rows would take longer than measuring."""
         codes = self.integers(256, rows, columns // 2, dtype=torch.uint8)
         scales = torch.full((rows, columns // GROUP), 119, dtype=torch.uint8, device=self.device)
         return Mxfp4Weight(codes=codes, scales=scales)
@@ -74,13 +74,13 @@ class Shapes:
         return torch.randperm(count, generator=self.generator, device=self.device)
 
     def routing(self, tokens: int) -> tuple[Tensor, Tensor]:
-        """(ids, weights) [T, A], every expert as likely as any other."""
+        """Returns (ids, weights) [T, A]; all experts are equally likely."""
         scores = torch.rand(tokens, self.spec.num_experts, generator=self.generator, device=self.device)
         chosen, ids = scores.topk(self.spec.num_active)
         return ids, chosen.softmax(-1)
 
     def next_experts(self) -> Experts:
-        """Of the copies in turn."""
+        """Returns the copies in turn."""
         spec, copy = self.spec, next(self._turn) % self.expert_copies
         if copy not in self._experts:
             sizes = spec.num_experts, spec.hidden_size, spec.intermediate_size
@@ -93,10 +93,10 @@ class Shapes:
 
     @property
     def experts_bytes(self) -> int:
-        """Of one copy: codes and scales take 17 bytes for 32 weights."""
+        """Size of one copy: codes and scales take 17 bytes per 32 weights."""
         spec = self.spec
         return spec.num_experts * 3 * spec.hidden_size * spec.intermediate_size * 17 // 32
 
     def token_bytes(self) -> int:
-        """Of the keys and values of one token."""
+        """Returns the size of the keys and values of one token."""
         return 2 * self.spec.kv_size * self.dtype.itemsize

@@ -1,7 +1,7 @@
-"""Finds faster tiles and launch options of Triton kernels by measuring them; knows no engine and no file.
+"""Finds faster tiles and launch options of Triton kernels by measuring them.
 
-For each op at each M: first the tiles that its `tile` argument takes, then, for every kernel that it launches so,
-options of the launch, one after the other, over all M that launch the same. What gives other results is not taken.
+For each op, first the values of its `tile` argument are tried at each M, then the launch options of every kernel it
+launches, one option after the other, over all M that share the launch. A candidate with wrong results is rejected.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from firesteel.kernels.proof.verify import has_failed, kernel_faults
 from firesteel.kernels.tiles.tile_pin import AUTO, refuse_tile
 from firesteel.kernels.tiles.tuned import VARIED, Options, Tuned, tile_key, using_options, watch_options
 from firesteel.measure.ops.bench import LEAST_CALLS, draw_inputs
-from firesteel.measure.ops.workloads import Workload
+from firesteel.measure.ops.workloads import OpWorkload
 from firesteel.measure.timing import time_calls
 
 OPS: tuple[Op[Any, Any], ...] = (moe_matmul, linear, attention, route)
-GAIN = 0.98  # of the time: less is noise
+GAIN = 0.98  # largest share of the previous time that counts as faster; the rest is noise
 ROWS, COLUMNS = (16, 32, 64, 128, 256), (64, 128, 256)
 Clock = Callable[[Callable[..., object], Sequence[tuple[Any, ...]]], float]
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """One choice that was measured: seconds before, with those chosen before it, and as chosen."""
+class TuningChoice:
+    """A measured choice: seconds with all earlier choices, and seconds with this one as well."""
 
     what: str
     m: tuple[int, ...]
@@ -53,10 +53,10 @@ class Found:
 
 
 @dataclass(slots=True)
-class Case:
-    """An op with arguments for M tokens, and the tile that it is called with."""
+class TuningCase:
+    """An op with arguments for M tokens and the tile to call it with."""
 
-    workload: Workload
+    workload: OpWorkload
     run: Callable[..., object]
     inputs: list[tuple[Any, ...]]
     expected: object = None
@@ -64,7 +64,7 @@ class Case:
 
     @property
     def tile_at(self) -> int | None:
-        """Which argument the tile is, of an op that takes one."""
+        """Position of the tile argument, or None."""
         names = list(inspect.signature(self.workload.op.reference).parameters)
         return names.index("tile") if "tile" in names else None
 
@@ -79,26 +79,26 @@ class Tuner:
     clock: Clock
     tiles: dict[str, dict[int, str]] = field(default_factory=dict)
     options: dict[str, Options] = field(default_factory=dict)
-    found: list[Found] = field(default_factory=list)
+    found: list[TuningChoice] = field(default_factory=list)
     earlier: Tuned = field(default_factory=Tuned)
-    settled: set[str | tuple[str, int]] = field(default_factory=set)  # launches, and tiles of M tokens
+    settled: set[str | tuple[str, int]] = field(default_factory=set)  # measured launches and (shape, M) tiles
 
     @property
     def tuned(self) -> Tuned:
-        """What was found, beside what `earlier` has of tiles and launches that were not measured this time."""
+        """All choices, together with those of `earlier` that were not measured again."""
         tiles = {
             key: {m: tile for m, tile in sizes.items() if (key, m) not in self.settled}
             for key, sizes in self.earlier.tiles.items()
         }
         for key, sizes in self.tiles.items():
             tiles[key] = {**tiles.get(key, {}), **sizes}
-        options = {key: one for key, one in self.earlier.options.items() if key not in self.settled}
+        options = {key: kept for key, kept in self.earlier.options.items() if key not in self.settled}
         return Tuned({key: sizes for key, sizes in tiles.items() if sizes}, {**options, **self.options})
 
-    def tune(self, op: Op[Any, Any], workloads: Sequence[Workload], tick: Callable[[], None]) -> None:
-        """All of one op; `tick` is called once for each workload and launch that is settled."""
+    def tune(self, op: Op[Any, Any], workloads: Sequence[OpWorkload], tick: Callable[[], None]) -> None:
+        """Tunes one op; `tick` is called once per settled workload and launch."""
         run = op.choose(self.device, None, Ledger())
-        cases = [Case(one, run, draw_inputs(one, self.device)) for one in workloads]
+        cases = [TuningCase(workload, run, draw_inputs(workload, self.device)) for workload in workloads]
         for case in cases:
             case.expected = case.call(*case.inputs[0])
             if (key := shape_key(case)) is not None:
@@ -108,7 +108,7 @@ class Tuner:
             self._choose_options(key, options, users)
             tick()
 
-    def _choose_tile(self, case: Case, key: str) -> None:
+    def _choose_tile(self, case: TuningCase, key: str) -> None:
         times = {AUTO: self._time([case])}
         for tile in list_tiles(case.workload.m):
             case.tile = tile
@@ -119,9 +119,9 @@ class Tuner:
             self.tiles.setdefault(key, {})[case.workload.m] = best
         self._note(f"{key} tile", [case], best, times[AUTO], times[best])
 
-    def _launched(self, cases: Sequence[Case]) -> dict[str, tuple[Options, list[Case]]]:
-        """By key: the options of each kernel that can vary, and who launches it so."""
-        launched: dict[str, tuple[Options, list[Case]]] = {}
+    def _launched(self, cases: Sequence[TuningCase]) -> dict[str, tuple[Options, list[TuningCase]]]:
+        """Returns the options of each tunable launch and the cases that make it, keyed by launch."""
+        launched: dict[str, tuple[Options, list[TuningCase]]] = {}
         for case in cases:
             with watch_options() as seen:
                 case.call(*case.inputs[0])
@@ -130,13 +130,13 @@ class Tuner:
                     launched.setdefault(key, (options, []))[1].append(case)
         return launched
 
-    def _choose_options(self, key: str, shipped: Options, cases: Sequence[Case]) -> None:
-        """One option after the other, each from the best so far; other launches stay as they were chosen."""
+    def _choose_options(self, key: str, shipped: Options, cases: Sequence[TuningCase]) -> None:
+        """Varies one option after the other, starting from the best so far; other launches keep their choices."""
         best: dict[str, Any] = {}
         with using_options(self.options):
             first = best_s = self._time(cases)
         for name, values in VARIED[key.split()[0]].items():
-            for value in (one for one in values if one != shipped.get(name)):
+            for value in (value for value in values if value != shipped.get(name)):
                 with using_options({**self.options, key: {**best, name: value}}):
                     seconds = self._time(cases)
                 if seconds < GAIN * best_s:
@@ -147,8 +147,8 @@ class Tuner:
         chosen = ", ".join(f"{name}={value}" for name, value in best.items())
         self._note(key, cases, chosen or "as shipped", first, best_s)
 
-    def _time(self, cases: Sequence[Case]) -> float:
-        """The geometric mean over the cases; infinite where one fails or gives something else."""
+    def _time(self, cases: Sequence[TuningCase]) -> float:
+        """Returns the geometric mean over the cases; infinity if one fails or gives wrong results."""
         faults: tuple[type[Exception], ...] = (KernelError, AssertionError, *kernel_faults())
         try:
             for case in cases:
@@ -161,13 +161,13 @@ class Tuner:
             return math.inf
         return math.exp(sum(map(math.log, times)) / len(times))
 
-    def _note(self, what: str, cases: Sequence[Case], chosen: str, before_s: float, chosen_s: float) -> None:
+    def _note(self, what: str, cases: Sequence[TuningCase], chosen: str, before_s: float, chosen_s: float) -> None:
         ms = tuple(sorted({case.workload.m for case in cases}))
-        self.found.append(Found(what=what, m=ms, chosen=chosen, before_s=before_s, chosen_s=chosen_s))
+        self.found.append(TuningChoice(what=what, m=ms, chosen=chosen, before_s=before_s, chosen_s=chosen_s))
 
 
 def tune_ops(
-    workloads: Mapping[str, Sequence[Workload]],
+    workloads: Mapping[str, Sequence[OpWorkload]],
     device: DeviceSpec,
     *,
     clock: Clock | None = None,
@@ -175,10 +175,10 @@ def tune_ops(
     keep: Callable[[Tuned], None] | None = None,
     earlier: Tuned | None = None,
 ) -> Tuner:
-    """`workloads` by op: what it found, with all that was measured. Each counts twice in `progress`, about.
+    """Tunes the ops of `workloads`, which is keyed by op; each workload counts about twice in `progress`.
 
-    `keep` is given what was found so far whenever an op is done: whoever is stopped later loses one op. What
-    `earlier` has of anything else stays.
+    `keep` receives the choices so far after each op, so that an interruption loses one op at most. Choices of
+    `earlier` for anything else are kept.
     """
     tuner = Tuner(device, clock or functools.partial(measure, device), earlier=earlier or Tuned())
     steps, total = itertools.count(1), 2 * sum(map(len, workloads.values()))
@@ -187,9 +187,9 @@ def tune_ops(
         if progress is not None:
             progress(min(next(steps), total), total)
 
-    for some in workloads.values():
-        if some:
-            tuner.tune(some[0].op, some, tick)
+    for op_workloads in workloads.values():
+        if op_workloads:
+            tuner.tune(op_workloads[0].op, op_workloads, tick)
         if keep is not None:
             keep(tuner.tuned)
     return tuner
@@ -200,20 +200,20 @@ def measure(device: DeviceSpec, function: Callable[..., object], inputs: Sequenc
 
 
 def pick(times: Mapping[str, float], shipped: str) -> str:
-    """The fastest, or what is shipped where that is hardly slower."""
-    best = min(times, key=lambda one: times[one])
+    """Returns the fastest candidate, or the shipped one if it is hardly slower."""
+    best = min(times, key=lambda candidate: times[candidate])
     return best if times[best] < GAIN * times[shipped] else shipped
 
 
 def list_tiles(m: int) -> Iterator[str]:
-    """Those that so many tokens do not leave nearly empty."""
+    """Lists the tiles that M tokens do not leave nearly empty."""
     for rows, columns in itertools.product(ROWS, COLUMNS):
         if rows <= max(ROWS[0], 2 * m) and refuse_tile(f"{rows}x{columns}") is None:
             yield f"{rows}x{columns}"
 
 
-def shape_key(case: Case) -> str | None:
-    """Of the weight, where it is MXFP4 and the op takes a tile."""
+def shape_key(case: TuningCase) -> str | None:
+    """Returns the key of the weight's shape, if it is MXFP4 and the op takes a tile."""
     if case.tile_at is None:
         return None
     shape = mxfp4_shape(case.inputs[0])

@@ -1,9 +1,9 @@
-"""Arguments and arithmetic of every op at the shapes of a model, for M tokens; measures nothing.
+"""Arguments and arithmetic of every op at the shapes of a model, for M tokens.
 
-M is the number of tokens of a step. Decode attention takes M as requests of one query each, prefill attention as
-the length of one prompt; lm_head computes one row a request, so it stops where decoding stops. Routing is spread
-evenly at random. What follows a norm comes as the norm stored it, as in the network. Draws differ, so that a
-rotation through several reads other memory each time.
+M is the number of tokens per step. Decode attention takes M as requests of one query each, prefill attention as the
+length of one prompt. lm_head computes one row per request, so its M has the limit of decoding. Routing is random
+and even. Ops that follow a norm get their input as the norm stores it, as in the network. Draws differ, so that a
+rotation through several of them reads different memory each time.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ from firesteel.kernels.noise import token_steps
 from firesteel.kernels.op.op import Op
 from firesteel.kernels.tiles.tile_pin import AUTO
 from firesteel.measure.ops.decode_workloads import DECODE_MAKERS
-from firesteel.measure.ops.shapes import PAGE_SIZE, Part, Shapes
+from firesteel.measure.ops.shapes import PAGE_SIZE, ModelShapes, WorkloadPart
 
-CONTEXTS = (2048, 8192)  # tokens that a decoded request holds
+CONTEXTS = (2048, 8192)  # tokens that a decoding request holds
 MOST_REQUESTS = 512  # decoded together
 SHORTEST_PROMPT = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class OpWorkload:
     op: Op[Any, Any]
     m: int
-    activation: str  # empty where the op does not round any
-    part: Part
+    activation: str  # empty if the op does not round activations
+    part: WorkloadPart
 
     @property
     def label(self) -> str:
         return " ".join(filter(None, (self.part.label, f"M={self.m}", self.activation)))
 
 
-def list_workloads(op: Op[Any, Any], m: int, activation: str, shapes: Shapes) -> Iterator[Workload]:
-    """Of one op at M tokens; an op that rounds no activations has none but the plain one."""
+def list_workloads(op: Op[Any, Any], m: int, activation: str, shapes: ModelShapes) -> Iterator[OpWorkload]:
+    """Lists the workloads of one op at M tokens; an op that does not round activations has only the plain one."""
     if op.activation_at is None:
         if activation != "bf16":
             return
         activation = ""
     for part in MAKERS[op.name](shapes, m, activation):
-        yield Workload(op=op, m=m, activation=activation, part=part)
+        yield OpWorkload(op=op, m=m, activation=activation, part=part)
 
 
-def _linear(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
+def _linear(shapes: ModelShapes, m: int, activation: str) -> Iterator[WorkloadPart]:
     spec = shapes.spec
     for name, rows, columns in (
         ("qkv", spec.q_size + 2 * spec.kv_size, spec.hidden_size),
@@ -67,10 +67,10 @@ def _linear(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
                 fed = shapes.fed(x, activation) if label == "qkv mxfp4" else None
                 return x, weight, bias, activation, AUTO, fed
 
-            yield Part(label, 2.0 * m * rows * columns, 2 * rows * columns, draw)
+            yield WorkloadPart(label, 2.0 * m * rows * columns, 2 * rows * columns, draw)
 
 
-def _moe_matmul(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
+def _moe_matmul(shapes: ModelShapes, m: int, activation: str) -> Iterator[WorkloadPart]:
     spec = shapes.spec
 
     def draw() -> tuple[Any, ...]:
@@ -79,11 +79,11 @@ def _moe_matmul(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
         return x, *routing, shapes.next_experts(), spec.swiglu_limit, activation, AUTO, fed
 
     flops = 6.0 * m * spec.num_active * spec.hidden_size * spec.intermediate_size
-    yield Part("", flops, shapes.expert_copies * shapes.experts_bytes, draw)
+    yield WorkloadPart("", flops, shapes.expert_copies * shapes.experts_bytes, draw)
 
 
-def _attention(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
-    window = next((one for one in shapes.spec.windows if one is not None), None)
+def _attention(shapes: ModelShapes, m: int, activation: str) -> Iterator[WorkloadPart]:
+    window = next((window for window in shapes.spec.windows if window is not None), None)
     contexts = [context for context in CONTEXTS if context <= shapes.spec.max_context] or [shapes.spec.max_context]
     if m <= MOST_REQUESTS:
         for context in contexts:
@@ -96,8 +96,10 @@ def _attention(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
             yield _attend(shapes, "prefill window", 1, m, m, window)
 
 
-def _attend(shapes: Shapes, label: str, requests: int, queries: int, held: int, window: int | None) -> Part:
-    """`requests` alike, each with `held` tokens of which the last `queries` ask; unseen pages are not made."""
+def _attend(
+    shapes: ModelShapes, label: str, requests: int, queries: int, held: int, window: int | None
+) -> WorkloadPart:
+    """Builds `requests` requests of `held` tokens, the last `queries` of which attend; unseen pages are omitted."""
     spec = shapes.spec
     first = max(0, held - queries + 1 - window) // PAGE_SIZE if window is not None else 0
     pages = -(-held // PAGE_SIZE)
@@ -115,30 +117,30 @@ def _attend(shapes: Shapes, label: str, requests: int, queries: int, held: int, 
 
     seen = sum(min(held - queries + 1 + number, window or held) for number in range(queries))
     flops = 4.0 * requests * seen * spec.q_size
-    return Part(label, flops, made * PAGE_SIZE * shapes.token_bytes(), draw)
+    return WorkloadPart(label, flops, made * PAGE_SIZE * shapes.token_bytes(), draw)
 
 
-def _rms_norm(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
+def _rms_norm(shapes: ModelShapes, m: int, activation: str) -> Iterator[WorkloadPart]:
     hidden = shapes.spec.hidden_size
 
     def draw() -> tuple[Any, ...]:
         return shapes.normal(m, hidden), shapes.normal(m, hidden), shapes.bias(hidden), shapes.spec.rms_eps
 
-    yield Part("", 0.0, 8 * m * hidden, draw)
+    yield WorkloadPart("", 0.0, 8 * m * hidden, draw)
 
 
-def _rms_norm_fed(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
+def _rms_norm_fed(shapes: ModelShapes, m: int, activation: str) -> Iterator[WorkloadPart]:
     (plain,) = _rms_norm(shapes, m, activation)
     yield plain._replace(draw=lambda: (*plain.draw(), activation))
 
 
-def _quantize_mxfp8(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
+def _quantize_mxfp8(shapes: ModelShapes, m: int, activation: str) -> Iterator[WorkloadPart]:
     hidden = shapes.spec.hidden_size
-    yield Part("", 0.0, 4 * m * hidden, lambda: (shapes.normal(m, hidden),))
+    yield WorkloadPart("", 0.0, 4 * m * hidden, lambda: (shapes.normal(m, hidden),))
 
 
-def _rope_kv_write(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
-    """M tokens of as many requests: positions and slots anywhere."""
+def _rope_kv_write(shapes: ModelShapes, m: int, activation: str) -> Iterator[WorkloadPart]:
+    """Builds M tokens of M requests, with random positions and slots."""
     spec = shapes.spec
     heads = [spec.num_heads, spec.num_kv_heads, spec.num_kv_heads]
     pages = -(-m // PAGE_SIZE) + 1
@@ -149,11 +151,11 @@ def _rope_kv_write(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
         positions, slots = shapes.integers(spec.max_context, m), shapes.permutation(pages * PAGE_SIZE)[:m]
         return q, k, v, positions, shapes.rope_table, k_pages, v_pages, slots
 
-    yield Part("", 0.0, 4 * pages * PAGE_SIZE * (spec.q_size + 2 * spec.kv_size), draw)
+    yield WorkloadPart("", 0.0, 4 * pages * PAGE_SIZE * (spec.q_size + 2 * spec.kv_size), draw)
 
 
-def _route(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
-    """Logits of a token are whole numbers, each once: rounding cannot change the choice."""
+def _route(shapes: ModelShapes, m: int, activation: str) -> Iterator[WorkloadPart]:
+    """Builds inputs whose logits are distinct integers, so that rounding cannot change the choice."""
     experts, hidden = shapes.spec.num_experts, shapes.spec.hidden_size
 
     def draw() -> tuple[Any, ...]:
@@ -163,11 +165,11 @@ def _route(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
         weight = torch.eye(experts, hidden, device=shapes.device).to(shapes.dtype)
         return x, weight, torch.zeros(experts, dtype=shapes.dtype, device=shapes.device), shapes.spec.num_active
 
-    yield Part("", 2.0 * m * experts * hidden, 4 * m * hidden, draw)
+    yield WorkloadPart("", 2.0 * m * experts * hidden, 4 * m * hidden, draw)
 
 
-def _draw(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
-    """Of as many requests as are decoded together."""
+def _draw(shapes: ModelShapes, m: int, activation: str) -> Iterator[WorkloadPart]:
+    """Builds logits of M requests, up to the limit of decoding."""
     size, device = shapes.spec.vocab_size, shapes.device
 
     def draw() -> tuple[Any, ...]:
@@ -176,10 +178,10 @@ def _draw(shapes: Shapes, m: int, activation: str) -> Iterator[Part]:
         return logits, logits.amax(-1), torch.ones(m, device=device), keys, token_steps(size, device)
 
     if m <= MOST_REQUESTS:
-        yield Part("", 0.0, 12 * m * size, draw)
+        yield WorkloadPart("", 0.0, 12 * m * size, draw)
 
 
-MAKERS: dict[str, Callable[[Shapes, int, str], Iterator[Part]]] = {
+MAKERS: dict[str, Callable[[ModelShapes, int, str], Iterator[WorkloadPart]]] = {
     "rms_norm": _rms_norm,
     "rms_norm_fed": _rms_norm_fed,
     "quantize_mxfp8": _quantize_mxfp8,

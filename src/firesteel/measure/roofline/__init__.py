@@ -1,1 +1,1 @@
-"""What a step must cost, and what the machine at hand reaches."""
+"""Rooflines of a step, and the ceilings of this machine."""

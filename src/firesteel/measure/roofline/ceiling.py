@@ -1,6 +1,6 @@
-"""What this machine's memory and matrix units reach with nothing in the way; knows no model.
+"""Ceilings of this machine: memory bandwidth and matrix rate, each measured alone.
 
-A kernel is judged by its share of these, not of the data sheet.
+A kernel is judged by its share of these, not by the data sheet.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from torch import Tensor
 from firesteel.device import GIB, DeviceSpec, available_bytes
 from firesteel.measure.timing import Timing, find_cache_bytes, time_calls
 
-MATRIX_SIZE = {True: 8192, False: 1024}  # by is_cuda; 8192 in bf16 outgrows every L2
+MATRIX_SIZE = {True: 8192, False: 1024}  # keyed by is_cuda; 8192 in bf16 exceeds every L2
 SMALLEST_READ, LARGEST_READ = 256 << 20, 4 * GIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ceiling:
-    work: float  # bytes or floating point operations a call
-    scale: float  # of the unit
+    work: float  # bytes or floating-point operations per call
+    scale: float  # of `unit`
     unit: str
     timing: Timing
 
@@ -33,23 +33,23 @@ class Ceiling:
 def read_ceiling(
     device: DeviceSpec, *, num_bytes: int | None = None, lent: Tensor | None = None, samples: int = 20
 ) -> Ceiling:
-    """GB/s of a plain streaming read; without `num_bytes` the buffer far outgrows the cache.
+    """Measures GB/s of a streaming read; by default the buffer is much larger than the cache.
 
-    `lent` is read instead where it is larger, as an engine leaves little memory beside its pages. Not on a CPU,
-    where pages that nobody wrote to are none.
+    A larger `lent` buffer is read instead, because an engine leaves little memory beside its pages. A CPU ignores
+    it: its unwritten pages have no memory behind them.
     """
     num_bytes = _read_bytes(device) if num_bytes is None else num_bytes
     if device.is_cuda and lent is not None and lent.nbytes > num_bytes:
         data = lent.view(-1).view(torch.int32)[: LARGEST_READ // 4]
     else:
-        kind = torch.int32 if device.is_cuda else torch.float32  # torch on a CPU widens int32 to sum, which is slow
+        kind = torch.int32 if device.is_cuda else torch.float32  # on a CPU torch widens int32 to sum, which is slow
         data = torch.arange(num_bytes // 4, dtype=kind, device=device.torch_device)
     timing = time_calls(_reader(device), [(data,)], device, samples=samples)
     return Ceiling(work=data.nbytes, scale=1e9, unit="GB/s", timing=timing)
 
 
 def matrix_ceiling(device: DeviceSpec, *, size: int | None = None, samples: int = 20) -> Ceiling:
-    """TFLOP/s of a square matrix product in the device's type: bf16 on a GPU, fp32 on a CPU."""
+    """Measures TFLOP/s of a square matrix product in the type of the device: bf16 on a GPU, fp32 on a CPU."""
     size = MATRIX_SIZE[device.is_cuda] if size is None else size
     generator = torch.Generator(device.torch_device).manual_seed(0)
     a, b = torch.randn(2, size, size, device=device.torch_device, generator=generator).to(device.dtype)

@@ -1,46 +1,46 @@
-"""What one step must read and compute, and the speed a GPU's memory allows; runs nothing, knows no tensors.
+"""Bytes and arithmetic that one step needs, and the speed that the memory of a GPU allows.
 
-A decoded token reads every matrix it meets once, the vectors beside them (biases, norms, sinks) and the keys and
-values in the cache. Activations stay on the chip. The ceiling counts memory only: where the arithmetic is slower
-than the reading, as in large batches, the true ceiling lies lower.
+A decoded token reads once every matrix it uses, the vectors beside them (biases, norms, sinks) and the keys and
+values in the cache. Activations stay on the chip. The ceiling counts memory only: if arithmetic is slower than
+reading, as in large batches, the true ceiling is lower.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from firesteel.errors import UserError
 from firesteel.model.spec import GROUP, ModelSpec
 
 BF16 = 2  # bytes
-# Bytes of a row of so many values. Q8_0 and MXFP4 keep one scale for each group of 32: 34 and 17 bytes a group.
+# Bytes per row of `values` numbers. Q8_0 and MXFP4 have one scale per group of 32: 34 and 17 bytes per group.
 ROW_BYTES: dict[str, Callable[[int], int]] = {
     "bf16": lambda values: BF16 * values,
     "q8_0": lambda values: 34 * -(-values // GROUP),
     "fp8": lambda values: values,
     "mxfp4": lambda values: 17 * -(-values // GROUP),
 }
-KV_BYTES = {"bf16": 2, "fp8": 1}  # a value
+KV_BYTES = {"bf16": 2, "fp8": 1}  # per value
 NOT_RUN = "predicted, not yet run"
 
 
 class RooflineError(UserError):
-    """A step that cannot be, or a GPU that is not in the table."""
+    """An impossible step, or a GPU that is not in the table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class StepShape:
     """One pass over the network: each request adds `tokens` positions to the `context` it holds in the cache."""
 
     dense: str = "bf16"  # format of qkv, o and lm_head; experts are MXFP4, the router bf16
-    mxfp4_layers: tuple[str, ...] = ()  # those of qkv, o and lm_head that are MXFP4 all the same
+    mxfp4_layers: tuple[str, ...] = ()  # layers among qkv, o and lm_head that are MXFP4 instead
     kv: str = "bf16"
     context: int = 0
     requests: int = 1
-    tokens: int = 1  # of a request: 1 decodes, more verify a draft
-    distinct_experts: float | None = None  # read in each layer; None expects independent routing
+    tokens: int = 1  # per request: 1 decodes, more verify a draft
+    distinct_experts: float | None = None  # read per layer; None assumes independent routing
 
     def __post_init__(self) -> None:
         if self.dense not in ROW_BYTES:
@@ -58,7 +58,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpCost:
-    """All calls of one op in a step."""
+    """Cost of all calls of one op in a step."""
 
     op: str  # as in firesteel.kernels, or "embedding"
     part: str  # which of the op's uses
@@ -66,7 +66,7 @@ class OpCost:
     matrix_bytes: float = 0.0
     vector_bytes: float = 0.0  # biases, norms, sinks, rows of tables
     kv_bytes: float = 0.0
-    flops: float = 0.0  # of matrix products; the rest is below one percent
+    flops: float = 0.0  # of matrix products; the rest is below one per cent
 
     @property
     def bytes(self) -> float:
@@ -75,8 +75,8 @@ class OpCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCost:
-    step: Step
-    distinct_experts: float  # in each layer
+    step: StepShape
+    distinct_experts: float  # per layer
     ops: tuple[OpCost, ...]
 
     @property
@@ -91,15 +91,15 @@ class StepCost:
         return {**asdict(self), "bytes": self.bytes, "flops": self.flops}
 
     def seconds(self, gb_s: float) -> float:
-        """The shortest step at a bandwidth."""
+        """Returns the shortest time of a step at a bandwidth."""
         return self.bytes / (gb_s * 1e9)
 
     def tok_s(self, gb_s: float, share: float = 1.0) -> float:
-        """Of all requests together, each gaining one token a step, at a share of the bandwidth."""
+        """Returns the rate of all requests together, one token per step each, at a share of the bandwidth."""
         return share * self.step.requests / self.seconds(gb_s)
 
     def share(self, tok_s: float, gb_s: float) -> float:
-        """Of a bandwidth, that a speed makes use of."""
+        """Returns the share of a bandwidth that a speed uses."""
         return tok_s / self.tok_s(gb_s)
 
 
@@ -107,10 +107,10 @@ class StepCost:
 class Gpu:
     title: str
     nominal_gb_s: float
-    read_gb_s: float | None = None  # what a plain streaming read reached
-    read_by: str = ""  # who measured that
-    has_run: bool = False  # firesteel, on this GPU
-    bf16_tflop_s: float | None = None  # dense, accumulated in fp32, of the data sheet; None where it says nothing
+    read_gb_s: float | None = None  # measured by a streaming read
+    read_by: str = ""  # source of that measurement
+    has_run: bool = False  # true if firesteel has run on this GPU
+    bf16_tflop_s: float | None = None  # data sheet, dense, accumulated in fp32; None if not stated
 
     def bandwidths(self) -> dict[str, float]:
         measured = {} if self.read_gb_s is None else {"measured read": self.read_gb_s}
@@ -144,33 +144,6 @@ class Prediction:
         return asdict(self)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Speculation:
-    """Verifying `drafted` tokens and the bonus token in one step, against decoding one by one."""
-
-    drafted: int
-    cost: float  # of the verifying step and its drafting, in plain steps
-
-    def length(self, acceptance: float) -> float:
-        """Tokens gained a step when each drafted token is accepted with this chance, given the one before it."""
-        if not 0 <= acceptance <= 1:
-            raise RooflineError(f"acceptance = {acceptance}: must lie between 0 and 1")
-        return sum(acceptance**position for position in range(self.drafted + 1))
-
-    def speedup(self, acceptance: float) -> float:
-        return self.length(acceptance) / self.cost
-
-    def break_even(self) -> float | None:
-        """The acceptance from which speculation gains; None where even perfect drafts lose."""
-        if self.length(1.0) < self.cost:
-            return None
-        low, high = 0.0, 1.0
-        for _ in range(60):
-            middle = (low + high) / 2
-            low, high = (middle, high) if self.length(middle) < self.cost else (low, middle)
-        return high
-
-
 def find_gpu(name: str) -> Gpu:
     if name not in GPUS:
         raise RooflineError(f"there is no GPU {name!r} in the table; it has {', '.join(GPUS)}")
@@ -178,38 +151,45 @@ def find_gpu(name: str) -> Gpu:
 
 
 def expected_experts(spec: ModelSpec, tokens: int) -> float:
-    """Distinct experts that so many tokens reach in a layer, if each chooses independently of the others."""
+    """Returns the expected distinct experts per layer if `tokens` tokens choose independently of each other."""
     return spec.num_experts * (1 - (1 - spec.num_active / spec.num_experts) ** tokens)
 
 
-def step_cost(spec: ModelSpec, step: Step) -> StepCost:
+def step_cost(spec: ModelSpec, step: StepShape) -> StepCost:
     experts, (least, most) = step.distinct_experts, (spec.num_active, spec.num_experts)
     if experts is None:
         experts = expected_experts(spec, step.all_tokens)
     elif not least <= experts <= most:
         raise RooflineError(f"distinct_experts = {experts}: must lie between {least} and {most}")
     ops = (
-        *_token_ops(spec, step), *_attention_ops(spec, step), *_expert_ops(spec, step, experts),
+        *_token_ops(spec, step),
+        *_attention_ops(spec, step),
+        *_expert_ops(spec, step, experts),
         _linear("lm_head", 1, spec.vocab_size, spec.hidden_size, step, bias=False),
-    )  # fmt: skip
+    )
     return StepCost(step=step, distinct_experts=experts, ops=ops)
 
 
 def predict(cost: StepCost, gpu: Gpu, share: float) -> list[Prediction]:
-    """One for each bandwidth known of the GPU."""
+    """Returns a prediction for each known bandwidth of the GPU."""
     if not 0 < share <= 1:
         raise RooflineError(f"share = {share}: must be above 0 and at most 1")
     return [
         Prediction(
-            bandwidth=name, gb_s=gb_s, step_ms=cost.seconds(gb_s) * 1e3, ceiling_tok_s=cost.tok_s(gb_s),
-            share=share, predicted_tok_s=cost.tok_s(gb_s, share), status="predicted" if gpu.has_run else NOT_RUN,
+            bandwidth=name,
+            gb_s=gb_s,
+            step_ms=cost.seconds(gb_s) * 1e3,
+            ceiling_tok_s=cost.tok_s(gb_s),
+            share=share,
+            predicted_tok_s=cost.tok_s(gb_s, share),
+            status="predicted" if gpu.has_run else NOT_RUN,
         )
         for name, gb_s in gpu.bandwidths().items()
-    ]  # fmt: skip
+    ]
 
 
 def assumptions(cost: StepCost, gpu: Gpu, share: float) -> list[str]:
-    """What the predictions stand on, one line each."""
+    """Returns the assumptions of the predictions, one line each."""
     counted = "given" if cost.step.distinct_experts is not None else "as independent routing meets them"
     lines = [
         "each matrix that a step meets is read once, and activations stay on the chip",
@@ -224,34 +204,19 @@ def assumptions(cost: StepCost, gpu: Gpu, share: float) -> list[str]:
     return lines
 
 
-def speculate(
-    spec: ModelSpec,
-    step: Step,
-    drafted: int,
-    *,
-    draft_bytes: float = 0.0,
-    verify_experts: float | None = None,
-) -> Speculation:
-    """`draft_bytes` are read to draft for one request; `verify_experts` are those measured, as in `step`."""
-    if drafted < 1:
-        raise RooflineError(f"drafted = {drafted}: must be at least 1")
-    if (step.distinct_experts is None) != (verify_experts is None):
-        raise RooflineError("give the distinct experts of the plain and of the verifying step, or of neither")
-    verifying = replace(step, tokens=drafted + 1, distinct_experts=verify_experts)
-    drafting = draft_bytes * step.requests
-    plain = step_cost(spec, replace(step, tokens=1))
-    return Speculation(drafted=drafted, cost=(step_cost(spec, verifying).bytes + drafting) / plain.bytes)
-
-
-def _linear(part: str, calls: int, rows: int, columns: int, step: Step, *, bias: bool = True) -> OpCost:
+def _linear(part: str, calls: int, rows: int, columns: int, step: StepShape, *, bias: bool = True) -> OpCost:
     format = "mxfp4" if part in step.mxfp4_layers else step.dense
     return OpCost(
-        op="linear", part=part, calls=calls, matrix_bytes=calls * rows * ROW_BYTES[format](columns),
-        vector_bytes=calls * rows * BF16 * bias, flops=2.0 * calls * rows * columns * step.all_tokens,
-    )  # fmt: skip
+        op="linear",
+        part=part,
+        calls=calls,
+        matrix_bytes=calls * rows * ROW_BYTES[format](columns),
+        vector_bytes=calls * rows * BF16 * bias,
+        flops=2.0 * calls * rows * columns * step.all_tokens,
+    )
 
 
-def _token_ops(spec: ModelSpec, step: Step) -> tuple[OpCost, ...]:
+def _token_ops(spec: ModelSpec, step: StepShape) -> tuple[OpCost, ...]:
     norms = 2 * spec.num_layers + 1
     return (
         OpCost(op="embedding", part="rows", calls=1, vector_bytes=step.all_tokens * spec.hidden_size * BF16),
@@ -259,8 +224,8 @@ def _token_ops(spec: ModelSpec, step: Step) -> tuple[OpCost, ...]:
     )
 
 
-def _attention_ops(spec: ModelSpec, step: Step) -> tuple[OpCost, ...]:
-    """The cache is read once a request, however many tokens look at it; a window reaches back from its token."""
+def _attention_ops(spec: ModelSpec, step: StepShape) -> tuple[OpCost, ...]:
+    """The cache is read once per request, however many tokens attend to it; a window ends at its token."""
     layers = spec.num_layers
     token_bytes = 2 * spec.kv_size * KV_BYTES[step.kv]  # key and value of one token in one layer
     held = sum(step.context if window is None else min(window - 1, step.context) for window in spec.windows)
@@ -270,27 +235,36 @@ def _attention_ops(spec: ModelSpec, step: Step) -> tuple[OpCost, ...]:
         _linear("qkv", layers, spec.q_size + 2 * spec.kv_size, spec.hidden_size, step),
         OpCost(op="rope_kv_write", part="all", calls=layers, kv_bytes=step.all_tokens * layers * token_bytes),
         OpCost(
-            op="attention", part="all", calls=layers, vector_bytes=layers * spec.num_heads * BF16,
-            kv_bytes=step.requests * held * token_bytes, flops=4.0 * step.requests * seen * spec.q_size,
+            op="attention",
+            part="all",
+            calls=layers,
+            vector_bytes=layers * spec.num_heads * BF16,
+            kv_bytes=step.requests * held * token_bytes,
+            flops=4.0 * step.requests * seen * spec.q_size,
         ),
         _linear("o", layers, spec.hidden_size, spec.q_size, step),
-    )  # fmt: skip
+    )
 
 
-def _expert_ops(spec: ModelSpec, step: Step, experts: float) -> tuple[OpCost, ...]:
+def _expert_ops(spec: ModelSpec, step: StepShape, experts: float) -> tuple[OpCost, ...]:
     layers, hidden, inter = spec.num_layers, spec.hidden_size, spec.intermediate_size
 
     def matmul(part: str, rows: int, columns: int) -> OpCost:
         return OpCost(
-            op="moe_matmul", part=part, calls=layers,
+            op="moe_matmul",
+            part=part,
+            calls=layers,
             matrix_bytes=layers * experts * rows * ROW_BYTES["mxfp4"](columns),
             vector_bytes=layers * experts * rows * BF16,
             flops=2.0 * layers * spec.num_active * rows * columns * step.all_tokens,
-        )  # fmt: skip
+        )
 
     router = OpCost(
-        op="route", part="all", calls=layers, matrix_bytes=layers * spec.num_experts * hidden * BF16,
+        op="route",
+        part="all",
+        calls=layers,
+        matrix_bytes=layers * spec.num_experts * hidden * BF16,
         vector_bytes=layers * spec.num_experts * BF16,
         flops=2.0 * layers * spec.num_experts * hidden * step.all_tokens,
-    )  # fmt: skip
+    )
     return router, matmul("gate_up", 2 * inter, hidden), matmul("down", hidden, inter)

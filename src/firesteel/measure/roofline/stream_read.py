@@ -1,8 +1,8 @@
-"""A GPU kernel that reads memory once, as fast as it comes, and does nothing else worth mentioning.
+"""A GPU kernel that streams a buffer once at full bandwidth.
 
 in   data  [N] int32
-out  sums  [programs] int32   wrapping sums of what each program read, so that no load can be dropped
-Moves 4 N bytes. Programs, all resident at once, walk the buffer in tiles side by side.
+out  sums  [programs] int32   wrapping sum of the words that each CTA read, so that no load can be eliminated
+Moves 4 N bytes. All CTAs are resident at once and read interleaved tiles of the buffer.
 """
 # mypy: ignore-errors
 # ruff: noqa: ANN001, ANN201
@@ -21,7 +21,10 @@ PROGRAMS_AN_SM = 4
 
 @triton.jit
 def read_kernel(data, sums, num_words, TILE: tl.constexpr):
-    """Loads of whole tiles carry no mask: ptxas then keeps five of 16 bytes a thread in flight, else two."""
+    """Sums tiles.
+
+    Whole tiles are loaded without a mask: ptxas then keeps five 16-byte loads per thread in flight, otherwise two.
+    """
     program = tl.program_id(0)
     words = tl.arange(0, TILE)
     whole = num_words // TILE

@@ -1,1 +1,1 @@
-"""Whether tokens stay the same batched, chunked, cached and preempted."""
+"""Equality of tokens across batching, chunking, caching, preemption and rescoring."""

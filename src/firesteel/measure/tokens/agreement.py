@@ -1,8 +1,8 @@
-"""How far two runs of the same requests agree, token by token; runs nothing.
+"""Agreement of two runs of the same requests, token by token.
 
-After the first difference two texts go their own ways, so what follows says little: the tokens before it are what
-was agreed on. In bf16 a batch of another size may round otherwise, and where two tokens are nearly as likely the
-other one wins. The margin says whether that was so: nats between the two most likely tokens of the first run.
+After the first difference two texts diverge, so only the tokens before it count as agreed. In bf16 a batch of
+another size may round differently, which decides between two tokens that are almost equally likely. The margin
+tells whether that was so: it is the distance in nats between the two most likely tokens of the first run.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-Margins = Mapping[str, Sequence[float]]  # of each token, by request
+Margins = Mapping[str, Sequence[float]]  # per token, keyed by request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,9 +19,9 @@ class Pair:
     """The tokens of one request in both runs."""
 
     num_tokens: int  # compared
-    num_equal: int  # at the same place
-    num_before: int  # the first difference; all where there is none
-    margin: float | None = None  # at the first difference, where known
+    num_equal: int  # at the same position
+    num_before: int  # tokens before the first difference; all tokens if there is none
+    margin: float | None = None  # at the first difference, if known
 
     @property
     def is_equal(self) -> bool:
@@ -31,7 +31,7 @@ class Pair:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
     equality: str  # "batched = alone"
-    evidence: str  # what shows that the second run was run that way
+    evidence: str  # shows that the second run differed as intended
     pairs: tuple[Pair, ...]
 
     @property
@@ -48,13 +48,13 @@ class Agreement:
 
     @property
     def tokens_before(self) -> float | None:
-        """The first difference, on average over the requests that have one."""
+        """Tokens before the first difference, mean over the requests that differ."""
         differing = [pair.num_before for pair in self.pairs if not pair.is_equal]
         return sum(differing) / len(differing) if differing else None
 
     @property
     def differences_a_token(self) -> float:
-        """First differences over the tokens drawn after equal ones: the rate of disagreement."""
+        """Rate of disagreement: first differences over the tokens drawn after equal ones."""
         drawn = sum(pair.num_before + (not pair.is_equal) for pair in self.pairs)
         return sum(not pair.is_equal for pair in self.pairs) / drawn
 
@@ -64,27 +64,34 @@ class Agreement:
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            "equality": self.equality, "evidence": self.evidence, "requests": len(self.pairs),
-            "tokens": self.num_tokens, "token_share": self.token_share, "request_share": self.request_share,
-            "tokens_before_first_difference": self.tokens_before, "differences_a_token": self.differences_a_token,
+            "equality": self.equality,
+            "evidence": self.evidence,
+            "requests": len(self.pairs),
+            "tokens": self.num_tokens,
+            "token_share": self.token_share,
+            "request_share": self.request_share,
+            "tokens_before_first_difference": self.tokens_before,
+            "differences_a_token": self.differences_a_token,
             "largest_margin_nats": self.largest_margin,
-        }  # fmt: skip
+        }
 
 
 def compare(expected: Sequence[int], actual: Sequence[int], margins: Sequence[float] = ()) -> Pair:
-    """`margins` are those of the expected tokens. Tokens that one run has more of are differences."""
-    same = [one == other for one, other in zip(expected, actual, strict=False)]
+    """Compares two texts; `margins` belong to the expected tokens. Surplus tokens of one text are differences."""
+    same = [ours == theirs for ours, theirs in zip(expected, actual, strict=False)]
     longest = max(len(expected), len(actual))
     same += [False] * (longest - len(same))
     before = same.index(False) if False in same else longest
     return Pair(
-        num_tokens=longest, num_equal=sum(same), num_before=before,
+        num_tokens=longest,
+        num_equal=sum(same),
+        num_before=before,
         margin=margins[before] if before < min(longest, len(margins)) else None,
-    )  # fmt: skip
+    )
 
 
 def compare_all(
     expected: Mapping[str, Sequence[int]], actual: Mapping[str, Sequence[int]], margins: Margins
 ) -> list[Pair]:
-    """Of all requests that `expected` names."""
+    """Compares the texts of all requests in `expected`."""
     return [compare(tokens, actual[name], margins.get(name, ())) for name, tokens in expected.items()]

@@ -1,7 +1,7 @@
-"""The ways of running requests that must not change their tokens, each measured; knows how to open no engine.
+"""Equalities of an engine: conditions that must not change the tokens of requests, each measured.
 
-Each differs from what it is compared with in one thing. A way that did not come about, as a preemption that never
-happened, is said to be unmeasured, and the next is tried.
+The two runs of an equality differ in one thing. If the intended condition did not occur, for example because no
+request was preempted, the equality is reported as unmeasured and the next one follows.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ PREEMPTED = "preempted = undisturbed"
 REORDERED = "another order = in order"
 SEEDED = "same seed, batched = alone"
 NAMES = (AGAIN, BATCHED, CHUNKED, CACHED, PREEMPTED, REORDERED, SEEDED)
-PIECES = 4  # of the longest prompt, where it is computed in pieces
-SCARCE = (0.9, 0.7, 0.5)  # shares of the pages that all need in the end: one run with each
+PIECES = 4  # of the longest prompt in chunked prefill
+SCARCE = (0.9, 0.7, 0.5)  # shares of the pages that all requests need in the end; one run per share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
-    """What of an engine is set for a run."""
+class EngineSetup:
+    """Settings of the engine for one run."""
 
     max_num_seqs: int
     max_num_batched_tokens: int
     prefix_caching: bool = False
-    page_share: float | None = None  # of the pages that all requests need in the end; None: plenty
+    page_share: float | None = None  # of the pages that all requests need in the end; None if pages are plentiful
 
 
-Open = Callable[[Way], RunsRequests]
+OpenEngine = Callable[[EngineSetup], RunsRequests]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,89 +52,99 @@ class Unmeasured:
 
 
 def draw_mixed(count: int, prompt_tokens: int, max_tokens: int, vocab_size: int, *, seed: int) -> list[Request]:
-    """Greedy ones; prompts have from half of `prompt_tokens` to all of them."""
+    """Draws greedy requests with prompts of `prompt_tokens` / 2 to `prompt_tokens` tokens."""
     rng = random.Random(seed)
     lengths = [rng.randint(max(2, prompt_tokens // 2), prompt_tokens) for _ in range(count)]
     return draw_requests(lengths, SamplingParams(max_tokens=max_tokens, logprobs=2), vocab_size, seed=seed)
 
 
 class Equalities:
-    """`open_engine` makes an engine on the same model, set as the way says."""
+    """Measures the equalities of `requests`; `open_engine` opens an engine on the same model."""
 
-    def __init__(self, requests: Sequence[Request], open_engine: Open, *, seed: int) -> None:
+    def __init__(self, requests: Sequence[Request], open_engine: OpenEngine, *, seed: int) -> None:
         self.requests = requests
         self.open_engine = open_engine
         self.rng = random.Random(seed)
-        self.one = Way(max_num_seqs=1, max_num_batched_tokens=max(one.num_prompt for one in requests))
-        self.all = Way(max_num_seqs=len(requests), max_num_batched_tokens=sum(one.num_prompt for one in requests))
+        self.single = EngineSetup(
+            max_num_seqs=1, max_num_batched_tokens=max(request.num_prompt for request in requests)
+        )
+        self.all = EngineSetup(
+            max_num_seqs=len(requests), max_num_batched_tokens=sum(request.num_prompt for request in requests)
+        )
 
     def measure(self) -> Iterator[Agreement | Unmeasured]:
-        """In the order of NAMES."""
-        ways = (
-            self._again, self._batched, self._chunked, self._cached, self._preempted, self._reordered, self._seeded,
-        )  # fmt: skip
-        for name, way in zip(NAMES, ways, strict=True):
-            yield _attempt(name, way)
+        """Yields the results in the order of NAMES."""
+        measurements = (
+            self._again,
+            self._batched,
+            self._chunked,
+            self._cached,
+            self._preempted,
+            self._reordered,
+            self._seeded,
+        )
+        for name, measurement in zip(NAMES, measurements, strict=True):
+            yield _attempt(name, measurement)
 
     @cached_property
     def alone(self) -> Outputs:
-        return run_alone(self.open_engine(self.one), self.requests)
+        return run_alone(self.open_engine(self.single), self.requests)
 
     @cached_property
     def batched(self) -> Outputs:
         return self._run_batched(self.requests)
 
     def _run_batched(self, requests: Sequence[Request]) -> Outputs:
-        made = run_together(self.open_engine(self.all), requests)
-        _insist(made.most_at_once > 1, "no two requests were computed at once: raise --requests or --max-tokens")
-        return made
+        outputs = run_together(self.open_engine(self.all), requests)
+        _insist(outputs.most_at_once > 1, "no two requests were computed at once: raise --requests or --max-tokens")
+        return outputs
 
     def _again(self) -> Agreement:
-        made = run_alone(self.open_engine(self.one), self.requests)
-        return self._agree(AGAIN, "one at a time", self.alone, made)
+        outputs = run_alone(self.open_engine(self.single), self.requests)
+        return self._agree(AGAIN, "one at a time", self.alone, outputs)
 
     def _batched(self) -> Agreement:
         return self._agree(BATCHED, f"{self.batched.most_at_once} at once", self.alone, self.batched)
 
     def _chunked(self) -> Agreement:
-        budget = -(-self.one.max_num_batched_tokens // PIECES)
-        made = run_alone(self.open_engine(replace(self.one, max_num_batched_tokens=budget)), self.requests)
-        _insist(made.silent_steps > 0, "no prompt was computed in pieces: raise --prompt-tokens")
-        return self._agree(CHUNKED, f"pieces of {budget} tokens", self.alone, made)
+        budget = -(-self.single.max_num_batched_tokens // PIECES)
+        outputs = run_alone(self.open_engine(replace(self.single, max_num_batched_tokens=budget)), self.requests)
+        _insist(outputs.silent_steps > 0, "no prompt was computed in pieces: raise --prompt-tokens")
+        return self._agree(CHUNKED, f"pieces of {budget} tokens", self.alone, outputs)
 
     def _cached(self) -> Agreement:
-        engine = self.open_engine(replace(self.one, prefix_caching=True))
-        run_alone(engine, [_changed(one, max_tokens=1) for one in self.requests])
-        made = run_alone(engine, self.requests)
-        _insist(made.cached_tokens > 0, "no prompt fills a page: raise --prompt-tokens or lower --page-size")
-        share = made.cached_tokens / sum(one.num_prompt for one in self.requests)
-        return self._agree(CACHED, f"{100 * share:.0f} % of prompts cached", self.alone, made)
+        engine = self.open_engine(replace(self.single, prefix_caching=True))
+        run_alone(engine, [_changed(request, max_tokens=1) for request in self.requests])
+        outputs = run_alone(engine, self.requests)
+        _insist(outputs.cached_tokens > 0, "no prompt fills a page: raise --prompt-tokens or lower --page-size")
+        share = outputs.cached_tokens / sum(request.num_prompt for request in self.requests)
+        return self._agree(CACHED, f"{100 * share:.0f} % of prompts cached", self.alone, outputs)
 
     def _preempted(self) -> Agreement:
-        """Over the requests that gave way, in several runs."""
+        """Compares the requests that were preempted, over several runs."""
         pairs: list[Pair] = []
         count = 0
         for share in SCARCE:
-            made = run_together(self.open_engine(replace(self.all, page_share=share)), self.requests)
-            gave_way = {name: self.batched.tokens[name] for name, times in made.preemptions.items() if times}
-            pairs += compare_all(gave_way, made.tokens, self.batched.margins)
-            count += sum(made.preemptions.values())
-        _insist(count > 0, "no request had to give way: raise --max-tokens or --requests, or lower --page-size")
+            outputs = run_together(self.open_engine(replace(self.all, page_share=share)), self.requests)
+            preempted = {name: self.batched.tokens[name] for name, times in outputs.preemptions.items() if times}
+            pairs += compare_all(preempted, outputs.tokens, self.batched.margins)
+            count += sum(outputs.preemptions.values())
+        _insist(count > 0, "no request was preempted: raise --max-tokens or --requests, or lower --page-size")
         return Agreement(equality=PREEMPTED, evidence=f"{count} preemptions", pairs=tuple(pairs))
 
     def _reordered(self) -> Agreement:
         order = self.rng.sample(self.requests, len(self.requests))
-        last = max(1, min(one.params.max_tokens for one in self.requests) // 2)
+        last = max(1, min(request.params.max_tokens for request in self.requests) // 2)
         at = [self.rng.randint(0, last) for _ in order]
-        made = run_together(self.open_engine(self.all), order, at=at)
-        has_changed = any(at) or list(made.tokens) != list(self.batched.tokens)
+        outputs = run_together(self.open_engine(self.all), order, at=at)
+        has_changed = any(at) or list(outputs.tokens) != list(self.batched.tokens)
         _insist(has_changed, "requests came in the same order, all at once: raise --requests or --max-tokens")
-        return self._agree(REORDERED, f"over {max(at) + 1} steps", self.batched, made)
+        return self._agree(REORDERED, f"over {max(at) + 1} steps", self.batched, outputs)
 
     def _seeded(self) -> Agreement:
-        drawn = [_changed(one, temperature=1.0, seed=number) for number, one in enumerate(self.requests)]
-        alone = run_alone(self.open_engine(self.one), drawn)
-        batched = self._run_batched(drawn)
+        seeded = [_changed(request, temperature=1.0, seed=number) for number, request in enumerate(self.requests)]
+        alone = run_alone(self.open_engine(self.single), seeded)
+        batched = self._run_batched(seeded)
         return self._agree(SEEDED, f"temperature 1, {batched.most_at_once} at once", alone, batched, margins={})
 
     def _agree(
@@ -149,13 +159,13 @@ def _changed(request: Request, **params: float) -> Request:
     return replace(request, params=replace(request.params, **params))  # type: ignore[arg-type]
 
 
-def _attempt(name: str, way: Callable[[], Agreement]) -> Agreement | Unmeasured:
+def _attempt(name: str, measurement: Callable[[], Agreement]) -> Agreement | Unmeasured:
     try:
-        return way()
+        return measurement()
     except UserError as error:
         return Unmeasured(equality=name, why_not=str(error))
 
 
-def _insist(came_about: bool, cure: str) -> None:
-    if not came_about:
+def _insist(has_occurred: bool, cure: str) -> None:
+    if not has_occurred:
         raise UserError(cure)

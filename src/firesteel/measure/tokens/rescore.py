@@ -1,8 +1,8 @@
-"""Generated texts read again as prompts: how likely was each of their tokens? Can open no engine.
+"""Rescoring: generated texts are submitted again as prompts, and the likelihood of each token is checked.
 
-A greedy token of a right engine is the likeliest when the same text is read as a prompt, alone, or nearly: in bf16
-a sum may be rounded otherwise. Unlike a second run, which goes its own way after the first difference, every token
-counts.
+A greedy token of a correct engine is the most likely one when the same text is scored as a prompt, alone, or nearly
+so: in bf16 a sum may be rounded differently. A second run would diverge after the first difference; here every
+token counts.
 """
 
 from __future__ import annotations
@@ -11,17 +11,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
+from firesteel.config import Config
+from firesteel.device import DeviceSpec
+from firesteel.engine.cache.kv_cache import find_dtype
 from firesteel.errors import UserError
 from firesteel.measure.tokens.runs import RunsRequests
 from firesteel.types import Request, SamplingParams, StepOutput
 
-LARGEST_GAP = 1e-3  # nats, of any token where all is computed and stored in float32
-LARGEST_MEAN_GAP = 0.5  # nats, elsewhere: right tokens of 36 random layers in bf16 reach hundredths
+LARGEST_GAP = 1e-3  # nats per token, if everything is computed and stored in float32
+LARGEST_MEAN_GAP = 0.5  # nats, otherwise; correct tokens of 36 random layers in bf16 reach hundredths
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reread:
-    """Nats between the likeliest token and the generated one, of all tokens; 0 where it is the likeliest."""
+class Rescored:
+    """Nats between the most likely token and the generated one, per token; 0 if they are the same."""
 
     gaps: tuple[float, ...]
 
@@ -34,7 +39,7 @@ class Reread:
         return sum(self.gaps) / len(self.gaps)
 
     def find_fault(self, *, is_rounded: bool) -> str | None:
-        """Why the tokens are wrong, or None; `is_rounded` says that something is not kept in float32."""
+        """Returns why the tokens are wrong, or None; `is_rounded` says that not everything is float32."""
         if is_rounded and not self.mean_gap < LARGEST_MEAN_GAP:
             return (
                 f"{self.mean_gap:.2f} nats behind the likeliest on average; rounding explains {LARGEST_MEAN_GAP:g}"
@@ -45,32 +50,40 @@ class Reread:
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            "tokens": len(self.gaps), "likeliest_share": self.likeliest_share, "mean_gap_nats": self.mean_gap,
+            "tokens": len(self.gaps),
+            "likeliest_share": self.likeliest_share,
+            "mean_gap_nats": self.mean_gap,
             "largest_gap_nats": max(self.gaps),
-        }  # fmt: skip
+        }
 
 
-def read_again(engine: RunsRequests, requests: Sequence[Request], tokens: Mapping[str, Sequence[int]]) -> Reread:
-    """Each request's prompt and tokens as a prompt, alone. Raises unless every token comes back."""
+def is_rounded(device: DeviceSpec, config: Config) -> bool:
+    """Returns true unless activations, keys and values are all float32."""
+    stored = find_dtype(config.cache.kv_dtype, device)
+    return {device.dtype, stored} != {torch.float32} or config.kernels.activation != "bf16"
+
+
+def rescore(engine: RunsRequests, requests: Sequence[Request], tokens: Mapping[str, Sequence[int]]) -> Rescored:
+    """Scores the prompt and tokens of each request as a prompt, alone. Raises unless every token is scored."""
     gaps: list[float] = []
     for request in requests:
         generated = tokens[request.request_id]
-        gaps += _read_text(engine, request.request_id, [*request.token_ids, *generated])[-len(generated) :]
-    return Reread(gaps=tuple(gaps))
+        gaps += _score_text(engine, request.request_id, [*request.token_ids, *generated])[-len(generated) :]
+    return Rescored(gaps=tuple(gaps))
 
 
-def _read_text(engine: RunsRequests, name: str, text: Sequence[int]) -> list[float]:
-    """Gaps of all its tokens but the first, which follows nothing."""
+def _score_text(engine: RunsRequests, name: str, text: Sequence[int]) -> list[float]:
+    """Returns the gaps of all tokens except the first, which has no context."""
     params = SamplingParams(max_tokens=1, prompt_logprobs=1)
     engine.submit(Request(request_id=f"{name} again", token_ids=text, params=params))
     outputs: list[StepOutput] = []
     while engine.has_work:
         outputs += engine.step()
-    found = [one for output in outputs for one in output.prompt_logprobs or ()]
-    if len(found) != len(text) - 1:
-        errors = [one.error for one in outputs if one.error is not None]
+    scores = [logprobs for output in outputs for logprobs in output.prompt_logprobs or ()]
+    if len(scores) != len(text) - 1:
+        errors = [output.error for output in outputs if output.error is not None]
         raise UserError(
-            f"request {name} read again gave logprobs of {len(found)} of {len(text) - 1} tokens"
+            f"request {name} read again gave logprobs of {len(scores)} of {len(text) - 1} tokens"
             + "".join(f": {error}" for error in errors)
         )
-    return [one.top[0][1] - one.logprob for one in found]
+    return [logprobs.top[0][1] - logprobs.logprob for logprobs in scores]

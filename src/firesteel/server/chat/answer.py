@@ -1,4 +1,4 @@
-"""Pieces of a chat's choice as the OpenAI API writes them, in chunks or whole; knows no engine and no HTTP."""
+"""A chat's choice in the format of the OpenAI API, in chunks or whole."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from msgspec import UNSET, UnsetType
 
 from firesteel.chat.message import AssistantMessage, Begin, Text
 from firesteel.chat.tokenizer import Tokenizer
-from firesteel.engine.sample.logprobs import TokenLogprobs
-from firesteel.server.generate.choice import Piece
+from firesteel.server.generate.choice import ChoicePiece
 from firesteel.server.openai.answers import (
     ChatChoice,
     ChatChunkChoice,
@@ -24,10 +23,11 @@ from firesteel.server.openai.answers import (
     TopLogprob,
 )
 from firesteel.server.openai.requests import ChatRequest
+from firesteel.types import TokenLogprobs
 
 
 class ChatAnswer:
-    """One choice. Tokens that show nothing come with the next chunk that is sent, the last one at the latest."""
+    """One choice. Tokens without visible text are sent with the next chunk, or with the last one."""
 
     def __init__(self, index: int, request: ChatRequest, tokenizer: Tokenizer) -> None:
         self.message = AssistantMessage()
@@ -36,13 +36,13 @@ class ChatAnswer:
         self._shows_reasoning = request.include_reasoning is not False
         self._shows_logprobs = bool(request.logprobs)
         self._shows_ids = bool(request.return_token_ids)
-        self._call_numbers: dict[int, int] = {}  # by part
+        self._call_numbers: dict[int, int] = {}  # by index of the part
         self._is_first = True
         self._ids: list[int] = []
         self._logprobs: list[TokenLogprobs] = []
-        self._last = Piece()
+        self._last = ChoicePiece()
 
-    def add(self, piece: Piece) -> None:
+    def add(self, piece: ChoicePiece) -> None:
         for delta in piece.deltas:
             self.message.add(delta)
         self._ids += piece.token_ids
@@ -50,19 +50,19 @@ class ChatAnswer:
         self._last = piece
 
     def chunk(self) -> ChatChunkChoice | None:
-        """What the last piece adds; None where that is nothing to see."""
+        """Returns what the last piece adds; None if it adds nothing visible."""
         delta, reason = self._delta(self._last), self._last.finish_reason
         if delta is None and reason is None:
             return None
-        made = ChatChunkChoice(index=self._index, delta=delta or MessageDelta(), finish_reason=reason)
+        choice = ChatChunkChoice(index=self._index, delta=delta or MessageDelta(), finish_reason=reason)
         if self._is_first:
             self._is_first = False
-            made.delta.role = "assistant"
+            choice.delta.role = "assistant"
         if self._last.stop_reason is not None:
-            made.stop_reason = self._last.stop_reason
-        made.logprobs = self._take_logprobs()
-        made.token_ids = self._take_ids()
-        return made
+            choice.stop_reason = self._last.stop_reason
+        choice.logprobs = self._take_logprobs()
+        choice.token_ids = self._take_ids()
+        return choice
 
     def whole(self) -> ChatChoice:
         message = self.message
@@ -75,15 +75,20 @@ class ChatAnswer:
         ]
         content = message.content
         return ChatChoice(
-            index=self._index, finish_reason=self._last.finish_reason or "stop",
+            index=self._index,
+            finish_reason=self._last.finish_reason or "stop",
             message=MessageAnswer(
-                content=None if calls and not content else content, reasoning_content=reasoning,
-                reasoning=reasoning, tool_calls=calls or UNSET,
+                content=None if calls and not content else content,
+                reasoning_content=reasoning,
+                reasoning=reasoning,
+                tool_calls=calls or UNSET,
             ),
-            logprobs=self._take_logprobs(), stop_reason=self._last.stop_reason, token_ids=self._take_ids(),
-        )  # fmt: skip
+            logprobs=self._take_logprobs(),
+            stop_reason=self._last.stop_reason,
+            token_ids=self._take_ids(),
+        )
 
-    def _delta(self, piece: Piece) -> MessageDelta | None:
+    def _delta(self, piece: ChoicePiece) -> MessageDelta | None:
         texts = {"content": "", "reasoning": ""}
         calls: list[ToolCallDelta] = []
         for delta in piece.deltas:
@@ -96,9 +101,11 @@ class ChatAnswer:
         if not (texts["content"] or reasoning or calls):
             return None
         return MessageDelta(
-            content=texts["content"] or UNSET, reasoning_content=reasoning or UNSET, reasoning=reasoning or UNSET,
+            content=texts["content"] or UNSET,
+            reasoning_content=reasoning or UNSET,
+            reasoning=reasoning or UNSET,
             tool_calls=calls or UNSET,
-        )  # fmt: skip
+        )
 
     def _add_call(self, calls: list[ToolCallDelta], delta: object) -> None:
         match delta:
@@ -124,14 +131,15 @@ class ChatAnswer:
 def spell_all(logprobs: Sequence[TokenLogprobs], tokenizer: Tokenizer) -> list[TokenLogprob]:
     return [
         TokenLogprob(
-            token=tokenizer.decode([one.token_id]), logprob=one.logprob,
-            bytes=list(tokenizer.token_bytes(one.token_id)),
+            token=tokenizer.decode([scored.token_id]),
+            logprob=scored.logprob,
+            bytes=list(tokenizer.token_bytes(scored.token_id)),
             top_logprobs=[
                 TopLogprob(
                     token=tokenizer.decode([token]), logprob=logprob, bytes=list(tokenizer.token_bytes(token))
                 )
-                for token, logprob in one.top
+                for token, logprob in scored.top
             ],
         )
-        for one in logprobs
-    ]  # fmt: skip
+        for scored in logprobs
+    ]

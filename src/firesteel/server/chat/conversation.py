@@ -1,7 +1,7 @@
-"""Chat messages, tools and formats of a request as Harmony messages; knows no tokens and no engine.
+"""Turns a chat request into Harmony messages, and the form that its answer must have into a grammar.
 
 A client's system and developer prompts become Harmony's developer message; Harmony's own system message names the
-reasoning effort and the channels. Reasoning that a client sends back is kept only as long as its turn lasts.
+reasoning effort and the channels. Reasoning that a client sends back is kept only within its turn.
 """
 
 from __future__ import annotations
@@ -11,16 +11,20 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from firesteel.chat.format import CONSTRAIN, Message
+from firesteel.chat.grammar import JSON_OBJECT, grammar_for
 from firesteel.chat.harmony import ResponseFormat, developer_message, system_message
 from firesteel.chat.schema import find_flaw
 from firesteel.chat.tools import Tool
+from firesteel.errors import RequestError
 from firesteel.server.http.errors import ApiError
 from firesteel.server.openai.requests import (
     AssistantMessage,
     ChatMessage,
     ChatRequest,
     DeveloperMessage,
+    JsonFormat,
     JsonSchemaFormat,
+    NamedChoice,
     RefusalPart,
     SystemMessage,
     TextPart,
@@ -30,7 +34,7 @@ from firesteel.server.openai.requests import (
 )
 
 NAMESPACE = "functions."
-# Harmony knows three efforts.
+# Harmony has three efforts.
 EFFORTS = {"none": "low", "minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high"}
 
 
@@ -40,7 +44,7 @@ def find_effort(request: ChatRequest) -> str:
 
 
 def render_chat(request: ChatRequest, *, prompt_date: str = "none") -> list[Message]:
-    """`prompt_date`: none, today or a date."""
+    """Renders the whole conversation; `prompt_date` is none, today or a date."""
     tools = [] if request.tool_choice == "none" else read_tools(request.tools or ())
     formats = read_formats(request)
     system = system_message(
@@ -60,28 +64,61 @@ def find_date(word: str) -> str | None:
 
 
 def read_tools(specs: Iterable[ToolSpec]) -> list[Tool]:
-    found: dict[str, Tool] = {}
+    tools: dict[str, Tool] = {}
     for number, spec in enumerate(specs):
         function = spec.function
-        if function.name in found:
+        if function.name in tools:
             raise ApiError(400, f"two tools are named {function.name}", param=f"tools[{number}].function.name")
         check_schema(function.parameters, f"tools[{number}].function.parameters")
-        found[function.name] = Tool(
-            name=function.name, description=function.description or "", parameters=function.parameters,
+        tools[function.name] = Tool(
+            name=function.name,
+            description=function.description or "",
+            parameters=function.parameters,
             strict=bool(function.strict),
-        )  # fmt: skip
-    return list(found.values())
+        )
+    return list(tools.values())
 
 
 def read_formats(request: ChatRequest) -> list[ResponseFormat]:
     asked = request.response_format
     if not isinstance(asked, JsonSchemaFormat):
         return []
-    one = asked.json_schema
-    check_schema(one.schema, "response_format.json_schema.schema")
+    wanted = asked.json_schema
+    check_schema(wanted.schema, "response_format.json_schema.schema")
     return [
-        ResponseFormat(name=one.name, schema=one.schema or {}, description=one.description, strict=bool(one.strict))
+        ResponseFormat(
+            name=wanted.name,
+            schema=wanted.schema or {},
+            description=wanted.description,
+            strict=bool(wanted.strict),
+        )
     ]
+
+
+def find_grammar(asked: ChatRequest) -> str | None:
+    """Returns the grammar of the answer, or None if any text is allowed. Large schemas take milliseconds."""
+    tools, choice = read_tools(asked.tools or ()), asked.tool_choice
+    try:
+        return grammar_for(
+            tools=tools,
+            tool_choice=choice if isinstance(choice, str) and tools else "auto",
+            function=choice.function.name if isinstance(choice, NamedChoice) else None,
+            parallel_tool_calls=asked.parallel_tool_calls is not False,
+            response_format=find_format(asked),
+        )
+    except RequestError as error:
+        param = "response_format" if "response_format" in str(error) else "tools"
+        raise ApiError(400, str(error), param=param) from None
+
+
+def find_format(asked: ChatRequest) -> ResponseFormat | None:
+    if isinstance(asked.response_format, JsonFormat):
+        return JSON_OBJECT
+    return next(iter(read_formats(asked)), None)
+
+
+def may_need_grammar(asked: ChatRequest) -> bool:
+    return bool(asked.tools or asked.response_format)
 
 
 def check_schema(schema: dict[str, Any] | None, place: str) -> None:
@@ -90,7 +127,7 @@ def check_schema(schema: dict[str, Any] | None, place: str) -> None:
 
 
 def split_instructions(messages: Sequence[ChatMessage]) -> tuple[str | None, Sequence[ChatMessage]]:
-    """The system and developer prompts that come first, as one text, and the messages after them."""
+    """Returns the leading system and developer prompts as one text, and the messages after them."""
     texts: list[str] = []
     for message in messages:
         if not isinstance(message, SystemMessage | DeveloperMessage):
@@ -101,7 +138,7 @@ def split_instructions(messages: Sequence[ChatMessage]) -> tuple[str | None, Seq
 
 def render_messages(messages: Sequence[ChatMessage]) -> list[Message]:
     rendered: list[Message] = []
-    names: dict[str, str] = {}  # of called functions, by the call's id
+    names: dict[str, str] = {}  # called function by call id
     for number, message in enumerate(messages):
         match message:
             case UserMessage():
@@ -128,27 +165,34 @@ def render_assistant(message: AssistantMessage) -> list[Message]:
     for call in calls:
         rendered.append(
             Message(
-                role="assistant", channel="commentary", recipient=NAMESPACE + call.function.name,
-                content_type=f"{CONSTRAIN}json", content=call.function.arguments,
+                role="assistant",
+                channel="commentary",
+                recipient=NAMESPACE + call.function.name,
+                content_type=f"{CONSTRAIN}json",
+                content=call.function.arguments,
             )
-        )  # fmt: skip
+        )
     return rendered
 
 
 def render_tool_result(message: ToolMessage, names: dict[str, str], number: int) -> Message:
-    """Its function is the one of the call that it answers."""
+    """Renders the result under the name of the function whose call it answers."""
     name = names.get(message.tool_call_id or "") or message.name
     if name is None and len(set(names.values())) == 1:
         name = next(iter(names.values()))
     if name is None:
         raise ApiError(
-            400, f"tool_call_id {message.tool_call_id!r} answers no call of an assistant message before it",
+            400,
+            f"tool_call_id {message.tool_call_id!r} does not answer a call of an earlier assistant message",
             param=f"messages[{number}].tool_call_id",
-        )  # fmt: skip
+        )
     return Message(
-        role="tool", name=NAMESPACE + name.removeprefix(NAMESPACE), recipient="assistant", channel="commentary",
+        role="tool",
+        name=NAMESPACE + name.removeprefix(NAMESPACE),
+        recipient="assistant",
+        channel="commentary",
         content=text_of(message.content),
-    )  # fmt: skip
+    )
 
 
 def text_of(content: str | Sequence[TextPart | RefusalPart] | None) -> str:

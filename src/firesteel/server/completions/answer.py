@@ -1,4 +1,4 @@
-"""Pieces of a completion's choice as the OpenAI API writes them; knows no engine and no HTTP."""
+"""A completion's choice in the format of the OpenAI API, in chunks or whole."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 from msgspec import UNSET
 
 from firesteel.chat.tokenizer import Tokenizer
-from firesteel.engine.sample.logprobs import TokenLogprobs
-from firesteel.server.generate.choice import Piece
+from firesteel.server.generate.choice import ChoicePiece
 from firesteel.server.openai.answers import CompletionChoice, CompletionLogprobs
 from firesteel.server.openai.requests import CompletionRequest
+from firesteel.types import TokenLogprobs
 
 
 class CompletionAnswer:
-    """One choice, given out in parts or whole."""
+    """One choice, taken in parts or whole."""
 
     def __init__(self, index: int, request: CompletionRequest, tokenizer: Tokenizer, prompt: Sequence[int]) -> None:
         self._index = index
@@ -26,18 +26,18 @@ class CompletionAnswer:
         self._is_first = True
         self._text = tokenizer.decode(prompt) if request.echo else ""
         self._echoed = self._prompt if request.echo else []
-        self._offset = 0  # of the text given out so far
+        self._offset = 0  # characters taken so far
         self._ids: list[int] = []
         self._logprobs: list[TokenLogprobs] = []
         self._prompt_logprobs: list[TokenLogprobs] = []
-        self._last = Piece()
+        self._last = ChoicePiece()
 
     @property
     def has_news(self) -> bool:
-        """An echoed prompt waits for the first token: until then its logprobs come in pieces."""
+        """True if there is something to send. An echoed prompt waits for the first token and its logprobs."""
         return bool((self._text and self._ids) or self._last.finish_reason)
 
-    def add(self, piece: Piece) -> None:
+    def add(self, piece: ChoicePiece) -> None:
         self._text += piece.text
         self._ids += piece.token_ids
         self._logprobs += piece.logprobs
@@ -45,13 +45,16 @@ class CompletionAnswer:
         self._last = piece
 
     def take(self) -> CompletionChoice:
-        """What has come since it was last taken."""
+        """Returns what was added since the last call."""
         choice = CompletionChoice(
-            index=self._index, text=self._text, finish_reason=self._last.finish_reason,
-            stop_reason=self._last.stop_reason, logprobs=self._columns(),
+            index=self._index,
+            text=self._text,
+            finish_reason=self._last.finish_reason,
+            stop_reason=self._last.stop_reason,
+            logprobs=self._columns(),
             token_ids=self._ids if self._shows_ids else UNSET,
             prompt_token_ids=self._prompt if self._shows_ids and self._is_first else UNSET,
-        )  # fmt: skip
+        )
         self._offset += len(self._text)
         self._text, self._ids, self._logprobs, self._is_first, self._echoed = "", [], [], False, []
         return choice
@@ -59,23 +62,25 @@ class CompletionAnswer:
     def _columns(self) -> CompletionLogprobs | None:
         if self._num_top is None:
             return None
-        made = CompletionLogprobs(tokens=[], token_logprobs=[], top_logprobs=[], text_offset=[])
+        columns = CompletionLogprobs(tokens=[], token_logprobs=[], top_logprobs=[], text_offset=[])
         offset = self._offset
         rows: list[tuple[int, TokenLogprobs | None]] = []
         if self._echoed:
             rows.append((self._echoed[0], None))
-            rows += [(one.token_id, one) for one in self._prompt_logprobs]
-        rows += [(one.token_id, one) for one in self._logprobs]
-        for token, one in rows:
+            rows += [(scored.token_id, scored) for scored in self._prompt_logprobs]
+        rows += [(scored.token_id, scored) for scored in self._logprobs]
+        for token, logprobs in rows:
             text = self._tokenizer.decode([token])
-            self._add_row(made, text, one, offset)
+            self._add_row(columns, text, logprobs, offset)
             offset += len(text)
-        return made
+        return columns
 
-    def _add_row(self, made: CompletionLogprobs, text: str, one: TokenLogprobs | None, offset: int) -> None:
-        top: Any = None if one is None else {self._tokenizer.decode([token]): value for token, value in one.top}
-        made.tokens.append(text)
-        made.token_logprobs.append(None if one is None else one.logprob)
-        assert made.top_logprobs is not None
-        made.top_logprobs.append(top)
-        made.text_offset.append(offset)
+    def _add_row(self, columns: CompletionLogprobs, text: str, scored: TokenLogprobs | None, offset: int) -> None:
+        top: Any = None
+        if scored is not None:
+            top = {self._tokenizer.decode([token]): logprob for token, logprob in scored.top}
+        columns.tokens.append(text)
+        columns.token_logprobs.append(None if scored is None else scored.logprob)
+        assert columns.top_logprobs is not None
+        columns.top_logprobs.append(top)
+        columns.text_offset.append(offset)

@@ -1,4 +1,4 @@
-"""The endpoint /v1/completions: prompts of text or tokens in, their continuations out, whole or in chunks."""
+"""The endpoint /v1/completions: continues prompts of text or tokens, whole or in chunks."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from firesteel.server.completions.answer import CompletionAnswer
-from firesteel.server.generate.choice import PromptReader, TextReader
+from firesteel.server.generate.choice import Choice, ChoiceReader, PromptReader, TextReader
 from firesteel.server.generate.sampling import sampling_params
 from firesteel.server.http.body import read_body
 from firesteel.server.http.errors import ApiError, json_response
 from firesteel.server.http.sse import DONE, Computed, EventStream, event
-from firesteel.server.observe.access_log import Entry, entry_of
+from firesteel.server.observe.access_log import LogEntry, entry_of
 from firesteel.server.openai.answers import Completion, Usage
 from firesteel.server.openai.requests import CompletionRequest
 from firesteel.server.service import Service, count_usage, new_id
@@ -26,17 +26,15 @@ DEFAULT_TOKENS = 16  # as OpenAI
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """Prompts that are to be continued, each as often as asked."""
+class CompletionTask:
+    """Prompts to continue, each once per choice; choices of a prompt follow each other."""
 
     name: str
     model: str
     asked: CompletionRequest
     num_prompts: int
-    requests: list[Request]
-    readers: list[TextReader | PromptReader]
-    answers: list[CompletionAnswer]
-    entry: Entry
+    choices: list[Choice]
+    entry: LogEntry
 
 
 class Completions:
@@ -50,67 +48,80 @@ class Completions:
             return EventStream(self.stream(task), config)
         return Computed(lambda: self.whole(task), config)
 
-    async def prepare(self, asked: CompletionRequest, entry: Entry) -> Task:
+    async def prepare(self, asked: CompletionRequest, entry: LogEntry) -> CompletionTask:
         service, name = self.service, new_id("cmpl")
         model = service.check_model(asked.model)
         check_fields(asked)
         given = split_prompts(asked)
         service.admission.check_count(len(given) * (asked.n or 1))
-        prompts = [await service.encode(one) if isinstance(one, str) else one for one in given]
+        prompts = [await service.encode(prompt) if isinstance(prompt, str) else prompt for prompt in given]
         requests: list[Request] = []
         for number, prompt in enumerate(prompts):
             params = self.params(asked, prompt)
             stops = params.stop_ids(service.stop_ids)
             requests += service.requests(f"{name}-{number}", prompt, params, count=asked.n or 1, stops=stops)
         entry.note_prompt(service.tokenizer, [token for prompt in prompts for token in prompt])
-        return Task(
-            name=name, model=model, asked=asked, num_prompts=len(prompts), requests=requests, entry=entry,
-            readers=[self.reader(asked, one) for one in requests],
-            answers=[
-                CompletionAnswer(number, asked, service.tokenizer, one.token_ids)
-                for number, one in enumerate(requests)
-            ],
-        )  # fmt: skip
+        return CompletionTask(
+            name=name,
+            model=model,
+            asked=asked,
+            num_prompts=len(prompts),
+            choices=[Choice(request=request, reader=self.new_reader(asked, request)) for request in requests],
+            entry=entry,
+        )
 
-    def reader(self, asked: CompletionRequest, request: Request) -> TextReader | PromptReader:
-        if asked.max_tokens == 0:
-            return PromptReader(num_prompt=request.num_prompt)
-        return TextReader(self.service.tokenizer, request.params, num_prompt=request.num_prompt)
+    def new_reader(self, asked: CompletionRequest, request: Request) -> ChoiceReader:
+        return PromptReader() if asked.max_tokens == 0 else TextReader(self.service.tokenizer, request.params)
+
+    def new_answers(self, task: CompletionTask) -> list[CompletionAnswer]:
+        return [
+            CompletionAnswer(index, task.asked, self.service.tokenizer, choice.request.token_ids)
+            for index, choice in enumerate(task.choices)
+        ]
 
     def params(self, asked: CompletionRequest, prompt: list[int]) -> SamplingParams:
         if not prompt:
             raise ApiError(400, "the prompt is empty: at least one token is needed", param="prompt")
         service = self.service
         return sampling_params(
-            asked, service.defaults, room=service.room_after(len(prompt)),
+            asked,
+            service.defaults,
+            room=service.room_after(len(prompt)),
             max_tokens=DEFAULT_TOKENS if asked.max_tokens is None else max(asked.max_tokens, 1),
-            logprobs=asked.logprobs, prompt_logprobs=asked.logprobs if asked.echo else None,
-        )  # fmt: skip
+            logprobs=asked.logprobs,
+            prompt_logprobs=asked.logprobs if asked.echo else None,
+        )
 
-    async def whole(self, task: Task) -> Response:
-        async with aclosing(self.service.run(task.requests, task.readers, task.entry)) as pieces:
-            async for number, piece in pieces:
-                task.answers[number].add(piece)
-        made = Completion(
-            id=task.name, created=self.service.now(), model=task.model,
-            choices=[answer.take() for answer in task.answers], usage=self.usage(task),
-        )  # fmt: skip
-        return json_response(made)
+    async def whole(self, task: CompletionTask) -> Response:
+        answers = self.new_answers(task)
+        async with aclosing(self.service.run(task.choices, task.entry)) as pieces:
+            async for index, piece in pieces:
+                answers[index].add(piece)
+        completion = Completion(
+            id=task.name,
+            created=self.service.now(),
+            model=task.model,
+            choices=[answer.take() for answer in answers],
+            usage=self.usage(task),
+        )
+        return json_response(completion)
 
-    async def stream(self, task: Task) -> AsyncGenerator[bytes, None]:
-        options = task.asked.stream_options
+    async def stream(self, task: CompletionTask) -> AsyncGenerator[bytes, None]:
+        options, answers = task.asked.stream_options, self.new_answers(task)
         has_usage = options is not None and bool(options.include_usage)
         is_continuous = options is not None and bool(options.continuous_usage_stats)
         chunk = Completion(
-            id=task.name, created=self.service.now(), model=task.model, choices=[],
+            id=task.name,
+            created=self.service.now(),
+            model=task.model,
+            choices=[],
             usage=None if has_usage else UNSET,
-        )  # fmt: skip
-        async with aclosing(self.service.run(task.requests, task.readers, task.entry)) as pieces:
-            async for number, piece in pieces:
-                answer = task.answers[number]
-                answer.add(piece)
-                if answer.has_news:
-                    chunk.choices = [answer.take()]
+        )
+        async with aclosing(self.service.run(task.choices, task.entry)) as pieces:
+            async for index, piece in pieces:
+                answers[index].add(piece)
+                if answers[index].has_news:
+                    chunk.choices = [answers[index].take()]
                     if is_continuous:
                         chunk.usage = self.usage(task)
                     yield event(chunk)
@@ -119,22 +130,21 @@ class Completions:
             yield event(chunk)
         yield DONE
 
-    def usage(self, task: Task) -> Usage:
-        tallies = [reader.tally for reader in task.readers]
-        return count_usage(tallies, num_prompts=task.num_prompts, is_chat=False)
+    def usage(self, task: CompletionTask) -> Usage:
+        return count_usage(task.choices, num_prompts=task.num_prompts, is_chat=False)
 
 
 def split_prompts(asked: CompletionRequest) -> list[str | list[int]]:
-    """A text, token ids, or several of one of them."""
+    """Returns the prompts of a request: a text, token ids, or a list of either."""
     prompt = asked.prompt
     if isinstance(prompt, str):
         return [prompt]
-    if all(isinstance(one, int) for one in prompt):
-        return [[one for one in prompt if isinstance(one, int)]]
-    found = [one for one in prompt if not isinstance(one, int)]
-    if len(found) < len(prompt):
+    if all(isinstance(token, int) for token in prompt):
+        return [[token for token in prompt if isinstance(token, int)]]
+    prompts = [inner for inner in prompt if not isinstance(inner, int)]
+    if len(prompts) < len(prompt):
         raise ApiError(400, "prompt: token ids and texts or lists of token ids are mixed", param="prompt")
-    return found
+    return prompts
 
 
 def check_fields(asked: CompletionRequest) -> None:

@@ -1,1 +1,1 @@
-"""Runs a request's choices on the engine."""
+"""Choices of an answer: how to sample them, and text from the engine's outputs."""

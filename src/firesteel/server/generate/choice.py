@@ -1,12 +1,12 @@
-"""One choice of an answer: what the engine gives, turned into text that a client may see; knows no HTTP.
+"""One choice of an answer: the engine's outputs, turned into text that a client may see.
 
-A reader is given the engine's outputs and makes a piece of each; every token is in one piece.
+A reader turns each output of the engine into a piece; every token is in exactly one piece.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol, cast
 
 from firesteel.chat.harmony import Harmony
@@ -14,85 +14,115 @@ from firesteel.chat.message import Begin, Delta, End, Text
 from firesteel.chat.stop import StopFilter
 from firesteel.chat.stream import HarmonyStream
 from firesteel.chat.tokenizer import Tokenizer
-from firesteel.engine.sample.logprobs import TokenLogprobs
+from firesteel.engine.process.messages import Output
+from firesteel.server.http.errors import ApiError
 from firesteel.server.openai.answers import FinishReason
-from firesteel.types import RequestStatistics, SamplingParams, StepOutput
+from firesteel.types import Request, RequestStatistics, SamplingParams, StepOutput, TokenLogprobs
+
+EngineOutput = StepOutput | Output  # of an engine in this process, or in its own
 
 
 @dataclass(slots=True, kw_only=True)
-class Piece:
-    """What outputs of the engine let a client see."""
+class ChoicePiece:
+    """The part of an answer that outputs of the engine add."""
 
     deltas: list[Delta] = field(default_factory=list)  # of a chat
     text: str = ""  # of a completion
     token_ids: list[int] = field(default_factory=list)
+    num_reasoning: int = 0  # tokens that are text of the reasoning
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)  # of the next tokens of the prompt
     finish_reason: FinishReason | None = None
     stop_reason: str | None = None  # the stop string that was found
 
-    def join(self, later: Piece) -> None:
+    def join(self, later: ChoicePiece) -> None:
         self.deltas += later.deltas
         self.text += later.text
         self.token_ids += later.token_ids
+        self.num_reasoning += later.num_reasoning
         self.logprobs += later.logprobs
         self.prompt_logprobs += later.prompt_logprobs
         self.finish_reason, self.stop_reason = later.finish_reason, later.stop_reason
 
 
-class Reader(Protocol):
-    """Makes pieces of the outputs of one request."""
+class ChoiceReader(Protocol):
+    """Turns the outputs of one request into pieces."""
 
-    tally: Tally
-
-    def push(self, output: StepOutput) -> Piece: ...
+    def push(self, output: EngineOutput) -> ChoicePiece: ...
 
 
 @dataclass(slots=True, kw_only=True)
-class Tally:
-    """Tokens of one choice so far."""
+class Choice:
+    """A request, the reader of its outputs, and what was counted of them so far."""
 
-    num_prompt: int
-    num_cached: int = 0
+    request: Request
+    reader: ChoiceReader
+    num_cached: int = 0  # prompt tokens found in the cache
     num_output: int = 0
     num_reasoning: int = 0
-    finish_reason: FinishReason | None = None
-    statistics: RequestStatistics | None = None
+    finish_reason: FinishReason | None = None  # None until the answer has ended
+    statistics: RequestStatistics | None = None  # None until the engine's last output
 
-    def count(self, output: StepOutput) -> None:
-        self.num_cached = output.num_cached
-        self.num_output += len(output.token_ids)
-        self.statistics = output.statistics or self.statistics
+    @property
+    def num_prompt(self) -> int:
+        return self.request.num_prompt
+
+    def read(self, outputs: Sequence[EngineOutput]) -> ChoicePiece | None:
+        """Returns one piece of all outputs; None if the answer has ended before.
+
+        Outputs after a stop string that the reader found are not shown: only their statistics are kept.
+        """
+        piece = None if self.finish_reason is not None else ChoicePiece()
+        for output in outputs:
+            self.statistics = output.statistics or self.statistics
+            if piece is None or self.finish_reason is not None:
+                continue
+            if output.error is not None:
+                status = 400 if output.finish_reason == "refused" else 500
+                raise ApiError(status, f"the request failed: {output.error}", code="generation_failed")
+            self.num_cached = output.num_cached
+            piece.join(self._count(self.reader.push(output)))
+        return piece
+
+    def _count(self, piece: ChoicePiece) -> ChoicePiece:
+        self.num_output += len(piece.token_ids)
+        self.num_reasoning += piece.num_reasoning
+        self.finish_reason = piece.finish_reason
+        return piece
 
 
 class ChatReader:
-    """The parts of an assistant's message. Stop strings are looked for in its content, not in its reasoning."""
+    """Reads the parts of an assistant's message. Stop strings count in its content, not in its reasoning."""
 
-    def __init__(self, harmony: Harmony, params: SamplingParams, *, num_prompt: int) -> None:
-        self.tally = Tally(num_prompt=num_prompt)
+    def __init__(self, harmony: Harmony, params: SamplingParams) -> None:
         self.stream = HarmonyStream(harmony)
-        self._marks = frozenset(harmony.tokenizer.special_ids.values())
+        self._special_ids = frozenset(harmony.tokenizer.special_ids.values())
         self._params = params
         self._filter = StopFilter(params.stop, include=params.include_stop_str_in_output)
-        self._kind: str | None = None  # of the part that is open
+        self._num_tokens = 0
+        self._kind: str | None = None  # of the open part
         self._index = 0  # of the part that was opened last
 
-    def push(self, output: StepOutput) -> Piece:
-        self.tally.count(output)
-        piece = Piece(token_ids=output.token_ids)
+    def push(self, output: EngineOutput) -> ChoicePiece:
+        self._num_tokens += len(output.token_ids)
+        piece = ChoicePiece(token_ids=output.token_ids)
         for token in output.token_ids:
             self._show(self.stream.push(token), piece)
-            self.tally.num_reasoning += self._kind == "reasoning" and token not in self._marks
-            if output.logprobs is not None and self._kind == "content" and token not in self._marks:
+            is_text = token not in self._special_ids
+            piece.num_reasoning += is_text and self._kind == "reasoning"
+            if output.logprobs is not None and is_text and self._kind == "content":
                 piece.logprobs.append(output.logprobs)
         if self._filter.matched is None and output.finish_reason is not None:
             self._show(self.stream.finish(), piece)
             self._flush(piece)
-        self._finish(output, piece)
+        if self._filter.matched is not None:
+            piece.finish_reason, piece.stop_reason = "stop", self._filter.matched
+        elif output.finish_reason is not None:
+            piece.finish_reason = _as_finish_reason(self.stream.message.finish_reason(output.finish_reason))
         return piece
 
-    def _show(self, deltas: Sequence[Delta], piece: Piece) -> None:
-        """Passes deltas on, content only as far as no stop string may be in it."""
+    def _show(self, deltas: Sequence[Delta], piece: ChoicePiece) -> None:
+        """Adds deltas to the piece, content only as far as it cannot be part of a stop string."""
         for delta in deltas:
             match delta:
                 case Begin():
@@ -108,67 +138,56 @@ class ChatReader:
                 return
 
     def _filtered(self, delta: Text) -> Text:
-        can_stop = self.tally.num_output > self._params.min_tokens
-        shown = self._filter.push(delta.text, can_stop=can_stop)
+        shown = self._filter.push(delta.text, can_stop=self._num_tokens > self._params.min_tokens)
         return delta if shown == delta.text else Text(index=delta.index, text=shown)
 
-    def _flush(self, piece: Piece) -> None:
-        """Text that might have begun a stop string, and did not."""
+    def _flush(self, piece: ChoicePiece) -> None:
+        """Adds text that was held back as the possible start of a stop string."""
         if rest := self._filter.flush():
             piece.deltas.append(Text(index=self._index, text=rest))
 
-    def _finish(self, output: StepOutput, piece: Piece) -> None:
-        if self._filter.matched is not None:
-            piece.finish_reason, piece.stop_reason = "stop", self._filter.matched
-        elif output.finish_reason is not None:
-            piece.finish_reason = _reason(self.stream.message.finish_reason(output.finish_reason))
-        self.tally.finish_reason = piece.finish_reason
-
 
 class TextReader:
-    """Plain text of a completion."""
+    """Reads the plain text of a completion."""
 
-    def __init__(self, tokenizer: Tokenizer, params: SamplingParams, *, num_prompt: int) -> None:
-        self.tally = Tally(num_prompt=num_prompt)
+    def __init__(self, tokenizer: Tokenizer, params: SamplingParams) -> None:
         self._text = tokenizer.stream()
         self._params = params
         self._filter = StopFilter(params.stop, include=params.include_stop_str_in_output)
+        self._num_tokens = 0
 
-    def push(self, output: StepOutput) -> Piece:
-        self.tally.count(output)
+    def push(self, output: EngineOutput) -> ChoicePiece:
+        self._num_tokens += len(output.token_ids)
         is_stopped = output.finish_reason == "stop"
         shown = output.token_ids[:-1] if is_stopped else output.token_ids  # a stop token is not text
         text = "".join(map(self._text.push, shown))
         if output.finish_reason is not None:
             text += self._text.flush()
-        piece = Piece(
-            text=self._filter.push(text, can_stop=self.tally.num_output > self._params.min_tokens),
-            token_ids=output.token_ids, logprobs=[] if output.logprobs is None else [output.logprobs],
+        piece = ChoicePiece(
+            text=self._filter.push(text, can_stop=self._num_tokens > self._params.min_tokens),
+            token_ids=output.token_ids,
+            logprobs=[] if output.logprobs is None else [output.logprobs],
             prompt_logprobs=output.prompt_logprobs or [],
-        )  # fmt: skip
+        )
         if self._filter.matched is not None:
             piece.finish_reason, piece.stop_reason = "stop", self._filter.matched
         elif output.finish_reason is not None:
-            piece.finish_reason = _reason(output.finish_reason)
+            piece.finish_reason = _as_finish_reason(output.finish_reason)
             piece.text += self._filter.flush()
-        self.tally.finish_reason = piece.finish_reason
         return piece
 
 
 class PromptReader:
-    """Of a completion of no tokens: the logprobs of its prompt. The one token that is drawn is not shown."""
+    """Reads the logprobs of the prompt for a completion of 0 tokens. The one token drawn is not shown."""
 
-    def __init__(self, *, num_prompt: int) -> None:
-        self.tally = Tally(num_prompt=num_prompt)
-
-    def push(self, output: StepOutput) -> Piece:
-        self.tally.count(replace(output, token_ids=[]))
-        if output.finish_reason is not None:
-            self.tally.finish_reason = "length"
-        return Piece(prompt_logprobs=output.prompt_logprobs or [], finish_reason=self.tally.finish_reason)
+    def push(self, output: EngineOutput) -> ChoicePiece:
+        return ChoicePiece(
+            prompt_logprobs=output.prompt_logprobs or [],
+            finish_reason=None if output.finish_reason is None else "length",
+        )
 
 
-def _reason(word: str) -> FinishReason:
-    """The engine's word for an end that is no error."""
+def _as_finish_reason(word: str) -> FinishReason:
+    """Checks the engine's word for an end that is not an error."""
     assert word in ("stop", "length", "tool_calls"), word
     return cast(FinishReason, word)

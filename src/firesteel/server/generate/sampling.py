@@ -1,4 +1,4 @@
-"""How to sample, from a request's fields and the checkpoint's defaults; knows no prompt's text."""
+"""Sampling parameters from a request's fields and the checkpoint's defaults."""
 
 from __future__ import annotations
 
@@ -11,17 +11,25 @@ from typing import Any
 from firesteel.errors import UserError
 from firesteel.server.http.body import only_given
 from firesteel.server.http.errors import ApiError
-from firesteel.server.openai.requests import Sampled
+from firesteel.server.openai.requests import GenerationRequest
 from firesteel.types import SamplingParams
 
-PLAIN = (
-    "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty",
-    "ignore_eos", "include_stop_str_in_output", "cache_prompt",
-)  # fmt: skip
+SAME_FIELDS = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "ignore_eos",
+    "include_stop_str_in_output",
+    "cache_prompt",
+)
 
 
 def read_defaults(directory: Path) -> dict[str, Any]:
-    """Of generation_config.json: what a request does not say. Without a file text is sampled at temperature 1."""
+    """Reads the defaults of generation_config.json; without that file, text is sampled at temperature 1."""
     path = directory / "generation_config.json"
     content: Any = {}
     if path.is_file():
@@ -37,14 +45,20 @@ def read_defaults(directory: Path) -> dict[str, Any]:
 
 
 def sampling_params(
-    request: Sampled, defaults: Mapping[str, Any], *, room: int, max_tokens: int | None, logprobs: int | None,
-    prompt_logprobs: int | None = None, grammar: str | None = None,
-) -> SamplingParams:  # fmt: skip
-    """`room`: tokens that fit after the prompt, which also bound `max_tokens`; None takes all of it."""
+    request: GenerationRequest,
+    defaults: Mapping[str, Any],
+    *,
+    room: int,
+    max_tokens: int | None,
+    logprobs: int | None,
+    prompt_logprobs: int | None = None,
+    grammar: str | None = None,
+) -> SamplingParams:
+    """Builds the parameters. `room` tokens fit after the prompt and bound `max_tokens`; None takes all of them."""
     stop = [request.stop] if isinstance(request.stop, str) else request.stop
     most = room if max_tokens is None else min(max_tokens, room)
     given = only_given(
-        **{name: getattr(request, name) for name in PLAIN},
+        **{name: getattr(request, name) for name in SAME_FIELDS},
         stop=None if stop is None else tuple(stop),
         stop_token_ids=None if request.stop_token_ids is None else tuple(request.stop_token_ids),
         allowed_token_ids=None if request.allowed_token_ids is None else tuple(request.allowed_token_ids),

@@ -1,4 +1,4 @@
-"""Who may come in: the key, and how many requests may be under way; knows no engine and no request's content."""
+"""Admission of requests: the API key, and the limit on concurrent requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BUSY_RETRY_S = 1
 
 
 class Admission:
-    """Counts requests under way, each choice as one."""
+    """Counts unfinished requests, each choice as one."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -27,15 +27,17 @@ class Admission:
             )
 
     def check_room(self, count: int = 1) -> None:
-        """For so many requests more, now."""
+        """Raises ApiError if `count` more requests cannot be admitted now."""
         if self.is_stopping:
             raise ApiError(503, "the server is stopping", code="stopping", retry_s=BUSY_RETRY_S)
         self.check_count(count)
         if self.num_under_way + count > self.limit:
             raise ApiError(
-                429, f"{self.num_under_way} requests are under way; {self.limit} is the limit: try again later",
-                code="overloaded", retry_s=BUSY_RETRY_S,
-            )  # fmt: skip
+                429,
+                f"{self.num_under_way} requests are under way; {self.limit} is the limit: try again later",
+                code="overloaded",
+                retry_s=BUSY_RETRY_S,
+            )
 
     @contextmanager
     def admit(self, count: int = 1) -> Iterator[None]:
@@ -48,7 +50,7 @@ class Admission:
 
 
 class KeyCheck:
-    """Whether a client sent the key; the time that it takes says nothing about the key."""
+    """Checks that a client sent the API key, in a time that does not depend on the key."""
 
     def __init__(self, key: str) -> None:
         self._digest = _digest(key) if key else None
@@ -61,7 +63,7 @@ class KeyCheck:
         if scheme.lower() != "bearer" or not is_right:
             what = "no API key" if not authorization else "a wrong API key"
             raise ApiError(
-                401, f"{what} was sent: this server wants `Authorization: Bearer KEY`", code="invalid_api_key"
+                401, f"{what} was sent: this server needs `Authorization: Bearer KEY`", code="invalid_api_key"
             )
 
 

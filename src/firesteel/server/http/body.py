@@ -1,6 +1,6 @@
-"""A request's body: its size, its time of arrival, its JSON; knows no endpoint.
+"""Reads a request's body within its limits of size and time, and parses its JSON.
 
-Known fields with wrong values are errors that name the field; unknown ones are written to the log.
+Known fields with invalid values are errors that name the field; unknown fields are logged.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ async def read_body(request: Request, kind: type[T], config: ServerConfig) -> T:
 
 
 def check_content_type(request: Request) -> None:
-    """A page of another site may post text without asking, but not JSON."""
+    """Requires JSON: a page of another site may post text without a CORS preflight, but not JSON."""
     given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if given != "application/json":
         raise ApiError(415, f"the body must be JSON: send content-type application/json, not {given or 'none'}")
@@ -82,7 +82,7 @@ def known_fields(kind: type[msgspec.Struct]) -> frozenset[str]:
 
 
 def explain(error: msgspec.ValidationError) -> ApiError:
-    """msgspec says what is wrong and where; clients read the place in `param`."""
+    """Turns msgspec's error into ours, with the place of the error in `param`."""
     what = str(error).partition(" - at `")[0]
     place = re.search(r"`\$\.?([^`]*)`$", str(error))
     param = place[1] or None if place else None
@@ -94,5 +94,5 @@ def explain(error: msgspec.ValidationError) -> ApiError:
 
 
 def only_given(**values: Any) -> dict[str, Any]:
-    """Those that are not None: null counts as not given."""
+    """Returns the values that are not None: null counts as not given."""
     return {name: value for name, value in values.items() if value is not None}

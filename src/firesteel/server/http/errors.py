@@ -1,4 +1,4 @@
-"""What goes wrong with a request, as HTTP status and OpenAI's error object; knows no endpoint."""
+"""Errors of requests as HTTP status and OpenAI's error object."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KINDS = {
     504: "server_error",
 }
 RETRY_S = 2
-GONE = 499  # what the log and the metrics call a client that left; it is never sent
+GONE = 499  # status of a client that left, in the log and the metrics; it is never sent
 
 
 class ApiError(Exception):
@@ -49,7 +49,7 @@ class ApiError(Exception):
 
 
 class ClientGone(Exception):
-    """The client closed its connection: nobody reads an answer."""
+    """The client closed its connection: nobody reads the answer."""
 
 
 def json_response(value: msgspec.Struct, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -57,33 +57,35 @@ def json_response(value: msgspec.Struct, *, status: int = 200, headers: dict[str
 
 
 def as_api_error(error: Exception) -> ApiError:
-    """What a client is told; the inside of the server is never part of it."""
+    """Returns the error that a client sees; it never shows the inside of the server."""
     match error:
         case ApiError():
             return error
         case EngineDied():
             return ApiError(
-                503, "the engine died while it was needed; the request may be sent again", code="engine_died",
+                503,
+                "the engine died during the request; the request may be sent again",
+                code="engine_died",
                 retry_s=RETRY_S,
-            )  # fmt: skip
+            )
         case UserError():
             return ApiError(400, str(error))
         case HTTPException():
             return ApiError(error.status_code, error.detail)
         case TimeoutError():
             return ApiError(504, "the request took longer than request_timeout_s allows", code="timeout")
-    return ApiError(500, "the server failed on this request; its log says more")
+    return ApiError(500, "the server failed on this request; see its log")
 
 
 def note_error(scope: Scope, error: Exception) -> None:
-    """For the journal: what ended the request, and as what it counts where no status says so."""
+    """Notes for the access log what ended the request, and its status if none was sent."""
     state = scope.setdefault("state", {})
     state["error"] = str(error) or type(error).__name__
     state["status"] = GONE if isinstance(error, ClientGone) else as_api_error(error).status
 
 
 async def answer_error(request: Request, error: Exception) -> Response:
-    """The handler of every exception that an endpoint raises."""
+    """Handles every exception that an endpoint raises."""
     note_error(request.scope, error)
     if isinstance(error, ClientGone):
         return Response(status_code=GONE)

@@ -1,4 +1,4 @@
-"""A path of the API: who answers, what it takes and gives; routes and the OpenAPI document are made of these."""
+"""A route of the API: its handler, body and answer. Routing and the OpenAPI document are built from these."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ READS = (400, 401, 404, 408, 413, 415)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Path:
+class ApiRoute:
     path: str
     answer: Endpoint
-    says: str  # what it is for
-    gives: type[msgspec.Struct] | str  # an object of JSON, or a media type
-    takes: type[msgspec.Struct] | None = None  # the body of a POST; without one it is a GET
-    verb: str | None = None  # where it is neither
-    streams: bool = False  # where asked, server-sent events come instead
-    is_open: bool = False  # to those without the key
-    names: Sequence[str] = ()  # what a parameter of the path may be; empty is anything
+    says: str  # summary
+    gives: type[msgspec.Struct] | str  # a JSON object, or a media type
+    takes: type[msgspec.Struct] | None = None  # the body of a POST; None is a GET
+    verb: str | None = None  # any other method
+    streams: bool = False  # server-sent events on request
+    is_open: bool = False  # without the API key
+    names: Sequence[str] = ()  # allowed values of the path parameter; empty allows all
     errors: tuple[int, ...] = (401,)
-    unready: int | None = None  # a status with the same answer, while no engine is ready
+    unready: int | None = None  # status of the same answer while no engine is ready
 
     @property
     def method(self) -> str:

@@ -1,4 +1,4 @@
-"""Answers that end when their client leaves: one of JSON, or a stream of server-sent events; knows no endpoint."""
+"""Answers that are cancelled when their client leaves: one JSON object, or a stream of server-sent events."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def event(value: msgspec.Struct, name: str | None = None) -> bytes:
 
 @asynccontextmanager
 async def unless(happens: Callable[[], Awaitable[None]], error: type[Exception]) -> AsyncIterator[None]:
-    """Ends its body with the error when something happens."""
+    """Cancels its body and raises `error` once `happens` returns."""
     task = asyncio.current_task()
     assert task is not None
     has_happened = False
@@ -56,12 +56,13 @@ async def unless(happens: Callable[[], Awaitable[None]], error: type[Exception])
 
 
 async def client_leaves(receive: Receive) -> None:
+    """Returns when the client closes its connection."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 class Computed(Response):
-    """An answer that is made while its client waits."""
+    """An answer that is computed while its client waits."""
 
     def __init__(self, make: Callable[[], Awaitable[Response]], config: ServerConfig) -> None:
         self._make = make
@@ -76,7 +77,7 @@ class Computed(Response):
 
 
 class EventStream(Response):
-    """Events as they come. An error before the first is an HTTP error, a later one is an event."""
+    """Sends events as they come. An error before the first is an HTTP error, a later one is an event."""
 
     def __init__(self, events: AsyncGenerator[bytes, None], config: ServerConfig) -> None:
         self._events = events
@@ -113,7 +114,7 @@ class EventStream(Response):
                 self._sending_since = None
 
     async def _is_stuck(self) -> None:
-        """Comes back once an event could not be sent for too long: the client does not read."""
+        """Returns once an event could not be sent for too long: the client does not read."""
         limit_s, clock = self.config.slow_client_s or math.inf, asyncio.get_running_loop().time
         while self._sending_since is None or clock() - self._sending_since < limit_s:
             await asyncio.sleep(min(limit_s / 4, LONG_S))

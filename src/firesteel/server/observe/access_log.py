@@ -1,6 +1,6 @@
-"""One line of the log for each request, and the id that ties it to its answer; knows no endpoint.
+"""The access log: one line per request, with the id that its answer carries too.
 
-A prompt and its answer are written only where `log_prompts` says so.
+Prompts are written only if `log_prompts` is set.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from firesteel.chat.tokenizer import Tokenizer
-from firesteel.server.generate.choice import Tally
+from firesteel.server.generate.choice import Choice
 from firesteel.server.http.errors import GONE
 from firesteel.server.observe.metrics import Metrics
 
 log = logging.getLogger("firesteel.server")
-# Asked every few seconds: only failures are written.
+# Polled every few seconds: only failures are written.
 QUIET_PATHS = ("/health", "/health/live", "/health/ready", "/ledger", "/metrics")
 _request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 
 @dataclass(slots=True)
-class Entry:
-    """What is known of a request so far."""
+class LogEntry:
+    """The contents of a request's log line."""
 
     request_id: str
     shows_text: bool
@@ -43,23 +43,23 @@ class Entry:
         if self.shows_text:
             self.facts["prompt"] = tokenizer.decode(token_ids)
 
-    def note_end(self, tallies: Sequence[Tally]) -> None:
-        self.facts["output_tokens"] = sum(tally.num_output for tally in tallies)
-        self.facts["cached_tokens"] = tallies[0].num_cached
-        self.facts["finish"] = ",".join(tally.finish_reason or "abort" for tally in tallies)
-        first = tallies[0].statistics
+    def note_end(self, choices: Sequence[Choice]) -> None:
+        self.facts["output_tokens"] = sum(choice.num_output for choice in choices)
+        self.facts["cached_tokens"] = choices[0].num_cached
+        self.facts["finish"] = ",".join(choice.finish_reason or "abort" for choice in choices)
+        first = choices[0].statistics
         if first is not None:
             self.facts["first_token_ms"] = round(1e3 * first.first_token_s, 1)
             self.facts["token_ms"] = round(1e3 * first.token_s, 2)
 
 
-def entry_of(scope: Scope) -> Entry:
+def entry_of(scope: Scope) -> LogEntry:
     entry = scope["state"]["entry"]
-    assert isinstance(entry, Entry)
+    assert isinstance(entry, LogEntry)
     return entry
 
 
-class Journal:
+class AccessLog:
     """The outermost layer of the application."""
 
     def __init__(self, app: ASGIApp, *, metrics: Metrics, shows_text: bool) -> None:
@@ -71,7 +71,7 @@ class Journal:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        entry = Entry(find_request_id(scope), self.shows_text)
+        entry = LogEntry(find_request_id(scope), self.shows_text)
         state: MutableMapping[str, Any] = scope.setdefault("state", {})
         state["entry"] = entry
         token, start, status = _request_id.set(entry.request_id), time.perf_counter(), GONE
@@ -89,7 +89,7 @@ class Journal:
             self._write(scope, state.get("status", status), time.perf_counter() - start, entry)
             _request_id.reset(token)
 
-    def _write(self, scope: Scope, status: int, seconds: float, entry: Entry) -> None:
+    def _write(self, scope: Scope, status: int, seconds: float, entry: LogEntry) -> None:
         path = getattr(scope.get("route"), "path", "other")
         self.metrics.count_answer(path, status)
         facts = {"method": scope["method"], "path": scope["path"][:200], "status": status}
@@ -102,15 +102,15 @@ class Journal:
 
 
 def find_request_id(scope: Scope) -> str:
-    """The client's own, where it is a plain word; else a new one."""
+    """Returns the client's own id if it is a plain word, else a new one."""
     for name, value in scope["headers"]:
         if name == b"x-request-id" and re.fullmatch(rb"[\w.:-]{1,128}", value):
             return str(value, "ascii")
     return uuid.uuid4().hex
 
 
-class Lines(logging.Formatter):
-    """A record and its extra fields as one line: words and values, or JSON."""
+class LineFormatter(logging.Formatter):
+    """Writes a record and its extra fields as one line: name=value pairs, or JSON."""
 
     def __init__(self, *, as_json: bool) -> None:
         super().__init__(datefmt="%Y-%m-%dT%H:%M:%SZ")
@@ -136,9 +136,9 @@ def _word(value: object) -> str:
 
 
 def set_up_logs(*, as_json: bool) -> None:
-    """On stderr; uvicorn's own lines only where something is wrong."""
+    """Logs to stderr; of uvicorn only warnings and errors."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(Lines(as_json=as_json))
+    handler.setFormatter(LineFormatter(as_json=as_json))
     for name, level in (("firesteel", logging.INFO), ("uvicorn", logging.WARNING)):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False

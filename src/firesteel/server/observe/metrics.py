@@ -1,6 +1,6 @@
-"""What Prometheus reads: names that a dashboard for vLLM finds, and our own; knows no request's content.
+"""Metrics for Prometheus: the names of vLLM's dashboards, and our own.
 
-Counters are kept here, not in the engine, so that they do not fall when an engine is started again.
+Counters are kept here, not in the engine, so that they do not fall when the engine is restarted.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from firesteel.engine.statistics import Statistics
-from firesteel.server.generate.choice import Tally
+from firesteel.server.generate.choice import Choice
 
 SECONDS = (
     0.001,
@@ -78,57 +78,71 @@ class Metrics:
         self._deaths = self._gauge("firesteel_engine_deaths", "Engines that died")
         self._under_way = self._gauge("firesteel_requests_under_way", "Choices admitted and not yet answered")
         self._stages = Gauge(
-            "firesteel_engine_stage_seconds", "Time of the engine that runs by stage", ["model_name", "stage"],
+            "firesteel_engine_stage_seconds",
+            "Seconds of the current engine by stage",
+            ["model_name", "stage"],
             registry=self.registry,
-        )  # fmt: skip
+        )
         self._prompt_tokens = self._counter("vllm:prompt_tokens", "Tokens of prompts")
         self._output_tokens = self._counter("vllm:generation_tokens", "Tokens generated")
         self._cache_queries = self._counter("vllm:prefix_cache_queries", "Tokens looked up in the prefix cache")
         self._cache_hits = self._counter("vllm:prefix_cache_hits", "Tokens found in the prefix cache")
-        self._preemptions = self._counter("vllm:num_preemptions", "Times that a request gave way to older ones")
+        self._preemptions = self._counter("vllm:num_preemptions", "Preemptions of requests by older ones")
         self._finished = Counter(
-            "vllm:request_success", "Choices that were answered", ["model_name", "finished_reason"],
+            "vllm:request_success",
+            "Choices that were answered",
+            ["model_name", "finished_reason"],
             registry=self.registry,
-        )  # fmt: skip
+        )
         self._answers = Counter(
-            "firesteel_http_requests", "Requests by path and status; 499 is a client that left",
-            ["path", "status"], registry=self.registry,
-        )  # fmt: skip
-        self._first_token = self._histogram("vllm:time_to_first_token_seconds", "Until the first token", SECONDS)
-        self._token = self._histogram("vllm:time_per_output_token_seconds", "A later token's time", TOKEN_SECONDS)
-        self._inter_token = self._histogram("vllm:inter_token_latency_seconds", "The same", TOKEN_SECONDS)
-        self._queue = self._histogram("vllm:request_queue_time_seconds", "Until the first step", SECONDS)
-        self._whole = self._histogram("vllm:e2e_request_latency_seconds", "From arrival to the end", SECONDS)
-        self._prompt = self._histogram("vllm:request_prompt_tokens", "Of a choice", TOKENS)
-        self._output = self._histogram("vllm:request_generation_tokens", "Of a choice", TOKENS)
+            "firesteel_http_requests",
+            "Requests by path and status; 499 is a client that left",
+            ["path", "status"],
+            registry=self.registry,
+        )
+        self._first_token = self._histogram(
+            "vllm:time_to_first_token_seconds", "Seconds to the first token", SECONDS
+        )
+        self._token = self._histogram(
+            "vllm:time_per_output_token_seconds", "Mean seconds per token after the first", TOKEN_SECONDS
+        )
+        self._inter_token = self._histogram(
+            "vllm:inter_token_latency_seconds", "Mean seconds between tokens", TOKEN_SECONDS
+        )
+        self._queue = self._histogram("vllm:request_queue_time_seconds", "Seconds to the first step", SECONDS)
+        self._whole = self._histogram(
+            "vllm:e2e_request_latency_seconds", "Seconds from arrival to the end", SECONDS
+        )
+        self._prompt = self._histogram("vllm:request_prompt_tokens", "Prompt tokens per choice", TOKENS)
+        self._output = self._histogram("vllm:request_generation_tokens", "Generated tokens per choice", TOKENS)
 
     def count_answer(self, path: str, status: int) -> None:
         self._answers.labels(path, str(status)).inc()
 
     def count_tokens(self, count: int) -> None:
-        """Of a choice under way, so that a rate is one of now."""
+        """Counts tokens of unfinished choices too, so that rates are current."""
         self._output_tokens.inc(count)
 
-    def count_choice(self, tally: Tally, seconds: float) -> None:
-        """One that has ended, by itself or because its client left."""
-        self._prompt_tokens.inc(tally.num_prompt)
-        self._cache_queries.inc(tally.num_prompt)
-        self._cache_hits.inc(tally.num_cached)
-        self._finished.labels(self._model, tally.finish_reason or "abort").inc()
-        self._prompt.observe(tally.num_prompt)
-        self._output.observe(tally.num_output)
+    def count_choice(self, choice: Choice, seconds: float) -> None:
+        """Counts a choice that has ended, by itself or because its client left."""
+        self._prompt_tokens.inc(choice.num_prompt)
+        self._cache_queries.inc(choice.num_prompt)
+        self._cache_hits.inc(choice.num_cached)
+        self._finished.labels(self._model, choice.finish_reason or "abort").inc()
+        self._prompt.observe(choice.num_prompt)
+        self._output.observe(choice.num_output)
         self._whole.observe(seconds)
-        one = tally.statistics
-        if one is not None:
-            self._queue.observe(one.queue_s)
-            self._first_token.observe(one.first_token_s)
-            self._preemptions.inc(one.preemptions)
-            if one.output_tokens > 1:
-                self._token.observe(one.token_s)
-                self._inter_token.observe(one.token_s)
+        statistics = choice.statistics
+        if statistics is not None:
+            self._queue.observe(statistics.queue_s)
+            self._first_token.observe(statistics.first_token_s)
+            self._preemptions.inc(statistics.preemptions)
+            if statistics.output_tokens > 1:
+                self._token.observe(statistics.token_s)
+                self._inter_token.observe(statistics.token_s)
 
     def render(self, statistics: Statistics | None, *, num_deaths: int, num_under_way: int) -> bytes:
-        """`statistics` is None while no engine runs: what is of now is then 0."""
+        """Returns the exposition text. `statistics` is None while no engine runs: gauges are then 0."""
         now = Statistics() if statistics is None else statistics
         for name, gauge in self._gauges.items():
             gauge.set(getattr(now, GAUGES[name][0]))
@@ -147,5 +161,5 @@ class Metrics:
         return Counter(name, text, ["model_name"], registry=self.registry).labels(self._model)
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        made = Histogram(name, text, ["model_name"], registry=self.registry, buckets=buckets)
-        return made.labels(self._model)
+        histogram = Histogram(name, text, ["model_name"], registry=self.registry, buckets=buckets)
+        return histogram.labels(self._model)

@@ -1,4 +1,4 @@
-"""What the server answers, as types in the OpenAI API's shape; knows no request and no engine."""
+"""Answers of the server as types in the format of the OpenAI API."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ HealthStatus = Literal["ready", "degraded", "failed", "stopping"]
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
 
 
-class Answer(msgspec.Struct, kw_only=True):
-    """An answer's JSON, or an object in it. Fields that are UNSET are left out."""
+class ApiAnswer(msgspec.Struct, kw_only=True):
+    """An answer's JSON, or an object in it. Fields that are UNSET are omitted."""
 
 
-class PromptDetails(Answer, kw_only=True):
+class PromptDetails(ApiAnswer, kw_only=True):
     cached_tokens: int = 0
 
 
-class CompletionDetails(Answer, kw_only=True):
+class CompletionDetails(ApiAnswer, kw_only=True):
     reasoning_tokens: int = 0
 
 
-class Usage(Answer, kw_only=True):
+class Usage(ApiAnswer, kw_only=True):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
@@ -31,7 +31,7 @@ class Usage(Answer, kw_only=True):
     completion_tokens_details: CompletionDetails | UnsetType = UNSET
 
 
-class TopLogprob(Answer, kw_only=True):
+class TopLogprob(ApiAnswer, kw_only=True):
     token: str
     logprob: float
     bytes: list[int] | None
@@ -41,23 +41,23 @@ class TokenLogprob(TopLogprob, kw_only=True):
     top_logprobs: list[TopLogprob]
 
 
-class ChatLogprobs(Answer, kw_only=True):
+class ChatLogprobs(ApiAnswer, kw_only=True):
     content: list[TokenLogprob] | None
     refusal: None = None
 
 
-class FunctionCall(Answer, kw_only=True):
+class FunctionCall(ApiAnswer, kw_only=True):
     name: str
     arguments: str
 
 
-class ToolCallAnswer(Answer, kw_only=True):
+class ToolCallAnswer(ApiAnswer, kw_only=True):
     id: str
     type: Literal["function"] = "function"
     function: FunctionCall
 
 
-class MessageAnswer(Answer, kw_only=True):
+class MessageAnswer(ApiAnswer, kw_only=True):
     role: Literal["assistant"] = "assistant"
     content: str | None
     refusal: None = None
@@ -66,7 +66,7 @@ class MessageAnswer(Answer, kw_only=True):
     tool_calls: list[ToolCallAnswer] | UnsetType = UNSET
 
 
-class ChatChoice(Answer, kw_only=True):
+class ChatChoice(ApiAnswer, kw_only=True):
     index: int
     message: MessageAnswer
     finish_reason: FinishReason
@@ -75,7 +75,7 @@ class ChatChoice(Answer, kw_only=True):
     token_ids: list[int] | UnsetType = UNSET
 
 
-class ChatCompletion(Answer, kw_only=True):
+class ChatCompletion(ApiAnswer, kw_only=True):
     id: str
     object: Literal["chat.completion"] = "chat.completion"
     created: int
@@ -86,19 +86,19 @@ class ChatCompletion(Answer, kw_only=True):
     prompt_token_ids: list[int] | UnsetType = UNSET
 
 
-class FunctionDelta(Answer, kw_only=True):
+class FunctionDelta(ApiAnswer, kw_only=True):
     name: str | UnsetType = UNSET
     arguments: str | UnsetType = UNSET
 
 
-class ToolCallDelta(Answer, kw_only=True):
+class ToolCallDelta(ApiAnswer, kw_only=True):
     index: int
     id: str | UnsetType = UNSET
     type: Literal["function"] | UnsetType = UNSET
     function: FunctionDelta
 
 
-class MessageDelta(Answer, kw_only=True):
+class MessageDelta(ApiAnswer, kw_only=True):
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
@@ -106,7 +106,7 @@ class MessageDelta(Answer, kw_only=True):
     tool_calls: list[ToolCallDelta] | UnsetType = UNSET
 
 
-class ChatChunkChoice(Answer, kw_only=True):
+class ChatChunkChoice(ApiAnswer, kw_only=True):
     index: int
     delta: MessageDelta
     finish_reason: FinishReason | None = None
@@ -115,7 +115,7 @@ class ChatChunkChoice(Answer, kw_only=True):
     token_ids: list[int] | UnsetType = UNSET
 
 
-class ChatChunk(Answer, kw_only=True):
+class ChatChunk(ApiAnswer, kw_only=True):
     id: str
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
     created: int
@@ -125,8 +125,8 @@ class ChatChunk(Answer, kw_only=True):
     prompt_token_ids: list[int] | UnsetType = UNSET
 
 
-class CompletionLogprobs(Answer, kw_only=True):
-    """Columns, one entry a token; the first token of an echoed prompt has no logprob."""
+class CompletionLogprobs(ApiAnswer, kw_only=True):
+    """Columns, one entry per token; the first token of an echoed prompt has no logprob."""
 
     tokens: list[str]
     token_logprobs: list[float | None]
@@ -134,7 +134,7 @@ class CompletionLogprobs(Answer, kw_only=True):
     text_offset: list[int]
 
 
-class CompletionChoice(Answer, kw_only=True):
+class CompletionChoice(ApiAnswer, kw_only=True):
     index: int
     text: str
     finish_reason: FinishReason | None
@@ -144,8 +144,8 @@ class CompletionChoice(Answer, kw_only=True):
     prompt_token_ids: list[int] | UnsetType = UNSET
 
 
-class Completion(Answer, kw_only=True):
-    """A whole one, or a piece of a stream."""
+class Completion(ApiAnswer, kw_only=True):
+    """A whole completion, or a chunk of a stream."""
 
     id: str
     object: Literal["text_completion"] = "text_completion"
@@ -156,7 +156,7 @@ class Completion(Answer, kw_only=True):
     usage: Usage | UnsetType | None = UNSET
 
 
-class Model(Answer, kw_only=True):
+class Model(ApiAnswer, kw_only=True):
     id: str
     object: Literal["model"] = "model"
     created: int
@@ -166,34 +166,34 @@ class Model(Answer, kw_only=True):
     parent: None = None
 
 
-class ModelList(Answer, kw_only=True):
+class ModelList(ApiAnswer, kw_only=True):
     object: Literal["list"] = "list"
     data: list[Model]
 
 
-class Tokens(Answer, kw_only=True):
+class Tokens(ApiAnswer, kw_only=True):
     count: int
     max_model_len: int
     tokens: list[int]
     token_strs: list[str] | None = None
 
 
-class Text(Answer, kw_only=True):
+class Text(ApiAnswer, kw_only=True):
     prompt: str
 
 
-class ErrorDetail(Answer, kw_only=True):
+class ErrorDetail(ApiAnswer, kw_only=True):
     message: str
     type: str
     param: str | None
     code: str | None
 
 
-class ErrorAnswer(Answer, kw_only=True):
+class ErrorAnswer(ApiAnswer, kw_only=True):
     error: ErrorDetail
 
 
-class Health(Answer, kw_only=True):
+class Health(ApiAnswer, kw_only=True):
     status: HealthStatus
     live: bool
     ready: bool
@@ -201,7 +201,7 @@ class Health(Answer, kw_only=True):
     reason: str | None = None
 
 
-class LedgerCode(Answer, kw_only=True):
+class LedgerCode(ApiAnswer, kw_only=True):
     """Machine code that was launched."""
 
     kernel: str
@@ -211,7 +211,7 @@ class LedgerCode(Answer, kw_only=True):
     verdict: str | None
 
 
-class LedgerLine(Answer, kw_only=True):
+class LedgerLine(ApiAnswer, kw_only=True):
     op: str
     implementation: str
     activation: str
@@ -222,7 +222,7 @@ class LedgerLine(Answer, kw_only=True):
     artefacts: list[LedgerCode]
 
 
-class LedgerAnswer(Answer, kw_only=True):
+class LedgerAnswer(ApiAnswer, kw_only=True):
     device: str
     kernels: dict[str, str]
     formats: dict[str, str]

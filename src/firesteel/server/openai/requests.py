@@ -1,6 +1,6 @@
-"""What clients send: the requests of the OpenAI API and vLLM's extras, as types; knows no answer and no engine.
+"""Requests of the OpenAI API with vLLM's extensions, as types.
 
-A field that is null counts as not given. Unknown fields are no error: `read_body` names them in the log.
+A field that is null counts as not given. Unknown fields are not an error: `read_body` logs them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Temperature = Annotated[float, Meta(ge=0, le=100)]
 Share = Annotated[float, Meta(gt=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
-TOKEN = "Token id"  # the document bounds what is called so by the vocabulary
+TOKEN = "Token id"  # title of schemas that the OpenAPI document bounds by the vocabulary
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1, title=TOKEN)]
 TokenKey = Annotated[str, Meta(pattern=r"^[0-9]{1,9}$")]
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
@@ -134,8 +134,8 @@ class StreamOptions(Body):
     continuous_usage_stats: bool | None = None
 
 
-class Sampled(Body, kw_only=True):
-    """What every request that generates text has in common."""
+class GenerationRequest(Body, kw_only=True):
+    """Fields that all requests for text share."""
 
     model: str | None = None
     max_tokens: Count | None = None
@@ -166,7 +166,7 @@ class TemplateOptions(Body):
     reasoning_effort: Effort | None = None
 
 
-class ChatRequest(Sampled, kw_only=True):
+class ChatRequest(GenerationRequest, kw_only=True):
     messages: Annotated[list[ChatMessage], Meta(min_length=1)]
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
@@ -182,7 +182,7 @@ class ChatRequest(Sampled, kw_only=True):
     metadata: dict[str, str] | None = None
 
 
-class CompletionRequest(Sampled, kw_only=True):
+class CompletionRequest(GenerationRequest, kw_only=True):
     prompt: SomeText | Annotated[list[SomeText | TokenId | SomeTokens], Meta(min_length=1)]
     max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None  # 0: the prompt alone, echoed and scored
     logprobs: TopCount | None = None

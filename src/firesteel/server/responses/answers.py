@@ -1,4 +1,4 @@
-"""What /v1/responses answers, whole or as events, as types in the OpenAI API's shape; knows no engine."""
+"""Answers of /v1/responses, whole or as events, as types in the format of the OpenAI API."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from msgspec import UNSET, UnsetType, field
 
-from firesteel.server.openai.answers import Answer, TokenLogprob
+from firesteel.server.openai.answers import ApiAnswer, TokenLogprob
 from firesteel.server.responses.schema import (
     FunctionTool,
     ItemStatus,
@@ -19,17 +19,17 @@ from firesteel.server.responses.schema import (
 ResponseStatus = Literal["completed", "failed", "in_progress", "cancelled", "queued", "incomplete"]
 
 
-class OutputTextPart(Answer, tag_field="type", tag="output_text"):
+class OutputTextPart(ApiAnswer, tag_field="type", tag="output_text"):
     text: str
     annotations: list[Any] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
 
 
-class ReasoningTextPart(Answer, tag_field="type", tag="reasoning_text"):
+class ReasoningTextPart(ApiAnswer, tag_field="type", tag="reasoning_text"):
     text: str
 
 
-class MessageItem(Answer, tag_field="type", tag="message"):
+class MessageItem(ApiAnswer, tag_field="type", tag="message"):
     id: str
     status: ItemStatus
     content: list[OutputTextPart]
@@ -37,7 +37,7 @@ class MessageItem(Answer, tag_field="type", tag="message"):
     phase: Phase | None = None
 
 
-class ReasoningItem(Answer, tag_field="type", tag="reasoning"):
+class ReasoningItem(ApiAnswer, tag_field="type", tag="reasoning"):
     id: str
     status: ItemStatus
     content: list[ReasoningTextPart]
@@ -45,7 +45,7 @@ class ReasoningItem(Answer, tag_field="type", tag="reasoning"):
     encrypted_content: str | None = None
 
 
-class FunctionCallItem(Answer, tag_field="type", tag="function_call"):
+class FunctionCallItem(ApiAnswer, tag_field="type", tag="function_call"):
     id: str
     status: ItemStatus
     call_id: str
@@ -56,16 +56,16 @@ class FunctionCallItem(Answer, tag_field="type", tag="function_call"):
 OutputItem = MessageItem | ReasoningItem | FunctionCallItem
 
 
-class InputDetails(Answer):
+class InputDetails(ApiAnswer):
     cached_tokens: int
     cache_write_tokens: int = 0
 
 
-class OutputDetails(Answer):
+class OutputDetails(ApiAnswer):
     reasoning_tokens: int
 
 
-class ResponseUsage(Answer):
+class ResponseUsage(ApiAnswer):
     input_tokens: int
     input_tokens_details: InputDetails
     output_tokens: int
@@ -73,16 +73,16 @@ class ResponseUsage(Answer):
     total_tokens: int
 
 
-class ResponseFailure(Answer):
+class ResponseFailure(ApiAnswer):
     code: str
     message: str
 
 
-class IncompleteDetails(Answer):
+class IncompleteDetails(ApiAnswer):
     reason: Literal["max_output_tokens", "content_filter"]
 
 
-class Response(Answer):
+class Response(ApiAnswer):
     id: str
     created_at: int
     model: str
@@ -112,13 +112,13 @@ class Response(Answer):
     user: str | None = None
 
 
-class DeletedResponse(Answer):
+class DeletedResponse(ApiAnswer):
     id: str
     object: Literal["response"] = "response"
     deleted: Literal[True] = True
 
 
-class InputItemList(Answer):
+class InputItemList(ApiAnswer):
     data: list[dict[str, Any]]
     first_id: str | None
     last_id: str | None
@@ -126,8 +126,8 @@ class InputItemList(Answer):
     has_more: bool = False
 
 
-class Event(Answer):
-    """One of a stream; the first has number 0."""
+class Event(ApiAnswer):
+    """An event of a stream; the first has number 0."""
 
     type: str
     sequence_number: int
@@ -150,7 +150,7 @@ class PartEvent(Event):
 
 
 class DeltaEvent(Event):
-    """More text, or more of a call's arguments, which are no content part."""
+    """More text, or more of a call's arguments, which are not a content part."""
 
     item_id: str
     output_index: int

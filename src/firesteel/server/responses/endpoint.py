@@ -1,4 +1,4 @@
-"""The endpoints under /v1/responses: made whole, streamed or in the background, kept, found, deleted, cancelled."""
+"""The endpoints under /v1/responses: create (whole, streamed or in the background), get, delete, cancel."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from starlette.responses import Response as HttpResponse
 
 from firesteel.errors import EngineDied, UserError
 from firesteel.server.chat.answer import spell_all
-from firesteel.server.chat.endpoint import Chat, Turn
-from firesteel.server.generate.choice import Piece, Tally
+from firesteel.server.chat.endpoint import Chat, ChatTurn
+from firesteel.server.generate.choice import Choice, ChoicePiece
 from firesteel.server.http.body import MIB, read_body
 from firesteel.server.http.errors import ApiError, as_api_error, json_response, note_error
-from firesteel.server.http.route import GENERATES, Path
+from firesteel.server.http.route import GENERATES, ApiRoute
 from firesteel.server.http.sse import Computed, EventStream, event
-from firesteel.server.observe.access_log import Entry, entry_of
+from firesteel.server.observe.access_log import LogEntry, entry_of
 from firesteel.server.openai.answers import TokenLogprob
 from firesteel.server.openai.requests import TextFormat
 from firesteel.server.responses.answers import (
@@ -41,16 +41,17 @@ FAILURES = (ApiError, UserError, EngineDied, TimeoutError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """A response that is to be made."""
+class ResponseJob:
+    """A response to generate."""
 
-    turn: Turn
+    turn: ChatTurn
     writer: ResponseWriter
-    stored: Stored | None  # where it is kept, if it is
+    stored: Stored | None  # None if it is not kept
 
     @property
-    def tally(self) -> Tally:
-        return self.turn.readers[0].tally
+    def choice(self) -> Choice:
+        """The only choice of the turn."""
+        return self.turn.choices[0]
 
 
 class Responses:
@@ -60,27 +61,43 @@ class Responses:
         self.store = ResponseStore(int(service.config.server.response_store_mib * MIB))
         self._tasks: dict[str, asyncio.Task[None]] = {}  # responses made in the background, by name
 
-    def paths(self) -> list[Path]:
-        one, known = "/v1/responses/{name}", (401, 404)
+    def routes(self) -> list[ApiRoute]:
+        path, known = "/v1/responses/{name}", (401, 404)
         return [
-            Path(
-                path="/v1/responses", answer=self.create, says="Answer a list of items", takes=ResponseRequest,
-                gives=Response, streams=True, errors=GENERATES,
+            ApiRoute(
+                path="/v1/responses",
+                answer=self.create,
+                says="Answer a list of items",
+                takes=ResponseRequest,
+                gives=Response,
+                streams=True,
+                errors=GENERATES,
             ),
-            Path(path=one, answer=self.find, says="A response that was kept", gives=Response, errors=(400, *known)),
-            Path(
-                path=one, verb="DELETE", answer=self.delete, says="Keep it no longer", gives=DeletedResponse,
+            ApiRoute(path=path, answer=self.find, says="A stored response", gives=Response, errors=(400, *known)),
+            ApiRoute(
+                path=path,
+                verb="DELETE",
+                answer=self.delete,
+                says="Delete a stored response",
+                gives=DeletedResponse,
                 errors=known,
             ),
-            Path(
-                path=f"{one}/cancel", verb="POST", answer=self.cancel, says="End one made in the background",
-                gives=Response, errors=(400, *known),
-            ),
-            Path(
-                path=f"{one}/input_items", answer=self.list_input, says="What it was asked", gives=InputItemList,
+            ApiRoute(
+                path=f"{path}/cancel",
+                verb="POST",
+                answer=self.cancel,
+                says="Cancel a background response",
+                gives=Response,
                 errors=(400, *known),
             ),
-        ]  # fmt: skip
+            ApiRoute(
+                path=f"{path}/input_items",
+                answer=self.list_input,
+                says="Input items of a response",
+                gives=InputItemList,
+                errors=(400, *known),
+            ),
+        ]
 
     async def create(self, request: HttpRequest) -> HttpResponse:
         config = self.service.config.server
@@ -92,7 +109,7 @@ class Responses:
             return EventStream(self.stream(job, request), config)
         return Computed(lambda: self.whole(job), config)
 
-    async def prepare(self, asked: ResponseRequest, entry: Entry) -> Job:
+    async def prepare(self, asked: ResponseRequest, entry: LogEntry) -> ResponseJob:
         check_supported(asked)
         given = read_items(asked)
         history: list[Item] = []
@@ -108,43 +125,43 @@ class Responses:
         response = describe(asked, turn, created=self.service.now())
         stored = Stored(response, history, complete_items(given)) if response.store else None
         wants_logprobs = bool(turn.asked.logprobs)
-        return Job(
+        return ResponseJob(
             turn=turn, stored=stored, writer=ResponseWriter(response, self.spell if wants_logprobs else None)
         )
 
-    def spell(self, piece: Piece) -> list[TokenLogprob]:
+    def spell(self, piece: ChoicePiece) -> list[TokenLogprob]:
         return spell_all(piece.logprobs, self.service.tokenizer)
 
-    async def whole(self, job: Job) -> HttpResponse:
-        async with aclosing(self.service.run(job.turn.requests, job.turn.readers, job.turn.entry)) as pieces:
+    async def whole(self, job: ResponseJob) -> HttpResponse:
+        async with aclosing(self.service.run(job.turn.choices, job.turn.entry)) as pieces:
             async for _, piece in pieces:
                 job.writer.push(piece)
-        job.writer.finish(count_usage(job.tally))
+        job.writer.finish(count_usage(job.choice))
         self.keep(job)
         return json_response(job.writer.response)
 
-    async def stream(self, job: Job, request: HttpRequest) -> AsyncGenerator[bytes, None]:
-        """Begins with the first piece: what is refused before it is an HTTP error."""
+    async def stream(self, job: ResponseJob, request: HttpRequest) -> AsyncGenerator[bytes, None]:
+        """Begins with the first piece: an error before it is an HTTP error."""
         writer, is_begun = job.writer, False
         try:
-            async with aclosing(self.service.run(job.turn.requests, job.turn.readers, job.turn.entry)) as pieces:
+            async with aclosing(self.service.run(job.turn.choices, job.turn.entry)) as pieces:
                 async for _, piece in pieces:
-                    made = writer.push(piece) if is_begun else [*writer.begin(), *writer.push(piece)]
+                    events = writer.push(piece) if is_begun else [*writer.begin(), *writer.push(piece)]
                     is_begun = True
-                    for one in made:
-                        yield event(one, one.type)
-            last = writer.finish(count_usage(job.tally))
+                    for new in events:
+                        yield event(new, new.type)
+            last = writer.finish(count_usage(job.choice))
         except FAILURES as error:
             if not is_begun:
                 raise
             note_error(request.scope, error)
             last = self.note_failure(writer, error)
         self.keep(job)
-        for one in last:
-            yield event(one, one.type)
+        for new in last:
+            yield event(new, new.type)
 
-    def start(self, job: Job) -> HttpResponse:
-        """In the background: the answer says only where to find it."""
+    def start(self, job: ResponseJob) -> HttpResponse:
+        """Starts it in the background: the answer only names it."""
         response = job.writer.response
         self.service.check_ready()
         self.service.admission.check_room()
@@ -153,7 +170,7 @@ class Responses:
         task.add_done_callback(lambda _: self._tasks.pop(response.id, None))
         return json_response(response)
 
-    async def work(self, job: Job) -> None:
+    async def work(self, job: ResponseJob) -> None:
         try:
             async with asyncio.timeout(self.service.config.server.request_timeout_s or None):
                 await self.whole(job)
@@ -165,10 +182,10 @@ class Responses:
             self.keep(job)
 
     def note_failure(self, writer: ResponseWriter, error: Exception) -> list[Event]:
-        told = as_api_error(error)
-        return writer.fail(told.code or "server_error", str(told))
+        shown = as_api_error(error)
+        return writer.fail(shown.code or "server_error", str(shown))
 
-    def keep(self, job: Job) -> None:
+    def keep(self, job: ResponseJob) -> None:
         if job.stored is not None:
             self.store.put(job.stored)
 
@@ -203,7 +220,7 @@ class Responses:
 
 
 def name_field(error: ApiError) -> ApiError:
-    """A chat's fields by the names that they have here."""
+    """Renames the field of a chat request to its name in a response request."""
     if error.param is not None:
         error.param = (
             error.param.replace("messages", "input").replace(".function.", ".").replace("tool_call_id", "call_id")
@@ -211,28 +228,40 @@ def name_field(error: ApiError) -> ApiError:
     return error
 
 
-def describe(asked: ResponseRequest, turn: Turn, *, created: int) -> Response:
-    """The response before anything is made: what was asked, with the defaults that apply."""
-    params = turn.requests[0].params
+def describe(asked: ResponseRequest, turn: ChatTurn, *, created: int) -> Response:
+    """Returns the response before anything is generated: the request's fields and the defaults that apply."""
+    params = turn.params
     reasoning, text = asked.reasoning or Reasoning(), asked.text or TextOptions()
     return Response(
-        id=new_name("resp"), created_at=created, model=turn.model, status="in_progress", tools=asked.tools or [],
+        id=new_name("resp"),
+        created_at=created,
+        model=turn.model,
+        status="in_progress",
+        tools=asked.tools or [],
         tool_choice=asked.tool_choice or "auto",
         text=msgspec.structs.replace(text, format=text.format or TextFormat()),
         reasoning=msgspec.structs.replace(reasoning, effort=reasoning.effort or "medium"),
-        parallel_tool_calls=asked.parallel_tool_calls is not False, store=asked.store is not False,
-        temperature=params.temperature, top_p=params.top_p, top_logprobs=asked.top_logprobs or 0,
-        truncation=asked.truncation or "disabled", background=bool(asked.background),
-        instructions=asked.instructions, max_output_tokens=asked.max_output_tokens,
-        max_tool_calls=asked.max_tool_calls, metadata=asked.metadata or {},
-        previous_response_id=asked.previous_response_id, user=asked.user,
-    )  # fmt: skip
+        parallel_tool_calls=asked.parallel_tool_calls is not False,
+        store=asked.store is not False,
+        temperature=params.temperature,
+        top_p=params.top_p,
+        top_logprobs=asked.top_logprobs or 0,
+        truncation=asked.truncation or "disabled",
+        background=bool(asked.background),
+        instructions=asked.instructions,
+        max_output_tokens=asked.max_output_tokens,
+        max_tool_calls=asked.max_tool_calls,
+        metadata=asked.metadata or {},
+        previous_response_id=asked.previous_response_id,
+        user=asked.user,
+    )
 
 
-def count_usage(tally: Tally) -> ResponseUsage:
+def count_usage(choice: Choice) -> ResponseUsage:
     return ResponseUsage(
-        input_tokens=tally.num_prompt, input_tokens_details=InputDetails(cached_tokens=tally.num_cached),
-        output_tokens=tally.num_output,
-        output_tokens_details=OutputDetails(reasoning_tokens=tally.num_reasoning),
-        total_tokens=tally.num_prompt + tally.num_output,
-    )  # fmt: skip
+        input_tokens=choice.num_prompt,
+        input_tokens_details=InputDetails(cached_tokens=choice.num_cached),
+        output_tokens=choice.num_output,
+        output_tokens_details=OutputDetails(reasoning_tokens=choice.num_reasoning),
+        total_tokens=choice.num_prompt + choice.num_output,
+    )

@@ -1,4 +1,4 @@
-"""A request to /v1/responses as the chat request that it means; knows no tokens and no engine."""
+"""Turns a request to /v1/responses into the equivalent chat request."""
 
 from __future__ import annotations
 
@@ -27,20 +27,22 @@ NEEDED = {
     "function_call_output": ("call_id", "output"),
 }
 SPEAKERS: dict[str, Callable[..., chat.ChatMessage]] = {
-    "system": chat.SystemMessage, "developer": chat.DeveloperMessage, "user": chat.UserMessage,
-}  # fmt: skip
+    "system": chat.SystemMessage,
+    "developer": chat.DeveloperMessage,
+    "user": chat.UserMessage,
+}
 LOGPROBS = "message.output_text.logprobs"
 
 
 def read_items(asked: ResponseRequest) -> list[Item]:
-    """The input as items, each with what its kind needs."""
+    """Returns the input as items, each checked for the fields that its kind needs."""
     if isinstance(asked.input, str):
         return [Item(role="user", content=asked.input)]
     for number, item in enumerate(asked.input):
         for name in NEEDED[item.type]:
             if getattr(item, name) is None:
                 place = f"input[{number}].{name}"
-                raise ApiError(400, f"{place}: a {item.type} needs it", param=place, code="invalid_value")
+                raise ApiError(400, f"{place}: required for a {item.type}", param=place, code="invalid_value")
     return asked.input
 
 
@@ -56,50 +58,58 @@ def check_supported(asked: ResponseRequest) -> None:
 
 
 def as_chat(asked: ResponseRequest, history: Sequence[Item]) -> chat.ChatRequest:
-    """`history`: all items, those of earlier responses first."""
+    """Builds the chat request; `history` is all items, those of earlier responses first."""
     messages: list[chat.ChatMessage] = []
     if asked.instructions is not None:
         messages.append(chat.DeveloperMessage(content=asked.instructions))
     messages += read_messages(drop_earlier_reasoning(history))
     wants_logprobs = LOGPROBS in (asked.include or ())
     return chat.ChatRequest(
-        model=asked.model, messages=messages, max_completion_tokens=asked.max_output_tokens,
-        temperature=asked.temperature, top_p=asked.top_p, seed=asked.seed, stream=asked.stream,
+        model=asked.model,
+        messages=messages,
+        max_completion_tokens=asked.max_output_tokens,
+        temperature=asked.temperature,
+        top_p=asked.top_p,
+        seed=asked.seed,
+        stream=asked.stream,
         reasoning_effort=asked.reasoning.effort if asked.reasoning else None,
-        logprobs=wants_logprobs, top_logprobs=asked.top_logprobs if wants_logprobs else None,
-        tools=[as_chat_tool(tool) for tool in choose_tools(asked)] or None, tool_choice=as_chat_choice(asked),
-        parallel_tool_calls=asked.parallel_tool_calls, response_format=as_chat_format(asked),
-    )  # fmt: skip
+        logprobs=wants_logprobs,
+        top_logprobs=asked.top_logprobs if wants_logprobs else None,
+        tools=[as_chat_tool(tool) for tool in choose_tools(asked)] or None,
+        tool_choice=as_chat_choice(asked),
+        parallel_tool_calls=asked.parallel_tool_calls,
+        response_format=as_chat_format(asked),
+    )
 
 
 def drop_earlier_reasoning(items: Sequence[Item]) -> list[Item]:
-    """Without that of turns before the last user's message: the model was not taught to read it."""
+    """Drops the reasoning before the last user message: the model was not trained to read it."""
     asked = [number for number, item in enumerate(items) if item.role == "user"]
     turn = asked[-1] if asked else 0
     return [item for number, item in enumerate(items) if number > turn or item.type != "reasoning"]
 
 
 def read_messages(items: Sequence[Item]) -> list[chat.ChatMessage]:
-    """Consecutive items of the assistant become one message, as far as one can hold them in their order."""
+    """Joins consecutive items of the assistant into one message, as far as it can hold them in their order."""
     messages: list[chat.ChatMessage] = []
-    open_one: chat.AssistantMessage | None = None
+    open_message: chat.AssistantMessage | None = None
     for item in items:
         if item.type == "function_call_output":
             messages.append(chat.ToolMessage(content=text_of(item.output), tool_call_id=item.call_id))
-            open_one = None
+            open_message = None
         elif item.type == "message" and item.role != "assistant":
             messages.append(SPEAKERS[item.role or "user"](content=text_of(item.content)))
-            open_one = None
+            open_message = None
         else:
-            if open_one is None or not has_room(open_one, item):
-                open_one = chat.AssistantMessage()
-                messages.append(open_one)
-            add(open_one, item)
+            if open_message is None or not has_room(open_message, item):
+                open_message = chat.AssistantMessage()
+                messages.append(open_message)
+            add(open_message, item)
     return messages
 
 
 def has_room(message: chat.AssistantMessage, item: Item) -> bool:
-    """A message holds its reasoning, then its content, then its calls."""
+    """Returns whether the item may follow: a message holds its reasoning, then its content, then its calls."""
     if item.type == "function_call":
         return True
     if item.type == "message":

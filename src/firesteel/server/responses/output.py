@@ -1,6 +1,6 @@
-"""Pieces of a model's turn as the items and events of a response; knows no engine and no HTTP.
+"""Turns pieces of a model's turn into the items and events of a response.
 
-Whole answers are made of the same events as streams, so both say the same.
+Whole answers are built from the same events as streams, so both are equal.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from firesteel.chat.message import Begin, Delta, End, Text
-from firesteel.server.generate.choice import Piece
+from firesteel.server.generate.choice import ChoicePiece
 from firesteel.server.openai.answers import TokenLogprob
 from firesteel.server.responses.answers import (
     ArgumentsDoneEvent,
@@ -37,7 +37,7 @@ from firesteel.server.responses.answers import (
 )
 from firesteel.server.responses.schema import ItemStatus, Phase
 
-Spell = Callable[[Piece], list[TokenLogprob]]
+Spell = Callable[[ChoicePiece], list[TokenLogprob]]
 
 
 def new_name(kind: str) -> str:
@@ -49,7 +49,7 @@ class OpenItem:
 
     def __init__(self, begin: Begin, place: int) -> None:
         self.begin = begin
-        self.place = place  # among the output
+        self.place = place  # index in the output
         self.name = new_name({"reasoning": "rs", "content": "msg", "tool_call": "fc"}[begin.kind])
         self.text = ""
         self.logprobs: list[TokenLogprob] = []
@@ -60,14 +60,17 @@ class OpenItem:
         return OutputTextPart(text=self.text, logprobs=list(self.logprobs))
 
     def item(self, status: ItemStatus) -> OutputItem:
-        """As it is now; while it is in progress its text is only in the events."""
+        """Returns the item in its present state; while it is in progress its text is only in the events."""
         begin, is_begun = self.begin, status != "in_progress"
         match begin.kind:
             case "tool_call":
                 return FunctionCallItem(
-                    id=self.name, status=status, call_id=begin.call_id or "", name=begin.name or "",
+                    id=self.name,
+                    status=status,
+                    call_id=begin.call_id or "",
+                    name=begin.name or "",
                     arguments=self.text if is_begun else "",
-                )  # fmt: skip
+                )
             case "reasoning":
                 reasoning = [ReasoningTextPart(text=self.text)] if is_begun else []
                 return ReasoningItem(id=self.name, status=status, content=reasoning)
@@ -77,17 +80,17 @@ class OpenItem:
 
 
 class ResponseWriter:
-    """One response. What each method returns are the events that follow those before, in order."""
+    """Writes one response. Each method returns the events that follow the earlier ones, in order."""
 
     def __init__(self, response: Response, spell: Spell | None = None) -> None:
-        """`spell`: the logprobs of a piece's text, where they are wanted."""
+        """`spell` returns the logprobs of a piece's text; None if they were not requested."""
         self.response = response
         self._spell = spell
-        self._begun: Begin | None = None  # a part that has no text yet: it may stay empty
+        self._begun: Begin | None = None  # a part without text so far: it may stay empty
         self._open: OpenItem | None = None
         self._number = 0
         self._events: list[Event] = []
-        self._logprobs: list[TokenLogprob] = []  # of tokens whose text has not come yet
+        self._logprobs: list[TokenLogprob] = []  # of tokens whose text was not written yet
         self._is_cut = False
 
     def begin(self) -> list[Event]:
@@ -95,7 +98,7 @@ class ResponseWriter:
         self._emit(ResponseEvent, "response.in_progress", response=replace(self.response))
         return self._take()
 
-    def push(self, piece: Piece) -> list[Event]:
+    def push(self, piece: ChoicePiece) -> list[Event]:
         if self._spell is not None:
             self._logprobs += self._spell(piece)
         for delta in join_texts(piece.deltas):
@@ -132,7 +135,7 @@ class ResponseWriter:
         self._close("incomplete")
         self.response.status = "cancelled"
 
-    def _end_status(self, piece: Piece) -> ItemStatus:
+    def _end_status(self, piece: ChoicePiece) -> ItemStatus:
         return "incomplete" if piece.finish_reason == "length" else "completed"
 
     def _start(self) -> OpenItem:
@@ -163,17 +166,19 @@ class ResponseWriter:
             return
         place: dict[str, Any] = {"item_id": item.name, "output_index": item.place}
         if item.begin.kind == "tool_call":
-            self._emit(
-                ArgumentsDoneEvent, "response.function_call_arguments.done", arguments=item.text, **place,
-            )  # fmt: skip
+            self._emit(ArgumentsDoneEvent, "response.function_call_arguments.done", arguments=item.text, **place)
         else:
             is_content = item.begin.kind == "content"
             if is_content:
                 self._take_logprobs(item)
             self._emit(
-                TextDoneEvent, f"response.{'output_text' if is_content else 'reasoning_text'}.done",
-                content_index=0, text=item.text, logprobs=list(item.logprobs) if is_content else UNSET, **place,
-            )  # fmt: skip
+                TextDoneEvent,
+                f"response.{'output_text' if is_content else 'reasoning_text'}.done",
+                content_index=0,
+                text=item.text,
+                logprobs=list(item.logprobs) if is_content else UNSET,
+                **place,
+            )
             self._emit_part("done", item)
         done = item.item(status)
         self.response.output = [*self.response.output, done]
@@ -186,9 +191,13 @@ class ResponseWriter:
 
     def _emit_part(self, word: str, item: OpenItem) -> None:
         self._emit(
-            PartEvent, f"response.content_part.{word}", item_id=item.name, output_index=item.place,
-            content_index=0, part=item.part(),
-        )  # fmt: skip
+            PartEvent,
+            f"response.content_part.{word}",
+            item_id=item.name,
+            output_index=item.place,
+            content_index=0,
+            part=item.part(),
+        )
 
     def _emit(self, kind: type[Event], name: str, **fields: Any) -> None:
         self._events.append(kind(type=name, sequence_number=self._number, **fields))
@@ -200,7 +209,7 @@ class ResponseWriter:
 
 
 def join_texts(deltas: Sequence[Delta]) -> Iterator[Delta]:
-    """Texts that follow each other as one: what came at once is sent at once."""
+    """Joins consecutive texts: what arrived together is sent together."""
     for is_text, group in groupby(deltas, lambda delta: isinstance(delta, Text)):
         if is_text:
             texts = [delta for delta in group if isinstance(delta, Text)]

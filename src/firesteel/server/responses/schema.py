@@ -1,7 +1,7 @@
-"""What clients send to /v1/responses, as types; knows no answer and no engine.
+"""Requests to /v1/responses, as types.
 
-A list of input holds items of several kinds, of which messages may leave out their kind: so all are one type, and
-`responses_input` says which fields a kind needs.
+A list of input holds items of several kinds, and messages may omit their kind. So all items are one type, and
+`input.py` checks which fields a kind needs.
 """
 
 from __future__ import annotations
@@ -27,10 +27,15 @@ ItemKind = Literal["message", "reasoning", "function_call", "function_call_outpu
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 Phase = Literal["commentary", "final_answer"]
 Included = Literal[
-    "message.output_text.logprobs", "reasoning.encrypted_content", "file_search_call.results",
-    "web_search_call.results", "web_search_call.action.sources", "message.input_image.image_url",
-    "computer_call_output.output.image_url", "code_interpreter_call.outputs",
-]  # fmt: skip
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+]
 
 
 class InputText(Body, tag_field="type", tag="input_text"):
@@ -61,7 +66,7 @@ Part = InputText | OutputText | ReasoningText | SummaryText | PlainText | Refusa
 
 
 class Item(Body):
-    """A message, a piece of reasoning, a function's call or its result."""
+    """A message, reasoning, a function call or its result."""
 
     type: ItemKind = "message"
     id: str | None = None
@@ -70,7 +75,7 @@ class Item(Body):
     content: str | list[Part] | None = None  # of a message or of reasoning
     phase: Phase | None = None  # of an assistant's message
     summary: list[Part] | None = None  # of reasoning
-    encrypted_content: str | None = None  # of reasoning; never made here, so never read
+    encrypted_content: str | None = None  # of reasoning; never created here, so never read
     call_id: str | None = None  # of a call or a result
     name: Name | None = None  # of a call
     arguments: str | None = None  # of a call

@@ -1,4 +1,4 @@
-"""Responses that are kept for later requests, within a bound; knows no engine and no HTTP."""
+"""Responses kept for later requests, up to a limit of memory."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from firesteel.server.responses.answers import InputItemList, OutputItem, Respon
 from firesteel.server.responses.output import new_name
 from firesteel.server.responses.schema import InputText, Item, OutputText, Part
 
-LEAST_BYTES = 1024  # that an entry counts: its own objects, besides what is written in them
-MOST_ITEMS = 100  # on a page
+ENTRY_BYTES = 1024  # counted per entry for its objects, besides the text in them
+MAX_ITEMS = 100  # per page
 _encode = msgspec.json.Encoder().encode
 
 
@@ -24,19 +24,19 @@ _encode = msgspec.json.Encoder().encode
 class Stored:
     response: Response
     history: list[Item]  # of earlier responses
-    given: list[Item]  # what this one was asked
+    given: list[Item]  # input of this response
 
     def conversation(self) -> list[Item]:
-        """All that was said, this response included."""
+        """Returns all items so far, including those of this response."""
         return [*self.history, *self.given, *map(as_item, self.response.output)]
 
     def count_bytes(self) -> int:
-        """With the history, which this one keeps alive whether or not those before it are still there."""
-        return LEAST_BYTES + sum(len(_encode(part)) for part in (self.response, self.given, self.history))
+        """Returns the size with the history, which stays alive even after earlier entries were dropped."""
+        return ENTRY_BYTES + sum(len(_encode(part)) for part in (self.response, self.given, self.history))
 
 
 class ResponseStore:
-    """The oldest go first when there is no room. One that is larger than all the room is not kept."""
+    """Drops the oldest entries when there is no room. A response larger than the limit is not kept."""
 
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
@@ -47,7 +47,7 @@ class ResponseStore:
         return len(self._entries)
 
     def put(self, stored: Stored) -> None:
-        """Another one with the same name goes."""
+        """Keeps a response in place of one with the same name."""
         self._drop(stored.response.id)
         size = stored.count_bytes()
         if size > self.most_bytes:
@@ -65,9 +65,11 @@ class ResponseStore:
     def find_previous(self, name: str) -> Stored:
         if name not in self._entries:
             raise ApiError(
-                400, f"no response {name!r:.80} is kept: it was not stored, was deleted or had to make room",
-                param="previous_response_id", code="previous_response_not_found",
-            )  # fmt: skip
+                400,
+                f"response {name!r:.80} not found: it was not stored, was deleted or was dropped for lack of room",
+                param="previous_response_id",
+                code="previous_response_not_found",
+            )
         return self._entries[name][0]
 
     def delete(self, name: str) -> None:
@@ -81,16 +83,16 @@ class ResponseStore:
 
 
 def not_found(name: str) -> ApiError:
-    return ApiError(404, f"no response {name!r:.80} is kept here", param="response_id", code="response_not_found")
+    return ApiError(404, f"response {name!r:.80} not found", param="response_id", code="response_not_found")
 
 
 def as_item(output: OutputItem) -> Item:
-    """What was answered, as it is sent back."""
+    """Converts an output item to the input item that a client would send back."""
     return msgspec.convert(msgspec.to_builtins(output), Item)
 
 
 def complete_items(items: Sequence[Item]) -> list[Item]:
-    """Each with a name, and texts as parts."""
+    """Gives each item an id, and texts as parts."""
     return [
         replace(item, id=item.id or new_name("item"), content=_as_parts(item.content, item.role)) for item in items
     ]
@@ -103,23 +105,25 @@ def _as_parts(content: str | list[Part] | None, role: str | None) -> list[Part] 
 
 
 def list_items(items: Sequence[Item], query: Mapping[str, str]) -> InputItemList:
-    """A page of them: at most `limit` after the one named `after`, the latest first unless `order` is asc."""
+    """Returns a page: at most `limit` items after the one with id `after`, latest first unless `order` is asc."""
     ordered = list(items) if query.get("order") == "asc" else list(reversed(items))
     limit = query.get("limit", "20")
-    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit) <= MOST_ITEMS):
-        raise ApiError(400, f"limit must be from 1 to {MOST_ITEMS}", param="limit")
+    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit) <= MAX_ITEMS):
+        raise ApiError(400, f"limit must be from 1 to {MAX_ITEMS}", param="limit")
     names = [item.id for item in ordered]
     after = query.get("after")
     if after is not None and after not in names:
-        raise ApiError(400, f"no item {after!r:.80} was asked here", param="after")
+        raise ApiError(400, f"no input item with id {after!r:.80}", param="after")
     begin = 0 if after is None else names.index(after) + 1
     shown = ordered[begin : begin + int(limit)]
     return InputItemList(
-        data=[show_item(item) for item in shown], first_id=shown[0].id if shown else None,
-        last_id=shown[-1].id if shown else None, has_more=begin + len(shown) < len(ordered),
-    )  # fmt: skip
+        data=[show_item(item) for item in shown],
+        first_id=shown[0].id if shown else None,
+        last_id=shown[-1].id if shown else None,
+        has_more=begin + len(shown) < len(ordered),
+    )
 
 
 def show_item(item: Item) -> dict[str, Any]:
-    """Without the fields that its kind does not have."""
+    """Omits the fields that the item's kind does not have."""
     return {name: value for name, value in msgspec.to_builtins(item).items() if value is not None}

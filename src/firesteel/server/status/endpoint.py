@@ -1,4 +1,4 @@
-"""Endpoints that say what is served and how it is: models, health, metrics, ledger, tokens; generates nothing."""
+"""Endpoints that generate nothing: models, health, metrics, ledger, tokenize and detokenize."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from firesteel.server.service import Service
 
 T = TypeVar("T")
 
-ANSWER_S = 2.0  # an engine in a long step answers after it
+ANSWER_S = 2.0  # time limit of an answer: an engine in a long step answers after it
 
 
-class Status:
+class StatusEndpoints:
     def __init__(self, service: Service) -> None:
         self.service = service
 
@@ -46,20 +46,21 @@ class Status:
         return json_response(self._model(self.service.check_model(request.path_params["name"])))
 
     async def health(self, request: HttpRequest) -> Response:
-        """200 while requests are served, 503 while they are not."""
-        found = self.find_health()
-        return json_response(found, status=200 if found.ready else 503)
+        """Answers 200 while requests are served, 503 while they are not."""
+        health = self.find_health()
+        return json_response(health, status=200 if health.ready else 503)
 
     async def live(self, request: HttpRequest) -> Response:
-        """200 as long as this process answers."""
+        """Answers 200 as long as this process runs."""
         return json_response(self.find_health())
 
     async def metrics(self, request: HttpRequest) -> Response:
         service = self.service
         text = service.metrics.render(
-            await self.statistics(), num_deaths=service.engine.num_deaths,
+            await self.statistics(),
+            num_deaths=service.engine.num_deaths,
             num_under_way=service.admission.num_under_way,
-        )  # fmt: skip
+        )
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     async def ledger(self, request: HttpRequest) -> Response:
@@ -97,17 +98,17 @@ class Status:
         if self.service.admission.is_stopping:
             return self._health("stopping", "the server is stopping")
         if engine.failure is not None:
-            return self._health("failed", "no engine runs, and none is started again; the log says why")
+            return self._health("failed", "no engine runs, and none is restarted; see the log")
         if not engine.is_ready:
-            return self._health("degraded", "the engine died and is being started again")
+            return self._health("degraded", "the engine died and is restarting")
         return self._health("ready", None)
 
     async def statistics(self) -> Statistics | None:
-        """None while no engine runs, or none answers in time."""
+        """Returns None while no engine runs or answers in time."""
         return await self._in_time(self.service.engine.statistics)
 
     async def _in_time(self, ask: Callable[[], Awaitable[T]]) -> T | None:
-        """What the engine answers; None while none runs, or none answers in time."""
+        """Returns the engine's answer; None while no engine runs or answers in time."""
         if not self.service.engine.is_ready:
             return None
         with suppress(EngineDied, TimeoutError):
@@ -117,9 +118,12 @@ class Status:
 
     def _health(self, status: HealthStatus, reason: str | None) -> Health:
         return Health(
-            status=status, live=True, ready=status == "ready", engine_deaths=self.service.engine.num_deaths,
+            status=status,
+            live=True,
+            ready=status == "ready",
+            engine_deaths=self.service.engine.num_deaths,
             reason=reason,
-        )  # fmt: skip
+        )
 
     def _model(self, name: str) -> Model:
         return Model(

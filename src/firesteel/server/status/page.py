@@ -1,4 +1,4 @@
-"""The page at /: one file that watches the server and talks with the model; knows no endpoint that it asks."""
+"""The web page at /: one file that shows the server's state and chats with the model."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ PAGE = Path(__file__).with_name("page.html")
 async def show_page(request: HttpRequest) -> Response:
     text, policy = read_page()
     headers = {
-        "content-security-policy": policy, "x-content-type-options": "nosniff", "referrer-policy": "no-referrer",
+        "content-security-policy": policy,
+        "x-content-type-options": "nosniff",
+        "referrer-policy": "no-referrer",
         "cache-control": "no-cache",
-    }  # fmt: skip
+    }
     return Response(text, headers=headers, media_type="text/html")
 
 
 @cache
 def read_page() -> tuple[str, str]:
-    """The page, and what a browser may do for it: run its own script, ask this server, nothing else."""
+    """Returns the page and its content security policy: its own script, requests to this server, nothing else."""
     text = PAGE.read_text(encoding="utf-8")
     scripts, styles = (" ".join(_hashes(text, tag)) for tag in ("script", "style"))
     policy = (
@@ -36,7 +38,7 @@ def read_page() -> tuple[str, str]:
 
 
 def _hashes(text: str, tag: str) -> list[str]:
-    """Of the texts of all elements `tag`, as a content security policy names them."""
+    """Returns the hashes of the texts of all elements `tag`, as a content security policy names them."""
     bodies = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
     digests = [base64.b64encode(hashlib.sha256(body.encode()).digest()).decode() for body in bodies]
     return [f"'sha256-{digest}'" for digest in digests]

@@ -1,1 +1,1 @@
-"""An engine and a server that cost nothing, and clients, to measure the HTTP server itself."""
+"""A stub engine, a server in front of it and clients, to measure the HTTP front end alone."""

@@ -1,8 +1,8 @@
-"""An engine that computes nothing: fixed words at a given pace, for tests and for measuring the front end.
+"""An engine that computes nothing: fixed words at a given rate, for tests and for measuring the front end.
 
-It is started in place of the engine's process as `python -m firesteel.server.stub.engine RATE DESCRIPTOR`, RATE in
-tokens a second over all requests; 0 is as fast as they are read. An answer is a sentence; a request that ignores
-the end of a text gets it again and again.
+It replaces the engine process: `python -m firesteel.server.stub.engine RATE DESCRIPTOR`. RATE is in tokens per
+second over all requests; 0 means as fast as they are read. An answer is one sentence; a request that ignores the
+end of a text gets the sentence again and again.
 """
 
 from __future__ import annotations
@@ -39,17 +39,19 @@ HEADER = ("<|channel|>", "final", "<|message|>")
 END = "<|return|>"
 WORDS = " the quick brown fox jumps over the lazy dog, and 3 times 7 is 21."
 CONTEXT, PAGE_SIZE = 16384, 64
-LATEST_S = 1.0
+MOST_BEHIND_S = 1.0  # steps that are later than this are skipped
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
+    """Token ids of the answer."""
+
     header: list[int]
     words: list[int]
     end: int
 
     def tokens(self, stops: frozenset[int]) -> Iterator[int]:
-        """Once to its end where that is a stop, else for ever."""
+        """Yields the answer once if its end is a stop token, otherwise repeats it forever."""
         return (
             chain(self.header, self.words, [self.end])
             if self.end in stops
@@ -57,56 +59,68 @@ class Script:
         )
 
 
-class Line:
-    """A request under way."""
+class ScriptedRequest:
+    """A running request."""
 
     def __init__(self, submit: Submit, script: Script) -> None:
         self.number = submit.number
         self.submit = submit
-        self.num_made = 0
+        self.num_tokens = 0
         self.tokens = script.tokens(submit.stops)
 
     def next(self) -> Output:
-        self.num_made += 1
+        self.num_tokens += 1
         token, params = next(self.tokens), self.submit.params
-        reason = "stop" if token in self.submit.stops else "length" if self.num_made >= params.max_tokens else None
+        reason = (
+            "stop" if token in self.submit.stops else "length" if self.num_tokens >= params.max_tokens else None
+        )
         top = (
-            None if params.logprobs is None else tuple((token + one, -1.0 - one) for one in range(params.logprobs))
+            None
+            if params.logprobs is None
+            else tuple((token + rank, -1.0 - rank) for rank in range(params.logprobs))
         )
         return Output(
-            number=self.number, token_ids=[token], finish_reason=reason, num_cached=0,
+            number=self.number,
+            token_ids=[token],
+            finish_reason=reason,
+            num_cached=0,
             logprobs=None if top is None else TokenLogprobs(token_id=token, logprob=-0.5, top=top),
             statistics=None if reason is None else self.statistics(),
-        )  # fmt: skip
+        )
 
     def statistics(self) -> RequestStatistics:
         return RequestStatistics(
-            queue_s=0.0, first_token_s=0.0, token_s=0.0, prompt_tokens=len(self.submit.token_ids), cached_tokens=0,
-            output_tokens=self.num_made, preemptions=0,
-        )  # fmt: skip
+            queue_s=0.0,
+            first_token_s=0.0,
+            token_s=0.0,
+            prompt_tokens=len(self.submit.token_ids),
+            cached_tokens=0,
+            output_tokens=self.num_tokens,
+            preemptions=0,
+        )
 
 
 class StubEngine:
     def __init__(self, channel: Channel, rate: float) -> None:
         self.channel = channel
         self.rate = rate
-        self.lines: dict[int, Line] = {}
-        self.due = 0.0  # when the next step is to be made
+        self.requests: dict[int, ScriptedRequest] = {}
+        self.due = 0.0  # time of the next step
         self.totals = Statistics(pages=1000)
         self.script: Script
 
     def run(self, end: socket.socket) -> None:
-        """Steps that come late are made up for, but not more than a second of them."""
+        """Serves messages until shutdown. Late steps are caught up, at most MOST_BEHIND_S of them."""
         while True:
-            wait_s = max(0.0, self.due - time.monotonic()) if self.lines else None
+            wait_s = max(0.0, self.due - time.monotonic()) if self.requests else None
             if select.select([end], [], [], wait_s)[0]:
                 message = self.channel.receive()
                 if message is None or isinstance(message, Shutdown):
                     return
                 self.take(message)
-            elif self.lines:
-                step_s = len(self.lines) / self.rate if self.rate else 0.0
-                self.due = max(self.due, time.monotonic() - LATEST_S) + step_s
+            elif self.requests:
+                step_s = len(self.requests) / self.rate if self.rate else 0.0
+                self.due = max(self.due, time.monotonic() - MOST_BEHIND_S) + step_s
                 self.step()
 
     def take(self, message: ToEngine) -> None:
@@ -114,12 +128,12 @@ class StubEngine:
             case Start():
                 self.start(message)
             case Submit():
-                self.due = self.due if self.lines else time.monotonic()
-                self.lines[message.number] = Line(message, self.script)
+                self.due = self.due if self.requests else time.monotonic()
+                self.requests[message.number] = ScriptedRequest(message, self.script)
             case Cancel():
                 self.cancel(message)
             case GetStatistics():
-                self.totals.requests_running = len(self.lines)
+                self.totals.requests_running = len(self.requests)
                 self.send(StatisticsAnswer(number=message.number, statistics=self.totals))
 
     def start(self, message: Start) -> None:
@@ -133,28 +147,38 @@ class StubEngine:
         )
         self.send(
             Ready(
-                device="none", max_context=CONTEXT, vocab_size=tokenizer.vocab_size, pages=1000,
-                page_size=PAGE_SIZE, cache_bytes=0, load_s=0.0, kernels={},
+                device="none",
+                max_context=CONTEXT,
+                vocab_size=tokenizer.vocab_size,
+                pages=1000,
+                page_size=PAGE_SIZE,
+                cache_bytes=0,
+                load_s=0.0,
+                kernels={},
             )
-        )  # fmt: skip
+        )
 
     def cancel(self, message: Cancel) -> None:
-        line = self.lines.pop(message.number, None)
-        if line is None:
+        request = self.requests.pop(message.number, None)
+        if request is None:
             return
         if message.finished:
             last = Output(
-                number=line.number, token_ids=[], finish_reason="stop", num_cached=0, statistics=line.statistics()
+                number=request.number,
+                token_ids=[],
+                finish_reason="stop",
+                num_cached=0,
+                statistics=request.statistics(),
             )
             self.send(Step(outputs=[last]))
         else:
             self.totals.requests_cancelled += 1
 
     def step(self) -> None:
-        outputs = [line.next() for line in self.lines.values()]
+        outputs = [request.next() for request in self.requests.values()]
         for output in outputs:
             if output.finish_reason is not None:
-                del self.lines[output.number]
+                del self.requests[output.number]
                 self.totals.requests_finished += 1
         self.totals.steps += 1
         self.totals.output_tokens += len(outputs)

@@ -1,6 +1,6 @@
-"""A server in front of an engine that computes nothing, on one core: what the front end costs can be seen there.
+"""A server in front of the stub engine, pinned to one core, to measure the cost of the front end.
 
-`python -m firesteel.server.stub.server RATE` prints its address and serves until it is told to stop.
+`python -m firesteel.server.stub.server RATE` prints its address and serves until it is stopped.
 """
 
 from __future__ import annotations
@@ -27,15 +27,17 @@ async def serve(rate: float) -> None:
         try:
             service = Service(engine, BUILT_IN, config)
             await Server(
-                build_app(service), config.server, service.admission,
+                build_app(service),
+                config.server,
+                service.admission,
                 when_ready=lambda: print(url_of(bound), flush=True),
-            ).serve([bound])  # fmt: skip
+            ).serve([bound])
         finally:
             await engine.close()
 
 
 def stay_on_one_core() -> None:
-    """The last one: the first serves interrupts on many machines."""
+    """Pins the process to the last core: the first one serves interrupts on many machines."""
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
 

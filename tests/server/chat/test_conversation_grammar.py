@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from firesteel.server.chat.response_format import find_grammar, has_form
+from firesteel.server.chat.conversation import find_grammar, may_need_grammar
 from firesteel.server.http.errors import ApiError
 from firesteel.server.openai.requests import ChatRequest
 
@@ -18,23 +18,33 @@ def asked(**fields):
 
 @pytest.mark.parametrize(
     "fields",
-    [{}, {"tools": [TOOL]}, {"tools": [TOOL], "tool_choice": "auto"}, {"response_format": {"type": "text"}},
-     {"tool_choice": "none"}],
-)  # fmt: skip
+    [
+        {},
+        {"tools": [TOOL]},
+        {"tools": [TOOL], "tool_choice": "auto"},
+        {"response_format": {"type": "text"}},
+        {"tool_choice": "none"},
+    ],
+)
 def test_free_answers_have_no_grammar(fields):
     assert find_grammar(asked(**fields)) is None
 
 
 @pytest.mark.parametrize(
     "fields",
-    [{"tools": [TOOL], "tool_choice": "required"}, {"tools": [TOOL], "tool_choice": "none"}, {"tools": [STRICT]},
-     {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "look"}}},
-     {"tools": [TOOL], "parallel_tool_calls": False}, {"response_format": SCHEMA},
-     {"response_format": {"type": "json_object"}}],
-)  # fmt: skip
+    [
+        {"tools": [TOOL], "tool_choice": "required"},
+        {"tools": [TOOL], "tool_choice": "none"},
+        {"tools": [STRICT]},
+        {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "look"}}},
+        {"tools": [TOOL], "parallel_tool_calls": False},
+        {"response_format": SCHEMA},
+        {"response_format": {"type": "json_object"}},
+    ],
+)
 def test_forms_have_a_grammar(fields):
     request = asked(**fields)
-    assert has_form(request) and "\nstart:" in find_grammar(request)
+    assert may_need_grammar(request) and "\nstart:" in find_grammar(request)
 
 
 def test_schema_that_cannot_be_enforced_is_refused():
