@@ -3,7 +3,7 @@
 python tools/sweep.py [--mxfp4] [--context 2048,32768] PLAN ...
 
 A PLAN is what it changes, joined by commas: implementations of ops and constants of their modules, as
-decode_experts=cuda:passed,decode_experts.PASSED_FLIGHT=3,decode_attention.STAGES=3. `plain` changes nothing.
+decode_experts=cuda:passed,decode.experts.PASSED_FLIGHT=3,decode.attention.STAGES=3. `plain` changes nothing.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ def read_plan(words: str) -> tuple[list[str], dict[tuple[str, str], int]]:
     pins, constants = [], {}
     for word in words.split(",") if words != "plain" else []:
         left, _, right = word.partition("=")
-        module, dot, constant = left.partition(".")
+        module, dot, constant = left.rpartition(".")
         if not dot:
             pins.append(word)
         elif hasattr(sys.modules.get(f"firesteel.kernels.{module}"), constant) and right.isdigit():
             constants[f"firesteel.kernels.{module}", constant] = int(right)
         else:
-            sys.exit(f"{word}: wants MODULE.CONSTANT=NUMBER of firesteel.kernels, as decode_experts.FLIGHT=2")
+            sys.exit(f"{word}: wants MODULE.CONSTANT=NUMBER of firesteel.kernels, as decode.experts.FLIGHT=2")
     return pins, constants
 
 

@@ -51,11 +51,12 @@ class LLM:
         model: str | Path = "",
         *,
         progress: Progress | None = None,
-        capturing: Progress | None = None,
+        preparing: Progress | None = None,
         environ: Mapping[str, str] | None = None,
         **knobs: Any,
     ) -> None:
-        """`progress` is called with bytes read and in all, `capturing` with decoding steps made and in all.
+        """`progress` is called with bytes read and in all. Kernels are compiled and steps captured when first
+        needed; with `prepare=True` all of them now, and `preparing` is called with those made and in all.
 
         `environ` stands for the environment; without it that of this process sets the knobs that are not given.
         """
@@ -64,7 +65,7 @@ class LLM:
         self.directory = find_checkpoint(config.model.model)
         self.tokenizer = Tokenizer.load(self.directory)
         self.stop_ids = read_stop_ids(self.directory)
-        loaded = load_engine(self.directory, config, progress=progress, capturing=capturing)
+        loaded = load_engine(self.directory, config, progress=progress, preparing=preparing)
         self.spec, self.device, self.kernels = loaded.spec, loaded.device, loaded.kernels
         self.max_context, self.load_report = loaded.max_context, loaded.report
         self.model, self.engine = loaded.model, loaded.engine

@@ -32,7 +32,7 @@ class World:
 
     def __init__(
         self, *, num_pages=40, page_size=4, kinds=BOTH, window=6, seqs=4, budget=16, prefix_caching=True,
-        prompt_logits=1000, ahead=0,
+        prompt_logits=1000, ahead=0, find_room=None,
     ):  # fmt: skip
         """`ahead`: decoding steps that are computed before the tokens of the one ahead of them are known."""
         layout = PageLayout(page_size=page_size, kinds=kinds, window=window)
@@ -41,8 +41,9 @@ class World:
         config = BatchConfig(page_size=page_size, max_num_seqs=seqs, max_num_batched_tokens=budget)
         self.now = 0.0
         self.scheduler = Scheduler(
-            self.tables, config, max_context=CONTEXT, max_prompt_logits=prompt_logits, clock=lambda: self.now
-        )
+            self.tables, config, max_context=CONTEXT, max_prompt_logits=prompt_logits, find_room=find_room,
+            clock=lambda: self.now,
+        )  # fmt: skip
         self.memory = {}  # (page, offset) -> kind and the tokens up to it
         self.requests, self.made, self.reasons, self.outputs = {}, {}, {}, {}
         self.plans = []

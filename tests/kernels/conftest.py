@@ -83,10 +83,11 @@ def emulator(tmp_path_factory):
 def use_machine(emulator, monkeypatch):
     """use_machine(machine): from now on CUDA kernels run on an emulated one of this size."""
     monkeypatch.setattr(CudaKernel, "prepare", emulator.emulated_prepare)
+    monkeypatch.setattr(CudaKernel, "launch", emulator.emulated_launch)
 
     def use(machine):
-        decode = [f"decode_{name}" for name in ("qkv", "attention", "o", "fc1", "fc2", "experts", "lm_head")]
-        for name in (*decode, "moe_stream"):
+        decode = [f"decode.{name}" for name in ("qkv", "attention", "o", "fc1", "fc2", "experts", "lm_head")]
+        for name in (*decode, "ops.moe_stream"):
             module = importlib.import_module(f"firesteel.kernels.{name}")
             monkeypatch.setattr(module, "find_machine", lambda device: machine)
 

@@ -1,6 +1,7 @@
 """CUDA kernels of ours on a CPU: compiled by g++ with `emulator/` in place of the GPU's instructions, and run.
 
     monkeypatch.setattr(CudaKernel, "prepare", emulated_prepare)
+    monkeypatch.setattr(CudaKernel, "launch", emulated_launch)
 
 Every thread is a fiber and runs in a random order, copies come late: see emulator/machine.hpp. For small sizes.
 """
@@ -147,3 +148,8 @@ def emulated_prepare(kernel, *, grid, args, dependent=False, cluster=(), tile=""
 
     launch.args = args  # tensors stay alive
     return launch
+
+
+def emulated_launch(kernel, **options):
+    """Stands in for CudaKernel.launch."""
+    emulated_prepare(kernel, **options)()

@@ -15,6 +15,7 @@ import urllib.request
 from contextlib import aclosing, contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from firesteel.chat.tokenizer import Tokenizer
@@ -30,8 +31,9 @@ from firesteel.types import RequestStatistics, StepOutput
 
 FINAL = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Hello.<|return|>"
 FACTS = Ready(
-    device="CPU", max_context=4096, vocab_size=272, pages=9, page_size=4, cache_bytes=99, load_s=1.0,
-    kernels={"linear": "reference"}, formats={"mxfp4_layers": "", "activation": "bf16", "kv": "float32"},
+    device="CPU", max_context=4096, vocab_size=272, pages=9, page_size=4, max_num_seqs=64, cache_bytes=99,
+    load_s=1.0, kernels={"linear": "reference"},
+    formats={"mxfp4_layers": "", "activation": "bf16", "kv": "float32"},
 )  # fmt: skip
 
 
@@ -223,6 +225,8 @@ def open_server(checkpoint, tokenizer):
     def open_it(script=FINAL, **knobs):
         engine = ScriptedEngine(tokenizer, script)
         config = resolve({"model": "tiny", "port": 0, **knobs}).config
+        if config.batch.max_num_seqs:
+            engine.facts = msgspec.structs.replace(FACTS, max_num_seqs=config.batch.max_num_seqs)
         context = running(lambda: Service(engine, checkpoint, config), config)
         url, service = context.__enter__()
         stack.append(context)

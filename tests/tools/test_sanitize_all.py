@@ -116,7 +116,7 @@ def test_what_is_not_done_in_time_is_ended_and_says_how_far_it_came(sanitizer):
 def test_whoever_interrupts_it_leaves_nothing_running(sanitizer, number):
     words = f"""
 import sanitize_all
-from firesteel.kernels import ALL_OPS
+from firesteel.kernels.registry import ALL_OPS
 from types import SimpleNamespace
 sanitize_all.WATCHED = {sanitize_all.WATCHED!r}
 sanitize_all.ALL_OPS = [SimpleNamespace(name="slow"), SimpleNamespace(name="good")]

@@ -13,14 +13,14 @@ SIZES = {"hidden": 2880, "experts": 128, "active": 4}
 
 
 def test_a_plan_names_implementations_and_constants():
-    words = "decode_experts=cuda:passed,decode_experts.PASSED_FLIGHT=3,decode_attention.STAGES=3"
+    words = "decode_experts=cuda:passed,decode.experts.PASSED_FLIGHT=3,decode.attention.STAGES=3"
     pins, constants = sweep.read_plan(words)
     assert pins == ["decode_experts=cuda:passed"]
     assert constants == {(EXPERTS, "PASSED_FLIGHT"): 3, ("firesteel.kernels.decode.attention", "STAGES"): 3}
     assert sweep.read_plan("plain") == ([], {})
 
 
-@pytest.mark.parametrize("word", ["decode_experts.STAGE=1", "no_such_module.STAGES=2", "decode_experts.STAGES=one"])
+@pytest.mark.parametrize("word", ["decode.experts.STAGE=1", "no_such_module.STAGES=2", "decode.experts.STAGES=one"])
 def test_a_plan_that_names_nothing_there_is_refused(word):
     with pytest.raises(SystemExit, match=rf"{word}: wants MODULE.CONSTANT=NUMBER"):
         sweep.read_plan(word)

@@ -7,17 +7,14 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
 
-MOCK = str(Path(__file__).parents[2] / "lab" / "mock.py")
-
 
 @pytest.mark.slow
 def test_cells_are_measured_with_their_flags_and_not_again(run, tmp_path):
-    engine = f"{shlex.quote(sys.executable)} {shlex.quote(MOCK)} port={{port}}"
+    engine = f"{shlex.quote(sys.executable)} -m firesteel.lab.mock port={{port}}"
     # A gate of another engine becomes --NAME VALUE, which the mock refuses: that cell crashes, and says why.
     words = ["lab", "matrix", "--engine", engine, "--model", "none", "--gates", "speed=1", "--out", str(tmp_path)]
     result = run(*words)
@@ -44,7 +41,7 @@ def test_a_key_in_the_command_reaches_neither_result_nor_report(run, tmp_path, m
 
 @pytest.mark.slow
 def test_a_cell_that_runs_has_figures(run, tmp_path):
-    engine = f"{shlex.quote(sys.executable)} {shlex.quote(MOCK)} port={{port}} tg_tok_s=200"
+    engine = f"{shlex.quote(sys.executable)} -m firesteel.lab.mock port={{port}} tg_tok_s=200"
     result = run(
         "lab", "matrix", "--engine", engine, "--model", "none", "--gates", "any=off", "--out", str(tmp_path)
     )
@@ -55,7 +52,7 @@ def test_a_cell_that_runs_has_figures(run, tmp_path):
 
 @pytest.mark.slow
 def test_matrix_that_is_told_to_stop_takes_its_cell_along_and_goes_on_later(run, tmp_path):
-    engine = f"{shlex.quote(sys.executable)} {shlex.quote(MOCK)} port={{port}} tg_tok_s=200"
+    engine = f"{shlex.quote(sys.executable)} -m firesteel.lab.mock port={{port}} tg_tok_s=200"
     words = ["lab", "matrix", "--engine", engine, "--model", "none", "--gates", "any=off", "--out", str(tmp_path)]
     matrix = subprocess.Popen(
         [sys.executable, "-m", "firesteel", *words], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -28,8 +28,9 @@ from firesteel.cli.options import AsJson
 from firesteel.cli.progress import progress_bar
 from firesteel.cli.tables import new_table, say, show
 from firesteel.config import Config, resolve
+from firesteel.device import find_device
 from firesteel.engine.cache.kv_cache import find_dtype
-from firesteel.engine.engine import Engine
+from firesteel.engine.engine import Engine, find_most_requests
 from firesteel.engine.load import Loaded, find_max_context, load_engine, synthetic_engine
 from firesteel.engine.statistics import Statistics
 from firesteel.errors import UserError
@@ -246,7 +247,7 @@ def report_faults(runs: Sequence[Run], *, is_rounded: bool) -> None:
 
 
 def check_seqs(config: Config, concurrency: int) -> None:
-    most = config.batch.max_num_seqs
+    most = find_most_requests(config.batch, find_device(config.model.device))
     if concurrency > most:
         raise UserError(f"--concurrency {concurrency}: max_num_seqs = {most}: raise it, or lower the concurrency")
 

@@ -24,6 +24,7 @@ from firesteel.cli.progress import progress_bar
 from firesteel.cli.tables import say, show
 from firesteel.config import Config
 from firesteel.device import DeviceSpec
+from firesteel.engine.engine import find_most_requests
 from firesteel.engine.load import Loaded
 from firesteel.errors import UserError
 from firesteel.heap import settled_heap
@@ -68,8 +69,8 @@ def bench_loop(
     plot: bool,
     as_json: bool,
 ) -> None:
-    if max(plan.batches) > config.batch.max_num_seqs:
-        raise UserError(f"--batch {max(plan.batches)}: max_num_seqs = {config.batch.max_num_seqs}: raise it")
+    if max(plan.batches) > (most := find_most_requests(config.batch, device)):
+        raise UserError(f"--batch {max(plan.batches)}: max_num_seqs = {most}: raise it")
     if plot:
         check_libraries()
     start = time.perf_counter()

@@ -17,7 +17,7 @@ class AnnouncingScheduler(Scheduler):
     def like(cls, other: Scheduler, announce: Callable[[Plan], None]) -> AnnouncingScheduler:
         made = cls(
             other.tables, other.config, max_context=other.max_context, max_prompt_logits=other.max_prompt_logits,
-            clock=other.clock,
+            find_room=other.find_room, clock=other.clock,
         )  # fmt: skip
         made.announce = announce
         return made

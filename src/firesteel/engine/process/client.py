@@ -45,15 +45,15 @@ class EngineClient:
     @classmethod
     async def start(
         cls, directory: Path, config: Config, *, progress: Progress | None = None,
-        capturing: Progress | None = None, program: Sequence[str] = (),
+        preparing: Progress | None = None, program: Sequence[str] = (),
     ) -> EngineClient:  # fmt: skip
-        """Loads the checkpoint; `progress` is called with bytes done and in all, `capturing` with decoding steps.
+        """Loads the checkpoint; `progress` is called with bytes done and in all, `preparing` with decoding steps.
 
         Raises the UserError that the engine met, or EngineDied: the first start is not tried twice. `program`
         may name another engine, which speaks as `engine/process/main.py` does.
         """
         client = cls(directory, config, program)
-        await client._open(progress, capturing)
+        await client._open(progress, preparing)
         client._supervisor = asyncio.create_task(client._supervise())
         return client
 
@@ -151,14 +151,14 @@ class EngineClient:
             await self._supervisor
         await self._process.bury()
 
-    async def _open(self, progress: Progress | None = None, capturing: Progress | None = None) -> None:
+    async def _open(self, progress: Progress | None = None, preparing: Progress | None = None) -> None:
         """Starts an engine; where that fails, no process is left."""
         async with AsyncExitStack() as stack:
             self._process = process = EngineProcess(self.program)
             stack.push_async_callback(process.bury)
             try:
                 start = Start(directory=str(self.directory), config=self.config)
-                self.facts = await process.load(start, progress, capturing)
+                self.facts = await process.load(start, progress, preparing)
             except EngineDied as died:
                 raise self._report(str(died)) from None
             stack.pop_all()

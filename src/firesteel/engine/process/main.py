@@ -28,7 +28,6 @@ from firesteel.engine.process.messages import (
     Alive,
     Around,
     Cancel,
-    Capturing,
     Dying,
     FromEngine,
     GetLedger,
@@ -37,6 +36,7 @@ from firesteel.engine.process.messages import (
     Loading,
     Output,
     Planned,
+    Preparing,
     Ready,
     Refused,
     Rejected,
@@ -231,7 +231,7 @@ def load(start: Start, channel: Channel) -> Loaded:
         beat_at_compiles(lambda: channel.send(Alive()))
     return load_engine(
         Path(start.directory), start.config, progress=progress_sender(channel.send),
-        capturing=lambda done, total: channel.send(Capturing(done=done, total=total)),
+        preparing=lambda done, total: channel.send(Preparing(done=done, total=total)),
     )  # fmt: skip
 
 
@@ -253,7 +253,8 @@ def describe(loaded: Loaded) -> Ready:
     longest = loaded.engine.scheduler.tables.layout.count_tokens(totals.pages)
     return Ready(
         device=loaded.device.name, max_context=min(loaded.max_context, longest), vocab_size=loaded.spec.vocab_size,
-        pages=totals.pages, page_size=loaded.engine.config.page_size, cache_bytes=totals.cache_bytes,
+        pages=totals.pages, page_size=loaded.engine.config.page_size,
+        max_num_seqs=loaded.engine.config.max_num_seqs, cache_bytes=totals.cache_bytes,
         load_s=report.seconds, kernels=dict(loaded.table()), formats=loaded.formats(),
     )  # fmt: skip
 

@@ -83,7 +83,7 @@ class Loading(Message, frozen=True):
     all_bytes: int
 
 
-class Capturing(Message, frozen=True):
+class Preparing(Message, frozen=True):
     """Decoding steps made before the first request."""
 
     done: int
@@ -96,6 +96,7 @@ class Ready(Message, frozen=True):
     vocab_size: int
     pages: int
     page_size: int
+    max_num_seqs: int  # requests that are computed together
     cache_bytes: int
     load_s: float
     kernels: dict[str, str]  # op -> implementations that may run
@@ -231,7 +232,7 @@ class Dying(Message, frozen=True):
 
 ToEngine = Start | Submit | Cancel | GetStatistics | GetLedger | Shutdown
 FromEngine = (
-    Around | Loading | Capturing | Ready | Refused | Planned | Alive | Step | Rejected | StatisticsAnswer
+    Around | Loading | Preparing | Ready | Refused | Planned | Alive | Step | Rejected | StatisticsAnswer
     | LedgerSoFar | Dying
 )  # fmt: skip
 

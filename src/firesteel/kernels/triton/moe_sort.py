@@ -1,8 +1,8 @@
 """Pairs (token, rank) put in the order of their experts, and the tiles over them; knows no weights.
 
-Pair p is rank p % A of token p // A. The order is stable and made of integer counts, so the same ids give the same
-bits; nothing waits for the CPU, and every size follows from shapes. A tile is `rows` consecutive pairs of one
-expert; there are at most `max_tiles` of them, whatever the ids.
+Pair p is rank p % A of token p // A; pairs of no expert, whose id is negative, are left out. The order is stable
+and made of integer counts, so the same ids give the same bits; nothing waits for the CPU, and every size follows
+from shapes. A tile is `rows` consecutive pairs of one expert; there are at most `max_tiles` of them for any ids.
 """
 # mypy: disable-error-code="import-untyped,import-not-found,no-untyped-def,untyped-decorator"
 # ruff: noqa: ANN001, ANN201
@@ -25,7 +25,7 @@ PAIRS_AT_ONCE = tl.constexpr(16)
 
 @dataclass(frozen=True, slots=True)
 class Sorted:
-    order: Tensor  # [T A] int32: pairs, those of expert 0 first
+    order: Tensor  # [T A] int32: pairs, those of expert 0 first; nothing behind the last expert's
     ends: Tensor  # [E] int32: where in `order` each expert's pairs end
     tile_experts: Tensor  # [tiles] int32, -1 for those left over
     tile_firsts: Tensor  # [tiles] int32: the tile's first place in `order`
@@ -68,7 +68,7 @@ def place_chunk(
         others = tl.load(ids + earlier, mask=earlier < num_pairs, other=-1).to(tl.int32)
         same = (experts[:, None] == others[None, :]) & (earlier[None, :] < pairs[:, None])
         place += tl.sum(same.to(tl.int32), 1)
-    tl.store(order + place, pairs, mask=pairs < num_pairs)
+    tl.store(order + place, pairs, mask=experts >= 0)
 
     tiles = (total + rows - 1) // rows
     last_tile = tl.cumsum(tiles, 0)
@@ -97,7 +97,7 @@ def max_tiles(num_pairs: int, num_experts: int, rows: int) -> int:
 
 
 def sort_pairs(ids: Tensor, num_experts: int, rows: int) -> Sorted:
-    """ids [T, A] contiguous, each in 0..E-1."""
+    """ids [T, A] contiguous, each in 0..E-1, or negative: no expert."""
     num_pairs, num_tiles = ids.numel(), max_tiles(ids.numel(), num_experts, rows)
     chunk = min(MAX_CHUNK, max(16, triton.next_power_of_2(num_pairs)))
     num_chunks, padded = triton.cdiv(num_pairs, chunk), triton.next_power_of_2(num_experts)

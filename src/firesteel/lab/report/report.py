@@ -64,7 +64,7 @@ def read_result(path: Path) -> dict[str, Any]:
 def build(result: Mapping[str, Any]) -> Document:
     whole = gather(result)
     verdict, tone, lines = judge(whole)
-    shown = [
+    sections = [
         Section(title, parts)
         for title, name, show in SECTIONS
         if whole.get(name) and (parts := show(whole[name], whole))
@@ -74,7 +74,7 @@ def build(result: Mapping[str, Any]) -> Document:
     words = [str(engine[name]) for name in ("name", "model") if engine.get(name)]
     return Document(
         title=" · ".join(["firesteel lab", *words]), verdict=verdict, tone=tone, lines=lines,
-        sections=[*shown, everything],
+        sections=[*sections, everything],
     )  # fmt: skip
 
 
