@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,9 +62,16 @@ def find_device(name: str = "auto") -> DeviceSpec:
     )  # fmt: skip
 
 
+@functools.cache
 def find_capability(device: torch.device) -> tuple[int, int] | None:
     """Compute capability of the GPU, None for a CPU."""
     return torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+
+
+@functools.cache
+def count_sms(device: torch.device) -> int:
+    """Returns the number of the GPU's SMs, 1 for a CPU, where kernels are interpreted."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
 def available_bytes(device: DeviceSpec) -> int:

@@ -51,11 +51,14 @@ class LLM:
         model: str | Path = "",
         *,
         progress: Progress | None = None,
-        capturing: Progress | None = None,
+        preparing: Progress | None = None,
         environ: Mapping[str, str] | None = None,
         **knobs: Any,
     ) -> None:
-        """`progress` is called with bytes read and in all, `capturing` with decoding steps made and in all.
+        """Loads a model; `progress` is called with bytes read and in total.
+
+        Kernels are compiled and steps captured when first needed. With `prepare=True` all of them are made now, and
+        `preparing` is called with the number made and in total.
 
         `environ` stands for the environment; without it that of this process sets the knobs that are not given.
         """
@@ -64,7 +67,7 @@ class LLM:
         self.directory = find_checkpoint(config.model.model)
         self.tokenizer = Tokenizer.load(self.directory)
         self.stop_ids = read_stop_ids(self.directory)
-        loaded = load_engine(self.directory, config, progress=progress, capturing=capturing)
+        loaded = load_engine(self.directory, config, progress=progress, preparing=preparing)
         self.spec, self.device, self.kernels = loaded.spec, loaded.device, loaded.kernels
         self.max_context, self.load_report = loaded.max_context, loaded.report
         self.model, self.engine = loaded.model, loaded.engine

@@ -271,6 +271,7 @@ class Batch:
     full: KvView
     window: KvView
     logit_rows: Tensor  # [L] int64, rows whose logits are wanted
+    num_tokens: Tensor | None = None  # [1] int64: rows from there on are padding; None: there is none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,9 @@ SETTINGS = {
     "dependent_launch": (["--no-dependent-launch"], False, "off", False, "false", False),
     "kernel_cache_dir": (["--kernel-cache-dir", "here"], "here", "there", "there", '"elsewhere"', "elsewhere"),
     "tiles_file": (["--tiles-file", "here"], "here", "there", "there", '"elsewhere"', "elsewhere"),
-    "capture_at_start": (["--capture-at-start", "5"], 5, "6", 6, "7", 7),
+    "prepare": (["--prepare"], True, "on", True, "true", True),
+    "prefill_graphs": (["--no-prefill-graphs"], False, "off", False, "false", False),
+    "max_decode_delay_ms": (["--max-decode-delay-ms", "5"], 5.0, "6", 6.0, "7", 7.0),
     "page_size": (["--page-size", "16"], 16, "32", 32, "128", 128),
     "max_num_seqs": (["--max-num-seqs", "5"], 5, "6", 6, "7", 7),
     "max_num_batched_tokens": (["--max-num-batched-tokens", "5"], 5, "6", 6, "7", 7),
@@ -144,3 +146,10 @@ def test_entry_point_shows_a_user_error_in_one_line_without_traceback(monkeypatc
     shown = capsys.readouterr()
     assert caught.value.code == 2 and shown.out == ""
     assert shown.err.startswith(f"error: {missing} is not a folder") and shown.err.count("\n") == 1
+
+
+def test_flag_that_is_gone_is_accepted_with_a_warning_and_not_offered(run, shown, caplog):
+    result = run("env", "--json", "--capture-at-start", "4")
+    assert shown(result)["prepare"]["origin"] == "default"
+    assert "capture_at_start = 4 changes nothing any more" in caplog.text
+    assert "capture-at-start" not in run("generate", "--help", COLUMNS="300").stdout

@@ -27,7 +27,7 @@ def test_captured_steps_take_the_place_of_bytes_read(events):
         read(5, 5)
         captured(1, 2)
         captured(2, 2)
-    first, second = "loading weights", "capturing decoding steps"
+    first, second = "loading weights", "preparing kernels and steps"
     assert events == [
         f"{first} opens", f"{first} 5/5", f"{first} closes",
         f"{second} opens", f"{second} 1/2", f"{second} 2/2", f"{second} closes",

@@ -29,7 +29,9 @@ OTHER_VALUES = {
     "kv_dtype": ("fp8", "bf16", "bf16"),
     "kv_scales": ("here.json", "there.json", "there.json"),
     "run_ahead": (False, "off", False),
-    "capture_at_start": (8, "4", 4),
+    "prepare": (True, "on", True),
+    "prefill_graphs": (False, "off", False),
+    "max_decode_delay_ms": (0.0, "2.5", 2.5),
     "prefix_caching": (False, "off", False),
     "engine_restarts": (0, "5", 5),
     "engine_restart_window_s": (1.5, "60", 60.0),
@@ -218,3 +220,19 @@ def test_file_that_is_not_toml_is_an_error(content, tmp_path):
     file.write_bytes(content)
     with pytest.raises(ConfigError, match="is not valid TOML"):
         resolve(environ={}, file=file)
+
+
+@pytest.mark.parametrize("given", ["flags", "environ", "file"])
+def test_setting_that_is_gone_changes_nothing_and_is_warned_of(given, tmp_path, caplog):
+    file = tmp_path / "firesteel.toml"
+    file.write_text("capture_at_start = 4\npage_size = 16\n")
+    ways = {
+        "flags": {"flags": {"capture_at_start": 4}, "environ": {}},
+        "environ": {"environ": {"FIRESTEEL_CAPTURE_AT_START": "4"}},
+        "file": {"environ": {}, "file": file},
+    }
+    settings = resolve(**ways[given])
+    assert settings.origins["prepare"] == "default" and not settings.config.batch.prepare
+    (record,) = caplog.records
+    assert "changes nothing any more: prepare" in record.getMessage() and "= 4" in record.getMessage()
+    assert settings.config.batch.page_size == (16 if given == "file" else 64)

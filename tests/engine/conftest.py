@@ -13,7 +13,15 @@ from firesteel.engine.process.messages import Ready, pack
 pytest.register_assert_rewrite("tests.engine.scheduler_world")
 
 READY = Ready(
-    device="CPU", max_context=256, vocab_size=272, pages=9, page_size=4, cache_bytes=99, load_s=1.0, kernels={}
+    device="CPU",
+    max_context=256,
+    vocab_size=272,
+    pages=9,
+    page_size=4,
+    max_num_seqs=64,
+    cache_bytes=99,
+    load_s=1.0,
+    kernels={},
 )
 CHANNEL = f"""
 import faulthandler, signal, socket, sys, time

@@ -42,6 +42,7 @@ class World:
         prefix_caching=True,
         prompt_logits=1000,
         ahead=0,
+        find_room=None,
     ):
         """`ahead`: decoding steps that are computed before the tokens of the one ahead of them are known."""
         layout = PageLayout(page_size=page_size, kinds=kinds, window=window)
@@ -50,8 +51,9 @@ class World:
         config = BatchConfig(page_size=page_size, max_num_seqs=seqs, max_num_batched_tokens=budget)
         self.now = 0.0
         self.scheduler = Scheduler(
-            self.tables, config, max_context=CONTEXT, max_prompt_logits=prompt_logits, clock=lambda: self.now
-        )
+            self.tables, config, max_context=CONTEXT, max_prompt_logits=prompt_logits, find_room=find_room,
+            clock=lambda: self.now,
+        )  # fmt: skip
         self.memory = {}  # (page, offset) -> kind and the tokens up to it
         self.requests, self.made, self.reasons, self.outputs = {}, {}, {}, {}
         self.plans = []

@@ -10,7 +10,7 @@ from firesteel import LLM
 from firesteel.config import BatchConfig, CacheConfig
 from firesteel.device import GIB, find_device
 from firesteel.engine.cache.kv_cache import page_bytes
-from firesteel.engine.engine import Engine, find_budget
+from firesteel.engine.engine import Engine, find_budget, find_most_requests
 from firesteel.errors import RequestError, UserError
 from firesteel.types import Request, SamplingParams
 
@@ -353,3 +353,21 @@ def test_gpu_engine_batches_preempts_and_caches(kv_dtype):
 def test_step_of_a_large_gpu_takes_more_tokens_unless_told(capability, gib, asked, budget):
     device = replace(find_device("cpu"), capability=capability, memory_bytes=gib * GIB)
     assert find_budget(BatchConfig(max_num_batched_tokens=asked), device) == budget
+
+
+@pytest.mark.parametrize(
+    ("capability", "gib", "is_unified", "asked", "most"),
+    [
+        ((9, 0), 139, False, 0, 256), ((9, 0), 100, False, 0, 256), ((9, 0), 79, False, 0, 128),
+        ((8, 0), 40, False, 0, 128), ((8, 0), 39, False, 0, 64), ((12, 1), 119, True, 0, 128),
+        (None, 500, False, 0, 64), ((9, 0), 139, False, 7, 7), (None, 8, False, 300, 300),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_more_requests_run_together_where_memory_is_large_unless_told(capability, gib, is_unified, asked, most):
+    facts = {"capability": capability, "memory_bytes": gib * GIB, "is_unified": is_unified}
+    assert find_most_requests(BatchConfig(max_num_seqs=asked), replace(find_device("cpu"), **facts)) == most
+
+
+def test_engine_settles_how_many_requests_run_together(llm):
+    assert make(llm, max_num_seqs=0).config.max_num_seqs == 64

@@ -10,6 +10,7 @@ from firesteel.config import BatchConfig, CacheConfig
 from firesteel.device import GIB
 from firesteel.engine.cache.kv_cache import page_bytes
 from firesteel.engine.engine import Engine
+from firesteel.engine.step import step_sizes
 from firesteel.engine.step.decode_loop import DecodeLoop
 from firesteel.engine.step.step_store import FusedOps
 from firesteel.model.decode_ops import DecodeOps
@@ -289,7 +290,7 @@ def test_many_requests_run_padded_and_padding_changes_nothing(llm, alone):
     assert tokens(run(engine, many)) == {
         str(i): alone[str(i % 6)][: one.params.max_tokens] for i, one in enumerate(many)
     }
-    assert engine.loop.store.find(21, 100).step.num_requests == 22
+    assert engine.loop.store.find(21, 100).step.num_requests == 24
     check_pages(engine)
 
 
@@ -313,8 +314,9 @@ def test_padding_writes_into_the_page_of_nobody_only(llm):
         assert (pages[:-1] == 7.0).all() and (pages[-1] != 7.0).any()
 
 
-def test_texts_outgrow_narrow_page_tables(kindling):
-    """Tables reach 1024 tokens at first, then 2048."""
+def test_texts_outgrow_narrow_page_tables(kindling, monkeypatch):
+    """Tables reach 1024 tokens at first, then more."""
+    monkeypatch.setattr(step_sizes, "LEAST_TOKENS", 1024)
     prompt = [RNG.randrange(4000) for _ in range(1015)]
     one = request("long", prompt, max_tokens=24, ignore_eos=True)
     engines = {ahead: make(kindling, ahead, page_size=64) for ahead in (0, 3)}

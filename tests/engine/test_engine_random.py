@@ -42,6 +42,8 @@ SETTINGS = st.fixed_dictionaries(
         "prefix_caching": st.booleans(),
         "max_num_seqs": st.integers(1, 6),
         "max_num_batched_tokens": st.sampled_from([6, 16, 200]),
+        "padded": st.booleans(),
+        "room": st.sampled_from([None, 1, 5]),
     }
 )
 # For each request: which it is, the step before which it comes, and how many steps later it is cancelled, if ever.
@@ -85,7 +87,7 @@ def make_engine(llm, knobs):
     pages = 2 * -(-longest // config.page_size) + 4 + knobs["spare"]
     one = page_bytes(llm.spec, config.page_size, torch.float32)
     fused = FusedOps(ops=DecodeOps.choose(llm.device, llm.kernels.ledger), is_asked=True)
-    return Engine(
+    engine = Engine(
         llm.model,
         llm.device,
         config,
@@ -93,7 +95,11 @@ def make_engine(llm, knobs):
         max_context=llm.max_context,
         fused=fused if knobs["fused"] else None,
         run_ahead_steps=knobs["ahead"],
+        eager_prompt_steps=knobs["padded"],
     )
+    if (room := knobs["room"]) is not None:
+        engine.scheduler.find_room = lambda num_decoding: room
+    return engine
 
 
 def check_pages(engine):
@@ -145,6 +151,8 @@ def alone(llm):
             "prefix_caching": False,
             "fused": False,
             "ahead": 0,
+            "padded": False,
+            "room": None,
         }
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(DecodeLoop, "takes", lambda self, plan: False)
@@ -198,9 +206,9 @@ def test_everybody_gets_what_they_get_alone_in_many_ways(llm, alone, comers, kno
     check_everybody(llm, alone, comers, knobs)
 
 
-@pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize("ahead", [0, 3])
-def test_broken_request_harms_nobody_and_leaves_nothing_behind(open_llm, ahead, fused):
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize(("ahead", "fused"), [(0, False), (3, False), (0, True), (3, True)])
+def test_broken_request_harms_nobody_and_leaves_nothing_behind(open_llm, ahead, fused, padded):
     """Its pages hold NaN; found by their prefix they would break every later request of the same text."""
     llm = open_llm()
     knobs = {
@@ -211,6 +219,8 @@ def test_broken_request_harms_nobody_and_leaves_nothing_behind(open_llm, ahead, 
         "prefix_caching": True,
         "fused": fused,
         "ahead": ahead,
+        "padded": padded,
+        "room": None,
     }
     engine, token = make_engine(llm, knobs), 251
     broken = replace(make_request(60, "broken"), token_ids=[*range(20), token, *range(9)])

@@ -12,9 +12,8 @@ from firesteel.config import ModelConfig, resolve
 from firesteel.device import GIB, DeviceSpec, find_device
 from firesteel.engine import load
 from firesteel.engine.cache.kv_scales import ScaleError, write_scales
-from firesteel.engine.load import check_capture, choose_fused, find_reserve, load_engine, synthetic_engine
+from firesteel.engine.load import choose_fused, find_reserve, load_engine, synthetic_engine
 from firesteel.engine.process.client import EngineClient
-from firesteel.engine.step.step_sizes import MOST_GRAPHS, step_sizes
 from firesteel.errors import UserError
 from firesteel.kernels.cuda import cache as cuda_cache
 from firesteel.kernels.ledger import Ledger
@@ -130,20 +129,11 @@ def test_tiles_of_the_file_reach_the_matmuls_and_its_options_the_launches(checkp
     assert change_options("fc1", {"DEPTH": 128}) == {"DEPTH": 128}, "without a file, as shipped"
 
 
-def test_steps_to_capture_at_start_are_made_while_loading(checkpoint):
-    told, capture = [], {"capture_at_start": 2, "max_num_seqs": 2}
-    loaded = load_engine(checkpoint, resolve({**CPU, **capture}).config, capturing=lambda *one: told.append(one))
+def test_steps_are_made_while_loading_where_asked_for(checkpoint):
+    told, knobs = [], {"prepare": True, "max_num_seqs": 2}
+    loaded = load_engine(checkpoint, resolve({**CPU, **knobs}).config, preparing=lambda *one: told.append(one))
     assert told == [(1, 2), (2, 2)] and loaded.engine.statistics().graphs == 2
     assert load_engine(checkpoint, resolve(CPU).config).engine.statistics().graphs == 0
-
-
-def test_no_more_steps_are_captured_at_start_than_are_kept():
-    """Those of up to eight requests are two each."""
-    fitting = next(count for count in range(1, 999) if len(step_sizes(count, 999)) == MOST_GRAPHS - 8)
-    check_capture(resolve({"capture_at_start": fitting, "max_num_seqs": 999}).config.batch)
-    more = next(count for count in range(1, 999) if len(step_sizes(count, 999)) == MOST_GRAPHS - 7)
-    with pytest.raises(UserError, match=f"capture_at_start = {more}: lower it"):
-        check_capture(resolve({"capture_at_start": more, "max_num_seqs": 999}).config.batch)
 
 
 @pytest.mark.parametrize(("layers", "weight"), [("", "bf16-weight"), ("qkv", "mxfp4-weight")])
@@ -188,13 +178,7 @@ def test_an_op_that_is_required_beside_named_decode_ops_wants_its_own_named_too(
         load_engine(checkpoint, resolve({**CPU, **knobs}).config, progress=pytest.fail)
 
 
-@pytest.mark.parametrize("count", [0, 1])
-def test_a_draw_is_tried_while_loading_where_steps_are(checkpoint, count):
-    loaded = load_engine(checkpoint, resolve({**CPU, "capture_at_start": count}).config)
-    assert ("draw" in {ran.op for ran in loaded.kernels.ledger.entries}) == bool(count)
-
-
-@pytest.mark.parametrize("sizes", [{"max_num_seqs": 2}, {"max_num_seqs": 1000, "capture_at_start": 1000}], ids=str)
-def test_more_steps_than_can_be_kept_or_used_are_refused_before_anything_is_read(checkpoint, sizes):
-    with pytest.raises(UserError, match=r"capture_at_start = .*lower it"):
-        load_engine(checkpoint, resolve({**CPU, "capture_at_start": 3, **sizes}).config, progress=pytest.fail)
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_a_draw_is_tried_while_loading_where_steps_are(checkpoint, is_asked):
+    loaded = load_engine(checkpoint, resolve({**CPU, "prepare": is_asked}).config)
+    assert ("draw" in {ran.op for ran in loaded.kernels.ledger.entries}) == is_asked

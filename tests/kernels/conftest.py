@@ -83,6 +83,7 @@ def emulator(tmp_path_factory):
 def use_machine(emulator, monkeypatch):
     """use_machine(machine): from now on CUDA kernels run on an emulated one of this size."""
     monkeypatch.setattr(CudaKernel, "prepare", emulator.emulated_prepare)
+    monkeypatch.setattr(CudaKernel, "launch", emulator.emulated_launch)
 
     def use(machine):
         decode = [f"decode.{name}" for name in ("qkv", "attention", "o", "fc1", "fc2", "experts", "lm_head")]

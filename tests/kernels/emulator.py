@@ -1,6 +1,7 @@
 """Emulator of CUDA kernels on a CPU: g++ compiles them with `emulator/` in place of the GPU's instructions.
 
     monkeypatch.setattr(CudaKernel, "prepare", emulated_prepare)
+    monkeypatch.setattr(CudaKernel, "launch", emulated_launch)
 
 Threads are fibers that run in random order, and copies complete late: see emulator/machine.hpp. Meant for small
 sizes.
@@ -148,3 +149,8 @@ def emulated_prepare(kernel, *, grid, args, dependent=False, cluster=(), tile=""
 
     launch.args = args  # keeps the tensors alive
     return launch
+
+
+def emulated_launch(kernel, **options):
+    """Stands in for CudaKernel.launch."""
+    emulated_prepare(kernel, **options)()

@@ -82,9 +82,10 @@ def test_rope_rotates_each_pair_of_halves(sample):
     q, k, v, positions, table, k_pages, v_pages, slots, *_ = sample.clone()
     pages = k_pages.float(), v_pages.float()
     turned_q, *_ = rope_kv_write.reference(q.float(), k, v, positions, table, *pages, slots)
-    written = pages[0].transpose(1, 2).flatten(0, 1)[slots]
-    for x, turned in ((q, turned_q), (k, written)):
-        turns = torch.complex(table[positions, :32], table[positions, 32:])[:, None]
+    is_stored = slots >= 0
+    written = pages[0].transpose(1, 2).flatten(0, 1)[slots[is_stored]]
+    for x, turned, at in ((q, turned_q, positions), (k[is_stored], written, positions[is_stored])):
+        turns = torch.complex(table[at, :32], table[at, 32:])[:, None]
         pairs = torch.complex(x.float()[..., :32], x.float()[..., 32:]) * turns
         close(turned, torch.cat((pairs.real, pairs.imag), dim=-1))
 
@@ -98,7 +99,7 @@ def test_rope_kv_write_touches_its_slots_only(sample):
     same = rope_kv_write.reference(q, k, v, positions, straight, k_pages, v_pages, slots, *scaling)
     assert same[1] is k_pages and same[2] is v_pages
     size, bits = k_pages.shape[2], torch.uint8 if k_pages.element_size() == 1 else k_pages.dtype
-    for token, slot in enumerate(slots.tolist()):
+    for token, slot in ((token, slot) for token, slot in enumerate(slots.tolist()) if slot >= 0):
         for pages, old, new, scale in ((k_pages, before[0], k, key_scale), (v_pages, before[1], v, value_scale)):
             divided = (new[token].float() / scale).clamp(-448, 448) if scale != 1.0 else new[token]
             expected = divided.to(pages.dtype).view(bits)
@@ -124,10 +125,12 @@ def test_quantize_mxfp8_leaves_at_most_half_a_step_of_error(sample):
 
 @cases(route)
 def test_route_takes_the_largest_and_weighs_them_among_themselves(sample):
-    x, weight, bias, active = sample.args
-    ids, weights = route.reference(x, weight, bias, active)
+    x, weight, bias, active, *padding = sample.args
+    ids, weights = route.reference(x, weight, bias, active, *padding)
     logits = x.double() @ weight.double().T + bias.double()
-    for token in range(x.shape[0]):
+    num_tokens = int(padding[0]) if padding else x.shape[0]
+    assert (ids[num_tokens:] == -1).all() and (weights[num_tokens:] == 0).all()
+    for token in range(num_tokens):
         best = sorted(range(logits.shape[1]), key=lambda expert: -logits[token, expert])[:active]
         assert ids[token].tolist() == best
         close(weights[token], logits[token, best].softmax(0))
@@ -199,6 +202,8 @@ def test_moe_matmul_equals_a_loop_over_tokens_and_experts(sample):
     for token in {0, x.shape[0] // 2, x.shape[0] - 1}:
         expected = torch.zeros(x.shape[1], dtype=torch.float64)
         for expert, share in zip(ids[token].tolist(), weights[token].tolist(), strict=True):
+            if expert < 0:
+                continue
             gate_up = mxfp4.dequantize(experts.gate_up_codes[expert], experts.gate_up_scales[expert]).double()
             down = mxfp4.dequantize(experts.down_codes[expert], experts.down_scales[expert]).double()
             inner = gate_up @ x[token].double() + experts.gate_up_bias[expert].double()

@@ -83,8 +83,8 @@ def run(spec, weights, device, implementation, activation="bf16", forced=None):
             trace.hidden.append(residual.float())
         return rows, residual
 
-    def watch_route(x, router, bias, active):
-        chosen = route(x, router, bias, active)
+    def watch_route(x, router, bias, active, num_tokens):
+        chosen = route(x, router, bias, active, num_tokens)
         trace.logits.append(x.float() @ router.float().T + bias.float())
         trace.routes.append(chosen)
         return chosen if forced is None else forced[len(trace.routes) - 1]

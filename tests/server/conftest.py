@@ -15,6 +15,7 @@ import urllib.request
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from firesteel.chat.tokenizer import Tokenizer
@@ -35,6 +36,7 @@ FACTS = Ready(
     vocab_size=272,
     pages=9,
     page_size=4,
+    max_num_seqs=64,
     cache_bytes=99,
     load_s=1.0,
     kernels={"linear": "reference"},
@@ -263,6 +265,8 @@ def open_server(checkpoint, tokenizer):
     def open_one(script=FINAL, **settings):
         engine = ScriptedEngine(tokenizer, script)
         config = resolve({"model": "tiny", "port": 0, **settings}).config
+        if config.batch.max_num_seqs:
+            engine.facts = msgspec.structs.replace(FACTS, max_num_seqs=config.batch.max_num_seqs)
         context = running(lambda: Service(engine, checkpoint, config), config)
         url, service = context.__enter__()
         stack.append(context)

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from firesteel.config import Knob, knobs
+from firesteel.config.spellings import RETIRED
 from firesteel.errors import UserError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -43,9 +44,13 @@ def with_knobs(command: Callable[..., None], *, is_server: bool = False) -> Call
         inspect.Parameter(knob.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_flag(knob))
         for knob in offered
     ]
+    flags += [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_retired_flag(name))
+        for name in RETIRED
+    ]
 
     def run(**given: Any) -> None:
-        chosen = {knob.name: given.pop(knob.name) for knob in offered}
+        chosen = {flag.name: given.pop(flag.name) for flag in flags}
         command(**given, knobs={name: value for name, value in chosen.items() if value is not None})
 
     run.__name__, run.__doc__ = command.__name__, command.__doc__
@@ -54,6 +59,10 @@ def with_knobs(command: Callable[..., None], *, is_server: bool = False) -> Call
     run.__signature__ = inspect.Signature([*own, *flags])  # type: ignore[attr-defined]
     run.__annotations__ = {one.name: one.annotation for one in (*own, *flags)}
     return run
+
+
+def _retired_flag(name: str) -> Any:
+    return Annotated[str | None, typer.Option(f"--{name.replace('_', '-')}", hidden=True)]
 
 
 def _flag(knob: Knob) -> Any:

@@ -34,17 +34,17 @@ def progress_bar(label: str, *, in_bytes: bool = False) -> Iterator[Report]:
 
 @contextmanager
 def loading_bars() -> Iterator[tuple[Report, Report]]:
-    """Of bytes read, and of decoding steps captured: the second takes the first one's place."""
+    """Of bytes read, and of kernels and steps made: the second takes the first one's place."""
     with ExitStack() as stack:
         bars = [stack.enter_context(progress_bar("loading weights", in_bytes=True))]
 
-        def report_captured(done: int, total: int) -> None:
+        def report_prepared(done: int, total: int) -> None:
             if len(bars) == 1:
                 stack.close()
-                bars.append(stack.enter_context(progress_bar("capturing decoding steps")))
+                bars.append(stack.enter_context(progress_bar("preparing kernels and steps")))
             bars[1](done, total)
 
-        yield bars[0], report_captured
+        yield bars[0], report_prepared
 
 
 @contextmanager

@@ -80,6 +80,10 @@ class KernelConfig:
         True, "replay a decoding step as one CUDA graph; off launches each kernel (also --enforce-eager)",
         env="FIRESTEEL_CUDA_GRAPHS", off_flag="--enforce-eager",
     )  # fmt: skip
+    prefill_graphs: bool = knob(
+        True, "replay a step of prompts of up to 2048 tokens as one CUDA graph, padded; off launches each kernel",
+        env="FIRESTEEL_PREFILL_GRAPHS",
+    )  # fmt: skip
     dependent_launch: bool = knob(
         True, "let each kernel of a decoding step fetch its weights while the one before it ends",
         env="FIRESTEEL_DEPENDENT_LAUNCH",
@@ -93,14 +97,23 @@ class KernelConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchConfig:
     page_size: int = knob(64, "tokens per KV page", env="FIRESTEEL_PAGE_SIZE", check=power_of_two)
-    max_num_seqs: int = knob(64, "sequences decoded together", env="FIRESTEEL_MAX_NUM_SEQS", check=at_least(1))
+    max_num_seqs: int = knob(
+        0,
+        "sequences decoded together; 0 follows the GPU's memory: 256 from 100 GiB on, 128 from 40 GiB on, else 64",
+        env="FIRESTEEL_MAX_NUM_SEQS",
+        check=at_least(0),
+    )
     max_num_batched_tokens: int = knob(
         0, "tokens computed in one step; 0 is 8192 on a GPU with room for what they need (40 GiB), else 2048",
         env="FIRESTEEL_MAX_NUM_BATCHED_TOKENS", check=at_least(0),
     )  # fmt: skip
-    capture_at_start: int = knob(
-        0, "make and capture decoding steps of 1 to so many requests before the first one; 0: when first needed",
-        env="FIRESTEEL_CAPTURE_AT_START", check=at_least(0),
+    max_decode_delay_ms: float = knob(
+        40.0, "milliseconds that a step of a GPU may take in which prompts run beside requests that decode, as far "
+        "as can be foreseen; 0: any", env="FIRESTEEL_MAX_DECODE_DELAY_MS", check=at_least(0),
+    )  # fmt: skip
+    prepare: bool = knob(
+        False, "make all kernels and steps before the first request, as serve does unless told otherwise; off: "
+        "when first needed", env="FIRESTEEL_PREPARE",
     )  # fmt: skip
     run_ahead: bool = knob(
         True, "launch decoding steps on a GPU before the tokens of those ahead of them are read",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import logging
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,9 +14,11 @@ from typing import Any, get_type_hints
 from firesteel.config.checks import Check
 from firesteel.config.environment import PREFIX, current
 from firesteel.config.sections import Config
+from firesteel.config.spellings import RETIRED
 from firesteel.errors import UserError
 
 FILE_VARIABLE = "FIRESTEEL_CONFIG"
+_log = logging.getLogger(__name__)
 
 
 class ConfigError(UserError):
@@ -66,10 +69,11 @@ def resolve(
     """Settings by precedence flag > environment > file > default; a flag of None was not given."""
     environ = current(environ)
     known = knobs()
-    given = {name: value for name, value in (flags or {}).items() if value is not None}
+    given = without_retired({name: value for name, value in (flags or {}).items() if value is not None})
     reject_unknown(given, known, "setting")
     variables = {knob.env: knob.name for knob in known.values()}
-    reject_unknown([name for name in environ if name.startswith(PREFIX)], [*variables, FILE_VARIABLE], "variable")
+    ours = without_retired({name: value for name, value in environ.items() if name.startswith(PREFIX)})
+    reject_unknown(ours, [*variables, FILE_VARIABLE], "variable")
     file = file or environ.get(FILE_VARIABLE)
     from_file = read_file(Path(file), known) if file else {}
 
@@ -97,11 +101,24 @@ def read_file(path: Path, known: Mapping[str, Knob]) -> dict[str, Any]:
         raise ConfigError(f"cannot read the configuration file {path}: {error.strerror}") from error
     except ValueError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    content = without_retired(content)
     reject_unknown(content, known, f"key in {path}:")
     return content
 
 
-def reject_unknown(names: Mapping[str, Any] | list[str], known: Mapping[str, Any] | list[str], what: str) -> None:
+def without_retired(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What is left without settings that are gone; a warning says what stands in their place."""
+    left = {}
+    for name, value in given.items():
+        why = RETIRED.get(name.removeprefix(PREFIX).lower())
+        if why is None:
+            left[name] = value
+        else:
+            _log.warning("%s = %s changes nothing any more: %s", name, value, why)
+    return left
+
+
+def reject_unknown(names: Mapping[str, Any], known: Mapping[str, Any] | list[str], what: str) -> None:
     for name in names:
         if name not in known:
             near = difflib.get_close_matches(name, list(known), n=1, cutoff=0)

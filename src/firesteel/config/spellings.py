@@ -1,4 +1,4 @@
-"""What vLLM calls settings of ours; knows no command line."""
+"""What vLLM calls settings of ours, and settings that are gone; knows no command line."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ KV_TYPES = {
     "fp8": "fp8",
     "fp8_e4m3": "fp8",
 }  # of pages
+# Accepted with a warning for one version: what stands in their place.
+RETIRED = {"capture_at_start": "prepare, which serve does unless told otherwise, makes all steps beforehand"}
 NAMES = {**SWITCHES, "kv_cache_dtype": "kv_dtype"}
 
 

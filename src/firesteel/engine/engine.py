@@ -7,7 +7,9 @@ while engine.has_work:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -28,17 +30,23 @@ from firesteel.engine.cache.page_tables import PageTables
 from firesteel.engine.sample.logprobs import Logprobs, score
 from firesteel.engine.sample.sampler import Sampler, SampleRow
 from firesteel.engine.schedule.scheduler import Scheduler
+from firesteel.engine.schedule.step_cost import StepCost
 from firesteel.engine.statistics import Statistics
-from firesteel.engine.step.batch import build_batch
+from firesteel.engine.step.batch import build_batch, lay_out
 from firesteel.engine.step.decode_loop import UNOBSERVED, DecodeLoop, StepObserver, StepsInFlight
+from firesteel.engine.step.prompt_store import PromptStore, ReadyPrompt
 from firesteel.engine.step.runner import Runner
 from firesteel.engine.step.step_store import FusedOps, StepStore
 from firesteel.engine.transfer import upload_ints
 from firesteel.model.gpt_oss import GptOss
+from firesteel.model.graphs import StepMemory
 from firesteel.types import Plan, Request, RequestStatistics, Span, SpanResult, StepOutput
 
 MANY_TOKENS, FEW_TOKENS = 8192, 2048  # of a step, where nothing is configured
+REQUESTS_BY_BYTES = ((100 * GIB, 256), (40 * GIB, 128))  # memory of a GPU from which on, most requests at a time
+FEW_REQUESTS = 64
 LARGE_GPU_BYTES = 40 * GIB
+_log = logging.getLogger(__name__)
 RUN_AHEAD_STEPS = 3  # launched before the tokens of the step ahead of them are read
 
 
@@ -55,28 +63,45 @@ class Engine:
         kernels: KernelConfig | None = None,
         fused: FusedOps | None = None,
         run_ahead_steps: int | None = None,
+        eager_prompt_steps: bool = False,
     ) -> None:
         """The cache takes free memory but for `reserve_gib`, unless its size is configured.
 
         `fused` ops compute decoding steps of few requests. `run_ahead_steps` is the settings' choice unless given.
+        `eager_prompt_steps` has prompts run in padded steps where they are not captured, too.
         """
-        config = replace(config, max_num_batched_tokens=find_budget(config, device))
+        config = replace(
+            config,
+            max_num_batched_tokens=find_budget(config, device),
+            max_num_seqs=find_most_requests(config, device),
+        )
         spec, size, dtype = model.spec, config.page_size, find_dtype(cache.kv_dtype, device)
         num_pages = count_pages(spec, device, config, cache, max_context=max_context, reserve_gib=reserve_gib)
         self.config = config
         self.device = device
         self.pool = PagePool(num_pages)
         tables = PageTables(self.pool, find_layout(spec, size), prefix_caching=cache.prefix_caching)
+        self.cost = StepCost(config.max_decode_delay_ms, config.max_num_batched_tokens)
+        is_bounded = device.is_cuda and config.max_decode_delay_ms > 0
         self.scheduler = Scheduler(
-            tables, config, max_context=max_context, max_prompt_logits=count_prompt_logits(spec)
-        )
-        self.runner = Runner(model, new_cache(spec, num_pages + 1, size, device, dtype))  # the last is nobody's
+            tables, config, max_context=max_context, max_prompt_logits=count_prompt_logits(spec),
+            find_room=self.cost.find_room if is_bounded else None,
+        )  # fmt: skip
+        self.runner = Runner(model, new_cache(spec, num_pages + 1, size, device, dtype))
         self.sampler = Sampler(spec.vocab_size, device.torch_device, model.kernels.draw)
+        self.idle_page = num_pages  # is nobody's
+        kernels = kernels or KernelConfig()
+        sizes = {"most_requests": config.max_num_seqs, "max_context": max_context}
+        memory = StepMemory(device, most_requests=config.max_num_seqs, vocab_size=spec.vocab_size)
         store = StepStore(
-            model, self.runner.cache, device, kernels or KernelConfig(), fused=fused, idle_page=num_pages,
-            most_requests=config.max_num_seqs, max_context=max_context,
+            model, self.runner.cache, device, kernels, fused=fused, idle_page=num_pages, memory=memory, **sizes
+        )
+        self.prompts = PromptStore(
+            model, self.runner.cache, device, kernels, memory, most_tokens=config.max_num_batched_tokens,
+            eager=eager_prompt_steps, **sizes,
         )  # fmt: skip
         self.loop = DecodeLoop(store, self.sampler)
+        self.clock: Callable[[], float] = time.perf_counter
         self.run_ahead_steps = find_ahead(config, device) if run_ahead_steps is None else run_ahead_steps
         self.in_flight = StepsInFlight()
         self.totals = Statistics(pages=num_pages, cache_bytes=num_pages * page_bytes(spec, size, dtype))
@@ -121,15 +146,28 @@ class Engine:
         return self._land()
 
     def _compute(self, plan: Plan) -> list[StepOutput]:
-        """Any plan, launched op by op."""
-        timed = self.totals.timed
-        with timed("build"):
-            batch = build_batch(plan, self.config.page_size, self.device.torch_device)
-        with timed("run"):
-            logits = self.runner.run(batch)
-        with timed("wait"):
+        """Computes any plan, in a captured step of its padded size or op by op."""
+        ready = self.prompts.find(plan)
+        start = self.clock()
+        logits = self._run(plan) if ready is None else self._replay(plan, ready)
+        with self.totals.timed("wait"):
             results = self._sample(plan, logits)
+        self.cost.add(plan.num_tokens, 1e3 * (self.clock() - start))
         return self._commit(plan, results)
+
+    def _run(self, plan: Plan) -> Tensor:
+        """Launches a plan op by op."""
+        with self.totals.timed("build"):
+            batch = build_batch(plan, self.config.page_size, self.device.torch_device)
+        with self.totals.timed("run"):
+            return self.runner.run(batch)
+
+    def _replay(self, plan: Plan, ready: ReadyPrompt) -> Tensor:
+        """Launches a plan in a step whose inputs stay on the device."""
+        with self.totals.timed("build"):
+            ready.step.load(lay_out(plan, self.config.page_size))
+        with self.totals.timed("run"):
+            return ready.launch()[: sum(span.num_logits for span in plan.spans)]
 
     def _begin(self, plan: Plan, observer: StepObserver) -> None:
         """Launches a plan of decoding only, whose steps may go on without the host."""
@@ -169,6 +207,11 @@ class Engine:
         self._count(plan, outputs)
         return outputs
 
+    def count_late(self, kernel: str) -> None:
+        """Counts a kernel that had to be compiled or read from disk while requests were served."""
+        self.totals.late_compilations += 1
+        _log.warning("%s was compiled, or read from disk, while requests were served", kernel)
+
     def statistics(self) -> Statistics:
         """A copy; reading the number of saturated values waits for the device."""
         saturated = self.runner.cache.saturated
@@ -178,6 +221,13 @@ class Engine:
             pages_idle=self.pool.num_idle, page_evictions=self.pool.num_evictions,
             saturated_values=0 if saturated is None else int(saturated), graphs=len(self.loop.store.ready()),
             graph_s=self.loop.store.seconds, graph_bytes=self.loop.store.num_bytes,
+            prompt_graphs=len(self.prompts), prompt_graph_s=self.prompts.seconds,
+            prompt_graph_bytes=self.prompts.num_bytes, prompt_steps_replayed=self.prompts.num_launched,
+            prompt_steps_too_many_tokens=self.prompts.outside.tokens,
+            prompt_steps_with_prompt_logits=self.prompts.outside.logits,
+            prompt_steps_without_graphs=self.prompts.outside.off,
+            prompt_tokens_beside_decoding=self.cost.find_room(1) if self.scheduler.find_room is not None else 0,
+            late_captures=self.loop.store.num_late + self.prompts.num_late,
         )  # fmt: skip
 
     def _count(self, plan: Plan, outputs: Sequence[StepOutput]) -> None:
@@ -207,6 +257,14 @@ def find_budget(config: BatchConfig, device: DeviceSpec) -> int:
     """Tokens of a step. With few of them each expert gets few, and the time goes into reading it."""
     is_large = device.is_cuda and device.memory_bytes >= LARGE_GPU_BYTES
     return config.max_num_batched_tokens or (MANY_TOKENS if is_large else FEW_TOKENS)
+
+
+def find_most_requests(config: BatchConfig, device: DeviceSpec) -> int:
+    """Returns how many requests are decoded together. A GPU shares unified memory with the host: half counts."""
+    if config.max_num_seqs:
+        return config.max_num_seqs
+    memory = device.memory_bytes // 2 if device.is_unified else device.memory_bytes
+    return next((most for least, most in REQUESTS_BY_BYTES if device.is_cuda and memory >= least), FEW_REQUESTS)
 
 
 def find_ahead(config: BatchConfig, device: DeviceSpec) -> int:

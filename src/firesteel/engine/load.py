@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from firesteel.config import BatchConfig, Config, ModelConfig, parse_layers
+from firesteel.config import Config, ModelConfig, parse_layers
 from firesteel.device import GIB, DeviceSpec, find_device
 from firesteel.engine.cache.kv_scales import find_scales
 from firesteel.engine.engine import Engine
-from firesteel.engine.step.step_sizes import MOST_GRAPHS, step_sizes
+from firesteel.engine.preparation import prepare
 from firesteel.engine.step.step_store import FusedOps
 from firesteel.errors import UserError
 from firesteel.kernels import Kernels
@@ -22,7 +22,6 @@ from firesteel.kernels.op.op import REFERENCE
 from firesteel.kernels.op.requirement import parse_requirements
 from firesteel.kernels.registry import parse_pins
 from firesteel.kernels.tiles.tuned import Tuned, load_tuned, use_options
-from firesteel.model.decode import MOST_REQUESTS
 from firesteel.model.decode_ops import IN_PLACE, DecodeOps, split_choices
 from firesteel.model.fill import LoadReport
 from firesteel.model.gpt_oss import GptOss
@@ -71,9 +70,9 @@ class Settled:
 
 
 def load_engine(
-    directory: Path, config: Config, *, progress: Progress | None = None, capturing: Progress | None = None
+    directory: Path, config: Config, *, progress: Progress | None = None, preparing: Progress | None = None
 ) -> Loaded:
-    """`progress` is called with bytes read and in all, `capturing` with decoding steps made and in all."""
+    """`progress` is called with bytes read and in all, `preparing` with kernels and steps made and in all."""
     stored = read_spec(directory)
     layers = held_layers(stored.mxfp4_layers, parse_layers(config.kernels.mxfp4_layers))
     settled = settle(replace(stored, mxfp4_layers=layers), config)
@@ -81,7 +80,7 @@ def load_engine(
         directory, stored, settled.device, workers=config.model.load_workers,
         reserve_gib=find_reserve(settled.device, config.model), progress=progress, held=settled.spec,
     )  # fmt: skip
-    return assemble(settled, weights, config, report, capturing)
+    return assemble(settled, weights, config, report, preparing)
 
 
 def synthetic_engine(spec: ModelSpec, config: Config, *, seed: int) -> Loaded:
@@ -95,7 +94,6 @@ def synthetic_engine(spec: ModelSpec, config: Config, *, seed: int) -> Loaded:
 
 
 def settle(spec: ModelSpec, config: Config) -> Settled:
-    check_capture(config.batch)
     scales = find_scales(config.cache, spec.num_layers)
     device, max_context = find_device(config.model.device), find_max_context(spec, config)
     device.use()
@@ -106,16 +104,6 @@ def settle(spec: ModelSpec, config: Config) -> Settled:
         spec=spec, device=device, max_context=max_context, kernels=kernels, tuned=tuned, scales=scales,
         fused=choose_fused(device, config, kernels.ledger, spec.mxfp4_layers),
     )  # fmt: skip
-
-
-def check_capture(config: BatchConfig) -> None:
-    sizes = step_sizes(config.capture_at_start, config.max_num_seqs)
-    steps = len(sizes) + sum(size <= MOST_REQUESTS for size in sizes)  # of few requests short tables and long ones
-    if config.capture_at_start > config.max_num_seqs or steps > MOST_GRAPHS:
-        raise UserError(
-            f"capture_at_start = {config.capture_at_start}: lower it; max_num_seqs = {config.max_num_seqs} are "
-            f"decoded together, and at most {MOST_GRAPHS} steps are kept"
-        )
 
 
 def choose_kernels(device: DeviceSpec, config: Config) -> Kernels:
@@ -163,7 +151,7 @@ def _unnamed(ops: Iterable[str], named: set[str]) -> tuple[str, str] | None:
 
 
 def assemble(
-    settled: Settled, weights: Weights, config: Config, report: LoadReport, capturing: Progress | None = None
+    settled: Settled, weights: Weights, config: Config, report: LoadReport, preparing: Progress | None = None
 ) -> Loaded:
     spec, device, kernels, max_context = settled.spec, settled.device, settled.kernels, settled.max_context
     model = GptOss(
@@ -175,9 +163,8 @@ def assemble(
         model, device, config.batch, config.cache, max_context=max_context,
         reserve_gib=find_reserve(device, config.model), kernels=config.kernels, fused=settled.fused,
     )  # fmt: skip
-    if config.batch.capture_at_start:
-        engine.sampler.prepare()
-    engine.loop.store.prepare(config.batch.capture_at_start, capturing)
+    if config.batch.prepare:
+        prepare(engine, preparing)
     return Loaded(
         spec=spec, device=device, kernels=kernels, max_context=max_context, model=model, engine=engine,
         fused=settled.fused, report=report,

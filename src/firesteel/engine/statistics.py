@@ -34,6 +34,16 @@ class Statistics:
     graphs: int = 0  # now: decoding steps that are made and kept, captured on a GPU
     graph_s: float = 0.0  # that making them took
     graph_bytes: int = 0  # of the GPU, that torch holds since for them
+    prompt_graphs: int = 0  # now: steps of prompts that are made, captured on a GPU
+    prompt_graph_s: float = 0.0
+    prompt_graph_bytes: int = 0
+    prompt_steps_replayed: int = 0  # with prompts, in one of those
+    prompt_steps_too_many_tokens: int = 0  # launched op by op, and why
+    prompt_steps_with_prompt_logits: int = 0
+    prompt_steps_without_graphs: int = 0
+    prompt_tokens_beside_decoding: int = 0  # now: that a step beside a request that decodes may have; 0: any number
+    late_compilations: int = 0  # kernels that were not there when a request needed them
+    late_captures: int = 0  # steps that were not
     steps: int = 0
     step_tokens: int = 0
     step_requests: int = 0

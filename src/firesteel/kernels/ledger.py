@@ -31,6 +31,9 @@ class Launch:
     artefact: str  # hash of the compiled kernel
     compiled: Any = field(compare=False, repr=False)  # what Triton compiled or a CudaEntry, None in the interpreter
 
+    def __hash__(self) -> int:
+        return hash(self.artefact)  # a string keeps its hash: every launch asks for it
+
 
 @dataclass(slots=True)
 class Entry:
@@ -58,9 +61,10 @@ def note(launch: Launch) -> None:
     """Of the op that runs; outside an op (probes, tests) there is nothing to note it in."""
     if (entry := _current.get()) is None:
         return
-    if launch not in entry.launches and (watcher := _watcher.get()) is not None:
+    count = entry.launches.get(launch, 0)
+    if not count and (watcher := _watcher.get()) is not None:
         watcher(launch)
-    entry.launches[launch] = entry.launches.get(launch, 0) + 1
+    entry.launches[launch] = count + 1
 
 
 def note_clipped(counter: torch.Tensor) -> None:
@@ -88,7 +92,9 @@ class Ledger:
         self.entries: dict[Ran, Entry] = {}
 
     def run(self, ran: Ran, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        entry = self.entries.setdefault(ran, Entry())
+        entry = self.entries.get(ran)
+        if entry is None:
+            entry = self.entries[ran] = Entry()
         entry.calls += 1
         token = _current.set(entry)
         try:

@@ -59,12 +59,16 @@ class GptOss:
         self.kv_scales = kv_scales or KvScales(keys=plain, values=plain)
         self.table = rope_table(spec.rope, spec.head_dim, max_context, device.torch_device)
 
-    def forward(self, batch: Batch, cache: KvCache) -> Tensor:
-        """[L, H] after the final norm, of the rows whose logits are wanted; keys and values of all are written."""
+    def forward(self, batch: Batch, cache: KvCache, num_layers: int | None = None) -> Tensor:
+        """[L, H] after the final norm, of the rows whose logits are wanted; keys and values of all are written.
+
+        `num_layers` leaves out those behind the first so many.
+        """
         residual = self.weights.embedding[batch.token_ids].to(self.dtype)
         update: Tensor | None = None
-        for number, layer in enumerate(self.weights.layers):
-            rows = self.find_rows(number, batch)
+        layers = self.weights.layers[:num_layers]
+        for number, layer in enumerate(layers):
+            rows = self.find_rows(batch) if number + 1 == len(layers) else None
             x, residual = self.norm(residual, update, layer.input_norm, self.reads_fed(layer.qkv))
             q = self.write_kv(x, number, batch, cache)
             residual = residual if rows is None else residual[rows]
@@ -72,14 +76,19 @@ class GptOss:
                 return residual
             update = self.attend(q, number, batch, cache, rows)
             x, residual = self.norm(residual, update, layer.post_norm, self.kernels.moe_matmul.reads_fed)
-            update = self.mix(x, layer)
+            update = self.mix(x, layer, batch.num_tokens if rows is None else None)
         x, _ = self.norm(residual, update, self.weights.norm)
         return x.plain
 
-    def find_rows(self, number: int, batch: Batch) -> Tensor | None:
-        """Those to go on with once keys and values are written, or None: all. Past the last layer few are read."""
-        is_last = number + 1 == len(self.weights.layers)
-        return batch.logit_rows if is_last and len(batch.logit_rows) < len(batch.token_ids) else None
+    @property
+    def num_layers_of_each_kind(self) -> int:
+        """First layers that together launch every kernel of a step; the first norm adds nothing: one is too few."""
+        windows = self.spec.windows
+        return max(2, 1 + max(windows.index(window) for window in set(windows)))
+
+    def find_rows(self, batch: Batch) -> Tensor | None:
+        """Those to go on with in the last layer once keys and values are written, or None: all."""
+        return batch.logit_rows if len(batch.logit_rows) < len(batch.token_ids) else None
 
     def norm(
         self, residual: Tensor, update: Tensor | None, weight: Tensor, fed: bool = False
@@ -122,9 +131,10 @@ class GptOss:
     def find_scales(self, number: int) -> tuple[float, float]:
         return self.kv_scales.keys[number], self.kv_scales.values[number]
 
-    def mix(self, x: Rows, layer: LayerWeights) -> Tensor:
+    def mix(self, x: Rows, layer: LayerWeights, num_tokens: Tensor | None = None) -> Tensor:
+        """Rows from `num_tokens` on meet no expert."""
         spec, run = self.spec, self.kernels
-        ids, weights = run.route(x.plain, layer.router, layer.router_bias, spec.num_active)
+        ids, weights = run.route(x.plain, layer.router, layer.router_bias, spec.num_active, num_tokens)
         shape = (spec.num_experts, spec.hidden_size, spec.intermediate_size)
         tile = self.find_tile("moe_matmul", shape, x.plain.shape[0])
         return run.moe_matmul(x.plain, ids, weights, layer.experts, spec.swiglu_limit, self.activation, tile, x.fed)

@@ -6,11 +6,12 @@ runs is counted in the ledger as if it had been called; what a capture only writ
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from firesteel.device import DeviceSpec
 from firesteel.errors import UserError
@@ -52,8 +53,9 @@ class Counts:
 class StepGraph:
     """`run` as one launch; it must read and write the same tensors every time.
 
-    Before the capture it runs `WARMUPS` times; `undo` then puts its inputs back. Graphs of one `pool` share memory
-    between their inputs and outputs: only one of them may run at a time.
+    Before the capture it runs `WARMUPS` times, or `warm_up` once, which launches the same kernels; `undo` then puts
+    its inputs back. Graphs of one `pool` share memory between their inputs and outputs: only one of them may run at
+    a time.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class StepGraph:
         device: DeviceSpec,
         *,
         undo: Callable[[], None],
+        warm_up: Callable[[], object] | None = None,
         pool: Any = None,
     ) -> None:
         if not device.is_cuda:
@@ -71,7 +74,7 @@ class StepGraph:
             raise GraphError("a ledger that times each op cannot look into a CUDA graph: use --no-cuda-graphs")
         self.ledger = ledger
         with torch.cuda.device(device.torch_device):
-            _warm_up(run)
+            _run_aside([run] * WARMUPS if warm_up is None else [warm_up])
             undo()
             before = Counts.of(ledger)
             self.graph = torch.cuda.CUDAGraph()
@@ -87,12 +90,41 @@ class StepGraph:
         return self.outputs
 
 
-def _warm_up(run: Callable[[], object]) -> None:
+class StepMemory:
+    """What the steps of one engine share, as only one of them runs at a time; made when first asked for."""
+
+    def __init__(self, device: DeviceSpec, *, most_requests: int, vocab_size: int) -> None:
+        self.device = device
+        self._shape = (most_requests, vocab_size)
+        self._logits: Tensor | None = None
+        self._pool: Any = None
+
+    @property
+    def logits(self) -> Tensor:
+        """Logits [R, V] in fp32 that all steps share."""
+        if self._logits is None:
+            self._logits = torch.empty(self._shape, dtype=torch.float32, device=self.device.torch_device)
+        return self._logits
+
+    @property
+    def pool(self) -> Any:
+        """Of graphs."""
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        return self._pool
+
+    @property
+    def held_bytes(self) -> int:
+        """That torch holds on the device for this process alone: others may share the GPU."""
+        return torch.cuda.memory_reserved(self.device.torch_device) if self.device.is_cuda else 0
+
+
+def _run_aside(runs: Sequence[Callable[[], object]]) -> None:
     """On a side stream, as captures want it."""
     aside = torch.cuda.Stream()
     aside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(aside):
-        for _ in range(WARMUPS):
+        for run in runs:
             run()
     torch.cuda.current_stream().wait_stream(aside)
     torch.cuda.synchronize()

@@ -1,7 +1,7 @@
 """One decoding step of any number of requests through the network, over tensors that stay; knows no graph.
 
 As `DecodeStep`, for what its ops do not compute: more requests, activations rounded to MXFP4, other shapes. Rows
-without a request compute a token of their own in a page that nobody owns, and stay where they are.
+without a request compute a token of their own in a page that nobody owns, without experts, and stay where they are.
 
 Shape letters: T requests with one token each, V vocabulary, N pages a request can hold, S page size.
 """
@@ -50,6 +50,7 @@ class NetworkStep:
         batch = self.batch
         for numbers, value in ((batch.token_ids, 0), (batch.positions, 0), (batch.kv_lens, 1), (self.advances, 0)):
             numbers[first:] = value
+        self.state.num_tokens.fill_(first)
         for view in (batch.full, batch.window):
             view.page_table[first:] = self.idle_page
             view.slots[first:] = self.idle_page * self.page_size
@@ -67,6 +68,7 @@ class NetworkStep:
         ours.positions[:count] = batch.positions
         ours.kv_lens[:count] = batch.kv_lens
         self.advances[:count] = 1
+        self.state.num_tokens.fill_(count)
         for mine, given in ((ours.full, batch.full), (ours.window, batch.window)):
             mine.page_table[:count, : given.page_table.shape[1]] = given.page_table
             mine.slots[:count] = given.slots
@@ -80,6 +82,14 @@ class NetworkStep:
         torch.max(logits, dim=-1, out=(self.report.best, self.report.token_ids))
         self._advance()
         return logits
+
+    @torch.inference_mode()
+    def warm_up(self) -> None:
+        """Launches every kernel that `run` launches, by layers of each kind only."""
+        model = self.model
+        logits = model.logits(model.forward(self.batch, self.cache, model.num_layers_of_each_kind), self.logits)
+        torch.max(logits, dim=-1, out=(self.report.best, self.report.token_ids))
+        self._advance()
 
     @torch.inference_mode()
     def feed(self, token_ids: Tensor) -> None:
@@ -103,7 +113,7 @@ class NetworkStep:
 
     def _inputs(self) -> Iterator[Tensor]:
         batch = self.batch
-        yield from (batch.token_ids, batch.positions, batch.kv_lens, self.advances)
+        yield from (batch.token_ids, batch.positions, batch.kv_lens, self.advances, self.state.num_tokens)
         for view in (batch.full, batch.window):
             yield from (view.page_table, view.slots)
 
@@ -129,12 +139,16 @@ class _State:
     counts: Tensor  # [2, T] int64: positions, kv_lens
     page_tables: Tensor  # [2, T, N] int64: of full layers, of window layers
     slots: Tensor  # [2, T] int64
+    num_tokens: Tensor  # [1] int64: rows with a request
 
     @classmethod
     def new(cls, num_requests: int, num_pages: int, device: torch.device) -> _State:
         rows = -(-num_requests // ALIGNED) * ALIGNED
         shapes = (2, rows), (2, rows, num_pages), (2, rows)
-        return cls(*(torch.zeros(shape, dtype=torch.int64, device=device)[:, :num_requests] for shape in shapes))
+        numbers = (torch.zeros(shape, dtype=torch.int64, device=device)[:, :num_requests] for shape in shapes)
+        counts, page_tables, slots = numbers
+        num_tokens = torch.zeros(1, dtype=torch.int64, device=device)
+        return cls(counts=counts, page_tables=page_tables, slots=slots, num_tokens=num_tokens)
 
     def batch(self, token_ids: Tensor) -> Batch:
         """Views of these numbers: one token a request."""
@@ -143,4 +157,5 @@ class _State:
         return Batch(
             token_ids=token_ids, positions=self.counts[0], kv_lens=self.counts[1], full=full, window=window,
             query_starts=torch.arange(count + 1, device=device), logit_rows=torch.arange(count, device=device),
+            num_tokens=self.num_tokens,
         )  # fmt: skip

@@ -43,7 +43,7 @@ class Service:
         self.root = SHORT_NAMES.get(given, given)
         self.names = names or [given]
         self.created = int(time.time())
-        self.admission = Admission(config.batch.max_num_seqs + config.server.max_waiting)
+        self.admission = Admission(engine.facts.max_num_seqs + config.server.max_waiting)
         self.keys = KeyCheck(config.server.api_key)
         self.metrics = Metrics(self.names[0])
 

@@ -65,7 +65,7 @@ def test_generate_writes_each_piece_as_it_is_made(monkeypatch):
     assert events[:6] == ["made a", "wrote a", "flushed", "made b", "wrote b", "flushed"]
 
 
-def test_generate_prepares_its_step_and_a_ledger_wants_no_graphs(monkeypatch):
+def test_generate_with_a_ledger_wants_no_graphs(monkeypatch):
     """A graph hides what its kernels cost."""
     asked = []
 
@@ -77,7 +77,7 @@ def test_generate_prepares_its_step_and_a_ledger_wants_no_graphs(monkeypatch):
     for flags in ([], ["--ledger"], ["--ledger", "--cuda-graphs"]):
         with pytest.raises(UserError, match="enough"):
             app(["generate", "--prompt", "x", *flags], standalone_mode=False)
-    assert asked == [{"capture_at_start": 1, **one} for one in ({}, {"cuda_graphs": False}, {"cuda_graphs": True})]
+    assert asked == [{}, {"cuda_graphs": False}, {"cuda_graphs": True}]
 
 
 def test_ledger_names_every_op_with_calls_and_time(run, checkpoint):
@@ -150,10 +150,12 @@ def test_what_loading_says_is_not_wrapped_in_a_pipe(monkeypatch, capsys):
     report = SimpleNamespace(
         num_bytes=1e9, seconds=1.0, gb_s=1.0, quantized=[SimpleNamespace(in_words=lambda: sentence)]
     )
-    engine = SimpleNamespace(statistics=lambda: Statistics(graphs=3, graph_s=1.25, graph_bytes=5 << 20))
+    engine = SimpleNamespace(
+        statistics=lambda: Statistics(graphs=3, graph_s=1.0, graph_bytes=5 << 20, prompt_graph_s=0.25)
+    )
     monkeypatch.setattr(
         "firesteel.cli.model.running.LLM", lambda **_: SimpleNamespace(load_report=report, engine=engine)
     )
     load({})
     said = capsys.readouterr().err.splitlines()
-    assert sentence in said and "captured 3 decoding steps in 1.2 s: 5 MiB" in said
+    assert sentence in said and "captured 3 steps in 1.2 s: 5 MiB" in said

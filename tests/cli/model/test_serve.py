@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from firesteel.cli.model.serve import announcer, with_first_step
+from firesteel.cli.model.serve import announcer, with_preparation
 from firesteel.config import resolve
 
 VLLM = [
@@ -64,7 +64,7 @@ def test_key_is_hidden_among_the_settings(run):
     assert "secret" not in result.output and "(hidden)" in result.output
 
 
-def test_step_of_one_request_is_captured_first_unless_told_otherwise():
-    assert with_first_step(resolve({}, environ={})).batch.capture_at_start == 1
-    assert with_first_step(resolve({"capture_at_start": 0}, environ={})).batch.capture_at_start == 0
-    assert with_first_step(resolve({}, environ={"FIRESTEEL_CAPTURE_AT_START": "4"})).batch.capture_at_start == 4
+def test_all_is_prepared_before_the_first_request_unless_told_otherwise():
+    assert with_preparation(resolve({}, environ={})).batch.prepare
+    assert not with_preparation(resolve({"prepare": False}, environ={})).batch.prepare
+    assert not with_preparation(resolve({}, environ={"FIRESTEEL_PREPARE": "off"})).batch.prepare

@@ -32,7 +32,7 @@ SPEC = ModelSpec(
     num_active=2, vocab_size=300, windows=(8, None, 8), rope=RopeSpec(theta=10000.0), max_context=64,
 )  # fmt: skip
 LARGE = PRESETS["gpt-oss-120b"]
-BATCH = BatchConfig(page_size=64, max_num_batched_tokens=2048)
+BATCH = BatchConfig(max_num_seqs=64, page_size=64, max_num_batched_tokens=2048)
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_gpu_gives_what_is_free_but_for_the_reserve_and_a_steps_needs(free):
     free(75)
     one = page_bytes(LARGE, 64, torch.bfloat16)
     left = 75 * GIB - count(reserve_gib=3.0) * one
-    needed = 3 * GIB + working_bytes(LARGE, BATCH) + graph_bytes(LARGE, BATCH)
+    needed = 3 * GIB + working_bytes(LARGE, BATCH) + graph_bytes(LARGE, BATCH, LARGE.max_context)
     assert needed <= left < needed + one
     assert count(reserve_gib=3.0) - count(reserve_gib=5.25) == 1024
 
@@ -107,10 +107,14 @@ def test_step_of_the_large_model_is_given_a_gigabyte_or_two_growing_with_its_tok
     assert GIB < working_bytes(LARGE, more) - working_bytes(LARGE, BATCH) < 2 * GIB
 
 
-def test_graphs_of_decoding_steps_are_given_less_than_a_gigabyte_growing_with_their_requests():
-    assert GIB / 2 < graph_bytes(LARGE, BATCH) < GIB
+def test_graphs_are_given_two_gigabytes_growing_with_their_requests_and_tokens():
+    assert GIB < graph_bytes(LARGE, BATCH, 131072) < 2 * GIB
+    logits = 4 * BATCH.max_num_seqs * LARGE.vocab_size * 4
     more = replace(BATCH, max_num_seqs=2 * BATCH.max_num_seqs)
-    assert graph_bytes(LARGE, more) - graph_bytes(LARGE, BATCH) == 4 * BATCH.max_num_seqs * LARGE.vocab_size * 4
+    assert logits < graph_bytes(LARGE, more, 131072) - graph_bytes(LARGE, BATCH, 131072) < 2 * logits
+    fewer = replace(BATCH, max_num_batched_tokens=64)
+    assert graph_bytes(LARGE, fewer, 131072) < graph_bytes(LARGE, BATCH, 131072) / 1.5
+    assert graph_bytes(LARGE, BATCH, 4096) < graph_bytes(LARGE, BATCH, 131072)
 
 
 def test_logits_of_prompts_handed_out_in_a_step_take_a_quarter_gibibyte():

@@ -179,7 +179,7 @@ def test_bad_model_is_the_users_error_and_leaves_no_process(run, configure, tmp_
 
 @pytest.mark.usefixtures("none_left")
 def test_close_ends_requests_and_process_and_may_be_called_twice(run, checkpoint, configure):
-    config = configure(capture_at_start=2)
+    config = configure(prepare=True, max_num_seqs=2)
 
     async def live():
         seen, captured = [], []
@@ -187,7 +187,7 @@ def test_close_ends_requests_and_process_and_may_be_called_twice(run, checkpoint
             checkpoint,
             config,
             progress=lambda done, total: seen.append((done, total)),
-            capturing=lambda done, total: captured.append((done, total)),
+            preparing=lambda done, total: captured.append((done, total)),
         )
         assert seen[-1][0] == seen[-1][1] > 0 and client.facts.vocab_size == 272
         assert captured == [(1, 2), (2, 2)] and (await client.statistics()).graphs == 2

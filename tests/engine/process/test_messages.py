@@ -12,7 +12,6 @@ from firesteel.engine.process.messages import (
     Alive,
     Around,
     Cancel,
-    Capturing,
     Dying,
     GetLedger,
     GetStatistics,
@@ -22,6 +21,7 @@ from firesteel.engine.process.messages import (
     Loading,
     Output,
     Planned,
+    Preparing,
     Ready,
     Refused,
     Rejected,
@@ -129,7 +129,7 @@ TO_ENGINE = st.one_of(
 FROM_ENGINE = st.one_of(
     st.builds(Around, surroundings=st.dictionaries(NAMES, st.none() | NAMES | INTS, max_size=3)),
     st.builds(Loading, done_bytes=INTS, all_bytes=INTS),
-    st.builds(Capturing, done=INTS, total=INTS),
+    st.builds(Preparing, done=INTS, total=INTS),
     st.builds(
         Ready,
         device=NAMES,

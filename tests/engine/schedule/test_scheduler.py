@@ -27,6 +27,33 @@ def test_prompt_is_cut_into_what_a_step_takes():
     assert world.plans == [[("0", 0, 7)], [("0", 7, 14)], [("0", 14, 20)]]
 
 
+def test_prompts_beside_decoding_get_the_room_there_is_for_them_and_alone_all_of_the_step():
+    asked = []
+
+    def find_room(num_decoding):
+        asked.append(num_decoding)
+        return 3
+
+    world = World(budget=16, num_pages=80, find_room=find_room)
+    world.submit([5] * 20, 9)
+    world.step()
+    world.step()
+    assert world.plans == [[("0", 0, 16)], [("0", 16, 20)]] and asked == []
+    world.submit([1] * 5, 2)
+    world.submit([2] * 4, 2)
+    for _ in range(4):
+        world.step()
+    assert world.plans[2:] == [
+        [("0", 20, 21), ("1", 0, 3)],
+        [("0", 21, 22), ("1", 3, 5), ("2", 0, 1)],
+        [("0", 22, 23), ("1", 5, 6), ("2", 1, 4)],
+        [("0", 23, 24), ("2", 4, 5)],
+    ]
+    assert asked[:3] == [1, 1, 2]
+    world.drain()
+    world.check_end()
+
+
 def test_no_more_run_than_allowed():
     world = World(seqs=2)
     for _ in range(5):

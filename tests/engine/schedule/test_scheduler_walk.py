@@ -27,12 +27,16 @@ class RandomWalk(RuleBasedStateMachine):
         prompt_logits=st.integers(1, 9),
         prefix_caching=st.sampled_from([True, True, False]),
         ahead=st.sampled_from([0, 1, 4]),
+        room=st.sampled_from([None, None, 1, 3]),
     )
-    def start(self, kinds, page_size, window, spare, **options):
-        """`spare`: pages beyond those that one request of 24 tokens needs."""
+    def start(self, kinds, page_size, window, spare, room, **options):
+        """`spare`: pages beyond those that a request of 24 tokens needs. `room`: prompt tokens beside decoding."""
         layout = PageLayout(page_size=page_size, kinds=kinds, window=window)
         num_pages = layout.count_pages(24) + spare
-        self.world = World(num_pages=num_pages, kinds=kinds, page_size=page_size, window=window, **options)
+        self.world = World(
+            num_pages=num_pages, kinds=kinds, page_size=page_size, window=window,
+            find_room=None if room is None else lambda num_decoding: room, **options,
+        )  # fmt: skip
 
     @rule(
         head=st.integers(0, 15),

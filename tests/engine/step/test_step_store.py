@@ -1,5 +1,6 @@
 """Which step a batch runs in, that steps are kept, and on a GPU that a graph is its kernels one by one."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,8 @@ from firesteel.config import BatchConfig, CacheConfig, KernelConfig
 from firesteel.device import GIB, find_device
 from firesteel.engine.cache.kv_cache import new_cache
 from firesteel.engine.engine import Engine
-from firesteel.engine.step import step_store
+from firesteel.engine.preparation import prepare
+from firesteel.engine.step import step_sizes, step_store
 from firesteel.engine.step.step_store import FusedOps, StepStore
 from firesteel.errors import ArgumentsRefused, KernelError, UserError
 from firesteel.kernels import Kernels
@@ -26,10 +28,10 @@ from firesteel.types import SamplingParams
 
 @pytest.fixture
 def make_store(llm):
-    def make(*, fused=None, dtype=torch.float32):
+    def make(*, fused=None, dtype=torch.float32, most_requests=64):
         cache = new_cache(llm.spec, 40, 4, llm.device, dtype)
         return StepStore(
-            llm.model, cache, llm.device, KernelConfig(), fused=fused, idle_page=39, most_requests=64,
+            llm.model, cache, llm.device, KernelConfig(), fused=fused, idle_page=39, most_requests=most_requests,
             max_context=llm.max_context,
         )  # fmt: skip
 
@@ -43,29 +45,56 @@ def references(llm):
 
 def test_few_requests_run_in_the_fused_ops_and_many_in_the_network(make_store, references):
     store = make_store(fused=references)
-    for count, kind, rows in ((1, DecodeStep, 1), (8, DecodeStep, 8), (9, NetworkStep, 9), (21, NetworkStep, 22)):
+    for count, kind, rows in ((1, DecodeStep, 1), (8, DecodeStep, 8), (9, NetworkStep, 12), (21, NetworkStep, 24)):
         step = store.find(count, 30).step
         assert (type(step), step.num_requests) == (kind, rows)
     assert isinstance(make_store().find(1, 30).step, NetworkStep), "without fused ops"
 
 
-def test_step_is_made_once_and_the_least_recently_used_goes(make_store, monkeypatch):
-    monkeypatch.setattr(step_store, "MOST_GRAPHS", 2)
+def test_step_is_made_once(make_store):
     store = make_store()
-    first, second = store.find(1, 30), store.find(2, 30)
-    assert store.find(1, 40) is first and store.seconds > 0
-    store.find(3, 30)
-    assert store.find(1, 30) is first and store.find(2, 30) is not second and len(store.ready()) == 2
+    first = store.find(1, 30)
+    assert store.find(1, 40) is first and store.find(2, 30) is not first and store.seconds > 0
+    assert len(store.ready()) == 2
 
 
 def test_prepared_steps_are_made_before_they_are_needed_the_largest_first(make_store):
-    store, told = make_store(), []
-    store.prepare(3, lambda done, total: told.append((done, total, store.ready()[-1].step.num_requests)))
-    assert told == [(1, 3, 3), (2, 3, 2), (3, 3, 1)]
+    store, told = make_store(most_requests=10), []
+    store.prepare(lambda: told.append(store.ready()[-1].step.num_requests))
+    assert told == [10, 8, 7, 6, 5, 4, 3, 2, 1]
     made, seconds = store.ready(), store.seconds
-    assert [store.find(count, 30) for count in (3, 2, 1)] == made and store.seconds == seconds > 0
-    store.prepare(0)
-    assert len(store.ready()) == 3 and store.num_bytes == 0, "nothing is captured on a CPU"
+    assert [store.find(count, 30) for count in (9, *range(8, 0, -1))] == made and store.seconds == seconds > 0
+    assert store.num_bytes == store.num_late == 0, "nothing is captured on a CPU"
+
+
+@pytest.mark.parametrize("has_fused", [False, True])
+def test_prepared_steps_are_all_that_there_can_be(make_store, references, has_fused, monkeypatch):
+    monkeypatch.setattr(step_store, "SHORT", 64)
+    monkeypatch.setattr(step_sizes, "LEAST_TOKENS", 16)
+    store = make_store(fused=references if has_fused else None, most_requests=20)
+    store.prepare()
+    for requests, tokens in itertools.product(range(1, 21), (1, 16, 17, 64, 65, 128, 129, 256)):
+        assert store.find(requests, tokens).num_tokens >= tokens
+    assert store.num_late == 0
+
+
+def test_step_made_after_preparation_is_late_and_named(make_store, references, caplog):
+    store = make_store(most_requests=1)
+    store.prepare()
+    store.most_requests = 2
+    store.find(2, 30)
+    assert (
+        store.num_late == 1 and "a decoding step of 2 requests with up to 256 tokens each was made" in caplog.text
+    )
+
+
+def test_trial_calls_every_op_and_keeps_no_step(make_store, references, llm):
+    store = make_store(fused=references, most_requests=12)
+    llm.kernels.ledger.clear()
+    store.call_ops()
+    called = {ran.op for ran in llm.kernels.ledger.entries}
+    assert {"decode_qkv", "attention", "moe_matmul", "linear"} <= called
+    assert store.ready() == [] and store.seconds == 0
 
 
 @pytest.mark.parametrize("requests", [1, 2])
@@ -74,8 +103,8 @@ def test_there_is_a_step_for_short_page_tables_and_one_for_long(make_store, refe
     store = make_store(fused=references)
     short, long = store.find(requests, 64), store.find(requests, 65)
     assert (short.num_tokens, long.num_tokens) == (64, llm.max_context) and store.find(requests, 5) is short
-    prepared = make_store(fused=references)
-    prepared.prepare(requests)
+    prepared = make_store(fused=references, most_requests=requests)
+    prepared.prepare()
     made = [(ready.step.num_requests, ready.num_tokens) for ready in prepared.ready()]
     assert sorted(made) == [(size, held) for size in range(1, requests + 1) for held in (64, llm.max_context)]
 
@@ -182,7 +211,8 @@ def test_gpu_statistics_tell_what_graphs_cost(gpu_model):
     before = engine.statistics()
     assert before.graphs == len(engine.loop.store.ready()) >= 1 and before.graph_s > 0
     told = []
-    engine.loop.store.prepare(16, lambda *one: told.append(one))
+    prepare(engine, lambda *counts: told.append(counts))
     after = engine.statistics()
-    assert told[-1] == (16, 16) and after.graphs >= 16
+    assert told[-1][0] == told[-1][1] > after.graphs + after.prompt_graphs > 40
+    assert after.late_captures == after.late_compilations == 0
     assert after.graph_s > before.graph_s and before.graph_bytes <= after.graph_bytes < GIB

@@ -3,6 +3,7 @@
 import ctypes
 import struct
 import threading
+import time
 
 import pytest
 import torch
@@ -13,7 +14,13 @@ from firesteel.errors import KernelError
 from firesteel.kernels.cuda import launch as cuda_launch
 from firesteel.kernels.cuda import source as cuda_source
 from firesteel.kernels.cuda.geometry import Geometry
-from firesteel.kernels.cuda.launch import CudaFunction, PreparedLaunch, find_launch_device, load_function
+from firesteel.kernels.cuda.launch import (
+    CudaFunction,
+    PreparedLaunch,
+    RepeatedLaunch,
+    find_launch_device,
+    load_function,
+)
 from firesteel.kernels.ledger import Launch, Ledger, Ran
 from firesteel.kernels.op.op import anywhere, define_op
 from firesteel.kernels.op.requirement import Requirement
@@ -57,6 +64,15 @@ def function(small):
     return CudaFunction(small("step").build("sm_90a"), CUDA_0, handle=13)
 
 
+@pytest.fixture
+def own_context(monkeypatch):
+    """Fills with the devices whose context a thread was given; no thread has one yet."""
+    given = []
+    monkeypatch.setattr(cuda_launch, "_use_context", given.append)
+    monkeypatch.setattr(cuda_launch, "_thread", threading.local())
+    return given
+
+
 def geometry(**changes):
     return Geometry(**{"grid": (4,), "threads": 256, "shared_bytes": 0, **changes})
 
@@ -68,6 +84,84 @@ def test_a_launch_goes_to_the_stream_of_its_time_with_the_values_of_its_preparat
     launch()
     PreparedLaunch(function, geometry(grid=(5,)), (None, 2.5, 3))()
     assert listener.launches == [(13, 7, 4, 1, 1.5), (13, 8, 4, 1, 1.5), (13, 8, 5, 0, 2.5)]
+
+
+def test_a_repeated_launch_takes_stream_and_values_of_each_call(listener, function, own_context):
+    launch, ledger = RepeatedLaunch(function, geometry(is_dependent=True), tile="16 warps"), Ledger()
+    for listener.stream, factor in ((7, 1.5), (8, 2.5), (8, 0.0)):
+        ledger.run(RAN, launch, (None, factor, 3))
+    assert listener.launches == [(13, 7, 4, 1, 1.5), (13, 8, 4, 1, 2.5), (13, 8, 4, 1, 0.0)]
+    ((noted, count),) = ledger.entries[RAN].launches.items()
+    assert noted == Launch("step", "16 warps", function.entry.binary.hash, None) and count == 3
+    assert own_context == [CUDA_0], "asked for once a thread"
+
+
+def test_a_repeated_launch_refuses_what_a_prepared_one_does(listener, function, own_context):
+    launch = RepeatedLaunch(function, geometry())
+    launch((None, 1.5, 3))
+    with pytest.raises(KernelError, match=r"parameter 1 is .32 of 4 bytes, given was int 2"):
+        launch((None, 2, 3))
+    with pytest.raises(KernelError, match=r"parameter 2 is .32 of 4 bytes, given was int 4294967296"):
+        launch((None, 1.5, 1 << 32))
+    with pytest.raises(KernelError, match="step has 3 parameters, 2 were given"):
+        launch((None, 1.5))
+    with pytest.raises(KernelError, match="step runs on an NVIDIA GPU; its arguments are on cpu"):
+        launch((torch.zeros(3), 1.5, 3))
+    launch((None, 2.5, -3))
+    assert [factor for *_, factor in listener.launches] == [1.5, 2.5]
+
+
+def test_threads_that_repeat_a_launch_do_not_mix_their_values(listener, function, own_context, monkeypatch):
+    """What one thread has written for the driver must not be read for another's launch."""
+    seen, launch = [], RepeatedLaunch(function, geometry())
+
+    def read_streams(index):
+        return int(threading.current_thread().name)
+
+    def slow_launch(config, handle, arguments, extra):
+        time.sleep(0.0005)
+        second = (ctypes.c_void_p * 3).from_address(arguments)[1]
+        factor = ctypes.c_float.from_address(second).value
+        seen.append((int(threading.current_thread().name), int(config.hStream), factor))
+        return (driver.CUresult.CUDA_SUCCESS,)
+
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", read_streams, raising=False)
+    launch._launch_kernel = slow_launch
+
+    def work():
+        for _ in range(30):
+            launch((None, float(threading.current_thread().name), 3))
+
+    threads = [threading.Thread(target=work, name=str(number)) for number in (1, 2, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(seen) == 90 and all(thread == stream == factor for thread, stream, factor in seen)
+    assert own_context == [CUDA_0] * 3
+
+
+def test_a_kernel_keeps_one_launch_a_geometry(listener, small, own_context, monkeypatch):
+    done = driver.CUresult.CUDA_SUCCESS
+    monkeypatch.setattr(driver, "cuModuleLoadData", lambda cubin: (done, 1))
+    monkeypatch.setattr(driver, "cuModuleGetFunction", lambda module, name: (done, 13))
+    monkeypatch.setattr(driver, "cuFuncLoad", lambda handle: (done,))
+    monkeypatch.setattr(cuda_launch, "_loaded", {})
+    for name, value in (
+        ("is_available", True), ("current_device", 0), ("is_current_stream_capturing", False),
+        ("get_device_capability", (9, 0)),
+    ):  # fmt: skip
+        monkeypatch.setattr(torch.cuda, name, lambda *args, value=value: value)
+    kernel = small("step")
+    for grid, factor in (((4,), 1.5), ((4,), 2.5), ((5,), 3.5), ((4,), 4.5)):
+        kernel.launch(grid=grid, args=(None, factor, 3), tile="small")
+    assert [(grid, factor) for _, _, grid, _, factor in listener.launches] == [
+        (4, 1.5),
+        (4, 2.5),
+        (5, 3.5),
+        (4, 4.5),
+    ]
+    assert len(kernel._launches) == 2 and kernel == small("step")
 
 
 def test_each_launch_is_in_the_ledger_with_the_hash_of_its_machine_code(listener, function):
@@ -299,6 +393,19 @@ def test_a_kernel_is_not_loaded_in_the_middle_of_a_capture(small, x, monkeypatch
         x.add_(1)
         with pytest.raises(KernelError, match="step must be prepared once before a graph is captured"):
             prepare_step(small, x)
+
+
+@gpu
+def test_launches_of_a_kernel_take_the_arguments_of_each(small, x):
+    y, kernel, stream = torch.zeros_like(x), small("step"), torch.cuda.Stream()
+    for tensor in (x, y, x):
+        kernel.launch(grid=(4,), args=(tensor, 0.5, tensor.numel()), dependent=True)
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        kernel.launch(grid=(4,), args=(y, 0.5, 10))
+    stream.synchronize()
+    expected = torch.arange(len(x), device=x.device)
+    assert torch.equal(x, expected + 2.0) and y.tolist() == [2.0] * 10 + [1.0] * (len(y) - 10)
 
 
 @gpu

@@ -110,6 +110,64 @@ def test_preference_is_followed_and_arguments_decide_among_candidates():
     assert [one.name for one in op.choose(H200, None, ledger).candidates] == ["gpu", "fast", "reference"]
 
 
+def keeping_op(asked):
+    """An op whose `fast` tells `asked` of every shape that it is asked about."""
+
+    def accepts(x, scale=1.0):
+        asked.append((tuple(x.shape), scale))
+        return None if x.numel() > 1 else "wants two values"
+
+    @define_op(bytes=lambda x, scale=1.0: 2 * x.nbytes, tolerance=fp32(why="toy"), keeps_choice=True)
+    def multiply(x, scale=1.0):
+        return x * scale
+
+    multiply.implementation("fast", needs=anywhere, accepts=accepts)(lambda x, scale=1.0: x * scale)
+    multiply.prefer("fast", "reference")
+    return multiply
+
+
+def test_a_choice_is_kept_for_calls_alike():
+    asked, ledger = [], Ledger()
+    chosen = keeping_op(asked).choose(CPU, None, ledger)
+    for value, scale in ((3.0, 2.0), (4.0, 2.0), (5.0, 0.5)):
+        assert chosen(torch.full((2,), value), scale).tolist() == [value * scale] * 2
+    for size in (1, 2, 1):
+        chosen(torch.ones(size), 2.0)
+    assert asked == [((2,), 2.0), ((2,), 0.5), ((1,), 2.0)]
+    assert {key[1]: entry.calls for key, entry in ledger.entries.items()} == {"fast": 4, "reference": 2}
+    ledger.clear()
+    chosen(torch.ones(2), 2.0)
+    assert [entry.calls for entry in ledger.entries.values()] == [1]
+
+
+def test_arguments_by_name_are_asked_about_each_time():
+    asked = []
+    chosen = keeping_op(asked).choose(CPU, None, Ledger())
+    for _ in range(2):
+        chosen(torch.ones(2), scale=2.0)
+    assert len(asked) == 2
+
+
+def test_a_refusal_is_not_kept():
+    asked = []
+    op = keeping_op(asked)
+    required = op.choose(CPU, None, Ledger(), Requirement("multiply", "fast"))
+    for _ in range(2):
+        with pytest.raises(KernelError, match="fast is required, but reference would run: fast wants two values"):
+            required(torch.ones(1))
+        with pytest.raises(ArgumentsRefused, match="fast wants two values"):
+            op.choose(CPU, "fast", Ledger())(torch.ones(1))
+    assert len(asked) == 4
+
+
+def test_kept_choices_are_bounded(monkeypatch):
+    monkeypatch.setattr("firesteel.kernels.op.op.MOST_CHOICES", 3)
+    chosen = keeping_op([]).choose(CPU, None, Ledger())
+    for size in range(2, 12):
+        chosen(torch.ones(size))
+        assert 1 <= len(chosen._choices) <= 3
+
+
 def test_a_preferred_one_that_refuses_is_an_error_with_the_cure_not_a_fallback():
     op = toy_op()
     op.prefer("gpu", "fast")

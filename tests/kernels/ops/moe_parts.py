@@ -27,12 +27,15 @@ def check_sort():
         spread = torch.rand(tokens, experts, generator=generator).topk(active)[1]
         for ids in (spread, torch.full((tokens, active), experts - 1)):
             check_sorted(ids.to(PLACE), experts, rows)
+            ids[tokens // 2 :] = -1
+            check_sorted(ids.to(PLACE), experts, rows)
 
 
 def check_sorted(ids, experts, rows):
     found, flat = sort_pairs(ids, experts, rows), ids.flatten()
-    assert torch.equal(found.order, flat.argsort(stable=True).int())
-    counts = flat.bincount(minlength=experts)
+    count = int((flat >= 0).sum())
+    assert torch.equal(found.order[:count], flat.argsort(stable=True)[len(flat) - count :].int())
+    counts = flat[flat >= 0].bincount(minlength=experts)
     assert torch.equal(found.ends, counts.cumsum(0).int())
     ends = found.ends.tolist()
     expected = [(e, first) for e in range(experts) for first in range(ends[e] - int(counts[e]), ends[e], rows)]

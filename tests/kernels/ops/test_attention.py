@@ -96,6 +96,27 @@ def test_prompts_chunks_and_mixed_batches(interpret):
     ])  # fmt: skip
 
 
+def pad(given, count):
+    """With `count` rows of NaN behind those of the last request."""
+    q, *rest = given.args
+    nobodys = torch.full((count, *q.shape[1:]), float("nan"), dtype=q.dtype, device=q.device)
+    return Sample(f"{given.label}, {count} of nobody", (torch.cat((q, nobodys)), *rest), given.tolerance)
+
+
+def test_rows_that_are_nobodys_become_zero(interpret):
+    chunk = sample("a chunk that is split", [(18, 400)], page_size=64, sinks=SINKS)
+    none_left = sample("the last request has no queries", [(5, 9), (1, 20), (0, 1), (0, 1)], sinks=SINKS)
+    found = interpret(attention, [
+        pad(sample("full", [(18, 18)], page_size=64), 14), pad(none_left, 10), pad(none_left, 50),
+        pad(sample("window", [(17, 40), (1, 70)], window=30, page_size=64, sinks=SINKS), 46),
+        pad(sample("a whole tile", [(16, 16)]), 16), pad(sample("no sinks, one row", [(31, 31)]), 1),
+        pad(chunk, 14), pad(sample("split, no sinks", [(1, 700)], page_size=64), 7),
+    ])  # fmt: skip
+    assert {"triton:decode", "triton:prefill"} <= {one.implementation for one in found if one.refusal is None}
+    y = attention.reference(*pad(chunk, 14).args)
+    assert (y[18:] == 0).all() and (y[:18] != 0).any()
+
+
 def test_other_heads_and_types(interpret):
     lens = [(1, 40), (2, 17), (18, 33)]
     interpret(attention, [
@@ -196,6 +217,14 @@ def test_keys_are_split_to_fill_the_gpu_and_never_in_a_window():
     assert cut_decode(replace(REAL, num_queries=100)) == Tiles(4, 8, 64, splits=2)
     assert cut_prefill(replace(REAL, num_queries=8192, num_requests=1)) == Tiles(16, 8, 64, splits=1)
     assert cut_prefill(replace(REAL, num_queries=64, num_requests=1)).splits == 8
+
+
+def test_parts_of_many_queries_over_wide_page_tables_stay_small():
+    wide = replace(REAL, longest=131072)
+    assert cut_decode(replace(wide, num_queries=64, num_requests=64)).splits == 32
+    for queries in (128, 256, 512, 1024):
+        splits = cut_decode(replace(wide, num_queries=queries, num_requests=256)).splits
+        assert splits == 4096 // queries
 
 
 @pytest.mark.parametrize("capability", [(8, 0), (8, 9), (12, 1)])

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from firesteel.kernels.op.op import Sample
+from firesteel.kernels.op.tolerance import assert_close
 from firesteel.kernels.ops.moe_matmul import moe_matmul, random_experts
 from firesteel.kernels.proof.verify import check
 from firesteel.kernels.stream.launch import Machine
@@ -62,6 +63,51 @@ def test_other_sizes_and_small_machines(hold_emulated, machine, sample):
     hold_emulated(moe_matmul, machine, *sample.args, way="cuda:stream")
 
 
+@pytest.mark.parametrize("tokens", [65, 192])
+def test_hundreds_of_tokens_share_experts(hold_emulated, tokens):
+    hold_emulated(moe_matmul, LARGE, *draw(tokens, 8, 64, 64).args, way="cuda:stream")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("machine", "sample"),
+    [
+        (LARGE, draw(100, 40, 128, 64)),
+        (UNEVEN, draw(129, 16, 64, 128)),
+        (LARGE, draw(191, 130, 64, 64)),
+        (LARGE, draw(192, 4, 64, 64)),
+        (LARGE, draw(150, 3, 64, 64, active=1)),
+        (SMALL, draw(191, 40, 64, 64)),
+    ],
+    ids=label,
+)
+def test_hundreds_of_tokens_of_other_sizes(hold_emulated, machine, sample):
+    hold_emulated(moe_matmul, machine, *sample.args, way="cuda:stream")
+
+
+@pytest.mark.usefixtures("spoilt_memory")
+@pytest.mark.parametrize(("tokens", "padding"), [(5, 3), (70, 58), (3, 0)])
+def test_pairs_without_an_expert_add_nothing(use_machine, tokens, padding):
+    """Rows that pad a batch have the id -1; so may single ranks. What they would have written is NaN here."""
+    x, ids, weights, experts, limit = draw(tokens + padding, 8, 128, 128).args
+    ids[tokens:] = -1
+    ids[0, 1], ids[1, :], ids[2, 3] = -1, -1, -(1 << 40)
+    use_machine(LARGE)
+    y = MODULE.run(x, ids, weights, experts, limit)
+    assert y[tokens:].eq(0).all() and y[1].eq(0).all()
+    expected = moe_matmul.reference(x, ids, weights, experts, limit)
+    assert_close(actual=y, expected=expected, tolerance=moe_matmul.tolerance)
+    kept = weights.masked_fill(ids < 0, 0.0)
+    same = moe_matmul.reference(x, ids.clamp(min=0), kept, experts, limit)
+    assert_close(actual=expected, expected=same, tolerance=moe_matmul.tolerance)
+
+
+def test_all_pairs_without_an_expert_give_zeros(use_machine):
+    x, ids, weights, experts, limit = draw(3, 8, 64, 64).args
+    use_machine(LARGE)
+    assert MODULE.run(x, ids.fill_(-1), weights, experts, limit).eq(0).all()
+
+
 def test_programs_without_strips_do_nothing(hold_emulated):
     """One expert's 4 strips of the second matmul, for 5 programs."""
     hold_emulated(moe_matmul, UNEVEN, *draw(1, 3, 64, 64, active=1).args, way="cuda:stream")
@@ -90,7 +136,10 @@ def test_refusals_name_what_is_wrong():
     assert refuse(*sample.args) is None
     assert "bf16 activations, not mxfp8" in refuse(*sample.args, "mxfp8")
     assert "16x64 is pinned" in refuse(*sample.args, "bf16", "16x64")
-    assert "1 to 64 tokens" in refuse(*draw(65, 8, 128, 128).args)
+    assert refuse(*draw(192, 8, 128, 128).args) is None
+    assert "1 to 192 tokens" in refuse(*draw(193, 8, 128, 128).args)
+    assert "768 pairs, not 97 and 776" in refuse(*draw(97, 8, 128, 128, active=8).args)
+    assert "contiguous" in refuse(x, ids.T.contiguous().T, weights, experts, limit)
     assert "by 16 rows" in refuse(*draw(1, 4, 136, 128).args)
     assert "multiple of 64" in refuse(*draw(1, 4, 96, 128).args)
     assert "fp32" in refuse(x, ids, weights.double(), experts, limit)
@@ -99,29 +148,53 @@ def test_refusals_name_what_is_wrong():
 
 def test_kernels_are_compiled_for_what_fits_the_machine():
     sizes = {"is_up": True, "columns": 64, "rows": 64, "experts": 8, "active": 4}
-    found = [MODULE.plan(LARGE, **sizes, pairs=pairs).source.defines["MAX_PAIRS"] for pairs in (1, 64, 65, 256)]
-    assert found == [64, 64, 128, 256]
-    small = MODULE.plan(SMALL, is_up=True, columns=2880, rows=5760, experts=128, active=4, pairs=256)
-    assert small.shared_bytes <= SMALL.shared_bytes and small.source.defines["MAX_TOKENS"] == 4
+    found = [
+        MODULE.plan(LARGE, **sizes, pairs=pairs).source.defines["MAX_PAIRS"] for pairs in (1, 64, 65, 256, 257, 768)
+    ]
+    assert found == [64, 64, 128, 256, 512, 768]
+    for pairs in MODULE.PAIRS:
+        small = MODULE.plan(SMALL, is_up=True, columns=2880, rows=5760, experts=128, active=4, pairs=pairs)
+        assert small.shared_bytes <= SMALL.shared_bytes and small.source.defines["MAX_TOKENS"] == 4
+
+
+def test_a_machine_with_too_little_memory_is_refused_before_the_launch():
+    _, ids, _, experts, _ = draw(3, 8, 128, 128).args
+    assert MODULE._refuse_memory(SMALL, ids, experts) is None
+    assert "bytes of shared memory for 12 pairs" in MODULE._refuse_memory(Machine(3, 4096), ids, experts)
+
+
+@pytest.mark.parametrize(
+    ("machine", "tokens", "is_taken"), [(LARGE, 192, True), (SMALL, 64, True), (SMALL, 65, False)]
+)
+def test_small_machines_take_fewer_tokens(monkeypatch, machine, tokens, is_taken):
+    class OnGpu(torch.Tensor):
+        is_cuda = True
+
+    monkeypatch.setattr(MODULE, "find_machine", lambda device: machine)
+    x, ids, weights, experts, _ = draw(tokens, 8, 128, 128).args
+    why = MODULE.refuse(x.as_subclass(OnGpu), ids, weights, experts, "bf16")
+    assert why is None if is_taken else "1 to 64 tokens" in why
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("tokens", [1, 2, 3, 7, 9, 16, 17, 31, 32, 33, 63, 64])
+@pytest.mark.parametrize("tokens", [1, 2, 3, 7, 9, 16, 17, 31, 32, 33, 63, 64, 65, 100, 129, 191, 192])
 def test_real_shapes_on_a_gpu(tokens):
     sample = draw(tokens, 128, 2880, 2880, seed=tokens, device="cuda")
     assert check(moe_matmul, moe_matmul.implementations["cuda:stream"], sample) is None
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("tokens", [64, 192])
 @pytest.mark.parametrize("used", [4, 5, 9])
-def test_few_experts_for_all_tokens_on_a_gpu(used):
-    sample = draw(64, 128, 2880, 2880, used=used, device="cuda")
+def test_few_experts_for_all_tokens_on_a_gpu(used, tokens):
+    sample = draw(tokens, 128, 2880, 2880, used=used, device="cuda")
     assert check(moe_matmul, moe_matmul.implementations["cuda:stream"], sample) is None
 
 
 @pytest.mark.gpu
-def test_same_inputs_give_the_same_bits_in_a_graph_too():
-    x, ids, weights, experts, limit = draw(32, 128, 2880, 2880, device="cuda").args
+@pytest.mark.parametrize("tokens", [32, 150])
+def test_same_inputs_give_the_same_bits_in_a_graph_too(tokens):
+    x, ids, weights, experts, limit = draw(tokens, 128, 2880, 2880, device="cuda").args
     first = MODULE.run(x, ids, weights, experts, limit)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

@@ -9,7 +9,6 @@ import torch
 from firesteel.device import find_device
 from firesteel.kernels.op.op import anywhere
 from firesteel.kernels.operands.activation import ACTIVATIONS, is_native
-from firesteel.kernels.ops.attention_tiles import power_of_two
 from firesteel.kernels.ops.linear import linear
 from firesteel.kernels.ops.moe_matmul import GEMV_TOKENS, moe_matmul
 from firesteel.kernels.ops.moe_stream import MOST_TOKENS as STREAMED_TOKENS
@@ -19,6 +18,7 @@ from firesteel.kernels.ops.rope_kv_write import rope_kv_write
 from firesteel.kernels.proof.isolate import Died
 from firesteel.kernels.proof.verify import Status
 from firesteel.kernels.registry import ALL_OPS
+from firesteel.kernels.tiles.launch import power_of_two
 from firesteel.measure.ops import correctness
 from firesteel.measure.ops.correctness import check_apart, check_ops, list_tokens
 from firesteel.measure.ops.workloads import MOST_REQUESTS

@@ -20,6 +20,8 @@ from firesteel.cli.options import AsJson, print_json
 from firesteel.cli.progress import progress_bar
 from firesteel.cli.tables import new_table, say, show
 from firesteel.config import Config, resolve
+from firesteel.device import find_device
+from firesteel.engine.engine import find_most_requests
 from firesteel.errors import UserError
 from firesteel.measure.loop.figures import STAGES
 from firesteel.measure.loop.rounds import ConcurrencyFigures, measure_concurrency, record
@@ -101,6 +103,6 @@ def engine_table(measured: Sequence[ConcurrencyFigures], title: str) -> Table:
 
 
 def check_seqs(config: Config, concurrency: int) -> None:
-    most = config.batch.max_num_seqs
+    most = find_most_requests(config.batch, find_device(config.model.device))
     if concurrency > most:
         raise UserError(f"--concurrency {concurrency}: max_num_seqs = {most}: raise it, or lower the concurrency")

@@ -20,6 +20,7 @@ from firesteel.cli.progress import progress_bar
 from firesteel.cli.tables import say, show
 from firesteel.config import Config
 from firesteel.device import DeviceSpec
+from firesteel.engine.engine import find_most_requests
 from firesteel.errors import UserError
 from firesteel.hub import find_checkpoint
 from firesteel.llm import Continuation
@@ -46,8 +47,8 @@ def bench_loop(
     plot: bool,
     as_json: bool,
 ) -> None:
-    if max(sweep.batches) > config.batch.max_num_seqs:
-        raise UserError(f"--batch {max(sweep.batches)}: max_num_seqs = {config.batch.max_num_seqs}: raise it")
+    if max(sweep.batches) > (most := find_most_requests(config.batch, device)):
+        raise UserError(f"--batch {max(sweep.batches)}: max_num_seqs = {most}: raise it")
     if plot:
         check_libraries()
     subject = open_subject(config, device, synthetic, sweep)

@@ -37,7 +37,7 @@ def generate(
 ) -> None:
     """Continue a text, printed as it is made."""
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=seed)
-    llm = load({"capture_at_start": 1, **({"cuda_graphs": False} if ledger else {}), **knobs})
+    llm = load({**({"cuda_graphs": False} if ledger else {}), **knobs})
     llm.ledger().timed = ledger
     with ExitStack() as stack:
         watch = LaunchWatch(llm.ledger(), llm.device) if ledger and llm.device.is_cuda else None
@@ -105,12 +105,13 @@ def evaluate_model(
 
 
 def load(knobs: dict[str, Any]) -> LLM:
-    """The model, with progress bars on a terminal and what was read and captured on stderr."""
-    with loading_bars() as (progress, capturing):
-        llm = LLM(progress=progress, capturing=capturing, **knobs)
+    """The model, with progress bars on a terminal and what was read and made on stderr."""
+    with loading_bars() as (progress, preparing):
+        llm = LLM(progress=progress, preparing=preparing, **knobs)
     made = llm.engine.statistics()
-    if made.graph_bytes:
-        say(f"captured {made.graphs} decoding steps in {made.graph_s:.1f} s: {made.graph_bytes >> 20} MiB")
+    if num_bytes := made.graph_bytes + made.prompt_graph_bytes:
+        seconds = made.graph_s + made.prompt_graph_s
+        say(f"captured {made.graphs + made.prompt_graphs} steps in {seconds:.1f} s: {num_bytes >> 20} MiB")
     read = llm.load_report
     say(f"read {read.num_bytes / 1e9:.2f} GB in {read.seconds:.1f} s: {read.gb_s:.2f} GB/s")
     for layer in read.quantized:

@@ -47,19 +47,19 @@ def serve(
     settings, lines = translate(familiar, knobs)
     if checkpoint is not None and settings.setdefault("model", checkpoint) != checkpoint:
         raise UserError(f"two models are named: {checkpoint} and --model {settings['model']}")
-    config = with_first_step(resolve(settings))
+    config = with_preparation(resolve(settings))
     say(f"firesteel {find_version()}")
     for line in lines:
         say(line)
     asyncio.run(run(config))
 
 
-def with_first_step(settings: Settings) -> Config:
-    """Unless told otherwise, the step of one request is captured before the first one comes."""
+def with_preparation(settings: Settings) -> Config:
+    """Unless told otherwise, all kernels and steps are there before the first request comes."""
     config = settings.config
-    if settings.origins["capture_at_start"] != "default":
+    if settings.origins["prepare"] != "default":
         return config
-    return dataclasses.replace(config, batch=dataclasses.replace(config.batch, capture_at_start=1))
+    return dataclasses.replace(config, batch=dataclasses.replace(config.batch, prepare=True))
 
 
 async def run(config: Config) -> None:
@@ -86,14 +86,14 @@ async def load(directory: Path, config: Config) -> EngineClient:
     """The API key stays here: the engine has no use for it."""
     start = time.perf_counter()
     say(f"loading {config.model.model} from {directory}")
-    with loading_bars() as (progress, capturing):
+    with loading_bars() as (progress, preparing):
         private = dataclasses.replace(config, server=ServerConfig())
-        engine = await EngineClient.start(directory, private, progress=progress, capturing=capturing)
+        engine = await EngineClient.start(directory, private, progress=progress, preparing=preparing)
     facts, seconds = engine.facts, time.perf_counter() - start
     say(f"weights read in {facts.load_s:.1f} s; engine ready on {facts.device} in {seconds:.1f} s")
     say(
         f"context {facts.max_context} tokens; cache {facts.cache_bytes / GIB:.2f} GiB, {facts.pages} pages of "
-        f"{facts.page_size} tokens; up to {config.batch.max_num_seqs} requests at once"
+        f"{facts.page_size} tokens; up to {facts.max_num_seqs} requests at once"
     )
     table = new_table("op", "runs as")
     for op, runs in facts.kernels.items():

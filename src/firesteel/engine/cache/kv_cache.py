@@ -12,8 +12,9 @@ from torch import Tensor
 from firesteel.config import BatchConfig, CacheConfig
 from firesteel.device import GIB, DeviceSpec, available_bytes
 from firesteel.engine.cache.page_tables import FULL, WINDOW, PageLayout
-from firesteel.engine.step.step_sizes import GRAPH_BYTES, MOST_GRAPHS
+from firesteel.engine.step.step_sizes import GRAPH_BYTES, reaches, step_sizes
 from firesteel.errors import UserError
+from firesteel.model.prompt_sizes import prompt_sizes
 from firesteel.model.spec import ModelSpec
 from firesteel.types import KvCache
 
@@ -59,16 +60,28 @@ def count_prompt_logits(spec: ModelSpec) -> int:
     return max(1, PROMPT_LOGITS_BYTES // (4 * spec.vocab_size))
 
 
+def row_bytes(spec: ModelSpec) -> int:
+    """Of what a step computes for one token."""
+    return (
+        4 * spec.hidden_size + 2 * (spec.q_size + 2 * spec.kv_size) + 4 * spec.num_active * spec.intermediate_size
+    )
+
+
 def working_bytes(spec: ModelSpec, config: BatchConfig) -> int:
     """What a step may need beside weights and cache: a few copies of each row, and of the logits."""
     tokens, logits = config.max_num_batched_tokens, config.max_num_seqs * spec.vocab_size * 4 + PROMPT_LOGITS_BYTES
-    row = 4 * spec.hidden_size + 2 * (spec.q_size + 2 * spec.kv_size) + 4 * spec.num_active * spec.intermediate_size
-    return 4 * tokens * row + 4 * logits
+    return 4 * tokens * row_bytes(spec) + 4 * logits
 
 
-def graph_bytes(spec: ModelSpec, config: BatchConfig) -> int:
-    """What captured decoding steps may need: each its own, and tensors of the largest that all share."""
-    return MOST_GRAPHS * GRAPH_BYTES + 4 * config.max_num_seqs * spec.vocab_size * 4
+def graph_bytes(spec: ModelSpec, config: BatchConfig, max_context: int) -> int:
+    """What captured steps may need: each its own, and tensors of the largest that all share."""
+    prompts = prompt_sizes(config.max_num_batched_tokens, config.max_num_seqs)
+    count = len(step_sizes(config.max_num_seqs)) * len(reaches(max_context)) + len(prompts)
+    return (
+        count * GRAPH_BYTES
+        + 4 * prompts[-1].tokens * row_bytes(spec)
+        + 4 * config.max_num_seqs * spec.vocab_size * 4
+    )
 
 
 def count_pages(
@@ -91,7 +104,7 @@ def count_pages(
         count = int(cache.kv_cache_gib * GIB) // one
     else:
         room = free - int(reserve_gib * GIB) - working_bytes(spec, batch)
-        room -= graph_bytes(spec, batch) if device.is_cuda else 0
+        room -= graph_bytes(spec, batch, max_context) if device.is_cuda else 0
         room = room if device.is_cuda else min(room, free // CPU_SHARE)
         count = min(room // one, PLENTY * batch.max_num_seqs * layout.count_pages(max_context))
     least = layout.count_pages(min(max_context, batch.page_size))

@@ -50,16 +50,16 @@ class EngineClient:
         config: Config,
         *,
         progress: Progress | None = None,
-        capturing: Progress | None = None,
+        preparing: Progress | None = None,
         program: Sequence[str] = (),
     ) -> EngineClient:
-        """Loads the checkpoint; `progress` is called with bytes, `capturing` with decode steps, done and in total.
+        """Loads the checkpoint; `progress` is called with bytes, `preparing` with steps, done and in total.
 
         Raises the engine's UserError, or EngineDied: the first start is not retried. `program` may name another
         engine with the same protocol as `engine/process/main.py`.
         """
         client = cls(directory, config, program)
-        await client._open(progress, capturing)
+        await client._open(progress, preparing)
         client._supervisor = asyncio.create_task(client._supervise())
         return client
 
@@ -137,14 +137,14 @@ class EngineClient:
             await self._supervisor
         await self._process.reap()
 
-    async def _open(self, progress: Progress | None = None, capturing: Progress | None = None) -> None:
+    async def _open(self, progress: Progress | None = None, preparing: Progress | None = None) -> None:
         """Starts an engine; if that fails, no process is left."""
         async with AsyncExitStack() as stack:
             self._process = process = EngineProcess(self.program)
             stack.push_async_callback(process.reap)
             try:
                 start = Start(directory=str(self.directory), config=self.config)
-                self.facts = await process.load(start, progress, capturing)
+                self.facts = await process.load(start, progress, preparing)
             except EngineDied as died:
                 raise self._report(str(died)) from None
             stack.pop_all()

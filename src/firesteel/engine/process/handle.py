@@ -18,12 +18,12 @@ from firesteel.engine.process.messages import (
     HEAD_BYTES,
     SHOW_STACKS,
     Around,
-    Capturing,
     Dying,
     FromEngine,
     LedgerSoFar,
     Loading,
     Planned,
+    Preparing,
     Ready,
     Refused,
     Rejected,
@@ -90,14 +90,14 @@ class EngineProcess:
         return list(self._log.lines)
 
     async def load(
-        self, start: Start, progress: Progress | None = None, capturing: Progress | None = None
+        self, start: Start, progress: Progress | None = None, preparing: Progress | None = None
     ) -> Ready:
         """Loads the model. Raises the engine's UserError, or EngineDied without a bundle if it dies or hangs."""
         self._reader, self._writer = await asyncio.open_unix_connection(sock=self._socket)
         self.send(start)
         watching = asyncio.create_task(self._kill_if_loading_hangs(start.config.process.engine_hang_s))
         try:
-            return await self._become_ready(progress, capturing)
+            return await self._become_ready(progress, preparing)
         finally:
             watching.cancel()
 
@@ -153,13 +153,13 @@ class EngineProcess:
         await _wait_for(self._is_over, STOP_S)
         await self.reap()
 
-    async def _become_ready(self, progress: Progress | None, capturing: Progress | None) -> Ready:
+    async def _become_ready(self, progress: Progress | None, preparing: Progress | None) -> Ready:
         while (message := await self._next()) is not None:
             match message:
                 case Loading() if progress is not None:
                     progress(message.done_bytes, message.all_bytes)
-                case Capturing() if capturing is not None:
-                    capturing(message.done, message.total)
+                case Preparing() if preparing is not None:
+                    preparing(message.done, message.total)
                 case Refused():
                     raise error_of(message)
                 case Ready() if self._dying is None:  # a hung engine is being killed

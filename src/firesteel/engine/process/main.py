@@ -28,7 +28,6 @@ from firesteel.engine.process.messages import (
     Alive,
     Around,
     Cancel,
-    Capturing,
     Dying,
     FromEngine,
     GetLedger,
@@ -37,6 +36,7 @@ from firesteel.engine.process.messages import (
     Loading,
     Output,
     Planned,
+    Preparing,
     Ready,
     Refused,
     Rejected,
@@ -245,7 +245,7 @@ def load(start: Start, channel: Channel) -> Loaded:
         Path(start.directory),
         start.config,
         progress=progress_sender(channel.send),
-        capturing=lambda done, total: channel.send(Capturing(done=done, total=total)),
+        preparing=lambda done, total: channel.send(Preparing(done=done, total=total)),
     )
 
 
@@ -271,6 +271,7 @@ def describe(loaded: Loaded) -> Ready:
         vocab_size=loaded.spec.vocab_size,
         pages=totals.pages,
         page_size=loaded.engine.config.page_size,
+        max_num_seqs=loaded.engine.config.max_num_seqs,
         cache_bytes=totals.cache_bytes,
         load_s=report.seconds,
         kernels=dict(loaded.table()),

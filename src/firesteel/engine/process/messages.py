@@ -89,8 +89,8 @@ class Loading(WireMessage, frozen=True):
     all_bytes: int
 
 
-class Capturing(WireMessage, frozen=True):
-    """Progress of capturing decode steps before the first request."""
+class Preparing(WireMessage, frozen=True):
+    """Progress of making kernels and steps before the first request."""
 
     done: int
     total: int
@@ -102,6 +102,7 @@ class Ready(WireMessage, frozen=True):
     vocab_size: int
     pages: int
     page_size: int
+    max_num_seqs: int  # requests that are computed together
     cache_bytes: int
     load_s: float
     kernels: dict[str, str]  # op -> implementations that may run
@@ -243,7 +244,7 @@ ToEngine = Start | Submit | Cancel | GetStatistics | GetLedger | Shutdown
 FromEngine = (
     Around
     | Loading
-    | Capturing
+    | Preparing
     | Ready
     | Refused
     | Planned

@@ -1,8 +1,9 @@
 """Chooses what each step computes, first come first served.
 
-Decoding requests go first, then chunks of prompts fill the step. All running requests arrived before all waiting
-ones. If pages run out, the youngest running request is preempted: it gives up its pages and waits again; its
-generated tokens are kept and recomputed. The oldest is never preempted, so every request gets its turn.
+Decoding requests go first, then chunks of prompts fill the step, or as much of it as decoding requests may be
+delayed by. All running requests arrived before all waiting ones. If pages run out, the youngest running request is
+preempted: it gives up its pages and waits again; its generated tokens are kept and recomputed. The oldest is never
+preempted, so every request gets its turn.
 """
 
 from __future__ import annotations
@@ -27,13 +28,19 @@ class Scheduler:
         *,
         max_context: int,
         max_prompt_logits: int,
+        find_room: Callable[[int], int] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`max_prompt_logits` limits the prompt tokens per step whose logits are returned, each [V]."""
+        """`max_prompt_logits` limits the prompt tokens per step whose logits are returned, each [V].
+
+        `find_room` returns how many prompt tokens, at least one, a step may take beside a number of decoding
+        requests; without it prompts fill the step.
+        """
         self.tables = tables
         self.config = config
         self.max_context = max_context
         self.max_prompt_logits = max_prompt_logits
+        self.find_room = find_room
         self.clock = clock
         self.jobs: dict[str, Job] = {}
         self.waiting: deque[Job] = deque()  # oldest first
@@ -64,9 +71,16 @@ class Scheduler:
             for job in list(self.running):
                 if job.is_running and job.is_decoding == decoding and draft.left:
                     self._extend(job, draft)
+            if decoding:
+                draft.prompt_tokens = self._find_room(len(draft.ends))
         if self.num_preemptions == before:
             self._admit(draft)
         return Plan(spans=[job.span(end) for job, end in draft.ends.items()])
+
+    def _find_room(self, num_decoding: int) -> int:
+        """Tokens of prompts for a step beside so many requests that decode."""
+        left = self.config.max_num_batched_tokens - num_decoding
+        return left if self.find_room is None or not num_decoding else min(left, self.find_room(num_decoding))
 
     def go_on(self, plan: Plan) -> Plan | None:
         """Plans one more token of each request of `plan`, which may not be committed yet. None: ask `next`.
@@ -157,21 +171,21 @@ class Scheduler:
 
     def _admit(self, draft: PlanDraft) -> None:
         """Admits in order of arrival, so that a large request is not overtaken forever."""
-        promised = self._count_promised(draft.left)
-        while self.waiting and draft.left and len(self.running) < self.config.max_num_seqs:
+        promised = self._count_promised(draft.prompt_left)
+        while self.waiting and draft.prompt_left and len(self.running) < self.config.max_num_seqs:
             job = self.waiting[0]
-            if not self._open(job, draft.left, promised):
+            if not self._open(job, draft.prompt_left, promised):
                 return
             self._start(self.waiting.popleft())
             self._extend(job, draft)
-            promised += self._count_missing(job, draft.left)
+            promised += self._count_missing(job, draft.prompt_left)
 
     def _could_admit(self, num_planned: int) -> bool:
         """Returns whether `next` would admit a waiting job to a step of `num_planned` tokens.
 
         Looking up a long prompt costs more than a step, so it is not retried unless more pages are available.
         """
-        left = self.config.max_num_batched_tokens - num_planned
+        left = self._find_room(num_planned)
         if not self.waiting or left <= 0 or len(self.running) >= self.config.max_num_seqs:
             return False
         job, free = self.waiting[0], self.tables.pool.num_available
@@ -254,11 +268,17 @@ class PlanDraft:
 
     def __init__(self, budget: int, prompt_logits: int) -> None:
         self.left = budget
+        self.prompt_tokens = budget  # of `left`: for jobs that do not decode
         self.prompt_logits = prompt_logits
         self.ends: dict[Job, int] = {}
 
+    @property
+    def prompt_left(self) -> int:
+        return min(self.left, self.prompt_tokens)
+
     def room(self, job: Job) -> int:
-        return min(self.left, self.prompt_logits) if job.is_scoring else self.left
+        left = self.left if job.is_decoding else self.prompt_left
+        return min(left, self.prompt_logits) if job.is_scoring else left
 
     def add(self, job: Job, end: int) -> None:
         self.ends[job] = end
@@ -270,5 +290,7 @@ class PlanDraft:
 
     def _give(self, job: Job, count: int) -> None:
         self.left -= count
+        if not job.is_decoding:
+            self.prompt_tokens -= count
         if job.is_scoring:
             self.prompt_logits -= count

@@ -8,14 +8,28 @@ import torch
 from torch import Tensor
 
 from firesteel.engine.transfer import upload
+from firesteel.model.host_batch import HostBatch, Ints
 from firesteel.types import Batch, KvView, Plan, Span
 
-Ints = npt.NDArray[np.int64]
 ALIGNED = 16  # elements: every tensor begins at a multiple of 128 bytes, so kernels are compiled for one alignment
 
 
 def build_batch(plan: Plan, page_size: int, device: torch.device) -> Batch:
     """All indices are made on the host and cross to the device as one copy."""
+    made = lay_out(plan, page_size)
+    parts = [
+        made.token_ids, made.positions, made.query_starts, made.kv_lens, made.full_table, made.full_slots,
+        made.window_table, made.window_slots, made.logit_rows,
+    ]  # fmt: skip
+    token_ids, positions, query_starts, kv_lens, *views, logit_rows = _transfer(parts, device)
+    return Batch(
+        token_ids=token_ids, positions=positions, query_starts=query_starts, kv_lens=kv_lens,
+        full=KvView(page_table=views[0], slots=views[1]), window=KvView(page_table=views[2], slots=views[3]),
+        logit_rows=logit_rows,
+    )  # fmt: skip
+
+
+def lay_out(plan: Plan, page_size: int) -> HostBatch:
     spans = plan.spans
     lens = np.array([span.end - span.start for span in spans], dtype=np.int64)
     starts = np.concatenate(([0], lens.cumsum()))
@@ -24,16 +38,12 @@ def build_batch(plan: Plan, page_size: int, device: torch.device) -> Batch:
     full = _table([span.full_pages for span in spans], width)
     window = _table([span.window_pages for span in spans], width)
     rows = np.repeat(np.arange(len(spans)), lens)
-    parts = [
-        np.concatenate([np.asarray(span.token_ids[span.start : span.end]) for span in spans]), positions, starts,
-        np.array([span.end for span in spans]), full, _slots(full, rows, positions, page_size),
-        window, _slots(window, rows, positions, page_size), _logit_rows(spans, starts),
-    ]  # fmt: skip
-    token_ids, positions_, query_starts, kv_lens, *views, logit_rows = _transfer(parts, device)
-    return Batch(
-        token_ids=token_ids, positions=positions_, query_starts=query_starts, kv_lens=kv_lens,
-        full=KvView(page_table=views[0], slots=views[1]), window=KvView(page_table=views[2], slots=views[3]),
-        logit_rows=logit_rows,
+    return HostBatch(
+        token_ids=np.concatenate([np.asarray(span.token_ids[span.start : span.end]) for span in spans]),
+        positions=positions, query_starts=starts, kv_lens=np.array([span.end for span in spans]),
+        full_table=full, full_slots=_slots(full, rows, positions, page_size),
+        window_table=window, window_slots=_slots(window, rows, positions, page_size),
+        logit_rows=_logit_rows(spans, starts),
     )  # fmt: skip
 
 

@@ -5,6 +5,7 @@
 constexpr int E = EXPERTS, A = ACTIVE, PAIRS = MAX_PAIRS, WIDEST = MAX_TOKENS;
 constexpr int MOST_PLACES = (PAIRS < E ? PAIRS : E) + PAIRS / WIDEST;
 static_assert(PAIRS % 32 == 0, "a warp's lanes take as many");
+static_assert(PAIRS < 1 << 15 && E <= 1 << 16, "a rank and an expert share a word");
 
 // Pairs by expert, those of an expert in their order. A place is up to WIDEST of them, all of one expert.
 struct Groups {
@@ -17,24 +18,26 @@ struct Groups {
     __device__ __forceinline__ int wanted(int place) const { return first[place + 1] - first[place]; }
 };
 
-// By a warp. `ids` [num_pairs]: the expert of each pair.
+// By a warp. `ids` [num_pairs]: the expert of each pair; pairs with a negative id are in no place.
 DEVICE void group(const long long *ids, int num_pairs, Groups *groups) {
     constexpr int CHUNKS = PAIRS / 32, OWN = (E + 31) / 32;
-    int lane = threadIdx.x % 32, expert[CHUNKS], rank[CHUNKS];
+    int lane = threadIdx.x % 32, expert[CHUNKS];  // and above its 16 bits the rank among the expert's pairs
 #pragma unroll
     for (int i = 0; i < CHUNKS; i++) {
         int pair = 32 * i + lane;
-        expert[i] = pair < num_pairs ? (int)ids[pair] : -1 - lane;
+        long long id = pair < num_pairs ? ids[pair] : -1;
+        expert[i] = id < 0 ? -1 : (int)id;
     }
     for (int i = lane; i < E; i += 32) groups->starts[i] = 0;
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < CHUNKS; i++) {
         u32 same = __match_any_sync(~0u, expert[i]), before = same & (1u << lane) - 1;
-        rank[i] = expert[i] < 0 ? 0 : groups->starts[expert[i]] + __popc(before);
+        int rank = expert[i] < 0 ? 0 : groups->starts[expert[i]] + __popc(before);
         __syncwarp();
         if (expert[i] >= 0 && !before) groups->starts[expert[i]] += __popc(same);
         __syncwarp();
+        expert[i] |= rank << 16;
     }
     int pairs = 0, places = 0, of[OWN];  // of this lane's experts
 #pragma unroll
@@ -55,6 +58,6 @@ DEVICE void group(const long long *ids, int num_pairs, Groups *groups) {
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < CHUNKS; i++)
-        if (expert[i] >= 0) groups->pair[groups->starts[expert[i]] + rank[i]] = 32 * i + lane;
+        if (expert[i] >= 0) groups->pair[groups->starts[expert[i] & 0xFFFF] + (expert[i] >> 16)] = 32 * i + lane;
     __syncwarp();
 }

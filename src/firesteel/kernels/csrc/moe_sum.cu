@@ -1,11 +1,11 @@
-// Each token's parts, added in the order of its ranks.
+// Each token's parts, added in the order of its ranks. A pair without an expert has no part.
 #include "primitives.cuh"
 
 constexpr int H = HIDDEN, A = ACTIVE, THREADS = 128;
 
-// `parts` is [tokens, ACTIVE, HIDDEN] fp32, y [tokens, HIDDEN].
+// `parts` is [tokens, ACTIVE, HIDDEN] fp32, ids [tokens, ACTIVE], y [tokens, HIDDEN].
 extern "C" __global__ void
-__launch_bounds__(THREADS) moe_sum(const float *parts, u16 *y) {
+__launch_bounds__(THREADS) moe_sum(const float *parts, const long long *ids, u16 *y) {
     int column = (blockIdx.x * THREADS + threadIdx.x) * 2, token = blockIdx.y;
     launch_dependents();
     wait_for_inputs();
@@ -13,8 +13,9 @@ __launch_bounds__(THREADS) moe_sum(const float *parts, u16 *y) {
     float low = 0, high = 0;
 #pragma unroll
     for (int rank = 0; rank < A; rank++) {
-        const float *part = parts + ((u64)token * A + rank) * H + column;
-        low += part[0], high += part[1];
+        u64 pair = (u64)token * A + rank;
+        const float *part = parts + pair * H + column;
+        if (ids[pair] >= 0) low += part[0], high += part[1];
     }
     *(u32 *)(y + (u64)token * H + column) = narrow_pair(low, high);
 }

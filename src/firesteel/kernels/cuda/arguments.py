@@ -14,6 +14,7 @@ from firesteel.kernels.cuda.binary import CudaEntry, Parameter
 
 INTEGERS = {1: ctypes.c_uint8, 2: ctypes.c_uint16, 4: ctypes.c_uint32, 8: ctypes.c_uint64}
 FLOATS = {4: ctypes.c_float, 8: ctypes.c_double}
+WORDS = (ctypes.c_uint32, ctypes.c_uint64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +23,27 @@ class Arguments:
 
     values: tuple[Any, ...]
     pointers: ctypes.Array[ctypes.c_void_p]
+    types: tuple[type, ...]  # of what was packed
 
     @property
     def address(self) -> int:
         return ctypes.addressof(self.pointers)
+
+    def replace(self, args: Sequence[Any]) -> bool:
+        """Puts other values of the same types in place of those held; returns whether that is possible."""
+        if len(args) != len(self.types):
+            return False
+        for cell, known, value in zip(self.values, self.types, args, strict=True):
+            kind = type(value)
+            if kind is not known:
+                return False
+            if known is Tensor:
+                cell.value = value.data_ptr()
+            elif known is float or (known is int and type(cell) in WORDS and 0 <= value < 1 << 31):
+                cell.value = value
+            elif value is not None:
+                return False
+        return True
 
 
 def pack_arguments(entry: CudaEntry, args: Sequence[Any]) -> Arguments:
@@ -39,7 +57,7 @@ def pack_arguments(entry: CudaEntry, args: Sequence[Any]) -> Arguments:
             raise KernelError(f"{entry.name}: parameter {number} is {wanted}, given was {_in_words(value)}")
         values.append(packed)
     pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
-    return Arguments(tuple(values), pointers)
+    return Arguments(tuple(values), pointers, tuple(map(type, args)))
 
 
 def pack(parameter: Parameter, value: Any) -> Any:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from firesteel.errors import KernelError
-from firesteel.kernels.cuda.arguments import pack_arguments
+from firesteel.kernels.cuda.arguments import Arguments, pack_arguments
 from firesteel.kernels.cuda.binary import CudaEntry
 from firesteel.kernels.cuda.geometry import PORTABLE_CLUSTER, Geometry, make_config
 from firesteel.kernels.ledger import Launch, note
@@ -78,6 +79,43 @@ class PreparedLaunch:
         note(self._launch)
 
 
+class RepeatedLaunch:
+    """A kernel with its geometry; each call launches it with other arguments on torch's current stream.
+
+    It must be given tensors of the device that it was made for, which must be torch's current one.
+    """
+
+    def __init__(self, function: CudaFunction, geometry: Geometry, *, tile: str = "") -> None:
+        from cuda.bindings.driver import cuLaunchKernelEx
+
+        function.allow(geometry)
+        self._arguments: Arguments | None = None
+        self._config = make_config(geometry)
+        self._function, self._launch_kernel = function, cuLaunchKernelEx
+        self._launch = Launch(function.entry.name, tile, function.entry.binary.hash, function.entry)
+        self._device_index = function.device.index
+        self._lock = threading.Lock()  # the driver reads arguments and stream from memory that calls share
+
+    def __call__(self, args: Sequence[Any]) -> None:
+        index = self._device_index
+        for arg in args:
+            if isinstance(arg, Tensor) and arg.get_device() != index:
+                find_launch_device(self._launch.kernel, args)
+        if not hasattr(_thread, "has_context"):
+            _use_context(self._function.device)
+            _thread.has_context = True
+        with self._lock:
+            arguments = self._arguments
+            if arguments is None or not arguments.replace(args):
+                arguments = self._arguments = pack_arguments(self._function.entry, args)
+            self._config.hStream = torch._C._cuda_getCurrentRawStream(index)
+            (status,) = self._launch_kernel(self._config, self._function.handle, arguments.address, 0)
+        if status:
+            raise driver_error(self._launch_kernel, status, of=self._launch.kernel)
+        note(self._launch)
+
+
+_thread = threading.local()
 _loaded: dict[tuple[str, str, int], CudaFunction] = {}
 
 

@@ -19,11 +19,18 @@ from typing import Any
 import torch
 
 from firesteel.errors import KernelError
+from firesteel.kernels.ahead import tell_built
 from firesteel.kernels.cuda.binary import CudaBinary, CudaEntry
 from firesteel.kernels.cuda.cache import current_cache
 from firesteel.kernels.cuda.compile import Program, compile_program
 from firesteel.kernels.cuda.geometry import Geometry
-from firesteel.kernels.cuda.launch import CudaFunction, PreparedLaunch, find_launch_device, load_function
+from firesteel.kernels.cuda.launch import (
+    CudaFunction,
+    PreparedLaunch,
+    RepeatedLaunch,
+    find_launch_device,
+    load_function,
+)
 from firesteel.kernels.target import find_target
 
 CSRC = Path(__file__).parents[1] / "csrc"
@@ -50,6 +57,7 @@ class CudaSource:
             program = self.program(target)
             key = f"{Path(self.name).stem}-{target}-{program.digest}"
             self._built[target] = current_cache().get(key, lambda: compile_program(program))
+            tell_built(self.name)
         return self._built[target]
 
     def program(self, target: str) -> Program:
@@ -80,6 +88,9 @@ class CudaKernel:
     name: str
     threads: int
     shared_bytes: int  # dynamic
+    _launches: dict[tuple[Any, ...], RepeatedLaunch] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def build(self, target: str) -> CudaEntry:
         return self.source.build(target).entry(self.name)
@@ -102,6 +113,25 @@ class CudaKernel:
         device = find_launch_device(self.name, args)
         geometry = Geometry(grid, self.threads, self.shared_bytes, dependent, cluster)
         return PreparedLaunch(self._load(geometry, device), geometry, args, tile=str(tile))
+
+    def launch(
+        self,
+        *,
+        grid: tuple[int, ...],
+        args: tuple[Any, ...],
+        dependent: bool = False,
+        cluster: tuple[int, ...] = (),
+        tile: object = "",
+    ) -> None:
+        """Launches once, as `prepare` would; what launches of the same geometry share is kept."""
+        key = (torch.cuda.current_device(), grid, dependent, cluster, tile)
+        launch = self._launches.get(key)
+        if launch is None:
+            device = find_launch_device(self.name, args)
+            geometry = Geometry(grid, self.threads, self.shared_bytes, dependent, cluster)
+            launch = RepeatedLaunch(self._load(geometry, device), geometry, tile=str(tile))
+            self._launches[key] = launch
+        launch(args)
 
     def occupancy(self) -> int:
         """Programs that an SM of torch's current device holds at once."""

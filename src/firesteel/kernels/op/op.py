@@ -7,15 +7,15 @@ is the op bound to one device: candidates are settled once, at start, and every 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
 
 import torch
 
 from firesteel.device import DeviceSpec
 from firesteel.errors import ArgumentsRefused, KernelError
+from firesteel.kernels.call_key import make_key
 from firesteel.kernels.cuda.source import CudaKernel
 from firesteel.kernels.ledger import Launch, Ledger, Ran, watch_launches
 from firesteel.kernels.op.requirement import Requirement
@@ -26,6 +26,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Needs = Callable[[DeviceSpec], str | None]  # why this device will not do, or None
 REFERENCE = "reference"
+MOST_CHOICES = 4096  # an op: bounds what is kept when shapes never repeat
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,7 @@ class Op(Generic[P, R]):
     bytes: Callable[P, int]  # the fewest bytes a call must move
     tolerance: Tolerance
     reference_accepts: Callable[P, str | None] | None = None
+    keeps_choice: bool = False
     implementations: dict[str, Implementation[P, R]] = field(default_factory=dict)
     make_samples: Callable[[torch.device], Iterator[Sample]] | None = None
     make_device_code: Callable[[tuple[int, int]], Iterator[DeviceCode | CudaCode]] | None = None
@@ -192,14 +194,27 @@ class Op(Generic[P, R]):
 
 
 def define_op(
-    *, bytes: Callable[P, int], tolerance: Tolerance, accepts: Callable[P, str | None] | None = None
+    *,
+    bytes: Callable[P, int],
+    tolerance: Tolerance,
+    accepts: Callable[P, str | None] | None = None,
+    keeps_choice: bool = False,
 ) -> Callable[[Callable[P, R]], Op[P, R]]:
-    """Turns a reference into the op of the same name; `accepts` says which arguments even it refuses."""
+    """Turns a reference into the op of the same name; `accepts` says which arguments even it refuses.
+
+    `keeps_choice` promises that `make_key` covers what the `accepts` of its implementations read of a call, so that
+    they are asked once about calls with equal keys.
+    """
 
     def define(reference: Callable[P, R]) -> Op[P, R]:
-        return Op(reference.__name__, reference, bytes, tolerance, accepts)
+        return Op(reference.__name__, reference, bytes, tolerance, accepts, keeps_choice)
 
     return define
+
+
+class Choice(NamedTuple, Generic[R]):
+    function: Callable[..., R]
+    ran: Ran
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,13 +227,26 @@ class Chosen(Generic[P, R]):
     others: tuple[str, ...] = ()  # implementations that could run on this device, but were not chosen
     required: Requirement | None = None
     activation: str = "bf16"  # that the verdict of `required` was given for
+    # Whether storing activations for this op pays; what does not read them so computes from the plain ones.
+    reads_fed: bool = field(init=False)
+    _choices: dict[Hashable, Choice[R]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    @property
-    def reads_fed(self) -> bool:
-        """Whether storing activations for this op pays; what does not read them so computes from the plain ones."""
-        return any(candidate.reads_fed for candidate in self.candidates)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reads_fed", any(candidate.reads_fed for candidate in self.candidates))
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        key = make_key(args) if self.op.keeps_choice and not kwargs else None
+        choice = None if key is None else self._choices.get(key)
+        if choice is None:
+            choice = self._choose(args, kwargs)
+            if key is not None:
+                self._keep(key, choice)
+        if self.required is None or self.required.verdict is None:
+            return self.ledger.run(choice.ran, choice.function, *args, **kwargs)
+        with watch_launches(self._judge):
+            return self.ledger.run(choice.ran, choice.function, *args, **kwargs)
+
+    def _choose(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Choice[R]:
         refusals: list[str] = []
         for candidate in self.candidates:
             why = candidate.accepts(*args, **kwargs) if candidate.accepts else None
@@ -226,13 +254,17 @@ class Chosen(Generic[P, R]):
                 ran = self._ran(candidate, args, kwargs)
                 if self.required is not None:
                     self._check(self.required, ran, refusals)
-                with self._watching():
-                    return self.ledger.run(ran, candidate.function, *args, **kwargs)
+                return Choice(candidate.function, ran)
             refusals.append(f"{candidate.name} {why}")
         choice = f"; --kernels {self.op.name}=IMPLEMENTATION chooses among {', '.join(self.others)}"
         cure = choice if self.others else ""
         said = "; ".join(refusals)
         raise ArgumentsRefused(f"{self.op.name}: no implementation takes these arguments: {said}{cure}")
+
+    def _keep(self, key: Hashable, choice: Choice[R]) -> None:
+        if len(self._choices) >= MOST_CHOICES:
+            self._choices.clear()
+        self._choices[key] = choice
 
     def _check(self, required: Requirement, ran: Ran, refusals: list[str]) -> None:
         if not required.names(ran.implementation):
@@ -246,10 +278,6 @@ class Chosen(Generic[P, R]):
                 f"{required} is required, and was proven for {self.activation} activations, but a layer with "
                 f"{ran.activation} ones would run: --mxfp4-layers all leaves none"
             )
-
-    def _watching(self) -> AbstractContextManager[None]:
-        is_needed = self.required is not None and self.required.verdict is not None
-        return watch_launches(self._judge) if is_needed else nullcontext()
 
     def _judge(self, launch: Launch) -> None:
         """Tiles and shapes decide what is compiled: what was proven beforehand need not be what is launched."""

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from firesteel.formats import feed, group, mxfp4, mxfp8
+from firesteel.kernels.call_key import Described
 from firesteel.kernels.operands.activation import ACTIVATIONS, round_activation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fed:
+class Fed(Described):
     """x [T, K] rounded to `activation`, columns in the order of `formats.feed`.
 
     Native (see `is_native`) mxfp8 and mxfp4 are codes with scales; elsewhere the bf16 number these stand for.

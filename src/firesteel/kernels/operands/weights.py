@@ -9,9 +9,11 @@ from dataclasses import dataclass, fields
 
 from torch import Tensor
 
+from firesteel.kernels.call_key import Described
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mxfp4Weight:
+class Mxfp4Weight(Described):
     """[M, N] in MXFP4: codes two to a byte and a scale for each 32, as in a checkpoint."""
 
     codes: Tensor  # [M, N/2] uint8
@@ -27,7 +29,7 @@ class Mxfp4Weight:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Experts:
+class Experts(Described):
     """The experts of one layer, values and scales as in the checkpoint."""
 
     gate_up_codes: Tensor  # [E, 2I, H/2] uint8

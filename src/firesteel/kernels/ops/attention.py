@@ -4,19 +4,20 @@ in   q             [T, Q, D]     rows of request r: query_starts[r] to query_sta
      k_pages       [P, K, S, D]  HND; Q/K query heads share a kv head
      v_pages       [P, K, S, D]
      page_table    [R, N] int64  entries wholly before the window are never read
-     query_starts  [R+1] int64
+     query_starts  [R+1] int64   rows from the last one on are nobody's
      kv_lens       [R] int64     the queries are the last ones of each request
      sinks         [Q] or None   a logit per query head that joins the denominator only
      window        None, or the number of tokens seen, the token itself included
      scale         of the products, not of the sinks
      key_scale     what keys were divided by when they were stored; the sinks know nothing of it
      value_scale   the same for values
-out  y             [T, Q, D]
+out  y             [T, Q, D]     zero in rows that are nobody's
 Computed in fp32, rounded once on store.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from firesteel.device import count_sms, find_capability
 from firesteel.kernels.op.needs import triton_ready
 from firesteel.kernels.op.op import DeviceCode, Sample, define_op
 from firesteel.kernels.op.tolerance import bf16
@@ -35,12 +37,12 @@ from firesteel.kernels.ops.attention_tiles import (
     Tiles,
     cut_decode,
     cut_prefill,
-    power_of_two,
 )
-from firesteel.kernels.tiles.launch import launch_kernel
+from firesteel.kernels.tiles.launch import launch_kernel, power_of_two
 
 QUERIES_AT_ONCE = 128  # bounds the score matrix of a long prompt
 MERGE_WARPS = 2
+MOST_CUTS = 4096  # kept: every length of a prompt has its own
 OLDER_SMS = 108  # an A100's: proofs for GPUs before Hopper are for as many
 
 
@@ -54,12 +56,16 @@ def _bytes(
     return 2 * q.nbytes + 2 * int(seen.sum()) * token_bytes
 
 
-@define_op(bytes=_bytes, tolerance=bf16(ulps=2, why="probabilities may be rounded to bf16 before the product"))
+@define_op(
+    bytes=_bytes,
+    tolerance=bf16(ulps=2, why="probabilities may be rounded to bf16 before the product"),
+    keeps_choice=True,
+)
 def attention(
     q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor, query_starts: Tensor, kv_lens: Tensor,
     sinks: Tensor | None, window: int | None, scale: float, key_scale: float = 1.0, value_scale: float = 1.0,
 ) -> Tensor:  # fmt: skip
-    y = torch.empty_like(q)
+    y = torch.zeros_like(q)
     starts, lens = query_starts.tolist(), kv_lens.tolist()
     for requests in _alike(starts, lens):
         num_queries = starts[requests[0] + 1] - starts[requests[0]]
@@ -143,7 +149,7 @@ def _refuse(
     allowed = {torch.bfloat16: (torch.bfloat16, torch.float8_e4m3fn), torch.float32: (torch.float32,)}
     if k_pages.dtype != v_pages.dtype or k_pages.dtype not in allowed.get(q.dtype, ()):
         return f"takes bf16 on bf16 or fp8 e4m3 pages, or float32 throughout, not {q.dtype} on {k_pages.dtype}"
-    if k_pages.element_size() == 1 and q.is_cuda and torch.cuda.get_device_capability(q.device) < (8, 9):
+    if k_pages.element_size() == 1 and (find_capability(q.device) or (8, 9)) < (8, 9):
         return "takes fp8 pages from compute capability 8.9 on"
     inner = (page_size * dim, dim, 1)
     if q.stride()[1:] != inner[1:] or k_pages.stride()[1:] != inner or v_pages.stride() != k_pages.stride():
@@ -191,15 +197,17 @@ def triton_prefill(
     )  # fmt: skip
 
 
-def _shapes(q: Tensor, k_pages: Tensor, page_table: Tensor, window: int | None) -> Shapes:
-    num_sms = 1  # in the interpreter
-    if q.is_cuda:
-        num_sms = torch.cuda.get_device_properties(q.device).multi_processor_count
-    return Shapes(
-        num_queries=q.shape[0], num_requests=page_table.shape[0], heads=q.shape[1], kv_heads=k_pages.shape[1],
-        dim=q.shape[2], element_bytes=q.element_size(), longest=page_table.shape[1] * k_pages.shape[2],
-        window=window, num_sms=num_sms,
+@functools.lru_cache(MOST_CUTS)
+def _cut(
+    cut: Callable[[Shapes], Tiles], q_shape: tuple[int, ...], element_bytes: int, pages_shape: tuple[int, ...],
+    table_shape: tuple[int, ...], window: int | None, device: torch.device,
+) -> tuple[Shapes, Tiles]:  # fmt: skip
+    shapes = Shapes(
+        num_queries=q_shape[0], num_requests=table_shape[0], heads=q_shape[1], kv_heads=pages_shape[1],
+        dim=q_shape[2], element_bytes=element_bytes, longest=table_shape[1] * pages_shape[2],
+        window=window, num_sms=count_sms(device),
     )  # fmt: skip
+    return shapes, cut(shapes)
 
 
 def launch(
@@ -213,8 +221,8 @@ def launch(
     y = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     if q.shape[0] == 0:
         return y
-    shapes = _shapes(q, k_pages, page_table, window)
-    tiles = cut(shapes)
+    sizes = (q.shape, q.element_size(), k_pages.shape, page_table.shape, window, q.device)
+    shapes, tiles = _cut(cut, *sizes)
     parts, logs = y, None
     if tiles.splits > 1:
         parts = torch.empty(*q.shape[:2], tiles.splits, shapes.dim, dtype=torch.float32, device=q.device)
@@ -222,7 +230,7 @@ def launch(
     launch_kernel(
         device.attend, (shapes.kv_heads, tiles.count(shapes), tiles.splits),
         parts, logs, q, k_pages, v_pages, page_table, query_starts, kv_lens, sinks,
-        shapes.num_requests, page_table.stride(0), scale * key_scale * math.log2(math.e), value_scale,
+        shapes.num_requests, q.shape[0], page_table.stride(0), scale * key_scale * math.log2(math.e), value_scale,
         **_constants(tiles, q, k_pages, window), tile=tiles, num_warps=tiles.num_warps, num_stages=tiles.num_stages,
     )  # fmt: skip
     if logs is not None:
@@ -279,7 +287,8 @@ def _attend_code(variant: str, tiles: Tiles, window: int | None, pages: torch.dt
     inputs = dict.fromkeys(("q", "sinks"), "*bf16")
     inputs |= dict.fromkeys(("k_pages", "v_pages"), "*bf16" if pages == torch.bfloat16 else "*fp8e4nv")
     inputs |= dict.fromkeys(("page_table", "query_starts", "kv_lens"), "*i64")
-    inputs |= {"num_requests": "i32", "table_stride": "i32", "scale": "fp32", "value_scale": "fp32"}
+    inputs |= dict.fromkeys(("num_requests", "num_tokens", "table_stride"), "i32")
+    inputs |= {"scale": "fp32", "value_scale": "fp32"}
     results = {"out": "*bf16"} if tiles.splits == 1 else {"out": "*fp32", "logs": "*fp32"}
     absent = {"logs": None} if tiles.splits == 1 else {}
     return DeviceCode(

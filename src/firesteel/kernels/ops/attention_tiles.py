@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from firesteel.kernels.tiles.launch import power_of_two
+
 DECODE_QUERIES = 8  # a request on average, up to which `cut_decode` is for
 PREFILL_ROWS = 128
 LEAST_ROWS = 16  # of a matrix product
@@ -11,6 +13,7 @@ TILE_BYTES = 8192  # of keys, and as many of values
 LEAST_KEYS = 128  # of a split: below this the merge costs more than the split gains
 MOST_KEYS = 4096  # of a split when decoding: one long request must not outlast the rest of its batch
 MAX_SPLITS = 64
+MOST_PART_BYTES = 64 << 20  # of what the splits leave to be merged: page tables may be wide and requests many
 PROGRAMS_PER_SM = 2  # measured on an H200: more are slower by the merge
 
 
@@ -72,11 +75,6 @@ def cut_decode(shapes: Shapes) -> Tiles:
     return _split(tiles, shapes, at_least=-(-shapes.longest // MOST_KEYS))
 
 
-def power_of_two(count: int) -> int:
-    """The least one that is not below `count`."""
-    return 1 << (count - 1).bit_length()
-
-
 def _tiles(shapes: Shapes, queries: int) -> Tiles:
     head_rows = max(power_of_two(shapes.heads_per_kv_head), LEAST_ROWS // queries)
     return Tiles(queries, head_rows, max(TILE_BYTES // (shapes.dim * shapes.element_bytes), 16))
@@ -86,5 +84,6 @@ def _split(tiles: Tiles, shapes: Shapes, at_least: int) -> Tiles:
     seen = shapes.longest if shapes.window is None else min(shapes.longest, shapes.window + tiles.queries - 1)
     programs = shapes.kv_heads * tiles.count(shapes)
     wanted = max(PROGRAMS_PER_SM * shapes.num_sms // programs, at_least)
-    splits = max(min(wanted, MAX_SPLITS, seen // LEAST_KEYS), 1)
+    room = MOST_PART_BYTES // (4 * shapes.num_queries * shapes.heads * shapes.dim)
+    splits = max(min(wanted, MAX_SPLITS, seen // LEAST_KEYS, room), 1)
     return replace(tiles, splits=power_of_two(splits + 1) // 2)  # a power of two: few kernels to compile

@@ -21,6 +21,7 @@ from firesteel.kernels.noise import LEAST_TEMPERATURE, MOST_TEMPERATURE, gumbel_
 from firesteel.kernels.op.needs import triton_ready
 from firesteel.kernels.op.op import DeviceCode, Sample, define_op
 from firesteel.kernels.op.tolerance import exact
+from firesteel.kernels.tiles.launch import power_of_two
 
 
 def _bytes(logits: Tensor, best: Tensor, temperatures: Tensor, keys: Tensor, steps: Tensor) -> int:
@@ -30,6 +31,7 @@ def _bytes(logits: Tensor, best: Tensor, temperatures: Tensor, keys: Tensor, ste
 @define_op(
     bytes=_bytes,
     tolerance=exact(why="whole numbers; no sample is near a tie, where a logarithm's last place counts"),
+    keeps_choice=True,
 )
 def draw(logits: Tensor, best: Tensor, temperatures: Tensor, keys: Tensor, steps: Tensor) -> Tensor:
     is_drawn = temperatures > 0
@@ -70,7 +72,7 @@ def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
     )  # fmt: skip
     yield DeviceCode(
         variant="triton choice", kernel=device.choose_part, signature={**parts, "token_ids": "*i64"},
-        constants={"PARTS": count, "WIDTH": device.power_of_two(count)}, num_warps=1,
+        constants={"PARTS": count, "WIDTH": power_of_two(count)}, num_warps=1,
     )  # fmt: skip
 
 

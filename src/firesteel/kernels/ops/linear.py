@@ -66,7 +66,10 @@ def _needs_mxfp4(activation: str, fed: Fed | None) -> str | None:
 
 
 @define_op(
-    bytes=_bytes, tolerance=bf16(ulps=1, why="one rounding; fp32 sums in free order"), accepts=_reference_accepts
+    bytes=_bytes,
+    tolerance=bf16(ulps=1, why="one rounding; fp32 sums in free order"),
+    accepts=_reference_accepts,
+    keeps_choice=True,
 )
 def linear(
     x: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor | None, activation: str = "bf16", tile: str = "auto",

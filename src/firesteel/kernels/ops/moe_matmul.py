@@ -1,7 +1,7 @@
 """The expert MLP of each token: MXFP4 matmul, clamped SwiGLU, MXFP4 matmul, weighted sum.
 
 in   x        [T, H]
-     ids      [T, A] int64   experts of each token
+     ids      [T, A] int64   experts of each token; a negative one adds nothing: padding has such
      weights  [T, A] fp32
      experts  packed weights (Experts)
      limit    of the clamp
@@ -15,8 +15,8 @@ Computed in fp32, rounded once on store; `triton` rounds what each expert gives 
 
 On SM12x `triton` multiplies mxfp8 and mxfp4 activations as such (block-scaled MMA); elsewhere it computes the same
 numbers from bf16. `gemv` is for few tokens: it reads each chosen expert once; `gemm` for many. `cuda:stream` is for
-up to 64 tokens; it cuts bf16 activations to whole numbers of 14 bits, 64 to 256 columns together, and multiplies
-them exactly.
+up to 192 tokens (64 on GPUs with 100 KB of shared memory); it cuts bf16 activations to whole numbers of 14 bits, 64
+to 256 columns together, and multiplies them exactly.
 """
 # mypy: disable-error-code="import-untyped,import-not-found"
 
@@ -64,7 +64,7 @@ def _bytes(
     x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float, activation: str = "bf16",
     tile: str = "auto", fed: Fed | None = None,
 ) -> int:  # fmt: skip
-    chosen = int(ids.unique().numel())
+    chosen = int(ids[ids >= 0].unique().numel())
     read = x if fed is None else fed
     return read.nbytes + x.nbytes + ids.nbytes + weights.nbytes + chosen * experts.expert_bytes
 
@@ -80,6 +80,7 @@ def _reference_accepts(
     bytes=_bytes,
     tolerance=bf16(ulps=2, why="between the matmuls and before the sum: rounded to bf16, or to the next code"),
     accepts=_reference_accepts,
+    keeps_choice=True,
 )
 def moe_matmul(
     x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float, activation: str = "bf16",
@@ -87,7 +88,7 @@ def moe_matmul(
 ) -> Tensor:  # fmt: skip
     y = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
     wide = round_activation(x.float(), activation)
-    for expert in ids.unique().tolist():
+    for expert in ids[ids >= 0].unique().tolist():
         rows, ranks = (ids == expert).nonzero(as_tuple=True)
         gate_up = mxfp4.dequantize(experts.gate_up_codes[expert], experts.gate_up_scales[expert])
         inner = swiglu(torch.addmm(experts.gate_up_bias[expert].float(), wide[rows], gate_up.T), limit)
@@ -192,7 +193,8 @@ def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode | CudaCode]:
     yield from _sort_code()
     yield from (store_code("triton:gemm", one, is_native(capability, one), 2880) for one in ACTIVATIONS)
     yield DeviceCode(
-        variant="triton:gemm sum", kernel=device.sum_parts, signature={"parts": "*bf16", "y": "*bf16"},
+        variant="triton:gemm sum", kernel=device.sum_parts,
+        signature={"parts": "*bf16", "ids": "*i64", "y": "*bf16"},
         constants={"A": 4, "H": 2880, "COLUMNS": device.SUM_COLUMNS},
     )  # fmt: skip
     yield from moe_stream.list_plans(capability, GPT_OSS)
@@ -272,6 +274,10 @@ def samples(device: torch.device) -> Iterator[Sample]:
         chosen, ids = scores.topk(4)
         args, label = (x, ids, chosen.softmax(-1), experts, 7.0), f"T={tokens} E={num_experts} {hidden}x{inter}"
         yield from (Sample(f"{label} {one}", (*args, one)) for one in activations)
+        if tokens > 1:
+            padded, without = x.clone(), ids.clone()
+            padded[-2:], without[-2:] = float("nan"), -1
+            yield Sample(f"{label} bf16, 2 of padding", (padded, without, *args[2:], "bf16"))
 
 
 def random_experts(num_experts: int, hidden: int, inter: int, generator: torch.Generator) -> Experts:

@@ -1,4 +1,4 @@
-"""The experts' matmuls by streaming: CUDA C++ for some dozens of tokens; knows no op.
+"""The experts' matmuls by streaming: CUDA C++ for up to 192 tokens; knows no op.
 
 Each chosen expert's rows go once through a ring in shared memory (`csrc/ring.cuh`) and meet the tokens that want
 it, up to eight at a time. A program takes rows that follow each other, so that its tokens seldom change.
@@ -25,6 +25,7 @@ from firesteel.kernels.stream.launch import (
     machine_of,
     most_width,
     refuse_layout,
+    refuse_strides,
     refuse_types,
 )
 from firesteel.kernels.stream.ring import STRIP_ROWS, Stream, align, plan_stream, refuse_columns
@@ -33,8 +34,9 @@ from firesteel.kernels.stream.shapes import Sizes
 STAGES = 7
 FLIGHT = 4  # stages on their way at a time
 FINISHERS = 2
-MOST_TOKENS = 64
-PAIRS = (64, 128, 256)  # that kernels are compiled for
+MOST_TOKENS = 192  # measured on an H200: beyond, Triton's larger tiles are faster
+MOST_TOKENS_SMALL = 64  # on GPUs with little shared memory, where four tokens meet an expert's rows at a time
+PAIRS = (64, 128, 256, 512, 768)  # numbers of pairs that kernels are compiled for
 SUM_THREADS = 128
 SUM_COLUMNS = 2 * SUM_THREADS
 
@@ -43,8 +45,10 @@ def refuse(x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, activation
     """Why these are not computed so, or None."""
     if activation != "bf16":
         return f"computes with bf16 activations, not {activation}"
-    if not 1 <= x.shape[0] <= MOST_TOKENS or ids.numel() > PAIRS[-1]:
-        return f"is for 1 to {MOST_TOKENS} tokens and {PAIRS[-1]} pairs, not {x.shape[0]} and {ids.numel()}"
+    machine = find_machine(x.device) if x.is_cuda else None
+    most = MOST_TOKENS if machine is None or machine.is_large else MOST_TOKENS_SMALL
+    if not 1 <= x.shape[0] <= most or not 1 <= ids.numel() <= PAIRS[-1]:
+        return f"is for 1 to {most} tokens and {PAIRS[-1]} pairs, not {x.shape[0]} and {ids.numel()}"
     inter, hidden = experts.gate_up_bias.shape[1] // 2, x.shape[1]
     if hidden % STRIP_ROWS or 2 * inter % STRIP_ROWS:
         return f"reads weights by {STRIP_ROWS} rows, not {hidden} and {2 * inter}"
@@ -56,9 +60,20 @@ def refuse(x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, activation
             x, experts.gate_up_codes, experts.gate_up_scales, experts.gate_up_bias, experts.down_codes,
             experts.down_scales, experts.down_bias,
         )
+        or refuse_strides(ids, weights)
         or refuse_columns(True, hidden)
         or refuse_columns(True, inter)
+        or (None if machine is None else _refuse_memory(machine, ids, experts))
     )  # fmt: skip
+
+
+def _refuse_memory(machine: Machine, ids: Tensor, experts: Experts) -> str | None:
+    """Returns why the machine has too little shared memory for one of the matmuls, or None."""
+    for kernel in plan_all(machine, ids, experts):
+        if kernel.shared_bytes > machine.shared_bytes:
+            needed = f"{kernel.shared_bytes} bytes of shared memory for {ids.numel()} pairs"
+            return f"needs {needed}, this GPU has {machine.shared_bytes}: take fewer tokens a step"
+    return None
 
 
 def groups_bytes(experts: int, pairs: int, width: int) -> int:
@@ -100,6 +115,22 @@ def plan_sum(*, hidden: int, active: int) -> CudaKernel:
     return build_kernel("moe_sum", {"HIDDEN": hidden, "ACTIVE": active}, threads=SUM_THREADS)
 
 
+@keep
+def _plan_all(
+    machine: Machine, ids_shape: tuple[int, ...], up_bias_shape: tuple[int, ...], hidden: int
+) -> tuple[CudaKernel, CudaKernel, CudaKernel]:
+    (tokens, active), (experts, rows) = ids_shape, up_bias_shape
+    sizes = {"experts": experts, "active": active, "pairs": tokens * active}
+    up = plan(machine, is_up=True, columns=hidden, rows=rows, **sizes)
+    down = plan(machine, is_up=False, columns=rows // 2, rows=hidden, **sizes)
+    return up, down, plan_sum(hidden=hidden, active=active)
+
+
+def plan_all(machine: Machine, ids: Tensor, experts: Experts) -> tuple[CudaKernel, CudaKernel, CudaKernel]:
+    """Returns the kernels of gate and up, of down, and of the sum."""
+    return _plan_all(machine, ids.shape, experts.gate_up_bias.shape, experts.down_bias.shape[1])
+
+
 def list_plans(capability: tuple[int, int], sizes: Sizes) -> Iterator[CudaCode]:
     """What such a GPU launches for experts of these sizes."""
     if capability < FIRST:
@@ -117,18 +148,16 @@ def list_plans(capability: tuple[int, int], sizes: Sizes) -> Iterator[CudaCode]:
 
 def run(x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float) -> Tensor:
     """[T, H], as moe_matmul has it. Two of the three kernels begin before the one ahead of them has ended."""
-    (tokens, hidden), (_, active), machine = x.shape, ids.shape, find_machine(x.device)
-    count, inter, pairs = experts.down_bias.shape[0], experts.gate_up_bias.shape[1] // 2, ids.numel()
-    sizes = {"experts": count, "active": active, "pairs": pairs}
+    (tokens, hidden), machine = x.shape, find_machine(x.device)
+    inter, pairs = experts.gate_up_bias.shape[1] // 2, ids.numel()
     inner = torch.empty(pairs, inter, dtype=x.dtype, device=x.device)
     parts = torch.empty(pairs, hidden, dtype=torch.float32, device=x.device)
     y = torch.empty_like(x)
-    up = plan(machine, is_up=True, columns=hidden, rows=2 * inter, **sizes)
-    down = plan(machine, is_up=False, columns=inter, rows=hidden, **sizes)
+    up, down, total = plan_all(machine, ids, experts)
     grid, chosen = (machine.num_sms,), (ids, weights)
     of_up = (experts.gate_up_codes, experts.gate_up_scales, experts.gate_up_bias)
     of_down = (experts.down_codes, experts.down_scales, experts.down_bias)
     launch(up, grid, (x, *chosen, *of_up, inner, limit, pairs), False)
     launch(down, grid, (inner, *chosen, *of_down, parts, limit, pairs), True)
-    launch(plan_sum(hidden=hidden, active=active), (-(-hidden // SUM_COLUMNS), tokens), (parts, y), True)
+    launch(total, (-(-hidden // SUM_COLUMNS), tokens), (parts, ids, y), True)
     return y

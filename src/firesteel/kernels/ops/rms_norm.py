@@ -25,7 +25,11 @@ def _bytes(residual: Tensor, update: Tensor | None, weight: Tensor, eps: float) 
     return residual.nbytes * (2 if update is None else 4) + weight.nbytes
 
 
-@define_op(bytes=_bytes, tolerance=bf16(ulps=1, why="one rounding; the order of the sum of squares is free"))
+@define_op(
+    bytes=_bytes,
+    tolerance=bf16(ulps=1, why="one rounding; the order of the sum of squares is free"),
+    keeps_choice=True,
+)
 def rms_norm(residual: Tensor, update: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     total = residual.float() if update is None else residual.float() + update.float()
     y = total * torch.rsqrt(total.square().mean(-1, keepdim=True) + eps) * weight.float()

@@ -42,7 +42,7 @@ def _tolerance_of(result: object) -> Tolerance | None:
     return ROUNDED if isinstance(result, Fed) and result.activation != "bf16" else None
 
 
-@define_op(bytes=_bytes, tolerance=bf16(ulps=1, why=rms_norm.tolerance.why, own=_tolerance_of))
+@define_op(bytes=_bytes, tolerance=bf16(ulps=1, why=rms_norm.tolerance.why, own=_tolerance_of), keeps_choice=True)
 def rms_norm_fed(
     residual: Tensor, update: Tensor | None, weight: Tensor, eps: float, activation: str = "bf16"
 ) -> tuple[Tensor, Tensor, Fed]:

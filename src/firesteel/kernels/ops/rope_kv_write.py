@@ -5,11 +5,11 @@ in   q                 [T, Q, D]
      positions         [T] int64
      table             [C, D] fp32    of rope_table
      k_pages, v_pages  [P, K, S, D]   written: bf16, fp16, fp32, or fp8 E4M3, saturating at 448
-     slots             [T] int64      page * S + offset; every slot at most once
+     slots             [T] int64      page * S + offset; every slot at most once. Negative: nothing is stored
      key_scale         of fp8 pages: a key is divided by it before it is rounded; 1.0 in wider pages
      value_scale       the same for values
      clipped           [1] int64 or None: of fp8 pages, grows by the number of values beyond 448 once divided
-out  q                 [T, Q, D]      turned
+out  q                 [T, Q, D]      turned, those of tokens that are not stored too
      k_pages, v_pages                 the same tensors
      clipped                          the same tensor, where given
 Computed in fp32, each result rounded once, to its own type. NaN stays NaN and is not counted.
@@ -57,7 +57,7 @@ def refuse_scales(pages: Tensor, key_scale: float, value_scale: float, clipped: 
 
 @define_op(
     bytes=_bytes, tolerance=exact(why="the products and sums of two values, a quotient, each rounded as written"),
-    accepts=_refuse_scales,
+    accepts=_refuse_scales, keeps_choice=True,
 )  # fmt: skip
 def rope_kv_write(
     q: Tensor, k: Tensor, v: Tensor, positions: Tensor, table: Tensor, k_pages: Tensor, v_pages: Tensor,
@@ -74,6 +74,8 @@ def turn_and_write(
     """Queries, turned; for ops that are not the ones to tell the ledger what was clipped."""
     cos, sin = table[positions].unsqueeze(1).chunk(2, dim=-1)
     keys, values = _divide(_turn(k, cos, sin), key_scale), _divide(v.float(), value_scale)
+    is_stored = slots >= 0
+    slots, keys, values = slots[is_stored], keys[is_stored], values[is_stored]
     _write(k_pages, slots, keys)
     _write(v_pages, slots, values)
     if clipped is not None:
@@ -169,15 +171,18 @@ def samples(device: torch.device) -> Iterator[Sample]:
     table = rope_table(RopeSpec(theta=150000.0, factor=32.0), 64, 131072, device)
     for tokens, page_size, dtype, scales in (
         (1, 64, torch.bfloat16, ()), (65, 16, torch.bfloat16, ()), (300, 64, torch.bfloat16, ()), (65, 64, FP8, ()),
-        (65, 64, FP8, (0.25, 0.125)), (33, 16, FP8, (0.003, 0.0057)),
+        (65, 64, FP8, (0.25, 0.125)), (33, 16, FP8, (0.003, 0.0057)), (20, 16, FP8, (0.003, 0.0057)),
     ):  # fmt: skip
         qkv = torch.randn(tokens, 80, 64, device=device, generator=generator).bfloat16()
         q, k, v = qkv.split([64, 8, 8], dim=1)
         positions = torch.randint(131072, (tokens,), device=device, generator=generator)
         k_pages, v_pages = torch.zeros(2, 512 // page_size, 8, page_size, 64, device=device).to(dtype)
         slots = torch.randperm(512, device=device, generator=generator)[:tokens]
-        args: tuple[Any, ...] = (q, k, v, positions, table, k_pages, v_pages, slots)
         label = f"T={tokens} S={page_size} {dtype}"
+        if tokens == 20:
+            slots[-3:] = -1
+            label += " 3 not stored"
+        args: tuple[Any, ...] = (q, k, v, positions, table, k_pages, v_pages, slots)
         if scales:
             label += f" scales {scales[0]:g} and {scales[1]:g}"
             args = (*args, *scales, torch.full((1,), 1 << 40, device=device))

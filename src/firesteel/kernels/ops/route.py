@@ -4,8 +4,9 @@ in   x        [T, H]
      weight   [E, H] bf16
      bias     [E] bf16
      active   experts per token, A
-out  ids      [T, A] int64   largest logit first
-     weights  [T, A] fp32    softmax over the chosen logits only
+     num_tokens  [1] int64 or None: rows from there on are padding
+out  ids      [T, A] int64   largest logit first; -1, no expert, in rows of padding
+     weights  [T, A] fp32    softmax over the chosen logits only; 0 in rows of padding
 Computed in fp32. Of equal logits `triton` takes the lowest ids, in order; torch.topk leaves the choice open.
 """
 
@@ -21,36 +22,47 @@ from firesteel.kernels.op.op import DeviceCode, Sample, define_op
 from firesteel.kernels.op.tolerance import fp32
 from firesteel.kernels.ops.linear import MOST_TOKENS
 
+NO_EXPERT = -1
 
-def _bytes(x: Tensor, weight: Tensor, bias: Tensor, active: int) -> int:
+
+def _bytes(x: Tensor, weight: Tensor, bias: Tensor, active: int, num_tokens: Tensor | None = None) -> int:
     return x.nbytes + weight.nbytes + bias.nbytes + x.shape[0] * active * 12
 
 
 @define_op(
     bytes=_bytes,
     tolerance=fp32(worst=1e-4, rms=1e-5, why="fp32 sums in free order; samples have no near ties"),
+    keeps_choice=True,
 )
-def route(x: Tensor, weight: Tensor, bias: Tensor, active: int) -> tuple[Tensor, Tensor]:
+def route(
+    x: Tensor, weight: Tensor, bias: Tensor, active: int, num_tokens: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     logits = x.float() @ weight.float().T + bias.float()
     chosen, ids = logits.topk(active, dim=-1)
-    return ids, chosen.softmax(dim=-1)
+    weights = chosen.softmax(dim=-1)
+    if num_tokens is None:
+        return ids, weights
+    is_padding = (torch.arange(x.shape[0], device=x.device) >= num_tokens)[:, None]
+    return ids.masked_fill(is_padding, NO_EXPERT), weights.masked_fill(is_padding, 0.0)
 
 
-def _accepts(x: Tensor, weight: Tensor, bias: Tensor, active: int) -> str | None:
+def _accepts(x: Tensor, weight: Tensor, bias: Tensor, active: int, num_tokens: Tensor | None = None) -> str | None:
     if x.dtype != weight.dtype or x.dtype not in (torch.bfloat16, torch.float16):
         return f"multiplies bf16 by bf16 or fp16 by fp16, not {x.dtype} by {weight.dtype}"
     return None if x.stride(-1) == 1 and weight.stride(-1) == 1 else "wants rows whose values lie side by side"
 
 
 @route.implementation("triton", needs=triton_ready(), accepts=_accepts)
-def triton_route(x: Tensor, weight: Tensor, bias: Tensor, active: int) -> tuple[Tensor, Tensor]:
+def triton_route(
+    x: Tensor, weight: Tensor, bias: Tensor, active: int, num_tokens: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     from firesteel.kernels.triton.route import launch
 
     tokens, experts = x.shape[0], weight.shape[0]
     logits = torch.empty(tokens, experts, dtype=torch.float32, device=x.device)
     ids = torch.empty(tokens, active, dtype=torch.int64, device=x.device)
     weights = torch.empty(tokens, active, dtype=torch.float32, device=x.device)
-    launch(x, weight, bias, logits, ids, weights)
+    launch(x, weight, bias, logits, ids, weights, num_tokens)
     return ids, weights
 
 
@@ -76,10 +88,15 @@ def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
             signature={**signature, "T": "i32"}, constants=constants,
             num_warps=tile.num_warps, num_stages=tile.num_stages,
         )  # fmt: skip
+    results = {"logits": "*fp32", "ids": "*i64", "weights": "*fp32"}
+    sizes = {"E": 128, "A": 4, "EXPERTS": 128, "RANKS": 4}
     yield DeviceCode(
-        variant="triton choice", kernel=choose_kernel,
-        signature={"logits": "*fp32", "ids": "*i64", "weights": "*fp32"},
-        constants={"E": 128, "A": 4, "EXPERTS": 128, "RANKS": 4}, num_warps=NUM_WARPS,
+        variant="triton choice", kernel=choose_kernel, signature=results, constants={"num_tokens": None, **sizes},
+        num_warps=NUM_WARPS,
+    )  # fmt: skip
+    yield DeviceCode(
+        variant="triton choice, padded", kernel=choose_kernel, signature={**results, "num_tokens": "*i64"},
+        constants=sizes, num_warps=NUM_WARPS,
     )  # fmt: skip
 
 
@@ -93,4 +110,8 @@ def samples(device: torch.device) -> Iterator[Sample]:
             row[:experts] = torch.randperm(experts, device=device, generator=generator) - experts / 2
         weight = torch.eye(experts, 2880, device=device).bfloat16()
         bias = torch.rand(experts, device=device, generator=generator).mul(0.4).bfloat16()
-        yield Sample(f"T={tokens} E={experts}", (x.bfloat16(), weight, bias, 4))
+        args = (x.bfloat16(), weight, bias, 4)
+        yield Sample(f"T={tokens} E={experts}", args)
+        if tokens > 1:
+            real = torch.tensor([tokens - 2], device=device)
+            yield Sample(f"T={tokens} E={experts}, 2 of padding", (*args, real))

@@ -17,6 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
+from firesteel.kernels.ahead import current_ahead
 from firesteel.kernels.cuda.source import CudaKernel, CudaSource
 from firesteel.kernels.op.op import CudaCode
 from firesteel.kernels.operands.weights import Mxfp4Weight
@@ -196,7 +197,10 @@ def launch(
     kernel: CudaKernel, grid: tuple[int, ...], args: tuple[Any, ...], dependent: bool,
     *, cluster: tuple[int, ...] = (), tile: object = "",
 ) -> None:  # fmt: skip
-    kernel.prepare(grid=grid, args=args, dependent=dependent, cluster=cluster, tile=tile)()
+    if (ahead := current_ahead()) is not None:
+        ahead.add_cuda(kernel.source, find_target(torch.cuda.get_device_capability()))
+        return
+    kernel.launch(grid=grid, args=args, dependent=dependent, cluster=cluster, tile=tile)
 
 
 def weight_parts(weight: Tensor | Mxfp4Weight) -> tuple[Tensor, Tensor | None]:

@@ -55,9 +55,17 @@ class Tuned:
 
     tiles: Mapping[str, Mapping[int, str]] = field(default_factory=dict)  # by `tile_key`, then by tokens
     options: Mapping[str, Options] = field(default_factory=dict)  # by `launch_key`: what changes
+    _kept: dict[tuple[Any, ...], str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def find_tile(self, op: str, activation: str, shape: Sequence[int], tokens: int) -> str:
         """ROWSxCOLUMNS, or auto."""
+        key = (op, activation, tuple(shape), tokens)
+        tile = self._kept.get(key)
+        if tile is None:
+            tile = self._kept[key] = self._find_tile(op, activation, shape, tokens)
+        return tile
+
+    def _find_tile(self, op: str, activation: str, shape: Sequence[int], tokens: int) -> str:
         measured = self.tiles.get(tile_key(op, activation, shape))
         if measured is None:
             return AUTO
@@ -77,6 +85,17 @@ def launch_key(kernel: str, options: Options) -> str:
 
 _changes: dict[str, Options] = {}
 _watchers: list[dict[str, Options]] = []
+_current_revision = 0
+
+
+def options_revision() -> int:
+    """Returns a number that changes whenever `change_options` may answer otherwise or has somebody to tell."""
+    return _current_revision
+
+
+def _revise() -> None:
+    global _current_revision
+    _current_revision += 1
 
 
 def change_options(kernel: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -94,16 +113,19 @@ def watch_options() -> Iterator[dict[str, Options]]:
     """Fills with the options of every launch inside it, by key and as shipped."""
     seen: dict[str, Options] = {}
     _watchers.append(seen)
+    _revise()
     try:
         yield seen
     finally:
         _watchers.remove(seen)
+        _revise()
 
 
 def use_options(options: Mapping[str, Options]) -> None:
     """In place of those used so far, for every launch to come of this process."""
     _changes.clear()
     _changes.update(options)
+    _revise()
 
 
 @contextmanager

@@ -76,14 +76,33 @@ def step(
     return new_top, total * shrink + tl.sum(weights, 1), mixed
 
 
-@triton.jit(do_not_specialize=["num_requests", "table_stride"])
+@triton.jit
+def find_places(tokens, heads, HEADS: tl.constexpr, SPLITS: tl.constexpr):
+    """Of this split's result for each row."""
+    return (tokens * (tl.num_programs(0) * HEADS) + heads) * SPLITS + tl.program_id(2)
+
+
+@triton.jit
+def leave_nothing(out, logs, place, is_row, D: tl.constexpr, SPLITS: tl.constexpr):
+    """What gives zero in the end: zeros, or logarithms that say that no key was seen."""
+    if SPLITS > 1:
+        tl.store(logs + place, float("-inf"), mask=is_row)
+    else:
+        zeros = tl.zeros([place.shape[0], D], out.dtype.element_ty)
+        tl.store(out + place[:, None] * D + tl.arange(0, D)[None, :], zeros, mask=is_row[:, None])
+
+
+@triton.jit(do_not_specialize=["num_requests", "num_tokens", "table_stride"])
 def attend(
-    out, logs, q, k_pages, v_pages, page_table, query_starts, kv_lens, sinks, num_requests, table_stride, scale,
-    value_scale, HEADS: tl.constexpr, HEAD_ROWS: tl.constexpr, D: tl.constexpr, Q_STRIDE: tl.constexpr,
+    out, logs, q, k_pages, v_pages, page_table, query_starts, kv_lens, sinks, num_requests, num_tokens,
+    table_stride, scale, value_scale,
+    HEADS: tl.constexpr, HEAD_ROWS: tl.constexpr, D: tl.constexpr, Q_STRIDE: tl.constexpr,
     PAGE_SIZE: tl.constexpr, PAGE_STRIDE: tl.constexpr, WINDOW: tl.constexpr, SPLITS: tl.constexpr,
     TILE_QUERIES: tl.constexpr, TILE_KEYS: tl.constexpr, LEAST_KEYS: tl.constexpr,
 ):  # fmt: skip
     """Attention kernel, grid [K, tiles, SPLITS]. WINDOW 0 means no window.
+
+    Rows after the last request's, up to `num_tokens`, become zero.
 
     With SPLITS 1, `out` [T, Q, D] is the result. Otherwise each split of the keys writes its own softmax to `out`
     [T, Q, SPLITS, D] fp32 and the base-2 logarithm of its sum to `logs` [T, Q, SPLITS]. A split without keys writes
@@ -95,16 +114,25 @@ def attend(
     start = tl.load(query_starts + request).to(tl.int32)
     num_queries = tl.load(query_starts + request + 1).to(tl.int32) - start
     first_query = (tile - first_tile(start, request, TILE_QUERIES)) * TILE_QUERIES
-    if first_query >= num_queries:
+    num_rows = tl.where(
+        request == num_requests - 1, num_tokens - start, num_queries
+    )  # the last one's tiles reach on
+    if first_query >= num_rows:
         return
     row = tl.arange(0, TILE_QUERIES * HEAD_ROWS)
     queries = first_query + row // HEAD_ROWS
     heads = kv_head * HEADS + row % HEAD_ROWS
-    is_row = (queries < num_queries) & (row % HEAD_ROWS < HEADS)
-    held = tl.load(kv_lens + request).to(tl.int32)
-    positions = held - num_queries + queries
+    is_head = row % HEAD_ROWS < HEADS
+    is_row = (queries < num_queries) & is_head
     tokens = (start + queries).to(tl.int64)
     columns = tl.arange(0, D)[None, :]
+    if (num_rows > num_queries) & (first_query + TILE_QUERIES > num_queries):
+        nobodys = (queries >= num_queries) & (queries < num_rows) & is_head
+        leave_nothing(out, logs, find_places(tokens, heads, HEADS, SPLITS), nobodys, D, SPLITS)
+    if first_query >= num_queries:
+        return
+    held = tl.load(kv_lens + request).to(tl.int32)
+    positions = held - num_queries + queries
     rows = tl.load(q + (tokens * Q_STRIDE + heads * D)[:, None] + columns, mask=is_row[:, None], other=0.0)
 
     # The range of keys that any row sees, aligned to tiles of keys, and this split's share of it.
@@ -145,7 +173,7 @@ def attend(
             D, PAGE_SIZE, PAGE_STRIDE, WINDOW, TILE_KEYS, True,
         )  # fmt: skip
 
-    place = (tokens * (tl.num_programs(0) * HEADS) + heads) * SPLITS + tl.program_id(2)
+    place = find_places(tokens, heads, HEADS, SPLITS)
     has_keys = total > 0
     total = tl.where(has_keys, total, 1.0)
     mixed = mixed / total[:, None]

@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from firesteel.kernels.noise import LEAST_TEMPERATURE, MOST_TEMPERATURE
-from firesteel.kernels.tiles.launch import launch_kernel
+from firesteel.kernels.tiles.launch import divide_up, launch_kernel, power_of_two
 
 COLUMNS = 2048
 NUM_WARPS = 4
@@ -74,11 +74,7 @@ def choose_part(part_scores, part_ids, token_ids, PARTS: tl.constexpr, WIDTH: tl
 
 
 def count_parts(vocab_size: int) -> int:
-    return int(triton.cdiv(vocab_size, COLUMNS))
-
-
-def power_of_two(count: int) -> int:
-    return int(triton.next_power_of_2(count))
+    return divide_up(vocab_size, COLUMNS)
 
 
 def launch(logits: Tensor, best: Tensor, temperatures: Tensor, keys: Tensor) -> Tensor:

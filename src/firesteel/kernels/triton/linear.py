@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from firesteel.kernels.tiles.launch import launch_kernel
+from firesteel.kernels.tiles.launch import divide_up, launch_kernel
 from firesteel.kernels.triton.arithmetic import dot, round_to, widen
 
 VECTOR_COLUMNS = 1024  # 3 tiles of 1024 waste 6 % of lanes on 2880 columns, none on 4096
@@ -43,7 +43,7 @@ LEAST_PROGRAMS = 64  # with the largest tile; with fewer programs, smaller tiles
 def pick_tile(tokens: int, num_rows: int) -> Tile:
     """Returns the narrowest tile that holds all tokens, or the largest that gives enough programs."""
     tiles: tuple[Tile, ...] = TALL_TILES if num_rows >= TALL_ROWS else FLAT_TILES
-    programs = triton.cdiv(tokens, LARGEST.tokens) * triton.cdiv(num_rows, LARGEST.rows)
+    programs = divide_up(tokens, LARGEST.tokens) * divide_up(num_rows, LARGEST.rows)
     tiles = tiles if programs >= LEAST_PROGRAMS else tiles[:-1]
     return next((tile for tile in tiles if tokens <= tile.tokens), tiles[-1])
 
@@ -104,7 +104,7 @@ def launch_vector(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor) -> 
     num_rows, num_columns = weight.shape
     at_once = vector_rows(num_rows)
     launch_kernel(
-        vector_kernel, (triton.cdiv(num_rows, at_once), x.shape[0]),
+        vector_kernel, (divide_up(num_rows, at_once), x.shape[0]),
         x, weight, bias, y, x.stride(0), weight.stride(0),
         M=num_rows, N=num_columns, ROWS=at_once, COLUMNS=VECTOR_COLUMNS, num_warps=VECTOR_WARPS,
     )  # fmt: skip
@@ -115,7 +115,7 @@ def launch_tiles(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor) -> N
     tokens, (num_rows, num_columns) = x.shape[0], weight.shape
     tile = pick_tile(tokens, num_rows)
     launch_kernel(
-        tile_kernel, (triton.cdiv(tokens, tile.tokens), triton.cdiv(num_rows, tile.rows)),
+        tile_kernel, (divide_up(tokens, tile.tokens), divide_up(num_rows, tile.rows)),
         x, weight, bias, y, tokens, x.stride(0), weight.stride(0),
         M=num_rows, N=num_columns, TOKENS=tile.tokens, ROWS=tile.rows, COLUMNS=tile.columns,
         num_warps=tile.num_warps, num_stages=tile.num_stages,

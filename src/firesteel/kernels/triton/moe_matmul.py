@@ -19,7 +19,7 @@ from torch import Tensor
 from firesteel.kernels.operands.fed import Fed
 from firesteel.kernels.operands.weights import Experts
 from firesteel.kernels.target import is_sm90
-from firesteel.kernels.tiles.launch import launch_kernel
+from firesteel.kernels.tiles.launch import divide_up, launch_kernel
 from firesteel.kernels.triton.arithmetic import round_to, widen
 from firesteel.kernels.triton.moe_sort import sort_pairs
 from firesteel.kernels.triton.mxfp import store_activation
@@ -157,13 +157,14 @@ def fc2_tile(
 
 
 @triton.jit
-def sum_parts(parts, y, A: tl.constexpr, H: tl.constexpr, COLUMNS: tl.constexpr):
-    """Writes y [T, H]: each token's parts, added in the order of its ranks."""
+def sum_parts(parts, ids, y, A: tl.constexpr, H: tl.constexpr, COLUMNS: tl.constexpr):
+    """Writes y [T, H]: each token's parts, added in the order of its ranks; pairs without an expert have none."""
     token = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     total = tl.zeros([COLUMNS], tl.float32)
     for rank in tl.static_range(A):
-        total += widen(tl.load(parts + (token * A + rank) * H + columns, mask=columns < H, other=0))
+        end = tl.where(tl.load(ids + token * A + rank) >= 0, H, 0)
+        total += widen(tl.load(parts + (token * A + rank) * H + columns, mask=columns < end, other=0))
     tl.store(y + token * H + columns, round_to(total, tl.bfloat16), mask=columns < H)
 
 
@@ -178,7 +179,7 @@ def run(fed: Fed, ids: Tensor, weights: Tensor, experts: Experts, limit: float, 
     num_tiles = places.tile_experts.numel()
     inner = Fed.empty((pairs, inter), fed.activation, native, device)
     launch_kernel(
-        fc1, (triton.cdiv(2 * inter, up.columns), num_tiles),
+        fc1, (divide_up(2 * inter, up.columns), num_tiles),
         fed.values, fed.scales, *sorting, experts.gate_up_codes, experts.gate_up_scales, experts.gate_up_bias,
         inner.values, inner.scales, limit,
         A=active, H=hidden, INTER=inter, FORMAT=fed.activation, NATIVE=native,
@@ -186,15 +187,16 @@ def run(fed: Fed, ids: Tensor, weights: Tensor, experts: Experts, limit: float, 
     )  # fmt: skip
     parts = torch.empty(pairs, hidden, dtype=torch.bfloat16, device=device)
     launch_kernel(
-        fc2, (triton.cdiv(hidden, down.columns), num_tiles),
+        fc2, (divide_up(hidden, down.columns), num_tiles),
         inner.values, inner.scales, *sorting, experts.down_codes, experts.down_scales, experts.down_bias,
         weights, parts, H=hidden, INTER=inter, STORED=fed.stored,
         tile=down, **down.constants, **down.narrower, **down.options,
     )  # fmt: skip
     y = torch.empty(tokens, hidden, dtype=torch.bfloat16, device=device)
     launch_kernel(
-        sum_parts, (tokens, triton.cdiv(hidden, SUM_COLUMNS)), parts, y, A=active, H=hidden, COLUMNS=SUM_COLUMNS
-    )
+        sum_parts, (tokens, divide_up(hidden, SUM_COLUMNS)), parts, ids, y,
+        A=active, H=hidden, COLUMNS=SUM_COLUMNS,
+    )  # fmt: skip
     return y
 
 

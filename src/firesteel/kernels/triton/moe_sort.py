@@ -1,8 +1,8 @@
 """Sorts (token, rank) pairs by expert and lists the tiles over them.
 
-Pair p is rank p % A of token p // A. The sort is stable and counts integers, so the same ids give the same bits.
-Nothing waits for the CPU, and every size depends on shapes only. A tile is `rows` consecutive pairs of one expert;
-there are at most `max_tiles` of them, whatever the ids.
+Pair p is rank p % A of token p // A; pairs without an expert, whose id is negative, are left out. The sort is
+stable and counts integers, so the same ids give the same bits. Nothing waits for the CPU, and every size depends on
+shapes only. A tile is `rows` consecutive pairs of one expert; there are at most `max_tiles`, whatever the ids.
 """
 # mypy: disable-error-code="import-untyped,import-not-found,no-untyped-def,untyped-decorator"
 # ruff: noqa: ANN001, ANN201
@@ -25,7 +25,7 @@ PAIRS_AT_ONCE = tl.constexpr(16)
 
 @dataclass(frozen=True, slots=True)
 class Sorted:
-    order: Tensor  # [T A] int32: pairs, those of expert 0 first
+    order: Tensor  # [T A] int32: pairs, those of expert 0 first; nothing behind the last expert's
     ends: Tensor  # [E] int32: where in `order` each expert's pairs end
     tile_experts: Tensor  # [tiles] int32, -1 for unused tiles
     tile_firsts: Tensor  # [tiles] int32: the tile's first index in `order`
@@ -68,7 +68,7 @@ def place_chunk(
         others = tl.load(ids + earlier, mask=earlier < num_pairs, other=-1).to(tl.int32)
         same = (experts[:, None] == others[None, :]) & (earlier[None, :] < pairs[:, None])
         place += tl.sum(same.to(tl.int32), 1)
-    tl.store(order + place, pairs, mask=pairs < num_pairs)
+    tl.store(order + place, pairs, mask=experts >= 0)
 
     tiles = (total + rows - 1) // rows
     last_tile = tl.cumsum(tiles, 0)
@@ -97,7 +97,7 @@ def max_tiles(num_pairs: int, num_experts: int, rows: int) -> int:
 
 
 def sort_pairs(ids: Tensor, num_experts: int, rows: int) -> Sorted:
-    """Sorts the pairs of `ids` [T, A], which is contiguous with values from 0 to E - 1."""
+    """Sorts the pairs of `ids` [T, A], which is contiguous with values from 0 to E - 1, or negative: no expert."""
     num_pairs, num_tiles = ids.numel(), max_tiles(ids.numel(), num_experts, rows)
     chunk = min(MAX_CHUNK, max(16, triton.next_power_of_2(num_pairs)))
     num_chunks, padded = triton.cdiv(num_pairs, chunk), triton.next_power_of_2(num_experts)

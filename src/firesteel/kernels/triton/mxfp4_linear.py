@@ -17,7 +17,7 @@ from torch import Tensor
 
 from firesteel.kernels.operands.fed import Fed
 from firesteel.kernels.target import is_sm90
-from firesteel.kernels.tiles.launch import launch_kernel
+from firesteel.kernels.tiles.launch import divide_up, launch_kernel
 from firesteel.kernels.tiles.tile_pin import parse_tile
 from firesteel.kernels.triton.arithmetic import round_to, widen
 from firesteel.kernels.triton.mxfp4_product import FEW_ROWS, Tile, multiply
@@ -117,4 +117,4 @@ def pin_tile(tile: str, capability: tuple[int, int] | None) -> Tile | None:
 
 
 def num_programs(tile: Tile, tokens: int, num_rows: int) -> int:
-    return int(triton.cdiv(tokens, tile.rows) * triton.cdiv(num_rows, tile.columns))
+    return divide_up(tokens, tile.rows) * divide_up(num_rows, tile.columns)

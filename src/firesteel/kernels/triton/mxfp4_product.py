@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from firesteel.kernels.operands.fed import Fed
-from firesteel.kernels.tiles.launch import launch_kernel
+from firesteel.kernels.tiles.launch import divide_up, launch_kernel
 from firesteel.kernels.triton.arithmetic import INTERPRETED, dot
 from firesteel.kernels.triton.mxfp import (
     WIDENED_SHIFT,
@@ -190,7 +190,7 @@ def store(x: Tensor, activation: str, native: bool) -> Fed:
     tokens, columns = x.shape
     fed = Fed.empty(x.shape, activation, native, x.device)
     launch_kernel(
-        store_rows, (triton.cdiv(tokens, STORE_ROWS), triton.cdiv(columns, STORE_COLUMNS)),
+        store_rows, (divide_up(tokens, STORE_ROWS), divide_up(columns, STORE_COLUMNS)),
         x, fed.values, fed.scales, tokens,
         K=columns, FORMAT=activation, NATIVE=native, ROWS=STORE_ROWS, COLUMNS=STORE_COLUMNS,
     )  # fmt: skip

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from firesteel.kernels.tiles.launch import launch_kernel
+from firesteel.kernels.tiles.launch import divide_up, launch_kernel
 from firesteel.kernels.triton.arithmetic import widen
 from firesteel.kernels.triton.e4m3 import to_e4m3
 from firesteel.kernels.triton.mxfp import scale_of
@@ -48,6 +48,6 @@ def quantize_mxfp8_kernel(
 def launch(x: Tensor, codes: Tensor, scales: Tensor) -> None:
     tokens, columns = x.shape
     launch_kernel(
-        quantize_mxfp8_kernel, (triton.cdiv(tokens, ROWS), triton.cdiv(columns, COLUMNS)),
+        quantize_mxfp8_kernel, (divide_up(tokens, ROWS), divide_up(columns, COLUMNS)),
         x, codes, scales, tokens, x.stride(0), K=columns, ROWS=ROWS, COLUMNS=COLUMNS,
     )  # fmt: skip

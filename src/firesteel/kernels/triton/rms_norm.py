@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from firesteel.kernels.operands.fed import Fed
-from firesteel.kernels.tiles.launch import launch_kernel
+from firesteel.kernels.tiles.launch import launch_kernel, power_of_two
 from firesteel.kernels.triton.arithmetic import round_to, widen
 from firesteel.kernels.triton.mxfp import store_activation
 
@@ -50,6 +50,6 @@ def launch(
     launch_kernel(
         rms_norm_kernel, (tokens,),
         residual, update, weight, y, total, values, scales, residual.stride(0), update_stride, eps,
-        HIDDEN=hidden, TILE=triton.next_power_of_2(hidden), FORMAT=activation, NATIVE=scales is not None,
+        HIDDEN=hidden, TILE=power_of_two(hidden), FORMAT=activation, NATIVE=scales is not None,
         num_warps=NUM_WARPS,
     )  # fmt: skip

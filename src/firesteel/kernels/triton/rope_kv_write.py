@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from firesteel.formats.e4m3 import LARGEST
-from firesteel.kernels.tiles.launch import launch_kernel
+from firesteel.kernels.tiles.launch import divide_up, launch_kernel, power_of_two
 from firesteel.kernels.triton.arithmetic import round_to, widen
 from firesteel.kernels.triton.e4m3 import to_e4m3
 
@@ -28,6 +28,7 @@ def rope_kv_write_kernel(
     """Rotates and stores. HALF is D/2 rounded up to a power of 2; `turned_q` and pages are contiguous.
 
     uint8 pages hold E4M3. Only they have scales and a count of clipped values; masked values are 0, never clipped.
+    If a slot is negative, all values are masked.
     """
     SCALED: tl.constexpr = k_pages.dtype.element_ty == tl.uint8
     token = tl.program_id(0).to(tl.int64)
@@ -46,8 +47,8 @@ def rope_kv_write_kernel(
         store_halves(turned_q + (token * Q + heads) * D + columns, first, second, mask, D)
     else:
         heads = ((tile - Q_TILES) * HEADS + tl.arange(0, HEADS))[:, None]
-        mask = (heads < K) & inside
         slot = tl.load(slots + token)
+        mask = (heads < tl.where(slot >= 0, K, 0)) & inside
         target = (((slot // S) * K + heads) * S + slot % S) * D + columns
         first, second = load_halves(k + token * k_token_stride + heads * k_head_stride + columns, mask, D)
         first, second = turn(first, second, cos, sin)
@@ -97,11 +98,11 @@ def launch(
     """Launches without fused multiply-add and with correctly rounded division, to match the reference's bits."""
     tokens, q_heads, dim = q.shape
     k_heads = k.shape[1]
-    tiles = triton.cdiv(q_heads, HEADS_AT_ONCE) + triton.cdiv(k_heads, HEADS_AT_ONCE)
+    tiles = divide_up(q_heads, HEADS_AT_ONCE) + divide_up(k_heads, HEADS_AT_ONCE)
     strides = [one.stride(axis) for one in (q, k, v) for axis in (0, 1)]
     launch_kernel(
         rope_kv_write_kernel, (tokens, tiles),
         q, k, v, positions, table, turned_q, k_pages, v_pages, slots, *strides, key_scale, value_scale, clipped,
         Q=q_heads, K=k_heads, D=dim, S=k_pages.shape[2], HEADS=HEADS_AT_ONCE,
-        HALF=triton.next_power_of_2(dim // 2), num_warps=NUM_WARPS, enable_fp_fusion=False,
+        HALF=power_of_two(dim // 2), num_warps=NUM_WARPS, enable_fp_fusion=False,
     )  # fmt: skip

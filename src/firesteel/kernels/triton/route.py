@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from firesteel.kernels.tiles.launch import launch_kernel
+from firesteel.kernels.tiles.launch import launch_kernel, power_of_two
 from firesteel.kernels.triton.linear import launch_tiles, launch_vector
 
 NUM_WARPS = 1
@@ -17,9 +17,12 @@ VECTOR_TOKENS = 64  # up to this many, reading the small matrix again from L2 be
 
 @triton.jit
 def choose_kernel(
-    logits, ids, weights, E: tl.constexpr, A: tl.constexpr, EXPERTS: tl.constexpr, RANKS: tl.constexpr
+    logits, ids, weights, num_tokens, E: tl.constexpr, A: tl.constexpr, EXPERTS: tl.constexpr, RANKS: tl.constexpr
 ):
-    """Chooses experts. EXPERTS and RANKS are E and A rounded up to powers of 2. On ties the lowest id wins."""
+    """Chooses experts. EXPERTS and RANKS are E and A rounded up to powers of 2. On ties the lowest id wins.
+
+    Rows from `num_tokens` on, if it is given, are padding and get no expert.
+    """
     token = tl.program_id(0).to(tl.int64)
     experts = tl.arange(0, EXPERTS)
     ranks = tl.arange(0, RANKS)
@@ -35,17 +38,24 @@ def choose_kernel(
         left = tl.where(experts == expert, float("-inf"), left)
     shares = tl.exp(chosen - tl.max(chosen, axis=0))
     shares = shares / tl.sum(shares, axis=0)
+    if num_tokens is not None:
+        is_token = token < tl.load(num_tokens)
+        chosen_ids = tl.where(is_token, chosen_ids, -1)
+        shares = tl.where(is_token, shares, 0.0)
     tl.store(ids + token * A + ranks, chosen_ids, mask=ranks < A)
     tl.store(weights + token * A + ranks, shares, mask=ranks < A)
 
 
-def launch(x: Tensor, weight: Tensor, bias: Tensor, logits: Tensor, ids: Tensor, weights: Tensor) -> None:
+def launch(
+    x: Tensor, weight: Tensor, bias: Tensor, logits: Tensor, ids: Tensor, weights: Tensor,
+    num_tokens: Tensor | None = None,
+) -> None:  # fmt: skip
     tokens, active = ids.shape
     experts = weight.shape[0]
     multiply = launch_vector if tokens <= VECTOR_TOKENS else launch_tiles
     multiply(x, weight, bias, logits)
     launch_kernel(
         choose_kernel, (tokens,),
-        logits, ids, weights, E=experts, A=active,
-        EXPERTS=triton.next_power_of_2(experts), RANKS=triton.next_power_of_2(active), num_warps=NUM_WARPS,
+        logits, ids, weights, num_tokens, E=experts, A=active,
+        EXPERTS=power_of_two(experts), RANKS=power_of_two(active), num_warps=NUM_WARPS,
     )  # fmt: skip

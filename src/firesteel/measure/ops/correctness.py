@@ -31,7 +31,7 @@ from firesteel.model.spec import ModelSpec
 
 TOKENS = (1, 7, 64, 320)
 # Additional on a GPU: the number of tokens selects a tile; these cover every tile that up to 8192 tokens select.
-TILE_TOKENS = {"linear": (24, 100, 500, 1000, 4096), "moe_matmul": (12, 24, 100, 1000, 4096), "route": (8192,)}
+TILE_TOKENS = {"linear": (24, 100, 500, 1000, 4096), "moe_matmul": (12, 24, 100, 191, 1000, 4096), "route": (8192,)}
 MEMORY_SHARE = 0.15  # of the free memory, for arguments: a check holds up to six copies
 DEVICE_FAILED = "the device failed earlier in"
 Progress = Callable[[int, int], None]

@@ -39,6 +39,7 @@ HEADER = ("<|channel|>", "final", "<|message|>")
 END = "<|return|>"
 WORDS = " the quick brown fox jumps over the lazy dog, and 3 times 7 is 21."
 CONTEXT, PAGE_SIZE = 16384, 64
+MOST_REQUESTS = 64  # in flight, unless configured
 MOST_BEHIND_S = 1.0  # steps that are later than this are skipped
 
 
@@ -152,6 +153,7 @@ class StubEngine:
                 vocab_size=tokenizer.vocab_size,
                 pages=1000,
                 page_size=PAGE_SIZE,
+                max_num_seqs=message.config.batch.max_num_seqs or MOST_REQUESTS,
                 cache_bytes=0,
                 load_s=0.0,
                 kernels={},

@@ -1,0 +1,89 @@
+"""Makes all kernels and steps that requests will need, before the first request.
+
+Kernels are compiled in parallel or read from disk; then each step runs once on idle inputs and is captured. What is
+compiled or captured after that is late: it is counted, and a warning names it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+
+from firesteel.engine.engine import Engine
+from firesteel.engine.step.batch import build_batch
+from firesteel.kernels.ahead import compile_ahead, listen
+from firesteel.kernels.ledger import Ledger
+from firesteel.model.graphs import Counts
+from firesteel.model.prompt_sizes import TOKENS
+from firesteel.types import Plan, Request, SamplingParams, Span
+
+Progress = Callable[[int, int], None]  # done, in all
+_log = logging.getLogger(__name__)
+
+
+@torch.inference_mode()
+def prepare(engine: Engine, progress: Progress | None = None) -> None:
+    """Prepares `engine` for its first request; `progress` is called with kernels and steps made, and in total."""
+    start, is_cuda = time.perf_counter(), engine.device.is_cuda
+    engine.device.use()
+    total = len(engine.loop.store.sizes()) + len(engine.prompts.sizes())
+    built = _compile(engine, total, progress) if is_cuda else 0
+    done = built
+
+    def report() -> None:
+        nonlocal done
+        done += 1
+        if progress is not None:
+            progress(done, built + total)
+
+    engine.prompts.prepare(report)
+    engine.loop.store.prepare(report)
+    engine.sampler.prepare()
+    if is_cuda:
+        call_outside(engine)
+        torch.cuda.synchronize()
+        listen(engine.count_late)
+    _log.info("made %d kernels and %d steps in %.1f s", built, total, time.perf_counter() - start)
+
+
+def _compile(engine: Engine, steps: int, progress: Progress | None) -> int:
+    """Compiles every kernel that steps and op-by-op plans launch; returns how many there are."""
+    ledger = engine.runner.model.kernels.ledger
+    with _uncounted(ledger), compile_ahead() as ahead:
+        engine.prompts.call_ops()
+        engine.loop.store.call_ops()
+        engine.sampler.prepare()
+        call_outside(engine)
+        ahead.wait(None if progress is None else lambda done, total: progress(done, total + steps))
+        return len(ahead)
+
+
+@contextmanager
+def _uncounted(ledger: Ledger) -> Iterator[None]:
+    """Takes out of the ledger what is called inside, where nothing is launched."""
+    before = Counts.of(ledger)
+    yield
+    Counts.of(ledger).since(before).add_to(ledger, -1)
+    for ran in [ran for ran in ledger.entries if ran not in before.calls]:
+        del ledger.entries[ran]
+
+
+def call_outside(engine: Engine) -> None:
+    """Calls the ops of plans that no step of prompts takes, in the page that nobody owns."""
+    model, most = engine.runner.model, min(engine.config.max_num_batched_tokens, engine.scheduler.max_context)
+    for count in {min(count, most) for count in (*TOKENS, TOKENS[-1] + 1, most)}:
+        if engine.prompts.is_on and count <= TOKENS[-1]:
+            continue
+        page_size = engine.config.page_size
+        request = Request(request_id="", token_ids=[0] * count, params=SamplingParams())
+        pages = [engine.idle_page] * -(-count // page_size)
+        span = Span(
+            request=request, token_ids=request.token_ids, start=0, end=count, full_pages=pages, window_pages=pages,
+            num_logits=1,
+        )  # fmt: skip
+        batch = build_batch(Plan(spans=[span]), page_size, engine.device.torch_device)
+        model.logits(model.forward(batch, engine.runner.cache, model.num_layers_of_each_kind))

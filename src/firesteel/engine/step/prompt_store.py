@@ -1,0 +1,142 @@
+"""Steps of prompts ready to be launched, one for each padded size, and which plans they take; plans nothing.
+
+They are made, and on a GPU captured, when first needed or before. What fits none is launched op by op and counted.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from firesteel.config import KernelConfig
+from firesteel.device import DeviceSpec
+from firesteel.model.gpt_oss import GptOss
+from firesteel.model.graphs import StepGraph, StepMemory
+from firesteel.model.prompt_sizes import PromptSize, find_size, prompt_sizes
+from firesteel.model.prompt_step import PromptStep
+from firesteel.types import KvCache, Plan, Span
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class Outside:
+    """Steps that were launched op by op, by reason."""
+
+    off: int = 0  # there are no graphs of prompts
+    tokens: int = 0  # too many tokens
+    logits: int = 0  # logits of a prompt were wanted
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyPrompt:
+    step: PromptStep
+    launch: Callable[[], Tensor]  # waits for nothing on a GPU; gives logits [R, V] that the next launch overwrites
+
+
+class PromptStore:
+    def __init__(
+        self,
+        model: GptOss,
+        cache: KvCache,
+        device: DeviceSpec,
+        config: KernelConfig,
+        memory: StepMemory,
+        *,
+        most_tokens: int,
+        most_requests: int,
+        max_context: int,
+        eager: bool = False,
+    ) -> None:
+        """`eager` runs padded steps without a capture, on a CPU too; otherwise a CPU has none."""
+        self.model, self.cache, self.device, self.memory = model, cache, device, memory
+        self.captures = device.is_cuda and config.cuda_graphs and config.prefill_graphs
+        self.is_on = self.captures or eager
+        self.most_tokens, self.most_requests, self.max_context = most_tokens, most_requests, max_context
+        self.outside = Outside()
+        self.num_launched = 0
+        self.is_prepared = False  # all are made: one that is made from then on is late
+        self.num_late = 0
+        self.seconds = 0.0  # spent on making steps
+        self.num_bytes = 0  # of the device, that torch holds since for them
+        self._ready: dict[PromptSize, ReadyPrompt] = {}
+
+    def __len__(self) -> int:
+        """Steps made so far."""
+        return len(self._ready)
+
+    def sizes(self) -> list[PromptSize]:
+        """Of all steps that plans may run in."""
+        return prompt_sizes(self.most_tokens, self.most_requests) if self.is_on else []
+
+    @torch.inference_mode()
+    def prepare(self, progress: Callable[[], None] = lambda: None) -> None:
+        """Makes the steps of all sizes and calls `progress` after each.
+
+        The largest comes first: its memory then serves the others too.
+        """
+        for size in reversed(self.sizes()):
+            self._get(size)
+            progress()
+        self.is_prepared = True
+
+    @torch.inference_mode()
+    def call_ops(self) -> None:
+        """Calls every op that steps call, as they call it, and keeps no step: for `compile_ahead`."""
+        for size in self.sizes():
+            self._new_step(size).warm_up()
+
+    def find(self, plan: Plan) -> ReadyPrompt | None:
+        """The step that `plan` runs in; None: it is launched op by op, and counted."""
+        if not self.is_on:
+            self.outside.off += 1
+            return None
+        if any(map(_wants_prompt_logits, plan.spans)):
+            self.outside.logits += 1
+            return None
+        size = find_size(plan.num_tokens, len(plan.spans), self.most_requests)
+        if size is None:
+            self.outside.tokens += 1
+            return None
+        self.num_launched += 1
+        return self._get(size)
+
+    def _get(self, size: PromptSize) -> ReadyPrompt:
+        if size not in self._ready:
+            self._ready[size] = self._make(size)
+        return self._ready[size]
+
+    def _make(self, size: PromptSize) -> ReadyPrompt:
+        start, held = time.perf_counter(), self.memory.held_bytes
+        step = self._new_step(size)
+        made = self._capture(step) if self.captures else ReadyPrompt(step, step.run)
+        seconds, taken = time.perf_counter() - start, max(self.memory.held_bytes - held, 0)
+        self.seconds += seconds
+        self.num_bytes += taken if self.captures else 0
+        _log.info("made a step of %d tokens of %d requests: %.2f s, %d MiB", *size, seconds, taken >> 20)
+        if self.is_prepared:
+            self.num_late += 1
+            _log.warning(
+                "a step of %d tokens of %d requests was made while requests were served: %.2f s that they waited",
+                *size, seconds,
+            )  # fmt: skip
+        return made
+
+    def _new_step(self, size: PromptSize) -> PromptStep:
+        num_pages = -(-self.max_context // self.cache.keys[0].shape[2])
+        return PromptStep(self.model, self.cache, size, num_pages=num_pages, logits=self.memory.logits)
+
+    def _capture(self, step: PromptStep) -> ReadyPrompt:
+        ledger, pool = self.model.kernels.ledger, self.memory.pool
+        graph = StepGraph(step.run, ledger, self.device, undo=step.rest, warm_up=step.warm_up, pool=pool)
+        return ReadyPrompt(step, cast(Callable[[], Tensor], graph.replay))
+
+
+def _wants_prompt_logits(span: Span) -> bool:
+    return span.request.wants_prompt_logits and span.start < span.request.num_prompt

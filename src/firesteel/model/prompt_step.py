@@ -1,0 +1,126 @@
+"""A step of prompts, and of requests that decode beside them, padded, over tensors that stay; knows no graph.
+
+Rows of padding stand behind the real ones. They belong to no request, store no keys or values and meet no expert,
+so that they change no real row and read no weights of their own; their logits are not computed.
+
+Shape letters: T tokens, R requests and rows with logits, both padded, V vocabulary, N pages a request can hold.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from firesteel.errors import UserError
+from firesteel.model.gpt_oss import GptOss
+from firesteel.model.host_batch import HostBatch, Ints
+from firesteel.model.network_step import ALIGNED
+from firesteel.model.prompt_sizes import PromptSize
+from firesteel.types import Batch, KvCache, KvView
+
+NOT_STORED = -1  # slot of a row of padding
+
+
+class PromptStep:
+    """`load` the numbers of a batch, then `run`."""
+
+    def __init__(self, model: GptOss, cache: KvCache, size: PromptSize, *, num_pages: int, logits: Tensor) -> None:
+        """`num_pages` is the width of page tables; `logits` [R or more, V] fp32 are written by each run."""
+        self.model = model
+        self.cache = cache
+        self.size = size
+        self.logits = logits[: size.requests]
+        device = model.weights.embedding.device
+        self._places = _lay_out(size)
+        self._numbers = torch.zeros(_end(self._places), dtype=torch.int64, device=device)
+        self._tables = torch.zeros(2, size.requests, num_pages, dtype=torch.int64, device=device)
+        self.batch = self._view()
+        self.rest()
+
+    @torch.inference_mode()
+    def rest(self) -> None:
+        """Leaves inputs with which a run stores nothing."""
+        self._numbers.copy_(torch.from_numpy(self._pad(_nothing())))
+
+    @torch.inference_mode()
+    def load(self, batch: HostBatch) -> None:
+        """Takes the inputs of the next run, by two copies; waits for nothing."""
+        requests, width = batch.full_table.shape
+        logits = len(batch.logit_rows)
+        if batch.num_tokens > self.size.tokens or max(requests, logits) > self.size.requests:
+            raise UserError(
+                f"a step of {self.size.tokens} tokens of {self.size.requests} requests was given "
+                f"{batch.num_tokens} of {requests}, and {logits} rows with logits"
+            )
+        if width > self._tables.shape[2]:
+            raise UserError(f"page tables of {width} pages do not fit into {self._tables.shape[2]}")
+        tables = torch.from_numpy(np.stack((batch.full_table, batch.window_table)))
+        _send(torch.from_numpy(self._pad(batch)), self._numbers)
+        _send(tables, self._tables[:, :requests, :width])
+
+    @torch.inference_mode()
+    def run(self) -> Tensor:
+        """Returns logits [R, V] in fp32: those that the batch wants, then copies of the first.
+
+        The next run overwrites them.
+        """
+        return self.model.logits(self.model.forward(self.batch, self.cache), self.logits)
+
+    @torch.inference_mode()
+    def warm_up(self) -> None:
+        """Launches every kernel that `run` launches, by layers of each kind only."""
+        model = self.model
+        model.logits(model.forward(self.batch, self.cache, model.num_layers_of_each_kind), self.logits)
+
+    def _pad(self, batch: HostBatch) -> Ints:
+        """[..] all numbers as they lie on the device."""
+        numbers = np.zeros(_end(self._places), dtype=np.int64)
+        padding = {
+            "query_starts": batch.num_tokens, "full_slots": NOT_STORED, "window_slots": NOT_STORED,
+            "logit_rows": batch.logit_rows[0] if len(batch.logit_rows) else 0,
+        }  # fmt: skip
+        for name, place in self._places.items():
+            given = np.array([batch.num_tokens]) if name == "num_tokens" else getattr(batch, name)
+            numbers[place.start : place.start + len(given)] = given
+            numbers[place.start + len(given) : place.stop] = padding.get(name, 0)
+        return numbers
+
+    def _view(self) -> Batch:
+        parts = {name: self._numbers[place] for name, place in self._places.items()}
+        return Batch(
+            token_ids=parts["token_ids"], positions=parts["positions"], query_starts=parts["query_starts"],
+            kv_lens=parts["kv_lens"], logit_rows=parts["logit_rows"], num_tokens=parts["num_tokens"],
+            full=KvView(page_table=self._tables[0], slots=parts["full_slots"]),
+            window=KvView(page_table=self._tables[1], slots=parts["window_slots"]),
+        )  # fmt: skip
+
+
+def _lay_out(size: PromptSize) -> dict[str, slice]:
+    """Where each kind of number lies; all begin aligned, so that kernels are compiled for one alignment."""
+    counts = {
+        "token_ids": size.tokens, "positions": size.tokens, "full_slots": size.tokens, "window_slots": size.tokens,
+        "query_starts": size.requests + 1, "kv_lens": size.requests, "logit_rows": size.requests, "num_tokens": 1,
+    }  # fmt: skip
+    places, begin = {}, 0
+    for name, count in counts.items():
+        places[name] = slice(begin, begin + count)
+        begin += -(-count // ALIGNED) * ALIGNED
+    return places
+
+
+def _end(places: dict[str, slice]) -> int:
+    return max(int(place.stop) for place in places.values())
+
+
+def _nothing() -> HostBatch:
+    none, tables = np.zeros(0, dtype=np.int64), np.zeros((0, 0), dtype=np.int64)
+    return HostBatch(
+        token_ids=none, positions=none, query_starts=none, kv_lens=none, full_table=tables, full_slots=none,
+        window_table=tables, window_slots=none, logit_rows=none,
+    )  # fmt: skip
+
+
+def _send(numbers: Tensor, target: Tensor) -> None:
+    """Through pinned memory on CUDA, which torch keeps until the copy has run."""
+    target.copy_(numbers.pin_memory() if target.is_cuda else numbers, non_blocking=True)
