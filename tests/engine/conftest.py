@@ -1,4 +1,4 @@
-"""What tests of an engine in a process of its own share."""
+"""Fixtures of tests with an engine in its own process."""
 
 import asyncio
 import os
@@ -74,7 +74,7 @@ def children():
 
 @pytest.fixture
 def none_left(children):
-    """As many processes after the test as before it."""
+    """Checks that the test leaves no process."""
     before = children()
     yield
     assert children() == before

@@ -1,4 +1,4 @@
-"""A scheduler over a memory that is checked token by token, without a network; knows no test."""
+"""A scheduler over a memory that is checked token by token, without a network."""
 
 from collections import Counter
 from dataclasses import replace
@@ -15,12 +15,12 @@ STOP = 30
 
 
 def next_token(token_ids):
-    """What the fake model says: it depends on all tokens and their order."""
+    """Returns the fake model's next token, which depends on all tokens and their order."""
     return hash(tuple(token_ids)) % 31
 
 
 def continuation(request):
-    """What a request gives, whatever else happens."""
+    """Returns the tokens of a request, which nothing else may change."""
     new = []
     while len(new) < request.max_new and STOP not in new:
         new.append(next_token([*request.token_ids, *new]))
@@ -106,7 +106,7 @@ class World:
             self.take(output)
 
     def fly(self, cancelled):
-        """As the engine: goes on from the last plan, then reads the first step that is not read."""
+        """Steps as the engine does: goes on from the last plan, then reads the oldest unread step."""
         while self.last is not None and len(self.flight) <= self.ahead:
             plan = self.scheduler.go_on(self.last)
             if plan is None:

@@ -1,4 +1,4 @@
-"""Headless Chromium through the DevTools protocol over a pipe: opens pages, runs scripts, notes what goes wrong."""
+"""Headless Chromium over a DevTools pipe: opens pages, runs scripts and records errors."""
 
 import base64
 import fcntl
@@ -69,7 +69,7 @@ class Browser:
         )
 
     def run(self, script):
-        """The value of a JavaScript expression; what it promises is waited for."""
+        """Returns the value of a JavaScript expression; promises are awaited."""
         answer = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
@@ -82,7 +82,7 @@ class Browser:
         return value
 
     def type(self, selector, text):
-        """As a user does, so that the page sees every event."""
+        """Types as a user does, so that the page receives every event."""
         self.run(f"document.querySelector({json.dumps(selector)}).focus()")
         self.call("Input.insertText", text=text)
 

@@ -212,7 +212,7 @@ class Running:
 
 @pytest.fixture(scope="session")
 def eventually():
-    """Waits until something is true."""
+    """eventually(condition): waits until it is true."""
 
     def wait(condition, patience_s=10.0):
         deadline = time.monotonic() + patience_s

@@ -1,4 +1,4 @@
-"""llama-benchy, unmodified, measures Kindling behind `serve`, and finds the speed that the server says."""
+"""llama-benchy, unmodified, measures Kindling behind `serve` and agrees with the speed in the server's log."""
 
 import hashlib
 import json
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.peer
 
 @pytest.fixture(scope="module")
 def benchy(start_serve, tmp_path_factory):
-    """benchy(flags) -> its report, and what the server's log says of the same requests."""
+    """benchy(flags): its report, and the server's log lines of the same requests."""
     home = tmp_path_factory.mktemp("home")
     cache = home / ".cache" / "llama-benchy"
     cache.mkdir(parents=True)
@@ -62,7 +62,7 @@ def benchy(start_serve, tmp_path_factory):
 
 
 def lines_of(log):
-    """Figures of the requests that generated all their tokens; what the server says at its start may come late."""
+    """Returns the log lines of requests that generated all their tokens; lines of the start may come late."""
     about = [line for line in log if "/v1/chat/completions" in line and "curl" not in line]
     found = [dict(re.findall(r"(\w+)=(\S+)", line)) for line in about]
     assert all(one["status"] == "200" for one in found)
@@ -81,7 +81,7 @@ def test_it_runs_and_its_speed_is_the_servers(benchy):
     assert all(one["cached_tokens"] == "0" for one in lines[-5:])  # --no-cache reached the engine
 
 
-def test_prefix_caching_and_four_at_once(benchy):
+def test_prefix_caching_with_four_concurrent_requests(benchy):
     _, report, lines = benchy(
         "--pp", "128", "--depth", "256", "--runs", "2", "--concurrency", "1", "4", "--enable-prefix-caching"
     )

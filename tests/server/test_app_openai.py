@@ -56,7 +56,7 @@ def test_whole_and_streamed_answers_are_the_same(ask):
     assert reasons[-1] == "stop" and chunks[-1].usage.completion_tokens == ask().usage.completion_tokens
 
 
-def test_prompt_that_was_seen_is_found_in_the_cache(ask):
+def test_repeated_prompt_is_found_in_the_cache(ask):
     text = "Copy this: " + "red blue green " * 60
     first, again = (ask([{"role": "user", "content": text}], max_tokens=2).usage for _ in range(2))
     assert first.prompt_tokens == again.prompt_tokens
@@ -103,7 +103,7 @@ def test_answer_follows_its_schema(ask, temperature):
     assert set(found) == {"city", "people"} and isinstance(found["city"], str) and isinstance(found["people"], int)
 
 
-def test_answer_is_some_object(ask):
+def test_answer_is_a_json_object(ask):
     choice = ask(response_format={"type": "json_object"}, max_tokens=60).choices[0]
     assert choice.message.content.startswith("{")
     if choice.finish_reason == "stop":
@@ -129,7 +129,7 @@ def test_text_is_completed(client):
     assert "Paris" in "".join(piece.choices[0].text for piece in pieces)
 
 
-def test_errors_are_of_the_clients_classes(client, ask, kindling_server):
+def test_errors_have_the_clients_classes(client, ask, kindling_server):
     with pytest.raises(openai.BadRequestError) as caught:
         ask(temperature=-1)
     assert caught.value.param == "temperature" and caught.value.type == "invalid_request_error"

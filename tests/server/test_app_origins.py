@@ -1,4 +1,4 @@
-"""Scripts of web pages use the server where their origin is allowed, and only there."""
+"""Scripts of web pages may use the server only if their origin is allowed."""
 
 import urllib.request
 
@@ -17,7 +17,7 @@ def ask_leave(server, origin=PAGE, path="/v1/chat/completions"):
 
 
 @pytest.mark.parametrize("origins", ["*", '["*"]', f"https://else.example, {PAGE}"])
-def test_allowed_page_may_ask_and_read_the_answer(open_server, origins):
+def test_allowed_origin_may_send_requests_and_read_answers(open_server, origins):
     server = open_server(allowed_origins=origins, api_key="right")
     leave = ask_leave(server)
     assert leave.status == 200 and leave.headers["access-control-allow-origin"] in ("*", PAGE)
@@ -34,14 +34,14 @@ def test_allowed_page_may_ask_and_read_the_answer(open_server, origins):
         assert "x-request-id" in answer.headers["access-control-expose-headers"]
 
 
-def test_stream_can_be_read_by_an_allowed_page(open_server):
+def test_allowed_origin_may_read_a_stream(open_server):
     server = open_server(allowed_origins=PAGE)
     body = {"messages": [{"role": "user", "content": "a"}], "stream": True}
     answer = server.post("/v1/chat/completions", body, origin=PAGE)
     assert answer.events and answer.headers["access-control-allow-origin"] == PAGE
 
 
-def test_other_pages_get_no_leave(open_server, server):
+def test_other_origins_are_not_allowed(open_server, server):
     some = open_server(allowed_origins="https://else.example")
     assert ask_leave(some).status == 400 and "access-control-allow-origin" not in ask_leave(some).headers
     assert "access-control-allow-origin" not in some.get("/v1/models", origin=PAGE).headers

@@ -1,4 +1,4 @@
-"""The document is right: every path is in it, its types are real, and schemathesis finds no answer outside it."""
+"""The OpenAPI document is right: it has every path and real types, and schemathesis finds no answer outside it."""
 
 import collections
 import json
@@ -40,7 +40,7 @@ def test_fields_have_their_types_and_bounds(document):
     assert set(roles) == {"system", "developer", "user", "assistant", "tool"}
 
 
-def test_references_lead_somewhere(document):
+def test_references_resolve(document):
     text = json.dumps(document)
     for name in re.findall(r'"#/components/schemas/(\w+)"', text):
         assert name in document["components"]["schemas"]
@@ -76,7 +76,7 @@ def test_schemathesis_finds_no_answer_outside_the_document(tmp_path):
 
 
 def run_schemathesis(url, folder):
-    """Answers by status: of every edge of the document, then of requests that follow it."""
+    """Returns the answers by status: of edge cases of the document, then of requests that follow it."""
     statuses = collections.Counter()
     for mode, phase in (("all", "coverage"), ("positive", "coverage,fuzzing")):
         report = folder / f"report-{mode}.ndjson"

@@ -1,4 +1,4 @@
-"""A server's life with Kindling: clients that vanish, an engine that is killed, a signal to stop."""
+"""The life of a server with Kindling: clients that disconnect, an engine that is killed, a signal to stop."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ def memory_mb(server):
 
 
 async def ask(url, body, *, leaves_after_s=None):
-    """Status and body of an answer that is read to its end; None of a client that left."""
+    """Returns status and body of an answer that is read to its end; None for a client that left."""
     host, port = url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
@@ -52,7 +52,7 @@ async def ask(url, body, *, leaves_after_s=None):
 
 
 async def ask_many(url, count, *, concurrency, leaving):
-    """Answers of all; a share of the clients leave at random."""
+    """Returns the answers of all; a share of the clients leaves at random."""
     rng, gate = random.Random(7), asyncio.Semaphore(concurrency)
 
     async def one(number):
@@ -74,7 +74,7 @@ def start(start_serve, tmp_path):
 
 
 @pytest.mark.slow
-def test_clients_that_vanish_leave_nothing_behind(start, eventually):
+def test_clients_that_disconnect_leave_nothing_behind(start, eventually):
     with start() as server:
         asyncio.run(ask_many(server.url, 16, concurrency=8, leaving=0.2))
         before = memory_mb(server)
@@ -119,7 +119,7 @@ def test_service_returns_after_its_engine_is_killed(start, eventually):
 
 
 @pytest.mark.slow
-def test_told_to_stop_it_finishes_what_it_began(start):
+def test_stopping_server_finishes_requests_in_flight(start):
     with start() as server:
 
         async def stop_while_answering():
@@ -136,7 +136,7 @@ def test_told_to_stop_it_finishes_what_it_began(start):
 
 
 @pytest.mark.slow
-def test_port_in_use_is_known_before_the_model_is_loaded(start_serve):
+def test_port_in_use_is_reported_before_the_model_is_loaded(start_serve):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(AssertionError) as caught, start_serve("--port", str(port)):

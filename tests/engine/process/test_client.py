@@ -33,7 +33,7 @@ def tokens(outputs):
 
 @pytest.fixture(scope="module")
 def shared(run, checkpoint, configure):
-    """For tests that leave it as it was."""
+    """A client for tests that leave it unchanged."""
     client = run(EngineClient.start(checkpoint, configure()))
     yield client
     assert client.num_deaths == 0
@@ -42,14 +42,14 @@ def shared(run, checkpoint, configure):
 
 @pytest.fixture(scope="module")
 def alone(llm, configure):
-    """Outputs of an engine in this process, by request."""
+    """alone(*requests): outputs of an engine in this process, by request."""
 
     def outputs(*requests):
         config = configure()
         engine = Engine(llm.model, llm.device, config.batch, config.cache, max_context=llm.max_context)
-        made = {one.request_id: [] for one in requests}
-        for one in requests:
-            engine.submit(one)
+        made = {asked.request_id: [] for asked in requests}
+        for asked in requests:
+            engine.submit(asked)
         while engine.has_work:
             for output in engine.step():
                 made[output.request_id].append(output)
@@ -67,7 +67,7 @@ def test_outputs_equal_those_in_process(run, shared, alone):
     ]
 
     async def together():
-        return await asyncio.gather(*(collect(shared, one) for one in requests))
+        return await asyncio.gather(*(collect(shared, asked) for asked in requests))
 
     expected = alone(*requests)
     for one, outputs in zip(requests, run(together()), strict=True):
@@ -113,7 +113,7 @@ def test_64_requests_of_mixed_length_finish_and_leave_nothing(run, shared, alone
 
     async def together():
         before = await shared.statistics()
-        made = await asyncio.gather(*(collect(shared, one) for one in many))
+        made = await asyncio.gather(*(collect(shared, asked) for asked in many))
         return before, made, await shared.statistics()
 
     before, made, after = run(together())
@@ -121,7 +121,7 @@ def test_64_requests_of_mixed_length_finish_and_leave_nothing(run, shared, alone
     for one, outputs in zip(many, made, strict=True):
         assert tokens(outputs) == tokens(expected[str(int(one.request_id) % 6)])[: one.params.max_tokens]
     assert after.requests_finished - before.requests_finished == 64
-    assert after.output_tokens - before.output_tokens == sum(one.params.max_tokens for one in many)
+    assert after.output_tokens - before.output_tokens == sum(asked.params.max_tokens for asked in many)
     assert (after.pages_held, after.requests_running, after.requests_waiting) == (0, 0, 0)
     assert after.run_s > before.run_s and after.largest_step_requests > 8
 
@@ -136,13 +136,13 @@ def test_64_requests_of_mixed_length_finish_on_kindling(run, configure):
 
     async def live():
         client = await EngineClient.start(find_checkpoint("kindling"), configure(page_size=64, kv_cache_gib=0.5))
-        made = await asyncio.gather(*(collect(client, one) for one in many))
+        made = await asyncio.gather(*(collect(client, asked) for asked in many))
         held = (await client.statistics()).pages_held
         await client.close()
         return made, held
 
     made, held = run(live())
-    assert [len(tokens(outputs)) for outputs in made] == [one.params.max_tokens for one in many] and held == 0
+    assert [len(tokens(outputs)) for outputs in made] == [asked.params.max_tokens for asked in many] and held == 0
 
 
 def test_slow_reader_gets_all_that_came_meanwhile_at_once(run, shared):

@@ -1,4 +1,4 @@
-"""Crash bundles: what they hold, and what they must not."""
+"""Crash bundles: their content, and secrets that they must not hold."""
 
 import json
 
@@ -22,9 +22,9 @@ def test_bundle_holds_all_it_was_given(tmp_path):
     bundle = write_bundle(tmp_path / "new" / "folder", REPORTED)
     assert bundle.parent == tmp_path / "new" / "folder" and bundle.name.startswith("crash-")
     assert (bundle / LOG).read_text() == "first\nlast\n"
-    found = json.loads((bundle / REPORT).read_text())
-    assert found.pop("time_utc").endswith("Z")
-    assert found == {
+    written = json.loads((bundle / REPORT).read_text())
+    assert written.pop("time_utc").endswith("Z")
+    assert written == {
         "cause": "SIGKILL",
         "config": {"batch": {"page_size": 16}},
         "ledger": [{"op": "linear", "implementation": "reference", "calls": 3}],
@@ -34,7 +34,7 @@ def test_bundle_holds_all_it_was_given(tmp_path):
     }
 
 
-def test_secrets_are_hidden_by_name_and_wherever_their_value_shows_up(tmp_path):
+def test_secrets_are_masked_by_name_and_wherever_their_value_occurs(tmp_path):
     report = CrashReport(
         cause="ValueError: bad key s3cret+",
         log_tail=["key is s3cret+!", "keys are one two", "nothing here"],
@@ -46,17 +46,24 @@ def test_secrets_are_hidden_by_name_and_wherever_their_value_shows_up(tmp_path):
     for secret in ("s3cret", "one", "two", "deep"):
         assert secret not in report_text + log, secret
     assert log == "key is (hidden)!\nkeys are (hidden) (hidden)\nnothing here\n"
-    found = json.loads(report_text)
-    assert found["cause"] == "ValueError: bad key (hidden)" and found["ledger"][0]["client_secret"] == "(hidden)"
-    assert found["config"]["server"] == {"api_key": "(hidden)", "api_keys": "(hidden)", "password": "", "port": 80}
+    written = json.loads(report_text)
+    assert (
+        written["cause"] == "ValueError: bad key (hidden)" and written["ledger"][0]["client_secret"] == "(hidden)"
+    )
+    assert written["config"]["server"] == {
+        "api_key": "(hidden)",
+        "api_keys": "(hidden)",
+        "password": "",
+        "port": 80,
+    }
 
 
-def test_bundles_of_the_same_second_have_names_of_their_own(tmp_path):
+def test_bundles_of_the_same_second_have_different_names(tmp_path):
     bundles = [write_bundle(tmp_path, REPORTED) for _ in range(4)]
     assert len(set(bundles)) == 4 and sorted(tmp_path.iterdir()) == sorted(bundles)
 
 
-def test_values_that_json_does_not_know_are_written_as_text(tmp_path):
+def test_values_without_a_json_type_are_written_as_text(tmp_path):
     bundle = write_bundle(tmp_path, CrashReport(cause="x", surroundings={"folder": tmp_path}))
     assert json.loads((bundle / REPORT).read_text())["surroundings"] == {"folder": str(tmp_path)}
 

@@ -301,12 +301,12 @@ def test_others_go_on_while_a_grammar_is_compiled(llm, expected):
     driver.inbox.put(Shutdown())
     worker.join(10)
     assert bytes(driver.tokens(1)) == b"abc" and driver.tokens(2) == []
-    assert [one.number for one in driver.of(Rejected)] == [3]
+    assert [rejected.number for rejected in driver.of(Rejected)] == [3]
     assert driver.loop.numbers == {} and not driver.loop._compiling
 
 
 def test_ready_message_names_the_formats(checkpoint, monkeypatch):
     monkeypatch.setenv("FIRESTEEL_KV_DTYPE", "fp8")
     config = resolve({"device": "cpu", "page_size": 4, "kv_cache_gib": 0.01, "mxfp4_layers": "moe,qkv"}).config
-    found = main.describe(load_engine(checkpoint, config)).formats
-    assert found == {"mxfp4_layers": "qkv", "activation": "bf16", "kv": "float8_e4m3fn"}
+    formats = main.describe(load_engine(checkpoint, config)).formats
+    assert formats == {"mxfp4_layers": "qkv", "activation": "bf16", "kv": "float8_e4m3fn"}

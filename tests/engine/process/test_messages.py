@@ -1,4 +1,4 @@
-"""What is packed comes out again, whatever it is."""
+"""Packed messages round-trip."""
 
 from dataclasses import replace
 
@@ -158,23 +158,23 @@ def body_of(frame):
 
 
 @given(TO_ENGINE)
-def test_what_goes_to_the_engine_arrives_as_it_was(message):
+def test_messages_to_the_engine_round_trip(message):
     assert parse_to_engine(body_of(pack(message))) == message
 
 
 @given(FROM_ENGINE)
-def test_what_comes_from_the_engine_arrives_as_it_was(message):
+def test_messages_from_the_engine_round_trip(message):
     assert parse_from_engine(body_of(pack(message))) == message
 
 
 @given(REQUESTS, INTS)
-def test_request_survives_the_crossing(request, number):
+def test_request_round_trips(request, number):
     sent = parse_to_engine(body_of(pack(Submit.of(request, number))))
     assert sent.request() == request and sent.number == number
 
 
 @given(STEP_OUTPUTS, INTS)
-def test_output_survives_the_crossing(output, number):
+def test_output_round_trips(output, number):
     (sent,) = parse_from_engine(body_of(pack(Step(outputs=[Output.of(output, number)])))).outputs
     assert sent.number == number
     for name in set(Output.__struct_fields__) - {"number"}:
@@ -182,7 +182,7 @@ def test_output_survives_the_crossing(output, number):
 
 
 @pytest.mark.parametrize("tokens", [(1, 2), range(3)])
-def test_any_sequence_of_tokens_is_taken(tokens):
+def test_any_sequence_of_tokens_is_accepted(tokens):
     request = Request(request_id="a", token_ids=tokens, params=SamplingParams())
     sent = parse_to_engine(body_of(pack(Submit.of(request, 1))))
     assert sent.request() == replace(request, token_ids=list(tokens))

@@ -46,53 +46,53 @@ def codes(read):
     return sorted(code for code, _ in read)
 
 
-def wait_for(found, ledger):
+def wait_for(known, ledger):
     told = SimpleQueue()
-    found.read(ledger, lambda: told.put(True))
+    known.read(ledger, lambda: told.put(True))
     assert told.get(timeout=PATIENCE_S)
 
 
 def test_new_machine_code_is_read_once_by_another_thread(read):
-    found = Verdicts()
-    assert found.find(launch("a")) is None
-    wait_for(found, ledger_of("a", "b", "a"))
-    assert found.find(launch("a")) == "verdict on code a"
+    known = Verdicts()
+    assert known.find(launch("a")) is None
+    wait_for(known, ledger_of("a", "b", "a"))
+    assert known.find(launch("a")) == "verdict on code a"
     assert codes(read) == ["code a", "code b"]
     assert all(thread is not threading.current_thread() for _, thread in read)
-    wait_for(found, ledger_of("a", "c"))
+    wait_for(known, ledger_of("a", "c"))
     assert codes(read) == ["code a", "code b", "code c"]
 
 
 def test_nothing_is_read_if_all_is_known_or_nothing_was_compiled(read):
-    found = Verdicts()
-    wait_for(found, ledger_of("a"))
+    known = Verdicts()
+    wait_for(known, ledger_of("a"))
     for ledger in (ledger_of("a"), ledger_of("x", compiled=None), Ledger()):
-        found.read(ledger, pytest.fail)
-    wait_for(found, ledger_of("b"))  # after what the others would have read
+        known.read(ledger, pytest.fail)
+    wait_for(known, ledger_of("b"))  # after what the others would have read
     assert codes(read) == ["code a", "code b"]
 
 
 def test_unreadable_code_is_reported_and_not_retried(read, caplog):
-    found = Verdicts()
-    wait_for(found, ledger_of("torn", "b"))
-    assert found.find(launch("torn")) == "unread" and found.find(launch("b")) == "verdict on code b"
+    known = Verdicts()
+    wait_for(known, ledger_of("torn", "b"))
+    assert known.find(launch("torn")) == "unread" and known.find(launch("b")) == "verdict on code b"
     assert "machine code of gemm torn could not be read: nvdisasm failed" in caplog.text
-    found.read(ledger_of("torn"), pytest.fail)
-    wait_for(found, ledger_of("c"))
+    known.read(ledger_of("torn"), pytest.fail)
+    wait_for(known, ledger_of("c"))
     assert codes(read) == ["code b", "code c", "code torn"]
 
 
 def test_second_read_does_not_start_during_the_first(monkeypatch):
     gate, told = threading.Event(), SimpleQueue()
     monkeypatch.setattr(verdicts, "judge_compiled", lambda compiled: str(gate.wait(PATIENCE_S)))
-    found = Verdicts()
-    found.read(ledger_of("a"), lambda: told.put("first"))
-    found.read(ledger_of("a", "b"), lambda: told.put("second"))
+    known = Verdicts()
+    known.read(ledger_of("a"), lambda: told.put("first"))
+    known.read(ledger_of("a", "b"), lambda: told.put("second"))
     gate.set()
     assert told.get(timeout=PATIENCE_S) == "first"
-    assert found.find(launch("b")) is None and told.empty()
-    wait_for(found, ledger_of("a", "b"))
-    assert found.find(launch("b")) == "True"
+    assert known.find(launch("b")) is None and told.empty()
+    wait_for(known, ledger_of("a", "b"))
+    assert known.find(launch("b")) == "True"
 
 
 def test_several_are_read_in_parallel_and_all_before_then(monkeypatch):
@@ -103,16 +103,16 @@ def test_several_are_read_in_parallel_and_all_before_then(monkeypatch):
         return compiled
 
     monkeypatch.setattr(verdicts, "judge_compiled", judge)
-    found, names = Verdicts(), [str(number) for number in range(3 * verdicts.READERS)]
-    wait_for(found, ledger_of(*names))
-    assert [found.find(launch(name)) for name in names] == [f"code {name}" for name in names]
+    known, names = Verdicts(), [str(number) for number in range(3 * verdicts.READERS)]
+    wait_for(known, ledger_of(*names))
+    assert [known.find(launch(name)) for name in names] == [f"code {name}" for name in names]
 
 
 @pytest.mark.usefixtures("read")
 def test_two_kernels_of_one_artefact_have_two_verdicts():
     ledger = ledger_of("a")
     ledger.run(Ran("linear", "triton:gemm"), note, Launch("another", "", "a", "code b"))
-    found = Verdicts()
-    wait_for(found, ledger)
-    assert found.find(launch("a")) == "verdict on code a"
-    assert found.find(Launch("another", "", "a", None)) == "verdict on code b"
+    known = Verdicts()
+    wait_for(known, ledger)
+    assert known.find(launch("a")) == "verdict on code a"
+    assert known.find(Launch("another", "", "a", None)) == "verdict on code b"

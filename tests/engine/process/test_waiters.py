@@ -1,4 +1,4 @@
-"""Which readers the engine owes a message, and who gets what it sends."""
+"""Pending readers: whether the engine owes them a message, and that each gets its own."""
 
 import asyncio
 

@@ -26,7 +26,7 @@ def row(token_ids=(), num_prompt=0, allowed=None, stop_token_ids=(), **params):
 
 
 def adjust_slowly(logits, one):
-    """As the model cards of the penalties write them, token by token."""
+    """Applies the published formulas of the penalties, token by token."""
     params, new = one.params, list(one.token_ids[one.num_prompt :])
     result = logits.tolist()
     for token in range(V):
@@ -75,7 +75,7 @@ def test_adjusted_logits_are_those_of_the_plain_loop(rows, seed):
     assert torch.equal(logits, before)
 
 
-def test_rows_that_ask_for_nothing_cost_not_even_a_copy():
+def test_rows_that_ask_for_nothing_are_not_copied():
     logits = torch.randn(2, V)
     rows = [row([1, 2, 3], 1, temperature=0.5, seed=3, top_p=0.5, stop_token_ids=[3]), row()]
     assert adjust(logits, rows) is logits
@@ -90,7 +90,7 @@ def test_prompt_counts_for_repetition_only():
     assert torch.equal(found[1], logits[1])
 
 
-def test_many_penalized_rows_are_worked_on_in_pieces(monkeypatch):
+def test_many_penalized_rows_are_processed_in_chunks(monkeypatch):
     logits = torch.randn(9, V)
     rows = [row([i, i], 0, frequency_penalty=1.0) for i in range(9)]
     whole = adjust(logits, rows)
@@ -100,7 +100,7 @@ def test_many_penalized_rows_are_worked_on_in_pieces(monkeypatch):
 
 
 @pytest.mark.parametrize("penalty", [1e-300, 1e300])
-def test_extreme_repetition_penalties_leave_numbers(penalty):
+def test_extreme_repetition_penalties_stay_finite(penalty):
     found = adjust(
         torch.tensor([[0.0, 3.0, -3.0] + [0.0] * (V - 3)]), [row([0, 1, 2], 3, repetition_penalty=penalty)]
     )

@@ -1,4 +1,4 @@
-"""Masks of grammars over the tiny checkpoint's vocabulary, where a token is a byte."""
+"""Masks of grammars over the tiny checkpoint's vocabulary, in which a token is a byte."""
 
 import sys
 
@@ -40,19 +40,19 @@ def test_mask_follows_the_tokens(grammars, end):
     assert allowed(mask, "abac") == [ord("a"), end]
 
 
-def test_mask_goes_back_where_tokens_were_taken_back(grammars):
+def test_mask_restarts_if_tokens_were_removed(grammars):
     mask = grammars.mask(WORDS)
     assert allowed(mask, "aba") == allowed(mask, "a") == [ord("b"), ord("c")]
     assert allowed(mask, "") == [ord("a")]
 
 
-def test_requests_of_one_grammar_do_not_disturb_each_other(grammars):
+def test_requests_with_the_same_grammar_are_independent(grammars):
     one, other = grammars.mask(WORDS), grammars.mask(WORDS)
     assert allowed(one, "a") != allowed(other, "")
     assert allowed(grammars.mask(WORDS), "") == [ord("a")]
 
 
-def test_after_its_end_a_grammar_allows_the_end_of_the_text(grammars, end, llm):
+def test_completed_grammar_allows_the_end_of_the_text(grammars, end, llm):
     mask = grammars.mask(WORDS)
     text_end = llm.tokenizer.special_ids["<|endoftext|>"]
     for more in ([], [text_end], [text_end, text_end]):
@@ -69,7 +69,7 @@ def test_ids_without_a_token_are_never_allowed(checkpoint):
     assert not mask.allowed([])[VOCABULARY:].any()
 
 
-def test_grammar_that_is_none_is_refused(grammars):
+def test_invalid_grammar_is_refused(grammars):
     with pytest.raises(RequestError, match=r"the grammar cannot be used: .*no_such_rule"):
         grammars.mask("start: no_such_rule")
     with pytest.raises(RequestError, match="unknown special token"):

@@ -21,20 +21,20 @@ def test_logprobs_are_those_of_log_softmax():
         assert [value for _, value in one.top] == pytest.approx(best.values.tolist(), abs=1e-5)
 
 
-def test_each_token_keeps_its_own_number_of_rivals():
+def test_each_token_keeps_its_own_number_of_alternatives():
     assert [len(one.top) for one in score(LOGITS, TOKENS, 20).read([0, 1, 20, 3, 0, 2])] == [0, 1, 20, 3, 0, 2]
 
 
-def test_no_rivals_leave_the_logprob_of_the_token():
+def test_zero_alternatives_leave_the_logprob_of_the_token():
     expected = [replace(one, top=()) for one in score(LOGITS, TOKENS, 5).read([5] * 6)]
     assert score(LOGITS, TOKENS, 0).read([0] * 6) == expected
 
 
-def test_rivals_are_at_most_the_vocabulary():
+def test_alternatives_are_at_most_the_vocabulary():
     assert len(score(LOGITS[:1, :4], TOKENS[:1], 20).read([20])[0].top) == 4
 
 
-def test_equals_come_by_id():
+def test_ties_are_ordered_by_id():
     logits = torch.tensor([[1.0, 2.0, 1.0, 2.0, 1.0]])
     (one,) = score(logits, torch.tensor([0]), 5).read([5])
     assert [token for token, _ in one.top] == [1, 3, 0, 2, 4]
@@ -46,7 +46,7 @@ def test_impossible_token_has_minus_infinity():
     assert one.top == ((0, 0.0), (1, float("-inf")))
 
 
-def test_long_prompts_are_scored_in_pieces(monkeypatch):
+def test_long_prompts_are_scored_in_chunks(monkeypatch):
     whole = score(LOGITS, TOKENS, 3).read([3] * 6)
     monkeypatch.setattr("firesteel.engine.sample.row._MAX_LOGITS", 80)
     assert score(LOGITS, TOKENS, 3).read([3] * 6) == whole

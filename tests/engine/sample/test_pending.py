@@ -16,12 +16,12 @@ def rows(*logprobs):
     ]
 
 
-def test_report_of_a_padded_step_gives_the_rows_that_are_requests():
+def test_padding_rows_of_a_step_are_not_read():
     report = Report.new(4, torch.device("cpu"))
     report.token_ids.copy_(torch.tensor([5, 6, 7, 8]))
     report.best.copy_(torch.tensor([5.0, 16.0, 27.0, 38.0]))
     drawn = PendingTokens.begin_plain(rows(None, None, None), report).read()
-    assert [one.token_id for one in drawn] == [5, 6, 7] and not any(one.error for one in drawn)
+    assert [result.token_id for result in drawn] == [5, 6, 7] and not any(result.error for result in drawn)
     assert report.token_ids.tolist() == [5, 6, 7, 8]
 
 
@@ -34,21 +34,21 @@ def test_logit_that_is_not_finite_is_a_fault_of_its_row():
         assert one.token_id is None and one.error.startswith(f"request {number}: the model's logits hold NaN")
 
 
-def test_nothing_allowed_is_said_to_be_that():
+def test_error_says_that_no_token_is_allowed():
     best = torch.tensor([float("-inf")])
     (drawn,) = PendingTokens.begin(rows(None), torch.tensor([3]), best).read()
     assert drawn.token_id is None and "no token can be drawn" in drawn.error
 
 
-def test_logprobs_go_to_the_rows_that_ask():
+def test_logprobs_go_to_the_rows_that_request_them():
     logits, token_ids = torch.randn(3, 8, generator=torch.Generator().manual_seed(1)), torch.tensor([1, 2, 3])
     scored = score(logits[1:2], token_ids[1:2], 2)
     drawn = PendingTokens.begin(rows(None, 2, None), token_ids, logits.amax(1), scored).read()
-    assert [one.logprobs is None for one in drawn] == [True, False, True]
+    assert [result.logprobs is None for result in drawn] == [True, False, True]
     assert drawn[1].logprobs.token_id == 2 and len(drawn[1].logprobs.top) == 2
 
 
-def test_request_that_allows_nothing_is_told_from_logits_that_are_broken():
+def test_request_that_allows_nothing_is_refused_and_invalid_logits_are_not():
     best = torch.tensor([float("-inf"), float("nan"), float("inf"), 1.0])
     drawn = PendingTokens.begin(rows(None, None, None, None), torch.arange(4), best).read()
-    assert [one.is_refused for one in drawn] == [True, False, False, False]
+    assert [result.is_refused for result in drawn] == [True, False, False, False]

@@ -1,4 +1,4 @@
-"""Draws from logits: their distribution, what they depend on, and what happens where none can be made."""
+"""Draws from logits: their distribution, what they depend on, and rows from which none can be made."""
 
 import itertools
 
@@ -33,15 +33,15 @@ def row(position=0, *, name="", allowed=None, token_ids=(), num_prompt=0, stop_t
 
 
 def read(logits, rows):
-    """Logits of one row serve all rows."""
+    """Reads the results; logits of one row serve all rows."""
     logits = logits.expand(len(rows), -1) if logits.dim() == 1 else logits
     return Sampler(logits.shape[-1], CPU).sample(logits, rows).read()
 
 
 def tokens(logits, rows):
     drawn = read(logits, rows)
-    assert all(one.error is None for one in drawn)
-    return [one.token_id for one in drawn]
+    assert all(result.error is None for result in drawn)
+    return [result.token_id for result in drawn]
 
 
 def chi_square(drawn, probabilities):
@@ -117,7 +117,7 @@ def test_seeds_that_differ_in_one_high_bit_give_other_draws():
 
 @st.composite
 def mixed_rows(draw):
-    """A request of any kind over 300 tokens."""
+    """Requests of every kind over 300 tokens."""
     token_ids = draw(st.lists(st.integers(0, 299), max_size=12))
     num_prompt = draw(st.integers(0, len(token_ids)))
     allowed = draw(st.sampled_from([None, None, torch.arange(300) % 3 == 0]))
@@ -143,7 +143,7 @@ def mixed_rows(draw):
 @settings(max_examples=40, deadline=None)
 @given(st.lists(mixed_rows(), min_size=2, max_size=6), st.randoms(use_true_random=False))
 def test_draw_depends_on_its_own_request_only(rows, random):
-    """Neither on the rows beside it, nor on its place among them, nor on draws made before."""
+    """It depends neither on other rows, nor on its place among them, nor on earlier draws."""
     logits = 2 * torch.randn(len(rows), 300, generator=torch.Generator().manual_seed(random.randrange(2**32)))
     together = tokens(logits, rows)
     order = random.sample(range(len(rows)), len(rows))
@@ -159,7 +159,7 @@ def test_draw_depends_on_its_own_request_only_in_a_vocabulary_of_real_size():
     assert [tokens(logits[i], [one])[0] for i, one in enumerate(rows)] == together
 
 
-def test_many_draws_are_made_in_pieces(monkeypatch):
+def test_many_rows_are_drawn_in_chunks(monkeypatch):
     rows = [row(i, temperature=i % 3) for i in range(20)]
     whole = tokens(torch.zeros(50), rows)
     monkeypatch.setattr("firesteel.engine.sample.row._MAX_LOGITS", 3 * 50)
@@ -184,7 +184,7 @@ def test_temperature_0_takes_the_largest_beside_rows_that_draw():
     assert len({one[1] for one in drawn}) > 10
 
 
-def test_greedy_takes_the_lowest_id_of_equals():
+def test_greedy_takes_the_lowest_id_of_ties():
     logits = torch.zeros(100_000)
     logits[[99_999, 70_001, 31_234]] = 1.0
     assert tokens(logits, [row(temperature=0)]) == [31_234]
@@ -199,7 +199,7 @@ def test_temperature_near_0_takes_the_largest(temperature):
 
 
 @pytest.mark.parametrize("temperature", [1e-6, 1e-300])
-def test_temperature_near_0_draws_among_equals(temperature):
+def test_temperature_near_0_draws_among_ties(temperature):
     logits = torch.tensor([3.0, 30.0, 30.0, 29.0])
     rows = [row(i, temperature=temperature, top_p=0.9) for i in range(20)]
     assert set(tokens(logits, rows)) == {1, 2}
@@ -268,7 +268,7 @@ def test_logprobs_are_the_models_whatever_the_request_changes():
         ([-INF, 1.0, 2.0], [True, False, False], "no token can be drawn"),
     ],
 )
-def test_row_without_a_token_names_its_request_and_disturbs_no_other(logits, allowed, reason, temperature):
+def test_row_without_a_token_names_its_request_and_affects_no_other(logits, allowed, reason, temperature):
     allowed = None if allowed is None else torch.tensor(allowed)
     rows = [row(temperature=temperature, name="request-7", allowed=allowed, top_p=0.5, logprobs=1), row(top_k=1)]
     sampled = Sampler(3, CPU).sample(torch.tensor([logits, [0.0, 5.0, 0.0]]), rows)
@@ -301,7 +301,7 @@ def test_mask_of_another_shape_or_type_is_refused_by_name(allowed):
         Sampler(8, CPU).sample(LOGITS[None], [row(name="request-9", allowed=allowed)])
 
 
-def test_plain_sample_draws_the_same_and_raises_where_it_cannot():
+def test_plain_sample_draws_the_same_and_raises_if_it_cannot():
     params = [SamplingParams(temperature=1.0, seed=i) for i in range(5)]
     expected = tokens(LOGITS, [row(i, seed=i) for i in range(5)])
     assert sample(LOGITS.expand(5, -1), params, range(5)) == expected
@@ -310,7 +310,7 @@ def test_plain_sample_draws_the_same_and_raises_where_it_cannot():
 
 
 def mixed_batch(vocab_size, device):
-    """Every feature at once, greedy rows and plain draws among them."""
+    """Rows with every feature, greedy rows and plain draws among them."""
     allowed = torch.arange(vocab_size, device=device) % 2 == 0
     return [
         row(0, temperature=0),
@@ -339,7 +339,7 @@ def test_sampling_never_waits_for_the_gpu(forbid_waiting):
     rows = mixed_batch(201_088, device)
     with forbid_waiting():
         sampled = sampler.sample(logits, rows)
-    assert all(one.error is None for one in sampled.read())
+    assert all(result.error is None for result in sampled.read())
 
 
 @pytest.mark.gpu

@@ -15,7 +15,7 @@ INF = float("inf")
 
 
 def kept_slowly(weights, top_k, top_p, min_p):
-    """Ids kept: the most likely one by one, until k are taken or their share is reached; equals of the last too."""
+    """Returns the ids kept: the most likely one by one, until k or the share is reached, and ties of the last."""
     likely = sorted(weights, reverse=True)[: top_k if top_k > 0 else None]
     taken = []
     for weight in likely:
@@ -33,7 +33,7 @@ def kept(weights, params):
 
 @st.composite
 def problems(draw):
-    """Whole weights, and shares half-way between what sums of them can reach, so that rounding decides nothing."""
+    """Integer weights, and shares half-way between possible sums, so that rounding decides nothing."""
     width, count = draw(st.integers(1, 12)), draw(st.integers(1, 4))
     rows = []
     for _ in range(count):
@@ -59,7 +59,7 @@ def test_tokens_kept_are_those_of_the_definition(rows):
 
 
 @pytest.mark.parametrize("top_p", [0.1, 0.5, 0.9, 0.999])
-def test_nucleus_of_a_large_vocabulary_holds_its_share_and_no_token_too_many(top_p):
+def test_nucleus_of_a_large_vocabulary_is_minimal(top_p):
     scores = 4 * torch.randn(3, 50_000, generator=torch.Generator().manual_seed(1))
     scores -= scores.amax(-1, keepdim=True)
     probabilities = scores.double().softmax(-1)
@@ -82,7 +82,7 @@ def test_at_least_the_most_likely_stays(params):
 
 
 @pytest.mark.parametrize("top_k", [-1, 0, 4, 5, 10**12])
-def test_top_k_of_the_vocabulary_or_more_is_no_limit(top_k):
+def test_top_k_of_at_least_the_vocabulary_keeps_all(top_k):
     assert kept([[3, 1, 7, 2], [3, 1, 7, 2]], [SamplingParams(top_k=top_k), SamplingParams(top_k=1)]) == [
         [0, 1, 2, 3],
         [2],
@@ -94,7 +94,7 @@ def test_top_k_alone_keeps_tokens_too_unlikely_to_weigh_anything():
     assert truncate(scores, [SamplingParams(top_k=3)]).isfinite().tolist() == [[True, True, True, False]]
 
 
-def test_share_that_is_reached_exactly_takes_no_more():
+def test_share_that_is_reached_exactly_keeps_no_further_token():
     scores = torch.tensor([[0.0, 0.0, -200.0]])  # the last weighs nothing
     kept_of = truncate(scores, [SamplingParams(top_p=math.nextafter(1, 0))]).isfinite()
     assert kept_of.tolist() == [[True, True, False]]

@@ -1,4 +1,4 @@
-"""What a step computes, in which order, for whom, and what comes out of it."""
+"""The plan of a step: its order, its limits and its outputs."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ def test_decoding_goes_first_and_prompts_fill_the_step():
     assert world.plans == [[("0", 0, 5)], [("0", 5, 6), ("1", 0, 7)], [("0", 6, 7), ("1", 7, 14)]]
 
 
-def test_prompt_is_cut_into_what_a_step_takes():
+def test_prompt_is_split_into_chunks_of_a_step():
     world = World(budget=7, num_pages=80)
     world.submit([1] * 20, 1)
     world.drain()
@@ -54,7 +54,7 @@ def test_prompts_beside_decoding_get_the_room_there_is_for_them_and_alone_all_of
     world.check_end()
 
 
-def test_no_more_run_than_allowed():
+def test_running_requests_stay_within_the_limit():
     world = World(seqs=2)
     for _ in range(5):
         world.submit([1, 2], 3)
@@ -91,7 +91,7 @@ def test_name_in_use_is_refused_and_free_again_afterwards():
     world.scheduler.add(replace(request))
 
 
-def test_cancelling_what_is_not_there_says_so():
+def test_cancelling_an_unknown_request_returns_none():
     world = World()
     assert not world.scheduler.cancel("nobody")
 
@@ -112,7 +112,7 @@ def test_row_without_a_token_ends_its_request_with_the_error():
     world.submit([2] * 3, 4)
     plan = world.scheduler.next()
     outputs = world.scheduler.commit(plan, [SpanResult(error="NaN"), SpanResult(token_id=1)])
-    assert [(one.finish_reason, one.error, one.token_ids) for one in outputs] == [
+    assert [(output.finish_reason, output.error, output.token_ids) for output in outputs] == [
         ("error", "NaN", []),
         (None, None, [1]),
     ]
@@ -133,7 +133,7 @@ def test_scoring_wants_the_logits_of_every_prompt_token_even_of_cached_ones():
     assert (outputs[0].finish_reason, outputs[0].token_ids) == ("length", [])
 
 
-def test_step_hands_out_few_prompt_logits_while_others_go_on():
+def test_prompt_logits_per_step_are_limited_while_others_go_on():
     world = World(num_pages=200, budget=20, prompt_logits=6)
     for _ in range(2):
         world.submit([1] * 8, score=True)
@@ -149,6 +149,6 @@ def test_statistics_of_a_request_are_times_from_its_arrival():
         patch.setattr(scheduler_world, "next_token", lambda token_ids: 0)
         second = world.submit([2] * 3, 5)
         world.drain()
-    found = world.outputs[second].statistics
-    assert (found.queue_s, found.first_token_s, found.token_s) == (5.0, 5.0, 1.0)
-    assert (found.prompt_tokens, found.output_tokens, found.preemptions) == (3, 5, 0)
+    statistics = world.outputs[second].statistics
+    assert (statistics.queue_s, statistics.first_token_s, statistics.token_s) == (5.0, 5.0, 1.0)
+    assert (statistics.prompt_tokens, statistics.output_tokens, statistics.preemptions) == (3, 5, 0)

@@ -1,4 +1,4 @@
-"""Plans that go on before the tokens ahead of them are known."""
+"""Plans that go on before the tokens of earlier steps are known."""
 
 from tests.engine.scheduler_world import World
 
@@ -27,7 +27,7 @@ def test_plan_does_not_go_on_past_the_last_token_of_a_request():
     assert following is not None and world.scheduler.go_on(following) is None
 
 
-def test_plan_does_not_go_on_where_pages_are_short_and_nobody_gives_way_for_it():
+def test_plan_does_not_go_on_if_pages_are_short_and_nobody_is_preempted():
     world, plan = begun(4, 4, num_pages=8, window=1)
     following = world.scheduler.go_on(plan)
     while following is not None:
@@ -36,7 +36,7 @@ def test_plan_does_not_go_on_where_pages_are_short_and_nobody_gives_way_for_it()
     world.check()
 
 
-def test_plan_does_not_go_on_where_someone_left_or_could_join():
+def test_plan_does_not_go_on_if_a_request_left_or_could_join():
     world, plan = begun(3, 4)
     world.cancel("1")
     assert world.scheduler.go_on(plan) is None
@@ -46,7 +46,7 @@ def test_plan_does_not_go_on_where_someone_left_or_could_join():
     world.check()
 
 
-def test_plan_goes_on_where_someone_waits_who_cannot_join():
+def test_plan_goes_on_if_the_waiting_request_cannot_join():
     world, plan = begun(3, 4, seqs=2)
     world.submit([1, 2], 3)
     assert world.scheduler.go_on(plan) is not None

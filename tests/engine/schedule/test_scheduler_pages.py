@@ -1,4 +1,4 @@
-"""Requests that share pages and give way to each other when pages run out."""
+"""Requests that share pages and are preempted when pages run out."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.engine import scheduler_world
 from tests.engine.scheduler_world import World
 
 
-def test_youngest_gives_way_when_pages_run_out_and_its_tokens_are_kept():
+def test_youngest_is_preempted_when_pages_run_out_and_keeps_its_tokens():
     world = World(num_pages=8, kinds=(FULL,), seqs=2, prefix_caching=False)
     first, second = world.submit([4] * 15, 14), world.submit([2] * 11, 14)
     with pytest.MonkeyPatch.context() as patch:
@@ -21,8 +21,8 @@ def test_youngest_gives_way_when_pages_run_out_and_its_tokens_are_kept():
     assert again[-1][2] > 11, "prompt and generated tokens are computed together"
 
 
-def test_request_already_in_the_plan_can_give_way_to_an_older_one():
-    """A prompt whose logits are handed out slowly is still being read while younger requests decode."""
+def test_request_already_in_the_plan_can_be_preempted_by_an_older_one():
+    """A prompt whose logits are returned slowly is still being computed while younger requests decode."""
     world = World(num_pages=7, kinds=(FULL,), seqs=2, prompt_logits=1, prefix_caching=False)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scheduler_world, "next_token", lambda token_ids: 0)
@@ -33,7 +33,7 @@ def test_request_already_in_the_plan_can_give_way_to_an_older_one():
     assert [(first, 12, 13)] in world.plans
 
 
-def test_preempted_request_finds_its_pages_again_where_they_survived():
+def test_preempted_request_finds_its_surviving_pages():
     world = World(num_pages=12, kinds=(FULL,), seqs=2)
     world.submit([4] * 15, 14)
     second = world.submit([2] * 11, 14)
@@ -51,7 +51,7 @@ class _NoDraft:
         pass
 
 
-def test_preempted_score_hands_every_row_out_once():
+def test_preempted_score_returns_every_row_once():
     world = World(num_pages=200, budget=7, prefix_caching=True)
     name = world.submit([1] * 20, score=True)
     rows = []
@@ -78,7 +78,7 @@ def test_waiting_request_is_not_overtaken_by_one_that_would_fit():
     assert list(world.reasons) == ["0", "1", "2"]
 
 
-def test_request_is_admitted_only_where_its_prompt_fits_beside_the_others():
+def test_request_is_admitted_only_if_its_prompt_fits_beside_the_others():
     world = World(num_pages=7, kinds=(FULL,), budget=64)
     world.submit([1] * 14, 2)
     world.submit([2] * 12, 2)
@@ -91,7 +91,7 @@ def test_request_is_admitted_only_where_its_prompt_fits_beside_the_others():
     assert len(world.plans[0]) == 1
 
 
-def test_second_request_with_the_same_beginning_computes_the_rest_only():
+def test_second_request_with_the_same_prefix_computes_only_the_rest():
     world = World(num_pages=200, budget=64)
     world.submit(list(range(20)), 1)
     world.drain()

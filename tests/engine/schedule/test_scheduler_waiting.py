@@ -1,4 +1,4 @@
-"""Someone who waits for pages costs those who run no look-up a step, and joins as soon as there are any."""
+"""A request that waits for pages is not looked up in every step, and joins as soon as there are any."""
 
 from firesteel.config import BatchConfig
 from firesteel.engine.cache.page_pool import PagePool
@@ -24,7 +24,7 @@ def make(num_pages):
 
 
 def add(scheduler, name, length, max_tokens):
-    """No two begin alike."""
+    """Adds a request; no two share a prefix."""
     token_ids = [len(scheduler.jobs), *range(length - 1)]
     scheduler.add(Request(request_id=name, token_ids=token_ids, params=SamplingParams(max_tokens=max_tokens)))
 
@@ -41,7 +41,7 @@ def go_on_while_possible(scheduler, plan):
     return steps
 
 
-def test_prompt_that_finds_no_room_is_looked_up_once_until_there_are_more_pages():
+def test_prompt_without_room_is_looked_up_once_until_pages_are_freed():
     scheduler = make(num_pages=20)
     add(scheduler, "runs", 5, max_tokens=30)
     plan = scheduler.next()
@@ -55,7 +55,7 @@ def test_prompt_that_finds_no_room_is_looked_up_once_until_there_are_more_pages(
     assert [span.request.request_id for span in scheduler.next().spans] == ["waits"]
 
 
-def test_waiting_request_is_looked_up_again_once_pages_are_given_back():
+def test_waiting_request_is_looked_up_again_once_pages_are_freed():
     scheduler = make(num_pages=24)
     for name in ("runs", "leaves"):
         add(scheduler, name, 17, max_tokens=30)

@@ -1,4 +1,4 @@
-"""The scheduler in thousands of steps of all at once: arrivals, cancellations and shortages in any order."""
+"""A random walk of the scheduler: arrivals, cancellations and shortages in any order."""
 
 import random
 
@@ -30,7 +30,10 @@ class RandomWalk(RuleBasedStateMachine):
         room=st.sampled_from([None, None, 1, 3]),
     )
     def start(self, kinds, page_size, window, spare, room, **options):
-        """`spare`: pages beyond those that a request of 24 tokens needs. `room`: prompt tokens beside decoding."""
+        """Starts with `spare` pages beyond those that one request of 24 tokens needs.
+
+        `room` is the number of prompt tokens beside decoding requests.
+        """
         layout = PageLayout(page_size=page_size, kinds=kinds, window=window)
         num_pages = layout.count_pages(24) + spare
         self.world = World(
@@ -45,7 +48,7 @@ class RandomWalk(RuleBasedStateMachine):
         score=st.sampled_from([False, False, False, True]),
     )
     def submit(self, head, tail, count, score):
-        """Texts begin alike, so that pages are shared."""
+        """Submits texts with a common prefix, so that pages are shared."""
         token_ids = [*HEAD[:head], *tail]
         try:
             self.world.submit(token_ids, count, score=score)
@@ -61,7 +64,7 @@ class RandomWalk(RuleBasedStateMachine):
     @precondition(lambda self: self.world.scheduler.jobs)
     @rule(data=st.data(), within=st.booleans())
     def cancel(self, data, within):
-        """Between steps, or while a step is computed."""
+        """Cancels between steps, or while a step is computed."""
         name = data.draw(st.sampled_from(sorted(self.world.scheduler.jobs)))
         if within:
             self.world.step(cancelled=[name])
@@ -106,8 +109,8 @@ def random_world(rng):
     )
 
 
-def test_thousands_of_busy_steps_keep_the_books_and_the_tokens():
-    """As the random walk, but always crowded: what it is meant to meet, it meets."""
+def test_thousands_of_busy_steps_keep_pages_and_tokens_consistent():
+    """As the random walk, but always crowded, so that it meets every case it is meant to meet."""
     steps = preemptions = evictions = cached = surplus = 0
     for seed in range(40):
         rng = random.Random(seed)

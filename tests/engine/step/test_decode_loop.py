@@ -1,4 +1,4 @@
-"""Which plans decode, and that new pages reach the device."""
+"""Plans that decode, new pages on the device, and steps in flight."""
 
 from array import array
 from dataclasses import replace
@@ -31,7 +31,7 @@ def span(length, start, end, *, prompt=None, **params):
 
 
 @pytest.mark.parametrize(
-    ("one", "decodes"),
+    ("decoding", "decodes"),
     [
         (span(6, 5, 6), True),
         (span(1, 0, 1), True),
@@ -41,9 +41,9 @@ def span(length, start, end, *, prompt=None, **params):
         (span(7, 6, 7, prompt=6, prompt_logprobs=1), True),
     ],
 )
-def test_plan_decodes_where_each_request_has_one_token_and_gets_the_next(one, decodes):
-    assert DecodeLoop.takes(Plan(spans=[one])) is decodes
-    assert DecodeLoop.takes(Plan(spans=[one, span(6, 4, 6)])) is False
+def test_plan_decodes_if_each_request_has_one_token_and_gets_the_next(decoding, decodes):
+    assert DecodeLoop.takes(Plan(spans=[decoding])) is decodes
+    assert DecodeLoop.takes(Plan(spans=[decoding, span(6, 4, 6)])) is False
 
 
 @pytest.fixture(params=[False, True], ids=["network", "fused"])
@@ -63,22 +63,22 @@ def inputs(loop):
     return step.batch if hasattr(step, "batch") else step.inputs
 
 
-def test_page_that_begins_reaches_table_and_slots(loop):
+def test_new_page_reaches_table_and_slots(loop):
     first = span(3, 2, 3)
     rows = [SampleRow(params=SamplingParams(), position=3)]
     loop.begin(Plan(spans=[first]))
     loop.launch(Plan(spans=[first]), rows)
     later = [replace(first, start=start, end=start + 1) for start in range(3, 9)]
-    for one in later:
-        assert loop.has_room(Plan(spans=[one]))
-        loop.launch(Plan(spans=[one]), rows)
-        found = inputs(loop)
-        assert found.full.page_table[0, : one.start // 4 + 1].tolist() == [3, 5, 7][: one.start // 4 + 1]
-        assert found.positions.tolist() == [one.end] and found.kv_lens.tolist() == [one.end + 1]
-        if one.end % 4:
-            page = one.end // 4
-            assert found.full.slots.tolist() == [[3, 5, 7][page] * 4 + one.end % 4]
-            assert found.window.slots.tolist() == [[4, 6, 8][page] * 4 + one.end % 4]
+    for following in later:
+        assert loop.has_room(Plan(spans=[following]))
+        loop.launch(Plan(spans=[following]), rows)
+        held = inputs(loop)
+        assert held.full.page_table[0, : following.start // 4 + 1].tolist() == [3, 5, 7][: following.start // 4 + 1]
+        assert held.positions.tolist() == [following.end] and held.kv_lens.tolist() == [following.end + 1]
+        if following.end % 4:
+            page = following.end // 4
+            assert held.full.slots.tolist() == [[3, 5, 7][page] * 4 + following.end % 4]
+            assert held.window.slots.tolist() == [[4, 6, 8][page] * 4 + following.end % 4]
     assert not loop.has_room(Plan(spans=[replace(first, start=12, end=13)]))
 
 
@@ -98,7 +98,7 @@ def test_observers_see_each_launch(loop):
     assert seen == ["before", "after"]
 
 
-def test_masks_are_asked_while_the_device_computes(loop):
+def test_masks_are_computed_while_the_device_computes(loop):
     seen, first = [], span(3, 2, 3)
 
     def rows():

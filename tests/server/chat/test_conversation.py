@@ -49,7 +49,7 @@ def test_call_and_its_result_are_in_the_commentary_channel():
     assert (answer.channel, answer.content) == ("commentary", "seen")
 
 
-def test_words_before_a_call_are_a_preamble():
+def test_text_before_a_call_is_a_preamble():
     assistant = {"role": "assistant", "content": "Let me see.", "tool_calls": [CALL]}
     preamble, _ = render(user("a"), assistant)[2:]
     assert (preamble.channel, preamble.content, preamble.recipient) == ("commentary", "Let me see.", None)
@@ -81,12 +81,12 @@ def test_schema_of_the_answer_is_shown():
 @pytest.mark.parametrize(
     ("effort", "shown"), [(None, "medium"), ("minimal", "low"), ("high", "high"), ("none", "low")]
 )
-def test_effort_is_one_that_harmony_knows(effort, shown):
+def test_effort_is_mapped_to_one_of_harmonys(effort, shown):
     assert f"Reasoning: {shown}" in render(user("a"), reasoning_effort=effort)[0].content
     assert f"Reasoning: {shown}" in render(user("a"), chat_template_kwargs={"reasoning_effort": effort})[0].content
 
 
-def test_no_date_unless_asked_so_that_midnight_changes_no_prefix():
+def test_date_is_omitted_by_default_so_that_midnight_changes_no_prefix():
     assert "Current date" not in render(user("a"))[0].content
     assert "Current date: 2026-01-31" in render(user("a"), prompt_date="2026-01-31")[0].content
     assert find_date("today") == datetime.datetime.now(datetime.UTC).date().isoformat()
@@ -100,8 +100,8 @@ def deep(levels):
 
 
 @pytest.mark.parametrize("schema", [deep(200), {"type": "integer", "default": 10**400}], ids=["deep", "huge"])
-def test_schema_that_cannot_be_read_is_refused_by_its_place(schema):
-    """Recursion or an overflow would end the request as a fault of the server."""
+def test_unreadable_schema_is_refused_with_its_place(schema):
+    """Recursion or an overflow would be a server error."""
     tool = {"type": "function", "function": {"name": "look", "parameters": schema}}
     with pytest.raises(ApiError, match="the schema cannot be read") as caught:
         render(user("a"), tools=[TOOL | {"function": TOOL["function"] | {"name": "other"}}, tool])
@@ -112,7 +112,7 @@ def test_schema_that_cannot_be_read_is_refused_by_its_place(schema):
     assert caught.value.param == "response_format.json_schema.schema"
 
 
-def test_deepest_schema_that_is_read_is_rendered():
+def test_deepest_accepted_schema_is_rendered():
     tool = {"type": "function", "function": {"name": "look", "parameters": deep(63)}}
     answer = {"type": "json_schema", "json_schema": {"name": "x", "schema": deep(63)}}
     developer = render(user("a"), tools=[tool], response_format=answer)[1]

@@ -1,4 +1,4 @@
-"""Which requests need a grammar, and what cannot be enforced."""
+"""Requests that need a grammar, and schemas that cannot be enforced."""
 
 import msgspec
 import pytest
@@ -42,7 +42,7 @@ def test_free_answers_have_no_grammar(fields):
         {"response_format": {"type": "json_object"}},
     ],
 )
-def test_forms_have_a_grammar(fields):
+def test_required_forms_have_a_grammar(fields):
     request = asked(**fields)
     assert may_need_grammar(request) and "\nstart:" in find_grammar(request)
 

@@ -1,4 +1,4 @@
-"""The endpoint for chats: whole and streamed say the same, fields reach the engine, wrong ones are refused."""
+"""The chat endpoint: whole and streamed answers are equal, fields reach the engine, invalid ones are refused."""
 
 import pytest
 
@@ -13,7 +13,7 @@ TOOLS = [{"type": "function", "function": {"name": "get_weather", "parameters": 
 
 
 def joined(events, index=0):
-    """The message that the chunks of a choice add up to."""
+    """Returns the message that the chunks of a choice join to."""
     message = {"content": "", "reasoning_content": "", "calls": {}, "reason": None, "token_ids": []}
     for choice in (one for event in events for one in event["choices"] if one["index"] == index):
         delta = choice["delta"]
@@ -29,7 +29,7 @@ def joined(events, index=0):
     return message
 
 
-def test_whole_answer_keeps_reasoning_apart(server):
+def test_whole_answer_separates_reasoning_and_content(server):
     answer = server.chat()
     assert answer.status == 200
     body = answer.json()
@@ -45,7 +45,7 @@ def test_whole_answer_keeps_reasoning_apart(server):
     assert usage["completion_tokens_details"] == {"reasoning_tokens": 3}
 
 
-def test_stream_says_what_the_whole_answer_says(server):
+def test_stream_equals_the_whole_answer(server):
     events = server.chat(stream=True).events
     message = joined(events)
     assert (message["content"], message["reasoning_content"], message["reason"]) == ("Hello.", "Hm.", "stop")
@@ -56,7 +56,7 @@ def test_stream_says_what_the_whole_answer_says(server):
     assert all("usage" not in event for event in events)
 
 
-def test_stream_has_usage_where_asked(server):
+def test_stream_has_usage_if_requested(server):
     events = server.chat(stream=True, stream_options={"include_usage": True}).events
     assert events[-1]["choices"] == [] and events[-1]["usage"]["completion_tokens"] == 38
     assert all(event["usage"] is None for event in events[:-1])
@@ -75,7 +75,7 @@ def test_every_token_is_in_one_chunk(server, tokenizer):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_tool_call_is_one_in_either_way(open_server, stream):
+def test_tool_call_is_equal_whole_and_streamed(open_server, stream):
     server = open_server(CALL)
     answer = server.chat(tools=TOOLS, stream=stream)
     if stream:
@@ -111,7 +111,7 @@ def test_length_is_the_reason_when_tokens_run_out(server):
     assert server.chat(max_completion_tokens=2, max_tokens=9).json()["usage"]["completion_tokens"] == 2
 
 
-def test_several_choices_draw_their_own_numbers(server):
+def test_choices_have_different_seeds(server):
     body = server.chat(n=3, seed=7, temperature=0.5).json()
     assert [choice["index"] for choice in body["choices"]] == [0, 1, 2]
     assert {choice["message"]["content"] for choice in body["choices"]} == {"Hello."}
@@ -166,19 +166,19 @@ def test_fields_reach_the_engine(server):
     assert server.engine.requests[0].stops == {9}
 
 
-def test_without_max_tokens_all_the_context_may_be_used(server):
+def test_default_max_tokens_is_the_rest_of_the_context(server):
     server.chat()
     request = server.engine.requests[0]
     assert request.num_prompt + request.params.max_tokens == server.engine.facts.max_context
 
 
-def test_checkpoint_and_harmony_say_what_ends_a_turn(server, tokenizer):
+def test_stop_tokens_are_those_of_checkpoint_and_harmony(server, tokenizer):
     server.chat()
     ends = {tokenizer.special_ids[name] for name in ("<|return|>", "<|call|>", "<|endoftext|>")}
     assert server.engine.requests[0].stops == ends
 
 
-def test_answer_in_a_form_has_a_grammar(server):
+def test_answer_with_a_required_form_has_a_grammar(server):
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     server.chat(response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": schema}})
     assert "integer" in server.engine.requests[0].params.grammar
@@ -192,7 +192,7 @@ def test_answer_in_a_form_has_a_grammar(server):
     assert server.engine.requests[4].params.grammar is None
 
 
-def test_reasoning_can_be_left_out(server):
+def test_reasoning_can_be_omitted(server):
     [choice] = server.chat(include_reasoning=False).json()["choices"]
     assert choice["message"]["reasoning_content"] is None
     message = joined(server.chat(include_reasoning=False, stream=True, return_token_ids=True).events)
@@ -233,7 +233,7 @@ def test_prompt_is_the_conversation_in_harmony(server):
         ),
     ],
 )
-def test_wrong_field_is_named(server, fields, param):
+def test_error_names_the_invalid_field(server, fields, param):
     answer = server.chat(**fields)
     assert answer.status == 400, answer.body
     assert answer.error["type"] == "invalid_request_error" and answer.error["message"]
@@ -241,7 +241,7 @@ def test_wrong_field_is_named(server, fields, param):
     assert server.engine.requests == []
 
 
-def test_picture_is_understood_and_declined(server):
+def test_image_is_declined_as_unsupported(server):
     part = {"type": "image_url", "image_url": {"url": "data:"}}
     answer = server.chat([part])
     assert answer.status == 422 and "text only" in answer.error["message"]

@@ -41,12 +41,12 @@ def test_prompts_are_texts_or_tokens(server, prompt, prompts):
 
 
 @pytest.mark.parametrize(("prompt", "status"), [("", 400), ([], 400), ([97, "a"], 400), ([1.5], 400), (None, 400)])
-def test_prompt_of_no_kind_is_refused(server, prompt, status):
+def test_invalid_prompt_is_refused(server, prompt, status):
     answer = complete(server, prompt)
     assert answer.status == status and answer.error["param"].startswith("prompt")
 
 
-def test_stream_adds_up_to_the_whole(server):
+def test_chunks_join_to_the_whole_answer(server):
     events = complete(server, stream=True, stream_options={"include_usage": True}, return_token_ids=True).events
     assert "".join(choice["text"] for event in events for choice in event["choices"]) == "one two"
     assert events[-2]["choices"][0]["finish_reason"] == "stop" and events[-1]["usage"]["completion_tokens"] == 8
@@ -60,7 +60,7 @@ def test_echo_puts_the_prompt_first(server):
     assert "".join(event["choices"][0]["text"] for event in events) == "abone two"
 
 
-def test_logprobs_come_in_columns(server):
+def test_logprobs_are_columns(server):
     found = complete(server, logprobs=1).json()["choices"][0]["logprobs"]
     assert "".join(found["tokens"]).startswith("one two") and found["text_offset"][:3] == [0, 1, 2]
     assert found["token_logprobs"][0] == -0.5 and found["top_logprobs"][0] == {"a": -1.0}
@@ -85,20 +85,20 @@ def test_echoed_prompt_has_logprobs_from_its_second_token_on(server):
     assert server.engine.requests[0].params.prompt_logprobs == 0
 
 
-def test_what_is_not_offered_is_declined(server):
+def test_unsupported_fields_are_declined(server):
     assert complete(server, suffix="x").status == 422
     assert complete(server, best_of=3).status == 422
     assert complete(server, best_of=2, n=2).status == 200
 
 
-def test_more_prompts_than_may_be_under_way_are_refused(open_server):
+def test_more_prompts_than_the_limit_are_refused(open_server):
     server = open_server(max_num_seqs=1, max_waiting=1)
     answer = complete(server, ["a", "b", "c"])
     assert answer.status == 400 and "2 requests" in answer.error["message"]
 
 
-def test_streamed_echo_has_the_logprobs_of_a_prompt_that_comes_in_pieces(server):
-    """Those of all pieces but the first were lost."""
+def test_streamed_echo_has_the_logprobs_of_a_chunked_prompt(server):
+    """The logprobs of all chunks but the first were lost."""
     output = server.engine.output
 
     async def in_pieces(request):
@@ -118,7 +118,7 @@ def test_streamed_echo_has_the_logprobs_of_a_prompt_that_comes_in_pieces(server)
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_prompt_alone_is_echoed_and_scored(server, stream):
-    """How texts are scored: no token is asked for."""
+    """A text is scored by asking for 0 tokens."""
     output = server.engine.output
 
     def with_prompt(request, token_ids, reason, count):
@@ -137,7 +137,7 @@ def test_prompt_alone_is_echoed_and_scored(server, stream):
     assert server.engine.requests[0].params.max_tokens == 1 and server.engine.num_open == 0
 
 
-def test_no_tokens_without_an_echo_are_an_empty_text(server):
+def test_zero_tokens_without_echo_give_an_empty_text(server):
     choice = complete(server, max_tokens=0).json()["choices"][0]
     assert (choice["text"], choice["finish_reason"]) == ("", "length")
     assert complete(server, max_tokens=-1).status == 400

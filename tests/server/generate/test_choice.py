@@ -71,7 +71,7 @@ def test_choice_counts_its_tokens(tokenizer, spelled, size):
 
 @pytest.mark.parametrize("at_once", [True, False])
 def test_outputs_after_a_stop_string_leave_only_their_statistics(tokenizer, spelled, at_once):
-    """The engine runs on until it is told."""
+    """The engine runs on until the request is finished."""
     params = SamplingParams(stop=("ve",))
     request = Request(request_id="a", token_ids=[1], params=params)
     choice = Choice(request=request, reader=TextReader(tokenizer, params))

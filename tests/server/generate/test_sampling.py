@@ -1,4 +1,4 @@
-"""Defaults of the checkpoint, a request's fields, and where they meet."""
+"""Sampling parameters: defaults of the checkpoint and fields of a request."""
 
 import json
 
@@ -21,15 +21,15 @@ def defaults_of(tmp_path, content):
     return read_defaults(tmp_path)
 
 
-def test_checkpoint_says_what_a_request_does_not(tmp_path):
+def test_checkpoint_gives_the_defaults(tmp_path):
     assert read_defaults(tmp_path) == {"temperature": 1.0}
     assert defaults_of(tmp_path, {"do_sample": False, "temperature": 0.7}) == {"temperature": 0.0}
-    found = defaults_of(tmp_path, {"do_sample": True, "temperature": 0.7, "top_p": 0.9, "eos_token_id": 1})
-    assert found == {"temperature": 0.7, "top_p": 0.9}
-    assert params(found).temperature == 0.7 and params(found, temperature=0).temperature == 0
+    defaults = defaults_of(tmp_path, {"do_sample": True, "temperature": 0.7, "top_p": 0.9, "eos_token_id": 1})
+    assert defaults == {"temperature": 0.7, "top_p": 0.9}
+    assert params(defaults).temperature == 0.7 and params(defaults, temperature=0).temperature == 0
 
 
-def test_broken_generation_config_is_told(tmp_path):
+def test_invalid_generation_config_is_reported(tmp_path):
     (tmp_path / "generation_config.json").write_text("{")
     with pytest.raises(UserError, match=r"generation_config\.json"):
         read_defaults(tmp_path)
@@ -46,11 +46,11 @@ def test_seed_is_drawn_unless_given():
     assert params().seed != params().seed
 
 
-def test_stops_are_one_or_several():
+def test_stop_is_one_string_or_several():
     assert params(stop="a").stop == ("a",) and params(stop=["a", "b"]).stop == ("a", "b") and params().stop == ()
 
 
-def test_value_that_sampling_refuses_is_named():
+def test_error_names_the_value_that_sampling_refuses():
     with pytest.raises(ApiError) as caught:
         params({"top_k": -7})
     assert caught.value.status == 400 and caught.value.param == "top_k"

@@ -1,4 +1,4 @@
-"""The key, and how many may be under way."""
+"""The API key and the limit on concurrent requests."""
 
 import threading
 
@@ -17,13 +17,13 @@ def test_wrong_key_is_refused(given):
     assert caught.value.status == 401 and "right" not in str(caught.value)
 
 
-def test_right_key_and_no_key_wanted():
+def test_right_key_or_no_key_required_is_accepted():
     KeyCheck("right").check("Bearer right")
     KeyCheck("right").check("bearer  right ")
     KeyCheck("").check(None)
 
 
-def test_key_guards_all_but_health_metrics_and_the_page(open_server):
+def test_key_protects_all_but_health_metrics_and_the_page(open_server):
     server = open_server(api_key="right")
     for path in ("/health", "/health/live", "/metrics", "/", "/openapi.json"):
         assert server.get(path).status == 200, path
@@ -36,7 +36,7 @@ def test_key_guards_all_but_health_metrics_and_the_page(open_server):
     assert server.post("/tokenize", {"prompt": "a"}, authorization="Bearer right").status == 200
 
 
-def test_choices_beyond_the_limit_are_told_to_wait():
+def test_choices_beyond_the_limit_are_refused():
     admission = Admission(3)
     with admission.admit(2):
         with admission.admit(1), pytest.raises(ApiError) as caught, admission.admit(1):
@@ -48,7 +48,7 @@ def test_choices_beyond_the_limit_are_told_to_wait():
     assert caught.value.status == 400 and admission.num_under_way == 0
 
 
-def test_who_stops_takes_nobody():
+def test_stopping_server_admits_nobody():
     admission = Admission(3)
     admission.is_stopping = True
     with pytest.raises(ApiError) as caught, admission.admit():
@@ -57,7 +57,7 @@ def test_who_stops_takes_nobody():
 
 
 @pytest.mark.slow
-def test_overloaded_server_says_when_to_come_again(open_server, eventually):
+def test_overloaded_server_sends_retry_after(open_server, eventually):
     server = open_server(max_num_seqs=1, max_waiting=0)
     server.engine.pause_s = 0.05
     first = threading.Thread(target=server.chat)

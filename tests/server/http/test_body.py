@@ -1,4 +1,4 @@
-"""Bodies: too large, too slow, not JSON, with fields that nobody knows."""
+"""Bodies that are too large, too slow, not JSON, or have unknown fields."""
 
 import logging
 import socket
@@ -15,13 +15,13 @@ HELLO = {"messages": [{"role": "user", "content": "hi"}]}
     "body",
     [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"messages": "\\ud800"}', b"[" * 100_000, b'{"a": ' * 100_000],
 )
-def test_what_is_no_json_object_is_refused(server, body):
+def test_body_that_is_not_a_json_object_is_refused(server, body):
     answer = server.post(PATH, body)
     assert answer.status == 400 and answer.error["message"]
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "", "application/x-www-form-urlencoded"])
-def test_body_must_be_called_json(server, kind):
+def test_content_type_must_be_json(server, kind):
     answer = server.post(PATH, HELLO, **{"content-type": kind})
     assert answer.status == 415 and "application/json" in answer.error["message"]
     assert server.post(PATH, HELLO, **{"content-type": "Application/JSON; charset=utf-8"}).status == 200
@@ -47,14 +47,14 @@ def talk(server, *parts, pause_s=0.0):
         return answer
 
 
-def test_body_without_a_length_is_counted_as_it_comes(open_server):
+def test_body_without_a_length_is_counted_as_it_arrives(open_server):
     server = open_server(max_body_mib=0.01)
     head = HEAD + b"transfer-encoding: chunked\r\n\r\n"
     part = b"1000\r\n" + b"x" * 0x1000 + b"\r\n"
     assert b" 413 " in talk(server, head, part, part, part, part)
 
 
-def test_body_that_does_not_come_is_given_up(open_server):
+def test_body_that_does_not_arrive_times_out(open_server):
     server = open_server(body_timeout_s=0.2)
     head = (
         b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n"

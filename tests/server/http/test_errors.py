@@ -1,15 +1,15 @@
-"""Errors have OpenAI's shape, and nothing of the server's inside."""
+"""Errors have OpenAI's format and do not show the inside of the server."""
 
 import pytest
 
 
 @pytest.mark.parametrize(("path", "method", "status"), [("/nowhere", "GET", 404), ("/v1/models", "POST", 405)])
-def test_path_or_method_that_is_not_there(server, path, method, status):
+def test_unknown_path_or_method_is_an_error(server, path, method, status):
     answer = server.get(path) if method == "GET" else server.post(path, {})
     assert answer.status == status and set(answer.error) == {"message", "type", "param", "code"}
 
 
-def test_fault_of_the_server_shows_no_trace(open_server, caplog, eventually):
+def test_server_fault_does_not_show_its_traceback(open_server, caplog, eventually):
     server = open_server()  # of its own: the shared one may still write lines about tests before
 
     def fail(request):
@@ -24,7 +24,7 @@ def test_fault_of_the_server_shows_no_trace(open_server, caplog, eventually):
     assert [one for one in statuses if one >= 500] == [500]  # another server may end a line of its own meanwhile
 
 
-def test_output_of_the_engine_that_is_an_error_is_told(server):
+def test_error_output_of_the_engine_is_reported(server):
     server.engine.error = "the logits are not numbers"
     answer = server.chat()
     assert answer.status == 500 and "the logits are not numbers" in answer.error["message"]

@@ -1,4 +1,4 @@
-"""Clients that leave, that do not read, that wait too long: their requests end and nobody else's."""
+"""Clients that leave, do not read or wait too long: their requests end, and no others."""
 
 import json
 import socket
@@ -9,12 +9,12 @@ import pytest
 
 @pytest.fixture
 def server(open_server):
-    """With figures of its own."""
+    """A server with its own metrics."""
     return open_server()
 
 
 def send_chat(server, **fields):
-    """A client that has sent its request and may do what it likes."""
+    """Opens a connection and sends a chat request; the test decides what the client does next."""
     host, port = server.url.removeprefix("http://").split(":")
     end = socket.create_connection((host, int(port)), timeout=10)
     body = json.dumps({"messages": [{"role": "user", "content": "hi"}], **fields}).encode()
@@ -42,7 +42,7 @@ def test_request_ends_when_its_client_leaves(server, eventually):
     assert server.chat().status == 200
 
 
-def test_client_that_leaves_in_the_middle_of_a_stream_is_noticed(server, eventually):
+def test_client_that_leaves_during_a_stream_is_noticed(server, eventually):
     server.engine.pause_s = 0.02
     end = send_chat(server, stream=True)
     assert b"data: " in end.recv(65536) + end.recv(65536)
@@ -75,7 +75,7 @@ def test_client_that_does_not_read_is_dropped(open_server, eventually):
     end.close()
 
 
-def test_request_that_takes_too_long_is_ended(open_server):
+def test_request_times_out(open_server):
     server = open_server(request_timeout_s=0.3)
     server.engine.pause_s = 0.2
     answer = server.chat()
@@ -100,6 +100,6 @@ def test_engine_that_dies_before_the_first_token_is_an_http_error(server):
         assert "secret" not in answer.body.decode()
 
 
-def test_stream_says_it_must_not_be_kept_back(server):
+def test_stream_disables_proxy_buffering(server):
     headers = server.chat(stream=True).headers
     assert headers["content-type"].startswith("text/event-stream") and headers["x-accel-buffering"] == "no"

@@ -1,4 +1,4 @@
-"""Lines of the log: ids, figures, never the prompt unless asked."""
+"""The access log: ids and counts, and the prompt only if configured."""
 
 import json
 import logging
@@ -10,7 +10,7 @@ from firesteel.server.observe.access_log import LineFormatter
 
 @pytest.fixture
 def server(open_server):
-    """One of its own: the shared one may still write lines about tests before."""
+    """A separate server: the shared one may still log lines of earlier tests."""
     return open_server()
 
 
@@ -33,7 +33,7 @@ def test_answer_and_line_carry_the_same_id(server, lines, eventually):
     eventually(lambda: len(lines()) == 3)
 
 
-def test_line_has_figures_and_no_prompt(server, lines, eventually):
+def test_line_has_counts_and_no_prompt(server, lines, eventually):
     server.chat("my secret")
     eventually(lines)
     [line] = lines()
@@ -43,19 +43,19 @@ def test_line_has_figures_and_no_prompt(server, lines, eventually):
         assert "secret" not in LineFormatter(as_json=as_json).format(line)
 
 
-def test_prompt_is_written_where_asked(open_server, lines, eventually):
+def test_prompt_is_logged_if_configured(open_server, lines, eventually):
     open_server(log_prompts=True).chat("my secret")
     eventually(lines)
     assert "my secret" in lines()[0].prompt
 
 
-def test_error_is_written_with_its_cause(server, lines, eventually):
+def test_error_is_logged_with_its_cause(server, lines, eventually):
     server.chat(temperature=-1)
     eventually(lines)
     assert lines()[0].levelno == logging.WARNING and "temperature" in lines()[0].error
 
 
-def test_healthy_probes_are_not_written(server, lines, eventually):
+def test_healthy_probes_are_not_logged(server, lines, eventually):
     server.get("/health")
     server.get("/metrics")
     server.engine.is_ready = False
@@ -64,7 +64,7 @@ def test_healthy_probes_are_not_written(server, lines, eventually):
     assert [line.status for line in lines()] == [503]
 
 
-def test_lines_are_words_or_json():
+def test_lines_are_pairs_or_json():
     record = logging.makeLogRecord({"msg": "request", "levelname": "INFO", "status": 200, "error": 'a "b"\nc'})
     assert LineFormatter(as_json=False).format(record).endswith(r'info    request status=200 error="a \"b\"\nc"')
     whole = json.loads(LineFormatter(as_json=True).format(record))

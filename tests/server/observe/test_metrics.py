@@ -1,4 +1,4 @@
-"""Figures for Prometheus: vLLM's names, ours, and that they count."""
+"""Metrics for Prometheus: vLLM's names, our own, and that they count."""
 
 import re
 
@@ -7,22 +7,22 @@ import pytest
 
 @pytest.fixture
 def server(open_server):
-    """With figures of its own."""
+    """A server with its own metrics."""
     return open_server()
 
 
 def value_of(text, name, **labels):
-    """The sum of the samples of this name that have these labels."""
-    total, found = 0.0, False
+    """Returns the sum of the samples of this name with these labels."""
+    total, is_found = 0.0, False
     for line in text.splitlines():
         match = re.fullmatch(rf"{re.escape(name)}(?:{{(.*)}})? (\S+)", line)
         if match and all(f'{key}="{value}"' in (match[1] or "") for key, value in labels.items()):
-            total, found = total + float(match[2]), True
-    assert found, f"no {name} with {labels}"
+            total, is_found = total + float(match[2]), True
+    assert is_found, f"no {name} with {labels}"
     return total
 
 
-def test_names_of_a_vllm_dashboard_are_there(server):
+def test_metrics_have_the_names_of_vllm_dashboards(server):
     server.chat()
     text = server.get("/metrics").body.decode()
     for name in (
@@ -61,13 +61,13 @@ def test_requests_tokens_and_ends_are_counted(server):
     assert value_of(text, "firesteel_http_requests_total", path="/v1/chat/completions", status="400") == 1
 
 
-def test_what_is_of_now_comes_from_the_engine(server):
+def test_gauges_come_from_the_engine(server):
     text = server.get("/metrics").body.decode()
     assert value_of(text, "vllm:kv_cache_usage_perc") == 0.4 and value_of(text, "firesteel_pages") == 10
     assert value_of(text, "firesteel_engine_up") == 1
 
 
-def test_path_that_does_not_exist_is_no_new_label(server):
+def test_unknown_path_does_not_create_a_label(server):
     server.get("/nowhere/1")
     server.get("/nowhere/2")
     text = server.get("/metrics").body.decode()

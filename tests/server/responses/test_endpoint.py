@@ -1,4 +1,4 @@
-"""The endpoints under /v1/responses, asked by the openai client: a scripted engine, and the shipped model."""
+"""The endpoints under /v1/responses with the openai client: a scripted engine, and the shipped model."""
 
 import json
 import time
@@ -55,7 +55,7 @@ def test_a_response_has_reasoning_text_and_usage(client, server):
     assert "Be kind." in server.engine.tokenizer.decode(prompt.token_ids)
 
 
-def test_events_come_in_order_and_add_up_to_the_whole(client):
+def test_events_are_in_order_and_join_to_the_whole(client):
     events = list(ask(client, stream=True))
     assert [event.sequence_number for event in events] == list(range(len(events)))
     kinds = [event.type.removeprefix("response.") for event in events]
@@ -83,14 +83,14 @@ def test_events_come_in_order_and_add_up_to_the_whole(client):
     assert done == last.output
 
 
-def test_a_stream_says_what_the_whole_response_says(client):
+def test_stream_equals_the_whole_response(client):
     whole = ask(client).to_dict()
     streamed = list(ask(client, stream=True))[-1].response.to_dict()
     assert strip(whole) == strip(streamed)
 
 
 def strip(response):
-    """Without what is of one response only."""
+    """Removes what differs between responses: ids and times."""
     kept = {name: value for name, value in response.items() if name not in ("id", "created_at")}
     return {**kept, "output": [{**item, "id": "", "call_id": ""} for item in response["output"]]}
 
@@ -127,14 +127,14 @@ def test_arguments_are_streamed(connect, open_server):
     assert len(deltas) > 3
 
 
-def test_what_is_cut_is_incomplete(client):
+def test_truncated_response_is_incomplete(client):
     made = ask(client, max_output_tokens=36)
     assert made.status == "incomplete" and made.incomplete_details.reason == "max_output_tokens"
     assert made.output[-1].status == "incomplete" and made.output[0].status == "completed"
     assert [event.type for event in ask(client, max_output_tokens=36, stream=True)][-1] == "response.incomplete"
 
 
-def test_logprobs_come_with_the_text_where_asked(client):
+def test_logprobs_come_with_the_text_if_requested(client):
     wanted = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
     part = ask(client, **wanted).output[-1].content[0]
     assert len(part.logprobs) == len("Hello.") and len(part.logprobs[0].top_logprobs) == 2
@@ -154,7 +154,7 @@ def test_a_response_is_found_listed_and_deleted(client):
             again(made.id)
 
 
-def test_what_is_not_to_be_stored_is_not_found(client, connect, open_server):
+def test_response_with_store_false_is_not_found(client, connect, open_server):
     made = ask(client, store=False)
     assert made.store is False
     with pytest.raises(openai.NotFoundError):
@@ -177,7 +177,7 @@ def test_instructions_are_not_carried_over_but_the_conversation_is(client, serve
     assert places == sorted(places) and prompt.count("Hello.") == 2
 
 
-def test_a_response_in_the_background_is_found_when_it_is_made(client, server):
+def test_background_response_is_found_when_complete(client, server):
     server.engine.pause_s = 0.01
     made = ask(client, background=True)
     assert made.status == "in_progress" and made.output == []
@@ -189,7 +189,7 @@ def test_a_response_in_the_background_is_found_when_it_is_made(client, server):
     assert found.status == "completed" and found.output_text == "Hello." and found.background
 
 
-def test_a_response_in_the_background_can_be_cancelled(client, server, eventually):
+def test_background_response_can_be_cancelled(client, server, eventually):
     server.engine.pause_s = 0.2
     made = ask(client, background=True)
     eventually(lambda: server.engine.num_open == 1)
@@ -201,7 +201,7 @@ def test_a_response_in_the_background_can_be_cancelled(client, server, eventuall
         client.responses.cancel(ask(client).id)
 
 
-def test_deleting_one_that_is_being_made_ends_it_for_good(client, server, eventually):
+def test_deleting_an_unfinished_response_ends_it(client, server, eventually):
     server.engine.pause_s = 0.2
     made = ask(client, background=True)
     eventually(lambda: server.engine.num_open == 1)
@@ -211,7 +211,7 @@ def test_deleting_one_that_is_being_made_ends_it_for_good(client, server, eventu
         client.responses.retrieve(made.id)
 
 
-def test_a_failure_is_told_in_the_stream_once_it_has_begun(client, server):
+def test_failure_after_the_first_event_is_an_event(client, server):
     server.engine.dies_after = 30
     events = list(ask(client, stream=True))
     failed = events[-1]
@@ -223,7 +223,7 @@ def test_a_failure_is_told_in_the_stream_once_it_has_begun(client, server):
         ask(client, stream=True)
 
 
-def test_a_failure_in_the_background_is_kept(client, server, eventually):
+def test_failure_in_the_background_is_stored(client, server, eventually):
     server.engine.dies_after = 3
     made = ask(client, background=True)
     eventually(lambda: client.responses.retrieve(made.id).status == "failed")
@@ -247,13 +247,13 @@ def test_a_failure_in_the_background_is_kept(client, server, eventually):
         ),
     ],
 )
-def test_errors_are_the_clients_own(client, fields, error, param):
+def test_errors_have_the_clients_classes(client, fields, error, param):
     with pytest.raises(error) as raised:
         ask(client, **fields)
     assert raised.value.param == param
 
 
-def test_the_key_is_wanted(connect, open_server):
+def test_api_key_is_required(connect, open_server):
     url = open_server(api_key="secret").url
     with pytest.raises(openai.AuthenticationError):
         ask(connect(url))
@@ -282,8 +282,8 @@ def test_the_shipped_model_answers_remembers_calls_and_keeps_to_a_schema(connect
     assert call.name == "look" and isinstance(json.loads(call.arguments), dict)
 
 
-def test_a_response_in_the_background_is_refused_where_too_many_are_under_way(connect, open_server, eventually):
-    """It was taken and failed later."""
+def test_background_response_is_refused_at_the_limit(connect, open_server, eventually):
+    """It was accepted and failed later."""
     server = open_server(max_num_seqs=1, max_waiting=1)
     server.engine.pause_s = 0.05
     client = connect(server.url)

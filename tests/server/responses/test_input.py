@@ -1,4 +1,4 @@
-"""Requests to /v1/responses as the chat requests that they mean."""
+"""Requests to /v1/responses become equivalent chat requests."""
 
 import msgspec
 import pytest
@@ -16,7 +16,7 @@ def read(**fields):
 
 
 def rendered(items):
-    """(role or name, channel, recipient, content) of each message after the system's."""
+    """Returns (role or name, channel, recipient, content) of each message after the system message."""
     messages = render_chat(read(input=items))[1:]
     return [(one.name or one.role, one.channel, one.recipient, one.content) for one in messages]
 
@@ -29,7 +29,7 @@ def test_instructions_come_before_the_input():
     assert read(instructions="Be kind.").messages[0] == chat.DeveloperMessage(content="Be kind.")
 
 
-def test_messages_may_leave_out_their_kind_and_have_parts():
+def test_messages_may_omit_their_type_and_have_parts():
     parts = [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]
     items = [{"role": "user", "content": parts}, {"type": "message", "role": "assistant", "content": "c"}]
     assert rendered(items) == [("user", None, None, "ab"), ("assistant", "final", None, "c")]
@@ -90,7 +90,7 @@ def test_reasoning_of_earlier_turns_is_dropped_and_of_this_one_kept():
         ({"type": "function_call_output", "call_id": "c"}, "input[1].output"),
     ],
 )
-def test_what_an_item_lacks_is_named(item, place):
+def test_error_names_the_missing_field_of_an_item(item, place):
     with pytest.raises(ApiError) as raised:
         read(input=[{"role": "user", "content": "a"}, item])
     assert raised.value.param == place and raised.value.status == 400
@@ -143,7 +143,7 @@ def test_only_allowed_tools_are_shown_to_the_model():
         ({"background": True, "store": False}, "store"),
     ],
 )
-def test_what_is_not_supported_is_refused_by_name(fields, param):
+def test_error_names_the_unsupported_field(fields, param):
     with pytest.raises(ApiError) as raised:
         check_supported(msgspec.convert({"input": "hi", **fields}, ResponseRequest))
     assert raised.value.param == param

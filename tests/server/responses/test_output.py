@@ -1,4 +1,4 @@
-"""Pieces of a turn as items and events."""
+"""Pieces of a turn become items and events."""
 
 import random
 
@@ -43,7 +43,7 @@ def new_writer():
 
 
 def write(*pieces):
-    """All events, and the response."""
+    """Returns all events, and the response."""
     writer = new_writer()
     events = [*writer.begin(), *(event for piece in pieces for event in writer.push(piece)), *writer.finish(USAGE)]
     return events, writer.response
@@ -54,7 +54,7 @@ def part(index, kind, text="", **more):
     return [begin, *([Text(index=index, text=text)] if text else []), End(index=index, closed_by="<|end|>")]
 
 
-def test_a_part_without_text_is_no_item_but_a_call_is():
+def test_part_without_text_is_not_an_item_but_a_call_is():
     empty = ChoicePiece(
         deltas=[*part(0, "reasoning"), *part(1, "content"), *part(2, "tool_call", name="f", call_id="c")]
     )
@@ -73,7 +73,7 @@ def test_what_was_sent_does_not_change_afterwards():
     assert added.item.status == "in_progress" and added.item.content == []
 
 
-def test_text_that_ends_with_the_stream_is_complete_unless_it_was_cut():
+def test_text_that_ends_with_the_stream_is_complete_unless_truncated():
     open_part = part(0, "content", "a")[:2]
     for reason, status in (("stop", "completed"), ("length", "incomplete")):
         _, response = write(ChoicePiece(deltas=open_part, finish_reason=reason))
@@ -82,7 +82,7 @@ def test_text_that_ends_with_the_stream_is_complete_unless_it_was_cut():
         assert write(ChoicePiece(deltas=cut, finish_reason=reason))[1].output[0].status == status
 
 
-def test_a_failure_and_a_cancel_keep_what_was_said():
+def test_failure_and_cancel_keep_earlier_output():
     writer = new_writer()
     writer.push(ChoicePiece(deltas=part(0, "content", "a")[:2]))
     [*_, failed] = writer.fail("engine_died", "it died")
@@ -94,7 +94,7 @@ def test_a_failure_and_a_cancel_keep_what_was_said():
 
 
 def assemble(events):
-    """The texts of the items, from the events alone; each event must be allowed where it stands."""
+    """Returns the texts of the items from the events alone; checks that each event is allowed at its place."""
     texts, is_open = [], False
     for event in events:
         match event.type.removeprefix("response."):
@@ -117,7 +117,7 @@ def assemble(events):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_events_of_any_tokens_add_up_to_the_response(tokenizer, seed):
+def test_events_of_any_tokens_join_to_the_response(tokenizer, seed):
     chance = random.Random(seed)
     marks = list(tokenizer.special_ids.values())
     words = [

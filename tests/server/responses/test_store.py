@@ -1,4 +1,4 @@
-"""Responses that are kept, within a bound."""
+"""Stored responses, within a limit of memory."""
 
 import msgspec
 import pytest
@@ -38,7 +38,7 @@ def test_the_conversation_is_history_question_and_answer():
     assert roles == [("user", "question"), ("assistant", "answer")] * 2
 
 
-def test_the_oldest_goes_first_and_the_bound_holds():
+def test_oldest_is_dropped_first_and_the_limit_holds():
     size = stored("a").count_bytes()
     store = ResponseStore(3 * size)
     for name in "abcd":
@@ -49,25 +49,25 @@ def test_the_oldest_goes_first_and_the_bound_holds():
     assert store.get("d").response.id == "d"
 
 
-def test_a_history_counts_for_everyone_who_keeps_it_alive():
+def test_history_counts_in_every_entry_that_keeps_it_alive():
     history = [Item(role="user", content="x" * 10_000)]
     assert stored("a", history=history).count_bytes() > 10_000 + stored("a").count_bytes()
 
 
-def test_what_is_too_large_is_not_kept_and_drives_nobody_out():
+def test_too_large_response_is_not_kept_and_drops_no_other():
     store = ResponseStore(2 * stored("a").count_bytes())
     store.put(stored("a"))
     store.put(stored("b", text="x" * 10_000))
     assert len(store) == 1 and store.get("a")
 
 
-def test_no_room_keeps_nothing():
+def test_limit_of_0_keeps_nothing():
     store = ResponseStore(0)
     store.put(stored("a"))
     assert len(store) == 0
 
 
-def test_one_put_again_takes_the_place_of_the_first():
+def test_second_put_replaces_the_first():
     store = ResponseStore(1 << 20)
     store.put(stored("a", text="x" * 1000))
     store.put(stored("a"))
@@ -79,7 +79,7 @@ def test_one_put_again_takes_the_place_of_the_first():
     assert raised.value.status == 404
 
 
-def test_a_previous_response_that_is_gone_is_the_requests_fault():
+def test_missing_previous_response_is_a_request_error():
     with pytest.raises(ApiError) as raised:
         ResponseStore(1).find_previous("resp_x")
     assert raised.value.status == 400 and raised.value.code == "previous_response_not_found"

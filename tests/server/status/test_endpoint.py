@@ -1,4 +1,4 @@
-"""Endpoints that say what is served and how it is."""
+"""Endpoints for models, health, metrics, ledger and tokens."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def test_health_is_ready_degraded_failed(server):
     assert answer.json()["status"] == "failed" and "secret" not in answer.body.decode()
 
 
-def test_requests_are_sent_away_while_no_engine_runs(server):
+def test_requests_are_refused_while_no_engine_runs(server):
     server.engine.is_ready = False
     answer = server.chat()
     assert answer.status == 503 and answer.headers["retry-after"] and answer.error["code"] == "engine_starting"
@@ -47,7 +47,7 @@ def test_ledger_says_what_ran(server):
 
 
 @pytest.mark.parametrize("error", [EngineDied("gone"), TimeoutError()])
-def test_ledger_is_the_last_one_where_the_engine_does_not_answer(server, error):
+def test_last_ledger_is_shown_if_the_engine_does_not_answer(server, error):
     server.engine.refresh_error = error
     assert server.get("/ledger").json()["ran"][0]["calls"] == 3
     server.engine.refresh_error, server.engine.is_ready = None, False
@@ -60,7 +60,7 @@ def test_text_becomes_tokens_and_text_again(server):
     assert server.post("/detokenize", {"tokens": body["tokens"]}).json() == {"prompt": "ab<|end|>"}
 
 
-def test_conversation_is_tokenised_as_the_chat_would(server):
+def test_conversation_is_tokenized_as_in_a_chat(server):
     messages = [{"role": "user", "content": "hi"}]
     body = server.post("/tokenize", {"messages": messages}).json()
     server.chat("hi")
@@ -68,11 +68,11 @@ def test_conversation_is_tokenised_as_the_chat_would(server):
 
 
 @pytest.mark.parametrize("body", [{}, {"prompt": "a", "messages": [{"role": "user", "content": "b"}]}])
-def test_tokenize_wants_one_of_text_and_conversation(server, body):
+def test_tokenize_needs_either_text_or_conversation(server, body):
     assert server.post("/tokenize", body).status == 400
 
 
-def test_metrics_do_without_an_engine(server):
+def test_metrics_work_without_an_engine(server):
     async def die():
         raise EngineDied("gone")
 

@@ -1,4 +1,4 @@
-"""The page at /: its headers, and what people see of it in a browser."""
+"""The page at /: its headers, and its behaviour in a browser."""
 
 import json
 import re
