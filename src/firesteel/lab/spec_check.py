@@ -9,10 +9,10 @@ from firesteel.lab.client.wire import find_root
 from firesteel.lab.compare.compare import find_bench
 from firesteel.lab.matrix.matrix import parse_gates
 from firesteel.lab.path.backend import Rules, load_rules
-from firesteel.lab.path.trace import read_kernels
 from firesteel.lab.report.report import read_result
 from firesteel.lab.servers.commands import HOST, find_words, name_kind
 from firesteel.lab.spec import Order
+from firesteel.lab.trace import count_kernels
 
 
 def check_order(order: Order) -> None:
@@ -54,4 +54,4 @@ def check_trace(order: Order, rules: Rules | None) -> None:
         raise UserError(
             f"--trace {order.trace}: {rules.engine} is judged by its ledger, not by a profile: leave it out{whose}"
         )
-    read_kernels(Path(order.trace))
+    count_kernels(Path(order.trace))

@@ -108,7 +108,7 @@ def test_difference_that_the_profiler_found_is_red(judge):
 
 def test_profile_is_read_where_one_is_given(judge, tmp_path):
     trace = tmp_path / "trace.json"
-    trace.write_text('{"traceEvents": [{"name": "void marlin::Marlin", "cat": "kernel"}]}')
+    trace.write_text('{"traceEvents": [{"name": "void marlin::Marlin", "cat": "kernel", "ts": 0, "dur": 1}]}')
     assert "marlin ran" in kernels_of(judge("vllm", path="cutlass", trace=str(trace)))["words"]
 
 

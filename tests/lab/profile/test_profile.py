@@ -4,7 +4,7 @@ import pytest
 
 from firesteel.lab.profile.names import ATTENTION, DENSE, EXPERTS, GAPS, SAMPLING
 from firesteel.lab.profile.profile import own_time, profile
-from firesteel.lab.profile.timeline import Slice
+from firesteel.lab.trace import Slice
 from firesteel.measure.roofline.roofline import Step, step_cost
 from firesteel.model.spec import PRESETS
 

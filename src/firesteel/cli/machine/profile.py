@@ -23,7 +23,7 @@ from firesteel.config import Config, resolve
 from firesteel.device import find_device
 from firesteel.lab.profile.engine import watch_steps
 from firesteel.lab.profile.profile import Profile, profile
-from firesteel.lab.profile.timeline import read_timeline
+from firesteel.lab.trace import read_timeline
 from firesteel.lab.report.report import write_report
 from firesteel.measure.roofline.roofline import Step, StepCost, step_cost
 from firesteel.model.spec import PRESETS, ModelSpec

@@ -16,9 +16,9 @@ from firesteel.lab.level import Checks, LevelResult
 from firesteel.lab.levels.smoke import ask_together, random_prompt
 from firesteel.lab.path.backend import Evidence, Summary, load_rules, summarise
 from firesteel.lab.path.imports import find_libraries, find_packages, judge_places
-from firesteel.lab.path.trace import read_kernels
 from firesteel.lab.servers.target import Target, list_artefacts
 from firesteel.lab.spec import Order
+from firesteel.lab.trace import count_kernels
 
 MOST_LINES = 1_000_000
 
@@ -69,7 +69,7 @@ def gather(target: Target, order: Order) -> Evidence:
     log = () if target.server is None else tuple(read_lines(target.server.log))
     return Evidence(
         log=log, ledger=target.read_ledger() if target.kind == "firesteel" else None,
-        kernels=read_kernels(Path(order.trace)) if order.trace else None,
+        kernels=count_kernels(Path(order.trace)) if order.trace else None,
         machine=None if target.server is None else find_device(),
     )  # fmt: skip
 

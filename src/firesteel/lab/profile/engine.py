@@ -20,7 +20,7 @@ from firesteel.engine.engine import Engine
 from firesteel.engine.load import Loaded
 from firesteel.engine.statistics import Statistics
 from firesteel.kernels.proof.profile_check import new_profiler
-from firesteel.lab.profile.timeline import Slice, read_timeline
+from firesteel.lab.trace import Slice, read_timeline
 from firesteel.measure.tokens.runs import draw_requests
 from firesteel.types import SamplingParams, StepOutput
 

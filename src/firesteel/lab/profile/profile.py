@@ -14,7 +14,7 @@ from typing import Any
 
 from firesteel.errors import UserError
 from firesteel.lab.profile.names import GAPS, SAMPLING, Named, classify, find_bytes, sort_names
-from firesteel.lab.profile.timeline import Slice
+from firesteel.lab.trace import Slice
 from firesteel.measure.roofline.roofline import StepCost
 
 
