@@ -1,8 +1,8 @@
-"""A server of known speed, to prove a meter with; knows no model: a word is a token.
+"""A server of known speed without a model, to verify a meter; a word is a token.
 
-Every request is served as if alone: its first token comes when its prompt could be read at `pp_tok_s`, each other
-one `1 / tg_tok_s` after the one before. Times are kept to the clock, so that a late token does not delay the next.
-A context (system message) seen before costs nothing where `prefix_caching` is on.
+Every request is served as if alone: its first token comes when its prompt would be read at `pp_tok_s`, each other
+token `1 / tg_tok_s` after the previous one. Times follow the clock, so that a late token does not delay the next.
+With `prefix_caching`, a context (system message) that was seen before takes no time.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from starlette.routing import Route
 from firesteel.errors import UserError
 
 MODEL = "mock"
-TEMPLATE_TOKENS = 8  # that a chat template would add
-SPIN_S = 0.002  # the end of a wait is spent awake: sleep alone is late by up to a millisecond
+TEMPLATE_TOKENS = 8  # of a chat template
+SPIN_S = 0.002  # busy-waiting at the end of a wait: sleep alone is late by up to a millisecond
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,9 +60,11 @@ class Mock:
         wanted = int(body.get("max_tokens") or 16)
         ready = start + (prompt_tokens - cached) / self.pp_tok_s
         usage = {
-            "prompt_tokens": prompt_tokens, "completion_tokens": wanted, "total_tokens": prompt_tokens + wanted,
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": wanted,
+            "total_tokens": prompt_tokens + wanted,
             "prompt_tokens_details": {"cached_tokens": cached},
-        }  # fmt: skip
+        }
         if body.get("stream"):
             return StreamingResponse(self._stream(ready, wanted, usage), media_type="text/event-stream")
         await wait_until(ready + (wanted - 1) / self.tg_tok_s)
@@ -85,9 +87,10 @@ class Mock:
             await wait_until(ready + (first + number - 1) / self.tg_tok_s)
             is_last = first + number == wanted
             choice: dict[str, Any] = {
-                "index": 0, "delta": {"role": "assistant", "content": "word " * number},
+                "index": 0,
+                "delta": {"role": "assistant", "content": "word " * number},
                 "finish_reason": "length" if is_last else None,
-            }  # fmt: skip
+            }
             if self.token_ids:
                 choice["token_ids"] = [1] * number
             yield event({"object": "chat.completion.chunk", "model": MODEL, "choices": [choice]})

@@ -1,4 +1,4 @@
-"""A server in this process whose next token follows from the last one by a table; its tokens are bytes."""
+"""A server in this process whose next token depends on the last one by a table; its tokens are bytes."""
 
 import json
 from http.server import BaseHTTPRequestHandler
@@ -9,17 +9,17 @@ VOCABULARY = 1024
 
 
 class Toy:
-    def __init__(self, *, seed=0, key="", field="prompt", top=True, lacks="", most_requests=10_000):
+    def __init__(self, *, seed=0, key="", field="prompt", top=True, lacks="", max_requests=10_000):
         self.table = (
             4 * torch.randn(VOCABULARY, VOCABULARY, generator=torch.Generator().manual_seed(seed))
         ).log_softmax(-1)
         self.key, self.field, self.top = key, field, top
-        self.lacks = lacks  # "logprobs" or "token_ids", which its answers are without
-        self.most_requests = most_requests  # after which it answers 500
-        self.seen = []  # prompts that it was asked to continue or to score
+        self.lacks = lacks  # "logprobs" or "token_ids": missing in its answers
+        self.max_requests = max_requests  # then it answers 500
+        self.seen = []  # prompts of all requests
 
     def near_tie(self, token):
-        """The two likeliest after this token almost change places."""
+        """Makes the two likeliest tokens after this one almost equal."""
         second = self.table[token].topk(2).indices[1]
         self.table[token, second] = self.table[token].max() + 1e-3
 
@@ -28,7 +28,7 @@ class Toy:
             return {"data": [{"id": "toy", "max_model_len": 8192}]}
         if path == "/tokenize" and self.field:
             return {"tokens": list((body.get(self.field) or "").encode())}
-        if path == "/v1/completions" and len(self.seen) < self.most_requests:
+        if path == "/v1/completions" and len(self.seen) < self.max_requests:
             return self.complete(**body)
         return None
 

@@ -20,5 +20,5 @@ def from_json(kind: type[T], content: Any, what: str) -> T:
 
 
 def to_json(value: Any) -> Any:
-    """Returns dataclasses, at any depth, as dictionaries and tuples as lists."""
-    return msgspec.to_builtins(value, builtin_types=())
+    """Returns a value with dataclasses, at any depth, as dictionaries."""
+    return msgspec.to_builtins(value)

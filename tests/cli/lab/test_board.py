@@ -6,7 +6,7 @@ from rich.console import Console
 
 from firesteel.cli.lab.board import Board, Lines, mark
 from firesteel.lab.level import LevelResult
-from firesteel.lab.spec import Order
+from firesteel.lab.spec import LabSpec
 
 
 def shown(board):
@@ -16,7 +16,7 @@ def shown(board):
 
 
 def test_rows_say_what_is_done_what_runs_and_what_waits():
-    board = Board(Order(mode="verify"))
+    board = Board(LabSpec(mode="verify"))
     board.end(LevelResult(level="1", passed=True, reason="all is well", seconds=1.25))
     board.begin("1.5")
     board.tell("reading the ledger")
@@ -28,7 +28,7 @@ def test_rows_say_what_is_done_what_runs_and_what_waits():
 
 def told(quiet_s):
     console = Console(width=120, file=io.StringIO())
-    lines = Lines(Order(), console, quiet_s)
+    lines = Lines(LabSpec(), console, quiet_s)
     lines.begin("3")
     lines.tell("1 of 200 requests")
     lines.end(LevelResult(level="3", passed=True, reason="all is well"))

@@ -8,7 +8,7 @@ import pytest
 ROW = {
     "name": "pp512 tg32",
     "series": {"tg_tok_s": {"unit": "tok/s", "better": "higher", "values": [50.0, 50.1, 49.9]}},
-}  # fmt: skip
+}
 
 
 @pytest.fixture

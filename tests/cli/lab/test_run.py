@@ -87,9 +87,12 @@ def test_rerun_that_is_told_to_stop_takes_its_server_along(tmp_path, number):
 def start_hanging(folder, *words):
     """The program, and the server that it started and asked something."""
     lab = subprocess.Popen(
-        [sys.executable, "-m", "firesteel", *words], stdout=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, stderr=subprocess.PIPE, encoding="utf-8",
-    )  # fmt: skip
+        [sys.executable, "-m", "firesteel", *words],
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+    )
     deadline = time.monotonic() + 60
     while not (folder / "server.log").is_file() and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -7,7 +7,7 @@ import pytest
 
 from firesteel.lab.bench.bench import CONTEXT, FOLLOW_UP, measure
 from firesteel.lab.bench.plan import BenchPlan
-from firesteel.lab.bench.roof import Served, find_roof
+from firesteel.lab.bench.roof import ServedModel, find_roof
 from firesteel.model.spec import PRESETS
 from tests.lab.mock import mock_server
 
@@ -33,7 +33,7 @@ def brief():
     """For what does not depend on the clock."""
     plan = BenchPlan(pp=(64,), tg=(8,), depths=(0, 32), concurrency=(1,), cached_depths=(), runs=3, warmups=0)
     with mock_server(pp_tok_s=4000.0, tg_tok_s=400.0) as url:
-        served, roof = Served(spec=PRESETS["gpt-oss-20b"]), find_roof("NVIDIA H200")
+        served, roof = ServedModel(spec=PRESETS["gpt-oss-20b"]), find_roof("NVIDIA H200")
         return measure(url, plan=plan, served=served, roof=roof)
 
 

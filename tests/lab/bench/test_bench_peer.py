@@ -17,7 +17,7 @@ from firesteel.lab.bench.bench import measure
 from firesteel.lab.bench.plan import BenchPlan
 from firesteel.lab.client.prompts import WORDS
 from firesteel.lab.servers.commands import make_command
-from firesteel.lab.servers.supervisor import Supervised, find_free_port
+from firesteel.lab.servers.supervisor import SupervisedServer, find_free_port
 from tests.lab.mock import MODEL, mock_server
 
 BOOK = "https://book.invalid/book.txt"
@@ -36,8 +36,22 @@ def both(tmp_path_factory):
     tokenizer.pre_tokenizer = WhitespaceSplit()  # a word is a token, as the mock counts
     tokenizer.save(str(home / "tokenizer.json"))
     with mock_server(pp_tok_s=500.0, tg_tok_s=50.0) as url:
-        theirs = run_benchy(url, home, MODEL, home / "tokenizer.json", "--pp", "512", "--depth", "0", "256",
-                            "--concurrency", "1", "4", "--runs", "3")  # fmt: skip
+        theirs = run_benchy(
+            url,
+            home,
+            MODEL,
+            home / "tokenizer.json",
+            "--pp",
+            "512",
+            "--depth",
+            "0",
+            "256",
+            "--concurrency",
+            "1",
+            "4",
+            "--runs",
+            "3",
+        )
         plan = BenchPlan(pp=(512,), tg=(32,), depths=(0, 256), concurrency=(1, 4), cached_depths=(), runs=3)
         ours = measure(url, plan=plan)
     rows = {(row.workload.depth, row.workload.concurrency): row for row in ours.rows}
@@ -47,10 +61,27 @@ def both(tmp_path_factory):
 def run_benchy(url, home, model, tokenizer, *flags):
     report = home / "report.json"
     command = [
-        sys.executable, "-m", "llama_benchy", "--base-url", f"{url}/v1", "--model", model, "--tokenizer",
-        str(tokenizer), "--book-url", BOOK, "--tg", "32", "--exact-tg", "--save-result", str(report), "--format",
-        "json", "--exit-on-first-fail", *flags,
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "llama_benchy",
+        "--base-url",
+        f"{url}/v1",
+        "--model",
+        model,
+        "--tokenizer",
+        str(tokenizer),
+        "--book-url",
+        BOOK,
+        "--tg",
+        "32",
+        "--exact-tg",
+        "--save-result",
+        str(report),
+        "--format",
+        "json",
+        "--exit-on-first-fail",
+        *flags,
+    ]
     environment = {**os.environ, "HOME": str(home), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(command, capture_output=True, encoding="utf-8", env=environment, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -83,10 +114,18 @@ def test_both_read_the_same_of_kindling(tmp_path):
     command = make_command(
         "firesteel", model="kindling", port=find_free_port(), folder=tmp_path, flags=("--device", "cpu")
     )
-    with Supervised(command, tmp_path):
+    with SupervisedServer(command, tmp_path):
         [theirs] = run_benchy(
-            command.url, tmp_path, "kindling", BUILT_IN, "--pp", "512", "--runs", "6", "--no-cache",
-        )  # fmt: skip
+            command.url,
+            tmp_path,
+            "kindling",
+            BUILT_IN,
+            "--pp",
+            "512",
+            "--runs",
+            "6",
+            "--no-cache",
+        )
         plan = BenchPlan(pp=(512,), tg=(32,), depths=(0,), concurrency=(1,), cached_depths=(), runs=6)
         [ours] = measure(command.url, plan=plan).rows
     for figure in ("pp", "tg"):

@@ -3,16 +3,16 @@
 import pytest
 
 from firesteel.errors import UserError
-from firesteel.lab.bench.plan import BenchPlan, Workload
+from firesteel.lab.bench.plan import BenchPlan, BenchWorkload
 
 
 def test_depths_and_prompts_are_multiplied_and_crowds_are_not():
     plan = BenchPlan(pp=(128, 512), tg=(32,), depths=(0, 1024), concurrency=(1, 4, 8), cached_depths=(64,))
     *found, cached = plan.workloads()
-    assert cached == Workload(pp=128, tg=32, depth=64, is_cached=True)
+    assert cached == BenchWorkload(pp=128, tg=32, depth=64, is_cached=True)
     assert [one.concurrency for one in found] == [1, 1, 1, 1, 4, 8]
     assert {(one.pp, one.depth) for one in found[:4]} == {(128, 0), (512, 0), (128, 1024), (512, 1024)}
-    assert found[-1] == Workload(pp=128, tg=32, depth=0, concurrency=8)
+    assert found[-1] == BenchWorkload(pp=128, tg=32, depth=0, concurrency=8)
 
 
 def test_every_prompt_and_every_answer_length_is_measured_at_every_depth_but_not_their_product():

@@ -9,9 +9,17 @@ from firesteel.lab.client.exchange import Exchange
 def exchange(start=0.0, first=1.0, tokens=11, gap=0.1, prompt=100, **fields):
     times = tuple(first + number * gap for number in range(tokens))
     return Exchange(
-        start_s=start, end_s=times[-1] + 0.5, status=200, first_response_s=first, first_token_s=first,
-        chunk_times_s=times, token_times_s=times, prompt_tokens=prompt, output_tokens=tokens, **fields,
-    )  # fmt: skip
+        start_s=start,
+        end_s=times[-1] + 0.5,
+        status=200,
+        first_response_s=first,
+        first_token_s=first,
+        chunk_times_s=times,
+        token_times_s=times,
+        prompt_tokens=prompt,
+        output_tokens=tokens,
+        **fields,
+    )
 
 
 def test_one_stream():

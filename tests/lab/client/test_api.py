@@ -4,7 +4,7 @@ import pytest
 
 from firesteel.lab.client.api import Api, text_of
 from firesteel.lab.client.wire import RequestFailed
-from firesteel.lab.servers.supervisor import Supervised, find_free_port
+from firesteel.lab.servers.supervisor import SupervisedServer, find_free_port
 
 
 @pytest.fixture
@@ -13,7 +13,7 @@ def ask(fake, tmp_path):
     stack = []
 
     def start(way="well", **fields):
-        server = Supervised(fake(way), tmp_path)
+        server = SupervisedServer(fake(way), tmp_path)
         stack.append(server)
         server.wait_until_ready()
         return Api(url=server.command.url, model="fake", **fields)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from firesteel.lab.client.exchange import Listener
+from firesteel.lab.client.exchange import StreamReader
 
 
 def chunk(text="", *, ids=None, **delta):
@@ -12,7 +12,7 @@ def chunk(text="", *, ids=None, **delta):
 
 def listen(*heard, usage=None):
     """heard: (seconds, chunk)"""
-    listener = Listener(start_s=0.0)
+    listener = StreamReader(start_s=0.0)
     for time_s, one in heard:
         listener.hear(one, time_s)
     if usage:

@@ -8,10 +8,10 @@ from http.server import BaseHTTPRequestHandler
 
 import pytest
 
-from firesteel.lab.client.load_client import Client
+from firesteel.lab.client.load_client import LoadClient
 from firesteel.lab.client.prompts import user
 from firesteel.lab.client.wire import RequestFailed
-from firesteel.lab.servers.supervisor import Supervised
+from firesteel.lab.servers.supervisor import SupervisedServer
 from tests.lab.mock import mock_server
 
 
@@ -43,7 +43,7 @@ def answering(serving):
 
 def stream(url, timeout_s=600.0, **fields):
     async def ask():
-        async with Client(url, model="any", timeout_s=timeout_s) as client:
+        async with LoadClient(url, model="any", timeout_s=timeout_s) as client:
             return await client.stream([user("hi there")], max_tokens=8, **fields)
 
     return asyncio.run(ask())
@@ -64,7 +64,7 @@ def test_a_whole_answer_is_timed(mock):
 
 def open_stream(url):
     async def ask():
-        async with Client(url, model="any") as client:
+        async with LoadClient(url, model="any") as client:
             first = await client.open_stream()
             return client.asks_ids, first, await client.stream([user("hi")], max_tokens=8)
 
@@ -77,7 +77,7 @@ def test_ids_of_tokens_are_asked_for_where_a_server_takes_that(mock):
 
 
 def test_server_that_refuses_ids_of_tokens_in_a_stream_is_not_asked_for_them(fake, tmp_path):
-    with Supervised(fake("speaks-sglang"), tmp_path) as server:
+    with SupervisedServer(fake("speaks-sglang"), tmp_path) as server:
         asks_ids, first, found = open_stream(server.command.url)
     assert not asks_ids and first.is_whole and (found.counted_by, found.output_tokens) == ("usage", 8)
 
@@ -96,7 +96,7 @@ def test_a_client_that_leaves_has_what_it_waited_for(mock):
 
 def test_the_served_model_is_found(mock):
     async def ask():
-        async with Client(mock) as client:
+        async with LoadClient(mock) as client:
             return client.model, await client.chat([user("hi")], max_tokens=2)
 
     model, answer = asyncio.run(ask())
@@ -135,7 +135,7 @@ def test_nobody_there_is_said():
 
 def test_a_server_that_lists_no_models_is_an_error(answering):
     async def ask(url):
-        async with Client(url):
+        async with LoadClient(url):
             pass
 
     with answering(b'{"data": []}') as url, pytest.raises(RequestFailed, match="lists no model"):

@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from firesteel.lab.memory import footprint
-from firesteel.lab.memory.footprint import Footprint, Region, first_touched, measure_growth
+from firesteel.lab.memory.footprint import Footprint, MemoryRegion, first_touched, measure_growth
 from firesteel.lab.memory.gpu import OWN, GpuMemory
 
 MB = 1 << 20
@@ -60,9 +60,9 @@ def test_memory_that_was_not_reserved_is_growth(child):
 
 
 def test_region_excuses_no_more_than_was_untouched():
-    region = Region(1, 0, 100 * MB, 90 * MB)
-    assert first_touched(region, [Region(1, 0, 300 * MB, 290 * MB)]) == 10 * MB
-    assert first_touched(region, [Region(2, 0, 100 * MB, 100 * MB)]) == 0
+    region = MemoryRegion(1, 0, 100 * MB, 90 * MB)
+    assert first_touched(region, [MemoryRegion(1, 0, 300 * MB, 290 * MB)]) == 10 * MB
+    assert first_touched(region, [MemoryRegion(2, 0, 100 * MB, 100 * MB)]) == 0
     assert first_touched(region, []) == 0
 
 

@@ -7,7 +7,7 @@ import sys
 import time
 
 from firesteel.lab.memory import gpu
-from firesteel.lab.memory.usage import Watch
+from firesteel.lab.memory.usage import UsageSampler
 
 BUSY = "import time\nfill = bytearray(200 << 20)\nend = time.time() + 60\nwhile time.time() < end: pass"
 PARENT = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BUSY!r}])"
@@ -16,7 +16,7 @@ PARENT = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BUSY!r
 def test_children_count():
     with subprocess.Popen([sys.executable, "-c", PARENT], start_new_session=True) as parent:
         try:
-            with Watch(parent.pid, period_s=0.05) as watch:
+            with UsageSampler(parent.pid, period_s=0.05) as watch:
                 time.sleep(1.5)
             usage = watch.usage()
         finally:
@@ -29,7 +29,7 @@ def test_children_count():
 def test_a_process_that_ends_keeps_its_figures():
     with (
         subprocess.Popen([sys.executable, "-c", "sum(range(5_000_000))"]) as process,
-        Watch(process.pid, period_s=0.02) as watch,
+        UsageSampler(process.pid, period_s=0.02) as watch,
     ):
         process.wait()
         time.sleep(0.1)
@@ -39,7 +39,7 @@ def test_a_process_that_ends_keeps_its_figures():
 
 def test_gpu_memory_is_that_of_the_process_and_says_so(monkeypatch):
     monkeypatch.setattr(gpu, "used_by", lambda pids: gpu.GpuMemory(1000 * (os.getpid() in list(pids)), gpu.OWN))
-    with Watch(os.getpid()) as watch:
+    with UsageSampler(os.getpid()) as watch:
         pass
     usage = watch.usage().as_dict()
     assert usage["peak_gpu_bytes"] == 1000 and usage["gpu_scope"] == gpu.OWN

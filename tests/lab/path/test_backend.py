@@ -1,4 +1,4 @@
-"""Rules that say which kernels must and must not have run; logs are synthetic, of lines that were published."""
+"""EngineRules that say which kernels must and must not have run; logs are synthetic, of lines that were published."""
 
 import dataclasses
 
@@ -6,7 +6,7 @@ import pytest
 
 from firesteel.device import find_device
 from firesteel.errors import UserError
-from firesteel.lab.path.backend import RULES, Evidence, Rules, load_rules, summarise
+from firesteel.lab.path.backend import RULES, EngineRules, PathEvidence, load_rules, summarise
 
 ENGINES = sorted(path.stem for path in RULES.glob("*.toml"))
 MARLIN = [
@@ -23,9 +23,10 @@ LLAMA_CPU = [
     "load_tensors:   CPU_Mapped model buffer size = 12109 MiB",
 ]
 LLAMA_GPU = [  # the embedding stays on the CPU
-    "load_tensors: offloaded 37/37 layers to GPU", "load_tensors:   CPU_Mapped model buffer size =   586.82 MiB",
+    "load_tensors: offloaded 37/37 layers to GPU",
+    "load_tensors:   CPU_Mapped model buffer size =   586.82 MiB",
     "load_tensors:        CUDA0 model buffer size = 59369.01 MiB",
-]  # fmt: skip
+]
 SGLANG = "server_args=ServerArgs(model_path='x', device='{}', served_model_name='x', moe_runner_backend='{}', ...)"
 HOPPER, B200, GB10 = (9, 0), (10, 0), (12, 1)
 
@@ -50,7 +51,7 @@ def proven(op, implementation, activation, *verdicts):
 
 
 def judge(engine, *, path="", require="", **evidence):
-    return summarise(load_rules(engine), Evidence(**evidence), path=path, require=require)
+    return summarise(load_rules(engine), PathEvidence(**evidence), path=path, require=require)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -150,12 +151,14 @@ def test_silence_is_no_pass():
 @pytest.mark.parametrize(
     ("line", "sign"),
     [
-        ("Detected SM100 and MXFP4 quantization format for GPT-OSS model, enabling FlashInfer MXFP4 MOE kernel.",
-         "flashinfer"),
+        (
+            "Detected SM100 and MXFP4 quantization format for GPT-OSS model, enabling FlashInfer MXFP4 MOE kernel.",
+            "flashinfer",
+        ),
         ("server_args=ServerArgs(moe_runner_backend='triton_kernel', ...)", "triton"),
         ("server_args=ServerArgs(moe_runner_backend='marlin', ...)", "marlin"),
     ],
-)  # fmt: skip
+)
 def test_lines_of_sglang_are_understood(line, sign):
     assert set(judge("sglang", log=[line]).seen) == {sign}
 
@@ -202,7 +205,7 @@ def test_unknown_path_lists_those_there_are():
 def test_rule_file_with_a_mistake_is_refused_by_name(text, words, tmp_path):
     (tmp_path / "x.toml").write_text(text)
     with pytest.raises(UserError, match=words):
-        Rules.load(tmp_path / "x.toml")
+        EngineRules.load(tmp_path / "x.toml")
 
 
 def test_native_fp4_of_our_own_is_what_the_machine_code_says():

@@ -41,9 +41,11 @@ def test_environment_behind_a_link_is_one_place(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "real")
     linked = str(tmp_path / "link" / "site-packages")
     with subprocess.Popen(
-        [sys.executable, "-c", MAPS, linked], env={**os.environ, "PYTHONPATH": linked}, stdin=subprocess.PIPE,
+        [sys.executable, "-c", MAPS, linked],
+        env={**os.environ, "PYTHONPATH": linked},
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-    ) as server:  # fmt: skip
+    ) as server:
         server.stdout.readline()
         process = psutil.Process(server.pid)
         packages, libraries = find_packages(process, ["burr"]), find_libraries([process])

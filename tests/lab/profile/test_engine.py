@@ -4,7 +4,7 @@ import pytest
 
 from firesteel.config import resolve
 from firesteel.engine.load import load_engine
-from firesteel.lab.profile.engine import watch_steps
+from firesteel.lab.profile.engine import profile_steps
 from firesteel.lab.profile.profile import profile
 
 
@@ -12,7 +12,7 @@ from firesteel.lab.profile.profile import profile
 def watched(checkpoint):
     config = resolve({"device": "cpu", "prefix_caching": False}).config
     loaded = load_engine(checkpoint, config)
-    return loaded, watch_steps(loaded, batch=2, context=8, steps=3)
+    return loaded, profile_steps(loaded, batch=2, context=8, steps=3)
 
 
 def test_every_op_of_the_network_is_seen_in_each_step(watched):
@@ -38,6 +38,10 @@ def test_all_of_the_time_is_accounted_for(watched):
 def test_host_stages_are_named(watched):
     _, found = watched
     assert [one["stage"] for one in found.host] == [
-        "scheduler", "batch building", "model", "sampling and waiting", "process border",
-    ]  # fmt: skip
+        "scheduler",
+        "batch building",
+        "model",
+        "sampling and waiting",
+        "process border",
+    ]
     assert all(one["ms"] >= 0 for one in found.host) and found.measured_ms > 0

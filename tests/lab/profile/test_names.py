@@ -13,18 +13,32 @@ from firesteel.lab.profile.names import (
     OTHER,
     SAMPLING,
     classify,
-    find_bytes,
-    sort_names,
+    count_bytes,
+    label_kernels,
 )
 from firesteel.measure.roofline.roofline import Step, step_cost
 from firesteel.model.spec import PRESETS
 
 OPS = {
-    "linear": DENSE, "decode_qkv": DENSE, "decode_o": DENSE, "decode_lm_head": DENSE, "moe_matmul": EXPERTS,
-    "route": EXPERTS, "decode_router": EXPERTS, "decode_experts": EXPERTS, "decode_fc1": EXPERTS,
-    "decode_fc2": EXPERTS, "attention": ATTENTION, "decode_attention": ATTENTION, "rope_kv_write": ATTENTION,
-    "rms_norm": NORM, "rms_norm_fed": NORM, "quantize_mxfp8": NORM, "draw": SAMPLING, "decode_sample": SAMPLING,
-}  # fmt: skip
+    "linear": DENSE,
+    "decode_qkv": DENSE,
+    "decode_o": DENSE,
+    "decode_lm_head": DENSE,
+    "moe_matmul": EXPERTS,
+    "route": EXPERTS,
+    "decode_router": EXPERTS,
+    "decode_experts": EXPERTS,
+    "decode_fc1": EXPERTS,
+    "decode_fc2": EXPERTS,
+    "attention": ATTENTION,
+    "decode_attention": ATTENTION,
+    "rope_kv_write": ATTENTION,
+    "rms_norm": NORM,
+    "rms_norm_fed": NORM,
+    "quantize_mxfp8": NORM,
+    "draw": SAMPLING,
+    "decode_sample": SAMPLING,
+}
 # Launched by two ops of different categories: most of their time is in this one.
 OF_TWO = {"vector_kernel": DENSE, "tile_kernel": DENSE, "store_rows": NORM}
 
@@ -60,35 +74,35 @@ def bytes_of(cost, *reads):
 
 @pytest.mark.parametrize("name", ["decode_experts", "decode_experts_even", "moe_stream", "moe_matmul"])
 def test_kernel_of_all_experts_reads_them_all(name):
-    by_kernel, by_category = find_bytes(sort_names([name, "decode_router", "moe_sum"]), cost())
+    by_kernel, by_category = count_bytes(label_kernels([name, "decode_router", "moe_sum"]), cost())
     assert by_kernel == {name: bytes_of(cost(), "moe_matmul"), "decode_router": bytes_of(cost(), "route")}
     assert by_category[EXPERTS] == sum(by_kernel.values())
 
 
 def test_kernels_of_one_product_read_their_part():
-    by_kernel, _ = find_bytes(sort_names(["fc1", "fc2", "sum_parts", "place_chunk"]), cost())
+    by_kernel, _ = count_bytes(label_kernels(["fc1", "fc2", "sum_parts", "place_chunk"]), cost())
     assert by_kernel == {"fc1": bytes_of(cost(), "moe_matmul.gate_up"), "fc2": bytes_of(cost(), "moe_matmul.down")}
 
 
 def test_shared_kernel_is_the_routers_where_another_multiplies_the_dense_layers():
     for others in (["tile_kernel"], ["nvjet_tst_128x64_NNT"]):
-        assert sort_names(["vector_kernel", *others])["vector_kernel"] == (EXPERTS, ("route",))
-    assert sort_names(["tile_kernel", "void cutlass::Kernel2<gemm>"])["tile_kernel"].category == EXPERTS
-    by_kernel, by_category = find_bytes(sort_names(["vector_kernel", "choose_kernel"]), cost())
+        assert label_kernels(["vector_kernel", *others])["vector_kernel"] == (EXPERTS, ("route",))
+    assert label_kernels(["tile_kernel", "void cutlass::Kernel2<gemm>"])["tile_kernel"].category == EXPERTS
+    by_kernel, by_category = count_bytes(label_kernels(["vector_kernel", "choose_kernel"]), cost())
     assert by_kernel["vector_kernel"] == by_category[DENSE] == bytes_of(cost(), "linear", "route")
-    by_kernel, _ = find_bytes(sort_names(["vector_kernel", "tile_kernel"]), cost())
+    by_kernel, _ = count_bytes(label_kernels(["vector_kernel", "tile_kernel"]), cost())
     assert by_kernel == {"vector_kernel": bytes_of(cost(), "route"), "tile_kernel": bytes_of(cost(), "linear")}
 
 
 def test_mxfp4_layers_are_read_by_their_kernel_and_the_rest_by_the_other():
     mixed = cost(mxfp4_layers=("lm_head",))
-    by_kernel, _ = find_bytes(sort_names(["mxfp4_linear_kernel", "tile_kernel", "vector_kernel"]), mixed)
+    by_kernel, _ = count_bytes(label_kernels(["mxfp4_linear_kernel", "tile_kernel", "vector_kernel"]), mixed)
     assert by_kernel["mxfp4_linear_kernel"] == bytes_of(mixed, "linear.lm_head")
     assert by_kernel["tile_kernel"] == bytes_of(mixed, "linear.qkv", "linear.o")
 
 
 def test_kernels_that_share_their_bytes_have_none_alone_and_their_category_has_them_once():
-    by_kernel, by_category = find_bytes(sort_names(["decode_experts", "moe_stream"]), cost())
+    by_kernel, by_category = count_bytes(label_kernels(["decode_experts", "moe_stream"]), cost())
     assert not by_kernel and by_category[EXPERTS] == bytes_of(cost(), "moe_matmul", "route")
 
 

@@ -67,9 +67,18 @@ def test_bandwidth_is_bytes_of_the_op_over_its_time(three_steps):
 def test_kernels_beyond_the_fused_ones_have_categories_and_bandwidths():
     """Names of a decoding step of 16 tokens."""
     names = (
-        "rms_norm_kernel", "tile_kernel", "rope_kv_write_kernel", "attend", "merge", "vector_kernel",
-        "choose_kernel", "moe_stream", "moe_sum", "draw_part", "choose_part",
-    )  # fmt: skip
+        "rms_norm_kernel",
+        "tile_kernel",
+        "rope_kv_write_kernel",
+        "attend",
+        "merge",
+        "vector_kernel",
+        "choose_kernel",
+        "moe_stream",
+        "moe_sum",
+        "draw_part",
+        "choose_part",
+    )
     slices = [Slice(name, 10 * number, 10 * number + 5) for number, name in enumerate(names)]
     cost = step_cost(PRESETS["gpt-oss-20b"], Step(requests=16, context=128))
     found = profile(slices, source="test", steps=1, cost=cost)

@@ -9,7 +9,7 @@ from firesteel.lab.report.charts import (
     CHARACTER,
     WIDTH,
     Bar,
-    Line,
+    ChartLine,
     Strip,
     bar_chart,
     line_chart,
@@ -43,16 +43,17 @@ def test_twice_the_value_is_twice_the_bar():
 
 
 def test_lines_go_up_where_values_do():
-    drawing = line_chart([Line("up", [(0, 1), (4096, 9)])], x_title="x", y_title="y")
-    (x0, y0), (x1, y1) = [tuple(map(float, one.split(","))) for one in
-                          re.search(r'points="([^"]+)"', drawing)[1].split()]  # fmt: skip
+    drawing = line_chart([ChartLine("up", [(0, 1), (4096, 9)])], x_title="x", y_title="y")
+    (x0, y0), (x1, y1) = [
+        tuple(map(float, one.split(","))) for one in re.search(r'points="([^"]+)"', drawing)[1].split()
+    ]
     assert x1 > x0 and y1 < y0
 
 
 def test_drawings_are_well_formed_whatever_the_names():
     name = 'a<b & "c"'
     for drawing in (
-        line_chart([Line(name, [(1, 2), (512, 3)], is_dashed=True)], x_title=name, y_title=name),
+        line_chart([ChartLine(name, [(1, 2), (512, 3)], is_dashed=True)], x_title=name, y_title=name),
         bar_chart([Bar(name, 0.0, name)], unit=name),
         strip_chart([Strip(name, list(range(1000)), [("p50", 500.0)])], unit=name),
         stacked_chart([(name, 1.0), ("gaps", 0.0)], unit=name),
@@ -71,8 +72,11 @@ def test_names_do_not_meet_their_labels():
     bars = bar_chart([Bar("short", 1.0, "5377 of 369k"), Bar(long, 1.0, "5377 of 369k")], unit="tok/s")
     strips = strip_chart([Strip(long, [1.0], [("p50", 20.5), ("p90", 30.5), ("p99", 40.5)])], unit="ms")
     pieces = stacked_chart([(long * 2, 1.0)], unit="ms")
-    for svg, label, whole in ((bars, "5377 of 369k", long), (strips, "p50 20.5  p90 30.5  p99 40.5", long),
-                              (pieces, "1 ms, 100.0 %", long * 2)):  # fmt: skip
+    for svg, label, whole in (
+        (bars, "5377 of 369k", long),
+        (strips, "p50 20.5  p90 30.5  p99 40.5", long),
+        (pieces, "1 ms, 100.0 %", long * 2),
+    ):
         (shown,) = re.findall(r">([^<>]*…)<", svg)
         assert whole.startswith(shown[:-1]) and len(shown) > 10 and f"<title>{whole}</title>" in svg
         assert (len(shown) + len(label)) * CHARACTER < WIDTH

@@ -5,20 +5,33 @@ import json
 import pytest
 
 from firesteel.lab.servers import bundle
-from firesteel.lab.servers.bundle import KernelWatch, Remains, ask_nvidia_smi, bundle_up, read_kernel_log, read_tail
+from firesteel.lab.servers.bundle import (
+    CrashEvidence,
+    KernelLog,
+    ask_nvidia_smi,
+    read_kernel_log,
+    read_tail,
+    write_crash_bundle,
+)
 from firesteel.lab.servers.diagnosis import Diagnosis
 
 
 def test_bundle_holds_the_diagnosis_and_everything_around_it(tmp_path):
     log = tmp_path / "server.log"
     log.write_text("one\ntwo\n")
-    remains = Remains(
-        command=["serve", "--api-key", "x"], url="http://h:1", log=log, step="load", kernel_messages=["Xid 31"],
+    remains = CrashEvidence(
+        command=["serve", "--api-key", "x"],
+        url="http://h:1",
+        log=log,
+        step="load",
+        kernel_messages=["Xid 31"],
         diagnosis=Diagnosis(kind="signal", words="killed", cure="look", evidence=("two",)),
         environment={"CUDA_VISIBLE_DEVICES": "0", "HF_TOKEN": "x", "EDITOR": "vi"},
-        processes=[{"pid": 7, "rss_bytes": 9}], nvidia_smi="GPU 0: H200", ledger=[{"op": "linear"}],
-    )  # fmt: skip
-    made = bundle_up(tmp_path / "crashes", remains)
+        processes=[{"pid": 7, "rss_bytes": 9}],
+        nvidia_smi="GPU 0: H200",
+        ledger=[{"op": "linear"}],
+    )
+    made = write_crash_bundle(tmp_path / "crashes", remains)
     report = json.loads((made / "report.json").read_text())
     around = report["surroundings"]
     assert report["cause"] == "killed; it said: 'two'; look" and report["ledger"] == [{"op": "linear"}]
@@ -31,13 +44,26 @@ def test_bundle_holds_the_diagnosis_and_everything_around_it(tmp_path):
 def test_secrets_of_the_command_line_are_nowhere_in_the_bundle(tmp_path):
     log = tmp_path / "server.log"
     log.write_text("started with --api-key sesame, ali-baba\n")
-    remains = Remains(
-        command=["sh", "-c", "K_TOKEN=ali-baba serve --x y", "--api-key", "sesame", "--hf-secret=open-it", "--tile",
-                 "auto"], url="http://h", log=log,
-        step="load", kernel_messages=[], diagnosis=Diagnosis(kind="exit", words="ended"), environment={},
+    remains = CrashEvidence(
+        command=[
+            "sh",
+            "-c",
+            "K_TOKEN=ali-baba serve --x y",
+            "--api-key",
+            "sesame",
+            "--hf-secret=open-it",
+            "--tile",
+            "auto",
+        ],
+        url="http://h",
+        log=log,
+        step="load",
+        kernel_messages=[],
+        diagnosis=Diagnosis(kind="exit", words="ended"),
+        environment={},
         processes=[{"pid": 7, "command": "serve --api-key sesame"}],
-    )  # fmt: skip
-    made = bundle_up(tmp_path / "crashes", remains)
+    )
+    made = write_crash_bundle(tmp_path / "crashes", remains)
     text = (made / "report.json").read_text() + (made / "log.txt").read_text()
     assert not any(word in text for word in ("sesame", "open-it", "ali-baba"))
     assert "auto" in text and "started with" in text
@@ -55,17 +81,17 @@ def test_tail_of_a_large_or_missing_or_binary_log(tmp_path):
 def test_kernel_messages_are_those_since_the_start_that_matter(monkeypatch):
     lines = ["[1.0] boot", "[2.0] NVRM: Xid old"]
     monkeypatch.setattr(bundle, "read_kernel_log", lambda: (list(lines), ""))
-    watch = KernelWatch()
-    assert watch.news() == []
+    watch = KernelLog()
+    assert watch.new_messages() == []
     lines += ["[3.0] eth0 up", "[4.0] NVRM: Xid (PCI:01): 31", "[5.0] Out of memory: Killed process 4 (python)"]
-    assert watch.news() == watch.told() == lines[-2:]
+    assert watch.new_messages() == watch.messages_or_reason() == lines[-2:]
 
 
 def test_wrapped_buffer_of_the_kernel_gives_what_it_still_has(monkeypatch):
     monkeypatch.setattr(bundle, "read_kernel_log", lambda: (["[1.0] gone soon"], ""))
-    watch = KernelWatch()
+    watch = KernelLog()
     monkeypatch.setattr(bundle, "read_kernel_log", lambda: (["[9.0] python[4]: segfault at 0"], ""))
-    assert watch.news() == ["[9.0] python[4]: segfault at 0"]
+    assert watch.new_messages() == ["[9.0] python[4]: segfault at 0"]
 
 
 @pytest.fixture
@@ -97,15 +123,15 @@ def test_kernel_log_that_nobody_may_read_is_said_with_the_cure(program, journal)
     program("dmesg", DENIED)
     if journal is not None:
         program("journalctl", journal)
-    watch = KernelWatch()
-    [line] = watch.told()
+    watch = KernelLog()
+    [line] = watch.messages_or_reason()
     assert line.startswith("not readable: dmesg failed: dmesg: read kernel buffer failed: Operation not permitted")
-    assert "journalctl" in line and "sysctl kernel.dmesg_restrict=0" in line and watch.news() == []
+    assert "journalctl" in line and "sysctl kernel.dmesg_restrict=0" in line and watch.new_messages() == []
 
 
 def test_quiet_kernel_is_not_called_unreadable(program):
     program("dmesg", "true")
-    assert read_kernel_log() == ([], "") and KernelWatch().told() == []
+    assert read_kernel_log() == ([], "") and KernelLog().messages_or_reason() == []
 
 
 def test_nvidia_smi_that_fails_is_quoted(program):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from firesteel.errors import UserError
-from firesteel.lab.servers.commands import find_key, find_model, make_command, name_kind
+from firesteel.lab.servers.commands import find_key, find_kind, find_model, make_command
 
 
 def words(engine, **fields):
@@ -58,7 +58,7 @@ def test_debug_flags_of_a_command_are_those_of_the_engine_it_names():
     assert words("thing {port}", debug=True) == ["thing", "81"]
 
 
-@pytest.mark.parametrize("make", [words, name_kind])
+@pytest.mark.parametrize("make", [words, find_kind])
 def test_quote_that_does_not_end_is_refused(make):
     with pytest.raises(UserError, match="No closing quotation"):
         make("x '{port}")
@@ -66,9 +66,15 @@ def test_quote_that_does_not_end_is_refused(make):
 
 @pytest.mark.parametrize(
     ("engine", "kind"),
-    [("vllm", "vllm"), ("/x/bin/python -m vllm.serve {port}", "vllm"), ("llama-server -p {port}", "llamacpp"),
-     ("/venv/vllm/bin/python -m sglang.launch_server {port}", "sglang"), ("/srv/firesteel/thing {port}", "other"),
-     ("python -m firesteel serve --port {port}", "firesteel"), ("thing {port}", "other")],
-)  # fmt: skip
+    [
+        ("vllm", "vllm"),
+        ("/x/bin/python -m vllm.serve {port}", "vllm"),
+        ("llama-server -p {port}", "llamacpp"),
+        ("/venv/vllm/bin/python -m sglang.launch_server {port}", "sglang"),
+        ("/srv/firesteel/thing {port}", "other"),
+        ("python -m firesteel serve --port {port}", "firesteel"),
+        ("thing {port}", "other"),
+    ],
+)
 def test_rules_of_a_command_are_those_of_the_engine_it_names(engine, kind):
-    assert name_kind(engine) == kind
+    assert find_kind(engine) == kind

@@ -36,7 +36,7 @@ def test_cause_counts_before_what_follows_from_it():
         ("Fatal Python error: Illegal instruction", "illegal-instruction"),
         ("RuntimeError: unable to write to file </torch_7>: No space left on device (28)", "disk-full"),
     ],
-)  # fmt: skip
+)
 def test_lines_of_several_engines_are_understood(line, kind):
     found = diagnose_exit(1, ["start", line, "end"], step="start-up")
     assert found.kind == kind and found.evidence == (line,) and found.cure

@@ -12,14 +12,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from firesteel.lab.servers.shutdown import undisturbed
+from firesteel.lab.servers.shutdown import deferred_signals
 
 FAKE = Path(__file__).parents[1] / "fake_server.py"
 # Takes a while to clean up, as a server takes to stop.
 CLEANS_UP = textwrap.dedent("""
     import time
-    from firesteel.lab.servers.shutdown import stop_servers_when_ended
-    stop_servers_when_ended()
+    from firesteel.lab.servers.shutdown import stop_servers_on_signals
+    stop_servers_on_signals()
     try:
         print("ready", flush=True)
         time.sleep(60)
@@ -70,9 +70,9 @@ def test_what_runs_apart_is_asked_and_given_time(number, tmp_path):
     program = textwrap.dedent(f"""
         import sys
         from pathlib import Path
-        from firesteel.lab.servers.shutdown import run_apart, stop_servers_when_ended
-        stop_servers_when_ended()
-        run_apart([sys.executable, "-c", {child!r}], Path({str(tmp_path / "log")!r}))
+        from firesteel.lab.servers.shutdown import run_child, stop_servers_on_signals
+        stop_servers_on_signals()
+        run_child([sys.executable, "-c", {child!r}], Path({str(tmp_path / "log")!r}))
     """)
     with start(program, stderr=subprocess.DEVNULL) as process:
         wait_until(lambda: (tmp_path / "log").is_file() and "ready" in (tmp_path / "log").read_text())
@@ -85,10 +85,10 @@ def test_review_that_is_ended_takes_the_server_of_its_check_along(number, tmp_pa
     engine = f"{sys.executable} {FAKE} {{port}} hangs"
     program = textwrap.dedent(f"""
         from pathlib import Path
-        from firesteel.lab.servers.shutdown import stop_servers_when_ended
+        from firesteel.lab.servers.shutdown import stop_servers_on_signals
         from firesteel.lab.matrix.matrix import Matrix
         from firesteel.lab.matrix.review import check_level_two
-        stop_servers_when_ended()
+        stop_servers_on_signals()
         matrix = Matrix(gates={{}}, engine={engine!r})
         check_level_two(matrix)([], Path({str(tmp_path)!r}))
     """)
@@ -103,7 +103,7 @@ COMES_EARLY = """
 import os, signal, subprocess, sys
 from pathlib import Path
 from firesteel.lab import ending, supervisor
-ending.stop_servers_when_ended()
+ending.stop_servers_on_signals()
 class Early(subprocess.Popen):
     def __init__(self, *args, **given):
         super().__init__(*args, **given)
@@ -113,8 +113,8 @@ class Early(subprocess.Popen):
 subprocess.Popen = Early
 """
 STARTS = {
-    "a server": "supervisor.Supervised(supervisor.ServerCommand(words={words!r}, url={url!r}), Path({folder!r}))",
-    "a run apart": "ending.run_apart({words!r}, Path({folder!r}) / 'log')",
+    "a server": "supervisor.SupervisedServer(supervisor.ServerCommand(words={words!r}, url={url!r}), Path({folder!r}))",
+    "a run apart": "ending.run_child({words!r}, Path({folder!r}) / 'log')",
 }
 
 
@@ -154,7 +154,7 @@ def test_threads_other_than_the_main_one_start_things_too():
     before, done = signal.getsignal(signal.SIGTERM), []
 
     def work():
-        with undisturbed():
+        with deferred_signals():
             done.append(signal.getsignal(signal.SIGTERM) is before)
 
     thread = threading.Thread(target=work)

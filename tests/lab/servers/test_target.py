@@ -5,7 +5,7 @@ import pytest
 from firesteel.lab.client.api import Api
 from firesteel.lab.client.wire import RequestFailed
 from firesteel.lab.servers.diagnosis import Diagnosis
-from firesteel.lab.servers.supervisor import ServerFailed, Supervised
+from firesteel.lab.servers.supervisor import ServerFailed, SupervisedServer
 from firesteel.lab.servers.target import Target, are_finite, is_refusal
 
 
@@ -30,23 +30,23 @@ def test_what_is_not_offered_is_no_failure(kind, status, expected):
 
 
 def test_failed_request_is_the_failure_of_a_server_that_the_lab_started(fake, tmp_path):
-    with Supervised(fake("answers-500"), tmp_path) as server:
+    with SupervisedServer(fake("answers-500"), tmp_path) as server:
         target = Target(api=Api.of(server.command.url), kind="other", folder=tmp_path, model="x", server=server)
         with pytest.raises(ServerFailed, match="answered 500"), target.step("asking"):
             target.api.chat("x")
-    assert server.stopped is not None
+    assert server.exit is not None
 
 
 def test_server_that_the_lab_ended_says_why_and_not_how(fake, tmp_path):
-    with Supervised(fake("answers-500"), tmp_path) as server:
+    with SupervisedServer(fake("answers-500"), tmp_path) as server:
         target = Target(api=Api.of(server.command.url), kind="other", folder=tmp_path, model="x", server=server)
         with pytest.raises(ServerFailed, match="floods"), target.step("asking"):
-            server.vigil.complaint = Diagnosis(kind="log-flood", words="it floods its log")
+            server.monitor.complaint = Diagnosis(kind="log-flood", words="it floods its log")
             target.api.chat("x")
 
 
 def test_failed_request_of_another_server_stays_a_failed_request(fake, tmp_path):
-    with Supervised(fake("answers-500"), tmp_path) as server:
+    with SupervisedServer(fake("answers-500"), tmp_path) as server:
         target = Target(api=Api.of(server.command.url), kind="other", folder=tmp_path, model="x")
         with pytest.raises(RequestFailed), target.step("asking"):
             target.api.chat("x")
@@ -86,7 +86,9 @@ def test_machine_code_that_is_never_read_is_not_waited_for_forever(tmp_path, mon
 def test_a_ledger_that_was_heard_is_not_lost_with_its_server(tmp_path, monkeypatch):
     monkeypatch.setattr("firesteel.lab.servers.target.PROOFS_POLL_S", 0.0)
     told = []
-    target = Target(api=Answering(None, "gone"), kind="firesteel", folder=tmp_path, model="x", tell=told.append)
+    target = Target(
+        api=Answering(None, "gone"), kind="firesteel", folder=tmp_path, model="x", on_progress=told.append
+    )
     assert target.read_ledger()["ran"][1]["artefacts"][0]["verdict"] is None
     assert told == ["machine code of 1 kernels is being read"]
 
