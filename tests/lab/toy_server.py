@@ -34,17 +34,18 @@ class Toy:
 
     def complete(self, prompt, max_tokens, logprobs=None, echo=False, **fields):
         self.seen.append(prompt)
-        tokens, made = list(prompt), []
+        tokens, generated = list(prompt), []
         for _ in range(max_tokens):
-            made.append(int(self.table[(tokens + made)[-1]].argmax()))
-        choice = {"text": "".join(map(chr, made)), "token_ids": made}
+            generated.append(int(self.table[(tokens + generated)[-1]].argmax()))
+        choice = {"text": "".join(map(chr, generated)), "token_ids": generated}
         if logprobs is not None:
-            shown = tokens + made if echo else made
-            before = shown[:-1] if echo else (tokens + made)[len(tokens) - 1 : -1]
-            found = [float(self.table[one, two]) for one, two in zip(before, shown[-len(before) :], strict=True)]
-            choice["logprobs"] = {"token_logprobs": [None, *found] if echo else found}
+            shown = tokens + generated if echo else generated
+            before = shown[:-1] if echo else (tokens + generated)[len(tokens) - 1 : -1]
+            pairs = zip(before, shown[-len(before) :], strict=True)
+            values = [float(self.table[last, token]) for last, token in pairs]
+            choice["logprobs"] = {"token_logprobs": [None, *values] if echo else values}
             if self.top:
-                rows = [self.table[one].topk(logprobs) for one in before]
+                rows = [self.table[token].topk(logprobs) for token in before]
                 choice["logprobs"]["top_logprobs"] = [
                     dict(zip(map(str, row.indices.tolist()), row.values.tolist(), strict=True)) for row in rows
                 ]
@@ -53,7 +54,7 @@ class Toy:
 
 
 def answers_of(toy):
-    """The handler of a server that gives them."""
+    """Returns the request handler of a server that gives the toy's answers."""
 
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, *words):
@@ -67,10 +68,10 @@ def answers_of(toy):
 
         def reply(self, body):
             is_known = not toy.key or self.headers["authorization"] == f"Bearer {toy.key}"
-            found = toy.answer(self.path, body) if is_known else None
-            status = 200 if found else 401 if not is_known else 500 if "completions" in self.path else 404
+            answer = toy.answer(self.path, body) if is_known else None
+            status = 200 if answer else 401 if not is_known else 500 if "completions" in self.path else 404
             self.send_response(status)
             self.end_headers()
-            self.wfile.write(json.dumps(found or {"error": {"message": "no"}}).encode())
+            self.wfile.write(json.dumps(answer or {"error": {"message": "no"}}).encode())
 
     return Handler

@@ -224,7 +224,7 @@ class LabResult:
 
     def in_levels(self, part: Callable[[LevelResult], T | None]) -> T | None:
         """Returns a part of the first level that has it."""
-        return next((found for level in self.levels if (found := part(level)) is not None), None)
+        return next((value for level in self.levels if (value := part(level)) is not None), None)
 
     @property
     def any_bench(self) -> BenchResult | None:

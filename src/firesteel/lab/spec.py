@@ -79,10 +79,10 @@ class LabSpec:
     ready_s: float = setting(1800.0, "seconds until a server must be ready")
     answer_s: float = setting(600.0, "seconds until a request must be answered")
     grace_s: float = setting(45.0, "seconds from SIGTERM until a server is killed")
-    requests: int | None = setting(None, "concurrent-phase requests of level 3 (default: 200; 40 with --quick)")
-    concurrency: int | None = setting(None, "level 3 requests in flight at once (default: 8; 4 with --quick)")
+    requests: int | None = setting(None, "requests of level 3 sent concurrently (default: 200; 40 with --quick)")
+    concurrency: int | None = setting(None, "requests of level 3 in flight at once (default: 8; 4 with --quick)")
     sequential: int | None = setting(
-        None, "level 3 requests sent one after another (default: 100; 20 with --quick)"
+        None, "requests of level 3 sent one after another (default: 100; 20 with --quick)"
     )
 
     def __post_init__(self) -> None:
@@ -139,7 +139,7 @@ class LabSpec:
 
     @property
     def reductions(self) -> list[str]:
-        """What --quick leaves out, and a stress level smaller than usual, as lines for the report."""
+        """Lines for the report: what --quick leaves out, and a stress level smaller than usual."""
         lines = {STRESS: self._reduced_stress()}
         if self.quick:
             lines |= {

@@ -1,4 +1,4 @@
-"""llama-benchy, unmodified, and our meter on the same server of known speed."""
+"""Unmodified llama-benchy and our benchmark measure the same server of known speed."""
 
 import hashlib
 import json
@@ -27,13 +27,13 @@ pytestmark = pytest.mark.peer
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
-    """(llama-benchy's rows, ours) by (depth, concurrency)."""
+    """Rows of llama-benchy and of our benchmark, by (depth, concurrency)."""
     home = tmp_path_factory.mktemp("home")
     cache = home / ".cache" / "llama-benchy"
     cache.mkdir(parents=True)
     (cache / f"{hashlib.md5(BOOK.encode()).hexdigest()}.txt").write_text(" ".join(WORDS * 100))
     tokenizer = Tokenizer(WordLevel({word: number for number, word in enumerate([*WORDS, "?"])}, unk_token="?"))
-    tokenizer.pre_tokenizer = WhitespaceSplit()  # a word is a token, as the mock counts
+    tokenizer.pre_tokenizer = WhitespaceSplit()  # a word is a token, as in the mock server
     tokenizer.save(str(home / "tokenizer.json"))
     with mock_server(pp_tok_s=500.0, tg_tok_s=50.0) as url:
         theirs = run_benchy(
@@ -90,23 +90,23 @@ def run_benchy(url, home, model, tokenizer, *flags):
 
 @pytest.mark.parametrize("cell", [(0, 1), (256, 1), (0, 4)])
 @pytest.mark.parametrize("figure", ["pp", "tg"])
-def test_both_read_the_same_speed(both, cell, figure):
-    theirs, ours = (found[cell] for found in both)
+def test_both_measure_the_same_speed(both, cell, figure):
+    theirs, ours = (rows[cell] for rows in both)
     assert ours.series[f"{figure}_tok_s"].mean == pytest.approx(theirs[f"{figure}_throughput"]["mean"], rel=WITHIN)
 
 
 @pytest.mark.parametrize("cell", [(0, 1), (256, 1), (0, 4)])
-def test_both_read_the_same_time_to_the_first_token(both, cell):
-    theirs, ours = (found[cell] for found in both)
+def test_both_measure_the_same_time_to_the_first_token(both, cell):
+    theirs, ours = (rows[cell] for rows in both)
     assert ours.series["ttft_ms"].mean == pytest.approx(theirs["e2e_ttft"]["mean"], rel=WITHIN)
     assert ours.series["ttfr_ms"].mean == pytest.approx(theirs["ttfr"]["mean"], rel=WITHIN)
 
 
-def test_both_read_the_same_of_kindling(tmp_path):
-    """Within 5 %, or within the spread of both where the machine is busier than that.
+def test_both_measure_the_same_for_kindling(tmp_path):
+    """Within 5 %, or within the spread of both on a busy machine.
 
-    Of prompts that are long beside Harmony's own tokens: llama-benchy does not count those where they are more than
-    a fifth of the rest, though the server computes them.
+    Prompts are long compared with Harmony's own tokens, which llama-benchy does not count if they are more than a
+    fifth of the rest, though the server computes them.
     """
     cache = tmp_path / ".cache" / "llama-benchy"
     cache.mkdir(parents=True)

@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from firesteel.lab.path.ledger import MachineCode, OpCalls
+from firesteel.lab.path.ledger import LaunchedCode, OpCalls
 from firesteel.lab.report.document import BAD, DOUBTFUL, GOOD, PLAIN, Cell
 from firesteel.lab.report.html import to_html
 from firesteel.lab.report.markdown import to_markdown
@@ -197,7 +197,7 @@ def test_chart_states_how_many_workloads_it_leaves_out():
     ],
 )
 def test_proof_is_what_the_machine_code_multiplies_with(activation, verdicts, words, tone):
-    codes = tuple(MachineCode(verdict=verdict) for verdict in verdicts)
+    codes = tuple(LaunchedCode(verdict=verdict) for verdict in verdicts)
     calls = OpCalls(op="linear", activation=activation, artefacts=codes)
     table, _ = kernels(LabResult(kernels=(calls,)))
     assert table.rows[0][table.headings.index("proof")] == Cell(words, tone)

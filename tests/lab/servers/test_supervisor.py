@@ -1,4 +1,4 @@
-"""Servers that fail in every way the supervisor names: each gives its diagnosis, a bundle and a clean machine."""
+"""Servers that fail in every known way: each has a diagnosis and a bundle, and leaves no process behind."""
 
 import errno
 import json
@@ -11,7 +11,8 @@ from dataclasses import replace
 import pytest
 
 from firesteel.lab.servers import supervisor
-from firesteel.lab.servers.supervisor import FOR_STACKS, ServerFailed, SupervisedServer, is_free
+from firesteel.lab.servers.server_exit import FOR_STACKS
+from firesteel.lab.servers.supervisor import ServerFailed, SupervisedServer, is_free
 
 
 def report_of(bundle):
@@ -24,7 +25,7 @@ def fail(command, folder):
     return caught.value
 
 
-def test_server_that_behaves_is_ready_inside_and_gone_after(fake, tmp_path, is_clean):
+def test_healthy_server_is_ready_inside_the_block_and_gone_after_it(fake, tmp_path, is_clean):
     command = fake()
     with SupervisedServer(command, tmp_path) as server:
         assert server.exit_code is None and 0 < server.startup_s < 20
@@ -49,10 +50,10 @@ def test_server_that_behaves_is_ready_inside_and_gone_after(fake, tmp_path, is_c
         "exit",
     ],
 )
-def test_server_that_exits_is_diagnosed_by_its_last_words(way, fake, tmp_path, is_clean):
+def test_exit_is_diagnosed_by_the_log(way, fake, tmp_path, is_clean):
     command = fake(way)
     error = fail(command, tmp_path)
-    assert error.diagnosis.kind == way and "exit code 1 at start-up" in error.diagnosis.words
+    assert error.diagnosis.kind == way and "exited with code 1 at start-up" in error.diagnosis.words
     assert str(error.bundle) in str(error)
     report = report_of(error.bundle)
     assert report["surroundings"]["diagnosis"]["kind"] == way
@@ -102,7 +103,7 @@ def test_hang_shows_the_stacks_of_every_process_and_ends_them_all(fake, tmp_path
     assert server.exit.orphans == () and is_clean(command)
 
 
-def test_hang_of_a_program_without_stacks_is_ended_politely(fake, tmp_path, is_clean):
+def test_hanging_program_without_stacks_gets_sigterm(fake, tmp_path, is_clean):
     command = fake("hangs")
     command = replace(command, environment={"PYTHONFAULTHANDLER": ""})
     with SupervisedServer(command, tmp_path) as server:
@@ -110,8 +111,8 @@ def test_hang_of_a_program_without_stacks_is_ended_politely(fake, tmp_path, is_c
     assert server.exit.how == "on SIGTERM" and server.exit.exit_code == 0 and is_clean(command)
 
 
-def test_nvidia_smi_is_asked_while_the_server_runs(fake, tmp_path, monkeypatch):
-    """Asked after the end, it shows a machine without the server."""
+def test_nvidia_smi_runs_before_the_server_is_stopped(fake, tmp_path, monkeypatch):
+    """Later it would show a machine without the server."""
     seen = []
     with SupervisedServer(fake(), tmp_path) as server:
         monkeypatch.setattr(supervisor, "ask_nvidia_smi", lambda: seen.append(server.exit_code) or "12 GiB of 13")
@@ -119,8 +120,8 @@ def test_nvidia_smi_is_asked_while_the_server_runs(fake, tmp_path, monkeypatch):
     assert seen == [None] and report_of(error.bundle)["surroundings"]["nvidia_smi"] == "12 GiB of 13"
 
 
-def test_full_disk_takes_the_bundle_but_not_the_diagnosis(fake, tmp_path, monkeypatch, is_clean):
-    def fill(folder, remains):
+def test_full_disk_prevents_the_bundle_but_not_the_diagnosis(fake, tmp_path, monkeypatch, is_clean):
+    def fill(folder, evidence):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
     monkeypatch.setattr(supervisor, "write_crash_bundle", fill)
@@ -140,7 +141,7 @@ def test_server_that_ignores_sigterm_is_aborted_with_its_stacks(fake, tmp_path, 
     assert is_clean(command)
 
 
-def test_interrupt_while_it_starts_leaves_no_server(fake, tmp_path, is_clean, monkeypatch):
+def test_interrupted_start_leaves_no_server(fake, tmp_path, is_clean, monkeypatch):
     def interrupt(self):
         raise SystemExit(143)
 
@@ -151,7 +152,7 @@ def test_interrupt_while_it_starts_leaves_no_server(fake, tmp_path, is_clean, mo
     assert is_clean(command)
 
 
-def test_zombies_are_seen_while_the_server_runs_and_gone_after(fake, tmp_path, is_clean):
+def test_zombies_are_seen_while_the_server_runs_and_reaped_later(fake, tmp_path, is_clean):
     command = fake("makes-zombie")
     with SupervisedServer(command, tmp_path) as server:
         [zombie] = server.processes.find_zombies()
@@ -160,7 +161,7 @@ def test_zombies_are_seen_while_the_server_runs_and_gone_after(fake, tmp_path, i
     assert is_clean(command)
 
 
-def test_orphan_that_left_the_session_is_found_and_ended(fake, tmp_path, is_clean):
+def test_orphan_that_left_the_session_is_found_and_killed(fake, tmp_path, is_clean):
     command = fake("leaves-orphan", grace_s=2.0)
     with SupervisedServer(command, tmp_path) as server:
         assert len(server.processes.describe_all()) == 2
@@ -170,7 +171,7 @@ def test_orphan_that_left_the_session_is_found_and_ended(fake, tmp_path, is_clea
     assert is_clean(command)
 
 
-def test_flooded_log_ends_the_server_and_leaves_both_ends(fake, tmp_path, is_clean):
+def test_flooded_log_kills_the_server_and_keeps_both_ends(fake, tmp_path, is_clean):
     command = fake("floods", max_log_bytes=64 << 20)
     error = fail(command, tmp_path)
     assert error.diagnosis.kind == "log-flood" and "the limit is 67 MB" in error.diagnosis.words
@@ -180,19 +181,22 @@ def test_flooded_log_ends_the_server_and_leaves_both_ends(fake, tmp_path, is_cle
     assert is_clean(command)
 
 
-def test_port_that_is_taken_is_named_before_anything_starts(fake, tmp_path):
+def test_used_port_is_reported_before_anything_starts(fake, tmp_path):
     command = fake()
-    with socket.create_server(command.address), pytest.raises(ServerFailed, match="is taken") as caught:
+    with (
+        socket.create_server(command.address),
+        pytest.raises(ServerFailed, match="is used by another process") as caught,
+    ):
         SupervisedServer(command, tmp_path)
     assert caught.value.diagnosis.kind == "port-in-use" and not (tmp_path / "fake.log").exists()
 
 
-def test_program_that_does_not_exist_is_named(fake, tmp_path):
+def test_missing_program_is_named(fake, tmp_path):
     with pytest.raises(ServerFailed, match="no-such-program cannot be started: No such file"):
         SupervisedServer(fake(words=["no-such-program"]), tmp_path)
 
 
-def test_server_that_is_killed_later_is_noticed(fake, tmp_path, is_clean):
+def test_server_that_is_killed_later_is_diagnosed(fake, tmp_path, is_clean):
     command = fake()
     with SupervisedServer(command, tmp_path) as server:
         server.step = "request 12"
@@ -208,7 +212,7 @@ def test_server_that_is_killed_later_is_noticed(fake, tmp_path, is_clean):
     assert is_clean(command)
 
 
-def test_secrets_of_the_environment_stay_out_of_the_bundle(fake, tmp_path, monkeypatch):
+def test_bundle_has_no_secrets_of_the_environment(fake, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hunter2")
     monkeypatch.setenv("VLLM_API_KEY", "hunter3")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -218,14 +222,14 @@ def test_secrets_of_the_environment_stay_out_of_the_bundle(fake, tmp_path, monke
     assert not any("hunter" in path.read_text() for path in bundle.iterdir())
 
 
-def test_secrets_that_the_server_writes_into_its_log_stay_out_of_the_diagnosis(fake, tmp_path):
+def test_diagnosis_has_no_secrets_of_the_log(fake, tmp_path):
     command = fake("tells-its-flags")
     command = replace(command, words=(*command.words, "--api-key", "hunter2"))
     error = fail(command, tmp_path)
     assert "flags: ['--api-key', '(hidden)']" in error.diagnosis.evidence and "hunter2" not in str(error)
 
 
-def test_vigil_leaves_no_thread(fake, tmp_path):
+def test_monitor_leaves_no_thread(fake, tmp_path):
     with SupervisedServer(fake(), tmp_path):
-        assert any(one.name == "vigil" for one in threading.enumerate())
-    assert not any(one.name == "vigil" for one in threading.enumerate())
+        assert any(thread.name == "server-monitor" for thread in threading.enumerate())
+    assert not any(thread.name == "server-monitor" for thread in threading.enumerate())

@@ -80,7 +80,7 @@ def write_profile(profile: Profile, config: Config, out: Path, *, is_ours: bool)
 def profile_trace(
     trace: Path, config: Config, has_model: bool, *, batch: int, context: int, steps: int | None
 ) -> Profile:
-    """With --model the profile also has layers and bandwidths."""
+    """Reads a trace; with --model the profile also has layers and bandwidths."""
     spec = find_spec(config.model.model) if has_model else None
     return compute_profile(
         read_timeline(trace),

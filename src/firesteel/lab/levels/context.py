@@ -1,4 +1,4 @@
-"""What a level needs to run."""
+"""The inputs of a level."""
 
 from __future__ import annotations
 

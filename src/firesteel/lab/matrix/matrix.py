@@ -46,7 +46,7 @@ OnProgress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellSpec:
-    """What a cell's process is told."""
+    """The input of a cell's process."""
 
     matrix: Matrix
     chosen: dict[str, str]

@@ -94,7 +94,7 @@ class EngineRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathEvidence:
-    """What is known of a run; unknown parts are empty."""
+    """The known facts of a run; unknown parts are empty."""
 
     log: Sequence[str] = ()
     kernels: Mapping[str, int] | None = None  # launches per kernel, from a profile

@@ -13,7 +13,7 @@ NONE = "none"  # verdict of machine code without matrix instructions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MachineCode:
+class LaunchedCode:
     """A compiled kernel that was launched."""
 
     kernel: str = ""
@@ -34,7 +34,7 @@ class OpCalls:
     seconds: float | None = None
     launches: dict[str, int] = field(default_factory=dict)  # by kernel
     clipped: int | None = None
-    artefacts: tuple[MachineCode, ...] = ()
+    artefacts: tuple[LaunchedCode, ...] = ()
 
     @property
     def verdicts(self) -> set[str]:
@@ -50,7 +50,7 @@ class ServerLedger:
     ran: tuple[OpCalls, ...] = ()
 
     @property
-    def machine_code(self) -> list[MachineCode]:
+    def machine_code(self) -> list[LaunchedCode]:
         return [code for line in self.ran for code in line.artefacts]
 
     @property

@@ -13,13 +13,18 @@ from firesteel.lab.result import LabResult
 
 def matrix(result: LabResult) -> list[Part]:
     """Shows the first gate along the rows, the others across the columns."""
-    found = result.any_matrix
-    if found is None or not found.cells:
+    measured = result.any_matrix
+    if measured is None or not measured.cells:
         return []
-    gates = list(found.gates)
-    words = [Paragraph(found.words)] if found.words else []
-    maps = [_heat_map(found.cells, gates, figure, unit) for figure, unit in found.figures.items()]
-    return [*words, *maps, Fold("every cell", [_cell_table(found.cells, gates)]), Raw("matrix", found.as_dict())]
+    gates = list(measured.gates)
+    words = [Paragraph(measured.words)] if measured.words else []
+    maps = [_heat_map(measured.cells, gates, figure, unit) for figure, unit in measured.figures.items()]
+    return [
+        *words,
+        *maps,
+        Fold("every cell", [_cell_table(measured.cells, gates)]),
+        Raw("matrix", measured.as_dict()),
+    ]
 
 
 def _heat_map(cells: Sequence[CellOutcome], gates: Sequence[str], figure: str, unit: str) -> Table:

@@ -13,18 +13,18 @@ MAX_KERNELS = 40
 
 
 def profile(result: LabResult) -> list[Part]:
-    found = result.profile
-    if found is None:
+    measured = result.profile
+    if measured is None:
         return []
-    pieces = [(row.category, row.ms) for row in found.categories]
-    rows = [[row.category, f"{row.ms:.3f}", _percent(row.share), _rate(row.gb_s)] for row in found.categories]
+    pieces = [(row.category, row.ms) for row in measured.categories]
+    rows = [[row.category, f"{row.ms:.3f}", _percent(row.share), _rate(row.gb_s)] for row in measured.categories]
     parts: list[Part] = [
-        Chart("One step by category", stacked_chart(pieces, unit="ms"), None, found.in_words()),
+        Chart("One step by category", stacked_chart(pieces, unit="ms"), None, measured.in_words()),
     ]
-    parts += [_layers(found.layers)] if len(found.layers) > 2 else []
-    parts += [_host(found.host)] if found.host else []
+    parts += [_layers(measured.layers)] if len(measured.layers) > 2 else []
+    parts += [_host(measured.host)] if measured.host else []
     table = Table(["category", "ms per step", "share", "GB/s"], rows)
-    return [*parts, table, *_kernels(found.kernels), Raw("profile", found.as_dict())]
+    return [*parts, table, *_kernels(measured.kernels), Raw("profile", measured.as_dict())]
 
 
 def _layers(rows: Sequence[LayerTime]) -> Chart:

@@ -105,5 +105,5 @@ def _draft_parts(points: Sequence[DraftPoint]) -> list[Part]:
     ]
     if even:
         drawing = line_chart([ChartLine("break-even", even)], x_title="drafted tokens", y_title="acceptance, %")
-        charts.append(Chart("Break-even acceptance", drawing))
+        charts.append(Chart("Acceptance from which speculation pays", drawing))
     return charts

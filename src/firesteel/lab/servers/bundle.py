@@ -33,7 +33,7 @@ KERNEL_CURE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrashEvidence:
-    """What could be collected from a failed server."""
+    """Everything that could be collected from a failed server."""
 
     command: Sequence[str]
     url: str

@@ -1,4 +1,4 @@
-"""How a server exited."""
+"""The exit of a server: by itself or by a signal, cleanly or not."""
 
 from __future__ import annotations
 
