@@ -36,7 +36,7 @@ OUTCOMES = [
 ]
 
 
-def test_a_panel_an_op_and_part_and_a_line_an_implementation():
+def test_ops_have_a_panel_per_op_and_a_line_per_implementation():
     chart = draw_ops(OUTCOMES, "ops on a GPU").to_dict()
     rows = next(iter(chart["datasets"].values())) if "datasets" in chart else chart["data"]["values"]
     assert {row["panel"] for row in rows} == {"moe_matmul", "attention decode full 8192"}
@@ -47,14 +47,14 @@ def test_a_panel_an_op_and_part_and_a_line_an_implementation():
     assert "read 100 GB/s, matrix 10.0 TFLOP/s" in json.dumps(chart["title"])
 
 
-def test_the_page_holds_all_it_needs(tmp_path):
+def test_page_needs_no_network(tmp_path):
     page, picture = plot_ops(OUTCOMES, tmp_path / "new", "ops on a GPU")
     text = page.read_text(encoding="utf-8")
     assert "triton:gemv mxfp8" in text and "<script src=" not in text and "vega" in text
     assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size > 10_000
 
 
-def test_nothing_measured_is_nothing_to_draw():
+def test_ops_without_figures_cannot_be_drawn():
     with pytest.raises(PlotError, match="nothing was measured"):
         draw_ops(OUTCOMES[-1:], "none")
 

@@ -1,4 +1,4 @@
-"""What tests of the lab share: fake servers that fail as they are told to."""
+"""Fixtures of the lab's tests: fake servers that fail in a given way."""
 
 import contextlib
 import sys
@@ -30,7 +30,7 @@ def fake():
 
 @pytest.fixture
 def serving():
-    """`with serving(handler) as url:` a server of this process, where it is."""
+    """`with serving(handler) as url:` runs a server in this process."""
 
     @contextlib.contextmanager
     def serve(handler):
@@ -48,29 +48,29 @@ def serving():
 
 @pytest.fixture
 def is_clean():
-    """Whether nothing of a fake server is left, by its command line, and no zombie that was not there before."""
+    """is_clean(command): True if no process of this fake server is left, and no new zombie."""
     before = zombies()
 
     def look(command):
         port = command.words[2]
         left = []
-        for one in psutil.process_iter():
+        for process in psutil.process_iter():
             try:
-                words = one.cmdline()
+                words = process.cmdline()
             except psutil.Error:
                 continue
             if str(FAKE) in words and port in words:
-                left.append(one)
+                left.append(process)
         return not left and zombies() <= before
 
     return look
 
 
 def zombies():
-    """Numbers of those among this process's children and theirs."""
-    found = set()
-    for one in psutil.Process().children(recursive=True):
+    """Returns the pids of zombies among this process's descendants."""
+    pids = set()
+    for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
-            if one.status() == psutil.STATUS_ZOMBIE:
-                found.add(one.pid)
-    return found
+            if process.status() == psutil.STATUS_ZOMBIE:
+                pids.add(process.pid)
+    return pids

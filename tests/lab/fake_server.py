@@ -1,4 +1,4 @@
-"""A server that speaks enough of the OpenAI API, and fails in the way it is told to: fake_server.py PORT WAY."""
+"""A server with a part of the OpenAI API that fails in a given way: fake_server.py PORT WAY."""
 
 import ctypes
 import json
@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 PORT, WAY = int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "well"
 KEY = sys.argv[4] if sys.argv[3:4] == ["--api-key"] else ""
-LAST_WORDS = {
+LAST_LINES = {
     "gpu-out-of-memory": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
     "illegal-memory-access": "torch.AcceleratorError: CUDA error: an illegal memory access was encountered",
     "import-error": "ModuleNotFoundError: No module named 'flashinfer'",
@@ -21,8 +21,8 @@ LAST_WORDS = {
     "exit": "something else went wrong",
 }
 num_requests = 0
-HOW, _, AT = WAY.partition("-at-")  # from which request on
-IS_LLAMACPP, IS_SGLANG = WAY == "speaks-llamacpp", WAY == "speaks-sglang"  # else what all of them say
+HOW, _, AT = WAY.partition("-at-")  # fails from this request on
+IS_LLAMACPP, IS_SGLANG = WAY == "speaks-llamacpp", WAY == "speaks-sglang"
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -67,12 +67,12 @@ class Handler(BaseHTTPRequestHandler):
         return self.send_text(200, answer(body))
 
     def fail(self, body):
-        """From now on."""
+        """Fails this request and all later ones."""
         if HOW == "dies":
             os.kill(os.getpid(), signal.SIGKILL)
         if HOW == "hangs":
             time.sleep(600)
-        self.close_connection = True  # "breaks-off": no word, but it lives
+        self.close_connection = True  # "breaks-off": no answer, but the server keeps running
 
     def send(self, status, value):
         self.send_text(status, json.dumps(value))
@@ -102,7 +102,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def answer(body, logprob="-0.25"):
-    """JSON by hand: NaN has no right to be in it."""
+    """Builds JSON by hand, because it may contain NaN."""
     prompt = body.get("prompt") or ""
     num_prompt = len(prompt) if isinstance(prompt, list) else max(1, len(str(body.get("messages") or prompt)) // 4)
     count = 3 + (num_prompt if body.get("echo") else 0)
@@ -110,7 +110,7 @@ def answer(body, logprob="-0.25"):
     tokens = json.dumps(["x"] * count)
     usage = {"prompt_tokens": num_prompt, "completion_tokens": 3, "total_tokens": num_prompt + 3}
     chat = "".join(f'{{"token": "x", "logprob": {logprob}, "top_logprobs": []}},' for _ in range(3)).rstrip(",")
-    is_chat = IS_LLAMACPP or "messages" in body  # llama.cpp has one form for both
+    is_chat = IS_LLAMACPP or "messages" in body  # llama.cpp has one format for both
     logprobs = f'{{"content": [{chat}]}}' if is_chat else f'{{"tokens": {tokens}, "token_logprobs": [{listed}]}}'
     message = json.dumps({"role": "assistant", "content": "The capital of France is Paris."})
     return (
@@ -127,23 +127,23 @@ def fork(child):
 
 
 def leave_orphan():
-    """In a session of its own, deaf to requests; comes back when it is."""
-    deaf, tell = os.pipe()
+    """Starts a child in its own session that ignores SIGTERM; returns once it does."""
+    reader, writer = os.pipe()
 
     def outlive():
         os.setsid()
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        os.write(tell, b".")
+        os.write(writer, b".")
         time.sleep(600)
 
     fork(outlive)
-    os.read(deaf, 1)
+    os.read(reader, 1)
 
 
 def main():
     print("loading")
-    if WAY in LAST_WORDS:
-        sys.exit(LAST_WORDS[WAY])
+    if WAY in LAST_LINES:
+        sys.exit(LAST_LINES[WAY])
     if WAY == "tells-its-flags":
         sys.exit(f"flags: {sys.argv[3:]}")
     if WAY == "segfaults":

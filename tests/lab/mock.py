@@ -1,8 +1,8 @@
-"""A server of known speed, to prove a meter with; knows no model: a word is a token.
+"""A server of known speed without a model, to verify a meter; a word is a token.
 
-Every request is served as if alone: its first token comes when its prompt could be read at `pp_tok_s`, each other
-one `1 / tg_tok_s` after the one before. Times are kept to the clock, so that a late token does not delay the next.
-A context (system message) seen before costs nothing where `prefix_caching` is on.
+Every request is served as if alone: its first token comes when its prompt would be read at `pp_tok_s`, each other
+token `1 / tg_tok_s` after the previous one. Times follow the clock, so that a late token does not delay the next.
+With `prefix_caching`, a context (system message) that was seen before takes no time.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from starlette.routing import Route
 from firesteel.errors import UserError
 
 MODEL = "mock"
-TEMPLATE_TOKENS = 8  # that a chat template would add
-SPIN_S = 0.002  # the end of a wait is spent awake: sleep alone is late by up to a millisecond
+TEMPLATE_TOKENS = 8  # of a chat template
+SPIN_S = 0.002  # busy-waiting at the end of a wait: sleep alone is late by up to a millisecond
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Mock:
     token_ids: bool = True  # sent with each chunk
     prefix_caching: bool = False
     max_context: int = 65536
-    port: int = 0  # 0 takes a free one
+    port: int = 0  # 0: any free port
     seen: set[str] = field(default_factory=set)
 
     def app(self) -> Starlette:
@@ -60,9 +60,11 @@ class Mock:
         wanted = int(body.get("max_tokens") or 16)
         ready = start + (prompt_tokens - cached) / self.pp_tok_s
         usage = {
-            "prompt_tokens": prompt_tokens, "completion_tokens": wanted, "total_tokens": prompt_tokens + wanted,
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": wanted,
+            "total_tokens": prompt_tokens + wanted,
             "prompt_tokens_details": {"cached_tokens": cached},
-        }  # fmt: skip
+        }
         if body.get("stream"):
             return StreamingResponse(self._stream(ready, wanted, usage), media_type="text/event-stream")
         await wait_until(ready + (wanted - 1) / self.tg_tok_s)
@@ -71,23 +73,24 @@ class Mock:
         return JSONResponse({"object": "chat.completion", "model": MODEL, "choices": [choice], "usage": usage})
 
     def _count(self, messages: list[dict[str, Any]]) -> tuple[int, int]:
-        """Tokens of a prompt, and those of them that are known already."""
-        context = next((str(one["content"]) for one in messages if one["role"] == "system"), "")
+        """Returns the tokens of a prompt, and how many of them are in the cache."""
+        context = next((str(message["content"]) for message in messages if message["role"] == "system"), "")
         is_known = self.prefix_caching and context in self.seen
         self.seen.add(context)
-        total = TEMPLATE_TOKENS + sum(len(str(one["content"]).split()) for one in messages)
+        total = TEMPLATE_TOKENS + sum(len(str(message["content"]).split()) for message in messages)
         return total, len(context.split()) if is_known else 0
 
     async def _stream(self, ready: float, wanted: int, usage: dict[str, Any]) -> AsyncIterator[bytes]:
-        """The first token alone, as from the prompt's own step; then chunks, each when its last token is made."""
+        """Yields the first token alone, as from the prompt's step; then chunks, each when its last token is due."""
         for first in (0, *range(1, wanted, self.tokens_a_chunk)):
             number = 1 if first == 0 else min(self.tokens_a_chunk, wanted - first)
             await wait_until(ready + (first + number - 1) / self.tg_tok_s)
             is_last = first + number == wanted
             choice: dict[str, Any] = {
-                "index": 0, "delta": {"role": "assistant", "content": "word " * number},
+                "index": 0,
+                "delta": {"role": "assistant", "content": "word " * number},
                 "finish_reason": "length" if is_last else None,
-            }  # fmt: skip
+            }
             if self.token_ids:
                 choice["token_ids"] = [1] * number
             yield event({"object": "chat.completion.chunk", "model": MODEL, "choices": [choice]})
@@ -100,15 +103,15 @@ def event(content: dict[str, Any]) -> bytes:
 
 
 async def wait_until(moment: float) -> None:
-    """On the clock of time.perf_counter."""
+    """`moment` is on the clock of time.perf_counter."""
     if (rest := moment - time.perf_counter() - SPIN_S) > 0:
         await asyncio.sleep(rest)
     while time.perf_counter() < moment:
         await asyncio.sleep(0)
 
 
-class Announcing(uvicorn.Server):
-    """Prints its address once it listens, for whoever started it."""
+class AnnouncingServer(uvicorn.Server):
+    """Prints its address once it listens."""
 
     async def startup(self, sockets: Any = None) -> None:
         await super().startup(sockets)
@@ -118,7 +121,7 @@ class Announcing(uvicorn.Server):
 
 @contextmanager
 def mock_server(**settings: Any) -> Iterator[str]:
-    """The address of a mock in a process of its own."""
+    """Yields the address of a mock server in another process."""
     words = [f"{name}={value}" for name, value in settings.items()]
     command = [sys.executable, __file__, *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, encoding="utf-8") as child:
@@ -126,29 +129,29 @@ def mock_server(**settings: Any) -> Iterator[str]:
             assert child.stdout is not None
             url = child.stdout.readline().strip()
             if not url:
-                raise UserError("the mock server did not start; its words are above")
+                raise UserError("the mock server did not start; see its output above")
             yield url
         finally:
             child.terminate()
 
 
 def parse_settings(words: list[str]) -> dict[str, Any]:
-    """name=value, each of the type of its default."""
+    """Parses name=value; each value has the type of its default."""
     defaults = asdict(Mock())
-    known = {one.name for one in fields(Mock)} - {"seen"}
-    found: dict[str, Any] = {}
+    known = {declared.name for declared in fields(Mock)} - {"seen"}
+    settings: dict[str, Any] = {}
     for word in words:
         name, _, value = word.partition("=")
         if name not in known:
-            raise UserError(f"{word}: the mock knows {', '.join(sorted(known))}")
+            raise UserError(f"{word}: the settings are {', '.join(sorted(known))}")
         kind = type(defaults[name])
-        found[name] = value == "True" if kind is bool else kind(value)
-    return found
+        settings[name] = value == "True" if kind is bool else kind(value)
+    return settings
 
 
 def main() -> None:
     mock = Mock(**parse_settings(sys.argv[1:]))
-    Announcing(uvicorn.Config(mock.app(), host="127.0.0.1", port=mock.port, log_level="warning")).run()
+    AnnouncingServer(uvicorn.Config(mock.app(), host="127.0.0.1", port=mock.port, log_level="warning")).run()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The mock's own settings; that its speed is known is test_bench.py's business."""
+"""The settings of the mock server; test_bench.py checks its speed."""
 
 import pytest
 
@@ -7,8 +7,8 @@ from tests.lab.mock import parse_settings
 
 
 def test_settings_have_the_type_of_their_default():
-    found = parse_settings(["pp_tok_s=10", "token_ids=False", "tokens_a_chunk=4"])
-    assert found == {"pp_tok_s": 10.0, "token_ids": False, "tokens_a_chunk": 4}
+    settings = parse_settings(["pp_tok_s=10", "token_ids=False", "tokens_a_chunk=4"])
+    assert settings == {"pp_tok_s": 10.0, "token_ids": False, "tokens_a_chunk": 4}
 
 
 def test_unknown_settings_are_refused():

@@ -1,4 +1,4 @@
-"""vLLM's CPU build taken through the lab as a foreign engine, with a small Llama of random weights.
+"""vLLM's CPU build tested by the lab, with a small Llama of random weights.
 
 Its MXFP4 needs AMX, so the model is not a gpt-oss. `make vllm` installs it.
 """
@@ -11,21 +11,11 @@ import pytest
 
 from firesteel.hub import BUILT_IN
 from firesteel.lab.run import run_lab
-from firesteel.lab.spec import Order
+from firesteel.lab.spec import LabSpec
+from tests.lab.observers import RecordingObserver
 
 BIN = Path(__file__).parents[2] / ".venv-vllm" / "bin"
 FLAGS = ("--max-model-len", "4200", "--enforce-eager", "--dtype", "float32")
-
-
-class Silent:
-    def begin(self, level):
-        pass
-
-    def tell(self, words):
-        pass
-
-    def end(self, result):
-        pass
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +29,17 @@ def llama(tmp_path_factory):
     vocabulary = json.loads((BUILT_IN / "config.json").read_text())["vocab_size"]
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=vocabulary, hidden_size=256, intermediate_size=512, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=64, max_position_embeddings=8192, bos_token_id=None, eos_token_id=0,
-    )  # fmt: skip
+        vocab_size=vocabulary,
+        hidden_size=256,
+        intermediate_size=512,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=64,
+        max_position_embeddings=8192,
+        bos_token_id=None,
+        eos_token_id=0,
+    )
     LlamaForCausalLM(config).save_pretrained(folder)
     return folder
 
@@ -50,16 +48,18 @@ def llama(tmp_path_factory):
 @pytest.mark.skipif(not (BIN / "vllm").is_file(), reason="needs vLLM's CPU build: make vllm")
 def test_vllm_is_started_verified_stressed_and_measured(llama, tmp_path, monkeypatch):
     for name, value in {
-        "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16", "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1",
-    }.items():  # fmt: skip
+        "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "HF_HUB_OFFLINE": "1",
+    }.items():
         monkeypatch.setenv(name, value)
     engine = f"{BIN / 'python'} {BIN / 'vllm'} serve {{model}} --port {{port}}"
-    order = Order(engine=engine, model=str(llama), flags=FLAGS, quick=True, ready_s=600.0)
-    result = run_lab(order, tmp_path, Silent())
-    levels = {level["level"]: level for level in result["levels"]}
-    assert result["passed"], [level["reason"] for level in result["levels"]]
-    assert set(levels["1.5"]["figures"]["backend"]["seen"]) == {"cpu"}
-    assert levels["1.5"]["figures"]["packages"]["vllm"].startswith(str(BIN.parent))
-    assert "not judged" in levels["2"]["reason"] and levels["3"]["figures"]["failures"] == []
-    assert levels["4"]["figures"]["bench"]["rows"][0]["series"]["tg_tok_s"]["values"]
-    assert result["engine"]["kind"] == "vllm" and result["shutdown"]["is_clean"]
+    spec = LabSpec(engine=engine, model=str(llama), flags=FLAGS, quick=True, ready_s=600.0)
+    result = run_lab(spec, tmp_path, RecordingObserver())
+    levels = {level.level.number: level for level in result.levels}
+    assert result.passed, [level.reason for level in result.levels]
+    assert set(levels["1.5"].backend.seen) == {"cpu"}
+    assert levels["1.5"].facts["packages"]["vllm"].startswith(str(BIN.parent))
+    assert "not judged" in levels["2"].reason and levels["3"].facts["failures"] == []
+    assert levels["4"].bench.rows[0].series["tg_tok_s"].values
+    assert result.engine.kind == "vllm" and result.shutdown.is_clean

@@ -1,48 +1,47 @@
-"""What a run is asked to do."""
+"""The settings of a run."""
 
 import json
 
 import pytest
 
 from firesteel.errors import UserError
-from firesteel.lab.spec import Order
+from firesteel.lab.spec import LabSpec, parse_spec
 
 
 @pytest.mark.parametrize(
-    ("order", "levels"),
+    ("spec", "numbers"),
     [
-        (Order(mode="verify"), ("1", "1.5", "2")),
-        (Order(level="1"), ("1",)),
-        (Order(level="1.5"), ("1.5",)),
-        (Order(level="4", mode="verify"), ("1.5", "4")),
-        (Order(level="5"), ("1.5", "4", "5")),
+        (LabSpec(mode="verify"), ["1", "1.5", "2"]),
+        (LabSpec(mode="benchmark"), ["1", "1.5", "4", "5", "6"]),
+        (LabSpec(level="1"), ["1"]),
+        (LabSpec(level="1.5"), ["1.5"]),
+        (LabSpec(level="4", mode="verify"), ["1.5", "4"]),
+        (LabSpec(level="5"), ["1.5", "4", "5"]),
     ],
 )
-def test_levels_come_with_the_gate_that_guards_them(order, levels):
-    assert order.levels == levels
+def test_single_level_runs_with_those_it_needs(spec, numbers):
+    assert [level.number for level in spec.levels] == numbers
 
 
 def test_quick_reduces_and_says_so():
-    full, quick = Order(), Order(quick=True)
-    assert (full.num_requests, full.num_at_once, full.num_sequential, full.reductions) == (200, 8, 100, [])
-    assert (quick.num_requests, quick.num_at_once) == (40, 4)
+    full, quick = LabSpec(), LabSpec(quick=True)
+    assert (tuple(full.stress), full.reductions) == ((200, 8, 100), [])
+    assert quick.stress[:2] == (40, 4)
     assert any("40 requests" in line for line in quick.reductions) and len(quick.reductions) == 4
-    assert [line.split(":")[0] for line in Order(quick=True, level="4").reductions] == ["benchmark"]
+    assert [line.split(":")[0] for line in LabSpec(quick=True, level="4").reductions] == ["benchmark"]
 
 
-def test_stress_is_what_was_asked_for():
-    order = Order(requests=1000, concurrency=64, sequential=500)
-    assert (order.num_requests, order.num_at_once, order.num_sequential) == (1000, 64, 500)
-    assert not order.reductions
-    few = Order(requests=3, quick=True)
-    assert (few.num_requests, few.num_at_once, few.num_sequential) == (3, 3, 20)
+def test_stress_has_the_requested_size():
+    spec = LabSpec(requests=1000, concurrency=64, sequential=500)
+    assert tuple(spec.stress) == (1000, 64, 500) and not spec.reductions
+    assert tuple(LabSpec(requests=3, quick=True).stress) == (3, 3, 20)
 
 
 @pytest.mark.parametrize("quick", [False, True])
-def test_stress_that_is_asked_to_be_less_is_said(quick):
-    [line] = [one for one in Order(requests=10, quick=quick).reductions if one.startswith("stress")]
+def test_smaller_stress_than_usual_is_a_reduction(quick):
+    [line] = [line for line in LabSpec(requests=10, quick=quick).reductions if line.startswith("stress")]
     assert line.startswith("stress: 10 requests at concurrency") and "instead of 200 requests" in line
-    assert not Order(requests=10, mode="verify").reductions
+    assert not LabSpec(requests=10, mode="verify").reductions
 
 
 @pytest.mark.parametrize(
@@ -54,58 +53,49 @@ def test_stress_that_is_asked_to_be_less_is_said(quick):
         ({"requests": True}, "--requests True"),
         ({"concurrency": 300}, "only 200 requests"),
         ({"requests": 9999, "concurrency": 9999}, "512 at most"),
-    ],
-)
-def test_impossible_stress_is_refused(fields, words):
-    with pytest.raises(UserError, match=words):
-        Order(**fields)
-
-
-def test_order_of_an_earlier_version_has_the_usual_stress():
-    content = {name: value for name, value in Order().as_dict().items() if name != "requests"}
-    assert Order.parse(content).num_requests == 200
-
-
-def test_order_is_the_same_after_json():
-    order = Order(engine="vllm", flags=("--max-model-len", "512"), quick=True, path="marlin", requests=3)
-    assert Order.parse(json.loads(json.dumps(order.as_dict()))) == order
-
-
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
         ({"mode": "none"}, "all, verify, stress, benchmark"),
         ({"level": "7"}, "1.5"),
-        ({"url": "http://x", "flags": ("--a",)}, "runs already"),
+        ({"url": "http://x", "flags": ("--a",)}, "already runs"),
     ],
 )
-def test_impossible_orders_are_refused_with_what_is_possible(fields, words):
+def test_impossible_settings_are_refused_with_what_is_possible(fields, words):
     with pytest.raises(UserError, match=words):
-        Order(**fields)
+        LabSpec(**fields)
+
+
+def test_settings_of_an_earlier_version_take_the_defaults():
+    content = {name: value for name, value in LabSpec().as_dict().items() if name != "requests"}
+    spec, unknown = parse_spec(content)
+    assert spec.stress.requests == 200 and not unknown
+
+
+def test_settings_are_the_same_after_json():
+    spec = LabSpec(engine="vllm", flags=("--max-model-len", "512"), quick=True, path="marlin", requests=3)
+    assert parse_spec(json.loads(json.dumps(spec.as_dict()))) == (spec, ())
+
+
+def test_unknown_settings_are_named():
+    assert parse_spec({"mode": "all", "colour": "red"}) == (LabSpec(), ("colour",))
 
 
 def test_secrets_among_the_flags_are_not_kept():
-    kept = json.dumps(Order(flags=("--api-key", "sesame", "--hf-secret=open", "--tile", "auto")).as_dict())
+    kept = json.dumps(LabSpec(flags=("--api-key", "sesame", "--hf-secret=open", "--tile", "auto")).as_dict())
     assert "sesame" not in kept and "open" not in kept and "auto" in kept
 
 
-def test_secrets_in_a_command_are_not_kept_and_the_rest_is_to_the_letter():
-    order = Order(engine="vllm serve {model} --port {port} --api-key sk-1")
-    assert order.as_dict()["engine"] == order.shown_engine == "vllm serve {model} --port {port} --api-key (hidden)"
+def test_secrets_in_a_command_are_hidden_and_the_rest_is_unchanged():
+    spec = LabSpec(engine="vllm serve {model} --port {port} --api-key sk-1")
+    assert spec.as_dict()["engine"] == spec.shown_engine == "vllm serve {model} --port {port} --api-key (hidden)"
     plain = "vllm serve '{model}'  --port {port}"
-    assert Order(engine=plain).as_dict()["engine"] == plain
+    assert LabSpec(engine=plain).as_dict()["engine"] == plain
 
 
-def test_default_model_is_not_meant_of_a_server_that_runs_already():
-    assert Order().names_model and Order(url="http://x", model="some/model").names_model
-    assert not Order(url="http://x").names_model
+def test_default_model_is_not_a_choice_if_the_server_runs_already():
+    assert LabSpec().names_model and LabSpec(url="http://x", model="some/model").names_model
+    assert not LabSpec(url="http://x").names_model
 
 
-def test_order_with_unknown_fields_is_refused():
-    with pytest.raises(UserError, match="colour"):
-        Order.parse({"mode": "all", "colour": "red"})
-
-
-def test_values_of_the_engines_flags_are_found_however_they_are_written():
-    order = Order(flags=("--require", "a=b", "--require=c=d", "--tile", "auto", "--no-sinks"))
-    assert order.flag("require") == ["a=b", "c=d"] and order.flag("tile") == ["auto"] and order.flag("model") == []
+def test_values_of_the_engines_flags_are_found_in_both_notations():
+    spec = LabSpec(flags=("--require", "a=b", "--require=c=d", "--tile", "auto", "--no-sinks"))
+    assert spec.engine_flag("require") == ["a=b", "c=d"] and spec.engine_flag("tile") == ["auto"]
+    assert spec.engine_flag("model") == []

@@ -1,4 +1,4 @@
-"""A server in this process whose next token follows from the last one by a table; its tokens are bytes."""
+"""A server in this process whose next token depends on the last one by a table; its tokens are bytes."""
 
 import json
 from http.server import BaseHTTPRequestHandler
@@ -9,17 +9,17 @@ VOCABULARY = 1024
 
 
 class Toy:
-    def __init__(self, *, seed=0, key="", field="prompt", top=True, lacks="", most_requests=10_000):
+    def __init__(self, *, seed=0, key="", field="prompt", top=True, lacks="", max_requests=10_000):
         self.table = (
             4 * torch.randn(VOCABULARY, VOCABULARY, generator=torch.Generator().manual_seed(seed))
         ).log_softmax(-1)
         self.key, self.field, self.top = key, field, top
-        self.lacks = lacks  # "logprobs" or "token_ids", which its answers are without
-        self.most_requests = most_requests  # after which it answers 500
-        self.seen = []  # prompts that it was asked to continue or to score
+        self.lacks = lacks  # "logprobs" or "token_ids": missing in its answers
+        self.max_requests = max_requests  # then it answers 500
+        self.seen = []  # prompts of all requests
 
     def near_tie(self, token):
-        """The two likeliest after this token almost change places."""
+        """Makes the two likeliest tokens after this one almost equal."""
         second = self.table[token].topk(2).indices[1]
         self.table[token, second] = self.table[token].max() + 1e-3
 
@@ -28,23 +28,24 @@ class Toy:
             return {"data": [{"id": "toy", "max_model_len": 8192}]}
         if path == "/tokenize" and self.field:
             return {"tokens": list((body.get(self.field) or "").encode())}
-        if path == "/v1/completions" and len(self.seen) < self.most_requests:
+        if path == "/v1/completions" and len(self.seen) < self.max_requests:
             return self.complete(**body)
         return None
 
     def complete(self, prompt, max_tokens, logprobs=None, echo=False, **fields):
         self.seen.append(prompt)
-        tokens, made = list(prompt), []
+        tokens, generated = list(prompt), []
         for _ in range(max_tokens):
-            made.append(int(self.table[(tokens + made)[-1]].argmax()))
-        choice = {"text": "".join(map(chr, made)), "token_ids": made}
+            generated.append(int(self.table[(tokens + generated)[-1]].argmax()))
+        choice = {"text": "".join(map(chr, generated)), "token_ids": generated}
         if logprobs is not None:
-            shown = tokens + made if echo else made
-            before = shown[:-1] if echo else (tokens + made)[len(tokens) - 1 : -1]
-            found = [float(self.table[one, two]) for one, two in zip(before, shown[-len(before) :], strict=True)]
-            choice["logprobs"] = {"token_logprobs": [None, *found] if echo else found}
+            shown = tokens + generated if echo else generated
+            before = shown[:-1] if echo else (tokens + generated)[len(tokens) - 1 : -1]
+            pairs = zip(before, shown[-len(before) :], strict=True)
+            values = [float(self.table[last, token]) for last, token in pairs]
+            choice["logprobs"] = {"token_logprobs": [None, *values] if echo else values}
             if self.top:
-                rows = [self.table[one].topk(logprobs) for one in before]
+                rows = [self.table[token].topk(logprobs) for token in before]
                 choice["logprobs"]["top_logprobs"] = [
                     dict(zip(map(str, row.indices.tolist()), row.values.tolist(), strict=True)) for row in rows
                 ]
@@ -53,7 +54,7 @@ class Toy:
 
 
 def answers_of(toy):
-    """The handler of a server that gives them."""
+    """Returns the request handler of a server that gives the toy's answers."""
 
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, *words):
@@ -67,10 +68,10 @@ def answers_of(toy):
 
         def reply(self, body):
             is_known = not toy.key or self.headers["authorization"] == f"Bearer {toy.key}"
-            found = toy.answer(self.path, body) if is_known else None
-            status = 200 if found else 401 if not is_known else 500 if "completions" in self.path else 404
+            answer = toy.answer(self.path, body) if is_known else None
+            status = 200 if answer else 401 if not is_known else 500 if "completions" in self.path else 404
             self.send_response(status)
             self.end_headers()
-            self.wfile.write(json.dumps(found or {"error": {"message": "no"}}).encode())
+            self.wfile.write(json.dumps(answer or {"error": {"message": "no"}}).encode())
 
     return Handler

@@ -1,59 +1,56 @@
-"""From a result alone to the command that makes it again: words and environment; runs nothing itself.
+"""Finds the command and the environment that produce a result again, from the result alone.
 
-A result of the lab holds its order, a matrix its gates, a record the command it came from.
+A result of the lab holds its settings, a matrix its gates, a record the command it came from.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from firesteel.config import HIDDEN, shown_environment
 from firesteel.errors import UserError
-from firesteel.lab.compare.compare import find_differences
 from firesteel.lab.matrix.matrix import CELLS, CLAIM
-from firesteel.lab.spec import Order
+from firesteel.lab.matrix.result import SMALL, Matrix
+from firesteel.lab.result import LabResult
+from firesteel.lab.spec import LabSpec, to_words
+from firesteel.lab.surroundings import StatedSurroundings, list_differences
 
 PROGRAM = "firesteel"
 PREFIX = "FIRESTEEL_"
-# Of other engines' variables: folders, files and GPUs, which are this machine's and only listed where they differ.
+# Variables of other engines that hold folders, files and GPUs; they belong to the machine and are not restored.
 PLACES = re.compile(r"_(DIR|PATH|HOME|ROOT|CACHE|FILE|VISIBLE_DEVICES)$")
-SWITCHES = ("quick", "debug")
-NOT_FLAGS = ("flags",)  # they come last
-INTO_FOLDERS = ("bench", "lab", "profile")  # verbs whose --out is the folder of their results
+WRITING_VERBS = ("bench", "lab", "profile")  # their --out is the folder of their results
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rerun:
     words: tuple[str, ...]  # after the program's name
-    environment: dict[str, str]  # to set
-    without: tuple[str, ...]  # to take away: not set then
-    differences: list[str]  # of the surroundings, in words
+    environment: dict[str, str]  # variables to set
+    without: tuple[str, ...]  # variables to remove, because they were not set then
+    differences: list[str]  # of the surroundings
 
 
-def plan_rerun(result: Mapping[str, Any], now: Mapping[str, Any], out: Path) -> Rerun:
-    """`now` are today's surroundings as a dictionary."""
-    before = (result.get("surroundings") or {}).get("environment")
+def plan_rerun(result: LabResult, now: StatedSurroundings, out: Path) -> Rerun:
+    """`now` are the current surroundings."""
+    before = None if result.surroundings is None else result.surroundings.environment
     settings = find_settings(before or {})
     words = find_words(result, out)
-    if hidden := [one for one in (*words, *settings.values()) if HIDDEN in one]:
-        raise UserError(f"the result hides a secret that it needs ({hidden[0]}): run its command again by hand")
+    if hidden := [word for word in (*words, *settings.values()) if HIDDEN in word]:
+        raise UserError(f"the result hides a secret that the run needs ({hidden[0]}): run its command by hand")
+    added = [name for name in find_settings(shown_environment()) if name not in settings]
     return Rerun(
-        words=words, environment=settings,
-        without=tuple(
-            name for name in find_settings(shown_environment())
-            if name not in settings and (name.startswith(PREFIX) or before is not None)
-        ),
-        differences=find_differences(result, {"surroundings": now}),
-    )  # fmt: skip
+        words=words,
+        environment=settings,
+        without=tuple(name for name in added if name.startswith(PREFIX) or before is not None),
+        differences=list_differences(result.surroundings, now),
+    )
 
 
 def find_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """What a rerun sets: neither what only says where things lie on a machine, nor secrets of other engines."""
+    """Returns the variables to restore: not the places of a machine, not the secrets of other engines."""
     return {
         name: value
         for name, value in shown_environment(environment).items()
@@ -61,52 +58,52 @@ def find_settings(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def find_words(result: Mapping[str, Any], out: Path) -> tuple[str, ...]:
-    if "order" in result:
-        return words_of_order(Order.parse(result["order"]), out)
-    if isinstance(result.get("matrix"), Mapping):
+def find_words(result: LabResult, out: Path) -> tuple[str, ...]:
+    if result.spec is not None:
+        check_known(result.unknown_settings)
+        return run_words(result.spec, out)
+    if result.matrix is not None and result.matrix.matrix is not None:
         check_new(out)
-        return words_of_matrix(result["matrix"]["matrix"], out)
-    command = (result.get("surroundings") or {}).get("command") or ()
+        return matrix_words(result.matrix.matrix, out)
+    command = () if result.surroundings is None else result.surroundings.command
     if not command or command[0] != PROGRAM:
-        raise UserError("the result says no order, no matrix and no firesteel command: it cannot be run again")
-    words = tuple(command[1:])
-    return with_out(words, out) if words[:1] and words[0] in INTO_FOLDERS else words
+        raise UserError("the result has no settings, no matrix and no firesteel command, so it cannot be rerun")
+    words = command[1:]
+    return replace_out(words, out) if words[:1] and words[0] in WRITING_VERBS else words
+
+
+def check_known(unknown_settings: Sequence[str]) -> None:
+    if unknown_settings:
+        names = ", ".join(unknown_settings)
+        raise UserError(f"the order has fields that this version of firesteel does not know: {names}")
 
 
 def check_new(out: Path) -> None:
-    """A matrix goes on with the cells that it finds: one that is run again must find none."""
+    """Raises if there are cells: a matrix would continue with them instead of measuring again."""
     if (out / CELLS / CLAIM).exists():
         raise UserError(f"--out {out} holds cells that were measured before: name another folder")
 
 
-def with_out(words: Sequence[str], out: Path) -> tuple[str, ...]:
-    """The command with this --out instead of its own."""
-    at = words.index("--") if "--" in words else len(words)
-    own = list(words[:at])
+def replace_out(words: Sequence[str], out: Path) -> tuple[str, ...]:
+    """Returns the command with this --out instead of its own."""
+    end = words.index("--") if "--" in words else len(words)
+    own = list(words[:end])
     while "--out" in own:
-        place = own.index("--out")
-        del own[place : place + 2]
+        at = own.index("--out")
+        del own[at : at + 2]
     own = [word for word in own if not word.startswith("--out=")]
-    return (*own, "--out", str(out), *words[at:])
+    return (*own, "--out", str(out), *words[end:])
 
 
-def words_of_order(order: Order, out: Path) -> tuple[str, ...]:
-    """Of `lab run`; defaults are left out."""
-    words = ["lab", "run"]
-    for field in dataclasses.fields(order):
-        value = getattr(order, field.name)
-        if field.name in NOT_FLAGS or value == field.default:
-            continue
-        flag = f"--{field.name.replace('_', '-')}"
-        given = value if isinstance(value, tuple) else (value,)
-        words += [flag] if field.name in SWITCHES else [word for one in given for word in (flag, str(one))]
-    return (*words, "--out", str(out), *(("--", *order.flags) if order.flags else ()))
+def run_words(spec: LabSpec, out: Path) -> tuple[str, ...]:
+    """Returns the words of `lab run`; defaults are left out."""
+    flags = ("--", *spec.flags) if spec.flags else ()
+    return ("lab", "run", *to_words(spec), "--out", str(out), *flags)
 
 
-def words_of_matrix(matrix: Mapping[str, Any], out: Path) -> tuple[str, ...]:
-    gates = [word for name, values in matrix["gates"].items() for word in ("--gates", f"{name}={','.join(values)}")]
-    kept = ["--engine", matrix["engine"], "--model", matrix["model"], "--cell-s", str(matrix["cell_s"])]
-    is_full = matrix["plan"]["pp"] != [128]
-    flags = ["--", *matrix["flags"]] if matrix["flags"] else []
-    return ("lab", "matrix", *gates, *kept, *(["--full"] if is_full else []), "--out", str(out), *flags)
+def matrix_words(matrix: Matrix, out: Path) -> tuple[str, ...]:
+    gates = [word for name, values in matrix.gates.items() for word in ("--gates", f"{name}={','.join(values)}")]
+    settings = ["--engine", matrix.engine, "--model", matrix.model, "--cell-s", str(matrix.cell_s)]
+    full = ["--full"] if matrix.plan.pp != SMALL.pp else []
+    flags = ["--", *matrix.flags] if matrix.flags else []
+    return ("lab", "matrix", *gates, *settings, *full, "--out", str(out), *flags)

@@ -1,143 +1,192 @@
-"""What a run of the lab is asked to do, whole enough to be done again; does nothing itself."""
+"""The settings of a lab run. Each is declared once: command line, checks, result.json and rerun follow from it."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from firesteel.config import hide_secrets
 from firesteel.errors import UserError
-from firesteel.lab.level import GATE, MODES, TITLES
+from firesteel.lab.codec import from_json
+from firesteel.lab.level import (
+    BENCHMARK,
+    CORRECTNESS,
+    LEVELS,
+    MATRIX,
+    MODES,
+    STRESS,
+    Level,
+    find_level,
+    list_levels,
+    with_prerequisites,
+)
 
 DEFAULT_MODEL = "kindling"
-STRESS, QUICK_STRESS = (200, 8, 100), (40, 4, 20)  # requests, at once, in a row
-MOST_AT_ONCE = 512  # a thread and a connection each, all in one process
+MAX_CONCURRENCY = 512  # each request takes a thread and a connection of this process
+HELP, IDENTIFIES, FLAGS = "help", "identifies", "flags"
+
+
+class StressSize(NamedTuple):
+    requests: int
+    concurrency: int
+    sequential: int
+
+    def __str__(self) -> str:
+        return f"{self.requests} requests at concurrency {self.concurrency} and {self.sequential} in a row"
+
+
+FULL_STRESS = StressSize(requests=200, concurrency=8, sequential=100)
+QUICK_STRESS = StressSize(requests=40, concurrency=4, sequential=20)
+
+
+def setting(default: Any, help_text: str, *, identifies: bool = False) -> Any:
+    """Declares a field. `identifies`: runs that differ in it have different baselines."""
+    return field(default=default, metadata={HELP: help_text, IDENTIFIES: identifies})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    mode: str = "all"
-    level: str = ""  # one alone, with the gate where it measures
-    engine: str = "firesteel"  # one of engines.KINDS, or a command line with {port}
-    model: str = DEFAULT_MODEL
-    url: str = ""  # of a server that runs already
-    flags: tuple[str, ...] = ()  # for the engine's command line
-    path: str = ""  # of the rules: the kernel path that must be seen; empty is any that is no fallback
-    trace: str = ""  # a profile of the engine, as PyTorch or nsys write it
-    gates: tuple[str, ...] = ()  # of the matrix, as kv_dtype=auto,fp8; empty chooses
-    baseline: str = ""  # result.json of an earlier run; empty is the one kept in the folder
-    slower: float = 3.0  # percent from which a figure counts as slower than the baseline's
-    more_gb: float = 1.0  # of peak memory from which it counts as more
-    reference_url: str = ""  # of a server whose tokens and likelihoods are right
-    quick: bool = False
-    debug: bool = False
-    seed: int = 7
-    ready_s: float = 1800.0
-    answer_s: float = 600.0
-    grace_s: float = 45.0
-    requests: int | None = None  # of the stress; None is what the level says
-    concurrency: int | None = None
-    sequential: int | None = None
+class LabSpec:
+    mode: str = setting("all", f"set of levels: {', '.join(MODES)}")
+    level: str = setting(
+        "", "a single level, with those it needs: " + ", ".join(f"{level} {level.title}" for level in LEVELS)
+    )
+    engine: str = setting(
+        "firesteel",
+        "firesteel, vllm, sglang, llamacpp, or a command line with {port} and optionally {model}",
+        identifies=True,
+    )
+    url: str = setting("", "address of a running server; no server is started", identifies=True)
+    model: str = setting(DEFAULT_MODEL, "checkpoint folder, name in the local cache, or kindling", identifies=True)
+    flags: tuple[str, ...] = setting((), "flags for the engine's command line", identifies=True)
+    path: str = setting(
+        "", "kernel path that must run, such as native-fp4 (default: any that is not a fallback)", identifies=True
+    )
+    trace: str = setting("", "profile of the engine: PyTorch's JSON or nsys's SQLite export")
+    gates: tuple[str, ...] = setting(
+        (), "gate of the level 6 matrix, such as kv_dtype=auto,fp8; repeatable (default: chosen by device)"
+    )
+    baseline: str = setting("", "earlier result for level 5 (default: the first run in --out)")
+    slower: float = setting(3.0, "slowdown in percent that fails level 5")
+    more_gb: float = setting(1.0, "growth of peak memory in GB that fails level 5")
+    reference_url: str = setting("", "reference server for level 2 (default: compute locally, small models only)")
+    quick: bool = setting(False, "take minutes on a CPU; the report lists what was reduced", identifies=True)
+    debug: bool = setting(
+        False, "blocking launches, C++ stacks, verbose logs: for finding faults, not for speed", identifies=True
+    )
+    seed: int = setting(7, "random seed of prompts and sampling", identifies=True)
+    ready_s: float = setting(1800.0, "seconds until a server must be ready")
+    answer_s: float = setting(600.0, "seconds until a request must be answered")
+    grace_s: float = setting(45.0, "seconds from SIGTERM until a server is killed")
+    requests: int | None = setting(None, "requests of level 3 sent concurrently (default: 200; 40 with --quick)")
+    concurrency: int | None = setting(None, "requests of level 3 in flight at once (default: 8; 4 with --quick)")
+    sequential: int | None = setting(
+        None, "requests of level 3 sent one after another (default: 100; 20 with --quick)"
+    )
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise UserError(f"--mode {self.mode}: must be one of {', '.join(MODES)}")
-        if self.level and self.level not in TITLES:
-            raise UserError(f"--level {self.level}: must be one of {', '.join(TITLES)}")
+        if self.level and self.level not in map(str, LEVELS):
+            raise UserError(f"--level {self.level}: must be one of {', '.join(map(str, LEVELS))}")
         if self.url and self.flags:
-            raise UserError("flags for an engine make no sense with --url: that server runs already")
+            raise UserError("flags for an engine cannot be combined with --url: that server already runs")
         self._check_stress()
 
     @property
     def names_model(self) -> bool:
-        """Whether its model is the one meant: of a server that ran already, the default is nobody's choice."""
+        """The model was chosen; the default is not a choice if a running server is tested."""
         return not self.url or self.model != DEFAULT_MODEL
 
     @property
     def shown_engine(self) -> str:
-        """As it may be shown: a command line may hold a key."""
+        """The engine with secrets hidden: a command line may contain a key."""
         return hide_secrets((self.engine,))[0]
 
     @property
-    def levels(self) -> tuple[str, ...]:
-        """Those asked for; the gate comes before what it guards."""
-        if not self.level:
-            return MODES[self.mode]
-        if self.level == "5":  # there must be something to compare
-            return (GATE, "4", "5")
-        return (GATE, self.level) if float(self.level) > float(GATE) else (self.level,)
+    def levels(self) -> tuple[Level, ...]:
+        return with_prerequisites(find_level(self.level)) if self.level else list_levels(self.mode)
 
-    def flag(self, name: str) -> list[str]:
-        """Values that the engine's flags give `--name`, as --name value or --name=value."""
+    def engine_flag(self, name: str) -> list[str]:
+        """Returns the values that the engine's flags give `--name`, as --name value or --name=value."""
         pairs = zip(self.flags, self.flags[1:], strict=False)
-        joined = [one.partition("=")[2] for one in self.flags if one.startswith(f"--{name}=")]
+        joined = [word.partition("=")[2] for word in self.flags if word.startswith(f"--{name}=")]
         return [value for word, value in pairs if word == f"--{name}"] + joined
 
     @property
-    def num_requests(self) -> int:
-        return self.requests or self.usual_stress[0]
-
-    @property
-    def num_at_once(self) -> int:
-        return self.concurrency or min(self.usual_stress[1], self.num_requests)
-
-    @property
-    def num_sequential(self) -> int:
-        return self.sequential or self.usual_stress[2]
-
-    @property
-    def usual_stress(self) -> tuple[int, int, int]:
-        """Requests, how many of them at once, and in a row, where the order names none."""
-        return QUICK_STRESS if self.quick else STRESS
+    def stress(self) -> StressSize:
+        usual = QUICK_STRESS if self.quick else FULL_STRESS
+        requests = self.requests or usual.requests
+        return StressSize(
+            requests=requests,
+            concurrency=self.concurrency or min(usual.concurrency, requests),
+            sequential=self.sequential or usual.sequential,
+        )
 
     def _check_stress(self) -> None:
-        for name in ("requests", "concurrency", "sequential"):
+        for name in StressSize._fields:
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 1):
                 raise UserError(f"--{name} {value}: must be a whole number from 1")
-        if self.num_at_once > MOST_AT_ONCE:
-            raise UserError(f"--concurrency {self.concurrency}: the lab's own client takes {MOST_AT_ONCE} at most")
-        if self.num_at_once > self.num_requests:
+        requests, concurrency, _ = self.stress
+        if concurrency > MAX_CONCURRENCY:
+            raise UserError(f"--concurrency {self.concurrency}: the lab's client takes {MAX_CONCURRENCY} at most")
+        if concurrency > requests:
             raise UserError(
-                f"--concurrency {self.concurrency}: there are only {self.num_requests} requests: raise --requests"
+                f"--concurrency {self.concurrency}: there are only {requests} requests: raise --requests"
             )
 
     @property
     def reductions(self) -> list[str]:
-        """What --quick left out, and a stress that was asked to be less, for the report."""
-        lines = {"3": self._reduced_stress()}
+        """Lines for the report: what --quick leaves out, and a stress level smaller than usual."""
+        lines = {STRESS: self._reduced_stress()}
         if self.quick:
             lines |= {
-                "2": "correctness: 8 texts and 6 continuations instead of all texts and 24",
-                "4": "benchmark: prompts of 128 and 512 tokens, answers of 32, depths 0 and 1024, "
+                CORRECTNESS: "correctness: 8 texts and 6 continuations instead of all texts and 24",
+                BENCHMARK: "benchmark: prompts of 128 and 512 tokens, answers of 32, depths 0 and 1024, "
                 "concurrency 1 and 4",
-                "6": "matrix: 2 x 2 gates",
+                MATRIX: "matrix: 2 x 2 gates",
             }
-        return [line for level, line in sorted(lines.items()) if line and level in self.levels]
+        return [lines[level] for level in self.levels if lines.get(level)]
 
     def _reduced_stress(self) -> str:
-        """Empty where it is as much as the level says, or more."""
-        asked = (self.num_requests, self.num_at_once, self.num_sequential)
-        figures, usual = (f"{a} requests at concurrency {b} and {c} in a row" for a, b, c in (asked, STRESS))
+        """Empty if the stress level has its full size or more."""
         if self.quick:
             limit = "prompts of up to 2048 tokens instead of the model's limit"
-            return f"stress: {figures} instead of {usual}, {limit}"
-        is_less = any(one < full for one, full in zip(asked, STRESS, strict=True))
-        return f"stress: {figures} instead of {usual}" if is_less else ""
+            return f"stress: {self.stress} instead of {FULL_STRESS}, {limit}"
+        is_less = any(count < full for count, full in zip(self.stress, FULL_STRESS, strict=True))
+        return f"stress: {self.stress} instead of {FULL_STRESS}" if is_less else ""
 
     def as_dict(self) -> dict[str, Any]:
-        """As it may be kept: values of secret flags are hidden."""
+        """Returns the settings as result.json holds them, with secret values hidden."""
         return {**dataclasses.asdict(self), "engine": self.shown_engine, "flags": hide_secrets(self.flags)}
 
-    @classmethod
-    def parse(cls, content: Mapping[str, Any]) -> Order:
-        """As it stands in a result; a field this version does not know is an error."""
-        known = {one.name for one in dataclasses.fields(cls)}
-        if unknown := set(content) - known:
-            raise UserError(f"the order has fields that this firesteel does not know: {', '.join(sorted(unknown))}")
-        fields: dict[str, Any] = {
-            name: tuple(one) if isinstance(one, list) else one for name, one in content.items()
-        }
-        return cls(**fields)
+
+def parse_spec(content: Mapping[str, Any]) -> tuple[LabSpec, tuple[str, ...]]:
+    """Returns the settings in a result, and the names of those that this version does not have."""
+    known = {declared.name for declared in dataclasses.fields(LabSpec)}
+    kept = {name: value for name, value in content.items() if name in known}
+    return from_json(LabSpec, kept, "the order in the result"), tuple(sorted(set(content) - known))
+
+
+def to_words(spec: LabSpec) -> list[str]:
+    """Returns the flags of `lab run` that give these settings; defaults and the engine's own flags are left out."""
+    words = []
+    for declared in dataclasses.fields(spec):
+        value = getattr(spec, declared.name)
+        if declared.name == FLAGS or value == declared.default:
+            continue
+        flag = f"--{declared.name.replace('_', '-')}"
+        if value is True:
+            words.append(flag)
+        else:
+            values = value if isinstance(value, tuple) else (value,)
+            words += [word for item in values for word in (flag, str(item))]
+    return words
+
+
+def identity(spec: LabSpec) -> list[Any]:
+    """Returns the values that decide whether two runs can be compared, secrets hidden."""
+    content = spec.as_dict()
+    return [content[declared.name] for declared in dataclasses.fields(spec) if declared.metadata[IDENTIFIES]]

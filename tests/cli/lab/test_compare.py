@@ -1,4 +1,4 @@
-"""The verb lab compare: its table, its JSON, its exit code."""
+"""The verb `lab compare`: its table, JSON and exit code."""
 
 import copy
 import json
@@ -6,9 +6,9 @@ import json
 import pytest
 
 ROW = {
-    "name": "pp512 tg32",
+    "workload": {"pp": 512, "tg": 32},
     "series": {"tg_tok_s": {"unit": "tok/s", "better": "higher", "values": [50.0, 50.1, 49.9]}},
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -23,22 +23,22 @@ def results(tmp_path):
     return [str(path) for path in paths]
 
 
-def test_a_slower_result_ends_with_one(run, results):
+def test_slower_result_exits_with_one(run, results):
     result = run("lab", "compare", *results)
     assert result.exit_code == 1 and "slower" in result.stdout and "-5.0%" in result.stdout
     assert run("lab", "compare", results[0], results[0]).exit_code == 0
 
 
-def test_the_threshold_is_settable(run, results):
+def test_threshold_is_a_setting(run, results):
     assert run("lab", "compare", *results, "--slower", "6").exit_code == 0
 
 
-def test_json_is_complete(run, results):
-    found = json.loads(run("lab", "compare", *results, "--json").stdout)
-    assert found["regressions"] and found["rows"][0]["verdict"] == "slower"
+def test_json_holds_rows_and_regressions(run, results):
+    content = json.loads(run("lab", "compare", *results, "--json").stdout)
+    assert content["regressions"] and content["rows"][0]["verdict"] == "slower"
 
 
-def test_result_on_another_kernel_path_is_refused(run, results, tmp_path):
+def test_result_of_another_kernel_path_is_refused(run, results, tmp_path):
     level = {"level": "4", "passed": True, "valid": False, "figures": {"bench": {"rows": [ROW]}}}
     gate = {"level": "1.5", "passed": False, "valid": True, "reason": "kernels: marlin ran", "figures": {}}
     (tmp_path / "bad.json").write_text(json.dumps({"levels": [gate, level]}))

@@ -1,4 +1,4 @@
-"""The verb lab matrix against a server of known speed, whose flags are its gates."""
+"""The verb `lab matrix` with a server of known speed, whose flags are its gates."""
 
 import json
 import os
@@ -12,13 +12,15 @@ from pathlib import Path
 import psutil
 import pytest
 
+from firesteel.lab.matrix.result import Matrix, summarise
+
 MOCK = str(Path(__file__).parents[2] / "lab" / "mock.py")
 
 
 @pytest.mark.slow
-def test_cells_are_measured_with_their_flags_and_not_again(run, tmp_path):
+def test_cells_are_measured_once_with_their_flags(run, tmp_path):
     engine = f"{shlex.quote(sys.executable)} {shlex.quote(MOCK)} port={{port}}"
-    # A gate of another engine becomes --NAME VALUE, which the mock refuses: that cell crashes, and says why.
+    # A gate of another engine becomes --NAME VALUE, which the mock refuses, so that the cell crashes.
     words = ["lab", "matrix", "--engine", engine, "--model", "none", "--gates", "speed=1", "--out", str(tmp_path)]
     result = run(*words)
     assert result.exit_code == 1
@@ -33,9 +35,9 @@ def test_cells_are_measured_with_their_flags_and_not_again(run, tmp_path):
     assert (tmp_path / "report.html").is_file()
 
 
-def test_a_key_in_the_command_reaches_neither_result_nor_report(run, tmp_path, monkeypatch):
-    found = {"cells": [], "gates": {}, "figures": {}, "words": "0 of 0 cells done", "all_done": True}
-    monkeypatch.setattr("firesteel.cli.lab.matrix.run_matrix", lambda *args, **fields: found)
+def test_key_in_the_command_is_in_neither_result_nor_report(run, tmp_path, monkeypatch):
+    empty = summarise(Matrix(gates={}), [])
+    monkeypatch.setattr("firesteel.cli.lab.matrix.run_matrix", lambda *args, **fields: empty)
     engine = "server --port {port} --api-key sk-123"
     run("lab", "matrix", "--engine", engine, "--model", "none", "--gates", "speed=1", "--out", str(tmp_path))
     written = [path.read_text() for path in tmp_path.iterdir() if path.is_file()]
@@ -43,7 +45,7 @@ def test_a_key_in_the_command_reaches_neither_result_nor_report(run, tmp_path, m
 
 
 @pytest.mark.slow
-def test_a_cell_that_runs_has_figures(run, tmp_path):
+def test_measured_cell_has_figures(run, tmp_path):
     engine = f"{shlex.quote(sys.executable)} {shlex.quote(MOCK)} port={{port}} tg_tok_s=200"
     result = run(
         "lab", "matrix", "--engine", engine, "--model", "none", "--gates", "any=off", "--out", str(tmp_path)
@@ -54,7 +56,7 @@ def test_a_cell_that_runs_has_figures(run, tmp_path):
 
 
 @pytest.mark.slow
-def test_matrix_that_is_told_to_stop_takes_its_cell_along_and_goes_on_later(run, tmp_path):
+def test_matrix_stops_its_cell_on_sigterm_and_continues_later(run, tmp_path):
     engine = f"{shlex.quote(sys.executable)} {shlex.quote(MOCK)} port={{port}} tg_tok_s=200"
     words = ["lab", "matrix", "--engine", engine, "--model", "none", "--gates", "any=off", "--out", str(tmp_path)]
     matrix = subprocess.Popen(
@@ -64,9 +66,10 @@ def test_matrix_that_is_told_to_stop_takes_its_cell_along_and_goes_on_later(run,
     deadline = time.monotonic() + 60
     while not log.is_file() and time.monotonic() < deadline:
         time.sleep(0.05)
-    family = psutil.Process(matrix.pid).children(recursive=True)
+    processes = psutil.Process(matrix.pid).children(recursive=True)
     matrix.send_signal(signal.SIGTERM)
-    assert matrix.wait(60) == 143 and len(family) >= 2 and not any(one.is_running() for one in family)
+    assert matrix.wait(60) == 143 and len(processes) >= 2
+    assert not any(process.is_running() for process in processes)
     assert not (tmp_path / "cells" / "any=off.json").exists()
     assert run(*words).exit_code == 0
 

@@ -1,9 +1,9 @@
-"""The verb lab report: a result's report once more."""
+"""The verb `lab report`: writes a report again."""
 
 import json
 
 
-def test_the_report_is_written_beside_the_result(run, tmp_path):
+def test_report_is_written_beside_the_result(run, tmp_path):
     level = {"level": "1", "title": "smoke", "passed": True, "reason": "it answered", "figures": {}}
     (tmp_path / "result.json").write_text(json.dumps({"levels": [level]}))
     assert run("lab", "report", str(tmp_path)).exit_code == 0
@@ -12,5 +12,5 @@ def test_the_report_is_written_beside_the_result(run, tmp_path):
     assert "it answered" in (tmp_path / "other" / "report.md").read_text()
 
 
-def test_what_is_no_result_is_said(run, tmp_path):
+def test_missing_result_is_reported(run, tmp_path):
     assert "cannot read" in str(run("lab", "report", str(tmp_path)).exception)

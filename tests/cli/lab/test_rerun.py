@@ -1,4 +1,4 @@
-"""The verb lab rerun: the command is said, and run."""
+"""The verb `lab rerun`: prints the command and runs it."""
 
 import json
 
@@ -9,7 +9,7 @@ from firesteel.lab.rerun import Rerun
 
 
 @pytest.mark.slow
-def test_a_record_is_run_again(run, start, tmp_path):
+def test_record_is_rerun(run, start, tmp_path):
     path = tmp_path / "record.json"
     path.write_text(json.dumps({"surroundings": {"command": ["firesteel", "env"], "device": "elsewhere"}}))
     result = run("lab", "rerun", str(path), "--dry")
@@ -20,13 +20,13 @@ def test_a_record_is_run_again(run, start, tmp_path):
     assert "FIRESTEEL_MODEL" in again.stdout
 
 
-def test_command_is_said_as_one_would_type_it():
+def test_command_is_printed_as_typed_in_a_shell():
     plan = Rerun(words=("env",), environment={"A": "x y"}, without=("B", "C"), differences=[])
     assert in_shell(plan) == "env -u B -u C A='x y' firesteel env"
 
 
 @pytest.mark.slow
-def test_the_exit_code_is_the_commands(start, tmp_path):
+def test_exit_code_is_that_of_the_command(start, tmp_path):
     path = tmp_path / "record.json"
     path.write_text(json.dumps({"surroundings": {"command": ["firesteel", "roofline", "--gpu", "tpu"]}}))
     assert start("lab", "rerun", str(path)).returncode == 2

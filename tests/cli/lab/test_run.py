@@ -1,4 +1,4 @@
-"""The verb lab run: exit codes, what it says, what it refuses."""
+"""The verb `lab run`: exit codes, output and signals."""
 
 import json
 import os
@@ -24,21 +24,21 @@ def lab(run, tmp_path):
     return call
 
 
-def test_exit_code_is_0_if_all_passed_and_the_report_is_named(lab, tmp_path):
-    found = lab("well", "--level", "1")
-    assert found.exit_code == 0, found.output
-    assert "level 1 smoke: passed" in found.output and "report.html" in found.output
+def test_exit_code_is_0_if_all_levels_passed(lab, tmp_path):
+    result = lab("well", "--level", "1")
+    assert result.exit_code == 0, result.output
+    assert "level 1 smoke: passed" in result.output and "report.html" in result.output
     assert "smoke" in (tmp_path / "report.html").read_text() and (tmp_path / "report.md").is_file()
     assert json.loads((tmp_path / "result.json").read_text())["passed"]
 
 
-def test_exit_code_is_1_with_the_reason_if_something_failed(lab):
-    found = lab("answers-500", "--level", "1")
-    assert found.exit_code == 1 and "FAILED" in found.output and "answered 500" in found.output
+def test_exit_code_is_1_with_the_reason_if_a_level_failed(lab):
+    result = lab("answers-500", "--level", "1")
+    assert result.exit_code == 1 and "FAILED" in result.output and "answered 500" in result.output
 
 
 @pytest.mark.slow
-def test_result_is_enough_to_run_it_again(lab, start, tmp_path):
+def test_result_is_enough_for_a_rerun(lab, start, tmp_path):
     lab("well", "--level", "1", "--gates", "a=1,2", "--gates", "b", "--seed", "3")
     once = json.loads((tmp_path / "result.json").read_text())
     again = tmp_path / "again"
@@ -47,15 +47,15 @@ def test_result_is_enough_to_run_it_again(lab, start, tmp_path):
 
 
 @pytest.mark.slow
-def test_stress_is_as_large_as_asked_for(lab, tmp_path):
-    found = lab("well", "--level", "3", "--requests", "12", "--concurrency", "3", "--sequential", "2")
-    result = json.loads((tmp_path / "result.json").read_text())
-    figures = next(one for one in result["levels"] if one["level"] == "3")["figures"]
-    assert (figures["requests"], figures["concurrency"], figures["sequential"]) == (12, 3, 2), found.output
-    assert result["order"]["requests"] == 12
+def test_stress_has_the_requested_size(lab, tmp_path):
+    result = lab("well", "--level", "3", "--requests", "12", "--concurrency", "3", "--sequential", "2")
+    content = json.loads((tmp_path / "result.json").read_text())
+    figures = next(level for level in content["levels"] if level["level"] == "3")["figures"]
+    assert (figures["requests"], figures["concurrency"], figures["sequential"]) == (12, 3, 2), result.output
+    assert content["order"]["requests"] == 12
 
 
-def test_flags_behind_two_dashes_are_the_engines(lab, tmp_path):
+def test_flags_after_two_dashes_are_the_engines(lab, tmp_path):
     lab("well", "--level", "1", "--", "--tile", "auto")
     result = json.loads((tmp_path / "result.json").read_text())
     assert result["order"]["flags"] == ["--tile", "auto"] and result["engine"]["command"][-2:] == ["--tile", "auto"]
@@ -63,33 +63,36 @@ def test_flags_behind_two_dashes_are_the_engines(lab, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_lab_that_is_told_to_stop_takes_its_server_along(tmp_path, number):
+def test_lab_stops_its_server_on_signals(tmp_path, number):
     lab, server = start_hanging(tmp_path, "lab", "run", "--engine", HANGS, "--level", "1", "--out", str(tmp_path))
     lab.send_signal(number)
-    _, said = lab.communicate(timeout=60)
-    assert lab.returncode == 128 + number, said
+    _, output = lab.communicate(timeout=60)
+    assert lab.returncode == 128 + number, output
     assert not server.is_running() and (tmp_path / "result.json").is_file()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_rerun_that_is_told_to_stop_takes_its_server_along(tmp_path, number):
-    """An interrupted subprocess.run kills the lab below it before that has stopped its server."""
+def test_rerun_stops_its_server_on_signals(tmp_path, number):
+    """An interrupted subprocess.run would kill the lab before it has stopped its server."""
     path, again = tmp_path / "before.json", tmp_path / "again"
     path.write_text(json.dumps({"order": {"engine": HANGS, "level": "1"}, "levels": []}))
     lab, server = start_hanging(again, "lab", "rerun", str(path), "--out", str(again))
     lab.send_signal(number)
-    _, said = lab.communicate(timeout=60)
-    assert lab.returncode == 128 + number, said
+    _, output = lab.communicate(timeout=60)
+    assert lab.returncode == 128 + number, output
     assert not server.is_running() and (again / "result.json").is_file()
 
 
 def start_hanging(folder, *words):
-    """The program, and the server that it started and asked something."""
+    """Returns the program, and the server that it started and sent a request to."""
     lab = subprocess.Popen(
-        [sys.executable, "-m", "firesteel", *words], stdout=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, stderr=subprocess.PIPE, encoding="utf-8",
-    )  # fmt: skip
+        [sys.executable, "-m", "firesteel", *words],
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+    )
     deadline = time.monotonic() + 60
     while not (folder / "server.log").is_file() and time.monotonic() < deadline:
         time.sleep(0.05)

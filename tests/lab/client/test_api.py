@@ -1,19 +1,19 @@
-"""Ways in which a server fails to answer."""
+"""Answers, and the ways in which they fail."""
 
 import pytest
 
 from firesteel.lab.client.api import Api, text_of
 from firesteel.lab.client.wire import RequestFailed
-from firesteel.lab.servers.supervisor import Supervised, find_free_port
+from firesteel.lab.servers.supervisor import SupervisedServer, find_free_port
 
 
 @pytest.fixture
 def ask(fake, tmp_path):
-    """ask("answers-500"): an API in front of a server of that kind."""
+    """ask("answers-500"): the client of such a server."""
     stack = []
 
     def start(way="well", **fields):
-        server = Supervised(fake(way), tmp_path)
+        server = SupervisedServer(fake(way), tmp_path)
         stack.append(server)
         server.wait_until_ready()
         return Api(url=server.command.url, model="fake", **fields)
@@ -23,7 +23,7 @@ def ask(fake, tmp_path):
         server.stop()
 
 
-def test_answers_come_whole_and_in_pieces(ask):
+def test_answers_are_complete_or_streamed(ask):
     api = ask()
     assert "Paris" in text_of(api.chat("capital?"))
     assert api.complete([1, 2, 3])["usage"]["prompt_tokens"] == 3
@@ -47,11 +47,11 @@ def test_each_failure_has_its_kind(way, kind, words, ask):
     assert caught.value.kind == kind and caught.value.status == (500 if way == "answers-500" else None)
 
 
-def test_nobody_there_is_unreachable():
+def test_missing_server_is_unreachable():
     with pytest.raises(RequestFailed, match="ConnectError") as caught:
         Api(url=f"http://127.0.0.1:{find_free_port()}").get("/v1/models")
     assert caught.value.kind == "unreachable"
 
 
-def test_the_served_model_and_its_context_are_found(ask):
+def test_served_model_and_its_context_are_found(ask):
     assert ask().find_model() == ("fake", 8192)

@@ -1,4 +1,4 @@
-"""Prompts of a wanted length, whatever the tokenizer."""
+"""Prompts of a given length, for any tokenizer."""
 
 import asyncio
 
@@ -9,26 +9,26 @@ from firesteel.lab.client.wire import RequestFailed
 
 
 class CountingServer:
-    """Three tokens a word and a template of its own."""
+    """Counts three tokens per word, and those of a chat template."""
 
     url = "http://counting"
 
-    def __init__(self, a_word=3, says=True):
-        self.a_word, self.says = a_word, says
+    def __init__(self, per_word=3, reports=True):
+        self.per_word, self.reports = per_word, reports
 
     async def chat(self, messages, *, max_tokens):
-        return {"usage": {"prompt_tokens": self.count(messages)}} if self.says else {}
+        return {"usage": {"prompt_tokens": self.count(messages)}} if self.reports else {}
 
     def count(self, messages):
-        return 20 + sum(5 + self.a_word * len(one["content"].split()) for one in messages)
+        return 20 + sum(5 + self.per_word * len(message["content"].split()) for message in messages)
 
 
 @pytest.mark.parametrize(("pp", "depth"), [(128, 0), (2048, 0), (512, 1024)])
-def test_prompts_have_the_wanted_tokens(pp, depth):
+def test_prompts_have_the_given_length(pp, depth):
     server = CountingServer()
     prompter = asyncio.run(calibrate(server, seed=0))
     counted = server.count(prompter.make(pp, depth))
-    assert counted == pytest.approx(pp + depth, abs=7)  # a word is 3 tokens; "." is counted as one
+    assert counted == pytest.approx(pp + depth, abs=7)  # a word is 3 tokens
 
 
 def test_prompts_differ_and_a_seed_repeats_them():
@@ -40,6 +40,6 @@ def test_prompts_differ_and_a_seed_repeats_them():
 
 def test_servers_that_do_not_count_are_refused():
     with pytest.raises(RequestFailed, match="usage"):
-        asyncio.run(calibrate(CountingServer(says=False), seed=0))
-    with pytest.raises(RequestFailed, match="no prompt of a wanted length"):
-        asyncio.run(calibrate(CountingServer(a_word=0), seed=0))
+        asyncio.run(calibrate(CountingServer(reports=False), seed=0))
+    with pytest.raises(RequestFailed, match="prompts of a given length cannot be made"):
+        asyncio.run(calibrate(CountingServer(per_word=0), seed=0))

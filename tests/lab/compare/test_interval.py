@@ -1,4 +1,4 @@
-"""Intervals of changes, against tables and against chance."""
+"""Intervals of changes, compared with tables and with simulations."""
 
 import math
 import random
@@ -11,11 +11,19 @@ from firesteel.lab.compare.interval import estimate, share_confidence, student
 @pytest.mark.parametrize(
     ("freedom", "confidence", "quantile"),
     [
-        (2, 0.95, 4.3027), (3, 0.95, 3.1824), (4, 0.95, 2.7764), (8, 0.95, 2.3060), (30, 0.95, 2.0423),
-        (1000, 0.95, 1.9623), (4, 0.998, 7.1732), (2, 0.998, 22.327), (8, 0.998, 4.5008), (1, 0.95, 12.706),
+        (2, 0.95, 4.3027),
+        (3, 0.95, 3.1824),
+        (4, 0.95, 2.7764),
+        (8, 0.95, 2.3060),
+        (30, 0.95, 2.0423),
+        (1000, 0.95, 1.9623),
+        (4, 0.998, 7.1732),
+        (2, 0.998, 22.327),
+        (8, 0.998, 4.5008),
+        (1, 0.95, 12.706),
     ],
-)  # fmt: skip
-def test_quantiles_are_those_of_the_tables(freedom, confidence, quantile):
+)
+def test_quantiles_match_the_tables(freedom, confidence, quantile):
     assert student(freedom, confidence) == pytest.approx(quantile, rel=0.002)
 
 
@@ -36,10 +44,10 @@ def test_intervals_that_hold_together_are_wider():
     assert lower < low < high < higher
 
 
-def test_one_sample_or_none_reaches_everywhere():
+def test_interval_of_a_single_sample_is_infinite():
     assert estimate([100.0], [50.0]) == (pytest.approx(-0.5), -math.inf, math.inf)
     assert estimate([], [1.0, 2.0])[1:] == (-math.inf, math.inf)
 
 
-def test_samples_without_a_spread_leave_no_doubt():
+def test_interval_of_equal_samples_is_a_point():
     assert estimate([100.0, 100.0], [90.0, 90.0]) == (pytest.approx(-0.1),) * 3

@@ -1,4 +1,4 @@
-"""Level 2: a server that computes something else than the reference is found out."""
+"""Level 2: a server that computes something else than the reference fails."""
 
 import threading
 from pathlib import Path
@@ -11,13 +11,14 @@ from firesteel.lab.levels.correctness import check_correctness
 from firesteel.lab.reference.reference import LocalReference, find_reference
 from firesteel.lab.reference.texts import read_prompts, read_texts
 from firesteel.lab.servers.target import Target
-from firesteel.lab.spec import Order
+from firesteel.lab.spec import LabSpec
 from firesteel.llm import LLM
 from firesteel.types import SamplingParams
+from tests.lab.contexts import make_context
 
 
-class Local:
-    """Answers as a server would, from a model in this process."""
+class LocalApi:
+    """Answers as a server would, with a model in this process."""
 
     url, model = "local", "kindling"
 
@@ -33,13 +34,13 @@ class Local:
 
     def answer(self, prompt, echo, max_tokens, temperature, seed, ignore_eos):
         params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=seed, ignore_eos=ignore_eos)
-        [made] = self.llm.generate([prompt], params, progress=False)
-        token_ids = [token + self.wrong_tokens for token in made.token_ids]
-        choice = {"text": made.text, "token_ids": token_ids}
+        [completion] = self.llm.generate([prompt], params, progress=False)
+        token_ids = [token + self.wrong_tokens for token in completion.token_ids]
+        choice = {"text": completion.text, "token_ids": token_ids}
         if echo:
             rows = self.llm.logits(prompt)[:-1].log_softmax(-1)
-            found = rows.gather(1, torch.tensor(prompt[1:])[:, None])[:, 0] - self.noise
-            choice["logprobs"] = {"token_logprobs": [None, *found.tolist(), -1.0]}
+            logprobs = rows.gather(1, torch.tensor(prompt[1:])[:, None])[:, 0] - self.noise
+            choice["logprobs"] = {"token_logprobs": [None, *logprobs.tolist(), -1.0]}
         return {"choices": [choice]}
 
     def get(self, path):
@@ -48,7 +49,7 @@ class Local:
 
 @pytest.fixture(scope="module")
 def local():
-    return Local()
+    return LocalApi()
 
 
 @pytest.fixture
@@ -59,62 +60,64 @@ def judge(monkeypatch):
 
     def run(api, *, model="kindling", **fields):
         target = Target(api=api, kind="firesteel", folder=Path(), model=model)
-        return check_correctness(target, Order(quick=True, **fields))
+        return check_correctness(make_context(target, LabSpec(quick=True, **fields)))
 
     return run
 
 
 def failed(result):
-    return {row["check"] for row in result.figures["checks"] if not row["passed"]}
+    return {row.check for row in result.checks if not row.passed}
 
 
 @pytest.mark.slow
 def test_same_model_agrees_in_perplexity_tokens_and_sinks(judge, local):
     result = judge(local)
     assert result.passed, result.reason
-    assert abs(result.figures["perplexity_change"]) < 1e-5 and result.figures["worst_logprob_error"] < 1e-3
-    assert result.figures["tokens_equal"] == result.figures["tokens_compared"] == 2 * 12
-    assert result.figures["perplexity_without_sinks"] > 1.2 * result.figures["perplexity_with_sinks"]
+    assert abs(result.facts["perplexity_change"]) < 1e-5 and result.facts["worst_logprob_error"] < 1e-3
+    assert result.facts["tokens_equal"] == result.facts["tokens_compared"] == 2 * 12
+    assert result.facts["perplexity_without_sinks"] > 1.2 * result.facts["perplexity_with_sinks"]
 
 
 @pytest.mark.slow
-def test_model_without_sinks_is_found_out(judge):
-    assert {"perplexity", "tokens", "sinks"} <= failed(judge(Local(sinks=False)))
+def test_model_without_sinks_fails(judge):
+    assert {"perplexity", "tokens", "sinks"} <= failed(judge(LocalApi(sinks=False)))
 
 
 @pytest.mark.slow
-def test_likelihoods_that_are_one_percent_off_are_found_out(judge, local, monkeypatch):
+def test_log_probabilities_that_are_one_percent_off_fail(judge, local, monkeypatch):
     monkeypatch.setattr(local, "noise", 0.01)
     assert failed(judge(local)) == {"perplexity"}
 
 
 @pytest.mark.slow
-def test_nan_is_named(judge, local, monkeypatch):
+def test_nan_is_reported(judge, local, monkeypatch):
     monkeypatch.setattr(local, "noise", float("nan"))
     assert "NaN or Inf" in judge(local).reason
 
 
 @pytest.mark.slow
-def test_wrong_tokens_are_found_where_the_reference_is_sure(judge, local, monkeypatch):
+def test_wrong_tokens_fail_where_the_reference_is_decided(judge, local, monkeypatch):
     monkeypatch.setattr(local, "wrong_tokens", True)
     result = judge(local)
-    assert "tokens" in failed(result) and "sure by" in result.reason
+    assert "tokens" in failed(result) and "margin is" in result.reason
 
 
-def test_model_that_is_not_here_is_not_judged_and_that_is_said(judge, local):
+def test_model_that_is_not_on_this_machine_is_not_judged(judge, local):
     result = judge(local, model="some/other-model")
-    assert result.passed and not result.was_run and result.figures["reference"] is None
-    assert "not judged: some/other-model is no checkpoint" in result.reason and "--reference-url" in result.reason
+    assert result.passed and not result.was_run and result.facts["reference"] is None
+    assert (
+        "not judged: some/other-model is not a checkpoint" in result.reason and "--reference-url" in result.reason
+    )
 
 
-def test_a_seed_that_gives_two_texts_fails_without_a_reference_too(judge, local, monkeypatch):
+def test_seed_that_gives_two_texts_fails_even_without_a_reference(judge, local, monkeypatch):
     texts = iter("ab")
     monkeypatch.setattr(local, "complete", lambda prompt, **fields: {"choices": [{"text": next(texts)}]})
     result = judge(local, model="some/other-model")
     assert not result.passed and result.was_run and "two different texts" in result.reason
 
 
-def test_reference_of_kindling_is_computed_here():
+def test_reference_of_kindling_is_computed_locally():
     reference, why_none = find_reference("kindling", "")
     assert isinstance(reference, LocalReference) and not why_none
     assert reference.margin([1, 2, 3]) >= 0

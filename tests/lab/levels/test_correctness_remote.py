@@ -1,8 +1,8 @@
-"""Level 2 against another server: it is held to that one's tokens and likelihoods, and to nothing else."""
+"""Level 2 with another server as the reference."""
 
-import importlib.util
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,16 +11,15 @@ from firesteel.lab.levels import correctness as levels_correctness
 from firesteel.lab.levels.correctness import check_correctness, count_agreed
 from firesteel.lab.reference.texts import read_prompts, read_texts
 from firesteel.lab.servers.target import Target
-from firesteel.lab.spec import Order
+from firesteel.lab.spec import LabSpec
+from tests.lab import toy_server as toys
+from tests.lab.contexts import make_context
 
-spec = importlib.util.spec_from_file_location("toy_server", Path(__file__).parents[1] / "toy_server.py")
-toys = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(toys)
 Toy = toys.Toy
 
 
-class Watched:
-    """A server that the lab started, and must not end."""
+class StartedServer:
+    """A server that the lab started and must not stop."""
 
     step = ""
 
@@ -28,48 +27,49 @@ class Watched:
         pass
 
     def fail_wrong(self, kind, words):
-        return AssertionError(f"the server was ended: {words}")
+        return AssertionError(f"the server was stopped: {words}")
 
-    fail_broken = fail_silent = fail_wrong
+    fail_disconnected = fail_silent = fail_wrong
+    monitor = SimpleNamespace(complaint=None)
 
 
 @pytest.fixture
 def judge(monkeypatch, serving):
-    """judge(served, reference): level 2 of one toy held to another."""
+    """judge(served, reference): level 2 of one toy server, with another as the reference."""
     monkeypatch.setattr(levels_correctness, "read_texts", lambda encoder, count: read_texts(encoder, 2))
     monkeypatch.setattr(levels_correctness, "read_prompts", lambda encoder, count: read_prompts(encoder, 3))
 
     def run(served, reference):
         with ExitStack() as stack:
             url, reference_url = (stack.enter_context(serving(toys.answers_of(toy))) for toy in (served, reference))
-            target = Target(api=Api.of(url), kind="other", folder=Path(), model="toy", server=Watched())
-            target.greet()
-            return check_correctness(target, Order(quick=True, reference_url=reference_url))
+            target = Target(api=Api.of(url), kind="other", folder=Path(), model="toy", server=StartedServer())
+            target.identify()
+            return check_correctness(make_context(target, LabSpec(quick=True, reference_url=reference_url)))
 
     return run
 
 
 def failed(result):
-    return {row["check"] for row in result.figures["checks"] if not row["passed"]}
+    return {row.check for row in result.checks if not row.passed}
 
 
 @pytest.mark.parametrize("field", ["prompt", "content"])
-def test_the_same_model_agrees_and_is_asked_in_its_own_tokens(judge, field):
+def test_same_model_agrees_and_gets_its_own_tokens(judge, field):
     """Texts were once Kindling's tokens, whatever was served."""
     served, reference = Toy(field=field), Toy()
     result = judge(served, reference)
     assert result.passed and result.was_run, result.reason
-    assert result.figures["tokens_equal"] == result.figures["tokens_compared"] == 3 * 32
-    assert abs(result.figures["perplexity_change"]) < 1e-6 and "toy at http" in result.figures["reference"]
+    assert result.facts["tokens_equal"] == result.facts["tokens_compared"] == 3 * 32
+    assert abs(result.facts["perplexity_change"]) < 1e-6 and "toy at http" in result.facts["reference"]
     assert all(token < 256 for prompt in reference.seen for token in prompt)
 
 
-def test_another_model_is_found_out(judge):
+def test_another_model_fails(judge):
     result = judge(Toy(seed=1), Toy())
-    assert failed(result) == {"perplexity", "tokens"} and "sure by" in result.reason
+    assert failed(result) == {"perplexity", "tokens"} and "margin is" in result.reason
 
 
-def test_a_token_may_differ_where_the_reference_is_nearly_undecided(judge):
+def test_token_may_differ_where_the_reference_is_nearly_undecided(judge):
     served, reference = Toy(), Toy()
     for token in range(toys.VOCABULARY):
         served.near_tie(token)
@@ -78,7 +78,7 @@ def test_a_token_may_differ_where_the_reference_is_nearly_undecided(judge):
         served.table[token, [first, second]] = served.table[token, [second, first]]
     result = judge(served, reference)
     assert result.passed, result.reason
-    assert result.figures["tokens_equal"] < result.figures["tokens_compared"]
+    assert result.facts["tokens_equal"] < result.facts["tokens_compared"]
 
 
 def test_without_ranked_tokens_every_difference_counts(judge):
@@ -88,47 +88,48 @@ def test_without_ranked_tokens_every_difference_counts(judge):
     assert "tokens" in failed(judge(served, reference))
 
 
-@pytest.mark.parametrize("most_requests", [0, 1, 3])
-def test_a_reference_that_goes_away_judges_nobody(judge, most_requests):
-    """Its failures were once the server's, which was ended for them."""
-    result = judge(Toy(), Toy(most_requests=most_requests))
+@pytest.mark.parametrize("max_requests", [0, 1, 3])
+def test_reference_that_goes_away_leaves_the_level_unjudged(judge, max_requests):
+    """Its failures were once taken for the server's, which was stopped."""
+    result = judge(Toy(), Toy(max_requests=max_requests))
     assert result.passed and not result.was_run
     assert "not judged: the reference, toy at" in result.reason and "500" in result.reason
 
 
-def test_a_reference_that_gives_nan_judges_nobody(judge):
+def test_reference_that_returns_nan_leaves_the_level_unjudged(judge):
     reference = Toy()
     reference.table[:] = float("nan")
     result = judge(Toy(), reference)
     assert not result.was_run and "the reference" in result.reason and "NaN" in result.reason
 
 
-def test_what_was_wrong_before_the_reference_went_stays_wrong(judge):
-    result = judge(Toy(seed=1), Toy(most_requests=2))
+def test_check_that_failed_before_the_reference_went_away_still_fails(judge):
+    result = judge(Toy(seed=1), Toy(max_requests=2))
     assert not result.passed and result.was_run and failed(result) == {"perplexity"}
 
 
-def test_without_its_tokens_a_model_is_not_judged(judge):
+def test_model_without_a_tokenizer_is_not_judged(judge):
     result = judge(Toy(field=""), Toy())
     assert result.passed and not result.was_run and "/tokenize" in result.reason
 
 
 @pytest.mark.parametrize(
-    ("lacks", "words"), [("logprobs", "no likelihoods of a prompt"), ("token_ids", "no ids of tokens")]
+    ("lacks", "words"),
+    [("logprobs", "not return log-probabilities of a prompt"), ("token_ids", "not return token ids")],
 )
-def test_a_server_that_gives_nothing_to_compare_is_not_judged_and_lives(judge, lacks, words):
-    """llama.cpp was once ended for it."""
+def test_server_without_a_needed_feature_is_not_judged_and_not_stopped(judge, lacks, words):
+    """llama.cpp was once stopped for it."""
     result = judge(Toy(lacks=lacks), Toy())
     assert result.passed and not result.was_run and words in result.reason
 
 
-def test_the_reference_gets_its_key_from_the_environment(judge, monkeypatch):
+def test_reference_gets_its_key_from_the_environment(judge, monkeypatch):
     assert "401" in judge(Toy(), Toy(key="k")).reason
     monkeypatch.setenv("LAB_REFERENCE_API_KEY", "k")
     result = judge(Toy(), Toy(key="k"))
     assert result.passed and result.was_run, result.reason
 
 
-def test_an_answer_that_ends_early_is_a_difference():
+def test_answer_that_ends_early_differs():
     assert count_agreed([], [1, 2]) == 0 and count_agreed([1], [1, 2]) == 1
     assert count_agreed([1, 2, 3], [1, 2]) == 2 and count_agreed([1, 3], [1, 2]) == 1

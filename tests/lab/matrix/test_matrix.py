@@ -1,4 +1,4 @@
-"""A matrix goes on where it was interrupted, and one cell's crash is one cell's."""
+"""A matrix continues after an interruption, and a crash affects one cell only."""
 
 import json
 import os
@@ -13,18 +13,11 @@ import pytest
 
 from firesteel.errors import UserError
 from firesteel.lab.matrix import matrix as module
-from firesteel.lab.matrix.matrix import (
-    CLAIM,
-    CRASHED,
-    DONE,
-    TOO_LONG,
-    Matrix,
-    flags_of,
-    parse_gates,
-    run_matrix,
-)
+from firesteel.lab.matrix.gates import make_flags, parse_gates
+from firesteel.lab.matrix.matrix import CLAIM, run_matrix
+from firesteel.lab.matrix.result import CRASHED, DONE, TOO_LONG, Matrix, Origin
 
-# A cell that notes that it ran, and does what its gates say.
+# A cell that records that it ran, and crashes for one choice of gates.
 FAKE = textwrap.dedent("""
     import json, os, sys, time
     from pathlib import Path
@@ -54,13 +47,13 @@ def ran(folder):
     return path.read_text().splitlines() if path.exists() else []
 
 
-def test_a_crash_is_recorded_and_the_rest_completes(tmp_path, fake):
-    told = []
-    found = run_matrix(Matrix(gates=GATES), tmp_path / "cells", tell=told.append, command=fake)
-    assert [cell["status"] for cell in found["cells"]] == [DONE, DONE, DONE, CRASHED]
-    assert "SIGSEGV" in found["cells"][-1]["reason"] and "about to fail" in found["cells"][-1]["reason"]
-    assert found["words"] == "3 of 4 cells done" and not found["all_done"]
-    assert found["figures"] == {"tg_tok_s": "tok/s"} and len(told) == 4
+def test_crash_is_recorded_and_the_other_cells_complete(tmp_path, fake):
+    progress = []
+    result = run_matrix(Matrix(gates=GATES), tmp_path / "cells", on_progress=progress.append, command=fake)
+    assert [cell.status for cell in result.cells] == [DONE, DONE, DONE, CRASHED]
+    assert "SIGSEGV" in result.cells[-1].reason and "about to fail" in result.cells[-1].reason
+    assert result.words == "3 of 4 cells done" and not result.all_done
+    assert result.figures == {"tg_tok_s": "tok/s"} and len(progress) == 4
 
 
 def test_finished_cells_are_not_repeated(tmp_path, fake):
@@ -69,34 +62,36 @@ def test_finished_cells_are_not_repeated(tmp_path, fake):
     assert run_matrix(matrix, folder, command=fake) == first
     assert len(ran(folder)) == 4
     (folder / "mended").touch()
-    assert run_matrix(matrix, folder, command=fake, again=True)["all_done"]
+    assert run_matrix(matrix, folder, command=fake, again=True).all_done
     assert len(ran(folder)) == 5  # the one that had crashed
 
 
-def test_cells_of_another_commit_or_device_are_told_apart(tmp_path, fake, monkeypatch):
-    matrix, folder, told = Matrix(gates={"kv_dtype": ("auto", "fp8")}), tmp_path / "cells", []
-    monkeypatch.setattr(module, "find_origin", lambda: {"commit": "abc", "device": "H200"})
-    assert run_matrix(matrix, folder, command=fake)["words"] == "2 of 2 cells done"
+def test_cells_of_another_commit_or_device_are_named(tmp_path, fake, monkeypatch):
+    matrix, folder, progress = Matrix(gates={"kv_dtype": ("auto", "fp8")}), tmp_path / "cells", []
+    monkeypatch.setattr(Origin, "now", lambda: Origin("abc", "H200"))
+    assert run_matrix(matrix, folder, command=fake).words == "2 of 2 cells done"
     (folder / "kv_dtype=fp8.json").unlink()
-    monkeypatch.setattr(module, "find_origin", lambda: {"commit": "def", "device": "H200"})
-    found = run_matrix(matrix, folder, command=fake, tell=told.append)
-    assert [cell["commit"] for cell in found["cells"]] == ["abc", "def"]
-    assert "1 of 2 cells were measured before" in told[0] and len(told) == 2
-    for words in (told[0], found["words"]):
+    monkeypatch.setattr(Origin, "now", lambda: Origin("def", "H200"))
+    result = run_matrix(matrix, folder, command=fake, on_progress=progress.append)
+    assert [cell.commit for cell in result.cells] == ["abc", "def"]
+    assert "1 of 2 cells were measured before" in progress[0] and len(progress) == 2
+    for words in (progress[0], result.words):
         assert "1 of them with commit abc on H200; this is commit def on H200" in words
 
 
 @pytest.mark.slow
-def test_an_interrupted_matrix_goes_on_and_leaves_no_process(tmp_path, fake):
+def test_interrupted_matrix_continues_and_leaves_no_process(tmp_path, fake):
     folder = tmp_path / "cells"
     program = textwrap.dedent(f"""
         from pathlib import Path
-        from firesteel.lab.matrix.matrix import Matrix, run_matrix
+        from firesteel.lab.matrix.matrix import run_matrix
+        from firesteel.lab.matrix.result import Matrix
         run_matrix(Matrix(gates={GATES!r}), Path({str(folder)!r}), command={fake!r})
     """)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "FAKE_CELL_S": "3"}
-    with subprocess.Popen([sys.executable, "-c", program], env=environment, stdout=subprocess.DEVNULL,
-                          stderr=subprocess.DEVNULL) as process:  # fmt: skip
+    with subprocess.Popen(
+        [sys.executable, "-c", program], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
         deadline = time.monotonic() + 60
         while len(ran(folder)) < 2:  # the first is done, the second under way
             assert time.monotonic() < deadline and process.poll() is None
@@ -105,15 +100,15 @@ def test_an_interrupted_matrix_goes_on_and_leaves_no_process(tmp_path, fake):
         process.wait(60)
     assert len(list(folder.glob("kv_dtype*.json"))) == 1
     before = ran(folder)
-    found = run_matrix(Matrix(gates=GATES), folder, command=fake)
-    assert [cell["status"] for cell in found["cells"]] == [DONE, DONE, DONE, CRASHED]
+    result = run_matrix(Matrix(gates=GATES), folder, command=fake)
+    assert [cell.status for cell in result.cells] == [DONE, DONE, DONE, CRASHED]
     assert ran(folder)[len(before) :][0] == before[1] and len(ran(folder)) == 5
 
 
-def test_a_cell_that_takes_too_long_is_ended(tmp_path, fake, monkeypatch):
+def test_cell_that_takes_too_long_is_stopped(tmp_path, fake, monkeypatch):
     monkeypatch.setenv("FAKE_CELL_S", "60")
-    found = run_matrix(Matrix(gates={"kv_dtype": ("auto",)}, cell_s=1.0), tmp_path / "cells", command=fake)
-    assert found["cells"][0]["status"] == TOO_LONG and found["cells"][0]["seconds"] < 30
+    result = run_matrix(Matrix(gates={"kv_dtype": ("auto",)}, cell_s=1.0), tmp_path / "cells", command=fake)
+    assert result.cells[0].status == TOO_LONG and result.cells[0].seconds < 30
 
 
 def test_another_matrix_in_the_same_folder_is_refused(tmp_path, fake):
@@ -125,7 +120,7 @@ def test_another_matrix_in_the_same_folder_is_refused(tmp_path, fake):
         run_matrix(Matrix(gates={"kv_dtype": ("auto",)}), tmp_path, command=fake)
 
 
-def test_folder_of_a_version_that_knew_fewer_fields_goes_on(tmp_path, fake):
+def test_folder_of_an_earlier_version_continues(tmp_path, fake):
     matrix = Matrix(gates={"kv_dtype": ("auto",)})
     run_matrix(matrix, tmp_path, command=fake)
     claimed = json.loads((tmp_path / CLAIM).read_text())
@@ -136,32 +131,37 @@ def test_folder_of_a_version_that_knew_fewer_fields_goes_on(tmp_path, fake):
         run_matrix(replace(matrix, grace_s=1.0), tmp_path, command=fake)
 
 
-def test_gates_are_knobs_with_values():
+def test_gates_are_settings_with_values():
     assert parse_gates(["kv-dtype=auto,fp8", "sinks"]) == {"kv_dtype": ("auto", "fp8"), "sinks": ("on", "off")}
-    assert flags_of({"kv_dtype": "fp8", "sinks": "off", "prefix_caching": "on"}) == [
-        "--kv-dtype", "fp8", "--no-sinks", "--prefix-caching",
-    ]  # fmt: skip
+    assert make_flags({"kv_dtype": "fp8", "sinks": "off", "prefix_caching": "on"}) == [
+        "--kv-dtype",
+        "fp8",
+        "--no-sinks",
+        "--prefix-caching",
+    ]
 
 
 def test_gates_of_another_engine_are_its_flags():
     gates = parse_gates(["enforce-eager", "max-num-seqs=1,8"], engine="vllm")
-    assert flags_of({"enforce_eager": "on", "max_num_seqs": "8"}, engine="vllm") == [
-        "--enforce-eager", "--max-num-seqs", "8",
-    ]  # fmt: skip
-    assert flags_of({"enforce_eager": "off"}, engine="vllm") == [] and len(gates) == 2
+    assert make_flags({"enforce_eager": "on", "max_num_seqs": "8"}, engine="vllm") == [
+        "--enforce-eager",
+        "--max-num-seqs",
+        "8",
+    ]
+    assert make_flags({"enforce_eager": "off"}, engine="vllm") == [] and len(gates) == 2
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "error"),
     [
         (["nothing=1,2"], "no gate"),
-        (["sinks=yes,no"], "switch"),
+        (["sinks=yes,no"], "takes the values on and off"),
         (["kv_dtype=fp8,fp8"], "differ"),
         ([], "at least"),
     ],
 )
-def test_what_is_no_gate_is_refused(words, said):
-    with pytest.raises(UserError, match=said):
+def test_invalid_gates_are_refused(words, error):
+    with pytest.raises(UserError, match=error):
         parse_gates(words)
 
 
@@ -171,15 +171,17 @@ def test_outcomes_are_json(tmp_path, fake):
     assert content["gates"] == {"kv_dtype": "auto", "sinks": "on"} and content["figures"]["tg_tok_s"] == 40.0
 
 
-def test_secrets_are_not_kept_of_a_matrix():
+def test_secrets_of_a_matrix_are_hidden():
     matrix = Matrix(gates={}, engine="serve --port {port} --api-key sk-1", flags=("--hf-token", "sk-2", "--x"))
     kept = matrix.as_dict()
     assert kept["engine"] == "serve --port {port} --api-key (hidden)" and kept["flags"] == [
-        "--hf-token", "(hidden)", "--x",
-    ]  # fmt: skip
+        "--hf-token",
+        "(hidden)",
+        "--x",
+    ]
 
 
-def test_cells_whose_values_differ_in_odd_letters_have_files_of_their_own():
+def test_cells_with_unusual_characters_have_different_files():
     names = [module.slug({"model": value}) for value in ("a/b", "a b", "a-b", "x" * 300, "x" * 301)]
     assert len(set(names)) == 5 and max(map(len, names)) < 140
     assert module.slug({"kv_dtype": "fp8", "sinks": "on"}) == "kv_dtype=fp8,sinks=on"

@@ -1,4 +1,4 @@
-"""Growth and first use of reserved memory are told apart."""
+"""Growth is distinguished from first use of reserved memory."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from firesteel.lab.memory import footprint
-from firesteel.lab.memory.footprint import Footprint, Region, first_touched, measure_growth
+from firesteel.lab.memory.footprint import Footprint, MemoryRegion, first_touched, measure_growth
 from firesteel.lab.memory.gpu import OWN, GpuMemory
 
 MB = 1 << 20
@@ -28,22 +28,22 @@ for word in sys.stdin:
 
 @pytest.fixture
 def child():
-    """ask(word): does it and waits; its process."""
+    """ask(word) makes the child act and waits; second, its process."""
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as one:
-        one.stdout.readline()
+    ) as program:
+        program.stdout.readline()
 
         def ask(word):
-            one.stdin.write(word + "\n")
-            one.stdin.flush()
-            one.stdout.readline()
+            program.stdin.write(word + "\n")
+            program.stdin.flush()
+            program.stdout.readline()
 
-        yield ask, psutil.Process(one.pid)
-        one.stdin.close()
+        yield ask, psutil.Process(program.pid)
+        program.stdin.close()
 
 
-def test_memory_reserved_before_and_used_later_is_no_growth(child):
+def test_first_use_of_reserved_memory_is_not_growth(child):
     ask, process = child
     before = Footprint.of([process])
     ask("touch")
@@ -59,22 +59,22 @@ def test_memory_that_was_not_reserved_is_growth(child):
     assert grown == pytest.approx(100 * MB, abs=10 * MB) and touched == 0
 
 
-def test_region_excuses_no_more_than_was_untouched():
-    region = Region(1, 0, 100 * MB, 90 * MB)
-    assert first_touched(region, [Region(1, 0, 300 * MB, 290 * MB)]) == 10 * MB
-    assert first_touched(region, [Region(2, 0, 100 * MB, 100 * MB)]) == 0
+def test_first_use_is_limited_to_what_was_untouched():
+    region = MemoryRegion(1, 0, 100 * MB, 90 * MB)
+    assert first_touched(region, [MemoryRegion(1, 0, 300 * MB, 290 * MB)]) == 10 * MB
+    assert first_touched(region, [MemoryRegion(2, 0, 100 * MB, 100 * MB)]) == 0
     assert first_touched(region, []) == 0
 
 
-def test_processes_that_are_gone_count_nothing(child):
+def test_exited_processes_count_nothing(child):
     gone = psutil.Process(child[1].pid)
     gone.kill()
     gone.wait()
-    found = Footprint.of([gone])
-    assert found.resident == 0 and found.regions == ()
+    measured = Footprint.of([gone])
+    assert measured.resident == 0 and measured.regions == ()
 
 
 def test_gpu_memory_is_that_of_the_processes(child, monkeypatch):
     monkeypatch.setattr(footprint, "used_by", lambda pids: GpuMemory(sum(pids), OWN))
-    found = Footprint.of([child[1]])
-    assert found.gpu == child[1].pid and found.gpu_scope == OWN
+    measured = Footprint.of([child[1]])
+    assert measured.gpu == child[1].pid and measured.gpu_scope == OWN

@@ -1,4 +1,4 @@
-"""Rules that say which kernels must and must not have run; logs are synthetic, of lines that were published."""
+"""Rules about the kernels that must and must not run; the logs are synthetic, of published lines."""
 
 import dataclasses
 
@@ -6,7 +6,8 @@ import pytest
 
 from firesteel.device import find_device
 from firesteel.errors import UserError
-from firesteel.lab.path.backend import RULES, Evidence, Rules, load_rules, summarise
+from firesteel.lab.path.backend import RULES, EngineRules, PathEvidence, load_rules, summarise
+from firesteel.lab.path.ledger import parse_ledger
 
 ENGINES = sorted(path.stem for path in RULES.glob("*.toml"))
 MARLIN = [
@@ -23,15 +24,16 @@ LLAMA_CPU = [
     "load_tensors:   CPU_Mapped model buffer size = 12109 MiB",
 ]
 LLAMA_GPU = [  # the embedding stays on the CPU
-    "load_tensors: offloaded 37/37 layers to GPU", "load_tensors:   CPU_Mapped model buffer size =   586.82 MiB",
+    "load_tensors: offloaded 37/37 layers to GPU",
+    "load_tensors:   CPU_Mapped model buffer size =   586.82 MiB",
     "load_tensors:        CUDA0 model buffer size = 59369.01 MiB",
-]  # fmt: skip
+]
 SGLANG = "server_args=ServerArgs(model_path='x', device='{}', served_model_name='x', moe_runner_backend='{}', ...)"
 HOPPER, B200, GB10 = (9, 0), (10, 0), (12, 1)
 
 
 def machine(capability=None):
-    """As a lab on such a GPU would find it; a CPU without one."""
+    """The device as the lab would find it; a CPU without a capability."""
     return dataclasses.replace(find_device("cpu"), name="synthetic", capability=capability)
 
 
@@ -42,36 +44,37 @@ def ledger(*rows, device="NVIDIA H200"):
 
 def proven(op, implementation, activation, *verdicts):
     codes = [
-        {"kernel": "k", "tile": "", "artefact": str(n), "launches": 1, "verdict": one}
-        for n, one in enumerate(verdicts)
+        {"kernel": "k", "tile": "", "artefact": str(n), "launches": 1, "verdict": verdict}
+        for n, verdict in enumerate(verdicts)
     ]
     row = {"op": op, "implementation": implementation, "activation": activation, "calls": 3, "artefacts": codes}
     return {"device": "NVIDIA GB10", "kernels": {}, "ran": [row]}
 
 
 def judge(engine, *, path="", require="", **evidence):
-    return summarise(load_rules(engine), Evidence(**evidence), path=path, require=require)
+    evidence["ledger"] = parse_ledger(evidence.get("ledger"))
+    return summarise(load_rules(engine), PathEvidence(**evidence), path=path, require=require)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_rule_files_are_whole_and_have_a_path_without_a_name(engine):
+def test_rule_files_are_complete_and_have_a_default_path(engine):
     rules = load_rules(engine)
     assert rules.engine == engine
     for device, capability in (("cpu", None), ("gpu", HOPPER), ("gpu", GB10)):
         assert rules.find_path("", device, capability).name == ""
 
 
-def test_engine_without_rules_has_none():
+def test_unknown_engine_has_no_rules():
     assert load_rules("other") is None
 
 
-def test_marlin_turns_the_native_path_red_and_its_own_green():
+def test_marlin_fails_the_native_path_and_passes_its_own():
     wanted = judge("vllm", path="native-fp4", log=MARLIN)
-    assert "block-scaled did not run" in wanted.faults and any("marlin ran" in one for one in wanted.faults)
+    assert "block-scaled did not run" in wanted.faults and any("marlin ran" in fault for fault in wanted.faults)
     assert not judge("vllm", path="marlin", log=MARLIN).faults
 
 
-def test_attention_lines_and_lists_of_candidates_are_no_sign():
+def test_attention_lines_and_lists_of_candidates_are_not_signs():
     candidates = "Using 'MARLIN' NvFp4 MoE backend out of potential backends: ['TRITON', 'EMULATION', 'CUTLASS']"
     assert set(judge("vllm", log=[ATTENTION, candidates]).seen) == {"marlin"}
     assert not judge("vllm", log=[ATTENTION]).seen
@@ -84,12 +87,12 @@ def test_native_path_of_vllm_is_recognised_by_log_and_by_kernel_names():
     assert judge("vllm", path="native-fp4", kernels={"void marlin::Marlin<bf16>": 3}).faults
 
 
-def test_log_that_names_another_kernel_than_the_profile_is_red():
-    found = judge("vllm", path="native-fp4", log=CUTLASS, kernels={"marlin_moe_wna16::Marlin<...>": 144})
-    assert [one for one in found.faults if "marlin ran" in one and "144 launches" in one]
+def test_contradiction_of_log_and_profile_fails():
+    summary = judge("vllm", path="native-fp4", log=CUTLASS, kernels={"marlin_moe_wna16::Marlin<...>": 144})
+    assert [fault for fault in summary.faults if "marlin ran" in fault and "144 launches" in fault]
 
 
-def test_emulation_is_red_without_any_path_asked_for():
+def test_emulation_fails_without_a_requested_path():
     [fault] = judge("vllm", log=["Using 'EMULATION' Mxfp4 MoE backend"]).faults
     assert "emulation ran" in fault
 
@@ -98,14 +101,14 @@ def test_emulation_is_red_without_any_path_asked_for():
 @pytest.mark.parametrize(
     ("engine", "log"), [("vllm", VLLM_CPU), ("llamacpp", LLAMA_CPU), ("sglang", [SGLANG.format("cpu", "auto")])]
 )
-def test_cpu_is_a_fallback_where_there_is_a_gpu_and_none_where_there_is_not(engine, log, capability):
+def test_cpu_is_a_fallback_only_on_a_machine_with_a_gpu(engine, log, capability):
     assert judge(engine, log=log, machine=machine(capability)).faults
     assert not judge(engine, log=log, machine=machine()).faults
-    assert not judge(engine, log=log).faults  # a machine that is not known
+    assert not judge(engine, log=log).faults  # unknown machine
     assert not judge(engine, log=log, path="cpu", machine=machine(capability)).faults
 
 
-def test_llama_cpp_on_a_gpu_keeps_its_embedding_on_the_cpu_and_no_layer():
+def test_llama_cpp_on_a_gpu_may_keep_its_embedding_but_no_layer_on_the_cpu():
     assert not judge("llamacpp", log=LLAMA_GPU, machine=machine(HOPPER)).faults
     [fault] = judge("llamacpp", log=["offloaded 36/37 layers to GPU"], machine=machine(HOPPER)).faults
     assert "some-on-cpu ran: offloaded 36/37" in fault
@@ -116,14 +119,14 @@ def test_llama_cpp_on_a_gpu_keeps_its_embedding_on_the_cpu_and_no_layer():
 @pytest.mark.parametrize(
     ("engine", "line"), [("vllm", MARLIN[0]), ("vllm", MARLIN[1]), ("sglang", SGLANG.format("cuda", "marlin"))]
 )
-def test_marlin_is_a_fallback_where_the_gpu_multiplies_fp4(engine, line):
+def test_marlin_is_a_fallback_on_a_gpu_with_fp4(engine, line):
     for capability in (B200, GB10):
-        assert any("marlin ran" in one for one in judge(engine, log=[line], machine=machine(capability)).faults)
+        assert any("marlin ran" in fault for fault in judge(engine, log=[line], machine=machine(capability)).faults)
         assert not judge(engine, log=[line], path="marlin", machine=machine(capability)).faults
     assert not judge(engine, log=[line], machine=machine(HOPPER)).faults
 
 
-def test_warning_of_products_in_16_bits_is_enough_where_the_gpu_multiplies_fp4():
+def test_warning_about_16_bit_products_is_a_fallback_on_a_gpu_with_fp4():
     line = "Your GPU does not have native support for FP4 computation but FP4 quantization is being used."
     [fault] = judge("vllm", log=[line], machine=machine(GB10)).faults
     assert "weight-only ran" in fault
@@ -131,36 +134,38 @@ def test_warning_of_products_in_16_bits_is_enough_where_the_gpu_multiplies_fp4()
 
 
 @pytest.mark.parametrize("capability", [B200, GB10])
-def test_native_path_is_green_without_being_asked_for(capability):
+def test_native_path_passes_without_being_requested(capability):
     assert not judge("vllm", log=CUTLASS, machine=machine(capability)).faults
     assert not judge("sglang", log=[SGLANG.format("cuda", "flashinfer_mxfp4")], machine=machine(capability)).faults
 
 
-def test_of_a_long_line_the_part_that_says_it_is_shown():
+def test_long_line_is_shortened_around_the_match():
     line = f"Initializing an engine with config: {'a=1, ' * 500}device_config=cpu, {'b=2, ' * 500}"
     [shown] = judge("vllm", log=[line]).seen["cpu"]
     assert "device_config=cpu" in shown and len(shown) < 400
 
 
-def test_silence_is_no_pass():
+def test_silent_log_fails():
     [fault] = judge("sglang", log=["hello"]).faults
-    assert "nothing says which kernels sglang used" in fault
+    assert "nothing shows which kernels sglang used" in fault
 
 
 @pytest.mark.parametrize(
     ("line", "sign"),
     [
-        ("Detected SM100 and MXFP4 quantization format for GPT-OSS model, enabling FlashInfer MXFP4 MOE kernel.",
-         "flashinfer"),
+        (
+            "Detected SM100 and MXFP4 quantization format for GPT-OSS model, enabling FlashInfer MXFP4 MOE kernel.",
+            "flashinfer",
+        ),
         ("server_args=ServerArgs(moe_runner_backend='triton_kernel', ...)", "triton"),
         ("server_args=ServerArgs(moe_runner_backend='marlin', ...)", "marlin"),
     ],
-)  # fmt: skip
-def test_lines_of_sglang_are_understood(line, sign):
+)
+def test_log_lines_of_sglang_are_recognised(line, sign):
     assert set(judge("sglang", log=[line]).seen) == {sign}
 
 
-def test_llama_cpp_must_have_its_layers_on_the_gpu_and_be_built_for_fp4():
+def test_llama_cpp_needs_its_layers_on_the_gpu_and_a_build_for_fp4():
     on_gpu = ["load_tensors: offloaded 37/37 layers to GPU"]
     build = ["system_info: CUDA : ARCHS = 1210 | USE_GRAPHS = 1 | BLACKWELL_NATIVE_FP4 = 1 |"]
     assert not judge("llamacpp", path="native-fp4", log=on_gpu + build).faults
@@ -168,24 +173,26 @@ def test_llama_cpp_must_have_its_layers_on_the_gpu_and_be_built_for_fp4():
     assert judge("llamacpp", path="gpu", log=["load_tensors: offloaded 0/37 layers to GPU"]).faults
 
 
-def test_reference_on_a_gpu_is_a_fallback_and_on_a_cpu_none():
+def test_reference_is_a_fallback_on_a_gpu_only():
     rows = [("linear", "triton:gemm"), ("moe_matmul", "reference")]
-    assert [one for one in judge("firesteel", ledger=ledger(*rows)).faults if "reference ran: moe_matmul" in one]
+    assert [
+        fault for fault in judge("firesteel", ledger=ledger(*rows)).faults if "reference ran: moe_matmul" in fault
+    ]
     assert not judge("firesteel", ledger=ledger(("linear", "triton"), ("rope", "cuda"))).faults
     assert not judge("firesteel", ledger=ledger(("linear", "reference"), device="CPU")).faults
 
 
-def test_requirement_holds_for_every_call_of_its_op():
+def test_requirement_applies_to_every_call_of_its_op():
     rows = [("moe_matmul", "triton:gemm"), ("moe_matmul", "triton:gemv"), ("linear", "triton")]
     assert not judge("firesteel", require="moe=triton", ledger=ledger(*rows)).faults
     [fault] = judge("firesteel", require="moe=triton:gemm", ledger=ledger(*rows)).faults
-    assert fault == "moe_matmul=triton:gemm was asked for, triton:gemv ran"
+    assert fault == "moe_matmul=triton:gemm was required, but triton:gemv ran"
     [fault] = judge("firesteel", require="attention=triton", ledger=ledger(*rows)).faults
     assert "attention did not run" in fault
-    assert any("no ledger" in one for one in judge("vllm", require="moe=triton", log=MARLIN).faults)
+    assert any("no ledger" in fault for fault in judge("vllm", require="moe=triton", log=MARLIN).faults)
 
 
-def test_unknown_path_lists_those_there_are():
+def test_unknown_path_is_refused_with_the_known_ones():
     with pytest.raises(UserError, match="marlin, triton, cutlass"):
         judge("vllm", path="magic", log=MARLIN)
 
@@ -194,18 +201,21 @@ def test_unknown_path_lists_those_there_are():
     ("text", "words"),
     [
         ('engine = "x"\npackages = []\n[[sign]]\nname = "a"\nlog = ["("]\n[[path]]\n', "a: '\\('"),
-        ('engine = "x"\npackages = []\n[[sign]]\nname = "a"\n[[path]]\nmust = ["b"]\n', "speaks of b"),
-        ('engine = "x"\n', "holds no rules"),
-        ("nonsense", "holds no rules"),
+        (
+            'engine = "x"\npackages = []\n[[sign]]\nname = "a"\n[[path]]\nmust = ["b"]\n',
+            "names b, which is not a sign",
+        ),
+        ('engine = "x"\n', "not a file of rules"),
+        ("nonsense", "not a file of rules"),
     ],
 )
-def test_rule_file_with_a_mistake_is_refused_by_name(text, words, tmp_path):
+def test_invalid_rule_file_is_refused_by_name(text, words, tmp_path):
     (tmp_path / "x.toml").write_text(text)
     with pytest.raises(UserError, match=words):
-        Rules.load(tmp_path / "x.toml")
+        EngineRules.load(tmp_path / "x.toml")
 
 
-def test_native_fp4_of_our_own_is_what_the_machine_code_says():
+def test_native_fp4_of_firesteel_is_judged_by_its_machine_code():
     assert not judge(
         "firesteel", path="native-fp4", ledger=proven("moe_matmul", "triton:gemm", "mxfp8", "native-fp4")
     ).faults
@@ -224,20 +234,20 @@ def test_native_fp4_of_our_own_is_what_the_machine_code_says():
 
 
 @pytest.mark.parametrize(("verdict", "is_seen"), [("int8", False), ("fp8", True), ("bf16", True), ("none", False)])
-def test_bytes_are_as_good_as_block_scaled_products_and_nothing_else_is(verdict, is_seen):
+def test_int8_products_are_not_a_fallback_and_others_are(verdict, is_seen):
     whole = proven("moe_matmul", "triton:gemm", "mxfp8", "native-fp4")
     whole["ran"] += proven("decode_experts", "cuda:even", "mxfp8", verdict)["ran"]
     faults = judge("firesteel", path="native-fp4", ledger=whole).faults
     assert ["widened" in fault for fault in faults] == [True] * is_seen
 
 
-def test_a_required_verdict_is_held_to_the_machine_code_that_ran():
+def test_required_verdict_is_compared_with_the_machine_code():
     def find(require, *verdicts):
         return judge(
             "firesteel", require=require, ledger=proven("moe_matmul", "triton:gemm", "mxfp8", *verdicts)
         ).faults
 
-    are = "moe_matmul=triton@native-fp4 was asked for, the matrix instructions of its machine code are"
+    are = "moe_matmul=triton@native-fp4 was required, but the matrix instructions of its machine code are"
     assert find("moe=triton@fp8", "none", "fp8", None) == ()
     assert find("moe=triton@none", "none") == ()
     assert find("moe=triton@native-fp4", "none", "fp8", None, "bf16") == (f"{are} bf16, fp8",)

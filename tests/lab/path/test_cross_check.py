@@ -1,4 +1,4 @@
-"""The run with a profiler: which flags it takes over, and what it says of a failure."""
+"""The run with a profiler: which flags it gets, and how a failure is reported."""
 
 import subprocess
 from types import SimpleNamespace
@@ -9,7 +9,7 @@ from firesteel.cli.model.running import show_agreement
 from firesteel.lab.path.cross_check import cross_check, find_device_name, model_flags
 
 
-def test_flags_of_the_model_are_kept_and_those_of_the_server_dropped():
+def test_model_flags_are_kept_and_server_flags_dropped():
     flags = [
         "--tile",
         "64x128",
@@ -23,7 +23,7 @@ def test_flags_of_the_model_are_kept_and_those_of_the_server_dropped():
     assert model_flags(flags) == ["--tile", "64x128", "--no-sinks", "--require=moe=triton", "--enforce-eager"]
 
 
-def test_flags_as_vllm_spells_them_are_kept_as_ours():
+def test_flags_of_vllm_are_translated():
     flags = ["--kv-cache-dtype", "fp8_e4m3", "--no-enable-prefix-caching", "--async-scheduling", "--tile=auto"]
     ours = ["--kv-dtype", "fp8", "--no-prefix-caching", "--run-ahead", "--tile=auto"]
     assert model_flags(flags) == ours
@@ -31,14 +31,14 @@ def test_flags_as_vllm_spells_them_are_kept_as_ours():
 
 
 @pytest.mark.slow
-def test_failure_is_told_and_the_output_kept(tmp_path):
+def test_failure_is_returned_and_the_output_kept(tmp_path):
     words = cross_check("no/such-model", [], tmp_path)
     assert "not a folder" in words and "not a folder" in (tmp_path / "cross-check.txt").read_text()
 
 
 @pytest.fixture
 def ends_well(monkeypatch):
-    """ends_well(output): `generate --ledger` says so and returns 0."""
+    """ends_well(output): makes `generate --ledger` print this and return 0."""
 
     def fake(output):
         done = subprocess.CompletedProcess((), 0, output, "")
@@ -47,10 +47,10 @@ def ends_well(monkeypatch):
     return fake
 
 
-def test_agreement_is_believed_only_where_it_is_said(ends_well, tmp_path, capsys):
-    """On a CPU `generate --ledger` ends well without a profiler, which was once taken for agreement."""
+def test_agreement_must_be_stated(ends_well, tmp_path, capsys):
+    """On a CPU `generate --ledger` succeeds without a profiler, which was once taken for agreement."""
     ends_well("Paris.\n")
-    assert "does not say that a profiler agrees" in cross_check("kindling", [], tmp_path)
+    assert "does not report that a profiler agrees" in cross_check("kindling", [], tmp_path)
     show_agreement(SimpleNamespace(differences=[], count=12))
     ends_well(f"Paris.\n{capsys.readouterr().out}")
     assert cross_check("kindling", [], tmp_path) == ""
@@ -68,7 +68,7 @@ def test_agreement_is_believed_only_where_it_is_said(ends_well, tmp_path, capsys
         (("--served-model-name", "cpu"), None, "auto"),
     ],
 )
-def test_device_is_the_one_that_the_server_resolves(flags, variable, expected, monkeypatch):
+def test_device_is_resolved_as_by_the_server(flags, variable, expected, monkeypatch):
     monkeypatch.delenv("FIRESTEEL_DEVICE", raising=False)
     if variable is not None:
         monkeypatch.setenv("FIRESTEEL_DEVICE", variable)

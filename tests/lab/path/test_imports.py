@@ -1,4 +1,4 @@
-"""Where packages come from."""
+"""Where packages and their machine code are loaded from."""
 
 import os
 import subprocess
@@ -9,21 +9,21 @@ import psutil
 from firesteel.lab.path.imports import find_libraries, find_packages, judge_places
 
 
-def test_own_packages_are_found_where_they_are():
+def test_packages_are_found_without_importing_them():
     import firesteel
 
-    found = find_packages(psutil.Process(), ["firesteel", "no_such_package"])
-    assert found["firesteel"] + "/__init__.py" == firesteel.__file__ and found["no_such_package"] is None
+    packages = find_packages(psutil.Process(), ["firesteel", "no_such_package"])
+    assert packages["firesteel"] + "/__init__.py" == firesteel.__file__ and packages["no_such_package"] is None
 
 
-def test_loaded_machine_code_of_torch_is_seen():
+def test_loaded_machine_code_of_torch_is_found():
     import torch
 
     [place] = find_libraries([psutil.Process()])["torch"]
     assert torch.__file__.startswith(place)
 
 
-# Maps a library of its package through the path it was given, says so and waits.
+# Maps a library of its package through the given path, prints a line and waits.
 MAPS = """
 import mmap, sys
 with open(sys.argv[1] + "/burr/core.so", "rb") as file:
@@ -33,7 +33,7 @@ sys.stdin.read()
 """
 
 
-def test_environment_behind_a_link_is_one_place(tmp_path):
+def test_linked_environment_is_one_place(tmp_path):
     package = tmp_path / "real" / "site-packages" / "burr"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
@@ -41,9 +41,11 @@ def test_environment_behind_a_link_is_one_place(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "real")
     linked = str(tmp_path / "link" / "site-packages")
     with subprocess.Popen(
-        [sys.executable, "-c", MAPS, linked], env={**os.environ, "PYTHONPATH": linked}, stdin=subprocess.PIPE,
+        [sys.executable, "-c", MAPS, linked],
+        env={**os.environ, "PYTHONPATH": linked},
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-    ) as server:  # fmt: skip
+    ) as server:
         server.stdout.readline()
         process = psutil.Process(server.pid)
         packages, libraries = find_packages(process, ["burr"]), find_libraries([process])

@@ -1,17 +1,20 @@
-"""Who says what is right: by which settings it computes, and what a server that is asked gives."""
+"""The settings of a local reference, and the precision of a remote one."""
 
 import pytest
 
-from firesteel.lab.reference.reference import LocalReference, is_float32
+from firesteel.lab.path.ledger import ServerLedger
+from firesteel.lab.reference.reference import LocalReference
 
 
-def test_settings_of_the_server_under_test_are_not_those_of_the_reference(monkeypatch, tmp_path):
-    """A server with fp8 keys was once held to a reference with fp8 keys."""
+def test_reference_ignores_the_settings_of_the_server_under_test(monkeypatch, tmp_path):
+    """A server with an fp8 KV cache was once compared with a reference with one."""
     (tmp_path / "settings.toml").write_text('activation = "mxfp8"\n')
     for name, value in {
-        "KV_DTYPE": "fp8", "MXFP4_LAYERS": "all", "REQUIRE": "moe=triton:gemm",
+        "KV_DTYPE": "fp8",
+        "MXFP4_LAYERS": "all",
+        "REQUIRE": "moe=triton:gemm",
         "CONFIG": str(tmp_path / "settings.toml"),
-    }.items():  # fmt: skip
+    }.items():
         monkeypatch.setenv(f"FIRESTEEL_{name}", value)
     settings = LocalReference("kindling").llm.settings
     assert set(settings.origins.values()) == {"flag", "default"}
@@ -28,5 +31,5 @@ def test_settings_of_the_server_under_test_are_not_those_of_the_reference(monkey
         ({"device": "NVIDIA H200"}, False),
     ],
 )
-def test_only_a_cpu_that_rounds_nothing_is_held_to_float32(ledger, expected):
-    assert is_float32(ledger) is expected
+def test_only_a_cpu_without_rounding_computes_in_float32(ledger, expected):
+    assert ServerLedger(**ledger).is_float32 is expected

@@ -1,26 +1,23 @@
 """The report says what the result says, in HTML and in Markdown alike."""
 
-import importlib.util
-import json
 import re
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 
-from firesteel.errors import UserError
-from firesteel.lab.report.document import DOUBTFUL, GOOD, PLAIN, Cell
+from firesteel.lab.path.ledger import LaunchedCode, OpCalls
+from firesteel.lab.report.document import BAD, DOUBTFUL, GOOD, PLAIN, Cell
 from firesteel.lab.report.html import to_html
 from firesteel.lab.report.markdown import to_markdown
-from firesteel.lab.report.report import build, gather, judge, read_result, write_report
+from firesteel.lab.report.report import build_document, write_report
 from firesteel.lab.report.sections import kernels
+from firesteel.lab.report.verdict import judge
+from firesteel.lab.result import LabResult, parse_result
+from firesteel.lab.servers.server_exit import ServerExit
+from tests.lab import report_parts as parts
 
-spec = importlib.util.spec_from_file_location("report_parts", Path(__file__).parents[1] / "report_parts.py")
-parts = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(parts)
 
-
-class Balanced(HTMLParser):
+class BalancedParser(HTMLParser):
     """Fails on a tag that is never closed."""
 
     EMPTY = ("meta", "link", "br")
@@ -45,18 +42,26 @@ class Balanced(HTMLParser):
 
 
 def read(page):
-    parser = Balanced()
+    parser = BalancedParser()
     parser.feed(page)
     assert not parser.open
     return parser, " ".join(parser.text)
 
 
+def page_of(**changes):
+    return to_html(build_document(parts.result(**changes)))
+
+
+def text_of(*levels):
+    return to_markdown(build_document(LabResult(levels=parts.parsed_levels(*levels))))
+
+
 @pytest.fixture(scope="module")
 def document():
-    return build(parts.result())
+    return build_document(parts.result())
 
 
-def test_page_is_well_formed_and_asks_nothing_of_a_network(document):
+def test_page_is_well_formed_and_makes_no_requests(document):
     parser, _ = read(to_html(document))
     assert not {"script", "img", "iframe"} & {tag for tag, _ in parser.tags}
     addresses = [given[name] for _, given in parser.tags for name in ("href", "src") if name in given]
@@ -65,122 +70,117 @@ def test_page_is_well_formed_and_asks_nothing_of_a_network(document):
 
 
 @pytest.mark.parametrize("write", [to_html, to_markdown])
-def test_both_forms_hold_every_section(document, write):
+def test_both_formats_hold_every_section(document, write):
     text = write(document)
     for words in (
-        "All 3 levels that were run passed", "level 5 was not run: no baseline", "reduced: 40 requests instead",
-        "reason of 1.5", "native-fp4", "pp512 tg32 @ d4096", "vLLM 0.26.0", "45.0 %", "5000.0", "killed by SIGSEGV",
-        "Memory over time", "nothing is slower", "experts", "firesteel lab",
-    ):  # fmt: skip
+        "All 3 levels that were run passed",
+        "level 5 was not run: no baseline",
+        "reduced: 40 requests instead",
+        "reason of 1.5",
+        "native-fp4",
+        "pp512 tg32 @ d4096",
+        "vLLM 0.26.0",
+        "45.0 %",
+        "5000.0",
+        "killed by SIGSEGV",
+        "Memory over time",
+        "none of 1 figures is worse",
+        "experts",
+        "outside layers" if write is to_markdown else "By layer",
+        "firesteel lab",
+    ):
         assert words in text, words
 
 
-def test_a_level_that_failed_is_the_verdict():
-    levels = [parts.level("1"), parts.level("1.5", passed=False, reason="moe ran as reference"),
-              parts.level("4", valid=False)]  # fmt: skip
-    verdict, tone, lines = judge(parts.result(levels=levels))
-    assert (verdict, tone) == ("1 of 3 levels failed", "bad")
-    assert any("moe ran as reference" in line for line in lines)
-    assert any("level 4 do not count" in line for line in lines)
-    assert "does not count" in to_html(build(parts.result(levels=levels)))
+def test_failed_level_is_the_verdict():
+    levels = [
+        parts.level("1"),
+        parts.level("1.5", passed=False, reason="moe ran as reference"),
+        parts.level("4", valid=False),
+    ]
+    verdict = judge(parts.result(levels=levels))
+    assert (verdict.words, verdict.tone) == ("1 of 3 levels failed", BAD)
+    assert any("moe ran as reference" in line for line in verdict.lines)
+    assert any("level 4 do not count" in line for line in verdict.lines)
+    assert "does not count" in page_of(levels=levels)
 
 
-def test_no_share_is_claimed_on_a_cpu():
-    rows = [parts.bench_row(share=None)]
-    page = to_html(build(parts.result(bench=parts.bench(rows, device="CPU"))))
-    assert "no share is claimed" in page and "No figures of other engines" in page
+def test_cpu_has_no_share_of_a_roofline():
+    page = page_of(bench=parts.bench([parts.bench_row(share=None)], device="CPU"))
+    assert "bytes but no share" in page and "No figures of other engines" in page
     assert "red mark" not in page
 
 
-def test_without_formats_no_share_is_spoken_of():
-    page = to_html(build(parts.result(bench=parts.bench([{**parts.bench_row(), "shares": {}}]))))
-    assert "formats of the model are not known" in page and "shares are of" not in page
+def test_unknown_formats_mean_no_shares():
+    page = page_of(bench=parts.bench([{**parts.bench_row(), "shares": {}}]))
+    assert "sizes or formats are unknown" in page and "shares are of" not in page
 
 
 def test_shares_above_the_roof_are_explained():
-    page = to_html(build(parts.result(bench=parts.bench([parts.bench_row(share=1.3)]))))
-    assert "above 100 %" in page
-    assert "above 100 %" not in to_html(build(parts.result()))
+    assert "above 100 %" in page_of(bench=parts.bench([parts.bench_row(share=1.3)]))
+    assert "above 100 %" not in page_of()
 
 
-def test_sections_inside_levels_are_found():
-    levels = [parts.level("4", bench=parts.bench()), parts.level("6", matrix=parts.matrix())]
-    whole = gather({"levels": levels})
-    assert whole["bench"]["rows"] and whole["matrix"]["cells"]
+def test_parts_of_levels_have_their_sections():
+    levels = parts.parsed_levels(parts.level("4", bench=parts.bench()), parts.level("6", matrix=parts.matrix()))
+    titles = [section.title for section in build_document(LabResult(levels=levels)).sections]
+    assert {"Speed", "Latency", "Memory and CPU", "Matrix of gates"} <= set(titles)
 
 
-def test_the_ledger_inside_the_backend_is_the_table_of_kernels():
-    backend = {
-        "seen": {},
-        "faults": ["marlin ran: line 7"],
-        "ledger": {
-            "ran": [
-                {
-                    "op": "linear",
-                    "implementation": "triton",
-                    "calls": 2,
-                    "seconds": 0.1,
-                    "activation": "mxfp8",
-                    "launches": {"k": 2},
-                    "artefacts": [{"kernel": "k", "tile": "64", "artefact": "ab", "launches": 2, "verdict": "fp8"}],
-                }
-            ]
-        },
-    }
-    page = to_html(build({"levels": [parts.level("1.5", backend=backend)]}))
+def ledger(**fields):
+    calls = {"op": "linear", "implementation": "triton", "calls": 2, "launches": {"k": 2}, **fields}
+    return {"device": "CPU", "ran": [calls]}
+
+
+def test_ledger_of_the_backend_is_the_table_of_kernels():
+    code = {"kernel": "k", "tile": "64", "artefact": "ab", "launches": 2, "verdict": "fp8"}
+    ran = ledger(seconds=0.1, activation="mxfp8", artefacts=[code])
+    backend = {"seen": {}, "faults": ["marlin ran: line 7"], "ledger": ran}
+    page = to_html(build_document(LabResult(levels=parts.parsed_levels(parts.level("1.5", backend=backend)))))
     assert "2 x k" in page and ">fp8<" in page and "fault: marlin ran: line 7" in page
-    assert "us a call" in page and ">50000<" in page
+    assert "us per call" in page and ">50000<" in page
 
 
-def test_kernels_whose_calls_were_not_timed_have_no_column_of_times():
-    ran = [{"op": "linear", "implementation": "triton", "calls": 2, "seconds": 0.0, "launches": {"k": 2}}]
-    page = to_markdown(build({"levels": [parts.level("1.5", backend={"seen": {}, "ledger": {"ran": ran}})]}))
-    assert "| op | implementation | activations | calls | proof | launched |" in page
-    assert "| linear | triton |  | 2 | - | 2 x k |" in page
+def test_kernels_without_times_have_no_column_of_times():
+    text = text_of(parts.level("1.5", backend={"seen": {}, "ledger": ledger(seconds=0.0)}))
+    assert "| op | implementation | activations | calls | proof | launched |" in text
+    assert "| linear | triton |  | 2 | - | 2 x k |" in text
 
 
-def test_a_server_that_did_not_end_cleanly_is_the_verdict():
-    verdict, tone, lines = judge(parts.result(shutdown={"is_clean": False, "words": "left 2 behind"}))
-    assert tone == "bad" and "did not end cleanly" in verdict and any("left 2 behind" in line for line in lines)
+def test_server_that_did_not_stop_cleanly_is_the_verdict():
+    shutdown = ServerExit(how="on SIGKILL", exit_code=-9, seconds=1.0)
+    verdict = judge(LabResult(levels=parts.parsed_levels(parts.level("1")), shutdown=shutdown))
+    assert verdict.tone == BAD and "did not stop cleanly" in verdict.words
+    assert any("on SIGKILL" in line for line in verdict.lines)
 
 
 def test_levels_alone_make_a_report():
-    page = to_html(build({"levels": [parts.level("1")]}))
-    assert "All 1 levels" in page and "Speed" not in page
+    text = text_of(parts.level("1"))
+    assert "All 1 levels" in text and "Speed" not in text
 
 
-def test_what_a_server_said_is_shown_as_text():
-    levels = [parts.level("1", passed=False, reason="<script>alert(1)</script> | broke")]
-    _, text = read(to_html(build({"levels": levels})))
-    assert "<script>alert(1)</script>" in text  # as text, not as a tag: read() saw it as data
-    assert "\\| broke" in to_markdown(build({"levels": levels}))
+def test_markup_in_a_servers_words_is_escaped():
+    level = parts.level("1", passed=False, reason="<script>alert(1)</script> | broke")
+    _, text = read(to_html(build_document(LabResult(levels=parts.parsed_levels(level)))))
+    assert "<script>alert(1)</script>" in text  # parsed as text, not as a tag
+    assert "\\| broke" in text_of(level)
 
 
-def test_files_are_written_and_read_back(tmp_path):
+def test_files_are_written(tmp_path):
     assert [path.name for path in write_report(parts.result(), tmp_path)] == ["report.html", "report.md"]
-    (tmp_path / "result.json").write_text(json.dumps(parts.result()))
-    assert read_result(tmp_path)["engine"]["name"] == "firesteel"
-    with pytest.raises(UserError, match="give a result"):
-        read_result(tmp_path / "nothing.json")
-    (tmp_path / "wrong.json").write_text("[]")
-    with pytest.raises(UserError, match="no result of the lab"):
-        read_result(tmp_path / "wrong.json")
+    assert all((tmp_path / name).stat().st_size for name in ("report.html", "report.md"))
 
 
 def test_first_run_says_that_nothing_was_compared():
-    levels = [parts.level("4"), parts.level("5", baseline="b.json", visible_change=0.02)]
-    text = to_markdown(build({"levels": levels}))
+    text = text_of(parts.level("4"), parts.level("5", baseline="b.json", visible_change=0.02))
     assert "All 2 levels passed" in text and "no earlier run to compare with" in text
-    assert "no earlier run" not in to_markdown(
-        build({"levels": [parts.level("5", baseline="b.json", comparison={})]})
-    )
+    assert "no earlier run" not in text_of(parts.level("5", baseline="b.json", comparison={}))
 
 
-def test_chart_says_how_many_workloads_it_leaves_out():
+def test_chart_states_how_many_workloads_it_leaves_out():
     rows = [parts.bench_row(depth=depth) for depth in range(40)]
-    page = to_html(build(parts.result(bench=parts.bench(rows))))
-    assert page.count("4 workloads more are among the raw samples") >= 3
-    assert "workloads more" not in to_html(build(parts.result()))
+    assert page_of(bench=parts.bench(rows)).count("4 more workloads are among the raw samples") >= 3
+    assert "more workloads" not in page_of()
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,22 @@ def test_chart_says_how_many_workloads_it_leaves_out():
         ("", ["unread"], "unread", DOUBTFUL),
     ],
 )
-def test_the_proof_of_a_row_is_what_its_machine_code_multiplies_with(activation, verdicts, words, tone):
-    row = {"op": "linear", "activation": activation, "artefacts": [{"verdict": one} for one in verdicts]}
-    table, _ = kernels([row], {})
+def test_proof_is_what_the_machine_code_multiplies_with(activation, verdicts, words, tone):
+    codes = tuple(LaunchedCode(verdict=verdict) for verdict in verdicts)
+    calls = OpCalls(op="linear", activation=activation, artefacts=codes)
+    table, _ = kernels(LabResult(kernels=(calls,)))
     assert table.rows[0][table.headings.index("proof")] == Cell(words, tone)
+
+
+@pytest.mark.parametrize(
+    ("content", "words", "tone"),
+    [
+        ({"matrix": parts.matrix()}, "3 of 4 cells done", BAD),
+        ({"profile": parts.profile()}, "categories and gaps add up to 0.900 ms per step, over 2 steps", GOOD),
+        ({"profile": {**parts.profile(), "measured_ms": 0.5}}, "(+80.0 %)", DOUBTFUL),
+        ({}, "No level was run", DOUBTFUL),
+    ],
+)
+def test_result_without_levels_is_judged_by_its_part(content, words, tone):
+    verdict = judge(parse_result({"levels": [], **content}))
+    assert words in verdict.words and verdict.tone == tone

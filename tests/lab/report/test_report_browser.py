@@ -1,4 +1,4 @@
-"""The report in Chromium: no error, no request, nothing wider than the screen, in light and dark."""
+"""The report in Chromium: no errors, no requests, nothing wider than the screen, light and dark."""
 
 import importlib.util
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from firesteel.lab.report.report import write_report
+from tests.lab import report_parts as parts
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.browser
@@ -27,13 +28,13 @@ def browser(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
-    path, _ = write_report(load(HERE.parent / "report_parts.py").result(), tmp_path_factory.mktemp("report"))
+    path, _ = write_report(parts.result(), tmp_path_factory.mktemp("report"))
     return path.as_uri()
 
 
 @pytest.mark.parametrize("is_dark", [False, True])
 @pytest.mark.parametrize("width", [400, 1600])
-def test_it_fits_and_asks_for_nothing(browser, page, width, is_dark):
+def test_page_fits_and_makes_no_requests(browser, page, width, is_dark):
     browser.open(page, width=width, is_dark=is_dark)
     assert browser.run("document.documentElement.scrollWidth") <= width
     assert not browser.errors
@@ -42,7 +43,7 @@ def test_it_fits_and_asks_for_nothing(browser, page, width, is_dark):
     assert (sum(map(int, back[4:-1].split(","))) < 200) == is_dark
 
 
-def test_texts_of_a_drawing_do_not_leave_it(browser, page):
+def test_texts_stay_inside_their_chart(browser, page):
     browser.open(page, width=400)
     outside = browser.run("""[...document.querySelectorAll('svg text')].filter(one => {
         const text = one.getBoundingClientRect(), drawing = one.closest('svg').getBoundingClientRect();

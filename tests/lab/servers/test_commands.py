@@ -6,26 +6,28 @@ from pathlib import Path
 import pytest
 
 from firesteel.errors import UserError
-from firesteel.lab.servers.commands import find_key, find_model, make_command, name_kind
+from firesteel.lab.servers.commands import find_key, find_kind, find_model, make_command
 
 
 def words(engine, **fields):
     return list(make_command(engine, model="M", port=81, folder=Path("/out"), **fields).words)
 
 
-def test_own_server_is_started_by_this_interpreter_and_leaves_its_bundles_with_the_run():
-    found = words("firesteel", flags=("--tile", "auto"))
-    assert found[:4] == [sys.executable, "-m", "firesteel", "serve"] and found[-2:] == ["--tile", "auto"]
-    assert found[found.index("--crash-dir") + 1] == "/out/crashes" and found[found.index("--port") + 1] == "81"
+def test_own_server_uses_this_interpreter_and_the_folder_of_the_run():
+    command = words("firesteel", flags=("--tile", "auto"))
+    assert command[:4] == [sys.executable, "-m", "firesteel", "serve"] and command[-2:] == ["--tile", "auto"]
+    assert (
+        command[command.index("--crash-dir") + 1] == "/out/crashes" and command[command.index("--port") + 1] == "81"
+    )
 
 
-def test_other_engines_get_the_folder_of_a_model_that_we_know_by_name():
+def test_other_engines_get_the_folder_of_a_named_model():
     assert find_model("firesteel", "kindling") == "kindling"
     assert (Path(find_model("vllm", "kindling")) / "config.json").is_file()
     assert find_model("vllm", "some/model") == "some/model"
 
 
-def test_key_is_the_one_that_the_server_is_told(monkeypatch):
+def test_key_is_that_of_the_servers_command(monkeypatch):
     monkeypatch.setenv("FIRESTEEL_API_KEY", "ours")
     assert find_key(("--tile", "auto")) == "ours"
     assert find_key(("--api-key", "a")) == "a" and find_key(("--api-key=b", "-x")) == "b"
@@ -39,36 +41,42 @@ def test_other_engines_get_model_and_port(engine):
     assert {"M", "81"} <= set(words(engine))
 
 
-def test_commands_of_ones_own_say_where_model_and_port_go():
+def test_custom_commands_place_model_and_port():
     assert words("serve 'a b' {model} -p {port}", flags=("-x",)) == ["serve", "a b", "M", "-p", "81", "-x"]
-    with pytest.raises(UserError, match="none of firesteel, vllm, sglang, llamacpp"):
+    with pytest.raises(UserError, match="neither one of firesteel, vllm, sglang, llamacpp"):
         words("serve")
 
 
-def test_debug_blocks_launches_and_leaves_out_graphs():
+def test_debug_blocks_launches_and_disables_graphs():
     command = make_command("firesteel", model="M", port=81, folder=Path("/out"), debug=True)
     assert command.environment["CUDA_LAUNCH_BLOCKING"] == command.environment["TORCH_SHOW_CPP_STACKTRACES"] == "1"
     assert "--enforce-eager" in command.words
     assert not make_command("vllm", model="M", port=81, folder=Path("/out")).environment
 
 
-def test_debug_flags_of_a_command_are_those_of_the_engine_it_names():
-    """A command had none: they were looked up by its whole line."""
+def test_debug_flags_follow_the_engine_that_a_command_names():
+    """They were once looked up by the whole command line."""
     assert words("/x/python -m vllm.serve {port}", debug=True)[-1] == "--enforce-eager"
     assert words("thing {port}", debug=True) == ["thing", "81"]
 
 
-@pytest.mark.parametrize("make", [words, name_kind])
-def test_quote_that_does_not_end_is_refused(make):
+@pytest.mark.parametrize("make", [words, find_kind])
+def test_unclosed_quote_is_refused(make):
     with pytest.raises(UserError, match="No closing quotation"):
         make("x '{port}")
 
 
 @pytest.mark.parametrize(
     ("engine", "kind"),
-    [("vllm", "vllm"), ("/x/bin/python -m vllm.serve {port}", "vllm"), ("llama-server -p {port}", "llamacpp"),
-     ("/venv/vllm/bin/python -m sglang.launch_server {port}", "sglang"), ("/srv/firesteel/thing {port}", "other"),
-     ("python -m firesteel serve --port {port}", "firesteel"), ("thing {port}", "other")],
-)  # fmt: skip
-def test_rules_of_a_command_are_those_of_the_engine_it_names(engine, kind):
-    assert name_kind(engine) == kind
+    [
+        ("vllm", "vllm"),
+        ("/x/bin/python -m vllm.serve {port}", "vllm"),
+        ("llama-server -p {port}", "llamacpp"),
+        ("/venv/vllm/bin/python -m sglang.launch_server {port}", "sglang"),
+        ("/srv/firesteel/thing {port}", "other"),
+        ("python -m firesteel serve --port {port}", "firesteel"),
+        ("thing {port}", "other"),
+    ],
+)
+def test_rules_follow_the_engine_that_a_command_names(engine, kind):
+    assert find_kind(engine) == kind

@@ -1,1 +1,1 @@
-"""firesteel lab."""
+"""The verbs of the lab."""

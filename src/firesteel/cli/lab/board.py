@@ -1,4 +1,4 @@
-"""The live table of a run of the lab; plain lines where there is no terminal; runs nothing."""
+"""The live table of a lab run, or plain lines without a terminal."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from firesteel.lab.level import TITLES, LevelResult
-from firesteel.lab.spec import Order
+from firesteel.lab.level import Level
+from firesteel.lab.result import LevelResult
+from firesteel.lab.spec import LabSpec
 
-REFRESHES_A_SECOND = 8
-QUIET_S = 20.0  # between two lines of progress where there is no terminal
+REFRESHES_PER_SECOND = 8
+QUIET_S = 20.0  # between two progress lines without a terminal
 
 
-class Board:
-    """A row a level: waiting, under way with what is done now, or its result."""
+class RunBoard:
+    """A row per level: waiting, running with its current step, or its result."""
 
-    def __init__(self, order: Order) -> None:
-        self.order = order
-        self.results: dict[str, LevelResult] = {}
-        self.level: str | None = None
+    def __init__(self, spec: LabSpec) -> None:
+        self.spec = spec
+        self.results: dict[Level, LevelResult] = {}
+        self.level: Level | None = None
         self.words = ""
         self._since = time.monotonic()
 
-    def begin(self, level: str) -> None:
+    def begin(self, level: Level) -> None:
         self.level, self.words, self._since = level, "", time.monotonic()
 
-    def tell(self, words: str) -> None:
+    def progress(self, words: str) -> None:
         self.words = words
 
     def end(self, result: LevelResult) -> None:
@@ -40,54 +41,56 @@ class Board:
         self.level = None
 
     def __rich__(self) -> Table:
-        table = Table(title=f"lab: {self.order.url or self.order.shown_engine}, {self.order.model}", expand=True)
+        table = Table(title=f"lab: {self.spec.url or self.spec.shown_engine}, {self.spec.model}", expand=True)
         table.add_column("level", no_wrap=True)
         table.add_column("result", no_wrap=True)
         table.add_column("s", justify="right", no_wrap=True)
         table.add_column("why", ratio=1, overflow="fold")
-        for level in self.order.levels:
-            table.add_row(f"{level} {TITLES[level]}", *self._row(level))
+        for level in self.spec.levels:
+            table.add_row(f"{level} {level.title}", *self._row(level))
         return table
 
-    def _row(self, level: str) -> tuple[Text | Spinner, str, Text]:
+    def _row(self, level: Level) -> tuple[Text | Spinner, str, Text]:
         if level in self.results:
             result = self.results[level]
-            return mark(result), f"{result.seconds:.1f}", Text(result.reason)
+            return describe_verdict(result), f"{result.seconds:.1f}", Text(result.reason)
         if level == self.level:
             return Spinner("dots", "running"), f"{time.monotonic() - self._since:.0f}", Text(self.words, "dim")
         return Text("", "dim"), "", Text("")
 
 
-class Lines(Board):
-    """One line a result, and now and then how far a level is, for logs and pipes."""
+class PlainBoard(RunBoard):
+    """A line per result, and occasional lines of progress, for logs and pipes."""
 
-    def __init__(self, order: Order, console: Console, quiet_s: float = QUIET_S) -> None:
-        super().__init__(order)
+    def __init__(self, spec: LabSpec, console: Console, quiet_s: float = QUIET_S) -> None:
+        super().__init__(spec)
         self._console, self._quiet_s = console, quiet_s
-        self._said = time.monotonic()
+        self._last_line = time.monotonic()
 
-    def begin(self, level: str) -> None:
+    def begin(self, level: Level) -> None:
         if level != self.level:
-            self._console.print(f"level {level} {TITLES[level]} ...", highlight=False)
+            self._console.print(f"level {level} {level.title} ...", highlight=False)
         super().begin(level)
-        self._said = time.monotonic()
+        self._last_line = time.monotonic()
 
-    def tell(self, words: str) -> None:
-        super().tell(words)
+    def progress(self, words: str) -> None:
+        super().progress(words)
         now = time.monotonic()
-        if self.level is not None and now - self._said >= self._quiet_s:
-            self._said = now
+        if self.level is not None and now - self._last_line >= self._quiet_s:
+            self._last_line = now
             self._console.print(f"  level {self.level}, {now - self._since:.0f} s: {words}", highlight=False)
 
     def end(self, result: LevelResult) -> None:
         super().end(result)
         line = Text.assemble(
-            f"level {result.level} {result.title}: ", mark(result), f" ({result.seconds:.1f} s) {result.reason}"
+            f"level {result.level} {result.level.title}: ",
+            describe_verdict(result),
+            f" ({result.seconds:.1f} s) {result.reason}",
         )
         self._console.print(line, soft_wrap=True)
 
 
-def mark(result: LevelResult) -> Text:
+def describe_verdict(result: LevelResult) -> Text:
     if not result.passed:
         return Text("FAILED", "bold red")
     if not result.valid:
@@ -96,11 +99,11 @@ def mark(result: LevelResult) -> Text:
 
 
 @contextmanager
-def board(order: Order) -> Iterator[Board]:
+def open_board(spec: LabSpec) -> Iterator[RunBoard]:
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield Lines(order, console)
+        yield PlainBoard(spec, console)
         return
-    found = Board(order)
-    with Live(found, console=console, refresh_per_second=REFRESHES_A_SECOND):
-        yield found
+    board = RunBoard(spec)
+    with Live(board, console=console, refresh_per_second=REFRESHES_PER_SECOND):
+        yield board

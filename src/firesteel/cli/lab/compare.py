@@ -1,4 +1,4 @@
-"""The verb lab compare: two results side by side; knows no arithmetic."""
+"""The verb `lab compare`: two results side by side."""
 
 from __future__ import annotations
 
@@ -22,41 +22,56 @@ from firesteel.lab.compare.compare import (
     Comparison,
     compare,
 )
-from firesteel.lab.report.report import read_result
+from firesteel.lab.compare.samples import take_samples
+from firesteel.lab.result import read_result
+from firesteel.lab.surroundings import list_differences
 
 COLOURS = {SLOWER: "bold red", MORE_MEMORY: "bold red", FASTER: "green", LESS_MEMORY: "green"}
 
 
 @lab.command(name="compare")
 def lab_compare(
-    before: Annotated[Path, typer.Argument(help="result.json or folder of the run to be held to")],
-    after: Annotated[Path, typer.Argument(help="result.json or folder of the run that is judged")],
-    slower: Annotated[float, typer.Option(help="percent from which a figure counts as slower")] = 100 * THRESHOLD,
-    more_gb: Annotated[float, typer.Option(help="GB of peak memory from which it counts as more")] = MEMORY_GB,
+    before: Annotated[Path, typer.Argument(help="result.json or folder of the earlier run")],
+    after: Annotated[Path, typer.Argument(help="result.json or folder of the run to judge")],
+    slower: Annotated[float, typer.Option(help="slowdown in percent that counts")] = 100 * THRESHOLD,
+    more_gb: Annotated[float, typer.Option(help="growth of peak memory in GB that counts")] = MEMORY_GB,
     as_json: AsJson = False,
 ) -> None:
-    """What is slower or larger than before, beyond the spread of the runs; exit code 1 if something is."""
-    found = compare(read_result(before), read_result(after), threshold=slower / 100, memory_gb=more_gb)
+    """Show what is slower or larger than before, beyond the spread of the runs; exit code 1 if anything is."""
+    old, new = read_result(before), read_result(after)
+    compared = compare(
+        take_samples(old.counted_bench()),
+        take_samples(new.counted_bench()),
+        threshold=slower / 100,
+        memory_gb=more_gb,
+        differences=list_differences(old.surroundings, new.surroundings),
+    )
     if as_json:
-        print_json(found.as_dict())
+        print_json(compared.as_dict())
     else:
-        show(comparison_table(found, f"{before} -> {after}"))
-        for line in found.differences:
+        show(comparison_table(compared, f"{before} -> {after}"))
+        for line in compared.differences:
             say(f"differs: {line}")
-        for name in found.missing:
+        for name in compared.missing:
             say(f"measured before and not now: {name}")
-        say(found.in_words())
-    if found.regressions:
+        say(compared.in_words())
+    if compared.regressions:
         raise typer.Exit(1)
 
 
-def comparison_table(found: Comparison, title: str) -> Table:
+def comparison_table(compared: Comparison, title: str) -> Table:
     table = new_table("workload", "figure", "before", "after", "unit", "change", "interval", "verdict")
-    table.title, table.caption = title, "95 % of such tables have every true change within its interval"
-    for row in found.rows:
-        interval = "one sample says nothing" if row.high == float("inf") else f"{row.low:+.1%} to {row.high:+.1%}"
+    table.title, table.caption = title, "in 95 % of such tables every true change is within its interval"
+    for row in compared.rows:
+        is_single = row.high == float("inf")
         table.add_row(
-            row.name, row.figure, f"{row.before:.5g}", f"{row.after:.5g}", row.unit, f"{row.change:+.1%}", interval,
+            row.name,
+            row.figure,
+            f"{row.before:.5g}",
+            f"{row.after:.5g}",
+            row.unit,
+            f"{row.change:+.1%}",
+            "unknown: a single sample" if is_single else f"{row.low:+.1%} to {row.high:+.1%}",
             Text(row.verdict, COLOURS.get(row.verdict, "")),
-        )  # fmt: skip
+        )
     return table

@@ -1,4 +1,4 @@
-"""The verb lab report: writes the report of a result again; knows no level."""
+"""The verb `lab report`: writes the report of a result again."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import typer
 from firesteel.cli.folder import writing_to
 from firesteel.cli.lab.run import lab
 from firesteel.cli.tables import say
-from firesteel.lab.report.report import read_result, write_report
+from firesteel.lab.report.report import write_report
+from firesteel.lab.result import read_result
 
 
 @lab.command(name="report")
 def lab_report(
     result: Annotated[Path, typer.Argument(help="a result.json, or the folder of a run")],
     out: Annotated[
-        Path | None, typer.Option(help="folder for report.html and report.md; the result's if not given")
+        Path | None, typer.Option(help="folder for report.html and report.md (default: that of the result)")
     ] = None,
 ) -> None:
     """Write report.html and report.md from a result."""

@@ -1,8 +1,7 @@
-"""The verb lab rerun: makes a result again from its file alone; knows no level."""
+"""The verb `lab rerun`: produces a result again from its file alone."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shlex
 import sys
@@ -15,31 +14,31 @@ from firesteel.cli.lab.run import lab
 from firesteel.cli.tables import say
 from firesteel.config import child_environment
 from firesteel.device import find_device
-from firesteel.lab.report.report import read_result
 from firesteel.lab.rerun import Rerun, plan_rerun
-from firesteel.surroundings import look_around
+from firesteel.lab.result import read_result
+from firesteel.lab.surroundings import StatedSurroundings
 
 
 @lab.command(name="rerun")
 def lab_rerun(
     result: Annotated[Path, typer.Argument(help="a result.json, the folder of a run, or a record")],
     out: Annotated[Path, typer.Option(help="folder for the new result")] = Path("firesteel-rerun"),
-    dry: Annotated[bool, typer.Option("--dry", help="say the command, run nothing")] = False,
+    dry: Annotated[bool, typer.Option("--dry", help="print the command without running it")] = False,
 ) -> None:
-    """Run what a result came from once more, with its settings; says what differs on this machine."""
-    plan = plan_rerun(read_result(result), dataclasses.asdict(look_around(find_device())), out)
+    """Repeat the run of a result with its settings; lists what differs on this machine."""
+    plan = plan_rerun(read_result(result), StatedSurroundings.now(find_device()), out)
     for line in plan.differences:
         say(f"differs: {line}")
     print(in_shell(plan), flush=True)
     if dry:
         return
     environment = child_environment(plan.environment, without=plan.without)
-    # In this process's place: signals and the exit code are the command's own, and nobody ends it before its time.
+    # Replaces this process, so that signals and the exit code are the command's own.
     os.execvpe(sys.executable, [sys.executable, "-m", "firesteel", *plan.words], environment)
 
 
 def in_shell(plan: Rerun) -> str:
-    """The command as one would type it."""
-    less = ["env", *(f"-u {name}" for name in plan.without)] if plan.without else []
+    """Returns the command as it would be typed."""
+    removed = ["env", *(f"-u {name}" for name in plan.without)] if plan.without else []
     settings = [f"{name}={shlex.quote(value)}" for name, value in plan.environment.items()]
-    return " ".join([*less, *settings, shlex.join(["firesteel", *plan.words])])
+    return " ".join([*removed, *settings, shlex.join(["firesteel", *plan.words])])

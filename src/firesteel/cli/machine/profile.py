@@ -1,9 +1,7 @@
-"""The verb profile: where a step's time goes, in the built-in engine or another's trace; measures nothing."""
+"""The verb `profile`: where a step's time goes, in the built-in engine or in another engine's trace."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,18 +17,19 @@ from firesteel.cli.options import AsJson, find_spec, print_json
 from firesteel.cli.tables import new_table, say, show
 from firesteel.config import Config, resolve
 from firesteel.device import find_device
-from firesteel.lab.profile.engine import watch_steps
-from firesteel.lab.profile.profile import Profile, profile
-from firesteel.lab.profile.timeline import read_timeline
+from firesteel.lab.profile.engine import profile_steps
+from firesteel.lab.profile.profile import HostTime, Profile, compute_profile
 from firesteel.lab.report.report import write_report
+from firesteel.lab.result import LabResult
+from firesteel.lab.surroundings import StatedSurroundings
+from firesteel.lab.trace import read_timeline
 from firesteel.measure.roofline.roofline import StepCost, StepShape, step_cost
 from firesteel.model.spec import PRESETS, ModelSpec
 from firesteel.server.stub.bench import WARM_TOKENS, front_end
 from firesteel.server.stub.bench import measure_round as measure_front_end
-from firesteel.surroundings import look_around
 from firesteel.whole import write_whole
 
-MOST_KERNELS = 25
+MAX_KERNELS = 25
 FRONT_END_TOK_S = 5000.0
 FRONT_END_TOKENS = 200
 
@@ -43,47 +42,53 @@ def show_profile(
         Path | None, typer.Argument(help="profile of another engine: PyTorch's JSON or nsys's SQLite")
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="requests decoded together")] = 1,
-    context: Annotated[int, typer.Option(min=2, help="tokens before the steps")] = 128,
-    steps: Annotated[int | None, typer.Option(min=1, help="to profile, or that the trace holds")] = None,
+    context: Annotated[int, typer.Option(min=2, help="context length in tokens before the steps")] = 128,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="steps to profile or in the trace (default: 16 or guessed)")
+    ] = None,
     synthetic: Annotated[str | None, typer.Option(help="random weights of " + " or ".join(PRESETS))] = None,
-    front: Annotated[bool, typer.Option(help="also what the HTTP front end costs a token")] = True,
+    front: Annotated[bool, typer.Option(help="also measure the HTTP front end per token")] = True,
     out: Annotated[Path | None, typer.Option(help="folder for profile.json, report.html and report.md")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """GPU time by category, kernel and layer with gaps and bandwidth; what the host does; on a CPU, time by op."""
+    """Show GPU time by category, kernel and layer with gaps and bandwidth, and host time; on a CPU, time by op."""
     config = resolve({"prefix_caching": False, **knobs}).config
     with nullcontext() if out is None else writing_to(out):
         if trace is not None:
-            found = profile_trace(trace, config, "model" in knobs, batch=batch, context=context, steps=steps)
+            profile = profile_trace(trace, config, "model" in knobs, batch=batch, context=context, steps=steps)
         else:
-            found = profile_engine(config, synthetic, batch=batch, context=context, steps=steps or 16, front=front)
+            profile = profile_engine(
+                config, synthetic, batch=batch, context=context, steps=steps or 16, front=front
+            )
         if out is not None:
-            say(f"wrote {write_profile(found, config, out, is_ours=trace is None)}")
+            say(f"wrote {write_profile(profile, config, out, is_ours=trace is None)}")
     if as_json:
-        print_json(found.as_dict())
+        print_json(profile.as_dict())
         return
-    for table in tables_of(found):
+    for table in make_tables(profile):
         show(table)
-    show(Text(found.in_words()))
+    show(Text(profile.in_words()))
 
 
-def write_profile(found: Profile, config: Config, out: Path, *, is_ours: bool) -> Path:
-    """With its surroundings, as a record has them; the page shows them unless they are those of reading a trace."""
-    surroundings = dataclasses.asdict(look_around(find_device(config.model.device)))
-    write_whole(out / "profile.json", {**found.as_dict(), "surroundings": surroundings})
-    shown = {"surroundings": surroundings} if is_ours else {}
-    return write_report({"levels": [], "profile": found.as_dict(), **shown}, out)[0]
+def write_profile(profile: Profile, config: Config, out: Path, *, is_ours: bool) -> Path:
+    """Writes profile.json and the report; the report has no surroundings if a trace was only read here."""
+    surroundings = StatedSurroundings.now(find_device(config.model.device))
+    write_whole(out / "profile.json", {**profile.as_dict(), "surroundings": surroundings.as_dict()})
+    return write_report(LabResult(profile=profile, surroundings=surroundings if is_ours else None), out)[0]
 
 
 def profile_trace(
     trace: Path, config: Config, has_model: bool, *, batch: int, context: int, steps: int | None
 ) -> Profile:
-    """With --model, layers and bandwidths too."""
+    """Reads a trace; with --model the profile also has layers and bandwidths."""
     spec = find_spec(config.model.model) if has_model else None
-    return profile(
-        read_timeline(trace), source=trace.name, steps=steps, num_layers=None if spec is None else spec.num_layers,
+    return compute_profile(
+        read_timeline(trace),
+        source=trace.name,
+        steps=steps,
+        num_layers=None if spec is None else spec.num_layers,
         cost=None if spec is None else find_cost(spec, config, batch, context),
-    )  # fmt: skip
+    )
 
 
 def profile_engine(
@@ -92,16 +97,20 @@ def profile_engine(
     if synthetic is not None:
         find_preset(synthetic)
     name, loaded = open_model(config, synthetic)
-    watched = watch_steps(loaded, batch=batch, context=context, steps=steps)
-    host = list(watched.host)
+    profiled = profile_steps(loaded, batch=batch, context=context, steps=steps)
+    host = list(profiled.host)
     if front:
-        host.append({"stage": "front end (its own core)", "ms": batch * front_end_us() / 1e3})
-    return profile(
-        watched.slices, source=f"{name} on {loaded.device.name}, batch {batch}, context {context}",
-        steps=watched.steps, window_us=watched.window_us, num_layers=loaded.spec.num_layers,
+        host.append(HostTime(stage="front end (its own core)", ms=batch * front_end_us() / 1e3))
+    return compute_profile(
+        profiled.slices,
+        source=f"{name} on {loaded.device.name}, batch {batch}, context {context}",
+        steps=profiled.steps,
+        window_us=profiled.window_us,
+        num_layers=loaded.spec.num_layers,
         cost=find_cost(loaded.spec, config, batch, context),
-        measured_ms=watched.measured_ms, host=host,
-    )  # fmt: skip
+        measured_ms=profiled.measured_ms,
+        host=host,
+    )
 
 
 def find_cost(spec: ModelSpec, config: Config, batch: int, context: int) -> StepCost:
@@ -110,49 +119,49 @@ def find_cost(spec: ModelSpec, config: Config, batch: int, context: int) -> Step
 
 
 def front_end_us() -> float:
-    """CPU time of the HTTP server a token, with an engine that costs nothing."""
+    """Measures the CPU time of the HTTP server per token, with an engine that takes none."""
     with front_end(FRONT_END_TOK_S) as (url, process):
         measure_front_end(url, process, 4, WARM_TOKENS)
         return measure_front_end(url, process, 4, FRONT_END_TOKENS).us_a_token
 
 
-def tables_of(found: Profile) -> list[Table]:
-    tables = [category_table(found), kernel_table(found)]
-    if found.layers:
-        tables.append(layer_table(found))
-    if found.host:
-        table = new_table("host", "ms a step")
-        for one in found.host:
-            table.add_row(one["stage"], f"{one['ms']:.3f}")
+def make_tables(profile: Profile) -> list[Table]:
+    tables = [category_table(profile), kernel_table(profile)]
+    if profile.layers:
+        tables.append(layer_table(profile))
+    if profile.host:
+        table = new_table("host", "ms per step")
+        for row in profile.host:
+            table.add_row(row.stage, f"{row.ms:.3f}")
         tables.append(table)
     return tables
 
 
-def category_table(found: Profile) -> Table:
-    table = new_table("category", "ms a step", "share", "GB/s")
-    table.title = found.source
-    for one in found.categories:
-        table.add_row(one["category"], f"{one['ms']:.3f}", f"{one['share']:.1%}", _rate(one))
+def category_table(profile: Profile) -> Table:
+    table = new_table("category", "ms per step", "share", "GB/s")
+    table.title = profile.source
+    for row in profile.categories:
+        share = "" if row.share is None else f"{row.share:.1%}"
+        table.add_row(row.category, f"{row.ms:.3f}", share, _rate(row.gb_s))
     return table
 
 
-def kernel_table(found: Profile) -> Table:
-    table = new_table("kernel or op", "category", "calls a step", "ms a step", "us a call", "GB/s")
-    for one in found.kernels[:MOST_KERNELS]:
-        table.add_row(
-            Text(one["name"]), one["category"], f"{one['calls']:g}", f"{one['ms']:.3f}", f"{one['us_a_call']:.1f}",
-            _rate(one),
-        )  # fmt: skip
+def kernel_table(profile: Profile) -> Table:
+    table = new_table("kernel or op", "category", "calls per step", "ms per step", "us per call", "GB/s")
+    for row in profile.kernels[:MAX_KERNELS]:
+        calls, ms, us = f"{row.calls:g}", f"{row.ms:.3f}", f"{row.us_a_call:.1f}"
+        table.add_row(Text(row.name), row.category, calls, ms, us, _rate(row.gb_s))
     return table
 
 
-def layer_table(found: Profile) -> Table:
-    names = sorted({name for one in found.layers for name in one} - {"layer", "ms"})
-    table = new_table("layer", "ms a step", *names)
-    for one in found.layers:
-        table.add_row(one["layer"], f"{one['ms']:.3f}", *(f"{one.get(name, 0.0):.3f}" for name in names))
+def layer_table(profile: Profile) -> Table:
+    names = sorted({name for row in profile.layers for name in row.categories})
+    table = new_table("layer", "ms per step", *names)
+    for row in profile.layers:
+        values = (f"{row.categories.get(name, 0.0):.3f}" for name in names)
+        table.add_row(row.layer, f"{row.ms:.3f}", *values)
     return table
 
 
-def _rate(row: Mapping[str, Any]) -> str:
-    return "" if row["gb_s"] is None else f"{row['gb_s']:.3g}"
+def _rate(gb_s: float | None) -> str:
+    return "" if gb_s is None else f"{gb_s:.3g}"

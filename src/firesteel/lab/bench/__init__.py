@@ -1,1 +1,1 @@
-"""Speed of a server: plan, series, figures, peers and the roofline."""
+"""Speed of a server: plan, measurement, figures, peers and the roofline."""

@@ -1,7 +1,7 @@
-"""What a benchmark's figures cost in bytes, and their share of the roofline; measures nothing.
+"""The bytes that a benchmark's figures cost, and their share of the roofline.
 
-Decoding is held to the memory's floor, a prompt to the later of memory's and arithmetic's. A CPU has no row in the
-table: its figures carry their bytes and no share.
+Decoding is compared with the memory's floor, a prompt with the later of memory's and arithmetic's. A CPU is not in
+the table of devices: its figures have bytes but no share.
 """
 
 from __future__ import annotations
@@ -10,52 +10,56 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from firesteel.lab.bench.plan import Workload
+from firesteel.lab.bench.plan import BenchWorkload
 from firesteel.measure.roofline.roofline import GPUS, StepCost, StepShape, step_cost
 from firesteel.model.spec import ModelSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roof:
-    """Of a device."""
+    """The ceilings of a device."""
 
-    device: str  # as the driver or the table calls it; "CPU"
+    device: str  # as the driver or the table names it; "CPU"
     gb_s: float | None = None
     of: str = ""  # "measured read" or "nominal"
-    tflop_s: float | None = None  # dense bf16, of the data sheet
+    tflop_s: float | None = None  # dense bf16 of the data sheet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
-    """The model behind a server, as far as its bytes go."""
+class ServedModel:
+    """The sizes and formats of the model that a server holds."""
 
     spec: ModelSpec
-    dense: str = "bf16"  # of qkv, o and lm_head, but for those that the spec has in MXFP4
+    dense: str = "bf16"  # format of qkv, o and lm_head, except those that the spec has in MXFP4
     kv: str = "bf16"
 
     @classmethod
-    def of(cls, spec: ModelSpec, formats: Mapping[str, str]) -> Served:
-        """With the formats that /ledger of a firesteel states: what the engine holds, whoever asked for it."""
+    def of(cls, spec: ModelSpec, formats: Mapping[str, str]) -> ServedModel:
+        """Takes the formats from /ledger: what the engine holds, whichever setting chose it."""
         layers = tuple(word for word in formats["mxfp4_layers"].split(",") if word)
         kv = "fp8" if formats["kv"].startswith("float8") else "bf16"
         return cls(spec=replace(spec, mxfp4_layers=layers), kv=kv)
 
-    def step(self, workload: Workload, *, tokens: int, context: int) -> StepCost:
+    def step(self, workload: BenchWorkload, *, tokens: int, context: int) -> StepCost:
         step = StepShape(
-            dense=self.dense, mxfp4_layers=self.spec.mxfp4_layers, kv=self.kv, context=context, tokens=tokens,
+            dense=self.dense,
+            mxfp4_layers=self.spec.mxfp4_layers,
+            kv=self.kv,
+            context=context,
+            tokens=tokens,
             requests=workload.concurrency,
-        )  # fmt: skip
+        )
         return step_cost(self.spec, step)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
-    """Of one speed."""
+class RoofShare:
+    """A speed as a share of its ceiling."""
 
     bytes_a_token: float
     flops_a_token: float
     device: str
-    of: str  # which roof, in words; empty where none is known
+    of: str  # which ceiling; empty if none is known
     ceiling_tok_s: float | None
     share: float | None
 
@@ -64,7 +68,7 @@ class Share:
 
 
 def find_roof(device: str) -> Roof:
-    """By the name that a driver gives: "NVIDIA H200" is h200 of the table."""
+    """Looks up a device by its driver's name: "NVIDIA H200" is h200 in the table."""
     words = device.lower().replace("rtx ", "").replace(" ", "")
     for name, gpu in GPUS.items():
         if name in words:
@@ -73,15 +77,17 @@ def find_roof(device: str) -> Roof:
     return Roof(device=device)
 
 
-def decode_share(served: Served, workload: Workload, roof: Roof, tok_s: float) -> Share:
-    """Of a step in the middle of the answer."""
+def decode_share(served: ServedModel, workload: BenchWorkload, roof: Roof, tok_s: float) -> RoofShare:
+    """Computes the share for a step in the middle of the answer."""
     cost = served.step(workload, tokens=1, context=workload.depth + workload.pp + workload.tg // 2)
     ceiling = None if roof.gb_s is None else cost.tok_s(roof.gb_s)
     return _share(cost.bytes, cost.flops, workload.concurrency, roof, roof.of, ceiling, tok_s)
 
 
-def prompt_share(served: Served, workload: Workload, roof: Roof, tok_s: float, *, is_cached: bool = False) -> Share:
-    """Of all prompts in one pass. Only the last token of each meets the lm_head."""
+def prompt_share(
+    served: ServedModel, workload: BenchWorkload, roof: Roof, tok_s: float, *, is_cached: bool = False
+) -> RoofShare:
+    """Computes the share for all prompts in one pass. Only the last token of each reaches the lm_head."""
     new, context = (workload.pp, workload.depth) if is_cached else (workload.pp + workload.depth, 0)
     cost = served.step(workload, tokens=new, context=context)
     flops = sum(op.flops / (new if op.part == "lm_head" else 1) for op in cost.ops)
@@ -96,8 +102,12 @@ def prompt_share(served: Served, workload: Workload, roof: Roof, tok_s: float, *
 
 def _share(
     total_bytes: float, flops: float, tokens: int, roof: Roof, of: str, ceiling: float | None, tok_s: float
-) -> Share:
-    return Share(
-        bytes_a_token=total_bytes / tokens, flops_a_token=flops / tokens, device=roof.device, of=of,
-        ceiling_tok_s=ceiling, share=None if ceiling is None else tok_s / ceiling,
-    )  # fmt: skip
+) -> RoofShare:
+    return RoofShare(
+        bytes_a_token=total_bytes / tokens,
+        flops_a_token=flops / tokens,
+        device=roof.device,
+        of=of,
+        ceiling_tok_s=ceiling,
+        share=None if ceiling is None else tok_s / ceiling,
+    )

@@ -1,4 +1,4 @@
-"""Samples of one figure with what is usually said of them; knows not what was measured."""
+"""The samples of one figure, with their median, spread and percentiles."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy
 from firesteel.measure.timing import spread
 
 HIGHER, LOWER = "higher", "lower"
+PERCENTILES = (50, 90, 99)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,26 +31,26 @@ class Series:
 
     @property
     def std(self) -> float:
-        """Of these samples, as llama-benchy gives it: not an estimate for all."""
+        """The population standard deviation, as llama-benchy reports it."""
         return statistics.pstdev(self.values)
 
-    def percentile(self, share: float) -> float:
-        return float(numpy.percentile(self.values, share))
+    def percentile(self, percent: float) -> float:
+        return float(numpy.percentile(self.values, percent))
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            "unit": self.unit, "better": self.better, "values": [round(value, 6) for value in self.values],
-            "mean": self.mean, "std": self.std, "spread": spread(self.values),
-            **{f"p{share}": self.percentile(share) for share in (50, 90, 99)},
-        }  # fmt: skip
-
-    @classmethod
-    def parse(cls, content: dict[str, Any]) -> Series:
-        return cls(unit=content["unit"], better=content["better"], values=tuple(content["values"]))
+            "unit": self.unit,
+            "better": self.better,
+            "values": [round(value, 6) for value in self.values],
+            "mean": self.mean,
+            "std": self.std,
+            "spread": spread(self.values),
+            **{f"p{percent}": self.percentile(percent) for percent in PERCENTILES},
+        }
 
 
 def in_ms(seconds: Sequence[float]) -> Series:
-    return Series(unit="ms", better=LOWER, values=tuple(1e3 * one for one in seconds))
+    return Series(unit="ms", better=LOWER, values=tuple(1e3 * value for value in seconds))
 
 
 def in_tok_s(values: Sequence[float]) -> Series:

@@ -1,8 +1,8 @@
-"""Speeds and latencies of exchanges by llama-benchy's definitions; measures nothing.
+"""Computes speeds and latencies of exchanges by llama-benchy's definitions.
 
 One stream: pp = prompt tokens / (time to the first response - latency of the connection), tg = tokens after the
-first moment / time from the first to the last. Several: both over the whole crowd, from the earliest start to the
-latest first token, and from the earliest first token to the last.
+first moment / time from the first to the last. Several streams: both over the whole batch, from the earliest start
+to the latest first token, and from the earliest first token to the last.
 """
 
 from __future__ import annotations
@@ -14,38 +14,52 @@ from typing import TypeVar
 from firesteel.lab.bench.series import Series, in_ms, in_tok_s
 from firesteel.lab.client.exchange import Exchange
 
-PLAUSIBLE = 0.2  # a server's count of prompt tokens is believed within this share of the expected one
-WINDOW_S = 1.0  # of the peak
+PLAUSIBLE = 0.2  # a server's count of prompt tokens is used if it is within this share of the expected one
+WINDOW_S = 1.0  # of the peak speed
 T = TypeVar("T")
 Batch = Sequence[Exchange]
 
 
 def summarise(batches: Sequence[Batch], *, expected: int, latency_s: float) -> dict[str, Series]:
-    """Every figure that has samples; `batches` are the crowds of one workload, one a run."""
-    whole = [[one for one in batch if one.is_whole] for batch in batches]
-    every = [one for batch in whole for one in batch]
-    is_crowd = max((len(batch) for batch in batches), default=0) > 1
-    alone_pp = _known(prompt_tok_s(one, expected, latency_s) for one in every)
-    alone_tg = _known(decode_tok_s(one) for one in every)
-    found = {
-        "pp_tok_s": in_tok_s(_known(crowd_prompt_tok_s(one, expected) for one in whole) if is_crowd else alone_pp),
-        "tg_tok_s": in_tok_s(_known(crowd_decode_tok_s(one) for one in whole) if is_crowd else alone_tg),
-        "pp_request_tok_s": in_tok_s(alone_pp),
-        "tg_request_tok_s": in_tok_s(alone_tg),
-        "peak_tok_s": in_tok_s(_known(peak_tok_s(one) for one in whole)),
-        "ttfr_ms": in_ms(_known(one.ttfr_s for one in every)),
-        "est_ppt_ms": in_ms([max(0.0, one - latency_s) for one in _known(one.ttfr_s for one in every)]),
-        "ttft_ms": in_ms(_known(one.ttft_s for one in every)),
-        "tpot_ms": in_ms(_known(one.tpot_s for one in every)),
-        "itl_ms": in_ms([gap for one in every for gap in one.gaps_s]),
-        "e2e_ms": in_ms([one.e2e_s for one in every]),
+    """Returns every figure that has samples. `batches` holds the concurrent exchanges of each run."""
+    complete = [[exchange for exchange in batch if exchange.is_whole] for batch in batches]
+    exchanges = [exchange for batch in complete for exchange in batch]
+    figures = {
+        **_speeds(batches, complete, expected, latency_s),
+        "peak_tok_s": in_tok_s(_known(map(peak_tok_s, complete))),
+        **_latencies(exchanges, latency_s),
     }
-    return {name: series for name, series in found.items() if series.values}
+    return {name: series for name, series in figures.items() if series.values}
+
+
+def _speeds(
+    batches: Sequence[Batch], complete: Sequence[Batch], expected: int, latency_s: float
+) -> dict[str, Series]:
+    exchanges = [exchange for batch in complete for exchange in batch]
+    request_pp = in_tok_s(_known(prompt_tok_s(exchange, expected, latency_s) for exchange in exchanges))
+    request_tg = in_tok_s(_known(map(decode_tok_s, exchanges)))
+    pp, tg = request_pp, request_tg
+    if max(map(len, batches), default=0) > 1:
+        pp = in_tok_s(_known(batch_prompt_tok_s(batch, expected) for batch in complete))
+        tg = in_tok_s(_known(map(batch_decode_tok_s, complete)))
+    return {"pp_tok_s": pp, "tg_tok_s": tg, "pp_request_tok_s": request_pp, "tg_request_tok_s": request_tg}
+
+
+def _latencies(exchanges: Sequence[Exchange], latency_s: float) -> dict[str, Series]:
+    first_responses_s = _known(exchange.ttfr_s for exchange in exchanges)
+    return {
+        "ttfr_ms": in_ms(first_responses_s),
+        "est_ppt_ms": in_ms([max(0.0, seconds - latency_s) for seconds in first_responses_s]),
+        "ttft_ms": in_ms(_known(exchange.ttft_s for exchange in exchanges)),
+        "tpot_ms": in_ms(_known(exchange.tpot_s for exchange in exchanges)),
+        "itl_ms": in_ms([gap for exchange in exchanges for gap in exchange.gaps_s]),
+        "e2e_ms": in_ms([exchange.e2e_s for exchange in exchanges]),
+    }
 
 
 def prompt_tokens(exchange: Exchange, expected: int) -> int:
-    said = exchange.prompt_tokens or 0
-    return said if said and abs(said - expected) < PLAUSIBLE * expected else expected
+    reported = exchange.prompt_tokens or 0
+    return reported if reported and abs(reported - expected) < PLAUSIBLE * expected else expected
 
 
 def prompt_tok_s(exchange: Exchange, expected: int, latency_s: float) -> float | None:
@@ -57,24 +71,26 @@ def decode_tok_s(exchange: Exchange) -> float | None:
     return exchange.decode_tokens / exchange.decode_s if exchange.decode_tokens else None
 
 
-def crowd_prompt_tok_s(batch: Batch, expected: int) -> float | None:
-    firsts = _known(one.first_token_s for one in batch)
+def batch_prompt_tok_s(batch: Batch, expected: int) -> float | None:
+    firsts = _known(exchange.first_token_s for exchange in batch)
     if not firsts:
         return None
-    seconds = max(firsts) - min(one.start_s for one in batch)
-    return sum(prompt_tokens(one, expected) for one in batch) / seconds if seconds > 0 else None
+    seconds = max(firsts) - min(exchange.start_s for exchange in batch)
+    return sum(prompt_tokens(exchange, expected) for exchange in batch) / seconds if seconds > 0 else None
 
 
-def crowd_decode_tok_s(batch: Batch) -> float | None:
-    firsts, tokens = _known(one.first_token_s for one in batch), sum(one.decode_tokens for one in batch)
+def batch_decode_tok_s(batch: Batch) -> float | None:
+    firsts = _known(exchange.first_token_s for exchange in batch)
+    tokens = sum(exchange.decode_tokens for exchange in batch)
     if not tokens:
         return None
-    return tokens / (max(one.token_times_s[-1] for one in batch if one.token_times_s) - min(firsts))
+    last = max(exchange.token_times_s[-1] for exchange in batch if exchange.token_times_s)
+    return tokens / (last - min(firsts))
 
 
 def peak_tok_s(batch: Batch) -> float | None:
-    """The most tokens of any window of a second; of shorter answers, all over their time."""
-    times = sorted(time for one in batch for time in one.token_times_s)
+    """Returns the most tokens in any window of a second; of shorter answers, all tokens over their time."""
+    times = sorted(time for exchange in batch for time in exchange.token_times_s)
     if len(times) < 2 or times[-1] <= times[0]:
         return None
     if times[-1] - times[0] < WINDOW_S:

@@ -1,1 +1,1 @@
-"""The lab's HTTP client: API, load, wire format and prompts."""
+"""The lab's HTTP clients: for answers, for load, and their prompts."""

@@ -1,7 +1,4 @@
-"""Asks a server and waits: answers that are whole, or in which way they failed; measures nothing.
-
-For the levels that judge what is answered. `client.py` is for the one that times it.
-"""
+"""Synchronous client for the levels that check answers. `load_client.py` is for the benchmark, which times them."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ Prompt = str | Sequence[int]
 
 
 def new_http() -> httpx2.Client:
-    """A connection a request: one that lay idle may be closed by the server just when it is used."""
+    """Opens a connection per request: the server may close an idle one at the moment it is used."""
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=0)
     return httpx2.Client(limits=limits, trust_env=False)
 
@@ -30,7 +27,7 @@ class Api:
     url: str  # without /v1
     model: str = ""
     api_key: str = ""
-    timeout_s: float = 600.0  # for a whole answer
+    timeout_s: float = 600.0  # of a whole answer
     http: httpx2.Client = field(default_factory=new_http, repr=False, compare=False)
 
     @classmethod
@@ -46,33 +43,33 @@ class Api:
             return wire.parse(answer.read())
 
     def find_model(self) -> tuple[str, int | None]:
-        """Name and context of the one that is served."""
+        """Returns the name and context length of the served model."""
         return wire.read_models(self.get("/v1/models"), self.url)
 
     def complete(self, prompt: Prompt, **fields: Any) -> dict[str, Any]:
-        """Of a text or of tokens: the whole answer, with a choice that has a text."""
+        """Completes a text or tokens; the answer has a choice with a text."""
         body = {"model": self.model, "prompt": prompt if isinstance(prompt, str) else list(prompt), **fields}
-        found = self.post("/v1/completions", body)
-        _check(found, lambda choice: isinstance(choice.get("text"), str))
-        return dict(found)
+        answer = self.post("/v1/completions", body)
+        _check(answer, lambda choice: isinstance(choice.get("text"), str))
+        return dict(answer)
 
     def chat(self, question: str, **fields: Any) -> dict[str, Any]:
-        """The whole answer, with a choice that has a message."""
-        found = self.post("/v1/chat/completions", self.question(question, **fields))
-        _check(found, lambda choice: isinstance(choice.get("message"), dict))
-        return dict(found)
+        """Asks a question; the answer has a choice with a message."""
+        answer = self.post("/v1/chat/completions", self.question(question, **fields))
+        _check(answer, lambda choice: isinstance(choice.get("message"), dict))
+        return dict(answer)
 
     def question(self, text: str, **fields: Any) -> dict[str, Any]:
         return {"model": self.model, "messages": [{"role": "user", "content": text}], **fields}
 
     def stream(self, path: str, body: Mapping[str, Any], leave_after: int | None = None) -> list[dict[str, Any]]:
-        """Events up to [DONE], or the first few of them by a client that then leaves."""
+        """Returns the events up to [DONE], or the first `leave_after` and disconnects."""
         events: list[dict[str, Any]] = []
         deadline = time.monotonic() + self.timeout_s
         with self._ask("POST", path, {**body, "stream": True}) as answer:
             for line in answer.iter_lines():
                 if time.monotonic() > deadline:
-                    raise RequestFailed("silent", f"{path}: not at its end after {self.timeout_s:.0f} s")
+                    raise RequestFailed("silent", f"{path}: not finished after {self.timeout_s:.0f} s")
                 event = wire.read_event(line.encode())
                 if event is wire.DONE:
                     return events
@@ -83,12 +80,15 @@ class Api:
 
     @contextmanager
     def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Iterator[httpx2.Response]:
-        """An answer with status 200."""
+        """Yields an answer with status 200."""
         try:
             with self.http.stream(
-                method, self.url + path, json=body, headers=wire.headers(self.api_key),
+                method,
+                self.url + path,
+                json=body,
+                headers=wire.headers(self.api_key),
                 timeout=wire.timeouts(self.timeout_s),
-            ) as answer:  # fmt: skip
+            ) as answer:
                 if answer.status_code != 200:
                     raise wire.refuse(answer.status_code, answer.read(), path)
                 yield answer
@@ -97,18 +97,18 @@ class Api:
 
 
 def text_of(answer: Mapping[str, Any]) -> str:
-    """All that the first choice says, reasoning included."""
+    """Returns the text of the first choice, reasoning included."""
     choice = answer["choices"][0]
     message = choice.get("message") or {}
-    said = (
+    texts = (
         choice.get("text"),
         message.get("content"),
         message.get("reasoning_content") or message.get("reasoning"),
     )
-    return "\n".join(one for one in said if one)
+    return "\n".join(text for text in texts if text)
 
 
-def _check(found: Any, is_right: Callable[[Mapping[str, Any]], bool]) -> None:
-    choices = found.get("choices") if isinstance(found, dict) else None
+def _check(answer: Any, is_right: Callable[[Mapping[str, Any]], bool]) -> None:
+    choices = answer.get("choices") if isinstance(answer, dict) else None
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict) or not is_right(choices[0]):
-        raise RequestFailed("garbage", f"the answer has no choice with a text: {str(found)[: wire.SHOWN]!r}")
+        raise RequestFailed("garbage", f"the answer has no choice with a text: {str(answer)[: wire.SHOWN]!r}")

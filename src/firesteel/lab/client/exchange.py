@@ -1,4 +1,4 @@
-"""One request and its answer: when each piece came, what it held; knows no HTTP and no benchmark.
+"""One request and its answer: what came, and when.
 
 Definitions are llama-benchy's. Times are seconds on the client's clock.
 """
@@ -16,17 +16,17 @@ CONTENT, REASONING = ("content",), ("reasoning_content", "reasoning")
 class Exchange:
     start_s: float
     end_s: float
-    status: int | None = None  # of HTTP; None where no answer came
-    error: str = ""  # in words; empty if all went well
-    error_kind: str = ""  # as of wire.RequestFailed
-    first_response_s: float | None = None  # the first chunk with a choice, be it empty
+    status: int | None = None  # of HTTP; None if no answer came
+    error: str = ""  # empty if the answer is complete
+    error_kind: str = ""  # as in wire.RequestFailed
+    first_response_s: float | None = None  # the first chunk with a choice, even an empty one
     first_token_s: float | None = None  # the first chunk with text
     chunk_times_s: tuple[float, ...] = ()  # of chunks with text
-    token_times_s: tuple[float, ...] = ()  # tokens of one chunk lie evenly between it and the one before
+    token_times_s: tuple[float, ...] = ()  # tokens of one chunk are spread evenly since the previous chunk
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     output_tokens: int = 0
-    counted_by: str = ""  # "token_ids", "usage" or "chunks": how output tokens were counted
+    counted_by: str = ""  # how output tokens were counted: "token_ids", "usage" or "chunks"
     finish_reason: str | None = None
     content: str = ""
     reasoning: str = ""
@@ -37,12 +37,12 @@ class Exchange:
 
     @property
     def ttfr_s(self) -> float | None:
-        """To the first response."""
+        """Time to the first response."""
         return None if self.first_response_s is None else self.first_response_s - self.start_s
 
     @property
     def ttft_s(self) -> float | None:
-        """To the first text, as the user sees it."""
+        """Time to the first text, as a user sees it."""
         return None if self.first_token_s is None else self.first_token_s - self.start_s
 
     @property
@@ -55,41 +55,41 @@ class Exchange:
 
     @property
     def decode_tokens(self) -> int:
-        """Those after the first moment: it came out of the prompt's own step."""
+        """The tokens after the first moment, which belongs to the prompt's own step."""
         return sum(time > self.token_times_s[0] for time in self.token_times_s)
 
     @property
     def tpot_s(self) -> float | None:
-        """Mean seconds a token after the first."""
+        """Mean seconds per token after the first."""
         return self.decode_s / self.decode_tokens if self.decode_tokens else None
 
     @property
     def gaps_s(self) -> tuple[float, ...]:
-        """Between one chunk with text and the next: the inter-token latency a reader sees."""
+        """Times between chunks with text: the inter-token latency that a user sees."""
         return tuple(later - earlier for earlier, later in itertools.pairwise(self.chunk_times_s))
 
 
 @dataclass(slots=True, kw_only=True)
-class Listener:
-    """Takes the chunks of a stream as they come and becomes an Exchange."""
+class StreamReader:
+    """Collects the chunks of a stream as they arrive and builds an Exchange."""
 
     start_s: float
     first_response_s: float | None = None
     times_s: list[float] = field(default_factory=list)
-    counts: list[int | None] = field(default_factory=list)  # tokens of each chunk, None where it does not say
+    counts: list[int | None] = field(default_factory=list)  # tokens per chunk; None if the chunk has no ids
     usage: dict[str, Any] = field(default_factory=dict)
     content: str = ""
     reasoning: str = ""
     finish_reason: str | None = None
     is_done: bool = False
 
-    def hear(self, chunk: dict[str, Any], time_s: float) -> None:
+    def add(self, chunk: dict[str, Any], time_s: float) -> None:
         if isinstance(chunk.get("usage"), dict):
             self.usage = chunk["usage"]
         for choice in (chunk.get("choices") or ())[:1]:
-            self._hear_choice(choice, time_s)
+            self._add_choice(choice, time_s)
 
-    def _hear_choice(self, choice: dict[str, Any], time_s: float) -> None:
+    def _add_choice(self, choice: dict[str, Any], time_s: float) -> None:
         if self.first_response_s is None:
             self.first_response_s = time_s
         self.finish_reason = choice.get("finish_reason") or self.finish_reason
@@ -104,38 +104,48 @@ class Listener:
 
     @property
     def num_tokens(self) -> int:
-        """So far, as well as is known before the end."""
+        """Tokens so far; a chunk without ids counts as one."""
         return sum(1 if count is None else count for count in self.counts)
 
     def finish(self, end_s: float, *, status: int | None, error: str = "", error_kind: str = "") -> Exchange:
         token_times, counted_by = self._time_tokens()
         details = self.usage.get("prompt_tokens_details") or {}
         return Exchange(
-            start_s=self.start_s, end_s=end_s, status=status, error=error, error_kind=error_kind,
-            first_response_s=self.first_response_s, first_token_s=self.times_s[0] if self.times_s else None,
-            chunk_times_s=tuple(self.times_s), token_times_s=tuple(token_times),
-            prompt_tokens=self.usage.get("prompt_tokens"), cached_tokens=details.get("cached_tokens"),
-            output_tokens=len(token_times) or int(self.usage.get("completion_tokens") or 0), counted_by=counted_by,
-            finish_reason=self.finish_reason, content=self.content, reasoning=self.reasoning,
-        )  # fmt: skip
+            start_s=self.start_s,
+            end_s=end_s,
+            status=status,
+            error=error,
+            error_kind=error_kind,
+            first_response_s=self.first_response_s,
+            first_token_s=self.times_s[0] if self.times_s else None,
+            chunk_times_s=tuple(self.times_s),
+            token_times_s=tuple(token_times),
+            prompt_tokens=self.usage.get("prompt_tokens"),
+            cached_tokens=details.get("cached_tokens"),
+            output_tokens=len(token_times) or int(self.usage.get("completion_tokens") or 0),
+            counted_by=counted_by,
+            finish_reason=self.finish_reason,
+            content=self.content,
+            reasoning=self.reasoning,
+        )
 
     def _time_tokens(self) -> tuple[list[float], str]:
-        """By the ids in each chunk; else usage's count, evenly from first chunk to last; else one a chunk."""
+        """Uses the ids in each chunk; else usage's count, spread over all chunks; else one token per chunk."""
         if not self.times_s:
             return [], ""
         if all(count is not None for count in self.counts):
-            return self._spread_back(), "token_ids"
+            return self._spread_over_chunks(), "token_ids"
         total = self.usage.get("completion_tokens")
         if not isinstance(total, int):
             return list(self.times_s), "chunks"
         first, last = self.times_s[0], self.times_s[-1]
         return [first + (last - first) * number / max(total - 1, 1) for number in range(total)], "usage"
 
-    def _spread_back(self) -> list[float]:
+    def _spread_over_chunks(self) -> list[float]:
         times: list[float] = []
         for time_s, count in zip(self.times_s, self.counts, strict=True):
-            before, number = times[-1] if times else self.times_s[0], count or 0
-            times += [before + (time_s - before) * (one + 1) / number for one in range(number)]
+            before, total = times[-1] if times else self.times_s[0], count or 0
+            times += [before + (time_s - before) * (number + 1) / total for number in range(total)]
         return times
 
 

@@ -1,4 +1,4 @@
-"""What both clients of a server share: its address, how a request fails, events of a stream; asks nothing."""
+"""Shared by both HTTP clients: addresses, failures of requests, and events of a stream."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import httpx2
 from firesteel.errors import UserError
 
 CONNECT_S = 10.0
-SHOWN = 300  # characters of an answer that is quoted in an error
-DONE = object()  # the event after which nothing comes
-LOST = ("silent", "unreachable")  # kinds of a server that hangs or is gone: asking on only costs time
+SHOWN = 300  # characters of an answer quoted in an error
+DONE = object()  # the last event of a stream
+LOST = ("silent", "unreachable")  # kinds of failures of a server that hangs or is gone
 
 
 class RequestFailed(UserError):
-    """One request that was not answered as it should be."""
+    """A request that failed or was answered wrongly."""
 
     def __init__(self, kind: str, words: str, status: int | None = None) -> None:
         super().__init__(words)
@@ -27,15 +27,15 @@ class RequestFailed(UserError):
 
 
 def find_root(url: str) -> str:
-    """The address that /v1/... is added to, as users write it: with or without http:// and /v1."""
+    """Returns the address that /v1/... is appended to; users write it with or without http:// and /v1."""
     whole = url if "://" in url else f"http://{url}"
     try:
         parts = urlsplit(whole)
-        is_right = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number, a bracket too few
-        is_right = False
-    if not is_right:
-        raise UserError(f"{url!r} is not an address of a server: write it as http://HOST:PORT")
+        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is not a number, a missing bracket
+        is_valid = False
+    if not is_valid:
+        raise UserError(f"{url!r} is not a server address: write it as http://HOST:PORT")
     return whole.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
@@ -44,7 +44,7 @@ def headers(api_key: str) -> dict[str, str]:
 
 
 def timeouts(silence_s: float) -> httpx2.Timeout:
-    """Bounds the silence between two reads, not a whole answer."""
+    """Limits the silence between two reads, not the time of a whole answer."""
     return httpx2.Timeout(silence_s, connect=min(CONNECT_S, silence_s), pool=None)
 
 
@@ -52,7 +52,7 @@ def explain(error: httpx2.HTTPError | OSError, where: str, silence_s: float) -> 
     if isinstance(error, httpx2.TimeoutException) and not isinstance(error, httpx2.ConnectTimeout):
         return silence(where, silence_s)
     name = type(error).__name__
-    return RequestFailed("unreachable", f"{where} cannot be asked: {f'{name}: {error}' if str(error) else name}")
+    return RequestFailed("unreachable", f"{where} cannot be reached: {f'{name}: {error}' if str(error) else name}")
 
 
 def silence(where: str, silence_s: float) -> RequestFailed:
@@ -73,22 +73,22 @@ def parse(data: bytes) -> Any:
 
 
 def read_event(line: bytes) -> Any:
-    """Of a line of a stream: an object, DONE, or None where the line says nothing."""
+    """Parses a line of a stream: an object, DONE, or None if the line holds no event."""
     if not line.startswith(b"data:"):
         return None
     data = line[len(b"data:") :].strip()
     if data == b"[DONE]":
         return DONE
-    found = parse(data)
-    if not isinstance(found, dict):
+    event = parse(data)
+    if not isinstance(event, dict):
         raise RequestFailed("garbage", f"an event is not an object: {data[:SHOWN]!r}")
-    if found.get("error"):
-        raise RequestFailed("http-error", f"the stream broke off: {found['error']}", 500)
-    return found
+    if event.get("error"):
+        raise RequestFailed("http-error", f"the stream was aborted: {event['error']}", 500)
+    return event
 
 
 def read_models(content: Any, where: str) -> tuple[str, int | None]:
-    """From the answer to /v1/models: the first model's name, and the tokens it takes where the server says so."""
+    """Parses the answer to /v1/models: the first model's name, and its context length if the server states it."""
     try:
         first = content["data"][0]
         return str(first["id"]), find_context(first)
@@ -97,7 +97,7 @@ def read_models(content: Any, where: str) -> tuple[str, int | None]:
 
 
 def find_context(model: Mapping[str, Any]) -> int | None:
-    """As vLLM, SGLang and firesteel, or as llama.cpp writes it."""
+    """Reads the field of vLLM, SGLang and firesteel, or those of llama.cpp."""
     meta = model.get("meta") or {}
     for value in (model.get("max_model_len"), meta.get("n_ctx"), meta.get("n_ctx_train")):
         if isinstance(value, int) and value > 0:

@@ -1,6 +1,6 @@
-"""The change between two sets of samples and how sure it is; knows no figure and no verdict.
+"""Estimates the change between two sets of samples, with a confidence interval.
 
-Samples are compared by their logarithms: a change is a ratio of geometric means, its interval Welch's.
+Samples are compared by their logarithms: a change is a ratio of geometric means, its interval is Welch's.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from collections.abc import Sequence
 import numpy
 
 CONFIDENCE = 0.95
-NEARLY_NORMAL = 200.0  # degrees of freedom from which Student's distribution is taken for the normal one
+NEARLY_NORMAL = 200.0  # degrees of freedom above which the normal distribution replaces Student's
 STEPS = 20_001
 
 
 def estimate(
     before: Sequence[float], after: Sequence[float], confidence: float = CONFIDENCE
 ) -> tuple[float, float, float]:
-    """The change and the ends of its interval, as shares of before."""
-    old, new = ([math.log(one) for one in values if one > 0] for values in (before, after))
+    """Returns the change and the ends of its interval, as shares of before."""
+    old, new = ([math.log(value) for value in values if value > 0] for values in (before, after))
     if not old or not new:
         return 0.0, -math.inf, math.inf
     difference = statistics.fmean(new) - statistics.fmean(old)
@@ -36,12 +36,15 @@ def estimate(
 
 
 def share_confidence(count: int) -> float:
-    """Of each of several intervals, so that all of them hold at once with CONFIDENCE (Bonferroni)."""
+    """Returns the confidence of each of several intervals that hold at once with CONFIDENCE (Bonferroni)."""
     return 1.0 - (1.0 - CONFIDENCE) / max(1, count)
 
 
 def student(freedom: float, confidence: float = CONFIDENCE) -> float:
-    """The two-sided quantile of Student's distribution: its density over the angle atan(t / sqrt(freedom))."""
+    """Returns the two-sided quantile of Student's distribution.
+
+    Its density is integrated over the angle atan(t / sqrt(freedom)).
+    """
     above = (1.0 + confidence) / 2.0
     if freedom > NEARLY_NORMAL:
         return statistics.NormalDist().inv_cdf(above)

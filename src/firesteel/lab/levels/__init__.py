@@ -1,1 +1,1 @@
-"""The lab's levels, one file each."""
+"""The checks of each level."""

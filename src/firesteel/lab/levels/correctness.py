@@ -1,7 +1,7 @@
-"""Level 2: likelihoods and tokens of the server against a reference's; knows no kernel.
+"""Level 2: log-probabilities and tokens of the server compared with a reference's.
 
-Rounding moves likelihoods a little, and where two tokens are about as likely, the other one may win. So perplexity
-has a tolerance, and a token may differ only where the reference itself is nearly undecided.
+Rounding changes log-probabilities a little and, between two tokens that are almost equally likely, may choose the
+other. So perplexity has a tolerance, and a token may differ only where the reference itself is nearly undecided.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from firesteel.lab.client.wire import RequestFailed
-from firesteel.lab.level import Checks, LevelResult
+from firesteel.lab.level import CORRECTNESS
+from firesteel.lab.levels.context import LevelContext
 from firesteel.lab.levels.smoke import ask_together, random_prompt
 from firesteel.lab.reference.reference import (
     LocalReference,
@@ -20,104 +21,111 @@ from firesteel.lab.reference.reference import (
     ReferenceFailed,
     continue_greedily,
     find_reference,
-    is_float32,
     read_prompt_logprobs,
 )
 from firesteel.lab.reference.texts import find_encoder, read_prompts, read_texts
+from firesteel.lab.result import Checks, LevelResult
 from firesteel.lab.servers.target import Target, are_finite, is_refusal
-from firesteel.lab.spec import Order
+from firesteel.lab.spec import LabSpec
 
 CONTINUED = 32  # tokens
 SINK_TEXTS = 3
-LEAST_SINK_EFFECT = 1.1  # perplexity without sinks over that with them
+MIN_SINK_EFFECT = 1.1  # perplexity without sinks divided by that with them
 
 
 @dataclass(frozen=True, slots=True)
-class Tolerance:
+class AnswerTolerance:
     perplexity: float  # share of the reference's
-    margin: float  # nats between two tokens that may change places
+    margin: float  # nats between two tokens that may be exchanged
     why: str
 
 
-FLOAT32 = Tolerance(1e-3, 1e-2, "both compute in float32")
-ROUNDED = Tolerance(2e-2, 0.5, "activations are rounded to 16 bits or fewer")
+FLOAT32 = AnswerTolerance(1e-3, 1e-2, "both compute in float32")
+ROUNDED = AnswerTolerance(2e-2, 0.5, "activations are rounded to 16 bits or fewer")
 
 
-def check_correctness(target: Target, order: Order) -> LevelResult:
-    checks = Checks()
-    check_repeatable(target, order, checks)
-    checks.figures["reference"] = None
+def check_correctness(context: LevelContext) -> LevelResult:
+    target, spec = context.target, context.spec
+    checks = Checks(CORRECTNESS)
+    check_repeatable(target, spec, checks)
+    checks.facts["reference"] = None
     try:
-        target.tell("loading the reference")
-        reference, why_none = find_reference(target.model, order.reference_url, timeout_s=order.answer_s)
-        return not_judged(checks, why_none) if reference is None else compare(target, reference, order, checks)
+        target.on_progress("loading the reference")
+        reference, why_none = find_reference(target.model, spec.reference_url, timeout_s=spec.answer_s)
+        if reference is None:
+            return not_judged(checks, why_none)
+        return compare_with_reference(target, reference, spec, checks)
     except ReferenceFailed as error:
         return not_judged(checks, str(error))
 
 
 def not_judged(checks: Checks, why: str) -> LevelResult:
-    """What was found wrong before stays wrong."""
-    judged = checks.result("2")
+    """Checks that failed before still fail the level."""
+    judged = checks.result()
     if not judged.passed:
         return judged
     return replace(judged, was_run=False, reason=f"not judged: {why} ({judged.reason})")
 
 
-def compare(target: Target, reference: Reference, order: Order, checks: Checks) -> LevelResult:
-    checks.figures["reference"] = reference.name
+def compare_with_reference(target: Target, reference: Reference, spec: LabSpec, checks: Checks) -> LevelResult:
+    checks.facts["reference"] = reference.name
     encoder = find_encoder(target)
     if encoder is None:
-        why = f"{target.model} is no checkpoint of this machine and its server has no /tokenize"
-        return not_judged(checks, f"{why}, so texts cannot be written in its tokens")
+        why = f"{target.model} is not a checkpoint on this machine and its server has no /tokenize"
+        return not_judged(checks, f"{why}, so texts cannot be encoded in its tokens")
     with target.step("held-out texts in its tokens"):
-        texts = read_texts(encoder, 8 if order.quick else None)
-        prompts = read_prompts(encoder, 6 if order.quick else 24)
-    if lack := find_lack(target, texts[0]):
-        return not_judged(checks, lack)
+        texts = read_texts(encoder, 8 if spec.quick else None)
+        prompts = read_prompts(encoder, 6 if spec.quick else 24)
+    if missing := find_missing_feature(target, texts[0]):
+        return not_judged(checks, missing)
     tolerance = choose_tolerance(target, reference)
     perplexity = check_perplexity(target, reference, texts, tolerance, checks)
     check_tokens(target, reference, prompts, tolerance, checks)
     if isinstance(reference, LocalReference):
         check_sinks(target, texts[:SINK_TEXTS], checks)
-    return checks.result("2", f"perplexity {perplexity:.4f}; " + "; ".join(row["words"] for row in checks.rows[1:]))
+    return checks.result(f"perplexity {perplexity:.4f}; " + "; ".join(row.words for row in checks.rows[1:]))
 
 
-def find_lack(target: Target, text: Sequence[int]) -> str:
-    """What a comparison needs and an engine other than ours does not give, in words; ours must."""
+def find_missing_feature(target: Target, text: Sequence[int]) -> str:
+    """Returns what a comparison needs and another engine lacks; firesteel must not lack it."""
     if target.kind == "firesteel":
         return ""
-    asked: dict[str, Callable[[], Any]] = {
-        "likelihoods of a prompt": lambda: read_prompt_logprobs(target.api, text),
-        "ids of tokens": lambda: continue_greedily(target.api, text, 1),
+    features: dict[str, Callable[[], Any]] = {
+        "log-probabilities of a prompt": lambda: read_prompt_logprobs(target.api, text),
+        "token ids": lambda: continue_greedily(target.api, text, 1),
     }
-    for what, ask in asked.items():
-        with target.step(what):
+    for feature, ask in features.items():
+        with target.step(feature):
             try:
                 ask()
             except RequestFailed as error:
                 if not is_refusal(error):
                     raise
-                return f"the server gives no {what}: {error}"
+                return f"the server does not return {feature}: {error}"
     return ""
 
 
-def choose_tolerance(target: Target, reference: Reference) -> Tolerance:
+def choose_tolerance(target: Target, reference: Reference) -> AnswerTolerance:
     ledger = target.read_ledger()
-    return FLOAT32 if ledger is not None and is_float32(ledger) and reference.is_float32() else ROUNDED
+    return FLOAT32 if ledger is not None and ledger.is_float32 and reference.is_float32() else ROUNDED
 
 
-def check_repeatable(target: Target, order: Order, checks: Checks) -> None:
-    """Also where there is no reference."""
+def check_repeatable(target: Target, spec: LabSpec, checks: Checks) -> None:
+    """Needs no reference."""
     with target.step("the same seed twice"):
-        prompt = random_prompt(order.seed, 24)
-        fields = {"max_tokens": 24, "temperature": 1.0, "seed": order.seed, "ignore_eos": True}
-        once, again = (target.api.complete(prompt, **fields)["choices"][0]["text"] for _ in range(2))
-    words = "the same seed gives the same text" if once == again else "the same seed gave two different texts"
-    checks.add("seed", once == again, words)
+        prompt = random_prompt(spec.seed, 24)
+        fields = {"max_tokens": 24, "temperature": 1.0, "seed": spec.seed, "ignore_eos": True}
+        first, second = (target.api.complete(prompt, **fields)["choices"][0]["text"] for _ in range(2))
+    words = "the same seed gives the same text" if first == second else "the same seed gave two different texts"
+    checks.add("seed", first == second, words)
 
 
 def check_perplexity(
-    target: Target, reference: Reference, texts: Sequence[Sequence[int]], tolerance: Tolerance, checks: Checks
+    target: Target,
+    reference: Reference,
+    texts: Sequence[Sequence[int]],
+    tolerance: AnswerTolerance,
+    checks: Checks,
 ) -> float:
     expected, actual = [], []
     for number, text in enumerate(texts):
@@ -125,21 +133,25 @@ def check_perplexity(
             actual += read_prompt_logprobs(target.api, text)
         expected += reference.logprobs(text)
     if not are_finite(actual):
-        checks.add("perplexity", False, f"NaN or Inf among {len(actual)} likelihoods")
+        checks.add("perplexity", False, f"NaN or Inf among {len(actual)} log-probabilities")
         return math.nan
     if not are_finite(expected):
-        raise ReferenceFailed(f"the reference, {reference.name}, gives likelihoods that are NaN or Inf")
-    found, right = perplexity_of(actual), perplexity_of(expected)
-    change = found / right - 1
-    checks.figures |= {
-        "perplexity": found, "reference_perplexity": right, "perplexity_change": change, "tokens": len(actual),
-        "worst_logprob_error": max(abs(one - two) for one, two in zip(actual, expected, strict=True)),
-        "tolerance": tolerance.perplexity, "why": tolerance.why,
-    }  # fmt: skip
+        raise ReferenceFailed(f"the reference, {reference.name}, returns log-probabilities that are NaN or Inf")
+    served, right = perplexity_of(actual), perplexity_of(expected)
+    change = served / right - 1
+    checks.facts |= {
+        "perplexity": served,
+        "reference_perplexity": right,
+        "perplexity_change": change,
+        "tokens": len(actual),
+        "worst_logprob_error": max(abs(ours - theirs) for ours, theirs in zip(actual, expected, strict=True)),
+        "tolerance": tolerance.perplexity,
+        "why": tolerance.why,
+    }
     allowed = f"allowed {100 * tolerance.perplexity:g} %"
     words = f"{100 * change:+.3f} % from the reference over {len(actual)} tokens ({allowed})"
     checks.add("perplexity", abs(change) <= tolerance.perplexity, words)
-    return found
+    return served
 
 
 def perplexity_of(logprobs: Sequence[float]) -> float:
@@ -147,45 +159,49 @@ def perplexity_of(logprobs: Sequence[float]) -> float:
 
 
 def check_tokens(
-    target: Target, reference: Reference, prompts: Sequence[Sequence[int]], tolerance: Tolerance, checks: Checks
+    target: Target,
+    reference: Reference,
+    prompts: Sequence[Sequence[int]],
+    tolerance: AnswerTolerance,
+    checks: Checks,
 ) -> None:
     equal = total = 0
     faults = []
     with target.step(f"{len(prompts)} continuations"):
         answers = ask_together(lambda prompt: continue_greedily(target.api, prompt, CONTINUED), prompts)
-    target.tell(f"{len(prompts)} continuations by the reference")
+    target.on_progress(f"{len(prompts)} continuations by the reference")
     expected = reference.continue_greedily(prompts, CONTINUED)
     if not any(expected):
         raise ReferenceFailed(f"the reference, {reference.name}, continues none of {len(prompts)} prompts")
-    for number, (prompt, found, right) in enumerate(zip(prompts, answers, expected, strict=True)):
-        agreed = count_agreed(found, right)
+    for number, (prompt, answer, right) in enumerate(zip(prompts, answers, expected, strict=True)):
+        agreed = count_agreed(answer, right)
         equal, total = equal + agreed, total + len(right)
         if agreed < len(right):
             margin = reference.margin([*prompt, *right[:agreed]])
             if margin is None or margin > tolerance.margin:
-                faults.append(f"prompt {number + 1} differs at token {agreed + 1}" + _at(margin))
-    checks.figures |= {"tokens_equal": equal, "tokens_compared": total}
+                faults.append(f"prompt {number + 1} differs at token {agreed + 1}" + _describe_margin(margin))
+    checks.facts |= {"tokens_equal": equal, "tokens_compared": total}
     words = f"{equal} of {total} greedy tokens equal up to the first difference"
     checks.add("tokens", not faults, f"{words}; {'; '.join(faults)}" if faults else words)
 
 
-def count_agreed(found: Sequence[int], right: Sequence[int]) -> int:
-    """Tokens before the first difference, which the end of one of them is too."""
-    pairs = enumerate(zip(found, right, strict=False))
-    return next((at for at, (one, other) in pairs if one != other), min(len(found), len(right)))
+def count_agreed(answer: Sequence[int], right: Sequence[int]) -> int:
+    """Counts tokens before the first difference or the end of the shorter sequence."""
+    pairs = enumerate(zip(answer, right, strict=False))
+    return next((at for at, (ours, theirs) in pairs if ours != theirs), min(len(answer), len(right)))
 
 
-def _at(margin: float | None) -> str:
-    return "" if margin is None else f", where the reference is sure by {margin:.2f} nats"
+def _describe_margin(margin: float | None) -> str:
+    return "" if margin is None else f", where the reference's margin is {margin:.2f} nats"
 
 
 def check_sinks(target: Target, texts: Sequence[Sequence[int]], checks: Checks) -> None:
-    """Without sinks the model is another, worse one: the server must not be that."""
-    target.tell("perplexity without attention sinks")
-    without_sinks = LocalReference(target.model, sinks=False)
-    without = perplexity_of([one for text in texts for one in without_sinks.logprobs(text)])
+    """Without attention sinks the model is a worse one, which the server must not be."""
+    target.on_progress("perplexity without attention sinks")
+    reference = LocalReference(target.model, sinks=False)
+    without = perplexity_of([value for text in texts for value in reference.logprobs(text)])
     with target.step("perplexity of the same texts"):
-        served = perplexity_of([one for text in texts for one in read_prompt_logprobs(target.api, text)])
-    checks.figures |= {"perplexity_without_sinks": without, "perplexity_with_sinks": served}
+        served = perplexity_of([value for text in texts for value in read_prompt_logprobs(target.api, text)])
+    checks.facts |= {"perplexity_without_sinks": without, "perplexity_with_sinks": served}
     words = f"without sinks perplexity would be {without:.3f}, the server's is {served:.3f} on the same text"
-    checks.add("sinks", without / served >= LEAST_SINK_EFFECT, words)
+    checks.add("sinks", without / served >= MIN_SINK_EFFECT, words)

@@ -1,51 +1,61 @@
-"""Level 6: the product of gates, a server a cell; runs no cell itself."""
+"""Level 6: the product of gates, with a server per cell."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
-from firesteel.lab.level import Checks, LevelResult
-from firesteel.lab.matrix.matrix import CELLS, DONE, SMALL, Matrix, parse_gates, run_matrix
-from firesteel.lab.spec import Order
+from firesteel.lab.level import MATRIX
+from firesteel.lab.levels.context import LevelContext
+from firesteel.lab.matrix.gates import name_choice, parse_gates
+from firesteel.lab.matrix.matrix import CELLS, run_matrix
+from firesteel.lab.matrix.result import DONE, SMALL, Matrix
+from firesteel.lab.result import Checks, LevelResult
+from firesteel.lab.spec import LabSpec
 
 QUICK_GATES = ("kv_dtype=auto,fp8", "mxfp4_layers=moe,all")
 GPU_GATES = ("cuda_graphs", "dependent_launch", "run_ahead", *QUICK_GATES)
 CPU_GATES = ("prefix_caching", *QUICK_GATES)
-CELL_S = 1800.0  # for a cell once its server is ready
+CELL_S = 1800.0  # time limit of a cell once its server is ready
 
 
-def run_matrix_level(
-    order: Order, folder: Path, tell: Callable[[str], None], *, on_gpu: bool = False
-) -> LevelResult:
-    """After the server under test is gone: a cell needs the device for itself."""
-    gates = order.gates or choose_gates(order, on_gpu)
+def run_matrix_level(context: LevelContext) -> LevelResult:
+    """Runs after the server under test has stopped, because a cell needs the device for itself."""
+    spec = context.spec
+    gates = spec.gates or choose_gates(spec, on_gpu=context.device.is_cuda)
     if not gates:
-        return LevelResult(level="6", passed=True, was_run=False, reason=why_not(order))
-    matrix = Matrix(
-        gates=parse_gates(gates, engine=order.engine), engine=order.engine, model=order.model, flags=order.flags,
-        plan=replace(SMALL, runs=1) if order.quick else SMALL, cell_s=order.ready_s + CELL_S, debug=order.debug,
-        ready_s=order.ready_s, answer_s=order.answer_s, grace_s=order.grace_s,
-    )  # fmt: skip
-    place = folder / CELLS
-    shutil.rmtree(place, ignore_errors=True)  # of an earlier run: its figures are not this one's
-    found = run_matrix(matrix, place, tell=tell)
-    checks = Checks()
-    checks.figures["matrix"] = found
-    broken = [f"{one['gates']}: {one['reason']}" for one in found["cells"] if one["status"] != DONE]
-    checks.add("cells", bool(found["all_done"]), "; ".join([found["words"], *broken]))
-    return checks.result("6")
+        return LevelResult(level=MATRIX, passed=True, was_run=False, reason=f"not judged: {why_no_gates(spec)}")
+    folder = context.folder / CELLS
+    shutil.rmtree(folder, ignore_errors=True)  # cells of an earlier run
+    result = run_matrix(make_matrix(spec, gates), folder, on_progress=context.on_progress)
+    checks = Checks(MATRIX)
+    failed = [f"{name_choice(cell.gates)}: {cell.reason}" for cell in result.cells if cell.status != DONE]
+    checks.add("cells", result.all_done, "; ".join([result.words, *failed]))
+    return checks.result(matrix=result)
 
 
-def why_not(order: Order) -> str:
-    if order.url:
-        return f"not judged: each cell needs a server of its own, and {order.url} runs already"
-    return "not judged: no --gates were given; those of firesteel alone are known"
+def make_matrix(spec: LabSpec, gates: tuple[str, ...]) -> Matrix:
+    return Matrix(
+        gates=parse_gates(gates, engine=spec.engine),
+        engine=spec.engine,
+        model=spec.model,
+        flags=spec.flags,
+        plan=replace(SMALL, runs=1) if spec.quick else SMALL,
+        cell_s=spec.ready_s + CELL_S,
+        debug=spec.debug,
+        ready_s=spec.ready_s,
+        answer_s=spec.answer_s,
+        grace_s=spec.grace_s,
+    )
 
 
-def choose_gates(order: Order, on_gpu: bool) -> tuple[str, ...]:
-    if order.engine != "firesteel" or order.url:
+def why_no_gates(spec: LabSpec) -> str:
+    if spec.url:
+        return f"each cell needs its own server, and {spec.url} is running already"
+    return "no --gates were given; only firesteel has default gates"
+
+
+def choose_gates(spec: LabSpec, *, on_gpu: bool) -> tuple[str, ...]:
+    if spec.engine != "firesteel" or spec.url:
         return ()
-    return QUICK_GATES if order.quick else GPU_GATES if on_gpu else CPU_GATES
+    return QUICK_GATES if spec.quick else GPU_GATES if on_gpu else CPU_GATES

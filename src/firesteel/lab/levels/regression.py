@@ -1,52 +1,60 @@
-"""Level 5: this run's benchmark against an earlier one's; computes nothing itself."""
+"""Level 5: this run's benchmark compared with an earlier one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from firesteel.errors import UserError
-from firesteel.lab.compare import baseline
-from firesteel.lab.compare.compare import compare, find_bench, find_visible
-from firesteel.lab.level import Checks, LevelResult
-from firesteel.lab.report.report import read_result
-from firesteel.lab.spec import Order
+from firesteel.lab.compare.compare import compare, smallest_visible_change
+from firesteel.lab.compare.samples import take_samples
+from firesteel.lab.level import REGRESSION
+from firesteel.lab.levels.baseline import find_baseline, keep_baseline
+from firesteel.lab.levels.context import LevelContext
+from firesteel.lab.result import Checks, LabResult, LevelResult, read_result
+from firesteel.lab.spec import LabSpec
+from firesteel.lab.surroundings import list_differences
 
 
-def check_regression(order: Order, result: Mapping[str, Any], folder: Path) -> LevelResult:
-    """`result` is this run's so far. Without --baseline it is held to the first run of this order in the folder."""
-    if not baseline.counts(result):
+def check_regression(context: LevelContext) -> LevelResult:
+    """Without --baseline, compares with the first run with these settings in the folder."""
+    spec, result = context.spec, context.result_so_far()
+    if not result.has_counted_bench:
         reason = "nothing to compare: the benchmark did not pass, or does not count"
-        return LevelResult(level="5", passed=False, was_run=False, reason=reason)
-    device = str((result.get("surroundings") or {}).get("device", ""))
-    place = Path(order.baseline) if order.baseline else baseline.find_place(order, device, folder)
-    if not order.baseline and not place.exists():
-        return begin(result, place)
-    return hold(order, result, place)
+        return LevelResult(level=REGRESSION, passed=False, was_run=False, reason=reason)
+    device = "" if result.surroundings is None else result.surroundings.device or ""
+    path = Path(spec.baseline) if spec.baseline else find_baseline(spec, device, context.folder)
+    if not spec.baseline and not path.exists():
+        return start_baseline(result, path)
+    return compare_with_baseline(spec, result, path)
 
 
-def begin(result: Mapping[str, Any], place: Path) -> LevelResult:
-    """There is no earlier run: this one is kept for those that come."""
-    baseline.keep(result, place)
-    visible = find_visible(find_bench(result))
-    checks = Checks()
-    checks.figures |= {"baseline": str(place), "visible_change": visible}
-    seen = "" if visible is None else f"; a change of {100 * visible:.1f} % would show in half of its figures"
-    words = f"the first run of this order here: kept as the baseline of the next ({place}){seen}"
-    checks.add("baseline", place.is_file(), words)
-    return checks.result("5")
+def start_baseline(result: LabResult, path: Path) -> LevelResult:
+    """Keeps this run as the baseline, because there is no earlier one."""
+    keep_baseline(result, path)
+    visible = smallest_visible_change(result.counted_bench())
+    checks = Checks(REGRESSION)
+    checks.facts |= {"baseline": str(path), "visible_change": visible}
+    hint = "" if visible is None else f"; half of its figures would show a change of {100 * visible:.1f} %"
+    words = f"the first run with these settings: kept as the baseline of later runs ({path}){hint}"
+    checks.add("baseline", path.is_file(), words)
+    return checks.result()
 
 
-def hold(order: Order, result: Mapping[str, Any], place: Path) -> LevelResult:
+def compare_with_baseline(spec: LabSpec, result: LabResult, path: Path) -> LevelResult:
     try:
-        before = read_result(place)
-        found = compare(before, result, threshold=order.slower / 100, memory_gb=order.more_gb)
+        before = read_result(path)
+        compared = compare(
+            take_samples(before.counted_bench()),
+            take_samples(result.counted_bench()),
+            threshold=spec.slower / 100,
+            memory_gb=spec.more_gb,
+            differences=list_differences(before.surroundings, result.surroundings),
+        )
     except UserError as error:
-        return LevelResult(level="5", passed=False, reason=f"nothing to compare: {error}")
-    checks = Checks()
-    checks.figures |= {"comparison": found.as_dict(), "baseline": str(place)}
-    since = f"against the run of {before.get('time_utc', 'unknown time')}"
-    cure = f" (a change that is wanted: remove {place})" if found.regressions and not order.baseline else ""
-    checks.add("speed and memory", not found.regressions, f"{found.in_words()}, {since}{cure}")
-    return checks.result("5")
+        return LevelResult(level=REGRESSION, passed=False, reason=f"nothing to compare: {error}")
+    checks = Checks(REGRESSION)
+    checks.facts["baseline"] = str(path)
+    since = f"compared with the run of {before.time_utc or 'unknown time'}"
+    cure = f" (if the change is intended, remove {path})" if compared.regressions and not spec.baseline else ""
+    checks.add("speed and memory", not compared.regressions, f"{compared.in_words()}, {since}{cure}")
+    return checks.result(comparison=compared)

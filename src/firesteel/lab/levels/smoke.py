@@ -1,4 +1,4 @@
-"""Level 1: the server answers, alone, in parallel and to a long prompt, with finite numbers, and does not grow."""
+"""Level 1: the server answers single, parallel and long requests with finite numbers, and does not grow."""
 
 from __future__ import annotations
 
@@ -9,36 +9,38 @@ from typing import Any
 
 from firesteel.lab.client.api import text_of
 from firesteel.lab.client.wire import RequestFailed
-from firesteel.lab.level import Checks, LevelResult
+from firesteel.lab.level import SMOKE
+from firesteel.lab.levels.context import LevelContext
 from firesteel.lab.levels.growth import check_growth
+from firesteel.lab.result import Checks, LevelResult
 from firesteel.lab.servers.target import Target, are_finite
-from firesteel.lab.spec import Order
 
 QUESTION = "What is the capital of France? Please reply with one word only"
 PARALLEL, REPEATS = 4, 5
 LONG_TOKENS, ROOM = 4096, 64
-FIRST_ID, LAST_ID = 256, 1000  # plain tokens in every vocabulary that has single bytes first
+FIRST_ID, LAST_ID = 256, 1000  # plain tokens in every vocabulary that starts with single bytes
 
 
-def check_smoke(target: Target, order: Order) -> LevelResult:
-    checks = Checks()
+def check_smoke(context: LevelContext) -> LevelResult:
+    target, seed = context.target, context.spec.seed
+    checks = Checks(SMOKE)
     if target.server is not None:
-        checks.figures["startup_s"] = target.server.startup_s
+        checks.facts["startup_s"] = target.server.startup_s
         checks.add("boot", True, f"ready after {target.server.startup_s or 0:.1f} s")
     check_answer(target, checks)
-    check_parallel(target, checks, order.seed)
-    check_long_prompt(target, checks, order.seed)
-    check_finite(target, checks, order.seed)
-    check_repeats(target, checks, order.seed)
-    return checks.result("1")
+    check_parallel(target, checks, seed)
+    check_long_prompt(target, checks, seed)
+    check_finite(target, checks, seed)
+    check_repeats(target, checks, seed)
+    return checks.result()
 
 
 def check_answer(target: Target, checks: Checks) -> None:
     with target.step("the first answer"):
         answer = target.api.chat(QUESTION, max_tokens=100, temperature=0)
-    said = text_of(answer).strip()
-    checks.figures["answer"] = said
-    checks.add("answer", bool(said), f"says {said[:60]!r}" if said else "an empty answer")
+    text = text_of(answer).strip()
+    checks.facts["answer"] = text
+    checks.add("answer", bool(text), f"answers {text[:60]!r}" if text else "an empty answer")
 
 
 def check_parallel(target: Target, checks: Checks, seed: int) -> None:
@@ -53,52 +55,54 @@ def check_long_prompt(target: Target, checks: Checks, seed: int) -> None:
     with target.step(f"a prompt of {length} tokens"):
         answer = target.api.complete(random_prompt(seed, length), max_tokens=8, temperature=0)
     counted = (answer.get("usage") or {}).get("prompt_tokens")
-    checks.figures["long_prompt_tokens"] = length
-    is_whole = counted is None or counted >= length  # some add a token at the start
-    checks.add(
-        "long prompt", is_whole, f"{length} tokens read" if is_whole else f"{counted} of {length} tokens read"
-    )
+    checks.facts["long_prompt_tokens"] = length
+    is_whole = counted is None or counted >= length  # some servers add a token at the start
+    words = f"{length} tokens read" if is_whole else f"{counted} of {length} tokens read"
+    checks.add("long prompt", is_whole, words)
 
 
 def check_finite(target: Target, checks: Checks, seed: int) -> None:
-    """A row of logits with a NaN or an infinity has no finite likelihoods."""
-    with target.step("likelihoods of tokens"):
-        found, of = read_logprobs(target, random_prompt(seed, 64))
-    count = len(found)
-    checks.figures["logprobs"] = count
-    words = (
-        f"{count} likelihoods of {of} are finite" if are_finite(found) else f"NaN or Inf among {count} likelihoods"
-    )
-    checks.add("finite", bool(found) and are_finite(found), words if found else "the server gives no likelihoods")
+    """A row of logits with NaN or Inf has no finite log-probabilities."""
+    with target.step("log-probabilities of tokens"):
+        logprobs, source = read_logprobs(target, random_prompt(seed, 64))
+    count = len(logprobs)
+    checks.facts["logprobs"] = count
+    if not logprobs:
+        words = "the server returns no log-probabilities"
+    elif are_finite(logprobs):
+        words = f"{count} log-probabilities of {source} are finite"
+    else:
+        words = f"NaN or Inf among {count} log-probabilities"
+    checks.add("finite", bool(logprobs) and are_finite(logprobs), words)
 
 
 def read_logprobs(target: Target, prompt: Sequence[int]) -> tuple[list[Any], str]:
-    """Of the prompt's tokens but the first and of those added; only of those where the server keeps the others."""
+    """Returns those of prompt and answer, without the first token; of the answer only if echo is unsupported."""
     fields = {"max_tokens": 8, "temperature": 0, "logprobs": 1}
     try:
-        answer, of = target.api.complete(prompt, **fields, echo=True), "prompt and answer"
+        answer, source = target.api.complete(prompt, **fields, echo=True), "prompt and answer"
     except RequestFailed as error:
         if error.status is None or error.status >= 500:
             raise
-        answer, of = target.api.complete(prompt, **fields), "the answer"
-    found = list_logprobs(answer["choices"][0])
-    if len(found) < len(prompt):  # also where echo is taken and not heeded, as by llama.cpp
-        return found, "the answer"
-    return (found[1:] if found[0] is None else found), of
+        answer, source = target.api.complete(prompt, **fields), "the answer"
+    logprobs = list_logprobs(answer["choices"][0])
+    if len(logprobs) < len(prompt):  # also if echo is accepted but ignored, as by llama.cpp
+        return logprobs, "the answer"
+    return (logprobs[1:] if logprobs[0] is None else logprobs), source
 
 
 def list_logprobs(choice: Mapping[str, Any]) -> list[Any]:
-    """As vLLM, SGLang and firesteel write them, or as llama.cpp does; None stands for what is no number in JSON."""
-    found = choice.get("logprobs") or {}
-    return found.get("token_logprobs") or [one.get("logprob") for one in found.get("content") or ()]
+    """Reads the format of vLLM, SGLang and firesteel, or that of llama.cpp; NaN is None in JSON."""
+    logprobs = choice.get("logprobs") or {}
+    return logprobs.get("token_logprobs") or [token.get("logprob") for token in logprobs.get("content") or ()]
 
 
 def check_repeats(target: Target, checks: Checks, seed: int) -> None:
-    """The first is not counted: it makes what later ones use again."""
+    """The first repeat is not counted: it allocates what later ones reuse."""
     before = None
     for number in range(REPEATS + 1):
         with target.step(f"repeat {number} of {REPEATS}"):
-            prompts = [random_prompt(seed + one, 128) for one in range(PARALLEL)]
+            prompts = [random_prompt(seed + index, 128) for index in range(PARALLEL)]
             ask_together(lambda prompt: target.api.complete(prompt, max_tokens=16), prompts)
         before = target.footprint() if number == 0 else before
     check_growth(checks, before, target.footprint(), f"over {REPEATS} repeats")

@@ -1,1 +1,1 @@
-"""The product of gates: cells, table and review."""
+"""The product of gates: cells, their results, and the review of a single gate."""

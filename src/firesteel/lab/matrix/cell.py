@@ -1,74 +1,86 @@
-"""One cell of a matrix: starts the server with its gates, measures it, writes the outcome; knows no other cell.
+"""One cell of a matrix: starts a server with its gates, measures it and writes the outcome.
 
-python -m firesteel.lab.matrix.cell ORDER.json
+python -m firesteel.lab.matrix.cell SPEC.json
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from firesteel.errors import UserError
-from firesteel.lab.bench.bench import BenchResult, measure
-from firesteel.lab.bench.plan import BenchPlan
+from firesteel.lab.bench.bench import measure
+from firesteel.lab.bench.result import BenchResult
 from firesteel.lab.client.api import Api
-from firesteel.lab.matrix.matrix import CRASHED, DONE, flags_of
-from firesteel.lab.servers.commands import find_key, find_model, make_command, name_kind
-from firesteel.lab.servers.shutdown import stop_servers_when_ended
-from firesteel.lab.servers.supervisor import Supervised, find_free_port
+from firesteel.lab.codec import from_json
+from firesteel.lab.matrix.gates import make_flags
+from firesteel.lab.matrix.matrix import OUTCOME, CellSpec
+from firesteel.lab.matrix.result import CRASHED, DONE, CellOutcome
+from firesteel.lab.servers.commands import find_key, find_kind, find_model, make_command
+from firesteel.lab.servers.shutdown import stop_servers_on_signals
+from firesteel.lab.servers.supervisor import SupervisedServer, find_free_port
 from firesteel.lab.servers.target import Target
 from firesteel.whole import write_whole
 
 GB = 1e9
 
 
-def run_cell(order: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """What happened, also where the server failed."""
-    flags = [*order["flags"], *flags_of(order["chosen"], engine=order["engine"])]
+def run_cell(spec: CellSpec, folder: Path) -> CellOutcome:
+    """Returns an outcome also if the server failed."""
     try:
-        command = make_command(
-            order["engine"], model=find_model(order["engine"], order["model"]), port=find_free_port(),
-            folder=folder, flags=flags, debug=order["debug"],
-        )  # fmt: skip
-        command = replace(command, ready_s=order["ready_s"], grace_s=order["grace_s"])
-        with Supervised(command, folder) as server:
-            key = find_key(flags, engine=order["engine"])
-            api = Api(url=command.url, api_key=key, timeout_s=order["answer_s"])
-            target = Target(
-                api=api, kind=name_kind(order["engine"]), folder=folder, model=order["model"], server=server
-            )
-            with target.step("a cell of the matrix"):  # of a server that hangs or is gone: why, and its bundle
-                bench = measure(
-                    command.url, plan=BenchPlan.parse(order["plan"]), api_key=api.api_key,
-                    pid=server.family.leader, startup_s=server.startup_s, timeout_s=api.timeout_s,
-                )  # fmt: skip
+        bench = measure_server(spec, folder)
     except UserError as error:
-        return {"status": CRASHED, "figures": {}, "reason": str(error)}
+        return CellOutcome(status=CRASHED, reason=str(error))
     if bench.failures:
-        return {"status": CRASHED, "figures": {}, "reason": bench.failures[0], "bench": bench.as_dict()}
-    return {"status": DONE, "figures": find_figures(bench), "reason": "", "bench": bench.as_dict()}
+        return CellOutcome(status=CRASHED, reason=bench.failures[0], bench=bench)
+    return CellOutcome(status=DONE, figures=first_medians(bench), bench=bench)
 
 
-def find_figures(bench: BenchResult) -> dict[str, float]:
-    """Medians of the first workload."""
+def measure_server(spec: CellSpec, folder: Path) -> BenchResult:
+    matrix = spec.matrix
+    flags = [*matrix.flags, *make_flags(spec.chosen, engine=matrix.engine)]
+    command = make_command(
+        matrix.engine,
+        model=find_model(matrix.engine, matrix.model),
+        port=find_free_port(),
+        folder=folder,
+        flags=flags,
+        debug=matrix.debug,
+    )
+    command = replace(command, ready_s=matrix.ready_s, grace_s=matrix.grace_s)
+    with SupervisedServer(command, folder) as server:
+        key = find_key(flags, engine=matrix.engine)
+        api = Api(url=command.url, api_key=key, timeout_s=matrix.answer_s)
+        kind = find_kind(matrix.engine)
+        target = Target(api=api, kind=kind, folder=folder, model=matrix.model, server=server)
+        with target.step("a cell of the matrix"):  # diagnoses a server that hangs or is gone
+            return measure(
+                command.url,
+                plan=matrix.plan,
+                api_key=api.api_key,
+                pid=server.processes.leader,
+                startup_s=server.startup_s,
+                timeout_s=api.timeout_s,
+            )
+
+
+def first_medians(bench: BenchResult) -> dict[str, float]:
+    """Returns the medians of the first workload, peak memory and start-up time."""
     series = bench.rows[0].series
-    found: dict[str, float] = {
-        name: series[name].median for name in ("tg_tok_s", "pp_tok_s", "ttft_ms") if name in series
-    }
+    names: tuple[str, ...] = ("tg_tok_s", "pp_tok_s", "ttft_ms")
+    figures = {name: series[name].median for name in names if name in series}
     if bench.usage is not None:
-        found["peak_memory_gb"] = (bench.usage.peak_gpu_bytes or bench.usage.peak_memory_bytes) / GB
-    return found if bench.startup_s is None else {**found, "startup_s": bench.startup_s}
+        figures["peak_memory_gb"] = (bench.usage.peak_gpu_bytes or bench.usage.peak_memory_bytes) / GB
+    return figures if bench.startup_s is None else {**figures, "startup_s": bench.startup_s}
 
 
 def main() -> None:
-    stop_servers_when_ended()
+    stop_servers_on_signals()
     path = Path(sys.argv[1])
-    order = json.loads(path.read_text(encoding="utf-8"))
-    write_whole(path.with_name("outcome.json"), run_cell(order, path.parent))
+    spec = from_json(CellSpec, json.loads(path.read_text(encoding="utf-8")), str(path))
+    write_whole(path.with_name(OUTCOME), run_cell(spec, path.parent).as_dict())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a process and its children use while something else happens: CPU, memory, GPU memory; knows no server."""
+"""Samples CPU, memory and GPU memory of a process and its children in a thread."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ import psutil  # type: ignore[import-untyped]
 from firesteel.lab.memory import gpu
 
 PERIOD_S = 0.5
-FAMILY_LOOKS = 6  # looks between two searches for new children, which read all of /proc
+SEARCH_EVERY = 6  # samples between two searches for new children, which read all of /proc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
-    wall_s: float
-    cpu_s: float
-    peak_memory_bytes: int  # resident, of all processes together
-    peak_gpu_bytes: int | None  # None without a GPU
-    gpu_scope: str | None  # whose those are: gpu.OWN or gpu.WHOLE
-    memory: tuple[tuple[float, int, int | None], ...]  # seconds, resident bytes, bytes on the GPU
+class ResourceUsage:
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    peak_memory_bytes: int = 0  # resident, of all processes together
+    peak_gpu_bytes: int | None = None  # None without a GPU
+    gpu_scope: str | None = None  # gpu.OWN or gpu.WHOLE; earlier versions had gpu.WHOLE and did not say so
+    memory: tuple[tuple[float, int, int | None], ...] = ()  # seconds, resident bytes, GPU bytes
 
     @property
     def cores(self) -> float:
-        """Kept busy on average."""
+        """Average number of busy CPU cores."""
         return self.cpu_s / self.wall_s if self.wall_s else 0.0
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "cores": self.cores}
 
 
-class Watch:
-    """with Watch(pid) as watch: ...; watch.usage()"""
+class UsageSampler:
+    """`with UsageSampler(pid) as sampler: ...`, then `sampler.usage()`."""
 
     def __init__(self, pid: int, period_s: float = PERIOD_S) -> None:
         self._root = psutil.Process(pid)
         self._period_s = period_s
-        self._cpu_s: dict[int, float] = {}  # by process: those that ended keep their last figure
+        self._cpu_s: dict[int, float] = {}  # by pid; processes that ended keep their last value
         self._samples: list[tuple[float, int, gpu.GpuMemory | None]] = []
-        self._family: list[psutil.Process] = []
-        self._looks = 0
+        self._processes: list[psutil.Process] = []
+        self._num_samples = 0
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> UsageSampler:
         self._start_s = time.perf_counter()
-        self._look()
+        self._sample()
         self._before = sum(self._cpu_s.values())
         self._thread.start()
         return self
@@ -60,37 +60,39 @@ class Watch:
     ) -> None:
         self._ended.set()
         self._thread.join()
-        self._look()
+        self._sample()
 
-    def usage(self) -> Usage:
+    def usage(self) -> ResourceUsage:
         on_gpu, scope = gpu.keep_one_scope(used for _, _, used in self._samples)
-        return Usage(
-            wall_s=self._samples[-1][0], cpu_s=sum(self._cpu_s.values()) - self._before,
-            peak_memory_bytes=max(one[1] for one in self._samples), gpu_scope=scope,
-            peak_gpu_bytes=max((one for one in on_gpu if one is not None), default=None),
+        return ResourceUsage(
+            wall_s=self._samples[-1][0],
+            cpu_s=sum(self._cpu_s.values()) - self._before,
+            peak_memory_bytes=max(resident for _, resident, _ in self._samples),
+            gpu_scope=scope,
+            peak_gpu_bytes=max((used for used in on_gpu if used is not None), default=None),
             memory=tuple((at, rss, used) for (at, rss, _), used in zip(self._samples, on_gpu, strict=True)),
-        )  # fmt: skip
+        )
 
-    def _watch(self) -> None:
+    def _run(self) -> None:
         while not self._ended.wait(self._period_s):
-            self._look()
+            self._sample()
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         resident = 0
-        if not self._looks % FAMILY_LOOKS:
-            self._family = family(self._root)
-        self._looks += 1
-        for process in self._family:
+        if not self._num_samples % SEARCH_EVERY:
+            self._processes = find_tree(self._root)
+        self._num_samples += 1
+        for process in self._processes:
             with suppress(psutil.Error):
                 times = process.cpu_times()
                 resident += process.memory_info().rss
                 self._cpu_s[process.pid] = times.user + times.system
         seconds = round(time.perf_counter() - self._start_s, 3)
-        self._samples.append((seconds, resident, gpu.used_by(one.pid for one in self._family)))
+        self._samples.append((seconds, resident, gpu.used_by(process.pid for process in self._processes)))
 
 
-def family(root: psutil.Process) -> list[psutil.Process]:
-    """A process and all below it; empty when it is gone."""
+def find_tree(root: psutil.Process) -> list[psutil.Process]:
+    """Returns a process and its descendants; empty if the process is gone."""
     try:
         return [root, *root.children(recursive=True)]
     except psutil.NoSuchProcess:

@@ -1,1 +1,1 @@
-"""Which kernels ran: rules, log lines, imports and traces."""
+"""Which kernels ran: rules, log lines, ledgers, imports and the profiler's cross-check."""

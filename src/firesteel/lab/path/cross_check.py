@@ -1,7 +1,7 @@
-"""Holds firesteel's ledger to a profiler on the GPU, in a process of its own before the server starts.
+"""Compares firesteel's ledger with a profiler on the GPU, in a separate process before the server starts.
 
-A server that runs has the GPU's memory, and a profiler would slow it: the same model and settings are loaded once
-for a short text by `firesteel generate --ledger`, which fails where the two differ or a requirement is not met.
+A running server occupies the GPU's memory, and a profiler would slow it. So `firesteel generate --ledger` loads the
+same model and settings once for a short text; it fails if the two differ or a requirement is not met.
 """
 
 from __future__ import annotations
@@ -16,37 +16,38 @@ from firesteel.config import knobs, resolve
 from firesteel.config.spellings import spell_ours
 
 PROMPT = "The capital of France is"
-PATIENCE_S = 1800.0
+TIMEOUT_S = 1800.0
 SHOWN = 300  # characters of an error
-AGREES = "ledger and profiler agree:"  # begins the line that `generate --ledger` ends with on a GPU
+AGREES = "ledger and profiler agree:"  # start of the last line of `generate --ledger` on a GPU
 
 
 def cross_check(model: str, flags: Sequence[str], folder: Path) -> str:
-    """What is wrong, in words; empty if nothing is. The ledger's table stays in `cross-check.txt`."""
+    """Returns what is wrong; empty if nothing is. The ledger's table is kept in `cross-check.txt`."""
     command = [
-        sys.executable, "-m", "firesteel", "generate", "--model", model, "--prompt", PROMPT, "--max-tokens", "8",
-        "--ledger", *model_flags(flags),
-    ]  # fmt: skip
+        *(sys.executable, "-m", "firesteel", "generate", "--ledger"),
+        *("--model", model, "--prompt", PROMPT, "--max-tokens", "8"),
+        *model_flags(flags),
+    ]
     try:
-        done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=PATIENCE_S, check=False)
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
-        return f"generate --ledger was not done in {PATIENCE_S:.0f} s"
+        return f"generate --ledger did not finish in {TIMEOUT_S:.0f} s"
     (folder / "cross-check.txt").write_text(done.stdout + done.stderr, encoding="utf-8")
     if done.returncode != 0:
-        return done.stderr.strip()[-SHOWN:] or f"generate --ledger ended with exit code {done.returncode}"
+        return done.stderr.strip()[-SHOWN:] or f"generate --ledger exited with code {done.returncode}"
     has_agreed = any(line.startswith(AGREES) for line in done.stdout.splitlines())
-    return "" if has_agreed else "generate --ledger does not say that a profiler agrees: see cross-check.txt"
+    return "" if has_agreed else "generate --ledger does not report that a profiler agrees: see cross-check.txt"
 
 
 def find_device_name(flags: Sequence[str]) -> str:
-    """Where a server with these flags computes: auto, cpu, cuda or cuda:N, by flag, environment or file."""
+    """Returns the device of a server with these flags: auto, cpu, cuda or cuda:N, by flag, environment or file."""
     words = [word for flag in flags for word in flag.split("=", 1)]
     given = [value for name, value in itertools.pairwise(words) if name == "--device"]
     return resolve({"device": given[-1] if given else None}).config.model.device
 
 
 def model_flags(flags: Sequence[str]) -> list[str]:
-    """Of a server's flags, those that say how the model is computed, as we spell them."""
+    """Returns those of a server's flags that decide how the model is computed, in our spelling."""
     kept: list[str] = []
     words = list(flags)
     while words:
@@ -56,7 +57,7 @@ def model_flags(flags: Sequence[str]) -> list[str]:
             written.append(words.pop(0))
         given = value if equals else written[-1] if len(written) > 1 else None
         ours, meant = spell_ours(name, given)
-        knob = next((one for one in knobs().values() if ours in _spellings(one.name, one.off_flag)), None)
+        knob = next((each for each in knobs().values() if ours in _spellings(each.name, each.off_flag)), None)
         if knob is not None and knob.section != "server":
             kept += written if ours == name else [ours] if meant is None else [ours, meant]
     return kept

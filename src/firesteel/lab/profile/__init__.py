@@ -1,1 +1,1 @@
-"""GPU time by category."""
+"""Where the time of a step goes, by category, kernel and layer."""

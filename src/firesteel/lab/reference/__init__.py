@@ -1,1 +1,1 @@
-"""Expected texts and log-probabilities."""
+"""References for correct answers, and the texts they are compared on."""

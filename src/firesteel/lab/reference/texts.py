@@ -1,4 +1,4 @@
-"""Held-out texts and prompts in tokens of the model that is served; knows no reference and judges nothing."""
+"""Held-out texts and prompts, encoded in the tokens of the served model."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from firesteel.lab.client.api import Api
 from firesteel.lab.client.wire import RequestFailed
 from firesteel.lab.servers.target import Target, is_refusal
 
-LEAST_TOKENS = 2  # the first has no likelihood
+MIN_TOKENS = 2  # the first has no log-probability
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Encoder:
+class TextEncoder:
     encode: Callable[[str], list[int]]
-    harmony: Harmony | None = None  # where the vocabulary has its marks and they can be placed
+    harmony: Harmony | None = None  # if the vocabulary has its special tokens and the encoder can place them
 
     def encode_whole(self, item: Item) -> list[int]:
         if item.messages is None or self.harmony is None:
@@ -35,38 +35,38 @@ class Encoder:
 
 
 def plain_text(item: Item) -> str:
-    """Of a conversation, what is said in it."""
+    """Returns the text, or the contents of a conversation."""
     messages: Sequence[Message] = item.messages or ()
-    return "\n\n".join(one.content for one in messages) or item.text or ""
+    return "\n\n".join(message.content for message in messages) or item.text or ""
 
 
-def find_encoder(target: Target) -> Encoder | None:
-    """By the checkpoint where it is on this machine, else by the server itself; None where it does not tell."""
+def find_encoder(target: Target) -> TextEncoder | None:
+    """Uses the checkpoint if it is on this machine, else the server's /tokenize; None if it has none."""
     try:
         tokenizer = Tokenizer.load(find_checkpoint(target.model))
     except UserError:
         return ask_encoder(target)
-    return Encoder(encode=tokenizer.encode, harmony=find_harmony(tokenizer))
+    return TextEncoder(encode=tokenizer.encode, harmony=find_harmony(tokenizer))
 
 
 def find_harmony(tokenizer: Tokenizer) -> Harmony | None:
     try:
         return Harmony(tokenizer)
-    except UserError:  # a vocabulary without its marks
+    except UserError:  # a vocabulary without its special tokens
         return None
 
 
-def ask_encoder(target: Target) -> Encoder | None:
-    """The server's /tokenize, with the fields of the first family of servers that it understands."""
-    with target.step("how it cuts text into tokens"):
-        for field in ("prompt", "content"):  # of vLLM, SGLang and firesteel; of llama.cpp
-            if asks_by(target.api, field):
-                return Encoder(encode=partial(tokenize, target.api, field))
+def ask_encoder(target: Target) -> TextEncoder | None:
+    """Uses the server's /tokenize, with the first field name that it accepts."""
+    with target.step("its /tokenize"):
+        for field in ("prompt", "content"):  # the first of vLLM, SGLang and firesteel, the second of llama.cpp
+            if accepts_field(target.api, field):
+                return TextEncoder(encode=partial(tokenize, target.api, field))
     return None
 
 
-def asks_by(api: Api, field: str) -> bool:
-    """A server that hangs, is gone or breaks is an error; one that has no such path is not."""
+def accepts_field(api: Api, field: str) -> bool:
+    """Raises if the server hangs, is gone or breaks; a missing path is not an error."""
     try:
         return bool(tokenize(api, field, "text"))
     except RequestFailed as error:
@@ -76,20 +76,20 @@ def asks_by(api: Api, field: str) -> bool:
 
 
 def tokenize(api: Api, field: str, text: str) -> list[int]:
-    found = api.post("/tokenize", {"model": api.model, field: text})
-    tokens = found.get("tokens") if isinstance(found, dict) else None
-    if not isinstance(tokens, list) or not all(type(one) is int for one in tokens):
-        raise RequestFailed("garbage", f"/tokenize gave no list of tokens: {str(found)[:100]!r}")
+    answer = api.post("/tokenize", {"model": api.model, field: text})
+    tokens = answer.get("tokens") if isinstance(answer, dict) else None
+    if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
+        raise RequestFailed("garbage", f"/tokenize returned no list of tokens: {str(answer)[:100]!r}")
     return tokens
 
 
-def read_texts(encoder: Encoder, count: int | None) -> list[list[int]]:
-    """To be read."""
+def read_texts(encoder: TextEncoder, count: int | None) -> list[list[int]]:
+    """Returns texts whose perplexity is computed."""
     texts = [encoder.encode_whole(item) for item in read_items(TEXT)[:count]]
-    return [text for text in texts if len(text) >= LEAST_TOKENS]
+    return [text for text in texts if len(text) >= MIN_TOKENS]
 
 
-def read_prompts(encoder: Encoder, count: int) -> list[list[int]]:
-    """Beginnings of texts to be continued, spread over the exam's families."""
+def read_prompts(encoder: TextEncoder, count: int) -> list[list[int]]:
+    """Returns beginnings of texts to be continued, spread over the subjects of the exam."""
     items = read_items(EXAM)
     return [encoder.encode_beginning(item) for item in items[:: max(1, len(items) // count)][:count]]

@@ -1,4 +1,4 @@
-"""Small drawings as SVG that take the page's colours; knows numbers and names, not what they mean."""
+"""Small charts as SVG, in the colours of the page."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from html import escape
 
 WIDTH, HEIGHT = 380, 230
 LEFT, RIGHT, TOP, BOTTOM = 44, 14, 24, 38
-ROW = 26  # of bars and strips
-COLOURS = 6  # of the page: c0 to c5
-CHARACTER = 6.2  # width of one, on average
+ROW = 26  # height of a bar or strip
+COLOURS = 6  # the page's classes c0 to c5
+CHARACTER = 6.2  # average width
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ChartLine:
     name: str
     points: Sequence[tuple[float, float]]
     is_dashed: bool = False
@@ -26,13 +26,13 @@ class Bar:
     name: str
     value: float
     label: str
-    limit: float | None = None  # drawn as a mark beyond the bar
+    limit: float | None = None  # drawn as a mark
     colour: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """Samples on a line, with marks at some of their percentiles."""
+    """Samples along a line, with marks at some percentiles."""
 
     name: str
     values: Sequence[float]
@@ -48,12 +48,14 @@ class Scale:
     is_log: bool = False
 
     def __call__(self, value: float) -> float:
-        low, high, value = (math.log2(one) if self.is_log else one for one in (self.low, self.high, value))
+        low, high, value = (math.log2(each) if self.is_log else each for each in (self.low, self.high, value))
         return self.start + (self.end - self.start) * ((value - low) / ((high - low) or 1.0))
 
 
-def line_chart(lines: Sequence[Line], *, x_title: str, y_title: str, ticks: Sequence[float] | None = None) -> str:
-    """`ticks` are the marks below; where the smallest is above zero and they span much, the axis is logarithmic."""
+def line_chart(
+    lines: Sequence[ChartLine], *, x_title: str, y_title: str, ticks: Sequence[float] | None = None
+) -> str:
+    """Draws lines; the x axis is logarithmic if its ticks are positive and span more than a factor of 8."""
     points = [point for line in lines for point in line.points]
     xs = sorted({x for x, _ in points}) if ticks is None else sorted(ticks)
     is_log = xs[0] > 0 and xs[-1] / xs[0] > 8
@@ -70,7 +72,7 @@ def line_chart(lines: Sequence[Line], *, x_title: str, y_title: str, ticks: Sequ
 
 
 def bar_chart(bars: Sequence[Bar], *, unit: str) -> str:
-    """Lying bars, the name above each."""
+    """Draws horizontal bars with the name above each."""
     highest = max(max(bar.value, bar.limit or 0.0) for bar in bars) or 1.0
     scale = Scale(0.0, highest, 8, WIDTH - 8)
     parts = []
@@ -89,7 +91,7 @@ def bar_chart(bars: Sequence[Bar], *, unit: str) -> str:
 
 
 def strip_chart(strips: Sequence[Strip], *, unit: str) -> str:
-    """Every sample a dot, percentiles as upright marks; one axis for all."""
+    """Draws every sample as a dot and percentiles as vertical marks, on one axis."""
     highest = max(max(strip.values) for strip in strips) or 1.0
     levels = nice_levels(highest)
     scale = Scale(0.0, levels[-1], 12, WIDTH - 16)
@@ -104,7 +106,7 @@ def strip_chart(strips: Sequence[Strip], *, unit: str) -> str:
 
 
 def stacked_chart(pieces: Sequence[tuple[str, float]], *, unit: str) -> str:
-    """One bar of all pieces, with their names and shares below."""
+    """Draws one bar of all pieces, with their names and shares below."""
     total = sum(value for _, value in pieces) or 1.0
     parts, x = [], 8.0
     for number, (name, value) in enumerate(pieces):
@@ -121,23 +123,23 @@ def stacked_chart(pieces: Sequence[tuple[str, float]], *, unit: str) -> str:
 
 
 def nice_levels(highest: float, count: int = 4) -> list[float]:
-    """Round numbers from zero to one that is not below the highest."""
+    """Returns round numbers from zero up to at least the highest value."""
     raw = highest / count
     power = 10 ** math.floor(math.log10(raw))
-    step = next(one * power for one in (1, 2, 2.5, 5, 10) if one * power >= raw * 0.999)
+    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= raw * 0.999)
     return [step * number for number in range(math.ceil(highest / step - 1e-9) + 1)]
 
 
 def short(value: float) -> str:
-    """In few characters: 0.031, 4.2, 812, 12k, 3.4M."""
-    for limit, divisor, ending in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
+    """Formats a number in few characters: 0.031, 4.2, 812, 12k, 3.4M."""
+    for limit, divisor, suffix in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if abs(value) >= limit:
-            return f"{value / divisor:.3g}{ending}"
+            return f"{value / divisor:.3g}{suffix}"
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def _head(left: float, right: float, y: float, name: str, label: str) -> list[str]:
-    """A name, and a label at the end of its line; a name that would meet it is cut and has the whole as title."""
+    """Writes a name, and a label at the right; a name that would overlap is cut and has a tooltip."""
     room = int((right - left) / CHARACTER) - len(label) - 1
     shown = name if len(name) <= room else f"{name[: max(room - 1, 0)].rstrip(' ,')}…"
     title = "" if shown == name else f"<title>{escape(name)}</title>"
@@ -162,7 +164,7 @@ def _strip(strip: Strip, number: int, scale: Scale) -> list[str]:
 
 
 def _thin(values: Sequence[float], most: int = 300) -> list[float]:
-    """Evenly many of the sorted ones, both ends included: more dots than that lie on each other."""
+    """Returns evenly spaced sorted values, both ends included: more dots would only cover each other."""
     ordered = sorted(values)
     if len(ordered) <= most:
         return ordered
@@ -170,7 +172,7 @@ def _thin(values: Sequence[float], most: int = 300) -> list[float]:
 
 
 def _sparse(xs: Sequence[float], scale: Scale) -> list[float]:
-    """Those of the marks whose texts do not meet."""
+    """Returns the ticks whose texts do not overlap."""
     kept: list[float] = []
     for x in xs:
         if not kept or scale(x) - scale(kept[-1]) > CHARACTER * (len(short(x)) + 2):
@@ -192,7 +194,7 @@ def _x_axis(ticks: Sequence[float], scale: Scale, title: str, bottom: float) -> 
     return marks + _text((LEFT + WIDTH - RIGHT) / 2, bottom + 31, title, "axis", "middle")
 
 
-def _polyline(line: Line, number: int, x_scale: Scale, y_scale: Scale) -> str:
+def _polyline(line: ChartLine, number: int, x_scale: Scale, y_scale: Scale) -> str:
     colour = f"c{number % COLOURS}"
     dashes = " dashed" if line.is_dashed else ""
     places = [(x_scale(x), y_scale(y)) for x, y in line.points]
@@ -220,7 +222,7 @@ def _legend_rows(names: Sequence[str]) -> list[list[tuple[int, str]]]:
     return rows
 
 
-def _legend_height(lines: Sequence[Line]) -> int:
+def _legend_height(lines: Sequence[ChartLine]) -> int:
     return 8 + 16 * len(_legend_rows([line.name for line in lines]))
 
 

@@ -1,4 +1,4 @@
-"""The pieces that a report is made of, whatever it is written as; knows no result, no HTML and no Markdown."""
+"""The parts of a report, independent of its output format."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GOOD, BAD, DOUBTFUL, PLAIN = "good", "bad", "doubtful", ""
 class Cell:
     text: str
     tone: str = PLAIN
-    heat: float | None = None  # 0 to 1: colours the cell
+    heat: float | None = None  # 0 to 1, the strength of the background colour
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A drawing, and the same as a table for readers without pictures."""
+    """A drawing, and the same data as a table for formats without drawings."""
 
     title: str
     svg: str
@@ -41,7 +41,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """Data as it is, folded away."""
+    """Unformatted data in a collapsed block."""
 
     title: str
     content: Any
@@ -49,6 +49,8 @@ class Raw:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
+    """Parts in a collapsed block."""
+
     title: str
     parts: Sequence[Part]
 

@@ -1,4 +1,4 @@
-"""A document as one HTML page that needs no network and no script; knows no result."""
+"""Writes a document as one HTML page without network requests or scripts."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from firesteel.lab.report.document import Cell, Chart, Document, Fold, Paragraph
 from firesteel.lab.report.style import CSS
 
 NUMBER = re.compile(r"^[-+~≈<>]?\s?[\d][\d.,]*\s?(%|k|M|G|s|ms|us|MB|GB|GiB|tok/s|GB/s|x)?$|^$|^-$")
-WIDE = 4  # columns of a table that takes the page's width
-SHORT = 20  # characters of a cell that stays on one line
-MOST_RAW = 2_000_000  # characters of one piece of data
+WIDE = 4  # columns from which a table takes the full width
+SHORT = 20  # characters of a cell that is not wrapped
+MAX_RAW = 2_000_000  # characters of one data block
 
 
 def to_html(document: Document) -> str:
-    links = "".join(f'<a href="#{_anchor(one)}">{escape(one.title)}</a>' for one in document.sections)
+    links = "".join(f'<a href="#{_anchor(section)}">{escape(section.title)}</a>' for section in document.sections)
     lines = "".join(f"<li>{escape(line)}</li>" for line in document.lines)
     verdict = f"<strong>{escape(document.verdict)}</strong>" + (f"<ul>{lines}</ul>" if lines else "")
-    body = "\n".join(_section(one) for one in document.sections)
+    body = "\n".join(_section(section) for section in document.sections)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -42,7 +42,7 @@ def _anchor(section: Section) -> str:
 
 
 def _parts(parts: Sequence[Part]) -> str:
-    """Charts and small heat maps that follow each other share a grid."""
+    """Puts consecutive charts and small heat maps into a grid."""
     written = []
     for is_drawing, group in itertools.groupby(parts, key=_is_drawing):
         pieces = "".join(_part(part) for part in group)
@@ -67,7 +67,7 @@ def _part(part: Part) -> str:
             note = f"<figcaption>{escape(part.note)}</figcaption>" if part.note else ""
             return f"<figure><h3>{escape(part.title)}</h3>{part.svg}{note}</figure>"
         case Raw():
-            return _fold(part.title, f"<pre>{escape(shown(part.content))}</pre>")
+            return _fold(part.title, f"<pre>{escape(format_raw(part.content))}</pre>")
         case Fold():
             return _fold(part.title, _parts(part.parts))
 
@@ -77,26 +77,28 @@ def _fold(title: str, content: str) -> str:
 
 
 def _table(table: Table) -> str:
-    rows = [[one if isinstance(one, Cell) else Cell(str(one)) for one in row] for row in table.rows]
-    numeric = [
-        bool(rows) and all(NUMBER.match(row[column].text) for row in rows if column < len(row))
-        for column in range(len(table.headings))
-    ]
-    heats = [
-        any(len(row) > column and row[column].heat is not None for row in rows) for column in range(len(numeric))
-    ]
-    kinds = [
-        "heat" if is_heat else "number" if is_number else ""
-        for is_heat, is_number in zip(heats, numeric, strict=True)
-    ]
+    rows = [[cell if isinstance(cell, Cell) else Cell(str(cell)) for cell in row] for row in table.rows]
+    columns = [[row[index] for row in rows if index < len(row)] for index in range(len(table.headings))]
+    numeric = [_is_numeric(cells) for cells in columns]
     head = "".join(
-        f'<th class="{kind}">{escape(heading)}</th>' for heading, kind in zip(table.headings, kinds, strict=True)
+        f'<th class="{_heading_class(cells)}">{escape(heading)}</th>'
+        for heading, cells in zip(table.headings, columns, strict=True)
     )
     body = "".join("<tr>" + "".join(map(_cell, row, numeric)) + "</tr>" for row in rows)
     caption = f"<caption>{escape(table.caption)}</caption>" if table.caption else ""
     width = "wide" if len(table.headings) >= WIDE else ""
     content = f"{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
     return f'<div class="scroll"><table class="{width}">{content}</table></div>'
+
+
+def _is_numeric(cells: Sequence[Cell]) -> bool:
+    return bool(cells) and all(NUMBER.match(cell.text) for cell in cells)
+
+
+def _heading_class(cells: Sequence[Cell]) -> str:
+    if any(cell.heat is not None for cell in cells):
+        return "heat"
+    return "number" if _is_numeric(cells) else ""
 
 
 def _cell(cell: Cell, is_number: bool) -> str:
@@ -108,10 +110,10 @@ def _cell(cell: Cell, is_number: bool) -> str:
     return f'<td class="{" ".join(kinds)}"{style}>{escape(cell.text)}</td>'
 
 
-def shown(content: Any) -> str:
-    """Text as it is, the rest as JSON: short things on one line."""
+def format_raw(content: Any) -> str:
+    """Returns text as it is, anything else as JSON with short values on one line."""
     text = content if isinstance(content, str) else _json(content)
-    return text if len(text) <= MOST_RAW else f"{text[:MOST_RAW]}\n… the rest is in result.json"
+    return text if len(text) <= MAX_RAW else f"{text[:MAX_RAW]}\n… the rest is in result.json"
 
 
 def _json(content: Any, depth: int = 0) -> str:
@@ -122,6 +124,6 @@ def _json(content: Any, depth: int = 0) -> str:
     if isinstance(content, dict):
         lines = [f"{space}{json.dumps(str(key))}: {_json(value, depth + 1)}" for key, value in content.items()]
         return "{\n" + ",\n".join(lines) + f"\n{closing}}}"
-    if not any(isinstance(one, dict | list) for one in content):
+    if not any(isinstance(item, dict | list) for item in content):
         return flat
-    return "[\n" + ",\n".join(f"{space}{_json(one, depth + 1)}" for one in content) + f"\n{closing}]"
+    return "[\n" + ",\n".join(f"{space}{_json(item, depth + 1)}" for item in content) + f"\n{closing}]"

@@ -1,4 +1,4 @@
-"""A document as Markdown: drawings become the tables behind them; knows no result."""
+"""Writes a document as Markdown, with tables in place of drawings."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from firesteel.lab.report.document import (
     Raw,
     Table,
 )
-from firesteel.lab.report.html import shown
+from firesteel.lab.report.html import format_raw
 
-SIGNS = {GOOD: "✅ ", BAD: "❌ ", DOUBTFUL: "⚠️ "}
-MOST_RAW = 20_000  # characters of one piece of data
+ICONS = {GOOD: "✅ ", BAD: "❌ ", DOUBTFUL: "⚠️ "}
+MAX_RAW = 20_000  # characters of one data block
 
 
 def to_markdown(document: Document) -> str:
-    head = [f"# {document.title}", f"**{SIGNS.get(document.tone, '')}{document.verdict}**"]
+    head = [f"# {document.title}", f"**{ICONS.get(document.tone, '')}{document.verdict}**"]
     head += ["\n".join(f"- {line}" for line in document.lines)] if document.lines else []
-    body = [text for one in document.sections for text in (f"## {one.title}", *_parts(one.parts))]
+    body = [text for section in document.sections for text in (f"## {section.title}", *_parts(section.parts))]
     return "\n\n".join([*head, *body]) + "\n"
 
 
@@ -37,15 +37,15 @@ def _parts(parts: Sequence[Part]) -> list[str]:
 def _part(part: Part) -> list[str]:
     match part:
         case Paragraph():
-            return [SIGNS.get(part.tone, "") + part.text]
+            return [ICONS.get(part.tone, "") + part.text]
         case Table():
             return [_table(part)]
         case Chart():
             note = [part.note] if part.note else []
             return [f"### {part.title}", *([_table(part.table)] if part.table else []), *note]
         case Raw():
-            text = shown(part.content)
-            text = text if len(text) <= MOST_RAW else f"{text[:MOST_RAW]}\n… the rest is in result.json"
+            text = format_raw(part.content)
+            text = text if len(text) <= MAX_RAW else f"{text[:MAX_RAW]}\n… the rest is in result.json"
             return [f"<details><summary>{part.title}</summary>\n\n```\n{text}\n```\n\n</details>"]
         case Fold():
             return [f"<details><summary>{part.title}</summary>", *_parts(part.parts), "</details>"]
@@ -57,5 +57,5 @@ def _table(table: Table) -> str:
 
 
 def _row(cells: Sequence[Cell | str]) -> str:
-    texts = [SIGNS.get(one.tone, "") + one.text if isinstance(one, Cell) else str(one) for one in cells]
+    texts = [ICONS.get(cell.tone, "") + cell.text if isinstance(cell, Cell) else str(cell) for cell in cells]
     return "| " + " | ".join(text.replace("|", "\\|").replace("\n", " ") for text in texts) + " |"

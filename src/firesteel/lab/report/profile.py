@@ -1,60 +1,66 @@
-"""The report's section on a profile: categories, kernels, layers, host; knows no format and measures nothing."""
+"""The section on a profile: categories, kernels, layers and the host."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from firesteel.lab.report.charts import Line, line_chart, short, stacked_chart
+from firesteel.lab.profile.profile import HostTime, KernelTime, LayerTime
+from firesteel.lab.report.charts import ChartLine, line_chart, short, stacked_chart
 from firesteel.lab.report.document import Chart, Part, Raw, Table
+from firesteel.lab.result import LabResult
 
-MOST_KERNELS = 40
+MAX_KERNELS = 40
 
 
-def profile(found: Mapping[str, Any], whole: Mapping[str, Any]) -> list[Part]:
-    """`found` is a Profile's dictionary; what it lacks is left out."""
-    pieces = [(str(one["category"]), float(one["ms"])) for one in found["categories"]]
-    rows = [[one["category"], f"{one['ms']:.3f}", _percent(one), _rate(one)] for one in found["categories"]]
-    table = Table(["category", "ms a step", "share", "GB/s"], rows)
+def profile(result: LabResult) -> list[Part]:
+    measured = result.profile
+    if measured is None:
+        return []
+    pieces = [(row.category, row.ms) for row in measured.categories]
+    rows = [[row.category, f"{row.ms:.3f}", _percent(row.share), _rate(row.gb_s)] for row in measured.categories]
     parts: list[Part] = [
-        Chart("One step by category", stacked_chart(pieces, unit="ms"), None, str(found.get("words", "")))
+        Chart("One step by category", stacked_chart(pieces, unit="ms"), None, measured.in_words()),
     ]
-    parts += [_layers(found["layers"])] if len(found.get("layers") or ()) > 2 else []
-    parts += [_host(found["host"])] if found.get("host") else []
-    return [*parts, table, *_kernels(found.get("kernels") or ()), Raw("profile", found)]
+    parts += [_layers(measured.layers)] if len(measured.layers) > 2 else []
+    parts += [_host(measured.host)] if measured.host else []
+    table = Table(["category", "ms per step", "share", "GB/s"], rows)
+    return [*parts, table, *_kernels(measured.kernels), Raw("profile", measured.as_dict())]
 
 
-def _layers(rows: Sequence[Mapping[str, Any]]) -> Chart:
-    """A line a category; what lies outside layers is in the table."""
+def _layers(rows: Sequence[LayerTime]) -> Chart:
+    """Draws a line per category; the row outside layers is in the table only."""
     inside = rows[:-1]
-    names = list(dict.fromkeys(name for row in inside for name in row if name not in ("layer", "ms")))
-    lines = [Line(name, [(number, row.get(name, 0.0)) for number, row in enumerate(inside)]) for name in names]
-    headings = ["layer", "ms", *names]
-    cells = [[str(row["layer"]), *(f"{row.get(name, 0.0):.3f}" for name in headings[1:])] for row in rows]
+    names = list(dict.fromkeys(name for row in inside for name in row.categories))
+    lines = [
+        ChartLine(name, [(number, row.categories.get(name, 0.0)) for number, row in enumerate(inside)])
+        for name in names
+    ]
+    cells = [
+        [row.layer, f"{row.ms:.3f}", *(f"{row.categories.get(name, 0.0):.3f}" for name in names)] for row in rows
+    ]
     ticks = [float(number) for number in range(len(inside))]
-    drawing = line_chart(lines, x_title="layer", y_title="ms a step", ticks=ticks)
-    return Chart("By layer", drawing, Table(headings, cells))
+    drawing = line_chart(lines, x_title="layer", y_title="ms per step", ticks=ticks)
+    return Chart("By layer", drawing, Table(["layer", "ms", *names], cells))
 
 
-def _host(rows: Sequence[Mapping[str, Any]]) -> Chart:
-    pieces = [(str(one["stage"]), float(one["ms"])) for one in rows]
-    table = Table(["host", "ms a step"], [[name, f"{value:.3f}"] for name, value in pieces])
+def _host(rows: Sequence[HostTime]) -> Chart:
+    pieces = [(row.stage, row.ms) for row in rows]
+    table = Table(["host", "ms per step"], [[name, f"{value:.3f}"] for name, value in pieces])
     return Chart("What the host does in a step", stacked_chart(pieces, unit="ms"), table)
 
 
-def _kernels(rows: Sequence[Mapping[str, Any]]) -> list[Part]:
-    headings = ["kernel or op", "category", "calls a step", "ms a step", "us a call", "GB/s"]
+def _kernels(rows: Sequence[KernelTime]) -> list[Part]:
+    headings = ["kernel or op", "category", "calls per step", "ms per step", "us per call", "GB/s"]
     cells = [
-        [str(one["name"]), str(one["category"]), f"{one['calls']:g}", f"{one['ms']:.3f}", short(one["us_a_call"]),
-         _rate(one)]
-        for one in rows[:MOST_KERNELS]
-    ]  # fmt: skip
+        [row.name, row.category, f"{row.calls:g}", f"{row.ms:.3f}", short(row.us_a_call), _rate(row.gb_s)]
+        for row in rows[:MAX_KERNELS]
+    ]
     return [Table(headings, cells)] if cells else []
 
 
-def _percent(row: Mapping[str, Any]) -> str:
-    return f"{100 * row['share']:.1f} %" if "share" in row else ""
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.1f} %"
 
 
-def _rate(row: Mapping[str, Any]) -> str:
-    return "" if row.get("gb_s") is None else short(row["gb_s"])
+def _rate(gb_s: float | None) -> str:
+    return "" if gb_s is None else short(gb_s)

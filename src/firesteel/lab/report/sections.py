@@ -1,112 +1,123 @@
-"""Sections of a report other than speed: levels, kernels, memory, matrix, environment; knows no format."""
+"""Sections of a report: levels, backend, kernels, memory, comparison, review, environment and raw data."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from firesteel.lab.report.charts import Line, line_chart, short
+from firesteel.lab.codec import to_json
+from firesteel.lab.compare.compare import FASTER, LESS_MEMORY, MORE_MEMORY, SLOWER, limit
+from firesteel.lab.path.ledger import NONE, OpCalls
+from firesteel.lab.report.charts import ChartLine, line_chart, short
 from firesteel.lab.report.document import BAD, DOUBTFUL, GOOD, PLAIN, Cell, Chart, Fold, Paragraph, Part, Raw, Table
+from firesteel.lab.report.verdict import REVIEW_TONES
+from firesteel.lab.result import LabResult, LevelResult
 
-Whole = Mapping[str, Any]
 Rows = list[list[Cell | str]]
 GIB = 1 << 30
-MOST_ROWS = 400
 MET = {True: Cell("yes", GOOD), False: Cell("no", BAD), None: Cell("unclear", DOUBTFUL)}
-PROOFS = {"native-fp4": GOOD, "fp8": GOOD, "int8": GOOD, "none": PLAIN}  # others are doubtful
+PROOF_TONES = {"native-fp4": GOOD, "fp8": GOOD, "int8": GOOD, NONE: PLAIN}  # others are doubtful
+CHANGE_TONES = {SLOWER: BAD, MORE_MEMORY: BAD, FASTER: GOOD, LESS_MEMORY: GOOD}
 
 
-def levels(rows: Sequence[Mapping[str, Any]], whole: Whole) -> list[Part]:
-    table = Table(
-        ["level", "verdict", "why", "s"],
-        [
-            [f"{one['level']} {one.get('title', '')}", _verdict(one), str(one.get("reason", "")),
-             f"{one.get('seconds', 0.0):.1f}"]
-            for one in rows
-        ],
-    )  # fmt: skip
-    return [table, *(Fold(f"level {one['level']}: {one.get('title', '')}", _level(one)) for one in rows)]
-
-
-def _level(level: Mapping[str, Any]) -> list[Part]:
-    """What it looked at, and its figures."""
-    figures = dict(level.get("figures") or {})
-    checks = figures.pop("checks", [])
+def levels(result: LabResult) -> list[Part]:
+    if not result.levels:
+        return []
     rows: Rows = [
-        [str(one["check"]), Cell("passed", GOOD) if one["passed"] else Cell("failed", BAD), str(one["words"])]
-        for one in checks
+        [_title(level), _level_verdict(level), level.reason, f"{level.seconds:.1f}"] for level in result.levels
     ]
-    table = [Table(["check", "verdict", "found"], rows)] if rows else []
-    return [*table, Raw("figures", figures)] if figures else [*table]
+    folds = [Fold(f"level {level.level}: {level.level.title}", _level(level)) for level in result.levels]
+    return [Table(["level", "verdict", "why", "s"], rows), *folds]
 
 
-def backend(found: Any, whole: Whole) -> list[Part]:
-    """What was seen of the engine's choices, and what of it was wrong."""
-    if not isinstance(found, Mapping) or "seen" not in found:
-        return anything(found, whole)
-    parts: list[Part] = [Paragraph(f"fault: {fault}", BAD) for fault in found.get("faults") or ()]
-    about = found.get("about") or {}
+def _title(level: LevelResult) -> str:
+    return f"{level.level} {level.level.title}"
+
+
+def _level(level: LevelResult) -> list[Part]:
+    """Shows the checks of a level, and its figures."""
     rows: Rows = [
-        [str(sign), str(about.get(sign, "")), "; ".join(map(str, lines[:2]))]
-        for sign, lines in found["seen"].items()
+        [row.check, Cell("passed", GOOD) if row.passed else Cell("failed", BAD), row.words] for row in level.checks
     ]
-    path = found.get("path") or {}
-    name = (path.get("name") if isinstance(path, Mapping) else str(path)) or "any that is no fallback"
-    parts.append(Table(["seen", "meaning", "where"], rows, f"{found.get('engine', '')}, judged as path: {name}"))
-    return [*parts, Raw("backend", found)]
+    figures = {name: value for name, value in level.figures().items() if name != "checks"}
+    parts: list[Part] = [Table(["check", "verdict", "found"], rows)] if rows else []
+    return [*parts, Raw("figures", figures)] if figures else parts
 
 
-def _verdict(level: Mapping[str, Any]) -> Cell:
-    if not level.get("was_run", True):
+def _level_verdict(level: LevelResult) -> Cell:
+    if not level.was_run:
         return Cell("not run", DOUBTFUL)
-    if not level["passed"]:
+    if not level.passed:
         return Cell("failed", BAD)
-    return Cell("passed", GOOD) if level.get("valid", True) else Cell("does not count", BAD)
+    return Cell("passed", GOOD) if level.valid else Cell("does not count", BAD)
 
 
-def kernels(rows: Any, whole: Whole) -> list[Part]:
-    """What ran, with the proof of each artefact where there is one; with times where calls were timed, which they
-    are not on a GPU."""
-    if not _are_rows(rows):
-        return anything(rows, whole)
-    is_timed = any(row.get("seconds") for row in rows)
-    shown: Rows = []
-    for row in rows:
-        calls, seconds = row.get("calls"), row.get("seconds")
-        each = f"{1e6 * seconds / calls:.0f}" if calls and seconds else ""
-        launches = row.get("launches") or {}
-        names = ", ".join(f"{count} x {name}" for name, count in launches.items()) or "no kernel of its own"
-        shown.append(
-            [str(row.get("op", "")), str(row.get("implementation", "")), str(row.get("activation", "")),
-             "" if calls is None else str(calls), *[each] * is_timed, _proof(row), names]
-        )  # fmt: skip
-    headings = ["op", "implementation", "activations", "calls", *["us a call"] * is_timed, "proof", "launched"]
-    return [Table(headings, shown, "from the ledger: what was called, not what was planned"), Raw("ledger", rows)]
+def backend(result: LabResult) -> list[Part]:
+    """Shows which backends were seen, and the faults."""
+    summary = result.any_backend
+    if summary is None:
+        return []
+    faults = [Paragraph(f"fault: {fault}", BAD) for fault in summary.faults]
+    rows = [[sign, summary.about.get(sign, ""), "; ".join(lines[:2])] for sign, lines in summary.seen.items()]
+    path = summary.path.name or "any that is not a fallback"
+    table = Table(["seen", "meaning", "evidence"], rows, f"{summary.engine}, judged as path: {path}")
+    return [*faults, table, Raw("backend", summary.as_dict())]
 
 
-def _proof(row: Mapping[str, Any]) -> Cell:
-    """What the matrix instructions are in the machine code that ran.
+def kernels(result: LabResult) -> list[Part]:
+    """Shows what ran with the proof of its machine code; times are known on a CPU only."""
+    ran = result.any_kernels
+    if not ran:
+        return []
+    is_timed = any(calls.seconds for calls in ran)
+    headings = ["op", "implementation", "activations", "calls"]
+    headings += [*["us per call"] * is_timed, "proof", "launched"]
+    rows = [_kernel_row(calls, is_timed=is_timed) for calls in ran]
+    caption = "from the ledger: what was called, not what was planned"
+    return [Table(headings, rows, caption), Raw("ledger", to_json(ran))]
 
-    Rounded activations that were multiplied as bf16 are doubtful: a fallback where a GPU could do otherwise."""
-    verdicts = {code["verdict"] or "not read yet" for code in row.get("artefacts") or ()}
-    shown = sorted(verdicts - {"none"}) or sorted(verdicts)
-    is_rounded = row.get("activation") in ("mxfp8", "mxfp4")
-    tones = {PROOFS.get(one, DOUBTFUL) if one != "bf16" or is_rounded else PLAIN for one in shown}
-    tone = next((one for one in (DOUBTFUL, GOOD) if one in tones), PLAIN)
+
+def _kernel_row(calls: OpCalls, *, is_timed: bool) -> list[Cell | str]:
+    us = f"{1e6 * calls.seconds / calls.calls:.0f}" if calls.calls and calls.seconds else ""
+    launches = ", ".join(f"{count} x {name}" for name, count in calls.launches.items())
+    return [
+        calls.op,
+        calls.implementation,
+        calls.activation,
+        "" if calls.calls is None else str(calls.calls),
+        *[us] * is_timed,
+        _proof(calls),
+        launches or "no kernel of its own",
+    ]
+
+
+def _proof(calls: OpCalls) -> Cell:
+    """Shows the matrix instructions in the machine code that ran.
+
+    Rounded activations that were multiplied as bf16 are doubtful: a fallback on a GPU that can do otherwise.
+    """
+    verdicts = {code.verdict or "not read yet" for code in calls.artefacts}
+    shown = sorted(verdicts - {NONE}) or sorted(verdicts)
+    is_rounded = calls.activation in ("mxfp8", "mxfp4")
+    tones = {PROOF_TONES.get(verdict, DOUBTFUL) if verdict != "bf16" or is_rounded else PLAIN for verdict in shown}
+    tone = next((tone for tone in (DOUBTFUL, GOOD) if tone in tones), PLAIN)
     return Cell(", ".join(shown) or "-", tone)
 
 
-def memory(found: Mapping[str, Sequence[Any]], whole: Whole) -> list[Part]:
-    """Over the whole run: `seconds`, `host_bytes`, `gpu_bytes`."""
+def memory(result: LabResult) -> list[Part]:
+    timeline = result.memory
+    if timeline is None:
+        return []
+    columns = {"server's processes": timeline.host_bytes, "GPU": timeline.gpu_bytes}
     lines = []
-    for name, title in (("host_bytes", "server's processes"), ("gpu_bytes", "GPU")):
-        pairs = zip(found["seconds"], found.get(name) or (), strict=False)
+    for name, values in columns.items():
+        pairs = zip(timeline.seconds, values, strict=False)
         points = [(at, used / GIB) for at, used in pairs if used is not None]
-        lines += [Line(title, points)] if len(points) > 1 else []
-    return [memory_chart(lines), Raw("samples", found)] if lines else []
+        lines += [ChartLine(name, points)] if len(points) > 1 else []
+    return [memory_chart(lines), Raw("samples", to_json(timeline))] if lines else []
 
 
-def memory_chart(lines: Sequence[Line]) -> Chart:
+def memory_chart(lines: Sequence[ChartLine]) -> Chart:
     last = max(line.points[-1][0] for line in lines) or 1.0
     ticks = [round(last * part / 4, 1 if last < 40 else 0) for part in range(5)]
     rows = [
@@ -119,143 +130,62 @@ def memory_chart(lines: Sequence[Line]) -> Chart:
         for line in lines
     ]
     svg = line_chart(lines, x_title="seconds", y_title="GiB", ticks=ticks)
-    return Chart("Memory over time", svg, Table(["memory (GiB)", "first", "most", "last"], rows))
+    return Chart("Memory over time", svg, Table(["memory (GiB)", "first", "peak", "last"], rows))
 
 
-def review(found: Mapping[str, Any], whole: Whole) -> list[Part]:
-    """The sheet: hypothesis, criteria, result, verdict."""
-    tone = {"accepted": GOOD, "rejected": BAD}.get(found["verdict"], DOUBTFUL)
-    rows: Rows = [[one["criterion"], one["wanted"], one["found"], MET[one["met"]]] for one in found["criteria"]]
-    sides = (
-        f"{found['gate']}={found['off']} against {found['gate']}={found['on']}, {found['rounds']} rounds of each"
-    )
+def review(result: LabResult) -> list[Part]:
+    """Shows hypothesis, criteria, result and verdict."""
+    sheet = result.review
+    if sheet is None:
+        return []
+    rows: Rows = [[row.criterion, row.wanted, row.found, MET[row.met]] for row in sheet.criteria]
+    sides = f"{sheet.gate}={sheet.off} compared with {sheet.gate}={sheet.on}, {sheet.rounds} rounds each"
     return [
-        Paragraph(f"Hypothesis: {found['hypothesis']}"),
+        Paragraph(f"Hypothesis: {sheet.hypothesis}"),
         Table(["criterion", "wanted", "result", "met"], rows, sides),
-        Paragraph(f"Verdict: {found['verdict']}. {found['why']}", tone),
+        Paragraph(f"Verdict: {sheet.verdict}. {sheet.why}", REVIEW_TONES.get(sheet.verdict, DOUBTFUL)),
     ]
 
 
-def comparison(found: Any, whole: Whole) -> list[Part]:
-    if not isinstance(found, Mapping) or not _are_rows(found.get("rows")):
-        return anything(found, whole)
-    tones = {"slower": BAD, "more memory": BAD, "faster": GOOD, "less memory": GOOD}
+def comparison(result: LabResult) -> list[Part]:
+    compared = result.any_comparison
+    if compared is None:
+        return []
     rows: Rows = [
-        [str(one["name"]), str(one["figure"]), f"{100 * one['change']:+.1f} %",
-         Cell(one["verdict"], tones.get(one["verdict"], PLAIN)), short(one["before"]), short(one["after"]),
-         one["unit"], f"{100 * one['low']:+.1f} to {100 * one['high']:+.1f} %"]
-        for one in found["rows"]
-    ]  # fmt: skip
+        [
+            row.name,
+            row.figure,
+            f"{100 * row.change:+.1f} %",
+            Cell(row.verdict, CHANGE_TONES.get(row.verdict, PLAIN)),
+            short(row.before),
+            short(row.after),
+            row.unit,
+            f"{100 * limit(row.low):+.1f} to {100 * limit(row.high):+.1f} %",
+        ]
+        for row in compared.rows
+    ]
     headings = ["workload", "figure", "change", "verdict", "before", "after", "unit", "interval of the change"]
-    is_unclear = any(one["verdict"] == "unclear" for one in found["rows"])
-    tone = BAD if found.get("regressions") else DOUBTFUL if is_unclear else GOOD
-    note = "95 % of such tables have every true change within its interval"
-    return [Paragraph(str(found.get("words", "")), tone), Table(headings, rows, note), Raw("comparison", found)]
+    tone = BAD if compared.regressions else DOUBTFUL if compared.is_unclear else GOOD
+    note = "in 95 % of such tables every true change is within its interval"
+    table = Table(headings, rows, note)
+    return [Paragraph(compared.in_words(), tone), table, Raw("comparison", compared.as_dict())]
 
 
-def matrix(found: Any, whole: Whole) -> list[Part]:
-    """A map of two gates at a time: the first along the side, the others across."""
-    if not isinstance(found, Mapping) or not _are_rows(found.get("cells")):
-        return anything(found, whole)
-    cells = found["cells"]
-    gates = list(found["gates"])
-    parts: list[Part] = [Paragraph(found.get("words", ""))] if found.get("words") else []
-    for figure, unit in (found.get("figures") or {"tg_tok_s": "tok/s"}).items():
-        parts.append(_heat_map(cells, gates, figure, unit))
-    return [*parts, Fold("every cell", [_cell_table(cells, gates)]), Raw("matrix", found)]
-
-
-def _heat_map(cells: Sequence[Mapping[str, Any]], gates: Sequence[str], figure: str, unit: str) -> Table:
-    side, across = gates[0], gates[1:]
-    columns = list(dict.fromkeys(_label(one["gates"], across) for one in cells))
-    names = list(dict.fromkeys(str(one["gates"][side]) for one in cells))
-    known = {(str(one["gates"][side]), _label(one["gates"], across)): one for one in cells}
-    values = [one["figures"][figure] for one in cells if figure in (one.get("figures") or {})]
-    low, high = min(values, default=0.0), max(values, default=1.0)
-    rows: Rows = [
-        [f"{side}={name}", *(_heat(known.get((name, column)), figure, low, high) for column in columns)]
-        for name in names
+def environment(result: LabResult) -> list[Part]:
+    around = result.surroundings
+    if around is None:
+        return []
+    content = around.as_dict()
+    rows: list[tuple[str, Any]] = [
+        *((name, content[name]) for name in ("device", "capability", "time_utc", "commit", "is_dirty")),
+        *((f"version of {name}", version) for name, version in around.versions.items()),
+        ("command", " ".join(around.command)),
+        *content["gpu"].items(),
+        *(around.environment or {}).items(),
     ]
-    return Table(
-        [f"{figure} ({unit})", *(column or "value" for column in columns)],
-        rows,
-        "the stronger the colour, the higher",
-    )
+    known = [[name, str(value)] for name, value in rows if value not in (None, "", {}, [])]
+    return [Table(["name", "value"], known), Raw("environment", content)]
 
 
-def _heat(cell: Mapping[str, Any] | None, figure: str, low: float, high: float) -> Cell:
-    if cell is None:
-        return Cell("not run", DOUBTFUL, heat=0.0)
-    if cell["status"] != "done":
-        return Cell(cell["status"], BAD, heat=0.0)
-    value = cell["figures"].get(figure)
-    if value is None:
-        return Cell("-", heat=0.0)
-    return Cell(short(value), heat=(value - low) / ((high - low) or 1.0) if high > low else 0.5)
-
-
-def _cell_table(cells: Sequence[Mapping[str, Any]], gates: Sequence[str]) -> Table:
-    figures = list(dict.fromkeys(name for one in cells for name in one.get("figures") or ()))
-    rows: Rows = [
-        [*(str(one["gates"][gate]) for gate in gates),
-         Cell(one["status"], GOOD if one["status"] == "done" else BAD),
-         *(short(one["figures"][name]) if name in (one.get("figures") or {}) else "" for name in figures),
-         str(one.get("reason", ""))]
-        for one in cells
-    ]  # fmt: skip
-    return Table([*gates, "status", *figures, "reason"], rows)
-
-
-def _label(chosen: Mapping[str, Any], gates: Sequence[str]) -> str:
-    return ", ".join(f"{gate}={chosen[gate]}" for gate in gates)
-
-
-def environment(found: Mapping[str, Any], whole: Whole) -> list[Part]:
-    versions = found.get("versions") or {}
-    rows = [
-        *((name, found.get(name)) for name in ("device", "capability", "time_utc", "commit", "is_dirty")),
-        *((f"version of {name}", value) for name, value in versions.items()),
-        ("command", " ".join(found.get("command") or ())),
-        *(((found.get("gpu") or {}).items()) if found.get("gpu") else ()),
-        *(found.get("environment") or {}).items(),
-    ]
-    known = [[str(name), str(value)] for name, value in rows if value not in (None, "", {}, [])]
-    return [Table(["what", "value"], known), Raw("environment", found)]
-
-
-def raw(result: Whole) -> list[Part]:
-    return [Raw(str(name), value) for name, value in result.items()]
-
-
-def anything(value: Any, whole: Whole) -> list[Part]:
-    """Whatever it is: rows as a table, names and values as one, the rest as data."""
-    if isinstance(value, str):
-        return [Paragraph(value)]
-    if _are_rows(value):
-        headings = list(dict.fromkeys(str(key) for row in value for key in row))
-        rows = [[_plain(row.get(heading)) for heading in headings] for row in value[:MOST_ROWS]]
-        return [Table(headings, rows)]
-    if not isinstance(value, Mapping):
-        return [Raw("data", value)]
-    simple: Rows = [
-        [str(key), _plain(one)] for key, one in value.items() if not isinstance(one, Mapping | list | tuple)
-    ]
-    parts: list[Part] = [Table(["what", "value"], simple)] if simple else []
-    for key, one in value.items():
-        if isinstance(one, Mapping | list | tuple) and one:
-            parts.append(Fold(str(key).replace("_", " "), anything(one, whole)))
-    return parts
-
-
-def _plain(value: Any) -> Cell:
-    if isinstance(value, bool):
-        return Cell("yes" if value else "no")
-    if isinstance(value, float):
-        return Cell(f"{value:.4g}")
-    if isinstance(value, list | tuple) and not any(isinstance(one, Mapping | list) for one in value):
-        return Cell(", ".join(map(str, value)))
-    return Cell("" if value is None else str(value))
-
-
-def _are_rows(value: Any) -> bool:
-    return isinstance(value, list | tuple) and bool(value) and all(isinstance(one, Mapping) for one in value)
+def raw(result: LabResult) -> list[Part]:
+    return [Raw(name, value) for name, value in result.as_dict().items()]

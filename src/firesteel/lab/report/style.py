@@ -1,4 +1,4 @@
-"""How a report looks, in light and dark, on a phone and on a wide screen; knows no content."""
+"""The style sheet of a report: light and dark, phone and wide screen."""
 
 CSS = """
 :root { color-scheme: light dark; --back: #f6f5f2; --card: #ffffff; --ink: #1d1f23; --soft: #5d636d;

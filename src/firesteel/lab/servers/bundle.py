@@ -1,6 +1,6 @@
-"""Collects what a failed server leaves: log, kernel messages, GPU, processes, environment; judges nothing.
+"""Crash bundles of failed servers: log, kernel messages, GPU state, processes, environment.
 
-The folder is written by `engine/process/crash.py`, which hides secrets.
+`engine/process/crash.py` writes the folder and hides secrets.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from firesteel.lab.servers.diagnosis import Diagnosis
 
 LOG_LINES = 400
 TAIL_BYTES = 1 << 18
-PATIENCE_S = 15
+TIMEOUT_S = 15
 KERNEL_WORDS = re.compile(
     r"\bXid\b|NVRM|oom-kill|out of memory|Killed process|segfault|general protection|traps:", re.IGNORECASE
 )
 KERNEL_LOGS = (("dmesg",), ("journalctl", "--dmesg", "--boot", "--quiet", "--no-pager", "--lines=5000"))
 KERNEL_CURE = (
-    "to have the kernel's messages next time: sudo sysctl kernel.dmesg_restrict=0, or make this user a member of "
-    "the group adm or systemd-journal"
+    "to get the kernel's messages next time: sudo sysctl kernel.dmesg_restrict=0, or add this user to the group "
+    "adm or systemd-journal"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remains:
-    """Of a server, as far as they could be gathered."""
+class CrashEvidence:
+    """Everything that could be collected from a failed server."""
 
     command: Sequence[str]
     url: str
@@ -43,49 +43,59 @@ class Remains:
     processes: Sequence[Mapping[str, Any]]
     kernel_messages: Sequence[str]
     step: str
-    nvidia_smi: str = ""  # while it ran
+    nvidia_smi: str = ""  # before the server was stopped
     stopped: Mapping[str, Any] = field(default_factory=dict)
     ledger: Sequence[Mapping[str, Any]] = ()
     in_flight: Sequence[str] = ()
 
 
-def bundle_up(folder: Path, remains: Remains) -> Path:
-    """A new folder within `folder` with report.json and log.txt."""
-    diagnosis = remains.diagnosis
+def write_crash_bundle(folder: Path, evidence: CrashEvidence) -> Path:
+    """Creates a new folder within `folder` with report.json and log.txt."""
+    diagnosis = evidence.diagnosis
     report = CrashReport(
-        cause=diagnosis.in_words(), log_tail=read_tail(remains.log),
-        config={"command": list(remains.command), "url": remains.url, "log": str(remains.log),
-                "hidden_flags": find_secret_flags(remains.command)},
-        ledger=remains.ledger, in_flight=remains.in_flight,
-        surroundings={
-            "diagnosis": diagnosis.as_dict(), "step": remains.step, "stopped": dict(remains.stopped),
-            "processes": list(remains.processes), "kernel_messages": list(remains.kernel_messages),
-            "nvidia_smi": remains.nvidia_smi, "environment": told_environment(remains.environment),
+        cause=diagnosis.in_words(),
+        log_tail=read_tail(evidence.log),
+        config={
+            "command": list(evidence.command),
+            "url": evidence.url,
+            "log": str(evidence.log),
+            "hidden_flags": find_secret_flags(evidence.command),
         },
-    )  # fmt: skip
+        ledger=evidence.ledger,
+        in_flight=evidence.in_flight,
+        surroundings={
+            "diagnosis": diagnosis.as_dict(),
+            "step": evidence.step,
+            "stopped": dict(evidence.stopped),
+            "processes": list(evidence.processes),
+            "kernel_messages": list(evidence.kernel_messages),
+            "nvidia_smi": evidence.nvidia_smi,
+            "environment": told_environment(evidence.environment),
+        },
+    )
     return write_bundle(folder, report)
 
 
 def find_secret_flags(words: Sequence[str]) -> dict[str, str]:
-    """By name, so that the writer of the bundle knows what to hide in command lines and logs."""
-    parts = [part.strip("'\"") for word in words for part in word.split()]  # a word may be a command line itself
-    found = {}
+    """Returns secret flags and their values, which are hidden in command lines and logs."""
+    parts = [part.strip("'\"") for word in words for part in word.split()]  # a word may itself be a command line
+    secrets = {}
     for word, after in itertools.pairwise((*parts, "")):
         name, equals, value = word.partition("=")
         if is_secret(name) and (equals or name.startswith("-")):
-            found[name] = value.strip("'\"") if equals else after
-    return found
+            secrets[name] = value.strip("'\"") if equals else after
+    return secrets
 
 
 def hide_values(lines: Sequence[str], values: Collection[str]) -> list[str]:
-    """Wherever one of them shows up."""
-    if not (known := [re.escape(one) for one in sorted(values, key=len, reverse=True) if one]):
+    """Replaces the values wherever they appear."""
+    if not (known := [re.escape(value) for value in sorted(values, key=len, reverse=True) if value]):
         return list(lines)
     return [re.sub("|".join(known), HIDDEN, line) for line in lines]
 
 
 def read_tail(path: Path, num_lines: int = LOG_LINES, num_bytes: int = TAIL_BYTES) -> list[str]:
-    """The last lines of a log of any size, in any encoding."""
+    """Returns the last lines of a log of any size, in any encoding."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - num_bytes))
@@ -94,52 +104,52 @@ def read_tail(path: Path, num_lines: int = LOG_LINES, num_bytes: int = TAIL_BYTE
         return []
 
 
-class KernelWatch:
-    """Messages of the kernel since this was made, those that speak of GPUs, memory and faults."""
+class KernelLog:
+    """Kernel messages about GPUs, memory and faults since this object was created."""
 
     def __init__(self) -> None:
         self._before, _ = read_kernel_log()
 
-    def news(self) -> list[str]:
-        """Nothing where the kernel's log may not be read."""
-        return self._look()[0]
+    def new_messages(self) -> list[str]:
+        """Returns nothing if the kernel's log cannot be read."""
+        return self._read()[0]
 
-    def told(self) -> list[str]:
-        """The same, or why they cannot be had."""
-        news, fault = self._look()
-        return [fault] if fault else news
+    def messages_or_reason(self) -> list[str]:
+        """Returns the new messages, or why they cannot be read."""
+        messages, reason = self._read()
+        return [reason] if reason else messages
 
-    def _look(self) -> tuple[list[str], str]:
+    def _read(self) -> tuple[list[str], str]:
         last = self._before[-1] if self._before else None
-        now, fault = read_kernel_log()
+        now, reason = read_kernel_log()
         since = now[now.index(last) + 1 :] if last in now else now
-        return [line for line in since if KERNEL_WORDS.search(line)], fault
+        return [line for line in since if KERNEL_WORDS.search(line)], reason
 
 
 def read_kernel_log() -> tuple[list[str], str]:
-    """Its lines, or why none can be read and what helps: many systems keep dmesg to root."""
-    faults = []
+    """Returns its lines, or why they cannot be read and the cure: many systems restrict dmesg to root."""
+    reasons = []
     for command in KERNEL_LOGS:
-        text, fault = _run(*command)
-        if not fault and (text or command[0] == "dmesg"):  # journalctl shows nothing where it may not
+        text, reason = _run(*command)
+        if not reason and (text or command[0] == "dmesg"):  # journalctl without permission shows nothing
             return text.splitlines(), ""
-        faults.append(fault or f"{command[0]} shows nothing")
-    return [], f"not readable: {'; '.join(faults)}; {KERNEL_CURE}"
+        reasons.append(reason or f"{command[0]} shows nothing")
+    return [], f"not readable: {'; '.join(reasons)}; {KERNEL_CURE}"
 
 
 def ask_nvidia_smi() -> str:
-    """What it says, also where it fails: a GPU that is lost."""
-    text, fault = _run("nvidia-smi")
-    return f"{text}\n{fault}".strip()
+    """Returns its output, also if it fails, as for a GPU that is lost."""
+    text, reason = _run("nvidia-smi")
+    return f"{text}\n{reason}".strip()
 
 
 def _run(*command: str) -> tuple[str, str]:
-    """What it wrote, and in words why it failed."""
+    """Returns the output, and the reason of a failure."""
     if shutil.which(command[0]) is None:
-        return "", f"there is no {command[0]}"
+        return "", f"{command[0]} is not installed"
     try:
-        done = subprocess.run(command, capture_output=True, timeout=PATIENCE_S, check=False)
+        done = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
-        return "", f"{command[0]} did not answer in {PATIENCE_S} s"
+        return "", f"{command[0]} did not finish in {TIMEOUT_S} s"
     words = done.stderr.decode(errors="replace").strip() or f"exit code {done.returncode}"
     return done.stdout.decode(errors="replace"), f"{command[0]} failed: {words}" if done.returncode else ""

@@ -1,4 +1,4 @@
-"""How each engine is started as a server, and what --debug adds; starts nothing."""
+"""Command lines that start each engine as a server, and what --debug adds to them."""
 
 from __future__ import annotations
 
@@ -15,36 +15,47 @@ from firesteel.hub import find_checkpoint
 from firesteel.lab.servers.supervisor import ServerCommand
 
 HOST = "127.0.0.1"
-# Names of programs and modules, by whose rules they fall under.
+# Engine -> pattern of the program or module that starts it.
 PROGRAMS = {
-    "firesteel": "firesteel", "vllm": r"vllm(\..+)?", "sglang": r"sglang(\..+)?", "llamacpp": "llama-server",
-}  # fmt: skip
+    "firesteel": "firesteel",
+    "vllm": r"vllm(\..+)?",
+    "sglang": r"sglang(\..+)?",
+    "llamacpp": "llama-server",
+}
 KINDS = ("firesteel", "vllm", "sglang", "llamacpp")
-# Launches one after the other, so that a fault is named where it happens; C++ stacks; every choice of a kernel.
+# Blocking launches, so that a fault is reported where it happens; C++ stacks; logs of every kernel choice.
 DEBUG = {
-    "CUDA_LAUNCH_BLOCKING": "1", "TORCH_SHOW_CPP_STACKTRACES": "1", "TORCH_CPP_LOG_LEVEL": "INFO",
-    "VLLM_LOGGING_LEVEL": "DEBUG", "SGLANG_LOG_LEVEL": "debug", "NCCL_DEBUG": "INFO",
-    "FLASHINFER_LOGLEVEL": "3", "GGML_CUDA_DEBUG": "1",
-}  # fmt: skip
+    "CUDA_LAUNCH_BLOCKING": "1",
+    "TORCH_SHOW_CPP_STACKTRACES": "1",
+    "TORCH_CPP_LOG_LEVEL": "INFO",
+    "VLLM_LOGGING_LEVEL": "DEBUG",
+    "SGLANG_LOG_LEVEL": "debug",
+    "NCCL_DEBUG": "INFO",
+    "FLASHINFER_LOGLEVEL": "3",
+    "GGML_CUDA_DEBUG": "1",
+}
 DEBUG_FLAGS = {
-    "firesteel": ("--enforce-eager", "--no-run-ahead"), "vllm": ("--enforce-eager",),
-    "sglang": ("--disable-cuda-graph",), "llamacpp": ("--verbose",),
-}  # fmt: skip
+    "firesteel": ("--enforce-eager", "--no-run-ahead"),
+    "vllm": ("--enforce-eager",),
+    "sglang": ("--disable-cuda-graph",),
+    "llamacpp": ("--verbose",),
+}
 
 
 def make_command(
     engine: str, *, model: str, port: int, folder: Path, flags: Sequence[str] = (), debug: bool = False
 ) -> ServerCommand:
-    """`engine` is one of KINDS or a command line in which {port} stands, and {model} where it is wanted."""
-    added = DEBUG_FLAGS.get(name_kind(engine), ()) if debug else ()
+    """Builds a command; `engine` is one of KINDS, or a command line with {port} and optionally {model}."""
+    added = DEBUG_FLAGS.get(find_kind(engine), ()) if debug else ()
     return ServerCommand(
-        words=(*find_words(engine, model=model, port=port, folder=folder), *added, *flags),
-        url=f"http://{HOST}:{port}", name=engine if engine in KINDS else "server",
+        words=(*make_words(engine, model=model, port=port, folder=folder), *added, *flags),
+        url=f"http://{HOST}:{port}",
+        name=engine if engine in KINDS else "server",
         environment=DEBUG if debug else {},
-    )  # fmt: skip
+    )
 
 
-def find_words(engine: str, *, model: str, port: int, folder: Path) -> tuple[str, ...]:
+def make_words(engine: str, *, model: str, port: int, folder: Path) -> tuple[str, ...]:
     at = ("--host", HOST, "--port", str(port))
     if engine == "firesteel":
         crashes = ("--crash-dir", str(folder / "crashes"))
@@ -57,22 +68,21 @@ def find_words(engine: str, *, model: str, port: int, folder: Path) -> tuple[str
         return ("llama-server", "--model", model, *at)
     if "{port}" not in engine:
         raise UserError(
-            f"--engine {engine!r} is none of {', '.join(KINDS)}, nor a command line with {{port}} in it, as "
+            f"--engine {engine!r} is neither one of {', '.join(KINDS)} nor a command line with {{port}}, such as "
             "'my-server --port {port} {model}'"
         )
-    return tuple(word.replace("{port}", str(port)).replace("{model}", model) for word in split(engine))
+    return tuple(word.replace("{port}", str(port)).replace("{model}", model) for word in split_words(engine))
 
 
-def split(engine: str) -> list[str]:
-    """A command line into its words."""
+def split_words(engine: str) -> list[str]:
     try:
         return shlex.split(engine)
     except ValueError as error:
-        raise UserError(f"--engine {engine!r} is no command line: {error}; quotes go in pairs") from error
+        raise UserError(f"--engine {engine!r} is not a valid command line: {error}; close every quote") from error
 
 
 def find_model(engine: str, model: str) -> str:
-    """As other engines know it: the folder of a checkpoint that we find by name."""
+    """Returns the model as an engine expects it: other engines need the folder of a checkpoint found by name."""
     if engine == "firesteel":
         return model
     try:
@@ -82,16 +92,16 @@ def find_model(engine: str, model: str) -> str:
 
 
 def find_key(flags: Sequence[str], *, engine: str = "") -> str:
-    """That the server asks for: of its command line, or FIRESTEEL_API_KEY, which it has from us."""
+    """Returns the API key that the server expects: of its command line, or the inherited FIRESTEEL_API_KEY."""
     words = [word for flag in (*shlex.split(engine), *flags) for word in flag.split("=", 1)]
     given = [value for name, value in itertools.pairwise(words) if name == "--api-key"]
     return given[-1] if given else resolve().config.server.api_key
 
 
-def name_kind(engine: str) -> str:
-    """Whose rules a command line falls under: the engine whose program or module it starts, or "other"."""
+def find_kind(engine: str) -> str:
+    """Returns the engine whose rules apply: the one whose program or module is started, or "other"."""
     if engine in KINDS:
         return engine
-    names = [Path(word).name for word in split(engine)]
-    found = (kind for kind, pattern in PROGRAMS.items() if any(re.fullmatch(pattern, name) for name in names))
-    return next(found, "other")
+    names = [Path(word).name for word in split_words(engine)]
+    kinds = (kind for kind, pattern in PROGRAMS.items() if any(re.fullmatch(pattern, name) for name in names))
+    return next(kinds, "other")

@@ -1,6 +1,6 @@
-"""How a program that has servers under it ends, and how it ends another: asked first, with time; knows no server.
+"""Clean exits of programs that run servers: on signals, and of child processes.
 
-A server under supervision sits in a session of its own: whoever started it must live until it is gone.
+A supervised server has a session of its own, so whoever started it must outlive it and stop it.
 """
 
 from __future__ import annotations
@@ -16,69 +16,80 @@ from types import FrameType
 
 from firesteel.config import child_environment
 
-ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-PATIENCE_S = 120.0  # longer than a server is given: twice its grace, and time for its stacks
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+GRACE_S = 120.0  # more than a server gets: twice its own grace, and time for its stacks
 
 
-def stop_servers_when_ended() -> None:
-    """Ctrl-C, SIGTERM and a terminal that closes end this process by way of its clean-up."""
-    for number in ENDINGS:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup has SIGHUP ignored, and it stays so
-            signal.signal(number, leave)
+def stop_servers_on_signals() -> None:
+    """Makes Ctrl-C, SIGTERM and a closed terminal end this process through its clean-up."""
+    for number in STOP_SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # under nohup SIGHUP stays ignored
+            signal.signal(number, raise_exit)
 
 
-def leave(number: int, frame: FrameType | None) -> None:
-    """As an exception, so that servers and cells are stopped on the way out.
+def raise_exit(number: int, frame: FrameType | None) -> None:
+    """Raises an exception, so that servers and cells are stopped on the way out.
 
-    Heard once: a terminal that closes sends SIGHUP more than once, and a second would end the clean-up.
+    Only the first signal counts: a closing terminal sends several SIGHUPs, and a second would abort the clean-up.
     """
-    for each in ENDINGS:
+    for each in STOP_SIGNALS:
         signal.signal(each, signal.SIG_IGN)
     raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
-    """Signals that would end this process by an exception are heard when the block is done: a process that was
-    started, but is not yet known to whoever is to stop it, would be left."""
-    heard: list[int] = []
-    is_main = threading.current_thread() is threading.main_thread()  # others hear none
-    before = {number: handler for number in ENDINGS if is_main and callable(handler := signal.getsignal(number))}
+def deferred_signals() -> Iterator[None]:
+    """Delays stop signals until the block is done.
+
+    A process that was started but is not yet known to the code that must stop it would otherwise be left running.
+    """
+    pending: list[int] = []
+    is_main = threading.current_thread() is threading.main_thread()  # other threads get no signals
+    before = {
+        number: handler for number in STOP_SIGNALS if is_main and callable(handler := signal.getsignal(number))
+    }
     for number in before:
-        signal.signal(number, lambda number, _: heard.append(number))
+        signal.signal(number, lambda number, _: pending.append(number))
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        if heard:
-            signal.raise_signal(heard[0])
+        if pending:
+            signal.raise_signal(pending[0])
 
 
-def run_apart(
-    command: Sequence[str], log: Path, *, most_s: float | None = None, patience_s: float = PATIENCE_S
+def run_child(
+    command: Sequence[str], log: Path, *, timeout_s: float | None = None, grace_s: float = GRACE_S
 ) -> int | None:
-    """Its exit code, None where it took longer than `most_s`; in a session of its own, ended whatever happens."""
+    """Runs a command in its own session and stops it whatever happens.
+
+    Returns its exit code, or None if it exceeded `timeout_s`.
+    """
     child = None
     try:
-        with undisturbed(), log.open("wb") as sink:
+        with deferred_signals(), log.open("wb") as sink:
             child = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT, start_new_session=True,
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
                 env=child_environment({}),
-            )  # fmt: skip
-        return child.wait(most_s)
+            )
+        return child.wait(timeout_s)
     except subprocess.TimeoutExpired:
         return None
     finally:
         if child is not None:
-            end(child, patience_s)
+            terminate(child, grace_s)
 
 
-def end(child: subprocess.Popen[bytes], patience_s: float) -> None:
-    """SIGTERM to its process group, so that it stops its server, then SIGKILL."""
+def terminate(child: subprocess.Popen[bytes], grace_s: float) -> None:
+    """Sends SIGTERM to its process group, so that it stops its server, then SIGKILL."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(child.pid, number)
         with suppress(subprocess.TimeoutExpired):
-            child.wait(patience_s)
+            child.wait(grace_s)
             return

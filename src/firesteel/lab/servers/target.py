@@ -1,42 +1,45 @@
-"""The server under test: its API, its processes where the lab started it, its limits; judges nothing."""
+"""The server under test: its API, its limits, and its processes if the lab started it."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from firesteel.errors import UserError
 from firesteel.lab.client.api import Api
 from firesteel.lab.client.wire import RequestFailed
+from firesteel.lab.codec import to_json
 from firesteel.lab.memory.footprint import Footprint
-from firesteel.lab.servers.supervisor import Supervised
+from firesteel.lab.path.ledger import ServerLedger, parse_ledger
+from firesteel.lab.servers.supervisor import SupervisedServer
 
-DEFAULT_CONTEXT = 4096  # of a server that does not say
-PROOFS_S = 60.0  # for a server to read the machine code of one kernel more
+DEFAULT_CONTEXT = 4096  # of a server that does not state it
+PROOFS_S = 60.0  # for a server to read the machine code of one more kernel
 PROOFS_POLL_S = 0.5
 
 
 @dataclass(slots=True, kw_only=True)
 class Target:
     api: Api
-    kind: str  # whose rules it falls under: one of engines.KINDS, or "other"
+    kind: str  # whose rules apply: one of commands.KINDS, or "other"
     folder: Path
-    model: str  # as the server was told; of one that ran already, as it says
-    server: Supervised | None = None  # None where it ran already
+    model: str  # as the server was told; of a server that was running already, as it reports
+    server: SupervisedServer | None = None  # None if the server was running already
     max_context: int = DEFAULT_CONTEXT
-    tell: Callable[[str], None] = field(default=lambda words: None)  # progress in words
+    on_progress: Callable[[str], None] = field(default=lambda words: None)
 
     @contextmanager
     def step(self, words: str) -> Iterator[None]:
-        """What is asked inside, for the one who watches and for a diagnosis.
+        """Names the requests inside, for progress and diagnosis.
 
-        A request that failed becomes the server's failure where it hangs or is gone.
+        A failed request becomes a ServerFailed if the lab started the server.
         """
-        self.tell(words)
+        self.on_progress(words)
         if self.server is not None:
             self.server.step = words
             self.server.check()
@@ -46,66 +49,57 @@ class Target:
             raise self._failure(error) from error
 
     def _failure(self, error: RequestFailed) -> Exception:
-        """Diagnosed with the server's log, which must be ours."""
+        """Diagnoses with the server's log, which exists only if the lab started it."""
         if self.server is None:
             return error
-        if self.server.vigil.complaint is not None:  # why it was ended, and so broke off
-            return self.server.fail(self.server.vigil.complaint)
+        if self.server.monitor.complaint is not None:  # the monitor killed it, hence the failed request
+            return self.server.fail(self.server.monitor.complaint)
         if error.kind == "silent":
             return self.server.fail_silent(self.api.timeout_s)
         if error.kind == "unreachable":
-            return self.server.fail_broken(str(error))
+            return self.server.fail_disconnected(str(error))
         return self.server.fail_wrong(error.kind, f"{error} (at {self.server.step})")
 
-    def greet(self) -> None:
-        """Asks which model is served and how much it takes."""
+    def identify(self) -> None:
+        """Asks which model is served and how long its context is."""
         with self.step("the list of models"):
             name, context = self.api.find_model()
         self.api = replace(self.api, model=name)
         self.max_context = context or DEFAULT_CONTEXT
 
-    def read_ledger(self) -> Mapping[str, Any] | None:
-        """What ran, where the server says so; waits while it still reads the machine code of that."""
+    def read_ledger(self) -> ServerLedger | None:
+        """Returns what ran, or None if the server has no ledger; waits while it still reads machine code."""
         last, least, deadline = None, math.inf, math.inf
-        while (found := self._ask_ledger()) is not None:
-            last, unread = found, count_unread(found)
-            if unread < least:
-                least, deadline = unread, time.monotonic() + PROOFS_S
-            if not unread or time.monotonic() > deadline:
+        while (ledger := self._ask_ledger()) is not None:
+            last = ledger
+            if ledger.num_unread < least:
+                least, deadline = ledger.num_unread, time.monotonic() + PROOFS_S
+            if not ledger.num_unread or time.monotonic() > deadline:
                 break
-            self.tell(f"machine code of {unread} kernels is being read")
+            self.on_progress(f"the machine code of {ledger.num_unread} kernels is being read")
             time.sleep(PROOFS_POLL_S)
         return last
 
-    def _ask_ledger(self) -> dict[str, Any] | None:
+    def _ask_ledger(self) -> ServerLedger | None:
         try:
-            found = self.api.get("/ledger")
+            ledger = parse_ledger(self.api.get("/ledger"))
         except RequestFailed:
             return None
-        if not isinstance(found, dict) or not isinstance(found.get("ran"), list):
-            return None
-        if self.server is not None:
-            self.server.ledger = found["ran"]
-        return found
+        except UserError as error:
+            raise RequestFailed("garbage", f"/ledger: {error}") from error
+        if self.server is not None and ledger is not None:
+            self.server.ledger = to_json(ledger.ran)
+        return ledger
 
     def footprint(self) -> Footprint | None:
-        """Of all its processes; None of one that the lab did not start."""
-        return None if self.server is None else Footprint.of(self.server.family.living())
+        """Returns the memory of all its processes; None if the lab did not start it."""
+        return None if self.server is None else Footprint.of(self.server.processes.find_living())
 
 
 def is_refusal(error: RequestFailed) -> bool:
-    """Of a server that is well but does not offer what was asked: no such path, field or part of the answer."""
+    """Returns True if a healthy server lacks what was asked for: a path, a field or a part of the answer."""
     return error.kind == "garbage" or (error.status is not None and (error.status < 500 or error.status == 501))
 
 
 def are_finite(values: Sequence[Any]) -> bool:
     return all(isinstance(value, int | float) and math.isfinite(value) for value in values)
-
-
-def list_artefacts(ledger: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The machine code that ran; servers of before it was told of have none."""
-    return [code for row in ledger["ran"] for code in row.get("artefacts") or ()]
-
-
-def count_unread(ledger: Mapping[str, Any]) -> int:
-    return sum(code["verdict"] is None for code in list_artefacts(ledger))

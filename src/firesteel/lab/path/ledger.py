@@ -1,0 +1,74 @@
+"""The ledger of a firesteel server (GET /ledger): which implementations ran, with which machine code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from firesteel.kernels.op.requirement import VERDICTS
+from firesteel.lab.codec import from_json
+
+NONE = "none"  # verdict of machine code without matrix instructions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchedCode:
+    """A compiled kernel that was launched."""
+
+    kernel: str = ""
+    tile: str = ""
+    artefact: str = ""  # hash of the code
+    launches: int = 0
+    verdict: str | None = None  # its matrix instructions; None until the server has read the code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpCalls:
+    """The calls of one implementation of an op. Older servers have fewer fields."""
+
+    op: str
+    implementation: str = ""
+    activation: str = ""  # bf16, mxfp8 or mxfp4, of ops that can round activations
+    calls: int | None = None
+    seconds: float | None = None
+    launches: dict[str, int] = field(default_factory=dict)  # by kernel
+    clipped: int | None = None
+    artefacts: tuple[LaunchedCode, ...] = ()
+
+    @property
+    def verdicts(self) -> set[str]:
+        """The kinds of matrix instructions in its machine code."""
+        return {code.verdict for code in self.artefacts if code.verdict in VERDICTS and code.verdict != NONE}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerLedger:
+    device: str = ""
+    kernels: dict[str, str] = field(default_factory=dict)  # op -> implementations that may run
+    formats: dict[str, str] = field(default_factory=dict)  # of weights, activations and KV cache
+    ran: tuple[OpCalls, ...] = ()
+
+    @property
+    def machine_code(self) -> list[LaunchedCode]:
+        return [code for line in self.ran for code in line.artefacts]
+
+    @property
+    def num_unread(self) -> int:
+        """Compiled kernels whose code the server has not read yet."""
+        return sum(code.verdict is None for code in self.machine_code)
+
+    @property
+    def is_float32(self) -> bool:
+        """The model is computed in float32: on a CPU, unless the settings round activations or the KV cache."""
+        is_plain = (
+            self.formats.get("activation", "bf16") == "bf16" and self.formats.get("kv", "float32") == "float32"
+        )
+        return self.device == "CPU" and is_plain
+
+
+def parse_ledger(content: Any) -> ServerLedger | None:
+    """Returns None if the answer is not a ledger: another engine may answer /ledger in its own way."""
+    if not isinstance(content, Mapping) or not isinstance(content.get("ran"), list):
+        return None
+    return from_json(ServerLedger, content, "the ledger")

@@ -1,0 +1,351 @@
+"""The result of a lab run, or of another verb of the lab: what result.json holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from firesteel.errors import UserError
+from firesteel.lab.bench.result import BenchResult
+from firesteel.lab.codec import from_json, to_json
+from firesteel.lab.compare.compare import Comparison
+from firesteel.lab.level import KERNEL_PATH, Level, find_level
+from firesteel.lab.matrix.result import MatrixResult
+from firesteel.lab.matrix.review import Review
+from firesteel.lab.path.backend import BackendSummary
+from firesteel.lab.path.ledger import OpCalls
+from firesteel.lab.profile.profile import Profile, parse_profile
+from firesteel.lab.servers.diagnosis import Diagnosis
+from firesteel.lab.servers.server_exit import ServerExit
+from firesteel.lab.spec import LabSpec, parse_spec
+from firesteel.lab.surroundings import StatedSurroundings
+
+SCHEMA = 1
+RESULT = "result.json"
+# Figures of a level that have a field of their own in LevelResult.
+TYPED_FIGURES = ("checks", "backend", "bench", "comparison", "matrix", "diagnosis", "bundle")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelCheck:
+    """One thing that a level looked at."""
+
+    check: str
+    passed: bool
+    words: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelResult:
+    level: Level
+    passed: bool
+    reason: str  # also of a pass
+    valid: bool = True  # False if the kernel path was not the requested one
+    was_run: bool = True  # False if there was nothing to compare with, or no server left
+    seconds: float = 0.0
+    checks: tuple[LevelCheck, ...] = ()
+    backend: BackendSummary | None = None
+    bench: BenchResult | None = None
+    comparison: Comparison | None = None
+    matrix: MatrixResult | None = None
+    diagnosis: Diagnosis | None = None  # of a server that failed
+    bundle: str | None = None  # its crash bundle
+    facts: Mapping[str, Any] = field(default_factory=dict)  # other figures; the report shows them as they are
+
+    @property
+    def is_new_baseline(self) -> bool:
+        """There was no earlier run to compare with, so this one was kept."""
+        return "visible_change" in self.facts
+
+    def figures(self) -> dict[str, Any]:
+        """Returns everything but the verdict as JSON."""
+        content = dict(self.facts)
+        if self.diagnosis is not None:
+            content |= {"diagnosis": self.diagnosis.as_dict(), "bundle": self.bundle}
+        for name in ("backend", "bench", "comparison", "matrix"):
+            part = getattr(self, name)
+            if part is not None:
+                content[name] = part.as_dict()
+        if self.checks:
+            content["checks"] = to_json(self.checks)
+        return content
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "title": self.level.title,
+            "level": self.level.number,
+            "passed": self.passed,
+            "reason": self.reason,
+            "valid": self.valid,
+            "was_run": self.was_run,
+            "seconds": self.seconds,
+            "figures": self.figures(),
+        }
+
+
+class Checks:
+    """Collects what a level looked at and builds its result."""
+
+    def __init__(self, level: Level) -> None:
+        self.level = level
+        self.rows: list[LevelCheck] = []
+        self.facts: dict[str, Any] = {}
+
+    def add(self, name: str, passed: bool, words: str) -> None:
+        self.rows.append(LevelCheck(check=name, passed=passed, words=words))
+
+    def result(
+        self,
+        summary: str = "",
+        *,
+        backend: BackendSummary | None = None,
+        bench: BenchResult | None = None,
+        comparison: Comparison | None = None,
+        matrix: MatrixResult | None = None,
+    ) -> LevelResult:
+        """The reason is what failed, or else the summary, or else all checks."""
+        failed = [f"{row.check}: {row.words}" for row in self.rows if not row.passed]
+        return LevelResult(
+            level=self.level,
+            passed=not failed,
+            reason="; ".join(failed) or summary or "; ".join(row.words for row in self.rows),
+            checks=tuple(self.rows),
+            facts=self.facts,
+            backend=backend,
+            bench=bench,
+            comparison=comparison,
+            matrix=matrix,
+        )
+
+
+def judge_validity(results: Sequence[LevelResult]) -> list[LevelResult]:
+    """Marks results after a failed kernel path as invalid: another path was measured than the requested one."""
+    is_valid = True
+    judged = []
+    for result in results:
+        judged.append(result if is_valid else replace(result, valid=False))
+        is_valid = is_valid and not (result.level == KERNEL_PATH and result.was_run and not result.passed)
+    return judged
+
+
+def has_passed(results: Sequence[LevelResult]) -> bool:
+    return all(result.passed and result.valid for result in results)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineInfo:
+    name: str = ""
+    kind: str | None = None  # whose rules apply
+    url: str | None = None
+    model: str | None = None
+    max_context: int | None = None
+    device: str | None = None
+    # The rest is known if the lab started the server.
+    command: tuple[str, ...] | None = None
+    startup_s: float | None = None
+    log: str | None = None
+    peak_bytes: int | None = None
+    gpu_scope: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Leaves out what is unknown."""
+        return {name: value for name, value in asdict(self).items() if value is not None and value != ""}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryTimeline:
+    """Memory of the server over the whole run."""
+
+    seconds: tuple[float, ...] = ()
+    host_bytes: tuple[int, ...] = ()
+    gpu_bytes: tuple[int | None, ...] = ()
+
+    @classmethod
+    def of(cls, samples: Iterable[tuple[float, int, int | None]]) -> MemoryTimeline:
+        columns = list(zip(*samples, strict=True)) or [(), (), ()]
+        return cls(seconds=tuple(round(at, 2) for at in columns[0]), host_bytes=columns[1], gpu_bytes=columns[2])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabResult:
+    """A run has levels and a spec; a matrix, a review and a profile have a part of their own."""
+
+    levels: tuple[LevelResult, ...] = ()
+    spec: LabSpec | None = None
+    unknown_settings: tuple[str, ...] = ()  # in the file, but not in this version
+    firesteel: str | None = None  # version
+    seconds: float = 0.0
+    time_utc: str | None = None
+    passed: bool = False
+    unfinished: tuple[Level, ...] = ()  # levels that an interrupted run did not reach
+    reductions: tuple[str, ...] = ()
+    engine: EngineInfo | None = None
+    kernels: tuple[OpCalls, ...] = ()
+    shutdown: ServerExit | None = None
+    memory: MemoryTimeline | None = None
+    surroundings: StatedSurroundings | None = None
+    backend: BackendSummary | None = None
+    bench: BenchResult | None = None
+    comparison: Comparison | None = None
+    matrix: MatrixResult | None = None
+    profile: Profile | None = None
+    review: Review | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        levels = [level.as_dict() for level in self.levels]
+        engine = None if self.engine is None else self.engine.as_dict()
+        content: dict[str, Any] = {"levels": levels, "engine": engine}
+        if self.spec is not None:
+            content = {
+                "schema": SCHEMA,
+                "firesteel": self.firesteel,
+                "seconds": self.seconds,
+                "time_utc": self.time_utc,
+                "passed": self.passed,
+                "unfinished": list(map(str, self.unfinished)),
+                "order": self.spec.as_dict(),
+                "levels": levels,
+                "reductions": list(self.reductions),
+                "engine": engine or {},
+                "kernels": to_json(self.kernels),
+                "shutdown": None if self.shutdown is None else self.shutdown.as_dict(),
+                "memory": {} if self.memory is None else to_json(self.memory),
+            }
+        parts = (self.backend, self.bench, self.comparison, self.matrix, self.profile, self.review)
+        names = ("backend", "bench", "comparison", "matrix", "profile", "review")
+        content |= {name: part.as_dict() for name, part in zip(names, parts, strict=True) if part is not None}
+        if self.surroundings is not None:
+            content["surroundings"] = self.surroundings.as_dict()
+        return content
+
+    def in_levels(self, part: Callable[[LevelResult], T | None]) -> T | None:
+        """Returns a part of the first level that has it."""
+        return next((value for level in self.levels if (value := part(level)) is not None), None)
+
+    @property
+    def any_bench(self) -> BenchResult | None:
+        return self.bench or self.in_levels(lambda level: level.bench)
+
+    @property
+    def any_backend(self) -> BackendSummary | None:
+        return self.backend or self.in_levels(lambda level: level.backend)
+
+    @property
+    def any_comparison(self) -> Comparison | None:
+        return self.comparison or self.in_levels(lambda level: level.comparison)
+
+    @property
+    def any_matrix(self) -> MatrixResult | None:
+        return self.matrix or self.in_levels(lambda level: level.matrix)
+
+    @property
+    def any_kernels(self) -> tuple[OpCalls, ...]:
+        ledger = None if self.any_backend is None else self.any_backend.ledger
+        return self.kernels or (ledger.ran if ledger is not None else ())
+
+    @property
+    def has_counted_bench(self) -> bool:
+        """The benchmark was measured without a failure, on the requested path."""
+        return any(level.bench is not None and level.passed and level.valid for level in self.levels)
+
+    def counted_bench(self) -> BenchResult:
+        """Returns the benchmark, or raises if there is none or it is invalid."""
+        for level in self.levels:
+            if level.bench is not None and not level.valid:
+                raise UserError(
+                    f"the benchmark of {self.name} does not count, its kernel path (level {KERNEL_PATH}) failed: "
+                    f"{self._path_failure()}; measure it again on the requested path (--path names it)"
+                )
+        if self.any_bench is None:
+            raise UserError(
+                "the result holds no benchmark: run level 4, as `firesteel lab run --mode benchmark` does"
+            )
+        return self.any_bench
+
+    def _path_failure(self) -> str:
+        return next((level.reason for level in self.levels if level.level == KERNEL_PATH), "no reason was kept")
+
+    @property
+    def name(self) -> str:
+        """The engine, the model and the time, for messages."""
+        engine = None if self.spec is None else self.spec.url or self.spec.shown_engine
+        words = (engine or "a run", None if self.spec is None else self.spec.model, self.time_utc)
+        return ", ".join(word for word in words if word)
+
+
+def parse_result(content: Mapping[str, Any]) -> LabResult:
+    """Builds a result from parsed JSON: of a result.json of any version, a benchmark alone or a record."""
+    if "rows" in content:
+        return LabResult(bench=from_json(BenchResult, content, "the benchmark"))
+    order = content.get("order")
+    kernels = content.get("kernels") if "levels" in content else None  # records have another table of kernels
+    spec, unknown = (None, ()) if order is None else parse_spec(order)
+    profile = content.get("profile")
+    return LabResult(
+        levels=tuple(map(parse_level, content.get("levels") or ())),
+        spec=spec,
+        unknown_settings=unknown,
+        firesteel=content.get("firesteel"),
+        seconds=content.get("seconds") or 0.0,
+        time_utc=content.get("time_utc"),
+        passed=bool(content.get("passed")),
+        unfinished=tuple(map(find_level, content.get("unfinished") or ())),
+        reductions=tuple(content.get("reductions") or ()),
+        engine=_part(EngineInfo, content, "engine"),
+        kernels=from_json(tuple[OpCalls, ...], kernels or (), "the table of kernels"),
+        shutdown=_part(ServerExit, content, "shutdown"),
+        memory=_part(MemoryTimeline, content, "memory"),
+        surroundings=_part(StatedSurroundings, content, "surroundings"),
+        backend=_part(BackendSummary, content, "backend"),
+        bench=_part(BenchResult, content, "bench"),
+        comparison=_part(Comparison, content, "comparison"),
+        matrix=_part(MatrixResult, content, "matrix"),
+        profile=parse_profile(profile) if profile else None,
+        review=_part(Review, content, "review"),
+    )
+
+
+def parse_level(content: Mapping[str, Any]) -> LevelResult:
+    figures = dict(content.get("figures") or {})
+    return LevelResult(
+        level=find_level(str(content.get("level"))),
+        passed=bool(content.get("passed")),
+        reason=str(content.get("reason", "")),
+        valid=bool(content.get("valid", True)),
+        was_run=bool(content.get("was_run", True)),
+        seconds=content.get("seconds") or 0.0,
+        checks=from_json(tuple[LevelCheck, ...], figures.get("checks") or (), "the checks of a level"),
+        backend=_part(BackendSummary, figures, "backend"),
+        bench=_part(BenchResult, figures, "bench"),
+        comparison=_part(Comparison, figures, "comparison"),
+        matrix=_part(MatrixResult, figures, "matrix"),
+        diagnosis=_part(Diagnosis, figures, "diagnosis"),
+        bundle=figures.get("bundle"),
+        facts={name: value for name, value in figures.items() if name not in TYPED_FIGURES},
+    )
+
+
+def _part(kind: type[T], content: Mapping[str, Any], name: str) -> T | None:
+    """Returns None if the part is missing or empty."""
+    return from_json(kind, content[name], f"{name} of the result") if content.get(name) else None
+
+
+def read_result(path: Path) -> LabResult:
+    """Reads a result.json, or that of a folder."""
+    path = path / RESULT if path.is_dir() else path
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}; give a result.json or its folder") from error
+    except ValueError as error:
+        raise UserError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is not a result of the lab: it holds {type(content).__name__}, not an object")
+    try:
+        return parse_result(content)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
