@@ -32,14 +32,30 @@ from firesteel.types import Request, SamplingParams
 
 INTERPRETER = Path(__file__).parent / "kernels" / "interpret.py"
 SPECIAL_TOKENS = [
-    "<|startoftext|>", "<|endoftext|>", "<|return|>", "<|constrain|>", "<|channel|>", "<|start|>", "<|end|>",
-    "<|message|>", "<|call|>",
-]  # fmt: skip
+    "<|startoftext|>",
+    "<|endoftext|>",
+    "<|return|>",
+    "<|constrain|>",
+    "<|channel|>",
+    "<|start|>",
+    "<|end|>",
+    "<|message|>",
+    "<|call|>",
+]
 TINY = ModelSpec(
-    num_layers=3, hidden_size=96, intermediate_size=64, num_heads=4, num_kv_heads=2, head_dim=32, num_experts=6,
-    num_active=2, vocab_size=272, windows=(8, None, 8),
-    rope=RopeSpec(theta=150000.0, factor=8.0, original_context=32), max_context=256,
-)  # fmt: skip
+    num_layers=3,
+    hidden_size=96,
+    intermediate_size=64,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=32,
+    num_experts=6,
+    num_active=2,
+    vocab_size=272,
+    windows=(8, None, 8),
+    rope=RopeSpec(theta=150000.0, factor=8.0, original_context=32),
+    max_context=256,
+)
 
 
 def pytest_configure(config):

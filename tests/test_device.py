@@ -10,9 +10,14 @@ from firesteel.device import DeviceSpec, available_bytes, find_device, memory_in
 from firesteel.errors import UserError
 
 UNIFIED = DeviceSpec(
-    torch_device=torch.device("cuda:0"), name="GB10", capability=(12, 1), num_sms=48, l2_bytes=1, memory_bytes=2,
+    torch_device=torch.device("cuda:0"),
+    name="GB10",
+    capability=(12, 1),
+    num_sms=48,
+    l2_bytes=1,
+    memory_bytes=2,
     is_unified=True,
-)  # fmt: skip
+)
 
 
 @pytest.fixture
@@ -77,9 +82,14 @@ def test_unified_memory_is_what_the_system_counts(monkeypatch):
 
 def test_memory_of_a_card_is_what_the_driver_counts(monkeypatch):
     card = DeviceSpec(
-        torch_device=torch.device("cuda:0"), name="H200", capability=(9, 0), num_sms=132, l2_bytes=1,
-        memory_bytes=8, is_unified=False,
-    )  # fmt: skip
+        torch_device=torch.device("cuda:0"),
+        name="H200",
+        capability=(9, 0),
+        num_sms=132,
+        l2_bytes=1,
+        memory_bytes=8,
+        is_unified=False,
+    )
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (7, 8))
     assert available_bytes(card) == 7
 

@@ -18,23 +18,53 @@ from firesteel.kernels.registry import NETWORK_OPS
 HEADER = Path(__file__)  # any file that exists
 NO_HEADER = HEADER / "Python.h"
 GPU = DeviceSpec(
-    torch_device=torch.device("cuda:0"), name="GB10", capability=(12, 1), num_sms=48, l2_bytes=24 << 20,
-    memory_bytes=120 * GIB, is_unified=True,
-)  # fmt: skip
+    torch_device=torch.device("cuda:0"),
+    name="GB10",
+    capability=(12, 1),
+    num_sms=48,
+    l2_bytes=24 << 20,
+    memory_bytes=120 * GIB,
+    is_unified=True,
+)
 CPU = DeviceSpec(
-    torch_device=torch.device("cpu"), name="CPU", capability=None, num_sms=0, l2_bytes=0, memory_bytes=32 * GIB,
+    torch_device=torch.device("cpu"),
+    name="CPU",
+    capability=None,
+    num_sms=0,
+    l2_bytes=0,
+    memory_bytes=32 * GIB,
     is_unified=False,
-)  # fmt: skip
+)
 GOOD = Machine(
-    python=(3, 12), torch="2.14.0+cu130", torch_cuda="13.0", triton="3.8.0", driver="580.95.05", device=GPU,
-    available_bytes=100 * GIB, compiler="/usr/bin/cc", python_header=HEADER, cuda_bindings="13.3.1",
-    nvrtc="13.0", nvrtc_architectures=(80, 90, 100, 120, 121), lacks_nvrtc=None,
-)  # fmt: skip
+    python=(3, 12),
+    torch="2.14.0+cu130",
+    torch_cuda="13.0",
+    triton="3.8.0",
+    driver="580.95.05",
+    device=GPU,
+    available_bytes=100 * GIB,
+    compiler="/usr/bin/cc",
+    python_header=HEADER,
+    cuda_bindings="13.3.1",
+    nvrtc="13.0",
+    nvrtc_architectures=(80, 90, 100, 120, 121),
+    lacks_nvrtc=None,
+)
 PLAIN = Machine(
-    python=(3, 11), torch="2.13.0+cpu", torch_cuda=None, triton=None, driver=None, device=CPU,
-    available_bytes=16 * GIB, compiler=None, python_header=NO_HEADER, cuda_bindings=None, nvrtc=None,
-    nvrtc_architectures=(), lacks_nvrtc="needs cuda.bindings: pip install cuda-bindings",
-)  # fmt: skip
+    python=(3, 11),
+    torch="2.13.0+cpu",
+    torch_cuda=None,
+    triton=None,
+    driver=None,
+    device=CPU,
+    available_bytes=16 * GIB,
+    compiler=None,
+    python_header=NO_HEADER,
+    cuda_bindings=None,
+    nvrtc=None,
+    nvrtc_architectures=(),
+    lacks_nvrtc="needs cuda.bindings: pip install cuda-bindings",
+)
 
 
 def changed(machine, **facts):
@@ -60,8 +90,13 @@ def test_good_gpu_machine_has_nothing_wrong():
 def test_machine_without_gpu_compiler_headers_or_triton_gets_notes_only():
     findings = judge(PLAIN)
     assert {finding.check for finding in findings if finding.status is Status.NOTE} == {
-        "Triton", "CUDA", "GPU", "C compiler", "Python headers", "NVRTC and cuda.bindings",
-    }  # fmt: skip
+        "Triton",
+        "CUDA",
+        "GPU",
+        "C compiler",
+        "Python headers",
+        "NVRTC and cuda.bindings",
+    }
     assert failures(PLAIN) == {}
 
 
@@ -170,9 +205,14 @@ def test_memory_is_told_as_gathered_and_unified_memory_is_named():
 
 def test_every_failure_has_a_cure():
     broken = changed(
-        GOOD, python=(3, 8), torch="2.10.0", triton="3.4.0", compiler=None, python_header=NO_HEADER,
+        GOOD,
+        python=(3, 8),
+        torch="2.10.0",
+        triton="3.4.0",
+        compiler=None,
+        python_header=NO_HEADER,
         device=card((7, 0)),
-    )  # fmt: skip
+    )
     found_wrong = [*failures(broken).values(), *failures(changed(broken, triton=None, device=CPU)).values()]
     assert len({finding.check for finding in found_wrong}) >= 5
     assert all(finding.cure for finding in found_wrong)

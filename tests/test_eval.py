@@ -34,9 +34,12 @@ def final(content):
 
 def call(name, content):
     return Message(
-        role="assistant", content=content, channel="commentary", recipient=f"functions.{name}",
+        role="assistant",
+        content=content,
+        channel="commentary",
+        recipient=f"functions.{name}",
         content_type="<|constrain|>json",
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(

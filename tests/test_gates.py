@@ -122,8 +122,10 @@ def test_gate_is_set_alike_by_flag_environment_and_file(gate, value, tmp_path):
     file.write_text(f"{gate} = {str(value).lower() if value is False else repr(value)}\n")
     variable = {knobs()[gate].env: "off" if value is False else value}
     by_flag, by_environment, by_file = (
-        resolve({gate: value}, environ={}), resolve(environ=variable), resolve(environ={}, file=file),
-    )  # fmt: skip
+        resolve({gate: value}, environ={}),
+        resolve(environ=variable),
+        resolve(environ={}, file=file),
+    )
     assert by_flag.config == by_environment.config == by_file.config != resolve(environ={}).config
     origins = [settings.origins[gate] for settings in (by_flag, by_environment, by_file)]
     assert origins == ["flag", f"environment {knobs()[gate].env}", f"file {file}"]

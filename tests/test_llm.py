@@ -129,10 +129,14 @@ def test_stop_ids_come_from_the_generation_config(llm):
 @pytest.mark.parametrize(
     ("generation_config", "config_ids", "stops"),
     [
-        ({"eos_token_id": 5}, 9, {5}), ({"eos_token_id": [5, 6]}, 9, {5, 6}), ({}, 9, {9}), (None, [9, 8], {9, 8}),
-        ({"eos_token_id": None}, None, set()), ([], 9, {9}),
+        ({"eos_token_id": 5}, 9, {5}),
+        ({"eos_token_id": [5, 6]}, 9, {5, 6}),
+        ({}, 9, {9}),
+        (None, [9, 8], {9, 8}),
+        ({"eos_token_id": None}, None, set()),
+        ([], 9, {9}),
     ],
-)  # fmt: skip
+)
 def test_stop_ids_fall_back_to_the_config(checkpoint, tmp_path, generation_config, config_ids, stops):
     config = json.loads((checkpoint / "config.json").read_text())
     if config_ids is not None:

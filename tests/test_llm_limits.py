@@ -43,7 +43,8 @@ def test_generation_reaches_the_end_of_the_context(llm):
 @pytest.mark.parametrize(
     ("prompt", "message"),
     [
-        ([], "the prompt is empty"), ("", "the prompt is empty"),
+        ([], "the prompt is empty"),
+        ("", "the prompt is empty"),
         ([7] * 256, "the prompt has 256 tokens, the context 256"),
         ([5, 272], "token id 272 is outside the vocabulary of 272"),
         ([-1], "token id -1 is outside the vocabulary"),
@@ -52,7 +53,7 @@ def test_generation_reaches_the_end_of_the_context(llm):
         (["a"], "a prompt is a text or a list of token ids, not"),
         (None, "a prompt is a text or a list of token ids, not None"),
     ],
-)  # fmt: skip
+)
 def test_bad_prompt_is_a_clear_error(llm, prompt, message):
     with pytest.raises(UserError, match=message):
         llm.generate([[1, 2], prompt])

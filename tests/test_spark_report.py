@@ -58,8 +58,11 @@ def report(tmp_path_factory):
 def test_a_part_that_dies_is_reported_and_the_rest_is_kept(report):
     parts, files, told = report
     assert [(part.name, part.exit_code) for part in parts] == [
-        ("doctor", 0), ("verify", 1), ("prove", 0), ("bench-bf16", 0),
-    ]  # fmt: skip
+        ("doctor", 0),
+        ("verify", 1),
+        ("prove", 0),
+        ("bench-bf16", 0),
+    ]
     content = json.loads(files["report.json"])
     verify = content["parts"][1]
     assert verify["result"] is None and "Traceback in ~/secret/verify.py" in verify["last_words"]
@@ -127,8 +130,11 @@ def test_a_gpus_report_times_every_activation_and_whole_steps(tmp_path):
     assert [flag(arguments, "--activation") for arguments in ops] == ["bf16", "mxfp8", "mxfp4"]
     decodes = [arguments for arguments in parts.values() if arguments[:2] == ("bench", "decode")]
     assert [(flag(one, "--synthetic"), "--mxfp4-layers" in one) for one in decodes] == [
-        ("gpt-oss-20b", False), ("gpt-oss-20b", True), ("gpt-oss-120b", False), ("gpt-oss-120b", True),
-    ]  # fmt: skip
+        ("gpt-oss-20b", False),
+        ("gpt-oss-20b", True),
+        ("gpt-oss-120b", False),
+        ("gpt-oss-120b", True),
+    ]
     assert {flag(one, "--mxfp4-layers") for one in decodes if "--mxfp4-layers" in one} == {"qkv,o,lm_head"}
     folders = [flag(arguments, "--out") for arguments in (*ops, *decodes)]
     assert len(set(folders)) == len(folders)  # a plot would overwrite another's

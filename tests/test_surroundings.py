@@ -38,9 +38,12 @@ def test_answer_of_nvidia_smi_is_read():
     assert state.driver == "580.95.05"
     assert state.clocks_mhz == {"sm": 1980.0, "memory": 3201.0, "max_sm": 1980.0, "max_memory": 3201.0}
     assert state.power == {
-        "limit_w": 700.0, "draw_w": 123.45, "temperature_c": 41.0, "performance_state": "P0",
+        "limit_w": 700.0,
+        "draw_w": 123.45,
+        "temperature_c": 41.0,
+        "performance_state": "P0",
         "persistence": "Enabled",
-    }  # fmt: skip
+    }
 
 
 def test_what_the_driver_does_not_know_is_none():
@@ -122,8 +125,15 @@ def test_hash_of_packages_changes_with_any_version(monkeypatch):
 def test_secrets_on_the_command_line_are_hidden_in_both_forms():
     words = ["firesteel", "serve", "--api-key", "abc", "--max-tokens", "5", "--admin-key=def", "--port=80"]
     assert shown_command(words) == (
-        "firesteel", "serve", "--api-key", "(hidden)", "--max-tokens", "5", "--admin-key=(hidden)", "--port=80",
-    )  # fmt: skip
+        "firesteel",
+        "serve",
+        "--api-key",
+        "(hidden)",
+        "--max-tokens",
+        "5",
+        "--admin-key=(hidden)",
+        "--port=80",
+    )
 
 
 def test_surroundings_of_this_process(monkeypatch):

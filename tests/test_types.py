@@ -43,15 +43,36 @@ def test_value_out_of_range_is_refused_by_name(name, values):
 
 def test_limits_themselves_are_taken():
     low = {
-        "max_tokens": 1, "min_tokens": 0, "temperature": 0, "top_k": -1, "top_p": 1e-9, "min_p": 0,
-        "repetition_penalty": 1e-9, "presence_penalty": -2, "frequency_penalty": -2, "logit_bias": {0: -100},
-        "seed": -(2**63), "stop": (), "logprobs": 0, "prompt_logprobs": 0,
-    }  # fmt: skip
+        "max_tokens": 1,
+        "min_tokens": 0,
+        "temperature": 0,
+        "top_k": -1,
+        "top_p": 1e-9,
+        "min_p": 0,
+        "repetition_penalty": 1e-9,
+        "presence_penalty": -2,
+        "frequency_penalty": -2,
+        "logit_bias": {0: -100},
+        "seed": -(2**63),
+        "stop": (),
+        "logprobs": 0,
+        "prompt_logprobs": 0,
+    }
     high = {
-        "min_tokens": 128, "temperature": 1e308, "top_k": 10**9, "top_p": 1, "min_p": 1,
-        "repetition_penalty": 1e9, "presence_penalty": 2, "frequency_penalty": 2, "logit_bias": {10**6: 100},
-        "seed": 2**64 - 1, "stop": ("a",) * 16, "logprobs": 20, "prompt_logprobs": 20,
-    }  # fmt: skip
+        "min_tokens": 128,
+        "temperature": 1e308,
+        "top_k": 10**9,
+        "top_p": 1,
+        "min_p": 1,
+        "repetition_penalty": 1e9,
+        "presence_penalty": 2,
+        "frequency_penalty": 2,
+        "logit_bias": {10**6: 100},
+        "seed": 2**64 - 1,
+        "stop": ("a",) * 16,
+        "logprobs": 20,
+        "prompt_logprobs": 20,
+    }
     for values in (low, high):
         params = SamplingParams(**values)
         assert {name: getattr(params, name) for name in values} == values

@@ -21,9 +21,20 @@ def missing_wheel(requirement: str) -> str | None:
     platforms = [word for tag in TAGS for word in ("--platform", tag)]
     with tempfile.TemporaryDirectory() as folder:
         command = [
-            sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", *platforms,
-            "--python-version", "3.12", "--dest", folder, requirement,
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--only-binary=:all:",
+            *platforms,
+            "--python-version",
+            "3.12",
+            "--dest",
+            folder,
+            requirement,
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     return None if done.returncode == 0 else done.stderr.strip()
 

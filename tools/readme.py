@@ -151,8 +151,15 @@ def engine_table(records: list[Record]) -> str:
         ]
 
     heads = [
-        "model", "on", "requests", "in flight", "tok/s", "prefill tok/s", "decode tok/s", "likeliest read again",
-    ]  # fmt: skip
+        "model",
+        "on",
+        "requests",
+        "in flight",
+        "tok/s",
+        "prefill tok/s",
+        "decode tok/s",
+        "likeliest read again",
+    ]
     return format_table(heads, map(row, records))
 
 
@@ -186,8 +193,15 @@ def decode_table(records: list[Record]) -> str:
         ]
 
     heads = [
-        "model", "precision", "batch", "context", "ms a token", "tok/s", "GB a token", "share of the floor",
-    ]  # fmt: skip
+        "model",
+        "precision",
+        "batch",
+        "context",
+        "ms a token",
+        "tok/s",
+        "GB a token",
+        "share of the floor",
+    ]
     return format_table(heads, map(row, records))
 
 
@@ -249,8 +263,13 @@ def frontend_table(records: list[Record]) -> str:
         ]
 
     heads = [
-        "streams", "tok/s from the engine", "tok/s at the clients", "cores", "us a token", "chunks a token",
-    ]  # fmt: skip
+        "streams",
+        "tok/s from the engine",
+        "tok/s at the clients",
+        "cores",
+        "us a token",
+        "chunks a token",
+    ]
     return format_table(heads, map(row, records))
 
 

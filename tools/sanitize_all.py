@@ -31,9 +31,15 @@ ALONE = "compiling"
 TOOLS = {"memcheck": (), "racecheck": ("--all-arrive",)}
 TORCHS_OWN = "kns=_ZN2at"  # kernels whose names have it, those of references: not ours to watch, and many
 SANITIZER = (
-    "compute-sanitizer", "--report-api-errors", "no", "--error-exitcode", "1", "--kernel-name-exclude", TORCHS_OWN,
+    "compute-sanitizer",
+    "--report-api-errors",
+    "no",
+    "--error-exitcode",
+    "1",
+    "--kernel-name-exclude",
+    TORCHS_OWN,
     "--tool",
-)  # fmt: skip
+)
 NO_POOL = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}  # which would hide reads past an end
 CLEAN, BROKEN, UNFINISHED, NOTHING = "clean", "broken", "unfinished", "nothing ran"
 REPORT = "========="  # before each line of the sanitizer's own
@@ -142,9 +148,14 @@ def do(job: Job, end: float | None, running: set[subprocess.Popen[str]]) -> Done
     start = time.monotonic()
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", **({} if job.tool == ALONE else NO_POOL)}
     process = subprocess.Popen(
-        job.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-        env=environment, start_new_session=True,
-    )  # fmt: skip
+        job.command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=environment,
+        start_new_session=True,
+    )
     running.add(process)
     try:
         said, _ = process.communicate(timeout=None if end is None else max(0.0, end - start))

@@ -42,9 +42,14 @@ def find_device(name: str = "auto") -> DeviceSpec:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cpu":
         return DeviceSpec(
-            torch_device=torch.device("cpu"), name="CPU", capability=None, num_sms=0, l2_bytes=0,
-            memory_bytes=memory_info()["MemTotal"], is_unified=False,
-        )  # fmt: skip
+            torch_device=torch.device("cpu"),
+            name="CPU",
+            capability=None,
+            num_sms=0,
+            l2_bytes=0,
+            memory_bytes=memory_info()["MemTotal"],
+            is_unified=False,
+        )
     if not torch.cuda.is_available():
         raise UserError(
             f"device {name} was asked for but torch {torch.__version__} sees no GPU; "
@@ -55,10 +60,14 @@ def find_device(name: str = "auto") -> DeviceSpec:
         raise UserError(f"device {name} does not exist: torch sees {torch.cuda.device_count()} GPU(s)")
     facts = torch.cuda.get_device_properties(device)
     return DeviceSpec(
-        torch_device=device, name=facts.name, capability=(facts.major, facts.minor),
-        num_sms=facts.multi_processor_count, l2_bytes=facts.L2_cache_size, memory_bytes=facts.total_memory,
+        torch_device=device,
+        name=facts.name,
+        capability=(facts.major, facts.minor),
+        num_sms=facts.multi_processor_count,
+        l2_bytes=facts.L2_cache_size,
+        memory_bytes=facts.total_memory,
         is_unified=bool(facts.is_integrated),
-    )  # fmt: skip
+    )
 
 
 def find_capability(device: torch.device) -> tuple[int, int] | None:

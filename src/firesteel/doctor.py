@@ -93,10 +93,17 @@ def look() -> Machine:
 
 def judge(machine: Machine) -> list[Finding]:
     return [
-        judge_python(machine), judge_torch(machine), judge_triton(machine), judge_pairing(machine),
-        judge_cuda(machine), judge_gpu(machine), judge_memory(machine), judge_compiler(machine),
-        judge_headers(machine), judge_nvrtc(machine),
-    ]  # fmt: skip
+        judge_python(machine),
+        judge_torch(machine),
+        judge_triton(machine),
+        judge_pairing(machine),
+        judge_cuda(machine),
+        judge_gpu(machine),
+        judge_memory(machine),
+        judge_compiler(machine),
+        judge_headers(machine),
+        judge_nvrtc(machine),
+    ]
 
 
 def judge_python(machine: Machine) -> Finding:
@@ -122,9 +129,11 @@ def judge_triton(machine: Machine) -> Finding:
     is_sm12x = machine.device.capability is not None and machine.device.capability[0] == 12
     if is_sm12x and version(machine.triton) < BLOCK_SCALED_TRITON:
         return Finding(
-            "Triton", Status.FAIL, f"{machine.triton}: computes MXFP4 in bf16 on SM12x, without saying so",
+            "Triton",
+            Status.FAIL,
+            f"{machine.triton}: computes MXFP4 in bf16 on SM12x, without saying so",
             "pip install 'torch>=2.14', which brings Triton 3.8 or later",
-        )  # fmt: skip
+        )
     return Finding("Triton", Status.OK, machine.triton)
 
 
@@ -148,14 +157,18 @@ def judge_cuda(machine: Machine) -> Finding:
         )
     if machine.driver and machine.torch_cuda is None:
         return Finding(
-            "CUDA", Status.FAIL, f"driver {machine.driver} is there, but torch is a CPU build",
+            "CUDA",
+            Status.FAIL,
+            f"driver {machine.driver} is there, but torch is a CPU build",
             "install a CUDA build of torch",
-        )  # fmt: skip
+        )
     if machine.driver:
         return Finding(
-            "CUDA", Status.FAIL, f"driver {machine.driver} is there, but torch {machine.torch} sees no GPU",
+            "CUDA",
+            Status.FAIL,
+            f"driver {machine.driver} is there, but torch {machine.torch} sees no GPU",
             f"check `nvidia-smi`, CUDA_VISIBLE_DEVICES, and that the driver supports CUDA {machine.torch_cuda}",
-        )  # fmt: skip
+        )
     return Finding("CUDA", Status.NOTE, "no NVIDIA driver")
 
 
@@ -189,9 +202,11 @@ def judge_headers(machine: Machine) -> Finding:
         return Finding("Python headers", Status.OK, str(machine.python_header))
     if machine.device.is_cuda:
         return Finding(
-            "Python headers", Status.FAIL, f"{machine.python_header} is missing; Triton's launcher includes it",
+            "Python headers",
+            Status.FAIL,
+            f"{machine.python_header} is missing; Triton's launcher includes it",
             "install python3-dev",
-        )  # fmt: skip
+        )
     return Finding(
         "Python headers", Status.NOTE, f"{machine.python_header} is missing; only Triton on a GPU needs it"
     )

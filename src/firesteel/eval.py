@@ -57,17 +57,26 @@ def evaluate(llm: LLM, *, limit: int | None = None, progress: Progress | None = 
     perplexity, tokens = measure_perplexity(llm, read_items(TEXT))
     config = llm.settings.config
     return Report(
-        scores=tally(items, marks), perplexity=perplexity, perplexity_tokens=tokens,
+        scores=tally(items, marks),
+        perplexity=perplexity,
+        perplexity_tokens=tokens,
         seconds=time.perf_counter() - started,
         settings={
-            "model": str(config.model.model), "device": llm.device.name, "dtype": str(llm.device.dtype),
-            "sinks": config.kernels.sinks, "activation": config.kernels.activation,
-            "mxfp4_layers": list(llm.spec.mxfp4_layers), "kernels": dict(llm.kernels.table()), "limit": limit,
-            "kv_dtype": config.cache.kv_dtype, "kv_scales": config.cache.kv_scales,
-            "cuda_graphs": config.kernels.cuda_graphs, "run_ahead": config.batch.run_ahead,
+            "model": str(config.model.model),
+            "device": llm.device.name,
+            "dtype": str(llm.device.dtype),
+            "sinks": config.kernels.sinks,
+            "activation": config.kernels.activation,
+            "mxfp4_layers": list(llm.spec.mxfp4_layers),
+            "kernels": dict(llm.kernels.table()),
+            "limit": limit,
+            "kv_dtype": config.cache.kv_dtype,
+            "kv_scales": config.cache.kv_scales,
+            "cuda_graphs": config.kernels.cuda_graphs,
+            "run_ahead": config.batch.run_ahead,
             "saturated_values": llm.engine.statistics().saturated_values,
         },
-    )  # fmt: skip
+    )
 
 
 def take(items: Sequence[Item], limit: int | None) -> list[Item]:

@@ -120,9 +120,12 @@ class LLM:
         required) or `function`, the name of the one to call, wants them: see `chat/grammar.py`.
         """
         grammar = grammar_for(
-            tools=tools, tool_choice=tool_choice, function=function, parallel_tool_calls=parallel_tool_calls,
+            tools=tools,
+            tool_choice=tool_choice,
+            function=function,
+            parallel_tool_calls=parallel_tool_calls,
             response_format=response_format,
-        )  # fmt: skip
+        )
         params = params or SamplingParams()
         params = replace(params, grammar=grammar or params.grammar)
         shown = () if tool_choice == "none" else tools
@@ -135,9 +138,10 @@ class LLM:
         [completion] = self.generate([prompt], params, progress=False)
         message = read_turn(harmony, completion.token_ids)
         return ChatCompletion(
-            message=message, finish_reason=message.finish_reason(completion.finish_reason),
+            message=message,
+            finish_reason=message.finish_reason(completion.finish_reason),
             token_ids=completion.token_ids,
-        )  # fmt: skip
+        )
 
     def outputs(self, prompt: Prompt, params: SamplingParams | None = None) -> Generator[StepOutput, None, None]:
         """What one continuation is given, step by step, stop token included. Closing it early ends the request."""
@@ -149,9 +153,11 @@ class LLM:
     def logits(self, token_ids: Sequence[int]) -> Tensor:
         """float32 [T, V] on the CPU: row t is what follows token t."""
         request = Request(
-            request_id=str(next(self._names)), token_ids=self._checked(token_ids, room=0), params=SamplingParams(),
+            request_id=str(next(self._names)),
+            token_ids=self._checked(token_ids, room=0),
+            params=SamplingParams(),
             score=True,
-        )  # fmt: skip
+        )
         one, rows = Continuation(self.tokenizer, request), []
         for _ in self._run([one]):
             rows += [output.logits.cpu() for output in one.outputs if output.logits is not None]
@@ -212,9 +218,11 @@ class LLM:
         most = min(params.max_tokens, self.max_context - len(token_ids))
         params = replace(params, max_tokens=most, min_tokens=min(params.min_tokens, most))
         request = Request(
-            request_id=str(next(self._names)), token_ids=token_ids, params=params,
+            request_id=str(next(self._names)),
+            token_ids=token_ids,
+            params=params,
             stops=params.stop_ids(self.stop_ids),
-        )  # fmt: skip
+        )
         return self.grammars.bind(request)
 
     def _checked(self, prompt: Sequence[int], *, room: int) -> list[int]:

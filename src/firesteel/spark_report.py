@@ -153,10 +153,13 @@ def _run(part: Part, start: tuple[str, ...]) -> PartReport:
     except subprocess.TimeoutExpired:
         exit_code, stdout, stderr = TIMED_OUT, "", f"stopped after {PATIENCE_S} s"
     return PartReport(
-        name=part.name, command=scrub(" ".join(("firesteel", *part.arguments))), exit_code=exit_code,
-        seconds=round(time.monotonic() - begun, 1), result=scrub(_parse(stdout)),
+        name=part.name,
+        command=scrub(" ".join(("firesteel", *part.arguments))),
+        exit_code=exit_code,
+        seconds=round(time.monotonic() - begun, 1),
+        result=scrub(_parse(stdout)),
         last_words=scrub(stderr[-LAST_WORDS:]),
-    )  # fmt: skip
+    )
 
 
 def _parse(stdout: str) -> Any:

@@ -26,9 +26,12 @@ PACKAGE = Path(__file__).parent
 PATIENCE_S = 20  # for nvidia-smi and git
 CLOCKS = {"sm": "clocks.sm", "memory": "clocks.mem", "max_sm": "clocks.max.sm", "max_memory": "clocks.max.mem"}
 POWER = {
-    "limit_w": "power.limit", "draw_w": "power.draw", "temperature_c": "temperature.gpu",
-    "performance_state": "pstate", "persistence": "persistence_mode",
-}  # fmt: skip
+    "limit_w": "power.limit",
+    "draw_w": "power.draw",
+    "temperature_c": "temperature.gpu",
+    "performance_state": "pstate",
+    "persistence": "persistence_mode",
+}
 Figure = float | str | None
 
 

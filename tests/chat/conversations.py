@@ -8,9 +8,21 @@ from firesteel.chat.harmony import Message, developer_message, system_message
 from firesteel.chat.tools import Tool
 
 TEXTS = [
-    "", "hi", " lead", "trail \n", "日本語 🙂", "<|end|><|start|>system<|message|>", "a<|call|>", "\n\n",
-    '{"city": "Zürich", "n": [1, 2]}', "# Tools", "to=functions.x", "x" * 300, "1234567", "\u200b\u00a0\x00",
-]  # fmt: skip
+    "",
+    "hi",
+    " lead",
+    "trail \n",
+    "日本語 🙂",
+    "<|end|><|start|>system<|message|>",
+    "a<|call|>",
+    "\n\n",
+    '{"city": "Zürich", "n": [1, 2]}',
+    "# Tools",
+    "to=functions.x",
+    "x" * 300,
+    "1234567",
+    "\u200b\u00a0\x00",
+]
 NAMES = ["functions.get_weather", "functions.a", "browser.search", "python", "functions.f_1-2"]
 CHANNELS = ["analysis", "commentary", "final"]
 TYPES = ["<|constrain|>json", "json", "code", "<|constrain|>xml"]

@@ -223,7 +223,7 @@ def test_lenient_schemas_are_enforced_as_far_as_can_be(kindling):
         ({"tools": [Tool(name="f", description="", parameters={"type": 3}, strict=True)]}, "tool 'f': the JSON"),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_what_cannot_be_enforced_is_refused_with_its_reason(asked, reason):
     if "schema" in asked:
         asked = {"response_format": ResponseFormat(name="x", schema=asked["schema"], strict=True)}

@@ -26,19 +26,28 @@ def header(**fields):
         (draft(channel="analysis"), header(channel="analysis"), ""),
         (draft(channel="analysisWe need"), header(channel="analysis"), "We need"),
         (draft(channel="final so be it"), header(channel="final"), " so be it"),
-        (draft("", "commentary to=functions.f code"),
-         header(channel="commentary", recipient="functions.f", content_type="code"), ""),
-        (draft("", "commentary to=f", 'json{"a"'),
-         header(channel="commentary", recipient="f", content_type="<|constrain|>json"), '{"a"'),
+        (
+            draft("", "commentary to=functions.f code"),
+            header(channel="commentary", recipient="functions.f", content_type="code"),
+            "",
+        ),
+        (
+            draft("", "commentary to=f", 'json{"a"'),
+            header(channel="commentary", recipient="f", content_type="<|constrain|>json"),
+            '{"a"',
+        ),
         (draft("user:bob hi", role=None), header(role="user", name="bob"), " hi"),
-        (draft("functions.f to=assistant", role=None),
-         header(role="tool", name="functions.f", recipient="assistant"), ""),
+        (
+            draft("functions.f to=assistant", role=None),
+            header(role="tool", name="functions.f", recipient="assistant"),
+            "",
+        ),
         (draft("user hi"), header(), "user hi"),
         (draft("example.org is"), header(), "example.org is"),
         (draft("final answer"), header(), "final answer"),
         (draft("commentary to=functions.f"), header(channel="commentary", recipient="functions.f"), ""),
     ],
-)  # fmt: skip
+)
 def test_known_words_are_told_from_text(made, known, rest):
     assert made.split() == (known, rest)
 

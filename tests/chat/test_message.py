@@ -12,10 +12,16 @@ def message_of(*deltas):
 
 def test_parts_of_a_kind_are_joined():
     message = message_of(
-        Begin(index=0, kind="reasoning", header="analysis"), Text(index=0, text="a"), End(index=0),
-        Begin(index=1, kind="content", header="final"), Text(index=1, text="b"), Text(index=1, text="c"),
-        End(index=1), Begin(index=2, kind="reasoning", header="analysis"), Text(index=2, text="d"),
-    )  # fmt: skip
+        Begin(index=0, kind="reasoning", header="analysis"),
+        Text(index=0, text="a"),
+        End(index=0),
+        Begin(index=1, kind="content", header="final"),
+        Text(index=1, text="b"),
+        Text(index=1, text="c"),
+        End(index=1),
+        Begin(index=2, kind="reasoning", header="analysis"),
+        Text(index=2, text="d"),
+    )
     assert (message.reasoning, message.content, message.tool_calls) == ("ad", "bc", [])
     assert [part.end is None for part in message.parts] == [False, False, True]
 

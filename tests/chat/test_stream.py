@@ -23,9 +23,17 @@ NAMES = ["functions.get_weather", "functions.a", "browser.search", "python", "fu
 TYPES = ["<|constrain|>json", "json", "code", "<|constrain|>xml"]
 # No word of a body can be taken for a header's.
 BODIES = [
-    "", "Zq7", " Zq1 zq2, zq3. ", '{"zq": "Zürich", "n": [1, 2]}', "日本語 🙂", "zq\n\nzq zq zq zq zq", "{not json",
-    "<|end|>zq", "zq" * 40, "🙂",
-]  # fmt: skip
+    "",
+    "Zq7",
+    " Zq1 zq2, zq3. ",
+    '{"zq": "Zürich", "n": [1, 2]}',
+    "日本語 🙂",
+    "zq\n\nzq zq zq zq zq",
+    "{not json",
+    "<|end|>zq",
+    "zq" * 40,
+    "🙂",
+]
 
 
 @pytest.fixture(scope="module")
@@ -202,9 +210,12 @@ def read_valid(harmony, token_ids: list[int]) -> None:
 def as_message(part) -> Message:
     begin = part.begin
     return Message(
-        role=begin.role, content=part.text, channel=begin.channel, recipient=begin.recipient,
+        role=begin.role,
+        content=part.text,
+        channel=begin.channel,
+        recipient=begin.recipient,
         content_type=begin.content_type,
-    )  # fmt: skip
+    )
 
 
 def test_streams_of_every_make_lose_nothing(kindling):
@@ -267,8 +278,10 @@ CALL = '{"a": 1}'
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Hi<|return|>",
-         [("reasoning", "hm"), ("content", "Hi")]),
+        (
+            "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Hi<|return|>",
+            [("reasoning", "hm"), ("content", "Hi")],
+        ),
         (f"<|channel|>commentary to=functions.f <|constrain|>json<|message|>{CALL}<|call|>", [("f", CALL)]),
         (f" to=functions.f<|channel|>analysis code<|message|>{CALL}<|call|>", [("f", CALL)]),
         ("<|channel|>commentary to=functions.f <|constrain|>json<|message|>{oops<|call|>", [("f", "{oops")]),
@@ -281,24 +294,33 @@ CALL = '{"a": 1}'
         (f"<|channel|>commentary to=functions.f <|constrain|>json{CALL}<|call|>", [("f", CALL)]),
         ("<|channel|>commentary to=functions.now<|call|>", [("now", "")]),
         ("<|channel|>analysis<|message|>hm<|channel|>final<|message|>Hi", [("reasoning", "hm"), ("content", "Hi")]),
-        ("<|channel|>analysis<|message|>hm<|start|>assistant<|channel|>final<|message|>Hi",
-         [("reasoning", "hm"), ("content", "Hi")]),
-        (f"<|channel|>analysis<|message|>hm<|end|>commentary to=functions.f <|constrain|>json<|message|>{CALL}",
-         [("reasoning", "hm"), ("f", CALL)]),
+        (
+            "<|channel|>analysis<|message|>hm<|start|>assistant<|channel|>final<|message|>Hi",
+            [("reasoning", "hm"), ("content", "Hi")],
+        ),
+        (
+            f"<|channel|>analysis<|message|>hm<|end|>commentary to=functions.f <|constrain|>json<|message|>{CALL}",
+            [("reasoning", "hm"), ("f", CALL)],
+        ),
         ("<|channel|>analysis<|message|>hm<|end|>final<|message|>Hi", [("reasoning", "hm"), ("content", "Hi")]),
         ("<|channel|>analysis<|message|>hm<|end|>Hi there", [("reasoning", "hm"), ("content", "Hi there")]),
-        ("<|start|><|start|>assistant<|channel|><|channel|>final<|message|><|message|>Hi<|end|><|end|>",
-         [("content", "Hi")]),
+        (
+            "<|start|><|start|>assistant<|channel|><|channel|>final<|message|><|message|>Hi<|end|><|end|>",
+            [("content", "Hi")],
+        ),
         ("<|channel|>commentary to=python<|message|>1+1<|call|>", [("python", "1+1")]),
-        ("<|channel|>final<|message|>Hi<|end|><|start|>functions.f to=assistant<|channel|>commentary<|message|>3",
-         [("content", "Hi"), ("content", "3")]),
+        (
+            "<|channel|>final<|message|>Hi<|end|>"
+            "<|start|>functions.f to=assistant<|channel|>commentary<|message|>3",
+            [("content", "Hi"), ("content", "3")],
+        ),
         ("<|channel|>analysis<|message|>", []),
         ("<|channel|>anal", []),
         ("<|channel|>commentary to=functions.get_wea", []),
         ("<|start|>assis", []),
         ("", []),
     ],
-)  # fmt: skip
+)
 def test_streams_show(kindling, text, expected):
     assert shown(kindling, text) == expected
 

@@ -67,13 +67,17 @@ def test_env_shows_value_and_origin_of_flag_variable_file_and_default(run, shown
     in_file = {"FIRESTEEL_CONFIG": str(file)}
     in_both = {**in_file, knob.env: text}
     rows = [
-        shown(run("env", "--json", *flag, **in_both))[name], shown(run("env", "--json", **in_both))[name],
-        shown(run("env", "--json", **in_file))[name], shown(run("env", "--json"))[name],
-    ]  # fmt: skip
+        shown(run("env", "--json", *flag, **in_both))[name],
+        shown(run("env", "--json", **in_both))[name],
+        shown(run("env", "--json", **in_file))[name],
+        shown(run("env", "--json"))[name],
+    ]
     assert [(row["value"], row["origin"]) for row in rows] == [
-        (by_flag, "flag"), (by_variable, f"environment {knob.env}"), (by_file, f"file {file}"),
+        (by_flag, "flag"),
+        (by_variable, f"environment {knob.env}"),
+        (by_file, f"file {file}"),
         (knob.default, "default"),
-    ]  # fmt: skip
+    ]
 
 
 def test_every_knob_is_in_the_tests_above():

@@ -29,9 +29,14 @@ def test_captured_steps_take_the_place_of_bytes_read(events):
         captured(2, 2)
     first, second = "loading weights", "capturing decoding steps"
     assert events == [
-        f"{first} opens", f"{first} 5/5", f"{first} closes",
-        f"{second} opens", f"{second} 1/2", f"{second} 2/2", f"{second} closes",
-    ]  # fmt: skip
+        f"{first} opens",
+        f"{first} 5/5",
+        f"{first} closes",
+        f"{second} opens",
+        f"{second} 1/2",
+        f"{second} 2/2",
+        f"{second} closes",
+    ]
 
 
 def test_without_captured_steps_there_is_one_bar(events):

@@ -96,9 +96,13 @@ def test_bad_value_of_a_gate_says_what_it_wants():
 @pytest.mark.parametrize(
     ("text", "layers"),
     [
-        ("", ()), ("moe", ("moe",)), ("lm_head, qkv", ("qkv", "lm_head")), ("qkv,qkv", ("qkv",)),
-        ("all", ("moe", "qkv", "o", "lm_head")), ("o,x", ("o", "x")),
+        ("", ()),
+        ("moe", ("moe",)),
+        ("lm_head, qkv", ("qkv", "lm_head")),
+        ("qkv,qkv", ("qkv",)),
+        ("all", ("moe", "qkv", "o", "lm_head")),
+        ("o,x", ("o", "x")),
     ],
-)  # fmt: skip
+)
 def test_layers_come_in_our_order_whatever_the_users(text, layers):
     assert parse_layers(text) == layers

@@ -37,23 +37,38 @@ def test_a_user_without_a_home_has_no_folder_for_caches(monkeypatch):
 
 def test_shown_environment_is_ours_without_secrets():
     environ = {
-        "FIRESTEEL_PAGE_SIZE": "16", "FIRESTEEL_API_KEY": "abc", "CUDA_VISIBLE_DEVICES": "0", "HF_TOKEN": "def",
+        "FIRESTEEL_PAGE_SIZE": "16",
+        "FIRESTEEL_API_KEY": "abc",
+        "CUDA_VISIBLE_DEVICES": "0",
+        "HF_TOKEN": "def",
         "PATH": "/bin",
-    }  # fmt: skip
+    }
     assert shown_environment(environ) == {
-        "CUDA_VISIBLE_DEVICES": "0", "FIRESTEEL_API_KEY": "(hidden)", "FIRESTEEL_PAGE_SIZE": "16",
-    }  # fmt: skip
+        "CUDA_VISIBLE_DEVICES": "0",
+        "FIRESTEEL_API_KEY": "(hidden)",
+        "FIRESTEEL_PAGE_SIZE": "16",
+    }
 
 
 def test_shown_environment_has_what_sets_other_engines():
     environ = {
-        "VLLM_USE_V1": "1", "SGLANG_X": "2", "GGML_CUDA_DEBUG": "3", "OMP_NUM_THREADS": "1",
-        "LLAMA_ARG_HF_TOKEN": "s", "VLLM_API_KEY": "s", "LAB_REFERENCE_API_KEY": "s", "HOME": "/home/one",
-    }  # fmt: skip
+        "VLLM_USE_V1": "1",
+        "SGLANG_X": "2",
+        "GGML_CUDA_DEBUG": "3",
+        "OMP_NUM_THREADS": "1",
+        "LLAMA_ARG_HF_TOKEN": "s",
+        "VLLM_API_KEY": "s",
+        "LAB_REFERENCE_API_KEY": "s",
+        "HOME": "/home/one",
+    }
     assert shown_environment(environ) == {
-        "GGML_CUDA_DEBUG": "3", "LLAMA_ARG_HF_TOKEN": "(hidden)", "OMP_NUM_THREADS": "1", "SGLANG_X": "2",
-        "VLLM_API_KEY": "(hidden)", "VLLM_USE_V1": "1",
-    }  # fmt: skip
+        "GGML_CUDA_DEBUG": "3",
+        "LLAMA_ARG_HF_TOKEN": "(hidden)",
+        "OMP_NUM_THREADS": "1",
+        "SGLANG_X": "2",
+        "VLLM_API_KEY": "(hidden)",
+        "VLLM_USE_V1": "1",
+    }
 
 
 def test_secrets_are_known_by_their_names():
@@ -67,8 +82,20 @@ def test_secrets_are_known_by_their_names():
 def test_tokens_that_open_doors_are_secret_and_those_of_text_are_not():
     for name in ("--hf-token", "HF_TOKEN", "--token", "access_tokens", "GITHUB_TOKEN", "-hft", "--hf_token"):
         assert is_secret(name), name
-    for name in ("--max-tokens", "max_new_tokens", "eos_token", "--pad-token", "bytes_per_token", "us_a_token",
-                 "--stop-token-ids", "tokens", "prompt_tokens", "first_token", "tokenizer", "-t"):  # fmt: skip
+    for name in (
+        "--max-tokens",
+        "max_new_tokens",
+        "eos_token",
+        "--pad-token",
+        "bytes_per_token",
+        "us_a_token",
+        "--stop-token-ids",
+        "tokens",
+        "prompt_tokens",
+        "first_token",
+        "tokenizer",
+        "-t",
+    ):
         assert not is_secret(name), name
 
 

@@ -101,8 +101,10 @@ def test_each_knob_is_set_on_its_own(tmp_path):
     assert settings.config.model.load_workers == 2
     origins = {name: origin for name, origin in settings.origins.items() if origin != "default"}
     assert origins == {
-        "page_size": "flag", "sinks": "environment FIRESTEEL_SINKS", "load_workers": f"file {file}",
-    }  # fmt: skip
+        "page_size": "flag",
+        "sinks": "environment FIRESTEEL_SINKS",
+        "load_workers": f"file {file}",
+    }
 
 
 def test_variable_names_the_file(tmp_path):
@@ -175,10 +177,16 @@ def test_overruled_bad_value_of_an_environment_does_no_harm():
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("1", True), ("true", True), ("YES", True), ("On", True), ("0", False), ("False", False), ("no", False),
+        ("1", True),
+        ("true", True),
+        ("YES", True),
+        ("On", True),
+        ("0", False),
+        ("False", False),
+        ("no", False),
         ("off", False),
     ],
-)  # fmt: skip
+)
 def test_environment_says_on_or_off(text, value):
     assert resolve(environ={"FIRESTEEL_SINKS": text}).config.kernels.sinks is value
 

@@ -15,8 +15,11 @@ def test_the_tables_are_written_from_the_records():
 def test_perplexity_is_stated_for_every_way_to_store_keys_and_values():
     records = readme.read_kv()
     assert [record.parameters["stored"] for record in records] == [
-        "float32, as computed", "bf16", "fp8, scale 1", "fp8, calibrated scales",
-    ]  # fmt: skip
+        "float32, as computed",
+        "bf16",
+        "fp8, scale 1",
+        "fp8, calibrated scales",
+    ]
     assert all(abs(record.median / records[0].median - 1) < 0.01 for record in records)
     rows = readme.kv_table(records).splitlines()[2:]
     assert [f"{record.median:.5f}" in row for record, row in zip(records, rows, strict=True)] == [True] * 4

@@ -32,8 +32,9 @@ def test_small_samples_are_checked_and_told_of_one_by_one(doubled, capsys):
     failed = sanitize.run([doubled], CPU, 100, " over all SMs")
     told = capsys.readouterr().out.splitlines()
     assert [line.rpartition(" (")[0] for line in told] == [
-        "doubled over all SMs, 1 values: right", "doubled over all SMs, 3 values: right, wrong"
-    ]  # fmt: skip
+        "doubled over all SMs, 1 values: right",
+        "doubled over all SMs, 3 values: right, wrong",
+    ]
     assert len(failed) == 1 and failed[0].startswith("doubled wrong 3 values: ")
 
 

@@ -72,9 +72,11 @@ def test_each_op_is_watched_by_both_tools():
     is_clean, text = run(["good", "fine"])
     assert is_clean
     assert sorted((op, tool, samples, verdict) for op, tool, samples, _, verdict, _ in rows(text)) == [
-        ("fine", "memcheck", "2", "clean"), ("fine", "racecheck", "2", "clean"),
-        ("good", "memcheck", "2", "clean"), ("good", "racecheck", "2", "clean"),
-    ]  # fmt: skip
+        ("fine", "memcheck", "2", "clean"),
+        ("fine", "racecheck", "2", "clean"),
+        ("good", "memcheck", "2", "clean"),
+        ("good", "racecheck", "2", "clean"),
+    ]
     assert {row[-1] for row in rows(text)} == {"ERROR SUMMARY: 0 errors"}
 
 
@@ -124,9 +126,12 @@ sanitize_all.main()
 """
     path = os.pathsep.join([str(Path(sanitize_all.__file__).parent), *sys.path])
     process = subprocess.Popen(
-        [sys.executable, "-c", words], env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-c", words],
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        text=True,
         stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+    )
     said = [process.stdout.readline() for _ in range(5)]  # four are compiled, and good is watched once
     assert "good, memcheck: clean" in "".join(said) or "good, racecheck: clean" in "".join(said)
     process.send_signal(number)

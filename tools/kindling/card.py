@@ -131,8 +131,10 @@ def write_card(record: dict[str, Any], log: list[dict[str, Any]], spec: ModelSpe
     rows.append(
         f"| **all** | {on['overall']['items']} | **{percent(on['overall'])}** | {percent(off['overall'])} |"
     )
-    use = ["| " + " | ".join([str(layer), *(f"{100 * share:.0f} %" for share in shares)]) + " |"
-           for layer, shares in enumerate(record["expert_use"])]  # fmt: skip
+    use = [
+        "| " + " | ".join([str(layer), *(f"{100 * share:.0f} %" for share in shares)]) + " |"
+        for layer, shares in enumerate(record["expert_use"])
+    ]
     speeds = sorted(record["tokens_per_second"])
     return TEMPLATE.read_text(encoding="utf-8").format(
         spec=spec,
@@ -148,10 +150,14 @@ def write_card(record: dict[str, Any], log: list[dict[str, Any]], spec: ModelSpe
         speed_range=f"{speeds[0]:.0f} to {speeds[-1]:.0f}",
         eval_seconds=f"{on['seconds']:.0f}",
         machine=f"{record['machine']['cores']} cores ({record['machine']['cpu']})",
-        experts="| layer | " + " | ".join(f"expert {n}" for n in range(spec.num_experts)) + " |\n"
-        + "|---" * (spec.num_experts + 1) + "|\n" + "\n".join(use),
+        experts="| layer | "
+        + " | ".join(f"expert {n}" for n in range(spec.num_experts))
+        + " |\n"
+        + "|---" * (spec.num_experts + 1)
+        + "|\n"
+        + "\n".join(use),
         megabytes=f"{sum(record['package_bytes'].values()) / 1e6:.1f}",
-    )  # fmt: skip
+    )
 
 
 def compare_formats(log: list[dict[str, Any]]) -> str:

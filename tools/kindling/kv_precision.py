@@ -40,9 +40,15 @@ def measure(stored: str, scales: Path) -> Record:
     perplexity, tokens = measure_perplexity(llm, read_items(TEXT))
     clipped = llm.engine.statistics().saturated_values
     return Record.now(
-        llm.device, config, name=NAME, unit="perplexity", samples=[perplexity], warmups=0,
-        parameters={"stored": stored, "tokens": tokens, "clipped": clipped}, kernels=llm.kernels.table(),
-    )  # fmt: skip
+        llm.device,
+        config,
+        name=NAME,
+        unit="perplexity",
+        samples=[perplexity],
+        warmups=0,
+        parameters={"stored": stored, "tokens": tokens, "clipped": clipped},
+        kernels=llm.kernels.table(),
+    )
 
 
 def main() -> None:

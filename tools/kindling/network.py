@@ -20,10 +20,19 @@ from firesteel.kernels.rope import RopeSpec, rope_table
 from firesteel.model.spec import ModelSpec
 
 SPEC = ModelSpec(
-    num_layers=8, hidden_size=256, intermediate_size=192, num_heads=8, num_kv_heads=2, head_dim=64, num_experts=8,
-    num_active=4, vocab_size=4096, windows=(128, None) * 4, rope=RopeSpec(theta=150000.0, factor=4.0),
+    num_layers=8,
+    hidden_size=256,
+    intermediate_size=192,
+    num_heads=8,
+    num_kv_heads=2,
+    head_dim=64,
+    num_experts=8,
+    num_active=4,
+    vocab_size=4096,
+    windows=(128, None) * 4,
+    rope=RopeSpec(theta=150000.0, factor=4.0),
     max_context=16384,
-)  # fmt: skip
+)
 SINK_RANGE = (-2.0, 5.75)  # what the public checkpoints hold
 QUANTIZE_RULE = "mse"
 

@@ -81,9 +81,12 @@ class Trainer:
 
     def run(self, until: int) -> None:
         feed = batches(
-            self.tokenizer, seed=self.course.seed * 1000 + self.step, workers=self.course.workers,
-            batch_tokens=self.course.batch_tokens, long_share=self.course.long_share,
-        )  # fmt: skip
+            self.tokenizer,
+            seed=self.course.seed * 1000 + self.step,
+            workers=self.course.workers,
+            batch_tokens=self.course.batch_tokens,
+            long_share=self.course.long_share,
+        )
         started, reported, waited = time.monotonic(), self.step, 0.0
         while self.step < until:
             if self.step >= self.course.quantize_from * self.course.steps and self.step % QUANTIZE_EVERY == 0:
@@ -94,8 +97,11 @@ class Trainer:
             loss, usage = self.train_step(rows)
             self.step += 1
             if self.step % 50 == 0 or self.step == until:
-                figures = {"loss": float(loss), "row_tokens": rows.token_ids.shape[1],
-                           "least_used": float(usage[:, :-1].min())}  # fmt: skip
+                figures = {
+                    "loss": float(loss),
+                    "row_tokens": rows.token_ids.shape[1],
+                    "least_used": float(usage[:, :-1].min()),
+                }
                 count = self.step - reported
                 self._log(**figures, ms=1e3 * (time.monotonic() - started) / count, wait_ms=1e3 * waited / count)
                 started, reported, waited = time.monotonic(), self.step, 0.0
@@ -154,8 +160,10 @@ class Trainer:
     def save(self) -> None:
         self.out.mkdir(parents=True, exist_ok=True)
         state = {
-            "step": self.step, "network": self.network.state_dict(), "optimizer": self.optimizer.state_dict(),
-        }  # fmt: skip
+            "step": self.step,
+            "network": self.network.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+        }
         torch.save(state, self.out / "state.partial")
         (self.out / "state.partial").replace(self.out / "state.pt")
         export_checkpoint(self.network, self.tokenizer, self.out / "model")
@@ -172,8 +180,9 @@ class Trainer:
         kept = [p for name, p in named.items() if p.dim() < 2 or name.endswith("bias") or name == "embedding"]
         decayed = [p for p in named.values() if all(p is not one for one in kept)]
         return [
-            {"params": decayed, "weight_decay": self.course.weight_decay}, {"params": kept, "weight_decay": 0.0},
-        ]  # fmt: skip
+            {"params": decayed, "weight_decay": self.course.weight_decay},
+            {"params": kept, "weight_decay": 0.0},
+        ]
 
     def _make_check_batches(self) -> list[list[list[Encoded]]]:
         """Held-out documents, one a row, as many rows as a training batch has."""
@@ -234,9 +243,14 @@ def main() -> None:
     given = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     course = Course(
-        steps=given.steps, seed=given.seed, workers=given.workers, peak_lr=given.peak_lr,
-        check_every=given.check_every, long_share=given.long_share, quantize_from=given.quantize_from,
-    )  # fmt: skip
+        steps=given.steps,
+        seed=given.seed,
+        workers=given.workers,
+        peak_lr=given.peak_lr,
+        check_every=given.check_every,
+        long_share=given.long_share,
+        quantize_from=given.quantize_from,
+    )
     Trainer(course, given.tokenizer, given.out, device, given.start).run(given.until or given.steps)
 
 

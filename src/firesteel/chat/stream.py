@@ -48,10 +48,15 @@ class HarmonyStream:
         self._spell = harmony.tokenizer.decode
         marks = harmony.marks
         self._actions: dict[int, Callable[[int], None]] = {
-            marks.start: self._start, marks.channel: self._channel, marks.constrain: self._constrain,
-            marks.message: self._message, marks.end: self._end, marks.return_: self._end, marks.call: self._end,
+            marks.start: self._start,
+            marks.channel: self._channel,
+            marks.constrain: self._constrain,
+            marks.message: self._message,
+            marks.end: self._end,
+            marks.return_: self._end,
+            marks.call: self._end,
             marks.endoftext: self._end,
-        }  # fmt: skip
+        }
 
     def push(self, token_id: int) -> list[Delta]:
         """What this token adds, often nothing."""
@@ -138,10 +143,16 @@ class HarmonyStream:
         name = _function_of(header) if can_call else None
         kind: Kind = "tool_call" if name else "reasoning" if header.channel == "analysis" else "content"
         begin = Begin(
-            index=len(self.message.parts), kind=kind, header=text, role=header.role, channel=header.channel,
-            recipient=header.recipient, content_type=header.content_type, name=name,
+            index=len(self.message.parts),
+            kind=kind,
+            header=text,
+            role=header.role,
+            channel=header.channel,
+            recipient=header.recipient,
+            content_type=header.content_type,
+            name=name,
             call_id=None if name is None else self._call_id(),
-        )  # fmt: skip
+        )
         self._is_open = True
         self._emit(begin)
 

@@ -26,9 +26,10 @@ def load_verb(name: str, *modules: str) -> None:
 
 def stand_in(name: str, package: str) -> None:
     @app.command(
-        name=name, help=f"needs {package}, which is not installed",
+        name=name,
+        help=f"needs {package}, which is not installed",
         context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-    )  # fmt: skip
+    )
     def refuse(context: typer.Context) -> None:
         raise UserError(
             f"firesteel {name} needs the package {package}, which is not installed: install firesteel with its "

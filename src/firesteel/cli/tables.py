@@ -24,8 +24,11 @@ from firesteel.measure.roofline import roofline
 PIPE_WIDTH = 1000  # columns of a table that goes to a file or a pipe: rows stay whole there
 VERDICT_COLOURS = {"native-fp4": "bold green", "fp8": "green", "int8": "green", "bf16": "yellow", "none": "dim"}
 STATUS_COLOURS = {
-    Status.PASSED: "green", Status.FAILED: "bold red", Status.REFUSED: "yellow", Status.NOT_RUN: "yellow",
-}  # fmt: skip
+    Status.PASSED: "green",
+    Status.FAILED: "bold red",
+    Status.REFUSED: "yellow",
+    Status.NOT_RUN: "yellow",
+}
 SM12X = ("sm_120a", "sm_121a")  # compiled and proven, not yet run
 
 
@@ -69,9 +72,15 @@ def cost_table(cost: roofline.StepCost, title: str, gb_s: float) -> Table:
         if op is total:
             table.add_section()
         table.add_row(
-            op.op, op.part, str(op.calls), f"{op.bytes / 1e6:.1f}", f"{100 * op.bytes / cost.bytes:.1f} %",
-            f"{op.flops / 1e9:.2f}", f"{op.flops / op.bytes:.1f}", f"{op.bytes / gb_s / 1e3:.1f}",
-        )  # fmt: skip
+            op.op,
+            op.part,
+            str(op.calls),
+            f"{op.bytes / 1e6:.1f}",
+            f"{100 * op.bytes / cost.bytes:.1f} %",
+            f"{op.flops / 1e9:.2f}",
+            f"{op.flops / op.bytes:.1f}",
+            f"{op.bytes / gb_s / 1e3:.1f}",
+        )
     return table
 
 
@@ -80,9 +89,14 @@ def prediction_table(predictions: list[roofline.Prediction], title: str) -> Tabl
     table.title = f"{title}, all requests together"
     for one in predictions:
         table.add_row(
-            one.bandwidth, f"{one.gb_s:.0f}", f"{one.step_ms:.3f}", f"{one.ceiling_tok_s:.1f}",
-            f"{100 * one.share:.0f} %", f"{one.predicted_tok_s:.1f}", one.status,
-        )  # fmt: skip
+            one.bandwidth,
+            f"{one.gb_s:.0f}",
+            f"{one.step_ms:.3f}",
+            f"{one.ceiling_tok_s:.1f}",
+            f"{100 * one.share:.0f} %",
+            f"{one.predicted_tok_s:.1f}",
+            one.status,
+        )
     return table
 
 
@@ -135,10 +149,15 @@ def proof_table(proofs: Sequence[Proof], target: str, *, is_here: bool) -> Table
     for proof in proofs:
         sass = "not decoded" if proof.sass is None else str(sum(proof.sass.values()))
         table.add_row(
-            proof.op, Text(proof.variant), _verdict(proof), str(sum(proof.ptx.values())), sass,
+            proof.op,
+            Text(proof.variant),
+            _verdict(proof),
+            str(sum(proof.ptx.values())),
+            sass,
             str(proof.registers),
-            Text(str(proof.spills), "bold red" if proof.spills else ""), _shared_memory(proof),
-        )  # fmt: skip
+            Text(str(proof.spills), "bold red" if proof.spills else ""),
+            _shared_memory(proof),
+        )
     return table
 
 
@@ -179,9 +198,13 @@ def bench_table(outcomes: Sequence[Outcome], ceilings: Ceilings, device_name: st
             continue
         figures = one.figures
         table.add_row(
-            *names, f"{figures.median_s * 1e6:.1f}", f"{figures.gb_s:.0f}", f"{figures.tflop_s:.2f}",
-            f"{100 * figures.share:.1f} %", figures.bound,
-        )  # fmt: skip
+            *names,
+            f"{figures.median_s * 1e6:.1f}",
+            f"{figures.gb_s:.0f}",
+            f"{figures.tflop_s:.2f}",
+            f"{100 * figures.share:.1f} %",
+            figures.bound,
+        )
     return table
 
 

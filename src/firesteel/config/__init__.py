@@ -24,8 +24,28 @@ from firesteel.config.sections import (
 from firesteel.config.settings import ConfigError, Knob, Settings, knobs, resolve
 
 __all__ = [
-    "HIDDEN", "LAYERS", "BatchConfig", "CacheConfig", "Config", "ConfigError", "KernelConfig", "Knob",
-    "ModelConfig", "ProcessConfig", "ServerConfig", "Settings", "child_environment", "find_reference_key",
-    "find_user_cache", "hide_secrets", "is_secret", "knobs", "parse_layers", "parse_origins", "resolve",
-    "shown_environment", "shown_value", "told_environment",
-]  # fmt: skip
+    "HIDDEN",
+    "LAYERS",
+    "BatchConfig",
+    "CacheConfig",
+    "Config",
+    "ConfigError",
+    "KernelConfig",
+    "Knob",
+    "ModelConfig",
+    "ProcessConfig",
+    "ServerConfig",
+    "Settings",
+    "child_environment",
+    "find_reference_key",
+    "find_user_cache",
+    "hide_secrets",
+    "is_secret",
+    "knobs",
+    "parse_layers",
+    "parse_origins",
+    "resolve",
+    "shown_environment",
+    "shown_value",
+    "told_environment",
+]

@@ -51,9 +51,15 @@ def knobs() -> dict[str, Knob]:
         for declared in dataclasses.fields(section_type):
             meta = declared.metadata
             found[declared.name] = Knob(
-                section, declared.name, hints[declared.name], declared.default, meta["help"], meta["env"],
-                meta["check"], meta["off_flag"],
-            )  # fmt: skip
+                section,
+                declared.name,
+                hints[declared.name],
+                declared.default,
+                meta["help"],
+                meta["env"],
+                meta["check"],
+                meta["off_flag"],
+            )
     return found
 
 

@@ -14,16 +14,21 @@ def answer_of(partner, **wishes):
 
 
 def test_reasoning_content_and_the_count_of_tokens_arrive(serve):
-    served = serve(events=[
-        {"choices": [{"delta": {"role": "assistant", "reasoning_content": "Hm."}}]},
-        {"choices": [{"delta": {"content": "Hi"}}]},
-        {"choices": [{"delta": {"content": "!"}, "finish_reason": "stop"}]},
-        {"choices": [], "usage": {"completion_tokens": 9}},
-    ])  # fmt: skip
+    served = serve(
+        events=[
+            {"choices": [{"delta": {"role": "assistant", "reasoning_content": "Hm."}}]},
+            {"choices": [{"delta": {"content": "Hi"}}]},
+            {"choices": [{"delta": {"content": "!"}, "finish_reason": "stop"}]},
+            {"choices": [], "usage": {"completion_tokens": 9}},
+        ]
+    )
     pieces = answer_of(RemotePartner(served.url))
     assert pieces == [
-        Piece(reasoning="Hm."), Piece(content="Hi"), Piece(content="!", finish_reason="stop"), Piece(num_tokens=9),
-    ]  # fmt: skip
+        Piece(reasoning="Hm."),
+        Piece(content="Hi"),
+        Piece(content="!", finish_reason="stop"),
+        Piece(num_tokens=9),
+    ]
 
 
 def test_what_is_not_wished_is_not_sent(serve):

@@ -13,9 +13,17 @@ from firesteel.kernels.proof.prove_all import Failure
 
 CPU = find_device("cpu")
 PROOF = Proof(
-    op="moe_matmul", variant="triton:gemm mxfp8 fc1 64x128x128", target="sm_121a", verdict="native-fp4", ptx={},
-    sass={}, registers=128, spills=0, shared_bytes=65536, compiler="triton 3.9.0",
-)  # fmt: skip
+    op="moe_matmul",
+    variant="triton:gemm mxfp8 fc1 64x128x128",
+    target="sm_121a",
+    verdict="native-fp4",
+    ptx={},
+    sass={},
+    registers=128,
+    spills=0,
+    shared_bytes=65536,
+    compiler="triton 3.9.0",
+)
 
 
 def test_prove_shows_every_target_and_calls_an_absent_one_not_yet_run(run, rows_of):

@@ -59,9 +59,12 @@ def test_file_and_table_are_made_of_what_was_found(run, on_gpu, tmp_path):
     path = tmp_path / "tiles.json"
     result = run("tune", "--op", "linear", "--m", "32", "--out", str(path))
     assert result.exit_code == 0, result.output
-    assert on_gpu == {"linear": [f"{part} M=32 bf16" for part in (
-        "qkv bf16", "qkv mxfp4", "o bf16", "o mxfp4", "lm_head bf16", "lm_head mxfp4"
-    )]}  # fmt: skip
+    assert on_gpu == {
+        "linear": [
+            f"{part} M=32 bf16"
+            for part in ("qkv bf16", "qkv mxfp4", "o bf16", "o mxfp4", "lm_head bf16", "lm_head mxfp4")
+        ]
+    }
     assert tuned.read_tuned(path, GPU).tiles == {"linear bf16 64x32": {32: "16x64"}}
     assert "50.0 %" in result.stdout and "--tiles-file" in result.stderr
 

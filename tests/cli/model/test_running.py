@@ -22,9 +22,19 @@ def test_generate_prints_the_text_of_llm_generate(run, llm, checkpoint):
     params = SamplingParams(max_tokens=20, temperature=0.8, seed=5)
     expected = llm.generate(["héllo"], params)[0].text
     result = run(
-        "generate", "--model", str(checkpoint), "--prompt", "héllo", "--max-tokens", "20", "--temperature", "0.8",
-        "--seed", "5", *FAST,
-    )  # fmt: skip
+        "generate",
+        "--model",
+        str(checkpoint),
+        "--prompt",
+        "héllo",
+        "--max-tokens",
+        "20",
+        "--temperature",
+        "0.8",
+        "--seed",
+        "5",
+        *FAST,
+    )
     assert result.exit_code == 0, result.output
     assert result.stdout_bytes.decode() == expected + "\n"
     assert "GB/s" in result.stderr and "GB/s" not in result.stdout

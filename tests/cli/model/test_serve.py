@@ -9,12 +9,39 @@ from firesteel.cli.model.serve import announcer, with_first_step
 from firesteel.config import resolve
 
 VLLM = [
-    "--quantization", "mxfp4", "--tensor-parallel-size", "1", "--load-format", "auto", "--async-scheduling",
-    "--enable-auto-tool-choice", "--tool-call-parser", "openai", "--reasoning-parser", "openai_gptoss",
-    "--gpu-memory-utilization", "0.9", "--max-model-len", "4096", "--max-num-seqs", "8",
-    "--max-num-batched-tokens", "1024", "--enable-prefix-caching", "--kv-cache-dtype", "auto", "--enforce-eager",
-    "--host", "127.0.0.1", "--port", "0", "--api-key", "k", "--served-model-name", "m",
-]  # fmt: skip
+    "--quantization",
+    "mxfp4",
+    "--tensor-parallel-size",
+    "1",
+    "--load-format",
+    "auto",
+    "--async-scheduling",
+    "--enable-auto-tool-choice",
+    "--tool-call-parser",
+    "openai",
+    "--reasoning-parser",
+    "openai_gptoss",
+    "--gpu-memory-utilization",
+    "0.9",
+    "--max-model-len",
+    "4096",
+    "--max-num-seqs",
+    "8",
+    "--max-num-batched-tokens",
+    "1024",
+    "--enable-prefix-caching",
+    "--kv-cache-dtype",
+    "auto",
+    "--enforce-eager",
+    "--host",
+    "127.0.0.1",
+    "--port",
+    "0",
+    "--api-key",
+    "k",
+    "--served-model-name",
+    "m",
+]
 
 
 def test_help_names_every_flag_of_vllm(run):

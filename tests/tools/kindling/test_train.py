@@ -22,10 +22,19 @@ from kindling.network import Network, attend_dense, make_masks
 from kindling.train import Course, Trainer
 
 TINY = ModelSpec(
-    num_layers=2, hidden_size=64, intermediate_size=32, num_heads=2, num_kv_heads=1, head_dim=32, num_experts=4,
-    num_active=2, vocab_size=2048, windows=(16, None), max_context=8192,
+    num_layers=2,
+    hidden_size=64,
+    intermediate_size=32,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=32,
+    num_experts=4,
+    num_active=2,
+    vocab_size=2048,
+    windows=(16, None),
+    max_context=8192,
     rope=RopeSpec(theta=10000.0, factor=4.0, original_context=512),
-)  # fmt: skip
+)
 CPU = torch.device("cpu")
 
 
@@ -34,9 +43,16 @@ def trained(tokenizer_directory, tmp_path_factory):
     """A run of 12 steps, quantised from step 6 on, made in two pieces."""
     out = tmp_path_factory.mktemp("run")
     course = Course(
-        steps=12, warmup=2, batch_tokens=SHORT, quantize_from=0.5, workers=0, check_every=6, check_documents=8,
-        peak_lr=1e-2, spec=TINY,
-    )  # fmt: skip
+        steps=12,
+        warmup=2,
+        batch_tokens=SHORT,
+        quantize_from=0.5,
+        workers=0,
+        check_every=6,
+        check_documents=8,
+        peak_lr=1e-2,
+        spec=TINY,
+    )
     Trainer(course, tokenizer_directory, out, CPU).run(until=6)
     second = Trainer(course, tokenizer_directory, out, CPU)
     assert second.step == 6

@@ -31,10 +31,14 @@ class RemotePartner:
 
     def answer(self, turns: list[Turn], wishes: Wishes) -> Generator[Piece, None, None]:
         body = {
-            "model": self.model, "messages": turns, "stream": True, "stream_options": {"include_usage": True},
-            "reasoning_effort": wishes.effort, "max_completion_tokens": wishes.max_tokens,
+            "model": self.model,
+            "messages": turns,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "reasoning_effort": wishes.effort,
+            "max_completion_tokens": wishes.max_tokens,
             "temperature": wishes.temperature,
-        }  # fmt: skip
+        }
         given = {name: value for name, value in body.items() if value is not None}
         with self._asking(), self._client.stream("POST", f"{self.url}/chat/completions", json=given) as response:
             self._check(response)

@@ -53,18 +53,28 @@ def show_roofline(
     assumed = roofline.assumptions(cost, chosen, share)
     gb_s = predictions[-1].gb_s
     batches = curves.batch_curve(spec, step, gb_s, overlap=overlap)
-    drafts = curves.draft_curve(
-        spec, step, speculate, acceptance=acceptance, overlap=overlap, draft_bytes=draft_gb * 1e9
-    ) if speculate else []  # fmt: skip
+    drafts = (
+        curves.draft_curve(
+            spec, step, speculate, acceptance=acceptance, overlap=overlap, draft_bytes=draft_gb * 1e9
+        )
+        if speculate
+        else []
+    )
     if plot is not None:
         title = f"{model} on {chosen.title}"
         say(f"wrote {write_page(plot, title, cost, predictions, assumed, batches, drafts)}")
     if as_json:
         print_json(
-            {"model": model, "gpu": chosen.title, **cost.as_dict(), "assumptions": assumed,
-             "predictions": [one.as_dict() for one in predictions], "batches": [one.as_dict() for one in batches],
-             "speculation": [one.as_dict() for one in drafts]}
-        )  # fmt: skip
+            {
+                "model": model,
+                "gpu": chosen.title,
+                **cost.as_dict(),
+                "assumptions": assumed,
+                "predictions": [one.as_dict() for one in predictions],
+                "batches": [one.as_dict() for one in batches],
+                "speculation": [one.as_dict() for one in drafts],
+            }
+        )
         return
     show(cost_table(cost, f"{model}, one step", gb_s))
     show(prediction_table(predictions, chosen.title))
@@ -83,9 +93,13 @@ def batch_table(points: Sequence[curves.BatchPoint], spec: ModelSpec, overlap: f
     table.caption = f"experts of {spec.num_experts} in each layer; {_overlap_in_words(overlap)}"
     for one in points:
         table.add_row(
-            str(one.requests), f"{one.distinct_experts:.1f}", f"{one.bytes_a_token / 1e6:.0f}",
-            f"{one.flops_a_byte:.1f}", f"{one.ceiling_tok_s:.0f}", f"{one.request_tok_s:.1f}",
-        )  # fmt: skip
+            str(one.requests),
+            f"{one.distinct_experts:.1f}",
+            f"{one.bytes_a_token / 1e6:.0f}",
+            f"{one.flops_a_byte:.1f}",
+            f"{one.ceiling_tok_s:.0f}",
+            f"{one.request_tok_s:.1f}",
+        )
     return table
 
 
@@ -100,9 +114,12 @@ def draft_table(points: Sequence[curves.DraftPoint], acceptance: float | None, o
     )
     table.title = "speculation, against decoding one by one"
     best = curves.best_draft(points)
-    asked = "" if acceptance is None else f"; acceptance {acceptance:g}: " + (
-        "no number of drafts gains" if best is None else f"{best.drafted} drafted gain most"
-    )  # fmt: skip
+    asked = (
+        ""
+        if acceptance is None
+        else f"; acceptance {acceptance:g}: "
+        + ("no number of drafts gains" if best is None else f"{best.drafted} drafted gain most")
+    )
     table.caption = f"{_overlap_in_words(overlap)}{asked}"
     for one in points:
         even = "never" if one.break_even_acceptance is None else f"{one.break_even_acceptance:.1%}"

@@ -97,7 +97,11 @@ def tune_table(found: list[tuning.Found], name: str) -> Table:
     table.title = f"tiles and launch options on {name}"
     for one in found:
         table.add_row(
-            one.what, ", ".join(map(str, one.m)), one.chosen, f"{1e6 * one.before_s:.1f}",
-            f"{1e6 * one.chosen_s:.1f}", f"{100 * (1 - one.chosen_s / one.before_s):.1f} %",
-        )  # fmt: skip
+            one.what,
+            ", ".join(map(str, one.m)),
+            one.chosen,
+            f"{1e6 * one.before_s:.1f}",
+            f"{1e6 * one.chosen_s:.1f}",
+            f"{100 * (1 - one.chosen_s / one.before_s):.1f} %",
+        )
     return table

@@ -72,9 +72,12 @@ async def run(config: Config) -> None:
             service = Service(engine, directory, config)
             set_up_logs(as_json=config.server.log_format == "json")
             server = Server(
-                build_app(service), config.server, service.admission, when_ready=announcer(service, url_of(bound)),
+                build_app(service),
+                config.server,
+                service.admission,
+                when_ready=announcer(service, url_of(bound)),
                 when_stopping=lambda: say("stopping when the requests under way are answered; Ctrl-C again: now"),
-            )  # fmt: skip
+            )
             with settled_heap():
                 await server.serve([bound])
         finally:

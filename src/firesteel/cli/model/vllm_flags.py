@@ -36,7 +36,8 @@ class Familiar:
 ONE_GPU = "firesteel runs on one GPU"
 FAMILIAR = (
     Familiar(
-        names=("--quantization", "-q"), accepted=("mxfp4", "gpt_oss_mxfp4"),
+        names=("--quantization", "-q"),
+        accepted=("mxfp4", "gpt_oss_mxfp4"),
         means="experts are always multiplied from their MXFP4 weights",
         refused="gpt-oss comes in MXFP4, and that is what the kernels read",
     ),
@@ -56,27 +57,31 @@ FAMILIAR = (
         refused="a checkpoint is read from safetensors only",
     ),
     Familiar(
-        names=("--dtype",), accepted=("auto", "bfloat16"),
-        means="activations are bf16 on a GPU and float32 on a CPU", refused="gpt-oss was trained in bf16",
+        names=("--dtype",),
+        accepted=("auto", "bfloat16"),
+        means="activations are bf16 on a GPU and float32 on a CPU",
+        refused="gpt-oss was trained in bf16",
     ),
     Familiar(
         names=("--enable-auto-tool-choice",), accepted=(), means="the model may always call the tools it is given"
     ),
     Familiar(
-        names=("--tool-call-parser",), accepted=("openai",), means="calls are read from Harmony",
+        names=("--tool-call-parser",),
+        accepted=("openai",),
+        means="calls are read from Harmony",
         refused="gpt-oss writes calls in Harmony, which `openai` reads",
     ),
     Familiar(
-        names=("--reasoning-parser",), accepted=("openai_gptoss", "gptoss"), means="reasoning is read from Harmony",
+        names=("--reasoning-parser",),
+        accepted=("openai_gptoss", "gptoss"),
+        means="reasoning is read from Harmony",
         refused="gpt-oss reasons in a channel of Harmony, which `openai_gptoss` reads",
     ),
-    Familiar(
-        names=("--trust-remote-code",), accepted=(), means="no code of a checkpoint is ever run"
-    ),
+    Familiar(names=("--trust-remote-code",), accepted=(), means="no code of a checkpoint is ever run"),
     Familiar(
         names=("--disable-log-requests",), accepted=(), means="prompts are not logged unless --log-prompts asks"
     ),
-)  # fmt: skip
+)
 
 
 def with_familiar(command: Callable[..., None]) -> Callable[..., None]:
