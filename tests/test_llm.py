@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from firesteel import LLM, SamplingParams, UserError
+from firesteel.config import RemovedSettingWarning
 from firesteel.device import memory_info
+from firesteel.engine import load
 from firesteel.engine.cache.kv_scales import write_scales
 from firesteel.engine.sample.sampler import sample
 from firesteel.kernels.ledger import Ran
@@ -303,8 +305,14 @@ def test_sinks_off_changes_the_logits(open_llm, llm):
 def test_any_number_of_loading_threads_reads_the_same_weights(open_llm, llm, workers, monkeypatch):
     asked, pool = [], reader.ThreadPoolExecutor
     monkeypatch.setattr(reader, "ThreadPoolExecutor", lambda count: asked.append(count) or pool(count))
-    assert torch.equal(open_llm(load_workers=workers).logits([5, 6, 7]), llm.logits([5, 6, 7]))
+    monkeypatch.setattr(load, "LOAD_WORKERS", workers)
+    assert torch.equal(open_llm().logits([5, 6, 7]), llm.logits([5, 6, 7]))
     assert asked == [workers]
+
+
+def test_a_removed_setting_is_accepted_with_a_warning(open_llm, llm):
+    with pytest.warns(RemovedSettingWarning, match="setting load_workers is ignored"):
+        assert open_llm(load_workers=1).settings.config == llm.settings.config
 
 
 def test_loading_that_would_leave_too_little_memory_is_refused(open_llm):

@@ -1,19 +1,19 @@
 """Flags, variables, files and errors, in process and as a user starts the program."""
 
 import sys
+import warnings
 
 import pytest
 
 from firesteel import UserError
 from firesteel.cli import main
-from firesteel.config import HIDDEN, knobs
+from firesteel.config import HIDDEN, REMOVED, RemovedSettingWarning, knobs
 
 # name -> flag that sets a value, the value; text of a variable, the value; line of a file, the value
 SETTINGS = {
     "model": (["--model", "here"], "here", "there", "there", '"elsewhere"', "elsewhere"),
     "device": (["--device", "cpu"], "cpu", "cuda:1", "cuda:1", '"cuda"', "cuda"),
     "max_model_len": (["--max-model-len", "5"], 5, "6", 6, "7", 7),
-    "load_workers": (["--load-workers", "5"], 5, "6", 6, "7", 7),
     "memory_reserve_gib": (["--memory-reserve-gib", "0.5"], 0.5, "6", 6.0, "7", 7.0),
     "kernels": (["--kernels", "a=b"], "a=b", "c=d", "c=d", '"e=f"', "e=f"),
     "activation": (["--activation", "mxfp8"], "mxfp8", "mxfp4", "mxfp4", '"mxfp8"', "mxfp8"),
@@ -35,7 +35,6 @@ SETTINGS = {
     "run_ahead": (["--no-run-ahead"], False, "off", False, "false", False),
     "prefix_caching": (["--no-prefix-caching"], False, "off", False, "false", False),
     "engine_restarts": (["--engine-restarts", "0"], 0, "6", 6, "7", 7),
-    "engine_restart_window_s": (["--engine-restart-window-s", "5"], 5.0, "6", 6.0, "7", 7.0),
     "engine_hang_s": (["--engine-hang-s", "0"], 0.0, "6", 6.0, "7", 7.0),
     "crash_dir": (["--crash-dir", "here"], "here", "there", "there", '"elsewhere"', "elsewhere"),
     "gpu_memory_utilization": (["--gpu-memory-utilization", "0.5"], 0.5, "0.6", 0.6, "0.7", 0.7),
@@ -45,9 +44,7 @@ SETTINGS = {
     "allowed_origins": (["--allowed-origins", '["*"]'], '["*"]', "http://b", "http://b", '"http://c"', "http://c"),
     "served_model_name": (["--served-model-name", "a"], "a", "b", "b", '"c,d"', "c,d"),
     "max_waiting": (["--max-waiting", "5"], 5, "6", 6, "7", 7),
-    "max_connections": (["--max-connections", "5"], 5, "6", 6, "7", 7),
     "max_body_mib": (["--max-body-mib", "5"], 5.0, "6", 6.0, "7", 7.0),
-    "body_timeout_s": (["--body-timeout-s", "5"], 5.0, "6", 6.0, "7", 7.0),
     "request_timeout_s": (["--request-timeout-s", "5"], 5.0, "6", 6.0, "7", 7.0),
     "slow_client_s": (["--slow-client-s", "5"], 5.0, "6", 6.0, "7", 7.0),
     "drain_s": (["--drain-s", "5"], 5.0, "6", 6.0, "7", 7.0),
@@ -103,8 +100,26 @@ def test_help_shows_flag_default_and_variable_of_every_knob(run, command):
     for knob in (one for one in knobs().values() if command == "env" or one.section != "server"):
         default = "none" if knob.default == "" else knob.default
         assert f"--{knob.name.replace('_', '-')} " in text
-        assert f"{knob.help} (default {default}; {knob.env})" in text
+        assert f"{knob.help} (default: {default}; {knob.env})" in text
+    assert not any(f"--{name.replace('_', '-')} " in text for name in REMOVED)
     assert "--no-sinks" in text
+
+
+@pytest.mark.parametrize("name", REMOVED)
+def test_flag_of_a_removed_setting_is_accepted_with_a_warning(run, shown, name):
+    with pytest.warns(RemovedSettingWarning, match=f"setting {name} is ignored"):
+        assert name not in shown(run("env", "--json", f"--{name.replace('_', '-')}", "4"))
+
+
+def test_entry_point_shows_a_removed_setting_in_one_line(monkeypatch, capsys):
+    monkeypatch.setenv("FIRESTEEL_LOAD_WORKERS", "4")
+    monkeypatch.setattr(sys, "argv", ["firesteel", "env"])
+    with warnings.catch_warnings(), pytest.raises(SystemExit) as caught:
+        warnings.simplefilter("default")
+        main()
+    shown = capsys.readouterr().err
+    assert caught.value.code == 0 and shown.count("\n") == 1
+    assert shown.startswith("warning: variable FIRESTEEL_LOAD_WORKERS is ignored: it was removed")
 
 
 @pytest.mark.parametrize("command", [["env"], ["generate", "--prompt", "x"]])

@@ -22,7 +22,9 @@ for _name in (
     "model.quantize",
     "machine.spark_report",
     "machine.roofline",
-    "model.running",
+    "model.generate",
+    "model.env",
+    "model.evaluate",
     "machine.tune",
     "machine.verify",
 ):

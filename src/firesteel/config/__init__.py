@@ -1,4 +1,4 @@
-"""The user's choices: every knob, how it is set, and what is read of the environment; knows no reader of them."""
+"""Settings of the user: their declarations, how they are resolved, and all access to the environment."""
 
 from firesteel.config.checks import LAYERS, parse_layers, parse_origins
 from firesteel.config.environment import (
@@ -12,6 +12,7 @@ from firesteel.config.environment import (
     shown_value,
     told_environment,
 )
+from firesteel.config.removed import REMOVED, RemovedSettingWarning
 from firesteel.config.sections import (
     BatchConfig,
     CacheConfig,
@@ -26,6 +27,7 @@ from firesteel.config.settings import ConfigError, Knob, Settings, knobs, resolv
 __all__ = [
     "HIDDEN",
     "LAYERS",
+    "REMOVED",
     "BatchConfig",
     "CacheConfig",
     "Config",
@@ -34,6 +36,7 @@ __all__ = [
     "Knob",
     "ModelConfig",
     "ProcessConfig",
+    "RemovedSettingWarning",
     "ServerConfig",
     "Settings",
     "child_environment",

@@ -44,7 +44,7 @@ VLLM = [
 ]
 
 
-def test_help_names_every_flag_of_vllm(run):
+def test_help_lists_every_flag_of_vllm(run):
     text = run("serve", "--help", COLUMNS="300", TERMINAL_WIDTH="300").stdout
     missing = [flag for flag in VLLM if flag.startswith("--") and not re.search(rf"{flag}\b", text)]
     assert missing == [], text

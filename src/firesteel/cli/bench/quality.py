@@ -11,7 +11,7 @@ from rich.table import Table
 
 from firesteel.cli.app import with_knobs
 from firesteel.cli.bench.ops import bench, check_folder
-from firesteel.cli.model.running import load
+from firesteel.cli.model.load import load
 from firesteel.cli.options import AsJson, print_json
 from firesteel.cli.progress import progress_bar
 from firesteel.cli.tables import new_table, say, show

@@ -17,7 +17,7 @@ from firesteel.cli.chat.local import LocalPartner
 from firesteel.cli.chat.partner import Partner, Turn, Wishes
 from firesteel.cli.chat.remote import RemotePartner
 from firesteel.cli.chat.screen import Answer, Screen
-from firesteel.cli.model.running import load
+from firesteel.cli.model.load import load
 from firesteel.config import resolve
 from firesteel.errors import UserError
 

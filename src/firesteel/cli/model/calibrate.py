@@ -9,7 +9,7 @@ import typer
 
 from firesteel.calibrate import calibrate, read_prompts
 from firesteel.cli.app import app, with_knobs
-from firesteel.cli.model.running import load
+from firesteel.cli.model.load import load
 from firesteel.cli.progress import progress_bar
 from firesteel.cli.tables import calibration_table, say, show
 from firesteel.engine.cache.kv_scales import fill_file, new_file

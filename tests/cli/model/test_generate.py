@@ -1,4 +1,4 @@
-"""Verbs that run a model or show its settings."""
+"""The verb generate: its text, its ledger and its errors."""
 
 import re
 import sys
@@ -10,9 +10,7 @@ import typer
 
 from firesteel import SamplingParams, UserError
 from firesteel.cli import app, main
-from firesteel.cli.model.running import load, show_agreement
-from firesteel.config import knobs
-from firesteel.engine.statistics import Statistics
+from firesteel.cli.model.generate import show_agreement
 from firesteel.kernels.registry import NETWORK_OPS
 
 FAST = ["--device", "cpu", "--memory-reserve-gib", "0"]
@@ -69,7 +67,7 @@ def test_generate_writes_each_piece_as_it_is_made(monkeypatch):
             return False
 
     events = []
-    monkeypatch.setattr("firesteel.cli.model.running.load", lambda knobs: Told())
+    monkeypatch.setattr("firesteel.cli.model.generate.load", lambda knobs: Told())
     monkeypatch.setattr(sys, "stdout", Terminal())
     app(["generate", "--prompt", "x"], standalone_mode=False)
     assert events[:6] == ["made a", "wrote a", "flushed", "made b", "wrote b", "flushed"]
@@ -83,7 +81,7 @@ def test_generate_prepares_its_step_and_a_ledger_wants_no_graphs(monkeypatch):
         asked.append(knobs)
         raise UserError("enough")
 
-    monkeypatch.setattr("firesteel.cli.model.running.load", told)
+    monkeypatch.setattr("firesteel.cli.model.generate.load", told)
     for flags in ([], ["--ledger"], ["--ledger", "--cuda-graphs"]):
         with pytest.raises(UserError, match="enough"):
             app(["generate", "--prompt", "x", *flags], standalone_mode=False)
@@ -100,16 +98,6 @@ def test_ledger_names_every_op_with_calls_and_time(run, checkpoint):
         assert activation == ("bf16" if op.activation_at is not None else "")
         assert float(times[0]) >= 0 and float(times[1]) > 0
     assert "reference" not in run(*asked).stdout
-
-
-def test_env_table_has_every_setting_whole(run):
-    """Long names were cut off with an ellipsis, and brackets in a value vanished as markup."""
-    result = run("env", "--model", "/models/[bold]x", FIRESTEEL_MAX_NUM_BATCHED_TOKENS="77")
-    for knob in knobs().values():
-        assert f" {knob.name} " in result.stdout and f" {knob.env} " in result.stdout
-    row = next(line for line in result.stdout.splitlines() if "max_num_batched_tokens" in line)
-    assert " 77 " in row and " environment FIRESTEEL_MAX_NUM_BATCHED_TOKENS " in row
-    assert "/models/[bold]x" in result.stdout
 
 
 def test_entry_point_generates(start, llm, checkpoint):
@@ -153,17 +141,3 @@ def test_the_profiler_agrees_with_the_ledger_on_a_gpu(run):
     agreed = re.search(r"ledger and profiler agree: (\d+) launches", result.stdout)
     assert agreed and int(agreed[1]) > 10
     assert re.search(r"\d+ x rms_norm_kernel .*[0-9a-f]{8} none", result.stdout)
-
-
-def test_what_loading_says_is_not_wrapped_in_a_pipe(monkeypatch, capsys):
-    sentence = "qkv of layer 0: " + "a long sentence " * 12 + "ends"
-    report = SimpleNamespace(
-        num_bytes=1e9, seconds=1.0, gb_s=1.0, quantized=[SimpleNamespace(in_words=lambda: sentence)]
-    )
-    engine = SimpleNamespace(statistics=lambda: Statistics(graphs=3, graph_s=1.25, graph_bytes=5 << 20))
-    monkeypatch.setattr(
-        "firesteel.cli.model.running.LLM", lambda **_: SimpleNamespace(load_report=report, engine=engine)
-    )
-    load({})
-    said = capsys.readouterr().err.splitlines()
-    assert sentence in said and "captured 3 decoding steps in 1.2 s: 5 MiB" in said
