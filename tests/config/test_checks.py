@@ -48,7 +48,7 @@ BAD_VALUES = {
     "log_prompts": [1, "on"],
 }
 GOOD_VALUES = {
-    "activation": ["bf16", "mxfp8", "mxfp4"],
+    "activation": ["bf16", "mxfp8", "mxfp4", "mxfp6_e3m2", "mxfp6_e2m3"],
     "tile": ["auto", "16x16", "64x128", "256x64"],
     "require": ["", "moe=triton", "moe_matmul=triton:gemm@native-fp4", "moe=triton:gemm mxfp8, linear=reference"],
     "mxfp4_layers": ["", "moe", "qkv", "lm_head,o,qkv", "qkv, o", "all"],
@@ -79,7 +79,7 @@ def test_good_value_is_kept_as_it_was_given(name, value):
 
 def test_error_of_a_bad_value_says_what_is_accepted():
     for name, value, wants in (
-        ("activation", "fp8", "must be one of bf16, mxfp8, mxfp4"),
+        ("activation", "fp8", "must be one of bf16, mxfp8, mxfp4, mxfp6_e3m2, mxfp6_e2m3"),
         ("tile", "64", "must be auto or ROWSxCOLUMNS, both powers of two and at least 16, such as 64x128"),
         ("require", "moe", "must be OP=IMPLEMENTATION[:VARIANT][@VERDICT] joined by commas, not 'moe'"),
         ("mxfp4_layers", "qkv,ffn", "must be some of moe, qkv, o, lm_head joined by commas, or all, not 'ffn'"),

@@ -60,9 +60,10 @@ class KernelConfig:
     )
     activation: str = knob(
         "bf16",
-        "format of activations multiplied by MXFP4 weights: bf16, mxfp8 or mxfp4",
+        "format of activations multiplied by MXFP4 weights: bf16, mxfp8 or mxfp4; mxfp6_e3m2 and mxfp6_e2m3 are "
+        "emulated by reference implementations only",
         env="FIRESTEEL_ACTIVATION",
-        check=one_of("bf16", "mxfp8", "mxfp4"),
+        check=one_of("bf16", "mxfp8", "mxfp4", "mxfp6_e3m2", "mxfp6_e2m3"),
     )
     tile: str = knob(
         "auto",
