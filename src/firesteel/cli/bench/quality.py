@@ -19,7 +19,7 @@ from firesteel.errors import UserError
 from firesteel.eval import take
 from firesteel.exam import EXAM, TEXT, Item, read_items
 from firesteel.llm import LLM
-from firesteel.quality import KNOBS, PRECISIONS, SHIPPED, Answers, Quality, compare, examine
+from firesteel.quality import MEASURED, PRECISIONS, SHIPPED, Answers, Quality, compare, examine
 
 
 @bench.command(name="quality")
@@ -27,7 +27,11 @@ from firesteel.quality import KNOBS, PRECISIONS, SHIPPED, Answers, Quality, comp
 def bench_quality(
     knobs: dict[str, Any],
     precision: Annotated[
-        list[str] | None, typer.Option(help=f"{'; '.join(PRECISIONS)}. May be repeated; all, beside the first")
+        list[str] | None,
+        typer.Option(
+            help=f"{'; '.join(PRECISIONS)}. May be repeated; each is compared with the first (default: all but "
+            "MXFP6, which is emulated and slow)"
+        ),
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="questions of each family; all without it")] = None,
     out: Annotated[Path, typer.Option(help="folder for records")] = Path("firesteel-bench"),
@@ -35,7 +39,7 @@ def bench_quality(
 ) -> None:
     """Perplexity, exact match and answers changed with weights and activations in fewer bits."""
     names = choose(precision)
-    refuse(knobs)
+    refuse(knobs, names)
     check_folder(out)
     items, texts = take(read_items(EXAM), limit), read_items(TEXT)
     found: list[Quality] = []
@@ -65,11 +69,12 @@ def choose(asked: Sequence[str] | None) -> list[str]:
     for name in asked or ():
         if name not in PRECISIONS:
             raise UserError(f"--precision {name}: must be one of {'; '.join(PRECISIONS)}")
-    return [name for name in PRECISIONS if not asked or name in asked or name == SHIPPED]
+    return [name for name in PRECISIONS if name in (asked or MEASURED) or name == SHIPPED]
 
 
-def refuse(knobs: dict[str, Any]) -> None:
-    if given := [name for name in KNOBS if name in knobs]:
+def refuse(knobs: dict[str, Any], names: Sequence[str]) -> None:
+    """Raises if the user set what one of the precisions sets."""
+    if given := [name for precision in names for name in PRECISIONS[precision] if name in knobs]:
         flag = given[0].replace("_", "-")
         raise UserError(f"--{flag}: bench quality sets it itself; leave it out and choose with --precision")
 
