@@ -26,7 +26,7 @@ def test_parts_of_a_kind_are_joined():
     assert [part.end is None for part in message.parts] == [False, False, True]
 
 
-def test_a_turn_that_stops_after_a_call_waits_for_its_tools():
+def test_turn_that_stops_after_a_call_finishes_with_tool_calls():
     call = Begin(index=0, kind="tool_call", header="", name="f", call_id="call_1")
     message = message_of(call, Text(index=0, text="{"), Text(index=0, text="}"))
     assert [(part.begin.name, part.text) for part in message.tool_calls] == [("f", "{}")]
