@@ -1,4 +1,4 @@
-"""The doctor's verdicts on made-up machines, and what its command prints about this one."""
+"""Findings of the doctor on made-up machines, and the output of its command on this one."""
 
 import dataclasses
 import json
@@ -83,7 +83,7 @@ def found(machine, check):
     return next(finding for finding in judge(machine) if finding.check == check)
 
 
-def test_good_gpu_machine_has_nothing_wrong():
+def test_good_gpu_machine_has_no_failures():
     assert {finding.status for finding in judge(GOOD)} == {Status.OK}
 
 
@@ -138,7 +138,7 @@ def test_torch_newer_than_the_table_of_pairs_is_a_note():
     assert found(changed(GOOD, torch="2.99.0"), "torch and Triton").status is Status.NOTE
 
 
-def test_cpu_torch_keeps_no_pair():
+def test_cpu_torch_needs_no_pair():
     assert found(changed(PLAIN, triton="3.1.0"), "torch and Triton").status is Status.OK
 
 
@@ -162,12 +162,12 @@ def test_gpu_without_python_headers_fails():
     assert str(NO_HEADER) in finding.found and finding.cure == "install python3-dev"
 
 
-def test_nvrtc_and_what_calls_it_are_told_with_their_versions():
+def test_versions_of_nvrtc_and_cuda_bindings_are_shown():
     assert found(GOOD, "NVRTC and cuda.bindings").found == "NVRTC 13.0, cuda-bindings 13.3.1"
 
 
 @pytest.mark.parametrize(("capability", "fails"), [((8, 0), False), ((9, 0), True), ((12, 1), True)])
-def test_gpu_that_runs_cuda_kernels_fails_without_nvrtc_and_hears_what_is_lost(capability, fails):
+def test_gpu_with_cuda_kernels_fails_without_nvrtc_and_is_told_what_is_lost(capability, fails):
     why = "needs NVRTC, which cannot be loaded: pip install nvidia-cuda-nvrtc"
     machine = changed(GOOD, device=card(capability), torch="2.14.0", nvrtc=None, lacks_nvrtc=why)
     finding = found(machine, "NVRTC and cuda.bindings")
@@ -175,7 +175,7 @@ def test_gpu_that_runs_cuda_kernels_fails_without_nvrtc_and_hears_what_is_lost(c
     assert "decoding steps of 1 to 8 requests" in finding.found and finding.cure == why
 
 
-def test_nvrtc_that_does_not_know_the_gpu_fails():
+def test_nvrtc_that_does_not_support_the_gpu_fails():
     finding = failures(changed(GOOD, nvrtc="12.8", nvrtc_architectures=(90, 120)))["NVRTC and cuda.bindings"]
     assert "NVRTC 12.8" in finding.found and "sm_121" in finding.found and "newer" in finding.cure
     assert "NVRTC and cuda.bindings" not in failures(changed(GOOD, device=card((8, 6))))
@@ -196,8 +196,8 @@ def test_gpu_before_ampere_fails():
     assert "GPU" not in failures(changed(GOOD, device=card((8, 0))))
 
 
-def test_memory_is_told_as_gathered_and_unified_memory_is_named():
-    """The verdict once asked the real GPU, so a made-up one could not be judged."""
+def test_memory_is_shown_as_gathered_and_unified_memory_is_named():
+    """The check once queried the real GPU, so it was wrong for a made-up one."""
     assert found(PLAIN, "memory").found == "16.0 GiB available of 32.0 GiB on CPU"
     assert found(changed(GOOD, device=card((9, 0))), "memory").found.startswith("100.0 GiB available of 120.0")
     assert "GB10" in found(GOOD, "unified memory, as the system counts it").found
@@ -234,12 +234,12 @@ def test_each_package_is_listed_with_its_import_location():
     assert findings["import firesteel"].found.endswith(f" at {Path(doctor.__file__).parent}")
 
 
-def test_package_that_is_not_there_is_a_note(monkeypatch):
+def test_missing_package_is_a_note(monkeypatch):
     monkeypatch.setattr(doctor, "PACKAGES", ("no_such_package",))
     assert doctor.locate_packages() == [Finding("import no_such_package", Status.NOTE, "not found")]
 
 
-def test_each_op_is_listed_with_what_would_run():
+def test_each_op_is_listed_with_its_implementation():
     findings = doctor.choices(CPU)
     assert [finding.check for finding in findings] == [f"op {op.name}" for op in NETWORK_OPS]
     assert all("reference" in finding.found and "CPU" in finding.found for finding in findings)
