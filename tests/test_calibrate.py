@@ -96,7 +96,7 @@ def test_text_is_split_into_pieces_that_fit(llm, tmp_path):
 
 
 def test_text_is_required_except_for_kindling(llm):
-    with pytest.raises(UserError, match="--text FILE is needed"):
+    with pytest.raises(UserError, match="--text FILE is required"):
         read_prompts(llm, None)
     assert len(read_prompts(LLM(device="cpu"), None)) == len(read_items(TEXT))
 

@@ -51,7 +51,7 @@ def test_auto_is_the_cpu_without_a_gpu(no_gpu):
 
 @pytest.mark.parametrize("name", ["cuda", "cuda:1"])
 def test_requested_gpu_that_is_absent_is_an_error_with_the_cure(no_gpu, name):
-    with pytest.raises(UserError, match=rf"device {name} was asked for .*`firesteel doctor`.*--device cpu"):
+    with pytest.raises(UserError, match=rf"device {name} was requested, .*`firesteel doctor`.*--device cpu"):
         find_device(name)
 
 

@@ -172,7 +172,7 @@ def test_gpu_with_cuda_kernels_fails_without_nvrtc_and_is_told_what_is_lost(capa
     machine = changed(GOOD, device=card(capability), torch="2.14.0", nvrtc=None, lacks_nvrtc=why)
     finding = found(machine, "NVRTC and cuda.bindings")
     assert finding.status is (Status.FAIL if fails else Status.NOTE)
-    assert "decoding steps of 1 to 8 requests" in finding.found and finding.cure == why
+    assert "decode steps of 1 to 8 requests" in finding.found and finding.cure == why
 
 
 def test_nvrtc_that_does_not_support_the_gpu_fails():

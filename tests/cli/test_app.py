@@ -81,13 +81,13 @@ def test_every_knob_is_in_the_tests_above():
     assert set(SETTINGS) == set(knobs())
 
 
-def test_flag_turns_back_on_what_the_environment_turned_off(run, shown):
+def test_flag_overrides_a_switch_of_the_environment(run, shown):
     row = shown(run("env", "--json", "--sinks", FIRESTEEL_SINKS="off"))["sinks"]
     assert (row["value"], row["origin"]) == (True, "flag")
 
 
 def test_graphs_are_switched_off_by_either_flag(run, shown):
-    """--enforce-eager is what users of vLLM know."""
+    """--enforce-eager is vLLM's name."""
     for flag, value in (("--enforce-eager", False), ("--no-cuda-graphs", False), ("--cuda-graphs", True)):
         row = shown(run("env", "--json", flag))["cuda_graphs"]
         assert (row["value"], row["origin"]) == (value, "flag"), flag
@@ -95,7 +95,7 @@ def test_graphs_are_switched_off_by_either_flag(run, shown):
 
 @pytest.mark.parametrize("command", ["generate", "env"])
 def test_help_shows_flag_default_and_variable_of_every_knob(run, command):
-    """Defaults and variables stood in square brackets, which the help took for markup and left out."""
+    """Defaults and variables were once in square brackets, which the help took for markup and left out."""
     text = " ".join(run(command, "--help", COLUMNS="300", TERMINAL_WIDTH="300").stdout.split())
     for knob in (one for one in knobs().values() if command == "env" or one.section != "server"):
         default = "none" if knob.default == "" else knob.default
@@ -147,14 +147,14 @@ def test_flag_of_the_wrong_type_is_an_error(run):
         ),
     ],
 )
-def test_what_the_user_can_mend_is_a_user_error(run, arguments, environment, message):
+def test_mistake_of_the_user_is_a_user_error(run, arguments, environment, message):
     result = run(*arguments, **environment)
     assert isinstance(result.exception, UserError)
     assert message in str(result.exception)
 
 
 def test_entry_point_shows_a_user_error_in_one_line_without_traceback(monkeypatch, capsys, tmp_path):
-    """Long messages were wrapped at 80 columns, brackets vanished as markup, an empty line came first."""
+    """Long messages were once wrapped at 80 columns, brackets vanished as markup, an empty line came first."""
     missing = tmp_path / "[red]" / ("long" * 30)
     asked = ["generate", "--prompt", "x", "--model", str(missing), "--device", "cpu"]
     monkeypatch.setattr(sys, "argv", ["firesteel", *asked])

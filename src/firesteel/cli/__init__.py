@@ -1,4 +1,4 @@
-"""The command line: verbs, flags made from the settings, and tables on the terminal."""
+"""The command line: verbs, flags made from the settings, and tables for the terminal."""
 
 from importlib import import_module
 

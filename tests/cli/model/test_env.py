@@ -3,8 +3,8 @@
 from firesteel.config import knobs
 
 
-def test_env_table_has_every_setting_whole(run):
-    """Long names were cut off with an ellipsis, and brackets in a value vanished as markup."""
+def test_env_table_shows_every_setting_in_full(run):
+    """Long names were once cut off with an ellipsis, and brackets in a value vanished as markup."""
     result = run("env", "--model", "/models/[bold]x", FIRESTEEL_MAX_NUM_BATCHED_TOKENS="77")
     for knob in knobs().values():
         assert f" {knob.name} " in result.stdout and f" {knob.env} " in result.stdout

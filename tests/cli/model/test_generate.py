@@ -38,7 +38,7 @@ def test_generate_prints_the_text_of_llm_generate(run, llm, checkpoint):
     assert "GB/s" in result.stderr and "GB/s" not in result.stdout
 
 
-def test_generate_is_greedy_unless_told(run, llm, checkpoint):
+def test_generate_is_greedy_by_default(run, llm, checkpoint):
     expected = llm.generate(["abc"], SamplingParams(max_tokens=9))[0].text
     result = run("generate", "--model", str(checkpoint), "--prompt", "abc", "--max-tokens", "9", *FAST)
     assert result.stdout_bytes.decode() == expected + "\n"
@@ -73,8 +73,8 @@ def test_generate_writes_each_piece_as_it_is_made(monkeypatch):
     assert events[:6] == ["made a", "wrote a", "flushed", "made b", "wrote b", "flushed"]
 
 
-def test_generate_prepares_its_step_and_a_ledger_wants_no_graphs(monkeypatch):
-    """A graph hides what its kernels cost."""
+def test_generate_captures_its_step_and_a_ledger_switches_graphs_off(monkeypatch):
+    """A graph hides the times of its kernels."""
     asked = []
 
     def told(knobs):
@@ -107,7 +107,7 @@ def test_entry_point_generates(start, llm, checkpoint):
     assert result.stdout.replace("\r", "\n") == (expected + "\n").replace("\r", "\n")
 
 
-def test_missing_model_says_how_to_get_it(tmp_path, monkeypatch, capsys):
+def test_error_for_a_missing_model_says_how_to_download_it(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["firesteel", "generate", "--prompt", "x", "--model", "gpt-oss-20b"])
     with pytest.raises(SystemExit) as caught:
@@ -121,7 +121,7 @@ def test_missing_model_says_how_to_get_it(tmp_path, monkeypatch, capsys):
     ("differences", "code", "line"),
     [([], 0, "agree: 7 launches"), (["fc1: the ledger has 2 launches, the profiler saw 1"], 1, "differ: fc1: the")],
 )
-def test_a_profiler_that_saw_something_else_ends_with_one(capsys, differences, code, line):
+def test_disagreement_with_the_profiler_exits_with_1(capsys, differences, code, line):
     watch = SimpleNamespace(differences=differences, count=7)
     if code:
         with pytest.raises(typer.Exit) as caught:
@@ -134,7 +134,7 @@ def test_a_profiler_that_saw_something_else_ends_with_one(capsys, differences, c
 
 
 @pytest.mark.gpu
-def test_the_profiler_agrees_with_the_ledger_on_a_gpu(run):
+def test_profiler_agrees_with_the_ledger_on_a_gpu(run):
     asked = ["generate", "--prompt", "The capital of", "--max-tokens", "4", "--ledger", "--device", "cuda"]
     result = run(*asked, "--kernels", "rms_norm=triton,attention=triton,moe=triton")
     assert result.exit_code == 0, result.output

@@ -1,4 +1,4 @@
-"""What loading a model prints."""
+"""Messages while a model is loaded."""
 
 from types import SimpleNamespace
 
@@ -6,7 +6,7 @@ from firesteel.cli.model.load import load
 from firesteel.engine.statistics import Statistics
 
 
-def test_what_loading_says_is_not_wrapped_in_a_pipe(monkeypatch, capsys):
+def test_messages_are_not_wrapped_in_a_pipe(monkeypatch, capsys):
     sentence = "qkv of layer 0: " + "a long sentence " * 12 + "ends"
     report = SimpleNamespace(
         num_bytes=1e9, seconds=1.0, gb_s=1.0, quantized=[SimpleNamespace(in_words=lambda: sentence)]
