@@ -1,4 +1,4 @@
-"""A trained network as a checkpoint in the public layout (experts in MXFP4, the rest in bf16), and back."""
+"""Writes and reads a trained network as a checkpoint in the public layout (experts in MXFP4, the rest in bf16)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def packed_weights(network: Network) -> Weights:
 
 @torch.no_grad()
 def import_checkpoint(network: Network, directory: Path) -> None:
-    """Sets the network to what a checkpoint holds, so that training can go on from one."""
+    """Loads a checkpoint into the network, so that training can continue from it."""
     weights, _ = load_weights(directory, network.spec, find_device("cpu"), workers=2, reserve_gib=0.0)
     for name in ("embedding", "norm", "lm_head"):
         getattr(network, name).copy_(getattr(weights, name))
