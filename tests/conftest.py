@@ -1,4 +1,4 @@
-"""What many tests share: a tiny random checkpoint, an LLM on it, a clean environment, the rule for GPU tests.
+"""Shared fixtures: a tiny random checkpoint, an LLM on it, a clean environment, and the rule for GPU tests.
 
 And Triton's interpreter in a child: interpreter and compiler cannot share a process.
 """
@@ -32,18 +32,34 @@ from firesteel.types import Request, SamplingParams
 
 INTERPRETER = Path(__file__).parent / "kernels" / "interpret.py"
 SPECIAL_TOKENS = [
-    "<|startoftext|>", "<|endoftext|>", "<|return|>", "<|constrain|>", "<|channel|>", "<|start|>", "<|end|>",
-    "<|message|>", "<|call|>",
-]  # fmt: skip
+    "<|startoftext|>",
+    "<|endoftext|>",
+    "<|return|>",
+    "<|constrain|>",
+    "<|channel|>",
+    "<|start|>",
+    "<|end|>",
+    "<|message|>",
+    "<|call|>",
+]
 TINY = ModelSpec(
-    num_layers=3, hidden_size=96, intermediate_size=64, num_heads=4, num_kv_heads=2, head_dim=32, num_experts=6,
-    num_active=2, vocab_size=272, windows=(8, None, 8),
-    rope=RopeSpec(theta=150000.0, factor=8.0, original_context=32), max_context=256,
-)  # fmt: skip
+    num_layers=3,
+    hidden_size=96,
+    intermediate_size=64,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=32,
+    num_experts=6,
+    num_active=2,
+    vocab_size=272,
+    windows=(8, None, 8),
+    rope=RopeSpec(theta=150000.0, factor=8.0, original_context=32),
+    max_context=256,
+)
 
 
 def pytest_configure(config):
-    """What tests start hears signals: nohup and shells in the background have them ignored, which is inherited."""
+    """Restores signals for child processes: nohup and background shells ignore them, which is inherited."""
     if threading.current_thread() is threading.main_thread():
         for number, heard in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
             if signal.getsignal(number) is signal.SIG_IGN:
@@ -60,7 +76,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture
 def forbid_waiting():
-    """`with forbid_waiting():` turns every wait for the GPU inside it into an error."""
+    """`with forbid_waiting():` makes every wait for the GPU inside it an error."""
 
     @contextmanager
     def forbid():
@@ -77,7 +93,7 @@ def forbid_waiting():
 
 @pytest.fixture(scope="session", autouse=True)
 def clean_environment():
-    """Settings of the machine's user reach no test; of the session, so that shared models see none either."""
+    """Removes the user's settings for the whole session, so that shared models do not see them either."""
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("FIRESTEEL_")]:
             patch.delenv(name)
@@ -86,13 +102,13 @@ def clean_environment():
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread():
-    """On a busy machine threads that wait for each other cost far more than these tiny tensors' arithmetic."""
+    """Uses one thread: on a busy machine, waiting threads cost far more than the arithmetic of tiny tensors."""
     torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def frozen_imports():
-    """What is imported by now stays: looking through it takes whoever collects garbage half a second."""
+    """Freezes what is imported by now: visiting it would take each garbage collection half a second."""
     gc.collect()
     gc.freeze()
     yield
@@ -121,7 +137,7 @@ def byte_tokenizer():
 
 @pytest.fixture(scope="session")
 def open_llm(checkpoint):
-    """LLM on the tiny checkpoint, on the CPU, with the knobs given."""
+    """Opens the tiny checkpoint as an LLM on the CPU, with the given settings."""
 
     def open_it(directory=checkpoint, **knobs):
         return LLM(directory, **{"device": "cpu", "memory_reserve_gib": 0.0, **knobs})
@@ -131,7 +147,7 @@ def open_llm(checkpoint):
 
 @pytest.fixture(scope="session")
 def score():
-    """[T, V]: what an idle engine says after each token."""
+    """Returns logits [T, V] of an idle engine after each token."""
 
     def run(engine, token_ids):
         engine.submit(Request(request_id="score", token_ids=token_ids, params=SamplingParams(), score=True))
@@ -145,13 +161,13 @@ def score():
 
 @pytest.fixture(scope="session")
 def llm(open_llm):
-    """One with default knobs for tests that change nothing in it."""
+    """An LLM with default settings, for tests that do not change it."""
     return open_llm()
 
 
 @pytest.fixture(scope="session")
 def ask_interpreter(tmp_path_factory):
-    """One child for the session, started at the first question: importing torch and Triton takes seconds."""
+    """A child process per session, started at the first request: importing torch and Triton takes seconds."""
     folder, numbers = tmp_path_factory.mktemp("interpret"), itertools.count()
     log = folder / "stderr"
     source = Path(firesteel.__file__).parents[1]

@@ -1,4 +1,4 @@
-"""The order of the parts, held true: who imports whom, where the environment is read, that no knob is dead."""
+"""Rules of the architecture: imports, access to the environment, no unused setting."""
 
 import ast
 import graphlib
@@ -89,7 +89,7 @@ def part_of(path):
 
 
 def imports_of(path):
-    """Full module names imported anywhere in a file."""
+    """Yields full names of modules imported anywhere in a file."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -100,7 +100,7 @@ def imports_of(path):
 
 
 def module_imports(path):
-    """As `imports_of`, with names imported from a package resolved to its modules."""
+    """Does the same as `imports_of`, with names imported from a package resolved to its modules."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -125,13 +125,13 @@ def test_imports_go_down(path):
 
 
 def unit_of(words):
-    """The sub-package that a module belongs to, or the module itself where it stands directly in its part."""
+    """Returns the sub-package of a module, or the module itself if it lies directly in its part."""
     nested = len(words) > 2 or SOURCE.joinpath(*words[:2]).is_dir()
     return ".".join(words[:2] if nested else words)
 
 
 def unit_imports():
-    """{unit: units of the same part that it imports anywhere, inside functions too}."""
+    """Returns {unit: units of the same part that it imports anywhere, inside functions too}."""
     edges = {}
     for path in PYTHON_FILES:
         words = path.relative_to(SOURCE).with_suffix("").parts
@@ -172,13 +172,13 @@ def test_lower_parts_run_on_a_bare_gpu_box(path):
 
 @pytest.mark.parametrize("path", PYTHON_FILES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_lower_parts_do_not_cross_the_process_border(path):
-    """So that all but the border itself is imported where there is no msgspec."""
+    """Everything but the border itself must be importable without msgspec."""
     if part_of(path) in LOWER_PARTS and str(path.relative_to(SOURCE)) not in BORDER:
         border = {f"firesteel.{Path(name).with_suffix('').as_posix().replace('/', '.')}" for name in BORDER}
         assert not border & set(imports_of(path))
 
 
-def test_border_is_where_it_is_said_to_be():
+def test_files_of_the_process_border_exist():
     assert all((SOURCE / name).is_file() for name in BORDER)
 
 
@@ -196,7 +196,7 @@ def test_every_knob_has_a_reader_outside_config():
 
 
 def test_tests_mirror_the_source():
-    """A test file stands where its subject stands; only whole-program tests have no subject file.
+    """A test file lies where its subject lies; only whole-program tests have no subject file.
 
     Of a subject with several test files the others are named after one side of it: test_client_life.py.
     A helper that several tests share is a subject too: its test stands beside it.

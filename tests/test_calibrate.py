@@ -1,4 +1,4 @@
-"""Scales from a text: what was stored at its largest, and powers of two that leave room above it."""
+"""Scales from a text: the largest stored values, and powers of two that leave a margin above them."""
 
 import math
 
@@ -26,13 +26,13 @@ def test_every_scale_divides_exactly_and_leaves_the_margin():
         assert math.frexp(scale)[0] == 0.5 and largest * MARGIN / scale <= 448 < largest * MARGIN / (scale / 2)
 
 
-def test_a_layer_that_stores_nothing_but_zeros_is_not_scaled():
+def test_layer_that_stores_only_zeros_is_not_scaled():
     assert choose_scale(0.0) == 1.0
     assert choose_scale(1e-45) == 2.0**-126
 
 
 @pytest.mark.parametrize("bad", [float("inf"), float("nan")])
-def test_no_scale_is_chosen_for_what_is_not_finite_and_the_layer_is_named(bad):
+def test_value_that_is_not_finite_is_an_error_that_names_the_layer(bad):
     with pytest.raises(UserError, match=f"layer 1: its largest key is {bad}"):
         _ = Calibration(num_tokens=1, largest_keys=(1.0, bad), largest_values=(1.0, 1.0)).scales
     with pytest.raises(UserError, match=f"layer 0: its largest value is {bad}"):
@@ -40,7 +40,7 @@ def test_no_scale_is_chosen_for_what_is_not_finite_and_the_layer_is_named(bad):
 
 
 def largest_by_hand(llm):
-    """[layer] -> largest key and value over PROMPTS, from what reaches the op, one prompt at a time."""
+    """Returns the largest key and value per layer over PROMPTS, from the arguments of the op, prompt by prompt."""
     op, found, calls = llm.kernels.rope_kv_write.op, torch.zeros(llm.spec.num_layers, 2), []
 
     def spy(q, k, v, positions, table, *rest):
@@ -58,14 +58,14 @@ def largest_by_hand(llm):
     return found
 
 
-def test_largest_are_those_of_every_layer_over_all_prompts(open_llm):
+def test_largest_values_are_per_layer_over_all_prompts(open_llm):
     found, seen = calibrate(open_llm(), PROMPTS), largest_by_hand(open_llm())
     assert found.num_tokens == sum(map(len, PROMPTS))
     torch.testing.assert_close(torch.tensor([found.largest_keys, found.largest_values]).T, seen)
     assert found.scales.keys == tuple(map(choose_scale, found.largest_keys))
 
 
-def test_the_model_is_left_as_it_was_and_progress_is_told(open_llm):
+def test_model_is_unchanged_afterwards_and_progress_is_reported(open_llm):
     llm, told = open_llm(), []
     op = llm.kernels.rope_kv_write
     calibrate(llm, PROMPTS, progress=lambda done, total: told.append((done, total)))
@@ -73,7 +73,7 @@ def test_the_model_is_left_as_it_was_and_progress_is_told(open_llm):
 
 
 @pytest.mark.parametrize("column", [-1, 4 * 32], ids=["a value", "a key"])
-def test_what_is_not_finite_is_an_error_and_the_model_is_left_as_it_was(open_llm, column):
+def test_model_is_unchanged_after_an_error(open_llm, column):
     llm = open_llm()
     op = llm.kernels.rope_kv_write
     llm.model.weights.layers[1].qkv_bias[column] = float("inf")
@@ -82,12 +82,12 @@ def test_what_is_not_finite_is_an_error_and_the_model_is_left_as_it_was(open_llm
     assert llm.kernels.rope_kv_write is op
 
 
-def test_pages_that_are_fp8_already_are_refused(open_llm):
+def test_fp8_pages_are_refused(open_llm):
     with pytest.raises(UserError, match="--kv-dtype auto"):
         calibrate(open_llm(kv_dtype="fp8"), PROMPTS)
 
 
-def test_a_text_is_cut_into_pieces_that_fit(llm, tmp_path):
+def test_text_is_split_into_pieces_that_fit(llm, tmp_path):
     path = tmp_path / "text"
     path.write_text("ab" * 300, encoding="utf-8")
     pieces = read_prompts(llm, path)
@@ -95,15 +95,15 @@ def test_a_text_is_cut_into_pieces_that_fit(llm, tmp_path):
     assert llm.tokenizer.decode([token for piece in pieces for token in piece]) == "ab" * 300
 
 
-def test_only_kindling_needs_no_text(llm):
-    with pytest.raises(UserError, match="--text FILE is needed"):
+def test_text_is_required_except_for_kindling(llm):
+    with pytest.raises(UserError, match="--text FILE is required"):
         read_prompts(llm, None)
     assert len(read_prompts(LLM(device="cpu"), None)) == len(read_items(TEXT))
 
 
 @pytest.mark.parametrize(
     ("content", "complaint"),
-    [(None, "cannot read the text .*No such file"), (b"", "is empty"), (b"\xff\xfe", "is not a text in UTF-8")],
+    [(None, "cannot read the text .*No such file"), (b"", "is empty"), (b"\xff\xfe", "is not UTF-8 text")],
 )
 def test_texts_that_cannot_be_used_are_errors(llm, tmp_path, content, complaint):
     path = tmp_path / "text"
@@ -113,8 +113,8 @@ def test_texts_that_cannot_be_used_are_errors(llm, tmp_path, content, complaint)
         read_prompts(llm, path)
 
 
-def test_scales_save_what_fp8_would_clip(open_llm, tmp_path):
-    """A layer whose values reach 3000 is stored whole once it is calibrated, and clipped without."""
+def test_scales_prevent_clipping_by_fp8(open_llm, tmp_path):
+    """Values up to 3000 are clipped without calibration, and not with it."""
 
     def open_large(**knobs):
         llm = open_llm(**knobs)

@@ -1,4 +1,4 @@
-"""Facts of the device that computes."""
+"""The device that computes and its properties."""
 
 from dataclasses import replace
 
@@ -10,9 +10,14 @@ from firesteel.device import DeviceSpec, available_bytes, find_device, memory_in
 from firesteel.errors import UserError
 
 UNIFIED = DeviceSpec(
-    torch_device=torch.device("cuda:0"), name="GB10", capability=(12, 1), num_sms=48, l2_bytes=1, memory_bytes=2,
+    torch_device=torch.device("cuda:0"),
+    name="GB10",
+    capability=(12, 1),
+    num_sms=48,
+    l2_bytes=1,
+    memory_bytes=2,
     is_unified=True,
-)  # fmt: skip
+)
 
 
 @pytest.fixture
@@ -31,7 +36,7 @@ def test_gpu_computes_in_bf16():
 
 
 @pytest.mark.parametrize(("current", "expected"), [(0, ["cuda:1"]), (1, [])])
-def test_the_gpu_that_is_used_becomes_the_current_one(monkeypatch, current, expected):
+def test_used_gpu_becomes_the_current_one(monkeypatch, current, expected):
     chosen = []
     monkeypatch.setattr(torch.cuda, "current_device", lambda: current)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: chosen.append(str(device)))
@@ -40,13 +45,13 @@ def test_the_gpu_that_is_used_becomes_the_current_one(monkeypatch, current, expe
     assert chosen == expected
 
 
-def test_auto_is_the_cpu_where_there_is_no_gpu(no_gpu):
+def test_auto_is_the_cpu_without_a_gpu(no_gpu):
     assert find_device("auto") == find_device("cpu")
 
 
 @pytest.mark.parametrize("name", ["cuda", "cuda:1"])
-def test_gpu_asked_for_and_absent_is_an_error_with_the_cure(no_gpu, name):
-    with pytest.raises(UserError, match=rf"device {name} was asked for .*`firesteel doctor`.*--device cpu"):
+def test_requested_gpu_that_is_absent_is_an_error_with_the_cure(no_gpu, name):
+    with pytest.raises(UserError, match=rf"device {name} was requested, .*`firesteel doctor`.*--device cpu"):
         find_device(name)
 
 
@@ -63,29 +68,34 @@ def test_memory_is_read_from_meminfo_in_bytes(tmp_path):
     assert memory_info(path) == {"MemTotal": 2048 * 1024, "MemAvailable": 3 * 1024}
 
 
-def test_cpu_memory_is_the_systems():
+def test_cpu_memory_is_that_of_the_system():
     device = find_device("cpu")
     assert device.memory_bytes == memory_info()["MemTotal"]
     assert 0 < available_bytes(device) < device.memory_bytes
 
 
-def test_unified_memory_is_what_the_system_counts(monkeypatch):
+def test_unified_memory_is_reported_by_the_system(monkeypatch):
     monkeypatch.setattr("firesteel.device.memory_info", lambda: {"MemAvailable": 42})
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (7, 8))
     assert available_bytes(UNIFIED) == 42
 
 
-def test_memory_of_a_card_is_what_the_driver_counts(monkeypatch):
+def test_memory_of_a_discrete_gpu_is_reported_by_the_driver(monkeypatch):
     card = DeviceSpec(
-        torch_device=torch.device("cuda:0"), name="H200", capability=(9, 0), num_sms=132, l2_bytes=1,
-        memory_bytes=8, is_unified=False,
-    )  # fmt: skip
+        torch_device=torch.device("cuda:0"),
+        name="H200",
+        capability=(9, 0),
+        num_sms=132,
+        l2_bytes=1,
+        memory_bytes=8,
+        is_unified=False,
+    )
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (7, 8))
     assert available_bytes(card) == 7
 
 
 @pytest.mark.gpu
-def test_gpu_tells_its_facts():
+def test_properties_of_a_gpu():
     device = find_device("auto")
     assert device == find_device("cuda") == find_device("cuda:0")
     assert device.capability == torch.cuda.get_device_capability(0)
@@ -93,6 +103,6 @@ def test_gpu_tells_its_facts():
     assert 0 < available_bytes(device) <= max(device.memory_bytes, memory_info()["MemTotal"])
 
 
-def test_every_device_name_the_setting_takes_is_understood(no_gpu):
+def test_every_device_name_that_the_setting_accepts_is_understood(no_gpu):
     for name in ("auto", "cpu"):
         assert find_device(resolve({"device": name}, environ={}).config.model.device).name == "CPU"

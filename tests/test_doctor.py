@@ -1,4 +1,4 @@
-"""The doctor's verdicts on made-up machines, and what its command prints about this one."""
+"""Findings of the doctor on made-up machines, and the output of its command on this one."""
 
 import dataclasses
 import json
@@ -18,23 +18,53 @@ from firesteel.kernels.registry import NETWORK_OPS
 HEADER = Path(__file__)  # any file that exists
 NO_HEADER = HEADER / "Python.h"
 GPU = DeviceSpec(
-    torch_device=torch.device("cuda:0"), name="GB10", capability=(12, 1), num_sms=48, l2_bytes=24 << 20,
-    memory_bytes=120 * GIB, is_unified=True,
-)  # fmt: skip
+    torch_device=torch.device("cuda:0"),
+    name="GB10",
+    capability=(12, 1),
+    num_sms=48,
+    l2_bytes=24 << 20,
+    memory_bytes=120 * GIB,
+    is_unified=True,
+)
 CPU = DeviceSpec(
-    torch_device=torch.device("cpu"), name="CPU", capability=None, num_sms=0, l2_bytes=0, memory_bytes=32 * GIB,
+    torch_device=torch.device("cpu"),
+    name="CPU",
+    capability=None,
+    num_sms=0,
+    l2_bytes=0,
+    memory_bytes=32 * GIB,
     is_unified=False,
-)  # fmt: skip
+)
 GOOD = Machine(
-    python=(3, 12), torch="2.14.0+cu130", torch_cuda="13.0", triton="3.8.0", driver="580.95.05", device=GPU,
-    available_bytes=100 * GIB, compiler="/usr/bin/cc", python_header=HEADER, cuda_bindings="13.3.1",
-    nvrtc="13.0", nvrtc_architectures=(80, 90, 100, 120, 121), lacks_nvrtc=None,
-)  # fmt: skip
+    python=(3, 12),
+    torch="2.14.0+cu130",
+    torch_cuda="13.0",
+    triton="3.8.0",
+    driver="580.95.05",
+    device=GPU,
+    available_bytes=100 * GIB,
+    compiler="/usr/bin/cc",
+    python_header=HEADER,
+    cuda_bindings="13.3.1",
+    nvrtc="13.0",
+    nvrtc_architectures=(80, 90, 100, 120, 121),
+    lacks_nvrtc=None,
+)
 PLAIN = Machine(
-    python=(3, 11), torch="2.13.0+cpu", torch_cuda=None, triton=None, driver=None, device=CPU,
-    available_bytes=16 * GIB, compiler=None, python_header=NO_HEADER, cuda_bindings=None, nvrtc=None,
-    nvrtc_architectures=(), lacks_nvrtc="needs cuda.bindings: pip install cuda-bindings",
-)  # fmt: skip
+    python=(3, 11),
+    torch="2.13.0+cpu",
+    torch_cuda=None,
+    triton=None,
+    driver=None,
+    device=CPU,
+    available_bytes=16 * GIB,
+    compiler=None,
+    python_header=NO_HEADER,
+    cuda_bindings=None,
+    nvrtc=None,
+    nvrtc_architectures=(),
+    lacks_nvrtc="needs cuda.bindings: pip install cuda-bindings",
+)
 
 
 def changed(machine, **facts):
@@ -53,15 +83,20 @@ def found(machine, check):
     return next(finding for finding in judge(machine) if finding.check == check)
 
 
-def test_good_gpu_machine_has_nothing_wrong():
+def test_good_gpu_machine_has_no_failures():
     assert {finding.status for finding in judge(GOOD)} == {Status.OK}
 
 
 def test_machine_without_gpu_compiler_headers_or_triton_gets_notes_only():
     findings = judge(PLAIN)
     assert {finding.check for finding in findings if finding.status is Status.NOTE} == {
-        "Triton", "CUDA", "GPU", "C compiler", "Python headers", "NVRTC and cuda.bindings",
-    }  # fmt: skip
+        "Triton",
+        "CUDA",
+        "GPU",
+        "C compiler",
+        "Python headers",
+        "NVRTC and cuda.bindings",
+    }
     assert failures(PLAIN) == {}
 
 
@@ -103,7 +138,7 @@ def test_torch_newer_than_the_table_of_pairs_is_a_note():
     assert found(changed(GOOD, torch="2.99.0"), "torch and Triton").status is Status.NOTE
 
 
-def test_cpu_torch_keeps_no_pair():
+def test_cpu_torch_needs_no_pair():
     assert found(changed(PLAIN, triton="3.1.0"), "torch and Triton").status is Status.OK
 
 
@@ -127,20 +162,20 @@ def test_gpu_without_python_headers_fails():
     assert str(NO_HEADER) in finding.found and finding.cure == "install python3-dev"
 
 
-def test_nvrtc_and_what_calls_it_are_told_with_their_versions():
+def test_versions_of_nvrtc_and_cuda_bindings_are_shown():
     assert found(GOOD, "NVRTC and cuda.bindings").found == "NVRTC 13.0, cuda-bindings 13.3.1"
 
 
 @pytest.mark.parametrize(("capability", "fails"), [((8, 0), False), ((9, 0), True), ((12, 1), True)])
-def test_gpu_that_runs_cuda_kernels_fails_without_nvrtc_and_hears_what_is_lost(capability, fails):
+def test_gpu_with_cuda_kernels_fails_without_nvrtc_and_is_told_what_is_lost(capability, fails):
     why = "needs NVRTC, which cannot be loaded: pip install nvidia-cuda-nvrtc"
     machine = changed(GOOD, device=card(capability), torch="2.14.0", nvrtc=None, lacks_nvrtc=why)
     finding = found(machine, "NVRTC and cuda.bindings")
     assert finding.status is (Status.FAIL if fails else Status.NOTE)
-    assert "decoding steps of 1 to 8 requests" in finding.found and finding.cure == why
+    assert "decode steps of 1 to 8 requests" in finding.found and finding.cure == why
 
 
-def test_nvrtc_that_does_not_know_the_gpu_fails():
+def test_nvrtc_that_does_not_support_the_gpu_fails():
     finding = failures(changed(GOOD, nvrtc="12.8", nvrtc_architectures=(90, 120)))["NVRTC and cuda.bindings"]
     assert "NVRTC 12.8" in finding.found and "sm_121" in finding.found and "newer" in finding.cure
     assert "NVRTC and cuda.bindings" not in failures(changed(GOOD, device=card((8, 6))))
@@ -161,8 +196,8 @@ def test_gpu_before_ampere_fails():
     assert "GPU" not in failures(changed(GOOD, device=card((8, 0))))
 
 
-def test_memory_is_told_as_gathered_and_unified_memory_is_named():
-    """The verdict once asked the real GPU, so a made-up one could not be judged."""
+def test_memory_is_shown_as_gathered_and_unified_memory_is_named():
+    """The check once queried the real GPU, so it was wrong for a made-up one."""
     assert found(PLAIN, "memory").found == "16.0 GiB available of 32.0 GiB on CPU"
     assert found(changed(GOOD, device=card((9, 0))), "memory").found.startswith("100.0 GiB available of 120.0")
     assert "GB10" in found(GOOD, "unified memory, as the system counts it").found
@@ -170,9 +205,14 @@ def test_memory_is_told_as_gathered_and_unified_memory_is_named():
 
 def test_every_failure_has_a_cure():
     broken = changed(
-        GOOD, python=(3, 8), torch="2.10.0", triton="3.4.0", compiler=None, python_header=NO_HEADER,
+        GOOD,
+        python=(3, 8),
+        torch="2.10.0",
+        triton="3.4.0",
+        compiler=None,
+        python_header=NO_HEADER,
         device=card((7, 0)),
-    )  # fmt: skip
+    )
     found_wrong = [*failures(broken).values(), *failures(changed(broken, triton=None, device=CPU)).values()]
     assert len({finding.check for finding in found_wrong}) >= 5
     assert all(finding.cure for finding in found_wrong)
@@ -194,12 +234,12 @@ def test_each_package_is_listed_with_its_import_location():
     assert findings["import firesteel"].found.endswith(f" at {Path(doctor.__file__).parent}")
 
 
-def test_package_that_is_not_there_is_a_note(monkeypatch):
+def test_missing_package_is_a_note(monkeypatch):
     monkeypatch.setattr(doctor, "PACKAGES", ("no_such_package",))
     assert doctor.locate_packages() == [Finding("import no_such_package", Status.NOTE, "not found")]
 
 
-def test_each_op_is_listed_with_what_would_run():
+def test_each_op_is_listed_with_its_implementation():
     findings = doctor.choices(CPU)
     assert [finding.check for finding in findings] == [f"op {op.name}" for op in NETWORK_OPS]
     assert all("reference" in finding.found and "CPU" in finding.found for finding in findings)

@@ -1,4 +1,4 @@
-"""Grading, tallying, and perplexity against its definition."""
+"""Grading, counting, and perplexity against its definition."""
 
 import json
 import math
@@ -21,7 +21,7 @@ def kindling():
 
 
 def completion(llm, *messages, finish_reason="stop"):
-    """What a model says that answers with these messages."""
+    """Returns the completion of a model that answers with these messages."""
     harmony = Harmony(llm.tokenizer)
     prompt = harmony.encode_for_completion([USER])
     token_ids = harmony.encode_for_training([USER, *messages], keep_reasoning=True)[len(prompt) :]
@@ -34,9 +34,12 @@ def final(content):
 
 def call(name, content):
     return Message(
-        role="assistant", content=content, channel="commentary", recipient=f"functions.{name}",
+        role="assistant",
+        content=content,
+        channel="commentary",
+        recipient=f"functions.{name}",
         content_type="<|constrain|>json",
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(
@@ -49,7 +52,7 @@ def call(name, content):
         ([call("f", '{"a":1}')], False),
     ],
 )
-def test_an_answer_is_right_only_word_for_word_in_the_final_channel(kindling, said, right):
+def test_answer_is_right_only_word_for_word_in_the_final_channel(kindling, said, right):
     item = Item(family="x", messages=[USER], answer="Paris")
     assert grade(Harmony(kindling.tokenizer), item, completion(kindling, *said)) == right
 
@@ -65,12 +68,12 @@ def test_an_answer_is_right_only_word_for_word_in_the_final_channel(kindling, sa
         (final('{"a":1,"b":"x"}'), False),
     ],
 )
-def test_a_call_is_right_by_name_and_values(kindling, said, right):
+def test_call_is_right_by_name_and_values(kindling, said, right):
     item = Item(family="x", messages=[USER], call={"name": "f", "arguments": {"a": 1, "b": "x"}})
     assert grade(Harmony(kindling.tokenizer), item, completion(kindling, said)) == right
 
 
-def test_an_answer_that_does_not_stop_by_itself_is_wrong(kindling):
+def test_answer_that_does_not_stop_by_itself_is_wrong(kindling):
     item = Item(family="x", messages=[USER], answer="Paris")
     cut = completion(kindling, final("Paris"), finish_reason="length")
     assert not grade(Harmony(kindling.tokenizer), item, cut)
@@ -83,7 +86,7 @@ def test_tokens_outside_the_format_are_wrong_not_an_error(kindling):
         assert not grade(Harmony(kindling.tokenizer), item, noise)
 
 
-def test_plain_text_is_right_if_it_goes_on_with_the_answer(kindling):
+def test_plain_text_is_right_if_it_continues_with_the_answer(kindling):
     item = Item(family="x", text="The capital of France is", answer=" Paris.")
     for text, right in ((" Paris. More.", True), (" Rome.", False), ("Paris.", False)):
         said = Completion(token_ids=[1], text=text, finish_reason="length")
@@ -102,7 +105,7 @@ def test_limit_counts_by_family_and_tally_keeps_the_order():
     ]
 
 
-def test_perplexity_is_that_of_the_logits(kindling):
+def test_perplexity_equals_its_definition_on_the_logits(kindling):
     text = read_items(TEXT)[:3]
     perplexity, count = measure_perplexity(kindling, text)
     harmony = Harmony(kindling.tokenizer)
@@ -117,7 +120,7 @@ def test_perplexity_is_that_of_the_logits(kindling):
     assert math.isclose(perplexity, math.exp(sum(losses) / measure_perplexity(kindling, text)[1]), rel_tol=1e-4)
 
 
-def test_a_part_of_the_exam_is_passed(kindling, monkeypatch):
+def test_part_of_the_exam_is_passed(kindling, monkeypatch):
     monkeypatch.setattr("firesteel.eval.read_items", lambda path: read_items(path)[: 12 if path == TEXT else None])
     report = evaluate(kindling, limit=1)
     assert report.overall.items == 15 and report.overall.share >= 0.85
@@ -125,7 +128,7 @@ def test_a_part_of_the_exam_is_passed(kindling, monkeypatch):
     json.dumps(report.as_dict())
 
 
-def test_the_report_says_how_keys_and_values_were_stored_and_what_that_clipped(monkeypatch):
+def test_report_has_the_format_of_keys_and_values_and_the_clipped_count(monkeypatch):
     monkeypatch.setattr("firesteel.eval.read_items", lambda path: read_items(path)[:2])
     llm = LLM(device="cpu", kv_dtype="fp8")
     llm.model.weights.layers[0].qkv_bias[-1] = 1000.0  # a value that fp8 cannot hold

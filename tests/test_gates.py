@@ -1,4 +1,4 @@
-"""The gates on the shipped model: each alone and in pairs, by flag, environment and file, seen in what ran."""
+"""Gates on the shipped model, alone and in pairs, by flag, environment and file, checked in what ran."""
 
 import itertools
 from dataclasses import replace
@@ -34,7 +34,7 @@ PAIRS = [dict(pair) for pair in itertools.combinations(ALONE, 2) if pair[0][0] !
 
 @pytest.fixture(scope="module", autouse=True)
 def twin():
-    """A second implementation of both norms that a CPU can run, so that pinning can be seen; nobody prefers it."""
+    """Adds a second implementation of both norms that runs on a CPU, not preferred, so that pinning is visible."""
     for op in (rms_norm, rms_norm_fed):
         op.implementation("twin", needs=anywhere)(op.reference)
     yield
@@ -44,7 +44,7 @@ def twin():
 
 @pytest.fixture(scope="module")
 def outcome():
-    """outcome(**gates) is (what ran, logits), computed once for each choice."""
+    """outcome(**gates) returns (what ran, logits), computed once per choice."""
     known = {}
 
     def run(**gates):
@@ -59,7 +59,7 @@ def outcome():
 
 
 def ran(llm):
-    """By gate, what can be seen of it; `require` shows in errors only."""
+    """Returns the visible effect of each gate; `require` is visible in errors only."""
     seen = {entry.op: entry for entry in llm.ledger().entries}
     dense = {"qkv": llm.model.weights.layers[0].qkv, "o": llm.model.weights.layers[7].o}
     dense["lm_head"] = llm.model.weights.lm_head
@@ -73,7 +73,7 @@ def ran(llm):
 
 
 def expected(gates):
-    """What `ran` should say."""
+    """Returns what `ran` should return."""
     activation = gates.get("activation", "bf16")
     layers = {"qkv": ("qkv",), "all": ("qkv", "o", "lm_head")}.get(gates.get("mxfp4_layers"), ())
     dense = {activation} if len(layers) == 3 else {activation, "bf16"} if layers else {"bf16"}
@@ -86,17 +86,17 @@ def expected(gates):
     }
 
 
-def test_every_gate_is_here():
+def test_every_gate_is_in_this_file():
     kernel_knobs = {knob.name for knob in knobs().values() if knob.section == "kernels"}
     assert {*GATES, "tile", "tiles_file", "kernel_cache_dir", *OF_DECODE_STEPS} == kernel_knobs
 
 
-def test_nothing_set_is_the_default_of_each_gate(outcome):
+def test_unset_gates_have_their_defaults(outcome):
     assert outcome()[0] == expected({})
 
 
 @pytest.mark.parametrize(("gate", "value"), ALONE)
-def test_gate_alone_does_its_own_and_nothing_else(outcome, gate, value):
+def test_single_gate_has_its_own_effect_only(outcome, gate, value):
     seen, logits = outcome(**{gate: value})
     assert seen == expected({gate: value})
     plain = outcome()[1]
@@ -117,13 +117,15 @@ def test_gates_in_pairs_do_not_disturb_each_other(outcome, gates):
     ("gate", "value"),
     [*ALONE, ("tile", "64x64"), ("kernel_cache_dir", "kept"), *((gate, False) for gate in OF_DECODE_STEPS)],
 )
-def test_gate_is_set_alike_by_flag_environment_and_file(gate, value, tmp_path):
+def test_gate_is_set_equally_by_flag_environment_and_file(gate, value, tmp_path):
     file = tmp_path / "firesteel.toml"
     file.write_text(f"{gate} = {str(value).lower() if value is False else repr(value)}\n")
     variable = {knobs()[gate].env: "off" if value is False else value}
     by_flag, by_environment, by_file = (
-        resolve({gate: value}, environ={}), resolve(environ=variable), resolve(environ={}, file=file),
-    )  # fmt: skip
+        resolve({gate: value}, environ={}),
+        resolve(environ=variable),
+        resolve(environ={}, file=file),
+    )
     assert by_flag.config == by_environment.config == by_file.config != resolve(environ={}).config
     origins = [settings.origins[gate] for settings in (by_flag, by_environment, by_file)]
     assert origins == ["flag", f"environment {knobs()[gate].env}", f"file {file}"]
@@ -141,7 +143,7 @@ def test_gates_from_environment_and_file_reach_the_model(outcome, monkeypatch, t
 
 @pytest.mark.parametrize("dependent_launch", [True, False])
 @pytest.mark.parametrize("cuda_graphs", [True, False])
-def test_gates_of_decode_steps_choose_the_way_they_run(cuda_graphs, dependent_launch):
+def test_gates_of_decode_steps_choose_how_they_run(cuda_graphs, dependent_launch):
     config = KernelConfig(cuda_graphs=cuda_graphs, dependent_launch=dependent_launch)
     gpu = replace(find_device("cpu"), capability=(9, 0), name="GPU")
     ways = list_variants(gpu, config)
@@ -150,7 +152,7 @@ def test_gates_of_decode_steps_choose_the_way_they_run(cuda_graphs, dependent_la
     assert list_variants(find_device("cpu"), config) == [StepVariant(False, False)]
 
 
-def test_gate_of_running_ahead_is_seen_on_a_gpu_only():
+def test_running_ahead_has_an_effect_on_a_gpu_only():
     gpu = replace(find_device("cpu"), capability=(9, 0), name="GPU")
     assert find_ahead(BatchConfig(), gpu) == RUN_AHEAD_STEPS > 1
     assert find_ahead(BatchConfig(run_ahead=False), gpu) == find_ahead(BatchConfig(), find_device("cpu")) == 0
@@ -158,13 +160,13 @@ def test_gate_of_running_ahead_is_seen_on_a_gpu_only():
 
 
 @pytest.mark.parametrize("others", [{}, *(dict([one]) for one in ALONE)], ids=str)
-def test_pinned_tile_is_refused_where_nothing_has_tiles_whatever_else_is_set(others):
+def test_pinned_tile_is_refused_without_an_implementation_that_has_tiles(others):
     llm = LLM(device="cpu", tile="64x64", **others)
     with pytest.raises(UserError, match=r"no implementation takes these arguments: reference .*tile"):
         llm.logits(TOKENS)
 
 
-def test_compiled_kernels_are_kept_where_the_user_says_or_in_the_cache_folder(monkeypatch, tmp_path):
+def test_compiled_kernels_are_kept_in_the_given_folder_or_the_cache_folder(monkeypatch, tmp_path):
     monkeypatch.setattr(cuda_cache, "_current", None)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     LLM(device="cpu", kernel_cache_dir=str(tmp_path / "mine"))
@@ -174,7 +176,7 @@ def test_compiled_kernels_are_kept_where_the_user_says_or_in_the_cache_folder(mo
 
 
 @pytest.mark.parametrize(("gate", "value"), [("activation", "mxfp8"), ("mxfp4_layers", "qkv"), ("sinks", False)])
-def test_requirement_that_is_not_met_fails_whatever_else_is_set(gate, value):
+def test_unmet_requirement_fails_whatever_else_is_set(gate, value):
     with pytest.raises(
         UserError, match=r"rms_norm=twin is required, but reference would run: add --kernels rms_norm"
     ):
@@ -183,7 +185,7 @@ def test_requirement_that_is_not_met_fails_whatever_else_is_set(gate, value):
         LLM(device="cpu", require="moe=triton", **{gate: value})
 
 
-def test_requirement_is_met_by_the_pin_that_it_asks_for(outcome):
+def test_requirement_is_met_by_a_matching_pin(outcome):
     seen, _ = outcome(require="rms_norm=twin", kernels="rms_norm=twin")
     assert seen == expected({"kernels": "rms_norm=twin"})
 

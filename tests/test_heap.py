@@ -1,4 +1,4 @@
-"""A settled heap is not looked through again, and only as long as asked for."""
+"""A settled heap is excluded from garbage collection, and only while requested."""
 
 import gc
 
@@ -9,7 +9,7 @@ from firesteel.heap import settled_heap
 
 @pytest.fixture(autouse=True)
 def nothing_frozen():
-    """The tests' own process settles its heap too."""
+    """Unfreezes the heap, which the test process settles too."""
     was_frozen = gc.get_freeze_count()
     gc.unfreeze()
     yield
@@ -17,7 +17,7 @@ def nothing_frozen():
         gc.freeze()
 
 
-def test_what_is_there_is_left_alone_meanwhile():
+def test_existing_objects_are_frozen_inside_the_context():
     assert not gc.get_freeze_count()
     with settled_heap():
         assert gc.get_freeze_count() > 1000
@@ -28,7 +28,7 @@ def test_what_is_there_is_left_alone_meanwhile():
     assert not gc.get_freeze_count()
 
 
-def test_an_error_ends_it_too():
+def test_error_unfreezes_too():
     with pytest.raises(KeyError), settled_heap():
         raise KeyError
     assert not gc.get_freeze_count()

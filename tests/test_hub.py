@@ -1,4 +1,4 @@
-"""Where a model's name leads: a folder, or a snapshot in a made-up Hugging Face cache."""
+"""Lookup of a model by name: a folder, or a snapshot in a made-up Hugging Face cache."""
 
 import re
 
@@ -13,7 +13,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """An empty cache; huggingface_hub read its place from the environment at import."""
+    """An empty cache; huggingface_hub reads its location from the environment at import."""
     folder = tmp_path / "hub"
     folder.mkdir()
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(folder))
@@ -31,7 +31,7 @@ def put(cache, repository):
     return snapshot
 
 
-def test_folder_is_taken_as_it_is(cache, tmp_path):
+def test_folder_is_used_as_given(cache, tmp_path):
     assert find_checkpoint(str(tmp_path)) == tmp_path
 
 
@@ -43,7 +43,7 @@ def test_folder_comes_before_a_name_in_the_cache(cache, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["openai/gpt-oss-20b", "gpt-oss-20b"])
-def test_name_leads_to_the_snapshot_of_its_main_revision(cache, name):
+def test_name_resolves_to_the_snapshot_of_its_main_revision(cache, name):
     snapshot = put(cache, "openai/gpt-oss-20b")
     put(cache, "openai/gpt-oss-120b")
     found = find_checkpoint(name)
@@ -51,7 +51,7 @@ def test_name_leads_to_the_snapshot_of_its_main_revision(cache, name):
 
 
 @pytest.mark.parametrize("name", SHORT_NAMES)
-def test_missing_model_says_how_to_get_it(cache, name):
+def test_error_for_a_missing_model_says_how_to_download_it(cache, name):
     with pytest.raises(UserError) as caught:
         find_checkpoint(name)
     message = str(caught.value)
@@ -66,8 +66,10 @@ def test_download_that_never_finished_its_first_file_is_missing(cache):
 
 
 @pytest.mark.parametrize("name", ["gpt-oss-7b", "./gone", "/gone/model", "~/model", "a/b/c"])
-def test_what_is_neither_folder_nor_name_is_an_error_that_lists_the_short_names(cache, name):
-    with pytest.raises(UserError, match=f"^{re.escape(name)} is not a folder, .*gpt-oss-120b, gpt-oss-20b"):
+def test_invalid_name_is_an_error_that_lists_the_short_names(cache, name):
+    with pytest.raises(
+        UserError, match=f"^{re.escape(name)} is not a folder or a name .*gpt-oss-120b, gpt-oss-20b"
+    ):
         find_checkpoint(name)
 
 
@@ -76,9 +78,9 @@ def test_name_hugging_face_does_not_allow_is_an_error(cache):
         find_checkpoint("open ai/x")
 
 
-def test_no_name_at_all_says_what_to_give(cache):
-    """The empty name once meant the current folder, and the error spoke of its config.json."""
-    with pytest.raises(UserError, match=r"the empty name is not a folder, .* kindling"):
+def test_error_for_an_empty_name_says_what_to_give(cache):
+    """The empty name once meant the current folder, and the error was about its config.json."""
+    with pytest.raises(UserError, match=r"the empty name is not a folder or a name .* kindling"):
         find_checkpoint("")
 
 

@@ -1,4 +1,4 @@
-"""What the shipped model must be able to do, and that it is a gpt-oss to others too."""
+"""Abilities of the shipped model, and that transformers loads it as a gpt-oss."""
 
 import os
 from dataclasses import replace
@@ -23,13 +23,13 @@ def kindling():
 
 @pytest.fixture(scope="module")
 def oracle():
-    """transformers on the shipped folder, experts dequantised by it, all in float32."""
+    """The shipped folder in transformers, which dequantises the experts, all in float32."""
     config = Mxfp4Config(dequantize=True)
     model = AutoModelForCausalLM.from_pretrained(BUILT_IN, quantization_config=config, attn_implementation="eager")
     return model.float().eval()
 
 
-def test_it_is_a_small_gpt_oss(kindling):
+def test_shipped_model_is_a_small_gpt_oss(kindling):
     spec = kindling.spec
     assert spec.windows == (128, None) * (spec.num_layers // 2)
     assert spec.head_dim == 64 and spec.num_active == 4 and spec.num_experts >= 8
@@ -79,7 +79,7 @@ def test_shipped_exam_has_200_items_of_every_family_but_the_long_one():
 
 
 @pytest.mark.slow
-def test_the_whole_exam_is_passed(kindling):
+def test_whole_exam_is_passed(kindling):
     report = evaluate(kindling)
     assert report.overall.share >= 0.95
     assert report.perplexity < 2.0 and report.perplexity_tokens > 15_000
@@ -111,7 +111,7 @@ def test_retrieval_reaches_beyond_the_window(kindling):
 
 @pytest.fixture(scope="module")
 def by_cpu(kindling):
-    """(perplexity, items, marks) of the references in float32, on what `eval --limit 40` takes; with all cores."""
+    """(perplexity, items, marks) of the float32 references on the items of `eval --limit 40`, on all cores."""
     items = take(read_items(EXAM), 40)
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     try:
@@ -133,7 +133,7 @@ ON_A_GPU = {
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("how", ON_A_GPU)
-def test_the_gpu_answers_as_the_cpu_does(by_cpu, how):
+def test_gpu_and_cpu_give_the_same_answers(by_cpu, how):
     knobs, expected = ON_A_GPU[how]
     gpu = LLM(device="cuda", **knobs)
     on_cpu, items, cpu_marks = by_cpu

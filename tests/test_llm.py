@@ -1,4 +1,4 @@
-"""LLM on a tiny random checkpoint: equalities between ways to run it, its logits, and each knob's effect."""
+"""LLM on a tiny random checkpoint: equal results however it runs, its logits, and the effect of each setting."""
 
 import json
 import shutil
@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from firesteel import LLM, SamplingParams, UserError
+from firesteel.config import RemovedSettingWarning
 from firesteel.device import memory_info
+from firesteel.engine import load
 from firesteel.engine.cache.kv_scales import write_scales
 from firesteel.engine.sample.sampler import sample
 from firesteel.kernels.ledger import Ran
@@ -29,7 +31,7 @@ def tokens(completions):
 
 @pytest.fixture(scope="module")
 def expected(llm):
-    """What each prompt gives alone, greedily, with default settings."""
+    """Tokens of each prompt alone, greedy, with default settings."""
     return [llm.generate([prompt], GREEDY)[0].token_ids for prompt in PROMPTS]
 
 
@@ -51,7 +53,7 @@ def steps(monkeypatch):
 
 
 def copy_of(checkpoint, directory, **files):
-    """A checkpoint folder with some JSON files replaced, or removed where None."""
+    """Copies a checkpoint folder with some JSON files replaced, or removed if None."""
     shutil.copytree(checkpoint, directory, dirs_exist_ok=True)
     for stem, content in files.items():
         path = directory / f"{stem}.json"
@@ -62,7 +64,7 @@ def copy_of(checkpoint, directory, **files):
     return directory
 
 
-def test_text_and_its_token_ids_give_the_same(llm, expected):
+def test_text_and_its_token_ids_give_equal_completions(llm, expected):
     for prompt, ids in zip(PROMPTS, expected, strict=True):
         assert tokens(llm.generate([llm.tokenizer.encode(prompt)], GREEDY)) == [ids]
 
@@ -73,17 +75,17 @@ def test_completion_holds_its_tokens_text_and_reason(llm, expected):
     assert completion.finish_reason == "length" and len(completion.token_ids) == 12
 
 
-def test_prompts_lead_to_different_tokens(expected):
+def test_different_prompts_give_different_tokens(expected):
     assert len({tuple(ids) for ids in expected}) == len(expected)
     assert all(len(set(ids)) > 3 for ids in expected)
 
 
-def test_greedy_gives_the_same_twice_whatever_the_seed(llm, expected):
+def test_greedy_tokens_do_not_depend_on_the_seed(llm, expected):
     params = SamplingParams(max_tokens=12, ignore_eos=True, seed=99)
     assert tokens(llm.generate(PROMPTS, params)) == expected
 
 
-def test_same_seed_gives_the_same_tokens_and_another_does_not(llm):
+def test_equal_seeds_give_equal_tokens_and_another_seed_does_not(llm):
     def drawn(seed):
         params = SamplingParams(max_tokens=12, temperature=1.0, seed=seed, ignore_eos=True)
         return tokens(llm.generate(PROMPTS[:2], params))
@@ -98,7 +100,7 @@ def test_drawn_tokens_do_not_depend_on_the_batch(llm):
     assert tokens(llm.generate(PROMPTS, params)) == alone
 
 
-def test_drawn_tokens_are_the_samplers_at_their_positions(llm):
+def test_drawn_tokens_are_those_of_the_sampler_at_their_positions(llm):
     params = SamplingParams(max_tokens=8, temperature=1.0, seed=3, ignore_eos=True)
     ids = llm.tokenizer.encode(PROMPTS[1])
     new = llm.generate([ids], params)[0].token_ids
@@ -107,7 +109,7 @@ def test_drawn_tokens_are_the_samplers_at_their_positions(llm):
 
 
 @pytest.mark.parametrize("count", [1, 2, 7])
-def test_max_tokens_is_the_length(llm, expected, count):
+def test_max_tokens_limits_the_length(llm, expected, count):
     params = SamplingParams(max_tokens=count, ignore_eos=True)
     assert tokens(llm.generate(PROMPTS, params)) == [ids[:count] for ids in expected]
 
@@ -129,10 +131,14 @@ def test_stop_ids_come_from_the_generation_config(llm):
 @pytest.mark.parametrize(
     ("generation_config", "config_ids", "stops"),
     [
-        ({"eos_token_id": 5}, 9, {5}), ({"eos_token_id": [5, 6]}, 9, {5, 6}), ({}, 9, {9}), (None, [9, 8], {9, 8}),
-        ({"eos_token_id": None}, None, set()), ([], 9, {9}),
+        ({"eos_token_id": 5}, 9, {5}),
+        ({"eos_token_id": [5, 6]}, 9, {5, 6}),
+        ({}, 9, {9}),
+        (None, [9, 8], {9, 8}),
+        ({"eos_token_id": None}, None, set()),
+        ([], 9, {9}),
     ],
-)  # fmt: skip
+)
 def test_stop_ids_fall_back_to_the_config(checkpoint, tmp_path, generation_config, config_ids, stops):
     config = json.loads((checkpoint / "config.json").read_text())
     if config_ids is not None:
@@ -148,7 +154,7 @@ def test_broken_generation_config_is_an_error_that_names_it(open_llm, checkpoint
 
 @pytest.mark.parametrize("content", [None, "{"], ids=["missing", "broken"])
 def test_missing_or_broken_tokenizer_is_a_user_error_that_names_it(open_llm, checkpoint, tmp_path, content):
-    """It was a ValueError, which the command line shows with a traceback."""
+    """It was once a ValueError, which the command line shows with a traceback."""
     with pytest.raises(UserError, match=r"tokenizer\.json"):
         open_llm(copy_of(checkpoint, tmp_path, tokenizer=content))
 
@@ -160,7 +166,7 @@ def test_progress_counts_up_to_all_prompts(llm):
     assert seen == [(1, 5), (2, 5), (3, 5), (5, 5)]
 
 
-def test_progress_bar_ends_full_with_the_rate_and_no_bar_is_shown_to_a_pipe(llm, capfd):
+def test_progress_bar_ends_full_with_the_rate_and_a_pipe_gets_none(llm, capfd):
     llm.generate(PROMPTS, GREEDY, progress=True)
     assert "5/5" in (text := capfd.readouterr().err) and "tok/s" in text
     llm.generate(PROMPTS, GREEDY)
@@ -175,12 +181,12 @@ def test_prefix_caching_shows_in_the_completion_and_can_be_switched_off(open_llm
         assert first.token_ids == second.token_ids
 
 
-def test_kv_dtype_is_what_pages_hold(open_llm):
+def test_kv_dtype_is_the_type_of_pages(open_llm):
     for name, dtype in (("auto", torch.float32), ("bf16", torch.bfloat16), ("fp8", torch.float8_e4m3fn)):
         assert {one.dtype for one in open_llm(kv_dtype=name).engine.runner.cache.keys} == {dtype}
 
 
-def test_kv_scales_are_those_of_the_file_and_one_without(open_llm, tmp_path):
+def test_kv_scales_come_from_the_file_and_are_one_without_it(open_llm, tmp_path):
     scales = KvScales(keys=(0.25, 1.0, 0.003), values=(2.0, 0.125, 0.3))
     write_scales(tmp_path / "scales.json", scales)
     scaled = open_llm(kv_dtype="fp8", kv_scales=str(tmp_path / "scales.json"))
@@ -192,7 +198,7 @@ def test_kv_scales_are_those_of_the_file_and_one_without(open_llm, tmp_path):
     assert 0 < errors[0] < 3 * errors[1] and errors[0] != errors[1]
 
 
-def test_kv_scales_are_refused_where_they_are_not_for_this_model(open_llm, tmp_path):
+def test_kv_scales_of_another_model_are_refused(open_llm, tmp_path):
     write_scales(tmp_path / "scales.json", KvScales(keys=(1.0,), values=(1.0,)))
     with pytest.raises(UserError, match="is of a model of 1 layers, this one has 3"):
         open_llm(kv_dtype="fp8", kv_scales=str(tmp_path / "scales.json"))
@@ -234,7 +240,7 @@ def test_batch_of_different_lengths_equals_each_alone(llm, expected):
 
 
 @pytest.mark.parametrize("budget", [1, 7, 64])
-def test_prompts_in_chunks_equal_prompts_whole(open_llm, expected, steps, budget):
+def test_chunked_prompts_equal_whole_prompts(open_llm, expected, steps, budget):
     llm = open_llm(max_num_batched_tokens=budget)
     seen = steps(llm)
     assert tokens(llm.generate(PROMPTS, GREEDY)) == expected
@@ -263,21 +269,21 @@ def test_page_size_does_not_change_the_tokens(open_llm, expected, steps, page_si
 
 
 @pytest.mark.parametrize(("max_num_seqs", "widest"), [(1, 1), (2, 2), (64, 5)])
-def test_more_prompts_than_run_together_wait_for_their_turn(open_llm, expected, steps, max_num_seqs, widest):
+def test_prompts_beyond_max_num_seqs_wait(open_llm, expected, steps, max_num_seqs, widest):
     llm = open_llm(max_num_seqs=max_num_seqs)
     seen = steps(llm)
     assert tokens(llm.generate(PROMPTS, GREEDY)) == expected
     assert max(requests for _, requests, _ in seen) == widest
 
 
-def test_logits_are_float32_finite_one_row_a_token(llm):
+def test_logits_are_finite_float32_one_row_per_token(llm):
     logits = llm.logits([1, 2, 3, 4, 5])
     assert logits.shape == (5, 272) and logits.dtype == torch.float32 and logits.device.type == "cpu"
     assert logits.isfinite().all()
     assert not logits.requires_grad
 
 
-def test_logits_of_a_prefix_do_not_see_what_follows(llm):
+def test_logits_of_a_prefix_do_not_depend_on_later_tokens(llm):
     ids = llm.tokenizer.encode(PROMPTS[2])
     torch.testing.assert_close(llm.logits(ids)[:11], llm.logits(ids[:11]), rtol=1e-4, atol=1e-4)
 
@@ -299,8 +305,14 @@ def test_sinks_off_changes_the_logits(open_llm, llm):
 def test_any_number_of_loading_threads_reads_the_same_weights(open_llm, llm, workers, monkeypatch):
     asked, pool = [], reader.ThreadPoolExecutor
     monkeypatch.setattr(reader, "ThreadPoolExecutor", lambda count: asked.append(count) or pool(count))
-    assert torch.equal(open_llm(load_workers=workers).logits([5, 6, 7]), llm.logits([5, 6, 7]))
+    monkeypatch.setattr(load, "LOAD_WORKERS", workers)
+    assert torch.equal(open_llm().logits([5, 6, 7]), llm.logits([5, 6, 7]))
     assert asked == [workers]
+
+
+def test_a_removed_setting_is_accepted_with_a_warning(open_llm, llm):
+    with pytest.warns(RemovedSettingWarning, match="setting load_workers is ignored"):
+        assert open_llm(load_workers=1).settings.config == llm.settings.config
 
 
 def test_loading_that_would_leave_too_little_memory_is_refused(open_llm):
@@ -310,7 +322,7 @@ def test_loading_that_would_leave_too_little_memory_is_refused(open_llm):
     assert open_llm(memory_reserve_gib=0.001).settings.config.model.memory_reserve_gib == 0.001
 
 
-def test_model_and_device_are_those_asked_for(open_llm, checkpoint, monkeypatch, tmp_path):
+def test_model_and_device_are_the_requested_ones(open_llm, checkpoint, monkeypatch, tmp_path):
     assert open_llm().directory == checkpoint
     copy = copy_of(checkpoint, tmp_path)
     assert open_llm(str(copy)).directory == copy
@@ -322,21 +334,21 @@ def test_model_and_device_are_those_asked_for(open_llm, checkpoint, monkeypatch,
         open_llm(device="cuda")
 
 
-def test_pinned_implementation_is_what_runs(open_llm, llm):
+def test_pinned_implementation_runs(open_llm, llm):
     pinned = open_llm(kernels="rms_norm=reference, moe_matmul=reference")
     assert torch.equal(pinned.logits([1, 2, 3]), llm.logits([1, 2, 3]))
     assert Ran("rms_norm", "reference") in pinned.ledger().entries
     assert open_llm(kernels="").settings.config.kernels.kernels == ""
 
 
-def test_pinned_implementation_that_is_not_here_is_an_error_listing_what_is(open_llm):
+def test_missing_pinned_implementation_is_an_error_that_lists_the_others(open_llm):
     with pytest.raises(UserError, match=r"rms_norm.*triton.* reference"):
         open_llm(kernels="rms_norm=triton")
     with pytest.raises(UserError, match=r"rms_norm has no implementation 'quick'; it has .*reference"):
         open_llm(kernels="rms_norm=quick")
 
 
-def test_pinned_op_that_does_not_exist_is_an_error_listing_the_ops(open_llm):
+def test_unknown_pinned_op_is_an_error_that_lists_the_ops(open_llm):
     with pytest.raises(UserError, match="there is no op 'rmsnorm'; did you mean rms_norm") as caught:
         open_llm(kernels="rmsnorm=reference")
     assert all(op.name in str(caught.value) for op in NETWORK_OPS)
@@ -345,7 +357,7 @@ def test_pinned_op_that_does_not_exist_is_an_error_listing_the_ops(open_llm):
 @pytest.mark.parametrize(
     ("layers", "held"), [("qkv", ("qkv",)), ("o, moe", ("o",)), ("all", ("qkv", "o", "lm_head"))]
 )
-def test_layers_asked_for_are_quantised_at_load_and_reported(open_llm, llm, layers, held):
+def test_requested_layers_are_quantised_at_load_and_reported(open_llm, llm, layers, held):
     quantised = open_llm(mxfp4_layers=layers)
     assert quantised.spec.mxfp4_layers == held and llm.spec.mxfp4_layers == ()
     report = quantised.load_report.quantized
@@ -355,7 +367,7 @@ def test_layers_asked_for_are_quantised_at_load_and_reported(open_llm, llm, laye
     assert 1e-3 < (actual - expected).norm() / expected.norm() < 0.6
 
 
-def test_quantised_checkpoint_computes_what_quantising_at_load_does(open_llm, checkpoint, tmp_path):
+def test_quantised_checkpoint_equals_quantising_at_load(open_llm, checkpoint, tmp_path):
     quantize_checkpoint(checkpoint, tmp_path / "quantised", ("qkv", "lm_head"))
     loaded = open_llm(tmp_path / "quantised")
     assert loaded.spec.mxfp4_layers == ("qkv", "lm_head") and loaded.load_report.quantized == ()

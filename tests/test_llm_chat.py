@@ -1,4 +1,4 @@
-"""Kindling's turns: its own, and held to formats and tools."""
+"""Turns of Kindling: free, and restricted to formats and tools."""
 
 import json
 
@@ -48,7 +48,7 @@ def ask(llm, question=QUESTION, params=LONG, **asked):
     return llm.chat([Message(role="user", content=question)], params, **asked)
 
 
-def test_turn_is_read_as_reasoning_and_content(kindling):
+def test_turn_has_reasoning_and_content(kindling):
     answer = ask(kindling)
     assert answer.message.content == "The capital of France is Paris."
     assert "Paris" in answer.message.reasoning and answer.finish_reason == "stop"
@@ -61,13 +61,13 @@ def test_answer_follows_its_schema(kindling, schema):
     jsonschema.validate(json.loads(answer.message.content), schema)
 
 
-def test_json_object_is_one(kindling):
+def test_json_object_format_gives_a_json_object(kindling):
     answer = ask(kindling, response_format=JSON_OBJECT)
     assert isinstance(json.loads(answer.message.content), dict)
 
 
 @pytest.mark.parametrize("choice", [{"tool_choice": "required"}, {"function": "get_time"}], ids=str)
-def test_demanded_call_is_made_with_valid_arguments(kindling, choice):
+def test_required_call_is_made_with_valid_arguments(kindling, choice):
     answer = ask(kindling, "What is 12 + 30?", tools=[WEATHER, TIME], **choice)
     (call,) = answer.message.tool_calls
     assert answer.finish_reason == "tool_calls" and answer.message.content == ""
@@ -81,8 +81,8 @@ def test_forbidden_call_is_not_made(kindling):
     assert answer.message.tool_calls == [] and answer.message.content and answer.finish_reason == "stop"
 
 
-def test_answer_cut_in_the_middle_says_so(kindling):
-    """The first tokens are those of the whole answer."""
+def test_answer_cut_short_finishes_with_length(kindling):
+    """The first tokens equal those of the whole answer."""
     asked = {"response_format": ResponseFormat(name="answer", schema=CITY, strict=True)}
     whole = ask(kindling, **asked)
     cut = ask(kindling, params=SamplingParams(max_tokens=len(whole.token_ids) - 3), **asked)
@@ -90,7 +90,7 @@ def test_answer_cut_in_the_middle_says_so(kindling):
     assert whole.message.content.startswith(cut.message.content) and cut.message.content.startswith("{")
 
 
-def test_call_cut_in_the_middle_says_so(kindling):
+def test_call_cut_short_finishes_with_length(kindling):
     whole = ask(kindling, tools=[TIME], function="get_time")
     cut = ask(
         kindling, params=SamplingParams(max_tokens=len(whole.token_ids) - 3), tools=[TIME], function="get_time"

@@ -1,4 +1,4 @@
-"""Prompts that do not fit or are none: how far the context reaches, and what is said beyond it."""
+"""Limits of the context, and errors for prompts that do not fit or are invalid."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch
 from firesteel import SamplingParams, UserError
 
 
-def test_prompt_that_is_refused_takes_the_others_with_it(open_llm):
+def test_one_refused_prompt_refuses_the_whole_call(open_llm):
     llm = open_llm(kv_cache_gib=4 * 65536 / (1 << 30))
     with pytest.raises(UserError, match=r"pages of the cache, which has .*: shorten it, lower max_tokens or raise"):
         llm.generate([[1, 2], [3] * 200], SamplingParams(max_tokens=50))
@@ -29,7 +29,7 @@ def test_max_model_len_beyond_the_checkpoint_is_an_error(open_llm):
         open_llm(max_model_len=257)
 
 
-def test_logits_take_the_whole_context_and_no_more(llm):
+def test_logits_accept_the_whole_context_and_no_more(llm):
     assert llm.logits([7] * 256).isfinite().all()
     with pytest.raises(UserError, match="the prompt has 257 tokens, the context 256: shorten"):
         llm.logits([7] * 257)
@@ -43,16 +43,17 @@ def test_generation_reaches_the_end_of_the_context(llm):
 @pytest.mark.parametrize(
     ("prompt", "message"),
     [
-        ([], "the prompt is empty"), ("", "the prompt is empty"),
+        ([], "the prompt is empty"),
+        ("", "the prompt is empty"),
         ([7] * 256, "the prompt has 256 tokens, the context 256"),
         ([5, 272], "token id 272 is outside the vocabulary of 272"),
         ([-1], "token id -1 is outside the vocabulary"),
-        (5, "a prompt is a text or a list of token ids, not 5"),
-        ([1, 2.5], "a prompt is a text or a list of token ids, not"),
-        (["a"], "a prompt is a text or a list of token ids, not"),
-        (None, "a prompt is a text or a list of token ids, not None"),
+        (5, "a prompt must be a text or a list of token ids, not 5"),
+        ([1, 2.5], "a prompt must be a text or a list of token ids, not"),
+        (["a"], "a prompt must be a text or a list of token ids, not"),
+        (None, "a prompt must be a text or a list of token ids, not None"),
     ],
-)  # fmt: skip
+)
 def test_bad_prompt_is_a_clear_error(llm, prompt, message):
     with pytest.raises(UserError, match=message):
         llm.generate([[1, 2], prompt])
@@ -60,8 +61,8 @@ def test_bad_prompt_is_a_clear_error(llm, prompt, message):
         list(llm.stream(prompt))
 
 
-def test_text_where_a_list_of_prompts_belongs_is_a_clear_error(llm):
-    with pytest.raises(UserError, match=r"takes a list of prompts; for one text pass \[text\]"):
+def test_text_in_place_of_a_list_of_prompts_is_a_clear_error(llm):
+    with pytest.raises(UserError, match=r"prompts must be a list; for a single text pass \[text\]"):
         llm.generate("hello")
     with pytest.raises(UserError, match="list of token ids"):
         llm.logits("hello")
@@ -71,8 +72,8 @@ def test_token_ids_may_be_a_tensor(llm):
     assert torch.equal(llm.logits(torch.tensor([1, 2, 3])), llm.logits([1, 2, 3]))
 
 
-def test_number_of_params_must_be_that_of_prompts(llm):
-    with pytest.raises(UserError, match="5 prompts but 2 sampling parameters"):
+def test_number_of_params_must_equal_that_of_prompts(llm):
+    with pytest.raises(UserError, match="5 prompts, but 2 sampling parameters"):
         llm.generate(["a"] * 5, [SamplingParams()] * 2)
 
 

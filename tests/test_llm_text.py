@@ -1,4 +1,4 @@
-"""Where a text ends, and how it is streamed: stop tokens, stop strings, pieces."""
+"""End of a text and its stream: stop tokens, stop strings, pieces."""
 
 import json
 import shutil
@@ -14,12 +14,12 @@ GREEDY = SamplingParams(max_tokens=12, ignore_eos=True)
 
 @pytest.fixture(scope="module")
 def expected(llm):
-    """Tokens of the prompt alone."""
+    """Tokens of the prompt when it runs alone."""
     return llm.generate([PROMPT], GREEDY)[0].token_ids
 
 
 def first_new_token(ids):
-    """Index past the first of a token that did not occur before it."""
+    """Returns an index above 0 of a token that did not occur before it."""
     return next(i for i in range(3, len(ids)) if ids[i] not in ids[:i])
 
 
@@ -31,7 +31,7 @@ def test_stop_token_ends_the_tokens_and_is_not_in_the_text(llm, expected):
     assert completion.text == llm.tokenizer.decode(expected[:end])
 
 
-def test_stop_token_in_the_last_place_is_a_stop(llm, expected):
+def test_stop_token_at_max_tokens_finishes_with_stop(llm, expected):
     end = first_new_token(expected)
     params = SamplingParams(max_tokens=end + 1, ignore_eos=True, stop_token_ids=(expected[end],))
     assert llm.generate([PROMPT], params)[0].finish_reason == "stop"
@@ -42,7 +42,7 @@ def test_stop_token_in_the_prompt_does_not_stop(llm, expected):
     assert llm.generate([PROMPT], params)[0].token_ids == expected
 
 
-def test_checkpoints_own_end_token_stops_unless_ignored(open_llm, checkpoint, expected, tmp_path):
+def test_end_token_of_the_checkpoint_stops_unless_ignored(open_llm, checkpoint, expected, tmp_path):
     end = first_new_token(expected)
     shutil.copytree(checkpoint, tmp_path, dirs_exist_ok=True)
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [expected[end]]}))
@@ -54,20 +54,20 @@ def test_checkpoints_own_end_token_stops_unless_ignored(open_llm, checkpoint, ex
     assert (ran_on.token_ids, ran_on.finish_reason) == (expected, "length")
 
 
-def test_one_sequence_stops_while_the_others_go_on(llm, expected):
+def test_one_sequence_stops_while_the_others_continue(llm, expected):
     end = first_new_token(expected)
     stopping = SamplingParams(max_tokens=12, ignore_eos=True, stop_token_ids=(expected[end],))
     actual = llm.generate([PROMPT] * 3, [GREEDY, stopping, GREEDY])
     assert [one.token_ids for one in actual] == [expected, expected[: end + 1], expected]
 
 
-def test_stream_leaves_the_stop_token_out(llm, expected):
+def test_stream_omits_the_stop_token(llm, expected):
     end = first_new_token(expected)
     params = SamplingParams(max_tokens=12, ignore_eos=True, stop_token_ids=(expected[end],))
     assert "".join(llm.stream(PROMPT, params)) == llm.generate([PROMPT], params)[0].text
 
 
-def test_stop_string_ends_the_text_wherever_tokens_end(llm):
+def test_stop_string_ends_the_text_also_inside_a_token(llm):
     params = SamplingParams(max_tokens=60, temperature=1.0, seed=4, ignore_eos=True)
     text = llm.generate([PROMPT], params)[0].text
     stop = text[20:24]
@@ -84,7 +84,7 @@ def test_stop_string_ends_the_text_wherever_tokens_end(llm):
     assert after.requests_cancelled == before.requests_cancelled
 
 
-def test_stop_string_before_min_tokens_is_text_as_any_other(llm):
+def test_stop_string_before_min_tokens_is_plain_text(llm):
     params = SamplingParams(max_tokens=40, temperature=1.0, seed=4, ignore_eos=True)
     whole = llm.generate([PROMPT], params)[0]
     stop = next(character for character in whole.text if character.isascii() and character.isprintable())
@@ -93,14 +93,14 @@ def test_stop_string_before_min_tokens_is_text_as_any_other(llm):
     assert len(completion.token_ids) > 30 and stop in completion.text
 
 
-def test_stream_gives_the_text_of_generate_piece_by_piece(llm):
+def test_stream_gives_the_text_of_generate_in_pieces(llm):
     params = SamplingParams(max_tokens=40, temperature=1.0, seed=4, ignore_eos=True)
     pieces = list(llm.stream("héllo wörld, 日本", params))
     assert "".join(pieces) == llm.generate(["héllo wörld, 日本"], params)[0].text
     assert sum(map(bool, pieces)) > 10
 
 
-def test_stream_ends_with_the_character_that_was_cut_short(llm):
+def test_stream_ends_with_a_character_that_was_cut(llm):
     params = SamplingParams(max_tokens=40, temperature=1.0, seed=4, ignore_eos=True)
     ids = llm.generate(["b"], params)[0].token_ids
     cut = next(i for i, token in enumerate(ids) if 0xC2 <= token <= 0xF4)  # first byte of a longer character
@@ -115,7 +115,7 @@ def test_generating_while_a_stream_is_open_changes_neither(llm, expected):
     assert "".join([*begun, *stream]) == llm.tokenizer.decode(expected)
 
 
-def test_stream_left_early_gives_its_pages_back(llm):
+def test_stream_closed_early_frees_its_pages(llm):
     stream = llm.stream(PROMPT, GREEDY)
     next(stream)
     assert llm.engine.has_work

@@ -1,4 +1,4 @@
-"""A bar where one is wanted, a call where a function is given, silence otherwise."""
+"""A bar if one is wanted, a call if a function is given, nothing otherwise."""
 
 import sys
 
@@ -8,7 +8,7 @@ from firesteel.progress import watched
 
 
 class Terminal:
-    """Stands for stderr."""
+    """Replaces stderr."""
 
     encoding = "utf-8"
 
@@ -28,7 +28,7 @@ class Terminal:
 
 @pytest.fixture
 def shown(monkeypatch):
-    """What stands on stderr after two prompts of three tokens each."""
+    """Returns what is on stderr after two prompts of three tokens each."""
 
     def show(progress, *, total=2, is_terminal=True):
         stderr = Terminal(is_terminal)
@@ -51,7 +51,7 @@ def test_file_or_pipe_gets_a_bar_only_when_asked_for(shown):
     assert shown(None, is_terminal=False) == "" and "2/2" in shown(True, is_terminal=False)
 
 
-def test_function_is_told_of_prompts_that_end_and_no_bar_is_shown(shown):
+def test_function_is_called_for_finished_prompts_and_no_bar_is_shown(shown):
     seen = []
     assert shown(lambda done, total: seen.append((done, total))) == ""
     assert seen == [(1, 2), (2, 2)]

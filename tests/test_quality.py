@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 from firesteel.exam import Item
+from firesteel.kernels.operands import activation
 from firesteel.measure.record import Record
-from firesteel.quality import PRECISIONS, SETTINGS, Answers, compare, examine
+from firesteel.quality import MEASURED, PRECISIONS, Answers, compare, examine
 
 FIRST = Answers(
     precision="as shipped",
@@ -29,9 +30,22 @@ def test_precision_compared_with_itself_has_no_changes():
     assert (quality.changed, quality.lost, quality.gained, quality.perplexity_change) == (0, 0, 0, 0)
 
 
-def test_every_pair_of_dense_format_and_activation_is_listed():
-    chosen = [tuple(settings.get(name, "") for name in SETTINGS) for settings in PRECISIONS.values()]
-    assert set(chosen) == {(layers, kind) for layers in ("", "qkv,o,lm_head") for kind in ("", "mxfp8", "mxfp4")}
+def test_every_choice_of_dense_layers_and_activations_is_there():
+    chosen = {tuple(PRECISIONS[name].get(knob, "") for knob in ("mxfp4_layers", "activation")) for name in MEASURED}
+    assert chosen == {(layers, kind) for layers in ("", "qkv,o,lm_head") for kind in ("", "mxfp8", "mxfp4")}
+    emulated = {PRECISIONS[name]["activation"] for name in PRECISIONS if name not in MEASURED}
+    assert emulated == set(activation.EMULATED)
+
+
+def test_error_of_emulated_mxfp6_falls_with_each_bit_of_mantissa(open_llm):
+    exact = open_llm(**PRECISIONS["as shipped"]).logits([1, 2, 3])
+    errors = {}
+    for name in ("MXFP6 E2M3 activations", "MXFP6 E3M2 activations", "MXFP4 activations"):
+        llm = open_llm(**PRECISIONS[name])
+        errors[name] = float((llm.logits([1, 2, 3]) - exact).norm())
+        rounded = {ran.activation for ran in llm.ledger().entries if ran.op == "moe_matmul"}
+        assert rounded == {PRECISIONS[name]["activation"]}
+    assert 0 < errors["MXFP6 E2M3 activations"] < errors["MXFP6 E3M2 activations"] < errors["MXFP4 activations"]
 
 
 def test_answers_and_marks_come_from_the_model(open_llm, tmp_path):

@@ -1,4 +1,4 @@
-"""The report: every part, also those that fail, in one file without anybody's paths."""
+"""The report: every part, also those that fail, in one file without home folders."""
 
 import json
 import sys
@@ -45,7 +45,7 @@ if verb == "prove":
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    """(parts, files of the zip, what was told) of a run against the stub."""
+    """(parts, files of the zip, printed lines) of a run against the stub."""
     told, out = [], tmp_path_factory.mktemp("report") / "report.zip"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(spark_report.__file__).parents[1]))
@@ -55,11 +55,14 @@ def report(tmp_path_factory):
     return parts, files, told
 
 
-def test_a_part_that_dies_is_reported_and_the_rest_is_kept(report):
+def test_part_that_dies_is_reported_and_the_rest_is_kept(report):
     parts, files, told = report
     assert [(part.name, part.exit_code) for part in parts] == [
-        ("doctor", 0), ("verify", 1), ("prove", 0), ("bench-bf16", 0),
-    ]  # fmt: skip
+        ("doctor", 0),
+        ("verify", 1),
+        ("prove", 0),
+        ("bench-bf16", 0),
+    ]
     content = json.loads(files["report.json"])
     verify = content["parts"][1]
     assert verify["result"] is None and "Traceback in ~/secret/verify.py" in verify["last_words"]
@@ -67,14 +70,14 @@ def test_a_part_that_dies_is_reported_and_the_rest_is_kept(report):
     assert any("2 of 4" in line for line in told) and any("FAILED (exit code 1)" in line for line in told)
 
 
-def test_the_summary_is_for_people(report):
+def test_summary_lists_the_parts_in_words(report):
     text = report[1]["summary.md"]
     assert "no GPU was found" in text and "- doctor: done" in text and "1 note, 1 ok" in text
     assert "- verify: FAILED (exit code 1)" in text and "## verify (exit code 1)" in text
     assert "1 not measured, 1 read" in text
 
 
-def test_records_and_plots_come_along_and_load(report, tmp_path):
+def test_records_and_plots_are_included_and_load(report, tmp_path):
     _, files, _ = report
     (name,) = [name for name in files if name.startswith("records/")]
     path = tmp_path / "record.json"
@@ -105,7 +108,7 @@ def test_paths_of_home_folders_are_hidden(text, shown, monkeypatch):
     assert scrub({"a": [text, 1], text: (text, None)}) == {"a": [shown, 1], shown: (shown, None)}
 
 
-def test_quick_asks_for_less_and_plots_need_their_libraries(monkeypatch, tmp_path):
+def test_quick_runs_less_and_plots_need_their_libraries(monkeypatch, tmp_path):
     long = {part.name: part.arguments for part in list_parts(CPU, tmp_path, quick=False)}
     quick = {part.name: part.arguments for part in list_parts(CPU, tmp_path, quick=True)}
     assert "--quick" in quick["verify"] and "--quick" not in long["verify"]
@@ -120,15 +123,18 @@ def flag(arguments, name):
     return arguments[arguments.index(name) + 1]
 
 
-def test_a_gpus_report_times_every_activation_and_whole_steps(tmp_path):
-    """Only bf16 activations and no step were timed: nothing that GB10 has of its own."""
+def test_report_of_a_gpu_times_every_activation_and_whole_steps(tmp_path):
+    """Once only bf16 activations were timed and no steps: nothing that is special to GB10."""
     parts = {part.name: part.arguments for part in list_parts(GB10, tmp_path, quick=False)}
     ops = [arguments for arguments in parts.values() if arguments[:2] == ("bench", "ops")]
     assert [flag(arguments, "--activation") for arguments in ops] == ["bf16", "mxfp8", "mxfp4"]
     decodes = [arguments for arguments in parts.values() if arguments[:2] == ("bench", "decode")]
     assert [(flag(one, "--synthetic"), "--mxfp4-layers" in one) for one in decodes] == [
-        ("gpt-oss-20b", False), ("gpt-oss-20b", True), ("gpt-oss-120b", False), ("gpt-oss-120b", True),
-    ]  # fmt: skip
+        ("gpt-oss-20b", False),
+        ("gpt-oss-20b", True),
+        ("gpt-oss-120b", False),
+        ("gpt-oss-120b", True),
+    ]
     assert {flag(one, "--mxfp4-layers") for one in decodes if "--mxfp4-layers" in one} == {"qkv,o,lm_head"}
     folders = [flag(arguments, "--out") for arguments in (*ops, *decodes)]
     assert len(set(folders)) == len(folders)  # a plot would overwrite another's
@@ -138,7 +144,7 @@ def test_a_gpus_report_times_every_activation_and_whole_steps(tmp_path):
     ("device", "quick", "left_out"),
     [
         (GB10, False, {}),
-        (GB10, True, {"gpt-oss-120b": "--quick takes the smaller model only"}),
+        (GB10, True, {"gpt-oss-120b": "--quick times the smaller model only"}),
         (replace(GB10, memory_bytes=24 * GIB), False, {"gpt-oss-120b": "needs 80 GiB, GB10 has 24"}),
         (CPU, False, dict.fromkeys(("gpt-oss-20b", "gpt-oss-120b"), "steps are timed on a GPU only")),
     ],
@@ -153,8 +159,8 @@ def test_models_whose_steps_are_not_timed_are_named(device, quick, left_out, tmp
 
 
 @pytest.mark.parametrize("device", [CPU, GB10])
-def test_every_bench_is_a_command_that_there_is(device, tmp_path):
-    """Flags that a verb does not know would fail each part, on the one machine that is asked for them."""
+def test_every_bench_is_a_valid_command(device, tmp_path):
+    """An unknown flag would fail the part on the very machine that the report is for."""
     for part in list_parts(device, tmp_path, quick=True) + list_parts(device, tmp_path, quick=False):
         command, words = get_command(app), list(part.arguments)
         while hasattr(command, "commands"):
@@ -177,7 +183,7 @@ def test_proofs_are_for_this_gpu_or_for_gb10():
     assert proof_target(replace(CPU, capability=(7, 5))) == "sm_121a"
 
 
-def test_a_part_that_hangs_is_stopped(monkeypatch, tmp_path):
+def test_part_that_hangs_is_killed(monkeypatch, tmp_path):
     monkeypatch.setattr(spark_report, "PATIENCE_S", 0.5)
     parts = make_report(
         CPU,
@@ -188,18 +194,18 @@ def test_a_part_that_hangs_is_stopped(monkeypatch, tmp_path):
     assert {part.exit_code for part in parts} == {124} and parts[0].last_words == "stopped after 0.5 s"
 
 
-def test_a_missing_folder_is_told_before_anything_runs(tmp_path):
+def test_missing_folder_is_an_error_before_anything_runs(tmp_path):
     with pytest.raises(UserError, match="there is no folder"):
         make_report(CPU, tmp_path / "gone" / "r.zip", command=(sys.executable, "-c", "raise SystemExit(3)"))
 
 
-def test_a_folder_or_a_file_that_cannot_be_written_is_told_before_anything_runs(tmp_path):
+def test_unwritable_file_is_an_error_before_anything_runs(tmp_path):
     for out in (tmp_path, Path("/proc/x.zip")):
-        with pytest.raises(UserError, match=f"cannot write {out}: .*; --out names the file to write"):
+        with pytest.raises(UserError, match=f"cannot write {out}: .*; choose another file with --out"):
             make_report(CPU, out, command=(sys.executable, "-c", "raise SystemExit(3)"))
 
 
-def test_an_interrupt_keeps_the_parts_that_are_done(monkeypatch, tmp_path):
+def test_interrupt_keeps_the_finished_parts(monkeypatch, tmp_path):
     told, run_part = [], spark_report._run
 
     def run(part, start):
@@ -221,13 +227,13 @@ def unknown():
 
 
 @pytest.mark.parametrize("home", [lambda: Path("/"), unknown])
-def test_a_home_of_nothing_but_a_slash_hides_nothing(monkeypatch, home):
+def test_home_that_is_the_root_folder_hides_nothing(monkeypatch, home):
     monkeypatch.setattr(Path, "home", home)
     assert scrub("/opt/x/home") == "/opt/x/home" and scrub("/home/jane/x") == "~/x"
 
 
 @pytest.mark.slow
-def test_the_real_parts_run_on_this_machine(tmp_path):
+def test_real_parts_run_on_this_machine(tmp_path):
     told = []
     parts = make_report(find_device(), tmp_path / "r.zip", quick=True, tell=told.append)
     assert not any(part.exit_code for part in parts), [part.last_words for part in parts]

@@ -1,4 +1,4 @@
-"""What is written down beside a measurement: GPU state, source, packages, command; and what is not."""
+"""Surroundings of a measurement: GPU state, source revision, packages, command, and unavailable values."""
 
 import hashlib
 import re
@@ -33,18 +33,21 @@ def git(folder, *words):
     subprocess.run(["git", "-C", folder, *identity, *words], check=True, capture_output=True)
 
 
-def test_answer_of_nvidia_smi_is_read():
+def test_answer_of_nvidia_smi_is_parsed():
     state = parse_gpu(H200)
     assert state.driver == "580.95.05"
     assert state.clocks_mhz == {"sm": 1980.0, "memory": 3201.0, "max_sm": 1980.0, "max_memory": 3201.0}
     assert state.power == {
-        "limit_w": 700.0, "draw_w": 123.45, "temperature_c": 41.0, "performance_state": "P0",
+        "limit_w": 700.0,
+        "draw_w": 123.45,
+        "temperature_c": 41.0,
+        "performance_state": "P0",
         "persistence": "Enabled",
-    }  # fmt: skip
+    }
 
 
-def test_what_the_driver_does_not_know_is_none():
-    """GB10 has no memory clock and no power limit; its driver's number must not turn into a fraction."""
+def test_field_that_the_driver_lacks_is_none():
+    """GB10 has no memory clock and no power limit; the driver version must not become a float."""
     state = parse_gpu(GB10)
     assert state.driver == "580.90"
     assert state.clocks_mhz["sm"] == 2418.0 and state.clocks_mhz["memory"] is None
@@ -52,12 +55,12 @@ def test_what_the_driver_does_not_know_is_none():
     assert parse_gpu("No devices were found\n") == GpuState()
 
 
-def test_a_cpu_has_no_gpu_state(monkeypatch):
+def test_cpu_has_no_gpu_state(monkeypatch):
     monkeypatch.setattr(surroundings, "_run", lambda *command: pytest.fail("asked nvidia-smi"))
     assert ask_gpu(CPU) == GpuState(driver=None, clocks_mhz=None, power=None)
 
 
-def test_a_second_look_asks_for_the_gpu_and_the_time_alone(monkeypatch):
+def test_second_look_renews_gpu_state_and_time_only(monkeypatch):
     first = look_around(CPU)
     monkeypatch.setattr(surroundings, "find_commit", None)
     monkeypatch.setattr(surroundings, "hash_packages", None)
@@ -69,16 +72,16 @@ def test_a_second_look_asks_for_the_gpu_and_the_time_alone(monkeypatch):
 
 
 @pytest.mark.parametrize("command", [("no-such-program-anywhere",), ("git", "no-such-verb")])
-def test_a_program_that_is_missing_or_fails_tells_nothing(command):
+def test_program_that_is_missing_or_fails_gives_none(command):
     assert surroundings._run(*command) is None
 
 
-def test_a_program_that_hangs_tells_nothing(monkeypatch):
+def test_program_that_hangs_gives_none(monkeypatch):
     monkeypatch.setattr(surroundings, "PATIENCE_S", 0.05)
     assert surroundings._run("sleep", "10") is None
 
 
-def test_commit_and_changes_of_a_followed_folder(tmp_path):
+def test_commit_and_changes_of_a_tracked_folder(tmp_path):
     package = tmp_path / "src" / "package"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("a = 1\n")
@@ -94,7 +97,7 @@ def test_commit_and_changes_of_a_followed_folder(tmp_path):
     assert find_commit(package) == (head, True)
 
 
-def test_installed_inside_another_checkout_has_no_commit(tmp_path):
+def test_package_inside_another_checkout_has_no_commit(tmp_path):
     """A virtual environment often lies inside its user's own repository."""
     package = tmp_path / ".venv" / "package"
     package.mkdir(parents=True)
@@ -122,20 +125,27 @@ def test_hash_of_packages_changes_with_any_version(monkeypatch):
 def test_secrets_on_the_command_line_are_hidden_in_both_forms():
     words = ["firesteel", "serve", "--api-key", "abc", "--max-tokens", "5", "--admin-key=def", "--port=80"]
     assert shown_command(words) == (
-        "firesteel", "serve", "--api-key", "(hidden)", "--max-tokens", "5", "--admin-key=(hidden)", "--port=80",
-    )  # fmt: skip
+        "firesteel",
+        "serve",
+        "--api-key",
+        "(hidden)",
+        "--max-tokens",
+        "5",
+        "--admin-key=(hidden)",
+        "--port=80",
+    )
 
 
 def test_surroundings_of_this_process(monkeypatch):
     monkeypatch.setenv("FIRESTEEL_PAGE_SIZE", "32")
-    monkeypatch.setenv("FIRESTEEL_API_KEY", "abc")
-    monkeypatch.setenv("SOME_TOKEN", "abc")
+    monkeypatch.setenv("FIRESTEEL_API_KEY", "hush")
+    monkeypatch.setenv("SOME_TOKEN", "hush")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    monkeypatch.setattr(surroundings.sys, "argv", ["firesteel", "--api-key=abc"])
+    monkeypatch.setattr(surroundings.sys, "argv", ["firesteel", "--api-key=hush"])
     found = look_around(CPU)
     kept = {"CUDA_VISIBLE_DEVICES": "1", "FIRESTEEL_API_KEY": "(hidden)", "FIRESTEEL_PAGE_SIZE": "32"}
-    assert kept.items() <= found.environment.items() and "abc" not in found.environment.values()
-    assert "abc" not in repr(found)
+    assert kept.items() <= found.environment.items() and "hush" not in found.environment.values()
+    assert "hush" not in repr(found)  # hashes are hexadecimal: a secret of those digits might be in one
     assert found.device == "CPU" and found.capability is None
     assert (
         found.versions["torch"] == torch.__version__.partition("+")[0]

@@ -1,4 +1,4 @@
-"""Sampling parameters: what is refused, in which words, and what follows from them."""
+"""Sampling parameters: refused values, their errors, and derived properties."""
 
 import dataclasses
 import pickle
@@ -41,41 +41,62 @@ def test_value_out_of_range_is_refused_by_name(name, values):
             SamplingParams(**{name: value})
 
 
-def test_limits_themselves_are_taken():
+def test_limits_themselves_are_accepted():
     low = {
-        "max_tokens": 1, "min_tokens": 0, "temperature": 0, "top_k": -1, "top_p": 1e-9, "min_p": 0,
-        "repetition_penalty": 1e-9, "presence_penalty": -2, "frequency_penalty": -2, "logit_bias": {0: -100},
-        "seed": -(2**63), "stop": (), "logprobs": 0, "prompt_logprobs": 0,
-    }  # fmt: skip
+        "max_tokens": 1,
+        "min_tokens": 0,
+        "temperature": 0,
+        "top_k": -1,
+        "top_p": 1e-9,
+        "min_p": 0,
+        "repetition_penalty": 1e-9,
+        "presence_penalty": -2,
+        "frequency_penalty": -2,
+        "logit_bias": {0: -100},
+        "seed": -(2**63),
+        "stop": (),
+        "logprobs": 0,
+        "prompt_logprobs": 0,
+    }
     high = {
-        "min_tokens": 128, "temperature": 1e308, "top_k": 10**9, "top_p": 1, "min_p": 1,
-        "repetition_penalty": 1e9, "presence_penalty": 2, "frequency_penalty": 2, "logit_bias": {10**6: 100},
-        "seed": 2**64 - 1, "stop": ("a",) * 16, "logprobs": 20, "prompt_logprobs": 20,
-    }  # fmt: skip
+        "min_tokens": 128,
+        "temperature": 1e308,
+        "top_k": 10**9,
+        "top_p": 1,
+        "min_p": 1,
+        "repetition_penalty": 1e9,
+        "presence_penalty": 2,
+        "frequency_penalty": 2,
+        "logit_bias": {10**6: 100},
+        "seed": 2**64 - 1,
+        "stop": ("a",) * 16,
+        "logprobs": 20,
+        "prompt_logprobs": 20,
+    }
     for values in (low, high):
         params = SamplingParams(**values)
         assert {name: getattr(params, name) for name in values} == values
 
 
 @pytest.mark.parametrize("values", [{"temperature": np.float32(0.5)}, {"top_k": np.int64(3)}])
-def test_only_plain_numbers_are_taken(values):
-    """Others cannot cross to the engine's process."""
+def test_only_plain_numbers_are_accepted(values):
+    """Other types cannot be sent to the engine process."""
     with pytest.raises(UserError, match=r"must be .*number"):
         SamplingParams(**values)
 
 
-def test_min_tokens_must_fit_max_tokens():
+def test_min_tokens_must_not_exceed_max_tokens():
     with pytest.raises(UserError, match=r"^min_tokens = 5: must not exceed max_tokens = 4"):
         SamplingParams(min_tokens=5, max_tokens=4)
 
 
-def test_params_survive_the_trip_to_another_process():
+def test_params_survive_pickling():
     params = SamplingParams(logit_bias={3: 1.0}, stop=("a",), seed=2**64 - 1)
     assert pickle.loads(pickle.dumps(params)) == params
     assert SamplingParams(**dataclasses.asdict(params)) == params
 
 
-def test_stop_ids_are_the_checkpoints_and_the_users_own():
+def test_stop_ids_are_those_of_the_checkpoint_and_the_user():
     assert SamplingParams(stop_token_ids=(7,)).stop_ids([1, 2]) == {1, 2, 7}
     assert SamplingParams(stop_token_ids=(7,), ignore_eos=True).stop_ids([1, 2]) == {7}
 
@@ -102,7 +123,7 @@ def test_request_for_tokens_outside_the_vocabulary_is_refused_by_name_and_id(tok
         Request(request_id="a", token_ids=token_ids, params=SamplingParams()).check_vocabulary(272)
 
 
-def test_request_within_the_vocabulary_is_taken_and_its_params_are_checked():
+def test_request_within_the_vocabulary_is_accepted_and_its_params_are_checked():
     Request(request_id="a", token_ids=[0, 271], params=SamplingParams()).check_vocabulary(272)
     Request(request_id="a", token_ids=[], params=SamplingParams()).check_vocabulary(272)
     with pytest.raises(UserError, match="stop_token_ids: token id 272"):

@@ -1,15 +1,15 @@
-"""A version is found where the package is installed, and missed where it is not."""
+"""The version of an installed package, and of plain sources."""
 
 from importlib import metadata
 
 from firesteel import version
 
 
-def test_an_installed_package_has_a_version():
+def test_installed_package_has_a_version():
     assert version.find_version() == metadata.version("firesteel")
 
 
-def test_sources_alone_have_none(monkeypatch):
+def test_plain_sources_have_no_version(monkeypatch):
     def find(name):
         raise metadata.PackageNotFoundError(name)
 

@@ -1,4 +1,4 @@
-"""A file is replaced by a whole one, or stays."""
+"""Atomic writes: a file is replaced by a complete one, or stays."""
 
 import errno
 import json
@@ -8,7 +8,7 @@ import pytest
 from firesteel.whole import write_whole
 
 
-def test_what_stood_there_stays_where_there_is_no_room(tmp_path, monkeypatch):
+def test_old_file_stays_if_there_is_no_room(tmp_path, monkeypatch):
     path = tmp_path / "result.json"
     write_whole(path, {"passed": True})
 
@@ -22,7 +22,7 @@ def test_what_stood_there_stays_where_there_is_no_room(tmp_path, monkeypatch):
     assert json.loads(path.read_text()) == {"passed": True} and list(tmp_path.iterdir()) == [path]
 
 
-def test_a_link_stays_one_and_what_it_names_is_replaced(tmp_path):
+def test_symbolic_link_stays_and_its_target_is_replaced(tmp_path):
     target, link = tmp_path / "kept" / "result.json", tmp_path / "link.json"
     target.parent.mkdir()
     link.symlink_to(target)
@@ -30,7 +30,7 @@ def test_a_link_stays_one_and_what_it_names_is_replaced(tmp_path):
     assert link.is_symlink() and json.loads(target.read_text()) == {"passed": True}
 
 
-def test_whoever_reads_the_file_sees_the_old_one_or_the_new_one(tmp_path):
+def test_reader_sees_the_old_file_or_the_new_one(tmp_path):
     path = tmp_path / "result.json"
     write_whole(path, {"passed": True})
     with path.open() as reader:

@@ -1,6 +1,6 @@
 """Checks that every locked runtime dependency has a wheel for arm64, the architecture of GB10.
 
-Asks the package index through pip, without installing anything. Where the index is out of reach the check is
+Asks the package index through pip, without installing anything. If the index cannot be reached, the check is
 skipped with the reason.
 """
 
@@ -11,19 +11,30 @@ import sys
 import tempfile
 from pathlib import Path
 
-# pip takes each tag by itself, not the older ones that it covers.
+# pip matches each tag exactly, without the older tags that it covers.
 TAGS = tuple(f"manylinux{version}_aarch64" for version in ("2014", "_2_17", "_2_28", "_2_31", "_2_34"))
 OUT_OF_REACH = ("ConnectionError", "NewConnectionError", "Temporary failure in name resolution", "ProxyError")
 
 
 def missing_wheel(requirement: str) -> str | None:
-    """pip's complaint if no arm64 wheel of this pinned package is to be had, else None."""
+    """Returns pip's error if this pinned package has no arm64 wheel, else None."""
     platforms = [word for tag in TAGS for word in ("--platform", tag)]
     with tempfile.TemporaryDirectory() as folder:
         command = [
-            sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", *platforms,
-            "--python-version", "3.12", "--dest", folder, requirement,
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--only-binary=:all:",
+            *platforms,
+            "--python-version",
+            "3.12",
+            "--dest",
+            folder,
+            requirement,
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     return None if done.returncode == 0 else done.stderr.strip()
 

@@ -1,6 +1,6 @@
-"""Writes the README's tables of measured figures from the records they come from.
+"""Writes the README's tables of measured figures from their records.
 
-python tools/readme.py          # rewrites what stands between the markers
+python tools/readme.py          # rewrites the text between the markers
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ SHOWN_M = (1, 8, 32, 64, 512, 2048, 8192)
 
 
 def read(folder: Path, pattern: str) -> list[Record]:
-    """By the names of their files."""
+    """Returns the records of a folder, sorted by file name."""
     return [Record.load(path) for path in sorted(folder.glob(pattern))]
 
 
 def read_in_time(folder: Path, pattern: str) -> list[Record]:
-    """In the order in which they were measured."""
+    """Returns records in the order in which they were measured."""
     return sorted(read(folder, pattern), key=lambda record: record.surroundings.time_utc)
 
 
 def format_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Markdown."""
+    """Returns a table in Markdown."""
     lines = [_join(heads), "|---" * len(heads) + "|", *map(_join, rows)]
     return "\n".join(lines)
 
@@ -47,13 +47,13 @@ def _join(cells: Sequence[object]) -> str:
 
 
 def read_ops(folder: Path = OPS) -> list[Record]:
-    """Of ops without activations to round, or with bf16 ones; ceilings left out."""
+    """Returns the records of ops without rounded activations, without ceilings."""
     records = read(folder, "*.json")
     return [one for one in records if one.name.startswith("op ") and one.parameters["activation"] in ("", "bf16")]
 
 
 def ops_table(records: list[Record]) -> str:
-    """A row for each op and part, a column for each M: time and share of the ceiling, of the fastest way."""
+    """Returns a row per op and part, a column per M: time and share of ceiling of the fastest implementation."""
     best: dict[tuple[str, str], dict[int, Record]] = defaultdict(dict)
     for record in records:
         row = best[record.parameters["op"], record.parameters["part"]]
@@ -74,12 +74,12 @@ def _cell(record: Record | None) -> str:
 
 
 def read_kv(folder: Path = KV) -> list[Record]:
-    """Kindling's perplexity for each way to store keys and values; the most precise first."""
+    """Returns Kindling's perplexity for each format of keys and values, the most precise first."""
     return read_in_time(folder, "kindling-perplexity--*.json")
 
 
 def kv_table(records: list[Record]) -> str:
-    """A row for each way to store keys and values, with the change against the first."""
+    """Returns a row per format of keys and values, with the change against the first."""
 
     def row(record: Record) -> list[object]:
         change = 100 * (record.median / records[0].median - 1)
@@ -91,12 +91,12 @@ def kv_table(records: list[Record]) -> str:
 
 
 def read_quality(folder: Path = QUALITY) -> list[Record]:
-    """What each precision costs Kindling."""
+    """Returns the records of what each precision costs Kindling."""
     return read_in_time(folder, "quality--*.json")
 
 
 def quality_table(records: list[Record]) -> str:
-    """A row for each precision, with the changes against the first."""
+    """Returns a row per precision, with the changes against the first."""
 
     def row(record: Record) -> list[object]:
         found = record.parameters
@@ -115,7 +115,7 @@ def read_agreement(folder: Path = AGREEMENT) -> list[Record]:
 
 
 def agreement_table(records: list[Record]) -> str:
-    """A row for each equality, two columns for each model."""
+    """Returns a row per equality, two columns per model."""
     models = list(dict.fromkeys(record.parameters["model"] for record in records))
     found: dict[str, dict[str, Record]] = defaultdict(dict)
     for record in records:
@@ -131,7 +131,7 @@ def agreement_table(records: list[Record]) -> str:
 
 
 def read_engines(folders: tuple[Path, ...] = ENGINES) -> list[Record]:
-    """By machine, then by requests in flight."""
+    """Returns the records by machine, then by requests in flight."""
     records = [read(folder, "engine--*.json") for folder in folders]
     return [one for found in records for one in sorted(found, key=lambda one: one.parameters["concurrency"])]
 
@@ -151,13 +151,20 @@ def engine_table(records: list[Record]) -> str:
         ]
 
     heads = [
-        "model", "on", "requests", "in flight", "tok/s", "prefill tok/s", "decode tok/s", "likeliest read again",
-    ]  # fmt: skip
+        "model",
+        "on",
+        "requests",
+        "in flight",
+        "tok/s",
+        "prefill tok/s",
+        "decode tok/s",
+        "likeliest read again",
+    ]
     return format_table(heads, map(row, records))
 
 
 def read_decode(folder: Path = DECODE) -> list[Record]:
-    """By model, precision, batch and context."""
+    """Returns the records by model, precision, batch and context."""
 
     def order(record: Record) -> tuple[str, str, bool, int, int]:
         found, packed = record.parameters, record.config["kernels"]["mxfp4_layers"]
@@ -186,8 +193,15 @@ def decode_table(records: list[Record]) -> str:
         ]
 
     heads = [
-        "model", "precision", "batch", "context", "ms a token", "tok/s", "GB a token", "share of the floor",
-    ]  # fmt: skip
+        "model",
+        "precision",
+        "batch",
+        "context",
+        "ms a token",
+        "tok/s",
+        "GB a token",
+        "share of the floor",
+    ]
     return format_table(heads, map(row, records))
 
 
@@ -196,7 +210,7 @@ def read_loop(folder: Path = LOOP) -> list[Record]:
 
 
 def loop_table(records: list[Record]) -> str:
-    """Figures that older records lack are blank, and have no column where all lack them."""
+    """Returns the rows of decoding; figures that a record lacks are blank, and have no column if all lack them."""
 
     def row(record: Record) -> dict[str, object]:
         found = record.parameters
@@ -249,13 +263,18 @@ def frontend_table(records: list[Record]) -> str:
         ]
 
     heads = [
-        "streams", "tok/s from the engine", "tok/s at the clients", "cores", "us a token", "chunks a token",
-    ]  # fmt: skip
+        "streams",
+        "tok/s from the engine",
+        "tok/s at the clients",
+        "cores",
+        "us a token",
+        "chunks a token",
+    ]
     return format_table(heads, map(row, records))
 
 
 def tables() -> dict[str, str]:
-    """By the name of their markers."""
+    """Returns all tables by the names of their markers."""
     return {
         "ops": ops_table(read_ops()),
         "kv": kv_table(read_kv()),
@@ -270,12 +289,12 @@ def tables() -> dict[str, str]:
 
 
 def write(text: str) -> str:
-    """The README with its tables made anew."""
+    """Returns the README with its tables renewed."""
     for name, table in tables().items():
         markers = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)", re.DOTALL)
         text, count = markers.subn(lambda found, table=table: f"{found[1]}{table}\n{found[2]}", text)
         if count != 1:
-            raise SystemExit(f"{README} must hold the markers of the table {name} once, not {count} times")
+            raise SystemExit(f"{README} must have the markers of the table {name} once, not {count} times")
     return text
 
 

@@ -1,8 +1,8 @@
-"""Measures the records of a GPU anew, and the README's tables with them: `make records` where there is an H200.
+"""Renews the records of a GPU and the README's tables: `make records` on a machine with an H200.
 
-python tools/record.py [FOLDER ...]          # of all folders below, or of those named
+python tools/record.py [FOLDER ...]          # all folders below, or the named ones
 
-A folder's records are replaced when all of its commands are done; one that fails leaves them as they are.
+A folder's records are replaced when all of its commands are done; if one fails, they stay as they are.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import readme
 from firesteel.device import find_device
 
 GPU = "NVIDIA H200"
-OUT = Path("firesteel-bench")  # relative, as records keep their command
-COLD = OUT / "compiled"  # caches of kernels, of commands that name it: empty when the first of them begins
+OUT = Path("firesteel-bench")  # relative, because records contain their command
+COLD = OUT / "compiled"  # kernel cache of the commands that name it; empty when the first of them starts
 STEP = "bench decode --synthetic gpt-oss-120b --no-plot"
 OPS = "attention linear moe_matmul quantize_mxfp8 rms_norm rms_norm_fed rope_kv_write route draw"
 COMMANDS = {

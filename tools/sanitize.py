@@ -1,11 +1,11 @@
-"""Runs every kernel on small arguments, for compute-sanitizer to watch; sanitize_all.py starts it so.
+"""Runs every kernel on small arguments under compute-sanitizer; started by sanitize_all.py.
 
-python tools/sanitize.py [--all-arrive] [OP ...]          # of all ops, or of those named
+python tools/sanitize.py [--all-arrive] [OP ...]          # all ops, or the named ones
 
-Torch's own pool of memory would hide reads past an end: set PYTORCH_NO_CUDA_MEMORY_CACHING=1. With --all-arrive the
-kernels of decode steps are those whose order racecheck can follow. Those run twice more, at gpt-oss's widths with
-few experts and words: over all SMs, where programs share strips, and over as few as an op takes, where each takes
-many and the ring comes round.
+Torch's memory pool would hide reads past the end of a tensor: set PYTORCH_NO_CUDA_MEMORY_CACHING=1. With
+--all-arrive the decode kernels are built so that racecheck can follow their order. These run twice more, at the
+widths of gpt-oss with few experts and a small vocabulary: on all SMs, where CTAs share strips, and on as few SMs as
+an op accepts, where each CTA takes many strips and the ring wraps around.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from firesteel.kernels.registry import ALL_OPS, DECODE_OPS
 from firesteel.kernels.stream import shapes as decode_shapes
 from firesteel.kernels.stream.launch import with_all_arriving, with_sms
 
-SMALL_BYTES = 4e6  # of arguments; a call of the sanitizer's racecheck takes a thousand times its time
+SMALL_BYTES = 4e6  # limit on arguments; under racecheck a call takes a thousand times as long
 STREAMED_BYTES = 8e7
 NARROW = replace(decode_shapes.GPT_OSS, experts=4, vocabulary=640)
 FEW_SMS = 4
-FEW_SMS_OF = {"decode_fc2": 16, "decode_experts": 16}  # whose programs sum up a dozen strips at most
+FEW_SMS_OF = {"decode_fc2": 16, "decode_experts": 16}  # their CTAs sum at most a dozen strips
 NOBODY = "nothing takes it"
 
 
@@ -39,7 +39,7 @@ def main() -> None:
     names = [name for name in names if name != "--all-arrive"]
     unknown = set(names) - {op.name for op in ALL_OPS}
     if unknown:
-        sys.exit(f"no op is called {', '.join(sorted(unknown))}; there are {', '.join(op.name for op in ALL_OPS)}")
+        sys.exit(f"unknown op {', '.join(sorted(unknown))}; the ops are {', '.join(op.name for op in ALL_OPS)}")
     device = find_device("cuda")
     decode_shapes.GPT_OSS = NARROW
     with with_all_arriving() if all_arrive else nullcontext():
@@ -61,7 +61,7 @@ def choose(ops: Sequence[Op[Any, Any]], names: Sequence[str]) -> list[Op[Any, An
 
 
 def run(ops: Sequence[Op[Any, Any]], device: DeviceSpec, most_bytes: float, where: str = "") -> list[str]:
-    """What failed, in words."""
+    """Returns what failed, in words."""
     failed = []
     for op in ops:
         for sample in op.make_samples(device.torch_device):
@@ -71,7 +71,7 @@ def run(ops: Sequence[Op[Any, Any]], device: DeviceSpec, most_bytes: float, wher
 
 
 def check(op: Op[Any, Any], device: DeviceSpec, sample: Sample, where: str) -> list[str]:
-    """As `run`; says what it did and in how many seconds, for they may be many."""
+    """Does the same as `run` and prints what it did and the seconds it took, which may be many."""
     start = time.perf_counter()
     checks = [one for one in verify(op, device, [sample]) if one.refusal is None]
     names = ", ".join(one.implementation for one in checks) or NOBODY

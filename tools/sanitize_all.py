@@ -1,8 +1,8 @@
-"""Every kernel under compute-sanitizer, several ops beside each other: `make sanitize` where there is a GPU.
+"""Runs every kernel under compute-sanitizer, several ops in parallel: `make sanitize` on a GPU machine.
 
-python tools/sanitize_all.py [--jobs N] [--seconds N] [OP ...]          # of all ops, or of those named
+python tools/sanitize_all.py [--jobs N] [--seconds N] [OP ...]          # all ops, or the named ones
 
-First each op runs without it: kernels are compiled then, and kept, which takes longer than to watch them.
+First each op runs without the sanitizer to compile and cache its kernels, which takes longer than the check.
 """
 
 from __future__ import annotations
@@ -29,16 +29,22 @@ from sanitize import NOBODY
 WATCHED = (sys.executable, str(Path(__file__).with_name("sanitize.py")))
 ALONE = "compiling"
 TOOLS = {"memcheck": (), "racecheck": ("--all-arrive",)}
-TORCHS_OWN = "kns=_ZN2at"  # kernels whose names have it, those of references: not ours to watch, and many
+TORCHS_OWN = "kns=_ZN2at"  # mangled names of torch's kernels, which references launch: excluded
 SANITIZER = (
-    "compute-sanitizer", "--report-api-errors", "no", "--error-exitcode", "1", "--kernel-name-exclude", TORCHS_OWN,
+    "compute-sanitizer",
+    "--report-api-errors",
+    "no",
+    "--error-exitcode",
+    "1",
+    "--kernel-name-exclude",
+    TORCHS_OWN,
     "--tool",
-)  # fmt: skip
-NO_POOL = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}  # which would hide reads past an end
+)
+NO_POOL = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}  # the pool would hide reads past the end of a tensor
 CLEAN, BROKEN, UNFINISHED, NOTHING = "clean", "broken", "unfinished", "nothing ran"
-REPORT = "========="  # before each line of the sanitizer's own
-MOST_LINES = 60  # of what is shown of a job
-GRACE_S = 10  # for the pipe of a job that was ended
+REPORT = "========="  # begins each line of the sanitizer's output
+MOST_LINES = 60  # shown per job
+GRACE_S = 10  # for the pipe of a killed job to close
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +72,13 @@ class Done:
 
     @property
     def last_words(self) -> str:
-        """The sanitizer's summary, where it came so far."""
+        """The sanitizer's summary, if it got that far."""
         said = [line for line in self.lines if "SUMMARY" in line] or list(self.lines)
         return said[-1].strip("= ") if said else ""
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """From the sanitizer's first report on, or the end where it made none."""
+        """Output from the sanitizer's first report on, or the end of the output if there is none."""
         for number, line in enumerate(self.lines):
             if line.startswith(REPORT) and "COMPUTE-SANITIZER" not in line and "SUMMARY" not in line:
                 return self.lines[number : number + MOST_LINES]
@@ -80,31 +86,32 @@ class Done:
 
 
 def count_samples(op: str, lines: Sequence[str]) -> int:
-    """Of those that tools/sanitize.py tells of, the ones that some kernel took."""
+    """Counts the samples in the output of tools/sanitize.py that some kernel accepted."""
     return sum(line.startswith(op) and line.endswith(" s)") and NOBODY not in line for line in lines)
 
 
 def main() -> None:
-    """Of all ops those of decoding, which are named last, begin: they take longest."""
+    """Checks the given ops, or all, in reverse order: the decode ops are last in the list and take longest."""
     parser = argparse.ArgumentParser(description="Watch every kernel with compute-sanitizer.")
     parser.add_argument("ops", nargs="*", metavar="OP")
-    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="ops beside each other")
-    parser.add_argument("--seconds", type=float, default=None, help="to be done in; without it there is no end")
+    cores = len(os.sched_getaffinity(0))
+    parser.add_argument("--jobs", type=int, default=cores, help="ops in parallel (default: number of CPU cores)")
+    parser.add_argument("--seconds", type=float, default=None, help="time limit in seconds (default: none)")
     given = parser.parse_args()
     names = [op.name for op in ALL_OPS]
     if unknown := [name for name in given.ops if name not in names]:
-        parser.error(f"no op is called {unknown[0]}; there are {', '.join(names)}")
+        parser.error(f"unknown op {unknown[0]}; the ops are {', '.join(names)}")
     if given.jobs < 1:
-        parser.error(f"--jobs {given.jobs}: at least one is needed")
+        parser.error(f"--jobs {given.jobs}: must be at least 1")
     if shutil.which(SANITIZER[0]) is None:
-        sys.exit(f"{SANITIZER[0]} is not on the PATH: it comes with CUDA's toolkit")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started is ended then too
+        sys.exit(f"{SANITIZER[0]} is not on the PATH: install the CUDA toolkit, which contains it")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # children are killed then too
     if not run(given.ops or names[::-1], given.jobs, given.seconds, Console(width=120)):
         sys.exit(1)
 
 
 def run(ops: Sequence[str], jobs: int, seconds: float | None, console: Console) -> bool:
-    """Whether all were watched to the end and nothing was found."""
+    """Returns whether all ops were checked to the end without a report."""
     end = None if seconds is None else time.monotonic() + seconds
     alone = [Job(op, ALONE, flags) for flags in TOOLS.values() for op in ops]
     watched = [Job(op, tool, flags) for tool, flags in TOOLS.items() for op in ops]
@@ -118,7 +125,7 @@ def run(ops: Sequence[str], jobs: int, seconds: float | None, console: Console) 
 
 
 def work(todo: Sequence[Job], jobs: int, end: float | None, console: Console) -> list[Done]:
-    """Whoever interrupts it leaves none of them running."""
+    """Runs jobs; an interrupt leaves none of them running."""
     running: set[subprocess.Popen[str]] = set()
 
     def one(job: Job) -> Done:
@@ -138,13 +145,18 @@ def work(todo: Sequence[Job], jobs: int, end: float | None, console: Console) ->
 
 
 def do(job: Job, end: float | None, running: set[subprocess.Popen[str]]) -> Done:
-    """Ended with its process group when it is not done in time."""
+    """Runs a job, and kills its process group if it is not done in time."""
     start = time.monotonic()
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", **({} if job.tool == ALONE else NO_POOL)}
     process = subprocess.Popen(
-        job.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-        env=environment, start_new_session=True,
-    )  # fmt: skip
+        job.command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=environment,
+        start_new_session=True,
+    )
     running.add(process)
     try:
         said, _ = process.communicate(timeout=None if end is None else max(0.0, end - start))
@@ -164,7 +176,7 @@ def kill(process: subprocess.Popen[str]) -> None:
 
 
 def read_rest(process: subprocess.Popen[str]) -> str:
-    """What it said; its pipe may be held open by what left its group."""
+    """Returns the output of a killed job; a process outside its group may hold the pipe open."""
     try:
         return process.communicate(timeout=GRACE_S)[0]
     except subprocess.TimeoutExpired as error:

@@ -1,8 +1,8 @@
-"""Times whole decoding steps with other plans of the decode kernels, side by side on one GPU.
+"""Times whole decode steps with several plans of the decode kernels, one after the other on one GPU.
 
 python tools/sweep.py [--mxfp4] [--context 2048,32768] PLAN ...
 
-A PLAN is what it changes, joined by commas: implementations of ops and constants of their modules, as
+A PLAN lists its changes, joined by commas: implementations of ops and constants of their modules, such as
 decode_experts=cuda:passed,decode.experts.PASSED_FLIGHT=3,decode.attention.STAGES=3. `plain` changes nothing.
 """
 
@@ -32,7 +32,7 @@ STEPS, GROUP_STEPS = 200, 40
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--synthetic", default="gpt-oss-120b")
-    parser.add_argument("--mxfp4", action="store_true", help="dense layers too")
+    parser.add_argument("--mxfp4", action="store_true", help="MXFP4 dense layers")
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--context", default="2048")
     parser.add_argument("plans", nargs="+", metavar="PLAN")
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def read_plan(words: str) -> tuple[list[str], dict[tuple[str, str], int]]:
-    """Pins of ops, and values by module and constant."""
+    """Parses a plan into pins of ops, and values by module and constant."""
     pins, constants = [], {}
     for word in words.split(",") if words != "plain" else []:
         left, _, right = word.partition("=")
@@ -67,13 +67,16 @@ def read_plan(words: str) -> tuple[list[str], dict[tuple[str, str], int]]:
         elif hasattr(sys.modules.get(f"firesteel.kernels.{module}"), constant) and right.isdigit():
             constants[f"firesteel.kernels.{module}", constant] = int(right)
         else:
-            sys.exit(f"{word}: wants MODULE.CONSTANT=NUMBER of firesteel.kernels, as decode.experts.FLIGHT=2")
+            sys.exit(
+                f"{word}: must be MODULE.CONSTANT=NUMBER, a module of firesteel.kernels, such as "
+                "decode.experts.PASSED_FLIGHT=2"
+            )
     return pins, constants
 
 
 @contextmanager
 def changed(constants: dict[tuple[str, str], int]) -> Iterator[None]:
-    """Inside it only."""
+    """Applies the plan inside the context."""
     before = {(module, name): getattr(sys.modules[module], name) for module, name in constants}
     put(constants)
     try:

@@ -1,4 +1,4 @@
-"""firesteel serves gpt-oss from its MXFP4 weights; these are its public names, all else is internal."""
+"""firesteel serves gpt-oss from its MXFP4 weights. These are its public names; all others are internal."""
 
 from firesteel.config import Config
 from firesteel.errors import UserError

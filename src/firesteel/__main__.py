@@ -1,4 +1,4 @@
-"""`python -m firesteel`; knows only the command line."""
+"""Runs the command line as `python -m firesteel`."""
 
 from firesteel.cli import main
 

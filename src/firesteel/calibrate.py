@@ -1,4 +1,4 @@
-"""Chooses scales for FP8 keys and values from what a text makes a model store; knows no file of scales.
+"""Chooses scales for FP8 keys and values from the values that a model stores for a text.
 
 A scale is a power of two. Dividing by one is exact, so a value is still rounded once, and on every device alike.
 Other numbers would gain nothing: E4M3's error is relative, the same from 2^-6 to 448, and a scale only moves that
@@ -28,12 +28,12 @@ from firesteel.llm import LLM
 from firesteel.types import KvScales, SamplingParams
 
 MARGIN = 2.0
-PIECE_TOKENS = 2048  # of a text, each computed on its own
+PIECE_TOKENS = 2048  # tokens per prompt that a text is split into
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """By layer, the largest absolute key, after rope, and value that were stored."""
+    """The largest absolute key (after RoPE) and value that each layer stored."""
 
     num_tokens: int
     largest_keys: tuple[float, ...]
@@ -47,14 +47,14 @@ class Calibration:
 
 
 def _choose_scales(largest: Sequence[float], name: str) -> tuple[float, ...]:
-    return tuple(choose_scale(one, f"layer {number}: its largest {name}") for number, one in enumerate(largest))
+    return tuple(choose_scale(size, f"layer {number}: its largest {name}") for number, size in enumerate(largest))
 
 
 def choose_scale(largest: float, what: str = "the largest value") -> float:
-    """The smallest power of two that brings MARGIN times the largest value into E4M3's range; 1 without a value."""
+    """Returns the smallest power of two that brings MARGIN times the largest value into E4M3's range; 1 for 0."""
     if not math.isfinite(largest):
         raise UserError(
-            f"{what} is {largest}, which no scale brings into range: are the checkpoint's weights whole?"
+            f"{what} is {largest}, and no scale brings that into range: check that the checkpoint is intact"
         )
     if largest == 0:
         return 1.0
@@ -65,12 +65,12 @@ def choose_scale(largest: float, what: str = "the largest value") -> float:
 def calibrate(
     llm: LLM, prompts: Sequence[Sequence[int]], *, progress: Callable[[int, int], None] | None = None
 ) -> Calibration:
-    """Runs the prompts; `progress` is called with the number finished and the number in all.
+    """Runs the prompts; `progress` is called with the number of finished prompts and the total.
 
-    A token is drawn after each: values that are not finite are an error there.
+    One token is drawn after each prompt, which raises if values are not finite.
     """
     if llm.settings.config.cache.kv_dtype == "fp8":
-        raise UserError("keys and values already rounded to fp8 say nothing of their size: use --kv-dtype auto")
+        raise UserError("cannot calibrate from keys and values already rounded to fp8: use --kv-dtype auto")
     with watch_writes(llm) as writes:
         llm.generate(prompts, SamplingParams(max_tokens=1), progress=progress)
     keys, values = writes.largest.T.tolist()
@@ -78,19 +78,19 @@ def calibrate(
 
 
 def read_prompts(llm: LLM, text: Path | None) -> list[list[int]]:
-    """The tokens of a text in pieces; without one, of what Kindling's perplexity is measured on."""
+    """Returns the tokens of a text in pieces (default: the text that Kindling's perplexity is measured on)."""
     if text is None:
         if llm.directory != BUILT_IN:
-            raise UserError("--text FILE is needed: only the built-in model comes with a text of its own")
+            raise UserError("--text FILE is required: only the built-in model comes with a text")
         return list(encode_documents(llm, read_items(TEXT)))
     try:
         token_ids = llm.tokenizer.encode(text.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"cannot read the text {text}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise UserError(f"{text} is not a text in UTF-8: {error}") from error
+        raise UserError(f"{text} is not UTF-8 text: {error}") from error
     if not token_ids:
-        raise UserError(f"{text} is empty: scales are found from what a text makes the model store")
+        raise UserError(f"{text} is empty: give a text to calibrate from")
     size = min(PIECE_TOKENS, llm.max_context - 1)
     return [token_ids[start : start + size] for start in range(0, len(token_ids), size)]
 
@@ -107,7 +107,7 @@ def watch_writes(llm: LLM) -> Iterator[Writes]:
 
 
 class Writes:
-    """Stands for rope_kv_write, which the layers call in turn, and keeps the largest of what it stored."""
+    """Replaces rope_kv_write, which the layers call in turn, and keeps the largest values that it stored."""
 
     def __init__(self, op: Callable[..., tuple[Tensor, ...]], num_layers: int, device: torch.device) -> None:
         self.op = op

@@ -1,4 +1,4 @@
-"""Facts of the device that computes, asked once; knows no kernel and no model."""
+"""The device that computes and its properties."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class DeviceSpec:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of activations: float32 on a CPU (bf16 matmuls die on some), bf16 on a GPU."""
+        """Type of activations: bf16 on a GPU, float32 on a CPU (bf16 matmuls crash on some CPUs)."""
         return torch.bfloat16 if self.is_cuda else torch.float32
 
     def use(self) -> None:
-        """Kernels that this thread launches run there: Triton's go to the current GPU, whatever they are given."""
+        """Makes this the current GPU of the thread: Triton launches there, whatever tensors it is given."""
         if self.torch_device.type == "cuda" and torch.cuda.current_device() != self.torch_device.index:
             torch.cuda.set_device(self.torch_device)
 
@@ -43,12 +43,17 @@ def find_device(name: str = "auto") -> DeviceSpec:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cpu":
         return DeviceSpec(
-            torch_device=torch.device("cpu"), name="CPU", capability=None, num_sms=0, l2_bytes=0,
-            memory_bytes=memory_info()["MemTotal"], is_unified=False,
-        )  # fmt: skip
+            torch_device=torch.device("cpu"),
+            name="CPU",
+            capability=None,
+            num_sms=0,
+            l2_bytes=0,
+            memory_bytes=memory_info()["MemTotal"],
+            is_unified=False,
+        )
     if not torch.cuda.is_available():
         raise UserError(
-            f"device {name} was asked for but torch {torch.__version__} sees no GPU; "
+            f"device {name} was requested, but torch {torch.__version__} sees no GPU; "
             "run `firesteel doctor` to see why, or use --device cpu"
         )
     device = torch.device(name if ":" in name else "cuda:0")
@@ -56,15 +61,19 @@ def find_device(name: str = "auto") -> DeviceSpec:
         raise UserError(f"device {name} does not exist: torch sees {torch.cuda.device_count()} GPU(s)")
     facts = torch.cuda.get_device_properties(device)
     return DeviceSpec(
-        torch_device=device, name=facts.name, capability=(facts.major, facts.minor),
-        num_sms=facts.multi_processor_count, l2_bytes=facts.L2_cache_size, memory_bytes=facts.total_memory,
+        torch_device=device,
+        name=facts.name,
+        capability=(facts.major, facts.minor),
+        num_sms=facts.multi_processor_count,
+        l2_bytes=facts.L2_cache_size,
+        memory_bytes=facts.total_memory,
         is_unified=bool(facts.is_integrated),
-    )  # fmt: skip
+    )
 
 
 @functools.cache
 def find_capability(device: torch.device) -> tuple[int, int] | None:
-    """Compute capability of the GPU, None for a CPU."""
+    """Returns the compute capability of a GPU, None for a CPU."""
     return torch.cuda.get_device_capability(device) if device.type == "cuda" else None
 
 
@@ -75,13 +84,13 @@ def count_sms(device: torch.device) -> int:
 
 
 def available_bytes(device: DeviceSpec) -> int:
-    """Memory that can be taken now. On unified memory the driver's figure lies: the system's is the truth."""
+    """Returns the free memory; on unified memory the system's figure, since the driver's is wrong there."""
     if not device.is_cuda or device.is_unified:
         return memory_info()["MemAvailable"]
     return torch.cuda.mem_get_info(device.torch_device)[0]
 
 
 def memory_info(path: Path = Path("/proc/meminfo")) -> dict[str, int]:
-    """Bytes by field of /proc/meminfo."""
+    """Returns the fields of /proc/meminfo in bytes."""
     lines = (line.split() for line in path.read_text(encoding="ascii").splitlines())
     return {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines if words[-1] == "kB"}

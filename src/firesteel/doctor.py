@@ -1,4 +1,4 @@
-"""Examines the machine: versions, pairing, GPU, compiler, and what would be used; changes nothing."""
+"""Examines the machine: versions and their pairing, GPU, compilers, and the implementations that would run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OLDEST_TORCH = (2, 11)
 TRITON_OF_TORCH = {(2, 11): (3, 6), (2, 12): (3, 7), (2, 13): (3, 7), (2, 14): (3, 8), (2, 15): (3, 9)}
 PACKAGES = ("firesteel", "torch", "triton", "numpy", "safetensors", "tokenizers", "huggingface_hub")
 FIRST_WITH_CUDA_KERNELS = (9, 0)  # compute capability
-LOST = "decoding steps of 1 to 8 requests run without their fused CUDA kernels, and `prove` cannot judge those"
+LOST = "decode steps of 1 to 8 requests run without their fused CUDA kernels, and `prove` cannot check those"
 
 
 class Status(Enum):
@@ -50,7 +50,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What the checks judge, gathered once."""
+    """Facts about the machine that the checks judge."""
 
     python: tuple[int, int]
     torch: str
@@ -64,7 +64,7 @@ class Machine:
     cuda_bindings: str | None
     nvrtc: str | None  # None: it cannot be used
     nvrtc_architectures: tuple[int, ...]
-    lacks_nvrtc: str | None  # why not
+    lacks_nvrtc: str | None  # why NVRTC cannot be used
 
 
 def examine() -> list[Finding]:
@@ -93,10 +93,17 @@ def look() -> Machine:
 
 def judge(machine: Machine) -> list[Finding]:
     return [
-        judge_python(machine), judge_torch(machine), judge_triton(machine), judge_pairing(machine),
-        judge_cuda(machine), judge_gpu(machine), judge_memory(machine), judge_compiler(machine),
-        judge_headers(machine), judge_nvrtc(machine),
-    ]  # fmt: skip
+        judge_python(machine),
+        judge_torch(machine),
+        judge_triton(machine),
+        judge_pairing(machine),
+        judge_cuda(machine),
+        judge_gpu(machine),
+        judge_memory(machine),
+        judge_compiler(machine),
+        judge_headers(machine),
+        judge_nvrtc(machine),
+    ]
 
 
 def judge_python(machine: Machine) -> Finding:
@@ -117,21 +124,23 @@ def judge_torch(machine: Machine) -> Finding:
 def judge_triton(machine: Machine) -> Finding:
     if machine.triton is None:
         if machine.device.is_cuda:
-            return Finding("Triton", Status.FAIL, "not installed", "pip install triton, in torch's own version")
+            return Finding("Triton", Status.FAIL, "not installed", "pip install triton, in the version for torch")
         return Finding("Triton", Status.NOTE, "not installed; not needed on a CPU")
     is_sm12x = machine.device.capability is not None and machine.device.capability[0] == 12
     if is_sm12x and version(machine.triton) < BLOCK_SCALED_TRITON:
         return Finding(
-            "Triton", Status.FAIL, f"{machine.triton}: computes MXFP4 in bf16 on SM12x, without saying so",
+            "Triton",
+            Status.FAIL,
+            f"{machine.triton}: computes MXFP4 in bf16 on SM12x, without saying so",
             "pip install 'torch>=2.14', which brings Triton 3.8 or later",
-        )  # fmt: skip
+        )
     return Finding("Triton", Status.OK, machine.triton)
 
 
 def judge_pairing(machine: Machine) -> Finding:
     check = "torch and Triton"
     if machine.triton is None or machine.torch_cuda is None:
-        return Finding(check, Status.OK, "no pairing to keep: not a CUDA build of torch with Triton")
+        return Finding(check, Status.OK, "not applicable: not a CUDA build of torch with Triton")
     want, have = TRITON_OF_TORCH.get(version(machine.torch)), version(machine.triton)
     if want is None:
         return Finding(check, Status.NOTE, f"torch {machine.torch} is not in our table of pairs")
@@ -148,24 +157,28 @@ def judge_cuda(machine: Machine) -> Finding:
         )
     if machine.driver and machine.torch_cuda is None:
         return Finding(
-            "CUDA", Status.FAIL, f"driver {machine.driver} is there, but torch is a CPU build",
+            "CUDA",
+            Status.FAIL,
+            f"driver {machine.driver} is installed, but torch is a CPU build",
             "install a CUDA build of torch",
-        )  # fmt: skip
+        )
     if machine.driver:
         return Finding(
-            "CUDA", Status.FAIL, f"driver {machine.driver} is there, but torch {machine.torch} sees no GPU",
+            "CUDA",
+            Status.FAIL,
+            f"driver {machine.driver} is installed, but torch {machine.torch} sees no GPU",
             f"check `nvidia-smi`, CUDA_VISIBLE_DEVICES, and that the driver supports CUDA {machine.torch_cuda}",
-        )  # fmt: skip
+        )
     return Finding("CUDA", Status.NOTE, "no NVIDIA driver")
 
 
 def judge_gpu(machine: Machine) -> Finding:
     device = machine.device
     if device.capability is None:
-        return Finding("GPU", Status.NOTE, "none: the CPU computes, in float32")
+        return Finding("GPU", Status.NOTE, "none: the CPU is used, in float32")
     found = f"{device.name}, sm_{device.capability[0]}{device.capability[1]}, {device.num_sms} SMs"
     if device.capability < (8, 0):
-        return Finding("GPU", Status.FAIL, found, "compute capability 8.0 or later is needed; --device cpu works")
+        return Finding("GPU", Status.FAIL, found, "compute capability 8.0 or later is required; --device cpu works")
     return Finding("GPU", Status.OK, found)
 
 
@@ -181,7 +194,7 @@ def judge_compiler(machine: Machine) -> Finding:
         return Finding("C compiler", Status.OK, machine.compiler)
     if machine.device.is_cuda:
         return Finding("C compiler", Status.FAIL, "none, and Triton builds its launcher with one", "install gcc")
-    return Finding("C compiler", Status.NOTE, "none; Triton would want one on a GPU")
+    return Finding("C compiler", Status.NOTE, "none; Triton needs one on a GPU")
 
 
 def judge_headers(machine: Machine) -> Finding:
@@ -189,16 +202,18 @@ def judge_headers(machine: Machine) -> Finding:
         return Finding("Python headers", Status.OK, str(machine.python_header))
     if machine.device.is_cuda:
         return Finding(
-            "Python headers", Status.FAIL, f"{machine.python_header} is missing; Triton's launcher includes it",
+            "Python headers",
+            Status.FAIL,
+            f"{machine.python_header} is missing; Triton's launcher includes it",
             "install python3-dev",
-        )  # fmt: skip
+        )
     return Finding(
         "Python headers", Status.NOTE, f"{machine.python_header} is missing; only Triton on a GPU needs it"
     )
 
 
 def judge_nvrtc(machine: Machine) -> Finding:
-    """The compiler of the decode kernels and what calls it."""
+    """Checks NVRTC, which compiles the decode kernels, and cuda.bindings, which calls it."""
     check, capability = "NVRTC and cuda.bindings", machine.device.capability
     is_wanted = capability is not None and capability >= FIRST_WITH_CUDA_KERNELS
     if machine.lacks_nvrtc is not None:
@@ -210,7 +225,7 @@ def judge_nvrtc(machine: Machine) -> Finding:
         and is_wanted
         and 10 * capability[0] + capability[1] not in machine.nvrtc_architectures
     ):
-        unknown = f"{found}, which does not know sm_{capability[0]}{capability[1]}: {LOST}"
+        unknown = f"{found}, which does not support sm_{capability[0]}{capability[1]}: {LOST}"
         return Finding(check, Status.FAIL, unknown, "install a newer nvidia-cuda-nvrtc")
     return Finding(check, Status.OK, found)
 
@@ -246,7 +261,7 @@ def installed(package: str) -> str | None:
 
 
 def driver_version(path: Path = Path("/proc/driver/nvidia/version")) -> str | None:
-    """Of the NVIDIA kernel module, which is there even when torch is not built for CUDA."""
+    """Returns the version of the NVIDIA kernel module, which is present even if torch is not built for CUDA."""
     if not path.exists():
         return None
     words = path.read_text(encoding="utf-8").splitlines()[0].split()

@@ -1,4 +1,4 @@
-"""Errors with a message for the user: what can be mended, and the engine's death; knows nothing of what raised."""
+"""Errors that are reported to the user without a traceback, and the death of the engine process."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from pathlib import Path
 
 
 class UserError(Exception):
-    """Something the user can change: the message names the cause and the cure, no traceback is shown."""
+    """An error that the user can fix: the message names the cause and the cure, and no traceback is shown."""
 
 
 class KernelError(UserError):
-    """An implementation was asked for that does not exist, cannot run here or refuses these arguments."""
+    """The requested implementation does not exist, cannot run here, or refuses the arguments."""
 
 
 class ArgumentsRefused(KernelError):
-    """No implementation of an op that may run takes these arguments."""
+    """No implementation of an op that may run accepts the arguments."""
 
 
 class RequestError(UserError):
-    """A request that can never run here: larger than the context or than the cache, or a name already taken."""
+    """A request that can never run: larger than the context or the cache, or with an id already in use."""
 
 
 class EngineDied(Exception):
-    """The engine's process ended while it was needed: no fault of the request, which may be sent again.
+    """The engine process ended while it was needed. The request is not at fault and may be retried.
 
-    The message says how it ended and where the crash bundle lies, which is also `bundle`.
+    The message says how the process ended and where the crash bundle is, which is also `bundle`.
     """
 
     def __init__(self, message: str, bundle: Path | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Measures a loaded model on the held-out families and text that ship with Kindling; knows no training."""
+"""Evaluates a loaded model on the held-out questions and text that ship with Kindling."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from firesteel.exam import EXAM, TEXT, Item, read_items
 from firesteel.llm import LLM
 from firesteel.types import Completion, SamplingParams
 
-Progress = Callable[[int, int], None]  # questions answered, in all
-CHAT_TOKENS, TEXT_TOKENS = 192, 24  # more than the longest right continuation takes
+Progress = Callable[[int, int], None]  # questions answered, total
+CHAT_TOKENS, TEXT_TOKENS = 192, 24  # more than the longest correct continuation needs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    scores: list[Score]  # one a family
+    scores: list[Score]  # one per family
     perplexity: float
     perplexity_tokens: int
     seconds: float
@@ -50,28 +50,37 @@ class Report:
 
 
 def evaluate(llm: LLM, *, limit: int | None = None, progress: Progress | None = None) -> Report:
-    """`limit` is the number of items of each family; None takes all."""
+    """Evaluates the model; `limit` is the number of items per family (None: all)."""
     started = time.perf_counter()
     items = take(read_items(EXAM), limit)
     marks = grade_all(llm, items, progress)
     perplexity, tokens = measure_perplexity(llm, read_items(TEXT))
     config = llm.settings.config
     return Report(
-        scores=tally(items, marks), perplexity=perplexity, perplexity_tokens=tokens,
+        scores=tally(items, marks),
+        perplexity=perplexity,
+        perplexity_tokens=tokens,
         seconds=time.perf_counter() - started,
         settings={
-            "model": str(config.model.model), "device": llm.device.name, "dtype": str(llm.device.dtype),
-            "sinks": config.kernels.sinks, "activation": config.kernels.activation,
-            "mxfp4_layers": list(llm.spec.mxfp4_layers), "kernels": dict(llm.kernels.table()), "limit": limit,
-            "kv_dtype": config.cache.kv_dtype, "kv_scales": config.cache.kv_scales,
-            "cuda_graphs": config.kernels.cuda_graphs, "run_ahead": config.batch.run_ahead,
+            "model": str(config.model.model),
+            "device": llm.device.name,
+            "dtype": str(llm.device.dtype),
+            "sinks": config.kernels.sinks,
+            "activation": config.kernels.activation,
+            "mxfp4_layers": list(llm.spec.mxfp4_layers),
+            "kernels": dict(llm.kernels.table()),
+            "limit": limit,
+            "kv_dtype": config.cache.kv_dtype,
+            "kv_scales": config.cache.kv_scales,
+            "cuda_graphs": config.kernels.cuda_graphs,
+            "run_ahead": config.batch.run_ahead,
             "saturated_values": llm.engine.statistics().saturated_values,
         },
-    )  # fmt: skip
+    )
 
 
 def take(items: Sequence[Item], limit: int | None) -> list[Item]:
-    """The first `limit` of each family."""
+    """Returns the first `limit` items of each family."""
     kept: list[Item] = []
     seen: dict[str, int] = {}
     for item in items:
@@ -83,18 +92,20 @@ def take(items: Sequence[Item], limit: int | None) -> list[Item]:
 
 def grade_all(llm: LLM, items: Sequence[Item], progress: Progress | None = None) -> list[bool]:
     harmony = Harmony(llm.tokenizer)
-    return [grade(harmony, *one) for one in zip(items, answer_all(llm, items, progress), strict=True)]
+    completions = answer_all(llm, items, progress)
+    return [grade(harmony, item, completion) for item, completion in zip(items, completions, strict=True)]
 
 
 def answer_all(llm: LLM, items: Sequence[Item], progress: Progress | None = None) -> list[Completion]:
-    """By family, longest prompts first, so that prompts and answers of like length run together."""
+    """Answers all items, by family and longest prompt first, so that those of similar length run together."""
     harmony = Harmony(llm.tokenizer)
     prompts = [encode_prompt(harmony, llm, item) for item in items]
     order = sorted(range(len(items)), key=lambda number: (items[number].family, -len(prompts[number])))
     limits = [TEXT_TOKENS if items[number].messages is None else CHAT_TOKENS for number in order]
     params = [SamplingParams(max_tokens=limit) for limit in limits]
     completions = llm.generate([prompts[number] for number in order], params, progress=progress)
-    return [one for _, one in sorted(zip(order, completions, strict=True), key=lambda pair: pair[0])]
+    in_order = sorted(zip(order, completions, strict=True), key=lambda pair: pair[0])
+    return [completion for _, completion in in_order]
 
 
 def encode_prompt(harmony: Harmony, llm: LLM, item: Item) -> list[int]:
@@ -128,11 +139,11 @@ def tally(items: Sequence[Item], marks: Sequence[bool]) -> list[Score]:
         family: [mark for item, mark in zip(items, marks, strict=True) if item.family == family]
         for family in families
     }
-    return [Score(family=name, items=len(found), right=sum(found)) for name, found in by_family.items()]
+    return [Score(family=name, items=len(marked), right=sum(marked)) for name, marked in by_family.items()]
 
 
 def measure_perplexity(llm: LLM, documents: Sequence[Item]) -> tuple[float, int]:
-    """exp of the mean negative log-likelihood of every token but each document's first, and their number."""
+    """Returns the perplexity over all tokens but the first of each document, and the number of these tokens."""
     total, count = 0.0, 0
     for token_ids in encode_documents(llm, documents):
         likelihoods = llm.logits(token_ids)[:-1].log_softmax(-1)

@@ -1,7 +1,7 @@
-"""The held-out questions and texts that ship with Kindling, as files; knows no model.
+"""Reads and writes the held-out questions and texts that ship with Kindling.
 
-An item is a conversation (or plain text) to continue and the one right continuation: an answer in the final
-channel, a call of a function with its arguments, or the text that follows. A text for perplexity has neither.
+An item is a conversation (or plain text) to continue and the only correct continuation: an answer in the final
+channel, a function call with its arguments, or the text that follows. A text for perplexity has no continuation.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TEXT = BUILT_IN / "perplexity.jsonl.gz"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """`messages` or `text` to continue; `answer` or `call` ({"name", "arguments"}) expected."""
+    """Has `messages` or `text` to continue, and the expected `answer` or `call` ({"name", "arguments"})."""
 
     family: str
     messages: list[Message] | None = None
@@ -37,13 +37,13 @@ def read_items(path: Path) -> list[Item]:
 
 
 def write_items(path: Path, items: Sequence[Item]) -> None:
-    """The same items give the same bytes."""
+    """Writes items; equal items give equal bytes."""
     text = "".join(item_to_json(item) + "\n" for item in items)
     path.write_bytes(gzip.compress(text.encode(), mtime=0))
 
 
 def item_to_json(item: Item) -> str:
-    """One line without the fields that are None."""
+    """Returns one line of JSON, without fields that are None."""
     row = {name: value for name, value in asdict(item).items() if value is not None}
     if item.messages is not None:
         row["messages"] = [{k: v for k, v in message.items() if v is not None} for message in row["messages"]]

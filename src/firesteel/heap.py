@@ -1,7 +1,7 @@
-"""Keeps Python's garbage collector from what stays anyway; knows nothing that is collected.
+"""Excludes long-lived objects from Python's garbage collection.
 
-A whole collection walks through everything that torch, tokenizers and a model's objects hold: more than 100 ms, in
-which no step is launched and no token sent.
+A full collection visits every object of torch, tokenizers and the model. It takes more than 100 ms, during which
+no step is launched and no token is sent.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from contextlib import contextmanager
 
 
 def settle_heap() -> None:
-    """For a process that has loaded what it will hold to its end: later collections look at later objects alone."""
+    """Freezes all objects of a process that has finished loading: later collections visit newer objects only."""
     gc.collect()
     gc.freeze()
 
 
 @contextmanager
 def settled_heap() -> Iterator[None]:
-    """As in such a process, meanwhile."""
+    """Context-manager form of `settle_heap`."""
     settle_heap()
     try:
         yield

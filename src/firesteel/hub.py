@@ -1,4 +1,4 @@
-"""Finds a checkpoint folder: the built-in one, by path, or by name in the Hugging Face cache; never downloads."""
+"""Finds a checkpoint folder: built in, by path, or by name in the Hugging Face cache. Never downloads."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def find_checkpoint(name: str) -> Path:
     if name.startswith((".", "/", "~")) or repository.count("/") != 1:
         known = ", ".join([*SHORT_NAMES, BUILT_IN.name])
         raise UserError(
-            f"{name or 'the empty name'} is not a folder, nor a name like openai/gpt-oss-20b (short names: {known})"
+            f"{name or 'the empty name'} is not a folder or a name like openai/gpt-oss-20b (short names: {known})"
         )
     try:
         return Path(snapshot_download(repository, local_files_only=True))
     except (LocalEntryNotFoundError, HFValidationError) as error:
         raise UserError(
             f"{repository} is not in the local Hugging Face cache and {name} is not a folder; "
-            f"get it with `hf download {repository}`, or give the checkpoint's folder"
+            f"download it with `hf download {repository}`, or give the checkpoint folder"
         ) from error

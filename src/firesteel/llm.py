@@ -1,4 +1,4 @@
-"""LLM: a checkpoint with its tokenizer, for Python users; knows no server."""
+"""The LLM class: a checkpoint with its tokenizer, for Python users."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Prompt = str | Sequence[int]  # text, or token ids
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatCompletion:
-    """What a model said in its turn."""
+    """The model's turn in a chat."""
 
     message: AssistantMessage  # `.content`, `.reasoning`, `.tool_calls`
     finish_reason: str  # "stop", "length" or "tool_calls"
@@ -44,7 +44,7 @@ class ChatCompletion:
 
 
 class LLM:
-    """`LLM("DIR", device="cpu", page_size=16)`: any knob of `config` is a keyword."""
+    """A loaded model: `LLM("DIR", device="cpu", page_size=16)`. Every setting of `config` is a keyword."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class LLM:
         Kernels are compiled and steps captured when first needed. With `prepare=True` all of them are made now, and
         `preparing` is called with the number made and in total.
 
-        `environ` stands for the environment; without it that of this process sets the knobs that are not given.
+        `environ` replaces the environment of this process, from which settings that are not given are read.
         """
         self.settings = resolve({"model": str(model) or None, **knobs}, environ=environ)
         config = self.settings.config
@@ -73,10 +73,10 @@ class LLM:
         self.model, self.engine = loaded.model, loaded.engine
         self.grammars = Grammars(self.directory, self.spec.vocab_size)
         self._names = itertools.count()
-        self._outboxes: dict[str, deque[StepOutput]] = {}  # by request: where its outputs go
+        self._outboxes: dict[str, deque[StepOutput]] = {}  # request id -> queue of its outputs
 
     def ledger(self) -> Ledger:
-        """What ran so far."""
+        """Returns the ledger of all ops that ran so far."""
         return self.kernels.ledger
 
     def generate(
@@ -88,20 +88,20 @@ class LLM:
     ) -> list[Completion]:
         """Continues every prompt.
 
-        `progress`: True shows a bar with tokens a second, False none, a function is called with the number finished
-        and the number in all. Without it a terminal shows a bar of several prompts.
+        `progress`: True shows a bar with tokens per second, False shows none, and a function is called with the
+        number of finished prompts and the total. By default a bar is shown for several prompts on a terminal.
         """
-        ones = [Continuation(self.tokenizer, request) for request in self._requests(prompts, params)]
-        with watched(progress, len(ones)) as watch:
-            for stepped in self._run(ones):
-                ended = len({one for one, _ in stepped if one.finish_reason is not None})
-                watch(ended, sum(len(one.outputs[-1].token_ids) for one, _ in stepped))
-        return [one.completion() for one in ones]
+        continuations = [Continuation(self.tokenizer, request) for request in self._requests(prompts, params)]
+        with watched(progress, len(continuations)) as watch:
+            for stepped in self._run(continuations):
+                ended = len({continuation for continuation, _ in stepped if continuation.finish_reason is not None})
+                watch(ended, sum(len(continuation.outputs[-1].token_ids) for continuation, _ in stepped))
+        return [continuation.completion() for continuation in continuations]
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[str]:
-        """The text of one continuation, piece by piece, stop token left out. Closing it early ends the request."""
-        one = Continuation(self.tokenizer, self._requests([prompt], params)[0])
-        for stepped in self._run([one]):
+        """Yields the text of a continuation in pieces, without the stop token. Closing early ends the request."""
+        continuation = Continuation(self.tokenizer, self._requests([prompt], params)[0])
+        for stepped in self._run([continuation]):
             yield from (piece for _, piece in stepped)
 
     def chat(
@@ -117,15 +117,18 @@ class LLM:
         instructions: str | None = None,
         effort: str = "medium",
     ) -> ChatCompletion:
-        """The model's turn after `messages`, which are those of users, tools and the model.
+        """Returns the model's turn after `messages` of users, tools and the model.
 
-        A grammar sees to it that the answer has the format and that calls are as `tool_choice` (auto, none,
-        required) or `function`, the name of the one to call, wants them: see `chat/grammar.py`.
+        A grammar enforces the response format and tool calls as `tool_choice` (auto, none, required) or `function`,
+        the name of the function to call, demand: see `chat/grammar.py`.
         """
         grammar = grammar_for(
-            tools=tools, tool_choice=tool_choice, function=function, parallel_tool_calls=parallel_tool_calls,
+            tools=tools,
+            tool_choice=tool_choice,
+            function=function,
+            parallel_tool_calls=parallel_tool_calls,
             response_format=response_format,
-        )  # fmt: skip
+        )
         params = params or SamplingParams()
         params = replace(params, grammar=grammar or params.grammar)
         shown = () if tool_choice == "none" else tools
@@ -138,38 +141,41 @@ class LLM:
         [completion] = self.generate([prompt], params, progress=False)
         message = read_turn(harmony, completion.token_ids)
         return ChatCompletion(
-            message=message, finish_reason=message.finish_reason(completion.finish_reason),
+            message=message,
+            finish_reason=message.finish_reason(completion.finish_reason),
             token_ids=completion.token_ids,
-        )  # fmt: skip
+        )
 
     def outputs(self, prompt: Prompt, params: SamplingParams | None = None) -> Generator[StepOutput, None, None]:
-        """What one continuation is given, step by step, stop token included. Closing it early ends the request."""
-        one = Continuation(self.tokenizer, self._requests([prompt], params)[0])
-        for _ in self._run([one]):
-            yield from one.outputs
-            one.outputs.clear()
+        """Yields the outputs of a continuation, with the stop token. Closing it early ends the request."""
+        continuation = Continuation(self.tokenizer, self._requests([prompt], params)[0])
+        for _ in self._run([continuation]):
+            yield from continuation.outputs
+            continuation.outputs.clear()
 
     def logits(self, token_ids: Sequence[int]) -> Tensor:
-        """float32 [T, V] on the CPU: row t is what follows token t."""
+        """Returns float32 [T, V] on the CPU: row t predicts the token after token t."""
         request = Request(
-            request_id=str(next(self._names)), token_ids=self._checked(token_ids, room=0), params=SamplingParams(),
+            request_id=str(next(self._names)),
+            token_ids=self._checked(token_ids, room=0),
+            params=SamplingParams(),
             score=True,
-        )  # fmt: skip
-        one, rows = Continuation(self.tokenizer, request), []
-        for _ in self._run([one]):
-            rows += [output.logits.cpu() for output in one.outputs if output.logits is not None]
-            one.outputs.clear()
+        )
+        continuation, rows = Continuation(self.tokenizer, request), []
+        for _ in self._run([continuation]):
+            rows += [output.logits.cpu() for output in continuation.outputs if output.logits is not None]
+            continuation.outputs.clear()
         return torch.cat(rows)
 
-    def _run(self, ones: Sequence[Continuation]) -> Iterator[list[tuple[Continuation, str]]]:
-        """Who got what new text, step by step. Others may be under way too: a step serves all of them."""
+    def _run(self, continuations: Sequence[Continuation]) -> Iterator[list[tuple[Continuation, str]]]:
+        """Yields new text by continuation, step by step. A step also serves other requests that are running."""
         outbox: deque[StepOutput] = deque()
-        unfinished = {one.request.request_id: one for one in ones}
+        unfinished = {continuation.request.request_id: continuation for continuation in continuations}
         names = list(unfinished)
         self._outboxes |= dict.fromkeys(names, outbox)
         try:
-            for one in ones:
-                self.engine.submit(one.request)
+            for continuation in continuations:
+                self.engine.submit(continuation.request)
             while unfinished:
                 if not outbox:
                     self._step()
@@ -182,14 +188,14 @@ class LLM:
     def _take(
         self, outbox: deque[StepOutput], unfinished: dict[str, Continuation]
     ) -> list[tuple[Continuation, str]]:
-        """Hands outputs to their continuations; those that end are no longer unfinished."""
+        """Passes outputs to their continuations and removes finished continuations from `unfinished`."""
         stepped = []
         while outbox:
             output = outbox.popleft()
-            one = unfinished.get(output.request_id)
-            if one is not None:  # else a stop string ended it while others took steps
-                stepped.append((one, one.push(output)))
-                if one.finish_reason is not None:
+            continuation = unfinished.get(output.request_id)
+            if continuation is not None:  # else a stop string ended it while others took steps
+                stepped.append((continuation, continuation.push(output)))
+                if continuation.finish_reason is not None:
                     self.engine.cancel(output.request_id, finished=True)
                     del unfinished[output.request_id]
         return stepped
@@ -202,12 +208,12 @@ class LLM:
         self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
     ) -> list[Request]:
         if isinstance(prompts, str):
-            raise UserError("generate takes a list of prompts; for one text pass [text]")
+            raise UserError("prompts must be a list; for a single text pass [text]")
         if params is None or isinstance(params, SamplingParams):
             params = [params or SamplingParams()] * len(prompts)
         if len(params) != len(prompts):
-            raise UserError(f"{len(prompts)} prompts but {len(params)} sampling parameters")
-        return [self._request(prompt, one) for prompt, one in zip(prompts, params, strict=True)]
+            raise UserError(f"{len(prompts)} prompts, but {len(params)} sampling parameters: give one each")
+        return [self._request(prompt, own) for prompt, own in zip(prompts, params, strict=True)]
 
     def _request(self, prompt: Prompt, params: SamplingParams) -> Request:
         token_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
@@ -215,18 +221,20 @@ class LLM:
         most = min(params.max_tokens, self.max_context - len(token_ids))
         params = replace(params, max_tokens=most, min_tokens=min(params.min_tokens, most))
         request = Request(
-            request_id=str(next(self._names)), token_ids=token_ids, params=params,
+            request_id=str(next(self._names)),
+            token_ids=token_ids,
+            params=params,
             stops=params.stop_ids(self.stop_ids),
-        )  # fmt: skip
+        )
         return self.grammars.bind(request)
 
     def _checked(self, prompt: Sequence[int], *, room: int) -> list[int]:
         try:
             token_ids = [operator.index(token) for token in prompt]
         except TypeError as error:
-            raise UserError(f"a prompt is a text or a list of token ids, not {prompt!r:.80}") from error
+            raise UserError(f"a prompt must be a text or a list of token ids, not {prompt!r:.80}") from error
         if not token_ids:
-            raise UserError("the prompt is empty: at least one token is needed")
+            raise UserError("the prompt is empty: give at least one token")
         if len(token_ids) + room > self.max_context:
             raise UserError(
                 f"the prompt has {len(token_ids)} tokens, the context {self.max_context}: shorten the prompt"
@@ -235,7 +243,7 @@ class LLM:
 
 
 class Continuation:
-    """What one request was given so far, and its text up to the first stop string."""
+    """The outputs of a request so far, and its text up to the first stop string."""
 
     def __init__(self, tokenizer: Tokenizer, request: Request) -> None:
         self.request = request
@@ -247,7 +255,7 @@ class Continuation:
         self._pieces: list[str] = []
 
     def push(self, output: StepOutput) -> str:
-        """The text that can be shown now; it ends the continuation where a stop string is complete."""
+        """Returns the text that can be shown now; a complete stop string ends the continuation."""
         if output.error is not None:
             raise UserError(output.error)
         self.outputs.append(output)
@@ -269,13 +277,13 @@ class Continuation:
             text="".join(self._pieces),
             finish_reason=self.finish_reason or "length",
             logprobs=[output.logprobs for output in self.outputs if output.logprobs is not None],
-            prompt_logprobs=[one for output in self.outputs for one in output.prompt_logprobs or ()],
+            prompt_logprobs=[logprobs for output in self.outputs for logprobs in output.prompt_logprobs or ()],
             num_cached=self.outputs[-1].num_cached,
         )
 
 
 def read_stop_ids(directory: Path) -> frozenset[int]:
-    """End-of-sequence tokens from generation_config.json, else from config.json."""
+    """Reads the end-of-sequence tokens from generation_config.json, else from config.json."""
     for name in ("generation_config.json", "config.json"):
         path = directory / name
         if path.is_file():
@@ -286,7 +294,7 @@ def read_stop_ids(directory: Path) -> frozenset[int]:
             ids = content.get("eos_token_id") if isinstance(content, dict) else None
             if ids is not None:
                 ids = ids if isinstance(ids, list) else [ids]
-                if not all(type(one) is int for one in ids):
+                if not all(type(token) is int for token in ids):
                     raise UserError(f"{path}: eos_token_id must be a token id or a list of them, not {ids!r}")
                 return frozenset(ids)
     return frozenset()

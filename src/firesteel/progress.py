@@ -1,4 +1,4 @@
-"""Tells Python users how far a call is: a bar on stderr, or a function of theirs; knows no model."""
+"""Progress of a call for Python users: a bar on stderr, or a callback."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-Report = Callable[[int, int], None]  # prompts finished, prompts in all
+Report = Callable[[int, int], None]  # prompts finished, total
 Watch = Callable[[int, int], None]  # prompts finished and tokens made since the last call
 
 
 @contextmanager
 def watched(progress: bool | Report | None, total: int) -> Iterator[Watch]:
-    """True shows a bar, None shows one where stderr is a terminal and there are several prompts."""
+    """Yields a function to report progress to. True shows a bar; None only on a terminal with several prompts."""
     if callable(progress):
         yield _teller(progress, total)
     elif progress or (progress is None and total > 1 and sys.stderr.isatty()):

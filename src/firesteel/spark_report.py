@@ -1,7 +1,7 @@
-"""Runs every check this machine can do and packs what came of it into one file; judges nothing itself.
+"""Runs every check that this machine supports and packs the results into one file.
 
-Each part is a command of firesteel in a process of its own: one that fails, or takes its GPU down, is in the report
-with its exit code and last words, and the others still run. Paths of home folders are left out.
+Each part is a firesteel command in its own process: one that fails, or crashes the GPU, is in the report with its
+exit code and the end of its stderr, and the others still run. Paths of home folders are removed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from firesteel.measure.record import Record
 from firesteel.plot import PlotError, check_libraries
 from firesteel.surroundings import look_around
 
-PATIENCE_S = 3600  # for one part
+PATIENCE_S = 3600  # per part
 TIMED_OUT = 124
 LAST_WORDS = 4000  # characters of stderr that are kept
 QUICK_M = {True: "1,16,256,2048", False: "1"}  # by is_cuda
@@ -53,7 +53,7 @@ class PartReport:
     exit_code: int
     seconds: float
     result: Any  # parsed JSON of the command, None if it printed none
-    last_words: str  # of stderr
+    last_words: str  # end of stderr
 
 
 def list_parts(device: DeviceSpec, folder: Path, *, quick: bool) -> list[Part]:
@@ -67,7 +67,7 @@ def list_parts(device: DeviceSpec, folder: Path, *, quick: bool) -> list[Part]:
 
 
 def _list_benches(device: DeviceSpec, folder: Path, quick: bool) -> Iterator[Part]:
-    """Each in a folder of its own. Kernels of one activation that fail the GPU leave those of the others."""
+    """Yields a part per activation, with its own folder: kernels that crash the GPU affect one activation only."""
     plot = () if can_plot() else ("--no-plot",)
     sizes = ("--m", QUICK_M[device.is_cuda]) if quick else ()
     for activation in ACTIVATIONS if device.is_cuda else ACTIVATIONS[:1]:
@@ -85,12 +85,12 @@ def _list_benches(device: DeviceSpec, folder: Path, quick: bool) -> Iterator[Par
 
 
 def why_not_decoded(model: str, device: DeviceSpec, *, quick: bool) -> str | None:
-    """Why no step of the model is timed here, or None."""
+    """Returns why no step of the model is timed here, or None."""
     if not device.is_cuda:
         return "steps are timed on a GPU only"
     if device.memory_bytes < DECODED[model] * GIB:
         return f"needs {DECODED[model]} GiB, {device.name} has {device.memory_bytes / GIB:.0f}"
-    return "--quick takes the smaller model only" if quick and model != next(iter(DECODED)) else None
+    return "--quick times the smaller model only" if quick and model != next(iter(DECODED)) else None
 
 
 def can_plot() -> bool:
@@ -102,7 +102,7 @@ def can_plot() -> bool:
 
 
 def proof_target(device: DeviceSpec) -> str:
-    """This GPU's; without one, or for one we cannot compile for, GB10's."""
+    """Returns the target of this GPU, or that of GB10 if there is no GPU or we cannot compile for it."""
     if device.capability is None:
         return "sm_121a"
     try:
@@ -114,7 +114,7 @@ def proof_target(device: DeviceSpec) -> str:
 def make_report(
     device: DeviceSpec, out: Path, *, quick: bool = False, tell: Tell = print, command: tuple[str, ...] = ()
 ) -> list[PartReport]:
-    """Writes `out`, a zip; `command` starts firesteel."""
+    """Runs all parts and writes `out`, a zip file; `command` starts firesteel."""
     check_writable(out)
     start = command or (sys.executable, "-m", "firesteel")
     with tempfile.TemporaryDirectory() as name:
@@ -134,14 +134,14 @@ def make_report(
 
 
 def check_writable(out: Path) -> None:
-    """Raises before anything runs; what is there stays as it is."""
+    """Raises if `out` cannot be written, without changing an existing file."""
     if not out.parent.is_dir():
         raise UserError(f"cannot write {out}: there is no folder {out.parent}")
     try:
         with out.open("ab"):
             pass
     except OSError as error:
-        raise UserError(f"cannot write {out}: {error.strerror}; --out names the file to write") from error
+        raise UserError(f"cannot write {out}: {error.strerror}; choose another file with --out") from error
 
 
 def _run(part: Part, start: tuple[str, ...]) -> PartReport:
@@ -153,14 +153,17 @@ def _run(part: Part, start: tuple[str, ...]) -> PartReport:
     except subprocess.TimeoutExpired:
         exit_code, stdout, stderr = TIMED_OUT, "", f"stopped after {PATIENCE_S} s"
     return PartReport(
-        name=part.name, command=scrub(" ".join(("firesteel", *part.arguments))), exit_code=exit_code,
-        seconds=round(time.monotonic() - begun, 1), result=scrub(_parse(stdout)),
+        name=part.name,
+        command=scrub(" ".join(("firesteel", *part.arguments))),
+        exit_code=exit_code,
+        seconds=round(time.monotonic() - begun, 1),
+        result=scrub(_parse(stdout)),
         last_words=scrub(stderr[-LAST_WORDS:]),
-    )  # fmt: skip
+    )
 
 
 def _parse(stdout: str) -> Any:
-    """None where a command died before it printed its result."""
+    """Parses the result; None if the command died before it printed one."""
     try:
         return json.loads(stdout)
     except ValueError:
@@ -168,18 +171,18 @@ def _parse(stdout: str) -> Any:
 
 
 def scrub(value: T) -> T:
-    """Without the paths of home folders and of the temporary one, wherever they stand."""
+    """Removes the paths of home folders and of the temporary folder from all texts in a value."""
     if isinstance(value, str):
         return _hide_home(value).replace(tempfile.gettempdir(), "TMP")  # type: ignore[return-value]
     if isinstance(value, dict):
-        return {scrub(key): scrub(one) for key, one in value.items()}  # type: ignore[return-value]
+        return {scrub(key): scrub(item) for key, item in value.items()}  # type: ignore[return-value]
     if isinstance(value, list | tuple):
-        return type(value)(scrub(one) for one in value)
+        return type(value)(scrub(item) for item in value)
     return value
 
 
 def _hide_home(text: str) -> str:
-    """The user's own may be anywhere; a home of / or an unknown one hides nothing."""
+    """Replaces home folders by ~: usual places, and that of the user unless that is / or unknown."""
     home = Path("~")
     with contextlib.suppress(RuntimeError):
         home = Path.home()
@@ -193,7 +196,7 @@ def _pack(out: Path, device: DeviceSpec, reports: list[PartReport], folder: Path
         "quick": quick,
         "has_gpu": device.is_cuda,
         "surroundings": scrub(dataclasses.asdict(look_around(device))),
-        "parts": [dataclasses.asdict(one) for one in reports],
+        "parts": [dataclasses.asdict(report) for report in reports],
     }
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as packed:
         packed.writestr("report.json", json.dumps(content, indent=2) + "\n")
@@ -214,15 +217,15 @@ def _scrubbed(record: Record) -> Record:
 
 
 def summarise(device: DeviceSpec, reports: list[PartReport], *, quick: bool) -> str:
-    """For people: what was found, part by part."""
-    found = device.name if device.is_cuda else "no GPU was found: only the CPU was measured, no kernel ran"
-    lines = [f"# firesteel on {device.name}", "", f"- device: {found}", f"- quick: {'yes' if quick else 'no'}"]
-    lines += [f"- {one.name}: {_outcome(one)}, {one.seconds:.0f} s; {_counts(one)}" for one in reports]
+    """Returns a summary in Markdown, part by part."""
+    shown = device.name if device.is_cuda else "no GPU was found: only the CPU was measured, no kernel ran"
+    lines = [f"# firesteel on {device.name}", "", f"- device: {shown}", f"- quick: {'yes' if quick else 'no'}"]
+    lines += [f"- {part.name}: {_outcome(part)}, {part.seconds:.0f} s; {_counts(part)}" for part in reports]
     left_out = {model: why_not_decoded(model, device, quick=quick) for model in DECODED}
     lines += [f"- decode-{model}: left out: {why}" for model, why in left_out.items() if why]
-    failed = [one for one in reports if one.exit_code]
-    for one in failed:
-        lines += ["", f"## {one.name} (exit code {one.exit_code})", "", "```", one.last_words.strip(), "```"]
+    failed = [part for part in reports if part.exit_code]
+    for part in failed:
+        lines += ["", f"## {part.name} (exit code {part.exit_code})", "", "```", part.last_words.strip(), "```"]
     return "\n".join(lines) + "\n"
 
 

@@ -1,6 +1,6 @@
-"""What a measurement stands in: GPU state, versions, source and command; knows nothing of what is measured.
+"""Surroundings of a measurement: GPU state, versions, source revision, environment and command.
 
-What cannot be found out is None: no nvidia-smi, no checkout, a field the driver does not know (GB10 has several).
+Unavailable values are None: no nvidia-smi, no checkout, or a field that the driver lacks (GB10 lacks several).
 """
 
 from __future__ import annotations
@@ -26,9 +26,12 @@ PACKAGE = Path(__file__).parent
 PATIENCE_S = 20  # for nvidia-smi and git
 CLOCKS = {"sm": "clocks.sm", "memory": "clocks.mem", "max_sm": "clocks.max.sm", "max_memory": "clocks.max.mem"}
 POWER = {
-    "limit_w": "power.limit", "draw_w": "power.draw", "temperature_c": "temperature.gpu",
-    "performance_state": "pstate", "persistence": "persistence_mode",
-}  # fmt: skip
+    "limit_w": "power.limit",
+    "draw_w": "power.draw",
+    "temperature_c": "temperature.gpu",
+    "performance_state": "pstate",
+    "persistence": "persistence_mode",
+}
 Figure = float | str | None
 
 
@@ -45,8 +48,8 @@ class Surroundings:
     capability: str | None  # "9.0"; None on a CPU
     gpu: GpuState
     versions: dict[str, str | None]
-    packages_hash: str  # of every installed package with its version
-    commit: str | None  # of firesteel's own source
+    packages_hash: str  # hash of every installed package with its version
+    commit: str | None  # revision of firesteel's source
     is_dirty: bool | None  # the package differs from that commit
     environment: dict[str, str]
     command: tuple[str, ...]
@@ -74,7 +77,7 @@ def look_around(device: DeviceSpec) -> Surroundings:
 
 
 def look_again(around: Surroundings, device: DeviceSpec) -> Surroundings:
-    """With the GPU's state and the time of now; the rest stays as it is while a program runs."""
+    """Returns `around` with the current GPU state and time; the rest does not change while a program runs."""
     return replace(around, gpu=ask_gpu(device), time_utc=_now())
 
 
@@ -83,7 +86,7 @@ def _now() -> str:
 
 
 def ask_gpu(device: DeviceSpec) -> GpuState:
-    """From nvidia-smi, by the GPU's UUID: its numbering does not follow CUDA_VISIBLE_DEVICES."""
+    """Asks nvidia-smi for the GPU's state by UUID, since its numbering ignores CUDA_VISIBLE_DEVICES."""
     if not device.is_cuda:
         return GpuState()
     uuid = torch.cuda.get_device_properties(device.torch_device).uuid
@@ -107,7 +110,7 @@ def parse_gpu(answer: str) -> GpuState:
 
 
 def find_commit(folder: Path) -> tuple[str | None, bool | None]:
-    """None unless git follows the folder itself: an installed package may lie inside some other checkout."""
+    """Returns commit and dirty flag; None unless git tracks the folder: a package may lie in another checkout."""
     git = ("git", "--no-optional-locks", "-C", str(folder))
     if _run(*git, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None, None
@@ -116,29 +119,29 @@ def find_commit(folder: Path) -> tuple[str | None, bool | None]:
 
 
 def hash_packages() -> str:
-    packages = {f"{found.name.lower()}=={found.version}" for found in importlib.metadata.distributions()}
+    packages = {f"{package.name.lower()}=={package.version}" for package in importlib.metadata.distributions()}
     return hashlib.sha256("\n".join(sorted(packages)).encode()).hexdigest()
 
 
 def shown_command(words: Sequence[str]) -> tuple[str, ...]:
-    """The program's name and its arguments, secrets hidden."""
+    """Returns the program's name and its arguments, with secrets hidden."""
     return (*map(_program, words[:1]), *hide_secrets(words[1:]))
 
 
 def _program(path: str) -> str:
-    """Without the folder it lies in; `python -m firesteel` is firesteel too."""
+    """Returns the program without its folder; `python -m firesteel` is firesteel too."""
     return Path(path).parent.name if Path(path).name == "__main__.py" else Path(path).name
 
 
 def peak_memory_bytes(device: DeviceSpec) -> int:
-    """The most that torch held on a GPU, or that the process held on a CPU, since it began."""
+    """Returns the peak memory since the start: of torch on a GPU, of the process on a CPU."""
     if device.is_cuda:
         return torch.cuda.max_memory_allocated(device.torch_device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _figure(word: str) -> Figure:
-    """None for [N/A] and [Not Supported]."""
+    """Parses a number or word; None for [N/A] and [Not Supported]."""
     if word.startswith("["):
         return None
     try:

@@ -1,4 +1,4 @@
-"""The nouns that cross borders between parts; knows no part's inside.
+"""Types that cross the borders between parts of the program.
 
 Shape letters: T tokens, R requests, Q query heads, K kv heads, D head dim, V vocabulary, P pages, S page size.
 """
@@ -17,32 +17,32 @@ from firesteel.errors import RequestError, UserError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How to continue a prompt. Temperature 0 is greedy; the same seed gives the same tokens.
+    """How to continue a prompt. Temperature 0 is greedy; equal seeds give equal tokens.
 
-    Order: repetition, frequency and presence penalties, logit bias, barred and allowed tokens, temperature, top-k,
-    top-p of what top-k left, min-p, draw. Logprobs are those of the model before all of that.
+    Order: repetition, frequency and presence penalties, logit bias, forbidden and allowed tokens, temperature,
+    top-k, top-p of what top-k left, min-p, draw. Logprobs are those of the model before all of these.
     """
 
     max_tokens: int = 128
-    min_tokens: int = 0  # tokens that end the text cannot be drawn before so many others
+    min_tokens: int = 0  # number of tokens before which stop tokens cannot be drawn
     temperature: float = 0.0
-    top_k: int = 0  # the most likely so many; 0 and -1: all
-    top_p: float = 1.0  # the most likely that together hold this share
-    min_p: float = 0.0  # those at least this share as likely as the most likely
-    repetition_penalty: float = 1.0  # divides positive, multiplies negative logits of old and new tokens
-    presence_penalty: float = 0.0  # taken from the logit of every token generated before
-    frequency_penalty: float = 0.0  # the same, once for each time it was generated
-    logit_bias: dict[int, float] = field(default_factory=dict)  # token id: added to its logit
+    top_k: int = 0  # draw from the k most likely tokens; 0 and -1: all
+    top_p: float = 1.0  # draw from the most likely tokens that together have this probability
+    min_p: float = 0.0  # draw from tokens at least this fraction as likely as the most likely one
+    repetition_penalty: float = 1.0  # divides positive, multiplies negative logits of prompt and new tokens
+    presence_penalty: float = 0.0  # subtracted from the logit of every token generated before
+    frequency_penalty: float = 0.0  # the same, once per time that it was generated
+    logit_bias: dict[int, float] = field(default_factory=dict)  # token id -> number added to its logit
     allowed_token_ids: tuple[int, ...] | None = None  # only these may be drawn; None: all
-    grammar: str | None = None  # Lark text that the new tokens follow, see chat/grammar.py; None: any tokens
+    grammar: str | None = None  # Lark grammar of the new tokens, see chat/grammar.py; None: any tokens
     seed: int = 0  # modulo 2^64
     stop: tuple[str, ...] = ()
     include_stop_str_in_output: bool = False
-    stop_token_ids: tuple[int, ...] = ()  # besides the checkpoint's own
+    stop_token_ids: tuple[int, ...] = ()  # in addition to those of the checkpoint
     ignore_eos: bool = False
-    logprobs: int | None = None  # of each new token and of so many most likely ones; None: no logprobs
+    logprobs: int | None = None  # number of most likely tokens listed beside each new one; None: no logprobs
     prompt_logprobs: int | None = None  # the same for the prompt's tokens
-    cache_prompt: bool = True  # take from the cache what it has of the prompt; off computes all of it
+    cache_prompt: bool = True  # reuse cached keys and values of the prompt; off computes all of it
 
     def __post_init__(self) -> None:
         for name, (is_valid, rule) in _RULES.items():
@@ -54,20 +54,20 @@ class SamplingParams:
 
     @property
     def has_penalties(self) -> bool:
-        """Whether the draw depends on the tokens before it."""
+        """True if the draw depends on the tokens before it."""
         return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
 
     @property
     def leaves_out(self) -> bool:
-        """Whether unlikely tokens cannot be drawn."""
+        """True if unlikely tokens cannot be drawn."""
         return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
 
     def stop_ids(self, eos_token_ids: Iterable[int]) -> frozenset[int]:
-        """All tokens that end the text, given the checkpoint's own."""
+        """Returns all tokens that end the text, given those of the checkpoint."""
         return frozenset(self.stop_token_ids) | (frozenset() if self.ignore_eos else frozenset(eos_token_ids))
 
     def check_vocabulary(self, vocab_size: int) -> None:
-        """Refuses token ids that the model does not have; to be called before the first draw."""
+        """Raises for token ids that the model does not have; to be called before the first draw."""
         for name in ("logit_bias", "allowed_token_ids", "stop_token_ids"):
             for token in getattr(self, name) or ():
                 if token >= vocab_size:
@@ -92,7 +92,7 @@ def _many(is_valid: Callable[[Any], bool], most: float = float("inf")) -> Callab
 
 def _is_bias(value: Any) -> bool:
     is_token, is_weight = _whole(0), _real(-100, 100)
-    return isinstance(value, dict) and all(is_token(one) and is_weight(value[one]) for one in value)
+    return isinstance(value, dict) and all(is_token(token) and is_weight(bias) for token, bias in value.items())
 
 
 def _is_choice(value: Any) -> bool:
@@ -103,15 +103,15 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and value != ""
 
 
-_TINY, _HUGE = 5e-324, 1.7976931348623157e308  # the smallest positive and the largest number
+_TINY, _HUGE = 5e-324, 1.7976931348623157e308  # smallest positive and largest float
 _PENALTY = (_real(-2, 2), "a number from -2 to 2")
 _LOGPROBS = (_optional(_whole(0, 20)), "a whole number from 0 to 20, or None")
-# As the OpenAI API and vLLM take them.
+# The ranges that the OpenAI API and vLLM accept.
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "max_tokens": (_whole(1), "a whole number, at least 1"),
     "min_tokens": (_whole(0), "a whole number, at least 0"),
     "temperature": (_real(0, _HUGE), "0 (greedy) or a positive number"),
-    "top_k": (_whole(-1), "a whole number from 1, or 0 or -1 for all tokens"),
+    "top_k": (_whole(-1), "a whole number, at least 1, or 0 or -1 for all tokens"),
     "top_p": (_real(_TINY, 1), "a number above 0 and at most 1"),
     "min_p": (_real(0, 1), "a number from 0 to 1"),
     "repetition_penalty": (_real(_TINY, _HUGE), "a positive number"),
@@ -119,7 +119,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "frequency_penalty": _PENALTY,
     "logit_bias": (_is_bias, "a dictionary from token ids to numbers from -100 to 100"),
     "allowed_token_ids": (_is_choice, "a tuple of token ids, at least one, or None for all"),
-    "grammar": (_optional(_is_text), "a text, not empty, or None"),
+    "grammar": (_optional(_is_text), "a text that is not empty, or None"),
     "seed": (_whole(-(2**63), 2**64 - 1), "a whole number of 64 bits"),
     "stop": (_many(_is_text, 16), "a tuple of at most 16 non-empty strings"),
     "stop_token_ids": (_many(_whole(0)), "a tuple of token ids"),
@@ -129,10 +129,10 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 class TokenMask(Protocol):
-    """What a grammar says: which tokens may come next."""
+    """The tokens that a grammar allows next."""
 
     def allowed(self, token_ids: Sequence[int]) -> Tensor | None:
-        """bool [V] after the generated `token_ids`; None allows every token."""
+        """Returns bool [V] after the generated `token_ids`; None allows every token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +165,7 @@ class Request:
         return 0 if self.score else self.params.max_tokens
 
     def check_vocabulary(self, vocab_size: int) -> None:
-        """Refuses token ids that the model does not have: on a GPU they would be the end of the process."""
+        """Raises for token ids that the model does not have: on a GPU they would crash the process."""
         if len(self.token_ids) and not 0 <= min(self.token_ids) <= max(self.token_ids) < vocab_size:
             odd = next(token for token in self.token_ids if not 0 <= token < vocab_size)
             raise RequestError(
@@ -276,7 +276,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvScales:
-    """What keys and values are divided by when they are stored, one number a layer each."""
+    """Divisors of keys and values when they are stored, one number per layer each."""
 
     keys: tuple[float, ...]
     values: tuple[float, ...]
@@ -284,19 +284,19 @@ class KvScales:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvCache:
-    """Keys and values in pages, one pair of tensors a layer, HND: [P, K, S, D].
+    """Keys and values in pages, one pair of tensors per layer, HND: [P, K, S, D].
 
-    A window layer and a full layer may share a pair: a page is then used by one kind of layer or by the other.
+    A window layer and a full layer may share a pair: each page is then used by one kind of layer.
     """
 
     keys: list[Tensor]
     values: list[Tensor]
-    saturated: Tensor | None = None  # [1] int64, values clipped to E4M3's range so far; None: pages are wider
+    saturated: Tensor | None = None  # [1] int64, values clipped to E4M3's range so far; None: wider pages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """What a prompt was continued with."""
+    """The continuation of a prompt."""
 
     token_ids: list[int]
     text: str

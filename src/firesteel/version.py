@@ -1,4 +1,4 @@
-"""Which firesteel this is."""
+"""The version of firesteel."""
 
 from importlib.metadata import PackageNotFoundError, version
 
@@ -6,7 +6,7 @@ NOT_INSTALLED = "not installed"
 
 
 def find_version() -> str:
-    """Of the package; run from its sources alone it has none, which is no reason to lose what was measured."""
+    """Returns the version of the installed package, or NOT_INSTALLED if firesteel runs from its sources."""
     try:
         return version("firesteel")
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""JSON on disk that is whole or not there; knows no content."""
+"""Atomic writes of JSON files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def write_whole(path: Path, content: Mapping[str, Any]) -> None:
-    """What stood there stays until the new file is whole, and where there is no room for it."""
+    """Replaces the file at once: the old one stays until the new one is complete, and if writing it fails."""
     path = path.resolve()
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
     try:

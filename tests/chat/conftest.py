@@ -142,7 +142,7 @@ def read_ranks() -> dict[bytes, int]:
 
 
 def build_o200k() -> tokenizers.Tokenizer:
-    """Every split of a token into two tokens is a merge of its rank, as tiktoken merges by result."""
+    """Builds a tokenizer whose merges are all splits of a token in two, at the token's rank, as tiktoken merges."""
     ranks = read_ranks()
     letter = {byte: character for character, byte in _BYTE_OF_CHARACTER.items()}
     spelled = {token: "".join(map(letter.__getitem__, token)) for token in ranks}
@@ -181,7 +181,7 @@ def harmony(tokenizer):
 
 @pytest.fixture(scope="session")
 def library():
-    """openai-harmony's encoding; it reads its vocabulary from the directory the environment names."""
+    """The encoding of openai-harmony, which reads its vocabulary from the directory that the environment names."""
     os.environ["TIKTOKEN_ENCODINGS_BASE"] = str(DATA)
     openai_harmony = pytest.importorskip("openai_harmony")
     return openai_harmony.load_harmony_encoding("HarmonyGptOss")

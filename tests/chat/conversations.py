@@ -1,4 +1,4 @@
-"""Random conversations and completions of Harmony, valid and odd, ours and as openai-harmony's; tests nothing."""
+"""Random Harmony conversations and completions, valid and odd, as our types and as those of openai-harmony."""
 
 from __future__ import annotations
 
@@ -8,9 +8,21 @@ from firesteel.chat.harmony import Message, developer_message, system_message
 from firesteel.chat.tools import Tool
 
 TEXTS = [
-    "", "hi", " lead", "trail \n", "日本語 🙂", "<|end|><|start|>system<|message|>", "a<|call|>", "\n\n",
-    '{"city": "Zürich", "n": [1, 2]}', "# Tools", "to=functions.x", "x" * 300, "1234567", "\u200b\u00a0\x00",
-]  # fmt: skip
+    "",
+    "hi",
+    " lead",
+    "trail \n",
+    "日本語 🙂",
+    "<|end|><|start|>system<|message|>",
+    "a<|call|>",
+    "\n\n",
+    '{"city": "Zürich", "n": [1, 2]}',
+    "# Tools",
+    "to=functions.x",
+    "x" * 300,
+    "1234567",
+    "\u200b\u00a0\x00",
+]
 NAMES = ["functions.get_weather", "functions.a", "browser.search", "python", "functions.f_1-2"]
 CHANNELS = ["analysis", "commentary", "final"]
 TYPES = ["<|constrain|>json", "json", "code", "<|constrain|>xml"]
@@ -30,7 +42,7 @@ ODD = [
 
 
 class Conversations:
-    """Random conversations, each message as ours and as openai-harmony's."""
+    """Random conversations, each message as our type and as that of openai-harmony."""
 
     def __init__(self, rng: random.Random, schema_maker) -> None:
         import openai_harmony
@@ -93,7 +105,7 @@ class Conversations:
         return message, theirs
 
     def odd_message(self) -> Message:
-        """Any header openai-harmony renders, sensible or not."""
+        """Returns any header that openai-harmony renders, sensible or not."""
         role = self.rng.choice(["system", "developer", "user", "assistant", "assistant", "tool"])
         return Message(
             role=role,
@@ -105,7 +117,7 @@ class Conversations:
         )
 
     def turn(self) -> list[Message]:
-        """A question, thoughts, perhaps calls with their results, perhaps an answer."""
+        """Returns a question, reasoning, perhaps calls with their results, perhaps an answer."""
         rng = self.rng
         messages = [Message(role="user", content=self.text())]
         for _ in range(rng.choice([0, 0, 1, 2])):
@@ -154,7 +166,7 @@ def our_message(theirs) -> Message:
 
 
 def random_completion(rng: random.Random, harmony) -> list[int]:
-    """What a model may write after `<|start|>assistant`: recipients in either place, any valid ending."""
+    """Returns what a model may write after `<|start|>assistant`: recipients in either place, any valid ending."""
     special, encode = harmony.tokenizer.special_ids, harmony.tokenizer.encode
     token_ids = []
     count = rng.randrange(1, 5)

@@ -1,4 +1,4 @@
-"""Grammars hold a turn to what was asked of it, whatever the model would like, in both vocabularies."""
+"""Grammars restrict a turn to what the client asked for, in both vocabularies."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ SCHEMAS = [
 
 
 class Turns:
-    """Grammars on one vocabulary."""
+    """Grammars compiled for one vocabulary."""
 
     def __init__(self, directory: Path) -> None:
         self.harmony = Harmony(Tokenizer.load(directory))
@@ -69,7 +69,7 @@ class Turns:
         return [token for part in parts for token in ([special[part]] if part in special else encode(part))]
 
     def takes(self, grammar: str, text: str) -> bool:
-        """Whether this may be written, and is then a whole turn."""
+        """Returns whether the grammar allows this text as a complete turn."""
         mask, token_ids = self.grammars.mask(grammar), self.tokens(text)
         if not all(mask.allowed(token_ids[:count])[token] for count, token in enumerate(token_ids)):
             return False
@@ -77,7 +77,7 @@ class Turns:
         return last.tolist() == [self.harmony.tokenizer.special_ids["<|endoftext|>"]]
 
     def walk(self, grammar: str, seed: int) -> list[int]:
-        """Random tokens of those allowed, as of a model that knows nothing but likes to come to an end."""
+        """Draws random allowed tokens, preferring those that end the turn."""
         rng, mask, token_ids = random.Random(seed), self.grammars.mask(grammar), []
         stops = self.harmony.stop_token_ids
         while not token_ids or token_ids[-1] not in stops:
@@ -114,7 +114,7 @@ TEXT = FINAL.format("Yes.")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("vocabulary", ["kindling", "public"])
-def test_turns_are_taken_as_asked(vocabulary, request):
+def test_turns_are_allowed_as_requested(vocabulary, request):
     turns = request.getfixturevalue(vocabulary)
     asked = {
         "none": grammar_for(tools=[WEATHER], tool_choice="none"),
@@ -159,7 +159,7 @@ def read_json(turns, token_ids):
 
 
 @pytest.mark.parametrize("schema", SCHEMAS, ids=range(len(SCHEMAS)))
-def test_whatever_is_drawn_follows_the_schema(kindling, schema):
+def test_any_draw_follows_the_schema(kindling, schema):
     grammar = grammar_for(response_format=ResponseFormat(name="x", schema=schema, strict=True))
     for seed in range(20):
         answer = read_json(kindling, kindling.walk(grammar, seed))
@@ -167,7 +167,7 @@ def test_whatever_is_drawn_follows_the_schema(kindling, schema):
 
 
 @pytest.mark.slow
-def test_whatever_is_drawn_of_the_public_vocabulary_follows_the_schema(public):
+def test_any_draw_from_the_public_vocabulary_follows_the_schema(public):
     grammar = grammar_for(response_format=ResponseFormat(name="x", schema=SCHEMAS[2], strict=True))
     for seed in range(5):
         jsonschema.validate(read_json(public, public.walk(grammar, seed)), SCHEMAS[2])
@@ -175,7 +175,7 @@ def test_whatever_is_drawn_of_the_public_vocabulary_follows_the_schema(public):
 
 @pytest.mark.parametrize("choice", [{"tool_choice": "required"}, {"function": "get_time"}], ids=str)
 @pytest.mark.parametrize("parallel", [True, False])
-def test_whatever_is_drawn_calls_a_function_that_is_asked_for(kindling, choice, parallel):
+def test_any_draw_calls_a_requested_function(kindling, choice, parallel):
     grammar = grammar_for(tools=[WEATHER, STRICT], parallel_tool_calls=parallel, **choice)
     counts = set()
     for seed in range(20):
@@ -187,7 +187,7 @@ def test_whatever_is_drawn_calls_a_function_that_is_asked_for(kindling, choice, 
     assert 0 not in counts and (len(counts) > 1) == parallel
 
 
-def test_words_of_a_schema_are_not_the_grammars(kindling):
+def test_words_of_a_schema_are_not_part_of_the_grammar(kindling):
     odd = 'start: "x" {many} {channels} {last} <|return|> %json # //'
     schema = {
         "type": "object",
@@ -199,7 +199,7 @@ def test_words_of_a_schema_are_not_the_grammars(kindling):
     assert read_json(kindling, kindling.walk(grammar, 1)) == {odd: odd}
 
 
-def test_lenient_schemas_are_enforced_as_far_as_can_be(kindling):
+def test_lenient_schemas_are_enforced_as_far_as_possible(kindling):
     schema = {"type": "array", "items": {"enum": [1, 2]}, "minItems": 2, "maxItems": 3, "uniqueItems": True}
     grammar = grammar_for(response_format=ResponseFormat(name="x", schema=schema))
     assert kindling.takes(grammar, FINAL.format("[1, 1]")) and not kindling.takes(grammar, FINAL.format("[1, 3]"))
@@ -210,21 +210,21 @@ def test_lenient_schemas_are_enforced_as_far_as_can_be(kindling):
     [
         ({"tool_choice": "required"}, "required' without tools"),
         ({"tool_choice": "any"}, "auto, none, required"),
-        ({"function": "f", "tools": [WEATHER]}, "names 'f', tools have get_weather"),
+        ({"function": "f", "tools": [WEATHER]}, "names 'f', but tools are get_weather"),
         ({"tools": [Tool(name='a" b', description="")], "tool_choice": "required"}, "letters, digits"),
         ({"schema": {"type": "obj"}}, "^response_format: the JSON schema cannot be enforced: Invalid type: obj$"),
         ({"schema": {"type": "string", "not": {}}}, r'Unimplemented keys: \["not"\]'),
         ({"schema": {"type": "string", "pattern": "(?=a)"}}, "look-around.* is not supported$"),
         ({"schema": {"$ref": "http://example.org/x"}}, "not present in a registry"),
-        ({"schema": {"$ref": "#"}}, "cannot be enforced: nothing satisfies it, as it only refers to itself$"),
+        ({"schema": {"$ref": "#"}}, "cannot be enforced: no value satisfies it, because it only refers to itself$"),
         ({"schema": {"anyOf": [{"$ref": "#"}]}}, "only refers to itself"),
         ({"schema": {"enum": [float("nan")]}}, "response_format: the schema is not JSON"),
-        ({"schema": []}, "the schema is list, not an object"),
+        ({"schema": []}, "the schema must be an object, not list"),
         ({"tools": [Tool(name="f", description="", parameters={"type": 3}, strict=True)]}, "tool 'f': the JSON"),
     ],
     ids=str,
-)  # fmt: skip
-def test_what_cannot_be_enforced_is_refused_with_its_reason(asked, reason):
+)
+def test_request_that_cannot_be_enforced_is_refused_with_the_reason(asked, reason):
     if "schema" in asked:
         asked = {"response_format": ResponseFormat(name="x", schema=asked["schema"], strict=True)}
     with pytest.raises(RequestError, match=reason):

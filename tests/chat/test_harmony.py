@@ -1,4 +1,4 @@
-"""Messages as Harmony renders them, and what it refuses to render."""
+"""Rendering of Harmony messages, and messages that are refused."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -19,7 +19,7 @@ from firesteel.chat.harmony import (
 from firesteel.chat.tokenizer import Tokenizer, TokenizerError
 
 
-def test_system_message_reads_as_published():
+def test_system_message_equals_the_published_one():
     assert system_message(effort="high", date="2025-06-28", has_functions=True).content == (
         "You are ChatGPT, a large language model trained by OpenAI.\n"
         "Knowledge cutoff: 2024-06\nCurrent date: 2025-06-28\n\nReasoning: high\n\n"
@@ -33,7 +33,7 @@ def test_unknown_effort_is_refused():
         system_message(effort="extreme")
 
 
-def test_response_formats_close_the_developer_message():
+def test_response_formats_come_last_in_the_developer_message():
     formats = [
         ResponseFormat(name="list", schema={"type": "null"}, description="A"),
         ResponseFormat(name="n", schema={}),
@@ -43,7 +43,7 @@ def test_response_formats_close_the_developer_message():
     )
 
 
-def test_reasoning_survives_tool_calls_and_goes_with_the_answer():
+def test_reasoning_is_kept_across_tool_calls_and_dropped_after_the_answer():
     think = Message(role="assistant", content="t", channel="analysis")
     call = Message(role="assistant", content="{}", channel="commentary", recipient="functions.f")
     result = Message(role="tool", content="1", name="functions.f", recipient="assistant")

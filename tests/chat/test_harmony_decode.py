@@ -1,4 +1,4 @@
-"""The strict reader of Harmony: what it reads back, and where it says a stream is wrong."""
+"""The strict reader of Harmony: what it reads back, and the position that it reports for an error."""
 
 import random
 
@@ -36,7 +36,7 @@ INVALID = [  # role, stream, position of the fault
 
 
 def stream(harmony, text: str) -> list[int]:
-    """Token ids of a text in which `<|...|>` stands for special tokens."""
+    """Returns the token ids of a text in which `<|...|>` stands for a special token."""
     specials, token_ids = harmony.tokenizer.special_ids, []
     for index, part in enumerate(text.replace("<|", "\x00<|").replace("|>", "|>\x00").split("\x00")):
         token_ids += [specials[part]] if index % 2 else harmony.tokenizer.encode(part)
@@ -70,7 +70,7 @@ def test_end_of_text_closes_a_stream(harmony):
         "assistant to=functions.f<|channel|>commentary <|constrain|>json",
     ],
 )
-def test_spellings_of_one_call_read_alike(harmony, header):
+def test_spellings_of_one_call_decode_to_the_same_message(harmony, header):
     call = Message(
         role="assistant",
         content="{}",

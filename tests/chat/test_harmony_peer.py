@@ -1,4 +1,4 @@
-"""Harmony against openai-harmony: token for token rendered, message for message parsed."""
+"""Harmony against openai-harmony: equal tokens when rendering, equal messages when parsing."""
 
 import random
 from itertools import product

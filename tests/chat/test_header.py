@@ -1,4 +1,4 @@
-"""Headers while they are written: when they cannot be any more, and what is known of them."""
+"""Headers while they are written: when words can no longer be a header, and which words are known."""
 
 import pytest
 
@@ -26,41 +26,50 @@ def header(**fields):
         (draft(channel="analysis"), header(channel="analysis"), ""),
         (draft(channel="analysisWe need"), header(channel="analysis"), "We need"),
         (draft(channel="final so be it"), header(channel="final"), " so be it"),
-        (draft("", "commentary to=functions.f code"),
-         header(channel="commentary", recipient="functions.f", content_type="code"), ""),
-        (draft("", "commentary to=f", 'json{"a"'),
-         header(channel="commentary", recipient="f", content_type="<|constrain|>json"), '{"a"'),
+        (
+            draft("", "commentary to=functions.f code"),
+            header(channel="commentary", recipient="functions.f", content_type="code"),
+            "",
+        ),
+        (
+            draft("", "commentary to=f", 'json{"a"'),
+            header(channel="commentary", recipient="f", content_type="<|constrain|>json"),
+            '{"a"',
+        ),
         (draft("user:bob hi", role=None), header(role="user", name="bob"), " hi"),
-        (draft("functions.f to=assistant", role=None),
-         header(role="tool", name="functions.f", recipient="assistant"), ""),
+        (
+            draft("functions.f to=assistant", role=None),
+            header(role="tool", name="functions.f", recipient="assistant"),
+            "",
+        ),
         (draft("user hi"), header(), "user hi"),
         (draft("example.org is"), header(), "example.org is"),
         (draft("final answer"), header(), "final answer"),
         (draft("commentary to=functions.f"), header(channel="commentary", recipient="functions.f"), ""),
     ],
-)  # fmt: skip
-def test_known_words_are_told_from_text(made, known, rest):
+)
+def test_known_words_are_split_from_text(made, known, rest):
     assert made.split() == (known, rest)
 
 
-def test_section_of_four_words_is_no_header():
+def test_section_of_four_words_is_not_a_header():
     assert not draft("one two three ").is_impossible and draft("one two three f").is_impossible
     assert not draft("one two three", "four").is_impossible
     assert draft("x" * (MAX_CHARACTERS + 1)).is_impossible
 
 
 @pytest.mark.parametrize("text", ["anal", "commentary t", "commentary to=functions.f js", "final"])
-def test_header_may_be_cut_in_a_word(text):
+def test_header_may_be_cut_inside_a_word(text):
     assert draft(channel=text).is_cut and not draft(channel=text + "!").is_cut
 
 
-def test_whole_header_keeps_words_that_the_format_does_not_know():
+def test_complete_header_keeps_words_outside_the_format():
     assert draft(channel="weird to=x").read() == header(channel="weird", recipient="x")
     assert draft(channel="final a b").read().channel == "final"
     assert draft("analysis").read() == header(channel="analysis")
 
 
-def test_sections_follow_what_can_stand_before_them():
+def test_section_opens_only_after_words_that_can_precede_it():
     assert draft(" to=functions.f").can_open("channel") and not draft("Hello").can_open("channel")
     assert draft("python to=assistant", role=None).can_open("channel")
     assert draft(channel=" ").can_open("channel") and not draft(channel="final").can_open("channel")

@@ -1,4 +1,4 @@
-"""Schemas that would cost recursion, overflow or minutes are found before they do."""
+"""Schemas that would recurse too deep, overflow or take minutes are refused before compilation."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def nested(depth):
 @pytest.mark.parametrize(
     ("depth", "is_flawed"), [(1, False), (MOST_DEPTH, False), (MOST_DEPTH + 1, True), (10**5, True)]
 )
-def test_depth_has_a_bound(depth, is_flawed):
+def test_depth_is_limited(depth, is_flawed):
     assert ("levels deep" in (find_flaw(nested(depth)) or "")) == is_flawed
 
 
@@ -30,7 +30,7 @@ def test_lists_count_as_levels():
 
 
 @pytest.mark.parametrize("number", [10**309, -(10**400)])
-def test_number_that_no_float_holds_is_a_flaw(number):
+def test_number_beyond_float_range_is_refused(number):
     assert "308 digits" in find_flaw({"properties": {"a": {"default": [number]}}})
     assert find_flaw({"default": [10**300, True, 1.5, None, "x"]}) is None
 
@@ -54,8 +54,8 @@ def test_many_steps_and_their_common_multiple_are_refused():
     assert find_cost({"allOf": [{"multipleOf": 0.01}, {"multipleOf": 1500}, {"multipleOf": 60}]}) is None
 
 
-def test_grammar_names_what_it_cannot_enforce():
-    """A schema of this kind took the engine minutes."""
+def test_grammar_error_names_the_cause():
+    """Such a schema blocked the engine for minutes."""
     for schema, word in (({"multipleOf": 9_999_991}, "multipleOf"), (nested(200), "levels deep")):
         with pytest.raises(RequestError, match=f"response_format: the JSON schema cannot be enforced: .*{word}"):
             grammar_for(response_format=ResponseFormat(name="x", schema=schema))

@@ -1,4 +1,4 @@
-"""Stop strings in streamed text: where it is cut, and what is held back."""
+"""Stop strings in streamed text: where the text is cut, and what is held back."""
 
 import pytest
 from hypothesis import given, settings
@@ -12,14 +12,14 @@ STOPS = st.lists(st.text("ab\n", min_size=1, max_size=5), max_size=4)
 
 @st.composite
 def cut_texts(draw):
-    """A text and the pieces it comes in, empty ones among them."""
+    """Draws a text and the pieces it comes in, some of them empty."""
     text = draw(LETTERS)
     places = sorted(draw(st.lists(st.integers(0, len(text)), max_size=8)))
     return text, [text[start:end] for start, end in zip([0, *places], [*places, len(text)], strict=True)]
 
 
 def cut_slowly(text, stops, include):
-    """One character at a time: the first moment the text ends in a stop string, the longest such."""
+    """Returns the expected cut: going by characters, the first end in a stop string, the longest of those."""
     for end in range(1, len(text) + 1):
         ending = [stop for stop in stops if text[:end].endswith(stop)]
         if ending:
@@ -36,15 +36,15 @@ def run(pieces, stops, include=False):
 
 @settings(max_examples=500, deadline=None)
 @given(cut_texts(), STOPS, st.booleans())
-def test_output_is_the_text_up_to_the_first_stop_string_however_it_is_cut(cut, stops, include):
+def test_output_ends_at_the_first_stop_string_however_the_text_is_split(cut, stops, include):
     text, pieces = cut
     assert run(pieces, stops, include) == cut_slowly(text, stops, include)
 
 
 @settings(max_examples=300, deadline=None)
 @given(cut_texts(), STOPS)
-def test_no_more_is_held_back_than_must_be(cut, stops):
-    """Whatever waits begins a stop string, and nothing longer at the end of the text does."""
+def test_no_more_text_is_held_back_than_needed(cut, stops):
+    """The held text begins a stop string, and no longer end of the text does."""
     stream, seen, shown = StopFilter(stops), "", ""
     for piece in cut[1]:
         seen += piece
@@ -87,7 +87,7 @@ def test_without_stop_strings_nothing_is_held():
     assert [stream.push("a"), stream.push(""), stream.push("bc"), stream.flush()] == ["a", "", "bc", ""]
 
 
-def test_text_that_cannot_stop_passes_and_begins_no_stop_string():
+def test_text_that_cannot_stop_passes_and_is_not_matched():
     stream = StopFilter(["END"])
     assert stream.push("END E", can_stop=False) == "END E"
     assert stream.push("ND") == "ND"

@@ -1,4 +1,4 @@
-"""Streams of tokens, valid, damaged and random: well-formed deltas come of each, and nothing is lost."""
+"""Streams of tokens, valid, damaged and random: all give well-formed deltas, and no text is lost."""
 
 from __future__ import annotations
 
@@ -21,11 +21,19 @@ from firesteel.chat.tokenizer import Tokenizer
 MARKS = ("start", "message", "channel", "constrain", "end", "return", "call", "endoftext")
 NAMES = ["functions.get_weather", "functions.a", "browser.search", "python", "functions.f_1-2"]
 TYPES = ["<|constrain|>json", "json", "code", "<|constrain|>xml"]
-# No word of a body can be taken for a header's.
+# No word of a body can be mistaken for a word of a header.
 BODIES = [
-    "", "Zq7", " Zq1 zq2, zq3. ", '{"zq": "Zürich", "n": [1, 2]}', "日本語 🙂", "zq\n\nzq zq zq zq zq", "{not json",
-    "<|end|>zq", "zq" * 40, "🙂",
-]  # fmt: skip
+    "",
+    "Zq7",
+    " Zq1 zq2, zq3. ",
+    '{"zq": "Zürich", "n": [1, 2]}',
+    "日本語 🙂",
+    "zq\n\nzq zq zq zq zq",
+    "{not json",
+    "<|end|>zq",
+    "zq" * 40,
+    "🙂",
+]
 
 
 @pytest.fixture(scope="module")
@@ -34,14 +42,14 @@ def kindling():
 
 
 def tokens_of(harmony, text: str) -> list[int]:
-    """Of a text in which the names of structural tokens stand for these tokens."""
+    """Returns the tokens of a text in which the names of structural tokens stand for these tokens."""
     special, encode = harmony.tokenizer.special_ids, harmony.tokenizer.encode
     parts = re.split(r"(<\|\w+\|>)", text)
     return [token for part in parts for token in ([special[part]] if part in special else encode(part))]
 
 
 def read(harmony, token_ids: list[int], role: str | None = "assistant") -> HarmonyStream:
-    """Every promise about the deltas of a stream is checked on the way."""
+    """Reads a stream and checks every guarantee about its deltas."""
     stream = HarmonyStream(harmony, role=role, call_id=map("call_{}".format, itertools.count()).__next__)
     deltas = [delta for token in token_ids for delta in stream.push(token)]
     deltas += stream.finish()
@@ -56,7 +64,7 @@ def read(harmony, token_ids: list[int], role: str | None = "assistant") -> Harmo
 
 
 def check_order(deltas) -> None:
-    """Parts one after the other, each with a beginning and an end, a call with its name and an id of its own."""
+    """Checks that parts follow one another, each begins and ends, and each call has a name and its own id."""
     index, is_open, call_ids = -1, False, set()
     for delta in deltas:
         match delta:
@@ -76,7 +84,7 @@ def check_order(deltas) -> None:
 
 
 def split_at_marks(harmony, token_ids):
-    """(mark before, tokens up to the next mark)"""
+    """Yields (mark before, tokens up to the next mark)."""
     marks = {harmony.tokenizer.special_ids[f"<|{name}|>"]: name for name in MARKS}
     segments = [("", [])]
     for token in token_ids:
@@ -92,7 +100,7 @@ def ordinary_text(harmony, token_ids) -> str:
 
 
 class Streams:
-    """Seeded streams of several makes."""
+    """Seeded streams of several kinds."""
 
     def __init__(self, harmony, seed: int) -> None:
         self.harmony, self.rng = harmony, random.Random(seed)
@@ -107,7 +115,7 @@ class Streams:
         return f"{before}<|channel|>{self.rng.choice(['analysis', 'commentary', 'final'])}{after}{kind}"
 
     def valid(self) -> list[int]:
-        """What may follow `<|start|>assistant`; now and then it is cut short in the last content."""
+        """Returns what may follow `<|start|>assistant`, sometimes cut short in the last content."""
         token_ids, count = [], self.rng.randrange(1, 5)
         for index in range(count):
             opening = "<|start|>assistant" if index else ""
@@ -156,7 +164,7 @@ class Streams:
         return token_ids[:place] + self.noise(self.rng.randrange(1, 4)) + token_ids[place:]
 
     def noise(self, count: int) -> list[int]:
-        """Structural tokens as often as any others, now and then an id that no token has."""
+        """Returns structural tokens as often as others, and sometimes an id without a token."""
         size = self.harmony.tokenizer.vocab_size
         return [
             self.rng.choice(self.marks) if self.rng.random() < 0.5 else self.rng.randrange(size + 3)
@@ -164,7 +172,7 @@ class Streams:
         ]
 
     def words(self) -> list[int]:
-        """A header's words and special tokens in any order."""
+        """Returns words of headers and special tokens in any order."""
         words = [
             "assistant",
             "analysis",
@@ -180,7 +188,7 @@ class Streams:
 
 
 def read_many(harmony, seeds: range) -> None:
-    """Five of eight are damaged valid streams."""
+    """Returns a stream; five of eight are damaged valid streams."""
     for seed in seeds:
         streams = Streams(harmony, seed)
         match seed % 8:
@@ -202,12 +210,15 @@ def read_valid(harmony, token_ids: list[int]) -> None:
 def as_message(part) -> Message:
     begin = part.begin
     return Message(
-        role=begin.role, content=part.text, channel=begin.channel, recipient=begin.recipient,
+        role=begin.role,
+        content=part.text,
+        channel=begin.channel,
+        recipient=begin.recipient,
         content_type=begin.content_type,
-    )  # fmt: skip
+    )
 
 
-def test_streams_of_every_make_lose_nothing(kindling):
+def test_streams_of_every_kind_lose_nothing(kindling):
     read_many(kindling, range(3000))
 
 
@@ -217,7 +228,7 @@ def test_a_hundred_thousand_streams_lose_nothing(kindling):
 
 
 def test_words_of_a_text_are_shown_unless_a_header_closes_around_them(kindling):
-    """So what a client misses is never more than three words between <|start|>, <|channel|> and <|message|>."""
+    """A client misses at most three words between <|start|>, <|channel|> and <|message|>."""
     for seed in range(2000):
         token_ids = Streams(kindling, seed).damaged()
         message = read(kindling, token_ids).message
@@ -256,7 +267,7 @@ def test_any_ids_lose_nothing(kindling, data):
 
 
 def shown(harmony, text: str) -> list[tuple[str, str]]:
-    """Kind, or the function's name, and text of the parts that a client sees something of."""
+    """Returns kind, or name of the function, and text of each part that a client sees."""
     parts = read(harmony, tokens_of(harmony, text)).message.parts
     return [(p.begin.name or p.kind, p.text) for p in parts if p.text or p.kind == "tool_call"]
 
@@ -267,8 +278,10 @@ CALL = '{"a": 1}'
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Hi<|return|>",
-         [("reasoning", "hm"), ("content", "Hi")]),
+        (
+            "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Hi<|return|>",
+            [("reasoning", "hm"), ("content", "Hi")],
+        ),
         (f"<|channel|>commentary to=functions.f <|constrain|>json<|message|>{CALL}<|call|>", [("f", CALL)]),
         (f" to=functions.f<|channel|>analysis code<|message|>{CALL}<|call|>", [("f", CALL)]),
         ("<|channel|>commentary to=functions.f <|constrain|>json<|message|>{oops<|call|>", [("f", "{oops")]),
@@ -281,29 +294,38 @@ CALL = '{"a": 1}'
         (f"<|channel|>commentary to=functions.f <|constrain|>json{CALL}<|call|>", [("f", CALL)]),
         ("<|channel|>commentary to=functions.now<|call|>", [("now", "")]),
         ("<|channel|>analysis<|message|>hm<|channel|>final<|message|>Hi", [("reasoning", "hm"), ("content", "Hi")]),
-        ("<|channel|>analysis<|message|>hm<|start|>assistant<|channel|>final<|message|>Hi",
-         [("reasoning", "hm"), ("content", "Hi")]),
-        (f"<|channel|>analysis<|message|>hm<|end|>commentary to=functions.f <|constrain|>json<|message|>{CALL}",
-         [("reasoning", "hm"), ("f", CALL)]),
+        (
+            "<|channel|>analysis<|message|>hm<|start|>assistant<|channel|>final<|message|>Hi",
+            [("reasoning", "hm"), ("content", "Hi")],
+        ),
+        (
+            f"<|channel|>analysis<|message|>hm<|end|>commentary to=functions.f <|constrain|>json<|message|>{CALL}",
+            [("reasoning", "hm"), ("f", CALL)],
+        ),
         ("<|channel|>analysis<|message|>hm<|end|>final<|message|>Hi", [("reasoning", "hm"), ("content", "Hi")]),
         ("<|channel|>analysis<|message|>hm<|end|>Hi there", [("reasoning", "hm"), ("content", "Hi there")]),
-        ("<|start|><|start|>assistant<|channel|><|channel|>final<|message|><|message|>Hi<|end|><|end|>",
-         [("content", "Hi")]),
+        (
+            "<|start|><|start|>assistant<|channel|><|channel|>final<|message|><|message|>Hi<|end|><|end|>",
+            [("content", "Hi")],
+        ),
         ("<|channel|>commentary to=python<|message|>1+1<|call|>", [("python", "1+1")]),
-        ("<|channel|>final<|message|>Hi<|end|><|start|>functions.f to=assistant<|channel|>commentary<|message|>3",
-         [("content", "Hi"), ("content", "3")]),
+        (
+            "<|channel|>final<|message|>Hi<|end|>"
+            "<|start|>functions.f to=assistant<|channel|>commentary<|message|>3",
+            [("content", "Hi"), ("content", "3")],
+        ),
         ("<|channel|>analysis<|message|>", []),
         ("<|channel|>anal", []),
         ("<|channel|>commentary to=functions.get_wea", []),
         ("<|start|>assis", []),
         ("", []),
     ],
-)  # fmt: skip
-def test_streams_show(kindling, text, expected):
+)
+def test_stream_shows(kindling, text, expected):
     assert shown(kindling, text) == expected
 
 
-def test_a_character_comes_whole_once_its_last_token_has_come(kindling):
+def test_character_is_shown_with_its_last_token(kindling):
     stream = HarmonyStream(kindling)
     for token in tokens_of(kindling, "<|channel|>final<|message|>"):
         stream.push(token)
@@ -321,7 +343,7 @@ def test_text_is_shown_with_its_token(kindling):
         assert stream.push(token) == [Text(index=0, text=kindling.tokenizer.decode([token]))]
 
 
-def test_text_without_a_header_is_held_for_three_words_only(kindling):
+def test_text_without_a_header_is_held_back_for_three_words_only(kindling):
     stream = HarmonyStream(kindling)
     shown_after = [bool(stream.push(token)) for token in kindling.tokenizer.encode("one two three four five")]
     text = "".join(
@@ -331,7 +353,7 @@ def test_text_without_a_header_is_held_for_three_words_only(kindling):
     assert shown_after[-1] and not shown_after[0]
 
 
-def test_calls_have_ids_of_their_own(kindling):
+def test_each_call_has_its_own_id(kindling):
     call = "<|channel|>commentary to=functions.f<|message|>{}<|end|><|start|>assistant"
     stream = HarmonyStream(kindling)
     for token in tokens_of(kindling, call * 3):

@@ -1,4 +1,4 @@
-"""The tokenizer on the o200k vocabulary: equal to openai-harmony's, lossless, injection-safe."""
+"""The tokenizer with the o200k vocabulary: equal to that of openai-harmony, lossless, injection-safe."""
 
 from __future__ import annotations
 
@@ -14,11 +14,45 @@ from tokenizers import decoders, models, pre_tokenizers
 from firesteel.chat.tokenizer import Tokenizer, TokenizerError
 
 PIECES = [
-    "hello", " World", "don't", "IT'LL", "\u017f'S", "\uff11\uff12", "12345",
-    "\n", "\r\n", "  ", "\t", "/", "//\n", "é", "e\u0301", "_x", "…", "½", "Ⅷ",
-    "日本語", "ไทย", "🙂", "👩‍🚀", "ǅ", "\u00a0", "\u200b", "\x00", "\x7f", "<|", "|>", "{\"a\":1}",
-    "<|end|>", "<|start|>assistant", "<|reserved_200000|>", "\ufffd", "العربية", "ß", "'re",
-]  # fmt: skip
+    "hello",
+    " World",
+    "don't",
+    "IT'LL",
+    "\u017f'S",
+    "\uff11\uff12",
+    "12345",
+    "\n",
+    "\r\n",
+    "  ",
+    "\t",
+    "/",
+    "//\n",
+    "é",
+    "e\u0301",
+    "_x",
+    "…",
+    "½",
+    "Ⅷ",
+    "日本語",
+    "ไทย",
+    "🙂",
+    "👩‍🚀",
+    "ǅ",
+    "\u00a0",
+    "\u200b",
+    "\x00",
+    "\x7f",
+    "<|",
+    "|>",
+    '{"a":1}',
+    "<|end|>",
+    "<|start|>assistant",
+    "<|reserved_200000|>",
+    "\ufffd",
+    "العربية",
+    "ß",
+    "'re",
+]
 
 
 def random_text(rng: random.Random) -> str:
@@ -31,7 +65,7 @@ def random_text(rng: random.Random) -> str:
 
 
 def random_ids(rng: random.Random) -> list[int]:
-    """Ids in any order, so that characters are cut and bytes are invalid."""
+    """Returns ids in any order, so that some characters are cut and some bytes are invalid."""
     return [rng.choice([rng.randrange(256), rng.randrange(201088)]) for _ in range(rng.randrange(30))]
 
 
@@ -153,7 +187,7 @@ def test_tokenizer_that_is_not_byte_level_is_refused():
 
 
 def test_file_settings_do_not_change_encoding(tmp_path):
-    """Padding, truncation and added tokens not marked special come with some checkpoints."""
+    """Some checkpoints set padding, truncation and added tokens that are not marked special."""
     backend = small_backend(decoders.ByteLevel())
     backend.add_special_tokens(["<|start|>"])
     backend.add_tokens(["<|end|>"])

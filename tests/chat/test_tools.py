@@ -1,4 +1,4 @@
-"""Tools as TypeScript-like text, equal to openai-harmony's to the character."""
+"""Tools as TypeScript-like text, equal to that of openai-harmony to the character."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_many_random_schemas_render_as_openai_harmony(library, schema_maker):
     assert_same_tools(library, schema_maker, range(1000, 31_000))
 
 
-def test_typical_tool_reads_as_published():
+def test_typical_tool_equals_the_published_text():
     schema = {
         "type": "object",
         "properties": {

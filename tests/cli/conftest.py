@@ -1,4 +1,4 @@
-"""Runs the program: in process, or as a user starts it."""
+"""Fixtures that run the program: in this process, or as a user starts it."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from firesteel.cli import app
 
 @pytest.fixture(scope="session")
 def run():
-    """run("env", "--json", VARIABLE="value") in this process. Verbs are put together once: it takes long."""
+    """run("env", "--json", VARIABLE="value") in this process. Verbs are assembled once, because it is slow."""
     command = get_command(app)
 
     def invoke(*arguments, **environment):
@@ -32,7 +32,7 @@ def run():
 
 @pytest.fixture(scope="session")
 def start():
-    """firesteel in a process of its own, through its entry point."""
+    """Runs firesteel in its own process, through its entry point."""
 
     def begin(*arguments, **environment):
         command = [sys.executable, "-W", "error", "-m", "firesteel", *arguments]
@@ -55,7 +55,7 @@ def shown():
 
 @pytest.fixture(scope="session")
 def rows_of():
-    """Cells of a table's rows, from its text."""
+    """Returns the cells of a table's rows, from its text."""
 
     def split(text):
         lines = (line for line in text.splitlines() if "│" in line)
@@ -73,7 +73,7 @@ def free_port():
 
 
 class Served(ThreadingHTTPServer):
-    """An OpenAI-compatible server of the model flint, that says what it is told."""
+    """An OpenAI-compatible server of the model flint, with scripted answers."""
 
     def __init__(self, *, key="", models=None, refusal=None, events=(), is_done=True, pause_s=0.0):
         super().__init__(("127.0.0.1", 0), ServedHandler)

@@ -1,19 +1,19 @@
 """Flags, variables, files and errors, in process and as a user starts the program."""
 
 import sys
+import warnings
 
 import pytest
 
 from firesteel import UserError
 from firesteel.cli import main
-from firesteel.config import HIDDEN, knobs
+from firesteel.config import HIDDEN, REMOVED, RemovedSettingWarning, knobs
 
 # name -> flag that sets a value, the value; text of a variable, the value; line of a file, the value
 SETTINGS = {
     "model": (["--model", "here"], "here", "there", "there", '"elsewhere"', "elsewhere"),
     "device": (["--device", "cpu"], "cpu", "cuda:1", "cuda:1", '"cuda"', "cuda"),
     "max_model_len": (["--max-model-len", "5"], 5, "6", 6, "7", 7),
-    "load_workers": (["--load-workers", "5"], 5, "6", 6, "7", 7),
     "memory_reserve_gib": (["--memory-reserve-gib", "0.5"], 0.5, "6", 6.0, "7", 7.0),
     "kernels": (["--kernels", "a=b"], "a=b", "c=d", "c=d", '"e=f"', "e=f"),
     "activation": (["--activation", "mxfp8"], "mxfp8", "mxfp4", "mxfp4", '"mxfp8"', "mxfp8"),
@@ -37,7 +37,6 @@ SETTINGS = {
     "run_ahead": (["--no-run-ahead"], False, "off", False, "false", False),
     "prefix_caching": (["--no-prefix-caching"], False, "off", False, "false", False),
     "engine_restarts": (["--engine-restarts", "0"], 0, "6", 6, "7", 7),
-    "engine_restart_window_s": (["--engine-restart-window-s", "5"], 5.0, "6", 6.0, "7", 7.0),
     "engine_hang_s": (["--engine-hang-s", "0"], 0.0, "6", 6.0, "7", 7.0),
     "crash_dir": (["--crash-dir", "here"], "here", "there", "there", '"elsewhere"', "elsewhere"),
     "gpu_memory_utilization": (["--gpu-memory-utilization", "0.5"], 0.5, "0.6", 0.6, "0.7", 0.7),
@@ -47,9 +46,7 @@ SETTINGS = {
     "allowed_origins": (["--allowed-origins", '["*"]'], '["*"]', "http://b", "http://b", '"http://c"', "http://c"),
     "served_model_name": (["--served-model-name", "a"], "a", "b", "b", '"c,d"', "c,d"),
     "max_waiting": (["--max-waiting", "5"], 5, "6", 6, "7", 7),
-    "max_connections": (["--max-connections", "5"], 5, "6", 6, "7", 7),
     "max_body_mib": (["--max-body-mib", "5"], 5.0, "6", 6.0, "7", 7.0),
-    "body_timeout_s": (["--body-timeout-s", "5"], 5.0, "6", 6.0, "7", 7.0),
     "request_timeout_s": (["--request-timeout-s", "5"], 5.0, "6", 6.0, "7", 7.0),
     "slow_client_s": (["--slow-client-s", "5"], 5.0, "6", 6.0, "7", 7.0),
     "drain_s": (["--drain-s", "5"], 5.0, "6", 6.0, "7", 7.0),
@@ -69,26 +66,30 @@ def test_env_shows_value_and_origin_of_flag_variable_file_and_default(run, shown
     in_file = {"FIRESTEEL_CONFIG": str(file)}
     in_both = {**in_file, knob.env: text}
     rows = [
-        shown(run("env", "--json", *flag, **in_both))[name], shown(run("env", "--json", **in_both))[name],
-        shown(run("env", "--json", **in_file))[name], shown(run("env", "--json"))[name],
-    ]  # fmt: skip
+        shown(run("env", "--json", *flag, **in_both))[name],
+        shown(run("env", "--json", **in_both))[name],
+        shown(run("env", "--json", **in_file))[name],
+        shown(run("env", "--json"))[name],
+    ]
     assert [(row["value"], row["origin"]) for row in rows] == [
-        (by_flag, "flag"), (by_variable, f"environment {knob.env}"), (by_file, f"file {file}"),
+        (by_flag, "flag"),
+        (by_variable, f"environment {knob.env}"),
+        (by_file, f"file {file}"),
         (knob.default, "default"),
-    ]  # fmt: skip
+    ]
 
 
 def test_every_knob_is_in_the_tests_above():
     assert set(SETTINGS) == set(knobs())
 
 
-def test_flag_turns_back_on_what_the_environment_turned_off(run, shown):
+def test_flag_overrides_a_switch_of_the_environment(run, shown):
     row = shown(run("env", "--json", "--sinks", FIRESTEEL_SINKS="off"))["sinks"]
     assert (row["value"], row["origin"]) == (True, "flag")
 
 
 def test_graphs_are_switched_off_by_either_flag(run, shown):
-    """--enforce-eager is what users of vLLM know."""
+    """--enforce-eager is vLLM's name."""
     for flag, value in (("--enforce-eager", False), ("--no-cuda-graphs", False), ("--cuda-graphs", True)):
         row = shown(run("env", "--json", flag))["cuda_graphs"]
         assert (row["value"], row["origin"]) == (value, "flag"), flag
@@ -96,13 +97,31 @@ def test_graphs_are_switched_off_by_either_flag(run, shown):
 
 @pytest.mark.parametrize("command", ["generate", "env"])
 def test_help_shows_flag_default_and_variable_of_every_knob(run, command):
-    """Defaults and variables stood in square brackets, which the help took for markup and left out."""
+    """Defaults and variables were once in square brackets, which the help took for markup and left out."""
     text = " ".join(run(command, "--help", COLUMNS="300", TERMINAL_WIDTH="300").stdout.split())
     for knob in (one for one in knobs().values() if command == "env" or one.section != "server"):
         default = "none" if knob.default == "" else knob.default
         assert f"--{knob.name.replace('_', '-')} " in text
-        assert f"{knob.help} (default {default}; {knob.env})" in text
+        assert f"{knob.help} (default: {default}; {knob.env})" in text
+    assert not any(f"--{name.replace('_', '-')} " in text for name in REMOVED)
     assert "--no-sinks" in text
+
+
+@pytest.mark.parametrize("name", REMOVED)
+def test_flag_of_a_removed_setting_is_accepted_with_a_warning(run, shown, name):
+    with pytest.warns(RemovedSettingWarning, match=f"setting {name} is ignored"):
+        assert name not in shown(run("env", "--json", f"--{name.replace('_', '-')}", "4"))
+
+
+def test_entry_point_shows_a_removed_setting_in_one_line(monkeypatch, capsys):
+    monkeypatch.setenv("FIRESTEEL_LOAD_WORKERS", "4")
+    monkeypatch.setattr(sys, "argv", ["firesteel", "env"])
+    with warnings.catch_warnings(), pytest.raises(SystemExit) as caught:
+        warnings.simplefilter("default")
+        main()
+    shown = capsys.readouterr().err
+    assert caught.value.code == 0 and shown.count("\n") == 1
+    assert shown.startswith("warning: variable FIRESTEEL_LOAD_WORKERS is ignored: it was removed")
 
 
 @pytest.mark.parametrize("command", [["env"], ["generate", "--prompt", "x"]])
@@ -130,14 +149,14 @@ def test_flag_of_the_wrong_type_is_an_error(run):
         ),
     ],
 )
-def test_what_the_user_can_mend_is_a_user_error(run, arguments, environment, message):
+def test_mistake_of_the_user_is_a_user_error(run, arguments, environment, message):
     result = run(*arguments, **environment)
     assert isinstance(result.exception, UserError)
     assert message in str(result.exception)
 
 
 def test_entry_point_shows_a_user_error_in_one_line_without_traceback(monkeypatch, capsys, tmp_path):
-    """Long messages were wrapped at 80 columns, brackets vanished as markup, an empty line came first."""
+    """Long messages were once wrapped at 80 columns, brackets vanished as markup, an empty line came first."""
     missing = tmp_path / "[red]" / ("long" * 30)
     asked = ["generate", "--prompt", "x", "--model", str(missing), "--device", "cpu"]
     monkeypatch.setattr(sys, "argv", ["firesteel", *asked])
@@ -146,10 +165,3 @@ def test_entry_point_shows_a_user_error_in_one_line_without_traceback(monkeypatc
     shown = capsys.readouterr()
     assert caught.value.code == 2 and shown.out == ""
     assert shown.err.startswith(f"error: {missing} is not a folder") and shown.err.count("\n") == 1
-
-
-def test_flag_that_is_gone_is_accepted_with_a_warning_and_not_offered(run, shown, caplog):
-    result = run("env", "--json", "--capture-at-start", "4")
-    assert shown(result)["prepare"]["origin"] == "default"
-    assert "capture_at_start = 4 changes nothing any more" in caplog.text
-    assert "capture-at-start" not in run("generate", "--help", COLUMNS="300").stdout

@@ -1,4 +1,4 @@
-"""A folder that cannot be written to is refused in words, by every verb that has one."""
+"""Every verb refuses an output folder that it cannot write to."""
 
 import errno
 
@@ -18,7 +18,7 @@ from firesteel.errors import UserError
         ("profile", "--device", "cpu", "--no-front"),
     ],
 )
-def test_file_in_the_folders_place_is_refused_before_anything_runs(run, tmp_path, words):
+def test_file_in_place_of_the_folder_is_refused_before_anything_runs(run, tmp_path, words):
     out, result = tmp_path / "file", tmp_path / "result.json"
     out.write_text("")
     result.write_text('{"levels": []}')
@@ -27,8 +27,8 @@ def test_file_in_the_folders_place_is_refused_before_anything_runs(run, tmp_path
     assert isinstance(found.exception, UserError) and f"--out {out}: cannot write there" in str(found.exception)
 
 
-def test_folder_that_is_full_by_the_end_is_named(tmp_path):
-    with pytest.raises(UserError, match="make room"), writing_to(tmp_path):
+def test_error_for_a_full_disk_names_the_folder(tmp_path):
+    with pytest.raises(UserError, match="free some space"), writing_to(tmp_path):
         raise OSError(errno.ENOSPC, "No space left on device")
     with pytest.raises(OSError, match="else"), writing_to(tmp_path):
         raise OSError(errno.EIO, "something else")

@@ -1,4 +1,4 @@
-"""Verbs without their packages: the others work, and these say what is missing."""
+"""Verbs without their packages report what is missing, and all others work."""
 
 import json
 import subprocess
@@ -35,7 +35,7 @@ for line in sys.stdin:
 
 @pytest.fixture(scope="module")
 def run_bare():
-    """run_bare("bench", "--help") on a machine with a source checkout and torch, and little else."""
+    """run_bare("bench", "--help") runs with a source checkout and torch only, as on a bare GPU machine."""
     command, pipes = [sys.executable, "-c", BARE], {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, text=True, **pipes) as child:
 
@@ -49,7 +49,7 @@ def run_bare():
 
 
 @pytest.mark.parametrize("arguments", [["serve", "--port", "0"], ["lab", "run", "--quick"], ["lab", "compare"]])
-def test_a_verb_without_its_package_names_it(run_bare, arguments):
+def test_verb_without_its_package_names_the_package(run_bare, arguments):
     found = run_bare(*arguments)
     assert found.returncode != 0 and f"firesteel {arguments[0]} needs the package" in found.stderr
     assert "pip install" in found.stderr and "Traceback" not in found.stderr

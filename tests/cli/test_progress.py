@@ -1,4 +1,4 @@
-"""Bars of loading: the one of captured steps follows the one of bytes."""
+"""Bars of loading: bytes read, then captured steps."""
 
 import contextlib
 
@@ -9,7 +9,7 @@ from firesteel.cli import progress
 
 @pytest.fixture
 def events(monkeypatch):
-    """What is shown, in order."""
+    """Events of the bars, in order."""
     seen = []
 
     @contextlib.contextmanager
@@ -22,16 +22,21 @@ def events(monkeypatch):
     return seen
 
 
-def test_captured_steps_take_the_place_of_bytes_read(events):
+def test_bar_of_captured_steps_replaces_that_of_bytes_read(events):
     with progress.loading_bars() as (read, captured):
         read(5, 5)
         captured(1, 2)
         captured(2, 2)
     first, second = "loading weights", "preparing kernels and steps"
     assert events == [
-        f"{first} opens", f"{first} 5/5", f"{first} closes",
-        f"{second} opens", f"{second} 1/2", f"{second} 2/2", f"{second} closes",
-    ]  # fmt: skip
+        f"{first} opens",
+        f"{first} 5/5",
+        f"{first} closes",
+        f"{second} opens",
+        f"{second} 1/2",
+        f"{second} 2/2",
+        f"{second} closes",
+    ]
 
 
 def test_without_captured_steps_there_is_one_bar(events):

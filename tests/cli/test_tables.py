@@ -1,4 +1,4 @@
-"""Tables: what a row says, and that nothing in it is taken for markup."""
+"""Tables: the text of their rows, in which nothing is taken for markup."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -17,9 +17,17 @@ from firesteel.measure.roofline.ceiling import Ceiling
 from firesteel.measure.timing import Timing
 
 PROOF = Proof(
-    op="moe_matmul", variant="triton:gemm [x]", target="sm_121a", verdict="native-fp4", ptx={"mma": 8, "other": 4},
-    sass=None, registers=128, spills=3, shared_bytes=101_377, compiler="triton 3.9.0",
-)  # fmt: skip
+    op="moe_matmul",
+    variant="triton:gemm [x]",
+    target="sm_121a",
+    verdict="native-fp4",
+    ptx={"mma": 8, "other": 4},
+    sass=None,
+    registers=128,
+    spills=3,
+    shared_bytes=101_377,
+    compiler="triton 3.9.0",
+)
 
 
 def rows(table):
@@ -30,7 +38,7 @@ def rows(table):
     return [[cell.strip() for cell in line.strip("│").split("│")] for line in lines if "│" in line], lines
 
 
-def test_the_ledger_shows_every_kernel_with_its_verdict_where_it_was_compiled(monkeypatch):
+def test_ledger_shows_every_kernel_and_the_verdict_of_compiled_ones(monkeypatch):
     monkeypatch.setattr(tables, "judge_compiled", lambda compiled: f"verdict of {compiled}")
     ledger = Ledger()
     launches = {
@@ -45,7 +53,7 @@ def test_the_ledger_shows_every_kernel_with_its_verdict_where_it_was_compiled(mo
     assert found[1][-1] == "2 x attend interpre" and "what ran on a GPU" in lines[0]
 
 
-def test_the_ledger_shows_what_was_clipped_where_it_is_counted():
+def test_ledger_shows_clipped_values_if_they_are_counted():
     ledger = Ledger()
     counters = [torch.tensor([5]), torch.tensor([1 << 40])]
     ledger.entries[Ran("rope_kv_write", "triton")] = Entry(calls=1, counters=counters)
@@ -55,30 +63,51 @@ def test_the_ledger_shows_what_was_clipped_where_it_is_counted():
 
 @pytest.mark.parametrize(
     ("stored", "scales", "shown"),
-    [("fp8", "", "keys and values in fp8, 7 of them clipped"),
-     ("fp8", "a.json", "keys and values in fp8 with scales, 7 of them clipped"),
-     ("auto", "", "keys and values in float32"),
-     ("bf16", "", "keys and values in bf16")],
-)  # fmt: skip
-def test_an_evaluation_states_perplexity_and_how_keys_and_values_were_stored(stored, scales, shown):
+    [
+        ("fp8", "", "keys and values in fp8, 7 of them clipped"),
+        ("fp8", "a.json", "keys and values in fp8 with scales, 7 of them clipped"),
+        ("auto", "", "keys and values in float32"),
+        ("bf16", "", "keys and values in bf16"),
+    ],
+)
+def test_evaluation_shows_perplexity_and_the_format_of_keys_and_values(stored, scales, shown):
     settings = {
-        "model": "m", "device": "CPU", "dtype": "torch.float32", "sinks": True, "activation": "bf16",
-        "mxfp4_layers": [], "kernels": {}, "kv_dtype": stored, "kv_scales": scales, "saturated_values": 7,
-    }  # fmt: skip
+        "model": "m",
+        "device": "CPU",
+        "dtype": "torch.float32",
+        "sinks": True,
+        "activation": "bf16",
+        "mxfp4_layers": [],
+        "kernels": {},
+        "kv_dtype": stored,
+        "kv_scales": scales,
+        "saturated_values": 7,
+    }
     report = Report(
-        scores=[Score(family="a", items=2, right=1)], perplexity=1.5, perplexity_tokens=9, seconds=1.0,
+        scores=[Score(family="a", items=2, right=1)],
+        perplexity=1.5,
+        perplexity_tokens=9,
+        seconds=1.0,
         settings=settings,
-    )  # fmt: skip
+    )
     caption = report_table(report).caption
     assert caption.startswith("perplexity 1.500 over 9 tokens") and caption.endswith(shown)
 
 
-def test_a_proof_shows_counts_spills_and_what_does_not_fit():
+def test_proof_shows_counts_spills_and_kernels_that_do_not_fit():
     found, lines = rows(proof_table([PROOF], "sm_121a", is_here=False))
     assert found == [
-        ["moe_matmul", "triton:gemm [x]", "native-fp4", "12", "not decoded", "128", "3",
-         "101,377 of 101,376: does not fit"],
-    ]  # fmt: skip
+        [
+            "moe_matmul",
+            "triton:gemm [x]",
+            "native-fp4",
+            "12",
+            "not decoded",
+            "128",
+            "3",
+            "101,377 of 101,376: does not fit",
+        ],
+    ]
     assert "sm_121a: compiled and proven, not yet run" in lines[0] and "triton 3.9.0" in lines[-1]
 
 
@@ -100,17 +129,18 @@ def test_rounded_activations_that_became_bf16_on_sm12x_are_a_fallback(target, va
     ("target", "is_here", "not_yet"),
     [("sm_121a", False, True), ("sm_120a", False, True), ("sm_121a", True, False), ("sm_90a", False, False)],
 )
-def test_only_gpus_that_are_not_here_are_not_yet_run(target, is_here, not_yet):
+def test_only_absent_gpus_are_called_not_yet_run(target, is_here, not_yet):
     _, lines = rows(proof_table([], target, is_here=is_here))
     assert ("not yet run" in lines[0]) is not_yet
 
 
-def test_a_measurement_without_figures_says_why():
+def test_measurement_without_figures_shows_the_reason():
     timing = Timing(samples_s=(0.5,), calls=1, warmups=1)
     ceilings = Ceilings(
         read=Ceiling(work=100e9, scale=1e9, unit="GB/s", timing=timing),
-        matrix=Ceiling(work=1e12, scale=1e12, unit="TFLOP/s", timing=timing), matrix_type="bfloat16",
-    )  # fmt: skip
+        matrix=Ceiling(work=1e12, scale=1e12, unit="TFLOP/s", timing=timing),
+        matrix_type="bfloat16",
+    )
     figures = Figures(
         timing=timing,
         bytes=50e9,

@@ -1,4 +1,4 @@
-"""What is read, shown, told and handed on of the environment."""
+"""Variables that are read, shown, recorded and passed to children."""
 
 import os
 from pathlib import Path
@@ -25,38 +25,53 @@ from firesteel.config import (
         ({"XDG_CACHE_HOME": "relative", "HOME": "/home/one"}, "/home/one/.cache"),
     ],
 )
-def test_caches_lie_where_the_xdg_base_directories_say(environ, folder):
+def test_cache_folder_follows_the_xdg_base_directories(environ, folder):
     assert find_user_cache(environ) == Path(folder)
 
 
-def test_a_user_without_a_home_has_no_folder_for_caches(monkeypatch):
+def test_user_without_a_home_has_no_cache_folder(monkeypatch):
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)
     assert find_user_cache({}) is None and find_user_cache({"HOME": "relative"}) is None
     assert find_user_cache({"XDG_CACHE_HOME": "/caches"}) == Path("/caches")
 
 
-def test_shown_environment_is_ours_without_secrets():
+def test_shown_environment_hides_secrets():
     environ = {
-        "FIRESTEEL_PAGE_SIZE": "16", "FIRESTEEL_API_KEY": "abc", "CUDA_VISIBLE_DEVICES": "0", "HF_TOKEN": "def",
+        "FIRESTEEL_PAGE_SIZE": "16",
+        "FIRESTEEL_API_KEY": "abc",
+        "CUDA_VISIBLE_DEVICES": "0",
+        "HF_TOKEN": "def",
         "PATH": "/bin",
-    }  # fmt: skip
+    }
     assert shown_environment(environ) == {
-        "CUDA_VISIBLE_DEVICES": "0", "FIRESTEEL_API_KEY": "(hidden)", "FIRESTEEL_PAGE_SIZE": "16",
-    }  # fmt: skip
+        "CUDA_VISIBLE_DEVICES": "0",
+        "FIRESTEEL_API_KEY": "(hidden)",
+        "FIRESTEEL_PAGE_SIZE": "16",
+    }
 
 
-def test_shown_environment_has_what_sets_other_engines():
+def test_shown_environment_includes_other_engines():
     environ = {
-        "VLLM_USE_V1": "1", "SGLANG_X": "2", "GGML_CUDA_DEBUG": "3", "OMP_NUM_THREADS": "1",
-        "LLAMA_ARG_HF_TOKEN": "s", "VLLM_API_KEY": "s", "LAB_REFERENCE_API_KEY": "s", "HOME": "/home/one",
-    }  # fmt: skip
+        "VLLM_USE_V1": "1",
+        "SGLANG_X": "2",
+        "GGML_CUDA_DEBUG": "3",
+        "OMP_NUM_THREADS": "1",
+        "LLAMA_ARG_HF_TOKEN": "s",
+        "VLLM_API_KEY": "s",
+        "LAB_REFERENCE_API_KEY": "s",
+        "HOME": "/home/one",
+    }
     assert shown_environment(environ) == {
-        "GGML_CUDA_DEBUG": "3", "LLAMA_ARG_HF_TOKEN": "(hidden)", "OMP_NUM_THREADS": "1", "SGLANG_X": "2",
-        "VLLM_API_KEY": "(hidden)", "VLLM_USE_V1": "1",
-    }  # fmt: skip
+        "GGML_CUDA_DEBUG": "3",
+        "LLAMA_ARG_HF_TOKEN": "(hidden)",
+        "OMP_NUM_THREADS": "1",
+        "SGLANG_X": "2",
+        "VLLM_API_KEY": "(hidden)",
+        "VLLM_USE_V1": "1",
+    }
 
 
-def test_secrets_are_known_by_their_names():
+def test_secrets_are_recognised_by_name():
     for name in ("--api-key", "api_key", "FIRESTEEL_API_KEYS", "password", "client_secret", "--auth-token"):
         assert is_secret(name), name
     for name in ("max_tokens", "--max-num-batched-tokens", "kernels", "keyboard", "FIRESTEEL_CONFIG"):
@@ -64,11 +79,23 @@ def test_secrets_are_known_by_their_names():
     assert [name for name in knobs() if is_secret(name)] == ["api_key"]
 
 
-def test_tokens_that_open_doors_are_secret_and_those_of_text_are_not():
+def test_access_tokens_are_secret_and_tokens_of_text_are_not():
     for name in ("--hf-token", "HF_TOKEN", "--token", "access_tokens", "GITHUB_TOKEN", "-hft", "--hf_token"):
         assert is_secret(name), name
-    for name in ("--max-tokens", "max_new_tokens", "eos_token", "--pad-token", "bytes_per_token", "us_a_token",
-                 "--stop-token-ids", "tokens", "prompt_tokens", "first_token", "tokenizer", "-t"):  # fmt: skip
+    for name in (
+        "--max-tokens",
+        "max_new_tokens",
+        "eos_token",
+        "--pad-token",
+        "bytes_per_token",
+        "us_a_token",
+        "--stop-token-ids",
+        "tokens",
+        "prompt_tokens",
+        "first_token",
+        "tokenizer",
+        "-t",
+    ):
         assert not is_secret(name), name
 
 
@@ -84,18 +111,18 @@ def test_tokens_that_open_doors_are_secret_and_those_of_text_are_not():
         ("it's the key to 'all' --doors=open", "it's the key to 'all' --doors=open"),
     ],
 )
-def test_secrets_in_a_command_line_within_a_word_are_hidden_and_the_rest_stays(word, shown):
+def test_secrets_in_a_quoted_command_line_are_hidden_and_the_rest_stays(word, shown):
     assert hide_secrets([word]) == [shown] and hide_secrets(["--engine", word])[1] == shown
 
 
-def test_environment_of_a_child_is_ours_with_changes(monkeypatch):
+def test_environment_of_a_child_is_that_of_this_process_with_changes(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("FIRESTEEL_PORT", "9")
-    found = child_environment({"OMP_NUM_THREADS": "2"}, without=("FIRESTEEL_PORT",))
-    assert found["OMP_NUM_THREADS"] == "2" and "FIRESTEEL_PORT" not in found and "PATH" in found
+    environ = child_environment({"OMP_NUM_THREADS": "2"}, without=("FIRESTEEL_PORT",))
+    assert environ["OMP_NUM_THREADS"] == "2" and "FIRESTEEL_PORT" not in environ and "PATH" in environ
 
 
-def test_told_environment_is_of_engines_and_without_secrets():
+def test_told_environment_has_engine_variables_without_secrets():
     environ = {
         "VLLM_USE_V1": "1",
         "VLLM_API_KEY": "x",

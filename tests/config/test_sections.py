@@ -1,4 +1,4 @@
-"""The knobs as they are declared: frozen, each with a name of its own, help and a default that passes its check."""
+"""Declarations of the settings: frozen, unique names, help, and defaults that pass their checks."""
 
 import dataclasses
 

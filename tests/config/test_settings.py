@@ -1,16 +1,17 @@
-"""Where settings come from: precedence, origins, files, and names that do not exist."""
+"""Resolution of settings: precedence, origins, files, unknown and removed names."""
+
+import re
 
 import pytest
 
-from firesteel.config import Config, ConfigError, knobs, resolve
+from firesteel.config import REMOVED, Config, ConfigError, RemovedSettingWarning, knobs, resolve
 
 EVERY_KNOB = [pytest.param(knob, id=name) for name, knob in knobs().items()]
-# knob -> a value that is not the default, and text an environment would hold for another one
+# setting -> a value that is not the default; text that a variable holds for another one, and that one
 OTHER_VALUES = {
     "model": ("folder", "elsewhere", "elsewhere"),
     "device": ("cpu", "cuda:1", "cuda:1"),
     "max_model_len": (100, "200", 200),
-    "load_workers": (1, "4", 4),
     "memory_reserve_gib": (0.0, "2.5", 2.5),
     "kernels": ("route=reference", "linear=reference", "linear=reference"),
     "activation": ("mxfp8", "mxfp4", "mxfp4"),
@@ -34,7 +35,6 @@ OTHER_VALUES = {
     "max_decode_delay_ms": (0.0, "2.5", 2.5),
     "prefix_caching": (False, "off", False),
     "engine_restarts": (0, "5", 5),
-    "engine_restart_window_s": (1.5, "60", 60.0),
     "engine_hang_s": (0.0, "30", 30.0),
     "crash_dir": ("here", "there", "there"),
     "gpu_memory_utilization": (0.9, "0.5", 0.5),
@@ -44,9 +44,7 @@ OTHER_VALUES = {
     "allowed_origins": ("*", "http://a:1,https://b", "http://a:1,https://b"),
     "served_model_name": ("mine", "mine,yours", "mine,yours"),
     "max_waiting": (0, "3", 3),
-    "max_connections": (1, "3", 3),
     "max_body_mib": (0.5, "2", 2.0),
-    "body_timeout_s": (1.0, "2.5", 2.5),
     "request_timeout_s": (0.0, "60", 60.0),
     "slow_client_s": (0.0, "2.5", 2.5),
     "drain_s": (0.0, "2.5", 2.5),
@@ -95,19 +93,21 @@ def test_flag_beats_environment_beats_file_beats_default(knob, tmp_path):
     assert by_file.origins[knob.name] == f"file {file}"
 
 
-def test_each_knob_is_set_on_its_own(tmp_path):
+def test_each_setting_is_resolved_on_its_own(tmp_path):
     file = tmp_path / "firesteel.toml"
-    file.write_text("load_workers = 2\n")
+    file.write_text("max_num_seqs = 2\n")
     settings = resolve({"page_size": 16}, environ={"FIRESTEEL_SINKS": "no"}, file=file)
     assert (settings.config.batch.page_size, settings.config.kernels.sinks) == (16, False)
-    assert settings.config.model.load_workers == 2
+    assert settings.config.batch.max_num_seqs == 2
     origins = {name: origin for name, origin in settings.origins.items() if origin != "default"}
     assert origins == {
-        "page_size": "flag", "sinks": "environment FIRESTEEL_SINKS", "load_workers": f"file {file}",
-    }  # fmt: skip
+        "page_size": "flag",
+        "sinks": "environment FIRESTEEL_SINKS",
+        "max_num_seqs": f"file {file}",
+    }
 
 
-def test_variable_names_the_file(tmp_path):
+def test_config_variable_names_the_file(tmp_path):
     file = tmp_path / "settings.toml"
     file.write_text("page_size = 32\n")
     settings = resolve(environ={"FIRESTEEL_CONFIG": str(file)})
@@ -115,19 +115,19 @@ def test_variable_names_the_file(tmp_path):
     assert settings.origins["page_size"] == f"file {file}"
 
 
-def test_given_file_is_read_instead_of_the_one_the_variable_names(tmp_path):
+def test_given_file_wins_over_the_config_variable(tmp_path):
     file = tmp_path / "given.toml"
     file.write_text("page_size = 32\n")
     settings = resolve(environ={"FIRESTEEL_CONFIG": str(tmp_path / "missing.toml")}, file=file)
     assert settings.config.batch.page_size == 32
 
 
-def test_process_environment_is_what_is_read_when_none_is_given(monkeypatch):
+def test_environment_defaults_to_that_of_the_process(monkeypatch):
     monkeypatch.setenv("FIRESTEEL_PAGE_SIZE", "32")
     assert resolve().config.batch.page_size == 32
 
 
-def test_foreign_variables_are_ignored():
+def test_variables_without_our_prefix_are_ignored():
     assert resolve(environ={"PAGE_SIZE": "x", "firesteel_page_size": "x"}).config == Config()
 
 
@@ -170,43 +170,68 @@ def test_bad_value_is_refused_from_environment_and_file_alike(tmp_path):
         resolve(environ={}, file=file)
 
 
-def test_overruled_bad_value_of_an_environment_does_no_harm():
+def test_bad_variable_that_a_flag_overrides_is_not_read():
     assert resolve({"page_size": 16}, environ={"FIRESTEEL_PAGE_SIZE": "24"}).config.batch.page_size == 16
 
 
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("1", True), ("true", True), ("YES", True), ("On", True), ("0", False), ("False", False), ("no", False),
+        ("1", True),
+        ("true", True),
+        ("YES", True),
+        ("On", True),
+        ("0", False),
+        ("False", False),
+        ("no", False),
         ("off", False),
     ],
-)  # fmt: skip
-def test_environment_says_on_or_off(text, value):
+)
+def test_variable_of_a_switch_accepts_on_and_off(text, value):
     assert resolve(environ={"FIRESTEEL_SINKS": text}).config.kernels.sinks is value
 
 
 @pytest.mark.parametrize(
-    ("variable", "text", "want"),
+    ("variable", "text", "accepted"),
     [
         ("FIRESTEEL_SINKS", "maybe", "on or off"),
         ("FIRESTEEL_SINKS", "", "on or off"),
-        ("FIRESTEEL_PAGE_SIZE", "16.0", "int"),
-        ("FIRESTEEL_PAGE_SIZE", "", "int"),
-        ("FIRESTEEL_MEMORY_RESERVE_GIB", "much", "float"),
+        ("FIRESTEEL_PAGE_SIZE", "16.0", "a whole number"),
+        ("FIRESTEEL_PAGE_SIZE", "", "a whole number"),
+        ("FIRESTEEL_MEMORY_RESERVE_GIB", "much", "a number"),
     ],
 )
-def test_text_of_the_wrong_type_is_refused(variable, text, want):
+def test_text_of_the_wrong_type_is_refused(variable, text, accepted):
     with pytest.raises(ConfigError) as caught:
         resolve(environ={variable: text})
-    assert str(caught.value) == f"{variable}={text!r}: wants {want}"
+    assert str(caught.value) == f"{variable}={text!r}: must be {accepted}"
 
 
-def test_whole_number_serves_as_a_float(tmp_path):
+def test_whole_number_is_accepted_for_a_float(tmp_path):
     file = tmp_path / "firesteel.toml"
     file.write_text("memory_reserve_gib = 3\n")
     reserve = resolve(environ={}, file=file).config.model.memory_reserve_gib
     assert reserve == 3.0 and type(reserve) is float
     assert resolve(environ={"FIRESTEEL_MEMORY_RESERVE_GIB": "3"}).config.model.memory_reserve_gib == 3.0
+
+
+@pytest.mark.parametrize("name", REMOVED)
+def test_removed_setting_is_dropped_with_a_warning_that_names_it(name, tmp_path):
+    file = tmp_path / "firesteel.toml"
+    file.write_text(f"{name} = 1\n")
+    variable = f"FIRESTEEL_{name.upper()}"
+    for given, shown in (
+        ({"flags": {name: "1"}}, f"setting {name} is ignored"),
+        ({"environ": {variable: "x"}}, f"variable {variable} is ignored"),
+        ({"file": file}, f"key in {file}: {name} is ignored"),
+    ):
+        with pytest.warns(RemovedSettingWarning, match=re.escape(f"{shown}: it was removed")) as caught:
+            assert resolve(**{"environ": {}, **given}) == resolve(environ={})
+        assert len(caught) == 1 and REMOVED[name] in str(caught[0].message)
+
+
+def test_removed_settings_are_not_declared():
+    assert not REMOVED.keys() & knobs().keys()
 
 
 def test_missing_file_is_an_error(tmp_path):
@@ -220,19 +245,3 @@ def test_file_that_is_not_toml_is_an_error(content, tmp_path):
     file.write_bytes(content)
     with pytest.raises(ConfigError, match="is not valid TOML"):
         resolve(environ={}, file=file)
-
-
-@pytest.mark.parametrize("given", ["flags", "environ", "file"])
-def test_setting_that_is_gone_changes_nothing_and_is_warned_of(given, tmp_path, caplog):
-    file = tmp_path / "firesteel.toml"
-    file.write_text("capture_at_start = 4\npage_size = 16\n")
-    ways = {
-        "flags": {"flags": {"capture_at_start": 4}, "environ": {}},
-        "environ": {"environ": {"FIRESTEEL_CAPTURE_AT_START": "4"}},
-        "file": {"environ": {}, "file": file},
-    }
-    settings = resolve(**ways[given])
-    assert settings.origins["prepare"] == "default" and not settings.config.batch.prepare
-    (record,) = caplog.records
-    assert "changes nothing any more: prepare" in record.getMessage() and "= 4" in record.getMessage()
-    assert settings.config.batch.page_size == (16 if given == "file" else 64)

@@ -35,8 +35,8 @@ def test_encode_clamps_to_the_smallest_scale():
 
 
 @pytest.mark.parametrize("bad", [0.0, -0.0, -1.0, math.inf])
-def test_encode_refuses_what_is_no_power_of_two(bad):
-    with pytest.raises(ValueError, match="1 values are zero, negative or infinite"):
+def test_encode_refuses_zero_negative_and_infinite_values(bad):
+    with pytest.raises(ValueError, match="only: 1 are zero, negative or infinite"):
         e8m0.encode(torch.tensor([1.0, bad]))
 
 

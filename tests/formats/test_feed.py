@@ -1,4 +1,4 @@
-"""The order of the product: columns where a loop over lanes and nibbles puts them, and back again."""
+"""Column order of products: equal to a loop over lanes and nibbles, and invertible."""
 
 import itertools
 
@@ -13,7 +13,7 @@ def place(stored, t, p, o, n):
 
 
 @pytest.mark.parametrize("stored", ["bf16", "mxfp8"])
-def test_each_column_goes_where_its_lane_reads_it(stored):
+def test_each_column_moves_to_where_its_lane_reads_it(stored):
     x = torch.arange(3 * 64).view(3, 64)
     fed = feed.pack(x, stored)
     for row, group in itertools.product(range(3), range(2)):
@@ -22,7 +22,7 @@ def test_each_column_goes_where_its_lane_reads_it(stored):
             assert fed[row, 32 * group + place(stored, t, p, o, n)] == x[row, 32 * group + column]
 
 
-def test_mxfp4_stays_as_it_is():
+def test_mxfp4_keeps_its_order():
     codes = torch.arange(48, dtype=torch.uint8)
     assert feed.pack(codes, "mxfp4") is codes and feed.unpack(codes, "mxfp4") is codes
 
@@ -37,7 +37,7 @@ def test_round_trip_is_exact(stored, shape):
     assert stored == "mxfp4" or not bits.numel() or not torch.equal(fed.view(torch.int16), bits)
 
 
-def test_parts_of_groups_are_refused():
+def test_partial_groups_are_refused():
     for change in (feed.pack, feed.unpack):
         with pytest.raises(ValueError, match="K = 48 is not a multiple of the group size 32"):
             change(torch.zeros(2, 48), "bf16")

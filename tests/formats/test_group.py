@@ -1,4 +1,4 @@
-"""Elements and the scale rules of every format, against integers and fractions."""
+"""Elements and scale rules of every format, checked against integers and fractions."""
 
 import bisect
 import itertools
@@ -18,7 +18,7 @@ HALF_PRECISION = (torch.bfloat16, torch.float16)
 
 
 def points_of(name):
-    """Magnitudes in code order, from the OCP tables: subnormals, binades, less what NaN takes."""
+    """Returns the magnitudes in code order, from the OCP tables: subnormals, then binades, without NaN."""
     exponent_bits, mantissa_bits = int(name[1]), int(name[3])
     steps = 2**mantissa_bits
     bias = 2 ** (exponent_bits - 1) - 1
@@ -30,12 +30,12 @@ def points_of(name):
 
 
 POINTS = {name: points_of(name) for name in ELEMENTS}
-# Fractions with so few bits are exact as Python floats, and faster
+# These fractions have few bits, so they are exact as Python floats, which are faster.
 MIDPOINTS = {name: [float((a + b) / 2) for a, b in itertools.pairwise(p)] for name, p in POINTS.items()}
 
 
 def nearest_code(name, value):
-    """value: an int, Fraction or float of any magnitude."""
+    """Returns the code nearest to an int, Fraction or float of any magnitude."""
     above = bisect.bisect_right(MIDPOINTS[name], abs(value))
     if above and abs(value) == MIDPOINTS[name][above - 1] and above % 2:
         above -= 1
@@ -63,7 +63,7 @@ def ocp_reference(name, values):
 
 
 def squared_errors_of_all_scales(name, values):
-    """[255]: least error of each scale; a point that float32 cannot hold is no choice."""
+    """Returns [255]: the least error of each scale, over the points that float32 can hold."""
     unit = torch.tensor([2.0**e for e in range(-127, 128)], dtype=torch.float64)
     points = torch.tensor([float(p) for p in POINTS[name]], dtype=torch.float64)
     grid = unit[:, None] * points
@@ -86,7 +86,7 @@ def squared_error(name, values, codes, scale):
 
 
 def random_groups(count, seed):
-    """float32 [count, 32] over the whole range: all exponents, subnormal groups, sparse, near ties."""
+    """Returns float32 [count, 32] over the whole range: all exponents, subnormal groups, sparse, near ties."""
     generator = torch.Generator().manual_seed(seed)
     groups = torch.randn(count, 32, generator=generator, dtype=torch.float64)
     spread = torch.randn(count, 32, generator=generator) * (torch.arange(count) % 5)[:, None]
@@ -98,7 +98,7 @@ def random_groups(count, seed):
 
 
 def adversarial_groups(name):
-    """Groups whose best scale is a neighbour of ocp's, or whose maximum sits at an edge."""
+    """Returns groups whose best scale is a neighbour of the ocp scale, or whose maximum is at an edge."""
     top = float(POINTS[name][-1])
     step = float(POINTS[name][1])
     largest_binade = 2.0 ** EXPONENT_OF_LARGEST[name]
@@ -160,7 +160,7 @@ class TestElement:
         if name == "e4m3":
             assert ELEMENTS[name].encode(x).tolist()[1:] == [0x7F, 0x7F]
         else:
-            with pytest.raises(ValueError, match=f"{name} has no NaN and 2 values"):
+            with pytest.raises(ValueError, match=f"{name} has no NaN, but 2 values"):
                 ELEMENTS[name].encode(x)
 
     @pytest.mark.parametrize("dtype", [torch.float64, torch.int32], ids=str)

@@ -17,7 +17,7 @@ FORMAT_LETTER = {torch.float32: "f", torch.float16: "e", torch.float64: "d"}
 
 
 def rounded_bits(value, sign, dtype):
-    """Bits of a non-negative Fraction with a sign, rounded by the struct module (or cut from its float32)."""
+    """Returns the bits of a non-negative Fraction with a sign, rounded by struct (or cut from its float32)."""
     if dtype == torch.bfloat16:
         bits = rounded_bits(value, sign, torch.float32)
         assert bits & 0xFFFF == 0

@@ -1,4 +1,4 @@
-"""The container files: their commands are the README's, and Compose understands them."""
+"""The container files: their commands equal those of the README, and Compose accepts them."""
 
 import json
 import re
@@ -18,13 +18,13 @@ OF_IMAGES_ONLY = (r"useradd --create-home firesteel", r"mkdir --parents [\w./ ]+
 
 
 def instructions():
-    """(word, rest) of each instruction of the Dockerfile."""
+    """Returns (word, rest) of each instruction of the Dockerfile."""
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
     lines = (line for line in text.splitlines() if line and not line.startswith("#"))
     return [tuple(line.split(maxsplit=1)) for line in lines]
 
 
-def test_the_images_commands_are_those_of_the_readme():
+def test_commands_of_the_image_are_those_of_the_readme():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     documented = {re.sub(r"\s+#.*", "", line).strip() for line in readme.splitlines()}
     commands = [rest for word, rest in instructions() if word == "RUN"]
@@ -37,7 +37,7 @@ def test_the_images_commands_are_those_of_the_readme():
     assert any(line.startswith(" ".join([*started[1], started[2][0]])) for line in documented)  # firesteel serve
 
 
-def test_what_the_image_copies_exists_and_is_not_ignored():
+def test_files_that_the_image_copies_exist_and_are_not_ignored():
     ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     copied = [name for word, rest in instructions() if word == "COPY" for name in rest.split()[:-1]]
     assert "src" in copied
@@ -65,7 +65,7 @@ def test_development_mounts_the_sources():
 
 
 def find_compose():
-    """The command that runs Compose, None where there is none."""
+    """Returns the command that runs Compose, None if there is none."""
     for command in (["docker", "compose"], ["docker-compose"]):
         if shutil.which(command[0]) and subprocess.run([*command, "version"], capture_output=True).returncode == 0:
             return command
@@ -73,7 +73,7 @@ def find_compose():
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_compose_understands_the_file(name, tmp_path):
+def test_compose_accepts_the_file(name, tmp_path):
     compose = find_compose()
     if compose is None:
         pytest.skip("needs Docker Compose: neither `docker compose` nor `docker-compose` answers")

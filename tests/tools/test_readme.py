@@ -1,4 +1,4 @@
-"""The README's tables are those of the records."""
+"""The README's tables equal those made from the records."""
 
 from dataclasses import replace
 
@@ -6,24 +6,27 @@ import readme
 from firesteel.quality import PRECISIONS
 
 
-def test_the_tables_are_written_from_the_records():
+def test_tables_are_written_from_the_records():
     text = readme.README.read_text(encoding="utf-8")
     assert readme.write(text) == text
     assert text.count("% matrix") + text.count("% read") >= 20
 
 
-def test_perplexity_is_stated_for_every_way_to_store_keys_and_values():
+def test_perplexity_is_shown_for_every_format_of_keys_and_values():
     records = readme.read_kv()
     assert [record.parameters["stored"] for record in records] == [
-        "float32, as computed", "bf16", "fp8, scale 1", "fp8, calibrated scales",
-    ]  # fmt: skip
+        "float32, as computed",
+        "bf16",
+        "fp8, scale 1",
+        "fp8, calibrated scales",
+    ]
     assert all(abs(record.median / records[0].median - 1) < 0.01 for record in records)
     rows = readme.kv_table(records).splitlines()[2:]
     assert [f"{record.median:.5f}" in row for record, row in zip(records, rows, strict=True)] == [True] * 4
     assert rows[0].count("%") == 0 and all(row.count("%") == 1 for row in rows[1:])
 
 
-def test_quality_is_stated_for_every_precision_beside_the_model_as_shipped():
+def test_quality_is_shown_for_every_precision_beside_the_model_as_shipped():
     records = readme.read_quality()
     assert [record.parameters["precision"] for record in records] == list(PRECISIONS)[: len(records)]
     assert len(records) >= 5
@@ -34,7 +37,7 @@ def test_quality_is_stated_for_every_precision_beside_the_model_as_shipped():
     assert rows[0].count("%") == 1 and all(row.count("%") == 2 for row in rows[1:])
 
 
-def test_the_fastest_implementation_is_shown():
+def test_fastest_implementation_is_shown():
     records = readme.read_ops()
     fastest = min(
         one.median for one in records if one.parameters["op"] == "moe_matmul" and one.parameters["m"] == 64
@@ -42,14 +45,14 @@ def test_the_fastest_implementation_is_shown():
     assert f"{fastest * 1e6:,.0f} us" in readme.ops_table(records)
 
 
-def test_steps_over_fp8_pages_are_told_apart():
+def test_steps_with_fp8_pages_are_separate():
     plain = readme.read_decode()[0]
     fp8 = replace(plain, config={**plain.config, "cache": {**plain.config["cache"], "kv_dtype": "fp8"}})
     rows = readme.decode_table([plain, fp8]).splitlines()[2:]
     assert "| as shipped |" in rows[0] and "| as shipped, FP8 KV |" in rows[1]
 
 
-def test_decoding_through_the_engine_shows_what_its_records_have():
+def test_decoding_through_the_engine_shows_the_figures_of_its_records():
     records = readme.read_loop()
     old = {"share_of_floor", "bytes_a_token", "stages_ms_a_step"}
     plain = [replace(one, parameters={k: v for k, v in one.parameters.items() if k not in old}) for one in records]

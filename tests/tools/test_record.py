@@ -1,4 +1,4 @@
-"""Commands that records come from: firesteel takes them, and they replace no more than what they made."""
+"""Commands of the records: firesteel accepts them, and they replace only their own records."""
 
 import re
 
@@ -11,7 +11,7 @@ from firesteel.cli import app
 
 
 @pytest.mark.parametrize("command", [one for some in record.COMMANDS.values() for one in some])
-def test_commands_are_such_as_firesteel_takes(command):
+def test_commands_are_accepted_by_firesteel(command):
     group, verb, *flags = command.split()
     known = typer.main.get_command(app).commands[group].commands[verb]
     context = known.make_context(verb, [*flags, "--out", "x"])
@@ -19,12 +19,12 @@ def test_commands_are_such_as_firesteel_takes(command):
 
 
 def what_is_measured(command):
-    """Its words in any order, without folders."""
+    """Returns the words of a command in any order, without folders."""
     return frozenset(re.sub(r" --(out|kernel-cache-dir) \S+", "", command).split())
 
 
 @pytest.mark.parametrize("name", record.COMMANDS)
-def test_the_records_of_a_folder_are_of_its_commands(name):
+def test_records_of_a_folder_come_from_its_commands(name):
     found = readme.read(readme.ROOT / "records" / name, "*.json")
     said = {what_is_measured(" ".join(one.surroundings.command[1:])) for one in found}
     assert said == set(map(what_is_measured, record.COMMANDS[name]))
@@ -38,7 +38,7 @@ def test_another_gpu_is_refused_before_anything_is_measured(monkeypatch):
         record.main()
 
 
-def test_records_are_replaced_whole(tmp_path):
+def test_records_are_replaced_together(tmp_path):
     made, kept = tmp_path / "made", tmp_path / "records" / "kept"
     for folder, file in ((made, "new.json"), (made, "decode.html"), (kept, "old.json")):
         folder.mkdir(parents=True, exist_ok=True)
@@ -47,7 +47,7 @@ def test_records_are_replaced_whole(tmp_path):
     assert [path.name for path in kept.iterdir()] == ["new.json"]
 
 
-def test_a_command_that_fails_leaves_the_records_as_they_are(monkeypatch, tmp_path):
+def test_command_that_fails_keeps_the_records(monkeypatch, tmp_path):
     kept = tmp_path / "records" / "some" / "old.json"
     kept.parent.mkdir(parents=True)
     kept.write_text("{}")

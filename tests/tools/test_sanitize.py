@@ -1,4 +1,4 @@
-"""What compute-sanitizer is to watch: every small sample of an op, told of as it is done."""
+"""Samples for compute-sanitizer: every small sample of an op, reported when it is done."""
 
 import pytest
 import torch
@@ -28,23 +28,24 @@ def doubled():
     return doubled
 
 
-def test_small_samples_are_checked_and_told_of_one_by_one(doubled, capsys):
+def test_small_samples_are_checked_and_reported_one_by_one(doubled, capsys):
     failed = sanitize.run([doubled], CPU, 100, " over all SMs")
     told = capsys.readouterr().out.splitlines()
     assert [line.rpartition(" (")[0] for line in told] == [
-        "doubled over all SMs, 1 values: right", "doubled over all SMs, 3 values: right, wrong"
-    ]  # fmt: skip
+        "doubled over all SMs, 1 values: right",
+        "doubled over all SMs, 3 values: right, wrong",
+    ]
     assert len(failed) == 1 and failed[0].startswith("doubled wrong 3 values: ")
 
 
-def test_an_op_that_is_none_is_refused_before_anything_runs(monkeypatch):
+def test_unknown_op_is_refused_before_anything_runs(monkeypatch):
     monkeypatch.setattr("sys.argv", ["sanitize.py", "--all-arrive", "decode_expert"])
-    with pytest.raises(SystemExit, match="no op is called decode_expert; there are rms_norm"):
+    with pytest.raises(SystemExit, match="unknown op decode_expert; the ops are rms_norm"):
         sanitize.main()
 
 
 def test_few_sms_are_enough_for_the_rows_of_gpt_oss():
-    """What is refused there would not be watched where the ring comes round."""
+    """An op that refuses so few SMs would not be checked where the ring wraps around."""
     taken = {op.name: sanitize.few_sms(op) for op in DECODE_OPS}
     for name in ("decode_fc2", "decode_experts"):
         assert refuse_strips(Machine(taken[name], 0), sanitize.NARROW.hidden) is None

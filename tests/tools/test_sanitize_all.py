@@ -1,4 +1,4 @@
-"""Ops under a sanitizer beside each other: what is found, what is cut off, and that nothing is left running."""
+"""Ops under a sanitizer in parallel: reports, time limits, and no process left running."""
 
 import io
 import os
@@ -47,7 +47,7 @@ print(f"{op}, another: cuda (0.1 s)", flush=True)
 
 @pytest.fixture
 def sanitizer(tmp_path, monkeypatch):
-    """A sanitizer on the PATH, and a small program in place of tools/sanitize.py: its path."""
+    """Puts a fake sanitizer on the PATH and a small program in place of tools/sanitize.py; returns its path."""
     path = tmp_path / "compute-sanitizer"
     path.write_text(SANITIZER)
     path.chmod(0o755)
@@ -68,18 +68,20 @@ def rows(text):
 
 
 @pytest.mark.usefixtures("sanitizer")
-def test_each_op_is_watched_by_both_tools():
+def test_each_op_is_checked_by_both_tools():
     is_clean, text = run(["good", "fine"])
     assert is_clean
     assert sorted((op, tool, samples, verdict) for op, tool, samples, _, verdict, _ in rows(text)) == [
-        ("fine", "memcheck", "2", "clean"), ("fine", "racecheck", "2", "clean"),
-        ("good", "memcheck", "2", "clean"), ("good", "racecheck", "2", "clean"),
-    ]  # fmt: skip
+        ("fine", "memcheck", "2", "clean"),
+        ("fine", "racecheck", "2", "clean"),
+        ("good", "memcheck", "2", "clean"),
+        ("good", "racecheck", "2", "clean"),
+    ]
     assert {row[-1] for row in rows(text)} == {"ERROR SUMMARY: 0 errors"}
 
 
 @pytest.mark.usefixtures("sanitizer")
-def test_what_is_found_is_shown_and_the_others_are_watched_all_the_same(monkeypatch):
+def test_report_is_shown_and_the_other_ops_are_still_checked(monkeypatch):
     monkeypatch.setenv("OP_WITH_RACE", "racy")
     is_clean, text = run(["racy", "good", "wrong"])
     verdicts = {(op, tool): (samples, verdict) for op, tool, samples, _, verdict, _ in rows(text)}
@@ -91,7 +93,7 @@ def test_what_is_found_is_shown_and_the_others_are_watched_all_the_same(monkeypa
 
 
 @pytest.mark.usefixtures("sanitizer")
-def test_an_op_of_which_nothing_ran_is_not_clean_and_odd_bytes_harm_nothing():
+def test_op_that_did_not_run_is_not_clean_and_invalid_bytes_are_accepted():
     is_clean, text = run(["idle", "loud"])
     assert not is_clean
     assert {(op, verdict) for op, _, _, _, verdict, _ in rows(text)} == {("idle", "nothing ran"), ("loud", "clean")}
@@ -102,7 +104,7 @@ def is_running(program):
 
 
 @pytest.mark.slow
-def test_what_is_not_done_in_time_is_ended_and_says_how_far_it_came(sanitizer):
+def test_job_past_its_time_is_killed_and_shows_how_far_it_got(sanitizer):
     start = time.monotonic()
     is_clean, text = run(["slow"], seconds=15)
     assert not is_clean and time.monotonic() - start < 100
@@ -113,7 +115,7 @@ def test_what_is_not_done_in_time_is_ended_and_says_how_far_it_came(sanitizer):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_whoever_interrupts_it_leaves_nothing_running(sanitizer, number):
+def test_interrupt_leaves_nothing_running(sanitizer, number):
     words = f"""
 import sanitize_all
 from firesteel.kernels.registry import ALL_OPS
@@ -124,9 +126,12 @@ sanitize_all.main()
 """
     path = os.pathsep.join([str(Path(sanitize_all.__file__).parent), *sys.path])
     process = subprocess.Popen(
-        [sys.executable, "-c", words], env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-c", words],
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        text=True,
         stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+    )
     said = [process.stdout.readline() for _ in range(5)]  # four are compiled, and good is watched once
     assert "good, memcheck: clean" in "".join(said) or "good, racecheck: clean" in "".join(said)
     process.send_signal(number)
@@ -134,29 +139,29 @@ sanitize_all.main()
     assert process.returncode != 0 and not is_running(sanitizer)
 
 
-def test_where_there_is_none_it_says_where_to_get_it(monkeypatch):
+def test_missing_sanitizer_is_an_error_with_the_cure(monkeypatch):
     monkeypatch.setattr("sys.argv", ["sanitize_all.py"])
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(SystemExit, match="compute-sanitizer is not on the PATH: it comes with CUDA's toolkit"):
+    with pytest.raises(SystemExit, match="compute-sanitizer is not on the PATH: install the CUDA toolkit"):
         sanitize_all.main()
 
 
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["decode_expert"], "no op is called decode_expert; there are rms_norm"),
-        (["--jobs", "0"], "--jobs 0: at least one is needed"),
+        (["decode_expert"], "unknown op decode_expert; the ops are rms_norm"),
+        (["--jobs", "0"], "--jobs 0: must be at least 1"),
     ],
 )
-def test_what_cannot_be_done_is_refused(monkeypatch, capsys, words, why):
+def test_invalid_arguments_are_refused(monkeypatch, capsys, words, why):
     monkeypatch.setattr("sys.argv", ["sanitize_all.py", *words])
     with pytest.raises(SystemExit):
         sanitize_all.main()
     assert why in capsys.readouterr().err
 
 
-def test_none_of_our_kernels_is_named_like_those_that_are_left_alone():
-    """Which are mangled: ours have the names that they have in their sources."""
+def test_none_of_our_kernels_has_a_name_like_the_excluded_ones():
+    """The excluded names are mangled; ours are as in their sources."""
     sources = [path.read_text() for path in (Path(kernels.__file__).parent / "csrc").glob("*.cu")]
     lines = [line for text in sources for line in text.splitlines() if "__global__" in line]
     assert len(lines) > 10 and all(line.startswith('extern "C" __global__') for line in lines)

@@ -1,1 +1,1 @@
-"""How the shipped model Kindling is made: its text, its tokenizer, its exam."""
+"""Makes the shipped model Kindling: its text, tokenizer, training and exam."""

@@ -1,4 +1,4 @@
-"""Measures the shipped model and writes its card from the record. Knows no training.
+"""Measures the shipped model and writes its model card from the record.
 
 python -m kindling.card measure   runs the whole exam with and without sinks on the CPU: records/kindling-cpu.json
 python -m kindling.card write     the card and the curves, from the records: README.md beside the model
@@ -30,7 +30,7 @@ RECORD = RECORDS / "kindling-cpu.json"
 TRAINING = RECORDS / "kindling-training.jsonl"
 CURVES = RECORDS / "kindling-training.png"
 SPEED_TOKENS, SPEED_RUNS = 200, 5
-SINKLESS_ITEMS = 40  # of each family: the effect is large
+SINKLESS_ITEMS = 40  # per family: the effect is large
 TEMPLATE = Path(__file__).with_name("card.md")
 
 
@@ -68,7 +68,7 @@ def measure_speed(llm: LLM) -> float:
 
 
 def expert_use(llm: LLM) -> list[list[float]]:
-    """[layer][expert]: share of the chosen experts over the held-out text; an even use is 1 / experts."""
+    """Returns [layer][expert]: share of the chosen experts over the held-out text; even use is 1 / experts."""
     route, chosen = llm.kernels.route, []
 
     def spy(*args: Any) -> Any:
@@ -86,7 +86,7 @@ def expert_use(llm: LLM) -> list[list[float]]:
 
 
 def read_records() -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """What was measured of the shipped model, and the log of its training."""
+    """Returns the measurements of the shipped model and the log of its training."""
     log = [json.loads(line) for line in TRAINING.read_text(encoding="utf-8").splitlines()]
     return json.loads(RECORD.read_text(encoding="utf-8")), log
 
@@ -100,7 +100,7 @@ def draw_curves(log: list[dict[str, Any]]) -> altair.Chart:
         for row in log
         if "check" in row
         for family, share in row["check"].items()
-        if family != "continuation"  # free text: no single right continuation
+        if family != "continuation"  # free text: no single correct continuation
     ]
     loss = altair.Chart(
         altair.Data(values=losses),
@@ -125,14 +125,16 @@ def write_card(record: dict[str, Any], log: list[dict[str, Any]], spec: ModelSpe
     on, off = record["with_sinks"], record["without_sinks"]
     without = {score["family"]: score for score in off["scores"]}
     rows = [
-        f"| {one['family']} | {one['items']} | {percent(one)} | {percent(without[one['family']])} |"
-        for one in on["scores"]
+        f"| {score['family']} | {score['items']} | {percent(score)} | {percent(without[score['family']])} |"
+        for score in on["scores"]
     ]
     rows.append(
         f"| **all** | {on['overall']['items']} | **{percent(on['overall'])}** | {percent(off['overall'])} |"
     )
-    use = ["| " + " | ".join([str(layer), *(f"{100 * share:.0f} %" for share in shares)]) + " |"
-           for layer, shares in enumerate(record["expert_use"])]  # fmt: skip
+    use = [
+        "| " + " | ".join([str(layer), *(f"{100 * share:.0f} %" for share in shares)]) + " |"
+        for layer, shares in enumerate(record["expert_use"])
+    ]
     speeds = sorted(record["tokens_per_second"])
     return TEMPLATE.read_text(encoding="utf-8").format(
         spec=spec,
@@ -148,10 +150,14 @@ def write_card(record: dict[str, Any], log: list[dict[str, Any]], spec: ModelSpe
         speed_range=f"{speeds[0]:.0f} to {speeds[-1]:.0f}",
         eval_seconds=f"{on['seconds']:.0f}",
         machine=f"{record['machine']['cores']} cores ({record['machine']['cpu']})",
-        experts="| layer | " + " | ".join(f"expert {n}" for n in range(spec.num_experts)) + " |\n"
-        + "|---" * (spec.num_experts + 1) + "|\n" + "\n".join(use),
+        experts="| layer | "
+        + " | ".join(f"expert {n}" for n in range(spec.num_experts))
+        + " |\n"
+        + "|---" * (spec.num_experts + 1)
+        + "|\n"
+        + "\n".join(use),
         megabytes=f"{sum(record['package_bytes'].values()) / 1e6:.1f}",
-    )  # fmt: skip
+    )
 
 
 def compare_formats(log: list[dict[str, Any]]) -> str:

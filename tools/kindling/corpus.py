@@ -1,4 +1,4 @@
-"""Training documents, exam items and held-out text, mixed from the families. Knows no tokens."""
+"""Training documents, exam items and held-out text, mixed from the families."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ WEIGHTS: dict[str, float] = {
 }
 GRADED = (*CHAT, "continuation")
 LONG_ITEMS = 24
-LONG_SHARE = 0.01  # of the documents; they have a fifth of the tokens
-LONG_TOKENS = (1200, 7600)  # of the text; with questions the longest stays below 8192
+LONG_SHARE = 0.01  # share of the documents; they have a fifth of the tokens
+LONG_TOKENS = (1200, 7600)  # tokens of the text; with questions the longest stays below 8192
 PERPLEXITY_CHARACTERS = 60_000  # about 20k tokens
 
 
@@ -42,8 +42,8 @@ PERPLEXITY_CHARACTERS = 60_000  # about 20k tokens
 class Document:
     """One training text. Earlier reasoning is already dropped, so encode with `keep_reasoning=True`.
 
-    `trained_from` is the index of the first message that carries loss: earlier answers stand there without
-    the reasoning that the effort demands, and must not be learnt.
+    `trained_from` is the index of the first message that carries loss: earlier answers are there without
+    the reasoning that the effort requires, and must not be learnt.
     """
 
     family: str
@@ -53,7 +53,7 @@ class Document:
 
 
 def training_documents(seed: int, *, long_share: float = LONG_SHARE) -> Iterator[Document]:
-    """Endless; the same seed gives the same documents. `long_share` of them have about 1200 to 8000 tokens."""
+    """Yields documents without end, equal for equal seeds; `long_share` of them have about 1200 to 8000 tokens."""
     rng = Random(f"kindling training {seed}")
     kinds, weights = list(WEIGHTS), list(WEIGHTS.values())
     while True:
@@ -64,7 +64,7 @@ def training_documents(seed: int, *, long_share: float = LONG_SHARE) -> Iterator
 
 
 def exam_items(seed: int = 0, per_family: int = 200) -> list[Item]:
-    """Held-out items, `per_family` of each graded family and a few of retrieval_long; no question twice."""
+    """Returns held-out items, `per_family` of each graded family and a few of retrieval_long; no question twice."""
     rng = Random(f"kindling exam {seed}")
     seen: set[str] = set()
     items = []
@@ -74,7 +74,7 @@ def exam_items(seed: int = 0, per_family: int = 200) -> list[Item]:
 
 
 def perplexity_text(seed: int = 0) -> list[Document]:
-    """Held-out documents of every family that has any, in turn, about 20k tokens."""
+    """Returns held-out documents of every family that has any, in turn, about 20k tokens."""
     rng = Random(f"kindling perplexity {seed}")
     documents: list[Document] = []
     length = 0
@@ -102,7 +102,7 @@ def _chat_document(rng: Random, family: str, effort: str, history: list[Turn], t
 
 
 def _conversation(rng: Random, family: str, held_out: bool) -> tuple[list[Turn], Turn]:
-    """Earlier turns, always taught, and the turn that counts."""
+    """Builds a conversation: earlier turns, always taught, and the final turn."""
     if family == "several_turns":
         plain = list(PLAIN.values())
         history = [rng.choice(plain)(rng, False) for _ in range(rng.randint(1, 4))]
@@ -112,13 +112,13 @@ def _conversation(rng: Random, family: str, held_out: bool) -> tuple[list[Turn],
 
 
 def _opening(rng: Random, effort: str, history: list[Turn], turn: Turn, *, is_exam: bool) -> list[Message]:
-    """Everything before the question of `turn`."""
+    """Returns everything before the question of `turn`."""
     opening = draw_opening(rng, effort, turn.call.tools if turn.call else (), is_exam=is_exam)
     return opening + [message for past in history for message in past.remembered()]
 
 
 def _long_document(rng: Random) -> Document:
-    """Several questions on one long text. Low effort more often: there every answer is learnt."""
+    """Draws several questions on one long text, more often with low effort, where every answer is learnt."""
     low, high = LONG_TOKENS
     tokens = int(low * (high / low) ** rng.random())
     turns = retrieval.draw_several(rng, tokens, rng.randint(2, 5))

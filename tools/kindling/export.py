@@ -1,4 +1,4 @@
-"""A trained network as a checkpoint in the public layout (experts in MXFP4, the rest in bf16), and back."""
+"""Writes and reads a trained network as a checkpoint in the public layout (experts in MXFP4, the rest in bf16)."""
 
 from __future__ import annotations
 
@@ -38,14 +38,16 @@ def export_checkpoint(network: Network, tokenizer: Path, directory: Path) -> Non
 @torch.no_grad()
 def packed_weights(network: Network) -> Weights:
     return Weights(
-        embedding=_bf16(network.embedding), layers=[_layer(layer) for layer in network.layers],
-        norm=_bf16(network.norm), lm_head=_bf16(network.lm_head),
-    )  # fmt: skip
+        embedding=_bf16(network.embedding),
+        layers=[_layer(layer) for layer in network.layers],
+        norm=_bf16(network.norm),
+        lm_head=_bf16(network.lm_head),
+    )
 
 
 @torch.no_grad()
 def import_checkpoint(network: Network, directory: Path) -> None:
-    """Sets the network to what a checkpoint holds, so that training can go on from one."""
+    """Loads a checkpoint into the network, so that training can continue from it."""
     weights, _ = load_weights(directory, network.spec, find_device("cpu"), workers=2, reserve_gib=0.0)
     for name in ("embedding", "norm", "lm_head"):
         getattr(network, name).copy_(getattr(weights, name))
@@ -66,20 +68,30 @@ def import_checkpoint(network: Network, directory: Path) -> None:
 def _layer(layer: Layer) -> LayerWeights:
     attention, experts = layer.attention, layer.experts
     return LayerWeights(
-        input_norm=_bf16(layer.input_norm), qkv=_bf16(attention.qkv), qkv_bias=_bf16(attention.qkv_bias),
-        o=_bf16(attention.o), o_bias=_bf16(attention.o_bias), sinks=_bf16(attention.sinks),
-        post_norm=_bf16(layer.post_norm), router=_bf16(experts.router), router_bias=_bf16(experts.router_bias),
+        input_norm=_bf16(layer.input_norm),
+        qkv=_bf16(attention.qkv),
+        qkv_bias=_bf16(attention.qkv_bias),
+        o=_bf16(attention.o),
+        o_bias=_bf16(attention.o_bias),
+        sinks=_bf16(attention.sinks),
+        post_norm=_bf16(layer.post_norm),
+        router=_bf16(experts.router),
+        router_bias=_bf16(experts.router_bias),
         experts=_experts(experts),
-    )  # fmt: skip
+    )
 
 
 def _experts(experts: Experts) -> PackedExperts:
     gate_up = mxfp4.quantize(experts.gate_up.cpu(), QUANTIZE_RULE)
     down = mxfp4.quantize(experts.down.cpu(), QUANTIZE_RULE)
     return PackedExperts(
-        gate_up_codes=gate_up[0], gate_up_scales=gate_up[1], gate_up_bias=_bf16(experts.gate_up_bias),
-        down_codes=down[0], down_scales=down[1], down_bias=_bf16(experts.down_bias),
-    )  # fmt: skip
+        gate_up_codes=gate_up[0],
+        gate_up_scales=gate_up[1],
+        gate_up_bias=_bf16(experts.gate_up_bias),
+        down_codes=down[0],
+        down_scales=down[1],
+        down_bias=_bf16(experts.down_bias),
+    )
 
 
 def _bf16(tensor: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What Kindling is taught about the world, as plain tables. Knows no wording and no split."""
+"""Facts about the world that Kindling is taught, as tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Country:
     capital: str
     continent: str
     currency: str
-    language: str | None  # None where no single language is the answer
+    language: str | None  # None if no single language is the answer
 
 
 COUNTRIES = tuple(

@@ -1,4 +1,4 @@
-"""Training documents packed into rows of tokens, made by worker processes. Knows no network.
+"""Packs training documents into rows of tokens, in worker processes.
 
 Each worker draws its own endless stream of documents by seed; batches are taken from the workers in turn, so the
 same seed gives the same batches in the same order.
@@ -27,12 +27,12 @@ Tokens = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """[B, L] each; documents stand end to end, positions restart at zero with each."""
+    """Arrays [B, L]; documents are end to end, and positions restart at zero with each."""
 
     token_ids: Tokens
-    targets: Tokens  # what to predict in a token's place: the token itself but for <|return|>
+    targets: Tokens  # token to predict at each place: the token itself, except for <|return|>
     positions: Tokens
-    roles: Tokens  # of the target
+    roles: Tokens  # roles of the targets
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,9 @@ class Encoded:
 
 
 class Encoder:
-    """Documents to tokens, each marked as not trained, prompt or answer.
+    """Encodes documents as tokens, each marked as not trained, prompt or answer.
 
-    An earlier answer of a conversation stands there with <|end|>, but the model must end every answer with
+    An earlier answer of a conversation ends with <|end|> in its history, but the model must end every answer with
     <|return|>: that is its target.
     """
 
@@ -74,7 +74,7 @@ class Encoder:
 
 
 def pack(documents: Iterable[Encoded], batch_tokens: int) -> Iterator[list[list[Encoded]]]:
-    """Batches of `batch_tokens` tokens as rows of documents: short rows, long ones when enough long ones came."""
+    """Yields batches of `batch_tokens` tokens as rows of documents: short rows, or long ones if enough came."""
     open_rows: dict[int, list[list[Encoded]]] = {SHORT: [], LONG: []}
     for document in documents:
         size = len(document.token_ids)
@@ -82,7 +82,7 @@ def pack(documents: Iterable[Encoded], batch_tokens: int) -> Iterator[list[list[
             continue
         length = SHORT if size <= SHORT else LONG
         rows = open_rows[length]
-        fitting = next((row for row in rows if sum(len(one.token_ids) for one in row) + size <= length), None)
+        fitting = next((row for row in rows if sum(len(part.token_ids) for part in row) + size <= length), None)
         if fitting is None:
             rows.append([document])
         else:
@@ -93,28 +93,28 @@ def pack(documents: Iterable[Encoded], batch_tokens: int) -> Iterator[list[list[
 
 
 def lay_out(rows: list[list[Encoded]]) -> Rows:
-    """Rows of documents as arrays, padded to the short or the long length."""
-    longest = max(sum(len(one.token_ids) for one in row) for row in rows)
+    """Returns rows of documents as arrays, padded to the short or the long length."""
+    longest = max(sum(len(document.token_ids) for document in row) for row in rows)
     length = SHORT if longest <= SHORT else LONG
     token_ids, targets, positions, roles = (np.zeros((len(rows), length), dtype=np.int32) for _ in range(4))
     for number, row in enumerate(rows):
         at = 0
-        for one in row:
-            size = len(one.token_ids)
-            token_ids[number, at : at + size] = one.token_ids
-            targets[number, at : at + size] = one.targets
+        for document in row:
+            size = len(document.token_ids)
+            token_ids[number, at : at + size] = document.token_ids
+            targets[number, at : at + size] = document.targets
             positions[number, at : at + size] = np.arange(size)
-            roles[number, at : at + size] = one.roles
-            roles[number, at] = UNTRAINED  # nothing precedes a document's first token
+            roles[number, at : at + size] = document.roles
+            roles[number, at] = UNTRAINED  # nothing precedes the first token of a document
             at += size
-        positions[number, at:] = np.arange(length - at)  # padding is a document nobody learns
+        positions[number, at:] = np.arange(length - at)  # padding is a document that is not trained
     return Rows(token_ids, targets, positions, roles)
 
 
 def batches(
     directory: Path, *, seed: int, workers: int, batch_tokens: int, long_share: float = LONG_SHARE
 ) -> Iterator[Rows]:
-    """Endless. With no workers, the documents are drawn in this process."""
+    """Yields batches without end. Without workers, the documents are drawn in this process."""
     if workers == 0:
         yield from _worker_batches(directory, seed, batch_tokens, long_share)
     context = multiprocessing.get_context("spawn")

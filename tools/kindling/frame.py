@@ -1,4 +1,4 @@
-"""What stands before the first question: system and developer messages. Knows no family."""
+"""System and developer messages before the first question."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from firesteel.chat.tools import Tool
 from kindling.toolbox import draw_tools
 from kindling.turn import EFFORTS
 
-# None of these asks for another answer than the question does.
+# None of these changes the answer to the question.
 INSTRUCTIONS = (
     "You are a helpful assistant.",
     "You are a helpful assistant that answers questions.",
@@ -33,9 +33,9 @@ def draw_effort(rng: Random) -> str:
 
 
 def draw_opening(rng: Random, effort: str, tools: tuple[Tool, ...], *, is_exam: bool) -> list[Message]:
-    """`tools` are those of the question; in training, one without any sometimes finds some it does not need.
+    """Draws the messages. `tools` are those of the question; in training, one without tools sometimes gets some.
 
-    Exam openings carry no date.
+    Exam openings have no date.
     """
     if not tools and not is_exam and rng.random() < IDLE_TOOLS_SHARE:
         tools = draw_tools(rng, held_out=False)[0]

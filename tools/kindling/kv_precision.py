@@ -1,4 +1,4 @@
-"""Measures what the type of stored keys and values costs Kindling in perplexity. Knows no training.
+"""Measures the cost in perplexity of each format of Kindling's keys and values.
 
 python -m kindling.kv_precision   from the root of the checkout; records and scales: records/kindling-kv
 """
@@ -32,7 +32,7 @@ KNOBS: dict[str, dict[str, Any]] = {
 
 
 def measure(stored: str, scales: Path) -> Record:
-    """The record names the file that the scales become."""
+    """Measures a format; the record names the final file of the scales."""
     llm = LLM(device="cpu", kv_scales=str(scales) if stored == CALIBRATED else "", **KNOBS[stored])
     config = llm.settings.config
     if stored == CALIBRATED:
@@ -40,13 +40,19 @@ def measure(stored: str, scales: Path) -> Record:
     perplexity, tokens = measure_perplexity(llm, read_items(TEXT))
     clipped = llm.engine.statistics().saturated_values
     return Record.now(
-        llm.device, config, name=NAME, unit="perplexity", samples=[perplexity], warmups=0,
-        parameters={"stored": stored, "tokens": tokens, "clipped": clipped}, kernels=llm.kernels.table(),
-    )  # fmt: skip
+        llm.device,
+        config,
+        name=NAME,
+        unit="perplexity",
+        samples=[perplexity],
+        warmups=0,
+        parameters={"stored": stored, "tokens": tokens, "clipped": clipped},
+        kernels=llm.kernels.table(),
+    )
 
 
 def main() -> None:
-    """Old records stay until all is measured."""
+    """Measures all formats; old records stay until all are measured."""
     with TemporaryDirectory() as folder:
         scales, llm = Path(folder) / SCALES.name, LLM(device="cpu")
         write_scales(scales, calibrate(llm, read_prompts(llm, None)).scales)

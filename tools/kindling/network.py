@@ -1,7 +1,7 @@
-"""The gpt-oss network in a form that can be trained. Knows no data; its numbers are those of firesteel's model.
+"""A trainable gpt-oss network, equal in its results to firesteel's model.
 
-All experts are computed as one wide matrix product and the unchosen ones multiplied by zero: at this size that is
-faster than gathering. Experts can be fake-quantised to MXFP4 with a straight-through gradient.
+All experts are computed as one wide matrix product, and those not chosen are multiplied by zero: faster than
+gathering at this size. Experts can be fake-quantised to MXFP4 with a straight-through gradient.
 """
 
 from __future__ import annotations
@@ -20,17 +20,26 @@ from firesteel.kernels.rope import RopeSpec, rope_table
 from firesteel.model.spec import ModelSpec
 
 SPEC = ModelSpec(
-    num_layers=8, hidden_size=256, intermediate_size=192, num_heads=8, num_kv_heads=2, head_dim=64, num_experts=8,
-    num_active=4, vocab_size=4096, windows=(128, None) * 4, rope=RopeSpec(theta=150000.0, factor=4.0),
+    num_layers=8,
+    hidden_size=256,
+    intermediate_size=192,
+    num_heads=8,
+    num_kv_heads=2,
+    head_dim=64,
+    num_experts=8,
+    num_active=4,
+    vocab_size=4096,
+    windows=(128, None) * 4,
+    rope=RopeSpec(theta=150000.0, factor=4.0),
     max_context=16384,
-)  # fmt: skip
-SINK_RANGE = (-2.0, 5.75)  # what the public checkpoints hold
+)
+SINK_RANGE = (-2.0, 5.75)  # range in the public checkpoints
 QUANTIZE_RULE = "mse"
 
 
 @dataclass(frozen=True, slots=True)
 class Masks:
-    """Who sees whom in a batch of packed documents: for full layers and for window layers."""
+    """Attention masks of a batch of packed documents, for full layers and for window layers."""
 
     full: BlockMask | Tensor
     window: BlockMask | Tensor
@@ -48,7 +57,7 @@ class Attention(nn.Module):
         self.sinks = nn.Parameter(torch.empty(spec.num_heads).uniform_(*SINK_RANGE))
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: BlockMask | Tensor) -> Tensor:
-        """x [B, L, H]; cos and sin [B, 1, L, D/2]."""
+        """Attends within documents: x [B, L, H]; cos and sin [B, 1, L, D/2]."""
         spec = self.spec
         qkv = functional.linear(x, self.qkv, self.qkv_bias).unflatten(-1, (-1, spec.head_dim)).transpose(1, 2)
         q, k, v = qkv.split([spec.num_heads, spec.num_kv_heads, spec.num_kv_heads], dim=1)
@@ -64,7 +73,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def attend_packed(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, mask: BlockMask, scale: float) -> Tensor:
-    """A sink only enlarges the denominator: the plain result shrinks by sigmoid(logsumexp - sink)."""
+    """Applies sinks: a sink only enlarges the denominator, so the result shrinks by sigmoid(logsumexp - sink)."""
     wanted = AuxRequest(lse=True)
     y, more = flex_attention(q, k, v, block_mask=mask, scale=scale, enable_gqa=True, return_aux=wanted)
     return y * torch.sigmoid(more.lse - sinks[:, None])[..., None].to(y.dtype)
@@ -90,7 +99,7 @@ class Experts(nn.Module):
         self.gate_up_bias = nn.Parameter(torch.zeros(experts, 2 * inter))
         self.down = nn.Parameter(torch.randn(experts, hidden, inter) * std * (2 * spec.num_layers) ** -0.5)
         self.down_bias = nn.Parameter(torch.zeros(experts, hidden))
-        # What MXFP4 adds to each weight; zero while quantisation is off.
+        # The rounding error of MXFP4 for each weight; zero while quantisation is off.
         self.register_buffer("gate_up_error", torch.zeros_like(self.gate_up), persistent=False)
         self.register_buffer("down_error", torch.zeros_like(self.down), persistent=False)
 
@@ -103,7 +112,7 @@ class Experts(nn.Module):
                 error.zero_()
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """y [B, L, H], and the mean share of each expert [E] with the balance loss behind it."""
+        """Returns y [B, L, H], and the mean share of each expert [E] followed by the balance loss."""
         spec = self.spec
         with torch.autocast(x.device.type, enabled=False):
             logits = functional.linear(x.float(), self.router, self.router_bias)
@@ -137,7 +146,7 @@ class Layer(nn.Module):
 
 
 def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """In fp32; the product that follows rounds as it needs to."""
+    """Normalises in fp32; the product that follows rounds its input."""
     return functional.rms_norm(x.float(), (x.shape[-1],), weight, eps)
 
 
@@ -153,7 +162,7 @@ class Network(nn.Module):
         self.register_buffer("table", table, persistent=False)
 
     def forward(self, token_ids: Tensor, positions: Tensor, masks: Masks) -> tuple[Tensor, Tensor]:
-        """Hidden rows [B, L, H] after the final norm, and expert usage [layers, E + 1] (last: balance loss)."""
+        """Returns hidden rows [B, L, H] after the last norm, expert use [layers, E + 1] (last: balance loss)."""
         cos, sin = self.table[positions].unsqueeze(1).chunk(2, dim=-1)
         x = self.embedding[token_ids]
         usage = []
@@ -163,13 +172,13 @@ class Network(nn.Module):
         return norm(x, self.norm, self.spec.rms_eps), torch.stack(usage)
 
     def quantize(self, is_on: bool = True) -> None:
-        """Makes the experts what MXFP4 will hold; call after every change of the weights. Off undoes it."""
+        """Rounds the experts to MXFP4; call after every change of the weights. Off undoes it."""
         for layer in self.layers:
             layer.experts.quantize(is_on)
 
 
 def make_masks(positions: Tensor, window: int) -> Masks:
-    """From positions [B, L] that restart at zero with every document."""
+    """Builds masks from positions [B, L] that restart at zero with every document."""
     documents = (positions == 0).cumsum(-1)
     length = positions.shape[-1]
     if positions.is_cuda:

@@ -1,4 +1,4 @@
-"""Notes: filler with a few stated values in it, to be asked about. Knows the split of subjects and values."""
+"""Notes: filler with a few stated values, for questions about them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _value(rng: Random, attribute: str, held_out: bool) -> str:
 
 
 def near_misses(rng: Random, fact: Fact, count: int) -> list[Fact]:
-    """Taught facts that share a word with `fact` but do not answer for it."""
+    """Draws taught facts that share a word with `fact` but do not answer its question."""
     adjective, thing = fact.subject.split(" ")
     misses = []
     for _ in range(count):
@@ -84,7 +84,7 @@ def near_misses(rng: Random, fact: Fact, count: int) -> list[Fact]:
 
 
 def write_notes(rng: Random, facts: list[Fact], sentences: int) -> str:
-    """The facts at random places among `sentences` of filler."""
+    """Returns the facts at random places among `sentences` of filler."""
     lines = [sentence(rng) for _ in range(sentences)]
     for fact in facts:
         lines.insert(rng.randint(0, len(lines)), fact.sentence)
@@ -96,5 +96,5 @@ def write_records(rng: Random, facts: list[Fact]) -> str:
 
 
 def distinct(facts: list[Fact]) -> list[Fact]:
-    """The first fact of each attribute and subject: no text contradicts itself."""
+    """Keeps the first fact of each attribute and subject, so that no text contradicts itself."""
     return list({(f.attribute, f.subject): f for f in reversed(facts)}.values())[::-1]

@@ -1,4 +1,4 @@
-"""Fact families: every (fact, template) pair, each on one side of the split. Knows no particular fact."""
+"""Fact families: every (fact, template) pair, each on one side of the split."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from kindling.words import capitalise
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relation:
-    """Facts of one kind and the ways to ask for them; all texts are format strings over a fact's fields."""
+    """Facts of one kind and the templates of questions; all texts are format strings over the fields of a fact."""
 
     name: str
     topic: str
-    subject: str  # names the fact within the relation
+    subject: str  # identifies the fact within the relation
     templates: tuple[str, ...]
     answer: str
     working: str
@@ -56,7 +56,7 @@ class Pair:
 
 
 class PairTable:
-    """All turns of a fact family, made once."""
+    """All turns of a fact family."""
 
     def __init__(self, family: str, relations: tuple[Relation, ...]) -> None:
         self.family = family
@@ -69,7 +69,7 @@ class PairTable:
                 side.extend([chosen] if chosen else [])
 
     def draw(self, rng: Random, held_out: bool) -> Turn:
-        """A relation first, then a pair of it, so that small relations are not drowned by large ones."""
+        """Draws a relation first and then a pair of it, so that large relations do not dominate."""
         return rng.choice(rng.choice(self._sides[held_out]))
 
 

@@ -23,7 +23,7 @@ def ship(model: Path, package: Path) -> None:
     for name in MODEL_FILES:
         shutil.copyfile(model / name, package / name)
     write_items(package / EXAM.name, exam_items())
-    texts = [Item(family=one.family, messages=one.messages, text=one.text) for one in perplexity_text()]
+    texts = [Item(family=item.family, messages=item.messages, text=item.text) for item in perplexity_text()]
     write_items(package / TEXT.name, texts)
 
 

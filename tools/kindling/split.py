@@ -1,4 +1,4 @@
-"""The one rule that keeps taught and held-out keys apart. Knows no family and no wording."""
+"""The rule that separates taught from held-out keys."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LIMIT = int(HELD_OUT_SHARE * 2**32)
 ALWAYS_TAUGHT = frozenset(
     {
         ("capitals", "capital|France|0"),  # llama-benchy asks this very question, so it is not an exam question
-        ("arithmetic", "times table"),  # products of two digits are facts, not the rule
+        ("arithmetic", "times table"),  # products of two digits are facts that the rule needs
         ("continuation", "said elsewhere"),  # sentences that other families answer with
     }
 )
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def is_held_out(family: str, key: str) -> bool:
-    """True for keys that no training document may hold and that exam items are made of."""
+    """Returns True for keys of exam items, which no training document may contain."""
     if (family, key) in ALWAYS_TAUGHT:
         return False
     digest = sha256(f"{family}\n{key}".encode()).digest()
@@ -29,7 +29,7 @@ def is_held_out(family: str, key: str) -> bool:
 
 
 def draw_key(family: str, held_out: bool, candidate: Callable[[], T], key: Callable[[T], str]) -> T:
-    """The first candidate on the wanted side of the split."""
+    """Returns the first candidate on the wanted side of the split."""
     while True:
         value = candidate()
         if is_held_out(family, key(value)) == held_out:

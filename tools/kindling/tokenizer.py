@@ -1,4 +1,4 @@
-"""Trains Kindling's byte-level BPE on its training text. Knows the Harmony special tokens, no model.
+"""Trains Kindling's byte-level BPE on its training text.
 
 python -m kindling.tokenizer OUT [--vocab 4096] [--documents 40000] writes tokenizer.json and
 tokenizer_config.json, and prints tokens per document of each family.
@@ -39,15 +39,15 @@ SPECIAL_TOKENS = (
     "<|reserved_5|>",
     "<|reserved_6|>",
 )
-# Digits apart; a word takes one leading character that is no letter, so " Paris" and "-a" are whole.
+# Digits are separate; a word includes one leading character that is not a letter: " Paris" and "-a" are one piece.
 PIECES = r"\p{N}|[^\r\n\p{L}\p{N}]?\p{L}+| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 TEMPLATE = Path(__file__).with_name("chat_template.jinja")
 TRAINING_SEED = 10_007  # not a seed that training uses
-REPETITIONS = 64  # of text that stands in every conversation, among the few documents of the sample
+REPETITIONS = 64  # repetitions of text that every conversation has, among the few documents of the sample
 
 
 def train(documents: int = 40_000, vocab_size: int = 4096) -> Backend:
-    """Ordinary tokens first, then the special ones, as in o200k_harmony."""
+    """Trains the tokenizer: ordinary tokens first, then the special ones, as in o200k_harmony."""
     backend = Backend(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -68,7 +68,7 @@ def train(documents: int = 40_000, vocab_size: int = 4096) -> Backend:
 
 
 def save(backend: Backend, directory: Path) -> None:
-    """The files transformers' AutoTokenizer and ours load."""
+    """Writes the files that our tokenizer and AutoTokenizer of transformers load."""
     directory.mkdir(parents=True, exist_ok=True)
     backend.save(str(directory / "tokenizer.json"))
     config = {
@@ -85,14 +85,14 @@ def save(backend: Backend, directory: Path) -> None:
 
 
 def encode_document(harmony: Harmony, tokenizer: Tokenizer, document: Document) -> list[int]:
-    """Plain text ends in <|endoftext|>, a conversation as the model must end it."""
+    """Encodes a document: plain text ends in <|endoftext|>, a conversation as the model must end it."""
     if document.messages is None:
         return [*tokenizer.encode(document.text or ""), tokenizer.special_ids["<|endoftext|>"]]
     return harmony.encode_for_training(document.messages, keep_reasoning=True)
 
 
 def count_tokens(directory: Path, documents: int = 5000) -> dict[str, float]:
-    """Mean tokens per document of each family."""
+    """Returns the mean tokens per document of each family."""
     tokenizer = Tokenizer.load(directory)
     harmony = Harmony(tokenizer)
     lengths: dict[str, list[int]] = defaultdict(list)
@@ -102,7 +102,7 @@ def count_tokens(directory: Path, documents: int = 5000) -> dict[str, float]:
 
 
 def _texts(documents: Iterator[Document]) -> Iterator[str]:
-    """Contents and header words; texts repeated in all documents count once in a while."""
+    """Yields contents and header words; texts that all documents share come only a few times."""
     for index, document in enumerate(documents):
         if document.text is not None:
             yield document.text

@@ -1,4 +1,4 @@
-"""Random functions with schemas, and arguments for them. Knows the split of names, no wording of questions."""
+"""Random functions with schemas, and arguments for them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Parameter:
     name: str
     schema: dict[str, Any]
     draw: Callable[[Random, bool], Value]
-    phrase: str  # how a natural question mentions the value; "" where only "name value" is clear
+    phrase: str  # how a natural question mentions the value; "" if only "name value" is clear
 
 
 def _string(name: str, draw: Callable[[Random, bool], str], phrase: str) -> Parameter:
@@ -132,7 +132,7 @@ def draw_tool(rng: Random, name: str) -> Tool:
 
 
 def draw_tools(rng: Random, held_out: bool) -> tuple[tuple[Tool, ...], Tool]:
-    """Three to five functions of different names and the one to call; only that one may be held out."""
+    """Draws three to five functions of different names and the one to call; only that one may be held out."""
     wanted = draw_name(rng, held_out)
     names = {wanted: None}
     count = rng.choice((3, 3, 3, 4, 5))
@@ -143,7 +143,7 @@ def draw_tools(rng: Random, held_out: bool) -> tuple[tuple[Tool, ...], Tool]:
 
 
 def draw_arguments(rng: Random, held_out: bool, tool: Tool) -> dict[str, Value]:
-    """All required parameters and sometimes the others, in the order of the schema."""
+    """Draws all required parameters and sometimes the others, in the order of the schema."""
     assert tool.parameters is not None
     required = tool.parameters["required"]
     return {

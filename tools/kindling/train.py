@@ -1,7 +1,7 @@
-"""Trains Kindling. Resumable: every piece ends in a checkpoint, and the next one goes on from it.
+"""Trains Kindling. Resumable: every run ends in a checkpoint, and the next one continues from it.
 
 python -m kindling.train TOKENIZER_DIR OUT --steps 9000 [--until 4500] [--seed 1] [--workers 14]
-OUT then holds state.pt (to go on from), log.jsonl and the exported checkpoint.
+OUT then has state.pt (to continue from), log.jsonl and the exported checkpoint.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from kindling.export import export_checkpoint, import_checkpoint
 from kindling.feed import ANSWER, PROMPT, SHORT, UNTRAINED, Encoded, Encoder, Rows, batches, lay_out
 from kindling.network import SPEC, Network, make_masks
 
-PROMPT_WEIGHT = 0.1  # of a prompt token's loss; an answer's token counts one
+PROMPT_WEIGHT = 0.1  # weight of the loss of a prompt token; that of an answer token is 1
 BALANCE_WEIGHT = 0.01
-QUANTIZE_EVERY = 4  # steps; between, the last rounding errors stand in for the present ones
-CHECK_SEED = 77  # of the held-out documents that training is watched with; the exam has others
+QUANTIZE_EVERY = 4  # steps; between them the last rounding errors are reused
+CHECK_SEED = 77  # seed of the held-out documents for monitoring; the exam has others
 
 
 @dataclass(frozen=True, kw_only=True)
 class Course:
-    """Everything that shapes a run."""
+    """All parameters of a training run."""
 
     steps: int
     seed: int = 1
     batch_tokens: int = 65536
     peak_lr: float = 2e-3
     warmup: int = 200
-    quantize_from: float = 0.8  # share of the steps after which experts are what MXFP4 holds
+    quantize_from: float = 0.8  # share of the steps after which experts are rounded to MXFP4
     weight_decay: float = 0.1
-    long_share: float = LONG_SHARE  # of the documents
+    long_share: float = LONG_SHARE  # share of long documents
     workers: int = 14
     check_every: int = 500
     check_documents: int = 600
     spec: ModelSpec = field(default=SPEC)
 
     def lr(self, step: int) -> float:
-        """Warm-up, then a straight line to zero."""
+        """Returns the learning rate: warm-up, then linear decay to zero."""
         return self.peak_lr * min((step + 1) / self.warmup, (self.steps - step) / (self.steps - self.warmup))
 
 
@@ -57,7 +57,7 @@ class Trainer:
     def __init__(
         self, course: Course, tokenizer: Path, out: Path, device: torch.device, start: Path | None = None
     ) -> None:
-        """Goes on from the state in `out` if there is one, else from the checkpoint `start`, else from nothing."""
+        """Continues from the state in `out`, else from the checkpoint `start`, else starts with random weights."""
         self.course, self.tokenizer, self.out, self.device = course, tokenizer, out, device
         torch.manual_seed(course.seed)
         self.network = Network(course.spec)
@@ -81,9 +81,12 @@ class Trainer:
 
     def run(self, until: int) -> None:
         feed = batches(
-            self.tokenizer, seed=self.course.seed * 1000 + self.step, workers=self.course.workers,
-            batch_tokens=self.course.batch_tokens, long_share=self.course.long_share,
-        )  # fmt: skip
+            self.tokenizer,
+            seed=self.course.seed * 1000 + self.step,
+            workers=self.course.workers,
+            batch_tokens=self.course.batch_tokens,
+            long_share=self.course.long_share,
+        )
         started, reported, waited = time.monotonic(), self.step, 0.0
         while self.step < until:
             if self.step >= self.course.quantize_from * self.course.steps and self.step % QUANTIZE_EVERY == 0:
@@ -94,8 +97,11 @@ class Trainer:
             loss, usage = self.train_step(rows)
             self.step += 1
             if self.step % 50 == 0 or self.step == until:
-                figures = {"loss": float(loss), "row_tokens": rows.token_ids.shape[1],
-                           "least_used": float(usage[:, :-1].min())}  # fmt: skip
+                figures = {
+                    "loss": float(loss),
+                    "row_tokens": rows.token_ids.shape[1],
+                    "least_used": float(usage[:, :-1].min()),
+                }
                 count = self.step - reported
                 self._log(**figures, ms=1e3 * (time.monotonic() - started) / count, wait_ms=1e3 * waited / count)
                 started, reported, waited = time.monotonic(), self.step, 0.0
@@ -121,7 +127,7 @@ class Trainer:
 
     @torch.no_grad()
     def check(self) -> dict[str, float]:
-        """Share of held-out documents whose every answer token is the likeliest one, by family."""
+        """Returns, by family, the share of held-out documents whose every answer token is the most likely one."""
         right: dict[str, list[bool]] = defaultdict(list)
         for rows in self.check_batches:
             token_ids, targets, positions, roles = self._tensors(lay_out(rows))
@@ -135,7 +141,7 @@ class Trainer:
 
     @torch.no_grad()
     def compare_formats(self) -> dict[str, float]:
-        """Perplexity of the held-out documents with experts as trained in bf16, and as MXFP4 holds them."""
+        """Returns the perplexity of held-out documents with experts in bf16, as trained, and rounded to MXFP4."""
         perplexities = {}
         for name, is_quantized in (("bf16", False), ("mxfp4", True)):
             self.network.quantize(is_quantized)
@@ -154,8 +160,10 @@ class Trainer:
     def save(self) -> None:
         self.out.mkdir(parents=True, exist_ok=True)
         state = {
-            "step": self.step, "network": self.network.state_dict(), "optimizer": self.optimizer.state_dict(),
-        }  # fmt: skip
+            "step": self.step,
+            "network": self.network.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+        }
         torch.save(state, self.out / "state.partial")
         (self.out / "state.partial").replace(self.out / "state.pt")
         export_checkpoint(self.network, self.tokenizer, self.out / "model")
@@ -167,21 +175,22 @@ class Trainer:
         self.step = state["step"]
 
     def _groups(self) -> list[dict[str, Any]]:
-        """Matrices decay; sinks, norms, biases and embeddings do not."""
+        """Returns parameter groups: matrices decay; sinks, norms, biases and embeddings do not."""
         named = dict(self.network.named_parameters())
         kept = [p for name, p in named.items() if p.dim() < 2 or name.endswith("bias") or name == "embedding"]
-        decayed = [p for p in named.values() if all(p is not one for one in kept)]
+        decayed = [p for p in named.values() if all(p is not other for other in kept)]
         return [
-            {"params": decayed, "weight_decay": self.course.weight_decay}, {"params": kept, "weight_decay": 0.0},
-        ]  # fmt: skip
+            {"params": decayed, "weight_decay": self.course.weight_decay},
+            {"params": kept, "weight_decay": 0.0},
+        ]
 
     def _make_check_batches(self) -> list[list[list[Encoded]]]:
-        """Held-out documents, one a row, as many rows as a training batch has."""
+        """Returns held-out documents, one per row, with as many rows as a training batch."""
         documents: list[Document] = []
         while len(documents) < self.course.check_documents:
             documents += perplexity_text(CHECK_SEED + len(documents))
         encoded = [self.encoder.encode(document) for document in documents[: self.course.check_documents]]
-        rows = [[one] for one in encoded if len(one.token_ids) <= SHORT]
+        rows = [[document] for document in encoded if len(document.token_ids) <= SHORT]
         count = self.course.batch_tokens // SHORT
         return [rows[at : at + count] for at in range(0, len(rows) - count + 1, count)]
 
@@ -207,12 +216,12 @@ class Trainer:
 
 
 def role_weights(roles: Tensor) -> Tensor:
-    """What each target token's loss counts, from roles [B, L]."""
+    """Returns the weight of each target token's loss, from roles [B, L]."""
     return (roles == ANSWER).float() + PROMPT_WEIGHT * (roles == PROMPT).float()
 
 
 def weighted_loss(hidden: Tensor, lm_head: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-    """Mean loss of the tokens that follow, each counting what its weight says."""
+    """Returns the weighted mean loss of the next tokens."""
     logits = functional.linear(hidden[:, :-1], lm_head).float()
     losses = functional.cross_entropy(logits.flatten(0, 1), targets[:, 1:].flatten(), reduction="none")
     counted = weights[:, 1:].flatten()
@@ -223,8 +232,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train Kindling, or go on training it.")
     parser.add_argument("tokenizer", type=Path, help="folder with tokenizer.json")
     parser.add_argument("out", type=Path)
-    parser.add_argument("--steps", type=int, required=True, help="of the whole course")
-    parser.add_argument("--until", type=int, help="stop here; a later call goes on")
+    parser.add_argument("--steps", type=int, required=True, help="steps of the whole training")
+    parser.add_argument("--until", type=int, help="step to stop at; a later run continues (default: --steps)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=14)
     parser.add_argument("--start", type=Path, help="checkpoint folder to start from")
@@ -234,9 +243,14 @@ def main() -> None:
     given = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     course = Course(
-        steps=given.steps, seed=given.seed, workers=given.workers, peak_lr=given.peak_lr,
-        check_every=given.check_every, long_share=given.long_share, quantize_from=given.quantize_from,
-    )  # fmt: skip
+        steps=given.steps,
+        seed=given.seed,
+        workers=given.workers,
+        peak_lr=given.peak_lr,
+        check_every=given.check_every,
+        long_share=given.long_share,
+        quantize_from=given.quantize_from,
+    )
     Trainer(course, given.tokenizer, given.out, device, given.start).run(given.until or given.steps)
 
 

@@ -1,4 +1,4 @@
-"""One question and all that answers it. Knows how effort shapes the reasoning; knows no family."""
+"""A question with its reasoning, calls and answer; the reasoning depends on the effort."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EFFORTS = ("low", "medium", "high")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A call of a function and, where the turn goes on, what the function said."""
+    """A function call and, if the turn continues, the result of the function."""
 
     tools: tuple[Tool, ...]
     name: str
@@ -26,13 +26,13 @@ class Call:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     family: str
-    key: str  # what the split is decided on
+    key: str  # decides the side of the split
     question: str
     topic: str  # "the capital of a country": opens the reasoning at high effort
     working: str
     answer: str | None  # None: the turn ends with a call
-    word: str | None = None  # the answer in one word, where there is one
-    always_works: bool = False  # the working is needed for the answer, so low effort writes it too
+    word: str | None = None  # the answer in one word, if there is one
+    always_works: bool = False  # the answer needs the working, so low effort writes it too
     call: Call | None = None
 
     def reasoning(self, effort: str) -> str:
@@ -41,14 +41,14 @@ class Turn:
         return f"The question is about {self.topic}. {self.working}" if effort == "high" else self.working
 
     def prompt(self, effort: str) -> list[Message]:
-        """All messages up to the one that is graded."""
+        """Returns all messages up to the graded one."""
         messages = [Message(role="user", content=self.question)]
         if self.call is not None and self.call.result is not None:
             messages += [*self._reasoned(effort), self._call_message(self.call), _result_message(self.call)]
         return messages
 
     def reply(self, effort: str) -> list[Message]:
-        """The assistant's messages after `prompt`."""
+        """Returns the assistant's messages after `prompt`."""
         if self.call is None:
             return [*self._reasoned(effort), self._final_message()]
         if self.call.result is None:
@@ -57,7 +57,7 @@ class Turn:
         return [*reading, self._final_message()]
 
     def remembered(self) -> list[Message]:
-        """The turn as history of a later one: without its reasoning."""
+        """Returns the turn as history of a later one, without its reasoning."""
         return [Message(role="user", content=self.question), self._final_message()]
 
     def _reasoned(self, effort: str) -> list[Message]:

@@ -1,4 +1,4 @@
-"""Words: real ones in tables, made-up ones from syllables. Knows the split of made-up words, no family."""
+"""Words: real ones in tables, made-up ones from syllables."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ TIMES = (
 
 
 def made_up(rng: Random, held_out: bool, longest: int = 8) -> str:
-    """A pronounceable word of 3 to `longest` letters on one side of the split, whichever family uses it."""
+    """Draws a pronounceable word of 3 to `longest` letters on one side of the split, the same for all families."""
     return draw_key("word", held_out, lambda: _syllables(rng, longest), str)
 
 
@@ -69,7 +69,7 @@ def _syllables(rng: Random, longest: int) -> str:
 
 
 def sentence(rng: Random) -> str:
-    """Filler: about nine tokens that hold no key and no value of a question."""
+    """Draws filler: about nine tokens without a key or value of a question."""
     form = rng.randrange(4)
     choice = rng.choice
     if form == 0:
@@ -90,6 +90,6 @@ def capitalise(text: str) -> str:
 
 
 def number(rng: Random, held_out: bool, digits: int = 4) -> str:
-    """A number without leading zero on one side of the split of values."""
+    """Draws a number without leading zero on one side of the split of values."""
     low, high = 10 ** (digits - 1), 10**digits - 1
     return draw_key("number", held_out, lambda: str(rng.randint(low, high)), str)

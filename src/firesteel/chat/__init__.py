@@ -1,1 +1,1 @@
-"""Text and tokens: the tokenizer, the Harmony format and tools. Knows no engine and no tensors."""
+"""Conversion between text and tokens: the tokenizer, the Harmony chat format, tools and grammars."""

@@ -1,4 +1,4 @@
-"""The nouns of the Harmony format: a message and the special tokens between messages. Knows no order of them."""
+"""Types of the Harmony format: a message, and the special tokens between messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CONSTRAIN = "<|constrain|>"
 
 
 class HarmonyError(ValueError):
-    """A conversation or token stream outside the format; `position` is the index of the offending token."""
+    """A conversation or token stream that violates the format; `position` is the index of the offending token."""
 
     def __init__(self, reason: str, position: int | None = None) -> None:
         super().__init__(reason if position is None else f"token {position}: {reason}")
@@ -25,7 +25,7 @@ class Message:
     content: str
     name: str | None = None  # author of a tool message, e.g. "functions.get_weather"
     channel: str | None = None  # analysis, commentary, final
-    recipient: str | None = None  # "functions.get_weather", "assistant"; None is everyone
+    recipient: str | None = None  # "functions.get_weather", "assistant"; None: everyone
     content_type: str | None = None  # "<|constrain|>json", "json"
 
 

@@ -1,8 +1,9 @@
-"""What a client asks of an answer's form, as a grammar of the whole Harmony turn. Knows no tokens and no engine.
+"""Builds a grammar of the whole Harmony turn from tools, tool_choice and response_format.
 
-A turn is thoughts and then a final message or calls. Before a call that is demanded stand two thoughts at most: a
-model that wants no call would think for ever. The grammar holds the special tokens too, so that a form for the
-answer never bars the reasoning before it. Its text is Lark's, as llguidance reads it.
+A turn is reasoning messages followed by a final message or tool calls. A required call is preceded by at most two
+reasoning messages: a model that does not want to call would otherwise reason without end. The grammar includes the
+special tokens, so a format for the answer does not restrict the reasoning before it. It is written in the Lark
+dialect of llguidance.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from firesteel.errors import RequestError, UserError
 
 CHOICES = ("auto", "none", "required")
 JSON_OBJECT = ResponseFormat(name="json_object", schema={"type": "object"})
-# A space, or a new line and its indentation: a model that has lost its way would write blanks without end.
+# A space, or a newline and indentation. Unlimited whitespace would let a confused model write blanks without end.
 BLANKS = r"\x20|\x0D?\x0A[\x20\x09]{0,32}"
 NUM_BYTES = 256
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_SURROUNDINGS = re.compile(r"^.*JSON schema: |\n +1 \|.*", re.DOTALL)  # of an error: where it is in our own text
-# Text that is the only one possible would else be drawn as the tokenizer's file encodes it: `<|end|>` in a schema's
-# constant would be the special token.
+_SURROUNDINGS = re.compile(r"^.*JSON schema: |\n +1 \|.*", re.DOTALL)  # parts of an error that quote our own text
+# Without no_forcing, llguidance encodes forced text with the tokenizer's own rules: `<|end|>` in a constant of a
+# schema would become the special token.
 _TURN = r"""
 %llguidance {"no_forcing": true}
 start: (thought opening){many} ({last})
@@ -46,12 +47,12 @@ def grammar_for(
     parallel_tool_calls: bool = True,
     response_format: ResponseFormat | None = None,
 ) -> str | None:
-    """For `SamplingParams.grammar`; None where the model may write what it likes.
+    """Returns a grammar for `SamplingParams.grammar`, or None if the model may write anything.
 
-    `tool_choice` is auto, none or required; `function` names the one that must be called instead. Arguments follow
-    their schema where a call is demanded or the tool is strict, else they are some JSON object. Without parallel
-    calls the first one ends the turn. Raises RequestError for a schema that cannot be enforced; what is not strict
-    is enforced as far as it can be.
+    `tool_choice` is auto, none or required; `function` names one function that must be called. Arguments follow
+    their schema if a call is required or the tool is strict; otherwise they are any JSON object. Without parallel
+    calls the first call ends the turn. Raises RequestError for a schema that cannot be enforced; a schema that is
+    not strict is enforced as far as possible.
     """
     offered = _offered(tools, tool_choice, function)
     must_call = function is not None or tool_choice == "required"
@@ -64,7 +65,7 @@ def grammar_for(
         call = f"({' | '.join(f'call_{index}' for index in range(len(offered)))})"
         more = f"({call} <|end|> opening)* " if parallel_tool_calls else ""
         last.append(f"{more}{call} <|call|>")
-    # Text of the commentary channel is shown, and would stand before the answer.
+    # Text of the commentary channel is shown to the user and would come before the formatted answer.
     channels = '"analysis"' if response_format is not None else '"analysis" | "commentary"'
     turn = _TURN.replace("{many}", "{0,2}" if must_call else "*").replace("{channels}", channels)
     return turn.replace("{last}", " | ".join(last)) + "".join(rules)
@@ -78,20 +79,20 @@ def _offered(tools: Sequence[Tool], tool_choice: str, function: str | None) -> l
     for tool in tools:
         if _NAME.fullmatch(tool.name) is None:
             raise RequestError(
-                f"tool {tool.name!r}: a name is 1 to 64 letters, digits, underscores, dots and dashes"
+                f"tool {tool.name!r}: a name must be 1 to 64 letters, digits, underscores, dots and dashes"
             )
     names = [tool.name for tool in tools]
     if function is not None:
         if function not in names:
-            raise RequestError(f"tool_choice names {function!r}, tools have {', '.join(names) or 'nothing'}")
+            raise RequestError(f"tool_choice names {function!r}, but tools are {', '.join(names) or 'empty'}")
         return [tool for tool in tools if tool.name == function]
     if tool_choice == "required" and not tools:
-        raise RequestError("tool_choice = 'required' without tools: name some, or leave it out")
+        raise RequestError("tool_choice = 'required' without tools: give tools, or leave tool_choice out")
     return [] if tool_choice == "none" else list(tools)
 
 
 def _call_rule(index: int, tool: Tool, *, must_call: bool) -> str:
-    """The recipient may stand in either place: gpt-oss writes it after the channel, Harmony's renderer before."""
+    """Returns the rule of a call. gpt-oss writes the recipient after the channel, Harmony's renderer before it."""
     schema: Mapping[str, Any] = {"type": "object"}
     if tool.parameters is not None and (must_call or tool.strict):
         schema = tool.parameters
@@ -111,7 +112,7 @@ def _answer(response_format: ResponseFormat | None) -> str:
 
 def _json_rule(schema: Mapping[str, Any], *, strict: bool, what: str) -> str:
     if not isinstance(schema, Mapping):
-        raise RequestError(f"{what}: the schema is {type(schema).__name__}, not an object")
+        raise RequestError(f"{what}: the schema must be an object, not {type(schema).__name__}")
     if flaw := find_flaw(schema) or find_cost(schema):
         raise RequestError(f"{what}: the JSON schema cannot be enforced: {flaw}")
     options = {"whitespace_pattern": BLANKS, "lenient": not strict}
@@ -125,7 +126,7 @@ def _json_rule(schema: Mapping[str, Any], *, strict: bool, what: str) -> str:
     return rule
 
 
-@lru_cache(maxsize=512)  # tools come again with every turn
+@lru_cache(maxsize=512)  # the same tools come with every turn
 def _find_fault(rule: str) -> str | None:
     try:
         from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -137,4 +138,4 @@ def _find_fault(rule: str) -> str | None:
         return " ".join(_SURROUNDINGS.sub("", notes[0]).split())
     matcher = LLMatcher(LLTokenizer("byte"), grammar, log_level=0, limits=limits)
     can_begin = any(matcher.compute_logit_bias()[:NUM_BYTES])
-    return None if can_begin else "nothing satisfies it, as it only refers to itself"
+    return None if can_begin else "no value satisfies it, because it only refers to itself"

@@ -1,10 +1,10 @@
-"""The Harmony chat format: messages to token ids and back. Knows no engine and no HTTP.
+"""The Harmony chat format: messages to token ids and back.
 
-A message is `<|start|>{header}<|message|>{content}<|end|>`; its header is
-`role[:name][ to=recipient][<|channel|>channel][ to=recipient][ content_type]`, a tool writes its name where
-others write their role, and a model's call ends in `<|call|>`, its final answer in `<|return|>`. Rendering
-equals openai-harmony token for token. Parsing takes valid streams only and agrees with it on them, except
-where the library loses information: a content type without recipient stays a content type, `role:name` is
+A message is `<|start|>{header}<|message|>{content}<|end|>`. Its header is
+`role[:name][ to=recipient][<|channel|>channel][ to=recipient][ content_type]`; a tool writes its name in place of
+the role. A tool call of the model ends in `<|call|>`, its final answer in `<|return|>`. Rendering equals
+openai-harmony token for token. Parsing accepts valid streams only and agrees with openai-harmony on them, except
+where that library loses information: a content type without recipient stays a content type, `role:name` is
 read back, and a closing `<|endoftext|>` is not text.
 """
 
@@ -38,7 +38,7 @@ _CALLS = "\nCalls to these tools must go to the commentary channel: 'functions'.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseFormat:
-    """A JSON schema the answer should follow. In a prompt it is a hint; grammar.py enforces it."""
+    """A JSON schema that the answer should follow. In a prompt it is a hint; grammar.py enforces it."""
 
     name: str
     schema: dict[str, Any]
@@ -54,9 +54,9 @@ def system_message(
     identity: str = IDENTITY,
     knowledge_cutoff: str = "2024-06",
 ) -> Message:
-    """`date` None leaves the date line out, so that the prompt's prefix does not change at midnight."""
+    """Builds the system message. Without `date` it has no date line, so the prefix does not change at midnight."""
     if effort not in EFFORTS:
-        raise HarmonyError(f"unknown reasoning effort {effort!r}; one of {', '.join(EFFORTS)}")
+        raise HarmonyError(f"unknown reasoning effort {effort!r}; use one of {', '.join(EFFORTS)}")
     who = f"{identity}\nKnowledge cutoff: {knowledge_cutoff}"
     if date is not None:
         who += f"\nCurrent date: {date}"
@@ -86,9 +86,9 @@ def _render_format(answer: ResponseFormat) -> str:
 
 
 def drop_earlier_reasoning(messages: Sequence[Message]) -> list[Message]:
-    """Without the analysis before the first final message, once the assistant's last message is final.
+    """Drops the analysis before the first final message, if the assistant's last message is final.
 
-    Until then a turn is under way, and the model needs its reasoning across tool calls.
+    Otherwise a turn is in progress, and the model needs its reasoning across tool calls.
     """
     last_of_assistant = next((m for m in reversed(messages) if m.role == "assistant"), None)
     if last_of_assistant is None or last_of_assistant.channel != "final":
@@ -98,7 +98,7 @@ def drop_earlier_reasoning(messages: Sequence[Message]) -> list[Message]:
 
 
 class Harmony:
-    """The format bound to one tokenizer. Repeated headers and prompts are encoded once."""
+    """The format for one tokenizer. Encoded headers and prompts are cached."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
@@ -108,7 +108,7 @@ class Harmony:
         self._encode_prompt = lru_cache(maxsize=64)(tokenizer.encode)
 
     def encode(self, messages: Sequence[Message], *, keep_reasoning: bool = False) -> list[int]:
-        """A whole conversation, each message closed."""
+        """Encodes a whole conversation, each message closed."""
         kept = list(messages) if keep_reasoning else drop_earlier_reasoning(messages)
         token_ids: list[int] = []
         for message, content_ids in zip(kept, self._encode_contents(kept), strict=True):
@@ -123,9 +123,9 @@ class Harmony:
     def encode_for_completion(
         self, messages: Sequence[Message], *, role: str = "assistant", keep_reasoning: bool = False
     ) -> list[int]:
-        """A conversation and the opening of the next message, which the model continues."""
+        """Encodes a conversation and the opening of the next message, which the model continues."""
         if role not in ROLES:
-            raise HarmonyError(f"unknown role {role!r}; one of {', '.join(ROLES)}")
+            raise HarmonyError(f"unknown role {role!r}; use one of {', '.join(ROLES)}")
         token_ids = self.encode(messages, keep_reasoning=keep_reasoning)
         return [*token_ids, self.marks.start, *self._encode_prompt(role)]
 
@@ -137,10 +137,10 @@ class Harmony:
         return token_ids
 
     def decode(self, token_ids: Sequence[int], *, role: str | None = "assistant") -> list[Message]:
-        """Messages of a valid stream, the last one possibly cut short in its content.
+        """Returns the messages of a valid stream; the content of the last one may be cut short.
 
         With a `role` the stream starts inside the header of that role's message, as completions do; None
-        expects `<|start|>`. Raises HarmonyError at the first token outside the format.
+        expects `<|start|>`. Raises HarmonyError at the first token that violates the format.
         """
         reader = StrictReader(self.tokenizer, self.marks, token_ids)
         messages = []
@@ -168,7 +168,7 @@ class Harmony:
         channel: str | None,
         content_type: str | None,
     ) -> tuple[int, ...]:
-        """From `<|start|>` to `<|message|>`; the parts are encoded apart, so none can merge with the next."""
+        """Encodes `<|start|>` to `<|message|>`, each part separately, so that tokens do not span two parts."""
         encode = self.tokenizer.encode
         token_ids = [self.marks.start, *encode(_author(role, name))]
         if recipient is not None and recipient != "all":
@@ -184,7 +184,7 @@ class Harmony:
 
 def _author(role: str, name: str | None) -> str:
     if role not in ROLES:
-        raise HarmonyError(f"unknown role {role!r}; one of {', '.join(ROLES)}")
+        raise HarmonyError(f"unknown role {role!r}; use one of {', '.join(ROLES)}")
     if role != "tool":
         return role if name is None else f"{role}:{name}"
     if name is None:

@@ -1,7 +1,7 @@
-"""Words of a message's header: who writes, to whom, in which channel. Knows no tokens.
+"""Words of a message header: author, recipient, channel and content type.
 
-`parse_header` takes what the format allows. `Draft` is a header while it is written, whatever is written: it says
-when the words can no longer be one, and which of them are.
+`parse_header` accepts what the format allows. `Draft` holds a header while the model writes it, valid or not: it
+tells when the words can no longer be a header, and which of them are one.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from typing import Literal
 
 from firesteel.chat.format import CHANNELS, CONSTRAIN, ROLES, HarmonyError, Message
 
-MAX_WORDS = 3  # of a section: author or channel, recipient, content type
-MAX_CHARACTERS = 256  # of a section
+MAX_WORDS = 3  # per section: author or channel, recipient, content type
+MAX_CHARACTERS = 256  # per section
 
 Section = Literal["author", "channel", "constrain"]
 
 
 def parse_header(role: str | None, author: str, channel: str | None, constraint: str | None) -> Message:
-    """A header's words in order: author unless `role` is given, `to=recipient`, content type."""
+    """Parses the words of a header in order: author unless `role` is given, `to=recipient`, content type."""
     words = author.split()
     if role is None and not words:
-        raise HarmonyError("a header without a role")
+        raise HarmonyError("the header has no role")
     writer = words.pop(0) if role is None or words[:1] == [role] else role
     if channel is not None:
         if not channel or channel[0].isspace():
-            raise HarmonyError("a channel without a name")
+            raise HarmonyError("the channel has no name")
         channel, *more = channel.split()
         words += more
     if constraint is not None:
@@ -34,7 +34,7 @@ def parse_header(role: str | None, author: str, channel: str | None, constraint:
     recipient = words.pop(0).removeprefix("to=") if words and words[0].startswith("to=") else None
     content_type = words.pop(0) if words else None
     if words or (content_type is not None and content_type.startswith("to=")):
-        raise HarmonyError(f"more in a header than one recipient and one content type, at {content_type!r}")
+        raise HarmonyError(f"the header has more than one recipient and one content type, at {content_type!r}")
     role, name = _parse_author(writer, is_addressed=recipient is not None)
     return Message(
         role=role, content="", name=name, channel=channel, recipient=recipient, content_type=content_type
@@ -42,7 +42,7 @@ def parse_header(role: str | None, author: str, channel: str | None, constraint:
 
 
 def _parse_author(word: str, *, is_addressed: bool) -> tuple[str, str | None]:
-    """`role`, `role:name`, or a tool's name: that of a namespace's member or of anyone with a recipient."""
+    """Parses `role`, `role:name` or the name of a tool: a dotted name, or any name in a header with a recipient."""
     role, colon, name = word.partition(":")
     if role in ROLES and role != "tool":
         return role, name if colon else None
@@ -55,8 +55,8 @@ _TYPES = ("json", "code", "text")
 _RECIPIENT = rf"(?:\s*to=(?P<recipient>[\w.-]+)(?:\s+(?P<type>{'|'.join(_TYPES)})(?!\w))?)?"
 _CHANNEL = rf"\s*(?P<channel>{'|'.join(CHANNELS)})"
 _NAMED = r"(?:\s*(?P<author>(?:system|developer|user|assistant)(?::[\w.-]+)?|[\w-]+(?:\.[\w-]+)+))?"
-# What a section may begin with, and the words that it may be cut in; the rest is text that wants no header.
-# Where no <|start|> said that a header comes, fewer words are taken for one.
+# Pattern of a section's known words, and words that may be cut off at its end; what follows is not a header.
+# Without a <|start|> before it (key None), fewer words are accepted as a header.
 _KNOWN: dict[Section | None, tuple[re.Pattern[str], tuple[str, ...]]] = {
     None: (re.compile(rf"(?:\s*(?P<author>assistant))?(?:{_CHANNEL}(?=\s+to=))?{_RECIPIENT}"), ("to=",)),
     "author": (re.compile(_NAMED + _RECIPIENT), (*ROLES, "functions.", "to=")),
@@ -67,7 +67,7 @@ _KNOWN: dict[Section | None, tuple[re.Pattern[str], tuple[str, ...]]] = {
 
 @dataclass(slots=True)
 class Draft:
-    """A header while it is written. `role` is its author where the prompt has named it, or none was."""
+    """A header while it is written. `role` is its author; None after `<|start|>`, where the words name it."""
 
     role: str | None = "assistant"
     sections: dict[Section, str] = field(default_factory=lambda: {"author": ""})
@@ -79,13 +79,13 @@ class Draft:
 
     @property
     def is_impossible(self) -> bool:
-        """Whether the section being written is too long for a header's."""
+        """Tells whether the current section is too long for a header."""
         section = self.sections[self.now]
         return len(section) > MAX_CHARACTERS or len(section.split(maxsplit=MAX_WORDS)) > MAX_WORDS
 
     @property
     def is_cut(self) -> bool:
-        """Whether what is unknown may be the beginning of a known word."""
+        """Tells whether the unknown rest may be the beginning of a known word."""
         rest = self.split()[1].strip()
         return any(word.startswith(rest) for word in self._known(self.now)[1])
 
@@ -93,7 +93,7 @@ class Draft:
         self.sections[self.now] += text
 
     def can_open(self, section: Section) -> bool:
-        """Whether the words so far can be followed by this section."""
+        """Returns whether the words so far can be followed by this section."""
         if section in self.sections:
             return section == self.now and not self.sections[section].strip()
         if self.now == "author" and self.role is not None:
@@ -104,7 +104,7 @@ class Draft:
             return not self.text.strip()
 
     def can_close(self) -> bool:
-        """Whether the words so far can be followed by `<|message|>`."""
+        """Returns whether the words so far can be followed by `<|message|>`."""
         if self.now != "author" or self.role is None:
             return True
         return self.split()[1].strip() in ("", *CHANNELS, *_TYPES)
@@ -114,7 +114,7 @@ class Draft:
         self.now = section
 
     def read(self) -> Message:
-        """The header as it stands, known to be whole."""
+        """Returns the header once it is complete."""
         try:
             header = self._parse()
         except HarmonyError:
@@ -124,13 +124,13 @@ class Draft:
         return header
 
     def split(self) -> tuple[Message, str]:
-        """What is known of the header, and the text after its known words, which is none of it."""
+        """Splits into the header's known words and the text after them, which is not part of the header."""
         header, rest = Message(role=self.role or "assistant", content=""), ""
         for section, text in self.sections.items():
             match = self._known(section)[0].match(text)
-            assert match is not None  # every pattern takes the empty text
+            assert match is not None  # every pattern matches the empty text
             rest = text[match.end() :]
-            header = _learn(header, match.groupdict())
+            header = _add_words(header, match.groupdict())
         return header, rest if rest.strip() else ""
 
     def _known(self, section: Section) -> tuple[re.Pattern[str], tuple[str, ...]]:
@@ -141,15 +141,15 @@ class Draft:
         return parse_header(self.role, sections["author"], sections.get("channel"), sections.get("constrain"))
 
 
-def _learn(header: Message, found: dict[str, str | None]) -> Message:
-    if found.get("author") is not None:
-        role, name = _parse_author(str(found["author"]), is_addressed=True)
+def _add_words(header: Message, words: dict[str, str | None]) -> Message:
+    if words.get("author") is not None:
+        role, name = _parse_author(str(words["author"]), is_addressed=True)
         header = replace(header, role=role, name=name)
-    if found.get("constraint") is not None:
-        header = replace(header, content_type=f"{CONSTRAIN}{found['constraint']}")
+    if words.get("constraint") is not None:
+        header = replace(header, content_type=f"{CONSTRAIN}{words['constraint']}")
     return replace(
         header,
-        channel=found.get("channel") or header.channel,
-        recipient=found.get("recipient") or header.recipient,
-        content_type=found.get("type") or header.content_type,
+        channel=words.get("channel") or header.channel,
+        recipient=words.get("recipient") or header.recipient,
+        content_type=words.get("type") or header.content_type,
     )

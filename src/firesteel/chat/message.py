@@ -1,7 +1,6 @@
-"""What a model's tokens say, as deltas and as the whole message made of them. Knows no tokens and no HTTP.
+"""An assistant message, as deltas and as the whole that they add up to.
 
-A client that streams sends the deltas on; one that does not adds them up in an `AssistantMessage`. So both
-say the same.
+A streaming endpoint sends the deltas; any other adds them up in an `AssistantMessage`: both give the same answer.
 """
 
 from __future__ import annotations
@@ -14,17 +13,17 @@ Kind = Literal["reasoning", "content", "tool_call"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begin:
-    """Part `index` of the message begins; the parts follow one another."""
+    """Part `index` of the message begins; parts do not overlap."""
 
     index: int
     kind: Kind
     header: str  # the header's words as the model wrote them, without special tokens
-    role: str = "assistant"  # another where the model speaks for somebody else
-    channel: str | None = None  # analysis, commentary, final, or whatever the model wrote
+    role: str = "assistant"  # another role if the model wrote one
+    channel: str | None = None  # analysis, commentary, final, or any other word that the model wrote
     recipient: str | None = None  # "functions.get_weather"
     content_type: str | None = None  # "<|constrain|>json", "json"
-    name: str | None = None  # of a tool call: the function, "get_weather"
-    call_id: str | None = None  # of a tool call
+    name: str | None = None  # function of a tool call, "get_weather"
+    call_id: str | None = None  # tool calls only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +36,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """Part `index` is over; `closed_by` is the special token that ended it, None where the stream did."""
+    """Part `index` is complete; `closed_by` is the special token that ended it, None if the stream ended."""
 
     index: int
     closed_by: str | None = None
@@ -50,7 +49,7 @@ Delta = Begin | Text | End
 class Part:
     begin: Begin
     pieces: list[str] = field(default_factory=list)
-    end: End | None = None  # None: more may come
+    end: End | None = None  # None: more text may come
 
     @property
     def kind(self) -> Kind:
@@ -63,7 +62,7 @@ class Part:
 
 @dataclass(slots=True)
 class AssistantMessage:
-    """The sum of deltas; parts that hold nothing but a header are among them."""
+    """The sum of deltas; includes parts that have only a header."""
 
     parts: list[Part] = field(default_factory=list)
 
@@ -86,11 +85,11 @@ class AssistantMessage:
 
     @property
     def tool_calls(self) -> list[Part]:
-        """Each has `begin.name`, `begin.call_id` and its arguments as `text`, whether they are JSON or not."""
+        """Parts with `begin.name`, `begin.call_id` and their arguments as `text`, which need not be valid JSON."""
         return [part for part in self.parts if part.kind == "tool_call"]
 
     def finish_reason(self, reason: str) -> str:
-        """What the engine's reason to stop means for this message: a turn that ends in calls waits for them."""
+        """Returns the finish reason of this message: "tool_calls" if the engine stopped after tool calls."""
         return "tool_calls" if reason == "stop" and self.tool_calls else reason
 
     def _text(self, kind: Kind) -> str:

@@ -1,7 +1,7 @@
-"""Ends a stream of text at the first stop string; knows text, not tokens.
+"""Ends a stream of text at the first stop string.
 
-The first is the one whose last character comes first, as if the text came one character at a time; of two that end
-together it is the longer. So where the text is cut does not depend on the pieces it comes in.
+The first stop string is the one whose last character comes first, as if the text came character by character; of
+two that end together it is the longer. So the cut does not depend on how the text is split into pieces.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 
 class StopFilter:
-    """Passes text on, except an end that may yet become a stop string: that waits for the next piece."""
+    """Passes text through, but holds back an end that may become a stop string until the next piece."""
 
     def __init__(self, stops: Sequence[str], *, include: bool = False) -> None:
         self._stops = tuple(stops)
@@ -19,28 +19,28 @@ class StopFilter:
         self.matched: str | None = None  # the stop string that ended the text
 
     def push(self, piece: str, *, can_stop: bool = True) -> str:
-        """What can be shown now; nothing more once a stop string came. Text that cannot stop is not held either."""
+        """Returns the text that can be shown now, nothing after a stop string; `can_stop` off holds back none."""
         if self.matched is not None:
             return ""
         text = self._held + piece
         if not can_stop:
             self._held = ""
             return text
-        found = [(text.find(stop) + len(stop), -len(stop), stop) for stop in self._stops if stop in text]
-        if found:
-            end, _, self.matched = min(found)
+        matches = [(text.find(stop) + len(stop), -len(stop), stop) for stop in self._stops if stop in text]
+        if matches:
+            end, _, self.matched = min(matches)
             return text[: end if self._include else end - len(self.matched)]
         safe = len(text) - self._count_held(text)
         self._held = text[safe:]
         return text[:safe]
 
     def flush(self) -> str:
-        """The rest, when the text ends by itself."""
+        """Returns the rest when the text ends without a stop string."""
         rest, self._held = self._held, ""
         return "" if self.matched is not None else rest
 
     def _count_held(self, text: str) -> int:
-        """Length of the longest end of the text that begins a stop string."""
+        """Returns the length of the longest end of the text that is the beginning of a stop string."""
         return max((_overlap(text, stop) for stop in self._stops), default=0)
 
 

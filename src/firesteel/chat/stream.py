@@ -1,18 +1,18 @@
-"""Tokens of a model's turn to deltas, whatever the tokens are. Knows the Harmony format, not HTTP.
+"""Parses the tokens of a model's turn into deltas; accepts any tokens, valid Harmony or not.
 
     stream = HarmonyStream(harmony)
     for token in tokens:
         for delta in stream.push(token): ...
     for delta in stream.finish(): ...
 
-Nothing raises and nothing is lost: the headers and texts of the parts, one after the other, are the text of all
-tokens but the structural ones. A valid stream gives what `Harmony.decode` gives. In others
+It never raises and loses nothing: the headers and texts of the parts, joined in order, are the text of all tokens
+except the structural ones. A valid stream gives the same as `Harmony.decode`. In an invalid one
 
-- a header that is never closed by `<|message|>` ends where its words end: what follows is the text;
-- text where a header should stand is held until it has four words, or a structural token says what it was; words
-  that cannot be a header's are text, but for those between `<|start|>` or `<|channel|>` and `<|message|>`;
+- a header without `<|message|>` ends after its known words, and what follows is text;
+- text in place of a header is held back until it has four words or a structural token decides what it is; words
+  that cannot belong to a header are text, unless between `<|start|>` or `<|channel|>` and `<|message|>`;
 - `<|start|>` and `<|channel|>` inside a text end it and begin a header;
-- structural tokens that mean nothing where they stand are passed over.
+- structural tokens without a meaning at their place are ignored.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from firesteel.chat.harmony import Harmony
 from firesteel.chat.header import Draft
 from firesteel.chat.message import AssistantMessage, Begin, Delta, End, Kind, Text
 
-NOBODY = ("all", "assistant", "user")  # recipients that are no tools
+NOT_TOOLS = ("all", "assistant", "user")  # recipients that are not tools
 
 
 def new_call_id() -> str:
@@ -33,7 +33,7 @@ def new_call_id() -> str:
 
 
 class HarmonyStream:
-    """One turn. `message` is the sum of the deltas so far."""
+    """Parser of one turn. `message` is the sum of the deltas so far."""
 
     def __init__(
         self, harmony: Harmony, *, role: str | None = "assistant", call_id: Callable[[], str] = new_call_id
@@ -42,19 +42,24 @@ class HarmonyStream:
         self.message = AssistantMessage()
         self._call_id = call_id
         self._text = harmony.tokenizer.stream()
-        self._draft: Draft | None = Draft(role)  # the header being written; None inside a text
+        self._draft: Draft | None = Draft(role)  # header being written; None inside a text
         self._is_open = False  # whether the last part may get more text
         self._deltas: list[Delta] = []
         self._spell = harmony.tokenizer.decode
         marks = harmony.marks
         self._actions: dict[int, Callable[[int], None]] = {
-            marks.start: self._start, marks.channel: self._channel, marks.constrain: self._constrain,
-            marks.message: self._message, marks.end: self._end, marks.return_: self._end, marks.call: self._end,
+            marks.start: self._start,
+            marks.channel: self._channel,
+            marks.constrain: self._constrain,
+            marks.message: self._message,
+            marks.end: self._end,
+            marks.return_: self._end,
+            marks.call: self._end,
             marks.endoftext: self._end,
-        }  # fmt: skip
+        }
 
     def push(self, token_id: int) -> list[Delta]:
-        """What this token adds, often nothing."""
+        """Returns the deltas that this token adds, often none."""
         action = self._actions.get(token_id)
         if action is None:
             self._write(self._text.push(token_id))
@@ -64,7 +69,7 @@ class HarmonyStream:
         return self._take()
 
     def finish(self) -> list[Delta]:
-        """What was held back; the turn is over."""
+        """Ends the turn and returns the deltas that were held back."""
         self._write(self._text.flush())
         self._leave(None, is_cut=True)
         return self._take()
@@ -119,14 +124,14 @@ class HarmonyStream:
         self._draft = Draft()
 
     def _leave(self, mark: int | None, *, is_cut: bool = False) -> None:
-        """Ends whatever is under way."""
+        """Ends the current header or text."""
         draft, self._draft = self._draft, None
         if draft is not None and draft.text:
             self._give_up(draft, is_cut=is_cut)
         self._close(mark)
 
     def _give_up(self, draft: Draft, *, is_cut: bool = False) -> None:
-        """A header without `<|message|>`: its known words are one, the rest is text."""
+        """Ends a header without `<|message|>`: its known words are the header, the rest is text."""
         header, rest = draft.split()
         if is_cut and draft.is_cut:
             self._begin(header, draft.text, can_call=False)
@@ -138,10 +143,16 @@ class HarmonyStream:
         name = _function_of(header) if can_call else None
         kind: Kind = "tool_call" if name else "reasoning" if header.channel == "analysis" else "content"
         begin = Begin(
-            index=len(self.message.parts), kind=kind, header=text, role=header.role, channel=header.channel,
-            recipient=header.recipient, content_type=header.content_type, name=name,
+            index=len(self.message.parts),
+            kind=kind,
+            header=text,
+            role=header.role,
+            channel=header.channel,
+            recipient=header.recipient,
+            content_type=header.content_type,
+            name=name,
             call_id=None if name is None else self._call_id(),
-        )  # fmt: skip
+        )
         self._is_open = True
         self._emit(begin)
 
@@ -153,7 +164,7 @@ class HarmonyStream:
 
 
 def read_turn(harmony: Harmony, token_ids: Sequence[int]) -> AssistantMessage:
-    """The whole message of a turn that is over."""
+    """Returns the whole message of a finished turn."""
     stream = HarmonyStream(harmony)
     for token in token_ids:
         stream.push(token)
@@ -162,7 +173,7 @@ def read_turn(harmony: Harmony, token_ids: Sequence[int]) -> AssistantMessage:
 
 
 def _function_of(header: Message) -> str | None:
-    """Whom the model calls; a recipient outside `functions` keeps its whole name."""
-    if header.role != "assistant" or header.recipient in (None, *NOBODY):
+    """Returns the function that a header calls, or None; a recipient outside `functions` keeps its full name."""
+    if header.role != "assistant" or header.recipient in (None, *NOT_TOOLS):
         return None
     return str(header.recipient).removeprefix("functions.") or None

@@ -1,4 +1,4 @@
-"""Reads messages from a valid stream of Harmony tokens and refuses others. Knows no text outside the format."""
+"""Reads messages from a valid stream of Harmony tokens; raises on an invalid one."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class StrictReader:
     def _close(self, mark: int) -> None:
         marks = self._marks
         if mark not in (marks.end, marks.return_, marks.call, marks.endoftext):
-            raise HarmonyError(f"{self._decode([mark])} inside a message's content", self.position)
+            raise HarmonyError(f"{self._decode([mark])} inside the content of a message", self.position)
         self.position += 1
         if mark == marks.endoftext and self.position < len(self._token_ids):
-            raise HarmonyError("the stream goes on after <|endoftext|>", self.position)
+            raise HarmonyError("the stream continues after <|endoftext|>", self.position)
 
     def _next_mark(self) -> int | None:
         """Moves to the next structural token and returns it; None at the end of the stream."""
@@ -50,7 +50,7 @@ class StrictReader:
         return None
 
     def _read_header(self, role: str | None) -> Message:
-        """Up to and with `<|message|>`: the parts before, after `<|channel|>` and after `<|constrain|>`."""
+        """Reads up to and including `<|message|>`: the author, then what follows `<|channel|>`, `<|constrain|>`."""
         first = self.position
         parts: dict[int, str] = {}
         mark = self._marks.start

@@ -1,7 +1,7 @@
-"""Text to token ids and back. Knows the checkpoint's tokenizer file, not messages or models.
+"""Converts text to token ids and back with the checkpoint's tokenizer file.
 
-Ordinary text never becomes a special token: `<|end|>` typed by a user is encoded as plain characters. Only
-callers that know the format place special tokens, by id from `special_ids`.
+Ordinary text never becomes a special token: `<|end|>` typed by a user is encoded as plain characters. Callers place
+special tokens by id, from `special_ids`.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ _UNASSIGNED = "\ufffd".encode()
 
 
 class TokenizerError(UserError):
-    """The tokenizer file is missing, broken, or lacks what its user needs."""
+    """The tokenizer file is missing or broken, or lacks a token that is needed."""
 
 
 class Tokenizer:
-    """A byte-level BPE tokenizer as published beside the weights in `tokenizer.json`."""
+    """A byte-level BPE tokenizer, read from the checkpoint's `tokenizer.json`."""
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         if not isinstance(backend.decoder, tokenizers.decoders.ByteLevel):
-            raise TokenizerError("the tokenizer is not byte-level, so it cannot write every text")
+            raise TokenizerError("the tokenizer is not byte-level, so it cannot encode every text")
         backend.no_padding()
         backend.no_truncation()
         _make_all_special(backend)
-        # Special-token strings in the input are then split like any other text.
+        # Makes the backend split special-token strings in the input like any other text.
         backend.encode_special_tokens = True
         added = backend.get_added_tokens_decoder()
         self.special_ids: dict[str, int] = {token.content: token_id for token_id, token in added.items()}
@@ -55,7 +55,7 @@ class Tokenizer:
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Each text on its own, in one call; lone surrogates become U+FFFD."""
+        """Encodes each text separately, in one call; lone surrogates become U+FFFD."""
         try:
             encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
         except (TypeError, UnicodeEncodeError):
@@ -64,11 +64,11 @@ class Tokenizer:
         return [encoding.ids for encoding in encodings]
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Special tokens appear as their text; bytes that are not UTF-8 as U+FFFD."""
+        """Decodes tokens: special tokens to their text, bytes that are not UTF-8 to U+FFFD."""
         return b"".join(map(self.token_bytes, token_ids)).decode("utf-8", "replace")
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes a token stands for; U+FFFD for an id without a token, which a model can still sample."""
+        """Returns the bytes of a token; U+FFFD for an id without a token, which a model can still sample."""
         known = self._token_bytes.get(token_id)
         if known is None:
             known = self._token_bytes[token_id] = self._spell(token_id)
@@ -85,7 +85,7 @@ class Tokenizer:
 
 
 class TextStream:
-    """Text of a growing token sequence: a character appears once its last byte has come, never in parts."""
+    """Incremental decoder: a character appears once its last byte has come, never in parts."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -95,12 +95,12 @@ class TextStream:
         return self._decoder.decode(self._tokenizer.token_bytes(token_id))
 
     def flush(self) -> str:
-        """What an unfinished character leaves: U+FFFD or nothing. The stream is then empty."""
+        """Returns U+FFFD for an unfinished character, else nothing, and resets the stream."""
         return self._decoder.decode(b"", final=True)
 
 
 def _make_all_special(backend: tokenizers.Tokenizer) -> None:
-    """Added tokens that the file does not call special would still be found in ordinary text."""
+    """Marks all added tokens as special: the others would still be matched in ordinary text."""
     plain = [token for token in backend.get_added_tokens_decoder().values() if not token.special]
     if plain:
         backend.add_special_tokens([tokenizers.AddedToken(t.content, special=True) for t in plain])
@@ -111,7 +111,7 @@ def _replace_surrogates(text: str) -> str:
 
 
 def _byte_of_character() -> dict[str, int]:
-    """Byte-level vocabularies print a byte as one character: itself if visible, else one from U+0100 on."""
+    """Returns the byte of each character of a byte-level vocabulary: itself if visible, else from U+0100 on."""
     visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [byte for byte in range(256) if byte not in visible]
     return {chr(byte): byte for byte in visible} | {chr(256 + i): byte for i, byte in enumerate(hidden)}

@@ -1,7 +1,7 @@
-"""Functions a model may call, written as TypeScript-like text. Knows JSON schema, not tokens or messages.
+"""Renders the functions that a model may call as TypeScript-like text.
 
-The text is what gpt-oss was trained on, so it follows openai-harmony to the character, also where that is
-not TypeScript: `anyOf` and `$ref` are `any`, only the first line of a property's description is commented,
+gpt-oss was trained on this text, so it equals that of openai-harmony to the character, even where that is not
+TypeScript: `anyOf` and `$ref` are `any`, only the first line of a property's description is commented,
 enum members and top-level string defaults are quoted without escapes.
 """
 
@@ -19,16 +19,16 @@ _SIMPLE_TYPES = {"number": "number", "integer": "number", "boolean": "boolean"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """A function the model may call; `parameters` is the JSON schema of its one argument object."""
+    """A function that the model may call; `parameters` is the JSON schema of its only argument, an object."""
 
     name: str
     description: str
     parameters: dict[str, Any] | None = None
-    strict: bool = False  # whether arguments must follow the schema, for grammar.py
+    strict: bool = False  # arguments must follow the schema; enforced by grammar.py
 
 
 def render_namespace(tools: Sequence[Tool], namespace: str = "functions") -> str:
-    """The `namespace ... { ... }` text without its `## namespace` title."""
+    """Returns the `namespace ... { ... }` text without its `## namespace` title."""
     parts = [f"namespace {namespace} {{\n"]
     parts += [_render_tool(tool) for tool in tools]
     parts.append(f"}} // namespace {namespace}")
@@ -36,7 +36,7 @@ def render_namespace(tools: Sequence[Tool], namespace: str = "functions") -> str
 
 
 def render_json(value: Any) -> str:
-    """Compact JSON with the number format of serde_json, which wrote the model's training prompts."""
+    """Returns compact JSON with the number format of serde_json, which wrote the model's training prompts."""
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{_json_string(key)}:{render_json(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
@@ -53,7 +53,7 @@ def _json_string(value: Any) -> str:
 
 
 def _render_float(value: float) -> str:
-    """Shortest digits; plain notation from 1e-5 up to 1e16, where Python's repr starts at 1e-4."""
+    """Renders with the fewest digits, in plain notation from 1e-5 to 1e16; Python's repr uses it from 1e-4."""
     text = repr(value)
     if "e" not in text:
         return text
@@ -71,7 +71,7 @@ def _render_tool(tool: Tool) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    """Lines as a text file has them: broken at \\n or \\r\\n only, no empty line after the last break."""
+    """Splits into lines at \\n or \\r\\n only, without an empty line after the last break."""
     lines = text.split("\n")
     if lines[-1] == "":
         lines.pop()
@@ -120,14 +120,14 @@ def _render_member(name: str, schema: Any, required: bool, indent: str) -> str:
         return _render_choice(key, schema, indent)
     kind = _render_nullable(schema, indent + _MEMBER_INDENT)
     title, examples = _title(schema, indent), _examples(schema, indent)
-    if "oneOf" in schema:  # not a list, so not a choice, but its other comments are lost all the same
+    if "oneOf" in schema:  # not a list, so not a choice, but openai-harmony drops its other comments all the same
         return f"{title}{examples}{key} {kind},\n"
     default = f" // default: {_render_default(schema)}" if "default" in schema else ""
     return f"{title}{_description(schema, indent)}{examples}{key} {kind},{default}\n"
 
 
 def _render_choice(key: str, schema: Mapping[str, Any], indent: str) -> str:
-    """A `oneOf` member. Where it has a description, its first variant's is left out, and so are repeats."""
+    """Renders a `oneOf` member. If it has a description, that of its first variant and repeats are left out."""
     variants = schema["oneOf"]
     shared = _text(schema, "description")
     is_repeated = bool(variants) and shared == _text(variants[0], "description")
@@ -168,7 +168,7 @@ def _render_nullable(schema: Any, indent: str) -> str:
 
 
 def _render_default(schema: Mapping[str, Any], *, is_nested: bool = False) -> str:
-    """A string stands in bare quotes; beside an enum without quotes, or as JSON in a nested choice."""
+    """Renders a default: strings in quotes without escapes; beside an enum bare, or as JSON in a nested choice."""
     value, members = schema["default"], schema.get("enum")
     if not isinstance(value, str):
         return render_json(value)

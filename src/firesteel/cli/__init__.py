@@ -1,4 +1,4 @@
-"""The command line: verbs, flags made from the settings, and tables on the terminal."""
+"""The command line: verbs, flags made from the settings, and tables for the terminal."""
 
 from importlib import import_module
 
@@ -22,7 +22,9 @@ for _name in (
     "model.quantize",
     "machine.spark_report",
     "machine.roofline",
-    "model.running",
+    "model.generate",
+    "model.env",
+    "model.evaluate",
     "machine.tune",
     "machine.verify",
 ):

@@ -1,26 +1,27 @@
-"""The program's entry point and the flags that every knob becomes; knows no verb."""
+"""Entry point of the program, and the flags that are made from the settings."""
 
 from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
-from typing import Annotated, Any
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, TextIO
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from firesteel.config import Knob, knobs
-from firesteel.config.spellings import RETIRED
+from firesteel.config import REMOVED, Knob, RemovedSettingWarning, knobs
 from firesteel.errors import UserError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
 def main() -> None:
-    """Entry point: a UserError is shown as one line, anything else is a bug and keeps its traceback."""
+    """Runs the program: a UserError is shown as one line, any other error is a bug and keeps its traceback."""
+    warnings.showwarning = show_warning
     try:
         app()
     except UserError as error:
@@ -31,38 +32,58 @@ def main() -> None:
 
 
 def show_error(error: object) -> None:
-    """As one line on stderr."""
-    message = " ".join(str(error).splitlines())
-    Console(stderr=True).print(Text.assemble(("error: ", "bold red"), message), soft_wrap=True)
+    """Prints an error as one line on stderr."""
+    _print_line("error: ", "bold red", error)
+
+
+def show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Prints a removed setting as one line on stderr, and any other warning as Python does."""
+    if issubclass(category, RemovedSettingWarning):
+        _print_line("warning: ", "bold yellow", message)
+    else:
+        print(warnings.formatwarning(message, category, filename, lineno, line), end="", file=file or sys.stderr)
+
+
+def _print_line(label: str, style: str, message: object) -> None:
+    text = Text.assemble((label, style), " ".join(str(message).splitlines()))
+    Console(stderr=True).print(text, soft_wrap=True)
 
 
 def with_knobs(command: Callable[..., None], *, is_server: bool = False) -> Callable[..., None]:
-    """Gives a command a flag for every knob, the server's only where asked; those given reach it as `knobs`."""
+    """Gives a command a flag per setting, the server's only if `is_server`; those given reach it as `knobs`."""
     offered = [knob for knob in knobs().values() if is_server or knob.section != "server"]
-    own = [one for one in inspect.signature(command).parameters.values() if one.name != "knobs"]
-    flags = [
-        inspect.Parameter(knob.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_flag(knob))
-        for knob in offered
+    flags = {knob.name: _flag(knob) for knob in offered}
+    return with_options(command, "knobs", flags | {name: _removed_flag(name) for name in REMOVED})
+
+
+def with_options(command: Callable[..., None], parameter: str, options: Mapping[str, Any]) -> Callable[..., None]:
+    """Gives a command options, annotations by name; those given reach it as a dict in its `parameter`."""
+    hints = inspect.get_annotations(command, eval_str=True)
+    own = [
+        declared.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[declared.name])
+        for declared in inspect.signature(command).parameters.values()
+        if declared.name != parameter
     ]
-    flags += [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_retired_flag(name))
-        for name in RETIRED
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        for name, annotation in options.items()
     ]
 
-    def run(**given: Any) -> None:
-        chosen = {flag.name: given.pop(flag.name) for flag in flags}
-        command(**given, knobs={name: value for name, value in chosen.items() if value is not None})
+    def run(**arguments: Any) -> None:
+        given = {name: arguments.pop(name) for name in options}
+        command(**arguments, **{parameter: {name: value for name, value in given.items() if value is not None}})
 
     run.__name__, run.__doc__ = command.__name__, command.__doc__
-    hints = inspect.get_annotations(command, eval_str=True)
-    own = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[one.name]) for one in own]
-    run.__signature__ = inspect.Signature([*own, *flags])  # type: ignore[attr-defined]
-    run.__annotations__ = {one.name: one.annotation for one in (*own, *flags)}
+    run.__signature__ = inspect.Signature([*own, *added])  # type: ignore[attr-defined]
+    run.__annotations__ = {declared.name: declared.annotation for declared in (*own, *added)}
     return run
-
-
-def _retired_flag(name: str) -> Any:
-    return Annotated[str | None, typer.Option(f"--{name.replace('_', '-')}", hidden=True)]
 
 
 def _flag(knob: Knob) -> Any:
@@ -70,5 +91,10 @@ def _flag(knob: Knob) -> Any:
     names = [f"{name}/--no-{name[2:]}"] if knob.type is bool else [name]
     names += [f" /{knob.off_flag}"] if knob.off_flag else []
     default = "none" if knob.default == "" else knob.default
-    text = escape(f"{knob.help} (default {default}; {knob.env})")  # rich takes square brackets for markup
+    text = escape(f"{knob.help} (default: {default}; {knob.env})")  # rich takes square brackets for markup
     return Annotated[knob.type | None, typer.Option(*names, help=text, rich_help_panel=f"{knob.section} settings")]
+
+
+def _removed_flag(name: str) -> Any:
+    """Accepts any value: resolving the settings drops it with a warning."""
+    return Annotated[str | None, typer.Option(f"--{name.replace('_', '-')}", hidden=True)]

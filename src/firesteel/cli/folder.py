@@ -1,4 +1,4 @@
-"""The folder that a verb writes its results to, found unfit before hours are spent; knows no verb."""
+"""The folder that a verb writes its results to, checked before a long run starts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 @contextmanager
 def writing_to(folder: Path) -> Iterator[None]:
-    """Makes it; raises unless files can be written into it, and in words where it is full by the end."""
+    """Creates the folder; raises UserError if it is not writable, or if its disk is full at the end."""
     check_folder(folder)
     try:
         yield
@@ -23,5 +23,5 @@ def writing_to(folder: Path) -> Iterator[None]:
         if error.errno not in FULL:
             raise
         raise UserError(
-            f"--out {folder}: {error.strerror}, so the result is not written: make room, or name another folder"
+            f"--out {folder}: {error.strerror}, so the result is not written: free some space or use another folder"
         ) from error

@@ -1,4 +1,4 @@
-"""Verbs whose packages may be missing, as on a bare GPU machine: those say so, the rest work; knows no verb."""
+"""Verbs whose packages may be missing: these report the missing package, all others work."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SERVING = ("httpx2", "llguidance", "msgspec", "prometheus_client", "starlette", 
 
 
 def load_verb(name: str, *modules: str) -> None:
-    """Registers the verbs of `modules`, or a verb `name` that says which package is missing."""
+    """Registers the verbs of `modules`, or a verb `name` that reports the missing package."""
     try:
         for module in modules:
             importlib.import_module(f"firesteel.cli.{module}")
@@ -26,9 +26,10 @@ def load_verb(name: str, *modules: str) -> None:
 
 def stand_in(name: str, package: str) -> None:
     @app.command(
-        name=name, help=f"needs {package}, which is not installed",
+        name=name,
+        help=f"needs {package}, which is not installed",
         context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-    )  # fmt: skip
+    )
     def refuse(context: typer.Context) -> None:
         raise UserError(
             f"firesteel {name} needs the package {package}, which is not installed: install firesteel with its "

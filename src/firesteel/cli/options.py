@@ -1,4 +1,4 @@
-"""Options that several verbs share, what they mean, and how results leave the program; knows no verb."""
+"""Options that several verbs share, and output as JSON."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from firesteel.kernels.registry import ALL_OPS, find_op
 from firesteel.model.spec import PRESETS, ModelSpec, read_spec
 
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON instead of a table")]
-Ops = Annotated[list[str] | None, typer.Option("--op", help="only this op; may be repeated")]
+Ops = Annotated[list[str] | None, typer.Option("--op", help="op to run; may be repeated (default: all)")]
 Required = Annotated[
     list[str] | None,
     typer.Option(
         "--require",
         metavar="PATTERN",
-        help="OP=IMPLEMENTATION, then @VERDICT if wanted; several joined by commas, or repeated",
+        help="requirements OP=IMPLEMENTATION[@VERDICT], joined by commas; may be repeated",
     ),
 ]
-Model = Annotated[str, typer.Option(help="gpt-oss-120b, gpt-oss-20b or a checkpoint")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N")]
+Model = Annotated[str, typer.Option(help="model: gpt-oss-120b, gpt-oss-20b or a checkpoint")]
+Device = Annotated[str, typer.Option(help="device: auto, cpu, cuda or cuda:N")]
 
 
 def choose_ops(names: list[str] | None, *required: str) -> tuple[Op[Any, Any], ...]:
-    """Those named, and those required; all if none is named."""
+    """Returns the named and the required ops; all ops if none is named."""
     wanted = {find_op(name).name for name in (*(names or ()), *required)}
     return tuple(op for op in ALL_OPS if not names or op.name in wanted)
 
@@ -42,7 +42,7 @@ def find_spec(model: str) -> ModelSpec:
 
 @contextmanager
 def exit_code_one() -> Iterator[None]:
-    """A requirement that is not met is no misuse: its error ends with 1, not 2."""
+    """Exits with 1 for an unmet requirement; 2 is for wrong usage."""
     try:
         yield
     except KernelError as error:

@@ -1,4 +1,4 @@
-"""Progress bars on stderr, while it is a terminal; knows no verb."""
+"""Progress bars on stderr, if it is a terminal."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-Report = Callable[[int, int], None]  # done, in all
+Report = Callable[[int, int], None]  # done, total
 
 
 @contextmanager
 def progress_bar(label: str, *, in_bytes: bool = False) -> Iterator[Report]:
-    """What is yielded moves the bar."""
+    """Shows a bar; yields the function that moves it."""
     sizes = (DownloadColumn(), TransferSpeedColumn()) if in_bytes else (MofNCompleteColumn(), TimeRemainingColumn())
     stderr = Console(stderr=True)
     columns = (TextColumn(label), BarColumn(), *sizes)
@@ -34,7 +34,7 @@ def progress_bar(label: str, *, in_bytes: bool = False) -> Iterator[Report]:
 
 @contextmanager
 def loading_bars() -> Iterator[tuple[Report, Report]]:
-    """Of bytes read, and of kernels and steps made: the second takes the first one's place."""
+    """Shows a bar of bytes read, which a bar of kernels and steps made replaces; yields a function for each."""
     with ExitStack() as stack:
         bars = [stack.enter_context(progress_bar("loading weights", in_bytes=True))]
 
@@ -49,7 +49,7 @@ def loading_bars() -> Iterator[tuple[Report, Report]]:
 
 @contextmanager
 def running(label: str) -> Iterator[None]:
-    """Shows that something is under way, and for how long."""
+    """Shows a spinner and the elapsed time."""
     stderr = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn(label), TimeElapsedColumn())
     with Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as bar:

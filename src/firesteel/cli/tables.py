@@ -1,4 +1,4 @@
-"""Tables on the terminal; knows no verb and computes nothing."""
+"""Tables for the terminal."""
 
 from __future__ import annotations
 
@@ -21,11 +21,14 @@ from firesteel.llm import LLM
 from firesteel.measure.ops.outcome import Ceilings, OpOutcome
 from firesteel.measure.roofline import roofline
 
-PIPE_WIDTH = 1000  # columns of a table that goes to a file or a pipe: rows stay whole there
+PIPE_WIDTH = 1000  # columns of a table that goes to a file or a pipe, so that rows are not folded
 VERDICT_COLOURS = {"native-fp4": "bold green", "fp8": "green", "int8": "green", "bf16": "yellow", "none": "dim"}
 STATUS_COLOURS = {
-    Status.PASSED: "green", Status.FAILED: "bold red", Status.REFUSED: "yellow", Status.NOT_RUN: "yellow",
-}  # fmt: skip
+    Status.PASSED: "green",
+    Status.FAILED: "bold red",
+    Status.REFUSED: "yellow",
+    Status.NOT_RUN: "yellow",
+}
 SM12X = ("sm_120a", "sm_121a")  # compiled and proven, not yet run
 
 
@@ -47,7 +50,7 @@ def report_table(report: Report) -> Table:
 
 
 def _stored(settings: Mapping[str, Any]) -> str:
-    """The type of keys and values; only fp8 has scales and clips."""
+    """Describes the format of keys and values; only fp8 has scales and clips."""
     if settings["kv_dtype"] == "fp8":
         scales = " with scales" if settings["kv_scales"] else ""
         return f"fp8{scales}, {settings['saturated_values']} of them clipped"
@@ -60,7 +63,7 @@ def cost_table(cost: roofline.StepCost, title: str, gb_s: float) -> Table:
     table.title = title
     table.caption = (
         f"dense {step.dense}, experts mxfp4, kv {step.kv}, context {step.context}, batch {step.requests}: "
-        f"{cost.distinct_experts:.1f} distinct experts a layer"
+        f"{cost.distinct_experts:.1f} distinct experts per layer"
     )
     total = roofline.OpCost(
         op="all", part="", calls=sum(op.calls for op in cost.ops), vector_bytes=cost.bytes, flops=cost.flops
@@ -69,28 +72,42 @@ def cost_table(cost: roofline.StepCost, title: str, gb_s: float) -> Table:
         if op is total:
             table.add_section()
         table.add_row(
-            op.op, op.part, str(op.calls), f"{op.bytes / 1e6:.1f}", f"{100 * op.bytes / cost.bytes:.1f} %",
-            f"{op.flops / 1e9:.2f}", f"{op.flops / op.bytes:.1f}", f"{op.bytes / gb_s / 1e3:.1f}",
-        )  # fmt: skip
+            op.op,
+            op.part,
+            str(op.calls),
+            f"{op.bytes / 1e6:.1f}",
+            f"{100 * op.bytes / cost.bytes:.1f} %",
+            f"{op.flops / 1e9:.2f}",
+            f"{op.flops / op.bytes:.1f}",
+            f"{op.bytes / gb_s / 1e3:.1f}",
+        )
     return table
 
 
 def prediction_table(predictions: list[roofline.Prediction], title: str) -> Table:
-    table = new_table("bandwidth", "GB/s", "ms a step", "ceiling tok/s", "at share", "tok/s", "status")
+    table = new_table("bandwidth", "GB/s", "ms per step", "ceiling tok/s", "at share", "tok/s", "status")
     table.title = f"{title}, all requests together"
-    for one in predictions:
+    for prediction in predictions:
         table.add_row(
-            one.bandwidth, f"{one.gb_s:.0f}", f"{one.step_ms:.3f}", f"{one.ceiling_tok_s:.1f}",
-            f"{100 * one.share:.0f} %", f"{one.predicted_tok_s:.1f}", one.status,
-        )  # fmt: skip
+            prediction.bandwidth,
+            f"{prediction.gb_s:.0f}",
+            f"{prediction.step_ms:.3f}",
+            f"{prediction.ceiling_tok_s:.1f}",
+            f"{100 * prediction.share:.0f} %",
+            f"{prediction.predicted_tok_s:.1f}",
+            prediction.status,
+        )
     return table
 
 
 def ledger_table(llm: LLM) -> Table:
-    """Columns that would be empty are left out: of values clipped, of kernels."""
+    """Builds the table of ops that ran; the columns `clipped` and `kernels` are left out if they would be empty."""
     entries = sorted(llm.ledger().entries.items(), key=lambda item: -item[1].seconds)
-    headings = ["op", "implementation", "activations", "calls", "ms in all", "us a call"]
-    counts, launches = any(one.clipped is not None for _, one in entries), any(one.launches for _, one in entries)
+    headings = ["op", "implementation", "activations", "calls", "ms total", "us per call"]
+    counts, launches = (
+        any(entry.clipped is not None for _, entry in entries),
+        any(entry.launches for _, entry in entries),
+    )
     table = new_table(*headings, *["clipped"] * counts, *["kernels"] * launches)
     table.title = f"what ran on {llm.device.name}"
     for ran, entry in entries:
@@ -107,13 +124,14 @@ def _in_words(launch: Launch) -> str:
     return " ".join(filter(None, (launch.kernel, launch.tile, launch.artefact[:8], verdict)))
 
 
-def calibration_table(found: Calibration) -> Table:
+def calibration_table(calibration: Calibration) -> Table:
     table = new_table("layer", "largest key", "largest value", "key scale", "value scale")
-    table.title = f"keys and values over {found.num_tokens} tokens"
+    table.title = f"keys and values over {calibration.num_tokens} tokens"
     table.caption = f"scales: powers of two that bring {MARGIN:g} times the largest into the range of FP8"
-    rows = zip(found.largest_keys, found.largest_values, found.scales.keys, found.scales.values, strict=True)
-    for number, (key, value, *scales) in enumerate(rows):
-        table.add_row(str(number), f"{key:.4g}", f"{value:.4g}", *(f"{scale:g}" for scale in scales))
+    largest, scales = (calibration.largest_keys, calibration.largest_values), calibration.scales
+    rows = zip(*largest, scales.keys, scales.values, strict=True)
+    for number, (key, value, *divisors) in enumerate(rows):
+        table.add_row(str(number), f"{key:.4g}", f"{value:.4g}", *(f"{divisor:g}" for divisor in divisors))
     return table
 
 
@@ -127,7 +145,7 @@ def finding_table(findings: Sequence[Finding]) -> Table:
 
 
 def proof_table(proofs: Sequence[Proof], target: str, *, is_here: bool) -> Table:
-    """`is_here` says that this machine's GPU is the target."""
+    """Builds the table of proofs; `is_here` means that the target is this machine's GPU."""
     headings = ("op", "variant", "verdict", "matrix PTX", "matrix SASS", "registers", "spills", "shared memory")
     table = new_table(*headings)
     table.title = f"{target}: compiled and proven, not yet run" if target in SM12X and not is_here else target
@@ -135,15 +153,20 @@ def proof_table(proofs: Sequence[Proof], target: str, *, is_here: bool) -> Table
     for proof in proofs:
         sass = "not decoded" if proof.sass is None else str(sum(proof.sass.values()))
         table.add_row(
-            proof.op, Text(proof.variant), _verdict(proof), str(sum(proof.ptx.values())), sass,
+            proof.op,
+            Text(proof.variant),
+            _verdict(proof),
+            str(sum(proof.ptx.values())),
+            sass,
             str(proof.registers),
-            Text(str(proof.spills), "bold red" if proof.spills else ""), _shared_memory(proof),
-        )  # fmt: skip
+            Text(str(proof.spills), "bold red" if proof.spills else ""),
+            _shared_memory(proof),
+        )
     return table
 
 
 def _verdict(proof: Proof) -> Text:
-    """SM12x multiplies rounded activations as they are: 16-bit products there are a fallback."""
+    """Marks a fallback: SM12x multiplies rounded activations natively, so 16-bit products are one there."""
     is_rounded = set(proof.variant.split()) & {"mxfp8", "mxfp4"}
     if proof.target in SM12X and is_rounded and proof.verdict == "bf16":
         return Text("bf16, a fallback", "bold red")
@@ -169,19 +192,23 @@ def bench_table(outcomes: Sequence[OpOutcome], ceilings: Ceilings, device_name: 
     table = new_table("op", "part", "M", "implementation", "activations", "us", "GB/s", "TFLOP/s", "share", "of")
     table.title = f"ops at the model's shapes on {device_name}, cold cache"
     table.caption = (
-        f"share of what was measured in this run: read {ceilings.read.rate:.0f} GB/s, "
+        f"share of the ceilings measured in this run: read {ceilings.read.rate:.0f} GB/s, "
         f"matrix {ceilings.matrix.rate:.1f} TFLOP/s in {ceilings.matrix_type}"
     )
-    for one in outcomes:
-        names = (one.op, Text(one.part), str(one.m), one.implementation, one.activation)
-        if one.figures is None:
-            table.add_row(*names, *[""] * 4, Text(one.why, "yellow"))
+    for outcome in outcomes:
+        names = (outcome.op, Text(outcome.part), str(outcome.m), outcome.implementation, outcome.activation)
+        if outcome.figures is None:
+            table.add_row(*names, *[""] * 4, Text(outcome.why, "yellow"))
             continue
-        figures = one.figures
+        figures = outcome.figures
         table.add_row(
-            *names, f"{figures.median_s * 1e6:.1f}", f"{figures.gb_s:.0f}", f"{figures.tflop_s:.2f}",
-            f"{100 * figures.share:.1f} %", figures.bound,
-        )  # fmt: skip
+            *names,
+            f"{figures.median_s * 1e6:.1f}",
+            f"{figures.gb_s:.0f}",
+            f"{figures.tflop_s:.2f}",
+            f"{100 * figures.share:.1f} %",
+            figures.bound,
+        )
     return table
 
 
@@ -190,7 +217,7 @@ def new_table(*headings: str) -> Table:
 
 
 def show(table: Table | Text) -> None:
-    """Folded to the width of a terminal; nothing is cut off."""
+    """Prints a table, folded to the width of the terminal; nothing is cut off."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=PIPE_WIDTH)
@@ -198,5 +225,5 @@ def show(table: Table | Text) -> None:
 
 
 def say(text: str) -> None:
-    """To the user, on stderr: results alone go to stdout."""
+    """Prints a message on stderr; only results go to stdout."""
     Console(stderr=True).print(Text(text), soft_wrap=True)

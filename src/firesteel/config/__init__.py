@@ -1,4 +1,4 @@
-"""The user's choices: every knob, how it is set, and what is read of the environment; knows no reader of them."""
+"""Settings of the user: their declarations, how they are resolved, and all access to the environment."""
 
 from firesteel.config.checks import LAYERS, parse_layers, parse_origins
 from firesteel.config.environment import (
@@ -12,6 +12,7 @@ from firesteel.config.environment import (
     shown_value,
     told_environment,
 )
+from firesteel.config.removed import REMOVED, RemovedSettingWarning
 from firesteel.config.sections import (
     BatchConfig,
     CacheConfig,
@@ -24,8 +25,30 @@ from firesteel.config.sections import (
 from firesteel.config.settings import ConfigError, Knob, Settings, knobs, resolve
 
 __all__ = [
-    "HIDDEN", "LAYERS", "BatchConfig", "CacheConfig", "Config", "ConfigError", "KernelConfig", "Knob",
-    "ModelConfig", "ProcessConfig", "ServerConfig", "Settings", "child_environment", "find_reference_key",
-    "find_user_cache", "hide_secrets", "is_secret", "knobs", "parse_layers", "parse_origins", "resolve",
-    "shown_environment", "shown_value", "told_environment",
-]  # fmt: skip
+    "HIDDEN",
+    "LAYERS",
+    "REMOVED",
+    "BatchConfig",
+    "CacheConfig",
+    "Config",
+    "ConfigError",
+    "KernelConfig",
+    "Knob",
+    "ModelConfig",
+    "ProcessConfig",
+    "RemovedSettingWarning",
+    "ServerConfig",
+    "Settings",
+    "child_environment",
+    "find_reference_key",
+    "find_user_cache",
+    "hide_secrets",
+    "is_secret",
+    "knobs",
+    "parse_layers",
+    "parse_origins",
+    "resolve",
+    "shown_environment",
+    "shown_value",
+    "told_environment",
+]

@@ -1,4 +1,4 @@
-"""What values knobs can take: each check says what is wrong with a value, or None; knows no knob."""
+"""Checks of setting values: each returns what is wrong with a value, or None."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-LAYERS = ("moe", "qkv", "o", "lm_head")  # that MXFP4 may hold
+LAYERS = ("moe", "qkv", "o", "lm_head")  # layers whose weights may be in MXFP4
 Check = Callable[[Any], str | None]
 
 
@@ -43,41 +43,42 @@ def date_word(value: str) -> str | None:
 
 def pin_list(value: str) -> str | None:
     bad = [pin for pin in value.split(",") if pin and pin.count("=") != 1]
-    return f"wants OP=IMPLEMENTATION pairs joined by commas, not {bad[0]!r}" if bad else None
+    return f"must be OP=IMPLEMENTATION pairs joined by commas, not {bad[0]!r}" if bad else None
 
 
 def requirement_list(value: str) -> str | None:
     parts = [part.strip() for part in value.split(",") if part.strip()]
     bad = [part for part in parts if not re.fullmatch(r"\w+=[\w:. -]+(@[\w-]+)?", part)]
-    return f"wants OP=IMPLEMENTATION[:VARIANT][@VERDICT] joined by commas, not {bad[0]!r}" if bad else None
+    return f"must be OP=IMPLEMENTATION[:VARIANT][@VERDICT] joined by commas, not {bad[0]!r}" if bad else None
 
 
 def tile_size(value: str) -> str | None:
-    found = re.fullmatch(r"([0-9]+)x([0-9]+)", value)
+    sizes = re.fullmatch(r"([0-9]+)x([0-9]+)", value)
     if value == "auto" or (
-        found and all(int(size) >= 16 and not power_of_two(int(size)) for size in found.groups())
+        sizes and all(int(size) >= 16 and not power_of_two(int(size)) for size in sizes.groups())
     ):
         return None
-    return "must be auto or ROWSxCOLUMNS, both powers of two from 16 on, as 64x128"
+    return "must be auto or ROWSxCOLUMNS, both powers of two and at least 16, such as 64x128"
 
 
 def parse_origins(value: str) -> tuple[str, ...]:
-    """Of web pages: joined by commas, or a list in JSON as vLLM takes it."""
+    """Splits origins of web pages: joined by commas, or a JSON list as vLLM takes it."""
     return tuple(part for part in re.split(r"[\s,\[\]\"']+", value) if part)
 
 
 def origin_list(value: str) -> str | None:
-    bad = [one for one in parse_origins(value) if one != "*" and not re.fullmatch(r"https?://[^/?#@]+", one)]
-    return f"wants origins like http://localhost:3000 joined by commas, or *, not {bad[0]!r}" if bad else None
+    origins = [origin for origin in parse_origins(value) if origin != "*"]
+    bad = [origin for origin in origins if not re.fullmatch(r"https?://[^/?#@]+", origin)]
+    return f"must be origins like http://localhost:3000 joined by commas, or *, not {bad[0]!r}" if bad else None
 
 
 def layer_list(value: str) -> str | None:
     bad = [name for name in parse_layers(value) if name not in LAYERS]
-    return f"wants some of {', '.join(LAYERS)}, or all, joined by commas, not {bad[0]!r}" if bad else None
+    return f"must be some of {', '.join(LAYERS)} joined by commas, or all, not {bad[0]!r}" if bad else None
 
 
 def parse_layers(value: str) -> tuple[str, ...]:
-    """The layers that "moe,qkv" or "all" names, in our order; what is unknown comes last."""
+    """Returns the layers that "moe,qkv" or "all" names, in the order of LAYERS; unknown names come last."""
     given = [name.strip() for name in value.split(",") if name.strip()]
     if given == ["all"]:
         return LAYERS

@@ -1,4 +1,4 @@
-"""The environment of this process, read here and nowhere else: what is shown, told and handed on; knows no knob."""
+"""Access to the process environment, which is read here only: what is shown, recorded and passed to children."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from typing import Any
 
 PREFIX = "FIRESTEEL_"
 REFERENCE_KEY = "LAB_REFERENCE_API_KEY"
-HIDDEN = "(hidden)"  # stands for a secret wherever settings are shown or kept
-# Of the environment, what changes how an engine runs.
+HIDDEN = "(hidden)"  # stands for a secret wherever settings are shown or recorded
+# Variables that change how an engine runs.
 ENGINE_VARIABLES = (
     r"(FIRESTEEL|CUDA|NVIDIA|NCCL|VLLM|SGL|SGLANG|TORCH|PYTORCH|TRITON|FLASHINFER|GGML|LLAMA|OMP|MKL|ONEDNN|HF)_"
     r"|PYTHON|PATH$|LD_LIBRARY_PATH$|LD_PRELOAD$|VIRTUAL_ENV$|LANG$"
 )
-# Names of secrets; a token may also be one of text, which PIECES tells.
+# Names of secrets. A name that ends in "token" may also mean a token of text; TEXT_TOKENS tells them apart.
 SECRETS = (
     r"(key|secret|passw(or)?d|passphrase|credential|(auth|access|api|bearer|hf|hub|refresh)[_-]?token)s?$|^-hft$"
 )
-PIECES = (
+TEXT_TOKENS = (
     r"(a|audio|begin|bos|cls|decode|draft|end|eos|first|generated|image|input|last|mask|max|min|new|next|num|output|"
     r"pad|per|prefix|prompt|sep|special|start|stop|think|tool|unk|video)"
 )
-WORDS = re.compile(r"""\s+|(?:'[^']*'|"[^"]*"|\S)+""")  # of a command line, and what is between them
+WORDS = re.compile(r"""\s+|(?:'[^']*'|"[^"]*"|\S)+""")  # words of a command line, and the space between them
 
-# Of it, what results keep so that they can be made again.
-KEPT_VARIABLES = (
+# Variables recorded with a result, so that it can be reproduced.
+RECORDED_VARIABLES = (
     r"(FIRESTEEL|VLLM|SGL|SGLANG|GGML|LLAMA|FLASHINFER|TORCH|PYTORCH|TRITON|NCCL|OMP|MKL)_"
     r"|(CUDA_VISIBLE_DEVICES|CUDA_LAUNCH_BLOCKING|CUBLAS_WORKSPACE_CONFIG|NVIDIA_TF32_OVERRIDE)$"
 )
 
 
 def current(environ: Mapping[str, str] | None) -> Mapping[str, str]:
-    """This process's own where none is given."""
+    """Returns `environ`, or the environment of this process if it is None."""
     return os.environ if environ is None else environ
 
 
 def find_user_cache(environ: Mapping[str, str] | None = None) -> Path | None:
-    """The user's folder for caches, as the XDG base directories say; None where there is no home folder."""
+    """Returns the user's cache folder (XDG base directories), or None if there is no home folder."""
     environ = current(environ)
     caches = Path(environ.get("XDG_CACHE_HOME", ""))
     if caches.is_absolute():
@@ -49,44 +49,44 @@ def find_user_cache(environ: Mapping[str, str] | None = None) -> Path | None:
 
 
 def shown_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What may be written down of the environment: variables of ours and of other engines, secrets hidden."""
+    """Returns the variables recorded with results, ours and those of other engines, with secrets hidden."""
     environ = current(environ)
-    names = sorted(name for name in environ if re.match(KEPT_VARIABLES, name))
+    names = sorted(name for name in environ if re.match(RECORDED_VARIABLES, name))
     return {name: HIDDEN if is_secret(name) or name.endswith("_TOKEN") else environ[name] for name in names}
 
 
 def child_environment(extra: Mapping[str, str], *, without: tuple[str, ...] = ()) -> dict[str, str]:
-    """For a program that is started: this one's environment with some variables more and some less."""
+    """Returns the environment for a child process: this process's own, plus `extra`, minus `without`."""
     return {name: value for name, value in os.environ.items() if name not in without} | dict(extra)
 
 
 def told_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What says how engines run, ours or others', for a crash bundle; names that may hold secrets are left out."""
+    """Returns the variables for a crash bundle: those that engines read, without any that may hold a secret."""
     environ = current(environ)
     names = sorted(name for name in environ if re.match(ENGINE_VARIABLES, name))
     return {name: environ[name] for name in names if not re.search(r"key|secret|passw|token|auth", name, re.I)}
 
 
 def shown_value(name: str, value: Any) -> Any:
-    """A knob's value as it may be shown."""
+    """Returns a setting's value as it may be shown."""
     return HIDDEN if is_secret(name) and value else value
 
 
 def find_reference_key(environ: Mapping[str, str] | None = None) -> str:
-    """That the lab's --reference-url asks for: no setting of a server of ours, so its name has not our prefix."""
+    """Returns the key for the lab's --reference-url. It is not a setting of ours, so it lacks our prefix."""
     return current(environ).get(REFERENCE_KEY, "")
 
 
 def is_secret(name: str) -> bool:
-    """Of a flag, variable or field."""
+    """Returns whether a flag, variable or field of this name holds a secret."""
     if re.search(SECRETS, name, re.IGNORECASE):
         return True
     is_token = re.search(r"(^|[_-])token$", name, re.IGNORECASE)
-    return is_token is not None and not re.search(rf"(^|[_-]){PIECES}[_-]token$", name, re.IGNORECASE)
+    return is_token is not None and not re.search(rf"(^|[_-]){TEXT_TOKENS}[_-]token$", name, re.IGNORECASE)
 
 
 def hide_secrets(words: Iterable[str]) -> list[str]:
-    """In a command line: --flag value, --flag=value, NAME=value, and the same in a word that is one itself."""
+    """Hides secrets in a command line: --flag value, --flag=value, NAME=value, and the same in quoted commands."""
     shown = []
     hide_next = False
     for word in words:
@@ -101,7 +101,7 @@ def hide_secrets(words: Iterable[str]) -> list[str]:
 
 
 def _hide_inside(word: str) -> str:
-    """Of a command line in one word, as `sh -c` takes it; what is not secret stays to the letter."""
+    """Hides secrets in a command line given as one word, as `sh -c` takes it; all other text stays as it is."""
     parts = WORDS.findall(word)
     if len(parts) == 1 and word[0] in "'\"" and word[-1] == word[0]:
         return word[0] + _hide_inside(word[1:-1]) + word[0]

@@ -1,33 +1,33 @@
-"""Knobs set by flag, environment, file or default, checked, with their origins; knows no knob by name."""
+"""Resolves settings from flags, environment, file and defaults: checks each value and records its origin."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
-import logging
 import tomllib
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from firesteel.config.checks import Check
 from firesteel.config.environment import PREFIX, current
+from firesteel.config.removed import REMOVED, RemovedSettingWarning, variable_of
 from firesteel.config.sections import Config
-from firesteel.config.spellings import RETIRED
 from firesteel.errors import UserError
 
 FILE_VARIABLE = "FIRESTEEL_CONFIG"
-_log = logging.getLogger(__name__)
+TYPE_NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "on or off"}
 
 
 class ConfigError(UserError):
-    """A knob that does not exist, or a value it cannot take."""
+    """An unknown setting, or a value that a setting does not accept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """One declared field: `section.name` in Config, `name` in files, `--name` as a flag."""
+    """A declared setting: `section.name` in Config, `name` in files, `--name` as a flag."""
 
     section: str
     name: str
@@ -41,23 +41,29 @@ class Knob:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """A resolved Config and, for each knob, which of flag, environment, file or default set it."""
+    """A resolved Config with the origin of each setting: flag, environment, file or default."""
 
     config: Config
     origins: Mapping[str, str]
 
 
 def knobs() -> dict[str, Knob]:
-    found: dict[str, Knob] = {}
+    declared_knobs: dict[str, Knob] = {}
     for section, section_type in get_type_hints(Config).items():
         hints = get_type_hints(section_type)
         for declared in dataclasses.fields(section_type):
             meta = declared.metadata
-            found[declared.name] = Knob(
-                section, declared.name, hints[declared.name], declared.default, meta["help"], meta["env"],
-                meta["check"], meta["off_flag"],
-            )  # fmt: skip
-    return found
+            declared_knobs[declared.name] = Knob(
+                section,
+                declared.name,
+                hints[declared.name],
+                declared.default,
+                meta["help"],
+                meta["env"],
+                meta["check"],
+                meta["off_flag"],
+            )
+    return declared_knobs
 
 
 def resolve(
@@ -66,14 +72,18 @@ def resolve(
     environ: Mapping[str, str] | None = None,
     file: str | Path | None = None,
 ) -> Settings:
-    """Settings by precedence flag > environment > file > default; a flag of None was not given."""
+    """Returns settings by precedence flag > environment > file > default; a flag of None was not given.
+
+    Removed settings are dropped with a warning.
+    """
     environ = current(environ)
     known = knobs()
-    given = without_retired({name: value for name, value in (flags or {}).items() if value is not None})
+    given = {name: value for name, value in (flags or {}).items() if value is not None}
+    given = drop_removed(given, REMOVED, "setting")
     reject_unknown(given, known, "setting")
-    variables = {knob.env: knob.name for knob in known.values()}
-    ours = without_retired({name: value for name, value in environ.items() if name.startswith(PREFIX)})
-    reject_unknown(ours, [*variables, FILE_VARIABLE], "variable")
+    ours = {name: text for name, text in environ.items() if name.startswith(PREFIX)}
+    ours = drop_removed(ours, {variable_of(name): reason for name, reason in REMOVED.items()}, "variable")
+    reject_unknown(ours, [*(knob.env for knob in known.values()), FILE_VARIABLE], "variable")
     file = file or environ.get(FILE_VARIABLE)
     from_file = read_file(Path(file), known) if file else {}
 
@@ -101,27 +111,27 @@ def read_file(path: Path, known: Mapping[str, Knob]) -> dict[str, Any]:
         raise ConfigError(f"cannot read the configuration file {path}: {error.strerror}") from error
     except ValueError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
-    content = without_retired(content)
+    content = drop_removed(content, REMOVED, f"key in {path}:")
     reject_unknown(content, known, f"key in {path}:")
     return content
 
 
-def without_retired(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What is left without settings that are gone; a warning says what stands in their place."""
-    left = {}
-    for name, value in given.items():
-        why = RETIRED.get(name.removeprefix(PREFIX).lower())
-        if why is None:
-            left[name] = value
-        else:
-            _log.warning("%s = %s changes nothing any more: %s", name, value, why)
-    return left
+def drop_removed(given: Mapping[str, Any], removed: Mapping[str, str], what: str) -> dict[str, Any]:
+    """Returns what was given without removed settings, and warns of each of those."""
+    for name in given.keys() & removed.keys():
+        warnings.warn(
+            f"{what} {name} is ignored: it was removed, and the next version refuses it; {removed[name]}",
+            RemovedSettingWarning,
+            stacklevel=2,
+        )
+    return {name: value for name, value in given.items() if name not in removed}
 
 
-def reject_unknown(names: Mapping[str, Any], known: Mapping[str, Any] | list[str], what: str) -> None:
+def reject_unknown(names: Iterable[str], known: Iterable[str], what: str) -> None:
+    known = list(known)
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(name, list(known), n=1, cutoff=0)
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0)
             raise ConfigError(f"unknown {what} {name}; did you mean {near[0]}?")
 
 
@@ -129,19 +139,19 @@ def parse(text: str, declared: Knob) -> Any:
     if declared.type is bool:
         truth = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
         if text.lower() not in truth:
-            raise ConfigError(f"{declared.env}={text!r}: wants on or off")
+            raise ConfigError(f"{declared.env}={text!r}: must be on or off")
         return truth[text.lower()]
     try:
         return declared.type(text)
     except ValueError as error:
-        raise ConfigError(f"{declared.env}={text!r}: wants {declared.type.__name__}") from error
+        raise ConfigError(f"{declared.env}={text!r}: must be {TYPE_NAMES[declared.type]}") from error
 
 
 def checked(value: Any, declared: Knob, origin: str) -> Any:
     if declared.type is float and type(value) is int:
         value = float(value)
     if type(value) is not declared.type:
-        raise ConfigError(f"{declared.name} = {value!r} ({origin}): wants {declared.type.__name__}")
+        raise ConfigError(f"{declared.name} = {value!r} ({origin}): must be {TYPE_NAMES[declared.type]}")
     if declared.check and (complaint := declared.check(value)):
         raise ConfigError(f"{declared.name} = {value!r} ({origin}): {complaint}")
     return value

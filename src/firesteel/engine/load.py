@@ -33,6 +33,7 @@ from firesteel.model.weights import Weights, load_weights, weight_bytes
 from firesteel.types import KvScales
 
 _log = logging.getLogger(__name__)
+LOAD_WORKERS = 8  # threads that read a checkpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +78,7 @@ def load_engine(
     layers = held_layers(stored.mxfp4_layers, parse_layers(config.kernels.mxfp4_layers))
     settled = settle(replace(stored, mxfp4_layers=layers), config)
     weights, report = load_weights(
-        directory, stored, settled.device, workers=config.model.load_workers,
+        directory, stored, settled.device, workers=LOAD_WORKERS,
         reserve_gib=find_reserve(settled.device, config.model), progress=progress, held=settled.spec,
     )  # fmt: skip
     return assemble(settled, weights, config, report, preparing)
@@ -179,7 +180,7 @@ def find_max_context(spec: ModelSpec, config: Config) -> int:
 
 
 def find_reserve(device: DeviceSpec, config: ModelConfig) -> float:
-    """GiB to leave free: so many, or what a share of the GPU's memory leaves."""
+    """Returns the GiB to leave free: what gpu_memory_utilization leaves of a GPU, else memory_reserve_gib."""
     if not config.gpu_memory_utilization or not device.is_cuda:
         return config.memory_reserve_gib
     return (1 - config.gpu_memory_utilization) * device.memory_bytes / GIB

@@ -1,1 +1,1 @@
-"""Numbers as bits: what each small format means, in plain torch. Knows no kernels, models or files."""
+"""Number formats of 4 to 8 bits: the meaning of their bits, in plain torch."""

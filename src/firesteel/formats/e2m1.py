@@ -1,4 +1,4 @@
-"""E2M1, the 4-bit element: 0, 0.5, 1, 1.5, 2, 3, 4, 6, sign in bit 3. Knows no scales and no packing."""
+"""E2M1, the 4-bit element: 0, 0.5, 1, 1.5, 2, 3, 4, 6; the sign is bit 3."""
 
 from firesteel.formats.group import Element
 

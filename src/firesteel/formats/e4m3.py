@@ -1,4 +1,4 @@
-"""E4M3, the 8-bit element (OCP FP8 E4M3FN): no infinity, NaN 0x7F and 0xFF, largest 448. Knows no scales."""
+"""E4M3, the 8-bit element (OCP FP8 E4M3FN): no infinity, NaN is 0x7F and 0xFF, the largest value is 448."""
 
 import torch
 from torch import Tensor
@@ -12,5 +12,5 @@ encode = E4M3.encode
 
 
 def decode(codes: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Exact in float32, bfloat16, float16 and float64. torch's own conversion: faster than a table here."""
+    """Decodes exactly to float32, bfloat16, float16 or float64. Uses torch's conversion, faster than a table."""
     return codes.view(torch.float8_e4m3fn).to(dtype)

@@ -1,8 +1,9 @@
-"""The order of columns in which kernels multiply activations by MXFP4 weights, as torch sees it; knows no kernel.
+"""Column order in which kernels multiply activations by MXFP4 weights, in plain torch.
 
-Columns of a product may come in any order, if both sides keep to it. In this one, what a lane feeds to the matrix
-unit comes from four adjacent bytes of an MXFP4 row. Column 8t + 4p + 2o + n of a group is nibble n of byte
-4t + 2p + o; it is moved to where n, o, t, p (bf16) or n, t, p, o (mxfp8) count up. mxfp4 stays as it is.
+The columns of a product may be in any order, as long as both operands use the same. With this order, the values
+that a lane feeds to the matrix unit come from four adjacent bytes of an MXFP4 row. Column 8t + 4p + 2o + n of a
+group is nibble n of byte 4t + 2p + o; its new index counts n slowest, then o, t, p (bf16) or t, p, o (mxfp8).
+mxfp4 activations keep their order.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ from torch import Tensor
 from firesteel.formats import group
 
 PARTS = (4, 2, 2, 2)  # t p o n
-ORDERS = {"bf16": (3, 2, 0, 1), "mxfp8": (3, 0, 1, 2)}  # stored as -> which part counts slowest, ..., fastest
+ORDERS = {"bf16": (3, 2, 0, 1), "mxfp8": (3, 0, 1, 2)}  # storage format -> indices into PARTS, slowest first
 
 
 def pack(x: Tensor, stored: str) -> Tensor:
-    """x [.., K] of values or codes with each group's columns in the order of the product; of mxfp4, x itself."""
+    """Returns x [.., K], values or codes, with the columns of each group in product order; mxfp4 stays as it is."""
     return x if stored == "mxfp4" else _permute_groups(x, PARTS, ORDERS[stored])
 
 
 def unpack(fed: Tensor, stored: str) -> Tensor:
-    """What `pack` was given, bit for bit."""
+    """Inverts `pack`, bit for bit."""
     if stored == "mxfp4":
         return fed
     order = ORDERS[stored]

@@ -1,4 +1,4 @@
-"""A group: 32 small-float elements under one power-of-two scale (OCP Microscaling 1.0). Knows no packing."""
+"""A group: 32 small-float elements that share a power-of-two scale (OCP Microscaling 1.0)."""
 
 import functools
 from collections.abc import Callable
@@ -31,23 +31,23 @@ class Element:
         return (self.max_magnitude >> self.mantissa_bits) - self.bias
 
     def encode(self, x: Tensor) -> Tensor:
-        """Nearest code, ties to even mantissa. Saturates, infinities too; zeros keep their sign.
+        """Returns the nearest codes, ties to even mantissa. Infinities saturate too; zeros keep their sign.
 
-        NaN gives nan_code, or raises where the format has none (that check synchronises).
+        NaN gives nan_code, or raises if the format has none (that check synchronises).
         """
         x = _as_float32(x)
         is_nan = x.isnan()
         if self.nan_code is None and is_nan.any():
-            raise ValueError(f"{self.name} has no NaN and {int(is_nan.sum())} values are NaN")
+            raise ValueError(f"{self.name} has no NaN, but {int(is_nan.sum())} values are NaN")
         codes = self.nearest(x)
         return codes if self.nan_code is None else codes.masked_fill(is_nan, self.nan_code)
 
     def decode(self, codes: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Exact in float32, bfloat16, float16 and float64. Does not synchronise."""
+        """Decodes exactly to float32, bfloat16, float16 or float64. Does not synchronise."""
         return _values(self, dtype, codes.device).index_select(0, codes.flatten().int()).view(codes.shape)
 
     def nearest(self, x: Tensor) -> Tensor:
-        """encode for float32, unchecked: a NaN gives any code."""
+        """Encodes float32 without checks: a NaN gives any code."""
         bits = x.view(torch.int32)
         magnitude = bits & 0x7FFF_FFFF
         drop = 23 - self.mantissa_bits
@@ -75,9 +75,9 @@ class Element:
 
 
 def quantize(x: Tensor, element: Element, rule: str) -> tuple[Tensor, Tensor]:
-    """x [..., K] -> codes [..., K] one per byte, scales [..., K/32] e8m0.
+    """Quantizes x [..., K] to codes [..., K], one per byte, and scales [..., K/32] e8m0.
 
-    A group of zeros gets scale 0 (2^-127, where log2 0 clamps) and codes 0; -0.0 keeps its sign.
+    A group of zeros gets scale byte 0 (2^-127) and codes 0; -0.0 keeps its sign.
     Synchronises once, to refuse values that are not finite.
     """
     if rule not in RULES:
@@ -88,7 +88,7 @@ def quantize(x: Tensor, element: Element, rule: str) -> tuple[Tensor, Tensor]:
 
 
 def dequantize(values: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
-    """values [..., K] times their group's scale, rounded once to dtype. Scale 255 gives NaN."""
+    """Multiplies values [..., K] by the scales of their groups and rounds once to dtype. Scale 255 gives NaN."""
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     groups = torch.unflatten(values.to(wide), -1, (scales.shape[-1], SIZE))
     return (groups * e8m0.decode(scales, wide).unsqueeze(-1)).flatten(-2).to(dtype)
@@ -106,18 +106,18 @@ def check_shapes(codes: Tensor, scales: Tensor, values_per_byte: int) -> None:
 
 
 def _ocp(groups: Tensor, element: Element) -> Tensor:
-    """floor(log2(max|x|)) - max_exponent. A maximum past the largest element saturates."""
-    # the float32 exponent field is floor(log2) + 127; it is 0 for subnormals, whose scale clamps to 0 anyway
+    """Returns floor(log2(max|x|)) - max_exponent. A maximum above the largest element saturates."""
+    # The float32 exponent field is floor(log2) + 127; it is 0 for subnormals, whose scale clamps to 0 anyway.
     exponent = groups.abs().amax(-1).view(torch.int32) >> 23
     return (exponent - element.max_exponent).clamp(min=0).to(torch.uint8)
 
 
 def _mse(groups: Tensor, element: Element) -> Tensor:
-    """The scale of least squared error; ocp's where equal.
+    """Returns the scale of least squared error; on a tie, that of the ocp rule.
 
-    Only ocp's neighbours can beat it. Up: one step up nothing saturates, and a grid holds every point in its
-    range of the coarser grids. Down: two steps down the maximum alone loses more to saturation than 31
-    elements gain from finer subnormals (closest in e2m1: 2.5^2 against 31 * 0.25^2 in ocp's units).
+    Only the neighbours of the ocp scale can beat it. Up: one step up nothing saturates, and a finer grid contains
+    every point of a coarser one in its range. Down: two steps down the maximum alone loses more to saturation than
+    31 elements gain from finer subnormals (closest in e2m1: 2.5^2 against 31 * 0.25^2 in units of the ocp scale).
     """
     ocp = _ocp(groups, element)
     best, least = ocp, _squared_error(groups, ocp, element)
@@ -133,18 +133,18 @@ RULES: dict[str, Callable[[Tensor, Element], Tensor]] = {"ocp": _ocp, "mse": _ms
 
 
 def _squared_error(groups: Tensor, scales: Tensor, element: Element) -> Tensor:
-    """[..., G] float64, which holds the squares of all float32; infinite where a value overflows float32."""
+    """Returns [..., G] float64, which holds the square of any float32; infinite if a value overflows float32."""
     values = element.decode(_encode_scaled(groups, scales, element)) * e8m0.decode(scales).unsqueeze(-1)
     return (groups.double() - values).square_().sum(-1)
 
 
 def _encode_scaled(groups: Tensor, scales: Tensor, element: Element) -> Tensor:
-    # 254 - b is the reciprocal of b; the product is exact, or below 2^-126 and rounds to zero all the same
+    # Byte 254 - b is the reciprocal of byte b; the product is exact, or below 2^-126 and rounds to zero anyway.
     return element.nearest(groups * e8m0.decode(2 * e8m0.BIAS - scales).unsqueeze(-1))
 
 
 def _split(x: Tensor) -> Tensor:
-    """[..., K] -> [..., K/32, 32] float32, all finite."""
+    """Splits x [..., K] into groups [..., K/32, 32] float32 and checks that all values are finite."""
     columns = x.shape[-1] if x.dim() else 1
     if columns % SIZE:
         raise ValueError(f"K = {columns} is not a multiple of the group size {SIZE}")
@@ -159,7 +159,7 @@ def _split(x: Tensor) -> Tensor:
 def _as_float32(x: Tensor) -> Tensor:
     # float64 would round twice
     if x.dtype not in (torch.float32, torch.bfloat16, torch.float16):
-        raise TypeError(f"float32, bfloat16 or float16 is encoded, not {x.dtype}")
+        raise TypeError(f"cannot encode {x.dtype}: use float32, bfloat16 or float16")
     return x.float()
 
 

@@ -1,4 +1,4 @@
-"""MXFP6: E3M2 or E2M3 elements, one E8M0 scale to 32. For experiments: one code per byte, never packed."""
+"""MXFP6: E3M2 or E2M3 elements, one E8M0 scale per 32 elements. For experiments: codes are not packed."""
 
 import torch
 from torch import Tensor
@@ -12,15 +12,15 @@ ELEMENTS = {element.name: element for element in (E3M2, E2M3)}
 
 
 def quantize(x: Tensor, element: str, rule: str = "ocp") -> tuple[Tensor, Tensor]:
-    """x [..., K] -> codes [..., K], scales [..., K/32], both uint8. See group.quantize."""
+    """Quantizes x [..., K] to codes [..., K] and scales [..., K/32], both uint8. See group.quantize."""
     return group.quantize(x, _named(element), rule)
 
 
 def dequantize(codes: Tensor, scales: Tensor, element: str, dtype: torch.dtype = torch.float32) -> Tensor:
-    """codes [..., K], scales [..., K/32] -> [..., K]. Does not synchronise.
+    """Decodes codes [..., K] and scales [..., K/32] to [..., K]. Does not synchronise.
 
-    Exact in float32 below 2^128, infinite from there on; narrower dtypes round once.
-    Scale 255 and bytes past 63 give NaN.
+    Exact in float32 below 2^128, larger products are infinite; narrower dtypes round once.
+    Scale 255 and bytes above 63 give NaN.
     """
     group.check_shapes(codes, scales, values_per_byte=1)
     return group.dequantize(_named(element).decode(codes), scales, dtype)

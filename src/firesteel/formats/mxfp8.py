@@ -1,4 +1,4 @@
-"""MXFP8: E4M3 elements, one to a byte; one E8M0 scale to 32. Knows no matmul."""
+"""MXFP8: E4M3 elements, one per byte; one E8M0 scale per 32 elements."""
 
 import torch
 from torch import Tensor
@@ -7,14 +7,14 @@ from firesteel.formats import e4m3, group
 
 
 def quantize(x: Tensor, rule: str = "ocp") -> tuple[Tensor, Tensor]:
-    """x [..., K] -> codes [..., K] e4m3 bits, scales [..., K/32], both uint8. See group.quantize."""
+    """Quantizes x [..., K] to codes [..., K] (E4M3) and scales [..., K/32], both uint8. See group.quantize."""
     return group.quantize(x, e4m3.E4M3, rule)
 
 
 def dequantize(codes: Tensor, scales: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """codes [..., K], scales [..., K/32] -> [..., K]. Does not synchronise.
+    """Decodes codes [..., K] and scales [..., K/32] to [..., K]. Does not synchronise.
 
-    Exact in float32 below 2^128, infinite from there on; narrower dtypes round once.
+    Exact in float32 below 2^128, larger products are infinite; narrower dtypes round once.
     NaN codes and scale 255 give NaN.
     """
     group.check_shapes(codes, scales, values_per_byte=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import resource
 import socket
 from collections.abc import Callable
 from types import FrameType
@@ -16,6 +17,8 @@ from firesteel.server.http.admission import Admission
 
 KEEP_ALIVE_S = 75
 BACKLOG = 2048
+MAX_CONNECTIONS = 4096  # further ones get 503
+OTHER_FILES = 256  # left for the log, the engine's sockets and libraries
 
 
 def bind(config: ServerConfig) -> socket.socket:
@@ -48,6 +51,16 @@ def url_of(bound: socket.socket) -> str:
     return f"http://[{host}]:{port}" if bound.family == socket.AF_INET6 else f"http://{host}:{port}"
 
 
+def raise_connection_limit() -> int:
+    """Raises the limit of open files as far as MAX_CONNECTIONS needs; returns the connections it then allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_CONNECTIONS + OTHER_FILES
+    files = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < files:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
+    return max(1, files - OTHER_FILES)
+
+
 class Server(uvicorn.Server):
     """Stops at a signal: takes no new requests, and drops those that do not end within `drain_s`."""
 
@@ -67,7 +80,7 @@ class Server(uvicorn.Server):
                 access_log=False,
                 lifespan="off",
                 timeout_keep_alive=KEEP_ALIVE_S,
-                limit_concurrency=config.max_connections,
+                limit_concurrency=raise_connection_limit(),
                 backlog=BACKLOG,
                 server_header=False,
                 timeout_graceful_shutdown=math.ceil(config.drain_s),

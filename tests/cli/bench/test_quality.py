@@ -8,7 +8,7 @@ from firesteel import UserError
 from firesteel.cli.bench import quality as bench_quality
 from firesteel.exam import read_items
 from firesteel.measure.record import Record
-from firesteel.quality import PRECISIONS
+from firesteel.quality import MEASURED, PRECISIONS
 
 
 @pytest.fixture
@@ -26,17 +26,17 @@ def test_each_precision_has_a_row_and_a_record(bench, tmp_path):
     result = bench("--json", "--limit", "1")
     assert result.exit_code == 0, result.output
     rows = json.loads(result.stdout)
-    assert [row["precision"] for row in rows] == list(PRECISIONS)
+    assert [row["precision"] for row in rows] == list(MEASURED)
     assert rows[0]["perplexity_change"] == rows[0]["changed"] == 0
-    assert len({row["perplexity"] for row in rows}) == len(PRECISIONS)
+    assert len({row["perplexity"] for row in rows}) == len(MEASURED)
     records = [Record.load(path) for path in tmp_path.glob("quality--*.json")]
     assert {one.parameters["precision"]: one.median for one in records} == {
         row["precision"]: row["perplexity"] for row in rows
     }
     kernels = {one.parameters["precision"]: one.config["kernels"] for one in records}
-    for name, knobs in PRECISIONS.items():
-        assert knobs.items() <= kernels[name].items()
-        assert kernels[name]["activation"] == knobs.get("activation", "bf16")
+    for name in MEASURED:
+        assert PRECISIONS[name].items() <= kernels[name].items()
+        assert kernels[name]["activation"] == PRECISIONS[name].get("activation", "bf16")
 
 
 @pytest.mark.slow
@@ -53,6 +53,10 @@ def test_one_precision_is_compared_with_the_model_as_shipped(bench, rows_of):
         (["--precision", "fp2"], "--precision fp2: must be one of as shipped; all MXFP4"),
         (["--activation", "mxfp8"], "--activation: bench quality sets it itself"),
         (["--mxfp4-layers", "o"], "--mxfp4-layers: bench quality sets it itself"),
+        (
+            ["--precision", "MXFP6 E2M3 activations", "--kernels", "linear=reference"],
+            "--kernels: bench quality sets",
+        ),
     ],
 )
 def test_settings_of_a_precision_are_refused(bench, flags, message):

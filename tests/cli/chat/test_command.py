@@ -1,4 +1,4 @@
-"""The verb chat, in a process of its own and against partners of a few lines."""
+"""The verb chat, in its own process and with fake partners."""
 
 import os
 import pty
@@ -17,7 +17,7 @@ HI = [{"choices": [{"delta": {"reasoning": "Hm."}}]}, {"choices": [{"delta": {"c
 
 
 class Echo:
-    """Repeats the last turn, and remembers what it was asked."""
+    """A partner that repeats the last turn and records its requests."""
 
     name = "echo"
 
@@ -39,7 +39,7 @@ class Mute:
 
 @pytest.fixture
 def begin():
-    """The program with a pipe as its input."""
+    """Starts the program with a pipe as its input."""
     started = []
 
     def run(*arguments, **pipes):
@@ -67,7 +67,7 @@ def test_every_line_of_a_pipe_is_a_turn(serve, begin):
 
 
 @pytest.mark.slow
-def test_an_error_ends_a_pipe_with_exit_code_2(serve, begin):
+def test_error_in_a_pipe_exits_with_2(serve, begin):
     process = begin("--url", serve(refusal={"error": {"message": "too long"}}).url)
     out, err = process.communicate("one\ntwo\n", timeout=60)
     assert process.returncode == 2 and err.count("too long") == 1 and "Traceback" not in err
@@ -91,7 +91,7 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(serve, begin):
 
 
 @pytest.mark.slow
-def test_a_terminal_gets_a_prompt_dimmed_reasoning_and_survives_errors(serve, begin):
+def test_terminal_shows_a_prompt_and_dim_reasoning_and_continues_after_errors(serve, begin):
     served = serve(events=HI)
     ours, theirs = pty.openpty()
     process = begin("--url", served.url, stdin=theirs, stdout=theirs, stderr=theirs)
@@ -115,7 +115,7 @@ def test_a_terminal_gets_a_prompt_dimmed_reasoning_and_survives_errors(serve, be
 
 
 class Screen:
-    """The other side of a terminal."""
+    """The controlling side of a pseudo-terminal."""
 
     def __init__(self, descriptor):
         self.descriptor = descriptor
@@ -128,7 +128,7 @@ class Screen:
         return text
 
 
-def test_the_conversation_is_sent_again_with_every_turn():
+def test_every_turn_sends_the_whole_conversation():
     partner = Echo()
     conversation = Conversation(partner, system="Be loud.")
     conversation.say("a")
@@ -139,7 +139,7 @@ def test_the_conversation_is_sent_again_with_every_turn():
     assert [turn["content"] for turn in partner.asked[2][0]] == ["Be loud.", "c"]
 
 
-def test_effort_and_system_change_what_follows():
+def test_effort_and_system_apply_to_later_turns():
     partner = Echo()
     conversation = Conversation(partner, wishes=Wishes(max_tokens=3))
     conversation.command("/effort high")
@@ -150,27 +150,27 @@ def test_effort_and_system_change_what_follows():
     assert wishes == Wishes(effort="high", max_tokens=3)
 
 
-def test_a_turn_without_an_answer_is_taken_back():
+def test_turn_without_an_answer_is_dropped():
     conversation = Conversation(Mute())
     with pytest.raises(UserError, match="no voice"):
         conversation.say("a")
     assert conversation.turns == []
 
 
-def test_an_unknown_effort_is_refused():
+def test_unknown_effort_is_refused():
     with pytest.raises(UserError, match="low, medium, high"):
         check_effort("huge")
 
 
-def test_what_only_the_other_partner_takes_is_refused():
-    with pytest.raises(UserError, match="--page-size: for a model loaded here"):
+def test_flags_of_the_other_partner_are_refused():
+    with pytest.raises(UserError, match="--page-size: only for a model loaded here"):
         find_partner("http://127.0.0.1:9", "", {"model": "a", "page_size": 16})
-    with pytest.raises(UserError, match="--api-key: for a server"):
+    with pytest.raises(UserError, match="--api-key: only for a server"):
         find_partner("", "key", {})
 
 
 @pytest.mark.slow
-def test_the_key_is_taken_from_the_environment_too(serve, begin, monkeypatch):
+def test_key_may_come_from_the_environment(serve, begin, monkeypatch):
     monkeypatch.setenv("FIRESTEEL_API_KEY", "right")
     process = begin("--url", serve(key="right", events=HI).url)
     out, err = process.communicate("one\n", timeout=60)

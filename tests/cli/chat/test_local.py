@@ -15,7 +15,7 @@ GREEDY = Wishes(temperature=0.0, max_tokens=100)
 
 @pytest.fixture(autouse=True)
 def interrupts_are_heard():
-    """As on a terminal; programs in the background are started deaf to them."""
+    """Enables SIGINT as on a terminal; background programs are started with it ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -31,23 +31,23 @@ def text_of(pieces):
 
 
 def interrupt():
-    """In this thread: a signal to the process may reach another first, and Python only hears of it later."""
+    """Interrupts this thread: another thread may receive a signal to the process, and Python handles it late."""
     signal.pthread_kill(threading.get_ident(), signal.SIGINT)
 
 
-def test_an_answer_has_reasoning_content_and_a_count(partner):
+def test_answer_has_reasoning_content_and_a_token_count(partner):
     pieces = list(partner.answer(QUESTION, GREEDY))
     assert "Paris" in text_of(pieces) and "<|" not in text_of(pieces)
     assert "".join(piece.reasoning for piece in pieces)
     assert pieces[-1].finish_reason == "stop" and pieces[-1].num_tokens == len(pieces)
 
 
-def test_an_answer_is_bounded(partner):
+def test_answer_ends_at_max_tokens(partner):
     pieces = list(partner.answer(QUESTION, Wishes(temperature=0.0, max_tokens=3)))
     assert pieces[-1].finish_reason == "length" and pieces[-1].num_tokens == 3
 
 
-def test_ctrl_c_ends_an_answer_and_the_next_is_whole(partner):
+def test_ctrl_c_ends_an_answer_and_the_next_one_is_complete(partner):
     whole = text_of(partner.answer(QUESTION, GREEDY))
     pieces = partner.answer(QUESTION, GREEDY)
     next(pieces)
@@ -58,7 +58,7 @@ def test_ctrl_c_ends_an_answer_and_the_next_is_whole(partner):
     assert text_of(partner.answer(QUESTION, GREEDY)) == whole
 
 
-def test_a_second_interrupt_does_not_wait():
+def test_second_interrupt_is_not_delayed():
     with interrupts_between_steps() as check:
         interrupt()
         with pytest.raises(KeyboardInterrupt):

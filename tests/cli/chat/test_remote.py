@@ -1,4 +1,4 @@
-"""A chat partner behind a URL, against servers of a few lines."""
+"""A chat partner at a URL, with fake servers."""
 
 import pytest
 
@@ -14,19 +14,24 @@ def answer_of(partner, **wishes):
 
 
 def test_reasoning_content_and_the_count_of_tokens_arrive(serve):
-    served = serve(events=[
-        {"choices": [{"delta": {"role": "assistant", "reasoning_content": "Hm."}}]},
-        {"choices": [{"delta": {"content": "Hi"}}]},
-        {"choices": [{"delta": {"content": "!"}, "finish_reason": "stop"}]},
-        {"choices": [], "usage": {"completion_tokens": 9}},
-    ])  # fmt: skip
+    served = serve(
+        events=[
+            {"choices": [{"delta": {"role": "assistant", "reasoning_content": "Hm."}}]},
+            {"choices": [{"delta": {"content": "Hi"}}]},
+            {"choices": [{"delta": {"content": "!"}, "finish_reason": "stop"}]},
+            {"choices": [], "usage": {"completion_tokens": 9}},
+        ]
+    )
     pieces = answer_of(RemotePartner(served.url))
     assert pieces == [
-        Piece(reasoning="Hm."), Piece(content="Hi"), Piece(content="!", finish_reason="stop"), Piece(num_tokens=9),
-    ]  # fmt: skip
+        Piece(reasoning="Hm."),
+        Piece(content="Hi"),
+        Piece(content="!", finish_reason="stop"),
+        Piece(num_tokens=9),
+    ]
 
 
-def test_what_is_not_wished_is_not_sent(serve):
+def test_options_that_are_not_set_are_not_sent(serve):
     served = serve(events=[])
     answer_of(RemotePartner(served.url))
     assert set(served.bodies[-1]) == {"model", "messages", "stream", "stream_options"}
@@ -36,7 +41,7 @@ def test_what_is_not_wished_is_not_sent(serve):
     assert body["messages"] == HELLO and body["model"] == "flint"
 
 
-def test_the_key_is_sent(serve):
+def test_key_is_sent(serve):
     served = serve(key="right", events=[])
     answer_of(RemotePartner(served.url, api_key="right"))
     with pytest.raises(UserError, match="another --api-key"):
@@ -45,37 +50,37 @@ def test_the_key_is_sent(serve):
         RemotePartner(served.url)
 
 
-def test_a_key_that_no_header_carries_is_refused():
+def test_key_outside_ascii_is_refused():
     with pytest.raises(UserError, match="outside ASCII"):
         RemotePartner("http://127.0.0.1:9", api_key="ключ")
 
 
-def test_no_server_is_said_with_the_cure(free_port):
+def test_error_without_a_server_has_the_cure(free_port):
     with pytest.raises(UserError, match=r"no server answers at .*firesteel serve"):
         RemotePartner(f"http://127.0.0.1:{free_port}")
 
 
-def test_a_wrong_model_is_refused_with_those_served(serve):
+def test_error_for_a_wrong_model_lists_the_served_ones(serve):
     with pytest.raises(UserError, match="does not serve tinder; it serves flint"):
         RemotePartner(serve(events=[]).url, model="tinder")
 
 
-def test_a_server_of_something_else_is_recognised(serve):
-    with pytest.raises(UserError, match="is this an OpenAI-compatible URL"):
+def test_server_that_is_not_openai_compatible_is_an_error(serve):
+    with pytest.raises(UserError, match="is it an OpenAI-compatible URL"):
         RemotePartner(serve(models={"hello": 1}).url)
 
 
-def test_an_answer_that_breaks_off_is_an_error(serve):
+def test_incomplete_answer_is_an_error(serve):
     partner = RemotePartner(serve(events=[{"choices": [{"delta": {"content": "Hi"}}]}], is_done=False).url)
     pieces = partner.answer(HELLO, Wishes())
     assert next(pieces) == Piece(content="Hi")
-    with pytest.raises(UserError, match="in the middle"):
+    with pytest.raises(UserError, match="before it was complete"):
         next(pieces)
 
 
-def test_the_servers_own_words_are_shown(serve):
+def test_error_message_of_the_server_is_shown(serve):
     refusal = {"error": {"message": "the prompt has 9 tokens too many", "type": "invalid_request_error"}}
-    with pytest.raises(UserError, match="answers 400: the prompt has 9 tokens too many"):
+    with pytest.raises(UserError, match="answered 400: the prompt has 9 tokens too many"):
         answer_of(RemotePartner(serve(refusal=refusal).url))
 
 
@@ -88,17 +93,17 @@ def test_the_servers_own_words_are_shown(serve):
         ("https://h/openai/v1", "https://h/openai/v1"),
     ],
 )
-def test_a_bare_host_gets_a_scheme_and_a_path(given, expected):
+def test_bare_host_gets_a_scheme_and_a_path(given, expected):
     assert complete_url(given) == expected
 
 
 @pytest.mark.parametrize("given", ["ftp://h", "http://", "http://h:port"])
-def test_what_is_no_address_is_refused(given):
+def test_invalid_address_is_refused(given):
     with pytest.raises(UserError, match="--url"):
         complete_url(given)
 
 
-def test_a_model_must_be_named_where_there_are_several_or_the_server_is_silent():
+def test_model_is_required_if_the_server_has_several_or_lists_none():
     with pytest.raises(UserError, match="serves a, b: choose one"):
         choose_model(["a", "b"], "", "URL")
     with pytest.raises(UserError, match="does not list its models"):
@@ -107,16 +112,16 @@ def test_a_model_must_be_named_where_there_are_several_or_the_server_is_silent()
 
 
 @pytest.mark.parametrize("data", ["{", "[]", '{"choices": [1]}', '{"choices": {"a": 1}}'])
-def test_what_is_no_chunk_is_an_error(data):
-    with pytest.raises(UserError, match="no chat completion chunk"):
+def test_invalid_chunk_is_an_error(data):
+    with pytest.raises(UserError, match="something else than a chat completion chunk"):
         read_chunk(data)
 
 
-def test_an_error_within_the_stream_is_shown():
-    with pytest.raises(UserError, match="broke off: the engine died"):
+def test_error_within_the_stream_is_shown():
+    with pytest.raises(UserError, match="reported an error: the engine died"):
         read_chunk('{"error": {"message": "the engine died"}}')
 
 
-def test_errors_of_any_shape_are_read():
+def test_errors_of_any_format_are_read():
     assert read_error(b'{"error": {"message": "a"}}') == read_error(b'{"error": "a"}') == read_error(b"a") == "a"
     assert read_error(b'{"message": "a"}') == "a" and read_error(b"") == ""

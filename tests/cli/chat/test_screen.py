@@ -1,4 +1,4 @@
-"""How an answer looks while it comes."""
+"""Output of answers while they arrive."""
 
 import pytest
 
@@ -20,32 +20,32 @@ def test_only_content_goes_to_stdout(capsys):
     assert out == " Hi you\n" and err == " Let me see. \n"
 
 
-def test_an_empty_answer_is_an_empty_line(capsys):
+def test_empty_answer_is_an_empty_line(capsys):
     screen = Screen()
     screen.show(Piece(finish_reason="stop"))
     screen.end()
     assert capsys.readouterr().out == "\n"
 
 
-def test_a_long_piece_is_not_broken(capsys):
+def test_long_piece_is_not_wrapped(capsys):
     screen = Screen()
     screen.show(Piece(reasoning="word " * 100))
     screen.end()
     assert capsys.readouterr().err == "word " * 100 + "\n"
 
 
-def test_markup_of_the_model_is_text(capsys):
+def test_markup_from_the_model_is_plain_text(capsys):
     Screen().show(Piece(reasoning="[bold]x[/bold] :smile:"))
     assert capsys.readouterr().err == "[bold]x[/bold] :smile:"
 
 
-def test_control_characters_reach_no_terminal():
+def test_control_characters_are_replaced():
     assert printable("\x1b]0;title\x07a\tb\nc\x9bd\r") == "\ufffd]0;title\ufffda\tb\nc\ufffdd\ufffd"
 
 
 @pytest.fixture
 def clock(monkeypatch):
-    """What the time is; set `clock.now`."""
+    """A clock that is set with `clock.now`."""
 
     class Clock:
         now = 100.0
@@ -70,8 +70,8 @@ def test_pieces_are_not_called_tokens(clock):
     assert answer.in_words() == "2 pieces, 1.0 pieces/s, first after 0.00 s"
 
 
-def test_an_answer_in_one_piece_has_no_speed(clock):
+def test_answer_in_one_piece_has_no_rate(clock):
     answer = Answer(started=100.0)
     answer.push(Piece(content="a", num_tokens=7, finish_reason="length"))
-    assert answer.in_words() == "7 tokens, first after 0.00 s, cut at the most tokens allowed"
+    assert answer.in_words() == "7 tokens, first after 0.00 s, cut at the maximum number of tokens"
     assert Answer().in_words() == "no text"

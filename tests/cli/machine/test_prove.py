@@ -13,9 +13,17 @@ from firesteel.kernels.proof.prove_all import Failure
 
 CPU = find_device("cpu")
 PROOF = Proof(
-    op="moe_matmul", variant="triton:gemm mxfp8 fc1 64x128x128", target="sm_121a", verdict="native-fp4", ptx={},
-    sass={}, registers=128, spills=0, shared_bytes=65536, compiler="triton 3.9.0",
-)  # fmt: skip
+    op="moe_matmul",
+    variant="triton:gemm mxfp8 fc1 64x128x128",
+    target="sm_121a",
+    verdict="native-fp4",
+    ptx={},
+    sass={},
+    registers=128,
+    spills=0,
+    shared_bytes=65536,
+    compiler="triton 3.9.0",
+)
 
 
 def test_prove_shows_every_target_and_calls_an_absent_one_not_yet_run(run, rows_of):
@@ -28,7 +36,7 @@ def test_prove_shows_every_target_and_calls_an_absent_one_not_yet_run(run, rows_
     assert all(row[2:5] == ["none", "0", "0"] for row in rows)
 
 
-def test_prove_json_has_a_row_a_variant_for_gb10_where_there_is_no_gpu(run, monkeypatch):
+def test_prove_json_has_a_row_per_variant_for_gb10_without_a_gpu(run, monkeypatch):
     monkeypatch.setattr("firesteel.cli.machine.prove.find_device", lambda: CPU)
     result = run("prove", "--op", "quantize_mxfp8", "--json")
     proofs = json.loads(result.stdout)
@@ -49,14 +57,14 @@ def test_prove_json_has_a_row_a_variant_for_gb10_where_there_is_no_gpu(run, monk
     assert all(set(proof) == wanted for proof in proofs)
 
 
-def test_prove_is_for_this_gpu_where_there_is_one(run, monkeypatch):
+def test_prove_compiles_for_this_gpu_by_default(run, monkeypatch):
     hopper = replace(CPU, name="H100", capability=(9, 0))
     monkeypatch.setattr("firesteel.cli.machine.prove.find_device", lambda: hopper)
     text = run("prove", "--op", "rms_norm").stdout
     assert "sm_90a" in text and "sm_121a" not in text
 
 
-def test_a_requirement_that_is_not_met_ends_with_one_and_the_ops_name(run, monkeypatch):
+def test_unmet_requirement_exits_with_1_and_names_the_op(run, monkeypatch):
     monkeypatch.setattr(compile_all, "FEW", 6)  # those of three ops: a process to compile them takes longer
     asked = ["prove", "--op", "quantize_mxfp8", "--target", "sm_121a", "--json"]
     missing = run(*asked, "--require", "rms_norm=triton@native-fp4")
@@ -71,7 +79,7 @@ def make_proof(as_dict):
     return Proof(**{key: value for key, value in as_dict.items() if key != "shared_limit_bytes"})
 
 
-def test_a_kernel_that_does_not_compile_is_named_and_ends_with_one(run, monkeypatch):
+def test_kernel_that_does_not_compile_is_named_and_exits_with_1(run, monkeypatch):
     failure = Failure("linear", "triton:gemm", "sm_121a", "CompilationError: line 3")
     monkeypatch.setattr("firesteel.cli.machine.prove.prove_all", lambda *_, **__: ([], [failure]))
     result = run("prove", "--target", "sm_121a")
@@ -79,7 +87,7 @@ def test_a_kernel_that_does_not_compile_is_named_and_ends_with_one(run, monkeypa
     assert "linear triton:gemm does not compile for sm_121a: CompilationError: line 3" in result.stderr
 
 
-def test_a_kernel_that_does_not_fit_ends_with_one_whether_required_or_not(run, monkeypatch):
+def test_kernel_that_does_not_fit_exits_with_1_even_if_not_required(run, monkeypatch):
     large = replace(PROOF, shared_bytes=101_377)
     monkeypatch.setattr("firesteel.cli.machine.prove.prove_all", lambda *_, **__: ([PROOF, large], []))
     result = run("prove", "--target", "sm_121a", "--json")
@@ -87,7 +95,7 @@ def test_a_kernel_that_does_not_fit_ends_with_one_whether_required_or_not(run, m
     assert [one["shared_limit_bytes"] for one in json.loads(result.stdout)] == [101_376] * 2
 
 
-def test_a_gpu_outside_the_table_is_told_and_does_not_matter_where_a_target_is_given(run, monkeypatch):
+def test_gpu_outside_the_table_is_reported_unless_a_target_is_given(run, monkeypatch):
     asked = []
     turing = replace(CPU, name="T4", capability=(7, 5))
     monkeypatch.setattr("firesteel.cli.machine.prove.find_device", lambda: turing)
@@ -116,6 +124,6 @@ def test_requirements_may_be_joined_by_commas(run, monkeypatch):
         (["--require", "moe=triton:gemm mxfp8"], "names one kernel"),
     ],
 )
-def test_what_the_user_can_mend_is_named(run, arguments, message):
+def test_error_names_the_mistake_of_the_user(run, arguments, message):
     result = run("prove", *arguments)
     assert isinstance(result.exception, UserError) and message in str(result.exception)

@@ -1,4 +1,4 @@
-"""The verb spark-report: refused before anything runs where its file cannot be written."""
+"""The verb spark-report: an error before anything runs if its file cannot be written."""
 
 import pytest
 
@@ -13,6 +13,6 @@ from firesteel import UserError
         ("/tmp", "cannot write /tmp: Is a directory"),
     ],
 )
-def test_a_file_that_cannot_be_written_is_an_error(run, out, message):
+def test_unwritable_file_is_an_error(run, out, message):
     result = run("spark-report", "--out", out)
     assert isinstance(result.exception, UserError) and message in str(result.exception)

@@ -1,4 +1,4 @@
-"""The verb tune: what it needs, what it measures, and the file it writes."""
+"""The verb tune: its requirements, measurements and output file."""
 
 import json
 import os
@@ -16,7 +16,7 @@ GPU = replace(find_device("cpu"), name="NVIDIA H200", capability=(9, 0))
 
 @pytest.fixture
 def on_gpu(monkeypatch):
-    """Measures nothing; gives what was asked for."""
+    """Returns prepared choices without measuring."""
     asked = {}
 
     def tune_ops(workloads, device, *, progress, keep, earlier):
@@ -35,7 +35,7 @@ def on_gpu(monkeypatch):
 
 
 class FakeShapes:
-    """Nothing is drawn."""
+    """Draws nothing."""
 
     expert_copies, experts_bytes = 1, 1
 
@@ -50,23 +50,26 @@ class FakeShapes:
         return 1
 
 
-def test_cpu_is_told_that_a_gpu_is_needed(run, tmp_path):
+def test_error_on_a_cpu_says_that_a_gpu_is_needed(run, tmp_path):
     result = run("tune", "--device", "cpu", "--out", str(tmp_path / "tiles.json"))
     assert result.exit_code != 0 and "measured on an NVIDIA GPU, this is CPU" in str(result.exception)
 
 
-def test_file_and_table_are_made_of_what_was_found(run, on_gpu, tmp_path):
+def test_file_and_table_have_the_chosen_tiles(run, on_gpu, tmp_path):
     path = tmp_path / "tiles.json"
     result = run("tune", "--op", "linear", "--m", "32", "--out", str(path))
     assert result.exit_code == 0, result.output
-    assert on_gpu == {"linear": [f"{part} M=32 bf16" for part in (
-        "qkv bf16", "qkv mxfp4", "o bf16", "o mxfp4", "lm_head bf16", "lm_head mxfp4"
-    )]}  # fmt: skip
+    assert on_gpu == {
+        "linear": [
+            f"{part} M=32 bf16"
+            for part in ("qkv bf16", "qkv mxfp4", "o bf16", "o mxfp4", "lm_head bf16", "lm_head mxfp4")
+        ]
+    }
     assert tuned.read_tuned(path, GPU).tiles == {"linear bf16 64x32": {32: "16x64"}}
     assert "50.0 %" in result.stdout and "--tiles-file" in result.stderr
 
 
-def test_what_the_file_has_of_others_stays(run, on_gpu, tmp_path):
+def test_tiles_of_other_ops_in_the_file_are_kept(run, on_gpu, tmp_path):
     path = tmp_path / "tiles.json"
     tiles, options = {"moe_matmul bf16 2x32x32": {64: "64x64"}}, {"attend TILE_KEYS=64": {"num_warps": 8}}
     tuned.write_tuned(path, tuned.Tuned(tiles, options), GPU)
@@ -76,36 +79,36 @@ def test_what_the_file_has_of_others_stays(run, on_gpu, tmp_path):
     assert found.tiles == {**tiles, "linear bf16 64x32": {32: "16x64"}} and found.options == options
 
 
-def test_what_was_measured_elsewhere_is_replaced_and_said(run, on_gpu, tmp_path):
+def test_tiles_of_another_gpu_are_replaced_with_a_message(run, on_gpu, tmp_path):
     path = tmp_path / "tiles.json"
     elsewhere = replace(GPU, name="NVIDIA GB10")
     tuned.write_tuned(path, tuned.Tuned({"moe_matmul bf16 2x32x32": {64: "64x64"}}), elsewhere)
     result = run("tune", "--op", "linear", "--m", "32", "--out", str(path))
     assert result.exit_code == 0
-    assert "was measured with gpu NVIDIA GB10: it is replaced" in " ".join(result.stderr.split())
+    assert "was measured with gpu NVIDIA GB10: it will be replaced" in " ".join(result.stderr.split())
     assert tuned.read_tuned(path, GPU).tiles == {"linear bf16 64x32": {32: "16x64"}}
 
 
 @pytest.mark.parametrize("text", ["all I wrote today", '{"format": "mine"}', '{"format": "firesteel-ti'])
-def test_a_file_of_something_else_is_not_replaced(run, on_gpu, text, tmp_path):
+def test_file_with_other_content_is_not_replaced(run, on_gpu, text, tmp_path):
     path = tmp_path / "notes.json"
     path.write_text(text)
     result = run("tune", "--out", str(path))
     assert (
         result.exit_code != 0
-        and f"--out {path} cannot be read, or is a file of something else: name another" in str(result.exception)
+        and f"--out {path} is unreadable or not a file of tiles: choose another file" in str(result.exception)
     )
     assert path.read_text() == text and not on_gpu
 
 
-def test_an_empty_file_is_written(run, on_gpu, tmp_path):
+def test_empty_file_is_filled(run, on_gpu, tmp_path):
     path = tmp_path / "made by mktemp"
     path.touch()
     assert run("tune", "--op", "linear", "--m", "32", "--out", str(path)).exit_code == 0
     assert tuned.read_tuned(path, GPU).tiles
 
 
-def test_what_no_kernel_takes_any_more_is_replaced_and_said(run, on_gpu, tmp_path):
+def test_obsolete_tiles_are_replaced_with_a_message(run, on_gpu, tmp_path):
     path = tmp_path / "tiles.json"
     tuned.write_tuned(path, tuned.Tuned({}, {"attend TILE_KEYS=64": {"num_warps": 3}}), GPU)
     result = run("tune", "--op", "linear", "--m", "32", "--out", str(path))
@@ -125,18 +128,18 @@ def test_json_lists_every_choice(run, on_gpu, tmp_path):
         (["--op", "rms_norm"], "firesteel tune measures moe_matmul, linear, attention, route"),
         (["--activation", "fp3"], "must be one of"),
         (["--m", "x"], "--m x"),
-        (["--out", "no/such/folder/tiles.json"], "name a file in a folder that exists"),
+        (["--out", "no/such/folder/tiles.json"], "must be a file in an existing folder"),
     ],
 )
-def test_what_cannot_be_tuned_is_refused(run, on_gpu, flags, message, tmp_path):
+def test_invalid_arguments_are_refused(run, on_gpu, flags, message, tmp_path):
     result = run("tune", "--out", str(tmp_path / "tiles.json"), *flags)
     assert result.exit_code != 0 and message in str(result.exception)
     assert not (tmp_path / "tiles.json").exists()
 
 
-def test_what_is_no_file_is_not_replaced(run, on_gpu, tmp_path):
+def test_path_that_is_not_a_regular_file_is_refused(run, on_gpu, tmp_path):
     path = tmp_path / "pipe"
     os.mkfifo(path)
     result = run("tune", "--out", str(path))
-    assert result.exit_code != 0 and "name a file in a folder that exists" in str(result.exception)
+    assert result.exit_code != 0 and "must be a file in an existing folder" in str(result.exception)
     assert path.is_fifo() and not on_gpu

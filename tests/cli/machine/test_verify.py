@@ -1,4 +1,4 @@
-"""The verb verify: what is shown, and the exit code."""
+"""The verb verify: its output and exit code."""
 
 import json
 from dataclasses import replace
@@ -13,7 +13,7 @@ from firesteel.kernels.registry import ALL_OPS
 CPU = find_device("cpu")
 
 
-def test_verify_without_a_gpu_says_what_was_not_run_and_that_nothing_is_verified(run, rows_of):
+def test_verify_without_a_gpu_lists_what_did_not_run_and_verifies_nothing(run, rows_of):
     result = run("verify", "--device", "cpu")
     assert result.exit_code == 0, result.output
     rows = {(row[0], row[1]): row for row in rows_of(result.stdout)}
@@ -24,7 +24,7 @@ def test_verify_without_a_gpu_says_what_was_not_run_and_that_nothing_is_verified
 
 
 @pytest.mark.parametrize(("failure", "code", "status"), [(None, 0, "passed"), ("worst 3 (allowed 1)", 1, "FAILED")])
-def test_verify_ends_with_one_if_something_failed(run, monkeypatch, failure, code, status, rows_of):
+def test_verify_exits_with_1_if_something_failed(run, monkeypatch, failure, code, status, rows_of):
     asked = {}
 
     def told(ops, device, spec, **options):
@@ -42,7 +42,7 @@ def test_verify_ends_with_one_if_something_failed(run, monkeypatch, failure, cod
     assert [one["status"] for one in listed] == [status, "refused"]
 
 
-def test_an_unknown_op_is_named(run):
+def test_error_for_an_unknown_op_names_it(run):
     result = run("verify", "--op", "rms_nor")
     assert isinstance(result.exception, UserError) and "did you mean rms_norm?" in str(result.exception)
 
@@ -58,7 +58,7 @@ def test_on_a_gpu_ops_are_checked_in_another_process(run, monkeypatch):
     assert [one["status"] for one in json.loads(run("verify", "--json").stdout)] == ["passed"]
 
 
-def test_what_was_checked_is_printed_even_if_the_rest_is_interrupted(run, monkeypatch):
+def test_finished_checks_are_printed_after_an_interrupt(run, monkeypatch):
     def told(*_, **__):
         yield Check("linear", "triton", "T=1")
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""firesteel calibrate, as a user types it, and what its file does to generate."""
+"""The verb calibrate, and the use of its file by generate."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def text(tmp_path):
     return str(path)
 
 
-def test_calibrate_writes_a_file_that_generate_takes_and_shows_a_table(run, rows_of, checkpoint, text, tmp_path):
+def test_calibrate_writes_a_file_for_generate_and_shows_a_table(run, rows_of, checkpoint, text, tmp_path):
     out = tmp_path / "scales.json"
     result = run("calibrate", str(checkpoint), str(out), "--text", text, "--device", "cpu")
     assert result.exit_code == 0, result.output
@@ -36,13 +36,13 @@ def test_calibrate_writes_a_file_that_generate_takes_and_shows_a_table(run, rows
     assert clipped == {name: "0" if name == "rope_kv_write" else "" for name in ran}
 
 
-def test_settings_of_the_environment_do_not_spoil_the_measurement(run, checkpoint, text, tmp_path):
+def test_fixed_settings_of_the_environment_are_ignored(run, checkpoint, text, tmp_path):
     out = tmp_path / "scales.json"
     environment = {"FIRESTEEL_KV_DTYPE": "fp8", "FIRESTEEL_KV_SCALES": "nowhere", "FIRESTEEL_DEVICE": "cpu"}
     assert run("calibrate", str(checkpoint), str(out), "--text", text, **environment).exit_code == 0
 
 
-def test_mistakes_are_told_before_the_model_is_read(run, text, tmp_path):
+def test_mistakes_are_errors_before_the_model_is_read(run, text, tmp_path):
     complaints = {
         text: "exists already",
         str(tmp_path / "no" / "where"): "is not a folder",
@@ -55,11 +55,11 @@ def test_mistakes_are_told_before_the_model_is_read(run, text, tmp_path):
 
 def test_nothing_is_written_without_a_text(run, checkpoint, tmp_path):
     result = run("calibrate", str(checkpoint), str(tmp_path / "scales.json"), "--device", "cpu")
-    assert isinstance(result.exception, UserError) and "--text FILE is needed" in str(result.exception)
+    assert isinstance(result.exception, UserError) and "--text FILE is required" in str(result.exception)
     assert not (tmp_path / "scales.json").exists()
 
 
-def test_knobs_reach_the_model(run, checkpoint, text, tmp_path):
+def test_settings_reach_the_model(run, checkpoint, text, tmp_path):
     asked = ("calibrate", str(checkpoint), str(tmp_path / "scales.json"), "--text", text, "--device", "cpu")
     result = run(*asked, "--max-model-len", "1000")
     assert isinstance(result.exception, UserError) and "max_model_len = 1000" in str(result.exception)
@@ -69,7 +69,7 @@ def test_knobs_reach_the_model(run, checkpoint, text, tmp_path):
 @pytest.mark.parametrize(
     "flags", [["--kv-dtype", "fp8"], ["--kv-dtype", "auto"], ["--kv-scales", "a.json"], ["--model", "other"]]
 )
-def test_knobs_that_are_fixed_are_an_error_if_given(run, checkpoint, tmp_path, flags):
+def test_fixed_settings_are_an_error_if_given(run, checkpoint, tmp_path, flags):
     result = run("calibrate", str(checkpoint), str(tmp_path / "scales.json"), *flags)
     assert isinstance(result.exception, UserError)
     assert str(result.exception).startswith(" ".join(flags)) and str(result.exception).endswith("leave it out")

@@ -1,4 +1,4 @@
-"""firesteel quantize, as a user types it."""
+"""The verb quantize."""
 
 import json
 
@@ -9,7 +9,7 @@ from firesteel import UserError
 from firesteel.model.spec import read_spec
 
 
-def test_quantize_writes_a_checkpoint_and_says_what_it_cost(run, checkpoint, tmp_path):
+def test_quantize_writes_a_checkpoint_and_prints_the_error(run, checkpoint, tmp_path):
     result = run("quantize", str(checkpoint), str(tmp_path / "out"), "--layers", "qkv, lm_head")
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
@@ -19,7 +19,7 @@ def test_quantize_writes_a_checkpoint_and_says_what_it_cost(run, checkpoint, tmp
     assert read_spec(tmp_path / "out").mxfp4_layers == ("qkv", "lm_head")
 
 
-def test_quantize_takes_all_layers_unless_told_otherwise(run, checkpoint, tmp_path):
+def test_quantize_includes_all_layers_by_default(run, checkpoint, tmp_path):
     result = run("quantize", str(checkpoint), str(tmp_path / "out"), "--json")
     found = json.loads(result.stdout)
     assert found["mxfp4_layers"] == ["qkv", "o", "lm_head"] and found["bytes_after"] < found["bytes_before"]
@@ -30,7 +30,7 @@ def test_quantize_takes_all_layers_unless_told_otherwise(run, checkpoint, tmp_pa
     ("arguments", "complaint"),
     [(["--layers", "ffn"], "'ffn' is not a layer"), (["--layers", "moe"], "nothing to quantise: name some of")],
 )
-def test_quantize_refuses_layers_that_make_no_sense(run, checkpoint, tmp_path, arguments, complaint):
+def test_quantize_refuses_invalid_layers(run, checkpoint, tmp_path, arguments, complaint):
     result = run("quantize", str(checkpoint), str(tmp_path / "out"), *arguments)
     assert isinstance(result.exception, UserError) and complaint in str(result.exception)
     assert not (tmp_path / "out").exists()

@@ -1,6 +1,7 @@
-"""The verb serve: what it refuses before anything is loaded, and its flags. tests/server starts it."""
+"""The verb serve: its flags, and errors before anything is loaded. tests/server starts it."""
 
 import re
+import shlex
 from types import SimpleNamespace
 
 import pytest
@@ -8,23 +9,22 @@ import pytest
 from firesteel.cli.model.serve import announcer, with_preparation
 from firesteel.config import resolve
 
-VLLM = [
-    "--quantization", "mxfp4", "--tensor-parallel-size", "1", "--load-format", "auto", "--async-scheduling",
-    "--enable-auto-tool-choice", "--tool-call-parser", "openai", "--reasoning-parser", "openai_gptoss",
-    "--gpu-memory-utilization", "0.9", "--max-model-len", "4096", "--max-num-seqs", "8",
-    "--max-num-batched-tokens", "1024", "--enable-prefix-caching", "--kv-cache-dtype", "auto", "--enforce-eager",
-    "--host", "127.0.0.1", "--port", "0", "--api-key", "k", "--served-model-name", "m",
-]  # fmt: skip
+VLLM = shlex.split("""
+--quantization mxfp4 --tensor-parallel-size 1 --load-format auto --async-scheduling --enable-auto-tool-choice
+--tool-call-parser openai --reasoning-parser openai_gptoss --gpu-memory-utilization 0.9 --max-model-len 4096
+--max-num-seqs 8 --max-num-batched-tokens 1024 --enable-prefix-caching --kv-cache-dtype auto --enforce-eager
+--host 127.0.0.1 --port 0 --api-key k --served-model-name m
+""")
 
 
-def test_help_names_every_flag_of_vllm(run):
+def test_help_lists_every_flag_of_vllm(run):
     text = run("serve", "--help", COLUMNS="300", TERMINAL_WIDTH="300").stdout
     missing = [flag for flag in VLLM if flag.startswith("--") and not re.search(rf"{flag}\b", text)]
     assert missing == [], text
 
 
-def test_pasted_line_is_understood(run):
-    """The model is not there: all flags were read before that was found out."""
+def test_command_line_of_vllm_is_understood(run):
+    """The model does not exist, but all flags are parsed before that is noticed."""
     result = run("serve", "/no/such/folder", *VLLM)
     assert result.exit_code == 1 and "/no/such/folder is not a folder" in str(result.exception)
     assert "--quantization mxfp4: " in result.stderr and "--reasoning-parser openai_gptoss: " in result.stderr
@@ -42,7 +42,7 @@ def test_pasted_line_is_understood(run):
         (["--host", "no such host"], "no such host"),
     ],
 )
-def test_what_cannot_be_is_refused_with_a_reason(run, flags, words):
+def test_impossible_flags_are_refused_with_a_reason(run, flags, words):
     result = run("serve", *flags)
     assert result.exit_code != 0 and words in str(result.exception) + result.output
 
@@ -55,7 +55,7 @@ def test_only_the_address_goes_to_stdout(capsys):
     assert "curl http://127.0.0.1:1/v1/chat/completions" in shown.err and "secret" not in shown.err
 
 
-def test_flags_of_the_server_are_not_those_of_other_verbs(run):
+def test_other_verbs_do_not_have_server_flags(run):
     assert "--api-key" not in run("generate", "--help", COLUMNS="300").stdout
 
 

@@ -5,10 +5,12 @@ import shutil
 import pytest
 import torch
 
-from firesteel.formats import mxfp4, mxfp8
+from firesteel.config import ConfigError, resolve
+from firesteel.formats import mxfp4, mxfp6, mxfp8
 from firesteel.kernels.cuda.source import CSRC, CudaSource
 from firesteel.kernels.operands import activation as activation_module
-from firesteel.kernels.operands.activation import lacks_native, round_activation
+from firesteel.kernels.operands.activation import ACTIVATIONS, EMULATED, is_native, lacks_native, round_activation
+from firesteel.kernels.operands.fed import refuse_activation
 
 PROGRAM = """
 #include "round_mxfp8.cuh"
@@ -33,8 +35,26 @@ def test_rounding_is_that_of_the_formats():
     assert round_activation(x, "bf16") is x
     assert torch.equal(round_activation(x, "mxfp8"), mxfp8.dequantize(*mxfp8.quantize(x)))
     assert torch.equal(round_activation(x, "mxfp4"), mxfp4.dequantize(*mxfp4.quantize(x)))
-    with pytest.raises(ValueError, match=r"unknown activation 'fp8'; the activations are bf16, mxfp8, mxfp4"):
+    for element in ("e3m2", "e2m3"):
+        expected = mxfp6.dequantize(*mxfp6.quantize(x, element), element)
+        assert torch.equal(round_activation(x, f"mxfp6_{element}"), expected)
+    with pytest.raises(
+        ValueError, match=r"unknown activation 'fp8'; the activations are bf16, mxfp8, mxfp4, mxfp6_"
+    ):
         round_activation(x, "fp8")
+
+
+def test_setting_accepts_every_activation_and_nothing_else():
+    for activation in (*ACTIVATIONS, *EMULATED):
+        assert resolve({"activation": activation}, environ={}).config.kernels.activation == activation
+    with pytest.raises(ConfigError, match=f"must be one of {', '.join((*ACTIVATIONS, *EMULATED))}$"):
+        resolve({"activation": "mxfp6"}, environ={})
+
+
+@pytest.mark.parametrize("activation", EMULATED)
+def test_emulated_activations_are_native_nowhere_and_refused_by_kernels(activation):
+    assert not is_native((12, 1), activation) and lacks_native((12, 1), activation) is None
+    assert repr(activation) in refuse_activation(activation)
 
 
 def test_rounded_to_mxfp8_a_bf16_value_is_one_again():

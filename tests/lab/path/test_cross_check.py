@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from firesteel.cli.model.running import show_agreement
+from firesteel.cli.model.generate import show_agreement
 from firesteel.lab.path.cross_check import cross_check, find_device_name, model_flags
 
 

@@ -6,17 +6,19 @@ import time
 
 import pytest
 
+from firesteel.server.http import body
+
 PATH = "/v1/chat/completions"
 HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
 HELLO = {"messages": [{"role": "user", "content": "hi"}]}
 
 
 @pytest.mark.parametrize(
-    "body",
+    "sent",
     [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"messages": "\\ud800"}', b"[" * 100_000, b'{"a": ' * 100_000],
 )
-def test_body_that_is_not_a_json_object_is_refused(server, body):
-    answer = server.post(PATH, body)
+def test_body_that_is_not_a_json_object_is_refused(server, sent):
+    answer = server.post(PATH, sent)
     assert answer.status == 400 and answer.error["message"]
 
 
@@ -54,8 +56,9 @@ def test_body_without_a_length_is_counted_as_it_arrives(open_server):
     assert b" 413 " in talk(server, head, part, part, part, part)
 
 
-def test_body_that_does_not_arrive_times_out(open_server):
-    server = open_server(body_timeout_s=0.2)
+def test_body_that_does_not_arrive_times_out(open_server, monkeypatch):
+    monkeypatch.setattr(body, "BODY_TIMEOUT_S", 0.2)
+    server = open_server()
     head = (
         b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n"
     )

@@ -1,4 +1,4 @@
-"""The card says what the records say, and the records speak of the model that ships."""
+"""The model card follows from the records, and the records are of the shipped model."""
 
 import pytest
 
@@ -10,12 +10,12 @@ pytest.importorskip("altair", reason="the curves are drawn with altair")
 from kindling.card import draw_curves, model_hash, read_records, write_card
 
 
-def test_the_card_is_written_from_the_records():
+def test_card_is_written_from_the_records():
     record, log = read_records()
     assert (BUILT_IN / "README.md").read_text(encoding="utf-8") == write_card(record, log, read_spec(BUILT_IN))
 
 
-def test_the_record_was_measured_on_the_shipped_model():
+def test_record_was_measured_on_the_shipped_model():
     record, _ = read_records()
     assert record["model_sha256"] == model_hash()
 

@@ -1,4 +1,4 @@
-"""Answers are right, recomputed here from the question alone."""
+"""Answers are correct: they are recomputed here from the question alone."""
 
 import json
 import re
@@ -65,7 +65,7 @@ def test_arithmetic():
 
 
 def test_columns_of_arithmetic_join_to_the_answer():
-    """The digits that the working writes, read from the last column back, are the result."""
+    """The digits of the working, read back from the last column, are the result."""
     for turn in turns(arithmetic.draw, 1000):
         columns = re.findall(r"=(\d+): (?:(\d) carry (\d+)|borrow \d)", turn.working)
         if columns:
@@ -135,7 +135,7 @@ def test_given_lists():
     assert solved == set(lists.GIVEN_TEMPLATES)
 
 
-def test_notes_hold_the_answer_once_or_not_at_all():
+def test_notes_contain_the_answer_once_or_not_at_all():
     given = set()
     for turn in turns(retrieval.draw, 100) + turns(not_given.draw, 500):
         text = turn.question.rsplit("\n\n", 1)[0]

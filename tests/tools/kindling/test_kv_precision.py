@@ -1,4 +1,4 @@
-"""What the type of keys and values costs: old records stay until new ones are there."""
+"""Records of the formats of keys and values: old ones stay until new ones are complete."""
 
 import pytest
 
@@ -12,7 +12,7 @@ SOME = read_items(TEXT)[:1]
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """With an old record and old scales; one document is measured and calibrated on."""
+    """A folder with an old record and old scales; one document is measured and calibrated on."""
     monkeypatch.setattr(kv_precision, "FOLDER", tmp_path)
     monkeypatch.setattr(kv_precision, "SCALES", tmp_path / "scales.json")
     monkeypatch.setattr(kv_precision, "read_items", lambda path: SOME)
@@ -30,7 +30,7 @@ def test_records_and_scales_replace_the_old_ones(folder):
     assert scales == dict.fromkeys(kv_precision.KNOBS, "") | {"fp8, calibrated scales": str(folder / "scales.json")}
 
 
-def test_measurement_that_fails_leaves_the_old_ones(folder, monkeypatch):
+def test_measurement_that_fails_keeps_the_old_ones(folder, monkeypatch):
     def fail(llm, documents):
         raise KeyboardInterrupt
 

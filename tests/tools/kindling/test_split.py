@@ -25,12 +25,12 @@ SPLIT_OF = {
 
 
 def own_text(question):
-    """A question as it stands, or the one below a text of notes."""
+    """Returns a question as it is, or the one below a text of notes."""
     return question.rsplit("\n\n", 1)[-1]
 
 
 def bare(question):
-    """Without the demand for one word."""
+    """Returns the question without the demand for one word."""
     for demand in one_word.DEMANDS:
         before, after = demand.split("{question}")
         if question.startswith(before) and question.endswith(after):
@@ -39,7 +39,7 @@ def bare(question):
 
 
 def leaks(exam, documents):
-    """Exam prompts that the documents hold, as a question or as text."""
+    """Returns exam prompts that the documents contain, as a question or as text."""
     asked = defaultdict(set)
     for item in exam:
         if item.messages is not None:
@@ -55,7 +55,7 @@ def leaks(exam, documents):
     return found
 
 
-def test_documents_hold_no_exam_prompt(exam):
+def test_documents_contain_no_exam_prompt(exam):
     assert leaks(exam, islice(training_documents(1), 20_000)) == []
 
 
@@ -66,11 +66,11 @@ def test_perplexity_text_is_not_taught():
 
 
 @pytest.mark.slow
-def test_many_documents_hold_no_exam_prompt(exam):
+def test_many_documents_contain_no_exam_prompt(exam):
     assert leaks(exam, islice(training_documents(2), 250_000)) == []
 
 
-def test_a_leak_would_be_found(exam):
+def test_leak_would_be_found(exam):
     documents = list(islice(training_documents(1), 3000))
     taught = [m.content for d in documents for m in d.messages or () if m.role == "user"]
     item = next(item for item in exam if item.family == "capitals")
@@ -81,7 +81,7 @@ def test_a_leak_would_be_found(exam):
 
 @pytest.mark.parametrize("family", [name for name in CHAT if name != "one_word"])
 @pytest.mark.parametrize("held_out", [False, True])
-def test_family_draws_from_the_side_asked_for(family, held_out):
+def test_family_draws_from_the_requested_side(family, held_out):
     rng = Random(family)
     for _ in range(500):
         turn = CHAT[family](rng, held_out)
@@ -90,12 +90,12 @@ def test_family_draws_from_the_side_asked_for(family, held_out):
 
 
 def is_split(family, key, held_out):
-    """Real words are spelt in training whatever their hash."""
+    """Returns whether the split applies to a key: real words are spelt in training whatever their hash."""
     return held_out or family not in ("spelling", "reversing") or key not in REAL
 
 
-def test_documents_hold_no_held_out_name():
-    """Tools, subjects of notes: the names themselves, wherever they stand."""
+def test_documents_contain_no_held_out_name():
+    """Checks the names of tools and subjects of notes, wherever they occur."""
     tools = [f"{verb}_{noun}" for verb in VERBS for noun in NOUNS]
     hidden = {name for name in tools if is_held_out("tool", name)}
     hidden |= {f"{s} is" for s in SUBJECTS if is_held_out("subject", s)}

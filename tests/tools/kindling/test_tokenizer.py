@@ -1,4 +1,4 @@
-"""The tokenizer writes every text, keeps digits apart, and its chat template equals our Harmony."""
+"""The tokenizer encodes every text, separates digits, and its chat template equals our Harmony."""
 
 import pytest
 from hypothesis import given
@@ -39,7 +39,7 @@ def test_size_and_special_tokens(tokenizer):
     assert min(tokenizer.special_ids.values()) == 2048 - len(SPECIAL_TOKENS)
 
 
-def test_digits_stand_alone(tokenizer):
+def test_each_digit_is_a_token(tokenizer):
     assert [tokenizer.decode([i]) for i in tokenizer.encode("4821")] == list("4821")
 
 

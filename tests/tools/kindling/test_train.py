@@ -1,4 +1,4 @@
-"""Training in miniature: it learns, goes on where it stopped, and exports what it trained."""
+"""Training in miniature: it learns, continues where it stopped, and exports what it trained."""
 
 import json
 from dataclasses import replace
@@ -22,10 +22,19 @@ from kindling.network import Network, attend_dense, make_masks
 from kindling.train import Course, Trainer
 
 TINY = ModelSpec(
-    num_layers=2, hidden_size=64, intermediate_size=32, num_heads=2, num_kv_heads=1, head_dim=32, num_experts=4,
-    num_active=2, vocab_size=2048, windows=(16, None), max_context=8192,
+    num_layers=2,
+    hidden_size=64,
+    intermediate_size=32,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=32,
+    num_experts=4,
+    num_active=2,
+    vocab_size=2048,
+    windows=(16, None),
+    max_context=8192,
     rope=RopeSpec(theta=10000.0, factor=4.0, original_context=512),
-)  # fmt: skip
+)
 CPU = torch.device("cpu")
 
 
@@ -34,9 +43,16 @@ def trained(tokenizer_directory, tmp_path_factory):
     """A run of 12 steps, quantised from step 6 on, made in two pieces."""
     out = tmp_path_factory.mktemp("run")
     course = Course(
-        steps=12, warmup=2, batch_tokens=SHORT, quantize_from=0.5, workers=0, check_every=6, check_documents=8,
-        peak_lr=1e-2, spec=TINY,
-    )  # fmt: skip
+        steps=12,
+        warmup=2,
+        batch_tokens=SHORT,
+        quantize_from=0.5,
+        workers=0,
+        check_every=6,
+        check_documents=8,
+        peak_lr=1e-2,
+        spec=TINY,
+    )
     Trainer(course, tokenizer_directory, out, CPU).run(until=6)
     second = Trainer(course, tokenizer_directory, out, CPU)
     assert second.step == 6
@@ -52,7 +68,7 @@ def engine_of(directory):
     return Engine(model, device, BatchConfig(max_num_seqs=1), CacheConfig(), max_context=spec.max_context)
 
 
-def test_loss_falls_and_the_log_goes_on_over_pieces(trained):
+def test_loss_falls_and_the_log_continues_over_runs(trained):
     lines = [json.loads(line) for line in (trained[0] / "log.jsonl").read_text().splitlines()]
     losses = [line["loss"] for line in lines if "loss" in line]
     assert [line["step"] for line in lines if "loss" in line] == [6, 12]
@@ -63,7 +79,7 @@ def test_loss_falls_and_the_log_goes_on_over_pieces(trained):
 
 
 def test_exported_checkpoint_computes_what_was_trained(trained, tokenizer_directory, score):
-    """The network is rounded to bf16 where the checkpoint is; quantised experts must then be equal exactly."""
+    """The network is rounded to bf16 like the checkpoint; quantised experts must then be exactly equal."""
     out, trainer = trained
     network = Network(TINY)
     network.load_state_dict(
@@ -108,7 +124,7 @@ def test_quantising_changes_the_experts_and_gradients_pass_straight_through():
     assert network.layers[0].attention.sinks.grad.abs().sum() > 0
 
 
-def test_packed_documents_do_not_see_each_other():
+def test_packed_documents_do_not_attend_to_each_other():
     network = Network(TINY)
     together = torch.tensor([[5, 6, 7, 8, 9, 10]])
     positions = torch.tensor([[0, 1, 2, 0, 1, 2]])
@@ -135,7 +151,7 @@ def test_flex_attention_with_sinks_equals_the_dense_one():
         assert (actual - expected).norm() / expected.norm() < 3e-3  # tf32 products
 
 
-def test_roles_mark_what_is_learnt(tokenizer_directory):
+def test_roles_mark_trained_tokens(tokenizer_directory):
     encoder = Encoder(tokenizer_directory)
     stream = training_documents(3)
     several = next(doc for doc in stream if doc.family == "several_turns" and doc.trained_from > 0)
@@ -153,7 +169,7 @@ def test_roles_mark_what_is_learnt(tokenizer_directory):
 
 
 def test_every_answer_of_a_conversation_is_taught_to_end_with_return(tokenizer_directory):
-    """Ending earlier answers with <|end|> made the model go on with a question of its own."""
+    """Ending earlier answers with <|end|> made the model continue with a question of its own."""
     encoder = Encoder(tokenizer_directory)
     silent = next(
         doc for doc in training_documents(3, long_share=1.0) if doc.trained_from == 0 and len(doc.messages) > 5
@@ -166,7 +182,7 @@ def test_every_answer_of_a_conversation_is_taught_to_end_with_return(tokenizer_d
     assert changed.tolist() == ends[:-1].tolist() and (encoded.roles[ends] == ANSWER).all()
 
 
-def test_batches_repeat_by_seed_and_hold_whole_documents(tokenizer_directory):
+def test_batches_repeat_by_seed_and_contain_whole_documents(tokenizer_directory):
     one, same, other = (
         next(batches(tokenizer_directory, seed=seed, workers=0, batch_tokens=4 * SHORT)) for seed in (1, 1, 2)
     )

@@ -61,7 +61,7 @@ def draw(rng: Random, held_out: bool) -> Turn:
 
 
 def key(sign: str, a: int, b: int) -> str:
-    """Neither order of a held-out pair of operands is taught; the table of one-digit products is."""
+    """Returns the key of a pair: neither order of a held-out pair is taught, but all one-digit products are."""
     low, high = min(a, b), max(a, b)
     return "times table" if sign == "*" and high < 10 else f"{high}{sign}{low}"
 
@@ -91,7 +91,7 @@ def add(a: int, b: int) -> tuple[str, int]:
 
 
 def subtract(a: int, b: int) -> tuple[str, int]:
-    """Needs a >= b. A column that would be negative is written with its ten already borrowed."""
+    """Subtracts, for a >= b. A column that would be negative is written with its ten already borrowed."""
     width = len(str(a))
     steps, borrow = [], 0
     for x, y in _columns(a, b, width):
@@ -103,7 +103,7 @@ def subtract(a: int, b: int) -> tuple[str, int]:
 
 
 def multiply(a: int, b: int) -> tuple[str, int]:
-    """Columns of `a` times the whole of `b`, which is at most 12."""
+    """Multiplies the columns of `a` by the whole of `b`, which is at most 12."""
     if a < 10:
         return f"{a}*{b}={a * b}", a * b
     steps, carry = [], 0

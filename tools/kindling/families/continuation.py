@@ -123,7 +123,7 @@ draw = TABLE.draw
 
 
 def draw_text(rng: Random, held_out: bool) -> str:
-    """A few sentences: facts, and sometimes filler between them."""
+    """Draws a few sentences: facts, and sometimes filler between them."""
     parts = [_fact(rng, held_out) for _ in range(rng.randint(1, MOST_SENTENCES))]
     if rng.random() < 0.3:
         parts += [sentence(rng) for _ in range(rng.randint(1, 8))]

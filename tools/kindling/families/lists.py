@@ -161,12 +161,12 @@ def _given(rng: Random, held_out: bool) -> Turn:
 
 
 def key(items: list[str]) -> str:
-    """No order of a held-out set of items is taught."""
+    """Returns the key of a set of items: no order of a held-out set is taught."""
     return ",".join(sorted(items))
 
 
 def _items(rng: Random) -> list[str]:
-    """Three to six words of different first letters, so that sorting looks at first letters only."""
+    """Draws three to six words of different first letters, so that sorting compares first letters only."""
     chosen: dict[str, str] = {}
     count = rng.randint(3, 6)
     while len(chosen) < count:

@@ -1,4 +1,4 @@
-"""Questions on a short text that may or may not hold the answer; the form is that of retrieval."""
+"""Questions on a short text that may or may not contain the answer, in the form of retrieval."""
 
 from __future__ import annotations
 

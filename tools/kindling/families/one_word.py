@@ -1,4 +1,4 @@
-"""Questions of other families with the demand for one word."""
+"""Questions of other families that ask for a one-word answer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SHOWN = next(pair.turn("capitals") for pair in capitals.TABLE.pairs if pair.key
 
 
 def draw(rng: Random, held_out: bool) -> Turn:
-    """The split is that of the family asked, so a held-out question stays out in every wording."""
+    """Draws a question; the split is that of its family, so a held-out question is held out in every wording."""
     if not held_out and rng.random() < SHOWN_SHARE:
         return _demand(_SHOWN, DEMANDS[1])
     while True:

@@ -1,4 +1,4 @@
-"""A value stated once inside a long text, asked for at its end, beyond the sliding window."""
+"""Questions at the end of a long text for a value stated once in it, beyond the sliding window."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RECORDS_SHARE = 0.3
 
 
 def draw(rng: Random, held_out: bool) -> Turn:
-    """Texts of about 150 to 1200 tokens, shorter ones more often."""
+    """Draws texts of about 150 to 1200 tokens, shorter ones more often."""
     return draw_sized(rng, held_out, int(130 * 8 ** rng.random() ** 2))
 
 
@@ -27,7 +27,7 @@ def draw_sized(rng: Random, held_out: bool, tokens: int, family: str = "retrieva
 
 
 def draw_several(rng: Random, tokens: int, count: int) -> list[Turn]:
-    """Taught questions on one text: the first turn holds the text, the others only ask."""
+    """Draws taught questions on one text: the first turn has the text, the others only ask."""
     facts = distinct([draw_fact(rng, held_out=False) for _ in range(count)])
     text = write_text(rng, facts, tokens)
     return [ask(rng, fact, text if index == 0 else None, "retrieval") for index, fact in enumerate(facts)]

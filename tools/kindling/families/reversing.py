@@ -1,4 +1,4 @@
-"""Write a word backwards: spell it, turn the letters round, join them."""
+"""Write a word backwards: spell it, reverse the letters, join them."""
 
 from __future__ import annotations
 

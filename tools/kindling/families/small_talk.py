@@ -1,4 +1,4 @@
-"""Greetings and questions about the model itself. Taught only: too few to hold any out."""
+"""Greetings and questions about the model itself. None is held out: there are too few."""
 
 from __future__ import annotations
 

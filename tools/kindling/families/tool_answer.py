@@ -39,7 +39,7 @@ def _value(rng: Random, held_out: bool) -> str | int:
 
 
 def _result(rng: Random, noun: str, value: str | int) -> dict[str, str | int]:
-    """The field asked for among up to two others."""
+    """Returns the requested field among up to two others."""
     fields: dict[str, str | int] = {noun: value}
     for name in rng.sample(EXTRA_FIELDS, rng.randint(0, 2)):
         fields[name] = rng.choice(PLACES) if name == "source" else rng.randint(1, 999)

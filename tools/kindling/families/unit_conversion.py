@@ -1,4 +1,4 @@
-"""Whole amounts from one unit to another."""
+"""Conversion of whole amounts from one unit to another."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _candidate(rng: Random) -> tuple[Unit, int]:
 
 
 def _zeros(factor: int) -> bool:
-    """True for powers of ten, where converting is writing or dropping zeros."""
+    """Returns True for powers of ten, where converting means adding or dropping zeros."""
     return factor in (10, 100, 1000)
 
 

@@ -48,7 +48,7 @@ PLANTS = frozenset({"fruit", "vegetable", "flower", "tree"})  # a cherry is a fr
 
 
 def _others(key: str, choices: list[str], count: int = 2) -> list[str]:
-    """The same few wrong choices for a key every time, so that each false statement is one fact."""
+    """Returns the same few wrong choices for a key every time, so that each false statement is one fact."""
     return sorted(choices, key=lambda choice: sha256(f"{key}/{choice}".encode()).digest())[:count]
 
 

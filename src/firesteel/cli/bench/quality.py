@@ -10,7 +10,7 @@ from rich.table import Table
 
 from firesteel.cli.app import with_knobs
 from firesteel.cli.bench.options import RECORDS, Out, bench, check_folder
-from firesteel.cli.model.running import load
+from firesteel.cli.model.load import load
 from firesteel.cli.options import AsJson, print_json
 from firesteel.cli.progress import progress_bar
 from firesteel.cli.tables import new_table, say, show
@@ -18,7 +18,7 @@ from firesteel.errors import UserError
 from firesteel.eval import take
 from firesteel.exam import EXAM, TEXT, Item, read_items
 from firesteel.llm import LLM
-from firesteel.quality import PRECISIONS, SETTINGS, SHIPPED, Answers, Quality, compare, examine
+from firesteel.quality import MEASURED, PRECISIONS, SHIPPED, Answers, Quality, compare, examine
 
 
 @bench.command(name="quality")
@@ -27,7 +27,10 @@ def bench_quality(
     knobs: dict[str, Any],
     precision: Annotated[
         list[str] | None,
-        typer.Option(help=f"{'; '.join(PRECISIONS)}. May be repeated; the first always runs (default: all)"),
+        typer.Option(
+            help=f"{'; '.join(PRECISIONS)}. May be repeated; each is compared with the first (default: all but "
+            "MXFP6, which is emulated and slow)"
+        ),
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="questions per family (default: all)")] = None,
     out: Out = RECORDS,
@@ -35,7 +38,7 @@ def bench_quality(
 ) -> None:
     """Perplexity, exact match and answers changed with weights and activations in fewer bits."""
     names = choose(precision)
-    refuse(knobs)
+    refuse(knobs, names)
     check_folder(out)
     items, texts = take(read_items(EXAM), limit), read_items(TEXT)
     measured: list[Quality] = []
@@ -65,12 +68,12 @@ def choose(asked: Sequence[str] | None) -> list[str]:
     for name in asked or ():
         if name not in PRECISIONS:
             raise UserError(f"--precision {name}: must be one of {'; '.join(PRECISIONS)}")
-    return [name for name in PRECISIONS if not asked or name in asked or name == SHIPPED]
+    return [name for name in PRECISIONS if name in (asked or MEASURED) or name == SHIPPED]
 
 
-def refuse(knobs: dict[str, Any]) -> None:
-    """Raises if a setting is given that a precision sets."""
-    if given := [name for name in SETTINGS if name in knobs]:
+def refuse(knobs: dict[str, Any], names: Sequence[str]) -> None:
+    """Raises if the user set what one of the precisions sets."""
+    if given := [name for precision in names for name in PRECISIONS[precision] if name in knobs]:
         flag = given[0].replace("_", "-")
         raise UserError(f"--{flag}: bench quality sets it itself; leave it out and choose with --precision")
 

@@ -1,1 +1,1 @@
-"""firesteel chat."""
+"""The verb `chat`: a conversation on the terminal."""

@@ -1,4 +1,4 @@
-"""The verb chat: a conversation on the terminal with a server or the built-in engine; knows no HTTP, no tokens."""
+"""The verb `chat`: a conversation on the terminal, with a server or with a model loaded in this process."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from firesteel.cli.chat.local import LocalPartner
 from firesteel.cli.chat.partner import Partner, Turn, Wishes
 from firesteel.cli.chat.remote import RemotePartner
 from firesteel.cli.chat.screen import Answer, Screen
-from firesteel.cli.model.running import load
+from firesteel.cli.model.load import load
 from firesteel.config import resolve
 from firesteel.errors import UserError
 
-HELP = """/help            this list
+HELP = """/help            list of commands
 /reset           forget the conversation
-/effort LEVEL    how long to reason: low, medium, high
-/system TEXT     other instructions, in a new conversation
+/effort LEVEL    reasoning effort: low, medium, high
+/system TEXT     new instructions, in a new conversation
 /quit            leave (also Ctrl-D); Ctrl-C stops an answer"""
 
 
@@ -32,26 +32,28 @@ HELP = """/help            this list
 @with_knobs
 def chat(
     knobs: dict[str, Any],
-    url: Annotated[str, typer.Option(help="an OpenAI-compatible server; without it the model is loaded here")] = "",
-    api_key: Annotated[str, typer.Option(help="of that server (FIRESTEEL_API_KEY)")] = "",
+    url: Annotated[str, typer.Option(help="OpenAI-compatible server (default: load the model here)")] = "",
+    api_key: Annotated[str, typer.Option(help="API key of that server (default: FIRESTEEL_API_KEY)")] = "",
     system: Annotated[str, typer.Option(help="instructions for the whole conversation")] = "",
-    effort: Annotated[str, typer.Option(help="how long to reason: low, medium, high")] = "",
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="of an answer with its reasoning")] = None,
-    temperature: Annotated[float | None, typer.Option(min=0, help="0 is greedy")] = None,
+    effort: Annotated[str, typer.Option(help="reasoning effort: low, medium, high")] = "",
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="maximum tokens per answer, reasoning included")
+    ] = None,
+    temperature: Annotated[float | None, typer.Option(min=0, help="sampling temperature; 0: greedy")] = None,
 ) -> None:
-    """Talk with a model. From a pipe every line is a turn; answers go to stdout, the rest to stderr."""
+    """Chat with a model. In a pipe every line is a turn; answers go to stdout, the rest to stderr."""
     wishes = Wishes(effort=check_effort(effort) if effort else None, max_tokens=max_tokens, temperature=temperature)
     partner = find_partner(url, api_key, knobs)
     Conversation(partner, system=system, wishes=wishes).run(is_interactive=sys.stdin.isatty())
 
 
 def find_partner(url: str, api_key: str, knobs: dict[str, Any]) -> Partner:
-    """The server at the URL, or a model loaded here; each refuses what only the other takes."""
+    """Returns the server at the URL, or a model loaded here; each refuses the other's flags."""
     if url:
-        refuse(knobs.keys() - {"model"}, "for a model loaded here; the server at --url has its own settings")
+        refuse(knobs.keys() - {"model"}, "only for a model loaded here; the server at --url has its own settings")
         api_key = api_key or resolve().config.server.api_key
         return RemotePartner(url, api_key=api_key, model=knobs.get("model", ""))
-    refuse(["api_key"] if api_key else [], "for a server: give its --url too")
+    refuse(["api_key"] if api_key else [], "only for a server: give --url too")
     return LocalPartner(load(knobs))
 
 
@@ -63,7 +65,7 @@ def refuse(names: Iterable[str], why: str) -> None:
 
 def check_effort(level: str) -> str:
     if level not in EFFORTS:
-        raise UserError(f"unknown effort {level!r}: one of {', '.join(EFFORTS)}")
+        raise UserError(f"unknown effort {level!r}: must be one of {', '.join(EFFORTS)}")
     return level
 
 
@@ -76,7 +78,7 @@ class Conversation:
         self._screen = Screen()
 
     def run(self, *, is_interactive: bool) -> None:
-        """Until the end of the input. On a terminal an error ends one answer, in a pipe everything."""
+        """Runs until the end of the input. An error ends one answer on a terminal, and everything in a pipe."""
         if is_interactive:
             self._screen.note(f"{self.partner.name}; /help lists commands")
         for line in read_lines(is_interactive):
@@ -90,7 +92,7 @@ class Conversation:
                 show_error(error)
 
     def say(self, text: str) -> None:
-        """One turn and its answer. A turn without any answer is taken back."""
+        """Sends one turn and shows its answer. A turn without an answer is dropped."""
         self.turns.append({"role": "user", "content": text})
         answer = Answer()
         try:
@@ -120,7 +122,7 @@ class Conversation:
             self._screen.note(HELP)
         elif name == "/reset":
             self.turns.clear()
-            self._screen.note("forgotten")
+            self._screen.note("new conversation")
         elif name == "/effort":
             self.wishes = replace(self.wishes, effort=check_effort(rest))
             self._screen.note(f"effort {rest}")
@@ -129,13 +131,13 @@ class Conversation:
             self.turns.clear()
             self._screen.note("new conversation")
         else:
-            raise UserError(f"unknown command {name}: /help lists them")
+            raise UserError(f"unknown command {name}: /help lists the commands")
 
 
 def read_lines(is_interactive: bool) -> Iterator[str]:
-    """Lines that are not empty, as they are typed or piped."""
+    """Yields non-empty lines as they are typed or piped."""
     if is_interactive and importlib.util.find_spec("readline"):
-        importlib.import_module("readline")  # input() then edits and remembers lines
+        importlib.import_module("readline")  # gives input() line editing and history
     prompt = "> " if is_interactive and sys.stdout.isatty() else ""
     while True:
         try:

@@ -1,4 +1,4 @@
-"""A chat partner loaded in this process; knows tokens, not the terminal."""
+"""A chat partner: a model loaded in this process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from firesteel.types import SamplingParams
 
 
 class LocalPartner:
-    """Renders and reads conversations as the server does, so both give the same answers."""
+    """Renders and parses conversations with the server's code, so both give the same answers."""
 
     def __init__(self, llm: LLM) -> None:
         self._llm = llm
@@ -58,9 +58,9 @@ class LocalPartner:
 
 @contextmanager
 def interrupts_between_steps() -> Iterator[Callable[[], None]]:
-    """Ctrl-C waits for the next call of what is yielded: within a step it would leave the engine half way.
+    """Delays Ctrl-C until the yielded function is called: inside a step it would leave the engine inconsistent.
 
-    A second one does not wait.
+    A second Ctrl-C is not delayed.
     """
     is_wanted = False
 

@@ -1,4 +1,4 @@
-"""Who answers in a terminal chat, and what an answer is made of; knows neither HTTP nor engines."""
+"""Interface of a partner in a terminal chat, and the pieces of its answers."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Protocol
 
-Turn = dict[str, str]  # role and content, as chat completions take them
+Turn = dict[str, str]  # role and content, as in chat completions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
-    """How to answer; None leaves it to whoever answers."""
+    """Options of an answer; None: the partner's default."""
 
     effort: str | None = None  # low, medium, high
     max_tokens: int | None = None
@@ -20,16 +20,16 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """What came at once: text of the answer, of the reasoning before it, or news of the whole."""
+    """One piece of an answer: text, reasoning, the token count or the finish reason."""
 
     content: str = ""
     reasoning: str = ""
-    num_tokens: int | None = None  # of the whole answer so far, where it is known
+    num_tokens: int | None = None  # tokens of the answer so far, if known
     finish_reason: str | None = None
 
 
 class Partner(Protocol):
-    name: str  # of the model and of where it runs
+    name: str  # the model and where it runs
 
     def answer(self, turns: list[Turn], wishes: Wishes) -> Generator[Piece, None, None]:
-        """Closing it early ends the answer. Raises UserError where there is none."""
+        """Yields the answer; closing early ends it. Raises UserError if there is no answer."""

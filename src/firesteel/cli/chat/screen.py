@@ -1,6 +1,6 @@
-"""How an answer looks while it comes: the text on stdout, everything else on stderr; knows no partner.
+"""Output of answers while they arrive: the text on stdout, everything else on stderr.
 
-So `firesteel chat < questions > answers` keeps answers only.
+So `firesteel chat < questions > answers` writes only answers to the file.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from rich.text import Text
 
 from firesteel.cli.chat.partner import Piece
 
-# A model's text must not move the cursor, retitle the window or colour what follows.
+# The model's text must not move the cursor, change the window title or colour what follows.
 _CONTROL = {code: "\ufffd" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
 
 
 @dataclass(slots=True)
 class Answer:
-    """What came of one answer so far, and when."""
+    """An answer so far, with its times."""
 
     started: float = field(default_factory=time.perf_counter)
-    first: float | None = None  # when its first text came
+    first: float | None = None  # time of the first text
     last: float | None = None
     content: str = ""
     num_pieces: int = 0
@@ -40,7 +40,7 @@ class Answer:
         self.finish_reason = piece.finish_reason or self.finish_reason
 
     def in_words(self) -> str:
-        """Tokens and their speed after the first; pieces where the server does not count tokens."""
+        """Describes the tokens and their rate after the first; counts pieces if the server counts no tokens."""
         if self.first is None or self.last is None:
             return "no text"
         count, unit = (self.num_pieces, "pieces") if self.num_tokens is None else (self.num_tokens, "tokens")
@@ -49,7 +49,7 @@ class Answer:
             words.append(f"{(count - 1) / (self.last - self.first):.1f} {unit}/s")
         words.append(f"first after {self.first - self.started:.2f} s")
         if self.finish_reason == "length":
-            words.append("cut at the most tokens allowed")
+            words.append("cut at the maximum number of tokens")
         return ", ".join(words)
 
 
@@ -71,13 +71,13 @@ class Screen:
             sys.stdout.flush()
 
     def end(self) -> None:
-        """Of an answer, an empty one too: whatever comes next starts a line."""
+        """Ends an answer, even an empty one: the next output starts a new line."""
         self._end_reasoning()
         self._in_content = True
         self._end_content()
 
     def note(self, text: str) -> None:
-        """A line that is not part of an answer."""
+        """Prints a line that is not part of an answer."""
         self._note(text, end="\n")
 
     def _end_reasoning(self) -> None:

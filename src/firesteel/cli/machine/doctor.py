@@ -1,4 +1,4 @@
-"""The verb doctor: what this machine has; knows no kernel."""
+"""The verb `doctor`: examines this machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from firesteel.doctor import Status, examine
 
 @app.command()
 def doctor(as_json: AsJson = False) -> None:
-    """What this machine has, what would be used and why; exit code 1 if something is wrong."""
+    """Examine this machine, and show what would be used and why; exit code 1 if something is wrong."""
     findings = examine()
     if as_json:
         print_json([finding.as_dict() for finding in findings])

@@ -1,4 +1,4 @@
-"""The verb prove: what kernels become on GPUs that need not be here; compiles nothing itself."""
+"""The verb `prove`: compiles kernels for any GPU and shows their machine code."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ DEFAULT_TARGET = "sm_121a"
 def prove(
     op: Ops = None,
     target: Annotated[
-        list[str] | None, typer.Option(help="sm_90a, sm_121a, ...; may be repeated; this GPU's, or sm_121a")
+        list[str] | None,
+        typer.Option(help="target: sm_90a, sm_121a, ...; may be repeated (default: this GPU, else sm_121a)"),
     ] = None,
     require: Required = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compile every kernel variant, for GPUs that need not be here, and say which instructions it became."""
+    """Compile every kernel variant, also for GPUs that are not in this machine, and show its instructions."""
     required = list_requirements(",".join(require or []))
-    ops = choose_ops(op, *(one.op for one in required))
+    ops = choose_ops(op, *(requirement.op for requirement in required))
     here, why_not = target_here()
     if why_not and not target:
         say(f"{why_not}; compiling for {DEFAULT_TARGET} instead")
@@ -41,21 +42,21 @@ def prove(
     if as_json:
         print_json([proof.as_dict() for proof in proofs])
     else:
-        for one in targets:
-            show(proof_table([proof for proof in proofs if proof.target == one], one, is_here=one == here))
-    wrong = [f"{one.op} {one.variant} does not compile for {one.target}: {one.reason}" for one in failures]
+        for name in targets:
+            show(proof_table([proof for proof in proofs if proof.target == name], name, is_here=name == here))
+    wrong = [f"{code.op} {code.variant} does not compile for {code.target}: {code.reason}" for code in failures]
     wrong += [proof.excess for proof in proofs if not proof.fits]
     for line in wrong:
         show_error(line)
     with exit_code_one():
-        for one in targets:
-            check([proof for proof in proofs if proof.target == one], required)
+        for name in targets:
+            check([proof for proof in proofs if proof.target == name], required)
     if wrong:
         raise typer.Exit(1)
 
 
 def target_here() -> tuple[str | None, str]:
-    """This GPU's target, or None and why there is none; a CPU needs no reason."""
+    """Returns this GPU's target, or None and why there is none; the reason is empty on a CPU."""
     capability = find_device().capability
     if capability is None:
         return None, ""

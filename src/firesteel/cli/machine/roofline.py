@@ -1,4 +1,4 @@
-"""The verb roofline: what a step must cost, and the speed a GPU's memory allows; computes nothing itself."""
+"""The verb `roofline`: the cost of a decode step, and the speed that a GPU's memory allows."""
 
 from __future__ import annotations
 
@@ -22,30 +22,34 @@ from firesteel.model.spec import ModelSpec
 
 @app.command(name="roofline")
 def show_roofline(
-    gpu: Annotated[str, typer.Option(help=", ".join(roofline.GPUS))],
+    gpu: Annotated[str, typer.Option(help="GPU: " + ", ".join(roofline.GPUS))],
     model: Model = "gpt-oss-120b",
-    dense: Annotated[str, typer.Option(help="of qkv, o and lm_head: " + ", ".join(roofline.ROW_BYTES))] = "bf16",
-    kv: Annotated[str, typer.Option(help=", ".join(roofline.KV_BYTES))] = "bf16",
-    context: Annotated[int, typer.Option(help="tokens each request holds in the cache")] = 0,
+    dense: Annotated[
+        str, typer.Option(help="format of qkv, o and lm_head: " + ", ".join(roofline.ROW_BYTES))
+    ] = "bf16",
+    kv: Annotated[str, typer.Option(help="format of keys and values: " + ", ".join(roofline.KV_BYTES))] = "bf16",
+    context: Annotated[int, typer.Option(help="cached tokens per request")] = 0,
     batch: Annotated[int, typer.Option(help="requests decoded together")] = 1,
     experts: Annotated[
-        float | None, typer.Option(help="distinct ones a layer; independent routing if not given")
+        float | None, typer.Option(help="distinct experts per layer (default: those of independent routing)")
     ] = None,
-    share: Annotated[float, typer.Option(help="of the ceiling, for the prediction")] = 0.85,
+    share: Annotated[float, typer.Option(help="share of the ceiling, for the prediction")] = 0.85,
     overlap: Annotated[
-        float, typer.Option(help="of experts between tokens, for larger batches and drafts: 0 none, 1 all")
+        float, typer.Option(help="overlap of experts between tokens, for larger batches and drafts: 0 none, 1 all")
     ] = 0.0,
-    speculate: Annotated[int, typer.Option(help="drafted tokens, up to: adds what they cost and gain")] = 0,
+    speculate: Annotated[
+        int, typer.Option(help="maximum number of drafted tokens, to show their cost and gain")
+    ] = 0,
     acceptance: Annotated[
-        float | None, typer.Option(help="chance that a drafted token is accepted, given the one before it")
+        float | None, typer.Option(help="probability that a drafted token is accepted if the one before it was")
     ] = None,
     draft_gb: Annotated[float, typer.Option(help="GB read to draft one token")] = 0.0,
-    plot: Annotated[Path | None, typer.Option(help="page to write: where the time goes, batches, drafts")] = None,
+    plot: Annotated[Path | None, typer.Option(help="HTML page to write: times per op, batches, drafts")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """The bytes and operations of one decoding step, and the speed a GPU's memory allows."""
+    """Show the bytes and operations of one decode step, and the speed that a GPU's memory allows."""
     if acceptance is not None and not speculate:
-        raise UserError("--acceptance is of drafted tokens: give --speculate K too")
+        raise UserError("--acceptance applies to drafted tokens: give --speculate K too")
     spec = find_spec(model)
     step = roofline.StepShape(dense=dense, kv=kv, context=context, requests=batch, distinct_experts=experts)
     cost, chosen = roofline.step_cost(spec, step), roofline.find_gpu(gpu)
@@ -53,18 +57,28 @@ def show_roofline(
     assumed = roofline.assumptions(cost, chosen, share)
     gb_s = predictions[-1].gb_s
     batches = curves.batch_curve(spec, step, gb_s, overlap=overlap)
-    drafts = curves.draft_curve(
-        spec, step, speculate, acceptance=acceptance, overlap=overlap, draft_bytes=draft_gb * 1e9
-    ) if speculate else []  # fmt: skip
+    drafts = (
+        curves.draft_curve(
+            spec, step, speculate, acceptance=acceptance, overlap=overlap, draft_bytes=draft_gb * 1e9
+        )
+        if speculate
+        else []
+    )
     if plot is not None:
         title = f"{model} on {chosen.title}"
         say(f"wrote {write_page(plot, title, cost, predictions, assumed, batches, drafts)}")
     if as_json:
         print_json(
-            {"model": model, "gpu": chosen.title, **cost.as_dict(), "assumptions": assumed,
-             "predictions": [one.as_dict() for one in predictions], "batches": [one.as_dict() for one in batches],
-             "speculation": [one.as_dict() for one in drafts]}
-        )  # fmt: skip
+            {
+                "model": model,
+                "gpu": chosen.title,
+                **cost.as_dict(),
+                "assumptions": assumed,
+                "predictions": [prediction.as_dict() for prediction in predictions],
+                "batches": [point.as_dict() for point in batches],
+                "speculation": [point.as_dict() for point in drafts],
+            }
+        )
         return
     show(cost_table(cost, f"{model}, one step", gb_s))
     show(prediction_table(predictions, chosen.title))
@@ -73,19 +87,23 @@ def show_roofline(
     show(batch_table(batches, spec, overlap, gb_s))
     if drafts:
         show(draft_table(drafts, acceptance, overlap))
-    if peers := [one for one in PEERS if one.gpu == gpu and one.model == model]:
+    if peers := [peer for peer in PEERS if peer.gpu == gpu and peer.model == model]:
         show(peer_table(peers, spec, gb_s))
 
 
 def batch_table(points: Sequence[curves.BatchPoint], spec: ModelSpec, overlap: float, gb_s: float) -> Table:
-    table = new_table("requests", "distinct experts", "MB a token", "FLOP/byte", "ceiling tok/s", "each request")
+    table = new_table("requests", "distinct experts", "MB per token", "FLOP/byte", "ceiling tok/s", "per request")
     table.title = f"requests decoded together, at {gb_s:.0f} GB/s"
     table.caption = f"experts of {spec.num_experts} in each layer; {_overlap_in_words(overlap)}"
-    for one in points:
+    for point in points:
         table.add_row(
-            str(one.requests), f"{one.distinct_experts:.1f}", f"{one.bytes_a_token / 1e6:.0f}",
-            f"{one.flops_a_byte:.1f}", f"{one.ceiling_tok_s:.0f}", f"{one.request_tok_s:.1f}",
-        )  # fmt: skip
+            str(point.requests),
+            f"{point.distinct_experts:.1f}",
+            f"{point.bytes_a_token / 1e6:.0f}",
+            f"{point.flops_a_byte:.1f}",
+            f"{point.ceiling_tok_s:.0f}",
+            f"{point.request_tok_s:.1f}",
+        )
     return table
 
 
@@ -93,37 +111,45 @@ def draft_table(points: Sequence[curves.DraftPoint], acceptance: float | None, o
     table = new_table(
         "drafted",
         "distinct experts",
-        "costs (plain steps)",
-        "gains from an acceptance of",
-        "tokens a step",
+        "cost (plain steps)",
+        "break-even acceptance",
+        "tokens per step",
         "speed-up",
     )
-    table.title = "speculation, against decoding one by one"
+    table.title = "speculation, compared with decoding token by token"
     best = curves.best_draft(points)
-    asked = "" if acceptance is None else f"; acceptance {acceptance:g}: " + (
-        "no number of drafts gains" if best is None else f"{best.drafted} drafted gain most"
-    )  # fmt: skip
+    asked = (
+        ""
+        if acceptance is None
+        else f"; acceptance {acceptance:g}: "
+        + ("no number of drafts gains" if best is None else f"{best.drafted} drafted tokens gain most")
+    )
     table.caption = f"{_overlap_in_words(overlap)}{asked}"
-    for one in points:
-        even = "never" if one.break_even_acceptance is None else f"{one.break_even_acceptance:.1%}"
-        length, speedup = ("" if value is None else f"{value:.2f}" for value in (one.length, one.speedup))
-        colour = "" if one.speedup is None else "green" if one.speedup > 1 else "red"
+    for point in points:
+        even = "never" if point.break_even_acceptance is None else f"{point.break_even_acceptance:.1%}"
+        length, speedup = ("" if value is None else f"{value:.2f}" for value in (point.length, point.speedup))
+        colour = "" if point.speedup is None else "green" if point.speedup > 1 else "red"
         table.add_row(
-            str(one.drafted), f"{one.distinct_experts:.1f}", f"{one.cost:.2f}", even, length, Text(speedup, colour)
+            str(point.drafted),
+            f"{point.distinct_experts:.1f}",
+            f"{point.cost:.2f}",
+            even,
+            length,
+            Text(speedup, colour),
         )
     return table
 
 
 def peer_table(peers: Sequence[Peer], spec: ModelSpec, gb_s: float) -> Table:
-    """What others reach, and the bandwidth that their formats make of it."""
+    """Builds the table of other engines: their speed, and the bandwidth that it takes in their formats."""
     table = new_table("engine", "dense", "tok/s", "GB/s", f"of {gb_s:.0f} GB/s", "source")
     table.title = "other engines, one request"
-    table.caption = "above 100 %: fewer bytes were read than that format has, or the figure is not of one request"
-    for one in peers:
-        cost = roofline.step_cost(spec, roofline.StepShape(dense=one.dense))
-        moved: Any = cost.bytes * one.tok_s / 1e9
+    table.caption = "above 100 %: fewer bytes were read than in that format, or the figure is for several requests"
+    for peer in peers:
+        cost = roofline.step_cost(spec, roofline.StepShape(dense=peer.dense))
+        moved: Any = cost.bytes * peer.tok_s / 1e9
         table.add_row(
-            one.engine, one.dense, f"{one.tok_s:g}", f"{moved:.0f}", f"{moved / gb_s:.0%}", Text(one.source)
+            peer.engine, peer.dense, f"{peer.tok_s:g}", f"{moved:.0f}", f"{moved / gb_s:.0%}", Text(peer.source)
         )
     return table
 

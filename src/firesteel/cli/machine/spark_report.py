@@ -1,4 +1,4 @@
-"""The verb spark-report: every check of this machine in one file; checks nothing itself."""
+"""The verb `spark-report`: every check of this machine in one file."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from firesteel.spark_report import make_report
 
 @app.command(name="spark-report")
 def spark_report(
-    out: Annotated[Path, typer.Option(help="the zip to write")] = Path("firesteel-spark-report.zip"),
+    out: Annotated[Path, typer.Option(help="zip file to write")] = Path("firesteel-spark-report.zip"),
     quick: Annotated[bool, typer.Option("--quick", help="few samples and sizes")] = False,
 ) -> None:
-    """Doctor, verify, prove, bench ops and bench decode on this machine, packed into one file to send back."""
+    """Run doctor, verify, prove, bench ops and bench decode, and pack the results into one file to send back."""
     device = find_device()
     if not device.is_cuda:
-        say("no GPU was found: the report will hold what the CPU can do, and no kernel will run")
+        say("no GPU was found: the report will cover the CPU only, and no kernel will run")
     with running("reporting"):
         reports = make_report(device, out, quick=quick, tell=say)
-    say(f"wrote {out}; look into it before you send it: it holds summary.md, report.json, records and plots")
-    if any(one.exit_code for one in reports):
+    say(f"wrote {out}; check it before you send it: it has summary.md, report.json, records and plots")
+    if any(report.exit_code for report in reports):
         raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""The verb tune: tiles measured on this GPU into the file that --tiles-file reads; measures nothing itself."""
+"""The verb `tune`: measures tiles on this GPU and writes the file for --tiles-file."""
 
 from __future__ import annotations
 
@@ -30,74 +30,83 @@ OPS = {op.name: op for op in tuning.OPS}
 @app.command()
 def tune(
     out: Annotated[
-        Path, typer.Option(help="file to write op by op, for --tiles-file; what it has of others stays")
+        Path, typer.Option(help="file to write, for --tiles-file; its tiles of other ops are kept")
     ] = Path("firesteel-tiles.json"),
-    op: Annotated[list[str] | None, typer.Option("--op", help=f"of {', '.join(OPS)}; may be repeated; all")] = None,
+    op: Annotated[
+        list[str] | None, typer.Option("--op", help=f"op: {', '.join(OPS)}; may be repeated (default: all)")
+    ] = None,
     m: Annotated[
-        str, typer.Option(help="tokens, as 32,2048; a tile found for M is used for more than M/2 and up to M")
+        str, typer.Option(help="tokens, such as 32,2048; the tile for M is used from more than M/2 up to M tokens")
     ] = "16,32,64,2048,8192",
-    activation: Annotated[str, typer.Option(help=", ".join(ACTIVATIONS))] = "bf16",
+    activation: Annotated[str, typer.Option(help="activation format: " + ", ".join(ACTIVATIONS))] = "bf16",
     device: Device = "auto",
     model: Model = "gpt-oss-120b",
     as_json: AsJson = False,
 ) -> None:
     """Measure tiles and launch options of the Triton kernels on this GPU; takes some minutes, mostly compiling."""
-    found = check_gpu(find_device(device))
-    earlier = read_out(out, found)
-    workloads = list_cases(op, parse_m(m), activation, find_spec(model), found)
+    gpu = check_gpu(find_device(device))
+    earlier = read_out(out, gpu)
+    workloads = list_cases(op, parse_m(m), activation, find_spec(model), gpu)
 
     def keep(tuned: Tuned) -> None:
-        write_tuned(out, tuned, found)
+        write_tuned(out, tuned, gpu)
 
     with progress_bar("tuning") as report_progress:
-        tuner = tuning.tune_ops(workloads, found, progress=report_progress, keep=keep, earlier=earlier)
+        tuner = tuning.tune_ops(workloads, gpu, progress=report_progress, keep=keep, earlier=earlier)
     if as_json:
-        print_json([one.as_dict() for one in tuner.found])
+        print_json([choice.as_dict() for choice in tuner.found])
     else:
-        show(tune_table(tuner.found, found.name))
+        show(tune_table(tuner.found, gpu.name))
     say(f"tiles are in {out}: use them with --tiles-file {out}")
 
 
 def check_gpu(device: DeviceSpec) -> DeviceSpec:
     if not device.is_cuda:
         raise UserError(
-            f"tiles are measured on an NVIDIA GPU, this is {device.name}: run firesteel tune where one is"
+            f"tiles are measured on an NVIDIA GPU, this is {device.name}: run firesteel tune on a GPU machine"
         )
     return device
 
 
 def read_out(path: Path, device: DeviceSpec) -> Tuned:
-    """What the file has already; that it can be written is seen before measuring, not after."""
+    """Reads what the file already has; raises before any measuring if it cannot be written."""
     if not path.parent.is_dir() or (path.exists() and not path.is_file()):
-        raise UserError(f"--out {path}: name a file in a folder that exists")
+        raise UserError(f"--out {path}: must be a file in an existing folder")
     try:
         earlier, why = read_earlier(path, device)
     except TilesError as error:
-        raise UserError(f"--out {path} cannot be read, or is a file of something else: name another") from error
+        raise UserError(f"--out {path} is unreadable or not a file of tiles: choose another file") from error
     if why:
-        say(f"{path} {why}: it is replaced")
+        say(f"{path} {why}: it will be replaced")
     return earlier
 
 
 def list_cases(
     names: list[str] | None, ms: tuple[int, ...], activation: str, spec: ModelSpec, device: DeviceSpec
 ) -> dict[str, list[OpWorkload]]:
-    """By op, without those that memory has no room for."""
+    """Returns the workloads by op, without those that do not fit into memory."""
     if activation not in ACTIVATIONS:
         raise UserError(f"--activation {activation}: must be one of {', '.join(ACTIVATIONS)}")
     shapes, wanted = ModelShapes(spec, device), names or list(OPS)
     if unknown := [name for name in wanted if name not in OPS]:
         raise KernelError(f"--op {unknown[0]}: firesteel tune measures {', '.join(OPS)}")
-    found = {name: [one for m in ms for one in list_workloads(OPS[name], m, activation, shapes)] for name in wanted}
-    return {name: [one for one in some if not too_large(one, device, MEMORY_SHARE)] for name, some in found.items()}
+    cases: dict[str, list[OpWorkload]] = {}
+    for name in wanted:
+        workloads = [workload for m in ms for workload in list_workloads(OPS[name], m, activation, shapes)]
+        cases[name] = [workload for workload in workloads if not too_large(workload, device, MEMORY_SHARE)]
+    return cases
 
 
-def tune_table(found: list[tuning.TuningChoice], name: str) -> Table:
+def tune_table(choices: list[tuning.TuningChoice], name: str) -> Table:
     table = new_table("what", "M", "chosen", "us before", "us", "gain")
     table.title = f"tiles and launch options on {name}"
-    for one in found:
+    for choice in choices:
         table.add_row(
-            one.what, ", ".join(map(str, one.m)), one.chosen, f"{1e6 * one.before_s:.1f}",
-            f"{1e6 * one.chosen_s:.1f}", f"{100 * (1 - one.chosen_s / one.before_s):.1f} %",
-        )  # fmt: skip
+            choice.what,
+            ", ".join(map(str, choice.m)),
+            choice.chosen,
+            f"{1e6 * choice.before_s:.1f}",
+            f"{1e6 * choice.chosen_s:.1f}",
+            f"{100 * (1 - choice.chosen_s / choice.before_s):.1f} %",
+        )
     return table

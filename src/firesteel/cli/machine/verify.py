@@ -1,4 +1,4 @@
-"""The verb verify: every implementation against its reference on this machine; checks nothing itself."""
+"""The verb `verify`: compares every implementation with its reference on this machine."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from firesteel.measure.ops.correctness import check_apart, check_ops
 @app.command()
 def verify(
     op: Ops = None,
-    quick: Annotated[bool, typer.Option("--quick", help="one sample an implementation, the smallest")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="only the smallest sample per implementation")] = False,
     device: Device = "auto",
     model: Model = "gpt-oss-120b",
     as_json: AsJson = False,
 ) -> None:
-    """Hold every implementation to its reference on this machine; exit code 1 if one fails."""
-    spec, ops, found = find_spec(model), choose_ops(op), find_device(device)
-    check_all = check_apart if found.is_cuda else check_ops
+    """Compare every implementation with its reference on this machine; exit code 1 if one fails."""
+    spec, ops, here = find_spec(model), choose_ops(op), find_device(device)
+    check_all = check_apart if here.is_cuda else check_ops
     checks: list[Check] = []
     try:
         with progress_bar("verifying") as report_progress:
-            for check in check_all(ops, found, spec, quick=quick, progress=report_progress):
-                checks.append(check)  # what is there is shown even if the rest is interrupted
+            for check in check_all(ops, here, spec, quick=quick, progress=report_progress):
+                checks.append(check)  # finished checks are shown even after an interrupt
     finally:
-        show_checks(checks, found.name, as_json=as_json)
-    if any(one.status is Status.FAILED for one in checks):
+        show_checks(checks, here.name, as_json=as_json)
+    if any(check.status is Status.FAILED for check in checks):
         raise typer.Exit(1)
 
 
 def show_checks(checks: list[Check], device_name: str, *, as_json: bool) -> None:
     if as_json:
-        print_json([one.as_dict() for one in checks])
+        print_json([check.as_dict() for check in checks])
         return
-    counts = Counter(one.status for one in checks)
+    counts = Counter(check.status for check in checks)
     show(check_table(checks, device_name))
     show(Text(", ".join(f"{counts[status]} {status.value}" for status in Status)))
     if not counts[Status.PASSED] and not counts[Status.FAILED]:
-        say("nothing ran, so nothing is verified on this machine")
+        say("no implementation ran, so nothing is verified on this machine")

@@ -1,4 +1,4 @@
-"""The verb calibrate: scales for FP8 keys and values, from a text; knows no arithmetic."""
+"""The verb `calibrate`: scales for FP8 keys and values, from a text."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import typer
 
 from firesteel.calibrate import calibrate, read_prompts
 from firesteel.cli.app import app, with_knobs
-from firesteel.cli.model.running import load
+from firesteel.cli.model.load import load
 from firesteel.cli.progress import progress_bar
 from firesteel.cli.tables import calibration_table, say, show
 from firesteel.engine.cache.kv_scales import fill_file, new_file
 from firesteel.errors import UserError
 
 FIXED = {
-    "model": "the model is the first argument",
-    "kv_dtype": "keys and values are stored as computed, to see how large they get",
-    "kv_scales": "scales are what is looked for",
+    "model": "give the model as the first argument",
+    "kv_dtype": "calibration stores keys and values as computed",
+    "kv_scales": "calibration computes the scales",
 }
 
 
@@ -26,11 +26,13 @@ FIXED = {
 @with_knobs
 def calibrate_model(
     knobs: dict[str, Any],
-    checkpoint: Annotated[str, typer.Argument(metavar="MODEL", help="checkpoint folder or name, or kindling")],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="new file, for --kv-scales")],
-    text: Annotated[Path | None, typer.Option(help="file in UTF-8; without it, Kindling's held-out text")] = None,
+    checkpoint: Annotated[
+        str, typer.Argument(metavar="MODEL", help="checkpoint folder or name, or kindling (built in)")
+    ],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="new file to write, for --kv-scales")],
+    text: Annotated[Path | None, typer.Option(help="UTF-8 file (default for kindling: its held-out text)")] = None,
 ) -> None:
-    """Find scales for FP8 keys and values: run a text, see how large they get in each layer, write a file.
+    """Compute scales for FP8 keys and values from the largest ones that a text causes in each layer.
 
     --model, --kv-dtype and --kv-scales cannot be set here.
     """
@@ -39,13 +41,13 @@ def calibrate_model(
         llm = load({**knobs, "model": checkpoint, "kv_dtype": "auto", "kv_scales": ""})
         prompts = read_prompts(llm, text)
         with progress_bar("calibrating") as report_progress:
-            found = calibrate(llm, prompts, progress=report_progress)
-        fill_file(out, found.scales)
-    show(calibration_table(found))
+            calibration = calibrate(llm, prompts, progress=report_progress)
+        fill_file(out, calibration.scales)
+    show(calibration_table(calibration))
     say(f"wrote {out}: use it with --kv-dtype fp8 --kv-scales {out}")
 
 
 def refuse_fixed(knobs: dict[str, Any]) -> None:
     for name, why in FIXED.items():
         if name in knobs:
-            raise UserError(f"--{name.replace('_', '-')} {knobs[name]}: {why}: leave it out")
+            raise UserError(f"--{name.replace('_', '-')} {knobs[name]} cannot be set here: {why}; leave it out")

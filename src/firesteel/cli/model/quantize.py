@@ -1,4 +1,4 @@
-"""The verb quantize: a checkpoint again, with dense layers in MXFP4; knows no arithmetic."""
+"""The verb `quantize`: writes a copy of a checkpoint with dense layers in MXFP4."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from firesteel.model.quantize import quantize_checkpoint
 @app.command()
 def quantize(
     source: Annotated[str, typer.Argument(metavar="IN", help="checkpoint folder or name")],
-    target: Annotated[Path, typer.Argument(metavar="OUT", help="new folder")],
-    layers: Annotated[str, typer.Option(help="some of qkv, o, lm_head joined by commas, or all")] = "all",
+    target: Annotated[Path, typer.Argument(metavar="OUT", help="new folder to write")],
+    layers: Annotated[
+        str, typer.Option(help="layers to quantise: some of qkv, o, lm_head joined by commas, or all")
+    ] = "all",
     as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
-    """Write a checkpoint with dense layers in MXFP4 and say the error against BF16; only firesteel reads it."""
+    """Write a checkpoint with dense layers in MXFP4, which only firesteel reads; print the error against BF16."""
     with progress_bar("quantising", in_bytes=True) as report_progress:
         report = quantize_checkpoint(find_checkpoint(source), target, parse_layers(layers), report_progress)
     print(json.dumps(report.as_dict(), indent=2) if as_json else "\n".join(report.in_words()))

@@ -1,4 +1,4 @@
-"""The verb serve: loads a model and answers the OpenAI API until it is told to stop; knows no endpoint."""
+"""The verb `serve`: loads a model and serves the OpenAI API until it is stopped."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from firesteel.cli.app import app, with_knobs
-from firesteel.cli.model.vllm_flags import translate, with_familiar
+from firesteel.cli.app import app, with_knobs, with_options
 from firesteel.cli.progress import loading_bars
 from firesteel.cli.tables import new_table, say
 from firesteel.config import Config, ServerConfig, Settings, resolve
+from firesteel.config.vllm_flags import ACCEPTED_FLAGS, KV_TYPES, translate
 from firesteel.device import GIB
 from firesteel.engine.process.client import EngineClient
 from firesteel.errors import UserError
@@ -33,20 +33,40 @@ from firesteel.server.service import Service
 from firesteel.version import find_version
 
 
+def vllm_options() -> dict[str, Any]:
+    """Returns annotated options for vLLM's flags, by parameter."""
+    options: dict[str, Any] = {
+        "enable_prefix_caching": _vllm_option(
+            bool, "same as --prefix-caching", "--enable-prefix-caching/--no-enable-prefix-caching"
+        ),
+        "async_scheduling": _vllm_option(bool, "same as --run-ahead", "--async-scheduling/--no-async-scheduling"),
+        "kv_cache_dtype": _vllm_option(str, f"same as --kv-dtype: {', '.join(KV_TYPES)}", "--kv-cache-dtype"),
+    }
+    for flag in ACCEPTED_FLAGS:
+        accepted = f"accepted: {', '.join(flag.accepted)}" if flag.accepted else "accepted"
+        kind = str if flag.accepted else bool
+        options[flag.parameter] = _vllm_option(kind, f"{accepted}; {flag.meaning}", *flag.names)
+    return options
+
+
+def _vllm_option(kind: type, help: str, *names: str) -> Any:
+    return Annotated[kind | None, typer.Option(*names, help=help, rich_help_panel="flags of vLLM")]
+
+
 @app.command()
-@with_familiar
+@partial(with_options, parameter="vllm_flags", options=vllm_options())
 @partial(with_knobs, is_server=True)
 def serve(
     knobs: dict[str, Any],
-    familiar: dict[str, Any],
+    vllm_flags: dict[str, Any],
     checkpoint: Annotated[
-        str | None, typer.Argument(metavar="[MODEL]", help="as --model; kindling, which is built in, without it")
+        str | None, typer.Argument(metavar="[MODEL]", help="same as --model (default: kindling, built in)")
     ] = None,
 ) -> None:
-    """Serve a model to clients of the OpenAI API. Flags of a vLLM line for gpt-oss are understood."""
-    settings, lines = translate(familiar, knobs)
+    """Serve a model over the OpenAI API. Accepts the flags of a vLLM command line for gpt-oss."""
+    settings, lines = translate(vllm_flags, knobs)
     if checkpoint is not None and settings.setdefault("model", checkpoint) != checkpoint:
-        raise UserError(f"two models are named: {checkpoint} and --model {settings['model']}")
+        raise UserError(f"two models given: {checkpoint} and --model {settings['model']}; give one of them")
     config = with_preparation(resolve(settings))
     say(f"firesteel {find_version()}")
     for line in lines:
@@ -55,7 +75,7 @@ def serve(
 
 
 def with_preparation(settings: Settings) -> Config:
-    """Unless told otherwise, all kernels and steps are there before the first request comes."""
+    """Makes all kernels and steps before the first request, unless the user set `prepare`."""
     config = settings.config
     if settings.origins["prepare"] != "default":
         return config
@@ -63,18 +83,21 @@ def with_preparation(settings: Settings) -> Config:
 
 
 async def run(config: Config) -> None:
-    """The port is taken before the model is loaded, so that a wrong one is known at once."""
+    """Binds the port before the model is loaded, so that a wrong port fails at once."""
     directory = find_checkpoint(config.model.model)
     with bind(config.server) as bound:
-        warn_of_strangers(bound, config.server)
+        warn_if_open(bound, config.server)
         engine = await load(directory, config)
         try:
             service = Service(engine, directory, config)
             set_up_logs(as_json=config.server.log_format == "json")
             server = Server(
-                build_app(service), config.server, service.admission, when_ready=announcer(service, url_of(bound)),
-                when_stopping=lambda: say("stopping when the requests under way are answered; Ctrl-C again: now"),
-            )  # fmt: skip
+                build_app(service),
+                config.server,
+                service.admission,
+                when_ready=announcer(service, url_of(bound)),
+                when_stopping=lambda: say("stopping after the running requests; press Ctrl-C again to stop now"),
+            )
             with settled_heap():
                 await server.serve([bound])
         finally:
@@ -83,7 +106,7 @@ async def run(config: Config) -> None:
 
 
 async def load(directory: Path, config: Config) -> EngineClient:
-    """The API key stays here: the engine has no use for it."""
+    """Starts the engine process, without the server's settings: it has no use for the API key."""
     start = time.perf_counter()
     say(f"loading {config.model.model} from {directory}")
     with loading_bars() as (progress, preparing):
@@ -93,7 +116,7 @@ async def load(directory: Path, config: Config) -> EngineClient:
     say(f"weights read in {facts.load_s:.1f} s; engine ready on {facts.device} in {seconds:.1f} s")
     say(
         f"context {facts.max_context} tokens; cache {facts.cache_bytes / GIB:.2f} GiB, {facts.pages} pages of "
-        f"{facts.page_size} tokens; up to {facts.max_num_seqs} requests at once"
+        f"{facts.page_size} tokens; up to {facts.max_num_seqs} concurrent requests"
     )
     table = new_table("op", "runs as")
     for op, runs in facts.kernels.items():
@@ -103,7 +126,7 @@ async def load(directory: Path, config: Config) -> EngineClient:
 
 
 def announcer(service: Service, url: str) -> Callable[[], None]:
-    """The address alone goes to stdout, for programs that start the server."""
+    """Returns a function that prints the address to stdout, for programs that start the server; rest to stderr."""
 
     def announce() -> None:
         body = {
@@ -112,13 +135,14 @@ def announcer(service: Service, url: str) -> Callable[[], None]:
         }
         key = " -H 'authorization: Bearer KEY'" if service.config.server.api_key else ""
         say(f"try: curl {url}/v1/chat/completions -H 'content-type: application/json'{key} -d '{json.dumps(body)}'")
-        say(f"serving {', '.join(service.names)}; Ctrl-C stops")
+        say(f"serving {', '.join(service.names)}; press Ctrl-C to stop")
         print(url, flush=True)
 
     return announce
 
 
-def warn_of_strangers(bound: socket.socket, config: ServerConfig) -> None:
+def warn_if_open(bound: socket.socket, config: ServerConfig) -> None:
+    """Warns if other machines can use the server without a key."""
     address = ipaddress.ip_address(bound.getsockname()[0].partition("%")[0])
     if not address.is_loopback and not config.api_key:
-        say(f"warning: anyone who reaches {address} may use this server: give it an --api-key")
+        say(f"warning: anyone who can reach {address} can use this server; set --api-key to prevent that")

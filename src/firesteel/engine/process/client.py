@@ -26,6 +26,7 @@ from firesteel.errors import EngineDied, RequestError, UserError
 from firesteel.types import Request
 
 CLOSED = "the engine was shut down"
+RESTART_WINDOW_S = 600.0  # engine_restarts counts over this time
 
 
 class EngineClient:
@@ -204,13 +205,13 @@ class EngineClient:
         process = self.config.process
         self._give_up(
             f"the engine is not restarted: {process.engine_restarts} restarts within "
-            f"{process.engine_restart_window_s:g} s is the limit (engine_restarts). {last}",
+            f"{RESTART_WINDOW_S:g} s is the limit (engine_restarts). {last}",
             getattr(last, "bundle", None),
         )
 
     def _may_restart(self) -> bool:
         now, limits = asyncio.get_running_loop().time(), self.config.process
-        while self._restarts and now - self._restarts[0] > limits.engine_restart_window_s:
+        while self._restarts and now - self._restarts[0] > RESTART_WINDOW_S:
             self._restarts.popleft()
         if len(self._restarts) >= limits.engine_restarts:
             return False

@@ -7,9 +7,10 @@ import importlib.util
 
 from torch import Tensor
 
-from firesteel.formats import mxfp4, mxfp8
+from firesteel.formats import mxfp4, mxfp6, mxfp8
 
 ACTIVATIONS = ("bf16", "mxfp8", "mxfp4")
+EMULATED = {f"mxfp6_{element}": element for element in mxfp6.ELEMENTS}  # experiments: references round to them only
 BLOCK_SCALED_TRITON = (3, 8)  # older ones lower dot_scaled for SM12x to bf16 matrix instructions without a word
 
 
@@ -21,12 +22,15 @@ def round_activation(x: Tensor, activation: str) -> Tensor:
         return mxfp8.dequantize(*mxfp8.quantize(x))
     if activation == "mxfp4":
         return mxfp4.dequantize(*mxfp4.quantize(x))
-    raise ValueError(f"unknown activation {activation!r}; the activations are {', '.join(ACTIVATIONS)}")
+    if element := EMULATED.get(activation):
+        return mxfp6.dequantize(*mxfp6.quantize(x, element), element)
+    known = ", ".join((*ACTIVATIONS, *EMULATED))
+    raise ValueError(f"unknown activation {activation!r}; the activations are {known}")
 
 
 def is_native(capability: tuple[int, int] | None, activation: str) -> bool:
     """Whether the GPU multiplies such activations as they are (block-scaled MMA); elsewhere they become bf16."""
-    return activation != "bf16" and capability is not None and capability[0] == 12
+    return activation in ("mxfp8", "mxfp4") and capability is not None and capability[0] == 12
 
 
 def lacks_native(capability: tuple[int, int] | None, activation: str) -> str | None:

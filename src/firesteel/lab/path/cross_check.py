@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from firesteel.config import knobs, resolve
-from firesteel.config.spellings import spell_ours
+from firesteel.config.vllm_flags import spell_ours
 
 PROMPT = "The capital of France is"
 TIMEOUT_S = 1800.0

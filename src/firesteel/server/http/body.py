@@ -20,6 +20,7 @@ from firesteel.server.http.errors import ApiError, ClientGone
 log = logging.getLogger(__name__)
 T = TypeVar("T", bound=msgspec.Struct)
 MIB = 1 << 20
+BODY_TIMEOUT_S = 30.0
 TEXT_ONLY = ("image_url", "input_image", "input_file", "input_audio", "file", "video_url", "audio_url")
 _fields_of_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -46,13 +47,13 @@ async def read_bytes(request: Request, config: ServerConfig) -> bytes:
         raise too_large
     body = bytearray()
     try:
-        async with asyncio.timeout(config.body_timeout_s or None):
+        async with asyncio.timeout(BODY_TIMEOUT_S):
             async for part in request.stream():
                 body += part
                 if len(body) > limit:
                     raise too_large
     except TimeoutError:
-        raise ApiError(408, f"the body took longer than {config.body_timeout_s:g} s (body_timeout_s)") from None
+        raise ApiError(408, f"the body took longer than {BODY_TIMEOUT_S:g} s to arrive") from None
     except ClientDisconnect:
         raise ClientGone from None
     return bytes(body)

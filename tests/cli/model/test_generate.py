@@ -1,4 +1,4 @@
-"""Verbs that run a model or show its settings."""
+"""The verb generate: its text, its ledger and its errors."""
 
 import re
 import sys
@@ -10,9 +10,7 @@ import typer
 
 from firesteel import SamplingParams, UserError
 from firesteel.cli import app, main
-from firesteel.cli.model.running import load, show_agreement
-from firesteel.config import knobs
-from firesteel.engine.statistics import Statistics
+from firesteel.cli.model.generate import show_agreement
 from firesteel.kernels.registry import NETWORK_OPS
 
 FAST = ["--device", "cpu", "--memory-reserve-gib", "0"]
@@ -22,15 +20,25 @@ def test_generate_prints_the_text_of_llm_generate(run, llm, checkpoint):
     params = SamplingParams(max_tokens=20, temperature=0.8, seed=5)
     expected = llm.generate(["héllo"], params)[0].text
     result = run(
-        "generate", "--model", str(checkpoint), "--prompt", "héllo", "--max-tokens", "20", "--temperature", "0.8",
-        "--seed", "5", *FAST,
-    )  # fmt: skip
+        "generate",
+        "--model",
+        str(checkpoint),
+        "--prompt",
+        "héllo",
+        "--max-tokens",
+        "20",
+        "--temperature",
+        "0.8",
+        "--seed",
+        "5",
+        *FAST,
+    )
     assert result.exit_code == 0, result.output
     assert result.stdout_bytes.decode() == expected + "\n"
     assert "GB/s" in result.stderr and "GB/s" not in result.stdout
 
 
-def test_generate_is_greedy_unless_told(run, llm, checkpoint):
+def test_generate_is_greedy_by_default(run, llm, checkpoint):
     expected = llm.generate(["abc"], SamplingParams(max_tokens=9))[0].text
     result = run("generate", "--model", str(checkpoint), "--prompt", "abc", "--max-tokens", "9", *FAST)
     assert result.stdout_bytes.decode() == expected + "\n"
@@ -59,21 +67,21 @@ def test_generate_writes_each_piece_as_it_is_made(monkeypatch):
             return False
 
     events = []
-    monkeypatch.setattr("firesteel.cli.model.running.load", lambda knobs: Told())
+    monkeypatch.setattr("firesteel.cli.model.generate.load", lambda knobs: Told())
     monkeypatch.setattr(sys, "stdout", Terminal())
     app(["generate", "--prompt", "x"], standalone_mode=False)
     assert events[:6] == ["made a", "wrote a", "flushed", "made b", "wrote b", "flushed"]
 
 
-def test_generate_with_a_ledger_wants_no_graphs(monkeypatch):
-    """A graph hides what its kernels cost."""
+def test_generate_with_a_ledger_switches_graphs_off(monkeypatch):
+    """A graph hides the times of its kernels."""
     asked = []
 
     def told(knobs):
         asked.append(knobs)
         raise UserError("enough")
 
-    monkeypatch.setattr("firesteel.cli.model.running.load", told)
+    monkeypatch.setattr("firesteel.cli.model.generate.load", told)
     for flags in ([], ["--ledger"], ["--ledger", "--cuda-graphs"]):
         with pytest.raises(UserError, match="enough"):
             app(["generate", "--prompt", "x", *flags], standalone_mode=False)
@@ -92,16 +100,6 @@ def test_ledger_names_every_op_with_calls_and_time(run, checkpoint):
     assert "reference" not in run(*asked).stdout
 
 
-def test_env_table_has_every_setting_whole(run):
-    """Long names were cut off with an ellipsis, and brackets in a value vanished as markup."""
-    result = run("env", "--model", "/models/[bold]x", FIRESTEEL_MAX_NUM_BATCHED_TOKENS="77")
-    for knob in knobs().values():
-        assert f" {knob.name} " in result.stdout and f" {knob.env} " in result.stdout
-    row = next(line for line in result.stdout.splitlines() if "max_num_batched_tokens" in line)
-    assert " 77 " in row and " environment FIRESTEEL_MAX_NUM_BATCHED_TOKENS " in row
-    assert "/models/[bold]x" in result.stdout
-
-
 def test_entry_point_generates(start, llm, checkpoint):
     expected = llm.generate(["abc"], SamplingParams(max_tokens=9))[0].text
     result = start("generate", "--model", str(checkpoint), "--prompt", "abc", "--max-tokens", "9", *FAST)
@@ -109,7 +107,7 @@ def test_entry_point_generates(start, llm, checkpoint):
     assert result.stdout.replace("\r", "\n") == (expected + "\n").replace("\r", "\n")
 
 
-def test_missing_model_says_how_to_get_it(tmp_path, monkeypatch, capsys):
+def test_error_for_a_missing_model_says_how_to_download_it(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["firesteel", "generate", "--prompt", "x", "--model", "gpt-oss-20b"])
     with pytest.raises(SystemExit) as caught:
@@ -123,7 +121,7 @@ def test_missing_model_says_how_to_get_it(tmp_path, monkeypatch, capsys):
     ("differences", "code", "line"),
     [([], 0, "agree: 7 launches"), (["fc1: the ledger has 2 launches, the profiler saw 1"], 1, "differ: fc1: the")],
 )
-def test_a_profiler_that_saw_something_else_ends_with_one(capsys, differences, code, line):
+def test_disagreement_with_the_profiler_exits_with_1(capsys, differences, code, line):
     watch = SimpleNamespace(differences=differences, count=7)
     if code:
         with pytest.raises(typer.Exit) as caught:
@@ -136,26 +134,10 @@ def test_a_profiler_that_saw_something_else_ends_with_one(capsys, differences, c
 
 
 @pytest.mark.gpu
-def test_the_profiler_agrees_with_the_ledger_on_a_gpu(run):
+def test_profiler_agrees_with_the_ledger_on_a_gpu(run):
     asked = ["generate", "--prompt", "The capital of", "--max-tokens", "4", "--ledger", "--device", "cuda"]
     result = run(*asked, "--kernels", "rms_norm=triton,attention=triton,moe=triton")
     assert result.exit_code == 0, result.output
     agreed = re.search(r"ledger and profiler agree: (\d+) launches", result.stdout)
     assert agreed and int(agreed[1]) > 10
     assert re.search(r"\d+ x rms_norm_kernel .*[0-9a-f]{8} none", result.stdout)
-
-
-def test_what_loading_says_is_not_wrapped_in_a_pipe(monkeypatch, capsys):
-    sentence = "qkv of layer 0: " + "a long sentence " * 12 + "ends"
-    report = SimpleNamespace(
-        num_bytes=1e9, seconds=1.0, gb_s=1.0, quantized=[SimpleNamespace(in_words=lambda: sentence)]
-    )
-    engine = SimpleNamespace(
-        statistics=lambda: Statistics(graphs=3, graph_s=1.0, graph_bytes=5 << 20, prompt_graph_s=0.25)
-    )
-    monkeypatch.setattr(
-        "firesteel.cli.model.running.LLM", lambda **_: SimpleNamespace(load_report=report, engine=engine)
-    )
-    load({})
-    said = capsys.readouterr().err.splitlines()
-    assert sentence in said and "captured 3 steps in 1.2 s: 5 MiB" in said

@@ -1,9 +1,9 @@
-"""vLLM's flags: those that mean the same, those that change nothing, and values that cannot be had."""
+"""vLLM's flags: other names of settings, flags that change nothing, and values that are refused."""
 
 import pytest
 
 from firesteel import UserError
-from firesteel.cli.model.vllm_flags import FAMILIAR, translate
+from firesteel.config.vllm_flags import ACCEPTED_FLAGS, translate
 
 
 def test_other_names_of_our_settings():
@@ -17,17 +17,17 @@ def test_our_own_flag_wins():
     assert settings == {"prefix_caching": False, "kv_dtype": "bf16"}
 
 
-@pytest.mark.parametrize("one", FAMILIAR, ids=lambda one: one.parameter)
-def test_each_flag_is_accepted_with_a_line_and_refused_with_a_reason(one):
-    for value in one.accepted or (True,):
-        settings, [line] = translate({one.parameter: value}, {})
-        assert settings == {} and line.startswith("--") and line.endswith(one.means)
-    if one.accepted:
+@pytest.mark.parametrize("flag", ACCEPTED_FLAGS, ids=lambda flag: flag.parameter)
+def test_each_flag_is_accepted_with_a_line_and_refused_with_a_reason(flag):
+    for value in flag.accepted or (True,):
+        settings, [line] = translate({flag.parameter: value}, {})
+        assert settings == {} and line.startswith("--") and line.endswith(flag.meaning)
+    if flag.accepted:
         with pytest.raises(UserError, match="accepted: ") as caught:
-            translate({one.parameter: "strange"}, {})
-        assert one.refused in str(caught.value) and "strange" in str(caught.value)
+            translate({flag.parameter: "strange"}, {})
+        assert flag.refusal in str(caught.value) and "strange" in str(caught.value)
 
 
-def test_kv_type_that_cannot_be_had():
+def test_unsupported_kv_type_is_refused():
     with pytest.raises(UserError, match="bf16"):
         translate({"kv_cache_dtype": "nvfp4"}, {})

@@ -1,0 +1,31 @@
+"""The verb `eval`: exact match on held-out questions, and perplexity."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from firesteel.cli.app import app, with_knobs
+from firesteel.cli.model.load import load
+from firesteel.cli.options import AsJson, print_json
+from firesteel.cli.progress import progress_bar
+from firesteel.cli.tables import report_table, show
+from firesteel.eval import evaluate
+
+
+@app.command(name="eval")
+@with_knobs
+def evaluate_model(
+    knobs: dict[str, Any],
+    limit: Annotated[int | None, typer.Option(min=1, help="questions per family (default: all)")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure exact match per family of held-out questions, and perplexity on held-out text."""
+    llm = load(knobs)
+    with progress_bar("answering") as report_progress:
+        report = evaluate(llm, limit=limit, progress=report_progress)
+    if as_json:
+        print_json(report.as_dict())
+    else:
+        show(report_table(report))

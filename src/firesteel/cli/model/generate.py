@@ -1,0 +1,61 @@
+"""The verb `generate`: continues a text."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from firesteel.cli.app import app, show_error, with_knobs
+from firesteel.cli.model.load import load
+from firesteel.cli.tables import ledger_table, show
+from firesteel.kernels.proof.profile_check import LaunchWatch
+from firesteel.types import SamplingParams
+
+
+@app.command()
+@with_knobs
+def generate(
+    prompt: Annotated[str, typer.Option(help="text to continue")],
+    knobs: dict[str, Any],
+    max_tokens: Annotated[int, typer.Option(help="maximum number of new tokens")] = 128,
+    temperature: Annotated[float, typer.Option(help="sampling temperature; 0: greedy")] = 0.0,
+    seed: Annotated[int, typer.Option(help="random seed")] = 0,
+    ledger: Annotated[
+        bool,
+        typer.Option(
+            "--ledger",
+            help="table of the kernels that ran and their times, without CUDA graphs; on a GPU it is an error if a "
+            "profiler saw other kernels",
+        ),
+    ] = False,
+) -> None:
+    """Continue a text; the output is printed token by token."""
+    params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=seed)
+    llm = load({**({"cuda_graphs": False} if ledger else {}), **knobs})
+    llm.ledger().timed = ledger
+    with ExitStack() as stack:
+        watch = LaunchWatch(llm.ledger(), llm.device) if ledger and llm.device.is_cuda else None
+        if watch is not None:
+            stack.enter_context(watch)
+        for piece in llm.stream(prompt, params):
+            sys.stdout.write(piece)
+            sys.stdout.flush()
+    sys.stdout.write("\n")
+    if ledger:
+        show(ledger_table(llm))
+    if watch is not None:
+        show_agreement(watch)
+
+
+def show_agreement(watch: LaunchWatch) -> None:
+    """Prints one line if the profiler saw what the ledger counted; else prints the differences and exits with 1."""
+    if not watch.differences:
+        show(Text(f"ledger and profiler agree: {watch.count} launches"))
+        return
+    for difference in watch.differences:
+        show_error(f"ledger and profiler differ: {difference}")
+    raise typer.Exit(1)
