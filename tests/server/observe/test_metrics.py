@@ -1,6 +1,7 @@
 """Figures for Prometheus: vLLM's names, ours, and that they count."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -56,6 +57,25 @@ def test_what_is_of_now_comes_from_the_engine(server):
     text = server.get("/metrics").body.decode()
     assert value_of(text, "vllm:kv_cache_usage_perc") == 0.4 and value_of(text, "firesteel_pages") == 10
     assert value_of(text, "firesteel_engine_up") == 1
+
+
+def test_graphs_of_prompts_and_what_is_late_are_told(server):
+    server.engine.told = replace(
+        server.engine.told, graphs=3, graph_bytes=30, prompt_graphs=4, prompt_graph_bytes=40,
+        prompt_steps_replayed=5, prompt_steps_too_many_tokens=6, prompt_steps_with_prompt_logits=7,
+        prompt_steps_without_graphs=8, prompt_tokens_beside_decoding=64, late_compilations=1, late_captures=2,
+    )  # fmt: skip
+    text = server.get("/metrics").body.decode()
+    for name, value in (
+        ("graphs", 3), ("graph_bytes", 30), ("prompt_graphs", 4), ("prompt_graph_bytes", 40),
+        ("prompt_tokens_beside_decoding", 64), ("late_compilations", 1), ("late_captures", 2),
+    ):  # fmt: skip
+        assert value_of(text, f"firesteel_engine_{name}") == value
+    for way, value in (("replayed", 5), ("too_many_tokens", 6), ("prompt_logits", 7), ("no_graphs", 8)):
+        assert value_of(text, "firesteel_engine_prompt_steps", way=way) == value
+    ledger = server.get("/ledger").json()
+    assert (ledger["late_compilations"], ledger["late_captures"]) == (1, 2)
+    assert ledger["prompt_steps"] == {"replayed": 5, "too many tokens": 6, "prompt logits": 7, "no graphs": 8}
 
 
 def test_path_that_does_not_exist_is_no_new_label(server):
