@@ -71,6 +71,13 @@ class Statistics:
         self.largest_step_tokens = max(self.largest_step_tokens, plan.num_tokens)
         self.largest_step_requests = max(self.largest_step_requests, len(plan.spans))
 
+    def prompt_steps(self) -> dict[str, int]:
+        """Steps with prompts, by the way they took: replayed, or launched op by op for a reason."""
+        return {
+            "replayed": self.prompt_steps_replayed, "too many tokens": self.prompt_steps_too_many_tokens,
+            "prompt logits": self.prompt_steps_with_prompt_logits, "no graphs": self.prompt_steps_without_graphs,
+        }  # fmt: skip
+
     def count_finished(self, one: RequestStatistics) -> None:
         self.requests_finished += 1
         for name in ("prompt_tokens", "cached_tokens", "output_tokens", "queue_s", "first_token_s", "token_s"):

@@ -145,10 +145,10 @@ class _State:
     def new(cls, num_requests: int, num_pages: int, device: torch.device) -> _State:
         rows = -(-num_requests // ALIGNED) * ALIGNED
         shapes = (2, rows), (2, rows, num_pages), (2, rows)
-        numbers = (torch.zeros(shape, dtype=torch.int64, device=device)[:, :num_requests] for shape in shapes)
-        counts, page_tables, slots = numbers
-        num_tokens = torch.zeros(1, dtype=torch.int64, device=device)
-        return cls(counts=counts, page_tables=page_tables, slots=slots, num_tokens=num_tokens)
+        counts, tables, slots = (
+            torch.zeros(shape, dtype=torch.int64, device=device)[:, :num_requests] for shape in shapes
+        )
+        return cls(counts, tables, slots, torch.zeros(1, dtype=torch.int64, device=device))
 
     def batch(self, token_ids: Tensor) -> Batch:
         """Views of these numbers: one token a request."""

@@ -34,7 +34,8 @@ class PromptStep:
         device = model.weights.embedding.device
         self._places = _lay_out(size)
         self._numbers = torch.zeros(_end(self._places), dtype=torch.int64, device=device)
-        self._tables = torch.zeros(2, size.requests, num_pages, dtype=torch.int64, device=device)
+        width = -(-num_pages // ALIGNED) * ALIGNED
+        self._tables = torch.zeros(2, size.requests, width, dtype=torch.int64, device=device)[:, :, :num_pages]
         self.batch = self._view()
         self.rest()
 

@@ -1,6 +1,7 @@
 """Metrics for Prometheus: vLLM's names, our own, and that they count."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -65,6 +66,39 @@ def test_gauges_come_from_the_engine(server):
     text = server.get("/metrics").body.decode()
     assert value_of(text, "vllm:kv_cache_usage_perc") == 0.4 and value_of(text, "firesteel_pages") == 10
     assert value_of(text, "firesteel_engine_up") == 1
+
+
+def test_prompt_graphs_and_late_kernels_are_reported(server):
+    server.engine.told = replace(
+        server.engine.told,
+        graphs=3,
+        graph_bytes=30,
+        prompt_graphs=4,
+        prompt_graph_bytes=40,
+        prompt_steps_replayed=5,
+        prompt_steps_too_many_tokens=6,
+        prompt_steps_with_prompt_logits=7,
+        prompt_steps_without_graphs=8,
+        prompt_tokens_beside_decoding=64,
+        late_compilations=1,
+        late_captures=2,
+    )
+    text = server.get("/metrics").body.decode()
+    for name, value in (
+        ("graphs", 3),
+        ("graph_bytes", 30),
+        ("prompt_graphs", 4),
+        ("prompt_graph_bytes", 40),
+        ("prompt_tokens_beside_decoding", 64),
+        ("late_compilations", 1),
+        ("late_captures", 2),
+    ):
+        assert value_of(text, f"firesteel_engine_{name}") == value
+    for way, value in (("replayed", 5), ("too_many_tokens", 6), ("prompt_logits", 7), ("no_graphs", 8)):
+        assert value_of(text, "firesteel_engine_prompt_steps", way=way) == value
+    ledger = server.get("/ledger").json()
+    assert (ledger["late_compilations"], ledger["late_captures"]) == (1, 2)
+    assert ledger["prompt_steps"] == {"replayed": 5, "too many tokens": 6, "prompt logits": 7, "no graphs": 8}
 
 
 def test_unknown_path_does_not_create_a_label(server):

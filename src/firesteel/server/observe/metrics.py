@@ -64,6 +64,19 @@ GAUGES = {
     "firesteel_engine_preemptions": ("preemptions", "Requests that gave way, of the engine that runs"),
     "firesteel_engine_page_evictions": ("page_evictions", "Idle pages used again, of the engine that runs"),
     "firesteel_engine_saturated_values": ("saturated_values", "Keys and values clipped to the range of FP8"),
+    "firesteel_engine_graphs": ("graphs", "Decoding steps that are made and kept"),
+    "firesteel_engine_graph_bytes": ("graph_bytes", "Bytes of the GPU held for them since"),
+    "firesteel_engine_prompt_graphs": ("prompt_graphs", "Steps of prompts that are made and kept"),
+    "firesteel_engine_prompt_graph_bytes": ("prompt_graph_bytes", "Bytes of the GPU held for them since"),
+    "firesteel_engine_prompt_tokens_beside_decoding": (
+        "prompt_tokens_beside_decoding",
+        "Tokens of prompts that a step may have beside a request that decodes; 0 is any number",
+    ),
+    "firesteel_engine_late_compilations": (
+        "late_compilations",
+        "Kernels that were not there when a request needed them",
+    ),
+    "firesteel_engine_late_captures": ("late_captures", "Steps that were not there when a request needed them"),
 }
 STAGES = ("schedule", "build", "run", "wait")
 
@@ -81,6 +94,12 @@ class Metrics:
             "firesteel_engine_stage_seconds",
             "Seconds of the current engine by stage",
             ["model_name", "stage"],
+            registry=self.registry,
+        )
+        self._prompt_steps = Gauge(
+            "firesteel_engine_prompt_steps",
+            "Steps with prompts: replayed, or launched op by op and why",
+            ["model_name", "way"],
             registry=self.registry,
         )
         self._prompt_tokens = self._counter("vllm:prompt_tokens", "Tokens of prompts")
@@ -148,6 +167,8 @@ class Metrics:
             gauge.set(getattr(now, GAUGES[name][0]))
         for stage in STAGES:
             self._stages.labels(self._model, stage).set(getattr(now, f"{stage}_s"))
+        for way, count in now.prompt_steps().items():
+            self._prompt_steps.labels(self._model, way.replace(" ", "_")).set(count)
         self._cache_use.set(now.pages_held / now.pages if now.pages else 0.0)
         self._engine_up.set(statistics is not None)
         self._deaths.set(num_deaths)
