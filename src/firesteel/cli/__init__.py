@@ -16,6 +16,7 @@ for _name in (
     "bench.frontend",
     "bench.prefill",
     "bench.quality",
+    "bench.workload",
     "model.calibrate",
     "machine.doctor",
     "machine.prove",

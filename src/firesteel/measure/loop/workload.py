@@ -7,6 +7,7 @@ full length, with the likeliest token at each step.
 
 from __future__ import annotations
 
+import itertools
 import random
 import statistics
 import time
@@ -14,8 +15,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from firesteel.config import Config
+from firesteel.engine.load import Loaded
 from firesteel.errors import UserError
-from firesteel.measure.tokens.runs import RunsRequests
+from firesteel.measure.record import Record
+from firesteel.measure.tokens.runs import SEED, RunsRequests
 from firesteel.types import Request, SamplingParams
 
 LEAST_PROMPT, MOST_PROMPT = 20, 6000
@@ -23,6 +27,8 @@ LEAST_OUTPUT, MOST_OUTPUT = 16, 400
 PROMPT_LOG_MEAN, PROMPT_LOG_DEVIATION = 6.3, 1.0
 OUTPUT_LOG_MEAN, OUTPUT_LOG_DEVIATION = 4.8, 0.6
 TURN_OUTPUT = 24  # tokens of an answer between two turns
+MOST_TOKENS = MOST_PROMPT + MOST_OUTPUT  # of a request of the closed and open loops
+TURNS, WARM_TURNS = 6, 2
 IDLE_S = 0.001  # between looks at the clock while nothing is in flight
 
 
@@ -141,6 +147,56 @@ class Meter:
             first_token_ms=tuple(first),
             gaps_ms=tuple(gaps),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadSweep:
+    """Which workloads to run; an empty tuple leaves a kind out."""
+
+    contexts: tuple[int, ...]  # cached tokens before the chat turns
+    new: tuple[int, ...]  # tokens per chat turn
+    in_flight: tuple[int, ...]
+    rates: tuple[float, ...]  # requests per second
+    open_s: float
+
+    def __len__(self) -> int:
+        return len(self.contexts) * len(self.new) + len(self.in_flight) + len(self.rates)
+
+    def most_tokens(self) -> int:
+        """Returns the tokens of the longest request."""
+        turns = max(self.contexts, default=0) + (TURNS + 1) * (max(self.new, default=0) + TURN_OUTPUT)
+        return max(turns if self.contexts and self.new else 0, MOST_TOKENS if self.in_flight or self.rates else 0)
+
+    def run(self, engine: RunsRequests, workload: Workload) -> Iterator[WorkloadFigures]:
+        """Runs each workload twice with different requests, and yields the figures of the second run."""
+        for context, new in itertools.product(self.contexts, self.new):
+            workload.run_turns(engine, context, new, WARM_TURNS, SEED + 1)
+            yield workload.run_turns(engine, context, new, TURNS, SEED + 2)
+        for in_flight in self.in_flight:
+            workload.run_closed(engine, in_flight, max(4, in_flight), SEED + 50 + in_flight)
+            yield workload.run_closed(engine, in_flight, max(8, 3 * in_flight), SEED + 1000 + in_flight)
+        for rate in self.rates:
+            workload.run_open(engine, rate, max(self.open_s / 3, 2 / rate), SEED + 3)
+            yield workload.run_open(engine, rate, self.open_s, SEED + 4)
+
+
+def record(loaded: Loaded, config: Config, figures: WorkloadFigures, name: str) -> Record:
+    """Builds the record; its samples are milliseconds to the first token, one per request."""
+    totals = loaded.engine.statistics()
+    late = {"late_compilations": totals.late_compilations, "late_captures": totals.late_captures}
+    described = " ".join(f"{key}={value:g}" for key, value in figures.parameters.items())
+    return Record.now(
+        loaded.device,
+        config,
+        name=f"workload {figures.kind} {described}",
+        unit="ms",
+        samples=figures.first_token_ms,
+        warmups=1,
+        seed=SEED,
+        kernels=loaded.kernels.table(),
+        startup_s=loaded.report.seconds,
+        parameters={"model": name, **figures.as_dict(), **late},
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
