@@ -12,6 +12,7 @@ from firesteel.engine.cache.kv_cache import new_cache
 from firesteel.engine.engine import Engine
 from firesteel.engine.preparation import prepare
 from firesteel.engine.step import step_sizes, step_store
+from firesteel.engine.step.decode_loop import UNOBSERVED
 from firesteel.engine.step.step_store import FusedOps, StepStore
 from firesteel.errors import ArgumentsRefused, KernelError, UserError
 from firesteel.kernels import Kernels
@@ -170,11 +171,11 @@ def run_on_gpu(gpu_model, count, params, *, ahead, kv_dtype="auto", **kernels):
 @pytest.mark.parametrize("count", [1, 3, 8, 9, 21])
 @pytest.mark.parametrize("params", [{}, {"temperature": 1.0, "seed": 3}, {"logprobs": 2}], ids=str)
 def test_gpu_graph_is_eager_and_run_ahead_is_not(gpu_model, count, params):
-    """All end together, so that batches are the same: then so is every bit."""
+    """All end together, so that batches are the same: then so is every bit. Prompts have no padding."""
     params = SamplingParams(max_tokens=90, **params)
     eager, _ = run_on_gpu(gpu_model, count, params, ahead=0, cuda_graphs=False)
-    plain, _ = run_on_gpu(gpu_model, count, params, ahead=0, dependent_launch=False)
-    ahead, engine = run_on_gpu(gpu_model, count, params, ahead=3)
+    plain, _ = run_on_gpu(gpu_model, count, params, ahead=0, dependent_launch=False, prefill_graphs=False)
+    ahead, engine = run_on_gpu(gpu_model, count, params, ahead=3, prefill_graphs=False)
     assert eager == plain == ahead
     steps = engine.loop.store.ready()
     assert steps and all(one.is_captured for one in steps)
@@ -185,7 +186,7 @@ def test_gpu_graph_is_eager_and_run_ahead_is_not(gpu_model, count, params):
 @pytest.mark.parametrize("count", [1, 3, 8])
 def test_gpu_steps_over_fp8_pages(gpu_model, count):
     params, texts = SamplingParams(max_tokens=90), {}
-    for ahead, kernels in ((0, {"cuda_graphs": False}), (3, {})):
+    for ahead, kernels in ((0, {"cuda_graphs": False}), (3, {"prefill_graphs": False})):
         texts[ahead], engine = run_on_gpu(gpu_model, count, params, ahead=ahead, kv_dtype="fp8", **kernels)
         assert isinstance(engine.loop.current.step, DecodeStep) and not engine.loop.store.refusals
     assert texts[0] == texts[3]
@@ -201,7 +202,7 @@ def test_gpu_launches_ahead_without_waiting(gpu_model, forbid_waiting):
     engine.in_flight.launched.clear()
     with forbid_waiting(), torch.inference_mode():
         for _ in range(3):
-            engine._launch_ahead()
+            engine._launch_ahead(UNOBSERVED)
             engine.in_flight.launched.clear()
 
 
