@@ -68,25 +68,32 @@ def test_missing_libraries_are_named_with_the_cure(monkeypatch):
 
 def steps(batch, context):
     return DecodeFigures(
-        model="m", way="CUDA graph, dependent launch", samples_ms=(2.0,), groups_ms={}, groups_by="",
-        cost=step_cost(PRESETS["gpt-oss-120b"], StepShape(requests=batch, context=context)), read_gb_s=4000.0,
-        experts=ExpertCount(num_tokens=1, per_step=4.0, per_layer=(4,)), checked_steps=1,
-        checked_with_delays=False, allocated_bytes=1,
-    )  # fmt: skip
+        model="m",
+        way="CUDA graph, dependent launch",
+        samples_ms=(2.0,),
+        groups_ms={},
+        groups_by="",
+        cost=step_cost(PRESETS["gpt-oss-120b"], StepShape(requests=batch, context=context)),
+        read_gb_s=4000.0,
+        experts=ExpertCount(num_tokens=1, per_step=4.0, per_layer=(4,)),
+        checked_steps=1,
+        checked_with_delays=False,
+        allocated_bytes=1,
+    )
 
 
 def test_decoding_is_drawn_beside_its_floor():
-    found = [steps(batch, context) for batch in (1, 8) for context in (2048, 8192)]
-    chart = draw_decode(found, "decoding").to_dict()
+    figures = [steps(batch, context) for batch in (1, 8) for context in (2048, 8192)]
+    chart = draw_decode(figures, "decoding").to_dict()
     rows = chart["data"]["values"]
     assert len(rows) == 8 and {row["line"] for row in rows} == {"measured", "floor"}
     speeds = {(row["batch"], row["line"]): row["tok/s"] for row in rows if row["context"] == 2048}
     assert (speeds[1, "measured"], speeds[8, "measured"]) == (500.0, 4000.0)
-    assert speeds[1, "floor"] == round(found[0].floor_tok_s, 1)
+    assert speeds[1, "floor"] == round(figures[0].floor_tok_s, 1)
     assert "4000 GB/s" in json.dumps(chart["title"])
 
 
-def test_the_page_of_decoding_holds_all_it_needs(tmp_path):
+def test_page_of_decoding_needs_no_network(tmp_path):
     page, picture = plot_decode([steps(1, 2048)], tmp_path, "decoding")
     assert (page.name, picture.name) == ("decode.html", "decode.png")
     assert "<script src=" not in page.read_text(encoding="utf-8")

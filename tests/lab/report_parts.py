@@ -4,7 +4,8 @@ import itertools
 
 from firesteel.lab.bench.result import BenchResult
 from firesteel.lab.codec import from_json
-from firesteel.lab.result import parse_level, parse_result
+from firesteel.lab.level_result import parse_level
+from firesteel.lab.result import parse_result
 
 SERIES = {
     "tg_tok_s": ("tok/s", "higher"),

@@ -7,16 +7,8 @@ import pytest
 
 from firesteel.errors import UserError
 from firesteel.lab.level import BENCHMARK, CORRECTNESS, KERNEL_PATH, SMOKE
-from firesteel.lab.result import (
-    Checks,
-    LevelResult,
-    MemoryTimeline,
-    has_passed,
-    judge_validity,
-    parse_level,
-    parse_result,
-    read_result,
-)
+from firesteel.lab.level_result import Checks, LevelResult, has_passed, judge_validity, parse_level
+from firesteel.lab.result import MemoryTimeline, parse_result, read_result
 from firesteel.lab.servers.diagnosis import Diagnosis
 from firesteel.lab.surroundings import StatedSurroundings
 from firesteel.surroundings import Surroundings

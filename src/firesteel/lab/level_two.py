@@ -8,9 +8,10 @@ from pathlib import Path
 
 from firesteel.errors import UserError
 from firesteel.lab.level import CORRECTNESS
+from firesteel.lab.level_result import LevelResult
 from firesteel.lab.matrix.result import Matrix
 from firesteel.lab.matrix.review import AnswerVerdict, CheckAnswers
-from firesteel.lab.result import LevelResult, read_result
+from firesteel.lab.result import read_result
 from firesteel.lab.servers.shutdown import run_child
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,127 +13,20 @@ from firesteel.lab.bench.result import BenchResult
 from firesteel.lab.codec import from_json, to_json
 from firesteel.lab.compare.compare import Comparison
 from firesteel.lab.level import KERNEL_PATH, Level, find_level
+from firesteel.lab.level_result import LevelResult, parse_level, parse_part
 from firesteel.lab.matrix.result import MatrixResult
 from firesteel.lab.matrix.review import Review
 from firesteel.lab.path.backend import BackendSummary
 from firesteel.lab.path.ledger import OpCalls
 from firesteel.lab.profile.profile import Profile, parse_profile
-from firesteel.lab.servers.diagnosis import Diagnosis
 from firesteel.lab.servers.server_exit import ServerExit
 from firesteel.lab.spec import LabSpec, parse_spec
 from firesteel.lab.surroundings import StatedSurroundings
 
 SCHEMA = 1
 RESULT = "result.json"
-# Figures of a level that have a field of their own in LevelResult.
-TYPED_FIGURES = ("checks", "backend", "bench", "comparison", "matrix", "diagnosis", "bundle")
+SERVER_FIELDS = ("command", "startup_s", "log", "peak_bytes", "gpu_scope")  # of EngineInfo
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LevelCheck:
-    """One thing that a level looked at."""
-
-    check: str
-    passed: bool
-    words: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LevelResult:
-    level: Level
-    passed: bool
-    reason: str  # also of a pass
-    valid: bool = True  # False if the kernel path was not the requested one
-    was_run: bool = True  # False if there was nothing to compare with, or no server left
-    seconds: float = 0.0
-    checks: tuple[LevelCheck, ...] = ()
-    backend: BackendSummary | None = None
-    bench: BenchResult | None = None
-    comparison: Comparison | None = None
-    matrix: MatrixResult | None = None
-    diagnosis: Diagnosis | None = None  # of a server that failed
-    bundle: str | None = None  # its crash bundle
-    facts: Mapping[str, Any] = field(default_factory=dict)  # other figures; the report shows them as they are
-
-    @property
-    def is_new_baseline(self) -> bool:
-        """There was no earlier run to compare with, so this one was kept."""
-        return "visible_change" in self.facts
-
-    def figures(self) -> dict[str, Any]:
-        """Returns everything but the verdict as JSON."""
-        content = dict(self.facts)
-        if self.diagnosis is not None:
-            content |= {"diagnosis": self.diagnosis.as_dict(), "bundle": self.bundle}
-        for name in ("backend", "bench", "comparison", "matrix"):
-            part = getattr(self, name)
-            if part is not None:
-                content[name] = part.as_dict()
-        if self.checks:
-            content["checks"] = to_json(self.checks)
-        return content
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "title": self.level.title,
-            "level": self.level.number,
-            "passed": self.passed,
-            "reason": self.reason,
-            "valid": self.valid,
-            "was_run": self.was_run,
-            "seconds": self.seconds,
-            "figures": self.figures(),
-        }
-
-
-class Checks:
-    """Collects what a level looked at and builds its result."""
-
-    def __init__(self, level: Level) -> None:
-        self.level = level
-        self.rows: list[LevelCheck] = []
-        self.facts: dict[str, Any] = {}
-
-    def add(self, name: str, passed: bool, words: str) -> None:
-        self.rows.append(LevelCheck(check=name, passed=passed, words=words))
-
-    def result(
-        self,
-        summary: str = "",
-        *,
-        backend: BackendSummary | None = None,
-        bench: BenchResult | None = None,
-        comparison: Comparison | None = None,
-        matrix: MatrixResult | None = None,
-    ) -> LevelResult:
-        """The reason is what failed, or else the summary, or else all checks."""
-        failed = [f"{row.check}: {row.words}" for row in self.rows if not row.passed]
-        return LevelResult(
-            level=self.level,
-            passed=not failed,
-            reason="; ".join(failed) or summary or "; ".join(row.words for row in self.rows),
-            checks=tuple(self.rows),
-            facts=self.facts,
-            backend=backend,
-            bench=bench,
-            comparison=comparison,
-            matrix=matrix,
-        )
-
-
-def judge_validity(results: Sequence[LevelResult]) -> list[LevelResult]:
-    """Marks results after a failed kernel path as invalid: another path was measured than the requested one."""
-    is_valid = True
-    judged = []
-    for result in results:
-        judged.append(result if is_valid else replace(result, valid=False))
-        is_valid = is_valid and not (result.level == KERNEL_PATH and result.was_run and not result.passed)
-    return judged
-
-
-def has_passed(results: Sequence[LevelResult]) -> bool:
-    return all(result.passed and result.valid for result in results)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,8 +45,9 @@ class EngineInfo:
     gpu_scope: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Leaves out what is unknown."""
-        return {name: value for name, value in asdict(self).items() if value is not None and value != ""}
+        """Leaves out what is unknown, except for fields of a server that the lab started."""
+        kept = () if self.command is None else SERVER_FIELDS
+        return {name: value for name, value in asdict(self).items() if value not in (None, "") or name in kept}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,43 +189,18 @@ def parse_result(content: Mapping[str, Any]) -> LabResult:
         passed=bool(content.get("passed")),
         unfinished=tuple(map(find_level, content.get("unfinished") or ())),
         reductions=tuple(content.get("reductions") or ()),
-        engine=_part(EngineInfo, content, "engine"),
+        engine=parse_part(EngineInfo, content, "engine"),
         kernels=from_json(tuple[OpCalls, ...], kernels or (), "the table of kernels"),
-        shutdown=_part(ServerExit, content, "shutdown"),
-        memory=_part(MemoryTimeline, content, "memory"),
-        surroundings=_part(StatedSurroundings, content, "surroundings"),
-        backend=_part(BackendSummary, content, "backend"),
-        bench=_part(BenchResult, content, "bench"),
-        comparison=_part(Comparison, content, "comparison"),
-        matrix=_part(MatrixResult, content, "matrix"),
+        shutdown=parse_part(ServerExit, content, "shutdown"),
+        memory=parse_part(MemoryTimeline, content, "memory"),
+        surroundings=parse_part(StatedSurroundings, content, "surroundings"),
+        backend=parse_part(BackendSummary, content, "backend"),
+        bench=parse_part(BenchResult, content, "bench"),
+        comparison=parse_part(Comparison, content, "comparison"),
+        matrix=parse_part(MatrixResult, content, "matrix"),
         profile=parse_profile(profile) if profile else None,
-        review=_part(Review, content, "review"),
+        review=parse_part(Review, content, "review"),
     )
-
-
-def parse_level(content: Mapping[str, Any]) -> LevelResult:
-    figures = dict(content.get("figures") or {})
-    return LevelResult(
-        level=find_level(str(content.get("level"))),
-        passed=bool(content.get("passed")),
-        reason=str(content.get("reason", "")),
-        valid=bool(content.get("valid", True)),
-        was_run=bool(content.get("was_run", True)),
-        seconds=content.get("seconds") or 0.0,
-        checks=from_json(tuple[LevelCheck, ...], figures.get("checks") or (), "the checks of a level"),
-        backend=_part(BackendSummary, figures, "backend"),
-        bench=_part(BenchResult, figures, "bench"),
-        comparison=_part(Comparison, figures, "comparison"),
-        matrix=_part(MatrixResult, figures, "matrix"),
-        diagnosis=_part(Diagnosis, figures, "diagnosis"),
-        bundle=figures.get("bundle"),
-        facts={name: value for name, value in figures.items() if name not in TYPED_FIGURES},
-    )
-
-
-def _part(kind: type[T], content: Mapping[str, Any], name: str) -> T | None:
-    """Returns None if the part is missing or empty."""
-    return from_json(kind, content[name], f"{name} of the result") if content.get(name) else None
 
 
 def read_result(path: Path) -> LabResult:

@@ -19,20 +19,13 @@ from firesteel.lab.bench.result import BenchResult
 from firesteel.lab.client.api import Api
 from firesteel.lab.client.wire import RequestFailed
 from firesteel.lab.level import KERNEL_PATH, Level
+from firesteel.lab.level_result import LevelResult, has_passed, judge_validity
 from firesteel.lab.levels.context import LevelContext
 from firesteel.lab.levels.table import RUN
 from firesteel.lab.path.cross_check import cross_check, find_device_name
 from firesteel.lab.path.ledger import OpCalls
 from firesteel.lab.report.report import write_report
-from firesteel.lab.result import (
-    RESULT,
-    EngineInfo,
-    LabResult,
-    LevelResult,
-    MemoryTimeline,
-    has_passed,
-    judge_validity,
-)
+from firesteel.lab.result import RESULT, EngineInfo, LabResult, MemoryTimeline
 from firesteel.lab.servers.commands import find_key, find_kind, find_model, make_command
 from firesteel.lab.servers.server_exit import ServerExit
 from firesteel.lab.servers.supervisor import ServerCommand, ServerFailed, SupervisedServer, find_free_port

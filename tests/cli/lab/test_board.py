@@ -6,7 +6,7 @@ from rich.console import Console
 
 from firesteel.cli.lab.board import PlainBoard, RunBoard, describe_verdict
 from firesteel.lab.level import BENCHMARK, KERNEL_PATH, REGRESSION, SMOKE, STRESS
-from firesteel.lab.result import LevelResult
+from firesteel.lab.level_result import LevelResult
 from firesteel.lab.spec import LabSpec
 
 

@@ -3,10 +3,10 @@
 import pytest
 
 from firesteel.lab.level import SMOKE
+from firesteel.lab.level_result import Checks
 from firesteel.lab.levels.growth import check_growth
 from firesteel.lab.memory.footprint import Footprint, MemoryRegion
 from firesteel.lab.memory.gpu import OWN, WHOLE
-from firesteel.lab.result import Checks
 
 GB = 10**9
 

@@ -4,9 +4,9 @@ import pytest
 
 from firesteel.lab.client.api import Api
 from firesteel.lab.level import SMOKE
+from firesteel.lab.level_result import Checks
 from firesteel.lab.levels.smoke import check_finite, check_repeats, check_smoke, list_logprobs, random_prompt
 from firesteel.lab.memory.footprint import Footprint
-from firesteel.lab.result import Checks
 from firesteel.lab.servers.supervisor import SupervisedServer
 from firesteel.lab.servers.target import Target
 from tests.lab.contexts import make_context

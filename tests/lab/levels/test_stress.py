@@ -6,8 +6,8 @@ import pytest
 
 from firesteel.lab.client.wire import RequestFailed
 from firesteel.lab.level import STRESS
+from firesteel.lab.level_result import Checks
 from firesteel.lab.levels.stress import check_concurrent, make_request
-from firesteel.lab.result import Checks
 from firesteel.lab.servers.target import Target
 from firesteel.lab.spec import LabSpec
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from firesteel.lab.level import Level
-from firesteel.lab.result import LevelResult
+from firesteel.lab.level_result import LevelResult
 from firesteel.lab.spec import LabSpec
 
 REFRESHES_PER_SECOND = 8

@@ -14,9 +14,9 @@ from firesteel.lab.bench.plan import BenchPlan
 from firesteel.lab.bench.result import BenchResult
 from firesteel.lab.bench.roof import ServedModel, find_roof
 from firesteel.lab.level import BENCHMARK
+from firesteel.lab.level_result import Checks, LevelResult
 from firesteel.lab.levels.context import LevelContext
 from firesteel.lab.path.ledger import ServerLedger
-from firesteel.lab.result import Checks, LevelResult
 from firesteel.lab.servers.target import Target
 from firesteel.lab.spec import LabSpec
 from firesteel.measure.record import Record

@@ -13,6 +13,7 @@ from typing import Any
 
 from firesteel.lab.client.wire import RequestFailed
 from firesteel.lab.level import CORRECTNESS
+from firesteel.lab.level_result import Checks, LevelResult
 from firesteel.lab.levels.context import LevelContext
 from firesteel.lab.levels.smoke import ask_together, random_prompt
 from firesteel.lab.reference.reference import (
@@ -24,7 +25,6 @@ from firesteel.lab.reference.reference import (
     read_prompt_logprobs,
 )
 from firesteel.lab.reference.texts import find_encoder, read_prompts, read_texts
-from firesteel.lab.result import Checks, LevelResult
 from firesteel.lab.servers.target import Target, are_finite, is_refusal
 from firesteel.lab.spec import LabSpec
 

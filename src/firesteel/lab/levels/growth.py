@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from firesteel.lab.level_result import Checks
 from firesteel.lab.memory.footprint import Footprint, measure_growth
 from firesteel.lab.memory.gpu import OWN
-from firesteel.lab.result import Checks
 
 MAX_BYTES = 10**9
 

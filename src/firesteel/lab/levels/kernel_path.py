@@ -12,12 +12,12 @@ import psutil  # type: ignore[import-untyped]
 from firesteel.device import find_device
 from firesteel.kernels.op.requirement import UNREAD, VERDICTS
 from firesteel.lab.level import KERNEL_PATH
+from firesteel.lab.level_result import Checks, LevelResult
 from firesteel.lab.levels.context import LevelContext
 from firesteel.lab.levels.smoke import ask_together, random_prompt
 from firesteel.lab.path.backend import BackendSummary, PathEvidence, load_rules, summarise
 from firesteel.lab.path.imports import find_libraries, find_packages, judge_places
 from firesteel.lab.path.ledger import ServerLedger
-from firesteel.lab.result import Checks, LevelResult
 from firesteel.lab.servers.supervisor import SupervisedServer
 from firesteel.lab.servers.target import Target
 from firesteel.lab.spec import LabSpec

@@ -6,11 +6,11 @@ import shutil
 from dataclasses import replace
 
 from firesteel.lab.level import MATRIX
+from firesteel.lab.level_result import Checks, LevelResult
 from firesteel.lab.levels.context import LevelContext
 from firesteel.lab.matrix.gates import name_choice, parse_gates
 from firesteel.lab.matrix.matrix import CELLS, run_matrix
 from firesteel.lab.matrix.result import DONE, SMALL, Matrix
-from firesteel.lab.result import Checks, LevelResult
 from firesteel.lab.spec import LabSpec
 
 QUICK_GATES = ("kv_dtype=auto,fp8", "mxfp4_layers=moe,all")

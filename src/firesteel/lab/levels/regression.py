@@ -8,9 +8,10 @@ from firesteel.errors import UserError
 from firesteel.lab.compare.compare import compare, smallest_visible_change
 from firesteel.lab.compare.samples import take_samples
 from firesteel.lab.level import REGRESSION
+from firesteel.lab.level_result import Checks, LevelResult
 from firesteel.lab.levels.baseline import find_baseline, keep_baseline
 from firesteel.lab.levels.context import LevelContext
-from firesteel.lab.result import Checks, LabResult, LevelResult, read_result
+from firesteel.lab.result import LabResult, read_result
 from firesteel.lab.spec import LabSpec
 from firesteel.lab.surroundings import list_differences
 

@@ -10,9 +10,9 @@ from typing import Any
 from firesteel.lab.client.api import text_of
 from firesteel.lab.client.wire import RequestFailed
 from firesteel.lab.level import SMOKE
+from firesteel.lab.level_result import Checks, LevelResult
 from firesteel.lab.levels.context import LevelContext
 from firesteel.lab.levels.growth import check_growth
-from firesteel.lab.result import Checks, LevelResult
 from firesteel.lab.servers.target import Target, are_finite
 
 QUESTION = "What is the capital of France? Please reply with one word only"

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from firesteel.lab.client.api import text_of
 from firesteel.lab.client.wire import LOST, RequestFailed
 from firesteel.lab.level import STRESS
+from firesteel.lab.level_result import Checks, LevelResult
 from firesteel.lab.levels.context import LevelContext
 from firesteel.lab.levels.growth import check_growth
 from firesteel.lab.levels.smoke import QUESTION, ROOM, random_prompt
-from firesteel.lab.result import Checks, LevelResult
 from firesteel.lab.servers.target import Target
 from firesteel.lab.spec import LabSpec
 

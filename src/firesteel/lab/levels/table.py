@@ -14,6 +14,7 @@ from firesteel.lab.level import (
     STRESS,
     Level,
 )
+from firesteel.lab.level_result import LevelResult
 from firesteel.lab.levels.benchmark import run_benchmark
 from firesteel.lab.levels.context import LevelContext
 from firesteel.lab.levels.correctness import check_correctness
@@ -22,7 +23,6 @@ from firesteel.lab.levels.matrix import run_matrix_level
 from firesteel.lab.levels.regression import check_regression
 from firesteel.lab.levels.smoke import check_smoke
 from firesteel.lab.levels.stress import check_stress
-from firesteel.lab.result import LevelResult
 
 RUN: Mapping[Level, Callable[[LevelContext], LevelResult]] = {
     SMOKE: check_smoke,

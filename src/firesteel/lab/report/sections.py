@@ -7,11 +7,12 @@ from typing import Any
 
 from firesteel.lab.codec import to_json
 from firesteel.lab.compare.compare import FASTER, LESS_MEMORY, MORE_MEMORY, SLOWER, limit
+from firesteel.lab.level_result import LevelResult
 from firesteel.lab.path.ledger import NONE, OpCalls
 from firesteel.lab.report.charts import ChartLine, line_chart, short
 from firesteel.lab.report.document import BAD, DOUBTFUL, GOOD, PLAIN, Cell, Chart, Fold, Paragraph, Part, Raw, Table
 from firesteel.lab.report.verdict import REVIEW_TONES
-from firesteel.lab.result import LabResult, LevelResult
+from firesteel.lab.result import LabResult
 
 Rows = list[list[Cell | str]]
 GIB = 1 << 30

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from firesteel.lab.level_result import LevelResult
 from firesteel.lab.matrix.review import ACCEPTED, REJECTED
 from firesteel.lab.report.document import BAD, DOUBTFUL, GOOD
-from firesteel.lab.result import LabResult, LevelResult
+from firesteel.lab.result import LabResult
 
 REVIEW_TONES = {ACCEPTED: GOOD, REJECTED: BAD}
 
