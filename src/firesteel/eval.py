@@ -32,7 +32,7 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class EvalReport:
     scores: list[Score]  # one per family
     perplexity: float
     perplexity_tokens: int
@@ -49,14 +49,14 @@ class Report:
         return {**asdict(self), "overall": asdict(self.overall)}
 
 
-def evaluate(llm: LLM, *, limit: int | None = None, progress: Progress | None = None) -> Report:
+def evaluate(llm: LLM, *, limit: int | None = None, progress: Progress | None = None) -> EvalReport:
     """Evaluates the model; `limit` is the number of items per family (None: all)."""
     started = time.perf_counter()
     items = take(read_items(EXAM), limit)
     marks = grade_all(llm, items, progress)
     perplexity, tokens = measure_perplexity(llm, read_items(TEXT))
     config = llm.settings.config
-    return Report(
+    return EvalReport(
         scores=tally(items, marks),
         perplexity=perplexity,
         perplexity_tokens=tokens,
