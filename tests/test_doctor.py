@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from firesteel import doctor
 from firesteel.cli import app
 from firesteel.device import GIB, DeviceSpec
-from firesteel.doctor import PACKAGES, Finding, Machine, Status, driver_version, judge
+from firesteel.doctor import PACKAGES, Finding, FindingStatus, MachineFacts, driver_version, judge
 from firesteel.kernels.cuda.compile import lacks_nvrtc
 from firesteel.kernels.registry import NETWORK_OPS
 
@@ -35,7 +35,7 @@ CPU = DeviceSpec(
     memory_bytes=32 * GIB,
     is_unified=False,
 )
-GOOD = Machine(
+GOOD = MachineFacts(
     python=(3, 12),
     torch="2.14.0+cu130",
     torch_cuda="13.0",
@@ -50,7 +50,7 @@ GOOD = Machine(
     nvrtc_architectures=(80, 90, 100, 120, 121),
     lacks_nvrtc=None,
 )
-PLAIN = Machine(
+PLAIN = MachineFacts(
     python=(3, 11),
     torch="2.13.0+cpu",
     torch_cuda=None,
@@ -76,7 +76,7 @@ def card(capability):
 
 
 def failures(machine):
-    return {finding.check: finding for finding in judge(machine) if finding.status is Status.FAIL}
+    return {finding.check: finding for finding in judge(machine) if finding.status is FindingStatus.FAIL}
 
 
 def found(machine, check):
@@ -84,12 +84,12 @@ def found(machine, check):
 
 
 def test_good_gpu_machine_has_no_failures():
-    assert {finding.status for finding in judge(GOOD)} == {Status.OK}
+    assert {finding.status for finding in judge(GOOD)} == {FindingStatus.OK}
 
 
 def test_machine_without_gpu_compiler_headers_or_triton_gets_notes_only():
     findings = judge(PLAIN)
-    assert {finding.check for finding in findings if finding.status is Status.NOTE} == {
+    assert {finding.check for finding in findings if finding.status is FindingStatus.NOTE} == {
         "Triton",
         "CUDA",
         "GPU",
@@ -135,11 +135,11 @@ def test_mispaired_torch_and_triton_fail_and_the_cure_names_the_pair(torch_versi
 
 
 def test_torch_newer_than_the_table_of_pairs_is_a_note():
-    assert found(changed(GOOD, torch="2.99.0"), "torch and Triton").status is Status.NOTE
+    assert found(changed(GOOD, torch="2.99.0"), "torch and Triton").status is FindingStatus.NOTE
 
 
 def test_cpu_torch_needs_no_pair():
-    assert found(changed(PLAIN, triton="3.1.0"), "torch and Triton").status is Status.OK
+    assert found(changed(PLAIN, triton="3.1.0"), "torch and Triton").status is FindingStatus.OK
 
 
 def test_driver_with_a_cpu_build_of_torch_fails():
@@ -171,7 +171,7 @@ def test_gpu_with_cuda_kernels_fails_without_nvrtc_and_is_told_what_is_lost(capa
     why = "needs NVRTC, which cannot be loaded: pip install nvidia-cuda-nvrtc"
     machine = changed(GOOD, device=card(capability), torch="2.14.0", nvrtc=None, lacks_nvrtc=why)
     finding = found(machine, "NVRTC and cuda.bindings")
-    assert finding.status is (Status.FAIL if fails else Status.NOTE)
+    assert finding.status is (FindingStatus.FAIL if fails else FindingStatus.NOTE)
     assert "decode steps of 1 to 8 requests" in finding.found and finding.cure == why
 
 
@@ -236,7 +236,7 @@ def test_each_package_is_listed_with_its_import_location():
 
 def test_missing_package_is_a_note(monkeypatch):
     monkeypatch.setattr(doctor, "PACKAGES", ("no_such_package",))
-    assert doctor.locate_packages() == [Finding("import no_such_package", Status.NOTE, "not found")]
+    assert doctor.locate_packages() == [Finding("import no_such_package", FindingStatus.NOTE, "not found")]
 
 
 def test_each_op_is_listed_with_its_implementation():
@@ -246,16 +246,16 @@ def test_each_op_is_listed_with_its_implementation():
 
 
 @pytest.mark.parametrize("as_json", [False, True], ids=["table", "json"])
-@pytest.mark.parametrize("status", Status)
+@pytest.mark.parametrize("status", FindingStatus)
 def test_exit_code_is_1_exactly_if_something_failed(monkeypatch, status, as_json):
     findings = [
-        Finding("one", Status.OK, "fine"),
+        Finding("one", FindingStatus.OK, "fine"),
         Finding("two", status, "[so so]", "do this"),
-        Finding("x", Status.OK, ""),
+        Finding("x", FindingStatus.OK, ""),
     ]
     monkeypatch.setattr("firesteel.cli.machine.doctor.examine", lambda: findings)
     result = CliRunner().invoke(app, ["doctor", *(["--json"] if as_json else [])])
-    assert result.exit_code == (1 if status is Status.FAIL else 0)
+    assert result.exit_code == (1 if status is FindingStatus.FAIL else 0)
     for text in ("two", status.value, "[so so]", "do this"):
         assert text in result.stdout
 

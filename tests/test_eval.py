@@ -9,7 +9,7 @@ import torch
 from firesteel import LLM
 from firesteel.chat.harmony import Harmony, Message
 from firesteel.eval import Score, encode_documents, evaluate, grade, measure_perplexity, take, tally
-from firesteel.exam import TEXT, Item, read_items
+from firesteel.exam import TEXT, ExamItem, read_items
 from firesteel.types import Completion
 
 USER = Message(role="user", content="?")
@@ -53,7 +53,7 @@ def call(name, content):
     ],
 )
 def test_answer_is_right_only_word_for_word_in_the_final_channel(kindling, said, right):
-    item = Item(family="x", messages=[USER], answer="Paris")
+    item = ExamItem(family="x", messages=[USER], answer="Paris")
     assert grade(Harmony(kindling.tokenizer), item, completion(kindling, *said)) == right
 
 
@@ -69,32 +69,32 @@ def test_answer_is_right_only_word_for_word_in_the_final_channel(kindling, said,
     ],
 )
 def test_call_is_right_by_name_and_values(kindling, said, right):
-    item = Item(family="x", messages=[USER], call={"name": "f", "arguments": {"a": 1, "b": "x"}})
+    item = ExamItem(family="x", messages=[USER], call={"name": "f", "arguments": {"a": 1, "b": "x"}})
     assert grade(Harmony(kindling.tokenizer), item, completion(kindling, said)) == right
 
 
 def test_answer_that_does_not_stop_by_itself_is_wrong(kindling):
-    item = Item(family="x", messages=[USER], answer="Paris")
+    item = ExamItem(family="x", messages=[USER], answer="Paris")
     cut = completion(kindling, final("Paris"), finish_reason="length")
     assert not grade(Harmony(kindling.tokenizer), item, cut)
 
 
 def test_tokens_outside_the_format_are_wrong_not_an_error(kindling):
-    item = Item(family="x", messages=[USER], answer="Paris")
+    item = ExamItem(family="x", messages=[USER], answer="Paris")
     for token_ids in ([], [5, 6, 7], [kindling.tokenizer.special_ids["<|message|>"]] * 3):
         noise = Completion(token_ids=token_ids, text="", finish_reason="stop")
         assert not grade(Harmony(kindling.tokenizer), item, noise)
 
 
 def test_plain_text_is_right_if_it_continues_with_the_answer(kindling):
-    item = Item(family="x", text="The capital of France is", answer=" Paris.")
+    item = ExamItem(family="x", text="The capital of France is", answer=" Paris.")
     for text, right in ((" Paris. More.", True), (" Rome.", False), ("Paris.", False)):
         said = Completion(token_ids=[1], text=text, finish_reason="length")
         assert grade(Harmony(kindling.tokenizer), item, said) == right
 
 
 def test_limit_counts_by_family_and_tally_keeps_the_order():
-    items = [Item(family=name) for name in "abababc"]
+    items = [ExamItem(family=name) for name in "abababc"]
     kept = take(items, 2)
     assert [item.family for item in kept] == ["a", "b", "a", "b", "c"]
     scores = tally(kept, [True, False, True, True, False])

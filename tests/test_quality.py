@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from firesteel.exam import Item
+from firesteel.exam import ExamItem
 from firesteel.kernels.operands import activation
 from firesteel.measure.record import Record
 from firesteel.quality import MEASURED, PRECISIONS, Answers, compare, examine
@@ -49,8 +49,8 @@ def test_error_of_emulated_mxfp6_falls_with_each_bit_of_mantissa(open_llm):
 
 
 def test_answers_and_marks_come_from_the_model(open_llm, tmp_path):
-    items = [Item(family="a", text="ab", answer=answer) for answer in ("", "?", "")]
-    texts = [Item(family="b", text="some text")]
+    items = [ExamItem(family="a", text="ab", answer=answer) for answer in ("", "?", "")]
+    texts = [ExamItem(family="b", text="some text")]
     plain, packed = (
         (llm, examine(llm, name, items, texts))
         for name in ("as shipped", "all MXFP4")

@@ -31,7 +31,7 @@ FIRST_WITH_CUDA_KERNELS = (9, 0)  # compute capability
 LOST = "decode steps of 1 to 8 requests run without their fused CUDA kernels, and `prove` cannot check those"
 
 
-class Status(Enum):
+class FindingStatus(Enum):
     OK = "ok"
     NOTE = "note"
     FAIL = "fail"
@@ -40,7 +40,7 @@ class Status(Enum):
 @dataclass(frozen=True, slots=True)
 class Finding:
     check: str
-    status: Status
+    status: FindingStatus
     found: str
     cure: str = ""
 
@@ -49,7 +49,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class MachineFacts:
     """Facts about the machine that the checks judge."""
 
     python: tuple[int, int]
@@ -72,9 +72,9 @@ def examine() -> list[Finding]:
     return [*judge(machine), *locate_packages(), *choices(machine.device)]
 
 
-def look() -> Machine:
+def look() -> MachineFacts:
     device = find_device("auto")
-    return Machine(
+    return MachineFacts(
         python=sys.version_info[:2],
         torch=torch.__version__,
         torch_cuda=torch.version.cuda,
@@ -91,7 +91,7 @@ def look() -> Machine:
     )
 
 
-def judge(machine: Machine) -> list[Finding]:
+def judge(machine: MachineFacts) -> list[Finding]:
     return [
         judge_python(machine),
         judge_torch(machine),
@@ -106,119 +106,125 @@ def judge(machine: Machine) -> list[Finding]:
     ]
 
 
-def judge_python(machine: Machine) -> Finding:
+def judge_python(machine: MachineFacts) -> Finding:
     found = f"{machine.python[0]}.{machine.python[1]} on {platform.machine()}"
     if machine.python < OLDEST_PYTHON:
-        return Finding("Python", Status.FAIL, found, "install Python 3.11 or later")
-    return Finding("Python", Status.OK, found)
+        return Finding("Python", FindingStatus.FAIL, found, "install Python 3.11 or later")
+    return Finding("Python", FindingStatus.OK, found)
 
 
-def judge_torch(machine: Machine) -> Finding:
+def judge_torch(machine: MachineFacts) -> Finding:
     build = f"CUDA {machine.torch_cuda}" if machine.torch_cuda else "CPU build"
     found = f"{machine.torch} ({build})"
     if version(machine.torch) < OLDEST_TORCH:
-        return Finding("torch", Status.FAIL, found, "pip install 'torch>=2.11'")
-    return Finding("torch", Status.OK, found)
+        return Finding("torch", FindingStatus.FAIL, found, "pip install 'torch>=2.11'")
+    return Finding("torch", FindingStatus.OK, found)
 
 
-def judge_triton(machine: Machine) -> Finding:
+def judge_triton(machine: MachineFacts) -> Finding:
     if machine.triton is None:
         if machine.device.is_cuda:
-            return Finding("Triton", Status.FAIL, "not installed", "pip install triton, in the version for torch")
-        return Finding("Triton", Status.NOTE, "not installed; not needed on a CPU")
+            return Finding(
+                "Triton", FindingStatus.FAIL, "not installed", "pip install triton, in the version for torch"
+            )
+        return Finding("Triton", FindingStatus.NOTE, "not installed; not needed on a CPU")
     is_sm12x = machine.device.capability is not None and machine.device.capability[0] == 12
     if is_sm12x and version(machine.triton) < BLOCK_SCALED_TRITON:
         return Finding(
             "Triton",
-            Status.FAIL,
+            FindingStatus.FAIL,
             f"{machine.triton}: computes MXFP4 in bf16 on SM12x, without saying so",
             "pip install 'torch>=2.14', which brings Triton 3.8 or later",
         )
-    return Finding("Triton", Status.OK, machine.triton)
+    return Finding("Triton", FindingStatus.OK, machine.triton)
 
 
-def judge_pairing(machine: Machine) -> Finding:
+def judge_pairing(machine: MachineFacts) -> Finding:
     check = "torch and Triton"
     if machine.triton is None or machine.torch_cuda is None:
-        return Finding(check, Status.OK, "not applicable: not a CUDA build of torch with Triton")
+        return Finding(check, FindingStatus.OK, "not applicable: not a CUDA build of torch with Triton")
     want, have = TRITON_OF_TORCH.get(version(machine.torch)), version(machine.triton)
     if want is None:
-        return Finding(check, Status.NOTE, f"torch {machine.torch} is not in our table of pairs")
+        return Finding(check, FindingStatus.NOTE, f"torch {machine.torch} is not in our table of pairs")
     pair = f"torch {machine.torch} is built with Triton {want[0]}.{want[1]}, installed is {machine.triton}"
     if want != have:
-        return Finding(check, Status.FAIL, pair, f"pip install 'triton=={want[0]}.{want[1]}.*'")
-    return Finding(check, Status.OK, pair)
+        return Finding(check, FindingStatus.FAIL, pair, f"pip install 'triton=={want[0]}.{want[1]}.*'")
+    return Finding(check, FindingStatus.OK, pair)
 
 
-def judge_cuda(machine: Machine) -> Finding:
+def judge_cuda(machine: MachineFacts) -> Finding:
     if machine.device.is_cuda:
         return Finding(
-            "CUDA", Status.OK, f"driver {machine.driver or 'unknown'}, torch built for {machine.torch_cuda}"
+            "CUDA", FindingStatus.OK, f"driver {machine.driver or 'unknown'}, torch built for {machine.torch_cuda}"
         )
     if machine.driver and machine.torch_cuda is None:
         return Finding(
             "CUDA",
-            Status.FAIL,
+            FindingStatus.FAIL,
             f"driver {machine.driver} is installed, but torch is a CPU build",
             "install a CUDA build of torch",
         )
     if machine.driver:
         return Finding(
             "CUDA",
-            Status.FAIL,
+            FindingStatus.FAIL,
             f"driver {machine.driver} is installed, but torch {machine.torch} sees no GPU",
             f"check `nvidia-smi`, CUDA_VISIBLE_DEVICES, and that the driver supports CUDA {machine.torch_cuda}",
         )
-    return Finding("CUDA", Status.NOTE, "no NVIDIA driver")
+    return Finding("CUDA", FindingStatus.NOTE, "no NVIDIA driver")
 
 
-def judge_gpu(machine: Machine) -> Finding:
+def judge_gpu(machine: MachineFacts) -> Finding:
     device = machine.device
     if device.capability is None:
-        return Finding("GPU", Status.NOTE, "none: the CPU is used, in float32")
+        return Finding("GPU", FindingStatus.NOTE, "none: the CPU is used, in float32")
     found = f"{device.name}, sm_{device.capability[0]}{device.capability[1]}, {device.num_sms} SMs"
     if device.capability < (8, 0):
-        return Finding("GPU", Status.FAIL, found, "compute capability 8.0 or later is required; --device cpu works")
-    return Finding("GPU", Status.OK, found)
+        return Finding(
+            "GPU", FindingStatus.FAIL, found, "compute capability 8.0 or later is required; --device cpu works"
+        )
+    return Finding("GPU", FindingStatus.OK, found)
 
 
-def judge_memory(machine: Machine) -> Finding:
+def judge_memory(machine: MachineFacts) -> Finding:
     device = machine.device
     kind = "unified memory, as the system counts it" if device.is_unified else "memory"
     available, total = machine.available_bytes / GIB, device.memory_bytes / GIB
-    return Finding(kind, Status.OK, f"{available:.1f} GiB available of {total:.1f} GiB on {device.name}")
+    return Finding(kind, FindingStatus.OK, f"{available:.1f} GiB available of {total:.1f} GiB on {device.name}")
 
 
-def judge_compiler(machine: Machine) -> Finding:
+def judge_compiler(machine: MachineFacts) -> Finding:
     if machine.compiler:
-        return Finding("C compiler", Status.OK, machine.compiler)
+        return Finding("C compiler", FindingStatus.OK, machine.compiler)
     if machine.device.is_cuda:
-        return Finding("C compiler", Status.FAIL, "none, and Triton builds its launcher with one", "install gcc")
-    return Finding("C compiler", Status.NOTE, "none; Triton needs one on a GPU")
+        return Finding(
+            "C compiler", FindingStatus.FAIL, "none, and Triton builds its launcher with one", "install gcc"
+        )
+    return Finding("C compiler", FindingStatus.NOTE, "none; Triton needs one on a GPU")
 
 
-def judge_headers(machine: Machine) -> Finding:
+def judge_headers(machine: MachineFacts) -> Finding:
     if machine.python_header.exists():
-        return Finding("Python headers", Status.OK, str(machine.python_header))
+        return Finding("Python headers", FindingStatus.OK, str(machine.python_header))
     if machine.device.is_cuda:
         return Finding(
             "Python headers",
-            Status.FAIL,
+            FindingStatus.FAIL,
             f"{machine.python_header} is missing; Triton's launcher includes it",
             "install python3-dev",
         )
     return Finding(
-        "Python headers", Status.NOTE, f"{machine.python_header} is missing; only Triton on a GPU needs it"
+        "Python headers", FindingStatus.NOTE, f"{machine.python_header} is missing; only Triton on a GPU needs it"
     )
 
 
-def judge_nvrtc(machine: Machine) -> Finding:
+def judge_nvrtc(machine: MachineFacts) -> Finding:
     """Checks NVRTC, which compiles the decode kernels, and cuda.bindings, which calls it."""
     check, capability = "NVRTC and cuda.bindings", machine.device.capability
     is_wanted = capability is not None and capability >= FIRST_WITH_CUDA_KERNELS
     if machine.lacks_nvrtc is not None:
         found = f"cuda-bindings {machine.cuda_bindings or 'not installed'}, no NVRTC: {LOST}"
-        return Finding(check, Status.FAIL if is_wanted else Status.NOTE, found, machine.lacks_nvrtc)
+        return Finding(check, FindingStatus.FAIL if is_wanted else FindingStatus.NOTE, found, machine.lacks_nvrtc)
     found = f"NVRTC {machine.nvrtc}, cuda-bindings {machine.cuda_bindings}"
     if (
         capability is not None
@@ -226,8 +232,8 @@ def judge_nvrtc(machine: Machine) -> Finding:
         and 10 * capability[0] + capability[1] not in machine.nvrtc_architectures
     ):
         unknown = f"{found}, which does not support sm_{capability[0]}{capability[1]}: {LOST}"
-        return Finding(check, Status.FAIL, unknown, "install a newer nvidia-cuda-nvrtc")
-    return Finding(check, Status.OK, found)
+        return Finding(check, FindingStatus.FAIL, unknown, "install a newer nvidia-cuda-nvrtc")
+    return Finding(check, FindingStatus.OK, found)
 
 
 def locate_packages() -> list[Finding]:
@@ -237,15 +243,19 @@ def locate_packages() -> list[Finding]:
 def _locate(name: str) -> Finding:
     spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
-        return Finding(f"import {name}", Status.NOTE, "not found")
-    return Finding(f"import {name}", Status.OK, f"{installed(name) or 'from source'} at {Path(spec.origin).parent}")
+        return Finding(f"import {name}", FindingStatus.NOTE, "not found")
+    return Finding(
+        f"import {name}", FindingStatus.OK, f"{installed(name) or 'from source'} at {Path(spec.origin).parent}"
+    )
 
 
 def choices(device: DeviceSpec) -> list[Finding]:
     why = f"first of what {device.name} can run, in measured order"
     rows = Kernels(device, {}, Ledger()).table()
-    tiles = [Finding("tiles", Status.OK, find_shipped(device)[1])] if device.is_cuda else []
-    return tiles + [Finding(f"op {op}", Status.OK, f"{implementation} ({why})") for op, implementation in rows]
+    tiles = [Finding("tiles", FindingStatus.OK, find_shipped(device)[1])] if device.is_cuda else []
+    return tiles + [
+        Finding(f"op {op}", FindingStatus.OK, f"{implementation} ({why})") for op, implementation in rows
+    ]
 
 
 def version(text: str) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from firesteel.chat.harmony import Harmony, HarmonyError
-from firesteel.exam import EXAM, TEXT, Item, read_items
+from firesteel.exam import EXAM, TEXT, ExamItem, read_items
 from firesteel.llm import LLM
 from firesteel.types import Completion, SamplingParams
 
@@ -32,7 +32,7 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class EvalReport:
     scores: list[Score]  # one per family
     perplexity: float
     perplexity_tokens: int
@@ -49,14 +49,14 @@ class Report:
         return {**asdict(self), "overall": asdict(self.overall)}
 
 
-def evaluate(llm: LLM, *, limit: int | None = None, progress: Progress | None = None) -> Report:
+def evaluate(llm: LLM, *, limit: int | None = None, progress: Progress | None = None) -> EvalReport:
     """Evaluates the model; `limit` is the number of items per family (None: all)."""
     started = time.perf_counter()
     items = take(read_items(EXAM), limit)
     marks = grade_all(llm, items, progress)
     perplexity, tokens = measure_perplexity(llm, read_items(TEXT))
     config = llm.settings.config
-    return Report(
+    return EvalReport(
         scores=tally(items, marks),
         perplexity=perplexity,
         perplexity_tokens=tokens,
@@ -79,9 +79,9 @@ def evaluate(llm: LLM, *, limit: int | None = None, progress: Progress | None = 
     )
 
 
-def take(items: Sequence[Item], limit: int | None) -> list[Item]:
+def take(items: Sequence[ExamItem], limit: int | None) -> list[ExamItem]:
     """Returns the first `limit` items of each family."""
-    kept: list[Item] = []
+    kept: list[ExamItem] = []
     seen: dict[str, int] = {}
     for item in items:
         seen[item.family] = seen.get(item.family, 0) + 1
@@ -90,13 +90,13 @@ def take(items: Sequence[Item], limit: int | None) -> list[Item]:
     return kept
 
 
-def grade_all(llm: LLM, items: Sequence[Item], progress: Progress | None = None) -> list[bool]:
+def grade_all(llm: LLM, items: Sequence[ExamItem], progress: Progress | None = None) -> list[bool]:
     harmony = Harmony(llm.tokenizer)
     completions = answer_all(llm, items, progress)
     return [grade(harmony, item, completion) for item, completion in zip(items, completions, strict=True)]
 
 
-def answer_all(llm: LLM, items: Sequence[Item], progress: Progress | None = None) -> list[Completion]:
+def answer_all(llm: LLM, items: Sequence[ExamItem], progress: Progress | None = None) -> list[Completion]:
     """Answers all items, by family and longest prompt first, so that those of similar length run together."""
     harmony = Harmony(llm.tokenizer)
     prompts = [encode_prompt(harmony, llm, item) for item in items]
@@ -108,13 +108,13 @@ def answer_all(llm: LLM, items: Sequence[Item], progress: Progress | None = None
     return [completion for _, completion in in_order]
 
 
-def encode_prompt(harmony: Harmony, llm: LLM, item: Item) -> list[int]:
+def encode_prompt(harmony: Harmony, llm: LLM, item: ExamItem) -> list[int]:
     if item.messages is None:
         return llm.tokenizer.encode(item.text or "")
     return harmony.encode_for_completion(item.messages, keep_reasoning=True)
 
 
-def grade(harmony: Harmony, item: Item, completion: Completion) -> bool:
+def grade(harmony: Harmony, item: ExamItem, completion: Completion) -> bool:
     if item.messages is None:
         return completion.text.startswith(item.answer or "")
     if completion.finish_reason != "stop":
@@ -133,7 +133,7 @@ def grade(harmony: Harmony, item: Item, completion: Completion) -> bool:
         return False
 
 
-def tally(items: Sequence[Item], marks: Sequence[bool]) -> list[Score]:
+def tally(items: Sequence[ExamItem], marks: Sequence[bool]) -> list[Score]:
     families = dict.fromkeys(item.family for item in items)
     by_family = {
         family: [mark for item, mark in zip(items, marks, strict=True) if item.family == family]
@@ -142,7 +142,7 @@ def tally(items: Sequence[Item], marks: Sequence[bool]) -> list[Score]:
     return [Score(family=name, items=len(marked), right=sum(marked)) for name, marked in by_family.items()]
 
 
-def measure_perplexity(llm: LLM, documents: Sequence[Item]) -> tuple[float, int]:
+def measure_perplexity(llm: LLM, documents: Sequence[ExamItem]) -> tuple[float, int]:
     """Returns the perplexity over all tokens but the first of each document, and the number of these tokens."""
     total, count = 0.0, 0
     for token_ids in encode_documents(llm, documents):
@@ -153,7 +153,7 @@ def measure_perplexity(llm: LLM, documents: Sequence[Item]) -> tuple[float, int]
     return math.exp(total / count), count
 
 
-def encode_documents(llm: LLM, documents: Sequence[Item]) -> Iterator[list[int]]:
+def encode_documents(llm: LLM, documents: Sequence[ExamItem]) -> Iterator[list[int]]:
     harmony = Harmony(llm.tokenizer)
     for document in documents:
         if document.messages is None:

@@ -21,7 +21,7 @@ TEXT = BUILT_IN / "perplexity.jsonl.gz"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
+class ExamItem:
     """Has `messages` or `text` to continue, and the expected `answer` or `call` ({"name", "arguments"})."""
 
     family: str
@@ -31,18 +31,18 @@ class Item:
     call: dict[str, Any] | None = None
 
 
-def read_items(path: Path) -> list[Item]:
+def read_items(path: Path) -> list[ExamItem]:
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         return [item_from_json(line) for line in lines]
 
 
-def write_items(path: Path, items: Sequence[Item]) -> None:
+def write_items(path: Path, items: Sequence[ExamItem]) -> None:
     """Writes items; equal items give equal bytes."""
     text = "".join(item_to_json(item) + "\n" for item in items)
     path.write_bytes(gzip.compress(text.encode(), mtime=0))
 
 
-def item_to_json(item: Item) -> str:
+def item_to_json(item: ExamItem) -> str:
     """Returns one line of JSON, without fields that are None."""
     row = {name: value for name, value in asdict(item).items() if value is not None}
     if item.messages is not None:
@@ -50,8 +50,8 @@ def item_to_json(item: Item) -> str:
     return json.dumps(row, ensure_ascii=False, separators=(",", ":"))
 
 
-def item_from_json(line: str) -> Item:
+def item_from_json(line: str) -> ExamItem:
     row = json.loads(line)
     if "messages" in row:
         row["messages"] = [Message(**message) for message in row["messages"]]
-    return Item(**row)
+    return ExamItem(**row)

@@ -35,7 +35,7 @@ Prompt = str | Sequence[int]  # text, or token ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChatCompletion:
+class ChatResult:
     """The model's turn in a chat."""
 
     message: AssistantMessage  # `.content`, `.reasoning`, `.tool_calls`
@@ -116,7 +116,7 @@ class LLM:
         response_format: ResponseFormat | None = None,
         instructions: str | None = None,
         effort: str = "medium",
-    ) -> ChatCompletion:
+    ) -> ChatResult:
         """Returns the model's turn after `messages` of users, tools and the model.
 
         A grammar enforces the response format and tool calls as `tool_choice` (auto, none, required) or `function`,
@@ -140,7 +140,7 @@ class LLM:
         prompt = harmony.encode_for_completion([*opening, *messages])
         [completion] = self.generate([prompt], params, progress=False)
         message = read_turn(harmony, completion.token_ids)
-        return ChatCompletion(
+        return ChatResult(
             message=message,
             finish_reason=message.finish_reason(completion.finish_reason),
             token_ids=completion.token_ids,

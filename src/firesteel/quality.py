@@ -14,7 +14,7 @@ from typing import Any
 from firesteel.chat.harmony import Harmony
 from firesteel.config import LAYERS
 from firesteel.eval import Progress, answer_all, grade, measure_perplexity, tally
-from firesteel.exam import Item
+from firesteel.exam import ExamItem
 from firesteel.llm import LLM
 from firesteel.measure.record import Record
 
@@ -93,7 +93,7 @@ class Quality:
 
 
 def examine(
-    llm: LLM, precision: str, items: Sequence[Item], texts: Sequence[Item], progress: Progress | None = None
+    llm: LLM, precision: str, items: Sequence[ExamItem], texts: Sequence[ExamItem], progress: Progress | None = None
 ) -> Answers:
     """Asks all questions and computes the perplexity of `texts`."""
     started, harmony = time.perf_counter(), Harmony(llm.tokenizer)

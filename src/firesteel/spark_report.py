@@ -41,7 +41,7 @@ Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class ReportCommand:
     name: str
     arguments: tuple[str, ...]
 
@@ -56,24 +56,24 @@ class PartReport:
     last_words: str  # end of stderr
 
 
-def list_parts(device: DeviceSpec, folder: Path, *, quick: bool) -> list[Part]:
+def list_parts(device: DeviceSpec, folder: Path, *, quick: bool) -> list[ReportCommand]:
     hurry = ("--quick",) if quick else ()
     return [
-        Part(name="doctor", arguments=("doctor", "--json")),
-        Part(name="verify", arguments=("verify", "--json", *hurry)),
-        Part(name="prove", arguments=("prove", "--json", "--target", proof_target(device))),
+        ReportCommand(name="doctor", arguments=("doctor", "--json")),
+        ReportCommand(name="verify", arguments=("verify", "--json", *hurry)),
+        ReportCommand(name="prove", arguments=("prove", "--json", "--target", proof_target(device))),
         *_list_benches(device, folder, quick),
     ]
 
 
-def _list_benches(device: DeviceSpec, folder: Path, quick: bool) -> Iterator[Part]:
+def _list_benches(device: DeviceSpec, folder: Path, quick: bool) -> Iterator[ReportCommand]:
     """Yields a part per activation, with its own folder: kernels that crash the GPU affect one activation only."""
     plot = () if can_plot() else ("--no-plot",)
     sizes = ("--m", QUICK_M[device.is_cuda]) if quick else ()
     for activation in ACTIVATIONS if device.is_cuda else ACTIVATIONS[:1]:
         name = f"bench-{activation}"
         asked = ("bench", "ops", "--json", "--activation", activation, *sizes)
-        yield Part(name=name, arguments=(*asked, "--out", str(folder / name), *plot))
+        yield ReportCommand(name=name, arguments=(*asked, "--out", str(folder / name), *plot))
     for model in DECODED:
         if why_not_decoded(model, device, quick=quick):
             continue
@@ -81,7 +81,7 @@ def _list_benches(device: DeviceSpec, folder: Path, quick: bool) -> Iterator[Par
             name = f"decode-{model}" + ("-mxfp4-layers" if layers else "")
             asked = ("bench", "decode", "--synthetic", model, "--json", *DECODE_SIZES[quick])
             mxfp4 = ("--mxfp4-layers", layers) if layers else ()
-            yield Part(name=name, arguments=(*asked, *mxfp4, "--out", str(folder / name), *plot))
+            yield ReportCommand(name=name, arguments=(*asked, *mxfp4, "--out", str(folder / name), *plot))
 
 
 def why_not_decoded(model: str, device: DeviceSpec, *, quick: bool) -> str | None:
@@ -144,7 +144,7 @@ def check_writable(out: Path) -> None:
         raise UserError(f"cannot write {out}: {error.strerror}; choose another file with --out") from error
 
 
-def _run(part: Part, start: tuple[str, ...]) -> PartReport:
+def _run(part: ReportCommand, start: tuple[str, ...]) -> PartReport:
     begun = time.monotonic()
     command = [*start, *part.arguments]
     try:

@@ -3,11 +3,11 @@
 import pytest
 
 from firesteel.chat.format import Message
-from firesteel.chat.header import MAX_CHARACTERS, Draft
+from firesteel.chat.header import MAX_CHARACTERS, HeaderDraft
 
 
 def draft(author="", channel=None, constrain=None, role="assistant"):
-    made = Draft(role)
+    made = HeaderDraft(role)
     made.write(author)
     for section, text in (("channel", channel), ("constrain", constrain)):
         if text is not None:

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from firesteel.cli import tables
 from firesteel.cli.tables import bench_table, ledger_table, proof_table, report_table
-from firesteel.eval import Report, Score
+from firesteel.eval import EvalReport, Score
 from firesteel.kernels.ledger import Entry, Launch, Ledger, Ran
 from firesteel.kernels.proof.prove import Proof
 from firesteel.measure.ops.outcome import Ceilings, Figures, OpOutcome
@@ -83,7 +83,7 @@ def test_evaluation_shows_perplexity_and_the_format_of_keys_and_values(stored, s
         "kv_scales": scales,
         "saturated_values": 7,
     }
-    report = Report(
+    report = EvalReport(
         scores=[Score(family="a", items=2, right=1)],
         perplexity=1.5,
         perplexity_tokens=9,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 
 from firesteel.chat.harmony import Message
-from firesteel.exam import Item
+from firesteel.exam import ExamItem
 from kindling.families import CHAT, PLAIN, UNGRADED, continuation, retrieval
 from kindling.frame import draw_effort, draw_opening
 from kindling.turn import Turn
@@ -63,7 +63,7 @@ def training_documents(seed: int, *, long_share: float = LONG_SHARE) -> Iterator
             yield _document(rng, rng.choices(kinds, weights)[0], held_out=False)
 
 
-def exam_items(seed: int = 0, per_family: int = 200) -> list[Item]:
+def exam_items(seed: int = 0, per_family: int = 200) -> list[ExamItem]:
     """Returns held-out items, `per_family` of each graded family and a few of retrieval_long; no question twice."""
     rng = Random(f"kindling exam {seed}")
     seen: set[str] = set()
@@ -126,8 +126,8 @@ def _long_document(rng: Random) -> Document:
     return _chat_document(rng, "retrieval_long", effort, turns[:-1], turns[-1])
 
 
-def _distinct_items(rng: Random, family: str, count: int, seen: set[str]) -> list[Item]:
-    items: list[Item] = []
+def _distinct_items(rng: Random, family: str, count: int, seen: set[str]) -> list[ExamItem]:
+    items: list[ExamItem] = []
     while len(items) < count:
         question, item = _continuation_item(rng) if family == "continuation" else _chat_item(rng, family)
         if question not in seen:
@@ -136,20 +136,20 @@ def _distinct_items(rng: Random, family: str, count: int, seen: set[str]) -> lis
     return items
 
 
-def _continuation_item(rng: Random) -> tuple[str, Item]:
+def _continuation_item(rng: Random) -> tuple[str, ExamItem]:
     turn = continuation.draw(rng, held_out=True)
-    item = Item(family="continuation", messages=None, text=turn.question, answer=turn.answer, call=None)
+    item = ExamItem(family="continuation", messages=None, text=turn.question, answer=turn.answer, call=None)
     return turn.question, item
 
 
-def _chat_item(rng: Random, family: str) -> tuple[str, Item]:
+def _chat_item(rng: Random, family: str) -> tuple[str, ExamItem]:
     effort = draw_effort(rng)
     history, turn = _conversation(rng, family, held_out=True)
     messages = _opening(rng, effort, history, turn, is_exam=True) + turn.prompt(effort)
     call = None
     if turn.call is not None and turn.answer is None:
         call = {"name": turn.call.name, "arguments": turn.call.arguments}
-    return turn.question, Item(family=family, messages=messages, text=None, answer=turn.answer, call=call)
+    return turn.question, ExamItem(family=family, messages=messages, text=None, answer=turn.answer, call=call)
 
 
 def _length(document: Document) -> int:

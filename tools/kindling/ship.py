@@ -9,7 +9,7 @@ import argparse
 import shutil
 from pathlib import Path
 
-from firesteel.exam import EXAM, TEXT, Item, write_items
+from firesteel.exam import EXAM, TEXT, ExamItem, write_items
 from firesteel.hub import BUILT_IN
 from firesteel.model.shards import SINGLE
 from kindling.corpus import exam_items, perplexity_text
@@ -23,7 +23,7 @@ def ship(model: Path, package: Path) -> None:
     for name in MODEL_FILES:
         shutil.copyfile(model / name, package / name)
     write_items(package / EXAM.name, exam_items())
-    texts = [Item(family=item.family, messages=item.messages, text=item.text) for item in perplexity_text()]
+    texts = [ExamItem(family=item.family, messages=item.messages, text=item.text) for item in perplexity_text()]
     write_items(package / TEXT.name, texts)
 
 

@@ -1,7 +1,7 @@
 """Words of a message header: author, recipient, channel and content type.
 
-`parse_header` accepts what the format allows. `Draft` holds a header while the model writes it, valid or not: it
-tells when the words can no longer be a header, and which of them are one.
+`parse_header` accepts what the format allows. `HeaderDraft` holds a header while the model writes it, valid or not:
+it tells when the words can no longer be a header, and which of them are one.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _KNOWN: dict[Section | None, tuple[re.Pattern[str], tuple[str, ...]]] = {
 
 
 @dataclass(slots=True)
-class Draft:
+class HeaderDraft:
     """A header while it is written. `role` is its author; None after `<|start|>`, where the words name it."""
 
     role: str | None = "assistant"

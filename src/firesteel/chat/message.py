@@ -46,7 +46,7 @@ Delta = Begin | Text | End
 
 
 @dataclass(slots=True, kw_only=True)
-class Part:
+class MessagePart:
     begin: Begin
     pieces: list[str] = field(default_factory=list)
     end: End | None = None  # None: more text may come
@@ -64,12 +64,12 @@ class Part:
 class AssistantMessage:
     """The sum of deltas; includes parts that have only a header."""
 
-    parts: list[Part] = field(default_factory=list)
+    parts: list[MessagePart] = field(default_factory=list)
 
     def add(self, delta: Delta) -> None:
         match delta:
             case Begin():
-                self.parts.append(Part(begin=delta))
+                self.parts.append(MessagePart(begin=delta))
             case Text():
                 self.parts[delta.index].pieces.append(delta.text)
             case End():
@@ -84,7 +84,7 @@ class AssistantMessage:
         return self._text("content")
 
     @property
-    def tool_calls(self) -> list[Part]:
+    def tool_calls(self) -> list[MessagePart]:
         """Parts with `begin.name`, `begin.call_id` and their arguments as `text`, which need not be valid JSON."""
         return [part for part in self.parts if part.kind == "tool_call"]
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 
 from firesteel.chat.format import Message
 from firesteel.chat.harmony import Harmony
-from firesteel.chat.header import Draft
+from firesteel.chat.header import HeaderDraft
 from firesteel.chat.message import AssistantMessage, Begin, Delta, End, Kind, Text
 
 NOT_TOOLS = ("all", "assistant", "user")  # recipients that are not tools
@@ -42,7 +42,7 @@ class HarmonyStream:
         self.message = AssistantMessage()
         self._call_id = call_id
         self._text = harmony.tokenizer.stream()
-        self._draft: Draft | None = Draft(role)  # header being written; None inside a text
+        self._draft: HeaderDraft | None = HeaderDraft(role)  # header being written; None inside a text
         self._is_open = False  # whether the last part may get more text
         self._deltas: list[Delta] = []
         self._spell = harmony.tokenizer.decode
@@ -95,12 +95,12 @@ class HarmonyStream:
 
     def _start(self, mark: int) -> None:
         self._leave(None)
-        self._draft = Draft(None)
+        self._draft = HeaderDraft(None)
 
     def _channel(self, mark: int) -> None:
         if self._draft is None or not self._draft.can_open("channel"):
             self._leave(None)
-            self._draft = Draft()
+            self._draft = HeaderDraft()
         self._draft.open("channel")
 
     def _constrain(self, mark: int) -> None:
@@ -108,7 +108,7 @@ class HarmonyStream:
             return
         if not self._draft.can_open("constrain"):
             self._leave(None)
-            self._draft = Draft()
+            self._draft = HeaderDraft()
         self._draft.open("constrain")
 
     def _message(self, mark: int) -> None:
@@ -116,12 +116,12 @@ class HarmonyStream:
             return
         if not self._draft.can_close():
             self._leave(None)
-        draft, self._draft = self._draft or Draft(), None
+        draft, self._draft = self._draft or HeaderDraft(), None
         self._begin(draft.read(), draft.text)
 
     def _end(self, mark: int) -> None:
         self._leave(mark)
-        self._draft = Draft()
+        self._draft = HeaderDraft()
 
     def _leave(self, mark: int | None, *, is_cut: bool = False) -> None:
         """Ends the current header or text."""
@@ -130,7 +130,7 @@ class HarmonyStream:
             self._give_up(draft, is_cut=is_cut)
         self._close(mark)
 
-    def _give_up(self, draft: Draft, *, is_cut: bool = False) -> None:
+    def _give_up(self, draft: HeaderDraft, *, is_cut: bool = False) -> None:
         """Ends a header without `<|message|>`: its known words are the header, the rest is text."""
         header, rest = draft.split()
         if is_cut and draft.is_cut:

@@ -10,9 +10,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from firesteel.calibrate import MARGIN, Calibration
-from firesteel.doctor import Finding
-from firesteel.doctor import Status as Verdict
-from firesteel.eval import Report
+from firesteel.doctor import Finding, FindingStatus
+from firesteel.eval import EvalReport
 from firesteel.kernels.ledger import Launch
 from firesteel.kernels.op.verdict import judge_compiled
 from firesteel.kernels.proof.prove import Proof
@@ -32,7 +31,7 @@ STATUS_COLOURS = {
 SM12X = ("sm_120a", "sm_121a")  # compiled and proven, not yet run
 
 
-def report_table(report: Report) -> Table:
+def report_table(report: EvalReport) -> Table:
     settings = report.settings
     chosen = ", ".join(sorted(set(settings["kernels"].values())))
     caption = (
@@ -136,7 +135,7 @@ def calibration_table(calibration: Calibration) -> Table:
 
 
 def finding_table(findings: Sequence[Finding]) -> Table:
-    colours = {Verdict.OK: "green", Verdict.NOTE: "yellow", Verdict.FAIL: "bold red"}
+    colours = {FindingStatus.OK: "green", FindingStatus.NOTE: "yellow", FindingStatus.FAIL: "bold red"}
     table = new_table("check", "status", "found", "cure")
     for finding in findings:
         mark = Text(finding.status.value, colours[finding.status])

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from firesteel.cli.chat.command import Conversation, check_effort, find_partner
-from firesteel.cli.chat.partner import Piece, Wishes
+from firesteel.cli.chat.partner import AnswerPiece, Wishes
 from firesteel.errors import UserError
 
 HI = [{"choices": [{"delta": {"reasoning": "Hm."}}]}, {"choices": [{"delta": {"content": "Hi"}}]}]
@@ -26,7 +26,7 @@ class Echo:
 
     def answer(self, turns, wishes):
         self.asked.append((list(turns), wishes))
-        yield Piece(content=turns[-1]["content"].upper())
+        yield AnswerPiece(content=turns[-1]["content"].upper())
 
 
 class Mute:

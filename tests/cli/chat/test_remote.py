@@ -2,7 +2,7 @@
 
 import pytest
 
-from firesteel.cli.chat.partner import Piece, Wishes
+from firesteel.cli.chat.partner import AnswerPiece, Wishes
 from firesteel.cli.chat.remote import RemotePartner, choose_model, complete_url, read_chunk, read_error
 from firesteel.errors import UserError
 
@@ -24,10 +24,10 @@ def test_reasoning_content_and_the_count_of_tokens_arrive(serve):
     )
     pieces = answer_of(RemotePartner(served.url))
     assert pieces == [
-        Piece(reasoning="Hm."),
-        Piece(content="Hi"),
-        Piece(content="!", finish_reason="stop"),
-        Piece(num_tokens=9),
+        AnswerPiece(reasoning="Hm."),
+        AnswerPiece(content="Hi"),
+        AnswerPiece(content="!", finish_reason="stop"),
+        AnswerPiece(num_tokens=9),
     ]
 
 
@@ -73,7 +73,7 @@ def test_server_that_is_not_openai_compatible_is_an_error(serve):
 def test_incomplete_answer_is_an_error(serve):
     partner = RemotePartner(serve(events=[{"choices": [{"delta": {"content": "Hi"}}]}], is_done=False).url)
     pieces = partner.answer(HELLO, Wishes())
-    assert next(pieces) == Piece(content="Hi")
+    assert next(pieces) == AnswerPiece(content="Hi")
     with pytest.raises(UserError, match="before it was complete"):
         next(pieces)
 

@@ -2,17 +2,17 @@
 
 import pytest
 
-from firesteel.cli.chat.partner import Piece
-from firesteel.cli.chat.screen import Answer, Screen, printable
+from firesteel.cli.chat.partner import AnswerPiece
+from firesteel.cli.chat.screen import Screen, ShownAnswer, printable
 
 
 def test_only_content_goes_to_stdout(capsys):
     screen = Screen()
     for piece in (
-        Piece(reasoning=" Let me "),
-        Piece(reasoning="see. "),
-        Piece(content=" Hi"),
-        Piece(content=" you"),
+        AnswerPiece(reasoning=" Let me "),
+        AnswerPiece(reasoning="see. "),
+        AnswerPiece(content=" Hi"),
+        AnswerPiece(content=" you"),
     ):
         screen.show(piece)
     screen.end()
@@ -22,20 +22,20 @@ def test_only_content_goes_to_stdout(capsys):
 
 def test_empty_answer_is_an_empty_line(capsys):
     screen = Screen()
-    screen.show(Piece(finish_reason="stop"))
+    screen.show(AnswerPiece(finish_reason="stop"))
     screen.end()
     assert capsys.readouterr().out == "\n"
 
 
 def test_long_piece_is_not_wrapped(capsys):
     screen = Screen()
-    screen.show(Piece(reasoning="word " * 100))
+    screen.show(AnswerPiece(reasoning="word " * 100))
     screen.end()
     assert capsys.readouterr().err == "word " * 100 + "\n"
 
 
 def test_markup_from_the_model_is_plain_text(capsys):
-    Screen().show(Piece(reasoning="[bold]x[/bold] :smile:"))
+    Screen().show(AnswerPiece(reasoning="[bold]x[/bold] :smile:"))
     assert capsys.readouterr().err == "[bold]x[/bold] :smile:"
 
 
@@ -55,23 +55,27 @@ def clock(monkeypatch):
 
 
 def test_speed_counts_the_tokens_after_the_first(clock):
-    answer = Answer(started=100.0)
-    for now, piece in ((100.5, Piece(content="a")), (102.5, Piece(content="b")), (110.0, Piece(num_tokens=41))):
+    answer = ShownAnswer(started=100.0)
+    for now, piece in (
+        (100.5, AnswerPiece(content="a")),
+        (102.5, AnswerPiece(content="b")),
+        (110.0, AnswerPiece(num_tokens=41)),
+    ):
         clock.now = now
         answer.push(piece)
     assert answer.in_words() == "41 tokens, 20.0 tokens/s, first after 0.50 s"
 
 
 def test_pieces_are_not_called_tokens(clock):
-    answer = Answer(started=100.0)
-    answer.push(Piece(content="a"))
+    answer = ShownAnswer(started=100.0)
+    answer.push(AnswerPiece(content="a"))
     clock.now += 1
-    answer.push(Piece(content="b"))
+    answer.push(AnswerPiece(content="b"))
     assert answer.in_words() == "2 pieces, 1.0 pieces/s, first after 0.00 s"
 
 
 def test_answer_in_one_piece_has_no_rate(clock):
-    answer = Answer(started=100.0)
-    answer.push(Piece(content="a", num_tokens=7, finish_reason="length"))
+    answer = ShownAnswer(started=100.0)
+    answer.push(AnswerPiece(content="a", num_tokens=7, finish_reason="length"))
     assert answer.in_words() == "7 tokens, first after 0.00 s, cut at the maximum number of tokens"
-    assert Answer().in_words() == "no text"
+    assert ShownAnswer().in_words() == "no text"

@@ -16,7 +16,7 @@ from firesteel.cli.progress import progress_bar
 from firesteel.cli.tables import new_table, say, show
 from firesteel.errors import UserError
 from firesteel.eval import take
-from firesteel.exam import EXAM, TEXT, Item, read_items
+from firesteel.exam import EXAM, TEXT, ExamItem, read_items
 from firesteel.llm import LLM
 from firesteel.quality import MEASURED, PRECISIONS, SHIPPED, Answers, Quality, compare, examine
 
@@ -58,7 +58,7 @@ def bench_quality(
     say(f"records are in {out}")
 
 
-def _examine(llm: LLM, name: str, items: Sequence[Item], texts: Sequence[Item]) -> Answers:
+def _examine(llm: LLM, name: str, items: Sequence[ExamItem], texts: Sequence[ExamItem]) -> Answers:
     with progress_bar("answering") as report_progress:
         return examine(llm, name, items, texts, progress=report_progress)
 

@@ -16,7 +16,7 @@ from firesteel.cli.app import app, show_error, with_knobs
 from firesteel.cli.chat.local import LocalPartner
 from firesteel.cli.chat.partner import Partner, Turn, Wishes
 from firesteel.cli.chat.remote import RemotePartner
-from firesteel.cli.chat.screen import Answer, Screen
+from firesteel.cli.chat.screen import Screen, ShownAnswer
 from firesteel.cli.model.load import load
 from firesteel.config import resolve
 from firesteel.errors import UserError
@@ -94,7 +94,7 @@ class Conversation:
     def say(self, text: str) -> None:
         """Sends one turn and shows its answer. A turn without an answer is dropped."""
         self.turns.append({"role": "user", "content": text})
-        answer = Answer()
+        answer = ShownAnswer()
         try:
             self._listen(answer)
         finally:
@@ -105,7 +105,7 @@ class Conversation:
                 self.turns.pop()
         self._screen.note(f"[{answer.in_words()}]")
 
-    def _listen(self, answer: Answer) -> None:
+    def _listen(self, answer: ShownAnswer) -> None:
         opening: list[Turn] = [{"role": "system", "content": self.system}] if self.system else []
         try:
             with closing(self.partner.answer([*opening, *self.turns], self.wishes)) as pieces:

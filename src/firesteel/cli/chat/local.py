@@ -11,7 +11,7 @@ import msgspec
 
 from firesteel.chat.harmony import Harmony
 from firesteel.chat.message import Text
-from firesteel.cli.chat.partner import Piece, Turn, Wishes
+from firesteel.cli.chat.partner import AnswerPiece, Turn, Wishes
 from firesteel.llm import LLM
 from firesteel.server.chat.conversation import render_chat
 from firesteel.server.generate.choice import ChatReader
@@ -29,7 +29,7 @@ class LocalPartner:
         self._defaults = read_defaults(llm.directory)
         self.name = f"{llm.settings.config.model.model} on {llm.device.name}"
 
-    def answer(self, turns: list[Turn], wishes: Wishes) -> Generator[Piece, None, None]:
+    def answer(self, turns: list[Turn], wishes: Wishes) -> Generator[AnswerPiece, None, None]:
         messages = msgspec.convert(turns, list[ChatMessage])
         asked = ChatRequest(messages=messages, reasoning_effort=wishes.effort)  # type: ignore[arg-type]
         prompt = self._harmony.encode_for_completion(render_chat(asked))
@@ -44,7 +44,7 @@ class LocalPartner:
                     kind = reader.stream.message.parts[delta.index].kind
                     if isinstance(delta, Text) and kind in texts:
                         texts[kind] += delta.text
-                yield Piece(**texts, num_tokens=num_tokens, finish_reason=made.finish_reason)
+                yield AnswerPiece(**texts, num_tokens=num_tokens, finish_reason=made.finish_reason)
                 check()
 
     def _params(self, wishes: Wishes) -> SamplingParams:

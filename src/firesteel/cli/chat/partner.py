@@ -19,7 +19,7 @@ class Wishes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class AnswerPiece:
     """One piece of an answer: text, reasoning, the token count or the finish reason."""
 
     content: str = ""
@@ -31,5 +31,5 @@ class Piece:
 class Partner(Protocol):
     name: str  # the model and where it runs
 
-    def answer(self, turns: list[Turn], wishes: Wishes) -> Generator[Piece, None, None]:
+    def answer(self, turns: list[Turn], wishes: Wishes) -> Generator[AnswerPiece, None, None]:
         """Yields the answer; closing early ends it. Raises UserError if there is no answer."""

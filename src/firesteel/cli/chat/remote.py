@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx2
 
-from firesteel.cli.chat.partner import Piece, Turn, Wishes
+from firesteel.cli.chat.partner import AnswerPiece, Turn, Wishes
 from firesteel.errors import UserError
 
 # No limit on the time between two tokens: a long prompt on a slow machine takes minutes, and Ctrl-C ends it.
@@ -29,7 +29,7 @@ class RemotePartner:
         self.model = choose_model(self._list_models(), model, self.url)
         self.name = f"{self.model} at {self.url}"
 
-    def answer(self, turns: list[Turn], wishes: Wishes) -> Generator[Piece, None, None]:
+    def answer(self, turns: list[Turn], wishes: Wishes) -> Generator[AnswerPiece, None, None]:
         body = {
             "model": self.model,
             "messages": turns,
@@ -109,7 +109,7 @@ def choose_model(served: list[str] | None, wanted: str, url: str) -> str:
     return wanted or served[0]
 
 
-def read_chunk(data: str) -> Piece:
+def read_chunk(data: str) -> AnswerPiece:
     """Parses an event of a chat completion; servers send reasoning as `reasoning` or `reasoning_content`."""
     try:
         chunk = json.loads(data)
@@ -117,7 +117,7 @@ def read_chunk(data: str) -> Piece:
             raise UserError(f"the server reported an error: {message_of(error)}")
         choice = chunk["choices"][0] if chunk.get("choices") else {}
         delta = choice.get("delta") or {}
-        return Piece(
+        return AnswerPiece(
             content=delta.get("content") or "",
             reasoning=delta.get("reasoning") or delta.get("reasoning_content") or "",
             num_tokens=(chunk.get("usage") or {}).get("completion_tokens"),

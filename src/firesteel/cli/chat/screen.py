@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.text import Text
 
-from firesteel.cli.chat.partner import Piece
+from firesteel.cli.chat.partner import AnswerPiece
 
 # The model's text must not move the cursor, change the window title or colour what follows.
 _CONTROL = {code: "\ufffd" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
 
 
 @dataclass(slots=True)
-class Answer:
+class ShownAnswer:
     """An answer so far, with its times."""
 
     started: float = field(default_factory=time.perf_counter)
@@ -30,7 +30,7 @@ class Answer:
     num_tokens: int | None = None
     finish_reason: str | None = None
 
-    def push(self, piece: Piece) -> None:
+    def push(self, piece: AnswerPiece) -> None:
         if piece.content or piece.reasoning:
             self.last = time.perf_counter()
             self.first = self.first or self.last
@@ -59,7 +59,7 @@ class Screen:
         self._in_reasoning = False
         self._in_content = False
 
-    def show(self, piece: Piece) -> None:
+    def show(self, piece: AnswerPiece) -> None:
         if piece.reasoning:
             self._end_content()
             self._in_reasoning = True

@@ -7,7 +7,7 @@ import typer
 from firesteel.cli.app import app
 from firesteel.cli.options import AsJson, print_json
 from firesteel.cli.tables import finding_table, show
-from firesteel.doctor import Status, examine
+from firesteel.doctor import FindingStatus, examine
 
 
 @app.command()
@@ -18,5 +18,5 @@ def doctor(as_json: AsJson = False) -> None:
         print_json([finding.as_dict() for finding in findings])
     else:
         show(finding_table(findings))
-    if any(finding.status is Status.FAIL for finding in findings):
+    if any(finding.status is FindingStatus.FAIL for finding in findings):
         raise typer.Exit(1)

@@ -9,7 +9,7 @@ from functools import partial
 from firesteel.chat.harmony import Harmony, Message
 from firesteel.chat.tokenizer import Tokenizer
 from firesteel.errors import UserError
-from firesteel.exam import EXAM, TEXT, Item, read_items
+from firesteel.exam import EXAM, TEXT, ExamItem, read_items
 from firesteel.hub import find_checkpoint
 from firesteel.lab.client.api import Api
 from firesteel.lab.client.wire import RequestFailed
@@ -23,18 +23,18 @@ class TextEncoder:
     encode: Callable[[str], list[int]]
     harmony: Harmony | None = None  # if the vocabulary has its special tokens and the encoder can place them
 
-    def encode_whole(self, item: Item) -> list[int]:
+    def encode_whole(self, item: ExamItem) -> list[int]:
         if item.messages is None or self.harmony is None:
             return self.encode(plain_text(item))
         return self.harmony.encode_for_training(item.messages, keep_reasoning=True)
 
-    def encode_beginning(self, item: Item) -> list[int]:
+    def encode_beginning(self, item: ExamItem) -> list[int]:
         if item.messages is None or self.harmony is None:
             return self.encode(plain_text(item))
         return self.harmony.encode_for_completion(item.messages, keep_reasoning=True)
 
 
-def plain_text(item: Item) -> str:
+def plain_text(item: ExamItem) -> str:
     """Returns the text, or the contents of a conversation."""
     messages: Sequence[Message] = item.messages or ()
     return "\n\n".join(message.content for message in messages) or item.text or ""
