@@ -21,9 +21,9 @@ from firesteel.types import SamplingParams
 @pytest.fixture
 def make(llm):
     def make_engine(*, eager=True, **batch):
-        knobs = {"page_size": 4, "max_num_seqs": 3, "max_num_batched_tokens": 40, **batch}
+        settings = {"page_size": 4, "max_num_seqs": 3, "max_num_batched_tokens": 40, **batch}
         return Engine(
-            llm.model, llm.device, BatchConfig(**knobs), CacheConfig(kv_cache_gib=0.01),
+            llm.model, llm.device, BatchConfig(**settings), CacheConfig(kv_cache_gib=0.01),
             max_context=llm.max_context, eager_prompt_steps=eager,
         )  # fmt: skip
 

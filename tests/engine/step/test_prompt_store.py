@@ -112,9 +112,9 @@ def test_tokens_are_those_of_steps_launched_op_by_op(llm, budget, params):
     """Lengths at the edges of sizes; a small budget cuts prompts into pieces beside requests that decode."""
     lengths = [1, 15, 16, 17, 31, 32, 33, 70]
     given = draw_requests(lengths, SamplingParams(max_tokens=9, **params), llm.spec.vocab_size, seed=1)
-    knobs = {"max_num_seqs": 5, "max_num_batched_tokens": budget}
-    padded, engine = run_engine(llm, given, eager=True, **knobs)
-    plain, other = run_engine(llm, given, eager=False, **knobs)
+    settings = {"max_num_seqs": 5, "max_num_batched_tokens": budget}
+    padded, engine = run_engine(llm, given, eager=True, **settings)
+    plain, other = run_engine(llm, given, eager=False, **settings)
     assert padded == plain
     assert engine.prompts.num_launched == other.prompts.outside.off > 0 and engine.prompts.outside == Outside()
 
