@@ -1,4 +1,4 @@
-"""Defines an op in one file: contract, reference, two implementations, samples, and a check of all of them.
+"""Defines an op in one file: contract, reference, two implementations, samples, workloads, and a check.
 
 clamped_swiglu
 in   x      [T, 2I] bf16   columns alternate gate, up
@@ -6,8 +6,8 @@ in   x      [T, 2I] bf16   columns alternate gate, up
 out  y      [T, I]  bf16   g * sigmoid(1.702 g) * (u + 1)    g = min(gate, limit)    u = clip(up, -limit, limit)
 Computed in fp32, rounded once on store. A call moves 6 T I bytes: it is bound by memory bandwidth.
 
-In the package the op would be `kernels/ops/clamped_swiglu.py`, with one line in the registry; the tests and
-`firesteel verify` would then find it.
+In the package the op would be `kernels/ops/clamped_swiglu.py`, with one line in the registry; the tests,
+`firesteel verify`, `firesteel bench ops` and profiles would then find it.
 """
 
 import argparse
@@ -22,7 +22,9 @@ from firesteel.device import find_device
 from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.op.needs import triton_ready
 from firesteel.kernels.op.op import Sample, anywhere, define_op
+from firesteel.kernels.op.profile import NORM, OpProfile
 from firesteel.kernels.op.tolerance import bf16
+from firesteel.kernels.operands.shapes import ModelShapes, WorkloadPart
 from firesteel.kernels.proof.verify import Status, list_unusable, verify
 
 ALPHA = 1.702
@@ -34,7 +36,12 @@ def count_bytes(x: Tensor, limit: float) -> int:
 
 
 # The reference is the definition: plain torch, fp32 inside, easy to compare with the published model.
-@define_op(bytes=count_bytes, tolerance=bf16(ulps=1, why="one rounding; exp differs in its last bit"))
+# `profile` says where profiles list the op and its kernels.
+@define_op(
+    bytes=count_bytes,
+    tolerance=bf16(ulps=1, why="one rounding; exp differs in its last bit"),
+    profile=OpProfile(NORM, kernels={"swiglu_kernel": ""}),
+)
 def clamped_swiglu(x: Tensor, limit: float) -> Tensor:
     gate, up = x.float().unflatten(-1, (-1, 2)).unbind(-1)
     gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
@@ -72,7 +79,7 @@ def triton_swiglu(x: Tensor, limit: float) -> Tensor:
 clamped_swiglu.prefer("triton", "strided")
 
 
-# Samples serve tests and benchmarks. 2880 is not a multiple of 1024: tails are the normal case.
+# Samples serve tests. 2880 is not a multiple of 1024: tails are the normal case.
 @clamped_swiglu.samples
 def make_samples(device: torch.device) -> Iterator[Sample]:
     generator = torch.Generator(device).manual_seed(1)
@@ -80,6 +87,14 @@ def make_samples(device: torch.device) -> Iterator[Sample]:
         x = 4 * torch.randn(tokens, 2 * width, device=device, generator=generator)
         yield Sample(f"T={tokens} I={width}", (x.bfloat16(), 7.0))
     yield Sample("at the limit", (torch.full((2, 8), 7.0, device=device, dtype=torch.bfloat16), 7.0))
+
+
+# Workloads serve benchmarks: how a model uses the op in a step of M tokens.
+@clamped_swiglu.workloads
+def make_workloads(shapes: ModelShapes, m: int, activation: str) -> Iterator[WorkloadPart]:
+    spec = shapes.spec
+    rows, width = m * spec.num_active, spec.intermediate_size
+    yield WorkloadPart("", 0.0, 4 * rows * width, lambda: (shapes.normal(rows, 2 * width), spec.swiglu_limit))
 
 
 def main() -> int:

@@ -23,7 +23,8 @@ from firesteel.kernels.ops.moe_matmul import moe_matmul
 from firesteel.kernels.proof.verify import verify
 from firesteel.kernels.registry import ALL_OPS, DECODE_OPS
 from firesteel.kernels.stream import shapes as decode_shapes
-from firesteel.kernels.stream.launch import with_all_arriving, with_sms
+from firesteel.kernels.stream.build import with_all_arriving
+from firesteel.kernels.stream.plan import with_sms
 
 SMALL_BYTES = 4e6  # limit on arguments; under racecheck a call takes a thousand times as long
 STREAMED_BYTES = 8e7

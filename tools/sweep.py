@@ -19,7 +19,7 @@ import torch
 from firesteel.cli.bench.model import open_model
 from firesteel.config import resolve
 from firesteel.errors import UserError
-from firesteel.kernels.stream.launch import forget_plans
+from firesteel.kernels.stream.build import forget_plans
 from firesteel.measure.decode.bench import DecodeSubject, DecodeSweep, choose_decode_ops, open_step
 from firesteel.measure.decode.steps import time_steps
 from firesteel.measure.decode.variants import list_variants, time_groups

@@ -1,11 +1,10 @@
 """Holds ops to their references in Triton's interpreter and on an emulated GPU; small CUDA C++; small samples."""
 
 import ctypes
-import importlib
-import inspect
 import mmap
 import os
 import shutil
+from dataclasses import replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from firesteel.kernels.cuda.source import CudaKernel, CudaSource
 from firesteel.kernels.op.op import Sample
 from firesteel.kernels.op.tolerance import assert_close
 from firesteel.kernels.proof.verify import Check, check
+from firesteel.kernels.stream import plan as stream_plan
 
 DATA = Path(__file__).with_name("data")
 EARLY_LAUNCHES = 4
@@ -48,20 +48,21 @@ def small(monkeypatch, shared_folder):
 
 
 @pytest.fixture(scope="session")
-def small_args():
-    """small_args(op) is {name: value} of an op's first sample on the CPU whose label begins as said."""
+def small_operands():
+    """small_operands(op, label) is a copy of the operands of the op's first CPU sample whose label begins so."""
 
     def find(op, label="kindling T=5"):
         sample = next(one for one in op.make_samples(torch.device("cpu")) if one.label.startswith(label))
-        return dict(zip(inspect.signature(op.reference).parameters, sample.clone(), strict=False))
+        (operands,) = sample.clone()
+        return operands
 
     return find
 
 
 @pytest.fixture(scope="session")
-def refusal(small_args):
-    """refusal(op, ...) is what `cuda` says of a small sample with some arguments replaced."""
-    return lambda op, **changes: op.implementations["cuda"].accepts(**{**small_args(op), **changes})
+def refusal(small_operands):
+    """refusal(op, ...) is what `cuda` says of a small sample with some operands replaced."""
+    return lambda op, **changes: op.implementations["cuda"].accepts(replace(small_operands(op), **changes))
 
 
 @pytest.fixture(scope="session")
@@ -81,17 +82,10 @@ def emulator(tmp_path_factory):
 
 @pytest.fixture
 def use_machine(emulator, monkeypatch):
-    """use_machine(machine): from now on CUDA kernels run on an emulated one of this size."""
+    """use_machine(machine): from now on CUDA kernels run on an emulated GPU of this size."""
     monkeypatch.setattr(CudaKernel, "prepare", emulator.emulated_prepare)
     monkeypatch.setattr(CudaKernel, "launch", emulator.emulated_launch)
-
-    def use(machine):
-        decode = [f"decode.{name}" for name in ("qkv", "attention", "o", "fc1", "fc2", "experts", "lm_head")]
-        for name in (*decode, "ops.moe_stream"):
-            module = importlib.import_module(f"firesteel.kernels.{name}")
-            monkeypatch.setattr(module, "find_machine", lambda device: machine)
-
-    return use
+    return lambda machine: monkeypatch.setattr(stream_plan, "_read_machine", lambda device: machine)
 
 
 @pytest.fixture
@@ -121,19 +115,18 @@ def hold_emulated(use_machine):
 
 @pytest.fixture
 def hold_early(use_machine, emulator):
-    """hold_early(op, machine, late, *args): the same where it begins before the inputs named `late` are there.
+    """hold_early(op, machine, late, operands): the same if it begins before the operands named `late` are there.
 
     A wait left out shows in most launches, not in all.
     """
 
-    def hold(op, machine, late, *args, way="cuda"):
+    def hold(op, machine, late, operands, way="cuda"):
         use_machine(machine)
-        sample, names = Sample("emulated", args), list(inspect.signature(op.reference).parameters)
-        expected = op.reference(*sample.clone())
+        expected = op.reference(operands.clone())
         for _ in range(EARLY_LAUNCHES):
-            given = dict(zip(names, sample.clone(), strict=False))
-            with emulator.coming_late(*(given[name] for name in late)):
-                actual = op.implementations[way].function(**given, dependent=True)
+            given = replace(operands.clone(), dependent=True)
+            with emulator.coming_late(*(getattr(given, name) for name in late)):
+                actual = op.implementations[way].function(given)
             assert_close(actual=actual, expected=expected, tolerance=op.tolerance)
 
     return hold

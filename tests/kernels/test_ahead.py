@@ -14,7 +14,7 @@ from firesteel.kernels import ahead as module
 from firesteel.kernels.ahead import compile_ahead, current_ahead, listen, tell_built
 from firesteel.kernels.cuda.source import CudaSource
 from firesteel.kernels.ledger import Ledger, Ran
-from firesteel.kernels.stream import launch as decode_launch
+from firesteel.kernels.stream import build as stream_build
 from firesteel.kernels.tiles import launch
 from firesteel.kernels.tiles.launch import launch_kernel
 from firesteel.kernels.tiles.tuned import launch_key, using_options
@@ -161,7 +161,7 @@ def test_launch_of_cuda_is_handed_over_too(gpu, monkeypatch):
     source = CudaSource("moe_sum.cu", defines={"HIDDEN": 64, "ACTIVE": 2})
     with compile_ahead(workers=1) as ahead:
         monkeypatch.setattr(ahead, "add_cuda", lambda *one: added.append(one))
-        decode_launch.launch(source.kernel("moe_sum", threads=128), (1,), (X,), False)
+        stream_build.launch(source.kernel("moe_sum", threads=128), (1,), (X,), False)
     assert added == [(source, "sm_90a")]
 
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from firesteel.kernels.cuda.source import CudaSource
-from firesteel.kernels.decode.o import decode_o
+from firesteel.kernels.decode.o import DecodeOOperands, decode_o
 from firesteel.kernels.op.op import Sample
 from firesteel.kernels.proof.verify import check
-from firesteel.kernels.stream.launch import Machine
+from firesteel.kernels.stream.plan import Machine
 from firesteel.kernels.stream.shapes import Draw
 
 SHARED_BYTES, COUNT = 256, 512
@@ -118,10 +118,12 @@ def leave_out(monkeypatch):
     return leave
 
 
-def make_args():
+def make_operands():
     """Eight strips of two parts for each of three programs, through six stages."""
     draw = Draw(torch.device("cpu"))
-    return draw.normal(3, 1344), draw.weight(384, 1344), draw.normal(384), draw.normal(3, 384)
+    return DecodeOOperands(
+        mixed=draw.normal(3, 1344), weight=draw.weight(384, 1344), bias=draw.normal(384), r=draw.normal(3, 384)
+    )
 
 
 @pytest.mark.slow
@@ -131,7 +133,7 @@ def test_a_decode_kernel_that_lacks_one_of_its_waits_fails(
 ):
     use_machine(THREE)
     monkeypatch.setattr(emulator, "PATIENCE_S", 10.0)
-    cuda, sample = decode_o.implementations["cuda"], Sample("emulated", make_args())
+    cuda, sample = decode_o.implementations["cuda"], Sample("emulated", (make_operands(),))
     assert check(decode_o, cuda, sample) is None
     leave_out(file, wait)
     assert any(check(decode_o, cuda, sample) for _ in range(5))
@@ -140,8 +142,8 @@ def test_a_decode_kernel_that_lacks_one_of_its_waits_fails(
 @pytest.mark.slow
 def test_a_decode_kernel_that_does_not_wait_for_its_inputs_fails(leave_out, hold_early, emulator):
     late = ("mixed", "bias", "r")
-    hold_early(decode_o, THREE, late, *make_args())
+    hold_early(decode_o, THREE, late, make_operands())
     leave_out("decode_o.cu", "wait_for_inputs();")
     with pytest.raises(AssertionError, match=r"worst nan|ended before the kernel ahead"):
         for _ in range(8):  # the inputs may come in time
-            hold_early(decode_o, THREE, late, *make_args())
+            hold_early(decode_o, THREE, late, make_operands())

@@ -12,8 +12,8 @@ from firesteel.kernels import Kernels
 from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.rope import RopeSpec
 from firesteel.measure.decode.steps import Pages, fill_pages, first_batch, lay_out, watch
-from firesteel.model.decode import DecodeError, DecodeStep
-from firesteel.model.decode_ops import GROUPS, DecodeOps
+from firesteel.model.decode import DecodeStep
+from firesteel.model.decode_ops import GROUPS, DecodeError, DecodeOps
 from firesteel.model.gpt_oss import GptOss
 from firesteel.model.spec import ModelSpec
 from firesteel.model.synthetic import synthetic_weights
@@ -127,11 +127,8 @@ def test_rounding_is_asked_for_before_packed_weights_alone():
     step = DecodeStep(model, cache, ops_of(model), num_requests=1, num_pages=pages.width)
     step.load(batch)
     calls = watch(step)
-    kinds = ("bf16", "mxfp8", "mxfp4")
-    asked = {
-        group: {one for call in calls[group] for one in call.args if isinstance(one, str) and one in kinds}
-        for group in ("qkv", "o", "fc1", "fc2", "lm_head")
-    }
+    groups = ("qkv", "o", "fc1", "fc2", "lm_head")
+    asked = {group: {call.operands.activation for call in calls[group]} for group in groups}
     assert asked == {"qkv": {"bf16"}, "o": {"mxfp8"}, "fc1": {"mxfp8"}, "fc2": {"mxfp8"}, "lm_head": {"bf16"}}
     entries = {(ran.op, ran.activation) for ran in model.kernels.ledger.entries}
     assert ("decode_o", "mxfp8") in entries and ("decode_qkv", "bf16") in entries
@@ -145,9 +142,9 @@ def test_page_size_may_exceed_the_window_or_be_one_token():
 def test_sinks_off_is_off_in_the_step_too():
     model = model_of(BASE)
     cache, batch, pages = begin(model, [12])
-    step = DecodeStep(model, cache, ops_of(model), num_requests=1, num_pages=pages.width)
     logits = []
     for model.sinks in (True, False):
+        step = DecodeStep(model, clone(cache), ops_of(model), num_requests=1, num_pages=pages.width)
         step.load(batch)
         logits.append(step.run())
     assert (logits[0] - logits[1]).norm() / logits[0].norm() > 1e-2
@@ -198,7 +195,7 @@ def test_every_launch_but_the_first_is_dependent_where_asked():
         step = DecodeStep(model, cache, ops_of(model), num_requests=1, num_pages=pages.width, dependent=dependent)
         step.load(batch)
         calls = watch(step)
-        launches = [call.args[-1] for group in GROUPS for call in calls[group]]
+        launches = [call.operands.dependent for group in GROUPS for call in calls[group]]
         assert len(launches) == 6 * BASE.num_layers + 2
         assert launches == [False] + [dependent] * (len(launches) - 1)
 

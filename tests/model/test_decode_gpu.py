@@ -77,20 +77,20 @@ def look(step, led=None):
             r.copy_(led.entered[len(seen.entered)])
         seen.entered.append(r.clone())
 
-    def qkv(*args):
+    def qkv(operands):
         enter()
-        q, keys, values, *_ = plain.qkv(*args)
-        slots = args[7]
+        q, keys, values, *_ = plain.qkv(operands)
+        slots = operands.slots
         seen.written.append(torch.stack([one[slots // 64, :, slots % 64] for one in (keys, values)]))
         return q, keys, values
 
-    def router(*args):
-        seen.routers.append(plain.router(*args).clone())
+    def router(operands):
+        seen.routers.append(plain.router(operands).clone())
         return seen.routers[-1] if led is None else led.routers[len(seen.routers) - 1]
 
-    def lm_head(*args):
+    def lm_head(operands):
         enter()
-        return plain.lm_head(*args)
+        return plain.lm_head(operands)
 
     step.ops = plain._replace(qkv=qkv, router=router, lm_head=lm_head)
     try:

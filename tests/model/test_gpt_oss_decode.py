@@ -9,10 +9,18 @@ import torch
 from firesteel.device import find_device
 from firesteel.engine.cache.kv_cache import new_cache
 from firesteel.kernels import Kernels
+from firesteel.kernels.decode.attention import DecodeAttentionOperands
+from firesteel.kernels.decode.fc1 import DecodeFc1Operands
+from firesteel.kernels.decode.fc2 import DecodeFc2Operands
+from firesteel.kernels.decode.lm_head import DecodeLmHeadOperands, cuda_decode_lm_head, find_best
+from firesteel.kernels.decode.o import DecodeOOperands
+from firesteel.kernels.decode.qkv import DecodeQkvOperands
+from firesteel.kernels.decode.router import DecodeRouterOperands
+from firesteel.kernels.decode.sample import DecodeSampleOperands
 from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.registry import DECODE_OPS
 from firesteel.kernels.rope import RopeSpec, rope_table
-from firesteel.kernels.stream.launch import with_delays
+from firesteel.kernels.stream.build import with_delays
 from firesteel.model.gpt_oss import GptOss
 from firesteel.model.spec import PRESETS, ModelSpec
 from firesteel.model.synthetic import synthetic_weights
@@ -68,30 +76,58 @@ class Steps:
         """One step; its logits."""
         ops = {op.name.removeprefix("decode_"): op.implementations[name].function for op in DECODE_OPS}
         spec, eps = self.spec, self.spec.rms_eps
+        after = {"r": self.r, "dependent": dependent}
         for number, layer in enumerate(self.weights.layers):
             window = spec.windows[number]
             slots, table = self.view(window)
-            pages = (self.cache.keys[number], self.cache.values[number])
-            q, *_ = ops["qkv"](
-                self.r, layer.input_norm, eps, layer.qkv, layer.qkv_bias, self.table, self.positions, slots, *pages,
-                dependent=dependent,
-            )  # fmt: skip
-            scale = spec.head_dim**-0.5
-            mixed = ops["attention"](
-                q, *pages, table, self.kv_lens, layer.sinks, window, scale, dependent=dependent
+            pages = {"k_pages": self.cache.keys[number], "v_pages": self.cache.values[number]}
+            qkv = DecodeQkvOperands(
+                norm=layer.input_norm,
+                eps=eps,
+                weight=layer.qkv,
+                bias=layer.qkv_bias,
+                table=self.table,
+                positions=self.positions,
+                slots=slots,
+                **pages,
+                **after,
             )
-            ops["o"](mixed, layer.o, layer.o_bias, self.r, "bf16", dependent)
-            norm = (self.r, layer.post_norm, eps)
-            logits = ops["router"](*norm, layer.router, layer.router_bias, dependent)
-            routed = (logits, layer.experts, spec.swiglu_limit, spec.num_active)
-            inner = ops["fc1"](*norm, *routed, "bf16", dependent)
-            ops["fc2"](inner, logits, layer.experts, self.r, "bf16", dependent)
-        logits, best = ops["lm_head"](self.r, self.weights.norm, eps, self.weights.lm_head, "bf16", dependent)
-        ops["sample"](
-            best, self.weights.embedding, self.token_ids, self.positions, self.kv_lens, self.full_slots,
-            self.window_slots, self.full_table, self.window_table, PAGE_SIZE, self.r,
-            torch.empty(len(self.positions), device=self.r.device), dependent,
-        )  # fmt: skip
+            q, *_ = ops["qkv"](qkv)
+            attention = DecodeAttentionOperands(
+                q=q,
+                **pages,
+                page_table=table,
+                kv_lens=self.kv_lens,
+                sinks=layer.sinks,
+                window=window,
+                scale=spec.head_dim**-0.5,
+                dependent=dependent,
+            )
+            mixed = ops["attention"](attention)
+            ops["o"](DecodeOOperands(mixed=mixed, weight=layer.o, bias=layer.o_bias, **after))
+            norm = {"norm": layer.post_norm, "eps": eps}
+            router = DecodeRouterOperands(weight=layer.router, bias=layer.router_bias, **norm, **after)
+            routed = {"logits": ops["router"](router), "experts": layer.experts}
+            limits = {"limit": spec.swiglu_limit, "active": spec.num_active}
+            inner = ops["fc1"](DecodeFc1Operands(**norm, **routed, **limits, **after))
+            ops["fc2"](DecodeFc2Operands(inner=inner, **routed, **after))
+        lm_head = DecodeLmHeadOperands(norm=self.weights.norm, eps=eps, weight=self.weights.lm_head, **after)
+        logits, best = ops["lm_head"](lm_head)
+        sample = DecodeSampleOperands(
+            best=best,
+            embedding=self.weights.embedding,
+            token_ids=self.token_ids,
+            positions=self.positions,
+            kv_lens=self.kv_lens,
+            full_slots=self.full_slots,
+            window_slots=self.window_slots,
+            full_table=self.full_table,
+            window_table=self.window_table,
+            page_size=PAGE_SIZE,
+            largest=torch.empty(len(self.positions), device=self.r.device),
+            **after,
+        )
+        ops["sample"](sample)
         return logits
 
     def state(self):
@@ -177,9 +213,8 @@ def test_a_graph_replayed_gives_the_bits_of_eager_steps(model, tokens, dependent
 
 @gpu
 def test_the_best_of_each_program_is_that_of_its_logits(model):
-    from firesteel.kernels.decode.lm_head import cuda_decode_lm_head, find_best
-
     spec, weights, device = model
     r = torch.randn(3, spec.hidden_size, device=device.torch_device).bfloat16()
-    logits, best = cuda_decode_lm_head(r, weights.norm, spec.rms_eps, weights.lm_head)
+    operands = DecodeLmHeadOperands(r=r, norm=weights.norm, eps=spec.rms_eps, weight=weights.lm_head)
+    logits, best = cuda_decode_lm_head(operands)
     assert torch.equal(best, find_best(logits, best.shape[0]))

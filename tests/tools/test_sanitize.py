@@ -9,7 +9,7 @@ from firesteel.kernels.decode.fc2 import refuse_strips
 from firesteel.kernels.op.op import Sample, anywhere, define_op
 from firesteel.kernels.op.tolerance import exact
 from firesteel.kernels.registry import DECODE_OPS
-from firesteel.kernels.stream.launch import Machine
+from firesteel.kernels.stream.plan import Machine
 
 CPU = find_device("cpu")
 

@@ -6,7 +6,7 @@ import pytest
 
 import sweep
 from firesteel.kernels.decode.experts import plan_passed
-from firesteel.kernels.stream.launch import machine_of
+from firesteel.kernels.stream.plan import machine_of
 
 EXPERTS = "firesteel.kernels.decode.experts"
 SIZES = {"hidden": 2880, "experts": 128, "active": 4}

@@ -20,9 +20,9 @@ from firesteel.kernels.cuda.cache import use_cache
 from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.op.op import REFERENCE
 from firesteel.kernels.op.requirement import parse_requirements
-from firesteel.kernels.registry import parse_pins
+from firesteel.kernels.registry import list_replacements, parse_pins
 from firesteel.kernels.tiles.tuned import Tuned, load_tuned, use_options
-from firesteel.model.decode_ops import IN_PLACE, DecodeOps, split_choices
+from firesteel.model.decode_ops import DecodeOps, split_choices
 from firesteel.model.fill import LoadReport
 from firesteel.model.gpt_oss import GptOss
 from firesteel.model.precision import held_layers
@@ -144,8 +144,9 @@ def choose_fused(
 
 def _unnamed(ops: Iterable[str], named: set[str]) -> tuple[str, str] | None:
     """The first of the network's ops for which a step of the decode ops would run something that is not named."""
+    replacements = list_replacements()
     for op in ops:
-        for others in IN_PLACE.get(op, ()):
+        for others in replacements.get(op, ()):
             if named.isdisjoint(others.split("|")):
                 return op, others.replace("|", " or ")
     return None

@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from torch import Tensor
 
 from firesteel.device import DeviceSpec
+from firesteel.errors import UserError
+from firesteel.kernels.decode.attention import DecodeAttentionOperands
+from firesteel.kernels.decode.experts import DecodeExpertsOperands
+from firesteel.kernels.decode.fc1 import DecodeFc1Operands
+from firesteel.kernels.decode.fc2 import DecodeFc2Operands
+from firesteel.kernels.decode.lm_head import DecodeLmHeadOperands
+from firesteel.kernels.decode.o import DecodeOOperands
+from firesteel.kernels.decode.qkv import DecodeQkvOperands
+from firesteel.kernels.decode.router import DecodeRouterOperands
+from firesteel.kernels.decode.sample import DecodeSampleOperands
 from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.op.op import Chosen
 from firesteel.kernels.op.requirement import Requirement
@@ -15,31 +27,24 @@ from firesteel.kernels.registry import DECODE_OPS, find_op
 from firesteel.model.precision import DENSE_LAYERS
 
 NAMES = tuple(op.name for op in DECODE_OPS)
-# by op of the network, what a step of the decode ops runs in its place; "a|b" is one of them, by the model's shape
-IN_PLACE = MappingProxyType(
-    {
-        "rms_norm": ("decode_qkv", "decode_router", "decode_experts|decode_fc1", "decode_lm_head"),
-        "linear": ("decode_qkv", "decode_o", "decode_lm_head"),
-        "rope_kv_write": ("decode_qkv",),
-        "attention": ("decode_attention",),
-        "route": ("decode_router",),
-        "moe_matmul": ("decode_experts|decode_fc1", "decode_experts|decode_fc2"),
-    }
-)
+
+
+class DecodeError(UserError):
+    """A step that the decode ops cannot compute."""
 
 
 class DecodeOps(NamedTuple):
-    """By the group of time that each is."""
+    """Decode ops, keyed by timing group."""
 
-    qkv: Callable[..., Any]
-    attention: Callable[..., Any]
-    o: Callable[..., Any]
-    router: Callable[..., Any]
-    experts: Callable[..., Any]  # or, where their rows differ in length, the next two
-    fc1: Callable[..., Any]
-    fc2: Callable[..., Any]
-    lm_head: Callable[..., Any]
-    sample: Callable[..., Any]
+    qkv: Callable[[DecodeQkvOperands], tuple[Tensor, ...]]
+    attention: Callable[[DecodeAttentionOperands], Tensor]
+    o: Callable[[DecodeOOperands], Tensor]
+    router: Callable[[DecodeRouterOperands], Tensor]
+    experts: Callable[[DecodeExpertsOperands], Tensor]  # or, if their rows differ in length, the next two
+    fc1: Callable[[DecodeFc1Operands], Tensor]
+    fc2: Callable[[DecodeFc2Operands], Tensor]
+    lm_head: Callable[[DecodeLmHeadOperands], tuple[Tensor, Tensor]]
+    sample: Callable[[DecodeSampleOperands], tuple[Tensor, ...]]
 
     @classmethod
     def choose(

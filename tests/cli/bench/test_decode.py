@@ -111,8 +111,9 @@ def test_steps_that_do_not_repeat_their_bits_are_an_error_without_a_record(bench
     def noisy(*args, **settings):
         ops = plain(*args, **settings)
 
-        def o(mixed, weight, bias, r, *others):
-            return ops.o(mixed, weight, bias, r.add_(1e-2 * torch.randn_like(r)), *others)
+        def o(operands):
+            operands.r.add_(1e-2 * torch.randn_like(operands.r))
+            return ops.o(operands)
 
         return ops._replace(o=o)
 

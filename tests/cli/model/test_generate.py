@@ -95,7 +95,7 @@ def test_ledger_names_every_op_with_calls_and_time(run, checkpoint):
         row = next(line for line in table.splitlines() if f" {op.name} " in line)
         _, implementation, activation, calls, *times = map(str.strip, row.strip("│").split("│"))
         assert implementation == "reference" and int(calls) > 0 and len(times) == 2  # nothing clipped, no kernels
-        assert activation == ("bf16" if op.activation_at is not None else "")
+        assert activation == ("bf16" if op.rounds_activations else "")
         assert float(times[0]) >= 0 and float(times[1]) > 0
     assert "reference" not in run(*asked).stdout
 

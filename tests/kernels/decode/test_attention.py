@@ -7,40 +7,40 @@ import torch
 
 from firesteel.kernels.decode.attention import SHORT, Sharing, decode_attention, share_tokens
 from firesteel.kernels.ops.attention import attention
-from firesteel.kernels.stream.launch import Machine, machine_of
+from firesteel.kernels.stream.plan import Machine, machine_of
 
 FP8 = torch.float8_e4m3fn
 
 
 @pytest.mark.parametrize("seen", ["full", "window", "no sinks"])
-def test_it_is_attention_of_the_last_token_of_each_request(seen, small_args):
-    args = small_args(decode_attention, f"kindling T=5 {seen}")
-    mixed = decode_attention.reference(**args)
+def test_it_is_attention_of_the_last_token_of_each_request(seen, small_operands):
+    operands = small_operands(decode_attention, f"kindling T=5 {seen}")
+    mixed = decode_attention.reference(operands)
     starts = torch.arange(6)
-    given = (args["q"], args["k_pages"], args["v_pages"], args["page_table"], starts, args["kv_lens"])
-    expected = attention.reference(*given, args["sinks"], args["window"], args["scale"])
+    given = (operands.q, operands.k_pages, operands.v_pages, operands.page_table, starts, operands.kv_lens)
+    expected = attention.reference(*given, operands.sinks, operands.window, operands.scale)
     assert torch.equal(mixed, expected.flatten(1)) and mixed.shape == (5, 512)
 
 
-def test_a_single_token_without_sinks_sees_itself(small_args):
-    args = small_args(decode_attention, "kindling T=5 no sinks")
-    page, offset = args["page_table"][1, 0], 0
-    expected = args["v_pages"][page, :, offset].repeat_interleave(4, 0).flatten()
-    assert args["kv_lens"][1] == 1 and torch.equal(decode_attention.reference(**args)[1], expected)
+def test_a_single_token_without_sinks_sees_itself(small_operands):
+    operands = small_operands(decode_attention, "kindling T=5 no sinks")
+    page, offset = operands.page_table[1, 0], 0
+    expected = operands.v_pages[page, :, offset].repeat_interleave(4, 0).flatten()
+    assert operands.kv_lens[1] == 1 and torch.equal(decode_attention.reference(operands)[1], expected)
 
 
-def test_the_kernel_says_what_it_does_not_take(small_args, refusal):
-    args = small_args(decode_attention)
+def test_the_kernel_says_what_it_does_not_take(small_operands, refusal):
+    operands = small_operands(decode_attention)
     assert refusal(decode_attention) is None
-    assert "up to 8 heads of 64" in refusal(decode_attention, q=args["q"].repeat(1, 3, 1))
-    assert "up to 8 heads of 64" in refusal(decode_attention, q=args["q"][..., :32])
-    assert "one query a request, not 3 of 5" in refusal(decode_attention, q=args["q"][:3])
-    assert "float8_e4m3fn and torch.bfloat16" in refusal(decode_attention, k_pages=args["k_pages"].to(FP8))
-    fp8 = {name: args[name].to(FP8) for name in ("k_pages", "v_pages")}
+    assert "up to 8 heads of 64" in refusal(decode_attention, q=operands.q.repeat(1, 3, 1))
+    assert "up to 8 heads of 64" in refusal(decode_attention, q=operands.q[..., :32])
+    assert "one query a request, not 3 of 5" in refusal(decode_attention, q=operands.q[:3])
+    assert "float8_e4m3fn and torch.bfloat16" in refusal(decode_attention, k_pages=operands.k_pages.to(FP8))
+    fp8 = {"k_pages": operands.k_pages.to(FP8), "v_pages": operands.v_pages.to(FP8)}
     assert refusal(decode_attention, **fp8, key_scale=0.5, value_scale=0.25) is None
     assert "has scales for fp8 e4m3 pages" in refusal(decode_attention, value_scale=0.25)
-    assert "contiguous" in refusal(decode_attention, k_pages=args["k_pages"][::2])
-    assert "int64, not torch.int32" in refusal(decode_attention, page_table=args["page_table"].int())
+    assert "contiguous" in refusal(decode_attention, k_pages=operands.k_pages[::2])
+    assert "int64, not torch.int32" in refusal(decode_attention, page_table=operands.page_table.int())
 
 
 def test_long_tables_are_joined_in_memory_by_as_many_programs_as_there_are_sms():
@@ -63,9 +63,10 @@ def test_programs_of_all_requests_run_at_once():
 def test_samples_are_shared_in_both_ways():
     found = set()
     for sample in decode_attention.make_samples(torch.device("cpu")):
-        q, k_pages, _, table, _, _, window = sample.args[:7]
-        held = table.shape[1] * k_pages.shape[2]
-        found.add(share_tokens(machine_of((9, 0)), q.shape[0] * k_pages.shape[1], held, window))
+        (operands,) = sample.args
+        held = operands.page_table.shape[1] * operands.k_pages.shape[2]
+        heads = operands.q.shape[0] * operands.k_pages.shape[1]
+        found.add(share_tokens(machine_of((9, 0)), heads, held, operands.window))
     assert {one.in_memory for one in found if one.programs > 1} == {False, True}
 
 

@@ -1,30 +1,46 @@
 """decode_attention's kernel on an emulated GPU: lengths around tiles, pages and windows, clusters, late tokens."""
 
 import importlib
+from dataclasses import replace
 
 import pytest
 import torch
 
-from firesteel.kernels.decode.attention import Sharing, _sample_pages, decode_attention, share_tokens
+from firesteel.kernels.decode.attention import (
+    DecodeAttentionOperands,
+    Sharing,
+    _sample_pages,
+    decode_attention,
+    share_tokens,
+)
 from firesteel.kernels.op.op import Sample
 from firesteel.kernels.op.tolerance import assert_close
 from firesteel.kernels.proof.verify import check
-from firesteel.kernels.stream.launch import Machine
+from firesteel.kernels.stream.plan import Machine
 from firesteel.kernels.stream.shapes import Draw
 
 LARGE, SMALL = Machine(64, 232_448), Machine(48, 101_376)
 
 
-def make_args(lens, *, window=None, page_size=16, heads=8, kv_heads=1, has_sinks=True, is_fp8=False):
+def make_operands(lens, *, window=None, page_size=16, heads=8, kv_heads=1, has_sinks=True, is_fp8=False):
     """Slots that no token has written hold no number; pages before the window are nobody's."""
     draw = Draw(torch.device("cpu"))
-    keys, values, *where = _sample_pages(tuple(lens), page_size, window, kv_heads, draw)
+    keys, values, page_table, kv_lens = _sample_pages(tuple(lens), page_size, window, kv_heads, draw)
     q, sinks = draw.normal(len(lens), heads, 64), draw.normal(heads, scale=3)
-    scales = ()
-    if is_fp8:
-        keys, values = (one.float().mul(16).to(torch.float8_e4m3fn) for one in (keys, values))
-        scales = (0.0625, 3.0)
-    return q, keys, values, *where, sinks if has_sinks else None, window, 0.125, *scales
+    operands = DecodeAttentionOperands(
+        q=q,
+        k_pages=keys,
+        v_pages=values,
+        page_table=page_table,
+        kv_lens=kv_lens,
+        sinks=sinks if has_sinks else None,
+        window=window,
+        scale=0.125,
+    )
+    if not is_fp8:
+        return operands
+    keys, values = (pages.float().mul(16).to(torch.float8_e4m3fn) for pages in (keys, values))
+    return replace(operands, k_pages=keys, v_pages=values, key_scale=0.0625, value_scale=3.0)
 
 
 @pytest.mark.parametrize("has_sinks", [True, False], ids=["sinks", "no sinks"])
@@ -33,14 +49,14 @@ def make_args(lens, *, window=None, page_size=16, heads=8, kv_heads=1, has_sinks
 def test_eight_programs_share_the_tokens_of_a_kv_head(lens, page_size, has_sinks, hold_emulated):
     """1100 tokens are more tiles than the 64 warps."""
     assert share_tokens(LARGE, len(lens), max(lens), None) == Sharing(8)
-    hold_emulated(decode_attention, LARGE, *make_args(lens, page_size=page_size, has_sinks=has_sinks))
+    hold_emulated(decode_attention, LARGE, make_operands(lens, page_size=page_size, has_sinks=has_sinks))
 
 
 @pytest.mark.parametrize("page_size", [16, 64])
 @pytest.mark.parametrize("window", [1, 15, 16, 17, 128])
 def test_windows_begin_anywhere_in_a_tile_and_a_page(window, page_size, hold_emulated):
     lens = (1, 16, 17, 31, 128, 129, 143, 145)
-    hold_emulated(decode_attention, LARGE, *make_args(lens, window=window, page_size=page_size))
+    hold_emulated(decode_attention, LARGE, make_operands(lens, window=window, page_size=page_size))
 
 
 @pytest.mark.parametrize("page_size", [16, 64])
@@ -48,67 +64,67 @@ def test_windows_begin_anywhere_in_a_tile_and_a_page(window, page_size, hold_emu
 @pytest.mark.parametrize("lens", [(1, 15, 16), (17, 64, 65), (1300, 3, 129)], ids=str)
 def test_keys_and_values_in_fp8(lens, window, page_size, hold_emulated):
     """1300 tokens are more tiles than the 64 warps; the sinks know nothing of the scales."""
-    hold_emulated(decode_attention, LARGE, *make_args(lens, window=window, page_size=page_size, is_fp8=True))
+    hold_emulated(decode_attention, LARGE, make_operands(lens, window=window, page_size=page_size, is_fp8=True))
 
 
 def test_every_code_of_fp8_is_the_value_it_stands_for(use_machine):
     """A token that is alone is its value, whatever its score."""
     use_machine(LARGE)
-    args = make_args((1, 1, 1, 1), has_sinks=False, is_fp8=True)
+    operands = make_operands((1, 1, 1, 1), has_sinks=False, is_fp8=True)
     codes = torch.arange(256, dtype=torch.uint8).view(4, 64)
     codes[codes & 127 == 127] = 0  # no numbers
-    v_pages, table = args[2].view(torch.uint8), args[3]
-    v_pages[table[:, 0], 0, 0] = codes
-    found = decode_attention.implementations["cuda"].function(*args).view(4, 8, 64)
+    operands.v_pages.view(torch.uint8)[operands.page_table[:, 0], 0, 0] = codes
+    found = decode_attention.implementations["cuda"].function(operands).view(4, 8, 64)
     expected = (codes.view(torch.float8_e4m3fn).float() * 3).bfloat16()
     assert torch.equal(found, expected[:, None].expand(-1, 8, -1))
 
 
 def test_a_warp_may_have_more_tiles_than_it_has_lanes_to_find_them(hold_emulated):
     """294 tiles for the eight warps of a program."""
-    hold_emulated(decode_attention, LARGE, *make_args((4700, 4097), window=5000))
+    hold_emulated(decode_attention, LARGE, make_operands((4700, 4097), window=5000))
 
 
 @pytest.mark.slow
 def test_a_warp_may_have_more_tiles_of_fp8_than_it_has_lanes_to_find_them(hold_emulated):
-    hold_emulated(decode_attention, LARGE, *make_args((4700, 4097), window=5000, is_fp8=True))
+    hold_emulated(decode_attention, LARGE, make_operands((4700, 4097), window=5000, is_fp8=True))
 
 
 @pytest.mark.parametrize("is_fp8", [False, True], ids=["bf16", "fp8"])
 @pytest.mark.parametrize("window", [None, 100])
 def test_all_but_the_newest_tile_is_read_before_the_inputs_are_there(window, is_fp8, use_machine, emulator):
     use_machine(LARGE)
-    sample = Sample("early", make_args((17, 300, 1), window=window, is_fp8=is_fp8))
-    expected = decode_attention.reference(*sample.clone())
-    args = sample.clone()
-    q, *both_pages, table, lens = args[:5]
-    late = [q]
-    for request, held in enumerate(lens.tolist()):
-        late += [pages[table[request, (held - 1) // 16]] for pages in both_pages]
+    operands = replace(make_operands((17, 300, 1), window=window, is_fp8=is_fp8), dependent=True)
+    expected = decode_attention.reference(operands.clone())
+    late = [operands.q]
+    for request, held in enumerate(operands.kv_lens.tolist()):
+        page = operands.page_table[request, (held - 1) // 16]
+        late += [operands.k_pages[page], operands.v_pages[page]]
     with emulator.coming_late(*late):
-        actual = decode_attention.implementations["cuda"].function(*args, dependent=True)
+        actual = decode_attention.implementations["cuda"].function(operands)
     assert_close(actual=actual, expected=expected, tolerance=decode_attention.tolerance)
 
 
 @pytest.mark.parametrize("is_fp8", [False, True], ids=["bf16", "fp8"])
 @pytest.mark.parametrize("where", ["q", "k", "v"])
 def test_what_is_no_number_among_the_tokens_seen_reaches_the_result(where, is_fp8, hold_emulated):
-    args = make_args((40, 33, 5), window=128, is_fp8=is_fp8)
-    q, k_pages, v_pages, table = args[:4]
-    spoilt = {"q": q[1, 3], "k": k_pages[table[1, 1], 0, 9], "v": v_pages[table[1, 1], 0, 9]}[where]
+    operands = make_operands((40, 33, 5), window=128, is_fp8=is_fp8)
+    page = operands.page_table[1, 1]
+    spoilt = {"q": operands.q[1, 3], "k": operands.k_pages[page, 0, 9], "v": operands.v_pages[page, 0, 9]}[where]
     spoilt[7] = float("nan")
-    hold_emulated(decode_attention, LARGE, *args)
-    found = decode_attention.reference(*args).unflatten(1, (8, 64)).isnan()
+    hold_emulated(decode_attention, LARGE, operands)
+    found = decode_attention.reference(operands).unflatten(1, (8, 64)).isnan()
     assert found[1].any() and not found[0].any() and not found[2].any()
 
 
 @pytest.fixture
 def hold_sharing(use_machine, monkeypatch):
-    def hold(sharing, *args):
+    def hold(sharing, operands):
         use_machine(SMALL)
         module = importlib.import_module("firesteel.kernels.decode.attention")
         monkeypatch.setattr(module, "share_tokens", lambda machine, num_heads, most_held, window: sharing)
-        assert check(decode_attention, decode_attention.implementations["cuda"], Sample("shared", args)) is None
+        assert (
+            check(decode_attention, decode_attention.implementations["cuda"], Sample("shared", (operands,))) is None
+        )
 
     return hold
 
@@ -118,7 +134,7 @@ def hold_sharing(use_machine, monkeypatch):
 def test_the_last_program_joins_what_all_of_them_found(programs, is_fp8, hold_sharing):
     """Launch after launch of the same module, whose counters go on."""
     for lens in ((1100, 3, 129), (16,), (1, 300), (700, 17, 64, 2, 31)):
-        hold_sharing(Sharing(programs, in_memory=True), *make_args(lens, heads=16, kv_heads=2, is_fp8=is_fp8))
+        hold_sharing(Sharing(programs, in_memory=True), make_operands(lens, heads=16, kv_heads=2, is_fp8=is_fp8))
 
 
 WAYS = [Sharing(size) for size in (1, 2, 4, 8, 16)] + [Sharing(size, in_memory=True) for size in (2, 3, 6, 16, 21)]
@@ -130,18 +146,18 @@ WAYS = [Sharing(size) for size in (1, 2, 4, 8, 16)] + [Sharing(size, in_memory=T
 @pytest.mark.parametrize("sharing", WAYS, ids=str)
 def test_any_sharing_and_number_of_heads(sharing, heads, is_fp8, hold_sharing):
     for window in (None, 33, 300):
-        args = make_args((1, 290, 17), window=window, heads=heads[0], kv_heads=heads[1], is_fp8=is_fp8)
-        hold_sharing(sharing, *args)
+        operands = make_operands((1, 290, 17), window=window, heads=heads[0], kv_heads=heads[1], is_fp8=is_fp8)
+        hold_sharing(sharing, operands)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("in_memory", [False, True])
 def test_every_length_to_some_tiles(in_memory, hold_sharing):
     for first in range(1, 97, 8):
-        hold_sharing(Sharing(2, in_memory=in_memory), *make_args(range(first, first + 8), page_size=32))
+        hold_sharing(Sharing(2, in_memory=in_memory), make_operands(range(first, first + 8), page_size=32))
 
 
 @pytest.mark.slow
 def test_every_window_to_some_tiles(hold_sharing):
     for window in range(1, 50):
-        hold_sharing(Sharing(), *make_args((1, 16, 33, 47, 48, 49, 50, 95), window=window))
+        hold_sharing(Sharing(), make_operands((1, 16, 33, 47, 48, 49, 50, 95), window=window))

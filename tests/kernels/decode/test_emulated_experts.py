@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from firesteel.kernels.decode.experts import MXFP8_TOLERANCE, decode_experts, plan
+from firesteel.kernels.decode.experts import MXFP8_TOLERANCE, DecodeExpertsOperands, decode_experts, plan
 from firesteel.kernels.decode.fc2 import refuse_strips
-from firesteel.kernels.op.op import Sample
 from firesteel.kernels.op.tolerance import assert_close
-from firesteel.kernels.ops.moe_matmul import random_experts
+from firesteel.kernels.operands.weights import random_experts
 from firesteel.kernels.proof.verify import check
 from firesteel.kernels.stream import shapes as decode_shapes
-from firesteel.kernels.stream.launch import Machine, machine_of, with_all_arriving
+from firesteel.kernels.stream.build import with_all_arriving
+from firesteel.kernels.stream.plan import Machine, machine_of
 from firesteel.kernels.stream.shapes import Draw
 
 HIDDEN, EXPERTS, ACTIVE = 192, 40, 4
@@ -47,17 +47,25 @@ def route(routing, tokens, draw, experts=EXPERTS, active=ACTIVE):
     return logits
 
 
-def make_args(tokens, routing="any", *, hidden=HIDDEN, experts=EXPERTS, active=ACTIVE):
+def make_operands(tokens, routing="any", *, hidden=HIDDEN, experts=EXPERTS, active=ACTIVE):
     draw = Draw(torch.device("cpu"))
     packed = random_experts(experts, hidden, hidden, draw.generator)
     logits = route(routing, tokens, draw, experts, active)
-    return draw.normal(tokens, hidden), draw.normal(hidden), 1e-5, logits, packed, 7.0, active
+    return DecodeExpertsOperands(
+        r=draw.normal(tokens, hidden),
+        norm=draw.normal(hidden),
+        eps=1e-5,
+        logits=logits,
+        experts=packed,
+        limit=7.0,
+        active=active,
+    )
 
 
 @pytest.mark.parametrize("way", ["cuda", "cuda:passed"])
 def test_pairs_wait_for_each_other_as_a_whole_where_all_lanes_arrive(way, hold_emulated):
     with with_all_arriving():
-        hold_emulated(decode_experts, PAIRED, *make_args(1), way=way)
+        hold_emulated(decode_experts, PAIRED, make_operands(1), way=way)
 
 
 def test_the_machines_do_with_small_sizes_what_real_ones_do_with_real_sizes():
@@ -73,39 +81,39 @@ def test_the_machines_do_with_small_sizes_what_real_ones_do_with_real_sizes():
 
 def test_one_token_whose_strips_are_shared_by_pairs(hold_emulated):
     for routing in ("any", "equal"):
-        hold_emulated(decode_experts, PAIRED, *make_args(1, routing))
+        hold_emulated(decode_experts, PAIRED, make_operands(1, routing))
 
 
 @pytest.mark.parametrize(
     ("tokens", "routing"), [(5, "any"), (8, "the same"), (8, "all others"), (8, "half")], ids=str
 )
 def test_tokens_want_the_same_experts_or_others(tokens, routing, hold_emulated):
-    hold_emulated(decode_experts, TIGHT, *make_args(tokens, routing))
+    hold_emulated(decode_experts, TIGHT, make_operands(tokens, routing))
 
 
 def test_an_expert_that_more_tokens_want_than_a_small_gpu_multiplies_at_once_is_met_twice(hold_emulated):
-    hold_emulated(decode_experts, SMALL, *make_args(8, "the same"))
+    hold_emulated(decode_experts, SMALL, make_operands(8, "the same"))
 
 
 @pytest.mark.parametrize(("machine", "tokens"), [(PAIRED, 1), (TIGHT, 8)], ids=["1", "8"])
 def test_only_the_norm_is_read_before_the_inputs_are_there(machine, tokens, hold_early):
-    hold_early(decode_experts, machine, ("r", "logits"), *make_args(tokens))
+    hold_early(decode_experts, machine, ("r", "logits"), make_operands(tokens))
 
 
 @pytest.mark.parametrize(("machine", "tokens"), [(PAIRED, 1), (TIGHT, 5)], ids=["1", "5"])
 def test_what_is_no_number_reaches_all_of_its_token(machine, tokens, hold_emulated):
-    args = make_args(tokens, "the same")
-    args[0][-1, 3] = float("nan")
-    hold_emulated(decode_experts, machine, *args)
-    assert decode_experts.reference(*args).isnan().all(1).tolist() == [False] * (tokens - 1) + [True]
+    operands = make_operands(tokens, "the same")
+    operands.r[-1, 3] = float("nan")
+    hold_emulated(decode_experts, machine, operands)
+    assert decode_experts.reference(operands).isnan().all(1).tolist() == [False] * (tokens - 1) + [True]
 
 
 @pytest.mark.parametrize("way", ["cuda", "cuda:passed"])
 def test_the_next_weights_are_fetched_from_inside_their_bounds(way, use_machine, before_a_wall):
     use_machine(PAIRED)
-    args = make_args(1)
-    expected = decode_experts.reference(*Sample("ahead", args).clone())
-    actual = decode_experts.implementations[way].function(*args, "bf16", before_a_wall(100_000))
+    operands = make_operands(1)
+    expected = decode_experts.reference(operands.clone())
+    actual = decode_experts.implementations[way].function(replace(operands, ahead=before_a_wall(100_000)))
     assert_close(actual=actual, expected=expected, tolerance=decode_experts.tolerance)
 
 
@@ -114,7 +122,7 @@ def test_the_next_weights_are_fetched_from_inside_their_bounds(way, use_machine,
 @pytest.mark.parametrize("tokens", [1, 2, 3, 5, 8])
 def test_every_number_of_tokens_and_routing(tokens, machine, hold_emulated):
     for routing in ROUTINGS:
-        hold_emulated(decode_experts, machine, *make_args(tokens, routing))
+        hold_emulated(decode_experts, machine, make_operands(tokens, routing))
 
 
 @pytest.mark.slow
@@ -126,7 +134,7 @@ def test_every_way_to_share_strips(hidden, programs, hold_emulated):
     machine = Machine(programs, 232_448)
     assert refuse_strips(machine, hidden) is None
     for tokens in (1, 3):
-        hold_emulated(decode_experts, machine, *make_args(tokens, hidden=hidden, experts=8))
+        hold_emulated(decode_experts, machine, make_operands(tokens, hidden=hidden, experts=8))
 
 
 def test_one_program_is_refused_more_strips_than_it_has_sums_for():
@@ -138,27 +146,27 @@ def test_one_program_is_refused_more_strips_than_it_has_sums_for():
 @pytest.mark.parametrize("tokens", [1, 2, 5])
 def test_fewer_active_experts(tokens, active, hold_emulated):
     for routing in ("any", "the same"):
-        hold_emulated(decode_experts, PAIRED, *make_args(tokens, routing, active=active))
+        hold_emulated(decode_experts, PAIRED, make_operands(tokens, routing, active=active))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("machine", [PAIRED, SMALL], ids=["large", "small"])
 @pytest.mark.parametrize("tokens", [1, 2, 3, 8])
 def test_rounded_activations(tokens, machine, hold_emulated):
-    hold_emulated(decode_experts, machine, *make_args(tokens), "mxfp8")
+    hold_emulated(decode_experts, machine, replace(make_operands(tokens), activation="mxfp8"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("experts", [4, 32, 128])
 def test_other_numbers_of_experts(experts, hold_emulated):
     for tokens in (1, 3):
-        hold_emulated(decode_experts, PAIRED, *make_args(tokens, experts=experts, hidden=64))
+        hold_emulated(decode_experts, PAIRED, make_operands(tokens, experts=experts, hidden=64))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tokens", [1, 8])
 def test_warps_of_three_steps_as_in_the_real_size(tokens, hold_emulated):
-    hold_emulated(decode_experts, Machine(44, 232_448), *make_args(tokens, hidden=1344, experts=8))
+    hold_emulated(decode_experts, Machine(44, 232_448), make_operands(tokens, hidden=1344, experts=8))
 
 
 @pytest.mark.slow

@@ -1,56 +1,62 @@
 """decode_fc1's kernel on emulated GPUs."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from firesteel.kernels.decode.fc1 import decode_fc1
-from firesteel.kernels.ops.moe_matmul import random_experts
-from firesteel.kernels.stream.launch import Machine
+from firesteel.kernels.decode.fc1 import DecodeFc1Operands, decode_fc1
+from firesteel.kernels.operands.weights import random_experts
+from firesteel.kernels.stream.plan import Machine
 from firesteel.kernels.stream.shapes import Draw
 
 LARGE, SMALL = Machine(5, 232_448), Machine(4, 101_376)
 
 
-def make_args(tokens, hidden=1344, intermediate=24, *, experts=8, active=4, limit=7.0):
+def make_operands(tokens, hidden=1344, intermediate=24, *, experts=8, active=4, limit=7.0):
     """Rows of 21 steps, three a warp; three strips an expert."""
     draw = Draw(torch.device("cpu"))
     packed = random_experts(experts, hidden, max(intermediate, 32), draw.generator)
     rows = slice(2 * intermediate)
     parts = {name: getattr(packed, name)[:, rows] for name in ("gate_up_codes", "gate_up_scales", "gate_up_bias")}
-    packed = type(packed)(
-        **{name: part.contiguous() for name, part in parts.items()},
-        down_codes=packed.down_codes, down_scales=packed.down_scales, down_bias=packed.down_bias,
-    )  # fmt: skip
-    r, norm = draw.normal(tokens, hidden), draw.normal(hidden)
-    return r, norm, 1e-5, draw.logits(tokens, experts), packed, limit, active
+    packed = replace(packed, **{name: part.contiguous() for name, part in parts.items()})
+    return DecodeFc1Operands(
+        r=draw.normal(tokens, hidden),
+        norm=draw.normal(hidden),
+        eps=1e-5,
+        logits=draw.logits(tokens, experts),
+        experts=packed,
+        limit=limit,
+        active=active,
+    )
 
 
 @pytest.mark.parametrize("limit", [7.0, 0.5])
 @pytest.mark.parametrize("tokens", [3, 4])
 def test_rows_meet_the_tokens_that_want_them(tokens, limit, hold_emulated):
-    hold_emulated(decode_fc1, LARGE, *make_args(tokens, limit=limit))
+    hold_emulated(decode_fc1, LARGE, make_operands(tokens, limit=limit))
 
 
 def test_only_the_norm_is_read_before_the_inputs_are_there(hold_early):
-    hold_early(decode_fc1, LARGE, ("r", "logits"), *make_args(3))
+    hold_early(decode_fc1, LARGE, ("r", "logits"), make_operands(3))
 
 
 def test_the_clamp_does_not_hide_what_is_no_number(hold_emulated):
-    args = make_args(3)
-    args[0][1, 1343] = float("nan")
-    hold_emulated(decode_fc1, LARGE, *args)
-    assert decode_fc1.reference(*args).isnan().all((1, 2)).tolist() == [False, True, False]
+    operands = make_operands(3)
+    operands.r[1, 1343] = float("nan")
+    hold_emulated(decode_fc1, LARGE, operands)
+    assert decode_fc1.reference(operands).isnan().all((1, 2)).tolist() == [False, True, False]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("hidden", "machine"), [(64, LARGE), (128, SMALL), (192, LARGE)], ids=str)
 @pytest.mark.parametrize("tokens", [1, 2, 3, 5, 8])
 def test_every_number_of_tokens(tokens, hidden, machine, hold_emulated):
-    hold_emulated(decode_fc1, machine, *make_args(tokens, hidden, 96))
+    hold_emulated(decode_fc1, machine, make_operands(tokens, hidden, 96))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tokens", [1, 2, 5])
 def test_one_active_expert_and_rounded_activations(tokens, hold_emulated):
-    hold_emulated(decode_fc1, LARGE, *make_args(tokens, 128, 96, active=1))
-    hold_emulated(decode_fc1, LARGE, *make_args(tokens, 128, 96), "mxfp8")
+    hold_emulated(decode_fc1, LARGE, make_operands(tokens, 128, 96, active=1))
+    hold_emulated(decode_fc1, LARGE, replace(make_operands(tokens, 128, 96), activation="mxfp8"))

@@ -1,12 +1,13 @@
 """decode_lm_head's kernel on an emulated GPU: logits, the best of each program, ties, what is no number."""
 
 import importlib
+from dataclasses import replace
 
 import pytest
 import torch
 
-from firesteel.kernels.decode.lm_head import decode_lm_head, find_best
-from firesteel.kernels.stream.launch import Machine
+from firesteel.kernels.decode.lm_head import DecodeLmHeadOperands, decode_lm_head, find_best
+from firesteel.kernels.stream.plan import Machine
 from firesteel.kernels.stream.shapes import Draw
 
 LARGE, SMALL = Machine(4, 232_448), Machine(3, 101_376)
@@ -17,43 +18,44 @@ PACKED = {True: "mxfp4", False: "bf16"}
 def hold(hold_emulated, monkeypatch):
     """The reference knows how many programs there are."""
 
-    def hold_it(machine, *args, way="cuda"):
+    def hold_it(machine, operands, way="cuda"):
         module = importlib.import_module("firesteel.kernels.decode.lm_head")
         monkeypatch.setattr(module, "count_best", lambda r, weight: min(machine.num_sms, weight.shape[0] // 16))
-        hold_emulated(decode_lm_head, machine, *args, way=way)
+        hold_emulated(decode_lm_head, machine, operands, way=way)
 
     return hold_it
 
 
-def make_args(tokens, hidden, is_fp4, vocabulary=144):
+def make_operands(tokens, hidden, is_fp4, vocabulary=144):
     draw = Draw(torch.device("cpu"))
     weight = draw.mxfp4_weight(vocabulary, hidden) if is_fp4 else draw.weight(vocabulary, hidden)
-    return draw.normal(tokens, hidden), draw.normal(hidden), 1e-5, weight
+    return DecodeLmHeadOperands(r=draw.normal(tokens, hidden), norm=draw.normal(hidden), eps=1e-5, weight=weight)
 
 
 @pytest.mark.parametrize(("tokens", "is_fp4"), [(2, True), (1, False)], ids=str)
 def test_logits_and_the_best_of_each_program(tokens, is_fp4, hold):
     """Nine strips for four programs."""
-    hold(LARGE, *make_args(tokens, 192, is_fp4))
+    hold(LARGE, make_operands(tokens, 192, is_fp4))
 
 
 def test_one_token_and_packed_rows_of_several_steps_a_warp(hold):
     """Four groups stand side by side in a product, so that every lane holds something of a row."""
-    hold(LARGE, *make_args(1, 1152, True))
+    hold(LARGE, make_operands(1, 1152, True))
 
 
 def test_the_best_are_those_of_its_own_logits(use_machine):
     use_machine(LARGE)
-    logits, best = decode_lm_head.implementations["cuda"].function(*make_args(2, 192, True))
+    logits, best = decode_lm_head.implementations["cuda"].function(make_operands(2, 192, True))
     assert torch.equal(best, find_best(logits, 4))
 
 
 def test_of_equal_logits_the_lowest_id_is_best(use_machine):
     """All rows are the same, so all logits are: of each program's strips the first row of the first."""
     use_machine(LARGE)
-    r, norm, eps, weight = make_args(2, 192, True)
-    weight.codes[:], weight.scales[:] = weight.codes[:1].clone(), weight.scales[:1].clone()
-    logits, best = decode_lm_head.implementations["cuda"].function(r, norm, eps, weight)
+    operands = make_operands(2, 192, True)
+    codes, scales = operands.weight.codes, operands.weight.scales
+    codes[:], scales[:] = codes[:1].clone(), scales[:1].clone()
+    logits, best = decode_lm_head.implementations["cuda"].function(operands)
     assert logits.amax(1).equal(logits.amin(1))
     assert (~best & 0xFFFFFFFF).tolist() == [[first, first] for first in (0, 16, 32, 48)]
 
@@ -61,9 +63,9 @@ def test_of_equal_logits_the_lowest_id_is_best(use_machine):
 @pytest.mark.parametrize(("tokens", "is_fp4"), [(2, True), (1, False)], ids=str)
 def test_what_is_no_number_is_best_and_found_out(tokens, is_fp4, use_machine):
     use_machine(LARGE)
-    r, norm, eps, weight = make_args(tokens, 192, is_fp4)
-    r[0, 100] = float("nan")
-    logits, best = decode_lm_head.implementations["cuda"].function(r, norm, eps, weight)
+    operands = make_operands(tokens, 192, is_fp4)
+    operands.r[0, 100] = float("nan")
+    logits, best = decode_lm_head.implementations["cuda"].function(operands)
     assert logits[0].isnan().all() and not logits[1:].isnan().any()
     assert ((best[:, 0] >> 32) > torch.tensor(float("inf")).view(torch.int32)).all()
 
@@ -72,7 +74,7 @@ def test_what_is_no_number_is_best_and_found_out(tokens, is_fp4, use_machine):
 def test_only_weight_and_norm_are_read_before_the_inputs_are_there(tokens, is_fp4, hold_early, monkeypatch):
     module = importlib.import_module("firesteel.kernels.decode.lm_head")
     monkeypatch.setattr(module, "count_best", lambda r, weight: 4)
-    hold_early(decode_lm_head, LARGE, ("r",), *make_args(tokens, 192, is_fp4))
+    hold_early(decode_lm_head, LARGE, ("r",), make_operands(tokens, 192, is_fp4))
 
 
 @pytest.mark.slow
@@ -80,18 +82,18 @@ def test_only_weight_and_norm_are_read_before_the_inputs_are_there(tokens, is_fp
 @pytest.mark.parametrize("tokens", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("is_fp4", [True, False], ids=PACKED.get)
 def test_every_number_of_tokens_and_way_to_cut_rows(tokens, hidden, is_fp4, machine, hold):
-    hold(machine, *make_args(tokens, hidden, is_fp4))
+    hold(machine, make_operands(tokens, hidden, is_fp4))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tokens", [1, 3, 5])
 def test_rounded_activations(tokens, hold):
-    hold(LARGE, *make_args(tokens, 192, True), "mxfp8")
+    hold(LARGE, replace(make_operands(tokens, 192, True), activation="mxfp8"))
 
 
 @pytest.mark.slow
 def test_fewer_strips_than_programs(hold):
-    hold(LARGE, *make_args(2, 192, True, vocabulary=32))
+    hold(LARGE, make_operands(2, 192, True, vocabulary=32))
 
 
 ROWS = decode_lm_head.implementations["cuda:rows"]
@@ -100,38 +102,38 @@ ROWS = decode_lm_head.implementations["cuda:rows"]
 @pytest.mark.parametrize("hidden", [192, 1344])
 def test_one_token_by_rows(hidden, hold):
     """A row takes a part of a warp's lanes, or more than one round of them."""
-    hold(LARGE, *make_args(1, hidden, False), way="cuda:rows")
+    hold(LARGE, make_operands(1, hidden, False), way="cuda:rows")
 
 
 def test_rows_are_multiplied_by_no_norm_that_comes_late(hold_early, monkeypatch):
     module = importlib.import_module("firesteel.kernels.decode.lm_head")
     monkeypatch.setattr(module, "count_best", lambda r, weight: LARGE.num_sms)
-    hold_early(decode_lm_head, LARGE, ("r",), *make_args(1, 192, False), way="cuda:rows")
+    hold_early(decode_lm_head, LARGE, ("r",), make_operands(1, 192, False), way="cuda:rows")
 
 
 def test_rows_of_what_is_no_number_are_best(use_machine):
     use_machine(LARGE)
-    r, norm, eps, weight = make_args(1, 192, False)
-    weight[37, 5] = float("nan")
-    logits, best = ROWS.function(r, norm, eps, weight)
+    operands = make_operands(1, 192, False)
+    operands.weight[37, 5] = float("nan")
+    logits, best = ROWS.function(operands)
     assert logits.isnan().nonzero().tolist() == [[0, 37]] and ~int(best.max()) & 0xFFFFFFFF == 37
 
 
 def test_rows_are_what_runs_where_nothing_is_named_and_they_can():
     for tokens, is_fp4, way in ((1, False, "cuda:rows"), (2, False, "cuda"), (1, True, "cuda")):
         usable = (decode_lm_head.implementations[name] for name in decode_lm_head.order)
-        args = make_args(tokens, 192, is_fp4)
-        assert next(one.name for one in usable if one.accepts(*args) is None) == way
+        operands = make_operands(tokens, 192, is_fp4)
+        assert next(one.name for one in usable if one.accepts(operands) is None) == way
 
 
 def test_rows_are_for_one_token_in_bf16():
-    assert ROWS.accepts(*make_args(2, 192, False)) == "is for one token and bf16 weights"
-    assert ROWS.accepts(*make_args(1, 192, True)) == "is for one token and bf16 weights"
-    assert ROWS.accepts(*make_args(1, 192, False)) is None
+    assert ROWS.accepts(make_operands(2, 192, False)) == "is for one token and bf16 weights"
+    assert ROWS.accepts(make_operands(1, 192, True)) == "is for one token and bf16 weights"
+    assert ROWS.accepts(make_operands(1, 192, False)) is None
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("machine", [LARGE, SMALL, Machine(20, 232_448)], ids=["large", "small", "many"])
 @pytest.mark.parametrize("hidden", [64, 256, 320, 2880])
 def test_rows_of_every_length(hidden, machine, hold):
-    hold(machine, *make_args(1, hidden, False), way="cuda:rows")
+    hold(machine, make_operands(1, hidden, False), way="cuda:rows")

@@ -1,41 +1,47 @@
 """decode_o's kernel on an emulated GPU: rows cut and whole, late inputs, what is no number."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from firesteel.kernels.decode.o import decode_o, plan
-from firesteel.kernels.stream.launch import Machine
+from firesteel.kernels.decode.o import DecodeOOperands, decode_o, plan
+from firesteel.kernels.stream.plan import Machine
 from firesteel.kernels.stream.shapes import Draw
 
 LARGE, SMALL = Machine(3, 232_448), Machine(2, 101_376)
 PACKED = {True: "mxfp4", False: "bf16"}
 
 
-def make_args(tokens, rows, columns, is_fp4):
+def make_operands(tokens, rows, columns, is_fp4):
     draw = Draw(torch.device("cpu"))
     weight = draw.mxfp4_weight(rows, columns) if is_fp4 else draw.weight(rows, columns)
-    bias = draw.normal(rows, scale=0.1)
-    return draw.normal(tokens, columns), weight, bias, draw.normal(tokens, rows)
+    return DecodeOOperands(
+        bias=draw.normal(rows, scale=0.1),
+        mixed=draw.normal(tokens, columns),
+        weight=weight,
+        r=draw.normal(tokens, rows),
+    )
 
 
 @pytest.mark.parametrize(("tokens", "is_fp4"), [(1, True), (3, False), (4, False)], ids=str)
 def test_strips_that_do_not_come_out_even(tokens, is_fp4, hold_emulated):
     """Seven strips for three programs; rows of 21 steps, three a warp, or of two parts."""
-    hold_emulated(decode_o, LARGE, *make_args(tokens, 112, 1344, is_fp4))
+    hold_emulated(decode_o, LARGE, make_operands(tokens, 112, 1344, is_fp4))
 
 
 @pytest.mark.parametrize("is_fp4", [True, False], ids=PACKED.get)
 def test_only_the_weight_is_read_before_the_inputs_are_there(is_fp4, hold_early):
-    args = make_args(1 if is_fp4 else 3, 112, 1344, is_fp4)
-    hold_early(decode_o, LARGE, ("mixed", "bias", "r"), *args)
+    operands = make_operands(1 if is_fp4 else 3, 112, 1344, is_fp4)
+    hold_early(decode_o, LARGE, ("mixed", "bias", "r"), operands)
 
 
 @pytest.mark.parametrize(("tokens", "is_fp4"), [(1, True), (3, False)], ids=str)
 def test_what_is_no_number_reaches_all_of_its_token(tokens, is_fp4, hold_emulated):
-    args = make_args(tokens, 112, 1344, is_fp4)
-    args[0][-1, 700] = float("nan")
-    hold_emulated(decode_o, LARGE, *args)
-    assert decode_o.reference(*args)[-1].isnan().all()
+    operands = make_operands(tokens, 112, 1344, is_fp4)
+    operands.mixed[-1, 700] = float("nan")
+    hold_emulated(decode_o, LARGE, operands)
+    assert decode_o.reference(operands)[-1].isnan().all()
 
 
 def test_these_rows_are_shared_out_as_those_of_the_real_size():
@@ -52,11 +58,11 @@ def test_these_rows_are_shared_out_as_those_of_the_real_size():
 @pytest.mark.parametrize("tokens", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("is_fp4", [True, False], ids=PACKED.get)
 def test_every_number_of_tokens_and_way_to_cut_rows(tokens, columns, is_fp4, machine, hold_emulated):
-    hold_emulated(decode_o, machine, *make_args(tokens, 112, columns, is_fp4))
+    hold_emulated(decode_o, machine, make_operands(tokens, 112, columns, is_fp4))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("columns", [128, 1344])
 @pytest.mark.parametrize("tokens", [1, 2, 3, 8])
 def test_rounded_activations(tokens, columns, hold_emulated):
-    hold_emulated(decode_o, LARGE, *make_args(tokens, 48, columns, True), "mxfp8")
+    hold_emulated(decode_o, LARGE, replace(make_operands(tokens, 48, columns, True), activation="mxfp8"))

@@ -1,11 +1,14 @@
 """decode_qkv's kernel on an emulated GPU: rotated pairs, slots in pages, late inputs, what is no number."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from firesteel.kernels.decode.qkv import decode_qkv
+from firesteel.kernels.decode.qkv import DecodeQkvOperands, decode_qkv
 from firesteel.kernels.rope import RopeSpec, rope_table
-from firesteel.kernels.stream.launch import Machine, with_all_arriving
+from firesteel.kernels.stream.build import with_all_arriving
+from firesteel.kernels.stream.plan import Machine
 from firesteel.kernels.stream.shapes import Draw
 
 LARGE, SMALL = Machine(6, 232_448), Machine(5, 101_376)
@@ -14,41 +17,53 @@ HEADS, KV_HEADS, PAGES = 3, 1, 5  # 20 strips
 FP8 = torch.float8_e4m3fn
 
 
-def make_args(tokens, hidden, is_fp4, page_size=16):
+def make_operands(tokens, hidden, is_fp4, page_size=16):
     """The first token opens a page, the second ends one; positions as far as the table goes."""
     draw, rows = Draw(torch.device("cpu")), (HEADS + 2 * KV_HEADS) * 64
     weight = draw.mxfp4_weight(rows, hidden) if is_fp4 else draw.weight(rows, hidden)
     slots = torch.cat([torch.tensor([2 * page_size, 2 * page_size - 1]), 3 * page_size + 1 + torch.arange(6)])
     positions = torch.tensor([4095, 0, 1, 2047, 77, 128, 4000, 3])
-    pages = [draw.normal(PAGES, KV_HEADS, page_size, 64) for _ in range(2)]
-    table = rope_table(RopeSpec(theta=150000.0, factor=32.0), 64, 4096, draw.device)
-    return (
-        draw.normal(tokens, hidden), draw.normal(hidden), 1e-5, weight, draw.normal(rows, scale=0.1), table,
-        positions[:tokens].clone(), slots[:tokens].clone(), *pages,
-    )  # fmt: skip
+    return DecodeQkvOperands(
+        k_pages=draw.normal(PAGES, KV_HEADS, page_size, 64),
+        v_pages=draw.normal(PAGES, KV_HEADS, page_size, 64),
+        r=draw.normal(tokens, hidden),
+        norm=draw.normal(hidden),
+        eps=1e-5,
+        weight=weight,
+        bias=draw.normal(rows, scale=0.1),
+        table=rope_table(RopeSpec(theta=150000.0, factor=32.0), 64, 4096, draw.device),
+        positions=positions[:tokens].clone(),
+        slots=slots[:tokens].clone(),
+    )
 
 
 @pytest.mark.parametrize("page_size", [16, 64])
 @pytest.mark.parametrize(("tokens", "is_fp4"), [(3, True), (5, False), (8, False)], ids=str)
 def test_queries_are_turned_and_keys_and_values_stand_in_their_slots(tokens, is_fp4, page_size, hold_emulated):
     """Twenty strips for six programs."""
-    hold_emulated(decode_qkv, LARGE, *make_args(tokens, 320, is_fp4, page_size))
+    hold_emulated(decode_qkv, LARGE, make_operands(tokens, 320, is_fp4, page_size))
 
 
-def with_fp8_pages(args, *, activation="bf16", counts=True):
+def with_fp8_pages(operands, *, activation="bf16", counts=True):
     """Every seventh value is far too large, nothing else."""
-    *inputs, k_pages, v_pages = args
-    inputs[4][-64 * KV_HEADS :: 7] = -100.0
-    counter = torch.full((1,), 7) if counts else None
-    return *inputs, k_pages.to(FP8), v_pages.to(FP8), activation, 0.023, 0.037, counter
+    operands.bias[-64 * KV_HEADS :: 7] = -100.0
+    return replace(
+        operands,
+        k_pages=operands.k_pages.to(FP8),
+        v_pages=operands.v_pages.to(FP8),
+        activation=activation,
+        key_scale=0.023,
+        value_scale=0.037,
+        clipped=torch.full((1,), 7) if counts else None,
+    )
 
 
 @pytest.mark.parametrize("page_size", [16, 64])
 @pytest.mark.parametrize(("tokens", "is_fp4"), [(1, False), (3, True), (8, False)], ids=str)
 def test_keys_and_values_are_divided_and_stored_in_fp8(tokens, is_fp4, page_size, hold_emulated):
-    args = with_fp8_pages(make_args(tokens, 320, is_fp4, page_size))
-    hold_emulated(decode_qkv, LARGE, *args)
-    *_, counter = decode_qkv.reference(*args)
+    operands = with_fp8_pages(make_operands(tokens, 320, is_fp4, page_size))
+    hold_emulated(decode_qkv, LARGE, operands)
+    *_, counter = decode_qkv.reference(operands)
     assert int(counter) == 7 + 10 * tokens
 
 
@@ -56,12 +71,13 @@ def test_keys_and_values_are_divided_and_stored_in_fp8(tokens, is_fp4, page_size
 def test_codes_at_scale_one_are_those_of_the_reference(tokens, use_machine):
     """But for a few whose sums lie on either side of a border of bf16."""
     use_machine(LARGE)
-    *inputs, k_pages, v_pages = make_args(tokens, 320, False)
-    inputs[1] *= 0.1  # of the norm: subnormal codes too
-    run, slots = decode_qkv.implementations["cuda"].function, inputs[7]
+    operands = make_operands(tokens, 320, False)
+    operands = replace(operands, k_pages=operands.k_pages.to(FP8), v_pages=operands.v_pages.to(FP8))
+    operands.norm.mul_(0.1)  # subnormal codes too
+    run, slots = decode_qkv.implementations["cuda"].function, operands.slots
     found, expected = (
         torch.cat([pages[slots // 16, 0, slots % 16].view(torch.uint8) for pages in made[1:]]).int()
-        for made in (way(*inputs, k_pages.to(FP8), v_pages.to(FP8)) for way in (run, decode_qkv.reference))
+        for made in (way(operands.clone()) for way in (run, decode_qkv.reference))
     )
     apart = (found - expected).abs()
     assert apart.max() <= 1 and (apart > 0).sum() <= 2
@@ -71,51 +87,49 @@ def test_codes_at_scale_one_are_those_of_the_reference(tokens, use_machine):
 def test_what_is_too_large_for_fp8_is_clipped_and_counted_once(use_machine):
     """Biases so large that rounding changes no count: of each token seven values and three keys."""
     use_machine(LARGE)
-    *args, _, _, counter = with_fp8_pages(make_args(5, 320, False))
-    args = [*args, 0.5, 0.25, counter]
-    bias, positions = args[4], args[6]
-    bias.zero_()
-    positions.zero_()  # keys are turned by nothing
+    operands = replace(with_fp8_pages(make_operands(5, 320, False)), key_scale=0.5, value_scale=0.25)
+    bias = operands.bias.zero_()
+    operands.positions.zero_()  # keys are turned by nothing
     bias[HEADS * 64 : HEADS * 64 + 3] = 1000.0
     bias[(HEADS + KV_HEADS) * 64 + 5 : (HEADS + KV_HEADS) * 64 + 12] = -1000.0
-    _, k_pages, v_pages, counter = decode_qkv.implementations["cuda"].function(*args)
-    assert counter is args[-1] and int(counter) == 7 + 5 * 10
-    for slot in args[7].tolist():
+    _, k_pages, v_pages, counter = decode_qkv.implementations["cuda"].function(operands)
+    assert counter is operands.clipped and int(counter) == 7 + 5 * 10
+    for slot in operands.slots.tolist():
         keys, values = (pages[slot // 16, 0, slot % 16].float() for pages in (k_pages, v_pages))
         assert (keys == 448).sum() == 3 and (keys[:3] == 448).all()
         assert (values == -448).sum() == 7 and (values[5:12] == -448).all()
 
 
 def test_fp8_pages_need_no_counter(hold_emulated):
-    hold_emulated(decode_qkv, LARGE, *with_fp8_pages(make_args(3, 320, True), counts=False))
+    hold_emulated(decode_qkv, LARGE, with_fp8_pages(make_operands(3, 320, True), counts=False))
 
 
 def test_only_weight_and_norm_are_read_before_the_inputs_are_there_for_fp8_pages(hold_early):
     late = ("r", "bias", "table", "positions", "slots", "k_pages", "v_pages")
-    hold_early(decode_qkv, LARGE, late, *with_fp8_pages(make_args(5, 320, False), counts=False))
+    hold_early(decode_qkv, LARGE, late, with_fp8_pages(make_operands(5, 320, False), counts=False))
 
 
 @pytest.mark.parametrize("is_fp4", [True, False], ids=PACKED.get)
 def test_all_lanes_may_arrive_where_one_does_for_its_warp(is_fp4, hold_emulated):
     """A count that does not fit them would hang or come too early; rounds of the ring follow each other."""
     with with_all_arriving():
-        hold_emulated(decode_qkv, LARGE, *make_args(3, 320, is_fp4))
+        hold_emulated(decode_qkv, LARGE, make_operands(3, 320, is_fp4))
 
 
 @pytest.mark.parametrize(("tokens", "is_fp4"), [(3, True), (5, False)], ids=str)
 def test_only_weight_and_norm_are_read_before_the_inputs_are_there(tokens, is_fp4, hold_early):
     late = ("r", "bias", "table", "positions", "slots", "k_pages", "v_pages")
-    hold_early(decode_qkv, LARGE, late, *make_args(tokens, 320, is_fp4))
+    hold_early(decode_qkv, LARGE, late, make_operands(tokens, 320, is_fp4))
 
 
 @pytest.mark.parametrize("is_fp8", [False, True], ids=["bf16", "fp8"])
 @pytest.mark.parametrize(("tokens", "is_fp4"), [(3, True), (5, False)], ids=str)
 def test_what_is_no_number_reaches_all_of_its_token(tokens, is_fp4, is_fp8, hold_emulated):
-    args = make_args(tokens, 320, is_fp4)
-    args = with_fp8_pages(args) if is_fp8 else args
-    args[0][1, 5] = float("nan")
-    hold_emulated(decode_qkv, LARGE, *args)
-    q, k_pages, *_ = decode_qkv.reference(*args)
+    operands = make_operands(tokens, 320, is_fp4)
+    operands = with_fp8_pages(operands) if is_fp8 else operands
+    operands.r[1, 5] = float("nan")
+    hold_emulated(decode_qkv, LARGE, operands)
+    q, k_pages, *_ = decode_qkv.reference(operands)
     assert q.isnan().all((1, 2)).tolist() == [token == 1 for token in range(tokens)] and k_pages.isnan().any()
 
 
@@ -124,21 +138,21 @@ def test_what_is_no_number_reaches_all_of_its_token(tokens, is_fp4, is_fp8, hold
 @pytest.mark.parametrize("tokens", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("is_fp4", [True, False], ids=PACKED.get)
 def test_every_number_of_tokens_and_way_to_cut_rows(tokens, hidden, is_fp4, machine, hold_emulated):
-    hold_emulated(decode_qkv, machine, *make_args(tokens, hidden, is_fp4))
+    hold_emulated(decode_qkv, machine, make_operands(tokens, hidden, is_fp4))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tokens", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("is_fp4", [True, False], ids=PACKED.get)
 def test_every_number_of_tokens_in_fp8(tokens, is_fp4, hold_emulated):
-    hold_emulated(decode_qkv, SMALL, *with_fp8_pages(make_args(tokens, 128, is_fp4)))
+    hold_emulated(decode_qkv, SMALL, with_fp8_pages(make_operands(tokens, 128, is_fp4)))
 
 
 def test_rounded_activations_beside_fp8_pages(hold_emulated):
-    hold_emulated(decode_qkv, LARGE, *with_fp8_pages(make_args(3, 192, True), activation="mxfp8"))
+    hold_emulated(decode_qkv, LARGE, with_fp8_pages(make_operands(3, 192, True), activation="mxfp8"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tokens", [1, 2, 3, 5])
 def test_rounded_activations(tokens, hold_emulated):
-    hold_emulated(decode_qkv, LARGE, *make_args(tokens, 192, True), "mxfp8")
+    hold_emulated(decode_qkv, LARGE, replace(make_operands(tokens, 192, True), activation="mxfp8"))

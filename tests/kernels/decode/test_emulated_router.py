@@ -3,37 +3,42 @@
 import pytest
 import torch
 
-from firesteel.kernels.decode.router import decode_router
-from firesteel.kernels.stream.launch import Machine
+from firesteel.kernels.decode.router import DecodeRouterOperands, decode_router
+from firesteel.kernels.stream.plan import Machine
 from firesteel.kernels.stream.shapes import Draw
 
 ANY = Machine(4, 232_448)
 
 
-def make_args(tokens, hidden=336, experts=12):
+def make_operands(tokens, hidden=336, experts=12):
     """Rows of 42 times eight values: the second round of a warp is part of one."""
     draw = Draw(torch.device("cpu"))
-    r, norm = draw.normal(tokens, hidden), draw.normal(hidden)
-    return r, norm, 1e-5, draw.weight(experts, hidden), draw.normal(experts)
+    return DecodeRouterOperands(
+        r=draw.normal(tokens, hidden),
+        norm=draw.normal(hidden),
+        eps=1e-5,
+        weight=draw.weight(experts, hidden),
+        bias=draw.normal(experts),
+    )
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 3, 5, 8])
 def test_logits_of_every_number_of_tokens(tokens, hold_emulated):
-    hold_emulated(decode_router, ANY, *make_args(tokens))
+    hold_emulated(decode_router, ANY, make_operands(tokens))
 
 
 def test_only_weights_are_read_before_the_inputs_are_there(hold_early):
-    hold_early(decode_router, ANY, ("r",), *make_args(3))
+    hold_early(decode_router, ANY, ("r",), make_operands(3))
 
 
 def test_what_is_no_number_reaches_all_logits_of_its_token(hold_emulated):
-    args = make_args(3)
-    args[0][1, 335] = float("nan")
-    hold_emulated(decode_router, ANY, *args)
-    assert decode_router.reference(*args).isnan().all(1).tolist() == [False, True, False]
+    operands = make_operands(3)
+    operands.r[1, 335] = float("nan")
+    hold_emulated(decode_router, ANY, operands)
+    assert decode_router.reference(operands).isnan().all(1).tolist() == [False, True, False]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("hidden", [16, 256, 1344, 2880])
 def test_rows_of_other_lengths(hidden, hold_emulated):
-    hold_emulated(decode_router, ANY, *make_args(3, hidden, 8))
+    hold_emulated(decode_router, ANY, make_operands(3, hidden, 8))

@@ -1,34 +1,37 @@
 """decode_experts: its two parts in a row, shapes as measured, and what the kernel refuses."""
 
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 
 from firesteel.kernels.decode.experts import decode_experts, fits, plan
-from firesteel.kernels.decode.fc1 import decode_fc1
-from firesteel.kernels.decode.fc2 import decode_fc2
-from firesteel.kernels.stream.launch import Machine, machine_of
+from firesteel.kernels.decode.fc1 import DecodeFc1Operands, decode_fc1
+from firesteel.kernels.decode.fc2 import DecodeFc2Operands, decode_fc2
+from firesteel.kernels.stream.plan import Machine, machine_of
 
 H200, GB10 = machine_of((9, 0)), machine_of((12, 1))
 SIZES = {"hidden": 2880, "experts": 128, "active": 4}
 
 
-def test_it_is_fc1_and_fc2_in_a_row(small_args):
-    args = small_args(decode_experts)
-    old = args["r"].clone()
-    inner = decode_fc1.reference(**{name: args[name] for name in args if name != "ahead"})
-    expected = decode_fc2.reference(inner, args["logits"], args["experts"], args["r"].clone())
-    found = decode_experts.reference(**args)
-    assert found is args["r"] and torch.equal(found, expected) and not torch.equal(found, old)
+def test_it_is_fc1_and_fc2_in_a_row(small_operands):
+    operands = small_operands(decode_experts)
+    old = operands.r.clone()
+    shared = {"logits": operands.logits, "experts": operands.experts}
+    numbers = {name: getattr(operands, name) for name in ("norm", "eps", "limit", "active")}
+    inner = decode_fc1.reference(DecodeFc1Operands(r=operands.r, **shared, **numbers))
+    expected = decode_fc2.reference(DecodeFc2Operands(inner=inner, r=operands.r.clone(), **shared))
+    found = decode_experts.reference(operands)
+    assert found is operands.r and torch.equal(found, expected) and not torch.equal(found, old)
 
 
 def test_all_programs_run_at_once_and_share_what_is_left_over():
     """180 strips for 66 pairs: three for most, of which each program has one and half of the third."""
     large = plan(H200, tokens=1, **SIZES)
-    assert large.programs == 132 == H200.num_sms and large.is_paired
+    assert large.num_ctas == 132 == H200.num_sms and large.is_paired
     small = plan(GB10, tokens=1, **SIZES)
-    assert small.programs == 48 == GB10.num_sms and not small.is_paired and small.refuse(GB10) is None
+    assert small.num_ctas == 48 == GB10.num_sms and not small.is_paired and small.refuse(GB10) is None
 
 
 def test_a_strip_is_shared_only_where_both_programs_have_experts_for_it():
@@ -38,10 +41,10 @@ def test_a_strip_is_shared_only_where_both_programs_have_experts_for_it():
     assert plan(H200, tokens=1, **{**SIZES, "active": 2}).is_paired
 
 
-def test_rows_of_different_length_are_refused(small_args, refusal):
-    args = small_args(decode_experts)
-    assert fits(args["experts"]) and refusal(decode_experts) is None
-    other = small_args(decode_fc1)["experts"]
+def test_rows_of_different_length_are_refused(small_operands, refusal):
+    operands = small_operands(decode_experts)
+    assert fits(operands.experts) and refusal(decode_experts) is None
+    other = small_operands(decode_fc1).experts
     assert not fits(other) and "use decode_fc1 and decode_fc2" in refusal(decode_experts, experts=other)
     assert "up to 4 experts a token, not 5" in refusal(decode_experts, active=5)
 
@@ -54,7 +57,7 @@ def test_rows_of_different_length_are_refused(small_args, refusal):
         ("cuda:passed", 1, "decode_experts_passed.cu"),
     ],
 )
-def test_each_way_asks_whether_its_own_kernel_fits(way, tokens, kernel, small_args, monkeypatch):
+def test_each_way_asks_whether_its_own_kernel_fits(way, tokens, kernel, small_operands, monkeypatch):
     """On a GPU of 1 KiB none does."""
     asked = []
 
@@ -64,16 +67,16 @@ def test_each_way_asks_whether_its_own_kernel_fits(way, tokens, kernel, small_ar
         return planned.refuse(Machine(4, 1024))
 
     monkeypatch.setattr(sys.modules["firesteel.kernels.decode.experts"], "refuse_here", refuse_here)
-    args = small_args(decode_experts)
-    args |= {name: args[name][:1].expand(tokens, -1).contiguous() for name in ("r", "logits")}
-    refused = decode_experts.implementations[way].accepts(**args)
+    operands = small_operands(decode_experts)
+    rows = {name: getattr(operands, name)[:1].expand(tokens, -1).contiguous() for name in ("r", "logits")}
+    refused = decode_experts.implementations[way].accepts(replace(operands, **rows))
     assert asked == [kernel] and f"shared memory for {tokens} tokens, this GPU has 1024" in refused
 
 
-def test_what_is_fetched_ahead_and_logits_are_held_to_what_the_kernel_reads(small_args, refusal):
+def test_what_is_fetched_ahead_and_logits_are_held_to_what_the_kernel_reads(small_operands, refusal):
     weight = torch.zeros(4097, dtype=torch.bfloat16)
     assert refusal(decode_experts, ahead=weight[:4096]) is None
     assert "multiple of 16 bytes" in refusal(decode_experts, ahead=weight[1:])
     assert "fp32, not torch.bfloat16" in refusal(
-        decode_experts, logits=small_args(decode_experts)["logits"].bfloat16()
+        decode_experts, logits=small_operands(decode_experts).logits.bfloat16()
     )

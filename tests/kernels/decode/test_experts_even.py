@@ -3,11 +3,12 @@
 import pytest
 import torch
 
-from firesteel.kernels.decode.experts import decode_experts
+from firesteel.kernels.decode.experts import DecodeExpertsOperands, decode_experts
 from firesteel.kernels.op.op import Sample
-from firesteel.kernels.ops.moe_matmul import random_experts
+from firesteel.kernels.operands.weights import random_experts
 from firesteel.kernels.proof.verify import check
-from firesteel.kernels.stream.launch import Machine, with_delays
+from firesteel.kernels.stream.build import with_delays
+from firesteel.kernels.stream.plan import Machine
 from firesteel.kernels.stream.shapes import Draw
 
 EVEN = decode_experts.implementations["cuda:even"]
@@ -24,8 +25,17 @@ def draw(tokens, experts, hidden, *, active=4, alike=False, activation="bf16", d
     weights, logits = random_experts(experts, hidden, hidden, random.generator), random.logits(tokens, experts)
     if alike:
         logits[:] = logits[0]
-    args = (random.normal(tokens, hidden), random.normal(hidden), 1e-5, logits, weights, 7.0, active, activation)
-    return Sample(f"T={tokens} E={experts} H={hidden} {active=} {alike=} {activation}", args)
+    operands = DecodeExpertsOperands(
+        r=random.normal(tokens, hidden),
+        norm=random.normal(hidden),
+        eps=1e-5,
+        logits=logits,
+        experts=weights,
+        limit=7.0,
+        active=active,
+        activation=activation,
+    )
+    return Sample(f"T={tokens} E={experts} H={hidden} {active=} {alike=} {activation}", (operands,))
 
 
 @pytest.mark.parametrize(
@@ -71,8 +81,8 @@ def test_real_shapes_on_a_gpu(tokens, alike):
 
 @pytest.mark.gpu
 def test_same_bits_with_delays_on_a_gpu():
-    r, *rest = draw(8, 128, 2880, device="cuda").args
-    first = EVEN.function(r.clone(), *rest)
+    sample = draw(8, 128, 2880, device="cuda")
+    first = EVEN.function(*sample.clone())
     for _ in range(20):
         with with_delays():
-            assert torch.equal(first, EVEN.function(r.clone(), *rest))
+            assert torch.equal(first, EVEN.function(*sample.clone()))

@@ -1,38 +1,40 @@
 """decode_fc1 and decode_fc2 in a row against the op they split, and what the kernels refuse."""
 
+from dataclasses import replace
+
 import torch
 
 from firesteel.kernels.decode.fc1 import chosen_bytes, count_chosen, decode_fc1
-from firesteel.kernels.decode.fc2 import decode_fc2
+from firesteel.kernels.decode.fc2 import DecodeFc2Operands, decode_fc2
 from firesteel.kernels.ops.moe_matmul import moe_matmul
 from firesteel.kernels.ops.rms_norm import rms_norm
 
 
-def test_with_fc2_it_is_the_experts_mlp_added_to_the_residual(small_args):
-    args = small_args(decode_fc1)
-    r, logits, experts = args["r"], args["logits"], args["experts"]
-    inner = decode_fc1.reference(**args)
-    result = decode_fc2.reference(inner, logits, experts, r.clone())
-    x, _ = rms_norm.reference(r, None, args["norm"], args["eps"])
-    chosen, ids = logits.topk(args["active"])
-    update = moe_matmul.reference(x, ids, chosen.softmax(-1), experts, args["limit"])
+def test_with_fc2_it_is_the_experts_mlp_added_to_the_residual(small_operands):
+    operands = small_operands(decode_fc1)
+    r, logits, experts = operands.r, operands.logits, operands.experts
+    inner = decode_fc1.reference(operands)
+    result = decode_fc2.reference(DecodeFc2Operands(inner=inner, logits=logits, experts=experts, r=r.clone()))
+    x, _ = rms_norm.reference(r, None, operands.norm, operands.eps)
+    chosen, ids = logits.topk(operands.active)
+    update = moe_matmul.reference(x, ids, chosen.softmax(-1), experts, operands.limit)
     torch.testing.assert_close(result, r + update, atol=0.04, rtol=0.01)
     assert inner.shape == (5, 4, 192) and inner.dtype == torch.bfloat16
 
 
-def test_inner_rows_are_in_the_order_of_the_logits(small_args):
-    args = small_args(decode_fc1)
-    swapped = {**args, "logits": -args["logits"], "active": 8}
-    forward, backward = decode_fc1.reference(**{**args, "active": 8}), decode_fc1.reference(**swapped)
+def test_inner_rows_are_in_the_order_of_the_logits(small_operands):
+    operands = small_operands(decode_fc1)
+    forward = decode_fc1.reference(replace(operands, active=8))
+    backward = decode_fc1.reference(replace(operands, logits=-operands.logits, active=8))
     assert torch.equal(forward, backward.flip(1)) and not torch.equal(forward, backward)
 
 
-def test_experts_that_several_tokens_want_are_read_once(small_args):
+def test_experts_that_several_tokens_want_are_read_once(small_operands):
     logits = torch.tensor([[3.0, 2, 1, 0, -1, -2, -3, -4], [4.0, 3, -9, -9, 2, 1, -9, -9]])
     assert count_chosen(logits, 4) == 6
-    args = small_args(decode_fc1, "kindling T=1")
-    one, two = (decode_fc1.bytes(**{**args, "logits": logits[:tokens]}) for tokens in (1, 2))
-    expert = args["experts"]
+    operands = small_operands(decode_fc1, "kindling T=1")
+    one, two = (decode_fc1.bytes(replace(operands, logits=logits[:tokens])) for tokens in (1, 2))
+    expert = operands.experts
     rows = sum(part[0].nbytes for part in (expert.gate_up_codes, expert.gate_up_scales, expert.gate_up_bias))
     assert two - one == 2 * rows + logits[0].nbytes
 
@@ -42,12 +44,12 @@ def test_the_choice_takes_the_room_that_the_kernel_declares():
     assert [chosen_bytes(tokens, 4) for tokens in (1, 2, 4, 8)] == [128, 384, 896, 2688]
 
 
-def test_the_kernels_say_what_they_do_not_take(small_args, refusal):
-    args = small_args(decode_fc1)
+def test_the_kernels_say_what_they_do_not_take(small_operands, refusal):
+    operands = small_operands(decode_fc1)
     assert refusal(decode_fc1) is None and refusal(decode_fc2) is None
     assert "up to 4 experts a token, not 5" in refusal(decode_fc1, active=5)
-    assert "bf16" in refusal(decode_fc1, r=args["r"].float())
-    assert "contiguous" in refusal(decode_fc1, logits=args["logits"].T.contiguous().T)
-    inner = small_args(decode_fc2)["inner"]
+    assert "bf16" in refusal(decode_fc1, r=operands.r.float())
+    assert "contiguous" in refusal(decode_fc1, logits=operands.logits.T.contiguous().T)
+    inner = small_operands(decode_fc2).inner
     assert "up to 4 experts a token, not 8" in refusal(decode_fc2, inner=inner.repeat(1, 2, 1))
     assert "multiple of 64 values, not 96" in refusal(decode_fc2, inner=inner[..., :96].contiguous())

@@ -1,4 +1,4 @@
-"""decode_fc2: the weights of the sum, in place; with decode_fc1 it is tested in test_decode_fc1.py."""
+"""decode_fc2: the weights of the sum, in place; with decode_fc1 it is tested in test_fc1.py."""
 
 from dataclasses import replace
 
@@ -6,28 +6,28 @@ import torch
 
 from firesteel.kernels.decode.fc2 import decode_fc2, plan, refuse_strips
 from firesteel.kernels.operands.activation import round_activation
-from firesteel.kernels.stream.launch import machine_of
+from firesteel.kernels.stream.plan import machine_of
 
 
-def test_a_token_sure_of_one_expert_hears_it_alone(small_args):
-    args = small_args(decode_fc2)
+def test_a_token_sure_of_one_expert_hears_it_alone(small_operands):
+    operands = small_operands(decode_fc2)
     sure = torch.full((5, 8), -100.0)
     sure[:, 3] = 100
-    inner, old = args["inner"].clone(), args["r"].clone()
+    inner, old = operands.inner.clone(), operands.r.clone()
     inner[:, 1:] = 50
-    first = decode_fc2.reference(inner, sure, args["experts"], args["r"])
+    first = decode_fc2.reference(replace(operands, inner=inner, logits=sure))
     inner[:, 1:] = -50
-    assert first is args["r"] and not torch.equal(first, old)
-    assert torch.equal(first, decode_fc2.reference(inner, sure, args["experts"], old))
+    assert first is operands.r and not torch.equal(first, old)
+    assert torch.equal(first, decode_fc2.reference(replace(operands, inner=inner, logits=sure, r=old)))
 
 
-def test_inner_is_rounded_where_that_is_asked_for(small_args):
-    args = small_args(decode_fc2, "kindling T=5 mxfp4-weight mxfp8")
-    plain = {**args, "activation": "bf16", "r": args["r"].clone()}
-    inner = round_activation(args["inner"].float(), "mxfp8").bfloat16()
-    expected = decode_fc2.reference(**{**plain, "inner": inner, "r": args["r"].clone()})
-    assert torch.equal(decode_fc2.reference(**args), expected)
-    assert not torch.equal(decode_fc2.reference(**plain), expected)
+def test_inner_is_rounded_where_that_is_asked_for(small_operands):
+    operands = small_operands(decode_fc2, "kindling T=5 mxfp4-weight mxfp8")
+    plain = replace(operands, activation="bf16", r=operands.r.clone())
+    inner = round_activation(operands.inner.float(), "mxfp8").bfloat16()
+    expected = decode_fc2.reference(replace(plain, inner=inner, r=operands.r.clone()))
+    assert torch.equal(decode_fc2.reference(operands), expected)
+    assert not torch.equal(decode_fc2.reference(plain), expected)
 
 
 def test_all_rows_are_held_at_once_where_two_stages_still_fit():

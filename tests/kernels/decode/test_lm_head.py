@@ -8,13 +8,13 @@ from firesteel.kernels.ops.linear import linear
 from firesteel.kernels.ops.rms_norm import rms_norm
 
 
-def test_it_is_norm_and_matmul_and_the_most_likely_token(small_args):
-    args = small_args(decode_lm_head)
-    logits, best = decode_lm_head.reference(**args)
-    x, _ = rms_norm.reference(args["r"], None, args["norm"], args["eps"])
-    assert torch.equal(logits, linear.reference(x, args["weight"], None).float())
+def test_it_is_norm_and_matmul_and_the_most_likely_token(small_operands):
+    operands = small_operands(decode_lm_head)
+    logits, best = decode_lm_head.reference(operands)
+    x, _ = rms_norm.reference(operands.r, None, operands.norm, operands.eps)
+    assert torch.equal(logits, linear.reference(x, operands.weight, None).float())
     assert torch.equal(~best[0] & 0xFFFFFFFF, logits.argmax(-1)) and best.shape == (1, 5)
-    assert count_best(args["r"], args["weight"]) == 1  # on a CPU
+    assert count_best(operands.r, operands.weight) == 1  # on a CPU
 
 
 def test_ranks_order_as_logits_and_equal_ones_by_the_lowest_id():
@@ -36,11 +36,11 @@ def test_every_part_has_the_best_of_its_strips():
     assert (find_best(logits, 9)[7:] == LEAST).all()  # more parts than strips
 
 
-def test_the_kernel_says_what_it_does_not_take(small_args, refusal):
-    args = small_args(decode_lm_head)
+def test_the_kernel_says_what_it_does_not_take(small_operands, refusal):
+    operands = small_operands(decode_lm_head)
     assert refusal(decode_lm_head) is None
-    assert "by 16 rows, not 4095" in refusal(decode_lm_head, weight=args["weight"][:-1])
-    assert "bf16" in refusal(decode_lm_head, norm=args["norm"].half())
+    assert "by 16 rows, not 4095" in refusal(decode_lm_head, weight=operands.weight[:-1])
+    assert "bf16" in refusal(decode_lm_head, norm=operands.norm.half())
 
 
 @pytest.mark.gpu
@@ -48,9 +48,9 @@ def test_logits_of_a_broken_token_are_no_numbers_and_those_of_others_are():
     device = torch.device("cuda")
     for sample in decode_lm_head.make_samples(device):
         if sample.label.startswith(("kindling T=5", "gpt-oss T=3")):
-            r, *others = sample.clone()
-            r[1, 7] = torch.nan
-            logits, best = decode_lm_head.implementations["cuda"].function(r, *others)
-            whole = torch.arange(len(r), device=device) != 1
+            (operands,) = sample.clone()
+            operands.r[1, 7] = torch.nan
+            logits, best = decode_lm_head.implementations["cuda"].function(operands)
+            whole = torch.arange(len(operands.r), device=device) != 1
             assert logits[1].isnan().all() and logits[whole].isfinite().all(), sample.label
             assert (~best.amax(0) & 0xFFFFFFFF)[1] == 0, sample.label

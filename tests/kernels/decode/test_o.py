@@ -1,5 +1,7 @@
 """decode_o: the reference against the ops it fuses, and what the kernel refuses."""
 
+from dataclasses import replace
+
 import torch
 
 from firesteel.formats import mxfp4
@@ -8,38 +10,38 @@ from firesteel.kernels.operands.activation import round_activation
 from firesteel.kernels.operands.weights import Mxfp4Weight
 
 
-def test_it_adds_the_matmul_to_the_residual_in_place(small_args):
-    args = small_args(decode_o)
-    old = args["r"].clone()
-    r = decode_o.reference(**args)
-    update = (args["mixed"].float() @ args["weight"].float().T + args["bias"].float()).bfloat16()
+def test_it_adds_the_matmul_to_the_residual_in_place(small_operands):
+    operands = small_operands(decode_o)
+    old = operands.r.clone()
+    r = decode_o.reference(operands)
+    update = (operands.mixed.float() @ operands.weight.float().T + operands.bias.float()).bfloat16()
     torch.testing.assert_close(r, old + update, atol=0.04, rtol=0.01)
-    assert r is args["r"] and not torch.equal(r, old)
+    assert r is operands.r and not torch.equal(r, old)
 
 
-def test_packed_weights_are_the_numbers_they_stand_for(small_args):
-    args = small_args(decode_o)
-    codes, scales = mxfp4.quantize(args["weight"].float())
-    plain = {**args, "r": args["r"].clone(), "weight": mxfp4.dequantize(codes, scales).bfloat16()}
-    packed = {**args, "weight": Mxfp4Weight(codes=codes, scales=scales)}
-    assert torch.equal(decode_o.reference(**packed), decode_o.reference(**plain))
+def test_packed_weights_are_the_numbers_they_stand_for(small_operands):
+    operands = small_operands(decode_o)
+    codes, scales = mxfp4.quantize(operands.weight.float())
+    plain = replace(operands, r=operands.r.clone(), weight=mxfp4.dequantize(codes, scales).bfloat16())
+    packed = replace(operands, weight=Mxfp4Weight(codes=codes, scales=scales))
+    assert torch.equal(decode_o.reference(packed), decode_o.reference(plain))
 
 
-def test_what_meets_packed_weights_is_rounded_where_that_is_asked_for(small_args):
-    args = small_args(decode_o, "kindling T=5 mxfp4-weight mxfp8")
-    assert args["activation"] == "mxfp8"
-    plain = {**args, "r": args["r"].clone(), "activation": "bf16"}
-    mixed = round_activation(args["mixed"].float(), "mxfp8").bfloat16()
-    expected = decode_o.reference(**{**plain, "mixed": mixed, "r": args["r"].clone()})
-    assert torch.equal(decode_o.reference(**args), expected)
-    assert not torch.equal(decode_o.reference(**plain), expected)
+def test_what_meets_packed_weights_is_rounded_where_that_is_asked_for(small_operands):
+    operands = small_operands(decode_o, "kindling T=5 mxfp4-weight mxfp8")
+    assert operands.activation == "mxfp8"
+    plain = replace(operands, r=operands.r.clone(), activation="bf16")
+    mixed = round_activation(operands.mixed.float(), "mxfp8").bfloat16()
+    expected = decode_o.reference(replace(plain, mixed=mixed, r=operands.r.clone()))
+    assert torch.equal(decode_o.reference(operands), expected)
+    assert not torch.equal(decode_o.reference(plain), expected)
 
 
-def test_the_kernel_says_what_it_does_not_take(small_args, refusal):
-    args = small_args(decode_o)
+def test_the_kernel_says_what_it_does_not_take(small_operands, refusal):
+    operands = small_operands(decode_o)
     assert refusal(decode_o) is None
-    assert "bf16, not torch.float16" in refusal(decode_o, weight=args["weight"].half())
-    assert "contiguous" in refusal(decode_o, mixed=args["mixed"].T.contiguous().T)
+    assert "bf16, not torch.float16" in refusal(decode_o, weight=operands.weight.half())
+    assert "contiguous" in refusal(decode_o, mixed=operands.mixed.T.contiguous().T)
     assert "only before MXFP4 weights" in refusal(decode_o, activation="mxfp8")
     assert "to mxfp8, not to mxfp4" in refusal(decode_o, activation="mxfp4")
-    assert "1 to 8 tokens" in refusal(decode_o, r=args["r"].repeat(2, 1))
+    assert "1 to 8 tokens" in refusal(decode_o, r=operands.r.repeat(2, 1))

@@ -7,20 +7,20 @@ from firesteel.kernels.ops.rms_norm import rms_norm
 from firesteel.kernels.ops.route import route
 
 
-def test_its_largest_logits_are_the_experts_that_route_chooses(small_args):
-    args = small_args(decode_router)
-    logits = decode_router.reference(**args)
-    x, _ = rms_norm.reference(args["r"], None, args["norm"], args["eps"])
-    ids, weights = route.reference(x, args["weight"], args["bias"], 4)
+def test_its_largest_logits_are_the_experts_that_route_chooses(small_operands):
+    operands = small_operands(decode_router)
+    logits = decode_router.reference(operands)
+    x, _ = rms_norm.reference(operands.r, None, operands.norm, operands.eps)
+    ids, weights = route.reference(x, operands.weight, operands.bias, 4)
     chosen = logits.topk(4)
     assert torch.equal(chosen.indices, ids) and torch.equal(chosen.values.softmax(-1), weights)
     assert logits.dtype == torch.float32 and logits.shape == (5, 8)
 
 
-def test_the_kernel_says_what_it_does_not_take(small_args, refusal):
-    args = small_args(decode_router)
+def test_the_kernel_says_what_it_does_not_take(small_operands, refusal):
+    operands = small_operands(decode_router)
     assert refusal(decode_router) is None
-    assert "experts by 4" in refusal(decode_router, weight=args["weight"][:6])
-    assert "bf16" in refusal(decode_router, norm=args["norm"].float())
+    assert "experts by 4" in refusal(decode_router, weight=operands.weight[:6])
+    assert "bf16" in refusal(decode_router, norm=operands.norm.float())
     wide = torch.zeros(5, 32_768, dtype=torch.bfloat16)
     assert "32768 values are too many" in refusal(decode_router, r=wide, weight=wide.repeat(4, 1))

@@ -1,45 +1,48 @@
 """decode_sample: the next step's inputs, counted by hand."""
 
+from dataclasses import replace
+
 import torch
 
 from firesteel.kernels.decode.lm_head import find_best
 from firesteel.kernels.decode.sample import decode_sample
 
 
-def test_the_most_likely_token_is_the_next_input_one_place_further(small_args):
-    args = small_args(decode_sample)
+def test_the_most_likely_token_is_the_next_input_one_place_further(small_operands):
+    operands = small_operands(decode_sample)
     logits = torch.zeros(5, 4096)
     logits[torch.arange(5), torch.tensor([7, 4095, 0, 2000, 16])] = 1
-    positions = args["positions"].clone()
-    results = decode_sample.reference(**{**args, "best": find_best(logits, 3)})
+    positions = operands.positions.clone()
+    results = decode_sample.reference(replace(operands, best=find_best(logits, 3)))
     token_ids, *_, r, largest = results
-    assert token_ids.tolist() == [7, 4095, 0, 2000, 16] and torch.equal(r, args["embedding"][token_ids])
+    assert token_ids.tolist() == [7, 4095, 0, 2000, 16] and torch.equal(r, operands.embedding[token_ids])
     assert largest.tolist() == [1] * 5
-    assert torch.equal(args["positions"], positions + 1) and torch.equal(args["kv_lens"], positions + 2)
+    assert torch.equal(operands.positions, positions + 1) and torch.equal(operands.kv_lens, positions + 2)
     names = ("token_ids", "positions", "kv_lens", "full_slots", "window_slots", "r", "largest")
-    assert all(one is args[name] for one, name in zip(results, names, strict=True))
+    assert all(one is getattr(operands, name) for one, name in zip(results, names, strict=True))
 
 
-def test_slots_follow_the_tables_and_stay_in_them(small_args):
-    args = small_args(decode_sample)
-    decode_sample.reference(**args)
-    position = args["positions"].tolist()
+def test_slots_follow_the_tables_and_stay_in_them(small_operands):
+    operands = small_operands(decode_sample)
+    decode_sample.reference(operands)
+    position = operands.positions.tolist()
     assert position[0] == 48 and position[1] == 144  # a new page; past the nine of the table
-    for slots, table in (("full_slots", "full_table"), ("window_slots", "window_table")):
-        pages = [args[table][row, min(at // 16, 8)].item() for row, at in enumerate(position)]
-        assert args[slots].tolist() == [16 * page + at % 16 for page, at in zip(pages, position, strict=True)]
+    full = (operands.full_slots, operands.full_table)
+    for slots, table in (full, (operands.window_slots, operands.window_table)):
+        pages = [table[row, min(at // 16, 8)].item() for row, at in enumerate(position)]
+        assert slots.tolist() == [16 * page + at % 16 for page, at in zip(pages, position, strict=True)]
 
 
-def test_the_kernel_says_what_it_does_not_take(small_args, refusal):
-    args = small_args(decode_sample)
+def test_the_kernel_says_what_it_does_not_take(small_operands, refusal):
+    operands = small_operands(decode_sample)
     assert refusal(decode_sample) is None
-    assert "bf16" in refusal(decode_sample, embedding=args["embedding"].float())
-    assert "contiguous" in refusal(decode_sample, full_table=args["full_table"].T.contiguous().T)
+    assert "bf16" in refusal(decode_sample, embedding=operands.embedding.float())
+    assert "contiguous" in refusal(decode_sample, full_table=operands.full_table.T.contiguous().T)
 
 
-def test_the_logit_is_given_whatever_its_sign(small_args):
-    args = small_args(decode_sample)
+def test_the_logit_is_given_whatever_its_sign(small_operands):
+    operands = small_operands(decode_sample)
     logits = torch.full((5, 4096), -7.25)
     logits[0, 5], logits[1, 6], logits[2, 8], logits[3, 1] = -1.5, 0.0, float("inf"), float("nan")
-    *_, largest = decode_sample.reference(**{**args, "best": find_best(logits, 3)})
+    *_, largest = decode_sample.reference(replace(operands, best=find_best(logits, 3)))
     assert largest[:3].tolist() == [-1.5, 0.0, float("inf")] and largest[3].isnan() and largest[4] == -7.25

@@ -8,7 +8,7 @@ from firesteel.errors import KernelError
 from firesteel.kernels.decode.fc1 import plan
 from firesteel.kernels.op import verdict
 from firesteel.kernels.op.verdict import judge, judge_compiled, read_code
-from firesteel.kernels.stream.launch import machine_of
+from firesteel.kernels.stream.plan import machine_of
 
 PTX_8 = "mma.sync.aligned.m16n8k32.row.col.kind::mxf8f6f4.block_scale.scale_vec::1X.f32.e4m3.e4m3.f32.ue8m0"
 PTX_4 = "mma.sync.aligned.m16n8k64.row.col.kind::mxf4nvf4.block_scale.scale_vec::2X.f32.e2m1.e2m1.f32.ue8m0"

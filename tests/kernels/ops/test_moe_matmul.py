@@ -16,7 +16,8 @@ from firesteel.formats import mxfp4, mxfp8
 from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.op.op import Sample
 from firesteel.kernels.operands.fed import store
-from firesteel.kernels.ops.moe_matmul import ACTIVATIONS, moe_matmul, random_experts, swiglu
+from firesteel.kernels.operands.weights import random_experts
+from firesteel.kernels.ops.moe_matmul import ACTIVATIONS, moe_matmul, swiglu
 from firesteel.kernels.proof.prove import prove_code
 from firesteel.kernels.proof.verify import check, verify
 

@@ -7,9 +7,10 @@ import torch
 
 from firesteel.kernels.op.op import Sample
 from firesteel.kernels.op.tolerance import assert_close
-from firesteel.kernels.ops.moe_matmul import moe_matmul, random_experts
+from firesteel.kernels.operands.weights import random_experts
+from firesteel.kernels.ops.moe_matmul import moe_matmul
 from firesteel.kernels.proof.verify import check
-from firesteel.kernels.stream.launch import Machine
+from firesteel.kernels.stream.plan import Machine
 
 MODULE = importlib.import_module("firesteel.kernels.ops.moe_stream")
 UNEVEN, LARGE, SMALL = (

@@ -4,18 +4,9 @@ from collections import defaultdict
 
 import pytest
 
+from firesteel.kernels.op.profile import ATTENTION, DENSE, EXPERTS, NORM, SAMPLING
 from firesteel.kernels.registry import ALL_OPS
-from firesteel.lab.profile.names import (
-    ATTENTION,
-    DENSE,
-    EXPERTS,
-    NORM,
-    OTHER,
-    SAMPLING,
-    classify,
-    count_bytes,
-    label_kernels,
-)
+from firesteel.lab.profile.names import OTHER, classify, count_bytes, label_kernels
 from firesteel.measure.roofline.roofline import StepShape, step_cost
 from firesteel.model.spec import PRESETS
 

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from firesteel.lab.profile.names import ATTENTION, DENSE, EXPERTS, GAPS, SAMPLING
+from firesteel.kernels.op.profile import ATTENTION, DENSE, EXPERTS, SAMPLING
+from firesteel.lab.profile.names import GAPS
 from firesteel.lab.profile.profile import CategoryTime, compute_profile, own_time, parse_profile
 from firesteel.lab.trace import Slice
 from firesteel.measure.roofline.roofline import StepShape, step_cost

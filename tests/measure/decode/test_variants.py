@@ -1,7 +1,7 @@
 """Variants of a decoding step: comparison, timing, restored inputs."""
 
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -12,6 +12,7 @@ from firesteel.engine.cache.kv_cache import new_cache
 from firesteel.errors import KernelError
 from firesteel.kernels import Kernels
 from firesteel.kernels.ledger import Ledger
+from firesteel.kernels.op.operands import Operands
 from firesteel.measure.decode import variants
 from firesteel.measure.decode.steps import Call, fill_pages, first_batch, lay_out
 from firesteel.measure.decode.variants import StepVariant, compare_variants, list_variants, repeat, time_groups
@@ -39,10 +40,10 @@ def test_variant_that_differs_in_any_group_is_detected(llm, group):
     step = step_of(llm, CONTEXTS)
     op, calls = getattr(step.ops, group), []
 
-    def spoil(*args):
-        result = op(*args)
-        calls.append(args[-1])
-        if args[-1] and sum(calls) > 4 * (1 if group in ("lm_head", "sample") else llm.spec.num_layers):
+    def spoil(operands):
+        result = op(operands)
+        calls.append(operands.dependent)
+        if operands.dependent and sum(calls) > 4 * (1 if group in ("lm_head", "sample") else llm.spec.num_layers):
             changed = {"qkv": 0, "lm_head": 0}.get(group)
             tensor = step.inputs.r if group == "sample" else result if changed is None else result[changed]
             tensor.view(-1)[7] += 0.01 if group != "sample" else 1.0
@@ -59,8 +60,9 @@ def test_variant_that_does_not_repeat_its_bits_is_detected(llm):
     step = step_of(llm, CONTEXTS)
     op = step.ops.o
 
-    def noisy(mixed, weight, bias, r, *others):
-        return op(mixed, weight, bias, r.add_(1e-3 * torch.randn_like(r)), *others)
+    def noisy(operands):
+        operands.r.add_(1e-3 * torch.randn_like(operands.r))
+        return op(operands)
 
     step.ops = step.ops._replace(o=noisy)
     with pytest.raises(KernelError, match=r"eager, plain launch and eager, plain launch differ"):
@@ -125,13 +127,17 @@ def test_op_called_once_per_step_is_repeated_and_its_time_divided(llm, monkeypat
     assert list(found.values()) == [6.0] * 6 + [6.0 / layers] * 2
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumberedOperands(Operands):
+    number: int
+    dependent: bool
+
+
 def test_only_the_first_repeated_call_waits_for_earlier_work():
     launches = []
-    calls = [
-        Call(lambda number, dependent: launches.append((number, dependent)), (n, True), None) for n in range(3)
-    ]
+    calls = [Call(launches.append, NumberedOperands(number=number, dependent=True), None) for number in range(3)]
     repeat(calls)()
-    assert launches == [(0, False), (1, True), (2, True)]
+    assert [(launch.number, launch.dependent) for launch in launches] == [(0, False), (1, True), (2, True)]
 
 
 @pytest.mark.gpu

@@ -9,13 +9,13 @@ from firesteel.device import find_device
 from firesteel.kernels.ledger import Launch, note
 from firesteel.kernels.op.op import anywhere
 from firesteel.kernels.op.requirement import parse_requirements
+from firesteel.kernels.operands.shapes import ModelShapes
 from firesteel.kernels.ops.linear import linear
 from firesteel.kernels.ops.moe_matmul import moe_matmul
 from firesteel.kernels.ops.rms_norm import rms_norm
 from firesteel.kernels.ops.route import route
 from firesteel.measure.ops import bench, memory
 from firesteel.measure.ops.bench import bench_ops
-from firesteel.measure.ops.shapes import ModelShapes
 from firesteel.measure.ops.sweep import OpsSweep
 from firesteel.measure.ops.workloads import list_workloads
 from tests.measure.ops.small_model import CEILINGS, CPU, TINY

@@ -9,6 +9,7 @@ import torch
 from firesteel.device import find_device
 from firesteel.kernels.op.op import anywhere
 from firesteel.kernels.operands.activation import ACTIVATIONS, is_native
+from firesteel.kernels.operands.shapes import MOST_DECODED
 from firesteel.kernels.ops.linear import linear
 from firesteel.kernels.ops.moe_matmul import GEMV_TOKENS, moe_matmul
 from firesteel.kernels.ops.moe_stream import MOST_TOKENS as STREAMED_TOKENS
@@ -21,7 +22,6 @@ from firesteel.kernels.registry import ALL_OPS
 from firesteel.kernels.tiles.launch import power_of_two
 from firesteel.measure.ops import correctness
 from firesteel.measure.ops.correctness import check_apart, check_ops, list_tokens
-from firesteel.measure.ops.workloads import MOST_REQUESTS
 from firesteel.model.spec import PRESETS
 from tests.measure.ops.small_model import CPU, TINY
 
@@ -107,7 +107,7 @@ def tile_pickers(spec, capability):
     for rows, most in (
         (spec.q_size + 2 * spec.kv_size, 8192),
         (spec.hidden_size, 8192),
-        (spec.vocab_size, MOST_REQUESTS),
+        (spec.vocab_size, MOST_DECODED),
     ):
         yield "linear", most, partial(dense.pick_tile, num_rows=rows)
         for native in natives:

@@ -3,10 +3,10 @@
 import pytest
 
 from firesteel.device import find_device
+from firesteel.kernels.operands.shapes import ModelShapes
 from firesteel.kernels.ops.moe_matmul import moe_matmul
 from firesteel.measure.ops import correctness, memory
 from firesteel.measure.ops.memory import too_large
-from firesteel.measure.ops.shapes import ModelShapes
 from firesteel.measure.ops.workloads import list_workloads
 from firesteel.model.spec import PRESETS
 

@@ -10,12 +10,12 @@ from firesteel.device import find_device
 from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.op.op import define_op
 from firesteel.kernels.op.tolerance import exact
+from firesteel.kernels.operands.shapes import ModelShapes, WorkloadPart
 from firesteel.kernels.operands.weights import Mxfp4Weight
 from firesteel.kernels.ops.linear import linear
 from firesteel.kernels.tiles.launch import launch_kernel
 from firesteel.kernels.tiles.tile_pin import AUTO, refuse_tile
 from firesteel.kernels.tiles.tuned import Tuned, change_options, read_tuned, using_options, write_tuned
-from firesteel.measure.ops.shapes import ModelShapes, WorkloadPart
 from firesteel.measure.ops.tune import list_tiles, pick, tune_ops
 from firesteel.measure.ops.workloads import OpWorkload, list_workloads
 from firesteel.model.spec import PRESETS

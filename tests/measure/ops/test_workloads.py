@@ -3,14 +3,17 @@
 import pytest
 import torch
 
+from firesteel.errors import KernelError
+from firesteel.kernels.op.op import define_op
+from firesteel.kernels.op.tolerance import fp32
+from firesteel.kernels.operands.shapes import MOST_DECODED, ModelShapes
 from firesteel.kernels.ops.attention import attention
 from firesteel.kernels.ops.linear import linear
 from firesteel.kernels.ops.moe_matmul import moe_matmul
 from firesteel.kernels.ops.route import route
 from firesteel.kernels.proof.verify import same_bits, tensors
 from firesteel.kernels.registry import ALL_OPS
-from firesteel.measure.ops.shapes import ModelShapes
-from firesteel.measure.ops.workloads import MAKERS, MOST_REQUESTS, list_workloads
+from firesteel.measure.ops.workloads import list_workloads
 from firesteel.model.spec import PRESETS
 from tests.measure.ops.small_model import CPU, TINY
 
@@ -20,7 +23,16 @@ def labels(op, m, activation="bf16", spec=TINY):
 
 
 def test_every_op_has_workloads():
-    assert {op.name for op in ALL_OPS} == set(MAKERS)
+    assert [op.name for op in ALL_OPS if op.make_workloads is None] == []
+
+
+def test_an_op_without_workloads_is_an_error_that_says_what_to_add():
+    @define_op(bytes=lambda x: x.nbytes, tolerance=fp32(why="toy"))
+    def bare(x):
+        return x
+
+    with pytest.raises(KernelError, match=r"bare has no workloads to measure: add @bare.workloads to its file"):
+        list(list_workloads(bare, 1, "bf16", ModelShapes(TINY, CPU)))
 
 
 @pytest.mark.parametrize("op", ALL_OPS, ids=lambda op: op.name)
@@ -46,8 +58,8 @@ def test_decode_has_a_limit_of_requests_and_prefill_a_shortest_prompt():
     assert labels(attention, 64)[-2:] == ["prefill full", "prefill window"] and len(labels(attention, 64)) == 4
     assert labels(attention, 257) == ["decode full 256", "decode window 256"]  # no prompt beyond the context
     big = PRESETS["gpt-oss-120b"]
-    assert labels(attention, MOST_REQUESTS + 1, spec=big) == ["prefill full", "prefill window"]
-    assert labels(linear, MOST_REQUESTS + 1) == ["qkv bf16", "qkv mxfp4", "o bf16", "o mxfp4"]
+    assert labels(attention, MOST_DECODED + 1, spec=big) == ["prefill full", "prefill window"]
+    assert labels(linear, MOST_DECODED + 1) == ["qkv bf16", "qkv mxfp4", "o bf16", "o mxfp4"]
 
 
 def test_attention_counts_the_keys_each_query_sees():

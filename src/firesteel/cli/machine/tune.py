@@ -16,10 +16,10 @@ from firesteel.cli.tables import new_table, say, show
 from firesteel.device import DeviceSpec, find_device
 from firesteel.errors import KernelError, UserError
 from firesteel.kernels.operands.activation import ACTIVATIONS
+from firesteel.kernels.operands.shapes import ModelShapes
 from firesteel.kernels.tiles.tuned import TilesError, Tuned, read_earlier, write_tuned
 from firesteel.measure.ops import tune as tuning
 from firesteel.measure.ops.memory import too_large
-from firesteel.measure.ops.shapes import ModelShapes
 from firesteel.measure.ops.sweep import MEMORY_SHARE
 from firesteel.measure.ops.workloads import OpWorkload, list_workloads
 from firesteel.model.spec import ModelSpec

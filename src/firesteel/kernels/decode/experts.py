@@ -1,47 +1,63 @@
 """Both matmuls of the experts in one kernel: decode_fc1 and decode_fc2 in a row, for one to eight tokens.
 
-in   r          [T, H] bf16      residual, added to
-     norm       [H] bf16, eps
-     logits     [T, E] fp32      of decode_router
-     experts    packed weights (Experts), hidden and intermediate sizes the same
-     limit      of the clamp
-     active     experts per token
-     activation bf16, or mxfp8: what the norm and the rows between the two are rounded to
-     ahead      weights that the next kernel reads, or None: fetched into the cache when memory falls idle
-     dependent  may begin before what is ahead of it ends: nothing but the norm's weights is read before its wait
-out  r          the same tensor, as decode_fc2 leaves it
-Rounded as the two are. `cuda` lets all its programs meet between the two, so all of them must run at once: no two
-calls may be under way on different streams of a GPU. So does `cuda:even`, for two tokens or more: it shares both
-matmuls out by what strips cost, and programs meet once more before what they found is added up. `cuda:passed`, for
-one token, has them never meet: what one finds of fc1, others take when they need it, busy with other experts. They
-wait for it, so for this way too all must run at once, and no two calls on different streams.
+in   DecodeExpertsOperands
+out  r  [T, H] bf16, the same tensor, as decode_fc2 leaves it
+Rounded as the two are.
+`cuda` has a barrier of all its CTAs between the two matmuls.
+`cuda:even`, for two tokens or more, shares both matmuls out by what strips cost; its CTAs meet at one more barrier
+before their parts are added up.
+`cuda:passed`, for one token, has no barrier: a CTA takes rows of fc1 from the CTA that computed them when it needs
+them, and works on other experts until then.
+In all three CTAs wait for each other, so all must be resident at once: no two calls may be in flight on different
+streams of a GPU.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from firesteel.kernels.decode.fc1 import MOST_ACTIVE, chosen_bytes, count_chosen, decode_fc1, expert_sizes
-from firesteel.kernels.decode.fc2 import MOST_STRIPS, decode_fc2, held_bytes, refuse_strips, sum_bytes
+from firesteel.kernels.decode.fc1 import (
+    MOST_ACTIVE,
+    DecodeFc1Operands,
+    chosen_bytes,
+    count_chosen,
+    decode_fc1,
+    expert_sizes,
+)
+from firesteel.kernels.decode.fc2 import (
+    MOST_STRIPS,
+    DecodeFc2Operands,
+    decode_fc2,
+    held_bytes,
+    refuse_strips,
+    sum_bytes,
+)
 from firesteel.kernels.op.needs import cuda_ready
 from firesteel.kernels.op.op import CudaCode, Sample, define_op
+from firesteel.kernels.op.operands import RoundedOperands
+from firesteel.kernels.op.profile import EXPERTS, OpProfile
 from firesteel.kernels.op.tolerance import bf16
-from firesteel.kernels.operands.weights import Experts
-from firesteel.kernels.ops.moe_matmul import random_experts
-from firesteel.kernels.stream.launch import (
+from firesteel.kernels.operands.shapes import ModelShapes, WorkloadPart
+from firesteel.kernels.operands.weights import Experts, random_experts
+from firesteel.kernels.ops.moe_matmul import moe_matmul
+from firesteel.kernels.ops.rms_norm import rms_norm
+from firesteel.kernels.stream.build import keep
+from firesteel.kernels.stream.plan import (
     ROUNDED,
     TOKENS,
     Machine,
     Streamed,
     find_machine,
-    keep,
     list_plans,
     most_width,
     plan_streamed,
+)
+from firesteel.kernels.stream.refuse import (
     refuse_here,
     refuse_layout,
     refuse_rounding,
@@ -51,6 +67,7 @@ from firesteel.kernels.stream.launch import (
 )
 from firesteel.kernels.stream.ring import STRIP_ROWS, Stream, align, refuse_columns
 from firesteel.kernels.stream.shapes import GPT_OSS, list_cases, rounded_too
+from firesteel.kernels.stream.workload import draw_logits, few_tokens
 
 STAGES = 7
 FLIGHT = 3
@@ -62,62 +79,82 @@ MXFP8_TOLERANCE = bf16(
 MOST_AHEAD_BYTES = 8 << 20
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeExpertsOperands(RoundedOperands):
+    """`activation` is bf16 or mxfp8: what the norm and the rows between the two matmuls are rounded to."""
+
+    r: Tensor  # [T, H] bf16, the residual, added to
+    norm: Tensor  # [H] bf16
+    eps: float
+    logits: Tensor  # [T, E] fp32, of decode_router
+    experts: Experts  # packed weights, hidden and intermediate sizes the same
+    limit: float  # of the clamp
+    active: int  # experts per token, A
+    ahead: Tensor | None = None  # weights that the next kernel reads: fetched into the cache when memory falls idle
+    dependent: bool = False  # may begin before the kernel ahead of it ends; only the norm's weights are read before
+
+
 def fits(experts: Experts) -> bool:
-    """Whether both matmuls have rows of the same length."""
+    """Returns whether both matmuls have rows of the same length."""
     return experts.gate_up_codes.shape[2] == experts.down_codes.shape[2]
 
 
-def _bytes(
-    r: Tensor, norm: Tensor, eps: float, logits: Tensor, experts: Experts, limit: float, active: int,
-    activation: str = "bf16", ahead: Tensor | None = None, dependent: bool = False,
-) -> int:  # fmt: skip
-    parts = (
-        experts.gate_up_codes, experts.gate_up_scales, experts.gate_up_bias, experts.down_codes,
-        experts.down_scales, experts.down_bias,
-    )  # fmt: skip
-    each = sum(part[0].nbytes for part in parts)
-    return 2 * r.nbytes + norm.nbytes + logits.nbytes + count_chosen(logits, active) * each
+def _bytes(operands: DecodeExpertsOperands) -> int:
+    chosen_weights = count_chosen(operands.logits, operands.active) * operands.experts.expert_bytes
+    return 2 * operands.r.nbytes + operands.norm.nbytes + operands.logits.nbytes + chosen_weights
 
 
 @define_op(
-    bytes=_bytes, tolerance=bf16(ulps=2, why="as decode_fc2, whose input was rounded by decode_fc1: four roundings")
+    bytes=_bytes,
+    tolerance=bf16(ulps=2, why="as decode_fc2, whose input was rounded by decode_fc1: four roundings"),
+    keeps_choice=True,
+    profile=OpProfile(
+        EXPERTS,
+        reads="moe_matmul",
+        kernels={"decode_experts_even": "moe_matmul", "decode_experts_passed": "moe_matmul"},
+    ),
+    replaces=(rms_norm, moe_matmul),
+    combines=(decode_fc1, decode_fc2),
 )
-def decode_experts(
-    r: Tensor, norm: Tensor, eps: float, logits: Tensor, experts: Experts, limit: float, active: int,
-    activation: str = "bf16", ahead: Tensor | None = None, dependent: bool = False,
-) -> Tensor:  # fmt: skip
-    inner = decode_fc1.reference(r, norm, eps, logits, experts, limit, active, activation)
-    return decode_fc2.reference(inner, logits, experts, r, activation)
+def decode_experts(operands: DecodeExpertsOperands) -> Tensor:
+    first = DecodeFc1Operands(
+        r=operands.r,
+        norm=operands.norm,
+        eps=operands.eps,
+        logits=operands.logits,
+        experts=operands.experts,
+        limit=operands.limit,
+        active=operands.active,
+        activation=operands.activation,
+    )
+    second = DecodeFc2Operands(
+        inner=decode_fc1.reference(first),
+        logits=operands.logits,
+        experts=operands.experts,
+        r=operands.r,
+        activation=operands.activation,
+    )
+    return decode_fc2.reference(second)
 
 
-def _refuse_inputs(
-    r: Tensor, norm: Tensor, eps: float, logits: Tensor, experts: Experts, limit: float, active: int,
-    activation: str = "bf16", ahead: Tensor | None = None, dependent: bool = False,
-) -> str | None:  # fmt: skip
-    """Whatever the plan."""
-    if active > MOST_ACTIVE:
-        return f"takes up to {MOST_ACTIVE} experts a token, not {active}"
+def _refuse(operands: DecodeExpertsOperands) -> str | None:
+    """Returns why no implementation here takes the operands, whatever its plan, or None."""
+    r, norm, logits, experts = operands.r, operands.norm, operands.logits, operands.experts
+    if operands.active > MOST_ACTIVE:
+        return f"takes up to {MOST_ACTIVE} experts a token, not {operands.active}"
     if not fits(experts):
         return "takes experts whose rows are of one length: use decode_fc1 and decode_fc2"
     if r.shape[1] % STRIP_ROWS:
         return f"reads weights by {STRIP_ROWS} rows, not {r.shape[1]}"
+    gate_up = (experts.gate_up_codes, experts.gate_up_scales, experts.gate_up_bias)
     return (
         refuse_tokens(r)
         or refuse_types(r, norm, experts.gate_up_bias, experts.down_bias)
         or refuse_types(logits, wanted=torch.float32)
-        or refuse_layout(
-            r,
-            norm,
-            experts.gate_up_codes,
-            experts.gate_up_scales,
-            experts.gate_up_bias,
-            experts.down_codes,
-            experts.down_scales,
-            ahead,
-        )
+        or refuse_layout(r, norm, *gate_up, experts.down_codes, experts.down_scales, operands.ahead)
         or refuse_strides(logits, experts.down_bias)
         or refuse_columns(True, r.shape[1])
-        or refuse_rounding(None, activation)
+        or refuse_rounding(None, operands.activation)
         or (refuse_strips(find_machine(r.device), r.shape[1]) if r.is_cuda else None)
     )
 
@@ -128,62 +165,81 @@ def shared_bytes(stream: Stream, active: int, holds_all: bool) -> int:
     return stream.ring_bytes + max(held, stream.x_bytes) + beside
 
 
+def _defines(machine: Machine, hidden: int, experts: int, active: int, rounds_x: bool) -> dict[str, int]:
+    return {
+        "HIDDEN": hidden,
+        "INTERMEDIATE": hidden,
+        "EXPERTS": experts,
+        "ACTIVE": active,
+        "ROUNDS_X": rounds_x,
+        "MOST_WIDTH": most_width(machine),
+    }
+
+
 @keep
 def plan(
     machine: Machine, *, tokens: int, hidden: int, experts: int, active: int, rounds_x: bool = False
 ) -> Streamed:
-    """As many programs as SMs at most; `inner` is held as a whole where that leaves room for two stages."""
-    sizes = {
-        "HIDDEN": hidden, "INTERMEDIATE": hidden, "EXPERTS": experts, "ACTIVE": active, "ROUNDS_X": rounds_x,
-        "MOST_WIDTH": most_width(machine),
-    }  # fmt: skip
+    """Plans at most one CTA per SM; `inner` is held as a whole if that leaves room for two stages."""
+    sizes = _defines(machine, hidden, experts, active, rounds_x)
 
     def plan_holding(holds_all: bool) -> Streamed:
         return plan_streamed(
-            "decode_experts", machine, is_fp4=True, columns=hidden, tokens=tokens, stages=STAGES,
-            shared=lambda stream: shared_bytes(stream, active, holds_all), strips=hidden // STRIP_ROWS,
-            sizes={**sizes, "HOLDS_ALL": holds_all, "MOST_STRIPS": MOST_STRIPS}, may_pair=active > 1,
-            flight=FLIGHT, alone=True,
-        )  # fmt: skip
+            "decode_experts",
+            machine,
+            is_fp4=True,
+            columns=hidden,
+            tokens=tokens,
+            stages=STAGES,
+            shared=lambda stream: shared_bytes(stream, active, holds_all),
+            strips=hidden // STRIP_ROWS,
+            sizes={**sizes, "HOLDS_ALL": holds_all, "MOST_STRIPS": MOST_STRIPS},
+            may_pair=active > 1,
+            flight=FLIGHT,
+            alone=True,
+        )
 
     at_once = plan_holding(True)
     return at_once if at_once.stream.stages > 1 and at_once.refuse(machine) is None else plan_holding(False)
 
 
-def _arguments(experts: Experts, ahead: Tensor | None) -> tuple[tuple[Tensor, ...], tuple[Tensor | None, int]]:
-    """Weights of both matmuls, and what is fetched ahead with its bytes, as all kernels here take them."""
+def _list_weights(experts: Experts) -> tuple[Tensor, ...]:
+    """Returns the weights of both matmuls in the order in which all kernels here take them."""
     up = (experts.gate_up_codes, experts.gate_up_scales, experts.gate_up_bias)
-    down = (experts.down_codes, experts.down_scales, experts.down_bias)
-    return (*up, *down), (ahead, 0 if ahead is None else min(ahead.nbytes, MOST_AHEAD_BYTES))
+    return (*up, experts.down_codes, experts.down_scales, experts.down_bias)
 
 
-def _sizes(r: Tensor, experts: Experts, active: int, activation: str) -> dict[str, Any]:
-    """Of a plan, whatever the number of tokens."""
+def _count_ahead(ahead: Tensor | None) -> int:
+    """Returns how many bytes of `ahead` are fetched."""
+    return 0 if ahead is None else min(ahead.nbytes, MOST_AHEAD_BYTES)
+
+
+def _sizes(operands: DecodeExpertsOperands) -> dict[str, Any]:
+    """Returns the arguments that all plans have in common."""
     return {
-        "hidden": r.shape[1], "experts": experts.down_bias.shape[0], "active": active,
-        "rounds_x": activation == ROUNDED,
-    }  # fmt: skip
+        "hidden": operands.r.shape[1],
+        "experts": operands.experts.down_bias.shape[0],
+        "active": operands.active,
+        "rounds_x": operands.activation == ROUNDED,
+    }
 
 
-def _accepts(
-    r: Tensor, norm: Tensor, eps: float, logits: Tensor, experts: Experts, limit: float, active: int,
-    activation: str = "bf16", ahead: Tensor | None = None, dependent: bool = False,
-) -> str | None:  # fmt: skip
-    return _refuse_inputs(
-        r, norm, eps, logits, experts, limit, active, activation, ahead, dependent
-    ) or refuse_here(r, lambda machine: plan(machine, tokens=r.shape[0], **_sizes(r, experts, active, activation)))
+def _plan_for(machine: Machine, operands: DecodeExpertsOperands) -> Streamed:
+    return plan(machine, tokens=operands.r.shape[0], **_sizes(operands))
+
+
+def _accepts(operands: DecodeExpertsOperands) -> str | None:
+    return _refuse(operands) or refuse_here(operands.r, lambda machine: _plan_for(machine, operands))
 
 
 @decode_experts.implementation("cuda", needs=cuda_ready(), accepts=_accepts)
-def cuda_decode_experts(
-    r: Tensor, norm: Tensor, eps: float, logits: Tensor, experts: Experts, limit: float, active: int,
-    activation: str = "bf16", ahead: Tensor | None = None, dependent: bool = False,
-) -> Tensor:  # fmt: skip
-    inner = torch.empty(r.shape[0], active, r.shape[1], dtype=r.dtype, device=r.device)
-    weights, fetched = _arguments(experts, ahead)
-    args = (r, norm, logits, *weights, inner, *fetched, eps, limit, r.shape[0])
-    planned = plan(find_machine(r.device), tokens=r.shape[0], **_sizes(r, experts, active, activation))
-    planned.launch(args, dependent)
+def cuda_decode_experts(operands: DecodeExpertsOperands) -> Tensor:
+    r, ahead = operands.r, operands.ahead
+    inner = torch.empty(r.shape[0], operands.active, r.shape[1], dtype=r.dtype, device=r.device)
+    weights, fetched = _list_weights(operands.experts), (ahead, _count_ahead(ahead))
+    numbers = (operands.eps, operands.limit, r.shape[0])
+    args = (r, operands.norm, operands.logits, *weights, inner, *fetched, *numbers)
+    _plan_for(find_machine(r.device), operands).launch(args, operands.dependent)
     return r
 
 
@@ -196,45 +252,46 @@ def even_bytes(stream: Stream, active: int) -> int:
 def plan_even(
     machine: Machine, *, tokens: int, hidden: int, experts: int, active: int, rounds_x: bool = False
 ) -> Streamed:
-    """For two tokens or more."""
-    sizes = {
-        "HIDDEN": hidden, "INTERMEDIATE": hidden, "EXPERTS": experts, "ACTIVE": active, "ROUNDS_X": rounds_x,
-        "MOST_WIDTH": most_width(machine),
-    }  # fmt: skip
+    """Plans `cuda:even`, for two tokens or more."""
     return plan_streamed(
-        "decode_experts_even", machine, is_fp4=True, columns=hidden, tokens=tokens, stages=STAGES,
-        shared=lambda stream: even_bytes(stream, active), strips=hidden // STRIP_ROWS, sizes=sizes, flight=FLIGHT,
+        "decode_experts_even",
+        machine,
+        is_fp4=True,
+        columns=hidden,
+        tokens=tokens,
+        stages=STAGES,
+        shared=lambda stream: even_bytes(stream, active),
+        strips=hidden // STRIP_ROWS,
+        sizes=_defines(machine, hidden, experts, active, rounds_x),
+        flight=FLIGHT,
         alone=True,
-    )  # fmt: skip
+    )
 
 
-def _accepts_even(
-    r: Tensor, norm: Tensor, eps: float, logits: Tensor, experts: Experts, limit: float, active: int,
-    activation: str = "bf16", ahead: Tensor | None = None, dependent: bool = False,
-) -> str | None:  # fmt: skip
-    if r.shape[0] == 1:
+def _plan_even_for(machine: Machine, operands: DecodeExpertsOperands) -> Streamed:
+    return plan_even(machine, tokens=operands.r.shape[0], **_sizes(operands))
+
+
+def _accepts_even(operands: DecodeExpertsOperands) -> str | None:
+    if operands.r.shape[0] == 1:
         return "is for two tokens or more"
     return (
-        _refuse_inputs(r, norm, eps, logits, experts, limit, active, activation, ahead, dependent)
-        or refuse_layout(experts.down_bias)
-        or refuse_here(
-            r, lambda machine: plan_even(machine, tokens=r.shape[0], **_sizes(r, experts, active, activation))
-        )
+        _refuse(operands)
+        or refuse_layout(operands.experts.down_bias)
+        or refuse_here(operands.r, lambda machine: _plan_even_for(machine, operands))
     )
 
 
 @decode_experts.implementation("cuda:even", needs=cuda_ready(), accepts=_accepts_even)
-def cuda_decode_experts_even(
-    r: Tensor, norm: Tensor, eps: float, logits: Tensor, experts: Experts, limit: float, active: int,
-    activation: str = "bf16", ahead: Tensor | None = None, dependent: bool = False,
-) -> Tensor:  # fmt: skip
+def cuda_decode_experts_even(operands: DecodeExpertsOperands) -> Tensor:
+    r, ahead = operands.r, operands.ahead
     tokens, hidden = r.shape
-    inner = torch.empty(tokens, active, hidden, dtype=r.dtype, device=r.device)
-    parts = torch.empty(tokens, active, hidden, dtype=torch.float32, device=r.device)
-    weights, fetched = _arguments(experts, ahead)
-    args = (r, norm, logits, *weights, inner, parts, *fetched, eps, limit, tokens)
-    planned = plan_even(find_machine(r.device), tokens=tokens, **_sizes(r, experts, active, activation))
-    planned.launch(args, dependent)
+    inner = torch.empty(tokens, operands.active, hidden, dtype=r.dtype, device=r.device)
+    parts = torch.empty(tokens, operands.active, hidden, dtype=torch.float32, device=r.device)
+    weights, fetched = _list_weights(operands.experts), (ahead, _count_ahead(ahead))
+    numbers = (operands.eps, operands.limit, tokens)
+    args = (r, operands.norm, operands.logits, *weights, inner, parts, *fetched, *numbers)
+    _plan_even_for(find_machine(r.device), operands).launch(args, operands.dependent)
     return r
 
 
@@ -246,37 +303,36 @@ def passed_bytes(stream: Stream, active: int) -> int:
 
 @keep
 def plan_passed(machine: Machine, *, hidden: int, experts: int, active: int, rounds_x: bool = False) -> Streamed:
-    """For one token."""
-    sizes = {
-        "HIDDEN": hidden, "INTERMEDIATE": hidden, "EXPERTS": experts, "ACTIVE": active, "ROUNDS_X": rounds_x,
-        "MOST_WIDTH": 1, "HOLDS_ALL": True, "MOST_STRIPS": MOST_STRIPS,
-    }  # fmt: skip
+    """Plans `cuda:passed`, for one token."""
+    sizes = _defines(machine, hidden, experts, active, rounds_x)
     return plan_streamed(
-        "decode_experts_passed", machine, is_fp4=True, columns=hidden, tokens=1, stages=PASSED_STAGES,
-        shared=lambda stream: passed_bytes(stream, active), strips=hidden // STRIP_ROWS, sizes=sizes,
-        may_pair=active > 1, flight=PASSED_FLIGHT, alone=True,
-    )  # fmt: skip
+        "decode_experts_passed",
+        machine,
+        is_fp4=True,
+        columns=hidden,
+        tokens=1,
+        stages=PASSED_STAGES,
+        shared=lambda stream: passed_bytes(stream, active),
+        strips=hidden // STRIP_ROWS,
+        sizes={**sizes, "MOST_WIDTH": 1, "HOLDS_ALL": True, "MOST_STRIPS": MOST_STRIPS},
+        may_pair=active > 1,
+        flight=PASSED_FLIGHT,
+        alone=True,
+    )
 
 
-def _accepts_passed(
-    r: Tensor, norm: Tensor, eps: float, logits: Tensor, experts: Experts, limit: float, active: int,
-    activation: str = "bf16", ahead: Tensor | None = None, dependent: bool = False,
-) -> str | None:  # fmt: skip
-    if r.shape[0] != 1:
-        return f"is for one token, not {r.shape[0]}"
-    return _refuse_inputs(
-        r, norm, eps, logits, experts, limit, active, activation, ahead, dependent
-    ) or refuse_here(r, lambda machine: plan_passed(machine, **_sizes(r, experts, active, activation)))
+def _accepts_passed(operands: DecodeExpertsOperands) -> str | None:
+    if operands.r.shape[0] != 1:
+        return f"is for one token, not {operands.r.shape[0]}"
+    return _refuse(operands) or refuse_here(operands.r, lambda machine: plan_passed(machine, **_sizes(operands)))
 
 
 @decode_experts.implementation("cuda:passed", needs=cuda_ready(), accepts=_accepts_passed)
-def cuda_decode_experts_passed(
-    r: Tensor, norm: Tensor, eps: float, logits: Tensor, experts: Experts, limit: float, active: int,
-    activation: str = "bf16", ahead: Tensor | None = None, dependent: bool = False,
-) -> Tensor:  # fmt: skip
-    weights, fetched = _arguments(experts, ahead)
-    args = (r, norm, logits, *weights, *fetched, eps, limit)
-    plan_passed(find_machine(r.device), **_sizes(r, experts, active, activation)).launch(args, dependent)
+def cuda_decode_experts_passed(operands: DecodeExpertsOperands) -> Tensor:
+    r, ahead = operands.r, operands.ahead
+    weights, fetched = _list_weights(operands.experts), (ahead, _count_ahead(ahead))
+    args = (r, operands.norm, operands.logits, *weights, *fetched, operands.eps, operands.limit)
+    plan_passed(find_machine(r.device), **_sizes(operands)).launch(args, operands.dependent)
     return r
 
 
@@ -307,8 +363,35 @@ def device_code(capability: tuple[int, int]) -> Iterator[CudaCode]:
 @decode_experts.samples
 def samples(device: torch.device) -> Iterator[Sample]:
     for label, tokens, sizes, draw in list_cases(device):
-        experts = random_experts(sizes.experts, sizes.hidden, sizes.hidden, draw.generator)
-        logits = draw.logits(tokens, sizes.experts)
-        r, norm = draw.normal(tokens, sizes.hidden), draw.normal(sizes.hidden)
-        args = (r, norm, 1e-5, logits, experts, 7.0, sizes.active)
-        yield from rounded_too(label, "mxfp4-weight", args, MXFP8_TOLERANCE)
+        operands = DecodeExpertsOperands(
+            experts=random_experts(sizes.experts, sizes.hidden, sizes.hidden, draw.generator),
+            logits=draw.logits(tokens, sizes.experts),
+            r=draw.normal(tokens, sizes.hidden),
+            norm=draw.normal(sizes.hidden),
+            eps=1e-5,
+            limit=7.0,
+            active=sizes.active,
+        )
+        yield from rounded_too(label, "mxfp4-weight", operands, MXFP8_TOLERANCE)
+
+
+@decode_experts.workloads
+@few_tokens
+def workloads(shapes: ModelShapes, m: int, activation: str) -> Iterator[WorkloadPart]:
+    spec = shapes.spec
+
+    def draw() -> tuple[DecodeExpertsOperands]:
+        operands = DecodeExpertsOperands(
+            r=shapes.normal(m, spec.hidden_size),
+            norm=shapes.bias(spec.hidden_size),
+            eps=spec.rms_eps,
+            logits=draw_logits(shapes, m),
+            experts=shapes.next_experts(),
+            limit=spec.swiglu_limit,
+            active=spec.num_active,
+            activation=activation,
+        )
+        return (operands,)
+
+    flops = 6.0 * m * spec.num_active * spec.hidden_size * spec.intermediate_size
+    yield WorkloadPart("", flops, shapes.expert_copies * shapes.experts_bytes, draw)

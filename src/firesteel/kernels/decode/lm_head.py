@@ -1,21 +1,18 @@
 """The final norm and lm_head for one to eight tokens, and where their largest logits are.
 
-in   r          [T, H] bf16    residual
-     norm       [H] bf16, eps
-     weight     [V, H] bf16 or MXFP4 (Mxfp4Weight)
-     activation bf16, or mxfp8: what the norm is rounded to before it meets an MXFP4 weight
-     dependent  may begin before what is ahead of it ends: nothing but weights and norm is read before its wait
-out  logits     [T, V] fp32    of values rounded to bf16
-     best       [N, T] int64   the highest rank in every N-th strip of 16 rows; a token's is the largest of all
-     rank = the logit's bits in the order of whole numbers, then ~id: larger for a larger logit, then for a lower id
-N is the number of programs on this GPU (`count_best`), 1 on a CPU. The norm is rounded to bf16. `cuda` cuts what
-meets MXFP4 weights to whole numbers of 14 bits, 64 to 256 columns together, and multiplies them exactly.
+in   DecodeLmHeadOperands
+out  logits  [T, V] fp32   of values rounded to bf16
+     best    [N, T] int64  the highest rank in every N-th strip of 16 rows; a token's is the largest of all
+     rank = the logit's bits in the order of integers, then ~id: larger for a larger logit, then for a lower id
+N is the number of CTAs on this GPU (`count_best`), 1 on a CPU. The norm is rounded to bf16. `cuda` converts what
+meets MXFP4 weights to 14-bit integers that share a scale per 64 to 256 columns, and multiplies them exactly.
 `cuda:rows`, for one token and bf16, reads rows into registers, without a ring.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -24,61 +21,63 @@ from torch.nn import functional
 from firesteel.kernels.cuda.source import CudaKernel
 from firesteel.kernels.op.needs import cuda_ready
 from firesteel.kernels.op.op import CudaCode, Sample, define_op
+from firesteel.kernels.op.operands import RoundedOperands
+from firesteel.kernels.op.profile import DENSE, OpProfile
 from firesteel.kernels.op.tolerance import bf16
-from firesteel.kernels.operands.weights import Mxfp4Weight
+from firesteel.kernels.operands.shapes import ModelShapes, WorkloadPart
+from firesteel.kernels.operands.weights import Mxfp4Weight, weight_parts
 from firesteel.kernels.ops.linear import linear
 from firesteel.kernels.ops.rms_norm import rms_norm
-from firesteel.kernels.stream.launch import (
-    FIRST,
-    ROUNDED,
-    Machine,
-    Streamed,
-    build_kernel,
-    find_machine,
-    keep,
-    launch,
-    list_plans,
-    plan_streamed,
-    refuse_here,
-    refuse_layout,
-    refuse_rounding,
-    refuse_tokens,
-    refuse_types,
-    weight_parts,
-)
-from firesteel.kernels.stream.ring import MOST_PART_BYTES, STRIP_ROWS, Stream, refuse_weight
+from firesteel.kernels.stream.build import build_kernel, keep, launch
+from firesteel.kernels.stream.plan import FIRST, ROUNDED, Machine, Streamed, find_machine, list_plans, plan_streamed
+from firesteel.kernels.stream.refuse import refuse_here, refuse_layout, refuse_rounding, refuse_tokens, refuse_types
+from firesteel.kernels.stream.ring import STRIP_ROWS, Stream, refuse_weight
 from firesteel.kernels.stream.shapes import GPT_OSS, list_cases, rounded_too
+from firesteel.kernels.stream.workload import few_tokens, list_dense
 
-STAGES = {False: 8, True: 8}  # by whether weights are packed
+STAGES = 8
 ROW_WARPS = 16  # of cuda:rows
 LEAST = -(1 << 63)  # below every rank
 
 
-def _bytes(
-    r: Tensor, norm: Tensor, eps: float, weight: Tensor | Mxfp4Weight,
-    activation: str = "bf16", dependent: bool = False,
-) -> int:  # fmt: skip
-    return r.nbytes + norm.nbytes + weight.nbytes + 4 * r.shape[0] * weight.shape[0]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeLmHeadOperands(RoundedOperands):
+    """`activation` is bf16 or mxfp8: what the norm is rounded to before it meets an MXFP4 weight."""
+
+    r: Tensor  # [T, H] bf16, the residual
+    norm: Tensor  # [H] bf16
+    eps: float
+    weight: Tensor | Mxfp4Weight  # [V, H] bf16 or MXFP4
+    dependent: bool = False  # may begin before the kernel ahead of it ends; only weights and norm are read before
 
 
-@define_op(bytes=_bytes, tolerance=bf16(ulps=1, why="two roundings, the norm's averaged out; sums in free order"))
-def decode_lm_head(
-    r: Tensor, norm: Tensor, eps: float, weight: Tensor | Mxfp4Weight,
-    activation: str = "bf16", dependent: bool = False,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    x, _ = rms_norm.reference(r, None, norm, eps)
-    logits = linear.reference(x, weight, None, activation).float()
-    return logits, find_best(logits, count_best(r, weight))
+def _bytes(operands: DecodeLmHeadOperands) -> int:
+    r, weight = operands.r, operands.weight
+    return r.nbytes + operands.norm.nbytes + weight.nbytes + 4 * r.shape[0] * weight.shape[0]
+
+
+@define_op(
+    bytes=_bytes,
+    tolerance=bf16(ulps=1, why="two roundings, the norm's averaged out; sums in free order"),
+    keeps_choice=True,
+    profile=OpProfile(DENSE, reads="linear.lm_head", kernels={"decode_lm_head_rows": "linear.lm_head"}),
+    replaces=(rms_norm, linear),
+)
+def decode_lm_head(operands: DecodeLmHeadOperands) -> tuple[Tensor, Tensor]:
+    x, _ = rms_norm.reference(operands.r, None, operands.norm, operands.eps)
+    logits = linear.reference(x, operands.weight, None, operands.activation).float()
+    return logits, find_best(logits, count_best(operands.r, operands.weight))
 
 
 def count_best(r: Tensor, weight: Tensor | Mxfp4Weight) -> int:
+    """Returns N, the rows of `best`."""
     if not r.is_cuda or _refuse(r, weight):
         return 1
-    return _plan_for(find_machine(r.device), r, weight, "bf16").programs
+    return _plan_for(find_machine(r.device), r, weight, "bf16").num_ctas
 
 
 def find_best(logits: Tensor, parts: int) -> Tensor:
-    """[parts, T] of logits [T, V]. What is no number ranks highest, whatever its sign."""
+    """Returns the highest ranks [parts, T] of logits [T, V]. NaN ranks highest, whatever its sign."""
     bits = logits.where(~logits.isnan(), torch.nan).view(torch.int32)
     ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long()
     ids = torch.arange(logits.shape[1], device=logits.device)
@@ -92,10 +91,8 @@ def _refuse(r: Tensor, weight: Tensor | Mxfp4Weight) -> str | None:
     return refuse_tokens(r) or refuse_weight(weight)
 
 
-def _accepts(
-    r: Tensor, norm: Tensor, eps: float, weight: Tensor | Mxfp4Weight,
-    activation: str = "bf16", dependent: bool = False,
-) -> str | None:  # fmt: skip
+def _accepts(operands: DecodeLmHeadOperands) -> str | None:
+    r, norm, weight, activation = operands.r, operands.norm, operands.weight, operands.activation
     values, scales = weight_parts(weight)
     return (
         _refuse(r, weight)
@@ -115,40 +112,46 @@ def plan(
     machine: Machine, *, is_fp4: bool, tokens: int, hidden: int, vocabulary: int, rounds_x: bool = False
 ) -> Streamed:
     return plan_streamed(
-        "decode_lm_head", machine, is_fp4=is_fp4, columns=hidden, tokens=tokens, stages=STAGES[is_fp4],
-        shared=shared_bytes, strips=vocabulary // STRIP_ROWS,
-        sizes={"HIDDEN": hidden, "VOCABULARY": vocabulary, "ROUNDS_X": rounds_x}, alone=is_fp4,
-        most_part_bytes=MOST_PART_BYTES,
-    )  # fmt: skip
+        "decode_lm_head",
+        machine,
+        is_fp4=is_fp4,
+        columns=hidden,
+        tokens=tokens,
+        stages=STAGES,
+        shared=shared_bytes,
+        strips=vocabulary // STRIP_ROWS,
+        sizes={"HIDDEN": hidden, "VOCABULARY": vocabulary, "ROUNDS_X": rounds_x},
+        alone=is_fp4,
+    )
 
 
 def _plan_for(machine: Machine, r: Tensor, weight: Tensor | Mxfp4Weight, activation: str) -> Streamed:
-    is_fp4, (vocabulary, hidden) = isinstance(weight, Mxfp4Weight), weight.shape
+    vocabulary, hidden = weight.shape
     return plan(
-        machine, is_fp4=is_fp4, tokens=r.shape[0], hidden=hidden, vocabulary=vocabulary,
+        machine,
+        is_fp4=isinstance(weight, Mxfp4Weight),
+        tokens=r.shape[0],
+        hidden=hidden,
+        vocabulary=vocabulary,
         rounds_x=activation == ROUNDED,
-    )  # fmt: skip
+    )
 
 
 @decode_lm_head.implementation("cuda", needs=cuda_ready(), accepts=_accepts)
-def cuda_decode_lm_head(
-    r: Tensor, norm: Tensor, eps: float, weight: Tensor | Mxfp4Weight,
-    activation: str = "bf16", dependent: bool = False,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    planned = _plan_for(find_machine(r.device), r, weight, activation)
+def cuda_decode_lm_head(operands: DecodeLmHeadOperands) -> tuple[Tensor, Tensor]:
+    r, weight = operands.r, operands.weight
+    planned = _plan_for(find_machine(r.device), r, weight, operands.activation)
     logits = torch.empty(r.shape[0], weight.shape[0], dtype=torch.float32, device=r.device)
-    best = torch.empty(planned.programs, r.shape[0], dtype=torch.int64, device=r.device)
-    planned.launch((r, norm, *weight_parts(weight), logits, best, eps, r.shape[0]), dependent)
+    best = torch.empty(planned.num_ctas, r.shape[0], dtype=torch.int64, device=r.device)
+    args = (r, operands.norm, *weight_parts(weight), logits, best, operands.eps, r.shape[0])
+    planned.launch(args, operands.dependent)
     return logits, best
 
 
-def _accepts_rows(
-    r: Tensor, norm: Tensor, eps: float, weight: Tensor | Mxfp4Weight,
-    activation: str = "bf16", dependent: bool = False,
-) -> str | None:  # fmt: skip
-    if r.shape[0] != 1 or isinstance(weight, Mxfp4Weight):
+def _accepts_rows(operands: DecodeLmHeadOperands) -> str | None:
+    if operands.r.shape[0] != 1 or isinstance(operands.weight, Mxfp4Weight):
         return "is for one token and bf16 weights"
-    return _accepts(r, norm, eps, weight, activation, dependent)
+    return _accepts(operands)
 
 
 @keep
@@ -158,17 +161,15 @@ def rows_kernel(*, hidden: int, vocabulary: int) -> CudaKernel:
 
 
 @decode_lm_head.implementation("cuda:rows", needs=cuda_ready(), accepts=_accepts_rows)
-def cuda_decode_lm_head_rows(
-    r: Tensor, norm: Tensor, eps: float, weight: Tensor | Mxfp4Weight,
-    activation: str = "bf16", dependent: bool = False,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+def cuda_decode_lm_head_rows(operands: DecodeLmHeadOperands) -> tuple[Tensor, Tensor]:
+    r, weight = operands.r, operands.weight
     vocabulary, hidden = weight.shape
-    programs = count_best(r, weight)
+    num_ctas = count_best(r, weight)
     logits = torch.empty(1, vocabulary, dtype=torch.float32, device=r.device)
-    best = torch.empty(programs, 1, dtype=torch.int64, device=r.device)
+    best = torch.empty(num_ctas, 1, dtype=torch.int64, device=r.device)
     kernel = rows_kernel(hidden=hidden, vocabulary=vocabulary)
-    args = (r, norm, weight_parts(weight)[0], logits, best, eps)
-    launch(kernel, (programs,), args, dependent, tile=f"{ROW_WARPS} warps")
+    args = (r, operands.norm, weight_parts(weight)[0], logits, best, operands.eps)
+    launch(kernel, (num_ctas,), args, operands.dependent, tile=f"{ROW_WARPS} warps")
     return logits, best
 
 
@@ -191,5 +192,24 @@ def device_code(capability: tuple[int, int]) -> Iterator[CudaCode]:
 def samples(device: torch.device) -> Iterator[Sample]:
     for label, tokens, sizes, draw in list_cases(device):
         for held, weight in draw.weights(sizes.vocabulary, sizes.hidden):
-            r, norm = draw.normal(tokens, sizes.hidden), draw.normal(sizes.hidden)
-            yield from rounded_too(label, held, (r, norm, 1e-5, weight))
+            operands = DecodeLmHeadOperands(
+                r=draw.normal(tokens, sizes.hidden), norm=draw.normal(sizes.hidden), eps=1e-5, weight=weight
+            )
+            yield from rounded_too(label, held, operands)
+
+
+@decode_lm_head.workloads
+@few_tokens
+def workloads(shapes: ModelShapes, m: int, activation: str) -> Iterator[WorkloadPart]:
+    spec = shapes.spec
+
+    def draw(weight: Tensor | Mxfp4Weight) -> DecodeLmHeadOperands:
+        return DecodeLmHeadOperands(
+            r=shapes.normal(m, spec.hidden_size),
+            norm=shapes.bias(spec.hidden_size),
+            eps=spec.rms_eps,
+            weight=weight,
+            activation=activation,
+        )
+
+    yield from list_dense(shapes, m, activation, (spec.vocab_size, spec.hidden_size), draw)

@@ -1,51 +1,36 @@
-"""A layer's first decode kernel: norm, qkv, rope and KV write for one to eight tokens, one of each request.
+"""A layer's first decode kernel: norm, qkv, rope and KV write for one to eight tokens, one per request.
 
-in   r                 [T, H] bf16     residual
-     norm              [H] bf16, eps
-     weight            [(Q + 2K) D, H] bf16 or MXFP4 (Mxfp4Weight); rows of queries, then keys, then values
-     bias              [(Q + 2K) D] bf16
-     table             [C, D] fp32     of rope_table
-     positions         [T] int64
-     slots             [T] int64       page * S + offset; every slot at most once
-     k_pages, v_pages  [P, K, S, D]    written: bf16, or fp8 E4M3, saturating at 448
-     activation        bf16, or mxfp8: what the norm is rounded to before it meets an MXFP4 weight
-     key_scale         of fp8 pages: a key is divided by it before it is rounded; 1.0 in wider pages
-     value_scale       the same for values
-     clipped           [1] int64 or None: of fp8 pages, grows by the number of values beyond 448 once divided; the
-                       ledger has it with rope_kv_write, which writes a prompt's
-     dependent         may begin before what is ahead of it ends: only weights and norm are read before its wait
-out  q                 [T, Q, D] bf16  turned
+in   DecodeQkvOperands
+out  q                 [T, Q, D] bf16  rotated
      k_pages, v_pages                  the same tensors
-     clipped                           the same tensor, where given
-The norm, the sums with bias, and what is turned are each rounded to bf16. `cuda` cuts what meets MXFP4 weights to
-whole numbers of 14 bits, 64 to 256 columns together, and multiplies them exactly; keys and values for fp8 pages it
-multiplies by the reciprocal of their scale.
+     clipped                           the same tensor, if given
+The norm, the sums with the bias, and what is rotated are each rounded to bf16. `cuda` converts what meets MXFP4
+weights to 14-bit integers that share a scale per 64 to 256 columns, and multiplies them exactly; it multiplies keys
+and values for fp8 pages by the reciprocal of their scale.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from firesteel.kernels.op.needs import cuda_ready
 from firesteel.kernels.op.op import CudaCode, Sample, define_op
+from firesteel.kernels.op.operands import RoundedOperands
+from firesteel.kernels.op.profile import DENSE, OpProfile
 from firesteel.kernels.op.tolerance import Tolerance, bf16, exact
-from firesteel.kernels.operands.weights import Mxfp4Weight
+from firesteel.kernels.operands.shapes import PAGE_SIZE, ModelShapes, WorkloadPart
+from firesteel.kernels.operands.weights import Mxfp4Weight, weight_parts
 from firesteel.kernels.ops.linear import linear
 from firesteel.kernels.ops.rms_norm import rms_norm
-from firesteel.kernels.ops.rope_kv_write import FP8, refuse_scales, turn_and_write
+from firesteel.kernels.ops.rope_kv_write import FP8, refuse_scales, rope_kv_write, turn_and_write
 from firesteel.kernels.rope import RopeSpec, rope_table
-from firesteel.kernels.stream.launch import (
-    ROUNDED,
-    Machine,
-    Streamed,
-    find_machine,
-    keep,
-    list_plans,
-    plan_streamed,
+from firesteel.kernels.stream.build import keep
+from firesteel.kernels.stream.plan import ROUNDED, Machine, Streamed, find_machine, list_plans, plan_streamed
+from firesteel.kernels.stream.refuse import (
     refuse_here,
     refuse_layout,
     refuse_pages,
@@ -53,76 +38,100 @@ from firesteel.kernels.stream.launch import (
     refuse_strides,
     refuse_tokens,
     refuse_types,
-    weight_parts,
 )
-from firesteel.kernels.stream.ring import MOST_PART_BYTES, STRIP_ROWS, Stream, refuse_weight
+from firesteel.kernels.stream.ring import STRIP_ROWS, Stream, refuse_weight
 from firesteel.kernels.stream.shapes import GPT_OSS, list_cases, rounded_too
+from firesteel.kernels.stream.workload import few_tokens, list_dense
 
 STAGES = {False: 6, True: 5}  # by whether weights are packed
 FLIGHT = 3
 HEAD_DIM = 64
 
 
-def _bytes(
-    r: Tensor, norm: Tensor, eps: float, weight: Tensor | Mxfp4Weight, bias: Tensor, table: Tensor,
-    positions: Tensor, slots: Tensor, k_pages: Tensor, v_pages: Tensor, activation: str = "bf16",
-    key_scale: float = 1.0, value_scale: float = 1.0, clipped: Tensor | None = None, dependent: bool = False,
-) -> int:  # fmt: skip
-    of_tokens = positions.nbytes + slots.nbytes + len(positions) * table[0].nbytes
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeQkvOperands(RoundedOperands):
+    """`activation` is bf16 or mxfp8: what the norm is rounded to before it meets an MXFP4 weight."""
+
+    r: Tensor  # [T, H] bf16, the residual
+    norm: Tensor  # [H] bf16
+    eps: float
+    weight: Tensor | Mxfp4Weight  # [(Q + 2K) D, H] bf16 or MXFP4; rows of queries, then keys, then values
+    bias: Tensor  # [(Q + 2K) D] bf16
+    table: Tensor  # [C, D] fp32, of rope_table
+    positions: Tensor  # [T] int64
+    slots: Tensor  # [T] int64, page * S + offset; every slot at most once
+    k_pages: Tensor  # [P, K, S, D], written: bf16, or fp8 E4M3, saturating at 448
+    v_pages: Tensor  # the same for values
+    key_scale: float = 1.0  # keys are divided by it before they are rounded to fp8; 1.0 in wider pages
+    value_scale: float = 1.0  # the same for values
+    # [1] int64: grows by the number of values beyond 448 once divided, of fp8 pages. The ledger lists it with
+    # rope_kv_write, which writes the pages of a prompt.
+    clipped: Tensor | None = None
+    dependent: bool = False  # may begin before the kernel ahead of it ends; only weights and norm are read before
+
+    @property
+    def has_fp8_pages(self) -> bool:
+        return self.k_pages.dtype == FP8
+
+    @property
+    def heads(self) -> int:
+        """Returns Q, the number of query heads."""
+        return self.weight.shape[0] // HEAD_DIM - 2 * self.k_pages.shape[1]
+
+    def results(self, q: Tensor) -> tuple[Tensor, ...]:
+        pages = (self.k_pages, self.v_pages)
+        return (q, *pages) if self.clipped is None else (q, *pages, self.clipped)
+
+
+def _bytes(operands: DecodeQkvOperands) -> int:
+    r, weight, k_pages, positions = operands.r, operands.weight, operands.k_pages, operands.positions
+    per_token = positions.nbytes + operands.slots.nbytes + len(positions) * operands.table[0].nbytes
     stored = r.shape[0] * 2 * k_pages.shape[1] * k_pages.shape[3]
-    turned = (r.shape[0] * weight.shape[0] - stored) * r.element_size()
-    written = turned + stored * k_pages.element_size()
-    return r.nbytes + norm.nbytes + weight.nbytes + bias.nbytes + of_tokens + written
+    rotated = (r.shape[0] * weight.shape[0] - stored) * r.element_size()
+    written = rotated + stored * k_pages.element_size()
+    return r.nbytes + operands.norm.nbytes + weight.nbytes + operands.bias.nbytes + per_token + written
 
 
 OWN_TOLERANCES = {
     FP8: Tolerance(
-        worst=2.0**-3, rms=2.0**-5,
+        worst=2.0**-3,
+        rms=2.0**-5,
         why="where a key or value is a unit in the last place of bf16 apart, which is rare, its code may be too",
     ),
     torch.int64: exact(why="what is clipped is far beyond the border"),
-}  # fmt: skip
+}
 
 
 def _tolerance_of(result: object) -> Tolerance | None:
     return OWN_TOLERANCES.get(result.dtype) if isinstance(result, Tensor) else None
 
 
-def _refuse_scales(
-    r: Tensor, norm: Tensor, eps: float, weight: Tensor | Mxfp4Weight, bias: Tensor, table: Tensor,
-    positions: Tensor, slots: Tensor, k_pages: Tensor, v_pages: Tensor, activation: str = "bf16",
-    key_scale: float = 1.0, value_scale: float = 1.0, clipped: Tensor | None = None, dependent: bool = False,
-) -> str | None:  # fmt: skip
-    return refuse_scales(k_pages, key_scale, value_scale, clipped)
+def _refuse_scales(operands: DecodeQkvOperands) -> str | None:
+    return refuse_scales(operands.k_pages, operands.key_scale, operands.value_scale, operands.clipped)
 
 
 @define_op(
-    bytes=_bytes, accepts=_refuse_scales,
+    bytes=_bytes,
+    accepts=_refuse_scales,
     tolerance=bf16(ulps=2, why="three roundings in a row; fp32 sums in free order", own=_tolerance_of),
-)  # fmt: skip
-def decode_qkv(
-    r: Tensor, norm: Tensor, eps: float, weight: Tensor | Mxfp4Weight, bias: Tensor, table: Tensor,
-    positions: Tensor, slots: Tensor, k_pages: Tensor, v_pages: Tensor, activation: str = "bf16",
-    key_scale: float = 1.0, value_scale: float = 1.0, clipped: Tensor | None = None, dependent: bool = False,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    x, _ = rms_norm.reference(r, None, norm, eps)
+    keeps_choice=True,
+    profile=OpProfile(DENSE, reads="linear.qkv"),
+    replaces=(rms_norm, linear, rope_kv_write),
+)
+def decode_qkv(operands: DecodeQkvOperands) -> tuple[Tensor, ...]:
+    k_pages, v_pages = operands.k_pages, operands.v_pages
+    x, _ = rms_norm.reference(operands.r, None, operands.norm, operands.eps)
     kv_heads, dim = k_pages.shape[1], k_pages.shape[3]
-    heads = linear.reference(x, weight, bias, activation).unflatten(-1, (-1, dim))
+    heads = linear.reference(x, operands.weight, operands.bias, operands.activation).unflatten(-1, (-1, dim))
     q, k, v = heads.split([heads.shape[1] - 2 * kv_heads, kv_heads, kv_heads], dim=1)
-    scales = (key_scale, value_scale, clipped)
-    turned = turn_and_write(q, k, v, positions, table, k_pages, v_pages, slots, *scales)
-    return _results(turned, k_pages, v_pages, clipped)
+    scales = (operands.key_scale, operands.value_scale, operands.clipped)
+    rotated = turn_and_write(q, k, v, operands.positions, operands.table, k_pages, v_pages, operands.slots, *scales)
+    return operands.results(rotated)
 
 
-def _results(q: Tensor, k_pages: Tensor, v_pages: Tensor, clipped: Tensor | None) -> tuple[Tensor, ...]:
-    return (q, k_pages, v_pages) if clipped is None else (q, k_pages, v_pages, clipped)
-
-
-def _accepts(
-    r: Tensor, norm: Tensor, eps: float, weight: Tensor | Mxfp4Weight, bias: Tensor, table: Tensor,
-    positions: Tensor, slots: Tensor, k_pages: Tensor, v_pages: Tensor, activation: str = "bf16",
-    key_scale: float = 1.0, value_scale: float = 1.0, clipped: Tensor | None = None, dependent: bool = False,
-) -> str | None:  # fmt: skip
+def _accepts(operands: DecodeQkvOperands) -> str | None:
+    r, norm, weight, bias, table = operands.r, operands.norm, operands.weight, operands.bias, operands.table
+    positions, slots, k_pages, v_pages = operands.positions, operands.slots, operands.k_pages, operands.v_pages
     values, scales = weight_parts(weight)
     if k_pages.shape[3] != HEAD_DIM:
         return f"turns heads of {HEAD_DIM}, not {k_pages.shape[3]}"
@@ -130,14 +139,14 @@ def _accepts(
         refuse_tokens(r)
         or refuse_types(r, norm, bias, values if scales is None else None)
         or refuse_pages(k_pages, v_pages)
-        or refuse_scales(k_pages, key_scale, value_scale, clipped)
+        or _refuse_scales(operands)
         or refuse_types(table, wanted=torch.float32)
-        or refuse_types(positions, slots, clipped, wanted=torch.int64)
+        or refuse_types(positions, slots, operands.clipped, wanted=torch.int64)
         or refuse_layout(r, norm, values, scales)
         or refuse_strides(bias, table, positions, slots, k_pages, v_pages)
         or refuse_weight(weight)
-        or refuse_rounding(weight, activation)
-        or refuse_here(r, lambda machine: _plan_for(machine, r, weight, k_pages, activation))
+        or refuse_rounding(weight, operands.activation)
+        or refuse_here(r, lambda machine: _plan_for(machine, operands))
     )
 
 
@@ -147,46 +156,74 @@ def shared_bytes(stream: Stream) -> int:
 
 @keep
 def plan(
-    machine: Machine, *, is_fp4: bool, tokens: int, hidden: int, heads: int, kv_heads: int, rounds_x: bool = False,
+    machine: Machine,
+    *,
+    is_fp4: bool,
+    tokens: int,
+    hidden: int,
+    heads: int,
+    kv_heads: int,
+    rounds_x: bool = False,
     has_fp8_pages: bool = False,
-) -> Streamed:  # fmt: skip
-    sizes = {
-        "HIDDEN": hidden, "HEADS": heads, "KV_HEADS": kv_heads, "HEAD_DIM": HEAD_DIM, "ROUNDS_X": rounds_x,
-        "FP8_PAGES": has_fp8_pages,
-    }  # fmt: skip
-    return plan_streamed(
-        "decode_qkv", machine, is_fp4=is_fp4, columns=hidden, tokens=tokens, stages=STAGES[is_fp4],
-        shared=shared_bytes, strips=(heads + 2 * kv_heads) * HEAD_DIM // STRIP_ROWS, sizes=sizes,
-        flight=FLIGHT, most_part_bytes=MOST_PART_BYTES,
-    )  # fmt: skip
-
-
-def _plan_for(
-    machine: Machine, r: Tensor, weight: Tensor | Mxfp4Weight, k_pages: Tensor, activation: str
 ) -> Streamed:
-    heads, kv_heads = weight.shape[0] // HEAD_DIM, k_pages.shape[1]
+    sizes = {
+        "HIDDEN": hidden,
+        "HEADS": heads,
+        "KV_HEADS": kv_heads,
+        "HEAD_DIM": HEAD_DIM,
+        "ROUNDS_X": rounds_x,
+        "FP8_PAGES": has_fp8_pages,
+    }
+    return plan_streamed(
+        "decode_qkv",
+        machine,
+        is_fp4=is_fp4,
+        columns=hidden,
+        tokens=tokens,
+        stages=STAGES[is_fp4],
+        shared=shared_bytes,
+        strips=(heads + 2 * kv_heads) * HEAD_DIM // STRIP_ROWS,
+        sizes=sizes,
+        flight=FLIGHT,
+    )
+
+
+def _plan_for(machine: Machine, operands: DecodeQkvOperands) -> Streamed:
     return plan(
-        machine, is_fp4=isinstance(weight, Mxfp4Weight), tokens=r.shape[0], hidden=r.shape[1],
-        heads=heads - 2 * kv_heads, kv_heads=kv_heads, rounds_x=activation == ROUNDED,
-        has_fp8_pages=k_pages.dtype == FP8,
-    )  # fmt: skip
+        machine,
+        is_fp4=isinstance(operands.weight, Mxfp4Weight),
+        tokens=operands.r.shape[0],
+        hidden=operands.r.shape[1],
+        heads=operands.heads,
+        kv_heads=operands.k_pages.shape[1],
+        rounds_x=operands.activation == ROUNDED,
+        has_fp8_pages=operands.has_fp8_pages,
+    )
 
 
 @decode_qkv.implementation("cuda", needs=cuda_ready(), accepts=_accepts)
-def cuda_decode_qkv(
-    r: Tensor, norm: Tensor, eps: float, weight: Tensor | Mxfp4Weight, bias: Tensor, table: Tensor,
-    positions: Tensor, slots: Tensor, k_pages: Tensor, v_pages: Tensor, activation: str = "bf16",
-    key_scale: float = 1.0, value_scale: float = 1.0, clipped: Tensor | None = None, dependent: bool = False,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    kv_heads, page_size = k_pages.shape[1:3]
-    heads = weight.shape[0] // HEAD_DIM - 2 * kv_heads
-    q = torch.empty(r.shape[0], heads, HEAD_DIM, dtype=r.dtype, device=r.device)
+def cuda_decode_qkv(operands: DecodeQkvOperands) -> tuple[Tensor, ...]:
+    r, k_pages = operands.r, operands.k_pages
+    q = torch.empty(r.shape[0], operands.heads, HEAD_DIM, dtype=r.dtype, device=r.device)
+    inverse_scales = (1 / operands.key_scale, 1 / operands.value_scale, operands.clipped)
     args = (
-        r, norm, bias, *weight_parts(weight), q, k_pages, v_pages, table, positions, slots, eps, r.shape[0],
-        page_size, *((1 / key_scale, 1 / value_scale, clipped) if k_pages.dtype == FP8 else ()),
-    )  # fmt: skip
-    _plan_for(find_machine(r.device), r, weight, k_pages, activation).launch(args, dependent)
-    return _results(q, k_pages, v_pages, clipped)
+        r,
+        operands.norm,
+        operands.bias,
+        *weight_parts(operands.weight),
+        q,
+        k_pages,
+        operands.v_pages,
+        operands.table,
+        operands.positions,
+        operands.slots,
+        operands.eps,
+        r.shape[0],
+        k_pages.shape[2],
+        *(inverse_scales if operands.has_fp8_pages else ()),
+    )
+    _plan_for(find_machine(r.device), operands).launch(args, operands.dependent)
+    return operands.results(q)
 
 
 decode_qkv.prefer("cuda")
@@ -194,8 +231,7 @@ decode_qkv.prefer("cuda")
 
 @decode_qkv.device_code
 def device_code(capability: tuple[int, int]) -> Iterator[CudaCode]:
-    big = GPT_OSS
-    sizes: dict[str, Any] = {"hidden": big.hidden, "heads": big.heads, "kv_heads": big.kv_heads}
+    sizes = {"hidden": GPT_OSS.hidden, "heads": GPT_OSS.heads, "kv_heads": GPT_OSS.kv_heads}
 
     def plan_pages(has_fp8_pages: bool) -> Callable[[Machine, bool, int, bool], Streamed]:
         return lambda machine, is_fp4, tokens, rounds_x: plan(
@@ -212,25 +248,63 @@ def samples(device: torch.device) -> Iterator[Sample]:
         table = rope_table(RopeSpec(theta=150000.0, factor=32.0), sizes.head_dim, 4096, device)
         rows = (sizes.heads + 2 * sizes.kv_heads) * sizes.head_dim
         for held, weight in draw.weights(rows, sizes.hidden):
-            pages = [draw.normal(5, sizes.kv_heads, 16, sizes.head_dim) for _ in range(2)]
-            args = (
-                draw.normal(tokens, sizes.hidden), draw.normal(sizes.hidden), 1e-5, weight,
-                draw.normal(rows, scale=0.1), table, draw.permutation(4096)[:tokens].clone(),
-                draw.permutation(80)[:tokens].clone(),
-            )  # fmt: skip
-            yield from rounded_too(label, held, (*args, *pages))
-            yield _fp8_sample(f"{label} {held}, fp8 pages", args, pages, sizes.kv_heads)
+            operands = DecodeQkvOperands(
+                k_pages=draw.normal(5, sizes.kv_heads, 16, sizes.head_dim),
+                v_pages=draw.normal(5, sizes.kv_heads, 16, sizes.head_dim),
+                r=draw.normal(tokens, sizes.hidden),
+                norm=draw.normal(sizes.hidden),
+                eps=1e-5,
+                weight=weight,
+                bias=draw.normal(rows, scale=0.1),
+                table=table,
+                positions=draw.permutation(4096)[:tokens].clone(),
+                slots=draw.permutation(80)[:tokens].clone(),
+            )
+            yield from rounded_too(label, held, operands)
+            yield _fp8_sample(f"{label} {held}, fp8 pages", operands)
 
 
-def _fp8_sample(label: str, args: tuple[Any, ...], pages: list[Tensor], kv_heads: int) -> Sample:
-    """Plain of one token, else with scales under which some values are far too large, and no others and no keys."""
-    stored = [one.to(FP8) for one in pages]
-    r, norm, eps, weight, bias, *rest = args
-    if r.shape[0] == 1:
-        return Sample(label, (*args, *stored))
-    clipping = bias.clone()
-    clipping[-HEAD_DIM * kv_heads :: 7] = 100.0
-    activation = "mxfp8" if isinstance(weight, Mxfp4Weight) and r.shape[0] == 3 else "bf16"
-    counted = torch.full((1,), 5, device=r.device)
-    scaled = (r, norm, eps, weight, clipping, *rest, *stored, activation, 0.023, 0.037, counted)
-    return Sample(f"{label} with scales", scaled)
+def _fp8_sample(label: str, operands: DecodeQkvOperands) -> Sample:
+    """Returns a sample with fp8 pages.
+
+    Of several tokens it has scales: under that of values some are far too large; all others and the keys fit.
+    """
+    stored = replace(operands, k_pages=operands.k_pages.to(FP8), v_pages=operands.v_pages.to(FP8))
+    tokens = operands.r.shape[0]
+    if tokens == 1:
+        return Sample(label, (stored,))
+    clipping = operands.bias.clone()
+    clipping[-HEAD_DIM * operands.k_pages.shape[1] :: 7] = 100.0
+    scaled = replace(
+        stored,
+        bias=clipping,
+        activation="mxfp8" if isinstance(operands.weight, Mxfp4Weight) and tokens == 3 else "bf16",
+        key_scale=0.023,
+        value_scale=0.037,
+        clipped=torch.full((1,), 5, device=operands.r.device),
+    )
+    return Sample(f"{label} with scales", (scaled,))
+
+
+@decode_qkv.workloads
+@few_tokens
+def workloads(shapes: ModelShapes, m: int, activation: str) -> Iterator[WorkloadPart]:
+    spec, pages = shapes.spec, 2
+    rows = spec.q_size + 2 * spec.kv_size
+
+    def draw(weight: Tensor | Mxfp4Weight) -> DecodeQkvOperands:
+        return DecodeQkvOperands(
+            r=shapes.normal(m, spec.hidden_size),
+            norm=shapes.bias(spec.hidden_size),
+            eps=spec.rms_eps,
+            weight=weight,
+            bias=shapes.bias(rows),
+            table=shapes.rope_table,
+            positions=shapes.integers(spec.max_context, m),
+            slots=shapes.permutation(pages * PAGE_SIZE)[:m].clone(),
+            k_pages=shapes.normal(pages, spec.num_kv_heads, PAGE_SIZE, spec.head_dim),
+            v_pages=shapes.normal(pages, spec.num_kv_heads, PAGE_SIZE, spec.head_dim),
+            activation=activation,
+        )
+
+    yield from list_dense(shapes, m, activation, (rows, spec.hidden_size), draw)

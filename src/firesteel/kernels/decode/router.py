@@ -1,17 +1,14 @@
 """The norm after attention and the router's logits, for one to eight tokens.
 
-in   r          [T, H] bf16    residual
-     norm       [H] bf16, eps
-     weight     [E, H] bf16
-     bias       [E] bf16
-     dependent  may begin before what is ahead of it ends: nothing but weights and norm is read before its wait
-out  logits     [T, E] fp32
-The norm is rounded to bf16, the rest is fp32.
+in   DecodeRouterOperands
+out  logits  [T, E] fp32
+The norm is rounded to bf16, the rest is computed in fp32.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -19,50 +16,58 @@ from torch import Tensor
 from firesteel.kernels.cuda.source import CudaKernel
 from firesteel.kernels.op.needs import cuda_ready
 from firesteel.kernels.op.op import CudaCode, Sample, define_op
+from firesteel.kernels.op.operands import Operands
+from firesteel.kernels.op.profile import EXPERTS, OpProfile
 from firesteel.kernels.op.tolerance import fp32
+from firesteel.kernels.operands.shapes import ModelShapes, WorkloadPart
 from firesteel.kernels.ops.rms_norm import rms_norm
-from firesteel.kernels.stream.launch import (
-    FIRST,
-    build_kernel,
-    keep,
-    launch,
-    refuse_layout,
-    refuse_tokens,
-    refuse_types,
-)
+from firesteel.kernels.ops.route import route
+from firesteel.kernels.stream.build import build_kernel, keep, launch
+from firesteel.kernels.stream.plan import FIRST
+from firesteel.kernels.stream.refuse import refuse_layout, refuse_tokens, refuse_types
 from firesteel.kernels.stream.ring import pad
 from firesteel.kernels.stream.shapes import GPT_OSS, list_cases
+from firesteel.kernels.stream.workload import few_tokens
 
-WARPS = 4  # each for an expert
-STATIC_SHARED_BYTES = 48 * 1024  # that a kernel may have without asking
+WARPS = 4  # per CTA, each for one expert
+STATIC_SHARED_BYTES = 48 * 1024  # the most shared memory that a kernel gets without asking for it
 
 
-def _bytes(r: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tensor, dependent: bool = False) -> int:
-    return r.nbytes + norm.nbytes + weight.nbytes + bias.nbytes + 4 * r.shape[0] * weight.shape[0]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeRouterOperands(Operands):
+    r: Tensor  # [T, H] bf16, the residual
+    norm: Tensor  # [H] bf16
+    eps: float
+    weight: Tensor  # [E, H] bf16
+    bias: Tensor  # [E] bf16
+    dependent: bool = False  # may begin before the kernel ahead of it ends; only weights and norm are read before
+
+
+def _bytes(operands: DecodeRouterOperands) -> int:
+    r, weight = operands.r, operands.weight
+    return r.nbytes + operands.norm.nbytes + weight.nbytes + operands.bias.nbytes + 4 * r.shape[0] * weight.shape[0]
 
 
 @define_op(
     bytes=_bytes,
     tolerance=fp32(worst=2e-3, rms=3e-4, why="a few values of the norm end on the other side of a bf16 rounding"),
+    keeps_choice=True,
+    profile=OpProfile(EXPERTS, reads="route"),
+    replaces=(rms_norm, route),
 )
-def decode_router(
-    r: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tensor, dependent: bool = False
-) -> Tensor:
-    x, _ = rms_norm.reference(r, None, norm, eps)
-    return x.float() @ weight.float().T + bias.float()
+def decode_router(operands: DecodeRouterOperands) -> Tensor:
+    x, _ = rms_norm.reference(operands.r, None, operands.norm, operands.eps)
+    return x.float() @ operands.weight.float().T + operands.bias.float()
 
 
-def _accepts(
-    r: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tensor, dependent: bool = False
-) -> str | None:
+def _accepts(operands: DecodeRouterOperands) -> str | None:
+    r, norm, weight, bias = operands.r, operands.norm, operands.weight, operands.bias
     experts, hidden = weight.shape
     if experts % WARPS or hidden % 16:
         return f"takes experts by {WARPS} and rows of a multiple of 16 values, not {experts} of {hidden}"
     if pad(2 * hidden) + 4 * WARPS > STATIC_SHARED_BYTES:
         return f"holds a token in {STATIC_SHARED_BYTES} bytes: {hidden} values are too many"
-    return (
-        refuse_tokens(r) or refuse_types(r, norm, weight, bias) or refuse_layout(r, norm, weight, bias)
-    )  # fmt: skip
+    return refuse_tokens(r) or refuse_types(r, norm, weight, bias) or refuse_layout(r, norm, weight, bias)
 
 
 @keep
@@ -72,13 +77,12 @@ def kernel(experts: int, hidden: int) -> CudaKernel:
 
 
 @decode_router.implementation("cuda", needs=cuda_ready(), accepts=_accepts)
-def cuda_decode_router(
-    r: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tensor, dependent: bool = False
-) -> Tensor:
+def cuda_decode_router(operands: DecodeRouterOperands) -> Tensor:
+    r, weight = operands.r, operands.weight
     tokens, (experts, hidden) = r.shape[0], weight.shape
     logits = torch.empty(tokens, experts, dtype=torch.float32, device=r.device)
-    args = (r, norm, weight, bias, logits, eps)
-    launch(kernel(experts, hidden), (experts // WARPS, tokens), args, dependent)
+    args = (r, operands.norm, weight, operands.bias, logits, operands.eps)
+    launch(kernel(experts, hidden), (experts // WARPS, tokens), args, operands.dependent)
     return logits
 
 
@@ -94,6 +98,29 @@ def device_code(capability: tuple[int, int]) -> Iterator[CudaCode]:
 @decode_router.samples
 def samples(device: torch.device) -> Iterator[Sample]:
     for label, tokens, sizes, draw in list_cases(device):
-        r, norm = draw.normal(tokens, sizes.hidden), draw.normal(sizes.hidden)
-        weight, bias = draw.weight(sizes.experts, sizes.hidden), draw.normal(sizes.experts)
-        yield Sample(label, (r, norm, 1e-5, weight, bias))
+        operands = DecodeRouterOperands(
+            r=draw.normal(tokens, sizes.hidden),
+            norm=draw.normal(sizes.hidden),
+            eps=1e-5,
+            weight=draw.weight(sizes.experts, sizes.hidden),
+            bias=draw.normal(sizes.experts),
+        )
+        yield Sample(label, (operands,))
+
+
+@decode_router.workloads
+@few_tokens
+def workloads(shapes: ModelShapes, m: int, activation: str) -> Iterator[WorkloadPart]:
+    experts, hidden = shapes.spec.num_experts, shapes.spec.hidden_size
+
+    def draw() -> tuple[DecodeRouterOperands]:
+        operands = DecodeRouterOperands(
+            r=shapes.normal(m, hidden),
+            norm=shapes.bias(hidden),
+            eps=shapes.spec.rms_eps,
+            weight=shapes.weight(experts, hidden).to(shapes.dtype),
+            bias=shapes.bias(experts),
+        )
+        return (operands,)
+
+    yield WorkloadPart("", 2.0 * m * experts * hidden, 2 * experts * hidden, draw)

@@ -1,4 +1,4 @@
-"""What an op is: a contract with a reference, implementations, samples and a tolerance; knows no particular op.
+"""What an op is: a contract with a reference, implementations, samples and a tolerance.
 
 `@define_op(...)` on the reference makes the Op; `@op.implementation(name, needs=...)` adds a faster way. `Chosen`
 is the op bound to one device: candidates are settled once, at start, and every call goes into the ledger.
@@ -7,8 +7,9 @@ is the op bound to one device: candidates are settled once, at start, and every 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
 
 import torch
@@ -18,9 +19,12 @@ from firesteel.errors import ArgumentsRefused, KernelError
 from firesteel.kernels.call_key import make_key
 from firesteel.kernels.cuda.source import CudaKernel
 from firesteel.kernels.ledger import Launch, Ledger, Ran, watch_launches
+from firesteel.kernels.op.operands import Operands, RoundedOperands
+from firesteel.kernels.op.profile import OpProfile
 from firesteel.kernels.op.requirement import Requirement
 from firesteel.kernels.op.tolerance import Tolerance
 from firesteel.kernels.op.verdict import judge_compiled
+from firesteel.kernels.operands.shapes import MakeWorkloads
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -87,6 +91,15 @@ def _copy(value: Any) -> Any:
     return value.clone() if hasattr(value, "clone") else value
 
 
+def _name_operands(reference: Callable[..., Any]) -> list[str]:
+    """Returns the names of the fields if the reference takes one dataclass of operands, else of the parameters."""
+    parameters = inspect.signature(reference, eval_str=True).parameters
+    kinds = [parameter.annotation for parameter in parameters.values()]
+    if len(kinds) == 1 and isinstance(kinds[0], type) and issubclass(kinds[0], Operands):
+        return [part.name for part in fields(kinds[0])]
+    return list(parameters)
+
+
 def anywhere(device: DeviceSpec) -> None:
     return None
 
@@ -112,14 +125,31 @@ class Op(Generic[P, R]):
     make_samples: Callable[[torch.device], Iterator[Sample]] | None = None
     make_device_code: Callable[[tuple[int, int]], Iterator[DeviceCode | CudaCode]] | None = None
     order: tuple[str, ...] = ()  # measured preference, best first; where none of these can run, the reference does
-    activation_at: int | None = None  # which argument says how activations are rounded, if any does
+    make_workloads: MakeWorkloads | None = None
+    profile: OpProfile | None = None
+    replaces: tuple[Op[Any, Any], ...] = ()  # ops of the network whose work this one does in a decoding step
+    combines: tuple[Op[Any, Any], ...] = ()  # ops that do the work of this one together
+    activation_at: int | None = None  # which parameter, or field of the operands, says how activations are rounded
 
     def __post_init__(self) -> None:
         self.implementations[REFERENCE] = Implementation(
             REFERENCE, self.reference, anywhere, self.reference_accepts
         )
-        names = list(inspect.signature(self.reference).parameters)
+        names = _name_operands(self.reference)
         self.activation_at = names.index("activation") if "activation" in names else None
+
+    @property
+    def rounds_activations(self) -> bool:
+        return self.activation_at is not None
+
+    def find_activation(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] = MappingProxyType({})) -> str:
+        """Returns what a call rounds activations to, empty if the op rounds none."""
+        at = self.activation_at
+        if at is None:
+            return ""
+        if args and isinstance(args[0], RoundedOperands):
+            return args[0].activation
+        return str(args[at] if len(args) > at else kwargs.get("activation", "bf16"))
 
     def implementation(
         self,
@@ -137,6 +167,10 @@ class Op(Generic[P, R]):
 
     def samples(self, function: Callable[[torch.device], Iterator[Sample]]) -> None:
         self.make_samples = function
+
+    def workloads(self, function: MakeWorkloads) -> None:
+        """Lists how a model uses the op at M tokens, for benchmarks: function(shapes, m, activation)."""
+        self.make_workloads = function
 
     def device_code(self, function: Callable[[tuple[int, int]], Iterator[DeviceCode | CudaCode]]) -> None:
         """Lists what the implementations launch on a GPU of the given compute capability."""
@@ -199,6 +233,9 @@ def define_op(
     tolerance: Tolerance,
     accepts: Callable[P, str | None] | None = None,
     keeps_choice: bool = False,
+    profile: OpProfile | None = None,
+    replaces: tuple[Op[Any, Any], ...] = (),
+    combines: tuple[Op[Any, Any], ...] = (),
 ) -> Callable[[Callable[P, R]], Op[P, R]]:
     """Turns a reference into the op of the same name; `accepts` says which arguments even it refuses.
 
@@ -207,7 +244,17 @@ def define_op(
     """
 
     def define(reference: Callable[P, R]) -> Op[P, R]:
-        return Op(reference.__name__, reference, bytes, tolerance, accepts, keeps_choice)
+        return Op(
+            reference.__name__,
+            reference,
+            bytes,
+            tolerance,
+            accepts,
+            keeps_choice,
+            profile=profile,
+            replaces=replaces,
+            combines=combines,
+        )
 
     return define
 
@@ -289,8 +336,4 @@ class Chosen(Generic[P, R]):
             )
 
     def _ran(self, candidate: Implementation[P, R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ran:
-        at = self.op.activation_at
-        if at is None:
-            return Ran(self.op.name, candidate.name)
-        given = args[at] if len(args) > at else kwargs.get("activation", "bf16")
-        return Ran(self.op.name, candidate.name, given)
+        return Ran(self.op.name, candidate.name, self.op.find_activation(args, kwargs))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+import torch
 from torch import Tensor
 
 from firesteel.kernels.call_key import Described
@@ -43,3 +44,40 @@ class Experts(Described):
     def expert_bytes(self) -> int:
         """Of one expert."""
         return sum(int(getattr(self, part.name)[0].nbytes) for part in fields(self))
+
+
+def weight_parts(weight: Tensor | Mxfp4Weight) -> tuple[Tensor, Tensor | None]:
+    """Returns the values and, of a packed weight, the scales, as kernels take them."""
+    return (weight.codes, weight.scales) if isinstance(weight, Mxfp4Weight) else (weight, None)
+
+
+def random_experts(num_experts: int, hidden: int, inter: int, generator: torch.Generator) -> Experts:
+    """Returns experts of about unit gain: a random E2M1 code has an rms of 2.93."""
+
+    def matrix(rows: int, columns: int) -> tuple[Tensor, Tensor]:
+        shape = (num_experts, rows, columns // 2)
+        codes = torch.randint(256, shape, dtype=torch.uint8, generator=generator, device=generator.device)
+        exponent = round(127 - torch.tensor(2.93 * columns**0.5).log2().item())
+        scales = torch.randint(
+            exponent - 1,
+            exponent + 2,
+            (num_experts, rows, columns // 32),
+            dtype=torch.uint8,
+            generator=generator,
+            device=generator.device,
+        )
+        return codes, scales
+
+    def bias(rows: int) -> Tensor:
+        drawn = torch.randn(num_experts, rows, generator=generator, device=generator.device)
+        return drawn.mul(0.1).bfloat16()
+
+    gate_up, down = matrix(2 * inter, hidden), matrix(hidden, inter)
+    return Experts(
+        gate_up_codes=gate_up[0],
+        gate_up_scales=gate_up[1],
+        gate_up_bias=bias(2 * inter),
+        down_codes=down[0],
+        down_scales=down[1],
+        down_bias=bias(hidden),
+    )

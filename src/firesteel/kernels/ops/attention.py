@@ -22,6 +22,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,7 +30,9 @@ from torch import Tensor
 from firesteel.device import count_sms, find_capability
 from firesteel.kernels.op.needs import triton_ready
 from firesteel.kernels.op.op import DeviceCode, Sample, define_op
+from firesteel.kernels.op.profile import ATTENTION, OpProfile
 from firesteel.kernels.op.tolerance import bf16
+from firesteel.kernels.operands.shapes import MOST_DECODED, PAGE_SIZE, ModelShapes, WorkloadPart
 from firesteel.kernels.ops.attention_tiles import (
     DECODE_QUERIES,
     LEAST_KEYS,
@@ -44,6 +47,8 @@ QUERIES_AT_ONCE = 128  # bounds the score matrix of a long prompt
 MERGE_WARPS = 2
 MOST_CUTS = 4096  # kept: every length of a prompt has its own
 OLDER_SMS = 108  # an A100's: proofs for GPUs before Hopper are for as many
+CONTEXTS = (2048, 8192)  # tokens that a decoded request of a workload holds
+SHORTEST_PROMPT = 64  # tokens
 
 
 def _bytes(
@@ -60,6 +65,7 @@ def _bytes(
     bytes=_bytes,
     tolerance=bf16(ulps=2, why="probabilities may be rounded to bf16 before the product"),
     keeps_choice=True,
+    profile=OpProfile(ATTENTION, reads="attention", kernels={"attend": "attention", "merge": ""}),
 )
 def attention(
     q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor, query_starts: Tensor, kv_lens: Tensor,
@@ -256,7 +262,7 @@ attention.prefer("triton:decode", "triton:prefill")
 @attention.device_code
 def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
     """gpt-oss, pages of 64: a prompt of 8192, and requests of 8192 tokens, 32 with 1 or 4 queries each or one."""
-    from firesteel.kernels.stream.launch import SM_COUNTS
+    from firesteel.kernels.stream.plan import SM_COUNTS
 
     real = Shapes(
         num_queries=32, num_requests=32, heads=64, kv_heads=8, dim=64, element_bytes=2, longest=8192, window=None,
@@ -352,3 +358,44 @@ def _sample_args(
     q = torch.randn(int(query_lens.sum()), 64, 64, device=device, generator=generator).bfloat16()
     kv_lens = torch.tensor([held for _, held in lens], device=device)
     return q, k_pages, v_pages, table, query_lens.cumsum(0), kv_lens
+
+
+@attention.workloads
+def workloads(shapes: ModelShapes, m: int, activation: str) -> Iterator[WorkloadPart]:
+    """Yields decoding of M requests with one query each, and the prefill of one prompt of M tokens."""
+    spec = shapes.spec
+    window = next((window for window in spec.windows if window is not None), None)
+    contexts = [context for context in CONTEXTS if context <= spec.max_context] or [spec.max_context]
+    if m <= MOST_DECODED:
+        for context in contexts:
+            yield _attend_part(shapes, f"decode full {context}", m, 1, context, None)
+        if window is not None:
+            yield _attend_part(shapes, f"decode window {contexts[-1]}", m, 1, contexts[-1], window)
+    if SHORTEST_PROMPT <= m <= spec.max_context:
+        yield _attend_part(shapes, "prefill full", 1, m, m, None)
+        if window is not None:
+            yield _attend_part(shapes, "prefill window", 1, m, m, window)
+
+
+def _attend_part(
+    shapes: ModelShapes, label: str, requests: int, queries: int, held: int, window: int | None
+) -> WorkloadPart:
+    """Returns equal requests with `held` tokens each, whose last `queries` ask; unseen pages are not made."""
+    spec = shapes.spec
+    first = max(0, held - queries + 1 - window) // PAGE_SIZE if window is not None else 0
+    pages = -(-held // PAGE_SIZE)
+    made = requests * (pages - first)
+
+    def draw() -> tuple[Any, ...]:
+        k_pages, v_pages = (shapes.normal(made, spec.num_kv_heads, PAGE_SIZE, spec.head_dim) for _ in range(2))
+        table = torch.zeros(requests, pages, dtype=torch.int64, device=shapes.device)
+        table[:, first:] = shapes.permutation(made).view(requests, -1)
+        starts = torch.arange(0, requests * queries + 1, queries, device=shapes.device)
+        held_each = torch.full((requests,), held, device=shapes.device)
+        q = shapes.normal(requests * queries, spec.num_heads, spec.head_dim)
+        sinks = shapes.bias(spec.num_heads)
+        return q, k_pages, v_pages, table, starts, held_each, sinks, window, spec.head_dim**-0.5
+
+    seen = sum(min(held - queries + 1 + number, window or held) for number in range(queries))
+    flops = 4.0 * requests * seen * spec.q_size
+    return WorkloadPart(label, flops, made * PAGE_SIZE * shapes.token_bytes(), draw)

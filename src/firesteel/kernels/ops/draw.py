@@ -13,6 +13,7 @@ lowest id. A row's token depends on nothing but the row.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +21,9 @@ from torch import Tensor
 from firesteel.kernels.noise import LEAST_TEMPERATURE, MOST_TEMPERATURE, gumbel_noise, stream_key, token_steps
 from firesteel.kernels.op.needs import triton_ready
 from firesteel.kernels.op.op import DeviceCode, Sample, define_op
+from firesteel.kernels.op.profile import SAMPLING, OpProfile
 from firesteel.kernels.op.tolerance import exact
+from firesteel.kernels.operands.shapes import MOST_DECODED, ModelShapes, WorkloadPart
 from firesteel.kernels.tiles.launch import power_of_two
 
 
@@ -32,6 +35,7 @@ def _bytes(logits: Tensor, best: Tensor, temperatures: Tensor, keys: Tensor, ste
     bytes=_bytes,
     tolerance=exact(why="whole numbers; no sample is near a tie, where a logarithm's last place counts"),
     keeps_choice=True,
+    profile=OpProfile(SAMPLING, kernels={"draw_part": "", "choose_part": ""}),
 )
 def draw(logits: Tensor, best: Tensor, temperatures: Tensor, keys: Tensor, steps: Tensor) -> Tensor:
     is_drawn = temperatures > 0
@@ -87,3 +91,17 @@ def samples(device: torch.device) -> Iterator[Sample]:
         keys = torch.tensor([stream_key(7 + row, 100 * row) for row in range(rows)], device=device)
         args = (logits, logits.amax(-1), temperatures, keys, token_steps(vocab_size, device))
         yield Sample(f"R={rows} V={vocab_size}", args)
+
+
+@draw.workloads
+def workloads(shapes: ModelShapes, m: int, activation: str) -> Iterator[WorkloadPart]:
+    """Yields one row per request, for as many requests as are decoded together."""
+    size, device = shapes.spec.vocab_size, shapes.device
+
+    def draw_rows() -> tuple[Any, ...]:
+        logits = torch.randn(m, size, generator=shapes.generator, device=device)
+        keys = torch.randint(2**62, (m,), generator=shapes.generator, device=device)
+        return logits, logits.amax(-1), torch.ones(m, device=device), keys, token_steps(size, device)
+
+    if m <= MOST_DECODED:
+        yield WorkloadPart("", 0.0, 12 * m * size, draw_rows)

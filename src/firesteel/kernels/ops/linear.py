@@ -12,6 +12,7 @@ Accumulated in fp32, rounded once on store.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -24,9 +25,11 @@ from firesteel.device import find_capability
 from firesteel.formats import mxfp4
 from firesteel.kernels.op.needs import triton_ready
 from firesteel.kernels.op.op import DeviceCode, Sample, capability, define_op
+from firesteel.kernels.op.profile import DENSE, OpProfile
 from firesteel.kernels.op.tolerance import bf16
 from firesteel.kernels.operands.activation import ACTIVATIONS, is_native, lacks_native, round_activation
 from firesteel.kernels.operands.fed import Fed, refuse_activation, refuse_fed
+from firesteel.kernels.operands.shapes import MOST_DECODED, ModelShapes, WorkloadPart
 from firesteel.kernels.operands.weights import Mxfp4Weight
 from firesteel.kernels.tiles.tile_pin import AUTO, refuse_tile
 
@@ -70,6 +73,16 @@ def _needs_mxfp4(activation: str, fed: Fed | None) -> str | None:
     tolerance=bf16(ulps=1, why="one rounding; fp32 sums in free order"),
     accepts=_reference_accepts,
     keeps_choice=True,
+    profile=OpProfile(
+        DENSE,
+        reads="linear",
+        kernels={
+            "mxfp4_linear_kernel": "linear.mxfp4",
+            # These also multiply the router's matrix, before choose_kernel.
+            "vector_kernel": "linear.plain route",
+            "tile_kernel": "linear.plain route",
+        },
+    ),
 )
 def linear(
     x: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor | None, activation: str = "bf16", tile: str = "auto",
@@ -308,3 +321,29 @@ def samples(device: torch.device) -> Iterator[Sample]:
         codes, scales = mxfp4.quantize(wide)
         weight = Mxfp4Weight(codes=codes, scales=scales)
         yield Sample(f"T={tokens} {rows}x{columns} mxfp4-weight {activation}", (x, weight, bias, activation))
+
+
+@linear.workloads
+def workloads(shapes: ModelShapes, m: int, activation: str) -> Iterator[WorkloadPart]:
+    """Yields qkv, o and lm_head; lm_head computes one row per request, so it stops where decoding stops."""
+    spec = shapes.spec
+    layers = {
+        "qkv": (spec.q_size + 2 * spec.kv_size, spec.hidden_size),
+        "o": (spec.hidden_size, spec.q_size),
+        "lm_head": (spec.vocab_size, spec.hidden_size),
+    }
+
+    def draw(name: str, is_fp4: bool) -> tuple[Any, ...]:
+        rows, columns = layers[name]
+        bias = None if name == "lm_head" else shapes.bias(rows)
+        x = shapes.normal(m, columns)
+        weight = shapes.mxfp4_weight(rows, columns) if is_fp4 else shapes.weight(rows, columns)
+        fed = shapes.fed(x, activation) if name == "qkv" and is_fp4 else None
+        return x, weight, bias, activation, AUTO, fed
+
+    for name, (rows, columns) in layers.items():
+        if name == "lm_head" and m > MOST_DECODED:
+            continue
+        for held in ("bf16", "mxfp4") if activation == "bf16" else ("mxfp4",):
+            draw_layer = functools.partial(draw, name, held == "mxfp4")
+            yield WorkloadPart(f"{name} {held}", 2.0 * m * rows * columns, 2 * rows * columns, draw_layer)

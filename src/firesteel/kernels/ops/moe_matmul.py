@@ -25,7 +25,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -34,13 +34,15 @@ from firesteel.device import find_capability
 from firesteel.formats import mxfp4
 from firesteel.kernels.op.needs import cuda_ready, triton_ready
 from firesteel.kernels.op.op import CudaCode, DeviceCode, Sample, define_op
+from firesteel.kernels.op.profile import EXPERTS, OpProfile
 from firesteel.kernels.op.tolerance import bf16
 from firesteel.kernels.operands.activation import ACTIVATIONS, is_native, lacks_native, round_activation
 from firesteel.kernels.operands.fed import Fed, refuse_activation, refuse_fed
-from firesteel.kernels.operands.weights import Experts
+from firesteel.kernels.operands.shapes import ModelShapes, WorkloadPart
+from firesteel.kernels.operands.weights import Experts, random_experts
 from firesteel.kernels.ops import moe_stream
 from firesteel.kernels.ops.linear import store_code
-from firesteel.kernels.tiles.tile_pin import refuse_tile
+from firesteel.kernels.tiles.tile_pin import AUTO, refuse_tile
 
 if TYPE_CHECKING:
     from firesteel.kernels.triton.mxfp4_product import Tile
@@ -81,6 +83,19 @@ def _reference_accepts(
     tolerance=bf16(ulps=2, why="between the matmuls and before the sum: rounded to bf16, or to the next code"),
     accepts=_reference_accepts,
     keeps_choice=True,
+    profile=OpProfile(
+        EXPERTS,
+        reads="moe_matmul",
+        kernels={
+            "moe_stream": "moe_matmul",
+            "fc1": "moe_matmul.gate_up",
+            "fc2": "moe_matmul.down",
+            "moe_sum": "",
+            "sum_parts": "",
+            "count_chunk": "",
+            "place_chunk": "",
+        },
+    ),
 )
 def moe_matmul(
     x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float, activation: str = "bf16",
@@ -280,25 +295,15 @@ def samples(device: torch.device) -> Iterator[Sample]:
             yield Sample(f"{label} bf16, 2 of padding", (padded, without, *args[2:], "bf16"))
 
 
-def random_experts(num_experts: int, hidden: int, inter: int, generator: torch.Generator) -> Experts:
-    """Weights of about unit gain: a random E2M1 code has an rms of 2.93."""
+@moe_matmul.workloads
+def workloads(shapes: ModelShapes, m: int, activation: str) -> Iterator[WorkloadPart]:
+    """Yields tokens that are spread evenly over the experts at random."""
+    spec = shapes.spec
 
-    def matrix(rows: int, columns: int) -> tuple[Tensor, Tensor]:
-        shape = (num_experts, rows, columns // 2)
-        codes = torch.randint(256, shape, dtype=torch.uint8, generator=generator, device=generator.device)
-        exponent = round(127 - torch.tensor(2.93 * columns**0.5).log2().item())
-        scales = torch.randint(
-            exponent - 1, exponent + 2, (num_experts, rows, columns // 32), dtype=torch.uint8,
-            generator=generator, device=generator.device,
-        )  # fmt: skip
-        return codes, scales
+    def draw() -> tuple[Any, ...]:
+        x, routing = shapes.normal(m, spec.hidden_size), shapes.routing(m)
+        fed = shapes.fed(x, activation)
+        return x, *routing, shapes.next_experts(), spec.swiglu_limit, activation, AUTO, fed
 
-    def bias(rows: int) -> Tensor:
-        drawn = torch.randn(num_experts, rows, generator=generator, device=generator.device)
-        return drawn.mul(0.1).bfloat16()
-
-    gate_up, down = matrix(2 * inter, hidden), matrix(hidden, inter)
-    return Experts(
-        gate_up_codes=gate_up[0], gate_up_scales=gate_up[1], gate_up_bias=bias(2 * inter),
-        down_codes=down[0], down_scales=down[1], down_bias=bias(hidden),
-    )  # fmt: skip
+    flops = 6.0 * m * spec.num_active * spec.hidden_size * spec.intermediate_size
+    yield WorkloadPart("", flops, shapes.expert_copies * shapes.experts_bytes, draw)

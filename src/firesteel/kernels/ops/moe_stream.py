@@ -15,19 +15,9 @@ from torch import Tensor
 from firesteel.kernels.cuda.source import CudaKernel
 from firesteel.kernels.op.op import CudaCode
 from firesteel.kernels.operands.weights import Experts
-from firesteel.kernels.stream.launch import (
-    FIRST,
-    Machine,
-    build_kernel,
-    find_machine,
-    keep,
-    launch,
-    machine_of,
-    most_width,
-    refuse_layout,
-    refuse_strides,
-    refuse_types,
-)
+from firesteel.kernels.stream.build import build_kernel, keep, launch
+from firesteel.kernels.stream.plan import FIRST, Machine, find_machine, machine_of, most_width
+from firesteel.kernels.stream.refuse import refuse_layout, refuse_strides, refuse_types
 from firesteel.kernels.stream.ring import STRIP_ROWS, Stream, align, plan_stream, refuse_columns
 from firesteel.kernels.stream.shapes import Sizes
 

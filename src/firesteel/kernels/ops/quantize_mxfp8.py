@@ -19,7 +19,9 @@ from torch import Tensor
 from firesteel.formats import group, mxfp8
 from firesteel.kernels.op.needs import triton_ready
 from firesteel.kernels.op.op import DeviceCode, Sample, define_op
+from firesteel.kernels.op.profile import NORM, OpProfile
 from firesteel.kernels.op.tolerance import exact
+from firesteel.kernels.operands.shapes import ModelShapes, WorkloadPart
 
 FLOATS = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -28,7 +30,15 @@ def _bytes(x: Tensor) -> int:
     return x.nbytes + x.numel() + x.numel() // group.SIZE
 
 
-@define_op(bytes=_bytes, tolerance=exact(why="a rounding of bits, in integers"))
+@define_op(
+    bytes=_bytes,
+    tolerance=exact(why="a rounding of bits, in integers"),
+    profile=OpProfile(
+        NORM,
+        # store_rows rounds activations for linear and moe_matmul.
+        kernels={"quantize_mxfp8_kernel": "", "store_rows": ""},
+    ),
+)
 def quantize_mxfp8(x: Tensor) -> tuple[Tensor, Tensor]:
     return mxfp8.quantize(x)
 
@@ -87,3 +97,9 @@ def samples(device: torch.device) -> Iterator[Sample]:
         x *= torch.exp2(powers.float()).repeat_interleave(32, dim=1)
         x[0, :32] = 0
         yield Sample(f"T={tokens} K={columns}", (x.bfloat16(),))
+
+
+@quantize_mxfp8.workloads
+def workloads(shapes: ModelShapes, m: int, activation: str) -> Iterator[WorkloadPart]:
+    hidden = shapes.spec.hidden_size
+    yield WorkloadPart("", 0.0, 4 * m * hidden, lambda: (shapes.normal(m, hidden),))

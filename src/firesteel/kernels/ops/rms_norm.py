@@ -18,7 +18,9 @@ from torch import Tensor
 
 from firesteel.kernels.op.needs import triton_ready
 from firesteel.kernels.op.op import DeviceCode, Sample, define_op
+from firesteel.kernels.op.profile import NORM, OpProfile
 from firesteel.kernels.op.tolerance import bf16
+from firesteel.kernels.operands.shapes import ModelShapes, WorkloadPart
 
 
 def _bytes(residual: Tensor, update: Tensor | None, weight: Tensor, eps: float) -> int:
@@ -29,6 +31,7 @@ def _bytes(residual: Tensor, update: Tensor | None, weight: Tensor, eps: float) 
     bytes=_bytes,
     tolerance=bf16(ulps=1, why="one rounding; the order of the sum of squares is free"),
     keeps_choice=True,
+    profile=OpProfile(NORM, kernels={"rms_norm_kernel": ""}),
 )
 def rms_norm(residual: Tensor, update: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     total = residual.float() if update is None else residual.float() + update.float()
@@ -82,3 +85,13 @@ def samples(device: torch.device) -> Iterator[Sample]:
         weight = torch.rand(hidden, device=device, generator=generator).bfloat16()
         yield Sample(f"T={tokens} H={hidden}", (x, update, weight, 1e-5))
         yield Sample(f"T={tokens} H={hidden} first", (x, None, weight, 1e-5))
+
+
+@rms_norm.workloads
+def workloads(shapes: ModelShapes, m: int, activation: str) -> Iterator[WorkloadPart]:
+    hidden = shapes.spec.hidden_size
+
+    def draw() -> tuple[Any, ...]:
+        return shapes.normal(m, hidden), shapes.normal(m, hidden), shapes.bias(hidden), shapes.spec.rms_eps
+
+    yield WorkloadPart("", 0.0, 8 * m * hidden, draw)

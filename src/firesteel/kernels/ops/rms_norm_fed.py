@@ -19,9 +19,11 @@ from torch import Tensor
 from firesteel.device import find_capability
 from firesteel.kernels.op.needs import triton_ready
 from firesteel.kernels.op.op import DeviceCode, Sample, define_op
+from firesteel.kernels.op.profile import NORM, OpProfile
 from firesteel.kernels.op.tolerance import Tolerance, bf16
 from firesteel.kernels.operands.activation import ACTIVATIONS, is_native, lacks_native
 from firesteel.kernels.operands.fed import Fed, refuse_activation, store
+from firesteel.kernels.operands.shapes import ModelShapes, WorkloadPart
 from firesteel.kernels.ops.quantize_mxfp8 import refuse_groups
 from firesteel.kernels.ops.rms_norm import kernel_code, refuse_rows, rms_norm
 
@@ -42,7 +44,12 @@ def _tolerance_of(result: object) -> Tolerance | None:
     return ROUNDED if isinstance(result, Fed) and result.activation != "bf16" else None
 
 
-@define_op(bytes=_bytes, tolerance=bf16(ulps=1, why=rms_norm.tolerance.why, own=_tolerance_of), keeps_choice=True)
+@define_op(
+    bytes=_bytes,
+    tolerance=bf16(ulps=1, why=rms_norm.tolerance.why, own=_tolerance_of),
+    keeps_choice=True,
+    profile=OpProfile(NORM),
+)
 def rms_norm_fed(
     residual: Tensor, update: Tensor | None, weight: Tensor, eps: float, activation: str = "bf16"
 ) -> tuple[Tensor, Tensor, Fed]:
@@ -95,3 +102,10 @@ def samples(device: torch.device) -> Iterator[Sample]:
     assert rms_norm.make_samples is not None
     for sample in rms_norm.make_samples(device):
         yield from (Sample(f"{sample.label} {one}", (*sample.args, one)) for one in ACTIVATIONS)
+
+
+@rms_norm_fed.workloads
+def workloads(shapes: ModelShapes, m: int, activation: str) -> Iterator[WorkloadPart]:
+    assert rms_norm.make_workloads is not None
+    (plain,) = rms_norm.make_workloads(shapes, m, activation)
+    yield plain._replace(draw=lambda: (*plain.draw(), activation))

@@ -28,7 +28,9 @@ from firesteel.formats import e4m3
 from firesteel.kernels.ledger import note_clipped
 from firesteel.kernels.op.needs import triton_ready
 from firesteel.kernels.op.op import DeviceCode, Sample, define_op
+from firesteel.kernels.op.profile import ATTENTION, OpProfile
 from firesteel.kernels.op.tolerance import exact
+from firesteel.kernels.operands.shapes import PAGE_SIZE, ModelShapes, WorkloadPart
 from firesteel.kernels.rope import RopeSpec, rope_table
 
 FP8 = torch.float8_e4m3fn
@@ -56,9 +58,12 @@ def refuse_scales(pages: Tensor, key_scale: float, value_scale: float, clipped: 
 
 
 @define_op(
-    bytes=_bytes, tolerance=exact(why="the products and sums of two values, a quotient, each rounded as written"),
-    accepts=_refuse_scales, keeps_choice=True,
-)  # fmt: skip
+    bytes=_bytes,
+    tolerance=exact(why="the products and sums of two values, a quotient, each rounded as written"),
+    accepts=_refuse_scales,
+    keeps_choice=True,
+    profile=OpProfile(ATTENTION, reads="rope_kv_write", kernels={"rope_kv_write_kernel": "rope_kv_write"}),
+)
 def rope_kv_write(
     q: Tensor, k: Tensor, v: Tensor, positions: Tensor, table: Tensor, k_pages: Tensor, v_pages: Tensor,
     slots: Tensor, key_scale: float = 1.0, value_scale: float = 1.0, clipped: Tensor | None = None,
@@ -187,3 +192,19 @@ def samples(device: torch.device) -> Iterator[Sample]:
             label += f" scales {scales[0]:g} and {scales[1]:g}"
             args = (*args, *scales, torch.full((1,), 1 << 40, device=device))
         yield Sample(label, args)
+
+
+@rope_kv_write.workloads
+def workloads(shapes: ModelShapes, m: int, activation: str) -> Iterator[WorkloadPart]:
+    """Yields one token of each of M requests: positions and slots are anywhere."""
+    spec = shapes.spec
+    heads = [spec.num_heads, spec.num_kv_heads, spec.num_kv_heads]
+    pages = -(-m // PAGE_SIZE) + 1
+
+    def draw() -> tuple[Any, ...]:
+        q, k, v = shapes.normal(m, sum(heads), spec.head_dim).split(heads, dim=1)
+        k_pages, v_pages = (shapes.normal(pages, spec.num_kv_heads, PAGE_SIZE, spec.head_dim) for _ in range(2))
+        positions, slots = shapes.integers(spec.max_context, m), shapes.permutation(pages * PAGE_SIZE)[:m]
+        return q, k, v, positions, shapes.rope_table, k_pages, v_pages, slots
+
+    yield WorkloadPart("", 0.0, 4 * pages * PAGE_SIZE * (spec.q_size + 2 * spec.kv_size), draw)

@@ -13,13 +13,16 @@ Computed in fp32. Of equal logits `triton` takes the lowest ids, in order; torch
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from firesteel.kernels.op.needs import triton_ready
 from firesteel.kernels.op.op import DeviceCode, Sample, define_op
+from firesteel.kernels.op.profile import EXPERTS, OpProfile
 from firesteel.kernels.op.tolerance import fp32
+from firesteel.kernels.operands.shapes import ModelShapes, WorkloadPart
 from firesteel.kernels.ops.linear import MOST_TOKENS
 
 NO_EXPERT = -1
@@ -33,6 +36,7 @@ def _bytes(x: Tensor, weight: Tensor, bias: Tensor, active: int, num_tokens: Ten
     bytes=_bytes,
     tolerance=fp32(worst=1e-4, rms=1e-5, why="fp32 sums in free order; samples have no near ties"),
     keeps_choice=True,
+    profile=OpProfile(EXPERTS, reads="route", kernels={"choose_kernel": ""}),
 )
 def route(
     x: Tensor, weight: Tensor, bias: Tensor, active: int, num_tokens: Tensor | None = None
@@ -115,3 +119,18 @@ def samples(device: torch.device) -> Iterator[Sample]:
         if tokens > 1:
             real = torch.tensor([tokens - 2], device=device)
             yield Sample(f"T={tokens} E={experts}, 2 of padding", (*args, real))
+
+
+@route.workloads
+def workloads(shapes: ModelShapes, m: int, activation: str) -> Iterator[WorkloadPart]:
+    """Yields logits of a token that are integers, each once: rounding cannot change the choice."""
+    experts, hidden = shapes.spec.num_experts, shapes.spec.hidden_size
+
+    def draw() -> tuple[Any, ...]:
+        x = torch.zeros(m, hidden, dtype=shapes.dtype, device=shapes.device)
+        order = torch.rand(m, experts, generator=shapes.generator, device=shapes.device).argsort(-1)
+        x[:, :experts] = order - experts // 2
+        weight = torch.eye(experts, hidden, device=shapes.device).to(shapes.dtype)
+        return x, weight, torch.zeros(experts, dtype=shapes.dtype, device=shapes.device), shapes.spec.num_active
+
+    yield WorkloadPart("", 2.0 * m * experts * hidden, 4 * m * hidden, draw)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from firesteel.formats import mxfp4
 from firesteel.kernels.op.op import Sample
+from firesteel.kernels.op.operands import RoundedOperands
 from firesteel.kernels.op.tolerance import Tolerance
 from firesteel.kernels.operands.weights import Mxfp4Weight
 
@@ -79,13 +80,15 @@ class Draw:
 
 
 def rounded_too(
-    label: str, held: str, args: tuple[Any, ...], tolerance: Tolerance | None = None
+    label: str, held: str, operands: RoundedOperands, tolerance: Tolerance | None = None
 ) -> Iterator[Sample]:
-    """As they are; an odd number of tokens, before packed weights, with activations in MXFP8 as well, to a
-    tolerance of their own if there is one."""
-    yield Sample(f"{label} {held}", args)
+    """Yields a sample of the operands as they are.
+
+    If an odd number of tokens meets packed weights, a sample with activations in MXFP8 follows; `tolerance` is its.
+    """
+    yield Sample(f"{label} {held}", (operands,))
     if held == "mxfp4-weight" and label.endswith(("T=3", "T=5")):
-        yield Sample(f"{label} {held} mxfp8", (*args, "mxfp8"), tolerance)
+        yield Sample(f"{label} {held} mxfp8", (replace(operands, activation="mxfp8"),), tolerance)
 
 
 def list_cases(device: torch.device) -> Iterator[Case]:

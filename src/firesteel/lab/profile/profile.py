@@ -13,8 +13,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from firesteel.errors import UserError
+from firesteel.kernels.op.profile import SAMPLING
 from firesteel.lab.codec import from_json
-from firesteel.lab.profile.names import GAPS, SAMPLING, KernelLabel, classify, count_bytes, label_kernels
+from firesteel.lab.profile.names import GAPS, KernelLabel, classify, count_bytes, label_kernels
 from firesteel.lab.trace import Slice
 from firesteel.measure.roofline.roofline import StepCost
 

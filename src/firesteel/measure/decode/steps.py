@@ -12,7 +12,7 @@ import copy
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -141,13 +141,17 @@ def _gather(pages: Tensor, slots: Tensor) -> Tensor:
 class Call:
     """A call of a decode op, with its result."""
 
-    op: Callable[..., Any]
-    args: tuple[Any, ...]  # the last says whether the launch is dependent
+    op: Callable[[Any], Any]
+    operands: Any
     result: Any
 
-    def again(self, *, dependent: bool | None = None) -> None:
-        """Repeats the call; `dependent` replaces its launch mode if given."""
-        self.op(*self.args[:-1], self.args[-1] if dependent is None else dependent)
+    def again(self) -> None:
+        """Repeats the call."""
+        self.op(self.operands)
+
+    def waiting(self) -> Call:
+        """Returns the same call without dependent launch: its kernel waits for everything launched before."""
+        return replace(self, operands=replace(self.operands, dependent=False))
 
 
 def watch(step: DecodeStep) -> dict[str, list[Call]]:
@@ -157,9 +161,9 @@ def watch(step: DecodeStep) -> dict[str, list[Call]]:
     def watched(group: str) -> Callable[..., Any]:
         op = getattr(step.ops, group)
 
-        def run(*args: Any) -> Any:
-            result = op(*args)
-            calls[group].append(Call(op, args, result))
+        def run(operands: Any) -> Any:
+            result = op(operands)
+            calls[group].append(Call(op, operands, result))
             return result
 
         return run

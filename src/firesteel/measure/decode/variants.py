@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from firesteel.config import KernelConfig
 from firesteel.device import DeviceSpec
 from firesteel.errors import KernelError
-from firesteel.kernels.stream.launch import with_delays
+from firesteel.kernels.stream.build import with_delays
 from firesteel.measure.decode.steps import Call, RunStep, time_steps, trace, watch
 from firesteel.model.decode import DecodeStep
 from firesteel.model.decode_ops import GROUPS
@@ -97,10 +97,10 @@ def time_groups(step: DecodeStep, variant: StepVariant, device: DeviceSpec, *, s
 
 def repeat(calls: Sequence[Call]) -> RunStep:
     """Returns a function that repeats `calls`; as in a step, the first waits for everything launched before."""
+    launched = [calls[0].waiting(), *calls[1:]]
 
     def run() -> None:
-        calls[0].again(dependent=False)
-        for call in calls[1:]:
+        for call in launched:
             call.again()
 
     return run

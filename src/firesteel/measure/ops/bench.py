@@ -18,10 +18,10 @@ from firesteel.errors import KernelError
 from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.op.op import REFERENCE, Chosen, Implementation
 from firesteel.kernels.op.requirement import Requirement
+from firesteel.kernels.operands.shapes import ModelShapes
 from firesteel.kernels.proof.verify import has_failed, kernel_faults
 from firesteel.measure.ops.memory import free_memory, too_large
 from firesteel.measure.ops.outcome import Ceilings, Figures, OpOutcome
-from firesteel.measure.ops.shapes import ModelShapes
 from firesteel.measure.ops.sweep import MEMORY_SHARE, Implementations, OpsSweep, Required, choose, refusal
 from firesteel.measure.ops.workloads import OpWorkload
 from firesteel.measure.record import Record

@@ -12,6 +12,7 @@ from typing import Any
 from firesteel.device import DeviceSpec
 from firesteel.kernels.op.op import REFERENCE, Implementation, Op, Sample
 from firesteel.kernels.operands.activation import ACTIVATIONS
+from firesteel.kernels.operands.shapes import ModelShapes
 from firesteel.kernels.proof.isolate import Died, Worker
 from firesteel.kernels.proof.verify import (
     Check,
@@ -25,7 +26,6 @@ from firesteel.kernels.proof.verify import (
 )
 from firesteel.kernels.registry import find_op
 from firesteel.measure.ops.memory import free_memory, too_large
-from firesteel.measure.ops.shapes import ModelShapes
 from firesteel.measure.ops.workloads import OpWorkload, list_workloads
 from firesteel.model.spec import ModelSpec
 
@@ -111,7 +111,7 @@ def _check_op(
         for implementation in usable:
             key = (
                 implementation.name,
-                _activation(op, sample),
+                op.find_activation(sample.args),
                 frozenset(tensor.dtype for tensor in tensors(sample.args)),
             )
             if quick and key in ran:
@@ -156,8 +156,3 @@ def _sample(workload: OpWorkload, device: DeviceSpec) -> Sample | Check:
         return Sample(workload.label, workload.part.draw())
     except kernel_faults() as error:
         return with_fault(row, error)
-
-
-def _activation(op: Op[Any, Any], sample: Sample) -> str:
-    at = op.activation_at
-    return "" if at is None else sample.args[at] if len(sample.args) > at else "bf16"

@@ -10,7 +10,7 @@ from typing import Any
 
 from firesteel.config import Config
 from firesteel.device import DeviceSpec
-from firesteel.measure.ops.shapes import SEED
+from firesteel.kernels.operands.shapes import SEED
 from firesteel.measure.record import Record
 from firesteel.measure.roofline.ceiling import Ceiling
 from firesteel.measure.timing import Timing

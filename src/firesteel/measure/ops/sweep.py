@@ -11,10 +11,10 @@ from firesteel.device import DeviceSpec
 from firesteel.errors import KernelError
 from firesteel.kernels.op.op import REFERENCE, Implementation, Op
 from firesteel.kernels.op.requirement import Requirement
+from firesteel.kernels.operands.shapes import ModelShapes
 from firesteel.kernels.proof.prove import check_here
 from firesteel.measure.ops.memory import too_large
 from firesteel.measure.ops.outcome import OpOutcome
-from firesteel.measure.ops.shapes import ModelShapes
 from firesteel.measure.ops.workloads import OpWorkload, list_workloads
 from firesteel.model.spec import ModelSpec
 

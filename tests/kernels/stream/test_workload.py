@@ -7,8 +7,8 @@ from firesteel.kernels.decode.attention import decode_attention
 from firesteel.kernels.decode.fc1 import decode_fc1
 from firesteel.kernels.decode.fc2 import decode_fc2
 from firesteel.kernels.decode.qkv import decode_qkv
+from firesteel.kernels.operands.shapes import ModelShapes
 from firesteel.kernels.registry import DECODE_OPS
-from firesteel.measure.ops.shapes import ModelShapes
 from firesteel.measure.ops.workloads import list_workloads
 from firesteel.model.spec import PRESETS
 

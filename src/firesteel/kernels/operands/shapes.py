@@ -1,25 +1,29 @@
-"""Random tensors of a model's shapes on a device."""
+"""Random tensors of a model's shapes on a device, and the workloads that ops draw from them for benchmarks.
+
+M is the number of tokens of a step. What follows a norm comes as the norm stored it, as in the network. Draws
+differ, so that a rotation through several of them reads other memory each time.
+"""
 
 from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from firesteel.device import DeviceSpec, find_capability
+from firesteel.formats.group import SIZE
 from firesteel.kernels.operands.activation import is_native
 from firesteel.kernels.operands.fed import Fed, store
-from firesteel.kernels.operands.weights import Experts, Mxfp4Weight
-from firesteel.kernels.ops.moe_matmul import random_experts
-from firesteel.kernels.rope import rope_table
-from firesteel.model.spec import GROUP, ModelSpec
+from firesteel.kernels.operands.weights import Experts, Mxfp4Weight, random_experts
+from firesteel.kernels.rope import RopeSpec, rope_table
 
 SEED = 1
 PAGE_SIZE = 64
+MOST_DECODED = 512  # requests that are decoded together
 EXPERT_COPIES = 2  # so that consecutive calls share no expert
 
 
@@ -32,10 +36,45 @@ class WorkloadPart(NamedTuple):
     draw: Callable[[], tuple[Any, ...]]
 
 
+class ModelSizes(Protocol):
+    """The facts of a model that workloads depend on."""
+
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def intermediate_size(self) -> int: ...
+    @property
+    def num_heads(self) -> int: ...
+    @property
+    def num_kv_heads(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+    @property
+    def q_size(self) -> int: ...
+    @property
+    def kv_size(self) -> int: ...
+    @property
+    def num_experts(self) -> int: ...
+    @property
+    def num_active(self) -> int: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def max_context(self) -> int: ...
+    @property
+    def windows(self) -> tuple[int | None, ...]: ...
+    @property
+    def rope(self) -> RopeSpec: ...
+    @property
+    def rms_eps(self) -> float: ...
+    @property
+    def swiglu_limit(self) -> float: ...
+
+
 class ModelShapes:
     """Draws tensors of a model's shapes on a device; `expert_copies` sets of experts are made once and shared."""
 
-    def __init__(self, spec: ModelSpec, device: DeviceSpec, *, expert_copies: int = EXPERT_COPIES) -> None:
+    def __init__(self, spec: ModelSizes, device: DeviceSpec, *, expert_copies: int = EXPERT_COPIES) -> None:
         self.spec = spec
         self.expert_copies = expert_copies
         self.device = device.torch_device
@@ -64,7 +103,7 @@ class ModelShapes:
     def mxfp4_weight(self, rows: int, columns: int) -> Mxfp4Weight:
         """Draws random codes; quantising real rows would take longer than measuring."""
         codes = self.integers(256, rows, columns // 2, dtype=torch.uint8)
-        scales = torch.full((rows, columns // GROUP), 119, dtype=torch.uint8, device=self.device)
+        scales = torch.full((rows, columns // SIZE), 119, dtype=torch.uint8, device=self.device)
         return Mxfp4Weight(codes=codes, scales=scales)
 
     def integers(self, end: int, *shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
@@ -100,3 +139,6 @@ class ModelShapes:
     def token_bytes(self) -> int:
         """Returns the size of the keys and values of one token."""
         return 2 * self.spec.kv_size * self.dtype.itemsize
+
+
+MakeWorkloads = Callable[[ModelShapes, int, str], Iterator[WorkloadPart]]

@@ -1,0 +1,23 @@
+"""The category of an op in a profile, and which of the roofline's bytes its kernels read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+EXPERTS, DENSE, ATTENTION, NORM = "experts", "dense", "attention", "norm and elementwise"
+SAMPLING, COPIES = "sampling", "copies"
+
+
+@dataclass(frozen=True, slots=True)
+class OpProfile:
+    """How profiles list an op, by its own name (on a CPU) and by the names of its kernels.
+
+    What is read is "OP" or "OP.PART" of the network, several separated by blanks; "linear.mxfp4"
+    and "linear.plain" are the dense layers with weights of that format. A kernel that only prepares or finishes the
+    work of another reads nothing that counts.
+    """
+
+    category: str
+    reads: str = ""
+    kernels: Mapping[str, str] = field(default_factory=dict)  # what each reads, by name; the op's own name is known

@@ -1,0 +1,211 @@
+"""The inputs of a decoding step, and the operands of its ops, built once per step.
+
+A call adds only what the op ahead of it computed.
+
+Shape letters: T requests with one token each, H hidden, N pages that a request can hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from firesteel.kernels.decode.attention import DecodeAttentionOperands
+from firesteel.kernels.decode.experts import DecodeExpertsOperands, fits
+from firesteel.kernels.decode.fc1 import DecodeFc1Operands
+from firesteel.kernels.decode.fc2 import DecodeFc2Operands
+from firesteel.kernels.decode.lm_head import DecodeLmHeadOperands
+from firesteel.kernels.decode.o import DecodeOOperands
+from firesteel.kernels.decode.qkv import DecodeQkvOperands
+from firesteel.kernels.decode.router import DecodeRouterOperands
+from firesteel.kernels.decode.sample import DecodeSampleOperands
+from firesteel.kernels.operands.weights import Mxfp4Weight, weight_parts
+from firesteel.model.decode_ops import DecodeError
+from firesteel.model.gpt_oss import GptOss
+from firesteel.model.report import Report
+from firesteel.types import KvCache, KvView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeInputs:
+    """Inputs of a step, which it leaves as those of the next step; page tables stay."""
+
+    report: Report  # the tokens, and the logits that they had
+    positions: Tensor  # [T] int64
+    kv_lens: Tensor  # [T] int64, the new token included
+    full: KvView  # tables [T, N], with the pages of tokens to come
+    window: KvView
+    r: Tensor  # [T, H] residual stream: embeddings of the tokens
+
+    @classmethod
+    def new(cls, model: GptOss, num_requests: int, num_pages: int) -> DecodeInputs:
+        """Returns inputs that hold zeros."""
+        device = model.weights.embedding.device
+
+        def integers(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.int64, device=device)
+
+        def view() -> KvView:
+            return KvView(page_table=integers(num_requests, num_pages), slots=integers(num_requests))
+
+        return cls(
+            report=Report.new(num_requests, device),
+            positions=integers(num_requests),
+            kv_lens=integers(num_requests),
+            full=view(),
+            window=view(),
+            r=torch.zeros(num_requests, model.spec.hidden_size, dtype=model.dtype, device=device),
+        )
+
+    @property
+    def token_ids(self) -> Tensor:
+        """The tokens [T], int64."""
+        return self.report.token_ids
+
+    def tensors(self) -> Iterator[Tensor]:
+        yield from (self.token_ids, self.positions, self.kv_lens, self.r)
+        for view in (self.full, self.window):
+            yield from (view.page_table, view.slots)
+
+    def copy(self) -> list[Tensor]:
+        """Returns clones of the tensors."""
+        return [tensor.clone() for tensor in self.tensors()]
+
+    def restore(self, copied: list[Tensor]) -> None:
+        """Puts back what `copy` returned."""
+        for tensor, old in zip(self.tensors(), copied, strict=True):
+            tensor.copy_(old)
+
+
+def load_view(ours: KvView, given: KvView) -> None:
+    """Copies tables and slots; tables narrower than ours end in page 0, where nothing may be written."""
+    width = given.page_table.shape[1]
+    if width > ours.page_table.shape[1]:
+        raise DecodeError(f"page tables of {width} pages do not fit into {ours.page_table.shape[1]}")
+    ours.page_table.zero_()
+    ours.page_table[:, :width].copy_(given.page_table)
+    ours.slots.copy_(given.slots)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerOperands:
+    """Operands of one layer. A partial lacks what its comment names."""
+
+    qkv: DecodeQkvOperands
+    attention: partial[DecodeAttentionOperands]  # q
+    o: partial[DecodeOOperands]  # mixed
+    router: DecodeRouterOperands
+    experts: partial[DecodeExpertsOperands]  # logits
+    fc1: partial[DecodeFc1Operands]  # logits
+    fc2: partial[DecodeFc2Operands]  # inner, logits
+    is_split: bool  # fc1 and fc2 run in place of experts: the rows of the two matmuls differ in length
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOperands:
+    """Operands of all ops of a step, which reads and writes `inputs`."""
+
+    layers: tuple[LayerOperands, ...]
+    lm_head: DecodeLmHeadOperands
+    sample: partial[DecodeSampleOperands]  # best
+
+    @classmethod
+    def build(cls, model: GptOss, cache: KvCache, inputs: DecodeInputs, dependent: bool) -> StepOperands:
+        """Builds the operands; with `dependent` each kernel but the first is launched before the last has ended."""
+        weights = model.weights
+        lm_head = DecodeLmHeadOperands(
+            r=inputs.r,
+            norm=weights.norm,
+            eps=model.spec.rms_eps,
+            weight=weights.lm_head,
+            activation=find_rounding(model, weights.lm_head),
+            dependent=dependent,
+        )
+        sample = partial(
+            DecodeSampleOperands,
+            embedding=weights.embedding,
+            token_ids=inputs.token_ids,
+            positions=inputs.positions,
+            kv_lens=inputs.kv_lens,
+            full_slots=inputs.full.slots,
+            window_slots=inputs.window.slots,
+            full_table=inputs.full.page_table,
+            window_table=inputs.window.page_table,
+            page_size=cache.keys[0].shape[2],
+            r=inputs.r,
+            largest=inputs.report.best,
+            dependent=dependent,
+        )
+        layers = (_build_layer(model, cache, inputs, dependent, number) for number in range(model.spec.num_layers))
+        return cls(layers=tuple(layers), lm_head=lm_head, sample=sample)
+
+
+def _build_layer(
+    model: GptOss, cache: KvCache, inputs: DecodeInputs, dependent: bool, number: int
+) -> LayerOperands:
+    spec, layer, window = model.spec, model.weights.layers[number], model.spec.windows[number]
+    view = inputs.full if window is None else inputs.window
+    pages: dict[str, Any] = {"k_pages": cache.keys[number], "v_pages": cache.values[number]}
+    pages["key_scale"], pages["value_scale"] = model.find_scales(number)
+    after: dict[str, Any] = {"r": inputs.r, "dependent": dependent}
+    normed: dict[str, Any] = {"norm": layer.post_norm, "eps": spec.rms_eps}
+    routed: dict[str, Any] = {"experts": layer.experts, "activation": model.activation}
+    limits: dict[str, Any] = {"limit": spec.swiglu_limit, "active": spec.num_active}
+    return LayerOperands(
+        qkv=DecodeQkvOperands(
+            r=inputs.r,
+            norm=layer.input_norm,
+            eps=spec.rms_eps,
+            weight=layer.qkv,
+            bias=layer.qkv_bias,
+            table=model.table,
+            positions=inputs.positions,
+            slots=view.slots,
+            activation=find_rounding(model, layer.qkv),
+            clipped=cache.saturated,
+            # What ran before the step is not a decode kernel: the first kernel waits for all of it.
+            dependent=dependent and number > 0,
+            **pages,
+        ),
+        attention=partial(
+            DecodeAttentionOperands,
+            page_table=view.page_table,
+            kv_lens=inputs.kv_lens,
+            sinks=layer.sinks if model.sinks else None,
+            window=window,
+            scale=spec.head_dim**-0.5,
+            dependent=dependent,
+            **pages,
+        ),
+        o=partial(
+            DecodeOOperands,
+            weight=layer.o,
+            bias=layer.o_bias,
+            activation=find_rounding(model, layer.o),
+            **after,
+        ),
+        router=DecodeRouterOperands(weight=layer.router, bias=layer.router_bias, **normed, **after),
+        experts=partial(
+            DecodeExpertsOperands, ahead=_find_ahead(model, number), **normed, **routed, **limits, **after
+        ),
+        fc1=partial(DecodeFc1Operands, **normed, **routed, **limits, **after),
+        fc2=partial(DecodeFc2Operands, **routed, **after),
+        is_split=not fits(layer.experts),
+    )
+
+
+def _find_ahead(model: GptOss, number: int) -> Tensor:
+    """Returns the weights that the kernel after this layer streams."""
+    weights = model.weights
+    is_last = number + 1 == len(weights.layers)
+    return weight_parts(weights.lm_head if is_last else weights.layers[number + 1].qkv)[0]
+
+
+def find_rounding(model: GptOss, weight: Tensor | Mxfp4Weight) -> str:
+    """Returns what activations are rounded to before they meet the weight."""
+    return model.activation if isinstance(weight, Mxfp4Weight) else "bf16"
