@@ -26,7 +26,7 @@ GATES = {
     "mxfp4_layers": ["qkv", "all"],
     "sinks": [False],
 }
-OF_DECODE_STEPS = ("cuda_graphs", "dependent_launch")  # seen on a GPU only
+OF_STEPS = ("cuda_graphs", "prefill_graphs", "dependent_launch")  # seen on a GPU only
 CHANGES_LOGITS = {"activation", "mxfp4_layers", "sinks"}
 ALONE = [(gate, value) for gate, values in GATES.items() for value in values]
 PAIRS = [dict(pair) for pair in itertools.combinations(ALONE, 2) if pair[0][0] != pair[1][0]]
@@ -88,7 +88,7 @@ def expected(gates):
 
 def test_every_gate_is_in_this_file():
     kernel_settings = {setting.name for setting in all_settings().values() if setting.section == "kernels"}
-    assert {*GATES, "tile", "tiles_file", "kernel_cache_dir", *OF_DECODE_STEPS} == kernel_settings
+    assert {*GATES, "tile", "tiles_file", "kernel_cache_dir", *OF_STEPS} == kernel_settings
 
 
 def test_unset_gates_have_their_defaults(outcome):
@@ -115,7 +115,7 @@ def test_gates_in_pairs_do_not_disturb_each_other(outcome, gates):
 
 @pytest.mark.parametrize(
     ("gate", "value"),
-    [*ALONE, ("tile", "64x64"), ("kernel_cache_dir", "kept"), *((gate, False) for gate in OF_DECODE_STEPS)],
+    [*ALONE, ("tile", "64x64"), ("kernel_cache_dir", "kept"), *((gate, False) for gate in OF_STEPS)],
 )
 def test_gate_is_set_equally_by_flag_environment_and_file(gate, value, tmp_path):
     file = tmp_path / "firesteel.toml"

@@ -32,7 +32,7 @@ def make(llm):
 
 def test_all_steps_are_there_afterwards_and_requests_make_none(make, llm):
     engine, told = make(), []
-    engine.prepare(lambda *one: told.append(one))
+    preparation.prepare(engine, lambda *counts: told.append(counts))
     made = len(engine.prompts) + len(engine.loop.store.ready())
     assert told == [(number, made) for number in range(1, made + 1)]
     before = engine.statistics()
@@ -49,7 +49,7 @@ def test_pages_are_untouched(make):
     cache = engine.runner.cache
     for pages in (*cache.keys, *cache.values):
         pages.fill_(7.0)
-    engine.prepare()
+    preparation.prepare(engine)
     for pages in (*cache.keys, *cache.values):
         assert (pages[: engine.idle_page] == 7.0).all()
     assert engine.pool.num_held == 0
@@ -115,7 +115,7 @@ def test_gpu_compiles_first_what_all_steps_and_other_plans_launch(gpu_engine, ll
     make_engine, events, heard = gpu_engine
     engine, told = make_engine(graphs), []
     llm.kernels.ledger.clear()
-    engine.prepare(lambda *one: told.append(one))
+    preparation.prepare(engine, lambda *counts: told.append(counts))
     ahead = events[events.index("begin") + 1 : events.index("end")]
     steps = {(size.tokens, True) for size in engine.prompts.sizes()} | {(1, True), (2, True)}
     outside = set() if graphs else {(count, False) for count in (16, 32, 40)}
@@ -150,5 +150,5 @@ def test_fused_steps_are_prepared_in_both_widths(llm, monkeypatch):
         llm.model, llm.device, BatchConfig(page_size=4, max_num_seqs=2), CacheConfig(kv_cache_gib=0.01),
         max_context=llm.max_context, fused=FusedOps(ops=DecodeOps.choose(llm.device, llm.kernels.ledger)),
     )  # fmt: skip
-    engine.prepare()
+    preparation.prepare(engine)
     assert engine.statistics().graphs == 4 and engine.loop.store.num_late == 0

@@ -55,7 +55,7 @@ def test_keys_and_values_of_every_token_are_written_whatever_rows_are_wanted(llm
 def test_last_layer_goes_on_with_the_rows_that_are_wanted(llm, monkeypatch):
     tokens = []
     mix = llm.model.mix
-    monkeypatch.setattr(llm.model, "mix", lambda x, layer: tokens.append(len(x.plain)) or mix(x, layer))
+    monkeypatch.setattr(llm.model, "mix", lambda x, *rest: tokens.append(len(x.plain)) or mix(x, *rest))
     before = llm.spec.num_layers - 1
     for counts, rows in (((5, 3), [8]), ((1, 1), [2]), ((2, 0), [2]), ((0, 0), [])):
         tokens.clear()
