@@ -183,7 +183,7 @@ def test_gpu_graphs_give_the_tokens_of_padded_steps(gpu_model, kv_dtype):
     texts, given = {}, draw_requests([20, 100, 33, 500, 700, 3000], SamplingParams(max_tokens=20), 4096, seed=1)
     for graphs in (False, True):
         engine = Engine(
-            model, device, BatchConfig(max_num_seqs=8, max_num_batched_tokens=2048),
+            model, device, BatchConfig(max_num_seqs=8, max_num_batched_tokens=2048, max_decode_delay_ms=0.0),
             CacheConfig(kv_cache_gib=2.0, kv_dtype=kv_dtype), max_context=4096,
             kernels=KernelConfig(prefill_graphs=graphs), eager_prompt_steps=True,
         )  # fmt: skip
