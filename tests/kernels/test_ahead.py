@@ -6,7 +6,6 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from tests.kernels.test_launch import SilentDriver
 from triton import knobs
 from triton.runtime import driver
 
@@ -18,6 +17,7 @@ from firesteel.kernels.stream import build as stream_build
 from firesteel.kernels.tiles import launch
 from firesteel.kernels.tiles.launch import launch_kernel
 from firesteel.kernels.tiles.tuned import launch_key, using_options
+from tests.kernels.tiles.test_launch import SilentDriver
 
 X = torch.zeros(64)
 

@@ -80,11 +80,13 @@ def test_rope_table_equals_transformers(factor, truncate):
 
 @cases(rope_kv_write)
 def test_rope_rotates_each_pair_of_halves(sample):
-    q, k, v, positions, table, k_pages, v_pages, slots, *_ = sample.clone()
-    pages = k_pages.float(), v_pages.float()
-    turned_q, *_ = rope_kv_write.reference(q.float(), k, v, positions, table, *pages, slots)
+    (operands,) = sample.clone()
+    q, k, positions, table, slots = operands.q, operands.k, operands.positions, operands.table, operands.slots
+    pages = {"k_pages": operands.k_pages.float(), "v_pages": operands.v_pages.float()}
+    plain = {"key_scale": 1.0, "value_scale": 1.0, "clipped": None}
+    turned_q, *_ = rope_kv_write.reference(replace(operands, q=q.float(), **pages, **plain))
     is_stored = slots >= 0
-    written = pages[0].transpose(1, 2).flatten(0, 1)[slots[is_stored]]
+    written = pages["k_pages"].transpose(1, 2).flatten(0, 1)[slots[is_stored]]
     for x, turned, at in ((q, turned_q, positions), (k[is_stored], written, positions[is_stored])):
         turns = torch.complex(table[at, :32], table[at, 32:])[:, None]
         pairs = torch.complex(x.float()[..., :32], x.float()[..., 32:]) * turns
@@ -93,11 +95,13 @@ def test_rope_rotates_each_pair_of_halves(sample):
 
 @cases(rope_kv_write)
 def test_rope_kv_write_touches_its_slots_only(sample):
-    q, k, v, positions, table, k_pages, v_pages, slots, *scaling = sample.clone()
-    key_scale, value_scale = scaling[:2] or (1.0, 1.0)
+    (operands,) = sample.clone()
+    k, v, table, slots = operands.k, operands.v, operands.table, operands.slots
+    k_pages, v_pages = operands.k_pages, operands.v_pages
+    key_scale, value_scale = operands.key_scale, operands.value_scale
     straight = torch.cat((torch.ones_like(table[:, :32]), torch.zeros_like(table[:, :32])), dim=1)
     before = k_pages.clone(), v_pages.clone()
-    same = rope_kv_write.reference(q, k, v, positions, straight, k_pages, v_pages, slots, *scaling)
+    same = rope_kv_write.reference(replace(operands, table=straight))
     assert same[1] is k_pages and same[2] is v_pages
     size, bits = k_pages.shape[2], torch.uint8 if k_pages.element_size() == 1 else k_pages.dtype
     for token, slot in ((token, slot) for token, slot in enumerate(slots.tolist()) if slot >= 0):
