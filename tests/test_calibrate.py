@@ -43,14 +43,14 @@ def largest_by_hand(llm):
     """Returns the largest key and value per layer over PROMPTS, from the arguments of the op, prompt by prompt."""
     op, found, calls = llm.kernels.rope_kv_write.op, torch.zeros(llm.spec.num_layers, 2), []
 
-    def spy(q, k, v, positions, table, *rest):
-        cos, sin = (part[:, None] for part in table[positions].chunk(2, dim=-1))
-        first, second = k.chunk(2, dim=-1)
+    def spy(operands):
+        cos, sin = (part[:, None] for part in operands.table[operands.positions].chunk(2, dim=-1))
+        first, second = operands.k.chunk(2, dim=-1)
         turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
         layer = len(calls) % llm.spec.num_layers
         calls.append(layer)
-        found[layer] = torch.maximum(found[layer], torch.stack((turned.abs().max(), v.abs().max())))
-        return op.reference(q, k, v, positions, table, *rest)
+        found[layer] = torch.maximum(found[layer], torch.stack((turned.abs().max(), operands.v.abs().max())))
+        return op.reference(operands)
 
     llm.kernels.rope_kv_write = spy
     for prompt in PROMPTS:

@@ -109,14 +109,14 @@ def watch_writes(llm: LLM) -> Iterator[Writes]:
 class Writes:
     """Replaces rope_kv_write, which the layers call in turn, and keeps the largest values that it stored."""
 
-    def __init__(self, op: Callable[..., tuple[Tensor, ...]], num_layers: int, device: torch.device) -> None:
+    def __init__(self, op: Callable[[Any], tuple[Tensor, ...]], num_layers: int, device: torch.device) -> None:
         self.op = op
         self.num_calls = 0
         self.largest = torch.zeros(num_layers, 2, device=device)  # key, value
 
-    def __call__(self, *args: Any) -> tuple[Tensor, ...]:
-        results = self.op(*args)
-        k_pages, v_pages, slots = args[5:8]
+    def __call__(self, operands: Any) -> tuple[Tensor, ...]:
+        results = self.op(operands)
+        k_pages, v_pages, slots = operands.k_pages, operands.v_pages, operands.slots
         row = self.largest[self.num_calls % len(self.largest)]
         for column, pages in enumerate((k_pages, v_pages)):
             written = pages[slots // pages.shape[2], :, slots % pages.shape[2]]

@@ -2,6 +2,7 @@
 
 import math
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from transformers.models.gpt_oss.modeling_gpt_oss import GptOssRotaryEmbedding
 
 from firesteel.formats import mxfp4, mxfp8
 from firesteel.kernels.operands.weights import Mxfp4Weight
-from firesteel.kernels.ops.attention import attention
+from firesteel.kernels.ops.attention import AttentionOperands, attention
 from firesteel.kernels.ops.linear import linear
 from firesteel.kernels.ops.moe_matmul import moe_matmul
 from firesteel.kernels.ops.quantize_mxfp8 import quantize_mxfp8
@@ -79,11 +80,13 @@ def test_rope_table_equals_transformers(factor, truncate):
 
 @cases(rope_kv_write)
 def test_rope_rotates_each_pair_of_halves(sample):
-    q, k, v, positions, table, k_pages, v_pages, slots, *_ = sample.clone()
-    pages = k_pages.float(), v_pages.float()
-    turned_q, *_ = rope_kv_write.reference(q.float(), k, v, positions, table, *pages, slots)
+    (operands,) = sample.clone()
+    q, k, positions, table, slots = operands.q, operands.k, operands.positions, operands.table, operands.slots
+    pages = {"k_pages": operands.k_pages.float(), "v_pages": operands.v_pages.float()}
+    plain = {"key_scale": 1.0, "value_scale": 1.0, "clipped": None}
+    turned_q, *_ = rope_kv_write.reference(replace(operands, q=q.float(), **pages, **plain))
     is_stored = slots >= 0
-    written = pages[0].transpose(1, 2).flatten(0, 1)[slots[is_stored]]
+    written = pages["k_pages"].transpose(1, 2).flatten(0, 1)[slots[is_stored]]
     for x, turned, at in ((q, turned_q, positions), (k[is_stored], written, positions[is_stored])):
         turns = torch.complex(table[at, :32], table[at, 32:])[:, None]
         pairs = torch.complex(x.float()[..., :32], x.float()[..., 32:]) * turns
@@ -92,11 +95,13 @@ def test_rope_rotates_each_pair_of_halves(sample):
 
 @cases(rope_kv_write)
 def test_rope_kv_write_touches_its_slots_only(sample):
-    q, k, v, positions, table, k_pages, v_pages, slots, *scaling = sample.clone()
-    key_scale, value_scale = scaling[:2] or (1.0, 1.0)
+    (operands,) = sample.clone()
+    k, v, table, slots = operands.k, operands.v, operands.table, operands.slots
+    k_pages, v_pages = operands.k_pages, operands.v_pages
+    key_scale, value_scale = operands.key_scale, operands.value_scale
     straight = torch.cat((torch.ones_like(table[:, :32]), torch.zeros_like(table[:, :32])), dim=1)
     before = k_pages.clone(), v_pages.clone()
-    same = rope_kv_write.reference(q, k, v, positions, straight, k_pages, v_pages, slots, *scaling)
+    same = rope_kv_write.reference(replace(operands, table=straight))
     assert same[1] is k_pages and same[2] is v_pages
     size, bits = k_pages.shape[2], torch.uint8 if k_pages.element_size() == 1 else k_pages.dtype
     for token, slot in ((token, slot) for token, slot in enumerate(slots.tolist()) if slot >= 0):
@@ -136,8 +141,10 @@ def test_route_takes_the_largest_and_weighs_them_among_themselves(sample):
         close(weights[token], logits[token, best].softmax(0))
 
 
-def attend_naively(q, k_pages, v_pages, table, starts, lens, sinks, window, scale, key_scale=1.0, value_scale=1.0):
+def attend_naively(operands):
     """One query and head at a time, in Python; of long requests every 37th row. NaN where it did not look."""
+    q, k_pages, v_pages, sinks = operands.q, operands.k_pages, operands.v_pages, operands.sinks
+    table, starts, lens, window = operands.page_table, operands.query_starts, operands.kv_lens, operands.window
     y = torch.full(q.shape, float("nan"), dtype=torch.float64)
     size, shared = k_pages.shape[2], q.shape[1] // k_pages.shape[1]
     for request, held in enumerate(lens.tolist()):
@@ -148,9 +155,9 @@ def attend_naively(q, k_pages, v_pages, table, starts, lens, sinks, window, scal
             seen = [(int(table[request, p // size]), p % size) for p in range(first, position + 1)]
             pages, at = (torch.tensor(part) for part in zip(*seen, strict=True))
             for head in range(0, q.shape[1], 13):
-                keys = k_pages[pages, head // shared, at].double() * key_scale
-                values = v_pages[pages, head // shared, at].double() * value_scale
-                scores = keys @ q[row, head].double() * scale
+                keys = k_pages[pages, head // shared, at].double() * operands.key_scale
+                values = v_pages[pages, head // shared, at].double() * operands.value_scale
+                scores = keys @ q[row, head].double() * operands.scale
                 total = scores.exp().sum() + (0 if sinks is None else math.exp(float(sinks[head])))
                 y[row, head] = (scores.exp() / total) @ values
     return y
@@ -158,9 +165,9 @@ def attend_naively(q, k_pages, v_pages, table, starts, lens, sinks, window, scal
 
 @cases(attention)
 def test_attention_equals_a_naive_loop(sample):
-    q, *rest = sample.args
-    expected = attend_naively(q, *rest)
-    actual = attention.reference(q.float(), *rest)
+    (operands,) = sample.args
+    expected = attend_naively(operands)
+    actual = attention.reference(replace(operands, q=operands.q.float()))
     looked = ~expected.isnan()
     assert looked.sum() > 500 and actual.isfinite().all()
     close(actual[looked], expected[looked])
@@ -168,10 +175,11 @@ def test_attention_equals_a_naive_loop(sample):
 
 @pytest.mark.parametrize("at_once", [7, 512])
 def test_attention_does_not_depend_on_how_queries_are_split(at_once, monkeypatch):
-    sample = list(attention.make_samples(CPU))[6]
-    whole = attention.reference(sample.args[0].float(), *sample.args[1:])
+    (operands,) = list(attention.make_samples(CPU))[6].args
+    operands = replace(operands, q=operands.q.float())
+    whole = attention.reference(operands)
     monkeypatch.setattr(sys.modules["firesteel.kernels.ops.attention"], "QUERIES_AT_ONCE", at_once)
-    close(attention.reference(sample.args[0].float(), *sample.args[1:]), whole, 1e-6)
+    close(attention.reference(operands), whole, 1e-6)
 
 
 def test_window_excludes_129th_token():
@@ -179,19 +187,36 @@ def test_window_excludes_129th_token():
     v_pages.view(-1, 64)[0] = 1.0  # the value of the first token alone
     table, starts = torch.tensor([[0, 1, 2]]), torch.tensor([0, 1])
     for held, sees in ((128, True), (129, False)):
-        y = attention.reference(
-            torch.ones(1, 1, 64), k_pages, v_pages, table, starts, torch.tensor([held]), None, 128, 0.125
+        operands = AttentionOperands(
+            q=torch.ones(1, 1, 64),
+            k_pages=k_pages,
+            v_pages=v_pages,
+            page_table=table,
+            query_starts=starts,
+            kv_lens=torch.tensor([held]),
+            sinks=None,
+            window=128,
+            scale=0.125,
         )
+        y = attention.reference(operands)
         assert (y.abs().max() > 0) == sees
 
 
 def test_attention_never_reads_pages_before_the_window():
     k_pages, v_pages = torch.randn(2, 9, 1, 16, 64)
-    args = (torch.tensor([0, 1]), torch.tensor([144]), None, 20, 0.125)
-    q = torch.randn(1, 1, 64)
-    held = attention.reference(q, k_pages, v_pages, torch.arange(9)[None], *args)
-    released = torch.tensor([[0] * 7 + [7, 8]])
-    assert torch.equal(attention.reference(q, k_pages, v_pages, released, *args), held)
+    operands = AttentionOperands(
+        q=torch.randn(1, 1, 64),
+        k_pages=k_pages,
+        v_pages=v_pages,
+        page_table=torch.arange(9)[None],
+        query_starts=torch.tensor([0, 1]),
+        kv_lens=torch.tensor([144]),
+        sinks=None,
+        window=20,
+        scale=0.125,
+    )
+    released = replace(operands, page_table=torch.tensor([[0] * 7 + [7, 8]]))
+    assert torch.equal(attention.reference(released), attention.reference(operands))
 
 
 @cases(moe_matmul, lambda sample: sample.args[5] == "bf16")

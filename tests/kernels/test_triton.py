@@ -1,5 +1,7 @@
 """Every Triton implementation against its reference: on odd sizes in the interpreter, on real ones on a GPU."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -8,7 +10,7 @@ from firesteel.kernels.op.op import Sample
 from firesteel.kernels.operands.activation import ACTIVATIONS
 from firesteel.kernels.ops.linear import linear
 from firesteel.kernels.ops.rms_norm import rms_norm
-from firesteel.kernels.ops.rope_kv_write import rope_kv_write
+from firesteel.kernels.ops.rope_kv_write import RopeKvWriteOperands, rope_kv_write
 from firesteel.kernels.ops.route import route
 from firesteel.kernels.proof.verify import verify
 from firesteel.kernels.registry import ALL_OPS, DECODE_OPS
@@ -61,8 +63,13 @@ def rope_kv_write_case(
     order = torch.randperm(count * size - 1, generator=torch.Generator().manual_seed(1))
     slots = torch.cat((torch.tensor([count * size - 1]), order))[:tokens].to(device)
     label = f"T={tokens} Q={q_heads} K={kv_heads} D={dim} S={size} {dtype} {pages} {scales}"
-    counting = (*scales, torch.full((1,), 7, device=device)) if scales else ()
-    return Sample(label, (q, k, v, positions, table, *held, slots, *counting))
+    operands = RopeKvWriteOperands(
+        q=q, k=k, v=v, positions=positions, table=table, k_pages=held[0], v_pages=held[1], slots=slots
+    )
+    if scales:
+        counter = torch.full((1,), 7, device=device)
+        operands = replace(operands, key_scale=scales[0], value_scale=scales[1], clipped=counter)
+    return Sample(label, (operands,))
 
 
 def route_case(tokens, experts=128, hidden=2880, active=4, device=CPU):
@@ -175,8 +182,8 @@ def test_a_kernel_that_takes_no_sample_is_reported(interpret):
 
 def test_a_wrong_result_is_reported(interpret):
     """A table of one angle is outside the contract: the reference spreads it, the kernel reads on into poison."""
-    q, k, v, _, _, *rest = rope_kv_write_case(2, 2, 2, 32).args
-    sample = Sample("one angle", (q, k, v, torch.tensor([0, 1]), torch.ones(2, 2), *rest))
+    (operands,) = rope_kv_write_case(2, 2, 2, 32).args
+    sample = Sample("one angle", (replace(operands, positions=torch.tensor([0, 1]), table=torch.ones(2, 2)),))
     with pytest.raises(AssertionError, match=r"triton on one angle: result 0: worst nan"):
         interpret(rope_kv_write, [sample])
 

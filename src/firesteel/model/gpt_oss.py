@@ -15,6 +15,8 @@ from firesteel.device import DeviceSpec
 from firesteel.kernels import Kernels
 from firesteel.kernels.operands.fed import Fed
 from firesteel.kernels.operands.weights import Mxfp4Weight
+from firesteel.kernels.ops.attention import AttentionOperands
+from firesteel.kernels.ops.rope_kv_write import RopeKvWriteOperands
 from firesteel.kernels.rope import rope_table
 from firesteel.kernels.tiles.tile_pin import AUTO
 from firesteel.kernels.tiles.tuned import Tuned
@@ -105,24 +107,45 @@ class GptOss:
         return isinstance(weight, Mxfp4Weight) and self.kernels.linear.reads_fed
 
     def write_kv(self, x: Rows, number: int, batch: Batch, cache: KvCache) -> Tensor:
-        """[T, Q, D] queries, turned to their positions."""
+        """Writes keys and values, and returns queries [T, Q, D], rotated to their positions."""
         spec, layer = self.spec, self.weights.layers[number]
         qkv = self.project(x, layer.qkv, layer.qkv_bias).unflatten(-1, (-1, spec.head_dim))  # [T, Q+2K, D]
         q, k, v = qkv.split([spec.num_heads, spec.num_kv_heads, spec.num_kv_heads], dim=1)
-        turned, *_ = self.kernels.rope_kv_write(
-            q, k, v, batch.positions, self.table, cache.keys[number], cache.values[number],
-            self.find_view(number, batch).slots, *self.find_scales(number), cache.saturated,
-        )  # fmt: skip
-        return turned
+        key_scale, value_scale = self.find_scales(number)
+        operands = RopeKvWriteOperands(
+            q=q,
+            k=k,
+            v=v,
+            positions=batch.positions,
+            table=self.table,
+            k_pages=cache.keys[number],
+            v_pages=cache.values[number],
+            slots=self.find_view(number, batch).slots,
+            key_scale=key_scale,
+            value_scale=value_scale,
+            clipped=cache.saturated,
+        )
+        rotated, *_ = self.kernels.rope_kv_write(operands)
+        return rotated
 
     def attend(self, q: Tensor, number: int, batch: Batch, cache: KvCache, rows: Tensor | None = None) -> Tensor:
         """[T, H], or of `rows` alone. All attend: lengths of fewer would be other kernels to compile."""
         spec, layer = self.spec, self.weights.layers[number]
-        mixed = self.kernels.attention(
-            q, cache.keys[number], cache.values[number], self.find_view(number, batch).page_table,
-            batch.query_starts, batch.kv_lens, layer.sinks if self.sinks else None, spec.windows[number],
-            spec.head_dim**-0.5, *self.find_scales(number),
-        ).flatten(1)  # fmt: skip
+        key_scale, value_scale = self.find_scales(number)
+        operands = AttentionOperands(
+            q=q,
+            k_pages=cache.keys[number],
+            v_pages=cache.values[number],
+            page_table=self.find_view(number, batch).page_table,
+            query_starts=batch.query_starts,
+            kv_lens=batch.kv_lens,
+            sinks=layer.sinks if self.sinks else None,
+            window=spec.windows[number],
+            scale=spec.head_dim**-0.5,
+            key_scale=key_scale,
+            value_scale=value_scale,
+        )
+        mixed = self.kernels.attention(operands).flatten(1)
         return self.project(mixed if rows is None else mixed[rows], layer.o, layer.o_bias)
 
     def find_view(self, number: int, batch: Batch) -> KvView:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from firesteel.kernels.decode.attention import SHORT, Sharing, decode_attention, share_tokens
-from firesteel.kernels.ops.attention import attention
+from firesteel.kernels.ops.attention import AttentionOperands, attention
 from firesteel.kernels.stream.plan import Machine, machine_of
 
 FP8 = torch.float8_e4m3fn
@@ -16,9 +16,9 @@ FP8 = torch.float8_e4m3fn
 def test_it_is_attention_of_the_last_token_of_each_request(seen, small_operands):
     operands = small_operands(decode_attention, f"kindling T=5 {seen}")
     mixed = decode_attention.reference(operands)
-    starts = torch.arange(6)
-    given = (operands.q, operands.k_pages, operands.v_pages, operands.page_table, starts, operands.kv_lens)
-    expected = attention.reference(*given, operands.sinks, operands.window, operands.scale)
+    names = ("q", "k_pages", "v_pages", "page_table", "kv_lens", "sinks", "window", "scale")
+    shared = {name: getattr(operands, name) for name in names}
+    expected = attention.reference(AttentionOperands(query_starts=torch.arange(6), **shared))
     assert torch.equal(mixed, expected.flatten(1)) and mixed.shape == (5, 512)
 
 

@@ -11,12 +11,14 @@ from firesteel.kernels.ops.attention_tiles import Tiles
 
 assert interpreting()
 (sample,) = torch.load(sys.argv[1], weights_only=False)
-args = sample.clone()
+(operands,) = sample.clone()
 tolerance = fp32(worst=3e-6, rms=1e-6, why="the order of sums")
-expected = attention.reference(*args)
-args[3][args[3] < 0] = 1 << 40  # behind the last page: never read, the reference reads and drops it
-whole = launch(lambda shapes: Tiles(1, 16, 64), *args)
+expected = attention.reference(operands)
+operands.page_table[operands.page_table < 0] = (
+    1 << 40
+)  # behind the last page: never read, the reference reads and drops it
+whole = launch(lambda shapes: Tiles(1, 16, 64), operands)
 assert_close(actual=whole, expected=expected, tolerance=tolerance)
 for number in map(int, sys.argv[2:]):
-    y = launch(lambda shapes, splits=number: Tiles(1, 16, 64, splits), *args)
+    y = launch(lambda shapes, splits=number: Tiles(1, 16, 64, splits), operands)
     assert_close(actual=y, expected=whole, tolerance=tolerance)

@@ -10,10 +10,10 @@ import torch
 from firesteel.device import find_device
 from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.op.op import Sample
-from firesteel.kernels.ops.attention import attention
+from firesteel.kernels.ops.attention import AttentionOperands, attention
 from firesteel.kernels.ops.attention_tiles import Shapes, Tiles, cut_decode, cut_prefill
 from firesteel.kernels.proof.prove import prove_code
-from firesteel.kernels.proof.verify import check
+from firesteel.kernels.proof.verify import check, rebuild
 
 CPU, FP8 = torch.device("cpu"), torch.float8_e4m3fn
 PARTS = Path(__file__).with_name("attention_parts.py")
@@ -27,7 +27,7 @@ REAL = Shapes(
 
 def sample(
     label, lens, *, page_size=16, window=None, heads=8, kv_heads=1, dim=64, dtype=torch.bfloat16, kv_dtype=None,
-    sinks=None, seed=0, device=CPU, scales=(),
+    sinks=None, seed=0, device=CPU, scales=(1.0, 1.0),
 ):  # fmt: skip
     """Requests of (queries, tokens held); unwritten slots hold NaN, pages wholly before the window are NOWHERE."""
     generator = torch.Generator(device).manual_seed(seed)
@@ -48,15 +48,33 @@ def sample(
     q = torch.randn(qkv_shape, device=device, generator=generator, dtype=dtype)[:, :heads]
     kv_lens = torch.tensor([held for _, held in lens], device=device)
     pages = pages.to(kv_dtype or dtype)
-    return Sample(label, (q, *pages, table, starts, kv_lens, sinks, window, dim**-0.5, *scales))
+    operands = AttentionOperands(
+        q=q,
+        k_pages=pages[0],
+        v_pages=pages[1],
+        page_table=table,
+        query_starts=starts,
+        kv_lens=kv_lens,
+        sinks=sinks,
+        window=window,
+        scale=dim**-0.5,
+        key_scale=scales[0],
+        value_scale=scales[1],
+    )
+    return Sample(label, (operands,))
 
 
 def narrow(given):
     """The op's own sample with one kv head and its 8 query heads: the interpreter is slow."""
-    q, k_pages, v_pages, table, starts, lens, sinks, *rest = given.clone()
-    sinks = None if sinks is None else sinks[:8]
-    pages = (k_pages[:, :1].clone(), v_pages[:, :1].clone())
-    return Sample(given.label, (q[:, :8], *pages, table, starts, lens, sinks, *rest))
+    (operands,) = given.clone()
+    narrowed = replace(
+        operands,
+        q=operands.q[:, :8],
+        k_pages=operands.k_pages[:, :1].clone(),
+        v_pages=operands.v_pages[:, :1].clone(),
+        sinks=None if operands.sinks is None else operands.sinks[:8],
+    )
+    return Sample(given.label, (narrowed,))
 
 
 SINKS = torch.tensor([-60.0, -3, -1, 0, 0.5, 2, 7, 60]).bfloat16()
@@ -98,9 +116,11 @@ def test_prompts_chunks_and_mixed_batches(interpret):
 
 def pad(given, count):
     """With `count` rows of NaN behind those of the last request."""
-    q, *rest = given.args
+    (operands,) = given.args
+    q = operands.q
     nobodys = torch.full((count, *q.shape[1:]), float("nan"), dtype=q.dtype, device=q.device)
-    return Sample(f"{given.label}, {count} of nobody", (torch.cat((q, nobodys)), *rest), given.tolerance)
+    padded = replace(operands, q=torch.cat((q, nobodys)))
+    return Sample(f"{given.label}, {count} of nobody", (padded,), given.tolerance)
 
 
 def test_rows_that_are_nobodys_become_zero(interpret):
@@ -135,35 +155,38 @@ def test_other_heads_and_types(interpret):
 @pytest.mark.parametrize("sinks", [SINKS, None], ids=["sinks", "no sinks"])
 def test_scales_are_those_of_the_pages_and_not_of_the_sinks(sinks):
     """Pages times their scales, unscaled, give the same."""
-    q, k_pages, v_pages, *rest = sample("", [(1, 40), (18, 33)], kv_dtype=FP8, sinks=sinks).args
-    scaled = attention.reference(q.float(), k_pages, v_pages, *rest, 0.25, 3.0)
-    plain = attention.reference(q.float(), k_pages.float() * 0.25, v_pages.float() * 3, *rest)
-    torch.testing.assert_close(scaled, plain, rtol=1e-5, atol=1e-6)
-    assert not torch.allclose(scaled, attention.reference(q.float(), k_pages, v_pages, *rest), rtol=0.1)
+    (operands,) = sample("", [(1, 40), (18, 33)], kv_dtype=FP8, sinks=sinks).args
+    operands = replace(operands, q=operands.q.float())
+    scaled = attention.reference(replace(operands, key_scale=0.25, value_scale=3.0))
+    pages = {"k_pages": operands.k_pages.float() * 0.25, "v_pages": operands.v_pages.float() * 3}
+    torch.testing.assert_close(scaled, attention.reference(replace(operands, **pages)), rtol=1e-5, atol=1e-6)
+    assert not torch.allclose(scaled, attention.reference(operands), rtol=0.1)
 
 
 def test_scales_of_one_change_no_bit():
-    given = sample("", [(1, 40), (18, 33)], sinks=SINKS)
-    assert torch.equal(attention.reference(*given.args, 1.0, 1.0), attention.reference(*given.args))
+    (operands,) = sample("", [(1, 40), (18, 33)], sinks=SINKS).args
+    wide = replace(operands, k_pages=operands.k_pages.to(FP8), v_pages=operands.v_pages.to(FP8))
+    plain = replace(wide, k_pages=wide.k_pages.bfloat16(), v_pages=wide.v_pages.bfloat16())
+    assert torch.equal(attention.reference(wide), attention.reference(plain))
 
 
 @pytest.mark.parametrize(("window", "splits"), [(None, range(2, 9)), (400, (3, 8))], ids=["full", "window"])
 def test_splits_agree_and_pages_behind_the_last_are_not_read(window, splits, run_interpreted):
     given = sample("", [(1, 1100), (1, 140)], page_size=64, dtype=torch.float32, window=window, sinks=SINKS)
-    table = given.args[3]
+    table = given.args[0].page_table
     for request, held in enumerate((1100, 140)):
         table[request, -(-held // 64) :] = -1
     run_interpreted(PARTS, *map(str, splits), samples=[given])
 
 
 def meta(given):
-    return [arg.to("meta") if isinstance(arg, torch.Tensor) else arg for arg in given.args]
+    return rebuild(given.args[0], lambda tensor: tensor.to("meta"))
 
 
 def test_decode_or_prefill_is_told_by_shapes_alone():
     several = meta(sample("", [(1, 40), (8, 17), (0, 33), (23, 23)]))
-    assert DECODE.accepts(*several) is None and PREFILL.accepts(*several) is None
-    assert "up to 8 queries a request, not 33 of 4" in DECODE.accepts(*meta(sample("", [(33, 40), *[(0, 1)] * 3])))
+    assert DECODE.accepts(several) is None and PREFILL.accepts(several) is None
+    assert "up to 8 queries a request, not 33 of 4" in DECODE.accepts(meta(sample("", [(33, 40), *[(0, 1)] * 3])))
 
 
 def test_triton_where_asked_for_tries_decode_first():
@@ -191,9 +214,10 @@ def test_what_the_kernels_do_not_take_is_refused_with_the_reason(given, why):
 
 
 def test_pages_that_are_not_contiguous_are_refused():
-    q, k_pages, v_pages, *rest = sample("", [(2, 40)], page_size=64).args
-    assert "contiguous" in PREFILL.accepts(q, k_pages.mT, v_pages.mT, *rest)
-    assert "contiguous" in PREFILL.accepts(q.mT.contiguous().mT, k_pages, v_pages, *rest)
+    (operands,) = sample("", [(2, 40)], page_size=64).args
+    turned = replace(operands, k_pages=operands.k_pages.mT, v_pages=operands.v_pages.mT)
+    assert "contiguous" in PREFILL.accepts(turned)
+    assert "contiguous" in PREFILL.accepts(replace(operands, q=operands.q.mT.contiguous().mT))
 
 
 def test_tiles_of_all_requests_fit_the_grid_and_do_not_overlap():
@@ -254,7 +278,7 @@ def test_compiled_code_uses_matrix_instructions_without_spills(target):
 
 def on_gpu(given):
     sinks = torch.randn(64, device="cuda").mul(3).bfloat16()
-    return Sample(given.label, (*given.args[:6], sinks, *given.args[7:]))
+    return Sample(given.label, (replace(given.args[0], sinks=sinks),))
 
 
 REAL_BATCHES = {
@@ -285,7 +309,9 @@ def test_real_shapes_on_a_gpu(label, window, page_size):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    ("kv_dtype", "scales"), [(FP8, ()), (FP8, (0.5, 3.0)), (torch.float32, ())], ids=["fp8", "fp8 scales", "fp32"]
+    ("kv_dtype", "scales"),
+    [(FP8, (1.0, 1.0)), (FP8, (0.5, 3.0)), (torch.float32, (1.0, 1.0))],
+    ids=["fp8", "fp8 scales", "fp32"],
 )
 def test_other_types_on_a_gpu(kv_dtype, scales):
     dtype = torch.float32 if kv_dtype == torch.float32 else torch.bfloat16
@@ -304,7 +330,7 @@ def test_other_types_on_a_gpu(kv_dtype, scales):
 def test_a_graph_follows_lengths_that_change_between_replays(lens):
     given = on_gpu(sample("", lens, page_size=64, heads=64, kv_heads=8, device=torch.device("cuda")))
     chosen = attention.choose(find_device("cuda"), "triton", Ledger())
-    kv_lens = given.args[5]
+    kv_lens = given.args[0].kv_lens
     chosen(*given.args)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()

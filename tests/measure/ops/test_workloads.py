@@ -75,9 +75,9 @@ def test_window_decode_holds_only_the_pages_it_sees():
     parts = {one.part.label: one.part for one in list_workloads(attention, 2, "bf16", ModelShapes(TINY, CPU))}
     full, window = parts["decode full 256"], parts["decode window 256"]
     assert window.held_bytes * 4 == full.held_bytes
-    q, k_pages, _, table, *_ = window.draw()
-    assert k_pages.shape[0] == 2 and table.shape == (2, 4) and q.shape == (2, 4, 32)
-    assert k_pages.nbytes * 2 == window.held_bytes
+    (operands,) = window.draw()
+    assert operands.page_table.shape == (2, 4) and operands.q.shape == (2, 4, 32)
+    assert operands.k_pages.shape[0] == 2 and operands.k_pages.nbytes * 2 == window.held_bytes
 
 
 def test_moe_counts_three_matrices_per_expert_and_spreads_tokens():

@@ -24,7 +24,7 @@ from firesteel.kernels.op.operands import Operands
 from firesteel.kernels.op.profile import ATTENTION, OpProfile
 from firesteel.kernels.op.tolerance import bf16
 from firesteel.kernels.operands.shapes import PAGE_SIZE, ModelShapes, WorkloadPart
-from firesteel.kernels.ops.attention import attention
+from firesteel.kernels.ops.attention import AttentionOperands, attention
 from firesteel.kernels.ops.rope_kv_write import FP8, refuse_scales
 from firesteel.kernels.stream.build import build_kernel, keep, launch
 from firesteel.kernels.stream.plan import FIRST, Machine, find_machine, machine_of
@@ -75,19 +75,20 @@ def _bytes(operands: DecodeAttentionOperands) -> int:
     replaces=(attention,),
 )
 def decode_attention(operands: DecodeAttentionOperands) -> Tensor:
-    return attention.reference(
-        operands.q,
-        operands.k_pages,
-        operands.v_pages,
-        operands.page_table,
-        torch.arange(len(operands.kv_lens) + 1, device=operands.q.device),
-        operands.kv_lens,
-        operands.sinks,
-        operands.window,
-        operands.scale,
-        operands.key_scale,
-        operands.value_scale,
-    ).flatten(1)
+    whole = AttentionOperands(
+        q=operands.q,
+        k_pages=operands.k_pages,
+        v_pages=operands.v_pages,
+        page_table=operands.page_table,
+        query_starts=torch.arange(len(operands.kv_lens) + 1, device=operands.q.device),
+        kv_lens=operands.kv_lens,
+        sinks=operands.sinks,
+        window=operands.window,
+        scale=operands.scale,
+        key_scale=operands.key_scale,
+        value_scale=operands.value_scale,
+    )
+    return attention.reference(whole).flatten(1)
 
 
 def _accepts(operands: DecodeAttentionOperands) -> str | None:

@@ -26,7 +26,13 @@ from firesteel.kernels.operands.shapes import PAGE_SIZE, ModelShapes, WorkloadPa
 from firesteel.kernels.operands.weights import Mxfp4Weight, weight_parts
 from firesteel.kernels.ops.linear import linear
 from firesteel.kernels.ops.rms_norm import rms_norm
-from firesteel.kernels.ops.rope_kv_write import FP8, refuse_scales, rope_kv_write, turn_and_write
+from firesteel.kernels.ops.rope_kv_write import (
+    FP8,
+    RopeKvWriteOperands,
+    refuse_scales,
+    rope_kv_write,
+    rotate_and_write,
+)
 from firesteel.kernels.rope import RopeSpec, rope_table
 from firesteel.kernels.stream.build import keep
 from firesteel.kernels.stream.plan import ROUNDED, Machine, Streamed, find_machine, list_plans, plan_streamed
@@ -119,13 +125,26 @@ def _refuse_scales(operands: DecodeQkvOperands) -> str | None:
     replaces=(rms_norm, linear, rope_kv_write),
 )
 def decode_qkv(operands: DecodeQkvOperands) -> tuple[Tensor, ...]:
-    k_pages, v_pages = operands.k_pages, operands.v_pages
+    k_pages = operands.k_pages
     x, _ = rms_norm.reference(operands.r, None, operands.norm, operands.eps)
     kv_heads, dim = k_pages.shape[1], k_pages.shape[3]
     heads = linear.reference(x, operands.weight, operands.bias, operands.activation).unflatten(-1, (-1, dim))
     q, k, v = heads.split([heads.shape[1] - 2 * kv_heads, kv_heads, kv_heads], dim=1)
-    scales = (operands.key_scale, operands.value_scale, operands.clipped)
-    rotated = turn_and_write(q, k, v, operands.positions, operands.table, k_pages, v_pages, operands.slots, *scales)
+    rotated = rotate_and_write(
+        RopeKvWriteOperands(
+            q=q,
+            k=k,
+            v=v,
+            positions=operands.positions,
+            table=operands.table,
+            k_pages=k_pages,
+            v_pages=operands.v_pages,
+            slots=operands.slots,
+            key_scale=operands.key_scale,
+            value_scale=operands.value_scale,
+            clipped=operands.clipped,
+        )
+    )
     return operands.results(rotated)
 
 

@@ -1,17 +1,7 @@
 """Causal attention over paged keys and values, with sinks and an optional sliding window.
 
-in   q             [T, Q, D]     rows of request r: query_starts[r] to query_starts[r+1]
-     k_pages       [P, K, S, D]  HND; Q/K query heads share a kv head
-     v_pages       [P, K, S, D]
-     page_table    [R, N] int64  entries wholly before the window are never read
-     query_starts  [R+1] int64   rows from the last one on are nobody's
-     kv_lens       [R] int64     the queries are the last ones of each request
-     sinks         [Q] or None   a logit per query head that joins the denominator only
-     window        None, or the number of tokens seen, the token itself included
-     scale         of the products, not of the sinks
-     key_scale     what keys were divided by when they were stored; the sinks know nothing of it
-     value_scale   the same for values
-out  y             [T, Q, D]     zero in rows that are nobody's
+in   AttentionOperands
+out  y  [T, Q, D]  zero in rows that belong to no request
 Computed in fp32, rounded once on store.
 """
 
@@ -21,8 +11,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -30,6 +19,7 @@ from torch import Tensor
 from firesteel.device import count_sms, find_capability
 from firesteel.kernels.op.needs import triton_ready
 from firesteel.kernels.op.op import DeviceCode, Sample, define_op
+from firesteel.kernels.op.operands import Operands
 from firesteel.kernels.op.profile import ATTENTION, OpProfile
 from firesteel.kernels.op.tolerance import bf16
 from firesteel.kernels.operands.shapes import MOST_DECODED, PAGE_SIZE, ModelShapes, WorkloadPart
@@ -51,14 +41,27 @@ CONTEXTS = (2048, 8192)  # tokens that a decoded request of a workload holds
 SHORTEST_PROMPT = 64  # tokens
 
 
-def _bytes(
-    q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor, query_starts: Tensor, kv_lens: Tensor,
-    sinks: Tensor | None, window: int | None, scale: float, key_scale: float = 1.0, value_scale: float = 1.0,
-) -> int:  # fmt: skip
-    query_lens = query_starts.diff()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionOperands(Operands):
+    q: Tensor  # [T, Q, D]; rows of request r: query_starts[r] to query_starts[r+1]
+    k_pages: Tensor  # [P, K, S, D]; Q/K query heads share a kv head
+    v_pages: Tensor  # [P, K, S, D]
+    page_table: Tensor  # [R, N] int64; entries wholly before the window are never read
+    query_starts: Tensor  # [R+1] int64; rows from the last one on belong to no request
+    kv_lens: Tensor  # [R] int64; the queries are the last tokens of each request
+    sinks: Tensor | None  # [Q], a logit per query head that joins the denominator only
+    window: int | None  # the number of tokens seen, the token itself included; None is all
+    scale: float  # of the products, not of the sinks
+    key_scale: float = 1.0  # what keys were divided by when they were stored; it does not apply to the sinks
+    value_scale: float = 1.0  # the same for values
+
+
+def _bytes(operands: AttentionOperands) -> int:
+    kv_lens, k_pages, window = operands.kv_lens, operands.k_pages, operands.window
+    query_lens = operands.query_starts.diff()
     seen = kv_lens if window is None else kv_lens.minimum(query_lens + window - 1)
     token_bytes = k_pages.shape[1] * k_pages.shape[3] * k_pages.element_size()
-    return 2 * q.nbytes + 2 * int(seen.sum()) * token_bytes
+    return 2 * operands.q.nbytes + 2 * int(seen.sum()) * token_bytes
 
 
 @define_op(
@@ -67,12 +70,11 @@ def _bytes(
     keeps_choice=True,
     profile=OpProfile(ATTENTION, reads="attention", kernels={"attend": "attention", "merge": ""}),
 )
-def attention(
-    q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor, query_starts: Tensor, kv_lens: Tensor,
-    sinks: Tensor | None, window: int | None, scale: float, key_scale: float = 1.0, value_scale: float = 1.0,
-) -> Tensor:  # fmt: skip
+def attention(operands: AttentionOperands) -> Tensor:
+    q, k_pages, v_pages, window = operands.q, operands.k_pages, operands.v_pages, operands.window
     y = torch.zeros_like(q)
-    starts, lens = query_starts.tolist(), kv_lens.tolist()
+    starts, lens = operands.query_starts.tolist(), operands.kv_lens.tolist()
+    scale = operands.scale * operands.key_scale
     for requests in _alike(starts, lens):
         num_queries = starts[requests[0] + 1] - starts[requests[0]]
         for begin in range(0, num_queries, QUERIES_AT_ONCE):
@@ -80,10 +82,10 @@ def attention(
             rows = torch.tensor([range(starts[r] + begin, starts[r] + end) for r in requests], device=q.device)
             ends = torch.tensor([lens[r] - num_queries + end for r in requests], device=q.device)
             span = _span(ends, end - begin, window, k_pages.shape[2])
-            tables = page_table[requests]
+            tables = operands.page_table[requests]
             keys, values = _gather(k_pages, tables, span), _gather(v_pages, tables, span)
             seen = _mask(span, ends, end - begin, window)
-            y[rows] = _attend(q[rows], keys, values, seen, sinks, scale * key_scale, value_scale)
+            y[rows] = _attend(q[rows], keys, values, seen, operands.sinks, scale, operands.value_scale)
     return y
 
 
@@ -123,7 +125,7 @@ def _mask(span: Tensor, ends: Tensor, num_queries: int, window: int | None) -> T
 
 def _attend(
     q: Tensor, keys: Tensor, values: Tensor, mask: Tensor, sinks: Tensor | None, scale: float, value_scale: float
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """[R, t, Q, D] from q of that shape, keys and values [R, K, C, D] and mask [R, t, C]."""
     requests, num_queries, heads, dim = q.shape
     kv_heads = keys.shape[1]
@@ -145,10 +147,8 @@ def _attend(
     return back.to(q.dtype)
 
 
-def _refuse(
-    q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor, query_starts: Tensor, kv_lens: Tensor,
-    sinks: Tensor | None, window: int | None, scale: float, key_scale: float = 1.0, value_scale: float = 1.0,
-) -> str | None:  # fmt: skip
+def _refuse(operands: AttentionOperands) -> str | None:
+    q, k_pages, v_pages, page_table = operands.q, operands.k_pages, operands.v_pages, operands.page_table
     kv_heads, page_size, dim = k_pages.shape[1:]
     if dim not in (32, 64, 128) or page_size not in (16, 32, 64, 128):
         return f"takes heads of 32, 64 or 128 and pages of 16, 32, 64 or 128, not {dim} and {page_size}"
@@ -160,70 +160,61 @@ def _refuse(
     inner = (page_size * dim, dim, 1)
     if q.stride()[1:] != inner[1:] or k_pages.stride()[1:] != inner or v_pages.stride() != k_pages.stride():
         return "takes contiguous heads and pages, keys and values laid out alike"
-    if page_table.stride(1) != 1 or not all(
-        x.is_contiguous() for x in (query_starts, kv_lens, sinks) if x is not None
-    ):
+    whole = (operands.query_starts, operands.kv_lens, operands.sinks)
+    if page_table.stride(1) != 1 or not all(tensor.is_contiguous() for tensor in whole if tensor is not None):
         return "takes contiguous rows of the page table, lengths and sinks"
-    if q.shape[1] // kv_heads > 16 or scale * key_scale <= 0:
+    if q.shape[1] // kv_heads > 16 or operands.scale * operands.key_scale <= 0:
         return "takes up to 16 query heads for each kv head and a positive scale"
     return None
 
 
-def _refuse_decode(
-    q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor, query_starts: Tensor, kv_lens: Tensor,
-    sinks: Tensor | None, window: int | None, scale: float, key_scale: float = 1.0, value_scale: float = 1.0,
-) -> str | None:  # fmt: skip
-    """The lengths lie on the GPU and are not read: the mean number of queries decides, any lengths are right."""
-    if q.shape[0] > DECODE_QUERIES * kv_lens.shape[0]:
-        return f"takes up to {DECODE_QUERIES} queries a request, not {q.shape[0]} of {kv_lens.shape[0]} requests"
-    return _refuse(
-        q, k_pages, v_pages, page_table, query_starts, kv_lens, sinks, window, scale, key_scale, value_scale
-    )
+def _refuse_decode(operands: AttentionOperands) -> str | None:
+    """Refuses by the mean number of queries: lengths lie on the GPU and are not read; any lengths are right."""
+    num_queries, num_requests = operands.q.shape[0], operands.kv_lens.shape[0]
+    if num_queries > DECODE_QUERIES * num_requests:
+        return f"takes up to {DECODE_QUERIES} queries a request, not {num_queries} of {num_requests} requests"
+    return _refuse(operands)
 
 
 @attention.implementation("triton:decode", needs=triton_ready(), accepts=_refuse_decode)
-def triton_decode(
-    q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor, query_starts: Tensor, kv_lens: Tensor,
-    sinks: Tensor | None, window: int | None, scale: float, key_scale: float = 1.0, value_scale: float = 1.0,
-) -> Tensor:  # fmt: skip
-    return launch(
-        cut_decode, q, k_pages, v_pages, page_table, query_starts, kv_lens, sinks, window, scale, key_scale,
-        value_scale,
-    )  # fmt: skip
+def triton_decode(operands: AttentionOperands) -> Tensor:
+    return launch(cut_decode, operands)
 
 
 @attention.implementation("triton:prefill", needs=triton_ready(), accepts=_refuse)
-def triton_prefill(
-    q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor, query_starts: Tensor, kv_lens: Tensor,
-    sinks: Tensor | None, window: int | None, scale: float, key_scale: float = 1.0, value_scale: float = 1.0,
-) -> Tensor:  # fmt: skip
-    return launch(
-        cut_prefill, q, k_pages, v_pages, page_table, query_starts, kv_lens, sinks, window, scale, key_scale,
-        value_scale,
-    )  # fmt: skip
+def triton_prefill(operands: AttentionOperands) -> Tensor:
+    return launch(cut_prefill, operands)
 
 
 @functools.lru_cache(MOST_CUTS)
 def _cut(
-    cut: Callable[[Shapes], Tiles], q_shape: tuple[int, ...], element_bytes: int, pages_shape: tuple[int, ...],
-    table_shape: tuple[int, ...], window: int | None, device: torch.device,
-) -> tuple[Shapes, Tiles]:  # fmt: skip
+    cut: Callable[[Shapes], Tiles],
+    q_shape: tuple[int, ...],
+    element_bytes: int,
+    pages_shape: tuple[int, ...],
+    table_shape: tuple[int, ...],
+    window: int | None,
+    device: torch.device,
+) -> tuple[Shapes, Tiles]:
     shapes = Shapes(
-        num_queries=q_shape[0], num_requests=table_shape[0], heads=q_shape[1], kv_heads=pages_shape[1],
-        dim=q_shape[2], element_bytes=element_bytes, longest=table_shape[1] * pages_shape[2],
-        window=window, num_sms=count_sms(device),
-    )  # fmt: skip
+        num_queries=q_shape[0],
+        num_requests=table_shape[0],
+        heads=q_shape[1],
+        kv_heads=pages_shape[1],
+        dim=q_shape[2],
+        element_bytes=element_bytes,
+        longest=table_shape[1] * pages_shape[2],
+        window=window,
+        num_sms=count_sms(device),
+    )
     return shapes, cut(shapes)
 
 
-def launch(
-    cut: Callable[[Shapes], Tiles], q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor,
-    query_starts: Tensor, kv_lens: Tensor, sinks: Tensor | None, window: int | None, scale: float,
-    key_scale: float = 1.0, value_scale: float = 1.0,
-) -> Tensor:  # fmt: skip
-    """One kernel, and a second to merge where the keys are split. The grids follow from shapes alone."""
+def launch(cut: Callable[[Shapes], Tiles], operands: AttentionOperands) -> Tensor:
+    """Launches one kernel, and a second to merge if the keys are split. The grids follow from shapes alone."""
     from firesteel.kernels.triton import attention as device
 
+    q, k_pages, page_table, window = operands.q, operands.k_pages, operands.page_table, operands.window
     y = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     if q.shape[0] == 0:
         return y
@@ -234,26 +225,58 @@ def launch(
         parts = torch.empty(*q.shape[:2], tiles.splits, shapes.dim, dtype=torch.float32, device=q.device)
         logs = torch.empty(parts.shape[:3], dtype=torch.float32, device=q.device)
     launch_kernel(
-        device.attend, (shapes.kv_heads, tiles.count(shapes), tiles.splits),
-        parts, logs, q, k_pages, v_pages, page_table, query_starts, kv_lens, sinks,
-        shapes.num_requests, q.shape[0], page_table.stride(0), scale * key_scale * math.log2(math.e), value_scale,
-        **_constants(tiles, q, k_pages, window), tile=tiles, num_warps=tiles.num_warps, num_stages=tiles.num_stages,
-    )  # fmt: skip
+        device.attend,
+        (shapes.kv_heads, tiles.count(shapes), tiles.splits),
+        parts,
+        logs,
+        q,
+        k_pages,
+        operands.v_pages,
+        page_table,
+        operands.query_starts,
+        operands.kv_lens,
+        operands.sinks,
+        shapes.num_requests,
+        q.shape[0],
+        page_table.stride(0),
+        operands.scale * operands.key_scale * math.log2(math.e),
+        operands.value_scale,
+        **_constants(tiles, q, k_pages, window),
+        tile=tiles,
+        num_warps=tiles.num_warps,
+        num_stages=tiles.num_stages,
+    )
     if logs is not None:
         launch_kernel(
-            device.merge, tuple(q.shape[:2]), y, parts, logs, sinks, value_scale,
-            D=shapes.dim, SPLITS=tiles.splits, SPLIT_ROWS=power_of_two(tiles.splits), num_warps=MERGE_WARPS,
-        )  # fmt: skip
+            device.merge,
+            tuple(q.shape[:2]),
+            y,
+            parts,
+            logs,
+            operands.sinks,
+            operands.value_scale,
+            D=shapes.dim,
+            SPLITS=tiles.splits,
+            SPLIT_ROWS=power_of_two(tiles.splits),
+            num_warps=MERGE_WARPS,
+        )
     return y
 
 
 def _constants(tiles: Tiles, q: Tensor, k_pages: Tensor, window: int | None) -> dict[str, int]:
     return {
-        "HEADS": q.shape[1] // k_pages.shape[1], "HEAD_ROWS": tiles.head_rows, "D": q.shape[2],
-        "Q_STRIDE": q.stride(0), "PAGE_SIZE": k_pages.shape[2], "PAGE_STRIDE": k_pages.stride(0),
-        "WINDOW": window or 0, "SPLITS": tiles.splits, "TILE_QUERIES": tiles.queries, "TILE_KEYS": tiles.keys,
+        "HEADS": q.shape[1] // k_pages.shape[1],
+        "HEAD_ROWS": tiles.head_rows,
+        "D": q.shape[2],
+        "Q_STRIDE": q.stride(0),
+        "PAGE_SIZE": k_pages.shape[2],
+        "PAGE_STRIDE": k_pages.stride(0),
+        "WINDOW": window or 0,
+        "SPLITS": tiles.splits,
+        "TILE_QUERIES": tiles.queries,
+        "TILE_KEYS": tiles.keys,
         "LEAST_KEYS": LEAST_KEYS,
-    }  # fmt: skip
+    }
 
 
 attention.prefer("triton:decode", "triton:prefill")
@@ -265,9 +288,16 @@ def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
     from firesteel.kernels.stream.plan import SM_COUNTS
 
     real = Shapes(
-        num_queries=32, num_requests=32, heads=64, kv_heads=8, dim=64, element_bytes=2, longest=8192, window=None,
+        num_queries=32,
+        num_requests=32,
+        heads=64,
+        kv_heads=8,
+        dim=64,
+        element_bytes=2,
+        longest=8192,
+        window=None,
         num_sms=SM_COUNTS.get(capability, OLDER_SMS),
-    )  # fmt: skip
+    )
     alone = replace(real, num_queries=1, num_requests=1)
     for window in (None, 128):
         seen = "full" if window is None else "window"
@@ -298,20 +328,25 @@ def _attend_code(variant: str, tiles: Tiles, window: int | None, pages: torch.dt
     results = {"out": "*bf16"} if tiles.splits == 1 else {"out": "*fp32", "logs": "*fp32"}
     absent = {"logs": None} if tiles.splits == 1 else {}
     return DeviceCode(
-        variant=variant, kernel=device.attend, signature=results | inputs,
+        variant=variant,
+        kernel=device.attend,
+        signature=results | inputs,
         constants=_constants(tiles, q, k_pages, window) | absent,
-        num_warps=tiles.num_warps, num_stages=tiles.num_stages,
-    )  # fmt: skip
+        num_warps=tiles.num_warps,
+        num_stages=tiles.num_stages,
+    )
 
 
 def _merge_code(variant: str, splits: int) -> DeviceCode:
     from firesteel.kernels.triton import attention as device
 
     return DeviceCode(
-        variant=variant, kernel=device.merge,
+        variant=variant,
+        kernel=device.merge,
         signature={"y": "*bf16", "parts": "*fp32", "logs": "*fp32", "sinks": "*bf16", "value_scale": "fp32"},
-        constants={"D": 64, "SPLITS": splits, "SPLIT_ROWS": splits}, num_warps=MERGE_WARPS,
-    )  # fmt: skip
+        constants={"D": 64, "SPLITS": splits, "SPLIT_ROWS": splits},
+        num_warps=MERGE_WARPS,
+    )
 
 
 @attention.samples
@@ -325,22 +360,31 @@ def samples(device: torch.device) -> Iterator[Sample]:
         "mixed with an empty request": (16, 128, ((1, 200), (0, 7), (33, 150))),
     }
     for label, (page_size, window, lens) in cases.items():
-        for sinks in (True, False):
-            args = _sample_args(page_size, lens, generator, device)
-            sink_logits = torch.randn(64, device=device, generator=generator).mul(3).bfloat16()
-            suffix = "" if sinks else ", no sinks"
-            yield Sample(label + suffix, (*args, sink_logits if sinks else None, window, 0.125))
-        if "full" in label:  # scales that the sinks, as large as the scores, must not see
-            q, *pages = args[:3]
-            k_pages, v_pages = (one.float().mul(16).to(torch.float8_e4m3fn) for one in pages)
-            rest = (*args[3:], sink_logits, window, 0.125, 0.0625, 3.0)
-            yield Sample(f"{label}, fp8 pages with scales", (q, k_pages, v_pages, *rest))
+        for has_sinks in (True, False):
+            operands = _sample_operands(page_size, lens, window, generator, device)
+            sinks = torch.randn(64, device=device, generator=generator).mul(3).bfloat16()
+            suffix = "" if has_sinks else ", no sinks"
+            yield Sample(label + suffix, (replace(operands, sinks=sinks if has_sinks else None),))
+        if "full" in label:  # scales that must not apply to the sinks, which are as large as the scores
+            stored = replace(
+                operands,
+                k_pages=operands.k_pages.float().mul(16).to(torch.float8_e4m3fn),
+                v_pages=operands.v_pages.float().mul(16).to(torch.float8_e4m3fn),
+                sinks=sinks,
+                key_scale=0.0625,
+                value_scale=3.0,
+            )
+            yield Sample(f"{label}, fp8 pages with scales", (stored,))
 
 
-def _sample_args(
-    page_size: int, lens: tuple[tuple[int, int], ...], generator: torch.Generator, device: torch.device
-) -> tuple[Tensor, ...]:
-    """Pages are dealt out at random; the slots no request owns hold NaN, which must not come through."""
+def _sample_operands(
+    page_size: int,
+    lens: tuple[tuple[int, int], ...],
+    window: int | None,
+    generator: torch.Generator,
+    device: torch.device,
+) -> AttentionOperands:
+    """Deals out pages at random; slots that no request owns hold NaN, which must not come through."""
     needed = [-(-held // page_size) for _, held in lens]
     order = torch.randperm(sum(needed) + 3, device=device, generator=generator)
     table = torch.zeros(len(lens), max(needed), dtype=torch.int64, device=device)
@@ -356,8 +400,17 @@ def _sample_args(
             pages[slots // page_size, :, slots % page_size] = fresh
     query_lens = torch.tensor([0, *(queries for queries, _ in lens)], device=device)
     q = torch.randn(int(query_lens.sum()), 64, 64, device=device, generator=generator).bfloat16()
-    kv_lens = torch.tensor([held for _, held in lens], device=device)
-    return q, k_pages, v_pages, table, query_lens.cumsum(0), kv_lens
+    return AttentionOperands(
+        q=q,
+        k_pages=k_pages,
+        v_pages=v_pages,
+        page_table=table,
+        query_starts=query_lens.cumsum(0),
+        kv_lens=torch.tensor([held for _, held in lens], device=device),
+        sinks=None,
+        window=window,
+        scale=0.125,
+    )
 
 
 @attention.workloads
@@ -386,15 +439,21 @@ def _attend_part(
     pages = -(-held // PAGE_SIZE)
     made = requests * (pages - first)
 
-    def draw() -> tuple[Any, ...]:
-        k_pages, v_pages = (shapes.normal(made, spec.num_kv_heads, PAGE_SIZE, spec.head_dim) for _ in range(2))
+    def draw() -> tuple[AttentionOperands]:
         table = torch.zeros(requests, pages, dtype=torch.int64, device=shapes.device)
         table[:, first:] = shapes.permutation(made).view(requests, -1)
-        starts = torch.arange(0, requests * queries + 1, queries, device=shapes.device)
-        held_each = torch.full((requests,), held, device=shapes.device)
-        q = shapes.normal(requests * queries, spec.num_heads, spec.head_dim)
-        sinks = shapes.bias(spec.num_heads)
-        return q, k_pages, v_pages, table, starts, held_each, sinks, window, spec.head_dim**-0.5
+        operands = AttentionOperands(
+            q=shapes.normal(requests * queries, spec.num_heads, spec.head_dim),
+            k_pages=shapes.normal(made, spec.num_kv_heads, PAGE_SIZE, spec.head_dim),
+            v_pages=shapes.normal(made, spec.num_kv_heads, PAGE_SIZE, spec.head_dim),
+            page_table=table,
+            query_starts=torch.arange(0, requests * queries + 1, queries, device=shapes.device),
+            kv_lens=torch.full((requests,), held, device=shapes.device),
+            sinks=shapes.bias(spec.num_heads),
+            window=window,
+            scale=spec.head_dim**-0.5,
+        )
+        return (operands,)
 
     seen = sum(min(held - queries + 1 + number, window or held) for number in range(queries))
     flops = 4.0 * requests * seen * spec.q_size

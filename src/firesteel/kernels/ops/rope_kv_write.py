@@ -1,24 +1,16 @@
-"""Turns queries and keys by their positions, halves rotated (NeoX), and puts keys and values into their pages.
+"""Rotates queries and keys by their positions, in halves (NeoX), and writes keys and values into their pages.
 
-in   q                 [T, Q, D]
-     k, v              [T, K, D]
-     positions         [T] int64
-     table             [C, D] fp32    of rope_table
-     k_pages, v_pages  [P, K, S, D]   written: bf16, fp16, fp32, or fp8 E4M3, saturating at 448
-     slots             [T] int64      page * S + offset; every slot at most once. Negative: nothing is stored
-     key_scale         of fp8 pages: a key is divided by it before it is rounded; 1.0 in wider pages
-     value_scale       the same for values
-     clipped           [1] int64 or None: of fp8 pages, grows by the number of values beyond 448 once divided
-out  q                 [T, Q, D]      turned, those of tokens that are not stored too
-     k_pages, v_pages                 the same tensors
-     clipped                          the same tensor, where given
+in   RopeKvWriteOperands
+out  q                 [T, Q, D]  rotated, also those of tokens that are not stored
+     k_pages, v_pages             the same tensors
+     clipped                      the same tensor, if given
 Computed in fp32, each result rounded once, to its own type. NaN stays NaN and is not counted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -28,6 +20,7 @@ from firesteel.formats import e4m3
 from firesteel.kernels.ledger import note_clipped
 from firesteel.kernels.op.needs import triton_ready
 from firesteel.kernels.op.op import DeviceCode, Sample, define_op
+from firesteel.kernels.op.operands import Operands
 from firesteel.kernels.op.profile import ATTENTION, OpProfile
 from firesteel.kernels.op.tolerance import exact
 from firesteel.kernels.operands.shapes import PAGE_SIZE, ModelShapes, WorkloadPart
@@ -37,22 +30,37 @@ FP8 = torch.float8_e4m3fn
 PAGE_TYPES = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32", FP8: "*u8"}
 
 
-def _bytes(
-    q: Tensor, k: Tensor, v: Tensor, positions: Tensor, table: Tensor, k_pages: Tensor, v_pages: Tensor,
-    slots: Tensor, key_scale: float = 1.0, value_scale: float = 1.0, clipped: Tensor | None = None,
-) -> int:  # fmt: skip
-    of_tokens = positions.nbytes + slots.nbytes + positions.numel() * table[0].nbytes
-    return 2 * q.nbytes + k.nbytes + v.nbytes + of_tokens + 2 * k.numel() * k_pages.element_size()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RopeKvWriteOperands(Operands):
+    q: Tensor  # [T, Q, D]
+    k: Tensor  # [T, K, D]
+    v: Tensor  # [T, K, D]
+    positions: Tensor  # [T] int64
+    table: Tensor  # [C, D] fp32, of rope_table
+    k_pages: Tensor  # [P, K, S, D], written: bf16, fp16, fp32, or fp8 E4M3, saturating at 448
+    v_pages: Tensor  # the same for values
+    slots: Tensor  # [T] int64, page * S + offset; every slot at most once. Negative: nothing is stored
+    key_scale: float = 1.0  # keys are divided by it before they are rounded to fp8; 1.0 in wider pages
+    value_scale: float = 1.0  # the same for values
+    clipped: Tensor | None = None  # [1] int64: grows by the number of values beyond 448 once divided, of fp8 pages
+
+    def results(self, q: Tensor) -> tuple[Tensor, ...]:
+        pages = (self.k_pages, self.v_pages)
+        return (q, *pages) if self.clipped is None else (q, *pages, self.clipped)
 
 
-def _refuse_scales(
-    q: Tensor, k: Tensor, v: Tensor, positions: Tensor, table: Tensor, k_pages: Tensor, v_pages: Tensor,
-    slots: Tensor, key_scale: float = 1.0, value_scale: float = 1.0, clipped: Tensor | None = None,
-) -> str | None:  # fmt: skip
-    return refuse_scales(k_pages, key_scale, value_scale, clipped)
+def _bytes(operands: RopeKvWriteOperands) -> int:
+    q, k, v, positions = operands.q, operands.k, operands.v, operands.positions
+    per_token = positions.nbytes + operands.slots.nbytes + positions.numel() * operands.table[0].nbytes
+    return 2 * q.nbytes + k.nbytes + v.nbytes + per_token + 2 * k.numel() * operands.k_pages.element_size()
+
+
+def _refuse_scales(operands: RopeKvWriteOperands) -> str | None:
+    return refuse_scales(operands.k_pages, operands.key_scale, operands.value_scale, operands.clipped)
 
 
 def refuse_scales(pages: Tensor, key_scale: float, value_scale: float, clipped: Tensor | None = None) -> str | None:
+    """Returns why pages of this type have no scales and no counter, or None."""
     is_plain = key_scale == 1.0 and value_scale == 1.0 and clipped is None
     return None if is_plain or pages.dtype == FP8 else f"has scales for fp8 e4m3 pages, not {pages.dtype}"
 
@@ -64,50 +72,43 @@ def refuse_scales(pages: Tensor, key_scale: float, value_scale: float, clipped: 
     keeps_choice=True,
     profile=OpProfile(ATTENTION, reads="rope_kv_write", kernels={"rope_kv_write_kernel": "rope_kv_write"}),
 )
-def rope_kv_write(
-    q: Tensor, k: Tensor, v: Tensor, positions: Tensor, table: Tensor, k_pages: Tensor, v_pages: Tensor,
-    slots: Tensor, key_scale: float = 1.0, value_scale: float = 1.0, clipped: Tensor | None = None,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    turned = turn_and_write(q, k, v, positions, table, k_pages, v_pages, slots, key_scale, value_scale, clipped)
-    return _results(turned, k_pages, v_pages, clipped)
+def rope_kv_write(operands: RopeKvWriteOperands) -> tuple[Tensor, ...]:
+    rotated = rotate_and_write(operands)
+    _note_clipped(operands)
+    return operands.results(rotated)
 
 
-def turn_and_write(
-    q: Tensor, k: Tensor, v: Tensor, positions: Tensor, table: Tensor, k_pages: Tensor, v_pages: Tensor,
-    slots: Tensor, key_scale: float = 1.0, value_scale: float = 1.0, clipped: Tensor | None = None,
-) -> Tensor:  # fmt: skip
-    """Queries, turned; for ops that are not the ones to tell the ledger what was clipped."""
-    cos, sin = table[positions].unsqueeze(1).chunk(2, dim=-1)
-    keys, values = _divide(_turn(k, cos, sin), key_scale), _divide(v.float(), value_scale)
-    is_stored = slots >= 0
-    slots, keys, values = slots[is_stored], keys[is_stored], values[is_stored]
-    _write(k_pages, slots, keys)
-    _write(v_pages, slots, values)
-    if clipped is not None:
-        clipped += (keys.abs() > e4m3.LARGEST).sum() + (values.abs() > e4m3.LARGEST).sum()
-    return _turn(q, cos, sin).to(q.dtype)
+def rotate_and_write(operands: RopeKvWriteOperands) -> Tensor:
+    """Returns rotated queries; for ops that do not tell the ledger what was clipped."""
+    cos, sin = operands.table[operands.positions].unsqueeze(1).chunk(2, dim=-1)
+    keys = _divide(_rotate(operands.k, cos, sin), operands.key_scale)
+    values = _divide(operands.v.float(), operands.value_scale)
+    is_stored = operands.slots >= 0
+    slots, keys, values = operands.slots[is_stored], keys[is_stored], values[is_stored]
+    _write(operands.k_pages, slots, keys)
+    _write(operands.v_pages, slots, values)
+    if operands.clipped is not None:
+        operands.clipped.add_((keys.abs() > e4m3.LARGEST).sum() + (values.abs() > e4m3.LARGEST).sum())
+    return _rotate(operands.q, cos, sin).to(operands.q.dtype)
 
 
-def _results(q: Tensor, k_pages: Tensor, v_pages: Tensor, clipped: Tensor | None) -> tuple[Tensor, ...]:
-    """Notes the counter in the ledger, where there is one."""
-    if clipped is None:
-        return q, k_pages, v_pages
-    note_clipped(clipped)
-    return q, k_pages, v_pages, clipped
+def _note_clipped(operands: RopeKvWriteOperands) -> None:
+    if operands.clipped is not None:
+        note_clipped(operands.clipped)
 
 
 def _divide(x: Tensor, scale: float) -> Tensor:
-    """By a tensor: on a GPU torch multiplies by the reciprocal of a number, which rounds otherwise."""
+    """Divides by a tensor: on a GPU torch multiplies by the reciprocal of a number, which rounds otherwise."""
     return x / torch.full((), scale, device=x.device)
 
 
-def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     first, second = x.float().chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
 
 def _write(pages: Tensor, slots: Tensor, x: Tensor) -> None:
-    """torch's own cast to fp8 makes NaN of what is too large."""
+    """Writes into slots, saturating: torch's own cast to fp8 makes NaN of what is too large."""
     numbers, offsets = slots // pages.shape[2], slots % pages.shape[2]
     if pages.dtype == FP8:
         pages.view(torch.uint8)[numbers, :, offsets] = e4m3.encode(x)
@@ -115,33 +116,43 @@ def _write(pages: Tensor, slots: Tensor, x: Tensor) -> None:
         pages[numbers, :, offsets] = x.to(pages.dtype)
 
 
-def _accepts(
-    q: Tensor, k: Tensor, v: Tensor, positions: Tensor, table: Tensor, k_pages: Tensor, v_pages: Tensor,
-    slots: Tensor, key_scale: float = 1.0, value_scale: float = 1.0, clipped: Tensor | None = None,
-) -> str | None:  # fmt: skip
+def _accepts(operands: RopeKvWriteOperands) -> str | None:
+    k_pages, v_pages = operands.k_pages, operands.v_pages
     if k_pages.dtype not in PAGE_TYPES or k_pages.dtype != v_pages.dtype:
         return f"writes bf16, fp16, fp32 or fp8 e4m3 pages, not {k_pages.dtype} and {v_pages.dtype}"
     capability = find_capability(k_pages.device)
     if k_pages.dtype == FP8 and capability is not None and capability < (8, 9):
         return "writes fp8 pages from compute capability 8.9 on, where attention reads them"
-    if any(one.stride(-1) != 1 for one in (q, k, v)):
+    if any(heads.stride(-1) != 1 for heads in (operands.q, operands.k, operands.v)):
         return "wants heads whose values lie side by side"
-    if not all(one.is_contiguous() for one in (positions, table, k_pages, v_pages, slots)):
+    whole = (operands.positions, operands.table, k_pages, v_pages, operands.slots)
+    if not all(tensor.is_contiguous() for tensor in whole):
         return "wants contiguous positions, table, pages and slots"
-    return _refuse_scales(q, k, v, positions, table, k_pages, v_pages, slots, key_scale, value_scale, clipped)
+    return _refuse_scales(operands)
 
 
 @rope_kv_write.implementation("triton", needs=triton_ready(), accepts=_accepts)
-def triton_rope_kv_write(
-    q: Tensor, k: Tensor, v: Tensor, positions: Tensor, table: Tensor, k_pages: Tensor, v_pages: Tensor,
-    slots: Tensor, key_scale: float = 1.0, value_scale: float = 1.0, clipped: Tensor | None = None,
-) -> tuple[Tensor, ...]:  # fmt: skip
+def triton_rope_kv_write(operands: RopeKvWriteOperands) -> tuple[Tensor, ...]:
     from firesteel.kernels.triton.rope_kv_write import launch
 
-    turned = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    bits = (_bits(k_pages), _bits(v_pages))
-    launch(q, k, v, positions, table, turned, *bits, slots, key_scale, value_scale, clipped)
-    return _results(turned, k_pages, v_pages, clipped)
+    q = operands.q
+    rotated = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    launch(
+        q,
+        operands.k,
+        operands.v,
+        operands.positions,
+        operands.table,
+        rotated,
+        _bits(operands.k_pages),
+        _bits(operands.v_pages),
+        operands.slots,
+        operands.key_scale,
+        operands.value_scale,
+        operands.clipped,
+    )
+    _note_clipped(operands)
+    return operands.results(rotated)
 
 
 def _bits(pages: Tensor) -> Tensor:
@@ -165,19 +176,29 @@ def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
             counter: dict[str, str] = {"clipped": "*i64"} if dtype == FP8 else {}
             absent = {} if dtype == FP8 else {"clipped": None}
             yield DeviceCode(
-                variant=name, kernel=rope_kv_write_kernel, signature={**signature, **pages, **counter},
-                constants={**constants, **absent}, num_warps=NUM_WARPS, enable_fp_fusion=False,
-            )  # fmt: skip
+                variant=name,
+                kernel=rope_kv_write_kernel,
+                signature={**signature, **pages, **counter},
+                constants={**constants, **absent},
+                num_warps=NUM_WARPS,
+                enable_fp_fusion=False,
+            )
 
 
 @rope_kv_write.samples
 def samples(device: torch.device) -> Iterator[Sample]:
     generator = torch.Generator(device).manual_seed(1)
     table = rope_table(RopeSpec(theta=150000.0, factor=32.0), 64, 131072, device)
+    plain = (1.0, 1.0)
     for tokens, page_size, dtype, scales in (
-        (1, 64, torch.bfloat16, ()), (65, 16, torch.bfloat16, ()), (300, 64, torch.bfloat16, ()), (65, 64, FP8, ()),
-        (65, 64, FP8, (0.25, 0.125)), (33, 16, FP8, (0.003, 0.0057)), (20, 16, FP8, (0.003, 0.0057)),
-    ):  # fmt: skip
+        (1, 64, torch.bfloat16, plain),
+        (65, 16, torch.bfloat16, plain),
+        (300, 64, torch.bfloat16, plain),
+        (65, 64, FP8, plain),
+        (65, 64, FP8, (0.25, 0.125)),
+        (33, 16, FP8, (0.003, 0.0057)),
+        (20, 16, FP8, (0.003, 0.0057)),
+    ):
         qkv = torch.randn(tokens, 80, 64, device=device, generator=generator).bfloat16()
         q, k, v = qkv.split([64, 8, 8], dim=1)
         positions = torch.randint(131072, (tokens,), device=device, generator=generator)
@@ -187,11 +208,14 @@ def samples(device: torch.device) -> Iterator[Sample]:
         if tokens == 20:
             slots[-3:] = -1
             label += " 3 not stored"
-        args: tuple[Any, ...] = (q, k, v, positions, table, k_pages, v_pages, slots)
-        if scales:
+        operands = RopeKvWriteOperands(
+            q=q, k=k, v=v, positions=positions, table=table, k_pages=k_pages, v_pages=v_pages, slots=slots
+        )
+        if scales != plain:
             label += f" scales {scales[0]:g} and {scales[1]:g}"
-            args = (*args, *scales, torch.full((1,), 1 << 40, device=device))
-        yield Sample(label, args)
+            counter = torch.full((1,), 1 << 40, device=device)
+            operands = replace(operands, key_scale=scales[0], value_scale=scales[1], clipped=counter)
+        yield Sample(label, (operands,))
 
 
 @rope_kv_write.workloads
@@ -201,10 +225,18 @@ def workloads(shapes: ModelShapes, m: int, activation: str) -> Iterator[Workload
     heads = [spec.num_heads, spec.num_kv_heads, spec.num_kv_heads]
     pages = -(-m // PAGE_SIZE) + 1
 
-    def draw() -> tuple[Any, ...]:
+    def draw() -> tuple[RopeKvWriteOperands]:
         q, k, v = shapes.normal(m, sum(heads), spec.head_dim).split(heads, dim=1)
-        k_pages, v_pages = (shapes.normal(pages, spec.num_kv_heads, PAGE_SIZE, spec.head_dim) for _ in range(2))
-        positions, slots = shapes.integers(spec.max_context, m), shapes.permutation(pages * PAGE_SIZE)[:m]
-        return q, k, v, positions, shapes.rope_table, k_pages, v_pages, slots
+        operands = RopeKvWriteOperands(
+            q=q,
+            k=k,
+            v=v,
+            positions=shapes.integers(spec.max_context, m),
+            table=shapes.rope_table,
+            k_pages=shapes.normal(pages, spec.num_kv_heads, PAGE_SIZE, spec.head_dim),
+            v_pages=shapes.normal(pages, spec.num_kv_heads, PAGE_SIZE, spec.head_dim),
+            slots=shapes.permutation(pages * PAGE_SIZE)[:m],
+        )
+        return (operands,)
 
     yield WorkloadPart("", 0.0, 4 * pages * PAGE_SIZE * (spec.q_size + 2 * spec.kv_size), draw)
