@@ -110,19 +110,34 @@ class GptOss:
         qkv = self.project(x, layer.qkv, layer.qkv_bias).unflatten(-1, (-1, spec.head_dim))  # [T, Q+2K, D]
         q, k, v = qkv.split([spec.num_heads, spec.num_kv_heads, spec.num_kv_heads], dim=1)
         turned, *_ = self.kernels.rope_kv_write(
-            q, k, v, batch.positions, self.table, cache.keys[number], cache.values[number],
-            self.find_view(number, batch).slots, *self.find_scales(number), cache.saturated,
-        )  # fmt: skip
+            q,
+            k,
+            v,
+            batch.positions,
+            self.table,
+            cache.keys[number],
+            cache.values[number],
+            self.find_view(number, batch).slots,
+            *self.find_scales(number),
+            cache.saturated,
+        )
         return turned
 
     def attend(self, q: Tensor, number: int, batch: Batch, cache: KvCache, rows: Tensor | None = None) -> Tensor:
         """[T, H], or of `rows` alone. All attend: lengths of fewer would be other kernels to compile."""
         spec, layer = self.spec, self.weights.layers[number]
         mixed = self.kernels.attention(
-            q, cache.keys[number], cache.values[number], self.find_view(number, batch).page_table,
-            batch.query_starts, batch.kv_lens, layer.sinks if self.sinks else None, spec.windows[number],
-            spec.head_dim**-0.5, *self.find_scales(number),
-        ).flatten(1)  # fmt: skip
+            q,
+            cache.keys[number],
+            cache.values[number],
+            self.find_view(number, batch).page_table,
+            batch.query_starts,
+            batch.kv_lens,
+            layer.sinks if self.sinks else None,
+            spec.windows[number],
+            spec.head_dim**-0.5,
+            *self.find_scales(number),
+        ).flatten(1)
         return self.project(mixed if rows is None else mixed[rows], layer.o, layer.o_bias)
 
     def find_view(self, number: int, batch: Batch) -> KvView:
