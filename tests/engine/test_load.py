@@ -50,9 +50,14 @@ def test_loading_and_every_step_use_the_device(checkpoint, monkeypatch):
 
 def test_share_of_a_gpus_memory_is_what_must_stay_free():
     gpu = DeviceSpec(
-        torch_device=torch.device("cpu"), name="GPU", capability=(9, 0), num_sms=1, l2_bytes=1,
-        memory_bytes=100 * GIB, is_unified=False,
-    )  # fmt: skip
+        torch_device=torch.device("cpu"),
+        name="GPU",
+        capability=(9, 0),
+        num_sms=1,
+        l2_bytes=1,
+        memory_bytes=100 * GIB,
+        is_unified=False,
+    )
     assert find_reserve(gpu, ModelConfig(gpu_memory_utilization=0.9)) == pytest.approx(10)
     assert find_reserve(gpu, ModelConfig(memory_reserve_gib=2.5)) == 2.5
     on_cpu = ModelConfig(gpu_memory_utilization=0.9, memory_reserve_gib=2.5)
@@ -121,8 +126,11 @@ def test_tiles_of_the_file_reach_the_matmuls_and_its_options_the_launches(checkp
     finally:
         use_options({})
     assert [model.find_tile("moe_matmul", (6, 96, 64), tokens) for tokens in (4, 5, 8, 9)] == [
-        "auto", "16x64", "16x64", "auto"
-    ]  # fmt: skip
+        "auto",
+        "16x64",
+        "16x64",
+        "auto",
+    ]
     pinned = load_engine(checkpoint, resolve({**CPU, "tiles_file": "tiles.json", "tile": "32x64"}).config).model
     assert pinned.find_tile("moe_matmul", (6, 96, 64), 8) == "32x64"
     load_engine(checkpoint, resolve(CPU).config)

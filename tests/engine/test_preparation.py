@@ -23,9 +23,13 @@ def make(llm):
     def make_engine(*, eager=True, **batch):
         settings = {"page_size": 4, "max_num_seqs": 3, "max_num_batched_tokens": 40, **batch}
         return Engine(
-            llm.model, llm.device, BatchConfig(**settings), CacheConfig(kv_cache_gib=0.01),
-            max_context=llm.max_context, eager_prompt_steps=eager,
-        )  # fmt: skip
+            llm.model,
+            llm.device,
+            BatchConfig(**settings),
+            CacheConfig(kv_cache_gib=0.01),
+            max_context=llm.max_context,
+            eager_prompt_steps=eager,
+        )
 
     return make_engine
 
@@ -101,9 +105,13 @@ def gpu_engine(llm, monkeypatch):
 
     def make_engine(graphs):
         engine = Engine(
-            model, llm.device, BatchConfig(page_size=4, max_num_seqs=2, max_num_batched_tokens=40),
-            CacheConfig(kv_cache_gib=0.01), max_context=256, eager_prompt_steps=graphs,
-        )  # fmt: skip
+            model,
+            llm.device,
+            BatchConfig(page_size=4, max_num_seqs=2, max_num_batched_tokens=40),
+            CacheConfig(kv_cache_gib=0.01),
+            max_context=256,
+            eager_prompt_steps=graphs,
+        )
         engine.device = replace(llm.device, capability=(9, 0))
         return engine
 
@@ -147,8 +155,12 @@ def test_plans_beyond_the_largest_step_are_called_too(make, monkeypatch):
 def test_fused_steps_are_prepared_in_both_widths(llm, monkeypatch):
     monkeypatch.setattr("firesteel.engine.step.step_store.SHORT", 64)
     engine = Engine(
-        llm.model, llm.device, BatchConfig(page_size=4, max_num_seqs=2), CacheConfig(kv_cache_gib=0.01),
-        max_context=llm.max_context, fused=FusedOps(ops=DecodeOps.choose(llm.device, llm.kernels.ledger)),
-    )  # fmt: skip
+        llm.model,
+        llm.device,
+        BatchConfig(page_size=4, max_num_seqs=2),
+        CacheConfig(kv_cache_gib=0.01),
+        max_context=llm.max_context,
+        fused=FusedOps(ops=DecodeOps.choose(llm.device, llm.kernels.ledger)),
+    )
     preparation.prepare(engine)
     assert engine.statistics().graphs == 4 and engine.loop.store.num_late == 0

@@ -23,12 +23,16 @@ def run_and_write(llm, counts):
         pages.zero_()
     spans = [
         Span(
-            request=Request(request_id=str(number), token_ids=prompt, params=SamplingParams()), token_ids=prompt,
-            start=0, end=len(prompt), full_pages=array("q", [4 * number, 4 * number + 1]),
-            window_pages=array("q", [4 * number + 2, 4 * number + 3]), num_logits=count,
+            request=Request(request_id=str(number), token_ids=prompt, params=SamplingParams()),
+            token_ids=prompt,
+            start=0,
+            end=len(prompt),
+            full_pages=array("q", [4 * number, 4 * number + 1]),
+            window_pages=array("q", [4 * number + 2, 4 * number + 3]),
+            num_logits=count,
         )
         for number, (prompt, count) in enumerate(zip(PROMPTS, counts, strict=True))
-    ]  # fmt: skip
+    ]
     return runner.run(build_batch(Plan(spans=spans), 4, llm.device.torch_device)), runner.cache
 
 
