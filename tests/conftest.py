@@ -139,8 +139,8 @@ def byte_tokenizer():
 def open_llm(checkpoint):
     """Opens the tiny checkpoint as an LLM on the CPU, with the given settings."""
 
-    def open_it(directory=checkpoint, **knobs):
-        return LLM(directory, **{"device": "cpu", "memory_reserve_gib": 0.0, **knobs})
+    def open_it(directory=checkpoint, **settings):
+        return LLM(directory, **{"device": "cpu", "memory_reserve_gib": 0.0, **settings})
 
     return open_it
 

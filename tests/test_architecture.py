@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from firesteel.config import knobs
+from firesteel.config import all_settings
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "firesteel"
@@ -188,11 +188,11 @@ def test_environment_is_read_in_config_only():
             assert not re.search(r"\bos\.(environ|getenv)", path.read_text(encoding="utf-8")), path
 
 
-def test_every_knob_has_a_reader_outside_config():
+def test_every_setting_has_a_reader_outside_config():
     readers = "\n".join(path.read_text(encoding="utf-8") for path in PYTHON_FILES if part_of(path) != "config")
-    for knob in knobs().values():
-        pattern = rf"\b(?:config|{knob.section})\.(?:\w+\.)?{knob.name}\b"
-        assert re.search(pattern, readers), f"nothing reads {knob.section}.{knob.name}"
+    for setting in all_settings().values():
+        pattern = rf"\b(?:config|{setting.section})\.(?:\w+\.)?{setting.name}\b"
+        assert re.search(pattern, readers), f"nothing reads {setting.section}.{setting.name}"
 
 
 def test_tests_mirror_the_source():

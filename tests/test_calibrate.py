@@ -116,8 +116,8 @@ def test_texts_that_cannot_be_used_are_errors(llm, tmp_path, content, complaint)
 def test_scales_prevent_clipping_by_fp8(open_llm, tmp_path):
     """Values up to 3000 are clipped without calibration, and not with it."""
 
-    def open_large(**knobs):
-        llm = open_llm(**knobs)
+    def open_large(**settings):
+        llm = open_llm(**settings)
         llm.model.weights.layers[1].qkv_bias[-64:] *= 3000 / llm.model.weights.layers[1].qkv_bias[-64:].abs().max()
         return llm
 

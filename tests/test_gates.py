@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from firesteel import LLM, UserError
-from firesteel.config import BatchConfig, KernelConfig, knobs, resolve
+from firesteel.config import BatchConfig, KernelConfig, all_settings, resolve
 from firesteel.device import find_device
 from firesteel.engine.engine import RUN_AHEAD_STEPS, find_ahead
 from firesteel.kernels.cuda import cache as cuda_cache
@@ -26,7 +26,7 @@ GATES = {
     "mxfp4_layers": ["qkv", "all"],
     "sinks": [False],
 }
-OF_DECODE_STEPS = ("cuda_graphs", "dependent_launch")  # seen on a GPU only
+OF_STEPS = ("cuda_graphs", "prefill_graphs", "dependent_launch")  # seen on a GPU only
 CHANGES_LOGITS = {"activation", "mxfp4_layers", "sinks"}
 ALONE = [(gate, value) for gate, values in GATES.items() for value in values]
 PAIRS = [dict(pair) for pair in itertools.combinations(ALONE, 2) if pair[0][0] != pair[1][0]]
@@ -87,8 +87,8 @@ def expected(gates):
 
 
 def test_every_gate_is_in_this_file():
-    kernel_knobs = {knob.name for knob in knobs().values() if knob.section == "kernels"}
-    assert {*GATES, "tile", "tiles_file", "kernel_cache_dir", *OF_DECODE_STEPS} == kernel_knobs
+    kernel_settings = {setting.name for setting in all_settings().values() if setting.section == "kernels"}
+    assert {*GATES, "tile", "tiles_file", "kernel_cache_dir", *OF_STEPS} == kernel_settings
 
 
 def test_unset_gates_have_their_defaults(outcome):
@@ -115,12 +115,12 @@ def test_gates_in_pairs_do_not_disturb_each_other(outcome, gates):
 
 @pytest.mark.parametrize(
     ("gate", "value"),
-    [*ALONE, ("tile", "64x64"), ("kernel_cache_dir", "kept"), *((gate, False) for gate in OF_DECODE_STEPS)],
+    [*ALONE, ("tile", "64x64"), ("kernel_cache_dir", "kept"), *((gate, False) for gate in OF_STEPS)],
 )
 def test_gate_is_set_equally_by_flag_environment_and_file(gate, value, tmp_path):
     file = tmp_path / "firesteel.toml"
     file.write_text(f"{gate} = {str(value).lower() if value is False else repr(value)}\n")
-    variable = {knobs()[gate].env: "off" if value is False else value}
+    variable = {all_settings()[gate].env: "off" if value is False else value}
     by_flag, by_environment, by_file = (
         resolve({gate: value}, environ={}),
         resolve(environ=variable),
@@ -128,7 +128,7 @@ def test_gate_is_set_equally_by_flag_environment_and_file(gate, value, tmp_path)
     )
     assert by_flag.config == by_environment.config == by_file.config != resolve(environ={}).config
     origins = [settings.origins[gate] for settings in (by_flag, by_environment, by_file)]
-    assert origins == ["flag", f"environment {knobs()[gate].env}", f"file {file}"]
+    assert origins == ["flag", f"environment {all_settings()[gate].env}", f"file {file}"]
 
 
 def test_gates_from_environment_and_file_reach_the_model(outcome, monkeypatch, tmp_path):

@@ -134,8 +134,8 @@ ON_A_GPU = {
 @pytest.mark.gpu
 @pytest.mark.parametrize("how", ON_A_GPU)
 def test_gpu_and_cpu_give_the_same_answers(by_cpu, how):
-    knobs, expected = ON_A_GPU[how]
-    gpu = LLM(device="cuda", **knobs)
+    settings, expected = ON_A_GPU[how]
+    gpu = LLM(device="cuda", **settings)
     on_cpu, items, cpu_marks = by_cpu
     assert abs(measure_perplexity(gpu, read_items(TEXT))[0] / on_cpu - 1) < 0.01
     gpu_marks = grade_all(gpu, items)

@@ -31,7 +31,9 @@ def test_precision_compared_with_itself_has_no_changes():
 
 
 def test_every_choice_of_dense_layers_and_activations_is_there():
-    chosen = {tuple(PRECISIONS[name].get(knob, "") for knob in ("mxfp4_layers", "activation")) for name in MEASURED}
+    chosen = {
+        tuple(PRECISIONS[name].get(setting, "") for setting in ("mxfp4_layers", "activation")) for name in MEASURED
+    }
     assert chosen == {(layers, kind) for layers in ("", "qkv,o,lm_head") for kind in ("", "mxfp8", "mxfp4")}
     emulated = {PRECISIONS[name]["activation"] for name in PRECISIONS if name not in MEASURED}
     assert emulated == set(activation.EMULATED)

@@ -21,6 +21,7 @@ QUALITY = ROOT / "records" / "kindling-quality"
 DECODE = ROOT / "records" / "h200-decode"
 LOOP = ROOT / "records" / "h200-loop"
 PREFILL = ROOT / "records" / "h200-prefill"
+WORKLOAD = ROOT / "records" / "h200-workload"
 FRONTEND = ROOT / "records" / "cpu-frontend"
 ENGINES = (ROOT / "records" / "cpu-engine",)
 SHOWN_M = (1, 8, 32, 64, 512, 2048, 8192)
@@ -241,9 +242,44 @@ def read_prefill(folder: Path = PREFILL) -> list[Record]:
 def prefill_table(records: list[Record]) -> str:
     def row(record: Record) -> list[object]:
         found = record.parameters
-        return [found["tokens"], f"{found['ms']:.0f}", f"{found['tok_s']:,.0f}"]
+        return [found["tokens"], f"{found['ms']:.1f}", f"{found['tok_s']:,.0f}"]
 
     return format_table(["prompt tokens", "ms to the first token", "tok/s"], map(row, records))
+
+
+def read_workload(folder: Path = WORKLOAD) -> list[Record]:
+    order = ("turns", "closed", "open")
+
+    def place(record: Record) -> tuple[float, ...]:
+        found = record.parameters
+        numbers = (found.get(name, 0) for name in ("context", "new", "in_flight", "rate"))
+        return (order.index(found["kind"]), *numbers)
+
+    return sorted(read(folder, "workload-*.json"), key=place)
+
+
+def workload_table(records: list[Record]) -> str:
+    words = {
+        "turns": "chat turn, {new} new tokens after {context} cached",
+        "closed": "closed loop, {in_flight} in flight",
+        "open": "{rate} requests per second",
+    }
+
+    def row(record: Record) -> list[object]:
+        found = record.parameters
+        first, gap = found["first_token_ms"], found["gap_ms"]
+        return [
+            words[found["kind"]].format(**found),
+            f"{first['p50']:.1f}",
+            f"{first['p99']:.1f}",
+            f"{gap['p50']:.1f}",
+            f"{gap['p99']:.1f}",
+            f"{found['output_tok_s']:,.0f}",
+            found["late_compilations"] + found["late_captures"],
+        ]
+
+    heads = ["requests", "first token ms", "p99", "gap ms", "p99", "output tok/s", "late compilations and captures"]
+    return format_table(heads, map(row, records))
 
 
 def read_frontend(folder: Path = FRONTEND) -> list[Record]:
@@ -284,6 +320,7 @@ def tables() -> dict[str, str]:
         "decode": decode_table(read_decode()),
         "loop": loop_table(read_loop()),
         "prefill": prefill_table(read_prefill()),
+        "workload": workload_table(read_workload()),
         "frontend": frontend_table(read_frontend()),
     }
 

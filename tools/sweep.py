@@ -40,11 +40,11 @@ def main() -> None:
     plans = {words: read_plan(words) for words in asked.plans}
     contexts = tuple(map(int, asked.context.split(",")))
     plan = DecodeSweep(batches=(asked.batch,), contexts=contexts, steps=STEPS, check=1, delays=False)
-    knobs = {"mxfp4_layers": DENSE if asked.mxfp4 else "", "kv_cache_gib": 0.1}
-    name, loaded = open_model(resolve(knobs).config, asked.synthetic)
+    settings = {"mxfp4_layers": DENSE if asked.mxfp4 else "", "kv_cache_gib": 0.1}
+    name, loaded = open_model(resolve(settings).config, asked.synthetic)
     print(f"{name}, {'all MXFP4' if asked.mxfp4 else 'as shipped'}: ms a step; us of each group", flush=True)
     for words, (pins, constants) in plans.items():
-        config = resolve({**knobs, "kernels": ",".join(pins)}).config
+        config = resolve({**settings, "kernels": ",".join(pins)}).config
         for context in contexts:
             try:
                 with changed(constants):

@@ -53,7 +53,7 @@ class LLM:
         progress: Progress | None = None,
         preparing: Progress | None = None,
         environ: Mapping[str, str] | None = None,
-        **knobs: Any,
+        **settings: Any,
     ) -> None:
         """Loads a model; `progress` is called with bytes read and in total.
 
@@ -62,7 +62,7 @@ class LLM:
 
         `environ` replaces the environment of this process, from which settings that are not given are read.
         """
-        self.settings = resolve({"model": str(model) or None, **knobs}, environ=environ)
+        self.settings = resolve({"model": str(model) or None, **settings}, environ=environ)
         config = self.settings.config
         self.directory = find_checkpoint(config.model.model)
         self.tokenizer = Tokenizer.load(self.directory)

@@ -22,7 +22,7 @@ SHIPPED = "as shipped"
 ALL_MXFP4 = {"mxfp4_layers": ",".join(LAYERS[1:])}  # experts are in any case
 # Only references round to MXFP6; they read ids on the host, which a CUDA graph cannot capture.
 EMULATED = {"kernels": "linear=reference,moe_matmul=reference", "cuda_graphs": False}
-# name -> the knobs that make it
+# name -> the settings that make it
 PRECISIONS: dict[str, dict[str, Any]] = {
     SHIPPED: {},
     "all MXFP4": ALL_MXFP4,
@@ -33,7 +33,9 @@ PRECISIONS: dict[str, dict[str, Any]] = {
     "MXFP6 E3M2 activations": {**EMULATED, "activation": "mxfp6_e3m2"},
     "MXFP6 E2M3 activations": {**EMULATED, "activation": "mxfp6_e2m3"},
 }
-MEASURED = tuple(name for name, knobs in PRECISIONS.items() if not knobs.items() >= EMULATED.items())  # by default
+MEASURED = tuple(
+    name for name, settings in PRECISIONS.items() if not settings.items() >= EMULATED.items()
+)  # by default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

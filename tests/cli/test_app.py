@@ -7,7 +7,7 @@ import pytest
 
 from firesteel import UserError
 from firesteel.cli import main
-from firesteel.config import HIDDEN, REMOVED, RemovedSettingWarning, knobs
+from firesteel.config import HIDDEN, REMOVED, RemovedSettingWarning, all_settings
 
 # name -> flag that sets a value, the value; text of a variable, the value; line of a file, the value
 SETTINGS = {
@@ -59,12 +59,12 @@ SETTINGS = {
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_env_shows_value_and_origin_of_flag_variable_file_and_default(run, shown, name, tmp_path):
-    knob = knobs()[name]
+    setting = all_settings()[name]
     flag, by_flag, text, by_variable, line, by_file = SETTINGS[name]
     file = tmp_path / "firesteel.toml"
     file.write_text(f"{name} = {line}\n")
     in_file = {"FIRESTEEL_CONFIG": str(file)}
-    in_both = {**in_file, knob.env: text}
+    in_both = {**in_file, setting.env: text}
     rows = [
         shown(run("env", "--json", *flag, **in_both))[name],
         shown(run("env", "--json", **in_both))[name],
@@ -73,14 +73,14 @@ def test_env_shows_value_and_origin_of_flag_variable_file_and_default(run, shown
     ]
     assert [(row["value"], row["origin"]) for row in rows] == [
         (by_flag, "flag"),
-        (by_variable, f"environment {knob.env}"),
+        (by_variable, f"environment {setting.env}"),
         (by_file, f"file {file}"),
-        (knob.default, "default"),
+        (setting.default, "default"),
     ]
 
 
-def test_every_knob_is_in_the_tests_above():
-    assert set(SETTINGS) == set(knobs())
+def test_every_setting_is_in_the_tests_above():
+    assert set(SETTINGS) == set(all_settings())
 
 
 def test_flag_overrides_a_switch_of_the_environment(run, shown):
@@ -96,13 +96,13 @@ def test_graphs_are_switched_off_by_either_flag(run, shown):
 
 
 @pytest.mark.parametrize("command", ["generate", "env"])
-def test_help_shows_flag_default_and_variable_of_every_knob(run, command):
+def test_help_shows_flag_default_and_variable_of_every_setting(run, command):
     """Defaults and variables were once in square brackets, which the help took for markup and left out."""
     text = " ".join(run(command, "--help", COLUMNS="300", TERMINAL_WIDTH="300").stdout.split())
-    for knob in (one for one in knobs().values() if command == "env" or one.section != "server"):
-        default = "none" if knob.default == "" else knob.default
-        assert f"--{knob.name.replace('_', '-')} " in text
-        assert f"{knob.help} (default: {default}; {knob.env})" in text
+    for setting in (one for one in all_settings().values() if command == "env" or one.section != "server"):
+        default = "none" if setting.default == "" else setting.default
+        assert f"--{setting.name.replace('_', '-')} " in text
+        assert f"{setting.help} (default: {default}; {setting.env})" in text
     assert not any(f"--{name.replace('_', '-')} " in text for name in REMOVED)
     assert "--no-sinks" in text
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from firesteel.config import ConfigError, knobs, parse_layers, resolve
+from firesteel.config import ConfigError, all_settings, parse_layers, resolve
 
 BAD_VALUES = {
     "model": [3, True],
@@ -58,8 +58,8 @@ GOOD_VALUES = {
 GOOD_DEVICES = ["auto", "cpu", "cuda", "cuda:0", "cuda:12"]
 
 
-def test_tables_of_this_file_cover_every_knob():
-    assert set(BAD_VALUES) == set(knobs())
+def test_tables_of_this_file_cover_every_setting():
+    assert set(BAD_VALUES) == set(all_settings())
 
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, bad in BAD_VALUES.items() for value in bad])
@@ -76,7 +76,7 @@ def test_device_accepts(value):
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, good in GOOD_VALUES.items() for value in good])
 def test_good_value_is_kept_as_it_was_given(name, value):
-    assert getattr(getattr(resolve({name: value}, environ={}).config, knobs()[name].section), name) == value
+    assert getattr(getattr(resolve({name: value}, environ={}).config, all_settings()[name].section), name) == value
 
 
 def test_error_of_a_bad_value_says_what_is_accepted():

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from firesteel.config import (
+    all_settings,
     child_environment,
     find_user_cache,
     hide_secrets,
     is_secret,
-    knobs,
     shown_environment,
     told_environment,
 )
@@ -76,7 +76,7 @@ def test_secrets_are_recognised_by_name():
         assert is_secret(name), name
     for name in ("max_tokens", "--max-num-batched-tokens", "kernels", "keyboard", "FIRESTEEL_CONFIG"):
         assert not is_secret(name), name
-    assert [name for name in knobs() if is_secret(name)] == ["api_key"]
+    assert [name for name in all_settings() if is_secret(name)] == ["api_key"]
 
 
 def test_access_tokens_are_secret_and_tokens_of_text_are_not():

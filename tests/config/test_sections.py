@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from firesteel.config import Config, knobs
+from firesteel.config import Config, all_settings
 
-EVERY_KNOB = [pytest.param(knob, id=name) for name, knob in knobs().items()]
+EVERY_KNOB = [pytest.param(setting, id=name) for name, setting in all_settings().items()]
 
 
 @pytest.mark.parametrize("section", [field.name for field in dataclasses.fields(Config)])
@@ -20,22 +20,22 @@ def test_config_is_frozen(section):
             setattr(inner, field.name, None)
 
 
-def test_knob_names_are_unique_over_sections():
+def test_names_of_settings_are_unique_over_sections():
     declared = [
         field.name for section in dataclasses.fields(Config) for field in dataclasses.fields(section.default)
     ]
-    assert sorted(declared) == sorted(knobs())
+    assert sorted(declared) == sorted(all_settings())
 
 
-def test_environment_names_are_unique_and_spell_the_knob():
-    names = [knob.env for knob in knobs().values()]
+def test_environment_names_are_unique_and_spell_the_setting():
+    names = [setting.env for setting in all_settings().values()]
     assert len(set(names)) == len(names)
-    assert names == [f"FIRESTEEL_{knob.name.upper()}" for knob in knobs().values()]
+    assert names == [f"FIRESTEEL_{setting.name.upper()}" for setting in all_settings().values()]
     assert "FIRESTEEL_CONFIG" not in names
 
 
-@pytest.mark.parametrize("knob", EVERY_KNOB)
-def test_default_passes_its_own_check_and_has_help(knob):
-    assert type(knob.default) is knob.type
-    assert knob.check is None or knob.check(knob.default) is None
-    assert len(knob.help) > 10
+@pytest.mark.parametrize("setting", EVERY_KNOB)
+def test_default_passes_its_own_check_and_has_help(setting):
+    assert type(setting.default) is setting.type
+    assert setting.check is None or setting.check(setting.default) is None
+    assert len(setting.help) > 10

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from firesteel.config import REMOVED, Config, ConfigError, RemovedSettingWarning, knobs, resolve
+from firesteel.config import REMOVED, Config, ConfigError, RemovedSettingWarning, all_settings, resolve
 
-EVERY_KNOB = [pytest.param(knob, id=name) for name, knob in knobs().items()]
+EVERY_SETTING = [pytest.param(setting, id=name) for name, setting in all_settings().items()]
 # setting -> a value that is not the default; text that a variable holds for another one, and that one
 OTHER_VALUES = {
     "model": ("folder", "elsewhere", "elsewhere"),
@@ -56,7 +56,7 @@ OTHER_VALUES = {
 
 
 def value_of(settings, name):
-    return getattr(getattr(settings.config, knobs()[name].section), name)
+    return getattr(getattr(settings.config, all_settings()[name].section), name)
 
 
 def toml(value):
@@ -65,32 +65,32 @@ def toml(value):
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
-def test_tables_of_this_file_cover_every_knob():
-    assert set(OTHER_VALUES) == set(knobs())
+def test_tables_of_this_file_cover_every_setting():
+    assert set(OTHER_VALUES) == set(all_settings())
 
 
-@pytest.mark.parametrize("knob", EVERY_KNOB)
-def test_default_of_each_knob_is_its_declared_one(knob):
+@pytest.mark.parametrize("setting", EVERY_SETTING)
+def test_default_of_each_setting_is_its_declared_one(setting):
     settings = resolve(environ={})
-    assert value_of(settings, knob.name) == knob.default
-    assert settings.origins[knob.name] == "default"
+    assert value_of(settings, setting.name) == setting.default
+    assert settings.origins[setting.name] == "default"
 
 
-@pytest.mark.parametrize("knob", EVERY_KNOB)
-def test_flag_beats_environment_beats_file_beats_default(knob, tmp_path):
-    other, text, parsed = OTHER_VALUES[knob.name]
+@pytest.mark.parametrize("setting", EVERY_SETTING)
+def test_flag_beats_environment_beats_file_beats_default(setting, tmp_path):
+    other, text, parsed = OTHER_VALUES[setting.name]
     file = tmp_path / "firesteel.toml"
-    file.write_text(f"{knob.name} = {toml(other)}\n")
-    everything = {"flags": {knob.name: knob.default}, "environ": {knob.env: text}, "file": file}
+    file.write_text(f"{setting.name} = {toml(other)}\n")
+    everything = {"flags": {setting.name: setting.default}, "environ": {setting.env: text}, "file": file}
     by_flag = resolve(**everything)
-    by_environment = resolve(**{**everything, "flags": {knob.name: None}})
+    by_environment = resolve(**{**everything, "flags": {setting.name: None}})
     by_file = resolve(environ={}, file=file)
-    assert value_of(by_flag, knob.name) == knob.default
-    assert by_flag.origins[knob.name] == "flag"
-    assert value_of(by_environment, knob.name) == parsed
-    assert by_environment.origins[knob.name] == f"environment {knob.env}"
-    assert value_of(by_file, knob.name) == other != knob.default
-    assert by_file.origins[knob.name] == f"file {file}"
+    assert value_of(by_flag, setting.name) == setting.default
+    assert by_flag.origins[setting.name] == "flag"
+    assert value_of(by_environment, setting.name) == parsed
+    assert by_environment.origins[setting.name] == f"environment {setting.env}"
+    assert value_of(by_file, setting.name) == other != setting.default
+    assert by_file.origins[setting.name] == f"file {file}"
 
 
 def test_each_setting_is_resolved_on_its_own(tmp_path):
@@ -231,7 +231,7 @@ def test_removed_setting_is_dropped_with_a_warning_that_names_it(name, tmp_path)
 
 
 def test_removed_settings_are_not_declared():
-    assert not REMOVED.keys() & knobs().keys()
+    assert not REMOVED.keys() & all_settings().keys()
 
 
 def test_missing_file_is_an_error(tmp_path):

@@ -47,9 +47,9 @@ def run():
 
 @pytest.fixture(scope="module")
 def configure(tmp_path_factory, one_thread_a_child):
-    """Settings of a small engine on the CPU, with a crash folder of its own and the knobs given."""
+    """Settings of a small engine on the CPU, with a crash folder of its own and the settings given."""
 
-    def make(**knobs):
+    def make(**settings):
         folder = tmp_path_factory.mktemp("crashes")
         return resolve(
             {
@@ -59,7 +59,7 @@ def configure(tmp_path_factory, one_thread_a_child):
                 "kv_cache_gib": 0.002,
                 "prefix_caching": False,
                 "crash_dir": str(folder),
-                **knobs,
+                **settings,
             }
         ).config
 

@@ -51,9 +51,13 @@ class World:
         config = BatchConfig(page_size=page_size, max_num_seqs=seqs, max_num_batched_tokens=budget)
         self.now = 0.0
         self.scheduler = Scheduler(
-            self.tables, config, max_context=CONTEXT, max_prompt_logits=prompt_logits, find_room=find_room,
+            self.tables,
+            config,
+            max_context=CONTEXT,
+            max_prompt_logits=prompt_logits,
+            find_room=find_room,
             clock=lambda: self.now,
-        )  # fmt: skip
+        )
         self.memory = {}  # (page, offset) -> kind and the tokens up to it
         self.requests, self.made, self.reasons, self.outputs = {}, {}, {}, {}
         self.plans = []

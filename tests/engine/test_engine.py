@@ -358,12 +358,18 @@ def test_step_of_a_large_gpu_takes_more_tokens_unless_told(capability, gib, aske
 @pytest.mark.parametrize(
     ("capability", "gib", "is_unified", "asked", "most"),
     [
-        ((9, 0), 139, False, 0, 256), ((9, 0), 100, False, 0, 256), ((9, 0), 79, False, 0, 128),
-        ((8, 0), 40, False, 0, 128), ((8, 0), 39, False, 0, 64), ((12, 1), 119, True, 0, 128),
-        (None, 500, False, 0, 64), ((9, 0), 139, False, 7, 7), (None, 8, False, 300, 300),
+        ((9, 0), 139, False, 0, 256),
+        ((9, 0), 100, False, 0, 256),
+        ((9, 0), 79, False, 0, 128),
+        ((8, 0), 40, False, 0, 128),
+        ((8, 0), 39, False, 0, 64),
+        ((12, 1), 119, True, 0, 128),
+        (None, 500, False, 0, 64),
+        ((9, 0), 139, False, 7, 7),
+        (None, 8, False, 300, 300),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_more_requests_run_together_where_memory_is_large_unless_told(capability, gib, is_unified, asked, most):
     facts = {"capability": capability, "memory_bytes": gib * GIB, "is_unified": is_unified}
     assert find_most_requests(BatchConfig(max_num_seqs=asked), replace(find_device("cpu"), **facts)) == most

@@ -80,24 +80,24 @@ def make_request(number, name):
     )
 
 
-def make_engine(llm, knobs):
-    batch = {name: knobs[name] for name in ("page_size", "max_num_seqs", "max_num_batched_tokens")}
+def make_engine(llm, settings):
+    batch = {name: settings[name] for name in ("page_size", "max_num_seqs", "max_num_batched_tokens")}
     config = BatchConfig(**batch)
     longest = LENGTHS[-1] + MOST_TOKENS
-    pages = 2 * -(-longest // config.page_size) + 4 + knobs["spare"]
+    pages = 2 * -(-longest // config.page_size) + 4 + settings["spare"]
     one = page_bytes(llm.spec, config.page_size, torch.float32)
     fused = FusedOps(ops=DecodeOps.choose(llm.device, llm.kernels.ledger), is_asked=True)
     engine = Engine(
         llm.model,
         llm.device,
         config,
-        CacheConfig(kv_cache_gib=(pages + 0.5) * one / GIB, prefix_caching=knobs["prefix_caching"]),
+        CacheConfig(kv_cache_gib=(pages + 0.5) * one / GIB, prefix_caching=settings["prefix_caching"]),
         max_context=llm.max_context,
-        fused=fused if knobs["fused"] else None,
-        run_ahead_steps=knobs["ahead"],
-        eager_prompt_steps=knobs["padded"],
+        fused=fused if settings["fused"] else None,
+        run_ahead_steps=settings["ahead"],
+        eager_prompt_steps=settings["padded"],
     )
-    if (room := knobs["room"]) is not None:
+    if (room := settings["room"]) is not None:
         engine.scheduler.find_room = lambda num_decoding: room
     return engine
 
@@ -143,7 +143,7 @@ def alone(llm):
 
     @cache
     def compute(number):
-        knobs = {
+        settings = {
             "page_size": 64,
             "max_num_seqs": 1,
             "max_num_batched_tokens": 200,
@@ -156,7 +156,7 @@ def alone(llm):
         }
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(DecodeLoop, "takes", lambda self, plan: False)
-            return run(make_engine(llm, knobs), [(number, 0, None)])[0]["0"]
+            return run(make_engine(llm, settings), [(number, 0, None)])[0]["0"]
 
     return compute
 
@@ -182,8 +182,8 @@ def check(outputs, expected, *, is_whole):
             assert mine.token_id == other.token_id and mine.logprob == pytest.approx(other.logprob, abs=1e-3)
 
 
-def check_everybody(llm, alone, comers, knobs):
-    engine = make_engine(llm, knobs)
+def check_everybody(llm, alone, comers, settings):
+    engine = make_engine(llm, settings)
     for _ in range(2):  # the second time pages of the first are found
         made, cancelled = run(engine, comers)
         for index, (number, _, _) in enumerate(comers):
@@ -194,16 +194,16 @@ def check_everybody(llm, alone, comers, knobs):
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
-@given(comers=COMERS, knobs=SETTINGS)
-def test_everybody_gets_what_they_get_alone(llm, alone, comers, knobs):
-    check_everybody(llm, alone, comers, knobs)
+@given(comers=COMERS, settings=SETTINGS)
+def test_everybody_gets_what_they_get_alone(llm, alone, comers, settings):
+    check_everybody(llm, alone, comers, settings)
 
 
 @pytest.mark.slow
 @settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
-@given(comers=COMERS, knobs=SETTINGS)
-def test_everybody_gets_what_they_get_alone_in_many_ways(llm, alone, comers, knobs):
-    check_everybody(llm, alone, comers, knobs)
+@given(comers=COMERS, settings=SETTINGS)
+def test_everybody_gets_what_they_get_alone_in_many_ways(llm, alone, comers, settings):
+    check_everybody(llm, alone, comers, settings)
 
 
 @pytest.mark.parametrize("padded", [False, True])
@@ -211,7 +211,7 @@ def test_everybody_gets_what_they_get_alone_in_many_ways(llm, alone, comers, kno
 def test_broken_request_harms_nobody_and_leaves_nothing_behind(open_llm, ahead, fused, padded):
     """Its pages hold NaN; found by their prefix they would break every later request of the same text."""
     llm = open_llm()
-    knobs = {
+    settings = {
         "page_size": 4,
         "max_num_seqs": 6,
         "max_num_batched_tokens": 16,
@@ -222,12 +222,12 @@ def test_broken_request_harms_nobody_and_leaves_nothing_behind(open_llm, ahead, 
         "padded": padded,
         "room": None,
     }
-    engine, token = make_engine(llm, knobs), 251
+    engine, token = make_engine(llm, settings), 251
     broken = replace(make_request(60, "broken"), token_ids=[*range(20), token, *range(9)])
     other = make_request(30, "other")
     expected = {}
     for one in (broken, other):
-        fresh = make_engine(llm, knobs)
+        fresh = make_engine(llm, settings)
         fresh.submit(one)
         expected[one.request_id] = finish(fresh)[one.request_id]
     embedding = llm.model.weights.embedding

@@ -164,9 +164,9 @@ def count_launches(engine):
     """A list that grows by one with every decoding step."""
     launched, launch = [], engine.loop.launch
 
-    def counted(plan, rows):
+    def counted(*arguments):
         launched.append(None)
-        return launch(plan, rows)
+        return launch(*arguments)
 
     engine.loop.launch = counted
     return launched

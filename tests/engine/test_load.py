@@ -50,9 +50,14 @@ def test_loading_and_every_step_use_the_device(checkpoint, monkeypatch):
 
 def test_share_of_a_gpus_memory_is_what_must_stay_free():
     gpu = DeviceSpec(
-        torch_device=torch.device("cpu"), name="GPU", capability=(9, 0), num_sms=1, l2_bytes=1,
-        memory_bytes=100 * GIB, is_unified=False,
-    )  # fmt: skip
+        torch_device=torch.device("cpu"),
+        name="GPU",
+        capability=(9, 0),
+        num_sms=1,
+        l2_bytes=1,
+        memory_bytes=100 * GIB,
+        is_unified=False,
+    )
     assert find_reserve(gpu, ModelConfig(gpu_memory_utilization=0.9)) == pytest.approx(10)
     assert find_reserve(gpu, ModelConfig(memory_reserve_gib=2.5)) == 2.5
     on_cpu = ModelConfig(gpu_memory_utilization=0.9, memory_reserve_gib=2.5)
@@ -92,10 +97,10 @@ def test_scales_reach_random_weights_too(llm, tmp_path):
 def test_scales_reach_an_engine_in_a_process_of_its_own(checkpoint, tmp_path):
     """Scales so small that they clip every value but zeros."""
     write_scales(tmp_path / "scales.json", KvScales(keys=(1.0,) * 3, values=(1e-30,) * 3))
-    knobs = {**CPU, "kv_dtype": "fp8", "kv_scales": str(tmp_path / "scales.json"), "crash_dir": str(tmp_path)}
+    settings = {**CPU, "kv_dtype": "fp8", "kv_scales": str(tmp_path / "scales.json"), "crash_dir": str(tmp_path)}
 
     async def count():
-        client = await EngineClient.start(checkpoint, resolve(knobs).config)
+        client = await EngineClient.start(checkpoint, resolve(settings).config)
         try:
             request = Request(request_id="a", token_ids=[5, 6], params=SamplingParams(max_tokens=1))
             async for _ in client.generate(request):
@@ -121,8 +126,11 @@ def test_tiles_of_the_file_reach_the_matmuls_and_its_options_the_launches(checkp
     finally:
         use_options({})
     assert [model.find_tile("moe_matmul", (6, 96, 64), tokens) for tokens in (4, 5, 8, 9)] == [
-        "auto", "16x64", "16x64", "auto"
-    ]  # fmt: skip
+        "auto",
+        "16x64",
+        "16x64",
+        "auto",
+    ]
     pinned = load_engine(checkpoint, resolve({**CPU, "tiles_file": "tiles.json", "tile": "32x64"}).config).model
     assert pinned.find_tile("moe_matmul", (6, 96, 64), 8) == "32x64"
     load_engine(checkpoint, resolve(CPU).config)
@@ -130,8 +138,8 @@ def test_tiles_of_the_file_reach_the_matmuls_and_its_options_the_launches(checkp
 
 
 def test_steps_are_made_while_loading_where_asked_for(checkpoint):
-    told, knobs = [], {"prepare": True, "max_num_seqs": 2}
-    loaded = load_engine(checkpoint, resolve({**CPU, **knobs}).config, preparing=lambda *one: told.append(one))
+    told, settings = [], {"prepare": True, "max_num_seqs": 2}
+    loaded = load_engine(checkpoint, resolve({**CPU, **settings}).config, preparing=lambda *one: told.append(one))
     assert told == [(1, 2), (2, 2)] and loaded.engine.statistics().graphs == 2
     assert load_engine(checkpoint, resolve(CPU).config).engine.statistics().graphs == 0
 
@@ -140,13 +148,13 @@ def test_steps_are_made_while_loading_where_asked_for(checkpoint):
 def test_a_verdict_required_of_a_decode_op_is_that_of_the_models_weights(checkpoint, monkeypatch, layers, weight):
     asked = []
     monkeypatch.setattr(decode_ops, "check_here", lambda op, device, required, *others: asked.append(others))
-    knobs = {"require": "decode_qkv=reference@none", "mxfp4_layers": layers, "activation": "mxfp8"}
-    load_engine(checkpoint, resolve({**CPU, **knobs}).config)
+    settings = {"require": "decode_qkv=reference@none", "mxfp4_layers": layers, "activation": "mxfp8"}
+    load_engine(checkpoint, resolve({**CPU, **settings}).config)
     assert asked == [("mxfp8", weight)]
 
 
 @pytest.mark.parametrize(
-    ("knobs", "is_fused"),
+    ("settings", "is_fused"),
     [
         ({}, True),
         ({"kernels": "linear=triton"}, False),
@@ -157,10 +165,10 @@ def test_a_verdict_required_of_a_decode_op_is_that_of_the_models_weights(checkpo
     ],
     ids=str,
 )
-def test_an_op_of_the_network_that_is_named_runs_in_decoding_steps_too(caplog, knobs, is_fused):
+def test_an_op_of_the_network_that_is_named_runs_in_decoding_steps_too(caplog, settings, is_fused):
     """On a GPU, where else the decode ops run in its place."""
     gpu = replace(find_device("cpu"), capability=(9, 0), name="GPU")
-    found = choose_fused(gpu, resolve(knobs).config, Ledger(), ())
+    found = choose_fused(gpu, resolve(settings).config, Ledger(), ())
     assert (found is not None) == is_fused and ("op by op" in caplog.text) == (not is_fused)
 
 
@@ -173,9 +181,9 @@ def test_an_op_of_the_network_that_is_named_runs_in_decoding_steps_too(caplog, k
     ],
 )
 def test_an_op_that_is_required_beside_named_decode_ops_wants_its_own_named_too(checkpoint, required, complaint):
-    knobs = {"require": required, "kernels": "decode_router=reference"}
+    settings = {"require": required, "kernels": "decode_router=reference"}
     with pytest.raises(UserError, match=complaint):
-        load_engine(checkpoint, resolve({**CPU, **knobs}).config, progress=pytest.fail)
+        load_engine(checkpoint, resolve({**CPU, **settings}).config, progress=pytest.fail)
 
 
 @pytest.mark.parametrize("is_asked", [False, True])

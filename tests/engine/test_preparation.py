@@ -21,18 +21,22 @@ from firesteel.types import SamplingParams
 @pytest.fixture
 def make(llm):
     def make_engine(*, eager=True, **batch):
-        knobs = {"page_size": 4, "max_num_seqs": 3, "max_num_batched_tokens": 40, **batch}
+        settings = {"page_size": 4, "max_num_seqs": 3, "max_num_batched_tokens": 40, **batch}
         return Engine(
-            llm.model, llm.device, BatchConfig(**knobs), CacheConfig(kv_cache_gib=0.01),
-            max_context=llm.max_context, eager_prompt_steps=eager,
-        )  # fmt: skip
+            llm.model,
+            llm.device,
+            BatchConfig(**settings),
+            CacheConfig(kv_cache_gib=0.01),
+            max_context=llm.max_context,
+            eager_prompt_steps=eager,
+        )
 
     return make_engine
 
 
 def test_all_steps_are_there_afterwards_and_requests_make_none(make, llm):
     engine, told = make(), []
-    engine.prepare(lambda *one: told.append(one))
+    preparation.prepare(engine, lambda *counts: told.append(counts))
     made = len(engine.prompts) + len(engine.loop.store.ready())
     assert told == [(number, made) for number in range(1, made + 1)]
     before = engine.statistics()
@@ -49,7 +53,7 @@ def test_pages_are_untouched(make):
     cache = engine.runner.cache
     for pages in (*cache.keys, *cache.values):
         pages.fill_(7.0)
-    engine.prepare()
+    preparation.prepare(engine)
     for pages in (*cache.keys, *cache.values):
         assert (pages[: engine.idle_page] == 7.0).all()
     assert engine.pool.num_held == 0
@@ -101,9 +105,13 @@ def gpu_engine(llm, monkeypatch):
 
     def make_engine(graphs):
         engine = Engine(
-            model, llm.device, BatchConfig(page_size=4, max_num_seqs=2, max_num_batched_tokens=40),
-            CacheConfig(kv_cache_gib=0.01), max_context=256, eager_prompt_steps=graphs,
-        )  # fmt: skip
+            model,
+            llm.device,
+            BatchConfig(page_size=4, max_num_seqs=2, max_num_batched_tokens=40),
+            CacheConfig(kv_cache_gib=0.01),
+            max_context=256,
+            eager_prompt_steps=graphs,
+        )
         engine.device = replace(llm.device, capability=(9, 0))
         return engine
 
@@ -115,7 +123,7 @@ def test_gpu_compiles_first_what_all_steps_and_other_plans_launch(gpu_engine, ll
     make_engine, events, heard = gpu_engine
     engine, told = make_engine(graphs), []
     llm.kernels.ledger.clear()
-    engine.prepare(lambda *one: told.append(one))
+    preparation.prepare(engine, lambda *counts: told.append(counts))
     ahead = events[events.index("begin") + 1 : events.index("end")]
     steps = {(size.tokens, True) for size in engine.prompts.sizes()} | {(1, True), (2, True)}
     outside = set() if graphs else {(count, False) for count in (16, 32, 40)}
@@ -147,8 +155,12 @@ def test_plans_beyond_the_largest_step_are_called_too(make, monkeypatch):
 def test_fused_steps_are_prepared_in_both_widths(llm, monkeypatch):
     monkeypatch.setattr("firesteel.engine.step.step_store.SHORT", 64)
     engine = Engine(
-        llm.model, llm.device, BatchConfig(page_size=4, max_num_seqs=2), CacheConfig(kv_cache_gib=0.01),
-        max_context=llm.max_context, fused=FusedOps(ops=DecodeOps.choose(llm.device, llm.kernels.ledger)),
-    )  # fmt: skip
-    engine.prepare()
+        llm.model,
+        llm.device,
+        BatchConfig(page_size=4, max_num_seqs=2),
+        CacheConfig(kv_cache_gib=0.01),
+        max_context=llm.max_context,
+        fused=FusedOps(ops=DecodeOps.choose(llm.device, llm.kernels.ledger)),
+    )
+    preparation.prepare(engine)
     assert engine.statistics().graphs == 4 and engine.loop.store.num_late == 0

@@ -28,9 +28,14 @@ def test_finished_requests_add_up():
     found = Statistics()
     for factor in (1, 2):
         one = RequestStatistics(
-            queue_s=0.5 * factor, first_token_s=1.0 * factor, token_s=0.25 * factor, prompt_tokens=10 * factor,
-            cached_tokens=4 * factor, output_tokens=7 * factor, preemptions=factor,
-        )  # fmt: skip
+            queue_s=0.5 * factor,
+            first_token_s=1.0 * factor,
+            token_s=0.25 * factor,
+            prompt_tokens=10 * factor,
+            cached_tokens=4 * factor,
+            output_tokens=7 * factor,
+            preemptions=factor,
+        )
         found.count_finished(one)
     counts = (found.requests_finished, found.prompt_tokens, found.cached_tokens, found.output_tokens)
     assert counts == (2, 30, 12, 21)

@@ -25,9 +25,19 @@ from firesteel.model.synthetic import synthetic_weights
 from firesteel.types import Plan, Request, SamplingParams, Span
 
 SPEC = ModelSpec(
-    num_layers=2, hidden_size=96, intermediate_size=64, num_heads=2, num_kv_heads=1, head_dim=32, num_experts=3,
-    num_active=2, vocab_size=272, windows=(8, None), rope=RopeSpec(theta=150000.0), max_context=256,
-)  # fmt: skip
+    num_layers=2,
+    hidden_size=96,
+    intermediate_size=64,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=32,
+    num_experts=3,
+    num_active=2,
+    vocab_size=272,
+    windows=(8, None),
+    rope=RopeSpec(theta=150000.0),
+    max_context=256,
+)
 TOKENS = [3, 1, 4]
 
 
@@ -42,9 +52,14 @@ def run(spec, activation, reads_fed):
     cache = new_cache(spec, 2, 16, device, torch.bfloat16)
     request = Request(request_id="a", token_ids=TOKENS, params=SamplingParams())
     span = Span(
-        request=request, token_ids=TOKENS, start=0, end=len(TOKENS), full_pages=[0], window_pages=[1],
+        request=request,
+        token_ids=TOKENS,
+        start=0,
+        end=len(TOKENS),
+        full_pages=[0],
+        window_pages=[1],
         num_logits=len(TOKENS),
-    )  # fmt: skip
+    )
     patch = nullcontext() if reads_fed else mock.patch.object(Chosen, "reads_fed", False)
     with patch, torch.inference_mode():
         hidden = model.forward(build_batch(Plan(spans=[span]), 16, device.torch_device), cache)

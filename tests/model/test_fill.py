@@ -22,9 +22,19 @@ from firesteel.model.weights import empty_weights, load_weights, named_tensors, 
 
 CPU = find_device("cpu")
 SPEC = ModelSpec(
-    num_layers=2, hidden_size=64, intermediate_size=32, num_heads=2, num_kv_heads=1, head_dim=32, num_experts=4,
-    num_active=2, vocab_size=99, windows=(8, None), rope=RopeSpec(theta=10000.0), max_context=256,
-)  # fmt: skip
+    num_layers=2,
+    hidden_size=64,
+    intermediate_size=32,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=32,
+    num_experts=4,
+    num_active=2,
+    vocab_size=99,
+    windows=(8, None),
+    rope=RopeSpec(theta=10000.0),
+    max_context=256,
+)
 ALL_DENSE = ("qkv", "o", "lm_head")
 SINGLE = "model.safetensors"
 
@@ -185,9 +195,7 @@ def measure(folder, verb):
 
 
 def save_a_layer_of_120b(folder, vocab_size):
-    spec = replace(
-        PRESETS["gpt-oss-120b"], num_layers=1, windows=(128,), num_experts=4, vocab_size=vocab_size
-    )  # fmt: skip
+    spec = replace(PRESETS["gpt-oss-120b"], num_layers=1, windows=(128,), num_experts=4, vocab_size=vocab_size)
     save_checkpoint(folder, spec, synthetic_weights(spec, CPU, seed=1))
 
 

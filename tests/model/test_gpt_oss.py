@@ -25,10 +25,19 @@ from firesteel.types import Request, SamplingParams
 CPU = find_device("cpu")
 PARTS = Path(__file__).with_name("network_parts.py")
 BASE = ModelSpec(
-    num_layers=4, hidden_size=96, intermediate_size=64, num_heads=4, num_kv_heads=2, head_dim=32, num_experts=6,
-    num_active=4, vocab_size=300, windows=(8, None, 8, None),
-    rope=RopeSpec(theta=150000.0, factor=32.0, original_context=64), max_context=2048,
-)  # fmt: skip
+    num_layers=4,
+    hidden_size=96,
+    intermediate_size=64,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=32,
+    num_experts=6,
+    num_active=4,
+    vocab_size=300,
+    windows=(8, None, 8, None),
+    rope=RopeSpec(theta=150000.0, factor=32.0, original_context=64),
+    max_context=2048,
+)
 SPECS = {
     "base": BASE,
     "no yarn, multi-query": replace(BASE, rope=RopeSpec(theta=10000.0), num_kv_heads=1),

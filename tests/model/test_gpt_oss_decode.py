@@ -29,9 +29,19 @@ from firesteel.types import Batch, KvView
 PAGE_SIZE, WIDTH = 16, 24  # tokens a page; pages a request
 DENSE = ("qkv", "o", "lm_head")
 SMALL = ModelSpec(
-    num_layers=4, hidden_size=256, intermediate_size=192, num_heads=8, num_kv_heads=2, head_dim=64, num_experts=8,
-    num_active=4, vocab_size=4096, windows=(128, None, 128, None), rope=RopeSpec(theta=150000.0), max_context=384,
-)  # fmt: skip
+    num_layers=4,
+    hidden_size=256,
+    intermediate_size=192,
+    num_heads=8,
+    num_kv_heads=2,
+    head_dim=64,
+    num_experts=8,
+    num_active=4,
+    vocab_size=4096,
+    windows=(128, None, 128, None),
+    rope=RopeSpec(theta=150000.0),
+    max_context=384,
+)
 BIG = replace(PRESETS["gpt-oss-120b"], num_layers=4, windows=PRESETS["gpt-oss-120b"].windows[:4])
 
 
@@ -68,9 +78,14 @@ class Steps:
             KvView(page_table=table.clone(), slots=slots.clone()) for slots, table in map(self.view, (None, 128))
         )
         return Batch(
-            token_ids=self.token_ids.clone(), positions=self.positions.clone(), query_starts=starts,
-            kv_lens=self.kv_lens.clone(), full=full, window=window, logit_rows=starts[:-1],
-        )  # fmt: skip
+            token_ids=self.token_ids.clone(),
+            positions=self.positions.clone(),
+            query_starts=starts,
+            kv_lens=self.kv_lens.clone(),
+            full=full,
+            window=window,
+            logit_rows=starts[:-1],
+        )
 
     def run(self, name="reference", dependent=False):
         """One step; its logits."""

@@ -61,9 +61,14 @@ def span(token_ids, number, pages):
     request = Request(request_id=str(pages), token_ids=token_ids, params=SamplingParams())
     start, end = len(token_ids) - 1 if number else 0, len(token_ids)
     return Span(
-        request=request, token_ids=token_ids, start=start, end=end, full_pages=pages,
-        window_pages=[NUM_PAGES + page for page in pages], num_logits=end - start,
-    )  # fmt: skip
+        request=request,
+        token_ids=token_ids,
+        start=start,
+        end=end,
+        full_pages=pages,
+        window_pages=[NUM_PAGES + page for page in pages],
+        num_logits=end - start,
+    )
 
 
 def run(spec, weights, device, implementation, activation="bf16", forced=None):

@@ -74,10 +74,14 @@ def events(monkeypatch):
 
     stream = SimpleNamespace(wait_stream=lambda other: None)
     fake = SimpleNamespace(
-        device=lambda device: nullcontext(), Stream=lambda: stream, current_stream=lambda: stream,
-        stream=lambda one: inside("side stream"), synchronize=lambda: noted.append("wait"),
-        CUDAGraph=lambda: FakeGraph(noted), graph=lambda graph, pool: inside("capture"),
-    )  # fmt: skip
+        device=lambda device: nullcontext(),
+        Stream=lambda: stream,
+        current_stream=lambda: stream,
+        stream=lambda one: inside("side stream"),
+        synchronize=lambda: noted.append("wait"),
+        CUDAGraph=lambda: FakeGraph(noted),
+        graph=lambda graph, pool: inside("capture"),
+    )
     monkeypatch.setattr(torch, "cuda", fake)
     return noted
 

@@ -33,9 +33,16 @@ def batch_of(*held, device="cpu"):
         request = Request(request_id=str(number), token_ids=[7] * count, params=SamplingParams())
         full, window = ([(13 * number + 5 * page + offset) % IDLE for page in range(4)] for offset in (1, 20))
         spans.append(
-            Span(request=request, token_ids=[7] * count, start=count - 1, end=count, full_pages=full,
-                 window_pages=window, num_logits=1)
-        )  # fmt: skip
+            Span(
+                request=request,
+                token_ids=[7] * count,
+                start=count - 1,
+                end=count,
+                full_pages=full,
+                window_pages=window,
+                num_logits=1,
+            )
+        )
     return build_batch(Plan(spans=spans), PAGE, torch.device(device))
 
 

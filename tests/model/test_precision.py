@@ -21,19 +21,23 @@ def test_experts_only_is_written_as_published():
     assert write_quantization(()) == {
         "quant_method": "mxfp4",
         "modules_to_not_convert": [
-            "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head",
+            "model.layers.*.self_attn",
+            "model.layers.*.mlp.router",
+            "model.embed_tokens",
+            "lm_head",
         ],
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(
     ("layers", "attention", "head"),
     [
-        (("qkv",), ["o_proj"], ["lm_head"]), (("o",), ["q_proj", "k_proj", "v_proj"], ["lm_head"]),
+        (("qkv",), ["o_proj"], ["lm_head"]),
+        (("o",), ["q_proj", "k_proj", "v_proj"], ["lm_head"]),
         (("qkv", "o", "lm_head"), [], []),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_converted_layers_leave_the_list_of_modules_not_to_convert(layers, attention, head):
     kept = [f"model.layers.*.self_attn.{name}" for name in attention]
     written = write_quantization(layers)
@@ -50,11 +54,14 @@ def test_layers_that_are_no_list_of_layers_with_the_experts_are_refused(layers):
 @pytest.mark.parametrize(
     ("stored", "asked", "held"),
     [
-        ((), (), ()), (("o",), (), ("o",)), ((), ("moe",), ()), ((), ("moe", "lm_head", "qkv"), ("qkv", "lm_head")),
+        ((), (), ()),
+        (("o",), (), ("o",)),
+        ((), ("moe",), ()),
+        ((), ("moe", "lm_head", "qkv"), ("qkv", "lm_head")),
         (("o",), ("qkv", "o"), ("qkv", "o")),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_nothing_asked_is_as_stored_and_more_may_be_asked(stored, asked, held):
     assert held_layers(stored, asked) == held
 

@@ -35,10 +35,14 @@ def plan_of(*lens, seed=0, page_size=PAGE, pages=PAGES, vocabulary=250, logits=N
         spans.append(
             Span(
                 request=Request(request_id=str(number), token_ids=token_ids, params=SamplingParams()),
-                token_ids=token_ids, start=held - count, end=held, full_pages=full, window_pages=window,
+                token_ids=token_ids,
+                start=held - count,
+                end=held,
+                full_pages=full,
+                window_pages=window,
                 num_logits=1 if logits is None else logits[number],
             )
-        )  # fmt: skip
+        )
     return Plan(spans=spans)
 
 

@@ -20,9 +20,19 @@ from firesteel.model.weights import load_weights, named_tensors, weight_bytes
 
 CPU = find_device("cpu")
 SPEC = ModelSpec(
-    num_layers=2, hidden_size=64, intermediate_size=32, num_heads=2, num_kv_heads=1, head_dim=32, num_experts=4,
-    num_active=2, vocab_size=99, windows=(8, None), rope=RopeSpec(theta=10000.0), max_context=256,
-)  # fmt: skip
+    num_layers=2,
+    hidden_size=64,
+    intermediate_size=32,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=32,
+    num_experts=4,
+    num_active=2,
+    vocab_size=99,
+    windows=(8, None),
+    rope=RopeSpec(theta=10000.0),
+    max_context=256,
+)
 ALL_DENSE = ("qkv", "o", "lm_head")
 OTHERS = {"tokenizer.json": "{}", "generation_config.json": "[1]", "chat_template.jinja": "x", "LICENSE": "free"}
 
@@ -130,10 +140,11 @@ def test_empty_target_is_taken(source, tmp_path):
 @pytest.mark.parametrize(
     ("layers", "complaint"),
     [
-        ((), "nothing to quantise: name some of qkv, o, lm_head"), (("moe",), "nothing to quantise: name some of"),
+        ((), "nothing to quantise: name some of qkv, o, lm_head"),
+        (("moe",), "nothing to quantise: name some of"),
         (("qkv", "ffn"), "'ffn' is not a layer that MXFP4 may hold"),
     ],
-)  # fmt: skip
+)
 def test_layers_that_make_no_sense_are_refused_before_anything_is_written(source, tmp_path, layers, complaint):
     with pytest.raises(UserError, match=complaint):
         quantize_checkpoint(source, tmp_path / "target", layers)

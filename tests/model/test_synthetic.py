@@ -16,9 +16,15 @@ from firesteel.model.weights import named_tensors
 
 CPU = find_device("cpu")
 SPEC = replace(
-    PRESETS["gpt-oss-20b"], num_layers=24, hidden_size=192, intermediate_size=96, num_heads=8, num_kv_heads=2,
-    num_experts=16, vocab_size=500,
-)  # fmt: skip
+    PRESETS["gpt-oss-20b"],
+    num_layers=24,
+    hidden_size=192,
+    intermediate_size=96,
+    num_heads=8,
+    num_kv_heads=2,
+    num_experts=16,
+    vocab_size=500,
+)
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_does_not():

@@ -22,9 +22,19 @@ from firesteel.model.weights import check_memory, empty_weights, load_weights, n
 
 CPU = find_device("cpu")
 SPEC = ModelSpec(
-    num_layers=2, hidden_size=64, intermediate_size=32, num_heads=2, num_kv_heads=1, head_dim=32, num_experts=4,
-    num_active=2, vocab_size=99, windows=(8, None), rope=RopeSpec(theta=10000.0), max_context=256,
-)  # fmt: skip
+    num_layers=2,
+    hidden_size=64,
+    intermediate_size=32,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=32,
+    num_experts=4,
+    num_active=2,
+    vocab_size=99,
+    windows=(8, None),
+    rope=RopeSpec(theta=10000.0),
+    max_context=256,
+)
 ALL_DENSE = ("qkv", "o", "lm_head")
 SCALES = "model.layers.1.mlp.experts.down_proj_scales"
 SINGLE = "model.safetensors"

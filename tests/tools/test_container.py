@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from firesteel.config import knobs
+from firesteel.config import all_settings
 
 ROOT = Path(__file__).parents[2]
 FILES = ("compose.yaml", "compose.dev.yaml")
@@ -48,7 +48,7 @@ def test_files_that_the_image_copies_exist_and_are_not_ignored():
 @pytest.mark.parametrize("name", FILES)
 def test_compose_files_name_stages_and_settings_that_exist(name):
     stages = {rest.split()[-1] for word, rest in instructions() if word == "FROM"}
-    variables = {knob.env for knob in knobs().values()}
+    variables = {setting.env for setting in all_settings().values()}
     content = yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))
     for service in content["services"].values():
         assert service["build"]["target"] in stages

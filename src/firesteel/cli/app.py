@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from firesteel.config import REMOVED, Knob, RemovedSettingWarning, knobs
+from firesteel.config import REMOVED, RemovedSettingWarning, Setting, all_settings
 from firesteel.errors import UserError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -56,11 +56,11 @@ def _print_line(label: str, style: str, message: object) -> None:
     Console(stderr=True).print(text, soft_wrap=True)
 
 
-def with_knobs(command: Callable[..., None], *, is_server: bool = False) -> Callable[..., None]:
-    """Gives a command a flag per setting, the server's only if `is_server`; those given reach it as `knobs`."""
-    offered = [knob for knob in knobs().values() if is_server or knob.section != "server"]
-    flags = {knob.name: _flag(knob) for knob in offered}
-    return with_options(command, "knobs", flags | {name: _removed_flag(name) for name in REMOVED})
+def with_settings(command: Callable[..., None], *, is_server: bool = False) -> Callable[..., None]:
+    """Gives a command a flag per setting, the server's only if `is_server`; those given reach it as `settings`."""
+    offered = [setting for setting in all_settings().values() if is_server or setting.section != "server"]
+    flags = {setting.name: _flag(setting) for setting in offered}
+    return with_options(command, "settings", flags | {name: _removed_flag(name) for name in REMOVED})
 
 
 def with_options(command: Callable[..., None], parameter: str, options: Mapping[str, Any]) -> Callable[..., None]:
@@ -86,13 +86,15 @@ def with_options(command: Callable[..., None], parameter: str, options: Mapping[
     return run
 
 
-def _flag(knob: Knob) -> Any:
-    name = f"--{knob.name.replace('_', '-')}"
-    names = [f"{name}/--no-{name[2:]}"] if knob.type is bool else [name]
-    names += [f" /{knob.off_flag}"] if knob.off_flag else []
-    default = "none" if knob.default == "" else knob.default
-    text = escape(f"{knob.help} (default: {default}; {knob.env})")  # rich takes square brackets for markup
-    return Annotated[knob.type | None, typer.Option(*names, help=text, rich_help_panel=f"{knob.section} settings")]
+def _flag(setting: Setting) -> Any:
+    name = f"--{setting.name.replace('_', '-')}"
+    names = [f"{name}/--no-{name[2:]}"] if setting.type is bool else [name]
+    names += [f" /{setting.off_flag}"] if setting.off_flag else []
+    default = "none" if setting.default == "" else setting.default
+    text = escape(f"{setting.help} (default: {default}; {setting.env})")  # rich takes square brackets for markup
+    return Annotated[
+        setting.type | None, typer.Option(*names, help=text, rich_help_panel=f"{setting.section} settings")
+    ]
 
 
 def _removed_flag(name: str) -> Any:

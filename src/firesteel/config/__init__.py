@@ -22,7 +22,7 @@ from firesteel.config.sections import (
     ProcessConfig,
     ServerConfig,
 )
-from firesteel.config.settings import ConfigError, Knob, Settings, knobs, resolve
+from firesteel.config.settings import ConfigError, Setting, Settings, all_settings, resolve
 
 __all__ = [
     "HIDDEN",
@@ -33,18 +33,18 @@ __all__ = [
     "Config",
     "ConfigError",
     "KernelConfig",
-    "Knob",
     "ModelConfig",
     "ProcessConfig",
     "RemovedSettingWarning",
     "ServerConfig",
+    "Setting",
     "Settings",
+    "all_settings",
     "child_environment",
     "find_reference_key",
     "find_user_cache",
     "hide_secrets",
     "is_secret",
-    "knobs",
     "parse_layers",
     "parse_origins",
     "resolve",

@@ -26,7 +26,7 @@ class ConfigError(UserError):
 
 
 @dataclass(frozen=True, slots=True)
-class Knob:
+class Setting:
     """A declared setting: `section.name` in Config, `name` in files, `--name` as a flag."""
 
     section: str
@@ -47,13 +47,13 @@ class Settings:
     origins: Mapping[str, str]
 
 
-def knobs() -> dict[str, Knob]:
-    declared_knobs: dict[str, Knob] = {}
+def all_settings() -> dict[str, Setting]:
+    declared_settings: dict[str, Setting] = {}
     for section, section_type in get_type_hints(Config).items():
         hints = get_type_hints(section_type)
         for declared in dataclasses.fields(section_type):
             meta = declared.metadata
-            declared_knobs[declared.name] = Knob(
+            declared_settings[declared.name] = Setting(
                 section,
                 declared.name,
                 hints[declared.name],
@@ -63,7 +63,7 @@ def knobs() -> dict[str, Knob]:
                 meta["check"],
                 meta["off_flag"],
             )
-    return declared_knobs
+    return declared_settings
 
 
 def resolve(
@@ -77,13 +77,13 @@ def resolve(
     Removed settings are dropped with a warning.
     """
     environ = current(environ)
-    known = knobs()
+    known = all_settings()
     given = {name: value for name, value in (flags or {}).items() if value is not None}
     given = drop_removed(given, REMOVED, "setting")
     reject_unknown(given, known, "setting")
     ours = {name: text for name, text in environ.items() if name.startswith(PREFIX)}
     ours = drop_removed(ours, {variable_of(name): reason for name, reason in REMOVED.items()}, "variable")
-    reject_unknown(ours, [*(knob.env for knob in known.values()), FILE_VARIABLE], "variable")
+    reject_unknown(ours, [*(setting.env for setting in known.values()), FILE_VARIABLE], "variable")
     file = file or environ.get(FILE_VARIABLE)
     from_file = read_file(Path(file), known) if file else {}
 
@@ -104,7 +104,7 @@ def resolve(
     return Settings(Config(**sections), origins)
 
 
-def read_file(path: Path, known: Mapping[str, Knob]) -> dict[str, Any]:
+def read_file(path: Path, known: Mapping[str, Setting]) -> dict[str, Any]:
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -135,7 +135,7 @@ def reject_unknown(names: Iterable[str], known: Iterable[str], what: str) -> Non
             raise ConfigError(f"unknown {what} {name}; did you mean {near[0]}?")
 
 
-def parse(text: str, declared: Knob) -> Any:
+def parse(text: str, declared: Setting) -> Any:
     if declared.type is bool:
         truth = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
         if text.lower() not in truth:
@@ -147,7 +147,7 @@ def parse(text: str, declared: Knob) -> Any:
         raise ConfigError(f"{declared.env}={text!r}: must be {TYPE_NAMES[declared.type]}") from error
 
 
-def checked(value: Any, declared: Knob, origin: str) -> Any:
+def checked(value: Any, declared: Setting, origin: str) -> Any:
     if declared.type is float and type(value) is int:
         value = float(value)
     if type(value) is not declared.type:

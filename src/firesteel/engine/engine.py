@@ -84,9 +84,12 @@ class Engine:
         self.cost = StepCost(config.max_decode_delay_ms, config.max_num_batched_tokens)
         is_bounded = device.is_cuda and config.max_decode_delay_ms > 0
         self.scheduler = Scheduler(
-            tables, config, max_context=max_context, max_prompt_logits=count_prompt_logits(spec),
+            tables,
+            config,
+            max_context=max_context,
+            max_prompt_logits=count_prompt_logits(spec),
             find_room=self.cost.find_room if is_bounded else None,
-        )  # fmt: skip
+        )
         self.runner = Runner(model, new_cache(spec, num_pages + 1, size, device, dtype))
         self.sampler = Sampler(spec.vocab_size, device.torch_device, model.kernels.draw)
         self.idle_page = num_pages  # is nobody's
@@ -97,9 +100,15 @@ class Engine:
             model, self.runner.cache, device, kernels, fused=fused, idle_page=num_pages, memory=memory, **sizes
         )
         self.prompts = PromptStore(
-            model, self.runner.cache, device, kernels, memory, most_tokens=config.max_num_batched_tokens,
-            eager=eager_prompt_steps, **sizes,
-        )  # fmt: skip
+            model,
+            self.runner.cache,
+            device,
+            kernels,
+            memory,
+            most_tokens=config.max_num_batched_tokens,
+            eager=eager_prompt_steps,
+            **sizes,
+        )
         self.loop = DecodeLoop(store, self.sampler)
         self.clock: Callable[[], float] = time.perf_counter
         self.run_ahead_steps = find_ahead(config, device) if run_ahead_steps is None else run_ahead_steps
@@ -216,19 +225,27 @@ class Engine:
         """A copy; reading the number of saturated values waits for the device."""
         saturated = self.runner.cache.saturated
         return replace(
-            self.totals, requests_running=len(self.scheduler.running), requests_waiting=len(self.scheduler.waiting),
-            preemptions=self.scheduler.num_preemptions, pages_held=self.pool.num_held,
-            pages_idle=self.pool.num_idle, page_evictions=self.pool.num_evictions,
-            saturated_values=0 if saturated is None else int(saturated), graphs=len(self.loop.store.ready()),
-            graph_s=self.loop.store.seconds, graph_bytes=self.loop.store.num_bytes,
-            prompt_graphs=len(self.prompts), prompt_graph_s=self.prompts.seconds,
-            prompt_graph_bytes=self.prompts.num_bytes, prompt_steps_replayed=self.prompts.num_launched,
+            self.totals,
+            requests_running=len(self.scheduler.running),
+            requests_waiting=len(self.scheduler.waiting),
+            preemptions=self.scheduler.num_preemptions,
+            pages_held=self.pool.num_held,
+            pages_idle=self.pool.num_idle,
+            page_evictions=self.pool.num_evictions,
+            saturated_values=0 if saturated is None else int(saturated),
+            graphs=len(self.loop.store.ready()),
+            graph_s=self.loop.store.seconds,
+            graph_bytes=self.loop.store.num_bytes,
+            prompt_graphs=len(self.prompts),
+            prompt_graph_s=self.prompts.seconds,
+            prompt_graph_bytes=self.prompts.num_bytes,
+            prompt_steps_replayed=self.prompts.num_launched,
             prompt_steps_too_many_tokens=self.prompts.outside.tokens,
             prompt_steps_with_prompt_logits=self.prompts.outside.logits,
             prompt_steps_without_graphs=self.prompts.outside.off,
             prompt_tokens_beside_decoding=self.cost.find_room(1) if self.scheduler.find_room is not None else 0,
             late_captures=self.loop.store.num_late + self.prompts.num_late,
-        )  # fmt: skip
+        )
 
     def _count(self, plan: Plan, outputs: Sequence[StepOutput]) -> None:
         self.totals.count_step(plan)
@@ -276,9 +293,14 @@ def _sample_row(span: Span) -> SampleRow:
     request = span.request
     allowed = request.mask.allowed(span.token_ids[request.num_prompt :]) if request.mask is not None else None
     return SampleRow(
-        params=request.params, position=span.end, name=f"request {request.request_id}", token_ids=span.token_ids,
-        num_prompt=request.num_prompt, stop_token_ids=request.stops, allowed=allowed,
-    )  # fmt: skip
+        params=request.params,
+        position=span.end,
+        name=f"request {request.request_id}",
+        token_ids=span.token_ids,
+        num_prompt=request.num_prompt,
+        stop_token_ids=request.stops,
+        allowed=allowed,
+    )
 
 
 def _score_prompt(span: Span, logits: Tensor) -> Logprobs | None:

@@ -78,9 +78,14 @@ def load_engine(
     layers = held_layers(stored.mxfp4_layers, parse_layers(config.kernels.mxfp4_layers))
     settled = settle(replace(stored, mxfp4_layers=layers), config)
     weights, report = load_weights(
-        directory, stored, settled.device, workers=LOAD_WORKERS,
-        reserve_gib=find_reserve(settled.device, config.model), progress=progress, held=settled.spec,
-    )  # fmt: skip
+        directory,
+        stored,
+        settled.device,
+        workers=LOAD_WORKERS,
+        reserve_gib=find_reserve(settled.device, config.model),
+        progress=progress,
+        held=settled.spec,
+    )
     return assemble(settled, weights, config, report, preparing)
 
 
@@ -102,18 +107,26 @@ def settle(spec: ModelSpec, config: Config) -> Settled:
     use_options(tuned.options)
     kernels = choose_kernels(device, config)
     return Settled(
-        spec=spec, device=device, max_context=max_context, kernels=kernels, tuned=tuned, scales=scales,
+        spec=spec,
+        device=device,
+        max_context=max_context,
+        kernels=kernels,
+        tuned=tuned,
+        scales=scales,
         fused=choose_fused(device, config, kernels.ledger, spec.mxfp4_layers),
-    )  # fmt: skip
+    )
 
 
 def choose_kernels(device: DeviceSpec, config: Config) -> Kernels:
     use_cache(config.kernels.kernel_cache_dir)
     pins, required = (split_choices(text)[0] for text in (config.kernels.kernels, config.kernels.require))
     return Kernels(
-        device, parse_pins(pins), Ledger(), required=parse_requirements(required),
+        device,
+        parse_pins(pins),
+        Ledger(),
+        required=parse_requirements(required),
         activation=config.kernels.activation,
-    )  # fmt: skip
+    )
 
 
 def choose_fused(
@@ -127,9 +140,13 @@ def choose_fused(
     must, must_ours = split_choices(config.kernels.require)
     pins, required = parse_pins(ours), parse_requirements(must_ours)
     ops = DecodeOps.choose(
-        device, ledger, asked=pins, required=required, activation=config.kernels.activation,
+        device,
+        ledger,
+        asked=pins,
+        required=required,
+        activation=config.kernels.activation,
         mxfp4_layers=mxfp4_layers,
-    )  # fmt: skip
+    )
     if pins or required:
         if unnamed := _unnamed(parse_requirements(must), {*required}):
             raise UserError("{} is required, but decoding steps would run {}: require that too".format(*unnamed))
@@ -157,20 +174,39 @@ def assemble(
 ) -> Loaded:
     spec, device, kernels, max_context = settled.spec, settled.device, settled.kernels, settled.max_context
     model = GptOss(
-        spec, weights, kernels, device, max_context=max_context, sinks=config.kernels.sinks,
-        activation=config.kernels.activation, tile=config.kernels.tile, tuned=settled.tuned,
+        spec,
+        weights,
+        kernels,
+        device,
+        max_context=max_context,
+        sinks=config.kernels.sinks,
+        activation=config.kernels.activation,
+        tile=config.kernels.tile,
+        tuned=settled.tuned,
         kv_scales=settled.scales,
-    )  # fmt: skip
+    )
     engine = Engine(
-        model, device, config.batch, config.cache, max_context=max_context,
-        reserve_gib=find_reserve(device, config.model), kernels=config.kernels, fused=settled.fused,
-    )  # fmt: skip
+        model,
+        device,
+        config.batch,
+        config.cache,
+        max_context=max_context,
+        reserve_gib=find_reserve(device, config.model),
+        kernels=config.kernels,
+        fused=settled.fused,
+    )
     if config.batch.prepare:
         prepare(engine, preparing)
     return Loaded(
-        spec=spec, device=device, kernels=kernels, max_context=max_context, model=model, engine=engine,
-        fused=settled.fused, report=report,
-    )  # fmt: skip
+        spec=spec,
+        device=device,
+        kernels=kernels,
+        max_context=max_context,
+        model=model,
+        engine=engine,
+        fused=settled.fused,
+        report=report,
+    )
 
 
 def find_max_context(spec: ModelSpec, config: Config) -> int:

@@ -82,8 +82,13 @@ def call_outside(engine: Engine) -> None:
         request = Request(request_id="", token_ids=[0] * count, params=SamplingParams())
         pages = [engine.idle_page] * -(-count // page_size)
         span = Span(
-            request=request, token_ids=request.token_ids, start=0, end=count, full_pages=pages, window_pages=pages,
+            request=request,
+            token_ids=request.token_ids,
+            start=0,
+            end=count,
+            full_pages=pages,
+            window_pages=pages,
             num_logits=1,
-        )  # fmt: skip
+        )
         batch = build_batch(Plan(spans=[span]), page_size, engine.device.torch_device)
         model.logits(model.forward(batch, engine.runner.cache, model.num_layers_of_each_kind))

@@ -74,9 +74,11 @@ class Statistics:
     def prompt_steps(self) -> dict[str, int]:
         """Steps with prompts, by the way they took: replayed, or launched op by op for a reason."""
         return {
-            "replayed": self.prompt_steps_replayed, "too many tokens": self.prompt_steps_too_many_tokens,
-            "prompt logits": self.prompt_steps_with_prompt_logits, "no graphs": self.prompt_steps_without_graphs,
-        }  # fmt: skip
+            "replayed": self.prompt_steps_replayed,
+            "too many tokens": self.prompt_steps_too_many_tokens,
+            "prompt logits": self.prompt_steps_with_prompt_logits,
+            "no graphs": self.prompt_steps_without_graphs,
+        }
 
     def count_finished(self, one: RequestStatistics) -> None:
         self.requests_finished += 1

@@ -56,10 +56,13 @@ class QuantizedLayer:
 
     def plus(self, other: QuantizedLayer) -> QuantizedLayer:
         return QuantizedLayer(
-            layer=self.layer, matrices=self.matrices + other.matrices, values=self.values + other.values,
-            squares=self.squares + other.squares, squared_errors=self.squared_errors + other.squared_errors,
+            layer=self.layer,
+            matrices=self.matrices + other.matrices,
+            values=self.values + other.values,
+            squares=self.squares + other.squares,
+            squared_errors=self.squared_errors + other.squared_errors,
             largest_error=max(self.largest_error, other.largest_error),
-        )  # fmt: skip
+        )
 
     def in_words(self) -> str:
         matrices = "1 matrix" if self.matrices == 1 else f"{self.matrices} matrices"
@@ -164,10 +167,12 @@ def _row_ranges(matrix: StoredTensor) -> Iterable[tuple[int, int]]:
 def _rows(name: str, matrix: StoredTensor, targets: Mapping[str, Tensor], first: int, staging: Tensor) -> Rows:
     count, columns = staging.shape
     return Rows(
-        name=name, stretch=Stretch(matrix.file, matrix.offset + 2 * first * columns, staging),
+        name=name,
+        stretch=Stretch(matrix.file, matrix.offset + 2 * first * columns, staging),
         codes=targets[name + CODES].flatten(1)[first : first + count],
-        scales=targets[name + SCALES][first : first + count], is_first=first == 0,
-    )  # fmt: skip
+        scales=targets[name + SCALES][first : first + count],
+        is_first=first == 0,
+    )
 
 
 def _quantize(rows: Rows) -> QuantizedLayer:
@@ -180,10 +185,13 @@ def _quantize(rows: Rows) -> QuantizedLayer:
     rows.scales.copy_(scales)
     errors = mxfp4.dequantize(codes, scales).sub_(values)
     return QuantizedLayer(
-        layer=next(layer for word, layer in LAYER_OF.items() if word in rows.name), matrices=int(rows.is_first),
-        values=values.numel(), squares=_sum_of_squares(values), squared_errors=_sum_of_squares(errors),
+        layer=next(layer for word, layer in LAYER_OF.items() if word in rows.name),
+        matrices=int(rows.is_first),
+        values=values.numel(),
+        squares=_sum_of_squares(values),
+        squared_errors=_sum_of_squares(errors),
         largest_error=float(errors.abs().max()),
-    )  # fmt: skip
+    )
 
 
 def _sum_of_squares(x: Tensor) -> float:

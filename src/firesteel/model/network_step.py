@@ -155,7 +155,12 @@ class _State:
         count, device = self.slots.shape[1], self.slots.device
         full, window = (KvView(page_table=self.page_tables[kind], slots=self.slots[kind]) for kind in range(2))
         return Batch(
-            token_ids=token_ids, positions=self.counts[0], kv_lens=self.counts[1], full=full, window=window,
-            query_starts=torch.arange(count + 1, device=device), logit_rows=torch.arange(count, device=device),
+            token_ids=token_ids,
+            positions=self.counts[0],
+            kv_lens=self.counts[1],
+            full=full,
+            window=window,
+            query_starts=torch.arange(count + 1, device=device),
+            logit_rows=torch.arange(count, device=device),
             num_tokens=self.num_tokens,
-        )  # fmt: skip
+        )

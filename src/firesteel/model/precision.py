@@ -60,8 +60,9 @@ def write_quantization(layers: Sequence[str]) -> dict[str, Any]:
     attention = [ATTENTION] if not {"qkv", "o"} & set(layers) else kept
     head = [] if "lm_head" in layers else ["lm_head"]
     content: dict[str, Any] = {
-        "quant_method": "mxfp4", "modules_to_not_convert": [*attention, *NEVER, *head],
-    }  # fmt: skip
+        "quant_method": "mxfp4",
+        "modules_to_not_convert": [*attention, *NEVER, *head],
+    }
     return {**content, FIELD: [EXPERTS, *in_order(layers)]} if in_order(layers) else content
 
 

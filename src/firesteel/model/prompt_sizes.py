@@ -24,8 +24,9 @@ def prompt_sizes(most_tokens: int, most_requests: int) -> list[PromptSize]:
     end = bisect_left(TOKENS, max(most_tokens, min(most_tokens, most_requests) + 1)) + 1
     return [
         PromptSize(tokens, requests)
-        for tokens in TOKENS[:end] for requests in _request_counts(tokens, most_requests)
-    ]  # fmt: skip
+        for tokens in TOKENS[:end]
+        for requests in _request_counts(tokens, most_requests)
+    ]
 
 
 def find_size(num_tokens: int, num_requests: int, most_requests: int) -> PromptSize | None:

@@ -78,9 +78,11 @@ class PromptStep:
         """[..] all numbers as they lie on the device."""
         numbers = np.zeros(_end(self._places), dtype=np.int64)
         padding = {
-            "query_starts": batch.num_tokens, "full_slots": NOT_STORED, "window_slots": NOT_STORED,
+            "query_starts": batch.num_tokens,
+            "full_slots": NOT_STORED,
+            "window_slots": NOT_STORED,
             "logit_rows": batch.logit_rows[0] if len(batch.logit_rows) else 0,
-        }  # fmt: skip
+        }
         for name, place in self._places.items():
             given = np.array([batch.num_tokens]) if name == "num_tokens" else getattr(batch, name)
             numbers[place.start : place.start + len(given)] = given
@@ -90,19 +92,29 @@ class PromptStep:
     def _view(self) -> Batch:
         parts = {name: self._numbers[place] for name, place in self._places.items()}
         return Batch(
-            token_ids=parts["token_ids"], positions=parts["positions"], query_starts=parts["query_starts"],
-            kv_lens=parts["kv_lens"], logit_rows=parts["logit_rows"], num_tokens=parts["num_tokens"],
+            token_ids=parts["token_ids"],
+            positions=parts["positions"],
+            query_starts=parts["query_starts"],
+            kv_lens=parts["kv_lens"],
+            logit_rows=parts["logit_rows"],
+            num_tokens=parts["num_tokens"],
             full=KvView(page_table=self._tables[0], slots=parts["full_slots"]),
             window=KvView(page_table=self._tables[1], slots=parts["window_slots"]),
-        )  # fmt: skip
+        )
 
 
 def _lay_out(size: PromptSize) -> dict[str, slice]:
     """Where each kind of number lies; all begin aligned, so that kernels are compiled for one alignment."""
     counts = {
-        "token_ids": size.tokens, "positions": size.tokens, "full_slots": size.tokens, "window_slots": size.tokens,
-        "query_starts": size.requests + 1, "kv_lens": size.requests, "logit_rows": size.requests, "num_tokens": 1,
-    }  # fmt: skip
+        "token_ids": size.tokens,
+        "positions": size.tokens,
+        "full_slots": size.tokens,
+        "window_slots": size.tokens,
+        "query_starts": size.requests + 1,
+        "kv_lens": size.requests,
+        "logit_rows": size.requests,
+        "num_tokens": 1,
+    }
     places, begin = {}, 0
     for name, count in counts.items():
         places[name] = slice(begin, begin + count)
@@ -117,9 +129,16 @@ def _end(places: dict[str, slice]) -> int:
 def _nothing() -> HostBatch:
     none, tables = np.zeros(0, dtype=np.int64), np.zeros((0, 0), dtype=np.int64)
     return HostBatch(
-        token_ids=none, positions=none, query_starts=none, kv_lens=none, full_table=tables, full_slots=none,
-        window_table=tables, window_slots=none, logit_rows=none,
-    )  # fmt: skip
+        token_ids=none,
+        positions=none,
+        query_starts=none,
+        kv_lens=none,
+        full_table=tables,
+        full_slots=none,
+        window_table=tables,
+        window_slots=none,
+        logit_rows=none,
+    )
 
 
 def _send(numbers: Tensor, target: Tensor) -> None:

@@ -55,15 +55,23 @@ class QuantizeReport:
     def as_dict(self) -> dict[str, Any]:
         layers = [
             {
-                "layer": one.layer, "matrices": one.matrices, "bytes_before": one.bytes_before,
-                "bytes_after": one.bytes_after, "relative_rms": one.relative_rms, "worst": one.worst,
+                "layer": one.layer,
+                "matrices": one.matrices,
+                "bytes_before": one.bytes_before,
+                "bytes_after": one.bytes_after,
+                "relative_rms": one.relative_rms,
+                "worst": one.worst,
             }
             for one in self.layers
-        ]  # fmt: skip
+        ]
         return {
-            "target": str(self.target), "mxfp4_layers": list(self.mxfp4_layers), "layers": layers,
-            "bytes_before": self.bytes_before, "bytes_after": self.bytes_after, "seconds": self.seconds,
-        }  # fmt: skip
+            "target": str(self.target),
+            "mxfp4_layers": list(self.mxfp4_layers),
+            "layers": layers,
+            "bytes_before": self.bytes_before,
+            "bytes_after": self.bytes_after,
+            "seconds": self.seconds,
+        }
 
 
 def quantize_checkpoint(
@@ -89,9 +97,13 @@ def quantize_checkpoint(
         _copy_others(source, target)
         _write_config(source, target, held)
     return QuantizeReport(
-        target=target, mxfp4_layers=held.mxfp4_layers, layers=quantized, bytes_before=before, bytes_after=after,
+        target=target,
+        mxfp4_layers=held.mxfp4_layers,
+        layers=quantized,
+        bytes_before=before,
+        bytes_after=after,
         seconds=time.perf_counter() - start,
-    )  # fmt: skip
+    )
 
 
 def _held(spec: ModelSpec, layers: Sequence[str], source: Path) -> tuple[str, ...]:

@@ -13,9 +13,15 @@ import torch
 from firesteel.errors import UserError
 
 DTYPES = {
-    "BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "U8": torch.uint8, "I8": torch.int8,
-    "F8_E4M3": torch.float8_e4m3fn, "I32": torch.int32, "I64": torch.int64,
-}  # fmt: skip
+    "BF16": torch.bfloat16,
+    "F16": torch.float16,
+    "F32": torch.float32,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "I32": torch.int32,
+    "I64": torch.int64,
+}
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 LARGEST_HEADER = 100 << 20  # bytes; safetensors' own limit

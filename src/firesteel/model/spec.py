@@ -21,11 +21,30 @@ SLIDING, FULL = "sliding_attention", "full_attention"
 
 # Fields that do not change what the network computes.
 HARMLESS = {
-    "architectures", "attention_dropout", "bos_token_id", "dtype", "eos_token_id", "initial_context_length",
-    "initializer_range", "output_attentions", "output_hidden_states", "output_router_logits", "pad_token_id",
-    "return_dict", "router_aux_loss_coef", "torch_dtype", "transformers_version", "use_cache", "_name_or_path",
-    "chunk_size_feed_forward", "id2label", "is_encoder_decoder", "label2id", "problem_type", "unsloth_fixed",
-}  # fmt: skip
+    "architectures",
+    "attention_dropout",
+    "bos_token_id",
+    "dtype",
+    "eos_token_id",
+    "initial_context_length",
+    "initializer_range",
+    "output_attentions",
+    "output_hidden_states",
+    "output_router_logits",
+    "pad_token_id",
+    "return_dict",
+    "router_aux_loss_coef",
+    "torch_dtype",
+    "transformers_version",
+    "use_cache",
+    "_name_or_path",
+    "chunk_size_feed_forward",
+    "id2label",
+    "is_encoder_decoder",
+    "label2id",
+    "problem_type",
+    "unsloth_fixed",
+}
 # Fields with one possible value: anything else is another network.
 FIXED = {
     "model_type": "gpt_oss",
@@ -35,15 +54,36 @@ FIXED = {
     "swiglu_alpha": 1.702,
 }
 USED = {
-    "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads",
-    "head_dim", "num_local_experts", "num_experts_per_tok", "experts_per_token", "vocab_size", "sliding_window",
-    "layer_types", "rms_norm_eps", "swiglu_limit", "max_position_embeddings", "rope_theta", "rope_scaling",
-    "rope_parameters", "quantization_config",
-}  # fmt: skip
+    "num_hidden_layers",
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "num_local_experts",
+    "num_experts_per_tok",
+    "experts_per_token",
+    "vocab_size",
+    "sliding_window",
+    "layer_types",
+    "rms_norm_eps",
+    "swiglu_limit",
+    "max_position_embeddings",
+    "rope_theta",
+    "rope_scaling",
+    "rope_parameters",
+    "quantization_config",
+}
 ROPE_FIELDS = {
-    "rope_type", "type", "rope_theta", "factor", "original_max_position_embeddings", "beta_fast", "beta_slow",
+    "rope_type",
+    "type",
+    "rope_theta",
+    "factor",
+    "original_max_position_embeddings",
+    "beta_fast",
+    "beta_slow",
     "truncate",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,11 +138,19 @@ class ModelSpec:
 
 def _gpt_oss(num_layers: int, num_experts: int) -> ModelSpec:
     return ModelSpec(
-        num_layers=num_layers, hidden_size=2880, intermediate_size=2880, num_heads=64, num_kv_heads=8,
-        head_dim=64, num_experts=num_experts, num_active=4, vocab_size=201088,
+        num_layers=num_layers,
+        hidden_size=2880,
+        intermediate_size=2880,
+        num_heads=64,
+        num_kv_heads=8,
+        head_dim=64,
+        num_experts=num_experts,
+        num_active=4,
+        vocab_size=201088,
         windows=tuple(None if layer % 2 else 128 for layer in range(num_layers)),
-        rope=RopeSpec(theta=150000.0, factor=32.0), max_context=131072,
-    )  # fmt: skip
+        rope=RopeSpec(theta=150000.0, factor=32.0),
+        max_context=131072,
+    )
 
 
 PRESETS = {"gpt-oss-120b": _gpt_oss(36, 128), "gpt-oss-20b": _gpt_oss(24, 32)}
@@ -138,37 +186,57 @@ def parse_spec(content: Mapping[str, Any]) -> ModelSpec:
     num_layers = fields.integer("num_hidden_layers")
     max_context = fields.integer("max_position_embeddings")
     return ModelSpec(
-        num_layers=num_layers, hidden_size=fields.integer("hidden_size"),
-        intermediate_size=fields.integer("intermediate_size"), num_heads=fields.integer("num_attention_heads"),
-        num_kv_heads=fields.integer("num_key_value_heads"), head_dim=fields.integer("head_dim"),
-        num_experts=fields.integer("num_local_experts"), num_active=_active(fields),
-        vocab_size=fields.integer("vocab_size"), windows=_windows(fields, num_layers),
-        rope=_rope(content), max_context=max_context, rms_eps=fields.number("rms_norm_eps"),
-        swiglu_limit=fields.number("swiglu_limit"), mxfp4_layers=mxfp4_layers,
-    )  # fmt: skip
+        num_layers=num_layers,
+        hidden_size=fields.integer("hidden_size"),
+        intermediate_size=fields.integer("intermediate_size"),
+        num_heads=fields.integer("num_attention_heads"),
+        num_kv_heads=fields.integer("num_key_value_heads"),
+        head_dim=fields.integer("head_dim"),
+        num_experts=fields.integer("num_local_experts"),
+        num_active=_active(fields),
+        vocab_size=fields.integer("vocab_size"),
+        windows=_windows(fields, num_layers),
+        rope=_rope(content),
+        max_context=max_context,
+        rms_eps=fields.number("rms_norm_eps"),
+        swiglu_limit=fields.number("swiglu_limit"),
+        mxfp4_layers=mxfp4_layers,
+    )
 
 
 def write_spec(spec: ModelSpec) -> dict[str, Any]:
     """The content of a config.json that reads back as `spec`."""
     rope = spec.rope
     scaling = {
-        "rope_type": "yarn", "factor": rope.factor, "beta_fast": rope.beta_fast, "beta_slow": rope.beta_slow,
-        "truncate": rope.truncate, "original_max_position_embeddings": rope.original_context,
-    }  # fmt: skip
+        "rope_type": "yarn",
+        "factor": rope.factor,
+        "beta_fast": rope.beta_fast,
+        "beta_slow": rope.beta_slow,
+        "truncate": rope.truncate,
+        "original_max_position_embeddings": rope.original_context,
+    }
     window = next((window for window in spec.windows if window is not None), 128)
     return {
-        "architectures": ["GptOssForCausalLM"], **FIXED,
-        "num_hidden_layers": spec.num_layers, "hidden_size": spec.hidden_size,
-        "intermediate_size": spec.intermediate_size, "num_attention_heads": spec.num_heads,
-        "num_key_value_heads": spec.num_kv_heads, "head_dim": spec.head_dim,
-        "num_local_experts": spec.num_experts, "num_experts_per_tok": spec.num_active,
-        "vocab_size": spec.vocab_size, "sliding_window": window,
+        "architectures": ["GptOssForCausalLM"],
+        **FIXED,
+        "num_hidden_layers": spec.num_layers,
+        "hidden_size": spec.hidden_size,
+        "intermediate_size": spec.intermediate_size,
+        "num_attention_heads": spec.num_heads,
+        "num_key_value_heads": spec.num_kv_heads,
+        "head_dim": spec.head_dim,
+        "num_local_experts": spec.num_experts,
+        "num_experts_per_tok": spec.num_active,
+        "vocab_size": spec.vocab_size,
+        "sliding_window": window,
         "layer_types": [FULL if window is None else SLIDING for window in spec.windows],
-        "rms_norm_eps": spec.rms_eps, "swiglu_limit": spec.swiglu_limit,
-        "max_position_embeddings": spec.max_context, "rope_theta": rope.theta,
+        "rms_norm_eps": spec.rms_eps,
+        "swiglu_limit": spec.swiglu_limit,
+        "max_position_embeddings": spec.max_context,
+        "rope_theta": rope.theta,
         "rope_scaling": scaling if rope.factor > 1 else None,
         "quantization_config": write_quantization(spec.mxfp4_layers),
-    }  # fmt: skip
+    }
 
 
 def _active(fields: Fields) -> int:
@@ -215,7 +283,10 @@ def _rope(content: Mapping[str, Any]) -> RopeSpec:
     if not isinstance(truncate, bool):
         raise SpecError(f"{named}.truncate must be true or false, not {truncate!r}")
     return RopeSpec(
-        theta=theta, factor=fields.number("factor"),
+        theta=theta,
+        factor=fields.number("factor"),
         original_context=fields.integer("original_max_position_embeddings"),
-        beta_fast=fields.number("beta_fast"), beta_slow=fields.number("beta_slow"), truncate=truncate,
-    )  # fmt: skip
+        beta_fast=fields.number("beta_fast"),
+        beta_slow=fields.number("beta_slow"),
+        truncate=truncate,
+    )

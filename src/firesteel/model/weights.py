@@ -65,9 +65,15 @@ def empty_weights(spec: ModelSpec, device: torch.device) -> Weights:
     qkv_size = spec.q_size + 2 * spec.kv_size
     layers = [
         LayerWeights(
-            input_norm=bf16(hidden), qkv=dense("qkv", qkv_size, hidden), qkv_bias=bf16(qkv_size),
-            o=dense("o", hidden, spec.q_size), o_bias=bf16(hidden), sinks=bf16(spec.num_heads),
-            post_norm=bf16(hidden), router=bf16(experts, hidden), router_bias=bf16(experts),
+            input_norm=bf16(hidden),
+            qkv=dense("qkv", qkv_size, hidden),
+            qkv_bias=bf16(qkv_size),
+            o=dense("o", hidden, spec.q_size),
+            o_bias=bf16(hidden),
+            sinks=bf16(spec.num_heads),
+            post_norm=bf16(hidden),
+            router=bf16(experts, hidden),
+            router_bias=bf16(experts),
             experts=Experts(
                 gate_up_codes=u8(experts, 2 * inter, hidden // 2),
                 gate_up_scales=u8(experts, 2 * inter, hidden // GROUP),
@@ -78,11 +84,13 @@ def empty_weights(spec: ModelSpec, device: torch.device) -> Weights:
             ),
         )
         for _ in range(spec.num_layers)
-    ]  # fmt: skip
+    ]
     return Weights(
-        embedding=bf16(spec.vocab_size, hidden), layers=layers, norm=bf16(hidden),
+        embedding=bf16(spec.vocab_size, hidden),
+        layers=layers,
+        norm=bf16(hidden),
         lm_head=dense("lm_head", spec.vocab_size, hidden),
-    )  # fmt: skip
+    )
 
 
 def named_tensors(weights: Weights, spec: ModelSpec) -> dict[str, Tensor]:
@@ -105,20 +113,25 @@ def _named_layer(layer: LayerWeights, spec: ModelSpec) -> dict[str, Tensor]:
     experts = layer.experts
     return {
         "input_layernorm.weight": layer.input_norm,
-        **_named_dense("self_attn.q_proj.weight", q), "self_attn.q_proj.bias": q_bias,
-        **_named_dense("self_attn.k_proj.weight", k), "self_attn.k_proj.bias": k_bias,
-        **_named_dense("self_attn.v_proj.weight", v), "self_attn.v_proj.bias": v_bias,
-        **_named_dense("self_attn.o_proj.weight", layer.o), "self_attn.o_proj.bias": layer.o_bias,
+        **_named_dense("self_attn.q_proj.weight", q),
+        "self_attn.q_proj.bias": q_bias,
+        **_named_dense("self_attn.k_proj.weight", k),
+        "self_attn.k_proj.bias": k_bias,
+        **_named_dense("self_attn.v_proj.weight", v),
+        "self_attn.v_proj.bias": v_bias,
+        **_named_dense("self_attn.o_proj.weight", layer.o),
+        "self_attn.o_proj.bias": layer.o_bias,
         "self_attn.sinks": layer.sinks,
         "post_attention_layernorm.weight": layer.post_norm,
-        "mlp.router.weight": layer.router, "mlp.router.bias": layer.router_bias,
+        "mlp.router.weight": layer.router,
+        "mlp.router.bias": layer.router_bias,
         "mlp.experts.gate_up_proj_blocks": experts.gate_up_codes.unflatten(-1, (-1, GROUP // 2)),
         "mlp.experts.gate_up_proj_scales": experts.gate_up_scales,
         "mlp.experts.gate_up_proj_bias": experts.gate_up_bias,
         "mlp.experts.down_proj_blocks": experts.down_codes.unflatten(-1, (-1, GROUP // 2)),
         "mlp.experts.down_proj_scales": experts.down_scales,
         "mlp.experts.down_proj_bias": experts.down_bias,
-    }  # fmt: skip
+    }
 
 
 def _named_dense(name: str, weight: DenseWeight) -> dict[str, Tensor]:

@@ -17,4 +17,4 @@ def test_messages_are_not_wrapped_in_a_pipe(monkeypatch, capsys):
     )
     load({})
     said = capsys.readouterr().err.splitlines()
-    assert sentence in said and "captured 3 decode steps in 1.2 s: 5 MiB" in said
+    assert sentence in said and "captured 3 steps in 1.2 s: 5 MiB" in said

@@ -28,9 +28,19 @@ from firesteel.model.spec import PRESETS, ModelSpec
 CPU = find_device("cpu")
 GPU = replace(CPU, capability=(9, 0), name="a GPU", memory_bytes=141 * GIB)
 SPEC = ModelSpec(
-    num_layers=3, hidden_size=96, intermediate_size=64, num_heads=4, num_kv_heads=2, head_dim=32, num_experts=6,
-    num_active=2, vocab_size=300, windows=(8, None, 8), rope=RopeSpec(theta=10000.0), max_context=64,
-)  # fmt: skip
+    num_layers=3,
+    hidden_size=96,
+    intermediate_size=64,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=32,
+    num_experts=6,
+    num_active=2,
+    vocab_size=300,
+    windows=(8, None, 8),
+    rope=RopeSpec(theta=10000.0),
+    max_context=64,
+)
 LARGE = PRESETS["gpt-oss-120b"]
 BATCH = BatchConfig(max_num_seqs=64, page_size=64, max_num_batched_tokens=2048)
 
@@ -153,10 +163,13 @@ def test_too_little_memory_is_an_error_that_says_what_to_do(free):
 @pytest.mark.parametrize(
     ("name", "device", "dtype"),
     [
-        ("auto", CPU, torch.float32), ("auto", GPU, torch.bfloat16), ("bf16", CPU, torch.bfloat16),
-        ("fp8", CPU, torch.float8_e4m3fn), ("fp8", GPU, torch.float8_e4m3fn),
+        ("auto", CPU, torch.float32),
+        ("auto", GPU, torch.bfloat16),
+        ("bf16", CPU, torch.bfloat16),
+        ("fp8", CPU, torch.float8_e4m3fn),
+        ("fp8", GPU, torch.float8_e4m3fn),
     ],
-)  # fmt: skip
+)
 def test_auto_stores_what_is_computed(name, device, dtype):
     assert find_dtype(name, device) == dtype
 

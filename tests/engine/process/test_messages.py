@@ -137,6 +137,7 @@ FROM_ENGINE = st.one_of(
         vocab_size=INTS,
         pages=INTS,
         page_size=INTS,
+        max_num_seqs=INTS,
         cache_bytes=INTS,
         load_s=REALS,
         kernels=st.dictionaries(NAMES, NAMES, max_size=2),

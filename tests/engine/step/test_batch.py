@@ -16,9 +16,14 @@ def span(token_ids, start, full_pages, window_pages=None, num_logits=1):
     request = Request(request_id="a", token_ids=token_ids, params=SamplingParams())
     window_pages = full_pages if window_pages is None else window_pages
     return Span(
-        request=request, token_ids=token_ids, start=start, end=len(token_ids), full_pages=array("q", full_pages),
-        window_pages=array("q", window_pages), num_logits=num_logits,
-    )  # fmt: skip
+        request=request,
+        token_ids=token_ids,
+        start=start,
+        end=len(token_ids),
+        full_pages=array("q", full_pages),
+        window_pages=array("q", window_pages),
+        num_logits=num_logits,
+    )
 
 
 def random_plan(rng, page_size):
@@ -79,9 +84,16 @@ def test_all_indices_are_int64_contiguous_and_aligned():
     """A kernel is compiled again for a pointer that is not a multiple of 16."""
     batch = build_batch(random_plan(random.Random(1), 4), 4, CPU)
     tensors = (
-        batch.token_ids, batch.positions, batch.query_starts, batch.kv_lens, batch.full.slots, batch.window.slots,
-        batch.full.page_table, batch.window.page_table, batch.logit_rows,
-    )  # fmt: skip
+        batch.token_ids,
+        batch.positions,
+        batch.query_starts,
+        batch.kv_lens,
+        batch.full.slots,
+        batch.window.slots,
+        batch.full.page_table,
+        batch.window.page_table,
+        batch.logit_rows,
+    )
     assert {tensor.dtype for tensor in tensors} == {torch.int64}
     assert all(tensor.is_contiguous() for tensor in tensors)
     first = batch.token_ids.data_ptr()

@@ -27,9 +27,16 @@ def make_store(llm):
         memory = StepMemory(llm.device, most_requests=most_requests, vocab_size=llm.spec.vocab_size)
         cache = new_cache(llm.spec, 40, 4, llm.device, torch.float32)
         return PromptStore(
-            llm.model, cache, llm.device, KernelConfig(), memory, most_tokens=most_tokens,
-            most_requests=most_requests, max_context=llm.max_context, eager=eager,
-        )  # fmt: skip
+            llm.model,
+            cache,
+            llm.device,
+            KernelConfig(),
+            memory,
+            most_tokens=most_tokens,
+            most_requests=most_requests,
+            max_context=llm.max_context,
+            eager=eager,
+        )
 
     return make
 
@@ -38,9 +45,14 @@ def span(count, *, held=None, score=False, **params):
     held = held or count
     request = Request(request_id="", token_ids=[1] * held, params=SamplingParams(**params), score=score)
     return Span(
-        request=request, token_ids=request.token_ids, start=held - count, end=held, full_pages=[], window_pages=[],
+        request=request,
+        token_ids=request.token_ids,
+        start=held - count,
+        end=held,
+        full_pages=[],
+        window_pages=[],
         num_logits=1,
-    )  # fmt: skip
+    )
 
 
 def test_step_is_the_one_of_the_padded_size_and_is_made_once(make_store):
@@ -100,9 +112,13 @@ def test_step_that_is_made_after_preparation_is_late_and_named(make_store, caplo
 
 def run_engine(llm, requests, *, eager, **batch):
     engine = Engine(
-        llm.model, llm.device, BatchConfig(page_size=4, **batch), CacheConfig(kv_cache_gib=0.01),
-        max_context=llm.max_context, eager_prompt_steps=eager,
-    )  # fmt: skip
+        llm.model,
+        llm.device,
+        BatchConfig(page_size=4, **batch),
+        CacheConfig(kv_cache_gib=0.01),
+        max_context=llm.max_context,
+        eager_prompt_steps=eager,
+    )
     return run_together(engine, requests).tokens, engine
 
 
@@ -112,9 +128,9 @@ def test_tokens_are_those_of_steps_launched_op_by_op(llm, budget, params):
     """Lengths at the edges of sizes; a small budget cuts prompts into pieces beside requests that decode."""
     lengths = [1, 15, 16, 17, 31, 32, 33, 70]
     given = draw_requests(lengths, SamplingParams(max_tokens=9, **params), llm.spec.vocab_size, seed=1)
-    knobs = {"max_num_seqs": 5, "max_num_batched_tokens": budget}
-    padded, engine = run_engine(llm, given, eager=True, **knobs)
-    plain, other = run_engine(llm, given, eager=False, **knobs)
+    settings = {"max_num_seqs": 5, "max_num_batched_tokens": budget}
+    padded, engine = run_engine(llm, given, eager=True, **settings)
+    plain, other = run_engine(llm, given, eager=False, **settings)
     assert padded == plain
     assert engine.prompts.num_launched == other.prompts.outside.off > 0 and engine.prompts.outside == Outside()
 
@@ -135,9 +151,13 @@ def test_prefix_that_is_cached_is_not_computed_again(llm):
 def test_long_prompt_beside_decoding_is_cut_to_what_keeps_to_the_bound(llm, monkeypatch):
     """By a clock that goes on by a millisecond for each token of a padded step."""
     engine = Engine(
-        llm.model, llm.device, BatchConfig(max_num_seqs=4, max_num_batched_tokens=128, max_decode_delay_ms=96),
-        CacheConfig(kv_cache_gib=0.01), max_context=llm.max_context, eager_prompt_steps=True,
-    )  # fmt: skip
+        llm.model,
+        llm.device,
+        BatchConfig(max_num_seqs=4, max_num_batched_tokens=128, max_decode_delay_ms=96),
+        CacheConfig(kv_cache_gib=0.01),
+        max_context=llm.max_context,
+        eager_prompt_steps=True,
+    )
     engine.scheduler.find_room = engine.cost.find_room
     now, plans, replay, take = 0.0, [], engine._replay, engine.scheduler.next
 
@@ -183,10 +203,14 @@ def test_gpu_graphs_give_the_tokens_of_padded_steps(gpu_model, kv_dtype):
     texts, given = {}, draw_requests([20, 100, 33, 500, 700, 3000], SamplingParams(max_tokens=20), 4096, seed=1)
     for graphs in (False, True):
         engine = Engine(
-            model, device, BatchConfig(max_num_seqs=8, max_num_batched_tokens=2048),
-            CacheConfig(kv_cache_gib=2.0, kv_dtype=kv_dtype), max_context=4096,
-            kernels=KernelConfig(prefill_graphs=graphs), eager_prompt_steps=True,
-        )  # fmt: skip
+            model,
+            device,
+            BatchConfig(max_num_seqs=8, max_num_batched_tokens=2048, max_decode_delay_ms=0.0),
+            CacheConfig(kv_cache_gib=2.0, kv_dtype=kv_dtype),
+            max_context=4096,
+            kernels=KernelConfig(prefill_graphs=graphs),
+            eager_prompt_steps=True,
+        )
         texts[graphs] = run_together(engine, given).tokens
         assert engine.prompts.captures == graphs and engine.prompts.num_launched > 0
     assert texts[True] == texts[False]

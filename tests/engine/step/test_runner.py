@@ -23,12 +23,16 @@ def run_and_write(llm, counts):
         pages.zero_()
     spans = [
         Span(
-            request=Request(request_id=str(number), token_ids=prompt, params=SamplingParams()), token_ids=prompt,
-            start=0, end=len(prompt), full_pages=array("q", [4 * number, 4 * number + 1]),
-            window_pages=array("q", [4 * number + 2, 4 * number + 3]), num_logits=count,
+            request=Request(request_id=str(number), token_ids=prompt, params=SamplingParams()),
+            token_ids=prompt,
+            start=0,
+            end=len(prompt),
+            full_pages=array("q", [4 * number, 4 * number + 1]),
+            window_pages=array("q", [4 * number + 2, 4 * number + 3]),
+            num_logits=count,
         )
         for number, (prompt, count) in enumerate(zip(PROMPTS, counts, strict=True))
-    ]  # fmt: skip
+    ]
     return runner.run(build_batch(Plan(spans=spans), 4, llm.device.torch_device)), runner.cache
 
 
@@ -55,7 +59,7 @@ def test_keys_and_values_of_every_token_are_written_whatever_rows_are_wanted(llm
 def test_last_layer_goes_on_with_the_rows_that_are_wanted(llm, monkeypatch):
     tokens = []
     mix = llm.model.mix
-    monkeypatch.setattr(llm.model, "mix", lambda x, layer: tokens.append(len(x.plain)) or mix(x, layer))
+    monkeypatch.setattr(llm.model, "mix", lambda x, *rest: tokens.append(len(x.plain)) or mix(x, *rest))
     before = llm.spec.num_layers - 1
     for counts, rows in (((5, 3), [8]), ((1, 1), [2]), ((2, 0), [2]), ((0, 0), [])):
         tokens.clear()

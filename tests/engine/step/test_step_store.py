@@ -32,9 +32,15 @@ def make_store(llm):
     def make(*, fused=None, dtype=torch.float32, most_requests=64):
         cache = new_cache(llm.spec, 40, 4, llm.device, dtype)
         return StepStore(
-            llm.model, cache, llm.device, KernelConfig(), fused=fused, idle_page=39, most_requests=most_requests,
+            llm.model,
+            cache,
+            llm.device,
+            KernelConfig(),
+            fused=fused,
+            idle_page=39,
+            most_requests=most_requests,
             max_context=llm.max_context,
-        )  # fmt: skip
+        )
 
     return make
 
@@ -159,9 +165,15 @@ def run_on_gpu(gpu_model, count, params, *, ahead, kv_dtype="auto", **kernels):
     model, device, fused = gpu_model
     cache = CacheConfig(kv_cache_gib=2.0, kv_dtype=kv_dtype)
     engine = Engine(
-        model, device, BatchConfig(max_num_seqs=64, max_num_batched_tokens=8192), cache, max_context=4096,
-        kernels=KernelConfig(**kernels), fused=fused, run_ahead_steps=ahead,
-    )  # fmt: skip
+        model,
+        device,
+        BatchConfig(max_num_seqs=64, max_num_batched_tokens=8192),
+        cache,
+        max_context=4096,
+        kernels=KernelConfig(**kernels),
+        fused=fused,
+        run_ahead_steps=ahead,
+    )
     lengths = [30 + 17 * number for number in range(count)]
     made = run_together(engine, draw_requests(lengths, params, SPEC.vocab_size, seed=1))
     return made.tokens, engine

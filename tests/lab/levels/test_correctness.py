@@ -22,8 +22,8 @@ class LocalApi:
 
     url, model = "local", "kindling"
 
-    def __init__(self, **knobs):
-        self.llm = LLM("kindling", device="cpu", kv_cache_gib=0.25, **knobs)
+    def __init__(self, **settings):
+        self.llm = LLM("kindling", device="cpu", kv_cache_gib=0.25, **settings)
         self.noise = 0.0
         self.wrong_tokens = False
         self.lock = threading.Lock()

@@ -11,7 +11,7 @@ from firesteel.measure.tokens.bench import opener
 from firesteel.measure.tokens.equalities import NAMES, Equalities, Unmeasured, draw_mixed
 
 
-def prepared(llm, *, count=5, prompt_tokens=36, max_tokens=10, **knobs):
+def prepared(llm, *, count=5, prompt_tokens=36, max_tokens=10, **settings):
     loaded = Loaded(
         spec=llm.spec,
         device=llm.device,
@@ -23,7 +23,7 @@ def prepared(llm, *, count=5, prompt_tokens=36, max_tokens=10, **knobs):
         report=llm.load_report,
     )
     requests = draw_mixed(count, prompt_tokens, max_tokens, llm.spec.vocab_size, seed=1)
-    config = resolve({"device": "cpu", "page_size": 4, **knobs}).config
+    config = resolve({"device": "cpu", "page_size": 4, **settings}).config
     return Equalities(requests, opener(loaded, config, requests), seed=1)
 
 

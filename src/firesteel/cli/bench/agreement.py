@@ -13,7 +13,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from firesteel.cli.app import show_error, with_knobs
+from firesteel.cli.app import show_error, with_settings
 from firesteel.cli.bench.model import UNUSED_CACHE_GIB, check_context, find_context, open_model, with_cache
 from firesteel.cli.bench.options import RECORDS, Out, Synthetic, bench, check_folder
 from firesteel.cli.options import AsJson, print_json
@@ -29,9 +29,9 @@ Results = Sequence[Agreement | Unmeasured]
 
 
 @bench.command(name="agreement")
-@with_knobs
+@with_settings
 def bench_agreement(
-    knobs: dict[str, Any],
+    settings: dict[str, Any],
     requests: Annotated[int, typer.Option(min=2, help="requests per run")] = 16,
     prompt_tokens: Annotated[
         int, typer.Option(min=4, help="tokens of the longest prompt; others have half or more")
@@ -45,7 +45,7 @@ def bench_agreement(
 
     Pages, tokens and sequences of a step are chosen for each run; other settings are used as given.
     """
-    config = resolve(knobs).config
+    config = resolve(settings).config
     check_folder(out)
     check_context(find_context(config, synthetic), prompt_tokens + max_tokens)
     name, loaded = open_model(with_cache(config, config.cache.kv_cache_gib or UNUSED_CACHE_GIB), synthetic)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from firesteel.cli.app import with_knobs
+from firesteel.cli.app import with_settings
 from firesteel.cli.bench.decode_tables import decode_table, group_table
 from firesteel.cli.bench.loop import bench_loop
 from firesteel.cli.bench.model import UNUSED_CACHE_GIB, open_model, with_cache
@@ -38,9 +38,9 @@ REFERENCES = "--device cpu: the plain references run; their times say nothing of
 
 
 @bench.command(name="decode")
-@with_knobs
+@with_settings
 def bench_decode(
-    knobs: dict[str, Any],
+    settings: dict[str, Any],
     checkpoint: Annotated[str | None, typer.Argument(metavar="MODEL", help="the same as --model")] = None,
     synthetic: Synthetic = None,
     batch: Annotated[
@@ -69,13 +69,13 @@ def bench_decode(
     as_json: AsJson = False,
 ) -> None:
     """Time whole decoding steps, embedding to sampled token, and their groups; give the share of the floor."""
-    if checkpoint is not None and ("model" in knobs or synthetic is not None):
+    if checkpoint is not None and ("model" in settings or synthetic is not None):
         raise UserError(f"{checkpoint}: name the model once: as MODEL, with --model or with --synthetic")
-    knobs = {**knobs, **({} if checkpoint is None else {"model": checkpoint})}
+    settings = {**settings, **({} if checkpoint is None else {"model": checkpoint})}
     if engine:
         refuse_checks(check, delays=delays)
         batches = parse_numbers("--batch", batch, 1, None)
-        config = resolve({"prefix_caching": False, "max_num_seqs": max(64, *batches), **knobs}).config
+        config = resolve({"prefix_caching": False, "max_num_seqs": max(64, *batches), **settings}).config
         device = choose_device(config)
         check_folder(out)
         contexts = parse_numbers("--context", context, 1, None)
@@ -91,7 +91,7 @@ def bench_decode(
         check=CHECKED if check is None else check,
         delays=delays,
     )
-    bench_steps(resolve(knobs).config, synthetic, sweep, out=out, plot=plot, as_json=as_json)
+    bench_steps(resolve(settings).config, synthetic, sweep, out=out, plot=plot, as_json=as_json)
 
 
 def bench_steps(

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from firesteel.cli.app import with_knobs
+from firesteel.cli.app import with_settings
 from firesteel.cli.bench.model import check_context, check_pages, find_context, open_model
 from firesteel.cli.bench.options import RECORDS, Out, Synthetic, bench, parse_numbers
 from firesteel.cli.bench.rescored import in_words, report_wrong_tokens
@@ -31,9 +31,9 @@ from firesteel.types import SamplingParams
 
 
 @bench.command(name="engine")
-@with_knobs
+@with_settings
 def bench_engine(
-    knobs: dict[str, Any],
+    settings: dict[str, Any],
     concurrency: Annotated[str, typer.Option(help="requests in flight, for example 1,16")] = "1,16",
     prompt_tokens: Annotated[int, typer.Option(min=2, help="prompt tokens per request")] = 64,
     max_tokens: Annotated[int, typer.Option(min=2, help="tokens per request; all are generated")] = 64,
@@ -46,7 +46,7 @@ def bench_engine(
 ) -> None:
     """Tokens per second of the engine, prefill and decode apart, and the time in each stage; no prefix caching."""
     levels = parse_numbers("--concurrency", concurrency, 1, None)
-    config = resolve({"prefix_caching": False, "max_num_seqs": max(64, *levels), **knobs}).config
+    config = resolve({"prefix_caching": False, "max_num_seqs": max(64, *levels), **settings}).config
     check_seqs(config, max(levels))
     check_context(find_context(config, synthetic), prompt_tokens + max_tokens, is_rescored=check > 0)
     name, loaded = open_model(config, synthetic)

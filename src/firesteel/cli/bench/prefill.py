@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from firesteel.cli.app import with_knobs
+from firesteel.cli.app import with_settings
 from firesteel.cli.bench.model import check_context, check_pages, find_context, open_model
 from firesteel.cli.bench.options import RECORDS, Out, Synthetic, bench, check_folder, parse_numbers
 from firesteel.cli.options import AsJson, print_json
@@ -18,9 +18,9 @@ from firesteel.measure.loop.prefill import PrefillFigures, measure_prefill, reco
 
 
 @bench.command(name="prefill")
-@with_knobs
+@with_settings
 def bench_prefill(
-    knobs: dict[str, Any],
+    settings: dict[str, Any],
     tokens: Annotated[str, typer.Option(help="tokens per prompt, for example 2048,8192")] = "2048,8192",
     rounds: Annotated[int, typer.Option(min=1, help="timed prompts of each length")] = 10,
     synthetic: Synthetic = None,
@@ -29,7 +29,7 @@ def bench_prefill(
 ) -> None:
     """Time from a prompt's submission to its first token, one prompt at a time; no prefix caching."""
     lengths = parse_numbers("--tokens", tokens, 1, None)
-    config = resolve({"prefix_caching": False, **knobs}).config
+    config = resolve({"prefix_caching": False, **settings}).config
     check_context(find_context(config, synthetic), max(lengths) + 1)
     check_folder(out)
     name, loaded = open_model(config, synthetic)

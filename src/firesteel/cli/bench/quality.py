@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from firesteel.cli.app import with_knobs
+from firesteel.cli.app import with_settings
 from firesteel.cli.bench.options import RECORDS, Out, bench, check_folder
 from firesteel.cli.model.load import load
 from firesteel.cli.options import AsJson, print_json
@@ -22,9 +22,9 @@ from firesteel.quality import MEASURED, PRECISIONS, SHIPPED, Answers, Quality, c
 
 
 @bench.command(name="quality")
-@with_knobs
+@with_settings
 def bench_quality(
-    knobs: dict[str, Any],
+    settings: dict[str, Any],
     precision: Annotated[
         list[str] | None,
         typer.Option(
@@ -38,14 +38,14 @@ def bench_quality(
 ) -> None:
     """Perplexity, exact match and answers changed with weights and activations in fewer bits."""
     names = choose(precision)
-    refuse(knobs, names)
+    refuse(settings, names)
     check_folder(out)
     items, texts = take(read_items(EXAM), limit), read_items(TEXT)
     measured: list[Quality] = []
     first: Answers | None = None
     for name in names:
         say(name)
-        llm = load({**knobs, **PRECISIONS[name]})
+        llm = load({**settings, **PRECISIONS[name]})
         answers = _examine(llm, name, items, texts)
         first = first or answers
         measured.append(compare(answers, first))
@@ -71,9 +71,9 @@ def choose(asked: Sequence[str] | None) -> list[str]:
     return [name for name in PRECISIONS if name in (asked or MEASURED) or name == SHIPPED]
 
 
-def refuse(knobs: dict[str, Any], names: Sequence[str]) -> None:
+def refuse(settings: dict[str, Any], names: Sequence[str]) -> None:
     """Raises if the user set what one of the precisions sets."""
-    if given := [name for precision in names for name in PRECISIONS[precision] if name in knobs]:
+    if given := [name for precision in names for name in PRECISIONS[precision] if name in settings]:
         flag = given[0].replace("_", "-")
         raise UserError(f"--{flag}: bench quality sets it itself; leave it out and choose with --precision")
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from firesteel.cli.app import with_knobs
+from firesteel.cli.app import with_settings
 from firesteel.cli.bench.model import check_context, check_pages, find_context, open_model
 from firesteel.cli.bench.options import RECORDS, Out, Synthetic, bench, check_folder, parse_numbers
 from firesteel.cli.options import AsJson, print_json
@@ -22,9 +22,9 @@ COUNTS = "comma-separated; empty: leave out"
 
 
 @bench.command(name="workload")
-@with_knobs
+@with_settings
 def bench_workload(
-    knobs: dict[str, Any],
+    settings: dict[str, Any],
     turns: Annotated[str, typer.Option(help=f"cached tokens before the chat turns, {COUNTS}")] = "1024,8192",
     new: Annotated[str, typer.Option(help="new tokens per chat turn, comma-separated")] = "20,200",
     closed: Annotated[str, typer.Option(help=f"requests in flight of the closed loop, {COUNTS}")] = "1,8,32,64",
@@ -45,7 +45,7 @@ def bench_workload(
     )
     if not len(sweep):
         raise UserError("no workload is left: give --turns with --new, --closed or --rates")
-    config = resolve({"prepare": True, **knobs}).config
+    config = resolve({"prepare": True, **settings}).config
     most = Workload(vocab_size=1, scale=scale).scaled(sweep.most_tokens()) + 8
     check_context(find_context(config, synthetic), most)
     check_folder(out)

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from firesteel.chat.harmony import EFFORTS
-from firesteel.cli.app import app, show_error, with_knobs
+from firesteel.cli.app import app, show_error, with_settings
 from firesteel.cli.chat.local import LocalPartner
 from firesteel.cli.chat.partner import Partner, Turn, Wishes
 from firesteel.cli.chat.remote import RemotePartner
@@ -29,9 +29,9 @@ HELP = """/help            list of commands
 
 
 @app.command()
-@with_knobs
+@with_settings
 def chat(
-    knobs: dict[str, Any],
+    settings: dict[str, Any],
     url: Annotated[str, typer.Option(help="OpenAI-compatible server (default: load the model here)")] = "",
     api_key: Annotated[str, typer.Option(help="API key of that server (default: FIRESTEEL_API_KEY)")] = "",
     system: Annotated[str, typer.Option(help="instructions for the whole conversation")] = "",
@@ -43,18 +43,20 @@ def chat(
 ) -> None:
     """Chat with a model. In a pipe every line is a turn; answers go to stdout, the rest to stderr."""
     wishes = Wishes(effort=check_effort(effort) if effort else None, max_tokens=max_tokens, temperature=temperature)
-    partner = find_partner(url, api_key, knobs)
+    partner = find_partner(url, api_key, settings)
     Conversation(partner, system=system, wishes=wishes).run(is_interactive=sys.stdin.isatty())
 
 
-def find_partner(url: str, api_key: str, knobs: dict[str, Any]) -> Partner:
+def find_partner(url: str, api_key: str, settings: dict[str, Any]) -> Partner:
     """Returns the server at the URL, or a model loaded here; each refuses the other's flags."""
     if url:
-        refuse(knobs.keys() - {"model"}, "only for a model loaded here; the server at --url has its own settings")
+        refuse(
+            settings.keys() - {"model"}, "only for a model loaded here; the server at --url has its own settings"
+        )
         api_key = api_key or resolve().config.server.api_key
-        return RemotePartner(url, api_key=api_key, model=knobs.get("model", ""))
+        return RemotePartner(url, api_key=api_key, model=settings.get("model", ""))
     refuse(["api_key"] if api_key else [], "only for a server: give --url too")
-    return LocalPartner(load(knobs))
+    return LocalPartner(load(settings))
 
 
 def refuse(names: Iterable[str], why: str) -> None:

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from firesteel.cli.app import app, with_knobs
+from firesteel.cli.app import app, with_settings
 from firesteel.cli.bench.model import find_preset, open_model
 from firesteel.cli.folder import writing_to
 from firesteel.cli.options import AsJson, find_spec, print_json
@@ -35,9 +35,9 @@ FRONT_END_TOKENS = 200
 
 
 @app.command(name="profile")
-@with_knobs
+@with_settings
 def show_profile(
-    knobs: dict[str, Any],
+    settings: dict[str, Any],
     trace: Annotated[
         Path | None, typer.Argument(help="profile of another engine: PyTorch's JSON or nsys's SQLite")
     ] = None,
@@ -52,10 +52,10 @@ def show_profile(
     as_json: AsJson = False,
 ) -> None:
     """Show GPU time by category, kernel and layer with gaps and bandwidth, and host time; on a CPU, time by op."""
-    config = resolve({"prefix_caching": False, **knobs}).config
+    config = resolve({"prefix_caching": False, **settings}).config
     with nullcontext() if out is None else writing_to(out):
         if trace is not None:
-            profile = profile_trace(trace, config, "model" in knobs, batch=batch, context=context, steps=steps)
+            profile = profile_trace(trace, config, "model" in settings, batch=batch, context=context, steps=steps)
         else:
             profile = profile_engine(
                 config, synthetic, batch=batch, context=context, steps=steps or 16, front=front

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from firesteel.calibrate import calibrate, read_prompts
-from firesteel.cli.app import app, with_knobs
+from firesteel.cli.app import app, with_settings
 from firesteel.cli.model.load import load
 from firesteel.cli.progress import progress_bar
 from firesteel.cli.tables import calibration_table, say, show
@@ -23,9 +23,9 @@ FIXED = {
 
 
 @app.command(name="calibrate")
-@with_knobs
+@with_settings
 def calibrate_model(
-    knobs: dict[str, Any],
+    settings: dict[str, Any],
     checkpoint: Annotated[
         str, typer.Argument(metavar="MODEL", help="checkpoint folder or name, or kindling (built in)")
     ],
@@ -36,9 +36,9 @@ def calibrate_model(
 
     --model, --kv-dtype and --kv-scales cannot be set here.
     """
-    refuse_fixed(knobs)
+    refuse_fixed(settings)
     with new_file(out):
-        llm = load({**knobs, "model": checkpoint, "kv_dtype": "auto", "kv_scales": ""})
+        llm = load({**settings, "model": checkpoint, "kv_dtype": "auto", "kv_scales": ""})
         prompts = read_prompts(llm, text)
         with progress_bar("calibrating") as report_progress:
             calibration = calibrate(llm, prompts, progress=report_progress)
@@ -47,7 +47,7 @@ def calibrate_model(
     say(f"wrote {out}: use it with --kv-dtype fp8 --kv-scales {out}")
 
 
-def refuse_fixed(knobs: dict[str, Any]) -> None:
+def refuse_fixed(settings: dict[str, Any]) -> None:
     for name, why in FIXED.items():
-        if name in knobs:
-            raise UserError(f"--{name.replace('_', '-')} {knobs[name]} cannot be set here: {why}; leave it out")
+        if name in settings:
+            raise UserError(f"--{name.replace('_', '-')} {settings[name]} cannot be set here: {why}; leave it out")

@@ -7,27 +7,26 @@ from typing import Any
 
 from rich.text import Text
 
-from firesteel.cli.app import app, with_knobs
+from firesteel.cli.app import app, with_settings
 from firesteel.cli.options import AsJson, print_json
 from firesteel.cli.tables import new_table, show
-from firesteel.config import knobs as all_knobs
-from firesteel.config import resolve, shown_value
+from firesteel.config import all_settings, resolve, shown_value
 
 
 @app.command()
-@partial(with_knobs, is_server=True)
-def env(knobs: dict[str, Any], as_json: AsJson = False) -> None:
+@partial(with_settings, is_server=True)
+def env(settings: dict[str, Any], as_json: AsJson = False) -> None:
     """Show every setting with its value and origin."""
-    settings = resolve(knobs)
+    resolved = resolve(settings)
     rows = [
         {
-            "name": knob.name,
-            "value": shown_value(knob.name, getattr(getattr(settings.config, knob.section), knob.name)),
-            "origin": settings.origins[knob.name],
-            "variable": knob.env,
-            "help": knob.help,
+            "name": setting.name,
+            "value": shown_value(setting.name, getattr(getattr(resolved.config, setting.section), setting.name)),
+            "origin": resolved.origins[setting.name],
+            "variable": setting.env,
+            "help": setting.help,
         }
-        for knob in all_knobs().values()
+        for setting in all_settings().values()
     ]
     if as_json:
         print_json(rows)

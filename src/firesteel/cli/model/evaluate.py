@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from firesteel.cli.app import app, with_knobs
+from firesteel.cli.app import app, with_settings
 from firesteel.cli.model.load import load
 from firesteel.cli.options import AsJson, print_json
 from firesteel.cli.progress import progress_bar
@@ -15,14 +15,14 @@ from firesteel.eval import evaluate
 
 
 @app.command(name="eval")
-@with_knobs
+@with_settings
 def evaluate_model(
-    knobs: dict[str, Any],
+    settings: dict[str, Any],
     limit: Annotated[int | None, typer.Option(min=1, help="questions per family (default: all)")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure exact match per family of held-out questions, and perplexity on held-out text."""
-    llm = load(knobs)
+    llm = load(settings)
     with progress_bar("answering") as report_progress:
         report = evaluate(llm, limit=limit, progress=report_progress)
     if as_json:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from firesteel.cli.app import app, show_error, with_knobs
+from firesteel.cli.app import app, show_error, with_settings
 from firesteel.cli.model.load import load
 from firesteel.cli.tables import ledger_table, show
 from firesteel.kernels.proof.profile_check import LaunchWatch
@@ -17,10 +17,10 @@ from firesteel.types import SamplingParams
 
 
 @app.command()
-@with_knobs
+@with_settings
 def generate(
     prompt: Annotated[str, typer.Option(help="text to continue")],
-    knobs: dict[str, Any],
+    settings: dict[str, Any],
     max_tokens: Annotated[int, typer.Option(help="maximum number of new tokens")] = 128,
     temperature: Annotated[float, typer.Option(help="sampling temperature; 0: greedy")] = 0.0,
     seed: Annotated[int, typer.Option(help="random seed")] = 0,
@@ -35,7 +35,7 @@ def generate(
 ) -> None:
     """Continue a text; the output is printed token by token."""
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=seed)
-    llm = load({**({"cuda_graphs": False} if ledger else {}), **knobs})
+    llm = load({**({"cuda_graphs": False} if ledger else {}), **settings})
     llm.ledger().timed = ledger
     with ExitStack() as stack:
         watch = LaunchWatch(llm.ledger(), llm.device) if ledger and llm.device.is_cuda else None

@@ -9,10 +9,10 @@ from firesteel.cli.tables import say
 from firesteel.llm import LLM
 
 
-def load(knobs: dict[str, Any]) -> LLM:
+def load(settings: dict[str, Any]) -> LLM:
     """Loads the model, with progress bars on a terminal; says on stderr what was read and captured."""
     with loading_bars() as (progress, preparing):
-        llm = LLM(progress=progress, preparing=preparing, **knobs)
+        llm = LLM(progress=progress, preparing=preparing, **settings)
     statistics = llm.engine.statistics()
     if num_bytes := statistics.graph_bytes + statistics.prompt_graph_bytes:
         count, seconds = (

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from firesteel.cli.app import app, with_knobs, with_options
+from firesteel.cli.app import app, with_options, with_settings
 from firesteel.cli.progress import loading_bars
 from firesteel.cli.tables import new_table, say
 from firesteel.config import Config, ServerConfig, Settings, resolve
@@ -55,16 +55,16 @@ def _vllm_option(kind: type, help: str, *names: str) -> Any:
 
 @app.command()
 @partial(with_options, parameter="vllm_flags", options=vllm_options())
-@partial(with_knobs, is_server=True)
+@partial(with_settings, is_server=True)
 def serve(
-    knobs: dict[str, Any],
+    settings: dict[str, Any],
     vllm_flags: dict[str, Any],
     checkpoint: Annotated[
         str | None, typer.Argument(metavar="[MODEL]", help="same as --model (default: kindling, built in)")
     ] = None,
 ) -> None:
     """Serve a model over the OpenAI API. Accepts the flags of a vLLM command line for gpt-oss."""
-    settings, lines = translate(vllm_flags, knobs)
+    settings, lines = translate(vllm_flags, settings)
     if checkpoint is not None and settings.setdefault("model", checkpoint) != checkpoint:
         raise UserError(f"two models given: {checkpoint} and --model {settings['model']}; give one of them")
     config = with_preparation(resolve(settings))

@@ -34,9 +34,10 @@ def find_dtype(name: str, device: DeviceSpec) -> torch.dtype:
 def find_layout(spec: ModelSpec, page_size: int) -> PageLayout:
     kinds = {FULL if window is None else WINDOW for window in spec.windows}
     return PageLayout(
-        page_size=page_size, kinds=tuple(kind for kind in (FULL, WINDOW) if kind in kinds),
+        page_size=page_size,
+        kinds=tuple(kind for kind in (FULL, WINDOW) if kind in kinds),
         window=max((window for window in spec.windows if window is not None), default=0),
-    )  # fmt: skip
+    )
 
 
 def pair_layers(spec: ModelSpec) -> list[int]:

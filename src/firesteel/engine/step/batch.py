@@ -18,15 +18,26 @@ def build_batch(plan: Plan, page_size: int, device: torch.device) -> Batch:
     """All indices are made on the host and cross to the device as one copy."""
     made = lay_out(plan, page_size)
     parts = [
-        made.token_ids, made.positions, made.query_starts, made.kv_lens, made.full_table, made.full_slots,
-        made.window_table, made.window_slots, made.logit_rows,
-    ]  # fmt: skip
+        made.token_ids,
+        made.positions,
+        made.query_starts,
+        made.kv_lens,
+        made.full_table,
+        made.full_slots,
+        made.window_table,
+        made.window_slots,
+        made.logit_rows,
+    ]
     token_ids, positions, query_starts, kv_lens, *views, logit_rows = _transfer(parts, device)
     return Batch(
-        token_ids=token_ids, positions=positions, query_starts=query_starts, kv_lens=kv_lens,
-        full=KvView(page_table=views[0], slots=views[1]), window=KvView(page_table=views[2], slots=views[3]),
+        token_ids=token_ids,
+        positions=positions,
+        query_starts=query_starts,
+        kv_lens=kv_lens,
+        full=KvView(page_table=views[0], slots=views[1]),
+        window=KvView(page_table=views[2], slots=views[3]),
         logit_rows=logit_rows,
-    )  # fmt: skip
+    )
 
 
 def lay_out(plan: Plan, page_size: int) -> HostBatch:
@@ -40,11 +51,15 @@ def lay_out(plan: Plan, page_size: int) -> HostBatch:
     rows = np.repeat(np.arange(len(spans)), lens)
     return HostBatch(
         token_ids=np.concatenate([np.asarray(span.token_ids[span.start : span.end]) for span in spans]),
-        positions=positions, query_starts=starts, kv_lens=np.array([span.end for span in spans]),
-        full_table=full, full_slots=_slots(full, rows, positions, page_size),
-        window_table=window, window_slots=_slots(window, rows, positions, page_size),
+        positions=positions,
+        query_starts=starts,
+        kv_lens=np.array([span.end for span in spans]),
+        full_table=full,
+        full_slots=_slots(full, rows, positions, page_size),
+        window_table=window,
+        window_slots=_slots(window, rows, positions, page_size),
         logit_rows=_logit_rows(spans, starts),
-    )  # fmt: skip
+    )
 
 
 def _table(pages: list[npt.ArrayLike], width: int) -> Ints:

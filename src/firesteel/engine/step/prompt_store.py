@@ -124,8 +124,9 @@ class PromptStore:
             self.num_late += 1
             _log.warning(
                 "a step of %d tokens of %d requests was made while requests were served: %.2f s that they waited",
-                *size, seconds,
-            )  # fmt: skip
+                *size,
+                seconds,
+            )
         return made
 
     def _new_step(self, size: PromptSize) -> PromptStep:

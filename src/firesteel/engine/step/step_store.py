@@ -155,31 +155,45 @@ class StepStore:
         self.num_bytes += taken if made.is_captured else 0
         _log.info(
             "made a decoding step of %d requests with up to %d tokens each: %.2f s, %d MiB",
-            made.step.num_requests, made.num_tokens, seconds, taken >> 20,
-        )  # fmt: skip
+            made.step.num_requests,
+            made.num_tokens,
+            seconds,
+            taken >> 20,
+        )
         if self.is_prepared:
             self.num_late += 1
             _log.warning(
                 "a decoding step of %d requests with up to %d tokens each was made while requests were served: "
-                "%.2f s that they waited", made.step.num_requests, made.num_tokens, seconds,
-            )  # fmt: skip
+                "%.2f s that they waited",
+                made.step.num_requests,
+                made.num_tokens,
+                seconds,
+            )
         return made
 
     def _make_fused(self, size: int, width: int) -> ReadyStep:
         assert self.fused is not None
         step = DecodeStep(
-            self.model, self.cache, self.fused.ops, num_requests=size, num_pages=width,
+            self.model,
+            self.cache,
+            self.fused.ops,
+            num_requests=size,
+            num_pages=width,
             dependent=self.config.dependent_launch,
-        )  # fmt: skip
+        )
         step.rest(self.idle_page)
         step.run()  # where an op does not take the shapes it says so
         return self._capture(step, lambda: step.rest(self.idle_page), step.run)
 
     def _make_network(self, size: int, width: int) -> ReadyStep:
         step = NetworkStep(
-            self.model, self.cache, num_requests=size, num_pages=width, idle_page=self.idle_page,
+            self.model,
+            self.cache,
+            num_requests=size,
+            num_pages=width,
+            idle_page=self.idle_page,
             logits=self.memory.logits,
-        )  # fmt: skip
+        )
         return self._capture(step, step.rest, step.warm_up)
 
     def _capture(

@@ -78,17 +78,27 @@ def step(
 
 @triton.jit
 def find_places(tokens, heads, HEADS: tl.constexpr, SPLITS: tl.constexpr):
-    """Of this split's result for each row."""
+    """Returns the index of this split's result for each row."""
     return (tokens * (tl.num_programs(0) * HEADS) + heads) * SPLITS + tl.program_id(2)
 
 
 @triton.jit
-def leave_nothing(out, logs, place, is_row, D: tl.constexpr, SPLITS: tl.constexpr):
-    """What gives zero in the end: zeros, or logarithms that say that no key was seen."""
+def write_zero_rows(
+    out, logs, kv_head, first_token, begin, end,
+    HEADS: tl.constexpr, HEAD_ROWS: tl.constexpr, D: tl.constexpr, SPLITS: tl.constexpr, TILE_QUERIES: tl.constexpr,
+):  # fmt: skip
+    """Makes the result zero for the tile's tokens from `begin` to `end`.
+
+    Writes zeros, or logarithms that say that no key was seen.
+    """
+    row = tl.arange(0, TILE_QUERIES * HEAD_ROWS)
+    tokens = first_token + row // HEAD_ROWS
+    is_row = (tokens >= begin) & (tokens < end) & (row % HEAD_ROWS < HEADS)
+    place = find_places(tokens.to(tl.int64), kv_head * HEADS + row % HEAD_ROWS, HEADS, SPLITS)
     if SPLITS > 1:
         tl.store(logs + place, float("-inf"), mask=is_row)
     else:
-        zeros = tl.zeros([place.shape[0], D], out.dtype.element_ty)
+        zeros = tl.zeros([TILE_QUERIES * HEAD_ROWS, D], out.dtype.element_ty)
         tl.store(out + place[:, None] * D + tl.arange(0, D)[None, :], zeros, mask=is_row[:, None])
 
 
@@ -114,25 +124,21 @@ def attend(
     start = tl.load(query_starts + request).to(tl.int32)
     num_queries = tl.load(query_starts + request + 1).to(tl.int32) - start
     first_query = (tile - first_tile(start, request, TILE_QUERIES)) * TILE_QUERIES
-    num_rows = tl.where(
-        request == num_requests - 1, num_tokens - start, num_queries
-    )  # the last one's tiles reach on
-    if first_query >= num_rows:
+    if (request == num_requests - 1) & (first_query + TILE_QUERIES > num_queries):  # its tiles cover padding too
+        write_zero_rows(
+            out, logs, kv_head, start + first_query, start + num_queries, num_tokens,
+            HEADS, HEAD_ROWS, D, SPLITS, TILE_QUERIES,
+        )  # fmt: skip
+    if first_query >= num_queries:
         return
     row = tl.arange(0, TILE_QUERIES * HEAD_ROWS)
     queries = first_query + row // HEAD_ROWS
     heads = kv_head * HEADS + row % HEAD_ROWS
-    is_head = row % HEAD_ROWS < HEADS
-    is_row = (queries < num_queries) & is_head
-    tokens = (start + queries).to(tl.int64)
-    columns = tl.arange(0, D)[None, :]
-    if (num_rows > num_queries) & (first_query + TILE_QUERIES > num_queries):
-        nobodys = (queries >= num_queries) & (queries < num_rows) & is_head
-        leave_nothing(out, logs, find_places(tokens, heads, HEADS, SPLITS), nobodys, D, SPLITS)
-    if first_query >= num_queries:
-        return
+    is_row = (queries < num_queries) & (row % HEAD_ROWS < HEADS)
     held = tl.load(kv_lens + request).to(tl.int32)
     positions = held - num_queries + queries
+    tokens = (start + queries).to(tl.int64)
+    columns = tl.arange(0, D)[None, :]
     rows = tl.load(q + (tokens * Q_STRIDE + heads * D)[:, None] + columns, mask=is_row[:, None], other=0.0)
 
     # The range of keys that any row sees, aligned to tiles of keys, and this split's share of it.

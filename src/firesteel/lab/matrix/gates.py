@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from firesteel.config import knobs
+from firesteel.config import all_settings
 from firesteel.errors import UserError
 
 ON, OFF = "on", "off"
@@ -29,7 +29,7 @@ def parse_gates(words: Sequence[str], *, engine: str = OWN_ENGINE) -> dict[str, 
 
 def check_gate(name: str, values: Sequence[str]) -> None:
     """Raises unless the gate is a setting of firesteel and its values are valid for an on/off setting."""
-    known = knobs()
+    known = all_settings()
     if name not in known:
         raise UserError(f"there is no gate {name!r}; gates are the settings of `firesteel env`: {', '.join(known)}")
     if known[name].type is bool and (wrong := set(values) - {ON, OFF}):
@@ -41,7 +41,7 @@ def make_flags(chosen: Mapping[str, str], *, engine: str = OWN_ENGINE) -> list[s
     flags = []
     for name, value in chosen.items():
         flag = f"--{name.replace('_', '-')}"
-        is_on_off = knobs()[name].type is bool if engine == OWN_ENGINE else value in (ON, OFF)
+        is_on_off = all_settings()[name].type is bool if engine == OWN_ENGINE else value in (ON, OFF)
         if not is_on_off:
             flags += [flag, value]
         elif value == ON:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from firesteel.config import knobs
+from firesteel.config import all_settings
 from firesteel.errors import UserError
 from firesteel.lab.bench.result import BenchResult
 from firesteel.lab.compare.compare import FASTER, THRESHOLD, UNCLEAR, Comparison, compare
@@ -133,7 +133,7 @@ def parse_gate(word: str, *, engine: str = "firesteel") -> dict[str, tuple[str, 
 
 
 def suppose(gate: str, off: str, on: str) -> str:
-    about = f" ({knobs()[gate].help})" if gate in knobs() else ""
+    about = f" ({all_settings()[gate].help})" if gate in all_settings() else ""
     return f"{gate}={on} is faster than {gate}={off} by {100 * THRESHOLD:g} % or more, and as correct{about}"
 
 

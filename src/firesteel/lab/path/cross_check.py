@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from firesteel.config import knobs, resolve
+from firesteel.config import all_settings, resolve
 from firesteel.config.vllm_flags import spell_ours
 
 PROMPT = "The capital of France is"
@@ -57,8 +57,10 @@ def model_flags(flags: Sequence[str]) -> list[str]:
             written.append(words.pop(0))
         given = value if equals else written[-1] if len(written) > 1 else None
         ours, meant = spell_ours(name, given)
-        knob = next((each for each in knobs().values() if ours in _spellings(each.name, each.off_flag)), None)
-        if knob is not None and knob.section != "server":
+        setting = next(
+            (each for each in all_settings().values() if ours in _spellings(each.name, each.off_flag)), None
+        )
+        if setting is not None and setting.section != "server":
             kept += written if ours == name else [ours] if meant is None else [ours, meant]
     return kept
 
