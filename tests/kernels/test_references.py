@@ -13,7 +13,7 @@ from transformers.models.gpt_oss.modeling_gpt_oss import GptOssRotaryEmbedding
 from firesteel.formats import mxfp4, mxfp8
 from firesteel.kernels.operands.weights import Mxfp4Weight
 from firesteel.kernels.ops.attention import AttentionOperands, attention
-from firesteel.kernels.ops.linear import linear
+from firesteel.kernels.ops.linear import LinearOperands, linear
 from firesteel.kernels.ops.moe_matmul import moe_matmul
 from firesteel.kernels.ops.quantize_mxfp8 import quantize_mxfp8
 from firesteel.kernels.ops.rms_norm import rms_norm
@@ -45,22 +45,23 @@ def test_rms_norm_adds_and_normalises(sample):
 
 @cases(linear)
 def test_linear_is_a_product_in_double(sample):
-    x, weight, bias, *activation = sample.args
-    rounded = {"mxfp8": mxfp8, "mxfp4": mxfp4}.get("".join(activation))
+    (operands,) = sample.args
+    x, weight, bias = operands.x, operands.weight, operands.bias
+    rounded = {"mxfp8": mxfp8, "mxfp4": mxfp4}.get(operands.activation)
     wide = x if rounded is None else rounded.dequantize(*rounded.quantize(x))
     if isinstance(weight, Mxfp4Weight):
         matrix = mxfp4.dequantize(weight.codes, weight.scales).double()
     else:
         matrix = weight.double()
     expected = wide.double() @ matrix.T + (0 if bias is None else bias.double())
-    close(linear.reference(x.float(), weight, bias, *activation), expected)
+    close(linear.reference(replace(operands, x=x.float())), expected)
 
 
 def test_linear_in_several_row_groups_equals_one(monkeypatch):
-    x, weight = torch.randn(3, 32), torch.randn(50, 32).bfloat16()
-    whole = linear.reference(x, weight, None)
+    operands = LinearOperands(x=torch.randn(3, 32), weight=torch.randn(50, 32).bfloat16())
+    whole = linear.reference(operands)
     monkeypatch.setattr(sys.modules["firesteel.kernels.ops.linear"], "ROWS_AT_ONCE", 7)
-    close(linear.reference(x, weight, None), whole, 1e-6)
+    close(linear.reference(operands), whole, 1e-6)
 
 
 @pytest.mark.parametrize("factor", [1.0, 4.0, 32.0])
@@ -219,11 +220,12 @@ def test_attention_never_reads_pages_before_the_window():
     assert torch.equal(attention.reference(released), attention.reference(operands))
 
 
-@cases(moe_matmul, lambda sample: sample.args[5] == "bf16")
+@cases(moe_matmul, lambda sample: sample.args[0].activation == "bf16")
 def test_moe_matmul_equals_a_loop_over_tokens_and_experts(sample):
     """test_moe_matmul.py has the other activations."""
-    x, ids, weights, experts, limit, _ = sample.args
-    y = moe_matmul.reference(x.float(), ids, weights, experts, limit)
+    (operands,) = sample.args
+    x, ids, weights, experts, limit = operands.x, operands.ids, operands.weights, operands.experts, operands.limit
+    y = moe_matmul.reference(replace(operands, x=x.float()))
     for token in {0, x.shape[0] // 2, x.shape[0] - 1}:
         expected = torch.zeros(x.shape[1], dtype=torch.float64)
         for expert, share in zip(ids[token].tolist(), weights[token].tolist(), strict=True):

@@ -8,7 +8,7 @@ import torch
 from firesteel.device import find_device
 from firesteel.kernels.op.op import Sample
 from firesteel.kernels.operands.activation import ACTIVATIONS
-from firesteel.kernels.ops.linear import linear
+from firesteel.kernels.ops.linear import LinearOperands, linear
 from firesteel.kernels.ops.rms_norm import rms_norm
 from firesteel.kernels.ops.rope_kv_write import RopeKvWriteOperands, rope_kv_write
 from firesteel.kernels.ops.route import route
@@ -87,7 +87,8 @@ def linear_case(tokens, rows, columns, dtype=torch.bfloat16, device=CPU, spare=0
     x = normal(tokens, columns + spare, dtype=dtype, device=device)[:, :columns]
     weight = normal(rows, columns + spare, dtype=dtype, device=device, seed=2)[:, :columns] * columns**-0.5
     label = f"T={tokens} {rows}x{columns} {dtype} spare={spare} bias={bias}"
-    return Sample(label, (x, weight, normal(rows, dtype=dtype, device=device, seed=3) if bias else None))
+    offsets = normal(rows, dtype=dtype, device=device, seed=3) if bias else None
+    return Sample(label, (LinearOperands(x=x, weight=weight, bias=offsets),))
 
 
 ODD = {
@@ -163,8 +164,10 @@ def test_route_never_points_outside_the_experts(call_interpreted):
 def test_linear_keeps_infinities_and_nan_to_their_rows(call_interpreted):
     weight = normal(40, 96)
     weight[3, 95], weight[39, 0] = float("inf"), float("nan")
-    samples = [Sample("one", (torch.ones(1, 96).bfloat16(), weight, None))]
-    samples += [Sample("some", (torch.ones(5, 96).bfloat16(), weight, None))]
+    samples = [
+        Sample(f"T={tokens}", (LinearOperands(x=torch.ones(tokens, 96).bfloat16(), weight=weight),))
+        for tokens in (1, 5)
+    ]
     for y in call_interpreted(linear, "triton:gemv", samples):
         assert (y[:, 3] == float("inf")).all() and y[:, 39].isnan().all()
         assert y[:, [*range(3), *range(4, 39)]].isfinite().all()

@@ -153,12 +153,13 @@ def test_padding_meets_no_expert_and_stays_finite(make, llm):
         step.run()
     *before, last = calls
     assert len(before) == llm.spec.num_layers - 1
-    for (_, ids, weights, *_), y in before:
+    for (operands,), y in before:
+        ids, weights = operands.ids, operands.weights
         assert (ids[:6] >= 0).all() and (ids[6:] == -1).all() and (weights[6:] == 0).all()
         assert (y[6:] == 0).all() and (y[:6] != 0).any()
-    (x, ids, *_), _ = last
-    assert ids.shape[0] == 8 and (ids >= 0).all(), "of the rows with logits alone, padded"
-    assert all(torch.equal(row, x[0]) for row in x[2:]), "by copies of the first"
+    (operands,), _ = last
+    assert operands.ids.shape[0] == 8 and (operands.ids >= 0).all(), "of the rows with logits alone, padded"
+    assert all(torch.equal(row, operands.x[0]) for row in operands.x[2:]), "by copies of the first"
 
 
 def test_prompt_piece_without_logits_has_none_to_give(make, llm):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+import dataclasses
+import functools
+import operator
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from torch import Tensor
 
 ALIGNMENT = 16  # bytes; kernels that read more at a time than a value ask for it
 PLAIN = frozenset((str, int, float, bool, type(None)))
+UNDESCRIBED = object()
 
 
 class Described:
@@ -21,15 +25,21 @@ class Described:
 
     def describe(self) -> Hashable:
         """Returns the key of the fields, or None if there is none."""
-        try:
-            return self._description
-        except AttributeError:
-            names = self.__dataclass_fields__  # type: ignore[attr-defined]
-            key = make_key([getattr(self, name) for name in names])
-            object.__setattr__(self, "_description", key)
-            return key
+        description: Hashable = getattr(self, "_description", UNDESCRIBED)
+        if description is UNDESCRIBED:
+            description = make_key(_field_reader(type(self))(self))
+            object.__setattr__(self, "_description", description)
+        return description
 
     _description: Hashable
+
+
+@functools.cache
+def _field_reader(kind: type) -> Callable[[object], tuple[Any, ...]]:
+    """Returns a function that reads all fields of a dataclass, several times faster than `getattr` of each."""
+    names = [part.name for part in dataclasses.fields(kind)]
+    read = operator.attrgetter(*names)
+    return read if len(names) > 1 else lambda described: (read(described),)
 
 
 def make_key(args: Sequence[Any]) -> Hashable:

@@ -16,6 +16,8 @@ from firesteel.kernels import Kernels
 from firesteel.kernels.operands.fed import Fed
 from firesteel.kernels.operands.weights import Mxfp4Weight
 from firesteel.kernels.ops.attention import AttentionOperands
+from firesteel.kernels.ops.linear import LinearOperands
+from firesteel.kernels.ops.moe_matmul import MoeMatmulOperands
 from firesteel.kernels.ops.rope_kv_write import RopeKvWriteOperands
 from firesteel.kernels.rope import rope_table
 from firesteel.kernels.tiles.tile_pin import AUTO
@@ -160,7 +162,17 @@ class GptOss:
         ids, weights = run.route(x.plain, layer.router, layer.router_bias, spec.num_active, num_tokens)
         shape = (spec.num_experts, spec.hidden_size, spec.intermediate_size)
         tile = self.find_tile("moe_matmul", shape, x.plain.shape[0])
-        return run.moe_matmul(x.plain, ids, weights, layer.experts, spec.swiglu_limit, self.activation, tile, x.fed)
+        operands = MoeMatmulOperands(
+            x=x.plain,
+            ids=ids,
+            weights=weights,
+            experts=layer.experts,
+            limit=spec.swiglu_limit,
+            activation=self.activation,
+            tile=tile,
+            fed=x.fed,
+        )
+        return run.moe_matmul(operands)
 
     def find_tile(self, op: str, shape: Sequence[int], tokens: int) -> str:
         """Of a matmul on MXFP4 weights of this shape."""
@@ -178,5 +190,8 @@ class GptOss:
         rows = x if isinstance(x, Rows) else Rows(x)
         if isinstance(weight, Mxfp4Weight):
             tile = self.find_tile("linear", weight.shape, rows.plain.shape[0])
-            return self.kernels.linear(rows.plain, weight, bias, self.activation, tile, rows.fed)
-        return self.kernels.linear(rows.plain, weight, bias)
+            operands = LinearOperands(
+                x=rows.plain, weight=weight, bias=bias, activation=self.activation, tile=tile, fed=rows.fed
+            )
+            return self.kernels.linear(operands)
+        return self.kernels.linear(LinearOperands(x=rows.plain, weight=weight, bias=bias))

@@ -6,7 +6,7 @@ import torch
 
 from firesteel.kernels.decode.fc1 import chosen_bytes, count_chosen, decode_fc1
 from firesteel.kernels.decode.fc2 import DecodeFc2Operands, decode_fc2
-from firesteel.kernels.ops.moe_matmul import moe_matmul
+from firesteel.kernels.ops.moe_matmul import MoeMatmulOperands, moe_matmul
 from firesteel.kernels.ops.rms_norm import rms_norm
 
 
@@ -17,7 +17,9 @@ def test_with_fc2_it_is_the_experts_mlp_added_to_the_residual(small_operands):
     result = decode_fc2.reference(DecodeFc2Operands(inner=inner, logits=logits, experts=experts, r=r.clone()))
     x, _ = rms_norm.reference(r, None, operands.norm, operands.eps)
     chosen, ids = logits.topk(operands.active)
-    update = moe_matmul.reference(x, ids, chosen.softmax(-1), experts, operands.limit)
+    update = moe_matmul.reference(
+        MoeMatmulOperands(x=x, ids=ids, weights=chosen.softmax(-1), experts=experts, limit=operands.limit)
+    )
     torch.testing.assert_close(result, r + update, atol=0.04, rtol=0.01)
     assert inner.shape == (5, 4, 192) and inner.dtype == torch.bfloat16
 

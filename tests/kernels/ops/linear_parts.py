@@ -15,9 +15,11 @@ assert interpreting()
 torch.set_num_threads(1)
 for sample in torch.load(sys.argv[1], weights_only=False):
 
-    def run(x, weight, bias, activation):
-        tile = device.pick_tile(x.shape[0], weight.shape[0], (12, 1), True)
-        return device.run(store(x, activation, native=True), weight.codes, weight.scales, bias, tile)
+    def run(operands):
+        weight = operands.weight
+        tile = device.pick_tile(operands.x.shape[0], weight.shape[0], (12, 1), True)
+        fed = store(operands.x, operands.activation, native=True)
+        return device.run(fed, weight.codes, weight.scales, operands.bias, tile)
 
     failure = check(linear, Implementation("native", run, anywhere), sample)
     assert failure is None, f"{sample.label}: {failure}"

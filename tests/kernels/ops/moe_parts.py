@@ -91,9 +91,10 @@ def check_native():
     tiles = (device.gemv_tiles(6), device.gemm_tiles(2, (12, 1), native=True))
     for sample, pair in zip(samples, tiles, strict=True):
 
-        def run(*args, tiles=pair):
-            x, *rest, activation, _ = args
-            return device.run(store(x, activation, native=True), *rest, tiles)
+        def run(operands, tiles=pair):
+            fed = store(operands.x, operands.activation, native=True)
+            routed = (operands.ids, operands.weights, operands.experts)
+            return device.run(fed, *routed, operands.limit, tiles)
 
         failure = check(moe_matmul, Implementation("native", run, anywhere), sample)
         assert failure is None, f"{sample.label}: {failure}"

@@ -16,7 +16,7 @@ from firesteel.kernels.op.op import Chosen, Sample
 from firesteel.kernels.operands.activation import ACTIVATIONS
 from firesteel.kernels.operands.fed import store
 from firesteel.kernels.operands.weights import Mxfp4Weight
-from firesteel.kernels.ops.linear import SHAPES, linear
+from firesteel.kernels.ops.linear import SHAPES, LinearOperands, linear
 from firesteel.kernels.proof.prove import prove_code
 from firesteel.kernels.proof.verify import check
 from firesteel.kernels.tiles.tile_pin import LARGEST_SIDE, LARGEST_TILE
@@ -40,7 +40,13 @@ def draw(tokens, rows, columns, activation="bf16", tile="auto", *, bias=True, se
     scales = torch.randint(middle - 1, middle + 2, (rows, columns // 32), dtype=torch.uint8, **on)
     offsets = torch.randn(rows, **on).bfloat16() if bias else None
     label = f"T={tokens} {rows}x{columns} {activation} {tile}"
-    return Sample(label, (x, Mxfp4Weight(codes=codes, scales=scales), offsets, activation, tile))
+    weight = Mxfp4Weight(codes=codes, scales=scales)
+    return Sample(label, (LinearOperands(x=x, weight=weight, bias=offsets, activation=activation, tile=tile),))
+
+
+def ones(tokens, rows, columns):
+    """bf16 weights, without a bias."""
+    return LinearOperands(x=torch.ones(tokens, columns).bfloat16(), weight=torch.ones(rows, columns).bfloat16())
 
 
 def test_interpreted_kernels_equal_the_reference(interpret):
@@ -59,16 +65,17 @@ def test_interpreted_kernels_equal_the_reference(interpret):
             draw(33, 152, 32, "bf16", "16x16"),
             draw(65, 130, 64, "mxfp4", "64x128"),
             draw(0, 36, 96),
-            Sample("bf16 weights", (torch.ones(1, 96).bfloat16(), torch.ones(5, 96).bfloat16(), None)),
+            Sample("bf16 weights", (ones(1, 5, 96),)),
         ],
     )
 
 
 def with_fed(sample):
     """As rms_norm_fed hands x over, and poison where x itself was: what is read must be `fed`."""
-    x, *rest = sample.args
-    fed = store(x, sample.args[3], native=False)
-    return Sample(f"{sample.label} fed", (torch.full_like(x, float("nan")), *rest, fed))
+    (operands,) = sample.args
+    fed = store(operands.x, operands.activation, native=False)
+    poisoned = replace(operands, x=torch.full_like(operands.x, float("nan")), fed=fed)
+    return Sample(f"{sample.label} fed", (poisoned,))
 
 
 def test_stored_rows_are_read_in_place_of_the_plain_ones_to_the_same_bits(call_interpreted):
@@ -79,13 +86,13 @@ def test_stored_rows_are_read_in_place_of_the_plain_ones_to_the_same_bits(call_i
 
 
 def test_stored_rows_are_refused_before_bf16_weights_and_of_another_activation():
-    sample = with_fed(draw(3, 76, 160, "mxfp8"))
-    x, weight, bias, _, tile, fed = sample.args
-    assert accepts("gemm", *sample.args) is None
-    assert "wants 3 x 160 values rounded to bf16" in accepts("gemm", x, weight, bias, "bf16", tile, fed)
+    (operands,) = with_fed(draw(3, 76, 160, "mxfp8")).args
+    assert accepts("gemm", operands) is None
+    plain = replace(operands, activation="bf16")
+    assert "wants 3 x 160 values rounded to bf16" in accepts("gemm", plain)
     chosen = Chosen(linear, list(linear.implementations.values()), Ledger())
     with pytest.raises(KernelError, match="reference reads stored activations only before MXFP4 weights"):
-        chosen(x, torch.zeros(76, 160).bfloat16(), bias, "bf16", tile, fed)
+        chosen(replace(plain, weight=torch.zeros(76, 160).bfloat16()))
 
 
 def test_native_kernels_equal_the_reference(run_interpreted):
@@ -96,7 +103,7 @@ def test_native_kernels_equal_the_reference(run_interpreted):
         draw(3, 36, 160, "mxfp8"), draw(5, 72, 96, "mxfp8"), draw(9, 36, 96, "mxfp4", bias=False),
         draw(65, 40, 160, "mxfp4"),
     ]  # fmt: skip
-    run_interpreted(PARTS, samples=[Sample(one.label, one.args[:4]) for one in drawn])
+    run_interpreted(PARTS, samples=drawn)
 
 
 def code_of(capability, variant):
@@ -230,32 +237,38 @@ def test_pinned_tile_keeps_its_size_and_has_warps_enough():
     assert device_code.pin_tile("16x64", None).warps == 4
 
 
-def accepts(way, *args):
-    return linear.implementations[f"triton:{way}"].accepts(*args)
+def accepts(way, operands):
+    return linear.implementations[f"triton:{way}"].accepts(operands)
 
 
 def test_arguments_that_will_not_do_are_refused_with_the_reason():
-    x, weight, bias, *_ = draw(65, 64, 96).args
-    assert accepts("gemm", x, weight, bias) is None and accepts("gemm", x, weight, None) is None
-    assert "is for bf16 weights" in accepts("gemv", x[:1], weight, bias)
+    (operands,) = draw(65, 64, 96).args
+    x, weight = operands.x, operands.weight
+
+    def refusal(way="gemm", **changes):
+        return accepts(way, replace(operands, **changes))
+
+    assert refusal() is None and refusal(bias=None) is None
+    assert "is for bf16 weights" in refusal("gemv", x=x[:1])
     odd = Mxfp4Weight(codes=weight.codes[:3], scales=weight.scales[:3])
-    assert "3 rows of 96 leave a part of one" in accepts("gemm", x, odd, None)
-    assert accepts("gemm", x.float(), weight, bias) == "multiplies bf16 tokens by MXFP4 weights, not torch.float32"
-    assert "wants contiguous tokens" in accepts("gemm", x.T.contiguous().T, weight, bias)
-    assert "knows no activation 'fp8', only bf16, mxfp8, mxfp4" in accepts("gemm", x, weight, bias, "fp8")
-    assert accepts("gemm", x, weight, bias, "mxfp8", "128x256") is None
+    assert "3 rows of 96 leave a part of one" in refusal(weight=odd, bias=None)
+    assert refusal(x=x.float()) == "multiplies bf16 tokens by MXFP4 weights, not torch.float32"
+    assert "wants contiguous tokens" in refusal(x=x.T.contiguous().T)
+    assert "knows no activation 'fp8', only bf16, mxfp8, mxfp4" in refusal(activation="fp8")
+    assert refusal(activation="mxfp8", tile="128x256") is None
     for tile in (f"16x{2 * LARGEST_SIDE}", f"{LARGEST_SIDE}x{LARGEST_SIDE}"):
-        assert accepts("gemm", x, weight, bias, "bf16", tile).endswith(f"and {tile} is pinned")
+        assert refusal(tile=tile).endswith(f"and {tile} is pinned")
     assert LARGEST_SIDE**2 > LARGEST_TILE
     huge = torch.empty(2**26, 32, dtype=torch.bfloat16, device="meta")
-    assert "67108864 tokens are too many" in accepts("gemm", huge, weight, bias)
+    assert "67108864 tokens are too many" in refusal(x=huge)
 
 
 def test_bf16_weights_take_neither_rounded_activations_nor_pinned_tiles():
-    x, weight = torch.ones(3, 64).bfloat16(), torch.ones(5, 64).bfloat16()
-    assert accepts("gemm", x, weight, None) is None
-    assert "rounds activations to mxfp8 only before MXFP4 weights" in accepts("gemm", x, weight, None, "mxfp8")
-    assert "pins tiles of MXFP4 weights only" in accepts("gemv", x, weight, None, "bf16", "64x64")
+    operands = ones(3, 5, 64)
+    assert accepts("gemm", operands) is None
+    rounded, pinned = replace(operands, activation="mxfp8"), replace(operands, tile="64x64")
+    assert "rounds activations to mxfp8 only before MXFP4 weights" in accepts("gemm", rounded)
+    assert "pins tiles of MXFP4 weights only" in accepts("gemv", pinned)
 
 
 @pytest.mark.parametrize("version", ["3.6.0", "3.7.1", "3.8.0", "3.10"])
@@ -300,12 +313,11 @@ def test_lm_head_on_a_gpu(tokens, activation):
 @pytest.mark.gpu
 def test_results_past_2_to_the_31_are_stored_where_they_belong():
     """11264 tokens of lm_head's 201088 rows: 2.27e9 values."""
-    x, weight, _, _, _ = draw(11264, *SHAPES[2], bias=False, device="cuda").args
-    y = linear.implementations["triton:gemm"].function(x, weight, None)
+    (operands,) = draw(11264, *SHAPES[2], bias=False, device="cuda").args
+    y = linear.implementations["triton:gemm"].function(operands)
     for rows in (slice(0, 2), slice(-2, None)):
-        assert torch.allclose(
-            y[rows].float(), linear.reference(x[rows], weight, None).float(), rtol=2e-2, atol=2e-2
-        )
+        expected = linear.reference(replace(operands, x=operands.x[rows]))
+        assert torch.allclose(y[rows].float(), expected.float(), rtol=2e-2, atol=2e-2)
 
 
 @pytest.mark.gpu
@@ -321,14 +333,14 @@ def test_pinned_tiles_run_and_are_in_the_ledger(tile):
 @pytest.mark.gpu
 def test_a_cuda_graph_replays_with_other_tokens():
     function = linear.implementations["triton:gemm"].function
-    x, *rest = draw(17, 2880, 4096, "mxfp8", device="cuda").args
-    function(x, *rest)
+    (operands,) = draw(17, 2880, 4096, "mxfp8", device="cuda").args
+    function(operands)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        y = function(x, *rest)
-    x.copy_(draw(17, 2880, 4096, seed=2, device="cuda").args[0])
+        y = function(operands)
+    operands.x.copy_(draw(17, 2880, 4096, seed=2, device="cuda").args[0].x)
     graph.replay()
-    assert torch.equal(y, function(x, *rest))
+    assert torch.equal(y, function(operands))
 
 
 @pytest.mark.gpu
@@ -337,7 +349,8 @@ def test_weights_are_widened_exactly_on_a_gpu():
     scales = torch.arange(27, 161, dtype=torch.uint8, device="cuda")[:, None].repeat(2, 3)
     codes = torch.randint(256, (len(scales), 48), dtype=torch.uint8, device="cuda")
     x = torch.eye(96, dtype=torch.bfloat16, device="cuda")
-    y = linear.implementations["triton:gemm"].function(x, Mxfp4Weight(codes=codes, scales=scales), None)
+    weight = Mxfp4Weight(codes=codes, scales=scales)
+    y = linear.implementations["triton:gemm"].function(LinearOperands(x=x, weight=weight))
     assert torch.equal(y.T, mxfp4.dequantize(codes, scales, torch.bfloat16))
 
 
@@ -363,15 +376,16 @@ def test_cublas_sums_in_fp32_and_leaves_torchs_setting_as_it_was(monkeypatch):
 
     monkeypatch.setattr(MODULE.functional, "linear", multiply)
     before = settings.allow_bf16_reduced_precision_reduction
-    linear.implementations["cublas"].function(torch.zeros(1), torch.zeros(1), None)
+    linear.implementations["cublas"].function(LinearOperands(x=torch.zeros(1), weight=torch.zeros(1)))
     assert before and seen == [False] and settings.allow_bf16_reduced_precision_reduction is before
 
 
 def test_cublas_takes_many_tokens_and_bf16_weights_alone():
     refuse = linear.implementations["cublas"].accepts
-    weight = torch.zeros(8, 32).bfloat16()
-    assert refuse(torch.zeros(128, 32).bfloat16(), weight, None) is None
-    assert "128 tokens or more, not 127" in refuse(torch.zeros(127, 32).bfloat16(), weight, None)
-    assert "bf16 by bf16, not torch.float16" in refuse(torch.zeros(128, 32).half(), weight.half(), None)
+    operands = ones(128, 8, 32)
+    assert refuse(operands) is None
+    assert "128 tokens or more, not 127" in refuse(ones(127, 8, 32))
+    half = replace(operands, x=operands.x.half(), weight=operands.weight.half())
+    assert "bf16 by bf16, not torch.float16" in refuse(half)
     packed = Mxfp4Weight(codes=torch.zeros(8, 16).byte(), scales=torch.zeros(8, 1).byte())
-    assert "these are MXFP4" in refuse(torch.zeros(128, 32).bfloat16(), packed, None)
+    assert "these are MXFP4" in refuse(replace(operands, weight=packed))

@@ -17,7 +17,7 @@ from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.op.op import Sample
 from firesteel.kernels.operands.fed import store
 from firesteel.kernels.operands.weights import random_experts
-from firesteel.kernels.ops.moe_matmul import ACTIVATIONS, moe_matmul, swiglu
+from firesteel.kernels.ops.moe_matmul import ACTIVATIONS, MoeMatmulOperands, moe_matmul, swiglu
 from firesteel.kernels.proof.prove import prove_code
 from firesteel.kernels.proof.verify import check, verify
 
@@ -38,14 +38,25 @@ def draw(
     chosen, ids = scores.topk(active)
     label = f"T={tokens} E={experts} A={active} {hidden}x{inter} {activation} {tile}"
     limit = 1.0  # low, so that many values meet it
-    return Sample(label, (x, ids, chosen.softmax(-1), weights, limit, activation, tile))
+    operands = MoeMatmulOperands(
+        x=x,
+        ids=ids,
+        weights=chosen.softmax(-1),
+        experts=weights,
+        limit=limit,
+        activation=activation,
+        tile=tile,
+    )
+    return Sample(label, (operands,))
 
 
 @pytest.mark.parametrize("activation", ["mxfp8", "mxfp4"])
 def test_reference_rounds_the_activations_of_both_matmuls(activation):
-    x, ids, weights, experts, limit, *_ = draw(3, 5, 96, 64, 2, activation).args
+    (operands,) = draw(3, 5, 96, 64, 2, activation).args
+    x, ids, weights, experts, limit = operands.x, operands.ids, operands.weights, operands.experts, operands.limit
+    operands = replace(operands, x=x.float())
     kind = {"mxfp8": mxfp8, "mxfp4": mxfp4}[activation]
-    y = moe_matmul.reference(x.float(), ids, weights, experts, limit, activation)
+    y = moe_matmul.reference(operands)
     rounded = kind.dequantize(*kind.quantize(x)).double()
     for token in range(3):
         expected = torch.zeros(96, dtype=torch.float64)
@@ -56,7 +67,7 @@ def test_reference_rounds_the_activations_of_both_matmuls(activation):
             down = mxfp4.dequantize(experts.down_codes[expert], experts.down_scales[expert]).double()
             expected += share * (down @ inner + experts.down_bias[expert].double())
         assert (y[token] - expected).norm() <= 1e-5 * expected.norm()
-    assert not torch.equal(y, moe_matmul.reference(x.float(), ids, weights, experts, limit))
+    assert not torch.equal(y, moe_matmul.reference(replace(operands, activation="bf16")))
 
 
 def test_small_samples_meet_every_activation():
@@ -65,7 +76,7 @@ def test_small_samples_meet_every_activation():
     labels = {one.label for one in small}
     for before in ("T=3 E=32 96x160", "T=65 E=5 160x96"):
         assert {f"{before} {activation}" for activation in ACTIVATIONS} <= labels
-    assert {one.args[5] for one in small} == set(ACTIVATIONS)
+    assert {one.args[0].activation for one in small} == set(ACTIVATIONS)
 
 
 def test_reference_names_the_activations_there_are():
@@ -95,9 +106,10 @@ def test_interpreted_kernels_equal_the_reference(interpret):
 
 def with_fed(sample):
     """As rms_norm_fed hands x over, and poison where x itself was: what is read must be `fed`."""
-    x, *rest = sample.args
-    fed = store(x, sample.args[5], native=False)
-    return Sample(f"{sample.label} fed", (torch.full_like(x, float("nan")), *rest, fed))
+    (operands,) = sample.args
+    fed = store(operands.x, operands.activation, native=False)
+    poisoned = replace(operands, x=torch.full_like(operands.x, float("nan")), fed=fed)
+    return Sample(f"{sample.label} fed", (poisoned,))
 
 
 @pytest.mark.parametrize("way", ["triton:gemv", "triton:gemm"])
@@ -113,8 +125,9 @@ def test_stored_rows_of_another_activation_are_refused():
     for way in ("triton:gemv", "triton:gemm"):
         accepts = moe_matmul.implementations[way].accepts
         assert accepts(*with_fed(sample).args) is None
-        other = with_fed(draw(3, 8, 96, 96, 2, "mxfp4")).args[-1]
-        assert "but was given 3 x 96 values rounded to mxfp4" in accepts(*sample.args, other)
+        other = with_fed(draw(3, 8, 96, 96, 2, "mxfp4")).args[0].fed
+        refused = accepts(replace(sample.args[0], fed=other))
+        assert "but was given 3 x 96 values rounded to mxfp4" in refused
 
 
 def test_pairs_are_sorted_and_numbers_rounded_as_by_torch(run_interpreted):
@@ -244,19 +257,19 @@ def test_the_store_is_the_one_the_target_launches(capability, is_sm12x, activati
     assert constants["FORMAT"] == activation and constants["NATIVE"] is (is_sm12x and activation != "bf16")
 
 
-def accepts(way, sample):
-    return moe_matmul.implementations[f"triton:{way}"].accepts(*sample.args)
+def accepts(way, sample, **changes):
+    return moe_matmul.implementations[f"triton:{way}"].accepts(replace(sample.args[0], **changes))
 
 
 def test_arguments_that_will_not_do_are_refused_with_the_reason():
     sample = draw(65, 5, 64, 64, 2)
-    x, *rest = sample.args
+    x = sample.args[0].x
     assert accepts("gemm", sample) is None
     assert accepts("gemv", sample) == "is for at most 64 tokens, not 65"
-    assert accepts("gemm", Sample("", (x.float(), *rest))) == "wants bf16 tokens, not torch.float32"
-    assert accepts("gemm", Sample("", (x.T.contiguous().T, *rest))) == "wants contiguous tensors"
-    assert accepts("gemm", Sample("", (x[:0], *rest))) == "wants at least one token"
-    assert "knows no activation 'fp8'" in accepts("gemm", Sample("", (x, *rest[:-2], "fp8")))
+    assert accepts("gemm", sample, x=x.float()) == "wants bf16 tokens, not torch.float32"
+    assert accepts("gemm", sample, x=x.T.contiguous().T) == "wants contiguous tensors"
+    assert accepts("gemm", sample, x=x[:0]) == "wants at least one token"
+    assert "knows no activation 'fp8'" in accepts("gemm", sample, activation="fp8")
 
 
 @pytest.mark.parametrize("tile", ["16x16", "64x32", "256x256", "16x512"])
@@ -330,16 +343,15 @@ def test_all_tokens_on_one_expert_on_a_gpu(way):
 def test_a_cuda_graph_replays_with_other_experts(way):
     """Nothing of a call is decided on the CPU: a captured graph takes new tokens and new ids."""
     function = moe_matmul.implementations[f"triton:{way}"].function
-    first, second = (draw(17, 32, 2880, 2880, 4, seed=seed, device="cuda") for seed in (1, 2))
-    x, ids, weights, *rest = first.args
-    function(*first.args)
+    first, second = (draw(17, 32, 2880, 2880, 4, seed=seed, device="cuda").args[0] for seed in (1, 2))
+    function(first)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        y = function(*first.args)
-    for target, source in zip((x, ids, weights), second.args[:3], strict=True):
-        target.copy_(source)
+        y = function(first)
+    for name in ("x", "ids", "weights"):
+        getattr(first, name).copy_(getattr(second, name))
     graph.replay()
-    assert torch.equal(y, function(x, ids, weights, *rest))
+    assert torch.equal(y, function(first))
 
 
 @pytest.mark.gpu

@@ -1,6 +1,7 @@
 """The experts' matmuls by streaming: emulated on a CPU, and on a GPU at real shapes."""
 
 import importlib
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ import torch
 from firesteel.kernels.op.op import Sample
 from firesteel.kernels.op.tolerance import assert_close
 from firesteel.kernels.operands.weights import random_experts
-from firesteel.kernels.ops.moe_matmul import moe_matmul
+from firesteel.kernels.ops.moe_matmul import MoeMatmulOperands, moe_matmul
 from firesteel.kernels.proof.verify import check
 from firesteel.kernels.stream.plan import Machine
 
@@ -26,7 +27,12 @@ def draw(tokens, experts, hidden, inter, *, active=4, used=None, seed=1, device=
     weights = random_experts(experts, hidden, inter, generator)
     x = torch.randn(tokens, hidden, device=device, generator=generator).bfloat16()
     chosen, ids = torch.rand(tokens, used or experts, device=device, generator=generator).topk(active)
-    return Sample(f"T={tokens} E={experts} used={used}", (x, ids, chosen.softmax(-1), weights, 1.0))
+    operands = MoeMatmulOperands(x=x, ids=ids, weights=chosen.softmax(-1), experts=weights, limit=1.0)
+    return Sample(f"T={tokens} E={experts} used={used}", (operands,))
+
+
+def run(operands):
+    return MODULE.run(operands.x, operands.ids, operands.weights, operands.experts, operands.limit)
 
 
 def label(one):
@@ -90,23 +96,25 @@ def test_hundreds_of_tokens_of_other_sizes(hold_emulated, machine, sample):
 @pytest.mark.parametrize(("tokens", "padding"), [(5, 3), (70, 58), (3, 0)])
 def test_pairs_without_an_expert_add_nothing(use_machine, tokens, padding):
     """Rows that pad a batch have the id -1; so may single ranks. What they would have written is NaN here."""
-    x, ids, weights, experts, limit = draw(tokens + padding, 8, 128, 128).args
+    (operands,) = draw(tokens + padding, 8, 128, 128).args
+    ids = operands.ids
     ids[tokens:] = -1
     ids[0, 1], ids[1, :], ids[2, 3] = -1, -1, -(1 << 40)
     use_machine(LARGE)
-    y = MODULE.run(x, ids, weights, experts, limit)
+    y = run(operands)
     assert y[tokens:].eq(0).all() and y[1].eq(0).all()
-    expected = moe_matmul.reference(x, ids, weights, experts, limit)
+    expected = moe_matmul.reference(operands)
     assert_close(actual=y, expected=expected, tolerance=moe_matmul.tolerance)
-    kept = weights.masked_fill(ids < 0, 0.0)
-    same = moe_matmul.reference(x, ids.clamp(min=0), kept, experts, limit)
+    kept = operands.weights.masked_fill(ids < 0, 0.0)
+    same = moe_matmul.reference(replace(operands, ids=ids.clamp(min=0), weights=kept))
     assert_close(actual=expected, expected=same, tolerance=moe_matmul.tolerance)
 
 
 def test_all_pairs_without_an_expert_give_zeros(use_machine):
-    x, ids, weights, experts, limit = draw(3, 8, 64, 64).args
+    (operands,) = draw(3, 8, 64, 64).args
+    operands.ids.fill_(-1)
     use_machine(LARGE)
-    assert MODULE.run(x, ids.fill_(-1), weights, experts, limit).eq(0).all()
+    assert run(operands).eq(0).all()
 
 
 def test_programs_without_strips_do_nothing(hold_emulated):
@@ -122,29 +130,27 @@ def test_programs_read_what_others_wrote_and_no_sooner(hold_emulated, machine):
 
 
 def test_what_is_no_number_stays_so_and_harms_no_other_token(use_machine):
-    sample = draw(9, 8, 128, 128)
-    x, ids, weights, experts, limit = sample.args
-    x[3, 17] = torch.nan
+    (operands,) = draw(9, 8, 128, 128).args
+    operands.x[3, 17] = torch.nan
     use_machine(LARGE)
-    y = MODULE.run(x, ids, weights, experts, limit)
+    y = run(operands)
     assert y.isnan().any(dim=1).tolist() == [token == 3 for token in range(9)]
 
 
 def test_refusals_name_what_is_wrong():
     refuse = moe_matmul.implementations["cuda:stream"].accepts
-    sample = draw(3, 8, 128, 128)
-    x, ids, weights, experts, limit = sample.args
-    assert refuse(*sample.args) is None
-    assert "bf16 activations, not mxfp8" in refuse(*sample.args, "mxfp8")
-    assert "16x64 is pinned" in refuse(*sample.args, "bf16", "16x64")
+    (operands,) = draw(3, 8, 128, 128).args
+    assert refuse(operands) is None
+    assert "bf16 activations, not mxfp8" in refuse(replace(operands, activation="mxfp8"))
+    assert "16x64 is pinned" in refuse(replace(operands, tile="16x64"))
     assert refuse(*draw(192, 8, 128, 128).args) is None
     assert "1 to 192 tokens" in refuse(*draw(193, 8, 128, 128).args)
     assert "768 pairs, not 97 and 776" in refuse(*draw(97, 8, 128, 128, active=8).args)
-    assert "contiguous" in refuse(x, ids.T.contiguous().T, weights, experts, limit)
+    assert "contiguous" in refuse(replace(operands, ids=operands.ids.T.contiguous().T))
     assert "by 16 rows" in refuse(*draw(1, 4, 136, 128).args)
     assert "multiple of 64" in refuse(*draw(1, 4, 96, 128).args)
-    assert "fp32" in refuse(x, ids, weights.double(), experts, limit)
-    assert "int64" in refuse(x, ids.int(), weights, experts, limit)
+    assert "fp32" in refuse(replace(operands, weights=operands.weights.double()))
+    assert "int64" in refuse(replace(operands, ids=operands.ids.int()))
 
 
 def test_kernels_are_compiled_for_what_fits_the_machine():
@@ -159,9 +165,10 @@ def test_kernels_are_compiled_for_what_fits_the_machine():
 
 
 def test_a_machine_with_too_little_memory_is_refused_before_the_launch():
-    _, ids, _, experts, _ = draw(3, 8, 128, 128).args
-    assert MODULE._refuse_memory(SMALL, ids, experts) is None
-    assert "bytes of shared memory for 12 pairs" in MODULE._refuse_memory(Machine(3, 4096), ids, experts)
+    (operands,) = draw(3, 8, 128, 128).args
+    assert MODULE._refuse_memory(SMALL, operands.ids, operands.experts) is None
+    refused = MODULE._refuse_memory(Machine(3, 4096), operands.ids, operands.experts)
+    assert "bytes of shared memory for 12 pairs" in refused
 
 
 @pytest.mark.parametrize(
@@ -172,8 +179,9 @@ def test_small_machines_take_fewer_tokens(monkeypatch, machine, tokens, is_taken
         is_cuda = True
 
     monkeypatch.setattr(MODULE, "find_machine", lambda device: machine)
-    x, ids, weights, experts, _ = draw(tokens, 8, 128, 128).args
-    why = MODULE.refuse(x.as_subclass(OnGpu), ids, weights, experts, "bf16")
+    (operands,) = draw(tokens, 8, 128, 128).args
+    x = operands.x.as_subclass(OnGpu)
+    why = MODULE.refuse(x, operands.ids, operands.weights, operands.experts, "bf16")
     assert why is None if is_taken else "1 to 64 tokens" in why
 
 
@@ -195,11 +203,11 @@ def test_few_experts_for_all_tokens_on_a_gpu(used, tokens):
 @pytest.mark.gpu
 @pytest.mark.parametrize("tokens", [32, 150])
 def test_same_inputs_give_the_same_bits_in_a_graph_too(tokens):
-    x, ids, weights, experts, limit = draw(tokens, 128, 2880, 2880, device="cuda").args
-    first = MODULE.run(x, ids, weights, experts, limit)
+    (operands,) = draw(tokens, 128, 2880, 2880, device="cuda").args
+    first = run(operands)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        again = MODULE.run(x, ids, weights, experts, limit)
+        again = run(operands)
     for _ in range(20):
         again.fill_(torch.nan)
         graph.replay()

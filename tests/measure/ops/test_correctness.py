@@ -59,8 +59,8 @@ def test_quick_checks_the_smallest_sample_of_each_activation(moe):
 
 
 def test_quick_shows_a_refusal_only_if_no_sample_was_accepted(moe):
-    def refuse(x, ids, weights, experts, limit, activation="bf16", tile="auto", fed=None):
-        return None if activation == "bf16" else f"no {activation}"
+    def refuse(operands):
+        return None if operands.activation == "bf16" else f"no {operands.activation}"
 
     moe(moe_matmul.reference, accepts=refuse)
     checks = run(quick=True)
@@ -72,7 +72,7 @@ def test_quick_shows_a_refusal_only_if_no_sample_was_accepted(moe):
 
 
 def test_implementation_that_ignores_the_activation_fails(moe):
-    moe(lambda *args: moe_matmul.reference(*args[:5]))
+    moe(lambda operands: moe_matmul.reference(replace(operands, activation="bf16")))
     statuses = {check.sample: check.status for check in run(quick=True)}
     assert statuses["M=1 bf16"] is Status.PASSED
     assert statuses["M=1 mxfp8"] is statuses["M=1 mxfp4"] is Status.FAILED

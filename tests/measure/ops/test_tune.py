@@ -1,7 +1,7 @@
 """Tuning on a fake clock: the fastest correct tile and options are chosen."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -9,6 +9,7 @@ import torch
 from firesteel.device import find_device
 from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.op.op import define_op
+from firesteel.kernels.op.operands import TiledOperands
 from firesteel.kernels.op.tolerance import exact
 from firesteel.kernels.operands.shapes import ModelShapes, WorkloadPart
 from firesteel.kernels.operands.weights import Mxfp4Weight
@@ -35,17 +36,23 @@ class FakeKernel:
         x += options["num_warps"] == 8  # a wrong result
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaledOperands(TiledOperands):
+    x: torch.Tensor
+    weight: Mxfp4Weight
+
+
 @define_op(bytes=lambda *args: 1, tolerance=exact(why="whole numbers"))
-def scaled(x, weight, activation="bf16", tile=AUTO):
-    y = x.clone()
-    rows = 16 if tile == AUTO else int(tile.partition("x")[0])
+def scaled(operands: ScaledOperands):
+    y = operands.x.clone()
+    rows = 16 if operands.tile == AUTO else int(operands.tile.partition("x")[0])
     launch_kernel(FakeKernel(), (1,), y, ROWS=rows, DEPTH=128, num_warps=4, num_stages=4)
     return y
 
 
 def workload(m):
     weight = Mxfp4Weight(codes=torch.zeros(64, 16, dtype=torch.uint8), scales=torch.zeros(64, 1, dtype=torch.uint8))
-    part = WorkloadPart("", 0.0, 0, lambda: (torch.ones(m, 32), weight, "bf16", AUTO))
+    part = WorkloadPart("", 0.0, 0, lambda: (ScaledOperands(x=torch.ones(m, 32), weight=weight),))
     return OpWorkload(op=scaled, m=m, activation="bf16", part=part)
 
 
@@ -88,7 +95,7 @@ def test_options_are_best_over_all_m_that_share_the_launch():
 
     def seconds(call, inputs):
         stages = change_options("fc1", {"ROWS": 16, "DEPTH": 128, "num_warps": 4, "num_stages": 4})["num_stages"]
-        is_few = len(inputs[0][0]) == 32
+        is_few = len(inputs[0][0].x) == 32
         return clock(call, inputs) * {4: 1.0, 5: 0.5 if is_few else 1.1}.get(stages, 2.0)
 
     tuner = tune_ops({"scaled": [workload(32), workload(64)]}, CPU, clock=seconds)
@@ -111,7 +118,7 @@ def test_choices_are_kept_after_each_op():
     kept = []
 
     def seconds(call, inputs):
-        if len(inputs[0][0]) == 64:
+        if len(inputs[0][0].x) == 64:
             raise KeyboardInterrupt
         return 1.0 if call.__self__.tile == "32x64" else 2.0
 
@@ -146,8 +153,8 @@ def test_gain_of_one_launch_is_not_credited_to_another():
     """More stages make the first launch faster; nothing makes the second one faster."""
 
     @define_op(bytes=lambda *args: 1, tolerance=exact(why="whole numbers"))
-    def twice(x, weight, activation="bf16", tile=AUTO):
-        y = x.clone()
+    def twice(operands: ScaledOperands):
+        y = operands.x.clone()
         for rows in (16, 32):
             launch_kernel(FakeKernel(), (1,), y, ROWS=rows, DEPTH=128, num_warps=4, num_stages=4)
         return y

@@ -50,7 +50,7 @@ def test_only_ops_that_round_activations_have_workloads_for_them():
     assert labels(route, 4, "bf16") == [""] and labels(route, 4, "mxfp8") == []
     assert labels(linear, 4, "mxfp8") == ["qkv mxfp4", "o mxfp4", "lm_head mxfp4"]
     (workload,) = list_workloads(moe_matmul, 4, "mxfp4", ModelShapes(TINY, CPU))
-    assert workload.part.draw()[5] == "mxfp4" and workload.label == "M=4 mxfp4"
+    assert workload.part.draw()[0].activation == "mxfp4" and workload.label == "M=4 mxfp4"
 
 
 def test_decode_has_a_limit_of_requests_and_prefill_a_shortest_prompt():
@@ -83,7 +83,8 @@ def test_window_decode_holds_only_the_pages_it_sees():
 def test_moe_counts_three_matrices_per_expert_and_spreads_tokens():
     (workload,) = list_workloads(moe_matmul, 600, "bf16", ModelShapes(TINY, CPU))
     assert workload.part.flops == 2 * 600 * 2 * 3 * 96 * 64
-    _, ids, weights, *_ = workload.part.draw()
+    (operands,) = workload.part.draw()
+    ids, weights = operands.ids, operands.weights
     counts = torch.bincount(ids.flatten(), minlength=6)
     assert counts.min() > 150 and counts.max() < 250  # of 200 each
     assert torch.allclose(weights.sum(-1), torch.ones(600)) and (ids[:, 0] != ids[:, 1]).all()
@@ -91,7 +92,7 @@ def test_moe_counts_three_matrices_per_expert_and_spreads_tokens():
 
 def test_consecutive_calls_read_different_experts():
     (workload,) = list_workloads(moe_matmul, 1, "bf16", ModelShapes(TINY, CPU))
-    first, second, third = (workload.part.draw()[3] for _ in range(3))
+    first, second, third = (workload.part.draw()[0].experts for _ in range(3))
     assert first is third and first.gate_up_codes.data_ptr() != second.gate_up_codes.data_ptr()
 
 

@@ -26,7 +26,7 @@ from firesteel.kernels.op.profile import DENSE, OpProfile
 from firesteel.kernels.op.tolerance import bf16
 from firesteel.kernels.operands.shapes import ModelShapes, WorkloadPart
 from firesteel.kernels.operands.weights import Mxfp4Weight, weight_parts
-from firesteel.kernels.ops.linear import linear
+from firesteel.kernels.ops.linear import LinearOperands, linear
 from firesteel.kernels.ops.rms_norm import rms_norm
 from firesteel.kernels.stream.build import build_kernel, keep, launch
 from firesteel.kernels.stream.plan import FIRST, ROUNDED, Machine, Streamed, find_machine, list_plans, plan_streamed
@@ -65,7 +65,8 @@ def _bytes(operands: DecodeLmHeadOperands) -> int:
 )
 def decode_lm_head(operands: DecodeLmHeadOperands) -> tuple[Tensor, Tensor]:
     x, _ = rms_norm.reference(operands.r, None, operands.norm, operands.eps)
-    logits = linear.reference(x, operands.weight, None, operands.activation).float()
+    product = LinearOperands(x=x, weight=operands.weight, activation=operands.activation)
+    logits = linear.reference(product).float()
     return logits, find_best(logits, count_best(operands.r, operands.weight))
 
 

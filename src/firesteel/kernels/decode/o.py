@@ -21,7 +21,7 @@ from firesteel.kernels.op.profile import DENSE, OpProfile
 from firesteel.kernels.op.tolerance import bf16
 from firesteel.kernels.operands.shapes import ModelShapes, WorkloadPart
 from firesteel.kernels.operands.weights import Mxfp4Weight, weight_parts
-from firesteel.kernels.ops.linear import linear
+from firesteel.kernels.ops.linear import LinearOperands, linear
 from firesteel.kernels.stream.build import keep
 from firesteel.kernels.stream.plan import ROUNDED, Machine, Streamed, find_machine, list_plans, plan_streamed
 from firesteel.kernels.stream.refuse import (
@@ -64,8 +64,10 @@ def _bytes(operands: DecodeOOperands) -> int:
     replaces=(linear,),
 )
 def decode_o(operands: DecodeOOperands) -> Tensor:
-    update = linear.reference(operands.mixed, operands.weight, operands.bias, operands.activation)
-    return operands.r.copy_(operands.r.float() + update.float())
+    product = LinearOperands(
+        x=operands.mixed, weight=operands.weight, bias=operands.bias, activation=operands.activation
+    )
+    return operands.r.copy_(operands.r.float() + linear.reference(product).float())
 
 
 def _accepts(operands: DecodeOOperands) -> str | None:

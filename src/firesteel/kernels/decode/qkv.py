@@ -24,7 +24,7 @@ from firesteel.kernels.op.profile import DENSE, OpProfile
 from firesteel.kernels.op.tolerance import Tolerance, bf16, exact
 from firesteel.kernels.operands.shapes import PAGE_SIZE, ModelShapes, WorkloadPart
 from firesteel.kernels.operands.weights import Mxfp4Weight, weight_parts
-from firesteel.kernels.ops.linear import linear
+from firesteel.kernels.ops.linear import LinearOperands, linear
 from firesteel.kernels.ops.rms_norm import rms_norm
 from firesteel.kernels.ops.rope_kv_write import (
     FP8,
@@ -128,7 +128,8 @@ def decode_qkv(operands: DecodeQkvOperands) -> tuple[Tensor, ...]:
     k_pages = operands.k_pages
     x, _ = rms_norm.reference(operands.r, None, operands.norm, operands.eps)
     kv_heads, dim = k_pages.shape[1], k_pages.shape[3]
-    heads = linear.reference(x, operands.weight, operands.bias, operands.activation).unflatten(-1, (-1, dim))
+    product = LinearOperands(x=x, weight=operands.weight, bias=operands.bias, activation=operands.activation)
+    heads = linear.reference(product).unflatten(-1, (-1, dim))
     q, k, v = heads.split([heads.shape[1] - 2 * kv_heads, kv_heads, kv_heads], dim=1)
     rotated = rotate_and_write(
         RopeKvWriteOperands(

@@ -15,6 +15,7 @@ from typing import Self
 from torch import Tensor
 
 from firesteel.kernels.call_key import Described
+from firesteel.kernels.tiles.tile_pin import AUTO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,3 +39,10 @@ class RoundedOperands(Operands):
     """Operands of an op that can round activations before they meet packed weights."""
 
     activation: str = "bf16"  # or mxfp8, mxfp4: what activations are rounded to
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TiledOperands(RoundedOperands):
+    """Operands of a matmul on packed weights whose tile can be pinned."""
+
+    tile: str = AUTO  # or ROWSxCOLUMNS: tokens times rows of the weight that a CTA computes

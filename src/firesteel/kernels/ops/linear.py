@@ -1,12 +1,7 @@
 """Matrix product with a dense weight: qkv, o and lm_head.
 
-in   x       [T, N]
-     weight  [M, N] bf16, or the same in MXFP4 (Mxfp4Weight)
-     bias    [M] bf16 or None
-     activation  bf16, or what x is rounded to before it meets an MXFP4 weight: mxfp8 or mxfp4
-     tile    auto, or ROWSxCOLUMNS: tokens times rows of an MXFP4 weight that a program computes
-     fed     x as rms_norm_fed stored it for an MXFP4 weight, or None: `triton` stores it first, to the same bits
-out  y       [T, M]   x @ weight.T + bias, in x's type
+in   LinearOperands
+out  y  [T, M]  x @ weight.T + bias, in x's type
 Accumulated in fp32, rounded once on store.
 """
 
@@ -15,6 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,6 +21,7 @@ from firesteel.device import find_capability
 from firesteel.formats import mxfp4
 from firesteel.kernels.op.needs import triton_ready
 from firesteel.kernels.op.op import DeviceCode, Sample, capability, define_op
+from firesteel.kernels.op.operands import TiledOperands
 from firesteel.kernels.op.profile import DENSE, OpProfile
 from firesteel.kernels.op.tolerance import bf16
 from firesteel.kernels.operands.activation import ACTIVATIONS, is_native, lacks_native, round_activation
@@ -44,28 +41,36 @@ CUBLAS_TOKENS = 128  # from which on it is faster on an H200
 MOST_TOKENS = 16384  # in a step
 
 
-def _bytes(
-    x: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor | None, activation: str = "bf16", tile: str = "auto",
-    fed: Fed | None = None,
-) -> int:  # fmt: skip
-    read, bias_bytes = x if fed is None else fed, 0 if bias is None else bias.nbytes
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearOperands(TiledOperands):
+    """`activation` is what x is rounded to before it meets an MXFP4 weight; tiles are of MXFP4 weights too."""
+
+    x: Tensor  # [T, N]
+    weight: Tensor | Mxfp4Weight  # [M, N] bf16 or MXFP4
+    bias: Tensor | None = None  # [M] bf16
+    fed: Fed | None = (
+        None  # x as rms_norm_fed stored it for an MXFP4 weight; else `triton` stores it, to the same bits
+    )
+
+
+def _bytes(operands: LinearOperands) -> int:
+    x, weight, bias = operands.x, operands.weight, operands.bias
+    read, bias_bytes = x if operands.fed is None else operands.fed, 0 if bias is None else bias.nbytes
     return read.nbytes + weight.nbytes + bias_bytes + x.shape[0] * weight.shape[0] * x.element_size()
 
 
-def _reference_accepts(
-    x: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor | None, activation: str = "bf16", tile: str = "auto",
-    fed: Fed | None = None,
-) -> str | None:  # fmt: skip
-    if tile != AUTO:
-        return f"has no tiles, and {tile} is pinned"
-    return None if isinstance(weight, Mxfp4Weight) else _needs_mxfp4(activation, fed)
+def _reference_accepts(operands: LinearOperands) -> str | None:
+    if operands.tile != AUTO:
+        return f"has no tiles, and {operands.tile} is pinned"
+    return None if isinstance(operands.weight, Mxfp4Weight) else _needs_mxfp4(operands)
 
 
-def _needs_mxfp4(activation: str, fed: Fed | None) -> str | None:
-    """Why bf16 weights will not do, or None."""
-    if activation != "bf16":
-        return f"rounds activations to {activation} only before MXFP4 weights, these are bf16"
-    return None if fed is None else "reads stored activations only before MXFP4 weights, these are bf16"
+def _needs_mxfp4(operands: LinearOperands) -> str | None:
+    """Returns why bf16 weights will not do, or None."""
+    if operands.activation != "bf16":
+        return f"rounds activations to {operands.activation} only before MXFP4 weights, these are bf16"
+    is_stored = operands.fed is not None
+    return "reads stored activations only before MXFP4 weights, these are bf16" if is_stored else None
 
 
 @define_op(
@@ -84,18 +89,16 @@ def _needs_mxfp4(activation: str, fed: Fed | None) -> str | None:
         },
     ),
 )
-def linear(
-    x: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor | None, activation: str = "bf16", tile: str = "auto",
-    fed: Fed | None = None,
-) -> Tensor:  # fmt: skip
-    wide = round_activation(x.float(), activation)
-    parts = [functional.linear(wide, rows) for rows in _wide_rows(weight)]
+def linear(operands: LinearOperands) -> Tensor:
+    x, bias = operands.x, operands.bias
+    wide = round_activation(x.float(), operands.activation)
+    parts = [functional.linear(wide, rows) for rows in _wide_rows(operands.weight)]
     y = parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
     return (y if bias is None else y + bias.float()).to(x.dtype)
 
 
 def _wide_rows(weight: Tensor | Mxfp4Weight) -> Iterator[Tensor]:
-    """The weight in fp32, some rows at a time."""
+    """Yields the weight in fp32, some rows at a time."""
     if isinstance(weight, Mxfp4Weight):
         pairs = zip(weight.codes.split(ROWS_AT_ONCE), weight.scales.split(ROWS_AT_ONCE), strict=True)
         yield from (mxfp4.dequantize(codes, scales) for codes, scales in pairs)
@@ -103,29 +106,27 @@ def _wide_rows(weight: Tensor | Mxfp4Weight) -> Iterator[Tensor]:
         yield from (rows.float() for rows in weight.split(ROWS_AT_ONCE))
 
 
-def _accepts(
-    x: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor | None, activation: str = "bf16", tile: str = "auto",
-    fed: Fed | None = None,
-) -> str | None:  # fmt: skip
+def _accepts(operands: LinearOperands) -> str | None:
+    x, weight = operands.x, operands.weight
     if isinstance(weight, Mxfp4Weight):
-        return _refuse_mxfp4(x, weight, bias, activation, tile, fed)
-    if why := _needs_mxfp4(activation, fed):
+        return _refuse_mxfp4(operands, weight)
+    if why := _needs_mxfp4(operands):
         return why
-    if tile != AUTO:
-        return f"pins tiles of MXFP4 weights only, these are bf16 and {tile} is pinned"
+    if operands.tile != AUTO:
+        return f"pins tiles of MXFP4 weights only, these are bf16 and {operands.tile} is pinned"
     if x.dtype != weight.dtype or x.dtype not in (torch.bfloat16, torch.float16):
         return f"multiplies bf16 by bf16 or fp16 by fp16, not {x.dtype} by {weight.dtype}"
     return None if x.stride(-1) == 1 and weight.stride(-1) == 1 else "wants rows whose values lie side by side"
 
 
-def _refuse_mxfp4(
-    x: Tensor, weight: Mxfp4Weight, bias: Tensor | None, activation: str, tile: str, fed: Fed | None
-) -> str | None:
+def _refuse_mxfp4(operands: LinearOperands, weight: Mxfp4Weight) -> str | None:
+    x, activation = operands.x, operands.activation
     if why := refuse_activation(activation):
         return why
     if x.dtype != torch.bfloat16:
         return f"multiplies bf16 tokens by MXFP4 weights, not {x.dtype}"
-    if not all(one.is_contiguous() for one in (x, weight.codes, weight.scales, bias) if one is not None):
+    tensors = (x, weight.codes, weight.scales, operands.bias)
+    if not all(tensor.is_contiguous() for tensor in tensors if tensor is not None):
         return "wants contiguous tokens, weights and biases where weights are MXFP4"
     if x.numel() >= 2**31:
         return f"counts the values of x in 32 bits: {x.shape[0]} tokens are too many"
@@ -133,92 +134,81 @@ def _refuse_mxfp4(
         return f"reads scales by words of four: {weight.shape[0]} rows of {weight.shape[1]} leave a part of one"
     capability = find_capability(x.device)
     return (
-        refuse_tile(tile)
+        refuse_tile(operands.tile)
         or lacks_native(capability, activation)
-        or refuse_fed(fed, x, activation, is_native(capability, activation))
+        or refuse_fed(operands.fed, x, activation, is_native(capability, activation))
     )
 
 
-def _accepts_few(
-    x: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor | None, activation: str = "bf16", tile: str = "auto",
-    fed: Fed | None = None,
-) -> str | None:  # fmt: skip
-    if isinstance(weight, Mxfp4Weight):
+def _accepts_few(operands: LinearOperands) -> str | None:
+    if isinstance(operands.weight, Mxfp4Weight):
         return "is for bf16 weights: on MXFP4 ones gemm is faster from the first token on"
-    if x.shape[0] > VECTOR_TOKENS:
-        return f"is for {VECTOR_TOKENS} tokens at most, not {x.shape[0]}"
-    return _accepts(x, weight, bias, activation, tile, fed)
+    if operands.x.shape[0] > VECTOR_TOKENS:
+        return f"is for {VECTOR_TOKENS} tokens at most, not {operands.x.shape[0]}"
+    return _accepts(operands)
 
 
 @linear.implementation("triton:gemv", needs=triton_ready(), accepts=_accepts_few)
-def triton_gemv(
-    x: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor | None, activation: str = "bf16", tile: str = "auto",
-    fed: Fed | None = None,
-) -> Tensor:  # fmt: skip
-    """Bound by the bytes of the weights. A single token is multiplied on the plain cores."""
-    assert isinstance(weight, Tensor)
+def triton_gemv(operands: LinearOperands) -> Tensor:
+    """Multiplies few tokens, bound by the bytes of the weights; a single token on the plain cores."""
     from firesteel.kernels.triton.linear import launch_tiles, launch_vector
 
+    x, weight = operands.x, operands.weight
+    assert isinstance(weight, Tensor)
     y = torch.empty(x.shape[0], weight.shape[0], dtype=x.dtype, device=x.device)
     launch = launch_vector if x.shape[0] == 1 else launch_tiles
-    launch(x, weight, bias, y)
+    launch(x, weight, operands.bias, y)
     return y
 
 
 @linear.implementation("triton:gemm", needs=triton_ready(), accepts=_accepts, reads_fed=True)
-def triton_gemm(
-    x: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor | None, activation: str = "bf16", tile: str = "auto",
-    fed: Fed | None = None,
-) -> Tensor:  # fmt: skip
+def triton_gemm(operands: LinearOperands) -> Tensor:
+    x, weight = operands.x, operands.weight
     if isinstance(weight, Mxfp4Weight):
-        return _run_mxfp4(x, weight, bias, activation, tile, fed)
+        return _run_mxfp4(operands, weight)
     from firesteel.kernels.triton.linear import launch_tiles
 
     y = torch.empty(x.shape[0], weight.shape[0], dtype=x.dtype, device=x.device)
-    launch_tiles(x, weight, bias, y)
+    launch_tiles(x, weight, operands.bias, y)
     return y
 
 
-def _accepts_many(
-    x: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor | None, activation: str = "bf16", tile: str = "auto",
-    fed: Fed | None = None,
-) -> str | None:  # fmt: skip
-    if isinstance(weight, Mxfp4Weight):
+def _accepts_many(operands: LinearOperands) -> str | None:
+    x = operands.x
+    if isinstance(operands.weight, Mxfp4Weight):
         return "is for bf16 weights, these are MXFP4"
     if x.dtype != torch.bfloat16:
         return f"multiplies bf16 by bf16, not {x.dtype}"
     if x.shape[0] < CUBLAS_TOKENS:
         return f"is for {CUBLAS_TOKENS} tokens or more, not {x.shape[0]}"
-    return _accepts(x, weight, bias, activation, tile, fed)
+    return _accepts(operands)
 
 
 @linear.implementation("cublas", needs=capability(8, 0), accepts=_accepts_many)
-def cublas(
-    x: Tensor, weight: Tensor | Mxfp4Weight, bias: Tensor | None, activation: str = "bf16", tile: str = "auto",
-    fed: Fed | None = None,
-) -> Tensor:  # fmt: skip
-    """NVIDIA's library through torch, which else lets it round partial sums."""
-    assert isinstance(weight, Tensor)
+def cublas(operands: LinearOperands) -> Tensor:
+    """Multiplies with NVIDIA's library through torch, which would otherwise let it round partial sums."""
+    assert isinstance(operands.weight, Tensor)
     settings: Any = torch.backends.cuda.matmul
     before = settings.allow_bf16_reduced_precision_reduction
     splits = getattr(settings, "allow_bf16_reduced_precision_reduction_split_k", None)  # newer versions of torch
     settings.allow_bf16_reduced_precision_reduction = False
     try:
-        return functional.linear(x, weight, bias)
+        return functional.linear(operands.x, operands.weight, operands.bias)
     finally:
         settings.allow_bf16_reduced_precision_reduction = before if splits is None else (before, splits)
 
 
-def _run_mxfp4(
-    x: Tensor, weight: Mxfp4Weight, bias: Tensor | None, activation: str, tile: str, fed: Fed | None
-) -> Tensor:
+def _run_mxfp4(operands: LinearOperands, weight: Mxfp4Weight) -> Tensor:
     from firesteel.kernels.triton import mxfp4_linear as device
     from firesteel.kernels.triton.mxfp4_product import store
 
+    x, activation = operands.x, operands.activation
     capability = find_capability(x.device)
     native = is_native(capability, activation)
-    chosen = device.pin_tile(tile, capability) or device.pick_tile(x.shape[0], weight.shape[0], capability, native)
-    return device.run(fed or store(x, activation, native), weight.codes, weight.scales, bias, chosen)
+    tile = device.pin_tile(operands.tile, capability)
+    tile = tile or device.pick_tile(x.shape[0], weight.shape[0], capability, native)
+    fed = operands.fed or store(x, activation, native)
+    return device.run(fed, weight.codes, weight.scales, operands.bias, tile)
 
 
 linear.prefer("triton:gemv", "cublas", "triton:gemm")
@@ -234,9 +224,12 @@ def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
         given, absent = _bias((rows, columns))
         sizes = {"M": rows, "N": columns, "ROWS": code.vector_rows(rows), "COLUMNS": code.VECTOR_COLUMNS}
         yield DeviceCode(
-            variant=f"triton:gemv T=1 {rows}x{columns}", kernel=code.vector_kernel, signature=signature | given,
-            constants=absent | sizes, num_warps=code.VECTOR_WARPS,
-        )  # fmt: skip
+            variant=f"triton:gemv T=1 {rows}x{columns}",
+            kernel=code.vector_kernel,
+            signature=signature | given,
+            constants=absent | sizes,
+            num_warps=code.VECTOR_WARPS,
+        )
     for (rows, columns), tiles in ((SHAPES[0], code.FLAT_TILES), (LM_HEAD, code.TALL_TILES)):
         given, absent = _bias((rows, columns))
         for tile in tiles:
@@ -245,9 +238,12 @@ def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
             for name in names:
                 yield DeviceCode(
                     variant=f"{name} {rows}x{columns} {tile.tokens}x{tile.rows}x{tile.columns}",
-                    kernel=code.tile_kernel, signature={**signature, **given, "T": "i32"},
-                    constants=absent | sizes, num_warps=tile.num_warps, num_stages=tile.num_stages,
-                )  # fmt: skip
+                    kernel=code.tile_kernel,
+                    signature={**signature, **given, "T": "i32"},
+                    constants=absent | sizes,
+                    num_warps=tile.num_warps,
+                    num_stages=tile.num_stages,
+                )
     yield from _mxfp4_code(capability)
 
 
@@ -269,10 +265,12 @@ def _mxfp4_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
             sizes = {"M": rows, "K": columns, "STORED": activation if native else "bf16", **tile.constants}
             yield DeviceCode(
                 variant=f"triton:gemm mxfp4-weight {activation} {rows}x{columns} {tile}",
-                kernel=device.mxfp4_linear_kernel, signature={**x, **signature, **given},
+                kernel=device.mxfp4_linear_kernel,
+                signature={**x, **signature, **given},
                 constants=absent | (sizes if native else {"x_scales": None, **sizes}),
-                num_warps=tile.warps, num_stages=tile.stages,
-            )  # fmt: skip
+                num_warps=tile.warps,
+                num_stages=tile.stages,
+            )
         for columns in dict.fromkeys(columns for _, columns in SHAPES):
             yield store_code("triton:gemm mxfp4-weight", activation, native, columns)
 
@@ -299,10 +297,11 @@ def store_code(name: str, activation: str, native: bool, columns: int) -> Device
     sizes = {"K": columns, "ROWS": STORE_ROWS, "COLUMNS": STORE_COLUMNS}
     constants = {"FORMAT": activation, "NATIVE": native, **sizes}
     return DeviceCode(
-        variant=f"{name} store {activation} K={columns}", kernel=store_rows,
+        variant=f"{name} store {activation} K={columns}",
+        kernel=store_rows,
         signature={"x": "*bf16", "num_rows": "i32", **stored},
         constants=constants if native else {"scales": None, **constants},
-    )  # fmt: skip
+    )
 
 
 @linear.samples
@@ -316,11 +315,12 @@ def samples(device: torch.device) -> Iterator[Sample]:
         x = torch.randn(tokens, columns, device=device, generator=generator).bfloat16()
         wide = torch.randn(rows, columns, device=device, generator=generator).mul(columns**-0.5)
         bias = torch.randn(rows, device=device, generator=generator).bfloat16()
-        yield Sample(f"T={tokens} {rows}x{columns}", (x, wide.bfloat16(), bias))
-        yield Sample(f"T={tokens} {rows}x{columns} no bias", (x, wide.bfloat16(), None))
+        operands = LinearOperands(x=x, weight=wide.bfloat16(), bias=bias)
+        yield Sample(f"T={tokens} {rows}x{columns}", (operands,))
+        yield Sample(f"T={tokens} {rows}x{columns} no bias", (replace(operands, bias=None),))
         codes, scales = mxfp4.quantize(wide)
-        weight = Mxfp4Weight(codes=codes, scales=scales)
-        yield Sample(f"T={tokens} {rows}x{columns} mxfp4-weight {activation}", (x, weight, bias, activation))
+        packed = replace(operands, weight=Mxfp4Weight(codes=codes, scales=scales), activation=activation)
+        yield Sample(f"T={tokens} {rows}x{columns} mxfp4-weight {activation}", (packed,))
 
 
 @linear.workloads
@@ -333,13 +333,17 @@ def workloads(shapes: ModelShapes, m: int, activation: str) -> Iterator[Workload
         "lm_head": (spec.vocab_size, spec.hidden_size),
     }
 
-    def draw(name: str, is_fp4: bool) -> tuple[Any, ...]:
+    def draw(name: str, is_fp4: bool) -> tuple[LinearOperands]:
         rows, columns = layers[name]
-        bias = None if name == "lm_head" else shapes.bias(rows)
         x = shapes.normal(m, columns)
-        weight = shapes.mxfp4_weight(rows, columns) if is_fp4 else shapes.weight(rows, columns)
-        fed = shapes.fed(x, activation) if name == "qkv" and is_fp4 else None
-        return x, weight, bias, activation, AUTO, fed
+        operands = LinearOperands(
+            x=x,
+            weight=shapes.mxfp4_weight(rows, columns) if is_fp4 else shapes.weight(rows, columns),
+            bias=None if name == "lm_head" else shapes.bias(rows),
+            activation=activation,
+            fed=shapes.fed(x, activation) if name == "qkv" and is_fp4 else None,
+        )
+        return (operands,)
 
     for name, (rows, columns) in layers.items():
         if name == "lm_head" and m > MOST_DECODED:

@@ -1,22 +1,15 @@
 """The expert MLP of each token: MXFP4 matmul, clamped SwiGLU, MXFP4 matmul, weighted sum.
 
-in   x        [T, H]
-     ids      [T, A] int64   experts of each token; a negative one adds nothing: padding has such
-     weights  [T, A] fp32
-     experts  packed weights (Experts)
-     limit    of the clamp
-     activation  bf16, or what both matmuls' activations are rounded to: mxfp8 or mxfp4, by the OCP rule
-     tile     auto, or ROWSxCOLUMNS: pairs times rows of the weight that a program computes
-     fed      x as rms_norm_fed stored it for `activation`, or None: `triton` stores it first, to the same bits
-out  y        [T, H]         sum over a of weights[t, a] * mlp(expert ids[t, a], x[t])
+in   MoeMatmulOperands
+out  y  [T, H]  sum over a of weights[t, a] * mlp(expert ids[t, a], x[t])
      mlp = down @ swiglu(gate_up @ x + bias) + bias; rows of gate_up alternate gate, up
      swiglu = g * sigmoid(1.702 g) * (u + 1)    g = min(gate, limit)    u = clip(up, -limit, limit)
 Computed in fp32, rounded once on store; `triton` rounds what each expert gives before it adds them.
 
 On SM12x `triton` multiplies mxfp8 and mxfp4 activations as such (block-scaled MMA); elsewhere it computes the same
 numbers from bf16. `gemv` is for few tokens: it reads each chosen expert once; `gemm` for many. `cuda:stream` is for
-up to 192 tokens (64 on GPUs with 100 KB of shared memory); it cuts bf16 activations to whole numbers of 14 bits, 64
-to 256 columns together, and multiplies them exactly.
+up to 192 tokens (64 on GPUs with 100 KB of shared memory); it converts bf16 activations to 14-bit integers that
+share a scale per 64 to 256 columns, and multiplies them exactly.
 """
 # mypy: disable-error-code="import-untyped,import-not-found"
 
@@ -24,8 +17,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -34,6 +27,7 @@ from firesteel.device import find_capability
 from firesteel.formats import mxfp4
 from firesteel.kernels.op.needs import cuda_ready, triton_ready
 from firesteel.kernels.op.op import CudaCode, DeviceCode, Sample, define_op
+from firesteel.kernels.op.operands import TiledOperands
 from firesteel.kernels.op.profile import EXPERTS, OpProfile
 from firesteel.kernels.op.tolerance import bf16
 from firesteel.kernels.operands.activation import ACTIVATIONS, is_native, lacks_native, round_activation
@@ -51,8 +45,10 @@ ALPHA = 1.702
 LEAST_COLUMNS = 64  # of fc1's tile: half as many values come out, in groups of 32
 # types of what both matmuls read beside activations
 READ = dict.fromkeys(("order", "ends", "tile_experts", "tile_firsts"), "*i32") | {
-    "codes": "*u8", "scales": "*u8", "bias": "*bf16",
-}  # fmt: skip
+    "codes": "*u8",
+    "scales": "*u8",
+    "bias": "*bf16",
+}
 GEMV_TOKENS = 64  # beyond, an expert has so many tokens that larger tiles pay
 
 
@@ -62,20 +58,30 @@ def swiglu(x: Tensor, limit: float) -> Tensor:
     return gate * torch.sigmoid(ALPHA * gate) * (up + 1)
 
 
-def _bytes(
-    x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float, activation: str = "bf16",
-    tile: str = "auto", fed: Fed | None = None,
-) -> int:  # fmt: skip
-    chosen = int(ids[ids >= 0].unique().numel())
-    read = x if fed is None else fed
-    return read.nbytes + x.nbytes + ids.nbytes + weights.nbytes + chosen * experts.expert_bytes
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoeMatmulOperands(TiledOperands):
+    """`activation` is what the activations of both matmuls are rounded to, by the OCP rule."""
+
+    x: Tensor  # [T, H]
+    ids: Tensor  # [T, A] int64, experts of each token; a negative one adds nothing: padding has such
+    weights: Tensor  # [T, A] fp32
+    experts: Experts  # packed weights
+    limit: float  # of the clamp
+    fed: Fed | None = (
+        None  # x as rms_norm_fed stored it for `activation`; else `triton` stores it, to the same bits
+    )
 
 
-def _reference_accepts(
-    x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float, activation: str = "bf16",
-    tile: str = "auto", fed: Fed | None = None,
-) -> str | None:  # fmt: skip
-    return None if tile == "auto" else f"has no tiles, and {tile} is pinned"
+def _bytes(operands: MoeMatmulOperands) -> int:
+    x, ids = operands.x, operands.ids
+    num_experts = int(ids[ids >= 0].unique().numel())
+    read = x if operands.fed is None else operands.fed
+    of_tokens = read.nbytes + x.nbytes + ids.nbytes + operands.weights.nbytes
+    return of_tokens + num_experts * operands.experts.expert_bytes
+
+
+def _reference_accepts(operands: MoeMatmulOperands) -> str | None:
+    return None if operands.tile == AUTO else f"has no tiles, and {operands.tile} is pinned"
 
 
 @define_op(
@@ -97,26 +103,22 @@ def _reference_accepts(
         },
     ),
 )
-def moe_matmul(
-    x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float, activation: str = "bf16",
-    tile: str = "auto", fed: Fed | None = None,
-) -> Tensor:  # fmt: skip
+def moe_matmul(operands: MoeMatmulOperands) -> Tensor:
+    x, ids, experts, activation = operands.x, operands.ids, operands.experts, operands.activation
     y = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
     wide = round_activation(x.float(), activation)
     for expert in ids[ids >= 0].unique().tolist():
         rows, ranks = (ids == expert).nonzero(as_tuple=True)
         gate_up = mxfp4.dequantize(experts.gate_up_codes[expert], experts.gate_up_scales[expert])
-        inner = swiglu(torch.addmm(experts.gate_up_bias[expert].float(), wide[rows], gate_up.T), limit)
+        inner = swiglu(torch.addmm(experts.gate_up_bias[expert].float(), wide[rows], gate_up.T), operands.limit)
         down = mxfp4.dequantize(experts.down_codes[expert], experts.down_scales[expert])
         outer = torch.addmm(experts.down_bias[expert].float(), round_activation(inner, activation), down.T)
-        y.index_add_(0, rows, outer * weights[rows, ranks, None])
+        y.index_add_(0, rows, outer * operands.weights[rows, ranks, None])
     return y.to(x.dtype)
 
 
-def _accepts(
-    x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float, activation: str = "bf16",
-    tile: str = "auto", fed: Fed | None = None,
-) -> str | None:  # fmt: skip
+def _accepts(operands: MoeMatmulOperands) -> str | None:
+    x, ids, experts, activation = operands.x, operands.ids, operands.experts, operands.activation
     if why := refuse_activation(activation):
         return why
     if x.dtype != torch.bfloat16:
@@ -125,69 +127,62 @@ def _accepts(
         return "wants at least one token"
     if ids.numel() * max(x.shape[1], experts.gate_up_bias.shape[1]) >= 2**31:
         return f"counts values in 32 bits: {ids.numel()} pairs are too many"
-    tensors = [x, ids, weights, *(getattr(experts, part.name) for part in fields(experts))]
+    tensors = [x, ids, operands.weights, *(getattr(experts, part.name) for part in fields(experts))]
     if not all(tensor.is_contiguous() for tensor in tensors):
         return "wants contiguous tensors"
     capability = find_capability(x.device)
     return (
-        refuse_tile(tile, least_columns=LEAST_COLUMNS)
+        refuse_tile(operands.tile, least_columns=LEAST_COLUMNS)
         or lacks_native(capability, activation)
-        or refuse_fed(fed, x, activation, is_native(capability, activation))
+        or refuse_fed(operands.fed, x, activation, is_native(capability, activation))
     )
 
 
-def _accepts_few(
-    x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float, activation: str = "bf16",
-    tile: str = "auto", fed: Fed | None = None,
-) -> str | None:  # fmt: skip
-    if x.shape[0] > GEMV_TOKENS:
-        return f"is for at most {GEMV_TOKENS} tokens, not {x.shape[0]}"
-    return _accepts(x, ids, weights, experts, limit, activation, tile, fed)
+def _accepts_few(operands: MoeMatmulOperands) -> str | None:
+    if operands.x.shape[0] > GEMV_TOKENS:
+        return f"is for at most {GEMV_TOKENS} tokens, not {operands.x.shape[0]}"
+    return _accepts(operands)
 
 
 @moe_matmul.implementation("triton:gemv", needs=triton_ready(), accepts=_accepts_few, reads_fed=True)
-def triton_gemv(
-    x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float, activation: str = "bf16",
-    tile: str = "auto", fed: Fed | None = None,
-) -> Tensor:  # fmt: skip
+def triton_gemv(operands: MoeMatmulOperands) -> Tensor:
     from firesteel.kernels.triton import moe_matmul as device
-    from firesteel.kernels.triton.mxfp4_product import store
 
-    capability = find_capability(x.device)
-    fed = fed or store(x, activation, is_native(capability, activation))
-    tiles = device.pin(device.gemv_tiles(ids.numel()), tile, capability)
-    return device.run(fed, ids, weights, experts, limit, tiles)
+    tiles = device.gemv_tiles(operands.ids.numel())
+    return _run_triton(operands, tiles)
 
 
 @moe_matmul.implementation("triton:gemm", needs=triton_ready(), accepts=_accepts, reads_fed=True)
-def triton_gemm(
-    x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float, activation: str = "bf16",
-    tile: str = "auto", fed: Fed | None = None,
-) -> Tensor:  # fmt: skip
+def triton_gemm(operands: MoeMatmulOperands) -> Tensor:
+    from firesteel.kernels.triton import moe_matmul as device
+
+    capability = find_capability(operands.x.device)
+    pairs_per_expert = operands.ids.numel() / operands.experts.down_bias.shape[0]
+    tiles = device.gemm_tiles(pairs_per_expert, capability, is_native(capability, operands.activation))
+    return _run_triton(operands, tiles)
+
+
+def _run_triton(operands: MoeMatmulOperands, tiles: tuple[Tile, Tile]) -> Tensor:
+    """Runs both matmuls with these tiles, unless one is pinned."""
     from firesteel.kernels.triton import moe_matmul as device
     from firesteel.kernels.triton.mxfp4_product import store
 
+    x, activation = operands.x, operands.activation
     capability = find_capability(x.device)
-    native, pairs_per_expert = is_native(capability, activation), ids.numel() / experts.down_bias.shape[0]
-    tiles = device.pin(device.gemm_tiles(pairs_per_expert, capability, native), tile, capability)
-    return device.run(fed or store(x, activation, native), ids, weights, experts, limit, tiles)
+    fed = operands.fed or store(x, activation, is_native(capability, activation))
+    pinned = device.pin(tiles, operands.tile, capability)
+    return device.run(fed, operands.ids, operands.weights, operands.experts, operands.limit, pinned)
 
 
-def _accepts_streamed(
-    x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float, activation: str = "bf16",
-    tile: str = "auto", fed: Fed | None = None,
-) -> str | None:  # fmt: skip
-    if tile != "auto":
-        return f"has no tiles, and {tile} is pinned"
-    return moe_stream.refuse(x, ids, weights, experts, activation)
+def _accepts_streamed(operands: MoeMatmulOperands) -> str | None:
+    if operands.tile != AUTO:
+        return f"has no tiles, and {operands.tile} is pinned"
+    return moe_stream.refuse(operands.x, operands.ids, operands.weights, operands.experts, operands.activation)
 
 
 @moe_matmul.implementation("cuda:stream", needs=cuda_ready(), accepts=_accepts_streamed)
-def cuda_stream(
-    x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float, activation: str = "bf16",
-    tile: str = "auto", fed: Fed | None = None,
-) -> Tensor:  # fmt: skip
-    return moe_stream.run(x, ids, weights, experts, limit)
+def cuda_stream(operands: MoeMatmulOperands) -> Tensor:
+    return moe_stream.run(operands.x, operands.ids, operands.weights, operands.experts, operands.limit)
 
 
 moe_matmul.prefer("cuda:stream", "triton:gemv", "triton:gemm")
@@ -208,10 +203,11 @@ def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode | CudaCode]:
     yield from _sort_code()
     yield from (store_code("triton:gemm", one, is_native(capability, one), 2880) for one in ACTIVATIONS)
     yield DeviceCode(
-        variant="triton:gemm sum", kernel=device.sum_parts,
+        variant="triton:gemm sum",
+        kernel=device.sum_parts,
         signature={"parts": "*bf16", "ids": "*i64", "y": "*bf16"},
         constants={"A": 4, "H": 2880, "COLUMNS": device.SUM_COLUMNS},
-    )  # fmt: skip
+    )
     yield from moe_stream.list_plans(capability, GPT_OSS)
 
 
@@ -230,19 +226,25 @@ def _sort_code() -> Iterator[DeviceCode]:
     places = dict.fromkeys(("order", "ends", "tile_experts", "tile_firsts"), "*i32")
     sizes = dict.fromkeys(("num_pairs", "num_chunks", "num_tiles", "rows"), "i32")
     yield DeviceCode(
-        variant="triton:gemv sort", kernel=moe_sort.place_chunk, signature={"ids": "*i64", **places, **sizes},
-        constants={"counts": None, "E": 128, "EXPERTS": 128, "CHUNK": 16}, num_warps=8,
-    )  # fmt: skip
+        variant="triton:gemv sort",
+        kernel=moe_sort.place_chunk,
+        signature={"ids": "*i64", **places, **sizes},
+        constants={"counts": None, "E": 128, "EXPERTS": 128, "CHUNK": 16},
+        num_warps=8,
+    )
     yield DeviceCode(
-        variant="triton:gemm sort", kernel=moe_sort.place_chunk,
+        variant="triton:gemm sort",
+        kernel=moe_sort.place_chunk,
         signature={"ids": "*i64", "counts": "*i32", **places, **sizes},
-        constants={"E": 128, "EXPERTS": 128, "CHUNK": moe_sort.MAX_CHUNK}, num_warps=8,
-    )  # fmt: skip
+        constants={"E": 128, "EXPERTS": 128, "CHUNK": moe_sort.MAX_CHUNK},
+        num_warps=8,
+    )
     yield DeviceCode(
-        variant="triton:gemm count", kernel=moe_sort.count_chunk,
+        variant="triton:gemm count",
+        kernel=moe_sort.count_chunk,
         signature={"ids": "*i64", "counts": "*i32", "num_pairs": "i32"},
         constants={"EXPERTS": 128, "CHUNK": moe_sort.MAX_CHUNK},
-    )  # fmt: skip
+    )
 
 
 def _fc1_code(variant: str, tile: Tile, activation: str, native: bool) -> DeviceCode:
@@ -251,11 +253,13 @@ def _fc1_code(variant: str, tile: Tile, activation: str, native: bool) -> Device
     kind, given, absent = _stored(native, "x_scales", "inner_scales")
     sizes = {"A": 4, "H": 2880, "INTER": 2880, "FORMAT": activation, "NATIVE": native}
     return DeviceCode(
-        variant=variant, kernel=device.fc1,
+        variant=variant,
+        kernel=device.fc1,
         signature={"x": kind, **READ, "inner": kind, **given, "limit": "fp32"},
         constants={**absent, **sizes, **tile.constants, **tile.narrower},
-        num_warps=tile.warps, num_stages=tile.stages,
-    )  # fmt: skip
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+    )
 
 
 def _fc2_code(variant: str, tile: Tile, activation: str, native: bool) -> DeviceCode:
@@ -264,11 +268,13 @@ def _fc2_code(variant: str, tile: Tile, activation: str, native: bool) -> Device
     kind, given, absent = _stored(native, "inner_scales")
     sizes = {"H": 2880, "INTER": 2880, "STORED": activation if native else "bf16"}
     return DeviceCode(
-        variant=variant, kernel=device.fc2,
+        variant=variant,
+        kernel=device.fc2,
         signature={"inner": kind, **given, **READ, "weights": "*fp32", "parts": "*bf16"},
         constants={**absent, **sizes, **tile.constants, **tile.narrower},
-        num_warps=tile.warps, num_stages=tile.stages,
-    )  # fmt: skip
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+    )
 
 
 def _stored(native: bool, *scales: str) -> tuple[str, dict[str, str], dict[str, None]]:
@@ -278,21 +284,25 @@ def _stored(native: bool, *scales: str) -> tuple[str, dict[str, str], dict[str, 
 
 @moe_matmul.samples
 def samples(device: torch.device) -> Iterator[Sample]:
-    """The small ones with every activation."""
+    """Yields the small ones with every activation."""
     generator = torch.Generator(device).manual_seed(1)
     for tokens, num_experts, hidden, inter, activations in (
-        (1, 8, 2880, 2880, ("bf16",)), (3, 32, 96, 160, ACTIVATIONS), (65, 5, 160, 96, ACTIVATIONS),
-    ):  # fmt: skip
+        (1, 8, 2880, 2880, ("bf16",)),
+        (3, 32, 96, 160, ACTIVATIONS),
+        (65, 5, 160, 96, ACTIVATIONS),
+    ):
         experts = random_experts(num_experts, hidden, inter, generator)
         x = torch.randn(tokens, hidden, device=device, generator=generator).bfloat16()
         scores = torch.rand(tokens, num_experts, device=device, generator=generator)
         chosen, ids = scores.topk(4)
-        args, label = (x, ids, chosen.softmax(-1), experts, 7.0), f"T={tokens} E={num_experts} {hidden}x{inter}"
-        yield from (Sample(f"{label} {one}", (*args, one)) for one in activations)
+        operands = MoeMatmulOperands(x=x, ids=ids, weights=chosen.softmax(-1), experts=experts, limit=7.0)
+        label = f"T={tokens} E={num_experts} {hidden}x{inter}"
+        for activation in activations:
+            yield Sample(f"{label} {activation}", (replace(operands, activation=activation),))
         if tokens > 1:
             padded, without = x.clone(), ids.clone()
             padded[-2:], without[-2:] = float("nan"), -1
-            yield Sample(f"{label} bf16, 2 of padding", (padded, without, *args[2:], "bf16"))
+            yield Sample(f"{label} bf16, 2 of padding", (replace(operands, x=padded, ids=without),))
 
 
 @moe_matmul.workloads
@@ -300,10 +310,19 @@ def workloads(shapes: ModelShapes, m: int, activation: str) -> Iterator[Workload
     """Yields tokens that are spread evenly over the experts at random."""
     spec = shapes.spec
 
-    def draw() -> tuple[Any, ...]:
-        x, routing = shapes.normal(m, spec.hidden_size), shapes.routing(m)
-        fed = shapes.fed(x, activation)
-        return x, *routing, shapes.next_experts(), spec.swiglu_limit, activation, AUTO, fed
+    def draw() -> tuple[MoeMatmulOperands]:
+        x = shapes.normal(m, spec.hidden_size)
+        ids, weights = shapes.routing(m)
+        operands = MoeMatmulOperands(
+            x=x,
+            ids=ids,
+            weights=weights,
+            experts=shapes.next_experts(),
+            limit=spec.swiglu_limit,
+            activation=activation,
+            fed=shapes.fed(x, activation),
+        )
+        return (operands,)
 
     flops = 6.0 * m * spec.num_active * spec.hidden_size * spec.intermediate_size
     yield WorkloadPart("", flops, shapes.expert_copies * shapes.experts_bytes, draw)

@@ -1,23 +1,23 @@
 """Finds faster tiles and launch options of Triton kernels by measuring them.
 
-For each op, first the values of its `tile` argument are tried at each M, then the launch options of every kernel it
+For each op, first the values of its operand `tile` are tried at each M, then the launch options of every kernel it
 launches, one option after the other, over all M that share the launch. A candidate with wrong results is rejected.
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from firesteel.device import DeviceSpec
 from firesteel.errors import KernelError, UserError
 from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.op.op import Op
+from firesteel.kernels.op.operands import TiledOperands
 from firesteel.kernels.op.tolerance import assert_close
 from firesteel.kernels.operands.weights import Experts, Mxfp4Weight
 from firesteel.kernels.ops.attention import attention
@@ -63,14 +63,11 @@ class TuningCase:
     tile: str = AUTO
 
     @property
-    def tile_at(self) -> int | None:
-        """Position of the tile argument, or None."""
-        names = list(inspect.signature(self.workload.op.reference).parameters)
-        return names.index("tile") if "tile" in names else None
+    def takes_tile(self) -> bool:
+        return isinstance(self.inputs[0][0], TiledOperands)
 
     def call(self, *args: Any) -> object:
-        at = self.tile_at
-        return self.run(*args) if at is None else self.run(*args[:at], self.tile, *args[at + 1 :])
+        return self.run(replace(args[0], tile=self.tile)) if self.takes_tile else self.run(*args)
 
 
 @dataclass(slots=True)
@@ -214,17 +211,18 @@ def list_tiles(m: int) -> Iterator[str]:
 
 def shape_key(case: TuningCase) -> str | None:
     """Returns the key of the weight's shape, if it is MXFP4 and the op takes a tile."""
-    if case.tile_at is None:
+    if not case.takes_tile:
         return None
-    shape = mxfp4_shape(case.inputs[0])
+    shape = mxfp4_shape(case.inputs[0][0])
     return None if shape is None else tile_key(case.workload.op.name, case.workload.activation, shape)
 
 
-def mxfp4_shape(args: Sequence[Any]) -> tuple[int, ...] | None:
-    for arg in args:
-        if isinstance(arg, Experts):
-            experts, hidden, half = arg.down_codes.shape
+def mxfp4_shape(operands: TiledOperands) -> tuple[int, ...] | None:
+    """Returns the shape of the packed weights, if there are any."""
+    for value in (getattr(operands, part.name) for part in fields(operands)):
+        if isinstance(value, Experts):
+            experts, hidden, half = value.down_codes.shape
             return experts, hidden, 2 * half
-        if isinstance(arg, Mxfp4Weight):
-            return arg.shape
+        if isinstance(value, Mxfp4Weight):
+            return value.shape
     return None
