@@ -76,14 +76,14 @@ def test_engine_that_builds_no_cuda_kernel_needs_no_home_folder(checkpoint, monk
 
 
 def test_context_beyond_the_checkpoint_is_refused_before_anything_is_read(checkpoint):
-    with pytest.raises(UserError, match="max_model_len = 300: the checkpoint reaches 256"):
+    with pytest.raises(UserError, match="max_model_len = 300: the checkpoint supports at most 256 tokens"):
         load_engine(checkpoint, resolve({**CPU, "max_model_len": 300}).config, progress=pytest.fail)
 
 
 def test_scales_for_another_model_are_refused_before_anything_is_read(checkpoint, tmp_path):
     write_scales(tmp_path / "scales.json", KvScales(keys=(1.0,) * 4, values=(1.0,) * 4))
     config = resolve({**CPU, "kv_dtype": "fp8", "kv_scales": str(tmp_path / "scales.json")}).config
-    with pytest.raises(ScaleError, match="is of a model of 4 layers, this one has 3"):
+    with pytest.raises(ScaleError, match="is for a model of 4 layers, this model has 3"):
         load_engine(checkpoint, config, progress=pytest.fail)
 
 

@@ -35,13 +35,13 @@ def test_whole_numbers_become_floats(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"format": "other"}, "is no file of scales"),
-        ({"format": None}, "is no file of scales"),
+        ({"format": "other"}, "is not a scale file"),
+        ({"format": None}, "is not a scale file"),
         ({"num_layers": 3}, "num_layers and the number of layers differ"),
         ({"layers": [LAYER]}, "num_layers and the number of layers differ"),
         ({"layers": None}, "num_layers and the number of layers differ"),
         ({"layers": {"a": 1, "b": 2}}, "num_layers and the number of layers differ"),
-        ({"num_layers": 1, "layers": [LAYER]}, "is of a model of 1 layers, this one has 2"),
+        ({"num_layers": 1, "layers": [LAYER]}, "is for a model of 1 layers, this model has 2"),
         *(
             ({"layers": [LAYER, {**LAYER, name: bad}]}, f"layer 1: its {name} scale is {bad!r}, not a positive")
             for name in ("key", "value")
@@ -58,7 +58,7 @@ def test_files_that_cannot_be_right_are_refused(tmp_path, changes, complaint):
 
 @pytest.mark.parametrize(
     ("content", "complaint"),
-    [(b"", "not valid JSON"), (b"\xff\xfe\x00", "not valid JSON"), (b"[]", "is no file of scales")],
+    [(b"", "not valid JSON"), (b"\xff\xfe\x00", "not valid JSON"), (b"[]", "is not a scale file")],
 )
 def test_foreign_files_are_refused(tmp_path, content, complaint):
     path = tmp_path / "other"

@@ -9,7 +9,7 @@ from firesteel.config import BatchConfig, CacheConfig, KernelConfig
 from firesteel.device import GIB, find_device
 from firesteel.engine.cache.kv_cache import new_cache
 from firesteel.engine.engine import Engine
-from firesteel.engine.step.prompt_store import Outside, PromptStore
+from firesteel.engine.step.prompt_store import OutsideCounts, PromptStore
 from firesteel.kernels import Kernels
 from firesteel.kernels.ledger import Ledger
 from firesteel.measure.tokens.runs import draw_requests, run_together
@@ -66,7 +66,7 @@ def test_step_is_the_one_of_the_padded_size_and_is_made_once(make_store):
     ):
         assert store.find(Plan(spans=spans)).step.size == PromptSize(*size)
     assert store.find(Plan(spans=[span(12)])) is store.find(Plan(spans=[span(3)]))
-    assert len(store) == 4 and store.num_launched == 7 and store.outside == Outside() and store.seconds > 0
+    assert len(store) == 4 and store.num_launched == 7 and store.outside == OutsideCounts() and store.seconds > 0
 
 
 @pytest.mark.parametrize(
@@ -81,13 +81,13 @@ def test_step_is_the_one_of_the_padded_size_and_is_made_once(make_store):
 def test_what_falls_outside_is_counted_by_reason(make_store, spans, reason):
     store = make_store()
     assert store.find(Plan(spans=spans)) is None
-    assert store.outside == Outside(**{reason: 1}) and store.num_launched == len(store) == 0
+    assert store.outside == OutsideCounts(**{reason: 1}) and store.num_launched == len(store) == 0
 
 
 def test_cpu_has_none_unless_told(make_store):
     store = make_store(eager=False)
     store.prepare()
-    assert store.find(Plan(spans=[span(5)])) is None and store.outside == Outside(off=1)
+    assert store.find(Plan(spans=[span(5)])) is None and store.outside == OutsideCounts(off=1)
     assert len(store) == 0 and store.sizes() == []
 
 
@@ -132,7 +132,9 @@ def test_tokens_are_those_of_steps_launched_op_by_op(llm, budget, params):
     padded, engine = run_engine(llm, given, eager=True, **settings)
     plain, other = run_engine(llm, given, eager=False, **settings)
     assert padded == plain
-    assert engine.prompts.num_launched == other.prompts.outside.off > 0 and engine.prompts.outside == Outside()
+    assert (
+        engine.prompts.num_launched == other.prompts.outside.off > 0 and engine.prompts.outside == OutsideCounts()
+    )
 
 
 def test_prefix_that_is_cached_is_not_computed_again(llm):
