@@ -48,7 +48,7 @@ def request(name, token_ids, max_tokens=NEW, *, stops=(), mask=None, **params):
 
 
 def run(engine, requests, *, at=None, cancel=None):
-    """Returns outputs by request; request i is submitted before step at[i], cancel[name] is the last step of name."""
+    """Returns outputs by request; i is submitted before step at[i], a name is cancelled after cancel[name]."""
     made = {request.request_id: [] for request in requests}
     arrivals = sorted(zip(at or [0] * len(requests), range(len(requests)), strict=True))
     step = 0

@@ -135,7 +135,7 @@ def test_gpu_decodes_for_long_without_leak_or_drift(model, steps):
     """Few texts differ from alone, and not more at the end than before.
 
     In bf16, sums are rounded differently in a different batch. Greedy texts of Kindling may differ only where two
-    tokens are almost equally likely. Texts are long, because a step in which a request joins is not a decoding step.
+    tokens are almost equally likely. Texts are long, because steps in which a request joins do not count.
     """
     llm = LLM(device="cuda", kv_cache_gib=0.5) if model == "kindling" else four_layers(model)
     requests = draw_requests(random.Random(1), 4000, most_new=300, stop_every=499)

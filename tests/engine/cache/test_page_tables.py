@@ -175,7 +175,7 @@ def test_longest_text_is_the_longest_that_fits(kinds, num_pages):
 
 
 def test_forgotten_text_is_computed_anew_by_all():
-    """That includes released window pages, and pages that another request holds."""
+    """Forgetting covers released window pages, and pages that another request holds."""
     tables = make()
     leave(tables, range(40))
     other, cached = compute(tables, range(24))
