@@ -200,7 +200,7 @@ def test_kv_scales_come_from_the_file_and_are_one_without_it(open_llm, tmp_path)
 
 def test_kv_scales_of_another_model_are_refused(open_llm, tmp_path):
     write_scales(tmp_path / "scales.json", KvScales(keys=(1.0,), values=(1.0,)))
-    with pytest.raises(UserError, match="is of a model of 1 layers, this one has 3"):
+    with pytest.raises(UserError, match="is for a model of 1 layers, this model has 3"):
         open_llm(kv_dtype="fp8", kv_scales=str(tmp_path / "scales.json"))
     with pytest.raises(UserError, match="add --kv-dtype fp8"):
         open_llm(kv_scales=str(tmp_path / "scales.json"))

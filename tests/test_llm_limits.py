@@ -25,7 +25,7 @@ def test_max_model_len_limits_prompt_and_tokens_together(open_llm, llm):
 
 def test_max_model_len_beyond_the_checkpoint_is_an_error(open_llm):
     assert open_llm(max_model_len=256).max_context == 256
-    with pytest.raises(UserError, match="max_model_len = 257: the checkpoint reaches 256"):
+    with pytest.raises(UserError, match="max_model_len = 257: the checkpoint supports at most 256 tokens"):
         open_llm(max_model_len=257)
 
 

@@ -40,14 +40,14 @@ def one_thread_a_child():
 
 @pytest.fixture(scope="module")
 def run():
-    """Runs coroutines, all on one loop."""
+    """Returns a function that runs coroutines, all on one loop."""
     with asyncio.Runner() as runner:
         yield runner.run
 
 
 @pytest.fixture(scope="module")
 def configure(tmp_path_factory, one_thread_a_child):
-    """Settings of a small engine on the CPU, with a crash folder of its own and the settings given."""
+    """Returns settings of a small engine on the CPU, with its own crash folder and the given settings."""
 
     def make(**settings):
         folder = tmp_path_factory.mktemp("crashes")
@@ -68,7 +68,7 @@ def configure(tmp_path_factory, one_thread_a_child):
 
 @pytest.fixture(scope="session")
 def children():
-    """children() are the processes that this one started and has not buried."""
+    """Returns a function that lists the child processes that were started and not reaped."""
     return lambda: set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
 
 
@@ -82,7 +82,7 @@ def none_left(children):
 
 @pytest.fixture
 def stand_in(monkeypatch):
-    """Has a program run in place of engines, with a `channel` and `say_ready`, which sends what is returned."""
+    """Runs a program instead of engines; it has a `channel` and `say_ready`, which sends what is returned."""
 
     def use(program):
         monkeypatch.setattr(handle, "PROGRAM", ("-c", CHANNEL + program))

@@ -44,7 +44,7 @@ class World:
         ahead=0,
         find_room=None,
     ):
-        """`ahead`: decoding steps that are computed before the tokens of the one ahead of them are known."""
+        """Builds the world; `ahead` decoding steps are computed before the tokens of earlier steps are known."""
         layout = PageLayout(page_size=page_size, kinds=kinds, window=window)
         self.pool = PagePool(num_pages)
         self.tables = PageTables(self.pool, layout, prefix_caching=prefix_caching)
@@ -141,7 +141,7 @@ class World:
         self.last = plan
 
     def compute(self, span):
-        """Reads all that attention would, then writes the new token, one after the other."""
+        """Reads everything that attention would read, then writes the new token, for one request at a time."""
         size, window = self.tables.page_size, self.tables.layout.window
         pages = {FULL: span.full_pages, WINDOW: span.window_pages}
         for position in range(span.start, span.end):
@@ -168,7 +168,7 @@ class World:
         raise AssertionError("requests are starved")
 
     def check(self):
-        """Reference counts are those of the tables; every page is free, idle or held."""
+        """Checks that reference counts match the tables, and that every page is free, idle or held."""
         held = Counter()
         kind_of = {}
         for job in self.scheduler.jobs.values():

@@ -1,4 +1,4 @@
-"""Equalities between ways to run the same requests, in float32 on a random model: the tokens never change."""
+"""The same requests run in different ways give equal tokens, in float32 on a random model."""
 
 import random
 from dataclasses import replace
@@ -20,11 +20,13 @@ NEW = 14
 
 
 def make(llm, *, pages=None, kv_dtype="auto", prefix_caching=True, **batch):
-    """An engine of its own on the model of `llm`; `pages` bounds the cache."""
+    """Returns a new engine on the model of `llm`; `pages` bounds the cache."""
     config = BatchConfig(**{"page_size": 4, "max_num_seqs": 16, **batch})
-    one = page_bytes(llm.spec, config.page_size, torch.float32)
+    bytes_per_page = page_bytes(llm.spec, config.page_size, torch.float32)
     cache = CacheConfig(
-        kv_cache_gib=pages * one / GIB if pages else 0.0, kv_dtype=kv_dtype, prefix_caching=prefix_caching
+        kv_cache_gib=pages * bytes_per_page / GIB if pages else 0.0,
+        kv_dtype=kv_dtype,
+        prefix_caching=prefix_caching,
     )
     return Engine(llm.model, llm.device, config, cache, max_context=llm.max_context)
 
@@ -36,8 +38,8 @@ def request(name, token_ids, max_tokens=NEW, **params):
 
 
 def run(engine, requests, *, at=None):
-    """Outputs by request; request i is submitted before step at[i]."""
-    made = {one.request_id: [] for one in requests}
+    """Returns outputs by request; request i is submitted before step at[i]."""
+    made = {request.request_id: [] for request in requests}
     arrivals = sorted(zip(at or [0] * len(requests), range(len(requests)), strict=True))
     step = 0
     while arrivals or engine.has_work:
@@ -50,7 +52,7 @@ def run(engine, requests, *, at=None):
 
 
 def tokens(made):
-    return {name: [token for one in outputs for token in one.token_ids] for name, outputs in made.items()}
+    return {name: [token for output in outputs for token in output.token_ids] for name, outputs in made.items()}
 
 
 def last(made, name):
@@ -64,10 +66,10 @@ def requests():
 
 @pytest.fixture(scope="module")
 def alone(llm, requests):
-    """Each request in an engine of its own, its prompt whole."""
+    """Returns the tokens of each request in its own engine, with its prompt in one piece."""
     made = {}
-    for one in requests:
-        made |= tokens(run(make(llm, max_num_seqs=1, prefix_caching=False), [one]))
+    for request in requests:
+        made |= tokens(run(make(llm, max_num_seqs=1, prefix_caching=False), [request]))
     assert len({tuple(new) for new in made.values()}) == len(PROMPTS)
     return made
 
@@ -119,7 +121,7 @@ def test_continued_text_finds_what_was_generated(llm, alone):
     assert tokens(made) == tokens(fresh)
 
 
-def test_preempted_equals_undisturbed(llm, requests, alone):
+def test_preempted_equals_uninterrupted(llm, requests, alone):
     engine = make(llm, pages=32)
     made = run(engine, requests)
     assert tokens(made) == alone
@@ -138,8 +140,8 @@ def test_order_of_arrival_does_not_matter(llm, requests, alone):
 def test_same_seed_gives_the_same_tokens_whatever_else_runs(llm):
     drawn = [request(i, prompt, temperature=1.0, seed=i) for i, prompt in enumerate(PROMPTS)]
     expected = {}
-    for one in drawn:
-        expected |= tokens(run(make(llm, max_num_seqs=1), [one]))
+    for single in drawn:
+        expected |= tokens(run(make(llm, max_num_seqs=1), [single]))
     engine = make(llm, pages=40, max_num_batched_tokens=19)
     assert tokens(run(engine, drawn, at=[5, 3, 0, 9, 1, 2])) == expected
     assert engine.statistics().preemptions > 0
@@ -149,8 +151,8 @@ def test_same_seed_gives_the_same_tokens_whatever_else_runs(llm):
 
 def test_cancelled_requests_leave_no_trace(llm, requests, alone):
     engine = make(llm)
-    for one in requests:
-        engine.submit(one)
+    for request in requests:
+        engine.submit(request)
     for _ in range(4):
         engine.step()
     assert engine.cancel("1") and engine.cancel("4") and not engine.cancel("4")
@@ -159,8 +161,8 @@ def test_cancelled_requests_leave_no_trace(llm, requests, alone):
         for output in engine.step():
             made[output.request_id] = output
     assert set(made) == {"0", "2", "3", "5"}
-    found = engine.statistics()
-    assert (found.pages_held, found.requests_cancelled, found.requests_finished) == (0, 2, 4)
+    statistics = engine.statistics()
+    assert (statistics.pages_held, statistics.requests_cancelled, statistics.requests_finished) == (0, 2, 4)
     assert tokens(run(engine, requests)) == alone
 
 
@@ -201,12 +203,14 @@ def test_prompt_logprobs_are_those_of_the_logits_chunked_or_preempted(llm, alone
     engine = make(llm, pages=pages, max_num_batched_tokens=13)
     others = [request(f"o{number}", PROMPTS[number]) for number in (2, 3)]
     made = run(engine, [*others, request("4", prompt, prompt_logprobs=2, logprobs=1)])
-    found = [one for output in made["4"] for one in output.prompt_logprobs or ()]
-    assert [one.token_id for one in found] == prompt[1:] and all(len(one.top) == 2 for one in found)
-    assert [one.logprob for one in found] == pytest.approx(expected, abs=1e-4)
+    scored = [token for output in made["4"] for token in output.prompt_logprobs or ()]
+    assert [token.token_id for token in scored] == prompt[1:] and all(len(token.top) == 2 for token in scored)
+    assert [token.logprob for token in scored] == pytest.approx(expected, abs=1e-4)
     assert tokens(made)["4"] == alone["4"]
     new = [output.logprobs for output in made["4"] if output.token_ids]
-    assert [one.token_id for one in new] == alone["4"] and all(one.top[0][0] == one.token_id for one in new)
+    assert [token.token_id for token in new] == alone["4"] and all(
+        token.top[0][0] == token.token_id for token in new
+    )
 
 
 def test_mask_allows_what_it_says_after_each_token(llm, alone):
@@ -241,8 +245,8 @@ def test_row_that_cannot_be_drawn_ends_its_request_only(llm, alone):
 
 def test_stop_token_ends_a_request_with_that_reason(llm, alone):
     stop = alone["3"][5]
-    one = Request(request_id="3", token_ids=PROMPTS[3], params=SamplingParams(), stops=frozenset([stop]))
-    made = run(make(llm), [one])
+    request = Request(request_id="3", token_ids=PROMPTS[3], params=SamplingParams(), stops=frozenset([stop]))
+    made = run(make(llm), [request])
     assert tokens(made)["3"] == alone["3"][: alone["3"].index(stop) + 1]
     assert last(made, 3).finish_reason == "stop"
 
@@ -250,16 +254,16 @@ def test_stop_token_ends_a_request_with_that_reason(llm, alone):
 def test_statistics_add_up(llm, requests):
     engine = make(llm)
     made = run(engine, requests)
-    found = engine.statistics()
-    assert found.requests_finished == 6 and found.requests_running == found.requests_waiting == 0
-    assert (found.prompt_tokens, found.output_tokens) == (sum(map(len, PROMPTS)), 6 * NEW)
-    assert found.step_tokens == sum(map(len, PROMPTS)) + 6 * (NEW - 1)
-    assert found.pages_held == 0 and found.pages_idle > 50 and found.pages == engine.pool.num_pages
-    assert found.cache_bytes == found.pages * page_bytes(llm.spec, 4, torch.float32)
-    assert min(found.schedule_s, found.build_s, found.run_s, found.wait_s) > 0
+    statistics = engine.statistics()
+    assert statistics.requests_finished == 6 and statistics.requests_running == statistics.requests_waiting == 0
+    assert (statistics.prompt_tokens, statistics.output_tokens) == (sum(map(len, PROMPTS)), 6 * NEW)
+    assert statistics.step_tokens == sum(map(len, PROMPTS)) + 6 * (NEW - 1)
+    assert statistics.pages_held == 0 and statistics.pages_idle > 50 and statistics.pages == engine.pool.num_pages
+    assert statistics.cache_bytes == statistics.pages * page_bytes(llm.spec, 4, torch.float32)
+    assert min(statistics.schedule_s, statistics.build_s, statistics.run_s, statistics.wait_s) > 0
     every = [last(made, number).statistics for number in range(6)]
-    assert found.first_token_s == pytest.approx(sum(one.first_token_s for one in every))
-    assert all(0 <= one.queue_s <= one.first_token_s and one.token_s > 0 for one in every)
+    assert statistics.first_token_s == pytest.approx(sum(each.first_token_s for each in every))
+    assert all(0 <= each.queue_s <= each.first_token_s and each.token_s > 0 for each in every)
     assert all(output.statistics is None for outputs in made.values() for output in outputs[:-1])
 
 
@@ -285,7 +289,7 @@ def test_64_mixed_requests_finish_in_a_small_cache(llm, alone):
     rng = random.Random(2)
     many = [request(i, PROMPTS[i % 6], max_tokens=rng.randrange(1, NEW + 1)) for i in range(64)]
     made = tokens(run(make(llm, pages=80, max_num_seqs=8, max_num_batched_tokens=40), many))
-    assert made == {str(i): alone[str(i % 6)][: one.params.max_tokens] for i, one in enumerate(many)}
+    assert made == {str(i): alone[str(i % 6)][: request.params.max_tokens] for i, request in enumerate(many)}
 
 
 @pytest.fixture(scope="module")
@@ -305,10 +309,10 @@ def sentences(kindling):
 
 
 def test_kindling_gives_the_same_batched_chunked_cached_and_preempted(kindling, sentences):
-    """Its prompts are short: pages of 4 make them long."""
+    """The prompts are short, so pages hold 4 tokens."""
     alone = {}
-    for one in sentences:
-        alone |= tokens(run(make(kindling, max_num_seqs=1, prefix_caching=False), [one]))
+    for request in sentences:
+        alone |= tokens(run(make(kindling, max_num_seqs=1, prefix_caching=False), [request]))
     engine = make(kindling, page_size=4)
     assert tokens(run(engine, sentences)) == alone
     assert tokens(run(engine, sentences)) == alone and engine.statistics().cached_tokens > 0
@@ -330,13 +334,13 @@ def test_second_turn_of_a_long_chat_is_nine_tenths_cached(kindling):
 @pytest.mark.gpu
 @pytest.mark.parametrize("kv_dtype", ["auto", "fp8"])
 def test_gpu_engine_batches_preempts_and_caches(kv_dtype):
-    """bf16 may disagree with itself where two tokens are nearly as likely: most tokens must be the same."""
+    """Rounding in bf16 may decide between two tokens that are almost equally likely: most must be the same."""
     llm = LLM(device="cuda", kv_cache_gib=0.5)
     prompts = [[(7 * i + j) % 4000 for j in range(40 + 9 * i)] for i in range(8)]
     many = [request(i, prompt, max_tokens=24, ignore_eos=True) for i, prompt in enumerate(prompts)]
     alone = {}
-    for one in many:
-        alone |= tokens(run(make(llm, page_size=16, kv_dtype=kv_dtype, max_num_seqs=1), [one]))
+    for single in many:
+        alone |= tokens(run(make(llm, page_size=16, kv_dtype=kv_dtype, max_num_seqs=1), [single]))
     engine = make(llm, page_size=16, kv_dtype=kv_dtype, max_num_batched_tokens=64)
     for _ in range(2):
         made = tokens(run(engine, many))
@@ -350,7 +354,7 @@ def test_gpu_engine_batches_preempts_and_caches(kv_dtype):
     [((9, 0), 139, 0, 8192), ((12, 1), 24, 0, 2048), (None, 500, 0, 2048), ((9, 0), 139, 7, 7)],
     ids=str,
 )
-def test_step_of_a_large_gpu_takes_more_tokens_unless_told(capability, gib, asked, budget):
+def test_step_of_a_large_gpu_takes_more_tokens_unless_configured(capability, gib, asked, budget):
     device = replace(find_device("cpu"), capability=capability, memory_bytes=gib * GIB)
     assert find_budget(BatchConfig(max_num_batched_tokens=asked), device) == budget
 
@@ -370,10 +374,10 @@ def test_step_of_a_large_gpu_takes_more_tokens_unless_told(capability, gib, aske
     ],
     ids=str,
 )
-def test_more_requests_run_together_where_memory_is_large_unless_told(capability, gib, is_unified, asked, most):
+def test_more_requests_run_together_with_more_memory_unless_configured(capability, gib, is_unified, asked, most):
     facts = {"capability": capability, "memory_bytes": gib * GIB, "is_unified": is_unified}
     assert find_most_requests(BatchConfig(max_num_seqs=asked), replace(find_device("cpu"), **facts)) == most
 
 
-def test_engine_settles_how_many_requests_run_together(llm):
+def test_engine_resolves_the_most_requests_that_run_together(llm):
     assert make(llm, max_num_seqs=0).config.max_num_seqs == 64

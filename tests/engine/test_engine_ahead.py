@@ -1,4 +1,4 @@
-"""Steps launched before the tokens of those ahead are read: nothing that a request gets may change."""
+"""Steps launched before the tokens of earlier steps are read: results of requests do not change."""
 
 import random
 
@@ -25,9 +25,11 @@ WAYS = [(0, False), (1, False), (3, False), (4, True), (0, True)]  # steps ahead
 
 def make(llm, ahead, fused=False, *, pages=None, prefix_caching=True, kv_dtype="auto", **batch):
     config = BatchConfig(**{"page_size": 4, "max_num_seqs": 16, **batch})
-    one = page_bytes(llm.spec, config.page_size, torch.float32)
+    bytes_per_page = page_bytes(llm.spec, config.page_size, torch.float32)
     cache = CacheConfig(
-        kv_cache_gib=pages * one / GIB if pages else 0.0, prefix_caching=prefix_caching, kv_dtype=kv_dtype
+        kv_cache_gib=pages * bytes_per_page / GIB if pages else 0.0,
+        prefix_caching=prefix_caching,
+        kv_dtype=kv_dtype,
     )
     ops = FusedOps(ops=DecodeOps.choose(llm.device, llm.kernels.ledger), is_asked=True) if fused else None
     return Engine(
@@ -46,8 +48,8 @@ def request(name, token_ids, max_tokens=NEW, *, stops=(), mask=None, **params):
 
 
 def run(engine, requests, *, at=None, cancel=None):
-    """Outputs by request; request i is submitted before step at[i], names are cancelled after step cancel[name]."""
-    made = {one.request_id: [] for one in requests}
+    """Returns outputs by request; i is submitted before step at[i], a name is cancelled after cancel[name]."""
+    made = {request.request_id: [] for request in requests}
     arrivals = sorted(zip(at or [0] * len(requests), range(len(requests)), strict=True))
     step = 0
     while arrivals or engine.has_work:
@@ -63,11 +65,11 @@ def run(engine, requests, *, at=None, cancel=None):
 
 
 def tokens(made):
-    return {name: [token for one in outputs for token in one.token_ids] for name, outputs in made.items()}
+    return {name: [token for output in outputs for token in output.token_ids] for name, outputs in made.items()}
 
 
 def check_pages(engine):
-    """Nothing is held by nobody."""
+    """Checks that no page is held without a request."""
     assert engine.pool.num_held == 0 and not any(engine.pool.holders)
 
 
@@ -78,14 +80,14 @@ def requests():
 
 @pytest.fixture(scope="module")
 def plainly():
-    """plainly(llm, requests): tokens of each alone, every step launched op by op from a new batch."""
+    """Returns plainly(llm, requests), which gives outputs of each alone, every step op by op from a new batch."""
 
     def compute(llm, requests):
         made = {}
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(DecodeLoop, "takes", lambda self, plan: False)
-            for one in requests:
-                made |= run(make(llm, 0, max_num_seqs=1, prefix_caching=False), [one])
+            for request in requests:
+                made |= run(make(llm, 0, max_num_seqs=1, prefix_caching=False), [request])
         return made
 
     return compute
@@ -130,15 +132,15 @@ def test_new_request_joins_after_the_steps_that_are_launched(llm, requests, alon
     for _ in range(4):
         engine.step()
     engine.submit(requests[2])
-    given = [[one.request_id for one in engine.step()] for _ in range(5)]
+    given = [[output.request_id for output in engine.step()] for _ in range(5)]
     assert given == [["1"], ["1"], ["1"], ["1", "2"], ["1", "2"]]
 
 
-def test_full_house_does_not_stop_steps_from_running_ahead(llm, requests, alone):
-    """Someone waits who cannot join."""
+def test_waiting_request_without_room_does_not_stop_steps_from_running_ahead(llm, requests, alone):
+    """A request waits that cannot join."""
     engine = make(llm, 3, max_num_seqs=2)
-    for one in requests[:3]:
-        engine.submit(one)
+    for request in requests[:3]:
+        engine.submit(request)
     for _ in range(4):
         engine.step()
     assert len(engine.in_flight.launched) == 3 and len(engine.scheduler.waiting) == 1
@@ -158,7 +160,7 @@ def test_stop_found_late_discards_the_surplus(llm, plainly, alone, ahead, fused)
 
 
 def test_surplus_tokens_are_never_found_as_a_prefix(llm, alone):
-    """A page that only surplus tokens filled must not be offered; the text with another end is computed anew."""
+    """A page filled by surplus tokens only must not be found; a text with a different end is computed again."""
     text = [*PROMPTS[3], *alone["3"]]
     for count in range(1, 9):
         stop = alone["3"][count - 1]
@@ -175,12 +177,12 @@ def test_surplus_tokens_are_never_found_as_a_prefix(llm, alone):
 @pytest.mark.parametrize("fused", [False, True])
 def test_cancelled_request_leaves_and_may_come_again_under_its_name(llm, requests, alone, fused):
     engine = make(llm, 4, fused)
-    for one in requests[1:4]:
-        engine.submit(one)
+    for request in requests[1:4]:
+        engine.submit(request)
     for _ in range(4):
         engine.step()
     assert engine.in_flight.launched and engine.cancel("2")
-    engine.submit(requests[2])  # the very same object, while tokens of the first are on the way
+    engine.submit(requests[2])  # the very same object, while tokens of the first are in flight
     made = {name: [] for name in ("1", "2", "3")}
     while engine.has_work:
         for output in engine.step():
@@ -195,7 +197,7 @@ def test_cancelled_request_leaves_and_may_come_again_under_its_name(llm, request
     check_pages(engine)
 
 
-def test_idle_engine_forgets_steps_that_nobody_waits_for(llm, requests, alone):
+def test_idle_engine_drops_steps_without_requests(llm, requests, alone):
     engine = make(llm, 4)
     engine.submit(requests[1])
     for _ in range(3):
@@ -218,27 +220,29 @@ PARAMS = {
 
 
 @pytest.mark.parametrize(("ahead", "fused"), WAYS)
-def test_what_requests_ask_of_the_draw_is_the_same(llm, plainly, alone, ahead, fused):
+def test_sampling_options_give_the_same_results(llm, plainly, alone, ahead, fused):
     many = [
         request(name, PROMPTS[2 + number % 3], stops=alone["3"][2:6], max_tokens=20, **params)
         for number, (name, params) in enumerate(PARAMS.items())
     ]
     expected = plainly(llm, many)
     engine = make(llm, ahead, fused)
-    for made in (run(engine, many), *(run(engine, [one]) for one in many)):
+    for made in (run(engine, many), *(run(engine, [request]) for request in many)):
         assert tokens(made) == {name: tokens(expected)[name] for name in made}
         for name, outputs in made.items():
-            assert [one.finish_reason for one in outputs] == [one.finish_reason for one in expected[name]]
-    ours = [one.logprobs for one in run(engine, [many[5]])["logprobs"]]
-    theirs = [one.logprobs for one in expected["logprobs"]]
-    assert [one.token_id for one in ours] == [one.token_id for one in theirs]
-    assert [one.logprob for one in ours] == pytest.approx([one.logprob for one in theirs], abs=1e-4)
-    assert all(len(one.top) == 3 for one in ours)
+            assert [output.finish_reason for output in outputs] == [
+                output.finish_reason for output in expected[name]
+            ]
+    ours = [output.logprobs for output in run(engine, [many[5]])["logprobs"]]
+    theirs = [output.logprobs for output in expected["logprobs"]]
+    assert [token.token_id for token in ours] == [token.token_id for token in theirs]
+    assert [token.logprob for token in ours] == pytest.approx([token.logprob for token in theirs], abs=1e-4)
+    assert all(len(token.top) == 3 for token in ours)
     check_pages(engine)
 
 
 class Alternate:
-    """Even tokens, then odd ones; notes what it was asked after."""
+    """Allows even tokens, then odd ones; records the tokens that it was asked about."""
 
     def __init__(self):
         self.seen = []
@@ -288,13 +292,13 @@ def test_many_requests_run_padded_and_padding_changes_nothing(llm, alone):
     many = [request(i, PROMPTS[i % 6], max_tokens=3 + i % 12) for i in range(21)]
     engine = make(llm, 3, max_num_seqs=64, max_num_batched_tokens=4096)
     assert tokens(run(engine, many)) == {
-        str(i): alone[str(i % 6)][: one.params.max_tokens] for i, one in enumerate(many)
+        str(i): alone[str(i % 6)][: request.params.max_tokens] for i, request in enumerate(many)
     }
     assert engine.loop.store.find(21, 100).step.num_requests == 24
     check_pages(engine)
 
 
-def test_padding_writes_into_the_page_of_nobody_only(llm):
+def test_padding_writes_into_the_idle_page_only(llm):
     engine = make(llm, 0, max_num_seqs=64)
     cache = engine.runner.cache
     for pages in (*cache.keys, *cache.values):
@@ -315,12 +319,12 @@ def test_padding_writes_into_the_page_of_nobody_only(llm):
 
 
 def test_texts_outgrow_narrow_page_tables(kindling, monkeypatch):
-    """Tables reach 1024 tokens at first, then more."""
+    """Page tables hold 1024 tokens at first, then more."""
     monkeypatch.setattr(step_sizes, "LEAST_TOKENS", 1024)
     prompt = [RNG.randrange(4000) for _ in range(1015)]
-    one = request("long", prompt, max_tokens=24, ignore_eos=True)
+    long = request("long", prompt, max_tokens=24, ignore_eos=True)
     engines = {ahead: make(kindling, ahead, page_size=64) for ahead in (0, 3)}
-    made = {ahead: tokens(run(engine, [one])) for ahead, engine in engines.items()}
+    made = {ahead: tokens(run(engine, [long])) for ahead, engine in engines.items()}
     assert made[0] == made[3] and len(made[0]["long"]) == 24
     assert len(engines[3].loop.store.ready()) == 2
 

@@ -1,4 +1,4 @@
-"""Whatever comes, leaves or gives way, with whatever settings: each request gets what it gets alone."""
+"""Random arrivals, cancellations, preemptions and settings: each request gets what it gets alone."""
 
 from dataclasses import replace
 from functools import cache
@@ -59,7 +59,7 @@ COMERS = st.lists(
 
 
 class Alternate:
-    """Even tokens, then odd ones."""
+    """Allows even tokens, then odd ones."""
 
     def allowed(self, token_ids):
         mask = torch.zeros(272, dtype=torch.bool)
@@ -85,13 +85,13 @@ def make_engine(llm, settings):
     config = BatchConfig(**batch)
     longest = LENGTHS[-1] + MOST_TOKENS
     pages = 2 * -(-longest // config.page_size) + 4 + settings["spare"]
-    one = page_bytes(llm.spec, config.page_size, torch.float32)
+    bytes_per_page = page_bytes(llm.spec, config.page_size, torch.float32)
     fused = FusedOps(ops=DecodeOps.choose(llm.device, llm.kernels.ledger), is_asked=True)
     engine = Engine(
         llm.model,
         llm.device,
         config,
-        CacheConfig(kv_cache_gib=(pages + 0.5) * one / GIB, prefix_caching=settings["prefix_caching"]),
+        CacheConfig(kv_cache_gib=(pages + 0.5) * bytes_per_page / GIB, prefix_caching=settings["prefix_caching"]),
         max_context=llm.max_context,
         fused=fused if settings["fused"] else None,
         run_ahead_steps=settings["ahead"],
@@ -103,7 +103,7 @@ def make_engine(llm, settings):
 
 
 def check_pages(engine):
-    """Every page is held as often as requests hold it, and never by two kinds of layers."""
+    """Checks that holders of pages match the requests, and that no page serves two kinds of layers."""
     held = [0] * engine.pool.num_pages
     for job in engine.scheduler.running:
         for kind, pages in job.table.pages.items():
@@ -113,7 +113,7 @@ def check_pages(engine):
 
 
 def run(engine, comers):
-    """Outputs by name, and the names that were cancelled."""
+    """Returns outputs by name, and the names that were cancelled."""
     made, cancelled = {}, set()
     leaving = {}
     waiting = sorted(((at, index) for index, (_, at, _) in enumerate(comers)), reverse=True)
@@ -139,7 +139,7 @@ def run(engine, comers):
 
 @pytest.fixture(scope="module")
 def alone(llm):
-    """alone(number): outputs of a request by itself, every step op by op from a new batch, nothing cached."""
+    """Returns alone(number): outputs of a request by itself, every step op by op from a new batch, uncached."""
 
     @cache
     def compute(number):
@@ -162,20 +162,23 @@ def alone(llm):
 
 
 def tokens(outputs):
-    return [token for one in outputs for token in one.token_ids]
+    return [token for output in outputs for token in output.token_ids]
 
 
 def scores(outputs, of):
-    return [score for one in outputs for score in of(one)]
+    return [score for output in outputs for score in of(output)]
 
 
 def check(outputs, expected, *, is_whole):
-    found, wanted = tokens(outputs), tokens(expected)
-    assert found == (wanted if is_whole else wanted[: len(found)])
+    actual, wanted = tokens(outputs), tokens(expected)
+    assert actual == (wanted if is_whole else wanted[: len(actual)])
     if is_whole:
         assert outputs[-1].finish_reason == expected[-1].finish_reason
-        assert all(one.finish_reason is None for one in outputs[:-1])
-    for of in (lambda one: [one.logprobs] if one.logprobs else [], lambda one: one.prompt_logprobs or []):
+        assert all(output.finish_reason is None for output in outputs[:-1])
+    for of in (
+        lambda output: [output.logprobs] if output.logprobs else [],
+        lambda output: output.prompt_logprobs or [],
+    ):
         ours, theirs = scores(outputs, of), scores(expected, of)
         assert len(ours) == len(theirs) or not is_whole
         for mine, other in zip(ours, theirs, strict=False):
@@ -189,27 +192,27 @@ def check_everybody(llm, alone, comers, settings):
         for index, (number, _, _) in enumerate(comers):
             check(made[str(index)], alone(number), is_whole=str(index) not in cancelled)
         assert engine.pool.num_held == 0
-    found = engine.statistics()
-    assert found.requests_finished + found.requests_cancelled == 2 * len(comers)
+    statistics = engine.statistics()
+    assert statistics.requests_finished + statistics.requests_cancelled == 2 * len(comers)
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(comers=COMERS, settings=SETTINGS)
-def test_everybody_gets_what_they_get_alone(llm, alone, comers, settings):
+def test_each_request_gets_what_it_gets_alone(llm, alone, comers, settings):
     check_everybody(llm, alone, comers, settings)
 
 
 @pytest.mark.slow
 @settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
 @given(comers=COMERS, settings=SETTINGS)
-def test_everybody_gets_what_they_get_alone_in_many_ways(llm, alone, comers, settings):
+def test_each_request_gets_what_it_gets_alone_with_many_settings(llm, alone, comers, settings):
     check_everybody(llm, alone, comers, settings)
 
 
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize(("ahead", "fused"), [(0, False), (3, False), (0, True), (3, True)])
-def test_broken_request_harms_nobody_and_leaves_nothing_behind(open_llm, ahead, fused, padded):
-    """Its pages hold NaN; found by their prefix they would break every later request of the same text."""
+def test_broken_request_harms_no_other_and_leaves_nothing_behind(open_llm, ahead, fused, padded):
+    """Its pages hold NaN; if found by prefix, they would break every later request with the same text."""
     llm = open_llm()
     settings = {
         "page_size": 4,
@@ -226,15 +229,15 @@ def test_broken_request_harms_nobody_and_leaves_nothing_behind(open_llm, ahead, 
     broken = replace(make_request(60, "broken"), token_ids=[*range(20), token, *range(9)])
     other = make_request(30, "other")
     expected = {}
-    for one in (broken, other):
+    for request in (broken, other):
         fresh = make_engine(llm, settings)
-        fresh.submit(one)
-        expected[one.request_id] = finish(fresh)[one.request_id]
+        fresh.submit(request)
+        expected[request.request_id] = finish(fresh)[request.request_id]
     embedding = llm.model.weights.embedding
     kept = embedding[token].clone()
     embedding[token] = float("nan")
-    for one in (broken, other):
-        engine.submit(one)
+    for request in (broken, other):
+        engine.submit(request)
     made = finish(engine)
     assert made["broken"][-1].finish_reason == "error" and "NaN or infinity" in made["broken"][-1].error
     check(made["other"], expected["other"], is_whole=True)
@@ -254,7 +257,7 @@ def finish(engine):
 
 @pytest.mark.gpu
 def test_gpu_survives_a_request_that_breaks():
-    """A bad row routes to experts and reads rows of the embedding by numbers that come of NaN."""
+    """Expert and token ids of a bad row are computed from NaN."""
     llm = LLM(device="cuda", kv_cache_gib=0.5)
     engine = Engine(
         llm.model,
@@ -279,8 +282,8 @@ def test_gpu_survives_a_request_that_breaks():
     with torch.inference_mode():
         kept = embedding[token].clone()
         embedding[token] = float("nan")
-        for one in requests:
-            engine.submit(replace(one, params=replace(params, cache_prompt=False)))
+        for request in requests:
+            engine.submit(replace(request, params=replace(params, cache_prompt=False)))
         made = finish(engine)
         embedding[token] = kept
     assert made["broken"][-1].finish_reason == "error" and "NaN or infinity" in made["broken"][-1].error

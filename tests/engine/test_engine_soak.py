@@ -1,4 +1,4 @@
-"""Thousands of decoding steps with requests that come, leave and give way: nothing leaks and nothing drifts."""
+"""Thousands of decoding steps with arrivals, cancellations and preemptions: no leak and no drift."""
 
 import os
 import random
@@ -24,8 +24,8 @@ ROOM = 64 << 20  # bytes
 
 def make(llm, *, pages, ahead):
     config = BatchConfig(page_size=16, max_num_seqs=MOST, max_num_batched_tokens=64)
-    one = page_bytes(llm.spec, config.page_size, llm.device.dtype)
-    cache = CacheConfig(kv_cache_gib=(pages + 0.5) * one / GIB)
+    bytes_per_page = page_bytes(llm.spec, config.page_size, llm.device.dtype)
+    cache = CacheConfig(kv_cache_gib=(pages + 0.5) * bytes_per_page / GIB)
     return Engine(
         llm.model,
         llm.device,
@@ -38,7 +38,7 @@ def make(llm, *, pages, ahead):
 
 
 def draw_requests(rng, vocab_size, *, most_new, stop_every):
-    """Greedy, sampled, scored and stopped ones."""
+    """Returns greedy, sampled, scored and stopped requests."""
     prompts = [[rng.randrange(vocab_size) for _ in range(rng.randint(1, 50))] for _ in range(16)]
     kinds = [{}, {"temperature": 1.0, "seed": 5}, {"logprobs": 2}, {"min_tokens": 9}]
     return [
@@ -54,17 +54,17 @@ def draw_requests(rng, vocab_size, *, most_new, stop_every):
 
 def run_alone(llm, requests):
     made = {}
-    for one in requests:
+    for request in requests:
         engine = make(llm, pages=400, ahead=0)
-        engine.submit(one)
-        made[one.request_id] = []
+        engine.submit(request)
+        made[request.request_id] = []
         while engine.has_work:
-            made[one.request_id] += [token for output in engine.step() for token in output.token_ids]
+            made[request.request_id] += [token for output in engine.step() for token in output.token_ids]
     return made
 
 
 class Soak:
-    """Runs random requests under new names until so many steps are done; counts texts that differ from alone."""
+    """Runs random requests under new names for a number of steps; counts texts that differ from alone."""
 
     def __init__(self, engine, requests, expected, *, seed, cancelled=0.03):
         self.engine, self.requests, self.expected = engine, requests, expected
@@ -89,9 +89,9 @@ class Soak:
 
     def submit(self):
         self.count += 1
-        one = self.rng.choice(self.requests)
-        name = f"{self.count} {one.request_id}"
-        self.engine.submit(replace(one, request_id=name))
+        request = self.rng.choice(self.requests)
+        name = f"{self.count} {request.request_id}"
+        self.engine.submit(replace(request, request_id=name))
         self.texts[name] = []
 
     def take(self):
@@ -111,8 +111,8 @@ class Soak:
 
 def check_nothing_is_left(engine):
     assert engine.pool.num_held == 0 and not any(engine.pool.holders)
-    found = engine.statistics()
-    assert found.pages_held == found.requests_running == found.requests_waiting == 0
+    statistics = engine.statistics()
+    assert statistics.pages_held == statistics.requests_running == statistics.requests_waiting == 0
     assert not engine.scheduler.jobs and len(engine.in_flight.launched) <= engine.run_ahead_steps
 
 
@@ -132,9 +132,11 @@ def test_tiny_model_gives_every_text_whatever_comes_and_goes(llm, ahead):
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "steps"), [("kindling", 100_000), ("gpt-oss-120b", 5_000)], ids=str)
 def test_gpu_decodes_for_long_without_leak_or_drift(model, steps):
-    """bf16 rounds a sum otherwise in another batch: few texts may differ, and no more at the end than before; of
-    Kindling, greedy ones only where two tokens are about as likely. Texts are long: a step in which someone joins
-    is no decoding step."""
+    """Few texts differ from alone, and not more at the end than before.
+
+    In bf16, sums are rounded differently in a different batch. Greedy texts of Kindling may differ only where two
+    tokens are almost equally likely. Texts are long, because steps in which a request joins do not count.
+    """
     llm = LLM(device="cuda", kv_cache_gib=0.5) if model == "kindling" else four_layers(model)
     requests = draw_requests(random.Random(1), 4000, most_new=300, stop_every=499)
     engine = make(llm, pages=130, ahead=3)
@@ -161,7 +163,7 @@ def four_layers(name):
 
 
 def count_launches(engine):
-    """A list that grows by one with every decoding step."""
+    """Returns a list that grows by one with every decoding step."""
     launched, launch = [], engine.loop.launch
 
     def counted(*arguments):
@@ -173,7 +175,7 @@ def count_launches(engine):
 
 
 def held_bytes(device):
-    """Torch's, all that the GPU gave, and the host's."""
+    """Returns the bytes held by torch, by all of the GPU and by the host process."""
     torch.cuda.synchronize()
     free, total = torch.cuda.mem_get_info(device.torch_device)
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
@@ -181,16 +183,16 @@ def held_bytes(device):
 
 
 def gaps(llm, requests, soak):
-    """Where greedy texts part: by how many nats the token of the text alone was the likelier one."""
-    by_name = {one.request_id: one for one in requests if not one.params.temperature}
-    partings = set()  # (request, its first other token's place, that token)
+    """Yields, for the first difference of each greedy text, by how many nats the expected token was likelier."""
+    by_name = {request.request_id: request for request in requests if not request.params.temperature}
+    differences = set()  # (request, position of its first different token, that token)
     for name, text in soak.others:
         if name in by_name:
             expected = soak.expected[name]
             at = next((at for at, pair in enumerate(zip(text, expected, strict=False)) if pair[0] != pair[1]), None)
             assert at is not None, f"request {name} ended after {len(text)} tokens, alone after {len(expected)}"
-            partings.add((name, at, text[at]))
-    for name, at, token in sorted(partings):
+            differences.add((name, at, text[at]))
+    for name, at, token in sorted(differences):
         expected = soak.expected[name]
         row = llm.logits([*by_name[name].token_ids, *expected[:at]])[-1]
         yield float(row[expected[at]] - row[token])

@@ -1,4 +1,4 @@
-"""A checkpoint folder becomes an engine that does what LLM's does."""
+"""Engines built from a checkpoint folder: settings, errors and equality with LLM."""
 
 import asyncio
 import logging
@@ -39,7 +39,7 @@ def test_loaded_engine_follows_the_settings_and_gives_the_tokens_of_llm(checkpoi
 
 
 def test_loading_and_every_step_use_the_device(checkpoint, monkeypatch):
-    """A thread other than the one that loaded has a current GPU of its own."""
+    """The current GPU is per thread, so every thread has to set it."""
     used = []
     monkeypatch.setattr(DeviceSpec, "use", lambda device: used.append(device.name))
     engine = load_engine(checkpoint, resolve(CPU).config).engine
@@ -76,14 +76,14 @@ def test_engine_that_builds_no_cuda_kernel_needs_no_home_folder(checkpoint, monk
 
 
 def test_context_beyond_the_checkpoint_is_refused_before_anything_is_read(checkpoint):
-    with pytest.raises(UserError, match="max_model_len = 300: the checkpoint reaches 256"):
+    with pytest.raises(UserError, match="max_model_len = 300: the checkpoint supports at most 256 tokens"):
         load_engine(checkpoint, resolve({**CPU, "max_model_len": 300}).config, progress=pytest.fail)
 
 
 def test_scales_for_another_model_are_refused_before_anything_is_read(checkpoint, tmp_path):
     write_scales(tmp_path / "scales.json", KvScales(keys=(1.0,) * 4, values=(1.0,) * 4))
     config = resolve({**CPU, "kv_dtype": "fp8", "kv_scales": str(tmp_path / "scales.json")}).config
-    with pytest.raises(ScaleError, match="is of a model of 4 layers, this one has 3"):
+    with pytest.raises(ScaleError, match="is for a model of 4 layers, this model has 3"):
         load_engine(checkpoint, config, progress=pytest.fail)
 
 
@@ -95,7 +95,7 @@ def test_scales_reach_random_weights_too(llm, tmp_path):
 
 
 def test_scales_reach_an_engine_in_a_process_of_its_own(checkpoint, tmp_path):
-    """Scales so small that they clip every value but zeros."""
+    """The scales are so small that every value except zero is clipped."""
     write_scales(tmp_path / "scales.json", KvScales(keys=(1.0,) * 3, values=(1e-30,) * 3))
     settings = {**CPU, "kv_dtype": "fp8", "kv_scales": str(tmp_path / "scales.json"), "crash_dir": str(tmp_path)}
 
@@ -137,9 +137,11 @@ def test_tiles_of_the_file_reach_the_matmuls_and_its_options_the_launches(checkp
     assert change_options("fc1", {"DEPTH": 128}) == {"DEPTH": 128}, "without a file, as shipped"
 
 
-def test_steps_are_made_while_loading_where_asked_for(checkpoint):
+def test_steps_are_made_while_loading_if_configured(checkpoint):
     told, settings = [], {"prepare": True, "max_num_seqs": 2}
-    loaded = load_engine(checkpoint, resolve({**CPU, **settings}).config, preparing=lambda *one: told.append(one))
+    loaded = load_engine(
+        checkpoint, resolve({**CPU, **settings}).config, preparing=lambda *counts: told.append(counts)
+    )
     assert told == [(1, 2), (2, 2)] and loaded.engine.statistics().graphs == 2
     assert load_engine(checkpoint, resolve(CPU).config).engine.statistics().graphs == 0
 
@@ -166,10 +168,10 @@ def test_a_verdict_required_of_a_decode_op_is_that_of_the_models_weights(checkpo
     ids=str,
 )
 def test_an_op_of_the_network_that_is_named_runs_in_decoding_steps_too(caplog, settings, is_fused):
-    """On a GPU, where else the decode ops run in its place."""
+    """Otherwise the decode ops replace it on a GPU."""
     gpu = replace(find_device("cpu"), capability=(9, 0), name="GPU")
-    found = choose_fused(gpu, resolve(settings).config, Ledger(), ())
-    assert (found is not None) == is_fused and ("op by op" in caplog.text) == (not is_fused)
+    fused = choose_fused(gpu, resolve(settings).config, Ledger(), ())
+    assert (fused is not None) == is_fused and ("op by op" in caplog.text) == (not is_fused)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Everything is made before the first request; what is made later is counted and named."""
+"""Preparation makes everything before the first request; later builds are counted and named."""
 
 from contextlib import contextmanager
 from dataclasses import replace
@@ -67,7 +67,7 @@ def test_late_kernel_is_counted_and_named(make, caplog):
 
 
 class Noting:
-    """Stands for what compiles ahead."""
+    """A fake of what compiles ahead."""
 
     def __init__(self, count):
         self.count = count
@@ -82,7 +82,7 @@ class Noting:
 
 @pytest.fixture
 def gpu_engine(llm, monkeypatch):
-    """One that takes a CPU for a GPU, captures nothing, and notes when ops are called to be compiled ahead."""
+    """Returns an engine that treats a CPU as a GPU, captures nothing, and records calls that only compile."""
     events, heard = [], []
 
     @contextmanager
@@ -133,7 +133,7 @@ def test_gpu_compiles_first_what_all_steps_and_other_plans_launch(gpu_engine, ll
     assert heard == [engine.count_late]
 
 
-def test_what_is_only_compiled_does_not_stand_in_the_ledger():
+def test_calls_that_only_compile_are_not_in_the_ledger():
     ledger, known, new = Ledger(), Ran("op", "triton"), Ran("other", "triton")
     ledger.run(known, lambda: None)
     with preparation._uncounted(ledger):
@@ -143,7 +143,7 @@ def test_what_is_only_compiled_does_not_stand_in_the_ledger():
 
 
 def test_plans_beyond_the_largest_step_are_called_too(make, monkeypatch):
-    """Tiles are chosen by the number of tokens: the smallest and the largest that run op by op."""
+    """Tiles depend on the number of tokens, so the smallest and the largest op-by-op plans are called."""
     engine, called = make(max_num_batched_tokens=4096), []
     engine.scheduler.max_context = 8192
     monkeypatch.setattr(engine.runner.model, "forward", lambda batch, *args: called.append(len(batch.token_ids)))

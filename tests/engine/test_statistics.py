@@ -17,17 +17,17 @@ def plan(*lens):
 
 
 def test_steps_are_counted_with_their_tokens_and_requests():
-    found = Statistics()
-    found.count_step(plan(5, 1, 1))
-    found.count_step(plan(9))
-    assert (found.steps, found.step_tokens, found.step_requests) == (2, 16, 4)
-    assert (found.largest_step_tokens, found.largest_step_requests) == (9, 3)
+    statistics = Statistics()
+    statistics.count_step(plan(5, 1, 1))
+    statistics.count_step(plan(9))
+    assert (statistics.steps, statistics.step_tokens, statistics.step_requests) == (2, 16, 4)
+    assert (statistics.largest_step_tokens, statistics.largest_step_requests) == (9, 3)
 
 
 def test_finished_requests_add_up():
-    found = Statistics()
+    statistics = Statistics()
     for factor in (1, 2):
-        one = RequestStatistics(
+        request = RequestStatistics(
             queue_s=0.5 * factor,
             first_token_s=1.0 * factor,
             token_s=0.25 * factor,
@@ -36,22 +36,31 @@ def test_finished_requests_add_up():
             output_tokens=7 * factor,
             preemptions=factor,
         )
-        found.count_finished(one)
-    counts = (found.requests_finished, found.prompt_tokens, found.cached_tokens, found.output_tokens)
+        statistics.count_finished(request)
+    counts = (
+        statistics.requests_finished,
+        statistics.prompt_tokens,
+        statistics.cached_tokens,
+        statistics.output_tokens,
+    )
     assert counts == (2, 30, 12, 21)
-    assert (found.queue_s, found.first_token_s, found.token_s) == (1.5, 3.0, 0.75)
+    assert (statistics.queue_s, statistics.first_token_s, statistics.token_s) == (1.5, 3.0, 0.75)
 
 
-def test_time_of_a_stage_is_added_even_where_it_fails():
-    found = Statistics()
-    with found.timed("build"):
+def test_time_of_a_stage_is_added_even_if_it_fails():
+    statistics = Statistics()
+    with statistics.timed("build"):
         pass
-    first = found.build_s
-    with pytest.raises(ValueError, match="broken"), found.timed("build"):
+    first = statistics.build_s
+    with pytest.raises(ValueError, match="broken"), statistics.timed("build"):
         raise ValueError("broken")
-    assert 0 < first < found.build_s and found.run_s == 0
+    assert 0 < first < statistics.build_s and statistics.run_s == 0
 
 
 def test_dictionary_holds_every_number():
-    found = Statistics(pages=3).as_dict()
-    assert found["pages"] == 3 and len(found) > 20 and all(type(value) in (int, float) for value in found.values())
+    statistics = Statistics(pages=3).as_dict()
+    assert (
+        statistics["pages"] == 3
+        and len(statistics) > 20
+        and all(type(value) in (int, float) for value in statistics.values())
+    )

@@ -1,4 +1,4 @@
-"""Copies are those of the moment they were asked for."""
+"""Downloads hold the values of the moment they were requested."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ def test_copies_do_not_change_with_what_they_were_made_from():
     numbers.zero_()
     real.zero_()
     copied = download.read()
-    assert [one.tolist() for one in copied] == [[0, 1, 2], [[0.5]]]
+    assert [tensor.tolist() for tensor in copied] == [[0, 1, 2], [[0.5]]]
 
 
 @pytest.mark.gpu

@@ -42,7 +42,7 @@ TOKENS = [3, 1, 4]
 
 
 def run(spec, activation, reads_fed):
-    """(hidden, launches of each kernel, calls of each op) of one step; `reads_fed` False: as if no op did."""
+    """Returns (hidden, launches per kernel, calls per op) of a step; `reads_fed` False: no op reads stored rows."""
     device = find_device("cpu")
     pins = dict.fromkeys((op.name for op in NETWORK_OPS), "triton")
     kernels = Kernels(device, pins, Ledger(), activation=activation)

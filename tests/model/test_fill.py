@@ -1,4 +1,4 @@
-"""Quantising while loading: the right bits, the right errors, little room, and clear refusals."""
+"""Quantising while loading: bits, errors, memory and error messages."""
 
 import json
 import subprocess
@@ -79,16 +79,17 @@ def test_any_chunks_of_rows_give_the_same_bits_and_errors(checkpoint, monkeypatc
     monkeypatch.setattr(fill_module, "STAGED_BYTES", 2 * staged)
     actual, chunked = load(checkpoint, ALL_DENSE)
     assert all(torch.equal(actual[name], tensor) for name, tensor in expected.items())
-    for one, other in zip(report.quantized, chunked.quantized, strict=True):
-        assert (one.layer, one.matrices, one.values) == (other.layer, other.matrices, other.values)
-        assert one.relative_rms == pytest.approx(other.relative_rms) and one.worst == pytest.approx(other.worst)
+    for layer, other in zip(report.quantized, chunked.quantized, strict=True):
+        assert (layer.layer, layer.matrices, layer.values) == (other.layer, other.matrices, other.values)
+        assert layer.relative_rms == pytest.approx(other.relative_rms)
+        assert layer.worst == pytest.approx(other.worst)
 
 
 def test_report_holds_count_bytes_and_errors_of_each_kind_of_layer(checkpoint):
     stored = named_tensors(synthetic_weights(SPEC, CPU, seed=3), SPEC)
     report = load(checkpoint, ALL_DENSE)[1]
-    kinds = {one.layer: one for one in report.quantized}
-    assert {name: one.matrices for name, one in kinds.items()} == {"qkv": 6, "o": 2, "lm_head": 1}
+    kinds = {layer.layer: layer for layer in report.quantized}
+    assert {name: layer.matrices for name, layer in kinds.items()} == {"qkv": 6, "o": 2, "lm_head": 1}
     for layer, words in (
         ("qkv", ("q_proj.w", "k_proj.w", "v_proj.w")),
         ("o", ("o_proj.w",)),
@@ -104,7 +105,7 @@ def test_report_holds_count_bytes_and_errors_of_each_kind_of_layer(checkpoint):
         assert 0.05 < kinds[layer].relative_rms < 0.2 < kinds[layer].worst < 3
 
 
-def test_report_says_itself_in_words():
+def test_report_in_words():
     layer = QuantizedLayer(
         layer="o", matrices=2, values=64_000_000, squares=64e6, squared_errors=0.64e6, largest_error=0.5
     )
@@ -207,7 +208,7 @@ def test_peak_of_quantising_at_load_is_the_result_and_the_stated_room(tmp_path):
 
 @pytest.mark.slow
 def test_peak_of_quantising_a_checkpoint_is_its_largest_tensor_twice(tmp_path):
-    """As such and as a file."""
+    """It is held once as a tensor and once as file content."""
     save_a_layer_of_120b(tmp_path, 20_000)
     assert measure(tmp_path, "quantize")["peak"] < 1.4 * 2 * 20_000 * 2880 * 2
 
@@ -217,5 +218,5 @@ def test_quantising_on_a_gpu_gives_the_same_bits_as_on_the_cpu(checkpoint):
     expected, report = load(checkpoint, ALL_DENSE)
     actual, on_gpu = load(checkpoint, ALL_DENSE, device=find_device("cuda"))
     assert all(tensor.is_cuda and torch.equal(tensor.cpu(), expected[name]) for name, tensor in actual.items())
-    for one, other in zip(report.quantized, on_gpu.quantized, strict=True):
-        assert one.relative_rms == pytest.approx(other.relative_rms, rel=1e-5)
+    for layer, other in zip(report.quantized, on_gpu.quantized, strict=True):
+        assert layer.relative_rms == pytest.approx(other.relative_rms, rel=1e-5)

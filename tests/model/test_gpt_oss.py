@@ -55,7 +55,7 @@ SPECS = {
 
 
 def transformers_model(spec, weights):
-    """The oracle with our weights, experts dequantised exactly and transposed as transformers keeps them."""
+    """Returns the oracle with our weights, its experts dequantised exactly and transposed."""
     content = write_spec(spec)
     del content["quantization_config"]
     rope = content.pop("rope_scaling") or {"rope_type": "default"}
@@ -132,7 +132,7 @@ def test_sinks_off_changes_the_logits(tmp_path, score):
     ["mxfp8", pytest.param("bf16", marks=pytest.mark.slow), pytest.param("mxfp4", marks=pytest.mark.slow)],
 )
 def test_norms_store_for_the_matmuls_that_follow_to_the_same_bits(activation, run_interpreted):
-    """In Triton's interpreter: no kernel stores rows after a norm, and nothing else changes."""
+    """Runs in Triton's interpreter: no kernel stores rows after a norm, and nothing else changes."""
     run_interpreted(PARTS, activation)
 
 

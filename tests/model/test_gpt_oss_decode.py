@@ -1,4 +1,4 @@
-"""Steps of decode ops in a row: the network's own on the CPU; on a GPU the same bits however they are launched."""
+"""Consecutive steps of decode ops: equal to the network on a CPU, and on a GPU equal bits for every launch mode."""
 
 from contextlib import nullcontext
 from dataclasses import replace
@@ -26,7 +26,7 @@ from firesteel.model.spec import PRESETS, ModelSpec
 from firesteel.model.synthetic import synthetic_weights
 from firesteel.types import Batch, KvView
 
-PAGE_SIZE, WIDTH = 16, 24  # tokens a page; pages a request
+PAGE_SIZE, WIDTH = 16, 24  # tokens per page; pages per request
 DENSE = ("qkv", "o", "lm_head")
 SMALL = ModelSpec(
     num_layers=4,
@@ -46,7 +46,7 @@ BIG = replace(PRESETS["gpt-oss-120b"], num_layers=4, windows=PRESETS["gpt-oss-12
 
 
 class Steps:
-    """Requests of different lengths, each a token further with each step."""
+    """Requests of different lengths; each step advances them by one token."""
 
     def __init__(self, spec, weights, device, tokens):
         self.spec, self.weights = spec, weights
@@ -57,11 +57,11 @@ class Steps:
             pages.normal_(generator=generator)
         self.table = rope_table(spec.rope, spec.head_dim, PAGE_SIZE * WIDTH, where)
         order = torch.randperm(2 * tokens * WIDTH, device=where, generator=generator).view(2, tokens, WIDTH)
-        self.full_table, self.window_table = (one.clone() for one in order)
+        self.full_table, self.window_table = (table.clone() for table in order)
         self.positions = torch.tensor([130, 15, 0, 47, 200, 1, 127, 128][:tokens], device=where)
         self.token_ids = torch.arange(5, 5 + tokens, device=where)
         self.kv_lens = self.positions + 1
-        self.full_slots, self.window_slots = (self.find_slots(one) for one in (self.full_table, self.window_table))
+        self.full_slots, self.window_slots = map(self.find_slots, (self.full_table, self.window_table))
         self.r = weights.embedding[self.token_ids].to(device.dtype)
 
     def find_slots(self, table):
@@ -69,7 +69,7 @@ class Steps:
         return pages * PAGE_SIZE + self.positions % PAGE_SIZE
 
     def view(self, window):
-        """Slots and page table of layers with such a window."""
+        """Returns slots and page table of layers with this window."""
         return (self.full_slots, self.full_table) if window is None else (self.window_slots, self.window_table)
 
     def batch(self):
@@ -88,7 +88,7 @@ class Steps:
         )
 
     def run(self, name="reference", dependent=False):
-        """One step; its logits."""
+        """Runs a step and returns its logits."""
         ops = {op.name.removeprefix("decode_"): op.implementations[name].function for op in DECODE_OPS}
         spec, eps = self.spec, self.spec.rms_eps
         after = {"r": self.r, "dependent": dependent}
@@ -146,9 +146,9 @@ class Steps:
         return logits
 
     def state(self):
-        """All that a step leaves behind."""
+        """Returns clones of everything that a step writes."""
         pages = (*self.cache.keys, *self.cache.values)
-        return [one.clone() for one in (self.token_ids, self.positions, self.full_slots, self.r, *pages)]
+        return [tensor.clone() for tensor in (self.token_ids, self.positions, self.full_slots, self.r, *pages)]
 
 
 @pytest.mark.parametrize("dense", [(), DENSE])
@@ -189,8 +189,8 @@ def run_steps(model, tokens, count, *, dependent=False, delays=False):
     return [torch.stack(logits), *steps.state()]
 
 
-def assert_same_bits(one, other):
-    assert all(torch.equal(a.view(torch.uint8), b.view(torch.uint8)) for a, b in zip(one, other, strict=True))
+def assert_same_bits(actual, expected):
+    assert all(torch.equal(a.view(torch.uint8), b.view(torch.uint8)) for a, b in zip(actual, expected, strict=True))
 
 
 @gpu

@@ -27,19 +27,19 @@ ALL_DENSE = ("qkv", "o", "lm_head")
 PAGE_SIZE = 64
 PROMPTS = (257, 30)  # tokens of two requests, computed together
 DECODED = 5
-PAGES = ([7, 2, 9, 0, 4], [3])  # of full layers: neither in order nor side by side; those of window layers follow
+PAGES = ([7, 2, 9, 0, 4], [3])  # of full layers, neither sorted nor adjacent; pages of window layers follow
 NUM_PAGES = 10  # of either kind
 LARGEST_ERROR = 1e-2  # rms of the difference over rms of the hidden state, activations in bf16
 # Router logits have unit deviation here. Inputs within 1e-2 move each by 1e-2, and the difference of two by 1.4e-2:
 # the bound is three and a half such deviations.
 ROUNDING_GAP = 0.05
-# With free routing a token that other experts have changed moves those that look at it by more than rounding does.
+# With free routing, a token that went to other experts changes the tokens that attend to it by more than rounding.
 LARGEST_GAP = 4 * ROUNDING_GAP
 
 
 @dataclass
 class Trace:
-    """What one run of all steps saw, in the order of the calls."""
+    """Values seen in a run of all steps, in the order of the calls."""
 
     hidden: list = field(default_factory=list)  # [T, H] after each layer of each step
     routes: list = field(default_factory=list)  # (ids, weights) of each layer of each step
@@ -48,7 +48,7 @@ class Trace:
 
 
 def steps():
-    """Plans: both prompts at once, then token after token."""
+    """Returns the plans: both prompts at once, then one token at a time."""
     generator = torch.Generator().manual_seed(7)
     ids = [torch.randint(SPEC.vocab_size, (size + DECODED,), generator=generator).tolist() for size in PROMPTS]
     for number in range(DECODED + 1):
@@ -57,7 +57,10 @@ def steps():
 
 
 def span(token_ids, number, pages):
-    """Of step `number`: the whole prompt, then the last token. All logits are wanted: no layer leaves rows out."""
+    """Returns a span of step `number`: the whole prompt, then the last token.
+
+    All logits are wanted, so no layer drops rows.
+    """
     request = Request(request_id=str(pages), token_ids=token_ids, params=SamplingParams())
     start, end = len(token_ids) - 1 if number else 0, len(token_ids)
     return Span(
@@ -72,7 +75,7 @@ def span(token_ids, number, pages):
 
 
 def run(spec, weights, device, implementation, activation="bf16", forced=None):
-    """A Trace; `forced` are routes to take instead of the run's own, which are recorded all the same."""
+    """Returns the Trace of a run; `forced` routes replace the run's own, which are recorded all the same."""
     pins = dict.fromkeys((op.name for op in NETWORK_OPS), implementation)
     kernels = Kernels(device, pins, Ledger(), activation=activation)
     model = GptOss(spec, weights, kernels, device, max_context=512, activation=activation)
@@ -103,7 +106,7 @@ def run(spec, weights, device, implementation, activation="bf16", forced=None):
 
 
 def layer_errors(actual, expected):
-    """The largest over the steps, for each layer."""
+    """Returns the largest error over the steps, per layer."""
     errors = [float((a - b).norm() / b.norm()) for a, b in zip(actual.hidden, expected.hidden, strict=True)]
     return [max(errors[layer :: SPEC.num_layers]) for layer in range(SPEC.num_layers)]
 
@@ -115,7 +118,7 @@ def device():
 
 @pytest.fixture(scope="module", params=[(), ALL_DENSE], ids=["dense bf16", "dense mxfp4"])
 def weighted(request, device):
-    """(spec, weights) with dense layers as published, or in MXFP4."""
+    """Returns (spec, weights) with dense layers as published, or in MXFP4."""
     spec = replace(SPEC, mxfp4_layers=request.param)
     yield spec, synthetic_weights(spec, device, seed=11)
     torch.cuda.empty_cache()
@@ -123,7 +126,7 @@ def weighted(request, device):
 
 @pytest.fixture(scope="module")
 def reference(weighted, device):
-    """reference(activation) is the Trace of the references, run once for each."""
+    """Returns a function of the activation that gives the Trace of the references, cached."""
     return functools.cache(lambda activation: run(*weighted, device, "reference", activation))
 
 
@@ -155,7 +158,7 @@ def test_routers_choose_the_same_experts_but_for_rounding(weighted, reference, d
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_norms_store_for_the_matmuls_that_follow_to_the_same_bits(weighted, device, activation, monkeypatch):
-    """Rows that no norm made are stored by the matmul: attention's results, before an o in MXFP4."""
+    """Rows that do not come from a norm are stored by the matmul: attention's output before an MXFP4 o."""
     is_dense, steps_done = bool(weighted[0].mxfp4_layers), 1 + DECODED
     fed = run(*weighted, device, "triton", activation)
     norms = sum(entry.calls for ran, entry in fed.ledger.entries.items() if ran.op == "rms_norm_fed")
@@ -169,12 +172,12 @@ def test_norms_store_for_the_matmuls_that_follow_to_the_same_bits(weighted, devi
 
 
 def test_same_bits_twice(weighted, device):
-    one, other = (run(*weighted, device, "triton", "mxfp8") for _ in range(2))
-    assert all(torch.equal(a, b) for a, b in zip(one.hidden, other.hidden, strict=True))
+    first, second = (run(*weighted, device, "triton", "mxfp8") for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(first.hidden, second.hidden, strict=True))
 
 
 def test_error_of_one_layer_is_seen(weighted, reference, device):
-    """That the comparison can fail: experts of the third layer with their last scales doubled."""
+    """Shows that the comparison can fail: the last scales of the third layer's experts are doubled."""
     expected = reference("bf16")
     scales = weighted[1].layers[2].experts.down_scales
     scales += 1

@@ -1,4 +1,4 @@
-"""Captured steps: what they refuse, what the ledger says of a replay, and that replays compute."""
+"""Captured steps: refusals, ledger counts of replays, and results of replays."""
 
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -52,7 +52,7 @@ def test_timed_ledger_is_refused_before_anything_runs():
 
 
 class FakeGraph:
-    """As torch's: what runs inside `capturing` is only noted down, `replay` runs it."""
+    """Acts like torch's: what runs inside `capturing` is only recorded, and `replay` runs it."""
 
     def __init__(self, events):
         self.events = events
@@ -63,7 +63,7 @@ class FakeGraph:
 
 @pytest.fixture
 def events(monkeypatch):
-    """What a fake torch.cuda was asked for."""
+    """Returns the list of calls of a fake torch.cuda."""
     noted = []
 
     @contextmanager
@@ -77,7 +77,7 @@ def events(monkeypatch):
         device=lambda device: nullcontext(),
         Stream=lambda: stream,
         current_stream=lambda: stream,
-        stream=lambda one: inside("side stream"),
+        stream=lambda _: inside("side stream"),
         synchronize=lambda: noted.append("wait"),
         CUDAGraph=lambda: FakeGraph(noted),
         graph=lambda graph, pool: inside("capture"),
@@ -86,7 +86,7 @@ def events(monkeypatch):
     return noted
 
 
-def test_step_runs_aside_and_is_undone_before_it_is_captured(events):
+def test_step_warms_up_on_a_side_stream_and_is_undone_before_capture(events):
     ledger = Ledger()
 
     def run():
@@ -94,8 +94,8 @@ def test_step_runs_aside_and_is_undone_before_it_is_captured(events):
         return ledger.run(RAN, lambda: note(LAUNCH) or "logits")
 
     graph = StepGraph(run, ledger, replace(CPU, capability=(9, 0)), undo=lambda: events.append("undo"))
-    aside = ["begin side stream", *["run"] * WARMUPS, "end side stream", "wait"]
-    assert events == [*aside, "undo", "begin capture", "run", "end capture"]
+    warm_up = ["begin side stream", *["run"] * WARMUPS, "end side stream", "wait"]
+    assert events == [*warm_up, "undo", "begin capture", "run", "end capture"]
     assert Counts.of(ledger) == Counts({RAN: WARMUPS}, {(RAN, LAUNCH): WARMUPS})
     assert graph.replay() == "logits" and graph.replay() == "logits"
     assert events[-2:] == ["replay", "replay"]
@@ -104,7 +104,7 @@ def test_step_runs_aside_and_is_undone_before_it_is_captured(events):
 
 @pytest.fixture(scope="module")
 def counter():
-    """A step that adds its norm's output to a static tensor, and counts."""
+    """Returns a step that adds its norm's output to a static tensor, with its device, kernels and the tensor."""
     device = find_device("cuda")
     kernels = Kernels(device, {}, Ledger())
     x = torch.randn(4, 2880, device=device.torch_device).bfloat16()
@@ -122,14 +122,14 @@ def counter():
 def test_replays_equal_eager_steps_and_capture_leaves_no_trace(counter, forbid_waiting):
     device, kernels, run, total = counter
     run()
-    one = total.clone()
+    eager = total.clone()
     total.zero_()
     graph = StepGraph(run, kernels.ledger, device, undo=total.zero_)
     torch.cuda.synchronize()
     assert total.abs().sum() == 0, "capturing computes nothing and what came before is undone"
     with forbid_waiting():
         result = graph.replay()
-    assert result is graph.outputs and torch.equal(total, one)
+    assert result is graph.outputs and torch.equal(total, eager)
 
 
 @pytest.mark.gpu

@@ -1,4 +1,4 @@
-"""What is taken for a near tie of a router, and what is not."""
+"""Near ties of a router: which differences of expert choices they explain."""
 
 from types import SimpleNamespace
 
@@ -11,7 +11,7 @@ TOKENS, EXPERTS, ACTIVE = 400, 32, 4
 
 
 def a_run(*layers):
-    """Logits of each layer, and the experts that they choose."""
+    """Returns logits of each layer and the experts that they choose."""
     return SimpleNamespace(logits=layers, routes=[(logits.topk(ACTIVE).indices, None) for logits in layers])
 
 
@@ -34,13 +34,13 @@ def test_gap_is_that_of_the_last_chosen_and_the_next():
     assert gap.item() == 0.5 and moved.item() == pytest.approx(4 * 2**0.5 * (4 / 3) ** 0.5)
 
 
-def test_rounding_explains_what_it_parts(logits):
+def test_rounding_explains_different_choices(logits):
     agree, explained = compare(a_run(logits + noise(0.01)), a_run(logits))
     assert 0.8 < agree < 1 and explained == 1
 
 
 def test_a_movement_beyond_the_bound_explains_nothing(logits):
-    """However far all logits moved."""
+    """The bound holds however far all logits moved."""
     _, explained = compare(a_run(logits + noise(1.0)), a_run(logits))
     assert explained < 0.9
 
@@ -52,7 +52,7 @@ def test_wrong_experts_of_the_right_logits_are_not_explained(logits):
     assert agree == 0 and explained < 0.5
 
 
-def test_a_token_that_parted_counts_once_a_step(logits):
+def test_token_with_different_choices_counts_once_per_step(logits):
     ours, theirs = a_run(*[-logits] * 3), a_run(*[logits] * 3)
     assert compare(ours, theirs, bounds=(0, 0)) == (0, pytest.approx(2 / 3))
     steps = {"num_layers": 1, "active": ACTIVE, "bounds": (0, 0)}

@@ -1,4 +1,4 @@
-"""The network as a step over tensors that stay: what a run leaves behind, padding, and where its numbers lie."""
+"""The network as a step over static tensors: results, next inputs, padding and alignment."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ def make_step(llm):
 
 
 def batch_of(*held, device="cpu"):
-    """Requests that hold so many tokens, the last of which is to be computed; pages in no order."""
+    """Returns a batch of requests that hold `held` tokens; the last is to be computed; pages are unordered."""
     spans = []
     for number, count in enumerate(held):
         request = Request(request_id=str(number), token_ids=[7] * count, params=SamplingParams())
@@ -78,7 +78,7 @@ def test_last_step_of_the_last_page_points_nowhere_outside(make_step):
 
 @pytest.mark.parametrize("num_requests", [1, 9, 16, 17])
 def test_every_tensor_of_the_batch_begins_aligned(make_step, num_requests):
-    """Triton compiles a kernel anew for a pointer of another alignment."""
+    """Triton recompiles a kernel for a pointer of a different alignment."""
     batch = make_step(num_requests, num_pages=5).batch
     views = [tensor for view in (batch.full, batch.window) for tensor in (view.page_table, view.slots)]
     tensors = [batch.positions, batch.kv_lens, *views]

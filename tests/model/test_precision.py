@@ -1,4 +1,4 @@
-"""Which layers are MXFP4: config.json's word, the user's, and what cannot be both."""
+"""The layers held in MXFP4: what config.json says, what the user asks for, and contradictions."""
 
 import itertools
 
@@ -46,7 +46,7 @@ def test_converted_layers_leave_the_list_of_modules_not_to_convert(layers, atten
 
 
 @pytest.mark.parametrize("layers", ["qkv", ["qkv"], ["moe", "router"], {"moe": 1}, None, [3]], ids=str)
-def test_layers_that_are_no_list_of_layers_with_the_experts_are_refused(layers):
+def test_mxfp4_layers_must_be_a_list_that_includes_the_experts(layers):
     with pytest.raises(SpecError, match=r"quantization_config\.mxfp4_layers must list moe and some of qkv, o, lm"):
         read_layers({"quant_method": "mxfp4", "mxfp4_layers": layers})
 
@@ -62,20 +62,20 @@ def test_layers_that_are_no_list_of_layers_with_the_experts_are_refused(layers):
     ],
     ids=str,
 )
-def test_nothing_asked_is_as_stored_and_more_may_be_asked(stored, asked, held):
+def test_default_is_as_stored_and_more_layers_may_be_asked_for(stored, asked, held):
     assert held_layers(stored, asked) == held
 
 
 @pytest.mark.parametrize("asked", [("moe",), ("o",), ("moe", "lm_head")], ids=str)
-def test_less_than_the_checkpoint_holds_in_mxfp4_is_an_error_with_three_cures(asked):
+def test_fewer_layers_than_the_checkpoint_holds_is_an_error_with_three_cures(asked):
     with pytest.raises(SpecError, match=r"holds qkv in MXFP4 already") as caught:
         held_layers(("qkv",), asked)
     both = ",".join(name for name in DENSE_LAYERS if name in ("qkv", *asked))
-    assert f"leave --mxfp4-layers empty, say --mxfp4-layers {both}, or load" in str(caught.value)
+    assert f"leave --mxfp4-layers empty, use --mxfp4-layers {both}, or load" in str(caught.value)
 
 
 def test_unknown_layer_is_named():
     with pytest.raises(
-        SpecError, match=r"'ffn' is not a layer that MXFP4 may hold; those are moe, qkv, o, lm_head"
+        SpecError, match=r"'ffn' is not a layer that can be held in MXFP4; choose from moe, qkv, o, lm_head"
     ):
         held_layers((), ("qkv", "ffn"))

@@ -1,4 +1,4 @@
-"""Padded sizes of prompts: that each step has one, the nearest, and that there are few."""
+"""Padded sizes of prompt steps: every step has one, it is the smallest that fits, and there are few."""
 
 import itertools
 
@@ -15,7 +15,9 @@ def test_every_step_has_the_smallest_size_that_holds_it(most_requests):
             if requests > min(tokens, most_requests):
                 continue
             size = find_size(tokens, requests, most_requests)
-            holding = [one for one in sizes if one.tokens >= max(tokens, requests + 1) and one.requests >= requests]
+            holding = [
+                size for size in sizes if size.tokens >= max(tokens, requests + 1) and size.requests >= requests
+            ]
             assert size in sizes and size == min(holding), (tokens, requests)
 
 
@@ -24,7 +26,7 @@ def test_edges():
     assert find_size(20, 8, 64) == PromptSize(32, 8) and find_size(20, 9, 64) == PromptSize(32, 31)
     assert find_size(16, 15, 64) == PromptSize(16, 15) and find_size(16, 16, 64) == PromptSize(32, 31)
     assert find_size(FEW_TOKENS, 33, 64) == PromptSize(FEW_TOKENS, 64)
-    assert find_size(FEW_TOKENS + 1, 2, 64) == PromptSize(256, 64), "of many tokens one request or all"
+    assert find_size(FEW_TOKENS + 1, 2, 64) == PromptSize(256, 64), "with many tokens: one request or the maximum"
     assert find_size(TOKENS[-1], 1, 64) == PromptSize(TOKENS[-1], 1) and find_size(TOKENS[-1] + 1, 1, 64) is None
 
 

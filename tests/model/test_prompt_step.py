@@ -1,4 +1,4 @@
-"""Padded steps of prompts: the same as unpadded ones, and padding that nobody sees."""
+"""Padded prompt steps: results equal to unpadded steps, and padding without effect."""
 
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,7 +26,7 @@ FP8 = torch.float8_e4m3fn
 
 
 def plan_of(*lens, seed=0, page_size=PAGE, pages=PAGES, vocabulary=250, logits=None):
-    """Requests of (tokens to compute, tokens held then); pages in no order, each of one request and kind."""
+    """Returns a plan of requests given as (tokens to compute, tokens held then); pages are unordered, unshared."""
     generator = np.random.default_rng(seed)
     free, spans = list(generator.permutation(pages)), []
     for number, (count, held) in enumerate(lens):
@@ -47,7 +47,7 @@ def plan_of(*lens, seed=0, page_size=PAGE, pages=PAGES, vocabulary=250, logits=N
 
 
 def fill(cache, seed=1):
-    """The same keys and values each time; the scale keeps FP8 within its range."""
+    """Fills the cache with the same keys and values each time; the scale keeps FP8 within its range."""
     generator = torch.Generator(cache.keys[0].device).manual_seed(seed)
     for pages in {id(pages): pages for pages in (*cache.keys, *cache.values)}.values():
         drawn = torch.randn(pages.shape, generator=generator, device=pages.device)
@@ -58,7 +58,7 @@ def fill(cache, seed=1):
 
 @pytest.fixture
 def make(llm):
-    """make(size, dtype) is a step, make.model its model; `max_context` pages wide."""
+    """Returns make(size, dtype), which builds a step with page tables for `max_context`."""
 
     def make_step(size, dtype=torch.float32, model=llm.model):
         cache = new_cache(llm.spec, PAGES, PAGE, llm.device, dtype)
@@ -84,7 +84,7 @@ CASES = {
 
 
 def both(step, plan, model):
-    """Logits of the padded step and of the network on the same plan, and the pages that each left."""
+    """Returns logits of the padded step and of the network on the same plan, and the pages that each wrote."""
     fill(step.cache)
     step.load(lay_out(plan, PAGE))
     padded = step.run()[: len(plan.spans)].clone()
@@ -118,7 +118,7 @@ def test_without_sinks(make, llm):
 
 
 def test_padding_stores_nothing_and_is_not_counted_as_clipped(make, llm):
-    """Scales so small that every value is clipped: each of the real rows counts, and no other."""
+    """The scales are so small that every value is clipped: every real row counts, and no other."""
     tiny = KvScales(keys=(1e-6,) * 3, values=(1e-6,) * 3)
     model = GptOss(llm.spec, llm.model.weights, llm.kernels, llm.device, max_context=256, kv_scales=tiny)
     step, plan = make(PromptSize(32, 8), FP8, model), plan_of((5, 5), (1, 9))
@@ -130,7 +130,7 @@ def test_padding_stores_nothing_and_is_not_counted_as_clipped(make, llm):
 
 @contextmanager
 def watched(kernels, name):
-    """Fills with what each call of an op was given and returned."""
+    """Returns a list that collects arguments and result of each call of an op."""
     plain, calls = getattr(kernels, name), []
 
     def watch(*args):
@@ -146,7 +146,7 @@ def watched(kernels, name):
         setattr(kernels, name, plain)
 
 
-def test_padding_meets_no_expert_and_stays_finite(make, llm):
+def test_padding_uses_no_expert_and_stays_finite(make, llm):
     step = make(PromptSize(32, 8))
     step.load(lay_out(plan_of((5, 5), (1, 9)), PAGE))
     with watched(llm.kernels, "moe_matmul") as calls:
@@ -162,7 +162,7 @@ def test_padding_meets_no_expert_and_stays_finite(make, llm):
     assert all(torch.equal(row, operands.x[0]) for row in operands.x[2:]), "by copies of the first"
 
 
-def test_prompt_piece_without_logits_has_none_to_give(make, llm):
+def test_prompt_piece_without_logit_rows_returns_no_logits(make, llm):
     plan = plan_of((9, 9), (3, 20), logits=[0, 1])
     padded, plain, *_ = both(make(PromptSize(16, 8)), plan, llm.model)
     assert plain.shape[0] == 1
@@ -206,7 +206,7 @@ def test_what_does_not_fit_is_refused(make):
 
 
 def test_every_input_begins_aligned(make):
-    """Triton compiles a kernel anew for a pointer of another alignment."""
+    """Triton recompiles a kernel for a pointer of a different alignment."""
     step = make(PromptSize(48, 7))
     batch = PromptStep(step.model, step.cache, step.size, num_pages=63, logits=step.logits).batch
     numbers = [
@@ -219,8 +219,8 @@ def test_every_input_begins_aligned(make):
     ]
     numbers += [batch.full.slots, batch.window.slots]
     tables = [batch.full.page_table, batch.window.page_table]
-    assert all((one.data_ptr() - one.untyped_storage().data_ptr()) % 128 == 0 for one in (*numbers, *tables))
-    assert all(one.is_contiguous() for one in numbers) and all(table.shape == (7, 63) for table in tables)
+    assert all((input.data_ptr() - input.untyped_storage().data_ptr()) % 128 == 0 for input in (*numbers, *tables))
+    assert all(number.is_contiguous() for number in numbers) and all(table.shape == (7, 63) for table in tables)
 
 
 SPEC = replace(PRESETS["gpt-oss-120b"], num_layers=4, windows=(128, None) * 2, vocab_size=4096, max_context=8192)
@@ -249,7 +249,7 @@ def gpu_model():
 @pytest.mark.parametrize("case", GPU_CASES)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, FP8], ids=["bf16", "fp8"])
 def test_gpu_graph_is_eager_and_padding_changes_little(gpu_model, case, dtype, forbid_waiting):
-    """Bit for bit for the same padding; of other sizes kernels have other tiles, and sums another order."""
+    """Graph and eager bits are equal for the same padding; other sizes use other tiles and orders of summation."""
     (model, device), (size, lens) = gpu_model, GPU_CASES[case]
     cache = new_cache(SPEC, 1200, 64, device, dtype)
     logits = torch.empty(size.requests, SPEC.vocab_size, device="cuda")

@@ -1,4 +1,4 @@
-"""A checkpoint written with dense layers in MXFP4: equal to quantising at load, whole or not there at all."""
+"""A checkpoint written with dense layers in MXFP4: equal to quantising at load; complete or absent."""
 
 import json
 import resource
@@ -68,25 +68,25 @@ def test_loading_it_equals_quantising_at_load_bit_for_bit(source, tmp_path, laye
     assert actual.keys() == expected.keys()
     assert all(torch.equal(tensor, expected[name]) for name, tensor in actual.items())
     assert report.quantized == ()
-    errors = {one.layer: (one.matrices, one.relative_rms, one.worst) for one in written.layers}
-    assert errors == {one.layer: (one.matrices, one.relative_rms, one.worst) for one in at_load.quantized}
+    errors = {layer.layer: (layer.matrices, layer.relative_rms, layer.worst) for layer in written.layers}
+    assert errors == {layer.layer: (layer.matrices, layer.relative_rms, layer.worst) for layer in at_load.quantized}
 
 
 def test_report_says_what_was_quantised_what_it_cost_and_who_can_read_it(source, tmp_path):
     report = quantize_checkpoint(source, tmp_path / "target", ("moe", "o", "qkv"))
-    assert report.mxfp4_layers == ("qkv", "o") and {one.layer for one in report.layers} == {"qkv", "o"}
+    assert report.mxfp4_layers == ("qkv", "o") and {layer.layer for layer in report.layers} == {"qkv", "o"}
     assert report.bytes_before == weight_bytes(SPEC)
     assert report.bytes_after == weight_bytes(replace(SPEC, mxfp4_layers=("qkv", "o")))
     words = report.in_words()
     assert len(words) == 4 and "only firesteel reads this checkpoint: transformers" in words[-1]
-    found = json.loads(json.dumps(report.as_dict()))
-    assert found["bytes_after"] == report.bytes_after and found["layers"][0]["relative_rms"] > 0.05
+    content = json.loads(json.dumps(report.as_dict()))
+    assert content["bytes_after"] == report.bytes_after and content["layers"][0]["relative_rms"] > 0.05
 
 
 def test_more_layers_can_follow_later(source, tmp_path):
     quantize_checkpoint(source, tmp_path / "one", ("qkv",))
     report = quantize_checkpoint(tmp_path / "one", tmp_path / "two", ("lm_head",))
-    assert [one.layer for one in report.layers] == ["lm_head"] and report.mxfp4_layers == ("qkv", "lm_head")
+    assert [layer.layer for layer in report.layers] == ["lm_head"] and report.mxfp4_layers == ("qkv", "lm_head")
     expected, _ = load(source, ("qkv", "lm_head"))
     assert all(torch.equal(tensor, expected[name]) for name, tensor in load(tmp_path / "two")[0].items())
 
@@ -142,7 +142,7 @@ def test_empty_target_is_taken(source, tmp_path):
     [
         ((), "nothing to quantise: name some of qkv, o, lm_head"),
         (("moe",), "nothing to quantise: name some of"),
-        (("qkv", "ffn"), "'ffn' is not a layer that MXFP4 may hold"),
+        (("qkv", "ffn"), "'ffn' is not a layer that can be held in MXFP4"),
     ],
 )
 def test_layers_that_make_no_sense_are_refused_before_anything_is_written(source, tmp_path, layers, complaint):
@@ -166,7 +166,7 @@ def test_disk_without_room_is_refused_before_anything_is_written(source, tmp_pat
 
 @pytest.fixture
 def small_files():
-    """The system refuses files over 3000 bytes, in the middle of writing one, as a full disk would."""
+    """Limits files to 3000 bytes, so a write fails halfway, as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (3000, before[1]))
     yield

@@ -76,7 +76,9 @@ def test_spec_takes_dense_layers_in_their_order_only(layers):
 
 def test_o_in_mxfp4_needs_whole_groups_of_heads():
     narrow = replace(PRESETS["gpt-oss-20b"], num_heads=3, num_kv_heads=1, head_dim=16)
-    with pytest.raises(SpecError, match=r"num_attention_heads \* head_dim = 48: MXFP4 needs a multiple of 32 in o"):
+    with pytest.raises(
+        SpecError, match=r"num_attention_heads \* head_dim = 48: MXFP4 needs a multiple of 32 for o"
+    ):
         replace(narrow, mxfp4_layers=("o",))
     assert replace(narrow, mxfp4_layers=("qkv", "lm_head")).q_size == 48
 
@@ -108,7 +110,7 @@ def test_window_is_on_even_layers_when_layer_types_are_not_given():
         ({"layer_types": ["full_attention"]}, "layer_types must list num_hidden_layers = 36"),
         ({"layer_types": ["chunked_attention"] * 36}, "'chunked_attention' is neither"),
         ({"sliding_window": None}, "sliding_window must be"),
-        ({"attention_bias": False}, "attention_bias = False: a gpt-oss has True"),
+        ({"attention_bias": False}, "attention_bias = False: gpt-oss has True"),
         ({"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
         ({"tie_word_embeddings": True}, "tie_word_embeddings = True"),
         ({"swiglu_alpha": 1.0}, "swiglu_alpha = 1.0"),

@@ -28,8 +28,8 @@ SPEC = replace(
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_does_not():
-    one, same, other = (named_tensors(synthetic_weights(SPEC, CPU, seed=seed), SPEC) for seed in (1, 1, 2))
-    for name, tensor in one.items():
+    first, same, other = (named_tensors(synthetic_weights(SPEC, CPU, seed=seed), SPEC) for seed in (1, 1, 2))
+    for name, tensor in first.items():
         assert torch.equal(tensor, same[name]), name
         assert not torch.equal(tensor, other[name]), name
 
@@ -53,7 +53,7 @@ def test_every_byte_value_occurs_and_no_scale_is_nan():
 
 
 def test_narrow_fused_matrices_are_filled_too():
-    """k's and v's scales start where eight bytes would not be aligned."""
+    """The scales of k and v do not start at a multiple of eight bytes."""
     spec = replace(SPEC, hidden_size=96, num_heads=3, num_kv_heads=1, head_dim=34, mxfp4_layers=("qkv",))
     scales = named_tensors(synthetic_weights(spec, CPU, seed=1), spec)[
         "model.layers.0.self_attn.k_proj.weight_scales"

@@ -1,4 +1,4 @@
-"""Loading: right bytes from any layout, and a clear error for each way a checkpoint can be bad."""
+"""Loading: the right bytes from any layout, and a clear error for each kind of bad checkpoint."""
 
 import json
 import subprocess
@@ -138,7 +138,7 @@ def test_fused_rows_of_q_k_and_v_are_their_own_quantised_rows(tmp_path):
     assert weights.layers[0].qkv.shape == (128, 64)
 
 
-def test_config_that_denies_the_quantised_layers_of_its_checkpoint(tmp_path):
+def test_config_that_does_not_name_the_quantised_layers_of_its_checkpoint(tmp_path):
     spec = replace(SPEC, mxfp4_layers=("o",))
     save_checkpoint(tmp_path, spec, synthetic_weights(spec, CPU, seed=5))
     with pytest.raises(CheckpointError, match=r"self_attn\.o_proj\.weight is missing"):
@@ -172,8 +172,8 @@ def test_loading_onto_a_gpu_gives_the_same_bytes(tmp_path):
 
 @pytest.mark.gpu
 def test_synthetic_weights_of_a_gpu_repeat_by_seed():
-    one, same = (named_tensors(synthetic_weights(SPEC, find_device("cuda"), seed=5), SPEC) for _ in range(2))
-    assert all(torch.equal(tensor, same[name]) and tensor.is_cuda for name, tensor in one.items())
+    first, same = (named_tensors(synthetic_weights(SPEC, find_device("cuda"), seed=5), SPEC) for _ in range(2))
+    assert all(torch.equal(tensor, same[name]) and tensor.is_cuda for name, tensor in first.items())
 
 
 def test_truncated_file_names_file_and_tensor(single):

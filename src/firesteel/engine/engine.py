@@ -1,4 +1,4 @@
-"""The engine: requests in, tokens out, one step at a time; knows tokens, not text, and no process or thread.
+"""The engine: takes requests and returns tokens, one step at a time.
 
 engine.submit(request)
 while engine.has_work:
@@ -30,7 +30,7 @@ from firesteel.engine.cache.page_tables import PageTables
 from firesteel.engine.sample.logprobs import Logprobs, score
 from firesteel.engine.sample.sampler import Sampler, SampleRow
 from firesteel.engine.schedule.scheduler import Scheduler
-from firesteel.engine.schedule.step_cost import StepCost
+from firesteel.engine.schedule.step_cost import StepCostModel
 from firesteel.engine.statistics import Statistics
 from firesteel.engine.step.batch import build_batch, lay_out
 from firesteel.engine.step.decode_loop import UNOBSERVED, DecodeLoop, StepObserver, StepsInFlight
@@ -42,8 +42,8 @@ from firesteel.model.gpt_oss import GptOss
 from firesteel.model.graphs import StepMemory
 from firesteel.types import Plan, Request, RequestStatistics, Span, SpanResult, StepOutput
 
-MANY_TOKENS, FEW_TOKENS = 8192, 2048  # of a step, where nothing is configured
-REQUESTS_BY_BYTES = ((100 * GIB, 256), (40 * GIB, 128))  # memory of a GPU from which on, most requests at a time
+MANY_TOKENS, FEW_TOKENS = 8192, 2048  # default tokens per step
+REQUESTS_BY_BYTES = ((100 * GIB, 256), (40 * GIB, 128))  # (least GPU memory, most requests at a time)
 FEW_REQUESTS = 64
 LARGE_GPU_BYTES = 40 * GIB
 _log = logging.getLogger(__name__)
@@ -51,6 +51,8 @@ RUN_AHEAD_STEPS = 3  # launched before the tokens of the step ahead of them are 
 
 
 class Engine:
+    """Scheduler, cache, model and sampler of one device."""
+
     def __init__(
         self,
         model: GptOss,
@@ -65,10 +67,10 @@ class Engine:
         run_ahead_steps: int | None = None,
         eager_prompt_steps: bool = False,
     ) -> None:
-        """The cache takes free memory but for `reserve_gib`, unless its size is configured.
+        """Allocates the cache: free memory except `reserve_gib`, unless its size is configured.
 
-        `fused` ops compute decoding steps of few requests. `run_ahead_steps` is the settings' choice unless given.
-        `eager_prompt_steps` has prompts run in padded steps where they are not captured, too.
+        `fused` ops compute decoding steps of few requests. `run_ahead_steps` follows the settings unless given.
+        With `eager_prompt_steps`, prompts run in padded steps even if those are not captured.
         """
         config = replace(
             config,
@@ -81,7 +83,7 @@ class Engine:
         self.device = device
         self.pool = PagePool(num_pages)
         tables = PageTables(self.pool, find_layout(spec, size), prefix_caching=cache.prefix_caching)
-        self.cost = StepCost(config.max_decode_delay_ms, config.max_num_batched_tokens)
+        self.cost = StepCostModel(config.max_decode_delay_ms, config.max_num_batched_tokens)
         is_bounded = device.is_cuda and config.max_decode_delay_ms > 0
         self.scheduler = Scheduler(
             tables,
@@ -92,7 +94,7 @@ class Engine:
         )
         self.runner = Runner(model, new_cache(spec, num_pages + 1, size, device, dtype))
         self.sampler = Sampler(spec.vocab_size, device.torch_device, model.kernels.draw)
-        self.idle_page = num_pages  # is nobody's
+        self.idle_page = num_pages  # owned by no request
         kernels = kernels or KernelConfig()
         sizes = {"most_requests": config.max_num_seqs, "max_context": max_context}
         memory = StepMemory(device, most_requests=config.max_num_seqs, vocab_size=spec.vocab_size)
@@ -120,21 +122,21 @@ class Engine:
         return bool(self.scheduler.jobs)
 
     def submit(self, request: Request) -> None:
-        """Raises RequestError where the request could never run."""
+        """Queues a request; raises RequestError if it could never run."""
         request.check_vocabulary(self.sampler.vocab_size)
         self.scheduler.add(request)
 
     def cancel(self, request_id: str, *, finished: bool = False) -> RequestStatistics | None:
-        """No output follows; None where there is no such request any more.
+        """Ends a request without further output; returns its statistics, or None if there is no such request.
 
-        `finished` says that the reader found the end by itself, as at a stop string.
+        `finished` counts it as finished rather than cancelled: the reader found the end, for example a stop string.
         """
-        found = self.scheduler.cancel(request_id)
-        if found is not None and finished:
-            self.totals.count_finished(found)
-        elif found is not None:
+        statistics = self.scheduler.cancel(request_id)
+        if statistics is not None and finished:
+            self.totals.count_finished(statistics)
+        elif statistics is not None:
             self.totals.requests_cancelled += 1
-        return found
+        return statistics
 
     @torch.inference_mode()
     def step(self, observer: StepObserver = UNOBSERVED) -> list[StepOutput]:
@@ -179,7 +181,7 @@ class Engine:
             return ready.launch()[: sum(span.num_logits for span in plan.spans)]
 
     def _begin(self, plan: Plan, observer: StepObserver) -> None:
-        """Launches a plan of decoding only, whose steps may go on without the host."""
+        """Launches a decoding plan, whose following steps need no input from the host."""
         with self.totals.timed("build"):
             self.loop.begin(plan)
         self._launch(plan, observer)
@@ -189,7 +191,7 @@ class Engine:
             self.in_flight.add(plan, self.loop.launch(plan, map(_sample_row, plan.spans), observer))
 
     def _launch_ahead(self, observer: StepObserver) -> None:
-        """Launches steps that need nothing of the steps before them but what lies on the device."""
+        """Launches further steps as long as their inputs are on the device."""
         in_flight = self.in_flight
         while (last := in_flight.last) is not None and len(in_flight.launched) <= self._depth(last):
             with self.totals.timed("schedule"):
@@ -201,7 +203,7 @@ class Engine:
                 self._launch(plan, observer)
 
     def _depth(self, plan: Plan) -> int:
-        """Steps that may be launched beyond one whose tokens are not read."""
+        """Returns how many steps may be launched after a step whose tokens were not read yet."""
         return 0 if any(span.request.needs_tokens for span in plan.spans) else self.run_ahead_steps
 
     def _land(self) -> list[StepOutput]:
@@ -222,7 +224,7 @@ class Engine:
         _log.warning("%s was compiled, or read from disk, while requests were served", kernel)
 
     def statistics(self) -> Statistics:
-        """A copy; reading the number of saturated values waits for the device."""
+        """Returns a copy of the statistics; reading the number of saturated values waits for the device."""
         saturated = self.runner.cache.saturated
         return replace(
             self.totals,
@@ -254,7 +256,7 @@ class Engine:
                 self.totals.count_finished(output.statistics)
 
     def _sample(self, plan: Plan, logits: Tensor) -> list[SpanResult]:
-        """One for each span whose logits are wanted. Everything is launched before anything is waited for."""
+        """Returns a result per span whose logits are wanted; launches everything before it waits for anything."""
         spans = [span for span in plan.spans if span.num_logits]
         pieces = logits.split([span.num_logits for span in spans]) if spans else ()
         drawing = [(span, piece) for span, piece in zip(spans, pieces, strict=True) if span.samples]
@@ -271,13 +273,13 @@ class Engine:
 
 
 def find_budget(config: BatchConfig, device: DeviceSpec) -> int:
-    """Tokens of a step. With few of them each expert gets few, and the time goes into reading it."""
+    """Returns the most tokens per step. With few tokens, reading the experts takes most of the time."""
     is_large = device.is_cuda and device.memory_bytes >= LARGE_GPU_BYTES
     return config.max_num_batched_tokens or (MANY_TOKENS if is_large else FEW_TOKENS)
 
 
 def find_most_requests(config: BatchConfig, device: DeviceSpec) -> int:
-    """Returns how many requests are decoded together. A GPU shares unified memory with the host: half counts."""
+    """Returns the most requests decoded together; half of unified memory is left to the host."""
     if config.max_num_seqs:
         return config.max_num_seqs
     memory = device.memory_bytes // 2 if device.is_unified else device.memory_bytes
@@ -285,7 +287,7 @@ def find_most_requests(config: BatchConfig, device: DeviceSpec) -> int:
 
 
 def find_ahead(config: BatchConfig, device: DeviceSpec) -> int:
-    """Steps to launch ahead. A CPU computes when it launches: there is nothing to be ahead of."""
+    """Returns the number of steps to launch ahead: 0 on a CPU, which computes as it launches."""
     return RUN_AHEAD_STEPS if config.run_ahead and device.is_cuda else 0
 
 
@@ -304,7 +306,10 @@ def _sample_row(span: Span) -> SampleRow:
 
 
 def _score_prompt(span: Span, logits: Tensor) -> Logprobs | None:
-    """Of the prompt tokens that follow the rows of `logits`, where asked for; the prompt's last row has none."""
+    """Returns logprobs of the prompt tokens that follow the rows of `logits`, if the request asks for them.
+
+    No prompt token follows the last row of the prompt.
+    """
     request = span.request
     if request.params.prompt_logprobs is None:
         return None

@@ -1,4 +1,4 @@
-"""Opens a checkpoint folder, or random weights, as an engine, by the settings; knows no text and no process."""
+"""Builds an engine from a checkpoint folder or from random weights, according to the settings."""
 
 from __future__ import annotations
 
@@ -38,6 +38,8 @@ LOAD_WORKERS = 8  # threads that read a checkpoint
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
+    """An engine with the model and the choices that it was built from."""
+
     spec: ModelSpec
     device: DeviceSpec
     kernels: Kernels
@@ -48,18 +50,18 @@ class Loaded:
     report: LoadReport
 
     def table(self) -> list[tuple[str, str]]:
-        """(op, implementations that may run, best first) for each op, those of decoding steps too."""
+        """Returns (op, implementations that may run, best first) for each op, including those of decoding steps."""
         return [*self.kernels.table(), *(self.fused.ops.table() if self.fused is not None else ())]
 
     def formats(self) -> dict[str, str]:
-        """Of what a step reads, as the model and the cache hold it, whoever asked for that."""
+        """Returns the formats of what a step reads, as the model and the cache hold it."""
         kv = str(self.engine.runner.cache.keys[0].dtype).removeprefix("torch.")
         return {"mxfp4_layers": ",".join(self.spec.mxfp4_layers), "activation": self.model.activation, "kv": kv}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """What the settings choose, and could have refused, before any weight is read."""
+    """Choices made from the settings before any weight is read, so that a bad setting fails early."""
 
     spec: ModelSpec
     device: DeviceSpec
@@ -73,7 +75,10 @@ class Settled:
 def load_engine(
     directory: Path, config: Config, *, progress: Progress | None = None, preparing: Progress | None = None
 ) -> Loaded:
-    """`progress` is called with bytes read and in all, `preparing` with kernels and steps made and in all."""
+    """Loads a checkpoint.
+
+    `progress` is called with bytes read and in total, `preparing` with kernels and steps made and in total.
+    """
     stored = read_spec(directory)
     layers = held_layers(stored.mxfp4_layers, parse_layers(config.kernels.mxfp4_layers))
     settled = settle(replace(stored, mxfp4_layers=layers), config)
@@ -90,7 +95,7 @@ def load_engine(
 
 
 def synthetic_engine(spec: ModelSpec, config: Config, *, seed: int) -> Loaded:
-    """Of random weights made on the device, for measurements."""
+    """Builds an engine with random weights made on the device, for measurements."""
     spec = replace(spec, mxfp4_layers=held_layers((), parse_layers(config.kernels.mxfp4_layers)))
     settled, start = settle(spec, config), time.perf_counter()
     reserve_gib = find_reserve(settled.device, config.model)
@@ -100,6 +105,7 @@ def synthetic_engine(spec: ModelSpec, config: Config, *, seed: int) -> Loaded:
 
 
 def settle(spec: ModelSpec, config: Config) -> Settled:
+    """Chooses device, context length, kernels, tiles and scales; raises if the settings do not fit together."""
     scales = find_scales(config.cache, spec.num_layers)
     device, max_context = find_device(config.model.device), find_max_context(spec, config)
     device.use()
@@ -118,6 +124,7 @@ def settle(spec: ModelSpec, config: Config) -> Settled:
 
 
 def choose_kernels(device: DeviceSpec, config: Config) -> Kernels:
+    """Chooses the implementation of each op of the network."""
     use_cache(config.kernels.kernel_cache_dir)
     pins, required = (split_choices(text)[0] for text in (config.kernels.kernels, config.kernels.require))
     return Kernels(
@@ -132,9 +139,10 @@ def choose_kernels(device: DeviceSpec, config: Config) -> Kernels:
 def choose_fused(
     device: DeviceSpec, config: Config, ledger: Ledger, mxfp4_layers: Sequence[str]
 ) -> FusedOps | None:
-    """The decode ops, where they are more than references or some are named by the settings.
+    """Chooses the decode ops; returns None if decoding steps run op by op.
 
-    None also where an op of the network is named and nothing that would run in its place: then that op must run.
+    That is the case if all implementations are references and the settings name none, or if the settings name an op
+    of the network without the decode op that would replace it: then the named op must run.
     """
     others, ours = split_choices(config.kernels.kernels)
     must, must_ours = split_choices(config.kernels.require)
@@ -154,13 +162,15 @@ def choose_fused(
     if any(runs == REFERENCE for _, runs in ops.table()):
         return None
     if unnamed := _unnamed([*parse_pins(others), *parse_requirements(must)], set()):
-        _log.warning("decoding steps run op by op: %s is named, and not %s, which would run in its place", *unnamed)
+        _log.warning(
+            "decoding steps run op by op: the settings name %s, but not %s, which would replace it", *unnamed
+        )
         return None
     return FusedOps(ops=ops)
 
 
 def _unnamed(ops: Iterable[str], named: set[str]) -> tuple[str, str] | None:
-    """The first of the network's ops for which a step of the decode ops would run something that is not named."""
+    """Returns the first of the network's `ops` that unnamed decode ops would replace, and those decode ops."""
     replacements = list_replacements()
     for op in ops:
         for others in replacements.get(op, ()):
@@ -172,6 +182,7 @@ def _unnamed(ops: Iterable[str], named: set[str]) -> tuple[str, str] | None:
 def assemble(
     settled: Settled, weights: Weights, config: Config, report: LoadReport, preparing: Progress | None = None
 ) -> Loaded:
+    """Builds model and engine, and prepares the engine if configured."""
     spec, device, kernels, max_context = settled.spec, settled.device, settled.kernels, settled.max_context
     model = GptOss(
         spec,
@@ -210,9 +221,12 @@ def assemble(
 
 
 def find_max_context(spec: ModelSpec, config: Config) -> int:
+    """Returns the configured context length, or that of the checkpoint."""
     asked = config.model.max_model_len or spec.max_context
     if asked > spec.max_context:
-        raise UserError(f"max_model_len = {asked}: the checkpoint reaches {spec.max_context}")
+        raise UserError(
+            f"max_model_len = {asked}: the checkpoint supports at most {spec.max_context} tokens: lower it"
+        )
     return asked
 
 

@@ -1,7 +1,7 @@
-"""Makes all kernels and steps that requests will need, before the first request.
+"""Makes all kernels and steps that requests need, before the first request.
 
-Kernels are compiled in parallel or read from disk; then each step runs once on idle inputs and is captured. What is
-compiled or captured after that is late: it is counted, and a warning names it.
+Kernels are compiled in parallel or read from disk; then each step runs once on idle inputs and is captured.
+Anything compiled or captured later is counted as late, and a warning names it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from firesteel.model.graphs import Counts
 from firesteel.model.prompt_sizes import TOKENS
 from firesteel.types import Plan, Request, SamplingParams, Span
 
-Progress = Callable[[int, int], None]  # done, in all
+Progress = Callable[[int, int], None]  # done, in total
 _log = logging.getLogger(__name__)
 
 
@@ -51,7 +51,7 @@ def prepare(engine: Engine, progress: Progress | None = None) -> None:
 
 
 def _compile(engine: Engine, steps: int, progress: Progress | None) -> int:
-    """Compiles every kernel that steps and op-by-op plans launch; returns how many there are."""
+    """Compiles every kernel that steps and op-by-op plans launch; returns their number."""
     ledger = engine.runner.model.kernels.ledger
     with _uncounted(ledger), compile_ahead() as ahead:
         engine.prompts.call_ops()
@@ -64,7 +64,7 @@ def _compile(engine: Engine, steps: int, progress: Progress | None) -> int:
 
 @contextmanager
 def _uncounted(ledger: Ledger) -> Iterator[None]:
-    """Takes out of the ledger what is called inside, where nothing is launched."""
+    """Removes the calls of its body from the ledger, because nothing is launched there."""
     before = Counts.of(ledger)
     yield
     Counts.of(ledger).since(before).add_to(ledger, -1)
@@ -73,7 +73,7 @@ def _uncounted(ledger: Ledger) -> Iterator[None]:
 
 
 def call_outside(engine: Engine) -> None:
-    """Calls the ops of plans that no step of prompts takes, in the page that nobody owns."""
+    """Calls the ops of plans that fit no prompt step; they write to the idle page."""
     model, most = engine.runner.model, min(engine.config.max_num_batched_tokens, engine.scheduler.max_context)
     for count in {min(count, most) for count in (*TOKENS, TOKENS[-1] + 1, most)}:
         if engine.prompts.is_on and count <= TOKENS[-1]:

@@ -1,4 +1,4 @@
-"""What an engine has done so far, in numbers; knows no request's content."""
+"""Counters of what an engine has done so far."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from firesteel.types import Plan, RequestStatistics
 
 @dataclass(slots=True, kw_only=True)
 class Statistics:
-    """Sums since the start, except where "now" is said. Seconds of requests are sums over those that finished."""
+    """Sums since the start; a comment says "now" for current values. Seconds are sums over finished requests."""
 
     requests_running: int = 0  # now
     requests_waiting: int = 0  # now
@@ -27,23 +27,23 @@ class Statistics:
     preemptions: int = 0
     pages: int = 0  # of the pool
     pages_held: int = 0  # now, by requests
-    pages_idle: int = 0  # now, kept for prompts to come
+    pages_idle: int = 0  # now, with content that later prompts may reuse
     page_evictions: int = 0
     cache_bytes: int = 0
     saturated_values: int = 0  # keys and values clipped to the range of FP8
-    graphs: int = 0  # now: decoding steps that are made and kept, captured on a GPU
-    graph_s: float = 0.0  # that making them took
-    graph_bytes: int = 0  # of the GPU, that torch holds since for them
-    prompt_graphs: int = 0  # now: steps of prompts that are made, captured on a GPU
+    graphs: int = 0  # now: decoding steps made, captured on a GPU
+    graph_s: float = 0.0  # time spent making them
+    graph_bytes: int = 0  # GPU memory that torch has held for them since
+    prompt_graphs: int = 0  # now: prompt steps made, captured on a GPU
     prompt_graph_s: float = 0.0
     prompt_graph_bytes: int = 0
-    prompt_steps_replayed: int = 0  # with prompts, in one of those
-    prompt_steps_too_many_tokens: int = 0  # launched op by op, and why
+    prompt_steps_replayed: int = 0  # steps with prompts that ran in one of those
+    prompt_steps_too_many_tokens: int = 0  # ran op by op, with the reason, as the next two
     prompt_steps_with_prompt_logits: int = 0
     prompt_steps_without_graphs: int = 0
-    prompt_tokens_beside_decoding: int = 0  # now: that a step beside a request that decodes may have; 0: any number
-    late_compilations: int = 0  # kernels that were not there when a request needed them
-    late_captures: int = 0  # steps that were not
+    prompt_tokens_beside_decoding: int = 0  # now: limit per step beside a decoding request; 0 = no limit
+    late_compilations: int = 0  # kernels compiled or loaded while requests were served
+    late_captures: int = 0  # steps made while requests were served
     steps: int = 0
     step_tokens: int = 0
     step_requests: int = 0
@@ -51,12 +51,12 @@ class Statistics:
     largest_step_requests: int = 0
     schedule_s: float = 0.0
     build_s: float = 0.0
-    run_s: float = 0.0  # the model: launching it on a GPU, all of it on a CPU
+    run_s: float = 0.0  # the model: its launches on a GPU, its whole computation on a CPU
     wait_s: float = 0.0  # sampling and waiting for the device
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
-        """Adds the time of its body to `stage`_s."""
+        """Adds the time of its body to the field `stage`_s."""
         start = time.perf_counter()
         try:
             yield
@@ -72,7 +72,7 @@ class Statistics:
         self.largest_step_requests = max(self.largest_step_requests, len(plan.spans))
 
     def prompt_steps(self) -> dict[str, int]:
-        """Steps with prompts, by the way they took: replayed, or launched op by op for a reason."""
+        """Returns the number of steps with prompts that were replayed, and that ran op by op, by reason."""
         return {
             "replayed": self.prompt_steps_replayed,
             "too many tokens": self.prompt_steps_too_many_tokens,
@@ -80,10 +80,10 @@ class Statistics:
             "no graphs": self.prompt_steps_without_graphs,
         }
 
-    def count_finished(self, one: RequestStatistics) -> None:
+    def count_finished(self, request: RequestStatistics) -> None:
         self.requests_finished += 1
         for name in ("prompt_tokens", "cached_tokens", "output_tokens", "queue_s", "first_token_s", "token_s"):
-            setattr(self, name, getattr(self, name) + getattr(one, name))
+            setattr(self, name, getattr(self, name) + getattr(request, name))
 
     def as_dict(self) -> dict[str, int | float]:
-        return {one.name: getattr(self, one.name) for one in fields(self)}
+        return {field.name: getattr(self, field.name) for field in fields(self)}

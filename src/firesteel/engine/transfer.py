@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def upload(values: Tensor | npt.NDArray[Any], device: torch.device) -> Tensor:
-    """Through pinned memory on CUDA, which torch keeps until the copy has run."""
+    """Copies to the device without waiting; on CUDA through pinned memory, which torch keeps until then."""
     tensor = torch.as_tensor(values)
     if device.type == "cuda" and tensor.is_cpu:
         tensor = tensor.pin_memory()
@@ -27,17 +27,17 @@ def upload_floats(values: Any, device: torch.device) -> Tensor:
 
 
 class Download:
-    """Copies are queued behind what runs and end in pinned memory: reading waits for them and nothing later."""
+    """Copies of tensors to the host, queued behind what runs; `read` waits for them and nothing later."""
 
     def __init__(self, *tensors: Tensor) -> None:
         self._event: torch.cuda.Event | None = None
-        self._copies = [_copy(one) for one in tensors]
-        if any(one.is_cuda for one in tensors):
+        self._copies = [_copy(tensor) for tensor in tensors]
+        if any(tensor.is_cuda for tensor in tensors):
             self._event = torch.cuda.Event()
             self._event.record()
 
     def read(self) -> list[Tensor]:
-        """On the CPU."""
+        """Returns the tensors on the CPU after waiting for the copies."""
         if self._event is not None:
             self._event.synchronize()
         return self._copies

@@ -1,4 +1,4 @@
-"""Keys of op calls: all that decides which implementation takes the arguments."""
+"""Keys of op calls: everything that decides which implementation accepts the arguments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-ALIGNMENT = 16  # bytes; kernels that read more at a time than a value ask for it
+ALIGNMENT = 16  # bytes; needed by kernels that read several values at a time
 PLAIN = frozenset((str, int, float, bool, type(None)))
 UNDESCRIBED = object()
 

@@ -1,1 +1,1 @@
-"""gpt-oss: its facts, its weights and its network; knows ops, not how they are computed."""
+"""gpt-oss: spec, weights and the network, computed by the ops of `kernels`."""

@@ -1,4 +1,4 @@
-"""Writes weights as a checkpoint in the public layout, sharded or not; the other way round is weights.py."""
+"""Writes weights as a checkpoint in the public layout, in one file or in shards; weights.py reads it back."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from firesteel.model.weights import Weights, named_tensors
 
 
 def save_checkpoint(directory: Path, spec: ModelSpec, weights: Weights, *, shard_bytes: int | None = None) -> None:
-    """config.json and safetensors; `shard_bytes` is the most a shard holds, None writes one file.
+    """Writes config.json and safetensors files; a shard holds at most `shard_bytes`, and None writes one file.
 
-    Each file appears under its name only when it is whole, config.json last.
+    Each file gets its final name only once it is complete, config.json last.
     """
     directory.mkdir(parents=True, exist_ok=True)
     named = {name: tensor.detach().contiguous().cpu() for name, tensor in named_tensors(weights, spec).items()}
@@ -33,19 +33,19 @@ def save_checkpoint(directory: Path, spec: ModelSpec, weights: Weights, *, shard
     write_json(directory / "config.json", write_spec(spec))
 
 
-def split(named: Mapping[str, Tensor], most: int) -> dict[str, list[str]]:
-    """Names by the file they go to: at most so many bytes each, unless one tensor has more.
+def split(named: Mapping[str, Tensor], max_bytes: int) -> dict[str, list[str]]:
+    """Returns tensor names by file: at most `max_bytes` per file, unless a single tensor has more.
 
-    Scales stay with their codes, so that a matrix is never in two files.
+    Scales stay with their codes, so a matrix is never split between two files.
     """
     shards: list[list[str]] = [[]]
-    held = 0
+    shard_bytes = 0
     for name, tensor in named.items():
-        if shards[-1] and held + tensor.nbytes > most and not name.endswith(SCALES):
+        if shards[-1] and shard_bytes + tensor.nbytes > max_bytes and not name.endswith(SCALES):
             shards.append([])
-            held = 0
+            shard_bytes = 0
         shards[-1].append(name)
-        held += tensor.nbytes
+        shard_bytes += tensor.nbytes
     count = len(shards)
     return {f"model-{number:05d}-of-{count:05d}.safetensors": names for number, names in enumerate(shards, 1)}
 

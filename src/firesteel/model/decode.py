@@ -16,7 +16,7 @@ from firesteel.model.decode_operands import DecodeInputs, LayerOperands, StepOpe
 from firesteel.model.decode_ops import DecodeError, DecodeOps
 from firesteel.model.gpt_oss import GptOss
 from firesteel.model.network_step import add_pages
-from firesteel.model.report import Report
+from firesteel.model.step_result import StepResult
 from firesteel.types import Batch, KvCache
 
 MOST_REQUESTS = 8
@@ -87,7 +87,7 @@ class DecodeStep:
         return logits
 
     @property
-    def report(self) -> Report:
+    def report(self) -> StepResult:
         return self.inputs.report
 
     @torch.inference_mode()

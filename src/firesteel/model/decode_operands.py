@@ -27,7 +27,7 @@ from firesteel.kernels.decode.sample import DecodeSampleOperands
 from firesteel.kernels.operands.weights import Mxfp4Weight, weight_parts
 from firesteel.model.decode_ops import DecodeError
 from firesteel.model.gpt_oss import GptOss
-from firesteel.model.report import Report
+from firesteel.model.step_result import StepResult
 from firesteel.types import KvCache, KvView
 
 
@@ -35,7 +35,7 @@ from firesteel.types import KvCache, KvView
 class DecodeInputs:
     """Inputs of a step, which it leaves as those of the next step; page tables stay."""
 
-    report: Report  # the tokens, and the logits that they had
+    report: StepResult  # the tokens, and the logits that they had
     positions: Tensor  # [T] int64
     kv_lens: Tensor  # [T] int64, the new token included
     full: KvView  # tables [T, N], with the pages of tokens to come
@@ -54,7 +54,7 @@ class DecodeInputs:
             return KvView(page_table=integers(num_requests, num_pages), slots=integers(num_requests))
 
         return cls(
-            report=Report.new(num_requests, device),
+            report=StepResult.new(num_requests, device),
             positions=integers(num_requests),
             kv_lens=integers(num_requests),
             full=view(),

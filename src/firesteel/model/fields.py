@@ -1,4 +1,4 @@
-"""Typed access to the objects of a config.json, with errors that name the field; knows no field's meaning."""
+"""Typed access to the objects of a config.json, with errors that name the field."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from firesteel.errors import UserError
 
 
 class SpecError(UserError):
-    """A config.json that is not a gpt-oss firesteel can run."""
+    """Raised for a config.json that does not describe a gpt-oss model firesteel can run."""
 
 
 class Fields:
-    """One object; `prefix` is what stands before its fields' names in errors."""
+    """One JSON object; errors put `prefix` before the names of its fields."""
 
     def __init__(self, content: Mapping[str, Any], prefix: str) -> None:
         self.content, self.prefix = content, prefix
@@ -22,9 +22,9 @@ class Fields:
     def reject_unknown(self, known: set[str]) -> None:
         for name in self.content:
             if name not in known:
-                near = difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
+                nearest = difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
                 raise SpecError(
-                    f"unknown field {self.prefix}{name}, which may change the network (nearest known: {near})"
+                    f"unknown field {self.prefix}{name}, which may change the network (nearest known: {nearest})"
                 )
 
     def number(self, name: str) -> float:

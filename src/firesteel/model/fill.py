@@ -1,8 +1,8 @@
-"""Fills tensors from a checkpoint's files, quantising on the way what is stored in BF16 and wanted in MXFP4.
+"""Fills tensors from a checkpoint's files and quantises matrices that are stored in BF16 but wanted in MXFP4.
 
-What is stored as it is wanted is read straight into place. The other matrices pass through `STAGED_BYTES` on the
-device, some rows at a time, so that neither their BF16 values nor the temporaries of the arithmetic ever lie there
-whole. Knows names and bytes, no network.
+Tensors that are stored in the wanted format are read straight into place. The other matrices pass through a staging
+tensor of `STAGED_BYTES` on the device, some rows at a time, so the device never holds all of their BF16 values or
+all temporaries of the quantisation.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from firesteel.formats import mxfp4
 from firesteel.model.reader import Progress, ReadReport, Stretch, read_all, shift
 from firesteel.model.shards import CheckpointError, StoredTensor
 
-CODES, SCALES = "_blocks", "_scales"  # how the names of the two parts of an MXFP4 matrix end
-STAGED_BYTES = 128 << 20  # BF16 values read before they are quantised
+CODES, SCALES = "_blocks", "_scales"  # suffixes of the names of an MXFP4 matrix's two parts
+STAGED_BYTES = 128 << 20  # of BF16 values read before they are quantised
 CHUNK_VALUES = 1 << 20  # quantised at once
-CHUNK_BYTES = 80  # of temporaries a value
+CHUNK_BYTES = 80  # of temporaries per value
 LAYER_OF = {"q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "o_proj": "o", "lm_head": "lm_head"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizedLayer:
-    """What MXFP4 makes of the matrices of one kind of layer, against their BF16 values."""
+    """Size and error of the matrices of one kind of layer in MXFP4, compared with their BF16 values."""
 
     layer: str  # qkv, o or lm_head
-    matrices: int = 0  # q, k and v are three
+    matrices: int = 0  # q, k and v count as three
     values: int = 0
     squares: float = 0.0  # sum over the values
     squared_errors: float = 0.0
@@ -45,12 +45,12 @@ class QuantizedLayer:
 
     @property
     def relative_rms(self) -> float:
-        """rms of the errors over rms of the values."""
+        """RMS of the errors divided by RMS of the values."""
         return float((self.squared_errors / self.squares) ** 0.5) if self.squares else 0.0
 
     @property
     def worst(self) -> float:
-        """The largest error of one value, over rms of the values."""
+        """The largest error of a single value, divided by the RMS of the values."""
         rms = (self.squares / self.values) ** 0.5 if self.values else 0.0
         return float(self.largest_error / rms) if rms else 0.0
 
@@ -75,20 +75,20 @@ class QuantizedLayer:
 
 @dataclass(frozen=True, slots=True)
 class LoadReport(ReadReport):
-    """Reading, and what was quantised meanwhile; `seconds` are those of the reading."""
+    """What was read and what was quantised; `seconds` covers the reading only."""
 
     quantized: tuple[QuantizedLayer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
-    """Some rows of a stored BF16 matrix and where their MXFP4 goes."""
+class StagedRows:
+    """Some rows of a stored BF16 matrix and the targets of their MXFP4 codes and scales."""
 
     name: str
     stretch: Stretch
     codes: Tensor
     scales: Tensor
-    is_first: bool  # of their matrix
+    is_first: bool  # whether the matrix begins with them
 
 
 def fill(
@@ -98,11 +98,11 @@ def fill(
     workers: int,
     progress: Progress | None = None,
 ) -> LoadReport:
-    """Targets that are not stored under their own name are codes and scales of a matrix that is."""
+    """Fills `targets`; those not stored under their own name are codes and scales of a stored BF16 matrix."""
     plain = [Stretch(stored[name].file, stored[name].offset, targets[name]) for name in targets if name in stored]
     total = sum(stretch.target.nbytes for stretch in plain) + sum(_bf16_bytes(targets, stored))
     reports: list[ReadReport] = []
-    found: dict[str, QuantizedLayer] = {}
+    layers: dict[str, QuantizedLayer] = {}
 
     def read(stretches: list[Stretch]) -> None:
         before = sum(report.num_bytes for report in reports)
@@ -113,22 +113,24 @@ def fill(
     for staged in _staged(targets, stored):
         read([rows.stretch for rows in staged])
         for rows in staged:
-            add(found, _quantize(rows))
-    return LoadReport(total, sum(report.seconds for report in reports), tuple(found.values()))
+            add(layers, _quantize(rows))
+    return LoadReport(total, sum(report.seconds for report in reports), tuple(layers.values()))
 
 
 def room_bytes(targets: Mapping[str, Tensor], stored: Mapping[str, StoredTensor]) -> int:
-    """What filling takes on the device beyond the targets."""
+    """Returns the device memory that `fill` needs beyond the targets."""
     staged = sum(_bf16_bytes(targets, stored))
     return min(staged, STAGED_BYTES) + CHUNK_BYTES * min(staged // 2, CHUNK_VALUES)
 
 
-def add(found: dict[str, QuantizedLayer], one: QuantizedLayer) -> None:
-    found[one.layer] = found[one.layer].plus(one) if one.layer in found else one
+def add(layers: dict[str, QuantizedLayer], quantized: QuantizedLayer) -> None:
+    """Adds `quantized` to the sums of its kind of layer."""
+    name = quantized.layer
+    layers[name] = layers[name].plus(quantized) if name in layers else quantized
 
 
 def _to_quantize(targets: Mapping[str, Tensor], stored: Mapping[str, StoredTensor]) -> Iterator[str]:
-    """Stored names."""
+    """Yields the stored names of the matrices to quantise."""
     return (name.removesuffix(CODES) for name in targets if name.endswith(CODES) and name not in stored)
 
 
@@ -136,37 +138,39 @@ def _bf16_bytes(targets: Mapping[str, Tensor], stored: Mapping[str, StoredTensor
     return (stored[name].num_bytes for name in _to_quantize(targets, stored))
 
 
-def _staged(targets: Mapping[str, Tensor], stored: Mapping[str, StoredTensor]) -> Iterator[list[Rows]]:
-    """Everything to quantise, as much at a time as fits the staging tensor, which all of them share."""
+def _staged(targets: Mapping[str, Tensor], stored: Mapping[str, StoredTensor]) -> Iterator[list[StagedRows]]:
+    """Yields everything to quantise, in batches that fit into the staging tensor, which all of them share."""
     all_bytes = sum(_bf16_bytes(targets, stored))
     if not all_bytes:
         return
     device = next(iter(targets.values())).device
     stage = torch.empty(min(all_bytes, STAGED_BYTES) // 2, dtype=torch.bfloat16, device=device)
-    held: list[Rows] = []
+    staged: list[StagedRows] = []
     taken = 0
     for name in _to_quantize(targets, stored):
         for first, count in _row_ranges(stored[name]):
             size = count * stored[name].shape[1]
             if taken + size > stage.numel():
-                yield held
-                held, taken = [], 0
+                yield staged
+                staged, taken = [], 0
             staging = stage[taken : taken + size].view(count, -1)
-            held.append(_rows(name, stored[name], targets, first, staging))
+            staged.append(_rows(name, stored[name], targets, first, staging))
             taken += size
-    yield held
+    yield staged
 
 
 def _row_ranges(matrix: StoredTensor) -> Iterable[tuple[int, int]]:
-    """(first, count) of rows to be quantised at once."""
+    """Returns (first, count) of the rows that are quantised at once."""
     rows, columns = matrix.shape
     step = max(1, CHUNK_VALUES // columns)
     return ((first, min(step, rows - first)) for first in range(0, rows, step))
 
 
-def _rows(name: str, matrix: StoredTensor, targets: Mapping[str, Tensor], first: int, staging: Tensor) -> Rows:
+def _rows(
+    name: str, matrix: StoredTensor, targets: Mapping[str, Tensor], first: int, staging: Tensor
+) -> StagedRows:
     count, columns = staging.shape
-    return Rows(
+    return StagedRows(
         name=name,
         stretch=Stretch(matrix.file, matrix.offset + 2 * first * columns, staging),
         codes=targets[name + CODES].flatten(1)[first : first + count],
@@ -175,7 +179,7 @@ def _rows(name: str, matrix: StoredTensor, targets: Mapping[str, Tensor], first:
     )
 
 
-def _quantize(rows: Rows) -> QuantizedLayer:
+def _quantize(rows: StagedRows) -> QuantizedLayer:
     values = rows.stretch.target
     try:
         codes, scales = mxfp4.quantize(values)

@@ -1,7 +1,7 @@
-"""The gpt-oss network over ops and paged keys and values; knows no implementation of an op and no request.
+"""The gpt-oss network, computed by ops over paged keys and values.
 
-Shape letters: T tokens, L of them with logits, H hidden, Q query heads, K kv heads, D head dim, E experts,
-A active, V vocabulary.
+Shape letters: T tokens, L tokens whose logits are wanted, H hidden, Q query heads, K kv heads, D head dim, E
+experts, A active, V vocabulary.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from firesteel.model.weights import LayerWeights, Weights
 from firesteel.types import Batch, KvCache, KvScales, KvView
 
 
-class Rows(NamedTuple):
-    """Of activations, and the same as stored for the matmul that comes next, where it reads them so."""
+class Activations(NamedTuple):
+    """Activations of some rows, and the same values in the stored form that the next matmul reads, if it does."""
 
     plain: Tensor
     fed: Fed | None = None
@@ -49,8 +49,10 @@ class GptOss:
         tuned: Tuned | None = None,
         kv_scales: KvScales | None = None,
     ) -> None:
-        """`tile` is pinned for all tokens, else `tuned` has some. Without `kv_scales` keys and values are stored
-        as they are."""
+        """Pins `tile` for any number of tokens; "auto" uses the tiles of `tuned`.
+
+        Without `kv_scales`, keys and values are stored unscaled.
+        """
         self.spec = spec
         self.weights = weights
         self.kernels = kernels
@@ -59,14 +61,14 @@ class GptOss:
         self.activation = activation
         self.tile = tile
         self.tuned = tuned or Tuned()
-        plain = (1.0,) * spec.num_layers
-        self.kv_scales = kv_scales or KvScales(keys=plain, values=plain)
+        ones = (1.0,) * spec.num_layers
+        self.kv_scales = kv_scales or KvScales(keys=ones, values=ones)
         self.table = rope_table(spec.rope, spec.head_dim, max_context, device.torch_device)
 
     def forward(self, batch: Batch, cache: KvCache, num_layers: int | None = None) -> Tensor:
-        """[L, H] after the final norm, of the rows whose logits are wanted; keys and values of all are written.
+        """Returns [L, H] after the final norm, for the rows whose logits are wanted; writes keys and values of all.
 
-        `num_layers` leaves out those behind the first so many.
+        With `num_layers`, only the first `num_layers` layers are computed.
         """
         residual = self.weights.embedding[batch.token_ids].to(self.dtype)
         update: Tensor | None = None
@@ -86,29 +88,32 @@ class GptOss:
 
     @property
     def num_layers_of_each_kind(self) -> int:
-        """First layers that together launch every kernel of a step; the first norm adds nothing: one is too few."""
+        """The number of first layers that together launch every kernel of a step.
+
+        It is at least two, because the first layer's input norm has no update to add.
+        """
         windows = self.spec.windows
         return max(2, 1 + max(windows.index(window) for window in set(windows)))
 
     def find_rows(self, batch: Batch) -> Tensor | None:
-        """Those to go on with in the last layer once keys and values are written, or None: all."""
+        """Returns the rows that the last layer continues with after keys and values are written; None means all."""
         return batch.logit_rows if len(batch.logit_rows) < len(batch.token_ids) else None
 
     def norm(
         self, residual: Tensor, update: Tensor | None, weight: Tensor, fed: bool = False
-    ) -> tuple[Rows, Tensor]:
-        """Rows [T, H] and the new residual; `fed` also stores the rows as matmuls on MXFP4 weights read them."""
+    ) -> tuple[Activations, Tensor]:
+        """Returns activations [T, H] and the new residual; `fed` also stores them as MXFP4 matmuls read them."""
         eps = self.spec.rms_eps
         if not fed:
             x, residual = self.kernels.rms_norm(residual, update, weight, eps)
-            return Rows(x), residual
+            return Activations(x), residual
         x, residual, stored = self.kernels.rms_norm_fed(residual, update, weight, eps, self.activation)
-        return Rows(x, stored), residual
+        return Activations(x, stored), residual
 
     def reads_fed(self, weight: Tensor | Mxfp4Weight) -> bool:
         return isinstance(weight, Mxfp4Weight) and self.kernels.linear.reads_fed
 
-    def write_kv(self, x: Rows, number: int, batch: Batch, cache: KvCache) -> Tensor:
+    def write_kv(self, x: Activations, number: int, batch: Batch, cache: KvCache) -> Tensor:
         """Writes keys and values, and returns queries [T, Q, D], rotated to their positions."""
         spec, layer = self.spec, self.weights.layers[number]
         qkv = self.project(x, layer.qkv, layer.qkv_bias).unflatten(-1, (-1, spec.head_dim))  # [T, Q+2K, D]
@@ -131,7 +136,10 @@ class GptOss:
         return rotated
 
     def attend(self, q: Tensor, number: int, batch: Batch, cache: KvCache, rows: Tensor | None = None) -> Tensor:
-        """[T, H], or of `rows` alone. All attend: lengths of fewer would be other kernels to compile."""
+        """Returns attention's output [T, H], or that of `rows` alone.
+
+        Attention runs for all rows: lengths for fewer rows would need more kernels to be compiled.
+        """
         spec, layer = self.spec, self.weights.layers[number]
         key_scale, value_scale = self.find_scales(number)
         operands = AttentionOperands(
@@ -156,8 +164,8 @@ class GptOss:
     def find_scales(self, number: int) -> tuple[float, float]:
         return self.kv_scales.keys[number], self.kv_scales.values[number]
 
-    def mix(self, x: Rows, layer: LayerWeights, num_tokens: Tensor | None = None) -> Tensor:
-        """Rows from `num_tokens` on meet no expert."""
+    def mix(self, x: Activations, layer: LayerWeights, num_tokens: Tensor | None = None) -> Tensor:
+        """Returns the output of the experts; rows from `num_tokens` on are padding and get none."""
         spec, run = self.spec, self.kernels
         ids, weights = run.route(x.plain, layer.router, layer.router_bias, spec.num_active, num_tokens)
         shape = (spec.num_experts, spec.hidden_size, spec.intermediate_size)
@@ -175,19 +183,19 @@ class GptOss:
         return run.moe_matmul(operands)
 
     def find_tile(self, op: str, shape: Sequence[int], tokens: int) -> str:
-        """Of a matmul on MXFP4 weights of this shape."""
+        """Returns the tile of a matmul on MXFP4 weights of this shape."""
         if self.tile != AUTO:
             return self.tile
         return self.tuned.find_tile(op, self.activation, shape, tokens)
 
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
-        """[.., V] fp32 of rows that `forward` returned, written to `out` where it is given."""
-        found = self.project(hidden, self.weights.lm_head, None)
-        return found.float() if out is None else out.copy_(found)
+        """Returns fp32 logits [.., V] of rows that `forward` returned, written to `out` if given."""
+        logits = self.project(hidden, self.weights.lm_head, None)
+        return logits.float() if out is None else out.copy_(logits)
 
-    def project(self, x: Tensor | Rows, weight: Tensor | Mxfp4Weight, bias: Tensor | None) -> Tensor:
-        """Activations are rounded, tiles pinned and stored rows read for MXFP4 weights only."""
-        rows = x if isinstance(x, Rows) else Rows(x)
+    def project(self, x: Tensor | Activations, weight: Tensor | Mxfp4Weight, bias: Tensor | None) -> Tensor:
+        """Multiplies by a dense weight; rounding, tiles and stored activations apply to MXFP4 weights only."""
+        rows = x if isinstance(x, Activations) else Activations(x)
         if isinstance(weight, Mxfp4Weight):
             tile = self.find_tile("linear", weight.shape, rows.plain.shape[0])
             operands = LinearOperands(

@@ -1,7 +1,7 @@
-"""A step captured into one CUDA graph and replayed; knows no op and no request.
+"""A step captured into one CUDA graph and replayed.
 
-The first calls of a step compile, load and allocate, which a capture must not: they run before it. What a replay
-runs is counted in the ledger as if it had been called; what a capture only writes down is not.
+The first calls of a step compile, load and allocate, which is not allowed during a capture, so they run before it.
+The ledger counts what a replay runs as if it had been called, and does not count what a capture only records.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ WARMUPS = 2
 
 
 class GraphError(UserError):
-    """A graph that cannot be captured here."""
+    """Raised if a graph cannot be captured on this device or with this ledger."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Calls and launches of each op."""
+    """Calls and launches of each op, as counted by a ledger."""
 
     calls: dict[Ran, int]
     launches: dict[tuple[Ran, Launch], int]
@@ -34,13 +34,21 @@ class Counts:
     @classmethod
     def of(cls, ledger: Ledger) -> Counts:
         calls = {ran: entry.calls for ran, entry in ledger.entries.items()}
-        launches = {(ran, one): n for ran, entry in ledger.entries.items() for one, n in entry.launches.items()}
+        launches = {
+            (ran, launch): count
+            for ran, entry in ledger.entries.items()
+            for launch, count in entry.launches.items()
+        }
         return cls(calls, launches)
 
     def since(self, before: Counts) -> Counts:
-        calls = {ran: n - before.calls.get(ran, 0) for ran, n in self.calls.items()}
-        launches = {key: n - before.launches.get(key, 0) for key, n in self.launches.items()}
-        return Counts({ran: n for ran, n in calls.items() if n}, {key: n for key, n in launches.items() if n})
+        """Returns what was added after `before` was taken."""
+        calls = {ran: count - before.calls.get(ran, 0) for ran, count in self.calls.items()}
+        launches = {key: count - before.launches.get(key, 0) for key, count in self.launches.items()}
+        return Counts(
+            {ran: count for ran, count in calls.items() if count},
+            {key: count for key, count in launches.items() if count},
+        )
 
     def add_to(self, ledger: Ledger, times: int = 1) -> None:
         for ran, count in self.calls.items():
@@ -51,11 +59,11 @@ class Counts:
 
 
 class StepGraph:
-    """`run` as one launch; it must read and write the same tensors every time.
+    """Captures `run`, which must read and write the same tensors every time, and replays it as one launch.
 
-    Before the capture it runs `WARMUPS` times, or `warm_up` once, which launches the same kernels; `undo` then puts
-    its inputs back. Graphs of one `pool` share memory between their inputs and outputs: only one of them may run at
-    a time.
+    Before the capture, `run` is called `WARMUPS` times, or `warm_up` once, which launches the same kernels; then
+    `undo` restores the inputs. Graphs of the same `pool` share memory between their inputs and outputs, so only one
+    of them may run at a time.
     """
 
     def __init__(
@@ -74,7 +82,7 @@ class StepGraph:
             raise GraphError("a ledger that times each op cannot look into a CUDA graph: use --no-cuda-graphs")
         self.ledger = ledger
         with torch.cuda.device(device.torch_device):
-            _run_aside([run] * WARMUPS if warm_up is None else [warm_up])
+            _run_on_side_stream([run] * WARMUPS if warm_up is None else [warm_up])
             undo()
             before = Counts.of(ledger)
             self.graph = torch.cuda.CUDAGraph()
@@ -84,14 +92,14 @@ class StepGraph:
         self.counts.add_to(ledger, -1)
 
     def replay(self) -> object:
-        """What `run` returned, in tensors that the next replay overwrites; waits for nothing."""
+        """Returns what `run` returned, in tensors that the next replay overwrites; does not wait for the device."""
         self.graph.replay()
         self.counts.add_to(self.ledger)
         return self.outputs
 
 
 class StepMemory:
-    """What the steps of one engine share, as only one of them runs at a time; made when first asked for."""
+    """Memory that the steps of one engine share, as only one of them runs at a time; allocated at first use."""
 
     def __init__(self, device: DeviceSpec, *, most_requests: int, vocab_size: int) -> None:
         self.device = device
@@ -101,30 +109,30 @@ class StepMemory:
 
     @property
     def logits(self) -> Tensor:
-        """Logits [R, V] in fp32 that all steps share."""
+        """The fp32 logits [R, V] that all steps write."""
         if self._logits is None:
             self._logits = torch.empty(self._shape, dtype=torch.float32, device=self.device.torch_device)
         return self._logits
 
     @property
     def pool(self) -> Any:
-        """Of graphs."""
+        """The memory pool of the graphs."""
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         return self._pool
 
     @property
     def held_bytes(self) -> int:
-        """That torch holds on the device for this process alone: others may share the GPU."""
+        """Device memory reserved by torch in this process; other processes may share the GPU."""
         return torch.cuda.memory_reserved(self.device.torch_device) if self.device.is_cuda else 0
 
 
-def _run_aside(runs: Sequence[Callable[[], object]]) -> None:
-    """On a side stream, as captures want it."""
-    aside = torch.cuda.Stream()
-    aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):
+def _run_on_side_stream(runs: Sequence[Callable[[], object]]) -> None:
+    """Runs the functions on a side stream, as torch requires before a capture."""
+    side_stream = torch.cuda.Stream()
+    side_stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side_stream):
         for run in runs:
             run()
-    torch.cuda.current_stream().wait_stream(aside)
+    torch.cuda.current_stream().wait_stream(side_stream)
     torch.cuda.synchronize()

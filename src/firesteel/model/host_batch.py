@@ -1,4 +1,4 @@
-"""The numbers of a batch on the host, before they cross to the device; knows no request.
+"""The numbers of a batch on the host, before they are copied to the device.
 
 Shape letters: T tokens, R requests, L rows with logits, N pages of the longest request.
 """
@@ -15,7 +15,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostBatch:
-    """Means what the tensors of `Batch` mean; there is no padding."""
+    """Has the fields of `Batch` as host arrays, without padding."""
 
     token_ids: Ints  # [T]
     positions: Ints  # [T]

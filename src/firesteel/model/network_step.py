@@ -1,9 +1,10 @@
-"""One decoding step of any number of requests through the network, over tensors that stay; knows no graph.
+"""One decoding step of any number of requests through the network, over tensors that stay in place.
 
-As `DecodeStep`, for what its ops do not compute: more requests, activations rounded to MXFP4, other shapes. Rows
-without a request compute a token of their own in a page that nobody owns, without experts, and stay where they are.
+It does the work of `DecodeStep` where the fused ops do not apply: more requests, activations rounded to MXFP4,
+other shapes. Rows without a request compute a token in the idle page, which no request owns, use no expert and do
+not advance.
 
-Shape letters: T requests with one token each, V vocabulary, N pages a request can hold, S page size.
+Shape letters: T requests with one token each, V vocabulary, N pages that a request can hold, S page size.
 """
 
 from __future__ import annotations
@@ -16,27 +17,27 @@ from torch import Tensor
 
 from firesteel.errors import UserError
 from firesteel.model.gpt_oss import GptOss
-from firesteel.model.report import Report
+from firesteel.model.step_result import StepResult
 from firesteel.types import Batch, KvCache, KvView
 
 ALIGNED = 16  # requests: every tensor begins at a multiple of 128 bytes, so kernels are compiled for one alignment
 
 
 class NetworkStep:
-    """`load` a batch, then `run` as often as its pages have room; `report.token_ids` holds the last tokens."""
+    """A decoding step: `load` a batch, then `run` while its pages have room; `report` has the last tokens."""
 
     def __init__(
         self, model: GptOss, cache: KvCache, *, num_requests: int, num_pages: int, idle_page: int, logits: Tensor
     ) -> None:
-        """`num_pages` is the width of page tables; `logits` [T or more, V] fp32 are written by each run."""
+        """Allocates inputs with page tables of `num_pages`; each run writes `logits` [T or more, V] fp32."""
         self.model = model
         self.cache = cache
         self.idle_page = idle_page
         self.num_requests, self.num_pages = num_requests, num_pages
-        self.report = Report.new(num_requests, model.weights.embedding.device)
+        self.report = StepResult.new(num_requests, model.weights.embedding.device)
         self.state = _State.new(num_requests, num_pages, self.report.both.device)
         self.batch = self.state.batch(self.report.token_ids)
-        self.advances = torch.zeros_like(self.batch.positions)  # 1 where there is a request
+        self.advances = torch.zeros_like(self.batch.positions)  # 1 for rows with a request, else 0
         self.logits = logits[:num_requests]
         self.rest()
 
@@ -46,7 +47,7 @@ class NetworkStep:
 
     @torch.inference_mode()
     def rest(self, first: int = 0) -> None:
-        """Leaves the rows from `first` on without a request."""
+        """Clears the rows from `first` on: they have no request afterwards."""
         batch = self.batch
         for numbers, value in ((batch.token_ids, 0), (batch.positions, 0), (batch.kv_lens, 1), (self.advances, 0)):
             numbers[first:] = value
@@ -57,7 +58,7 @@ class NetworkStep:
 
     @torch.inference_mode()
     def load(self, batch: Batch) -> None:
-        """The first inputs, of as many requests as there are rows or fewer."""
+        """Sets the first inputs; the batch has at most as many requests as the step has rows."""
         count, ours = batch.token_ids.shape[0], self.batch
         if count > self.num_requests or batch.kv_lens.shape[0] != count:
             raise UserError(
@@ -77,7 +78,7 @@ class NetworkStep:
 
     @torch.inference_mode()
     def run(self) -> Tensor:
-        """[T, V] fp32 logits of the token that was sampled; inputs are then those of the next step."""
+        """Returns fp32 logits [T, V], from which the next tokens were taken, and advances the inputs to them."""
         logits = self.model.logits(self.model.forward(self.batch, self.cache), self.logits)
         torch.max(logits, dim=-1, out=(self.report.best, self.report.token_ids))
         self._advance()
@@ -85,7 +86,7 @@ class NetworkStep:
 
     @torch.inference_mode()
     def warm_up(self) -> None:
-        """Launches every kernel that `run` launches, by layers of each kind only."""
+        """Launches every kernel that `run` launches, but computes only the first layers of each kind."""
         model = self.model
         logits = model.logits(model.forward(self.batch, self.cache, model.num_layers_of_each_kind), self.logits)
         torch.max(logits, dim=-1, out=(self.report.best, self.report.token_ids))
@@ -93,21 +94,21 @@ class NetworkStep:
 
     @torch.inference_mode()
     def feed(self, token_ids: Tensor) -> None:
-        """The next step's tokens in place of the likeliest, for the first rows."""
+        """Replaces the most likely tokens by `token_ids` as inputs of the next step, for the first rows."""
         self.batch.token_ids[: len(token_ids)] = token_ids
 
     @torch.inference_mode()
     def add_pages(self, rows: Tensor, columns: Tensor, full: Tensor, window: Tensor) -> None:
-        """The tokens to come of `rows` are the first of these pages."""
+        """Adds a page to each of `rows` at `columns` of the tables; the row's next token is the first of it."""
         add_pages(self.batch.full, rows, columns, full, self.page_size)
         add_pages(self.batch.window, rows, columns, window, self.page_size)
 
     def copy(self) -> list[Tensor]:
-        """Of the inputs."""
+        """Returns clones of the input tensors."""
         return [tensor.clone() for tensor in self._inputs()]
 
     def restore(self, copied: list[Tensor]) -> None:
-        """To what `copy` gave."""
+        """Restores the inputs that `copy` returned."""
         for tensor, old in zip(self._inputs(), copied, strict=True):
             tensor.copy_(old)
 
@@ -118,7 +119,7 @@ class NetworkStep:
             yield from (view.page_table, view.slots)
 
     def _advance(self) -> None:
-        """Few kernels, each on all that it can serve: they cost their launch."""
+        """Computes the next step's positions and slots, with few kernels: their launches are what they cost."""
         state, page_size = self.state, self.page_size
         state.counts.add_(self.advances)
         columns = (self.batch.positions // page_size).clamp_(max=self.num_pages - 1)
@@ -127,14 +128,14 @@ class NetworkStep:
 
 
 def add_pages(view: KvView, rows: Tensor, columns: Tensor, pages: Tensor, page_size: int) -> None:
-    """In place, in tables and slots."""
+    """Adds pages to the page table and slots of `view` in place."""
     view.page_table.index_put_((rows, columns), pages)
     view.slots.index_copy_(0, rows, pages * page_size)
 
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """The numbers of a batch, those that change alike side by side."""
+    """The numbers of a batch; those that change in the same way are rows of one tensor."""
 
     counts: Tensor  # [2, T] int64: positions, kv_lens
     page_tables: Tensor  # [2, T, N] int64: of full layers, of window layers
@@ -151,7 +152,7 @@ class _State:
         return cls(counts, tables, slots, torch.zeros(1, dtype=torch.int64, device=device))
 
     def batch(self, token_ids: Tensor) -> Batch:
-        """Views of these numbers: one token a request."""
+        """Returns a batch of views of these numbers, with one token per request."""
         count, device = self.slots.shape[1], self.slots.device
         full, window = (KvView(page_table=self.page_tables[kind], slots=self.slots[kind]) for kind in range(2))
         return Batch(

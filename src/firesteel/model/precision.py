@@ -1,7 +1,7 @@
-"""Which dense layers are held in MXFP4: what a config.json says and what a user asks for; knows no tensors.
+"""The dense layers held in MXFP4, as given by a config.json and by the user.
 
-Experts are MXFP4 in every gpt-oss. A checkpoint that `firesteel quantize` made also holds some of qkv, o and
-lm_head so, and says which in `quantization_config.mxfp4_layers`, a field that only firesteel reads.
+Experts are MXFP4 in every gpt-oss. A checkpoint made by `firesteel quantize` also holds some of qkv, o and lm_head
+in MXFP4 and names them in `quantization_config.mxfp4_layers`, a field that only firesteel reads.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NEVER = ("model.layers.*.mlp.router", "model.embed_tokens")
 
 
 def read_layers(content: Any) -> tuple[str, ...]:
-    """The dense layers that a config.json's quantization_config says are MXFP4."""
+    """Returns the dense layers that a config.json's quantization_config declares as MXFP4."""
     if content is None:
         raise SpecError(
             "quantization_config is missing: the experts are not MXFP4; use the published MXFP4 checkpoint"
@@ -40,8 +40,8 @@ def read_layers(content: Any) -> tuple[str, ...]:
         raise SpecError(f"quantization_config must be an object, not {content!r}")
     if "nvfp4" in json.dumps(content).lower():
         raise SpecError(
-            "quantization_config says NVFP4 (16 values a group, E4M3 scales); firesteel computes MXFP4 "
-            "(32 values a group, E8M0 scales): use the published MXFP4 checkpoint"
+            "quantization_config says NVFP4 (16 values per group, E4M3 scales); firesteel computes MXFP4 "
+            "(32 values per group, E8M0 scales): use the published MXFP4 checkpoint"
         )
     method = content.get("quant_method")
     if method != "mxfp4":
@@ -55,7 +55,7 @@ def read_layers(content: Any) -> tuple[str, ...]:
 
 
 def write_quantization(layers: Sequence[str]) -> dict[str, Any]:
-    """The quantization_config that reads back as `layers`; of experts only, it is the published one."""
+    """Returns the quantization_config that reads back as `layers`; with experts only, it is the published one."""
     kept = [module for name in DENSE_LAYERS[:2] if name not in layers for module in MODULES[name]]
     attention = [ATTENTION] if not {"qkv", "o"} & set(layers) else kept
     head = [] if "lm_head" in layers else ["lm_head"]
@@ -67,14 +67,17 @@ def write_quantization(layers: Sequence[str]) -> dict[str, Any]:
 
 
 def held_layers(stored: Sequence[str], asked: Sequence[str]) -> tuple[str, ...]:
-    """The dense layers to hold in MXFP4; nothing asked is as stored, and what is MXFP4 cannot be undone."""
+    """Returns the dense layers to hold in MXFP4: those in `asked`, or those stored if `asked` is empty.
+
+    Raises if a layer that is stored in MXFP4 is not asked for: its BF16 values are lost.
+    """
     check_names(asked)
     wanted = in_order(asked) if asked else tuple(stored)
     if missing := [name for name in stored if name not in wanted]:
         together = ",".join(in_order([*stored, *wanted]))
         raise SpecError(
             f"mxfp4_layers = {','.join(asked)}: the checkpoint holds {', '.join(missing)} in MXFP4 already and its "
-            f"BF16 values are gone: leave --mxfp4-layers empty, say --mxfp4-layers {together}, or load the "
+            f"BF16 values are lost: leave --mxfp4-layers empty, use --mxfp4-layers {together}, or load the "
             "checkpoint that it was made from"
         )
     return wanted
@@ -82,7 +85,9 @@ def held_layers(stored: Sequence[str], asked: Sequence[str]) -> tuple[str, ...]:
 
 def check_names(layers: Sequence[str]) -> None:
     if unknown := [name for name in layers if name not in LAYERS]:
-        raise SpecError(f"{unknown[0]!r} is not a layer that MXFP4 may hold; those are {', '.join(LAYERS)}, or all")
+        raise SpecError(
+            f"{unknown[0]!r} is not a layer that can be held in MXFP4; choose from {', '.join(LAYERS)}, or all"
+        )
 
 
 def in_order(layers: Sequence[str]) -> tuple[str, ...]:

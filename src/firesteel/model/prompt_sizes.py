@@ -1,7 +1,7 @@
-"""How many tokens and requests steps of prompts are padded to; knows only numbers.
+"""Numbers of tokens and requests that prompt steps are padded to.
 
-Few sizes: padding meets no expert, and what is left of a step costs little more for some rows more. Many requests
-are told apart only where there are few tokens, where attention's cut depends on them.
+There are few sizes: padding uses no expert, and the rest of a step costs little more for some extra rows. Several
+request counts exist only for few tokens, where the cut of attention into tiles depends on them.
 """
 
 from __future__ import annotations
@@ -10,17 +10,19 @@ from bisect import bisect_left
 from typing import NamedTuple
 
 TOKENS = (16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
-REQUESTS = (1, 8, 32)  # and as many as there may be
-FEW_TOKENS = 192  # beyond: one request, or as many as there may be
+REQUESTS = (1, 8, 32)  # and the largest number of requests
+FEW_TOKENS = 192  # with more tokens: one request, or the largest number of requests
 
 
 class PromptSize(NamedTuple):
+    """Tokens and requests of a padded prompt step."""
+
     tokens: int
-    requests: int  # and rows with logits: fewer than tokens, or all rows would be taken for theirs
+    requests: int  # also the rows with logits; fewer than `tokens`, else forward would compute logits of all rows
 
 
 def prompt_sizes(most_tokens: int, most_requests: int) -> list[PromptSize]:
-    """Of steps of up to so many tokens and requests, the smallest first."""
+    """Lists the sizes of steps with up to `most_tokens` tokens and `most_requests` requests, smallest first."""
     end = bisect_left(TOKENS, max(most_tokens, min(most_tokens, most_requests) + 1)) + 1
     return [
         PromptSize(tokens, requests)
@@ -30,12 +32,12 @@ def prompt_sizes(most_tokens: int, most_requests: int) -> list[PromptSize]:
 
 
 def find_size(num_tokens: int, num_requests: int, most_requests: int) -> PromptSize | None:
-    """That a step of so many is padded to; None: there are too many tokens for one."""
-    at = bisect_left(TOKENS, max(num_tokens, num_requests + 1))
-    if at == len(TOKENS):
+    """Returns the size that a step is padded to, or None if it has too many tokens for any size."""
+    index = bisect_left(TOKENS, max(num_tokens, num_requests + 1))
+    if index == len(TOKENS):
         return None
-    counts = _request_counts(TOKENS[at], most_requests)
-    return PromptSize(TOKENS[at], counts[bisect_left(counts, num_requests)])
+    counts = _request_counts(TOKENS[index], most_requests)
+    return PromptSize(TOKENS[index], counts[bisect_left(counts, num_requests)])
 
 
 def _request_counts(tokens: int, most_requests: int) -> list[int]:

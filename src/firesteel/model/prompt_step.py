@@ -1,9 +1,10 @@
-"""A step of prompts, and of requests that decode beside them, padded, over tensors that stay; knows no graph.
+"""A padded step of prompts, and of requests that decode beside them, over tensors that stay in place.
 
-Rows of padding stand behind the real ones. They belong to no request, store no keys or values and meet no expert,
-so that they change no real row and read no weights of their own; their logits are not computed.
+Padding rows follow the real ones. They belong to no request, store no keys or values and use no expert, so they
+change no real row and read no expert weights; their logits are not computed.
 
-Shape letters: T tokens, R requests and rows with logits, both padded, V vocabulary, N pages a request can hold.
+Shape letters: T tokens, R requests and rows with logits, both padded, V vocabulary, N pages that a request can
+hold.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from firesteel.model.network_step import ALIGNED
 from firesteel.model.prompt_sizes import PromptSize
 from firesteel.types import Batch, KvCache, KvView
 
-NOT_STORED = -1  # slot of a row of padding
+NOT_STORED = -1  # slot of a padding row
 
 
 class PromptStep:
-    """`load` the numbers of a batch, then `run`."""
+    """A padded prompt step: `load` the numbers of a batch, then `run`."""
 
     def __init__(self, model: GptOss, cache: KvCache, size: PromptSize, *, num_pages: int, logits: Tensor) -> None:
-        """`num_pages` is the width of page tables; `logits` [R or more, V] fp32 are written by each run."""
+        """Allocates inputs with page tables of `num_pages`; each run writes `logits` [R or more, V] fp32."""
         self.model = model
         self.cache = cache
         self.size = size
@@ -41,12 +42,12 @@ class PromptStep:
 
     @torch.inference_mode()
     def rest(self) -> None:
-        """Leaves inputs with which a run stores nothing."""
-        self._numbers.copy_(torch.from_numpy(self._pad(_nothing())))
+        """Sets inputs with which a run stores nothing."""
+        self._numbers.copy_(torch.from_numpy(self._pad(_empty_batch())))
 
     @torch.inference_mode()
     def load(self, batch: HostBatch) -> None:
-        """Takes the inputs of the next run, by two copies; waits for nothing."""
+        """Sets the inputs of the next run with two copies; does not wait for the device."""
         requests, width = batch.full_table.shape
         logits = len(batch.logit_rows)
         if batch.num_tokens > self.size.tokens or max(requests, logits) > self.size.requests:
@@ -62,7 +63,7 @@ class PromptStep:
 
     @torch.inference_mode()
     def run(self) -> Tensor:
-        """Returns logits [R, V] in fp32: those that the batch wants, then copies of the first.
+        """Returns fp32 logits [R, V]: those of the batch's logit rows, then copies of the first.
 
         The next run overwrites them.
         """
@@ -70,12 +71,12 @@ class PromptStep:
 
     @torch.inference_mode()
     def warm_up(self) -> None:
-        """Launches every kernel that `run` launches, by layers of each kind only."""
+        """Launches every kernel that `run` launches, but computes only the first layers of each kind."""
         model = self.model
         model.logits(model.forward(self.batch, self.cache, model.num_layers_of_each_kind), self.logits)
 
     def _pad(self, batch: HostBatch) -> Ints:
-        """[..] all numbers as they lie on the device."""
+        """Returns all numbers in one array, laid out as on the device."""
         numbers = np.zeros(_end(self._places), dtype=np.int64)
         padding = {
             "query_starts": batch.num_tokens,
@@ -104,7 +105,7 @@ class PromptStep:
 
 
 def _lay_out(size: PromptSize) -> dict[str, slice]:
-    """Where each kind of number lies; all begin aligned, so that kernels are compiled for one alignment."""
+    """Returns the place of each kind of number; all begin aligned, so kernels are compiled for one alignment."""
     counts = {
         "token_ids": size.tokens,
         "positions": size.tokens,
@@ -126,7 +127,7 @@ def _end(places: dict[str, slice]) -> int:
     return max(int(place.stop) for place in places.values())
 
 
-def _nothing() -> HostBatch:
+def _empty_batch() -> HostBatch:
     none, tables = np.zeros(0, dtype=np.int64), np.zeros((0, 0), dtype=np.int64)
     return HostBatch(
         token_ids=none,
@@ -142,5 +143,5 @@ def _nothing() -> HostBatch:
 
 
 def _send(numbers: Tensor, target: Tensor) -> None:
-    """Through pinned memory on CUDA, which torch keeps until the copy has run."""
+    """Copies to `target`; on CUDA through pinned memory, which torch keeps until the copy has run."""
     target.copy_(numbers.pin_memory() if target.is_cuda else numbers, non_blocking=True)

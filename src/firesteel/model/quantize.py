@@ -1,7 +1,7 @@
-"""Writes a checkpoint again with dense layers in MXFP4, a shard at a time; knows no network.
+"""Writes a copy of a checkpoint with dense layers in MXFP4, one shard at a time.
 
-The result holds `NAME_blocks` and `NAME_scales` in the place of a matrix `NAME`, as experts are stored. Only
-firesteel reads it: transformers and other engines know MXFP4 in experts alone.
+The copy holds `NAME_blocks` and `NAME_scales` instead of a matrix `NAME`, in the layout of the experts. Only
+firesteel reads it: transformers and other engines support MXFP4 in experts only.
 """
 
 from __future__ import annotations
@@ -28,23 +28,25 @@ from firesteel.model.shards import INDEX, CheckpointError, StoredTensor, find_te
 from firesteel.model.spec import ModelSpec, read_spec
 from firesteel.model.weights import check_scales, check_tensors, empty_weights, named_tensors
 
-SHARD_BYTES = 2 << 30  # what lies in memory at a time, once as tensors and once as the file to be
+SHARD_BYTES = 2 << 30  # held in memory at a time, once as tensors and once as file content
 COPIED_SUFFIXES = {".json", ".jinja", ".txt", ".md", ".model", ".tiktoken"}
 COPIED_STEMS = ("LICENSE", "NOTICE", "USAGE_POLICY")
-READERS = "only firesteel reads this checkpoint: transformers knows MXFP4 in experts alone"
+READERS = "only firesteel reads this checkpoint: transformers supports MXFP4 in experts only"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizeReport:
+    """Result of `quantize_checkpoint`."""
+
     target: Path
-    mxfp4_layers: tuple[str, ...]  # dense ones that the result holds in MXFP4
-    layers: tuple[QuantizedLayer, ...]  # those quantised now, with their errors
+    mxfp4_layers: tuple[str, ...]  # dense layers that the result holds in MXFP4
+    layers: tuple[QuantizedLayer, ...]  # those quantised in this call, with their errors
     bytes_before: int  # of all weights
     bytes_after: int
     seconds: float
 
     def in_words(self) -> list[str]:
-        """One line a fact."""
+        """Returns the report as lines of text."""
         return [
             *(layer.in_words() for layer in self.layers),
             f"{self.target}: {self.bytes_before / 1e9:.3f} GB became {self.bytes_after / 1e9:.3f} GB "
@@ -55,14 +57,14 @@ class QuantizeReport:
     def as_dict(self) -> dict[str, Any]:
         layers = [
             {
-                "layer": one.layer,
-                "matrices": one.matrices,
-                "bytes_before": one.bytes_before,
-                "bytes_after": one.bytes_after,
-                "relative_rms": one.relative_rms,
-                "worst": one.worst,
+                "layer": layer.layer,
+                "matrices": layer.matrices,
+                "bytes_before": layer.bytes_before,
+                "bytes_after": layer.bytes_after,
+                "relative_rms": layer.relative_rms,
+                "worst": layer.worst,
             }
-            for one in self.layers
+            for layer in self.layers
         ]
         return {
             "target": str(self.target),
@@ -83,7 +85,10 @@ def quantize_checkpoint(
     workers: int = 8,
     shard_bytes: int = SHARD_BYTES,
 ) -> QuantizeReport:
-    """`target` is new or empty, and so again if this fails; `progress` counts the bytes read."""
+    """Writes the checkpoint of `source` to `target` with `layers` in MXFP4; `progress` counts the bytes read.
+
+    `target` must not exist or be an empty folder; if this fails, it is removed or emptied again.
+    """
     start = time.perf_counter()
     spec = read_spec(source)
     held = replace(spec, mxfp4_layers=_held(spec, layers, source))
@@ -125,7 +130,7 @@ def _write_shards(
     shard_bytes: int,
 ) -> tuple[QuantizedLayer, ...]:
     shards = split(planned, shard_bytes)
-    found: dict[str, QuantizedLayer] = {}
+    layers: dict[str, QuantizedLayer] = {}
     total, done = sum(tensor.num_bytes for tensor in stored.values()), 0
     for file_name, names in shards.items():
         tensors = {name: torch.empty_like(planned[name], device="cpu") for name in names}
@@ -134,21 +139,21 @@ def _write_shards(
         save_tensors(target / file_name, tensors)
         done += report.num_bytes
         for layer in report.quantized:
-            add(found, layer)
+            add(layers, layer)
     write_index(target, planned, shards)
-    return tuple(found.values())
+    return tuple(layers.values())
 
 
 def _copy_others(source: Path, target: Path) -> None:
-    """Tokenizer, generation settings, chat template, licence: all but weights and config.json."""
+    """Copies tokenizer, generation settings, chat template and licence: everything but weights and config.json."""
     for path in sorted(source.iterdir()):
-        is_ours = path.suffix in COPIED_SUFFIXES or path.name.startswith(COPIED_STEMS)
-        if path.is_file() and is_ours and path.name not in (INDEX, "config.json"):
+        is_copied = path.suffix in COPIED_SUFFIXES or path.name.startswith(COPIED_STEMS)
+        if path.is_file() and is_copied and path.name not in (INDEX, "config.json"):
             shutil.copyfile(path, target / path.name)
 
 
 def _write_config(source: Path, target: Path, held: ModelSpec) -> None:
-    """The source's config.json, all of it, with the layers that are MXFP4 now."""
+    """Writes the source's complete config.json with the list of layers that are now MXFP4."""
     content = json.loads((source / "config.json").read_text(encoding="utf-8"))
     content["quantization_config"] |= write_quantization(held.mxfp4_layers)
     write_json(target / "config.json", content)
@@ -156,19 +161,19 @@ def _write_config(source: Path, target: Path, held: ModelSpec) -> None:
 
 @contextmanager
 def _whole_or_nothing(target: Path, needed: int) -> Iterator[None]:
-    """Makes the folder; if anything goes wrong, what was written is removed again."""
+    """Creates the folder; if its body fails, removes everything that was written."""
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
         raise CheckpointError(f"{target} exists and is not an empty folder: name a new one")
-    is_new, is_whole = not target.exists(), False
+    is_new, is_complete = not target.exists(), False
     try:
         target.mkdir(parents=True, exist_ok=True)
         _check_disk(target, needed)
         yield
-        is_whole = True
+        is_complete = True
     except OSError as error:
         raise CheckpointError(f"cannot write {error.filename or target}: {error.strerror}") from error
     finally:
-        if not is_whole and target.is_dir():
+        if not is_complete and target.is_dir():
             _remove(target, is_new)
 
 

@@ -1,7 +1,8 @@
-"""Reads stretches of files into tensors, many at once, without mmap; knows bytes, not checkpoints.
+"""Reads byte ranges of files into tensors with several threads, without mmap.
 
-mmap faults pages in one by one, which is slow on GB10; positional reads of large pieces from several threads are
-not. The page cache behind a piece is dropped, so that loading does not push out the rest of the machine's memory.
+mmap loads pages one fault at a time, which is slow on GB10; positional reads of large pieces from several threads
+are fast. The page cache of a piece is dropped after it is read, so loading does not evict the rest of the machine's
+files.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from torch import Tensor
 from firesteel.model.shards import CheckpointError
 
 PIECE_BYTES = 16 << 20
-Progress = Callable[[int, int], None]  # bytes done, bytes in all
+Progress = Callable[[int, int], None]  # bytes done, bytes in total
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """`target` (contiguous, any device) is filled from `file` at `offset`."""
+    """A byte range of `file` from `offset` on, and the contiguous `target` on any device that it fills."""
 
     file: Path
     offset: int
@@ -34,6 +35,8 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class ReadReport:
+    """Bytes read and the time it took."""
+
     num_bytes: int
     seconds: float
 
@@ -43,11 +46,12 @@ class ReadReport:
 
 
 def shift(progress: Progress | None, before: int, total: int) -> Progress | None:
-    """For one of several readings: bytes done `before` it, and in all of them."""
+    """Returns the progress callback of one read among several: `before` bytes precede it, all have `total`."""
     return None if progress is None else lambda done, _: progress(before + done, total)
 
 
 def read_all(stretches: Sequence[Stretch], *, workers: int, progress: Progress | None = None) -> ReadReport:
+    """Fills the targets of all stretches; `progress` is called after each piece."""
     start = time.perf_counter()
     total = sum(stretch.target.nbytes for stretch in stretches)
     done, lock = 0, threading.Lock()

@@ -1,4 +1,4 @@
-"""Where each tensor of a checkpoint lies: file, offset, type and shape; reads headers, never data."""
+"""Location of each tensor of a checkpoint: file, offset, type and shape, read from the file headers."""
 
 from __future__ import annotations
 
@@ -28,11 +28,13 @@ LARGEST_HEADER = 100 << 20  # bytes; safetensors' own limit
 
 
 class CheckpointError(UserError):
-    """A checkpoint that is incomplete, damaged or not what its config says."""
+    """Raised for a checkpoint that is incomplete, damaged or does not match its config.json."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
+    """Location, type and shape of a tensor in a file."""
+
     file: Path
     offset: int  # of the first byte in the file
     num_bytes: int
@@ -41,7 +43,7 @@ class StoredTensor:
 
 
 def find_tensors(directory: Path) -> dict[str, StoredTensor]:
-    """Every tensor of a checkpoint folder by name, sharded or not."""
+    """Returns every tensor of a checkpoint folder by name, sharded or not."""
     index = directory / INDEX
     if not index.exists():
         single = directory / SINGLE
@@ -53,7 +55,7 @@ def find_tensors(directory: Path) -> dict[str, StoredTensor]:
     weight_map = _read_json(index).get("weight_map")
     if not isinstance(weight_map, dict):
         raise CheckpointError(f"{index} has no weight_map")
-    found: dict[str, StoredTensor] = {}
+    tensors: dict[str, StoredTensor] = {}
     for file_name in sorted(set(weight_map.values())):
         if not (directory / file_name).exists():
             raise CheckpointError(
@@ -64,11 +66,11 @@ def find_tensors(directory: Path) -> dict[str, StoredTensor]:
                 raise CheckpointError(
                     f"{directory / file_name} holds {name}, but {INDEX} places it in {weight_map.get(name)}"
                 )
-            found[name] = tensor
+            tensors[name] = tensor
     for name, file_name in weight_map.items():
-        if name not in found:
+        if name not in tensors:
             raise CheckpointError(f"tensor {name} is missing from {directory / file_name}, where {INDEX} places it")
-    return found
+    return tensors
 
 
 def read_header(path: Path) -> dict[str, StoredTensor]:
@@ -98,7 +100,8 @@ def _entry(path: Path, name: str, entry: Any, base: int, size: int) -> StoredTen
     dtype = DTYPES[dtype_name]
     if num_bytes != math.prod(shape) * dtype.itemsize:
         raise CheckpointError(
-            f"{path}: tensor {name} takes {num_bytes} bytes, its shape {shape} wants another number"
+            f"{path}: tensor {name} takes {num_bytes} bytes, "
+            f"which does not match its shape {shape} and type {dtype_name}"
         )
     if begin < 0 or base + end > size:
         raise CheckpointError(

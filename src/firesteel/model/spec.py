@@ -1,7 +1,7 @@
-"""Facts of a gpt-oss checkpoint, read from config.json; knows no tensors.
+"""Facts of a gpt-oss checkpoint, read from config.json.
 
-Every field is either used, known not to matter, or an error: a checkpoint that differs from gpt-oss in a way
-nobody looked at must not run.
+Every field is either used, known not to matter, or an error: a checkpoint that differs from gpt-oss in an unknown
+way must not run.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ HARMLESS = {
     "problem_type",
     "unsloth_fixed",
 }
-# Fields with one possible value: anything else is another network.
+# Fields with one possible value; any other value describes a different network.
 FIXED = {
     "model_type": "gpt_oss",
     "attention_bias": True,
@@ -88,6 +88,8 @@ ROPE_FIELDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
+    """Shapes and constants of a gpt-oss network."""
+
     num_layers: int
     hidden_size: int
     intermediate_size: int
@@ -97,12 +99,12 @@ class ModelSpec:
     num_experts: int
     num_active: int
     vocab_size: int
-    windows: tuple[int | None, ...]  # per layer: tokens seen, the token itself included; None is all
+    windows: tuple[int | None, ...]  # per layer: tokens seen, the token itself included; None means all
     rope: RopeSpec
     max_context: int
     rms_eps: float = 1e-5
     swiglu_limit: float = 7.0
-    mxfp4_layers: tuple[str, ...] = ()  # of qkv, o and lm_head; experts are MXFP4 always
+    mxfp4_layers: tuple[str, ...] = ()  # some of qkv, o and lm_head; experts are always MXFP4
 
     @property
     def q_size(self) -> int:
@@ -128,11 +130,11 @@ class ModelSpec:
         if self.head_dim % 2:
             raise SpecError(f"head_dim = {self.head_dim}: rope needs an even number")
         if self.mxfp4_layers != in_order(self.mxfp4_layers):
-            raise SpecError(f"mxfp4_layers = {self.mxfp4_layers}: wants some of {DENSE_LAYERS}, in this order")
+            raise SpecError(f"mxfp4_layers = {self.mxfp4_layers}: must be some of {DENSE_LAYERS}, in this order")
         if "o" in self.mxfp4_layers and self.q_size % GROUP:
             raise SpecError(
-                f"num_attention_heads * head_dim = {self.q_size}: MXFP4 needs a multiple of {GROUP} in o, "
-                "leave it in BF16"
+                f"num_attention_heads * head_dim = {self.q_size}: MXFP4 needs a multiple of {GROUP} for o: "
+                "leave o in BF16"
             )
 
 
@@ -157,6 +159,7 @@ PRESETS = {"gpt-oss-120b": _gpt_oss(36, 128), "gpt-oss-20b": _gpt_oss(24, 32)}
 
 
 def read_spec(directory: Path) -> ModelSpec:
+    """Reads the config.json of a checkpoint folder; raises SpecError naming the field that is wrong."""
     path = directory / "config.json"
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -182,7 +185,7 @@ def parse_spec(content: Mapping[str, Any]) -> ModelSpec:
     fields.reject_unknown(USED | FIXED.keys() | HARMLESS)
     for name, value in FIXED.items():
         if name in content and content[name] != value:
-            raise SpecError(f"{name} = {content[name]!r}: a gpt-oss has {value!r}")
+            raise SpecError(f"{name} = {content[name]!r}: gpt-oss has {value!r}")
     num_layers = fields.integer("num_hidden_layers")
     max_context = fields.integer("max_position_embeddings")
     return ModelSpec(
@@ -205,7 +208,7 @@ def parse_spec(content: Mapping[str, Any]) -> ModelSpec:
 
 
 def write_spec(spec: ModelSpec) -> dict[str, Any]:
-    """The content of a config.json that reads back as `spec`."""
+    """Returns the content of a config.json that reads back as `spec`."""
     rope = spec.rope
     scaling = {
         "rope_type": "yarn",
@@ -240,7 +243,7 @@ def write_spec(spec: ModelSpec) -> dict[str, Any]:
 
 
 def _active(fields: Fields) -> int:
-    """The field has two names; a checkpoint that holds both must agree with itself."""
+    """Reads the number of active experts. The field has two names; if both are given, they must agree."""
     given = [name for name in ("num_experts_per_tok", "experts_per_token") if name in fields.content]
     values = {name: fields.integer(name) for name in given or ["num_experts_per_tok"]}
     if len(set(values.values())) > 1:
@@ -259,7 +262,7 @@ def _windows(fields: Fields, num_layers: int) -> tuple[int | None, ...]:
 
 
 def _rope(content: Mapping[str, Any]) -> RopeSpec:
-    """From `rope_parameters` (newer files) or `rope_theta` with `rope_scaling` (the published ones)."""
+    """Reads `rope_parameters` (newer files) or `rope_theta` with `rope_scaling` (the published ones)."""
     named = "rope_parameters" if "rope_parameters" in content else "rope_scaling"
     scaling = content.get(named) or {}
     if not isinstance(scaling, Mapping):
@@ -278,7 +281,7 @@ def _rope(content: Mapping[str, Any]) -> RopeSpec:
     if kind == "default":
         return RopeSpec(theta=theta)
     if kind != "yarn":
-        raise SpecError(f"{named}.rope_type = {kind!r}: a gpt-oss has 'yarn' or 'default'")
+        raise SpecError(f"{named}.rope_type = {kind!r}: gpt-oss has 'yarn' or 'default'")
     truncate = scaling.get("truncate", True)
     if not isinstance(truncate, bool):
         raise SpecError(f"{named}.truncate must be true or false, not {truncate!r}")

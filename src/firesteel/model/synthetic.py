@@ -1,9 +1,9 @@
-"""Random weights of any spec, made on the device, the same for the same seed; reads no files.
+"""Random weights of any spec, made on the device, equal for equal seeds.
 
-Scaled so that activations stay finite through all layers and tokens spread over the experts: every matrix has
-about unit gain, and router logits have a standard deviation of about one. Of many layers each adds less to the
-residual: attention's averages are much the same for all tokens and would lead them to the same experts, and another
-expert, chosen by rounding alone, would change all that follows.
+They are scaled so that activations stay finite through all layers and tokens spread over the experts: every matrix
+has about unit gain, and router logits have a standard deviation of about one. In a deep network each layer adds
+less to the residual. Otherwise attention's averages, which are similar for all tokens, would lead all tokens to the
+same experts, and a different expert chosen because of rounding alone would change everything after it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from firesteel.device import DeviceSpec
 from firesteel.model.spec import GROUP, ModelSpec
 from firesteel.model.weights import Weights, check_memory, empty_weights, named_tensors, weight_bytes
 
-E2M1_RMS = 2.93  # of a uniformly drawn code
+E2M1_RMS = 2.93  # RMS of uniformly drawn codes
 FEW_LAYERS = 4
-SINK_RANGE = (-2.0, 5.75)  # what the public checkpoints hold
+SINK_RANGE = (-2.0, 5.75)  # range in the public checkpoints
 
 
 def synthetic_weights(spec: ModelSpec, device: DeviceSpec, *, seed: int, reserve_gib: float = 0.0) -> Weights:
+    """Returns random weights after checking that they fit and leave `reserve_gib` free."""
     check_memory(weight_bytes(spec), device, reserve_gib)
     weights = empty_weights(spec, device.torch_device)
     for number, (name, tensor) in enumerate(named_tensors(weights, spec).items()):
@@ -33,7 +34,10 @@ def synthetic_weights(spec: ModelSpec, device: DeviceSpec, *, seed: int, reserve
 
 
 def gain_log2(num_layers: int) -> int:
-    """Of what a layer adds: about 1 / sqrt(2 * layers), so that their sum stays about one; a few keep theirs."""
+    """Returns log2 of the gain of what a layer adds: about 1 / sqrt(2 * layers), so the sum stays about one.
+
+    Networks of few layers keep unit gain.
+    """
     return -round(math.log2(2 * num_layers) / 2) if num_layers > FEW_LAYERS else 0
 
 
@@ -58,7 +62,7 @@ def _fill(name: str, tensor: Tensor, generator: torch.Generator, power: int) -> 
 
 
 def _random_bytes(tensor: Tensor, generator: torch.Generator) -> None:
-    """Eight bytes a draw: drawing them one by one is what a 120b's start would wait for."""
+    """Fills with random bytes, eight per draw: drawing single bytes would dominate the start of a 120b model."""
     flat = tensor.view(-1)
     if flat.storage_offset() % 8:  # k or v of a narrow fused matrix
         flat.random_(0, 256, generator=generator)

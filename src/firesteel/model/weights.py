@@ -1,8 +1,8 @@
-"""The weights of a gpt-oss as tensors, and how they come out of a checkpoint; knows no arithmetic.
+"""The weights of a gpt-oss as tensors, and how they are loaded from a checkpoint.
 
-Experts stay packed in MXFP4, and so are the dense layers that the spec names. q, k and v are read straight into one
-fused matrix. `named_tensors` is the one map between the public names and our storage: loading, checking, saving and
-making random weights all go through it.
+Experts stay packed in MXFP4, as do the dense layers that the spec names. q, k and v are read straight into one
+fused matrix. `named_tensors` is the only map between the public names and our storage: loading, checking, saving
+and random weights all use it.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ DenseWeight = Tensor | Mxfp4Weight
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWeights:
+    """Weights of one transformer layer."""
+
     input_norm: Tensor  # [H]
     qkv: DenseWeight  # [(Q + 2K) D, H]
     qkv_bias: Tensor
@@ -41,6 +43,8 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
+    """All weights of the network."""
+
     embedding: Tensor  # [V, H]
     layers: list[LayerWeights]
     norm: Tensor  # [H]
@@ -48,7 +52,7 @@ class Weights:
 
 
 def empty_weights(spec: ModelSpec, device: torch.device) -> Weights:
-    """Uninitialised storage; on the meta device it costs nothing and still knows every shape."""
+    """Returns uninitialised storage; on the meta device it takes no memory and still has every shape."""
 
     def bf16(*shape: int) -> Tensor:
         return torch.empty(shape, dtype=torch.bfloat16, device=device)
@@ -94,7 +98,7 @@ def empty_weights(spec: ModelSpec, device: torch.device) -> Weights:
 
 
 def named_tensors(weights: Weights, spec: ModelSpec) -> dict[str, Tensor]:
-    """Views of the storage by the public checkpoint's names, in its shapes."""
+    """Returns views of the storage by the names of the public checkpoint, in its shapes."""
     named = {
         "model.embed_tokens.weight": weights.embedding,
         "model.norm.weight": weights.norm,
@@ -135,7 +139,7 @@ def _named_layer(layer: LayerWeights, spec: ModelSpec) -> dict[str, Tensor]:
 
 
 def _named_dense(name: str, weight: DenseWeight) -> dict[str, Tensor]:
-    """MXFP4 as the experts are stored: groups of 16 bytes, and a scale for each."""
+    """Names a dense weight; MXFP4 has the layout of the experts: groups of 16 bytes with a scale each."""
     if isinstance(weight, Tensor):
         return {name: weight}
     return {name + CODES: weight.codes.unflatten(-1, (-1, GROUP // 2)), name + SCALES: weight.scales}
@@ -149,6 +153,7 @@ def _split_rows(weight: DenseWeight, sizes: list[int]) -> list[DenseWeight]:
 
 
 def weight_bytes(spec: ModelSpec) -> int:
+    """Returns the bytes of all weights."""
     return sum(tensor.nbytes for tensor in named_tensors(empty_weights(spec, torch.device("meta")), spec).values())
 
 
@@ -162,10 +167,10 @@ def load_weights(
     progress: Progress | None = None,
     held: ModelSpec | None = None,
 ) -> tuple[Weights, LoadReport]:
-    """`spec` is the checkpoint's; `held`, if given, the same with more layers in MXFP4: they are quantised here.
+    """Loads the weights of a checkpoint described by `spec`.
 
-    Names, shapes, types and memory are checked before the first byte of data is read. Beside the weights, at most
-    `room_bytes` are taken.
+    `held`, if given, is the same spec with more layers in MXFP4, which are quantised here. Names, shapes, types and
+    memory are checked before the first byte of data is read. At most `room_bytes` are used beyond the weights.
     """
     held = spec if held is None else held
     stored = find_tensors(directory)
@@ -180,6 +185,7 @@ def load_weights(
 
 
 def check_scales(targets: Mapping[str, Tensor], stored: Mapping[str, StoredTensor]) -> None:
+    """Raises if a scale that was read from the checkpoint is NaN."""
     for name, tensor in targets.items():
         if name.endswith(SCALES) and name in stored:
             try:
@@ -189,24 +195,25 @@ def check_scales(targets: Mapping[str, Tensor], stored: Mapping[str, StoredTenso
 
 
 def check_tensors(stored: Mapping[str, StoredTensor], spec: ModelSpec, directory: Path) -> None:
+    """Raises if a tensor is missing, is not expected, or has the wrong type or shape."""
     expected = named_tensors(empty_weights(spec, torch.device("meta")), spec)
-    for name, found in stored.items():
+    for name, tensor in stored.items():
         if name.endswith(("weight_scale_2", "input_scale")) or (
-            name.endswith("_scales") and found.dtype is torch.float8_e4m3fn
+            name.endswith("_scales") and tensor.dtype is torch.float8_e4m3fn
         ):
             raise CheckpointError(
-                f"{found.file}: tensor {name} belongs to NVFP4 (16 values a group, E4M3 scales); "
+                f"{tensor.file}: tensor {name} belongs to NVFP4 (16 values per group, E4M3 scales); "
                 "firesteel computes MXFP4: use the published MXFP4 checkpoint"
             )
     for name, want in expected.items():
         if name not in stored:
             raise CheckpointError(f"tensor {name} is missing from the checkpoint in {directory}")
-        found = stored[name]
-        if found.dtype != want.dtype:
-            raise CheckpointError(f"{found.file}: tensor {name} is {found.dtype}, expected {want.dtype}")
-        if found.shape != tuple(want.shape):
+        tensor = stored[name]
+        if tensor.dtype != want.dtype:
+            raise CheckpointError(f"{tensor.file}: tensor {name} is {tensor.dtype}, expected {want.dtype}")
+        if tensor.shape != tuple(want.shape):
             raise CheckpointError(
-                f"{found.file}: tensor {name} has shape {found.shape}, expected {tuple(want.shape)}"
+                f"{tensor.file}: tensor {name} has shape {tensor.shape}, expected {tuple(want.shape)}"
             )
     if extra := sorted(set(stored) - set(expected)):
         raise CheckpointError(
@@ -215,7 +222,7 @@ def check_tensors(stored: Mapping[str, StoredTensor], spec: ModelSpec, directory
 
 
 def check_memory(needed: int, device: DeviceSpec, reserve_gib: float) -> None:
-    """Refuses rather than freezes the host: on unified memory an overcommitted GPU takes the system with it."""
+    """Raises if the weights do not fit: on unified memory an overcommitted GPU freezes the whole host."""
     available = available_bytes(device)
     if needed + reserve_gib * GIB > available:
         raise CheckpointError(

@@ -1,4 +1,4 @@
-"""Sizes and tensors of the cache, with the machine's memory made up."""
+"""Sizes and tensors of the cache, with faked memory sizes."""
 
 from dataclasses import replace
 
@@ -63,9 +63,9 @@ def test_nth_window_and_nth_full_layer_share_their_tensors():
     cache = new_cache(replace(SPEC, num_layers=5, windows=(8, None, 8, None, 8)), 5, 16, CPU, torch.float32)
     for tensors in (cache.keys, cache.values):
         assert tensors[0] is tensors[1] and tensors[2] is tensors[3]
-        assert len({id(one) for one in tensors}) == 3
-        assert {(tuple(one.shape), one.dtype) for one in tensors} == {((5, 2, 16, 32), torch.float32)}
-    assert len({one.data_ptr() for one in (*cache.keys, *cache.values)}) == 6
+        assert len({id(tensor) for tensor in tensors}) == 3
+        assert {(tuple(tensor.shape), tensor.dtype) for tensor in tensors} == {((5, 2, 16, 32), torch.float32)}
+    assert len({tensor.data_ptr() for tensor in (*cache.keys, *cache.values)}) == 6
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_layers_are_paired_in_any_order(windows, numbers):
 def test_page_bytes_are_those_of_the_tensors(dtype, windows):
     spec = replace(SPEC, windows=windows)
     cache = new_cache(spec, 7, 16, CPU, dtype)
-    tensors = {one.data_ptr(): one.nbytes for one in (*cache.keys, *cache.values)}
+    tensors = {tensor.data_ptr(): tensor.nbytes for tensor in (*cache.keys, *cache.values)}
     assert sum(tensors.values()) == 7 * page_bytes(spec, 16, dtype)
 
 
@@ -102,12 +102,12 @@ def test_size_beyond_free_memory_is_refused(free):
         count(kv_cache_gib=10.5)
 
 
-def test_gpu_gives_what_is_free_but_for_the_reserve_and_a_steps_needs(free):
+def test_gpu_cache_is_free_memory_without_the_reserve_and_the_needs_of_a_step(free):
     free(75)
-    one = page_bytes(LARGE, 64, torch.bfloat16)
-    left = 75 * GIB - count(reserve_gib=3.0) * one
+    bytes_per_page = page_bytes(LARGE, 64, torch.bfloat16)
+    left = 75 * GIB - count(reserve_gib=3.0) * bytes_per_page
     needed = 3 * GIB + working_bytes(LARGE, BATCH) + graph_bytes(LARGE, BATCH, LARGE.max_context)
-    assert needed <= left < needed + one
+    assert needed <= left < needed + bytes_per_page
     assert count(reserve_gib=3.0) - count(reserve_gib=5.25) == 1024
 
 
@@ -132,7 +132,7 @@ def test_logits_of_prompts_handed_out_in_a_step_take_a_quarter_gibibyte():
     assert count_prompt_logits(replace(SPEC, vocab_size=1 << 30)) == 1
 
 
-def test_unified_memory_is_asked_of_the_system(monkeypatch):
+def test_unified_memory_is_read_from_the_system(monkeypatch):
     monkeypatch.setattr("firesteel.device.memory_info", lambda: {"MemAvailable": 20 * GIB})
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (100 * GIB, 120 * GIB))
     shared = count(device=replace(GPU, is_unified=True))
@@ -170,7 +170,7 @@ def test_too_little_memory_is_an_error_that_says_what_to_do(free):
         ("fp8", GPU, torch.float8_e4m3fn),
     ],
 )
-def test_auto_stores_what_is_computed(name, device, dtype):
+def test_auto_stores_the_computed_type(name, device, dtype):
     assert find_dtype(name, device) == dtype
 
 

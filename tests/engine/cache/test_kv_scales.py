@@ -1,4 +1,4 @@
-"""Files of scales: what is written is read, and what cannot be right is refused with cause and cure."""
+"""Scale files: written scales are read back, and bad files are refused with cause and cure."""
 
 import errno
 import json
@@ -21,27 +21,27 @@ def store(folder, **changes):
     return path
 
 
-def test_what_is_written_is_read(tmp_path):
+def test_written_scales_are_read_back(tmp_path):
     path = tmp_path / "scales.json"
     write_scales(path, SCALES)
     assert read_scales(path, 3) == SCALES
 
 
 def test_whole_numbers_become_floats(tmp_path):
-    found = read_scales(store(tmp_path), 2)
-    assert found == KvScales(keys=(0.5, 0.5), values=(2.0, 2.0)) and type(found.values[0]) is float
+    scales = read_scales(store(tmp_path), 2)
+    assert scales == KvScales(keys=(0.5, 0.5), values=(2.0, 2.0)) and type(scales.values[0]) is float
 
 
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"format": "other"}, "is no file of scales"),
-        ({"format": None}, "is no file of scales"),
+        ({"format": "other"}, "is not a scale file"),
+        ({"format": None}, "is not a scale file"),
         ({"num_layers": 3}, "num_layers and the number of layers differ"),
         ({"layers": [LAYER]}, "num_layers and the number of layers differ"),
         ({"layers": None}, "num_layers and the number of layers differ"),
         ({"layers": {"a": 1, "b": 2}}, "num_layers and the number of layers differ"),
-        ({"num_layers": 1, "layers": [LAYER]}, "is of a model of 1 layers, this one has 2"),
+        ({"num_layers": 1, "layers": [LAYER]}, "is for a model of 1 layers, this model has 2"),
         *(
             ({"layers": [LAYER, {**LAYER, name: bad}]}, f"layer 1: its {name} scale is {bad!r}, not a positive")
             for name in ("key", "value")
@@ -50,7 +50,7 @@ def test_whole_numbers_become_floats(tmp_path):
         ({"layers": [7, LAYER]}, "layer 0: its key scale is None"),
     ],
 )
-def test_files_that_cannot_be_right_are_refused(tmp_path, changes, complaint):
+def test_invalid_files_are_refused(tmp_path, changes, complaint):
     with pytest.raises(ScaleError, match="firesteel calibrate") as raised:
         read_scales(store(tmp_path, **changes), 2)
     assert complaint in str(raised.value) and "scales.json" in str(raised.value)
@@ -58,7 +58,7 @@ def test_files_that_cannot_be_right_are_refused(tmp_path, changes, complaint):
 
 @pytest.mark.parametrize(
     ("content", "complaint"),
-    [(b"", "not valid JSON"), (b"\xff\xfe\x00", "not valid JSON"), (b"[]", "is no file of scales")],
+    [(b"", "not valid JSON"), (b"\xff\xfe\x00", "not valid JSON"), (b"[]", "is not a scale file")],
 )
 def test_foreign_files_are_refused(tmp_path, content, complaint):
     path = tmp_path / "other"

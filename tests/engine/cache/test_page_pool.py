@@ -1,4 +1,4 @@
-"""The pool alone: who gets which page, what is remembered, what goes first."""
+"""The page pool: allocation, remembered content and order of eviction."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def test_page_with_content_is_idle_and_can_be_found_again():
     assert (pool.holders[page], pool.num_idle, pool.num_available) == (1, 0, 1)
 
 
-def test_page_stays_until_its_last_holder_lets_go():
+def test_page_stays_until_its_last_holder_releases_it():
     pool = PagePool(1)
     page = pool.take()
     pool.remember(page, "a")
@@ -50,13 +50,13 @@ def test_free_pages_go_before_idle_ones_and_idle_ones_in_the_order_they_became_i
     for page in (pages[1], pages[3], pages[0], pages[2]):
         pool.release(page)
     pool.hold(pages[1])
-    pool.release(pages[1])  # used again: now the last to go
+    pool.release(pages[1])  # used again: now evicted last
     assert [pool.take() for _ in range(4)] == [pages[3], pages[0], pages[2], pages[1]]
     assert [pool.find(key) for key in "abc"] == [None] * 3
     assert pool.num_evictions == 3
 
 
-def test_first_page_with_a_content_is_the_one_to_find():
+def test_first_page_with_a_content_is_the_one_found():
     pool = PagePool(2)
     first, second = pool.take(), pool.take()
     pool.remember(first, "a")

@@ -1,4 +1,4 @@
-"""Tables of requests over one pool: prefixes found, windows left behind, pages counted."""
+"""Page tables over one pool: prefix hits, released window pages and page counts."""
 
 import itertools
 
@@ -16,7 +16,7 @@ def make(num_pages=64, page_size=4, kinds=BOTH, window=6, **options):
 
 
 def compute(tables, token_ids, *, chunk=1000):
-    """A table whose tokens were all computed, `chunk` at a time, and how many were found in the cache."""
+    """Returns a table whose tokens were computed, `chunk` at a time, and the number found in the cache."""
     table = tables.new(list(token_ids))
     done = cached = tables.open(table, len(token_ids) - 1)
     while done < len(token_ids):
@@ -68,14 +68,14 @@ def test_full_and_window_pages_are_never_the_same():
     tables = make()
     table, _ = compute(tables, range(40))
     again, _ = compute(tables, range(40))
-    for one, other in itertools.product((table, again), repeat=2):
-        assert not set(one.pages[FULL]) & set(held_window_pages(tables, other))
+    for first, second in itertools.product((table, again), repeat=2):
+        assert not set(first.pages[FULL]) & set(held_window_pages(tables, second))
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 100])
 @pytest.mark.parametrize(("window", "first"), [(1, 5), (2, 4), (5, 4), (6, 3), (128, 0)])
-def test_window_pages_behind_the_next_tokens_window_are_let_go(window, first, chunk):
-    """20 tokens of 4 a page: the next token, at 20, sees 21 - window and later."""
+def test_window_pages_before_the_next_tokens_window_are_released(window, first, chunk):
+    """20 tokens, 4 per page: the next token, at 20, sees positions from 21 - window on."""
     tables = make(window=window)
     table, _ = compute(tables, range(20), chunk=chunk)
     assert table.num_released == first
@@ -83,7 +83,7 @@ def test_window_pages_behind_the_next_tokens_window_are_let_go(window, first, ch
     assert tables.pool.num_held == 5 + 5 - first
 
 
-def test_page_left_behind_stays_cached_for_a_shorter_prompt():
+def test_released_page_stays_cached_for_a_shorter_prompt():
     tables = make()
     table, _ = compute(tables, range(40), chunk=1)
     assert table.num_released == 8
@@ -92,7 +92,7 @@ def test_page_left_behind_stays_cached_for_a_shorter_prompt():
 
 def test_prefix_hit_needs_the_window_pages_before_its_end_only():
     tables = make(num_pages=30)
-    table, _ = compute(tables, range(40))  # 10 full pages, 10 window pages, 8 of these left behind
+    table, _ = compute(tables, range(40))  # 10 full pages, 10 window pages, 8 of these released
     tables.close(table)
     pool = tables.pool
     kept = {key for key in pool._page_of if key[0] == FULL or key[1] in table.digests[2:4]}
@@ -175,7 +175,7 @@ def test_longest_text_is_the_longest_that_fits(kinds, num_pages):
 
 
 def test_forgotten_text_is_computed_anew_by_all():
-    """Also the window pages that were let go, and pages that another request holds."""
+    """Forgetting covers released window pages, and pages that another request holds."""
     tables = make()
     leave(tables, range(40))
     other, cached = compute(tables, range(24))

@@ -5,7 +5,7 @@ import torch
 from firesteel.engine.sample.logprobs import score
 from firesteel.engine.sample.pending import PendingTokens
 from firesteel.engine.sample.row import SampleRow
-from firesteel.model.report import Report
+from firesteel.model.step_result import StepResult
 from firesteel.types import SamplingParams
 
 
@@ -17,18 +17,18 @@ def rows(*logprobs):
 
 
 def test_padding_rows_of_a_step_are_not_read():
-    report = Report.new(4, torch.device("cpu"))
-    report.token_ids.copy_(torch.tensor([5, 6, 7, 8]))
-    report.best.copy_(torch.tensor([5.0, 16.0, 27.0, 38.0]))
-    drawn = PendingTokens.begin_plain(rows(None, None, None), report).read()
+    last = StepResult.new(4, torch.device("cpu"))
+    last.token_ids.copy_(torch.tensor([5, 6, 7, 8]))
+    last.best.copy_(torch.tensor([5.0, 16.0, 27.0, 38.0]))
+    drawn = PendingTokens.begin_plain(rows(None, None, None), last).read()
     assert [result.token_id for result in drawn] == [5, 6, 7] and not any(result.error for result in drawn)
-    assert report.token_ids.tolist() == [5, 6, 7, 8]
+    assert last.token_ids.tolist() == [5, 6, 7, 8]
 
 
 def test_logit_that_is_not_finite_is_a_fault_of_its_row():
-    report = Report.new(3, torch.device("cpu"))
-    report.best.copy_(torch.tensor([1.0, float("nan"), float("inf")]))
-    first, *broken = PendingTokens.begin_plain(rows(None, None, None), report).read()
+    last = StepResult.new(3, torch.device("cpu"))
+    last.best.copy_(torch.tensor([1.0, float("nan"), float("inf")]))
+    first, *broken = PendingTokens.begin_plain(rows(None, None, None), last).read()
     assert (first.token_id, first.error) == (0, None)
     for number, one in enumerate(broken, 1):
         assert one.token_id is None and one.error.startswith(f"request {number}: the model's logits hold NaN")

@@ -1,18 +1,18 @@
-"""What steps are expected to take, and how many tokens of prompts that leaves beside requests that decode."""
+"""Expected step durations, and the number of prompt tokens that they allow beside decoding requests."""
 
 import pytest
 
-from firesteel.engine.schedule.step_cost import FIRST_TOKENS, LEAST_TOKENS, StepCost
+from firesteel.engine.schedule.step_cost import FIRST_TOKENS, LEAST_TOKENS, StepCostModel
 from firesteel.model.prompt_sizes import TOKENS
 
 
 def real(tokens):
-    """Milliseconds as on a GPU: the experts' weights first, then what tokens add."""
+    """Returns milliseconds as on a GPU: a constant for the experts' weights, plus a share per token."""
     return 8.0 + min(tokens, 100) * 0.12 + tokens * 0.02
 
 
 def run(cost, times, num_decoding=8, of=real):
-    """Sizes of mixed steps that fill their room."""
+    """Returns the sizes of mixed steps that use all the room."""
     taken = []
     for _ in range(times):
         tokens = cost.find_room(num_decoding) + num_decoding
@@ -26,35 +26,35 @@ def run(cost, times, num_decoding=8, of=real):
     ("budget", "sizes"), [(8192, (*TOKENS, 4096, 8192)), (100, (16, 32, 64, 96, 100)), (7, (7,))]
 )
 def test_sizes_are_those_of_prompt_steps_and_then_double(budget, sizes):
-    assert tuple(StepCost(40.0, budget).sizes) == sizes
+    assert tuple(StepCostModel(40.0, budget).sizes) == sizes
 
 
-def test_before_anything_is_known_a_piece_of_moderate_size_is_allowed():
-    assert StepCost(40.0, 8192).find_room(20) == FIRST_TOKENS - 20
+def test_a_piece_of_moderate_size_is_allowed_before_the_first_measurement():
+    assert StepCostModel(40.0, 8192).find_room(20) == FIRST_TOKENS - 20
 
 
-def test_room_fills_the_largest_size_that_keeps_to_the_bound():
-    cost = StepCost(40.0, 8192)
+def test_room_fills_the_largest_size_that_stays_within_the_bound():
+    cost = StepCostModel(40.0, 8192)
     taken = run(cost, 20)
     assert taken[0] == FIRST_TOKENS and taken[-1] == 768 and real(768) <= 40 < real(1024)
     assert all(real(tokens) <= 40 for tokens in taken[5:])
 
 
 def test_long_prompts_alone_teach_what_is_too_long():
-    cost = StepCost(40.0, 8192)
+    cost = StepCostModel(40.0, 8192)
     cost.add(8192, 190.0)
     assert cost.find_room(8) == LEAST_TOKENS, "nothing shorter was seen"
     assert run(cost, 20)[-1] == 768
 
 
-def test_prompts_get_on_however_long_steps_take():
-    cost = StepCost(1.0, 8192)
+def test_prompts_progress_however_long_steps_take():
+    cost = StepCostModel(1.0, 8192)
     assert set(run(cost, 10)[1:]) == {LEAST_TOKENS + 8}
     assert cost.find_room(5000) == LEAST_TOKENS
 
 
 def test_longer_contexts_are_learnt_and_forgotten():
-    cost = StepCost(40.0, 8192)
+    cost = StepCostModel(40.0, 8192)
     run(cost, 20)
     slow = run(cost, 20, of=lambda tokens: 2 * real(tokens))
     assert 2 * real(slow[-1]) <= 40 < 2 * real(768)
@@ -62,14 +62,14 @@ def test_longer_contexts_are_learnt_and_forgotten():
 
 
 def test_single_slow_step_does_not_rule_a_size_out_for_long():
-    cost = StepCost(40.0, 8192)
+    cost = StepCostModel(40.0, 8192)
     run(cost, 20)
     cost.add(768, 5000.0)
     assert run(cost, 400)[-1] == 768
 
 
-def test_between_sizes_that_were_seen_time_lies_on_a_line():
-    cost = StepCost(40.0, 2048)
+def test_time_between_measured_sizes_is_interpolated():
+    cost = StepCostModel(40.0, 2048)
     cost.add(512, 20.0)
     assert cost.foresee(16) == 20 and cost.foresee(1024) == 30, "half of it is in proportion"
     cost.add(1536, 30.0)

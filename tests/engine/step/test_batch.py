@@ -1,4 +1,4 @@
-"""The tensors of a step against a loop over its tokens, one by one."""
+"""The tensors of a step, compared with a loop over its tokens."""
 
 import random
 from array import array
@@ -27,7 +27,7 @@ def span(token_ids, start, full_pages, window_pages=None, num_logits=1):
 
 
 def random_plan(rng, page_size):
-    """Requests anywhere in their text, with pages dealt from one pile; some own pages they do not fill yet."""
+    """Returns a plan of requests at any position, with pages from one pool; some own pages that are not filled."""
     spans, pile = [], list(range(1000))
     rng.shuffle(pile)
     for _ in range(rng.randrange(1, 6)):
@@ -45,17 +45,17 @@ def test_every_token_has_its_id_position_and_slots(seed, page_size):
     plan = random_plan(random.Random(seed), page_size)
     batch = build_batch(plan, page_size, CPU)
     row, logit_rows = 0, []
-    for request, one in enumerate(plan.spans):
+    for request, part in enumerate(plan.spans):
         assert batch.query_starts[request] == row
-        for position in range(one.start, one.end):
-            assert batch.token_ids[row] == one.token_ids[position]
+        for position in range(part.start, part.end):
+            assert batch.token_ids[row] == part.token_ids[position]
             assert batch.positions[row] == position
-            for view, pages in ((batch.full, one.full_pages), (batch.window, one.window_pages)):
+            for view, pages in ((batch.full, part.full_pages), (batch.window, part.window_pages)):
                 page, offset = divmod(int(view.slots[row]), page_size)
                 assert page == pages[position // page_size] and offset == position % page_size
             row += 1
-        logit_rows += range(row - one.num_logits, row)
-        assert batch.kv_lens[request] == one.end
+        logit_rows += range(row - part.num_logits, row)
+        assert batch.kv_lens[request] == part.end
     assert batch.query_starts[len(plan.spans)] == row == plan.num_tokens
     assert batch.token_ids.shape == batch.full.slots.shape == batch.window.slots.shape == (row,)
     assert batch.query_starts.numel() == len(plan.spans) + 1
@@ -67,11 +67,11 @@ def test_every_token_has_its_id_position_and_slots(seed, page_size):
 def test_page_tables_lead_to_every_token_held(seed, page_size):
     plan = random_plan(random.Random(100 + seed), page_size)
     batch = build_batch(plan, page_size, CPU)
-    longest = max(one.end for one in plan.spans)
-    for request, one in enumerate(plan.spans):
-        for view, pages in ((batch.full, one.full_pages), (batch.window, one.window_pages)):
+    longest = max(part.end for part in plan.spans)
+    for request, part in enumerate(plan.spans):
+        for view, pages in ((batch.full, part.full_pages), (batch.window, part.window_pages)):
             assert view.page_table.shape == (len(plan.spans), -(-longest // page_size))
-            for position in range(one.end):
+            for position in range(part.end):
                 assert view.page_table[request, position // page_size] == pages[position // page_size]
 
 
@@ -81,7 +81,7 @@ def test_tables_of_short_requests_are_filled_with_a_page_that_exists():
 
 
 def test_all_indices_are_int64_contiguous_and_aligned():
-    """A kernel is compiled again for a pointer that is not a multiple of 16."""
+    """Triton recompiles a kernel for a pointer that is not a multiple of 16 bytes."""
     batch = build_batch(random_plan(random.Random(1), 4), 4, CPU)
     tensors = (
         batch.token_ids,
@@ -100,7 +100,7 @@ def test_all_indices_are_int64_contiguous_and_aligned():
     assert all((tensor.data_ptr() - first) % 128 == 0 for tensor in tensors)
 
 
-def test_everything_crosses_as_one_copy(monkeypatch):
+def test_everything_is_uploaded_in_one_copy(monkeypatch):
     seen = []
     monkeypatch.setattr(
         "firesteel.engine.step.batch.upload", lambda values, device: seen.append(values) or torch.as_tensor(values)

@@ -51,7 +51,7 @@ def loop(request, llm):
     fused = FusedOps(ops=DecodeOps.choose(llm.device, llm.kernels.ledger)) if request.param else None
     cache = new_cache(llm.spec, 10, 4, llm.device, torch.float32)
     for tensor in (*cache.keys, *cache.values):
-        tensor.zero_()  # the tests begin in the middle of texts: what nobody wrote may hold NaN
+        tensor.zero_()  # the tests begin in the middle of texts: unwritten memory may hold NaN
     store = StepStore(
         llm.model, cache, llm.device, KernelConfig(), fused=fused, idle_page=9, most_requests=4, max_context=12
     )

@@ -1,4 +1,4 @@
-"""Which plans run in padded steps of prompts, what falls outside and is counted, and that tokens are the same."""
+"""The choice of padded prompt steps for plans, counts of plans that fit none, and equal tokens."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from firesteel.config import BatchConfig, CacheConfig, KernelConfig
 from firesteel.device import GIB, find_device
 from firesteel.engine.cache.kv_cache import new_cache
 from firesteel.engine.engine import Engine
-from firesteel.engine.step.prompt_store import Outside, PromptStore
+from firesteel.engine.step.prompt_store import OutsideCounts, PromptStore
 from firesteel.kernels import Kernels
 from firesteel.kernels.ledger import Ledger
 from firesteel.measure.tokens.runs import draw_requests, run_together
@@ -66,7 +66,7 @@ def test_step_is_the_one_of_the_padded_size_and_is_made_once(make_store):
     ):
         assert store.find(Plan(spans=spans)).step.size == PromptSize(*size)
     assert store.find(Plan(spans=[span(12)])) is store.find(Plan(spans=[span(3)]))
-    assert len(store) == 4 and store.num_launched == 7 and store.outside == Outside() and store.seconds > 0
+    assert len(store) == 4 and store.num_launched == 7 and store.outside == OutsideCounts() and store.seconds > 0
 
 
 @pytest.mark.parametrize(
@@ -78,16 +78,16 @@ def test_step_is_the_one_of_the_padded_size_and_is_made_once(make_store):
         ([span(5, held=8, prompt_logprobs=0)], "logits"),
     ],
 )
-def test_what_falls_outside_is_counted_by_reason(make_store, spans, reason):
+def test_plans_that_fit_no_step_are_counted_by_reason(make_store, spans, reason):
     store = make_store()
     assert store.find(Plan(spans=spans)) is None
-    assert store.outside == Outside(**{reason: 1}) and store.num_launched == len(store) == 0
+    assert store.outside == OutsideCounts(**{reason: 1}) and store.num_launched == len(store) == 0
 
 
-def test_cpu_has_none_unless_told(make_store):
+def test_cpu_has_no_prompt_steps_unless_eager(make_store):
     store = make_store(eager=False)
     store.prepare()
-    assert store.find(Plan(spans=[span(5)])) is None and store.outside == Outside(off=1)
+    assert store.find(Plan(spans=[span(5)])) is None and store.outside == OutsideCounts(off=1)
     assert len(store) == 0 and store.sizes() == []
 
 
@@ -125,14 +125,16 @@ def run_engine(llm, requests, *, eager, **batch):
 @pytest.mark.parametrize("budget", [15, 16, 17, 64, 2048])
 @pytest.mark.parametrize("params", [{}, {"temperature": 1.0, "seed": 3}, {"logprobs": 2}], ids=str)
 def test_tokens_are_those_of_steps_launched_op_by_op(llm, budget, params):
-    """Lengths at the edges of sizes; a small budget cuts prompts into pieces beside requests that decode."""
+    """Lengths are at the edges of sizes; a small budget cuts prompts into pieces beside decoding requests."""
     lengths = [1, 15, 16, 17, 31, 32, 33, 70]
     given = draw_requests(lengths, SamplingParams(max_tokens=9, **params), llm.spec.vocab_size, seed=1)
     settings = {"max_num_seqs": 5, "max_num_batched_tokens": budget}
     padded, engine = run_engine(llm, given, eager=True, **settings)
     plain, other = run_engine(llm, given, eager=False, **settings)
     assert padded == plain
-    assert engine.prompts.num_launched == other.prompts.outside.off > 0 and engine.prompts.outside == Outside()
+    assert (
+        engine.prompts.num_launched == other.prompts.outside.off > 0 and engine.prompts.outside == OutsideCounts()
+    )
 
 
 def test_prefix_that_is_cached_is_not_computed_again(llm):
@@ -148,8 +150,8 @@ def test_prefix_that_is_cached_is_not_computed_again(llm):
     assert texts[True] == texts[False]
 
 
-def test_long_prompt_beside_decoding_is_cut_to_what_keeps_to_the_bound(llm, monkeypatch):
-    """By a clock that goes on by a millisecond for each token of a padded step."""
+def test_long_prompt_beside_decoding_is_cut_to_stay_within_the_bound(llm, monkeypatch):
+    """The clock advances by one millisecond per token of a padded step."""
     engine = Engine(
         llm.model,
         llm.device,
@@ -176,8 +178,8 @@ def test_long_prompt_beside_decoding_is_cut_to_what_keeps_to_the_bound(llm, monk
     short, *long = draw_requests([5, 240, 240], SamplingParams(max_tokens=15), llm.spec.vocab_size, seed=1)
     engine.submit(short)
     engine.step()
-    for one in long:
-        engine.submit(one)
+    for request in long:
+        engine.submit(request)
     while engine.has_work:
         engine.step()
     mixed = [plan for plan in plans if plan.num_tokens > len(plan.spans) and len(plan.spans) > 1]

@@ -1,4 +1,4 @@
-"""Logits of the rows that a batch asks for, and of no others."""
+"""The runner returns logits of exactly the rows that a batch asks for."""
 
 from array import array
 
@@ -17,7 +17,7 @@ def run(llm, counts):
 
 
 def run_and_write(llm, counts):
-    """(logits, the pages: zero where nothing was written)"""
+    """Returns logits and the pages, which are zero where nothing was written."""
     runner = Runner(llm.model, new_cache(llm.spec, 8, 4, llm.device, torch.float32))
     for pages in (*runner.cache.keys, *runner.cache.values):
         pages.zero_()
@@ -42,12 +42,12 @@ def test_rows_are_those_asked_for(llm):
         torch.testing.assert_close(run(llm, counts), whole[list(rows)], rtol=1e-4, atol=1e-4)
 
 
-def test_no_rows_are_no_logits(llm):
+def test_no_rows_give_no_logits(llm):
     assert run(llm, (0, 0)).shape == (0, 272)
 
 
 def test_keys_and_values_of_every_token_are_written_whatever_rows_are_wanted(llm):
-    """A prompt's pieces before its last want no logits, and the pieces after them read what they wrote."""
+    """Pieces of a prompt before the last want no logits, and later pieces read what they wrote."""
     _, whole = run_and_write(llm, (5, 3))
     assert all(pages.count_nonzero() for pages in (*whole.keys, *whole.values))
     for counts in ((1, 1), (2, 0), (0, 0)):

@@ -1,4 +1,4 @@
-"""Sizes of decoding steps: exact where few, never less than half full, few sizes and widths."""
+"""Sizes of decoding steps: exact for few requests, little padding, few sizes and widths."""
 
 import pytest
 
@@ -36,5 +36,5 @@ def test_every_width_is_that_of_a_reach(most):
         assert padded_pages(tokens, 64, most) in widths
 
 
-def test_power_of_two_is_the_least_that_is_not_below():
+def test_power_of_two_is_the_smallest_that_is_at_least_the_count():
     assert [power_of_two(count) for count in (1, 2, 3, 64, 65)] == [1, 2, 4, 64, 128]

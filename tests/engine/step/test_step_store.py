@@ -1,4 +1,4 @@
-"""Which step a batch runs in, that steps are kept, and on a GPU that a graph is its kernels one by one."""
+"""The choice of decoding steps, their reuse, and on a GPU the equality of graphs and eager steps."""
 
 import itertools
 from dataclasses import replace
@@ -75,7 +75,7 @@ def test_prepared_steps_are_made_before_they_are_needed_the_largest_first(make_s
 
 
 @pytest.mark.parametrize("has_fused", [False, True])
-def test_prepared_steps_are_all_that_there_can_be(make_store, references, has_fused, monkeypatch):
+def test_prepared_steps_are_all_that_plans_can_need(make_store, references, has_fused, monkeypatch):
     monkeypatch.setattr(step_store, "SHORT", 64)
     monkeypatch.setattr(step_sizes, "LEAST_TOKENS", 16)
     store = make_store(fused=references if has_fused else None, most_requests=20)
@@ -121,7 +121,7 @@ def test_tables_are_as_wide_as_the_texts_need(make_store, llm):
     assert store.find(1, 30).num_tokens == store.find(1, llm.max_context).num_tokens == llm.max_context
 
 
-def test_what_fused_ops_refuse_runs_in_the_network_unless_they_were_asked_for(
+def test_steps_that_fused_ops_refuse_run_in_the_network_unless_they_were_asked_for(
     make_store, references, llm, monkeypatch, caplog
 ):
     monkeypatch.setattr(llm.model, "tile", "64x64")
@@ -183,14 +183,14 @@ def run_on_gpu(gpu_model, count, params, *, ahead, kv_dtype="auto", **kernels):
 @pytest.mark.parametrize("count", [1, 3, 8, 9, 21])
 @pytest.mark.parametrize("params", [{}, {"temperature": 1.0, "seed": 3}, {"logprobs": 2}], ids=str)
 def test_gpu_graph_is_eager_and_run_ahead_is_not(gpu_model, count, params):
-    """All end together, so that batches are the same: then so is every bit. Prompts have no padding."""
+    """All requests end together, so batches and every bit are the same. Prompts have no padding."""
     params = SamplingParams(max_tokens=90, **params)
     eager, _ = run_on_gpu(gpu_model, count, params, ahead=0, cuda_graphs=False)
     plain, _ = run_on_gpu(gpu_model, count, params, ahead=0, dependent_launch=False, prefill_graphs=False)
     ahead, engine = run_on_gpu(gpu_model, count, params, ahead=3, prefill_graphs=False)
     assert eager == plain == ahead
     steps = engine.loop.store.ready()
-    assert steps and all(one.is_captured for one in steps)
+    assert steps and all(step.is_captured for step in steps)
     assert isinstance(engine.loop.current.step, DecodeStep if count <= 8 else NetworkStep)
 
 
@@ -207,8 +207,8 @@ def test_gpu_steps_over_fp8_pages(gpu_model, count):
 @pytest.mark.gpu
 def test_gpu_launches_ahead_without_waiting(gpu_model, forbid_waiting):
     _, engine = run_on_gpu(gpu_model, 2, SamplingParams(max_tokens=4), ahead=3)
-    for one in draw_requests([30, 47], SamplingParams(max_tokens=200), SPEC.vocab_size, seed=1):
-        engine.submit(one)
+    for request in draw_requests([30, 47], SamplingParams(max_tokens=200), SPEC.vocab_size, seed=1):
+        engine.submit(request)
     for _ in range(3):
         engine.step()
     engine.in_flight.launched.clear()

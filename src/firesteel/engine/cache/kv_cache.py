@@ -1,7 +1,7 @@
-"""Keys and values in memory: how many pages there is room for, and their tensors; knows no request.
+"""Memory of keys and values: the number of pages that fit, and their tensors.
 
-Window and full layers come in pairs that share a tensor: page 7 holds tokens of either the one or the other. So the
-pool need not be divided between them, and long and short texts use it alike.
+Window and full layers come in pairs that share a tensor: a page holds tokens of one kind of layer or the other. So
+the pool need not be divided between them in advance, and suits long and short texts equally.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from firesteel.model.prompt_sizes import prompt_sizes
 from firesteel.model.spec import ModelSpec
 from firesteel.types import KvCache
 
-CPU_SHARE = 8  # without a size given, a CPU's cache takes at most 1/8 of the memory that is free
+CPU_SHARE = 8  # by default the cache of a CPU takes at most 1/8 of free memory
 PROMPT_LOGITS_BYTES = 1 << 28
-PLENTY = 2  # times what all sequences need at their longest; no cache is made larger by itself
+PLENTY = 2  # default limit of the cache: times what all sequences need at full length
 
 
 class CacheError(UserError):
-    """A cache that does not fit into memory, or that holds too little."""
+    """Raised if the cache does not fit into memory or has too few pages."""
 
 
 def find_dtype(name: str, device: DeviceSpec) -> torch.dtype:
@@ -41,7 +41,7 @@ def find_layout(spec: ModelSpec, page_size: int) -> PageLayout:
 
 
 def pair_layers(spec: ModelSpec) -> list[int]:
-    """For each layer the number of its tensors: the n-th window and the n-th full layer have the same."""
+    """Returns the tensor number of each layer; the n-th window layer and the n-th full layer share one."""
     counts = {FULL: 0, WINDOW: 0}
     numbers = []
     for window in spec.windows:
@@ -52,30 +52,30 @@ def pair_layers(spec: ModelSpec) -> list[int]:
 
 
 def page_bytes(spec: ModelSpec, page_size: int, dtype: torch.dtype) -> int:
-    """Of one page number, keys and values of all layers."""
+    """Returns the bytes of one page: keys and values of all layers."""
     return 2 * len(set(pair_layers(spec))) * spec.kv_size * page_size * dtype.itemsize
 
 
 def count_prompt_logits(spec: ModelSpec) -> int:
-    """Prompt tokens whose logits one step may hand out."""
+    """Returns the most prompt tokens whose logits one step may return."""
     return max(1, PROMPT_LOGITS_BYTES // (4 * spec.vocab_size))
 
 
 def row_bytes(spec: ModelSpec) -> int:
-    """Of what a step computes for one token."""
+    """Returns the bytes of what a step computes per token."""
     return (
         4 * spec.hidden_size + 2 * (spec.q_size + 2 * spec.kv_size) + 4 * spec.num_active * spec.intermediate_size
     )
 
 
 def working_bytes(spec: ModelSpec, config: BatchConfig) -> int:
-    """What a step may need beside weights and cache: a few copies of each row, and of the logits."""
+    """Returns the memory that a step may need beside weights and cache: a few copies of each row and logits."""
     tokens, logits = config.max_num_batched_tokens, config.max_num_seqs * spec.vocab_size * 4 + PROMPT_LOGITS_BYTES
     return 4 * tokens * row_bytes(spec) + 4 * logits
 
 
 def graph_bytes(spec: ModelSpec, config: BatchConfig, max_context: int) -> int:
-    """What captured steps may need: each its own, and tensors of the largest that all share."""
+    """Returns the memory that captured steps may need: per graph, plus the tensors that all share."""
     prompts = prompt_sizes(config.max_num_batched_tokens, config.max_num_seqs)
     count = len(step_sizes(config.max_num_seqs)) * len(reaches(max_context)) + len(prompts)
     return (
@@ -94,24 +94,24 @@ def count_pages(
     max_context: int,
     reserve_gib: float,
 ) -> int:
-    """Pages of the pool: what the user asked for, or what free memory has room for."""
-    one = page_bytes(spec, batch.page_size, find_dtype(cache.kv_dtype, device))
+    """Returns the pages of the pool: as many as the user asked for, or as fit into free memory."""
+    bytes_per_page = page_bytes(spec, batch.page_size, find_dtype(cache.kv_dtype, device))
     layout, free = find_layout(spec, batch.page_size), available_bytes(device)
     if cache.kv_cache_gib * GIB > free:
         raise CacheError(
             f"kv_cache_gib = {cache.kv_cache_gib:g}: only {free / GIB:.1f} GiB of memory are free; lower it"
         )
     if cache.kv_cache_gib:
-        count = int(cache.kv_cache_gib * GIB) // one
+        count = int(cache.kv_cache_gib * GIB) // bytes_per_page
     else:
         room = free - int(reserve_gib * GIB) - working_bytes(spec, batch)
         room -= graph_bytes(spec, batch, max_context) if device.is_cuda else 0
         room = room if device.is_cuda else min(room, free // CPU_SHARE)
-        count = min(room // one, PLENTY * batch.max_num_seqs * layout.count_pages(max_context))
+        count = min(room // bytes_per_page, PLENTY * batch.max_num_seqs * layout.count_pages(max_context))
     least = layout.count_pages(min(max_context, batch.page_size))
     if count < least:
         raise CacheError(
-            f"the cache has room for {max(count, 0)} pages of {one} bytes, at least {least} are needed "
+            f"the cache has room for {max(count, 0)} pages of {bytes_per_page} bytes, at least {least} are needed "
             f"({free / GIB:.1f} GiB of memory are free): raise --kv-cache-gib, or lower --memory-reserve-gib, "
             "--max-num-batched-tokens or --page-size"
         )
@@ -119,6 +119,7 @@ def count_pages(
 
 
 def new_cache(spec: ModelSpec, num_pages: int, page_size: int, device: DeviceSpec, dtype: torch.dtype) -> KvCache:
+    """Allocates the pages of all layers."""
     shape = (num_pages, spec.num_kv_heads, page_size, spec.head_dim)
     numbers = pair_layers(spec)
 

@@ -1,4 +1,4 @@
-"""The file of scales for FP8 keys and values, and whether one is wanted; knows no model and how no scale was found.
+"""The file of scales for FP8 keys and values: reading, checking and writing.
 
 {"format": "firesteel-kv-scales-1", "num_layers": 2, "layers": [{"key": 0.125, "value": 0.0625}, ...]}
 """
@@ -21,11 +21,11 @@ CURE = "make one with firesteel calibrate"
 
 
 class ScaleError(UserError):
-    """A file of scales that cannot be used, or that nothing would use."""
+    """Raised for a scale file that cannot be read or written, or that the settings would not use."""
 
 
 def find_scales(config: CacheConfig, num_layers: int) -> KvScales | None:
-    """Those of the file that is configured, for a model of so many layers."""
+    """Returns the scales of the configured file for a model of `num_layers` layers, or None without a file."""
     if not config.kv_scales:
         return None
     if config.kv_dtype != "fp8":
@@ -37,6 +37,7 @@ def find_scales(config: CacheConfig, num_layers: int) -> KvScales | None:
 
 
 def read_scales(path: Path, num_layers: int) -> KvScales:
+    """Reads and checks a scale file; errors name the layer and the cure."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -44,12 +45,12 @@ def read_scales(path: Path, num_layers: int) -> KvScales:
     except ValueError as error:
         raise ScaleError(f"{path} is not valid JSON, or cut off: {error}; {CURE}") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ScaleError(f"{path} is no file of scales: its format is not {FORMAT!r}; {CURE}")
+        raise ScaleError(f"{path} is not a scale file: its format is not {FORMAT!r}; {CURE}")
     layers = content.get("layers")
     if not isinstance(layers, list) or content.get("num_layers") != len(layers):
         raise ScaleError(f"{path}: num_layers and the number of layers differ: the file is damaged; {CURE}")
     if len(layers) != num_layers:
-        raise ScaleError(f"{path} is of a model of {len(layers)} layers, this one has {num_layers}; {CURE}")
+        raise ScaleError(f"{path} is for a model of {len(layers)} layers, this model has {num_layers}; {CURE}")
     keys, values = (
         tuple(_scale(layer, name, f"{path}: layer {number}") for number, layer in enumerate(layers))
         for name in ("key", "value")
@@ -58,14 +59,14 @@ def read_scales(path: Path, num_layers: int) -> KvScales:
 
 
 def write_scales(path: Path, scales: KvScales) -> None:
-    """Refuses to overwrite."""
+    """Writes a new file; raises if it exists."""
     with new_file(path):
         fill_file(path, scales)
 
 
 @contextmanager
 def new_file(path: Path) -> Iterator[None]:
-    """Made before a long measurement rather than after it, and removed if that fails."""
+    """Creates an empty file before a long measurement, and removes it if its body fails."""
     if not path.parent.is_dir():
         raise ScaleError(f"{path.parent} is not a folder: make it, or name another file")
     try:
@@ -77,12 +78,13 @@ def new_file(path: Path) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        with suppress(OSError):  # what went wrong before matters more
+        with suppress(OSError):  # the first error matters more
             path.unlink()
         raise
 
 
 def fill_file(path: Path, scales: KvScales) -> None:
+    """Writes the scales to a file that `new_file` created."""
     layers = [{"key": key, "value": value} for key, value in zip(scales.keys, scales.values, strict=True)]
     content = {"format": FORMAT, "num_layers": len(layers), "layers": layers}
     try:

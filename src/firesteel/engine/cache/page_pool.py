@@ -1,6 +1,6 @@
-"""Pages by number: how often each is held, which content it keeps, which goes first; knows no tensors or requests.
+"""The pool of page numbers: holders of each page, its content, and the order of eviction.
 
-A page is free, held by one or more, or idle: held by none, but its content may be asked for again.
+A page is free, held by one or more holders, or idle: held by none, but with content that may be requested again.
 """
 
 from __future__ import annotations
@@ -10,18 +10,20 @@ from collections.abc import Hashable
 
 
 class PagePool:
+    """Page numbers from 0 to `num_pages` - 1 and their holders."""
+
     def __init__(self, num_pages: int) -> None:
         self.num_pages = num_pages
         self.num_evictions = 0
         self.holders = [0] * num_pages
-        self._free = list(range(num_pages - 1, -1, -1))  # the end is taken first
+        self._free = list(range(num_pages - 1, -1, -1))  # taken from the end
         self._idle: OrderedDict[int, None] = OrderedDict()  # longest idle first
         self._key_of: dict[int, Hashable] = {}
         self._page_of: dict[Hashable, int] = {}
 
     @property
     def num_available(self) -> int:
-        """Pages that `take` can give."""
+        """The number of pages that `take` can return."""
         return len(self._free) + len(self._idle)
 
     @property
@@ -33,7 +35,7 @@ class PagePool:
         return self.num_pages - self.num_available
 
     def take(self) -> int:
-        """A page for new content, held once: a free one, else the one idle for longest, which is forgotten."""
+        """Returns a page for new content, held once: a free page, else the longest idle one."""
         if self._free:
             page = self._free.pop()
         else:
@@ -44,11 +46,12 @@ class PagePool:
         return page
 
     def hold(self, page: int) -> None:
-        """One holder more of a page that `find` gave."""
+        """Adds a holder to a page that `find` returned."""
         self._idle.pop(page, None)
         self.holders[page] += 1
 
     def release(self, page: int) -> None:
+        """Removes a holder; without holders, a page with known content is idle and any other is free."""
         self.holders[page] -= 1
         if self.holders[page]:
             return
@@ -58,13 +61,13 @@ class PagePool:
             self._free.append(page)
 
     def remember(self, page: int, key: Hashable) -> None:
-        """`page` holds what `key` names. Where another page does already, that one stays the one to find."""
+        """Records that `page` holds the content named by `key`, unless another page holds it already."""
         if key not in self._page_of:
             self._page_of[key] = page
             self._key_of[page] = key
 
     def forget(self, key: Hashable) -> None:
-        """The page that holds what `key` names is found no more, if there is one."""
+        """Makes `find` return no page for `key`."""
         page = self._page_of.pop(key, None)
         if page is None:
             return
@@ -74,4 +77,5 @@ class PagePool:
             self._free.append(page)
 
     def find(self, key: Hashable) -> int | None:
+        """Returns the page that holds the content named by `key`, or None."""
         return self._page_of.get(key)

@@ -1,7 +1,7 @@
-"""The pages of every request: found by prefix, added, released; knows tokens and page numbers, no tensors.
+"""Page tables of requests: pages are found by prefix, added and released.
 
-A page number holds tokens of full layers or of window layers. Both tables of a request are indexed by position;
-a window table lets go of pages that no later token sees.
+A page number holds tokens of full layers or of window layers. Both tables of a request are indexed by position; a
+window table releases pages that no later token attends to.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ FULL, WINDOW = "full", "window"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageLayout:
-    """How a text is laid out in pages."""
+    """Layout of a text in pages."""
 
     page_size: int
-    kinds: tuple[str, ...]  # of layers that the model has, full first
+    kinds: tuple[str, ...]  # kinds of layers in the model, full first
     window: int = 0  # tokens that window layers see, the token itself included
 
     def first_seen(self, position: int) -> int:
-        """The first token that the window of the token at `position` reaches."""
+        """Returns the first position in the window of the token at `position`."""
         return max(0, position - self.window + 1)
 
     def count_pages(self, num_tokens: int, chunk: int = 1, held: int = 0) -> int:
-        """The most that `num_tokens`, computed `chunk` at a time, take beside the first `held` of each kind."""
+        """Returns the most pages that `num_tokens`, computed `chunk` at a time, need beyond `held` of each kind."""
         whole = max(0, -(-num_tokens // self.page_size) - held)
         seen = -(-(self.window + chunk - 2) // self.page_size) + 1  # the span may begin at the end of a page
         return (FULL in self.kinds) * whole + (WINDOW in self.kinds) * min(whole, seen)
 
     def count_tokens(self, num_pages: int) -> int:
-        """The most that one text can have in so many pages; its last token is not stored."""
+        """Returns the most tokens that a text can have in `num_pages`; its last token is not stored."""
         counts = range(num_pages + 1)
         whole = bisect_right(counts, num_pages, key=lambda count: self.count_pages(count * self.page_size)) - 1
         return whole * self.page_size + 1
@@ -43,17 +43,19 @@ class PageLayout:
 
 @dataclass(slots=True, eq=False)
 class PageTable:
-    """Of one request. Its tokens may grow at the end; digests outlive its pages."""
+    """Pages of one request. Tokens may be appended; digests stay valid after pages are released."""
 
     token_ids: list[int]
     pages: dict[str, array[int]] = field(default_factory=dict)  # by kind
     num_pages: int = 0  # of each kind
     num_released: int = 0  # first pages of the window table that are no longer held
-    num_remembered: int = 0  # first pages that others can find
+    num_remembered: int = 0  # first pages that other requests can find
     digests: list[bytes] = field(default_factory=list)  # of the first whole pages of tokens
 
 
 class PageTables:
+    """Operations on the page tables of all requests, which share a pool."""
+
     def __init__(self, pool: PagePool, layout: PageLayout, *, prefix_caching: bool = True) -> None:
         self.pool = pool
         self.layout = layout
@@ -64,7 +66,7 @@ class PageTables:
         return PageTable(token_ids, {kind: array("q") for kind in self.kinds})
 
     def open(self, table: PageTable, most: int) -> int:
-        """Holds the longest cached prefix of at most `most` tokens; returns how many tokens that is."""
+        """Holds the longest cached prefix of at most `most` tokens; returns its number of tokens."""
         count = self._count_cached(table, most // self.page_size) if self.prefix_caching else 0
         first = {FULL: 0, WINDOW: self.layout.first_seen(count * self.page_size) // self.page_size}
         for kind in self.kinds:
@@ -77,11 +79,11 @@ class PageTables:
         return count * self.page_size
 
     def count_missing(self, table: PageTable, end: int) -> int:
-        """Pages to take for tokens up to `end`."""
+        """Returns the number of pages to take for tokens up to `end`."""
         return len(self.kinds) * max(0, -(-end // self.page_size) - table.num_pages)
 
     def grow(self, table: PageTable, end: int) -> int:
-        """Adds pages for tokens up to `end`, or for as many as there is room for; returns how far they reach."""
+        """Adds pages for tokens up to `end`, or as many as are available; returns the end of what they hold."""
         wanted = -(-end // self.page_size) - table.num_pages
         for _ in range(min(wanted, self.pool.num_available // len(self.kinds))):
             for kind in self.kinds:
@@ -90,7 +92,10 @@ class PageTables:
         return min(end, table.num_pages * self.page_size)
 
     def advance(self, table: PageTable, num_computed: int) -> None:
-        """Tokens up to `num_computed` are there: whole pages can be found, those behind the window are let go."""
+        """Records that tokens up to `num_computed` are stored.
+
+        Other requests can then find the filled pages; pages before the window are released.
+        """
         if self.prefix_caching:
             for number in range(table.num_remembered, num_computed // self.page_size):
                 for kind in self.kinds:
@@ -103,13 +108,13 @@ class PageTables:
             table.num_released = max(table.num_released, first)
 
     def forget(self, table: PageTable) -> None:
-        """What the pages hold is not to be trusted: nobody shall find it, whoever holds them now."""
+        """Makes the content of the pages unfindable, because it may be wrong; holders keep their pages."""
         for number in range(table.num_remembered):
             for kind in self.kinds:
                 self.pool.forget((kind, self._digest(table, number)))
 
     def close(self, table: PageTable) -> None:
-        """Lets all pages go, the last first, so that the beginning of the text stays cached for longest."""
+        """Releases all pages, the last first, so that the beginning of the text stays cached longest."""
         for number in range(table.num_pages - 1, -1, -1):
             for kind in self.kinds:
                 if kind == FULL or number >= table.num_released:
@@ -118,14 +123,14 @@ class PageTables:
         table.num_pages = table.num_released = table.num_remembered = 0
 
     def _count_cached(self, table: PageTable, most: int) -> int:
-        """Pages of the longest prefix of which all full pages and the last window's pages are there."""
-        best = run = 0  # run: window pages found in a row, up to this one
+        """Returns the pages of the longest prefix whose full pages and last window pages are all cached."""
+        best = run = 0  # run: consecutive cached window pages up to this one
         for number in range(most):
             if FULL in self.kinds and self.pool.find((FULL, self._digest(table, number))) is None:
                 break
             if WINDOW in self.kinds:
-                found = self.pool.find((WINDOW, self._digest(table, number))) is not None
-                run = run + 1 if found else 0
+                is_cached = self.pool.find((WINDOW, self._digest(table, number))) is not None
+                run = run + 1 if is_cached else 0
                 if run < number + 1 - self.layout.first_seen((number + 1) * self.page_size) // self.page_size:
                     continue
             best = number + 1
@@ -137,7 +142,7 @@ class PageTables:
         return page
 
     def _digest(self, table: PageTable, number: int) -> bytes:
-        """Of all tokens up to the end of page `number`: each page's depends on the one before."""
+        """Returns the digest of all tokens up to the end of page `number`, chained from page to page."""
         while len(table.digests) <= number:
             start = len(table.digests) * self.page_size
             tokens = array("q", table.token_ids[start : start + self.page_size]).tobytes()

@@ -11,7 +11,7 @@ from torch import Tensor
 from firesteel.engine.sample.logprobs import Logprobs
 from firesteel.engine.sample.row import SampleRow
 from firesteel.engine.transfer import Download
-from firesteel.model.report import Report
+from firesteel.model.step_result import StepResult
 from firesteel.types import SpanResult, TokenLogprobs
 
 
@@ -20,7 +20,7 @@ class PendingTokens:
     """`read` waits for this step only, not for steps launched after it."""
 
     rows: Sequence[SampleRow]
-    report: Download  # token ids [R] and the largest logit of each row, or both as a Report
+    result: Download  # token ids [R] and the largest logit of each row, or both as a StepResult
     logprobs: Download | None = None  # of the rows that request them, in their order
 
     @classmethod
@@ -32,12 +32,12 @@ class PendingTokens:
         return cls(rows, Download(token_ids, best), scored)
 
     @classmethod
-    def begin_plain(cls, rows: Sequence[SampleRow], report: Report) -> PendingTokens:
-        """Starts the copy of a decode step's own report; all rows are plain, and padding may follow them."""
-        return cls(rows, Download(report.both))
+    def begin_plain(cls, rows: Sequence[SampleRow], result: StepResult) -> PendingTokens:
+        """Starts the copy of a decode step's own result; all rows are plain, and padding may follow them."""
+        return cls(rows, Download(result.both))
 
     def read(self) -> list[SpanResult]:
-        token_ids, best = self._read_report()
+        token_ids, best = self._read_result()
         scored = iter(self._read_logprobs())
         return [
             SpanResult(
@@ -49,12 +49,12 @@ class PendingTokens:
             for row, token, largest in zip(self.rows, token_ids.tolist(), best.tolist(), strict=True)
         ]
 
-    def _read_report(self) -> tuple[Tensor, Tensor]:
-        copied = self.report.read()
+    def _read_result(self) -> tuple[Tensor, Tensor]:
+        copied = self.result.read()
         if len(copied) == 2:
             return copied[0], copied[1]
-        report, count = Report(copied[0]), len(self.rows)
-        return report.token_ids[:count], report.best[:count]
+        result, count = StepResult(copied[0]), len(self.rows)
+        return result.token_ids[:count], result.best[:count]
 
     def _read_logprobs(self) -> list[TokenLogprobs]:
         if self.logprobs is None:

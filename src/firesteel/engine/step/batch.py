@@ -1,4 +1,4 @@
-"""Builds the tensors of one step from a plan; knows no scheduler and no model."""
+"""Builds the tensors of one step from a plan."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ ALIGNED = 16  # elements: every tensor begins at a multiple of 128 bytes, so ker
 
 
 def build_batch(plan: Plan, page_size: int, device: torch.device) -> Batch:
-    """All indices are made on the host and cross to the device as one copy."""
-    made = lay_out(plan, page_size)
+    """Builds a batch: all indices are computed on the host and uploaded in one copy."""
+    host = lay_out(plan, page_size)
     parts = [
-        made.token_ids,
-        made.positions,
-        made.query_starts,
-        made.kv_lens,
-        made.full_table,
-        made.full_slots,
-        made.window_table,
-        made.window_slots,
-        made.logit_rows,
+        host.token_ids,
+        host.positions,
+        host.query_starts,
+        host.kv_lens,
+        host.full_table,
+        host.full_slots,
+        host.window_table,
+        host.window_slots,
+        host.logit_rows,
     ]
     token_ids, positions, query_starts, kv_lens, *views, logit_rows = _transfer(parts, device)
     return Batch(
@@ -41,6 +41,7 @@ def build_batch(plan: Plan, page_size: int, device: torch.device) -> Batch:
 
 
 def lay_out(plan: Plan, page_size: int) -> HostBatch:
+    """Returns the numbers of a batch on the host."""
     spans = plan.spans
     lens = np.array([span.end - span.start for span in spans], dtype=np.int64)
     starts = np.concatenate(([0], lens.cumsum()))
@@ -63,10 +64,10 @@ def lay_out(plan: Plan, page_size: int) -> HostBatch:
 
 
 def _table(pages: list[npt.ArrayLike], width: int) -> Ints:
-    """[R, N]; what a short request does not have is page 0, which exists and is not read."""
+    """Returns the page table [R, N]; short requests are padded with page 0, which exists and is not read."""
     table = np.zeros((len(pages), width), dtype=np.int64)
-    for row, one in zip(table, pages, strict=True):
-        held = np.asarray(one, dtype=np.int64)[:width]
+    for row, row_pages in zip(table, pages, strict=True):
+        held = np.asarray(row_pages, dtype=np.int64)[:width]
         row[: len(held)] = held
     return table
 
@@ -81,7 +82,7 @@ def _logit_rows(spans: list[Span], starts: Ints) -> Ints:
 
 
 def _transfer(parts: list[Ints], device: torch.device) -> list[Tensor]:
-    """Each of `parts` on the device, as a view of one buffer."""
+    """Returns `parts` on the device as views of one buffer."""
     sizes = [-(-part.size // ALIGNED) * ALIGNED for part in parts]
     begins = np.concatenate(([0], np.cumsum(sizes))).tolist()
     host = np.zeros(begins[-1], dtype=np.int64)

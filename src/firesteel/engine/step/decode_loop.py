@@ -49,12 +49,14 @@ class StepsInFlight:
         self.last = None
 
     def drop_unwanted(self, is_wanted: Callable[[Plan], bool]) -> None:
-        """Drops the oldest steps as long as none of their requests is left: nobody waits for their tokens."""
+        """Drops the oldest steps while none of their requests is left, since their tokens are not needed."""
         while self.launched and not is_wanted(self.launched[0][0]):
             self.launched.popleft()
 
 
 class DecodeLoop:
+    """Decode steps of the same requests, launched one after the other."""
+
     def __init__(self, store: StepStore, sampler: Sampler) -> None:
         self.store = store
         self.sampler = sampler

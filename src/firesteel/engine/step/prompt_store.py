@@ -1,6 +1,6 @@
-"""Steps of prompts ready to be launched, one for each padded size, and which plans they take; plans nothing.
+"""Prompt steps ready to be launched, one per padded size, and the choice of a step for a plan.
 
-They are made, and on a GPU captured, when first needed or before. What fits none is launched op by op and counted.
+They are made, and on a GPU captured, at first use or before. Plans that fit no step run op by op and are counted.
 """
 
 from __future__ import annotations
@@ -26,21 +26,25 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
-class Outside:
-    """Steps that were launched op by op, by reason."""
+class OutsideCounts:
+    """Numbers of steps that ran op by op, by reason."""
 
-    off: int = 0  # there are no graphs of prompts
+    off: int = 0  # prompt graphs are off
     tokens: int = 0  # too many tokens
-    logits: int = 0  # logits of a prompt were wanted
+    logits: int = 0  # logits of prompt tokens were wanted
 
 
 @dataclass(frozen=True, slots=True)
 class ReadyPrompt:
+    """A prompt step and the function that launches it."""
+
     step: PromptStep
-    launch: Callable[[], Tensor]  # waits for nothing on a GPU; gives logits [R, V] that the next launch overwrites
+    launch: Callable[[], Tensor]  # does not wait for a GPU; returns logits [R, V] that the next launch overwrites
 
 
 class PromptStore:
+    """The prompt steps of an engine, by padded size."""
+
     def __init__(
         self,
         model: GptOss,
@@ -54,32 +58,32 @@ class PromptStore:
         max_context: int,
         eager: bool = False,
     ) -> None:
-        """`eager` runs padded steps without a capture, on a CPU too; otherwise a CPU has none."""
+        """Makes no step yet. `eager` runs padded steps without a capture, also on a CPU, which else has none."""
         self.model, self.cache, self.device, self.memory = model, cache, device, memory
         self.captures = device.is_cuda and config.cuda_graphs and config.prefill_graphs
         self.is_on = self.captures or eager
         self.most_tokens, self.most_requests, self.max_context = most_tokens, most_requests, max_context
-        self.outside = Outside()
+        self.outside = OutsideCounts()
         self.num_launched = 0
-        self.is_prepared = False  # all are made: one that is made from then on is late
+        self.is_prepared = False  # all steps are made; a step made after that is late
         self.num_late = 0
         self.seconds = 0.0  # spent on making steps
-        self.num_bytes = 0  # of the device, that torch holds since for them
+        self.num_bytes = 0  # device memory that torch has held for them since
         self._ready: dict[PromptSize, ReadyPrompt] = {}
 
     def __len__(self) -> int:
-        """Steps made so far."""
+        """Returns the number of steps made so far."""
         return len(self._ready)
 
     def sizes(self) -> list[PromptSize]:
-        """Of all steps that plans may run in."""
+        """Returns the sizes of all steps that plans may run in."""
         return prompt_sizes(self.most_tokens, self.most_requests) if self.is_on else []
 
     @torch.inference_mode()
     def prepare(self, progress: Callable[[], None] = lambda: None) -> None:
         """Makes the steps of all sizes and calls `progress` after each.
 
-        The largest comes first: its memory then serves the others too.
+        The largest comes first, so that the others reuse its memory.
         """
         for size in reversed(self.sizes()):
             self._get(size)
@@ -88,12 +92,12 @@ class PromptStore:
 
     @torch.inference_mode()
     def call_ops(self) -> None:
-        """Calls every op that steps call, as they call it, and keeps no step: for `compile_ahead`."""
+        """Calls every op as the steps do and keeps no step; used inside `compile_ahead`."""
         for size in self.sizes():
             self._new_step(size).warm_up()
 
     def find(self, plan: Plan) -> ReadyPrompt | None:
-        """The step that `plan` runs in; None: it is launched op by op, and counted."""
+        """Returns the step that `plan` runs in, or None if it runs op by op, which is counted."""
         if not self.is_on:
             self.outside.off += 1
             return None
@@ -115,7 +119,7 @@ class PromptStore:
     def _make(self, size: PromptSize) -> ReadyPrompt:
         start, held = time.perf_counter(), self.memory.held_bytes
         step = self._new_step(size)
-        made = self._capture(step) if self.captures else ReadyPrompt(step, step.run)
+        ready = self._capture(step) if self.captures else ReadyPrompt(step, step.run)
         seconds, taken = time.perf_counter() - start, max(self.memory.held_bytes - held, 0)
         self.seconds += seconds
         self.num_bytes += taken if self.captures else 0
@@ -123,11 +127,12 @@ class PromptStore:
         if self.is_prepared:
             self.num_late += 1
             _log.warning(
-                "a step of %d tokens of %d requests was made while requests were served: %.2f s that they waited",
+                "a step of %d tokens of %d requests was made while requests were served, "
+                "which delayed them by %.2f s",
                 *size,
                 seconds,
             )
-        return made
+        return ready
 
     def _new_step(self, size: PromptSize) -> PromptStep:
         num_pages = -(-self.max_context // self.cache.keys[0].shape[2])

@@ -1,4 +1,4 @@
-"""Runs the model on a batch over the pages it owns; knows no request."""
+"""Runs the model on a batch, op by op, over the pages that it owns."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from firesteel.types import Batch, KvCache
 
 
 class Runner:
+    """The model and its pages of keys and values."""
+
     def __init__(self, model: GptOss, cache: KvCache) -> None:
         self.model = model
         self.cache = cache
 
     @torch.inference_mode()
     def run(self, batch: Batch) -> Tensor:
-        """[L, V] fp32 of the rows whose logits are wanted; waits for nothing."""
+        """Returns fp32 logits [L, V] of the rows whose logits are wanted; does not wait for the device."""
         hidden = self.model.forward(batch, self.cache)
         if not hidden.shape[0]:
             return torch.empty(0, self.model.spec.vocab_size, dtype=torch.float32, device=hidden.device)

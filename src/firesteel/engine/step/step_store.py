@@ -1,7 +1,7 @@
-"""Decoding steps ready to be launched, one for each number of requests and width of page tables; knows no request.
+"""Decoding steps ready to be launched, one per number of requests and width of page tables.
 
-They are made, and on a GPU captured, when first needed or before. One to eight requests run in the fused decode ops
-where there are such for the model, others in the network.
+They are made, and on a GPU captured, at first use or before. One to eight requests run in the fused decode ops if
+they support the model, others in the network.
 """
 
 from __future__ import annotations
@@ -32,26 +32,29 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ReadyStep:
-    step: DecodeStep | NetworkStep
-    launch: Callable[[], Tensor]  # waits for nothing on a GPU; gives logits [T, V] that the next launch overwrites
+    """A decoding step and the function that launches it."""
 
+    step: DecodeStep | NetworkStep
+    launch: Callable[[], Tensor]  # does not wait for a GPU; returns logits [T, V] that the next launch overwrites
     is_captured: bool
 
     @property
     def num_tokens(self) -> int:
-        """That a request can hold in it."""
+        """Tokens that each request can hold."""
         return self.step.num_pages * self.step.page_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusedOps:
-    """`is_asked`: the user named some of them, so that it is an error where they cannot run."""
+    """The fused decode ops. `is_asked`: the user named some of them, so it is an error if they cannot run."""
 
     ops: DecodeOps
     is_asked: bool = False
 
 
 class StepStore:
+    """The decoding steps of an engine, by size."""
+
     def __init__(
         self,
         model: GptOss,
@@ -65,41 +68,41 @@ class StepStore:
         max_context: int,
         memory: StepMemory | None = None,
     ) -> None:
-        """`idle_page` is the number of a page that nobody owns: trial runs write there.
+        """Makes no step yet. `idle_page` is a page that no request owns: trial runs write there.
 
-        `memory` is shared with other steps of the engine; without it there is one of its own.
+        `memory` is shared with other steps of the engine; without it the store has its own.
         """
         self.model, self.cache, self.device, self.config = model, cache, device, config
         self.fused = fused
         self.idle_page = idle_page
         self.most_requests, self.max_context = most_requests, max_context
-        self.is_prepared = False  # all are made: one that is made from then on is late
+        self.is_prepared = False  # all steps are made; a step made after that is late
         self.num_late = 0
         self._is_trial = False
         self.seconds = 0.0  # spent on making steps
-        self.num_bytes = 0  # of the device, that torch holds since for them
-        self.refusals: dict[int, str] = {}  # by number of requests: why the fused ops do not compute them
+        self.num_bytes = 0  # device memory that torch has held for them since
+        self.refusals: dict[int, str] = {}  # by number of requests: why the fused ops cannot run
         self.memory = memory or StepMemory(device, most_requests=most_requests, vocab_size=model.spec.vocab_size)
         self._ready: dict[tuple[int, int], ReadyStep] = {}
 
     def ready(self) -> list[ReadyStep]:
-        """Those made so far and kept."""
+        """Returns the steps made so far."""
         return list(self._ready.values())
 
     def sizes(self) -> list[tuple[int, int]]:
-        """Lists (requests, tokens that each can hold) of every step there may be.
+        """Returns (requests, tokens that each can hold) of every step that plans may run in.
 
-        The largest comes first: its memory then serves the others too.
+        The largest comes first, so that the others reuse its memory.
         """
-        found = []
+        sizes = []
         for size in reversed(step_sizes(self.most_requests)):
             widths = [SHORT, self.max_context] if self._is_fused(size) else reaches(self.max_context)
-            found += [(size, min(width, self.max_context)) for width in reversed(widths)]
-        return list(dict.fromkeys(found))
+            sizes += [(size, min(width, self.max_context)) for width in reversed(widths)]
+        return list(dict.fromkeys(sizes))
 
     @torch.inference_mode()
     def prepare(self, progress: Callable[[], None] = lambda: None) -> None:
-        """Makes all steps; `progress` is called after each."""
+        """Makes all steps and calls `progress` after each."""
         for size in self.sizes():
             self.find(*size)
             progress()
@@ -107,7 +110,7 @@ class StepStore:
 
     @torch.inference_mode()
     def call_ops(self) -> None:
-        """Calls every op that steps call, as they call it, and keeps no step: for `compile_ahead`."""
+        """Calls every op as the steps do and keeps no step; used inside `compile_ahead`."""
         self._is_trial = True
         try:
             for size in self.sizes():
@@ -118,10 +121,10 @@ class StepStore:
             self.seconds, self.num_bytes = 0.0, 0
 
     def find(self, num_requests: int, num_tokens: int) -> ReadyStep:
-        """For so many requests, the longest of which holds `num_tokens`."""
+        """Returns the step for `num_requests` requests, the longest of which holds `num_tokens`."""
         size = padded_requests(num_requests, self.most_requests)
         if self.fused is not None and self._is_fused(size):
-            # Attention has a form of its own for page tables that are not long.
+            # Attention is divided differently for short page tables.
             longest = SHORT if num_tokens <= SHORT < self.max_context else self.max_context
             try:
                 return self._get(size, -(-longest // self.page_size), self._make_fused)
@@ -133,7 +136,7 @@ class StepStore:
         return self._get(size, padded_pages(num_tokens, self.page_size, self.max_context), self._make_network)
 
     def _is_fused(self, size: int) -> bool:
-        """Whether the fused ops are to compute it, as far as is known."""
+        """Returns whether the fused ops compute steps of this size, as far as is known before trying."""
         return self.fused is not None and size <= MOST_REQUESTS and size not in self.refusals
 
     @property
@@ -147,29 +150,29 @@ class StepStore:
 
     def _measured(self, make: Callable[[], ReadyStep]) -> ReadyStep:
         start, held = time.perf_counter(), self.memory.held_bytes
-        made = make()
+        ready = make()
         if self._is_trial:
-            return made
+            return ready
         seconds, taken = time.perf_counter() - start, max(self.memory.held_bytes - held, 0)
         self.seconds += seconds
-        self.num_bytes += taken if made.is_captured else 0
+        self.num_bytes += taken if ready.is_captured else 0
         _log.info(
             "made a decoding step of %d requests with up to %d tokens each: %.2f s, %d MiB",
-            made.step.num_requests,
-            made.num_tokens,
+            ready.step.num_requests,
+            ready.num_tokens,
             seconds,
             taken >> 20,
         )
         if self.is_prepared:
             self.num_late += 1
             _log.warning(
-                "a decoding step of %d requests with up to %d tokens each was made while requests were served: "
-                "%.2f s that they waited",
-                made.step.num_requests,
-                made.num_tokens,
+                "a decoding step of %d requests with up to %d tokens each was made while requests were served, "
+                "which delayed them by %.2f s",
+                ready.step.num_requests,
+                ready.num_tokens,
                 seconds,
             )
-        return made
+        return ready
 
     def _make_fused(self, size: int, width: int) -> ReadyStep:
         assert self.fused is not None
@@ -182,7 +185,7 @@ class StepStore:
             dependent=self.config.dependent_launch,
         )
         step.rest(self.idle_page)
-        step.run()  # where an op does not take the shapes it says so
+        step.run()  # raises if an op does not support the shapes
         return self._capture(step, lambda: step.rest(self.idle_page), step.run)
 
     def _make_network(self, size: int, width: int) -> ReadyStep:
