@@ -26,9 +26,16 @@ from firesteel.kernels.proof.verify import POISON
 FOLDER = Path(__file__).with_name("emulator")
 OWN = tuple(sorted(path.name for path in FOLDER.iterdir() if path.suffix in (".hpp", ".cuh")))
 OPTIONS = (
-    "-std=c++20", "-O1", "-fPIC", "-shared", "-fno-strict-aliasing", "-ffp-contract=off", "-w", "-pthread",
+    "-std=c++20",
+    "-O1",
+    "-fPIC",
+    "-shared",
+    "-fno-strict-aliasing",
+    "-ffp-contract=off",
+    "-w",
+    "-pthread",
     "-fno-gnu-unique",  # otherwise libraries share the variables of the first one loaded
-)  # fmt: skip
+)
 PATIENCE_S = 60.0
 _seeds = itertools.count(1)
 _late = []

@@ -13,9 +13,18 @@ from firesteel.kernels.stream.shapes import Draw
 SHARED_BYTES, COUNT = 256, 512
 THREE = Machine(3, 232_448)
 FAULTS = (
-    "none", "reads too soon", "reuses too soon", "never arrives", "spins", "writes behind", "copies crooked",
-    "leaves copies", "waits for nothing", "reads who left", "reads unwritten",
-)  # fmt: skip
+    "none",
+    "reads too soon",
+    "reuses too soon",
+    "never arrives",
+    "spins",
+    "writes behind",
+    "copies crooked",
+    "leaves copies",
+    "waits for nothing",
+    "reads who left",
+    "reads unwritten",
+)
 
 
 @pytest.fixture

@@ -70,9 +70,13 @@ def test_rope_table_equals_transformers(factor, truncate):
     parameters = {"rope_type": "default", "rope_theta": 150000.0}
     if factor > 1:
         parameters |= {
-            "rope_type": "yarn", "factor": factor, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": truncate,
+            "rope_type": "yarn",
+            "factor": factor,
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "truncate": truncate,
             "original_max_position_embeddings": 4096,
-        }  # fmt: skip
+        }
     oracle = GptOssRotaryEmbedding(GptOssConfig(head_dim=64, rope_parameters=parameters))
     cos, sin = oracle(torch.zeros(1), torch.arange(9000)[None])
     table = rope_table(RopeSpec(theta=150000.0, factor=factor, truncate=truncate), 64, 9000, CPU)

@@ -47,9 +47,16 @@ def heads_of_qkv(tokens, q_heads, kv_heads, dim, dtype=torch.bfloat16, device=CP
 
 
 def rope_kv_write_case(
-    tokens, q_heads=64, kv_heads=8, dim=64, size=64, dtype=torch.bfloat16, pages=torch.bfloat16, device=CPU,
+    tokens,
+    q_heads=64,
+    kv_heads=8,
+    dim=64,
+    size=64,
+    dtype=torch.bfloat16,
+    pages=torch.bfloat16,
+    device=CPU,
     scales=(),
-):  # fmt: skip
+):
     """Into pages that hold something already; the last slot of all is taken. A few values are too large for fp8.
 
     With `scales` of keys and of values, what is clipped is counted.
@@ -93,38 +100,57 @@ def linear_case(tokens, rows, columns, dtype=torch.bfloat16, device=CPU, spare=0
 
 ODD = {
     "rms_norm": [
-        rms_norm_case(2, 2880, spare=64), rms_norm_case(3, 97), rms_norm_case(2, 90, dtype=torch.float32),
-        rms_norm_case(0, 96), Sample("first", (normal(3, 2880), None, normal(2880), 1e-5)),
+        rms_norm_case(2, 2880, spare=64),
+        rms_norm_case(3, 97),
+        rms_norm_case(2, 90, dtype=torch.float32),
+        rms_norm_case(0, 96),
+        Sample("first", (normal(3, 2880), None, normal(2880), 1e-5)),
     ],
     "rms_norm_fed": [
-        rms_norm_fed_case("mxfp8", 2, 2880, spare=64), rms_norm_fed_case("bf16", 3, 96),
-        rms_norm_fed_case("mxfp4", 2, 4096), rms_norm_fed_case("mxfp4", 0, 96),
+        rms_norm_fed_case("mxfp8", 2, 2880, spare=64),
+        rms_norm_fed_case("bf16", 3, 96),
+        rms_norm_fed_case("mxfp4", 2, 4096),
+        rms_norm_fed_case("mxfp4", 0, 96),
         Sample("first", (normal(3, 2880), None, normal(2880), 1e-5, "mxfp4")),
     ],
     "quantize_mxfp8": [
-        Sample("T=5 K=2880", (normal(5, 2880),)), Sample("T=9 K=32", (normal(9, 32, dtype=torch.float16),)),
+        Sample("T=5 K=2880", (normal(5, 2880),)),
+        Sample("T=9 K=32", (normal(9, 32, dtype=torch.float16),)),
         Sample("T=3 K=4096, spare", (normal(3, 4160, dtype=torch.float32)[:, :4096],)),
         Sample("T=0", (normal(0, 96),)),
     ],
     "rope_kv_write": [
-        rope_kv_write_case(2), rope_kv_write_case(9, 5, 3, 48, 16), rope_kv_write_case(1, 2, 1, 2, 16),
+        rope_kv_write_case(2),
+        rope_kv_write_case(9, 5, 3, 48, 16),
+        rope_kv_write_case(1, 2, 1, 2, 16),
         rope_kv_write_case(17, 17, 2, 32, 16, dtype=torch.float32, pages=torch.float32),
         rope_kv_write_case(5, 4, 2, 64, 16, pages=torch.float8_e4m3fn),
         rope_kv_write_case(5, 4, 2, 64, 16, pages=torch.float8_e4m3fn, scales=(1.0, 1.0)),
         rope_kv_write_case(3, 4, 17, 48, 16, pages=torch.float8_e4m3fn, scales=(0.003, 0.7)),
-        rope_kv_write_case(3, 4, 17, 32, 16, dtype=torch.float32, pages=torch.float16), rope_kv_write_case(0),
+        rope_kv_write_case(3, 4, 17, 32, 16, dtype=torch.float32, pages=torch.float16),
+        rope_kv_write_case(0),
     ],
     "route": [
-        route_case(1, 32), route_case(2, 5, 96, 3), route_case(16, 4, 100), route_case(17, 33, 2880),
-        route_case(70, 128, 160, 1), route_case(0, 8, 96),
+        route_case(1, 32),
+        route_case(2, 5, 96, 3),
+        route_case(16, 4, 100),
+        route_case(17, 33, 2880),
+        route_case(70, 128, 160, 1),
+        route_case(0, 8, 96),
     ],
     "linear": [
-        linear_case(1, 9, 2880), linear_case(1, 5, 4096, spare=32, bias=False), linear_case(1, 515, 70),
-        linear_case(2, 33, 2880), linear_case(7, 31, 4096, spare=16), linear_case(8, 65, 97, bias=False),
-        linear_case(17, 70, 2880), linear_case(63, 65, 100, dtype=torch.float16), linear_case(129, 130, 72),
+        linear_case(1, 9, 2880),
+        linear_case(1, 5, 4096, spare=32, bias=False),
+        linear_case(1, 515, 70),
+        linear_case(2, 33, 2880),
+        linear_case(7, 31, 4096, spare=16),
+        linear_case(8, 65, 97, bias=False),
+        linear_case(17, 70, 2880),
+        linear_case(63, 65, 100, dtype=torch.float16),
+        linear_case(129, 130, 72),
         linear_case(0, 33, 96),
     ],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", ODD)

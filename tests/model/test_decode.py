@@ -21,10 +21,19 @@ from firesteel.types import KvCache, KvScales
 
 CPU = find_device("cpu")
 BASE = ModelSpec(
-    num_layers=4, hidden_size=96, intermediate_size=64, num_heads=4, num_kv_heads=2, head_dim=32, num_experts=6,
-    num_active=4, vocab_size=300, windows=(8, None, 8, None),
-    rope=RopeSpec(theta=150000.0, factor=32.0, original_context=64), max_context=512,
-)  # fmt: skip
+    num_layers=4,
+    hidden_size=96,
+    intermediate_size=64,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=32,
+    num_experts=6,
+    num_active=4,
+    vocab_size=300,
+    windows=(8, None, 8, None),
+    rope=RopeSpec(theta=150000.0, factor=32.0, original_context=64),
+    max_context=512,
+)
 SPECS = {
     "base": BASE,
     "window first seen on the last page": replace(BASE, windows=(5, None, 5, None), num_kv_heads=1),

@@ -29,9 +29,19 @@ from tests.model.near_ties import gaps_and_movements
 SPEC = replace(PRESETS["gpt-oss-120b"], num_layers=4, windows=(128, None) * 2, vocab_size=4096)
 WHOLE = replace(PRESETS["gpt-oss-120b"], vocab_size=4096)
 SMALL = ModelSpec(
-    num_layers=4, hidden_size=256, intermediate_size=192, num_heads=8, num_kv_heads=2, head_dim=64, num_experts=8,
-    num_active=4, vocab_size=4096, windows=(128, None) * 2, rope=RopeSpec(theta=150000.0), max_context=4096,
-)  # fmt: skip
+    num_layers=4,
+    hidden_size=256,
+    intermediate_size=192,
+    num_heads=8,
+    num_kv_heads=2,
+    head_dim=64,
+    num_experts=8,
+    num_active=4,
+    vocab_size=4096,
+    windows=(128, None) * 2,
+    rope=RopeSpec(theta=150000.0),
+    max_context=4096,
+)
 ALL_DENSE = ("qkv", "o", "lm_head")
 CONTEXTS = [300, 0, 127, 128, 1000, 64, 63, 2047]
 LARGEST_ERROR = 1e-2  # rms of the difference over rms of the whole, of a layer
@@ -258,9 +268,16 @@ def test_nothing_waits_for_the_device(device, forbid_waiting):
 
 
 TINY = replace(
-    SPEC, hidden_size=96, intermediate_size=64, num_heads=4, num_kv_heads=2, head_dim=32, num_experts=6,
-    num_active=2, vocab_size=300,
-)  # fmt: skip
+    SPEC,
+    hidden_size=96,
+    intermediate_size=64,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=32,
+    num_experts=6,
+    num_active=2,
+    vocab_size=300,
+)
 
 
 @pytest.fixture

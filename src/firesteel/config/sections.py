@@ -138,7 +138,7 @@ class BatchConfig:
         False,
         "compilation and capture of everything before the first request, as serve does; off: when first needed",
         env="FIRESTEEL_PREPARE",
-    )  # fmt: skip
+    )
     run_ahead: bool = setting(
         True,
         "launch of decode steps on a GPU before the tokens of the steps before them are read",

@@ -27,7 +27,8 @@ class Described:
         """Returns the key of the fields, or None if there is none."""
         description: Hashable = getattr(self, "_description", UNDESCRIBED)
         if description is UNDESCRIBED:
-            description = make_key(_field_reader(type(self))(self))
+            kind: Any = type(self)
+            description = make_key(_field_reader(kind)(self))
             object.__setattr__(self, "_description", description)
         return description
 

@@ -1,5 +1,5 @@
 """What ran: which implementation of which op with which activations, how often, for how long, the compiled kernels
-it launched and the values it clipped; knows no op."""
+it launched and the values it clipped."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _watcher: ContextVar[Watcher | None] = ContextVar("who is told of new launches",
 
 
 def note(launch: Launch) -> None:
-    """Of the op that runs; outside an op (probes, tests) there is nothing to note it in."""
+    """Counts a launch for the running op; does nothing outside an op (probes, tests)."""
     if (entry := _current.get()) is None:
         return
     count = entry.launches.get(launch, 0)
@@ -68,7 +68,7 @@ def note(launch: Launch) -> None:
 
 
 def note_clipped(counter: torch.Tensor) -> None:
-    """That the op that runs counts clipped values in `counter`; it is read when somebody asks, not now."""
+    """Registers `counter` for clipped values of the running op; it is read on request, not now."""
     entry = _current.get()
     if entry is not None and not any(counter is known for known in entry.counters):
         entry.counters.append(counter)

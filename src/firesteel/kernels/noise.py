@@ -1,4 +1,4 @@
-"""Random numbers as a function of seed, position and token id; knows no logits and keeps no state.
+"""Random numbers as a pure function of seed, position and token id.
 
 The generator is splitmix64, which needs no memory of earlier draws: number i of a stream is a mix of its key and
 i * GOLDEN, and the key is a mix of seed and position. All of it is arithmetic on 64-bit integers, so every device

@@ -1,4 +1,4 @@
-"""Rotary position embedding's angles, plain or stretched by YaRN; knows no kernel.
+"""Angles of the rotary position embedding, plain or stretched by YaRN.
 
 A table is [C, D] fp32: row p holds the cosines of the D/2 angles at position p, then their sines, YaRN's
 concentration multiplied in.

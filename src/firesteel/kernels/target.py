@@ -1,4 +1,4 @@
-"""The GPUs that kernels are compiled for, and the shared memory each has; knows no kernel."""
+"""Targets that kernels are compiled for, with the shared memory of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fused ops of a decoding step with their choices made for one device; knows no step."""
+"""The fused ops of a decoding step, bound to implementations for one device."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _name_weight(op: str, mxfp4_layers: Sequence[str] | None) -> str | None:
 
 
 def split_choices(text: str) -> tuple[str, str]:
-    """Of "OP=...,OP=...": those of other ops, and those of decode ops."""
+    """Splits "OP=...,OP=..." into the choices of other ops and those of decode ops."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     is_ours = [part.partition("=")[0] in NAMES for part in parts]
     ours = [part for part, yes in zip(parts, is_ours, strict=True) if yes]

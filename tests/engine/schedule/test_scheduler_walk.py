@@ -37,9 +37,13 @@ class RandomWalk(RuleBasedStateMachine):
         layout = PageLayout(page_size=page_size, kinds=kinds, window=window)
         num_pages = layout.count_pages(24) + spare
         self.world = World(
-            num_pages=num_pages, kinds=kinds, page_size=page_size, window=window,
-            find_room=None if room is None else lambda num_decoding: room, **options,
-        )  # fmt: skip
+            num_pages=num_pages,
+            kinds=kinds,
+            page_size=page_size,
+            window=window,
+            find_room=None if room is None else lambda num_decoding: room,
+            **options,
+        )
 
     @rule(
         head=st.integers(0, 15),

@@ -21,11 +21,22 @@ def parameter(kind):
 @pytest.mark.parametrize(
     ("kind", "value", "layout"),
     [
-        ("u64", 1 << 40, "q"), ("u64", -5, "q"), ("b64", 7, "q"), ("u32", 1 << 31, "I"), ("u32", -3, "i"),
-        ("s32", -3, "i"), ("b32", 9, "i"), ("u16", -2, "h"), ("u8", 255, "B"), ("u8", True, "?"), ("f32", 1.5, "f"),
-        ("f64", 0.1, "d"), ("b32", 2.5, "f"), ("b64", 0.1, "d"),
+        ("u64", 1 << 40, "q"),
+        ("u64", -5, "q"),
+        ("b64", 7, "q"),
+        ("u32", 1 << 31, "I"),
+        ("u32", -3, "i"),
+        ("s32", -3, "i"),
+        ("b32", 9, "i"),
+        ("u16", -2, "h"),
+        ("u8", 255, "B"),
+        ("u8", True, "?"),
+        ("f32", 1.5, "f"),
+        ("f64", 0.1, "d"),
+        ("b32", 2.5, "f"),
+        ("b64", 0.1, "d"),
     ],
-)  # fmt: skip
+)
 def test_a_number_is_as_in_c(kind, value, layout):
     assert bytes(pack(parameter(kind), value)) == struct.pack(f"<{layout}", value)
 
@@ -40,10 +51,21 @@ def test_a_tensor_is_its_address_and_none_a_null_pointer(kind):
 @pytest.mark.parametrize(
     ("kind", "value"),
     [
-        ("u32", 1.0), ("u64", 1.0), ("f32", 1), ("f64", 1), ("u32", 1 << 32), ("u32", -(1 << 31) - 1), ("u8", 256),
-        ("u32", TENSOR), ("f64", TENSOR), ("f32", None), ("u32", None), ("u64", "1"), ("u64", b"12345678"),
+        ("u32", 1.0),
+        ("u64", 1.0),
+        ("f32", 1),
+        ("f64", 1),
+        ("u32", 1 << 32),
+        ("u32", -(1 << 31) - 1),
+        ("u8", 256),
+        ("u32", TENSOR),
+        ("f64", TENSOR),
+        ("f32", None),
+        ("u32", None),
+        ("u64", "1"),
+        ("u64", b"12345678"),
     ],
-)  # fmt: skip
+)
 def test_a_value_of_another_kind_is_refused(kind, value):
     assert pack(parameter(kind), value) is None
 

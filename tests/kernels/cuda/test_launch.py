@@ -148,9 +148,11 @@ def test_a_kernel_keeps_one_launch_a_geometry(listener, small, own_context, monk
     monkeypatch.setattr(driver, "cuFuncLoad", lambda handle: (done,))
     monkeypatch.setattr(cuda_launch, "_loaded", {})
     for name, value in (
-        ("is_available", True), ("current_device", 0), ("is_current_stream_capturing", False),
+        ("is_available", True),
+        ("current_device", 0),
+        ("is_current_stream_capturing", False),
         ("get_device_capability", (9, 0)),
-    ):  # fmt: skip
+    ):
         monkeypatch.setattr(torch.cuda, name, lambda *args, value=value: value)
     kernel = small("step")
     for grid, factor in (((4,), 1.5), ((4,), 2.5), ((5,), 3.5), ((4,), 4.5)):

@@ -29,9 +29,12 @@ MAIN = '#include "outer.cuh"\nextern "C" __global__ void main_kernel(float* x) {
 
 def test_headers_of_headers_come_along_once(tmp_path):
     folder = write(
-        tmp_path, main=MAIN + '  #  include "inner.cuh"\n', outer='#pragma once\n#include "inner.cuh"\n',
-        inner='#pragma once\n#include "outer.cuh"\n#define VALUE 1\n', unused="#error\n",
-    )  # fmt: skip
+        tmp_path,
+        main=MAIN + '  #  include "inner.cuh"\n',
+        outer='#pragma once\n#include "inner.cuh"\n',
+        inner='#pragma once\n#include "outer.cuh"\n#define VALUE 1\n',
+        unused="#error\n",
+    )
     program = CudaSource("main.cu", folder=folder).program("sm_90a")
     assert list(program.headers) == ["outer.cuh", "inner.cuh"]
     assert list(compile_program(program).entries) == ["main_kernel"]

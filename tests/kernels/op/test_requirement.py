@@ -54,9 +54,11 @@ def test_requirement_of_an_op_covers_what_runs_in_its_place_unless_that_is_named
         parse_requirements("rms_norm=triton,rms_norm=reference")
     with pytest.raises(KernelError, match="rms_norm_fed=reference is required, but triton would run"):
         Kernels(
-            H200, parse_pins("rms_norm=reference,rms_norm_fed=triton"), Ledger(),
+            H200,
+            parse_pins("rms_norm=reference,rms_norm_fed=triton"),
+            Ledger(),
             required=parse_requirements("rms_norm=reference"),
-        )  # fmt: skip
+        )
 
 
 @pytest.mark.parametrize(

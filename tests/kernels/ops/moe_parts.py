@@ -22,8 +22,13 @@ PLACE = torch.device("cpu" if interpreting() else "cuda")
 def check_sort():
     generator = torch.Generator().manual_seed(1)
     for tokens, active, experts, rows in (
-        (1, 1, 1, 16), (1, 4, 128, 16), (3, 2, 5, 32), (64, 4, 128, 16), (70, 4, 5, 64), (150, 4, 128, 128),
-    ):  # fmt: skip
+        (1, 1, 1, 16),
+        (1, 4, 128, 16),
+        (3, 2, 5, 32),
+        (64, 4, 128, 16),
+        (70, 4, 5, 64),
+        (150, 4, 128, 128),
+    ):
         spread = torch.rand(tokens, experts, generator=generator).topk(active)[1]
         for ids in (spread, torch.full((tokens, active), experts - 1)):
             check_sorted(ids.to(PLACE), experts, rows)

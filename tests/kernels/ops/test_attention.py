@@ -20,15 +20,34 @@ PARTS = Path(__file__).with_name("attention_parts.py")
 NOWHERE = 1 << 40  # a page number that is fatal to read from
 DECODE, PREFILL = attention.implementations["triton:decode"], attention.implementations["triton:prefill"]
 REAL = Shapes(
-    num_queries=32, num_requests=32, heads=64, kv_heads=8, dim=64, element_bytes=2, longest=8192, window=None,
+    num_queries=32,
+    num_requests=32,
+    heads=64,
+    kv_heads=8,
+    dim=64,
+    element_bytes=2,
+    longest=8192,
+    window=None,
     num_sms=132,
-)  # fmt: skip
+)
 
 
 def sample(
-    label, lens, *, page_size=16, window=None, heads=8, kv_heads=1, dim=64, dtype=torch.bfloat16, kv_dtype=None,
-    sinks=None, seed=0, device=CPU, scales=(1.0, 1.0),
-):  # fmt: skip
+    label,
+    lens,
+    *,
+    page_size=16,
+    window=None,
+    heads=8,
+    kv_heads=1,
+    dim=64,
+    dtype=torch.bfloat16,
+    kv_dtype=None,
+    sinks=None,
+    seed=0,
+    device=CPU,
+    scales=(1.0, 1.0),
+):
     """Requests of (queries, tokens held); unwritten slots hold NaN, pages wholly before the window are NOWHERE."""
     generator = torch.Generator(device).manual_seed(seed)
     needed = [-(-held // page_size) for _, held in lens]
@@ -88,30 +107,36 @@ def test_own_samples(interpret):
 
 
 def test_decoding_around_page_ends_in_windows_and_with_any_number_of_queries(interpret):
-    interpret(attention, [
-        sample("ends of pages of 16", [(1, held) for held in (1, 15, 16, 17, 31, 32, 33)], sinks=SINKS),
-        sample("ends of pages of 64", [(1, held) for held in (63, 64, 65, 127, 128, 129)], page_size=64),
-        sample("pages of 128, split", [(1, 129), (1, 700), (1, 1)], page_size=128, sinks=SINKS),
-        sample("window across pages", [(1, 144), (1, 20), (1, 21), (1, 36)], window=20, sinks=SINKS),
-        sample("window of a page", [(1, 144), (1, 63), (1, 64)], window=16, page_size=32),
-        sample("four queries", [(4, 300), (4, 65), (4, 4)], page_size=64, sinks=SINKS),
-        sample("three queries in a window", [(3, 90), (3, 20), (3, 3)], window=17),
-        sample("all queries in one request", [(0, 3), (20, 60), (0, 5), (1, 1)], sinks=SINKS),
-        sample("no queries", [(0, 3), (0, 17)]),
-    ])  # fmt: skip
+    interpret(
+        attention,
+        [
+            sample("ends of pages of 16", [(1, held) for held in (1, 15, 16, 17, 31, 32, 33)], sinks=SINKS),
+            sample("ends of pages of 64", [(1, held) for held in (63, 64, 65, 127, 128, 129)], page_size=64),
+            sample("pages of 128, split", [(1, 129), (1, 700), (1, 1)], page_size=128, sinks=SINKS),
+            sample("window across pages", [(1, 144), (1, 20), (1, 21), (1, 36)], window=20, sinks=SINKS),
+            sample("window of a page", [(1, 144), (1, 63), (1, 64)], window=16, page_size=32),
+            sample("four queries", [(4, 300), (4, 65), (4, 4)], page_size=64, sinks=SINKS),
+            sample("three queries in a window", [(3, 90), (3, 20), (3, 3)], window=17),
+            sample("all queries in one request", [(0, 3), (20, 60), (0, 5), (1, 1)], sinks=SINKS),
+            sample("no queries", [(0, 3), (0, 17)]),
+        ],
+    )
 
 
 def test_prompts_chunks_and_mixed_batches(interpret):
     mixed = [(1, 70), (0, 9), (33, 33), (1, 1), (15, 90)]
-    interpret(attention, [
-        sample("mixed, full, pages of 16", mixed, sinks=SINKS),
-        sample("mixed, window, pages of 64", mixed, window=30, page_size=64),
-        sample("mixed, window, pages of 16", mixed, window=30, sinks=SINKS),
-        sample("chunks at the end of long contexts", [(20, 200), (17, 129)], page_size=64),
-        sample("a chunk that is split", [(18, 400)], page_size=64, sinks=SINKS),
-        sample("a chunk from the last but one key of a tile", [(20, 82)], page_size=64),
-        sample("one", [(1, 1)]),
-    ])  # fmt: skip
+    interpret(
+        attention,
+        [
+            sample("mixed, full, pages of 16", mixed, sinks=SINKS),
+            sample("mixed, window, pages of 64", mixed, window=30, page_size=64),
+            sample("mixed, window, pages of 16", mixed, window=30, sinks=SINKS),
+            sample("chunks at the end of long contexts", [(20, 200), (17, 129)], page_size=64),
+            sample("a chunk that is split", [(18, 400)], page_size=64, sinks=SINKS),
+            sample("a chunk from the last but one key of a tile", [(20, 82)], page_size=64),
+            sample("one", [(1, 1)]),
+        ],
+    )
 
 
 def pad(given, count):
@@ -126,12 +151,19 @@ def pad(given, count):
 def test_rows_that_are_nobodys_become_zero(interpret):
     chunk = sample("a chunk that is split", [(18, 400)], page_size=64, sinks=SINKS)
     none_left = sample("the last request has no queries", [(5, 9), (1, 20), (0, 1), (0, 1)], sinks=SINKS)
-    found = interpret(attention, [
-        pad(sample("full", [(18, 18)], page_size=64), 14), pad(none_left, 10), pad(none_left, 50),
-        pad(sample("window", [(17, 40), (1, 70)], window=30, page_size=64, sinks=SINKS), 46),
-        pad(sample("a whole tile", [(16, 16)]), 16), pad(sample("no sinks, one row", [(31, 31)]), 1),
-        pad(chunk, 14), pad(sample("split, no sinks", [(1, 700)], page_size=64), 7),
-    ])  # fmt: skip
+    found = interpret(
+        attention,
+        [
+            pad(sample("full", [(18, 18)], page_size=64), 14),
+            pad(none_left, 10),
+            pad(none_left, 50),
+            pad(sample("window", [(17, 40), (1, 70)], window=30, page_size=64, sinks=SINKS), 46),
+            pad(sample("a whole tile", [(16, 16)]), 16),
+            pad(sample("no sinks, one row", [(31, 31)]), 1),
+            pad(chunk, 14),
+            pad(sample("split, no sinks", [(1, 700)], page_size=64), 7),
+        ],
+    )
     assert {"triton:decode", "triton:prefill"} <= {one.implementation for one in found if one.refusal is None}
     y = attention.reference(*pad(chunk, 14).args)
     assert (y[18:] == 0).all() and (y[:18] != 0).any()
@@ -139,17 +171,22 @@ def test_rows_that_are_nobodys_become_zero(interpret):
 
 def test_other_heads_and_types(interpret):
     lens = [(1, 40), (2, 17), (18, 33)]
-    interpret(attention, [
-        sample("4 of 2, as Kindling", lens, heads=8, kv_heads=2, sinks=SINKS),
-        sample("5 query heads", lens, heads=5, sinks=SINKS[:5]),
-        sample("heads of 32", lens, dim=32, page_size=64),
-        sample("heads of 128", lens, dim=128, window=20),
-        sample("fp32", lens, dtype=torch.float32, sinks=SINKS),
-        sample("fp32, decoding", [(1, 40), (1, 300)], dtype=torch.float32, page_size=64, sinks=SINKS),
-        sample("fp8 pages", lens, kv_dtype=FP8, sinks=SINKS),
-        sample("fp8 pages, scales", lens, kv_dtype=FP8, sinks=SINKS, scales=(0.7, 5.0)),
-        sample("fp8 pages, scales, split", [(1, 700)], page_size=64, kv_dtype=FP8, sinks=SINKS, scales=(2.0, 0.01)),
-    ])  # fmt: skip
+    interpret(
+        attention,
+        [
+            sample("4 of 2, as Kindling", lens, heads=8, kv_heads=2, sinks=SINKS),
+            sample("5 query heads", lens, heads=5, sinks=SINKS[:5]),
+            sample("heads of 32", lens, dim=32, page_size=64),
+            sample("heads of 128", lens, dim=128, window=20),
+            sample("fp32", lens, dtype=torch.float32, sinks=SINKS),
+            sample("fp32, decoding", [(1, 40), (1, 300)], dtype=torch.float32, page_size=64, sinks=SINKS),
+            sample("fp8 pages", lens, kv_dtype=FP8, sinks=SINKS),
+            sample("fp8 pages, scales", lens, kv_dtype=FP8, sinks=SINKS, scales=(0.7, 5.0)),
+            sample(
+                "fp8 pages, scales, split", [(1, 700)], page_size=64, kv_dtype=FP8, sinks=SINKS, scales=(2.0, 0.01)
+            ),
+        ],
+    )
 
 
 @pytest.mark.parametrize("sinks", [SINKS, None], ids=["sinks", "no sinks"])
@@ -298,10 +335,18 @@ REAL_BATCHES = {
 @pytest.mark.parametrize("label", REAL_BATCHES)
 def test_real_shapes_on_a_gpu(label, window, page_size):
     seed = random.SystemRandom().randrange(1 << 30)
-    given = on_gpu(sample(
-        f"{label}, seed {seed}", REAL_BATCHES[label], page_size=page_size, window=window, heads=64, kv_heads=8,
-        seed=seed, device=torch.device("cuda"),
-    ))  # fmt: skip
+    given = on_gpu(
+        sample(
+            f"{label}, seed {seed}",
+            REAL_BATCHES[label],
+            page_size=page_size,
+            window=window,
+            heads=64,
+            kv_heads=8,
+            seed=seed,
+            device=torch.device("cuda"),
+        )
+    )
     for implementation in (DECODE, PREFILL):
         if implementation.accepts(*given.args) is None:
             assert check(attention, implementation, given) is None, given.label
@@ -316,10 +361,19 @@ def test_real_shapes_on_a_gpu(label, window, page_size):
 def test_other_types_on_a_gpu(kv_dtype, scales):
     dtype = torch.float32 if kv_dtype == torch.float32 else torch.bfloat16
     for lens in ([(1, 500), (1, 64)], [(100, 300), (1, 1)]):
-        given = on_gpu(sample(
-            "", lens, page_size=64, heads=64, kv_heads=8, dtype=dtype, kv_dtype=kv_dtype, scales=scales,
-            device=torch.device("cuda"),
-        ))  # fmt: skip
+        given = on_gpu(
+            sample(
+                "",
+                lens,
+                page_size=64,
+                heads=64,
+                kv_heads=8,
+                dtype=dtype,
+                kv_dtype=kv_dtype,
+                scales=scales,
+                device=torch.device("cuda"),
+            )
+        )
         assert check(attention, PREFILL, given) is None
 
 

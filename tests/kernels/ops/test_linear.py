@@ -100,9 +100,11 @@ def test_native_kernels_equal_the_reference(run_interpreted):
     if TRITON < (3, 8):
         pytest.skip("Triton < 3.8 does not interpret dot_scaled")
     drawn = [
-        draw(3, 36, 160, "mxfp8"), draw(5, 72, 96, "mxfp8"), draw(9, 36, 96, "mxfp4", bias=False),
+        draw(3, 36, 160, "mxfp8"),
+        draw(5, 72, 96, "mxfp8"),
+        draw(9, 36, 96, "mxfp4", bias=False),
         draw(65, 40, 160, "mxfp4"),
-    ]  # fmt: skip
+    ]
     run_interpreted(PARTS, samples=drawn)
 
 
@@ -254,7 +256,7 @@ def test_arguments_that_will_not_do_are_refused_with_the_reason():
     assert "3 rows of 96 leave a part of one" in refusal(weight=odd, bias=None)
     assert refusal(x=x.float()) == "multiplies bf16 tokens by MXFP4 weights, not torch.float32"
     assert "wants contiguous tokens" in refusal(x=x.T.contiguous().T)
-    assert "knows no activation 'fp8', only bf16, mxfp8, mxfp4" in refusal(activation="fp8")
+    assert "takes activations bf16, mxfp8, mxfp4, not 'fp8'" in refusal(activation="fp8")
     assert refusal(activation="mxfp8", tile="128x256") is None
     for tile in (f"16x{2 * LARGEST_SIDE}", f"{LARGEST_SIDE}x{LARGEST_SIDE}"):
         assert refusal(tile=tile).endswith(f"and {tile} is pinned")
@@ -357,11 +359,16 @@ def test_weights_are_widened_exactly_on_a_gpu():
 @pytest.mark.parametrize(
     ("tokens", "rows", "expected"),
     [
-        (2, 5120, (16, 32, 128)), (17, 2880, (32, 32, 128)), (64, 5120, (64, 32, 128)), (64, 201088, (64, 64, 64)),
-        (100, 2880, (64, 32, 128)), (4096, 128, (64, 32, 128)), (8192, 128, (128, 128, 64)),
+        (2, 5120, (16, 32, 128)),
+        (17, 2880, (32, 32, 128)),
+        (64, 5120, (64, 32, 128)),
+        (64, 201088, (64, 64, 64)),
+        (100, 2880, (64, 32, 128)),
+        (4096, 128, (64, 32, 128)),
+        (8192, 128, (128, 128, 64)),
         (512, 5120, (128, 128, 64)),
     ],
-)  # fmt: skip
+)
 def test_tiles_of_bf16_weights_reach_many_sms(tokens, rows, expected):
     assert bf16_code.pick_tile(tokens, rows)[:3] == expected
     assert bf16_code.pick_tile(tokens, rows) in bf16_code.TILES

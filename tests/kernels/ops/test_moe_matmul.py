@@ -195,8 +195,10 @@ def test_tiles_grow_with_the_pairs_of_an_expert_and_can_be_pinned():
     up, down = device.pin(tiles[3], "64x256", (9, 0))
     assert (up.rows, up.columns, up.tail) == (64, 256, 32) and up == down
     assert [tile.narrower for tile in (tiles[0][0], up, *device.pin(tiles[3], "256x64", (9, 0))[:1])] == [
-        {"TAIL": 0, "MIDDLE": 0}, {"TAIL": 32, "MIDDLE": 32}, {"TAIL": 64, "MIDDLE": 128}
-    ]  # fmt: skip
+        {"TAIL": 0, "MIDDLE": 0},
+        {"TAIL": 32, "MIDDLE": 32},
+        {"TAIL": 64, "MIDDLE": 128},
+    ]
     assert device.pin(tiles[3], "auto", (9, 0)) == tiles[3]
 
 
@@ -269,7 +271,7 @@ def test_arguments_that_will_not_do_are_refused_with_the_reason():
     assert accepts("gemm", sample, x=x.float()) == "wants bf16 tokens, not torch.float32"
     assert accepts("gemm", sample, x=x.T.contiguous().T) == "wants contiguous tensors"
     assert accepts("gemm", sample, x=x[:0]) == "wants at least one token"
-    assert "knows no activation 'fp8'" in accepts("gemm", sample, activation="fp8")
+    assert "mxfp4, not 'fp8'" in accepts("gemm", sample, activation="fp8")
 
 
 @pytest.mark.parametrize("tile", ["16x16", "64x32", "256x256", "16x512"])

@@ -89,7 +89,7 @@ def test_arguments_that_will_not_do_are_refused_with_the_reason(monkeypatch):
     x, weight = torch.zeros(2, 96).bfloat16(), torch.zeros(96).bfloat16()
     for activation in ACTIVATIONS:
         assert accepts(x, None, weight, 1e-5, activation) is None
-    assert "knows no activation 'fp8'" in accepts(x, None, weight, 1e-5, "fp8")
+    assert "mxfp4, not 'fp8'" in accepts(x, None, weight, 1e-5, "fp8")
     assert accepts(x.float(), None, weight, 1e-5) == "stores bf16 rows, not torch.float32"
     assert accepts(x[:, :80], None, weight[:80], 1e-5) == "wants rows of whole groups of 32, not 80"
     odd = torch.zeros(96, 2).bfloat16().T

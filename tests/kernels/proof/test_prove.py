@@ -31,9 +31,17 @@ TRITON = tuple(int(part) for part in triton.__version__.split(".")[:2])
 
 @triton.jit
 def scaled_kernel(
-    a, a_scales, b, b_scales, y, FORMAT: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+    a,
+    a_scales,
+    b,
+    b_scales,
+    y,
+    FORMAT: tl.constexpr,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    K: tl.constexpr,
     PER_BYTE: tl.constexpr,
-):  # fmt: skip
+):
     rows, columns = tl.arange(0, M), tl.arange(0, N)
     inner, groups = tl.arange(0, K // PER_BYTE), tl.arange(0, K // 32)
     x = tl.load(a + rows[:, None] * (K // PER_BYTE) + inner[None, :])
@@ -54,10 +62,11 @@ def hungry_kernel(x, y, N: tl.constexpr):
 def scaled(element, bits):
     pointer = "*u8" if element == "e2m1" else "*fp8e4nv"
     return DeviceCode(
-        variant=f"triton {element}", kernel=scaled_kernel,
+        variant=f"triton {element}",
+        kernel=scaled_kernel,
         signature={"a": pointer, "a_scales": "*u8", "b": pointer, "b_scales": "*u8", "y": "*fp32"},
         constants={"FORMAT": element, "M": 128, "N": 64, "K": 128, "PER_BYTE": 8 // bits},
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("target", ["sm_120a", "sm_121a"])
@@ -93,9 +102,18 @@ def test_ops_list_what_they_launch_for_every_target(target):
     assert [proof.op for proof in proofs] == ["rms_norm"] * len(proofs) and proofs
     for proof in proofs:
         assert list(proof.as_dict()) == [
-            "op", "variant", "target", "verdict", "ptx", "sass", "registers", "spills", "shared_bytes", "compiler",
+            "op",
+            "variant",
+            "target",
+            "verdict",
+            "ptx",
+            "sass",
+            "registers",
+            "spills",
+            "shared_bytes",
+            "compiler",
             "shared_limit_bytes",
-        ]  # fmt: skip
+        ]
         assert (proof.target, proof.verdict, proof.ptx, proof.spills) == (target, "none", {}, 0)
         assert 0 < proof.registers < 255
 
@@ -146,9 +164,17 @@ def test_spills_are_counted():
 
 PTX_8 = "mma.sync.aligned.m16n8k32.row.col.kind::mxf8f6f4.block_scale.scale_vec::1X.f32.e4m3.e4m3.f32.ue8m0"
 PROOF = Proof(
-    op="moe_matmul", variant="triton:gemm mxfp8", target="sm_121a", verdict="native-fp4", ptx={PTX_8: 8},
-    sass={"QMMA.SF": 8}, registers=128, spills=0, shared_bytes=65536, compiler="triton 3.9.0",
-)  # fmt: skip
+    op="moe_matmul",
+    variant="triton:gemm mxfp8",
+    target="sm_121a",
+    verdict="native-fp4",
+    ptx={PTX_8: 8},
+    sass={"QMMA.SF": 8},
+    registers=128,
+    spills=0,
+    shared_bytes=65536,
+    compiler="triton 3.9.0",
+)
 PROOFS = [PROOF, replace(PROOF, variant="triton:gemm bf16", verdict="bf16"), replace(PROOF, variant="triton:gemv")]
 
 
@@ -295,8 +321,9 @@ def test_cuda_and_triton_kernels_of_an_op_are_proven_together(small, monkeypatch
     monkeypatch.setattr(rms_norm, "make_device_code", lambda capability: iter(codes))
     assert [one.kernel_name for one in codes] == ["rms_norm_kernel", "product_f16"]
     assert [(proof.variant, proof.verdict) for proof in prove([rms_norm], "sm_90a")] == [
-        (code.variant, "none"), ("cuda", "bf16"),
-    ]  # fmt: skip
+        (code.variant, "none"),
+        ("cuda", "bf16"),
+    ]
     check_here(rms_norm, H200, Requirement.parse("rms_norm=cuda@bf16"), "bf16")
     with pytest.raises(KernelError, match=r"rms_norm=cuda@native-fp4 is required; on sm_90a .*: cuda@bf16"):
         check_here(rms_norm, H200, Requirement.parse("rms_norm=cuda@native-fp4"), "bf16")
@@ -346,7 +373,10 @@ def product_and_sum_kernel(a, b, c, y):
 @pytest.mark.parametrize("is_fused", [True, False])
 def test_products_are_fused_with_sums_as_launched(is_fused):
     code = DeviceCode(
-        variant="triton", kernel=product_and_sum_kernel, signature=dict.fromkeys("abcy", "*fp32"), constants={},
+        variant="triton",
+        kernel=product_and_sum_kernel,
+        signature=dict.fromkeys("abcy", "*fp32"),
+        constants={},
         enable_fp_fusion=is_fused,
-    )  # fmt: skip
+    )
     assert ("fma.rn.f32" in prove_module._compile(code, 90).asm["ptx"]) is is_fused

@@ -61,9 +61,15 @@ def every_kernel(machine, sizes, tokens):
 def test_one_token_on_an_h200_is_spread_as_measured():
     found = {name: (one.stream.stages, one.num_ctas) for name, one in plan_all(H200, GPT_OSS).items()}
     assert found == {
-        ("qkv", False): (6, 132), ("qkv", True): (5, 132), ("o", False): (6, 132), ("o", True): (4, 132),
-        ("lm_head", False): (8, 132), ("lm_head", True): (8, 132), ("fc1", True): (7, 132), ("fc2", True): (6, 132),
-    }  # fmt: skip
+        ("qkv", False): (6, 132),
+        ("qkv", True): (5, 132),
+        ("o", False): (6, 132),
+        ("o", True): (4, 132),
+        ("lm_head", False): (8, 132),
+        ("lm_head", True): (8, 132),
+        ("fc1", True): (7, 132),
+        ("fc2", True): (6, 132),
+    }
 
 
 def test_on_a_gb10_every_kernel_has_an_sm_of_its_own():

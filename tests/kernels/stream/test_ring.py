@@ -25,11 +25,16 @@ def plan(is_fp4, columns, tokens=1, stages=4, limit=LARGE):
 @pytest.mark.parametrize(
     ("is_fp4", "columns", "chunks", "warps", "steps", "threads"),
     [
-        (False, 2880, 4, 15, 3, 576), (True, 2880, 1, 15, 3, 544), (False, 4096, 8, 16, 2, 608),
-        (True, 4096, 1, 16, 4, 608), (False, 256, 1, 16, 1, 608), (True, 256, 1, 4, 1, 224),
-        (True, 192, 1, 3, 1, 160), (True, 512, 1, 8, 1, 352),
+        (False, 2880, 4, 15, 3, 576),
+        (True, 2880, 1, 15, 3, 544),
+        (False, 4096, 8, 16, 2, 608),
+        (True, 4096, 1, 16, 4, 608),
+        (False, 256, 1, 16, 1, 608),
+        (True, 256, 1, 4, 1, 224),
+        (True, 192, 1, 3, 1, 160),
+        (True, 512, 1, 8, 1, 352),
     ],
-)  # fmt: skip
+)
 def test_rows_are_shared_out_evenly_among_warps(is_fp4, columns, chunks, warps, steps, threads):
     found = plan(is_fp4, columns)
     assert (found.chunks, found.warps, found.steps_each, found.threads) == (chunks, warps, steps, threads)
@@ -58,10 +63,11 @@ def test_a_smaller_gpu_gets_fewer_stages():
 @pytest.mark.parametrize(
     ("is_fp4", "columns", "why"),
     [
-        (True, 96, "multiple of 64 values, not 96"), (False, 24, "multiple of 16 values, not 24"),
+        (True, 96, "multiple of 64 values, not 96"),
+        (False, 24, "multiple of 16 values, not 24"),
         (True, 64 * 67, "shares rows of 4288 values among 1 warps: too many"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_shared_out_is_refused_with_the_reason(is_fp4, columns, why):
     assert why in refuse_columns(is_fp4, columns)
     with pytest.raises(KernelError, match=why):

@@ -78,7 +78,7 @@ class Scheduler:
         return Plan(spans=[job.span(end) for job, end in draft.ends.items()])
 
     def _find_room(self, num_decoding: int) -> int:
-        """Tokens of prompts for a step beside so many requests that decode."""
+        """Returns how many prompt tokens a step may take beside `num_decoding` requests."""
         left = self.config.max_num_batched_tokens - num_decoding
         return left if self.find_room is None or not num_decoding else min(left, self.find_room(num_decoding))
 

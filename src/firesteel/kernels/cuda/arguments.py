@@ -1,4 +1,4 @@
-"""Python values as the parameters of a CUDA kernel, which its PTX declares; knows no driver."""
+"""Converts Python values to the parameters of a CUDA kernel, as its PTX declares them."""
 
 from __future__ import annotations
 

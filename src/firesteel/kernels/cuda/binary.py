@@ -25,7 +25,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class CudaBinary:
-    """Of one source for one target; may hold several kernels."""
+    """Machine code of one source for one target; may hold several kernels."""
 
     cubin: bytes
     ptx: str
@@ -36,7 +36,7 @@ class CudaBinary:
 
     @cached_property
     def entries(self) -> dict[str, CudaEntry]:
-        """By name, which is as in the source for `extern "C"` kernels only."""
+        """Kernels by name; only `extern "C"` kernels keep the name of the source."""
         starts = [found.start() for found in FUNCTION.finditer(self.ptx)]
         parts = [self.ptx[start:end] for start, end in pairwise([*starts, len(self.ptx)])]
         entries = [(found, part) for part in parts if (found := ENTRY.match(part))]
@@ -67,5 +67,6 @@ def _read_parameters(text: str) -> tuple[Parameter, ...]:
     found = (PARAMETER.search(line) for line in text.split(","))
     return tuple(
         Parameter("struct", int(one[2])) if one[2] else Parameter(one[1], int(one[1][1:]) // 8)
-        for one in found if one
-    )  # fmt: skip
+        for one in found
+        if one
+    )

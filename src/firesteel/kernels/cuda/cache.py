@@ -1,4 +1,4 @@
-"""Keeps compiled CUDA C++ on disk: whole or not at all, checked when read; knows no source and no compiler."""
+"""Keeps compiled CUDA C++ on disk; files are written atomically and checked when read."""
 
 from __future__ import annotations
 
@@ -65,8 +65,9 @@ class CubinCache:
         if not self._has_warned:
             _log.warning(
                 "compiled kernels are not kept in %s (%s): each start compiles anew; kernel_cache_dir moves it",
-                self.folder, error.strerror,
-            )  # fmt: skip
+                self.folder,
+                error.strerror,
+            )
             self._has_warned = True
 
 

@@ -1,4 +1,4 @@
-"""Compiles CUDA C++ with NVRTC for a GPU that need not be present; knows no file, no cache and no driver."""
+"""Compiles CUDA C++ with NVRTC for a GPU that need not be present."""
 # mypy: disable-error-code="import-untyped,import-not-found"
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Program:
 
     @property
     def digest(self) -> str:
-        """Of the program and of the compiler here."""
+        """Hash of the program and of the installed compiler."""
         content = json.dumps([asdict(self), OPTIONS, nvrtc_version()], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()
 

@@ -1,4 +1,4 @@
-"""Loads compiled CUDA C++ into the driver and launches it on torch's stream; knows no source and no op."""
+"""Loads compiled CUDA C++ into the driver and launches it on torch's current stream."""
 # mypy: disable-error-code="import-untyped,import-not-found"
 
 from __future__ import annotations
@@ -47,9 +47,12 @@ class CudaFunction:
 
         self.allow(geometry)
         count: int = call_driver(
-            cuOccupancyMaxActiveBlocksPerMultiprocessor, self.handle, geometry.threads, geometry.shared_bytes,
+            cuOccupancyMaxActiveBlocksPerMultiprocessor,
+            self.handle,
+            geometry.threads,
+            geometry.shared_bytes,
             of=self.entry.name,
-        )  # fmt: skip
+        )
         return count
 
 

@@ -1,4 +1,4 @@
-"""CUDA C++ of ours: files of `csrc` with their defines, and the kernels in them; knows no particular kernel.
+"""CUDA C++ sources: files of `csrc` with their defines, and the kernels in them.
 
     source = CudaSource("decode_linear.cu", defines={"WARPS": 16})
     kernel = source.kernel("linear_mxfp4", threads=512, shared_bytes=84 * 1024)

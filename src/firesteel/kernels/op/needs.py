@@ -22,7 +22,7 @@ def triton_ready(major: int = 8, minor: int = 0) -> Needs:
 
 
 def interpreting() -> bool:
-    """Whether this process runs Triton kernels in Python (TRITON_INTERPRET=1 when Triton was first imported)."""
+    """Returns whether this process interprets Triton kernels (TRITON_INTERPRET=1 at the first import of Triton)."""
     import triton
 
     return bool(triton.knobs.runtime.interpret)

@@ -1,4 +1,4 @@
-"""What a user insists on: an implementation of an op, and what its machine code must be; knows no op.
+"""Requirements of the user: the implementation of an op, and the verdict on its machine code.
 
 Written OP=IMPLEMENTATION[:VARIANT][@VERDICT], for example moe_matmul=triton:gemm@native-fp4.
 """
@@ -40,20 +40,20 @@ class Requirement:
         return f"{self.op}={self.implementation}" + (f"@{self.verdict}" if self.verdict else "")
 
     def names(self, variant: str) -> bool:
-        """Whether an implementation or a variant of its device code is what is required."""
+        """Returns whether an implementation, or a variant of its device code, is the required one."""
         way = variant.partition(" ")[0]
         return self.implementation in (way, way.partition(":")[0])
 
 
 def list_requirements(text: str) -> list[Requirement]:
-    """Of requirements joined by commas, and of the ops they cover."""
+    """Lists requirements joined by commas, with those of the ops they cover."""
     found = [Requirement.parse(part) for part in text.split(",") if part.strip()]
     named = {one.op for one in found}
     return found + [replace(one, op=op) for one in found for op in COVERED.get(one.op, ()) if op not in named]
 
 
 def parse_requirements(text: str) -> dict[str, Requirement]:
-    """By op, of requirements joined by commas; one an op."""
+    """Parses requirements joined by commas into one per op."""
     found: dict[str, Requirement] = {}
     for requirement in list_requirements(text):
         if requirement.op in found:

@@ -1,4 +1,4 @@
-"""How far an implementation may stray from its reference, and why; knows no op."""
+"""How far an implementation may differ from its reference, and why."""
 
 from __future__ import annotations
 

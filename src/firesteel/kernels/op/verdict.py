@@ -1,4 +1,4 @@
-"""Which matrix instructions a compiled kernel holds, and what that makes it; knows no op and compiles nothing.
+"""Verdicts on machine code: which matrix instructions a compiled kernel holds.
 
 The verdict is read from the machine code, because PTX may promise what the hardware lacks (FP8 `mma.sync` on Hopper
 turns into 16-bit HMMA):
@@ -57,7 +57,7 @@ class MachineCode:
 
 
 def read_code(compiled: Any) -> MachineCode:
-    """Of what Triton compiled, or of a CudaEntry."""
+    """Reads the machine code of a kernel that Triton compiled, or of a CudaEntry."""
     ptx, sass = _count_matrix(compiled)
     _, cubin, kernel = _parts(compiled)
     registers, stack_bytes, shared_bytes = _read_usage(cubin, kernel)

@@ -1,4 +1,4 @@
-"""What activations are rounded to before a product with MXFP4 weights, and where that is native; knows no op."""
+"""Formats that activations are rounded to before MXFP4 weights, and the GPUs that multiply them natively."""
 # mypy: disable-error-code="import-untyped,import-not-found"
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def round_activation(x: Tensor, activation: str) -> Tensor:
 
 
 def is_native(capability: tuple[int, int] | None, activation: str) -> bool:
-    """Whether the GPU multiplies such activations as they are (block-scaled MMA); elsewhere they become bf16."""
+    """Returns whether the GPU multiplies such activations directly (block-scaled MMA), not as bf16."""
     return activation in ("mxfp8", "mxfp4") and capability is not None and capability[0] == 12
 
 

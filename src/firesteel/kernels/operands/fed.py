@@ -1,4 +1,4 @@
-"""Activations stored as matmuls on MXFP4 weights read them; knows no kernel and no layer.
+"""Activations stored in the order in which matmuls on MXFP4 weights read them.
 
 Who makes an activation can store it so (`rms_norm_fed`, the first matmul of the experts); a matmul that is given
 plain rows stores them itself, with a kernel of its own.
@@ -66,9 +66,7 @@ def store(x: Tensor, activation: str, native: bool) -> Fed:
 
 def refuse_activation(activation: str) -> str | None:
     """Why a kernel cannot round to it, or None."""
-    return (
-        None if activation in ACTIVATIONS else f"knows no activation {activation!r}, only {', '.join(ACTIVATIONS)}"
-    )
+    return None if activation in ACTIVATIONS else f"takes activations {', '.join(ACTIVATIONS)}, not {activation!r}"
 
 
 def refuse_fed(fed: Fed | None, x: Tensor, activation: str, native: bool) -> str | None:

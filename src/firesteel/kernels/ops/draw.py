@@ -71,13 +71,19 @@ def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
     rows = {"logits": "*fp32", "best": "*fp32", "temperatures": "*fp32", "keys": "*i64"}
     count = device.count_parts(201088)
     yield DeviceCode(
-        variant="triton parts", kernel=device.draw_part, signature={**rows, **parts, "stride": "i32:16"},
-        constants={"V": 201088, "PARTS": count, "COLUMNS": device.COLUMNS}, num_warps=device.NUM_WARPS,
-    )  # fmt: skip
+        variant="triton parts",
+        kernel=device.draw_part,
+        signature={**rows, **parts, "stride": "i32:16"},
+        constants={"V": 201088, "PARTS": count, "COLUMNS": device.COLUMNS},
+        num_warps=device.NUM_WARPS,
+    )
     yield DeviceCode(
-        variant="triton choice", kernel=device.choose_part, signature={**parts, "token_ids": "*i64"},
-        constants={"PARTS": count, "WIDTH": power_of_two(count)}, num_warps=1,
-    )  # fmt: skip
+        variant="triton choice",
+        kernel=device.choose_part,
+        signature={**parts, "token_ids": "*i64"},
+        constants={"PARTS": count, "WIDTH": power_of_two(count)},
+        num_warps=1,
+    )
 
 
 @draw.samples

@@ -289,7 +289,7 @@ def _tiles(capability: tuple[int, int], native: bool) -> Iterator[tuple[tuple[in
 
 
 def store_code(name: str, activation: str, native: bool, columns: int) -> DeviceCode:
-    """Of what stores rows that came without `fed`."""
+    """Device code that stores rows for which no `fed` was given."""
     from firesteel.kernels.triton.mxfp import store_rows
     from firesteel.kernels.triton.mxfp4_product import STORE_COLUMNS, STORE_ROWS
 

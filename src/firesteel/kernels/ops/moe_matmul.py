@@ -49,7 +49,7 @@ READ = dict.fromkeys(("order", "ends", "tile_experts", "tile_firsts"), "*i32") |
     "scales": "*u8",
     "bias": "*bf16",
 }
-GEMV_TOKENS = 64  # beyond, an expert has so many tokens that larger tiles pay
+GEMV_TOKENS = 64  # with more, an expert has enough tokens for larger tiles
 
 
 def swiglu(x: Tensor, limit: float) -> Tensor:
@@ -212,7 +212,7 @@ def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode | CudaCode]:
 
 
 def _tiles(way: str, capability: tuple[int, int], native: bool) -> list[tuple[Tile, Tile]]:
-    """Of fc1 and fc2, for few pairs to many."""
+    """Lists the tiles of fc1 and fc2, from few pairs to many."""
     from firesteel.kernels.triton import moe_matmul as device
 
     if way == "gemv":

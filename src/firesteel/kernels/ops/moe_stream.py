@@ -1,4 +1,4 @@
-"""The experts' matmuls by streaming: CUDA C++ for up to 192 tokens; knows no op.
+"""Expert matmuls that stream the weights: CUDA C++ for up to 192 tokens.
 
 Each chosen expert's rows go once through a ring in shared memory (`csrc/ring.cuh`) and meet the tokens that want
 it, up to eight at a time. A program takes rows that follow each other, so that its tokens seldom change.
@@ -47,14 +47,19 @@ def refuse(x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, activation
         or refuse_types(weights, wanted=torch.float32)
         or refuse_types(ids, wanted=torch.int64)
         or refuse_layout(
-            x, experts.gate_up_codes, experts.gate_up_scales, experts.gate_up_bias, experts.down_codes,
-            experts.down_scales, experts.down_bias,
+            x,
+            experts.gate_up_codes,
+            experts.gate_up_scales,
+            experts.gate_up_bias,
+            experts.down_codes,
+            experts.down_scales,
+            experts.down_bias,
         )
         or refuse_strides(ids, weights)
         or refuse_columns(True, hidden)
         or refuse_columns(True, inter)
         or (None if machine is None else _refuse_memory(machine, ids, experts))
-    )  # fmt: skip
+    )
 
 
 def _refuse_memory(machine: Machine, ids: Tensor, experts: Experts) -> str | None:
@@ -67,7 +72,7 @@ def _refuse_memory(machine: Machine, ids: Tensor, experts: Experts) -> str | Non
 
 
 def groups_bytes(experts: int, pairs: int, width: int) -> int:
-    """Of `Groups` in csrc/moe_group.cuh."""
+    """Bytes of `Groups` in csrc/moe_group.cuh."""
     places = min(pairs, experts) + pairs // width
     return align(4 * (1 + places + places + 1 + pairs + experts))
 
@@ -92,10 +97,18 @@ def plan(
     width, limit = most_width(machine), machine.shared_bytes
     stream = plan_stream(True, columns, width, stages=STAGES, shared=shared, limit=limit)
     defines = {
-        **stream.defines, "IS_UP": is_up, "NUM_COLUMNS": columns, "NUM_ROWS": rows, "EXPERTS": experts,
-        "ACTIVE": active, "MAX_PAIRS": pairs, "ROUNDS_X": 0, "NUM_FLIGHT": FLIGHT, "NUM_FINISHERS": FINISHERS,
+        **stream.defines,
+        "IS_UP": is_up,
+        "NUM_COLUMNS": columns,
+        "NUM_ROWS": rows,
+        "EXPERTS": experts,
+        "ACTIVE": active,
+        "MAX_PAIRS": pairs,
+        "ROUNDS_X": 0,
+        "NUM_FLIGHT": FLIGHT,
+        "NUM_FINISHERS": FINISHERS,
         "SHARED_BYTES": shared(stream),
-    }  # fmt: skip
+    }
     threads = stream.threads + 32 * (FINISHERS - 1)
     return build_kernel("moe_stream", defines, threads=threads, shared_bytes=shared(stream))
 
@@ -129,9 +142,14 @@ def list_plans(capability: tuple[int, int], sizes: Sizes) -> Iterator[CudaCode]:
     shapes = {"up": (True, hidden, 2 * inter), "down": (False, inter, hidden)}
     for (name, (is_up, columns, rows)), pairs in itertools.product(shapes.items(), PAIRS):
         kernel = plan(
-            machine_of(capability), is_up=is_up, columns=columns, rows=rows, experts=sizes.experts,
-            active=sizes.active, pairs=pairs,
-        )  # fmt: skip
+            machine_of(capability),
+            is_up=is_up,
+            columns=columns,
+            rows=rows,
+            experts=sizes.experts,
+            active=sizes.active,
+            pairs=pairs,
+        )
         yield CudaCode(variant=f"cuda:stream {name} pairs={pairs}", kernel=kernel)
     yield CudaCode(variant="cuda:stream sum", kernel=plan_sum(hidden=hidden, active=sizes.active))
 

@@ -82,9 +82,11 @@ def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
     signature = {"x": "*bf16", "values": "*u8", "scales": "*u8", "num_tokens": "i32", "x_stride": "i32:16"}
     for columns in (2880, 4096):
         yield DeviceCode(
-            variant=f"triton K={columns}", kernel=device.quantize_mxfp8_kernel, signature=signature,
+            variant=f"triton K={columns}",
+            kernel=device.quantize_mxfp8_kernel,
+            signature=signature,
             constants={"K": columns, "ROWS": device.ROWS, "COLUMNS": device.COLUMNS},
-        )  # fmt: skip
+        )
 
 
 @quantize_mxfp8.samples

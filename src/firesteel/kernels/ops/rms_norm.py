@@ -72,9 +72,12 @@ def kernel_code(variant: str, signature: dict[str, str], constants: dict[str, An
     tensors = dict.fromkeys(("residual", "update", "weight", "y", "total"), "*bf16")
     numbers = {"residual_stride": "i32:16", "update_stride": "i32:16", "eps": "fp32"}
     return DeviceCode(
-        variant=variant, kernel=rms_norm_kernel, signature={**tensors, **numbers, **signature},
-        constants={**constants, "HIDDEN": 2880, "TILE": 4096}, num_warps=NUM_WARPS,
-    )  # fmt: skip
+        variant=variant,
+        kernel=rms_norm_kernel,
+        signature={**tensors, **numbers, **signature},
+        constants={**constants, "HIDDEN": 2880, "TILE": 4096},
+        num_warps=NUM_WARPS,
+    )
 
 
 @rms_norm.samples

@@ -35,9 +35,10 @@ def _bytes(residual: Tensor, update: Tensor | None, weight: Tensor, eps: float, 
 
 
 ROUNDED = Tolerance(
-    worst=1 / 3, rms=2.0**-6,
+    worst=1 / 3,
+    rms=2.0**-6,
     why="where y is a unit in the last place apart, which is rare, its code may be the next: 6 instead of 4",
-)  # fmt: skip
+)
 
 
 def _tolerance_of(result: object) -> Tolerance | None:

@@ -81,27 +81,38 @@ def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
     signature = {"x": "*bf16", "weight": "*bf16", "bias": "*bf16", "y": "*fp32"}
     signature |= {"x_stride": "i32:16", "weight_stride": "i32:16"}
     yield DeviceCode(
-        variant="triton logits", kernel=code.vector_kernel, signature=signature,
+        variant="triton logits",
+        kernel=code.vector_kernel,
+        signature=signature,
         constants={"M": 128, "N": 2880, "ROWS": code.vector_rows(128), "COLUMNS": code.VECTOR_COLUMNS},
         num_warps=code.VECTOR_WARPS,
-    )  # fmt: skip
+    )
     for tile in dict.fromkeys(code.pick_tile(tokens, 128) for tokens in (VECTOR_TOKENS + 1, MOST_TOKENS)):
         constants = {"M": 128, "N": 2880, "TOKENS": tile.tokens, "ROWS": tile.rows, "COLUMNS": tile.columns}
         yield DeviceCode(
-            variant=f"triton logits {tile.tokens}x{tile.rows}x{tile.columns}", kernel=code.tile_kernel,
-            signature={**signature, "T": "i32"}, constants=constants,
-            num_warps=tile.num_warps, num_stages=tile.num_stages,
-        )  # fmt: skip
+            variant=f"triton logits {tile.tokens}x{tile.rows}x{tile.columns}",
+            kernel=code.tile_kernel,
+            signature={**signature, "T": "i32"},
+            constants=constants,
+            num_warps=tile.num_warps,
+            num_stages=tile.num_stages,
+        )
     results = {"logits": "*fp32", "ids": "*i64", "weights": "*fp32"}
     sizes = {"E": 128, "A": 4, "EXPERTS": 128, "RANKS": 4}
     yield DeviceCode(
-        variant="triton choice", kernel=choose_kernel, signature=results, constants={"num_tokens": None, **sizes},
+        variant="triton choice",
+        kernel=choose_kernel,
+        signature=results,
+        constants={"num_tokens": None, **sizes},
         num_warps=NUM_WARPS,
-    )  # fmt: skip
+    )
     yield DeviceCode(
-        variant="triton choice, padded", kernel=choose_kernel, signature={**results, "num_tokens": "*i64"},
-        constants=sizes, num_warps=NUM_WARPS,
-    )  # fmt: skip
+        variant="triton choice, padded",
+        kernel=choose_kernel,
+        signature={**results, "num_tokens": "*i64"},
+        constants=sizes,
+        num_warps=NUM_WARPS,
+    )
 
 
 @route.samples

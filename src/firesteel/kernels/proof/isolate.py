@@ -1,4 +1,4 @@
-"""Calls functions in processes of their own, so that one that dies takes nothing else with it; knows no kernel."""
+"""Calls functions in separate processes, so that a crash affects only its own call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Holds the ledger to what a profiler saw on the GPU; knows no op.
+"""Compares the ledger with the kernels that a profiler saw on the GPU.
 
 A Triton kernel appears in the profiler under its function's name. torch's own kernels, copies and fills are in no
 ledger and are left out, unless one bears the name of a kernel of ours.

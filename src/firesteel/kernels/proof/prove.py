@@ -49,7 +49,7 @@ class Proof:
 
     @property
     def fits(self) -> bool:
-        """Whether a program's shared memory is within the target's limit."""
+        """Returns whether the shared memory of a CTA is within the target's limit."""
         return self.shared_bytes <= self.shared_limit_bytes
 
     @property
@@ -62,7 +62,7 @@ class Proof:
 
 
 def prove(ops: Iterable[Op[Any, Any]], target: str) -> list[Proof]:
-    """Of everything the ops say they launch on the target."""
+    """Proves everything that the ops declare to launch on the target."""
     return [prove_code(op.name, code, target) for op in ops for code in list_code(op, target)]
 
 
@@ -87,11 +87,17 @@ def prove_code(op: str, code: DeviceCode | CudaCode, target: str) -> Proof:
         _check_registers(code, found.registers)
     static = max(0, found.shared_bytes - (RESERVED_SHARED_BYTES if number >= FIRST_TO_RESERVE else 0))
     return Proof(
-        op=op, variant=code.variant, target=target,
+        op=op,
+        variant=code.variant,
+        target=target,
         verdict=judge(found.ptx, found.sass, name_arguments(compiled)),
-        ptx=found.ptx, sass=found.sass, registers=found.registers, spills=found.spills,
-        shared_bytes=static + dynamic, compiler=compiler,
-    )  # fmt: skip
+        ptx=found.ptx,
+        sass=found.sass,
+        registers=found.registers,
+        spills=found.spills,
+        shared_bytes=static + dynamic,
+        compiler=compiler,
+    )
 
 
 def _build(code: DeviceCode | CudaCode, target: str) -> tuple[Any, int]:

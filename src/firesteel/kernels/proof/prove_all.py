@@ -1,4 +1,4 @@
-"""Proves every variant of many ops for many targets, in parallel processes; knows no particular op.
+"""Proves every variant of many ops for many targets, in parallel processes.
 
 A variant that does not compile, or that takes its compiler down, becomes a Failure: the others are still proven.
 """
@@ -48,8 +48,10 @@ def prove_all(
     chosen = list(ops)
     tasks = [
         Task(op.name, number, target)
-        for target in targets for op in chosen for number in range(len(list_code(op, target)))
-    ]  # fmt: skip
+        for target in targets
+        for op in chosen
+        for number in range(len(list_code(op, target)))
+    ]
     proofs, failures = [], []
     for done, result in enumerate(_results(tasks, count_workers() if workers is None else workers), start=1):
         if isinstance(result, Proof):

@@ -1,4 +1,4 @@
-"""Holds an implementation to its reference on one sample; knows no particular op.
+"""Compares an implementation with its reference on one sample.
 
 Arguments stand between guards of poison, fresh memory is poisoned too: what reads or writes out of bounds, or
 leaves part of its result unwritten, is found out. Every implementation runs twice and must give the same bits.
@@ -98,7 +98,7 @@ def with_fault(row: Check, error: Exception) -> Check:
 
 
 def has_failed(device: DeviceSpec) -> bool:
-    """Whether a GPU met a fault that it does not forget: all that this process asks of it fails from then on."""
+    """Returns whether the GPU had a fault after which every call of this process fails."""
     if not device.is_cuda:
         return False
     try:

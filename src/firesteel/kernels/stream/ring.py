@@ -1,4 +1,4 @@
-"""How the decode kernels stream weights through shared memory: warps, parts of rows, stages; knows no op.
+"""The ring in shared memory through which decode kernels stream weights: warps, row chunks, stages.
 
 The sizes are those of `Stream` and `Ring` in csrc/ring.cuh, which are compiled with what is chosen here and do not
 compile where they differ.
@@ -76,45 +76,58 @@ class Stream:
 
     @property
     def steps_each(self) -> int:
-        """Of a row's part, 32 bytes each, a warp."""
+        """32-byte steps per warp in each row chunk."""
         return self.row_bytes // self.chunks // 32 // self.warps
 
     @property
     def scratch_bytes(self) -> int:
-        """Of the norm."""
+        """Scratch bytes of the norm."""
         return align(4 * self.tokens * self.warps)
 
     @property
     def defines(self) -> dict[str, int]:
         return {
-            "IS_FP4": self.is_fp4, "MAX_TOKENS": self.tokens, "NUM_CHUNKS": self.chunks,
-            "NUM_WARPS": self.warps, "NUM_STAGES": self.stages,
-        }  # fmt: skip
+            "IS_FP4": self.is_fp4,
+            "MAX_TOKENS": self.tokens,
+            "NUM_CHUNKS": self.chunks,
+            "NUM_WARPS": self.warps,
+            "NUM_STAGES": self.stages,
+        }
 
     def __str__(self) -> str:
         return f"{self.warps} warps {self.stages} stages {self.tokens} tokens"
 
 
 def plan_stream(
-    weight_is_fp4: bool, columns: int, tokens: int, *, stages: int, shared: Callable[[Stream], int], limit: int,
+    weight_is_fp4: bool,
+    columns: int,
+    tokens: int,
+    *,
+    stages: int,
+    shared: Callable[[Stream], int],
+    limit: int,
     most_part_bytes: int = MOST_PART_BYTES,
-) -> Stream:  # fmt: skip
+) -> Stream:
     """With up to `stages` stages, as many as fit in `limit` bytes beside all else that `shared` counts."""
     if why := refuse_columns(weight_is_fp4, columns):
         raise KernelError(f"decode kernels: {why}")
     row_bytes = columns // 2 if weight_is_fp4 else 2 * columns
     chunks = 1 if weight_is_fp4 else _cut_row(row_bytes, most_part_bytes)
     stream = Stream(
-        is_fp4=weight_is_fp4, columns=columns, tokens=round_tokens(tokens), chunks=chunks,
-        warps=_share_out(row_bytes // chunks // 32), stages=stages,
-    )  # fmt: skip
+        is_fp4=weight_is_fp4,
+        columns=columns,
+        tokens=round_tokens(tokens),
+        chunks=chunks,
+        warps=_share_out(row_bytes // chunks // 32),
+        stages=stages,
+    )
     while shared(stream) > limit and stream.stages > 1:
         stream = replace(stream, stages=stream.stages - 1)
     return stream
 
 
 def refuse_columns(weight_is_fp4: bool, columns: int) -> str | None:
-    """Why rows of so many values cannot be streamed, or None."""
+    """Returns why rows of `columns` values cannot be streamed, or None."""
     least = 64 if weight_is_fp4 else 16
     if columns % least:
         return f"streams rows of a multiple of {least} values, not {columns}"

@@ -1,4 +1,4 @@
-"""Shapes that the decode ops are tried at, and random tensors of them; knows no op."""
+"""Shapes at which the decode ops are tested, and random tensors of these shapes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Draw:
         return self.normal(rows, columns, scale=columns**-0.5)
 
     def mxfp4_weight(self, rows: int, columns: int) -> Mxfp4Weight:
-        """Of about unit gain; large ones are drawn as codes, as quantising them takes long."""
+        """Draws a weight of about unit gain; large ones are drawn as codes, because quantising them is slow."""
         if rows <= 16_384:
             codes, scales = mxfp4.quantize(self.weight(rows, columns).float())
         else:

@@ -1,4 +1,4 @@
-"""Reads a pinned tile, ROWSxCOLUMNS; knows no kernel."""
+"""Parses a pinned tile, ROWSxCOLUMNS."""
 
 from __future__ import annotations
 

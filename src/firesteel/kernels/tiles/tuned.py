@@ -140,7 +140,7 @@ def using_options(options: Mapping[str, Options]) -> Iterator[None]:
 
 
 def load_tuned(path: str, device: DeviceSpec) -> Tuned:
-    """Of the file that is configured; `auto`, or no name: the one that ships for this GPU, where there is one."""
+    """Loads the configured file; `auto` or an empty name: the file that ships for this GPU, if any."""
     is_auto = path in (AUTO, "")
     if is_auto and device.is_cuda:
         shipped, _ = find_shipped(device)
@@ -180,7 +180,7 @@ def read_tuned(path: Path, device: DeviceSpec) -> Tuned:
 
 
 def read_earlier(path: Path, device: DeviceSpec) -> tuple[Tuned, str]:
-    """Of a file that is to be written anew: what of it still holds, and in words why nothing does, if so.
+    """Reads what is still valid in a file that will be replaced, and why nothing is, if so.
 
     What is no file of tiles is nobody's to replace.
     """

@@ -47,10 +47,25 @@ def load_tile(pages, places, is_key, dtype: tl.constexpr, MASKED: tl.constexpr):
 
 @triton.jit
 def step(
-    top, total, mixed, rows, k_pages, v_pages, page_row, begin, first_key, end_key, positions, scale,
-    D: tl.constexpr, PAGE_SIZE: tl.constexpr, PAGE_STRIDE: tl.constexpr, WINDOW: tl.constexpr,
-    TILE_KEYS: tl.constexpr, MASKED: tl.constexpr,
-):  # fmt: skip
+    top,
+    total,
+    mixed,
+    rows,
+    k_pages,
+    v_pages,
+    page_row,
+    begin,
+    first_key,
+    end_key,
+    positions,
+    scale,
+    D: tl.constexpr,
+    PAGE_SIZE: tl.constexpr,
+    PAGE_STRIDE: tl.constexpr,
+    WINDOW: tl.constexpr,
+    TILE_KEYS: tl.constexpr,
+    MASKED: tl.constexpr,
+):
     """Adds the keys from `begin` on to the running maximum, sum and mixed values of each row."""
     keys = begin + tl.arange(0, TILE_KEYS)
     is_key = (keys >= first_key) & (keys < end_key)
@@ -84,9 +99,18 @@ def find_places(tokens, heads, HEADS: tl.constexpr, SPLITS: tl.constexpr):
 
 @triton.jit
 def write_zero_rows(
-    out, logs, kv_head, first_token, begin, end,
-    HEADS: tl.constexpr, HEAD_ROWS: tl.constexpr, D: tl.constexpr, SPLITS: tl.constexpr, TILE_QUERIES: tl.constexpr,
-):  # fmt: skip
+    out,
+    logs,
+    kv_head,
+    first_token,
+    begin,
+    end,
+    HEADS: tl.constexpr,
+    HEAD_ROWS: tl.constexpr,
+    D: tl.constexpr,
+    SPLITS: tl.constexpr,
+    TILE_QUERIES: tl.constexpr,
+):
     """Makes the result zero for the tile's tokens from `begin` to `end`.
 
     Writes zeros, or logarithms that say that no key was seen.
@@ -104,12 +128,32 @@ def write_zero_rows(
 
 @triton.jit(do_not_specialize=["num_requests", "num_tokens", "table_stride"])
 def attend(
-    out, logs, q, k_pages, v_pages, page_table, query_starts, kv_lens, sinks, num_requests, num_tokens,
-    table_stride, scale, value_scale,
-    HEADS: tl.constexpr, HEAD_ROWS: tl.constexpr, D: tl.constexpr, Q_STRIDE: tl.constexpr,
-    PAGE_SIZE: tl.constexpr, PAGE_STRIDE: tl.constexpr, WINDOW: tl.constexpr, SPLITS: tl.constexpr,
-    TILE_QUERIES: tl.constexpr, TILE_KEYS: tl.constexpr, LEAST_KEYS: tl.constexpr,
-):  # fmt: skip
+    out,
+    logs,
+    q,
+    k_pages,
+    v_pages,
+    page_table,
+    query_starts,
+    kv_lens,
+    sinks,
+    num_requests,
+    num_tokens,
+    table_stride,
+    scale,
+    value_scale,
+    HEADS: tl.constexpr,
+    HEAD_ROWS: tl.constexpr,
+    D: tl.constexpr,
+    Q_STRIDE: tl.constexpr,
+    PAGE_SIZE: tl.constexpr,
+    PAGE_STRIDE: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SPLITS: tl.constexpr,
+    TILE_QUERIES: tl.constexpr,
+    TILE_KEYS: tl.constexpr,
+    LEAST_KEYS: tl.constexpr,
+):
     """Attention kernel, grid [K, tiles, SPLITS]. WINDOW 0 means no window.
 
     Rows after the last request's, up to `num_tokens`, become zero.
@@ -126,9 +170,18 @@ def attend(
     first_query = (tile - first_tile(start, request, TILE_QUERIES)) * TILE_QUERIES
     if (request == num_requests - 1) & (first_query + TILE_QUERIES > num_queries):  # its tiles cover padding too
         write_zero_rows(
-            out, logs, kv_head, start + first_query, start + num_queries, num_tokens,
-            HEADS, HEAD_ROWS, D, SPLITS, TILE_QUERIES,
-        )  # fmt: skip
+            out,
+            logs,
+            kv_head,
+            start + first_query,
+            start + num_queries,
+            num_tokens,
+            HEADS,
+            HEAD_ROWS,
+            D,
+            SPLITS,
+            TILE_QUERIES,
+        )
     if first_query >= num_queries:
         return
     row = tl.arange(0, TILE_QUERIES * HEAD_ROWS)
@@ -169,15 +222,47 @@ def attend(
         seen_by_all = begin + tl.maximum(tl.minimum(first_position + 1, end) - begin, 0) // TILE_KEYS * TILE_KEYS
         for key in range(begin, seen_by_all, TILE_KEYS):
             top, total, mixed = step(
-                top, total, mixed, rows, k_head, v_head, page_row, key, first_key, end_key, positions, scale,
-                D, PAGE_SIZE, PAGE_STRIDE, WINDOW, TILE_KEYS, False,
-            )  # fmt: skip
+                top,
+                total,
+                mixed,
+                rows,
+                k_head,
+                v_head,
+                page_row,
+                key,
+                first_key,
+                end_key,
+                positions,
+                scale,
+                D,
+                PAGE_SIZE,
+                PAGE_STRIDE,
+                WINDOW,
+                TILE_KEYS,
+                False,
+            )
         begin = seen_by_all
     for key in range(begin, end, TILE_KEYS):
         top, total, mixed = step(
-            top, total, mixed, rows, k_head, v_head, page_row, key, first_key, end_key, positions, scale,
-            D, PAGE_SIZE, PAGE_STRIDE, WINDOW, TILE_KEYS, True,
-        )  # fmt: skip
+            top,
+            total,
+            mixed,
+            rows,
+            k_head,
+            v_head,
+            page_row,
+            key,
+            first_key,
+            end_key,
+            positions,
+            scale,
+            D,
+            PAGE_SIZE,
+            PAGE_STRIDE,
+            WINDOW,
+            TILE_KEYS,
+            True,
+        )
 
     place = find_places(tokens, heads, HEADS, SPLITS)
     has_keys = total > 0
@@ -192,9 +277,7 @@ def attend(
 
 
 @triton.jit
-def merge(
-    y, parts, logs, sinks, value_scale, D: tl.constexpr, SPLITS: tl.constexpr, SPLIT_ROWS: tl.constexpr
-):  # fmt: skip
+def merge(y, parts, logs, sinks, value_scale, D: tl.constexpr, SPLITS: tl.constexpr, SPLIT_ROWS: tl.constexpr):
     """Merges the splits of one query and head with the sink; grid [T, Q]. SPLIT_ROWS is a power of 2."""
     head = tl.program_id(1)
     place = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + head

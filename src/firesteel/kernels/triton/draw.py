@@ -47,9 +47,17 @@ def gumbel(key, columns):
 
 @triton.jit(do_not_specialize_on_alignment=["best"])  # a step stores it beside its token ids, at any alignment
 def draw_part(
-    logits, best, temperatures, keys, part_scores, part_ids, stride,
-    V: tl.constexpr, PARTS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
+    logits,
+    best,
+    temperatures,
+    keys,
+    part_scores,
+    part_ids,
+    stride,
+    V: tl.constexpr,
+    PARTS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
     """Finds the largest score of one part of a row's columns; grid [R, PARTS]."""
     row = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
@@ -86,9 +94,20 @@ def launch(logits: Tensor, best: Tensor, temperatures: Tensor, keys: Tensor) -> 
     part_scores = torch.empty(rows, count, dtype=torch.float32, device=device)
     part_ids = torch.empty(rows, count, dtype=torch.int64, device=device)
     launch_kernel(
-        draw_part, (rows, count), logits, best, temperatures, keys, part_scores, part_ids, logits.stride(0),
-        V=vocab_size, PARTS=count, COLUMNS=COLUMNS, num_warps=NUM_WARPS,
-    )  # fmt: skip
+        draw_part,
+        (rows, count),
+        logits,
+        best,
+        temperatures,
+        keys,
+        part_scores,
+        part_ids,
+        logits.stride(0),
+        V=vocab_size,
+        PARTS=count,
+        COLUMNS=COLUMNS,
+        num_warps=NUM_WARPS,
+    )
     launch_kernel(
         choose_part, (rows,), part_scores, part_ids, token_ids, PARTS=count, WIDTH=power_of_two(count), num_warps=1
     )

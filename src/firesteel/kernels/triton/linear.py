@@ -55,9 +55,17 @@ def vector_rows(rows: int) -> int:
 
 @triton.jit
 def vector_kernel(
-    x, weight, bias, y, x_stride, weight_stride,
-    M: tl.constexpr, N: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
+    x,
+    weight,
+    bias,
+    y,
+    x_stride,
+    weight_stride,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
     token = tl.program_id(1).to(tl.int64)
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, COLUMNS)
@@ -76,9 +84,19 @@ def vector_kernel(
 
 @triton.jit(do_not_specialize=["T"])
 def tile_kernel(
-    x, weight, bias, y, T, x_stride, weight_stride,
-    M: tl.constexpr, N: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
+    x,
+    weight,
+    bias,
+    y,
+    T,
+    x_stride,
+    weight_stride,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    TOKENS: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
     """Multiplies one tile. Token tiles vary fastest, so that concurrent programs share weights in L2."""
     tokens = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
@@ -104,10 +122,20 @@ def launch_vector(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor) -> 
     num_rows, num_columns = weight.shape
     at_once = vector_rows(num_rows)
     launch_kernel(
-        vector_kernel, (divide_up(num_rows, at_once), x.shape[0]),
-        x, weight, bias, y, x.stride(0), weight.stride(0),
-        M=num_rows, N=num_columns, ROWS=at_once, COLUMNS=VECTOR_COLUMNS, num_warps=VECTOR_WARPS,
-    )  # fmt: skip
+        vector_kernel,
+        (divide_up(num_rows, at_once), x.shape[0]),
+        x,
+        weight,
+        bias,
+        y,
+        x.stride(0),
+        weight.stride(0),
+        M=num_rows,
+        N=num_columns,
+        ROWS=at_once,
+        COLUMNS=VECTOR_COLUMNS,
+        num_warps=VECTOR_WARPS,
+    )
 
 
 def launch_tiles(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor) -> None:
@@ -115,8 +143,20 @@ def launch_tiles(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor) -> N
     tokens, (num_rows, num_columns) = x.shape[0], weight.shape
     tile = pick_tile(tokens, num_rows)
     launch_kernel(
-        tile_kernel, (divide_up(tokens, tile.tokens), divide_up(num_rows, tile.rows)),
-        x, weight, bias, y, tokens, x.stride(0), weight.stride(0),
-        M=num_rows, N=num_columns, TOKENS=tile.tokens, ROWS=tile.rows, COLUMNS=tile.columns,
-        num_warps=tile.num_warps, num_stages=tile.num_stages,
-    )  # fmt: skip
+        tile_kernel,
+        (divide_up(tokens, tile.tokens), divide_up(num_rows, tile.rows)),
+        x,
+        weight,
+        bias,
+        y,
+        tokens,
+        x.stride(0),
+        weight.stride(0),
+        M=num_rows,
+        N=num_columns,
+        TOKENS=tile.tokens,
+        ROWS=tile.rows,
+        COLUMNS=tile.columns,
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
+    )

@@ -34,10 +34,29 @@ SUM_COLUMNS = 1024
 
 @triton.jit
 def fc1(
-    x, x_scales, order, ends, tile_experts, tile_firsts, codes, scales, bias, inner, inner_scales, limit,
-    A: tl.constexpr, H: tl.constexpr, INTER: tl.constexpr, FORMAT: tl.constexpr, NATIVE: tl.constexpr,
-    ROWS: tl.constexpr, MIDDLE: tl.constexpr, TAIL: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
-):  # fmt: skip
+    x,
+    x_scales,
+    order,
+    ends,
+    tile_experts,
+    tile_firsts,
+    codes,
+    scales,
+    bias,
+    inner,
+    inner_scales,
+    limit,
+    A: tl.constexpr,
+    H: tl.constexpr,
+    INTER: tl.constexpr,
+    FORMAT: tl.constexpr,
+    NATIVE: tl.constexpr,
+    ROWS: tl.constexpr,
+    MIDDLE: tl.constexpr,
+    TAIL: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
     """Writes inner [T A, I], in sorted order: SwiGLU of gate_up @ x + bias, in FORMAT.
 
     x [T, H] is stored once per token; the load gathers each pair's row.
@@ -53,33 +72,117 @@ def fc1(
     left = end - first_place
     if left > MIDDLE:
         fc1_tile(
-            x, x_scales, order, codes, scales, bias, inner, inner_scales, limit, first_place, end,
-            A, H, INTER, FORMAT, NATIVE, ROWS, COLUMNS, DEPTH,
-        )  # fmt: skip
+            x,
+            x_scales,
+            order,
+            codes,
+            scales,
+            bias,
+            inner,
+            inner_scales,
+            limit,
+            first_place,
+            end,
+            A,
+            H,
+            INTER,
+            FORMAT,
+            NATIVE,
+            ROWS,
+            COLUMNS,
+            DEPTH,
+        )
     elif MIDDLE > TAIL:
         if left > TAIL:
             fc1_tile(
-                x, x_scales, order, codes, scales, bias, inner, inner_scales, limit, first_place, end,
-                A, H, INTER, FORMAT, NATIVE, MIDDLE, COLUMNS, DEPTH,
-            )  # fmt: skip
+                x,
+                x_scales,
+                order,
+                codes,
+                scales,
+                bias,
+                inner,
+                inner_scales,
+                limit,
+                first_place,
+                end,
+                A,
+                H,
+                INTER,
+                FORMAT,
+                NATIVE,
+                MIDDLE,
+                COLUMNS,
+                DEPTH,
+            )
         else:
             fc1_tile(
-                x, x_scales, order, codes, scales, bias, inner, inner_scales, limit, first_place, end,
-                A, H, INTER, FORMAT, NATIVE, TAIL, COLUMNS, DEPTH,
-            )  # fmt: skip
+                x,
+                x_scales,
+                order,
+                codes,
+                scales,
+                bias,
+                inner,
+                inner_scales,
+                limit,
+                first_place,
+                end,
+                A,
+                H,
+                INTER,
+                FORMAT,
+                NATIVE,
+                TAIL,
+                COLUMNS,
+                DEPTH,
+            )
     elif TAIL > 0:
         fc1_tile(
-            x, x_scales, order, codes, scales, bias, inner, inner_scales, limit, first_place, end,
-            A, H, INTER, FORMAT, NATIVE, TAIL, COLUMNS, DEPTH,
-        )  # fmt: skip
+            x,
+            x_scales,
+            order,
+            codes,
+            scales,
+            bias,
+            inner,
+            inner_scales,
+            limit,
+            first_place,
+            end,
+            A,
+            H,
+            INTER,
+            FORMAT,
+            NATIVE,
+            TAIL,
+            COLUMNS,
+            DEPTH,
+        )
 
 
 @triton.jit
 def fc1_tile(
-    x, x_scales, order, codes, scales, bias, inner, inner_scales, limit, first_place, end,
-    A: tl.constexpr, H: tl.constexpr, INTER: tl.constexpr, FORMAT: tl.constexpr, NATIVE: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
-):  # fmt: skip
+    x,
+    x_scales,
+    order,
+    codes,
+    scales,
+    bias,
+    inner,
+    inner_scales,
+    limit,
+    first_place,
+    end,
+    A: tl.constexpr,
+    H: tl.constexpr,
+    INTER: tl.constexpr,
+    FORMAT: tl.constexpr,
+    NATIVE: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
     """Multiplies 8 gates, then their 8 ups, and so on: the MMA leaves rows 8 apart in the same lane."""
     places = first_place + tl.arange(0, ROWS)
     tokens = tl.load(order + tl.minimum(places, end - 1)) // A
@@ -100,10 +203,26 @@ def fc1_tile(
 
 @triton.jit
 def fc2(
-    inner, inner_scales, order, ends, tile_experts, tile_firsts, codes, scales, bias, weights, parts,
-    H: tl.constexpr, INTER: tl.constexpr, STORED: tl.constexpr,
-    ROWS: tl.constexpr, MIDDLE: tl.constexpr, TAIL: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
-):  # fmt: skip
+    inner,
+    inner_scales,
+    order,
+    ends,
+    tile_experts,
+    tile_firsts,
+    codes,
+    scales,
+    bias,
+    weights,
+    parts,
+    H: tl.constexpr,
+    INTER: tl.constexpr,
+    STORED: tl.constexpr,
+    ROWS: tl.constexpr,
+    MIDDLE: tl.constexpr,
+    TAIL: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
     """Writes parts [T A, H], by pair: weight * (down @ inner + bias), rounded, which halves the bytes moved."""
     expert = tl.load(tile_experts + tl.program_id(1)).to(tl.int64)
     if expert < 0:
@@ -116,33 +235,102 @@ def fc2(
     left = end - first_place
     if left > MIDDLE:
         fc2_tile(
-            inner, inner_scales, order, codes, scales, bias, weights, parts, first_place, end,
-            H, INTER, STORED, ROWS, COLUMNS, DEPTH,
-        )  # fmt: skip
+            inner,
+            inner_scales,
+            order,
+            codes,
+            scales,
+            bias,
+            weights,
+            parts,
+            first_place,
+            end,
+            H,
+            INTER,
+            STORED,
+            ROWS,
+            COLUMNS,
+            DEPTH,
+        )
     elif MIDDLE > TAIL:
         if left > TAIL:
             fc2_tile(
-                inner, inner_scales, order, codes, scales, bias, weights, parts, first_place, end,
-                H, INTER, STORED, MIDDLE, COLUMNS, DEPTH,
-            )  # fmt: skip
+                inner,
+                inner_scales,
+                order,
+                codes,
+                scales,
+                bias,
+                weights,
+                parts,
+                first_place,
+                end,
+                H,
+                INTER,
+                STORED,
+                MIDDLE,
+                COLUMNS,
+                DEPTH,
+            )
         else:
             fc2_tile(
-                inner, inner_scales, order, codes, scales, bias, weights, parts, first_place, end,
-                H, INTER, STORED, TAIL, COLUMNS, DEPTH,
-            )  # fmt: skip
+                inner,
+                inner_scales,
+                order,
+                codes,
+                scales,
+                bias,
+                weights,
+                parts,
+                first_place,
+                end,
+                H,
+                INTER,
+                STORED,
+                TAIL,
+                COLUMNS,
+                DEPTH,
+            )
     elif TAIL > 0:
         fc2_tile(
-            inner, inner_scales, order, codes, scales, bias, weights, parts, first_place, end,
-            H, INTER, STORED, TAIL, COLUMNS, DEPTH,
-        )  # fmt: skip
+            inner,
+            inner_scales,
+            order,
+            codes,
+            scales,
+            bias,
+            weights,
+            parts,
+            first_place,
+            end,
+            H,
+            INTER,
+            STORED,
+            TAIL,
+            COLUMNS,
+            DEPTH,
+        )
 
 
 @triton.jit
 def fc2_tile(
-    inner, inner_scales, order, codes, scales, bias, weights, parts, first_place, end,
-    H: tl.constexpr, INTER: tl.constexpr, STORED: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
-):  # fmt: skip
+    inner,
+    inner_scales,
+    order,
+    codes,
+    scales,
+    bias,
+    weights,
+    parts,
+    first_place,
+    end,
+    H: tl.constexpr,
+    INTER: tl.constexpr,
+    STORED: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
     places = first_place + tl.arange(0, ROWS)
     rows = tl.minimum(places, end - 1)
     wanted = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
@@ -179,24 +367,58 @@ def run(fed: Fed, ids: Tensor, weights: Tensor, experts: Experts, limit: float, 
     num_tiles = places.tile_experts.numel()
     inner = Fed.empty((pairs, inter), fed.activation, native, device)
     launch_kernel(
-        fc1, (divide_up(2 * inter, up.columns), num_tiles),
-        fed.values, fed.scales, *sorting, experts.gate_up_codes, experts.gate_up_scales, experts.gate_up_bias,
-        inner.values, inner.scales, limit,
-        A=active, H=hidden, INTER=inter, FORMAT=fed.activation, NATIVE=native,
-        tile=up, **up.constants, **up.narrower, **up.options,
-    )  # fmt: skip
+        fc1,
+        (divide_up(2 * inter, up.columns), num_tiles),
+        fed.values,
+        fed.scales,
+        *sorting,
+        experts.gate_up_codes,
+        experts.gate_up_scales,
+        experts.gate_up_bias,
+        inner.values,
+        inner.scales,
+        limit,
+        A=active,
+        H=hidden,
+        INTER=inter,
+        FORMAT=fed.activation,
+        NATIVE=native,
+        tile=up,
+        **up.constants,
+        **up.narrower,
+        **up.options,
+    )
     parts = torch.empty(pairs, hidden, dtype=torch.bfloat16, device=device)
     launch_kernel(
-        fc2, (divide_up(hidden, down.columns), num_tiles),
-        inner.values, inner.scales, *sorting, experts.down_codes, experts.down_scales, experts.down_bias,
-        weights, parts, H=hidden, INTER=inter, STORED=fed.stored,
-        tile=down, **down.constants, **down.narrower, **down.options,
-    )  # fmt: skip
+        fc2,
+        (divide_up(hidden, down.columns), num_tiles),
+        inner.values,
+        inner.scales,
+        *sorting,
+        experts.down_codes,
+        experts.down_scales,
+        experts.down_bias,
+        weights,
+        parts,
+        H=hidden,
+        INTER=inter,
+        STORED=fed.stored,
+        tile=down,
+        **down.constants,
+        **down.narrower,
+        **down.options,
+    )
     y = torch.empty(tokens, hidden, dtype=torch.bfloat16, device=device)
     launch_kernel(
-        sum_parts, (tokens, divide_up(hidden, SUM_COLUMNS)), parts, ids, y,
-        A=active, H=hidden, COLUMNS=SUM_COLUMNS,
-    )  # fmt: skip
+        sum_parts,
+        (tokens, divide_up(hidden, SUM_COLUMNS)),
+        parts,
+        ids,
+        y,
+        A=active,
+        H=hidden,
+        COLUMNS=SUM_COLUMNS,
+    )
     return y
 
 

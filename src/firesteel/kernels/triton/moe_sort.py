@@ -40,9 +40,20 @@ def count_chunk(ids, counts, num_pairs, EXPERTS: tl.constexpr, CHUNK: tl.constex
 
 @triton.jit(do_not_specialize=["num_pairs", "num_chunks", "num_tiles", "rows"])
 def place_chunk(
-    ids, counts, order, ends, tile_experts, tile_firsts, num_pairs, num_chunks, num_tiles, rows,
-    E: tl.constexpr, EXPERTS: tl.constexpr, CHUNK: tl.constexpr,
-):  # fmt: skip
+    ids,
+    counts,
+    order,
+    ends,
+    tile_experts,
+    tile_firsts,
+    num_pairs,
+    num_chunks,
+    num_tiles,
+    rows,
+    E: tl.constexpr,
+    EXPERTS: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
     """Places pairs and tiles. EXPERTS is E rounded up to a power of 2. Without `counts` there is only one chunk."""
     chunk = tl.program_id(0)
     lanes = tl.arange(0, EXPERTS)
@@ -111,8 +122,21 @@ def sort_pairs(ids: Tensor, num_experts: int, rows: int) -> Sorted:
         counts = int32(num_chunks, padded)
         launch_kernel(count_chunk, (num_chunks,), ids, counts, num_pairs, EXPERTS=padded, CHUNK=chunk)
     launch_kernel(
-        place_chunk, (num_chunks,),
-        ids, counts, result.order, result.ends, result.tile_experts, result.tile_firsts,
-        num_pairs, num_chunks, num_tiles, rows, E=num_experts, EXPERTS=padded, CHUNK=chunk, num_warps=8,
-    )  # fmt: skip
+        place_chunk,
+        (num_chunks,),
+        ids,
+        counts,
+        result.order,
+        result.ends,
+        result.tile_experts,
+        result.tile_firsts,
+        num_pairs,
+        num_chunks,
+        num_tiles,
+        rows,
+        E=num_experts,
+        EXPERTS=padded,
+        CHUNK=chunk,
+        num_warps=8,
+    )
     return result

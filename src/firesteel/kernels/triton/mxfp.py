@@ -134,9 +134,13 @@ def mxfp4_to_bf16(words, factors):
     else:
         factors = tl.reshape(tl.broadcast_to(factors[:, :, None], (N, K // 32, 4)), (N, K // 8))
         a0, b0, c0, d0, a1, b1, c1, d1 = tl.inline_asm_elementwise(
-            _TO_BF16, "=h,=h,=h,=h,=h,=h,=h,=h,r,h", [words, factors], dtype=(tl.bfloat16,) * 8,
-            is_pure=True, pack=1,
-        )  # fmt: skip
+            _TO_BF16,
+            "=h,=h,=h,=h,=h,=h,=h,=h,r,h",
+            [words, factors],
+            dtype=(tl.bfloat16,) * 8,
+            is_pure=True,
+            pack=1,
+        )
         low = tl.join(tl.join(a0, a1), tl.join(c0, c1))
         high = tl.join(tl.join(b0, b1), tl.join(d0, d1))
         wide = tl.join(low, high)
@@ -243,9 +247,16 @@ def store_activation(
 
 @triton.jit(do_not_specialize=["num_rows"])
 def store_rows(
-    x, values, scales, num_rows, K: tl.constexpr, FORMAT: tl.constexpr, NATIVE: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
+    x,
+    values,
+    scales,
+    num_rows,
+    K: tl.constexpr,
+    FORMAT: tl.constexpr,
+    NATIVE: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
     """Stores one tile of x [T, K] per program; see store_activation."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     first = tl.program_id(1) * COLUMNS

@@ -28,9 +28,20 @@ TILES_ACROSS = tl.constexpr(8)
 
 @triton.jit(do_not_specialize=["num_tokens"])
 def mxfp4_linear_kernel(
-    x, x_scales, codes, scales, bias, y, num_tokens, M: tl.constexpr, K: tl.constexpr, STORED: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
-):  # fmt: skip
+    x,
+    x_scales,
+    codes,
+    scales,
+    bias,
+    y,
+    num_tokens,
+    M: tl.constexpr,
+    K: tl.constexpr,
+    STORED: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
     """Writes y [T, M] from x [T, K] stored as bf16, mxfp8 or mxfp4. Offsets of whole tiles are 64-bit."""
     row_tile, column_tile = place_tile(tl.program_id(0), tl.cdiv(num_tokens, ROWS), tl.cdiv(M, COLUMNS))
     first_row, first_column = row_tile.to(tl.int64) * ROWS, column_tile.to(tl.int64) * COLUMNS
@@ -42,10 +53,19 @@ def mxfp4_linear_kernel(
     near = tl.minimum(columns, last_column)
     is_row = rows <= last_row if ROWS <= FEW_ROWS else None
     product = multiply(
-        codes + first_column * (K // 2), scales + first_column * (K // GROUP), near,
-        x + first_row * (K // PER_BYTE), x_scales, tl.minimum(rows, last_row), K, STORED, ROWS, COLUMNS, DEPTH,
+        codes + first_column * (K // 2),
+        scales + first_column * (K // GROUP),
+        near,
+        x + first_row * (K // PER_BYTE),
+        x_scales,
+        tl.minimum(rows, last_row),
+        K,
+        STORED,
+        ROWS,
+        COLUMNS,
+        DEPTH,
         is_row,
-    )  # fmt: skip
+    )
     if bias is not None:
         product += widen(tl.load(bias + first_column + near))[:, None]
     inside = (rows <= last_row)[:, None] & (columns <= last_column)[None, :]
@@ -67,10 +87,22 @@ def run(fed: Fed, codes: Tensor, scales: Tensor, bias: Tensor | None, tile: Tile
     num_rows = codes.shape[0]
     y = torch.empty(tokens, num_rows, dtype=torch.bfloat16, device=codes.device)
     launch_kernel(
-        mxfp4_linear_kernel, (num_programs(tile, tokens, num_rows),),
-        fed.values, fed.scales, codes, scales, bias, y, tokens,
-        M=num_rows, K=columns, STORED=fed.stored, tile=tile, **tile.constants, **tile.options,
-    )  # fmt: skip
+        mxfp4_linear_kernel,
+        (num_programs(tile, tokens, num_rows),),
+        fed.values,
+        fed.scales,
+        codes,
+        scales,
+        bias,
+        y,
+        tokens,
+        M=num_rows,
+        K=columns,
+        STORED=fed.stored,
+        tile=tile,
+        **tile.constants,
+        **tile.options,
+    )
     return y
 
 

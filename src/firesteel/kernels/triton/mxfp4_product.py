@@ -123,10 +123,19 @@ def load_factors(scales, rows, first, K: tl.constexpr, DEPTH: tl.constexpr):
 
 @triton.jit
 def multiply(
-    codes, scales, columns, x, x_scales, rows,
-    K: tl.constexpr, STORED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
+    codes,
+    scales,
+    columns,
+    x,
+    x_scales,
+    rows,
+    K: tl.constexpr,
+    STORED: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
     is_row=None,
-):  # fmt: skip
+):
     """Returns [COLUMNS, ROWS] fp32: `columns` of the weight times `rows` of x, stored as bf16, mxfp8 or mxfp4.
 
     Rows for which `is_row` is false are not read and give 0.
@@ -139,9 +148,17 @@ def multiply(
 
 @triton.jit
 def multiply_bf16(
-    codes, scales, columns, x, rows, is_row,
-    K: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
-):  # fmt: skip
+    codes,
+    scales,
+    columns,
+    x,
+    rows,
+    is_row,
+    K: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
     EVEN: tl.constexpr = K % DEPTH == 0
     word = tl.arange(0, DEPTH // 8)
     inner = tl.arange(0, DEPTH)
@@ -158,9 +175,19 @@ def multiply_bf16(
 
 @triton.jit
 def multiply_scaled(
-    codes, scales, columns, x, x_scales, rows, is_row,
-    K: tl.constexpr, STORED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
-):  # fmt: skip
+    codes,
+    scales,
+    columns,
+    x,
+    x_scales,
+    rows,
+    is_row,
+    K: tl.constexpr,
+    STORED: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
     EVEN: tl.constexpr = K % DEPTH == 0
     PER_BYTE: tl.constexpr = 2 if STORED == "mxfp4" else 1
     half = tl.arange(0, DEPTH // 2)
@@ -190,8 +217,16 @@ def store(x: Tensor, activation: str, native: bool) -> Fed:
     tokens, columns = x.shape
     fed = Fed.empty(x.shape, activation, native, x.device)
     launch_kernel(
-        store_rows, (divide_up(tokens, STORE_ROWS), divide_up(columns, STORE_COLUMNS)),
-        x, fed.values, fed.scales, tokens,
-        K=columns, FORMAT=activation, NATIVE=native, ROWS=STORE_ROWS, COLUMNS=STORE_COLUMNS,
-    )  # fmt: skip
+        store_rows,
+        (divide_up(tokens, STORE_ROWS), divide_up(columns, STORE_COLUMNS)),
+        x,
+        fed.values,
+        fed.scales,
+        tokens,
+        K=columns,
+        FORMAT=activation,
+        NATIVE=native,
+        ROWS=STORE_ROWS,
+        COLUMNS=STORE_COLUMNS,
+    )
     return fed

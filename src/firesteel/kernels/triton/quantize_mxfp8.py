@@ -48,6 +48,14 @@ def quantize_mxfp8_kernel(
 def launch(x: Tensor, codes: Tensor, scales: Tensor) -> None:
     tokens, columns = x.shape
     launch_kernel(
-        quantize_mxfp8_kernel, (divide_up(tokens, ROWS), divide_up(columns, COLUMNS)),
-        x, codes, scales, tokens, x.stride(0), K=columns, ROWS=ROWS, COLUMNS=COLUMNS,
-    )  # fmt: skip
+        quantize_mxfp8_kernel,
+        (divide_up(tokens, ROWS), divide_up(columns, COLUMNS)),
+        x,
+        codes,
+        scales,
+        tokens,
+        x.stride(0),
+        K=columns,
+        ROWS=ROWS,
+        COLUMNS=COLUMNS,
+    )

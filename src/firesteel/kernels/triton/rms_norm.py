@@ -18,9 +18,21 @@ NUM_WARPS = 8
 
 @triton.jit
 def rms_norm_kernel(
-    residual, update, weight, y, total, values, scales, residual_stride, update_stride, eps,
-    HIDDEN: tl.constexpr, TILE: tl.constexpr, FORMAT: tl.constexpr, NATIVE: tl.constexpr,
-):  # fmt: skip
+    residual,
+    update,
+    weight,
+    y,
+    total,
+    values,
+    scales,
+    residual_stride,
+    update_stride,
+    eps,
+    HIDDEN: tl.constexpr,
+    TILE: tl.constexpr,
+    FORMAT: tl.constexpr,
+    NATIVE: tl.constexpr,
+):
     """Normalises a row. Without `update` nothing is added or written to `total`; without `values` y is not fed."""
     token = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, TILE)
@@ -40,16 +52,34 @@ def rms_norm_kernel(
 
 
 def launch(
-    residual: Tensor, update: Tensor | None, weight: Tensor, eps: float, y: Tensor, total: Tensor,
+    residual: Tensor,
+    update: Tensor | None,
+    weight: Tensor,
+    eps: float,
+    y: Tensor,
+    total: Tensor,
     fed: Fed | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Writes y, `total` if there is an update, and `fed` if it is given."""
     tokens, hidden = residual.shape
     update_stride = 0 if update is None else update.stride(0)
     values, scales, activation = (None, None, "") if fed is None else (fed.values, fed.scales, fed.activation)
     launch_kernel(
-        rms_norm_kernel, (tokens,),
-        residual, update, weight, y, total, values, scales, residual.stride(0), update_stride, eps,
-        HIDDEN=hidden, TILE=power_of_two(hidden), FORMAT=activation, NATIVE=scales is not None,
+        rms_norm_kernel,
+        (tokens,),
+        residual,
+        update,
+        weight,
+        y,
+        total,
+        values,
+        scales,
+        residual.stride(0),
+        update_stride,
+        eps,
+        HIDDEN=hidden,
+        TILE=power_of_two(hidden),
+        FORMAT=activation,
+        NATIVE=scales is not None,
         num_warps=NUM_WARPS,
-    )  # fmt: skip
+    )

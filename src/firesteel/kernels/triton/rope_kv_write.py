@@ -20,11 +20,31 @@ NUM_WARPS = 2
 
 @triton.jit
 def rope_kv_write_kernel(
-    q, k, v, positions, table, turned_q, k_pages, v_pages, slots,
-    q_token_stride, q_head_stride, k_token_stride, k_head_stride, v_token_stride, v_head_stride,
-    key_scale, value_scale, clipped,
-    Q: tl.constexpr, K: tl.constexpr, D: tl.constexpr, S: tl.constexpr, HEADS: tl.constexpr, HALF: tl.constexpr,
-):  # fmt: skip
+    q,
+    k,
+    v,
+    positions,
+    table,
+    turned_q,
+    k_pages,
+    v_pages,
+    slots,
+    q_token_stride,
+    q_head_stride,
+    k_token_stride,
+    k_head_stride,
+    v_token_stride,
+    v_head_stride,
+    key_scale,
+    value_scale,
+    clipped,
+    Q: tl.constexpr,
+    K: tl.constexpr,
+    D: tl.constexpr,
+    S: tl.constexpr,
+    HEADS: tl.constexpr,
+    HALF: tl.constexpr,
+):
     """Rotates and stores. HALF is D/2 rounded up to a power of 2; `turned_q` and pages are contiguous.
 
     uint8 pages hold E4M3. Only they have scales and a count of clipped values; masked values are 0, never clipped.
@@ -92,17 +112,46 @@ def store_halves(at, first, second, mask, D: tl.constexpr):
 
 
 def launch(
-    q: Tensor, k: Tensor, v: Tensor, positions: Tensor, table: Tensor, turned_q: Tensor, k_pages: Tensor,
-    v_pages: Tensor, slots: Tensor, key_scale: float, value_scale: float, clipped: Tensor | None,
-) -> None:  # fmt: skip
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    positions: Tensor,
+    table: Tensor,
+    turned_q: Tensor,
+    k_pages: Tensor,
+    v_pages: Tensor,
+    slots: Tensor,
+    key_scale: float,
+    value_scale: float,
+    clipped: Tensor | None,
+) -> None:
     """Launches without fused multiply-add and with correctly rounded division, to match the reference's bits."""
     tokens, q_heads, dim = q.shape
     k_heads = k.shape[1]
     tiles = divide_up(q_heads, HEADS_AT_ONCE) + divide_up(k_heads, HEADS_AT_ONCE)
     strides = [one.stride(axis) for one in (q, k, v) for axis in (0, 1)]
     launch_kernel(
-        rope_kv_write_kernel, (tokens, tiles),
-        q, k, v, positions, table, turned_q, k_pages, v_pages, slots, *strides, key_scale, value_scale, clipped,
-        Q=q_heads, K=k_heads, D=dim, S=k_pages.shape[2], HEADS=HEADS_AT_ONCE,
-        HALF=power_of_two(dim // 2), num_warps=NUM_WARPS, enable_fp_fusion=False,
-    )  # fmt: skip
+        rope_kv_write_kernel,
+        (tokens, tiles),
+        q,
+        k,
+        v,
+        positions,
+        table,
+        turned_q,
+        k_pages,
+        v_pages,
+        slots,
+        *strides,
+        key_scale,
+        value_scale,
+        clipped,
+        Q=q_heads,
+        K=k_heads,
+        D=dim,
+        S=k_pages.shape[2],
+        HEADS=HEADS_AT_ONCE,
+        HALF=power_of_two(dim // 2),
+        num_warps=NUM_WARPS,
+        enable_fp_fusion=False,
+    )

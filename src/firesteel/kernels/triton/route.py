@@ -47,15 +47,28 @@ def choose_kernel(
 
 
 def launch(
-    x: Tensor, weight: Tensor, bias: Tensor, logits: Tensor, ids: Tensor, weights: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    logits: Tensor,
+    ids: Tensor,
+    weights: Tensor,
     num_tokens: Tensor | None = None,
-) -> None:  # fmt: skip
+) -> None:
     tokens, active = ids.shape
     experts = weight.shape[0]
     multiply = launch_vector if tokens <= VECTOR_TOKENS else launch_tiles
     multiply(x, weight, bias, logits)
     launch_kernel(
-        choose_kernel, (tokens,),
-        logits, ids, weights, num_tokens, E=experts, A=active,
-        EXPERTS=power_of_two(experts), RANKS=power_of_two(active), num_warps=NUM_WARPS,
-    )  # fmt: skip
+        choose_kernel,
+        (tokens,),
+        logits,
+        ids,
+        weights,
+        num_tokens,
+        E=experts,
+        A=active,
+        EXPERTS=power_of_two(experts),
+        RANKS=power_of_two(active),
+        num_warps=NUM_WARPS,
+    )

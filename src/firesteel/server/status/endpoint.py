@@ -69,12 +69,15 @@ class StatusEndpoints:
         ran, now = msgspec.convert(engine.ledger, list[LedgerLine]), await self.statistics()
         return json_response(
             LedgerAnswer(
-                device=facts.device, kernels=facts.kernels, formats=facts.formats, ran=ran,
+                device=facts.device,
+                kernels=facts.kernels,
+                formats=facts.formats,
+                ran=ran,
                 late_compilations=None if now is None else now.late_compilations,
                 late_captures=None if now is None else now.late_captures,
                 prompt_steps={} if now is None else now.prompt_steps(),
             )
-        )  # fmt: skip
+        )
 
     async def tokenize(self, request: HttpRequest) -> Response:
         service = self.service
