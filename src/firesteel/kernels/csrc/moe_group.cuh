@@ -1,5 +1,5 @@
 #pragma once
-// Which pairs of a token and an expert share an expert, for up to a few hundred; knows no matmul.
+// Groups pairs of a token and an expert by expert, for up to a few hundred pairs.
 #include "scan.cuh"
 
 constexpr int E = EXPERTS, A = ACTIVE, PAIRS = MAX_PAIRS, WIDEST = MAX_TOKENS;
@@ -13,7 +13,7 @@ struct Groups {
     int expert[MOST_PLACES];
     int first[MOST_PLACES + 1];  // of a place's pairs
     int pair[PAIRS];
-    int starts[E];  // first so many pairs of an expert, then where they begin
+    int starts[E];  // first the number of pairs of each expert, then where they begin
 
     __device__ __forceinline__ int wanted(int place) const { return first[place + 1] - first[place]; }
 };

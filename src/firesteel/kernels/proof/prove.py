@@ -1,7 +1,4 @@
-"""Compiles device code for a GPU that need not be present, and says which matrix instructions it became.
-
-Knows no particular op and runs nothing.
-"""
+"""Compiles device code for a GPU that need not be present, and reports its matrix instructions."""
 # mypy: disable-error-code="import-untyped,import-not-found"
 
 from __future__ import annotations
