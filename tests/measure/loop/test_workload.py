@@ -53,7 +53,7 @@ class Engine:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(module.Meter.__init__, "__defaults__", (clock,))
+    monkeypatch.setattr(module.WorkloadMeter.__init__, "__defaults__", (clock,))
     monkeypatch.setattr(module.time, "sleep", clock.sleep)
     return clock
 

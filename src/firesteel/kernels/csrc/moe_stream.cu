@@ -6,7 +6,7 @@
 
 extern __shared__ __align__(128) char shared[];
 using S = Stream<true, NUM_COLUMNS, 1, NUM_WARPS, NUM_STAGES, WIDEST>;
-constexpr int STRIPS = NUM_ROWS / 16, THREADS = 32 * (S::STORER + NUM_FINISHERS);
+constexpr int STRIPS = NUM_ROWS / 16, THREADS = 32 * (S::STORER + NUM_STORERS);
 constexpr int HELD_BYTES = S::WARPS * WIDEST * S::BYTES_EACH, UNIT_BYTES = S::WARPS * WIDEST * 4;
 static_assert(total(Ring<S>::BYTES, HELD_BYTES, UNIT_BYTES, sizeof(Groups), sizeof(Bounds)) == SHARED_BYTES,
               "as launched");
@@ -82,7 +82,7 @@ DEVICE void store_place(Ring<S> &ring, int number, int end, int strip, const int
         weight[i] = IS_UP ? 1.f : weights[mine[i]];
         if (which >= wanted || 32 * i + lane >= N::COUNT) mine[i] = -1;
     }
-    for (; number < end; number += NUM_FINISHERS, strip += NUM_FINISHERS) {
+    for (; number < end; number += NUM_STORERS, strip += NUM_STORERS) {
         float sum[S::VALUES], added[N::VALUES];
         const u16 *bias = ring.bias(number);
 #pragma unroll
@@ -148,6 +148,6 @@ moe_stream(const u16 *x, const long long *ids, const float *weights, const u8 *c
         const int *pair = groups->pair + groups->first[place];
         WITH_WIDTH(wanted, (store_place<WIDTH>(ring, number, end, share.strip(number), pair, wanted,
                                                 weights, out, limit)))
-        number += (end - number + NUM_FINISHERS - 1) / NUM_FINISHERS * NUM_FINISHERS;
+        number += (end - number + NUM_STORERS - 1) / NUM_STORERS * NUM_STORERS;
     }
 }

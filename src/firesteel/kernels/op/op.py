@@ -259,7 +259,7 @@ def define_op(
     return define
 
 
-class Choice(NamedTuple, Generic[R]):
+class KeptChoice(NamedTuple, Generic[R]):
     function: Callable[..., R]
     ran: Ran
 
@@ -276,7 +276,7 @@ class Chosen(Generic[P, R]):
     activation: str = "bf16"  # that the verdict of `required` was given for
     # Whether storing activations for this op pays; what does not read them so computes from the plain ones.
     reads_fed: bool = field(init=False)
-    _choices: dict[Hashable, Choice[R]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _choices: dict[Hashable, KeptChoice[R]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reads_fed", any(candidate.reads_fed for candidate in self.candidates))
@@ -293,7 +293,7 @@ class Chosen(Generic[P, R]):
         with watch_launches(self._judge):
             return self.ledger.run(choice.ran, choice.function, *args, **kwargs)
 
-    def _choose(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Choice[R]:
+    def _choose(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> KeptChoice[R]:
         refusals: list[str] = []
         for candidate in self.candidates:
             why = candidate.accepts(*args, **kwargs) if candidate.accepts else None
@@ -301,14 +301,14 @@ class Chosen(Generic[P, R]):
                 ran = self._ran(candidate, args, kwargs)
                 if self.required is not None:
                     self._check(self.required, ran, refusals)
-                return Choice(candidate.function, ran)
+                return KeptChoice(candidate.function, ran)
             refusals.append(f"{candidate.name} {why}")
         choice = f"; --kernels {self.op.name}=IMPLEMENTATION chooses among {', '.join(self.others)}"
         cure = choice if self.others else ""
         said = "; ".join(refusals)
         raise ArgumentsRefused(f"{self.op.name}: no implementation takes these arguments: {said}{cure}")
 
-    def _keep(self, key: Hashable, choice: Choice[R]) -> None:
+    def _keep(self, key: Hashable, choice: KeptChoice[R]) -> None:
         if len(self._choices) >= MOST_CHOICES:
             self._choices.clear()
         self._choices[key] = choice

@@ -23,7 +23,7 @@ from firesteel.kernels.stream.shapes import Sizes
 
 STAGES = 7
 FLIGHT = 4  # stages on their way at a time
-FINISHERS = 2
+STORERS = 2
 MOST_TOKENS = 192  # measured on an H200: beyond, Triton's larger tiles are faster
 MOST_TOKENS_SMALL = 64  # on GPUs with little shared memory, where four tokens meet an expert's rows at a time
 PAIRS = (64, 128, 256, 512, 768)  # numbers of pairs that kernels are compiled for
@@ -106,10 +106,10 @@ def plan(
         "MAX_PAIRS": pairs,
         "ROUNDS_X": 0,
         "NUM_FLIGHT": FLIGHT,
-        "NUM_FINISHERS": FINISHERS,
+        "NUM_STORERS": STORERS,
         "SHARED_BYTES": shared(stream),
     }
-    threads = stream.threads + 32 * (FINISHERS - 1)
+    threads = stream.threads + 32 * (STORERS - 1)
     return build_kernel("moe_stream", defines, threads=threads, shared_bytes=shared(stream))
 
 

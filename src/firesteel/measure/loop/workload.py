@@ -93,7 +93,7 @@ def summarise(samples: Sequence[float]) -> dict[str, float] | None:
     return {"p50": statistics.median(ordered), "p99": p99, "max": ordered[-1]}
 
 
-class Meter:
+class WorkloadMeter:
     """Sends jobs to an engine and keeps the time of each token."""
 
     def __init__(self, engine: RunsRequests, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -222,7 +222,7 @@ class Workload:
 
     def run_closed(self, engine: RunsRequests, in_flight: int, num_requests: int, seed: int) -> WorkloadFigures:
         """Keeps `in_flight` requests in flight until `num_requests` are done."""
-        rng, meter = random.Random(seed), Meter(engine)
+        rng, meter = random.Random(seed), WorkloadMeter(engine)
         jobs = [self.draw_job(rng, f"closed-{in_flight}-{seed}-{number}") for number in range(num_requests)]
         pending, start = iter(jobs), meter.clock()
         while meter.num_done < num_requests:
@@ -233,7 +233,7 @@ class Workload:
 
     def run_open(self, engine: RunsRequests, rate: float, seconds: float, seed: int) -> WorkloadFigures:
         """Sends requests at random times for `seconds`, `rate` per second on average, and waits for all of them."""
-        rng, meter = random.Random(seed), Meter(engine)
+        rng, meter = random.Random(seed), WorkloadMeter(engine)
         jobs = list(self._draw_arrivals(rng, rate, seconds, seed))
         if not jobs:
             raise UserError(f"no request arrives within {seconds} s at {rate} per second: raise one of them")
@@ -254,7 +254,7 @@ class Workload:
 
         The first request fills the prefix cache and does not count.
         """
-        rng, meter = random.Random(seed), Meter(engine)
+        rng, meter = random.Random(seed), WorkloadMeter(engine)
         token_ids = self.draw_ids(rng, self.scaled(context, 4))
         jobs, start = [], meter.clock()
         for turn in range(num_turns + 1):
