@@ -42,7 +42,7 @@ SASS_WIDTHS = {"O": "4", "Q": "8", "I": "byte", "H": "16", "D": "16"}
 NARROW_INTEGERS = re.compile(r"\.[SU]4\b")  # IMMA on four bits
 BLOCK_SCALED = re.compile(r"kind::mx\w+\.block_scale")
 FOUR_BIT_NAME = re.compile(r"mxfp4|codes")
-PATIENCE_S = 60.0  # for a disassembler
+PATIENCE_S = 600.0  # for a disassembler; only a hung one takes this long, even on a busy machine
 
 
 @dataclass(frozen=True, slots=True)
