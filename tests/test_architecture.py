@@ -38,6 +38,7 @@ MAY_IMPORT = {
     "server": {"chat", "engine", "measure", "hub", "llm", *GROUND},
     "doctor": {"kernels", *GROUND},
     "plot": {"measure", *GROUND},
+    "vllm_plugin": {"formats", "kernels", "model", *GROUND},
     "spark_report": {"kernels", "measure", "plot", *GROUND},
     "lab": {
         "kernels",

@@ -1,0 +1,1 @@
+"""The plugin that runs gpt-oss in vLLM with the kernels and the network of this package."""
