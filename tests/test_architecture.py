@@ -26,6 +26,7 @@ MAY_IMPORT = {
     "kernels": {"formats", *GROUND},
     "model": {"formats", "kernels", *GROUND},
     "engine": {"formats", "kernels", "model", *GROUND},
+    "vllm_plugin": {"formats", "kernels", "model", "engine", *GROUND},
     "measure": {"formats", "kernels", "model", "engine", *GROUND},
     "chat": {"errors"},
     "hub": {"errors"},

@@ -18,6 +18,7 @@ from firesteel.config.sections import Config
 from firesteel.errors import UserError
 
 FILE_VARIABLE = "FIRESTEEL_CONFIG"
+PLUGIN_VARIABLE = "FIRESTEEL_VLLM"  # read by the vLLM plugin
 TYPE_NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "on or off"}
 
 
@@ -83,7 +84,8 @@ def resolve(
     reject_unknown(given, known, "setting")
     ours = {name: text for name, text in environ.items() if name.startswith(PREFIX)}
     ours = drop_removed(ours, {variable_of(name): reason for name, reason in REMOVED.items()}, "variable")
-    reject_unknown(ours, [*(setting.env for setting in known.values()), FILE_VARIABLE], "variable")
+    variables = [*(setting.env for setting in known.values()), FILE_VARIABLE, PLUGIN_VARIABLE]
+    reject_unknown(ours, variables, "variable")
     file = file or environ.get(FILE_VARIABLE)
     from_file = read_file(Path(file), known) if file else {}
 
