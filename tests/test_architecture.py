@@ -12,7 +12,7 @@ from firesteel.config import all_settings
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "firesteel"
 # Each part may import itself and what its row names; the ground is there for all.
-GROUND = {"errors", "types", "device", "config", "heap", "surroundings", "version", "whole"}
+GROUND = {"errors", "types", "device", "config", "heap", "surroundings", "version", "atomic"}
 MAY_IMPORT = {
     "errors": set(),
     "config": {"errors"},
@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "device": {"errors"},
     "heap": set(),
     "surroundings": {"config", "device"},
-    "whole": set(),
+    "atomic": set(),
     "version": set(),
     "formats": set(),
     "kernels": {"formats", *GROUND},

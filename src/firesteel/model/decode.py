@@ -87,8 +87,8 @@ class DecodeStep:
         return logits
 
     @property
-    def report(self) -> StepResult:
-        return self.inputs.report
+    def result(self) -> StepResult:
+        return self.inputs.result
 
     @torch.inference_mode()
     def rest(self, page: int) -> None:
