@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from firesteel.chat.harmony import Harmony
-from firesteel.chat.message import Text
+from firesteel.chat.message import TextDelta
 from firesteel.cli.chat.partner import AnswerPiece, Turn, Wishes
 from firesteel.llm import LLM
 from firesteel.server.chat.conversation import render_chat
@@ -42,7 +42,7 @@ class LocalPartner:
                 texts = {"content": "", "reasoning": ""}
                 for delta in made.deltas:
                     kind = reader.stream.message.parts[delta.index].kind
-                    if isinstance(delta, Text) and kind in texts:
+                    if isinstance(delta, TextDelta) and kind in texts:
                         texts[kind] += delta.text
                 yield AnswerPiece(**texts, num_tokens=num_tokens, finish_reason=made.finish_reason)
                 check()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, cast
 
 from firesteel.chat.harmony import Harmony
-from firesteel.chat.message import Begin, Delta, End, Text
+from firesteel.chat.message import Begin, Delta, End, TextDelta
 from firesteel.chat.stop import StopFilter
 from firesteel.chat.stream import HarmonyStream
 from firesteel.chat.tokenizer import Tokenizer
@@ -127,24 +127,24 @@ class ChatReader:
             match delta:
                 case Begin():
                     self._kind, self._index = delta.kind, delta.index
-                case Text() if self._kind == "content":
+                case TextDelta() if self._kind == "content":
                     delta = self._filtered(delta)
                 case End():
                     self._flush(piece)
                     self._kind = None
-            if not isinstance(delta, Text) or delta.text:
+            if not isinstance(delta, TextDelta) or delta.text:
                 piece.deltas.append(delta)
             if self._filter.matched is not None:
                 return
 
-    def _filtered(self, delta: Text) -> Text:
+    def _filtered(self, delta: TextDelta) -> TextDelta:
         shown = self._filter.push(delta.text, can_stop=self._num_tokens > self._params.min_tokens)
-        return delta if shown == delta.text else Text(index=delta.index, text=shown)
+        return delta if shown == delta.text else TextDelta(index=delta.index, text=shown)
 
     def _flush(self, piece: ChoicePiece) -> None:
         """Adds text that was held back as the possible start of a stop string."""
         if rest := self._filter.flush():
-            piece.deltas.append(Text(index=self._index, text=rest))
+            piece.deltas.append(TextDelta(index=self._index, text=rest))
 
 
 class TextReader:
