@@ -24,7 +24,7 @@ EngineOutput = StepOutput | Output  # of an engine in this process, or in its ow
 
 @dataclass(slots=True, kw_only=True)
 class ChoicePiece:
-    """The part of an answer that outputs of the engine add."""
+    """What one or more engine outputs add to an answer."""
 
     deltas: list[Delta] = field(default_factory=list)  # of a chat
     text: str = ""  # of a completion
@@ -53,7 +53,7 @@ class ChoiceReader(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Choice:
-    """A request, the reader of its outputs, and what was counted of them so far."""
+    """A request, the reader of its outputs, and its counts so far."""
 
     request: Request
     reader: ChoiceReader
@@ -68,7 +68,7 @@ class Choice:
         return self.request.num_prompt
 
     def read(self, outputs: Sequence[EngineOutput]) -> ChoicePiece | None:
-        """Returns one piece of all outputs; None if the answer has ended before.
+        """Joins all outputs into one piece; returns None if the answer has already ended.
 
         Outputs after a stop string that the reader found are not shown: only their statistics are kept.
         """
@@ -188,6 +188,6 @@ class PromptReader:
 
 
 def _as_finish_reason(word: str) -> FinishReason:
-    """Checks the engine's word for an end that is not an error."""
+    """Returns the engine's finish reason as a type of the API; errors are handled before."""
     assert word in ("stop", "length", "tool_calls"), word
     return cast(FinishReason, word)
