@@ -42,7 +42,9 @@ class EvalReport:
     @property
     def overall(self) -> Score:
         return Score(
-            family="all", items=sum(one.items for one in self.scores), right=sum(one.right for one in self.scores)
+            family="all",
+            items=sum(score.items for score in self.scores),
+            right=sum(score.right for score in self.scores),
         )
 
     def as_dict(self) -> dict[str, Any]:

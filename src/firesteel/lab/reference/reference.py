@@ -44,7 +44,7 @@ class Reference(Protocol):
     def continue_greedily(self, prompts: Sequence[Sequence[int]], count: int) -> list[list[int]]: ...
 
     def margin(self, token_ids: Sequence[int]) -> float | None:
-        """Returns the nats between the two likeliest next tokens; None if unknown."""
+        """Returns the nats between the two most likely next tokens; None if unknown."""
 
 
 class LocalReference:
@@ -158,7 +158,7 @@ def continue_greedily(api: Api, token_ids: Sequence[int], count: int, **fields: 
 
 
 def read_margin(api: Api, token_ids: Sequence[int]) -> float | None:
-    """Returns the nats between the two likeliest next tokens; None if the server does not rank them.
+    """Returns the nats between the two most likely next tokens; None if the server does not rank them.
 
     Only two are requested: a server keys them by their text, and of two with the same text one is lost.
     """
