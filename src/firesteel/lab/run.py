@@ -38,7 +38,7 @@ from firesteel.version import find_version
 
 
 class RunObserver(Protocol):
-    """Is told how the run proceeds."""
+    """Receives the progress of a run."""
 
     def begin(self, level: Level) -> None: ...
 

@@ -30,7 +30,7 @@ class ReferenceFailed(UserError):
 
 
 class Reference(Protocol):
-    """Takes token ids, so that both sides see the same tokens."""
+    """A source of correct answers; it takes token ids, so that both sides see the same tokens."""
 
     @property
     def name(self) -> str: ...
@@ -39,7 +39,7 @@ class Reference(Protocol):
         """Returns True if it is known to compute in float32."""
 
     def logprobs(self, token_ids: Sequence[int]) -> list[float]:
-        """Returns that of every token but the first, given those before it."""
+        """Returns the log-probability of every token but the first, given the tokens before it."""
 
     def continue_greedily(self, prompts: Sequence[Sequence[int]], count: int) -> list[list[int]]: ...
 
@@ -89,7 +89,7 @@ class RemoteReference:
         return cls(replace(api, model=model), f"{model} at {api.url}")
 
     def is_float32(self) -> bool:
-        """Only a firesteel server states how it computes."""
+        """Returns True if the server states that it computes in float32, as only a firesteel server does."""
         try:
             ledger = parse_ledger(self.api.get("/ledger"))
         except RequestFailed:
