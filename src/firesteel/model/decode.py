@@ -96,8 +96,8 @@ class DecodeStep:
             self._mix(layer)
 
     @property
-    def report(self) -> StepResult:
-        return self.inputs.report
+    def result(self) -> StepResult:
+        return self.inputs.result
 
     @torch.inference_mode()
     def rest(self, page: int) -> None:

@@ -59,7 +59,7 @@ class Responses:
         self.service = service
         self.chat = chat
         self.store = ResponseStore(int(service.config.server.response_store_mib * MIB))
-        self._tasks: dict[str, asyncio.Task[None]] = {}  # responses made in the background, by name
+        self._tasks: dict[str, asyncio.Task[None]] = {}  # background responses, by name
 
     def routes(self) -> list[ApiRoute]:
         path, known = "/v1/responses/{name}", (401, 404)
@@ -116,7 +116,7 @@ class Responses:
         if asked.previous_response_id is not None:
             previous = self.store.find_previous(asked.previous_response_id)
             if previous.response.status in ("queued", "in_progress"):
-                raise ApiError(400, "that response is still being made", param="previous_response_id")
+                raise ApiError(400, "that response is still being generated", param="previous_response_id")
             history = previous.conversation()
         try:
             turn = await self.chat.prepare(as_chat(asked, [*history, *given]), entry)
@@ -161,7 +161,7 @@ class Responses:
             yield event(new, new.type)
 
     def start(self, job: ResponseJob) -> HttpResponse:
-        """Starts it in the background: the answer only names it."""
+        """Starts the response in the background; the answer holds its id and status only."""
         response = job.writer.response
         self.service.check_ready()
         self.service.admission.check_room()
@@ -191,7 +191,7 @@ class Responses:
 
     async def find(self, request: HttpRequest) -> HttpResponse:
         if request.query_params.get("stream", "").lower() == "true":
-            raise ApiError(400, "a response that was made cannot be streamed again", param="stream")
+            raise ApiError(400, "a stored response cannot be streamed", param="stream")
         return json_response(self.store.get(request.path_params["name"]).response)
 
     async def delete(self, request: HttpRequest) -> HttpResponse:
@@ -204,7 +204,7 @@ class Responses:
         name = request.path_params["name"]
         stored = self.store.get(name)
         if not stored.response.background:
-            raise ApiError(400, "only a response made in the background can be cancelled; close a stream instead")
+            raise ApiError(400, "only a background response can be cancelled; close a stream instead")
         await self.end(name)
         return json_response(stored.response)
 
