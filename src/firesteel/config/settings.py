@@ -38,6 +38,7 @@ class Setting:
     env: str
     check: Check | None
     off_flag: str
+    repeats: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,7 @@ def all_settings() -> dict[str, Setting]:
                 meta["env"],
                 meta["check"],
                 meta["off_flag"],
+                meta["repeats"],
             )
     return declared_settings
 
