@@ -36,7 +36,8 @@ MAY_IMPORT = {
     "quality": {"chat", "exam", "eval", "llm", "measure", *GROUND},
     "calibrate": {"formats", "engine", "hub", "exam", "eval", "llm", *GROUND},
     "server": {"chat", "engine", "measure", "hub", "llm", *GROUND},
-    "doctor": {"kernels", *GROUND},
+    "vllm_plugin": {"formats", "kernels", "model", *GROUND},
+    "doctor": {"kernels", "vllm_plugin", *GROUND},
     "plot": {"measure", *GROUND},
     "spark_report": {"kernels", "measure", "plot", *GROUND},
     "lab": {
