@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "quality": {"chat", "exam", "eval", "llm", "measure", *GROUND},
     "calibrate": {"formats", "engine", "hub", "exam", "eval", "llm", *GROUND},
     "server": {"chat", "engine", "measure", "hub", "llm", *GROUND},
-    "doctor": {"kernels", *GROUND},
+    "doctor": {"kernels", "vllm_plugin", *GROUND},
     "plot": {"measure", *GROUND},
     "spark_report": {"kernels", "measure", "plot", *GROUND},
     "lab": {

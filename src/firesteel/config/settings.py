@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from firesteel.config.checks import Check
-from firesteel.config.environment import PREFIX, current
+from firesteel.config.environment import PLUGIN_VARIABLE, PREFIX, current
 from firesteel.config.removed import REMOVED, RemovedSettingWarning, variable_of
 from firesteel.config.sections import Config
 from firesteel.errors import UserError
 
 FILE_VARIABLE = "FIRESTEEL_CONFIG"
-PLUGIN_VARIABLE = "FIRESTEEL_VLLM"  # read by the vLLM plugin
 TYPE_NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "on or off"}
 
 
@@ -141,14 +140,18 @@ def reject_unknown(names: Iterable[str], known: Iterable[str], what: str) -> Non
 
 def parse(text: str, declared: Setting) -> Any:
     if declared.type is bool:
-        truth = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
-        if text.lower() not in truth:
-            raise ConfigError(f"{declared.env}={text!r}: must be on or off")
-        return truth[text.lower()]
+        return parse_switch(declared.env, text)
     try:
         return declared.type(text)
     except ValueError as error:
         raise ConfigError(f"{declared.env}={text!r}: must be {TYPE_NAMES[declared.type]}") from error
+
+
+def parse_switch(variable: str, text: str) -> bool:
+    truth = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
+    if text.lower() not in truth:
+        raise ConfigError(f"{variable}={text!r}: must be on or off")
+    return truth[text.lower()]
 
 
 def checked(value: Any, declared: Setting, origin: str) -> Any:

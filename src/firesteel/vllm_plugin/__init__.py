@@ -1,1 +1,1 @@
-"""firesteel inside vLLM: a model class for gpt-oss that runs our kernels on vLLM's KV cache and scheduler."""
+"""The vLLM plugin: gpt-oss inside vLLM, computed by our kernels. Only `register` is importable without vLLM."""
