@@ -39,14 +39,18 @@ class DecodeStep:
         num_requests: int,
         num_pages: int,
         dependent: bool = True,
+        inputs: DecodeInputs | None = None,
     ) -> None:
-        """`num_pages` is the width of page tables; `dependent` launches each kernel before the last has ended."""
+        """`num_pages` is the width of page tables; `dependent` launches each kernel before the last has ended.
+
+        Without `inputs`, the step allocates its own.
+        """
         _check(model, num_requests)
         self.model = model
         self.cache = cache
         self.ops = ops
         self.num_requests, self.num_pages = num_requests, num_pages
-        self.inputs = DecodeInputs.new(model, num_requests, num_pages)
+        self.inputs = DecodeInputs.new(model, num_requests, num_pages) if inputs is None else inputs
         self.partial_sums = _new_partial_sums(model, self.inputs.r)
         self.dependent = dependent
 
@@ -110,8 +114,8 @@ class DecodeStep:
         return self.ops.lm_head(operands if r is operands.r else replace(operands, r=r))
 
     @property
-    def report(self) -> StepResult:
-        return self.inputs.report
+    def result(self) -> StepResult:
+        return self.inputs.result
 
     @torch.inference_mode()
     def rest(self, page: int) -> None:

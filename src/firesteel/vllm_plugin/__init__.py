@@ -1,1 +1,1 @@
-"""The plugin that runs gpt-oss in vLLM with the kernels and the network of this package."""
+"""The vLLM plugin: gpt-oss inside vLLM, computed by our kernels. Only `register` is importable without vLLM."""
