@@ -50,7 +50,11 @@ def _join(cells: Sequence[object]) -> str:
 def read_ops(folder: Path = OPS) -> list[Record]:
     """Returns the records of ops without rounded activations, without ceilings."""
     records = read(folder, "*.json")
-    return [one for one in records if one.name.startswith("op ") and one.parameters["activation"] in ("", "bf16")]
+    return [
+        record
+        for record in records
+        if record.name.startswith("op ") and record.parameters["activation"] in ("", "bf16")
+    ]
 
 
 def ops_table(records: list[Record]) -> str:
@@ -134,7 +138,9 @@ def agreement_table(records: list[Record]) -> str:
 def read_engines(folders: tuple[Path, ...] = ENGINES) -> list[Record]:
     """Returns the records by machine, then by requests in flight."""
     records = [read(folder, "engine--*.json") for folder in folders]
-    return [one for found in records for one in sorted(found, key=lambda one: one.parameters["concurrency"])]
+    return [
+        record for found in records for record in sorted(found, key=lambda record: record.parameters["concurrency"])
+    ]
 
 
 def engine_table(records: list[Record]) -> str:
@@ -207,7 +213,7 @@ def decode_table(records: list[Record]) -> str:
 
 
 def read_loop(folder: Path = LOOP) -> list[Record]:
-    return sorted(read(folder, "engine-decode-*.json"), key=lambda one: one.parameters["batch"])
+    return sorted(read(folder, "engine-decode-*.json"), key=lambda record: record.parameters["batch"])
 
 
 def loop_table(records: list[Record]) -> str:
@@ -231,12 +237,12 @@ def loop_table(records: list[Record]) -> str:
         return shown
 
     rows = [row(record) for record in records]
-    heads = list(dict.fromkeys(head for one in rows for head in one))
-    return format_table(heads, [[one.get(head, "") for head in heads] for one in rows])
+    heads = list(dict.fromkeys(head for row in rows for head in row))
+    return format_table(heads, [[row.get(head, "") for head in heads] for row in rows])
 
 
 def read_prefill(folder: Path = PREFILL) -> list[Record]:
-    return sorted(read(folder, "engine-prefill-*.json"), key=lambda one: one.parameters["tokens"])
+    return sorted(read(folder, "engine-prefill-*.json"), key=lambda record: record.parameters["tokens"])
 
 
 def prefill_table(records: list[Record]) -> str:

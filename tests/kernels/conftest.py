@@ -52,7 +52,7 @@ def small_operands():
     """small_operands(op, label) is a copy of the operands of the op's first CPU sample whose label begins so."""
 
     def find(op, label="kindling T=5"):
-        sample = next(one for one in op.make_samples(torch.device("cpu")) if one.label.startswith(label))
+        sample = next(sample for sample in op.make_samples(torch.device("cpu")) if sample.label.startswith(label))
         (operands,) = sample.clone()
         return operands
 

@@ -31,7 +31,7 @@ def answer(verb, samples, **question):
 
 def check(samples, op):
     checks = verify(find_op(op), find_device("cpu"), torch.load(samples, weights_only=False))
-    return {"checks": [asdict(one) for one in checks]}
+    return {"checks": [asdict(check) for check in checks]}
 
 
 def call(samples, op, implementation):
@@ -48,7 +48,7 @@ def run(samples, program, arguments):
 
 
 def find_op(name):
-    return next(one for one in ALL_OPS if one.name == name)
+    return next(op for op in ALL_OPS if op.name == name)
 
 
 def patch_once(patch):

@@ -70,7 +70,7 @@ def test_nothing_is_launched_and_what_was_compiled_ahead_is_not_compiled_again(g
         for size in (16, 32, 16, 32, 16):
             ledger.run(Ran("op", "triton"), scale, size=size)
         assert len(ahead) == 2
-        ahead.wait(lambda *one: told.append(one))
+        ahead.wait(lambda *progress: told.append(progress))
     assert told == [(1, 2), (2, 2)] and gpu.launches == [] and current_ahead() is None
     assert not any(entry.launches for entry in ledger.entries.values())
     assert built == ["scale_kernel"] * 2
@@ -160,7 +160,7 @@ def test_launch_of_cuda_is_handed_over_too(gpu, monkeypatch):
     added = []
     source = CudaSource("moe_sum.cu", defines={"HIDDEN": 64, "ACTIVE": 2})
     with compile_ahead(workers=1) as ahead:
-        monkeypatch.setattr(ahead, "add_cuda", lambda *one: added.append(one))
+        monkeypatch.setattr(ahead, "add_cuda", lambda *args: added.append(args))
         stream_build.launch(source.kernel("moe_sum", threads=128), (1,), (X,), False)
     assert added == [(source, "sm_90a")]
 

@@ -44,7 +44,7 @@ def test_exponentials_of_the_noise_have_the_right_quantiles():
 
 def test_noise_of_other_positions_and_seeds_is_uncorrelated():
     rows = torch.stack(
-        [noise(*one, 100_000) for one in ((0, 0), (0, 1), (1, 0), (1 << 32, 0), (1 << 63, 0), (0, 1 << 16))]
+        [noise(*key, 100_000) for key in ((0, 0), (0, 1), (1, 0), (1 << 32, 0), (1 << 63, 0), (0, 1 << 16))]
     )
     correlation = rows.double().corrcoef() - torch.eye(len(rows))
     assert correlation.abs().max() < 5 / 100_000**0.5

@@ -164,7 +164,7 @@ def test_interpreted_kernels_match_the_reference_on_odd_sizes(name, interpret):
 @pytest.mark.parametrize("op", WITH_TRITON, ids=lambda op: op.name)
 def test_interpreted_kernels_match_the_reference_on_every_small_sample(op, interpret):
     """The others take an interpreter minutes; a GPU runs them all."""
-    interpret(op, [one for one in op.make_samples(CPU) if op.bytes(*one.args) < INTERPRETED_BYTES])
+    interpret(op, [sample for sample in op.make_samples(CPU) if op.bytes(*sample.args) < INTERPRETED_BYTES])
 
 
 def test_no_op_but_those_for_decode_lacks_a_triton_implementation():
@@ -252,7 +252,9 @@ def test_kernels_match_the_reference_at_gpt_oss_shapes(tokens):
 @pytest.mark.parametrize("name", ODD)
 def test_kernels_match_the_reference_on_odd_sizes_on_the_gpu(name):
     device = find_device("cuda")
-    moved = [Sample(one.label, tuple(to(arg, device.torch_device) for arg in one.args)) for one in ODD[name]]
+    moved = [
+        Sample(sample.label, tuple(to(arg, device.torch_device) for arg in sample.args)) for sample in ODD[name]
+    ]
     assert_all_pass(verify(OPS[name], device, moved))
 
 

@@ -57,7 +57,7 @@ def ops_of(model):
 
 def begin(model, contexts, *, page_size=PAGE_SIZE, seed=5, room=STEPS, dtype=torch.float32):
     """(cache with random content, batch of the first tokens, pages)"""
-    window = max((one for one in model.spec.windows if one is not None), default=0)
+    window = max((size for size in model.spec.windows if size is not None), default=0)
     pages = lay_out(contexts, room=room, page_size=page_size, window=window, seed=seed)
     cache = new_cache(model.spec, pages.count, page_size, CPU, dtype)
     fill_pages(cache, seed=seed)
@@ -68,10 +68,10 @@ def begin(model, contexts, *, page_size=PAGE_SIZE, seed=5, room=STEPS, dtype=tor
 
 def clone(cache):
     """Layers that share tensors share their copies."""
-    copies = {one.data_ptr(): one.clone() for one in (*cache.keys, *cache.values)}
+    copies = {tensor.data_ptr(): tensor.clone() for tensor in (*cache.keys, *cache.values)}
     return KvCache(
-        keys=[copies[one.data_ptr()] for one in cache.keys],
-        values=[copies[one.data_ptr()] for one in cache.values],
+        keys=[copies[tensor.data_ptr()] for tensor in cache.keys],
+        values=[copies[tensor.data_ptr()] for tensor in cache.values],
         saturated=None if cache.saturated is None else cache.saturated.clone(),
     )
 

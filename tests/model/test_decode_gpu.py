@@ -91,7 +91,7 @@ def look(step, led=None):
         enter()
         q, keys, values, *_ = plain.qkv(operands)
         slots = operands.slots
-        seen.written.append(torch.stack([one[slots // 64, :, slots % 64] for one in (keys, values)]))
+        seen.written.append(torch.stack([pages[slots // 64, :, slots % 64] for pages in (keys, values)]))
         return q, keys, values
 
     def router(operands):
@@ -157,7 +157,7 @@ def compare(kernels, references, num_steps):
 
 
 def pages_of(step):
-    return {one.data_ptr(): one for one in (*step.cache.keys, *step.cache.values)}.values()
+    return {tensor.data_ptr(): tensor for tensor in (*step.cache.keys, *step.cache.values)}.values()
 
 
 def count_sets(found, ours, free, active):
@@ -184,7 +184,7 @@ def check(
     found = compare(kernels, references, num_steps)
     note("comparison", str(found))
     print(found)
-    ran = {one.op: one.implementation for one in kernels.model.kernels.ledger.entries}
+    ran = {entry.op: entry.implementation for entry in kernels.model.kernels.ledger.entries}
     experts, lm_head = ran.pop("decode_experts", None), ran.pop("decode_lm_head")
     assert set(ran.values()) == {"cuda"} and experts == find_experts(spec, num_requests)
     assert lm_head == ("cuda" if num_requests > 1 or "lm_head" in spec.mxfp4_layers else "cuda:rows")
@@ -253,7 +253,7 @@ def test_10_000_steps_are_the_same_bits_however_they_are_launched(model, device,
     step = open_step(*model, device, "cuda", num_requests, MANY_STEPS)
     ways = [*list_variants(device, KernelConfig()), StepVariant(graph=False, dependent=True)]
     compare_variants(step, ways, device, MANY_STEPS, delays=True)
-    ran = {one.op: one.implementation for one in step.model.kernels.ledger.entries}
+    ran = {entry.op: entry.implementation for entry in step.model.kernels.ledger.entries}
     assert ran.get("decode_experts") == find_experts(model[0], num_requests)
 
 
@@ -302,7 +302,7 @@ def test_the_same_weights_give_no_error_and_the_same_experts(tiny):
 
 def test_an_error_is_that_of_its_own_layer(tiny):
     found = tiny(lambda weights: weights.layers[2].experts.down_scales.add_(1))
-    assert [one > LARGEST_ERROR for one in found.layers] == [False, False, True, False], found.layers
+    assert [error > LARGEST_ERROR for error in found.layers] == [False, False, True, False], found.layers
     assert found.written == found.logits == 0.0
 
 

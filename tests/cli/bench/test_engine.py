@@ -102,7 +102,8 @@ def test_wrong_tokens_are_shown_recorded_and_an_error(bench, tmp_path, monkeypat
     assert "with 2 in flight the tokens are wrong: rescored, they are up to" in " ".join(result.stderr.split())
     assert "with 1 in flight" not in result.stderr
     found = {
-        one.parameters["concurrency"]: one.parameters["reread"] for one in map(Record.load, tmp_path.glob("*"))
+        record.parameters["concurrency"]: record.parameters["reread"]
+        for record in map(Record.load, tmp_path.glob("*"))
     }
     assert found[1]["largest_gap_nats"] == 0.0
     assert found[2]["likeliest_share"] < 0.9 and found[2]["mean_gap_nats"] > 1.0, "bf16's bound sees it too"

@@ -25,20 +25,20 @@ def row(token_ids=(), num_prompt=0, allowed=None, stop_token_ids=(), **params):
     )
 
 
-def adjust_slowly(logits, one):
+def adjust_slowly(logits, row):
     """Applies the published formulas of the penalties, token by token."""
-    params, new = one.params, list(one.token_ids[one.num_prompt :])
+    params, new = row.params, list(row.token_ids[row.num_prompt :])
     result = logits.tolist()
     for token in range(V):
-        if token in list(one.token_ids):
+        if token in list(row.token_ids):
             repetition = params.repetition_penalty
             result[token] = result[token] / repetition if result[token] > 0 else result[token] * repetition
         result[token] -= params.frequency_penalty * new.count(token)
         result[token] -= params.presence_penalty * (token in new)
         result[token] += params.logit_bias.get(token, 0)
-        is_early = len(new) < params.min_tokens and token in one.stop_token_ids
+        is_early = len(new) < params.min_tokens and token in row.stop_token_ids
         is_left_out = params.allowed_token_ids is not None and token not in params.allowed_token_ids
-        if is_early or is_left_out or (one.allowed is not None and not one.allowed[token]):
+        if is_early or is_left_out or (row.allowed is not None and not row.allowed[token]):
             result[token] = -INF
     return result
 
@@ -70,7 +70,7 @@ def sample_rows(draw):
 def test_adjusted_logits_are_those_of_the_plain_loop(rows, seed):
     logits = 3 * torch.randn(len(rows), V, generator=torch.Generator().manual_seed(seed))
     before = logits.clone()
-    expected = torch.tensor([adjust_slowly(one, two) for one, two in zip(logits, rows, strict=True)])
+    expected = torch.tensor([adjust_slowly(row_logits, row) for row_logits, row in zip(logits, rows, strict=True)])
     torch.testing.assert_close(adjust(logits, rows), expected, rtol=1e-6, atol=1e-5)
     assert torch.equal(logits, before)
 

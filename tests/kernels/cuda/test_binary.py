@@ -56,5 +56,5 @@ def test_the_hash_is_of_the_machine_code():
 
 def test_parameters_of_a_compiled_kernel_are_those_of_its_source(small):
     parameters = small("mixed").build("sm_90a").parameters
-    assert [one.num_bytes for one in parameters] == [8, 16, 8, 8, 2, 1, 8]
-    assert [one.kind == "struct" for one in parameters] == [False, True, *[False] * 5]
+    assert [parameter.num_bytes for parameter in parameters] == [8, 16, 8, 8, 2, 1, 8]
+    assert [parameter.kind == "struct" for parameter in parameters] == [False, True, *[False] * 5]

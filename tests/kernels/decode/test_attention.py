@@ -67,7 +67,7 @@ def test_samples_are_shared_in_both_ways():
         held = operands.page_table.shape[1] * operands.k_pages.shape[2]
         heads = operands.q.shape[0] * operands.k_pages.shape[1]
         found.add(share_tokens(machine_of((9, 0)), heads, held, operands.window))
-    assert {one.in_memory for one in found if one.programs > 1} == {False, True}
+    assert {plan.in_memory for plan in found if plan.programs > 1} == {False, True}
 
 
 def test_a_kv_head_for_each_sm_needs_no_joining():

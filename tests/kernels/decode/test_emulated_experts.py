@@ -128,7 +128,7 @@ def test_every_number_of_tokens_and_routing(tokens, machine, hold_emulated):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("hidden", "programs"),
-    [one for one in itertools.product((64, 128, 320), (1, 2, 3, 4, 6, 7, 8)) if one != (320, 1)],
+    [shape for shape in itertools.product((64, 128, 320), (1, 2, 3, 4, 6, 7, 8)) if shape != (320, 1)],
 )
 def test_every_way_to_share_strips(hidden, programs, hold_emulated):
     machine = Machine(programs, 232_448)
@@ -175,8 +175,8 @@ def test_rounded_activations_at_real_widths_are_held_to_a_tolerance_of_their_own
     monkeypatch.setattr(decode_shapes, "GPT_OSS", replace(decode_shapes.GPT_OSS, experts=ACTIVE))
     use_machine(machine_of((9, 0)))
     samples = list(decode_experts.make_samples(torch.device("cpu")))
-    (sample,) = (one for one in samples if one.label == "gpt-oss T=3 mxfp4-weight mxfp8")
-    assert [one.label for one in samples if one.tolerance is not None] == [
+    (sample,) = (sample for sample in samples if sample.label == "gpt-oss T=3 mxfp4-weight mxfp8")
+    assert [sample.label for sample in samples if sample.tolerance is not None] == [
         "kindling T=5 mxfp4-weight mxfp8",
         sample.label,
     ]

@@ -123,7 +123,7 @@ def test_rows_are_what_runs_where_nothing_is_named_and_they_can():
     for tokens, is_fp4, way in ((1, False, "cuda:rows"), (2, False, "cuda"), (1, True, "cuda")):
         usable = (decode_lm_head.implementations[name] for name in decode_lm_head.order)
         operands = make_operands(tokens, 192, is_fp4)
-        assert next(one.name for one in usable if one.accepts(operands) is None) == way
+        assert next(candidate.name for candidate in usable if candidate.accepts(operands) is None) == way
 
 
 def test_rows_are_for_one_token_in_bf16():

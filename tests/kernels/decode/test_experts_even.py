@@ -39,7 +39,7 @@ def draw(tokens, experts, hidden, *, active=4, alike=False, activation="bf16", d
 
 
 @pytest.mark.parametrize(
-    "sample", [draw(5, 8, 128), draw(8, 8, 128), draw(6, 8, 128, alike=True)], ids=lambda one: one.label
+    "sample", [draw(5, 8, 128), draw(8, 8, 128), draw(6, 8, 128, alike=True)], ids=lambda sample: sample.label
 )
 def test_each_token_gets_its_experts_however_many_share_one(hold_emulated, sample):
     hold_emulated(decode_experts, LARGE, *sample.args, way="cuda:even")
@@ -49,7 +49,7 @@ def test_each_token_gets_its_experts_however_many_share_one(hold_emulated, sampl
 @pytest.mark.parametrize(
     "sample",
     [draw(2, 8, 128, active=1), draw(3, 40, 192), draw(8, 8, 128, activation="mxfp8"), draw(7, 4, 128, alike=True)],
-    ids=lambda one: one.label,
+    ids=lambda sample: sample.label,
 )
 @pytest.mark.parametrize("machine", [LARGE, SMALL], ids=["large", "small"])
 def test_other_sizes_and_small_machines(hold_emulated, machine, sample):

@@ -71,7 +71,8 @@ def test_the_number_of_a_launch_begins_anew_after_16_bits(hold_emulated, emulato
 @pytest.mark.parametrize(("tokens", "way"), [(1, "cuda:passed"), (2, "cuda:even"), (8, "cuda:even")])
 def test_it_is_what_runs_for_one_token_where_nothing_is_named(tokens, way):
     usable = (decode_experts.implementations[name] for name in decode_experts.order)
-    assert next(one.name for one in usable if one.accepts(make_operands(tokens)) is None) == way
+    operands = make_operands(tokens)
+    assert next(candidate.name for candidate in usable if candidate.accepts(operands) is None) == way
 
 
 def test_more_tokens_are_refused():

@@ -19,7 +19,7 @@ def test_the_most_likely_token_is_the_next_input_one_place_further(small_operand
     assert largest.tolist() == [1] * 5
     assert torch.equal(operands.positions, positions + 1) and torch.equal(operands.kv_lens, positions + 2)
     names = ("token_ids", "positions", "kv_lens", "full_slots", "window_slots", "r", "largest")
-    assert all(one is getattr(operands, name) for one, name in zip(results, names, strict=True))
+    assert all(result is getattr(operands, name) for result, name in zip(results, names, strict=True))
 
 
 def test_slots_follow_the_tables_and_stay_in_them(small_operands):

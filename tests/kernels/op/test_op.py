@@ -107,7 +107,8 @@ def test_preference_is_followed_and_arguments_decide_among_candidates():
     chosen(torch.ones(2))
     chosen(torch.ones(1))
     assert {key[1]: entry.calls for key, entry in ledger.entries.items()} == {"fast": 2, "reference": 1}
-    assert [one.name for one in op.choose(H200, None, ledger).candidates] == ["gpu", "fast", "reference"]
+    candidates = op.choose(H200, None, ledger).candidates
+    assert [candidate.name for candidate in candidates] == ["gpu", "fast", "reference"]
 
 
 def keeping_op(asked):
@@ -171,7 +172,7 @@ def test_kept_choices_are_bounded(monkeypatch):
 def test_a_preferred_one_that_refuses_is_an_error_with_the_cure_not_a_fallback():
     op = toy_op()
     op.prefer("gpu", "fast")
-    assert [one.name for one in op.choose(CPU, None, Ledger()).candidates] == ["fast"]
+    assert [candidate.name for candidate in op.choose(CPU, None, Ledger()).candidates] == ["fast"]
     cure = r"two values; --kernels double=IMPLEMENTATION chooses among reference$"
     with pytest.raises(ArgumentsRefused, match=cure):
         op.choose(CPU, None, Ledger())(torch.ones(1))
@@ -245,7 +246,7 @@ def test_pin_of_an_op_covers_what_runs_in_its_place_unless_that_is_pinned_itself
     assert parse_pins("rms_norm_fed=triton,rms_norm=reference") == {**both, "rms_norm_fed": "triton"}
     assert parse_pins("rms_norm_fed=triton") == {"rms_norm_fed": "triton"}
     chosen = Kernels(H200, parse_pins("rms_norm=reference"), Ledger()).rms_norm_fed
-    assert [one.name for one in chosen.candidates] == ["reference"]
+    assert [candidate.name for candidate in chosen.candidates] == ["reference"]
 
 
 def test_an_op_pinned_twice_is_an_error():

@@ -51,5 +51,5 @@ def test_rows_of_another_form_or_shape_are_refused_by_name():
 
 
 def test_only_known_activations_are_taken():
-    assert [refuse_activation(one) for one in ACTIVATIONS] == [None] * 3
+    assert [refuse_activation(activation) for activation in ACTIVATIONS] == [None] * 3
     assert refuse_activation("fp8") == "takes activations bf16, mxfp8, mxfp4, not 'fp8'"

@@ -164,7 +164,7 @@ def test_rows_that_are_nobodys_become_zero(interpret):
             pad(sample("split, no sinks", [(1, 700)], page_size=64), 7),
         ],
     )
-    assert {"triton:decode", "triton:prefill"} <= {one.implementation for one in found if one.refusal is None}
+    assert {"triton:decode", "triton:prefill"} <= {check.implementation for check in found if check.refusal is None}
     y = attention.reference(*pad(chunk, 14).args)
     assert (y[18:] == 0).all() and (y[:18] != 0).any()
 
@@ -229,9 +229,9 @@ def test_decode_or_prefill_is_told_by_shapes_alone():
 def test_triton_where_asked_for_tries_decode_first():
     cpu = find_device("cpu")
     gpu = replace(cpu, name="H200", capability=(9, 0))
-    names = [one.name for one in attention.choose(gpu, "triton", Ledger()).candidates]
+    names = [candidate.name for candidate in attention.choose(gpu, "triton", Ledger()).candidates]
     assert names == ["triton:decode", "triton:prefill"]
-    assert [one.name for one in attention.choose(cpu, None, Ledger()).candidates] == ["reference"]
+    assert [candidate.name for candidate in attention.choose(cpu, None, Ledger()).candidates] == ["reference"]
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,8 @@ def test_every_product_of_quantised_activations_is_native_on_sm12x(target):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("target", "activation"), [("sm_80", "bf16"), ("sm_90a", "bf16"), *(("sm_121a", one) for one in ACTIVATIONS)]
+    ("target", "activation"),
+    [("sm_80", "bf16"), ("sm_90a", "bf16"), *(("sm_121a", activation) for activation in ACTIVATIONS)],
 )
 @pytest.mark.parametrize("tile", ["16x16", "256x16", "16x256", "64x128", "128x256", "256x128"])
 def test_pinned_tiles_fit(target, activation, tile):

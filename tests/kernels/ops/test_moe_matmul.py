@@ -72,11 +72,13 @@ def test_reference_rounds_the_activations_of_both_matmuls(activation):
 
 def test_small_samples_meet_every_activation():
     """compute-sanitizer sees the small ones only."""
-    small = [one for one in moe_matmul.make_samples(torch.device("cpu")) if moe_matmul.bytes(*one.args) < 4e6]
-    labels = {one.label for one in small}
+    small = [
+        sample for sample in moe_matmul.make_samples(torch.device("cpu")) if moe_matmul.bytes(*sample.args) < 4e6
+    ]
+    labels = {sample.label for sample in small}
     for before in ("T=3 E=32 96x160", "T=65 E=5 160x96"):
         assert {f"{before} {activation}" for activation in ACTIVATIONS} <= labels
-    assert {one.args[0].activation for one in small} == set(ACTIVATIONS)
+    assert {sample.args[0].activation for sample in small} == set(ACTIVATIONS)
 
 
 def test_reference_names_the_activations_there_are():
@@ -210,15 +212,20 @@ def test_a_pinned_tile_has_the_same_shape_whatever_would_have_been_chosen():
     for tile, stages in (("16x64", 3), ("128x128", 3), ("256x128", 2), ("128x256", 2)):
         for capability in ((9, 0), (12, 1)):
             chosen = (device.gemv_tiles(4), device.gemm_tiles(256, capability, False))
-            few, many = (device.pin(one, tile, capability) for one in chosen)
+            few, many = (device.pin(choice, tile, capability) for choice in chosen)
             wanted = 4 if capability == (9, 0) else stages
-            assert few == many and {(one.depth, one.stages) for one in few} == {(64, wanted)}
+            assert few == many and {(pinned.depth, pinned.stages) for pinned in few} == {(64, wanted)}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "activation"),
-    [("sm_86", "bf16"), ("sm_90a", "bf16"), ("sm_100a", "bf16"), *(("sm_121a", one) for one in ACTIVATIONS)],
+    [
+        ("sm_86", "bf16"),
+        ("sm_90a", "bf16"),
+        ("sm_100a", "bf16"),
+        *(("sm_121a", activation) for activation in ACTIVATIONS),
+    ],
 )
 @pytest.mark.parametrize("tile", ["16x64", "16x256", "256x64", "128x128", "128x256", "256x128"])
 @pytest.mark.parametrize("matmul", ["fc1", "fc2"])
@@ -249,7 +256,7 @@ def test_device_code_names_every_tile_that_any_number_of_pairs_picks(capability)
         for way, tiles in (("gemv", gemv), ("gemm", gemm)):
             wanted = {f"{name} {tile}" for pair in tiles for name, tile in zip(("fc1", "fc2"), pair, strict=True)}
             before = f"triton:{way} {activation} "
-            assert {one.removeprefix(before) for one in found if one.startswith(before)} == wanted
+            assert {variant.removeprefix(before) for variant in found if variant.startswith(before)} == wanted
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -285,11 +292,11 @@ def test_a_pinned_tile_that_cannot_be_computed_is_refused(tile):
 def test_a_pinned_tile_is_the_one_that_runs_on_a_gpu(tile):
     device, ledger = find_device("cuda"), Ledger()
     sample = draw(65, 32, 2880, 2880, 4, tile=tile, device="cuda")
-    failures = [one.failure for one in verify(moe_matmul, device, [sample]) if one.refusal is None]
+    failures = [check.failure for check in verify(moe_matmul, device, [sample]) if check.refusal is None]
     assert failures and not any(failures)
     moe_matmul.choose(device, "triton", ledger)(*sample.args)
     (entry,) = ledger.entries.values()
-    tiles = {one.kernel: one.tile for one in entry.launches}
+    tiles = {launch.kernel: launch.tile for launch in entry.launches}
     assert tiles["fc1"].startswith(tile + "x") and tiles["fc2"].startswith(tile + "x")
 
 
@@ -309,9 +316,9 @@ def test_quantised_activations_on_sm12x_need_a_triton_that_multiplies_them(monke
 def test_triton_runs_on_a_gpu_where_asked_for_and_is_refused_on_a_cpu():
     cpu = find_device("cpu")
     gpu = replace(cpu, name="H200", capability=(9, 0))
-    names = [one.name for one in moe_matmul.choose(gpu, "triton", Ledger()).candidates]
+    names = [candidate.name for candidate in moe_matmul.choose(gpu, "triton", Ledger()).candidates]
     assert names == ["triton:gemv", "triton:gemm"]
-    assert [one.name for one in moe_matmul.choose(cpu, None, Ledger()).candidates] == ["reference"]
+    assert [candidate.name for candidate in moe_matmul.choose(cpu, None, Ledger()).candidates] == ["reference"]
     with pytest.raises(KernelError, match=r"needs an NVIDIA GPU of compute capability 8.0"):
         moe_matmul.choose(cpu, "triton", Ledger())
 

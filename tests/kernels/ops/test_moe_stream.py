@@ -35,8 +35,8 @@ def run(operands):
     return MODULE.run(operands.x, operands.ids, operands.weights, operands.experts, operands.limit)
 
 
-def label(one):
-    return one.label if isinstance(one, Sample) else f"{one.num_sms} SMs"
+def label(sample):
+    return sample.label if isinstance(sample, Sample) else f"{sample.num_sms} SMs"
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def test_reference_is_rms_norm_and_then_what_its_gpu_multiplies(monkeypatch, cap
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_only_rounded_forms_may_be_a_code_apart(activation):
-    sample = next(one for one in SAMPLES if one.args[-1] == activation and one.args[0].numel() > 2000)
+    sample = next(sample for sample in SAMPLES if sample.args[-1] == activation and sample.args[0].numel() > 2000)
     y, total, fed = rms_norm_fed.reference(*sample.clone())
 
     def is_close(*actual):

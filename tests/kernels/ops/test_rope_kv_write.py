@@ -113,10 +113,10 @@ def test_every_bf16_is_written_as_by_the_reference_on_a_gpu(pages):
     if pages == FP8 and device.capability < (8, 9):
         pytest.skip(f"{device.name} has no fp8")
     operands = rebuild(every_bf16(pages), lambda tensor: tensor.to(device.torch_device))
-    expected = [one.double() for one in rope_kv_write.reference(operands.clone())]
+    expected = [result.double() for result in rope_kv_write.reference(operands.clone())]
     actual = rope_kv_write.implementations["triton"].function(operands)
-    for one, other in zip(actual, expected, strict=True):
-        assert torch.equal(one.double().nan_to_num(nan=0.5), other.nan_to_num(nan=0.5))
+    for result, other in zip(actual, expected, strict=True):
+        assert torch.equal(result.double().nan_to_num(nan=0.5), other.nan_to_num(nan=0.5))
 
 
 @pytest.mark.gpu

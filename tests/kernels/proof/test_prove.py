@@ -130,8 +130,15 @@ LIBRARIES = {("linear", "cublas")}  # NVIDIA's kernels: none of ours is launched
 def runnable(target):
     """(op, implementation) of all that would be compiled on a GPU of the target."""
     gpu = replace(find_device("cpu"), name=target, capability=divmod(architecture(target), 10))
-    every = [(op, one) for op in ALL_OPS for name, one in op.implementations.items() if name != REFERENCE]
-    return {(op.name, one.name) for op, one in every if one.needs(gpu) is None} - LIBRARIES
+    every = [
+        (op, implementation)
+        for op in ALL_OPS
+        for name, implementation in op.implementations.items()
+        if name != REFERENCE
+    ]
+    return {
+        (op.name, implementation.name) for op, implementation in every if implementation.needs(gpu) is None
+    } - LIBRARIES
 
 
 @pytest.mark.parametrize("target", SHARED_LIMIT_BYTES)
@@ -150,7 +157,7 @@ def test_every_op_compiles_and_fits_every_target(target):
     assert [proof for proof in proofs if proof.op in own and proof.spills] == []
     few = {"sm_100a": 8, "sm_103a": 8}.get(target, 0)  # of eight tokens' kernels: not fitted
     decode = {op.name for op in DECODE_OPS}
-    streamed = [one for one in proofs if one.op in decode or one.variant.startswith("cuda:stream")]
+    streamed = [proof for proof in proofs if proof.op in decode or proof.variant.startswith("cuda:stream")]
     assert [proof for proof in streamed if proof.spills > few] == []
 
 
@@ -222,7 +229,10 @@ def test_requirements_that_do_not_hold_name_the_op(pattern, complaint):
     ids=str,
 )
 def test_a_verdict_is_required_of_every_product_with_rounded_activations(verdicts, holds):
-    proofs = [replace(PROOF, variant=f"triton:gemm {one}", verdict=verdict) for one, verdict in verdicts.items()]
+    proofs = [
+        replace(PROOF, variant=f"triton:gemm {activation}", verdict=verdict)
+        for activation, verdict in verdicts.items()
+    ]
     with nullcontext() if holds else pytest.raises(KernelError, match="moe_matmul=triton:gemm@native-fp4 is"):
         check(proofs, parse("moe_matmul=triton:gemm@native-fp4"))
 
@@ -319,7 +329,7 @@ def test_cuda_and_triton_kernels_of_an_op_are_proven_together(small, monkeypatch
     code, _ = rms_norm.make_device_code((9, 0))
     codes = [code, CudaCode(variant="cuda", kernel=small("product_f16"))]
     monkeypatch.setattr(rms_norm, "make_device_code", lambda capability: iter(codes))
-    assert [one.kernel_name for one in codes] == ["rms_norm_kernel", "product_f16"]
+    assert [code.kernel_name for code in codes] == ["rms_norm_kernel", "product_f16"]
     assert [(proof.variant, proof.verdict) for proof in prove([rms_norm], "sm_90a")] == [
         (code.variant, "none"),
         ("cuda", "bf16"),
@@ -343,7 +353,7 @@ def test_none_can_be_required_of_an_op_without_matrix_instructions():
 @pytest.mark.parametrize("target", ["sm_90a", "sm_121a"])
 @pytest.mark.parametrize(("weight", "verdict"), [("mxfp4-weight", "int8"), ("bf16-weight", "bf16")])
 def test_decode_kernels_multiply_fp4_weights_in_integers_and_others_in_bf16(kernel_cache, weight, verdict, target):
-    (code,) = [one for one in list_code(decode_o, target) if f"{weight} T=1" in one.variant]
+    (code,) = [code for code in list_code(decode_o, target) if f"{weight} T=1" in code.variant]
     proof = prove_code("decode_o", code, target)
     assert proof.verdict == verdict
     is_integer = [".s8.s8." in name for name in proof.ptx]
@@ -353,16 +363,16 @@ def test_decode_kernels_multiply_fp4_weights_in_integers_and_others_in_bf16(kern
 
 
 def test_a_verdict_is_asked_of_the_kernels_for_weights_as_they_are_held(kernel_cache, monkeypatch):
-    codes = [one for one in list_code(decode_o, "sm_90a") if "T=1" in one.variant]
+    codes = [code for code in list_code(decode_o, "sm_90a") if "T=1" in code.variant]
     monkeypatch.setattr(decode_o, "make_device_code", lambda capability: iter(codes))
     packed, plain = (Requirement.parse(f"decode_o=cuda@{verdict}") for verdict in ("int8", "bf16"))
     check_here(decode_o, H200, packed, "bf16", "mxfp4-weight")
     check_here(decode_o, H200, plain, "bf16", "bf16-weight")
     with pytest.raises(KernelError, match=r"@int8 is required; .*: cuda bf16-weight T=1@bf16$"):
         check_here(decode_o, H200, packed, "bf16", "bf16-weight")
-    for one in (packed, plain):
+    for requirement in (packed, plain):
         with pytest.raises(KernelError, match=r"bf16-weight T=1@bf16, cuda mxfp4-weight T=1@int8$"):
-            check_here(decode_o, H200, one, "bf16")
+            check_here(decode_o, H200, requirement, "bf16")
 
 
 @triton.jit

@@ -20,9 +20,9 @@ def test_a_plan_is_made_once_and_once_more_with_delays():
         made.append((size, is_fp4))
         return object()
 
-    one = plan(3, is_fp4=True)
+    packed = plan(3, is_fp4=True)
     with with_delays():
         slow = plan(3, is_fp4=True)
         assert slow is plan(3, is_fp4=True)
-    assert plan(3, is_fp4=True) is one is not slow and plan(3, is_fp4=False) is not one
+    assert plan(3, is_fp4=True) is packed is not slow and plan(3, is_fp4=False) is not packed
     assert made == [(3, True), (3, True), (3, False)]

@@ -59,7 +59,7 @@ def every_kernel(machine, sizes, tokens):
 
 
 def test_one_token_on_an_h200_is_spread_as_measured():
-    found = {name: (one.stream.stages, one.num_ctas) for name, one in plan_all(H200, GPT_OSS).items()}
+    found = {name: (plan.stream.stages, plan.num_ctas) for name, plan in plan_all(H200, GPT_OSS).items()}
     assert found == {
         ("qkv", False): (6, 132),
         ("qkv", True): (5, 132),
@@ -74,9 +74,9 @@ def test_one_token_on_an_h200_is_spread_as_measured():
 
 def test_on_a_gb10_every_kernel_has_an_sm_of_its_own():
     found = plan_all(GB10, GPT_OSS)
-    assert {one.num_ctas for one in found.values()} == {48}
-    assert all(one.refuse(GB10) is None and one.stream.stages >= 2 for one in found.values())
-    assert {one.kernel.source.defines["CTAS_PER_SM"] for one in found.values()} == {1}
+    assert {plan.num_ctas for plan in found.values()} == {48}
+    assert all(plan.refuse(GB10) is None and plan.stream.stages >= 2 for plan in found.values())
+    assert {plan.kernel.source.defines["CTAS_PER_SM"] for plan in found.values()} == {1}
 
 
 def test_a_small_model_is_spread_over_its_strips():
@@ -87,7 +87,7 @@ def test_a_small_model_is_spread_over_its_strips():
 @pytest.mark.parametrize("tokens", [1, 2, 4, 8])
 def test_all_that_an_h200_is_given_fits(tokens):
     for sizes in (GPT_OSS, KINDLING):
-        assert all(one.refuse(H200) is None for one in plan_all(H200, sizes, tokens).values())
+        assert all(plan.refuse(H200) is None for plan in plan_all(H200, sizes, tokens).values())
 
 
 def test_what_does_not_fit_a_gb10_is_refused_with_the_cure():
@@ -129,17 +129,17 @@ def test_kernels_can_be_held_to_few_sms(monkeypatch):
 
 def test_plans_of_ops_are_kept():
     found = every_kernel(H200, GPT_OSS, 3)
-    assert all(one is other for one, other in zip(found, every_kernel(H200, GPT_OSS, 3), strict=True))
+    assert all(kernel is other for kernel, other in zip(found, every_kernel(H200, GPT_OSS, 3), strict=True))
     with with_delays():
-        assert not any(one is other for one, other in zip(found, every_kernel(H200, GPT_OSS, 3), strict=True))
+        assert not any(kernel is other for kernel, other in zip(found, every_kernel(H200, GPT_OSS, 3), strict=True))
 
 
 def test_rounded_activations_are_kernels_of_their_own_before_packed_weights():
     for op in DECODE_OPS:
         variants = [code.variant for code in list_code(op, "sm_90a")]
-        packed = [one for one in variants if "mxfp4-weight T" in one]
-        assert [one for one in variants if "mxfp8" in one] == [
-            one.replace("-weight", "-weight mxfp8") for one in packed
+        packed = [variant for variant in variants if "mxfp4-weight T" in variant]
+        assert [variant for variant in variants if "mxfp8" in variant] == [
+            variant.replace("-weight", "-weight mxfp8") for variant in packed
         ], op.name
 
 

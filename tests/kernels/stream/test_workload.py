@@ -17,7 +17,7 @@ BIG = PRESETS["gpt-oss-120b"]
 
 
 def parts(op, m, activation="bf16"):
-    return [one.part for one in list_workloads(op, m, activation, ModelShapes(BIG, CPU))]
+    return [workload.part for workload in list_workloads(op, m, activation, ModelShapes(BIG, CPU))]
 
 
 @pytest.mark.parametrize("op", DECODE_OPS, ids=lambda op: op.name)

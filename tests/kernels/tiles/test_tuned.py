@@ -67,8 +67,8 @@ def test_launch_uses_changed_options_of_its_very_variant_and_the_ledger_says_so(
         for depth in (128, 256):
             ledger.run(Ran("moe", "triton"), launch_kernel, kernel, (1,), tile="16x64", DEPTH=depth, num_warps=4)
     launch_kernel(kernel, (1,), DEPTH=128, num_warps=4)
-    assert [one["DEPTH"] for one in kernel.seen] == [64, 256, 128]
-    assert [one.tile for one in ledger.entries[Ran("moe", "triton")].launches] == ["16x64 tuned", "16x64"]
+    assert [options["DEPTH"] for options in kernel.seen] == [64, 256, 128]
+    assert [launch.tile for launch in ledger.entries[Ran("moe", "triton")].launches] == ["16x64 tuned", "16x64"]
 
 
 def test_strides_do_not_tell_launches_apart():

@@ -35,9 +35,13 @@ def test_speed_is_the_median_step_over_all_requests():
 
 
 def test_share_is_floor_time_over_measured_time():
-    one = figures(1)
-    assert one.floor_ms == pytest.approx(1e3 * one.cost.bytes / 4645e9)
-    assert one.share == pytest.approx(one.tok_s / one.floor_tok_s) == pytest.approx(one.floor_ms / 2.2)
+    measured = figures(1)
+    assert measured.floor_ms == pytest.approx(1e3 * measured.cost.bytes / 4645e9)
+    assert (
+        measured.share
+        == pytest.approx(measured.tok_s / measured.floor_tok_s)
+        == pytest.approx(measured.floor_ms / 2.2)
+    )
 
 
 def test_bytes_per_token_are_step_bytes_over_requests():

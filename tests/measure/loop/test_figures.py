@@ -30,12 +30,16 @@ def figures():
 
 
 def test_floor_is_the_time_to_read_a_step_at_the_ceiling():
-    one = figures()
-    assert one.batch == 8 and one.step_ms == pytest.approx(5) and one.tok_s == 1600
-    assert one.token_bytes == one.cost.bytes / 8
-    assert one.floor_ms == pytest.approx(1e3 * one.cost.bytes / 4645e9)
-    assert one.share == pytest.approx(one.tok_s / one.floor_tok_s) == pytest.approx(one.floor_ms / 5)
-    assert one.share_of_bare == pytest.approx(0.9)
+    measured = figures()
+    assert measured.batch == 8 and measured.step_ms == pytest.approx(5) and measured.tok_s == 1600
+    assert measured.token_bytes == measured.cost.bytes / 8
+    assert measured.floor_ms == pytest.approx(1e3 * measured.cost.bytes / 4645e9)
+    assert (
+        measured.share
+        == pytest.approx(measured.tok_s / measured.floor_tok_s)
+        == pytest.approx(measured.floor_ms / 5)
+    )
+    assert measured.share_of_bare == pytest.approx(0.9)
 
 
 def test_rest_is_the_time_outside_all_stages():

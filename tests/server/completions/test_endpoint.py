@@ -35,7 +35,9 @@ def test_sixteen_tokens_are_the_default(server):
 )
 def test_prompts_are_texts_or_tokens(server, prompt, prompts):
     body = complete(server, prompt, n=2).json()
-    assert [list(one.token_ids) for one in server.engine.requests] == [one for one in prompts for _ in range(2)]
+    assert [list(request.token_ids) for request in server.engine.requests] == [
+        prompt for prompt in prompts for _ in range(2)
+    ]
     assert [choice["index"] for choice in body["choices"]] == list(range(2 * len(prompts)))
     assert body["usage"]["prompt_tokens"] == 2
 
@@ -112,8 +114,13 @@ def test_streamed_echo_has_the_logprobs_of_a_chunked_prompt(server):
     events = complete(server, "abcde", echo=True, logprobs=0, stream=True).events
     assert "".join(event["choices"][0]["text"] for event in events) == "abcdeab"
     columns = [event["choices"][0]["logprobs"] for event in events]
-    assert [one for column in columns for one in column["tokens"]] == list("abcdeab")
-    assert [one for column in columns for one in column["token_logprobs"]] == [None, *[-0.25] * 4, -0.5, -0.5]
+    assert [token for column in columns for token in column["tokens"]] == list("abcdeab")
+    assert [logprob for column in columns for logprob in column["token_logprobs"]] == [
+        None,
+        *[-0.25] * 4,
+        -0.5,
+        -0.5,
+    ]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -130,7 +137,9 @@ def test_prompt_alone_is_echoed_and_scored(server, stream):
     answer = complete(server, max_tokens=0, echo=True, logprobs=0, stream=stream, return_token_ids=True, **options)
     bodies = answer.events if stream else [answer.json()]
     choices = [choice for body in bodies for choice in body["choices"]]
-    assert [(one["text"], one["finish_reason"], one["token_ids"]) for one in choices] == [("ab", "length", [])]
+    assert [(choice["text"], choice["finish_reason"], choice["token_ids"]) for choice in choices] == [
+        ("ab", "length", [])
+    ]
     found, usage = choices[0]["logprobs"], bodies[-1]["usage"]
     assert found["tokens"] == ["a", "b"] and found["token_logprobs"] == [None, -0.25]
     assert (usage["completion_tokens"], usage["prompt_tokens"]) == (0, 2)

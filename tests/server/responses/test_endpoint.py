@@ -71,8 +71,8 @@ def test_events_are_in_order_and_join_to_the_whole(client):
     assert shape == [
         "created",
         "in_progress",
-        *(one.format("reasoning_text") for one in item),
-        *(one.format("output_text") for one in item),
+        *(name.format("reasoning_text") for name in item),
+        *(name.format("output_text") for name in item),
         "completed",
     ]
     text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
@@ -292,4 +292,4 @@ def test_background_response_is_refused_at_the_limit(connect, open_server, event
     with pytest.raises(openai.RateLimitError, match="2 is the limit"):
         ask(client, background=True)
     server.engine.pause_s = 0.0
-    eventually(lambda: all(client.responses.retrieve(one.id).status == "completed" for one in made))
+    eventually(lambda: all(client.responses.retrieve(response.id).status == "completed" for response in made))
