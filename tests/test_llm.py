@@ -220,9 +220,9 @@ def test_logprobs_of_tokens_and_prompt_are_in_the_completion(llm, expected):
     ids = llm.tokenizer.encode(PROMPTS[1])
     rows = llm.logits([*ids, *expected[1]]).log_softmax(-1)
     chosen = rows[:-1].gather(1, torch.tensor([*ids[1:], *expected[1]])[:, None])[:, 0].tolist()
-    found = [*completion.prompt_logprobs, *completion.logprobs]
-    assert [entry.logprob for entry in found] == pytest.approx(chosen, abs=1e-4)
-    assert [entry.token_id for entry in found] == [*ids[1:], *expected[1]]
+    logprobs = [*completion.prompt_logprobs, *completion.logprobs]
+    assert [entry.logprob for entry in logprobs] == pytest.approx(chosen, abs=1e-4)
+    assert [entry.token_id for entry in logprobs] == [*ids[1:], *expected[1]]
 
 
 def test_loading_reports_its_progress_and_speed(checkpoint):

@@ -129,9 +129,9 @@ def work(todo: Sequence[Job], jobs: int, end: float | None, console: Console) ->
     running: set[subprocess.Popen[str]] = set()
 
     def one(job: Job) -> Done:
-        found = do(job, end, running)
-        console.print(f"{job.op}, {job.tool}: {found.verdict} ({found.seconds:.0f} s)", highlight=False)
-        return found
+        outcome = do(job, end, running)
+        console.print(f"{job.op}, {job.tool}: {outcome.verdict} ({outcome.seconds:.0f} s)", highlight=False)
+        return outcome
 
     with ThreadPoolExecutor(jobs) as pool:
         tasks = [pool.submit(one, job) for job in todo]

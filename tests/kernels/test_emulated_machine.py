@@ -118,9 +118,9 @@ def leave_out(monkeypatch):
 
     def leave(file, text):
         def read_without(self, name, *, needed_by):
-            found = read(self, name, needed_by=needed_by)
-            assert name != file or text in found
-            return found.replace(text, ARRIVE if text.startswith(ARRIVE) else "") if name == file else found
+            source = read(self, name, needed_by=needed_by)
+            assert name != file or text in source
+            return source.replace(text, ARRIVE if text.startswith(ARRIVE) else "") if name == file else source
 
         monkeypatch.setattr(CudaSource, "_read", read_without)
 

@@ -78,14 +78,14 @@ def clone(cache):
 
 def by_network(model, cache, batch, contexts, pages, steps):
     """[(tokens, logits)] of GptOss, greedy, with a new batch for each step."""
-    found = []
+    results = []
     for number in range(1, steps + 1):
         logits = model.logits(model.forward(batch, cache))
         tokens = logits.argmax(-1).tolist()
-        found.append((tokens, logits))
+        results.append((tokens, logits))
         if number < steps:
             batch = first_batch(tokens, [context + number for context in contexts], pages, cache)
-    return found
+    return results
 
 
 def compare(model, contexts, **settings):
@@ -177,11 +177,11 @@ def test_kindling_continues_its_prompts_as_the_engine_does():
             model.forward(first_batch(tokens, [position] * len(rows), held, cache), cache)
     step = DecodeStep(model, cache, ops_of(model), num_requests=len(prompts), num_pages=pages.width)
     step.load(first_batch([prompt[-1] for prompt in prompts], contexts, pages, cache))
-    found = []
+    outputs = []
     for _ in range(STEPS):
         step.run()
-        found.append(step.inputs.token_ids.tolist())
-    assert [list(tokens) for tokens in zip(*found, strict=True)] == expected
+        outputs.append(step.inputs.token_ids.tolist())
+    assert [list(tokens) for tokens in zip(*outputs, strict=True)] == expected
 
 
 def test_step_keeps_its_tensors_and_can_begin_again():

@@ -64,9 +64,9 @@ def benchy(start_serve, tmp_path_factory):
 def lines_of(log):
     """Returns the log lines of requests that generated all their tokens; lines of the start may come late."""
     about = [line for line in log if "/v1/chat/completions" in line and "curl" not in line]
-    found = [dict(re.findall(r"(\w+)=(\S+)", line)) for line in about]
-    assert all(line["status"] == "200" for line in found)
-    return [line for line in found if int(line["output_tokens"]) == TG]
+    lines = [dict(re.findall(r"(\w+)=(\S+)", line)) for line in about]
+    assert all(line["status"] == "200" for line in lines)
+    return [line for line in lines if int(line["output_tokens"]) == TG]
 
 
 def test_it_runs_and_its_speed_is_the_servers(benchy):

@@ -25,10 +25,10 @@ def what_is_measured(command):
 
 @pytest.mark.parametrize("name", record.COMMANDS)
 def test_records_of_a_folder_come_from_its_commands(name):
-    found = readme.read(readme.ROOT / "records" / name, "*.json")
-    said = {what_is_measured(" ".join(measured.surroundings.command[1:])) for measured in found}
+    records = readme.read(readme.ROOT / "records" / name, "*.json")
+    said = {what_is_measured(" ".join(measured.surroundings.command[1:])) for measured in records}
     assert said == set(map(what_is_measured, record.COMMANDS[name]))
-    assert {measured.surroundings.device for measured in found} == {record.GPU}
+    assert {measured.surroundings.device for measured in records} == {record.GPU}
 
 
 def test_another_gpu_is_refused_before_anything_is_measured(monkeypatch):

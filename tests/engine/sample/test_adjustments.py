@@ -83,11 +83,11 @@ def test_rows_that_ask_for_nothing_are_not_copied():
 
 def test_prompt_counts_for_repetition_only():
     logits = torch.ones(2, V)
-    found = adjust(
+    adjusted = adjust(
         logits, [row([4], 1, repetition_penalty=2.0), row([4], 1, presence_penalty=1, frequency_penalty=1)]
     )
-    assert found[0, 4] == 0.5
-    assert torch.equal(found[1], logits[1])
+    assert adjusted[0, 4] == 0.5
+    assert torch.equal(adjusted[1], logits[1])
 
 
 def test_many_penalized_rows_are_processed_in_chunks(monkeypatch):
@@ -101,10 +101,10 @@ def test_many_penalized_rows_are_processed_in_chunks(monkeypatch):
 
 @pytest.mark.parametrize("penalty", [1e-300, 1e300])
 def test_extreme_repetition_penalties_stay_finite(penalty):
-    found = adjust(
+    adjusted = adjust(
         torch.tensor([[0.0, 3.0, -3.0] + [0.0] * (V - 3)]), [row([0, 1, 2], 3, repetition_penalty=penalty)]
     )
-    assert found.isfinite().all()
+    assert adjusted.isfinite().all()
 
 
 @pytest.mark.parametrize("token", [-1, V])

@@ -61,13 +61,13 @@ def test_programs_of_all_requests_run_at_once():
 
 
 def test_samples_are_shared_in_both_ways():
-    found = set()
+    plans = set()
     for sample in decode_attention.make_samples(torch.device("cpu")):
         (operands,) = sample.args
         held = operands.page_table.shape[1] * operands.k_pages.shape[2]
         heads = operands.q.shape[0] * operands.k_pages.shape[1]
-        found.add(share_tokens(machine_of((9, 0)), heads, held, operands.window))
-    assert {plan.in_memory for plan in found if plan.programs > 1} == {False, True}
+        plans.add(share_tokens(machine_of((9, 0)), heads, held, operands.window))
+    assert {plan.in_memory for plan in plans if plan.programs > 1} == {False, True}
 
 
 def test_a_kv_head_for_each_sm_needs_no_joining():

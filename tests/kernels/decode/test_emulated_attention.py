@@ -74,9 +74,9 @@ def test_every_code_of_fp8_is_the_value_it_stands_for(use_machine):
     codes = torch.arange(256, dtype=torch.uint8).view(4, 64)
     codes[codes & 127 == 127] = 0  # no numbers
     operands.v_pages.view(torch.uint8)[operands.page_table[:, 0], 0, 0] = codes
-    found = decode_attention.implementations["cuda"].function(operands).view(4, 8, 64)
+    actual = decode_attention.implementations["cuda"].function(operands).view(4, 8, 64)
     expected = (codes.view(torch.float8_e4m3fn).float() * 3).bfloat16()
-    assert torch.equal(found, expected[:, None].expand(-1, 8, -1))
+    assert torch.equal(actual, expected[:, None].expand(-1, 8, -1))
 
 
 def test_a_warp_may_have_more_tiles_than_it_has_lanes_to_find_them(hold_emulated):
@@ -112,8 +112,8 @@ def test_what_is_no_number_among_the_tokens_seen_reaches_the_result(where, is_fp
     spoilt = {"q": operands.q[1, 3], "k": operands.k_pages[page, 0, 9], "v": operands.v_pages[page, 0, 9]}[where]
     spoilt[7] = float("nan")
     hold_emulated(decode_attention, LARGE, operands)
-    found = decode_attention.reference(operands).unflatten(1, (8, 64)).isnan()
-    assert found[1].any() and not found[0].any() and not found[2].any()
+    is_nan = decode_attention.reference(operands).unflatten(1, (8, 64)).isnan()
+    assert is_nan[1].any() and not is_nan[0].any() and not is_nan[2].any()
 
 
 @pytest.fixture

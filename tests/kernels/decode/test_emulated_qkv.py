@@ -75,13 +75,13 @@ def test_codes_at_scale_one_are_those_of_the_reference(tokens, use_machine):
     operands = replace(operands, k_pages=operands.k_pages.to(FP8), v_pages=operands.v_pages.to(FP8))
     operands.norm.mul_(0.1)  # subnormal codes too
     run, slots = decode_qkv.implementations["cuda"].function, operands.slots
-    found, expected = (
+    actual, expected = (
         torch.cat([pages[slots // 16, 0, slots % 16].view(torch.uint8) for pages in made[1:]]).int()
         for made in (way(operands.clone()) for way in (run, decode_qkv.reference))
     )
-    apart = (found - expected).abs()
+    apart = (actual - expected).abs()
     assert apart.max() <= 1 and (apart > 0).sum() <= 2
-    assert (found & 127 < 8).any() and len(found.unique()) > 40
+    assert (actual & 127 < 8).any() and len(actual.unique()) > 40
 
 
 def test_what_is_too_large_for_fp8_is_clipped_and_counted_once(use_machine):

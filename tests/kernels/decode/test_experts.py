@@ -22,8 +22,8 @@ def test_it_is_fc1_and_fc2_in_a_row(small_operands):
     numbers = {name: getattr(operands, name) for name in ("norm", "eps", "limit", "active")}
     inner = decode_fc1.reference(DecodeFc1Operands(r=operands.r, **shared, **numbers))
     expected = decode_fc2.reference(DecodeFc2Operands(inner=inner, r=operands.r.clone(), **shared))
-    found = decode_experts.reference(operands)
-    assert found is operands.r and torch.equal(found, expected) and not torch.equal(found, old)
+    actual = decode_experts.reference(operands)
+    assert actual is operands.r and torch.equal(actual, expected) and not torch.equal(actual, old)
 
 
 def test_all_programs_run_at_once_and_share_what_is_left_over():

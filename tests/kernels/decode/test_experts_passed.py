@@ -22,8 +22,8 @@ PASSED = decode_experts.implementations["cuda:passed"]
 
 def test_the_machines_do_with_small_sizes_what_real_ones_do_with_real_sizes():
     def find(machine, hidden, experts):
-        found = plan_passed(machine, hidden=hidden, experts=experts, active=4)
-        return found.is_paired, found.stream.stages
+        plan = plan_passed(machine, hidden=hidden, experts=experts, active=4)
+        return plan.is_paired, plan.stream.stages
 
     assert find(PAIRED, 192, 40) == find(machine_of((9, 0)), 2880, 128) == (True, 8)
     assert find(SMALL, 192, 40) == find(machine_of((12, 1)), 2880, 128) == (False, 3)
@@ -130,8 +130,8 @@ def test_real_shapes_on_a_gpu():
 def test_it_does_as_where_programs_meet_on_a_gpu(activation):
     """But for the order in which experts are summed."""
     operands = replace(on_gpu(), activation=activation)
-    found = [decode_experts.implementations[way].function(operands.clone()) for way in ("cuda", "cuda:passed")]
-    assert torch.equal(*found)
+    results = [decode_experts.implementations[way].function(operands.clone()) for way in ("cuda", "cuda:passed")]
+    assert torch.equal(*results)
 
 
 @pytest.mark.gpu

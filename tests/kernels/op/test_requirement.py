@@ -23,9 +23,9 @@ GB10 = replace(CPU, name="GB10", capability=(12, 1))
 
 
 def test_the_three_parts_are_read_and_written_back():
-    found = parse_requirements("moe=triton:gemm@native-fp4, linear=triton")
-    assert found["moe_matmul"] == Requirement("moe_matmul", "triton:gemm", "native-fp4")
-    assert [str(requirement) for requirement in found.values()] == [
+    requirements = parse_requirements("moe=triton:gemm@native-fp4, linear=triton")
+    assert requirements["moe_matmul"] == Requirement("moe_matmul", "triton:gemm", "native-fp4")
+    assert [str(requirement) for requirement in requirements.values()] == [
         "moe_matmul=triton:gemm@native-fp4",
         "linear=triton",
     ]
@@ -49,8 +49,8 @@ def test_two_requirements_of_one_op_contradict():
 
 
 def test_requirement_of_an_op_covers_what_runs_in_its_place_unless_that_is_named():
-    found = parse_requirements("rms_norm=triton@none")
-    assert found == {name: Requirement(name, "triton", "none") for name in ("rms_norm", "rms_norm_fed")}
+    requirements = parse_requirements("rms_norm=triton@none")
+    assert requirements == {name: Requirement(name, "triton", "none") for name in ("rms_norm", "rms_norm_fed")}
     named = parse_requirements("rms_norm=triton,rms_norm_fed=reference")
     assert [str(requirement) for requirement in named.values()] == ["rms_norm=triton", "rms_norm_fed=reference"]
     with pytest.raises(KernelError, match="rms_norm has two requirements"):

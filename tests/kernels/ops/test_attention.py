@@ -151,7 +151,7 @@ def pad(given, count):
 def test_rows_that_are_nobodys_become_zero(interpret):
     chunk = sample("a chunk that is split", [(18, 400)], page_size=64, sinks=SINKS)
     none_left = sample("the last request has no queries", [(5, 9), (1, 20), (0, 1), (0, 1)], sinks=SINKS)
-    found = interpret(
+    checks = interpret(
         attention,
         [
             pad(sample("full", [(18, 18)], page_size=64), 14),
@@ -164,7 +164,9 @@ def test_rows_that_are_nobodys_become_zero(interpret):
             pad(sample("split, no sinks", [(1, 700)], page_size=64), 7),
         ],
     )
-    assert {"triton:decode", "triton:prefill"} <= {check.implementation for check in found if check.refusal is None}
+    assert {"triton:decode", "triton:prefill"} <= {
+        check.implementation for check in checks if check.refusal is None
+    }
     y = attention.reference(*pad(chunk, 14).args)
     assert (y[18:] == 0).all() and (y[:18] != 0).any()
 

@@ -136,7 +136,7 @@ def test_compiles_to_the_matrix_instructions_meant(target, variant, instruction)
         pytest.skip("Triton < 3.8 has no block-scaled MMA for SM12x")
     number = int(target.strip("sm_a"))
     proof = prove_code("linear", code_of(divmod(number, 10), variant), target)
-    assert proof.ptx and all(instruction in found for found in proof.ptx)
+    assert proof.ptx and all(instruction in line for line in proof.ptx)
     assert proof.fits and proof.spills == 0
     assert proof.verdict == ("native-fp4" if "kind::" in instruction else "bf16")
 

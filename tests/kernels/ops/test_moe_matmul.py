@@ -168,8 +168,8 @@ def test_compiles_to_the_matrix_instructions_meant(target, variant, instruction)
         pytest.skip("Triton < 3.8 has no block-scaled MMA for SM12x")
     capability = (9, 0) if target == "sm_90a" else (12, 1)
     proof = prove_code("moe_matmul", code_of(capability, variant), target)
-    assert any(instruction in found for found in proof.ptx)
-    assert all(instruction.partition(".m64")[0] in found for found in proof.ptx)
+    assert any(instruction in line for line in proof.ptx)
+    assert all(instruction.partition(".m64")[0] in line for line in proof.ptx)
     assert proof.fits and proof.spills <= FEW_SPILLS
     assert proof.verdict == ("native-fp4" if "kind::" in instruction else "bf16")
 
@@ -248,7 +248,7 @@ def test_device_code_names_every_tile_that_any_number_of_pairs_picks(capability)
     pytest.importorskip("triton")
     from firesteel.kernels.triton import moe_matmul as device
 
-    found = {code.variant for code in moe_matmul.make_device_code(capability)}
+    variants = {code.variant for code in moe_matmul.make_device_code(capability)}
     for activation in ACTIVATIONS:
         native = capability[0] == 12 and activation != "bf16"
         gemv = [device.gemv_tiles(pairs) for pairs in range(1, 257)]
@@ -256,7 +256,7 @@ def test_device_code_names_every_tile_that_any_number_of_pairs_picks(capability)
         for way, tiles in (("gemv", gemv), ("gemm", gemm)):
             wanted = {f"{name} {tile}" for pair in tiles for name, tile in zip(("fc1", "fc2"), pair, strict=True)}
             before = f"triton:{way} {activation} "
-            assert {variant.removeprefix(before) for variant in found if variant.startswith(before)} == wanted
+            assert {variant.removeprefix(before) for variant in variants if variant.startswith(before)} == wanted
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)

@@ -155,10 +155,10 @@ def test_refusals_name_what_is_wrong():
 
 def test_kernels_are_compiled_for_what_fits_the_machine():
     sizes = {"is_up": True, "columns": 64, "rows": 64, "experts": 8, "active": 4}
-    found = [
+    results = [
         MODULE.plan(LARGE, **sizes, pairs=pairs).source.defines["MAX_PAIRS"] for pairs in (1, 64, 65, 256, 257, 768)
     ]
-    assert found == [64, 64, 128, 256, 512, 768]
+    assert results == [64, 64, 128, 256, 512, 768]
     for pairs in MODULE.PAIRS:
         small = MODULE.plan(SMALL, is_up=True, columns=2880, rows=5760, experts=128, active=4, pairs=pairs)
         assert small.shared_bytes <= SMALL.shared_bytes and small.source.defines["MAX_TOKENS"] == 4

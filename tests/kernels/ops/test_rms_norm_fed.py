@@ -79,9 +79,9 @@ def moved(values):
 def test_bytes_count_what_is_stored(monkeypatch):
     plain = rms_norm.bytes(*SAMPLES[0].args[:-1])
     for capability, widths in (((9, 0), (2, 2, 2)), ((12, 1), (2, 33 / 32, 17 / 32))):
-        monkeypatch.setattr(MODULE, "find_capability", lambda device, found=capability: found)
-        found = [rms_norm_fed.bytes(*SAMPLES[0].args[:-1], activation) - plain for activation in ACTIVATIONS]
-        assert found == [2880 * width for width in widths]
+        monkeypatch.setattr(MODULE, "find_capability", lambda device, value=capability: value)
+        added_bytes = [rms_norm_fed.bytes(*SAMPLES[0].args[:-1], activation) - plain for activation in ACTIVATIONS]
+        assert added_bytes == [2880 * width for width in widths]
 
 
 def test_arguments_that_will_not_do_are_refused_with_the_reason(monkeypatch):

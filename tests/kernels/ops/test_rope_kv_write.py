@@ -155,7 +155,7 @@ def test_arguments_that_will_not_do_are_refused_with_the_reason():
 def test_fp8_pages_need_a_gpu_on_which_attention_reads_them(monkeypatch):
     pages = {"k_pages": every_bf16().k_pages, "v_pages": every_bf16().v_pages}
     for capability, refused in (((8, 0), True), ((8, 6), True), ((8, 9), False), ((12, 1), False), (None, False)):
-        monkeypatch.setattr(MODULE, "find_capability", lambda device, found=capability: found)
+        monkeypatch.setattr(MODULE, "find_capability", lambda device, value=capability: value)
         assert (accepts(**pages) is not None) == refused
         assert accepts() is None
 

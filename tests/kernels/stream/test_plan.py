@@ -40,15 +40,15 @@ def kept(monkeypatch, shared_folder):
 
 def plan_all(machine, sizes, tokens=1):
     """{(layer, whether its weights are packed): what streams them}."""
-    found = {}
+    plans = {}
     for is_fp4 in (False, True):
         of_all = {"is_fp4": is_fp4, "tokens": tokens, "hidden": sizes.hidden}
-        found["qkv", is_fp4] = plan_qkv(machine, **of_all, heads=sizes.heads, kv_heads=sizes.kv_heads)
-        found["o", is_fp4] = plan_o(machine, **of_all, columns=sizes.heads * sizes.head_dim)
-        found["lm_head", is_fp4] = plan_lm_head(machine, **of_all, vocabulary=sizes.vocabulary)
-    found["fc1", True] = plan_fc1(machine, tokens=tokens, **expert_sizes(sizes))
-    found["fc2", True] = plan_fc2(machine, tokens=tokens, **expert_sizes(sizes))
-    return found
+        plans["qkv", is_fp4] = plan_qkv(machine, **of_all, heads=sizes.heads, kv_heads=sizes.kv_heads)
+        plans["o", is_fp4] = plan_o(machine, **of_all, columns=sizes.heads * sizes.head_dim)
+        plans["lm_head", is_fp4] = plan_lm_head(machine, **of_all, vocabulary=sizes.vocabulary)
+    plans["fc1", True] = plan_fc1(machine, tokens=tokens, **expert_sizes(sizes))
+    plans["fc2", True] = plan_fc2(machine, tokens=tokens, **expert_sizes(sizes))
+    return plans
 
 
 def every_kernel(machine, sizes, tokens):
@@ -59,8 +59,8 @@ def every_kernel(machine, sizes, tokens):
 
 
 def test_one_token_on_an_h200_is_spread_as_measured():
-    found = {name: (plan.stream.stages, plan.num_ctas) for name, plan in plan_all(H200, GPT_OSS).items()}
-    assert found == {
+    sizes = {name: (plan.stream.stages, plan.num_ctas) for name, plan in plan_all(H200, GPT_OSS).items()}
+    assert sizes == {
         ("qkv", False): (6, 132),
         ("qkv", True): (5, 132),
         ("o", False): (6, 132),
@@ -73,15 +73,15 @@ def test_one_token_on_an_h200_is_spread_as_measured():
 
 
 def test_on_a_gb10_every_kernel_has_an_sm_of_its_own():
-    found = plan_all(GB10, GPT_OSS)
-    assert {plan.num_ctas for plan in found.values()} == {48}
-    assert all(plan.refuse(GB10) is None and plan.stream.stages >= 2 for plan in found.values())
-    assert {plan.kernel.source.defines["CTAS_PER_SM"] for plan in found.values()} == {1}
+    plans = plan_all(GB10, GPT_OSS)
+    assert {plan.num_ctas for plan in plans.values()} == {48}
+    assert all(plan.refuse(GB10) is None and plan.stream.stages >= 2 for plan in plans.values())
+    assert {plan.kernel.source.defines["CTAS_PER_SM"] for plan in plans.values()} == {1}
 
 
 def test_a_small_model_is_spread_over_its_strips():
-    found = plan_all(H200, KINDLING)
-    assert (found["qkv", True].num_ctas, found["o", False].num_ctas, found["fc2", True].num_ctas) == (48, 16, 16)
+    plans = plan_all(H200, KINDLING)
+    assert (plans["qkv", True].num_ctas, plans["o", False].num_ctas, plans["fc2", True].num_ctas) == (48, 16, 16)
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 4, 8])
@@ -128,10 +128,12 @@ def test_kernels_can_be_held_to_few_sms(monkeypatch):
 
 
 def test_plans_of_ops_are_kept():
-    found = every_kernel(H200, GPT_OSS, 3)
-    assert all(kernel is other for kernel, other in zip(found, every_kernel(H200, GPT_OSS, 3), strict=True))
+    kernels = every_kernel(H200, GPT_OSS, 3)
+    assert all(kernel is other for kernel, other in zip(kernels, every_kernel(H200, GPT_OSS, 3), strict=True))
     with with_delays():
-        assert not any(kernel is other for kernel, other in zip(found, every_kernel(H200, GPT_OSS, 3), strict=True))
+        assert not any(
+            kernel is other for kernel, other in zip(kernels, every_kernel(H200, GPT_OSS, 3), strict=True)
+        )
 
 
 def test_rounded_activations_are_kernels_of_their_own_before_packed_weights():

@@ -36,9 +36,9 @@ def plan(is_fp4, columns, tokens=1, stages=4, limit=LARGE):
     ],
 )
 def test_rows_are_shared_out_evenly_among_warps(is_fp4, columns, chunks, warps, steps, threads):
-    found = plan(is_fp4, columns)
-    assert (found.chunks, found.warps, found.steps_each, found.threads) == (chunks, warps, steps, threads)
-    assert found.row_bytes == found.chunks * found.warps * found.steps_each * 32
+    ring = plan(is_fp4, columns)
+    assert (ring.chunks, ring.warps, ring.steps_each, ring.threads) == (chunks, warps, steps, threads)
+    assert ring.row_bytes == ring.chunks * ring.warps * ring.steps_each * 32
 
 
 def test_tokens_are_rounded_up_to_what_kernels_are_compiled_for():

@@ -187,13 +187,13 @@ def test_changed_options_are_used_from_then_on_and_no_longer(gpu):
         return launch.tile, launch.compiled.metadata.num_warps
 
     changed = {launch_key("add_kernel", {"SIZE": 64, "ADDS": 0, "num_warps": 4}): {"num_warps": 8}}
-    found = [warps(), warps()]
+    options = [warps(), warps()]
     with using_options(changed):
-        found += [warps(), warps()]
+        options += [warps(), warps()]
         with watch_options() as seen:
             warps()
         assert list(seen) == list(changed), "a launch that was planned before is seen too"
-    assert [*found, warps()] == [("", 4), ("", 4), (" tuned", 8), (" tuned", 8), ("", 4)]
+    assert [*options, warps()] == [("", 4), ("", 4), (" tuned", 8), (" tuned", 8), ("", 4)]
 
 
 def test_parameters_with_defaults_are_left_to_triton(gpu, jit_runs):

@@ -53,8 +53,8 @@ class FakeKernel:
 
 
 def test_tile_holds_for_more_than_half_its_tokens_and_up_to_them():
-    found = {tokens: SOME.find_tile("linear", "bf16", (64, 32), tokens) for tokens in (16, 17, 32, 33, 1025, 2049)}
-    assert found == {16: "auto", 17: "16x64", 32: "16x64", 33: "auto", 1025: "128x128", 2049: "auto"}
+    tiles = {tokens: SOME.find_tile("linear", "bf16", (64, 32), tokens) for tokens in (16, 17, 32, 33, 1025, 2049)}
+    assert tiles == {16: "auto", 17: "16x64", 32: "16x64", 33: "auto", 1025: "128x128", 2049: "auto"}
     assert (
         SOME.find_tile("linear", "mxfp8", (64, 32), 32) == SOME.find_tile("linear", "bf16", (64, 33), 32) == "auto"
     )
@@ -162,11 +162,11 @@ def test_what_ships_is_for_these_kernels(path, monkeypatch):
     assert content["kernels"] == hash_kernels()
     here = {name: content[name] for name in ("gpu", "triton", "kernels")}
     monkeypatch.setattr(tuned, "surroundings", lambda device: here)
-    found = load_tuned("auto", replace(GPU, name=content["gpu"]))
-    assert found.tiles or found.options
+    loaded = load_tuned("auto", replace(GPU, name=content["gpu"]))
+    assert loaded.tiles or loaded.options
     codes = [code for op in OPS for code in op.make_device_code(GPU.capability) if isinstance(code, DeviceCode)]
-    launched, pinned = set(map(key_of, codes)), {tile for sizes in found.tiles.values() for tile in sizes.values()}
-    assert all(key in launched or tile_of(key) in pinned for key in found.options)
+    launched, pinned = set(map(key_of, codes)), {tile for sizes in loaded.tiles.values() for tile in sizes.values()}
+    assert all(key in launched or tile_of(key) in pinned for key in loaded.options)
 
 
 def key_of(code):

@@ -50,13 +50,15 @@ def test_bytes_per_token_are_step_bytes_over_requests():
 
 
 def test_dictionary_has_the_fields_of_a_record():
-    found = figures(2).as_dict()
-    assert (found["batch"], found["context"], found["steps"]) == (2, 2048, 3)
-    assert found["experts"] == {
+    content = figures(2).as_dict()
+    assert (content["batch"], content["context"], content["steps"]) == (2, 2048, 3)
+    assert content["experts"] == {
         "tokens": 100,
         "distinct_a_layer_and_step": 8.0,
         "distinct_by_layer": [90] * 36,
         "distinct_in_all_layers": 3240,
     }
-    assert found["ms_a_token"] == found["ms_a_step"] / 2 == 1.1
-    assert found["allocated_bytes"] == 7 and found["checked_steps"] == 256 and found["groups_ms"] == {"qkv": 0.4}
+    assert content["ms_a_token"] == content["ms_a_step"] / 2 == 1.1
+    assert (
+        content["allocated_bytes"] == 7 and content["checked_steps"] == 256 and content["groups_ms"] == {"qkv": 0.4}
+    )

@@ -47,10 +47,10 @@ def test_rest_is_the_time_outside_all_stages():
 
 
 def test_dictionary_has_the_fields_of_a_record():
-    found = figures().as_dict()
-    assert (found["batch"], found["context"], found["bytes_at_context"]) == (8, 512, 600)
-    assert found["way"] == "through the engine, CUDA graph" and found["ms_a_token"] == pytest.approx(0.625)
-    assert found["stages_ms_a_step"]["schedule"] == pytest.approx(0.1) and found["idle_share"] == pytest.approx(
+    content = figures().as_dict()
+    assert (content["batch"], content["context"], content["bytes_at_context"]) == (8, 512, 600)
+    assert content["way"] == "through the engine, CUDA graph" and content["ms_a_token"] == pytest.approx(0.625)
+    assert content["stages_ms_a_step"]["schedule"] == pytest.approx(0.1) and content["idle_share"] == pytest.approx(
         0.04
     )
 

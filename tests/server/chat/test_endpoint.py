@@ -84,8 +84,8 @@ def test_tool_call_is_equal_whole_and_streamed(open_server, stream):
         assert message["reason"] == "tool_calls" and message["content"] == ""
     else:
         [choice] = answer.json()["choices"]
-        [found] = choice["message"]["tool_calls"]
-        call = {"id": found["id"], **found["function"]}
+        [tool_call] = choice["message"]["tool_calls"]
+        call = {"id": tool_call["id"], **tool_call["function"]}
         assert choice["finish_reason"] == "tool_calls" and choice["message"]["content"] is None
     assert call["name"] == "get_weather" and call["arguments"] == '{"city": "Paris"}'
     assert call["id"].startswith("call_")
@@ -124,9 +124,9 @@ def test_choices_have_different_seeds(server):
 
 def test_logprobs_are_those_of_the_content(server):
     [choice] = server.chat(logprobs=True, top_logprobs=2).json()["choices"]
-    found = choice["logprobs"]["content"]
-    assert "".join(entry["token"] for entry in found) == "Hello."
-    assert found[0] == {
+    logprobs = choice["logprobs"]["content"]
+    assert "".join(entry["token"] for entry in logprobs) == "Hello."
+    assert logprobs[0] == {
         "token": "H",
         "logprob": -0.5,
         "bytes": [72],

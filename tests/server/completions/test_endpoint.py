@@ -63,9 +63,9 @@ def test_echo_puts_the_prompt_first(server):
 
 
 def test_logprobs_are_columns(server):
-    found = complete(server, logprobs=1).json()["choices"][0]["logprobs"]
-    assert "".join(found["tokens"]).startswith("one two") and found["text_offset"][:3] == [0, 1, 2]
-    assert found["token_logprobs"][0] == -0.5 and found["top_logprobs"][0] == {"a": -1.0}
+    logprobs = complete(server, logprobs=1).json()["choices"][0]["logprobs"]
+    assert "".join(logprobs["tokens"]).startswith("one two") and logprobs["text_offset"][:3] == [0, 1, 2]
+    assert logprobs["token_logprobs"][0] == -0.5 and logprobs["top_logprobs"][0] == {"a": -1.0}
     assert complete(server).json()["choices"][0]["logprobs"] is None
 
 
@@ -82,8 +82,8 @@ def test_echoed_prompt_has_logprobs_from_its_second_token_on(server):
         return made
 
     server.engine.output = with_prompt
-    found = complete(server, echo=True, logprobs=0).json()["choices"][0]["logprobs"]
-    assert found["tokens"][:3] == ["a", "b", "o"] and found["token_logprobs"][:2] == [None, -0.25]
+    logprobs = complete(server, echo=True, logprobs=0).json()["choices"][0]["logprobs"]
+    assert logprobs["tokens"][:3] == ["a", "b", "o"] and logprobs["token_logprobs"][:2] == [None, -0.25]
     assert server.engine.requests[0].params.prompt_logprobs == 0
 
 
@@ -140,8 +140,8 @@ def test_prompt_alone_is_echoed_and_scored(server, stream):
     assert [(choice["text"], choice["finish_reason"], choice["token_ids"]) for choice in choices] == [
         ("ab", "length", [])
     ]
-    found, usage = choices[0]["logprobs"], bodies[-1]["usage"]
-    assert found["tokens"] == ["a", "b"] and found["token_logprobs"] == [None, -0.25]
+    logprobs, usage = choices[0]["logprobs"], bodies[-1]["usage"]
+    assert logprobs["tokens"] == ["a", "b"] and logprobs["token_logprobs"] == [None, -0.25]
     assert (usage["completion_tokens"], usage["prompt_tokens"]) == (0, 2)
     assert server.engine.requests[0].params.max_tokens == 1 and server.engine.num_open == 0
 

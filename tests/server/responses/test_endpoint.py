@@ -184,9 +184,9 @@ def test_background_response_is_found_when_complete(client, server):
     with pytest.raises(openai.BadRequestError, match="still being generated"):
         ask(client, previous_response_id=made.id)
     deadline = time.monotonic() + 20
-    while (found := client.responses.retrieve(made.id)).status == "in_progress" and time.monotonic() < deadline:
+    while (response := client.responses.retrieve(made.id)).status == "in_progress" and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert found.status == "completed" and found.output_text == "Hello." and found.background
+    assert response.status == "completed" and response.output_text == "Hello." and response.background
 
 
 def test_background_response_can_be_cancelled(client, server, eventually):
