@@ -3,7 +3,7 @@
 {"verb": "verify", "op": ..., "samples": PATH}                         -> {"checks": [...]}
 {"verb": "call", "op": ..., "implementation": ..., "samples": PATH}    -> {"results": PATH}
 {"verb": "run", "program": PATH, "arguments": [...], "samples": PATH}  -> {}, after python PROGRAM SAMPLES ARGUMENTS
-{"error": TRACEBACK} where the asked raised.
+{"error": TRACEBACK} if the call raised.
 """
 
 import json
@@ -52,7 +52,7 @@ def find_op(name):
 
 
 def patch_once(patch):
-    """Triton makes its language interpret anew at every call of a device function, a third of the time."""
+    """Patches Triton's language once: Triton does it at every call of a device function, a third of the time."""
     patched = set()
 
     def patch_unless_patched(function):

@@ -1,4 +1,4 @@
-"""Single instructions against what is known of them: emulated, and on a GPU as kernels have them."""
+"""Single instructions compared with their definition: emulated, and on a GPU as kernels use them."""
 
 import functools
 import shutil
@@ -17,7 +17,7 @@ INFINITY, NAN = float("inf"), float("nan")
 
 @pytest.fixture(params=["emulated", pytest.param("gpu", marks=pytest.mark.gpu)])
 def execute(request, kernel_cache, tmp_path):
-    """execute(which, words [programs, 32, up to 6]) -> [programs, 32, 4] int32."""
+    """execute(which, words [CTAs, 32, up to 6]) -> [CTAs, 32, 4] int32."""
     device = "cuda" if request.param == "gpu" else "cpu"
     for place, name in ((OWN, "single.cu"), (CSRC, "instructions.cuh")):
         shutil.copy(place / name, tmp_path)
@@ -38,18 +38,18 @@ def execute(request, kernel_cache, tmp_path):
 
 
 def draw_words(*shape, seed=1):
-    """Any bits."""
+    """Returns random bits."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(-(1 << 31), 1 << 31, shape, generator=generator).int()
 
 
 def by_warps(values):
-    """[N] fp32, in pairs: as words [programs, 32, 2], the last ones repeated."""
+    """Returns [N] fp32 in pairs, as words [CTAs, 32, 2]; the last ones are repeated."""
     words = torch.cat([values, values[-1:].expand(-len(values) % 64)]).view(torch.int32)
     return words.view(-1, 32, 2)
 
 
-def test_bytes_are_permuted_as_python_does(execute):
+def test_bytes_are_permuted_as_in_python(execute):
     words = draw_words(8, 32, 3)
     actual = execute("permute", words)[..., 0]
     for (low, high, choice), word in zip(words.flatten(0, 1).tolist(), actual.flatten().tolist(), strict=True):
@@ -85,12 +85,12 @@ def test_floats_become_the_nearest_e4m3_at_most_its_largest(execute):
         actual[..., :2].contiguous().view(torch.float32), expected.float(), rtol=0, atol=0, equal_nan=True
     )
     codes = torch.stack((actual[..., 2] & 255, actual[..., 2] >> 8), dim=-1).to(torch.uint8)
-    is_number = ~expected.isnan()  # whose sign is the instruction's own affair
+    is_number = ~expected.isnan()  # the sign of a NaN is not defined
     assert torch.equal(codes[is_number], expected.view(torch.uint8)[is_number])
     assert (codes[~is_number] & 127 == 127).all()
 
 
-def test_what_is_no_number_is_larger_and_smaller_than_all(execute):
+def test_nan_is_larger_and_smaller_than_all_numbers(execute):
     some = torch.tensor([1.0, -2.0, 0.0, INFINITY, -INFINITY, NAN])
     pairs = by_warps(torch.cartesian_prod(some, some).flatten())
     actual = execute("extremes", pairs)[..., :2].contiguous().view(torch.float32)
@@ -107,7 +107,7 @@ def test_matrices_are_transposed(execute):
 
 
 def lay_out(a, b, kind):
-    """Words that the lanes give of A [N, 16, columns] and B [N, columns, 8], as mma takes them."""
+    """Returns the words of each lane for A [N, 16, columns] and B [N, columns, 8], as mma reads them."""
     half = a.shape[2] // 2
     rows = a.unflatten(1, (2, 8)).unflatten(3, (2, 4, -1))  # N, row / 8, row % 8, half, lane % 4, of a word
     of_a = rows.permute(0, 2, 4, 3, 1, 5).flatten(1, 2).flatten(2, 3)  # N, lane, 2 half + row / 8, of a word
@@ -121,8 +121,8 @@ def lay_out(a, b, kind):
     [("multiply", 16, 9, torch.bfloat16, torch.float32), ("multiply bytes", 32, 128, torch.int8, torch.int32)],
     ids=["bf16", "bytes"],
 )
-def test_products_are_those_of_matrices(which, columns, largest, kind, result, execute):
-    """Whole numbers, so that sums are exact in any order; added to 1, 2, 3 and 4."""
+def test_products_are_matrix_products(which, columns, largest, kind, result, execute):
+    """Multiplies integers, so that sums are exact in any order; they are added to 1, 2, 3 and 4."""
     generator = torch.Generator().manual_seed(1)
     shape_a, shape_b = (5, 16, columns), (5, columns, 8)
     a, b = (torch.randint(-largest, largest, shape, generator=generator) for shape in (shape_a, shape_b))
@@ -131,7 +131,7 @@ def test_products_are_those_of_matrices(which, columns, largest, kind, result, e
     assert torch.equal(actual, product.permute(0, 2, 3, 1, 4).flatten(3).flatten(1, 2))
 
 
-def test_lanes_share_what_they_hold(execute):
+def test_lanes_exchange_values(execute):
     words = draw_words(1, 32, 1)
     values = words.flatten().tolist()
     actual = execute("share", words)[0]

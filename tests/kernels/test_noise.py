@@ -16,7 +16,7 @@ def noise(seed, position, size):
 
 
 def splitmix64(state):
-    """The generator as published, on unsigned whole numbers: the next number from a state already advanced."""
+    """Returns the next number of the published generator, in unsigned integers, from an advanced state."""
     state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 & MASK
     state = (state ^ (state >> 27)) * 0x94D049BB133111EB & MASK
     return state ^ (state >> 31)

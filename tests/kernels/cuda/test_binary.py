@@ -1,4 +1,4 @@
-"""What PTX says of the kernels in a binary."""
+"""Parsing the PTX of a binary: kernels, their parameters and their code."""
 
 import pytest
 
@@ -42,14 +42,14 @@ def test_each_kernel_has_its_parameters_and_its_own_code():
     assert all("mma.sync.side" in entry.ptx for entry in (first, second))
 
 
-def test_a_kernel_that_is_not_there_names_those_that_are():
+def test_error_for_a_missing_kernel_lists_the_existing_ones():
     with pytest.raises(KernelError, match=r"no kernel 'third', only first, second; is it declared extern \"C\""):
         CudaBinary(b"cubin", PTX).entry("third")
     with pytest.raises(KernelError, match="only nothing"):
         CudaBinary(b"cubin", "").entry("first")
 
 
-def test_the_hash_is_of_the_machine_code():
+def test_hash_covers_the_machine_code():
     one, same, other = CudaBinary(b"a", "x"), CudaBinary(b"a", "y"), CudaBinary(b"b", "x")
     assert one.hash == same.hash != other.hash
 

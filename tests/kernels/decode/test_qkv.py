@@ -1,4 +1,4 @@
-"""decode_qkv: the reference against the ops it fuses, and what the kernel refuses."""
+"""decode_qkv: the reference compared with the ops it fuses, and refusals of the kernel."""
 
 import torch
 
@@ -7,7 +7,7 @@ from firesteel.kernels.decode.qkv import decode_qkv
 FP8 = torch.float8_e4m3fn
 
 
-def test_it_is_norm_matmul_rotation_and_write(small_operands):
+def test_reference_is_norm_matmul_rotation_and_write(small_operands):
     operands = small_operands(decode_qkv)
     before = [operands.k_pages.clone(), operands.v_pages.clone()]
     q, k_pages, v_pages = decode_qkv.reference(operands)
@@ -27,7 +27,7 @@ def test_it_is_norm_matmul_rotation_and_write(small_operands):
         assert {(16 * page + offset).item() for page, offset in changed} == set(operands.slots.tolist())
 
 
-def test_the_kernel_says_what_it_does_not_take(small_operands, refusal):
+def test_kernel_refuses_unsupported_operands_with_the_reason(small_operands, refusal):
     operands = small_operands(decode_qkv)
     assert refusal(decode_qkv) is None
     assert "1 to 8 tokens" in refusal(decode_qkv, r=torch.zeros(9, 256, dtype=torch.bfloat16))

@@ -52,7 +52,7 @@ def check_sorted(ids, experts, rows):
 
 @triton.jit
 def widen(codes, scales, out, N: tl.constexpr, K: tl.constexpr):
-    """128 of the K columns a program."""
+    """Widens 128 of the K columns per CTA."""
     rows = tl.program_id(0) * N + tl.arange(0, N)
     words = codes.to(tl.pointer_type(tl.uint32)) + tl.program_id(1) * 16 + rows[:, None] * (K // 8)
     four_scales = scales.to(tl.pointer_type(tl.uint32)) + tl.program_id(1) + rows * (K // 128)
@@ -62,7 +62,7 @@ def widen(codes, scales, out, N: tl.constexpr, K: tl.constexpr):
 
 
 def check_widen():
-    """All bytes under all scales: exact from 2^-100 to 2^33, not finite above."""
+    """Checks all bytes under all scales: exact from 2^-100 to 2^33, not finite above."""
     codes = torch.arange(256, dtype=torch.uint8, device=PLACE).repeat(256, 1)
     scales = torch.arange(256, dtype=torch.uint8, device=PLACE)[:, None].repeat(1, 16)
     out = torch.empty(256, 512, dtype=torch.bfloat16, device=PLACE)

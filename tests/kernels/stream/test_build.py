@@ -1,9 +1,9 @@
-"""Builds of the decode kernels: each has kernels and plans of its own, made once."""
+"""Builds of the decode kernels: each build has its own kernels and plans, made once."""
 
 from firesteel.kernels.stream.build import build_kernel, keep, with_delays
 
 
-def test_kernels_with_delays_are_others_and_sleep(kernel_cache):
+def test_kernels_with_delays_are_separate_and_sleep(kernel_cache):
     plain = build_kernel("decode_sample", {"HIDDEN": 256}, threads=512)
     with with_delays():
         slow = build_kernel("decode_sample", {"HIDDEN": 256}, threads=512)
@@ -12,7 +12,7 @@ def test_kernels_with_delays_are_others_and_sleep(kernel_cache):
 
 
 def test_a_plan_is_made_once_and_once_more_with_delays():
-    """A call of an op asks for it twice; making it anew took most of an eager step's time."""
+    """A call of an op needs its plan twice; remaking it took most of an eager step's time."""
     made = []
 
     @keep

@@ -89,7 +89,7 @@ _current_revision = 0
 
 
 def options_revision() -> int:
-    """Returns a number that changes when the options in use change, or when launches start or stop being watched."""
+    """Returns a number that changes when the options in use change, or launches start or stop being watched."""
     return _current_revision
 
 
