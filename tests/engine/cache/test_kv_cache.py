@@ -22,6 +22,7 @@ from firesteel.engine.cache.kv_cache import (
     working_bytes,
 )
 from firesteel.engine.cache.page_tables import FULL, WINDOW
+from firesteel.host_memory import HostMemory
 from firesteel.kernels.rope import RopeSpec
 from firesteel.model.spec import PRESETS, ModelSpec
 
@@ -133,7 +134,7 @@ def test_logits_of_prompts_handed_out_in_a_step_take_a_quarter_gibibyte():
 
 
 def test_unified_memory_is_read_from_the_system(monkeypatch):
-    monkeypatch.setattr("firesteel.device.memory_info", lambda: {"MemAvailable": 20 * GIB})
+    monkeypatch.setattr("firesteel.device.find_host_memory", lambda: HostMemory(120 * GIB, 20 * GIB))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (100 * GIB, 120 * GIB))
     shared = count(device=replace(GPU, is_unified=True))
     assert shared * page_bytes(LARGE, 64, torch.bfloat16) < 19 * GIB
