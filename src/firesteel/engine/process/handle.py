@@ -60,7 +60,8 @@ class EngineProcess:
     def __init__(self, program: Sequence[str] = ()) -> None:
         """Starts the process. `program` replaces the engine's Python arguments; the socket's number is appended."""
         ours, theirs = socket.socketpair()
-        with theirs:
+        with theirs, contextlib.ExitStack() as undo:
+            undo.callback(ours.close)
             descriptor = theirs.fileno()
             self._popen = subprocess.Popen(
                 [sys.executable, "-X", "faulthandler", *(program or PROGRAM), str(descriptor)],
@@ -70,6 +71,7 @@ class EngineProcess:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is for the parent, which then closes the socket
             )
+            undo.pop_all()
         assert self._popen.stdout is not None
         self._socket = ours
         self._log = LogTail(self._popen.stdout)
@@ -227,7 +229,8 @@ class LogTail:
             while line := self._stream.readline(LINE_BYTES):
                 text = line.decode(errors="replace").rstrip("\n")
                 self.lines.append(text)
-                print(text, file=sys.stderr, flush=True)
+                with contextlib.suppress(OSError):  # a closed terminal must not stop the reading
+                    print(text, file=sys.stderr, flush=True)
 
 
 async def _wait_for(condition: Callable[[], bool], patience_s: float) -> bool:

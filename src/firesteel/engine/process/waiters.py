@@ -6,7 +6,6 @@ import asyncio
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from firesteel.engine.process.handle import error_of
 from firesteel.engine.process.messages import Cancel, Output, Rejected, StatisticsAnswer, Step
@@ -78,12 +77,12 @@ class Waiters:
                 if answer is not None and not answer.done():  # done: its reader was cancelled
                     answer.set_result(message.statistics)
 
-    def fail_all(self, why: str, bundle: Path | None) -> None:
+    def fail_all(self, error: EngineDied) -> None:
         for waiter in self._requests.values():
-            waiter.give(EngineDied(why, bundle))
+            waiter.give(error.copy())
         for answer in self._statistics.values():
             if not answer.done():
-                answer.set_exception(EngineDied(why, bundle))
+                answer.set_exception(error.copy())
 
     def _give(self, number: int, output: Output | Exception) -> None:
         if (waiter := self._requests.get(number)) is not None:
