@@ -9,6 +9,7 @@ import json
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,7 +24,7 @@ from firesteel.config import Config, ServerConfig, Settings, list_keys, resolve
 from firesteel.config.vllm_flags import ACCEPTED_FLAGS, KV_TYPES, translate
 from firesteel.device import GIB
 from firesteel.engine.process.client import EngineClient
-from firesteel.errors import UserError
+from firesteel.errors import EngineFailed, UserError
 from firesteel.heap import settled_heap
 from firesteel.hub import find_checkpoint
 from firesteel.server.app import build_app
@@ -97,12 +98,16 @@ async def run(config: Config) -> None:
                 service.admission,
                 when_ready=announcer(service, url_of(bound)),
                 when_stopping=lambda: say("stopping after the running requests; press Ctrl-C again to stop now"),
+                find_failure=lambda: engine.failure,
             )
             with settled_heap():
                 await server.serve([bound])
         finally:
             await engine.close()
-    say("stopped")
+    if server.failure is not None:
+        raise EngineFailed(server.failure)
+    with suppress(OSError):  # the terminal may be closed
+        say("stopped")
 
 
 async def load(directory: Path, config: Config) -> EngineClient:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from firesteel.engine.process.handle import error_of
@@ -12,6 +13,7 @@ from firesteel.engine.process.messages import Cancel, Output, Rejected, Statisti
 from firesteel.engine.statistics import Statistics
 from firesteel.errors import EngineDied
 
+NO_REQUEST = -1  # index of an error of the whole stream
 Queue = asyncio.Queue[tuple[int, Output | Exception]]  # with the index of the request in its stream
 
 
@@ -110,7 +112,7 @@ class OutputStream:
             index, output = await self._queue.get()
             if isinstance(output, Exception):
                 self._failure = output
-                del self._unfinished[index]
+                self._unfinished.pop(index, None)
                 break
             if output.finish_reason is not None:
                 del self._unfinished[index]
@@ -127,6 +129,13 @@ class OutputStream:
         if index in self._unfinished and index not in self._finishing:
             self._finishing.add(index)
             self._send(Cancel(number=self._unfinished[index], finished=True))
+
+    def fail(self, error: Exception) -> None:
+        """Makes `take` raise an error, unless every request has ended."""
+        if self._unfinished:
+            self._failure = self._failure or error
+            with suppress(asyncio.QueueFull):  # nobody waits at a full queue
+                self._queue.put_nowait((NO_REQUEST, error))
 
     def cancel(self) -> None:
         """Ends all requests that have not ended."""
