@@ -85,7 +85,7 @@ def find_mounts(root: Path) -> Iterator[tuple[PurePosixPath, PurePosixPath, Grou
 
 def read_groups(root: Path) -> dict[str, PurePosixPath]:
     """Returns the groups of this process by controller; the controller of version 2 is ''."""
-    groups = {}
+    groups: dict[str, PurePosixPath] = {}
     for line in _read_lines(root / "proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
         groups |= dict.fromkeys(controllers.split(","), PurePosixPath(path))

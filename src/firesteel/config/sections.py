@@ -53,7 +53,10 @@ class ModelConfig:
         check=at_least(0),
     )
     memory_reserve_gib: float = setting(
-        1.0, "GiB that weights and cache must leave free", env="FIRESTEEL_MEMORY_RESERVE_GIB", check=at_least(0)
+        1.0,
+        "GiB that weights and cache must leave free; firesteel serve: at most 1/8 of the host's memory unless set",
+        env="FIRESTEEL_MEMORY_RESERVE_GIB",
+        check=at_least(0),
     )
     gpu_memory_utilization: float = setting(
         0.0,

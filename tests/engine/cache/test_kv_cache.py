@@ -118,6 +118,14 @@ def test_step_of_the_large_model_is_given_a_gigabyte_or_two_growing_with_its_tok
     assert GIB < working_bytes(LARGE, more) - working_bytes(LARGE, BATCH) < 2 * GIB
 
 
+def test_step_of_a_small_vocabulary_is_not_given_more_logits_than_its_tokens_have():
+    """A quarter GiB of them, four times, left no room for a cache in a small container."""
+    small = replace(LARGE, vocab_size=1000)
+    rows = 4 * 1000 * 4 * (BATCH.max_num_seqs + BATCH.max_num_batched_tokens)
+    logits_of_large = 4 * (BATCH.max_num_seqs * LARGE.vocab_size * 4 + (GIB >> 2))
+    assert working_bytes(LARGE, BATCH) - working_bytes(small, BATCH) == logits_of_large - rows
+
+
 def test_graphs_are_given_two_gigabytes_growing_with_their_requests_and_tokens():
     assert GIB < graph_bytes(LARGE, BATCH, 131072) < 2 * GIB
     logits = 4 * BATCH.max_num_seqs * LARGE.vocab_size * 4
