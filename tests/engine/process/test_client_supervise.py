@@ -152,12 +152,26 @@ def test_restarts_are_forgotten_as_the_window_passes(run, configure, stand_in, m
     run(live())
 
 
-def test_process_that_cannot_be_created_leaves_no_open_file(monkeypatch):
-    def fail(*arguments, **options):
-        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+def refuse_process(*arguments, **options):
+    raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
 
-    monkeypatch.setattr(handle.subprocess, "Popen", fail)
+
+def refuse_thread(*arguments):
+    raise RuntimeError("can't start new thread")
+
+
+@pytest.mark.parametrize(
+    ("target", "refuse", "message"),
+    [
+        ("subprocess.Popen", refuse_process, "temporarily unavailable"),
+        ("LogTail", refuse_thread, "can't start new thread"),
+    ],
+)
+@pytest.mark.usefixtures("none_left")
+def test_process_that_cannot_be_created_leaves_nothing(stand_in, monkeypatch, target, refuse, message):
+    stand_in(IDLE)
+    monkeypatch.setattr(f"firesteel.engine.process.handle.{target}", refuse)
     before = os.listdir("/proc/self/fd")
-    with pytest.raises(OSError, match="temporarily unavailable"):
+    with pytest.raises(OSError, match=message):
         handle.EngineProcess()
     assert os.listdir("/proc/self/fd") == before

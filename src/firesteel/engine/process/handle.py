@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import signal
 import socket
 import subprocess
@@ -71,10 +72,16 @@ class EngineProcess:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is for the parent, which then closes the socket
             )
+            undo.callback(self._popen.wait)
+            undo.callback(self._popen.kill)
+            assert self._popen.stdout is not None
+            try:
+                self._log = LogTail(self._popen.stdout)
+            except RuntimeError as error:  # the system's limit on threads
+                self._popen.stdout.close()
+                raise OSError(errno.EAGAIN, str(error)) from error
             undo.pop_all()
-        assert self._popen.stdout is not None
         self._socket = ours
-        self._log = LogTail(self._popen.stdout)
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter | None = None
         self._dying: str | None = None
