@@ -9,6 +9,7 @@ from firesteel import UserError
 from firesteel.cli import main
 from firesteel.cli.app import with_settings
 from firesteel.config import HIDDEN, REMOVED, RemovedSettingWarning, all_settings
+from firesteel.errors import EngineFailed
 
 # name -> flag that sets a value, the value; text of a variable, the value; line of a file, the value
 SETTINGS = {
@@ -180,3 +181,13 @@ def test_entry_point_shows_a_user_error_in_one_line_without_traceback(monkeypatc
     shown = capsys.readouterr()
     assert caught.value.code == 2 and shown.out == ""
     assert shown.err.startswith(f"error: {missing} is not a folder") and shown.err.count("\n") == 1
+
+
+def test_entry_point_shows_a_failed_engine_in_one_line_with_its_own_exit_code(monkeypatch, capsys):
+    def fail():
+        raise EngineFailed("the engine is not restarted")
+
+    monkeypatch.setattr(sys.modules["firesteel.cli.app"], "app", fail)
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 1 and capsys.readouterr().err == "error: the engine is not restarted\n"
