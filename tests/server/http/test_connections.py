@@ -4,11 +4,8 @@ import errno
 import logging
 import resource
 import socket
-import subprocess
-import sys
 import threading
 import time
-import urllib.request
 
 import pytest
 
@@ -171,33 +168,17 @@ def test_vanished_peer_is_noticed():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("descriptors", "sockets"), [(1024, 1100), (64, 300)])
-def test_more_idle_sockets_than_descriptors_leave_the_server_alive(tmp_path, descriptors, sockets):
+def test_more_idle_sockets_than_descriptors_leave_the_server_alive(
+    start_stub, connect, tmp_path, descriptors, sockets
+):
     """/health was deaf, one core was busy, and the log grew by 4 MB per second."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 2 * sockets)), hard))
-    with (tmp_path / "log").open("wb") as log:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "firesteel.server.stub.server", "0"],
-            stdout=subprocess.PIPE,
-            stderr=log,
-            encoding="utf-8",
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors)),
-        )
-    ends = []
-    try:
-        url = server.stdout.readline().strip()
-        host, port = url.removeprefix("http://").split(":")
+    with (tmp_path / "log").open("wb") as log, start_stub(log=log, descriptors=descriptors) as server:
         for _ in range(sockets):
-            ends.append(socket.create_connection((host, int(port)), timeout=30))
+            connect(server)
         for _ in range(5):
-            with urllib.request.urlopen(f"{url}/health", timeout=10) as answer:
-                assert answer.status == 200
+            assert server.get("/health").status == 200
             time.sleep(0.5)
-    finally:
-        for end in ends:
-            end.close()
-        server.terminate()
-        server.wait(30)
-        server.stdout.close()
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert (tmp_path / "log").stat().st_size < 20_000
