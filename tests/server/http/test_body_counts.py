@@ -134,9 +134,11 @@ def test_huge_body_does_not_stall_other_requests(stub, attack):
     worst_s, is_done, answers = 0.0, threading.Event(), []
 
     def send():
-        for _ in range(3):
-            answers.append(stub.post(path, body).status)
-        is_done.set()
+        try:
+            for _ in range(3):
+                answers.append(stub.post(path, body).status)
+        finally:
+            is_done.set()
 
     sender = threading.Thread(target=send)
     sender.start()
