@@ -302,7 +302,7 @@ class KvCache:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Completion:
+class Generation:
     """The continuation of a prompt."""
 
     token_ids: list[int]

@@ -83,7 +83,7 @@ class Scheduler:
         left = self.config.max_num_batched_tokens - num_decoding
         return left if self.find_room is None or not num_decoding else min(left, self.find_room(num_decoding))
 
-    def go_on(self, plan: Plan) -> Plan | None:
+    def plan_ahead(self, plan: Plan) -> Plan | None:
         """Plans one more token of each request of `plan`, which may not be committed yet. None: ask `next`.
 
         That is the case if a request has left or could join, if the tokens of `plan` are the last of a request, or

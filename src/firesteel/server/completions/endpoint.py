@@ -156,6 +156,6 @@ def check_fields(asked: CompletionRequest) -> None:
     if asked.stream_options is not None and not asked.stream:
         raise ApiError(400, "stream_options needs stream = true", param="stream_options")
     if asked.suffix:
-        raise ApiError(422, "this model cannot write text before a suffix", param="suffix")
+        raise ApiError(422, "suffix is not supported: this model only continues text", param="suffix")
     if asked.best_of is not None and asked.best_of != (asked.n or 1):
-        raise ApiError(422, "best_of is not offered: ask for n choices and choose", param="best_of")
+        raise ApiError(422, "best_of is not supported: request n choices and select among them", param="best_of")

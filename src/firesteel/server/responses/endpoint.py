@@ -61,7 +61,7 @@ class Responses:
         self.service = service
         self.chat = chat
         self.store = ResponseStore(int(service.config.server.response_store_mib * MIB))
-        self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}  # of background responses, by owner and name
+        self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}  # background responses, by owner and name
 
     def routes(self) -> list[ApiRoute]:
         path, known = "/v1/responses/{name}", (401, 404)
@@ -118,7 +118,7 @@ class Responses:
         if asked.previous_response_id is not None:
             previous = self.store.find_previous(asked.previous_response_id, owner)
             if previous.response.status in ("queued", "in_progress"):
-                raise ApiError(400, "that response is still being made", param="previous_response_id")
+                raise ApiError(400, "that response is still being generated", param="previous_response_id")
             history = previous.conversation()
         try:
             turn = await self.chat.prepare(as_chat(asked, [*history, *given]), entry, owner)
@@ -166,7 +166,7 @@ class Responses:
             yield event(new, new.type)
 
     def start(self, job: ResponseJob) -> HttpResponse:
-        """Starts it in the background: the answer only names it."""
+        """Starts the response in the background; the answer holds its id and status only."""
         response = job.writer.response
         self.service.check_ready()
         self.service.admission.check_room()
@@ -197,7 +197,7 @@ class Responses:
 
     async def find(self, request: HttpRequest) -> HttpResponse:
         if request.query_params.get("stream", "").lower() == "true":
-            raise ApiError(400, "a response that was made cannot be streamed again", param="stream")
+            raise ApiError(400, "a stored response cannot be streamed", param="stream")
         return json_response(self.store.get(request.path_params["name"], owner_of(request.scope)).response)
 
     async def delete(self, request: HttpRequest) -> HttpResponse:
@@ -210,7 +210,7 @@ class Responses:
         name, owner = request.path_params["name"], owner_of(request.scope)
         stored = self.store.get(name, owner)
         if not stored.response.background:
-            raise ApiError(400, "only a response made in the background can be cancelled; close a stream instead")
+            raise ApiError(400, "only a background response can be cancelled; close a stream instead")
         await self.end(name, owner)
         return json_response(stored.response)
 
