@@ -200,6 +200,9 @@ class Running:
         headers = {"content-type": "application/json", **headers}
         return self._ask(urllib.request.Request(self.url + path, data=data, headers=headers))
 
+    def delete(self, path, **headers):
+        return self._ask(urllib.request.Request(self.url + path, headers=headers, method="DELETE"))
+
     def chat(self, content="hi", **fields):
         return self.post("/v1/chat/completions", {"messages": [{"role": "user", "content": content}], **fields})
 

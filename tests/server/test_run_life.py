@@ -36,7 +36,7 @@ async def ask(url, body, *, leaves_after_s=None):
         data = json.dumps(body).encode()
         head = (
             "POST /v1/chat/completions HTTP/1.1",
-            "host: x",
+            "host: localhost",
             "content-type: application/json",
             "connection: close",
         )

@@ -11,6 +11,7 @@ from firesteel.config.checks import (
     between,
     date_word,
     device_name,
+    host_list,
     layer_list,
     one_of,
     origin_list,
@@ -19,11 +20,20 @@ from firesteel.config.checks import (
     requirement_list,
     tile_size,
 )
+from firesteel.config.keys import key_list
 
 
-def setting(default: Any, help: str, *, env: str, check: Check | None = None, off_flag: str = "") -> Any:
-    """Declares a setting. `off_flag` names a second flag that switches it off."""
-    return field(default=default, metadata={"help": help, "env": env, "check": check, "off_flag": off_flag})
+def setting(
+    default: Any, help: str, *, env: str, check: Check | None = None, off_flag: str = "", repeats: bool = False
+) -> Any:
+    """Declares a setting. `off_flag` names a second flag that switches it off.
+
+    The flag of a setting that `repeats` may be given several times; its value has one line per flag.
+    """
+    return field(
+        default=default,
+        metadata={"help": help, "env": env, "check": check, "off_flag": off_flag, "repeats": repeats},
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +204,28 @@ class ProcessConfig:
 class ServerConfig:
     host: str = setting("127.0.0.1", "address to listen on; 0.0.0.0: all addresses", env="FIRESTEEL_HOST")
     port: int = setting(8000, "port to listen on; 0: any free port", env="FIRESTEEL_PORT", check=between(0, 65535))
-    api_key: str = setting("", "key that clients must send; empty: no key", env="FIRESTEEL_API_KEY")
+    api_key: str = setting(
+        "",
+        "key that clients must send, one of several if repeated (one per line elsewhere); empty: no key",
+        env="FIRESTEEL_API_KEY",
+        check=key_list,
+        repeats=True,
+    )
+    api_key_file: str = setting(
+        "", "file of further keys, one per line; empty: no file", env="FIRESTEEL_API_KEY_FILE"
+    )
+    share_prefixes: bool = setting(
+        False,
+        "cached prefixes for clients of all keys; off: each key has its own",
+        env="FIRESTEEL_SHARE_PREFIXES",
+    )
+    allowed_hosts: str = setting(
+        "",
+        "host names that requests may use, joined by commas; *: all; empty: loopback only while the server listens "
+        "on loopback, otherwise all",
+        env="FIRESTEEL_ALLOWED_HOSTS",
+        check=host_list,
+    )
     allowed_origins: str = setting(
         "",
         "CORS: origins of web pages that may use the server, joined by commas; *: all, empty: none",

@@ -37,6 +37,7 @@ class Setting:
     env: str
     check: Check | None
     off_flag: str
+    repeats: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ def all_settings() -> dict[str, Setting]:
                 meta["env"],
                 meta["check"],
                 meta["off_flag"],
+                meta["repeats"],
             )
     return declared_settings
 
@@ -83,7 +85,8 @@ def resolve(
     reject_unknown(given, known, "setting")
     ours = {name: text for name, text in environ.items() if name.startswith(PREFIX)}
     ours = drop_removed(ours, {variable_of(name): reason for name, reason in REMOVED.items()}, "variable")
-    reject_unknown(ours, [*(setting.env for setting in known.values()), FILE_VARIABLE, PLUGIN_VARIABLE], "variable")
+    variables = [*(setting.env for setting in known.values()), FILE_VARIABLE, PLUGIN_VARIABLE]
+    reject_unknown(ours, variables, "variable")
     file = file or environ.get(FILE_VARIABLE)
     from_file = read_file(Path(file), known) if file else {}
 

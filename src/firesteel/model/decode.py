@@ -37,14 +37,18 @@ class DecodeStep:
         num_requests: int,
         num_pages: int,
         dependent: bool = True,
+        inputs: DecodeInputs | None = None,
     ) -> None:
-        """`num_pages` is the width of page tables; `dependent` launches each kernel before the last has ended."""
+        """`num_pages` is the width of page tables; `dependent` launches each kernel before the last has ended.
+
+        Without `inputs`, the step allocates its own.
+        """
         _check(model, num_requests)
         self.model = model
         self.cache = cache
         self.ops = ops
         self.num_requests, self.num_pages = num_requests, num_pages
-        self.inputs = DecodeInputs.new(model, num_requests, num_pages)
+        self.inputs = DecodeInputs.new(model, num_requests, num_pages) if inputs is None else inputs
         self.dependent = dependent
 
     @property
@@ -79,16 +83,21 @@ class DecodeStep:
     def run(self) -> Tensor:
         """Returns the logits [T, V] fp32 of the sampled token; inputs are then those of the next step."""
         operands = self._operands
-        for layer in operands.layers:
-            self._attend(layer)
-            self._mix(layer)
+        self.run_layers()
         logits, best = self.ops.lm_head(operands.lm_head)
         self.ops.sample(operands.sample(best=best))
         return logits
 
+    @torch.inference_mode()
+    def run_layers(self) -> None:
+        """Computes all layers, which leave the residual of the tokens in `inputs.r`."""
+        for layer in self._operands.layers:
+            self._attend(layer)
+            self._mix(layer)
+
     @property
-    def report(self) -> StepResult:
-        return self.inputs.report
+    def result(self) -> StepResult:
+        return self.inputs.result
 
     @torch.inference_mode()
     def rest(self, page: int) -> None:

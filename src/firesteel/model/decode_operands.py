@@ -35,7 +35,7 @@ from firesteel.types import KvCache, KvView
 class DecodeInputs:
     """Inputs of a step, which it leaves as those of the next step; page tables stay."""
 
-    report: StepResult  # the tokens, and the logits that they had
+    result: StepResult  # the tokens, and the logits that they had
     positions: Tensor  # [T] int64
     kv_lens: Tensor  # [T] int64, the new token included
     full: KvView  # tables [T, N], with the pages of tokens to come
@@ -54,7 +54,7 @@ class DecodeInputs:
             return KvView(page_table=integers(num_requests, num_pages), slots=integers(num_requests))
 
         return cls(
-            report=StepResult.new(num_requests, device),
+            result=StepResult.new(num_requests, device),
             positions=integers(num_requests),
             kv_lens=integers(num_requests),
             full=view(),
@@ -65,7 +65,7 @@ class DecodeInputs:
     @property
     def token_ids(self) -> Tensor:
         """The tokens [T], int64."""
-        return self.report.token_ids
+        return self.result.token_ids
 
     def tensors(self) -> Iterator[Tensor]:
         yield from (self.token_ids, self.positions, self.kv_lens, self.r)
@@ -138,7 +138,7 @@ class StepOperands:
             window_table=inputs.window.page_table,
             page_size=cache.keys[0].shape[2],
             r=inputs.r,
-            largest=inputs.report.best,
+            largest=inputs.result.best,
             dependent=dependent,
         )
         layers = (_build_layer(model, cache, inputs, dependent, number) for number in range(model.spec.num_layers))

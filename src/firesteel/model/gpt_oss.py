@@ -70,6 +70,22 @@ class GptOss:
 
         With `num_layers`, only the first `num_layers` layers are computed.
         """
+        residual, update = self._compute_layers(batch, cache, num_layers)
+        if not residual.shape[0]:
+            return residual
+        x, _ = self.norm(residual, update, self.weights.norm)
+        return x.plain
+
+    def forward_residual(self, batch: Batch, cache: KvCache, num_layers: int | None = None) -> Tensor:
+        """As `forward`, but returns the residual [L, H] before the final norm."""
+        residual, update = self._compute_layers(batch, cache, num_layers)
+        if not residual.shape[0]:
+            return residual
+        _, residual = self.norm(residual, update, self.weights.norm)
+        return residual
+
+    def _compute_layers(self, batch: Batch, cache: KvCache, num_layers: int | None) -> tuple[Tensor, Tensor | None]:
+        """Returns the residual [L, H] and what the last layer adds to it; without rows that is nothing."""
         residual = self.weights.embedding[batch.token_ids].to(self.dtype)
         update: Tensor | None = None
         layers = self.weights.layers[:num_layers]
@@ -79,12 +95,11 @@ class GptOss:
             q = self.write_kv(x, number, batch, cache)
             residual = residual if rows is None else residual[rows]
             if not residual.shape[0]:
-                return residual
+                return residual, None
             update = self.attend(q, number, batch, cache, rows)
             x, residual = self.norm(residual, update, layer.post_norm, self.kernels.moe_matmul.reads_fed)
             update = self.mix(x, layer, batch.num_tokens if rows is None else None)
-        x, _ = self.norm(residual, update, self.weights.norm)
-        return x.plain
+        return residual, update
 
     @property
     def num_layers_of_each_kind(self) -> int:

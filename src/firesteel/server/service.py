@@ -12,15 +12,16 @@ from typing import Any, TypeVar
 
 from firesteel.chat.harmony import Harmony, Message
 from firesteel.chat.tokenizer import Tokenizer
-from firesteel.config import Config
+from firesteel.config import Config, list_keys
 from firesteel.errors import EngineDied
 from firesteel.hub import SHORT_NAMES
 from firesteel.llm import read_stop_ids
 from firesteel.server.generate.choice import Choice, ChoicePiece
 from firesteel.server.generate.engine import ServedEngine
 from firesteel.server.generate.sampling import read_defaults
-from firesteel.server.http.admission import Admission, KeyCheck
+from firesteel.server.http.admission import Admission
 from firesteel.server.http.errors import RETRY_S, ApiError
+from firesteel.server.http.keys import KeyCheck
 from firesteel.server.observe.access_log import LogEntry
 from firesteel.server.observe.metrics import Metrics
 from firesteel.server.openai.answers import CompletionDetails, PromptDetails, Usage
@@ -44,7 +45,7 @@ class Service:
         self.names = names or [given]
         self.created = int(time.time())
         self.admission = Admission(engine.facts.max_num_seqs + config.server.max_waiting)
-        self.keys = KeyCheck(config.server.api_key)
+        self.keys = KeyCheck(list_keys(config.server.api_key, config.server.api_key_file))
         self.metrics = Metrics(self.names[0])
 
     @property
@@ -86,8 +87,20 @@ class Service:
             )
         return self.max_context - num_prompt
 
+    def salt_of(self, owner: str, cache_salt: str | None) -> str:
+        """Returns the salt of a client's cached pages: a client finds its own pages, unless keys share prefixes."""
+        owner = "" if self.config.server.share_prefixes else owner
+        return f"{owner}:{cache_salt or ''}" if owner or cache_salt else ""
+
     def requests(
-        self, name: str, token_ids: Sequence[int], params: SamplingParams, *, count: int, stops: frozenset[int]
+        self,
+        name: str,
+        token_ids: Sequence[int],
+        params: SamplingParams,
+        *,
+        count: int,
+        stops: frozenset[int],
+        cache_salt: str,
     ) -> list[Request]:
         """Returns one request per choice; each draws its own random numbers."""
         return [
@@ -95,6 +108,7 @@ class Service:
                 request_id=f"{name}-{number}",
                 token_ids=token_ids,
                 stops=stops,
+                cache_salt=cache_salt,
                 params=replace(params, seed=_nth_seed(params.seed, number)),
             )
             for number in range(count)

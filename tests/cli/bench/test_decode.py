@@ -66,7 +66,7 @@ def test_tables_and_plot_name_the_variant(bench, rows_of, tmp_path):
     assert result.exit_code == 0, result.output
     (whole, groups) = rows_of(result.stdout)
     assert whole[:2] == groups[:2] == ["1", "12"] and len(groups) == 2 + len(OURS) + 2
-    assert "all ways gave the same bits over 4 steps" in " ".join(result.stdout.split())
+    assert "all variants gave the same bits over 4 steps" in " ".join(result.stdout.split())
     assert "plain references run" in result.stderr and "records are in" in result.stderr
     assert (tmp_path / "decode.html").stat().st_size > 10_000 and (tmp_path / "decode.png").is_file()
 

@@ -99,7 +99,7 @@ def test_wrong_tokens_are_shown_recorded_and_an_error(bench, tmp_path, monkeypat
     monkeypatch.setattr(GptOss, "logits", disturbed)
     result = bench(*SMALL, "--concurrency", "1,2", "--max-tokens", "20")
     assert result.exit_code == 1 and "% of 40, others within" in " ".join(result.stdout.split())
-    assert "with 2 in flight the tokens are wrong: read again they are up to" in " ".join(result.stderr.split())
+    assert "with 2 in flight the tokens are wrong: rescored, they are up to" in " ".join(result.stderr.split())
     assert "with 1 in flight" not in result.stderr
     found = {
         one.parameters["concurrency"]: one.parameters["reread"] for one in map(Record.load, tmp_path.glob("*"))

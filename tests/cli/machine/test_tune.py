@@ -22,7 +22,7 @@ def on_gpu(monkeypatch):
     def tune_ops(workloads, device, *, progress, keep, earlier):
         asked.update({name: [one.label for one in some] for name, some in workloads.items()})
         found = [TuningChoice(what="moe", m=(32,), chosen="16x64", before_s=2e-6, chosen_s=1e-6)]
-        tuner = Tuner(device, None, tiles={"linear bf16 64x32": {32: "16x64"}}, found=found, earlier=earlier)
+        tuner = Tuner(device, None, tiles={"linear bf16 64x32": {32: "16x64"}}, choices=found, earlier=earlier)
         keep(tuner.tuned)
         return tuner
 

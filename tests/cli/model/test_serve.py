@@ -8,6 +8,7 @@ import pytest
 
 from firesteel.cli.model.serve import announcer, with_preparation
 from firesteel.config import resolve
+from firesteel.server.http.keys import KeyCheck
 
 VLLM = shlex.split("""
 --quantization mxfp4 --tensor-parallel-size 1 --load-format auto --async-scheduling --enable-auto-tool-choice
@@ -48,8 +49,7 @@ def test_impossible_flags_are_refused_with_a_reason(run, flags, words):
 
 
 def test_only_the_address_goes_to_stdout(capsys):
-    config = resolve({"api_key": "secret"}).config
-    announcer(SimpleNamespace(names=["m"], config=config), "http://127.0.0.1:1")()
+    announcer(SimpleNamespace(names=["m"], keys=KeyCheck(["secret"])), "http://127.0.0.1:1")()
     shown = capsys.readouterr()
     assert shown.out == "http://127.0.0.1:1\n"
     assert "curl http://127.0.0.1:1/v1/chat/completions" in shown.err and "secret" not in shown.err

@@ -253,7 +253,7 @@ def test_predictions_list_their_assumptions():
     assert any("independent routing" in line for line in gb10)
     h200 = assumptions(step_cost(BIG, StepShape(distinct_experts=4)), GPUS["h200"], 0.5)
     assert not any("not yet run" in line or "independent" in line for line in h200)
-    assert any("4.0 distinct experts a layer, given" in line for line in h200)
+    assert any("4.0 distinct experts per layer, given" in line for line in h200)
     assert not any("measured read" in line for line in assumptions(step_cost(BIG, StepShape()), GPUS["b200"], 0.5))
 
 

@@ -181,7 +181,7 @@ def test_background_response_is_found_when_complete(client, server):
     server.engine.pause_s = 0.01
     made = ask(client, background=True)
     assert made.status == "in_progress" and made.output == []
-    with pytest.raises(openai.BadRequestError, match="still being made"):
+    with pytest.raises(openai.BadRequestError, match="still being generated"):
         ask(client, previous_response_id=made.id)
     deadline = time.monotonic() + 20
     while (found := client.responses.retrieve(made.id)).status == "in_progress" and time.monotonic() < deadline:

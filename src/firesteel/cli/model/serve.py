@@ -19,7 +19,7 @@ from rich.console import Console
 from firesteel.cli.app import app, with_options, with_settings
 from firesteel.cli.progress import loading_bars
 from firesteel.cli.tables import new_table, say
-from firesteel.config import Config, ServerConfig, Settings, resolve
+from firesteel.config import Config, ServerConfig, Settings, list_keys, resolve
 from firesteel.config.vllm_flags import ACCEPTED_FLAGS, KV_TYPES, translate
 from firesteel.device import GIB
 from firesteel.engine.process.client import EngineClient
@@ -133,7 +133,7 @@ def announcer(service: Service, url: str) -> Callable[[], None]:
             "model": service.names[0],
             "messages": [{"role": "user", "content": "What is the capital of France?"}],
         }
-        key = " -H 'authorization: Bearer KEY'" if service.config.server.api_key else ""
+        key = " -H 'authorization: Bearer KEY'" if service.keys.is_needed else ""
         say(f"try: curl {url}/v1/chat/completions -H 'content-type: application/json'{key} -d '{json.dumps(body)}'")
         say(f"serving {', '.join(service.names)}; press Ctrl-C to stop")
         print(url, flush=True)
@@ -144,5 +144,6 @@ def announcer(service: Service, url: str) -> Callable[[], None]:
 def warn_if_open(bound: socket.socket, config: ServerConfig) -> None:
     """Warns if other machines can use the server without a key."""
     address = ipaddress.ip_address(bound.getsockname()[0].partition("%")[0])
-    if not address.is_loopback and not config.api_key:
+    keys = list_keys(config.api_key, config.api_key_file)
+    if not address.is_loopback and not keys:
         say(f"warning: anyone who can reach {address} can use this server; set --api-key to prevent that")

@@ -55,7 +55,7 @@ SIGKILL_HINT = "killed from outside, as by kill -9 or by the system when memory 
 
 
 class EngineProcess:
-    """Keeps the last messages, so that a death can be explained."""
+    """A running engine process; its last messages are kept to explain its death."""
 
     def __init__(self, program: Sequence[str] = ()) -> None:
         """Starts the process. `program` replaces the engine's Python arguments; the socket's number is appended."""
@@ -127,7 +127,7 @@ class EngineProcess:
         )
 
     async def cause_of_death(self) -> str:
-        """Explains the end; to be called after the last message was received."""
+        """Returns why the process ended; to be called after the last message was received."""
         ended = await _wait_for(self._is_over, EXIT_S)
         await _wait_for(self._log.is_over, LOG_S)
         if self._dying is not None:

@@ -103,7 +103,7 @@ class Channel:
 
 
 class MessageLoop:
-    """Works an engine by the messages of its inbox, and sends what came of them."""
+    """Drives an engine by the messages of its inbox and sends the results."""
 
     def __init__(
         self,
@@ -250,7 +250,7 @@ def load(start: Start, channel: Channel) -> Loaded:
 
 
 def progress_sender(send: Callable[[FromEngine], None]) -> Callable[[int, int], None]:
-    """Returns a progress callback that sends the last report and few of the many before it."""
+    """Returns a progress callback that sends the last report and only a few of those before it."""
     due = 0.0
 
     def report(done: int, total: int) -> None:
@@ -296,7 +296,7 @@ def open_loop(channel: Channel, inbox: Inbox) -> MessageLoop:
 
 
 def serve(channel: Channel, inbox: Inbox) -> None:
-    """Loads an engine and works it until a `Shutdown` message."""
+    """Loads an engine and runs it until a `Shutdown` message."""
     with last_words(channel.send):
         loop = open_loop(channel, inbox)
     end_beats = beat_at_calls(loop.ledger, lambda: channel.send(Alive()))

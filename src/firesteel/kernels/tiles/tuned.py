@@ -22,11 +22,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from firesteel.atomic import write_atomically
 from firesteel.device import DeviceSpec
 from firesteel.errors import UserError
 from firesteel.kernels.tiles.stamp import hash_kernels
 from firesteel.kernels.tiles.tile_pin import AUTO, parse_tile
-from firesteel.whole import write_whole
 
 FORMAT = "firesteel-tiles-1"
 CURE = "make one with firesteel tune, or leave --tiles-file out"
@@ -216,7 +216,7 @@ def _read(path: Path) -> dict[str, Any]:
 def write_tuned(path: Path, tuned: Tuned, device: DeviceSpec) -> None:
     content = {"format": FORMAT, **surroundings(device), "tiles": tuned.tiles, "options": tuned.options}
     try:
-        write_whole(path, content)
+        write_atomically(path, content)
     except OSError as error:
         raise TilesError(f"cannot write the tiles {path}: {error.strerror}; name another file") from error
 

@@ -56,7 +56,7 @@ def measure_target(target: Target, spec: LabSpec, device: DeviceSpec) -> BenchRe
 
 
 def report_progress(target: Target, done: int, count: int, name: str) -> None:
-    """Also names the step, for the diagnosis of a server that is lost there."""
+    """Reports progress and names the step, for the diagnosis of a server that is lost there."""
     target.on_progress(f"workload {done} of {count}: {name}")
     if target.server is not None:
         target.server.step = f"benchmark, {name}" if name else "benchmark"

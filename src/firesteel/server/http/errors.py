@@ -25,7 +25,7 @@ GONE = 499  # status of a client that left, in the log and the metrics; it is ne
 
 
 class ApiError(Exception):
-    """Ends a request with a status and an error object."""
+    """An error that ends a request with an HTTP status and an error object."""
 
     def __init__(
         self, status: int, message: str, *, param: str | None = None, code: str | None = None, retry_s: int = 0

@@ -48,13 +48,15 @@ def read_items(asked: ResponseRequest) -> list[Item]:
 
 def check_supported(asked: ResponseRequest) -> None:
     if asked.conversation is not None:
-        raise ApiError(400, "conversations are not kept here: use previous_response_id", param="conversation")
+        raise ApiError(400, "conversations are not stored here: use previous_response_id", param="conversation")
     if asked.prompt is not None:
-        raise ApiError(400, "prompt templates are not kept here: use instructions and input", param="prompt")
+        raise ApiError(400, "prompt templates are not stored here: use instructions and input", param="prompt")
     if asked.background and asked.stream:
-        raise ApiError(400, "a response is made in the background or streamed, not both", param="background")
+        raise ApiError(
+            400, "background and stream cannot be combined: set one of them to false", param="background"
+        )
     if asked.background and asked.store is False:
-        raise ApiError(400, "a response made in the background must be stored to be found", param="store")
+        raise ApiError(400, "a background response must be stored to be retrieved: set store = true", param="store")
 
 
 def as_chat(asked: ResponseRequest, history: Sequence[Item]) -> chat.ChatRequest:
@@ -79,6 +81,7 @@ def as_chat(asked: ResponseRequest, history: Sequence[Item]) -> chat.ChatRequest
         tool_choice=as_chat_choice(asked),
         parallel_tool_calls=asked.parallel_tool_calls,
         response_format=as_chat_format(asked),
+        cache_salt=asked.cache_salt,
     )
 
 
