@@ -70,7 +70,7 @@ class FusedDecoding:
         if count not in self._steps:
             batch = self.inputs.batch(count, count)
             inputs = DecodeInputs(
-                report=StepResult.new(count, batch.token_ids.device),
+                result=StepResult.new(count, batch.token_ids.device),
                 positions=batch.positions,
                 kv_lens=batch.kv_lens,
                 full=batch.full,
