@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,7 +14,8 @@ from typing import Any, TypeVar
 from firesteel.chat.harmony import Harmony, Message
 from firesteel.chat.tokenizer import Tokenizer
 from firesteel.config import Config, list_keys
-from firesteel.errors import EngineDied
+from firesteel.engine.process.waiters import OutputStream
+from firesteel.errors import EngineFailed
 from firesteel.hub import SHORT_NAMES
 from firesteel.llm import read_stop_ids
 from firesteel.server.generate.choice import Choice, ChoicePiece
@@ -65,7 +67,7 @@ class Service:
     def check_ready(self) -> None:
         """Refuses requests while another engine is started: that may take minutes."""
         if self.engine.failure is not None:
-            raise EngineDied(self.engine.failure)
+            raise EngineFailed(self.engine.failure)
         if not self.engine.is_ready:
             raise ApiError(503, "the engine is restarting", code="engine_starting", retry_s=RETRY_S)
 
@@ -134,7 +136,7 @@ class Service:
         start = time.monotonic()
         with self.admission.admit(len(choices)):
             try:
-                async with self.engine.open([choice.request for choice in choices]) as stream:
+                async with self._open(choices) as stream:
                     while outputs := await stream.take():
                         for index, new in outputs.items():
                             piece = choices[index].read(new)
@@ -147,6 +149,13 @@ class Service:
                 entry.note_end(choices)
                 for choice in choices:
                     self.metrics.count_choice(choice, time.monotonic() - start)
+
+    @asynccontextmanager
+    async def _open(self, choices: Sequence[Choice]) -> AsyncIterator[OutputStream]:
+        """Opens the stream of the choices' outputs; it fails if the server stops before its end."""
+        async with self.engine.open([choice.request for choice in choices]) as stream:
+            with self.admission.drain.generating(stream.fail):
+                yield stream
 
     def now(self) -> int:
         return int(time.time())

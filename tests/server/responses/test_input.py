@@ -19,7 +19,9 @@ def read(**fields):
 def rendered(items):
     """Returns (role or name, channel, recipient, content) of each message after the system message."""
     messages = render_chat(read(input=items))[1:]
-    return [(one.name or one.role, one.channel, one.recipient, one.content) for one in messages]
+    return [
+        (message.name or message.role, message.channel, message.recipient, message.content) for message in messages
+    ]
 
 
 def test_a_text_is_a_users_message():
