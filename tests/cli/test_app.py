@@ -113,7 +113,9 @@ def test_graphs_are_switched_off_by_either_flag(run, shown):
 def test_help_shows_flag_default_and_variable_of_every_setting(run, command):
     """Defaults and variables were once in square brackets, which the help took for markup and left out."""
     text = " ".join(run(command, "--help", COLUMNS="300", TERMINAL_WIDTH="300").stdout.split())
-    for setting in (one for one in all_settings().values() if command == "env" or one.section != "server"):
+    for setting in (
+        setting for setting in all_settings().values() if command == "env" or setting.section != "server"
+    ):
         default = "none" if setting.default == "" else setting.default
         assert f"--{setting.name.replace('_', '-')} " in text
         assert f"{setting.help} (default: {default}; {setting.env})" in text

@@ -27,7 +27,7 @@ def family(server):
 
 
 def memory_mb(server):
-    return sum(one.memory_info().rss for one in family(server)) / 1e6
+    return sum(process.memory_info().rss for process in family(server)) / 1e6
 
 
 async def ask(url, body, *, leaves_after_s=None):
@@ -87,7 +87,7 @@ def test_clients_that_disconnect_leave_nothing_behind(start, eventually):
         eventually(lambda: figure(server, "firesteel_requests_under_way") == 0)
         eventually(lambda: figure(server, "firesteel_pages_held") == 0)
         assert figure(server, "vllm:num_requests_running") == figure(server, "vllm:num_requests_waiting") == 0
-        assert [one.status() for one in family(server)].count(psutil.STATUS_ZOMBIE) == 0 and len(
+        assert [process.status() for process in family(server)].count(psutil.STATUS_ZOMBIE) == 0 and len(
             family(server)
         ) == 2
         assert memory_mb(server) - before < 100

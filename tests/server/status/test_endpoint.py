@@ -8,7 +8,7 @@ from firesteel.errors import EngineDied
 def test_model_is_listed_with_its_root_and_context(open_server):
     server = open_server(model="gpt-oss-20b", served_model_name="mine, yours")
     listed = server.get("/v1/models").json()["data"]
-    assert [one["id"] for one in listed] == ["mine", "yours"]
+    assert [model["id"] for model in listed] == ["mine", "yours"]
     assert listed[0]["root"] == "openai/gpt-oss-20b" and listed[0]["max_model_len"] == 4096
     assert server.get("/v1/models/yours").json()["id"] == "yours"
     assert server.get("/v1/models/theirs").status == 404
