@@ -1,4 +1,4 @@
-"""Whom silence is held against: not an engine that owes nobody anything, but one that loads for ever."""
+"""Silence is not held against an engine whose readers stop or pause, but against one that loads for ever."""
 
 import asyncio
 import os
