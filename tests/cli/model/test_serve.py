@@ -64,7 +64,7 @@ def test_key_is_hidden_among_the_settings(run):
     assert "secret" not in result.output and "(hidden)" in result.output
 
 
-def test_all_is_prepared_before_the_first_request_unless_told_otherwise():
+def test_everything_is_prepared_before_the_first_request_unless_switched_off():
     assert with_preparation(resolve({}, environ={})).batch.prepare
     assert not with_preparation(resolve({"prepare": False}, environ={})).batch.prepare
     assert not with_preparation(resolve({}, environ={"FIRESTEEL_PREPARE": "off"})).batch.prepare

@@ -55,7 +55,7 @@ def test_same_page_after_another_beginning_is_not_a_hit():
     assert leave(tables, [9, 9, 9, 9, 5, 6, 7, 8, 9]) == 0
 
 
-def test_hit_holds_the_very_pages_of_the_other_request():
+def test_hit_holds_the_same_pages_as_the_other_request():
     tables = make()
     first, _ = compute(tables, range(21))
     second, cached = compute(tables, range(21))
@@ -174,7 +174,7 @@ def test_longest_text_is_the_longest_that_fits(kinds, num_pages):
     assert layout.count_pages(longest - 1) <= num_pages < layout.count_pages(longest)
 
 
-def test_forgotten_text_is_computed_anew_by_all():
+def test_forgotten_text_is_computed_again_by_all_requests():
     """Forgetting covers released window pages, and pages that another request holds."""
     tables = make()
     leave(tables, range(40))
