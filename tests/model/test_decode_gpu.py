@@ -61,7 +61,7 @@ class Seen:
 
 
 def open_step(spec, weights, device, implementation, num_requests, room, activation="bf16"):
-    """Opens a step; `implementation` is reference, or None for the default."""
+    """Opens a step; `implementation` is "reference", or any other value for the default."""
     kernels = Kernels(device, {}, Ledger())
     asked = dict.fromkeys(NAMES, implementation) if implementation == "reference" else {}
     ops = DecodeOps.choose(device, kernels.ledger, asked=asked)
