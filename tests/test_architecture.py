@@ -12,12 +12,13 @@ from firesteel.config import all_settings
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "firesteel"
 # Each part may import itself and what its row names; the ground is there for all.
-GROUND = {"errors", "types", "device", "config", "heap", "surroundings", "version", "atomic"}
+GROUND = {"errors", "types", "host_memory", "device", "config", "heap", "surroundings", "version", "atomic"}
 MAY_IMPORT = {
     "errors": set(),
     "config": {"errors"},
     "types": {"errors"},
-    "device": {"errors"},
+    "host_memory": set(),
+    "device": {"errors", "host_memory"},
     "heap": set(),
     "surroundings": {"config", "device"},
     "atomic": set(),
@@ -26,6 +27,7 @@ MAY_IMPORT = {
     "kernels": {"formats", *GROUND},
     "model": {"formats", "kernels", *GROUND},
     "engine": {"formats", "kernels", "model", *GROUND},
+    "vllm_plugin": {"formats", "kernels", "model", "engine", *GROUND},
     "measure": {"formats", "kernels", "model", "engine", *GROUND},
     "chat": {"errors"},
     "hub": {"errors"},
@@ -36,7 +38,7 @@ MAY_IMPORT = {
     "quality": {"chat", "exam", "eval", "llm", "measure", *GROUND},
     "calibrate": {"formats", "engine", "hub", "exam", "eval", "llm", *GROUND},
     "server": {"chat", "engine", "measure", "hub", "llm", *GROUND},
-    "doctor": {"kernels", *GROUND},
+    "doctor": {"kernels", "vllm_plugin", *GROUND},
     "plot": {"measure", *GROUND},
     "spark_report": {"kernels", "measure", "plot", *GROUND},
     "lab": {

@@ -9,10 +9,10 @@ import torch
 
 from firesteel import LLM, SamplingParams, UserError
 from firesteel.config import RemovedSettingWarning
-from firesteel.device import memory_info
 from firesteel.engine import load
 from firesteel.engine.cache.kv_scales import write_scales
 from firesteel.engine.sample.sampler import sample
+from firesteel.host_memory import find_host_memory
 from firesteel.kernels.ledger import Ran
 from firesteel.kernels.registry import NETWORK_OPS
 from firesteel.llm import read_stop_ids
@@ -316,7 +316,7 @@ def test_a_removed_setting_is_accepted_with_a_warning(open_llm, llm):
 
 
 def test_loading_that_would_leave_too_little_memory_is_refused(open_llm):
-    too_much = memory_info()["MemTotal"] / (1 << 30)
+    too_much = find_host_memory().total_bytes / (1 << 30)
     with pytest.raises(UserError, match=r"must stay free.*lower --memory-reserve-gib"):
         open_llm(memory_reserve_gib=too_much)
     assert open_llm(memory_reserve_gib=0.001).settings.config.model.memory_reserve_gib == 0.001

@@ -1,20 +1,37 @@
-"""firesteel serves gpt-oss from its MXFP4 weights. These are its public names; all others are internal."""
+"""firesteel serves gpt-oss from its MXFP4 weights. These are its public names; all others are internal.
 
+They are imported when they are used: vLLM imports this package in each of its processes, for every model.
+"""
+
+import importlib
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from firesteel.config import Config
-from firesteel.errors import UserError
-from firesteel.llm import LLM
-from firesteel.types import Generation, SamplingParams
+if TYPE_CHECKING:
+    from firesteel.config import Config
+    from firesteel.errors import UserError
+    from firesteel.llm import LLM
+    from firesteel.types import Generation, SamplingParams
 
 __all__ = ["LLM", "Config", "Generation", "SamplingParams", "UserError"]
+HOMES = {
+    "LLM": "firesteel.llm",
+    "Generation": "firesteel.types",
+    "Config": "firesteel.config",
+    "SamplingParams": "firesteel.types",
+    "UserError": "firesteel.errors",
+}
+RENAMED = {"Completion": "Generation"}  # former names, which the next version drops
 
-if not TYPE_CHECKING:
 
-    def __getattr__(name: str) -> type:
-        """Returns `Generation` under its former name, with a warning; the next version drops the former name."""
-        if name == "Completion":
-            warnings.warn("firesteel.Completion is now firesteel.Generation", FutureWarning, stacklevel=2)
-            return Generation
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def __getattr__(name: str) -> Any:
+    if name in RENAMED:
+        warnings.warn(f"firesteel.{name} is now firesteel.{RENAMED[name]}", FutureWarning, stacklevel=2)
+    home = HOMES.get(RENAMED.get(name, name))
+    if home is None:
+        raise AttributeError(f"module 'firesteel' has no attribute {name!r}")
+    return getattr(importlib.import_module(home), RENAMED.get(name, name))
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -42,7 +42,7 @@ class SamplingParams:
     ignore_eos: bool = False
     logprobs: int | None = None  # number of most likely tokens listed beside each new one; None: no logprobs
     prompt_logprobs: int | None = None  # the same for the prompt's tokens
-    cache_prompt: bool = True  # reuse cached keys and values of the prompt; off computes all of it
+    cache_prompt: bool = True  # reuse and keep keys and values; off computes all of the prompt and keeps nothing
 
     def __post_init__(self) -> None:
         for name, (is_valid, rule) in _RULES.items():
@@ -145,6 +145,7 @@ class Request:
     stops: frozenset[int] = frozenset()  # tokens that end it
     mask: TokenMask | None = None
     score: bool = False
+    cache_salt: str = ""  # cached pages are shared only by requests with equal salts
     arrival: float = field(default_factory=time.monotonic)
 
     @property

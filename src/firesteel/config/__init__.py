@@ -1,6 +1,6 @@
 """Settings of the user: their declarations, how they are resolved, and all access to the environment."""
 
-from firesteel.config.checks import LAYERS, parse_layers, parse_origins
+from firesteel.config.checks import LAYERS, parse_hosts, parse_layers, parse_origins
 from firesteel.config.environment import (
     HIDDEN,
     child_environment,
@@ -12,6 +12,7 @@ from firesteel.config.environment import (
     shown_value,
     told_environment,
 )
+from firesteel.config.keys import list_keys
 from firesteel.config.removed import REMOVED, RemovedSettingWarning
 from firesteel.config.sections import (
     BatchConfig,
@@ -45,6 +46,8 @@ __all__ = [
     "find_user_cache",
     "hide_secrets",
     "is_secret",
+    "list_keys",
+    "parse_hosts",
     "parse_layers",
     "parse_origins",
     "resolve",

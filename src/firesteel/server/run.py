@@ -1,11 +1,15 @@
-"""Serves an application on a socket until a signal stops it."""
+"""Serves an application on a socket until a signal stops it, or until its engine has failed."""
 
 from __future__ import annotations
 
+import asyncio
 import math
 import resource
+import signal
 import socket
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 import uvicorn
@@ -14,8 +18,11 @@ from starlette.types import ASGIApp
 from firesteel.config import ServerConfig
 from firesteel.errors import UserError
 from firesteel.server.http.admission import Admission
+from firesteel.server.http.drain import TELL_S
 
 KEEP_ALIVE_S = 75
+POLL_S = 0.05
+LAST_RESORT_S = 3 * TELL_S  # after `drain_s`, for clients to be told; connections that are left then are cut
 BACKLOG = 2048
 MAX_CONNECTIONS = 4096  # further ones get 503
 OTHER_FILES = 256  # left for the log, the engine's sockets and libraries
@@ -62,7 +69,10 @@ def raise_connection_limit() -> int:
 
 
 class Server(uvicorn.Server):
-    """Stops at a signal: takes no new requests, and drops those that do not end within `drain_s`."""
+    """Stops at a signal or when the engine has failed: new requests are refused, those past `drain_s` are ended.
+
+    SIGHUP (a closed terminal) is such a signal, unless it was ignored when the program started (nohup).
+    """
 
     def __init__(
         self,
@@ -72,6 +82,7 @@ class Server(uvicorn.Server):
         *,
         when_ready: Callable[[], None] = lambda: None,
         when_stopping: Callable[[], None] = lambda: None,
+        find_failure: Callable[[], str | None] = lambda: None,
     ) -> None:
         super().__init__(
             uvicorn.Config(
@@ -83,19 +94,60 @@ class Server(uvicorn.Server):
                 limit_concurrency=raise_connection_limit(),
                 backlog=BACKLOG,
                 server_header=False,
-                timeout_graceful_shutdown=math.ceil(config.drain_s),
+                timeout_graceful_shutdown=math.ceil(config.drain_s + LAST_RESORT_S),
             )
         )
+        self.failure: str | None = None  # why the engine failed, if that stopped the server
+        self._drain_s, self._is_hurried = config.drain_s, False
         self._admission = admission
-        self._when_ready, self._when_stopping = when_ready, when_stopping
+        self._when_ready, self._when_stopping, self._find_failure = when_ready, when_stopping, find_failure
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._when_ready()
 
+    async def on_tick(self, counter: int) -> bool:
+        self.failure = self._find_failure()
+        if self.failure is not None:
+            self.should_exit = self._admission.is_stopping = True
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        ending = asyncio.create_task(self._end_drain())
+        try:
+            await super().shutdown(sockets)
+        finally:
+            ending.cancel()
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        with super().capture_signals():
+            is_main = threading.current_thread() is threading.main_thread()
+            if not is_main or signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+                yield
+                return
+            before = signal.signal(signal.SIGHUP, self.handle_exit)
+            try:
+                yield
+            finally:
+                signal.signal(signal.SIGHUP, before)
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """A second signal ends the wait. The signal is not passed on, because the engine must still be closed."""
-        if not self.should_exit:
-            self._when_stopping()
-        self.force_exit = self.should_exit
+        """Begins the drain. A second signal ends it, a third one does not wait until clients were told.
+
+        The signal is not passed on, because the engine must still be closed.
+        """
+        is_first = not self.should_exit
+        self.force_exit, self._is_hurried = self._is_hurried, not is_first
         self.should_exit = self._admission.is_stopping = True
+        if is_first:
+            with suppress(OSError):  # the terminal may be closed
+                self._when_stopping()
+
+    async def _end_drain(self) -> None:
+        """Fails the requests that are under way after `drain_s` or at a second signal."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + self._drain_s
+        while clock() < deadline and not self._is_hurried:
+            await asyncio.sleep(POLL_S)
+        await self._admission.drain.end()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import firesteel
+from firesteel.host_memory import HostMemory
 from firesteel.kernels.cuda.source import CudaSource
 from firesteel.kernels.op.op import CudaCode, DeviceCode
 from firesteel.kernels.ops.quantize_mxfp8 import quantize_mxfp8
@@ -68,9 +69,9 @@ def test_a_compiler_that_aborts_is_a_failure_of_its_variant(monkeypatch):
 
 def test_one_worker_per_core_as_far_as_memory_allows(monkeypatch):
     cores = len(os.sched_getaffinity(0))
-    monkeypatch.setattr(compile_all, "memory_info", lambda: {"MemAvailable": 1 << 50})
+    monkeypatch.setattr(compile_all, "find_host_memory", lambda: HostMemory(1 << 50, 1 << 50))
     assert count_workers() == min(cores, compile_all.MAX_WORKERS)
-    monkeypatch.setattr(compile_all, "memory_info", lambda: {"MemAvailable": 1 << 20})
+    monkeypatch.setattr(compile_all, "find_host_memory", lambda: HostMemory(1 << 50, 1 << 20))
     assert count_workers() == 1
 
 

@@ -36,6 +36,14 @@ def test_key_is_that_of_the_servers_command(monkeypatch):
     assert find_key((), engine="vllm") == "ours"
 
 
+def test_key_is_the_first_of_several(monkeypatch, tmp_path):
+    (tmp_path / "keys").write_text("in-file\nother\n")
+    monkeypatch.delenv("FIRESTEEL_API_KEY", raising=False)
+    assert find_key(()) == "" and find_key(("--api-key-file", str(tmp_path / "keys"))) == "in-file"
+    monkeypatch.setenv("FIRESTEEL_API_KEY", "first\nsecond")
+    assert find_key(()) == "first"
+
+
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "llamacpp"])
 def test_other_engines_get_model_and_port(engine):
     assert {"M", "81"} <= set(words(engine))

@@ -27,6 +27,8 @@ def test_health_is_ready_degraded_failed(server):
     server.engine.failure = "died at /secret/place"
     answer = server.get("/health")
     assert answer.json()["status"] == "failed" and "secret" not in answer.body.decode()
+    live = server.get("/health/live")
+    assert live.status == 503 and not live.json()["live"], "a probe restarts it"
 
 
 def test_requests_are_refused_while_no_engine_runs(server):
@@ -36,6 +38,8 @@ def test_requests_are_refused_while_no_engine_runs(server):
     server.engine.failure = "died at /secret/place"
     answer = server.chat(stream=True)
     assert answer.status == 503 and "secret" not in answer.body.decode()
+    assert answer.error["code"] == "engine_failed" and "again" not in answer.error["message"]
+    assert answer.headers["retry-after"] is None, "nothing comes back here"
 
 
 def test_ledger_says_what_ran(server):

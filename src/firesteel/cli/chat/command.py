@@ -18,7 +18,7 @@ from firesteel.cli.chat.partner import AnswerOptions, Partner, Turn
 from firesteel.cli.chat.remote import RemotePartner
 from firesteel.cli.chat.screen import Screen, ShownAnswer
 from firesteel.cli.model.load import load
-from firesteel.config import resolve
+from firesteel.config import list_keys, resolve
 from firesteel.errors import UserError
 
 HELP = """/help            list of commands
@@ -55,7 +55,8 @@ def find_partner(url: str, api_key: str, settings: dict[str, Any]) -> Partner:
         refuse(
             settings.keys() - {"model"}, "only for a model loaded here; the server at --url has its own settings"
         )
-        api_key = api_key or resolve().config.server.api_key
+        server = resolve().config.server
+        api_key = api_key or next(iter(list_keys(server.api_key, server.api_key_file)), "")
         return RemotePartner(url, api_key=api_key, model=settings.get("model", ""))
     refuse(["api_key"] if api_key else [], "only for a server: give --url too")
     return LocalPartner(load(settings))

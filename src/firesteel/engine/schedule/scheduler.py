@@ -52,7 +52,8 @@ class Scheduler:
         """Refuses a request that could not run even alone with an empty cache."""
         self._check(request)
         token_ids = list(request.token_ids)
-        job = Job(request, token_ids, self.tables.new(token_ids))
+        table = self.tables.new(token_ids, salt=request.cache_salt, is_shared=request.params.cache_prompt)
+        job = Job(request, token_ids, table)
         self.jobs[request.request_id] = job
         self.waiting.append(job)
 

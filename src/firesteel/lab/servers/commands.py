@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from firesteel.config import resolve
+from firesteel.config import list_keys, resolve
 from firesteel.errors import UserError
 from firesteel.hub import find_checkpoint
 from firesteel.lab.servers.supervisor import ServerCommand
@@ -95,7 +95,9 @@ def find_key(flags: Sequence[str], *, engine: str = "") -> str:
     """Returns the API key that the server expects: of its command line, or the inherited FIRESTEEL_API_KEY."""
     words = [word for flag in (*shlex.split(engine), *flags) for word in flag.split("=", 1)]
     given = [value for name, value in itertools.pairwise(words) if name == "--api-key"]
-    return given[-1] if given else resolve().config.server.api_key
+    files = [value for name, value in itertools.pairwise(words) if name == "--api-key-file"]
+    server = resolve({"api_key_file": files[-1] if files else None}).config.server
+    return given[-1] if given else next(iter(list_keys(server.api_key, server.api_key_file)), "")
 
 
 def find_kind(engine: str) -> str:

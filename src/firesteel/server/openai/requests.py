@@ -24,6 +24,7 @@ SomeTokens = Annotated[list[TokenId], Meta(min_length=1)]
 Stops = Annotated[list[SomeText], Meta(max_length=16)]
 TopCount = Annotated[int, Meta(ge=0, le=20)]
 Name = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
+CacheSalt = Annotated[str, Meta(min_length=1, max_length=1024)]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 
 
@@ -159,6 +160,7 @@ class GenerationRequest(Body, kw_only=True):
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
     cache_prompt: bool | None = None
+    cache_salt: CacheSalt | None = None
     user: str | None = None
 
 

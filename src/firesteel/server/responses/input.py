@@ -81,6 +81,7 @@ def as_chat(asked: ResponseRequest, history: Sequence[Item]) -> chat.ChatRequest
         tool_choice=as_chat_choice(asked),
         parallel_tool_calls=asked.parallel_tool_calls,
         response_format=as_chat_format(asked),
+        cache_salt=asked.cache_salt,
     )
 
 

@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from firesteel.server.openai.requests import (
     Body,
+    CacheSalt,
     Count,
     Effort,
     JsonFormat,
@@ -155,6 +156,7 @@ class ResponseRequest(Body):
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+    cache_salt: CacheSalt | None = None
     service_tier: str | None = None
     conversation: Any = None
     prompt: Any = None
