@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -343,6 +344,31 @@ class Started(Running):
 
     def __init__(self, url, process, log):
         self.url, self.process, self.log = url, process, log
+
+
+@pytest.fixture(scope="session")
+def start_stub():
+    """with start_stub() as server: a server process in front of the stub engine; `log` takes its stderr.
+
+    `descriptors` limits its open files.
+    """
+
+    @contextmanager
+    def start(*, log=subprocess.DEVNULL, descriptors=None):
+        def limit():
+            if descriptors is not None:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
+
+        command = [sys.executable, "-m", "firesteel.server.stub.server", "0"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, encoding="utf-8", preexec_fn=limit)
+        try:
+            yield Started(process.stdout.readline().strip(), process, [])
+        finally:
+            process.terminate()
+            process.wait(30)
+            process.stdout.close()
+
+    return start
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,9 @@
 from firesteel.config.checks import LAYERS, parse_hosts, parse_layers, parse_origins
 from firesteel.config.environment import (
     HIDDEN,
+    PLUGIN_VARIABLE,
     child_environment,
+    find_allowed_plugins,
     find_reference_key,
     find_user_cache,
     hide_secrets,
@@ -28,6 +30,7 @@ from firesteel.config.settings import ConfigError, Setting, Settings, all_settin
 __all__ = [
     "HIDDEN",
     "LAYERS",
+    "PLUGIN_VARIABLE",
     "REMOVED",
     "BatchConfig",
     "CacheConfig",
@@ -42,6 +45,7 @@ __all__ = [
     "Settings",
     "all_settings",
     "child_environment",
+    "find_allowed_plugins",
     "find_reference_key",
     "find_user_cache",
     "hide_secrets",

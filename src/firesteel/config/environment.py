@@ -83,6 +83,12 @@ def find_plugin_switch(environ: Mapping[str, str] | None = None) -> str:
     return current(environ).get(PLUGIN_VARIABLE, "on")
 
 
+def find_allowed_plugins(environ: Mapping[str, str] | None = None) -> tuple[str, ...] | None:
+    """Returns the plugins that vLLM may load by its variable VLLM_PLUGINS; None: all."""
+    text = current(environ).get("VLLM_PLUGINS")
+    return None if text is None else tuple(text.split(","))
+
+
 def is_secret(name: str) -> bool:
     """Returns whether a flag, variable or field of this name holds a secret."""
     if re.search(SECRETS, name, re.IGNORECASE):

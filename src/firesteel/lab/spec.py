@@ -54,7 +54,7 @@ class LabSpec:
     )
     engine: str = setting(
         "firesteel",
-        "firesteel, vllm, sglang, llamacpp, or a command line with {port} and optionally {model}",
+        "firesteel, vllm, vllm+firesteel, sglang, llamacpp, or a command line with {port} and optionally {model}",
         identifies=True,
     )
     url: str = setting("", "address of a running server; no server is started", identifies=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import math
 import resource
 import signal
@@ -11,6 +12,7 @@ import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -18,14 +20,19 @@ from starlette.types import ASGIApp
 from firesteel.config import ServerConfig
 from firesteel.errors import UserError
 from firesteel.server.http.admission import Admission
+from firesteel.server.http.connections import Connection, ConnectionTable, RareWarning
 from firesteel.server.http.drain import TELL_S
 
 KEEP_ALIVE_S = 75
 POLL_S = 0.05
 LAST_RESORT_S = 3 * TELL_S  # after `drain_s`, for clients to be told; connections that are left then are cut
-BACKLOG = 2048
+ACCEPTS = 128  # connections accepted per turn of the event loop; each of them can fail for lack of descriptors
+BACKLOG = 1024  # connections that wait to be accepted
 MAX_CONNECTIONS = 4096  # further ones get 503
-OTHER_FILES = 256  # left for the log, the engine's sockets and libraries
+OTHER_FILES = 256  # left for the log, the engine's sockets, libraries, and ACCEPTS connections to refuse
+# Keepalive probes, in seconds: a peer that has vanished is noticed within two minutes.
+PROBES = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
+NO_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 def bind(config: ServerConfig) -> socket.socket:
@@ -39,6 +46,9 @@ def bind(config: ServerConfig) -> socket.socket:
     bound = socket.socket(family, kind, protocol)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in PROBES.items():
+        if hasattr(socket, option):
+            bound.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
     if config.slow_client_s and hasattr(socket, "TCP_USER_TIMEOUT"):  # data that is not acknowledged is given up
         bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * config.slow_client_s))
     try:
@@ -91,19 +101,26 @@ class Server(uvicorn.Server):
                 access_log=False,
                 lifespan="off",
                 timeout_keep_alive=KEEP_ALIVE_S,
-                limit_concurrency=raise_connection_limit(),
-                backlog=BACKLOG,
+                http=Connection,
+                ws="none",
+                backlog=ACCEPTS,
                 server_header=False,
                 timeout_graceful_shutdown=math.ceil(config.drain_s + LAST_RESORT_S),
             )
         )
         self.failure: str | None = None  # why the engine failed, if that stopped the server
         self._drain_s, self._is_hurried = config.drain_s, False
+        self.table = ConnectionTable(raise_connection_limit())
+        self.server_state = self.table
         self._admission = admission
+        self._no_descriptors = RareWarning("no descriptor is left for a new connection; raise ulimit -n")
         self._when_ready, self._when_stopping, self._find_failure = when_ready, when_stopping, find_failure
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().set_exception_handler(self.handle_loop_error)
         await super().startup(sockets)
+        for listening in sockets or ():
+            listening.listen(BACKLOG)
         self._when_ready()
 
     async def on_tick(self, counter: int) -> bool:
@@ -131,6 +148,15 @@ class Server(uvicorn.Server):
                 yield
             finally:
                 signal.signal(signal.SIGHUP, before)
+
+    def handle_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Makes room if a connection cannot be accepted for lack of resources; logs all other errors."""
+        error = context.get("exception")
+        if isinstance(error, OSError) and error.errno in NO_RESOURCES and "socket" in context:
+            self._no_descriptors.log(error=error.strerror, connections=len(self.table.connections))
+            self.table.close_idle()
+        else:
+            loop.default_exception_handler(context)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begins the drain. A second signal ends it, a third one does not wait until clients were told.

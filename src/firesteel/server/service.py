@@ -30,6 +30,7 @@ from firesteel.server.openai.answers import CompletionDetails, PromptDetails, Us
 from firesteel.types import Request, SamplingParams
 
 LONG_TEXT = 8192  # characters: longer texts are tokenized outside the event loop
+MESSAGE_CHARACTERS = 64  # counted per message for its header
 T = TypeVar("T")
 
 
@@ -74,8 +75,16 @@ class Service:
         return await self._run_off_loop(len(text), lambda: self.tokenizer.encode(text))
 
     async def encode_chat(self, messages: Sequence[Message]) -> list[int]:
-        size = sum(len(message.content) for message in messages)
+        size = sum(len(message.content) + MESSAGE_CHARACTERS for message in messages)
         return await self._run_off_loop(size, lambda: self.harmony.encode_for_completion(messages))
+
+    async def decode(self, token_ids: Sequence[int]) -> str:
+        return await self._run_off_loop(len(token_ids), lambda: self.tokenizer.decode(token_ids))
+
+    async def spell(self, token_ids: Sequence[int]) -> list[str]:
+        """Returns the text of each token."""
+        decode = self.tokenizer.decode
+        return await self._run_off_loop(len(token_ids), lambda: [decode([token]) for token in token_ids])
 
     def room_after(self, num_prompt: int) -> int:
         """Returns the number of tokens that may follow a prompt."""

@@ -28,7 +28,7 @@ from firesteel.model.weights import named_tensors
 from firesteel.types import KvCache
 from firesteel.vllm_plugin.assembly import DUMMY, assemble, find_folder, random_weights, read_weights
 from firesteel.vllm_plugin.kv import KvLayer, bound_cache, scratch_cache
-from firesteel.vllm_plugin.proof import Proof
+from firesteel.vllm_plugin.proof_line import ProofLine
 from firesteel.vllm_plugin.runtime import Runtime
 from firesteel.vllm_plugin.step import VllmStep, profiling_step
 from firesteel.vllm_plugin.step_log import StepLog
@@ -59,7 +59,7 @@ class FiresteelGptOss(nn.Module):
         self._logits: Tensor | None = None  # of the last step, if it was not replayed and has computed them
         self._kind = ""
         ledger = self.network.kernels.ledger
-        self.proof = Proof(ledger, rank=rank, num_ranks=num_ranks, vllm_version=vllm.__version__)
+        self.proof = ProofLine(ledger, rank=rank, num_ranks=num_ranks, vllm_version=vllm.__version__)
 
     def _new_layer(self, number: int) -> KvLayer:
         spec = self.assembly.held

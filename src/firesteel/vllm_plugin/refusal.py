@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from firesteel.config.environment import PLUGIN_VARIABLE, find_plugin_switch
@@ -11,20 +12,24 @@ from firesteel.vllm_plugin.versions import VllmVersion, judge_version
 CURE = f"or set {PLUGIN_VARIABLE}=off to run vLLM's own gpt-oss"
 
 
-def is_switched_off() -> bool:
-    """Returns True only if the variable says off; `find_refusal` reports a value that means nothing."""
+def is_switched_off(environ: Mapping[str, str] | None = None) -> bool:
+    """Returns True only if the variable says off; `find_bad_switch` reports a value that means nothing."""
+    return not find_bad_switch(environ) and not parse_switch(PLUGIN_VARIABLE, find_plugin_switch(environ))
+
+
+def find_bad_switch(environ: Mapping[str, str] | None = None) -> str:
+    """Returns what is wrong with the variable's value; empty if it says on or off."""
     try:
-        return not parse_switch(PLUGIN_VARIABLE, find_plugin_switch())
-    except ConfigError:
-        return False
+        parse_switch(PLUGIN_VARIABLE, find_plugin_switch(environ))
+    except ConfigError as error:
+        return str(error)
+    return ""
 
 
 def find_refusal() -> str:
     """Returns why gpt-oss cannot be served by this plugin, with the cure; empty if it can."""
-    try:
-        parse_switch(PLUGIN_VARIABLE, find_plugin_switch())
-    except ConfigError as error:
-        return str(error)
+    if bad_switch := find_bad_switch():
+        return bad_switch
     version = imported_version()
     if version.refusal:
         return f"{version.refusal}, {CURE}"

@@ -11,7 +11,7 @@ from firesteel.version import find_version
 _log = logging.getLogger("vllm.firesteel")
 
 
-class Proof:
+class ProofLine:
     """Logs the line once the machine code of all launched kernels was read, in the background."""
 
     def __init__(self, ledger: Ledger, *, rank: int, num_ranks: int, vllm_version: str) -> None:
