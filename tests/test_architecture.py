@@ -233,7 +233,7 @@ def test_architecture_page_names_every_sub_package():
 
 
 def test_class_names_are_defined_once():
-    """A reader who meets a class name must not have to ask which of two classes it is."""
+    """A class name must identify one class of the package."""
     places = {}
     for path in PYTHON_FILES:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -1,4 +1,4 @@
-"""The child's side without a child: messages work an engine in this process."""
+"""The engine process's message loop, run in this process."""
 
 import threading
 import time
@@ -37,7 +37,7 @@ def submit(number, name, token_ids=(1, 2, 3), params=GREEDY):
 
 
 class Driver:
-    """A message loop whose messages are kept; `run` works until no request is left."""
+    """A message loop whose messages are kept; `run` continues until no request is left."""
 
     def __init__(self, llm):
         self.sent, self.inbox = [], SimpleQueue()
@@ -99,7 +99,7 @@ def test_step_is_one_message_for_all_requests(driver, expected):
     assert driver.loop.numbers == {}
 
 
-def test_second_request_of_a_name_has_outputs_of_its_own(driver, expected):
+def test_second_request_of_a_name_has_its_own_outputs(driver, expected):
     driver.handle(submit(7, "a"))
     driver.loop._step()
     driver.handle(Cancel(number=7, finished=False), submit(8, "a"))
@@ -116,7 +116,7 @@ def test_request_that_can_never_run_is_rejected_and_the_next_runs(driver, expect
     assert driver.tokens(8) == expected
 
 
-def test_grammar_is_compiled_where_tokens_are_drawn(driver):
+def test_grammar_is_compiled_in_the_engine_process(driver):
     params = SamplingParams(max_tokens=9, grammar='start: "abc" <|end|>')
     driver.handle(submit(7, "a", params=params))
     driver.handle_next()
@@ -240,7 +240,7 @@ class SlowGrammars(Grammars):
         super().compile(text)
 
 
-def test_others_go_on_while_a_grammar_is_compiled(llm, expected):
+def test_other_requests_continue_while_a_grammar_is_compiled(llm, expected):
     """Compiling a large schema blocked every request; one that is cancelled meanwhile never runs."""
     driver = Driver(llm)
     SlowGrammars.gate.clear()
