@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from firesteel.kernels.call_key import Described
 from firesteel.kernels.op.needs import cuda_ready
 from firesteel.kernels.op.op import CudaCode, Sample, define_op
 from firesteel.kernels.op.operands import RoundedOperands
@@ -25,7 +26,7 @@ from firesteel.kernels.op.tolerance import Tolerance, bf16, exact
 from firesteel.kernels.operands.shapes import PAGE_SIZE, ModelShapes, WorkloadPart
 from firesteel.kernels.operands.weights import Mxfp4Weight, weight_parts
 from firesteel.kernels.ops.linear import LinearOperands, linear
-from firesteel.kernels.ops.rms_norm import rms_norm
+from firesteel.kernels.ops.rms_norm import RmsNormOperands, rms_norm
 from firesteel.kernels.ops.rope_kv_write import (
     FP8,
     RopeKvWriteOperands,
@@ -74,6 +75,7 @@ class DecodeQkvOperands(RoundedOperands):
     # rope_kv_write, which writes the pages of a prompt.
     clipped: Tensor | None = None
     dependent: bool = False  # may begin before the kernel ahead of it ends; only weights and norm are read before
+    describe = Described.describe  # a step has the same operands at every call
 
     @property
     def has_fp8_pages(self) -> bool:
@@ -126,7 +128,7 @@ def _refuse_scales(operands: DecodeQkvOperands) -> str | None:
 )
 def decode_qkv(operands: DecodeQkvOperands) -> tuple[Tensor, ...]:
     k_pages = operands.k_pages
-    x, _ = rms_norm.reference(operands.r, None, operands.norm, operands.eps)
+    x, _ = rms_norm.reference(RmsNormOperands(residual=operands.r, weight=operands.norm, eps=operands.eps))
     kv_heads, dim = k_pages.shape[1], k_pages.shape[3]
     product = LinearOperands(x=x, weight=operands.weight, bias=operands.bias, activation=operands.activation)
     heads = linear.reference(product).unflatten(-1, (-1, dim))

@@ -7,9 +7,8 @@ is the op bound to one device: candidates are settled once, at start, and every 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, fields
-from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
 
 import torch
@@ -19,7 +18,7 @@ from firesteel.errors import ArgumentsRefused, KernelError
 from firesteel.kernels.call_key import make_key
 from firesteel.kernels.cuda.source import CudaKernel
 from firesteel.kernels.ledger import Launch, Ledger, Ran, watch_launches
-from firesteel.kernels.op.operands import Operands, RoundedOperands
+from firesteel.kernels.op.operands import Operands
 from firesteel.kernels.op.profile import OpProfile
 from firesteel.kernels.op.requirement import Requirement
 from firesteel.kernels.op.tolerance import Tolerance
@@ -91,13 +90,12 @@ def _copy(value: Any) -> Any:
     return value.clone() if hasattr(value, "clone") else value
 
 
-def _name_operands(reference: Callable[..., Any]) -> list[str]:
-    """Returns the names of the fields if the reference takes one dataclass of operands, else of the parameters."""
+def _rounds_activations(reference: Callable[..., Any]) -> bool:
+    """Returns whether the reference takes operands with a field `activation`."""
     parameters = inspect.signature(reference, eval_str=True).parameters
     kinds = [parameter.annotation for parameter in parameters.values()]
-    if len(kinds) == 1 and isinstance(kinds[0], type) and issubclass(kinds[0], Operands):
-        return [part.name for part in fields(kinds[0])]
-    return list(parameters)
+    takes_operands = len(kinds) == 1 and isinstance(kinds[0], type) and issubclass(kinds[0], Operands)
+    return takes_operands and any(part.name == "activation" for part in fields(kinds[0]))
 
 
 def anywhere(device: DeviceSpec) -> None:
@@ -129,27 +127,17 @@ class Op(Generic[P, R]):
     profile: OpProfile | None = None
     replaces: tuple[Op[Any, Any], ...] = ()  # ops of the network whose work this one does in a decoding step
     combines: tuple[Op[Any, Any], ...] = ()  # ops that do the work of this one together
-    activation_at: int | None = None  # which parameter, or field of the operands, says how activations are rounded
+    rounds_activations: bool = field(init=False)  # says so in the field `activation` of its operands
 
     def __post_init__(self) -> None:
         self.implementations[REFERENCE] = Implementation(
             REFERENCE, self.reference, anywhere, self.reference_accepts
         )
-        names = _name_operands(self.reference)
-        self.activation_at = names.index("activation") if "activation" in names else None
+        self.rounds_activations = _rounds_activations(self.reference)
 
-    @property
-    def rounds_activations(self) -> bool:
-        return self.activation_at is not None
-
-    def find_activation(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] = MappingProxyType({})) -> str:
+    def find_activation(self, args: tuple[Any, ...]) -> str:
         """Returns what a call rounds activations to, empty if the op rounds none."""
-        at = self.activation_at
-        if at is None:
-            return ""
-        if args and isinstance(args[0], RoundedOperands):
-            return args[0].activation
-        return str(args[at] if len(args) > at else kwargs.get("activation", "bf16"))
+        return str(args[0].activation) if self.rounds_activations else ""
 
     def implementation(
         self,
@@ -283,7 +271,7 @@ class Chosen(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         key = make_key(args) if self.op.keeps_choice and not kwargs else None
-        choice = None if key is None else self._choices.get(key)
+        choice = self._choices.get(key)  # none is kept for None
         if choice is None:
             choice = self._choose(args, kwargs)
             if key is not None:
@@ -298,7 +286,7 @@ class Chosen(Generic[P, R]):
         for candidate in self.candidates:
             why = candidate.accepts(*args, **kwargs) if candidate.accepts else None
             if why is None:
-                ran = self._ran(candidate, args, kwargs)
+                ran = Ran(self.op.name, candidate.name, self.op.find_activation(args))
                 if self.required is not None:
                     self._check(self.required, ran, refusals)
                 return KeptChoice(candidate.function, ran)
@@ -334,6 +322,3 @@ class Chosen(Generic[P, R]):
             raise KernelError(
                 f"{self.required} is required, but {launch.kernel} {launch.tile} was launched and is {verdict}"
             )
-
-    def _ran(self, candidate: Implementation[P, R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ran:
-        return Ran(self.op.name, candidate.name, self.op.find_activation(args, kwargs))
