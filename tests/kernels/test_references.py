@@ -12,7 +12,8 @@ from transformers.models.gpt_oss.modeling_gpt_oss import GptOssRotaryEmbedding
 
 from firesteel.formats import mxfp4, mxfp8
 from firesteel.kernels.operands.weights import Mxfp4Weight
-from firesteel.kernels.ops.attention import AttentionOperands, attention
+from firesteel.kernels.ops.attention import attention
+from firesteel.kernels.ops.attention_operands import AttentionOperands
 from firesteel.kernels.ops.linear import LinearOperands, linear
 from firesteel.kernels.ops.moe_matmul import moe_matmul
 from firesteel.kernels.ops.quantize_mxfp8 import quantize_mxfp8

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from firesteel.device import find_device
-from firesteel.kernels.op.op import Sample
+from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.operands.activation import ACTIVATIONS
 from firesteel.kernels.ops.linear import LinearOperands, linear
 from firesteel.kernels.ops.rms_norm import RmsNormOperands, rms_norm

@@ -15,7 +15,7 @@ from firesteel.device import DeviceSpec
 from firesteel.kernels import Kernels
 from firesteel.kernels.operands.fed import Fed
 from firesteel.kernels.operands.weights import Mxfp4Weight
-from firesteel.kernels.ops.attention import AttentionOperands
+from firesteel.kernels.ops.attention_operands import AttentionOperands
 from firesteel.kernels.ops.linear import LinearOperands
 from firesteel.kernels.ops.moe_matmul import MoeMatmulOperands
 from firesteel.kernels.ops.rms_norm import RmsNormOperands

@@ -8,8 +8,9 @@ from torch import Tensor
 
 from firesteel.device import find_device
 from firesteel.kernels.ledger import Ledger, Ran
-from firesteel.kernels.op.op import Sample, anywhere, define_op
+from firesteel.kernels.op.op import anywhere, define_op
 from firesteel.kernels.op.operands import Operands, RoundedOperands
+from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import fp32
 from firesteel.kernels.operands.weights import Mxfp4Weight
 from firesteel.kernels.registry import DECODE_OPS

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from firesteel.kernels.noise import stream_key, token_steps
-from firesteel.kernels.op.op import Sample
+from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.ops.draw import DrawOperands, draw
 
 INF, NAN = float("inf"), float("nan")

@@ -15,10 +15,12 @@ from torch import Tensor
 
 from firesteel.kernels.call_key import Described
 from firesteel.kernels.cuda.source import CudaKernel
+from firesteel.kernels.op.device_code import CudaCode
 from firesteel.kernels.op.needs import cuda_ready
-from firesteel.kernels.op.op import CudaCode, Sample, define_op
+from firesteel.kernels.op.op import define_op
 from firesteel.kernels.op.operands import Operands
 from firesteel.kernels.op.profile import EXPERTS, OpProfile
+from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import fp32
 from firesteel.kernels.operands.shapes import ModelShapes, WorkloadPart
 from firesteel.kernels.ops.rms_norm import RmsNormOperands, rms_norm

@@ -16,11 +16,12 @@ import torch
 from firesteel.device import DeviceSpec
 from firesteel.errors import ArgumentsRefused, KernelError
 from firesteel.kernels.call_key import make_key
-from firesteel.kernels.cuda.source import CudaKernel
 from firesteel.kernels.ledger import Launch, Ledger, Ran, watch_launches
+from firesteel.kernels.op.device_code import CudaCode, DeviceCode
 from firesteel.kernels.op.operands import Operands
 from firesteel.kernels.op.profile import OpProfile
 from firesteel.kernels.op.requirement import Requirement
+from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import Tolerance
 from firesteel.kernels.op.verdict import judge_compiled
 from firesteel.kernels.operands.shapes import MakeWorkloads
@@ -41,53 +42,6 @@ class Implementation(Generic[P, R]):
     needs: Needs
     accepts: Callable[P, str | None] | None = None  # why these arguments will not do, or None
     reads_fed: bool = False  # spares itself a pass where activations come as stored by their producer (Fed)
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """Arguments to try an op with; ops may write into them, so each use takes its own copy."""
-
-    label: str
-    args: tuple[Any, ...]
-    tolerance: Tolerance | None = None  # where the op's own is not for such arguments
-
-    def clone(self) -> tuple[Any, ...]:
-        return tuple(_copy(arg) for arg in self.args)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceCode:
-    """A Triton kernel with the types and constants of one variant: enough to compile it for an absent GPU."""
-
-    variant: str  # "triton:gemm mxfp8"
-    kernel: Any  # what @triton.jit made
-    signature: dict[str, str]  # argument -> "*bf16", "*u8", "i32", "fp32", ...; constants left out
-    constants: dict[str, Any]
-    num_warps: int = 4
-    num_stages: int = 3
-    enable_fp_fusion: bool = True  # products fused with sums, as launched
-
-    @property
-    def kernel_name(self) -> str:
-        return str(self.kernel.__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CudaCode:
-    """A kernel in CUDA C++ with its defines, threads and shared memory."""
-
-    variant: str  # "cuda mxfp4 fc1"
-    kernel: CudaKernel
-
-    @property
-    def kernel_name(self) -> str:
-        return self.kernel.name
-
-
-def _copy(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.clone()
-    return value.clone() if hasattr(value, "clone") else value
 
 
 def _rounds_activations(reference: Callable[..., Any]) -> bool:

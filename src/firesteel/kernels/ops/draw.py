@@ -15,10 +15,12 @@ import torch
 from torch import Tensor
 
 from firesteel.kernels.noise import LEAST_TEMPERATURE, MOST_TEMPERATURE, gumbel_noise, stream_key, token_steps
+from firesteel.kernels.op.device_code import DeviceCode
 from firesteel.kernels.op.needs import triton_ready
-from firesteel.kernels.op.op import DeviceCode, Sample, define_op
+from firesteel.kernels.op.op import define_op
 from firesteel.kernels.op.operands import Operands
 from firesteel.kernels.op.profile import SAMPLING, OpProfile
+from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import exact
 from firesteel.kernels.operands.shapes import MOST_DECODED, ModelShapes, WorkloadPart
 from firesteel.kernels.tiles.launch import power_of_two

@@ -15,10 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from firesteel.kernels.op.device_code import DeviceCode
 from firesteel.kernels.op.needs import triton_ready
-from firesteel.kernels.op.op import DeviceCode, Sample, define_op
+from firesteel.kernels.op.op import define_op
 from firesteel.kernels.op.operands import Operands
 from firesteel.kernels.op.profile import NORM, OpProfile
+from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import bf16
 from firesteel.kernels.operands.shapes import ModelShapes, WorkloadPart
 

@@ -14,13 +14,15 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from firesteel.kernels.op.device_code import DeviceCode
 from firesteel.kernels.op.needs import triton_ready
-from firesteel.kernels.op.op import DeviceCode, Sample, define_op
+from firesteel.kernels.op.op import define_op
 from firesteel.kernels.op.operands import Operands
 from firesteel.kernels.op.profile import EXPERTS, OpProfile
+from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import fp32
 from firesteel.kernels.operands.shapes import ModelShapes, WorkloadPart
-from firesteel.kernels.ops.linear import MOST_TOKENS
+from firesteel.kernels.ops.linear_code import MOST_TOKENS
 
 NO_EXPERT = -1
 
