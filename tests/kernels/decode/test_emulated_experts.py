@@ -18,13 +18,13 @@ from firesteel.kernels.stream.plan import Machine, machine_of
 from firesteel.kernels.stream.shapes import Draw
 
 HIDDEN, EXPERTS, ACTIVE = 192, 40, 4
-PAIRED = Machine(10, 232_448)  # 12 strips for five pairs: three for some, two for others
-SMALL = Machine(5, 101_376)  # 4 tokens at a time meet an expert
+PAIRED = Machine(10, 232_448)  # 12 strips for five pairs of CTAs: three for some, two for others
+SMALL = Machine(5, 101_376)  # an expert multiplies 4 tokens at a time
 ROUTINGS = ("any", "the same", "all others", "half", "equal")
 
 
 def route(routing, tokens, draw, experts=EXPERTS, active=ACTIVE):
-    """Logits: any; all tokens want the same; none wants what another does; neighbours share half; equal weights."""
+    """Returns logits: random, same experts for all tokens, disjoint experts, half shared by neighbours, or ties."""
     logits = draw.logits(tokens, experts)
     apart = {"the same": 0, "all others": active, "half": active // 2}
     if routing == "equal":
@@ -55,7 +55,7 @@ def find_way(tokens):
     return "cuda:passed" if tokens == 1 else "cuda:even"
 
 
-def test_pairs_wait_for_each_other_as_a_whole_where_all_lanes_arrive(hold_emulated):
+def test_paired_ctas_wait_for_all_lanes_if_all_lanes_arrive(hold_emulated):
     with with_all_arriving():
         hold_emulated(decode_experts, PAIRED, make_operands(1), way="cuda:passed")
 
@@ -72,15 +72,15 @@ def test_as_many_tokens_meet_an_expert_as_on_real_machines():
 @pytest.mark.parametrize(
     ("tokens", "routing"), [(5, "any"), (8, "the same"), (8, "all others"), (8, "half")], ids=str
 )
-def test_tokens_want_the_same_experts_or_others(tokens, routing, hold_emulated):
+def test_tokens_with_same_and_different_experts(tokens, routing, hold_emulated):
     hold_emulated(decode_experts, PAIRED, make_operands(tokens, routing), way="cuda:even")
 
 
-def test_an_expert_that_more_tokens_want_than_a_small_gpu_multiplies_at_once_is_met_twice(hold_emulated):
+def test_expert_with_more_tokens_than_fit_at_once_is_read_twice(hold_emulated):
     hold_emulated(decode_experts, SMALL, make_operands(8, "the same"), way="cuda:even")
 
 
-def test_what_is_no_number_reaches_all_of_its_token(hold_emulated):
+def test_nan_reaches_every_value_of_its_token(hold_emulated):
     operands = make_operands(5, "the same")
     operands.r[-1, 3] = float("nan")
     hold_emulated(decode_experts, PAIRED, operands, way="cuda:even")
@@ -88,7 +88,7 @@ def test_what_is_no_number_reaches_all_of_its_token(hold_emulated):
 
 
 @pytest.mark.parametrize("tokens", [1, 2])
-def test_the_next_weights_are_fetched_from_inside_their_bounds(tokens, use_machine, before_a_wall):
+def test_prefetch_of_the_next_weights_stays_in_bounds(tokens, use_machine, before_a_wall):
     use_machine(PAIRED)
     operands = make_operands(tokens)
     expected = decode_experts.reference(operands.clone())
@@ -108,9 +108,9 @@ def test_every_number_of_tokens_and_routing(tokens, machine, hold_emulated):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("hidden", "programs"),
-    [one for one in itertools.product((64, 128, 320), (1, 2, 3, 4, 6, 7, 8)) if one != (320, 1)],
+    [shape for shape in itertools.product((64, 128, 320), (1, 2, 3, 4, 6, 7, 8)) if shape != (320, 1)],
 )
-def test_every_way_to_share_strips(hidden, programs, hold_emulated):
+def test_every_split_of_strips(hidden, programs, hold_emulated):
     machine = Machine(programs, 232_448)
     assert refuse_strips(machine, hidden) is None
     for tokens in (1, 3):
@@ -119,7 +119,7 @@ def test_every_way_to_share_strips(hidden, programs, hold_emulated):
         )
 
 
-def test_one_program_is_refused_more_strips_than_it_has_sums_for():
+def test_more_strips_than_a_cta_has_sums_for_are_refused():
     assert "up to 192 rows of fc2, not 320" in refuse_strips(Machine(1, 232_448), 320)
 
 
@@ -156,12 +156,12 @@ def test_warps_of_three_steps_as_in_the_real_size(tokens, hold_emulated):
 
 
 @pytest.mark.slow
-def test_rounded_activations_at_real_widths_are_held_to_a_tolerance_of_their_own(use_machine, monkeypatch):
+def test_rounded_activations_at_real_widths_have_their_own_tolerance(use_machine, monkeypatch):
     monkeypatch.setattr(decode_shapes, "GPT_OSS", replace(decode_shapes.GPT_OSS, experts=ACTIVE))
     use_machine(machine_of((9, 0)))
     samples = list(decode_experts.make_samples(torch.device("cpu")))
-    (sample,) = (one for one in samples if one.label == "gpt-oss T=3 mxfp4-weight mxfp8")
-    assert [one.label for one in samples if one.tolerance is not None] == [
+    (sample,) = (sample for sample in samples if sample.label == "gpt-oss T=3 mxfp4-weight mxfp8")
+    assert [sample.label for sample in samples if sample.tolerance is not None] == [
         "kindling T=5 mxfp4-weight mxfp8",
         sample.label,
     ]
