@@ -12,13 +12,15 @@ from firesteel.config import all_settings
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "firesteel"
 # Each part may import itself and what its row names; the ground is there for all.
-GROUND = {"errors", "types", "device", "config", "heap", "surroundings", "version", "whole"}
+GROUND = {"errors", "types", "device", "config", "heap", "panics", "stack", "surroundings", "version", "whole"}
 MAY_IMPORT = {
     "errors": set(),
     "config": {"errors"},
     "types": {"errors"},
     "device": {"errors"},
     "heap": set(),
+    "panics": set(),
+    "stack": set(),
     "surroundings": {"config", "device"},
     "whole": set(),
     "version": set(),
@@ -27,7 +29,7 @@ MAY_IMPORT = {
     "model": {"formats", "kernels", *GROUND},
     "engine": {"formats", "kernels", "model", *GROUND},
     "measure": {"formats", "kernels", "model", "engine", *GROUND},
-    "chat": {"errors"},
+    "chat": {"errors", "panics", "stack"},
     "hub": {"errors"},
     "progress": set(),
     "llm": {"formats", "kernels", "model", "engine", "chat", "hub", "progress", *GROUND},

@@ -235,7 +235,10 @@ def running(app_of, config):
             box["service"] = service = app_of()
             box["url"] = url_of(bound)
             box["server"] = Server(build_app(service), config.server, service.admission, when_ready=ready.set)
-            await box["server"].serve([bound])
+            try:
+                await box["server"].serve([bound])
+            finally:
+                service.close()
 
     thread = threading.Thread(target=lambda: asyncio.run(main()))
     thread.start()

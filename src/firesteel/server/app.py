@@ -11,6 +11,7 @@ import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
@@ -21,7 +22,7 @@ from firesteel.config import parse_origins
 from firesteel.errors import EngineDied, UserError
 from firesteel.server.chat.endpoint import Chat
 from firesteel.server.completions.endpoint import Completions
-from firesteel.server.http.errors import ApiError, ClientGone, answer_error
+from firesteel.server.http.errors import ApiError, ClientGone, PanicGuard, answer_error
 from firesteel.server.http.route import GENERATES, READS, ApiRoute, Endpoint
 from firesteel.server.observe.access_log import AccessLog
 from firesteel.server.openai.answers import (
@@ -57,6 +58,7 @@ def build_app(service: Service) -> ASGIApp:
             Route("/openapi.json", show_document),
         ],
         exception_handlers=dict.fromkeys(HANDLED, answer_error),
+        middleware=[Middleware(PanicGuard)],
     )
     return AccessLog(add_cors(app, service), metrics=service.metrics, shows_text=service.config.server.log_prompts)
 

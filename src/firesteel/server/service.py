@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,12 +14,13 @@ from typing import Any, TypeVar
 from firesteel.chat.harmony import Harmony, Message
 from firesteel.chat.tokenizer import Tokenizer
 from firesteel.config import Config
-from firesteel.errors import EngineDied
+from firesteel.errors import EngineDied, RequestError
 from firesteel.hub import SHORT_NAMES
 from firesteel.llm import read_stop_ids
 from firesteel.server.generate.choice import Choice, ChoicePiece
 from firesteel.server.generate.engine import ServedEngine
 from firesteel.server.generate.sampling import read_defaults
+from firesteel.server.grammar.pool import GrammarTrials
 from firesteel.server.http.admission import Admission, KeyCheck
 from firesteel.server.http.errors import RETRY_S, ApiError
 from firesteel.server.observe.access_log import LogEntry
@@ -46,6 +48,11 @@ class Service:
         self.admission = Admission(engine.facts.max_num_seqs + config.server.max_waiting)
         self.keys = KeyCheck(config.server.api_key)
         self.metrics = Metrics(self.names[0])
+        self.trials = GrammarTrials(config.server, self.metrics.count_stopped_trial)
+
+    def close(self) -> None:
+        """Ends the child processes."""
+        self.trials.close()
 
     @property
     def max_context(self) -> int:
@@ -68,11 +75,18 @@ class Service:
             raise ApiError(503, "the engine is restarting", code="engine_starting", retry_s=RETRY_S)
 
     async def encode(self, text: str) -> list[int]:
-        return await self._run_off_loop(len(text), lambda: self.tokenizer.encode(text))
+        with naming_field("prompt"):
+            return await self._run_off_loop(len(text), lambda: self.tokenizer.encode(text))
 
     async def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         size = sum(len(message.content) for message in messages)
-        return await self._run_off_loop(size, lambda: self.harmony.encode_for_completion(messages))
+        with naming_field("messages"):
+            return await self._run_off_loop(size, lambda: self.harmony.encode_for_completion(messages))
+
+    async def spell(self, token_ids: Sequence[int]) -> list[str]:
+        """Returns the text of each token."""
+        decode = self.tokenizer.decode
+        return await self._run_off_loop(len(token_ids), lambda: [decode([token]) for token in token_ids])
 
     def room_after(self, num_prompt: int) -> int:
         """Returns the number of tokens that may follow a prompt."""
@@ -131,6 +145,15 @@ class Service:
     async def _run_off_loop(self, num_characters: int, work: Callable[[], T]) -> T:
         """Runs in a thread if the text is long."""
         return work() if num_characters < LONG_TEXT else await asyncio.to_thread(work)
+
+
+@contextmanager
+def naming_field(param: str) -> Iterator[None]:
+    """Turns the error of a text that cannot be tokenized into one that names the field of the request."""
+    try:
+        yield
+    except RequestError as error:
+        raise ApiError(400, str(error), param=param, code="invalid_value") from error
 
 
 def new_id(prefix: str) -> str:

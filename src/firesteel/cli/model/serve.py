@@ -98,8 +98,12 @@ async def run(config: Config) -> None:
                 when_ready=announcer(service, url_of(bound)),
                 when_stopping=lambda: say("stopping after the running requests; press Ctrl-C again to stop now"),
             )
-            with settled_heap():
-                await server.serve([bound])
+            service.trials.warm()
+            try:
+                with settled_heap():
+                    await server.serve([bound])
+            finally:
+                service.close()
         finally:
             await engine.close()
     say("stopped")

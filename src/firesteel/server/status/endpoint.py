@@ -91,7 +91,7 @@ class StatusEndpoints:
             chat = ChatRequest(messages=asked.messages, tools=asked.tools, reasoning_effort=asked.reasoning_effort)
             rendered = render_chat(chat, prompt_date=service.config.server.prompt_date)
             token_ids = await service.encode_chat(rendered)
-        spelled = [service.tokenizer.decode([token]) for token in token_ids] if asked.return_token_strs else None
+        spelled = await service.spell(token_ids) if asked.return_token_strs else None
         return json_response(
             Tokens(count=len(token_ids), max_model_len=service.max_context, tokens=token_ids, token_strs=spelled)
         )
