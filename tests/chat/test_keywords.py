@@ -98,7 +98,7 @@ def test_names_and_data_are_not_keywords(schema):
 def test_entries_of_a_keyword_are_limited(keyword):
     def entries(count):
         names = [f"a{i}" for i in range(count)]
-        return dict.fromkeys(names, {}) if keyword in ("properties", "patternProperties") else [{}] * count
+        return {name: {} for name in names} if keyword in ("properties", "patternProperties") else [{}] * count
 
     most = MOST_ENTRIES[keyword]
     assert find_misuse({"items": {keyword: entries(most)}, "$defs": {"a": {keyword: entries(most)}}}) is None

@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 
 from msgspec import UNSET
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from firesteel.chat.format import Message
 from firesteel.server.chat.answer import ChatAnswer
 from firesteel.server.chat.conversation import find_grammar, may_need_grammar, render_chat
 from firesteel.server.generate.choice import ChatReader, Choice
@@ -55,7 +57,7 @@ class Chat:
         service = self.service
         model, name = service.check_model(asked.model), new_id("chatcmpl")
         check_fields(asked)
-        messages = render_chat(asked, prompt_date=service.config.server.prompt_date)
+        messages = await self.render(asked)
         prompt = await service.encode_chat(messages)
         room = service.room_after(len(prompt))
         grammar = await self.find_grammar(asked) if may_need_grammar(asked) else None
@@ -79,6 +81,11 @@ class Chat:
             choices=[Choice(request=request, reader=ChatReader(service.harmony, params)) for request in requests],
             entry=entry,
         )
+
+    async def render(self, asked: ChatRequest) -> list[Message]:
+        """Renders the conversation; outside the event loop if it has schemas, which may be large."""
+        render = partial(render_chat, asked, prompt_date=self.service.config.server.prompt_date)
+        return await asyncio.to_thread(render) if may_need_grammar(asked) else render()
 
     async def find_grammar(self, asked: ChatRequest) -> str | None:
         """Returns the grammar of the answer after its trial, which only a request that may be admitted gets."""
