@@ -19,7 +19,7 @@ from firesteel.chat.harmony import ResponseFormat
 from firesteel.chat.keywords import find_misuse
 from firesteel.chat.schema import find_cost, find_flaw
 from firesteel.chat.tools import Tool
-from firesteel.chat.trial import MISSING, PANIC, STACK_BYTES, LibraryPanic, find_fault
+from firesteel.chat.trial import MISSING, PANIC, STACK_BYTES, TrialPanic, find_fault
 from firesteel.errors import RequestError, UserError
 from firesteel.panics import panics_as
 from firesteel.stack import call_with_stack
@@ -181,9 +181,9 @@ def _json_rule(schema: Mapping[str, Any], *, strict: bool, name: str) -> str:
 @lru_cache(maxsize=512)  # the same tools come with every turn
 def _try_here(rules: tuple[tuple[str, str], ...], whole: str) -> tuple[str, str] | None:
     try:
-        with panics_as(LibraryPanic, PANIC):
+        with panics_as(TrialPanic, PANIC):
             return call_with_stack(STACK_BYTES, lambda: find_fault(dict(rules), whole))
-    except LibraryPanic as error:
+    except TrialPanic as error:
         raise RequestError(f"a JSON schema cannot be enforced: llguidance fails on it ({error})") from error
     except ImportError as error:
         raise UserError(MISSING) from error

@@ -42,14 +42,14 @@ MISSING = "grammars need the package llguidance: pip install llguidance"
 _SURROUNDINGS = re.compile(r"^.*JSON schema: |\n +1 \|.*", re.DOTALL)  # parts of an error that quote our own text
 
 
-class LibraryPanic(Exception):
+class TrialPanic(Exception):
     """llguidance panicked and caught it."""
 
 
 def find_fault(rules: Mapping[str, str], whole: str) -> tuple[str, str] | None:
     """Returns the name of the first rule that cannot be used and why, or None. `whole` is a grammar with all rules.
 
-    Raises LibraryPanic if llguidance cannot cope with a rule.
+    Raises TrialPanic if llguidance cannot cope with a rule.
     """
     for name, rule in rules.items():
         matcher = _compile(f"start: {rule}")
@@ -67,7 +67,7 @@ def _compile(grammar: str) -> LLMatcher:
     limits = LLParserLimits(verbose_errors=False)
     matcher = LLMatcher(LLTokenizer("byte"), grammar, log_level=0, limits=limits)
     if matcher.get_error().startswith(PANIC):
-        raise LibraryPanic(matcher.get_error().partition("\n")[0][:200])
+        raise TrialPanic(matcher.get_error().partition("\n")[0][:200])
     return matcher
 
 

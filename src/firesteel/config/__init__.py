@@ -1,9 +1,11 @@
 """Settings of the user: their declarations, how they are resolved, and all access to the environment."""
 
-from firesteel.config.checks import LAYERS, parse_layers, parse_origins
+from firesteel.config.checks import LAYERS, parse_hosts, parse_layers, parse_origins
 from firesteel.config.environment import (
     HIDDEN,
+    PLUGIN_VARIABLE,
     child_environment,
+    find_allowed_plugins,
     find_reference_key,
     find_user_cache,
     hide_secrets,
@@ -12,6 +14,7 @@ from firesteel.config.environment import (
     shown_value,
     told_environment,
 )
+from firesteel.config.keys import list_keys
 from firesteel.config.removed import REMOVED, RemovedSettingWarning
 from firesteel.config.sections import (
     BatchConfig,
@@ -27,6 +30,7 @@ from firesteel.config.settings import ConfigError, Setting, Settings, all_settin
 __all__ = [
     "HIDDEN",
     "LAYERS",
+    "PLUGIN_VARIABLE",
     "REMOVED",
     "BatchConfig",
     "CacheConfig",
@@ -41,10 +45,13 @@ __all__ = [
     "Settings",
     "all_settings",
     "child_environment",
+    "find_allowed_plugins",
     "find_reference_key",
     "find_user_cache",
     "hide_secrets",
     "is_secret",
+    "list_keys",
+    "parse_hosts",
     "parse_layers",
     "parse_origins",
     "resolve",
