@@ -12,7 +12,19 @@ from firesteel.config import all_settings
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "firesteel"
 # Each part may import itself and what its row names; the ground is there for all.
-GROUND = {"errors", "types", "host_memory", "device", "config", "heap", "surroundings", "version", "atomic"}
+GROUND = {
+    "errors",
+    "types",
+    "host_memory",
+    "device",
+    "config",
+    "heap",
+    "panics",
+    "stack",
+    "surroundings",
+    "version",
+    "atomic",
+}
 MAY_IMPORT = {
     "errors": set(),
     "config": {"errors"},
@@ -20,6 +32,8 @@ MAY_IMPORT = {
     "host_memory": set(),
     "device": {"errors", "host_memory"},
     "heap": set(),
+    "panics": set(),
+    "stack": set(),
     "surroundings": {"config", "device"},
     "atomic": set(),
     "version": set(),
@@ -29,7 +43,7 @@ MAY_IMPORT = {
     "engine": {"formats", "kernels", "model", *GROUND},
     "vllm_plugin": {"formats", "kernels", "model", "engine", *GROUND},
     "measure": {"formats", "kernels", "model", "engine", *GROUND},
-    "chat": {"errors"},
+    "chat": {"errors", "panics", "stack"},
     "hub": {"errors"},
     "progress": set(),
     "llm": {"formats", "kernels", "model", "engine", "chat", "hub", "progress", *GROUND},
