@@ -18,7 +18,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from firesteel.model.shards import CheckpointError
+from firesteel.json_file import open_regular
+from firesteel.model.shards import CURE, CheckpointError
 
 PIECE_BYTES = 16 << 20
 Progress = Callable[[int, int], None]  # bytes done, bytes in total
@@ -55,7 +56,6 @@ def read_all(stretches: Sequence[Stretch], *, workers: int, progress: Progress |
     start = time.perf_counter()
     total = sum(stretch.target.nbytes for stretch in stretches)
     done, lock = 0, threading.Lock()
-    files = {path: os.open(path, os.O_RDONLY) for path in {stretch.file for stretch in stretches}}
     staging = threading.local()
 
     def read(piece: Stretch) -> None:
@@ -67,7 +67,10 @@ def read_all(stretches: Sequence[Stretch], *, workers: int, progress: Progress |
                 progress(done, total)
 
     pool = ThreadPoolExecutor(workers)
+    files: dict[Path, int] = {}
     try:
+        for path in {stretch.file for stretch in stretches}:
+            files[path] = _open(path)
         for _ in pool.map(read, _pieces(stretches)):
             pass
     finally:
@@ -75,6 +78,13 @@ def read_all(stretches: Sequence[Stretch], *, workers: int, progress: Progress |
         for descriptor in files.values():
             os.close(descriptor)
     return ReadReport(total, time.perf_counter() - start)
+
+
+def _open(path: Path) -> int:
+    try:
+        return open_regular(path)
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error.strerror}; {CURE}") from error
 
 
 def _pieces(stretches: Sequence[Stretch]) -> Iterator[Stretch]:
@@ -101,7 +111,10 @@ def _fill(descriptor: int, piece: Stretch, host: Tensor) -> None:
     view = memoryview(host.numpy())  # type: ignore[arg-type]
     filled = 0
     while filled < len(view):
-        count = os.preadv(descriptor, [view[filled:]], piece.offset + filled)
+        try:
+            count = os.preadv(descriptor, [view[filled:]], piece.offset + filled)
+        except OSError as error:
+            raise CheckpointError(f"cannot read {piece.file}: {error.strerror}: check its disk") from error
         if count == 0:
             raise CheckpointError(f"{piece.file} ended at byte {piece.offset + filled} while it was read")
         filled += count
