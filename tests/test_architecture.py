@@ -12,7 +12,18 @@ from firesteel.config import all_settings
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "firesteel"
 # Each part may import itself and what its row names; the ground is there for all.
-GROUND = {"errors", "types", "device", "config", "heap", "json_file", "surroundings", "version", "whole"}
+GROUND = {
+    "errors",
+    "types",
+    "device",
+    "config",
+    "heap",
+    "json_file",
+    "printable",
+    "surroundings",
+    "version",
+    "whole",
+}
 MAY_IMPORT = {
     "errors": set(),
     "config": {"errors"},
@@ -20,6 +31,7 @@ MAY_IMPORT = {
     "device": {"errors"},
     "heap": set(),
     "json_file": {"errors"},
+    "printable": set(),
     "surroundings": {"config", "device"},
     "whole": set(),
     "version": set(),

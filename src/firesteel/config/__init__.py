@@ -2,17 +2,14 @@
 
 from firesteel.config.checks import LAYERS, parse_layers, parse_origins
 from firesteel.config.environment import (
-    HIDDEN,
     child_environment,
     find_reference_key,
     find_user_cache,
-    hide_secrets,
-    is_secret,
     shown_environment,
-    shown_value,
     told_environment,
 )
 from firesteel.config.removed import REMOVED, RemovedSettingWarning
+from firesteel.config.secrets import HIDDEN, find_in_text, hide_in_text, hide_secrets, is_secret, shown_value
 from firesteel.config.sections import (
     BatchConfig,
     CacheConfig,
@@ -41,8 +38,10 @@ __all__ = [
     "Settings",
     "all_settings",
     "child_environment",
+    "find_in_text",
     "find_reference_key",
     "find_user_cache",
+    "hide_in_text",
     "hide_secrets",
     "is_secret",
     "parse_layers",
