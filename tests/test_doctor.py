@@ -14,6 +14,8 @@ from firesteel.device import GIB, DeviceSpec
 from firesteel.doctor import PACKAGES, Finding, FindingStatus, MachineFacts, driver_version, judge
 from firesteel.kernels.cuda.compile import lacks_nvrtc
 from firesteel.kernels.registry import NETWORK_OPS
+from firesteel.vllm_plugin.state import PluginState
+from firesteel.vllm_plugin.versions import judge_version
 
 HEADER = Path(__file__)  # any file that exists
 NO_HEADER = HEADER / "Python.h"
@@ -160,6 +162,32 @@ def test_gpu_without_compiler_fails():
 def test_gpu_without_python_headers_fails():
     finding = failures(changed(GOOD, python_header=NO_HEADER))["Python headers"]
     assert str(NO_HEADER) in finding.found and finding.cure == "install python3-dev"
+
+
+def in_vllm(machine, **fields):
+    state = PluginState(version=judge_version("0.28.0"), words="vLLM 0.28.0", **fields)
+    return changed(machine, vllm=state)
+
+
+def test_active_plugin_is_fine_on_a_gpu_that_loses_nothing():
+    machine = in_vllm(changed(GOOD, torch="2.13.0", triton="3.7.1", device=card((9, 0))), is_active=True)
+    assert found(machine, "vLLM plugin") == Finding("vLLM plugin", FindingStatus.OK, "vLLM 0.28.0")
+    assert failures(machine) == {}
+
+
+def test_sm12x_in_vllm_is_told_what_the_plugin_cannot_do_and_not_to_change_vllms_torch():
+    """No vLLM up to 0.32 brings Triton 3.8, and a newer torch would break it."""
+    machine = in_vllm(changed(GOOD, torch="2.13.0", triton="3.7.1"), is_active=True)
+    for check in ("vLLM plugin", "Triton"):
+        finding = found(machine, check)
+        assert finding.status is FindingStatus.NOTE and "without vLLM" in finding.cure
+    assert "native FP4 needs Triton 3.8" in found(machine, "vLLM plugin").found
+
+
+@pytest.mark.parametrize(("is_refused", "status"), [(True, FindingStatus.FAIL), (False, FindingStatus.NOTE)])
+def test_plugin_that_does_not_run_is_shown_with_its_cure(is_refused, status):
+    finding = found(in_vllm(GOOD, cure="do this", is_refused=is_refused), "vLLM plugin")
+    assert (finding.status, finding.cure) == (status, "do this")
 
 
 def test_versions_of_nvrtc_and_cuda_bindings_are_shown():

@@ -10,7 +10,7 @@ from firesteel import LLM
 from firesteel.chat.harmony import Harmony, Message
 from firesteel.eval import Score, encode_documents, evaluate, grade, measure_perplexity, take, tally
 from firesteel.exam import TEXT, ExamItem, read_items
-from firesteel.types import Completion
+from firesteel.types import Generation
 
 USER = Message(role="user", content="?")
 
@@ -20,12 +20,12 @@ def kindling():
     return LLM(device="cpu")
 
 
-def completion(llm, *messages, finish_reason="stop"):
-    """Returns the completion of a model that answers with these messages."""
+def generation(llm, *messages, finish_reason="stop"):
+    """Returns the output of a model that answers with these messages."""
     harmony = Harmony(llm.tokenizer)
     prompt = harmony.encode_for_completion([USER])
     token_ids = harmony.encode_for_training([USER, *messages], keep_reasoning=True)[len(prompt) :]
-    return Completion(token_ids=token_ids, text=llm.tokenizer.decode(token_ids), finish_reason=finish_reason)
+    return Generation(token_ids=token_ids, text=llm.tokenizer.decode(token_ids), finish_reason=finish_reason)
 
 
 def final(content):
@@ -54,7 +54,7 @@ def call(name, content):
 )
 def test_answer_is_right_only_word_for_word_in_the_final_channel(kindling, said, right):
     item = ExamItem(family="x", messages=[USER], answer="Paris")
-    assert grade(Harmony(kindling.tokenizer), item, completion(kindling, *said)) == right
+    assert grade(Harmony(kindling.tokenizer), item, generation(kindling, *said)) == right
 
 
 @pytest.mark.parametrize(
@@ -70,26 +70,26 @@ def test_answer_is_right_only_word_for_word_in_the_final_channel(kindling, said,
 )
 def test_call_is_right_by_name_and_values(kindling, said, right):
     item = ExamItem(family="x", messages=[USER], call={"name": "f", "arguments": {"a": 1, "b": "x"}})
-    assert grade(Harmony(kindling.tokenizer), item, completion(kindling, said)) == right
+    assert grade(Harmony(kindling.tokenizer), item, generation(kindling, said)) == right
 
 
 def test_answer_that_does_not_stop_by_itself_is_wrong(kindling):
     item = ExamItem(family="x", messages=[USER], answer="Paris")
-    cut = completion(kindling, final("Paris"), finish_reason="length")
+    cut = generation(kindling, final("Paris"), finish_reason="length")
     assert not grade(Harmony(kindling.tokenizer), item, cut)
 
 
 def test_tokens_outside_the_format_are_wrong_not_an_error(kindling):
     item = ExamItem(family="x", messages=[USER], answer="Paris")
     for token_ids in ([], [5, 6, 7], [kindling.tokenizer.special_ids["<|message|>"]] * 3):
-        noise = Completion(token_ids=token_ids, text="", finish_reason="stop")
+        noise = Generation(token_ids=token_ids, text="", finish_reason="stop")
         assert not grade(Harmony(kindling.tokenizer), item, noise)
 
 
 def test_plain_text_is_right_if_it_continues_with_the_answer(kindling):
     item = ExamItem(family="x", text="The capital of France is", answer=" Paris.")
     for text, right in ((" Paris. More.", True), (" Rome.", False), ("Paris.", False)):
-        said = Completion(token_ids=[1], text=text, finish_reason="length")
+        said = Generation(token_ids=[1], text=text, finish_reason="length")
         assert grade(Harmony(kindling.tokenizer), item, said) == right
 
 
@@ -110,8 +110,8 @@ def test_perplexity_equals_its_definition_on_the_logits(kindling):
     perplexity, count = measure_perplexity(kindling, text)
     harmony = Harmony(kindling.tokenizer)
     losses = []
-    for one in text:
-        ids = harmony.encode_for_training(one.messages, keep_reasoning=True)
+    for item in text:
+        ids = harmony.encode_for_training(item.messages, keep_reasoning=True)
         losses.append(
             torch.nn.functional.cross_entropy(kindling.logits(ids)[:-1], torch.tensor(ids[1:]), reduction="sum")
         )

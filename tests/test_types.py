@@ -6,6 +6,7 @@ import pickle
 import numpy as np
 import pytest
 
+import firesteel
 from firesteel import SamplingParams, UserError
 from firesteel.errors import RequestError
 from firesteel.types import Request
@@ -128,3 +129,10 @@ def test_request_within_the_vocabulary_is_accepted_and_its_params_are_checked():
     Request(request_id="a", token_ids=[], params=SamplingParams()).check_vocabulary(272)
     with pytest.raises(UserError, match="stop_token_ids: token id 272"):
         Request(request_id="a", token_ids=[0], params=SamplingParams(stop_token_ids=(272,))).check_vocabulary(272)
+
+
+def test_former_name_of_generation_is_accepted_with_a_warning():
+    with pytest.warns(FutureWarning, match=r"firesteel\.Generation"):
+        assert firesteel.Completion is firesteel.Generation
+    with pytest.raises(AttributeError, match="Completions"):
+        _ = firesteel.Completions

@@ -21,6 +21,7 @@ from firesteel.kernels.cuda.compile import lacks_nvrtc, nvrtc_architectures, nvr
 from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.operands.activation import BLOCK_SCALED_TRITON
 from firesteel.kernels.tiles.tuned import find_shipped
+from firesteel.vllm_plugin.state import PluginState, find_state
 
 OLDEST_PYTHON = (3, 11)
 OLDEST_TORCH = (2, 11)
@@ -28,6 +29,7 @@ OLDEST_TORCH = (2, 11)
 TRITON_OF_TORCH = {(2, 11): (3, 6), (2, 12): (3, 7), (2, 13): (3, 7), (2, 14): (3, 8), (2, 15): (3, 9)}
 PACKAGES = ("firesteel", "torch", "triton", "numpy", "safetensors", "tokenizers", "huggingface_hub")
 FIRST_WITH_CUDA_KERNELS = (9, 0)  # compute capability
+APART_FROM_VLLM = "for native FP4 of prompts, install firesteel in an environment without vLLM (docs/vllm.md)"
 LOST = "decode steps of 1 to 8 requests run without their fused CUDA kernels, and `prove` cannot check those"
 
 
@@ -65,6 +67,13 @@ class MachineFacts:
     nvrtc: str | None  # None: it cannot be used
     nvrtc_architectures: tuple[int, ...]
     lacks_nvrtc: str | None  # why NVRTC cannot be used
+    vllm: PluginState | None = None  # None: not installed
+
+    @property
+    def lacks_block_scaling(self) -> bool:
+        """The GPU multiplies MXFP4 by block-scaled instructions, which this Triton does not use."""
+        is_sm12x = self.device.capability is not None and self.device.capability[0] == 12
+        return is_sm12x and self.triton is not None and version(self.triton) < BLOCK_SCALED_TRITON
 
 
 def examine() -> list[Finding]:
@@ -88,6 +97,7 @@ def look() -> MachineFacts:
         nvrtc=None if lacks_nvrtc() else nvrtc_version(),
         nvrtc_architectures=() if lacks_nvrtc() else nvrtc_architectures(),
         lacks_nvrtc=lacks_nvrtc(),
+        vllm=find_state(),
     )
 
 
@@ -103,6 +113,7 @@ def judge(machine: MachineFacts) -> list[Finding]:
         judge_compiler(machine),
         judge_headers(machine),
         judge_nvrtc(machine),
+        judge_vllm(machine),
     ]
 
 
@@ -128,14 +139,12 @@ def judge_triton(machine: MachineFacts) -> Finding:
                 "Triton", FindingStatus.FAIL, "not installed", "pip install triton, in the version for torch"
             )
         return Finding("Triton", FindingStatus.NOTE, "not installed; not needed on a CPU")
-    is_sm12x = machine.device.capability is not None and machine.device.capability[0] == 12
-    if is_sm12x and version(machine.triton) < BLOCK_SCALED_TRITON:
-        return Finding(
-            "Triton",
-            FindingStatus.FAIL,
-            f"{machine.triton}: computes MXFP4 in bf16 on SM12x, without saying so",
-            "pip install 'torch>=2.14', which brings Triton 3.8 or later",
-        )
+    if machine.lacks_block_scaling:
+        words = f"{machine.triton}: computes MXFP4 in bf16 on SM12x, without saying so"
+        if machine.vllm is not None:  # which pins torch
+            return Finding("Triton", FindingStatus.NOTE, words, APART_FROM_VLLM)
+        cure = "pip install 'torch>=2.14', which brings Triton 3.8 or later"
+        return Finding("Triton", FindingStatus.FAIL, words, cure)
     return Finding("Triton", FindingStatus.OK, machine.triton)
 
 
@@ -154,9 +163,8 @@ def judge_pairing(machine: MachineFacts) -> Finding:
 
 def judge_cuda(machine: MachineFacts) -> Finding:
     if machine.device.is_cuda:
-        return Finding(
-            "CUDA", FindingStatus.OK, f"driver {machine.driver or 'unknown'}, torch built for {machine.torch_cuda}"
-        )
+        found = f"driver {machine.driver or 'unknown'}, torch built for {machine.torch_cuda}"
+        return Finding("CUDA", FindingStatus.OK, found)
     if machine.driver and machine.torch_cuda is None:
         return Finding(
             "CUDA",
@@ -234,6 +242,20 @@ def judge_nvrtc(machine: MachineFacts) -> Finding:
         unknown = f"{found}, which does not support sm_{capability[0]}{capability[1]}: {LOST}"
         return Finding(check, FindingStatus.FAIL, unknown, "install a newer nvidia-cuda-nvrtc")
     return Finding(check, FindingStatus.OK, found)
+
+
+def judge_vllm(machine: MachineFacts) -> Finding:
+    """Names the vLLM beside us, whether it uses the plugin, and what that cannot do here."""
+    state = machine.vllm
+    if state is None:
+        return Finding("vLLM plugin", FindingStatus.OK, "not applicable: vLLM is not installed")
+    if state.is_refused or not state.is_active:
+        status = FindingStatus.FAIL if state.is_refused else FindingStatus.NOTE
+        return Finding("vLLM plugin", status, state.words, state.cure)
+    if machine.lacks_block_scaling:
+        words = f"{state.words}; prompts run in bf16: native FP4 needs Triton 3.8, which no vLLM up to 0.32 brings"
+        return Finding("vLLM plugin", FindingStatus.NOTE, words, APART_FROM_VLLM)
+    return Finding("vLLM plugin", FindingStatus.OK, state.words)
 
 
 def locate_packages() -> list[Finding]:

@@ -14,7 +14,7 @@ import torch
 from firesteel.chat.harmony import Harmony, HarmonyError
 from firesteel.exam import EXAM, TEXT, ExamItem, read_items
 from firesteel.llm import LLM
-from firesteel.types import Completion, SamplingParams
+from firesteel.types import Generation, SamplingParams
 
 Progress = Callable[[int, int], None]  # questions answered, total
 CHAT_TOKENS, TEXT_TOKENS = 192, 24  # more than the longest correct continuation needs
@@ -42,7 +42,9 @@ class EvalReport:
     @property
     def overall(self) -> Score:
         return Score(
-            family="all", items=sum(one.items for one in self.scores), right=sum(one.right for one in self.scores)
+            family="all",
+            items=sum(score.items for score in self.scores),
+            right=sum(score.right for score in self.scores),
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -92,20 +94,20 @@ def take(items: Sequence[ExamItem], limit: int | None) -> list[ExamItem]:
 
 def grade_all(llm: LLM, items: Sequence[ExamItem], progress: Progress | None = None) -> list[bool]:
     harmony = Harmony(llm.tokenizer)
-    completions = answer_all(llm, items, progress)
-    return [grade(harmony, item, completion) for item, completion in zip(items, completions, strict=True)]
+    generations = answer_all(llm, items, progress)
+    return [grade(harmony, item, generation) for item, generation in zip(items, generations, strict=True)]
 
 
-def answer_all(llm: LLM, items: Sequence[ExamItem], progress: Progress | None = None) -> list[Completion]:
+def answer_all(llm: LLM, items: Sequence[ExamItem], progress: Progress | None = None) -> list[Generation]:
     """Answers all items, by family and longest prompt first, so that those of similar length run together."""
     harmony = Harmony(llm.tokenizer)
     prompts = [encode_prompt(harmony, llm, item) for item in items]
     order = sorted(range(len(items)), key=lambda number: (items[number].family, -len(prompts[number])))
     limits = [TEXT_TOKENS if items[number].messages is None else CHAT_TOKENS for number in order]
     params = [SamplingParams(max_tokens=limit) for limit in limits]
-    completions = llm.generate([prompts[number] for number in order], params, progress=progress)
-    in_order = sorted(zip(order, completions, strict=True), key=lambda pair: pair[0])
-    return [completion for _, completion in in_order]
+    generations = llm.generate([prompts[number] for number in order], params, progress=progress)
+    in_order = sorted(zip(order, generations, strict=True), key=lambda pair: pair[0])
+    return [generation for _, generation in in_order]
 
 
 def encode_prompt(harmony: Harmony, llm: LLM, item: ExamItem) -> list[int]:
@@ -114,13 +116,13 @@ def encode_prompt(harmony: Harmony, llm: LLM, item: ExamItem) -> list[int]:
     return harmony.encode_for_completion(item.messages, keep_reasoning=True)
 
 
-def grade(harmony: Harmony, item: ExamItem, completion: Completion) -> bool:
+def grade(harmony: Harmony, item: ExamItem, generation: Generation) -> bool:
     if item.messages is None:
-        return completion.text.startswith(item.answer or "")
-    if completion.finish_reason != "stop":
+        return generation.text.startswith(item.answer or "")
+    if generation.finish_reason != "stop":
         return False
     try:
-        last = harmony.decode(completion.token_ids)[-1]
+        last = harmony.decode(generation.token_ids)[-1]
     except (HarmonyError, IndexError):
         return False
     if item.call is None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from firesteel.chat.grammar import grammar_for
 from firesteel.chat.harmony import Harmony, Message, ResponseFormat, developer_message, system_message
-from firesteel.chat.message import AssistantMessage
+from firesteel.chat.message import ParsedMessage
 from firesteel.chat.stop import StopFilter
 from firesteel.chat.stream import read_turn
 from firesteel.chat.tokenizer import Tokenizer
@@ -30,7 +30,7 @@ from firesteel.json_file import read_object, shorten
 from firesteel.kernels.ledger import Ledger
 from firesteel.model.reader import Progress
 from firesteel.progress import Report, watched
-from firesteel.types import Completion, Request, SamplingParams, StepOutput
+from firesteel.types import Generation, Request, SamplingParams, StepOutput
 
 Prompt = str | Sequence[int]  # text, or token ids
 
@@ -39,7 +39,7 @@ Prompt = str | Sequence[int]  # text, or token ids
 class ChatResult:
     """The model's turn in a chat."""
 
-    message: AssistantMessage  # `.content`, `.reasoning`, `.tool_calls`
+    message: ParsedMessage  # `.content`, `.reasoning`, `.tool_calls`
     finish_reason: str  # "stop", "length" or "tool_calls"
     token_ids: list[int]
 
@@ -87,7 +87,7 @@ class LLM:
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         progress: bool | Report | None = None,
-    ) -> list[Completion]:
+    ) -> list[Generation]:
         """Continues every prompt.
 
         `progress`: True shows a bar with tokens per second, False shows none, and a function is called with the
@@ -98,7 +98,7 @@ class LLM:
             for stepped in self._run(continuations):
                 ended = len({continuation for continuation, _ in stepped if continuation.finish_reason is not None})
                 watch(ended, sum(len(continuation.outputs[-1].token_ids) for continuation, _ in stepped))
-        return [continuation.completion() for continuation in continuations]
+        return [continuation.generation() for continuation in continuations]
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[str]:
         """Yields the text of a continuation in pieces, without the stop token. Closing early ends the request."""
@@ -140,12 +140,12 @@ class LLM:
             opening.append(developer_message(instructions=instructions, tools=shown, response_formats=formats))
         harmony = Harmony(self.tokenizer)
         prompt = harmony.encode_for_completion([*opening, *messages])
-        [completion] = self.generate([prompt], params, progress=False)
-        message = read_turn(harmony, completion.token_ids)
+        [generation] = self.generate([prompt], params, progress=False)
+        message = read_turn(harmony, generation.token_ids)
         return ChatResult(
             message=message,
-            finish_reason=message.finish_reason(completion.finish_reason),
-            token_ids=completion.token_ids,
+            finish_reason=message.finish_reason(generation.finish_reason),
+            token_ids=generation.token_ids,
         )
 
     def outputs(self, prompt: Prompt, params: SamplingParams | None = None) -> Generator[StepOutput, None, None]:
@@ -273,8 +273,8 @@ class Continuation:
         self._pieces.append(piece)
         return piece
 
-    def completion(self) -> Completion:
-        return Completion(
+    def generation(self) -> Generation:
+        return Generation(
             token_ids=[token for output in self.outputs for token in output.token_ids],
             text="".join(self._pieces),
             finish_reason=self.finish_reason or "length",

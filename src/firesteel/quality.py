@@ -99,12 +99,12 @@ def examine(
 ) -> Answers:
     """Asks all questions and computes the perplexity of `texts`."""
     started, harmony = time.perf_counter(), Harmony(llm.tokenizer)
-    completions = answer_all(llm, items, progress)
-    marks = [grade(harmony, *answered) for answered in zip(items, completions, strict=True)]
+    generations = answer_all(llm, items, progress)
+    marks = [grade(harmony, *answered) for answered in zip(items, generations, strict=True)]
     perplexity, tokens = measure_perplexity(llm, texts)
     return Answers(
         precision=precision,
-        token_ids=[completion.token_ids for completion in completions],
+        token_ids=[generation.token_ids for generation in generations],
         marks=marks,
         families={score.family: score.right for score in tally(items, marks)},
         perplexity=perplexity,

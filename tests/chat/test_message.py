@@ -1,10 +1,10 @@
 """A message is the sum of its deltas."""
 
-from firesteel.chat.message import AssistantMessage, Begin, End, Text
+from firesteel.chat.message import Begin, End, ParsedMessage, TextDelta
 
 
 def message_of(*deltas):
-    message = AssistantMessage()
+    message = ParsedMessage()
     for delta in deltas:
         message.add(delta)
     return message
@@ -13,14 +13,14 @@ def message_of(*deltas):
 def test_parts_of_a_kind_are_joined():
     message = message_of(
         Begin(index=0, kind="reasoning", header="analysis"),
-        Text(index=0, text="a"),
+        TextDelta(index=0, text="a"),
         End(index=0),
         Begin(index=1, kind="content", header="final"),
-        Text(index=1, text="b"),
-        Text(index=1, text="c"),
+        TextDelta(index=1, text="b"),
+        TextDelta(index=1, text="c"),
         End(index=1),
         Begin(index=2, kind="reasoning", header="analysis"),
-        Text(index=2, text="d"),
+        TextDelta(index=2, text="d"),
     )
     assert (message.reasoning, message.content, message.tool_calls) == ("ad", "bc", [])
     assert [part.end is None for part in message.parts] == [False, False, True]
@@ -28,7 +28,7 @@ def test_parts_of_a_kind_are_joined():
 
 def test_turn_that_stops_after_a_call_finishes_with_tool_calls():
     call = Begin(index=0, kind="tool_call", header="", name="f", call_id="call_1")
-    message = message_of(call, Text(index=0, text="{"), Text(index=0, text="}"))
+    message = message_of(call, TextDelta(index=0, text="{"), TextDelta(index=0, text="}"))
     assert [(part.begin.name, part.text) for part in message.tool_calls] == [("f", "{}")]
     assert message.finish_reason("stop") == "tool_calls"
     assert message.finish_reason("length") == "length"

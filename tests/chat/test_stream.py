@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import firesteel
 from firesteel.chat.format import Message
 from firesteel.chat.harmony import Harmony
-from firesteel.chat.message import AssistantMessage, Begin, End, Text
+from firesteel.chat.message import Begin, End, ParsedMessage, TextDelta
 from firesteel.chat.stream import HarmonyStream
 from firesteel.chat.tokenizer import Tokenizer
 
@@ -55,7 +55,7 @@ def read(harmony, token_ids: list[int], role: str | None = "assistant") -> Harmo
     deltas += stream.finish()
     assert stream.finish() == []
     check_order(deltas)
-    whole = AssistantMessage()
+    whole = ParsedMessage()
     for delta in deltas:
         whole.add(delta)
     assert whole == stream.message
@@ -75,7 +75,7 @@ def check_order(deltas) -> None:
                 assert is_call == bool(delta.name) == (delta.call_id is not None)
                 assert delta.call_id not in call_ids
                 call_ids |= {delta.call_id} - {None}
-            case Text():
+            case TextDelta():
                 assert is_open and delta.index == index and delta.text
             case End():
                 assert is_open and delta.index == index
@@ -237,7 +237,7 @@ def test_words_of_a_text_are_shown_unless_a_header_closes_around_them(kindling):
             if mark in ("start", "channel", "constrain") and len(kindling.tokenizer.decode(segment).split()) <= 3:
                 allowed += kindling.tokenizer.decode(segment).count("zq")
         begins = [part.begin for part in message.parts]
-        hidden = sum(one.header.count("zq") - (one.recipient or "").count("zq") for one in begins)
+        hidden = sum(begin.header.count("zq") - (begin.recipient or "").count("zq") for begin in begins)
         assert hidden <= allowed, f"seed {seed}"
 
 
@@ -249,7 +249,7 @@ def test_valid_streams_read_as_openai_harmony(harmony, library):
         parts = read(harmony, token_ids).message.parts
         theirs = library.parse_messages_from_completion_tokens(token_ids, peer.Role.ASSISTANT)
         assert [(p.begin.channel, p.begin.recipient, p.begin.content_type, p.text) for p in parts] == [
-            (m.channel, m.recipient, m.content_type, "".join(one.text for one in m.content)) for m in theirs
+            (m.channel, m.recipient, m.content_type, "".join(part.text for part in m.content)) for m in theirs
         ], f"seed {seed}"
 
 
@@ -332,7 +332,7 @@ def test_character_is_shown_with_its_last_token(kindling):
     pieces = [stream.push(token) for token in kindling.tokenizer.encode("🙂")]
     assert len(pieces) > 1
     assert pieces[:-1] == [[]] * (len(pieces) - 1)
-    assert pieces[-1] == [Text(index=0, text="🙂")]
+    assert pieces[-1] == [TextDelta(index=0, text="🙂")]
 
 
 def test_text_is_shown_with_its_token(kindling):
@@ -340,7 +340,7 @@ def test_text_is_shown_with_its_token(kindling):
     for token in tokens_of(kindling, "<|channel|>final<|message|>"):
         stream.push(token)
     for token in kindling.tokenizer.encode("the quick brown fox"):
-        assert stream.push(token) == [Text(index=0, text=kindling.tokenizer.decode([token]))]
+        assert stream.push(token) == [TextDelta(index=0, text=kindling.tokenizer.decode([token]))]
 
 
 def test_text_without_a_header_is_held_back_for_three_words_only(kindling):
@@ -360,4 +360,4 @@ def test_each_call_has_its_own_id(kindling):
         stream.push(token)
     ids = [part.begin.call_id for part in stream.message.tool_calls]
     assert len(set(ids)) == 3
-    assert all(re.fullmatch(r"call_[0-9a-f]{24}", one) for one in ids)
+    assert all(re.fullmatch(r"call_[0-9a-f]{24}", call_id) for call_id in ids)

@@ -7,7 +7,9 @@ import pytest
 
 from firesteel import UserError
 from firesteel.cli import main
+from firesteel.cli.app import with_settings
 from firesteel.config import HIDDEN, REMOVED, RemovedSettingWarning, all_settings
+from firesteel.errors import EngineFailed
 
 # name -> flag that sets a value, the value; text of a variable, the value; line of a file, the value
 SETTINGS = {
@@ -43,6 +45,9 @@ SETTINGS = {
     "host": (["--host", "here"], "here", "there", "there", '"elsewhere"', "elsewhere"),
     "port": (["--port", "5"], 5, "6", 6, "7", 7),
     "api_key": (["--api-key", "a"], HIDDEN, "b", HIDDEN, '"c"', HIDDEN),
+    "api_key_file": (["--api-key-file", "here"], "here", "there", "there", '"elsewhere"', "elsewhere"),
+    "share_prefixes": (["--share-prefixes"], True, "on", True, "true", True),
+    "allowed_hosts": (["--allowed-hosts", "a,b"], "a,b", "c", "c", '"*"', "*"),
     "allowed_origins": (["--allowed-origins", '["*"]'], '["*"]', "http://b", "http://b", '"http://c"', "http://c"),
     "served_model_name": (["--served-model-name", "a"], "a", "b", "b", '"c,d"', "c,d"),
     "max_waiting": (["--max-waiting", "5"], 5, "6", 6, "7", 7),
@@ -79,6 +84,15 @@ def test_env_shows_value_and_origin_of_flag_variable_file_and_default(run, shown
     ]
 
 
+def test_repeated_flag_gives_several_keys():
+    given = []
+    command = with_settings(lambda settings: given.append(settings), is_server=True)
+    nothing = dict.fromkeys((*all_settings(), *REMOVED))
+    for keys in (["a", "b"], [""], [], None):
+        command(**nothing | {"api_key": keys, "port": 5})
+    assert given == [{"api_key": "a\nb", "port": 5}, {"api_key": "", "port": 5}, {"port": 5}, {"port": 5}]
+
+
 def test_every_setting_is_in_the_tests_above():
     assert set(SETTINGS) == set(all_settings())
 
@@ -99,7 +113,9 @@ def test_graphs_are_switched_off_by_either_flag(run, shown):
 def test_help_shows_flag_default_and_variable_of_every_setting(run, command):
     """Defaults and variables were once in square brackets, which the help took for markup and left out."""
     text = " ".join(run(command, "--help", COLUMNS="300", TERMINAL_WIDTH="300").stdout.split())
-    for setting in (one for one in all_settings().values() if command == "env" or one.section != "server"):
+    for setting in (
+        setting for setting in all_settings().values() if command == "env" or setting.section != "server"
+    ):
         default = "none" if setting.default == "" else setting.default
         assert f"--{setting.name.replace('_', '-')} " in text
         assert f"{setting.help} (default: {default}; {setting.env})" in text
@@ -165,3 +181,13 @@ def test_entry_point_shows_a_user_error_in_one_line_without_traceback(monkeypatc
     shown = capsys.readouterr()
     assert caught.value.code == 2 and shown.out == ""
     assert shown.err.startswith(f"error: {missing} is not a folder") and shown.err.count("\n") == 1
+
+
+def test_entry_point_shows_a_failed_engine_in_one_line_with_its_own_exit_code(monkeypatch, capsys):
+    def fail():
+        raise EngineFailed("the engine is not restarted")
+
+    monkeypatch.setattr(sys.modules["firesteel.cli.app"], "app", fail)
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 1 and capsys.readouterr().err == "error: the engine is not restarted\n"

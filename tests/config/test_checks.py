@@ -36,7 +36,10 @@ BAD_VALUES = {
     "gpu_memory_utilization": [-0.1, 1.1, 90.0, "0.9"],
     "host": [1, True],
     "port": [-1, 65536, "80", 80.0],
-    "api_key": [1, True],
+    "api_key": [1, True, " ", "\n"],
+    "api_key_file": [1, True],
+    "share_prefixes": [1, "on"],
+    "allowed_hosts": ["http://a", "a:80", "a/b", "a b", "*a", 1],
     "allowed_origins": ["localhost:3000", "http://a/path", "http://u@a", 1],
     "served_model_name": [1],
     "max_waiting": [-1, 1.0],
@@ -53,6 +56,8 @@ GOOD_VALUES = {
     "activation": ["bf16", "mxfp8", "mxfp4", "mxfp6_e3m2", "mxfp6_e2m3"],
     "tile": ["auto", "16x16", "64x128", "256x64"],
     "require": ["", "moe=triton", "moe_matmul=triton:gemm@native-fp4", "moe=triton:gemm mxfp8, linear=reference"],
+    "allowed_hosts": ["", "*", "a.example, *.b.example", "10.0.0.1,[fd00::1]"],
+    "api_key": ["", "a", "a,b", "a\nb\n"],
     "mxfp4_layers": ["", "moe", "qkv", "lm_head,o,qkv", "qkv, o", "all"],
 }
 GOOD_DEVICES = ["auto", "cpu", "cuda", "cuda:0", "cuda:12"]

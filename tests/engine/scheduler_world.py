@@ -112,7 +112,7 @@ class World:
     def fly(self, cancelled):
         """Steps as the engine does: goes on from the last plan, then reads the oldest unread step."""
         while self.last is not None and len(self.flight) <= self.ahead:
-            plan = self.scheduler.go_on(self.last)
+            plan = self.scheduler.plan_ahead(self.last)
             if plan is None:
                 self.last = None
             else:

@@ -111,6 +111,25 @@ def test_request_that_wants_no_cache_computes_all_of_its_prompt(llm, alone):
     assert tokens(made)["cold"] == tokens(made)["warm"] == alone["4"]
 
 
+def test_request_that_wants_no_cache_leaves_nothing_in_it(llm):
+    """Its pages were published: a later request could tell by its first token that someone had asked the same."""
+    engine = make(llm)
+    run(engine, [request("first", PROMPTS[4], cache_prompt=False)])
+    assert engine.pool.num_idle == 0
+    assert last(run(engine, [request("second", PROMPTS[4])]), "second").num_cached == 0
+
+
+def test_salts_keep_cached_prefixes_apart(llm, alone):
+    engine = make(llm)
+    plain = request("0", PROMPTS[4])
+    salts = ["", "a", "b", "a", "", "b"]
+    asked = [replace(plain, request_id=str(number), cache_salt=salt) for number, salt in enumerate(salts)]
+    made = [run(engine, [asked_now]) for asked_now in asked]
+    cached = [last(outputs, number).num_cached > 0 for number, outputs in enumerate(made)]
+    assert cached == [False, False, False, True, True, True]
+    assert all(tokens(outputs)[str(number)] == alone["4"] for number, outputs in enumerate(made))
+
+
 def test_continued_text_finds_what_was_generated(llm, alone):
     engine = make(llm)
     run(engine, [request("first", PROMPTS[3])])

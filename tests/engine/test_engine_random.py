@@ -283,11 +283,11 @@ def test_gpu_survives_a_request_that_breaks():
         kept = embedding[token].clone()
         embedding[token] = float("nan")
         for request in requests:
-            engine.submit(replace(request, params=replace(params, cache_prompt=False)))
+            engine.submit(replace(request, cache_salt="cold"))
         made = finish(engine)
         embedding[token] = kept
     assert made["broken"][-1].finish_reason == "error" and "NaN or infinity" in made["broken"][-1].error
     assert all(len(tokens(made[name])) == 20 and made[name][-1].error is None for name in ("other", "last"))
-    engine.submit(replace(requests[0], request_id="again"))
+    engine.submit(replace(requests[0], request_id="again", cache_salt="cold"))
     again = finish(engine)["again"]
     assert tokens(again) == expected and again[-1].num_cached == 0

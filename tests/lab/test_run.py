@@ -23,7 +23,7 @@ FAKE = Path(__file__).parent / "fake_server.py"
 def test_result_file_is_complete_or_absent(tmp_path, monkeypatch):
     """Written in place, a full disk left the earlier one empty."""
     written = []
-    monkeypatch.setattr(module, "write_whole", lambda path, content: written.append((path, content["passed"])))
+    monkeypatch.setattr(module, "write_atomically", lambda path, content: written.append((path, content["passed"])))
     spec = LabSpec(engine=f"{sys.executable} {FAKE} {{port}} exit", model="fake", level="1", ready_s=20.0)
     run_lab(spec, tmp_path, RecordingObserver())
     assert written == [(tmp_path / "result.json", False)]

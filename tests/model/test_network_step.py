@@ -53,7 +53,7 @@ def test_run_is_the_network_and_leaves_the_inputs_of_the_next_step(make_step, ll
     logits = step.run()
     assert logits is step.logits and torch.equal(logits, expected)
     assert torch.equal(step.batch.token_ids, expected.argmax(-1))
-    assert torch.equal(step.report.best, expected.amax(-1))
+    assert torch.equal(step.result.best, expected.amax(-1))
     assert step.batch.positions.tolist() == [3, 8] and step.batch.kv_lens.tolist() == [4, 9]
     for view, kind in ((step.batch.full, given.full), (step.batch.window, given.window)):
         pages = [int(kind.page_table[0, 0]), int(view.page_table[1, 2])]

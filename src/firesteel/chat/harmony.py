@@ -130,7 +130,7 @@ class Harmony:
         return [*token_ids, self.marks.start, *self._encode_prompt(role)]
 
     def encode_for_training(self, messages: Sequence[Message], *, keep_reasoning: bool = False) -> list[int]:
-        """A conversation whose final answer, if it comes last, ends as the model must end it."""
+        """Encodes a conversation; a final answer that comes last ends with the token the model must end it with."""
         token_ids = self.encode(messages, keep_reasoning=keep_reasoning)
         if messages and messages[-1].role == "assistant" and messages[-1].channel == "final":
             token_ids[-1] = self.marks.return_

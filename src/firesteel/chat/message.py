@@ -1,6 +1,6 @@
 """An assistant message, as deltas and as the whole that they add up to.
 
-A streaming endpoint sends the deltas; any other adds them up in an `AssistantMessage`: both give the same answer.
+A streaming endpoint sends the deltas; any other adds them up in a `ParsedMessage`: both give the same answer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Begin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Text:
+class TextDelta:
     """More text of part `index`, never empty: reasoning, content, or the arguments of a call."""
 
     index: int
@@ -42,7 +42,7 @@ class End:
     closed_by: str | None = None
 
 
-Delta = Begin | Text | End
+Delta = Begin | TextDelta | End
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,8 +61,8 @@ class MessagePart:
 
 
 @dataclass(slots=True)
-class AssistantMessage:
-    """The sum of deltas; includes parts that have only a header."""
+class ParsedMessage:
+    """An assistant message parsed from tokens: the sum of its deltas, with parts that have only a header."""
 
     parts: list[MessagePart] = field(default_factory=list)
 
@@ -70,7 +70,7 @@ class AssistantMessage:
         match delta:
             case Begin():
                 self.parts.append(MessagePart(begin=delta))
-            case Text():
+            case TextDelta():
                 self.parts[delta.index].pieces.append(delta.text)
             case End():
                 self.parts[delta.index].end = delta

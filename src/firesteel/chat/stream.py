@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from firesteel.chat.format import Message
 from firesteel.chat.harmony import Harmony
 from firesteel.chat.header import HeaderDraft
-from firesteel.chat.message import AssistantMessage, Begin, Delta, End, Kind, Text
+from firesteel.chat.message import Begin, Delta, End, Kind, ParsedMessage, TextDelta
 
 NOT_TOOLS = ("all", "assistant", "user")  # recipients that are not tools
 
@@ -39,7 +39,7 @@ class HarmonyStream:
         self, harmony: Harmony, *, role: str | None = "assistant", call_id: Callable[[], str] = new_call_id
     ) -> None:
         """With a `role` the turn starts inside the header of that role's message, as completions do."""
-        self.message = AssistantMessage()
+        self.message = ParsedMessage()
         self._call_id = call_id
         self._text = harmony.tokenizer.stream()
         self._draft: HeaderDraft | None = HeaderDraft(role)  # header being written; None inside a text
@@ -86,7 +86,7 @@ class HarmonyStream:
         if not text:
             return
         if self._draft is None:
-            self._emit(Text(index=len(self.message.parts) - 1, text=text))
+            self._emit(TextDelta(index=len(self.message.parts) - 1, text=text))
             return
         self._draft.write(text)
         if self._draft.is_impossible:
@@ -163,7 +163,7 @@ class HarmonyStream:
             self._emit(End(index=len(self.message.parts) - 1, closed_by=closed_by))
 
 
-def read_turn(harmony: Harmony, token_ids: Sequence[int]) -> AssistantMessage:
+def read_turn(harmony: Harmony, token_ids: Sequence[int]) -> ParsedMessage:
     """Returns the whole message of a finished turn."""
     stream = HarmonyStream(harmony)
     for token in token_ids:

@@ -14,20 +14,23 @@ from rich.markup import escape
 from rich.text import Text
 
 from firesteel.config import REMOVED, RemovedSettingWarning, Setting, all_settings, hide_in_text
-from firesteel.errors import UserError
+from firesteel.errors import EngineDied, UserError
 from firesteel.printable import escape_line
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
 def main() -> None:
-    """Runs the program: a UserError is shown as one line, any other error is a bug and keeps its traceback."""
+    """Runs the program: a UserError or a dead engine is one line, any other error is a bug with its traceback."""
     warnings.showwarning = show_warning
     try:
         app()
     except UserError as error:
         show_error(error)
         sys.exit(2)
+    except EngineDied as error:
+        show_error(error)
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
 
@@ -80,7 +83,9 @@ def with_options(command: Callable[..., None], parameter: str, options: Mapping[
 
     def run(**arguments: Any) -> None:
         given = {name: arguments.pop(name) for name in options}
-        command(**arguments, **{parameter: {name: value for name, value in given.items() if value is not None}})
+        present = {name: value for name, value in given.items() if value is not None and value != []}
+        repeated = {name: "\n".join(value) for name, value in present.items() if isinstance(value, list)}
+        command(**arguments, **{parameter: present | repeated})
 
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     run.__signature__ = inspect.Signature([*own, *added])  # type: ignore[attr-defined]
@@ -94,9 +99,8 @@ def _flag(setting: Setting) -> Any:
     names += [f" /{setting.off_flag}"] if setting.off_flag else []
     default = "none" if setting.default == "" else setting.default
     text = escape(f"{setting.help} (default: {default}; {setting.env})")  # rich takes square brackets for markup
-    return Annotated[
-        setting.type | None, typer.Option(*names, help=text, rich_help_panel=f"{setting.section} settings")
-    ]
+    kind = list[str] if setting.repeats else setting.type
+    return Annotated[kind | None, typer.Option(*names, help=text, rich_help_panel=f"{setting.section} settings")]
 
 
 def _removed_flag(name: str) -> Any:

@@ -1,13 +1,16 @@
 """Settings of the user: their declarations, how they are resolved, and all access to the environment."""
 
-from firesteel.config.checks import LAYERS, parse_layers, parse_origins
+from firesteel.config.checks import LAYERS, parse_hosts, parse_layers, parse_origins
 from firesteel.config.environment import (
+    PLUGIN_VARIABLE,
     child_environment,
+    find_allowed_plugins,
     find_reference_key,
     find_user_cache,
     shown_environment,
     told_environment,
 )
+from firesteel.config.keys import list_keys
 from firesteel.config.removed import REMOVED, RemovedSettingWarning
 from firesteel.config.secrets import HIDDEN, find_in_text, hide_in_text, hide_secrets, is_secret, shown_value
 from firesteel.config.sections import (
@@ -24,6 +27,7 @@ from firesteel.config.settings import ConfigError, Setting, Settings, all_settin
 __all__ = [
     "HIDDEN",
     "LAYERS",
+    "PLUGIN_VARIABLE",
     "REMOVED",
     "BatchConfig",
     "CacheConfig",
@@ -38,12 +42,15 @@ __all__ = [
     "Settings",
     "all_settings",
     "child_environment",
+    "find_allowed_plugins",
     "find_in_text",
     "find_reference_key",
     "find_user_cache",
     "hide_in_text",
     "hide_secrets",
     "is_secret",
+    "list_keys",
+    "parse_hosts",
     "parse_layers",
     "parse_origins",
     "resolve",

@@ -72,6 +72,15 @@ def origin_list(value: str) -> str | None:
     return f"must be origins like http://localhost:3000 joined by commas, or *, not {bad[0]!r}" if bad else None
 
 
+def parse_hosts(value: str) -> tuple[str, ...]:
+    return tuple(host.strip() for host in value.split(",") if host.strip())
+
+
+def host_list(value: str) -> str | None:
+    bad = [host for host in parse_hosts(value) if not re.fullmatch(r"\*|(\*\.)?[\w.-]+|\[[0-9a-fA-F:.]+\]", host)]
+    return f"must be names like llm.example, *.example or *, joined by commas, not {bad[0]!r}" if bad else None
+
+
 def layer_list(value: str) -> str | None:
     bad = [name for name in parse_layers(value) if name not in LAYERS]
     return f"must be some of {', '.join(LAYERS)} joined by commas, or all, not {bad[0]!r}" if bad else None

@@ -11,6 +11,7 @@ from firesteel.config.secrets import HIDDEN, hide_in_text, shown_value
 
 PREFIX = "FIRESTEEL_"
 REFERENCE_KEY = "LAB_REFERENCE_API_KEY"
+PLUGIN_VARIABLE = "FIRESTEEL_VLLM"  # off: vLLM keeps its own gpt-oss; it has no flag, as vLLM parses the flags
 # Variables that change how an engine runs.
 ENGINE_VARIABLES = (
     r"(FIRESTEEL|CUDA|NVIDIA|NCCL|VLLM|SGL|SGLANG|TORCH|PYTORCH|TRITON|FLASHINFER|GGML|LLAMA|OMP|MKL|ONEDNN|HF)_"
@@ -61,3 +62,14 @@ def told_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]
 def find_reference_key(environ: Mapping[str, str] | None = None) -> str:
     """Returns the key for the lab's --reference-url. It is not a setting of ours, so it lacks our prefix."""
     return current(environ).get(REFERENCE_KEY, "")
+
+
+def find_plugin_switch(environ: Mapping[str, str] | None = None) -> str:
+    """Returns the text of the variable that switches the vLLM plugin on or off (default: on)."""
+    return current(environ).get(PLUGIN_VARIABLE, "on")
+
+
+def find_allowed_plugins(environ: Mapping[str, str] | None = None) -> tuple[str, ...] | None:
+    """Returns the plugins that vLLM may load by its variable VLLM_PLUGINS; None: all."""
+    text = current(environ).get("VLLM_PLUGINS")
+    return None if text is None else tuple(text.split(","))

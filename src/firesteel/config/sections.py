@@ -11,6 +11,7 @@ from firesteel.config.checks import (
     between,
     date_word,
     device_name,
+    host_list,
     layer_list,
     one_of,
     origin_list,
@@ -19,11 +20,20 @@ from firesteel.config.checks import (
     requirement_list,
     tile_size,
 )
+from firesteel.config.keys import key_list
 
 
-def setting(default: Any, help: str, *, env: str, check: Check | None = None, off_flag: str = "") -> Any:
-    """Declares a setting. `off_flag` names a second flag that switches it off."""
-    return field(default=default, metadata={"help": help, "env": env, "check": check, "off_flag": off_flag})
+def setting(
+    default: Any, help: str, *, env: str, check: Check | None = None, off_flag: str = "", repeats: bool = False
+) -> Any:
+    """Declares a setting. `off_flag` names a second flag that switches it off.
+
+    The flag of a setting that `repeats` may be given several times; its value has one line per flag.
+    """
+    return field(
+        default=default,
+        metadata={"help": help, "env": env, "check": check, "off_flag": off_flag, "repeats": repeats},
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +53,10 @@ class ModelConfig:
         check=at_least(0),
     )
     memory_reserve_gib: float = setting(
-        1.0, "GiB that weights and cache must leave free", env="FIRESTEEL_MEMORY_RESERVE_GIB", check=at_least(0)
+        1.0,
+        "GiB that weights and cache must leave free; firesteel serve: at most 1/8 of the host's memory unless set",
+        env="FIRESTEEL_MEMORY_RESERVE_GIB",
+        check=at_least(0),
     )
     gpu_memory_utilization: float = setting(
         0.0,
@@ -176,14 +189,14 @@ class CacheConfig:
 class ProcessConfig:
     engine_restarts: int = setting(
         3,
-        "restarts of a crashed engine within 10 minutes; after that requests fail",
+        "restarts of a crashed engine within 10 minutes; after that the server exits with code 1",
         env="FIRESTEEL_ENGINE_RESTARTS",
         check=at_least(0),
     )
     engine_hang_s: float = setting(
         120.0,
-        "seconds without a message after which the engine is killed while requests are pending; five times as "
-        "long while it loads (load progress and compiled kernels are messages); 0: never",
+        "seconds without a message after which the engine is killed (an idle one is asked for messages); five "
+        "times as long while it loads (load progress and compiled kernels are messages); 0: never",
         env="FIRESTEEL_ENGINE_HANG_S",
         check=at_least(0),
     )
@@ -194,7 +207,28 @@ class ProcessConfig:
 class ServerConfig:
     host: str = setting("127.0.0.1", "address to listen on; 0.0.0.0: all addresses", env="FIRESTEEL_HOST")
     port: int = setting(8000, "port to listen on; 0: any free port", env="FIRESTEEL_PORT", check=between(0, 65535))
-    api_key: str = setting("", "key that clients must send; empty: no key", env="FIRESTEEL_API_KEY")
+    api_key: str = setting(
+        "",
+        "key that clients must send, one of several if repeated (one per line elsewhere); empty: no key",
+        env="FIRESTEEL_API_KEY",
+        check=key_list,
+        repeats=True,
+    )
+    api_key_file: str = setting(
+        "", "file of further keys, one per line; empty: no file", env="FIRESTEEL_API_KEY_FILE"
+    )
+    share_prefixes: bool = setting(
+        False,
+        "cached prefixes for clients of all keys; off: each key has its own",
+        env="FIRESTEEL_SHARE_PREFIXES",
+    )
+    allowed_hosts: str = setting(
+        "",
+        "host names that requests may use, joined by commas; *: all; empty: loopback only while the server listens "
+        "on loopback, otherwise all",
+        env="FIRESTEEL_ALLOWED_HOSTS",
+        check=host_list,
+    )
     allowed_origins: str = setting(
         "",
         "CORS: origins of web pages that may use the server, joined by commas; *: all, empty: none",
@@ -232,7 +266,7 @@ class ServerConfig:
     )
     drain_s: float = setting(
         30.0,
-        "seconds that running requests get to finish when the server stops",
+        "seconds that running requests get to finish when the server stops; then they end with an error",
         env="FIRESTEEL_DRAIN_S",
         check=at_least(0),
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from firesteel.config.checks import Check
-from firesteel.config.environment import PREFIX, current
+from firesteel.config.environment import PLUGIN_VARIABLE, PREFIX, current
 from firesteel.config.removed import REMOVED, RemovedSettingWarning, variable_of
 from firesteel.config.sections import Config
 from firesteel.errors import UserError
@@ -37,6 +37,7 @@ class Setting:
     env: str
     check: Check | None
     off_flag: str
+    repeats: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ def all_settings() -> dict[str, Setting]:
                 meta["env"],
                 meta["check"],
                 meta["off_flag"],
+                meta["repeats"],
             )
     return declared_settings
 
@@ -83,7 +85,8 @@ def resolve(
     reject_unknown(given, known, "setting")
     ours = {name: text for name, text in environ.items() if name.startswith(PREFIX)}
     ours = drop_removed(ours, {variable_of(name): reason for name, reason in REMOVED.items()}, "variable")
-    reject_unknown(ours, [*(setting.env for setting in known.values()), FILE_VARIABLE], "variable")
+    variables = [*(setting.env for setting in known.values()), FILE_VARIABLE, PLUGIN_VARIABLE]
+    reject_unknown(ours, variables, "variable")
     file = file or environ.get(FILE_VARIABLE)
     from_file = read_file(Path(file), known) if file else {}
 
@@ -137,14 +140,18 @@ def reject_unknown(names: Iterable[str], known: Iterable[str], what: str) -> Non
 
 def parse(text: str, declared: Setting) -> Any:
     if declared.type is bool:
-        truth = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
-        if text.lower() not in truth:
-            raise ConfigError(f"{declared.env}={text!r}: must be on or off")
-        return truth[text.lower()]
+        return parse_switch(declared.env, text)
     try:
         return declared.type(text)
     except ValueError as error:
         raise ConfigError(f"{declared.env}={text!r}: must be {TYPE_NAMES[declared.type]}") from error
+
+
+def parse_switch(variable: str, text: str) -> bool:
+    truth = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
+    if text.lower() not in truth:
+        raise ConfigError(f"{variable}={text!r}: must be on or off")
+    return truth[text.lower()]
 
 
 def checked(value: Any, declared: Setting, origin: str) -> Any:

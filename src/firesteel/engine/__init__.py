@@ -1,1 +1,1 @@
-"""Turns prompts into tokens: batches, cache and sampling; knows tokens, not text."""
+"""The engine: scheduling, KV cache, steps and sampling. It takes and returns token ids, never text."""

@@ -195,7 +195,7 @@ class Engine:
         in_flight = self.in_flight
         while (last := in_flight.last) is not None and len(in_flight.launched) <= self._depth(last):
             with self.totals.timed("schedule"):
-                plan = self.scheduler.go_on(last)
+                plan = self.scheduler.plan_ahead(last)
             if plan is None or not self.loop.has_room(plan):
                 in_flight.close()
             else:

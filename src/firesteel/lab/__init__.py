@@ -1,1 +1,1 @@
-"""Verifies, stresses, measures and compares engines from outside; knows servers, not their inside."""
+"""The lab verifies, stresses, measures and compares engines through the HTTP API of their servers."""

@@ -47,7 +47,7 @@ class LevelResult:
 
     @property
     def is_new_baseline(self) -> bool:
-        """There was no earlier run to compare with, so this one was kept."""
+        """True if there was no earlier run to compare with, so that this one was kept."""
         return "visible_change" in self.facts
 
     def figures(self) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class Checks:
         comparison: Comparison | None = None,
         matrix: MatrixResult | None = None,
     ) -> LevelResult:
-        """The reason is what failed, or else the summary, or else all checks."""
+        """Builds the result; its reason is what failed, else the summary, else all checks."""
         failed = [f"{row.check}: {row.words}" for row in self.rows if not row.passed]
         return LevelResult(
             level=self.level,

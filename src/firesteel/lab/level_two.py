@@ -32,7 +32,7 @@ def check_by_level_two(matrix: Matrix) -> CheckAnswers:
 
 
 def judge_level_two(levels: Sequence[LevelResult]) -> AnswerVerdict:
-    """The answers are neither right nor wrong if the level was not run, or on another path than requested."""
+    """Judges the answers; they are not compared if the level was not run, or ran on another path than requested."""
     level = next((level for level in levels if level.level == CORRECTNESS), None)
     if level is None:
         return AnswerVerdict(None, "not compared: level 2 was not run")

@@ -34,7 +34,7 @@ class Rerun:
 
 
 def plan_rerun(result: LabResult, now: StatedSurroundings, out: Path) -> Rerun:
-    """`now` are the current surroundings."""
+    """Plans the run that repeats a result; `now` are the current surroundings."""
     before = None if result.surroundings is None else result.surroundings.environment
     settings = find_settings(before or {})
     words = find_words(result, out)
@@ -75,7 +75,7 @@ def find_words(result: LabResult, out: Path) -> tuple[str, ...]:
 def check_known(unknown_settings: Sequence[str]) -> None:
     if unknown_settings:
         names = ", ".join(unknown_settings)
-        raise UserError(f"the order has fields that this version of firesteel does not know: {names}")
+        raise UserError(f"the settings have fields that this version of firesteel does not have: {names}")
 
 
 def check_new(out: Path) -> None:

@@ -66,7 +66,7 @@ class MemoryTimeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabResult:
-    """A run has levels and a spec; a matrix, a review and a profile have a part of their own."""
+    """The contents of result.json: levels and spec of a run, or the part of a matrix, a review or a profile."""
 
     levels: tuple[LevelResult, ...] = ()
     spec: LabSpec | None = None
@@ -143,7 +143,7 @@ class LabResult:
 
     @property
     def has_counted_bench(self) -> bool:
-        """The benchmark was measured without a failure, on the requested path."""
+        """True if the benchmark was measured without a failure, on the requested path."""
         return any(level.bench is not None and level.passed and level.valid for level in self.levels)
 
     def counted_bench(self) -> BenchResult:

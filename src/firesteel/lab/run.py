@@ -12,6 +12,7 @@ from typing import Protocol
 
 import torch
 
+from firesteel.atomic import write_atomically
 from firesteel.config import hide_in_text, hide_secrets
 from firesteel.device import DeviceSpec, find_device
 from firesteel.lab.bench.bench import BenchBroken
@@ -34,11 +35,10 @@ from firesteel.lab.spec import LabSpec
 from firesteel.lab.spec_check import check_spec
 from firesteel.lab.surroundings import StatedSurroundings
 from firesteel.version import find_version
-from firesteel.whole import write_whole
 
 
 class RunObserver(Protocol):
-    """Is told how the run proceeds."""
+    """Receives the progress of a run."""
 
     def begin(self, level: Level) -> None: ...
 
@@ -246,6 +246,6 @@ def run_lab(spec: LabSpec, folder: Path, observer: RunObserver) -> LabResult:
         run.run_levels()
     finally:
         result = run.result(time.monotonic() - start)
-        write_whole(folder / RESULT, result.as_dict())
+        write_atomically(folder / RESULT, result.as_dict())
         write_report(result, folder)
     return result

@@ -54,7 +54,7 @@ class LabSpec:
     )
     engine: str = setting(
         "firesteel",
-        "firesteel, vllm, sglang, llamacpp, or a command line with {port} and optionally {model}",
+        "firesteel, vllm, vllm+firesteel, sglang, llamacpp, or a command line with {port} and optionally {model}",
         identifies=True,
     )
     url: str = setting("", "address of a running server; no server is started", identifies=True)
@@ -96,7 +96,7 @@ class LabSpec:
 
     @property
     def names_model(self) -> bool:
-        """The model was chosen; the default is not a choice if a running server is tested."""
+        """True if the model was chosen; the default is not a choice if a running server is tested."""
         return not self.url or self.model != DEFAULT_MODEL
 
     @property
@@ -156,7 +156,7 @@ class LabSpec:
         return [lines[level] for level in self.levels if lines.get(level)]
 
     def _reduced_stress(self) -> str:
-        """Empty if the stress level has its full size or more."""
+        """Returns what the stress level leaves out; empty if it has its full size or more."""
         if self.quick:
             limit = "prompts of up to 2048 tokens instead of the model's limit"
             return f"stress: {self.stress} instead of {FULL_STRESS}, {limit}"
@@ -173,7 +173,7 @@ def parse_spec(content: Mapping[str, Any]) -> tuple[LabSpec, tuple[str, ...]]:
     """Returns the settings in a result, and the names of those that this version does not have."""
     known = {declared.name for declared in dataclasses.fields(LabSpec)}
     kept = {name: value for name, value in content.items() if name in known}
-    return from_json(LabSpec, kept, "the order in the result"), tuple(sorted(set(content) - known))
+    return from_json(LabSpec, kept, "the settings in the result"), tuple(sorted(set(content) - known))
 
 
 def to_words(spec: LabSpec) -> list[str]:

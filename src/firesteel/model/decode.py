@@ -8,13 +8,15 @@ Shape letters: T requests with one token each, V vocabulary, N pages that a requ
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from firesteel.kernels.stream.plan import ROUNDED
 from firesteel.model.decode_operands import DecodeInputs, LayerOperands, StepOperands, load_view
 from firesteel.model.decode_ops import DecodeError, DecodeOps
-from firesteel.model.gpt_oss import GptOss
+from firesteel.model.gpt_oss import GptOss, Ranks
 from firesteel.model.network_step import add_pages
 from firesteel.model.step_result import StepResult
 from firesteel.types import Batch, KvCache
@@ -37,22 +39,28 @@ class DecodeStep:
         num_requests: int,
         num_pages: int,
         dependent: bool = True,
+        inputs: DecodeInputs | None = None,
     ) -> None:
-        """`num_pages` is the width of page tables; `dependent` launches each kernel before the last has ended."""
+        """`num_pages` is the width of page tables; `dependent` launches each kernel before the last has ended.
+
+        Without `inputs`, the step allocates its own.
+        """
         _check(model, num_requests)
         self.model = model
         self.cache = cache
         self.ops = ops
         self.num_requests, self.num_pages = num_requests, num_pages
-        self.inputs = DecodeInputs.new(model, num_requests, num_pages)
+        self.inputs = DecodeInputs.new(model, num_requests, num_pages) if inputs is None else inputs
+        self.partial_sums = _new_partial_sums(model, self.inputs.r)
         self.dependent = dependent
 
     @property
     def dependent(self) -> bool:
-        return self._operands.lm_head.dependent
+        return self._dependent
 
     @dependent.setter
     def dependent(self, value: bool) -> None:
+        self._dependent = value
         self._operands = StepOperands.build(self.model, self.cache, self.inputs, value)
 
     @property
@@ -79,16 +87,35 @@ class DecodeStep:
     def run(self) -> Tensor:
         """Returns the logits [T, V] fp32 of the sampled token; inputs are then those of the next step."""
         operands = self._operands
-        for layer in operands.layers:
-            self._attend(layer)
-            self._mix(layer)
-        logits, best = self.ops.lm_head(operands.lm_head)
+        num_rows, vocabulary = operands.lm_head.weight.shape[0], self.model.spec.vocab_size
+        if num_rows != vocabulary:
+            raise DecodeError(
+                f"this rank holds {num_rows} of {vocabulary} rows of lm_head, and the next token is taken from "
+                "all of them: call run_layers and gather the logits of all ranks"
+            )
+        logits, best = self.project_logits(self.run_layers())
         self.ops.sample(operands.sample(best=best))
         return logits
 
+    @torch.inference_mode()
+    def run_layers(self) -> Tensor:
+        """Computes all layers from the embeddings in `inputs.r`; returns the residual [T, H] for the final norm."""
+        if self.model.ranks is not None:
+            return self._run_rank(self.model.ranks)
+        for layer in self._operands.layers:
+            self._attend(layer)
+            self._mix(layer)
+        return self.inputs.r
+
+    @torch.inference_mode()
+    def project_logits(self, r: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the logits [T, V] fp32 of a residual, or those of a rank's rows of lm_head, and their ranking."""
+        operands = self._operands.lm_head
+        return self.ops.lm_head(operands if r is operands.r else replace(operands, r=r))
+
     @property
-    def report(self) -> StepResult:
-        return self.inputs.report
+    def result(self) -> StepResult:
+        return self.inputs.result
 
     @torch.inference_mode()
     def rest(self, page: int) -> None:
@@ -132,6 +159,35 @@ class DecodeStep:
             self.ops.fc2(layer.fc2(inner=inner, logits=logits))
         else:
             self.ops.experts(layer.experts(logits=logits))
+
+    def _run_rank(self, ranks: Ranks) -> Tensor:
+        """Computes all layers of a tensor-parallel network.
+
+        o and fc2 add to the residual on the first rank and to zeros on the others, so that the sum over ranks is
+        the new residual and needs no further addition.
+        """
+        r, ops, sums = self.inputs.r, self.ops, self.partial_sums
+        if sums is not None:
+            sums.zero_()
+        for number, layer in enumerate(self._operands.layers):
+            q, *_ = ops.qkv(replace(layer.qkv, r=r))
+            mixed = ops.attention(layer.attention(q=q))
+            r = ranks.add(ops.o(layer.o(mixed=mixed, r=r if sums is None else sums[number, 0])))
+            logits = ops.router(replace(layer.router, r=r))
+            inner = ops.fc1(layer.fc1(logits=logits, r=r))
+            added_to = r if sums is None else sums[number, 1]
+            r = ranks.add(ops.fc2(layer.fc2(inner=inner, logits=logits, r=added_to)))
+        return r
+
+
+def _new_partial_sums(model: GptOss, r: Tensor) -> Tensor | None:
+    """Returns [L, 2, T, H], what o and fc2 of each layer add to on a rank that does not add the residual, or None.
+
+    Each has its own tensor, so that one operation clears them all for a step.
+    """
+    if model.ranks is None or model.ranks.is_first:
+        return None
+    return r.new_zeros(model.spec.num_layers, 2, *r.shape)
 
 
 def _check(model: GptOss, num_requests: int) -> None:

@@ -35,7 +35,7 @@ from firesteel.types import KvCache, KvView
 class DecodeInputs:
     """Inputs of a step, which it leaves as those of the next step; page tables stay."""
 
-    report: StepResult  # the tokens, and the logits that they had
+    result: StepResult  # the tokens, and the logits that they had
     positions: Tensor  # [T] int64
     kv_lens: Tensor  # [T] int64, the new token included
     full: KvView  # tables [T, N], with the pages of tokens to come
@@ -54,7 +54,7 @@ class DecodeInputs:
             return KvView(page_table=integers(num_requests, num_pages), slots=integers(num_requests))
 
         return cls(
-            report=StepResult.new(num_requests, device),
+            result=StepResult.new(num_requests, device),
             positions=integers(num_requests),
             kv_lens=integers(num_requests),
             full=view(),
@@ -65,7 +65,7 @@ class DecodeInputs:
     @property
     def token_ids(self) -> Tensor:
         """The tokens [T], int64."""
-        return self.report.token_ids
+        return self.result.token_ids
 
     def tensors(self) -> Iterator[Tensor]:
         yield from (self.token_ids, self.positions, self.kv_lens, self.r)
@@ -94,7 +94,10 @@ def load_view(ours: KvView, given: KvView) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerOperands:
-    """Operands of one layer. A partial lacks what its comment names."""
+    """Operands of one layer. A partial lacks what its comment names.
+
+    The ranks of a tensor-parallel network replace `r` at each call: a sum over ranks may be in another tensor.
+    """
 
     qkv: DecodeQkvOperands
     attention: partial[DecodeAttentionOperands]  # q
@@ -103,7 +106,9 @@ class LayerOperands:
     experts: partial[DecodeExpertsOperands]  # logits
     fc1: partial[DecodeFc1Operands]  # logits
     fc2: partial[DecodeFc2Operands]  # inner, logits
-    is_split: bool  # fc1 and fc2 run in place of experts: the rows of the two matmuls differ in length
+    # fc1 and fc2 run in place of experts: the rows of the two matmuls differ in length, or ranks add partial sums,
+    # and fc2 may add to something else than the residual.
+    is_split: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +121,10 @@ class StepOperands:
 
     @classmethod
     def build(cls, model: GptOss, cache: KvCache, inputs: DecodeInputs, dependent: bool) -> StepOperands:
-        """Builds the operands; with `dependent` each kernel but the first is launched before the last has ended."""
+        """Builds the operands; with `dependent` each kernel but the first is launched before the last has ended.
+
+        A kernel that follows a sum over ranks is launched after it, because what adds is not a decode kernel.
+        """
         weights = model.weights
         lm_head = DecodeLmHeadOperands(
             r=inputs.r,
@@ -124,7 +132,7 @@ class StepOperands:
             eps=model.spec.rms_eps,
             weight=weights.lm_head,
             activation=find_rounding(model, weights.lm_head),
-            dependent=dependent,
+            dependent=dependent and model.ranks is None,
         )
         sample = partial(
             DecodeSampleOperands,
@@ -138,7 +146,7 @@ class StepOperands:
             window_table=inputs.window.page_table,
             page_size=cache.keys[0].shape[2],
             r=inputs.r,
-            largest=inputs.report.best,
+            largest=inputs.result.best,
             dependent=dependent,
         )
         layers = (_build_layer(model, cache, inputs, dependent, number) for number in range(model.spec.num_layers))
@@ -153,6 +161,7 @@ def _build_layer(
     pages: dict[str, Any] = {"k_pages": cache.keys[number], "v_pages": cache.values[number]}
     pages["key_scale"], pages["value_scale"] = model.find_scales(number)
     after: dict[str, Any] = {"r": inputs.r, "dependent": dependent}
+    follows_sum = model.ranks is not None
     normed: dict[str, Any] = {"norm": layer.post_norm, "eps": spec.rms_eps}
     routed: dict[str, Any] = {"experts": layer.experts, "activation": model.activation}
     limits: dict[str, Any] = {"limit": spec.swiglu_limit, "active": spec.num_active}
@@ -169,7 +178,7 @@ def _build_layer(
             activation=find_rounding(model, layer.qkv),
             clipped=cache.saturated,
             # What ran before the step is not a decode kernel: the first kernel waits for all of it.
-            dependent=dependent and number > 0,
+            dependent=dependent and number > 0 and not follows_sum,
             **pages,
         ),
         attention=partial(
@@ -189,13 +198,19 @@ def _build_layer(
             activation=find_rounding(model, layer.o),
             **after,
         ),
-        router=DecodeRouterOperands(weight=layer.router, bias=layer.router_bias, **normed, **after),
+        router=DecodeRouterOperands(
+            r=inputs.r,
+            weight=layer.router,
+            bias=layer.router_bias,
+            dependent=dependent and not follows_sum,
+            **normed,
+        ),
         experts=partial(
             DecodeExpertsOperands, ahead=_find_ahead(model, number), **normed, **routed, **limits, **after
         ),
         fc1=partial(DecodeFc1Operands, **normed, **routed, **limits, **after),
         fc2=partial(DecodeFc2Operands, **routed, **after),
-        is_split=not fits(layer.experts),
+        is_split=follows_sum or not fits(layer.experts),
     )
 
 

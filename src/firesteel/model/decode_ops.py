@@ -57,7 +57,7 @@ class DecodeOps(NamedTuple):
         activation: str = "bf16",
         mxfp4_layers: Sequence[str] | None = None,
     ) -> DecodeOps:
-        """As `Kernels` does for the other ops; both mappings are by the op's name.
+        """Chooses implementations as `Kernels` does for the other ops; both mappings are keyed by op name.
 
         A required verdict is that of every kernel of the op for the activation, or with `mxfp4_layers`, the dense
         layers held in MXFP4, of those that a model so held launches.
@@ -68,22 +68,22 @@ class DecodeOps(NamedTuple):
             op.name: op.choose(device, asked.get(op.name), ledger, required.get(op.name), activation)
             for op in DECODE_OPS
         }
-        for name, one in required.items():
-            if one.verdict is not None:
-                check_here(find_op(name), device, one, activation, _name_weight(name, mxfp4_layers))
+        for name, requirement in required.items():
+            if requirement.verdict is not None:
+                check_here(find_op(name), device, requirement, activation, _name_weight(name, mxfp4_layers))
         return cls(**{group: chosen[f"decode_{group}"] for group in GROUPS})
 
     def table(self) -> list[tuple[str, str]]:
-        """(op, implementations that may run, best first) for each op."""
-        chosen = [one for one in self if isinstance(one, Chosen)]
-        return [(one.op.name, ", ".join(candidate.name for candidate in one.candidates)) for one in chosen]
+        """Returns (op, implementations that may run, best first) for each op."""
+        chosen = [op for op in self if isinstance(op, Chosen)]
+        return [(choice.op.name, ", ".join(candidate.name for candidate in choice.candidates)) for choice in chosen]
 
 
 GROUPS = DecodeOps._fields
 
 
 def _name_weight(op: str, mxfp4_layers: Sequence[str] | None) -> str | None:
-    """As variants of device code name it."""
+    """Returns the weight's name in the variants of device code."""
     layer = op.removeprefix("decode_")
     if mxfp4_layers is None or layer not in DENSE_LAYERS:
         return None

@@ -98,8 +98,11 @@ def fill(
     workers: int,
     progress: Progress | None = None,
 ) -> LoadReport:
-    """Fills `targets`; those not stored under their own name are codes and scales of a stored BF16 matrix."""
-    plain = [Stretch(stored[name].file, stored[name].offset, targets[name]) for name in targets if name in stored]
+    """Fills `targets`; those not stored under their own name are codes and scales of a stored BF16 matrix.
+
+    Targets of such codes and scales may have more rows than the matrix: the others are left as they are.
+    """
+    plain = [_stretch(stored[name], targets[name]) for name in targets if name in stored]
     total = sum(stretch.target.nbytes for stretch in plain) + sum(_bf16_bytes(targets, stored))
     reports: list[ReadReport] = []
     layers: dict[str, QuantizedLayer] = {}
@@ -115,6 +118,10 @@ def fill(
         for rows in staged:
             add(layers, _quantize(rows))
     return LoadReport(total, sum(report.seconds for report in reports), tuple(layers.values()))
+
+
+def _stretch(stored: StoredTensor, target: Tensor) -> Stretch:
+    return Stretch(stored.file, stored.offset, target, stored.num_runs, stored.pitch_bytes)
 
 
 def room_bytes(targets: Mapping[str, Tensor], stored: Mapping[str, StoredTensor]) -> int:
@@ -169,10 +176,10 @@ def _row_ranges(matrix: StoredTensor) -> Iterable[tuple[int, int]]:
 def _rows(
     name: str, matrix: StoredTensor, targets: Mapping[str, Tensor], first: int, staging: Tensor
 ) -> StagedRows:
-    count, columns = staging.shape
+    count = staging.shape[0]
     return StagedRows(
         name=name,
-        stretch=Stretch(matrix.file, matrix.offset + 2 * first * columns, staging),
+        stretch=_stretch(matrix.narrow(0, first, count), staging),
         codes=targets[name + CODES].flatten(1)[first : first + count],
         scales=targets[name + SCALES][first : first + count],
         is_first=first == 0,

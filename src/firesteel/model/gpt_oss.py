@@ -6,7 +6,7 @@ experts, A active, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from torch import Tensor
@@ -34,6 +34,17 @@ class Activations(NamedTuple):
     fed: Fed | None = None
 
 
+class Ranks(NamedTuple):
+    """How the ranks of a tensor-parallel network add their partial sums.
+
+    `add` takes the partial sums [T, H] of this rank and returns their sum over all ranks, equal bit for bit on
+    each, in the same tensor or in another.
+    """
+
+    is_first: bool  # true of one rank: in decoding steps it adds the residual to its partial sums
+    add: Callable[[Tensor], Tensor]
+
+
 class GptOss:
     def __init__(
         self,
@@ -48,10 +59,12 @@ class GptOss:
         tile: str = AUTO,
         tuned: Tuned | None = None,
         kv_scales: KvScales | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         """Pins `tile` for any number of tokens; "auto" uses the tiles of `tuned`.
 
-        Without `kv_scales`, keys and values are stored unscaled.
+        Without `kv_scales`, keys and values are stored unscaled. With `ranks`, `spec` and `weights` are the part of
+        one rank.
         """
         self.spec = spec
         self.weights = weights
@@ -63,6 +76,7 @@ class GptOss:
         self.tuned = tuned or Tuned()
         ones = (1.0,) * spec.num_layers
         self.kv_scales = kv_scales or KvScales(keys=ones, values=ones)
+        self.ranks = ranks
         self.table = rope_table(spec.rope, spec.head_dim, max_context, device.torch_device)
 
     def forward(self, batch: Batch, cache: KvCache, num_layers: int | None = None) -> Tensor:
@@ -70,6 +84,22 @@ class GptOss:
 
         With `num_layers`, only the first `num_layers` layers are computed.
         """
+        residual, update = self._compute_layers(batch, cache, num_layers)
+        if not residual.shape[0]:
+            return residual
+        x, _ = self.norm(residual, update, self.weights.norm)
+        return x.plain
+
+    def forward_residual(self, batch: Batch, cache: KvCache, num_layers: int | None = None) -> Tensor:
+        """As `forward`, but returns the residual [L, H] before the final norm."""
+        residual, update = self._compute_layers(batch, cache, num_layers)
+        if not residual.shape[0]:
+            return residual
+        _, residual = self.norm(residual, update, self.weights.norm)
+        return residual
+
+    def _compute_layers(self, batch: Batch, cache: KvCache, num_layers: int | None) -> tuple[Tensor, Tensor | None]:
+        """Returns the residual [L, H] and what the last layer adds to it; without rows that is nothing."""
         residual = self.weights.embedding[batch.token_ids].to(self.dtype)
         update: Tensor | None = None
         layers = self.weights.layers[:num_layers]
@@ -79,12 +109,15 @@ class GptOss:
             q = self.write_kv(x, number, batch, cache)
             residual = residual if rows is None else residual[rows]
             if not residual.shape[0]:
-                return residual
-            update = self.attend(q, number, batch, cache, rows)
+                return residual, None
+            update = self.add_ranks(self.attend(q, number, batch, cache, rows))
             x, residual = self.norm(residual, update, layer.post_norm, self.kernels.moe_matmul.reads_fed)
-            update = self.mix(x, layer, batch.num_tokens if rows is None else None)
-        x, _ = self.norm(residual, update, self.weights.norm)
-        return x.plain
+            update = self.add_ranks(self.mix(x, layer, batch.num_tokens if rows is None else None))
+        return residual, update
+
+    def add_ranks(self, update: Tensor) -> Tensor:
+        """Returns the sum over all ranks of what each adds to the residual; the next norm adds it."""
+        return update if self.ranks is None else self.ranks.add(update)
 
     @property
     def num_layers_of_each_kind(self) -> int:
@@ -189,7 +222,10 @@ class GptOss:
         return self.tuned.find_tile(op, self.activation, shape, tokens)
 
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
-        """Returns fp32 logits [.., V] of rows that `forward` returned, written to `out` if given."""
+        """Returns fp32 logits [.., V] of rows that `forward` returned, written to `out` if given.
+
+        A rank that holds some rows of lm_head returns the logits of these.
+        """
         logits = self.project(hidden, self.weights.lm_head, None)
         return logits.float() if out is None else out.copy_(logits)
 

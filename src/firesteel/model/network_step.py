@@ -24,7 +24,7 @@ ALIGNED = 16  # requests: every tensor begins at a multiple of 128 bytes, so ker
 
 
 class NetworkStep:
-    """A decoding step: `load` a batch, then `run` while its pages have room; `report` has the last tokens."""
+    """A decoding step: `load` a batch, then `run` while its pages have room; `result` has the last tokens."""
 
     def __init__(
         self, model: GptOss, cache: KvCache, *, num_requests: int, num_pages: int, idle_page: int, logits: Tensor
@@ -34,9 +34,9 @@ class NetworkStep:
         self.cache = cache
         self.idle_page = idle_page
         self.num_requests, self.num_pages = num_requests, num_pages
-        self.report = StepResult.new(num_requests, model.weights.embedding.device)
-        self.state = _State.new(num_requests, num_pages, self.report.both.device)
-        self.batch = self.state.batch(self.report.token_ids)
+        self.result = StepResult.new(num_requests, model.weights.embedding.device)
+        self.state = _State.new(num_requests, num_pages, self.result.both.device)
+        self.batch = self.state.batch(self.result.token_ids)
         self.advances = torch.zeros_like(self.batch.positions)  # 1 for rows with a request, else 0
         self.logits = logits[:num_requests]
         self.rest()
@@ -80,7 +80,7 @@ class NetworkStep:
     def run(self) -> Tensor:
         """Returns fp32 logits [T, V], from which the next tokens were taken, and advances the inputs to them."""
         logits = self.model.logits(self.model.forward(self.batch, self.cache), self.logits)
-        torch.max(logits, dim=-1, out=(self.report.best, self.report.token_ids))
+        torch.max(logits, dim=-1, out=(self.result.best, self.result.token_ids))
         self._advance()
         return logits
 
@@ -89,7 +89,7 @@ class NetworkStep:
         """Launches every kernel that `run` launches, but computes only the first layers of each kind."""
         model = self.model
         logits = model.logits(model.forward(self.batch, self.cache, model.num_layers_of_each_kind), self.logits)
-        torch.max(logits, dim=-1, out=(self.report.best, self.report.token_ids))
+        torch.max(logits, dim=-1, out=(self.result.best, self.result.token_ids))
         self._advance()
 
     @torch.inference_mode()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +38,45 @@ class CheckpointError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """Location, type and shape of a tensor in a file."""
+    """Location, type and shape of a tensor in a file, or of a part of one.
+
+    A part consists of runs of bytes of equal length, which begin `pitch_bytes` apart.
+    """
 
     file: Path
     offset: int  # of the first byte in the file
     num_bytes: int
     dtype: torch.dtype
     shape: tuple[int, ...]
+    num_runs: int = 1
+    pitch_bytes: int = 0
+
+    def narrow(self, axis: int, first: int, count: int) -> StoredTensor:
+        """Returns the part with `count` indices of `axis`, from `first` on, as torch.narrow does.
+
+        A tensor that consists of several runs can be narrowed along its first axis only.
+        """
+        if not 0 <= first <= first + count <= self.shape[axis] or (axis and self.num_runs > 1):
+            raise ValueError(f"cannot take {count} indices from {first} on of axis {axis} of {self}")
+        if self.num_runs > 1:
+            each = self.num_runs // self.shape[0]
+            return replace(
+                self,
+                offset=self.offset + first * each * self.pitch_bytes,
+                num_bytes=self.num_bytes // self.shape[0] * count,
+                shape=(count, *self.shape[1:]),
+                num_runs=each * count,
+            )
+        inner_bytes = math.prod(self.shape[axis + 1 :]) * self.dtype.itemsize
+        num_runs = math.prod(self.shape[:axis])
+        return replace(
+            self,
+            offset=self.offset + first * inner_bytes,
+            num_bytes=num_runs * count * inner_bytes,
+            shape=(*self.shape[:axis], count, *self.shape[axis + 1 :]),
+            num_runs=num_runs,
+            pitch_bytes=self.shape[axis] * inner_bytes,
+        )
 
 
 def find_tensors(directory: Path) -> dict[str, StoredTensor]:

@@ -27,10 +27,15 @@ def synthetic_weights(spec: ModelSpec, device: DeviceSpec, *, seed: int, reserve
     check_memory(weight_bytes(spec), device, reserve_gib)
     weights = empty_weights(spec, device.torch_device)
     for number, (name, tensor) in enumerate(named_tensors(weights, spec).items()):
-        generator = torch.Generator(device.torch_device).manual_seed((seed << 20) + number)
-        adds = ".o_proj." in name or ".down_proj_" in name
-        _fill(name, tensor, generator, gain_log2(spec.num_layers) if adds else 0)
+        draw_tensor(name, tensor, spec, seed=seed, number=number)
     return weights
+
+
+def draw_tensor(name: str, tensor: Tensor, spec: ModelSpec, *, seed: int, number: int) -> None:
+    """Fills tensor `number` of the network, a whole one, with random values."""
+    generator = torch.Generator(tensor.device).manual_seed((seed << 20) + number)
+    adds = ".o_proj." in name or ".down_proj_" in name
+    _fill(name, tensor, generator, gain_log2(spec.num_layers) if adds else 0)
 
 
 def gain_log2(num_layers: int) -> int:

@@ -48,11 +48,14 @@ class Weights:
     embedding: Tensor  # [V, H]
     layers: list[LayerWeights]
     norm: Tensor  # [H]
-    lm_head: DenseWeight  # [V, H]
+    lm_head: DenseWeight  # [V, H]; a rank of several holds some of the rows
 
 
-def empty_weights(spec: ModelSpec, device: torch.device) -> Weights:
-    """Returns uninitialised storage; on the meta device it takes no memory and still has every shape."""
+def empty_weights(spec: ModelSpec, device: torch.device, *, lm_head_rows: int | None = None) -> Weights:
+    """Returns uninitialised storage; on the meta device it takes no memory and still has every shape.
+
+    `lm_head_rows` is the number of rows of lm_head if it is not the whole vocabulary.
+    """
 
     def bf16(*shape: int) -> Tensor:
         return torch.empty(shape, dtype=torch.bfloat16, device=device)
@@ -93,7 +96,7 @@ def empty_weights(spec: ModelSpec, device: torch.device) -> Weights:
         embedding=bf16(spec.vocab_size, hidden),
         layers=layers,
         norm=bf16(hidden),
-        lm_head=dense("lm_head", spec.vocab_size, hidden),
+        lm_head=dense("lm_head", spec.vocab_size if lm_head_rows is None else lm_head_rows, hidden),
     )
 
 
@@ -172,14 +175,45 @@ def load_weights(
     `held`, if given, is the same spec with more layers in MXFP4, which are quantised here. Names, shapes, types and
     memory are checked before the first byte of data is read. At most `room_bytes` are used beyond the weights.
     """
-    held = spec if held is None else held
     stored = find_tensors(directory)
     check_tensors(stored, spec, directory)
-    planned = named_tensors(empty_weights(held, torch.device("meta")), held)
-    check_memory(weight_bytes(held) + room_bytes(planned, stored), device, reserve_gib)
-    weights = empty_weights(held, device.torch_device)
+    return read_weights(
+        stored,
+        spec if held is None else held,
+        device,
+        workers=workers,
+        reserve_gib=reserve_gib,
+        progress=progress,
+    )
+
+
+def read_weights(
+    stored: Mapping[str, StoredTensor],
+    held: ModelSpec,
+    device: DeviceSpec,
+    *,
+    workers: int,
+    reserve_gib: float,
+    progress: Progress | None = None,
+    lm_head_rows: int | None = None,
+) -> tuple[Weights, LoadReport]:
+    """Reads tensors of a checkpoint, or the parts of them that a rank holds, into the storage of `held`.
+
+    Tensors that are not in `stored`, and rows of lm_head beyond those stored, are zero.
+    """
+    planned = named_tensors(empty_weights(held, torch.device("meta"), lm_head_rows=lm_head_rows), held)
+    needed = sum(tensor.nbytes for tensor in planned.values()) + room_bytes(planned, stored)
+    check_memory(needed, device, reserve_gib)
+    weights = empty_weights(held, device.torch_device, lm_head_rows=lm_head_rows)
     targets = named_tensors(weights, held)
-    report = fill(targets, stored, workers=workers, progress=progress)
+    for name, tensor in targets.items():
+        source = stored.get(name, stored.get(name.removesuffix(CODES).removesuffix(SCALES)))
+        num_rows = 0 if source is None else source.shape[0]
+        tensor[num_rows:].zero_()
+    trimmed = {
+        name: tensor[: stored[name].shape[0]] if name in stored else tensor for name, tensor in targets.items()
+    }
+    report = fill(trimmed, stored, workers=workers, progress=progress)
     check_scales(targets, stored)
     return weights, report
 

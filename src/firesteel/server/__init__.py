@@ -1,1 +1,1 @@
-"""The OpenAI API over HTTP: requests in, answers out, whole or streamed. Knows the engine by its client only."""
+"""The OpenAI API over HTTP, with whole and streamed answers, in front of an engine client."""

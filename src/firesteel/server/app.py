@@ -5,7 +5,7 @@ app = build_app(Service(engine, directory, config))
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -21,7 +21,10 @@ from firesteel.config import parse_origins
 from firesteel.errors import EngineDied, UserError
 from firesteel.server.chat.endpoint import Chat
 from firesteel.server.completions.endpoint import Completions
+from firesteel.server.http.drain import DrainGuard
 from firesteel.server.http.errors import ApiError, ClientGone, answer_error
+from firesteel.server.http.guard import HostCheck, RequestGuard
+from firesteel.server.http.keys import note_owner
 from firesteel.server.http.route import GENERATES, READS, ApiRoute, Endpoint
 from firesteel.server.observe.access_log import AccessLog
 from firesteel.server.openai.answers import (
@@ -53,12 +56,15 @@ def build_app(service: Service) -> ASGIApp:
 
     app = Starlette(
         routes=[
-            *(Route(route.path, guard(route, service), methods=[route.method]) for route in routes),
+            *join_routes(routes, service),
             Route("/openapi.json", show_document),
         ],
         exception_handlers=dict.fromkeys(HANDLED, answer_error),
     )
-    return AccessLog(add_cors(app, service), metrics=service.metrics, shows_text=service.config.server.log_prompts)
+    guarded = RequestGuard(
+        add_cors(DrainGuard(app, service.admission.drain), service), HostCheck.of(service.config.server)
+    )
+    return AccessLog(guarded, metrics=service.metrics, shows_text=service.config.server.log_prompts)
 
 
 def add_cors(app: ASGIApp, service: Service) -> ASGIApp:
@@ -75,12 +81,21 @@ def add_cors(app: ASGIApp, service: Service) -> ASGIApp:
     )
 
 
-def guard(route: ApiRoute, service: Service) -> Endpoint:
-    """Wraps the route's handler in the check of the API key."""
+def join_routes(routes: Sequence[ApiRoute], service: Service) -> list[Route]:
+    """Joins the methods of each path, so that 405 names all of them."""
+    by_path: dict[str, dict[str, ApiRoute]] = {}
+    for route in routes:
+        by_path.setdefault(route.path, {})[route.method] = route
+    return [Route(path, guard(methods, service), methods=list(methods)) for path, methods in by_path.items()]
+
+
+def guard(methods: Mapping[str, ApiRoute], service: Service) -> Endpoint:
+    """Returns the handler of a path, which checks the API key first. A HEAD is answered as a GET."""
 
     async def answer(request: HttpRequest) -> Response:
+        route = methods["GET" if request.method == "HEAD" else request.method]
         if not route.is_open:
-            service.keys.check(request.headers.get("authorization"))
+            note_owner(request.scope, service.keys.check(request.headers.get("authorization")))
         return await route.answer(request)
 
     return answer
@@ -164,9 +179,10 @@ def list_routes(service: Service) -> Sequence[ApiRoute]:
         ApiRoute(
             path="/health/live",
             answer=status.live,
-            says="Liveness of this process",
+            says="Liveness: 200 unless this process must be restarted",
             gives=Health,
             is_open=True,
+            unready=503,
             errors=(),
         ),
     ]

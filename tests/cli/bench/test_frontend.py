@@ -23,4 +23,4 @@ def test_every_token_arrives_and_a_record_is_saved(run, tmp_path):
 @pytest.mark.slow
 def test_front_end_that_is_too_slow_is_an_error(run, tmp_path):
     result = run("bench", "frontend", *FLAGS, "--rate", "1e9", "--out", str(tmp_path))
-    assert result.exit_code == 1 and "did not keep up" in result.stderr and "us a token" in result.stdout
+    assert result.exit_code == 1 and "did not keep up" in result.stderr and "us per token" in result.stdout

@@ -85,7 +85,7 @@ def test_table_shows_the_start_up_time(bench):
     assert result.exit_code == 0, result.output
     text = " ".join(result.output.split())
     assert "of bare replay" in text and "to the first token" in text and "scheduling us" in text
-    assert "at 20 GB/s" in text and "of the floor" in text and "MB a token" in text
+    assert "at 20 GB/s" in text and "of the floor" in text and "MB per token" in text
 
 
 def test_plot_file_differs_from_that_of_bare_steps(bench, tmp_path, monkeypatch):

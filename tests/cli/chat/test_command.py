@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from firesteel.cli.chat.command import Conversation, check_effort, find_partner
-from firesteel.cli.chat.partner import AnswerPiece, Wishes
+from firesteel.cli.chat.partner import AnswerOptions, AnswerPiece
 from firesteel.errors import UserError
 
 HI = [{"choices": [{"delta": {"reasoning": "Hm."}}]}, {"choices": [{"delta": {"content": "Hi"}}]}]
@@ -24,15 +24,15 @@ class Echo:
     def __init__(self):
         self.asked = []
 
-    def answer(self, turns, wishes):
-        self.asked.append((list(turns), wishes))
+    def answer(self, turns, options):
+        self.asked.append((list(turns), options))
         yield AnswerPiece(content=turns[-1]["content"].upper())
 
 
 class Mute:
     name = "mute"
 
-    def answer(self, turns, wishes):
+    def answer(self, turns, options):
         raise UserError("no voice")
         yield
 
@@ -141,13 +141,13 @@ def test_every_turn_sends_the_whole_conversation():
 
 def test_effort_and_system_apply_to_later_turns():
     partner = Echo()
-    conversation = Conversation(partner, wishes=Wishes(max_tokens=3))
+    conversation = Conversation(partner, options=AnswerOptions(max_tokens=3))
     conversation.command("/effort high")
     conversation.command("/system  Whisper. ")
     conversation.say("a")
-    turns, wishes = partner.asked[0]
+    turns, options = partner.asked[0]
     assert turns[0] == {"role": "system", "content": "Whisper."}
-    assert wishes == Wishes(effort="high", max_tokens=3)
+    assert options == AnswerOptions(effort="high", max_tokens=3)
 
 
 def test_turn_without_an_answer_is_dropped():

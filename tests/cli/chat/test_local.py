@@ -7,10 +7,10 @@ import pytest
 
 from firesteel import LLM
 from firesteel.cli.chat.local import LocalPartner, interrupts_between_steps
-from firesteel.cli.chat.partner import Wishes
+from firesteel.cli.chat.partner import AnswerOptions
 
 QUESTION = [{"role": "user", "content": "What is the capital of France? Please reply with one word only"}]
-GREEDY = Wishes(temperature=0.0, max_tokens=100)
+GREEDY = AnswerOptions(temperature=0.0, max_tokens=100)
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,7 @@ def test_answer_has_reasoning_content_and_a_token_count(partner):
 
 
 def test_answer_ends_at_max_tokens(partner):
-    pieces = list(partner.answer(QUESTION, Wishes(temperature=0.0, max_tokens=3)))
+    pieces = list(partner.answer(QUESTION, AnswerOptions(temperature=0.0, max_tokens=3)))
     assert pieces[-1].finish_reason == "length" and pieces[-1].num_tokens == 3
 
 
@@ -72,7 +72,7 @@ def test_second_interrupt_is_not_delayed():
 def test_instructions_and_effort_reach_the_prompt(partner, monkeypatch):
     prompts = []
     monkeypatch.setattr(partner._llm, "outputs", lambda prompt, params: iter_closable(prompts.append(prompt)))
-    list(partner.answer([{"role": "system", "content": "Be kind."}, *QUESTION], Wishes(effort="high")))
+    list(partner.answer([{"role": "system", "content": "Be kind."}, *QUESTION], AnswerOptions(effort="high")))
     text = partner._llm.tokenizer.decode(prompts[0])
     assert "Reasoning: high" in text and "# Instructions\n\nBe kind." in text
 

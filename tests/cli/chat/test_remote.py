@@ -2,15 +2,15 @@
 
 import pytest
 
-from firesteel.cli.chat.partner import AnswerPiece, Wishes
+from firesteel.cli.chat.partner import AnswerOptions, AnswerPiece
 from firesteel.cli.chat.remote import RemotePartner, choose_model, complete_url, read_chunk, read_error
 from firesteel.errors import UserError
 
 HELLO = [{"role": "user", "content": "hello"}]
 
 
-def answer_of(partner, **wishes):
-    return list(partner.answer(HELLO, Wishes(**wishes)))
+def answer_of(partner, **options):
+    return list(partner.answer(HELLO, AnswerOptions(**options)))
 
 
 def test_reasoning_content_and_the_count_of_tokens_arrive(serve):
@@ -72,7 +72,7 @@ def test_server_that_is_not_openai_compatible_is_an_error(serve):
 
 def test_incomplete_answer_is_an_error(serve):
     partner = RemotePartner(serve(events=[{"choices": [{"delta": {"content": "Hi"}}]}], is_done=False).url)
-    pieces = partner.answer(HELLO, Wishes())
+    pieces = partner.answer(HELLO, AnswerOptions())
     assert next(pieces) == AnswerPiece(content="Hi")
     with pytest.raises(UserError, match="before it was complete"):
         next(pieces)

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from firesteel.engine.cache.page_pool import PagePool
-from firesteel.engine.cache.page_tables import FULL, WINDOW, PageLayout, PageTables
+from firesteel.engine.cache.page_tables import FULL, WINDOW, PageLayout, PageTables, root_of
 
 BOTH = (FULL, WINDOW)
 
@@ -15,9 +15,9 @@ def make(num_pages=64, page_size=4, kinds=BOTH, window=6, **options):
     return PageTables(PagePool(num_pages), layout, **options)
 
 
-def compute(tables, token_ids, *, chunk=1000):
+def compute(tables, token_ids, *, chunk=1000, **options):
     """Returns a table whose tokens were computed, `chunk` at a time, and the number found in the cache."""
-    table = tables.new(list(token_ids))
+    table = tables.new(list(token_ids), **options)
     done = cached = tables.open(table, len(token_ids) - 1)
     while done < len(token_ids):
         before, done = done, tables.grow(table, min(done + chunk, len(token_ids)))
@@ -53,6 +53,28 @@ def test_same_page_after_another_beginning_is_not_a_hit():
     tables = make(window=1)
     leave(tables, [1, 2, 3, 4, 5, 6, 7, 8, 9])
     assert leave(tables, [9, 9, 9, 9, 5, 6, 7, 8, 9]) == 0
+
+
+def test_salts_keep_equal_texts_apart():
+    tables = make()
+    assert leave(tables, range(21), salt="a") == 0
+    assert leave(tables, range(21)) == leave(tables, range(21), salt="b") == 0
+    assert leave(tables, range(21), salt="a") == leave(tables, range(21)) == 20
+
+
+def test_salt_cannot_continue_the_text_of_another():
+    """A salt that was the digest of another text's beginning would find what follows it."""
+    tables = make(kinds=(FULL,))
+    first, _ = compute(tables, range(21))
+    guess = first.digests[0].decode("latin-1")
+    assert leave(tables, range(4, 21), salt=guess) == 0
+    assert len(root_of("a")) == len(root_of("b")) != len(first.digests[0])
+
+
+def test_table_that_is_not_shared_leaves_no_page():
+    tables = make()
+    assert leave(tables, range(21), is_shared=False) == 0
+    assert tables.pool.num_idle == 0 and leave(tables, range(21)) == 0
 
 
 def test_hit_holds_the_very_pages_of_the_other_request():

@@ -98,6 +98,7 @@ REQUESTS = st.builds(
     mask=st.none(),
     score=st.just(False),
     arrival=REALS,
+    cache_salt=st.sampled_from(["", "0:", "1:é"]),
 )
 ROWS = st.builds(
     LedgerRow,

@@ -16,22 +16,22 @@ def test_plan_that_goes_on_has_a_token_more_of_each_and_takes_its_pages():
     world, plan = begun(3, 4, num_pages=40)
     assert [(span.start, span.end) for span in plan.spans] == [(3, 4), (4, 5)]
     held = world.pool.num_held
-    following = world.scheduler.go_on(plan)
+    following = world.scheduler.plan_ahead(plan)
     assert [(span.start, span.end) for span in following.spans] == [(4, 5), (5, 6)]
     assert world.pool.num_held == held + 2, "a page of each kind for the first, none for the second"
 
 
 def test_plan_does_not_go_on_past_the_last_token_of_a_request():
     world, plan = begun(3, 5, new=3)
-    following = world.scheduler.go_on(plan)
-    assert following is not None and world.scheduler.go_on(following) is None
+    following = world.scheduler.plan_ahead(plan)
+    assert following is not None and world.scheduler.plan_ahead(following) is None
 
 
 def test_plan_does_not_go_on_if_pages_are_short_and_nobody_is_preempted():
     world, plan = begun(4, 4, num_pages=8, window=1)
-    following = world.scheduler.go_on(plan)
+    following = world.scheduler.plan_ahead(plan)
     while following is not None:
-        plan, following = following, world.scheduler.go_on(following)
+        plan, following = following, world.scheduler.plan_ahead(following)
     assert plan.spans[0].end == 8 and world.scheduler.num_preemptions == 0
     world.check()
 
@@ -39,18 +39,18 @@ def test_plan_does_not_go_on_if_pages_are_short_and_nobody_is_preempted():
 def test_plan_does_not_go_on_if_a_request_left_or_could_join():
     world, plan = begun(3, 4)
     world.cancel("1")
-    assert world.scheduler.go_on(plan) is None
+    assert world.scheduler.plan_ahead(plan) is None
     world, plan = begun(3, 4)
     world.submit([1, 2], 3)
-    assert world.scheduler.go_on(plan) is None
+    assert world.scheduler.plan_ahead(plan) is None
     world.check()
 
 
 def test_plan_goes_on_if_the_waiting_request_cannot_join():
     world, plan = begun(3, 4, seqs=2)
     world.submit([1, 2], 3)
-    assert world.scheduler.go_on(plan) is not None
+    assert world.scheduler.plan_ahead(plan) is not None
     world, plan = begun(3, 4, num_pages=12)
     world.submit([1] * 20, 1)
-    assert world.scheduler.go_on(plan) is not None
+    assert world.scheduler.plan_ahead(plan) is not None
     world.check()

@@ -35,7 +35,7 @@ def step(scheduler, plan):
 
 def go_on_while_possible(scheduler, plan):
     steps = 0
-    while (following := scheduler.go_on(plan)) is not None:
+    while (following := scheduler.plan_ahead(plan)) is not None:
         step(scheduler, following)
         plan, steps = following, steps + 1
     return steps
@@ -63,7 +63,7 @@ def test_waiting_request_is_looked_up_again_once_pages_are_freed():
     plan = scheduler.next()
     step(scheduler, plan)
     add(scheduler, "waits", 61, max_tokens=1)
-    assert scheduler.go_on(plan) is not None, "there is no room for it"
+    assert scheduler.plan_ahead(plan) is not None, "there is no room for it"
     assert scheduler.cancel("leaves") is not None
-    assert scheduler.go_on(plan) is None, "someone has left"
+    assert scheduler.plan_ahead(plan) is None, "someone has left"
     assert [span.request.request_id for span in scheduler.next().spans] == ["runs", "waits"]

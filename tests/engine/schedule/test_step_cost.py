@@ -71,6 +71,6 @@ def test_single_slow_step_does_not_rule_a_size_out_for_long():
 def test_time_between_measured_sizes_is_interpolated():
     cost = StepCostModel(40.0, 2048)
     cost.add(512, 20.0)
-    assert cost.foresee(16) == 20 and cost.foresee(1024) == 30, "half of it is in proportion"
+    assert cost.predict(16) == 20 and cost.predict(1024) == 30, "half of it is in proportion"
     cost.add(1536, 30.0)
-    assert cost.foresee(1024) == 25 and cost.foresee(512) == 20 and cost.foresee(1536) == 30
+    assert cost.predict(1024) == 25 and cost.predict(512) == 20 and cost.predict(1536) == 30

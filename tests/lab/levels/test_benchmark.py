@@ -109,6 +109,7 @@ def test_bytes_follow_the_formats_that_the_engine_holds_not_its_flags():
         ("vllm", (), "bf16"),
         ("sglang", ("--kv-cache-dtype", "fp8_e5m2"), "fp8"),
         ("vllm", ("--quantization=awq",), None),
+        ("vllm+firesteel", (), "bf16"),
         ("llamacpp", (), None),
         ("other", (), None),
     ],
@@ -119,6 +120,14 @@ def test_bytes_of_other_engines_are_known_only_from_their_flags(tmp_path, kind, 
     served = find_served("gpt-oss-20b", find_formats(None, ours, LabSpec(flags=flags)))
     assert (served and served.kv) == kv and (served is None or served.spec.mxfp4_layers == ())
     assert find_formats(ServerLedger(), replace(ours, server=None), LabSpec(flags=flags)) == {}
+
+
+@pytest.mark.parametrize("setting", [("MXFP4_LAYERS", "all"), ("KV_DTYPE", "fp8")], ids=str)
+def test_our_settings_make_the_bytes_of_the_plugin_unknown_and_not_those_of_vllm(tmp_path, setting, monkeypatch):
+    monkeypatch.setenv(f"FIRESTEEL_{setting[0]}", setting[1])
+    for kind, is_known in (("vllm+firesteel", False), ("vllm", True)):
+        target = Target(api=Api.of("http://127.0.0.1:1"), kind=kind, folder=tmp_path, model="x", server=object())
+        assert bool(find_formats(None, target, LabSpec())) == is_known
 
 
 @pytest.mark.parametrize("formats", [{}, {"kv": "bfloat16"}])

@@ -28,6 +28,10 @@ LLAMA_GPU = [  # the embedding stays on the CPU
     "load_tensors:   CPU_Mapped model buffer size =   586.82 MiB",
     "load_tensors:        CUDA0 model buffer size = 59369.01 MiB",
 ]
+PLUGIN = (
+    "(EngineCore pid=7) INFO [model.py:80] firesteel: rank {} of {}: gpt-oss plugin 0.2.0 in vLLM 0.28.0; "
+    "linear=triton[bf16], decode_experts={}[int8]"
+)
 SGLANG = "server_args=ServerArgs(model_path='x', device='{}', served_model_name='x', moe_runner_backend='{}', ...)"
 HOPPER, B200, GB10 = (9, 0), (10, 0), (12, 1)
 
@@ -137,6 +141,57 @@ def test_warning_about_16_bit_products_is_a_fallback_on_a_gpu_with_fp4():
 def test_native_path_passes_without_being_requested(capability):
     assert not judge("vllm", log=CUTLASS, machine=machine(capability)).faults
     assert not judge("sglang", log=[SGLANG.format("cuda", "flashinfer_mxfp4")], machine=machine(capability)).faults
+
+
+@pytest.mark.parametrize("capability", [None, HOPPER, GB10])
+def test_plugin_in_vllm_passes_its_own_rules_and_fails_those_of_stock_vllm(capability):
+    log = [PLUGIN.format(0, 1, "cuda"), ATTENTION]
+    assert not judge("vllm+firesteel", log=log, machine=machine(capability)).faults
+    [fault] = judge("vllm", log=log, machine=machine(capability)).faults
+    assert fault.startswith("firesteel ran: ")
+
+
+@pytest.mark.parametrize("path", ["", "cpu", "marlin", "triton", "cutlass", "flashinfer", "native-fp4"])
+def test_no_path_of_stock_vllm_allows_the_plugin(path):
+    log = [PLUGIN.format(0, 1, "cuda"), *MARLIN, *CUTLASS, *VLLM_CPU]
+    assert any(fault.startswith("firesteel ran") for fault in judge("vllm", path=path, log=log).faults)
+
+
+@pytest.mark.parametrize("log", [MARLIN, CUTLASS, VLLM_CPU, ["hello"]])
+def test_stock_vllm_fails_the_rules_of_the_plugin(log):
+    assert "firesteel did not run" in judge("vllm+firesteel", log=log).faults
+
+
+def test_plugin_beside_kernels_of_vllm_fails():
+    log = [PLUGIN.format(0, 1, "cuda"), *MARLIN]
+    assert any("marlin ran" in fault for fault in judge("vllm+firesteel", log=log).faults)
+
+
+def test_reference_in_the_plugin_is_a_fallback_on_a_gpu_only():
+    log = [PLUGIN.format(0, 1, "reference")]
+    [fault] = judge("vllm+firesteel", log=log, machine=machine(HOPPER)).faults
+    assert fault.startswith("reference ran")
+    assert not judge("vllm+firesteel", log=log, machine=machine()).faults
+
+
+def test_path_cuda_of_the_plugin_needs_captured_steps():
+    log = [PLUGIN.format(0, 1, "cuda")]
+    assert judge("vllm+firesteel", path="cuda", log=log).faults == ("plugin-graphs did not run",)
+    captured = [*log, "INFO firesteel: captured step sizes 1, 2, 4, 8"]
+    assert not judge("vllm+firesteel", path="cuda", log=captured).faults
+    assert judge("vllm+firesteel", path="native-fp4", log=captured).faults == ("plugin-block-scaled did not run",)
+
+
+def test_plugin_is_recognised_in_a_profile():
+    assert not judge("vllm+firesteel", kernels={"decode_experts_even": 36}).faults
+    assert judge("vllm", kernels={"decode_experts_even": 36}).faults
+
+
+def test_rank_without_the_plugin_is_a_fault():
+    """A node without firesteel would run vLLM's own gpt-oss as one of the ranks."""
+    [fault] = judge("vllm+firesteel", log=[PLUGIN.format(rank, 4, "cuda") for rank in (0, 3)]).faults
+    assert "did not report rank 1, 2 of 4" in fault and "RAY_DEDUP_LOGS=0" in fault
+    assert not judge("vllm+firesteel", log=[PLUGIN.format(rank, 2, "cuda") for rank in (1, 0, 1)]).faults
 
 
 def test_long_line_is_shortened_around_the_match():

@@ -36,14 +36,22 @@ def test_key_is_that_of_the_servers_command(monkeypatch):
     assert find_key((), engine="vllm") == "ours"
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang", "llamacpp"])
+def test_key_is_the_first_of_several(monkeypatch, tmp_path):
+    (tmp_path / "keys").write_text("in-file\nother\n")
+    monkeypatch.delenv("FIRESTEEL_API_KEY", raising=False)
+    assert find_key(()) == "" and find_key(("--api-key-file", str(tmp_path / "keys"))) == "in-file"
+    monkeypatch.setenv("FIRESTEEL_API_KEY", "first\nsecond")
+    assert find_key(()) == "first"
+
+
+@pytest.mark.parametrize("engine", ["vllm", "vllm+firesteel", "sglang", "llamacpp"])
 def test_other_engines_get_model_and_port(engine):
     assert {"M", "81"} <= set(words(engine))
 
 
 def test_custom_commands_place_model_and_port():
     assert words("serve 'a b' {model} -p {port}", flags=("-x",)) == ["serve", "a b", "M", "-p", "81", "-x"]
-    with pytest.raises(UserError, match="neither one of firesteel, vllm, sglang, llamacpp"):
+    with pytest.raises(UserError, match=r"neither one of firesteel, vllm, vllm\+firesteel, sglang, llamacpp"):
         words("serve")
 
 
@@ -51,7 +59,20 @@ def test_debug_blocks_launches_and_disables_graphs():
     command = make_command("firesteel", model="M", port=81, folder=Path("/out"), debug=True)
     assert command.environment["CUDA_LAUNCH_BLOCKING"] == command.environment["TORCH_SHOW_CPP_STACKTRACES"] == "1"
     assert "--enforce-eager" in command.words
-    assert not make_command("vllm", model="M", port=81, folder=Path("/out")).environment
+    assert not make_command("sglang", model="M", port=81, folder=Path("/out")).environment
+
+
+@pytest.mark.parametrize("debug", [False, True])
+@pytest.mark.parametrize(
+    ("engine", "switch"),
+    [("vllm", "off"), ("vllm+firesteel", "on"), ("sglang", None), ("vllm serve {model} --port {port}", None)],
+)
+def test_vllm_is_measured_with_the_plugin_only_if_it_is_named(engine, switch, debug):
+    """Where firesteel is installed beside vLLM, `--engine vllm` would measure our kernels otherwise."""
+    command = make_command(engine, model="M", port=81, folder=Path("/out"), debug=debug)
+    assert command.environment.get("FIRESTEEL_VLLM") == switch
+    assert ("CUDA_LAUNCH_BLOCKING" in command.environment) == debug
+    assert ("--enforce-eager" in command.words) == (debug and engine != "sglang")
 
 
 def test_debug_flags_follow_the_engine_that_a_command_names():
@@ -71,6 +92,10 @@ def test_unclosed_quote_is_refused(make):
     [
         ("vllm", "vllm"),
         ("/x/bin/python -m vllm.serve {port}", "vllm"),
+        ("vllm+firesteel", "vllm+firesteel"),
+        ("env FIRESTEEL_VLLM=on vllm serve --port {port}", "vllm+firesteel"),
+        ("env FIRESTEEL_VLLM=off vllm serve --port {port}", "vllm"),
+        ("env FIRESTEEL_VLLM=on thing {port}", "other"),
         ("llama-server -p {port}", "llamacpp"),
         ("/venv/vllm/bin/python -m sglang.launch_server {port}", "sglang"),
         ("/srv/firesteel/thing {port}", "other"),

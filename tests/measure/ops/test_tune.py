@@ -75,7 +75,7 @@ def test_fastest_tile_and_options_are_chosen_with_their_times():
     tuner = tune_ops({"scaled": [workload(32)]}, CPU, clock=clock_of(seconds))
     assert tuner.tuned.tiles == {"scaled bf16 64x32": {32: "32x64"}}
     assert tuner.tuned.options == {"fc1 DEPTH=128 ROWS=32 num_stages=4 num_warps=4": {"DEPTH": 64}}
-    tile, options = tuner.found
+    tile, options = tuner.choices
     assert (tile.chosen, tile.before_s, tile.chosen_s, tile.m) == ("32x64", 2.0, 1.0, (32,))
     assert (options.chosen, options.chosen_s) == ("DEPTH=64", pytest.approx(0.5))
 
@@ -86,7 +86,7 @@ def test_candidate_that_is_wrong_or_fails_is_rejected_however_fast():
 
     tuner = tune_ops({"scaled": [workload(32)]}, CPU, clock=clock_of(seconds))
     assert not tuner.tuned.tiles and not tuner.tuned.options
-    assert [choice.chosen for choice in tuner.found] == [AUTO, "as shipped"]
+    assert [choice.chosen for choice in tuner.choices] == [AUTO, "as shipped"]
 
 
 def test_options_are_best_over_all_m_that_share_the_launch():
@@ -100,7 +100,7 @@ def test_options_are_best_over_all_m_that_share_the_launch():
 
     tuner = tune_ops({"scaled": [workload(32), workload(64)]}, CPU, clock=seconds)
     assert list(tuner.tuned.options.values()) == [{"num_stages": 5}]
-    assert tuner.found[-1].m == (32, 64) and tuner.found[-1].chosen_s == pytest.approx(math.sqrt(0.55))
+    assert tuner.choices[-1].m == (32, 64) and tuner.choices[-1].chosen_s == pytest.approx(math.sqrt(0.55))
 
 
 def test_progress_counts_workloads_and_launches():
@@ -109,7 +109,7 @@ def test_progress_counts_workloads_and_launches():
         {"scaled": [workload(1), workload(2)], "none": []},
         CPU,
         clock=clock_of(lambda *_: 1.0),
-        progress=lambda *one: told.append(one),
+        progress=lambda *progress: told.append(progress),
     )
     assert told == [(1, 4), (2, 4), (3, 4)], "two workloads and the one launch of both"
 
@@ -169,7 +169,7 @@ def test_gain_of_one_launch_is_not_credited_to_another():
 
     tuner = tune_ops({"twice": [replace(workload(32), op=twice)]}, CPU, clock=clock)
     assert tuner.tuned.options == {"fc1 DEPTH=128 ROWS=16 num_stages=4 num_warps=4": {"num_stages": 5}}
-    assert (tuner.found[-1].before_s, tuner.found[-1].chosen) == (0.5, "as shipped")
+    assert (tuner.choices[-1].before_s, tuner.choices[-1].chosen) == (0.5, "as shipped")
 
 
 def test_noise_changes_nothing():
@@ -185,7 +185,7 @@ def test_few_tokens_skip_tiles_that_they_would_leave_empty():
 def test_many_tokens_try_every_tile_that_is_accepted():
     tiles = list(list_tiles(8192))
     assert {"256x128", "128x256"} <= set(tiles) and "256x256" not in tiles
-    assert all(refuse_tile(one) is None for one in tiles)
+    assert all(refuse_tile(tile) is None for tile in tiles)
 
 
 @pytest.mark.gpu
@@ -194,12 +194,12 @@ def test_gpu_tunes_a_small_linear_and_the_engine_reads_the_file(tmp_path):
     spec = replace(PRESETS["gpt-oss-20b"], vocab_size=4096)
     workloads = list(list_workloads(linear, 32, "bf16", ModelShapes(spec, gpu)))[:2]  # qkv in bf16 and in MXFP4
     tuner = tune_ops({"linear": workloads}, gpu)
-    assert len(tuner.found) >= len(workloads)
-    assert all(0 < choice.chosen_s <= choice.before_s < 1 for choice in tuner.found)
+    assert len(tuner.choices) >= len(workloads)
+    assert all(0 < choice.chosen_s <= choice.before_s < 1 for choice in tuner.choices)
     write_tuned(tmp_path / "tiles.json", tuner.tuned, gpu)
     tuned = read_tuned(tmp_path / "tiles.json", gpu)
     assert tuned == tuner.tuned
     with using_options(tuned.options):
-        for one in workloads:
-            args = one.part.draw()
+        for workload in workloads:
+            args = workload.part.draw()
             assert linear.choose(gpu, None, Ledger())(*args).isfinite().all()

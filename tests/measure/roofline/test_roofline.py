@@ -242,7 +242,7 @@ def test_costs_are_those_of_network_ops():
 def test_mxfp4_layers_are_counted_separately():
     plain, packed = step_cost(BIG, StepShape()), step_cost(BIG, StepShape(dense="mxfp4"))
     parts = [step_cost(BIG, StepShape(mxfp4_layers=(part,))) for part in ("qkv", "o", "lm_head")]
-    saved = [plain.bytes - one.bytes for one in parts]
+    saved = [plain.bytes - part.bytes for part in parts]
     assert min(saved) > 0 and sum(saved) == pytest.approx(plain.bytes - packed.bytes)
     assert step_cost(BIG, StepShape(mxfp4_layers=("qkv", "o", "lm_head"))).bytes == packed.bytes
 
@@ -253,7 +253,7 @@ def test_predictions_list_their_assumptions():
     assert any("independent routing" in line for line in gb10)
     h200 = assumptions(step_cost(BIG, StepShape(distinct_experts=4)), GPUS["h200"], 0.5)
     assert not any("not yet run" in line or "independent" in line for line in h200)
-    assert any("4.0 distinct experts a layer, given" in line for line in h200)
+    assert any("4.0 distinct experts per layer, given" in line for line in h200)
     assert not any("measured read" in line for line in assumptions(step_cost(BIG, StepShape()), GPUS["b200"], 0.5))
 
 

@@ -59,8 +59,8 @@ def test_only_generated_tokens_have_gaps():
 @pytest.mark.parametrize(
     ("engine", "message"),
     [
-        (ScoringEngine(lost=1), "request b read again gave logprobs of 3 of 4 tokens"),
-        (ScoringEngine(lost=3, error="NaN"), "request b read again gave logprobs of 1 of 4 tokens: NaN"),
+        (ScoringEngine(lost=1), "request b: rescoring gave logprobs of 3 of 4 tokens"),
+        (ScoringEngine(lost=3, error="NaN"), "request b: rescoring gave logprobs of 1 of 4 tokens: NaN"),
     ],
 )
 def test_unscored_tokens_are_an_error(engine, message):
@@ -73,10 +73,10 @@ def test_unscored_tokens_are_an_error(engine, message):
     ("gaps", "is_rounded", "fault"),
     [
         ((0.0, 9e-4), False, None),
-        ((0.0, 2e-3), False, "up to 0.002 nats behind the likeliest; float32 explains 0.001"),
+        ((0.0, 2e-3), False, "up to 0.002 nats behind the most likely; float32 explains 0.001"),
         ((0.0, float("nan")), False, "up to nan nats behind"),
         ((0.0, 0.9), True, None),
-        ((0.0, 1.0), True, "0.50 nats behind the likeliest on average; rounding explains 0.5"),
+        ((0.0, 1.0), True, "0.50 nats behind the most likely on average; rounding explains 0.5"),
         ((0.0, float("nan")), True, "nan nats behind"),
     ],
 )

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from firesteel.chat.harmony import Harmony
-from firesteel.chat.message import AssistantMessage
+from firesteel.chat.message import ParsedMessage
 from firesteel.server.generate.choice import ChatReader, Choice, ChoicePiece, PromptReader, TextReader
 from firesteel.types import Request, RequestStatistics, SamplingParams, StepOutput
 
@@ -40,7 +40,7 @@ def outputs(token_ids, size, reason="stop"):
 
 def read(reader, token_ids, size, reason="stop"):
     """Returns the message and the text of a choice, and its last piece."""
-    message, text, piece = AssistantMessage(), "", ChoicePiece()
+    message, text, piece = ParsedMessage(), "", ChoicePiece()
     for output in outputs(token_ids, size, reason):
         piece = reader.push(output)
         text += piece.text

@@ -1,39 +1,11 @@
-"""The API key and the limit on concurrent requests."""
+"""The limit on concurrent requests."""
 
 import threading
 
 import pytest
 
-from firesteel.server.http.admission import Admission, KeyCheck
+from firesteel.server.http.admission import Admission
 from firesteel.server.http.errors import ApiError
-
-
-@pytest.mark.parametrize(
-    "given", [None, "", "Bearer", "Bearer wrong", "Basic right", "right", "Bearer right2", "Bearer righ"]
-)
-def test_wrong_key_is_refused(given):
-    with pytest.raises(ApiError) as caught:
-        KeyCheck("right").check(given)
-    assert caught.value.status == 401 and "right" not in str(caught.value)
-
-
-def test_right_key_or_no_key_required_is_accepted():
-    KeyCheck("right").check("Bearer right")
-    KeyCheck("right").check("bearer  right ")
-    KeyCheck("").check(None)
-
-
-def test_key_protects_all_but_health_metrics_and_the_page(open_server):
-    server = open_server(api_key="right")
-    for path in ("/health", "/health/live", "/metrics", "/", "/openapi.json"):
-        assert server.get(path).status == 200, path
-    for path in ("/v1/models", "/ledger"):
-        answer = server.get(path)
-        assert answer.status == 401 and answer.headers["www-authenticate"] == "Bearer"
-        assert server.get(path, authorization="Bearer right").status == 200
-    assert server.chat().status == 401
-    assert server.post("/tokenize", {"prompt": "a"}).status == 401
-    assert server.post("/tokenize", {"prompt": "a"}, authorization="Bearer right").status == 200
 
 
 def test_choices_beyond_the_limit_are_refused():

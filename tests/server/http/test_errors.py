@@ -1,5 +1,7 @@
 """Errors have OpenAI's format and do not show the inside of the server."""
 
+import urllib.request
+
 import pytest
 
 
@@ -7,6 +9,19 @@ import pytest
 def test_unknown_path_or_method_is_an_error(server, path, method, status):
     answer = server.get(path) if method == "GET" else server.post(path, {})
     assert answer.status == status and set(answer.error) == {"message", "type", "param", "code"}
+
+
+def test_405_names_all_methods_of_the_path(server):
+    """It named GET alone where DELETE was possible too."""
+    for path, methods in (
+        ("/v1/responses/resp_1", {"GET", "HEAD", "DELETE"}),
+        ("/v1/responses", {"POST"}),
+        ("/v1/models", {"GET", "HEAD"}),
+    ):
+        request = urllib.request.Request(server.url + path, method="PUT", data=b"{}")
+        answer = server._ask(request)
+        assert answer.status == 405 and set(answer.headers["allow"].split(", ")) == methods
+    assert server.delete("/v1/responses/resp_1").status == server.get("/v1/responses/resp_1").status == 404
 
 
 def test_server_fault_does_not_show_its_traceback(open_server, caplog, eventually):
@@ -21,7 +36,8 @@ def test_server_fault_does_not_show_its_traceback(open_server, caplog, eventuall
     assert "secret" not in answer.body.decode() and "Traceback" not in answer.body.decode()
     eventually(lambda: "secret inside" in caplog.text)  # the server's own log has it
     statuses = [line.status for line in caplog.records if line.getMessage() == "request"]
-    assert [one for one in statuses if one >= 500] == [500]  # another server may end a line of its own meanwhile
+    # Another server may end a line of its own meanwhile.
+    assert [status for status in statuses if status >= 500] == [500]
 
 
 def test_error_output_of_the_engine_is_reported(server):

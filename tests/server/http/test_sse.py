@@ -18,7 +18,7 @@ def send_chat(server, **fields):
     host, port = server.url.removeprefix("http://").split(":")
     end = socket.create_connection((host, int(port)), timeout=10)
     body = json.dumps({"messages": [{"role": "user", "content": "hi"}], **fields}).encode()
-    head = "POST /v1/chat/completions HTTP/1.1", "host: x", "content-type: application/json"
+    head = "POST /v1/chat/completions HTTP/1.1", "host: localhost", "content-type: application/json"
     end.sendall("\r\n".join([*head, f"content-length: {len(body)}", "", ""]).encode() + body)
     return end
 

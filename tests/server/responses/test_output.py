@@ -5,7 +5,7 @@ import random
 import pytest
 
 from firesteel.chat.harmony import Harmony
-from firesteel.chat.message import Begin, End, Text
+from firesteel.chat.message import Begin, End, TextDelta
 from firesteel.server.generate.choice import ChatReader, ChoicePiece
 from firesteel.server.responses.answers import InputDetails, OutputDetails, Response, ResponseUsage
 from firesteel.server.responses.output import ResponseWriter
@@ -51,7 +51,7 @@ def write(*pieces):
 
 def part(index, kind, text="", **more):
     begin = Begin(index=index, kind=kind, header="", **more)
-    return [begin, *([Text(index=index, text=text)] if text else []), End(index=index, closed_by="<|end|>")]
+    return [begin, *([TextDelta(index=index, text=text)] if text else []), End(index=index, closed_by="<|end|>")]
 
 
 def test_part_without_text_is_not_an_item_but_a_call_is():

@@ -9,7 +9,7 @@ from firesteel.server.responses.schema import Item, Reasoning, TextOptions
 from firesteel.server.responses.store import ResponseStore, Stored, complete_items, list_items
 
 
-def stored(name, text="answer", history=()):
+def stored(name, text="answer", history=(), owner="1"):
     said = MessageItem(id=f"msg_{name}", status="completed", content=[OutputTextPart(text=text)])
     response = Response(
         id=name,
@@ -28,7 +28,7 @@ def stored(name, text="answer", history=()):
         truncation="disabled",
         output=[said],
     )
-    return Stored(response, list(history), complete_items([Item(role="user", content="question")]))
+    return Stored(response, list(history), complete_items([Item(role="user", content="question")]), owner)
 
 
 def test_the_conversation_is_history_question_and_answer():
@@ -45,8 +45,8 @@ def test_oldest_is_dropped_first_and_the_limit_holds():
         store.put(stored(name))
     assert len(store) == 3 and store.num_bytes <= store.most_bytes
     with pytest.raises(ApiError, match="response 'a' not found"):
-        store.get("a")
-    assert store.get("d").response.id == "d"
+        store.get("a", "1")
+    assert store.get("d", "1").response.id == "d"
 
 
 def test_history_counts_in_every_entry_that_keeps_it_alive():
@@ -58,7 +58,7 @@ def test_too_large_response_is_not_kept_and_drops_no_other():
     store = ResponseStore(2 * stored("a").count_bytes())
     store.put(stored("a"))
     store.put(stored("b", text="x" * 10_000))
-    assert len(store) == 1 and store.get("a")
+    assert len(store) == 1 and store.get("a", "1")
 
 
 def test_limit_of_0_keeps_nothing():
@@ -72,16 +72,25 @@ def test_second_put_replaces_the_first():
     store.put(stored("a", text="x" * 1000))
     store.put(stored("a"))
     assert len(store) == 1 and store.num_bytes == stored("a").count_bytes()
-    store.delete("a")
+    store.delete("a", "1")
     assert store.num_bytes == 0
     with pytest.raises(ApiError) as raised:
-        store.delete("a")
+        store.delete("a", "1")
     assert raised.value.status == 404
+
+
+def test_owners_do_not_find_each_others_responses():
+    store = ResponseStore(1 << 20)
+    store.put(stored("a", owner="1"))
+    for ask in (store.get, store.find_previous, store.delete):
+        with pytest.raises(ApiError, match="response 'a' not found"):
+            ask("a", "2")
+    assert store.get("a", "1") is store.find_previous("a", "1")
 
 
 def test_missing_previous_response_is_a_request_error():
     with pytest.raises(ApiError) as raised:
-        ResponseStore(1).find_previous("resp_x")
+        ResponseStore(1).find_previous("resp_x", "1")
     assert raised.value.status == 400 and raised.value.code == "previous_response_not_found"
 
 

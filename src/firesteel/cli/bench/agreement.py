@@ -81,13 +81,13 @@ def agreement_table(results: Results, title: str) -> Table:
         "tokens equal",
         "requests wholly equal",
         "tokens before the first difference",
-        "differences a 1000 tokens",
+        "differences per 1000 tokens",
         "largest margin",
     )
     table.title = title
     table.caption = (
         "before the first difference: mean over requests that differ; differences: first ones, over the tokens up "
-        "to them; margin: nats between the two most likely tokens where the requests part"
+        "to them; margin: nats between the two most likely tokens at the first difference"
     )
     for result in results:
         if isinstance(result, Unmeasured):

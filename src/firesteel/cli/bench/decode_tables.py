@@ -14,13 +14,13 @@ from firesteel.measure.loop.figures import LoopFigures, Startup
 SPEED_COLUMNS = (
     "batch",
     "context",
-    "ms a step",
-    "ms a token",
+    "ms per step",
+    "ms per token",
     "tok/s",
-    "MB a token",
+    "MB per token",
     "floor ms",
     "of the floor",
-    "experts a layer",
+    "experts per layer",
 )
 STAGE_COLUMNS = {  # title of each stage
     "schedule": "scheduling",
@@ -52,8 +52,8 @@ def decode_table(measured: Sequence[DecodeFigures], title: str) -> Table:
     table.title = title
     table.caption = (
         f"{first.way}; medians of {len(first.samples_ms)} steps; floor: a step's bytes at {first.read_gb_s:.0f} "
-        f"GB/s, read in the same run; all ways gave the same bits over {first.checked_steps} steps; experts: in a "
-        f"step, and over {first.experts.num_tokens} tokens"
+        f"GB/s, measured in the same run; all variants gave the same bits over {first.checked_steps} steps; "
+        f"experts: in a step, and over {first.experts.num_tokens} tokens"
     )
     for figures in measured:
         table.add_row(*speed_cells(figures), str(figures.experts.total), f"{figures.allocated_bytes / 1e9:.2f}")
@@ -65,7 +65,7 @@ def group_table(measured: Sequence[DecodeFigures]) -> Table:
     groups = list(first.groups_ms)
     table = new_table("batch", "context", *(f"{group} us" for group in groups), "sum us", "step us")
     table.title = "time of each group in a step"
-    table.caption = f"each by {first.groups_by}: what it fetches early, or finds in the cache, differs in a step"
+    table.caption = f"each by {first.groups_by}; inside a step, early fetches and cache hits differ"
     for figures in measured:
         times = [figures.groups_ms[group] for group in groups]
         cells = (f"{1e3 * time:.1f}" for time in (*times, sum(times), figures.step_ms))
@@ -74,12 +74,12 @@ def group_table(measured: Sequence[DecodeFigures]) -> Table:
 
 
 def loop_table(measured: Sequence[LoopFigures], title: str, startup: Startup) -> Table:
-    table = new_table(*SPEED_COLUMNS, "likeliest read again")
+    table = new_table(*SPEED_COLUMNS, "most likely when rescored")
     first = measured[0]
     table.title = title
     table.caption = (
-        f"{first.way}; floor: a step's bytes, at the middle depth, at {first.read_gb_s:.0f} GB/s, read in the same "
-        f"run; from weights on the device to the first token {startup.first_token_s:.1f} s, to the second "
+        f"{first.way}; floor: a step's bytes, at the middle depth, at {first.read_gb_s:.0f} GB/s, measured in "
+        f"the same run; from weights on the device to the first token {startup.first_token_s:.1f} s, to the second "
         f"{startup.second_token_s:.1f} s{describe_caches(startup)}"
     )
     for figures in measured:
@@ -93,7 +93,7 @@ def stage_table(measured: Sequence[LoopFigures]) -> Table:
     table.title = "what the engine adds to a step"
     table.caption = (
         "bare: replays of the same step and nothing else; idle: between the end of a step and the next one's "
-        "beginning; the others are the host's time, which on a GPU passes beside the steps launched ahead: "
+        "beginning; the others are host time, which on a GPU overlaps with the steps launched ahead: "
         "launching is all of the model on a CPU, reading is text and stop strings"
     )
     for figures in measured:

@@ -44,7 +44,7 @@ def bench_engine(
     out: Out = RECORDS,
     as_json: AsJson = False,
 ) -> None:
-    """Tokens per second of the engine, prefill and decode apart, and the time in each stage; no prefix caching."""
+    """Tokens per second of the engine in prefill and in decode, and the time in each stage; no prefix caching."""
     levels = parse_numbers("--concurrency", concurrency, 1, None)
     config = resolve({"prefix_caching": False, "max_num_seqs": max(64, *levels), **settings}).config
     check_seqs(config, max(levels))
@@ -77,16 +77,16 @@ def engine_table(measured: Sequence[ConcurrencyFigures], title: str) -> Table:
         "prefill tok/s",
         "decode tok/s",
         "first token ms",
-        "ms a token",
+        "ms per token",
         "steps",
         "scheduler ms",
         "batch ms",
         "model ms",
         "sample and wait ms",
-        "likeliest read again",
+        "most likely when rescored",
     )
     table.title = title
-    table.caption = "medians over rounds; stages are a step's; waiting for a GPU is in the last"
+    table.caption = "medians over rounds; stages: per step; the last includes waiting for the GPU"
     for figures in measured:
         table.add_row(
             str(figures.concurrency),

@@ -47,9 +47,9 @@ def bench_frontend(
 
 
 def frontend_table(rounds: Sequence[FrontendRound], shape: dict[str, Any]) -> Table:
-    table = new_table("tok/s", "cores", "us a token", "chunks a token", "bytes a token")
-    table.title = f"{shape['concurrency']} streams, {shape['rate_tok_s']:g} tokens a second from the engine"
-    table.caption = "of the front end alone, held to one core"
+    table = new_table("tok/s", "cores", "us per token", "chunks per token", "bytes per token")
+    table.title = f"{shape['concurrency']} streams, {shape['rate_tok_s']:g} tokens per second from the engine"
+    table.caption = "the front end alone, pinned to one core"
     for figures in rounds:
         table.add_row(
             f"{figures.tok_s:.0f}",

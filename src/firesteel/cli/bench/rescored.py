@@ -23,7 +23,7 @@ def report_wrong_tokens(checks: Iterable[tuple[int, Rescored | None]], *, is_rou
     for in_flight, rescored in checks:
         fault = None if rescored is None else rescored.find_fault(is_rounded=is_rounded)
         if fault is not None:
-            show_error(f"with {in_flight} in flight the tokens are wrong: read again they are {fault}")
+            show_error(f"with {in_flight} in flight the tokens are wrong: rescored, they are {fault}")
             has_fault = True
     if has_fault:
         raise typer.Exit(1)

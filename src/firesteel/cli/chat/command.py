@@ -14,11 +14,11 @@ import typer
 from firesteel.chat.harmony import EFFORTS
 from firesteel.cli.app import app, show_error, with_settings
 from firesteel.cli.chat.local import LocalPartner
-from firesteel.cli.chat.partner import Partner, Turn, Wishes
+from firesteel.cli.chat.partner import AnswerOptions, Partner, Turn
 from firesteel.cli.chat.remote import RemotePartner
 from firesteel.cli.chat.screen import Screen, ShownAnswer
 from firesteel.cli.model.load import load
-from firesteel.config import resolve
+from firesteel.config import list_keys, resolve
 from firesteel.errors import UserError
 
 HELP = """/help            list of commands
@@ -42,9 +42,11 @@ def chat(
     temperature: Annotated[float | None, typer.Option(min=0, help="sampling temperature; 0: greedy")] = None,
 ) -> None:
     """Chat with a model. In a pipe every line is a turn; answers go to stdout, the rest to stderr."""
-    wishes = Wishes(effort=check_effort(effort) if effort else None, max_tokens=max_tokens, temperature=temperature)
+    options = AnswerOptions(
+        effort=check_effort(effort) if effort else None, max_tokens=max_tokens, temperature=temperature
+    )
     partner = find_partner(url, api_key, settings)
-    Conversation(partner, system=system, wishes=wishes).run(is_interactive=sys.stdin.isatty())
+    Conversation(partner, system=system, options=options).run(is_interactive=sys.stdin.isatty())
 
 
 def find_partner(url: str, api_key: str, settings: dict[str, Any]) -> Partner:
@@ -53,7 +55,8 @@ def find_partner(url: str, api_key: str, settings: dict[str, Any]) -> Partner:
         refuse(
             settings.keys() - {"model"}, "only for a model loaded here; the server at --url has its own settings"
         )
-        api_key = api_key or resolve().config.server.api_key
+        server = resolve().config.server
+        api_key = api_key or next(iter(list_keys(server.api_key, server.api_key_file)), "")
         return RemotePartner(url, api_key=api_key, model=settings.get("model", ""))
     refuse(["api_key"] if api_key else [], "only for a server: give --url too")
     return LocalPartner(load(settings))
@@ -72,10 +75,10 @@ def check_effort(level: str) -> str:
 
 
 class Conversation:
-    def __init__(self, partner: Partner, *, system: str = "", wishes: Wishes | None = None) -> None:
+    def __init__(self, partner: Partner, *, system: str = "", options: AnswerOptions | None = None) -> None:
         self.partner = partner
         self.system = system
-        self.wishes = wishes or Wishes()
+        self.options = options or AnswerOptions()
         self.turns: list[Turn] = []
         self._screen = Screen()
 
@@ -110,7 +113,7 @@ class Conversation:
     def _listen(self, answer: ShownAnswer) -> None:
         opening: list[Turn] = [{"role": "system", "content": self.system}] if self.system else []
         try:
-            with closing(self.partner.answer([*opening, *self.turns], self.wishes)) as pieces:
+            with closing(self.partner.answer([*opening, *self.turns], self.options)) as pieces:
                 for piece in pieces:
                     answer.push(piece)
                     self._screen.show(piece)
@@ -126,7 +129,7 @@ class Conversation:
             self.turns.clear()
             self._screen.note("new conversation")
         elif name == "/effort":
-            self.wishes = replace(self.wishes, effort=check_effort(rest))
+            self.options = replace(self.options, effort=check_effort(rest))
             self._screen.note(f"effort {rest}")
         elif name == "/system":
             self.system = rest

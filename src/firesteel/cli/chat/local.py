@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from firesteel.chat.harmony import Harmony
-from firesteel.chat.message import Text
-from firesteel.cli.chat.partner import AnswerPiece, Turn, Wishes
+from firesteel.chat.message import TextDelta
+from firesteel.cli.chat.partner import AnswerOptions, AnswerPiece, Turn
 from firesteel.llm import LLM
 from firesteel.server.chat.conversation import render_chat
 from firesteel.server.generate.choice import ChatReader
@@ -29,11 +29,11 @@ class LocalPartner:
         self._defaults = read_defaults(llm.directory)
         self.name = f"{llm.settings.config.model.model} on {llm.device.name}"
 
-    def answer(self, turns: list[Turn], wishes: Wishes) -> Generator[AnswerPiece, None, None]:
+    def answer(self, turns: list[Turn], options: AnswerOptions) -> Generator[AnswerPiece, None, None]:
         messages = msgspec.convert(turns, list[ChatMessage])
-        asked = ChatRequest(messages=messages, reasoning_effort=wishes.effort)  # type: ignore[arg-type]
+        asked = ChatRequest(messages=messages, reasoning_effort=options.effort)  # type: ignore[arg-type]
         prompt = self._harmony.encode_for_completion(render_chat(asked))
-        params = self._params(wishes)
+        params = self._params(options)
         reader, num_tokens = ChatReader(self._harmony, params), 0
         with interrupts_between_steps() as check, closing(self._llm.outputs(prompt, params)) as outputs:
             for output in outputs:
@@ -42,13 +42,13 @@ class LocalPartner:
                 texts = {"content": "", "reasoning": ""}
                 for delta in made.deltas:
                     kind = reader.stream.message.parts[delta.index].kind
-                    if isinstance(delta, Text) and kind in texts:
+                    if isinstance(delta, TextDelta) and kind in texts:
                         texts[kind] += delta.text
                 yield AnswerPiece(**texts, num_tokens=num_tokens, finish_reason=made.finish_reason)
                 check()
 
-    def _params(self, wishes: Wishes) -> SamplingParams:
-        given: dict[str, Any] = {"max_tokens": wishes.max_tokens, "temperature": wishes.temperature}
+    def _params(self, options: AnswerOptions) -> SamplingParams:
+        given: dict[str, Any] = {"max_tokens": options.max_tokens, "temperature": options.temperature}
         given = {name: value for name, value in given.items() if value is not None}
         stops = tuple(self._harmony.stop_token_ids)
         return SamplingParams(

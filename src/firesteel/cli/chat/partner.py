@@ -10,7 +10,7 @@ Turn = dict[str, str]  # role and content, as in chat completions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class AnswerOptions:
     """Options of an answer; None: the partner's default."""
 
     effort: str | None = None  # low, medium, high
@@ -31,5 +31,5 @@ class AnswerPiece:
 class Partner(Protocol):
     name: str  # the model and where it runs
 
-    def answer(self, turns: list[Turn], wishes: Wishes) -> Generator[AnswerPiece, None, None]:
+    def answer(self, turns: list[Turn], options: AnswerOptions) -> Generator[AnswerPiece, None, None]:
         """Yields the answer; closing early ends it. Raises UserError if there is no answer."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx2
 
-from firesteel.cli.chat.partner import AnswerPiece, Turn, Wishes
+from firesteel.cli.chat.partner import AnswerOptions, AnswerPiece, Turn
 from firesteel.config import hide_in_text
 from firesteel.errors import UserError
 
@@ -31,15 +31,15 @@ class RemotePartner:
         self.model = choose_model(self._list_models(), model, self.shown_url)
         self.name = f"{self.model} at {self.shown_url}"
 
-    def answer(self, turns: list[Turn], wishes: Wishes) -> Generator[AnswerPiece, None, None]:
+    def answer(self, turns: list[Turn], options: AnswerOptions) -> Generator[AnswerPiece, None, None]:
         body = {
             "model": self.model,
             "messages": turns,
             "stream": True,
             "stream_options": {"include_usage": True},
-            "reasoning_effort": wishes.effort,
-            "max_completion_tokens": wishes.max_tokens,
-            "temperature": wishes.temperature,
+            "reasoning_effort": options.effort,
+            "max_completion_tokens": options.max_tokens,
+            "temperature": options.temperature,
         }
         given = {name: value for name, value in body.items() if value is not None}
         with self._asking(), self._client.stream("POST", f"{self.url}/chat/completions", json=given) as response:

@@ -9,6 +9,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from firesteel.atomic import write_atomically
 from firesteel.cli.folder import writing_to
 from firesteel.cli.lab.run import lab
 from firesteel.cli.options import AsJson, print_json
@@ -22,7 +23,6 @@ from firesteel.lab.matrix.result import DONE, LOWER_IS_BETTER, SMALL, Matrix, Ma
 from firesteel.lab.report.report import write_report
 from firesteel.lab.result import RESULT, EngineInfo, LabResult
 from firesteel.lab.surroundings import StatedSurroundings
-from firesteel.whole import write_whole
 
 Engine = Annotated[str, typer.Option(help="firesteel, vllm, sglang, llamacpp, or a command line with {port}")]
 ServedName = Annotated[str, typer.Option(help="checkpoint folder, name in the local cache, or kindling")]
@@ -64,7 +64,7 @@ def lab_matrix(
             matrix=measured,
             surroundings=StatedSurroundings.now(find_device()),
         )
-        write_whole(out / RESULT, result.as_dict())
+        write_atomically(out / RESULT, result.as_dict())
         page = write_report(result, out)[0]
     if as_json:
         print_json(measured.as_dict())

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from firesteel.atomic import write_atomically
 from firesteel.cli.folder import writing_to
 from firesteel.cli.lab.matrix import Engine, ServedName
 from firesteel.cli.lab.run import lab
@@ -21,7 +22,6 @@ from firesteel.lab.matrix.review import Review, find_sides, parse_gate, review_g
 from firesteel.lab.report.report import write_report
 from firesteel.lab.result import RESULT, EngineInfo, LabResult
 from firesteel.lab.surroundings import StatedSurroundings
-from firesteel.whole import write_whole
 
 
 @lab.command(name="review")
@@ -54,7 +54,7 @@ def lab_review(
             comparison=compared,
             surroundings=StatedSurroundings.now(find_device()),
         )
-        write_whole(out / RESULT, result.as_dict())
+        write_atomically(out / RESULT, result.as_dict())
         page, sheet = write_report(result, out)
     if as_json:
         print_json(review.as_dict())

@@ -40,7 +40,7 @@ def run(out: Path, **settings: Any) -> None:
 
 
 def make_spec(settings: dict[str, Any]) -> LabSpec:
-    """The command line has lists, and None for an empty one, instead of tuples."""
+    """Builds the spec, which has tuples where the command line gives lists, or None for an empty list."""
     given: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in settings.items()

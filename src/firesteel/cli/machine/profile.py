@@ -10,6 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from firesteel.atomic import write_atomically
 from firesteel.cli.app import app, with_settings
 from firesteel.cli.bench.model import find_preset, open_model
 from firesteel.cli.folder import writing_to
@@ -27,7 +28,6 @@ from firesteel.measure.roofline.roofline import StepCost, StepShape, step_cost
 from firesteel.model.spec import PRESETS, ModelSpec
 from firesteel.server.stub.bench import WARM_TOKENS, front_end
 from firesteel.server.stub.bench import measure_round as measure_front_end
-from firesteel.whole import write_whole
 
 MAX_KERNELS = 25
 FRONT_END_TOK_S = 5000.0
@@ -73,7 +73,7 @@ def show_profile(
 def write_profile(profile: Profile, config: Config, out: Path, *, is_ours: bool) -> Path:
     """Writes profile.json and the report; the report has no surroundings if a trace was only read here."""
     surroundings = StatedSurroundings.now(find_device(config.model.device))
-    write_whole(out / "profile.json", {**profile.as_dict(), "surroundings": surroundings.as_dict()})
+    write_atomically(out / "profile.json", {**profile.as_dict(), "surroundings": surroundings.as_dict()})
     return write_report(LabResult(profile=profile, surroundings=surroundings if is_ours else None), out)[0]
 
 

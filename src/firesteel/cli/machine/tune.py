@@ -54,9 +54,9 @@ def tune(
     with progress_bar("tuning") as report_progress:
         tuner = tuning.tune_ops(workloads, gpu, progress=report_progress, keep=keep, earlier=earlier)
     if as_json:
-        print_json([choice.as_dict() for choice in tuner.found])
+        print_json([choice.as_dict() for choice in tuner.choices])
     else:
-        show(tune_table(tuner.found, gpu.name))
+        show(tune_table(tuner.choices, gpu.name))
     say(f"tiles are in {out}: use them with --tiles-file {out}")
 
 

@@ -20,7 +20,7 @@ from firesteel.types import KvCache
 
 CPU_SHARE = 8  # by default the cache of a CPU takes at most 1/8 of free memory
 PROMPT_LOGITS_BYTES = 1 << 28
-PLENTY = 2  # default limit of the cache: times what all sequences need at full length
+MAX_CACHE_FACTOR = 2  # default limit of the cache, as a multiple of what all sequences need at full length
 
 
 class CacheError(UserError):
@@ -70,7 +70,8 @@ def row_bytes(spec: ModelSpec) -> int:
 
 def working_bytes(spec: ModelSpec, config: BatchConfig) -> int:
     """Returns the memory that a step may need beside weights and cache: a few copies of each row and logits."""
-    tokens, logits = config.max_num_batched_tokens, config.max_num_seqs * spec.vocab_size * 4 + PROMPT_LOGITS_BYTES
+    tokens, logit_bytes = config.max_num_batched_tokens, spec.vocab_size * 4
+    logits = config.max_num_seqs * logit_bytes + min(PROMPT_LOGITS_BYTES, tokens * logit_bytes)
     return 4 * tokens * row_bytes(spec) + 4 * logits
 
 
@@ -107,7 +108,7 @@ def count_pages(
         room = free - int(reserve_gib * GIB) - working_bytes(spec, batch)
         room -= graph_bytes(spec, batch, max_context) if device.is_cuda else 0
         room = room if device.is_cuda else min(room, free // CPU_SHARE)
-        count = min(room // bytes_per_page, PLENTY * batch.max_num_seqs * layout.count_pages(max_context))
+        count = min(room // bytes_per_page, MAX_CACHE_FACTOR * batch.max_num_seqs * layout.count_pages(max_context))
     least = layout.count_pages(min(max_context, batch.page_size))
     if count < least:
         raise CacheError(

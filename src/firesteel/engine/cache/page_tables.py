@@ -46,6 +46,8 @@ class PageTable:
     """Pages of one request. Tokens may be appended; digests stay valid after pages are released."""
 
     token_ids: list[int]
+    root: bytes = b""  # what the chain of digests begins with
+    is_shared: bool = True  # other requests can find its filled pages
     pages: dict[str, array[int]] = field(default_factory=dict)  # by kind
     num_pages: int = 0  # of each kind
     num_released: int = 0  # first pages of the window table that are no longer held
@@ -62,8 +64,10 @@ class PageTables:
         self.prefix_caching = prefix_caching
         self.page_size, self.kinds = layout.page_size, layout.kinds
 
-    def new(self, token_ids: list[int]) -> PageTable:
-        return PageTable(token_ids, {kind: array("q") for kind in self.kinds})
+    def new(self, token_ids: list[int], *, salt: str = "", is_shared: bool = True) -> PageTable:
+        """Creates a table. Only tables of equal `salt` find each other's pages, and only if those are shared."""
+        pages = {kind: array("q") for kind in self.kinds}
+        return PageTable(token_ids, root_of(salt), is_shared and self.prefix_caching, pages)
 
     def open(self, table: PageTable, most: int) -> int:
         """Holds the longest cached prefix of at most `most` tokens; returns its number of tokens."""
@@ -96,7 +100,7 @@ class PageTables:
 
         Other requests can then find the filled pages; pages before the window are released.
         """
-        if self.prefix_caching:
+        if table.is_shared:
             for number in range(table.num_remembered, num_computed // self.page_size):
                 for kind in self.kinds:
                     self.pool.remember(table.pages[kind][number], (kind, self._digest(table, number)))
@@ -146,6 +150,11 @@ class PageTables:
         while len(table.digests) <= number:
             start = len(table.digests) * self.page_size
             tokens = array("q", table.token_ids[start : start + self.page_size]).tobytes()
-            before = table.digests[-1] if table.digests else b""
+            before = table.digests[-1] if table.digests else table.root
             table.digests.append(hashlib.blake2b(before + tokens, digest_size=16).digest())
         return table.digests[number]
+
+
+def root_of(salt: str) -> bytes:
+    """Returns the start of a chain of digests. Its size differs from theirs, so no salt continues another chain."""
+    return hashlib.blake2b(salt.encode("utf-8", "surrogatepass"), digest_size=32).digest() if salt else b""

@@ -26,7 +26,7 @@ LOG = "log.txt"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrashReport:
-    """Values that JSON can represent."""
+    """The contents of report.json; all values can be represented in JSON."""
 
     cause: str  # "SIGKILL", "RuntimeError: ..."
     log_tail: Sequence[str] = ()

@@ -39,6 +39,7 @@ class Submit(WireMessage, frozen=True):
     params: SamplingParams
     stops: frozenset[int]
     arrival: float  # of the monotonic clock, which all processes of a machine share
+    cache_salt: str = ""
 
     @classmethod
     def of(cls, request: Request, number: int) -> Submit:
@@ -49,6 +50,7 @@ class Submit(WireMessage, frozen=True):
             params=request.params,
             stops=request.stops,
             arrival=request.arrival,
+            cache_salt=request.cache_salt,
         )
 
     def request(self) -> Request:
@@ -58,6 +60,7 @@ class Submit(WireMessage, frozen=True):
             params=self.params,
             stops=self.stops,
             arrival=self.arrival,
+            cache_salt=self.cache_salt,
         )
 
 

@@ -10,7 +10,7 @@ Task = Callable[[], object]
 
 
 class BackgroundWorker:
-    """Starts its daemon thread with the first task."""
+    """Runs queued tasks in one daemon thread, which starts with the first task."""
 
     def __init__(self) -> None:
         self._tasks: SimpleQueue[tuple[Task, Task]] = SimpleQueue()

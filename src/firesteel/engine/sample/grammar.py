@@ -46,7 +46,7 @@ class Grammars:
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
-        """Prepares in another thread while the body runs. The first request with a grammar gets a failure."""
+        """Prepares in another thread while the body runs. The first request with a grammar reports a failure."""
         thread = Thread(target=self._try_to_prepare)
         thread.start()
         try:

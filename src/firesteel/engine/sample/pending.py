@@ -17,7 +17,7 @@ from firesteel.types import SpanResult, TokenLogprobs
 
 @dataclass(frozen=True, slots=True)
 class PendingTokens:
-    """`read` waits for this step only, not for steps launched after it."""
+    """The tokens of one step. `read` waits for this step only, not for steps launched after it."""
 
     rows: Sequence[SampleRow]
     result: Download  # token ids [R] and the largest logit of each row, or both as a StepResult

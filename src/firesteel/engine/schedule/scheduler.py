@@ -52,7 +52,8 @@ class Scheduler:
         """Refuses a request that could not run even alone with an empty cache."""
         self._check(request)
         token_ids = list(request.token_ids)
-        job = Job(request, token_ids, self.tables.new(token_ids))
+        table = self.tables.new(token_ids, salt=request.cache_salt, is_shared=request.params.cache_prompt)
+        job = Job(request, token_ids, table)
         self.jobs[request.request_id] = job
         self.waiting.append(job)
 
@@ -82,7 +83,7 @@ class Scheduler:
         left = self.config.max_num_batched_tokens - num_decoding
         return left if self.find_room is None or not num_decoding else min(left, self.find_room(num_decoding))
 
-    def go_on(self, plan: Plan) -> Plan | None:
+    def plan_ahead(self, plan: Plan) -> Plan | None:
         """Plans one more token of each request of `plan`, which may not be committed yet. None: ask `next`.
 
         That is the case if a request has left or could join, if the tokens of `plan` are the last of a request, or

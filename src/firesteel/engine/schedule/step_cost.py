@@ -13,9 +13,9 @@ from firesteel.model.prompt_sizes import TOKENS
 
 LEAST_TOKENS = 64  # of prompts per step beside decoding requests, so that prompts always progress
 FIRST_TOKENS = 512  # limit of a step before the first measurement
-NEWS = 0.5  # weight of the last step against all earlier ones
-MOST_NEWS = 2.0  # a single step counts at most as this multiple of the expected time
-FORGOTTEN = 0.001  # decay per step of times beyond the bound, so that such sizes are tried again
+LAST_WEIGHT = 0.5  # of the last step against all earlier ones
+OUTLIER = 2.0  # a single step counts at most as this multiple of the expected time
+DECAY = 0.001  # per step, of times beyond the bound, so that such sizes are tried again
 
 
 class StepCostModel:
@@ -31,12 +31,12 @@ class StepCostModel:
         """Learns that a step of `num_tokens` took `ms`."""
         for other, expected in self._measured_ms.items():
             if expected > self.bound_ms:
-                self._measured_ms[other] = expected * (1 - FORGOTTEN)
+                self._measured_ms[other] = expected * (1 - DECAY)
         size = self.sizes[min(bisect_left(self.sizes, num_tokens), len(self.sizes) - 1)]
         before = self._measured_ms.get(size, ms)
-        self._measured_ms[size] = before + NEWS * (min(ms, MOST_NEWS * before) - before)
+        self._measured_ms[size] = before + LAST_WEIGHT * (min(ms, OUTLIER * before) - before)
 
-    def foresee(self, size: int) -> float:
+    def predict(self, size: int) -> float:
         """Returns the expected milliseconds of a step of `size` tokens, after at least one `add`."""
         smaller = max((measured for measured in self._measured_ms if measured <= size), default=None)
         larger = min((measured for measured in self._measured_ms if measured >= size), default=None)
@@ -54,7 +54,7 @@ class StepCostModel:
         Together they fill the largest size that stays within the bound.
         """
         if self._measured_ms:
-            fitting = [size for size in self.sizes if self.foresee(size) <= self.bound_ms]
+            fitting = [size for size in self.sizes if self.predict(size) <= self.bound_ms]
         else:
             fitting = [FIRST_TOKENS]
         return max((fitting[-1] if fitting else 0) - num_decoding, LEAST_TOKENS)

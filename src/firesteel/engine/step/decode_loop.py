@@ -96,9 +96,9 @@ class DecodeLoop:
         observer.after_launch()
         drawing = list(rows)
         if all(row.is_plain for row in drawing):
-            return PendingTokens.begin_plain(drawing, step.report)
+            return PendingTokens.begin_plain(drawing, step.result)
         count = len(drawing)
-        sampled = self.sampler.sample(logits[:count], drawing, step.report.best[:count])
+        sampled = self.sampler.sample(logits[:count], drawing, step.result.best[:count])
         step.feed(sampled.token_ids)
         return sampled.fetch()
 

@@ -81,7 +81,7 @@ class BenchRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchResult:
-    """Fields with defaults are missing in results of earlier versions."""
+    """The result of a benchmark. Fields with defaults are missing in results of earlier versions."""
 
     rows: list[BenchRow] = field(default_factory=list)
     url: str = ""

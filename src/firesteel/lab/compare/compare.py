@@ -101,7 +101,7 @@ def compare(
     memory_gb: float = MEMORY_GB,
     differences: Sequence[str] = (),
 ) -> Comparison:
-    """`differences` are those of the surroundings; they are passed on."""
+    """Compares figure by figure; `differences`, those of the surroundings, are added to the result."""
     old_names, new_names = before.workloads, after.workloads
     if not set(old_names) & set(new_names):
         raise UserError(

@@ -17,6 +17,7 @@ from firesteel.lab.level import BENCHMARK
 from firesteel.lab.level_result import Checks, LevelResult
 from firesteel.lab.levels.context import LevelContext
 from firesteel.lab.path.ledger import ServerLedger
+from firesteel.lab.servers.commands import VLLM, VLLM_WITH_PLUGIN
 from firesteel.lab.servers.target import Target
 from firesteel.lab.spec import LabSpec
 from firesteel.measure.record import Record
@@ -55,7 +56,7 @@ def measure_target(target: Target, spec: LabSpec, device: DeviceSpec) -> BenchRe
 
 
 def report_progress(target: Target, done: int, count: int, name: str) -> None:
-    """Also names the step, for the diagnosis of a server that is lost there."""
+    """Reports progress and names the step, for the diagnosis of a server that is lost there."""
     target.on_progress(f"workload {done} of {count}: {name}")
     if target.server is not None:
         target.server.step = f"benchmark, {name}" if name else "benchmark"
@@ -69,12 +70,15 @@ def find_formats(ledger: ServerLedger | None, target: Target, spec: LabSpec) -> 
     """Returns the formats that firesteel states; empty if they are unknown.
 
     vLLM and SGLang, if the lab started them, hold the checkpoint's formats, and the KV cache as their flag says,
-    unless a flag quantises the model.
+    unless a flag quantises the model, or a setting of ours the plugin's.
     """
     if ledger is not None and ledger.formats:
         return ledger.formats
-    is_known_engine = target.server is not None and target.kind in ("vllm", "sglang")
+    is_known_engine = target.server is not None and target.kind in (VLLM, VLLM_WITH_PLUGIN, "sglang")
     if not is_known_engine or spec.engine_flag("quantization"):
+        return {}
+    ours = resolve().config
+    if target.kind == VLLM_WITH_PLUGIN and (ours.kernels.mxfp4_layers or ours.cache.kv_dtype != "auto"):
         return {}
     is_fp8 = any("fp8" in value for value in spec.engine_flag("kv-cache-dtype"))
     return {"mxfp4_layers": "", "kv": "float8" if is_fp8 else "bfloat16"}

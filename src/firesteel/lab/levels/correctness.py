@@ -60,7 +60,7 @@ def check_correctness(context: LevelContext) -> LevelResult:
 
 
 def not_judged(checks: Checks, why: str) -> LevelResult:
-    """Checks that failed before still fail the level."""
+    """Ends the level without a verdict, unless a check has already failed it."""
     judged = checks.result()
     if not judged.passed:
         return judged
@@ -111,7 +111,7 @@ def choose_tolerance(target: Target, reference: Reference) -> AnswerTolerance:
 
 
 def check_repeatable(target: Target, spec: LabSpec, checks: Checks) -> None:
-    """Needs no reference."""
+    """Checks that the same seed gives the same text; no reference is needed."""
     with target.step("the same seed twice"):
         prompt = random_prompt(spec.seed, 24)
         fields = {"max_tokens": 24, "temperature": 1.0, "seed": spec.seed, "ignore_eos": True}
@@ -196,7 +196,7 @@ def _describe_margin(margin: float | None) -> str:
 
 
 def check_sinks(target: Target, texts: Sequence[Sequence[int]], checks: Checks) -> None:
-    """Without attention sinks the model is a worse one, which the server must not be."""
+    """Checks that the server uses attention sinks: without them, perplexity would be clearly higher."""
     target.on_progress("perplexity without attention sinks")
     reference = LocalReference(target.model, sinks=False)
     without = perplexity_of([value for text in texts for value in reference.logprobs(text)])

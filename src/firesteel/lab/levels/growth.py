@@ -10,7 +10,7 @@ MAX_BYTES = 10**9
 
 
 def check_growth(checks: Checks, before: Footprint | None, after: Footprint | None, when: str) -> None:
-    """A server that the lab did not start has no measurements, and nothing is judged."""
+    """Checks the growth; a server that the lab did not start has no measurements and is not judged."""
     if before is None or after is None:
         checks.add("memory", True, "memory of a server that was running already is not visible")
         return

@@ -69,7 +69,7 @@ def exercise(target: Target, spec: LabSpec) -> None:
 
 
 def gather_evidence(target: Target, spec: LabSpec) -> PathEvidence:
-    """The machine is known only if the lab started the server; one that was running already may be anywhere."""
+    """Collects evidence. The machine is known only if the lab started the server: others may run anywhere."""
     return PathEvidence(
         log=() if target.server is None else tuple(read_lines(target.server.log)),
         ledger=target.read_ledger() if target.kind == "firesteel" else None,

@@ -62,7 +62,7 @@ def check_long_prompt(target: Target, checks: Checks, seed: int) -> None:
 
 
 def check_finite(target: Target, checks: Checks, seed: int) -> None:
-    """A row of logits with NaN or Inf has no finite log-probabilities."""
+    """Checks log-probabilities: a row of logits with NaN or Inf has no finite ones."""
     with target.step("log-probabilities of tokens"):
         logprobs, source = read_logprobs(target, random_prompt(seed, 64))
     count = len(logprobs)
@@ -98,7 +98,7 @@ def list_logprobs(choice: Mapping[str, Any]) -> list[Any]:
 
 
 def check_repeats(target: Target, checks: Checks, seed: int) -> None:
-    """The first repeat is not counted: it allocates what later ones reuse."""
+    """Checks memory growth over repeats, after a first one that allocates what later ones reuse."""
     before = None
     for number in range(REPEATS + 1):
         with target.step(f"repeat {number} of {REPEATS}"):

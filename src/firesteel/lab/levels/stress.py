@@ -32,7 +32,7 @@ class StressRequest:
 
 @dataclass(slots=True)
 class StressTally:
-    """Shared by all workers."""
+    """Counts and failures, shared by all workers."""
 
     done: int = 0
     left: int = 0
@@ -137,7 +137,7 @@ def check_longest_prompt(target: Target, spec: LabSpec, checks: Checks) -> None:
 
 
 def check_afterwards(target: Target, checks: Checks) -> None:
-    """The server still answers. A zombie seen before and after the answer is never waited for."""
+    """Checks that the server still answers and reaps its children: no zombie may outlast an answer."""
     if target.server is not None:
         target.server.monitor.sample()
     with target.step("an answer after the stress"):

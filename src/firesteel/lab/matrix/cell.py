@@ -10,6 +10,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from firesteel.atomic import write_atomically
 from firesteel.errors import UserError
 from firesteel.lab.bench.bench import measure
 from firesteel.lab.bench.result import BenchResult
@@ -22,7 +23,6 @@ from firesteel.lab.servers.commands import find_key, find_kind, find_model, make
 from firesteel.lab.servers.shutdown import stop_servers_on_signals
 from firesteel.lab.servers.supervisor import SupervisedServer, find_free_port
 from firesteel.lab.servers.target import Target
-from firesteel.whole import write_whole
 
 GB = 1e9
 
@@ -80,7 +80,7 @@ def main() -> None:
     stop_servers_on_signals()
     path = Path(sys.argv[1])
     spec = from_json(CellSpec, json.loads(path.read_text(encoding="utf-8")), str(path))
-    write_whole(path.with_name(OUTCOME), run_cell(spec, path.parent).as_dict())
+    write_atomically(path.with_name(OUTCOME), run_cell(spec, path.parent).as_dict())
 
 
 if __name__ == "__main__":

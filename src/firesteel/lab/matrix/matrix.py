@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from firesteel.atomic import write_atomically
 from firesteel.errors import UserError
 from firesteel.lab.codec import from_json, to_json
 from firesteel.lab.matrix.gates import name_choice
@@ -33,7 +34,6 @@ from firesteel.lab.matrix.result import (
     summarise,
 )
 from firesteel.lab.servers.shutdown import run_child
-from firesteel.whole import write_whole
 
 CELLS, CLAIM = "cells", "matrix.json"  # folder of cells, and the file in it with the matrix they belong to
 SPEC, OUTCOME, LOG = "spec.json", "outcome.json", "cell.log"  # files of a cell under way
@@ -75,7 +75,7 @@ def run_matrix(
             on_progress(f"cell {number + 1} of {len(cells)}: {name_choice(chosen)}")
             outcome = measure_cell(matrix, chosen, folder, command)
             outcomes[name] = replace(outcome, commit=origin.commit, device=origin.device)
-            write_whole(folder / f"{name}.json", outcomes[name].as_dict())
+            write_atomically(folder / f"{name}.json", outcomes[name].as_dict())
     return summarise(matrix, [outcomes[slug(chosen)] for chosen in cells], origin)
 
 
@@ -118,7 +118,7 @@ def claim(matrix: Matrix, folder: Path) -> None:
     content = read_file(path)
     ours = from_json(Matrix, json.loads(json.dumps(matrix.as_dict())), "the matrix")
     if content is None:
-        write_whole(path, matrix.as_dict())
+        write_atomically(path, matrix.as_dict())
     elif from_json(Matrix, content, str(path)) != ours:
         raise UserError(f"{folder} holds another matrix: choose another --out, or delete that folder")
 

@@ -106,7 +106,7 @@ class MatrixResult:
 
 
 def summarise(matrix: Matrix, outcomes: Sequence[CellOutcome], origin: Origin | None = None) -> MatrixResult:
-    """`origin` is that of cells measured now; cells of another origin are named in the summary."""
+    """Builds the result. `origin` is that of cells measured now; the summary names cells of another origin."""
     done = sum(cell.status == DONE for cell in outcomes)
     mixed = list_other_origins(outcomes, origin) if origin else []
     return MatrixResult(

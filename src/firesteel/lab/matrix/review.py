@@ -68,7 +68,7 @@ def review_gate(
     check: CheckAnswers | None = None,
     command: Sequence[str] = CELL,
 ) -> tuple[Review, Comparison]:
-    """`matrix` has one gate with the values off and on, in this order. Earlier rounds in `folder` are removed."""
+    """Reviews the only gate of `matrix`, with its values off and on. Removes earlier rounds in `folder`."""
     gate, (off, on) = find_sides(matrix)
     clear(folder)
     sides = measure_rounds(matrix, folder, rounds, on_progress, command)

@@ -13,6 +13,7 @@ from firesteel.device import DeviceSpec
 from firesteel.errors import UserError
 from firesteel.kernels.op.requirement import Requirement, list_requirements
 from firesteel.lab.path.ledger import NONE, OpCalls, ServerLedger
+from firesteel.lab.path.ranks import judge_ranks
 
 RULES = Path(__file__).parent / "rules"
 SHOWN = 3  # lines of evidence per sign
@@ -56,10 +57,14 @@ class EngineRules:
     def load(cls, path: Path) -> EngineRules:
         try:
             content = tomllib.loads(path.read_text(encoding="utf-8"))
+            other = content.get("signs_of")  # an engine whose signs are known here too
             rules = cls(
                 engine=content["engine"],
                 packages=tuple(content["packages"]),
-                signs=tuple(BackendSign(**_tuples(table)) for table in content["sign"]),
+                signs=(
+                    *(cls.load(path.with_name(f"{other}.toml")).signs if other else ()),
+                    *(BackendSign(**_tuples(table)) for table in content["sign"]),
+                ),
                 paths=tuple(PathRule(**_tuples(table)) for table in content["path"]),
             )
         except (KeyError, TypeError, ValueError) as error:
@@ -143,7 +148,7 @@ class BackendSummary:
 def summarise(rules: EngineRules, evidence: PathEvidence, *, path: str = "", require: str = "") -> BackendSummary:
     seen = {sign.name: lines for sign in rules.signs if (lines := find_lines(sign, evidence))}
     rule = rules.find_path(path, evidence.device, evidence.capability)
-    faults = [*judge(rule, seen), *judge_requirements(require, evidence)]
+    faults = [*judge(rule, seen), *judge_requirements(require, evidence), *judge_ranks(evidence.log)]
     if not seen:
         faults.append(f"nothing shows which kernels {rules.engine} used; a profile (--trace) would")
     return BackendSummary(

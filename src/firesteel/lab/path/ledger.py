@@ -60,7 +60,7 @@ class ServerLedger:
 
     @property
     def is_float32(self) -> bool:
-        """The model is computed in float32: on a CPU, unless the settings round activations or the KV cache."""
+        """True if the model is computed in float32: on a CPU that rounds neither activations nor the KV cache."""
         is_plain = (
             self.formats.get("activation", "bf16") == "bf16" and self.formats.get("kv", "float32") == "float32"
         )

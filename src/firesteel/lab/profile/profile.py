@@ -74,7 +74,7 @@ class Profile:
 
     @property
     def is_close(self) -> bool:
-        """The profiler did not slow the steps noticeably."""
+        """True if the profiler did not slow the steps noticeably."""
         return self.measured_ms is None or abs(self.sum_ms / self.measured_ms - 1) <= CLOSE
 
     def in_words(self) -> str:

@@ -30,7 +30,7 @@ class ReferenceFailed(UserError):
 
 
 class Reference(Protocol):
-    """Takes token ids, so that both sides see the same tokens."""
+    """A source of correct answers; it takes token ids, so that both sides see the same tokens."""
 
     @property
     def name(self) -> str: ...
@@ -39,12 +39,12 @@ class Reference(Protocol):
         """Returns True if it is known to compute in float32."""
 
     def logprobs(self, token_ids: Sequence[int]) -> list[float]:
-        """Returns that of every token but the first, given those before it."""
+        """Returns the log-probability of every token but the first, given the tokens before it."""
 
     def continue_greedily(self, prompts: Sequence[Sequence[int]], count: int) -> list[list[int]]: ...
 
     def margin(self, token_ids: Sequence[int]) -> float | None:
-        """Returns the nats between the two likeliest next tokens; None if unknown."""
+        """Returns the nats between the two most likely next tokens; None if unknown."""
 
 
 class LocalReference:
@@ -89,7 +89,7 @@ class RemoteReference:
         return cls(replace(api, model=model), f"{model} at {api.url}")
 
     def is_float32(self) -> bool:
-        """Only a firesteel server states how it computes."""
+        """Returns True if the server states that it computes in float32, as only a firesteel server does."""
         try:
             ledger = parse_ledger(self.api.get("/ledger"))
         except RequestFailed:
@@ -158,7 +158,7 @@ def continue_greedily(api: Api, token_ids: Sequence[int], count: int, **fields: 
 
 
 def read_margin(api: Api, token_ids: Sequence[int]) -> float | None:
-    """Returns the nats between the two likeliest next tokens; None if the server does not rank them.
+    """Returns the nats between the two most likely next tokens; None if the server does not rank them.
 
     Only two are requested: a server keys them by their text, and of two with the same text one is lost.
     """

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from firesteel.config import resolve
+from firesteel.config import PLUGIN_VARIABLE, list_keys, resolve
 from firesteel.errors import UserError
 from firesteel.hub import find_checkpoint
 from firesteel.lab.servers.supervisor import ServerCommand
@@ -22,7 +22,12 @@ PROGRAMS = {
     "sglang": r"sglang(\..+)?",
     "llamacpp": "llama-server",
 }
-KINDS = ("firesteel", "vllm", "sglang", "llamacpp")
+VLLM, VLLM_WITH_PLUGIN = "vllm", "vllm+firesteel"
+KINDS = ("firesteel", VLLM, VLLM_WITH_PLUGIN, "sglang", "llamacpp")
+# vLLM loads our plugin wherever it is installed. Each kind says which gpt-oss it measures; a command line decides
+# for itself, and contains WITH_PLUGIN if it means the plugin, as in `env FIRESTEEL_VLLM=on vllm serve`.
+PLUGIN_SWITCHES = {VLLM: {PLUGIN_VARIABLE: "off"}, VLLM_WITH_PLUGIN: {PLUGIN_VARIABLE: "on"}}
+WITH_PLUGIN = f"{PLUGIN_VARIABLE}=on"
 # Blocking launches, so that a fault is reported where it happens; C++ stacks; logs of every kernel choice.
 DEBUG = {
     "CUDA_LAUNCH_BLOCKING": "1",
@@ -36,7 +41,8 @@ DEBUG = {
 }
 DEBUG_FLAGS = {
     "firesteel": ("--enforce-eager", "--no-run-ahead"),
-    "vllm": ("--enforce-eager",),
+    VLLM: ("--enforce-eager",),
+    VLLM_WITH_PLUGIN: ("--enforce-eager",),
     "sglang": ("--disable-cuda-graph",),
     "llamacpp": ("--verbose",),
 }
@@ -51,7 +57,7 @@ def make_command(
         words=(*make_words(engine, model=model, port=port, folder=folder), *added, *flags),
         url=f"http://{HOST}:{port}",
         name=engine if engine in KINDS else "server",
-        environment=DEBUG if debug else {},
+        environment={**(DEBUG if debug else {}), **PLUGIN_SWITCHES.get(engine, {})},
     )
 
 
@@ -60,7 +66,7 @@ def make_words(engine: str, *, model: str, port: int, folder: Path) -> tuple[str
     if engine == "firesteel":
         crashes = ("--crash-dir", str(folder / "crashes"))
         return (sys.executable, "-m", "firesteel", "serve", "--model", model, *at, *crashes)
-    if engine == "vllm":
+    if engine in PLUGIN_SWITCHES:
         return ("vllm", "serve", model, *at)
     if engine == "sglang":
         return ("python3", "-m", "sglang.launch_server", "--model-path", model, *at)
@@ -95,13 +101,17 @@ def find_key(flags: Sequence[str], *, engine: str = "") -> str:
     """Returns the API key that the server expects: of its command line, or the inherited FIRESTEEL_API_KEY."""
     words = [word for flag in (*shlex.split(engine), *flags) for word in flag.split("=", 1)]
     given = [value for name, value in itertools.pairwise(words) if name == "--api-key"]
-    return given[-1] if given else resolve().config.server.api_key
+    files = [value for name, value in itertools.pairwise(words) if name == "--api-key-file"]
+    server = resolve({"api_key_file": files[-1] if files else None}).config.server
+    return given[-1] if given else next(iter(list_keys(server.api_key, server.api_key_file)), "")
 
 
 def find_kind(engine: str) -> str:
     """Returns the engine whose rules apply: the one whose program or module is started, or "other"."""
     if engine in KINDS:
         return engine
-    names = [Path(word).name for word in split_words(engine)]
+    words = split_words(engine)
+    names = [Path(word).name for word in words]
     kinds = (kind for kind, pattern in PROGRAMS.items() if any(re.fullmatch(pattern, name) for name in names))
-    return next(kinds, "other")
+    kind = next(kinds, "other")
+    return VLLM_WITH_PLUGIN if kind == VLLM and WITH_PLUGIN in words else kind

@@ -1,6 +1,6 @@
 """Clean exits of programs that run servers: on signals, and of child processes.
 
-A supervised server has a session of its own, so whoever started it must outlive it and stop it.
+A supervised server has a session of its own, so the process that started it must outlive it and stop it.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class StepVariant:
 
 
 def list_variants(device: DeviceSpec, config: KernelConfig) -> list[StepVariant]:
-    """Lists variants from the plainest to the configured one, a setting at a time; a CPU has the plainest only."""
+    """Lists variants from the plainest to the configured, one setting at a time; a CPU has the plainest only."""
     variants = [StepVariant(False, False)]
     if config.cuda_graphs and device.is_cuda:
         variants.append(StepVariant(True, False))

@@ -97,7 +97,7 @@ def run_round(engine: Engine, requests: Sequence[Request], concurrency: int) -> 
 
 @dataclass(slots=True)
 class StepClock:
-    """Times steps, prefill and decoding apart."""
+    """Times steps, separately for prefill and decoding."""
 
     prefill_s: float = 0.0
     decode_s: float = 0.0

@@ -2,7 +2,7 @@
 
 Prompts and outputs have log-normal lengths as chats and agents send them (prompt median 545 tokens, output median
 122). The same seed gives the same requests, so that engines can be compared on them. Every output runs to its
-full length, with the likeliest token at each step.
+full length, with the most likely token at each step.
 """
 
 from __future__ import annotations

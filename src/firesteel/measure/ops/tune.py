@@ -76,7 +76,7 @@ class Tuner:
     clock: Clock
     tiles: dict[str, dict[int, str]] = field(default_factory=dict)
     options: dict[str, Options] = field(default_factory=dict)
-    found: list[TuningChoice] = field(default_factory=list)
+    choices: list[TuningChoice] = field(default_factory=list)
     earlier: Tuned = field(default_factory=Tuned)
     settled: set[str | tuple[str, int]] = field(default_factory=set)  # measured launches and (shape, M) tiles
 
@@ -160,7 +160,7 @@ class Tuner:
 
     def _note(self, what: str, cases: Sequence[TuningCase], chosen: str, before_s: float, chosen_s: float) -> None:
         ms = tuple(sorted({case.workload.m for case in cases}))
-        self.found.append(TuningChoice(what=what, m=ms, chosen=chosen, before_s=before_s, chosen_s=chosen_s))
+        self.choices.append(TuningChoice(what=what, m=ms, chosen=chosen, before_s=before_s, chosen_s=chosen_s))
 
 
 def tune_ops(

@@ -190,10 +190,10 @@ def predict(cost: StepCost, gpu: Gpu, share: float) -> list[Prediction]:
 
 def assumptions(cost: StepCost, gpu: Gpu, share: float) -> list[str]:
     """Returns the assumptions of the predictions, one line each."""
-    counted = "given" if cost.step.distinct_experts is not None else "as independent routing meets them"
+    counted = "given" if cost.step.distinct_experts is not None else "as expected from independent routing"
     lines = [
-        "each matrix that a step meets is read once, and activations stay on the chip",
-        f"{cost.distinct_experts:.1f} distinct experts a layer, {counted}",
+        "each matrix that a step uses is read once, and activations stay on the chip",
+        f"{cost.distinct_experts:.1f} distinct experts per layer, {counted}",
         f"reading never stops for longer than {100 * (1 - share):.0f} % of the step: launches, waits between "
         "kernels and arithmetic together",
     ]

@@ -41,11 +41,10 @@ class Rescored:
     def find_fault(self, *, is_rounded: bool) -> str | None:
         """Returns why the tokens are wrong, or None; `is_rounded` says that not everything is float32."""
         if is_rounded and not self.mean_gap < LARGEST_MEAN_GAP:
-            return (
-                f"{self.mean_gap:.2f} nats behind the likeliest on average; rounding explains {LARGEST_MEAN_GAP:g}"
-            )
+            gap = f"{self.mean_gap:.2f} nats behind the most likely on average"
+            return f"{gap}; rounding explains {LARGEST_MEAN_GAP:g}"
         if not is_rounded and not all(gap < LARGEST_GAP for gap in self.gaps):
-            return f"up to {max(self.gaps):.3g} nats behind the likeliest; float32 explains {LARGEST_GAP:g}"
+            return f"up to {max(self.gaps):.3g} nats behind the most likely; float32 explains {LARGEST_GAP:g}"
         return None
 
     def as_dict(self) -> dict[str, Any]:
@@ -83,7 +82,7 @@ def _score_text(engine: RunsRequests, name: str, text: Sequence[int]) -> list[fl
     if len(scores) != len(text) - 1:
         errors = [output.error for output in outputs if output.error is not None]
         raise UserError(
-            f"request {name} read again gave logprobs of {len(scores)} of {len(text) - 1} tokens"
+            f"request {name}: rescoring gave logprobs of {len(scores)} of {len(text) - 1} tokens"
             + "".join(f": {error}" for error in errors)
         )
     return [logprobs.top[0][1] - logprobs.logprob for logprobs in scores]

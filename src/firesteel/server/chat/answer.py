@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec import UNSET, UnsetType
 
-from firesteel.chat.message import AssistantMessage, Begin, Text
+from firesteel.chat.message import Begin, ParsedMessage, TextDelta
 from firesteel.chat.tokenizer import Tokenizer
 from firesteel.server.generate.choice import ChoicePiece
 from firesteel.server.openai.answers import (
@@ -30,7 +30,7 @@ class ChatAnswer:
     """One choice. Tokens without visible text are sent with the next chunk, or with the last one."""
 
     def __init__(self, index: int, request: ChatRequest, tokenizer: Tokenizer) -> None:
-        self.message = AssistantMessage()
+        self.message = ParsedMessage()
         self._index = index
         self._tokenizer = tokenizer
         self._shows_reasoning = request.include_reasoning is not False
@@ -95,7 +95,7 @@ class ChatAnswer:
             kind = self.message.parts[delta.index].kind
             if kind == "tool_call":
                 self._add_call(calls, delta)
-            elif isinstance(delta, Text):
+            elif isinstance(delta, TextDelta):
                 texts[kind] += delta.text
         reasoning = texts["reasoning"] if self._shows_reasoning else ""
         if not (texts["content"] or reasoning or calls):
@@ -115,7 +115,7 @@ class ChatAnswer:
                 calls.append(
                     ToolCallDelta(index=number, id=delta.call_id or "", type="function", function=function)
                 )
-            case Text():
+            case TextDelta():
                 number = self._call_numbers[delta.index]
                 calls.append(ToolCallDelta(index=number, function=FunctionDelta(arguments=delta.text)))
 

@@ -17,6 +17,7 @@ from firesteel.server.generate.choice import ChatReader, Choice
 from firesteel.server.generate.sampling import sampling_params
 from firesteel.server.http.body import read_body
 from firesteel.server.http.errors import ApiError, json_response
+from firesteel.server.http.keys import owner_of
 from firesteel.server.http.sse import DONE, Computed, EventStream, event
 from firesteel.server.observe.access_log import LogEntry, entry_of
 from firesteel.server.openai.answers import ChatChunk, ChatCompletion
@@ -44,12 +45,13 @@ class Chat:
 
     async def answer(self, request: HttpRequest) -> Response:
         config = self.service.config.server
-        turn = await self.prepare(await read_body(request, ChatRequest, config), entry_of(request.scope))
+        asked = await read_body(request, ChatRequest, config)
+        turn = await self.prepare(asked, entry_of(request.scope), owner_of(request.scope))
         if turn.asked.stream:
             return EventStream(self.stream(turn), config)
         return Computed(lambda: self.whole(turn), config)
 
-    async def prepare(self, asked: ChatRequest, entry: LogEntry) -> ChatTurn:
+    async def prepare(self, asked: ChatRequest, entry: LogEntry, owner: str) -> ChatTurn:
         service = self.service
         model, name = service.check_model(asked.model), new_id("chatcmpl")
         check_fields(asked)
@@ -65,7 +67,8 @@ class Chat:
             grammar=grammar,
         )
         stops = params.stop_ids(service.stop_ids | service.harmony.stop_token_ids)
-        requests = service.requests(name, prompt, params, count=asked.n or 1, stops=stops)
+        salt = service.salt_of(owner, asked.cache_salt)
+        requests = service.requests(name, prompt, params, count=asked.n or 1, stops=stops, cache_salt=salt)
         entry.note_prompt(service.tokenizer, prompt)
         return ChatTurn(
             name=name,

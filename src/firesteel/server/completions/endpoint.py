@@ -15,6 +15,7 @@ from firesteel.server.generate.choice import Choice, ChoiceReader, PromptReader,
 from firesteel.server.generate.sampling import sampling_params
 from firesteel.server.http.body import read_body
 from firesteel.server.http.errors import ApiError, json_response
+from firesteel.server.http.keys import owner_of
 from firesteel.server.http.sse import DONE, Computed, EventStream, event
 from firesteel.server.observe.access_log import LogEntry, entry_of
 from firesteel.server.openai.answers import Completion, Usage
@@ -43,12 +44,13 @@ class Completions:
 
     async def answer(self, request: HttpRequest) -> Response:
         config = self.service.config.server
-        task = await self.prepare(await read_body(request, CompletionRequest, config), entry_of(request.scope))
+        asked = await read_body(request, CompletionRequest, config)
+        task = await self.prepare(asked, entry_of(request.scope), owner_of(request.scope))
         if task.asked.stream:
             return EventStream(self.stream(task), config)
         return Computed(lambda: self.whole(task), config)
 
-    async def prepare(self, asked: CompletionRequest, entry: LogEntry) -> CompletionTask:
+    async def prepare(self, asked: CompletionRequest, entry: LogEntry, owner: str) -> CompletionTask:
         service, name = self.service, new_id("cmpl")
         model = service.check_model(asked.model)
         check_fields(asked)
@@ -56,10 +58,13 @@ class Completions:
         service.admission.check_count(len(given) * (asked.n or 1))
         prompts = [await service.encode(prompt) if isinstance(prompt, str) else prompt for prompt in given]
         requests: list[Request] = []
+        salt = service.salt_of(owner, asked.cache_salt)
         for number, prompt in enumerate(prompts):
             params = self.params(asked, prompt)
             stops = params.stop_ids(service.stop_ids)
-            requests += service.requests(f"{name}-{number}", prompt, params, count=asked.n or 1, stops=stops)
+            requests += service.requests(
+                f"{name}-{number}", prompt, params, count=asked.n or 1, stops=stops, cache_salt=salt
+            )
         entry.note_prompt(service.tokenizer, [token for prompt in prompts for token in prompt])
         return CompletionTask(
             name=name,
@@ -151,6 +156,6 @@ def check_fields(asked: CompletionRequest) -> None:
     if asked.stream_options is not None and not asked.stream:
         raise ApiError(400, "stream_options needs stream = true", param="stream_options")
     if asked.suffix:
-        raise ApiError(422, "this model cannot write text before a suffix", param="suffix")
+        raise ApiError(422, "suffix is not supported: this model only continues text", param="suffix")
     if asked.best_of is not None and asked.best_of != (asked.n or 1):
-        raise ApiError(422, "best_of is not offered: ask for n choices and choose", param="best_of")
+        raise ApiError(422, "best_of is not supported: request n choices and select among them", param="best_of")

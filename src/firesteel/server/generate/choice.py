@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, cast
 
 from firesteel.chat.harmony import Harmony
-from firesteel.chat.message import Begin, Delta, End, Text
+from firesteel.chat.message import Begin, Delta, End, TextDelta
 from firesteel.chat.stop import StopFilter
 from firesteel.chat.stream import HarmonyStream
 from firesteel.chat.tokenizer import Tokenizer
@@ -24,7 +24,7 @@ EngineOutput = StepOutput | Output  # of an engine in this process, or in its ow
 
 @dataclass(slots=True, kw_only=True)
 class ChoicePiece:
-    """The part of an answer that outputs of the engine add."""
+    """What one or more engine outputs add to an answer."""
 
     deltas: list[Delta] = field(default_factory=list)  # of a chat
     text: str = ""  # of a completion
@@ -53,7 +53,7 @@ class ChoiceReader(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Choice:
-    """A request, the reader of its outputs, and what was counted of them so far."""
+    """A request, the reader of its outputs, and its counts so far."""
 
     request: Request
     reader: ChoiceReader
@@ -68,7 +68,7 @@ class Choice:
         return self.request.num_prompt
 
     def read(self, outputs: Sequence[EngineOutput]) -> ChoicePiece | None:
-        """Returns one piece of all outputs; None if the answer has ended before.
+        """Joins all outputs into one piece; returns None if the answer has already ended.
 
         Outputs after a stop string that the reader found are not shown: only their statistics are kept.
         """
@@ -127,24 +127,24 @@ class ChatReader:
             match delta:
                 case Begin():
                     self._kind, self._index = delta.kind, delta.index
-                case Text() if self._kind == "content":
+                case TextDelta() if self._kind == "content":
                     delta = self._filtered(delta)
                 case End():
                     self._flush(piece)
                     self._kind = None
-            if not isinstance(delta, Text) or delta.text:
+            if not isinstance(delta, TextDelta) or delta.text:
                 piece.deltas.append(delta)
             if self._filter.matched is not None:
                 return
 
-    def _filtered(self, delta: Text) -> Text:
+    def _filtered(self, delta: TextDelta) -> TextDelta:
         shown = self._filter.push(delta.text, can_stop=self._num_tokens > self._params.min_tokens)
-        return delta if shown == delta.text else Text(index=delta.index, text=shown)
+        return delta if shown == delta.text else TextDelta(index=delta.index, text=shown)
 
     def _flush(self, piece: ChoicePiece) -> None:
         """Adds text that was held back as the possible start of a stop string."""
         if rest := self._filter.flush():
-            piece.deltas.append(Text(index=self._index, text=rest))
+            piece.deltas.append(TextDelta(index=self._index, text=rest))
 
 
 class TextReader:
@@ -188,6 +188,6 @@ class PromptReader:
 
 
 def _as_finish_reason(word: str) -> FinishReason:
-    """Checks the engine's word for an end that is not an error."""
+    """Returns the engine's finish reason as a type of the API; errors are handled before."""
     assert word in ("stop", "length", "tool_calls"), word
     return cast(FinishReason, word)

@@ -1,1 +1,1 @@
-"""HTTP without models: routes, bodies, server-sent events, errors and admission."""
+"""HTTP without models: routes, bodies, server-sent events, errors, admission, API keys and allowed hosts."""

@@ -1,12 +1,11 @@
-"""Admission of requests: the API key, and the limit on concurrent requests."""
+"""Admission of requests: the limit on concurrent requests."""
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from firesteel.server.http.drain import Drain
 from firesteel.server.http.errors import ApiError
 
 BUSY_RETRY_S = 1
@@ -19,6 +18,7 @@ class Admission:
         self.limit = limit
         self.num_under_way = 0
         self.is_stopping = False
+        self.drain = Drain()
 
     def check_count(self, count: int) -> None:
         if count > self.limit:
@@ -47,25 +47,3 @@ class Admission:
             yield
         finally:
             self.num_under_way -= count
-
-
-class KeyCheck:
-    """Checks that a client sent the API key, in a time that does not depend on the key."""
-
-    def __init__(self, key: str) -> None:
-        self._digest = _digest(key) if key else None
-
-    def check(self, authorization: str | None) -> None:
-        if self._digest is None:
-            return
-        scheme, _, given = (authorization or "").partition(" ")
-        is_right = hmac.compare_digest(_digest(given.strip()), self._digest)
-        if scheme.lower() != "bearer" or not is_right:
-            what = "no API key" if not authorization else "a wrong API key"
-            raise ApiError(
-                401, f"{what} was sent: this server needs `Authorization: Bearer KEY`", code="invalid_api_key"
-            )
-
-
-def _digest(text: str) -> bytes:
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()

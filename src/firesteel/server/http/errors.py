@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
-from firesteel.errors import EngineDied, UserError
+from firesteel.errors import EngineDied, EngineFailed, UserError
 from firesteel.server.openai.answers import ErrorAnswer, ErrorDetail
 
 KINDS = {
@@ -25,7 +25,7 @@ GONE = 499  # status of a client that left, in the log and the metrics; it is ne
 
 
 class ApiError(Exception):
-    """Ends a request with a status and an error object."""
+    """An error that ends a request with an HTTP status and an error object."""
 
     def __init__(
         self, status: int, message: str, *, param: str | None = None, code: str | None = None, retry_s: int = 0
@@ -61,6 +61,8 @@ def as_api_error(error: Exception) -> ApiError:
     match error:
         case ApiError():
             return error
+        case EngineFailed():
+            return ApiError(503, "the engine died and is not restarted; see the server's log", code="engine_failed")
         case EngineDied():
             return ApiError(
                 503,

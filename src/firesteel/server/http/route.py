@@ -10,8 +10,8 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 Endpoint = Callable[[HttpRequest], Awaitable[Response]]
-GENERATES = (400, 401, 404, 408, 413, 415, 422, 429, 500, 503, 504)
-READS = (400, 401, 404, 408, 413, 415)
+GENERATES = (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503, 504)
+READS = (400, 401, 403, 404, 408, 413, 415)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

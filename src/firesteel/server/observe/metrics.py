@@ -54,29 +54,29 @@ TOKEN_SECONDS = (
 )
 TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000)
 GAUGES = {
-    "vllm:num_requests_running": ("requests_running", "Requests that the engine computes"),
-    "vllm:num_requests_waiting": ("requests_waiting", "Requests that wait for the engine"),
-    "firesteel_pages": ("pages", "Pages of keys and values"),
-    "firesteel_pages_held": ("pages_held", "Pages that requests hold"),
-    "firesteel_pages_idle": ("pages_idle", "Pages kept for prompts that begin alike"),
-    "firesteel_kv_cache_bytes": ("cache_bytes", "Bytes of all pages"),
-    "firesteel_engine_steps": ("steps", "Steps of the engine that runs"),
-    "firesteel_engine_preemptions": ("preemptions", "Requests that gave way, of the engine that runs"),
-    "firesteel_engine_page_evictions": ("page_evictions", "Idle pages used again, of the engine that runs"),
+    "vllm:num_requests_running": ("requests_running", "Running requests"),
+    "vllm:num_requests_waiting": ("requests_waiting", "Waiting requests"),
+    "firesteel_pages": ("pages", "Pages of the KV cache"),
+    "firesteel_pages_held": ("pages_held", "Pages held by requests"),
+    "firesteel_pages_idle": ("pages_idle", "Pages held by no request, kept for prompts with the same prefix"),
+    "firesteel_kv_cache_bytes": ("cache_bytes", "Size of the KV cache in bytes"),
+    "firesteel_engine_steps": ("steps", "Steps of the current engine"),
+    "firesteel_engine_preemptions": ("preemptions", "Preemptions by the current engine"),
+    "firesteel_engine_page_evictions": ("page_evictions", "Cached pages evicted by the current engine"),
     "firesteel_engine_saturated_values": ("saturated_values", "Keys and values clipped to the range of FP8"),
-    "firesteel_engine_graphs": ("graphs", "Decoding steps that are made and kept"),
-    "firesteel_engine_graph_bytes": ("graph_bytes", "Bytes of the GPU held for them since"),
-    "firesteel_engine_prompt_graphs": ("prompt_graphs", "Steps of prompts that are made and kept"),
-    "firesteel_engine_prompt_graph_bytes": ("prompt_graph_bytes", "Bytes of the GPU held for them since"),
+    "firesteel_engine_graphs": ("graphs", "Decoding steps made, captured on a GPU"),
+    "firesteel_engine_graph_bytes": ("graph_bytes", "GPU memory of decoding steps in bytes"),
+    "firesteel_engine_prompt_graphs": ("prompt_graphs", "Prompt steps made, captured on a GPU"),
+    "firesteel_engine_prompt_graph_bytes": ("prompt_graph_bytes", "GPU memory of prompt steps in bytes"),
     "firesteel_engine_prompt_tokens_beside_decoding": (
         "prompt_tokens_beside_decoding",
-        "Tokens of prompts that a step may have beside a request that decodes; 0 is any number",
+        "Limit of prompt tokens in a step beside a decoding request; 0 = no limit",
     ),
     "firesteel_engine_late_compilations": (
         "late_compilations",
-        "Kernels that were not there when a request needed them",
+        "Kernels compiled or loaded while requests were served",
     ),
-    "firesteel_engine_late_captures": ("late_captures", "Steps that were not there when a request needed them"),
+    "firesteel_engine_late_captures": ("late_captures", "Steps made while requests were served"),
 }
 STAGES = ("schedule", "build", "run", "wait")
 
@@ -86,7 +86,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._model = model_name
         self._gauges = {name: self._gauge(name, text) for name, (_, text) in GAUGES.items()}
-        self._cache_use = self._gauge("vllm:kv_cache_usage_perc", "Share of the pages that requests hold, 0 to 1")
+        self._cache_use = self._gauge("vllm:kv_cache_usage_perc", "Share of pages held by requests, 0 to 1")
         self._engine_up = self._gauge("firesteel_engine_up", "1 while an engine is ready")
         self._deaths = self._gauge("firesteel_engine_deaths", "Engines that died")
         self._under_way = self._gauge("firesteel_requests_under_way", "Choices admitted and not yet answered")
@@ -98,18 +98,18 @@ class Metrics:
         )
         self._prompt_steps = Gauge(
             "firesteel_engine_prompt_steps",
-            "Steps with prompts: replayed, or launched op by op and why",
+            "Steps with prompts: replayed, or run op by op, with the reason",
             ["model_name", "way"],
             registry=self.registry,
         )
-        self._prompt_tokens = self._counter("vllm:prompt_tokens", "Tokens of prompts")
-        self._output_tokens = self._counter("vllm:generation_tokens", "Tokens generated")
+        self._prompt_tokens = self._counter("vllm:prompt_tokens", "Prompt tokens")
+        self._output_tokens = self._counter("vllm:generation_tokens", "Generated tokens")
         self._cache_queries = self._counter("vllm:prefix_cache_queries", "Tokens looked up in the prefix cache")
         self._cache_hits = self._counter("vllm:prefix_cache_hits", "Tokens found in the prefix cache")
         self._preemptions = self._counter("vllm:num_preemptions", "Preemptions of requests by older ones")
         self._finished = Counter(
             "vllm:request_success",
-            "Choices that were answered",
+            "Finished choices",
             ["model_name", "finished_reason"],
             registry=self.registry,
         )

@@ -226,7 +226,7 @@ class LedgerAnswer(ApiAnswer, kw_only=True):
     device: str
     kernels: dict[str, str]
     formats: dict[str, str]
-    late_compilations: int | None  # kernels that were not there when a request needed them; None: not known now
-    late_captures: int | None  # steps that were not
-    prompt_steps: dict[str, int]  # steps with prompts, by the way they took
+    late_compilations: int | None  # kernels compiled or loaded while requests were served; None: unknown
+    late_captures: int | None  # steps made while requests were served
+    prompt_steps: dict[str, int]  # steps with prompts: replayed, or run op by op, by reason
     ran: list[LedgerLine]

@@ -17,6 +17,7 @@ from firesteel.server.chat.endpoint import Chat, ChatTurn
 from firesteel.server.generate.choice import Choice, ChoicePiece
 from firesteel.server.http.body import MIB, read_body
 from firesteel.server.http.errors import ApiError, as_api_error, json_response, note_error
+from firesteel.server.http.keys import owner_of
 from firesteel.server.http.route import GENERATES, ApiRoute
 from firesteel.server.http.sse import Computed, EventStream, event
 from firesteel.server.observe.access_log import LogEntry, entry_of
@@ -45,6 +46,7 @@ class ResponseJob:
     """A response to generate."""
 
     turn: ChatTurn
+    owner: str  # who asked for it
     writer: ResponseWriter
     stored: Stored | None  # None if it is not kept
 
@@ -59,7 +61,7 @@ class Responses:
         self.service = service
         self.chat = chat
         self.store = ResponseStore(int(service.config.server.response_store_mib * MIB))
-        self._tasks: dict[str, asyncio.Task[None]] = {}  # responses made in the background, by name
+        self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}  # background responses, by owner and name
 
     def routes(self) -> list[ApiRoute]:
         path, known = "/v1/responses/{name}", (401, 404)
@@ -102,31 +104,34 @@ class Responses:
     async def create(self, request: HttpRequest) -> HttpResponse:
         config = self.service.config.server
         asked = await read_body(request, ResponseRequest, config)
-        job = await self.prepare(asked, entry_of(request.scope))
+        job = await self.prepare(asked, entry_of(request.scope), owner_of(request.scope))
         if asked.background:
             return self.start(job)
         if asked.stream:
             return EventStream(self.stream(job, request), config)
         return Computed(lambda: self.whole(job), config)
 
-    async def prepare(self, asked: ResponseRequest, entry: LogEntry) -> ResponseJob:
+    async def prepare(self, asked: ResponseRequest, entry: LogEntry, owner: str) -> ResponseJob:
         check_supported(asked)
         given = read_items(asked)
         history: list[Item] = []
         if asked.previous_response_id is not None:
-            previous = self.store.find_previous(asked.previous_response_id)
+            previous = self.store.find_previous(asked.previous_response_id, owner)
             if previous.response.status in ("queued", "in_progress"):
-                raise ApiError(400, "that response is still being made", param="previous_response_id")
+                raise ApiError(400, "that response is still being generated", param="previous_response_id")
             history = previous.conversation()
         try:
-            turn = await self.chat.prepare(as_chat(asked, [*history, *given]), entry)
+            turn = await self.chat.prepare(as_chat(asked, [*history, *given]), entry, owner)
         except ApiError as error:
             raise name_field(error) from None
         response = describe(asked, turn, created=self.service.now())
-        stored = Stored(response, history, complete_items(given)) if response.store else None
+        stored = Stored(response, history, complete_items(given), owner) if response.store else None
         wants_logprobs = bool(turn.asked.logprobs)
         return ResponseJob(
-            turn=turn, stored=stored, writer=ResponseWriter(response, self.spell if wants_logprobs else None)
+            turn=turn,
+            owner=owner,
+            stored=stored,
+            writer=ResponseWriter(response, self.spell if wants_logprobs else None),
         )
 
     def spell(self, piece: ChoicePiece) -> list[TokenLogprob]:
@@ -161,13 +166,14 @@ class Responses:
             yield event(new, new.type)
 
     def start(self, job: ResponseJob) -> HttpResponse:
-        """Starts it in the background: the answer only names it."""
+        """Starts the response in the background; the answer holds its id and status only."""
         response = job.writer.response
         self.service.check_ready()
         self.service.admission.check_room()
         self.keep(job)
-        task = self._tasks[response.id] = asyncio.create_task(self.work(job))
-        task.add_done_callback(lambda _: self._tasks.pop(response.id, None))
+        name = (job.owner, response.id)
+        task = self._tasks[name] = asyncio.create_task(self.work(job))
+        task.add_done_callback(lambda _: self._tasks.pop(name, None))
         return json_response(response)
 
     async def work(self, job: ResponseJob) -> None:
@@ -191,31 +197,31 @@ class Responses:
 
     async def find(self, request: HttpRequest) -> HttpResponse:
         if request.query_params.get("stream", "").lower() == "true":
-            raise ApiError(400, "a response that was made cannot be streamed again", param="stream")
-        return json_response(self.store.get(request.path_params["name"]).response)
+            raise ApiError(400, "a stored response cannot be streamed", param="stream")
+        return json_response(self.store.get(request.path_params["name"], owner_of(request.scope)).response)
 
     async def delete(self, request: HttpRequest) -> HttpResponse:
-        name = request.path_params["name"]
-        await self.end(name)
-        self.store.delete(name)
+        name, owner = request.path_params["name"], owner_of(request.scope)
+        await self.end(name, owner)
+        self.store.delete(name, owner)
         return json_response(DeletedResponse(id=name))
 
     async def cancel(self, request: HttpRequest) -> HttpResponse:
-        name = request.path_params["name"]
-        stored = self.store.get(name)
+        name, owner = request.path_params["name"], owner_of(request.scope)
+        stored = self.store.get(name, owner)
         if not stored.response.background:
-            raise ApiError(400, "only a response made in the background can be cancelled; close a stream instead")
-        await self.end(name)
+            raise ApiError(400, "only a background response can be cancelled; close a stream instead")
+        await self.end(name, owner)
         return json_response(stored.response)
 
-    async def end(self, name: str) -> None:
-        task = self._tasks.get(name)
+    async def end(self, name: str, owner: str) -> None:
+        task = self._tasks.get((owner, name))
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
 
     async def list_input(self, request: HttpRequest) -> HttpResponse:
-        stored = self.store.get(request.path_params["name"])
+        stored = self.store.get(request.path_params["name"], owner_of(request.scope))
         return json_response(list_items([*stored.history, *stored.given], request.query_params))
 
 

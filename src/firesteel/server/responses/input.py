@@ -9,6 +9,7 @@ import msgspec
 
 from firesteel.server.http.errors import ApiError
 from firesteel.server.openai import requests as chat
+from firesteel.server.openai.limits import MAX_MESSAGES
 from firesteel.server.responses.schema import (
     AllowedTools,
     FunctionChoice,
@@ -48,17 +49,25 @@ def read_items(asked: ResponseRequest) -> list[Item]:
 
 def check_supported(asked: ResponseRequest) -> None:
     if asked.conversation is not None:
-        raise ApiError(400, "conversations are not kept here: use previous_response_id", param="conversation")
+        raise ApiError(400, "conversations are not stored here: use previous_response_id", param="conversation")
     if asked.prompt is not None:
-        raise ApiError(400, "prompt templates are not kept here: use instructions and input", param="prompt")
+        raise ApiError(400, "prompt templates are not stored here: use instructions and input", param="prompt")
     if asked.background and asked.stream:
-        raise ApiError(400, "a response is made in the background or streamed, not both", param="background")
+        raise ApiError(
+            400, "background and stream cannot be combined: set one of them to false", param="background"
+        )
     if asked.background and asked.store is False:
-        raise ApiError(400, "a response made in the background must be stored to be found", param="store")
+        raise ApiError(400, "a background response must be stored to be retrieved: set store = true", param="store")
 
 
 def as_chat(asked: ResponseRequest, history: Sequence[Item]) -> chat.ChatRequest:
     """Builds the chat request; `history` is all items, those of earlier responses first."""
+    if len(history) > MAX_MESSAGES:
+        raise ApiError(
+            400,
+            f"{len(history)} input items, those of earlier responses included, exceed the limit of {MAX_MESSAGES}",
+            param="input",
+        )
     messages: list[chat.ChatMessage] = []
     if asked.instructions is not None:
         messages.append(chat.DeveloperMessage(content=asked.instructions))
@@ -79,6 +88,7 @@ def as_chat(asked: ResponseRequest, history: Sequence[Item]) -> chat.ChatRequest
         tool_choice=as_chat_choice(asked),
         parallel_tool_calls=asked.parallel_tool_calls,
         response_format=as_chat_format(asked),
+        cache_salt=asked.cache_salt,
     )
 
 
@@ -125,10 +135,8 @@ def add(message: chat.AssistantMessage, item: Item) -> None:
             message.content = text_of(item.content)
         case "function_call":
             function = chat.CalledFunction(name=item.name or "", arguments=item.arguments or "")
-            message.tool_calls = [
-                *(message.tool_calls or ()),
-                chat.ToolCall(id=item.call_id or "", function=function),
-            ]
+            message.tool_calls = message.tool_calls or []
+            message.tool_calls.append(chat.ToolCall(id=item.call_id or "", function=function))
 
 
 def text_of(content: str | Sequence[Part] | None) -> str:
@@ -141,8 +149,8 @@ def choose_tools(asked: ResponseRequest) -> list[FunctionTool]:
     tools = asked.tools or []
     if not isinstance(asked.tool_choice, AllowedTools):
         return tools
-    names = [tool.name for tool in asked.tool_choice.tools]
-    if unknown := set(names) - {tool.name for tool in tools}:
+    names = {tool.name for tool in asked.tool_choice.tools}
+    if unknown := names - {tool.name for tool in tools}:
         raise ApiError(400, f"tool_choice allows {unknown.pop()}, which is not in tools", param="tool_choice")
     return [tool for tool in tools if tool.name in names]
 

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from firesteel.chat.message import Begin, Delta, End, Text
+from firesteel.chat.message import Begin, Delta, End, TextDelta
 from firesteel.server.generate.choice import ChoicePiece
 from firesteel.server.openai.answers import TokenLogprob
 from firesteel.server.responses.answers import (
@@ -108,7 +108,7 @@ class ResponseWriter:
                     self._begun = delta
                     if delta.kind == "tool_call":
                         self._start()
-                case Text():
+                case TextDelta():
                     self._write(delta.text)
                 case End():
                     self._close("completed" if delta.closed_by else self._end_status(piece))
@@ -210,9 +210,9 @@ class ResponseWriter:
 
 def join_texts(deltas: Sequence[Delta]) -> Iterator[Delta]:
     """Joins consecutive texts: what arrived together is sent together."""
-    for is_text, group in groupby(deltas, lambda delta: isinstance(delta, Text)):
+    for is_text, group in groupby(deltas, lambda delta: isinstance(delta, TextDelta)):
         if is_text:
-            texts = [delta for delta in group if isinstance(delta, Text)]
-            yield Text(index=texts[0].index, text="".join(delta.text for delta in texts))
+            texts = [delta for delta in group if isinstance(delta, TextDelta)]
+            yield TextDelta(index=texts[0].index, text="".join(delta.text for delta in texts))
         else:
             yield from group

@@ -25,6 +25,7 @@ class Stored:
     response: Response
     history: list[Item]  # of earlier responses
     given: list[Item]  # input of this response
+    owner: str  # only its owner finds it
 
     def conversation(self) -> list[Item]:
         """Returns all items so far, including those of this response."""
@@ -41,44 +42,45 @@ class ResponseStore:
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
         self.num_bytes = 0
-        self._entries: OrderedDict[str, tuple[Stored, int]] = OrderedDict()
+        self._entries: OrderedDict[tuple[str, str], tuple[Stored, int]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def put(self, stored: Stored) -> None:
         """Keeps a response in place of one with the same name."""
-        self._drop(stored.response.id)
+        key = (stored.owner, stored.response.id)
+        self._drop(key)
         size = stored.count_bytes()
         if size > self.most_bytes:
             return
         while self.num_bytes + size > self.most_bytes:
             self._drop(next(iter(self._entries)))
-        self._entries[stored.response.id] = (stored, size)
+        self._entries[key] = (stored, size)
         self.num_bytes += size
 
-    def get(self, name: str) -> Stored:
-        if name not in self._entries:
+    def get(self, name: str, owner: str) -> Stored:
+        if (owner, name) not in self._entries:
             raise not_found(name)
-        return self._entries[name][0]
+        return self._entries[owner, name][0]
 
-    def find_previous(self, name: str) -> Stored:
-        if name not in self._entries:
+    def find_previous(self, name: str, owner: str) -> Stored:
+        if (owner, name) not in self._entries:
             raise ApiError(
                 400,
                 f"response {name!r:.80} not found: it was not stored, was deleted or was dropped for lack of room",
                 param="previous_response_id",
                 code="previous_response_not_found",
             )
-        return self._entries[name][0]
+        return self._entries[owner, name][0]
 
-    def delete(self, name: str) -> None:
-        if name not in self._entries:
+    def delete(self, name: str, owner: str) -> None:
+        if (owner, name) not in self._entries:
             raise not_found(name)
-        self._drop(name)
+        self._drop((owner, name))
 
-    def _drop(self, name: str) -> None:
-        _, size = self._entries.pop(name, (None, 0))
+    def _drop(self, key: tuple[str, str]) -> None:
+        _, size = self._entries.pop(key, (None, 0))
         self.num_bytes -= size
 
 

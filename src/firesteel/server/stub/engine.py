@@ -40,7 +40,7 @@ END = "<|return|>"
 WORDS = " the quick brown fox jumps over the lazy dog, and 3 times 7 is 21."
 CONTEXT, PAGE_SIZE = 16384, 64
 MOST_REQUESTS = 64  # in flight, unless configured
-MOST_BEHIND_S = 1.0  # steps that are later than this are skipped
+MOST_BEHIND_S = 1.0  # steps later than this are skipped
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 
-def write_whole(path: Path, content: Mapping[str, Any]) -> None:
+def write_atomically(path: Path, content: Mapping[str, Any]) -> None:
     """Replaces the file at once: the old one stays until the new one is complete, and if writing it fails."""
     path = path.resolve()
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")

@@ -1,0 +1,1 @@
+"""The vLLM plugin: gpt-oss inside vLLM, computed by our kernels. Only `register` is importable without vLLM."""

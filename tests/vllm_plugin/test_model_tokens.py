@@ -1,0 +1,40 @@
+"""vLLM with the plugin generates the tokens of our own engine: on vLLM's CPU builds, with the shipped model."""
+
+import pytest
+
+from tests.vllm_plugin.peers import each_version, generate
+from tests.vllm_plugin.prompts import NEW, expected_tokens, make_rounds
+
+# Prompts of more than 64 tokens are computed in chunks, beside requests that already decode.
+OPTIONS = {"max_model_len": 1024, "max_num_seqs": 8, "max_num_batched_tokens": 64, "enable_prefix_caching": True}
+
+
+def test_there_are_enough_prompts_of_each_kind():
+    first, behind, alone, others = make_rounds()
+    assert sum(map(len, make_rounds())) >= 20 and len(first) == 8 and len(alone) == 1
+    assert min(map(len, first)) < 16 < 128 < max(map(len, first)) and len(others) == 7
+    for prompt, longer in zip(first, behind, strict=True):
+        assert longer[: len(prompt)] == prompt and len(longer) > len(prompt)
+
+
+@pytest.mark.peer
+@each_version
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_tokens_are_those_of_our_engine(version, ranks):
+    """Chunked prompts, prompts past the window, a cached prefix, one request alone and eight at once."""
+    options = OPTIONS | {"tensor_parallel_size": ranks}
+    answer, log = generate(version, rounds=make_rounds(), max_tokens=NEW, options=options)
+    assert answer["models"] == ["FiresteelGptOss"] * ranks
+    assert answer["cached"] > 0
+    assert answer["rounds"] == expected_tokens()
+    for rank in range(ranks):
+        assert f"firesteel: rank {rank} of {ranks}: gpt-oss plugin" in log
+
+
+@pytest.mark.peer
+@each_version
+def test_tokens_are_the_same_when_requests_are_preempted(version):
+    """Two prompts that do not fit beside each other: vLLM computes one of them again."""
+    options = OPTIONS | {"num_gpu_blocks_override": 48, "block_size": 16, "enable_prefix_caching": False}
+    answer, _ = generate(version, rounds=make_rounds()[:1], max_tokens=NEW, options=options)
+    assert answer["rounds"] == expected_tokens()[:1]
