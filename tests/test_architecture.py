@@ -21,6 +21,8 @@ GROUND = {
     "heap",
     "panics",
     "stack",
+    "json_file",
+    "printable",
     "surroundings",
     "version",
     "atomic",
@@ -34,6 +36,8 @@ MAY_IMPORT = {
     "heap": set(),
     "panics": set(),
     "stack": set(),
+    "json_file": {"errors"},
+    "printable": set(),
     "surroundings": {"config", "device"},
     "atomic": set(),
     "version": set(),
@@ -43,7 +47,7 @@ MAY_IMPORT = {
     "engine": {"formats", "kernels", "model", *GROUND},
     "vllm_plugin": {"formats", "kernels", "model", "engine", *GROUND},
     "measure": {"formats", "kernels", "model", "engine", *GROUND},
-    "chat": {"errors", "panics", "stack"},
+    "chat": {"errors", "json_file", "panics", "stack"},
     "hub": {"errors"},
     "progress": set(),
     "llm": {"formats", "kernels", "model", "engine", "chat", "hub", "progress", *GROUND},
@@ -97,7 +101,7 @@ BORDER = {f"engine/process/{name}.py" for name in ("messages", "channel", "main"
 GRAMMAR = "engine/sample/grammar.py"  # the only file of the lower parts that uses llguidance, for the first grammar
 CLASSES_DEFINED_TWICE = {"Tile"}  # allowed
 MOST_MODULES = 20  # per folder, beside its sub-packages
-LOWER_PARTS = ("formats", "kernels", "model", "engine", "measure", "device", "types", "errors")
+LOWER_PARTS = ("formats", "kernels", "model", "engine", "measure", "device", "types", "errors", "json_file")
 PYTHON_FILES = sorted(SOURCE.rglob("*.py"))
 
 
