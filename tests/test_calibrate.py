@@ -41,7 +41,7 @@ def test_value_that_is_not_finite_is_an_error_that_names_the_layer(bad):
 
 def largest_by_hand(llm):
     """Returns the largest key and value per layer over PROMPTS, from the arguments of the op, prompt by prompt."""
-    op, found, calls = llm.kernels.rope_kv_write.op, torch.zeros(llm.spec.num_layers, 2), []
+    op, largest, calls = llm.kernels.rope_kv_write.op, torch.zeros(llm.spec.num_layers, 2), []
 
     def spy(operands):
         cos, sin = (part[:, None] for part in operands.table[operands.positions].chunk(2, dim=-1))
@@ -49,20 +49,20 @@ def largest_by_hand(llm):
         turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
         layer = len(calls) % llm.spec.num_layers
         calls.append(layer)
-        found[layer] = torch.maximum(found[layer], torch.stack((turned.abs().max(), operands.v.abs().max())))
+        largest[layer] = torch.maximum(largest[layer], torch.stack((turned.abs().max(), operands.v.abs().max())))
         return op.reference(operands)
 
     llm.kernels.rope_kv_write = spy
     for prompt in PROMPTS:
         llm.logits(prompt)
-    return found
+    return largest
 
 
 def test_largest_values_are_per_layer_over_all_prompts(open_llm):
-    found, seen = calibrate(open_llm(), PROMPTS), largest_by_hand(open_llm())
-    assert found.num_tokens == sum(map(len, PROMPTS))
-    torch.testing.assert_close(torch.tensor([found.largest_keys, found.largest_values]).T, seen)
-    assert found.scales.keys == tuple(map(choose_scale, found.largest_keys))
+    calibration, seen = calibrate(open_llm(), PROMPTS), largest_by_hand(open_llm())
+    assert calibration.num_tokens == sum(map(len, PROMPTS))
+    torch.testing.assert_close(torch.tensor([calibration.largest_keys, calibration.largest_values]).T, seen)
+    assert calibration.scales.keys == tuple(map(choose_scale, calibration.largest_keys))
 
 
 def test_model_is_unchanged_afterwards_and_progress_is_reported(open_llm):
@@ -123,9 +123,9 @@ def test_scales_prevent_clipping_by_fp8(open_llm, tmp_path):
 
     exact = open_large()
     path = tmp_path / "scales.json"
-    found: Calibration = calibrate(exact, PROMPTS)
-    write_scales(path, found.scales)
-    assert max(found.largest_values) > 2000
+    calibration: Calibration = calibrate(exact, PROMPTS)
+    write_scales(path, calibration.scales)
+    assert max(calibration.largest_values) > 2000
     errors, clipped = [], []
     for scales in ("", str(path)):
         llm = open_large(kv_dtype="fp8", kv_scales=scales)

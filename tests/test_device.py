@@ -1,13 +1,15 @@
 """The device that computes and its properties."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from firesteel.config import resolve
-from firesteel.device import DeviceSpec, available_bytes, find_device, memory_info
+from firesteel.device import DeviceSpec, available_bytes, find_device
 from firesteel.errors import UserError
+from firesteel.host_memory import HostMemory, find_host_memory
 
 UNIFIED = DeviceSpec(
     torch_device=torch.device("cuda:0"),
@@ -62,22 +64,34 @@ def test_gpu_beyond_the_last_is_an_error(monkeypatch):
         find_device("cuda:2")
 
 
-def test_memory_is_read_from_meminfo_in_bytes(tmp_path):
-    path = tmp_path / "meminfo"
-    path.write_text("MemTotal:       2048 kB\nMemAvailable:      3 kB\nHugePages_Total:       7\n")
-    assert memory_info(path) == {"MemTotal": 2048 * 1024, "MemAvailable": 3 * 1024}
-
-
 def test_cpu_memory_is_that_of_the_system():
     device = find_device("cpu")
-    assert device.memory_bytes == memory_info()["MemTotal"]
+    assert device.memory_bytes == find_host_memory().total_bytes
     assert 0 < available_bytes(device) < device.memory_bytes
 
 
 def test_unified_memory_is_reported_by_the_system(monkeypatch):
-    monkeypatch.setattr("firesteel.device.memory_info", lambda: {"MemAvailable": 42})
+    monkeypatch.setattr("firesteel.device.find_host_memory", lambda: HostMemory(99, 42))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (7, 8))
     assert available_bytes(UNIFIED) == 42
+
+
+@pytest.mark.parametrize(("is_integrated", "expected"), [(True, 50), (False, 80)])
+def test_size_of_unified_memory_is_limited_like_the_hosts(monkeypatch, is_integrated, expected):
+    facts = SimpleNamespace(
+        name="GPU",
+        major=12,
+        minor=1,
+        multi_processor_count=48,
+        L2_cache_size=1,
+        total_memory=80,
+        is_integrated=is_integrated,
+    )
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: facts)
+    monkeypatch.setattr("firesteel.device.find_host_memory", lambda: HostMemory(50, 40))
+    assert find_device("cuda").memory_bytes == expected
 
 
 def test_memory_of_a_discrete_gpu_is_reported_by_the_driver(monkeypatch):
@@ -100,7 +114,7 @@ def test_properties_of_a_gpu():
     assert device == find_device("cuda") == find_device("cuda:0")
     assert device.capability == torch.cuda.get_device_capability(0)
     assert device.num_sms > 1 and device.l2_bytes > 1 << 20
-    assert 0 < available_bytes(device) <= max(device.memory_bytes, memory_info()["MemTotal"])
+    assert 0 < available_bytes(device) <= max(device.memory_bytes, find_host_memory().total_bytes)
 
 
 def test_every_device_name_that_the_setting_accepts_is_understood(no_gpu):

@@ -110,8 +110,8 @@ def test_perplexity_equals_its_definition_on_the_logits(kindling):
     perplexity, count = measure_perplexity(kindling, text)
     harmony = Harmony(kindling.tokenizer)
     losses = []
-    for one in text:
-        ids = harmony.encode_for_training(one.messages, keep_reasoning=True)
+    for item in text:
+        ids = harmony.encode_for_training(item.messages, keep_reasoning=True)
         losses.append(
             torch.nn.functional.cross_entropy(kindling.logits(ids)[:-1], torch.tensor(ids[1:]), reduction="sum")
         )

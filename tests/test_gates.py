@@ -159,7 +159,7 @@ def test_running_ahead_has_an_effect_on_a_gpu_only():
     assert LLM(device="cpu").engine.run_ahead_steps == 0
 
 
-@pytest.mark.parametrize("others", [{}, *(dict([one]) for one in ALONE)], ids=str)
+@pytest.mark.parametrize("others", [{}, *(dict([gate]) for gate in ALONE)], ids=str)
 def test_pinned_tile_is_refused_without_an_implementation_that_has_tiles(others):
     llm = LLM(device="cpu", tile="64x64", **others)
     with pytest.raises(UserError, match=r"no implementation takes these arguments: reference .*tile"):

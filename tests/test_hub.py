@@ -38,16 +38,16 @@ def test_folder_is_used_as_given(cache, tmp_path):
 def test_folder_comes_before_a_name_in_the_cache(cache, tmp_path):
     put(cache, "openai/gpt-oss-20b")
     (tmp_path / "openai" / "gpt-oss-20b").mkdir(parents=True)
-    found = find_checkpoint("openai/gpt-oss-20b")
-    assert found.resolve() == tmp_path / "openai" / "gpt-oss-20b"
+    folder = find_checkpoint("openai/gpt-oss-20b")
+    assert folder.resolve() == tmp_path / "openai" / "gpt-oss-20b"
 
 
 @pytest.mark.parametrize("name", ["openai/gpt-oss-20b", "gpt-oss-20b"])
 def test_name_resolves_to_the_snapshot_of_its_main_revision(cache, name):
     snapshot = put(cache, "openai/gpt-oss-20b")
     put(cache, "openai/gpt-oss-120b")
-    found = find_checkpoint(name)
-    assert found.resolve() == snapshot and (found / "config.json").is_file()
+    folder = find_checkpoint(name)
+    assert folder.resolve() == snapshot and (folder / "config.json").is_file()
 
 
 @pytest.mark.parametrize("name", SHORT_NAMES)

@@ -147,9 +147,9 @@ def test_gpu_and_cpu_give_the_same_answers(by_cpu, how):
     shares = [sum(marks) / len(items) for marks in (cpu_marks, gpu_marks)]
     assert abs(shares[0] - shares[1]) <= 0.01, "\n".join([f"CPU {shares[0]:.4f}, GPU {shares[1]:.4f}", *differing])
     entries = gpu.ledger().entries
-    assert {op: {one.implementation for one in entries if one.op == op} for op in expected} == expected
-    assert not any(one.implementation == "reference" for one in entries)
-    assert gpu.engine.run_ahead_steps and any(one.is_captured for one in gpu.engine.loop.store.ready())
+    assert {op: {entry.implementation for entry in entries if entry.op == op} for op in expected} == expected
+    assert not any(entry.implementation == "reference" for entry in entries)
+    assert gpu.engine.run_ahead_steps and any(step.is_captured for step in gpu.engine.loop.store.ready())
 
 
 def test_garbage_without_sinks(kindling):

@@ -9,10 +9,10 @@ import torch
 
 from firesteel import LLM, SamplingParams, UserError
 from firesteel.config import RemovedSettingWarning
-from firesteel.device import memory_info
 from firesteel.engine import load
 from firesteel.engine.cache.kv_scales import write_scales
 from firesteel.engine.sample.sampler import sample
+from firesteel.host_memory import find_host_memory
 from firesteel.kernels.ledger import Ran
 from firesteel.kernels.registry import NETWORK_OPS
 from firesteel.llm import read_stop_ids
@@ -96,7 +96,7 @@ def test_equal_seeds_give_equal_tokens_and_another_seed_does_not(llm):
 
 def test_drawn_tokens_do_not_depend_on_the_batch(llm):
     params = [SamplingParams(max_tokens=8, temperature=1.0, seed=i, ignore_eos=True) for i in range(len(PROMPTS))]
-    alone = [tokens(llm.generate([prompt], one))[0] for prompt, one in zip(PROMPTS, params, strict=True)]
+    alone = [tokens(llm.generate([prompt], wanted))[0] for prompt, wanted in zip(PROMPTS, params, strict=True)]
     assert tokens(llm.generate(PROMPTS, params)) == alone
 
 
@@ -117,7 +117,7 @@ def test_max_tokens_limits_the_length(llm, expected, count):
 def test_each_prompt_may_have_its_own_params(llm, expected):
     params = [SamplingParams(max_tokens=count, ignore_eos=True) for count in (5, 1, 9, 12, 3)]
     actual = tokens(llm.generate(PROMPTS, params))
-    assert actual == [ids[: one.max_tokens] for ids, one in zip(expected, params, strict=True)]
+    assert actual == [ids[: wanted.max_tokens] for ids, wanted in zip(expected, params, strict=True)]
 
 
 def test_no_prompts_give_no_completions(llm):
@@ -183,7 +183,7 @@ def test_prefix_caching_shows_in_the_completion_and_can_be_switched_off(open_llm
 
 def test_kv_dtype_is_the_type_of_pages(open_llm):
     for name, dtype in (("auto", torch.float32), ("bf16", torch.bfloat16), ("fp8", torch.float8_e4m3fn)):
-        assert {one.dtype for one in open_llm(kv_dtype=name).engine.runner.cache.keys} == {dtype}
+        assert {keys.dtype for keys in open_llm(kv_dtype=name).engine.runner.cache.keys} == {dtype}
 
 
 def test_kv_scales_come_from_the_file_and_are_one_without_it(open_llm, tmp_path):
@@ -194,7 +194,7 @@ def test_kv_scales_come_from_the_file_and_are_one_without_it(open_llm, tmp_path)
     assert scaled.model.kv_scales == scales
     assert plain.model.kv_scales == KvScales(keys=(1.0,) * 3, values=(1.0,) * 3)
     tokens = list(range(97, 160))
-    errors = [float((one.logits(tokens) - exact.logits(tokens)).norm()) for one in (scaled, plain)]
+    errors = [float((model.logits(tokens) - exact.logits(tokens)).norm()) for model in (scaled, plain)]
     assert 0 < errors[0] < 3 * errors[1] and errors[0] != errors[1]
 
 
@@ -220,9 +220,9 @@ def test_logprobs_of_tokens_and_prompt_are_in_the_completion(llm, expected):
     ids = llm.tokenizer.encode(PROMPTS[1])
     rows = llm.logits([*ids, *expected[1]]).log_softmax(-1)
     chosen = rows[:-1].gather(1, torch.tensor([*ids[1:], *expected[1]])[:, None])[:, 0].tolist()
-    found = [*completion.prompt_logprobs, *completion.logprobs]
-    assert [one.logprob for one in found] == pytest.approx(chosen, abs=1e-4)
-    assert [one.token_id for one in found] == [*ids[1:], *expected[1]]
+    logprobs = [*completion.prompt_logprobs, *completion.logprobs]
+    assert [entry.logprob for entry in logprobs] == pytest.approx(chosen, abs=1e-4)
+    assert [entry.token_id for entry in logprobs] == [*ids[1:], *expected[1]]
 
 
 def test_loading_reports_its_progress_and_speed(checkpoint):
@@ -316,7 +316,7 @@ def test_a_removed_setting_is_accepted_with_a_warning(open_llm, llm):
 
 
 def test_loading_that_would_leave_too_little_memory_is_refused(open_llm):
-    too_much = memory_info()["MemTotal"] / (1 << 30)
+    too_much = find_host_memory().total_bytes / (1 << 30)
     with pytest.raises(UserError, match=r"must stay free.*lower --memory-reserve-gib"):
         open_llm(memory_reserve_gib=too_much)
     assert open_llm(memory_reserve_gib=0.001).settings.config.model.memory_reserve_gib == 0.001
@@ -361,8 +361,8 @@ def test_requested_layers_are_quantised_at_load_and_reported(open_llm, llm, laye
     quantised = open_llm(mxfp4_layers=layers)
     assert quantised.spec.mxfp4_layers == held and llm.spec.mxfp4_layers == ()
     report = quantised.load_report.quantized
-    assert {one.layer for one in report} == set(held) and llm.load_report.quantized == ()
-    assert all(0.05 < one.relative_rms < 0.2 and "relative rms error" in one.in_words() for one in report)
+    assert {layer.layer for layer in report} == set(held) and llm.load_report.quantized == ()
+    assert all(0.05 < layer.relative_rms < 0.2 and "relative rms error" in layer.in_words() for layer in report)
     actual, expected = quantised.logits([1, 2, 3]), llm.logits([1, 2, 3])
     assert 1e-3 < (actual - expected).norm() / expected.norm() < 0.6
 
@@ -374,7 +374,7 @@ def test_quantised_checkpoint_equals_quantising_at_load(open_llm, checkpoint, tm
     assert torch.equal(loaded.logits([1, 2, 3]), open_llm(mxfp4_layers="qkv,lm_head").logits([1, 2, 3]))
     assert loaded.generate(["ab"], GREEDY) == open_llm(mxfp4_layers="qkv,lm_head").generate(["ab"], GREEDY)
     more = open_llm(tmp_path / "quantised", mxfp4_layers="all")
-    assert [one.layer for one in more.load_report.quantized] == ["o"]
+    assert [layer.layer for layer in more.load_report.quantized] == ["o"]
     with pytest.raises(UserError, match=r"holds qkv, lm_head in MXFP4 already .* leave --mxfp4-layers empty"):
         open_llm(tmp_path / "quantised", mxfp4_layers="moe")
 

@@ -15,7 +15,7 @@ def test_one_refused_prompt_refuses_the_whole_call(open_llm):
 
 def test_max_model_len_limits_prompt_and_tokens_together(open_llm, llm):
     short, params = open_llm(max_model_len=24), SamplingParams(max_tokens=12, ignore_eos=True)
-    (whole,), (cut,) = (one.generate([[7] * 19], params) for one in (llm, short))
+    (whole,), (cut,) = (model.generate([[7] * 19], params) for model in (llm, short))
     assert cut.token_ids == whole.token_ids[:5] and cut.finish_reason == "length"
     assert (short.max_context, llm.max_context) == (24, 256)
     with pytest.raises(UserError, match="the prompt has 24 tokens, the context 24"):

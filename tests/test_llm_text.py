@@ -58,7 +58,7 @@ def test_one_sequence_stops_while_the_others_continue(llm, expected):
     end = first_new_token(expected)
     stopping = SamplingParams(max_tokens=12, ignore_eos=True, stop_token_ids=(expected[end],))
     actual = llm.generate([PROMPT] * 3, [GREEDY, stopping, GREEDY])
-    assert [one.token_ids for one in actual] == [expected, expected[: end + 1], expected]
+    assert [generation.token_ids for generation in actual] == [expected, expected[: end + 1], expected]
 
 
 def test_stream_omits_the_stop_token(llm, expected):

@@ -129,13 +129,15 @@ def test_report_of_a_gpu_times_every_activation_and_whole_steps(tmp_path):
     ops = [arguments for arguments in parts.values() if arguments[:2] == ("bench", "ops")]
     assert [flag(arguments, "--activation") for arguments in ops] == ["bf16", "mxfp8", "mxfp4"]
     decodes = [arguments for arguments in parts.values() if arguments[:2] == ("bench", "decode")]
-    assert [(flag(one, "--synthetic"), "--mxfp4-layers" in one) for one in decodes] == [
+    assert [(flag(command, "--synthetic"), "--mxfp4-layers" in command) for command in decodes] == [
         ("gpt-oss-20b", False),
         ("gpt-oss-20b", True),
         ("gpt-oss-120b", False),
         ("gpt-oss-120b", True),
     ]
-    assert {flag(one, "--mxfp4-layers") for one in decodes if "--mxfp4-layers" in one} == {"qkv,o,lm_head"}
+    assert {flag(command, "--mxfp4-layers") for command in decodes if "--mxfp4-layers" in command} == {
+        "qkv,o,lm_head"
+    }
     folders = [flag(arguments, "--out") for arguments in (*ops, *decodes)]
     assert len(set(folders)) == len(folders)  # a plot would overwrite another's
 

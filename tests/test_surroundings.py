@@ -142,18 +142,17 @@ def test_surroundings_of_this_process(monkeypatch):
     monkeypatch.setenv("SOME_TOKEN", "hush")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     monkeypatch.setattr(surroundings.sys, "argv", ["firesteel", "--api-key=hush"])
-    found = look_around(CPU)
+    seen = look_around(CPU)
     kept = {"CUDA_VISIBLE_DEVICES": "1", "FIRESTEEL_API_KEY": "(hidden)", "FIRESTEEL_PAGE_SIZE": "32"}
-    assert kept.items() <= found.environment.items() and "hush" not in found.environment.values()
-    assert "hush" not in repr(found)  # hashes are hexadecimal: a secret of those digits might be in one
-    assert found.device == "CPU" and found.capability is None
+    assert kept.items() <= seen.environment.items() and "hush" not in seen.environment.values()
+    assert "hush" not in repr(seen)  # hashes are hexadecimal: a secret of those digits might be in one
+    assert seen.device == "CPU" and seen.capability is None
     assert (
-        found.versions["torch"] == torch.__version__.partition("+")[0]
-        or found.versions["torch"] == torch.__version__
+        seen.versions["torch"] == torch.__version__.partition("+")[0] or seen.versions["torch"] == torch.__version__
     )
-    assert set(found.versions) == {"python", "torch", "triton", "firesteel", "cuda"}
-    assert re.fullmatch(r"[0-9a-f]{64}", found.packages_hash)
-    moment = datetime.strptime(found.time_utc, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+    assert set(seen.versions) == {"python", "torch", "triton", "firesteel", "cuda"}
+    assert re.fullmatch(r"[0-9a-f]{64}", seen.packages_hash)
+    moment = datetime.strptime(seen.time_utc, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
     assert abs(datetime.now(UTC) - moment) < timedelta(minutes=1)
 
 

@@ -50,7 +50,11 @@ def _join(cells: Sequence[object]) -> str:
 def read_ops(folder: Path = OPS) -> list[Record]:
     """Returns the records of ops without rounded activations, without ceilings."""
     records = read(folder, "*.json")
-    return [one for one in records if one.name.startswith("op ") and one.parameters["activation"] in ("", "bf16")]
+    return [
+        record
+        for record in records
+        if record.name.startswith("op ") and record.parameters["activation"] in ("", "bf16")
+    ]
 
 
 def ops_table(records: list[Record]) -> str:
@@ -100,12 +104,12 @@ def quality_table(records: list[Record]) -> str:
     """Returns a row per precision, with the changes against the first."""
 
     def row(record: Record) -> list[object]:
-        found = record.parameters
-        right = f"{100 * found['exact_match']:.2f} % of {found['items']}"
-        change = f"{100 * found['perplexity_change']:+.2f} %"
-        changes = [change, right, found["changed"], found["lost"], found["gained"]]
+        parameters = record.parameters
+        right = f"{100 * parameters['exact_match']:.2f} % of {parameters['items']}"
+        change = f"{100 * parameters['perplexity_change']:+.2f} %"
+        changes = [change, right, parameters["changed"], parameters["lost"], parameters["gained"]]
         shown = ["", right, "", "", ""] if record is records[0] else changes
-        return [found["precision"], f"{record.median:.4f}", *shown]
+        return [parameters["precision"], f"{record.median:.4f}", *shown]
 
     heads = ["precision", "perplexity", "change", "exact match", "answers changed", "lost", "gained"]
     return format_table(heads, map(row, records))
@@ -118,36 +122,40 @@ def read_agreement(folder: Path = AGREEMENT) -> list[Record]:
 def agreement_table(records: list[Record]) -> str:
     """Returns a row per equality, two columns per model."""
     models = list(dict.fromkeys(record.parameters["model"] for record in records))
-    found: dict[str, dict[str, Record]] = defaultdict(dict)
+    by_equality: dict[str, dict[str, Record]] = defaultdict(dict)
     for record in records:
-        found[record.parameters["equality"]][record.parameters["model"]] = record
+        by_equality[record.parameters["equality"]][record.parameters["model"]] = record
 
     def cells(record: Record) -> list[str]:
         share, differences = record.parameters["token_share"], record.parameters["differences_a_token"]
         return [f"{100 * share:.1f} %", f"{1000 * differences:.1f}"]
 
     heads = [head for model in models for head in (f"{model}: tokens equal", "differences a 1000 tokens")]
-    rows = [[name, *(cell for model in models for cell in cells(row[model]))] for name, row in found.items()]
+    rows = [[name, *(cell for model in models for cell in cells(row[model]))] for name, row in by_equality.items()]
     return format_table(["equality", *heads], rows)
 
 
 def read_engines(folders: tuple[Path, ...] = ENGINES) -> list[Record]:
     """Returns the records by machine, then by requests in flight."""
     records = [read(folder, "engine--*.json") for folder in folders]
-    return [one for found in records for one in sorted(found, key=lambda one: one.parameters["concurrency"])]
+    return [
+        record
+        for of_model in records
+        for record in sorted(of_model, key=lambda record: record.parameters["concurrency"])
+    ]
 
 
 def engine_table(records: list[Record]) -> str:
     def row(record: Record) -> list[object]:
-        found, reread = record.parameters, record.parameters["reread"]
+        parameters, reread = record.parameters, record.parameters["reread"]
         return [
-            found["model"],
+            parameters["model"],
             record.surroundings.device,
-            f"{found['requests']} x ({found['prompt_tokens']} + {found['max_tokens']})",
-            found["concurrency"],
+            f"{parameters['requests']} x ({parameters['prompt_tokens']} + {parameters['max_tokens']})",
+            parameters["concurrency"],
             f"{record.median:,.0f}",
-            f"{found['prefill_tok_s']:,.0f}",
-            f"{found['decode_tok_s']:,.0f}",
+            f"{parameters['prefill_tok_s']:,.0f}",
+            f"{parameters['decode_tok_s']:,.0f}",
             f"{100 * reread['likeliest_share']:.1f} %, others within {reread['largest_gap_nats']:.2f} nats",
         ]
 
@@ -168,8 +176,8 @@ def read_decode(folder: Path = DECODE) -> list[Record]:
     """Returns the records by model, precision, batch and context."""
 
     def order(record: Record) -> tuple[str, str, bool, int, int]:
-        found, packed = record.parameters, record.config["kernels"]["mxfp4_layers"]
-        return found["model"], packed, has_fp8_kv(record), found["batch"], found["context"]
+        parameters, packed = record.parameters, record.config["kernels"]["mxfp4_layers"]
+        return parameters["model"], packed, has_fp8_kv(record), parameters["batch"], parameters["context"]
 
     return sorted(read(folder, "decode-*.json"), key=order)
 
@@ -181,16 +189,16 @@ def has_fp8_kv(record: Record) -> bool:
 
 def decode_table(records: list[Record]) -> str:
     def row(record: Record) -> list[object]:
-        found, packed = record.parameters, record.config["kernels"]["mxfp4_layers"]
+        parameters, packed = record.parameters, record.config["kernels"]["mxfp4_layers"]
         return [
-            found["model"].partition(",")[0],
+            parameters["model"].partition(",")[0],
             ("all MXFP4" if packed else "as shipped") + ", FP8 KV" * has_fp8_kv(record),
-            found["batch"],
-            found["context"],
-            f"{found['ms_a_token']:.3f}",
-            f"{found['tok_s']:.0f}",
-            f"{found['bytes_a_token'] / 1e9:.2f}",
-            f"{100 * found['share_of_floor']:.0f} %",
+            parameters["batch"],
+            parameters["context"],
+            f"{parameters['ms_a_token']:.3f}",
+            f"{parameters['tok_s']:.0f}",
+            f"{parameters['bytes_a_token'] / 1e9:.2f}",
+            f"{100 * parameters['share_of_floor']:.0f} %",
         ]
 
     heads = [
@@ -207,42 +215,42 @@ def decode_table(records: list[Record]) -> str:
 
 
 def read_loop(folder: Path = LOOP) -> list[Record]:
-    return sorted(read(folder, "engine-decode-*.json"), key=lambda one: one.parameters["batch"])
+    return sorted(read(folder, "engine-decode-*.json"), key=lambda record: record.parameters["batch"])
 
 
 def loop_table(records: list[Record]) -> str:
     """Returns the rows of decoding; figures that a record lacks are blank, and have no column if all lack them."""
 
     def row(record: Record) -> dict[str, object]:
-        found = record.parameters
+        parameters = record.parameters
         shown: dict[str, object] = {
-            "in flight": found["batch"],
-            "context": found["context"],
-            "tokens": f"drawn at {found['temperature']:g}" if found["temperature"] else "the likeliest",
-            "tok/s": f"{found['tok_s']:,.0f}",
-            "of bare replay": f"{100 * found['share_of_bare_replay']:.1f} %",
-            "GPU idle": f"{100 * found['idle_share']:.1f} %",
-            "experts met a layer": f"{found['experts']['distinct_a_layer_and_step']:.0f}",
+            "in flight": parameters["batch"],
+            "context": parameters["context"],
+            "tokens": f"drawn at {parameters['temperature']:g}" if parameters["temperature"] else "the likeliest",
+            "tok/s": f"{parameters['tok_s']:,.0f}",
+            "of bare replay": f"{100 * parameters['share_of_bare_replay']:.1f} %",
+            "GPU idle": f"{100 * parameters['idle_share']:.1f} %",
+            "experts met a layer": f"{parameters['experts']['distinct_a_layer_and_step']:.0f}",
         }
-        if "share_of_floor" in found:
-            shown["GB a token"] = f"{found['bytes_a_token'] / 1e9:.2f}"
-            shown["share of the floor"] = f"{100 * found['share_of_floor']:.0f} %"
-            shown["scheduling us"] = f"{1e3 * found['stages_ms_a_step']['schedule']:.0f}"
+        if "share_of_floor" in parameters:
+            shown["GB a token"] = f"{parameters['bytes_a_token'] / 1e9:.2f}"
+            shown["share of the floor"] = f"{100 * parameters['share_of_floor']:.0f} %"
+            shown["scheduling us"] = f"{1e3 * parameters['stages_ms_a_step']['schedule']:.0f}"
         return shown
 
     rows = [row(record) for record in records]
-    heads = list(dict.fromkeys(head for one in rows for head in one))
-    return format_table(heads, [[one.get(head, "") for head in heads] for one in rows])
+    heads = list(dict.fromkeys(head for row in rows for head in row))
+    return format_table(heads, [[row.get(head, "") for head in heads] for row in rows])
 
 
 def read_prefill(folder: Path = PREFILL) -> list[Record]:
-    return sorted(read(folder, "engine-prefill-*.json"), key=lambda one: one.parameters["tokens"])
+    return sorted(read(folder, "engine-prefill-*.json"), key=lambda record: record.parameters["tokens"])
 
 
 def prefill_table(records: list[Record]) -> str:
     def row(record: Record) -> list[object]:
-        found = record.parameters
-        return [found["tokens"], f"{found['ms']:.1f}", f"{found['tok_s']:,.0f}"]
+        parameters = record.parameters
+        return [parameters["tokens"], f"{parameters['ms']:.1f}", f"{parameters['tok_s']:,.0f}"]
 
     return format_table(["prompt tokens", "ms to the first token", "tok/s"], map(row, records))
 
@@ -251,9 +259,9 @@ def read_workload(folder: Path = WORKLOAD) -> list[Record]:
     order = ("turns", "closed", "open")
 
     def place(record: Record) -> tuple[float, ...]:
-        found = record.parameters
-        numbers = (found.get(name, 0) for name in ("context", "new", "in_flight", "rate"))
-        return (order.index(found["kind"]), *numbers)
+        parameters = record.parameters
+        numbers = (parameters.get(name, 0) for name in ("context", "new", "in_flight", "rate"))
+        return (order.index(parameters["kind"]), *numbers)
 
     return sorted(read(folder, "workload-*.json"), key=place)
 
@@ -266,16 +274,16 @@ def workload_table(records: list[Record]) -> str:
     }
 
     def row(record: Record) -> list[object]:
-        found = record.parameters
-        first, gap = found["first_token_ms"], found["gap_ms"]
+        parameters = record.parameters
+        first, gap = parameters["first_token_ms"], parameters["gap_ms"]
         return [
-            words[found["kind"]].format(**found),
+            words[parameters["kind"]].format(**parameters),
             f"{first['p50']:.1f}",
             f"{first['p99']:.1f}",
             f"{gap['p50']:.1f}",
             f"{gap['p99']:.1f}",
-            f"{found['output_tok_s']:,.0f}",
-            found["late_compilations"] + found["late_captures"],
+            f"{parameters['output_tok_s']:,.0f}",
+            parameters["late_compilations"] + parameters["late_captures"],
         ]
 
     heads = ["requests", "first token ms", "p99", "gap ms", "p99", "output tok/s", "late compilations and captures"]
@@ -288,14 +296,14 @@ def read_frontend(folder: Path = FRONTEND) -> list[Record]:
 
 def frontend_table(records: list[Record]) -> str:
     def row(record: Record) -> list[object]:
-        found = record.parameters
+        parameters = record.parameters
         return [
-            found["concurrency"],
-            f"{found['rate_tok_s']:,.0f}",
+            parameters["concurrency"],
+            f"{parameters['rate_tok_s']:,.0f}",
             f"{record.median:,.0f}",
-            f"{found['core_share']:.2f}",
-            f"{found['us_a_token']:.0f}",
-            f"{found['chunks_a_token']:.2f}",
+            f"{parameters['core_share']:.2f}",
+            f"{parameters['us_a_token']:.0f}",
+            f"{parameters['chunks_a_token']:.2f}",
         ]
 
     heads = [
@@ -329,7 +337,7 @@ def write(text: str) -> str:
     """Returns the README with its tables renewed."""
     for name, table in tables().items():
         markers = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)", re.DOTALL)
-        text, count = markers.subn(lambda found, table=table: f"{found[1]}{table}\n{found[2]}", text)
+        text, count = markers.subn(lambda match, table=table: f"{match[1]}{table}\n{match[2]}", text)
         if count != 1:
             raise SystemExit(f"{README} must have the markers of the table {name} once, not {count} times")
     return text

@@ -74,10 +74,12 @@ def run(ops: Sequence[Op[Any, Any]], device: DeviceSpec, most_bytes: float, wher
 def check(op: Op[Any, Any], device: DeviceSpec, sample: Sample, where: str) -> list[str]:
     """Does the same as `run` and prints what it did and the seconds it took, which may be many."""
     start = time.perf_counter()
-    checks = [one for one in verify(op, device, [sample]) if one.refusal is None]
-    names = ", ".join(one.implementation for one in checks) or NOBODY
+    checks = [check for check in verify(op, device, [sample]) if check.refusal is None]
+    names = ", ".join(check.implementation for check in checks) or NOBODY
     print(f"{op.name}{where}, {sample.label}: {names} ({time.perf_counter() - start:.1f} s)", flush=True)
-    return [f"{one.op} {one.implementation} {one.sample}: {one.failure}" for one in checks if one.failure]
+    return [
+        f"{check.op} {check.implementation} {check.sample}: {check.failure}" for check in checks if check.failure
+    ]
 
 
 if __name__ == "__main__":

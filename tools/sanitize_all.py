@@ -117,11 +117,11 @@ def run(ops: Sequence[str], jobs: int, seconds: float | None, console: Console) 
     watched = [Job(op, tool, flags) for tool, flags in TOOLS.items() for op in ops]
     done = [*work(alone, jobs, end, console), *work(watched, jobs, end, console)]
     console.print(table_of(done))
-    for one in done:
-        if one.verdict != CLEAN:
-            console.print(f"{one.job.op}, {one.job.tool}: {one.verdict}", style="bold")
-            console.print("\n".join(one.findings), markup=False, highlight=False)
-    return all(one.verdict == CLEAN for one in done)
+    for outcome in done:
+        if outcome.verdict != CLEAN:
+            console.print(f"{outcome.job.op}, {outcome.job.tool}: {outcome.verdict}", style="bold")
+            console.print("\n".join(outcome.findings), markup=False, highlight=False)
+    return all(outcome.verdict == CLEAN for outcome in done)
 
 
 def work(todo: Sequence[Job], jobs: int, end: float | None, console: Console) -> list[Done]:
@@ -129,9 +129,9 @@ def work(todo: Sequence[Job], jobs: int, end: float | None, console: Console) ->
     running: set[subprocess.Popen[str]] = set()
 
     def one(job: Job) -> Done:
-        found = do(job, end, running)
-        console.print(f"{job.op}, {job.tool}: {found.verdict} ({found.seconds:.0f} s)", highlight=False)
-        return found
+        outcome = do(job, end, running)
+        console.print(f"{job.op}, {job.tool}: {outcome.verdict} ({outcome.seconds:.0f} s)", highlight=False)
+        return outcome
 
     with ThreadPoolExecutor(jobs) as pool:
         tasks = [pool.submit(one, job) for job in todo]
@@ -186,10 +186,15 @@ def read_rest(process: subprocess.Popen[str]) -> str:
 
 def table_of(done: Sequence[Done]) -> Table:
     table = Table("op", "tool", "samples", "seconds", "verdict", "last words")
-    for one in done:
-        if one.job.tool != ALONE or one.verdict != CLEAN:
+    for outcome in done:
+        if outcome.job.tool != ALONE or outcome.verdict != CLEAN:
             table.add_row(
-                one.job.op, one.job.tool, str(one.samples), f"{one.seconds:.0f}", one.verdict, Text(one.last_words)
+                outcome.job.op,
+                outcome.job.tool,
+                str(outcome.samples),
+                f"{outcome.seconds:.0f}",
+                outcome.verdict,
+                Text(outcome.last_words),
             )
     return table
 

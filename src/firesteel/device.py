@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
 from firesteel.errors import UserError
+from firesteel.host_memory import find_host_memory
 
 GIB = 1 << 30
 
@@ -48,7 +48,7 @@ def find_device(name: str = "auto") -> DeviceSpec:
             capability=None,
             num_sms=0,
             l2_bytes=0,
-            memory_bytes=memory_info()["MemTotal"],
+            memory_bytes=find_host_memory().total_bytes,
             is_unified=False,
         )
     if not torch.cuda.is_available():
@@ -60,14 +60,15 @@ def find_device(name: str = "auto") -> DeviceSpec:
     if device.index >= torch.cuda.device_count():
         raise UserError(f"device {name} does not exist: torch sees {torch.cuda.device_count()} GPU(s)")
     facts = torch.cuda.get_device_properties(device)
+    is_unified = bool(facts.is_integrated)
     return DeviceSpec(
         torch_device=device,
         name=facts.name,
         capability=(facts.major, facts.minor),
         num_sms=facts.multi_processor_count,
         l2_bytes=facts.L2_cache_size,
-        memory_bytes=facts.total_memory,
-        is_unified=bool(facts.is_integrated),
+        memory_bytes=min(facts.total_memory, find_host_memory().total_bytes) if is_unified else facts.total_memory,
+        is_unified=is_unified,
     )
 
 
@@ -84,13 +85,7 @@ def count_sms(device: torch.device) -> int:
 
 
 def available_bytes(device: DeviceSpec) -> int:
-    """Returns the free memory; on unified memory the system's figure, since the driver's is wrong there."""
+    """Returns the free memory; on unified memory that of the host, since the driver's figure is wrong there."""
     if not device.is_cuda or device.is_unified:
-        return memory_info()["MemAvailable"]
+        return find_host_memory().available_bytes
     return torch.cuda.mem_get_info(device.torch_device)[0]
-
-
-def memory_info(path: Path = Path("/proc/meminfo")) -> dict[str, int]:
-    """Returns the fields of /proc/meminfo in bytes."""
-    lines = (line.split() for line in path.read_text(encoding="ascii").splitlines())
-    return {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines if words[-1] == "kB"}

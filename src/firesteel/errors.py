@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Self
 
 
 class UserError(Exception):
@@ -30,3 +31,11 @@ class EngineDied(Exception):
     def __init__(self, message: str, bundle: Path | None = None) -> None:
         super().__init__(message)
         self.bundle = bundle
+
+    def copy(self) -> Self:
+        """Returns an equal error, for another reader: an instance collects the tracebacks of all who raise it."""
+        return type(self)(str(self), self.bundle)
+
+
+class EngineFailed(EngineDied):
+    """No engine runs, and this process starts no other: a retry would fail too."""

@@ -69,9 +69,10 @@ class SamplingParams:
     def check_vocabulary(self, vocab_size: int) -> None:
         """Raises for token ids that the model does not have; to be called before the first draw."""
         for name in ("logit_bias", "allowed_token_ids", "stop_token_ids"):
-            for token in getattr(self, name) or ():
-                if token >= vocab_size:
-                    raise UserError(f"{name}: token id {token} is outside the vocabulary of {vocab_size}")
+            token_ids = getattr(self, name)
+            if token_ids and max(token_ids) >= vocab_size:
+                odd = next(token for token in token_ids if token >= vocab_size)
+                raise UserError(f"{name}: token id {odd} is outside the vocabulary of {vocab_size}")
 
 
 def _whole(least: int, most: float = float("inf")) -> Callable[[Any], bool]:
@@ -90,13 +91,18 @@ def _many(is_valid: Callable[[Any], bool], most: float = float("inf")) -> Callab
     return lambda value: isinstance(value, tuple | list) and len(value) <= most and all(map(is_valid, value))
 
 
+def _are_tokens(value: Any) -> bool:
+    """Checks without a Python call per token: lists may be long, and each choice of a request has its own."""
+    return isinstance(value, tuple | list) and (not value or (set(map(type, value)) == {int} and min(value) >= 0))
+
+
 def _is_bias(value: Any) -> bool:
     is_token, is_weight = _whole(0), _real(-100, 100)
     return isinstance(value, dict) and all(is_token(token) and is_weight(bias) for token, bias in value.items())
 
 
 def _is_choice(value: Any) -> bool:
-    return value is None or (_many(_whole(0))(value) and len(value) > 0)
+    return value is None or (_are_tokens(value) and len(value) > 0)
 
 
 def _is_text(value: Any) -> bool:
@@ -122,7 +128,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "grammar": (_optional(_is_text), "a text that is not empty, or None"),
     "seed": (_whole(-(2**63), 2**64 - 1), "a whole number of 64 bits"),
     "stop": (_many(_is_text, 16), "a tuple of at most 16 non-empty strings"),
-    "stop_token_ids": (_many(_whole(0)), "a tuple of token ids"),
+    "stop_token_ids": (_are_tokens, "a tuple of token ids"),
     "logprobs": _LOGPROBS,
     "prompt_logprobs": _LOGPROBS,
 }

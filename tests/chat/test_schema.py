@@ -50,7 +50,7 @@ def test_long_step_is_refused(step):
 
 def test_many_steps_and_their_common_multiple_are_refused():
     assert find_cost({"allOf": [{"multipleOf": 997}, {"multipleOf": 89}]}) is not None
-    assert find_cost({"items": [{"multipleOf": 90 + one} for one in range(1, 300)]}) is not None
+    assert find_cost({"items": [{"multipleOf": 90 + step} for step in range(1, 300)]}) is not None
     assert find_cost({"allOf": [{"multipleOf": 0.01}, {"multipleOf": 1500}, {"multipleOf": 60}]}) is None
 
 

@@ -237,7 +237,7 @@ def test_words_of_a_text_are_shown_unless_a_header_closes_around_them(kindling):
             if mark in ("start", "channel", "constrain") and len(kindling.tokenizer.decode(segment).split()) <= 3:
                 allowed += kindling.tokenizer.decode(segment).count("zq")
         begins = [part.begin for part in message.parts]
-        hidden = sum(one.header.count("zq") - (one.recipient or "").count("zq") for one in begins)
+        hidden = sum(begin.header.count("zq") - (begin.recipient or "").count("zq") for begin in begins)
         assert hidden <= allowed, f"seed {seed}"
 
 
@@ -249,7 +249,7 @@ def test_valid_streams_read_as_openai_harmony(harmony, library):
         parts = read(harmony, token_ids).message.parts
         theirs = library.parse_messages_from_completion_tokens(token_ids, peer.Role.ASSISTANT)
         assert [(p.begin.channel, p.begin.recipient, p.begin.content_type, p.text) for p in parts] == [
-            (m.channel, m.recipient, m.content_type, "".join(one.text for one in m.content)) for m in theirs
+            (m.channel, m.recipient, m.content_type, "".join(part.text for part in m.content)) for m in theirs
         ], f"seed {seed}"
 
 
@@ -360,4 +360,4 @@ def test_each_call_has_its_own_id(kindling):
         stream.push(token)
     ids = [part.begin.call_id for part in stream.message.tool_calls]
     assert len(set(ids)) == 3
-    assert all(re.fullmatch(r"call_[0-9a-f]{24}", one) for one in ids)
+    assert all(re.fullmatch(r"call_[0-9a-f]{24}", call_id) for call_id in ids)

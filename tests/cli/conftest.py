@@ -67,9 +67,9 @@ def rows_of():
 @pytest.fixture
 def free_port():
     """A port on which nothing listens."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return server.getsockname()[1]
 
 
 class Served(ThreadingHTTPServer):

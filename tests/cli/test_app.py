@@ -9,6 +9,7 @@ from firesteel import UserError
 from firesteel.cli import main
 from firesteel.cli.app import with_settings
 from firesteel.config import HIDDEN, REMOVED, RemovedSettingWarning, all_settings
+from firesteel.errors import EngineFailed
 
 # name -> flag that sets a value, the value; text of a variable, the value; line of a file, the value
 SETTINGS = {
@@ -112,7 +113,9 @@ def test_graphs_are_switched_off_by_either_flag(run, shown):
 def test_help_shows_flag_default_and_variable_of_every_setting(run, command):
     """Defaults and variables were once in square brackets, which the help took for markup and left out."""
     text = " ".join(run(command, "--help", COLUMNS="300", TERMINAL_WIDTH="300").stdout.split())
-    for setting in (one for one in all_settings().values() if command == "env" or one.section != "server"):
+    for setting in (
+        setting for setting in all_settings().values() if command == "env" or setting.section != "server"
+    ):
         default = "none" if setting.default == "" else setting.default
         assert f"--{setting.name.replace('_', '-')} " in text
         assert f"{setting.help} (default: {default}; {setting.env})" in text
@@ -178,3 +181,13 @@ def test_entry_point_shows_a_user_error_in_one_line_without_traceback(monkeypatc
     shown = capsys.readouterr()
     assert caught.value.code == 2 and shown.out == ""
     assert shown.err.startswith(f"error: {missing} is not a folder") and shown.err.count("\n") == 1
+
+
+def test_entry_point_shows_a_failed_engine_in_one_line_with_its_own_exit_code(monkeypatch, capsys):
+    def fail():
+        raise EngineFailed("the engine is not restarted")
+
+    monkeypatch.setattr(sys.modules["firesteel.cli.app"], "app", fail)
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 1 and capsys.readouterr().err == "error: the engine is not restarted\n"

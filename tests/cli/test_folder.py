@@ -19,12 +19,12 @@ from firesteel.errors import UserError
     ],
 )
 def test_file_in_place_of_the_folder_is_refused_before_anything_runs(run, tmp_path, words):
-    out, result = tmp_path / "file", tmp_path / "result.json"
+    out, file = tmp_path / "file", tmp_path / "result.json"
     out.write_text("")
-    result.write_text('{"levels": []}')
-    words = [str(result) if word == "RESULT" else word for word in words]
-    found = run(*words, "--out", str(out))
-    assert isinstance(found.exception, UserError) and f"--out {out}: cannot write there" in str(found.exception)
+    file.write_text('{"levels": []}')
+    words = [str(file) if word == "RESULT" else word for word in words]
+    result = run(*words, "--out", str(out))
+    assert isinstance(result.exception, UserError) and f"--out {out}: cannot write there" in str(result.exception)
 
 
 def test_error_for_a_full_disk_names_the_folder(tmp_path):

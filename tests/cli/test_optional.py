@@ -50,9 +50,9 @@ def run_bare():
 
 @pytest.mark.parametrize("arguments", [["serve", "--port", "0"], ["lab", "run", "--quick"], ["lab", "compare"]])
 def test_verb_without_its_package_names_the_package(run_bare, arguments):
-    found = run_bare(*arguments)
-    assert found.returncode != 0 and f"firesteel {arguments[0]} needs the package" in found.stderr
-    assert "pip install" in found.stderr and "Traceback" not in found.stderr
+    result = run_bare(*arguments)
+    assert result.returncode != 0 and f"firesteel {arguments[0]} needs the package" in result.stderr
+    assert "pip install" in result.stderr and "Traceback" not in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -64,12 +64,12 @@ def test_verb_without_its_package_names_the_package(run_bare, arguments):
     ],
 )
 def test_measuring_verbs_work_on_a_bare_machine(run_bare, arguments, words):
-    found = run_bare(*arguments)
-    assert found.returncode == 0 and found.stdout, found.stderr
-    assert all(word in found.stdout for word in words)
+    result = run_bare(*arguments)
+    assert result.returncode == 0 and result.stdout, result.stderr
+    assert all(word in result.stdout for word in words)
 
 
 def test_prefill_is_measured_on_a_bare_machine(run_bare, checkpoint, tmp_path):
     settings = ["--model", str(checkpoint), "--device", "cpu", "--memory-reserve-gib", "0", "--out", str(tmp_path)]
-    found = run_bare("bench", "prefill", *settings, "--tokens", "16", "--rounds", "1")
-    assert found.returncode == 0 and list(tmp_path.glob("*.json")), found.stderr
+    result = run_bare("bench", "prefill", *settings, "--tokens", "16", "--rounds", "1")
+    assert result.returncode == 0 and list(tmp_path.glob("*.json")), result.stderr

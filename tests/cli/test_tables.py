@@ -47,10 +47,10 @@ def test_ledger_shows_every_kernel_and_the_verdict_of_compiled_ones(monkeypatch)
     }
     ledger.entries[Ran("moe_matmul", "triton:gemm", "mxfp8")] = Entry(calls=6, seconds=0.003, launches=launches)
     llm = SimpleNamespace(ledger=lambda: ledger, device=SimpleNamespace(name="a GPU"))
-    found, lines = rows(ledger_table(llm))
+    cells, lines = rows(ledger_table(llm))
     kernels = "6 x fc1 64x128[x] 01234567 verdict of a cubin"
-    assert found[0] == ["moe_matmul", "triton:gemm", "mxfp8", "6", "3.0", "500", kernels]
-    assert found[1][-1] == "2 x attend interpre" and "what ran on a GPU" in lines[0]
+    assert cells[0] == ["moe_matmul", "triton:gemm", "mxfp8", "6", "3.0", "500", kernels]
+    assert cells[1][-1] == "2 x attend interpre" and "what ran on a GPU" in lines[0]
 
 
 def test_ledger_shows_clipped_values_if_they_are_counted():
@@ -95,8 +95,8 @@ def test_evaluation_shows_perplexity_and_the_format_of_keys_and_values(stored, s
 
 
 def test_proof_shows_counts_spills_and_kernels_that_do_not_fit():
-    found, lines = rows(proof_table([PROOF], "sm_121a", is_here=False))
-    assert found == [
+    cells, lines = rows(proof_table([PROOF], "sm_121a", is_here=False))
+    assert cells == [
         [
             "moe_matmul",
             "triton:gemm [x]",
@@ -152,9 +152,9 @@ def test_measurement_without_figures_shows_the_reason():
     )
     names = {"op": "linear", "part": "qkv", "m": 4, "implementation": "triton:gemm", "activation": "bf16"}
     outcomes = [OpOutcome(**names, figures=figures), OpOutcome(**names, why="refused: [x] too many")]
-    found, lines = rows(bench_table(outcomes, ceilings, "a GPU"))
+    cells, lines = rows(bench_table(outcomes, ceilings, "a GPU"))
     shown = ["linear", "qkv", "4", "triton:gemm", "bf16"]
-    assert found == [
+    assert cells == [
         [*shown, "500000.0", "100", "0.20", "50.0 %", "read"],
         [*shown, *[""] * 4, "refused: [x] too many"],
     ]

@@ -113,7 +113,7 @@ def test_scales_reach_an_engine_in_a_process_of_its_own(checkpoint, tmp_path):
 
 
 def test_tiles_of_a_gpu_are_refused_on_a_cpu_before_anything_is_read(checkpoint):
-    with pytest.raises(TilesError, match=r"tiles_file = 'tiles.json' is of a GPU, this is CPU"):
+    with pytest.raises(TilesError, match=r"tiles_file = 'tiles.json' is for a GPU, this is CPU"):
         load_engine(checkpoint, resolve({**CPU, "tiles_file": "tiles.json"}).config, progress=pytest.fail)
 
 

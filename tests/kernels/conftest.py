@@ -1,4 +1,4 @@
-"""Holds ops to their references in Triton's interpreter and on an emulated GPU; small CUDA C++; small samples."""
+"""Fixtures that compare ops with their references in Triton's interpreter and on an emulated GPU."""
 
 import ctypes
 import mmap
@@ -24,7 +24,7 @@ EARLY_LAUNCHES = 4
 
 @pytest.fixture
 def kernel_cache(monkeypatch, tmp_path):
-    """A folder of this test's own for compiled CUDA C++."""
+    """A cache folder for compiled CUDA C++, used by this test alone."""
     cache = cuda_cache.CubinCache(tmp_path / "cache")
     monkeypatch.setattr(cuda_cache, "_current", cache)
     return cache
@@ -37,7 +37,7 @@ def shared_folder(tmp_path_factory):
 
 @pytest.fixture
 def small(monkeypatch, shared_folder):
-    """small(name, ...) is a kernel of data/small.cu, compiled once a session and target."""
+    """small(name, ...) returns a kernel of data/small.cu, compiled once per session and target."""
     monkeypatch.setattr(cuda_cache, "_current", cuda_cache.CubinCache(shared_folder))
 
     def kernel(name, *, threads=256, shared_bytes=0):
@@ -49,10 +49,10 @@ def small(monkeypatch, shared_folder):
 
 @pytest.fixture(scope="session")
 def small_operands():
-    """small_operands(op, label) is a copy of the operands of the op's first CPU sample whose label begins so."""
+    """small_operands(op, label) copies the operands of the op's first CPU sample whose label starts so."""
 
     def find(op, label="kindling T=5"):
-        sample = next(one for one in op.make_samples(torch.device("cpu")) if one.label.startswith(label))
+        sample = next(sample for sample in op.make_samples(torch.device("cpu")) if sample.label.startswith(label))
         (operands,) = sample.clone()
         return operands
 
@@ -61,13 +61,13 @@ def small_operands():
 
 @pytest.fixture(scope="session")
 def refusal(small_operands):
-    """refusal(op, ...) is what `cuda` says of a small sample with some operands replaced."""
+    """refusal(op, ...) returns why `cuda` refuses a small sample with some operands replaced."""
     return lambda op, **changes: op.implementations["cuda"].accepts(replace(small_operands(op), **changes))
 
 
 @pytest.fixture(scope="session")
 def emulator(tmp_path_factory):
-    """The module emulator.py; processes that run tests side by side share what it compiles."""
+    """The module emulator.py; parallel test processes share its compiled kernels."""
     if shutil.which("g++") is None:
         pytest.skip("the emulator compiles kernels with g++, which is not installed")
     spec = spec_from_file_location("emulator", Path(__file__).with_name("emulator.py"))
@@ -82,7 +82,7 @@ def emulator(tmp_path_factory):
 
 @pytest.fixture
 def use_machine(emulator, monkeypatch):
-    """use_machine(machine): from now on CUDA kernels run on an emulated GPU of this size."""
+    """use_machine(machine) makes CUDA kernels run on an emulated GPU of this size."""
     monkeypatch.setattr(CudaKernel, "prepare", emulator.emulated_prepare)
     monkeypatch.setattr(CudaKernel, "launch", emulator.emulated_launch)
     return lambda machine: monkeypatch.setattr(stream_plan, "_read_machine", lambda device: machine)
@@ -90,7 +90,7 @@ def use_machine(emulator, monkeypatch):
 
 @pytest.fixture
 def spoilt_memory(monkeypatch):
-    """Fresh floats are no numbers: what is read before it was written shows."""
+    """Fills new float tensors with NaN, so that reading unwritten memory shows."""
     plain = torch.empty
 
     def empty(*sizes, **options):
@@ -102,7 +102,7 @@ def spoilt_memory(monkeypatch):
 
 @pytest.fixture
 def hold_emulated(use_machine):
-    """hold_emulated(op, machine, *args): `cuda` takes the arguments, does as the reference, twice the same."""
+    """hold_emulated(op, machine, *args) checks that `cuda` equals the reference and gives the same bits twice."""
 
     def hold(op, machine, *args, way="cuda"):
         use_machine(machine)
@@ -115,9 +115,9 @@ def hold_emulated(use_machine):
 
 @pytest.fixture
 def hold_early(use_machine, emulator):
-    """hold_early(op, machine, late, operands): the same if it begins before the operands named `late` are there.
+    """hold_early(op, machine, late, operands) checks a kernel that starts before its operands `late` exist.
 
-    A wait left out shows in most launches, not in all.
+    A missing wait shows in most launches, not in all.
     """
 
     def hold(op, machine, late, operands, way="cuda"):
@@ -134,7 +134,7 @@ def hold_early(use_machine, emulator):
 
 @pytest.fixture
 def before_a_wall():
-    """before_a_wall(n): n bytes that end where memory does: whoever reads on is killed by SIGSEGV."""
+    """before_a_wall(n) returns n bytes at the end of mapped memory: reading past them raises SIGSEGV."""
     held = []
 
     def make(num_bytes):
@@ -149,10 +149,10 @@ def before_a_wall():
 
 @pytest.fixture(scope="session")
 def interpret(ask_interpreter):
-    """interpret(op, samples=None) holds every Triton implementation of an op to the reference, on CPU tensors.
+    """interpret(op, samples=None) compares every Triton implementation of an op with the reference, on CPU tensors.
 
-    Samples default to the op's own. Asserts that none failed, that each implementation took some sample and each
-    sample was taken; returns the checks.
+    Samples default to the op's own. Asserts that none failed, that each implementation accepted a sample and each
+    sample was accepted; returns the checks.
     """
 
     def run(op, samples=None):

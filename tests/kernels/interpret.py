@@ -3,7 +3,7 @@
 {"verb": "verify", "op": ..., "samples": PATH}                         -> {"checks": [...]}
 {"verb": "call", "op": ..., "implementation": ..., "samples": PATH}    -> {"results": PATH}
 {"verb": "run", "program": PATH, "arguments": [...], "samples": PATH}  -> {}, after python PROGRAM SAMPLES ARGUMENTS
-{"error": TRACEBACK} where the asked raised.
+{"error": TRACEBACK} if the call raised.
 """
 
 import json
@@ -31,7 +31,7 @@ def answer(verb, samples, **question):
 
 def check(samples, op):
     checks = verify(find_op(op), find_device("cpu"), torch.load(samples, weights_only=False))
-    return {"checks": [asdict(one) for one in checks]}
+    return {"checks": [asdict(check) for check in checks]}
 
 
 def call(samples, op, implementation):
@@ -48,11 +48,11 @@ def run(samples, program, arguments):
 
 
 def find_op(name):
-    return next(one for one in ALL_OPS if one.name == name)
+    return next(op for op in ALL_OPS if op.name == name)
 
 
 def patch_once(patch):
-    """Triton makes its language interpret anew at every call of a device function, a third of the time."""
+    """Patches Triton's language once: Triton does it at every call of a device function, a third of the time."""
     patched = set()
 
     def patch_unless_patched(function):

@@ -1,4 +1,4 @@
-"""Kernels compiled before their launch, several at a time, and those that were not."""
+"""Kernels compiled ahead of their launch, several at a time, and those compiled late."""
 
 import threading
 
@@ -30,13 +30,13 @@ def scale_kernel(x, factor, SIZE: tl.constexpr):
 
 @triton.jit
 def broken_kernel(x, SIZE: tl.constexpr):
-    tl.static_assert(SIZE == 32, "only so many")
+    tl.static_assert(SIZE == 32, "only a few")
     tl.store(x, 0.0)
 
 
 @pytest.fixture
 def gpu(monkeypatch, tmp_path):
-    """No GPU, but Triton believes in one; nothing is compiled or on disk."""
+    """Makes Triton assume a GPU; nothing is compiled or on disk."""
     silent, before, hook = SilentDriver(), driver._active, knobs.runtime.jit_post_compile_hook
     monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # or Triton 3.9 warns
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
@@ -54,7 +54,7 @@ def gpu(monkeypatch, tmp_path):
 
 @pytest.fixture
 def built(gpu):
-    """Names of kernels that were built since."""
+    """Receives the names of the kernels that are built."""
     names = []
     listen(names.append)
     return names
@@ -64,13 +64,13 @@ def scale(x=X, size=64, **options):
     launch_kernel(scale_kernel, (1,), x, 0.5, SIZE=size, **options)
 
 
-def test_nothing_is_launched_and_what_was_compiled_ahead_is_not_compiled_again(gpu, built):
+def test_nothing_is_launched_and_kernels_compiled_ahead_are_not_compiled_again(gpu, built):
     ledger, told = Ledger(), []
     with compile_ahead(workers=2) as ahead:
         for size in (16, 32, 16, 32, 16):
             ledger.run(Ran("op", "triton"), scale, size=size)
         assert len(ahead) == 2
-        ahead.wait(lambda *one: told.append(one))
+        ahead.wait(lambda *progress: told.append(progress))
     assert told == [(1, 2), (2, 2)] and gpu.launches == [] and current_ahead() is None
     assert not any(entry.launches for entry in ledger.entries.values())
     assert built == ["scale_kernel"] * 2
@@ -79,8 +79,8 @@ def test_nothing_is_launched_and_what_was_compiled_ahead_is_not_compiled_again(g
     assert len(gpu.launches) == 2 and built == ["scale_kernel"] * 2
 
 
-def test_kernel_is_the_one_that_a_launch_takes(gpu, built):
-    """For the same alignment of pointers, and with the options that are tuned."""
+def test_kernel_compiled_ahead_is_the_one_that_a_launch_uses(gpu, built):
+    """Pointer alignment and tuned options are the same."""
     whole = torch.zeros(65)
     with using_options({launch_key("scale_kernel", {"SIZE": 64}): {"num_warps": 8}}):
         with compile_ahead(workers=1):
@@ -94,15 +94,15 @@ def test_kernel_is_the_one_that_a_launch_takes(gpu, built):
     assert len(built) == 3, "without the options it is another"
 
 
-def test_kernel_that_does_not_compile_says_so_when_it_is_launched(gpu):
+def test_compile_error_is_raised_by_the_launch(gpu):
     with compile_ahead(workers=1) as ahead:
         launch_kernel(broken_kernel, (1,), X, SIZE=16)
         ahead.wait()
-    with pytest.raises(triton.CompilationError, match="only so many"):
+    with pytest.raises(triton.CompilationError, match="only a few"):
         launch_kernel(broken_kernel, (1,), X, SIZE=16)
 
 
-def test_listener_is_told_of_what_is_compiled_or_read_from_disk_until_it_ends(gpu):
+def test_listener_receives_compiled_and_loaded_kernels_until_it_ends(gpu):
     names = []
     end = listen(names.append)
     scale()
@@ -118,7 +118,7 @@ def test_listener_is_told_of_what_is_compiled_or_read_from_disk_until_it_ends(gp
     assert len(names) == 2
 
 
-def test_hook_that_was_there_is_called_too(gpu):
+def test_earlier_hook_is_called_too(gpu):
     seen = []
     knobs.runtime.jit_post_compile_hook = lambda **facts: seen.append(facts["fn"].name)
     names = []
@@ -129,7 +129,7 @@ def test_hook_that_was_there_is_called_too(gpu):
 
 
 class Source:
-    """Stands for CUDA C++ that takes until `may_end` to compile."""
+    """A fake CUDA C++ source whose compilation ends when `may_end` is set."""
 
     def __init__(self, may_end):
         self.may_end, self.targets = may_end, []
@@ -141,8 +141,8 @@ class Source:
             raise RuntimeError("no such GPU")
 
 
-def test_cuda_sources_are_built_at_the_same_time_and_once(gpu):
-    """Neither ends before the last was begun."""
+def test_cuda_sources_are_built_concurrently_and_once(gpu):
+    """No build ends before the last has started."""
     may_end = threading.Event()
     sources = [Source(may_end), Source(may_end)]
     with compile_ahead(workers=3) as ahead:
@@ -155,17 +155,17 @@ def test_cuda_sources_are_built_at_the_same_time_and_once(gpu):
     assert sorted(sources[0].targets) == ["sm_0", "sm_90a"] and sources[1].targets == ["sm_90a"]
 
 
-def test_launch_of_cuda_is_handed_over_too(gpu, monkeypatch):
+def test_cuda_launch_is_compiled_ahead_too(gpu, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *device: (9, 0))
     added = []
     source = CudaSource("moe_sum.cu", defines={"HIDDEN": 64, "ACTIVE": 2})
     with compile_ahead(workers=1) as ahead:
-        monkeypatch.setattr(ahead, "add_cuda", lambda *one: added.append(one))
+        monkeypatch.setattr(ahead, "add_cuda", lambda *args: added.append(args))
         stream_build.launch(source.kernel("moe_sum", threads=128), (1,), (X,), False)
     assert added == [(source, "sm_90a")]
 
 
-def test_cuda_that_is_built_is_told(gpu, monkeypatch, tmp_path):
+def test_listener_receives_built_cuda_kernels(gpu, monkeypatch, tmp_path):
     names = []
     listen(names.append)
     monkeypatch.setattr("firesteel.kernels.cuda.source.compile_program", lambda program: "binary")
@@ -180,5 +180,5 @@ class Cache:
         return build()
 
 
-def test_nobody_need_listen():
+def test_listener_is_optional():
     tell_built("anything")

@@ -1,4 +1,4 @@
-"""Keys of op calls: what they tell apart, and that `accepts` of ops that keep their choice reads nothing else."""
+"""Keys of op calls: what they distinguish, and that `accepts` of ops that keep their choice reads nothing else."""
 
 from dataclasses import dataclass, fields, is_dataclass, replace
 
@@ -34,13 +34,13 @@ class Pair(Described):
         (X, 1.0, None, Pair(first=X, second="auto")),
     ],
 )
-def test_calls_that_differ_in_more_than_values_have_other_keys(other):
+def test_calls_that_differ_in_more_than_values_have_different_keys(other):
     key = make_key((X, 1.0, None, "auto"))
     assert key == make_key((X + 1, 1.0, None, "auto")) and hash(key) == hash(make_key((X + 1, 1.0, None, "auto")))
     assert make_key(other) not in (key, None)
 
 
-def test_what_cannot_be_described_has_no_key():
+def test_arguments_that_cannot_be_described_have_no_key():
     whole = torch.zeros(65)
     assert make_key((X, object())) is None and make_key(([X],)) is None
     assert make_key((whole[1:],)) is None, "not aligned"
@@ -48,7 +48,7 @@ def test_what_cannot_be_described_has_no_key():
     assert make_key((Pair(first=whole[1:], second=None),)) is None
 
 
-def test_parts_of_an_argument_are_described_once_and_by_what_they_are():
+def test_parts_of_an_argument_are_described_once_and_by_kind():
     codes, scales = mxfp4.quantize(torch.ones(4, 64))
     weight = Mxfp4Weight(codes=codes, scales=scales)
     same, other = replace(weight, codes=codes.clone()), replace(weight, codes=codes[:2], scales=scales[:2])
@@ -67,8 +67,8 @@ def to_meta(value):
 
 
 @pytest.mark.parametrize("op", [op for op in NETWORK_OPS if op.keeps_choice], ids=lambda op: op.name)
-def test_ops_that_keep_their_choice_look_at_no_value_of_a_tensor(op):
-    """A tensor of the device `meta` has none: reading one raises."""
+def test_ops_that_keep_their_choice_read_no_value_of_a_tensor(op):
+    """A tensor on the device `meta` has no values: reading one raises."""
     asked = 0
     for sample in op.make_samples(torch.device("cpu")):
         assert make_key(sample.args) is not None, sample.label

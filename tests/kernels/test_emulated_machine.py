@@ -1,4 +1,4 @@
-"""The emulated GPU finds faults: planted in a small kernel, and waits that a decode kernel lacks."""
+"""The emulated GPU detects faults: those planted in a small kernel, and missing waits of a decode kernel."""
 
 import pytest
 import torch
@@ -22,14 +22,14 @@ FAULTS = (
     "copies crooked",
     "leaves copies",
     "waits for nothing",
-    "reads who left",
+    "reads a finished peer",
     "reads unwritten",
 )
 
 
 @pytest.fixture
 def launch(emulator, monkeypatch):
-    """launch(fault) -> x, y of two programs; y should be 2 x."""
+    """launch(fault) returns x and y of two CTAs; y should be 2 x."""
     source = CudaSource("planted.cu", defines={"SHARED_BYTES": SHARED_BYTES}, folder=emulator.FOLDER)
     kernel = source.kernel("planted", threads=64, shared_bytes=SHARED_BYTES)
 
@@ -45,14 +45,14 @@ def launch(emulator, monkeypatch):
     return run
 
 
-def test_a_kernel_without_fault_is_right_in_any_order(launch):
+def test_kernel_without_fault_is_correct_in_any_order(launch):
     for number in range(20):
         x, y = launch("none", late=number % 2 == 1)
         assert torch.equal(y, 2 * x)
 
 
 @pytest.mark.parametrize("fault", ["reads too soon", "reads unwritten"])
-def test_what_is_read_before_it_has_come_is_no_number(fault, launch):
+def test_data_read_before_its_arrival_is_nan(fault, launch):
     for _ in range(5):
         assert launch(fault)[1].isnan().any()
 
@@ -61,8 +61,8 @@ def test_what_is_read_before_it_has_come_is_no_number(fault, launch):
     ("fault", "why"),
     [("reuses too soon", "wait for what never happens"), ("waits for nothing", "ended before the prior grid")],
 )
-def test_what_is_overwritten_or_taken_too_soon_is_wrong_or_the_kernel_fails(fault, why, launch, emulator):
-    """Not in every order. Who is too slow for a barrier that goes on without him waits for ever."""
+def test_data_overwritten_or_read_too_early_is_wrong_or_the_kernel_fails(fault, why, launch, emulator):
+    """Not every order shows it. A thread that misses a phase of its barrier waits forever."""
 
     def is_found():
         try:
@@ -74,7 +74,7 @@ def test_what_is_overwritten_or_taken_too_soon_is_wrong_or_the_kernel_fails(faul
 
 
 @pytest.mark.parametrize("fault", ["never arrives", "spins"])
-def test_a_kernel_that_hangs_is_ended(fault, launch, emulator):
+def test_kernel_that_hangs_is_ended(fault, launch, emulator):
     with pytest.raises(emulator.EmulationError, match=r"planted: CTA [01]: \d+ threads wait for what never"):
         launch(fault, patience_s=0.3)
 
@@ -84,17 +84,17 @@ def test_a_kernel_that_hangs_is_ended(fault, launch, emulator):
     [
         ("writes behind", "CTA . wrote past the end of its shared memory", 1),
         ("copies crooked", "a copy is not of whole 16 bytes", 1),
-        ("leaves copies", "ended before its copies completed", 20),  # they come in time in some orders
-        ("reads who left", "CTA 0 ended before its peer was done", 1),
+        ("leaves copies", "ended before its copies completed", 20),  # in some orders they complete in time
+        ("reads a finished peer", "CTA 0 ended before its peer was done", 1),
     ],
 )
-def test_what_a_gpu_does_not_allow_is_said(fault, why, tries, launch, emulator):
+def test_operations_that_a_gpu_forbids_are_reported(fault, why, tries, launch, emulator):
     with pytest.raises(emulator.EmulationError, match=why):
         for _ in range(tries):
             launch(fault, cluster=(2,))
 
 
-def test_the_number_of_arguments_is_the_kernels(emulator):
+def test_wrong_number_of_arguments_is_refused(emulator):
     source = CudaSource("planted.cu", defines={"SHARED_BYTES": SHARED_BYTES}, folder=emulator.FOLDER)
     with pytest.raises(AssertionError, match="planted has 4 parameters"):
         emulator.emulated_prepare(source.kernel("planted", threads=64), grid=(1,), args=(None, None, 3))
@@ -113,14 +113,14 @@ WAITS = [
 
 @pytest.fixture
 def leave_out(monkeypatch):
-    """leave_out(file, text): kernels are compiled without it from now on."""
+    """leave_out(file, text) removes `text` from `file` in all later compilations."""
     read = CudaSource._read
 
     def leave(file, text):
         def read_without(self, name, *, needed_by):
-            found = read(self, name, needed_by=needed_by)
-            assert name != file or text in found
-            return found.replace(text, ARRIVE if text.startswith(ARRIVE) else "") if name == file else found
+            source = read(self, name, needed_by=needed_by)
+            assert name != file or text in source
+            return source.replace(text, ARRIVE if text.startswith(ARRIVE) else "") if name == file else source
 
         monkeypatch.setattr(CudaSource, "_read", read_without)
 
@@ -128,7 +128,7 @@ def leave_out(monkeypatch):
 
 
 def make_operands():
-    """Eight strips of two parts for each of three programs, through six stages."""
+    """Builds operands with eight strips of two parts for each of three CTAs, through six stages."""
     draw = Draw(torch.device("cpu"))
     return DecodeOOperands(
         mixed=draw.normal(3, 1344), weight=draw.weight(384, 1344), bias=draw.normal(384), r=draw.normal(3, 384)
@@ -137,9 +137,7 @@ def make_operands():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("file", "wait"), WAITS, ids=[wait.removeprefix(ARRIVE) for _, wait in WAITS])
-def test_a_decode_kernel_that_lacks_one_of_its_waits_fails(
-    file, wait, leave_out, use_machine, emulator, monkeypatch
-):
+def test_decode_kernel_without_one_of_its_waits_fails(file, wait, leave_out, use_machine, emulator, monkeypatch):
     use_machine(THREE)
     monkeypatch.setattr(emulator, "PATIENCE_S", 10.0)
     cuda, sample = decode_o.implementations["cuda"], Sample("emulated", (make_operands(),))
@@ -154,5 +152,5 @@ def test_a_decode_kernel_that_does_not_wait_for_its_inputs_fails(leave_out, hold
     hold_early(decode_o, THREE, late, make_operands())
     leave_out("decode_o.cu", "wait_for_inputs();")
     with pytest.raises(AssertionError, match=r"worst nan|ended before the kernel ahead"):
-        for _ in range(8):  # the inputs may come in time
+        for _ in range(8):  # the inputs may arrive in time
             hold_early(decode_o, THREE, late, make_operands())

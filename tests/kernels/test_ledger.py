@@ -1,4 +1,4 @@
-"""What the ledger keeps: activations, launches with tile and artefact, and nothing outside an op."""
+"""The ledger records activations and launches with tile and artefact, and nothing outside an op."""
 
 from types import SimpleNamespace
 
@@ -11,7 +11,7 @@ from firesteel.kernels.tiles.launch import launch_kernel
 
 
 class FakeKernel:
-    """Stands for a Triton kernel: called with a grid, returns what was compiled."""
+    """A fake Triton kernel: called with a grid, it returns the compiled kernel."""
 
     __name__ = "halve_kernel"
 
@@ -38,7 +38,7 @@ def launching_op(kernel):
     return halve
 
 
-def test_activations_and_artefacts_are_kept_apart():
+def test_activations_and_artefacts_have_separate_entries():
     kernel, ledger = FakeKernel("abc"), Ledger()
     chosen = launching_op(kernel).choose(None, None, ledger)
     chosen(torch.ones(2))
@@ -63,7 +63,7 @@ def test_the_interpreter_compiles_nothing():
     assert (launch.artefact, launch.compiled) == ("interpreted", None)
 
 
-def test_launches_outside_an_op_are_nobodys():
+def test_launches_outside_an_op_are_not_recorded():
     ledger = Ledger()
     launch_kernel(FakeKernel("abc"), (1,))
     assert ledger.launches() == {}
@@ -84,7 +84,7 @@ def test_an_op_that_fails_leaves_no_open_entry():
     assert ledger.launches() == {}
 
 
-def test_clipped_values_are_read_when_asked_for_and_each_counter_once():
+def test_clipped_values_are_read_on_request_and_each_counter_once():
     @define_op(bytes=lambda counter: counter.nbytes, tolerance=exact(why="test"))
     def clip(counter):
         note_clipped(counter)
@@ -98,11 +98,11 @@ def test_clipped_values_are_read_when_asked_for_and_each_counter_once():
     assert entry.clipped == 6 + 13
     one += 1
     assert entry.clipped == 20
-    note_clipped(torch.tensor([99]))  # outside an op it is nobody's
+    note_clipped(torch.tensor([99]))  # outside an op it is not recorded
     assert entry.clipped == 20
 
 
-def test_nothing_is_said_of_clipping_where_nothing_counts():
+def test_clipping_is_not_reported_if_nothing_counts_it():
     ledger = Ledger()
     launching_op(FakeKernel(None)).choose(None, None, ledger)(torch.ones(2))
     assert ledger.entries[Ran("halve", "gpu", "bf16")].clipped is None

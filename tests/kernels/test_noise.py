@@ -16,7 +16,7 @@ def noise(seed, position, size):
 
 
 def splitmix64(state):
-    """The generator as published, on unsigned whole numbers: the next number from a state already advanced."""
+    """Returns the next number of the published generator, in unsigned integers, from an advanced state."""
     state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 & MASK
     state = (state ^ (state >> 27)) * 0x94D049BB133111EB & MASK
     return state ^ (state >> 31)
@@ -44,7 +44,7 @@ def test_exponentials_of_the_noise_have_the_right_quantiles():
 
 def test_noise_of_other_positions_and_seeds_is_uncorrelated():
     rows = torch.stack(
-        [noise(*one, 100_000) for one in ((0, 0), (0, 1), (1, 0), (1 << 32, 0), (1 << 63, 0), (0, 1 << 16))]
+        [noise(*key, 100_000) for key in ((0, 0), (0, 1), (1, 0), (1 << 32, 0), (1 << 63, 0), (0, 1 << 16))]
     )
     correlation = rows.double().corrcoef() - torch.eye(len(rows))
     assert correlation.abs().max() < 5 / 100_000**0.5

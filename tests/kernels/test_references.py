@@ -1,4 +1,4 @@
-"""Each reference against an independent formulation: loops, torch's own ops or transformers."""
+"""Each reference compared with an independent formulation: loops, torch's own ops or transformers."""
 
 import math
 import sys
@@ -57,7 +57,7 @@ def test_linear_is_a_product_in_double(sample):
     close(linear.reference(replace(operands, x=x.float())), expected)
 
 
-def test_linear_in_several_row_groups_equals_one(monkeypatch):
+def test_linear_in_several_row_groups_equals_one_group(monkeypatch):
     operands = LinearOperands(x=torch.randn(3, 32), weight=torch.randn(50, 32).bfloat16())
     whole = linear.reference(operands)
     monkeypatch.setattr(sys.modules["firesteel.kernels.ops.linear"], "ROWS_AT_ONCE", 7)
@@ -134,7 +134,7 @@ def test_quantize_mxfp8_leaves_at_most_half_a_step_of_error(sample):
 
 
 @cases(route)
-def test_route_takes_the_largest_and_weighs_them_among_themselves(sample):
+def test_route_takes_the_largest_and_normalises_their_weights(sample):
     x, weight, bias, active, *padding = sample.args
     ids, weights = route.reference(x, weight, bias, active, *padding)
     logits = x.double() @ weight.double().T + bias.double()
@@ -147,7 +147,7 @@ def test_route_takes_the_largest_and_weighs_them_among_themselves(sample):
 
 
 def attend_naively(operands):
-    """One query and head at a time, in Python; of long requests every 37th row. NaN where it did not look."""
+    """Computes one query and head at a time, in Python; every 37th row of long requests, NaN elsewhere."""
     q, k_pages, v_pages, sinks = operands.q, operands.k_pages, operands.v_pages, operands.sinks
     table, starts, lens, window = operands.page_table, operands.query_starts, operands.kv_lens, operands.window
     y = torch.full(q.shape, float("nan"), dtype=torch.float64)
@@ -226,7 +226,7 @@ def test_attention_never_reads_pages_before_the_window():
 
 @cases(moe_matmul, lambda sample: sample.args[0].activation == "bf16")
 def test_moe_matmul_equals_a_loop_over_tokens_and_experts(sample):
-    """test_moe_matmul.py has the other activations."""
+    """test_moe_matmul.py tests the other activations."""
     (operands,) = sample.args
     x, ids, weights, experts, limit = operands.x, operands.ids, operands.weights, operands.experts, operands.limit
     y = moe_matmul.reference(replace(operands, x=x.float()))

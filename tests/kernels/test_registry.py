@@ -1,4 +1,4 @@
-"""The registry: an op is one file and one line here; what decode ops run in place of the network's ops."""
+"""The registry: an op takes one file and one line; decode ops name the network's ops they replace."""
 
 import json
 import subprocess
@@ -48,7 +48,7 @@ REGISTRY_LINE = "from firesteel.kernels import registry; from twice import twice
 
 @pytest.fixture
 def run_with_op(tmp_path):
-    """run_with_op(program) runs it where the registry has the op of OP_FILE; returns what it printed."""
+    """run_with_op(program) runs it with the op of OP_FILE in the registry and returns its output."""
     (tmp_path / "twice.py").write_text(OP_FILE)
 
     def run(program, *args):
@@ -59,8 +59,8 @@ def run_with_op(tmp_path):
     return run
 
 
-def test_a_new_op_is_one_file_and_a_line_of_the_registry(run_with_op, tmp_path):
-    """Beside those it appears in verify, in bench and in profiles."""
+def test_new_op_takes_one_file_and_one_line_of_the_registry(run_with_op, tmp_path):
+    """It then appears in verify, in bench and in profiles."""
     main = "from firesteel.cli import main; main()\n"
     verified = run_with_op(main, "verify", "--op", "twice", "--device", "cpu", "--json")
     checks = {(row["implementation"], row["sample"]): row["status"] for row in json.loads(verified.stdout)}
@@ -78,12 +78,12 @@ def test_a_new_op_is_one_file_and_a_line_of_the_registry(run_with_op, tmp_path):
     assert classified.stdout == "norm and elementwise norm and elementwise\n", classified.stderr
 
 
-def test_every_op_has_a_profile_and_says_what_it_replaces():
+def test_every_op_has_a_profile_and_names_what_it_replaces():
     assert [op.name for op in ALL_OPS if op.profile is None] == []
     assert [op.name for op in DECODE_OPS if not op.replaces] == ["decode_sample"]
 
 
-def test_what_a_decoding_step_runs_in_place_of_the_networks_ops():
+def test_decode_ops_that_replace_the_networks_ops():
     assert list_replacements() == {
         "rms_norm": ("decode_qkv", "decode_router", "decode_experts|decode_fc1", "decode_lm_head"),
         "linear": ("decode_qkv", "decode_o", "decode_lm_head"),

@@ -1,4 +1,4 @@
-"""Every Triton implementation against its reference: on odd sizes in the interpreter, on real ones on a GPU."""
+"""Every Triton implementation compared with its reference: odd sizes interpreted, real sizes on a GPU."""
 
 from dataclasses import replace
 
@@ -29,7 +29,7 @@ def normal(*shape, dtype=torch.bfloat16, device=CPU, seed=1):
 
 
 def rms_norm_case(tokens, hidden, dtype=torch.bfloat16, device=CPU, spare=0):
-    """`spare` columns after each row make it a slice of a wider matrix."""
+    """Draws a sample; `spare` columns after each row make it a slice of a wider matrix."""
     x, update = (normal(tokens, hidden + spare, dtype=dtype, device=device, seed=s)[:, :hidden] for s in (1, 2))
     label = f"T={tokens} H={hidden} {dtype} spare={spare}"
     return Sample(label, (x, update, normal(hidden, device=device), 1e-5))
@@ -41,7 +41,7 @@ def rms_norm_fed_case(activation, *sizes, **options):
 
 
 def heads_of_qkv(tokens, q_heads, kv_heads, dim, dtype=torch.bfloat16, device=CPU):
-    """q, k and v as the model passes them: slices of one matrix."""
+    """Returns q, k and v as the model passes them: slices of one matrix."""
     qkv = normal(tokens, q_heads + 2 * kv_heads, dim, dtype=dtype, device=device)
     return qkv.split([q_heads, kv_heads, kv_heads], dim=1)
 
@@ -57,7 +57,7 @@ def rope_kv_write_case(
     device=CPU,
     scales=(),
 ):
-    """Into pages that hold something already; the last slot of all is taken. A few values are too large for fp8.
+    """Writes into pages that are not empty, including the last slot. A few values are too large for fp8.
 
     With `scales` of keys and of values, what is clipped is counted.
     """
@@ -80,7 +80,7 @@ def rope_kv_write_case(
 
 
 def route_case(tokens, experts=128, hidden=2880, active=4, device=CPU):
-    """Logits of a token lie a unit apart, so that rounding cannot change the choice."""
+    """Draws logits that differ by a unit, so that rounding cannot change the choice."""
     order = torch.rand(tokens, experts, generator=torch.Generator().manual_seed(1)).argsort().to(device)
     x = torch.zeros(tokens, hidden, device=device)
     x[:, -experts:] = order - experts / 2
@@ -163,11 +163,11 @@ def test_interpreted_kernels_match_the_reference_on_odd_sizes(name, interpret):
 @pytest.mark.slow
 @pytest.mark.parametrize("op", WITH_TRITON, ids=lambda op: op.name)
 def test_interpreted_kernels_match_the_reference_on_every_small_sample(op, interpret):
-    """The others take an interpreter minutes; a GPU runs them all."""
-    interpret(op, [one for one in op.make_samples(CPU) if op.bytes(*one.args) < INTERPRETED_BYTES])
+    """Larger samples would take the interpreter minutes; a GPU runs all of them."""
+    interpret(op, [sample for sample in op.make_samples(CPU) if op.bytes(*sample.args) < INTERPRETED_BYTES])
 
 
-def test_no_op_but_those_for_decode_lacks_a_triton_implementation():
+def test_every_op_but_those_for_decode_has_a_triton_implementation():
     assert [op for op in ALL_OPS if op not in DECODE_OPS] == WITH_TRITON
 
 
@@ -204,13 +204,13 @@ def test_an_error_in_the_child_is_reported_with_its_traceback(interpret):
         interpret(rms_norm, [Sample("too few", (normal(1, 96),))])
 
 
-def test_a_kernel_that_takes_no_sample_is_reported(interpret):
+def test_kernel_that_accepts_no_sample_is_reported(interpret):
     with pytest.raises(AssertionError, match=r"linear: took no sample: \{'triton:gemv'\}"):
         interpret(linear, [linear_case(9, 16, 16)])
 
 
 def test_a_wrong_result_is_reported(interpret):
-    """A table of one angle is outside the contract: the reference spreads it, the kernel reads on into poison."""
+    """A table of one angle violates the contract: the reference broadcasts it, the kernel reads past it."""
     (operands,) = rope_kv_write_case(2, 2, 2, 32).args
     sample = Sample("one angle", (replace(operands, positions=torch.tensor([0, 1]), table=torch.ones(2, 2)),))
     with pytest.raises(AssertionError, match=r"triton on one angle: result 0: worst nan"):
@@ -252,7 +252,9 @@ def test_kernels_match_the_reference_at_gpt_oss_shapes(tokens):
 @pytest.mark.parametrize("name", ODD)
 def test_kernels_match_the_reference_on_odd_sizes_on_the_gpu(name):
     device = find_device("cuda")
-    moved = [Sample(one.label, tuple(to(arg, device.torch_device) for arg in one.args)) for one in ODD[name]]
+    moved = [
+        Sample(sample.label, tuple(to(arg, device.torch_device) for arg in sample.args)) for sample in ODD[name]
+    ]
     assert_all_pass(verify(OPS[name], device, moved))
 
 

@@ -57,7 +57,7 @@ def ops_of(model):
 
 def begin(model, contexts, *, page_size=PAGE_SIZE, seed=5, room=STEPS, dtype=torch.float32):
     """(cache with random content, batch of the first tokens, pages)"""
-    window = max((one for one in model.spec.windows if one is not None), default=0)
+    window = max((size for size in model.spec.windows if size is not None), default=0)
     pages = lay_out(contexts, room=room, page_size=page_size, window=window, seed=seed)
     cache = new_cache(model.spec, pages.count, page_size, CPU, dtype)
     fill_pages(cache, seed=seed)
@@ -68,24 +68,24 @@ def begin(model, contexts, *, page_size=PAGE_SIZE, seed=5, room=STEPS, dtype=tor
 
 def clone(cache):
     """Layers that share tensors share their copies."""
-    copies = {one.data_ptr(): one.clone() for one in (*cache.keys, *cache.values)}
+    copies = {tensor.data_ptr(): tensor.clone() for tensor in (*cache.keys, *cache.values)}
     return KvCache(
-        keys=[copies[one.data_ptr()] for one in cache.keys],
-        values=[copies[one.data_ptr()] for one in cache.values],
+        keys=[copies[tensor.data_ptr()] for tensor in cache.keys],
+        values=[copies[tensor.data_ptr()] for tensor in cache.values],
         saturated=None if cache.saturated is None else cache.saturated.clone(),
     )
 
 
 def by_network(model, cache, batch, contexts, pages, steps):
     """[(tokens, logits)] of GptOss, greedy, with a new batch for each step."""
-    found = []
+    results = []
     for number in range(1, steps + 1):
         logits = model.logits(model.forward(batch, cache))
         tokens = logits.argmax(-1).tolist()
-        found.append((tokens, logits))
+        results.append((tokens, logits))
         if number < steps:
             batch = first_batch(tokens, [context + number for context in contexts], pages, cache)
-    return found
+    return results
 
 
 def compare(model, contexts, **settings):
@@ -177,11 +177,11 @@ def test_kindling_continues_its_prompts_as_the_engine_does():
             model.forward(first_batch(tokens, [position] * len(rows), held, cache), cache)
     step = DecodeStep(model, cache, ops_of(model), num_requests=len(prompts), num_pages=pages.width)
     step.load(first_batch([prompt[-1] for prompt in prompts], contexts, pages, cache))
-    found = []
+    outputs = []
     for _ in range(STEPS):
         step.run()
-        found.append(step.inputs.token_ids.tolist())
-    assert [list(tokens) for tokens in zip(*found, strict=True)] == expected
+        outputs.append(step.inputs.token_ids.tolist())
+    assert [list(tokens) for tokens in zip(*outputs, strict=True)] == expected
 
 
 def test_step_keeps_its_tensors_and_can_begin_again():

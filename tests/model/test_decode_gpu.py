@@ -91,7 +91,7 @@ def look(step, led=None):
         enter()
         q, keys, values, *_ = plain.qkv(operands)
         slots = operands.slots
-        seen.written.append(torch.stack([one[slots // 64, :, slots % 64] for one in (keys, values)]))
+        seen.written.append(torch.stack([pages[slots // 64, :, slots % 64] for pages in (keys, values)]))
         return q, keys, values
 
     def router(operands):
@@ -139,7 +139,7 @@ class Comparison:
 def compare(kernels, references, num_steps):
     """Steps of both from the same inputs, which are then those that the kernels leave."""
     layers = kernels.model.spec.num_layers
-    found = Comparison(layers=[0.0] * layers, written=0.0, logits=0.0)
+    comparison = Comparison(layers=[0.0] * layers, written=0.0, logits=0.0)
     for _ in range(num_steps):
         begin = kernels.inputs.copy()
         for theirs, ours in zip(pages_of(references), pages_of(kernels), strict=True):
@@ -148,19 +148,21 @@ def compare(kernels, references, num_steps):
         references.inputs.restore(begin)
         led = look(references, led=ours)
         references.inputs.restore(begin)
-        count_sets(found, ours, look(references), kernels.model.spec.num_active)
+        count_sets(comparison, ours, look(references), kernels.model.spec.num_active)
         errors = [error(*pair) for pair in zip(ours.left, led.left, strict=True)]
-        found.layers = [max(pair) for pair in zip(found.layers, errors, strict=True)]
-        found.written = max(found.written, *(error(*pair) for pair in zip(ours.written, led.written, strict=True)))
-        found.logits = max(found.logits, error(ours.logits, led.logits))
-    return found
+        comparison.layers = [max(pair) for pair in zip(comparison.layers, errors, strict=True)]
+        comparison.written = max(
+            comparison.written, *(error(*pair) for pair in zip(ours.written, led.written, strict=True))
+        )
+        comparison.logits = max(comparison.logits, error(ours.logits, led.logits))
+    return comparison
 
 
 def pages_of(step):
-    return {one.data_ptr(): one for one in (*step.cache.keys, *step.cache.values)}.values()
+    return {tensor.data_ptr(): tensor for tensor in (*step.cache.keys, *step.cache.values)}.values()
 
 
-def count_sets(found, ours, free, active):
+def count_sets(comparison, ours, free, active):
     """A token that other experts have changed is another one in the layers above: it is counted up to there."""
     is_whole = torch.ones(ours.routers[0].shape[0], dtype=torch.bool, device=ours.routers[0].device)
     for mine, theirs in zip(ours.routers, free.routers, strict=True):
@@ -168,9 +170,9 @@ def count_sets(found, ours, free, active):
         sets = [logits.topk(active).indices.sort(-1)[0] for logits in (mine, theirs)]
         same = (sets[0] == sets[1]).all(-1)
         is_tie = gap <= moved.clamp(max=LARGEST_GAP)
-        found.agree += int((is_whole & same).sum())
-        found.ties += gap[is_whole & ~same & is_tie].tolist()
-        found.partings += gap[is_whole & ~same & ~is_tie].tolist()
+        comparison.agree += int((is_whole & same).sum())
+        comparison.ties += gap[is_whole & ~same & is_tie].tolist()
+        comparison.partings += gap[is_whole & ~same & ~is_tie].tolist()
         is_whole &= same
 
 
@@ -181,15 +183,15 @@ def check(
         open_step(spec, weights, device, implementation, num_requests, num_steps, activation)
         for implementation in ("cuda", "reference")
     )
-    found = compare(kernels, references, num_steps)
-    note("comparison", str(found))
-    print(found)
-    ran = {one.op: one.implementation for one in kernels.model.kernels.ledger.entries}
+    comparison = compare(kernels, references, num_steps)
+    note("comparison", str(comparison))
+    print(comparison)
+    ran = {entry.op: entry.implementation for entry in kernels.model.kernels.ledger.entries}
     experts, lm_head = ran.pop("decode_experts", None), ran.pop("decode_lm_head")
     assert set(ran.values()) == {"cuda"} and experts == find_experts(spec, num_requests)
     assert lm_head == ("cuda" if num_requests > 1 or "lm_head" in spec.mxfp4_layers else "cuda:rows")
-    assert max(*found.layers, found.written, found.logits) <= largest, str(found)
-    assert found.agreement >= least, str(found)
+    assert max(*comparison.layers, comparison.written, comparison.logits) <= largest, str(comparison)
+    assert comparison.agreement >= least, str(comparison)
 
 
 def find_experts(spec, num_requests):
@@ -253,7 +255,7 @@ def test_10_000_steps_are_the_same_bits_however_they_are_launched(model, device,
     step = open_step(*model, device, "cuda", num_requests, MANY_STEPS)
     ways = [*list_variants(device, KernelConfig()), StepVariant(graph=False, dependent=True)]
     compare_variants(step, ways, device, MANY_STEPS, delays=True)
-    ran = {one.op: one.implementation for one in step.model.kernels.ledger.entries}
+    ran = {entry.op: entry.implementation for entry in step.model.kernels.ledger.entries}
     assert ran.get("decode_experts") == find_experts(model[0], num_requests)
 
 
@@ -295,15 +297,15 @@ def tiny():
 
 
 def test_the_same_weights_give_no_error_and_the_same_experts(tiny):
-    found = tiny(lambda weights: None)
-    assert found.layers == [0.0] * 4 and found.written == found.logits == 0.0
-    assert found.agree == 4 * 3 * 4 and not found.ties and not found.partings
+    comparison = tiny(lambda weights: None)
+    assert comparison.layers == [0.0] * 4 and comparison.written == comparison.logits == 0.0
+    assert comparison.agree == 4 * 3 * 4 and not comparison.ties and not comparison.partings
 
 
 def test_an_error_is_that_of_its_own_layer(tiny):
-    found = tiny(lambda weights: weights.layers[2].experts.down_scales.add_(1))
-    assert [one > LARGEST_ERROR for one in found.layers] == [False, False, True, False], found.layers
-    assert found.written == found.logits == 0.0
+    comparison = tiny(lambda weights: weights.layers[2].experts.down_scales.add_(1))
+    assert [error > LARGEST_ERROR for error in comparison.layers] == [False, False, True, False], comparison.layers
+    assert comparison.written == comparison.logits == 0.0
 
 
 def test_keys_values_and_logits_are_compared(tiny):
@@ -311,13 +313,13 @@ def test_keys_values_and_logits_are_compared(tiny):
         weights.layers[3].qkv_bias[-64:] += 1
         weights.norm.mul_(1.1)
 
-    found = tiny(change)
-    assert found.written > 0.1 and found.logits == pytest.approx(0.1, rel=1e-3)
-    assert max(found.layers[:3]) == 0.0 < found.layers[3]
+    comparison = tiny(change)
+    assert comparison.written > 0.1 and comparison.logits == pytest.approx(0.1, rel=1e-3)
+    assert max(comparison.layers[:3]) == 0.0 < comparison.layers[3]
 
 
 def test_experts_that_part_beyond_rounding_are_counted_once_a_token(tiny):
-    found = tiny(lambda weights: weights.layers[1].router_bias.copy_(torch.tensor([9.0, 9, 0, 0, 0, 0])))
-    assert found.agreement < 0.9 and min(found.partings) > 0
-    parted = len(found.partings) + len(found.ties)
-    assert parted <= 4 * 3 and found.agree == 4 * 3 + 3 * (4 * 3 - parted)
+    comparison = tiny(lambda weights: weights.layers[1].router_bias.copy_(torch.tensor([9.0, 9, 0, 0, 0, 0])))
+    assert comparison.agreement < 0.9 and min(comparison.partings) > 0
+    parted = len(comparison.partings) + len(comparison.ties)
+    assert parted <= 4 * 3 and comparison.agree == 4 * 3 + 3 * (4 * 3 - parted)

@@ -15,7 +15,7 @@ CPU = find_device("cpu")
 
 def test_each_group_is_the_op_of_its_name():
     ops = DecodeOps.choose(CPU, Ledger())
-    assert {group: one.op for group, one in ops._asdict().items()} == {
+    assert {group: chosen.op for group, chosen in ops._asdict().items()} == {
         op.name.removeprefix("decode_"): op for op in DECODE_OPS
     }
     assert ops.table() == [(f"decode_{group}", "reference") for group in GROUPS]
@@ -23,7 +23,7 @@ def test_each_group_is_the_op_of_its_name():
 
 def test_all_calls_go_into_the_ledger_given():
     ledger = Ledger()
-    assert all(one.ledger is ledger for one in DecodeOps.choose(CPU, ledger))
+    assert all(chosen.ledger is ledger for chosen in DecodeOps.choose(CPU, ledger))
 
 
 def test_pin_or_requirement_that_cannot_be_met_is_an_error():

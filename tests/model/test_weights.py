@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from firesteel.device import GIB, find_device
+from firesteel.host_memory import HostMemory
 from firesteel.kernels.operands.weights import Mxfp4Weight
 from firesteel.kernels.rope import RopeSpec
 from firesteel.measure.roofline.roofline import StepShape, step_cost
@@ -254,7 +255,7 @@ def test_too_little_memory_refuses_before_reading(single):
 
 def test_unified_memory_counts_the_systems_available_bytes(monkeypatch):
     unified = replace(CPU, name="GB10", capability=(12, 1), is_unified=True)
-    monkeypatch.setattr("firesteel.device.memory_info", lambda: {"MemAvailable": 10 * GIB})
+    monkeypatch.setattr("firesteel.device.find_host_memory", lambda: HostMemory(120 * GIB, 10 * GIB))
     check_memory(8 * GIB, unified, 1.0)
     with pytest.raises(CheckpointError, match=r"GB10 has 10\.0 GiB available"):
         check_memory(8 * GIB, unified, 4.0)

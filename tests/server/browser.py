@@ -37,15 +37,15 @@ class Browser:
     def __init__(self, profile):
         self._reads, theirs_out = os.pipe()
         theirs_in, self._writes = os.pipe()
-        inherited = [fcntl.fcntl(one, fcntl.F_DUPFD, 10) for one in (theirs_in, theirs_out)]
+        inherited = [fcntl.fcntl(pipe, fcntl.F_DUPFD, 10) for pipe in (theirs_in, theirs_out)]
         command = [PROGRAM, *FLAGS, f"--user-data-dir={profile}", "--remote-debugging-pipe", "about:blank"]
         self._process = subprocess.Popen(
             [sys.executable, "-c", WRAPPER, *map(str, inherited), *command],
             pass_fds=inherited,
             stderr=subprocess.DEVNULL,
         )
-        for one in (theirs_in, theirs_out, *inherited):
-            os.close(one)
+        for pipe in (theirs_in, theirs_out, *inherited):
+            os.close(pipe)
         self._numbers = itertools.count(1)
         self._rest = b""
         self._session = None
@@ -120,8 +120,8 @@ class Browser:
             more = os.read(self._reads, 1 << 20)
             assert more, "Chromium is gone"
             self._rest += more
-        one, _, self._rest = self._rest.partition(b"\0")
-        return json.loads(one)
+        message, _, self._rest = self._rest.partition(b"\0")
+        return json.loads(message)
 
     def _note(self, event):
         params = event.get("params", {})

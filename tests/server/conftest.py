@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -65,6 +66,7 @@ class ScriptedEngine:
         self.num_deaths = 0
         self.is_ready = True
         self.failure = None
+        self.fatal_failure = None  # like `failure`, and ends the server
         self.requests = []
         self.num_open = 0
         self.told = Statistics(pages=10, pages_held=4)
@@ -189,8 +191,9 @@ class Answer:
 class Running:
     """A running server on its own port."""
 
-    def __init__(self, url, engine, service):
+    def __init__(self, url, engine, service, server):
         self.url, self.engine, self.service = url, engine, service
+        self.server = server
 
     def get(self, path, **headers):
         return self._ask(urllib.request.Request(self.url + path, headers=headers))
@@ -237,14 +240,20 @@ def running(app_of, config):
         with bind(config.server) as bound:
             box["service"] = service = app_of()
             box["url"] = url_of(bound)
-            box["server"] = Server(build_app(service), config.server, service.admission, when_ready=ready.set)
+            box["server"] = Server(
+                build_app(service),
+                config.server,
+                service.admission,
+                when_ready=ready.set,
+                find_failure=lambda: service.engine.fatal_failure,
+            )
             await box["server"].serve([bound])
 
     thread = threading.Thread(target=lambda: asyncio.run(main()))
     thread.start()
     assert ready.wait(30)
     try:
-        yield box["url"], box["service"]
+        yield box["url"], box["service"], box["server"]
     finally:
         box["server"].should_exit = True
         thread.join(30)
@@ -273,9 +282,9 @@ def open_server(checkpoint, tokenizer):
         if config.batch.max_num_seqs:
             engine.facts = msgspec.structs.replace(FACTS, max_num_seqs=config.batch.max_num_seqs)
         context = running(lambda: Service(engine, checkpoint, config), config)
-        url, service = context.__enter__()
+        url, service, server = context.__enter__()
         stack.append(context)
-        return Running(url, engine, service)
+        return Running(url, engine, service, server)
 
     yield open_one
     for context in reversed(stack):
@@ -286,8 +295,8 @@ def open_server(checkpoint, tokenizer):
 def shared_server(checkpoint, tokenizer):
     engine = ScriptedEngine(tokenizer)
     config = resolve({"model": "tiny", "port": 0}).config
-    with running(lambda: Service(engine, checkpoint, config), config) as (url, service):
-        yield Running(url, engine, service)
+    with running(lambda: Service(engine, checkpoint, config), config) as (url, service, server):
+        yield Running(url, engine, service, server)
 
 
 @pytest.fixture
@@ -335,6 +344,31 @@ class Started(Running):
 
     def __init__(self, url, process, log):
         self.url, self.process, self.log = url, process, log
+
+
+@pytest.fixture(scope="session")
+def start_stub():
+    """with start_stub() as server: a server process in front of the stub engine; `log` takes its stderr.
+
+    `descriptors` limits its open files.
+    """
+
+    @contextmanager
+    def start(*, log=subprocess.DEVNULL, descriptors=None):
+        def limit():
+            if descriptors is not None:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
+
+        command = [sys.executable, "-m", "firesteel.server.stub.server", "0"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, encoding="utf-8", preexec_fn=limit)
+        try:
+            yield Started(process.stdout.readline().strip(), process, [])
+        finally:
+            process.terminate()
+            process.wait(30)
+            process.stdout.close()
+
+    return start
 
 
 @pytest.fixture(scope="session")

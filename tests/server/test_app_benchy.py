@@ -64,9 +64,9 @@ def benchy(start_serve, tmp_path_factory):
 def lines_of(log):
     """Returns the log lines of requests that generated all their tokens; lines of the start may come late."""
     about = [line for line in log if "/v1/chat/completions" in line and "curl" not in line]
-    found = [dict(re.findall(r"(\w+)=(\S+)", line)) for line in about]
-    assert all(one["status"] == "200" for one in found)
-    return [one for one in found if int(one["output_tokens"]) == TG]
+    lines = [dict(re.findall(r"(\w+)=(\S+)", line)) for line in about]
+    assert all(line["status"] == "200" for line in lines)
+    return [line for line in lines if int(line["output_tokens"]) == TG]
 
 
 def test_it_runs_and_its_speed_is_the_servers(benchy):
@@ -75,10 +75,10 @@ def test_it_runs_and_its_speed_is_the_servers(benchy):
     [row] = report["benchmarks"]
     assert row["pp_throughput"]["mean"] > 0 and row["response_size"] == TG
     measured = row["tg_throughput"]
-    ours = statistics.median(1e3 / float(one["token_ms"]) for one in lines[-5:])
+    ours = statistics.median(1e3 / float(line["token_ms"]) for line in lines[-5:])
     spread = max(measured["values"]) - min(measured["values"])
     assert abs(measured["mean"] - ours) <= max(0.05 * ours, spread)
-    assert all(one["cached_tokens"] == "0" for one in lines[-5:])  # --no-cache reached the engine
+    assert all(line["cached_tokens"] == "0" for line in lines[-5:])  # --no-cache reached the engine
 
 
 def test_prefix_caching_with_four_concurrent_requests(benchy):
@@ -89,4 +89,4 @@ def test_prefix_caching_with_four_concurrent_requests(benchy):
     assert {row["concurrency"] for row in rows} == {1, 4}
     assert {row["is_context_prefill_phase"] for row in rows} == {True, False}
     assert all(row["tg_throughput"]["mean"] > 0 for row in rows)
-    assert max(int(one["cached_tokens"]) for one in lines) >= 192  # the context is found again
+    assert max(int(line["cached_tokens"]) for line in lines) >= 192  # the context is found again

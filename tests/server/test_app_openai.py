@@ -99,8 +99,10 @@ def test_answer_follows_its_schema(ask, temperature):
     form = {"type": "json_schema", "json_schema": {"name": "place", "schema": PLACE, "strict": True}}
     choice = ask(response_format=form, max_tokens=400, temperature=temperature, seed=3).choices[0]
     assert choice.finish_reason == "stop"
-    found = json.loads(choice.message.content)
-    assert set(found) == {"city", "people"} and isinstance(found["city"], str) and isinstance(found["people"], int)
+    answer = json.loads(choice.message.content)
+    assert (
+        set(answer) == {"city", "people"} and isinstance(answer["city"], str) and isinstance(answer["people"], int)
+    )
 
 
 def test_answer_is_a_json_object(ask):

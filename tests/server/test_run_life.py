@@ -6,6 +6,8 @@ import random
 import signal
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import psutil
 import pytest
@@ -25,7 +27,7 @@ def family(server):
 
 
 def memory_mb(server):
-    return sum(one.memory_info().rss for one in family(server)) / 1e6
+    return sum(process.memory_info().rss for process in family(server)) / 1e6
 
 
 async def ask(url, body, *, leaves_after_s=None):
@@ -85,7 +87,7 @@ def test_clients_that_disconnect_leave_nothing_behind(start, eventually):
         eventually(lambda: figure(server, "firesteel_requests_under_way") == 0)
         eventually(lambda: figure(server, "firesteel_pages_held") == 0)
         assert figure(server, "vllm:num_requests_running") == figure(server, "vllm:num_requests_waiting") == 0
-        assert [one.status() for one in family(server)].count(psutil.STATUS_ZOMBIE) == 0 and len(
+        assert [process.status() for process in family(server)].count(psutil.STATUS_ZOMBIE) == 0 and len(
             family(server)
         ) == 2
         assert memory_mb(server) - before < 100
@@ -133,6 +135,89 @@ def test_stopping_server_finishes_requests_in_flight(start):
         assert (status == 200 and body.rstrip().endswith(b"data: [DONE]\r\n\r\n0")) or b"[DONE]" in body
         assert server.process.wait(30) == 0
         assert "stopped" in server.log[-1]
+
+
+@contextmanager
+def streams(server, count):
+    """Clients of endless streams; yields a function that returns their answers."""
+    with ThreadPoolExecutor(1) as threads:
+
+        async def read_all():
+            return await asyncio.gather(*(ask(server.url, ENDLESS) for _ in range(count)))
+
+        answers = threads.submit(lambda: asyncio.run(read_all()))
+        deadline = time.monotonic() + 60
+        while figure(server, "firesteel_requests_under_way") < count:
+            assert time.monotonic() < deadline and not answers.done()
+            time.sleep(0.05)
+        yield lambda: answers.result(60)
+
+
+def check_told(answers, code):
+    """503 to clients that had no token yet."""
+    for status, body in answers:
+        assert status in (200, 503) and f'"code":"{code}"'.encode() in body and b"[DONE]" not in body
+
+
+@pytest.mark.slow
+def test_every_client_is_told_of_20_killed_engines(start, eventually):
+    """The deadline is three times the second that is promised: it is about liveness, not about speed."""
+    with start("--engine-restarts", "20") as server:
+        for number in range(1, 21):
+            with streams(server, 20) as read_answers:
+                family(server)[1].send_signal(signal.SIGKILL)
+                killed = time.monotonic()
+                answers = read_answers()
+                assert time.monotonic() - killed < 3
+            check_told(answers, "engine_died")
+            eventually(lambda: server.get("/health").status == 200, 60)
+            assert figure(server, "firesteel_engine_deaths") == number
+            assert "Paris" in server.chat("What is the capital of France?").body.decode()
+            eventually(lambda: figure(server, "firesteel_requests_under_way") == 0)
+            eventually(lambda: figure(server, "firesteel_pages_held") == 0)
+            processes = family(server)
+            assert len(processes) == 2 and psutil.STATUS_ZOMBIE not in [one.status() for one in processes]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [0, 4], ids=["idle", "under load"])
+def test_stopped_engine_is_replaced(start, eventually, count):
+    with start("--engine-hang-s", "2") as server:
+        with streams(server, count) as read_answers:
+            family(server)[1].send_signal(signal.SIGSTOP)
+            check_told(read_answers(), "engine_died")
+        eventually(lambda: server.get("/health").json()["engine_deaths"] == 1, 20)
+        eventually(lambda: server.get("/health").status == 200, 60)
+        assert "Paris" in server.chat("What is the capital of France?").body.decode()
+        assert len(family(server)) == 2
+
+
+@pytest.mark.slow
+def test_server_without_further_restarts_tells_its_clients_and_exits(start):
+    """It stayed, alive to every probe, and told clients to send again."""
+    with start("--engine-restarts", "0") as server:
+        with streams(server, 4) as read_answers:
+            family(server)[1].send_signal(signal.SIGKILL)
+            answers = read_answers()
+        check_told(answers, "engine_failed")
+        assert not any(b"sent again" in body for _, body in answers)
+        assert server.process.wait(30) == 1
+    text = "".join(server.log)
+    assert "error: the engine is not restarted: 0 restarts within 600 s is the limit" in text
+    assert "SIGKILL" in text and "Traceback" not in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_short_drain_tells_clients_and_the_exit_is_quiet(start, number):
+    with start("--drain-s", "0.5") as server:
+        with streams(server, 4) as read_answers:
+            server.process.send_signal(number)
+            check_told(read_answers(), "stopping")
+        assert server.process.wait(30) == 0
+    after = "".join(server.log).partition("press Ctrl-C to stop")[2].splitlines()[1:]
+    assert "stopping" in after[0] and after[-1] == "stopped"
+    assert len(after) == 6 and all("status=503" in line for line in after[1:-1]), after
 
 
 @pytest.mark.slow

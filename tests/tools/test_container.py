@@ -31,7 +31,7 @@ def test_commands_of_the_image_are_those_of_the_readme():
     commands = [rest for word, rest in instructions() if word == "RUN"]
     assert len(commands) >= 5
     for command in commands:
-        is_known = command in documented or any(re.fullmatch(one, command) for one in OF_IMAGES_ONLY)
+        is_known = command in documented or any(re.fullmatch(pattern, command) for pattern in OF_IMAGES_ONLY)
         assert is_known, f"the README does not have {command!r}"
     started = [json.loads(rest) for word, rest in instructions() if word in ("ENTRYPOINT", "CMD")]
     assert " ".join(started[0]) in documented  # make test

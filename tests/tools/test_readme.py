@@ -40,7 +40,9 @@ def test_quality_is_shown_for_every_precision_beside_the_model_as_shipped():
 def test_fastest_implementation_is_shown():
     records = readme.read_ops()
     fastest = min(
-        one.median for one in records if one.parameters["op"] == "moe_matmul" and one.parameters["m"] == 64
+        record.median
+        for record in records
+        if record.parameters["op"] == "moe_matmul" and record.parameters["m"] == 64
     )
     assert f"{fastest * 1e6:,.0f} us" in readme.ops_table(records)
 
@@ -55,7 +57,10 @@ def test_steps_with_fp8_pages_are_separate():
 def test_decoding_through_the_engine_shows_the_figures_of_its_records():
     records = readme.read_loop()
     old = {"share_of_floor", "bytes_a_token", "stages_ms_a_step"}
-    plain = [replace(one, parameters={k: v for k, v in one.parameters.items() if k not in old}) for one in records]
+    plain = [
+        replace(record, parameters={k: v for k, v in record.parameters.items() if k not in old})
+        for record in records
+    ]
     assert "floor" not in readme.loop_table(plain)
     new = {"share_of_floor": 0.7, "bytes_a_token": 5.04e9, "stages_ms_a_step": {"schedule": 0.043}}
     mixed = [replace(plain[0], parameters={**plain[0].parameters, **new}), *plain[1:]]

@@ -10,7 +10,7 @@ import record
 from firesteel.cli import app
 
 
-@pytest.mark.parametrize("command", [one for some in record.COMMANDS.values() for one in some])
+@pytest.mark.parametrize("command", [command for commands in record.COMMANDS.values() for command in commands])
 def test_commands_are_accepted_by_firesteel(command):
     group, verb, *flags = command.split()
     known = typer.main.get_command(app).commands[group].commands[verb]
@@ -25,10 +25,10 @@ def what_is_measured(command):
 
 @pytest.mark.parametrize("name", record.COMMANDS)
 def test_records_of_a_folder_come_from_its_commands(name):
-    found = readme.read(readme.ROOT / "records" / name, "*.json")
-    said = {what_is_measured(" ".join(one.surroundings.command[1:])) for one in found}
+    records = readme.read(readme.ROOT / "records" / name, "*.json")
+    said = {what_is_measured(" ".join(measured.surroundings.command[1:])) for measured in records}
     assert said == set(map(what_is_measured, record.COMMANDS[name]))
-    assert {one.surroundings.device for one in found} == {record.GPU}
+    assert {measured.surroundings.device for measured in records} == {record.GPU}
 
 
 def test_another_gpu_is_refused_before_anything_is_measured(monkeypatch):

@@ -100,7 +100,7 @@ def test_op_that_did_not_run_is_not_clean_and_invalid_bytes_are_accepted():
 
 
 def is_running(program):
-    return any(str(program) in (one.info["cmdline"] or ()) for one in psutil.process_iter(["cmdline"]))
+    return any(str(program) in (process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"]))
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """The tensor-parallel cut: sizes at the published shapes, and each rank's weights by every way of loading them."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,13 @@ import torch
 from firesteel.device import find_device
 from firesteel.formats import mxfp4
 from firesteel.hub import BUILT_IN
+from firesteel.kernels.decode.fc1 import plan as plan_fc1
+from firesteel.kernels.decode.fc2 import plan as plan_fc2
+from firesteel.kernels.decode.lm_head import plan as plan_lm_head
+from firesteel.kernels.decode.o import plan as plan_o
+from firesteel.kernels.decode.qkv import plan as plan_qkv
 from firesteel.kernels.rope import RopeSpec
+from firesteel.kernels.stream.plan import TOKENS, machine_of
 from firesteel.kernels.stream.ring import refuse_columns
 from firesteel.model.checkpoint import save_checkpoint
 from firesteel.model.reader import LONG_RUN_BYTES
@@ -71,6 +78,31 @@ def test_ranks_hold_everything_once_and_what_is_replicated_on_each(preset, size)
     replicated = 2 * whole.vocab_size * whole.hidden_size + 2 * whole.hidden_size + whole.num_layers * layer
     held = sum(shard.weight_bytes() for shard in shards_of(whole, size))
     assert held == weight_bytes(whole) + (size - 1) * replicated
+
+
+@pytest.mark.parametrize("capability", [(9, 0), (10, 0), (12, 0), (12, 1)], ids=str)
+@pytest.mark.parametrize("size", [2, 4, 8])
+@pytest.mark.parametrize("preset", PRESETS)
+def test_decode_kernels_of_every_rank_fit_the_gpus(preset, size, capability):
+    machine = machine_of(capability)
+    for shard, tokens, is_fp4 in itertools.product(shards_of(PRESETS[preset], size), TOKENS, (False, True)):
+        spec = shard.spec
+        dense = {"is_fp4": is_fp4, "tokens": tokens, "hidden": spec.hidden_size}
+        experts = {
+            "tokens": tokens,
+            "hidden": spec.hidden_size,
+            "intermediate": spec.intermediate_size,
+            "experts": spec.num_experts,
+            "active": spec.num_active,
+        }
+        plans = [
+            plan_qkv(machine, **dense, heads=spec.num_heads, kv_heads=spec.num_kv_heads),
+            plan_o(machine, **dense, columns=spec.q_size),
+            plan_lm_head(machine, **dense, vocabulary=shard.lm_head_rows),
+            plan_fc1(machine, **experts),
+            plan_fc2(machine, **experts),
+        ]
+        assert not any(plan.refuse(machine) for plan in plans)
 
 
 @pytest.mark.parametrize("num_ranks", [2, 4, 8])

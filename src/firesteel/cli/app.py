@@ -14,19 +14,22 @@ from rich.markup import escape
 from rich.text import Text
 
 from firesteel.config import REMOVED, RemovedSettingWarning, Setting, all_settings
-from firesteel.errors import UserError
+from firesteel.errors import EngineDied, UserError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
 def main() -> None:
-    """Runs the program: a UserError is shown as one line, any other error is a bug and keeps its traceback."""
+    """Runs the program: a UserError or a dead engine is one line, any other error is a bug with its traceback."""
     warnings.showwarning = show_warning
     try:
         app()
     except UserError as error:
         show_error(error)
         sys.exit(2)
+    except EngineDied as error:
+        show_error(error)
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
 

@@ -53,7 +53,10 @@ class ModelConfig:
         check=at_least(0),
     )
     memory_reserve_gib: float = setting(
-        1.0, "GiB that weights and cache must leave free", env="FIRESTEEL_MEMORY_RESERVE_GIB", check=at_least(0)
+        1.0,
+        "GiB that weights and cache must leave free; firesteel serve: at most 1/8 of the host's memory unless set",
+        env="FIRESTEEL_MEMORY_RESERVE_GIB",
+        check=at_least(0),
     )
     gpu_memory_utilization: float = setting(
         0.0,
@@ -186,14 +189,14 @@ class CacheConfig:
 class ProcessConfig:
     engine_restarts: int = setting(
         3,
-        "restarts of a crashed engine within 10 minutes; after that requests fail",
+        "restarts of a crashed engine within 10 minutes; after that the server exits with code 1",
         env="FIRESTEEL_ENGINE_RESTARTS",
         check=at_least(0),
     )
     engine_hang_s: float = setting(
         120.0,
-        "seconds without a message after which the engine is killed while requests are pending; five times as "
-        "long while it loads (load progress and compiled kernels are messages); 0: never",
+        "seconds without a message after which the engine is killed (an idle one is asked for messages); five "
+        "times as long while it loads (load progress and compiled kernels are messages); 0: never",
         env="FIRESTEEL_ENGINE_HANG_S",
         check=at_least(0),
     )
@@ -263,7 +266,7 @@ class ServerConfig:
     )
     drain_s: float = setting(
         30.0,
-        "seconds that running requests get to finish when the server stops",
+        "seconds that running requests get to finish when the server stops; then they end with an error",
         env="FIRESTEEL_DRAIN_S",
         check=at_least(0),
     )

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 
 from firesteel.engine.engine import Engine
 from firesteel.engine.step.batch import build_batch
 from firesteel.kernels.ahead import compile_ahead, listen
-from firesteel.kernels.ledger import Ledger
-from firesteel.model.graphs import Counts
+from firesteel.model.graphs import uncounted
 from firesteel.model.prompt_sizes import TOKENS
 from firesteel.types import Plan, Request, SamplingParams, Span
 
@@ -53,23 +51,13 @@ def prepare(engine: Engine, progress: Progress | None = None) -> None:
 def _compile(engine: Engine, steps: int, progress: Progress | None) -> int:
     """Compiles every kernel that steps and op-by-op plans launch; returns their number."""
     ledger = engine.runner.model.kernels.ledger
-    with _uncounted(ledger), compile_ahead() as ahead:
+    with uncounted(ledger), compile_ahead() as ahead:
         engine.prompts.call_ops()
         engine.loop.store.call_ops()
         engine.sampler.prepare()
         call_outside(engine)
         ahead.wait(None if progress is None else lambda done, total: progress(done, total + steps))
         return len(ahead)
-
-
-@contextmanager
-def _uncounted(ledger: Ledger) -> Iterator[None]:
-    """Removes the calls of its body from the ledger, because nothing is launched there."""
-    before = Counts.of(ledger)
-    yield
-    Counts.of(ledger).since(before).add_to(ledger, -1)
-    for ran in [ran for ran in ledger.entries if ran not in before.calls]:
-        del ledger.entries[ran]
 
 
 def call_outside(engine: Engine) -> None:

@@ -93,8 +93,7 @@ class DecodeStep:
                 f"this rank holds {num_rows} of {vocabulary} rows of lm_head, and the next token is taken from "
                 "all of them: call run_layers and gather the logits of all ranks"
             )
-        r = self.run_layers()
-        logits, best = self.ops.lm_head(operands.lm_head if r is self.inputs.r else replace(operands.lm_head, r=r))
+        logits, best = self.project_logits(self.run_layers())
         self.ops.sample(operands.sample(best=best))
         return logits
 
@@ -107,6 +106,12 @@ class DecodeStep:
             self._attend(layer)
             self._mix(layer)
         return self.inputs.r
+
+    @torch.inference_mode()
+    def project_logits(self, r: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the logits [T, V] fp32 of a residual, or those of a rank's rows of lm_head, and their ranking."""
+        operands = self._operands.lm_head
+        return self.ops.lm_head(operands if r is operands.r else replace(operands, r=r))
 
     @property
     def result(self) -> StepResult:

@@ -6,7 +6,8 @@ The ledger counts what a replay runs as if it had been called, and does not coun
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +57,16 @@ class Counts:
         for (ran, launch), count in self.launches.items():
             launches = ledger.entries[ran].launches
             launches[launch] = launches.get(launch, 0) + times * count
+
+
+@contextmanager
+def uncounted(ledger: Ledger) -> Iterator[None]:
+    """Removes the calls of its body from the ledger, because nothing is launched there."""
+    before = Counts.of(ledger)
+    yield
+    Counts.of(ledger).since(before).add_to(ledger, -1)
+    for ran in [ran for ran in ledger.entries if ran not in before.calls]:
+        del ledger.entries[ran]
 
 
 class StepGraph:

@@ -21,6 +21,7 @@ from firesteel.config import parse_origins
 from firesteel.errors import EngineDied, UserError
 from firesteel.server.chat.endpoint import Chat
 from firesteel.server.completions.endpoint import Completions
+from firesteel.server.http.drain import DrainGuard
 from firesteel.server.http.errors import ApiError, ClientGone, answer_error
 from firesteel.server.http.guard import HostCheck, RequestGuard
 from firesteel.server.http.keys import note_owner
@@ -60,7 +61,9 @@ def build_app(service: Service) -> ASGIApp:
         ],
         exception_handlers=dict.fromkeys(HANDLED, answer_error),
     )
-    guarded = RequestGuard(add_cors(app, service), HostCheck.of(service.config.server))
+    guarded = RequestGuard(
+        add_cors(DrainGuard(app, service.admission.drain), service), HostCheck.of(service.config.server)
+    )
     return AccessLog(guarded, metrics=service.metrics, shows_text=service.config.server.log_prompts)
 
 
@@ -176,9 +179,10 @@ def list_routes(service: Service) -> Sequence[ApiRoute]:
         ApiRoute(
             path="/health/live",
             answer=status.live,
-            says="Liveness of this process",
+            says="Liveness: 200 unless this process must be restarted",
             gives=Health,
             is_open=True,
+            unready=503,
             errors=(),
         ),
     ]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,7 +14,8 @@ from typing import Any, TypeVar
 from firesteel.chat.harmony import Harmony, Message
 from firesteel.chat.tokenizer import Tokenizer
 from firesteel.config import Config, list_keys
-from firesteel.errors import EngineDied
+from firesteel.engine.process.waiters import OutputStream
+from firesteel.errors import EngineFailed
 from firesteel.hub import SHORT_NAMES
 from firesteel.llm import read_stop_ids
 from firesteel.server.generate.choice import Choice, ChoicePiece
@@ -28,6 +30,7 @@ from firesteel.server.openai.answers import CompletionDetails, PromptDetails, Us
 from firesteel.types import Request, SamplingParams
 
 LONG_TEXT = 8192  # characters: longer texts are tokenized outside the event loop
+MESSAGE_CHARACTERS = 64  # counted per message for its header
 T = TypeVar("T")
 
 
@@ -64,7 +67,7 @@ class Service:
     def check_ready(self) -> None:
         """Refuses requests while another engine is started: that may take minutes."""
         if self.engine.failure is not None:
-            raise EngineDied(self.engine.failure)
+            raise EngineFailed(self.engine.failure)
         if not self.engine.is_ready:
             raise ApiError(503, "the engine is restarting", code="engine_starting", retry_s=RETRY_S)
 
@@ -72,8 +75,16 @@ class Service:
         return await self._run_off_loop(len(text), lambda: self.tokenizer.encode(text))
 
     async def encode_chat(self, messages: Sequence[Message]) -> list[int]:
-        size = sum(len(message.content) for message in messages)
+        size = sum(len(message.content) + MESSAGE_CHARACTERS for message in messages)
         return await self._run_off_loop(size, lambda: self.harmony.encode_for_completion(messages))
+
+    async def decode(self, token_ids: Sequence[int]) -> str:
+        return await self._run_off_loop(len(token_ids), lambda: self.tokenizer.decode(token_ids))
+
+    async def spell(self, token_ids: Sequence[int]) -> list[str]:
+        """Returns the text of each token."""
+        decode = self.tokenizer.decode
+        return await self._run_off_loop(len(token_ids), lambda: [decode([token]) for token in token_ids])
 
     def room_after(self, num_prompt: int) -> int:
         """Returns the number of tokens that may follow a prompt."""
@@ -125,7 +136,7 @@ class Service:
         start = time.monotonic()
         with self.admission.admit(len(choices)):
             try:
-                async with self.engine.open([choice.request for choice in choices]) as stream:
+                async with self._open(choices) as stream:
                     while outputs := await stream.take():
                         for index, new in outputs.items():
                             piece = choices[index].read(new)
@@ -138,6 +149,13 @@ class Service:
                 entry.note_end(choices)
                 for choice in choices:
                     self.metrics.count_choice(choice, time.monotonic() - start)
+
+    @asynccontextmanager
+    async def _open(self, choices: Sequence[Choice]) -> AsyncIterator[OutputStream]:
+        """Opens the stream of the choices' outputs; it fails if the server stops before its end."""
+        async with self.engine.open([choice.request for choice in choices]) as stream:
+            with self.admission.drain.generating(stream.fail):
+                yield stream
 
     def now(self) -> int:
         return int(time.time())

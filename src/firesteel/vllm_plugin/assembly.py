@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from huggingface_hub import hf_hub_download
+from torch import Tensor
 
 from firesteel.config import Config, parse_layers, resolve
 from firesteel.device import DeviceSpec, find_device
 from firesteel.engine.load import LOAD_WORKERS, choose_fused, choose_kernels
 from firesteel.engine.step.step_store import FusedOps
 from firesteel.kernels.tiles.tuned import load_tuned, use_options
-from firesteel.model.gpt_oss import GptOss
+from firesteel.model.gpt_oss import GptOss, Ranks
 from firesteel.model.precision import held_layers
 from firesteel.model.spec import ModelSpec, read_spec
 from firesteel.model.synthetic import synthetic_weights
-from firesteel.model.weights import Weights, empty_weights, load_weights
+from firesteel.model.weights import Weights
+from firesteel.vllm_plugin.sharding import Shard, load_shard, synthetic_shard
 
 DUMMY = "dummy"  # vLLM's name for random weights
 
@@ -29,19 +32,24 @@ class Assembly:
     """Choices made before any weight is read."""
 
     stored: ModelSpec  # as in the checkpoint
-    held: ModelSpec  # as this rank holds it
+    held: ModelSpec  # the part that this rank holds
+    shard: Shard
     device: DeviceSpec
     config: Config
     model: GptOss
     fused: FusedOps | None
 
 
-def assemble(vllm_config: Any) -> Assembly:
-    """Chooses kernels and allocates weights; raises for settings that do not fit together."""
+def assemble(vllm_config: Any, *, rank: int, num_ranks: int, add: Callable[[Tensor], Tensor]) -> Assembly:
+    """Chooses kernels for a rank; raises for settings that do not fit together.
+
+    `add` returns the sum of a tensor over all ranks.
+    """
     config = resolve().config
     stored = read_spec(find_folder(vllm_config.model_config))
     layers = held_layers(stored.mxfp4_layers, parse_layers(config.kernels.mxfp4_layers))
-    held = replace(stored, mxfp4_layers=layers)
+    shard = Shard(whole=replace(stored, mxfp4_layers=layers), rank=rank, size=num_ranks)
+    held = shard.spec
     device = find_device(f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cpu")
     device.use()
     tuned = load_tuned(config.kernels.tiles_file, device)
@@ -50,7 +58,7 @@ def assemble(vllm_config: Any) -> Assembly:
     fused = choose_fused(device, config, kernels.ledger, held.mxfp4_layers)
     model = GptOss(
         held,
-        empty_weights(held, torch.device("meta")),
+        shard.empty_weights(torch.device("meta")),
         kernels,
         device,
         max_context=vllm_config.model_config.max_model_len,
@@ -58,8 +66,9 @@ def assemble(vllm_config: Any) -> Assembly:
         activation=config.kernels.activation,
         tile=config.kernels.tile,
         tuned=tuned,
+        ranks=Ranks(is_first=rank == 0, add=add) if num_ranks > 1 else None,
     )
-    return Assembly(stored=stored, held=held, device=device, config=config, model=model, fused=fused)
+    return Assembly(stored=stored, held=held, shard=shard, device=device, config=config, model=model, fused=fused)
 
 
 def find_folder(model_config: Any) -> Path:
@@ -71,18 +80,15 @@ def find_folder(model_config: Any) -> Path:
 
 def random_weights(assembly: Assembly, seed: int) -> Weights:
     """Returns random weights, for vLLM's load format `dummy`."""
-    return synthetic_weights(assembly.held, assembly.device, seed=seed)
+    if assembly.shard.size == 1:
+        return synthetic_weights(assembly.held, assembly.device, seed=seed)
+    return synthetic_shard(assembly.shard, assembly.device, seed=seed)
 
 
 def read_weights(assembly: Assembly, directory: Path) -> tuple[Weights, float]:
-    """Reads a checkpoint folder in parallel; returns the weights and the seconds that it took."""
+    """Reads the rank's part of a checkpoint folder, in parallel; returns it and the seconds that it took."""
     start = time.perf_counter()
-    weights, _ = load_weights(
-        directory,
-        assembly.stored,
-        assembly.device,
-        workers=LOAD_WORKERS,
-        reserve_gib=0.0,
-        held=assembly.held,
+    weights, _ = load_shard(
+        directory, assembly.stored, assembly.shard, assembly.device, workers=LOAD_WORKERS, reserve_gib=0.0
     )
     return weights, time.perf_counter() - start

@@ -20,6 +20,8 @@ from vllm.v1.attention.backend import (
     MultipleOf,
 )
 
+from firesteel.vllm_plugin.step_log import StepLog
+
 PAGE_STEP = 16  # the decode kernels read tokens of a page in tiles of this size
 PAGE_SIZE = 64  # tokens per page, unless the user says otherwise
 
@@ -42,11 +44,14 @@ class StepMetadataBuilder(AttentionMetadataBuilder[Any]):
 
     def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device) -> None:
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
+        self.steps: StepLog = vllm_config.compilation_config.static_forward_context[layer_names[0]].steps
 
     def build(
         self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False, **_: Any
     ) -> StepMetadata:
         common = common_attn_metadata
+        is_decoding = common.max_query_len == 1 and common.num_actual_tokens == common.num_reqs
+        self.steps.announce(common.num_reqs, is_decoding)
         return StepMetadata(
             common.query_start_loc,
             common.seq_lens,

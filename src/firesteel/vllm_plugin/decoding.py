@@ -5,6 +5,8 @@ vLLM captures them into its own CUDA graphs, one per number of requests.
 
 from __future__ import annotations
 
+import logging
+
 import torch
 from torch import Tensor
 
@@ -20,6 +22,8 @@ from firesteel.types import KvCache
 from firesteel.vllm_plugin.inputs import StepInputs
 from firesteel.vllm_plugin.step import VllmStep
 from firesteel.vllm_plugin.take_over import load_decoding
+
+_log = logging.getLogger("vllm.firesteel")
 
 
 class FusedDecoding:
@@ -39,22 +43,29 @@ class FusedDecoding:
     def accepts(self, num_requests: int) -> bool:
         return num_requests <= MOST_REQUESTS and num_requests not in self.refusals
 
-    def run(self, step: VllmStep) -> Tensor | None:
-        """Returns the residual [T, H] of all tokens, or None if the fused ops refuse the model or its shapes."""
+    def run(self, step: VllmStep) -> tuple[Tensor, Tensor | None] | None:
+        """Returns the residual [T, H] of all tokens and, of a whole lm_head, their fp32 logits [T, V].
+
+        Returns None if the fused ops refuse the model or its shapes.
+        """
         count = step.num_requests
-        residual = self._residual[:count]
-        load_decoding(self.inputs, step, self.model.weights.embedding, residual)
+        load_decoding(self.inputs, step, self.model.weights.embedding, self._residual[:count])
         try:
-            self._find(count).run_layers()
+            residual = self._find(count).run_layers()
+            logits = self.logits(residual, dependent=self.dependent) if self.model.ranks is None else None
         except (DecodeError, ArgumentsRefused) as error:
             if self.fused.is_asked:
                 raise
             self.refusals[count] = str(error)
+            _log.warning("firesteel: decoding steps of %d requests run op by op: %s", count, error)
             return None
-        return residual
+        return residual, logits
 
-    def logits(self, residual: Tensor) -> Tensor:
-        """Returns fp32 logits [T, V] of up to eight rows, with the final norm."""
+    def logits(self, residual: Tensor, *, dependent: bool = False) -> Tensor:
+        """Returns fp32 logits [T, V] of up to eight rows, with the final norm.
+
+        With `dependent`, the kernel ahead of it is the last one of `run_layers`.
+        """
         weights = self.model.weights
         operands = DecodeLmHeadOperands(
             r=residual,
@@ -62,6 +73,7 @@ class FusedDecoding:
             eps=self.model.spec.rms_eps,
             weight=weights.lm_head,
             activation=find_rounding(self.model, weights.lm_head),
+            dependent=dependent,
         )
         logits, _ = self.fused.ops.lm_head(operands)
         return logits

@@ -77,6 +77,13 @@ class StepInputs:
             num_tokens=self.num_tokens,
         )
 
+    def rest(self) -> None:
+        """Sets inputs with which a step stores nothing."""
+        for slots in (self.full_slots, self.window_slots):
+            slots.fill_(-1)
+        for numbers in (self.token_ids, self.positions, self.query_starts, self.kv_lens, self.num_tokens):
+            numbers.zero_()
+
     def load_by_torch(self, step: VllmStep, tokens: int, requests: int) -> None:
         """The reference of the kernel."""
         count, given = int(step.query_starts[-1]), step.num_requests

@@ -15,6 +15,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 
 from firesteel.types import KvCache
 from firesteel.vllm_plugin.backend import FiresteelBackend
+from firesteel.vllm_plugin.step_log import StepLog
 
 
 class KvLayer(nn.Module, AttentionLayerBase):
@@ -30,6 +31,7 @@ class KvLayer(nn.Module, AttentionLayerBase):
         head_dim: int,
         window: int | None,
         dtype: torch.dtype,
+        steps: StepLog,
     ) -> None:
         super().__init__()
         context = vllm_config.compilation_config.static_forward_context
@@ -38,7 +40,7 @@ class KvLayer(nn.Module, AttentionLayerBase):
         context[name] = self
         self.layer_name = name
         self.num_heads, self.num_kv_heads, self.head_dim = num_heads, num_kv_heads, head_dim
-        self.window, self.dtype = window, dtype
+        self.window, self.dtype, self.steps = window, dtype, steps
         self.kv_cache = torch.tensor([])
 
     def get_attn_backend(self) -> type[FiresteelBackend]:

@@ -13,18 +13,25 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+import vllm
 from torch import Tensor, nn
+from vllm.distributed import (
+    get_tensor_model_parallel_rank,
+    get_tensor_model_parallel_world_size,
+    tensor_model_parallel_all_gather,
+    tensor_model_parallel_all_reduce,
+)
 from vllm.forward_context import get_forward_context
 
 from firesteel.model.decode import MOST_REQUESTS
 from firesteel.model.weights import named_tensors
 from firesteel.types import KvCache
 from firesteel.vllm_plugin.assembly import DUMMY, assemble, find_folder, random_weights, read_weights
-from firesteel.vllm_plugin.decoding import FusedDecoding
-from firesteel.vllm_plugin.inputs import StepInputs
 from firesteel.vllm_plugin.kv import KvLayer, bound_cache, scratch_cache
-from firesteel.vllm_plugin.prompts import PromptRunner
-from firesteel.vllm_plugin.step import VllmStep
+from firesteel.vllm_plugin.proof_line import ProofLine
+from firesteel.vllm_plugin.runtime import Runtime
+from firesteel.vllm_plugin.step import VllmStep, profiling_step
+from firesteel.vllm_plugin.step_log import StepLog
 
 _log = logging.getLogger("vllm.firesteel")
 
@@ -35,29 +42,37 @@ class FiresteelGptOss(nn.Module):
     def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
         super().__init__()
         self.vllm_config = vllm_config
-        self.assembly = assemble(vllm_config)
-        spec, device = self.assembly.held, self.assembly.device
+        rank, num_ranks = get_tensor_model_parallel_rank(), get_tensor_model_parallel_world_size()
+        self.assembly = assemble(vllm_config, rank=rank, num_ranks=num_ranks, add=tensor_model_parallel_all_reduce)
         self.network = self.assembly.model
         if vllm_config.load_config.load_format == DUMMY:
             self.network.weights = random_weights(self.assembly, vllm_config.model_config.seed)
-        self.kv_layers = nn.ModuleList(
-            KvLayer(
-                vllm_config,
-                f"model.layers.{number}.attn",
-                num_heads=spec.num_heads,
-                num_kv_heads=spec.num_kv_heads,
-                head_dim=spec.head_dim,
-                window=window,
-                dtype=device.dtype,
-            )
-            for number, window in enumerate(spec.windows)
+        self.steps = StepLog()
+        self.kv_layers = [self._new_layer(number) for number in range(self.assembly.held.num_layers)]
+        windows = self.assembly.held.windows
+        self._full_name = self.kv_layers[windows.index(None)].layer_name
+        self._window_name = next(layer.layer_name for layer in self.kv_layers if layer.window is not None)
+        self._bound: Tensor | None = None  # pages of the first layer, for which the runtime was made
+        self._runtime: Runtime | None = None
+        self._is_compiled = False
+        self._captured: dict[int, Tensor] = {}  # logits of decoding steps in vLLM's graphs, by number of requests
+        self._logits: Tensor | None = None  # of the last step, if it was not replayed and has computed them
+        self._kind = ""
+        ledger = self.network.kernels.ledger
+        self.proof = ProofLine(ledger, rank=rank, num_ranks=num_ranks, vllm_version=vllm.__version__)
+
+    def _new_layer(self, number: int) -> KvLayer:
+        spec = self.assembly.held
+        return KvLayer(
+            self.vllm_config,
+            f"model.layers.{number}.attn",
+            num_heads=spec.num_heads,
+            num_kv_heads=spec.num_kv_heads,
+            head_dim=spec.head_dim,
+            window=spec.windows[number],
+            dtype=self.assembly.device.dtype,
+            steps=self.steps,
         )
-        windows = spec.windows
-        self._full_name = f"model.layers.{windows.index(None)}.attn"
-        self._window_name = f"model.layers.{next(n for n, size in enumerate(windows) if size is not None)}.attn"
-        self._bound: Tensor | None = None  # pages of the first layer for which the runners below were made
-        self._prompts: PromptRunner | None = None
-        self._fused: FusedDecoding | None = None
 
     def embed_input_ids(self, input_ids: Tensor) -> Tensor:
         return self.network.weights.embedding[input_ids].to(self.network.dtype)
@@ -93,81 +108,75 @@ class FiresteelGptOss(nn.Module):
             window_table=window.block_table,
             most_queries=full.most_queries,
         )
-        prompts = self._prepared()
-        fused = self._fused
-        if not step.is_decoding:
-            return prompts.run(step)
-        if fused is not None and fused.accepts(step.num_requests):
-            residual = fused.run(step)
-            if residual is not None:
-                return residual
-        return prompts.run_ops(step)
+        residual, logits, self._kind = self._find_runtime().run(step)
+        self.steps.was_called = True
+        if logits is not None and torch.cuda.is_current_stream_capturing():
+            self._captured[step.num_requests] = logits
+        else:
+            self._logits = logits
+        return residual
 
     def compute_logits(self, hidden_states: Tensor) -> Tensor:
-        """Returns fp32 logits [.., V] of rows that `forward` returned."""
-        fused, count = self._fused, hidden_states.shape[0]
+        """Returns fp32 logits [.., V] of rows that `forward` returned.
+
+        Decoding steps of few requests have computed them already. vLLM asks for those of a step first, one row per
+        request in their order; any further call is for other rows.
+        """
+        count, steps = hidden_states.shape[0], self.steps
+        ready = self._find_ready(count) if steps.is_open else None
+        steps.close(self._kind)
+        self.proof.begin()
+        return self._compute_logits(hidden_states) if ready is None else ready
+
+    def _find_ready(self, count: int) -> Tensor | None:
+        steps = self.steps
+        if not steps.is_decoding:
+            return None
+        logits = self._logits if steps.was_called else self._captured.get(steps.num_requests)
+        return logits[:count] if logits is not None and count <= logits.shape[0] else None
+
+    def _compute_logits(self, hidden_states: Tensor) -> Tensor:
+        count, fused = hidden_states.shape[0], None if self._runtime is None else self._runtime.fused
         if fused is not None and 0 < count <= MOST_REQUESTS:
-            return fused.logits(hidden_states)
-        x, _ = self.network.norm(hidden_states, None, self.network.weights.norm)
-        return self.network.logits(x.plain)
+            logits = fused.logits(hidden_states)
+        else:
+            x, _ = self.network.norm(hidden_states, None, self.network.weights.norm)
+            logits = self.network.logits(x.plain)
+        if self.network.ranks is None:
+            return logits
+        gathered: Tensor = tensor_model_parallel_all_gather(logits)
+        return gathered[..., : self.assembly.held.vocab_size]
 
-    def _prepared(self) -> PromptRunner:
-        """Returns the runner of prompts, made anew whenever vLLM has bound other pages."""
+    def _find_runtime(self) -> Runtime:
+        """Returns what runs over the pages that vLLM has bound."""
         first = self.kv_layers[0]
-        assert isinstance(first, KvLayer)
-        if self._prompts is None or self._bound is not first.kv_cache:
+        if self._runtime is None or self._bound is not first.kv_cache:
             self._bound = first.kv_cache
-            self._prepare(bound_cache(self._layers()))
-        assert self._prompts is not None
-        return self._prompts
+            self._captured.clear()
+            self._runtime = self._new_runtime(bound_cache(self.kv_layers))
+            if not self.vllm_config.model_config.enforce_eager:
+                self._runtime.capture_prompts()
+        return self._runtime
 
-    def _prepare(self, cache: KvCache) -> None:
-        assembly, kernels = self.assembly, self.assembly.config.kernels
-        inputs = self._new_inputs(cache.keys[0].shape[2])
-        captures = kernels.prefill_graphs and kernels.cuda_graphs and not self._is_eager()
-        self._prompts = PromptRunner(self.network, cache, inputs, assembly.device, captures=captures)
-        if assembly.fused is not None:
-            dependent = kernels.dependent_launch
-            self._fused = FusedDecoding(self.network, cache, inputs, assembly.fused, dependent=dependent)
-        self._prompts.prepare(self.vllm_config.scheduler_config.max_num_batched_tokens)
-
-    def _is_eager(self) -> bool:
-        return bool(self.vllm_config.model_config.enforce_eager)
-
-    def _layers(self) -> list[KvLayer]:
-        return [layer for layer in self.kv_layers if isinstance(layer, KvLayer)]
-
-    def _new_inputs(self, page_size: int) -> StepInputs:
-        scheduler, spec = self.vllm_config.scheduler_config, self.assembly.held
-        return StepInputs.new(
-            self.assembly.device.torch_device,
-            num_tokens=max(scheduler.max_num_batched_tokens, 2048),
-            num_requests=scheduler.max_num_seqs,
-            num_pages=-(-self.vllm_config.model_config.max_model_len // page_size),
-            page_size=page_size,
-            window=max(size for size in spec.windows if size is not None),
+    def _new_runtime(self, cache: KvCache) -> Runtime:
+        scheduler, compilation = self.vllm_config.scheduler_config, self.vllm_config.compilation_config
+        runtime = Runtime(
+            self.assembly,
+            cache,
+            most_tokens=scheduler.max_num_batched_tokens,
+            most_requests=scheduler.max_num_seqs,
+            max_context=self.vllm_config.model_config.max_model_len,
         )
+        if not self._is_compiled:
+            self._is_compiled = True
+            runtime.compile(compilation.cudagraph_capture_sizes or ())
+        return runtime
 
     @torch.inference_mode()
     def _profile(self, input_ids: Tensor) -> Tensor:
-        """Runs requests of as many tokens over scratch pages, so that vLLM can measure the memory of a step."""
-        tokens, page_size = input_ids.shape[0], self.vllm_config.cache_config.block_size
-        device, longest = input_ids.device, min(tokens, self.vllm_config.model_config.max_model_len)
-        cache = scratch_cache(self._layers(), longest, page_size, device)
-        starts = torch.tensor([*range(0, tokens, longest), tokens], device=device, dtype=torch.int32)
-        places = torch.arange(tokens, device=device) % longest
-        pages = torch.arange(-(-longest // page_size), device=device, dtype=torch.int32)
-        tables = pages.repeat(len(starts) - 1, 1)
-        step = VllmStep(
-            token_ids=input_ids,
-            positions=places,
-            query_starts=starts,
-            kv_lens=starts.diff(),
-            full_slots=places,
-            window_slots=places,
-            full_table=tables,
-            window_table=tables,
-            most_queries=longest,
-        )
-        inputs = self._new_inputs(page_size)
-        return PromptRunner(self.network, cache, inputs, self.assembly.device, captures=False).run_ops(step)
+        """Runs as many tokens over scratch pages, so that vLLM can measure the memory of a step."""
+        page_size = self.vllm_config.cache_config.block_size
+        longest = min(input_ids.shape[0], self.vllm_config.model_config.max_model_len)
+        cache = scratch_cache(self.kv_layers, longest, page_size, input_ids.device)
+        step = profiling_step(input_ids, longest, page_size)
+        return self._new_runtime(cache).prompts.run_ops(step)

@@ -41,11 +41,11 @@ class ShardError(UserError):
 
 
 class Cut(NamedTuple):
-    """The indices of one axis of a tensor that a rank holds: `count` of them from `first` on."""
+    """The indices of one axis of a tensor that a rank holds: `length` of them from `first` on."""
 
     axis: int
     first: int
-    count: int
+    length: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

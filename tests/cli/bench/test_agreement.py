@@ -32,10 +32,10 @@ def test_each_equality_has_a_row_and_a_record(bench, tmp_path):
     assert all(row["differences_a_token"] == 0 and row["largest_margin_nats"] is None for row in rows)
     records = {record.name: record for record in map(Record.load, tmp_path.glob("*.json"))}
     assert set(records) == {f"agreement {name}" for name in NAMES}
-    found = records["agreement batched = alone"]
-    assert found.samples == (1.0, 1.0, 1.0) and found.unit == "share of tokens" and found.seed == 0
-    assert found.parameters["tokens"] == 18 and found.parameters["tokens_before"] == [6, 6, 6]
-    assert found.parameters["evidence"] == "3 at once" and found.kernels["linear"] == "reference"
+    batched = records["agreement batched = alone"]
+    assert batched.samples == (1.0, 1.0, 1.0) and batched.unit == "share of tokens" and batched.seed == 0
+    assert batched.parameters["tokens"] == 18 and batched.parameters["tokens_before"] == [6, 6, 6]
+    assert batched.parameters["evidence"] == "3 at once" and batched.kernels["linear"] == "reference"
 
 
 def test_table_shows_both_runs(bench, rows_of):

@@ -52,13 +52,13 @@ def test_each_batch_and_context_has_a_row_and_a_record(bench, tmp_path, llm):
         assert row["allocated_bytes"] > weight_bytes(llm.spec)
     assert rows[1]["bytes_a_step"] > rows[0]["bytes_a_step"] and rows[2]["bytes_a_token"] < rows[0]["bytes_a_token"]
     records = [Record.load(path) for path in tmp_path.glob("*.json")]
-    assert sorted(one.name for one in records) == [
+    assert sorted(record.name for record in records) == [
         f"decode batch {batch} context {context}" for batch in (1, 3) for context in (12, 40)
     ]
-    for one in records:
-        assert len(one.samples) == 3 and one.unit == "ms" and one.seed == 0
-        assert one.kernels["decode_qkv"] == "reference" and one.median == one.parameters["ms_a_step"]
-        assert one.config["kernels"]["cuda_graphs"] is True
+    for record in records:
+        assert len(record.samples) == 3 and record.unit == "ms" and record.seed == 0
+        assert record.kernels["decode_qkv"] == "reference" and record.median == record.parameters["ms_a_step"]
+        assert record.config["kernels"]["cuda_graphs"] is True
 
 
 def test_tables_and_plot_name_the_variant(bench, rows_of, tmp_path):
@@ -180,7 +180,7 @@ def test_on_a_gpu_the_kernels_run_in_the_configured_variant(run, tmp_path, monke
     assert result.exit_code == 0, result.output
     records = [Record.load(path) for path in tmp_path.glob("*.json")]
     assert len(records) == 4
-    for one in records:
-        assert one.parameters["way"] == way and len(one.samples) == 40
-        assert all(runs.startswith("cuda") for runs in one.kernels.values()), one.kernels
-        assert one.parameters["allocated_bytes"] > weight_bytes(spec) / 2
+    for record in records:
+        assert record.parameters["way"] == way and len(record.samples) == 40
+        assert all(runs.startswith("cuda") for runs in record.kernels.values()), record.kernels
+        assert record.parameters["allocated_bytes"] > weight_bytes(spec) / 2

@@ -48,12 +48,12 @@ def test_each_concurrency_has_a_row_and_a_record(bench, tmp_path):
         assert all(row[f"{stage}_ms_a_step"] > 0 for stage in ("schedule", "build", "run", "wait"))
     records = {record.parameters["concurrency"]: record for record in map(Record.load, tmp_path.glob("*.json"))}
     assert set(records) == {1, 4}
-    found = records[4]
-    assert (found.name, found.unit, len(found.samples), found.seed) == ("engine", "tok/s", 2, 0)
-    assert found.median == four["output_tok_s"] and found.parameters["decode_tok_s"] == four["decode_tok_s"]
+    recorded = records[4]
+    assert (recorded.name, recorded.unit, len(recorded.samples), recorded.seed) == ("engine", "tok/s", 2, 0)
+    assert recorded.median == four["output_tok_s"] and recorded.parameters["decode_tok_s"] == four["decode_tok_s"]
     shape = {"requests": 6, "prompt_tokens": 9, "max_tokens": 5}
-    assert shape.items() <= found.parameters.items()
-    assert found.config["cache"]["prefix_caching"] is False and found.kernels["linear"] == "reference"
+    assert shape.items() <= recorded.parameters.items()
+    assert recorded.config["cache"]["prefix_caching"] is False and recorded.kernels["linear"] == "reference"
 
 
 def test_table_shows_rates_and_stages(bench):
@@ -69,8 +69,8 @@ def test_random_weights_of_a_preset_are_measured_under_its_name(run, tmp_path, m
     flags = ["--synthetic", "gpt-oss-20b", "--device", "cpu", "--kv-cache-gib", "0.02", "--out", str(tmp_path)]
     result = run("bench", "engine", *flags, *SMALL)
     assert result.exit_code == 0, result.output
-    (found,) = map(Record.load, tmp_path.glob("*.json"))
-    assert found.parameters["model"] == "gpt-oss-20b, random weights"
+    (record,) = map(Record.load, tmp_path.glob("*.json"))
+    assert record.parameters["model"] == "gpt-oss-20b, random weights"
     bad = run("bench", "engine", "--synthetic", "gpt-oss-7b")
     assert isinstance(bad.exception, UserError) and "must be one of gpt-oss-120b, gpt-oss-20b" in str(bad.exception)
 
@@ -78,8 +78,8 @@ def test_random_weights_of_a_preset_are_measured_under_its_name(run, tmp_path, m
 def test_generated_tokens_are_the_most_likely_when_rescored(bench, tmp_path):
     result = bench(*SMALL, "--check", "2")
     assert "100.0 % of 4, others within 0.00 nats" in " ".join(result.stdout.split())
-    (found,) = map(Record.load, tmp_path.glob("*.json"))
-    assert found.parameters["reread"] == {
+    (record,) = map(Record.load, tmp_path.glob("*.json"))
+    assert record.parameters["reread"] == {
         "tokens": 4,
         "likeliest_share": 1.0,
         "mean_gap_nats": 0.0,
@@ -101,11 +101,12 @@ def test_wrong_tokens_are_shown_recorded_and_an_error(bench, tmp_path, monkeypat
     assert result.exit_code == 1 and "% of 40, others within" in " ".join(result.stdout.split())
     assert "with 2 in flight the tokens are wrong: rescored, they are up to" in " ".join(result.stderr.split())
     assert "with 1 in flight" not in result.stderr
-    found = {
-        one.parameters["concurrency"]: one.parameters["reread"] for one in map(Record.load, tmp_path.glob("*"))
+    rescored = {
+        record.parameters["concurrency"]: record.parameters["reread"]
+        for record in map(Record.load, tmp_path.glob("*"))
     }
-    assert found[1]["largest_gap_nats"] == 0.0
-    assert found[2]["likeliest_share"] < 0.9 and found[2]["mean_gap_nats"] > 1.0, "bf16's bound sees it too"
+    assert rescored[1]["largest_gap_nats"] == 0.0
+    assert rescored[2]["likeliest_share"] < 0.9 and rescored[2]["mean_gap_nats"] > 1.0, "bf16's bound sees it too"
 
 
 def test_request_that_ends_early_is_an_error_without_a_record(bench, tmp_path, monkeypatch):

@@ -34,7 +34,7 @@ def test_bench_saves_records_of_ops_and_ceilings_and_a_plot(bench):
     result, out = bench
     assert result.exit_code == 0, result.output
     records = [Record.load(path) for path in out.glob("*.json")]
-    measured = {(one.name, one.parameters.get("m"), tuple(one.kernels.values())) for one in records}
+    measured = {(record.name, record.parameters.get("m"), tuple(record.kernels.values())) for record in records}
     ops = {(f"op {op}", m, ("reference",)) for op in ("moe_matmul", "rms_norm") for m in (1, 2, 4, 5)}
     assert measured == {("read ceiling", None, ()), ("matrix rate float32", None, ()), *ops}
     for record in records:
@@ -95,7 +95,7 @@ def test_requirement_that_was_not_measured_ends_with_exit_code_one(run, checkpoi
     asked = ["--device", "cpu", "--model", str(checkpoint), "--m", "1", "--op", "route", "--no-plot"]
     asked += ["--out", str(tmp_path), "--require", "route=reference"]
     assert run("bench", "ops", *asked).exit_code == 0
-    monkeypatch.setattr("firesteel.measure.ops.bench._refuse", lambda one, args: "refused: not now")
+    monkeypatch.setattr("firesteel.measure.ops.bench._refuse", lambda implementation, args: "refused: not now")
     result = run("bench", "ops", *asked)
     assert result.exit_code == 1
     assert "route=reference is required, but at M=1 it was not measured: refused: not now" in result.stderr

@@ -30,10 +30,10 @@ def test_each_precision_has_a_row_and_a_record(bench, tmp_path):
     assert rows[0]["perplexity_change"] == rows[0]["changed"] == 0
     assert len({row["perplexity"] for row in rows}) == len(MEASURED)
     records = [Record.load(path) for path in tmp_path.glob("quality--*.json")]
-    assert {one.parameters["precision"]: one.median for one in records} == {
+    assert {record.parameters["precision"]: record.median for record in records} == {
         row["precision"]: row["perplexity"] for row in rows
     }
-    kernels = {one.parameters["precision"]: one.config["kernels"] for one in records}
+    kernels = {record.parameters["precision"]: record.config["kernels"] for record in records}
     for name in MEASURED:
         assert PRECISIONS[name].items() <= kernels[name].items()
         assert kernels[name]["activation"] == PRECISIONS[name].get("activation", "bf16")

@@ -69,9 +69,9 @@ def test_unmet_requirement_exits_with_1_and_names_the_op(run, monkeypatch):
     asked = ["prove", "--op", "quantize_mxfp8", "--target", "sm_121a", "--json"]
     missing = run(*asked, "--require", "rms_norm=triton@native-fp4")
     assert missing.exit_code == 1 and "rms_norm=triton@native-fp4 is required" in missing.stderr
-    found = [make_proof(proof) for proof in json.loads(missing.stdout)]
-    assert {proof.op for proof in found} == {"rms_norm", "rms_norm_fed", "quantize_mxfp8"}
-    monkeypatch.setattr("firesteel.cli.machine.prove.prove_all", lambda *_, **__: (found, []))
+    proofs = [make_proof(proof) for proof in json.loads(missing.stdout)]
+    assert {proof.op for proof in proofs} == {"rms_norm", "rms_norm_fed", "quantize_mxfp8"}
+    monkeypatch.setattr("firesteel.cli.machine.prove.prove_all", lambda *_, **__: (proofs, []))
     assert run(*asked, "--require", "rms_norm=triton@none", "--require", "quantize_mxfp8=triton").exit_code == 0
 
 
@@ -92,7 +92,7 @@ def test_kernel_that_does_not_fit_exits_with_1_even_if_not_required(run, monkeyp
     monkeypatch.setattr("firesteel.cli.machine.prove.prove_all", lambda *_, **__: ([PROOF, large], []))
     result = run("prove", "--target", "sm_121a", "--json")
     assert result.exit_code == 1 and "wants 101377 bytes of shared memory, sm_121a has 101376" in result.stderr
-    assert [one["shared_limit_bytes"] for one in json.loads(result.stdout)] == [101_376] * 2
+    assert [proof["shared_limit_bytes"] for proof in json.loads(result.stdout)] == [101_376] * 2
 
 
 def test_gpu_outside_the_table_is_reported_unless_a_target_is_given(run, monkeypatch):

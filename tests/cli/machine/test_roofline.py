@@ -31,7 +31,7 @@ def test_roofline_json_follows_every_flag(run):
     assert len(plain["assumptions"]) == 4 and "by firesteel" in plain["assumptions"][-1]
     assert plain["model"] == "gpt-oss-120b" and plain["gpu"] == "H200 SXM" and plain["speculation"] == []
     assert plain["bytes"] == pytest.approx(5.0e9, rel=1e-3) and plain["flops"] == pytest.approx(10.26e9, rel=1e-3)
-    assert [round(one["ceiling_tok_s"]) for one in plain["predictions"]] == [959, 928]
+    assert [round(prediction["ceiling_tok_s"]) for prediction in plain["predictions"]] == [959, 928]
     assert sum(op["matrix_bytes"] + op["vector_bytes"] + op["kv_bytes"] for op in plain["ops"]) == plain["bytes"]
     assert asked("--model", "gpt-oss-20b")["bytes"] == pytest.approx(3.71e9, rel=1e-3)
     assert asked("--dense", "q8_0")["bytes"] == pytest.approx(3.56e9, rel=2e-3)

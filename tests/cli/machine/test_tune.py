@@ -20,9 +20,9 @@ def on_gpu(monkeypatch):
     asked = {}
 
     def tune_ops(workloads, device, *, progress, keep, earlier):
-        asked.update({name: [one.label for one in some] for name, some in workloads.items()})
-        found = [TuningChoice(what="moe", m=(32,), chosen="16x64", before_s=2e-6, chosen_s=1e-6)]
-        tuner = Tuner(device, None, tiles={"linear bf16 64x32": {32: "16x64"}}, choices=found, earlier=earlier)
+        asked.update({name: [workload.label for workload in some] for name, some in workloads.items()})
+        choices = [TuningChoice(what="moe", m=(32,), chosen="16x64", before_s=2e-6, chosen_s=1e-6)]
+        tuner = Tuner(device, None, tiles={"linear bf16 64x32": {32: "16x64"}}, choices=choices, earlier=earlier)
         keep(tuner.tuned)
         return tuner
 
@@ -75,8 +75,8 @@ def test_tiles_of_other_ops_in_the_file_are_kept(run, on_gpu, tmp_path):
     tuned.write_tuned(path, tuned.Tuned(tiles, options), GPU)
     result = run("tune", "--op", "linear", "--m", "32", "--out", str(path))
     assert result.exit_code == 0 and "replaced" not in result.stderr
-    found = tuned.read_tuned(path, GPU)
-    assert found.tiles == {**tiles, "linear bf16 64x32": {32: "16x64"}} and found.options == options
+    written = tuned.read_tuned(path, GPU)
+    assert written.tiles == {**tiles, "linear bf16 64x32": {32: "16x64"}} and written.options == options
 
 
 def test_tiles_of_another_gpu_are_replaced_with_a_message(run, on_gpu, tmp_path):
@@ -112,7 +112,7 @@ def test_obsolete_tiles_are_replaced_with_a_message(run, on_gpu, tmp_path):
     path = tmp_path / "tiles.json"
     tuned.write_tuned(path, tuned.Tuned({}, {"attend TILE_KEYS=64": {"num_warps": 3}}), GPU)
     result = run("tune", "--op", "linear", "--m", "32", "--out", str(path))
-    assert result.exit_code == 0 and "has what no kernel takes" in " ".join(result.stderr.split())
+    assert result.exit_code == 0 and "has values that no kernel accepts" in " ".join(result.stderr.split())
     assert not tuned.read_tuned(path, GPU).options
 
 

@@ -39,7 +39,7 @@ def test_verify_exits_with_1_if_something_failed(run, monkeypatch, failure, code
     assert row in rows_of(result.stdout)
     assert ["linear", "triton", "T=9", "refused", "", "", "wants fewer"] in rows_of(result.stdout)
     listed = json.loads(run("verify", "--json").stdout)
-    assert [one["status"] for one in listed] == [status, "refused"]
+    assert [check["status"] for check in listed] == [status, "refused"]
 
 
 def test_error_for_an_unknown_op_names_it(run):
@@ -55,7 +55,7 @@ def test_on_a_gpu_ops_are_checked_in_another_process(run, monkeypatch):
     monkeypatch.setattr(
         "firesteel.cli.machine.verify.check_apart", lambda *_, **__: iter([Check("linear", "triton", "T=1")])
     )
-    assert [one["status"] for one in json.loads(run("verify", "--json").stdout)] == ["passed"]
+    assert [check["status"] for check in json.loads(run("verify", "--json").stdout)] == ["passed"]
 
 
 def test_finished_checks_are_printed_after_an_interrupt(run, monkeypatch):
@@ -65,4 +65,4 @@ def test_finished_checks_are_printed_after_an_interrupt(run, monkeypatch):
 
     monkeypatch.setattr("firesteel.cli.machine.verify.check_ops", told)
     result = run("verify", "--device", "cpu", "--json")
-    assert result.exit_code != 0 and [one["op"] for one in json.loads(result.stdout)] == ["linear"]
+    assert result.exit_code != 0 and [check["op"] for check in json.loads(result.stdout)] == ["linear"]

@@ -91,7 +91,7 @@ def test_generate_with_a_ledger_switches_graphs_off(monkeypatch):
 def test_ledger_names_every_op_with_calls_and_time(run, checkpoint):
     asked = ["generate", "--model", str(checkpoint), "--prompt", "abc", "--max-tokens", "2", *FAST]
     table = run(*asked, "--temperature", "1", "--ledger").stdout
-    for op in (one for one in NETWORK_OPS if one.name != "rms_norm_fed"):  # references read plain rows
+    for op in (op for op in NETWORK_OPS if op.name != "rms_norm_fed"):  # references read plain rows
         row = next(line for line in table.splitlines() if f" {op.name} " in line)
         _, implementation, activation, calls, *times = map(str.strip, row.strip("│").split("│"))
         assert implementation == "reference" and int(calls) > 0 and len(times) == 2  # nothing clipped, no kernels

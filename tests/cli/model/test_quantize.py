@@ -21,9 +21,9 @@ def test_quantize_writes_a_checkpoint_and_prints_the_error(run, checkpoint, tmp_
 
 def test_quantize_includes_all_layers_by_default(run, checkpoint, tmp_path):
     result = run("quantize", str(checkpoint), str(tmp_path / "out"), "--json")
-    found = json.loads(result.stdout)
-    assert found["mxfp4_layers"] == ["qkv", "o", "lm_head"] and found["bytes_after"] < found["bytes_before"]
-    assert {one["layer"]: one["matrices"] for one in found["layers"]} == {"qkv": 9, "o": 3, "lm_head": 1}
+    report = json.loads(result.stdout)
+    assert report["mxfp4_layers"] == ["qkv", "o", "lm_head"] and report["bytes_after"] < report["bytes_before"]
+    assert {layer["layer"]: layer["matrices"] for layer in report["layers"]} == {"qkv": 9, "o": 3, "lm_head": 1}
 
 
 @pytest.mark.parametrize(

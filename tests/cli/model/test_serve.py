@@ -6,8 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from firesteel.cli.model.serve import announcer, with_preparation
+from firesteel.cli.model.serve import announcer, with_defaults
 from firesteel.config import resolve
+from firesteel.host_memory import HostMemory
 from firesteel.server.http.keys import KeyCheck
 
 VLLM = shlex.split("""
@@ -65,6 +66,15 @@ def test_key_is_hidden_among_the_settings(run):
 
 
 def test_all_is_prepared_before_the_first_request_unless_told_otherwise():
-    assert with_preparation(resolve({}, environ={})).batch.prepare
-    assert not with_preparation(resolve({"prepare": False}, environ={})).batch.prepare
-    assert not with_preparation(resolve({}, environ={"FIRESTEEL_PREPARE": "off"})).batch.prepare
+    assert with_defaults(resolve({}, environ={})).batch.prepare
+    assert not with_defaults(resolve({"prepare": False}, environ={})).batch.prepare
+    assert not with_defaults(resolve({}, environ={"FIRESTEEL_PREPARE": "off"})).batch.prepare
+
+
+@pytest.mark.parametrize(("mib", "expected"), [(760, 95 / 1024), (64 << 10, 1.0)])
+def test_small_container_keeps_less_memory_free_unless_told_otherwise(monkeypatch, mib, expected):
+    memory = HostMemory(mib << 20, mib << 20)
+    monkeypatch.setattr("firesteel.cli.model.serve.find_host_memory", lambda: memory)
+    assert with_defaults(resolve({}, environ={})).model.memory_reserve_gib == expected
+    asked = resolve({"memory_reserve_gib": 0.75}, environ={})
+    assert with_defaults(asked).model.memory_reserve_gib == 0.75

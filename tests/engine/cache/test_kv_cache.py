@@ -22,6 +22,7 @@ from firesteel.engine.cache.kv_cache import (
     working_bytes,
 )
 from firesteel.engine.cache.page_tables import FULL, WINDOW
+from firesteel.host_memory import HostMemory
 from firesteel.kernels.rope import RopeSpec
 from firesteel.model.spec import PRESETS, ModelSpec
 
@@ -117,6 +118,14 @@ def test_step_of_the_large_model_is_given_a_gigabyte_or_two_growing_with_its_tok
     assert GIB < working_bytes(LARGE, more) - working_bytes(LARGE, BATCH) < 2 * GIB
 
 
+def test_step_of_a_small_vocabulary_is_not_given_more_logits_than_its_tokens_have():
+    """A quarter GiB of them, four times, left no room for a cache in a small container."""
+    small = replace(LARGE, vocab_size=1000)
+    rows = 4 * 1000 * 4 * (BATCH.max_num_seqs + BATCH.max_num_batched_tokens)
+    logits_of_large = 4 * (BATCH.max_num_seqs * LARGE.vocab_size * 4 + (GIB >> 2))
+    assert working_bytes(LARGE, BATCH) - working_bytes(small, BATCH) == logits_of_large - rows
+
+
 def test_graphs_are_given_two_gigabytes_growing_with_their_requests_and_tokens():
     assert GIB < graph_bytes(LARGE, BATCH, 131072) < 2 * GIB
     logits = 4 * BATCH.max_num_seqs * LARGE.vocab_size * 4
@@ -133,7 +142,7 @@ def test_logits_of_prompts_handed_out_in_a_step_take_a_quarter_gibibyte():
 
 
 def test_unified_memory_is_read_from_the_system(monkeypatch):
-    monkeypatch.setattr("firesteel.device.memory_info", lambda: {"MemAvailable": 20 * GIB})
+    monkeypatch.setattr("firesteel.device.find_host_memory", lambda: HostMemory(120 * GIB, 20 * GIB))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (100 * GIB, 120 * GIB))
     shared = count(device=replace(GPU, is_unified=True))
     assert shared * page_bytes(LARGE, 64, torch.bfloat16) < 19 * GIB

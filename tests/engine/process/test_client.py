@@ -23,8 +23,8 @@ def request(name, token_ids=PROMPTS[3], max_tokens=14, **params):
     )
 
 
-async def collect(client, one):
-    return [output async for output in client.generate(one)]
+async def collect(client, request):
+    return [output async for output in client.generate(request)]
 
 
 def tokens(outputs):
@@ -70,8 +70,8 @@ def test_outputs_equal_those_in_process(run, shared, alone):
         return await asyncio.gather(*(collect(shared, asked) for asked in requests))
 
     expected = alone(*requests)
-    for one, outputs in zip(requests, run(together()), strict=True):
-        mine = expected[one.request_id]
+    for asked, outputs in zip(requests, run(together()), strict=True):
+        mine = expected[asked.request_id]
         for field in ("token_ids", "finish_reason", "num_cached", "error"):
             assert [getattr(output, field) for output in outputs] == [getattr(output, field) for output in mine]
         assert [output.statistics is None for output in outputs] == [True] * (len(outputs) - 1) + [False]
@@ -118,8 +118,8 @@ def test_64_requests_of_mixed_length_finish_and_leave_nothing(run, shared, alone
 
     before, made, after = run(together())
     expected = alone(*(request(i, prompt) for i, prompt in enumerate(PROMPTS)))
-    for one, outputs in zip(many, made, strict=True):
-        assert tokens(outputs) == tokens(expected[str(int(one.request_id) % 6)])[: one.params.max_tokens]
+    for asked, outputs in zip(many, made, strict=True):
+        assert tokens(outputs) == tokens(expected[str(int(asked.request_id) % 6)])[: asked.params.max_tokens]
     assert after.requests_finished - before.requests_finished == 64
     assert after.output_tokens - before.output_tokens == sum(asked.params.max_tokens for asked in many)
     assert (after.pages_held, after.requests_running, after.requests_waiting) == (0, 0, 0)
@@ -249,7 +249,7 @@ def test_failure_of_one_request_ends_those_opened_with_it(run, shared):
 
 
 @pytest.mark.parametrize(
-    ("one", "message"),
+    ("refused", "message"),
     [
         (request("long", [1] * 250), "request long: 250 prompt tokens and 14 to come exceed the context of 256"),
         (request("odd", [1, 272]), "request odd: token id 272 is outside the vocabulary of 272"),
@@ -266,9 +266,9 @@ def test_failure_of_one_request_ends_those_opened_with_it(run, shared):
         (request("only", [1], allowed_token_ids=(272,)), "allowed_token_ids: token id 272 is outside"),
     ],
 )
-def test_request_that_cannot_run_is_refused_and_the_engine_lives_on(run, shared, one, message):
+def test_request_that_cannot_run_is_refused_and_the_engine_lives_on(run, shared, refused, message):
     with pytest.raises(UserError, match=message):
-        run(collect(shared, one))
+        run(collect(shared, refused))
     assert len(tokens(run(collect(shared, request("next", max_tokens=2))))) == 2
 
 

@@ -15,7 +15,7 @@ import pytest
 from firesteel.engine.process import handle
 from firesteel.engine.process.client import EngineClient
 from firesteel.engine.process.messages import Submit
-from firesteel.errors import EngineDied, UserError
+from firesteel.errors import EngineDied, EngineFailed, UserError
 from firesteel.types import Request, SamplingParams
 
 LONG = 150  # tokens: long enough that something can happen meanwhile
@@ -84,6 +84,7 @@ def test_killed_engine_fails_all_in_flight_is_restarted_and_finally_given_up(run
 
         errors, seconds = await kill_during_a_batch(client, signal.SIGSEGV)
         assert seconds < 5 and "SIGSEGV" in str(errors[0]) and errors[0].bundle is not None
+        assert {type(error) for error in errors} == {EngineFailed}, "there is no engine to try again"
         assert "Fatal Python error: Segmentation fault" in (errors[0].bundle / "log.txt").read_text()
         for late in (ask(client, "late"), client.statistics()):
             with pytest.raises(EngineDied, match="1 restarts within 600 s is the limit") as caught:
@@ -196,6 +197,7 @@ def test_close_ends_requests_and_process_and_may_be_called_twice(run, checkpoint
             pass
         await client.close()
         assert is_gone(client.pid) and client.num_deaths == 0
+        assert client._process.log_tail == [], "nothing is printed at the exit"
         await client.close()
         for ended in (long, ask(client, "late")):
             with pytest.raises(EngineDied, match="the engine was shut down"):
@@ -219,13 +221,19 @@ def test_start_that_is_cancelled_leaves_no_process(run, checkpoint, configure, c
     run(cancel())
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_engine_ends_with_its_parent(checkpoint, number):
-    """The parent does not call close."""
+@pytest.mark.parametrize(
+    ("number", "is_stopped"),
+    [(signal.SIGKILL, False), (signal.SIGKILL, True), (signal.SIGINT, False)],
+    ids=["killed", "killed while the engine is stopped", "interrupted"],
+)
+def test_engine_ends_with_its_parent(checkpoint, number, is_stopped):
+    """The parent does not call close, and a stopped engine cannot notice the closed socket."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", PARENT, str(checkpoint)], **pipes) as parent:
         engine = int(parent.stdout.readline())
         assert not has_ended(engine)
+        if is_stopped:
+            os.kill(engine, signal.SIGSTOP)
         parent.send_signal(number)
         errors = parent.stderr.read()
     assert "Warning" not in errors and "EngineDied" not in errors

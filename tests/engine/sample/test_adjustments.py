@@ -25,20 +25,20 @@ def row(token_ids=(), num_prompt=0, allowed=None, stop_token_ids=(), **params):
     )
 
 
-def adjust_slowly(logits, one):
+def adjust_slowly(logits, row):
     """Applies the published formulas of the penalties, token by token."""
-    params, new = one.params, list(one.token_ids[one.num_prompt :])
+    params, new = row.params, list(row.token_ids[row.num_prompt :])
     result = logits.tolist()
     for token in range(V):
-        if token in list(one.token_ids):
+        if token in list(row.token_ids):
             repetition = params.repetition_penalty
             result[token] = result[token] / repetition if result[token] > 0 else result[token] * repetition
         result[token] -= params.frequency_penalty * new.count(token)
         result[token] -= params.presence_penalty * (token in new)
         result[token] += params.logit_bias.get(token, 0)
-        is_early = len(new) < params.min_tokens and token in one.stop_token_ids
+        is_early = len(new) < params.min_tokens and token in row.stop_token_ids
         is_left_out = params.allowed_token_ids is not None and token not in params.allowed_token_ids
-        if is_early or is_left_out or (one.allowed is not None and not one.allowed[token]):
+        if is_early or is_left_out or (row.allowed is not None and not row.allowed[token]):
             result[token] = -INF
     return result
 
@@ -70,7 +70,7 @@ def sample_rows(draw):
 def test_adjusted_logits_are_those_of_the_plain_loop(rows, seed):
     logits = 3 * torch.randn(len(rows), V, generator=torch.Generator().manual_seed(seed))
     before = logits.clone()
-    expected = torch.tensor([adjust_slowly(one, two) for one, two in zip(logits, rows, strict=True)])
+    expected = torch.tensor([adjust_slowly(row_logits, row) for row_logits, row in zip(logits, rows, strict=True)])
     torch.testing.assert_close(adjust(logits, rows), expected, rtol=1e-6, atol=1e-5)
     assert torch.equal(logits, before)
 
@@ -83,11 +83,11 @@ def test_rows_that_ask_for_nothing_are_not_copied():
 
 def test_prompt_counts_for_repetition_only():
     logits = torch.ones(2, V)
-    found = adjust(
+    adjusted = adjust(
         logits, [row([4], 1, repetition_penalty=2.0), row([4], 1, presence_penalty=1, frequency_penalty=1)]
     )
-    assert found[0, 4] == 0.5
-    assert torch.equal(found[1], logits[1])
+    assert adjusted[0, 4] == 0.5
+    assert torch.equal(adjusted[1], logits[1])
 
 
 def test_many_penalized_rows_are_processed_in_chunks(monkeypatch):
@@ -101,10 +101,10 @@ def test_many_penalized_rows_are_processed_in_chunks(monkeypatch):
 
 @pytest.mark.parametrize("penalty", [1e-300, 1e300])
 def test_extreme_repetition_penalties_stay_finite(penalty):
-    found = adjust(
+    adjusted = adjust(
         torch.tensor([[0.0, 3.0, -3.0] + [0.0] * (V - 3)]), [row([0, 1, 2], 3, repetition_penalty=penalty)]
     )
-    assert found.isfinite().all()
+    assert adjusted.isfinite().all()
 
 
 @pytest.mark.parametrize("token", [-1, V])

@@ -26,9 +26,9 @@ def end(llm):
 
 
 def allowed(mask, text):
-    found = mask.allowed(list(text.encode()))
-    assert found.shape == (VOCABULARY,) and found.dtype == torch.bool
-    return found.nonzero().flatten().tolist()
+    mask_now = mask.allowed(list(text.encode()))
+    assert mask_now.shape == (VOCABULARY,) and mask_now.dtype == torch.bool
+    return mask_now.nonzero().flatten().tolist()
 
 
 def test_mask_follows_the_tokens(grammars, end):

@@ -13,20 +13,21 @@ TOKENS = torch.tensor([3, 0, 39, 17, 3, 8])
 
 def test_logprobs_are_those_of_log_softmax():
     expected = LOGITS.double().log_softmax(-1)
-    for i, one in enumerate(score(LOGITS, TOKENS, 5).read([5] * 6)):
-        assert one.token_id == TOKENS[i]
-        assert one.logprob == pytest.approx(expected[i, TOKENS[i]].item(), abs=1e-5)
+    for i, logprobs in enumerate(score(LOGITS, TOKENS, 5).read([5] * 6)):
+        assert logprobs.token_id == TOKENS[i]
+        assert logprobs.logprob == pytest.approx(expected[i, TOKENS[i]].item(), abs=1e-5)
         best = expected[i].topk(5)
-        assert [token for token, _ in one.top] == best.indices.tolist()
-        assert [value for _, value in one.top] == pytest.approx(best.values.tolist(), abs=1e-5)
+        assert [token for token, _ in logprobs.top] == best.indices.tolist()
+        assert [value for _, value in logprobs.top] == pytest.approx(best.values.tolist(), abs=1e-5)
 
 
 def test_each_token_keeps_its_own_number_of_alternatives():
-    assert [len(one.top) for one in score(LOGITS, TOKENS, 20).read([0, 1, 20, 3, 0, 2])] == [0, 1, 20, 3, 0, 2]
+    num_top = [0, 1, 20, 3, 0, 2]
+    assert [len(logprobs.top) for logprobs in score(LOGITS, TOKENS, 20).read(num_top)] == num_top
 
 
 def test_zero_alternatives_leave_the_logprob_of_the_token():
-    expected = [replace(one, top=()) for one in score(LOGITS, TOKENS, 5).read([5] * 6)]
+    expected = [replace(logprobs, top=()) for logprobs in score(LOGITS, TOKENS, 5).read([5] * 6)]
     assert score(LOGITS, TOKENS, 0).read([0] * 6) == expected
 
 
@@ -36,14 +37,14 @@ def test_alternatives_are_at_most_the_vocabulary():
 
 def test_ties_are_ordered_by_id():
     logits = torch.tensor([[1.0, 2.0, 1.0, 2.0, 1.0]])
-    (one,) = score(logits, torch.tensor([0]), 5).read([5])
-    assert [token for token, _ in one.top] == [1, 3, 0, 2, 4]
+    (logprobs,) = score(logits, torch.tensor([0]), 5).read([5])
+    assert [token for token, _ in logprobs.top] == [1, 3, 0, 2, 4]
 
 
 def test_impossible_token_has_minus_infinity():
-    (one,) = score(torch.tensor([[0.0, float("-inf")]]), torch.tensor([1]), 2).read([2])
-    assert one.logprob == float("-inf")
-    assert one.top == ((0, 0.0), (1, float("-inf")))
+    (logprobs,) = score(torch.tensor([[0.0, float("-inf")]]), torch.tensor([1]), 2).read([2])
+    assert logprobs.logprob == float("-inf")
+    assert logprobs.top == ((0, 0.0), (1, float("-inf")))
 
 
 def test_long_prompts_are_scored_in_chunks(monkeypatch):

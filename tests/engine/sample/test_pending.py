@@ -11,8 +11,8 @@ from firesteel.types import SamplingParams
 
 def rows(*logprobs):
     return [
-        SampleRow(params=SamplingParams(logprobs=one), position=9, name=f"request {number}")
-        for number, one in enumerate(logprobs)
+        SampleRow(params=SamplingParams(logprobs=num_top), position=9, name=f"request {number}")
+        for number, num_top in enumerate(logprobs)
     ]
 
 
@@ -30,8 +30,8 @@ def test_logit_that_is_not_finite_is_a_fault_of_its_row():
     last.best.copy_(torch.tensor([1.0, float("nan"), float("inf")]))
     first, *broken = PendingTokens.begin_plain(rows(None, None, None), last).read()
     assert (first.token_id, first.error) == (0, None)
-    for number, one in enumerate(broken, 1):
-        assert one.token_id is None and one.error.startswith(f"request {number}: the model's logits hold NaN")
+    for number, result in enumerate(broken, 1):
+        assert result.token_id is None and result.error.startswith(f"request {number}: the model's logits hold NaN")
 
 
 def test_error_says_that_no_token_is_allowed():

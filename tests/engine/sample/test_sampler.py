@@ -148,7 +148,7 @@ def test_draw_depends_on_its_own_request_only(rows, random):
     together = tokens(logits, rows)
     order = random.sample(range(len(rows)), len(rows))
     assert tokens(logits[order], [rows[i] for i in order]) == [together[i] for i in order]
-    assert [tokens(logits[i], [one])[0] for i, one in enumerate(rows)] == together
+    assert [tokens(logits[i], [asked])[0] for i, asked in enumerate(rows)] == together
 
 
 def test_draw_depends_on_its_own_request_only_in_a_vocabulary_of_real_size():
@@ -156,7 +156,7 @@ def test_draw_depends_on_its_own_request_only_in_a_vocabulary_of_real_size():
     rows = [row(10, seed=5), row(20, seed=6, top_p=0.9), row(30, seed=7, top_k=40)]
     together = tokens(logits, rows)
     assert tokens(logits.flip(0), rows[::-1]) == together[::-1]
-    assert [tokens(logits[i], [one])[0] for i, one in enumerate(rows)] == together
+    assert [tokens(logits[i], [asked])[0] for i, asked in enumerate(rows)] == together
 
 
 def test_many_rows_are_drawn_in_chunks(monkeypatch):
@@ -180,8 +180,8 @@ def test_temperature_0_takes_the_largest_beside_rows_that_draw():
     logits = torch.zeros(3, 20)
     logits[torch.arange(3), torch.tensor([4, 9, 2])] = 1.0
     drawn = [tokens(logits, [row(i, temperature=t) for t in (0.0, 50.0, 0.0)]) for i in range(50)]
-    assert {one[0] for one in drawn} == {4} and {one[2] for one in drawn} == {2}
-    assert len({one[1] for one in drawn}) > 10
+    assert {token_ids[0] for token_ids in drawn} == {4} and {token_ids[2] for token_ids in drawn} == {2}
+    assert len({token_ids[1] for token_ids in drawn}) > 10
 
 
 def test_greedy_takes_the_lowest_id_of_ties():
@@ -281,8 +281,8 @@ def test_row_without_a_token_names_its_request_and_affects_no_other(logits, allo
 
 def test_min_tokens_that_bars_all_a_grammar_allows_is_an_error():
     allowed = torch.arange(8) == 2
-    (one,) = read(LOGITS, [row(name="request-8", allowed=allowed, min_tokens=1, stop_token_ids=(2,))])
-    assert one.error.startswith("request-8: no token can be drawn")
+    (result,) = read(LOGITS, [row(name="request-8", allowed=allowed, min_tokens=1, stop_token_ids=(2,))])
+    assert result.error.startswith("request-8: no token can be drawn")
 
 
 def test_no_rows_give_no_tokens():

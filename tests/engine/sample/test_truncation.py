@@ -116,6 +116,6 @@ def test_impossible_tokens_stay_impossible():
 
 def test_row_without_limits_is_untouched_beside_one_with_them():
     scores = torch.tensor([[0.0, -50.0, -math.pi]] * 2)
-    found = truncate(scores.clone(), [SamplingParams(), SamplingParams(top_p=0.5, min_p=0.5)])
-    assert torch.equal(found[0], scores[0])
-    assert found[1].tolist() == [0.0, -INF, -INF]
+    truncated = truncate(scores.clone(), [SamplingParams(), SamplingParams(top_p=0.5, min_p=0.5)])
+    assert torch.equal(truncated[0], scores[0])
+    assert truncated[1].tolist() == [0.0, -INF, -INF]

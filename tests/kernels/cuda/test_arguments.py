@@ -1,4 +1,4 @@
-"""Python values in memory, as a kernel reads them."""
+"""Python values as bytes in memory, as a kernel reads them."""
 
 import ctypes
 import struct
@@ -37,7 +37,7 @@ def parameter(kind):
         ("b64", 0.1, "d"),
     ],
 )
-def test_a_number_is_as_in_c(kind, value, layout):
+def test_number_has_the_bytes_of_c(kind, value, layout):
     assert bytes(pack(parameter(kind), value)) == struct.pack(f"<{layout}", value)
 
 

@@ -1,4 +1,4 @@
-"""What PTX says of the kernels in a binary."""
+"""Parsing the PTX of a binary: kernels, their parameters and their code."""
 
 import pytest
 
@@ -42,19 +42,19 @@ def test_each_kernel_has_its_parameters_and_its_own_code():
     assert all("mma.sync.side" in entry.ptx for entry in (first, second))
 
 
-def test_a_kernel_that_is_not_there_names_those_that_are():
+def test_error_for_a_missing_kernel_lists_the_existing_ones():
     with pytest.raises(KernelError, match=r"no kernel 'third', only first, second; is it declared extern \"C\""):
         CudaBinary(b"cubin", PTX).entry("third")
     with pytest.raises(KernelError, match="only nothing"):
         CudaBinary(b"cubin", "").entry("first")
 
 
-def test_the_hash_is_of_the_machine_code():
+def test_hash_covers_the_machine_code():
     one, same, other = CudaBinary(b"a", "x"), CudaBinary(b"a", "y"), CudaBinary(b"b", "x")
     assert one.hash == same.hash != other.hash
 
 
 def test_parameters_of_a_compiled_kernel_are_those_of_its_source(small):
     parameters = small("mixed").build("sm_90a").parameters
-    assert [one.num_bytes for one in parameters] == [8, 16, 8, 8, 2, 1, 8]
-    assert [one.kind == "struct" for one in parameters] == [False, True, *[False] * 5]
+    assert [parameter.num_bytes for parameter in parameters] == [8, 16, 8, 8, 2, 1, 8]
+    assert [parameter.kind == "struct" for parameter in parameters] == [False, True, *[False] * 5]

@@ -1,4 +1,4 @@
-"""Compiled kernels on disk: found again, rebuilt when damaged, done without where the disk fails."""
+"""The disk cache of compiled kernels: hits, damaged files, full disks and the choice of its folder."""
 
 import errno
 import logging
@@ -29,7 +29,7 @@ def build():
     return Builds()
 
 
-def test_what_was_built_is_found_again_also_by_another_process(tmp_path, build):
+def test_built_kernel_is_found_again_by_this_and_other_processes(tmp_path, build):
     for _ in range(3):
         assert CubinCache(tmp_path / "new" / "folder").get("key", build) == BINARY
     assert build.count == 1
@@ -62,7 +62,7 @@ def test_a_changed_byte_is_noticed(tmp_path, build, at):
     assert cache.get("key", build) == BINARY and build.count == 2
 
 
-def test_a_file_of_another_key_is_not_taken_for_this_one(tmp_path, build):
+def test_file_of_another_key_is_not_used(tmp_path, build):
     cache = CubinCache(tmp_path)
     cache.get("other", build)
     cache.path("other").rename(cache.path("key"))
@@ -79,7 +79,7 @@ def test_a_process_that_dies_while_writing_leaves_no_file(tmp_path, build, monke
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_disk_costs_one_warning_and_no_kernel(tmp_path, build, monkeypatch, caplog):
+def test_full_disk_causes_one_warning_and_no_error(tmp_path, build, monkeypatch, caplog):
     def refuse(*paths):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -92,7 +92,7 @@ def test_a_full_disk_costs_one_warning_and_no_kernel(tmp_path, build, monkeypatc
     assert "\n" not in record.getMessage() and list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_is_a_file_costs_one_warning(tmp_path, build, caplog):
+def test_file_in_place_of_the_folder_causes_one_warning(tmp_path, build, caplog):
     (tmp_path / "file").touch()
     cache = CubinCache(tmp_path / "file")
     assert cache.get("key", build) == cache.get("key", build) == BINARY
@@ -101,7 +101,7 @@ def test_a_folder_that_is_a_file_costs_one_warning(tmp_path, build, caplog):
 
 @pytest.fixture
 def unset(monkeypatch):
-    """As in a process that has built nothing and was given no folder."""
+    """Resets the module to the state of a process that has built nothing and was given no folder."""
     monkeypatch.setattr(cuda_cache, "_given", None)
     monkeypatch.setattr(cuda_cache, "_current", None)
 
@@ -120,7 +120,7 @@ def test_the_folder_is_the_one_given_or_that_of_the_settings(tmp_path, monkeypat
 
 
 @pytest.mark.usefixtures("unset")
-def test_the_folder_of_the_environment_is_used_where_none_is_given(tmp_path, monkeypatch):
+def test_folder_of_the_environment_is_used_if_none_is_given(tmp_path, monkeypatch):
     monkeypatch.setenv("FIRESTEEL_KERNEL_CACHE_DIR", str(tmp_path / "by variable"))
     assert current_cache().folder == tmp_path / "by variable"
 
@@ -134,7 +134,7 @@ def homeless(monkeypatch, unset):
 
 @pytest.mark.usefixtures("homeless")
 @pytest.mark.parametrize("given", ["", "~/mine"])
-def test_without_a_home_folder_nothing_is_kept_at_the_cost_of_one_warning(build, caplog, given):
+def test_without_a_home_folder_nothing_is_kept_and_one_warning_is_given(build, caplog, given):
     use_cache(given)
     assert not caplog.records, "nothing was built yet"
     for key in ("key", "key", "other"):
@@ -145,7 +145,7 @@ def test_without_a_home_folder_nothing_is_kept_at_the_cost_of_one_warning(build,
 
 
 @pytest.mark.usefixtures("homeless")
-def test_without_a_home_folder_the_one_given_is_used(tmp_path, build, caplog):
+def test_without_a_home_folder_a_given_folder_is_used(tmp_path, build, caplog):
     use_cache(str(tmp_path))
     for _ in range(2):
         current_cache().get("key", build)

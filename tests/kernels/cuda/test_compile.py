@@ -1,4 +1,4 @@
-"""NVRTC: what it makes of a program, what it says of a wrong one, and where it is missing."""
+"""Compilation with NVRTC: machine code, errors of programs, and errors if NVRTC is missing."""
 
 import os
 import subprocess
@@ -27,7 +27,7 @@ def test_a_program_becomes_machine_code_of_its_target(target):
     assert not binary.ptx.endswith("\0")
 
 
-def test_what_does_not_compile_says_where_and_why():
+def test_compile_error_names_line_and_reason():
     with pytest.raises(KernelError) as caught:
         compile_program(replace(PROGRAM, text="\nint wrong = nothing;"))
     message = str(caught.value)
@@ -35,13 +35,13 @@ def test_what_does_not_compile_says_where_and_why():
     assert 'halve.cu(2): error: identifier "nothing" is undefined' in message and "-DSIGN=-1" in message
 
 
-def test_an_option_that_nvrtc_does_not_know_is_named():
+def test_unknown_option_of_nvrtc_is_named():
     with pytest.raises(KernelError, match="--nonsense"):
         compile_program(replace(PROGRAM, options=("--nonsense",)))
 
 
 def test_a_header_that_only_lies_in_the_current_folder_is_not_found(tmp_path, monkeypatch):
-    """What is compiled must not depend on where the user stands."""
+    """The result of a compilation must not depend on the current folder."""
     (tmp_path / "half.cuh").write_text("#define HALF 0.25f\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(KernelError, match=r'could not open source file "half.cuh"'):
@@ -49,7 +49,7 @@ def test_a_header_that_only_lies_in_the_current_folder_is_not_found(tmp_path, mo
     assert compile_program(PROGRAM) == compile_program(PROGRAM)
 
 
-def test_a_target_that_nvrtc_does_not_know_is_named():
+def test_unknown_target_of_nvrtc_is_named():
     with pytest.raises(
         KernelError, match=r"does not know sm_999a; it compiles for .*sm_90, .*newer nvidia-cuda-nvrtc"
     ):
@@ -68,11 +68,11 @@ def test_a_target_that_nvrtc_does_not_know_is_named():
     ],
     ids=str,
 )
-def test_the_digest_is_of_all_that_decides_the_outcome(change):
+def test_digest_covers_everything_that_affects_the_machine_code(change):
     assert replace(PROGRAM).digest == PROGRAM.digest != replace(PROGRAM, **change).digest
 
 
-def test_the_digest_is_another_with_another_compiler(monkeypatch):
+def test_digest_changes_with_the_compiler(monkeypatch):
     before = PROGRAM.digest
     monkeypatch.setattr(cuda_compile, "nvrtc_version", lambda: "1.0")
     assert PROGRAM.digest != before
@@ -92,7 +92,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("module", BROKEN)
-def test_what_is_missing_is_named_with_its_cure(module, tmp_path):
+def test_missing_package_is_named_with_its_cure(module, tmp_path):
     content, reason = BROKEN[module]
     path = tmp_path / f"{module}.py"
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Grids, clusters and dependent launch, as the driver is told; no driver is needed for that."""
+"""Launch attributes for grids, clusters and dependent launch; no driver is needed."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ def test_missing_sizes_are_one():
 
 @pytest.mark.parametrize("is_dependent", [False, True])
 @pytest.mark.parametrize("cluster", [(), (2,), (1, 4)])
-def test_attributes_are_those_asked_for(is_dependent, cluster):
+def test_attributes_are_the_requested_ones(is_dependent, cluster):
     config = make_config(replace(PLAIN, is_dependent=is_dependent, cluster=cluster))
     attributes = {attribute.id: attribute.value for attribute in config.attrs}
     assert config.numAttrs == len(attributes) == is_dependent + bool(cluster)
@@ -52,7 +52,7 @@ def test_attributes_are_those_asked_for(is_dependent, cluster):
         ({"shared_bytes": 101_377}, "sm_90a", None),
     ],
 )
-def test_what_a_target_cannot_run_is_refused_with_the_reason(change, target, why):
+def test_launch_that_a_target_cannot_run_is_refused_with_the_reason(change, target, why):
     geometry = replace(PLAIN, **change)
     if why is None:
         geometry.check("kernel", target)

@@ -1,4 +1,4 @@
-"""Launches of small CUDA C++: with a driver that only listens here, for real on a GPU."""
+"""Launches of small CUDA C++ kernels: with a fake driver on a CPU, with the real one on a GPU."""
 
 import ctypes
 import struct
@@ -33,7 +33,7 @@ RAN = Ran("op", "cuda")
 
 
 class Listener:
-    """Stands for the driver: what was set and launched, on which stream."""
+    """A fake driver that records attributes, launches and streams."""
 
     def __init__(self, monkeypatch):
         self.stream, self.launches, self.limits = 7, [], []
@@ -66,7 +66,7 @@ def function(small):
 
 @pytest.fixture
 def own_context(monkeypatch):
-    """Fills with the devices whose context a thread was given; no thread has one yet."""
+    """Receives the devices whose context a thread was given; no thread has one yet."""
     given = []
     monkeypatch.setattr(cuda_launch, "_use_context", given.append)
     monkeypatch.setattr(cuda_launch, "_thread", threading.local())
@@ -77,7 +77,7 @@ def geometry(**changes):
     return Geometry(**{"grid": (4,), "threads": 256, "shared_bytes": 0, **changes})
 
 
-def test_a_launch_goes_to_the_stream_of_its_time_with_the_values_of_its_preparation(listener, function):
+def test_prepared_launch_uses_the_current_stream_and_the_prepared_values(listener, function):
     launch = PreparedLaunch(function, geometry(is_dependent=True), (torch.zeros(3), 1.5, 3))
     launch()
     listener.stream = 8
@@ -86,17 +86,17 @@ def test_a_launch_goes_to_the_stream_of_its_time_with_the_values_of_its_preparat
     assert listener.launches == [(13, 7, 4, 1, 1.5), (13, 8, 4, 1, 1.5), (13, 8, 5, 0, 2.5)]
 
 
-def test_a_repeated_launch_takes_stream_and_values_of_each_call(listener, function, own_context):
+def test_repeated_launch_uses_stream_and_values_of_each_call(listener, function, own_context):
     launch, ledger = RepeatedLaunch(function, geometry(is_dependent=True), tile="16 warps"), Ledger()
     for listener.stream, factor in ((7, 1.5), (8, 2.5), (8, 0.0)):
         ledger.run(RAN, launch, (None, factor, 3))
     assert listener.launches == [(13, 7, 4, 1, 1.5), (13, 8, 4, 1, 2.5), (13, 8, 4, 1, 0.0)]
     ((noted, count),) = ledger.entries[RAN].launches.items()
     assert noted == Launch("step", "16 warps", function.entry.binary.hash, None) and count == 3
-    assert own_context == [CUDA_0], "asked for once a thread"
+    assert own_context == [CUDA_0], "asked for once per thread"
 
 
-def test_a_repeated_launch_refuses_what_a_prepared_one_does(listener, function, own_context):
+def test_repeated_launch_refuses_the_same_arguments_as_a_prepared_one(listener, function, own_context):
     launch = RepeatedLaunch(function, geometry())
     launch((None, 1.5, 3))
     with pytest.raises(KernelError, match=r"parameter 1 is .32 of 4 bytes, given was int 2"):
@@ -112,7 +112,7 @@ def test_a_repeated_launch_refuses_what_a_prepared_one_does(listener, function, 
 
 
 def test_threads_that_repeat_a_launch_do_not_mix_their_values(listener, function, own_context, monkeypatch):
-    """What one thread has written for the driver must not be read for another's launch."""
+    """Arguments that one thread wrote for the driver must not reach another thread's launch."""
     seen, launch = [], RepeatedLaunch(function, geometry())
 
     def read_streams(index):
@@ -141,7 +141,7 @@ def test_threads_that_repeat_a_launch_do_not_mix_their_values(listener, function
     assert own_context == [CUDA_0] * 3
 
 
-def test_a_kernel_keeps_one_launch_a_geometry(listener, small, own_context, monkeypatch):
+def test_kernel_keeps_one_launch_per_geometry(listener, small, own_context, monkeypatch):
     done = driver.CUresult.CUDA_SUCCESS
     monkeypatch.setattr(driver, "cuModuleLoadData", lambda cubin: (done, 1))
     monkeypatch.setattr(driver, "cuModuleGetFunction", lambda module, name: (done, 13))
@@ -185,7 +185,7 @@ def test_a_failed_launch_is_an_error_and_not_in_the_ledger(listener, function):
     assert ledger.launches() == {}
 
 
-def test_shared_memory_and_cluster_limits_rise_and_never_sink(listener, function):
+def test_shared_memory_and_cluster_limits_are_raised_and_never_lowered(listener, function):
     for shared_bytes in (0, 60_000, 50_000, 90_000):
         function.allow(geometry(shared_bytes=shared_bytes))
     function.allow(geometry(cluster=(8,)))
@@ -194,8 +194,8 @@ def test_shared_memory_and_cluster_limits_rise_and_never_sink(listener, function
     assert listener.limits == [*expected, ("NON_PORTABLE_CLUSTER_SIZE_ALLOWED", 1)]
 
 
-def test_kernels_in_a_row_ask_for_the_same_division_of_an_sm(listener, small, monkeypatch):
-    """One that asked for another would wait until every SM is empty."""
+def test_consecutive_kernels_request_the_same_shared_memory_carveout(listener, small, monkeypatch):
+    """A kernel with another carveout would wait until every SM is idle."""
     done = driver.CUresult.CUDA_SUCCESS
     monkeypatch.setattr(driver, "cuModuleLoadData", lambda cubin: (done, 1))
     monkeypatch.setattr(driver, "cuModuleGetFunction", lambda module, name: (done, 2))
@@ -209,7 +209,7 @@ def test_kernels_in_a_row_ask_for_the_same_division_of_an_sm(listener, small, mo
 
 
 @pytest.mark.parametrize(("verdict", "is_met"), [("bf16", True), ("native-fp4", False)])
-def test_a_required_verdict_is_held_to_the_launched_machine_code(listener, small, verdict, is_met):
+def test_required_verdict_is_checked_on_the_launched_machine_code(listener, small, verdict, is_met):
     product = CudaFunction(small("product_f16").build("sm_90a"), CUDA_0, handle=13)
     step = CudaFunction(small("step").build("sm_90a"), CUDA_0, handle=14)
 
@@ -232,7 +232,7 @@ def test_a_required_verdict_is_held_to_the_launched_machine_code(listener, small
             chosen(torch.zeros(3))
 
 
-def test_tensors_of_the_host_are_refused(small):
+def test_host_tensors_are_refused(small):
     with pytest.raises(KernelError, match="step runs on an NVIDIA GPU; its arguments are on cpu"):
         small("step").prepare(grid=(1,), args=(torch.zeros(3), 1.5, 3))
 
@@ -260,7 +260,7 @@ gpu = pytest.mark.gpu
 
 @pytest.fixture
 def x():
-    """On a GPU that has dependent launch."""
+    """A tensor on a GPU with dependent launch; skips without one."""
     device = find_device("cuda")
     if device.capability < (9, 0):
         pytest.skip(f"{device.name} has no dependent launch")
@@ -268,7 +268,7 @@ def x():
 
 
 def prepare_step(small, x, dependent=False, **options):
-    """x = x + 1."""
+    """Prepares a launch that computes x = x + 1."""
     return small("step", **options).prepare(grid=(4,), args=(x, 0.5, x.numel()), dependent=dependent)
 
 
@@ -310,7 +310,7 @@ def test_a_kernel_that_is_loaded_can_be_prepared_within_a_capture(small, x):
 
 
 @gpu
-def test_a_launch_takes_part_in_the_order_of_the_current_stream(small, x):
+def test_launch_is_ordered_with_the_current_stream(small, x):
     launch, stream = prepare_step(small, x), torch.cuda.Stream()
     expected = 2 * (x + 1)
     stream.wait_stream(torch.cuda.current_stream())
@@ -333,7 +333,7 @@ def test_a_second_build_comes_from_disk(small, x, monkeypatch):
 
 
 @gpu
-def test_more_shared_memory_than_a_kernel_has_by_default(small, x):
+def test_kernel_can_use_more_than_the_default_shared_memory(small, x):
     y, n = torch.zeros_like(x[:200]), 200
     for shared_bytes in (96 * 1024, 1024):
         turn = small("turn", shared_bytes=shared_bytes).prepare(grid=(1,), args=(y.zero_(), x, n, shared_bytes))
@@ -358,7 +358,7 @@ def test_arguments_of_every_kind_arrive(small, x):
 @gpu
 @pytest.mark.parametrize("dependent", [False, True])
 @pytest.mark.parametrize("size", [1, 2, 8])
-def test_programs_come_in_clusters(small, x, size, dependent):
+def test_ctas_are_launched_in_clusters(small, x, size, dependent):
     y = torch.full((16,), -1, dtype=torch.int32, device=x.device)
     kernel = small("rank_in_cluster", threads=1)
     kernel.prepare(grid=(16,), args=(y,), cluster=(size,), dependent=dependent)()
@@ -398,7 +398,7 @@ def test_a_kernel_is_not_loaded_in_the_middle_of_a_capture(small, x, monkeypatch
 
 
 @gpu
-def test_launches_of_a_kernel_take_the_arguments_of_each(small, x):
+def test_each_launch_of_a_kernel_uses_its_own_arguments(small, x):
     y, kernel, stream = torch.zeros_like(x), small("step"), torch.cuda.Stream()
     for tensor in (x, y, x):
         kernel.launch(grid=(4,), args=(tensor, 0.5, tensor.numel()), dependent=True)
@@ -411,7 +411,7 @@ def test_launches_of_a_kernel_take_the_arguments_of_each(small, x):
 
 
 @gpu
-def test_what_the_driver_refuses_is_named(small, x):
+def test_error_of_the_driver_is_named(small, x):
     launch = small("step").prepare(grid=(1, 70_000), args=(x, 0.5, 0))
     with pytest.raises(RuntimeError, match=r"step: cuLaunchKernelEx: CUDA_ERROR_INVALID_\w+, "):
         launch()

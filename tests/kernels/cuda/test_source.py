@@ -1,4 +1,4 @@
-"""CUDA C++ files: what is read, what is compiled once, what is said of a file that is not there."""
+"""Sources in CUDA C++: headers, defines, one compilation per target, and missing files."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from firesteel.kernels.cuda.source import CudaSource
 
 @pytest.fixture
 def compiled(monkeypatch, kernel_cache):
-    """The programs that were compiled, in order."""
+    """The compiled programs, in order."""
     programs = []
     monkeypatch.setattr(
         cuda_source, "compile_program", lambda program: programs.append(program) or compile_program(program)
@@ -27,7 +27,7 @@ def write(folder, **files):
 MAIN = '#include "outer.cuh"\nextern "C" __global__ void main_kernel(float* x) { *x = VALUE; }\n'
 
 
-def test_headers_of_headers_come_along_once(tmp_path):
+def test_nested_headers_are_included_once(tmp_path):
     folder = write(
         tmp_path,
         main=MAIN + '  #  include "inner.cuh"\n',
@@ -60,7 +60,7 @@ def test_a_define_needs_a_name(tmp_path):
         CudaSource("main.cu", defines={"A B": 1}, folder=write(tmp_path, main="")).program("sm_90a")
 
 
-def test_a_source_is_compiled_once_for_each_target_and_then_read_from_disk(tmp_path, compiled, kernel_cache):
+def test_source_is_compiled_once_per_target_and_then_read_from_disk(tmp_path, compiled, kernel_cache):
     folder = write(tmp_path, main=MAIN, outer="#define VALUE 1\n")
     source = CudaSource("main.cu", folder=folder)
     first = source.build("sm_90a")
@@ -72,7 +72,7 @@ def test_a_source_is_compiled_once_for_each_target_and_then_read_from_disk(tmp_p
     assert names[0].startswith("main-sm_121a-") and names[1].startswith("main-sm_90a-")
 
 
-def test_a_changed_header_or_define_is_compiled_anew(tmp_path, compiled):
+def test_changed_header_or_define_is_compiled_again(tmp_path, compiled):
     folder = write(tmp_path, main=MAIN, outer="#define VALUE 1\n")
     before = CudaSource("main.cu", folder=folder).build("sm_90a")
     write(tmp_path, outer="#define VALUE 2\n")
@@ -81,7 +81,7 @@ def test_a_changed_header_or_define_is_compiled_anew(tmp_path, compiled):
     assert len(compiled) == 3 and before.hash != after.hash
 
 
-def test_a_damaged_file_of_the_cache_is_compiled_anew(tmp_path, compiled, kernel_cache):
+def test_damaged_file_of_the_cache_is_compiled_again(tmp_path, compiled, kernel_cache):
     folder = write(tmp_path, main=MAIN, outer="#define VALUE 1\n")
     first = CudaSource("main.cu", folder=folder).build("sm_90a")
     (kept,) = kernel_cache.folder.iterdir()
@@ -89,6 +89,6 @@ def test_a_damaged_file_of_the_cache_is_compiled_anew(tmp_path, compiled, kernel
     assert CudaSource("main.cu", folder=folder).build("sm_90a").hash == first.hash and len(compiled) == 2
 
 
-def test_a_kernel_that_its_source_lacks_is_named(small):
+def test_kernel_missing_from_its_source_is_named(small):
     with pytest.raises(KernelError, match=r"no kernel 'stop', only step, turn"):
         small("stop").build("sm_90a")

@@ -1,4 +1,4 @@
-"""decode_attention: the reference against the op it narrows, and what the kernel refuses."""
+"""decode_attention: the reference compared with attention, and refusals of the kernel."""
 
 import itertools
 
@@ -29,7 +29,7 @@ def test_a_single_token_without_sinks_sees_itself(small_operands):
     assert operands.kv_lens[1] == 1 and torch.equal(decode_attention.reference(operands)[1], expected)
 
 
-def test_the_kernel_says_what_it_does_not_take(small_operands, refusal):
+def test_kernel_refuses_unsupported_operands_with_the_reason(small_operands, refusal):
     operands = small_operands(decode_attention)
     assert refusal(decode_attention) is None
     assert "up to 8 heads of 64" in refusal(decode_attention, q=operands.q.repeat(1, 3, 1))
@@ -43,7 +43,7 @@ def test_the_kernel_says_what_it_does_not_take(small_operands, refusal):
     assert "int64, not torch.int32" in refusal(decode_attention, page_table=operands.page_table.int())
 
 
-def test_long_tables_are_joined_in_memory_by_as_many_programs_as_there_are_sms():
+def test_long_tables_use_one_cta_per_sm_and_are_joined_in_memory():
     h200, gb10 = machine_of((9, 0)), machine_of((12, 1))
     assert [share_tokens(h200, 8, held, None) for held in (SHORT, SHORT + 1)] == [
         Sharing(8),
@@ -53,22 +53,22 @@ def test_long_tables_are_joined_in_memory_by_as_many_programs_as_there_are_sms()
     assert share_tokens(h200, 8, 131_072, 128) == share_tokens(gb10, 8, 131_072, 128) == Sharing()
 
 
-def test_programs_of_all_requests_run_at_once():
+def test_ctas_of_all_requests_are_resident_at_once():
     for capability, requests, held in itertools.product(((9, 0), (12, 1)), range(1, 9), (SHORT, 131_072)):
         machine = machine_of(capability)
         sharing = share_tokens(machine, 8 * requests, held, None)
         assert sharing == Sharing() or sharing.programs * 8 * requests <= machine.num_sms
 
 
-def test_samples_are_shared_in_both_ways():
-    found = set()
+def test_samples_cover_both_ways_of_joining():
+    plans = set()
     for sample in decode_attention.make_samples(torch.device("cpu")):
         (operands,) = sample.args
         held = operands.page_table.shape[1] * operands.k_pages.shape[2]
         heads = operands.q.shape[0] * operands.k_pages.shape[1]
-        found.add(share_tokens(machine_of((9, 0)), heads, held, operands.window))
-    assert {one.in_memory for one in found if one.programs > 1} == {False, True}
+        plans.add(share_tokens(machine_of((9, 0)), heads, held, operands.window))
+    assert {plan.in_memory for plan in plans if plan.programs > 1} == {False, True}
 
 
-def test_a_kv_head_for_each_sm_needs_no_joining():
+def test_one_kv_head_per_sm_needs_no_joining():
     assert share_tokens(Machine(48, 101_376), 64, 131_072, None) == Sharing()

@@ -23,7 +23,7 @@ LARGE, SMALL = Machine(64, 232_448), Machine(48, 101_376)
 
 
 def make_operands(lens, *, window=None, page_size=16, heads=8, kv_heads=1, has_sinks=True, is_fp8=False):
-    """Slots that no token has written hold no number; pages before the window are nobody's."""
+    """Builds operands with NaN in unwritten slots and invalid page numbers before the window."""
     draw = Draw(torch.device("cpu"))
     keys, values, page_table, kv_lens = _sample_pages(tuple(lens), page_size, window, kv_heads, draw)
     q, sinks = draw.normal(len(lens), heads, 64), draw.normal(heads, scale=3)
@@ -46,8 +46,8 @@ def make_operands(lens, *, window=None, page_size=16, heads=8, kv_heads=1, has_s
 @pytest.mark.parametrize("has_sinks", [True, False], ids=["sinks", "no sinks"])
 @pytest.mark.parametrize("page_size", [16, 64])
 @pytest.mark.parametrize("lens", [(1, 15, 16), (17, 64, 65), (1100, 3, 129)], ids=str)
-def test_eight_programs_share_the_tokens_of_a_kv_head(lens, page_size, has_sinks, hold_emulated):
-    """1100 tokens are more tiles than the 64 warps."""
+def test_eight_ctas_share_the_tokens_of_a_kv_head(lens, page_size, has_sinks, hold_emulated):
+    """1100 tokens give more tiles than there are warps (64)."""
     assert share_tokens(LARGE, len(lens), max(lens), None) == Sharing(8)
     hold_emulated(decode_attention, LARGE, make_operands(lens, page_size=page_size, has_sinks=has_sinks))
 
@@ -63,35 +63,35 @@ def test_windows_begin_anywhere_in_a_tile_and_a_page(window, page_size, hold_emu
 @pytest.mark.parametrize("window", [None, 17])
 @pytest.mark.parametrize("lens", [(1, 15, 16), (17, 64, 65), (1300, 3, 129)], ids=str)
 def test_keys_and_values_in_fp8(lens, window, page_size, hold_emulated):
-    """1300 tokens are more tiles than the 64 warps; the sinks know nothing of the scales."""
+    """1300 tokens give more tiles than there are warps (64); scales do not apply to sinks."""
     hold_emulated(decode_attention, LARGE, make_operands(lens, window=window, page_size=page_size, is_fp8=True))
 
 
-def test_every_code_of_fp8_is_the_value_it_stands_for(use_machine):
-    """A token that is alone is its value, whatever its score."""
+def test_every_fp8_code_is_decoded_to_its_value(use_machine):
+    """The attention of a single token is its value, whatever its score."""
     use_machine(LARGE)
     operands = make_operands((1, 1, 1, 1), has_sinks=False, is_fp8=True)
     codes = torch.arange(256, dtype=torch.uint8).view(4, 64)
-    codes[codes & 127 == 127] = 0  # no numbers
+    codes[codes & 127 == 127] = 0  # NaN
     operands.v_pages.view(torch.uint8)[operands.page_table[:, 0], 0, 0] = codes
-    found = decode_attention.implementations["cuda"].function(operands).view(4, 8, 64)
+    actual = decode_attention.implementations["cuda"].function(operands).view(4, 8, 64)
     expected = (codes.view(torch.float8_e4m3fn).float() * 3).bfloat16()
-    assert torch.equal(found, expected[:, None].expand(-1, 8, -1))
+    assert torch.equal(actual, expected[:, None].expand(-1, 8, -1))
 
 
-def test_a_warp_may_have_more_tiles_than_it_has_lanes_to_find_them(hold_emulated):
-    """294 tiles for the eight warps of a program."""
+def test_warp_with_more_tiles_than_lanes(hold_emulated):
+    """Eight warps of a CTA share 294 tiles."""
     hold_emulated(decode_attention, LARGE, make_operands((4700, 4097), window=5000))
 
 
 @pytest.mark.slow
-def test_a_warp_may_have_more_tiles_of_fp8_than_it_has_lanes_to_find_them(hold_emulated):
+def test_warp_with_more_fp8_tiles_than_lanes(hold_emulated):
     hold_emulated(decode_attention, LARGE, make_operands((4700, 4097), window=5000, is_fp8=True))
 
 
 @pytest.mark.parametrize("is_fp8", [False, True], ids=["bf16", "fp8"])
 @pytest.mark.parametrize("window", [None, 100])
-def test_all_but_the_newest_tile_is_read_before_the_inputs_are_there(window, is_fp8, use_machine, emulator):
+def test_all_tiles_but_the_newest_are_read_before_the_inputs_are_ready(window, is_fp8, use_machine, emulator):
     use_machine(LARGE)
     operands = replace(make_operands((17, 300, 1), window=window, is_fp8=is_fp8), dependent=True)
     expected = decode_attention.reference(operands.clone())
@@ -106,14 +106,14 @@ def test_all_but_the_newest_tile_is_read_before_the_inputs_are_there(window, is_
 
 @pytest.mark.parametrize("is_fp8", [False, True], ids=["bf16", "fp8"])
 @pytest.mark.parametrize("where", ["q", "k", "v"])
-def test_what_is_no_number_among_the_tokens_seen_reaches_the_result(where, is_fp8, hold_emulated):
+def test_nan_among_visible_tokens_reaches_the_result(where, is_fp8, hold_emulated):
     operands = make_operands((40, 33, 5), window=128, is_fp8=is_fp8)
     page = operands.page_table[1, 1]
     spoilt = {"q": operands.q[1, 3], "k": operands.k_pages[page, 0, 9], "v": operands.v_pages[page, 0, 9]}[where]
     spoilt[7] = float("nan")
     hold_emulated(decode_attention, LARGE, operands)
-    found = decode_attention.reference(operands).unflatten(1, (8, 64)).isnan()
-    assert found[1].any() and not found[0].any() and not found[2].any()
+    is_nan = decode_attention.reference(operands).unflatten(1, (8, 64)).isnan()
+    assert is_nan[1].any() and not is_nan[0].any() and not is_nan[2].any()
 
 
 @pytest.fixture
@@ -131,8 +131,8 @@ def hold_sharing(use_machine, monkeypatch):
 
 @pytest.mark.usefixtures("spoilt_memory")
 @pytest.mark.parametrize(("programs", "is_fp8"), [(2, False), (5, False), (3, True)], ids=str)
-def test_the_last_program_joins_what_all_of_them_found(programs, is_fp8, hold_sharing):
-    """Launch after launch of the same module, whose counters go on."""
+def test_last_cta_joins_the_results_of_all(programs, is_fp8, hold_sharing):
+    """Launches of the same module follow each other and continue its counters."""
     for lens in ((1100, 3, 129), (16,), (1, 300), (700, 17, 64, 2, 31)):
         hold_sharing(Sharing(programs, in_memory=True), make_operands(lens, heads=16, kv_heads=2, is_fp8=is_fp8))
 
@@ -144,7 +144,7 @@ WAYS = [Sharing(size) for size in (1, 2, 4, 8, 16)] + [Sharing(size, in_memory=T
 @pytest.mark.parametrize("is_fp8", [False, True], ids=["bf16", "fp8"])
 @pytest.mark.parametrize("heads", [(8, 1), (10, 2), (6, 6), (16, 2)], ids=str)
 @pytest.mark.parametrize("sharing", WAYS, ids=str)
-def test_any_sharing_and_number_of_heads(sharing, heads, is_fp8, hold_sharing):
+def test_any_split_and_number_of_heads(sharing, heads, is_fp8, hold_sharing):
     for window in (None, 33, 300):
         operands = make_operands((1, 290, 17), window=window, heads=heads[0], kv_heads=heads[1], is_fp8=is_fp8)
         hold_sharing(sharing, operands)
@@ -152,12 +152,12 @@ def test_any_sharing_and_number_of_heads(sharing, heads, is_fp8, hold_sharing):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("in_memory", [False, True])
-def test_every_length_to_some_tiles(in_memory, hold_sharing):
+def test_every_length_up_to_a_few_tiles(in_memory, hold_sharing):
     for first in range(1, 97, 8):
         hold_sharing(Sharing(2, in_memory=in_memory), make_operands(range(first, first + 8), page_size=32))
 
 
 @pytest.mark.slow
-def test_every_window_to_some_tiles(hold_sharing):
+def test_every_window_up_to_a_few_tiles(hold_sharing):
     for window in range(1, 50):
         hold_sharing(Sharing(), make_operands((1, 16, 33, 47, 48, 49, 50, 95), window=window))

@@ -17,13 +17,13 @@ from firesteel.kernels.stream.plan import Machine, machine_of
 from firesteel.kernels.stream.shapes import Draw
 
 HIDDEN, EXPERTS, ACTIVE = 192, 40, 4
-PAIRED = Machine(10, 232_448)  # 12 strips for five pairs: three for some, two for others
-SMALL = Machine(5, 26_000)  # 4 tokens at a time meet an expert, and what they hold does not fit at once
+PAIRED = Machine(10, 232_448)  # 12 strips for five pairs of CTAs: three for some, two for others
+SMALL = Machine(5, 26_000)  # an expert multiplies 4 tokens at a time, whose rows do not fit at once
 
 
 @dataclass(frozen=True, slots=True)
 class Tight(Machine):
-    """Large, and yet what eight tokens hold does not fit at once, as with real sizes."""
+    """A large machine on which the rows of eight tokens still do not fit at once, as with real sizes."""
 
     @property
     def is_large(self):
@@ -35,7 +35,7 @@ ROUTINGS = ("any", "the same", "all others", "half", "equal")
 
 
 def route(routing, tokens, draw, experts=EXPERTS, active=ACTIVE):
-    """Logits: any; all tokens want the same; none wants what another does; neighbours share half; equal weights."""
+    """Returns logits: random, same experts for all tokens, disjoint experts, half shared by neighbours, or ties."""
     logits = draw.logits(tokens, experts)
     apart = {"the same": 0, "all others": active, "half": active // 2}
     if routing == "equal":
@@ -63,12 +63,12 @@ def make_operands(tokens, routing="any", *, hidden=HIDDEN, experts=EXPERTS, acti
 
 
 @pytest.mark.parametrize("way", ["cuda", "cuda:passed"])
-def test_pairs_wait_for_each_other_as_a_whole_where_all_lanes_arrive(way, hold_emulated):
+def test_paired_ctas_wait_for_all_lanes_if_all_lanes_arrive(way, hold_emulated):
     with with_all_arriving():
         hold_emulated(decode_experts, PAIRED, make_operands(1), way=way)
 
 
-def test_the_machines_do_with_small_sizes_what_real_ones_do_with_real_sizes():
+def test_emulated_machines_split_small_sizes_as_real_gpus_split_real_sizes():
     def find(machine, tokens, hidden=HIDDEN, experts=EXPERTS):
         defines = plan(machine, tokens=tokens, hidden=hidden, experts=experts, active=ACTIVE).kernel.source.defines
         return defines["IS_PAIRED"], defines["HOLDS_ALL"], defines["MOST_WIDTH"]
@@ -79,7 +79,7 @@ def test_the_machines_do_with_small_sizes_what_real_ones_do_with_real_sizes():
     assert find(SMALL, 8) == find(gb10, 8, 2880, 128) == (False, False, 4)
 
 
-def test_one_token_whose_strips_are_shared_by_pairs(hold_emulated):
+def test_one_token_with_strips_shared_by_pairs_of_ctas(hold_emulated):
     for routing in ("any", "equal"):
         hold_emulated(decode_experts, PAIRED, make_operands(1, routing))
 
@@ -87,21 +87,21 @@ def test_one_token_whose_strips_are_shared_by_pairs(hold_emulated):
 @pytest.mark.parametrize(
     ("tokens", "routing"), [(5, "any"), (8, "the same"), (8, "all others"), (8, "half")], ids=str
 )
-def test_tokens_want_the_same_experts_or_others(tokens, routing, hold_emulated):
+def test_tokens_with_same_and_different_experts(tokens, routing, hold_emulated):
     hold_emulated(decode_experts, TIGHT, make_operands(tokens, routing))
 
 
-def test_an_expert_that_more_tokens_want_than_a_small_gpu_multiplies_at_once_is_met_twice(hold_emulated):
+def test_expert_with_more_tokens_than_fit_at_once_is_read_twice(hold_emulated):
     hold_emulated(decode_experts, SMALL, make_operands(8, "the same"))
 
 
 @pytest.mark.parametrize(("machine", "tokens"), [(PAIRED, 1), (TIGHT, 8)], ids=["1", "8"])
-def test_only_the_norm_is_read_before_the_inputs_are_there(machine, tokens, hold_early):
+def test_only_the_norm_is_read_before_the_inputs_are_ready(machine, tokens, hold_early):
     hold_early(decode_experts, machine, ("r", "logits"), make_operands(tokens))
 
 
 @pytest.mark.parametrize(("machine", "tokens"), [(PAIRED, 1), (TIGHT, 5)], ids=["1", "5"])
-def test_what_is_no_number_reaches_all_of_its_token(machine, tokens, hold_emulated):
+def test_nan_reaches_every_value_of_its_token(machine, tokens, hold_emulated):
     operands = make_operands(tokens, "the same")
     operands.r[-1, 3] = float("nan")
     hold_emulated(decode_experts, machine, operands)
@@ -109,7 +109,7 @@ def test_what_is_no_number_reaches_all_of_its_token(machine, tokens, hold_emulat
 
 
 @pytest.mark.parametrize("way", ["cuda", "cuda:passed"])
-def test_the_next_weights_are_fetched_from_inside_their_bounds(way, use_machine, before_a_wall):
+def test_prefetch_of_the_next_weights_stays_in_bounds(way, use_machine, before_a_wall):
     use_machine(PAIRED)
     operands = make_operands(1)
     expected = decode_experts.reference(operands.clone())
@@ -128,16 +128,16 @@ def test_every_number_of_tokens_and_routing(tokens, machine, hold_emulated):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("hidden", "programs"),
-    [one for one in itertools.product((64, 128, 320), (1, 2, 3, 4, 6, 7, 8)) if one != (320, 1)],
+    [shape for shape in itertools.product((64, 128, 320), (1, 2, 3, 4, 6, 7, 8)) if shape != (320, 1)],
 )
-def test_every_way_to_share_strips(hidden, programs, hold_emulated):
+def test_every_split_of_strips(hidden, programs, hold_emulated):
     machine = Machine(programs, 232_448)
     assert refuse_strips(machine, hidden) is None
     for tokens in (1, 3):
         hold_emulated(decode_experts, machine, make_operands(tokens, hidden=hidden, experts=8))
 
 
-def test_one_program_is_refused_more_strips_than_it_has_sums_for():
+def test_more_strips_than_a_cta_has_sums_for_are_refused():
     assert "up to 192 rows of fc2, not 320" in refuse_strips(Machine(1, 232_448), 320)
 
 
@@ -171,12 +171,12 @@ def test_warps_of_three_steps_as_in_the_real_size(tokens, hold_emulated):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["cuda", "cuda:even"])
-def test_rounded_activations_at_real_widths_are_held_to_a_tolerance_of_their_own(way, use_machine, monkeypatch):
+def test_rounded_activations_at_real_widths_have_their_own_tolerance(way, use_machine, monkeypatch):
     monkeypatch.setattr(decode_shapes, "GPT_OSS", replace(decode_shapes.GPT_OSS, experts=ACTIVE))
     use_machine(machine_of((9, 0)))
     samples = list(decode_experts.make_samples(torch.device("cpu")))
-    (sample,) = (one for one in samples if one.label == "gpt-oss T=3 mxfp4-weight mxfp8")
-    assert [one.label for one in samples if one.tolerance is not None] == [
+    (sample,) = (sample for sample in samples if sample.label == "gpt-oss T=3 mxfp4-weight mxfp8")
+    assert [sample.label for sample in samples if sample.tolerance is not None] == [
         "kindling T=5 mxfp4-weight mxfp8",
         sample.label,
     ]

@@ -14,7 +14,7 @@ LARGE, SMALL = Machine(5, 232_448), Machine(4, 101_376)
 
 
 def make_operands(tokens, hidden=1344, intermediate=24, *, experts=8, active=4, limit=7.0):
-    """Rows of 21 steps, three a warp; three strips an expert."""
+    """Builds operands with rows of 21 steps, three per warp, and three strips per expert."""
     draw = Draw(torch.device("cpu"))
     packed = random_experts(experts, hidden, max(intermediate, 32), draw.generator)
     rows = slice(2 * intermediate)
@@ -33,15 +33,15 @@ def make_operands(tokens, hidden=1344, intermediate=24, *, experts=8, active=4, 
 
 @pytest.mark.parametrize("limit", [7.0, 0.5])
 @pytest.mark.parametrize("tokens", [3, 4])
-def test_rows_meet_the_tokens_that_want_them(tokens, limit, hold_emulated):
+def test_rows_are_multiplied_by_the_tokens_that_chose_them(tokens, limit, hold_emulated):
     hold_emulated(decode_fc1, LARGE, make_operands(tokens, limit=limit))
 
 
-def test_only_the_norm_is_read_before_the_inputs_are_there(hold_early):
+def test_only_the_norm_is_read_before_the_inputs_are_ready(hold_early):
     hold_early(decode_fc1, LARGE, ("r", "logits"), make_operands(3))
 
 
-def test_the_clamp_does_not_hide_what_is_no_number(hold_emulated):
+def test_clamp_keeps_nan(hold_emulated):
     operands = make_operands(3)
     operands.r[1, 1343] = float("nan")
     hold_emulated(decode_fc1, LARGE, operands)

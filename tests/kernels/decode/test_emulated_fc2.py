@@ -25,15 +25,15 @@ def make_operands(tokens, hidden=64, intermediate=192, *, experts=8, active=4):
 
 
 def test_experts_are_weighted_and_added_to_the_residual(hold_emulated):
-    """Four strips for three programs."""
+    """Three CTAs share four strips."""
     hold_emulated(decode_fc2, LARGE, make_operands(2))
 
 
-def test_logits_and_weights_are_read_before_the_inputs_are_there(hold_early):
+def test_logits_and_weights_are_read_before_the_inputs_are_ready(hold_early):
     hold_early(decode_fc2, LARGE, ("inner", "r"), make_operands(2))
 
 
-def test_what_is_no_number_reaches_all_of_its_token(hold_emulated):
+def test_nan_reaches_every_value_of_its_token(hold_emulated):
     operands = make_operands(2)
     operands.inner[1, 3, 191] = float("nan")
     hold_emulated(decode_fc2, LARGE, operands)
@@ -60,7 +60,7 @@ def test_one_active_expert_and_rounded_activations(tokens, hold_emulated):
     hold_emulated(decode_fc2, LARGE, replace(make_operands(tokens), activation="mxfp8"))
 
 
-def test_a_tiny_machine_holds_one_expert_after_another():
+def test_tiny_machine_loads_one_expert_after_another():
     sizes = {"hidden": 192, "intermediate": 192, "experts": 8, "active": 4}
     held = [plan(machine, tokens=8, **sizes).kernel.source.defines["HOLDS_ALL"] for machine in (LARGE, TINY)]
     assert held == [True, False]

@@ -1,4 +1,4 @@
-"""decode_lm_head's kernel on an emulated GPU: logits, the best of each program, ties, what is no number."""
+"""decode_lm_head's kernel on an emulated GPU: logits, the best of each CTA, ties, NaN."""
 
 import importlib
 from dataclasses import replace
@@ -16,7 +16,7 @@ PACKED = {True: "mxfp4", False: "bf16"}
 
 @pytest.fixture
 def hold(hold_emulated, monkeypatch):
-    """The reference knows how many programs there are."""
+    """Compares kernel and reference, which takes the number of CTAs into account."""
 
     def hold_it(machine, operands, way="cuda"):
         module = importlib.import_module("firesteel.kernels.decode.lm_head")
@@ -33,13 +33,13 @@ def make_operands(tokens, hidden, is_fp4, vocabulary=144):
 
 
 @pytest.mark.parametrize(("tokens", "is_fp4"), [(2, True), (1, False)], ids=str)
-def test_logits_and_the_best_of_each_program(tokens, is_fp4, hold):
-    """Nine strips for four programs."""
+def test_logits_and_the_best_of_each_cta(tokens, is_fp4, hold):
+    """Four CTAs share nine strips."""
     hold(LARGE, make_operands(tokens, 192, is_fp4))
 
 
-def test_one_token_and_packed_rows_of_several_steps_a_warp(hold):
-    """Four groups stand side by side in a product, so that every lane holds something of a row."""
+def test_one_token_and_packed_rows_of_several_steps_per_warp(hold):
+    """A product takes four groups side by side, so that every lane holds a part of a row."""
     hold(LARGE, make_operands(1, 1152, True))
 
 
@@ -49,8 +49,8 @@ def test_the_best_are_those_of_its_own_logits(use_machine):
     assert torch.equal(best, find_best(logits, 4))
 
 
-def test_of_equal_logits_the_lowest_id_is_best(use_machine):
-    """All rows are the same, so all logits are: of each program's strips the first row of the first."""
+def test_lowest_id_wins_among_equal_logits(use_machine):
+    """All rows and logits are equal, so each CTA's best is the first row of its first strip."""
     use_machine(LARGE)
     operands = make_operands(2, 192, True)
     codes, scales = operands.weight.codes, operands.weight.scales
@@ -61,7 +61,7 @@ def test_of_equal_logits_the_lowest_id_is_best(use_machine):
 
 
 @pytest.mark.parametrize(("tokens", "is_fp4"), [(2, True), (1, False)], ids=str)
-def test_what_is_no_number_is_best_and_found_out(tokens, is_fp4, use_machine):
+def test_nan_is_best_and_is_detected(tokens, is_fp4, use_machine):
     use_machine(LARGE)
     operands = make_operands(tokens, 192, is_fp4)
     operands.r[0, 100] = float("nan")
@@ -71,7 +71,7 @@ def test_what_is_no_number_is_best_and_found_out(tokens, is_fp4, use_machine):
 
 
 @pytest.mark.parametrize(("tokens", "is_fp4"), [(2, True), (1, False)], ids=str)
-def test_only_weight_and_norm_are_read_before_the_inputs_are_there(tokens, is_fp4, hold_early, monkeypatch):
+def test_only_weight_and_norm_are_read_before_the_inputs_are_ready(tokens, is_fp4, hold_early, monkeypatch):
     module = importlib.import_module("firesteel.kernels.decode.lm_head")
     monkeypatch.setattr(module, "count_best", lambda r, weight: 4)
     hold_early(decode_lm_head, LARGE, ("r",), make_operands(tokens, 192, is_fp4))
@@ -81,7 +81,7 @@ def test_only_weight_and_norm_are_read_before_the_inputs_are_there(tokens, is_fp
 @pytest.mark.parametrize(("hidden", "machine"), [(64, LARGE), (128, SMALL), (320, LARGE), (1344, SMALL)], ids=str)
 @pytest.mark.parametrize("tokens", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("is_fp4", [True, False], ids=PACKED.get)
-def test_every_number_of_tokens_and_way_to_cut_rows(tokens, hidden, is_fp4, machine, hold):
+def test_every_number_of_tokens_and_split_of_rows(tokens, hidden, is_fp4, machine, hold):
     hold(machine, make_operands(tokens, hidden, is_fp4))
 
 
@@ -92,7 +92,7 @@ def test_rounded_activations(tokens, hold):
 
 
 @pytest.mark.slow
-def test_fewer_strips_than_programs(hold):
+def test_fewer_strips_than_ctas(hold):
     hold(LARGE, make_operands(2, 192, True, vocabulary=32))
 
 
@@ -101,17 +101,17 @@ ROWS = decode_lm_head.implementations["cuda:rows"]
 
 @pytest.mark.parametrize("hidden", [192, 1344])
 def test_one_token_by_rows(hidden, hold):
-    """A row takes a part of a warp's lanes, or more than one round of them."""
+    """A row takes some of a warp's lanes, or several rounds of all of them."""
     hold(LARGE, make_operands(1, hidden, False), way="cuda:rows")
 
 
-def test_rows_are_multiplied_by_no_norm_that_comes_late(hold_early, monkeypatch):
+def test_by_rows_the_residual_may_come_late(hold_early, monkeypatch):
     module = importlib.import_module("firesteel.kernels.decode.lm_head")
     monkeypatch.setattr(module, "count_best", lambda r, weight: LARGE.num_sms)
     hold_early(decode_lm_head, LARGE, ("r",), make_operands(1, 192, False), way="cuda:rows")
 
 
-def test_rows_of_what_is_no_number_are_best(use_machine):
+def test_by_rows_nan_is_best(use_machine):
     use_machine(LARGE)
     operands = make_operands(1, 192, False)
     operands.weight[37, 5] = float("nan")
@@ -119,14 +119,14 @@ def test_rows_of_what_is_no_number_are_best(use_machine):
     assert logits.isnan().nonzero().tolist() == [[0, 37]] and ~int(best.max()) & 0xFFFFFFFF == 37
 
 
-def test_rows_are_what_runs_where_nothing_is_named_and_they_can():
+def test_by_rows_is_the_default_if_it_accepts_the_operands():
     for tokens, is_fp4, way in ((1, False, "cuda:rows"), (2, False, "cuda"), (1, True, "cuda")):
         usable = (decode_lm_head.implementations[name] for name in decode_lm_head.order)
         operands = make_operands(tokens, 192, is_fp4)
-        assert next(one.name for one in usable if one.accepts(operands) is None) == way
+        assert next(candidate.name for candidate in usable if candidate.accepts(operands) is None) == way
 
 
-def test_rows_are_for_one_token_in_bf16():
+def test_by_rows_is_for_one_token_in_bf16():
     assert ROWS.accepts(make_operands(2, 192, False)) == "is for one token and bf16 weights"
     assert ROWS.accepts(make_operands(1, 192, True)) == "is for one token and bf16 weights"
     assert ROWS.accepts(make_operands(1, 192, False)) is None

@@ -1,4 +1,4 @@
-"""decode_o's kernel on an emulated GPU: rows cut and whole, late inputs, what is no number."""
+"""decode_o's kernel on an emulated GPU: split and whole rows, late inputs, NaN."""
 
 from dataclasses import replace
 
@@ -25,27 +25,27 @@ def make_operands(tokens, rows, columns, is_fp4):
 
 
 @pytest.mark.parametrize(("tokens", "is_fp4"), [(1, True), (3, False), (4, False)], ids=str)
-def test_strips_that_do_not_come_out_even(tokens, is_fp4, hold_emulated):
-    """Seven strips for three programs; rows of 21 steps, three a warp, or of two parts."""
+def test_strips_that_do_not_divide_evenly(tokens, is_fp4, hold_emulated):
+    """Three CTAs share seven strips; rows have 21 steps, three per warp, or two parts."""
     hold_emulated(decode_o, LARGE, make_operands(tokens, 112, 1344, is_fp4))
 
 
 @pytest.mark.parametrize("is_fp4", [True, False], ids=PACKED.get)
-def test_only_the_weight_is_read_before_the_inputs_are_there(is_fp4, hold_early):
+def test_only_the_weight_is_read_before_the_inputs_are_ready(is_fp4, hold_early):
     operands = make_operands(1 if is_fp4 else 3, 112, 1344, is_fp4)
     hold_early(decode_o, LARGE, ("mixed", "bias", "r"), operands)
 
 
 @pytest.mark.parametrize(("tokens", "is_fp4"), [(1, True), (3, False)], ids=str)
-def test_what_is_no_number_reaches_all_of_its_token(tokens, is_fp4, hold_emulated):
+def test_nan_reaches_every_value_of_its_token(tokens, is_fp4, hold_emulated):
     operands = make_operands(tokens, 112, 1344, is_fp4)
     operands.mixed[-1, 700] = float("nan")
     hold_emulated(decode_o, LARGE, operands)
     assert decode_o.reference(operands)[-1].isnan().all()
 
 
-def test_these_rows_are_shared_out_as_those_of_the_real_size():
-    """15 warps of three steps each there; here seven, and where rows are cut, 14."""
+def test_rows_are_split_like_those_of_the_real_size():
+    """Real rows take 15 warps of three steps each; these take seven, or 14 if rows are split."""
     packed, plain = (
         plan(LARGE, is_fp4=is_fp4, tokens=1, hidden=112, columns=1344).stream for is_fp4 in (True, False)
     )
@@ -57,7 +57,7 @@ def test_these_rows_are_shared_out_as_those_of_the_real_size():
 @pytest.mark.parametrize(("columns", "machine"), [(64, LARGE), (128, SMALL), (192, LARGE), (1152, SMALL)], ids=str)
 @pytest.mark.parametrize("tokens", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("is_fp4", [True, False], ids=PACKED.get)
-def test_every_number_of_tokens_and_way_to_cut_rows(tokens, columns, is_fp4, machine, hold_emulated):
+def test_every_number_of_tokens_and_split_of_rows(tokens, columns, is_fp4, machine, hold_emulated):
     hold_emulated(decode_o, machine, make_operands(tokens, 112, columns, is_fp4))
 
 

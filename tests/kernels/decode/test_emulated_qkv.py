@@ -1,4 +1,4 @@
-"""decode_qkv's kernel on an emulated GPU: rotated pairs, slots in pages, late inputs, what is no number."""
+"""decode_qkv's kernel on an emulated GPU: rotated pairs, slots in pages, late inputs, NaN."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ FP8 = torch.float8_e4m3fn
 
 
 def make_operands(tokens, hidden, is_fp4, page_size=16):
-    """The first token opens a page, the second ends one; positions as far as the table goes."""
+    """Builds operands: the first token starts a page, the second ends one; positions reach the table's end."""
     draw, rows = Draw(torch.device("cpu")), (HEADS + 2 * KV_HEADS) * 64
     weight = draw.mxfp4_weight(rows, hidden) if is_fp4 else draw.weight(rows, hidden)
     slots = torch.cat([torch.tensor([2 * page_size, 2 * page_size - 1]), 3 * page_size + 1 + torch.arange(6)])
@@ -39,13 +39,13 @@ def make_operands(tokens, hidden, is_fp4, page_size=16):
 
 @pytest.mark.parametrize("page_size", [16, 64])
 @pytest.mark.parametrize(("tokens", "is_fp4"), [(3, True), (5, False), (8, False)], ids=str)
-def test_queries_are_turned_and_keys_and_values_stand_in_their_slots(tokens, is_fp4, page_size, hold_emulated):
-    """Twenty strips for six programs."""
+def test_queries_are_rotated_and_keys_and_values_are_in_their_slots(tokens, is_fp4, page_size, hold_emulated):
+    """Six CTAs share twenty strips."""
     hold_emulated(decode_qkv, LARGE, make_operands(tokens, 320, is_fp4, page_size))
 
 
 def with_fp8_pages(operands, *, activation="bf16", counts=True):
-    """Every seventh value is far too large, nothing else."""
+    """Returns operands with FP8 pages; only every seventh value exceeds the range."""
     operands.bias[-64 * KV_HEADS :: 7] = -100.0
     return replace(
         operands,
@@ -69,27 +69,27 @@ def test_keys_and_values_are_divided_and_stored_in_fp8(tokens, is_fp4, page_size
 
 @pytest.mark.parametrize("tokens", [1, 8])
 def test_codes_at_scale_one_are_those_of_the_reference(tokens, use_machine):
-    """But for a few whose sums lie on either side of a border of bf16."""
+    """A few codes differ because their sums lie close to a rounding boundary of bf16."""
     use_machine(LARGE)
     operands = make_operands(tokens, 320, False)
     operands = replace(operands, k_pages=operands.k_pages.to(FP8), v_pages=operands.v_pages.to(FP8))
     operands.norm.mul_(0.1)  # subnormal codes too
     run, slots = decode_qkv.implementations["cuda"].function, operands.slots
-    found, expected = (
+    actual, expected = (
         torch.cat([pages[slots // 16, 0, slots % 16].view(torch.uint8) for pages in made[1:]]).int()
         for made in (way(operands.clone()) for way in (run, decode_qkv.reference))
     )
-    apart = (found - expected).abs()
+    apart = (actual - expected).abs()
     assert apart.max() <= 1 and (apart > 0).sum() <= 2
-    assert (found & 127 < 8).any() and len(found.unique()) > 40
+    assert (actual & 127 < 8).any() and len(actual.unique()) > 40
 
 
-def test_what_is_too_large_for_fp8_is_clipped_and_counted_once(use_machine):
-    """Biases so large that rounding changes no count: of each token seven values and three keys."""
+def test_values_too_large_for_fp8_are_clipped_and_counted_once(use_machine):
+    """Biases are so large that rounding changes no count: seven values and three keys per token."""
     use_machine(LARGE)
     operands = replace(with_fp8_pages(make_operands(5, 320, False)), key_scale=0.5, value_scale=0.25)
     bias = operands.bias.zero_()
-    operands.positions.zero_()  # keys are turned by nothing
+    operands.positions.zero_()  # keys are not rotated
     bias[HEADS * 64 : HEADS * 64 + 3] = 1000.0
     bias[(HEADS + KV_HEADS) * 64 + 5 : (HEADS + KV_HEADS) * 64 + 12] = -1000.0
     _, k_pages, v_pages, counter = decode_qkv.implementations["cuda"].function(operands)
@@ -104,27 +104,27 @@ def test_fp8_pages_need_no_counter(hold_emulated):
     hold_emulated(decode_qkv, LARGE, with_fp8_pages(make_operands(3, 320, True), counts=False))
 
 
-def test_only_weight_and_norm_are_read_before_the_inputs_are_there_for_fp8_pages(hold_early):
+def test_only_weight_and_norm_are_read_before_the_inputs_are_ready_for_fp8_pages(hold_early):
     late = ("r", "bias", "table", "positions", "slots", "k_pages", "v_pages")
     hold_early(decode_qkv, LARGE, late, with_fp8_pages(make_operands(5, 320, False), counts=False))
 
 
 @pytest.mark.parametrize("is_fp4", [True, False], ids=PACKED.get)
-def test_all_lanes_may_arrive_where_one_does_for_its_warp(is_fp4, hold_emulated):
-    """A count that does not fit them would hang or come too early; rounds of the ring follow each other."""
+def test_all_lanes_may_arrive_instead_of_one_per_warp(is_fp4, hold_emulated):
+    """A barrier with the wrong count would hang or open too early; the ring goes around several times."""
     with with_all_arriving():
         hold_emulated(decode_qkv, LARGE, make_operands(3, 320, is_fp4))
 
 
 @pytest.mark.parametrize(("tokens", "is_fp4"), [(3, True), (5, False)], ids=str)
-def test_only_weight_and_norm_are_read_before_the_inputs_are_there(tokens, is_fp4, hold_early):
+def test_only_weight_and_norm_are_read_before_the_inputs_are_ready(tokens, is_fp4, hold_early):
     late = ("r", "bias", "table", "positions", "slots", "k_pages", "v_pages")
     hold_early(decode_qkv, LARGE, late, make_operands(tokens, 320, is_fp4))
 
 
 @pytest.mark.parametrize("is_fp8", [False, True], ids=["bf16", "fp8"])
 @pytest.mark.parametrize(("tokens", "is_fp4"), [(3, True), (5, False)], ids=str)
-def test_what_is_no_number_reaches_all_of_its_token(tokens, is_fp4, is_fp8, hold_emulated):
+def test_nan_reaches_every_value_of_its_token(tokens, is_fp4, is_fp8, hold_emulated):
     operands = make_operands(tokens, 320, is_fp4)
     operands = with_fp8_pages(operands) if is_fp8 else operands
     operands.r[1, 5] = float("nan")
@@ -137,7 +137,7 @@ def test_what_is_no_number_reaches_all_of_its_token(tokens, is_fp4, is_fp8, hold
 @pytest.mark.parametrize(("hidden", "machine"), [(64, LARGE), (128, SMALL), (192, LARGE), (1344, SMALL)], ids=str)
 @pytest.mark.parametrize("tokens", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("is_fp4", [True, False], ids=PACKED.get)
-def test_every_number_of_tokens_and_way_to_cut_rows(tokens, hidden, is_fp4, machine, hold_emulated):
+def test_every_number_of_tokens_and_split_of_rows(tokens, hidden, is_fp4, machine, hold_emulated):
     hold_emulated(decode_qkv, machine, make_operands(tokens, hidden, is_fp4))
 
 

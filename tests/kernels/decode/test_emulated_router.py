@@ -11,7 +11,7 @@ ANY = Machine(4, 232_448)
 
 
 def make_operands(tokens, hidden=336, experts=12):
-    """Rows of 42 times eight values: the second round of a warp is part of one."""
+    """Builds operands with rows of 42 times eight values: the second round of a warp is partial."""
     draw = Draw(torch.device("cpu"))
     return DecodeRouterOperands(
         r=draw.normal(tokens, hidden),
@@ -27,11 +27,11 @@ def test_logits_of_every_number_of_tokens(tokens, hold_emulated):
     hold_emulated(decode_router, ANY, make_operands(tokens))
 
 
-def test_only_weights_are_read_before_the_inputs_are_there(hold_early):
+def test_only_weights_are_read_before_the_inputs_are_ready(hold_early):
     hold_early(decode_router, ANY, ("r",), make_operands(3))
 
 
-def test_what_is_no_number_reaches_all_logits_of_its_token(hold_emulated):
+def test_nan_reaches_all_logits_of_its_token(hold_emulated):
     operands = make_operands(3)
     operands.r[1, 335] = float("nan")
     hold_emulated(decode_router, ANY, operands)

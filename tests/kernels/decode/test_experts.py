@@ -1,4 +1,4 @@
-"""decode_experts: its two parts in a row, shapes as measured, and what the kernel refuses."""
+"""decode_experts: fc1 followed by fc2, shapes as measured, and refusals of the kernel."""
 
 import sys
 from dataclasses import replace
@@ -15,27 +15,27 @@ H200, GB10 = machine_of((9, 0)), machine_of((12, 1))
 SIZES = {"hidden": 2880, "experts": 128, "active": 4}
 
 
-def test_it_is_fc1_and_fc2_in_a_row(small_operands):
+def test_reference_is_fc1_followed_by_fc2(small_operands):
     operands = small_operands(decode_experts)
     old = operands.r.clone()
     shared = {"logits": operands.logits, "experts": operands.experts}
     numbers = {name: getattr(operands, name) for name in ("norm", "eps", "limit", "active")}
     inner = decode_fc1.reference(DecodeFc1Operands(r=operands.r, **shared, **numbers))
     expected = decode_fc2.reference(DecodeFc2Operands(inner=inner, r=operands.r.clone(), **shared))
-    found = decode_experts.reference(operands)
-    assert found is operands.r and torch.equal(found, expected) and not torch.equal(found, old)
+    actual = decode_experts.reference(operands)
+    assert actual is operands.r and torch.equal(actual, expected) and not torch.equal(actual, old)
 
 
-def test_all_programs_run_at_once_and_share_what_is_left_over():
-    """180 strips for 66 pairs: three for most, of which each program has one and half of the third."""
+def test_all_ctas_are_resident_and_share_the_remainder():
+    """66 pairs share 180 strips: most get three, so each CTA has one and half of the third."""
     large = plan(H200, tokens=1, **SIZES)
     assert large.num_ctas == 132 == H200.num_sms and large.is_paired
     small = plan(GB10, tokens=1, **SIZES)
     assert small.num_ctas == 48 == GB10.num_sms and not small.is_paired and small.refuse(GB10) is None
 
 
-def test_a_strip_is_shared_only_where_both_programs_have_experts_for_it():
-    """One token with one expert: half of it is none, and nobody would finish the strip."""
+def test_strip_is_shared_only_if_both_ctas_have_experts_for_it():
+    """With one token and one expert, one CTA would have nothing to do and the strip would stay unfinished."""
     alone = plan(H200, tokens=1, **{**SIZES, "active": 1})
     assert not alone.is_paired and not alone.kernel.source.defines["IS_PAIRED"]
     assert plan(H200, tokens=1, **{**SIZES, "active": 2}).is_paired
@@ -57,8 +57,8 @@ def test_rows_of_different_length_are_refused(small_operands, refusal):
         ("cuda:passed", 1, "decode_experts_passed.cu"),
     ],
 )
-def test_each_way_asks_whether_its_own_kernel_fits(way, tokens, kernel, small_operands, monkeypatch):
-    """On a GPU of 1 KiB none does."""
+def test_each_implementation_checks_that_its_own_kernel_fits(way, tokens, kernel, small_operands, monkeypatch):
+    """With 1 KiB of shared memory none fits."""
     asked = []
 
     def refuse_here(x, plan):
@@ -73,7 +73,7 @@ def test_each_way_asks_whether_its_own_kernel_fits(way, tokens, kernel, small_op
     assert asked == [kernel] and f"shared memory for {tokens} tokens, this GPU has 1024" in refused
 
 
-def test_what_is_fetched_ahead_and_logits_are_held_to_what_the_kernel_reads(small_operands, refusal):
+def test_prefetched_weights_and_logits_are_checked(small_operands, refusal):
     weight = torch.zeros(4097, dtype=torch.bfloat16)
     assert refusal(decode_experts, ahead=weight[:4096]) is None
     assert "multiple of 16 bytes" in refusal(decode_experts, ahead=weight[1:])

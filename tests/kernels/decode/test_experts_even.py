@@ -1,4 +1,4 @@
-"""Both matmuls of the experts shared out by cost: emulated on a CPU, and on a GPU at real shapes."""
+"""decode_experts=cuda:even, which divides both matmuls by cost: emulated, and on a GPU at real shapes."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ UNEVEN, LARGE, SMALL = (
 
 
 def draw(tokens, experts, hidden, *, active=4, alike=False, activation="bf16", device="cpu"):
-    """`alike`: all tokens want the same experts."""
+    """Draws a sample; with `alike` all tokens choose the same experts."""
     random = Draw(torch.device(device))
     weights, logits = random_experts(experts, hidden, hidden, random.generator), random.logits(tokens, experts)
     if alike:
@@ -39,9 +39,9 @@ def draw(tokens, experts, hidden, *, active=4, alike=False, activation="bf16", d
 
 
 @pytest.mark.parametrize(
-    "sample", [draw(5, 8, 128), draw(8, 8, 128), draw(6, 8, 128, alike=True)], ids=lambda one: one.label
+    "sample", [draw(5, 8, 128), draw(8, 8, 128), draw(6, 8, 128, alike=True)], ids=lambda sample: sample.label
 )
-def test_each_token_gets_its_experts_however_many_share_one(hold_emulated, sample):
+def test_each_token_gets_its_experts_however_many_tokens_share_one(hold_emulated, sample):
     hold_emulated(decode_experts, LARGE, *sample.args, way="cuda:even")
 
 
@@ -49,7 +49,7 @@ def test_each_token_gets_its_experts_however_many_share_one(hold_emulated, sampl
 @pytest.mark.parametrize(
     "sample",
     [draw(2, 8, 128, active=1), draw(3, 40, 192), draw(8, 8, 128, activation="mxfp8"), draw(7, 4, 128, alike=True)],
-    ids=lambda one: one.label,
+    ids=lambda sample: sample.label,
 )
 @pytest.mark.parametrize("machine", [LARGE, SMALL], ids=["large", "small"])
 def test_other_sizes_and_small_machines(hold_emulated, machine, sample):
@@ -62,7 +62,7 @@ def test_nothing_but_the_norm_is_read_before_the_wait(hold_early):
 
 @pytest.mark.usefixtures("spoilt_memory")
 @pytest.mark.parametrize("machine", [LARGE, UNEVEN], ids=["even", "uneven"])
-def test_programs_read_what_others_wrote_and_no_sooner(hold_emulated, machine):
+def test_ctas_wait_for_what_others_write(hold_emulated, machine):
     for _ in range(4):
         hold_emulated(decode_experts, machine, *draw(7, 8, 128).args, way="cuda:even")
 

@@ -1,4 +1,4 @@
-"""decode_experts=cuda:passed on emulated GPUs: strips shared or not, few strips and many, late inputs."""
+"""decode_experts=cuda:passed on emulated GPUs: shared strips, few and many strips, late inputs."""
 
 import ctypes
 from dataclasses import replace
@@ -20,10 +20,10 @@ SIZES = {"hidden": 2880, "experts": 128, "active": 4}
 PASSED = decode_experts.implementations["cuda:passed"]
 
 
-def test_the_machines_do_with_small_sizes_what_real_ones_do_with_real_sizes():
+def test_emulated_machines_split_small_sizes_as_real_gpus_split_real_sizes():
     def find(machine, hidden, experts):
-        found = plan_passed(machine, hidden=hidden, experts=experts, active=4)
-        return found.is_paired, found.stream.stages
+        plan = plan_passed(machine, hidden=hidden, experts=experts, active=4)
+        return plan.is_paired, plan.stream.stages
 
     assert find(PAIRED, 192, 40) == find(machine_of((9, 0)), 2880, 128) == (True, 8)
     assert find(SMALL, 192, 40) == find(machine_of((12, 1)), 2880, 128) == (False, 3)
@@ -35,29 +35,29 @@ def test_one_token(machine, hold_emulated):
         hold_emulated(decode_experts, machine, make_operands(1, routing), way="cuda:passed")
 
 
-def test_only_the_norm_is_read_before_the_inputs_are_there(hold_early):
+def test_only_the_norm_is_read_before_the_inputs_are_ready(hold_early):
     hold_early(decode_experts, PAIRED, ("r", "logits"), make_operands(1), way="cuda:passed")
 
 
-def test_what_is_no_number_reaches_all_of_its_token(hold_emulated):
+def test_nan_reaches_every_value_of_its_token(hold_emulated):
     operands = make_operands(1)
     operands.r[0, 3] = float("nan")
     hold_emulated(decode_experts, PAIRED, operands, way="cuda:passed")
 
 
 def changed_operands(number):
-    """As no launch before had them: what one left behind is wrong."""
+    """Returns operands that no earlier launch had, so that leftovers of one are wrong."""
     operands = make_operands(1)
     return replace(operands, r=operands.r * (number + 2), logits=operands.logits.roll(number, -1))
 
 
 @pytest.mark.parametrize("machine", [PAIRED, SMALL], ids=["pairs", "three stages"])
-def test_programs_read_what_others_wrote_and_no_sooner(machine, hold_emulated):
+def test_ctas_wait_for_what_others_write(machine, hold_emulated):
     for number in range(4):
         hold_emulated(decode_experts, machine, changed_operands(number), way="cuda:passed")
 
 
-def test_the_number_of_a_launch_begins_anew_after_16_bits(hold_emulated, emulator):
+def test_launch_number_wraps_around_after_16_bits(hold_emulated, emulator):
     hold_emulated(decode_experts, PAIRED, changed_operands(0), way="cuda:passed")
     planned = plan_passed(PAIRED, hidden=192, experts=40, active=4)
     launches = emulator.find_variable(planned.kernel, "launches", ctypes.c_uint32 * planned.num_ctas)
@@ -69,9 +69,10 @@ def test_the_number_of_a_launch_begins_anew_after_16_bits(hold_emulated, emulato
 
 
 @pytest.mark.parametrize(("tokens", "way"), [(1, "cuda:passed"), (2, "cuda:even"), (8, "cuda:even")])
-def test_it_is_what_runs_for_one_token_where_nothing_is_named(tokens, way):
+def test_passed_is_the_default_for_one_token(tokens, way):
     usable = (decode_experts.implementations[name] for name in decode_experts.order)
-    assert next(one.name for one in usable if one.accepts(make_operands(tokens)) is None) == way
+    operands = make_operands(tokens)
+    assert next(candidate.name for candidate in usable if candidate.accepts(operands) is None) == way
 
 
 def test_more_tokens_are_refused():
@@ -81,7 +82,7 @@ def test_more_tokens_are_refused():
 @pytest.mark.slow
 @pytest.mark.parametrize("hidden", [64, 128, 320])
 @pytest.mark.parametrize("programs", [2, 3, 4, 6, 7, 8, 20])
-def test_every_way_to_share_strips(hidden, programs, hold_emulated):
+def test_every_split_of_strips(hidden, programs, hold_emulated):
     hold_emulated(
         decode_experts, Machine(programs, 232_448), make_operands(1, hidden=hidden, experts=8), way="cuda:passed"
     )
@@ -106,7 +107,7 @@ def test_warps_of_three_steps_as_in_the_real_size(hold_emulated):
 
 
 def on_gpu():
-    """Operands at the real sizes."""
+    """Returns operands of the real sizes on a GPU."""
     draw = Draw(torch.device("cuda"))
     return DecodeExpertsOperands(
         experts=random_experts(128, 2880, 2880, draw.generator),
@@ -126,11 +127,10 @@ def test_real_shapes_on_a_gpu():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("activation", ["bf16", "mxfp8"])
-def test_it_does_as_where_programs_meet_on_a_gpu(activation):
-    """But for the order in which experts are summed."""
+def test_passed_equals_the_kernel_with_a_grid_barrier_on_a_gpu(activation):
     operands = replace(on_gpu(), activation=activation)
-    found = [decode_experts.implementations[way].function(operands.clone()) for way in ("cuda", "cuda:passed")]
-    assert torch.equal(*found)
+    results = [decode_experts.implementations[way].function(operands.clone()) for way in ("cuda", "cuda:passed")]
+    assert torch.equal(*results)
 
 
 @pytest.mark.gpu
@@ -142,7 +142,7 @@ def test_same_bits_with_delays_on_a_gpu():
             assert torch.equal(first, PASSED.function(operands.clone()))
 
 
-def test_programs_of_another_number_have_counters_of_their_own():
-    """A counter goes on from launch to launch: with another number of programs it would let some go too soon."""
+def test_launches_with_other_numbers_of_ctas_have_their_own_counters():
+    """A counter continues from launch to launch: shared by other numbers of CTAs it would open too early."""
     sources = [plan_passed(Machine(programs, 232_448), **SIZES).kernel.source for programs in (170, 4)]
     assert [source.defines["NUM_CTAS"] for source in sources] == [170, 4]

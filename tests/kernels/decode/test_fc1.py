@@ -1,4 +1,4 @@
-"""decode_fc1 and decode_fc2 in a row against the op they split, and what the kernels refuse."""
+"""decode_fc1 followed by decode_fc2 compared with moe_matmul, and refusals of the kernels."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from firesteel.kernels.ops.moe_matmul import MoeMatmulOperands, moe_matmul
 from firesteel.kernels.ops.rms_norm import rms_norm
 
 
-def test_with_fc2_it_is_the_experts_mlp_added_to_the_residual(small_operands):
+def test_fc1_and_fc2_add_the_experts_mlp_to_the_residual(small_operands):
     operands = small_operands(decode_fc1)
     r, logits, experts = operands.r, operands.logits, operands.experts
     inner = decode_fc1.reference(operands)
@@ -31,7 +31,7 @@ def test_inner_rows_are_in_the_order_of_the_logits(small_operands):
     assert torch.equal(forward, backward.flip(1)) and not torch.equal(forward, backward)
 
 
-def test_experts_that_several_tokens_want_are_read_once(small_operands):
+def test_experts_that_several_tokens_chose_are_read_once(small_operands):
     logits = torch.tensor([[3.0, 2, 1, 0, -1, -2, -3, -4], [4.0, 3, -9, -9, 2, 1, -9, -9]])
     assert count_chosen(logits, 4) == 6
     operands = small_operands(decode_fc1, "kindling T=1")
@@ -41,12 +41,12 @@ def test_experts_that_several_tokens_want_are_read_once(small_operands):
     assert two - one == 2 * rows + logits[0].nbytes
 
 
-def test_the_choice_takes_the_room_that_the_kernel_declares():
+def test_routing_takes_the_space_that_the_kernel_declares():
     """int count, expert[P], wanted[P], token[P][T], slot[P][T], id[P]; float weight[P]: P pairs of T tokens."""
     assert [chosen_bytes(tokens, 4) for tokens in (1, 2, 4, 8)] == [128, 384, 896, 2688]
 
 
-def test_the_kernels_say_what_they_do_not_take(small_operands, refusal):
+def test_kernels_refuse_unsupported_operands_with_the_reason(small_operands, refusal):
     operands = small_operands(decode_fc1)
     assert refusal(decode_fc1) is None and refusal(decode_fc2) is None
     assert "up to 4 experts a token, not 5" in refusal(decode_fc1, active=5)

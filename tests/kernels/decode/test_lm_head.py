@@ -1,4 +1,4 @@
-"""decode_lm_head: logits and where the largest are; ranks order as logits do."""
+"""decode_lm_head: logits, the largest of each part, and ranks that order like logits."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from firesteel.kernels.ops.linear import LinearOperands, linear
 from firesteel.kernels.ops.rms_norm import rms_norm
 
 
-def test_it_is_norm_and_matmul_and_the_most_likely_token(small_operands):
+def test_reference_is_norm_matmul_and_argmax(small_operands):
     operands = small_operands(decode_lm_head)
     logits, best = decode_lm_head.reference(operands)
     x, _ = rms_norm.reference(operands.r, None, operands.norm, operands.eps)
@@ -17,7 +17,7 @@ def test_it_is_norm_and_matmul_and_the_most_likely_token(small_operands):
     assert count_best(operands.r, operands.weight) == 1  # on a CPU
 
 
-def test_ranks_order_as_logits_and_equal_ones_by_the_lowest_id():
+def test_ranks_order_like_logits_and_ties_by_the_lowest_id():
     logits = torch.tensor([-torch.inf, -1e30, -2.0, -1.0, -1e-30, 0.0, 1e-30, 1.0, 1.5, 1e30, torch.inf])
     ranks = find_best(logits[:, None], 1)[0]
     assert ranks.tolist() == sorted(ranks.tolist()) and len(set(ranks.tolist())) == len(ranks)
@@ -36,7 +36,7 @@ def test_every_part_has_the_best_of_its_strips():
     assert (find_best(logits, 9)[7:] == LEAST).all()  # more parts than strips
 
 
-def test_the_kernel_says_what_it_does_not_take(small_operands, refusal):
+def test_kernel_refuses_unsupported_operands_with_the_reason(small_operands, refusal):
     operands = small_operands(decode_lm_head)
     assert refusal(decode_lm_head) is None
     assert "by 16 rows, not 4095" in refusal(decode_lm_head, weight=operands.weight[:-1])
@@ -44,7 +44,7 @@ def test_the_kernel_says_what_it_does_not_take(small_operands, refusal):
 
 
 @pytest.mark.gpu
-def test_logits_of_a_broken_token_are_no_numbers_and_those_of_others_are():
+def test_logits_of_a_broken_token_are_nan_and_those_of_others_are_not():
     device = torch.device("cuda")
     for sample in decode_lm_head.make_samples(device):
         if sample.label.startswith(("kindling T=5", "gpt-oss T=3")):

@@ -1,4 +1,4 @@
-"""decode_o: the reference against the ops it fuses, and what the kernel refuses."""
+"""decode_o: the reference compared with the ops it fuses, and refusals of the kernel."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ def test_it_adds_the_matmul_to_the_residual_in_place(small_operands):
     assert r is operands.r and not torch.equal(r, old)
 
 
-def test_packed_weights_are_the_numbers_they_stand_for(small_operands):
+def test_packed_weights_are_decoded_to_their_values(small_operands):
     operands = small_operands(decode_o)
     codes, scales = mxfp4.quantize(operands.weight.float())
     plain = replace(operands, r=operands.r.clone(), weight=mxfp4.dequantize(codes, scales).bfloat16())
@@ -27,7 +27,7 @@ def test_packed_weights_are_the_numbers_they_stand_for(small_operands):
     assert torch.equal(decode_o.reference(packed), decode_o.reference(plain))
 
 
-def test_what_meets_packed_weights_is_rounded_where_that_is_asked_for(small_operands):
+def test_activations_of_packed_weights_are_rounded_if_requested(small_operands):
     operands = small_operands(decode_o, "kindling T=5 mxfp4-weight mxfp8")
     assert operands.activation == "mxfp8"
     plain = replace(operands, r=operands.r.clone(), activation="bf16")
@@ -37,7 +37,7 @@ def test_what_meets_packed_weights_is_rounded_where_that_is_asked_for(small_oper
     assert not torch.equal(decode_o.reference(plain), expected)
 
 
-def test_the_kernel_says_what_it_does_not_take(small_operands, refusal):
+def test_kernel_refuses_unsupported_operands_with_the_reason(small_operands, refusal):
     operands = small_operands(decode_o)
     assert refusal(decode_o) is None
     assert "bf16, not torch.float16" in refusal(decode_o, weight=operands.weight.half())

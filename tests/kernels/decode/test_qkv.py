@@ -1,4 +1,4 @@
-"""decode_qkv: the reference against the ops it fuses, and what the kernel refuses."""
+"""decode_qkv: the reference compared with the ops it fuses, and refusals of the kernel."""
 
 import torch
 
@@ -7,7 +7,7 @@ from firesteel.kernels.decode.qkv import decode_qkv
 FP8 = torch.float8_e4m3fn
 
 
-def test_it_is_norm_matmul_rotation_and_write(small_operands):
+def test_reference_is_norm_matmul_rotation_and_write(small_operands):
     operands = small_operands(decode_qkv)
     before = [operands.k_pages.clone(), operands.v_pages.clone()]
     q, k_pages, v_pages = decode_qkv.reference(operands)
@@ -16,10 +16,10 @@ def test_it_is_norm_matmul_rotation_and_write(small_operands):
     heads = (x.float() @ weight.T + operands.bias.float()).bfloat16().float().view(5, 12, 64)
     cos, sin = operands.table[operands.positions].chunk(2, dim=-1)
     token, slot = 3, int(operands.slots[3])
-    for head, found in ((7, q[token, 7]), (9, k_pages[slot // 16, 1, slot % 16])):
+    for head, vector in ((7, q[token, 7]), (9, k_pages[slot // 16, 1, slot % 16])):
         first, second = heads[token, head].chunk(2)
         turned = torch.cat((first * cos[3] - second * sin[3], second * cos[3] + first * sin[3]))
-        torch.testing.assert_close(found.float(), turned, atol=0.04, rtol=0.01)
+        torch.testing.assert_close(vector.float(), turned, atol=0.04, rtol=0.01)
     torch.testing.assert_close(v_pages[slot // 16, 0, slot % 16].float(), heads[token, 10], atol=0.04, rtol=0.01)
     assert k_pages is operands.k_pages and v_pages is operands.v_pages
     for now, then in zip((k_pages, v_pages), before, strict=True):
@@ -27,7 +27,7 @@ def test_it_is_norm_matmul_rotation_and_write(small_operands):
         assert {(16 * page + offset).item() for page, offset in changed} == set(operands.slots.tolist())
 
 
-def test_the_kernel_says_what_it_does_not_take(small_operands, refusal):
+def test_kernel_refuses_unsupported_operands_with_the_reason(small_operands, refusal):
     operands = small_operands(decode_qkv)
     assert refusal(decode_qkv) is None
     assert "1 to 8 tokens" in refusal(decode_qkv, r=torch.zeros(9, 256, dtype=torch.bfloat16))

@@ -1,4 +1,4 @@
-"""decode_router: the reference against the op that routes, and what the kernel refuses."""
+"""decode_router: the reference compared with route, and refusals of the kernel."""
 
 import torch
 
@@ -7,7 +7,7 @@ from firesteel.kernels.ops.rms_norm import rms_norm
 from firesteel.kernels.ops.route import route
 
 
-def test_its_largest_logits_are_the_experts_that_route_chooses(small_operands):
+def test_largest_logits_are_the_experts_that_route_chooses(small_operands):
     operands = small_operands(decode_router)
     logits = decode_router.reference(operands)
     x, _ = rms_norm.reference(operands.r, None, operands.norm, operands.eps)
@@ -17,7 +17,7 @@ def test_its_largest_logits_are_the_experts_that_route_chooses(small_operands):
     assert logits.dtype == torch.float32 and logits.shape == (5, 8)
 
 
-def test_the_kernel_says_what_it_does_not_take(small_operands, refusal):
+def test_kernel_refuses_unsupported_operands_with_the_reason(small_operands, refusal):
     operands = small_operands(decode_router)
     assert refusal(decode_router) is None
     assert "experts by 4" in refusal(decode_router, weight=operands.weight[:6])

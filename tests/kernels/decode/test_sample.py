@@ -1,4 +1,4 @@
-"""decode_sample: the next step's inputs, counted by hand."""
+"""decode_sample: the next step's inputs, computed by hand."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from firesteel.kernels.decode.lm_head import find_best
 from firesteel.kernels.decode.sample import decode_sample
 
 
-def test_the_most_likely_token_is_the_next_input_one_place_further(small_operands):
+def test_most_likely_token_is_the_next_input_at_the_next_position(small_operands):
     operands = small_operands(decode_sample)
     logits = torch.zeros(5, 4096)
     logits[torch.arange(5), torch.tensor([7, 4095, 0, 2000, 16])] = 1
@@ -19,10 +19,10 @@ def test_the_most_likely_token_is_the_next_input_one_place_further(small_operand
     assert largest.tolist() == [1] * 5
     assert torch.equal(operands.positions, positions + 1) and torch.equal(operands.kv_lens, positions + 2)
     names = ("token_ids", "positions", "kv_lens", "full_slots", "window_slots", "r", "largest")
-    assert all(one is getattr(operands, name) for one, name in zip(results, names, strict=True))
+    assert all(result is getattr(operands, name) for result, name in zip(results, names, strict=True))
 
 
-def test_slots_follow_the_tables_and_stay_in_them(small_operands):
+def test_slots_follow_the_page_tables_and_stay_in_bounds(small_operands):
     operands = small_operands(decode_sample)
     decode_sample.reference(operands)
     position = operands.positions.tolist()
@@ -33,14 +33,14 @@ def test_slots_follow_the_tables_and_stay_in_them(small_operands):
         assert slots.tolist() == [16 * page + at % 16 for page, at in zip(pages, position, strict=True)]
 
 
-def test_the_kernel_says_what_it_does_not_take(small_operands, refusal):
+def test_kernel_refuses_unsupported_operands_with_the_reason(small_operands, refusal):
     operands = small_operands(decode_sample)
     assert refusal(decode_sample) is None
     assert "bf16" in refusal(decode_sample, embedding=operands.embedding.float())
     assert "contiguous" in refusal(decode_sample, full_table=operands.full_table.T.contiguous().T)
 
 
-def test_the_logit_is_given_whatever_its_sign(small_operands):
+def test_logit_of_any_sign_is_returned(small_operands):
     operands = small_operands(decode_sample)
     logits = torch.full((5, 4096), -7.25)
     logits[0, 5], logits[1, 6], logits[2, 8], logits[3, 1] = -1.5, 0.0, float("inf"), float("nan")

@@ -9,7 +9,7 @@ A100 = replace(CPU, name="A100", capability=(8, 0))
 H200 = replace(CPU, name="H200", capability=(9, 0))
 
 
-def test_a_gpu_of_the_capability_is_ready_and_an_older_one_or_a_cpu_is_not():
+def test_gpu_of_the_capability_is_ready_and_an_older_one_or_a_cpu_is_not():
     assert cuda_ready()(H200) is None
     assert cuda_ready(8, 0)(A100) is None
     assert "9.0 or later, this is A100" in cuda_ready()(A100)

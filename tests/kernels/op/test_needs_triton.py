@@ -16,7 +16,7 @@ T4 = replace(CPU, name="T4", capability=(7, 5))
 A100 = replace(CPU, name="A100", capability=(8, 0))
 
 
-def test_a_gpu_of_the_capability_is_ready_and_an_older_one_or_a_cpu_is_not():
+def test_gpu_of_the_capability_is_ready_and_an_older_one_or_a_cpu_is_not():
     assert triton_ready()(A100) is None
     assert "8.0 or later, this is T4" in triton_ready()(T4)
     assert "8.0 or later, this is CPU" in triton_ready()(CPU)
@@ -35,7 +35,7 @@ def test_without_triton_nothing_is_ready(monkeypatch):
 
 
 @pytest.mark.parametrize("op", ["rms_norm", "linear", "rope_kv_write", "route"])
-def test_triton_runs_on_a_gpu_and_the_reference_on_a_cpu_or_where_asked_for(op):
+def test_triton_runs_on_a_gpu_and_the_reference_on_a_cpu_or_if_requested(op):
     chosen = dict(Kernels(A100, {}, Ledger()).table())[op].split(", ")
     own = [name for name in chosen if name != "cublas"]
     assert own and all(name.startswith("triton") for name in own)

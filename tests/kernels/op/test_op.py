@@ -1,4 +1,4 @@
-"""The registry on a toy op: choice, refusal, ledger, and that a wrong implementation is caught."""
+"""Ops, tested on a toy op: choice of implementations, refusals, the ledger, and detection of wrong results."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ from firesteel.kernels.registry import ALL_OPS, NETWORK_OPS, parse_pins
 from firesteel.kernels.tiles.launch import launch_kernel
 
 CPU = find_device("cpu")
-FEW_BYTES = 4e6  # a reference on a CPU is done with them at once
+FEW_BYTES = 4e6  # small enough for references on a CPU
 H200 = replace(CPU, name="H200", capability=(9, 0))
 
 
@@ -38,7 +38,7 @@ def toy_op():
 
 
 def every_case(ops):
-    """(op, implementation, sample) for each implementation but the reference that can run here."""
+    """Yields (op, implementation, sample) for each implementation but the reference that can run here."""
     device = find_device("auto")
     for op in ops:
         for name, implementation in op.implementations.items():
@@ -107,11 +107,12 @@ def test_preference_is_followed_and_arguments_decide_among_candidates():
     chosen(torch.ones(2))
     chosen(torch.ones(1))
     assert {key[1]: entry.calls for key, entry in ledger.entries.items()} == {"fast": 2, "reference": 1}
-    assert [one.name for one in op.choose(H200, None, ledger).candidates] == ["gpu", "fast", "reference"]
+    candidates = op.choose(H200, None, ledger).candidates
+    assert [candidate.name for candidate in candidates] == ["gpu", "fast", "reference"]
 
 
 def keeping_op(asked):
-    """An op whose `fast` tells `asked` of every shape that it is asked about."""
+    """Returns an op whose `fast` appends to `asked` every shape that it is asked to accept."""
 
     def accepts(x, scale=1.0):
         asked.append((tuple(x.shape), scale))
@@ -126,7 +127,7 @@ def keeping_op(asked):
     return multiply
 
 
-def test_a_choice_is_kept_for_calls_alike():
+def test_choice_is_kept_for_equal_calls():
     asked, ledger = [], Ledger()
     chosen = keeping_op(asked).choose(CPU, None, ledger)
     for value, scale in ((3.0, 2.0), (4.0, 2.0), (5.0, 0.5)):
@@ -140,7 +141,7 @@ def test_a_choice_is_kept_for_calls_alike():
     assert [entry.calls for entry in ledger.entries.values()] == [1]
 
 
-def test_arguments_by_name_are_asked_about_each_time():
+def test_choice_is_not_kept_for_keyword_arguments():
     asked = []
     chosen = keeping_op(asked).choose(CPU, None, Ledger())
     for _ in range(2):
@@ -168,16 +169,16 @@ def test_kept_choices_are_bounded(monkeypatch):
         assert 1 <= len(chosen._choices) <= 3
 
 
-def test_a_preferred_one_that_refuses_is_an_error_with_the_cure_not_a_fallback():
+def test_refusal_of_the_preferred_implementation_is_an_error_with_the_cure_not_a_fallback():
     op = toy_op()
     op.prefer("gpu", "fast")
-    assert [one.name for one in op.choose(CPU, None, Ledger()).candidates] == ["fast"]
+    assert [candidate.name for candidate in op.choose(CPU, None, Ledger()).candidates] == ["fast"]
     cure = r"two values; --kernels double=IMPLEMENTATION chooses among reference$"
     with pytest.raises(ArgumentsRefused, match=cure):
         op.choose(CPU, None, Ledger())(torch.ones(1))
 
 
-def test_a_required_implementation_must_be_the_one_that_runs():
+def test_required_implementation_must_be_the_one_that_runs():
     op = toy_op()
     fast = Requirement("double", "fast")
     with pytest.raises(
@@ -196,12 +197,12 @@ def test_a_required_implementation_must_be_the_one_that_runs():
         plain(torch.ones(2))
 
 
-def test_asking_for_a_missing_implementation_lists_those_there_are():
+def test_requesting_a_missing_implementation_lists_the_existing_ones():
     with pytest.raises(KernelError, match=r"double has no implementation 'cuda'; it has reference, fast$"):
         toy_op().choose(CPU, "cuda", Ledger())
 
 
-def test_asking_for_one_the_device_cannot_run_says_why():
+def test_requesting_an_implementation_that_the_device_cannot_run_says_why():
     with pytest.raises(
         KernelError, match=r"double=gpu needs .* 9.0 or later, this is CPU; here there is reference"
     ):
@@ -213,7 +214,7 @@ def test_a_pinned_implementation_that_refuses_the_arguments_does_not_fall_back()
         toy_op().choose(CPU, "fast", Ledger())(torch.ones(1))
 
 
-def test_an_op_reads_stored_activations_where_something_that_may_run_does():
+def test_op_reads_stored_activations_if_an_implementation_that_may_run_does():
     op = toy_op()
     op.implementation("reader", needs=anywhere, reads_fed=True)(lambda x: x + x)
     op.prefer("fast", "reader")
@@ -233,7 +234,7 @@ def test_timed_ledger_measures_and_untimed_does_not():
         assert (ledger.entries[Ran("double", "reference")].seconds > 0) == timed
 
 
-def test_kernels_bind_every_op_and_name_an_unknown_one():
+def test_kernels_bind_every_op_and_an_unknown_one_is_an_error():
     assert [name for name, _ in Kernels(CPU, {}, Ledger()).table()] == [op.name for op in NETWORK_OPS]
     with pytest.raises(KernelError, match="no op 'rmsnorm'; did you mean rms_norm"):
         Kernels(CPU, parse_pins("rmsnorm=triton"), Ledger())
@@ -245,7 +246,7 @@ def test_pin_of_an_op_covers_what_runs_in_its_place_unless_that_is_pinned_itself
     assert parse_pins("rms_norm_fed=triton,rms_norm=reference") == {**both, "rms_norm_fed": "triton"}
     assert parse_pins("rms_norm_fed=triton") == {"rms_norm_fed": "triton"}
     chosen = Kernels(H200, parse_pins("rms_norm=reference"), Ledger()).rms_norm_fed
-    assert [one.name for one in chosen.candidates] == ["reference"]
+    assert [candidate.name for candidate in chosen.candidates] == ["reference"]
 
 
 def test_an_op_pinned_twice_is_an_error():
@@ -255,7 +256,7 @@ def test_an_op_pinned_twice_is_an_error():
 
 
 class Launched:
-    """Stands for a Triton kernel that was compiled."""
+    """A fake compiled Triton kernel."""
 
     __name__ = "fc1"
     hash = "abc"
@@ -265,8 +266,8 @@ class Launched:
 
 
 @pytest.mark.parametrize(("verdict", "is_met"), [("native-fp4", True), ("none", True), ("bf16", False)])
-def test_a_required_verdict_is_held_to_what_is_launched_once_an_artefact(monkeypatch, verdict, is_met):
-    """A pinned tile, or another shape, is other machine code than what was proven at start."""
+def test_required_verdict_is_checked_once_per_launched_artefact(monkeypatch, verdict, is_met):
+    """A pinned tile or another shape launches machine code that was not proven at start."""
     judged, kernel = [], Launched()
     monkeypatch.setattr(
         "firesteel.kernels.op.op.judge_compiled", lambda compiled: judged.append(compiled) or verdict

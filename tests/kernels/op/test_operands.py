@@ -1,4 +1,4 @@
-"""Operands as one argument: copied for each use, and they say how activations are rounded."""
+"""Operands as one argument: copied for each use; they say how activations are rounded."""
 
 from dataclasses import FrozenInstanceError, dataclass, replace
 
@@ -39,7 +39,7 @@ def scale_op():
     return scale
 
 
-def test_a_clone_has_tensors_of_its_own_and_shares_packed_weights():
+def test_clone_copies_tensors_and_shares_packed_weights():
     packed = Mxfp4Weight(codes=torch.zeros(2, 16), scales=torch.zeros(2, 1))
     operands = ScaleOperands(x=torch.ones(3), weight=packed)
     sample = Sample("three", (operands,))

@@ -1,4 +1,4 @@
-"""What a user may insist on: how it is written, what it names, and that unmet ones stop before anything runs."""
+"""Requirements of the user: syntax, matching, and errors before anything runs if one is not met."""
 
 from dataclasses import replace
 
@@ -22,15 +22,18 @@ H200 = replace(CPU, name="H200", capability=(9, 0))
 GB10 = replace(CPU, name="GB10", capability=(12, 1))
 
 
-def test_the_three_parts_are_read_and_written_back():
-    found = parse_requirements("moe=triton:gemm@native-fp4, linear=triton")
-    assert found["moe_matmul"] == Requirement("moe_matmul", "triton:gemm", "native-fp4")
-    assert [str(one) for one in found.values()] == ["moe_matmul=triton:gemm@native-fp4", "linear=triton"]
+def test_all_three_parts_are_parsed_and_printed():
+    requirements = parse_requirements("moe=triton:gemm@native-fp4, linear=triton")
+    assert requirements["moe_matmul"] == Requirement("moe_matmul", "triton:gemm", "native-fp4")
+    assert [str(requirement) for requirement in requirements.values()] == [
+        "moe_matmul=triton:gemm@native-fp4",
+        "linear=triton",
+    ]
     assert parse_requirements("") == {}
 
 
 @pytest.mark.parametrize("text", ["moe", "moe=", "=triton", "moe=triton@", "moe=triton@fp4"])
-def test_what_cannot_be_read_is_shown_with_the_form(text):
+def test_error_for_an_invalid_requirement_shows_the_syntax(text):
     with pytest.raises(KernelError, match=r"is not OP=IMPLEMENTATION\[:VARIANT\]\[@VERDICT\]"):
         Requirement.parse(text)
 
@@ -40,16 +43,16 @@ def test_a_single_kernel_cannot_be_required():
         Requirement.parse("moe=triton:gemm mxfp8@native-fp4")
 
 
-def test_two_requirements_of_one_op_contradict():
+def test_two_requirements_of_one_op_are_an_error():
     with pytest.raises(KernelError, match="moe_matmul has two requirements"):
         parse_requirements("moe=triton,moe_matmul=reference")
 
 
 def test_requirement_of_an_op_covers_what_runs_in_its_place_unless_that_is_named():
-    found = parse_requirements("rms_norm=triton@none")
-    assert found == {name: Requirement(name, "triton", "none") for name in ("rms_norm", "rms_norm_fed")}
+    requirements = parse_requirements("rms_norm=triton@none")
+    assert requirements == {name: Requirement(name, "triton", "none") for name in ("rms_norm", "rms_norm_fed")}
     named = parse_requirements("rms_norm=triton,rms_norm_fed=reference")
-    assert [str(one) for one in named.values()] == ["rms_norm=triton", "rms_norm_fed=reference"]
+    assert [str(requirement) for requirement in named.values()] == ["rms_norm=triton", "rms_norm_fed=reference"]
     with pytest.raises(KernelError, match="rms_norm has two requirements"):
         parse_requirements("rms_norm=triton,rms_norm=reference")
     with pytest.raises(KernelError, match="rms_norm_fed=reference is required, but triton would run"):
@@ -70,7 +73,7 @@ def test_requirement_of_an_op_covers_what_runs_in_its_place_unless_that_is_named
         ("trit", "triton", False),
     ],
 )
-def test_a_requirement_names_a_family_or_a_way(implementation, variant, named):
+def test_requirement_names_a_family_or_a_variant(implementation, variant, named):
     assert Requirement("moe_matmul", implementation).names(variant) is named
 
 
@@ -115,7 +118,7 @@ def test_quantised_activations_on_sm12x_with_an_old_triton_are_an_error(monkeypa
     Kernels(H200, {}, Ledger(), activation="mxfp8")
 
 
-def test_a_gpu_without_kernels_runs_plain_torch_only_where_that_is_asked_for():
+def test_gpu_without_kernels_runs_plain_torch_only_if_requested():
     old = replace(CPU, name="T4", capability=(7, 5))
     with pytest.raises(KernelError, match=r"T4 has no kernels for rms_norm, .* 8.0 or later") as error:
         Kernels(old, {}, Ledger())
@@ -123,7 +126,7 @@ def test_a_gpu_without_kernels_runs_plain_torch_only_where_that_is_asked_for():
     assert {runs for _, runs in Kernels(old, pins, Ledger()).table()} == {"reference"}
 
 
-def test_a_verdict_given_for_rounded_activations_is_not_lent_to_a_layer_without_them():
+def test_verdict_for_rounded_activations_does_not_cover_a_layer_without_them():
     @define_op(bytes=lambda x, activation="bf16": x.nbytes, tolerance=exact(why="test"))
     def halve(x, activation="bf16"):
         return x / 2

@@ -36,7 +36,7 @@ def test_one_bf16_rounding_is_within_one_ulp_and_two_are_not_exact():
         assert_close(actual=x.bfloat16().float(), expected=x, tolerance=exact(why="test"))
 
 
-def test_infinities_must_stand_in_the_same_places():
+def test_infinities_must_be_in_the_same_places():
     expected = torch.tensor([1.0, float("inf"), float("nan")])
     assert_close(actual=expected.clone(), expected=expected, tolerance=exact(why="test"))
     with pytest.raises(AssertionError, match="non-finite"):
@@ -59,7 +59,7 @@ class Coded:
     is_rounded: bool
 
 
-def test_a_dataclass_may_have_bounds_of_its_own_and_other_results_keep_theirs():
+def test_dataclass_may_have_its_own_bounds_and_other_results_keep_theirs():
     loose = Tolerance(worst=0.5, rms=0.5, why="codes")
     tolerance = bf16(
         ulps=1, why="test", own=lambda result: loose if isinstance(result, Coded) and result.is_rounded else None
@@ -74,7 +74,7 @@ def test_a_dataclass_may_have_bounds_of_its_own_and_other_results_keep_theirs():
         assert_close(actual=actual, expected=(ONES, Coded(ONES, False)), tolerance=tolerance)
 
 
-def test_a_tensor_may_have_bounds_of_its_own():
+def test_tensor_may_have_its_own_bounds():
     loose = Tolerance(worst=0.5, rms=0.5, why="codes")
     tolerance = bf16(ulps=1, why="test", own=lambda result: loose if result.dtype == torch.float16 else None)
     expected = (ONES, ONES.half())
@@ -85,7 +85,7 @@ def test_a_tensor_may_have_bounds_of_its_own():
         assert_close(actual=(ONES, ONES.half() * 2), expected=expected, tolerance=tolerance)
 
 
-def test_the_largest_errors_of_all_results_come_back():
+def test_largest_errors_of_all_results_are_returned():
     expected = (ONES, 2 * ONES)
     errors = assert_close(
         actual=(ONES, 2 * ONES * 1.25), expected=expected, tolerance=Tolerance(worst=1.0, rms=1.0, why="test")

@@ -53,7 +53,7 @@ def test_verdict_follows_the_machine_code(ptx, sass, arguments, verdict):
     assert judge(ptx, sass, arguments) == verdict
 
 
-def test_kernels_of_one_binary_are_read_one_by_one(small):
+def test_kernels_of_one_binary_are_read_separately(small):
     step, turn = (small(name).build("sm_90a") for name in ("step", "turn"))
     assert step.binary.hash == turn.binary.hash
     assert judge_compiled(step) == judge_compiled(turn) == "none"

@@ -1,4 +1,4 @@
-"""Activations as matmuls see them: the reference's rounding, and the CUDA one to the same bits."""
+"""Rounding of activations: the reference, and CUDA code that gives the same bits."""
 
 import shutil
 
@@ -23,7 +23,7 @@ extern "C" __global__ void round_all(const u32 *x, u32 *y) {
 
 @pytest.fixture
 def kernel(kernel_cache, tmp_path):
-    """round_all, in a folder with the headers that it includes."""
+    """The kernel round_all, in a folder with the headers that it includes."""
     for name in ("round_mxfp8.cuh", "primitives.cuh", "instructions.cuh"):
         shutil.copy(CSRC / name, tmp_path)
     (tmp_path / "round_all.cu").write_text(PROGRAM)
@@ -57,8 +57,8 @@ def test_emulated_activations_are_native_nowhere_and_refused_by_kernels(activati
     assert repr(activation) in refuse_activation(activation)
 
 
-def test_rounded_to_mxfp8_a_bf16_value_is_one_again():
-    """So that a kernel may keep it where the plain one was."""
+def test_bf16_value_rounded_to_mxfp8_is_again_a_bf16_value():
+    """A kernel may therefore store it in place of the plain value."""
     x = edge_cases()
     rounded = round_activation(x.float(), "mxfp8")
     assert torch.equal(rounded, rounded.bfloat16().float()) and not torch.equal(rounded, x.float())
@@ -81,7 +81,7 @@ def test_cuda_rounding_compiles_to_conversions(kernel, target):
 
 
 def edge_cases():
-    """[G, 32] bf16: of every size, ties, values that saturate, zeros, groups of one value."""
+    """Returns [G, 32] bf16: all magnitudes, ties, values that saturate, zeros, groups of one value."""
     generator = torch.Generator().manual_seed(3)
     x = torch.randn(4096, 32, generator=generator)
     x[:1024] *= 2.0 ** torch.randint(-100, 100, (1024, 1), generator=generator)

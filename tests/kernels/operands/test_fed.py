@@ -1,4 +1,4 @@
-"""Stored activations: what they hold in every form, and which ones a matmul refuses."""
+"""Stored activations: their contents in every form, and those that a matmul refuses."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ def test_stored_rows_are_the_rounded_ones_in_the_order_of_the_product(activation
 
 
 @pytest.mark.parametrize(("activation", "native"), FORMS)
-def test_empty_room_is_of_the_form_that_is_stored(activation, native):
+def test_empty_storage_has_the_stored_form(activation, native):
     room, fed = Fed.empty((3, 96), activation, native, torch.device("cpu")), store(X, activation, native)
     assert (room.shape, room.stored, room.nbytes) == (fed.shape, fed.stored, fed.nbytes)
     assert (room.values.dtype, room.values.shape) == (fed.values.dtype, fed.values.shape)
@@ -50,6 +50,6 @@ def test_rows_of_another_form_or_shape_are_refused_by_name():
     assert refuse_fed(apart, X, "mxfp8", False) == "wants stored rows that are contiguous"
 
 
-def test_only_known_activations_are_taken():
-    assert [refuse_activation(one) for one in ACTIVATIONS] == [None] * 3
+def test_unknown_activation_is_refused():
+    assert [refuse_activation(activation) for activation in ACTIVATIONS] == [None] * 3
     assert refuse_activation("fp8") == "takes activations bf16, mxfp8, mxfp4, not 'fp8'"

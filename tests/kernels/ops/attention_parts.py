@@ -1,4 +1,4 @@
-"""Child of test_attention.py, interpreted: python attention_parts.py SAMPLES.pt SPLITS... splits the keys."""
+"""Child of test_attention.py, interpreted: python attention_parts.py SAMPLES.pt SPLITS... splits keys."""
 
 import sys
 
@@ -16,7 +16,7 @@ tolerance = fp32(worst=3e-6, rms=1e-6, why="the order of sums")
 expected = attention.reference(operands)
 operands.page_table[operands.page_table < 0] = (
     1 << 40
-)  # behind the last page: never read, the reference reads and drops it
+)  # after the last page: kernels never read it, the reference reads and drops it
 whole = launch(lambda shapes: Tiles(1, 16, 64), operands)
 assert_close(actual=whole, expected=expected, tolerance=tolerance)
 for number in map(int, sys.argv[2:]):

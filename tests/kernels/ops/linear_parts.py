@@ -1,4 +1,4 @@
-"""Child of test_linear.py, interpreted: python linear_parts.py SAMPLES.pt holds the SM12x path to the reference."""
+"""Child of test_linear.py: python linear_parts.py SAMPLES.pt compares the interpreted SM12x path to torch."""
 
 import sys
 

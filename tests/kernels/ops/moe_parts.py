@@ -37,14 +37,14 @@ def check_sort():
 
 
 def check_sorted(ids, experts, rows):
-    found, flat = sort_pairs(ids, experts, rows), ids.flatten()
+    sorted_pairs, flat = sort_pairs(ids, experts, rows), ids.flatten()
     count = int((flat >= 0).sum())
-    assert torch.equal(found.order[:count], flat.argsort(stable=True)[len(flat) - count :].int())
+    assert torch.equal(sorted_pairs.order[:count], flat.argsort(stable=True)[len(flat) - count :].int())
     counts = flat[flat >= 0].bincount(minlength=experts)
-    assert torch.equal(found.ends, counts.cumsum(0).int())
-    ends = found.ends.tolist()
+    assert torch.equal(sorted_pairs.ends, counts.cumsum(0).int())
+    ends = sorted_pairs.ends.tolist()
     expected = [(e, first) for e in range(experts) for first in range(ends[e] - int(counts[e]), ends[e], rows)]
-    tiles = list(zip(found.tile_experts.tolist(), found.tile_firsts.tolist(), strict=True))
+    tiles = list(zip(sorted_pairs.tile_experts.tolist(), sorted_pairs.tile_firsts.tolist(), strict=True))
     assert len(tiles) == max_tiles(flat.numel(), experts, rows) >= len(expected)
     assert tiles[: len(expected)] == expected
     assert all(expert == -1 for expert, _ in tiles[len(expected) :])
@@ -52,7 +52,7 @@ def check_sorted(ids, experts, rows):
 
 @triton.jit
 def widen(codes, scales, out, N: tl.constexpr, K: tl.constexpr):
-    """128 of the K columns a program."""
+    """Widens 128 of the K columns per CTA."""
     rows = tl.program_id(0) * N + tl.arange(0, N)
     words = codes.to(tl.pointer_type(tl.uint32)) + tl.program_id(1) * 16 + rows[:, None] * (K // 8)
     four_scales = scales.to(tl.pointer_type(tl.uint32)) + tl.program_id(1) + rows * (K // 128)
@@ -62,7 +62,7 @@ def widen(codes, scales, out, N: tl.constexpr, K: tl.constexpr):
 
 
 def check_widen():
-    """All bytes under all scales: exact from 2^-100 to 2^33, not finite above."""
+    """Checks all bytes under all scales: exact from 2^-100 to 2^33, not finite above."""
     codes = torch.arange(256, dtype=torch.uint8, device=PLACE).repeat(256, 1)
     scales = torch.arange(256, dtype=torch.uint8, device=PLACE)[:, None].repeat(1, 16)
     out = torch.empty(256, 512, dtype=torch.bfloat16, device=PLACE)
@@ -81,10 +81,10 @@ def check_quantize():
     x = x.bfloat16().to(PLACE)
     sizes = {"K": 96, "ROWS": 4, "COLUMNS": 64}
     for name, native in (("bf16", False), ("mxfp8", False), ("mxfp8", True), ("mxfp4", False), ("mxfp4", True)):
-        expected, found = store(x, name, native), Fed.empty(x.shape, name, native, PLACE)
-        mxfp.store_rows[2, 2](x, found.values, found.scales, 7, **sizes, FORMAT=name, NATIVE=native)
-        assert torch.equal(found.values, expected.values), (name, native)
-        assert not native or torch.equal(found.scales, expected.scales), name
+        expected, actual = store(x, name, native), Fed.empty(x.shape, name, native, PLACE)
+        mxfp.store_rows[2, 2](x, actual.values, actual.scales, 7, **sizes, FORMAT=name, NATIVE=native)
+        assert torch.equal(actual.values, expected.values), (name, native)
+        assert not native or torch.equal(actual.scales, expected.scales), name
     values = torch.empty_like(x)
     x[0, 0], x[1, 40] = float("inf"), float("nan")
     mxfp.store_rows[2, 2](x, values, None, 7, **sizes, FORMAT="mxfp8", NATIVE=False)

@@ -29,6 +29,6 @@ for size in sys.argv[2:]:
         fed = Fed.empty(residual.shape, activation, native, PLACE)
         launch(residual, update, weight, 1e-5, y, total, fed)
         wanted = tensors((*expected, store(expected[0], activation, native)))
-        found = tensors((y, total, fed))
-        assert len(found) == len(wanted) == 3 + native
-        assert all(map(same_bits, found, wanted)), f"T={tokens} H={hidden} {activation} native={native}"
+        results = tensors((y, total, fed))
+        assert len(results) == len(wanted) == 3 + native
+        assert all(map(same_bits, results, wanted)), f"T={tokens} H={hidden} {activation} native={native}"

@@ -1,4 +1,4 @@
-"""Attention's Triton kernels: cuts in the interpreter, choice by shapes, compiled for GPUs that are not here."""
+"""Attention's Triton kernels: interpreted, chosen by shape, and compiled for other GPUs."""
 
 import random
 from dataclasses import replace
@@ -17,7 +17,7 @@ from firesteel.kernels.proof.verify import check, rebuild
 
 CPU, FP8 = torch.device("cpu"), torch.float8_e4m3fn
 PARTS = Path(__file__).with_name("attention_parts.py")
-NOWHERE = 1 << 40  # a page number that is fatal to read from
+NOWHERE = 1 << 40  # a page number that crashes on access
 DECODE, PREFILL = attention.implementations["triton:decode"], attention.implementations["triton:prefill"]
 REAL = Shapes(
     num_queries=32,
@@ -48,7 +48,7 @@ def sample(
     device=CPU,
     scales=(1.0, 1.0),
 ):
-    """Requests of (queries, tokens held); unwritten slots hold NaN, pages wholly before the window are NOWHERE."""
+    """Draws requests of (queries, tokens held); unwritten slots are NaN, pages before the window are NOWHERE."""
     generator = torch.Generator(device).manual_seed(seed)
     needed = [-(-held // page_size) for _, held in lens]
     order = torch.randperm(sum(needed) + 1, device=device, generator=generator)
@@ -84,7 +84,7 @@ def sample(
 
 
 def narrow(given):
-    """The op's own sample with one kv head and its 8 query heads: the interpreter is slow."""
+    """Reduces a sample of the op to one kv head with its 8 query heads, because the interpreter is slow."""
     (operands,) = given.clone()
     narrowed = replace(
         operands,
@@ -140,18 +140,18 @@ def test_prompts_chunks_and_mixed_batches(interpret):
 
 
 def pad(given, count):
-    """With `count` rows of NaN behind those of the last request."""
+    """Appends `count` rows of NaN after those of the last request."""
     (operands,) = given.args
     q = operands.q
-    nobodys = torch.full((count, *q.shape[1:]), float("nan"), dtype=q.dtype, device=q.device)
-    padded = replace(operands, q=torch.cat((q, nobodys)))
-    return Sample(f"{given.label}, {count} of nobody", (padded,), given.tolerance)
+    padding = torch.full((count, *q.shape[1:]), float("nan"), dtype=q.dtype, device=q.device)
+    padded = replace(operands, q=torch.cat((q, padding)))
+    return Sample(f"{given.label}, {count} of padding", (padded,), given.tolerance)
 
 
-def test_rows_that_are_nobodys_become_zero(interpret):
+def test_padding_rows_become_zero(interpret):
     chunk = sample("a chunk that is split", [(18, 400)], page_size=64, sinks=SINKS)
     none_left = sample("the last request has no queries", [(5, 9), (1, 20), (0, 1), (0, 1)], sinks=SINKS)
-    found = interpret(
+    checks = interpret(
         attention,
         [
             pad(sample("full", [(18, 18)], page_size=64), 14),
@@ -164,7 +164,9 @@ def test_rows_that_are_nobodys_become_zero(interpret):
             pad(sample("split, no sinks", [(1, 700)], page_size=64), 7),
         ],
     )
-    assert {"triton:decode", "triton:prefill"} <= {one.implementation for one in found if one.refusal is None}
+    assert {"triton:decode", "triton:prefill"} <= {
+        check.implementation for check in checks if check.refusal is None
+    }
     y = attention.reference(*pad(chunk, 14).args)
     assert (y[18:] == 0).all() and (y[:18] != 0).any()
 
@@ -190,8 +192,8 @@ def test_other_heads_and_types(interpret):
 
 
 @pytest.mark.parametrize("sinks", [SINKS, None], ids=["sinks", "no sinks"])
-def test_scales_are_those_of_the_pages_and_not_of_the_sinks(sinks):
-    """Pages times their scales, unscaled, give the same."""
+def test_scales_apply_to_pages_and_not_to_sinks(sinks):
+    """Unscaled pages with the scales multiplied in give the same result."""
     (operands,) = sample("", [(1, 40), (18, 33)], kv_dtype=FP8, sinks=sinks).args
     operands = replace(operands, q=operands.q.float())
     scaled = attention.reference(replace(operands, key_scale=0.25, value_scale=3.0))
@@ -208,7 +210,7 @@ def test_scales_of_one_change_no_bit():
 
 
 @pytest.mark.parametrize(("window", "splits"), [(None, range(2, 9)), (400, (3, 8))], ids=["full", "window"])
-def test_splits_agree_and_pages_behind_the_last_are_not_read(window, splits, run_interpreted):
+def test_splits_agree_and_pages_after_the_last_are_not_read(window, splits, run_interpreted):
     given = sample("", [(1, 1100), (1, 140)], page_size=64, dtype=torch.float32, window=window, sinks=SINKS)
     table = given.args[0].page_table
     for request, held in enumerate((1100, 140)):
@@ -220,18 +222,18 @@ def meta(given):
     return rebuild(given.args[0], lambda tensor: tensor.to("meta"))
 
 
-def test_decode_or_prefill_is_told_by_shapes_alone():
+def test_decode_or_prefill_is_chosen_by_shapes_alone():
     several = meta(sample("", [(1, 40), (8, 17), (0, 33), (23, 23)]))
     assert DECODE.accepts(several) is None and PREFILL.accepts(several) is None
     assert "up to 8 queries a request, not 33 of 4" in DECODE.accepts(meta(sample("", [(33, 40), *[(0, 1)] * 3])))
 
 
-def test_triton_where_asked_for_tries_decode_first():
+def test_requested_triton_tries_decode_first():
     cpu = find_device("cpu")
     gpu = replace(cpu, name="H200", capability=(9, 0))
-    names = [one.name for one in attention.choose(gpu, "triton", Ledger()).candidates]
+    names = [candidate.name for candidate in attention.choose(gpu, "triton", Ledger()).candidates]
     assert names == ["triton:decode", "triton:prefill"]
-    assert [one.name for one in attention.choose(cpu, None, Ledger()).candidates] == ["reference"]
+    assert [candidate.name for candidate in attention.choose(cpu, None, Ledger()).candidates] == ["reference"]
 
 
 @pytest.mark.parametrize(
@@ -245,7 +247,7 @@ def test_triton_where_asked_for_tries_decode_first():
         (sample("", [(1, 4)], scales=(-1.0, 1.0)), "a positive scale"),
     ],
 )
-def test_what_the_kernels_do_not_take_is_refused_with_the_reason(given, why):
+def test_unsupported_arguments_are_refused_with_the_reason(given, why):
     for implementation in (DECODE, PREFILL):
         assert why in implementation.accepts(*given.args)
 

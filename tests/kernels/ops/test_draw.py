@@ -1,4 +1,4 @@
-"""draw in Triton's interpreter: the reference's tokens, whatever rows hold; and on a GPU at the real size."""
+"""draw gives the reference's tokens for any logits: in Triton's interpreter, and on a GPU at the real size."""
 
 import pytest
 import torch
@@ -35,12 +35,12 @@ def test_interpreted_draws_are_the_references(interpret):
 def test_interpreted_draws_stay_in_the_vocabulary(call_interpreted):
     logits = normal(4, 70)
     logits[0], logits[1, 3], logits[2] = -INF, NAN, NAN
-    (token_ids,) = call_interpreted(draw, "triton", [Sample("no numbers", make_args(logits, [1.0, 1.0, 0.0, 1.0]))])
+    (token_ids,) = call_interpreted(draw, "triton", [Sample("NaN", make_args(logits, [1.0, 1.0, 0.0, 1.0]))])
     assert ((token_ids >= 0) & (token_ids < 70)).all()
 
 
 def equals(device="cpu"):
-    """Greedy rows with equal logits within a part and in several."""
+    """Returns greedy rows with equal logits, within one part and across parts."""
     logits = torch.zeros(3, 6200, device=device)
     logits[0, [2040, 2041, 5000]], logits[1, [2047, 2048]], logits[2, [4100, 6199]] = 1.0, 1.0, 1.0
     return make_args(logits, [0.0, 0.0, 0.0])
@@ -52,7 +52,7 @@ def test_greedy_rows_take_the_lowest_of_equals_on_a_gpu():
 
 
 def test_greedy_rows_take_the_lowest_of_equals_within_and_across_parts(call_interpreted):
-    """The interpreter takes the lowest by itself; a GPU shows whether the kernel does."""
+    """The interpreter always takes the lowest; only a GPU shows whether the kernel does."""
     args = equals()
     assert draw.reference(*args).tolist() == [2040, 2047, 4100]
     (token_ids,) = call_interpreted(draw, "triton", [Sample("equals", args)])

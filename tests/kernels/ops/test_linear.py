@@ -1,4 +1,4 @@
-"""linear on MXFP4 weights: its Triton kernels interpreted, compiled and, on a GPU, run; what they refuse."""
+"""linear on MXFP4 weights: Triton kernels interpreted, compiled and run on a GPU, and their refusals."""
 
 import itertools
 import sys
@@ -31,7 +31,7 @@ TOKEN_COUNTS = (1, 2, 3, 7, 16, 63, 64, 65, 255, 257, 320, 512, 1000, 4096, 8192
 
 
 def draw(tokens, rows, columns, activation="bf16", tile="auto", *, bias=True, seed=1, device="cpu"):
-    """Random codes are as good as quantised weights; their rms is 2.93, so these scales keep the size of x."""
+    """Draws random codes as weights; their rms is 2.93, so these scales keep the magnitude of x."""
     generator = torch.Generator(device).manual_seed(seed)
     on = {"generator": generator, "device": device}
     x = torch.randn(tokens, columns, **on).bfloat16()
@@ -45,12 +45,12 @@ def draw(tokens, rows, columns, activation="bf16", tile="auto", *, bias=True, se
 
 
 def ones(tokens, rows, columns):
-    """bf16 weights, without a bias."""
+    """Returns a sample with bf16 weights and no bias."""
     return LinearOperands(x=torch.ones(tokens, columns).bfloat16(), weight=torch.ones(rows, columns).bfloat16())
 
 
 def test_interpreted_kernels_equal_the_reference(interpret):
-    """Tails in the tokens, in the rows and in K = 90 groups; chosen tiles, and pinned ones of several sizes."""
+    """Covers tails in tokens, rows and K = 90 groups, with chosen and pinned tiles."""
     interpret(
         linear,
         [
@@ -71,14 +71,14 @@ def test_interpreted_kernels_equal_the_reference(interpret):
 
 
 def with_fed(sample):
-    """As rms_norm_fed hands x over, and poison where x itself was: what is read must be `fed`."""
+    """Returns the sample with x stored as by rms_norm_fed and NaN in x itself, so that only `fed` may be read."""
     (operands,) = sample.args
     fed = store(operands.x, operands.activation, native=False)
     poisoned = replace(operands, x=torch.full_like(operands.x, float("nan")), fed=fed)
     return Sample(f"{sample.label} fed", (poisoned,))
 
 
-def test_stored_rows_are_read_in_place_of_the_plain_ones_to_the_same_bits(call_interpreted):
+def test_stored_rows_replace_plain_ones_and_give_the_same_bits(call_interpreted):
     samples = [draw(3, 76, 160, activation) for activation in ACTIVATIONS]
     plain = call_interpreted(linear, "triton:gemm", samples)
     fed = call_interpreted(linear, "triton:gemm", [with_fed(sample) for sample in samples])
@@ -96,7 +96,7 @@ def test_stored_rows_are_refused_before_bf16_weights_and_of_another_activation()
 
 
 def test_native_kernels_equal_the_reference(run_interpreted):
-    """The SM12x path, interpreted."""
+    """Runs the SM12x path in the interpreter."""
     if TRITON < (3, 8):
         pytest.skip("Triton < 3.8 does not interpret dot_scaled")
     drawn = [
@@ -131,12 +131,12 @@ def code_of(capability, variant):
         ("sm_121a", "triton:gemm mxfp4-weight mxfp4 5120x2880 128x128x128", "kind::mxf4nvf4.block_scale"),
     ],
 )
-def test_compiles_to_the_matrix_instructions_meant(target, variant, instruction):
+def test_compiles_to_the_intended_matrix_instructions(target, variant, instruction):
     if "kind::" in instruction and TRITON < (3, 8):
         pytest.skip("Triton < 3.8 has no block-scaled MMA for SM12x")
     number = int(target.strip("sm_a"))
     proof = prove_code("linear", code_of(divmod(number, 10), variant), target)
-    assert proof.ptx and all(instruction in found for found in proof.ptx)
+    assert proof.ptx and all(instruction in line for line in proof.ptx)
     assert proof.fits and proof.spills == 0
     assert proof.verdict == ("native-fp4" if "kind::" in instruction else "bf16")
 
@@ -154,7 +154,8 @@ def test_every_product_of_quantised_activations_is_native_on_sm12x(target):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("target", "activation"), [("sm_80", "bf16"), ("sm_90a", "bf16"), *(("sm_121a", one) for one in ACTIVATIONS)]
+    ("target", "activation"),
+    [("sm_80", "bf16"), ("sm_90a", "bf16"), *(("sm_121a", activation) for activation in ACTIVATIONS)],
 )
 @pytest.mark.parametrize("tile", ["16x16", "256x16", "16x256", "64x128", "128x256", "256x128"])
 def test_pinned_tiles_fit(target, activation, tile):
@@ -226,11 +227,11 @@ def test_device_code_names_every_tile_that_any_number_of_tokens_picks(capability
         (3, 97, None, False, "16x64x128"),
     ],
 )
-def test_tile_follows_from_the_shape(tokens, rows, capability, native, expected):
+def test_tile_depends_on_the_shape(tokens, rows, capability, native, expected):
     assert str(device_code.pick_tile(tokens, rows, capability, native)) == expected
 
 
-def test_pinned_tile_keeps_its_size_and_has_warps_enough():
+def test_pinned_tile_keeps_its_size_and_has_enough_warps():
     assert device_code.pin_tile("auto", None) is None
     assert device_code.pin_tile("128x256", (12, 1)) == Tile(rows=128, columns=256, depth=64, warps=8, stages=2)
     assert device_code.pin_tile("128x256", (9, 0)) == Tile(rows=128, columns=256, depth=64, warps=8, stages=4)
@@ -243,7 +244,7 @@ def accepts(way, operands):
     return linear.implementations[f"triton:{way}"].accepts(operands)
 
 
-def test_arguments_that_will_not_do_are_refused_with_the_reason():
+def test_unsupported_arguments_are_refused_with_the_reason():
     (operands,) = draw(65, 64, 96).args
     x, weight = operands.x, operands.weight
 
@@ -283,7 +284,7 @@ def test_quantised_activations_on_sm12x_need_a_triton_that_multiplies_them(monke
         assert ("needs Triton >= 3.8" in why) if refused else why is None
 
 
-def test_a_pinned_tile_that_nothing_takes_is_an_error():
+def test_pinned_tile_that_no_implementation_accepts_is_an_error():
     chosen = Chosen(linear, [linear.implementations["reference"]], Ledger())
     with pytest.raises(KernelError, match="reference has no tiles, and 64x64 is pinned"):
         chosen(*draw(1, 33, 96, "bf16", "64x64").args)
@@ -313,8 +314,8 @@ def test_lm_head_on_a_gpu(tokens, activation):
 
 
 @pytest.mark.gpu
-def test_results_past_2_to_the_31_are_stored_where_they_belong():
-    """11264 tokens of lm_head's 201088 rows: 2.27e9 values."""
+def test_results_beyond_2_to_the_31_are_stored_correctly():
+    """11264 tokens times the 201088 rows of lm_head are 2.27e9 values."""
     (operands,) = draw(11264, *SHAPES[2], bias=False, device="cuda").args
     y = linear.implementations["triton:gemm"].function(operands)
     for rows in (slice(0, 2), slice(-2, None)):
@@ -374,7 +375,7 @@ def test_tiles_of_bf16_weights_reach_many_sms(tokens, rows, expected):
     assert bf16_code.pick_tile(tokens, rows) in bf16_code.TILES
 
 
-def test_cublas_sums_in_fp32_and_leaves_torchs_setting_as_it_was(monkeypatch):
+def test_cublas_sums_in_fp32_and_restores_torchs_setting(monkeypatch):
     settings, seen = torch.backends.cuda.matmul, []
 
     def multiply(x, weight, bias):
@@ -387,7 +388,7 @@ def test_cublas_sums_in_fp32_and_leaves_torchs_setting_as_it_was(monkeypatch):
     assert before and seen == [False] and settings.allow_bf16_reduced_precision_reduction is before
 
 
-def test_cublas_takes_many_tokens_and_bf16_weights_alone():
+def test_cublas_accepts_only_many_tokens_and_bf16_weights():
     refuse = linear.implementations["cublas"].accepts
     operands = ones(128, 8, 32)
     assert refuse(operands) is None

@@ -1,4 +1,4 @@
-"""The expert MLP: what its activations mean, and its Triton kernels interpreted, compiled and, on a GPU, run."""
+"""The expert MLP: rounding of activations, and Triton kernels interpreted, compiled and run on a GPU."""
 
 import os
 import subprocess
@@ -30,14 +30,14 @@ TOKEN_COUNTS = (1, 2, 3, 7, 16, 63, 64, 65, 255, 257, 320, 512, 1000, 4096, 8192
 def draw(
     tokens, experts, hidden, inter, active, activation="bf16", *, tile="auto", seed=1, used=None, device="cpu"
 ):
-    """A sample whose tokens choose among the first `used` experts."""
+    """Draws a sample whose tokens choose among the first `used` experts."""
     generator = torch.Generator(device).manual_seed(seed)
     weights = random_experts(experts, hidden, inter, generator)
     x = torch.randn(tokens, hidden, device=device, generator=generator).bfloat16()
     scores = torch.rand(tokens, used or experts, device=device, generator=generator)
     chosen, ids = scores.topk(active)
     label = f"T={tokens} E={experts} A={active} {hidden}x{inter} {activation} {tile}"
-    limit = 1.0  # low, so that many values meet it
+    limit = 1.0  # low, so that many values are clamped
     operands = MoeMatmulOperands(
         x=x,
         ids=ids,
@@ -70,22 +70,24 @@ def test_reference_rounds_the_activations_of_both_matmuls(activation):
     assert not torch.equal(y, moe_matmul.reference(replace(operands, activation="bf16")))
 
 
-def test_small_samples_meet_every_activation():
-    """compute-sanitizer sees the small ones only."""
-    small = [one for one in moe_matmul.make_samples(torch.device("cpu")) if moe_matmul.bytes(*one.args) < 4e6]
-    labels = {one.label for one in small}
+def test_small_samples_cover_every_activation():
+    """compute-sanitizer runs the small samples only."""
+    small = [
+        sample for sample in moe_matmul.make_samples(torch.device("cpu")) if moe_matmul.bytes(*sample.args) < 4e6
+    ]
+    labels = {sample.label for sample in small}
     for before in ("T=3 E=32 96x160", "T=65 E=5 160x96"):
         assert {f"{before} {activation}" for activation in ACTIVATIONS} <= labels
-    assert {one.args[0].activation for one in small} == set(ACTIVATIONS)
+    assert {sample.args[0].activation for sample in small} == set(ACTIVATIONS)
 
 
-def test_reference_names_the_activations_there_are():
+def test_error_for_an_unknown_activation_lists_the_known_ones():
     with pytest.raises(ValueError, match="unknown activation 'fp8'; the activations are bf16, mxfp8, mxfp4"):
         moe_matmul.reference(*draw(1, 5, 32, 32, 1, "fp8").args)
 
 
 def test_interpreted_kernels_equal_the_reference(interpret):
-    """Every tile, tails in both matrices and in the tokens, one and several chunks of pairs."""
+    """Covers every tile, tails in both matrices and in the tokens, one and several chunks of pairs."""
     interpret(
         moe_matmul,
         [
@@ -105,7 +107,7 @@ def test_interpreted_kernels_equal_the_reference(interpret):
 
 
 def with_fed(sample):
-    """As rms_norm_fed hands x over, and poison where x itself was: what is read must be `fed`."""
+    """Returns the sample with x stored as by rms_norm_fed and NaN in x itself, so that only `fed` may be read."""
     (operands,) = sample.args
     fed = store(operands.x, operands.activation, native=False)
     poisoned = replace(operands, x=torch.full_like(operands.x, float("nan")), fed=fed)
@@ -113,7 +115,7 @@ def with_fed(sample):
 
 
 @pytest.mark.parametrize("way", ["triton:gemv", "triton:gemm"])
-def test_stored_rows_are_read_in_place_of_the_plain_ones_to_the_same_bits(call_interpreted, way):
+def test_stored_rows_replace_plain_ones_and_give_the_same_bits(call_interpreted, way):
     samples = [draw(3, 8, 96, 96, 2, activation) for activation in ACTIVATIONS]
     plain = call_interpreted(moe_matmul, way, samples)
     fed = call_interpreted(moe_matmul, way, [with_fed(sample) for sample in samples])
@@ -130,12 +132,12 @@ def test_stored_rows_of_another_activation_are_refused():
         assert "but was given 3 x 96 values rounded to mxfp4" in refused
 
 
-def test_pairs_are_sorted_and_numbers_rounded_as_by_torch(run_interpreted):
+def test_pairs_are_sorted_and_values_rounded_as_in_torch(run_interpreted):
     run_interpreted(PARTS, "sort", "widen", "quantize")
 
 
 def test_native_block_scaled_kernels_equal_the_reference(run_interpreted):
-    """The SM12x path, interpreted."""
+    """Runs the SM12x path in the interpreter."""
     if triton_version() < (3, 8):
         pytest.skip("Triton < 3.8 does not interpret dot_scaled")
     samples = [draw(3, 5, 96, 96, 2, "mxfp8"), draw(5, 5, 160, 96, 2, "mxfp4", used=3)]
@@ -161,13 +163,13 @@ def triton_version():
         ("sm_121a", "triton:gemm mxfp4 fc2 128x128x128", "kind::mxf4nvf4.block_scale"),
     ],
 )
-def test_compiles_to_the_matrix_instructions_meant(target, variant, instruction):
+def test_compiles_to_the_intended_matrix_instructions(target, variant, instruction):
     if "kind::" in instruction and triton_version() < (3, 8):
         pytest.skip("Triton < 3.8 has no block-scaled MMA for SM12x")
     capability = (9, 0) if target == "sm_90a" else (12, 1)
     proof = prove_code("moe_matmul", code_of(capability, variant), target)
-    assert any(instruction in found for found in proof.ptx)
-    assert all(instruction.partition(".m64")[0] in found for found in proof.ptx)
+    assert any(instruction in line for line in proof.ptx)
+    assert all(instruction.partition(".m64")[0] in line for line in proof.ptx)
     assert proof.fits and proof.spills <= FEW_SPILLS
     assert proof.verdict == ("native-fp4" if "kind::" in instruction else "bf16")
 
@@ -202,23 +204,28 @@ def test_tiles_grow_with_the_pairs_of_an_expert_and_can_be_pinned():
     assert device.pin(tiles[3], "auto", (9, 0)) == tiles[3]
 
 
-def test_a_pinned_tile_has_the_same_shape_whatever_would_have_been_chosen():
-    """What is chosen for few pairs is so deep that a large tile of that depth fits no GPU's shared memory."""
+def test_pinned_tile_has_the_same_shape_whatever_the_number_of_pairs():
+    """The tile for few pairs is so deep that a large tile of that depth exceeds any GPU's shared memory."""
     pytest.importorskip("triton")
     from firesteel.kernels.triton import moe_matmul as device
 
     for tile, stages in (("16x64", 3), ("128x128", 3), ("256x128", 2), ("128x256", 2)):
         for capability in ((9, 0), (12, 1)):
             chosen = (device.gemv_tiles(4), device.gemm_tiles(256, capability, False))
-            few, many = (device.pin(one, tile, capability) for one in chosen)
+            few, many = (device.pin(choice, tile, capability) for choice in chosen)
             wanted = 4 if capability == (9, 0) else stages
-            assert few == many and {(one.depth, one.stages) for one in few} == {(64, wanted)}
+            assert few == many and {(pinned.depth, pinned.stages) for pinned in few} == {(64, wanted)}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "activation"),
-    [("sm_86", "bf16"), ("sm_90a", "bf16"), ("sm_100a", "bf16"), *(("sm_121a", one) for one in ACTIVATIONS)],
+    [
+        ("sm_86", "bf16"),
+        ("sm_90a", "bf16"),
+        ("sm_100a", "bf16"),
+        *(("sm_121a", activation) for activation in ACTIVATIONS),
+    ],
 )
 @pytest.mark.parametrize("tile", ["16x64", "16x256", "256x64", "128x128", "128x256", "256x128"])
 @pytest.mark.parametrize("matmul", ["fc1", "fc2"])
@@ -241,7 +248,7 @@ def test_device_code_names_every_tile_that_any_number_of_pairs_picks(capability)
     pytest.importorskip("triton")
     from firesteel.kernels.triton import moe_matmul as device
 
-    found = {code.variant for code in moe_matmul.make_device_code(capability)}
+    variants = {code.variant for code in moe_matmul.make_device_code(capability)}
     for activation in ACTIVATIONS:
         native = capability[0] == 12 and activation != "bf16"
         gemv = [device.gemv_tiles(pairs) for pairs in range(1, 257)]
@@ -249,12 +256,12 @@ def test_device_code_names_every_tile_that_any_number_of_pairs_picks(capability)
         for way, tiles in (("gemv", gemv), ("gemm", gemm)):
             wanted = {f"{name} {tile}" for pair in tiles for name, tile in zip(("fc1", "fc2"), pair, strict=True)}
             before = f"triton:{way} {activation} "
-            assert {one.removeprefix(before) for one in found if one.startswith(before)} == wanted
+            assert {variant.removeprefix(before) for variant in variants if variant.startswith(before)} == wanted
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize(("capability", "is_sm12x"), [((9, 0), False), ((12, 1), True)])
-def test_the_store_is_the_one_the_target_launches(capability, is_sm12x, activation):
+def test_device_code_has_the_store_that_the_target_launches(capability, is_sm12x, activation):
     constants = code_of(capability, f"triton:gemm store {activation} K=2880").constants
     assert constants["FORMAT"] == activation and constants["NATIVE"] is (is_sm12x and activation != "bf16")
 
@@ -263,7 +270,7 @@ def accepts(way, sample, **changes):
     return moe_matmul.implementations[f"triton:{way}"].accepts(replace(sample.args[0], **changes))
 
 
-def test_arguments_that_will_not_do_are_refused_with_the_reason():
+def test_unsupported_arguments_are_refused_with_the_reason():
     sample = draw(65, 5, 64, 64, 2)
     x = sample.args[0].x
     assert accepts("gemm", sample) is None
@@ -285,11 +292,11 @@ def test_a_pinned_tile_that_cannot_be_computed_is_refused(tile):
 def test_a_pinned_tile_is_the_one_that_runs_on_a_gpu(tile):
     device, ledger = find_device("cuda"), Ledger()
     sample = draw(65, 32, 2880, 2880, 4, tile=tile, device="cuda")
-    failures = [one.failure for one in verify(moe_matmul, device, [sample]) if one.refusal is None]
+    failures = [check.failure for check in verify(moe_matmul, device, [sample]) if check.refusal is None]
     assert failures and not any(failures)
     moe_matmul.choose(device, "triton", ledger)(*sample.args)
     (entry,) = ledger.entries.values()
-    tiles = {one.kernel: one.tile for one in entry.launches}
+    tiles = {launch.kernel: launch.tile for launch in entry.launches}
     assert tiles["fc1"].startswith(tile + "x") and tiles["fc2"].startswith(tile + "x")
 
 
@@ -306,12 +313,12 @@ def test_quantised_activations_on_sm12x_need_a_triton_that_multiplies_them(monke
         assert why is None or "torch >= 2.14" in why
 
 
-def test_triton_runs_on_a_gpu_where_asked_for_and_is_refused_on_a_cpu():
+def test_triton_runs_on_a_gpu_if_requested_and_is_refused_on_a_cpu():
     cpu = find_device("cpu")
     gpu = replace(cpu, name="H200", capability=(9, 0))
-    names = [one.name for one in moe_matmul.choose(gpu, "triton", Ledger()).candidates]
+    names = [candidate.name for candidate in moe_matmul.choose(gpu, "triton", Ledger()).candidates]
     assert names == ["triton:gemv", "triton:gemm"]
-    assert [one.name for one in moe_matmul.choose(cpu, None, Ledger()).candidates] == ["reference"]
+    assert [candidate.name for candidate in moe_matmul.choose(cpu, None, Ledger()).candidates] == ["reference"]
     with pytest.raises(KernelError, match=r"needs an NVIDIA GPU of compute capability 8.0"):
         moe_matmul.choose(cpu, "triton", Ledger())
 
@@ -343,7 +350,7 @@ def test_all_tokens_on_one_expert_on_a_gpu(way):
 @pytest.mark.gpu
 @pytest.mark.parametrize("way", ["gemv", "gemm"])
 def test_a_cuda_graph_replays_with_other_experts(way):
-    """Nothing of a call is decided on the CPU: a captured graph takes new tokens and new ids."""
+    """A call decides nothing on the CPU, so a captured graph accepts new tokens and new ids."""
     function = moe_matmul.implementations[f"triton:{way}"].function
     first, second = (draw(17, 32, 2880, 2880, 4, seed=seed, device="cuda").args[0] for seed in (1, 2))
     function(first)
@@ -357,8 +364,8 @@ def test_a_cuda_graph_replays_with_other_experts(way):
 
 
 @pytest.mark.gpu
-def test_pairs_are_sorted_and_numbers_rounded_as_by_torch_on_a_gpu():
-    """Among them the assembly that widens MXFP4, which the interpreter cannot run."""
+def test_pairs_are_sorted_and_values_rounded_as_in_torch_on_a_gpu():
+    """Includes the assembly that widens MXFP4, which the interpreter cannot run."""
     source = str(Path(firesteel.__file__).parents[1])
     command = [sys.executable, PARTS, "no samples", "sort", "widen", "quantize"]
     done = subprocess.run(

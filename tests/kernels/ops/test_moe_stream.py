@@ -1,4 +1,4 @@
-"""The experts' matmuls by streaming: emulated on a CPU, and on a GPU at real shapes."""
+"""moe_matmul=cuda:stream: emulated on a CPU, and run on a GPU at real shapes."""
 
 import importlib
 from dataclasses import replace
@@ -22,7 +22,7 @@ UNEVEN, LARGE, SMALL = (
 
 
 def draw(tokens, experts, hidden, inter, *, active=4, used=None, seed=1, device="cpu"):
-    """A sample whose tokens choose among the first `used` experts."""
+    """Draws a sample whose tokens choose among the first `used` experts."""
     generator = torch.Generator(device).manual_seed(seed)
     weights = random_experts(experts, hidden, inter, generator)
     x = torch.randn(tokens, hidden, device=device, generator=generator).bfloat16()
@@ -35,8 +35,8 @@ def run(operands):
     return MODULE.run(operands.x, operands.ids, operands.weights, operands.experts, operands.limit)
 
 
-def label(one):
-    return one.label if isinstance(one, Sample) else f"{one.num_sms} SMs"
+def label(sample):
+    return sample.label if isinstance(sample, Sample) else f"{sample.num_sms} SMs"
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def label(one):
     ],
     ids=label,
 )
-def test_each_token_gets_its_experts_however_many_share_one(hold_emulated, sample):
+def test_each_token_gets_its_experts_however_many_tokens_share_one(hold_emulated, sample):
     hold_emulated(moe_matmul, LARGE, *sample.args, way="cuda:stream")
 
 
@@ -95,7 +95,7 @@ def test_hundreds_of_tokens_of_other_sizes(hold_emulated, machine, sample):
 @pytest.mark.usefixtures("spoilt_memory")
 @pytest.mark.parametrize(("tokens", "padding"), [(5, 3), (70, 58), (3, 0)])
 def test_pairs_without_an_expert_add_nothing(use_machine, tokens, padding):
-    """Rows that pad a batch have the id -1; so may single ranks. What they would have written is NaN here."""
+    """Padding rows of a batch have id -1, and single ranks may too. Their results would be NaN here."""
     (operands,) = draw(tokens + padding, 8, 128, 128).args
     ids = operands.ids
     ids[tokens:] = -1
@@ -117,19 +117,19 @@ def test_all_pairs_without_an_expert_give_zeros(use_machine):
     assert run(operands).eq(0).all()
 
 
-def test_programs_without_strips_do_nothing(hold_emulated):
-    """One expert's 4 strips of the second matmul, for 5 programs."""
+def test_ctas_without_strips_do_nothing(hold_emulated):
+    """Five CTAs share the 4 strips of one expert in the second matmul."""
     hold_emulated(moe_matmul, UNEVEN, *draw(1, 3, 64, 64, active=1).args, way="cuda:stream")
 
 
 @pytest.mark.usefixtures("spoilt_memory")
 @pytest.mark.parametrize("machine", [LARGE, UNEVEN], ids=["even", "uneven"])
-def test_programs_read_what_others_wrote_and_no_sooner(hold_emulated, machine):
+def test_ctas_wait_for_what_others_write(hold_emulated, machine):
     for _ in range(4):
         hold_emulated(moe_matmul, machine, *draw(7, 8, 128, 128).args, way="cuda:stream")
 
 
-def test_what_is_no_number_stays_so_and_harms_no_other_token(use_machine):
+def test_nan_stays_in_its_token(use_machine):
     (operands,) = draw(9, 8, 128, 128).args
     operands.x[3, 17] = torch.nan
     use_machine(LARGE)
@@ -153,12 +153,12 @@ def test_refusals_name_what_is_wrong():
     assert "int64" in refuse(replace(operands, ids=operands.ids.int()))
 
 
-def test_kernels_are_compiled_for_what_fits_the_machine():
+def test_kernels_are_compiled_for_the_pairs_that_fit_the_machine():
     sizes = {"is_up": True, "columns": 64, "rows": 64, "experts": 8, "active": 4}
-    found = [
+    results = [
         MODULE.plan(LARGE, **sizes, pairs=pairs).source.defines["MAX_PAIRS"] for pairs in (1, 64, 65, 256, 257, 768)
     ]
-    assert found == [64, 64, 128, 256, 512, 768]
+    assert results == [64, 64, 128, 256, 512, 768]
     for pairs in MODULE.PAIRS:
         small = MODULE.plan(SMALL, is_up=True, columns=2880, rows=5760, experts=128, active=4, pairs=pairs)
         assert small.shared_bytes <= SMALL.shared_bytes and small.source.defines["MAX_TOKENS"] == 4

@@ -1,4 +1,4 @@
-"""The quantiser's kernel against the format, to the bit."""
+"""quantize_mxfp8's kernel gives the bits of the format."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from firesteel.kernels.ops.quantize_mxfp8 import quantize_mxfp8, refuse_groups
 
 
 def hard_rows():
-    """Ties, saturation, the largest and the smallest numbers, signed zeros; the last two rows are not finite."""
+    """Returns ties, saturation, largest and smallest numbers, signed zeros; the last two rows are not finite."""
     x = torch.zeros(9, 96)
     x[0], x[1, :32], x[1, 32:64] = torch.arange(96) / 32 - 1, 3e38, -1e-45
     x[2] = torch.arange(96) * 4.75 - 200
@@ -40,7 +40,7 @@ def test_kernel_rounds_hard_values_as_the_format_does_on_a_gpu():
     check_hard_rows(*quantize_mxfp8.implementations["triton"].function(x), x)
 
 
-def test_what_has_no_groups_is_refused_with_the_reason():
+def test_rows_without_whole_groups_are_refused_with_the_reason():
     accepts = quantize_mxfp8.implementations["triton"].accepts
     assert accepts(torch.zeros(2, 64)) is None
     assert (

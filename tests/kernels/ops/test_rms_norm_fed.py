@@ -1,4 +1,4 @@
-"""The norm that stores for a matmul: the bits of rms_norm and of the kernel that stores rows; what it refuses."""
+"""rms_norm_fed gives the bits of rms_norm followed by the kernel that stores rows; its refusals."""
 
 import os
 import subprocess
@@ -24,12 +24,12 @@ MODULE = sys.modules["firesteel.kernels.ops.rms_norm_fed"]
 SAMPLES = list(rms_norm_fed.make_samples(torch.device("cpu")))
 
 
-def test_interpreted_kernel_equals_the_two_kernels_to_the_bit(run_interpreted):
+def test_interpreted_kernel_gives_the_bits_of_the_two_kernels(run_interpreted):
     run_interpreted(PARTS, "1,2880", "5,96", "2,32")
 
 
 @pytest.mark.gpu
-def test_kernel_equals_the_two_kernels_to_the_bit_on_a_gpu():
+def test_kernel_gives_the_bits_of_the_two_kernels_on_a_gpu():
     source = str(Path(firesteel.__file__).parents[1])
     sizes = ("1,2880", "7,2880", "64,2880", "257,4096", "4096,2880", "5,96")
     command = [sys.executable, PARTS, "no samples", *sizes]
@@ -40,7 +40,7 @@ def test_kernel_equals_the_two_kernels_to_the_bit_on_a_gpu():
 
 
 @pytest.mark.parametrize("capability", [None, (9, 0), (12, 1)])
-def test_reference_is_rms_norm_and_then_what_its_gpu_multiplies(monkeypatch, capability):
+def test_reference_is_rms_norm_followed_by_rounding_for_the_gpu(monkeypatch, capability):
     monkeypatch.setattr(MODULE, "find_capability", lambda device: capability)
     for sample in SAMPLES:
         y, total, fed = rms_norm_fed.reference(*sample.clone())
@@ -53,8 +53,8 @@ def test_reference_is_rms_norm_and_then_what_its_gpu_multiplies(monkeypatch, cap
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_only_rounded_forms_may_be_a_code_apart(activation):
-    sample = next(one for one in SAMPLES if one.args[-1] == activation and one.args[0].numel() > 2000)
+def test_only_rounded_forms_may_differ_by_one_code(activation):
+    sample = next(sample for sample in SAMPLES if sample.args[-1] == activation and sample.args[0].numel() > 2000)
     y, total, fed = rms_norm_fed.reference(*sample.clone())
 
     def is_close(*actual):
@@ -70,7 +70,7 @@ def test_only_rounded_forms_may_be_a_code_apart(activation):
 
 
 def moved(values):
-    """The largest is a sixteenth less."""
+    """Returns the values with the largest reduced by a sixteenth."""
     values = values.clone()
     values.view(-1)[values.abs().argmax()] *= 15 / 16
     return values
@@ -79,12 +79,12 @@ def moved(values):
 def test_bytes_count_what_is_stored(monkeypatch):
     plain = rms_norm.bytes(*SAMPLES[0].args[:-1])
     for capability, widths in (((9, 0), (2, 2, 2)), ((12, 1), (2, 33 / 32, 17 / 32))):
-        monkeypatch.setattr(MODULE, "find_capability", lambda device, found=capability: found)
-        found = [rms_norm_fed.bytes(*SAMPLES[0].args[:-1], activation) - plain for activation in ACTIVATIONS]
-        assert found == [2880 * width for width in widths]
+        monkeypatch.setattr(MODULE, "find_capability", lambda device, value=capability: value)
+        added_bytes = [rms_norm_fed.bytes(*SAMPLES[0].args[:-1], activation) - plain for activation in ACTIVATIONS]
+        assert added_bytes == [2880 * width for width in widths]
 
 
-def test_arguments_that_will_not_do_are_refused_with_the_reason(monkeypatch):
+def test_unsupported_arguments_are_refused_with_the_reason(monkeypatch):
     accepts = rms_norm_fed.implementations["triton"].accepts
     x, weight = torch.zeros(2, 96).bfloat16(), torch.zeros(96).bfloat16()
     for activation in ACTIVATIONS:

@@ -1,4 +1,4 @@
-"""Pages of every type take what the reference says, to the bit, and nothing else is accepted."""
+"""rope_kv_write stores the reference's bits in pages of every type and refuses other arguments."""
 
 import sys
 from dataclasses import replace
@@ -19,7 +19,7 @@ MODULE = sys.modules["firesteel.kernels.ops.rope_kv_write"]
 
 
 def every_bf16(pages=FP8):
-    """Values [128, 8, 64] are all 65536 patterns of bf16; keys are a few of them, and nothing is turned."""
+    """Returns operands without rotation: values [128, 8, 64] are all 65536 patterns of bf16, keys a few of them."""
     v = torch.arange(65536, dtype=torch.int32).to(torch.int16).view(torch.bfloat16).view(128, 8, 64)
     k = v.roll(64 * 8, dims=0).where(v.isfinite(), torch.tensor(float("nan"), dtype=torch.bfloat16))
     table = torch.cat((torch.ones(1, 32), torch.zeros(1, 32)), dim=1)
@@ -46,7 +46,7 @@ def test_fp8_pages_saturate_and_keep_nan():
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.25, 3.0])
-def test_what_lies_beyond_448_once_divided_is_counted_and_448_is_not(scale):
+def test_quotients_beyond_448_are_counted_and_448_is_not(scale):
     sizes = [448.0, 448.5, -448.0, -480.0, 1e30, float("inf"), float("nan"), 0.0]
     k = torch.zeros(1, 8, 64)
     k[0, 1, :8] = torch.tensor(sizes) * scale
@@ -73,7 +73,7 @@ def test_what_lies_beyond_448_once_divided_is_counted_and_448_is_not(scale):
     assert k_pages.float()[0, 1, 0, :6].tolist() == [448.0, 448.0, -448.0, -448.0, 448.0, 448.0]
 
 
-def test_scales_divide_before_rounding_and_are_for_fp8_alone():
+def test_scales_divide_before_rounding_and_are_for_fp8_only():
     operands = replace(every_bf16(), key_scale=0.5, value_scale=0.125)
     rope_kv_write.reference(operands)
     written = operands.v_pages.view(torch.uint8).transpose(1, 2).reshape(128, 8, 64)
@@ -108,19 +108,19 @@ def test_interpreted_kernel_rounds_every_bf16_to_fp8_as_the_format_does(call_int
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("pages", [FP8, torch.bfloat16, torch.float16, torch.float32])
-def test_every_bf16_is_written_as_by_the_reference_on_a_gpu(pages):
+def test_every_bf16_is_stored_as_by_the_reference_on_a_gpu(pages):
     device = find_device("cuda")
     if pages == FP8 and device.capability < (8, 9):
         pytest.skip(f"{device.name} has no fp8")
     operands = rebuild(every_bf16(pages), lambda tensor: tensor.to(device.torch_device))
-    expected = [one.double() for one in rope_kv_write.reference(operands.clone())]
+    expected = [result.double() for result in rope_kv_write.reference(operands.clone())]
     actual = rope_kv_write.implementations["triton"].function(operands)
-    for one, other in zip(actual, expected, strict=True):
-        assert torch.equal(one.double().nan_to_num(nan=0.5), other.nan_to_num(nan=0.5))
+    for result, other in zip(actual, expected, strict=True):
+        assert torch.equal(result.double().nan_to_num(nan=0.5), other.nan_to_num(nan=0.5))
 
 
 @pytest.mark.gpu
-def test_counting_on_a_gpu_waits_for_nothing_until_it_is_asked_for(forbid_waiting):
+def test_counting_on_a_gpu_does_not_wait_until_the_count_is_read(forbid_waiting):
     device = find_device("cuda")
     if device.capability < (8, 9):
         pytest.skip(f"{device.name} has no fp8")
@@ -141,7 +141,7 @@ def accepts(**changes):
     return rope_kv_write.implementations["triton"].accepts(replace(every_bf16(torch.bfloat16), **changes))
 
 
-def test_arguments_that_will_not_do_are_refused_with_the_reason():
+def test_unsupported_arguments_are_refused_with_the_reason():
     assert accepts() is None
     pages = every_bf16(torch.float8_e5m2).k_pages
     assert accepts(k_pages=pages, v_pages=pages) == (
@@ -155,13 +155,13 @@ def test_arguments_that_will_not_do_are_refused_with_the_reason():
 def test_fp8_pages_need_a_gpu_on_which_attention_reads_them(monkeypatch):
     pages = {"k_pages": every_bf16().k_pages, "v_pages": every_bf16().v_pages}
     for capability, refused in (((8, 0), True), ((8, 6), True), ((8, 9), False), ((12, 1), False), (None, False)):
-        monkeypatch.setattr(MODULE, "find_capability", lambda device, found=capability: found)
+        monkeypatch.setattr(MODULE, "find_capability", lambda device, value=capability: value)
         assert (accepts(**pages) is not None) == refused
         assert accepts() is None
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_121a"])
-def test_one_kernel_turns_and_writes_pages_of_either_type(target):
+def test_one_kernel_rotates_and_writes_pages_of_either_type(target):
     capability = divmod(int(target.strip("sm_a")), 10)
     codes = {code.variant: code for code in rope_kv_write.make_device_code(capability)}
     assert list(codes) == ["triton", "triton fp8-pages"][: 1 if target == "sm_80" else 2]

@@ -1,4 +1,4 @@
-"""Calls in other processes: one that ends its process is told with the cause, the others still give results."""
+"""Calls in other processes: a call that ends its process is reported with the cause, the others give results."""
 
 import multiprocessing
 import os
@@ -13,14 +13,14 @@ ABORTED = Died("its process was ended by SIGABRT")
 
 @pytest.fixture(autouse=True)
 def quick_start(monkeypatch):
-    """Processes are forked from one that has imported torch; test_compile_all.py starts them as they are."""
+    """Forks processes from one that has imported torch; test_prove_all.py starts them as in production."""
     forked = multiprocessing.get_context("forkserver")
     forked.set_forkserver_preload(["firesteel.kernels.proof.isolate"])
     monkeypatch.setattr(multiprocessing, "get_context", lambda method: forked)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_one_that_aborts_takes_nothing_else_with_it(workers):
+def test_call_that_aborts_does_not_affect_others(workers):
     numbers = [0, signal.SIGABRT, 0, 0]  # signal 0 does nothing
     assert list(call_apart(signal.raise_signal, numbers, workers)) == [None, ABORTED, None, None]
 

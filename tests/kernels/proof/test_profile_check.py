@@ -1,4 +1,4 @@
-"""The ledger against a profiler: made-up names here, the real profiler on a GPU."""
+"""The ledger compared with a profiler: invented names on a CPU, the real profiler on a GPU."""
 
 import pytest
 import torch
@@ -26,11 +26,11 @@ def test_equal_counts_agree_and_kernels_of_torch_do_not_matter():
         ({"new": 1}, {}, "new: the ledger has 1 launches, the profiler saw 0"),
     ],
 )
-def test_every_difference_is_told(launched, seen, difference):
+def test_every_difference_is_reported(launched, seen, difference):
     assert compare(launched, seen, OURS) == [difference]
 
 
-def test_own_kernels_are_those_the_ops_list():
+def test_own_kernels_are_those_that_ops_declare():
     names = own_kernels((9, 0))
     assert {"rms_norm_kernel", "fc1", "fc2", "attend"} <= names
 
@@ -41,7 +41,7 @@ def test_the_profiler_sees_what_the_ledger_counts():
     kernels = Kernels(device, {"rms_norm": "triton"}, Ledger())
     x = torch.randn(3, 2880, device="cuda", dtype=torch.bfloat16)
     weight = torch.ones(2880, device="cuda", dtype=torch.bfloat16)
-    kernels.rms_norm(x, x, weight, 1e-5)  # before the watch: cleared away
+    kernels.rms_norm(x, x, weight, 1e-5)  # before the watch, so not counted
     with LaunchWatch(kernels.ledger, device) as watch:
         for _ in range(5):
             kernels.rms_norm(x, x, weight, 1e-5)
@@ -50,7 +50,7 @@ def test_the_profiler_sees_what_the_ledger_counts():
 
 
 @pytest.mark.gpu
-def test_a_launch_behind_the_ledgers_back_is_found():
+def test_launch_outside_the_ledger_is_found():
     device = find_device("cuda")
     kernels = Kernels(device, {"rms_norm": "triton"}, Ledger())
     x = torch.randn(3, 2880, device="cuda", dtype=torch.bfloat16)

@@ -1,4 +1,4 @@
-"""What kernels become on GPUs that are not here, compiled and disassembled; nothing runs."""
+"""Machine code of kernels for other GPUs, compiled and disassembled; nothing runs."""
 
 from contextlib import nullcontext
 from dataclasses import replace
@@ -54,7 +54,7 @@ def scaled_kernel(
 
 @triton.jit
 def hungry_kernel(x, y, N: tl.constexpr):
-    """The sum needs every value and every value needs the sum: all N stay in one warp's registers."""
+    """Keeps all N values in one warp's registers: the sum needs every value and every value needs the sum."""
     values = tl.load(x + tl.arange(0, N))
     tl.store(y + tl.arange(0, N), values - tl.sum(values))
 
@@ -80,7 +80,7 @@ def scaled(element, bits):
 def test_block_scaled_products_are_native_on_sm12x(target, element, bits, kind, machine_code, verdict):
     proof = prove_code("tiny", scaled(element, bits), target)
     if target == "sm_121a" and TRITON < (3, 8):
-        assert proof.verdict == "bf16"  # without a word
+        assert proof.verdict == "bf16"  # silently
         return
     assert proof.verdict == verdict
     assert any(kind in instruction for instruction in proof.ptx), proof.ptx
@@ -128,10 +128,17 @@ LIBRARIES = {("linear", "cublas")}  # NVIDIA's kernels: none of ours is launched
 
 
 def runnable(target):
-    """(op, implementation) of all that would be compiled on a GPU of the target."""
+    """Returns (op, implementation) of everything that would be compiled for a GPU of the target."""
     gpu = replace(find_device("cpu"), name=target, capability=divmod(architecture(target), 10))
-    every = [(op, one) for op in ALL_OPS for name, one in op.implementations.items() if name != REFERENCE]
-    return {(op.name, one.name) for op, one in every if one.needs(gpu) is None} - LIBRARIES
+    every = [
+        (op, implementation)
+        for op in ALL_OPS
+        for name, implementation in op.implementations.items()
+        if name != REFERENCE
+    ]
+    return {
+        (op.name, implementation.name) for op, implementation in every if implementation.needs(gpu) is None
+    } - LIBRARIES
 
 
 @pytest.mark.parametrize("target", SHARED_LIMIT_BYTES)
@@ -148,9 +155,9 @@ def test_every_op_compiles_and_fits_every_target(target):
     assert [proof for proof in proofs if not proof.fits] == []
     own = {"rms_norm", "rms_norm_fed", "linear", "rope_kv_write", "route"}
     assert [proof for proof in proofs if proof.op in own and proof.spills] == []
-    few = {"sm_100a": 8, "sm_103a": 8}.get(target, 0)  # of eight tokens' kernels: not fitted
+    few = {"sm_100a": 8, "sm_103a": 8}.get(target, 0)  # of kernels for eight tokens, which are not tuned there
     decode = {op.name for op in DECODE_OPS}
-    streamed = [one for one in proofs if one.op in decode or one.variant.startswith("cuda:stream")]
+    streamed = [proof for proof in proofs if proof.op in decode or proof.variant.startswith("cuda:stream")]
     assert [proof for proof in streamed if proof.spills > few] == []
 
 
@@ -187,7 +194,7 @@ PROOFS = [PROOF, replace(PROOF, variant="triton:gemm bf16", verdict="bf16"), rep
         "moe_matmul=triton:gemm@bf16",
     ],
 )
-def test_requirements_that_hold(pattern):
+def test_requirements_that_are_met(pattern):
     check(PROOFS, parse(pattern))
 
 
@@ -206,7 +213,7 @@ def test_requirements_that_hold(pattern):
         ("moe_matmul", "is not OP="),
     ],
 )
-def test_requirements_that_do_not_hold_name_the_op(pattern, complaint):
+def test_unmet_requirements_name_the_op(pattern, complaint):
     with pytest.raises(KernelError, match=complaint):
         check(PROOFS, parse("moe_matmul=triton", pattern))
 
@@ -222,12 +229,15 @@ def test_requirements_that_do_not_hold_name_the_op(pattern, complaint):
     ids=str,
 )
 def test_a_verdict_is_required_of_every_product_with_rounded_activations(verdicts, holds):
-    proofs = [replace(PROOF, variant=f"triton:gemm {one}", verdict=verdict) for one, verdict in verdicts.items()]
+    proofs = [
+        replace(PROOF, variant=f"triton:gemm {activation}", verdict=verdict)
+        for activation, verdict in verdicts.items()
+    ]
     with nullcontext() if holds else pytest.raises(KernelError, match="moe_matmul=triton:gemm@native-fp4 is"):
         check(proofs, parse("moe_matmul=triton:gemm@native-fp4"))
 
 
-def test_a_verdict_of_weights_says_nothing_of_weights_held_otherwise():
+def test_verdict_for_one_weight_format_does_not_cover_another():
     packed = replace(PROOF, op="decode_o", variant="cuda mxfp4-weight T1", verdict="int8")
     proofs = [packed, replace(packed, variant="cuda bf16-weight T1", verdict="bf16")]
     check(proofs, parse("decode_o=cuda@int8"))
@@ -278,8 +288,8 @@ def test_the_interpreter_proves_nothing(monkeypatch):
         ("step", "sm_90a", "none", None),
     ],
 )
-def test_cuda_kernels_are_judged_one_by_one(small, kernel, target, verdict, machine_code):
-    """The file holds several; each answers for its own instructions."""
+def test_cuda_kernels_are_judged_separately(small, kernel, target, verdict, machine_code):
+    """The file holds several kernels; each is judged by its own instructions."""
     proof = prove_code("tiny", CudaCode(variant=f"cuda {kernel}", kernel=small(kernel)), target)
     assert (proof.op, proof.variant, proof.target, proof.verdict) == ("tiny", f"cuda {kernel}", target, verdict)
     assert len(proof.ptx) == (machine_code is not None)
@@ -319,7 +329,7 @@ def test_cuda_and_triton_kernels_of_an_op_are_proven_together(small, monkeypatch
     code, _ = rms_norm.make_device_code((9, 0))
     codes = [code, CudaCode(variant="cuda", kernel=small("product_f16"))]
     monkeypatch.setattr(rms_norm, "make_device_code", lambda capability: iter(codes))
-    assert [one.kernel_name for one in codes] == ["rms_norm_kernel", "product_f16"]
+    assert [code.kernel_name for code in codes] == ["rms_norm_kernel", "product_f16"]
     assert [(proof.variant, proof.verdict) for proof in prove([rms_norm], "sm_90a")] == [
         (code.variant, "none"),
         ("cuda", "bf16"),
@@ -343,7 +353,7 @@ def test_none_can_be_required_of_an_op_without_matrix_instructions():
 @pytest.mark.parametrize("target", ["sm_90a", "sm_121a"])
 @pytest.mark.parametrize(("weight", "verdict"), [("mxfp4-weight", "int8"), ("bf16-weight", "bf16")])
 def test_decode_kernels_multiply_fp4_weights_in_integers_and_others_in_bf16(kernel_cache, weight, verdict, target):
-    (code,) = [one for one in list_code(decode_o, target) if f"{weight} T=1" in one.variant]
+    (code,) = [code for code in list_code(decode_o, target) if f"{weight} T=1" in code.variant]
     proof = prove_code("decode_o", code, target)
     assert proof.verdict == verdict
     is_integer = [".s8.s8." in name for name in proof.ptx]
@@ -352,17 +362,17 @@ def test_decode_kernels_multiply_fp4_weights_in_integers_and_others_in_bf16(kern
         assert all(name.startswith("IMMA" if verdict == "int8" else "HMMA") for name in proof.sass) and proof.sass
 
 
-def test_a_verdict_is_asked_of_the_kernels_for_weights_as_they_are_held(kernel_cache, monkeypatch):
-    codes = [one for one in list_code(decode_o, "sm_90a") if "T=1" in one.variant]
+def test_verdict_is_checked_on_kernels_for_the_weight_format_in_use(kernel_cache, monkeypatch):
+    codes = [code for code in list_code(decode_o, "sm_90a") if "T=1" in code.variant]
     monkeypatch.setattr(decode_o, "make_device_code", lambda capability: iter(codes))
     packed, plain = (Requirement.parse(f"decode_o=cuda@{verdict}") for verdict in ("int8", "bf16"))
     check_here(decode_o, H200, packed, "bf16", "mxfp4-weight")
     check_here(decode_o, H200, plain, "bf16", "bf16-weight")
     with pytest.raises(KernelError, match=r"@int8 is required; .*: cuda bf16-weight T=1@bf16$"):
         check_here(decode_o, H200, packed, "bf16", "bf16-weight")
-    for one in (packed, plain):
+    for requirement in (packed, plain):
         with pytest.raises(KernelError, match=r"bf16-weight T=1@bf16, cuda mxfp4-weight T=1@int8$"):
-            check_here(decode_o, H200, one, "bf16")
+            check_here(decode_o, H200, requirement, "bf16")
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""Many variants at once, in processes of their own, and what older compilers make of them."""
+"""Proofs of many variants in parallel processes, and with older compilers."""
 
 import json
 import os
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import firesteel
+from firesteel.host_memory import HostMemory
 from firesteel.kernels.cuda.source import CudaSource
 from firesteel.kernels.op.op import CudaCode, DeviceCode
 from firesteel.kernels.ops.quantize_mxfp8 import quantize_mxfp8
@@ -66,11 +67,11 @@ def test_a_compiler_that_aborts_is_a_failure_of_its_variant(monkeypatch):
     assert proof.variant == "triton K=4096"
 
 
-def test_there_is_a_worker_a_core_as_far_as_memory_goes(monkeypatch):
+def test_one_worker_per_core_as_far_as_memory_allows(monkeypatch):
     cores = len(os.sched_getaffinity(0))
-    monkeypatch.setattr(compile_all, "memory_info", lambda: {"MemAvailable": 1 << 50})
+    monkeypatch.setattr(compile_all, "find_host_memory", lambda: HostMemory(1 << 50, 1 << 50))
     assert count_workers() == min(cores, compile_all.MAX_WORKERS)
-    monkeypatch.setattr(compile_all, "memory_info", lambda: {"MemAvailable": 1 << 20})
+    monkeypatch.setattr(compile_all, "find_host_memory", lambda: HostMemory(1 << 50, 1 << 20))
     assert count_workers() == 1
 
 
@@ -87,7 +88,7 @@ print(json.dumps([prove_task(Task("moe_matmul", number, "sm_121a")).as_dict() fo
 
 @pytest.mark.peer
 def test_an_older_triton_is_found_to_fall_back_on_sm121(tmp_path):
-    """The same source in an environment with Triton 3.7: the block-scaled products silently become bf16 there."""
+    """Compiles the same source with Triton 3.7, where block-scaled products silently become bf16."""
     older = tmp_path / "older"
     wheel = ["--quiet", "--no-deps", "--target", str(older), f"triton=={OLDER_TRITON}"]
     install = [sys.executable, "-m", "pip", "install", *wheel]
@@ -107,7 +108,7 @@ def test_this_triton_is_native_on_sm121(tmp_path):
 
 
 def prove_moe(before, folder):
-    """{variant: (verdict, compiler)} of the large matmuls, with the folders `before` first on the path."""
+    """Returns {variant: (verdict, compiler)} of the large matmuls, with the folders `before` first on the path."""
     path = os.pathsep.join(map(str, [*before, Path(firesteel.__file__).parents[1]]))
     environment = {**os.environ, "PYTHONPATH": path, "TRITON_CACHE_DIR": str(folder / "cache")}
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Each kind of wrong implementation is found out, on a toy op."""
+"""Every kind of wrong implementation is detected, shown on a toy op."""
 
 from dataclasses import dataclass, replace
 
@@ -29,7 +29,7 @@ def only(op, sample=SAMPLE):
 
 
 def beyond(x, places):
-    """The memory `places` floats after the first value of x, whoever owns it."""
+    """Returns the memory `places` floats after the first value of x, whichever tensor it belongs to."""
     return x.as_strided((1,), (1,), x.storage_offset() + places)
 
 
@@ -94,7 +94,7 @@ def test_faults_are_found(function, complaint):
     assert failure is None if complaint is None else complaint in failure
 
 
-def test_a_sample_may_have_a_tolerance_of_its_own():
+def test_sample_may_have_its_own_tolerance():
     op = toy(lambda x, times: x * times * 1.001)
     wide = replace(SAMPLE, tolerance=fp32(worst=1e-2, rms=1e-2, why="toy"))
     narrow = replace(SAMPLE, tolerance=fp32(worst=1e-4, rms=1e-4, why="toy"))
@@ -102,7 +102,7 @@ def test_a_sample_may_have_a_tolerance_of_its_own():
     assert "allowed 0.0001" in only(op, narrow).failure
 
 
-def test_an_op_that_writes_its_argument_may_but_only_there():
+def test_op_may_write_a_declared_argument_and_only_that():
     @define_op(bytes=lambda x: x.nbytes, tolerance=fp32(why="toy"))
     def fill(x):
         return x.fill_(1)
@@ -114,7 +114,7 @@ def test_an_op_that_writes_its_argument_may_but_only_there():
     assert right.failure is None and too_far.failure == "tensor 0 of the arguments was written out of bounds"
 
 
-def test_refusals_are_told_from_passes_and_the_device_decides_who_runs():
+def test_refusals_differ_from_passes_and_the_device_decides_what_runs():
     refusing = toy(read_beyond, accepts=lambda x, times: "wants none")
     assert only(refusing).refusal == "wants none" and only(refusing).failure is None
     assert list(verify(toy(read_beyond, needs=capability(8, 0)), CPU, [SAMPLE])) == []
@@ -132,7 +132,7 @@ def test_arguments_keep_their_strides_and_values_even_inside_dataclasses():
     assert beyond(pair.first, 3).isnan() and beyond(pair.first, -1).isnan() and beyond(pair.first, 9).isnan()
 
 
-def test_same_bits_tells_zero_from_minus_zero_and_knows_nan():
+def test_same_bits_distinguishes_signed_zeros_and_treats_nan_as_equal():
     nan = torch.tensor([float("nan")])
     assert same_bits(nan, nan.clone()) and not same_bits(torch.zeros(1), -torch.zeros(1))
     assert not same_bits(torch.zeros(2), torch.zeros(1)) and not same_bits(torch.zeros(1), torch.zeros(1).int())
@@ -145,7 +145,7 @@ def test_a_pass_carries_its_errors():
     assert only(toy(lambda x, times: x * times)).worst == 0.0
 
 
-def test_a_kernel_that_breaks_has_failed_and_the_next_one_is_still_checked():
+def test_kernel_that_raises_has_failed_and_the_next_one_is_still_checked():
     def broken(x, times):
         raise RuntimeError("CUDA error: an illegal memory access\nCompile with ...")
 
@@ -156,18 +156,18 @@ def test_a_kernel_that_breaks_has_failed_and_the_next_one_is_still_checked():
     assert second.status is Status.PASSED
 
 
-def test_what_the_device_cannot_run_is_listed_with_the_reason():
+def test_implementation_that_the_device_cannot_run_is_listed_with_the_reason():
     (row,) = list_unusable(toy(read_beyond, needs=capability(8, 0)), CPU)
     assert row.status is Status.NOT_RUN and row.implementation == "mine" and "needs an NVIDIA GPU" in row.why
     assert list_unusable(toy(read_beyond), CPU) == []
     assert row.as_dict()["status"] == "not run" and row.as_dict()["not_run"] == row.why
 
 
-def test_a_cpu_never_fails_for_good():
+def test_cpu_never_counts_as_broken():
     assert not has_failed(CPU)
 
 
-def test_a_gpu_that_cannot_be_waited_for_has_failed(monkeypatch):
+def test_gpu_that_cannot_be_synchronized_has_failed(monkeypatch):
     gpu = replace(CPU, capability=(9, 0))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     assert not has_failed(gpu)

@@ -1,4 +1,4 @@
-"""The decode kernels as compiled: how they are spread, that they fit, what their machine code may not hold."""
+"""Plans of the decode kernels and their machine code: grids, shared memory, forbidden instructions."""
 
 import re
 from dataclasses import replace
@@ -34,21 +34,21 @@ FLOAT_ATOMIC = re.compile(r"\b(?:atom|red)\.[\w.:]*\.(?:f16|bf16|f32|f64)|\b(?:R
 
 @pytest.fixture
 def kept(monkeypatch, shared_folder):
-    """Compiled once a session."""
+    """A kernel cache for the whole session, so that kernels are compiled once."""
     monkeypatch.setattr(cuda_cache, "_current", cuda_cache.CubinCache(shared_folder))
 
 
 def plan_all(machine, sizes, tokens=1):
-    """{(layer, whether its weights are packed): what streams them}."""
-    found = {}
+    """Returns {(layer, whether its weights are packed): plan}."""
+    plans = {}
     for is_fp4 in (False, True):
         of_all = {"is_fp4": is_fp4, "tokens": tokens, "hidden": sizes.hidden}
-        found["qkv", is_fp4] = plan_qkv(machine, **of_all, heads=sizes.heads, kv_heads=sizes.kv_heads)
-        found["o", is_fp4] = plan_o(machine, **of_all, columns=sizes.heads * sizes.head_dim)
-        found["lm_head", is_fp4] = plan_lm_head(machine, **of_all, vocabulary=sizes.vocabulary)
-    found["fc1", True] = plan_fc1(machine, tokens=tokens, **expert_sizes(sizes))
-    found["fc2", True] = plan_fc2(machine, tokens=tokens, **expert_sizes(sizes))
-    return found
+        plans["qkv", is_fp4] = plan_qkv(machine, **of_all, heads=sizes.heads, kv_heads=sizes.kv_heads)
+        plans["o", is_fp4] = plan_o(machine, **of_all, columns=sizes.heads * sizes.head_dim)
+        plans["lm_head", is_fp4] = plan_lm_head(machine, **of_all, vocabulary=sizes.vocabulary)
+    plans["fc1", True] = plan_fc1(machine, tokens=tokens, **expert_sizes(sizes))
+    plans["fc2", True] = plan_fc2(machine, tokens=tokens, **expert_sizes(sizes))
+    return plans
 
 
 def every_kernel(machine, sizes, tokens):
@@ -58,9 +58,9 @@ def every_kernel(machine, sizes, tokens):
     return [*streamed, *attention, router_kernel(sizes.experts, sizes.hidden), sample_kernel(sizes.hidden)]
 
 
-def test_one_token_on_an_h200_is_spread_as_measured():
-    found = {name: (one.stream.stages, one.num_ctas) for name, one in plan_all(H200, GPT_OSS).items()}
-    assert found == {
+def test_one_token_on_an_h200_has_the_measured_grid():
+    sizes = {name: (plan.stream.stages, plan.num_ctas) for name, plan in plan_all(H200, GPT_OSS).items()}
+    assert sizes == {
         ("qkv", False): (6, 132),
         ("qkv", True): (5, 132),
         ("o", False): (6, 132),
@@ -72,25 +72,25 @@ def test_one_token_on_an_h200_is_spread_as_measured():
     }
 
 
-def test_on_a_gb10_every_kernel_has_an_sm_of_its_own():
-    found = plan_all(GB10, GPT_OSS)
-    assert {one.num_ctas for one in found.values()} == {48}
-    assert all(one.refuse(GB10) is None and one.stream.stages >= 2 for one in found.values())
-    assert {one.kernel.source.defines["CTAS_PER_SM"] for one in found.values()} == {1}
+def test_gb10_runs_one_cta_per_sm():
+    plans = plan_all(GB10, GPT_OSS)
+    assert {plan.num_ctas for plan in plans.values()} == {48}
+    assert all(plan.refuse(GB10) is None and plan.stream.stages >= 2 for plan in plans.values())
+    assert {plan.kernel.source.defines["CTAS_PER_SM"] for plan in plans.values()} == {1}
 
 
-def test_a_small_model_is_spread_over_its_strips():
-    found = plan_all(H200, KINDLING)
-    assert (found["qkv", True].num_ctas, found["o", False].num_ctas, found["fc2", True].num_ctas) == (48, 16, 16)
+def test_small_model_has_one_cta_per_strip():
+    plans = plan_all(H200, KINDLING)
+    assert (plans["qkv", True].num_ctas, plans["o", False].num_ctas, plans["fc2", True].num_ctas) == (48, 16, 16)
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 4, 8])
-def test_all_that_an_h200_is_given_fits(tokens):
+def test_every_plan_for_an_h200_fits(tokens):
     for sizes in (GPT_OSS, KINDLING):
-        assert all(one.refuse(H200) is None for one in plan_all(H200, sizes, tokens).values())
+        assert all(plan.refuse(H200) is None for plan in plan_all(H200, sizes, tokens).values())
 
 
-def test_what_does_not_fit_a_gb10_is_refused_with_the_cure():
+def test_plan_that_does_not_fit_a_gb10_is_refused_with_the_cure():
     packed_o = plan_all(GB10, GPT_OSS, 8)["o", True]
     assert re.search(r"needs \d+ bytes .* for 8 tokens, .* 101376: take fewer tokens", packed_o.refuse(GB10))
     codes = {op.name: [code.variant for code in list_code(op, "sm_121a")] for op in DECODE_OPS}
@@ -98,7 +98,7 @@ def test_what_does_not_fit_a_gb10_is_refused_with_the_cure():
     assert all("cuda mxfp4-weight T=8" in codes[f"decode_{name}"] for name in ("qkv", "fc1", "fc2", "lm_head"))
 
 
-def test_a_sources_kernels_are_compiled_once_a_shape():
+def test_kernels_of_a_source_are_compiled_once_per_shape():
     one, other = (plan_all(H200, GPT_OSS)["qkv", True].kernel for _ in range(2))
     assert one.source is other.source
     assert (
@@ -108,7 +108,7 @@ def test_a_sources_kernels_are_compiled_once_a_shape():
     assert one.source is not plan_all(H200, GPT_OSS, 2)["qkv", True].kernel.source
 
 
-def test_kernels_in_which_all_lanes_arrive_are_others():
+def test_kernels_in_which_all_lanes_arrive_are_separate():
     def find():
         return plan_all(H200, GPT_OSS)["qkv", False].kernel.source
 
@@ -118,7 +118,7 @@ def test_kernels_in_which_all_lanes_arrive_are_others():
     assert watched.defines == {**find().defines, "ALL_ARRIVE": 1}
 
 
-def test_kernels_can_be_held_to_few_sms(monkeypatch):
+def test_kernels_can_be_limited_to_few_sms(monkeypatch):
     monkeypatch.setattr(stream_plan, "_read_machine", lambda device: H200)
     device = torch.device("cuda:0")
     with with_sms(4):
@@ -128,18 +128,20 @@ def test_kernels_can_be_held_to_few_sms(monkeypatch):
 
 
 def test_plans_of_ops_are_kept():
-    found = every_kernel(H200, GPT_OSS, 3)
-    assert all(one is other for one, other in zip(found, every_kernel(H200, GPT_OSS, 3), strict=True))
+    kernels = every_kernel(H200, GPT_OSS, 3)
+    assert all(kernel is other for kernel, other in zip(kernels, every_kernel(H200, GPT_OSS, 3), strict=True))
     with with_delays():
-        assert not any(one is other for one, other in zip(found, every_kernel(H200, GPT_OSS, 3), strict=True))
+        assert not any(
+            kernel is other for kernel, other in zip(kernels, every_kernel(H200, GPT_OSS, 3), strict=True)
+        )
 
 
-def test_rounded_activations_are_kernels_of_their_own_before_packed_weights():
+def test_rounded_activations_have_separate_kernels_for_packed_weights():
     for op in DECODE_OPS:
         variants = [code.variant for code in list_code(op, "sm_90a")]
-        packed = [one for one in variants if "mxfp4-weight T" in one]
-        assert [one for one in variants if "mxfp8" in one] == [
-            one.replace("-weight", "-weight mxfp8") for one in packed
+        packed = [variant for variant in variants if "mxfp4-weight T" in variant]
+        assert [variant for variant in variants if "mxfp8" in variant] == [
+            variant.replace("-weight", "-weight mxfp8") for variant in packed
         ], op.name
 
 
@@ -149,8 +151,8 @@ def test_only_kernels_that_round_hold_conversions_to_e4m3(kept):
             assert ("e4m3x2" in code.kernel.build("sm_90a").ptx) == ("mxfp8" in code.variant), code.variant
 
 
-def test_packed_weights_do_not_hide_what_is_no_number(kept):
-    """The engine finds broken logits by their value; a plain maximum takes the other number instead."""
+def test_packed_weights_do_not_hide_nan(kept):
+    """The engine detects broken logits by their value; a plain maximum would drop a NaN."""
     for op in DECODE_OPS:
         for code in list_code(op, "sm_90a"):
             if code.variant.endswith("mxfp4-weight T=1"):
@@ -166,7 +168,7 @@ def test_older_gpus_are_refused_and_nothing_is_compiled_for_them():
 
 
 def assert_sound(op, code, target, few=0):
-    """At most `few` spills, no floating-point atomics, within shared memory; waits and lets the next start."""
+    """Checks: at most `few` spills, no floating-point atomics, shared memory fits, dependent launch is used."""
     proof, entry = prove_code(op, code, target), code.kernel.build(target)
     assert proof.spills <= few and proof.fits, (proof.op, proof.variant, proof.spills, proof.shared_bytes)
     sass = disassemble(entry.binary.cubin, entry.name) or ""
@@ -202,7 +204,7 @@ def test_kernels_of_a_small_model_compile_with_and_without_delays(kept, tokens):
             assert "nanosleep" in kernel.build("sm_90a").ptx
 
 
-def test_floating_point_atomics_would_be_seen():
+def test_floating_point_atomics_are_detected():
     lines = [
         "red.global.add.f32 [%rd1], %f1;",
         "atom.shared.add.f16x2 %r1, [%r2], %r3;",

@@ -1,4 +1,4 @@
-"""What the decode kernels refuse of any operands, with the reason."""
+"""Refusals that all decode kernels share, with their reasons."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""How weights are streamed: the shapes measured best, what fits a smaller GPU, what is refused."""
+"""The ring that streams weights: best measured shapes, smaller GPUs, and refusals."""
 
 import pytest
 import torch
@@ -35,18 +35,18 @@ def plan(is_fp4, columns, tokens=1, stages=4, limit=LARGE):
         (True, 512, 1, 8, 1, 352),
     ],
 )
-def test_rows_are_shared_out_evenly_among_warps(is_fp4, columns, chunks, warps, steps, threads):
-    found = plan(is_fp4, columns)
-    assert (found.chunks, found.warps, found.steps_each, found.threads) == (chunks, warps, steps, threads)
-    assert found.row_bytes == found.chunks * found.warps * found.steps_each * 32
+def test_rows_are_divided_evenly_among_warps(is_fp4, columns, chunks, warps, steps, threads):
+    ring = plan(is_fp4, columns)
+    assert (ring.chunks, ring.warps, ring.steps_each, ring.threads) == (chunks, warps, steps, threads)
+    assert ring.row_bytes == ring.chunks * ring.warps * ring.steps_each * 32
 
 
-def test_tokens_are_rounded_up_to_what_kernels_are_compiled_for():
+def test_tokens_are_rounded_up_to_compiled_sizes():
     assert [round_tokens(count) for count in range(1, 9)] == [1, 2, 4, 4, 8, 8, 8, 8]
     assert plan(True, 2880, tokens=3).tokens == 4
 
 
-def test_rows_in_shared_memory_meet_different_banks():
+def test_rows_in_shared_memory_use_different_banks():
     for num_bytes in (32, 128, 1440, 2048, 5760):
         padded = pad(num_bytes)
         assert padded >= num_bytes and padded % 16 == 0
@@ -57,7 +57,7 @@ def test_a_smaller_gpu_gets_fewer_stages():
     assert plan(True, 2880, limit=LARGE).stages == 4
     small = plan(True, 2880, limit=SMALL)
     assert small.stages == 3 and small.ring_bytes + small.x_bytes <= SMALL
-    assert plan(True, 2880, limit=1000).stages == 1  # it does not fit: who launches it says so
+    assert plan(True, 2880, limit=1000).stages == 1  # it does not fit, which the launch reports
 
 
 @pytest.mark.parametrize(
@@ -68,13 +68,13 @@ def test_a_smaller_gpu_gets_fewer_stages():
         (True, 64 * 67, "shares rows of 4288 values among 1 warps: too many"),
     ],
 )
-def test_what_cannot_be_shared_out_is_refused_with_the_reason(is_fp4, columns, why):
+def test_rows_that_cannot_be_divided_are_refused_with_the_reason(is_fp4, columns, why):
     assert why in refuse_columns(is_fp4, columns)
     with pytest.raises(KernelError, match=why):
         plan(is_fp4, columns)
 
 
-def test_weights_are_whole_strips_that_lie_in_order():
+def test_weights_must_be_contiguous_whole_strips():
     assert refuse_weight(torch.zeros(48, 64)) is None
     assert "by 16 rows, not 40" in refuse_weight(torch.zeros(40, 64))
     assert "contiguous" in refuse_weight(torch.zeros(64, 48).T)
@@ -83,7 +83,7 @@ def test_weights_are_whole_strips_that_lie_in_order():
     assert "contiguous" in refuse_weight(Mxfp4Weight(codes=codes, scales=codes[:, :2]))
 
 
-def test_defines_name_what_was_chosen():
+def test_defines_hold_the_chosen_sizes():
     stream = Stream(is_fp4=True, columns=2880, tokens=2, chunks=1, warps=15, stages=4)
     expected = {"IS_FP4": True, "MAX_TOKENS": 2, "NUM_CHUNKS": 1, "NUM_WARPS": 15, "NUM_STAGES": 4}
     assert stream.defines == expected and str(stream) == "15 warps 4 stages 2 tokens"

@@ -17,7 +17,7 @@ BIG = PRESETS["gpt-oss-120b"]
 
 
 def parts(op, m, activation="bf16"):
-    return [one.part for one in list_workloads(op, m, activation, ModelShapes(BIG, CPU))]
+    return [workload.part for workload in list_workloads(op, m, activation, ModelShapes(BIG, CPU))]
 
 
 @pytest.mark.parametrize("op", DECODE_OPS, ids=lambda op: op.name)
@@ -37,8 +37,8 @@ def test_activations_are_rounded_to_mxfp8_only_for_mxfp4_weights():
 
 
 def test_attention_covers_full_and_window_layers():
-    found = {part.label: part.flops for part in parts(decode_attention, 2)}
-    assert found == {"window 2048": 2 * 4 * 128 * 4096, "full 2048": 2 * 4 * 2048 * 4096}
+    flops = {part.label: part.flops for part in parts(decode_attention, 2)}
+    assert flops == {"window 2048": 2 * 4 * 128 * 4096, "full 2048": 2 * 4 * 2048 * 4096}
 
 
 def test_expert_matmuls_are_counted_separately():

@@ -1,4 +1,4 @@
-"""Launches that go straight to compiled kernels: always to the one that Triton itself would take."""
+"""Direct launches of compiled kernels always use the kernel that Triton itself would use."""
 
 import itertools
 import random
@@ -35,7 +35,7 @@ def other_kernel(x, count, SIZE: tl.constexpr = 16):
 
 
 class SilentDriver:
-    """Stands for Triton's driver of a GPU: remembers launches, launches nothing."""
+    """A fake of Triton's GPU driver that records launches."""
 
     def __init__(self):
         self.launches, self.device, self.stream = [], 0, 7
@@ -70,7 +70,7 @@ class SilentDriver:
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """No GPU, but Triton and the launcher believe in one; plans and compiled kernels are of this test alone."""
+    """Makes Triton and the launcher assume a GPU, with plans and compiled kernels of this test alone."""
     silent, before = SilentDriver(), driver._active
     monkeypatch.setattr(module, "_plans", {})
     monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # or Triton 3.9 warns
@@ -85,7 +85,7 @@ def gpu(monkeypatch):
 
 @pytest.fixture
 def jit_runs(monkeypatch):
-    """Fills with the names of kernels that Triton itself has launched."""
+    """Receives the names of kernels that Triton itself launches."""
     names, run = [], type(add_kernel).run
 
     def noting(self, *args, **options):
@@ -100,7 +100,7 @@ def add(x=X, y=None, count=64, factor=0.5, *, grid=(3,), tile="", **options):
     launch_kernel(add_kernel, grid, x, y, count, factor, tile=tile, **{"SIZE": 64, "ADDS": 0, **options})
 
 
-def test_the_second_launch_is_the_compiled_kernels_with_the_values_and_stream_of_its_time(gpu, jit_runs):
+def test_second_launch_is_direct_with_its_own_values_and_stream(gpu, jit_runs):
     other, ledger = torch.zeros(64), Ledger()
     ledger.run(RAN, add, tile="64")
     gpu.stream = 8
@@ -115,8 +115,8 @@ def test_the_second_launch_is_the_compiled_kernels_with_the_values_and_stream_of
     assert (launch.kernel, launch.tile, count) == ("add_kernel", "64", 2) and launch.compiled is not None
 
 
-def test_whatever_came_before_the_kernel_is_the_one_that_triton_takes(gpu):
-    """Pointers off their alignment, numbers that are 1 or divisible by 16 or large, types, absent tensors."""
+def test_kernel_is_the_one_that_triton_uses_whatever_was_launched_before(gpu):
+    """Varies pointer alignment, numbers (1, divisible by 16, large), types and absent tensors."""
     whole = torch.zeros(65)
     tensors = (whole[:64], whole[1:], torch.zeros(64).half())
     calls = [
@@ -139,7 +139,7 @@ def test_whatever_came_before_the_kernel_is_the_one_that_triton_takes(gpu):
         assert launch.artefact == expected[number], some[number]
 
 
-def test_what_is_not_aligned_or_not_a_number_is_never_planned(gpu, jit_runs):
+def test_unaligned_pointers_and_values_that_are_not_numbers_are_never_planned(gpu, jit_runs):
     whole = torch.zeros(65)
     for _ in range(2):
         add(whole[1:])
@@ -147,7 +147,7 @@ def test_what_is_not_aligned_or_not_a_number_is_never_planned(gpu, jit_runs):
     assert jit_runs == ["add_kernel"] * 4 and not module._plans
 
 
-def test_each_device_has_a_plan(gpu, jit_runs):
+def test_each_device_has_its_own_plan(gpu, jit_runs):
     for gpu.device in (0, 1, 0, 1):
         add()
     assert jit_runs == ["add_kernel"] * 2
@@ -179,7 +179,7 @@ def test_other_hooks_and_debug_code_are_left_to_triton(gpu, jit_runs, monkeypatc
     assert seen == [64] and jit_runs == ["add_kernel"] * 3
 
 
-def test_changed_options_are_used_from_then_on_and_no_longer(gpu):
+def test_changed_options_are_used_until_they_are_reset(gpu):
     def warps():
         ledger = Ledger()
         ledger.run(RAN, add, num_warps=4)
@@ -187,13 +187,13 @@ def test_changed_options_are_used_from_then_on_and_no_longer(gpu):
         return launch.tile, launch.compiled.metadata.num_warps
 
     changed = {launch_key("add_kernel", {"SIZE": 64, "ADDS": 0, "num_warps": 4}): {"num_warps": 8}}
-    found = [warps(), warps()]
+    options = [warps(), warps()]
     with using_options(changed):
-        found += [warps(), warps()]
+        options += [warps(), warps()]
         with watch_options() as seen:
             warps()
         assert list(seen) == list(changed), "a launch that was planned before is seen too"
-    assert [*found, warps()] == [("", 4), ("", 4), (" tuned", 8), (" tuned", 8), ("", 4)]
+    assert [*options, warps()] == [("", 4), ("", 4), (" tuned", 8), (" tuned", 8), ("", 4)]
 
 
 def test_parameters_with_defaults_are_left_to_triton(gpu, jit_runs):
@@ -210,6 +210,6 @@ def test_plans_are_bounded(gpu, monkeypatch):
 
 
 @pytest.mark.parametrize(("count", "size"), [(1, 1), (64, 64), (65, 64), (5760, 128), (2880, 1024)])
-def test_grids_are_counted_as_triton_does(count, size):
+def test_grids_are_computed_as_in_triton(count, size):
     assert divide_up(count, size) == triton.cdiv(count, size)
     assert power_of_two(count) == triton.next_power_of_2(count)

@@ -1,4 +1,4 @@
-"""A pinned tile is read or refused with what it should be."""
+"""Parsing of a pinned tile, and its refusals."""
 
 import pytest
 
@@ -6,13 +6,13 @@ from firesteel.errors import KernelError
 from firesteel.kernels.tiles.tile_pin import parse_tile, refuse_tile
 
 
-def test_a_tile_is_read_and_auto_pins_nothing():
+def test_tile_is_parsed_and_auto_pins_nothing():
     assert parse_tile("64x128") == (64, 128)
     assert parse_tile("auto") is None
 
 
 @pytest.mark.parametrize("text", ["64", "64x", "x64", "64 x 64", "64x64x64", ""])
-def test_what_is_no_tile_is_refused(text):
+def test_text_that_is_not_a_tile_is_refused(text):
     with pytest.raises(KernelError, match="neither auto nor ROWSxCOLUMNS, as 64x128"):
         parse_tile(text)
 

@@ -1,4 +1,4 @@
-"""Measured tiles: which tokens they hold for, what a launch makes of them, and files that are refused."""
+"""Measured tiles: the token counts they apply to, their use in launches, and files that are refused."""
 
 import errno
 import json
@@ -34,7 +34,7 @@ SOME = Tuned({"linear bf16 64x32": {32: "16x64", 2048: "128x128"}}, {KEY: {"DEPT
 
 @pytest.fixture(autouse=True)
 def surroundings(monkeypatch):
-    """Of a GPU machine, with or without Triton here; no options are left in use."""
+    """Replaces the surroundings by those of a GPU machine; afterwards no options are in use."""
     monkeypatch.setattr(
         tuned, "surroundings", lambda device: {"gpu": device.name, "triton": "3.6.0", "kernels": "0f3a"}
     )
@@ -53,22 +53,22 @@ class FakeKernel:
 
 
 def test_tile_holds_for_more_than_half_its_tokens_and_up_to_them():
-    found = {tokens: SOME.find_tile("linear", "bf16", (64, 32), tokens) for tokens in (16, 17, 32, 33, 1025, 2049)}
-    assert found == {16: "auto", 17: "16x64", 32: "16x64", 33: "auto", 1025: "128x128", 2049: "auto"}
+    tiles = {tokens: SOME.find_tile("linear", "bf16", (64, 32), tokens) for tokens in (16, 17, 32, 33, 1025, 2049)}
+    assert tiles == {16: "auto", 17: "16x64", 32: "16x64", 33: "auto", 1025: "128x128", 2049: "auto"}
     assert (
         SOME.find_tile("linear", "mxfp8", (64, 32), 32) == SOME.find_tile("linear", "bf16", (64, 33), 32) == "auto"
     )
     assert Tuned().find_tile("linear", "bf16", (64, 32), 32) == "auto"
 
 
-def test_launch_uses_changed_options_of_its_very_variant_and_the_ledger_says_so():
+def test_launch_uses_the_changed_options_of_its_variant_and_the_ledger_records_it():
     kernel, ledger = FakeKernel(), Ledger()
     with using_options(SOME.options):
         for depth in (128, 256):
             ledger.run(Ran("moe", "triton"), launch_kernel, kernel, (1,), tile="16x64", DEPTH=depth, num_warps=4)
     launch_kernel(kernel, (1,), DEPTH=128, num_warps=4)
-    assert [one["DEPTH"] for one in kernel.seen] == [64, 256, 128]
-    assert [one.tile for one in ledger.entries[Ran("moe", "triton")].launches] == ["16x64 tuned", "16x64"]
+    assert [options["DEPTH"] for options in kernel.seen] == [64, 256, 128]
+    assert [launch.tile for launch in ledger.entries[Ran("moe", "triton")].launches] == ["16x64 tuned", "16x64"]
 
 
 def test_strides_do_not_tell_launches_apart():
@@ -81,7 +81,7 @@ def test_watched_launches_are_listed_as_shipped():
     assert seen == {KEY: {"DEPTH": 128, "num_warps": 4}}
 
 
-def test_file_comes_back_as_it_was_written(tmp_path):
+def test_file_reads_back_as_it_was_written(tmp_path):
     write_tuned(tmp_path / "tiles.json", SOME, GPU)
     assert read_tuned(tmp_path / "tiles.json", GPU) == SOME == load_tuned(str(tmp_path / "tiles.json"), GPU)
     assert load_tuned("", GPU) == load_tuned("none", GPU) == Tuned()
@@ -93,11 +93,11 @@ def test_file_comes_back_as_it_was_written(tmp_path):
         ({"gpu": "NVIDIA A100"}, "measured with gpu NVIDIA A100, this is NVIDIA H200"),
         ({"triton": "3.1.0"}, "measured with triton 3.1.0, this is 3.6.0"),
         ({"kernels": "ffff"}, "measured with kernels ffff, this is 0f3a"),
-        ({"format": "other"}, "is no file of tiles"),
+        ({"format": "other"}, "is not a file of tiles"),
         ({"tiles": []}, "tiles must be a table of tables"),
-        ({"tiles": {"linear": {"many": "16x64"}}}, "no tile of a number of tokens"),
-        ({"options": {KEY: {"ROWS": 64}}}, "ROWS = 64 is no choice of that kernel"),
-        ({"options": {KEY: {"DEPTH": 65}}}, "DEPTH = 65 is no choice"),
+        ({"tiles": {"linear": {"many": "16x64"}}}, "is not a tile for a number of tokens"),
+        ({"options": {KEY: {"ROWS": 64}}}, "ROWS = 64 is not an option of that kernel"),
+        ({"options": {KEY: {"DEPTH": 65}}}, "DEPTH = 65 is not an option"),
     ],
     ids=str,
 )
@@ -109,7 +109,7 @@ def test_file_that_does_not_belong_here_is_refused_with_the_cure(tmp_path, chang
         read_tuned(path, GPU)
 
 
-def test_file_that_is_missing_broken_or_pins_nonsense_is_refused(tmp_path):
+def test_missing_broken_or_nonsensical_file_is_refused(tmp_path):
     path = tmp_path / "tiles.json"
     with pytest.raises(TilesError, match="cannot read the tiles"):
         read_tuned(path, GPU)
@@ -121,12 +121,12 @@ def test_file_that_is_missing_broken_or_pins_nonsense_is_refused(tmp_path):
         read_tuned(path, GPU)
 
 
-def test_cpu_takes_no_tiles():
-    with pytest.raises(TilesError, match="is of a GPU, this is CPU"):
+def test_cpu_refuses_tiles():
+    with pytest.raises(TilesError, match="is for a GPU, this is CPU"):
         load_tuned("tiles.json", find_device("cpu"))
 
 
-def test_file_that_ships_for_a_gpu_is_used_where_it_was_measured_with_the_same(tmp_path, monkeypatch):
+def test_shipped_file_is_used_if_it_was_measured_with_this_triton_and_these_kernels(tmp_path, monkeypatch):
     monkeypatch.setattr(tuned, "SHIPPED", tmp_path)
     write_tuned(tmp_path / "nvidia-h200.json", SOME, GPU)
     assert find_shipped(GPU) == (tmp_path / "nvidia-h200.json", "nvidia-h200.json")
@@ -138,10 +138,13 @@ def test_file_that_ships_for_a_gpu_is_used_where_it_was_measured_with_the_same(t
         tuned, "surroundings", lambda device: {"gpu": device.name, "triton": "3.9.0", "kernels": "0f3a"}
     )
     assert load_tuned("auto", GPU) == Tuned()
-    assert find_shipped(GPU) == (None, "nvidia-h200.json was measured with triton 3.6.0: those in the code")
+    assert find_shipped(GPU) == (
+        None,
+        "nvidia-h200.json was measured with triton 3.6.0: tiles of the code are used",
+    )
 
 
-def test_a_full_disk_leaves_the_file_that_stood_there_and_is_told_of(tmp_path, monkeypatch):
+def test_full_disk_is_an_error_and_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "tiles.json"
     write_tuned(path, SOME, GPU)
 
@@ -156,17 +159,17 @@ def test_a_full_disk_leaves_the_file_that_stood_there_and_is_told_of(tmp_path, m
 
 
 @pytest.mark.parametrize("path", sorted(tuned.SHIPPED.glob("*.json")), ids=lambda path: path.stem)
-def test_what_ships_is_for_these_kernels(path, monkeypatch):
-    """Or nobody would use it: measure it anew with firesteel tune, or delete it."""
+def test_shipped_files_match_the_present_kernels(path, monkeypatch):
+    """A stale file would never be used: measure it again with firesteel tune, or delete it."""
     content = json.loads(path.read_text())
     assert content["kernels"] == hash_kernels()
     here = {name: content[name] for name in ("gpu", "triton", "kernels")}
     monkeypatch.setattr(tuned, "surroundings", lambda device: here)
-    found = load_tuned("auto", replace(GPU, name=content["gpu"]))
-    assert found.tiles or found.options
+    loaded = load_tuned("auto", replace(GPU, name=content["gpu"]))
+    assert loaded.tiles or loaded.options
     codes = [code for op in OPS for code in op.make_device_code(GPU.capability) if isinstance(code, DeviceCode)]
-    launched, pinned = set(map(key_of, codes)), {tile for sizes in found.tiles.values() for tile in sizes.values()}
-    assert all(key in launched or tile_of(key) in pinned for key in found.options)
+    launched, pinned = set(map(key_of, codes)), {tile for sizes in loaded.tiles.values() for tile in sizes.values()}
+    assert all(key in launched or tile_of(key) in pinned for key in loaded.options)
 
 
 def key_of(code):

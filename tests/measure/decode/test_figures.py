@@ -35,9 +35,13 @@ def test_speed_is_the_median_step_over_all_requests():
 
 
 def test_share_is_floor_time_over_measured_time():
-    one = figures(1)
-    assert one.floor_ms == pytest.approx(1e3 * one.cost.bytes / 4645e9)
-    assert one.share == pytest.approx(one.tok_s / one.floor_tok_s) == pytest.approx(one.floor_ms / 2.2)
+    measured = figures(1)
+    assert measured.floor_ms == pytest.approx(1e3 * measured.cost.bytes / 4645e9)
+    assert (
+        measured.share
+        == pytest.approx(measured.tok_s / measured.floor_tok_s)
+        == pytest.approx(measured.floor_ms / 2.2)
+    )
 
 
 def test_bytes_per_token_are_step_bytes_over_requests():
@@ -46,13 +50,15 @@ def test_bytes_per_token_are_step_bytes_over_requests():
 
 
 def test_dictionary_has_the_fields_of_a_record():
-    found = figures(2).as_dict()
-    assert (found["batch"], found["context"], found["steps"]) == (2, 2048, 3)
-    assert found["experts"] == {
+    content = figures(2).as_dict()
+    assert (content["batch"], content["context"], content["steps"]) == (2, 2048, 3)
+    assert content["experts"] == {
         "tokens": 100,
         "distinct_a_layer_and_step": 8.0,
         "distinct_by_layer": [90] * 36,
         "distinct_in_all_layers": 3240,
     }
-    assert found["ms_a_token"] == found["ms_a_step"] / 2 == 1.1
-    assert found["allocated_bytes"] == 7 and found["checked_steps"] == 256 and found["groups_ms"] == {"qkv": 0.4}
+    assert content["ms_a_token"] == content["ms_a_step"] / 2 == 1.1
+    assert (
+        content["allocated_bytes"] == 7 and content["checked_steps"] == 256 and content["groups_ms"] == {"qkv": 0.4}
+    )

@@ -65,14 +65,14 @@ def test_same_seed_fills_pages_with_the_same_values(llm):
 def test_trace_holds_tokens_logits_and_written_pages_and_restores_inputs(llm):
     step = step_of(llm, [9, 30])
     begin = step.inputs.copy()
-    found = trace(step, step.run, 5)
+    traced = trace(step, step.run, 5)
     assert all(map(torch.equal, begin, step.inputs.tensors()))
     logits = [step.run() for _ in range(5)]
-    assert torch.equal(found.tokens[-1], step.inputs.token_ids) and torch.equal(found.logits, logits[-1])
-    assert len(found.written) == 2 * llm.spec.num_layers and found.written[0].shape[0] == 10
+    assert torch.equal(traced.tokens[-1], step.inputs.token_ids) and torch.equal(traced.logits, logits[-1])
+    assert len(traced.written) == 2 * llm.spec.num_layers and traced.written[0].shape[0] == 10
     table = (step.inputs.full if llm.spec.windows[0] is None else step.inputs.window).page_table
     page, offset = int(table[1, 32 // 8]), 32 % 8
-    assert torch.equal(found.written[0][2 * 2 + 1], step.cache.keys[0][page, :, offset])
+    assert torch.equal(traced.written[0][2 * 2 + 1], step.cache.keys[0][page, :, offset])
 
 
 @pytest.mark.parametrize(
@@ -93,8 +93,8 @@ def test_difference_names_the_first_part_that_differs(part, words):
     assert one.difference(other) is None
     changed = other.written[3] if part == "written" else getattr(other, part)
     changed[1, 0] = 1
-    found = one.difference(other)
-    assert found is not None and words in found
+    difference = one.difference(other)
+    assert difference is not None and words in difference
 
 
 def test_watching_a_step_returns_its_calls_and_keeps_its_ops(llm):
@@ -110,8 +110,8 @@ def test_watching_a_step_returns_its_calls_and_keeps_its_ops(llm):
 
 def test_every_pass_starts_from_the_same_inputs():
     events = []
-    found = time_steps(lambda: events.append("run"), lambda: events.append("reset"), CPU, steps=PASS_STEPS + 3)
-    assert len(found) == PASS_STEPS + 3 and all(time >= 0 for time in found)
+    times_ms = time_steps(lambda: events.append("run"), lambda: events.append("reset"), CPU, steps=PASS_STEPS + 3)
+    assert len(times_ms) == PASS_STEPS + 3 and all(time >= 0 for time in times_ms)
     warm, full, rest = ["reset"] + ["run"] * PASS_STEPS, ["reset"] + ["run"] * PASS_STEPS, ["reset"] + ["run"] * 3
     assert events == warm + full + rest
 
@@ -120,5 +120,5 @@ def test_every_pass_starts_from_the_same_inputs():
 def test_gpu_times_cover_the_whole_step():
     device = find_device("cuda")
     data = torch.zeros(256 << 20, dtype=torch.uint8, device=device.torch_device)
-    found = time_steps(lambda: data.add_(1), lambda: None, device, steps=50)
-    assert len(found) == 50 and sorted(found)[25] > 1e3 * 2 * data.nbytes / 8e12
+    times_ms = time_steps(lambda: data.add_(1), lambda: None, device, steps=50)
+    assert len(times_ms) == 50 and sorted(times_ms)[25] > 1e3 * 2 * data.nbytes / 8e12

@@ -106,8 +106,8 @@ def test_opening_a_variant_sets_the_launch_mode_and_captures_only_graphs(llm, mo
 def test_groups_are_timed_separately_and_inputs_restored(llm):
     step = step_of(llm, CONTEXTS)
     begin = step.inputs.copy()
-    found = time_groups(step, PLAIN, CPU, steps=3)
-    assert tuple(found) == OURS and all(time > 0 for time in found.values())
+    times_ms = time_groups(step, PLAIN, CPU, steps=3)
+    assert tuple(times_ms) == OURS and all(time > 0 for time in times_ms.values())
     assert all(map(torch.equal, begin, step.inputs.tensors()))
 
 
@@ -122,9 +122,9 @@ def test_op_called_once_per_step_is_repeated_and_its_time_divided(llm, monkeypat
         return (6.0,)
 
     monkeypatch.setattr(variants, "time_steps", once)
-    found = time_groups(step_of(llm, CONTEXTS), PLAIN, CPU, steps=1)
+    times_ms = time_groups(step_of(llm, CONTEXTS), PLAIN, CPU, steps=1)
     assert calls == [layers] * 8
-    assert list(found.values()) == [6.0] * 6 + [6.0 / layers] * 2
+    assert list(times_ms.values()) == [6.0] * 6 + [6.0 / layers] * 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,12 +30,16 @@ def figures():
 
 
 def test_floor_is_the_time_to_read_a_step_at_the_ceiling():
-    one = figures()
-    assert one.batch == 8 and one.step_ms == pytest.approx(5) and one.tok_s == 1600
-    assert one.token_bytes == one.cost.bytes / 8
-    assert one.floor_ms == pytest.approx(1e3 * one.cost.bytes / 4645e9)
-    assert one.share == pytest.approx(one.tok_s / one.floor_tok_s) == pytest.approx(one.floor_ms / 5)
-    assert one.share_of_bare == pytest.approx(0.9)
+    measured = figures()
+    assert measured.batch == 8 and measured.step_ms == pytest.approx(5) and measured.tok_s == 1600
+    assert measured.token_bytes == measured.cost.bytes / 8
+    assert measured.floor_ms == pytest.approx(1e3 * measured.cost.bytes / 4645e9)
+    assert (
+        measured.share
+        == pytest.approx(measured.tok_s / measured.floor_tok_s)
+        == pytest.approx(measured.floor_ms / 5)
+    )
+    assert measured.share_of_bare == pytest.approx(0.9)
 
 
 def test_rest_is_the_time_outside_all_stages():
@@ -43,10 +47,10 @@ def test_rest_is_the_time_outside_all_stages():
 
 
 def test_dictionary_has_the_fields_of_a_record():
-    found = figures().as_dict()
-    assert (found["batch"], found["context"], found["bytes_at_context"]) == (8, 512, 600)
-    assert found["way"] == "through the engine, CUDA graph" and found["ms_a_token"] == pytest.approx(0.625)
-    assert found["stages_ms_a_step"]["schedule"] == pytest.approx(0.1) and found["idle_share"] == pytest.approx(
+    content = figures().as_dict()
+    assert (content["batch"], content["context"], content["bytes_at_context"]) == (8, 512, 600)
+    assert content["way"] == "through the engine, CUDA graph" and content["ms_a_token"] == pytest.approx(0.625)
+    assert content["stages_ms_a_step"]["schedule"] == pytest.approx(0.1) and content["idle_share"] == pytest.approx(
         0.04
     )
 

@@ -103,7 +103,7 @@ def tile_pickers(spec, capability):
     from firesteel.kernels.triton.moe_sort import MAX_CHUNK
     from firesteel.kernels.triton.route import VECTOR_TOKENS
 
-    active, natives = spec.num_active, {is_native(capability, one) for one in ACTIVATIONS}
+    active, natives = spec.num_active, {is_native(capability, activation) for activation in ACTIVATIONS}
     for rows, most in (
         (spec.q_size + 2 * spec.kv_size, 8192),
         (spec.hidden_size, 8192),
@@ -167,7 +167,7 @@ def test_fault_while_making_a_sample_is_a_row_and_the_rest_is_checked(moe, monke
     moe(moe_matmul.reference)
     first, *others = run(quick=True)
     assert (first.status, first.implementation, first.sample) == (Status.FAILED, "mine", "M=1 bf16")
-    assert "illegal memory access" in first.why and {one.status for one in others} == {Status.PASSED}
+    assert "illegal memory access" in first.why and {check.status for check in others} == {Status.PASSED}
 
 
 def test_fault_in_the_samples_of_the_op_is_a_row(moe, monkeypatch):
@@ -191,7 +191,9 @@ def test_lack_of_memory_is_not_a_failure(moe):
         raise torch.OutOfMemoryError("tried to allocate 9 GiB")
 
     moe(greedy)
-    assert {(one.status, one.why) for one in run()} == {(Status.NOT_RUN, "memory ran out: tried to allocate 9 GiB")}
+    assert {(check.status, check.why) for check in run()} == {
+        (Status.NOT_RUN, "memory ran out: tried to allocate 9 GiB")
+    }
 
 
 def test_ops_are_checked_in_another_process():

@@ -35,9 +35,9 @@ def figures(num_bytes, flops):
     [(50e9, 1e12, 0.5, "read"), (50e9, 8e12, 0.8, "matrix"), (90e9, 0.0, 0.9, "read")],
 )
 def test_closer_ceiling_bounds_a_call(num_bytes, flops, share, bound):
-    one = figures(num_bytes, flops)
-    assert (one.share, one.bound) == (pytest.approx(share), bound)
-    assert (one.gb_s, one.tflop_s) == (num_bytes / 1e9, flops / 1e12)
+    measured = figures(num_bytes, flops)
+    assert (measured.share, measured.bound) == (pytest.approx(share), bound)
+    assert (measured.gb_s, measured.tflop_s) == (num_bytes / 1e9, flops / 1e12)
 
 
 def test_records_hold_the_figures_and_can_be_loaded(tmp_path):

@@ -109,7 +109,7 @@ def test_progress_counts_workloads_and_launches():
         {"scaled": [workload(1), workload(2)], "none": []},
         CPU,
         clock=clock_of(lambda *_: 1.0),
-        progress=lambda *one: told.append(one),
+        progress=lambda *progress: told.append(progress),
     )
     assert told == [(1, 4), (2, 4), (3, 4)], "two workloads and the one launch of both"
 
@@ -185,7 +185,7 @@ def test_few_tokens_skip_tiles_that_they_would_leave_empty():
 def test_many_tokens_try_every_tile_that_is_accepted():
     tiles = list(list_tiles(8192))
     assert {"256x128", "128x256"} <= set(tiles) and "256x256" not in tiles
-    assert all(refuse_tile(one) is None for one in tiles)
+    assert all(refuse_tile(tile) is None for tile in tiles)
 
 
 @pytest.mark.gpu
@@ -200,6 +200,6 @@ def test_gpu_tunes_a_small_linear_and_the_engine_reads_the_file(tmp_path):
     tuned = read_tuned(tmp_path / "tiles.json", gpu)
     assert tuned == tuner.tuned
     with using_options(tuned.options):
-        for one in workloads:
-            args = one.part.draw()
+        for workload in workloads:
+            args = workload.part.draw()
             assert linear.choose(gpu, None, Ledger())(*args).isfinite().all()

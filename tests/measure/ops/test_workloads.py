@@ -63,7 +63,10 @@ def test_decode_has_a_limit_of_requests_and_prefill_a_shortest_prompt():
 
 
 def test_attention_counts_the_keys_each_query_sees():
-    parts = {one.part.label: one.part for one in list_workloads(attention, 64, "bf16", ModelShapes(TINY, CPU))}
+    parts = {
+        workload.part.label: workload.part
+        for workload in list_workloads(attention, 64, "bf16", ModelShapes(TINY, CPU))
+    }
     per_key = 4 * TINY.num_heads * TINY.head_dim
     assert parts["decode full 256"].flops == 64 * 256 * per_key
     assert parts["decode window 256"].flops == 64 * 8 * per_key
@@ -72,7 +75,10 @@ def test_attention_counts_the_keys_each_query_sees():
 
 
 def test_window_decode_holds_only_the_pages_it_sees():
-    parts = {one.part.label: one.part for one in list_workloads(attention, 2, "bf16", ModelShapes(TINY, CPU))}
+    parts = {
+        workload.part.label: workload.part
+        for workload in list_workloads(attention, 2, "bf16", ModelShapes(TINY, CPU))
+    }
     full, window = parts["decode full 256"], parts["decode window 256"]
     assert window.held_bytes * 4 == full.held_bytes
     (operands,) = window.draw()

@@ -21,14 +21,14 @@ def test_rate_is_work_over_the_median_time():
 def test_read_on_a_cpu_reads_the_whole_buffer(monkeypatch):
     sizes = []
     monkeypatch.setattr(ceiling, "_reader", lambda device: lambda data: sizes.append(data.nbytes))
-    found = read_ceiling(CPU, num_bytes=1 << 16, samples=2)
-    assert set(sizes) == {1 << 16} and found.work == 1 << 16
+    measured = read_ceiling(CPU, num_bytes=1 << 16, samples=2)
+    assert set(sizes) == {1 << 16} and measured.work == 1 << 16
 
 
 def test_read_on_a_cpu_has_a_plausible_rate():
-    found = read_ceiling(CPU, num_bytes=8 << 20, samples=3)
-    assert found.unit == "GB/s" and 0.05 < found.rate < 5000
-    assert found.rate == pytest.approx((8 << 20) / found.timing.median_s / 1e9)
+    ceiling = read_ceiling(CPU, num_bytes=8 << 20, samples=3)
+    assert ceiling.unit == "GB/s" and 0.05 < ceiling.rate < 5000
+    assert ceiling.rate == pytest.approx((8 << 20) / ceiling.timing.median_s / 1e9)
 
 
 def test_larger_lent_buffer_of_a_gpu_is_read(monkeypatch):
@@ -55,9 +55,9 @@ def test_larger_buffers_take_longer():
 def test_matrix_product_on_a_cpu_has_a_plausible_rate(monkeypatch):
     multiplied = []
     monkeypatch.setattr(torch, "mm", lambda a, b: multiplied.append((a.shape, b.shape, a.dtype)) or a @ b)
-    found = matrix_ceiling(CPU, size=128, samples=3)
+    ceiling = matrix_ceiling(CPU, size=128, samples=3)
     assert set(multiplied) == {((128, 128), (128, 128), torch.float32)}
-    assert found.unit == "TFLOP/s" and found.work == 2 * 128**3 and 1e-5 < found.rate < 100
+    assert ceiling.unit == "TFLOP/s" and ceiling.work == 2 * 128**3 and 1e-5 < ceiling.rate < 100
 
 
 def test_default_buffer_exceeds_the_cache_and_leaves_memory_free(monkeypatch):

@@ -29,7 +29,7 @@ def test_full_overlap_leaves_the_experts_of_one_token():
 def test_batch_reads_less_per_token_and_gives_more_in_total():
     points = batch_curve(BIG, StepShape(), 4645.0)
     moved, together, alone = zip(
-        *((one.bytes_a_token, one.ceiling_tok_s, one.request_tok_s) for one in points), strict=True
+        *((point.bytes_a_token, point.ceiling_tok_s, point.request_tok_s) for point in points), strict=True
     )
     assert list(moved) == sorted(moved, reverse=True)
     assert list(together) == sorted(together) and list(alone) == sorted(alone, reverse=True)
@@ -51,7 +51,7 @@ def test_length_of_2_7_gains_with_bf16_and_loses_with_mxfp4():
 
 
 def test_drafts_that_read_bytes_gain_later():
-    free, dear = (draft_curve(BIG, StepShape(), 2, draft_bytes=one)[1] for one in (0.0, 0.5e9))
+    free, dear = (draft_curve(BIG, StepShape(), 2, draft_bytes=draft_bytes)[1] for draft_bytes in (0.0, 0.5e9))
     assert dear.break_even_acceptance > free.break_even_acceptance
     assert draft_curve(BIG, StepShape(), 1, draft_bytes=9e9)[0].break_even_acceptance is None
 

@@ -242,7 +242,7 @@ def test_costs_are_those_of_network_ops():
 def test_mxfp4_layers_are_counted_separately():
     plain, packed = step_cost(BIG, StepShape()), step_cost(BIG, StepShape(dense="mxfp4"))
     parts = [step_cost(BIG, StepShape(mxfp4_layers=(part,))) for part in ("qkv", "o", "lm_head")]
-    saved = [plain.bytes - one.bytes for one in parts]
+    saved = [plain.bytes - part.bytes for part in parts]
     assert min(saved) > 0 and sum(saved) == pytest.approx(plain.bytes - packed.bytes)
     assert step_cost(BIG, StepShape(mxfp4_layers=("qkv", "o", "lm_head"))).bytes == packed.bytes
 

@@ -15,7 +15,7 @@ TOOLS = [{"type": "function", "function": {"name": "get_weather", "parameters": 
 def joined(events, index=0):
     """Returns the message that the chunks of a choice join to."""
     message = {"content": "", "reasoning_content": "", "calls": {}, "reason": None, "token_ids": []}
-    for choice in (one for event in events for one in event["choices"] if one["index"] == index):
+    for choice in (choice for event in events for choice in event["choices"] if choice["index"] == index):
         delta = choice["delta"]
         message["content"] += delta.get("content", "")
         message["reasoning_content"] += delta.get("reasoning_content", "")
@@ -84,8 +84,8 @@ def test_tool_call_is_equal_whole_and_streamed(open_server, stream):
         assert message["reason"] == "tool_calls" and message["content"] == ""
     else:
         [choice] = answer.json()["choices"]
-        [found] = choice["message"]["tool_calls"]
-        call = {"id": found["id"], **found["function"]}
+        [tool_call] = choice["message"]["tool_calls"]
+        call = {"id": tool_call["id"], **tool_call["function"]}
         assert choice["finish_reason"] == "tool_calls" and choice["message"]["content"] is None
     assert call["name"] == "get_weather" and call["arguments"] == '{"city": "Paris"}'
     assert call["id"].startswith("call_")
@@ -124,9 +124,9 @@ def test_choices_have_different_seeds(server):
 
 def test_logprobs_are_those_of_the_content(server):
     [choice] = server.chat(logprobs=True, top_logprobs=2).json()["choices"]
-    found = choice["logprobs"]["content"]
-    assert "".join(one["token"] for one in found) == "Hello."
-    assert found[0] == {
+    logprobs = choice["logprobs"]["content"]
+    assert "".join(entry["token"] for entry in logprobs) == "Hello."
+    assert logprobs[0] == {
         "token": "H",
         "logprob": -0.5,
         "bytes": [72],
@@ -136,8 +136,8 @@ def test_logprobs_are_those_of_the_content(server):
         ],
     }
     events = server.chat(logprobs=True, stream=True).events
-    streamed = [one for event in events for one in (event["choices"][0]["logprobs"]["content"] or [])]
-    assert "".join(one["token"] for one in streamed) == "Hello." and streamed[0]["top_logprobs"] == []
+    streamed = [entry for event in events for entry in (event["choices"][0]["logprobs"]["content"] or [])]
+    assert "".join(entry["token"] for entry in streamed) == "Hello." and streamed[0]["top_logprobs"] == []
 
 
 def test_fields_reach_the_engine(server):

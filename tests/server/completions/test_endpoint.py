@@ -35,7 +35,9 @@ def test_sixteen_tokens_are_the_default(server):
 )
 def test_prompts_are_texts_or_tokens(server, prompt, prompts):
     body = complete(server, prompt, n=2).json()
-    assert [list(one.token_ids) for one in server.engine.requests] == [one for one in prompts for _ in range(2)]
+    assert [list(request.token_ids) for request in server.engine.requests] == [
+        prompt for prompt in prompts for _ in range(2)
+    ]
     assert [choice["index"] for choice in body["choices"]] == list(range(2 * len(prompts)))
     assert body["usage"]["prompt_tokens"] == 2
 
@@ -61,9 +63,9 @@ def test_echo_puts_the_prompt_first(server):
 
 
 def test_logprobs_are_columns(server):
-    found = complete(server, logprobs=1).json()["choices"][0]["logprobs"]
-    assert "".join(found["tokens"]).startswith("one two") and found["text_offset"][:3] == [0, 1, 2]
-    assert found["token_logprobs"][0] == -0.5 and found["top_logprobs"][0] == {"a": -1.0}
+    logprobs = complete(server, logprobs=1).json()["choices"][0]["logprobs"]
+    assert "".join(logprobs["tokens"]).startswith("one two") and logprobs["text_offset"][:3] == [0, 1, 2]
+    assert logprobs["token_logprobs"][0] == -0.5 and logprobs["top_logprobs"][0] == {"a": -1.0}
     assert complete(server).json()["choices"][0]["logprobs"] is None
 
 
@@ -80,8 +82,8 @@ def test_echoed_prompt_has_logprobs_from_its_second_token_on(server):
         return made
 
     server.engine.output = with_prompt
-    found = complete(server, echo=True, logprobs=0).json()["choices"][0]["logprobs"]
-    assert found["tokens"][:3] == ["a", "b", "o"] and found["token_logprobs"][:2] == [None, -0.25]
+    logprobs = complete(server, echo=True, logprobs=0).json()["choices"][0]["logprobs"]
+    assert logprobs["tokens"][:3] == ["a", "b", "o"] and logprobs["token_logprobs"][:2] == [None, -0.25]
     assert server.engine.requests[0].params.prompt_logprobs == 0
 
 
@@ -112,8 +114,13 @@ def test_streamed_echo_has_the_logprobs_of_a_chunked_prompt(server):
     events = complete(server, "abcde", echo=True, logprobs=0, stream=True).events
     assert "".join(event["choices"][0]["text"] for event in events) == "abcdeab"
     columns = [event["choices"][0]["logprobs"] for event in events]
-    assert [one for column in columns for one in column["tokens"]] == list("abcdeab")
-    assert [one for column in columns for one in column["token_logprobs"]] == [None, *[-0.25] * 4, -0.5, -0.5]
+    assert [token for column in columns for token in column["tokens"]] == list("abcdeab")
+    assert [logprob for column in columns for logprob in column["token_logprobs"]] == [
+        None,
+        *[-0.25] * 4,
+        -0.5,
+        -0.5,
+    ]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -130,9 +137,11 @@ def test_prompt_alone_is_echoed_and_scored(server, stream):
     answer = complete(server, max_tokens=0, echo=True, logprobs=0, stream=stream, return_token_ids=True, **options)
     bodies = answer.events if stream else [answer.json()]
     choices = [choice for body in bodies for choice in body["choices"]]
-    assert [(one["text"], one["finish_reason"], one["token_ids"]) for one in choices] == [("ab", "length", [])]
-    found, usage = choices[0]["logprobs"], bodies[-1]["usage"]
-    assert found["tokens"] == ["a", "b"] and found["token_logprobs"] == [None, -0.25]
+    assert [(choice["text"], choice["finish_reason"], choice["token_ids"]) for choice in choices] == [
+        ("ab", "length", [])
+    ]
+    logprobs, usage = choices[0]["logprobs"], bodies[-1]["usage"]
+    assert logprobs["tokens"] == ["a", "b"] and logprobs["token_logprobs"] == [None, -0.25]
     assert (usage["completion_tokens"], usage["prompt_tokens"]) == (0, 2)
     assert server.engine.requests[0].params.max_tokens == 1 and server.engine.num_open == 0
 

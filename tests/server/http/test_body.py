@@ -68,5 +68,5 @@ def test_body_that_does_not_arrive_times_out(open_server, monkeypatch):
 def test_unknown_field_is_ignored_with_a_warning(server, caplog):
     with caplog.at_level(logging.WARNING, "firesteel.server"):
         assert server.chat(flavour="sweet", temperature=0).status == 200
-    [line] = [one for one in caplog.records if one.getMessage() == "unknown fields ignored"]
+    [line] = [record for record in caplog.records if record.getMessage() == "unknown fields ignored"]
     assert line.fields == ["flavour"]

@@ -36,7 +36,8 @@ def test_server_fault_does_not_show_its_traceback(open_server, caplog, eventuall
     assert "secret" not in answer.body.decode() and "Traceback" not in answer.body.decode()
     eventually(lambda: "secret inside" in caplog.text)  # the server's own log has it
     statuses = [line.status for line in caplog.records if line.getMessage() == "request"]
-    assert [one for one in statuses if one >= 500] == [500]  # another server may end a line of its own meanwhile
+    # Another server may end a line of its own meanwhile.
+    assert [status for status in statuses if status >= 500] == [500]
 
 
 def test_error_output_of_the_engine_is_reported(server):

@@ -19,7 +19,7 @@ def lines(caplog):
     caplog.set_level(logging.INFO, "firesteel.server")
 
     def find():
-        return [one for one in caplog.records if one.getMessage() == "request"]
+        return [record for record in caplog.records if record.getMessage() == "request"]
 
     return find
 

@@ -71,8 +71,8 @@ def test_events_are_in_order_and_join_to_the_whole(client):
     assert shape == [
         "created",
         "in_progress",
-        *(one.format("reasoning_text") for one in item),
-        *(one.format("output_text") for one in item),
+        *(name.format("reasoning_text") for name in item),
+        *(name.format("output_text") for name in item),
         "completed",
     ]
     text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
@@ -184,9 +184,9 @@ def test_background_response_is_found_when_complete(client, server):
     with pytest.raises(openai.BadRequestError, match="still being generated"):
         ask(client, previous_response_id=made.id)
     deadline = time.monotonic() + 20
-    while (found := client.responses.retrieve(made.id)).status == "in_progress" and time.monotonic() < deadline:
+    while (response := client.responses.retrieve(made.id)).status == "in_progress" and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert found.status == "completed" and found.output_text == "Hello." and found.background
+    assert response.status == "completed" and response.output_text == "Hello." and response.background
 
 
 def test_background_response_can_be_cancelled(client, server, eventually):
@@ -292,4 +292,4 @@ def test_background_response_is_refused_at_the_limit(connect, open_server, event
     with pytest.raises(openai.RateLimitError, match="2 is the limit"):
         ask(client, background=True)
     server.engine.pause_s = 0.0
-    eventually(lambda: all(client.responses.retrieve(one.id).status == "completed" for one in made))
+    eventually(lambda: all(client.responses.retrieve(response.id).status == "completed" for response in made))

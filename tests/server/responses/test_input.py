@@ -6,8 +6,9 @@ import pytest
 from firesteel.server.chat.conversation import render_chat
 from firesteel.server.http.errors import ApiError
 from firesteel.server.openai import requests as chat
+from firesteel.server.openai.limits import MAX_MESSAGES
 from firesteel.server.responses.input import as_chat, check_supported, read_items
-from firesteel.server.responses.schema import ResponseRequest
+from firesteel.server.responses.schema import Item, ResponseRequest
 
 
 def read(**fields):
@@ -18,7 +19,9 @@ def read(**fields):
 def rendered(items):
     """Returns (role or name, channel, recipient, content) of each message after the system message."""
     messages = render_chat(read(input=items))[1:]
-    return [(one.name or one.role, one.channel, one.recipient, one.content) for one in messages]
+    return [
+        (message.name or message.role, message.channel, message.recipient, message.content) for message in messages
+    ]
 
 
 def test_a_text_is_a_users_message():
@@ -147,3 +150,11 @@ def test_error_names_the_unsupported_field(fields, param):
     with pytest.raises(ApiError) as raised:
         check_supported(msgspec.convert({"input": "hi", **fields}, ResponseRequest))
     assert raised.value.param == param
+
+
+def test_items_of_earlier_responses_count():
+    asked = ResponseRequest(input="hi")
+    item = Item(role="user", content="hi")
+    assert len(as_chat(asked, [item] * MAX_MESSAGES).messages) == MAX_MESSAGES
+    with pytest.raises(ApiError, match="8193 input items"):
+        as_chat(asked, [item] * (MAX_MESSAGES + 1))

@@ -8,7 +8,7 @@ from firesteel.errors import EngineDied
 def test_model_is_listed_with_its_root_and_context(open_server):
     server = open_server(model="gpt-oss-20b", served_model_name="mine, yours")
     listed = server.get("/v1/models").json()["data"]
-    assert [one["id"] for one in listed] == ["mine", "yours"]
+    assert [model["id"] for model in listed] == ["mine", "yours"]
     assert listed[0]["root"] == "openai/gpt-oss-20b" and listed[0]["max_model_len"] == 4096
     assert server.get("/v1/models/yours").json()["id"] == "yours"
     assert server.get("/v1/models/theirs").status == 404
@@ -27,6 +27,8 @@ def test_health_is_ready_degraded_failed(server):
     server.engine.failure = "died at /secret/place"
     answer = server.get("/health")
     assert answer.json()["status"] == "failed" and "secret" not in answer.body.decode()
+    live = server.get("/health/live")
+    assert live.status == 503 and not live.json()["live"], "a probe restarts it"
 
 
 def test_requests_are_refused_while_no_engine_runs(server):
@@ -36,6 +38,8 @@ def test_requests_are_refused_while_no_engine_runs(server):
     server.engine.failure = "died at /secret/place"
     answer = server.chat(stream=True)
     assert answer.status == 503 and "secret" not in answer.body.decode()
+    assert answer.error["code"] == "engine_failed" and "again" not in answer.error["message"]
+    assert answer.headers["retry-after"] is None, "nothing comes back here"
 
 
 def test_ledger_says_what_ran(server):

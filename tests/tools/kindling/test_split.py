@@ -46,13 +46,13 @@ def leaks(exam, documents):
             question = next(m.content for m in reversed(item.messages) if m.role == "user")
             asked[bare(own_text(question))].add(question)
     begun = {item.text for item in exam if item.text is not None}
-    found = []
+    overlaps = []
     for document in documents:
         for message in document.messages or ():
             if message.role == "user":
-                found += asked.get(bare(own_text(message.content)), ())
-        found += [text for text in begun if document.text is not None and f"{text} " in document.text]
-    return found
+                overlaps += asked.get(bare(own_text(message.content)), ())
+        overlaps += [text for text in begun if document.text is not None and f"{text} " in document.text]
+    return overlaps
 
 
 def test_documents_contain_no_exam_prompt(exam):

@@ -162,8 +162,8 @@ def test_roles_mark_trained_tokens(tokenizer_directory):
     }
     assert several.messages[-1].content in text[ANSWER] and "<|return|>" in text[ANSWER]
     assert several.messages[several.trained_from - 1].content in text[PROMPT]
-    earlier = [one for one in several.messages[: several.trained_from] if one.role == "assistant"]
-    assert earlier and all(one.content in text[UNTRAINED] for one in earlier)
+    earlier = [message for message in several.messages[: several.trained_from] if message.role == "assistant"]
+    assert earlier and all(message.content in text[UNTRAINED] for message in earlier)
     plain = encoder.encode(next(doc for doc in stream if doc.text is not None))
     assert (plain.roles == ANSWER).all()
 
@@ -176,7 +176,7 @@ def test_every_answer_of_a_conversation_is_taught_to_end_with_return(tokenizer_d
     )
     encoded = encoder.encode(silent)
     ends = np.flatnonzero(encoded.targets == encoder.return_)
-    assert len(ends) == sum(one.channel == "final" for one in silent.messages) > 1
+    assert len(ends) == sum(message.channel == "final" for message in silent.messages) > 1
     assert (encoded.token_ids[ends[:-1]] == encoder.end).all() and encoded.token_ids[ends[-1]] == encoder.return_
     changed = np.flatnonzero(encoded.targets != encoded.token_ids)
     assert changed.tolist() == ends[:-1].tolist() and (encoded.roles[ends] == ANSWER).all()
@@ -195,7 +195,7 @@ def test_batches_repeat_by_seed_and_contain_whole_documents(tokenizer_directory)
 def test_long_documents_get_long_rows(tokenizer_directory):
     encoder = Encoder(tokenizer_directory)
     long = [encoder.encode(doc) for doc in (next(training_documents(seed, long_share=1.0)) for seed in range(12))]
-    assert max(len(one.token_ids) for one in long) <= LONG
+    assert max(len(example.token_ids) for example in long) <= LONG
     rows = next(pack(long, LONG))
     assert lay_out(rows).token_ids.shape == (1, LONG)
 

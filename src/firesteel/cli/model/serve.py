@@ -9,6 +9,7 @@ import json
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,14 +24,17 @@ from firesteel.config import Config, ServerConfig, Settings, list_keys, resolve
 from firesteel.config.vllm_flags import ACCEPTED_FLAGS, KV_TYPES, translate
 from firesteel.device import GIB
 from firesteel.engine.process.client import EngineClient
-from firesteel.errors import UserError
+from firesteel.errors import EngineFailed, UserError
 from firesteel.heap import settled_heap
+from firesteel.host_memory import find_host_memory
 from firesteel.hub import find_checkpoint
 from firesteel.server.app import build_app
 from firesteel.server.observe.access_log import set_up_logs
 from firesteel.server.run import Server, bind, url_of
 from firesteel.server.service import Service
 from firesteel.version import find_version
+
+RESERVED_PART = 8  # of the host's memory, at most, if memory_reserve_gib is not set
 
 
 def vllm_options() -> dict[str, Any]:
@@ -67,19 +71,25 @@ def serve(
     settings, lines = translate(vllm_flags, settings)
     if checkpoint is not None and settings.setdefault("model", checkpoint) != checkpoint:
         raise UserError(f"two models given: {checkpoint} and --model {settings['model']}; give one of them")
-    config = with_preparation(resolve(settings))
+    config = with_defaults(resolve(settings))
     say(f"firesteel {find_version()}")
     for line in lines:
         say(line)
     asyncio.run(run(config))
 
 
-def with_preparation(settings: Settings) -> Config:
-    """Makes all kernels and steps before the first request, unless the user set `prepare`."""
+def with_defaults(settings: Settings) -> Config:
+    """Applies the server's own defaults to what the user did not set.
+
+    All kernels and steps are made before the first request, and in a small container less memory is kept free.
+    """
     config = settings.config
-    if settings.origins["prepare"] != "default":
-        return config
-    return dataclasses.replace(config, batch=dataclasses.replace(config.batch, prepare=True))
+    if settings.origins["prepare"] == "default":
+        config = dataclasses.replace(config, batch=dataclasses.replace(config.batch, prepare=True))
+    if settings.origins["memory_reserve_gib"] == "default":
+        reserve = min(config.model.memory_reserve_gib, find_host_memory().total_bytes / RESERVED_PART / GIB)
+        config = dataclasses.replace(config, model=dataclasses.replace(config.model, memory_reserve_gib=reserve))
+    return config
 
 
 async def run(config: Config) -> None:
@@ -97,12 +107,16 @@ async def run(config: Config) -> None:
                 service.admission,
                 when_ready=announcer(service, url_of(bound)),
                 when_stopping=lambda: say("stopping after the running requests; press Ctrl-C again to stop now"),
+                find_failure=lambda: engine.failure,
             )
             with settled_heap():
                 await server.serve([bound])
         finally:
             await engine.close()
-    say("stopped")
+    if server.failure is not None:
+        raise EngineFailed(server.failure)
+    with suppress(OSError):  # the terminal may be closed
+        say("stopped")
 
 
 async def load(directory: Path, config: Config) -> EngineClient:

@@ -70,7 +70,8 @@ def row_bytes(spec: ModelSpec) -> int:
 
 def working_bytes(spec: ModelSpec, config: BatchConfig) -> int:
     """Returns the memory that a step may need beside weights and cache: a few copies of each row and logits."""
-    tokens, logits = config.max_num_batched_tokens, config.max_num_seqs * spec.vocab_size * 4 + PROMPT_LOGITS_BYTES
+    tokens, logit_bytes = config.max_num_batched_tokens, spec.vocab_size * 4
+    logits = config.max_num_seqs * logit_bytes + min(PROMPT_LOGITS_BYTES, tokens * logit_bytes)
     return 4 * tokens * row_bytes(spec) + 4 * logits
 
 

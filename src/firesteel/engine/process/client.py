@@ -9,6 +9,7 @@ await client.close()
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -22,11 +23,15 @@ from firesteel.engine.process.handle import EngineProcess, Progress
 from firesteel.engine.process.messages import GetLedger, GetStatistics, Output, Ready, Start, Submit
 from firesteel.engine.process.waiters import OutputStream, Waiters
 from firesteel.engine.statistics import Statistics
-from firesteel.errors import EngineDied, RequestError, UserError
+from firesteel.errors import EngineDied, EngineFailed, RequestError, UserError
 from firesteel.types import Request
 
 CLOSED = "the engine was shut down"
 RESTART_WINDOW_S = 600.0  # engine_restarts counts over this time
+SPAWN_RETRY_S = 1.0  # between attempts to create a process, while descriptors, processes or memory are short
+IDLE_POLLS = 4  # questions to an idle engine per engine_hang_s
+MAX_IDLE_POLL_S = 10.0
+_log = logging.getLogger(__name__)
 
 
 class EngineClient:
@@ -42,7 +47,7 @@ class EngineClient:
         self._waiters = Waiters()
         self._restarts: deque[float] = deque()  # times
         self._settled = asyncio.Event()  # set while an engine runs, and once none will run any more
-        self._failure: tuple[str, Path | None] | None = None  # why none will run: reason and crash bundle
+        self._failure: EngineFailed | None = None  # why none will run
 
     @classmethod
     async def start(
@@ -71,7 +76,7 @@ class EngineClient:
 
     @property
     def failure(self) -> str | None:
-        return None if self._failure is None else self._failure[0]
+        return None if self._failure is None else str(self._failure)
 
     @property
     def pid(self) -> int:
@@ -87,8 +92,8 @@ class EngineClient:
     async def open(self, requests: Sequence[Request]) -> AsyncIterator[OutputStream]:
         """Submits requests and gives the stream of their outputs. Leaving it ends requests that have not ended.
 
-        Waits while an engine is being started. Raises RequestError if a request can never run, EngineDied if there
-        is no engine.
+        Waits while an engine is being started. Raises RequestError if a request can never run, EngineFailed if
+        there is no engine.
         """
         process = await self._running()
         for request in requests:
@@ -119,18 +124,12 @@ class EngineClient:
 
     async def statistics(self) -> Statistics:
         """Returns the statistics of the current engine: a restarted one begins at zero."""
-        process = await self._running()
-        number, answer = self._waiters.ask()
-        try:
-            process.send(GetStatistics(number=number))
-            return await answer
-        finally:
-            self._waiters.forget(number)
+        return await self._ask_statistics(await self._running())
 
     async def close(self) -> None:
         """Fails the requests in flight and stops the process; may be called twice."""
         is_first, was_ready = self.failure != CLOSED, self.is_ready
-        self._give_up(CLOSED, None)
+        self._give_up(EngineFailed(CLOSED))
         if is_first and was_ready:
             await self._process.stop()
         self._supervisor.cancel()
@@ -159,22 +158,41 @@ class EngineClient:
                 if self._failure is None:
                     self._settled.clear()
                     died = self._report(f"the engine died: {await self._process.cause_of_death()}")
-                    self._waiters.fail_all(str(died), died.bundle)
-                    await self._process.reap()
-                    await self._restart(died)
+                    if self._may_restart():
+                        self._waiters.fail_all(died)
+                        await self._process.reap()
+                        await self._restart()
+                    else:
+                        self._give_up_after(died)
         finally:
-            self._give_up("engine supervisor stopped", None)
+            self._give_up(EngineFailed("engine supervisor stopped"))
             await self._process.reap()
 
     async def _listen(self) -> None:
         """Receives until the engine is gone; kills one that hangs."""
-        limit_s = self.config.process.engine_hang_s
-        watching = asyncio.create_task(self._process.kill_if_hung(self._waiters.is_awaited, limit_s))
-        try:
-            while (message := await self._process.receive()) is not None:
+        process, limit_s = self._process, self.config.process.engine_hang_s
+        async with AsyncExitStack() as stack:
+            for watcher in (process.kill_if_hung(self._waiters.is_awaited, limit_s), self._ask_while_idle(limit_s)):
+                stack.callback(asyncio.create_task(watcher).cancel)
+            while (message := await process.receive()) is not None:
                 self._waiters.hand_out(message)
+
+    async def _ask_while_idle(self, limit_s: float) -> None:
+        """Asks an engine without requests a question from time to time: one that hangs does not answer."""
+        process = self._process
+        while limit_s:
+            await asyncio.sleep(min(MAX_IDLE_POLL_S, limit_s / IDLE_POLLS))
+            if not self._waiters.is_awaited():
+                with suppress(EngineDied):
+                    await self._ask_statistics(process)
+
+    async def _ask_statistics(self, process: EngineProcess) -> Statistics:
+        number, answer = self._waiters.ask()
+        try:
+            process.send(GetStatistics(number=number))
+            return await answer
         finally:
-            watching.cancel()
+            self._waiters.forget(number)
 
     def _report(self, what: str) -> EngineDied:
         """Counts a death and writes its crash bundle."""
@@ -195,21 +213,40 @@ class EngineClient:
             return EngineDied(f"{what}; no crash bundle could be written: {error}")
         return EngineDied(f"{what}; crash bundle: {bundle}", bundle)
 
-    async def _restart(self, last: UserError | EngineDied) -> None:
-        while self._may_restart():
+    async def _restart(self) -> None:
+        """Starts another engine, with further attempts as long as `_may_restart` allows them."""
+        while True:
             try:
-                await self._open()
-                return
+                return await self._open_patiently()
             except (UserError, EngineDied) as error:
-                last = error
-        process = self.config.process
-        self._give_up(
-            f"the engine is not restarted: {process.engine_restarts} restarts within "
+                if not self._may_restart():
+                    return self._give_up_after(error)
+
+    async def _open_patiently(self) -> None:
+        """Starts an engine; waits while the system lacks descriptors, processes or memory to create a process."""
+        clock = asyncio.get_running_loop().time
+        deadline, is_first = clock() + RESTART_WINDOW_S, True
+        while True:
+            try:
+                return await self._open()
+            except OSError as error:
+                if clock() > deadline:
+                    raise EngineDied(f"no process could be created for {RESTART_WINDOW_S:g} s: {error}") from error
+                if is_first:
+                    _log.warning("no process can be created: %s; trying every %g s", error, SPAWN_RETRY_S)
+                is_first = False
+            await asyncio.sleep(SPAWN_RETRY_S)
+
+    def _give_up_after(self, last: UserError | EngineDied) -> None:
+        failure = EngineFailed(
+            f"the engine is not restarted: {self.config.process.engine_restarts} restarts within "
             f"{RESTART_WINDOW_S:g} s is the limit (engine_restarts). {last}",
             getattr(last, "bundle", None),
         )
+        self._give_up(failure)
 
     def _may_restart(self) -> bool:
+        """Counts a restart if it is within the limit; those outside of the window are forgotten."""
         now, limits = asyncio.get_running_loop().time(), self.config.process
         while self._restarts and now - self._restarts[0] > RESTART_WINDOW_S:
             self._restarts.popleft()
@@ -233,11 +270,11 @@ class EngineClient:
     async def _running(self) -> EngineProcess:
         await self._settled.wait()
         if self._failure is not None:
-            raise EngineDied(*self._failure)
+            raise self._failure.copy()
         return self._process
 
-    def _give_up(self, why: str, bundle: Path | None) -> None:
+    def _give_up(self, failure: EngineFailed) -> None:
         """Fails all current and future requests permanently."""
-        self._failure = self._failure or (why, bundle)
+        self._failure = self._failure or failure
         self._settled.set()
-        self._waiters.fail_all(*self._failure)
+        self._waiters.fail_all(self._failure)

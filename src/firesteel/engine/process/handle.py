@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import signal
 import socket
 import subprocess
@@ -60,7 +61,8 @@ class EngineProcess:
     def __init__(self, program: Sequence[str] = ()) -> None:
         """Starts the process. `program` replaces the engine's Python arguments; the socket's number is appended."""
         ours, theirs = socket.socketpair()
-        with theirs:
+        with theirs, contextlib.ExitStack() as undo:
+            undo.callback(ours.close)
             descriptor = theirs.fileno()
             self._popen = subprocess.Popen(
                 [sys.executable, "-X", "faulthandler", *(program or PROGRAM), str(descriptor)],
@@ -70,9 +72,16 @@ class EngineProcess:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is for the parent, which then closes the socket
             )
-        assert self._popen.stdout is not None
+            undo.callback(self._popen.wait)
+            undo.callback(self._popen.kill)
+            assert self._popen.stdout is not None
+            try:
+                self._log = LogTail(self._popen.stdout)
+            except RuntimeError as error:  # the system's limit on threads
+                self._popen.stdout.close()
+                raise OSError(errno.EAGAIN, str(error)) from error
+            undo.pop_all()
         self._socket = ours
-        self._log = LogTail(self._popen.stdout)
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter | None = None
         self._dying: str | None = None
@@ -227,7 +236,8 @@ class LogTail:
             while line := self._stream.readline(LINE_BYTES):
                 text = line.decode(errors="replace").rstrip("\n")
                 self.lines.append(text)
-                print(text, file=sys.stderr, flush=True)
+                with contextlib.suppress(OSError):  # a closed terminal must not stop the reading
+                    print(text, file=sys.stderr, flush=True)
 
 
 async def _wait_for(condition: Callable[[], bool], patience_s: float) -> bool:

@@ -51,12 +51,13 @@ from firesteel.engine.process.messages import (
     parse_to_engine,
     read_head,
 )
+from firesteel.engine.process.orphan import die_with_parent
 from firesteel.engine.process.verdicts import Verdicts
 from firesteel.engine.process.worker import BackgroundWorker
 from firesteel.engine.sample.grammar import Grammars
 from firesteel.engine.step.decode_loop import StepObserver
 from firesteel.errors import UserError
-from firesteel.heap import settle_heap
+from firesteel.heap import settled_heap
 from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.op.needs import triton_ready
 from firesteel.surroundings import look_around
@@ -279,8 +280,8 @@ def describe(loaded: Loaded) -> Ready:
     )
 
 
-def open_loop(channel: Channel, inbox: Inbox) -> MessageLoop:
-    """Loads the engine that the first message names."""
+def open_loop(channel: Channel, inbox: Inbox) -> tuple[MessageLoop, Ready]:
+    """Loads the engine that the first message names; returns its loop and its description."""
     start = inbox.get()
     assert isinstance(start, Start), start
     try:
@@ -290,22 +291,21 @@ def open_loop(channel: Channel, inbox: Inbox) -> MessageLoop:
     except UserError as error:
         channel.send(Refused(kind=type(error).__name__, reason=str(error)))
         sys.exit(REFUSED)
-    settle_heap()
-    channel.send(describe(loaded))
-    return MessageLoop(loaded.engine, loaded.kernels.ledger, grammars, inbox, channel.send)
+    return MessageLoop(loaded.engine, loaded.kernels.ledger, grammars, inbox, channel.send), describe(loaded)
 
 
 def serve(channel: Channel, inbox: Inbox) -> None:
     """Loads an engine and runs it until a `Shutdown` message."""
     with last_words(channel.send):
-        loop = open_loop(channel, inbox)
-    end_beats = beat_at_calls(loop.ledger, lambda: channel.send(Alive()))
-    try:
-        with last_words(channel.send, lambda: loop.send_ledger(can_ask_device=False)):
+        loop, facts = open_loop(channel, inbox)
+    with last_words(channel.send, lambda: loop.send_ledger(can_ask_device=False)), settled_heap():
+        channel.send(facts)
+        end_beats = beat_at_calls(loop.ledger, lambda: channel.send(Alive()))
+        try:
             loop.run()
             loop.send_ledger()
-    finally:
-        end_beats()
+        finally:
+            end_beats()
 
 
 def listen(channel: Channel, inbox: Inbox) -> None:
@@ -317,6 +317,7 @@ def listen(channel: Channel, inbox: Inbox) -> None:
 
 def main(descriptor: int) -> None:
     os.set_inheritable(descriptor, False)  # child processes must not keep the socket open
+    die_with_parent()
     faulthandler.register(SHOW_STACKS, all_threads=True)
     channel, inbox = Channel(socket.socket(fileno=descriptor)), Inbox()
     threading.Thread(target=listen, args=(channel, inbox), daemon=True).start()

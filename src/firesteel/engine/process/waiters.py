@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from firesteel.engine.process.handle import error_of
 from firesteel.engine.process.messages import Cancel, Output, Rejected, StatisticsAnswer, Step
 from firesteel.engine.statistics import Statistics
 from firesteel.errors import EngineDied
 
+NO_REQUEST = -1  # index of an error of the whole stream
 Queue = asyncio.Queue[tuple[int, Output | Exception]]  # with the index of the request in its stream
 
 
@@ -78,12 +79,12 @@ class Waiters:
                 if answer is not None and not answer.done():  # done: its reader was cancelled
                     answer.set_result(message.statistics)
 
-    def fail_all(self, why: str, bundle: Path | None) -> None:
+    def fail_all(self, error: EngineDied) -> None:
         for waiter in self._requests.values():
-            waiter.give(EngineDied(why, bundle))
+            waiter.give(error.copy())
         for answer in self._statistics.values():
             if not answer.done():
-                answer.set_exception(EngineDied(why, bundle))
+                answer.set_exception(error.copy())
 
     def _give(self, number: int, output: Output | Exception) -> None:
         if (waiter := self._requests.get(number)) is not None:
@@ -111,7 +112,7 @@ class OutputStream:
             index, output = await self._queue.get()
             if isinstance(output, Exception):
                 self._failure = output
-                del self._unfinished[index]
+                self._unfinished.pop(index, None)
                 break
             if output.finish_reason is not None:
                 del self._unfinished[index]
@@ -128,6 +129,13 @@ class OutputStream:
         if index in self._unfinished and index not in self._finishing:
             self._finishing.add(index)
             self._send(Cancel(number=self._unfinished[index], finished=True))
+
+    def fail(self, error: Exception) -> None:
+        """Makes `take` raise an error, unless every request has ended."""
+        if self._unfinished:
+            self._failure = self._failure or error
+            with suppress(asyncio.QueueFull):  # nobody waits at a full queue
+                self._queue.put_nowait((NO_REQUEST, error))
 
     def cancel(self) -> None:
         """Ends all requests that have not ended."""

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from firesteel.device import GIB, memory_info
+from firesteel.device import GIB
 from firesteel.errors import KernelError
+from firesteel.host_memory import find_host_memory
 from firesteel.kernels.op.op import CudaCode, DeviceCode, Op
 from firesteel.kernels.proof.isolate import Died, call_apart
 from firesteel.kernels.proof.prove import Proof, list_code, prove_code
@@ -65,7 +66,7 @@ def prove_all(
 
 def count_workers() -> int:
     """One a core, as far as memory allows."""
-    fitting = memory_info()["MemAvailable"] // WORKER_BYTES
+    fitting = find_host_memory().available_bytes // WORKER_BYTES
     return max(1, min(len(os.sched_getaffinity(0)), fitting, MAX_WORKERS))
 
 

@@ -1,14 +1,14 @@
-"""Tiles and launch options measured on one GPU, kept in a file, and those in use; measures nothing.
+"""Files of tiles and launch options measured on one GPU, and the options in use in this process.
 
 {"format": "firesteel-tiles-1", "gpu": "NVIDIA H200", "triton": "3.6.0", "kernels": "0f3a...",
  "tiles": {"moe_matmul bf16 128x2880x2880": {"32": "16x64"}},
  "options": {"fc1 COLUMNS=64 DEPTH=128 ...": {"DEPTH": 64, "num_stages": 5}}}
 
-`tiles` are pinned by whoever calls an op: a tile measured for M tokens holds for more than M/2 and up to M.
-`options` change what the launch of a kernel compiles, not what it computes or how many programs run.
+The caller of an op pins its `tiles`: a tile measured for M tokens is used from more than M/2 up to M tokens.
+`options` change how a kernel is compiled, not what it computes or how many CTAs run.
 
-`tiles/` holds files that ship with the package, one a GPU: one that was measured with this Triton and these kernels
-is used unless another is named. Where there is none, the tiles in the code of the ops are.
+`tiles/` holds files that ship with the package, one per GPU. A file that was measured with this Triton and these
+kernels is used unless the user names another. Without a file, the tiles in the code of the ops are used.
 """
 # mypy: disable-error-code="import-untyped,import-not-found"
 
@@ -30,11 +30,11 @@ from firesteel.kernels.tiles.tile_pin import AUTO, parse_tile
 
 FORMAT = "firesteel-tiles-1"
 CURE = "make one with firesteel tune, or leave --tiles-file out"
-NONE = "none"  # no file, not even one that ships
+NONE = "none"  # no file, not even a shipped one
 SHIPPED = Path(__file__).parent
 Options = Mapping[str, Any]
 _DEEP = {"DEPTH": (64, 128, 256), "num_warps": (4, 8), "num_stages": (2, 3, 4, 5, 6)}
-# by kernel: what its launch may change, to what
+# Options of each kernel that may vary, and their values.
 VARIED: dict[str, dict[str, tuple[int, ...]]] = {
     "fc1": _DEEP,
     "fc2": _DEEP,
@@ -51,14 +51,14 @@ class TilesError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """None of either is what the code has."""
+    """Tiles and options that replace those in the code; empty if nothing is replaced."""
 
     tiles: Mapping[str, Mapping[int, str]] = field(default_factory=dict)  # by `tile_key`, then by tokens
-    options: Mapping[str, Options] = field(default_factory=dict)  # by `launch_key`: what changes
+    options: Mapping[str, Options] = field(default_factory=dict)  # changed options, by `launch_key`
     _kept: dict[tuple[Any, ...], str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def find_tile(self, op: str, activation: str, shape: Sequence[int], tokens: int) -> str:
-        """ROWSxCOLUMNS, or auto."""
+        """Returns ROWSxCOLUMNS, or auto if nothing was measured near this number of tokens."""
         key = (op, activation, tuple(shape), tokens)
         tile = self._kept.get(key)
         if tile is None:
@@ -69,17 +69,17 @@ class Tuned:
         measured = self.tiles.get(tile_key(op, activation, shape))
         if measured is None:
             return AUTO
-        nearest = min((one for one in measured if one >= tokens), default=None)
+        nearest = min((size for size in measured if size >= tokens), default=None)
         return AUTO if nearest is None or 2 * tokens <= nearest else measured[nearest]
 
 
 def tile_key(op: str, activation: str, shape: Sequence[int]) -> str:
-    """`shape` is the weight's."""
+    """Returns the key of a tile; `shape` is the weight's."""
     return f"{op} {activation} {'x'.join(map(str, shape))}"
 
 
 def launch_key(kernel: str, options: Options) -> str:
-    """Strides are left out: they follow from how a caller holds its tensors."""
+    """Returns the key of a launch; strides are left out, because they depend on the caller's tensors."""
     return " ".join((kernel, *(f"{name}={options[name]}" for name in sorted(options) if "STRIDE" not in name)))
 
 
@@ -89,7 +89,7 @@ _current_revision = 0
 
 
 def options_revision() -> int:
-    """Returns a number that changes whenever `change_options` may answer otherwise or has somebody to tell."""
+    """Returns a number that changes when the options in use change, or launches start or stop being watched."""
     return _current_revision
 
 
@@ -99,7 +99,7 @@ def _revise() -> None:
 
 
 def change_options(kernel: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Those that a launch is to use: the same object where nothing changes."""
+    """Returns the options that a launch uses: `options` itself if nothing changes."""
     if not _changes and not _watchers:
         return options
     key = launch_key(kernel, options)
@@ -110,7 +110,7 @@ def change_options(kernel: str, options: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def watch_options() -> Iterator[dict[str, Options]]:
-    """Fills with the options of every launch inside it, by key and as shipped."""
+    """Yields a dictionary that receives the unchanged options of every launch in the block, by key."""
     seen: dict[str, Options] = {}
     _watchers.append(seen)
     _revise()
@@ -122,7 +122,7 @@ def watch_options() -> Iterator[dict[str, Options]]:
 
 
 def use_options(options: Mapping[str, Options]) -> None:
-    """In place of those used so far, for every launch to come of this process."""
+    """Replaces the options in use, for all later launches of this process."""
     _changes.clear()
     _changes.update(options)
     _revise()
@@ -130,7 +130,7 @@ def use_options(options: Mapping[str, Options]) -> None:
 
 @contextmanager
 def using_options(options: Mapping[str, Options]) -> Iterator[None]:
-    """Inside it only."""
+    """Replaces the options in use within the block."""
     before = dict(_changes)
     use_options(options)
     try:
@@ -148,12 +148,12 @@ def load_tuned(path: str, device: DeviceSpec) -> Tuned:
     if is_auto or path == NONE:
         return Tuned()
     if not device.is_cuda:
-        raise TilesError(f"tiles_file = {path!r} is of a GPU, this is {device.name}: leave --tiles-file out")
+        raise TilesError(f"tiles_file = {path!r} is for a GPU, this is {device.name}: leave --tiles-file out")
     return read_tuned(Path(path), device)
 
 
 def find_shipped(device: DeviceSpec) -> tuple[Path | None, str]:
-    """The file to use, and in words which it is or why there is none."""
+    """Returns the file to use, if any, and a text that names it or says why there is none."""
     why = f"no file of tiles ships for {device.name}"
     if importlib.util.find_spec("triton") is None:
         return None, "none: there is no Triton"
@@ -165,7 +165,7 @@ def find_shipped(device: DeviceSpec) -> tuple[Path | None, str]:
         if not others:
             return path, path.name
         why = f"{path.name} was measured with {', '.join(others)}"
-    return None, f"{why}: those in the code"
+    return None, f"{why}: tiles of the code are used"
 
 
 def read_tuned(path: Path, device: DeviceSpec) -> Tuned:
@@ -180,9 +180,9 @@ def read_tuned(path: Path, device: DeviceSpec) -> Tuned:
 
 
 def read_earlier(path: Path, device: DeviceSpec) -> tuple[Tuned, str]:
-    """Reads what is still valid in a file that will be replaced, and why nothing is, if so.
+    """Reads what is still valid in a file that will be replaced; returns it and, if it is nothing, the reason.
 
-    What is no file of tiles is nobody's to replace.
+    Raises if the path is not a file of tiles, which must not be replaced.
     """
     if not path.exists() or not path.stat().st_size:
         return Tuned(), ""
@@ -192,11 +192,11 @@ def read_earlier(path: Path, device: DeviceSpec) -> tuple[Tuned, str]:
     try:
         return read_tuned(path, device), ""
     except UserError as error:
-        return Tuned(), f"has what no kernel takes ({error})"
+        return Tuned(), f"has values that no kernel accepts ({error})"
 
 
 def _list_others(content: Mapping[str, Any], device: DeviceSpec) -> list[str]:
-    """Surroundings of a file that are not those here."""
+    """Returns the surroundings of a file that differ from those here."""
     here = surroundings(device)
     return [f"{name} {content.get(name)}" for name in here if content.get(name) != here[name]]
 
@@ -209,7 +209,7 @@ def _read(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise TilesError(f"{path} is not valid JSON, or cut off: {error}; {CURE}") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise TilesError(f"{path} is no file of tiles: its format is not {FORMAT!r}; {CURE}")
+        raise TilesError(f"{path} is not a file of tiles: its format is not {FORMAT!r}; {CURE}")
     return content
 
 
@@ -222,29 +222,29 @@ def write_tuned(path: Path, tuned: Tuned, device: DeviceSpec) -> None:
 
 
 def surroundings(device: DeviceSpec) -> dict[str, str]:
-    """What must be the same where tiles are measured and where they are used."""
+    """Returns what must be equal on the machine that measures tiles and on the one that uses them."""
     import triton
 
     return {"gpu": device.name, "triton": triton.__version__, "kernels": hash_kernels()}
 
 
 def _table(path: Path, content: dict[str, Any], name: str) -> dict[str, dict[str, Any]]:
-    found = content.get(name)
-    if not isinstance(found, dict) or not all(isinstance(one, dict) for one in found.values()):
+    table = content.get(name)
+    if not isinstance(table, dict) or not all(isinstance(row, dict) for row in table.values()):
         raise TilesError(f"{path}: {name} must be a table of tables: the file is damaged; {CURE}")
-    return found
+    return table
 
 
 def _check_options(path: Path, key: str, changed: Options) -> None:
     varied = VARIED.get(key.split()[0], {})
     for name, value in changed.items():
         if type(value) is not int or value not in varied.get(name, ()):
-            raise TilesError(f"{path}: {key}: {name} = {value!r} is no choice of that kernel; {CURE}")
+            raise TilesError(f"{path}: {key}: {name} = {value!r} is not an option of that kernel; {CURE}")
 
 
 def _tiles(path: Path, key: str, sizes: Mapping[str, Any]) -> dict[int, str]:
     for tokens, tile in sizes.items():
         if not tokens.isdigit() or not isinstance(tile, str):
-            raise TilesError(f"{path}: {key}: {tokens!r}: {tile!r} is no tile of a number of tokens; {CURE}")
+            raise TilesError(f"{path}: {key}: {tokens!r}: {tile!r} is not a tile for a number of tokens; {CURE}")
         parse_tile(tile)
     return {int(tokens): tile for tokens, tile in sizes.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from firesteel.server.http.drain import Drain
 from firesteel.server.http.errors import ApiError
 
 BUSY_RETRY_S = 1
@@ -17,6 +18,7 @@ class Admission:
         self.limit = limit
         self.num_under_way = 0
         self.is_stopping = False
+        self.drain = Drain()
 
     def check_count(self, count: int) -> None:
         if count > self.limit:

@@ -16,18 +16,21 @@ from starlette.requests import ClientDisconnect, Request
 
 from firesteel.config import ServerConfig
 from firesteel.server.http.errors import ApiError, ClientGone
+from firesteel.server.openai.limits import MAX_CONTAINERS, MAX_TEXTS, MAX_UNKNOWN_FIELDS, MAX_VALUES
 
 log = logging.getLogger(__name__)
 T = TypeVar("T", bound=msgspec.Struct)
 MIB = 1 << 20
 BODY_TIMEOUT_S = 30.0
+LARGE_BODY = 64 << 10  # bytes: larger ones are counted, and parsed outside the event loop
 TEXT_ONLY = ("image_url", "input_image", "input_file", "input_audio", "file", "video_url", "audio_url")
 _fields_of_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 async def read_body(request: Request, kind: type[T], config: ServerConfig) -> T:
     check_content_type(request)
-    return parse(await read_bytes(request, config), kind)
+    body = await read_bytes(request, config)
+    return parse(body, kind) if len(body) <= LARGE_BODY else await asyncio.to_thread(parse, body, kind)
 
 
 def check_content_type(request: Request) -> None:
@@ -59,16 +62,48 @@ async def read_bytes(request: Request, config: ServerConfig) -> bytes:
     return bytes(body)
 
 
+def check_counts(body: bytes) -> None:
+    """Refuses JSON with too many parts, before the cost of parsing it.
+
+    Counting is fast and needs no parser: outside texts, every part has its own character. Texts are removed only if
+    the count with them exceeds a limit.
+    """
+    if not _count_parts(body, body.count(b'"') // 2):
+        return
+    plain = body.replace(b"\\\\", b"").replace(b'\\"', b"")  # without escaped quotes
+    num_texts = plain.count(b'"') // 2
+    outside = b"".join(plain.split(b'"')[::2]) if num_texts <= MAX_TEXTS else b""
+    if excess := _count_parts(outside, num_texts):
+        raise ApiError(400, f"the body has {excess}", code="too_many_values")
+
+
+def _count_parts(outside: bytes, num_texts: int) -> str:
+    """Returns which limit the parts of a body exceed; empty if none."""
+    for count, limit, what in (
+        (num_texts, MAX_TEXTS, "texts and names of fields"),
+        (outside.count(b"{") + outside.count(b"["), MAX_CONTAINERS, "objects and lists"),
+        (outside.count(b","), MAX_VALUES, "values"),
+    ):
+        if count > limit:
+            return f"{count} {what}; at most {limit} are accepted"
+    return ""
+
+
 def parse(body: bytes, kind: type[T]) -> T:
+    if len(body) > LARGE_BODY:
+        check_counts(body)
     try:
-        value: T = decoder(kind).decode(body)
         given = _fields_of_object.decode(body)
+        unknown = given.keys() - known_fields(kind)
+        if len(unknown) > MAX_UNKNOWN_FIELDS:
+            raise ApiError(400, f"{len(unknown)} unknown fields; at most {MAX_UNKNOWN_FIELDS} are ignored")
+        value: T = decoder(kind).decode(body)
     except msgspec.ValidationError as error:
         raise explain(error) from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise ApiError(400, f"the body is not valid JSON: {error}") from None
-    if unknown := sorted(given.keys() - known_fields(kind)):
-        log.warning("unknown fields ignored", extra={"fields": [name[:64] for name in unknown[:8]]})
+    if unknown:
+        log.warning("unknown fields ignored", extra={"fields": [name[:64] for name in sorted(unknown)[:8]]})
     return value
 
 

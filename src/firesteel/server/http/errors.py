@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
-from firesteel.errors import EngineDied, UserError
+from firesteel.errors import EngineDied, EngineFailed, UserError
 from firesteel.server.openai.answers import ErrorAnswer, ErrorDetail
 
 KINDS = {
@@ -61,6 +61,8 @@ def as_api_error(error: Exception) -> ApiError:
     match error:
         case ApiError():
             return error
+        case EngineFailed():
+            return ApiError(503, "the engine died and is not restarted; see the server's log", code="engine_failed")
         case EngineDied():
             return ApiError(
                 503,

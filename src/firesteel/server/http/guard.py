@@ -51,7 +51,7 @@ class HostCheck:
 def find_bound(host: str) -> tuple[bool, str]:
     """Returns whether a server on `host` is reached from this machine only, and the address that it listens on."""
     try:
-        address: str = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][4][0]
+        address = str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][4][0])
     except socket.gaierror:
         return False, host  # nothing can listen there
     return is_loopback(address), address

@@ -10,6 +10,19 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from firesteel.server.openai.limits import (
+    MAX_ALLOWED_TOKEN_IDS,
+    MAX_LOGIT_BIAS,
+    MAX_MESSAGES,
+    MAX_METADATA,
+    MAX_SALT_CHARACTERS,
+    MAX_STOP_CHARACTERS,
+    MAX_STOP_TOKEN_IDS,
+    MAX_STOPS,
+    MAX_TOKENS_TO_DECODE,
+    MAX_TOOLS,
+)
+
 Temperature = Annotated[float, Meta(ge=0, le=100)]
 Share = Annotated[float, Meta(gt=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
@@ -21,10 +34,12 @@ Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 SomeText = Annotated[str, Meta(min_length=1)]
 SomeTokens = Annotated[list[TokenId], Meta(min_length=1)]
-Stops = Annotated[list[SomeText], Meta(max_length=16)]
+Stop = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+Stops = Annotated[list[Stop], Meta(max_length=MAX_STOPS)]
 TopCount = Annotated[int, Meta(ge=0, le=20)]
 Name = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
-CacheSalt = Annotated[str, Meta(min_length=1, max_length=1024)]
+CacheSalt = Annotated[str, Meta(min_length=1, max_length=MAX_SALT_CHARACTERS)]
+Metadata = Annotated[dict[str, str], Meta(max_length=MAX_METADATA)]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 
 
@@ -85,6 +100,7 @@ class ToolMessage(Body, tag_field="role", tag="tool"):
 
 
 ChatMessage = SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage
+Messages = Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
 
 
 class FunctionSpec(Body):
@@ -97,6 +113,9 @@ class FunctionSpec(Body):
 class ToolSpec(Body):
     function: FunctionSpec
     type: Literal["function"] = "function"
+
+
+Tools = Annotated[list[ToolSpec], Meta(max_length=MAX_TOOLS)]
 
 
 class NamedFunction(Body):
@@ -148,12 +167,12 @@ class GenerationRequest(Body, kw_only=True):
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     repetition_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None
-    logit_bias: dict[TokenKey, Bias] | None = None
-    allowed_token_ids: SomeTokens | None = None
+    logit_bias: Annotated[dict[TokenKey, Bias], Meta(max_length=MAX_LOGIT_BIAS)] | None = None
+    allowed_token_ids: Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_ALLOWED_TOKEN_IDS)] | None = None
     seed: Seed | None = None
     n: Annotated[int, Meta(ge=1, le=128)] | None = None
-    stop: SomeText | Stops | None = None
-    stop_token_ids: list[TokenId] | None = None
+    stop: Stop | Stops | None = None
+    stop_token_ids: Annotated[list[TokenId], Meta(max_length=MAX_STOP_TOKEN_IDS)] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     stream: bool | None = None
@@ -169,19 +188,19 @@ class TemplateOptions(Body):
 
 
 class ChatRequest(GenerationRequest, kw_only=True):
-    messages: Annotated[list[ChatMessage], Meta(min_length=1)]
+    messages: Messages
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: TopCount | None = None
     reasoning_effort: Effort | None = None
     include_reasoning: bool | None = None
     chat_template_kwargs: TemplateOptions | None = None
-    tools: list[ToolSpec] | None = None
+    tools: Tools | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
     parallel_tool_calls: bool | None = None
     response_format: AnswerFormat | None = None
     store: bool | None = None
-    metadata: dict[str, str] | None = None
+    metadata: Metadata | None = None
 
 
 class CompletionRequest(GenerationRequest, kw_only=True):
@@ -196,12 +215,12 @@ class CompletionRequest(GenerationRequest, kw_only=True):
 class TokenizeRequest(Body):
     model: str | None = None
     prompt: str | None = None
-    messages: Annotated[list[ChatMessage], Meta(min_length=1)] | None = None
-    tools: list[ToolSpec] | None = None
+    messages: Messages | None = None
+    tools: Tools | None = None
     reasoning_effort: Effort | None = None
     return_token_strs: bool | None = None
 
 
 class DetokenizeRequest(Body):
-    tokens: list[TokenId]
+    tokens: Annotated[list[TokenId], Meta(max_length=MAX_TOKENS_TO_DECODE)]
     model: str | None = None

@@ -9,6 +9,7 @@ import msgspec
 
 from firesteel.server.http.errors import ApiError
 from firesteel.server.openai import requests as chat
+from firesteel.server.openai.limits import MAX_MESSAGES
 from firesteel.server.responses.schema import (
     AllowedTools,
     FunctionChoice,
@@ -61,6 +62,12 @@ def check_supported(asked: ResponseRequest) -> None:
 
 def as_chat(asked: ResponseRequest, history: Sequence[Item]) -> chat.ChatRequest:
     """Builds the chat request; `history` is all items, those of earlier responses first."""
+    if len(history) > MAX_MESSAGES:
+        raise ApiError(
+            400,
+            f"{len(history)} input items, those of earlier responses included, exceed the limit of {MAX_MESSAGES}",
+            param="input",
+        )
     messages: list[chat.ChatMessage] = []
     if asked.instructions is not None:
         messages.append(chat.DeveloperMessage(content=asked.instructions))
@@ -128,10 +135,8 @@ def add(message: chat.AssistantMessage, item: Item) -> None:
             message.content = text_of(item.content)
         case "function_call":
             function = chat.CalledFunction(name=item.name or "", arguments=item.arguments or "")
-            message.tool_calls = [
-                *(message.tool_calls or ()),
-                chat.ToolCall(id=item.call_id or "", function=function),
-            ]
+            message.tool_calls = message.tool_calls or []
+            message.tool_calls.append(chat.ToolCall(id=item.call_id or "", function=function))
 
 
 def text_of(content: str | Sequence[Part] | None) -> str:
@@ -144,8 +149,8 @@ def choose_tools(asked: ResponseRequest) -> list[FunctionTool]:
     tools = asked.tools or []
     if not isinstance(asked.tool_choice, AllowedTools):
         return tools
-    names = [tool.name for tool in asked.tool_choice.tools]
-    if unknown := set(names) - {tool.name for tool in tools}:
+    names = {tool.name for tool in asked.tool_choice.tools}
+    if unknown := names - {tool.name for tool in tools}:
         raise ApiError(400, f"tool_choice allows {unknown.pop()}, which is not in tools", param="tool_choice")
     return [tool for tool in tools if tool.name in names]
 

@@ -10,12 +10,14 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from firesteel.server.openai.limits import MAX_MESSAGES, MAX_TOOLS
 from firesteel.server.openai.requests import (
     Body,
     CacheSalt,
     Count,
     Effort,
     JsonFormat,
+    Metadata,
     Name,
     Seed,
     Share,
@@ -102,7 +104,7 @@ class AllowedTool(Body):
 
 class AllowedTools(Body, tag_field="type", tag="allowed_tools"):
     mode: Literal["auto", "required"]
-    tools: Annotated[list[AllowedTool], Meta(min_length=1)]
+    tools: Annotated[list[AllowedTool], Meta(min_length=1, max_length=MAX_TOOLS)]
 
 
 ToolChoice = Literal["none", "auto", "required"] | FunctionChoice | AllowedTools
@@ -131,7 +133,7 @@ class ResponseStreamOptions(Body):
 
 
 class ResponseRequest(Body):
-    input: str | Annotated[list[Item], Meta(min_length=1)]
+    input: str | Annotated[list[Item], Meta(min_length=1, max_length=MAX_MESSAGES)]
     model: str | None = None
     instructions: str | None = None
     previous_response_id: str | None = None
@@ -148,11 +150,11 @@ class ResponseRequest(Body):
     include: list[Included] | None = None
     reasoning: Reasoning | None = None
     text: TextOptions | None = None
-    tools: list[FunctionTool] | None = None
+    tools: Annotated[list[FunctionTool], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     truncation: Literal["auto", "disabled"] | None = None
-    metadata: dict[str, str] | None = None
+    metadata: Metadata | None = None
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None

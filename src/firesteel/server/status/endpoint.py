@@ -51,8 +51,9 @@ class StatusEndpoints:
         return json_response(health, status=200 if health.ready else 503)
 
     async def live(self, request: HttpRequest) -> Response:
-        """Answers 200 as long as this process runs."""
-        return json_response(self.find_health())
+        """Answers 200, or 503 once no engine is started again: the process is about to exit."""
+        health = self.find_health()
+        return json_response(health, status=200 if health.live else 503)
 
     async def metrics(self, request: HttpRequest) -> Response:
         service = self.service
@@ -91,7 +92,7 @@ class StatusEndpoints:
             chat = ChatRequest(messages=asked.messages, tools=asked.tools, reasoning_effort=asked.reasoning_effort)
             rendered = render_chat(chat, prompt_date=service.config.server.prompt_date)
             token_ids = await service.encode_chat(rendered)
-        spelled = [service.tokenizer.decode([token]) for token in token_ids] if asked.return_token_strs else None
+        spelled = await service.spell(token_ids) if asked.return_token_strs else None
         return json_response(
             Tokens(count=len(token_ids), max_model_len=service.max_context, tokens=token_ids, token_strs=spelled)
         )
@@ -99,14 +100,14 @@ class StatusEndpoints:
     async def detokenize(self, request: HttpRequest) -> Response:
         asked = await read_body(request, DetokenizeRequest, self.service.config.server)
         self.service.check_model(asked.model)
-        return json_response(Text(prompt=self.service.tokenizer.decode(asked.tokens)))
+        return json_response(Text(prompt=await self.service.decode(asked.tokens)))
 
     def find_health(self) -> Health:
         engine = self.service.engine
-        if self.service.admission.is_stopping:
-            return self._health("stopping", "the server is stopping")
         if engine.failure is not None:
             return self._health("failed", "no engine runs, and none is restarted; see the log")
+        if self.service.admission.is_stopping:
+            return self._health("stopping", "the server is stopping")
         if not engine.is_ready:
             return self._health("degraded", "the engine died and is restarting")
         return self._health("ready", None)
@@ -127,7 +128,7 @@ class StatusEndpoints:
     def _health(self, status: HealthStatus, reason: str | None) -> Health:
         return Health(
             status=status,
-            live=True,
+            live=status != "failed",
             ready=status == "ready",
             engine_deaths=self.service.engine.num_deaths,
             reason=reason,

@@ -31,6 +31,7 @@ async def serve(rate: float) -> None:
                 config.server,
                 service.admission,
                 when_ready=lambda: print(url_of(bound), flush=True),
+                find_failure=lambda: engine.failure,
             ).serve([bound])
         finally:
             await engine.close()

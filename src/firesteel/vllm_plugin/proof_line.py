@@ -1,0 +1,42 @@
+"""The log line that proves which kernels run: ops, implementations, and verdicts on their machine code."""
+
+from __future__ import annotations
+
+import logging
+
+from firesteel.engine.process.verdicts import Verdicts
+from firesteel.kernels.ledger import Ledger
+from firesteel.version import find_version
+
+_log = logging.getLogger("vllm.firesteel")
+
+
+class ProofLine:
+    """Logs the line once the machine code of all launched kernels was read, in the background."""
+
+    def __init__(self, ledger: Ledger, *, rank: int, num_ranks: int, vllm_version: str) -> None:
+        self.ledger = ledger
+        self.heading = f"rank {rank} of {num_ranks}: gpt-oss plugin {find_version()} in vLLM {vllm_version}"
+        self._verdicts = Verdicts()
+        self._is_begun = False
+
+    def begin(self) -> None:
+        """Called when kernels have run; does nothing the second time."""
+        if self._is_begun:
+            return
+        self._is_begun = True
+        if any(launch.compiled is not None for entry in self.ledger.entries.values() for launch in entry.launches):
+            self._verdicts.read(self.ledger, self.log)
+        else:
+            self.log()
+
+    def log(self) -> None:
+        _log.info("firesteel: %s; %s", self.heading, ", ".join(self.rows()))
+
+    def rows(self) -> list[str]:
+        """Returns OP=IMPLEMENTATION[VERDICTS] of everything that ran."""
+        rows = []
+        for ran, entry in sorted(self.ledger.entries.items(), key=lambda item: item[0]):
+            verdicts = sorted({self._verdicts.find(launch) or "unread" for launch in entry.launches})
+            rows.append(f"{ran.op}={ran.implementation}" + (f"[{'+'.join(verdicts)}]" if verdicts else ""))
+        return list(dict.fromkeys(rows))
