@@ -15,7 +15,6 @@ SOURCE = ROOT / "src" / "firesteel"
 GROUND = {
     "errors",
     "types",
-    "host_memory",
     "device",
     "config",
     "heap",
@@ -28,8 +27,7 @@ MAY_IMPORT = {
     "errors": set(),
     "config": {"errors"},
     "types": {"errors"},
-    "host_memory": set(),
-    "device": {"errors", "host_memory"},
+    "device": {"errors"},
     "heap": set(),
     "untrusted": {"errors"},
     "surroundings": {"config", "device"},
