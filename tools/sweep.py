@@ -43,7 +43,7 @@ def main() -> None:
     plan = DecodeSweep(batches=(asked.batch,), contexts=contexts, steps=STEPS, check=1, delays=False)
     settings = {"mxfp4_layers": DENSE if asked.mxfp4 else "", "kv_cache_gib": 0.1}
     name, loaded = open_model(resolve(settings).config, asked.synthetic)
-    print(f"{name}, {'all MXFP4' if asked.mxfp4 else 'as shipped'}: ms a step; us of each group", flush=True)
+    print(f"{name}, {'all MXFP4' if asked.mxfp4 else 'as shipped'}: ms per step; us of each group", flush=True)
     for words, (pins, constants) in plans.items():
         config = resolve({**settings, "kernels": ",".join(pins)}).config
         for context in contexts:
