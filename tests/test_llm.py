@@ -136,7 +136,6 @@ def test_stop_ids_come_from_the_generation_config(llm):
         ({}, 9, {9}),
         (None, [9, 8], {9, 8}),
         ({"eos_token_id": None}, None, set()),
-        ([], 9, {9}),
     ],
 )
 def test_stop_ids_fall_back_to_the_config(checkpoint, tmp_path, generation_config, config_ids, stops):

@@ -3,7 +3,8 @@
 python tools/sweep.py [--mxfp4] [--context 2048,32768] PLAN ...
 
 A PLAN lists its changes, joined by commas: implementations of ops and constants of their modules, such as
-decode_experts=cuda:passed,decode.experts.PASSED_FLIGHT=3,decode.attention.STAGES=3. `plain` changes nothing.
+decode_experts=cuda:passed,decode.experts_plan.PASSED_FLIGHT=3,decode.attention_plan.STAGES=3.
+`plain` changes nothing.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def read_plan(words: str) -> tuple[list[str], dict[tuple[str, str], int]]:
         else:
             sys.exit(
                 f"{word}: must be MODULE.CONSTANT=NUMBER, a module of firesteel.kernels, such as "
-                "decode.experts.PASSED_FLIGHT=2"
+                "decode.experts_plan.PASSED_FLIGHT=2"
             )
     return pins, constants
 

@@ -91,9 +91,9 @@ def run(spec, weights, device, implementation, activation="bf16", forced=None):
             trace.hidden.append(residual.float())
         return rows, residual
 
-    def watch_route(x, router, bias, active, num_tokens):
-        chosen = route(x, router, bias, active, num_tokens)
-        trace.logits.append(x.float() @ router.float().T + bias.float())
+    def watch_route(operands):
+        chosen = route(operands)
+        trace.logits.append(operands.x.float() @ operands.weight.float().T + operands.bias.float())
         trace.routes.append(chosen)
         return chosen if forced is None else forced[len(trace.routes) - 1]
 

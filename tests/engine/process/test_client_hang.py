@@ -1,4 +1,4 @@
-"""Detection of hung engines: an engine without pending requests may be silent, one that loads forever may not."""
+"""Detection of hung engines: readers that stop or pause are not a hang, loading forever is."""
 
 import asyncio
 import os

@@ -101,6 +101,7 @@ def check_bundle(error, cause):
     assert f"the engine died: {cause}" in str(error) and str(error).endswith(f"crash bundle: {error.bundle}")
     report = json.loads((error.bundle / "report.json").read_text())
     assert cause in report["cause"] and report["config"]["process"]["engine_restarts"] == 1
+    assert report["engine"]["max_num_seqs"] > 0 and report["engine"]["device"] == "CPU" and report["command"]
     assert report["in_flight"] == [str(number) for number in range(8)]
     assert [span["request"] for span in report["last_plan"]] == report["in_flight"]
     assert {span["num_tokens"] for span in report["last_plan"]} == {1}

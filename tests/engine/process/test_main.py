@@ -1,6 +1,5 @@
 """The engine process's message loop, run in this process."""
 
-import socket
 import threading
 import time
 from queue import Empty, SimpleQueue
@@ -12,7 +11,7 @@ from firesteel.config import BatchConfig, CacheConfig, resolve
 from firesteel.engine.engine import Engine
 from firesteel.engine.load import load_engine
 from firesteel.engine.process import main
-from firesteel.engine.process.main import Channel, MessageLoop, progress_sender
+from firesteel.engine.process.main import MessageLoop, progress_sender
 from firesteel.engine.process.messages import (
     Cancel,
     GetLedger,
@@ -25,7 +24,6 @@ from firesteel.engine.process.messages import (
     StatisticsAnswer,
     Step,
     Submit,
-    pack,
 )
 from firesteel.engine.sample.grammar import Grammars
 from firesteel.kernels.ledger import Launch, Ledger, Ran, note, note_clipped
@@ -230,37 +228,6 @@ def test_progress_sends_the_last_report_and_few_before():
         report(done, 1000)
     assert sent[0] == Loading(done_bytes=0, all_bytes=1000) and sent[-1] == Loading(done_bytes=1000, all_bytes=1000)
     assert len(sent) < 100
-
-
-@pytest.fixture
-def ends():
-    """The parent's and the child's end of a socket, and a channel on the latter."""
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        yield ours, Channel(theirs)
-
-
-def test_channel_reads_frames_that_arrive_in_parts(ends):
-    ours, channel = ends
-    frames = pack(submit(7, "a", [9] * 100_000)) + pack(Shutdown())
-    sender = threading.Thread(
-        target=lambda: [ours.sendall(frames[i : i + 30_011]) for i in range(0, len(frames), 30_011)]
-    )
-    sender.start()
-    assert channel.receive() == submit_like(frames) and channel.receive() == Shutdown()
-    sender.join()
-
-
-def submit_like(frames):
-    return main.parse_to_engine(frames[4 : 4 + int.from_bytes(frames[:4], "big")])
-
-
-@pytest.mark.parametrize("part", [0, 2, 7])
-def test_channel_ends_with_the_parent_even_within_a_frame(ends, part):
-    ours, channel = ends
-    ours.sendall(pack(submit(7, "a"))[:part])
-    ours.close()
-    assert channel.receive() is None
 
 
 class SlowGrammars(Grammars):
