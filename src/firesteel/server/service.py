@@ -40,6 +40,7 @@ class Service:
         self.engine = engine
         self.config = config
         self.tokenizer = Tokenizer.load(directory)
+        self.tokenizer.check_fits(engine.facts.vocab_size)
         self.harmony = Harmony(self.tokenizer)
         self.stop_ids = read_stop_ids(directory)
         self.defaults: dict[str, Any] = read_defaults(directory)
