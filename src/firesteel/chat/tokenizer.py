@@ -15,7 +15,7 @@ import tokenizers
 
 from firesteel.errors import RequestError, UserError
 from firesteel.json_file import read_bytes, reading, shorten
-from firesteel.native.panics import panics_as
+from firesteel.panics import panics_as
 
 LARGEST_BYTES = 128 << 20  # of the file; gpt-oss has 28 MB
 PANIC = "PanicException"  # raised by Rust libraries for their own errors; the class cannot be imported

@@ -25,8 +25,8 @@ from torch import Tensor
 
 from firesteel.errors import RequestError, UserError
 from firesteel.model.spec import read_spec
-from firesteel.native.panics import panics_as
-from firesteel.native.stack import call_with_stack
+from firesteel.panics import panics_as
+from firesteel.stack import call_with_stack
 from firesteel.types import Request
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from firesteel.errors import EngineDied, EngineFailed, UserError
-from firesteel.native.panics import panics_as
+from firesteel.panics import panics_as
 from firesteel.server.openai.answers import ErrorAnswer, ErrorDetail
 
 KINDS = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from firesteel.native.panics import is_panic, panics_as
+from firesteel.panics import is_panic, panics_as
 
 PanicException = type("PanicException", (BaseException,), {})
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from firesteel.native.stack import call_with_stack
+from firesteel.stack import call_with_stack
 
 
 def test_result_and_exception_come_back():

@@ -1,1 +1,0 @@
-"""Libraries in native code: their panics as exceptions, and the stack that they need."""
