@@ -14,7 +14,7 @@ from firesteel.lab.run import run_lab
 from firesteel.lab.spec import LabSpec
 from tests.lab.observers import RecordingObserver
 
-BIN = Path(__file__).parents[2] / ".venv-vllm" / "bin"
+BIN = Path(__file__).parents[2] / ".venv-vllm-0.28.0" / "bin"
 FLAGS = ("--max-model-len", "4200", "--enforce-eager", "--dtype", "float32")
 
 

@@ -247,7 +247,10 @@ def running(app_of, config):
                 when_ready=ready.set,
                 find_failure=lambda: service.engine.fatal_failure,
             )
-            await box["server"].serve([bound])
+            try:
+                await box["server"].serve([bound])
+            finally:
+                service.close()
 
     thread = threading.Thread(target=lambda: asyncio.run(main()))
     thread.start()

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from firesteel.config import all_settings
+from firesteel.vllm_plugin.versions import VersionSupport, judge_version
 
 ROOT = Path(__file__).parents[2]
 FILES = ("compose.yaml", "compose.dev.yaml")
@@ -58,6 +59,22 @@ def test_compose_files_name_stages_and_settings_that_exist(name):
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
 
 
+def test_nodes_of_vllm_get_a_tested_version_and_the_files_of_the_package():
+    content = yaml.safe_load((ROOT / "compose.vllm.yaml").read_text(encoding="utf-8"))
+    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    for service in content["services"].values():
+        lines = [line.split() for line in service["build"]["dockerfile_inline"].splitlines()]
+        version = lines[0][1].rpartition(":v")[2]
+        assert judge_version(version).support is VersionSupport.GPU_TESTED
+        copied = [name for word, *rest in lines if word == "COPY" for name in rest[:-1]]
+        assert "src" in copied and all((ROOT / name).exists() and f"!{name}" in ignored for name in copied)
+        variables = {"VLLM_RAY_EXTRA_ENV_VAR_PREFIXES_TO_COPY": "FIRESTEEL_", "RAY_DEDUP_LOGS": "0"}
+        assert variables.items() <= service["environment"].items()
+    assert "--tensor-parallel-size 2 --distributed-executor-backend ray" in " ".join(
+        content["services"]["serve"]["command"]
+    )
+
+
 def test_development_mounts_the_sources():
     content = yaml.safe_load((ROOT / "compose.dev.yaml").read_text(encoding="utf-8"))
     assert ".:/firesteel" in content["services"]["dev"]["volumes"]
@@ -72,8 +89,10 @@ def find_compose():
     return None
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_compose_accepts_the_file(name, tmp_path):
+@pytest.mark.parametrize("name", [*FILES, "compose.vllm.yaml"])
+def test_compose_accepts_the_file(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("NODE_IP", "127.0.0.1")
+    monkeypatch.setenv("HEAD_IP", "127.0.0.1")
     compose = find_compose()
     if compose is None:
         pytest.skip("needs Docker Compose: neither `docker compose` nor `docker-compose` answers")

@@ -19,7 +19,7 @@ def name_model(worker):
 
 def main():
     task = json.loads(sys.stdin.read())
-    llm = LLM(model=str(BUILT_IN), dtype="bfloat16", skip_tokenizer_init=True, **task["options"])
+    llm = LLM(**{"model": str(BUILT_IN), "dtype": "bfloat16", "skip_tokenizer_init": True, **task["options"]})
     params = SamplingParams(temperature=0, max_tokens=task["max_tokens"], ignore_eos=True, detokenize=False)
     rounds, cached = [], 0
     for prompts in task["rounds"]:

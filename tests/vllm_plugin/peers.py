@@ -15,6 +15,7 @@ ENVIRONMENT = {
     "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16",
     "OMP_NUM_THREADS": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else each rank wants a NUMA node of its own
     "VLLM_HOST_IP": "127.0.0.1",
     "GLOO_SOCKET_IFNAME": "lo",
     "HF_HUB_OFFLINE": "1",

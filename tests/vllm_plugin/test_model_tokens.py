@@ -1,9 +1,13 @@
 """vLLM with the plugin generates the tokens of our own engine: on vLLM's CPU builds, with the shipped model."""
 
+import tempfile
+from pathlib import Path
+
 import pytest
 
 from tests.vllm_plugin.peers import each_version, generate
 from tests.vllm_plugin.prompts import NEW, expected_tokens, make_rounds
+from tests.vllm_plugin.ray_nodes import two_nodes
 
 # Prompts of more than 64 tokens are computed in chunks, beside requests that already decode.
 OPTIONS = {"max_model_len": 1024, "max_num_seqs": 8, "max_num_batched_tokens": 64, "enable_prefix_caching": True}
@@ -38,3 +42,14 @@ def test_tokens_are_the_same_when_requests_are_preempted(version):
     options = OPTIONS | {"num_gpu_blocks_override": 48, "block_size": 16, "enable_prefix_caching": False}
     answer, _ = generate(version, rounds=make_rounds()[:1], max_tokens=NEW, options=options)
     assert answer["rounds"] == expected_tokens()[:1]
+
+
+@pytest.mark.peer
+@each_version
+def test_tokens_are_the_same_on_two_ray_nodes(version):
+    with tempfile.TemporaryDirectory(prefix="ray") as folder, two_nodes(version, Path(folder)) as variables:
+        options = OPTIONS | {"tensor_parallel_size": 2, "distributed_executor_backend": "ray"}
+        answer, log = generate(version, rounds=make_rounds(), max_tokens=NEW, options=options, **variables)
+    assert answer["models"] == ["FiresteelGptOss"] * 2
+    assert answer["rounds"] == expected_tokens()
+    assert all(f"firesteel: rank {rank} of 2: gpt-oss plugin" in log for rank in range(2))

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import tokenizers
 
-from firesteel.errors import UserError
+from firesteel.errors import RequestError, UserError
 from firesteel.json_file import read_bytes, reading, shorten
+from firesteel.panics import panics_as
 
 LARGEST_BYTES = 128 << 20  # of the file; gpt-oss has 28 MB
 PANIC = "PanicException"  # raised by Rust libraries for their own errors; the class cannot be imported
@@ -82,12 +83,16 @@ class Tokenizer:
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Encodes each text separately, in one call; lone surrogates become U+FFFD."""
-        try:
-            encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
-        except (TypeError, UnicodeEncodeError):
-            whole = [_replace_surrogates(text) for text in texts]
-            encodings = self._backend.encode_batch_fast(whole, add_special_tokens=False)
+        """Encodes each text separately, in one call; lone surrogates become U+FFFD.
+
+        Raises RequestError for a text that the backend cannot split, such as ten million blanks in a row.
+        """
+        with panics_as(RequestError, "the text cannot be tokenized"):
+            try:
+                encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
+            except (TypeError, UnicodeEncodeError):
+                whole = [_replace_surrogates(text) for text in texts]
+                encodings = self._backend.encode_batch_fast(whole, add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
     def decode(self, token_ids: Sequence[int]) -> str:

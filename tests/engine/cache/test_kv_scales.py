@@ -109,7 +109,7 @@ def test_nothing_is_overwritten_and_no_folder_made(tmp_path):
         write_scales(tmp_path / "none" / "scales.json", SCALES)
 
 
-def test_new_file_is_there_at_once_and_gone_after_a_failure(tmp_path):
+def test_new_file_exists_at_once_and_is_removed_after_a_failure(tmp_path):
     path = tmp_path / "scales.json"
     with pytest.raises(KeyboardInterrupt), new_file(path):
         assert path.exists()
@@ -117,7 +117,7 @@ def test_new_file_is_there_at_once_and_gone_after_a_failure(tmp_path):
     assert not path.exists()
 
 
-def test_folders_that_take_no_file_are_an_error_that_says_so():
+def test_unwritable_folder_is_an_error_that_says_so():
     with pytest.raises(ScaleError, match=r"cannot write the scales /proc/zz\.json: .+; name a file in a folder"):
         write_scales(Path("/proc/zz.json"), SCALES)
 

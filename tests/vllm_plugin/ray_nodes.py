@@ -1,0 +1,68 @@
+"""A Ray cluster of two nodes on loopback addresses, each with a made-up GPU."""
+
+import socket
+import subprocess
+import time
+from contextlib import contextmanager, suppress
+
+import psutil
+
+from tests.vllm_plugin.peers import ROOT, environment, folder_of
+
+READY_S = 180.0
+VARIABLES = {
+    "PYTHONPATH": f"{ROOT / 'tests/vllm_plugin/ray_site'}:{ROOT}",
+    "RAY_DEDUP_LOGS": "0",  # else only one of two similar lines is shown
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+
+
+@contextmanager
+def two_nodes(version, folder):
+    """Yields the variables for a driver of the cluster; ends the cluster's processes, and no others."""
+    port = find_port()
+    started = []
+    try:
+        for number, words in enumerate((["--head", f"--port={port}"], [f"--address=127.0.0.1:{port}"]), start=1):
+            started.append(start_node(version, folder, f"127.0.0.{number}", words))
+            wait_for(port, started[-1], folder / f"127.0.0.{number}.log")
+        yield VARIABLES | {"RAY_ADDRESS": f"127.0.0.1:{port}"}
+    finally:
+        for process in reversed(started):
+            end_tree(process)
+
+
+def start_node(version, folder, address, words):
+    log = (folder / f"{address}.log").open("w")
+    command = [
+        *(folder_of(version) / "python", "-m", "ray.scripts.scripts", "start", "--block", *words),
+        *(f"--node-ip-address={address}", "--num-gpus=1", "--num-cpus=2", "--object-store-memory=100000000"),
+        *(("--include-dashboard=false", f"--temp-dir={folder}") if "--head" in words else ()),
+    ]
+    variables = environment(**VARIABLES | {"VLLM_HOST_IP": address})
+    return subprocess.Popen(command, env=variables, stdout=log, stderr=log, start_new_session=True)
+
+
+def wait_for(port, process, log):
+    """Returns when the node says that it runs."""
+    deadline = time.monotonic() + READY_S
+    while "Ray runtime started" not in log.read_text():
+        assert process.poll() is None and time.monotonic() < deadline, log.read_text()[-3000:]
+        time.sleep(0.5)
+
+
+def find_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def end_tree(process):
+    """Kills a process that we started and all its descendants."""
+    with suppress(psutil.NoSuchProcess):
+        tree = psutil.Process(process.pid)
+        for member in [*tree.children(recursive=True), tree]:
+            with suppress(psutil.NoSuchProcess):
+                member.kill()
+    process.wait()
