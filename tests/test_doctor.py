@@ -195,7 +195,7 @@ def test_versions_of_nvrtc_and_cuda_bindings_are_shown():
 
 
 @pytest.mark.parametrize(("capability", "fails"), [((8, 0), False), ((9, 0), True), ((12, 1), True)])
-def test_gpu_with_cuda_kernels_fails_without_nvrtc_and_is_told_what_is_lost(capability, fails):
+def test_gpu_with_cuda_kernels_fails_without_nvrtc_and_the_loss_is_named(capability, fails):
     why = "needs NVRTC, which cannot be loaded: pip install nvidia-cuda-nvrtc"
     machine = changed(GOOD, device=card(capability), torch="2.14.0", nvrtc=None, lacks_nvrtc=why)
     finding = found(machine, "NVRTC and cuda.bindings")

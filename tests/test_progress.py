@@ -47,7 +47,7 @@ def test_terminal_shows_a_bar_of_several_prompts_unless_told_not_to(shown):
     assert shown(False) == "" and shown(None, total=1) == "" and "tok/s" in shown(True, total=1)
 
 
-def test_file_or_pipe_gets_a_bar_only_when_asked_for(shown):
+def test_file_or_pipe_gets_a_bar_only_if_requested(shown):
     assert shown(None, is_terminal=False) == "" and "2/2" in shown(True, is_terminal=False)
 
 

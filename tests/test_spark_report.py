@@ -18,7 +18,7 @@ from firesteel.spark_report import list_parts, make_report, proof_target, scrub
 
 CPU = find_device("cpu")
 GB10 = replace(CPU, name="GB10", capability=(12, 1), memory_bytes=120 * GIB)
-# Stands for firesteel: verify dies, bench leaves a record.
+# A fake firesteel: verify dies, bench leaves a record.
 STUB = """
 import sys
 from pathlib import Path

@@ -11,6 +11,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from lock_hashes import read_pins
+
 # pip matches each tag exactly, without the older tags that it covers.
 TAGS = tuple(f"manylinux{version}_aarch64" for version in ("2014", "_2_17", "_2_28", "_2_31", "_2_34"))
 OUT_OF_REACH = ("ConnectionError", "NewConnectionError", "Temporary failure in name resolution", "ProxyError")
@@ -40,8 +42,8 @@ def missing_wheel(requirement: str) -> str | None:
 
 
 def main() -> int:
-    lines = Path(sys.argv[1]).read_text(encoding="utf-8").splitlines()
-    requirements = [line for line in lines if line and not line.startswith("#")]
+    texts = [Path(name).read_text(encoding="utf-8") for name in sys.argv[1:]]
+    requirements = [f"{name}=={version}" for text in texts for name, version in read_pins(text)]
     failed = 0
     for number, requirement in enumerate(requirements, 1):
         complaint = missing_wheel(requirement)

@@ -130,7 +130,7 @@ def agreement_table(records: list[Record]) -> str:
         share, differences = record.parameters["token_share"], record.parameters["differences_a_token"]
         return [f"{100 * share:.1f} %", f"{1000 * differences:.1f}"]
 
-    heads = [head for model in models for head in (f"{model}: tokens equal", "differences a 1000 tokens")]
+    heads = [head for model in models for head in (f"{model}: tokens equal", "differences per 1000 tokens")]
     rows = [[name, *(cell for model in models for cell in cells(row[model]))] for name, row in by_equality.items()]
     return format_table(["equality", *heads], rows)
 
@@ -167,7 +167,7 @@ def engine_table(records: list[Record]) -> str:
         "tok/s",
         "prefill tok/s",
         "decode tok/s",
-        "likeliest read again",
+        "most likely when rescored",
     ]
     return format_table(heads, map(row, records))
 
@@ -206,9 +206,9 @@ def decode_table(records: list[Record]) -> str:
         "precision",
         "batch",
         "context",
-        "ms a token",
+        "ms per token",
         "tok/s",
-        "GB a token",
+        "GB per token",
         "share of the floor",
     ]
     return format_table(heads, map(row, records))
@@ -226,14 +226,14 @@ def loop_table(records: list[Record]) -> str:
         shown: dict[str, object] = {
             "in flight": parameters["batch"],
             "context": parameters["context"],
-            "tokens": f"drawn at {parameters['temperature']:g}" if parameters["temperature"] else "the likeliest",
+            "tokens": f"drawn at {parameters['temperature']:g}" if parameters["temperature"] else "most likely",
             "tok/s": f"{parameters['tok_s']:,.0f}",
             "of bare replay": f"{100 * parameters['share_of_bare_replay']:.1f} %",
             "GPU idle": f"{100 * parameters['idle_share']:.1f} %",
-            "experts met a layer": f"{parameters['experts']['distinct_a_layer_and_step']:.0f}",
+            "experts per layer": f"{parameters['experts']['distinct_a_layer_and_step']:.0f}",
         }
         if "share_of_floor" in parameters:
-            shown["GB a token"] = f"{parameters['bytes_a_token'] / 1e9:.2f}"
+            shown["GB per token"] = f"{parameters['bytes_a_token'] / 1e9:.2f}"
             shown["share of the floor"] = f"{100 * parameters['share_of_floor']:.0f} %"
             shown["scheduling us"] = f"{1e3 * parameters['stages_ms_a_step']['schedule']:.0f}"
         return shown
@@ -311,8 +311,8 @@ def frontend_table(records: list[Record]) -> str:
         "tok/s from the engine",
         "tok/s at the clients",
         "cores",
-        "us a token",
-        "chunks a token",
+        "us per token",
+        "chunks per token",
     ]
     return format_table(heads, map(row, records))
 

@@ -18,7 +18,8 @@ from dataclasses import replace
 from typing import Any
 
 from firesteel.device import DeviceSpec, find_device
-from firesteel.kernels.op.op import Op, Sample
+from firesteel.kernels.op.op import Op
+from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.ops.moe_matmul import moe_matmul
 from firesteel.kernels.proof.verify import verify
 from firesteel.kernels.registry import ALL_OPS, DECODE_OPS

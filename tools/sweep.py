@@ -3,7 +3,8 @@
 python tools/sweep.py [--mxfp4] [--context 2048,32768] PLAN ...
 
 A PLAN lists its changes, joined by commas: implementations of ops and constants of their modules, such as
-decode_experts=cuda:passed,decode.experts.PASSED_FLIGHT=3,decode.attention.STAGES=3. `plain` changes nothing.
+decode_experts=cuda:passed,decode.experts_plan.PASSED_FLIGHT=3,decode.attention_plan.STAGES=3.
+`plain` changes nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def main() -> None:
     plan = DecodeSweep(batches=(asked.batch,), contexts=contexts, steps=STEPS, check=1, delays=False)
     settings = {"mxfp4_layers": DENSE if asked.mxfp4 else "", "kv_cache_gib": 0.1}
     name, loaded = open_model(resolve(settings).config, asked.synthetic)
-    print(f"{name}, {'all MXFP4' if asked.mxfp4 else 'as shipped'}: ms a step; us of each group", flush=True)
+    print(f"{name}, {'all MXFP4' if asked.mxfp4 else 'as shipped'}: ms per step; us of each group", flush=True)
     for words, (pins, constants) in plans.items():
         config = resolve({**settings, "kernels": ",".join(pins)}).config
         for context in contexts:
@@ -69,7 +70,7 @@ def read_plan(words: str) -> tuple[list[str], dict[tuple[str, str], int]]:
         else:
             sys.exit(
                 f"{word}: must be MODULE.CONSTANT=NUMBER, a module of firesteel.kernels, such as "
-                "decode.experts.PASSED_FLIGHT=2"
+                "decode.experts_plan.PASSED_FLIGHT=2"
             )
     return pins, constants
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import json
 import operator
+import os
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +26,7 @@ from firesteel.engine.load import load_engine
 from firesteel.engine.sample.grammar import Grammars
 from firesteel.errors import UserError
 from firesteel.hub import find_checkpoint
+from firesteel.json_file import read_object, shorten
 from firesteel.kernels.ledger import Ledger
 from firesteel.model.reader import Progress
 from firesteel.progress import Report, watched
@@ -68,6 +69,7 @@ class LLM:
         self.tokenizer = Tokenizer.load(self.directory)
         self.stop_ids = read_stop_ids(self.directory)
         loaded = load_engine(self.directory, config, progress=progress, preparing=preparing)
+        self.tokenizer.check_fits(loaded.spec.vocab_size)
         self.spec, self.device, self.kernels = loaded.spec, loaded.device, loaded.kernels
         self.max_context, self.load_report = loaded.max_context, loaded.report
         self.model, self.engine = loaded.model, loaded.engine
@@ -286,15 +288,13 @@ def read_stop_ids(directory: Path) -> frozenset[int]:
     """Reads the end-of-sequence tokens from generation_config.json, else from config.json."""
     for name in ("generation_config.json", "config.json"):
         path = directory / name
-        if path.is_file():
-            try:
-                content = json.loads(path.read_text(encoding="utf-8"))
-            except ValueError as error:
-                raise UserError(f"{path} is not valid JSON: {error}") from error
-            ids = content.get("eos_token_id") if isinstance(content, dict) else None
+        if os.path.lexists(path):
+            ids = read_object(path, UserError, "download the checkpoint again").get("eos_token_id")
             if ids is not None:
                 ids = ids if isinstance(ids, list) else [ids]
-                if not all(type(token) is int for token in ids):
-                    raise UserError(f"{path}: eos_token_id must be a token id or a list of them, not {ids!r}")
+                if not all(type(token) is int and 0 <= token < 1 << 31 for token in ids):
+                    raise UserError(
+                        f"{path}: eos_token_id must be a token id or a list of them, not {shorten(ids)}"
+                    )
                 return frozenset(ids)
     return frozenset()

@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
+from firesteel.config import hide_in_text
 from firesteel.device import GIB, DeviceSpec
 from firesteel.errors import KernelError, UserError
 from firesteel.kernels.operands.activation import ACTIVATIONS
@@ -171,9 +172,9 @@ def _parse(stdout: str) -> Any:
 
 
 def scrub(value: T) -> T:
-    """Removes the paths of home folders and of the temporary folder from all texts in a value."""
+    """Removes secrets and the paths of home folders and of the temporary folder from all texts in a value."""
     if isinstance(value, str):
-        return _hide_home(value).replace(tempfile.gettempdir(), "TMP")  # type: ignore[return-value]
+        return _hide_home(hide_in_text(value)).replace(tempfile.gettempdir(), "TMP")  # type: ignore[return-value]
     if isinstance(value, dict):
         return {scrub(key): scrub(item) for key, item in value.items()}  # type: ignore[return-value]
     if isinstance(value, list | tuple):

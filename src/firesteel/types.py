@@ -117,7 +117,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "max_tokens": (_whole(1), "a whole number, at least 1"),
     "min_tokens": (_whole(0), "a whole number, at least 0"),
     "temperature": (_real(0, _HUGE), "0 (greedy) or a positive number"),
-    "top_k": (_whole(-1), "a whole number, at least 1, or 0 or -1 for all tokens"),
+    "top_k": (_whole(-1, 2**31 - 1), "a whole number from 1 to 2^31 - 1, or 0 or -1 for all tokens"),
     "top_p": (_real(_TINY, 1), "a number above 0 and at most 1"),
     "min_p": (_real(0, 1), "a number from 0 to 1"),
     "repetition_penalty": (_real(_TINY, _HUGE), "a positive number"),

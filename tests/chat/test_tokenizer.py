@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers
 
 from firesteel.chat.tokenizer import Tokenizer, TokenizerError
+from firesteel.errors import RequestError
 
 PIECES = [
     "hello",
@@ -129,6 +130,13 @@ def test_special_strings_in_text_stay_text(tokenizer):
 def test_lone_surrogates_become_replacement_characters(tokenizer):
     assert tokenizer.encode("a\ud800b") == tokenizer.encode("a\ufffdb")
     assert tokenizer.encode("\ud83d\ude42") == tokenizer.encode("🙂")
+
+
+def test_text_that_the_backend_cannot_split_is_a_request_error(tokenizer):
+    """Its regular expressions give up after ten million steps, and the library panics."""
+    with pytest.raises(RequestError, match="cannot be tokenized"):
+        tokenizer.encode(" " * 11_000_000)
+    assert tokenizer.decode(tokenizer.encode("and goes on")) == "and goes on"
 
 
 def test_ids_without_token_decode_to_replacement(tokenizer):

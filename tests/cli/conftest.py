@@ -97,7 +97,7 @@ class ServedHandler(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.end_headers()
-        with suppress(OSError):  # whoever asked may have gone
+        with suppress(OSError):  # the client may have left
             for event in self.server.events:
                 self.say(json.dumps(event))
                 time.sleep(self.server.pause_s)

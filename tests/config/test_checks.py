@@ -47,6 +47,8 @@ BAD_VALUES = {
     "request_timeout_s": [-1.0, "4"],
     "slow_client_s": [-1.0, "4"],
     "drain_s": [-1.0, "4"],
+    "schema_timeout_s": [-1.0, "4"],
+    "schema_memory_mib": [63.0, -1.0, "512"],
     "response_store_mib": [-1.0, "many"],
     "prompt_date": ["yesterday", "2026-02-30", "31.1.2026", "", 2026],
     "log_format": ["xml", "", 1],

@@ -51,6 +51,8 @@ OTHER_VALUES = {
     "request_timeout_s": (0.0, "60", 60.0),
     "slow_client_s": (0.0, "2.5", 2.5),
     "drain_s": (0.0, "2.5", 2.5),
+    "schema_timeout_s": (0.0, "2.5", 2.5),
+    "schema_memory_mib": (64.0, "256", 256.0),
     "response_store_mib": (8.0, "8", 8.0),
     "prompt_date": ("today", "2026-01-31", "2026-01-31"),
     "log_format": ("json", "json", "json"),

@@ -99,7 +99,7 @@ def alone(llm, plainly, requests):
 
 
 @pytest.mark.parametrize(("ahead", "fused"), WAYS)
-def test_tokens_are_the_same_in_company_late_and_with_a_small_cache(llm, requests, alone, ahead, fused):
+def test_tokens_are_the_same_batched_late_and_with_a_small_cache(llm, requests, alone, ahead, fused):
     engine = make(llm, ahead, fused)
     assert tokens(run(engine, requests)) == alone
     assert tokens(run(engine, requests, at=[4, 0, 9, 2, 3, 1])) == alone and engine.statistics().cached_tokens > 0
@@ -339,7 +339,7 @@ def kindling():
     return LLM(device="cpu")
 
 
-def test_kindling_says_the_same_ahead_and_not(kindling):
+def test_kindling_gives_the_same_tokens_with_and_without_run_ahead(kindling):
     texts = ("The capital of France is", "Two plus three is", "The opposite of hot is", "one, two, three,")
     many = [
         request(i, kindling.tokenizer.encode(text), max_tokens=12, stops=kindling.stop_ids)

@@ -118,7 +118,7 @@ def check_nothing_is_left(engine):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ahead", [0, 3])
-def test_tiny_model_gives_every_text_whatever_comes_and_goes(llm, ahead):
+def test_tiny_model_gives_every_text_under_arrivals_and_cancellations(llm, ahead):
     requests = draw_requests(random.Random(1), 256, most_new=40, stop_every=97)
     engine = make(llm, pages=26, ahead=ahead)
     soak = Soak(engine, requests, run_alone(llm, requests), seed=ahead)

@@ -147,7 +147,7 @@ def test_steps_are_made_while_loading_if_configured(checkpoint):
 
 
 @pytest.mark.parametrize(("layers", "weight"), [("", "bf16-weight"), ("qkv", "mxfp4-weight")])
-def test_a_verdict_required_of_a_decode_op_is_that_of_the_models_weights(checkpoint, monkeypatch, layers, weight):
+def test_verdict_required_of_a_decode_op_is_checked_for_the_models_weights(checkpoint, monkeypatch, layers, weight):
     asked = []
     monkeypatch.setattr(decode_ops, "check_here", lambda op, device, required, *others: asked.append(others))
     settings = {"require": "decode_qkv=reference@none", "mxfp4_layers": layers, "activation": "mxfp8"}
@@ -167,7 +167,7 @@ def test_a_verdict_required_of_a_decode_op_is_that_of_the_models_weights(checkpo
     ],
     ids=str,
 )
-def test_an_op_of_the_network_that_is_named_runs_in_decoding_steps_too(caplog, settings, is_fused):
+def test_named_op_of_the_network_runs_in_decoding_steps_too(caplog, settings, is_fused):
     """Otherwise the decode ops replace it on a GPU."""
     gpu = replace(find_device("cpu"), capability=(9, 0), name="GPU")
     fused = choose_fused(gpu, resolve(settings).config, Ledger(), ())
@@ -182,13 +182,13 @@ def test_an_op_of_the_network_that_is_named_runs_in_decoding_steps_too(caplog, s
         ("linear=reference,decode_qkv=reference", "linear is required, but decoding steps would run decode_o:"),
     ],
 )
-def test_an_op_that_is_required_beside_named_decode_ops_wants_its_own_named_too(checkpoint, required, complaint):
+def test_required_op_beside_named_decode_ops_needs_its_decode_op_named(checkpoint, required, complaint):
     settings = {"require": required, "kernels": "decode_router=reference"}
     with pytest.raises(UserError, match=complaint):
         load_engine(checkpoint, resolve({**CPU, **settings}).config, progress=pytest.fail)
 
 
 @pytest.mark.parametrize("is_asked", [False, True])
-def test_a_draw_is_tried_while_loading_where_steps_are(checkpoint, is_asked):
+def test_sampling_is_prepared_while_loading_if_steps_are(checkpoint, is_asked):
     loaded = load_engine(checkpoint, resolve({**CPU, "prepare": is_asked}).config)
     assert ("draw" in {ran.op for ran in loaded.kernels.ledger.entries}) == is_asked

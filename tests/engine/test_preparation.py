@@ -34,7 +34,7 @@ def make(llm):
     return make_engine
 
 
-def test_all_steps_are_there_afterwards_and_requests_make_none(make, llm):
+def test_all_steps_exist_afterwards_and_requests_make_none(make, llm):
     engine, told = make(), []
     preparation.prepare(engine, lambda *counts: told.append(counts))
     made = len(engine.prompts) + len(engine.loop.store.ready())
@@ -67,7 +67,7 @@ def test_late_kernel_is_counted_and_named(make, caplog):
 
 
 class Noting:
-    """A fake of what compiles ahead."""
+    """A fake compiler of kernels ahead of time."""
 
     def __init__(self, count):
         self.count = count

@@ -6,7 +6,7 @@ import torch
 from firesteel.engine.transfer import Download
 
 
-def test_copies_do_not_change_with_what_they_were_made_from():
+def test_copies_do_not_change_with_their_source():
     numbers, real = torch.arange(3), torch.tensor([[0.5]])
     download = Download(numbers, real)
     numbers.zero_()

@@ -66,14 +66,14 @@ def test_offline_generation_continues_streams_and_answers_in_json(tmp_path):
     assert json.loads(lines[-1].removeprefix("answer: ")) == {"city": "Paris"}
 
 
-def test_streaming_client_prints_the_answer_and_keeps_reasoning_apart(url, tmp_path):
+def test_streaming_client_prints_the_answer_without_reasoning(url, tmp_path):
     ended = run("streaming_client.py", "--url", url, folder=tmp_path)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout == "The capital of France is Paris.\n"
     assert "capital: Paris" in ended.stderr and "tokens from kindling" in ended.stderr
 
 
-def test_tool_loop_calls_the_function_and_prints_what_the_model_made_of_it(url, tmp_path):
+def test_tool_loop_calls_the_function_and_prints_the_models_answer(url, tmp_path):
     ended = run("tool_loop.py", "--url", url, folder=tmp_path)
     assert ended.returncode == 0, ended.stderr
     call, answer = ended.stdout.splitlines()

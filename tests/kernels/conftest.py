@@ -13,7 +13,7 @@ import torch
 
 from firesteel.kernels.cuda import cache as cuda_cache
 from firesteel.kernels.cuda.source import CudaKernel, CudaSource
-from firesteel.kernels.op.op import Sample
+from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import assert_close
 from firesteel.kernels.proof.verify import Check, check
 from firesteel.kernels.stream import plan as stream_plan
@@ -61,8 +61,8 @@ def small_operands():
 
 @pytest.fixture(scope="session")
 def refusal(small_operands):
-    """refusal(op, ...) returns why `cuda` refuses a small sample with some operands replaced."""
-    return lambda op, **changes: op.implementations["cuda"].accepts(replace(small_operands(op), **changes))
+    """refusal(op, ...) returns why the last choice refuses a small sample with some operands replaced."""
+    return lambda op, **changes: op.implementations[op.order[-1]].accepts(replace(small_operands(op), **changes))
 
 
 @pytest.fixture(scope="session")

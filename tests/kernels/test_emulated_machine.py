@@ -5,7 +5,7 @@ import torch
 
 from firesteel.kernels.cuda.source import CudaSource
 from firesteel.kernels.decode.o import DecodeOOperands, decode_o
-from firesteel.kernels.op.op import Sample
+from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.proof.verify import check
 from firesteel.kernels.stream.plan import Machine
 from firesteel.kernels.stream.shapes import Draw

@@ -1,11 +1,13 @@
 """The ledger records activations and launches with tile and artefact, and nothing outside an op."""
 
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import torch
 
 from firesteel.kernels.ledger import Launch, Ledger, Ran, note_clipped
 from firesteel.kernels.op.op import anywhere, define_op
+from firesteel.kernels.op.operands import RoundedOperands
 from firesteel.kernels.op.tolerance import exact
 from firesteel.kernels.tiles.launch import launch_kernel
 
@@ -24,15 +26,24 @@ class FakeKernel:
         return lambda *args, **options: self.compiled
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HalveOperands(RoundedOperands):
+    x: torch.Tensor
+
+
+def some(count, activation="bf16"):
+    return HalveOperands(x=torch.ones(count), activation=activation)
+
+
 def launching_op(kernel):
-    @define_op(bytes=lambda x, activation="bf16": x.nbytes, tolerance=exact(why="test"))
-    def halve(x, activation="bf16"):
-        return x / 2
+    @define_op(bytes=lambda operands: operands.x.nbytes, tolerance=exact(why="test"))
+    def halve(operands: HalveOperands):
+        return operands.x / 2
 
     @halve.implementation("gpu", needs=anywhere)
-    def gpu(x, activation="bf16"):
-        launch_kernel(kernel, (len(x),), x, tile="16x32", num_warps=4)
-        return x / 2
+    def gpu(operands: HalveOperands):
+        launch_kernel(kernel, (len(operands.x),), operands.x, tile="16x32", num_warps=4)
+        return operands.x / 2
 
     halve.prefer("gpu")
     return halve
@@ -41,10 +52,10 @@ def launching_op(kernel):
 def test_activations_and_artefacts_have_separate_entries():
     kernel, ledger = FakeKernel("abc"), Ledger()
     chosen = launching_op(kernel).choose(None, None, ledger)
-    chosen(torch.ones(2))
-    chosen(torch.ones(3), activation="mxfp8")
+    chosen(some(2))
+    chosen(some(3, "mxfp8"))
     kernel.compiled = SimpleNamespace(hash="def")
-    chosen(torch.ones(3), "mxfp8")
+    chosen(some(3, "mxfp8"))
     assert kernel.grids == [(2,), (3,), (3,)]
     assert list(ledger.entries) == [Ran("halve", "gpu", "bf16"), Ran("halve", "gpu", "mxfp8")]
     entry = ledger.entries[Ran("halve", "gpu", "mxfp8")]
@@ -58,7 +69,7 @@ def test_activations_and_artefacts_have_separate_entries():
 
 def test_the_interpreter_compiles_nothing():
     ledger = Ledger()
-    launching_op(FakeKernel(None)).choose(None, None, ledger)(torch.ones(2))
+    launching_op(FakeKernel(None)).choose(None, None, ledger)(some(2))
     (launch,) = ledger.entries[Ran("halve", "gpu", "bf16")].launches
     assert (launch.artefact, launch.compiled) == ("interpreted", None)
 
@@ -74,11 +85,11 @@ def test_an_op_that_fails_leaves_no_open_entry():
     op = launching_op(kernel)
 
     @op.implementation("broken", needs=anywhere)
-    def broken(x, activation="bf16"):
+    def broken(operands: HalveOperands):
         raise RuntimeError("broken")
 
     try:
-        op.choose(None, "broken", ledger)(torch.ones(1))
+        op.choose(None, "broken", ledger)(some(1))
     except RuntimeError:
         launch_kernel(kernel, (1,))
     assert ledger.launches() == {}
@@ -104,5 +115,5 @@ def test_clipped_values_are_read_on_request_and_each_counter_once():
 
 def test_clipping_is_not_reported_if_nothing_counts_it():
     ledger = Ledger()
-    launching_op(FakeKernel(None)).choose(None, None, ledger)(torch.ones(2))
+    launching_op(FakeKernel(None)).choose(None, None, ledger)(some(2))
     assert ledger.entries[Ran("halve", "gpu", "bf16")].clipped is None

@@ -12,7 +12,8 @@ from transformers.models.gpt_oss.modeling_gpt_oss import GptOssRotaryEmbedding
 
 from firesteel.formats import mxfp4, mxfp8
 from firesteel.kernels.operands.weights import Mxfp4Weight
-from firesteel.kernels.ops.attention import AttentionOperands, attention
+from firesteel.kernels.ops.attention import attention
+from firesteel.kernels.ops.attention_operands import AttentionOperands
 from firesteel.kernels.ops.linear import LinearOperands, linear
 from firesteel.kernels.ops.moe_matmul import moe_matmul
 from firesteel.kernels.ops.quantize_mxfp8 import quantize_mxfp8
@@ -36,9 +37,11 @@ def close(actual, expected, relative=1e-5):
 
 @cases(rms_norm)
 def test_rms_norm_adds_and_normalises(sample):
-    residual, update, weight, eps = sample.args
-    y, total = rms_norm.reference(residual.float(), None if update is None else update.float(), weight, eps)
-    expected = residual.float() + (0 if update is None else update.float())
+    (operands,) = sample.args
+    residual, weight, eps = operands.residual.float(), operands.weight, operands.eps
+    update = None if operands.update is None else operands.update.float()
+    y, total = rms_norm.reference(replace(operands, residual=residual, update=update))
+    expected = residual + (0 if update is None else update)
     close(total, expected)
     close(y, functional.rms_norm(expected, (weight.numel(),), weight.float(), eps))
 
@@ -135,13 +138,13 @@ def test_quantize_mxfp8_leaves_at_most_half_a_step_of_error(sample):
 
 @cases(route)
 def test_route_takes_the_largest_and_normalises_their_weights(sample):
-    x, weight, bias, active, *padding = sample.args
-    ids, weights = route.reference(x, weight, bias, active, *padding)
-    logits = x.double() @ weight.double().T + bias.double()
-    num_tokens = int(padding[0]) if padding else x.shape[0]
+    (operands,) = sample.args
+    ids, weights = route.reference(operands)
+    logits = operands.x.double() @ operands.weight.double().T + operands.bias.double()
+    num_tokens = len(operands.x) if operands.num_tokens is None else int(operands.num_tokens)
     assert (ids[num_tokens:] == -1).all() and (weights[num_tokens:] == 0).all()
     for token in range(num_tokens):
-        best = sorted(range(logits.shape[1]), key=lambda expert: -logits[token, expert])[:active]
+        best = sorted(range(logits.shape[1]), key=lambda expert: -logits[token, expert])[: operands.active]
         assert ids[token].tolist() == best
         close(weights[token], logits[token, best].softmax(0))
 

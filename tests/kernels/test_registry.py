@@ -10,7 +10,8 @@ from firesteel.errors import KernelError
 from firesteel.kernels.registry import ALL_OPS, DECODE_OPS, find_op, list_replacements
 
 OP_FILE = """
-from firesteel.kernels.op.op import Sample, anywhere, define_op
+from firesteel.kernels.op.sample import Sample
+from firesteel.kernels.op.op import anywhere, define_op
 from firesteel.kernels.op.profile import NORM, OpProfile
 from firesteel.kernels.op.tolerance import exact
 from firesteel.kernels.operands.shapes import WorkloadPart

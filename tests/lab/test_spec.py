@@ -5,7 +5,7 @@ import json
 import pytest
 
 from firesteel.errors import UserError
-from firesteel.lab.spec import LabSpec, parse_spec
+from firesteel.lab.spec import LabSpec, identity, parse_spec
 
 
 @pytest.mark.parametrize(
@@ -99,3 +99,12 @@ def test_values_of_the_engines_flags_are_found_in_both_notations():
     spec = LabSpec(flags=("--require", "a=b", "--require=c=d", "--tile", "auto", "--no-sinks"))
     assert spec.engine_flag("require") == ["a=b", "c=d"] and spec.engine_flag("tile") == ["auto"]
     assert spec.engine_flag("model") == []
+
+
+def test_recorded_addresses_hide_their_secrets():
+    spec = LabSpec(url="http://u:pw@h:1?api_key=k", reference_url="http://u:pw@r")
+    content = spec.as_dict()
+    assert (
+        content["url"] == "http://(hidden)@h:1?api_key=(hidden)" and content["reference_url"] == "http://(hidden)@r"
+    )
+    assert "pw" not in str(identity(spec))

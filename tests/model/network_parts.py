@@ -1,6 +1,6 @@
 """Child of test_gpt_oss.py, with Triton's interpreter on: python network_parts.py - ACTIVATION...
 
-The network in Triton, its norms storing for the matmuls that follow or not: the same bits, other kernels.
+Runs the network in Triton with norms that store for the next matmul, and without: equal bits, other kernels.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""The decode step against the network, both through references on a CPU."""
+"""The decode step compared with the network, both with references on a CPU."""
 
 from dataclasses import replace
 
@@ -56,7 +56,7 @@ def ops_of(model):
 
 
 def begin(model, contexts, *, page_size=PAGE_SIZE, seed=5, room=STEPS, dtype=torch.float32):
-    """(cache with random content, batch of the first tokens, pages)"""
+    """Returns a cache with random content, the batch of the first tokens, and pages."""
     window = max((size for size in model.spec.windows if size is not None), default=0)
     pages = lay_out(contexts, room=room, page_size=page_size, window=window, seed=seed)
     cache = new_cache(model.spec, pages.count, page_size, CPU, dtype)
@@ -67,7 +67,7 @@ def begin(model, contexts, *, page_size=PAGE_SIZE, seed=5, room=STEPS, dtype=tor
 
 
 def clone(cache):
-    """Layers that share tensors share their copies."""
+    """Copies a cache; layers that share tensors share their copies."""
     copies = {tensor.data_ptr(): tensor.clone() for tensor in (*cache.keys, *cache.values)}
     return KvCache(
         keys=[copies[tensor.data_ptr()] for tensor in cache.keys],
@@ -77,7 +77,7 @@ def clone(cache):
 
 
 def by_network(model, cache, batch, contexts, pages, steps):
-    """[(tokens, logits)] of GptOss, greedy, with a new batch for each step."""
+    """Returns [(tokens, logits)] of GptOss, greedy, with a new batch for each step."""
     results = []
     for number in range(1, steps + 1):
         logits = model.logits(model.forward(batch, cache))
@@ -110,14 +110,14 @@ def compare(model, contexts, **settings):
 
 @pytest.mark.parametrize("num_requests", LENGTHS)
 @pytest.mark.parametrize("label", SPECS)
-def test_greedy_tokens_and_logits_equal_the_networks(label, num_requests):
+def test_greedy_tokens_and_logits_equal_those_of_the_network(label, num_requests):
     compare(model_of(SPECS[label], seed=sorted(SPECS).index(label)), LENGTHS[num_requests])
 
 
 @pytest.mark.parametrize("num_requests", LENGTHS)
 @pytest.mark.parametrize("label", ["base", "window layers only"])
-def test_keys_and_values_in_fp8_are_the_networks(label, num_requests):
-    """With scales of each layer's own, so small that some values are clipped."""
+def test_keys_and_values_in_fp8_equal_those_of_the_network(label, num_requests):
+    """Each layer has its own scales, so small that some values are clipped."""
     scales = KvScales(keys=(0.003, 0.004, 0.005, 0.006), values=(0.002, 0.003, 0.002, 0.004))
     model = model_of(SPECS[label], seed=3, kv_scales=scales)
     compare(model, LENGTHS[num_requests], dtype=torch.float8_e4m3fn)
@@ -126,11 +126,11 @@ def test_keys_and_values_in_fp8_are_the_networks(label, num_requests):
 
 
 @pytest.mark.parametrize("label", ["base", "all dense layers MXFP4"])
-def test_activations_rounded_to_mxfp8_are_the_networks(label):
+def test_activations_rounded_to_mxfp8_equal_those_of_the_network(label):
     compare(model_of(SPECS[label], activation="mxfp8"), LENGTHS[3])
 
 
-def test_rounding_is_asked_for_before_packed_weights_alone():
+def test_only_activations_of_packed_weights_are_rounded():
     model = model_of(replace(BASE, mxfp4_layers=("o",)), activation="mxfp8")
     cache, batch, pages = begin(model, [12])
     step = DecodeStep(model, cache, ops_of(model), num_requests=1, num_pages=pages.width)
@@ -148,7 +148,7 @@ def test_page_size_may_exceed_the_window_or_be_one_token():
         compare(model_of(BASE), LENGTHS[3], page_size=page_size)
 
 
-def test_sinks_off_is_off_in_the_step_too():
+def test_sinks_can_be_switched_off_in_the_step():
     model = model_of(BASE)
     cache, batch, pages = begin(model, [12])
     logits = []
@@ -160,7 +160,7 @@ def test_sinks_off_is_off_in_the_step_too():
 
 
 def test_kindling_continues_its_prompts_as_the_engine_does():
-    """Prompts of different lengths, computed by the network into pages, then stepped together."""
+    """The network computes prompts of different lengths; then they are decoded together."""
     llm = LLM(device="cpu")
     prompts = [llm.tokenizer.encode(text) for text in ("The capital of France is", "2 + 3 =", "one, two, three, ")]
     expected = [
@@ -197,7 +197,7 @@ def test_step_keeps_its_tensors_and_can_begin_again():
     assert torch.equal(step.run(), first)
 
 
-def test_every_launch_but_the_first_is_dependent_where_asked():
+def test_every_launch_but_the_first_is_dependent_if_requested():
     model = model_of(BASE)
     for dependent in (True, False):
         cache, batch, pages = begin(model, [3])
@@ -209,7 +209,7 @@ def test_every_launch_but_the_first_is_dependent_where_asked():
         assert launches == [False] + [dependent] * (len(launches) - 1)
 
 
-def test_narrow_tables_are_taken_and_wide_ones_refused():
+def test_narrow_tables_are_accepted_and_wide_ones_refused():
     model = model_of(BASE)
     cache, batch, pages = begin(model, [20])
     step = DecodeStep(model, cache, ops_of(model), num_requests=1, num_pages=pages.width + 2)
@@ -238,7 +238,7 @@ def test_batch_of_another_size_is_refused():
         ({"tile": "64x64"}, 1, "--tile auto"),
     ],
 )
-def test_what_the_decode_ops_cannot_do_is_refused_with_its_cure(settings, requests, message):
+def test_steps_that_decode_ops_cannot_compute_are_refused_with_the_cure(settings, requests, message):
     model = model_of(BASE, **settings)
     with pytest.raises(DecodeError, match=message):
         DecodeStep(

@@ -1,8 +1,8 @@
-"""The decode step on a GPU: its kernels against every op's reference at 120b width, layer by layer.
+"""The decode step on a GPU: kernels compared with every op's reference at 120b width, layer by layer.
 
-Each layer of the references starts from the residual that the kernels have there and takes the kernels' routing, so
-that an error is one layer's own: left alone, two ways that differ in nothing but the order of a sum are 1e-3 apart
-after one layer in bf16, and a near tie of a router makes of that a fifth of a token's state.
+Each layer of the references starts from the kernels' residual and uses the kernels' routing, so that an error
+belongs to one layer. Otherwise two runs that differ only in the order of a sum would be 1e-3 apart after one layer
+in bf16, and a near tie of a router would turn that into a fifth of a token's state.
 """
 
 from dataclasses import dataclass, field, replace
@@ -44,24 +44,24 @@ SMALL = ModelSpec(
 )
 ALL_DENSE = ("qkv", "o", "lm_head")
 CONTEXTS = [300, 0, 127, 128, 1000, 64, 63, 2047]
-LARGEST_ERROR = 1e-2  # rms of the difference over rms of the whole, of a layer
+LARGEST_ERROR = 1e-2  # per layer: rms of the difference divided by rms of the values
 LARGEST_GAP = 0.05  # of router logits with unit deviation, that rounding can explain, as in test_gpt_oss_gpu.py
 MANY_STEPS = 10_000
 
 
 @dataclass
 class Seen:
-    """By a step, layer by layer."""
+    """Values seen in a step, layer by layer."""
 
     entered: list = field(default_factory=list)  # [T, H] residual; the last is what lm_head reads
     left: list = field(default_factory=list)
-    routers: list = field(default_factory=list)  # [T, E] logits, its own
+    routers: list = field(default_factory=list)  # [T, E] logits of the step's own router
     written: list = field(default_factory=list)  # [2, T, K, D] keys and values
     logits: torch.Tensor | None = None  # [T, V]
 
 
 def open_step(spec, weights, device, implementation, num_requests, room, activation="bf16"):
-    """`implementation`: reference, or what runs where nothing is named."""
+    """Opens a step; `implementation` is "reference", or any other value for the default."""
     kernels = Kernels(device, {}, Ledger())
     asked = dict.fromkeys(NAMES, implementation) if implementation == "reference" else {}
     ops = DecodeOps.choose(device, kernels.ledger, asked=asked)
@@ -76,11 +76,11 @@ def open_step(spec, weights, device, implementation, num_requests, room, activat
 
 
 def look(step, led=None):
-    """Runs a step; `led` is what another saw whose residuals and routing each layer starts from."""
+    """Runs a step; with `led`, each layer starts from the residual and routing that another step saw."""
     seen, plain, r = Seen(), step.ops, step.inputs.r
 
     def enter():
-        """A layer, or what follows the last one."""
+        """Enters a layer, or what follows the last one."""
         if seen.entered:
             seen.left.append(r.clone())
         if led is not None:
@@ -117,15 +117,15 @@ def error(actual, expected):
 @dataclass
 class Comparison:
     layers: list  # largest error of each layer over the steps
-    written: float  # of keys and values, the largest of a layer
+    written: float  # largest error of a layer's keys and values
     logits: float
     agree: int = 0  # (token, layer) whose expert sets are the same with free routing
-    ties: list = field(default_factory=list)  # gaps where they part and the logits' own movement explains it
-    partings: list = field(default_factory=list)  # gaps where it does not
+    ties: list = field(default_factory=list)  # gaps where sets differ and the movement of the logits explains it
+    partings: list = field(default_factory=list)  # gaps where the movement does not explain it
 
     @property
     def agreement(self):
-        """Ties aside."""
+        """Share of (token, layer) with the same experts, without ties."""
         return self.agree / (self.agree + len(self.partings))
 
     def __str__(self):
@@ -137,7 +137,7 @@ class Comparison:
 
 
 def compare(kernels, references, num_steps):
-    """Steps of both from the same inputs, which are then those that the kernels leave."""
+    """Compares steps of both from the same inputs; the kernels' outputs are the next inputs."""
     layers = kernels.model.spec.num_layers
     comparison = Comparison(layers=[0.0] * layers, written=0.0, logits=0.0)
     for _ in range(num_steps):
@@ -163,7 +163,7 @@ def pages_of(step):
 
 
 def count_sets(comparison, ours, free, active):
-    """A token that other experts have changed is another one in the layers above: it is counted up to there."""
+    """Counts expert sets. After a difference a token is not counted in later layers, where its state differs."""
     is_whole = torch.ones(ours.routers[0].shape[0], dtype=torch.bool, device=ours.routers[0].device)
     for mine, theirs in zip(ours.routers, free.routers, strict=True):
         gap, moved = gaps_and_movements(mine, theirs, active)
@@ -195,7 +195,7 @@ def check(
 
 
 def find_experts(spec, num_requests):
-    """Which way decode_experts takes; None where rows differ in length and two other ops run."""
+    """Returns the implementation of decode_experts; None if rows differ in length and two other ops run."""
     if spec.hidden_size != spec.intermediate_size:
         return None
     return "cuda:even" if num_requests > 1 else "cuda:passed"
@@ -229,29 +229,31 @@ def whole_model(request, device):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("num_requests", [1, 2, 4, 8])
-def test_each_layer_is_the_references_and_experts_part_in_ties_alone(model, device, num_requests, record_property):
+def test_each_layer_equals_the_reference_and_experts_differ_only_in_ties(
+    model, device, num_requests, record_property
+):
     check(*model, device, num_requests, 8, record_property)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("num_requests", [1, 8])
-def test_so_it_is_with_activations_in_mxfp8(model, device, num_requests, record_property):
-    """Where a rounding of the norm moves a value over the border of an E4M3 step, it moves by up to an eighth."""
+def test_each_layer_equals_the_reference_with_activations_in_mxfp8(model, device, num_requests, record_property):
+    """A rounding of the norm can move a value to the next E4M3 code, by up to an eighth."""
     check(*model, device, num_requests, 4, record_property, "mxfp8", largest=2e-2, least=0.97)
 
 
 @pytest.mark.gpu
 @pytest.mark.slow
 @pytest.mark.parametrize("num_requests", [1, 2, 4, 8])
-def test_so_it_is_in_all_36_layers(whole_model, device, num_requests, record_property):
+def test_all_36_layers_equal_the_reference(whole_model, device, num_requests, record_property):
     check(*whole_model, device, num_requests, 4, record_property)
 
 
 @pytest.mark.gpu
 @pytest.mark.slow
 @pytest.mark.parametrize("num_requests", [1, 8])
-def test_10_000_steps_are_the_same_bits_however_they_are_launched(model, device, num_requests):
-    """Eager and as a graph, with dependent launch and without, and all of them with delays."""
+def test_10_000_steps_give_the_same_bits_in_every_launch_mode(model, device, num_requests):
+    """Covers eager and graph, with dependent launch and without, each with delays as well."""
     step = open_step(*model, device, "cuda", num_requests, MANY_STEPS)
     ways = [*list_variants(device, KernelConfig()), StepVariant(graph=False, dependent=True)]
     compare_variants(step, ways, device, MANY_STEPS, delays=True)
@@ -284,7 +286,7 @@ TINY = replace(
 
 @pytest.fixture
 def tiny():
-    """compare_with(change) of a step whose weights were changed with one as it was, on a CPU."""
+    """tiny(change) compares a step with changed weights and one with the original weights, on a CPU."""
     cpu = find_device("cpu")
     weights, others = (synthetic_weights(TINY, cpu, seed=11) for _ in range(2))
     plain = open_step(TINY, weights, cpu, "reference", 3, 4)
@@ -302,7 +304,7 @@ def test_the_same_weights_give_no_error_and_the_same_experts(tiny):
     assert comparison.agree == 4 * 3 * 4 and not comparison.ties and not comparison.partings
 
 
-def test_an_error_is_that_of_its_own_layer(tiny):
+def test_error_is_reported_for_its_own_layer_only(tiny):
     comparison = tiny(lambda weights: weights.layers[2].experts.down_scales.add_(1))
     assert [error > LARGEST_ERROR for error in comparison.layers] == [False, False, True, False], comparison.layers
     assert comparison.written == comparison.logits == 0.0
@@ -318,7 +320,7 @@ def test_keys_values_and_logits_are_compared(tiny):
     assert max(comparison.layers[:3]) == 0.0 < comparison.layers[3]
 
 
-def test_experts_that_part_beyond_rounding_are_counted_once_a_token(tiny):
+def test_expert_differences_beyond_rounding_are_counted_once_per_token(tiny):
     comparison = tiny(lambda weights: weights.layers[1].router_bias.copy_(torch.tensor([9.0, 9, 0, 0, 0, 0])))
     assert comparison.agreement < 0.9 and min(comparison.partings) > 0
     parted = len(comparison.partings) + len(comparison.ties)

@@ -21,7 +21,7 @@ def test_each_group_is_the_op_of_its_name():
     assert ops.table() == [(f"decode_{group}", "reference") for group in GROUPS]
 
 
-def test_all_calls_go_into_the_ledger_given():
+def test_all_calls_go_to_the_given_ledger():
     ledger = Ledger()
     assert all(chosen.ledger is ledger for chosen in DecodeOps.choose(CPU, ledger))
 
@@ -49,7 +49,7 @@ def test_pins_and_requirements_are_kept():
         (("qkv",), {"decode_qkv": "mxfp4-weight", "decode_fc1": None, "decode_lm_head": "bf16-weight"}),
     ],
 )
-def test_a_required_verdict_is_that_of_weights_as_the_model_holds_them(monkeypatch, layers, weights):
+def test_required_verdict_is_checked_for_the_weight_format_of_the_model(monkeypatch, layers, weights):
     asked = {}
     monkeypatch.setattr(decode_ops, "check_here", lambda op, *others: asked.update({op.name: others[-1]}))
     required = {name: Requirement(name, "reference", "int8") for name in weights}

@@ -58,7 +58,7 @@ def quantised(named, name):
 
 
 @pytest.mark.parametrize("layers", [("qkv",), ("o",), ("lm_head",), ALL_DENSE], ids=str)
-def test_layers_asked_for_are_quantised_and_the_others_are_untouched(checkpoint, layers):
+def test_requested_layers_are_quantised_and_the_others_are_unchanged(checkpoint, layers):
     stored = named_tensors(synthetic_weights(SPEC, CPU, seed=3), SPEC)
     loaded, _ = load(checkpoint, layers)
     for name, tensor in stored.items():

@@ -1,4 +1,4 @@
-"""The network against transformers' GptOss in float32 on exactly dequantised weights."""
+"""The network compared with transformers' GptOss in float32 on exactly dequantised weights."""
 
 import json
 from dataclasses import replace

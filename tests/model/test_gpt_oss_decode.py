@@ -14,7 +14,7 @@ from firesteel.kernels.decode.fc1 import DecodeFc1Operands
 from firesteel.kernels.decode.fc2 import DecodeFc2Operands
 from firesteel.kernels.decode.lm_head import DecodeLmHeadOperands, cuda_decode_lm_head, find_best
 from firesteel.kernels.decode.o import DecodeOOperands
-from firesteel.kernels.decode.qkv import DecodeQkvOperands
+from firesteel.kernels.decode.qkv_operands import DecodeQkvOperands
 from firesteel.kernels.decode.router import DecodeRouterOperands
 from firesteel.kernels.decode.sample import DecodeSampleOperands
 from firesteel.kernels.ledger import Ledger
@@ -152,7 +152,7 @@ class Steps:
 
 
 @pytest.mark.parametrize("dense", [(), DENSE])
-def test_references_in_a_row_are_the_networks_greedy_steps(dense):
+def test_reference_steps_equal_greedy_steps_of_the_network(dense):
     device = find_device("cpu")
     spec = replace(SMALL, mxfp4_layers=dense)
     weights = synthetic_weights(spec, device, seed=1)
@@ -212,7 +212,7 @@ def test_delays_change_no_bit(model, tokens):
 @gpu
 @pytest.mark.parametrize("dependent", [False, True])
 @pytest.mark.parametrize("tokens", [1, 3, 8])
-def test_a_graph_replayed_gives_the_bits_of_eager_steps(model, tokens, dependent):
+def test_replayed_graph_gives_the_bits_of_eager_steps(model, tokens, dependent):
     eager = run_steps(model, tokens, 20)
     steps, graph = Steps(*model, tokens), torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
@@ -227,7 +227,7 @@ def test_a_graph_replayed_gives_the_bits_of_eager_steps(model, tokens, dependent
 
 
 @gpu
-def test_the_best_of_each_program_is_that_of_its_logits(model):
+def test_best_of_each_cta_is_that_of_its_logits(model):
     spec, weights, device = model
     r = torch.randn(3, spec.hidden_size, device=device.torch_device).bfloat16()
     operands = DecodeLmHeadOperands(r=r, norm=weights.norm, eps=spec.rms_eps, weight=weights.lm_head)

@@ -1,4 +1,4 @@
-"""Four layers of 120b width on a GPU: every op in Triton against every op's reference, layer by layer."""
+"""Four layers of 120b width on a GPU: every op in Triton compared with its reference, layer by layer."""
 
 import functools
 from dataclasses import dataclass, field, replace
@@ -91,9 +91,9 @@ def run(spec, weights, device, implementation, activation="bf16", forced=None):
             trace.hidden.append(residual.float())
         return rows, residual
 
-    def watch_route(x, router, bias, active, num_tokens):
-        chosen = route(x, router, bias, active, num_tokens)
-        trace.logits.append(x.float() @ router.float().T + bias.float())
+    def watch_route(operands):
+        chosen = route(operands)
+        trace.logits.append(operands.x.float() @ operands.weight.float().T + operands.bias.float())
         trace.routes.append(chosen)
         return chosen if forced is None else forced[len(trace.routes) - 1]
 
@@ -131,21 +131,21 @@ def reference(weighted, device):
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_each_layer_is_the_references_when_routing_is_forced_equal(weighted, reference, device, activation):
+def test_each_layer_equals_the_reference_if_routing_is_forced_equal(weighted, reference, device, activation):
     expected = reference(activation)
     actual = run(*weighted, device, "triton", activation, forced=expected.routes)
     assert {ran.implementation.partition(":")[0] for ran in actual.ledger.entries} == {"triton"}
     assert {ran.activation for ran in actual.ledger.entries if ran.op == "moe_matmul"} == {activation}
     assert len(actual.hidden) == SPEC.num_layers * (1 + DECODED)
     errors, allowed = layer_errors(actual, expected), [LARGEST_ERROR] * SPEC.num_layers
-    if activation != "bf16":  # a value that bf16 carries over a border moves by a whole code: less than codes cost
+    if activation != "bf16":  # bf16 rounding can move a value by a whole code
         exact = run(*weighted, device, "reference", forced=expected.routes)
         allowed = layer_errors(expected, exact)
     assert all(error <= most for error, most in zip(errors, allowed, strict=True)), (errors, allowed)
 
 
 @pytest.mark.parametrize("forced", [False, True], ids=["free", "forced"])
-def test_routers_choose_the_same_experts_but_for_rounding(weighted, reference, device, forced):
+def test_routers_choose_the_same_experts_except_for_rounding(weighted, reference, device, forced):
     expected = reference("bf16")
     actual = run(*weighted, device, "triton", forced=expected.routes if forced else None)
     bounds = (ROUNDING_GAP, ROUNDING_GAP if forced else LARGEST_GAP)

@@ -10,6 +10,7 @@ import torch
 from firesteel.device import find_device
 from firesteel.kernels import Kernels
 from firesteel.kernels.ledger import Launch, Ledger, Ran, note
+from firesteel.kernels.ops.rms_norm import RmsNormOperands
 from firesteel.model.graphs import WARMUPS, Counts, GraphError, StepGraph
 
 CPU = find_device("cpu")
@@ -111,7 +112,7 @@ def counter():
     weight, total = torch.ones_like(x[0]), torch.zeros_like(x)
 
     def run():
-        y, _ = kernels.rms_norm(x, None, weight, 1e-5)
+        y, _ = kernels.rms_norm(RmsNormOperands(residual=x, weight=weight, eps=1e-5))
         total.add_(y)
         return total
 

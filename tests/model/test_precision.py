@@ -62,7 +62,7 @@ def test_mxfp4_layers_must_be_a_list_that_includes_the_experts(layers):
     ],
     ids=str,
 )
-def test_default_is_as_stored_and_more_layers_may_be_asked_for(stored, asked, held):
+def test_default_is_as_stored_and_more_layers_may_be_requested(stored, asked, held):
     assert held_layers(stored, asked) == held
 
 

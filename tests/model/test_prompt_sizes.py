@@ -30,7 +30,7 @@ def test_edges():
     assert find_size(TOKENS[-1], 1, 64) == PromptSize(TOKENS[-1], 1) and find_size(TOKENS[-1] + 1, 1, 64) is None
 
 
-def test_there_are_few_sizes_and_no_two_alike():
+def test_there_are_few_sizes_and_no_duplicates():
     for budget, most_requests in itertools.product((1, 16, 17, 200, 2048, 8192), (1, 3, 64, 256)):
         sizes = prompt_sizes(budget, most_requests)
         assert len(sizes) == len(set(sizes)) <= 40 and sizes == sorted(sizes)

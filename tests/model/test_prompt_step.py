@@ -101,7 +101,7 @@ def both(step, plan, model):
 def test_padded_step_is_the_network(make, llm, case, dtype):
     size, lens = CASES[case]
     step = make(size, dtype)
-    for seed in range(2):  # the second finds what the first left in its inputs
+    for seed in range(2):  # the second run finds leftovers of the first in its inputs
         padded, plain, left, expected, _ = both(step, plan_of(*lens, seed=seed), llm.model)
         torch.testing.assert_close(padded, plain, rtol=1e-5, atol=1e-5)
         for mine, theirs in zip(left, expected, strict=True):
@@ -194,7 +194,7 @@ def test_warming_up_launches_what_a_run_launches(make, llm):
     assert set(ledger.entries) == warmed
 
 
-def test_what_does_not_fit_is_refused(make):
+def test_batch_that_does_not_fit_is_refused(make):
     for size, lens, why in (
         (PromptSize(16, 1), [(17, 17)], "16 tokens of 1 requests was given 17 of 1"),
         (PromptSize(16, 1), [(1, 1), (1, 1)], "given 2 of 2"),
@@ -273,4 +273,4 @@ def test_gpu_graph_is_eager_and_padding_changes_little(gpu_model, case, dtype, f
     with torch.inference_mode():
         plain = model.logits(model.forward(build_batch(plan, 64, device.torch_device), cache))
     error = (eager[: len(lens)] - plain).norm(dim=-1) / plain.norm(dim=-1)
-    assert error.median() < 0.3, error  # a token whose fourth and fifth expert are close may take the other
+    assert error.median() < 0.3, error  # near ties may choose another expert

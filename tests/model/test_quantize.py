@@ -72,7 +72,7 @@ def test_loading_it_equals_quantising_at_load_bit_for_bit(source, tmp_path, laye
     assert errors == {layer.layer: (layer.matrices, layer.relative_rms, layer.worst) for layer in at_load.quantized}
 
 
-def test_report_says_what_was_quantised_what_it_cost_and_who_can_read_it(source, tmp_path):
+def test_report_names_quantised_layers_their_error_and_that_only_firesteel_reads_them(source, tmp_path):
     report = quantize_checkpoint(source, tmp_path / "target", ("moe", "o", "qkv"))
     assert report.mxfp4_layers == ("qkv", "o") and {layer.layer for layer in report.layers} == {"qkv", "o"}
     assert report.bytes_before == weight_bytes(SPEC)
@@ -131,7 +131,7 @@ def test_existing_target_is_refused_and_left_alone(source, tmp_path, existing):
     assert kept.read_text() == "here"
 
 
-def test_empty_target_is_taken(source, tmp_path):
+def test_empty_target_is_accepted(source, tmp_path):
     (tmp_path / "target").mkdir()
     quantize_checkpoint(source, tmp_path / "target", ("qkv",))
     assert read_spec(tmp_path / "target").mxfp4_layers == ("qkv",)
@@ -145,7 +145,7 @@ def test_empty_target_is_taken(source, tmp_path):
         (("qkv", "ffn"), "'ffn' is not a layer that can be held in MXFP4"),
     ],
 )
-def test_layers_that_make_no_sense_are_refused_before_anything_is_written(source, tmp_path, layers, complaint):
+def test_invalid_layers_are_refused_before_anything_is_written(source, tmp_path, layers, complaint):
     with pytest.raises(UserError, match=complaint):
         quantize_checkpoint(source, tmp_path / "target", layers)
     assert not (tmp_path / "target").exists()

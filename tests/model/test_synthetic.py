@@ -69,8 +69,8 @@ def test_activations_stay_finite_and_routing_spreads_through_all_layers(score, l
     chosen = []
     route = kernels.route
 
-    def spy(*args):
-        ids, shares = route(*args)
+    def spy(operands):
+        ids, shares = route(operands)
         chosen.append(ids)
         return ids, shares
 

@@ -247,7 +247,10 @@ def running(app_of, config):
                 when_ready=ready.set,
                 find_failure=lambda: service.engine.fatal_failure,
             )
-            await box["server"].serve([bound])
+            try:
+                await box["server"].serve([bound])
+            finally:
+                service.close()
 
     thread = threading.Thread(target=lambda: asyncio.run(main()))
     thread.start()
@@ -350,16 +353,16 @@ class Started(Running):
 def start_stub():
     """with start_stub() as server: a server process in front of the stub engine; `log` takes its stderr.
 
-    `descriptors` limits its open files.
+    `descriptors` limits its open files, `rate` the tokens per second of each request (0: no limit).
     """
 
     @contextmanager
-    def start(*, log=subprocess.DEVNULL, descriptors=None):
+    def start(*, rate=0, log=subprocess.DEVNULL, descriptors=None):
         def limit():
             if descriptors is not None:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
 
-        command = [sys.executable, "-m", "firesteel.server.stub.server", "0"]
+        command = [sys.executable, "-m", "firesteel.server.stub.server", str(rate)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, encoding="utf-8", preexec_fn=limit)
         try:
             yield Started(process.stdout.readline().strip(), process, [])

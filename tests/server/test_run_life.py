@@ -176,7 +176,7 @@ def test_every_client_is_told_of_20_killed_engines(start, eventually):
             eventually(lambda: figure(server, "firesteel_requests_under_way") == 0)
             eventually(lambda: figure(server, "firesteel_pages_held") == 0)
             processes = family(server)
-            assert len(processes) == 2 and psutil.STATUS_ZOMBIE not in [one.status() for one in processes]
+            assert len(processes) == 2 and psutil.STATUS_ZOMBIE not in [process.status() for process in processes]
 
 
 @pytest.mark.slow

@@ -65,5 +65,5 @@ def test_decoding_through_the_engine_shows_the_figures_of_its_records():
     new = {"share_of_floor": 0.7, "bytes_a_token": 5.04e9, "stages_ms_a_step": {"schedule": 0.043}}
     mixed = [replace(plain[0], parameters={**plain[0].parameters, **new}), *plain[1:]]
     heads, _, first, second, *_ = readme.loop_table(mixed).splitlines()
-    assert heads.endswith("| GB a token | share of the floor | scheduling us |")
+    assert heads.endswith("| GB per token | share of the floor | scheduling us |")
     assert first.endswith("| 5.04 | 70 % | 43 |") and second.endswith("|  |  |  |")

@@ -6,7 +6,8 @@ import torch
 import sanitize
 from firesteel.device import find_device
 from firesteel.kernels.decode.fc2 import refuse_strips
-from firesteel.kernels.op.op import Sample, anywhere, define_op
+from firesteel.kernels.op.op import anywhere, define_op
+from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import exact
 from firesteel.kernels.registry import DECODE_OPS
 from firesteel.kernels.stream.plan import Machine

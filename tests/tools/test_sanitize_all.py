@@ -15,7 +15,7 @@ from rich.console import Console
 import sanitize_all
 from firesteel import kernels
 
-# stands for compute-sanitizer: runs what follows its flags and says what it saw
+# A fake compute-sanitizer: runs the command after its flags and prints findings.
 SANITIZER = """#!/bin/sh
 tool="$8"; shift 8
 "$@" || { echo "========= ERROR SUMMARY: 1 error"; exit 1; }
@@ -27,7 +27,7 @@ if [ "$tool-$OP_WITH_RACE" = racecheck-"$4" ]; then
 fi
 echo "========= ERROR SUMMARY: 0 errors"
 """
-# stands for tools/sanitize.py OP, which comes last
+# A fake tools/sanitize.py; OP is the last argument.
 WATCHED = """
 import os, sys, time
 op = sys.argv[-1]

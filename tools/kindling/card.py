@@ -17,11 +17,13 @@ from typing import Any
 
 import altair
 import torch
+from torch import Tensor
 
 from firesteel import LLM, SamplingParams
 from firesteel.eval import encode_documents, evaluate
 from firesteel.exam import TEXT, read_items
 from firesteel.hub import BUILT_IN
+from firesteel.kernels.ops.route import RouteOperands
 from firesteel.model.shards import SINGLE
 from firesteel.model.spec import ModelSpec
 
@@ -71,8 +73,8 @@ def expert_use(llm: LLM) -> list[list[float]]:
     """Returns [layer][expert]: share of the chosen experts over the held-out text; even use is 1 / experts."""
     route, chosen = llm.kernels.route, []
 
-    def spy(*args: Any) -> Any:
-        ids, weights = route(*args)
+    def spy(operands: RouteOperands) -> tuple[Tensor, Tensor]:
+        ids, weights = route(operands)
         chosen.append(ids.flatten())
         return ids, weights
 

@@ -11,21 +11,26 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from firesteel.chat.harmony import ResponseFormat
+from firesteel.chat.keywords import find_misuse
 from firesteel.chat.schema import find_cost, find_flaw
 from firesteel.chat.tools import Tool
+from firesteel.chat.trial import MISSING, PANIC, STACK_BYTES, TrialPanic, find_fault
 from firesteel.errors import RequestError, UserError
+from firesteel.panics import panics_as
+from firesteel.stack import call_with_stack
 
 CHOICES = ("auto", "none", "required")
 JSON_OBJECT = ResponseFormat(name="json_object", schema={"type": "object"})
 # A space, or a newline and indentation. Unlimited whitespace would let a confused model write blanks without end.
 BLANKS = r"\x20|\x0D?\x0A[\x20\x09]{0,32}"
-NUM_BYTES = 256
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_SURROUNDINGS = re.compile(r"^.*JSON schema: |\n +1 \|.*", re.DOTALL)  # parts of an error that quote our own text
+_SPECIAL = re.compile(r"<\|\w+\|>")
+ANSWER = "response_format"  # name of the rule of the answer
 # Without no_forcing, llguidance encodes forced text with the tokenizer's own rules: `<|end|>` in a constant of a
 # schema would become the special token.
 _TURN = r"""
@@ -39,6 +44,23 @@ TEXT: /(.|\n)*/
 """
 
 
+class SchemaError(RequestError):
+    """A schema that cannot be enforced. `name` is that of its rule: response_format, or a tool."""
+
+    def __init__(self, name: str, fault: str) -> None:
+        super().__init__(f"{name}: the JSON schema cannot be enforced: {fault}")
+        self.name = name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grammar:
+    """A grammar that was not compiled yet, with what its trial needs."""
+
+    text: str  # for `SamplingParams.grammar`
+    trial: str  # the same with special tokens as plain text: a vocabulary of bytes has none
+    rules: dict[str, str]  # rules of client's schemas, by name
+
+
 def grammar_for(
     *,
     tools: Sequence[Tool] = (),
@@ -49,18 +71,57 @@ def grammar_for(
 ) -> str | None:
     """Returns a grammar for `SamplingParams.grammar`, or None if the model may write anything.
 
+    The arguments are those of `build_grammar`. The grammar is compiled on trial in this process.
+    """
+    grammar = build_grammar(
+        tools=tools,
+        tool_choice=tool_choice,
+        function=function,
+        parallel_tool_calls=parallel_tool_calls,
+        response_format=response_format,
+    )
+    if grammar is None:
+        return None
+    fault = _try_here(tuple(grammar.rules.items()), grammar.trial)
+    if fault is not None:
+        raise SchemaError(*fault)
+    return grammar.text
+
+
+def build_grammar(
+    *,
+    tools: Sequence[Tool] = (),
+    tool_choice: str = "auto",
+    function: str | None = None,
+    parallel_tool_calls: bool = True,
+    response_format: ResponseFormat | None = None,
+) -> Grammar | None:
+    """Builds the grammar of a turn, or returns None if the model may write anything.
+
     `tool_choice` is auto, none or required; `function` names one function that must be called. Arguments follow
     their schema if a call is required or the tool is strict; otherwise they are any JSON object. Without parallel
-    calls the first call ends the turn. Raises RequestError for a schema that cannot be enforced; a schema that is
-    not strict is enforced as far as possible.
+    calls the first call ends the turn. Raises RequestError for a schema beyond the limits; only a trial shows
+    whether the others can be enforced. A schema that is not strict is enforced as far as possible.
     """
     offered = _offered(tools, tool_choice, function)
     must_call = function is not None or tool_choice == "required"
     is_free = not offered or (parallel_tool_calls and not any(tool.strict for tool in offered))
     if tool_choice == "auto" and function is None and response_format is None and is_free:
         return None
-    rules = [_call_rule(index, tool, must_call=must_call) for index, tool in enumerate(offered)]
-    last = [] if must_call else [f'<|channel|> "final" <|message|> {_answer(response_format)} <|return|>']
+    last, frame = [], []
+    rules, bodies = {}, []
+    if not must_call:
+        last.append('<|channel|> "final" <|message|> answer <|return|>')
+        if response_format is None:
+            bodies.append("answer: TEXT\n")
+        else:
+            rules[ANSWER] = _json_rule(response_format.schema, strict=response_format.strict, name=ANSWER)
+            bodies.append(f"answer: {rules[ANSWER]}\n")
+    for index, tool in enumerate(offered):
+        name = f"tool {tool.name!r}"
+        rules[name] = _json_rule(_arguments(tool, must_call=must_call), strict=tool.strict, name=name)
+        frame.append(_call_rule(index, tool))
+        bodies.append(f"arguments_{index}: {rules[name]}\n")
     if offered:
         call = f"({' | '.join(f'call_{index}' for index in range(len(offered)))})"
         more = f"({call} <|end|> opening)* " if parallel_tool_calls else ""
@@ -68,7 +129,8 @@ def grammar_for(
     # Text of the commentary channel is shown to the user and would come before the formatted answer.
     channels = '"analysis"' if response_format is not None else '"analysis" | "commentary"'
     turn = _TURN.replace("{many}", "{0,2}" if must_call else "*").replace("{channels}", channels)
-    return turn.replace("{last}", " | ".join(last)) + "".join(rules)
+    opening, body = turn.replace("{last}", " | ".join(last)) + "".join(frame), "".join(bodies)
+    return Grammar(text=opening + body, trial=_SPECIAL.sub(r'"\g<0>"', opening) + body, rules=rules)
 
 
 def _offered(tools: Sequence[Tool], tool_choice: str, function: str | None) -> list[Tool]:
@@ -91,51 +153,37 @@ def _offered(tools: Sequence[Tool], tool_choice: str, function: str | None) -> l
     return [] if tool_choice == "none" else list(tools)
 
 
-def _call_rule(index: int, tool: Tool, *, must_call: bool) -> str:
+def _call_rule(index: int, tool: Tool) -> str:
     """Returns the rule of a call. gpt-oss writes the recipient after the channel, Harmony's renderer before it."""
-    schema: Mapping[str, Any] = {"type": "object"}
-    if tool.parameters is not None and (must_call or tool.strict):
-        schema = tool.parameters
-    arguments = _json_rule(schema, strict=tool.strict, what=f"tool {tool.name!r}")
     to = f'" to=functions.{tool.name}"'
-    return (
-        f"call_{index}: ({to} channel | channel {to}) kind? <|message|> arguments_{index}\n"
-        f"arguments_{index}: {arguments}\n"
-    )
+    return f"call_{index}: ({to} channel | channel {to}) kind? <|message|> arguments_{index}\n"
 
 
-def _answer(response_format: ResponseFormat | None) -> str:
-    if response_format is None:
-        return "TEXT"
-    return _json_rule(response_format.schema, strict=response_format.strict, what="response_format")
+def _arguments(tool: Tool, *, must_call: bool) -> Mapping[str, Any]:
+    """Returns the schema that the arguments of a call must follow."""
+    if tool.parameters is None or not (must_call or tool.strict):
+        return {"type": "object"}
+    return tool.parameters
 
 
-def _json_rule(schema: Mapping[str, Any], *, strict: bool, what: str) -> str:
+def _json_rule(schema: Mapping[str, Any], *, strict: bool, name: str) -> str:
     if not isinstance(schema, Mapping):
-        raise RequestError(f"{what}: the schema must be an object, not {type(schema).__name__}")
-    if flaw := find_flaw(schema) or find_cost(schema):
-        raise RequestError(f"{what}: the JSON schema cannot be enforced: {flaw}")
+        raise RequestError(f"{name}: the schema must be an object, not {type(schema).__name__}")
+    if flaw := find_flaw(schema) or find_misuse(schema) or find_cost(schema):
+        raise SchemaError(name, flaw)
     options = {"whitespace_pattern": BLANKS, "lenient": not strict}
     try:
-        rule = f"%json {json.dumps({**schema, 'x-guidance': options}, allow_nan=False)}"
+        return f"%json {json.dumps({**schema, 'x-guidance': options}, allow_nan=False)}"
     except (TypeError, ValueError) as error:
-        raise RequestError(f"{what}: the schema is not JSON: {error}") from error
-    fault = _find_fault(rule)
-    if fault is not None:
-        raise RequestError(f"{what}: the JSON schema cannot be enforced: {fault}")
-    return rule
+        raise RequestError(f"{name}: the schema is not JSON: {error}") from error
 
 
 @lru_cache(maxsize=512)  # the same tools come with every turn
-def _find_fault(rule: str) -> str | None:
+def _try_here(rules: tuple[tuple[str, str], ...], whole: str) -> tuple[str, str] | None:
     try:
-        from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+        with panics_as(TrialPanic, PANIC):
+            return call_with_stack(STACK_BYTES, lambda: find_fault(dict(rules), whole))
+    except TrialPanic as error:
+        raise RequestError(f"a JSON schema cannot be enforced: llguidance fails on it ({error})") from error
     except ImportError as error:
-        raise UserError("grammars need the package llguidance: pip install llguidance") from error
-    grammar, limits = f"start: {rule}", LLParserLimits(verbose_errors=False)
-    is_fault, notes = LLMatcher.validate_grammar_with_warnings(grammar, limits=limits)
-    if is_fault:
-        return " ".join(_SURROUNDINGS.sub("", notes[0]).split())
-    matcher = LLMatcher(LLTokenizer("byte"), grammar, log_level=0, limits=limits)
-    can_begin = any(matcher.compute_logit_bias()[:NUM_BYTES])
-    return None if can_begin else "no value satisfies it, because it only refers to itself"
+        raise UserError(MISSING) from error

@@ -7,13 +7,19 @@ special tokens by id, from `special_ids`.
 from __future__ import annotations
 
 import codecs
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import tokenizers
 
-from firesteel.errors import UserError
+from firesteel.errors import RequestError, UserError
+from firesteel.json_file import read_bytes, reading, shorten
+from firesteel.panics import panics_as
 
+LARGEST_BYTES = 128 << 20  # of the file; gpt-oss has 28 MB
+PANIC = "PanicException"  # raised by Rust libraries for their own errors; the class cannot be imported
+CURE = "download the checkpoint again"
 _UNASSIGNED = "\ufffd".encode()
 
 
@@ -27,6 +33,13 @@ class Tokenizer:
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         if not isinstance(backend.decoder, tokenizers.decoders.ByteLevel):
             raise TokenizerError("the tokenizer is not byte-level, so it cannot encode every text")
+        if not isinstance(backend.model, tokenizers.models.BPE):
+            raise TokenizerError("the tokenizer is not a BPE model")
+        vocab = backend.get_vocab(with_added_tokens=False)
+        if odd := set().union(*vocab) - _BYTE_OF_CHARACTER.keys():
+            raise TokenizerError(f"a token holds {shorten(min(odd))!r}, which stands for no byte")
+        if missing := _BYTE_OF_CHARACTER.keys() - vocab:
+            raise TokenizerError(f"{len(missing)} of the 256 bytes have no token, so it cannot encode every text")
         backend.no_padding()
         backend.no_truncation()
         _make_all_special(backend)
@@ -34,7 +47,7 @@ class Tokenizer:
         backend.encode_special_tokens = True
         added = backend.get_added_tokens_decoder()
         self.special_ids: dict[str, int] = {token.content: token_id for token_id, token in added.items()}
-        self.vocab_size: int = max([backend.get_vocab_size(with_added_tokens=False) - 1, *added]) + 1
+        self.vocab_size: int = max([*vocab.values(), *added]) + 1
         self._backend = backend
         self._token_bytes: dict[int, bytes] = {
             token_id: token.encode() for token, token_id in self.special_ids.items()
@@ -43,24 +56,43 @@ class Tokenizer:
     @classmethod
     def load(cls, directory: Path) -> Tokenizer:
         path = directory / "tokenizer.json"
-        if not path.is_file():
-            raise TokenizerError(f"no tokenizer at {path}")
+        with reading(path, TokenizerError, CURE) as descriptor:
+            size = os.fstat(descriptor).st_size
+            if size > LARGEST_BYTES:
+                raise TokenizerError(f"{path} has {size} bytes, the limit is {LARGEST_BYTES}; {CURE}")
+            data = read_bytes(descriptor, size)
         try:
-            backend = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as error:  # the binding raises bare Exception for every fault in the file
-            raise TokenizerError(f"cannot read {path}: {error}") from error
-        return cls(backend)
+            return cls(tokenizers.Tokenizer.from_buffer(data))
+        except TokenizerError as error:
+            raise TokenizerError(f"{path}: {error}; {CURE}") from error
+        # The binding raises a bare Exception for every fault in the file, and a BaseException for a panic.
+        except BaseException as error:
+            if not isinstance(error, Exception) and type(error).__name__ != PANIC:
+                raise
+            raise TokenizerError(f"cannot read {path}: {shorten(str(error))}; {CURE}") from error
+
+    def check_fits(self, vocab_size: int) -> None:
+        """Raises if the model of this tokenizer's checkpoint has no row for one of its tokens."""
+        if self.vocab_size > vocab_size:
+            raise TokenizerError(
+                f"tokenizer.json has tokens up to id {self.vocab_size - 1}, but the model's vocabulary has "
+                f"{vocab_size}: the files belong to different models; {CURE}"
+            )
 
     def encode(self, text: str) -> list[int]:
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Encodes each text separately, in one call; lone surrogates become U+FFFD."""
-        try:
-            encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
-        except (TypeError, UnicodeEncodeError):
-            whole = [_replace_surrogates(text) for text in texts]
-            encodings = self._backend.encode_batch_fast(whole, add_special_tokens=False)
+        """Encodes each text separately, in one call; lone surrogates become U+FFFD.
+
+        Raises RequestError for a text that the backend cannot split, such as ten million blanks in a row.
+        """
+        with panics_as(RequestError, "the text cannot be tokenized"):
+            try:
+                encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
+            except (TypeError, UnicodeEncodeError):
+                whole = [_replace_surrogates(text) for text in texts]
+                encodings = self._backend.encode_batch_fast(whole, add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
     def decode(self, token_ids: Sequence[int]) -> str:

@@ -13,8 +13,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from firesteel.config import REMOVED, RemovedSettingWarning, Setting, all_settings
+from firesteel.config import REMOVED, RemovedSettingWarning, Setting, all_settings, hide_in_text
 from firesteel.errors import EngineDied, UserError
+from firesteel.printable import escape_line
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -55,7 +56,8 @@ def show_warning(
 
 
 def _print_line(label: str, style: str, message: object) -> None:
-    text = Text.assemble((label, style), " ".join(str(message).splitlines()))
+    line = escape_line(hide_in_text(" ".join(str(message).splitlines())))
+    text = Text.assemble((label, style), line)
     Console(stderr=True).print(text, soft_wrap=True)
 
 

@@ -33,5 +33,5 @@ def stand_in(name: str, package: str) -> None:
     def refuse(context: typer.Context) -> None:
         raise UserError(
             f"firesteel {name} needs the package {package}, which is not installed: install firesteel with its "
-            "dependencies (pip install -r requirements/runtime.lock)"
+            "dependencies (pip install -r requirements/runtime.lock, then -r requirements/torch.lock)"
         )

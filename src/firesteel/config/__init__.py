@@ -2,20 +2,17 @@
 
 from firesteel.config.checks import LAYERS, parse_hosts, parse_layers, parse_origins
 from firesteel.config.environment import (
-    HIDDEN,
     PLUGIN_VARIABLE,
     child_environment,
     find_allowed_plugins,
     find_reference_key,
     find_user_cache,
-    hide_secrets,
-    is_secret,
     shown_environment,
-    shown_value,
     told_environment,
 )
 from firesteel.config.keys import list_keys
 from firesteel.config.removed import REMOVED, RemovedSettingWarning
+from firesteel.config.secrets import HIDDEN, find_in_text, hide_in_text, hide_secrets, is_secret, shown_value
 from firesteel.config.sections import (
     BatchConfig,
     CacheConfig,
@@ -46,8 +43,10 @@ __all__ = [
     "all_settings",
     "child_environment",
     "find_allowed_plugins",
+    "find_in_text",
     "find_reference_key",
     "find_user_cache",
+    "hide_in_text",
     "hide_secrets",
     "is_secret",
     "list_keys",

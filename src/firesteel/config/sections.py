@@ -270,6 +270,18 @@ class ServerConfig:
         env="FIRESTEEL_DRAIN_S",
         check=at_least(0),
     )
+    schema_timeout_s: float = setting(
+        2.0,
+        "maximum seconds to compile the JSON schemas of a request; 0: no limit",
+        env="FIRESTEEL_SCHEMA_TIMEOUT_S",
+        check=at_least(0),
+    )
+    schema_memory_mib: float = setting(
+        512.0,
+        "maximum MiB of memory to compile the JSON schemas of a request",
+        env="FIRESTEEL_SCHEMA_MEMORY_MIB",
+        check=at_least(64),
+    )
     prompt_date: str = setting(
         "none",
         "date in the system message: none, today (changes at midnight UTC, which invalidates cached prefixes) or "

@@ -18,19 +18,24 @@ UNDESCRIBED = object()
 class Described:
     """Base of frozen dataclasses of tensors that ops take as one argument.
 
-    Its fields are described once, so their shapes, strides and addresses must not change afterwards.
+    Its fields are described once, so their shapes, strides and addresses must not change afterwards; operands are
+    described at every call, unless they outlive it.
     """
 
     __slots__ = ("_description",)
 
     def describe(self) -> Hashable:
-        """Returns the key of the fields, or None if there is none."""
+        """Returns the key of the fields, made once, or None if there is none."""
         description: Hashable = getattr(self, "_description", UNDESCRIBED)
         if description is UNDESCRIBED:
-            kind: Any = type(self)
-            description = make_key(_field_reader(kind)(self))
+            description = self.describe_anew()
             object.__setattr__(self, "_description", description)
         return description
+
+    def describe_anew(self) -> Hashable:
+        """Does the same and keeps nothing."""
+        kind: Any = type(self)
+        return make_key(_field_reader(kind)(self))
 
     _description: Hashable
 
@@ -49,6 +54,8 @@ def make_key(args: Sequence[Any]) -> Hashable:
     The key covers shape, strides, type and device of tensors, which all begin at a multiple of 16 bytes, and the
     value of everything else. It does not cover the values of tensors.
     """
+    if len(args) == 1 and isinstance(args[0], Described):
+        return args[0].describe()
     key: list[Hashable] = []
     add = key.append
     addresses = 0

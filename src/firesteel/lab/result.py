@@ -166,7 +166,7 @@ class LabResult:
     @property
     def name(self) -> str:
         """The engine, the model and the time, for messages."""
-        engine = None if self.spec is None else self.spec.url or self.spec.shown_engine
+        engine = None if self.spec is None else self.spec.shown_url or self.spec.shown_engine
         words = (engine or "a run", None if self.spec is None else self.spec.model, self.time_utc)
         return ", ".join(word for word in words if word)
 

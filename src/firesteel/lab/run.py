@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 
 from firesteel.atomic import write_atomically
-from firesteel.config import hide_secrets
+from firesteel.config import hide_in_text, hide_secrets
 from firesteel.device import DeviceSpec, find_device
 from firesteel.lab.bench.bench import BenchBroken
 from firesteel.lab.bench.result import BenchResult
@@ -88,7 +88,7 @@ class LabRun:
             self._fail_rest(failure)
             return
         except RequestFailed as error:  # the first request to a server that should be running already
-            reason = f"{self.spec.url}: {error}; check that it is running and its address is right"
+            reason = f"{self.spec.shown_url}: {error}; check that it is running and its address is right"
             self._fail_rest(LevelResult(level=self._next_level, passed=False, reason=reason))
             return
         for level in self.spec.levels:
@@ -167,9 +167,9 @@ class LabRun:
         if target.kind == "other" and target.read_ledger() is not None:
             target.kind = "firesteel"
         self.engine = EngineInfo(
-            name=self.spec.url or self.spec.shown_engine,
+            name=self.spec.shown_url or self.spec.shown_engine,
             kind=target.kind,
-            url=target.api.url,
+            url=hide_in_text(target.api.url),
             model=target.api.model,
             max_context=target.max_context,
             device=self.device.name,

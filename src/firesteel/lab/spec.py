@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from firesteel.config import hide_secrets
+from firesteel.config import hide_in_text, hide_secrets
 from firesteel.errors import UserError
 from firesteel.lab.codec import from_json
 from firesteel.lab.level import (
@@ -105,6 +105,11 @@ class LabSpec:
         return hide_secrets((self.engine,))[0]
 
     @property
+    def shown_url(self) -> str:
+        """The address with secrets hidden: it may contain a password or a key."""
+        return hide_in_text(self.url)
+
+    @property
     def levels(self) -> tuple[Level, ...]:
         return with_prerequisites(find_level(self.level)) if self.level else list_levels(self.mode)
 
@@ -160,7 +165,8 @@ class LabSpec:
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the settings as result.json holds them, with secret values hidden."""
-        return {**dataclasses.asdict(self), "engine": self.shown_engine, "flags": hide_secrets(self.flags)}
+        shown = {"engine": self.shown_engine, "flags": hide_secrets(self.flags), "url": self.shown_url}
+        return {**dataclasses.asdict(self), **shown, "reference_url": hide_in_text(self.reference_url)}
 
 
 def parse_spec(content: Mapping[str, Any]) -> tuple[LabSpec, tuple[str, ...]]:

@@ -16,7 +16,7 @@ from firesteel.kernels.decode.fc1 import DecodeFc1Operands
 from firesteel.kernels.decode.fc2 import DecodeFc2Operands
 from firesteel.kernels.decode.lm_head import DecodeLmHeadOperands
 from firesteel.kernels.decode.o import DecodeOOperands
-from firesteel.kernels.decode.qkv import DecodeQkvOperands
+from firesteel.kernels.decode.qkv_operands import DecodeQkvOperands
 from firesteel.kernels.decode.router import DecodeRouterOperands
 from firesteel.kernels.decode.sample import DecodeSampleOperands
 from firesteel.kernels.ledger import Ledger

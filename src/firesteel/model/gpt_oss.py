@@ -15,10 +15,13 @@ from firesteel.device import DeviceSpec
 from firesteel.kernels import Kernels
 from firesteel.kernels.operands.fed import Fed
 from firesteel.kernels.operands.weights import Mxfp4Weight
-from firesteel.kernels.ops.attention import AttentionOperands
+from firesteel.kernels.ops.attention_operands import AttentionOperands
 from firesteel.kernels.ops.linear import LinearOperands
 from firesteel.kernels.ops.moe_matmul import MoeMatmulOperands
+from firesteel.kernels.ops.rms_norm import RmsNormOperands
+from firesteel.kernels.ops.rms_norm_fed import RmsNormFedOperands
 from firesteel.kernels.ops.rope_kv_write import RopeKvWriteOperands
+from firesteel.kernels.ops.route import RouteOperands
 from firesteel.kernels.rope import rope_table
 from firesteel.kernels.tiles.tile_pin import AUTO
 from firesteel.kernels.tiles.tuned import Tuned
@@ -138,9 +141,13 @@ class GptOss:
         """Returns activations [T, H] and the new residual; `fed` also stores them as MXFP4 matmuls read them."""
         eps = self.spec.rms_eps
         if not fed:
-            x, residual = self.kernels.rms_norm(residual, update, weight, eps)
+            operands = RmsNormOperands(residual=residual, update=update, weight=weight, eps=eps)
+            x, residual = self.kernels.rms_norm(operands)
             return Activations(x), residual
-        x, residual, stored = self.kernels.rms_norm_fed(residual, update, weight, eps, self.activation)
+        storing = RmsNormFedOperands(
+            residual=residual, update=update, weight=weight, eps=eps, activation=self.activation
+        )
+        x, residual, stored = self.kernels.rms_norm_fed(storing)
         return Activations(x, stored), residual
 
     def reads_fed(self, weight: Tensor | Mxfp4Weight) -> bool:
@@ -200,7 +207,10 @@ class GptOss:
     def mix(self, x: Activations, layer: LayerWeights, num_tokens: Tensor | None = None) -> Tensor:
         """Returns the output of the experts; rows from `num_tokens` on are padding and get none."""
         spec, run = self.spec, self.kernels
-        ids, weights = run.route(x.plain, layer.router, layer.router_bias, spec.num_active, num_tokens)
+        routing = RouteOperands(
+            x=x.plain, weight=layer.router, bias=layer.router_bias, active=spec.num_active, num_tokens=num_tokens
+        )
+        ids, weights = run.route(routing)
         shape = (spec.num_experts, spec.hidden_size, spec.intermediate_size)
         tile = self.find_tile("moe_matmul", shape, x.plain.shape[0])
         operands = MoeMatmulOperands(

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from firesteel.config import LAYERS
+from firesteel.json_file import shorten
 from firesteel.model.fields import SpecError
 
 EXPERTS, *_DENSE = LAYERS
@@ -37,7 +38,7 @@ def read_layers(content: Any) -> tuple[str, ...]:
             "quantization_config is missing: the experts are not MXFP4; use the published MXFP4 checkpoint"
         )
     if not isinstance(content, Mapping):
-        raise SpecError(f"quantization_config must be an object, not {content!r}")
+        raise SpecError(f"quantization_config must be an object, not {shorten(repr(content))}")
     if "nvfp4" in json.dumps(content).lower():
         raise SpecError(
             "quantization_config says NVFP4 (16 values per group, E4M3 scales); firesteel computes MXFP4 "
@@ -45,11 +46,14 @@ def read_layers(content: Any) -> tuple[str, ...]:
         )
     method = content.get("quant_method")
     if method != "mxfp4":
-        raise SpecError(f"quantization_config.quant_method = {method!r}: firesteel computes 'mxfp4' only")
+        raise SpecError(
+            f"quantization_config.quant_method = {shorten(repr(method))}: firesteel computes 'mxfp4' only"
+        )
     layers = content.get(FIELD, [EXPERTS])
     if not isinstance(layers, list) or EXPERTS not in layers or any(name not in LAYERS for name in layers):
         raise SpecError(
-            f"quantization_config.{FIELD} must list {EXPERTS} and some of {', '.join(DENSE_LAYERS)}, not {layers!r}"
+            f"quantization_config.{FIELD} must list {EXPERTS} and some of {', '.join(DENSE_LAYERS)}, "
+            f"not {shorten(layers)}"
         )
     return in_order(layers)
 

@@ -6,7 +6,6 @@ firesteel reads it: transformers and other engines support MXFP4 in experts only
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,12 +18,13 @@ import torch
 from torch import Tensor
 
 from firesteel.device import GIB
+from firesteel.json_file import read_object
 from firesteel.model.checkpoint import save_tensors, split, write_index, write_json
 from firesteel.model.fields import SpecError
 from firesteel.model.fill import QuantizedLayer, add, fill
 from firesteel.model.precision import DENSE_LAYERS, check_names, in_order, write_quantization
 from firesteel.model.reader import Progress, shift
-from firesteel.model.shards import INDEX, CheckpointError, StoredTensor, find_tensors
+from firesteel.model.shards import CURE, INDEX, CheckpointError, StoredTensor, find_tensors
 from firesteel.model.spec import ModelSpec, read_spec
 from firesteel.model.weights import check_scales, check_tensors, empty_weights, named_tensors
 
@@ -154,7 +154,7 @@ def _copy_others(source: Path, target: Path) -> None:
 
 def _write_config(source: Path, target: Path, held: ModelSpec) -> None:
     """Writes the source's complete config.json with the list of layers that are now MXFP4."""
-    content = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    content = read_object(source / "config.json", CheckpointError, CURE)
     content["quantization_config"] |= write_quantization(held.mxfp4_layers)
     write_json(target / "config.json", content)
 

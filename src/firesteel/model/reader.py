@@ -19,7 +19,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from firesteel.model.shards import CheckpointError
+from firesteel.json_file import open_regular
+from firesteel.model.shards import CURE, CheckpointError
 
 PIECE_BYTES = 16 << 20
 LONG_RUN_BYTES = 256 << 10  # runs of at least this length are read one by one
@@ -71,7 +72,6 @@ def read_all(stretches: Sequence[Stretch], *, workers: int, progress: Progress |
     start = time.perf_counter()
     total = sum(stretch.target.nbytes for stretch in stretches)
     done, lock = 0, threading.Lock()
-    files = {path: os.open(path, os.O_RDONLY) for path in {stretch.file for stretch in stretches}}
     staging = threading.local()
 
     def read(piece: Stretch) -> None:
@@ -83,7 +83,10 @@ def read_all(stretches: Sequence[Stretch], *, workers: int, progress: Progress |
                 progress(done, total)
 
     pool = ThreadPoolExecutor(workers)
+    files: dict[Path, int] = {}
     try:
+        for path in {stretch.file for stretch in stretches}:
+            files[path] = _open(path)
         for _ in pool.map(read, _pieces(stretches)):
             pass
     finally:
@@ -91,6 +94,13 @@ def read_all(stretches: Sequence[Stretch], *, workers: int, progress: Progress |
         for descriptor in files.values():
             os.close(descriptor)
     return ReadReport(total, time.perf_counter() - start)
+
+
+def _open(path: Path) -> int:
+    try:
+        return open_regular(path)
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error.strerror}; {CURE}") from error
 
 
 def _pieces(stretches: Sequence[Stretch]) -> Iterator[Stretch]:
@@ -138,7 +148,10 @@ def _fill_span(descriptor: int, piece: Stretch, host: Tensor) -> None:
     view = memoryview(host.numpy())  # type: ignore[arg-type]
     filled = 0
     while filled < len(view):
-        count = os.preadv(descriptor, [view[filled:]], piece.offset + filled)
+        try:
+            count = os.preadv(descriptor, [view[filled:]], piece.offset + filled)
+        except OSError as error:
+            raise CheckpointError(f"cannot read {piece.file}: {error.strerror}: check its disk") from error
         if count == 0:
             raise CheckpointError(f"{piece.file} ended at byte {piece.offset + filled} while it was read")
         filled += count

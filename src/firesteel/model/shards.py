@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
+import os
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 
 from firesteel.errors import UserError
+from firesteel.json_file import LARGEST_BYTES, parse_object, read_bytes, read_object, reading, shorten
 
 DTYPES = {
     "BF16": torch.bfloat16,
@@ -24,7 +26,10 @@ DTYPES = {
 }
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
-LARGEST_HEADER = 100 << 20  # bytes; safetensors' own limit
+SHARD_NAME = r"[\w.+=@ -]{1,200}\.safetensors"  # a file name without folders
+MOST_DIMENSIONS = 8
+LARGEST_SIZE = 1 << 48  # of a dimension or an offset
+CURE = "download the checkpoint again"
 
 
 class CheckpointError(UserError):
@@ -77,76 +82,108 @@ class StoredTensor:
 def find_tensors(directory: Path) -> dict[str, StoredTensor]:
     """Returns every tensor of a checkpoint folder by name, sharded or not."""
     index = directory / INDEX
-    if not index.exists():
+    if not os.path.lexists(index):
         single = directory / SINGLE
-        if not single.exists():
+        if not os.path.lexists(single):
             raise CheckpointError(
                 f"{directory} holds neither {SINGLE} nor {INDEX}: not a checkpoint, or incomplete"
             )
         return read_header(single)
-    weight_map = _read_json(index).get("weight_map")
+    weight_map = read_object(index, CheckpointError, CURE).get("weight_map")
     if not isinstance(weight_map, dict):
-        raise CheckpointError(f"{index} has no weight_map")
+        raise CheckpointError(f"{index} has no weight_map; {CURE}")
+    for name, file_name in weight_map.items():
+        _check_shard_name(index, name, file_name)
     tensors: dict[str, StoredTensor] = {}
     for file_name in sorted(set(weight_map.values())):
-        if not (directory / file_name).exists():
+        if not os.path.lexists(directory / file_name):
             raise CheckpointError(
                 f"shard {file_name} is missing from {directory}; {INDEX} names it: download it again"
             )
         for name, tensor in read_header(directory / file_name).items():
             if weight_map.get(name) != file_name:
                 raise CheckpointError(
-                    f"{directory / file_name} holds {name}, but {INDEX} places it in {weight_map.get(name)}"
+                    f"{directory / file_name} holds {shorten(name)}, but {INDEX} places it in "
+                    f"{weight_map.get(name)}; {CURE}"
                 )
             tensors[name] = tensor
     for name, file_name in weight_map.items():
         if name not in tensors:
-            raise CheckpointError(f"tensor {name} is missing from {directory / file_name}, where {INDEX} places it")
+            raise CheckpointError(
+                f"tensor {shorten(name)} is missing from {directory / file_name}, where {INDEX} places it; {CURE}"
+            )
     return tensors
 
 
+def _check_shard_name(index: Path, tensor: str, file_name: object) -> None:
+    """Raises unless an index names a file of its own folder, so that no index reads files elsewhere."""
+    if not isinstance(file_name, str) or not re.fullmatch(SHARD_NAME, file_name):
+        raise CheckpointError(
+            f"{index} places {shorten(tensor)} in {shorten(repr(file_name))}, which is not the name of a "
+            f".safetensors file in this folder; {CURE}"
+        )
+
+
 def read_header(path: Path) -> dict[str, StoredTensor]:
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if size < 8 or not 0 < length <= min(LARGEST_HEADER, size - 8):
+    """Returns the tensors of a safetensors file by name; together they fill the file without gap or overlap."""
+    with reading(path, CheckpointError, CURE) as descriptor:
+        size = os.fstat(descriptor).st_size
+        length = int.from_bytes(read_bytes(descriptor, 8), "little")
+        if size < 8 or not 0 < length <= size - 8:
             raise CheckpointError(
-                f"{path} is not a safetensors file or is cut off inside its header ({size} bytes)"
+                f"{path} is not a safetensors file or is cut off inside its header ({size} bytes); {CURE}"
             )
-        try:
-            header = json.loads(file.read(length))
-        except ValueError as error:
-            raise CheckpointError(f"{path}: the safetensors header is not valid JSON: {error}") from error
-    header.pop("__metadata__", None)
-    return {name: _entry(path, name, entry, 8 + length, size) for name, entry in header.items()}
+        if length > LARGEST_BYTES:
+            raise CheckpointError(f"{path}: the header has {length} bytes, the limit is {LARGEST_BYTES}; {CURE}")
+        data = read_bytes(descriptor, length)
+    header = parse_object(data, f"{path}: the safetensors header", CheckpointError, CURE)
+    if not isinstance(header.pop("__metadata__", {}), dict):
+        raise CheckpointError(f"{path}: __metadata__ is not an object; {CURE}")
+    tensors = {name: _entry(path, name, entry, 8 + length, size) for name, entry in header.items()}
+    _check_layout(path, tensors, 8 + length, size)
+    return tensors
 
 
 def _entry(path: Path, name: str, entry: Any, base: int, size: int) -> StoredTensor:
-    try:
-        dtype_name, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
-        num_bytes = int(end) - int(begin)
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path}: the header's entry for {name} is malformed: {entry!r}") from error
-    if dtype_name not in DTYPES:
-        raise CheckpointError(f"{path}: tensor {name} has the unknown type {dtype_name}")
+    where = f"{path}: tensor {shorten(name)}"
+    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+        raise CheckpointError(f"{where}: the header's entry is malformed: {shorten(entry)}; {CURE}")
+    dtype_name, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(dtype_name, str) or dtype_name not in DTYPES:
+        raise CheckpointError(f"{where} has the unknown type {shorten(dtype_name)}; {CURE}")
+    if not _are_sizes(shape) or len(shape) > MOST_DIMENSIONS:
+        raise CheckpointError(f"{where}: the shape {shorten(shape)} is malformed; {CURE}")
+    if not _are_sizes(offsets) or len(offsets) != 2:
+        raise CheckpointError(f"{where}: data_offsets {shorten(offsets)} are malformed; {CURE}")
+    begin, end = offsets
     dtype = DTYPES[dtype_name]
-    if num_bytes != math.prod(shape) * dtype.itemsize:
+    if end - begin != math.prod(shape) * dtype.itemsize:
         raise CheckpointError(
-            f"{path}: tensor {name} takes {num_bytes} bytes, "
-            f"which does not match its shape {shape} and type {dtype_name}"
+            f"{where} takes {end - begin} bytes, which does not match its shape {tuple(shape)} and type "
+            f"{dtype_name}; {CURE}"
         )
-    if begin < 0 or base + end > size:
+    if base + end > size:
         raise CheckpointError(
-            f"{path} is truncated: tensor {name} ends at byte {base + end}, the file has {size}; download it again"
+            f"{path} is truncated: tensor {shorten(name)} ends at byte {base + end}, the file has {size}; "
+            "download it again"
         )
-    return StoredTensor(path, base + begin, num_bytes, dtype, shape)
+    return StoredTensor(path, base + begin, end - begin, dtype, tuple(shape))
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CheckpointError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{path} holds {type(content).__name__}, not an object")
-    return content
+def _are_sizes(values: Any) -> bool:
+    return isinstance(values, list) and all(type(value) is int and 0 <= value < LARGEST_SIZE for value in values)
+
+
+def _check_layout(path: Path, tensors: dict[str, StoredTensor], base: int, size: int) -> None:
+    """Raises if two tensors share bytes, or if bytes belong to none: the format allows neither."""
+    filled, before = base, "the header"
+    for name, tensor in sorted(tensors.items(), key=lambda item: (item[1].offset, item[1].num_bytes)):
+        if tensor.offset != filled:
+            kind = "overlaps" if tensor.offset < filled else "leaves a gap after"
+            raise CheckpointError(
+                f"{path}: tensor {shorten(name)} begins at byte {tensor.offset} and {kind} {before}, which ends at "
+                f"byte {filled}; {CURE}"
+            )
+        filled, before = filled + tensor.num_bytes, shorten(name)
+    if filled != size:
+        raise CheckpointError(f"{path} has {size - filled} bytes after its last tensor; {CURE}")

@@ -6,12 +6,12 @@ way must not run.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from firesteel.json_file import read_object, shorten
 from firesteel.kernels.rope import RopeSpec
 from firesteel.model.fields import Fields, SpecError
 from firesteel.model.precision import DENSE_LAYERS, in_order, read_layers, write_quantization
@@ -161,14 +161,7 @@ PRESETS = {"gpt-oss-120b": _gpt_oss(36, 128), "gpt-oss-20b": _gpt_oss(24, 32)}
 def read_spec(directory: Path) -> ModelSpec:
     """Reads the config.json of a checkpoint folder; raises SpecError naming the field that is wrong."""
     path = directory / "config.json"
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SpecError(f"cannot read {path}: {error.strerror}; is {directory} a checkpoint folder?") from error
-    except ValueError as error:
-        raise SpecError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise SpecError(f"{path} holds {type(content).__name__}, not an object")
+    content = read_object(path, SpecError, f"is {directory} a checkpoint folder?")
     try:
         return parse_spec(content)
     except SpecError as error:
@@ -179,15 +172,15 @@ def parse_spec(content: Mapping[str, Any]) -> ModelSpec:
     fields = Fields(content, "")
     if content.get("model_type") != FIXED["model_type"]:
         raise SpecError(
-            f"model_type is {content.get('model_type')!r}, not 'gpt_oss': firesteel serves gpt-oss only"
+            f"model_type is {shorten(repr(content.get('model_type')))}, not 'gpt_oss': "
+            "firesteel serves gpt-oss only"
         )
     mxfp4_layers = read_layers(content.get("quantization_config"))
     fields.reject_unknown(USED | FIXED.keys() | HARMLESS)
     for name, value in FIXED.items():
-        if name in content and content[name] != value:
-            raise SpecError(f"{name} = {content[name]!r}: gpt-oss has {value!r}")
+        if name in content and (type(content[name]) is not type(value) or content[name] != value):
+            raise SpecError(f"{name} = {shorten(repr(content[name]))}: gpt-oss has {value!r}")
     num_layers = fields.integer("num_hidden_layers")
-    max_context = fields.integer("max_position_embeddings")
     return ModelSpec(
         num_layers=num_layers,
         hidden_size=fields.integer("hidden_size"),
@@ -200,7 +193,7 @@ def parse_spec(content: Mapping[str, Any]) -> ModelSpec:
         vocab_size=fields.integer("vocab_size"),
         windows=_windows(fields, num_layers),
         rope=_rope(content),
-        max_context=max_context,
+        max_context=fields.integer("max_position_embeddings"),
         rms_eps=fields.number("rms_norm_eps"),
         swiglu_limit=fields.number("swiglu_limit"),
         mxfp4_layers=mxfp4_layers,
@@ -252,21 +245,23 @@ def _active(fields: Fields) -> int:
 
 
 def _windows(fields: Fields, num_layers: int) -> tuple[int | None, ...]:
-    kinds = fields.content.get("layer_types") or [FULL if i % 2 else SLIDING for i in range(num_layers)]
+    kinds = fields.content.get("layer_types")
+    if kinds is None:
+        kinds = [FULL if layer % 2 else SLIDING for layer in range(num_layers)]
     if not isinstance(kinds, list) or len(kinds) != num_layers:
-        raise SpecError(f"layer_types must list num_hidden_layers = {num_layers} kinds, not {kinds!r}")
+        raise SpecError(f"layer_types must list num_hidden_layers = {num_layers} kinds, not {shorten(kinds)}")
     for kind in kinds:
         if kind not in (SLIDING, FULL):
-            raise SpecError(f"layer_types: {kind!r} is neither {SLIDING} nor {FULL}")
+            raise SpecError(f"layer_types: {shorten(repr(kind))} is neither {SLIDING} nor {FULL}")
     return tuple(fields.integer("sliding_window") if kind == SLIDING else None for kind in kinds)
 
 
 def _rope(content: Mapping[str, Any]) -> RopeSpec:
     """Reads `rope_parameters` (newer files) or `rope_theta` with `rope_scaling` (the published ones)."""
     named = "rope_parameters" if "rope_parameters" in content else "rope_scaling"
-    scaling = content.get(named) or {}
+    scaling = {} if content.get(named) is None else content[named]
     if not isinstance(scaling, Mapping):
-        raise SpecError(f"{named} must be an object, not {scaling!r}")
+        raise SpecError(f"{named} must be an object, not {shorten(repr(scaling))}")
     if "rope_parameters" in content and content.get("rope_scaling") not in (None, scaling):
         raise SpecError("contradiction: rope_scaling and rope_parameters are both given and differ")
     fields = Fields(scaling, f"{named}.")
@@ -274,17 +269,20 @@ def _rope(content: Mapping[str, Any]) -> RopeSpec:
     theta_fields = fields if "rope_theta" in scaling else Fields(content, "")
     if "rope_theta" in scaling and content.get("rope_theta", scaling["rope_theta"]) != scaling["rope_theta"]:
         raise SpecError(
-            f"contradiction: rope_theta = {content['rope_theta']}, {named}.rope_theta = {scaling['rope_theta']}"
+            f"contradiction: rope_theta = {shorten(content['rope_theta'])}, "
+            f"{named}.rope_theta = {shorten(scaling['rope_theta'])}"
         )
     theta = theta_fields.number("rope_theta")
+    if theta <= 1:
+        raise SpecError(f"rope_theta = {theta:g}: must exceed 1")
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     if kind == "default":
         return RopeSpec(theta=theta)
     if kind != "yarn":
-        raise SpecError(f"{named}.rope_type = {kind!r}: gpt-oss has 'yarn' or 'default'")
+        raise SpecError(f"{named}.rope_type = {shorten(repr(kind))}: gpt-oss has 'yarn' or 'default'")
     truncate = scaling.get("truncate", True)
     if not isinstance(truncate, bool):
-        raise SpecError(f"{named}.truncate must be true or false, not {truncate!r}")
+        raise SpecError(f"{named}.truncate must be true or false, not {shorten(truncate)}")
     return RopeSpec(
         theta=theta,
         factor=fields.number("factor"),

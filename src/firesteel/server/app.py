@@ -11,6 +11,7 @@ import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
@@ -22,7 +23,7 @@ from firesteel.errors import EngineDied, UserError
 from firesteel.server.chat.endpoint import Chat
 from firesteel.server.completions.endpoint import Completions
 from firesteel.server.http.drain import DrainGuard
-from firesteel.server.http.errors import ApiError, ClientGone, answer_error
+from firesteel.server.http.errors import ApiError, ClientGone, PanicGuard, answer_error
 from firesteel.server.http.guard import HostCheck, RequestGuard
 from firesteel.server.http.keys import note_owner
 from firesteel.server.http.route import GENERATES, READS, ApiRoute, Endpoint
@@ -60,6 +61,7 @@ def build_app(service: Service) -> ASGIApp:
             Route("/openapi.json", show_document),
         ],
         exception_handlers=dict.fromkeys(HANDLED, answer_error),
+        middleware=[Middleware(PanicGuard)],
     )
     guarded = RequestGuard(
         add_cors(DrainGuard(app, service.admission.drain), service), HostCheck.of(service.config.server)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,12 +15,13 @@ from firesteel.chat.harmony import Harmony, Message
 from firesteel.chat.tokenizer import Tokenizer
 from firesteel.config import Config, list_keys
 from firesteel.engine.process.waiters import OutputStream
-from firesteel.errors import EngineFailed
+from firesteel.errors import EngineFailed, RequestError
 from firesteel.hub import SHORT_NAMES
 from firesteel.llm import read_stop_ids
 from firesteel.server.generate.choice import Choice, ChoicePiece
 from firesteel.server.generate.engine import ServedEngine
 from firesteel.server.generate.sampling import read_defaults
+from firesteel.server.grammar.pool import GrammarTrials
 from firesteel.server.http.admission import Admission
 from firesteel.server.http.errors import RETRY_S, ApiError
 from firesteel.server.http.keys import KeyCheck
@@ -39,6 +40,7 @@ class Service:
         self.engine = engine
         self.config = config
         self.tokenizer = Tokenizer.load(directory)
+        self.tokenizer.check_fits(engine.facts.vocab_size)
         self.harmony = Harmony(self.tokenizer)
         self.stop_ids = read_stop_ids(directory)
         self.defaults: dict[str, Any] = read_defaults(directory)
@@ -50,6 +52,11 @@ class Service:
         self.admission = Admission(engine.facts.max_num_seqs + config.server.max_waiting)
         self.keys = KeyCheck(list_keys(config.server.api_key, config.server.api_key_file))
         self.metrics = Metrics(self.names[0])
+        self.trials = GrammarTrials(config.server, self.metrics.count_stopped_trial)
+
+    def close(self) -> None:
+        """Ends the child processes."""
+        self.trials.close()
 
     @property
     def max_context(self) -> int:
@@ -72,11 +79,13 @@ class Service:
             raise ApiError(503, "the engine is restarting", code="engine_starting", retry_s=RETRY_S)
 
     async def encode(self, text: str) -> list[int]:
-        return await self._run_off_loop(len(text), lambda: self.tokenizer.encode(text))
+        with naming_field("prompt"):
+            return await self._run_off_loop(len(text), lambda: self.tokenizer.encode(text))
 
     async def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         size = sum(len(message.content) + MESSAGE_CHARACTERS for message in messages)
-        return await self._run_off_loop(size, lambda: self.harmony.encode_for_completion(messages))
+        with naming_field("messages"):
+            return await self._run_off_loop(size, lambda: self.harmony.encode_for_completion(messages))
 
     async def decode(self, token_ids: Sequence[int]) -> str:
         return await self._run_off_loop(len(token_ids), lambda: self.tokenizer.decode(token_ids))
@@ -163,6 +172,15 @@ class Service:
     async def _run_off_loop(self, num_characters: int, work: Callable[[], T]) -> T:
         """Runs in a thread if the text is long."""
         return work() if num_characters < LONG_TEXT else await asyncio.to_thread(work)
+
+
+@contextmanager
+def naming_field(param: str) -> Iterator[None]:
+    """Turns the error of a text that cannot be tokenized into one that names the field of the request."""
+    try:
+        yield
+    except RequestError as error:
+        raise ApiError(400, str(error), param=param, code="invalid_value") from error
 
 
 def new_id(prefix: str) -> str:

@@ -3,7 +3,7 @@
 import pytest
 
 from firesteel.cli.chat.partner import AnswerPiece
-from firesteel.cli.chat.screen import Screen, ShownAnswer, printable
+from firesteel.cli.chat.screen import Screen, ShownAnswer
 
 
 def test_only_content_goes_to_stdout(capsys):
@@ -39,8 +39,13 @@ def test_markup_from_the_model_is_plain_text(capsys):
     assert capsys.readouterr().err == "[bold]x[/bold] :smile:"
 
 
-def test_control_characters_are_replaced():
-    assert printable("\x1b]0;title\x07a\tb\nc\x9bd\r") == "\ufffd]0;title\ufffda\tb\nc\ufffdd\ufffd"
+def test_control_and_direction_characters_are_escaped(capsys):
+    screen = Screen()
+    screen.show(AnswerPiece(reasoning="\x9b2Jx", content="\x1b]0;title\x07a\tb\nc\u202ed\r"))
+    screen.note("\u2066note")
+    shown = capsys.readouterr()
+    assert shown.out.startswith("\\u001b]0;title\\u0007a\tb\nc\\u202ed\\u000d")
+    assert "\\u009b2Jx" in shown.err and "\\u2066note" in shown.err
 
 
 @pytest.fixture

@@ -65,14 +65,14 @@ def test_key_is_hidden_among_the_settings(run):
     assert "secret" not in result.output and "(hidden)" in result.output
 
 
-def test_all_is_prepared_before_the_first_request_unless_told_otherwise():
+def test_everything_is_prepared_before_the_first_request_unless_switched_off():
     assert with_defaults(resolve({}, environ={})).batch.prepare
     assert not with_defaults(resolve({"prepare": False}, environ={})).batch.prepare
     assert not with_defaults(resolve({}, environ={"FIRESTEEL_PREPARE": "off"})).batch.prepare
 
 
 @pytest.mark.parametrize(("mib", "expected"), [(760, 95 / 1024), (64 << 10, 1.0)])
-def test_small_container_keeps_less_memory_free_unless_told_otherwise(monkeypatch, mib, expected):
+def test_small_container_keeps_less_memory_free_by_default(monkeypatch, mib, expected):
     memory = HostMemory(mib << 20, mib << 20)
     monkeypatch.setattr("firesteel.cli.model.serve.find_host_memory", lambda: memory)
     assert with_defaults(resolve({}, environ={})).model.memory_reserve_gib == expected

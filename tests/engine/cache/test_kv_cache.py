@@ -91,7 +91,7 @@ def test_page_of_the_large_model_takes_2_25_mib_in_bf16_and_half_in_fp8():
     assert page_bytes(LARGE, 64, torch.float8_e4m3fn) == 2359296 // 2
 
 
-def test_size_asked_for_is_the_size(free):
+def test_requested_size_is_used(free):
     free(80)
     assert count(kv_cache_gib=2.25) == 1024
     assert count(kv_cache_gib=2.25, kv_dtype="fp8") == 2048
@@ -136,7 +136,7 @@ def test_graphs_are_given_two_gigabytes_growing_with_their_requests_and_tokens()
     assert graph_bytes(LARGE, BATCH, 4096) < graph_bytes(LARGE, BATCH, 131072)
 
 
-def test_logits_of_prompts_handed_out_in_a_step_take_a_quarter_gibibyte():
+def test_prompt_logits_of_a_step_take_a_quarter_gibibyte():
     assert count_prompt_logits(LARGE) == 333
     assert count_prompt_logits(replace(SPEC, vocab_size=1 << 30)) == 1
 
@@ -155,7 +155,7 @@ def test_cpu_takes_a_modest_share_of_free_memory(free):
 
 
 @pytest.mark.parametrize("device", [CPU, GPU])
-def test_cache_is_no_larger_than_twice_what_all_sequences_need(free, device):
+def test_cache_is_at_most_twice_what_all_sequences_need(free, device):
     free(100)
     batch = BatchConfig(page_size=16, max_num_seqs=3)
     assert count(SPEC, device, batch) == 2 * 3 * (64 // 16 + 2)

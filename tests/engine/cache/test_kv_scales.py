@@ -45,7 +45,7 @@ def test_whole_numbers_become_floats(tmp_path):
         *(
             ({"layers": [LAYER, {**LAYER, name: bad}]}, f"layer 1: its {name} scale is {bad!r}, not a positive")
             for name in ("key", "value")
-            for bad in (0, -1.0, 1e-40, 1e39, float("inf"), float("nan"), True, "1", None)
+            for bad in (0, -1.0, 1e-40, 1e39, True, "1", None)
         ),
         ({"layers": [7, LAYER]}, "layer 0: its key scale is None"),
     ],
@@ -58,7 +58,12 @@ def test_invalid_files_are_refused(tmp_path, changes, complaint):
 
 @pytest.mark.parametrize(
     ("content", "complaint"),
-    [(b"", "not valid JSON"), (b"\xff\xfe\x00", "not valid JSON"), (b"[]", "is not a scale file")],
+    [
+        (b"", "not valid JSON"),
+        (b"\xff\xfe\x00", "not valid JSON"),
+        (b"[]", "holds list, not an object"),
+        (b"{}", "is not a scale file"),
+    ],
 )
 def test_foreign_files_are_refused(tmp_path, content, complaint):
     path = tmp_path / "other"
@@ -73,12 +78,12 @@ def test_a_file_cut_off_anywhere_is_refused(tmp_path):
     text = path.read_text().rstrip()
     for end in range(len(text)):
         path.write_text(text[:end])
-        with pytest.raises(ScaleError, match="cut off"):
+        with pytest.raises(ScaleError, match=r"is not valid JSON: .*; make one"):
             read_scales(path, 3)
 
 
 def test_a_missing_file_is_an_error_that_says_so(tmp_path):
-    with pytest.raises(ScaleError, match=r"cannot read the scales .*none: No such file or directory; make one"):
+    with pytest.raises(ScaleError, match=r"cannot read .*none: No such file or directory; make one"):
         read_scales(tmp_path / "none", 2)
 
 
@@ -104,7 +109,7 @@ def test_nothing_is_overwritten_and_no_folder_made(tmp_path):
         write_scales(tmp_path / "none" / "scales.json", SCALES)
 
 
-def test_new_file_is_there_at_once_and_gone_after_a_failure(tmp_path):
+def test_new_file_exists_at_once_and_is_removed_after_a_failure(tmp_path):
     path = tmp_path / "scales.json"
     with pytest.raises(KeyboardInterrupt), new_file(path):
         assert path.exists()
@@ -112,7 +117,7 @@ def test_new_file_is_there_at_once_and_gone_after_a_failure(tmp_path):
     assert not path.exists()
 
 
-def test_folders_that_take_no_file_are_an_error_that_says_so():
+def test_unwritable_folder_is_an_error_that_says_so():
     with pytest.raises(ScaleError, match=r"cannot write the scales /proc/zz\.json: .+; name a file in a folder"):
         write_scales(Path("/proc/zz.json"), SCALES)
 

@@ -77,7 +77,7 @@ def test_table_that_is_not_shared_leaves_no_page():
     assert tables.pool.num_idle == 0 and leave(tables, range(21)) == 0
 
 
-def test_hit_holds_the_very_pages_of_the_other_request():
+def test_hit_holds_the_same_pages_as_the_other_request():
     tables = make()
     first, _ = compute(tables, range(21))
     second, cached = compute(tables, range(21))
@@ -196,7 +196,7 @@ def test_longest_text_is_the_longest_that_fits(kinds, num_pages):
     assert layout.count_pages(longest - 1) <= num_pages < layout.count_pages(longest)
 
 
-def test_forgotten_text_is_computed_anew_by_all():
+def test_forgotten_text_is_computed_again_by_all_requests():
     """Forgetting covers released window pages, and pages that another request holds."""
     tables = make()
     leave(tables, range(40))

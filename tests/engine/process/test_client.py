@@ -90,7 +90,7 @@ def test_grammar_crosses_to_the_engine_and_is_followed(run, shared):
         run(collect(shared, request("bad", PROMPTS[0], grammar="start: nothing")))
 
 
-def test_a_refreshed_ledger_is_of_now(run, shared):
+def test_refreshed_ledger_is_current(run, shared):
     def count(client):
         return sum(row["calls"] for row in client.ledger if row["op"] == "attention")
 
@@ -266,13 +266,13 @@ def test_failure_of_one_request_ends_those_opened_with_it(run, shared):
         (request("only", [1], allowed_token_ids=(272,)), "allowed_token_ids: token id 272 is outside"),
     ],
 )
-def test_request_that_cannot_run_is_refused_and_the_engine_lives_on(run, shared, refused, message):
+def test_request_that_cannot_run_is_refused_and_the_engine_continues(run, shared, refused, message):
     with pytest.raises(UserError, match=message):
         run(collect(shared, refused))
     assert len(tokens(run(collect(shared, request("next", max_tokens=2))))) == 2
 
 
-def test_duplicate_name_is_refused_and_the_first_goes_on(run, shared):
+def test_duplicate_name_is_refused_and_the_first_request_continues(run, shared):
     async def both():
         first = asyncio.create_task(collect(shared, request("same", max_tokens=40)))
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Whom silence is held against: not an engine that owes nobody anything, but one that loads for ever."""
+"""Detection of hung engines: readers that stop or pause are not a hang, loading forever is."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ from firesteel.errors import EngineDied
 from firesteel.types import Request, SamplingParams
 
 HANG_S = 1.0
-PAUSE_S = 3.0  # of a reader: in it an engine would be found silent, ended and reported
+PAUSE_S = 3.0  # of a reader; long enough for a silent engine to be killed and reported
 IDLE = """
 say_ready()
 time.sleep(60)
@@ -41,14 +41,14 @@ def client(run, checkpoint, configure):
 
 @pytest.fixture
 def unharmed(client):
-    """The same engine after the test as before it."""
+    """Checks that the test leaves the same engine running."""
     pid = client.pid
     yield
     assert (client.num_deaths, client.pid, client.is_ready) == (0, pid, True)
 
 
 async def stop_at_the_finish_reason(client):
-    """The generator is neither advanced again nor closed."""
+    """Reads to the finish reason and leaves the generator neither advanced nor closed."""
     outputs = client.generate(request("broken off", 3))
     async for output in outputs:
         if output.finish_reason is not None:
@@ -74,7 +74,7 @@ async def leave_and_pause(client):
 
 @pytest.mark.usefixtures("unharmed")
 def test_readers_that_stop_pause_or_leave_are_not_waited_for(run, client):
-    """All in one pause: an engine that owed any of them an output would be found silent in it."""
+    """All readers share one pause: an engine with a pending output would count as hung in it."""
 
     async def live():
         await asyncio.gather(

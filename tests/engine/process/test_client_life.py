@@ -1,4 +1,4 @@
-"""An engine's process from start to end: killed, hung, failing, closed or orphaned, and what is left of it."""
+"""The life of an engine process: killed, hung, failing, closed or orphaned, without leftovers."""
 
 import asyncio
 import json
@@ -69,7 +69,7 @@ async def kill_during_a_batch(client, number):
 
 
 @pytest.mark.usefixtures("none_left")
-def test_killed_engine_fails_all_in_flight_is_restarted_and_finally_given_up(run, checkpoint, configure):
+def test_killed_engine_fails_requests_in_flight_and_is_restarted_up_to_the_limit(run, checkpoint, configure):
     config = configure(engine_restarts=1)
 
     async def live():
@@ -101,6 +101,7 @@ def check_bundle(error, cause):
     assert f"the engine died: {cause}" in str(error) and str(error).endswith(f"crash bundle: {error.bundle}")
     report = json.loads((error.bundle / "report.json").read_text())
     assert cause in report["cause"] and report["config"]["process"]["engine_restarts"] == 1
+    assert report["engine"]["max_num_seqs"] > 0 and report["engine"]["device"] == "CPU" and report["command"]
     assert report["in_flight"] == [str(number) for number in range(8)]
     assert [span["request"] for span in report["last_plan"]] == report["in_flight"]
     assert {span["num_tokens"] for span in report["last_plan"]} == {1}
@@ -133,7 +134,7 @@ def test_exception_is_named_and_a_restart_that_fails_says_why(run, checkpoint, c
 
 @pytest.mark.usefixtures("none_left")
 def test_engine_that_hangs_is_killed_and_another_started(run, checkpoint, configure, monkeypatch):
-    """It is idle for longer than the limit, then a request hangs, and another waits behind it."""
+    """The engine is idle for longer than the limit, then a request hangs and another waits behind it."""
     monkeypatch.setattr(handle, "PROGRAM", ("-c", HANGING))
     monkeypatch.setattr(handle, "LOAD_PATIENCE", 60)
 
@@ -244,7 +245,7 @@ def test_engine_ends_with_its_parent(checkpoint, number, is_stopped):
 
 
 def has_ended(pid):
-    """Returns whether it exited; it may wait to be reaped by whoever inherited it."""
+    """Returns whether it exited; its new parent may not have reaped it yet."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
     except FileNotFoundError:

@@ -26,6 +26,8 @@ def test_bundle_holds_all_it_was_given(tmp_path):
     assert written.pop("time_utc").endswith("Z")
     assert written == {
         "cause": "SIGKILL",
+        "command": [],
+        "engine": {},
         "config": {"batch": {"page_size": 16}},
         "ledger": [{"op": "linear", "implementation": "reference", "calls": 3}],
         "last_plan": [{"request": "a", "first_token": 4, "num_tokens": 2}],
@@ -82,3 +84,21 @@ def test_folder_that_is_a_file_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError):
         write_bundle(tmp_path / "file", REPORTED)
+
+
+def test_secrets_of_addresses_and_headers_are_masked_everywhere(tmp_path):
+    report = CrashReport(
+        cause="cannot connect to http://user:hunter2@h",
+        log_tail=["password hunter2", "GET /?api_key=sk-12345", "Authorization: Bearer abcdef"],
+        command=["lab", "--url", "http://user:hunter2@h", "-H", "Authorization: Bearer tok-99"],
+        surroundings={"note": "it was tok-99", "environment": {"HTTPS_PROXY": "http://me:proxypw@p:1"}},
+    )
+    bundle = write_bundle(tmp_path, report)
+    text = (bundle / REPORT).read_text() + (bundle / LOG).read_text()
+    for secret in ("hunter2", "sk-12345", "abcdef", "tok-99", "proxypw"):
+        assert secret not in text, secret
+    assert "password (hidden)" in text and "http://(hidden)@h" in text
+
+
+def test_only_the_owner_may_enter_a_bundle(tmp_path):
+    assert write_bundle(tmp_path, REPORTED).stat().st_mode & 0o777 == 0o700

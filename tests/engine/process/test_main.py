@@ -1,6 +1,5 @@
-"""The child's side without a child: messages work an engine in this process."""
+"""The engine process's message loop, run in this process."""
 
-import socket
 import threading
 import time
 from queue import Empty, SimpleQueue
@@ -12,7 +11,7 @@ from firesteel.config import BatchConfig, CacheConfig, resolve
 from firesteel.engine.engine import Engine
 from firesteel.engine.load import load_engine
 from firesteel.engine.process import main
-from firesteel.engine.process.main import Channel, MessageLoop, progress_sender
+from firesteel.engine.process.main import MessageLoop, progress_sender
 from firesteel.engine.process.messages import (
     Cancel,
     GetLedger,
@@ -25,7 +24,6 @@ from firesteel.engine.process.messages import (
     StatisticsAnswer,
     Step,
     Submit,
-    pack,
 )
 from firesteel.engine.sample.grammar import Grammars
 from firesteel.kernels.ledger import Launch, Ledger, Ran, note, note_clipped
@@ -39,7 +37,7 @@ def submit(number, name, token_ids=(1, 2, 3), params=GREEDY):
 
 
 class Driver:
-    """A message loop whose messages are kept; `run` works until no request is left."""
+    """A message loop whose messages are kept; `run` continues until no request is left."""
 
     def __init__(self, llm):
         self.sent, self.inbox = [], SimpleQueue()
@@ -101,7 +99,7 @@ def test_step_is_one_message_for_all_requests(driver, expected):
     assert driver.loop.numbers == {}
 
 
-def test_second_request_of_a_name_has_outputs_of_its_own(driver, expected):
+def test_second_request_of_a_name_has_its_own_outputs(driver, expected):
     driver.handle(submit(7, "a"))
     driver.loop._step()
     driver.handle(Cancel(number=7, finished=False), submit(8, "a"))
@@ -118,7 +116,7 @@ def test_request_that_can_never_run_is_rejected_and_the_next_runs(driver, expect
     assert driver.tokens(8) == expected
 
 
-def test_grammar_is_compiled_where_tokens_are_drawn(driver):
+def test_grammar_is_compiled_in_the_engine_process(driver):
     params = SamplingParams(max_tokens=9, grammar='start: "abc" <|end|>')
     driver.handle(submit(7, "a", params=params))
     driver.handle_next()
@@ -232,37 +230,6 @@ def test_progress_sends_the_last_report_and_few_before():
     assert len(sent) < 100
 
 
-@pytest.fixture
-def ends():
-    """The parent's and the child's end of a socket, and a channel on the latter."""
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        yield ours, Channel(theirs)
-
-
-def test_channel_reads_frames_that_arrive_in_parts(ends):
-    ours, channel = ends
-    frames = pack(submit(7, "a", [9] * 100_000)) + pack(Shutdown())
-    sender = threading.Thread(
-        target=lambda: [ours.sendall(frames[i : i + 30_011]) for i in range(0, len(frames), 30_011)]
-    )
-    sender.start()
-    assert channel.receive() == submit_like(frames) and channel.receive() == Shutdown()
-    sender.join()
-
-
-def submit_like(frames):
-    return main.parse_to_engine(frames[4 : 4 + int.from_bytes(frames[:4], "big")])
-
-
-@pytest.mark.parametrize("part", [0, 2, 7])
-def test_channel_ends_with_the_parent_even_within_a_frame(ends, part):
-    ours, channel = ends
-    ours.sendall(pack(submit(7, "a"))[:part])
-    ours.close()
-    assert channel.receive() is None
-
-
 class SlowGrammars(Grammars):
     """Compiles once the gate is open."""
 
@@ -273,7 +240,7 @@ class SlowGrammars(Grammars):
         super().compile(text)
 
 
-def test_others_go_on_while_a_grammar_is_compiled(llm, expected):
+def test_other_requests_continue_while_a_grammar_is_compiled(llm, expected):
     """Compiling a large schema blocked every request; one that is cancelled meanwhile never runs."""
     driver = Driver(llm)
     SlowGrammars.gate.clear()

@@ -1,4 +1,4 @@
-"""The child's side from its first message to its last: load, refusal, shutdown and failure."""
+"""The engine process from its first message to its last: load, refusal, shutdown and failure."""
 
 from queue import SimpleQueue
 
@@ -19,7 +19,7 @@ class FaultyCounter:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
 
-def test_last_words_name_the_exception_but_no_orderly_exit():
+def test_last_message_names_the_exception_but_not_an_orderly_exit():
     sent = []
     with pytest.raises(ValueError), last_words(sent.append):
         raise ValueError("no\nroom")
@@ -31,7 +31,7 @@ def test_last_words_name_the_exception_but_no_orderly_exit():
     assert sent == [Dying(cause="ValueError: no\nroom")]
 
 
-def test_last_words_are_the_first_error_and_then_the_ledger():
+def test_last_messages_are_the_first_error_and_then_the_ledger():
     sent = []
     with pytest.raises(ValueError), last_words(sent.append, lambda: sent.append("the ledger")):
         raise ValueError("first")
@@ -39,7 +39,7 @@ def test_last_words_are_the_first_error_and_then_the_ledger():
 
 
 class Kept:
-    """Stands in for a channel."""
+    """A fake channel."""
 
     def __init__(self):
         self.sent = []

@@ -27,7 +27,7 @@ def test_prompt_is_split_into_chunks_of_a_step():
     assert world.plans == [[("0", 0, 7)], [("0", 7, 14)], [("0", 14, 20)]]
 
 
-def test_prompts_beside_decoding_get_the_room_there_is_for_them_and_alone_all_of_the_step():
+def test_prompts_beside_decoding_are_limited_and_prompts_alone_fill_the_step():
     asked = []
 
     def find_room(num_decoding):

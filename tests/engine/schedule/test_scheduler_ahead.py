@@ -1,4 +1,4 @@
-"""Plans that go on before the tokens of earlier steps are known."""
+"""Plans made ahead, before the tokens of earlier steps are known."""
 
 from tests.engine.scheduler_world import World
 
@@ -12,7 +12,7 @@ def begun(*lengths, new=9, **options):
     return world, world.scheduler.next()
 
 
-def test_plan_that_goes_on_has_a_token_more_of_each_and_takes_its_pages():
+def test_plan_ahead_has_one_more_token_per_request_and_takes_its_pages():
     world, plan = begun(3, 4, num_pages=40)
     assert [(span.start, span.end) for span in plan.spans] == [(3, 4), (4, 5)]
     held = world.pool.num_held
@@ -21,13 +21,13 @@ def test_plan_that_goes_on_has_a_token_more_of_each_and_takes_its_pages():
     assert world.pool.num_held == held + 2, "a page of each kind for the first, none for the second"
 
 
-def test_plan_does_not_go_on_past_the_last_token_of_a_request():
+def test_no_plan_ahead_past_the_last_token_of_a_request():
     world, plan = begun(3, 5, new=3)
     following = world.scheduler.plan_ahead(plan)
     assert following is not None and world.scheduler.plan_ahead(following) is None
 
 
-def test_plan_does_not_go_on_if_pages_are_short_and_nobody_is_preempted():
+def test_no_plan_ahead_and_no_preemption_if_pages_are_short():
     world, plan = begun(4, 4, num_pages=8, window=1)
     following = world.scheduler.plan_ahead(plan)
     while following is not None:
@@ -36,7 +36,7 @@ def test_plan_does_not_go_on_if_pages_are_short_and_nobody_is_preempted():
     world.check()
 
 
-def test_plan_does_not_go_on_if_a_request_left_or_could_join():
+def test_no_plan_ahead_if_a_request_left_or_could_join():
     world, plan = begun(3, 4)
     world.cancel("1")
     assert world.scheduler.plan_ahead(plan) is None
@@ -46,7 +46,7 @@ def test_plan_does_not_go_on_if_a_request_left_or_could_join():
     world.check()
 
 
-def test_plan_goes_on_if_the_waiting_request_cannot_join():
+def test_plan_ahead_if_the_waiting_request_cannot_join():
     world, plan = begun(3, 4, seqs=2)
     world.submit([1, 2], 3)
     assert world.scheduler.plan_ahead(plan) is not None

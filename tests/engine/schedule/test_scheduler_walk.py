@@ -114,7 +114,7 @@ def random_world(rng):
 
 
 def test_thousands_of_busy_steps_keep_pages_and_tokens_consistent():
-    """As the random walk, but always crowded, so that it meets every case it is meant to meet."""
+    """Like the random walk, but always with many requests, so that every intended case occurs."""
     steps = preemptions = evictions = cached = surplus = 0
     for seed in range(40):
         rng = random.Random(seed)

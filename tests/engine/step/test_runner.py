@@ -36,7 +36,7 @@ def run_and_write(llm, counts):
     return runner.run(build_batch(Plan(spans=spans), 4, llm.device.torch_device)), runner.cache
 
 
-def test_rows_are_those_asked_for(llm):
+def test_logits_are_those_of_the_requested_rows(llm):
     whole = torch.cat([llm.logits(prompt) for prompt in PROMPTS])
     for counts, rows in (((5, 3), range(8)), ((1, 1), [4, 7]), ((2, 0), [3, 4]), ((0, 1), [7])):
         torch.testing.assert_close(run(llm, counts), whole[list(rows)], rtol=1e-4, atol=1e-4)
@@ -56,7 +56,7 @@ def test_keys_and_values_of_every_token_are_written_whatever_rows_are_wanted(llm
             assert torch.equal(actual, expected)
 
 
-def test_last_layer_goes_on_with_the_rows_that_are_wanted(llm, monkeypatch):
+def test_last_layer_continues_with_the_wanted_rows_only(llm, monkeypatch):
     tokens = []
     mix = llm.model.mix
     monkeypatch.setattr(llm.model, "mix", lambda x, *rest: tokens.append(len(x.plain)) or mix(x, *rest))

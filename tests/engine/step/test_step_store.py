@@ -121,7 +121,7 @@ def test_tables_are_as_wide_as_the_texts_need(make_store, llm):
     assert store.find(1, 30).num_tokens == store.find(1, llm.max_context).num_tokens == llm.max_context
 
 
-def test_steps_that_fused_ops_refuse_run_in_the_network_unless_they_were_asked_for(
+def test_steps_that_fused_ops_refuse_run_in_the_network_unless_those_were_requested(
     make_store, references, llm, monkeypatch, caplog
 ):
     monkeypatch.setattr(llm.model, "tile", "64x64")
@@ -132,7 +132,7 @@ def test_steps_that_fused_ops_refuse_run_in_the_network_unless_they_were_asked_f
         make_store(fused=replace(references, is_asked=True)).find(2, 30)
 
 
-def test_fused_ops_take_fp8_pages(make_store, references):
+def test_fused_ops_accept_fp8_pages(make_store, references):
     store = make_store(fused=replace(references, is_asked=True), dtype=torch.float8_e4m3fn)
     assert isinstance(store.find(2, 30).step, DecodeStep) and not store.refusals
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from firesteel.errors import KernelError
 from firesteel.kernels.cuda import cache as cuda_cache
 from firesteel.kernels.cuda.binary import CudaBinary
-from firesteel.kernels.cuda.cache import CubinCache, current_cache, find_folder, use_cache
+from firesteel.kernels.cuda.cache import CubinCache, current_cache, find_folder, use_cache, why_unsafe
 
 BINARY = CudaBinary(bytes(range(256)), ".visible .entry first()")
 
@@ -157,3 +158,35 @@ def test_kernels_have_a_folder_of_their_own_among_the_users_caches(monkeypatch):
     assert find_folder("", Path("/caches")) == Path("/caches/firesteel/kernels")
     assert find_folder("mine", Path("/caches")) == find_folder("mine", None) == Path("mine")
     assert find_folder("~/mine", None) == Path("/home/one/mine")
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o702, 0o777, 0o1777, 0o720], ids=oct)
+def test_folder_that_others_can_write_to_is_refused(tmp_path, build, mode):
+    CubinCache(tmp_path / "cache").get("key", build)
+    (tmp_path / "cache").chmod(mode)
+    with pytest.raises(KernelError, match=r"cache can be written by other users.*chmod go-w .*--kernel-cache-dir"):
+        CubinCache(tmp_path / "cache").get("key", build)
+    (tmp_path / "cache").chmod(0o755)  # others may read
+    assert CubinCache(tmp_path / "cache").get("key", build) == BINARY and build.count == 1
+
+
+def test_file_that_others_can_write_to_is_refused(tmp_path, build):
+    cache = CubinCache(tmp_path / "cache")
+    cache.get("key", build)
+    cache.path("key").chmod(0o666)
+    with pytest.raises(KernelError, match=r"key\.cubin can be written by other users.*: remove it"):
+        cache.get("key", build)
+
+
+def test_files_of_root_and_of_this_user_are_taken_and_those_of_others_are_not(tmp_path):
+    status = list(tmp_path.stat())
+    for owner, taken in ((0, True), (os.geteuid(), True), (os.geteuid() + 4321, False)):
+        status[stat.ST_UID], status[stat.ST_MODE] = owner, stat.S_IFDIR | 0o755
+        assert why_unsafe(os.stat_result(status)) == ("" if taken else f"belongs to user {owner}")
+
+
+def test_link_in_place_of_a_file_is_not_followed(tmp_path, build):
+    cache = CubinCache(tmp_path / "cache")
+    cache.get("other", build)
+    cache.path("key").symlink_to(cache.path("other"))
+    assert cache.get("key", build) == BINARY and build.count == 2

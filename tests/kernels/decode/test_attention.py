@@ -5,8 +5,10 @@ import itertools
 import pytest
 import torch
 
-from firesteel.kernels.decode.attention import SHORT, Sharing, decode_attention, share_tokens
-from firesteel.kernels.ops.attention import AttentionOperands, attention
+from firesteel.kernels.decode.attention import decode_attention
+from firesteel.kernels.decode.attention_plan import SHORT, Sharing, share_tokens
+from firesteel.kernels.ops.attention import attention
+from firesteel.kernels.ops.attention_operands import AttentionOperands
 from firesteel.kernels.stream.plan import Machine, machine_of
 
 FP8 = torch.float8_e4m3fn

@@ -6,14 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from firesteel.kernels.decode.attention import (
-    DecodeAttentionOperands,
-    Sharing,
-    _sample_pages,
-    decode_attention,
-    share_tokens,
-)
-from firesteel.kernels.op.op import Sample
+from firesteel.kernels.decode.attention import DecodeAttentionOperands, _sample_pages, decode_attention
+from firesteel.kernels.decode.attention_plan import Sharing, share_tokens
+from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import assert_close
 from firesteel.kernels.proof.verify import check
 from firesteel.kernels.stream.plan import Machine

@@ -48,9 +48,12 @@ def test_every_number_of_tokens(tokens, intermediate, machine, hold_emulated):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("machine", [LARGE, SMALL], ids=str)
+@pytest.mark.parametrize("intermediate", [1536, 1344, 768, 704, 384, 320])
 @pytest.mark.parametrize("tokens", [1, 3, 8])
-def test_warps_of_three_steps(tokens, hold_emulated):
-    hold_emulated(decode_fc2, LARGE, make_operands(tokens, 64, 1344))
+def test_widths_of_tensor_parallel_ranks(tokens, intermediate, machine, hold_emulated):
+    """The parts of 2880 values among 2, 4 and 8 ranks: 5 to 12 warps of one to three steps."""
+    hold_emulated(decode_fc2, machine, make_operands(tokens, 64, intermediate))
 
 
 @pytest.mark.slow

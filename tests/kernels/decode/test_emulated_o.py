@@ -62,6 +62,15 @@ def test_every_number_of_tokens_and_split_of_rows(tokens, columns, is_fp4, machi
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("machine", [LARGE, SMALL], ids=str)
+@pytest.mark.parametrize("columns", [2048, 1024, 512])
+@pytest.mark.parametrize("tokens", [1, 3, 8])
+@pytest.mark.parametrize("is_fp4", [True, False], ids=PACKED.get)
+def test_widths_of_tensor_parallel_ranks(tokens, columns, is_fp4, machine, hold_emulated):
+    hold_emulated(decode_o, machine, make_operands(tokens, 48, columns, is_fp4))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [128, 1344])
 @pytest.mark.parametrize("tokens", [1, 2, 3, 8])
 def test_rounded_activations(tokens, columns, hold_emulated):

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from firesteel.kernels.decode.qkv import DecodeQkvOperands, decode_qkv
+from firesteel.kernels.decode.qkv import decode_qkv
+from firesteel.kernels.decode.qkv_operands import DecodeQkvOperands
 from firesteel.kernels.rope import RopeSpec, rope_table
 from firesteel.kernels.stream.build import with_all_arriving
 from firesteel.kernels.stream.plan import Machine

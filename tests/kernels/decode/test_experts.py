@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from firesteel.kernels.decode.experts import decode_experts, fits, plan
+from firesteel.kernels.decode.experts import decode_experts, fits
+from firesteel.kernels.decode.experts_plan import plan_passed
 from firesteel.kernels.decode.fc1 import DecodeFc1Operands, decode_fc1
 from firesteel.kernels.decode.fc2 import DecodeFc2Operands, decode_fc2
 from firesteel.kernels.stream.plan import Machine, machine_of
@@ -28,17 +29,17 @@ def test_reference_is_fc1_followed_by_fc2(small_operands):
 
 def test_all_ctas_are_resident_and_share_the_remainder():
     """66 pairs share 180 strips: most get three, so each CTA has one and half of the third."""
-    large = plan(H200, tokens=1, **SIZES)
+    large = plan_passed(H200, **SIZES)
     assert large.num_ctas == 132 == H200.num_sms and large.is_paired
-    small = plan(GB10, tokens=1, **SIZES)
+    small = plan_passed(GB10, **SIZES)
     assert small.num_ctas == 48 == GB10.num_sms and not small.is_paired and small.refuse(GB10) is None
 
 
 def test_strip_is_shared_only_if_both_ctas_have_experts_for_it():
     """With one token and one expert, one CTA would have nothing to do and the strip would stay unfinished."""
-    alone = plan(H200, tokens=1, **{**SIZES, "active": 1})
+    alone = plan_passed(H200, **{**SIZES, "active": 1})
     assert not alone.is_paired and not alone.kernel.source.defines["IS_PAIRED"]
-    assert plan(H200, tokens=1, **{**SIZES, "active": 2}).is_paired
+    assert plan_passed(H200, **{**SIZES, "active": 2}).is_paired
 
 
 def test_rows_of_different_length_are_refused(small_operands, refusal):
@@ -52,7 +53,6 @@ def test_rows_of_different_length_are_refused(small_operands, refusal):
 @pytest.mark.parametrize(
     ("way", "tokens", "kernel"),
     [
-        ("cuda", 2, "decode_experts.cu"),
         ("cuda:even", 2, "decode_experts_even.cu"),
         ("cuda:passed", 1, "decode_experts_passed.cu"),
     ],

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from firesteel.kernels.decode.experts import DecodeExpertsOperands, decode_experts
-from firesteel.kernels.op.op import Sample
+from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.operands.weights import random_experts
 from firesteel.kernels.proof.verify import check
 from firesteel.kernels.stream.build import with_delays

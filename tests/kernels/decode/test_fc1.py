@@ -7,7 +7,7 @@ import torch
 from firesteel.kernels.decode.fc1 import chosen_bytes, count_chosen, decode_fc1
 from firesteel.kernels.decode.fc2 import DecodeFc2Operands, decode_fc2
 from firesteel.kernels.ops.moe_matmul import MoeMatmulOperands, moe_matmul
-from firesteel.kernels.ops.rms_norm import rms_norm
+from firesteel.kernels.ops.rms_norm import RmsNormOperands, rms_norm
 
 
 def test_fc1_and_fc2_add_the_experts_mlp_to_the_residual(small_operands):
@@ -15,7 +15,7 @@ def test_fc1_and_fc2_add_the_experts_mlp_to_the_residual(small_operands):
     r, logits, experts = operands.r, operands.logits, operands.experts
     inner = decode_fc1.reference(operands)
     result = decode_fc2.reference(DecodeFc2Operands(inner=inner, logits=logits, experts=experts, r=r.clone()))
-    x, _ = rms_norm.reference(r, None, operands.norm, operands.eps)
+    x, _ = rms_norm.reference(RmsNormOperands(residual=r, weight=operands.norm, eps=operands.eps))
     chosen, ids = logits.topk(operands.active)
     update = moe_matmul.reference(
         MoeMatmulOperands(x=x, ids=ids, weights=chosen.softmax(-1), experts=experts, limit=operands.limit)

@@ -5,13 +5,13 @@ import torch
 
 from firesteel.kernels.decode.lm_head import LEAST, count_best, decode_lm_head, find_best
 from firesteel.kernels.ops.linear import LinearOperands, linear
-from firesteel.kernels.ops.rms_norm import rms_norm
+from firesteel.kernels.ops.rms_norm import RmsNormOperands, rms_norm
 
 
 def test_reference_is_norm_matmul_and_argmax(small_operands):
     operands = small_operands(decode_lm_head)
     logits, best = decode_lm_head.reference(operands)
-    x, _ = rms_norm.reference(operands.r, None, operands.norm, operands.eps)
+    x, _ = rms_norm.reference(RmsNormOperands(residual=operands.r, weight=operands.norm, eps=operands.eps))
     assert torch.equal(logits, linear.reference(LinearOperands(x=x, weight=operands.weight)).float())
     assert torch.equal(~best[0] & 0xFFFFFFFF, logits.argmax(-1)) and best.shape == (1, 5)
     assert count_best(operands.r, operands.weight) == 1  # on a CPU

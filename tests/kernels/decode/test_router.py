@@ -3,15 +3,15 @@
 import torch
 
 from firesteel.kernels.decode.router import decode_router
-from firesteel.kernels.ops.rms_norm import rms_norm
-from firesteel.kernels.ops.route import route
+from firesteel.kernels.ops.rms_norm import RmsNormOperands, rms_norm
+from firesteel.kernels.ops.route import RouteOperands, route
 
 
 def test_largest_logits_are_the_experts_that_route_chooses(small_operands):
     operands = small_operands(decode_router)
     logits = decode_router.reference(operands)
-    x, _ = rms_norm.reference(operands.r, None, operands.norm, operands.eps)
-    ids, weights = route.reference(x, operands.weight, operands.bias, 4)
+    x, _ = rms_norm.reference(RmsNormOperands(residual=operands.r, weight=operands.norm, eps=operands.eps))
+    ids, weights = route.reference(RouteOperands(x=x, weight=operands.weight, bias=operands.bias, active=4))
     chosen = logits.topk(4)
     assert torch.equal(chosen.indices, ids) and torch.equal(chosen.values.softmax(-1), weights)
     assert logits.dtype == torch.float32 and logits.shape == (5, 8)

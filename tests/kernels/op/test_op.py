@@ -9,8 +9,9 @@ from firesteel.device import find_device
 from firesteel.errors import ArgumentsRefused, KernelError
 from firesteel.kernels import Kernels
 from firesteel.kernels.ledger import Ledger, Ran
-from firesteel.kernels.op.op import Sample, anywhere, capability, define_op
+from firesteel.kernels.op.op import anywhere, capability, define_op
 from firesteel.kernels.op.requirement import Requirement
+from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import assert_close, fp32
 from firesteel.kernels.proof.verify import tensors
 from firesteel.kernels.registry import ALL_OPS, NETWORK_OPS, parse_pins

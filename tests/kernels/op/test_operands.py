@@ -8,8 +8,9 @@ from torch import Tensor
 
 from firesteel.device import find_device
 from firesteel.kernels.ledger import Ledger, Ran
-from firesteel.kernels.op.op import Sample, anywhere, define_op
+from firesteel.kernels.op.op import anywhere, define_op
 from firesteel.kernels.op.operands import Operands, RoundedOperands
+from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import fp32
 from firesteel.kernels.operands.weights import Mxfp4Weight
 from firesteel.kernels.registry import DECODE_OPS
@@ -79,3 +80,10 @@ def test_decode_ops_take_operands_that_say_whether_a_launch_is_dependent(op):
     (operands,) = next(op.make_samples(torch.device("cpu"))).args
     assert isinstance(operands, Operands) and operands.dependent is False
     assert isinstance(operands, RoundedOperands) == op.rounds_activations
+
+
+def test_operands_of_one_call_are_described_at_each_and_those_of_a_step_once():
+    made, kept = ScaleOperands(x=torch.ones(3)), DECODE_OPS[0].make_samples(torch.device("cpu"))
+    (lasting,) = next(kept).args
+    assert made.describe() == made.describe() is not made.describe()
+    assert lasting.describe() is lasting.describe() and lasting.describe() == lasting.clone().describe()

@@ -1,6 +1,6 @@
 """Requirements of the user: syntax, matching, and errors before anything runs if one is not met."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -10,6 +10,7 @@ from firesteel.errors import KernelError
 from firesteel.kernels import Kernels
 from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.op.op import define_op
+from firesteel.kernels.op.operands import RoundedOperands
 from firesteel.kernels.op.requirement import Requirement, parse_requirements
 from firesteel.kernels.op.tolerance import exact
 from firesteel.kernels.ops.linear import linear
@@ -127,14 +128,18 @@ def test_gpu_without_kernels_runs_plain_torch_only_if_requested():
 
 
 def test_verdict_for_rounded_activations_does_not_cover_a_layer_without_them():
-    @define_op(bytes=lambda x, activation="bf16": x.nbytes, tolerance=exact(why="test"))
-    def halve(x, activation="bf16"):
-        return x / 2
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class HalveOperands(RoundedOperands):
+        x: torch.Tensor
+
+    @define_op(bytes=lambda operands: operands.x.nbytes, tolerance=exact(why="test"))
+    def halve(operands: HalveOperands):
+        return operands.x / 2
 
     chosen = halve.choose(CPU, None, Ledger(), Requirement("halve", "reference", "native-fp4"), "mxfp8")
-    chosen(torch.ones(1), "mxfp8")
+    chosen(HalveOperands(x=torch.ones(1), activation="mxfp8"))
     with pytest.raises(KernelError, match=r"proven for mxfp8 .* with bf16 ones would run: --mxfp4-layers all"):
-        chosen(torch.ones(1))
+        chosen(HalveOperands(x=torch.ones(1)))
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import torch
 
 from firesteel.kernels.op.needs import interpreting
 from firesteel.kernels.operands.fed import Fed
-from firesteel.kernels.ops.rms_norm import rms_norm
+from firesteel.kernels.ops.rms_norm import RmsNormOperands, rms_norm
 from firesteel.kernels.proof.verify import same_bits, tensors
 from firesteel.kernels.triton.mxfp4_product import store
 from firesteel.kernels.triton.rms_norm import launch
@@ -23,7 +23,8 @@ for size in sys.argv[2:]:
     generator = torch.Generator(PLACE).manual_seed(tokens)
     residual, update = torch.randn(2, tokens, hidden, device=PLACE, generator=generator).bfloat16()
     weight = torch.rand(hidden, device=PLACE, generator=generator).bfloat16()
-    expected = rms_norm.implementations["triton"].function(residual, update, weight, 1e-5)
+    operands = RmsNormOperands(residual=residual, update=update, weight=weight, eps=1e-5)
+    expected = rms_norm.implementations["triton"].function(operands)
     for activation, native in FORMS:
         y, total = torch.empty_like(residual), torch.empty_like(residual)
         fed = Fed.empty(residual.shape, activation, native, PLACE)

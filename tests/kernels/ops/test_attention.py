@@ -9,8 +9,9 @@ import torch
 
 from firesteel.device import find_device
 from firesteel.kernels.ledger import Ledger
-from firesteel.kernels.op.op import Sample
-from firesteel.kernels.ops.attention import AttentionOperands, attention
+from firesteel.kernels.op.sample import Sample
+from firesteel.kernels.ops.attention import attention
+from firesteel.kernels.ops.attention_operands import AttentionOperands
 from firesteel.kernels.ops.attention_tiles import Shapes, Tiles, cut_decode, cut_prefill
 from firesteel.kernels.proof.prove import prove_code
 from firesteel.kernels.proof.verify import check, rebuild

@@ -1,11 +1,13 @@
 """draw gives the reference's tokens for any logits: in Triton's interpreter, and on a GPU at the real size."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from firesteel.kernels.noise import stream_key, token_steps
-from firesteel.kernels.op.op import Sample
-from firesteel.kernels.ops.draw import draw
+from firesteel.kernels.op.sample import Sample
+from firesteel.kernels.ops.draw import DrawOperands, draw
 
 INF, NAN = float("inf"), float("nan")
 
@@ -13,8 +15,14 @@ INF, NAN = float("inf"), float("nan")
 def make_args(logits, temperatures, *, seed=5):
     keys = [stream_key(seed, row) for row in range(len(logits))]
     size, device = logits.shape[1], logits.device
-    numbers = torch.tensor(temperatures, device=device), torch.tensor(keys, dtype=torch.int64, device=device)
-    return logits, logits.amax(-1), *numbers, token_steps(size, device)
+    operands = DrawOperands(
+        logits=logits,
+        best=logits.amax(-1),
+        temperatures=torch.tensor(temperatures, device=device),
+        keys=torch.tensor(keys, dtype=torch.int64, device=device),
+        steps=token_steps(size, device),
+    )
+    return (operands,)
 
 
 def normal(rows, size, device="cpu"):
@@ -62,10 +70,10 @@ def test_greedy_rows_take_the_lowest_of_equals_within_and_across_parts(call_inte
 @pytest.mark.gpu
 @pytest.mark.parametrize("rows", [1, 8, 64])
 def test_draws_of_a_real_vocabulary_are_the_references_on_a_gpu(rows):
-    logits, best, temperatures, _, steps = make_args(normal(rows, 201_088, "cuda"), [1.0] * rows)
+    (first,) = make_args(normal(rows, 201_088, "cuda"), [1.0] * rows)
     differing = 0
     for seed in range(1024 // rows):
         keys = torch.tensor([stream_key(seed, row) for row in range(rows)], device="cuda")
-        args = (logits, best, temperatures, keys, steps)
-        differing += int((draw.implementations["triton"].function(*args) != draw.reference(*args)).sum())
+        operands = replace(first, keys=keys)
+        differing += int((draw.implementations["triton"].function(operands) != draw.reference(operands)).sum())
     assert differing <= 1  # a near tie

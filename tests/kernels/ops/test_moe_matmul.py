@@ -14,10 +14,11 @@ from firesteel.device import find_device
 from firesteel.errors import KernelError
 from firesteel.formats import mxfp4, mxfp8
 from firesteel.kernels.ledger import Ledger
-from firesteel.kernels.op.op import Sample
+from firesteel.kernels.op.sample import Sample
+from firesteel.kernels.operands.activation import ACTIVATIONS
 from firesteel.kernels.operands.fed import store
 from firesteel.kernels.operands.weights import random_experts
-from firesteel.kernels.ops.moe_matmul import ACTIVATIONS, MoeMatmulOperands, moe_matmul, swiglu
+from firesteel.kernels.ops.moe_matmul import MoeMatmulOperands, moe_matmul, swiglu
 from firesteel.kernels.proof.prove import prove_code
 from firesteel.kernels.proof.verify import check, verify
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from firesteel.kernels.op.op import Sample
+from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import assert_close
 from firesteel.kernels.operands.weights import random_experts
 from firesteel.kernels.ops.moe_matmul import MoeMatmulOperands, moe_matmul

@@ -5,7 +5,7 @@ import torch
 
 from firesteel.device import find_device
 from firesteel.formats import mxfp8
-from firesteel.kernels.op.op import Sample
+from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.ops.quantize_mxfp8 import quantize_mxfp8, refuse_groups
 
 

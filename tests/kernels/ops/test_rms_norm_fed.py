@@ -15,7 +15,7 @@ from firesteel.kernels.op.tolerance import assert_close
 from firesteel.kernels.operands.activation import ACTIVATIONS
 from firesteel.kernels.operands.fed import store
 from firesteel.kernels.ops.rms_norm import rms_norm
-from firesteel.kernels.ops.rms_norm_fed import rms_norm_fed
+from firesteel.kernels.ops.rms_norm_fed import RmsNormFedOperands, rms_norm_fed
 from firesteel.kernels.proof.prove import prove
 from firesteel.kernels.proof.verify import same_bits
 
@@ -43,9 +43,10 @@ def test_kernel_gives_the_bits_of_the_two_kernels_on_a_gpu():
 def test_reference_is_rms_norm_followed_by_rounding_for_the_gpu(monkeypatch, capability):
     monkeypatch.setattr(MODULE, "find_capability", lambda device: capability)
     for sample in SAMPLES:
-        y, total, fed = rms_norm_fed.reference(*sample.clone())
-        activation = sample.args[-1]
-        assert all(map(torch.equal, (y, total), rms_norm.reference(*sample.clone()[:-1])))
+        (operands,) = sample.clone()
+        y, total, fed = rms_norm_fed.reference(operands)
+        activation = operands.activation
+        assert all(map(torch.equal, (y, total), rms_norm.reference(*sample.clone())))
         native = capability == (12, 1) and activation != "bf16"
         expected = store(y, activation, native)
         assert same_bits(fed.values, expected.values) and (fed.scales is not None) == native
@@ -54,7 +55,11 @@ def test_reference_is_rms_norm_followed_by_rounding_for_the_gpu(monkeypatch, cap
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_only_rounded_forms_may_differ_by_one_code(activation):
-    sample = next(sample for sample in SAMPLES if sample.args[-1] == activation and sample.args[0].numel() > 2000)
+    sample = next(
+        sample
+        for sample in SAMPLES
+        if sample.args[0].activation == activation and sample.args[0].residual.numel() > 2000
+    )
     y, total, fed = rms_norm_fed.reference(*sample.clone())
 
     def is_close(*actual):
@@ -77,27 +82,33 @@ def moved(values):
 
 
 def test_bytes_count_what_is_stored(monkeypatch):
-    plain = rms_norm.bytes(*SAMPLES[0].args[:-1])
+    (operands,) = SAMPLES[0].args
+    plain = rms_norm.bytes(operands)
     for capability, widths in (((9, 0), (2, 2, 2)), ((12, 1), (2, 33 / 32, 17 / 32))):
         monkeypatch.setattr(MODULE, "find_capability", lambda device, value=capability: value)
-        added_bytes = [rms_norm_fed.bytes(*SAMPLES[0].args[:-1], activation) - plain for activation in ACTIVATIONS]
+        added_bytes = [
+            rms_norm_fed.bytes(replace(operands, activation=activation)) - plain for activation in ACTIVATIONS
+        ]
         assert added_bytes == [2880 * width for width in widths]
 
 
 def test_unsupported_arguments_are_refused_with_the_reason(monkeypatch):
     accepts = rms_norm_fed.implementations["triton"].accepts
     x, weight = torch.zeros(2, 96).bfloat16(), torch.zeros(96).bfloat16()
+    operands = RmsNormFedOperands(residual=x, weight=weight, eps=1e-5)
     for activation in ACTIVATIONS:
-        assert accepts(x, None, weight, 1e-5, activation) is None
-    assert "mxfp4, not 'fp8'" in accepts(x, None, weight, 1e-5, "fp8")
-    assert accepts(x.float(), None, weight, 1e-5) == "stores bf16 rows, not torch.float32"
-    assert accepts(x[:, :80], None, weight[:80], 1e-5) == "wants rows of whole groups of 32, not 80"
+        assert accepts(replace(operands, activation=activation)) is None
+    assert "mxfp4, not 'fp8'" in accepts(replace(operands, activation="fp8"))
+    assert accepts(replace(operands, residual=x.float())) == "stores bf16 rows, not torch.float32"
+    short = replace(operands, residual=x[:, :80], weight=weight[:80])
+    assert accepts(short) == "wants rows of whole groups of 32, not 80"
     odd = torch.zeros(96, 2).bfloat16().T
-    assert accepts(odd, None, weight, 1e-5) == "wants rows whose values lie side by side"
+    assert accepts(replace(operands, residual=odd)) == "wants rows whose values lie side by side"
+    assert accepts(replace(operands, update=odd)) == "wants rows whose values lie side by side"
     monkeypatch.setattr(MODULE, "find_capability", lambda device: (12, 1))
     monkeypatch.setattr(triton, "__version__", "3.6.0")
-    assert "needs Triton >= 3.8 for mxfp4" in accepts(x, None, weight, 1e-5, "mxfp4")
-    assert accepts(x, None, weight, 1e-5, "bf16") is None
+    assert "needs Triton >= 3.8 for mxfp4" in accepts(replace(operands, activation="mxfp4"))
+    assert accepts(operands) is None
 
 
 @pytest.mark.parametrize("target", ["sm_90a", "sm_121a"])

@@ -9,7 +9,7 @@ import torch
 from firesteel.device import find_device
 from firesteel.formats import e4m3
 from firesteel.kernels.ledger import Ledger, Ran
-from firesteel.kernels.op.op import Sample
+from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.ops.rope_kv_write import RopeKvWriteOperands, rope_kv_write
 from firesteel.kernels.proof.prove import prove_code
 from firesteel.kernels.proof.verify import rebuild, same_bits

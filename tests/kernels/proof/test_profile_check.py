@@ -6,6 +6,7 @@ import torch
 from firesteel.device import find_device
 from firesteel.kernels import Kernels
 from firesteel.kernels.ledger import Ledger
+from firesteel.kernels.ops.rms_norm import RmsNormOperands
 from firesteel.kernels.proof.profile_check import LaunchWatch, compare, own_kernels
 
 OURS = {"fc1", "fc2", "rms_norm_kernel"}
@@ -41,10 +42,11 @@ def test_the_profiler_sees_what_the_ledger_counts():
     kernels = Kernels(device, {"rms_norm": "triton"}, Ledger())
     x = torch.randn(3, 2880, device="cuda", dtype=torch.bfloat16)
     weight = torch.ones(2880, device="cuda", dtype=torch.bfloat16)
-    kernels.rms_norm(x, x, weight, 1e-5)  # before the watch, so not counted
+    operands = RmsNormOperands(residual=x, update=x, weight=weight, eps=1e-5)
+    kernels.rms_norm(operands)  # before the watch, so not counted
     with LaunchWatch(kernels.ledger, device) as watch:
         for _ in range(5):
-            kernels.rms_norm(x, x, weight, 1e-5)
+            kernels.rms_norm(operands)
         (x @ x.T).sum().item()
     assert (watch.differences, watch.count) == ([], 5)
 
@@ -54,6 +56,7 @@ def test_launch_outside_the_ledger_is_found():
     device = find_device("cuda")
     kernels = Kernels(device, {"rms_norm": "triton"}, Ledger())
     x = torch.randn(3, 2880, device="cuda", dtype=torch.bfloat16)
+    operands = RmsNormOperands(residual=x, update=x, weight=x[0].contiguous(), eps=1e-5)
     with LaunchWatch(kernels.ledger, device) as watch:
-        kernels.rms_norm.op.implementations["triton"].function(x, x, x[0].contiguous(), 1e-5)
+        kernels.rms_norm.op.implementations["triton"].function(operands)
     assert watch.differences == ["rms_norm_kernel: the ledger has 0 launches, the profiler saw 1"]

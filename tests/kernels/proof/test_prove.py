@@ -12,7 +12,8 @@ from firesteel.errors import KernelError
 from firesteel.kernels.cuda.compile import nvrtc_version
 from firesteel.kernels.cuda.source import CudaSource
 from firesteel.kernels.decode.o import decode_o
-from firesteel.kernels.op.op import REFERENCE, CudaCode, DeviceCode
+from firesteel.kernels.op.device_code import CudaCode, DeviceCode
+from firesteel.kernels.op.op import REFERENCE
 from firesteel.kernels.op.requirement import Requirement
 from firesteel.kernels.ops.rms_norm import rms_norm
 from firesteel.kernels.ops.route import route

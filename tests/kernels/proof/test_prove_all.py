@@ -11,7 +11,7 @@ import pytest
 import firesteel
 from firesteel.host_memory import HostMemory
 from firesteel.kernels.cuda.source import CudaSource
-from firesteel.kernels.op.op import CudaCode, DeviceCode
+from firesteel.kernels.op.device_code import CudaCode, DeviceCode
 from firesteel.kernels.ops.quantize_mxfp8 import quantize_mxfp8
 from firesteel.kernels.ops.rms_norm import rms_norm
 from firesteel.kernels.proof import prove_all as compile_all

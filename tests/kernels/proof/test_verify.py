@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from firesteel.device import find_device
-from firesteel.kernels.op.op import Sample, anywhere, capability, define_op
+from firesteel.kernels.op.op import anywhere, capability, define_op
+from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import fp32
 from firesteel.kernels.proof.verify import Status, guard_all, has_failed, list_unusable, same_bits, verify
 

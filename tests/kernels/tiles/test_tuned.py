@@ -9,7 +9,7 @@ import pytest
 from firesteel.device import find_device
 from firesteel.errors import KernelError
 from firesteel.kernels.ledger import Ledger, Ran
-from firesteel.kernels.op.op import DeviceCode
+from firesteel.kernels.op.device_code import DeviceCode
 from firesteel.kernels.tiles import tuned
 from firesteel.kernels.tiles.launch import launch_kernel
 from firesteel.kernels.tiles.stamp import hash_kernels

@@ -65,8 +65,8 @@ def test_meter_sees_the_experts_of_the_steps_themselves(loaded, monkeypatch):
     requests, seen = draw(loaded, 2, 10, 12, 1.0), []
     plain, kernels = loaded.model.kernels.route, loaded.model.kernels
 
-    def route(*args):
-        ids, weights = plain(*args)
+    def route(operands):
+        ids, weights = plain(operands)
         seen.append(ids)
         return ids, weights
 

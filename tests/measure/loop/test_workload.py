@@ -58,7 +58,7 @@ def clock(monkeypatch):
     return clock
 
 
-def test_a_closed_loop_keeps_that_many_in_flight(clock):
+def test_closed_loop_keeps_the_given_number_in_flight(clock):
     engine = Engine(clock)
     figures = Workload(vocab_size=50).run_closed(engine, in_flight=3, num_requests=9, seed=1)
     assert engine.most_in_flight == 3 and len(engine.prompts) == figures.num_requests == 9
@@ -88,7 +88,7 @@ def test_no_arrival_is_an_error_that_names_the_cure(clock):
         Workload(vocab_size=50).run_open(Engine(clock), rate=1, seconds=0.001, seed=3)
 
 
-def test_turns_send_all_tokens_before_them_again(clock):
+def test_each_turn_sends_all_earlier_tokens_again(clock):
     engine = Engine(clock)
     figures = Workload(vocab_size=50).run_turns(engine, context=30, new=5, num_turns=3, seed=4)
     first, *turns = engine.prompts

@@ -96,9 +96,9 @@ def test_outcomes_name_their_activation():
 def test_launched_code_is_judged_if_a_verdict_is_required(single, monkeypatch, verdict, fails):
     """Tiles and shapes decide what is compiled: launched code may differ from the code proven beforehand."""
 
-    def launches(*args):
+    def launches(operands):
         note(Launch(kernel="logits", tile="64x64", artefact="0" * 8, compiled=object()))
-        return route.reference(*args)
+        return route.reference(operands)
 
     single(function=launches)
     monkeypatch.setattr("firesteel.kernels.op.op.judge_compiled", lambda compiled: verdict)

@@ -11,7 +11,8 @@ from firesteel.kernels.op.op import anywhere
 from firesteel.kernels.operands.activation import ACTIVATIONS, is_native
 from firesteel.kernels.operands.shapes import MOST_DECODED
 from firesteel.kernels.ops.linear import linear
-from firesteel.kernels.ops.moe_matmul import GEMV_TOKENS, moe_matmul
+from firesteel.kernels.ops.moe_code import GEMV_TOKENS
+from firesteel.kernels.ops.moe_matmul import moe_matmul
 from firesteel.kernels.ops.moe_stream import MOST_TOKENS as STREAMED_TOKENS
 from firesteel.kernels.ops.moe_stream import PAIRS
 from firesteel.kernels.ops.rms_norm import rms_norm

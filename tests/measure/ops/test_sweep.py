@@ -56,7 +56,7 @@ def test_requirement_that_cannot_run_is_an_error(text, message):
 
 
 def test_required_implementation_must_accept_the_arguments_at_every_m(single):
-    single(lambda x, *args: "takes one token" if x.shape[0] > 1 else None)
+    single(lambda operands: "takes one token" if len(operands.x) > 1 else None)
     check_required(sweep(route, ms=(1,)), CPU, SINGLE)
     check_required(sweep(moe_matmul, ms=(3,)), CPU, SINGLE)  # the required op is not measured
     with pytest.raises(KernelError, match="route=single is required, but at M=3 single takes one token"):
@@ -91,10 +91,10 @@ def test_requirement_of_an_op_without_workloads_is_an_error(single):
 
 
 def test_requirement_must_have_figures_at_every_m(single):
-    def breaks(x, *args):
-        if x.shape[0] > 1:
+    def breaks(operands):
+        if len(operands.x) > 1:
             raise RuntimeError("out of resources")
-        return route.reference(x, *args)
+        return route.reference(operands)
 
     single(function=breaks)
     outcomes = list(bench_ops(sweep(route, rms_norm), CPU, CEILINGS))

@@ -20,7 +20,7 @@ def test_choices_beyond_the_limit_are_refused():
     assert caught.value.status == 400 and admission.num_under_way == 0
 
 
-def test_stopping_server_admits_nobody():
+def test_stopping_server_admits_no_request():
     admission = Admission(3)
     admission.is_stopping = True
     with pytest.raises(ApiError) as caught, admission.admit():

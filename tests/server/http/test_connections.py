@@ -106,8 +106,9 @@ def test_idle_connection_makes_room_for_a_new_one(open_server, connect, monkeypa
     monkeypatch.setattr(run, "raise_connection_limit", lambda: 3)
     server = open_server()
     idle = [connect(server) for _ in range(3)]
-    idle[1].sendall(HEALTH)
-    assert b" 200 " in read_answer(idle[1])  # idle for a shorter time than the others now
+    for number in (0, 2, 1):  # the second is idle for the shortest time
+        idle[number].sendall(HEALTH)
+        assert b" 200 " in read_answer(idle[number])
     newcomers = [connect(server) for _ in range(2)]
     for end in newcomers:
         end.sendall(HEALTH)
@@ -120,7 +121,7 @@ def test_idle_connection_makes_room_for_a_new_one(open_server, connect, monkeypa
 def test_connection_is_refused_if_all_are_busy(open_server, connect, monkeypatch, eventually, caplog):
     monkeypatch.setattr(run, "raise_connection_limit", lambda: 2)
     server = open_server()
-    server.engine.pause_s = 0.1
+    server.engine.pause_s = 0.03
     asking = [threading.Thread(target=server.chat) for _ in range(2)]
     for thread in asking:
         thread.start()

@@ -40,6 +40,22 @@ def test_server_fault_does_not_show_its_traceback(open_server, caplog, eventuall
     assert [status for status in statuses if status >= 500] == [500]
 
 
+def test_panic_of_a_library_has_an_answer_in_json(open_server, caplog, eventually, monkeypatch):
+    """A panic is a BaseException, which the web framework answered with a bare text."""
+    server = open_server()
+
+    def panic(tokens):
+        raise type("PanicException", (BaseException,), {})("secret inside")
+
+    monkeypatch.setattr(server.service.tokenizer, "decode", panic)
+    answer = server.post("/detokenize", {"tokens": [1]})
+    assert (answer.status, answer.error["type"]) == (500, "server_error")
+    assert "secret" not in answer.body.decode()
+    eventually(lambda: "secret inside" in caplog.text)
+    monkeypatch.undo()
+    assert server.post("/detokenize", {"tokens": [97]}).status == 200
+
+
 def test_error_output_of_the_engine_is_reported(server):
     server.engine.error = "the logits are not numbers"
     answer = server.chat()

@@ -69,3 +69,13 @@ def test_lines_are_pairs_or_json():
     assert LineFormatter(as_json=False).format(record).endswith(r'info    request status=200 error="a \"b\"\nc"')
     whole = json.loads(LineFormatter(as_json=True).format(record))
     assert (whole["event"], whole["level"], whole["status"], whole["error"]) == ("request", "info", 200, 'a "b"\nc')
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_line_holds_no_control_or_direction_characters(as_json):
+    odd = "/a\x9b2J\u202eb\u2028c\x7f"
+    record = logging.makeLogRecord({"msg": f"path {odd}\nforged", "levelname": "INFO", "path": odd})
+    line = LineFormatter(as_json=as_json).format(record)
+    assert line.isprintable() and "\\u202e" in line
+    if as_json:
+        assert json.loads(line)["path"] == odd

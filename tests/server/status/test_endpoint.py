@@ -71,6 +71,18 @@ def test_conversation_is_tokenized_as_in_a_chat(server):
     assert body["tokens"] == list(server.engine.requests[0].token_ids)
 
 
+@pytest.mark.slow
+def test_text_that_cannot_be_tokenized_is_refused(kindling_server):
+    """The tokenizer's regular expressions panicked on 16 MB of spaces."""
+    key = {"authorization": "Bearer right"}
+    blanks = " " * 16_000_000
+    answer = kindling_server.post("/tokenize", {"prompt": blanks}, **key)
+    assert (answer.status, answer.error["param"], answer.error["code"]) == (400, "prompt", "invalid_value")
+    messages = [{"role": "user", "content": blanks}]
+    answer = kindling_server.post("/v1/chat/completions", {"messages": messages}, **key)
+    assert (answer.status, answer.error["param"]) == (400, "messages")
+
+
 @pytest.mark.parametrize("body", [{}, {"prompt": "a", "messages": [{"role": "user", "content": "b"}]}])
 def test_tokenize_needs_either_text_or_conversation(server, body):
     assert server.post("/tokenize", body).status == 400

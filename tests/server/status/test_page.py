@@ -93,7 +93,7 @@ def brightness(colour):
 
 
 @pytest.mark.browser
-def test_an_answer_can_be_stopped_and_the_next_is_whole(browser, open_kindling):
+def test_answer_can_be_stopped_and_the_next_is_complete(browser, open_kindling):
     browser.open(f"{open_kindling.url}/")
     browser.type("#text", "What is 347 + 285?")
     browser.click("#send")
@@ -144,7 +144,7 @@ def test_running_requests_speed_and_cache_are_live(browser, open_kindling):
 
 
 @pytest.mark.browser
-def test_a_key_is_asked_for_and_an_error_is_shown(browser, start_serve, tmp_path):
+def test_key_is_requested_and_an_error_is_shown(browser, start_serve, tmp_path):
     with start_serve("--port", "0", "--api-key", "secret", directory=tmp_path) as started:
         browser.open(f"{started.url}/")
         browser.wait_for("!document.getElementById('key-form').hidden")

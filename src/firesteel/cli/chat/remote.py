@@ -10,6 +10,7 @@ from typing import Any
 import httpx2
 
 from firesteel.cli.chat.partner import AnswerOptions, AnswerPiece, Turn
+from firesteel.config import hide_in_text
 from firesteel.errors import UserError
 
 # No limit on the time between two tokens: a long prompt on a slow machine takes minutes, and Ctrl-C ends it.
@@ -20,14 +21,15 @@ class RemotePartner:
     def __init__(self, url: str, *, api_key: str = "", model: str = "") -> None:
         """Asks the server for its models; `model` may be left out if there is only one."""
         self.url = complete_url(url)
+        self.shown_url = hide_in_text(self.url)
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._has_key = bool(api_key)
         try:
             self._client = httpx2.Client(headers=headers, timeout=PATIENCE)
         except UnicodeEncodeError as error:
             raise UserError("the API key has characters outside ASCII, which an HTTP header cannot hold") from error
-        self.model = choose_model(self._list_models(), model, self.url)
-        self.name = f"{self.model} at {self.url}"
+        self.model = choose_model(self._list_models(), model, self.shown_url)
+        self.name = f"{self.model} at {self.shown_url}"
 
     def answer(self, turns: list[Turn], options: AnswerOptions) -> Generator[AnswerPiece, None, None]:
         body = {
@@ -46,7 +48,7 @@ class RemotePartner:
                 if event.data == "[DONE]":
                     return
                 yield read_chunk(event.data)
-        raise UserError(f"{self.url} ended the answer before it was complete: see the server's log")
+        raise UserError(f"{self.shown_url} ended the answer before it was complete: see the server's log")
 
     def _list_models(self) -> list[str] | None:
         """Returns the served models; None if the server does not list them."""
@@ -59,7 +61,7 @@ class RemotePartner:
             return [str(model["id"]) for model in response.json()["data"]]
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(
-                f"{self.url}/models is not a list of models: is it an OpenAI-compatible URL?"
+                f"{self.shown_url}/models is not a list of models: is it an OpenAI-compatible URL?"
             ) from error
 
     @contextmanager
@@ -68,10 +70,11 @@ class RemotePartner:
             yield
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
             raise UserError(
-                f"no server answers at {self.url} ({error}): start one with `firesteel serve`, or correct --url"
+                f"no server answers at {self.shown_url} ({error}): start one with `firesteel serve`, or correct "
+                "--url"
             ) from error
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise UserError(f"{self.url}: {error or type(error).__name__}") from error
+            raise UserError(f"{self.shown_url}: {error or type(error).__name__}") from error
 
     def _check(self, response: httpx2.Response) -> None:
         if response.is_success:
@@ -79,8 +82,8 @@ class RemotePartner:
         said = read_error(response.read())
         if response.status_code in (401, 403):
             cure = "another --api-key" if self._has_key else "--api-key or FIRESTEEL_API_KEY"
-            raise UserError(f"{self.url} refused the request: {said or 'wrong API key'}; give {cure}")
-        raise UserError(f"{self.url} answered {response.status_code}: {said or response.reason_phrase}")
+            raise UserError(f"{self.shown_url} refused the request: {said or 'wrong API key'}; give {cure}")
+        raise UserError(f"{self.shown_url} answered {response.status_code}: {said or response.reason_phrase}")
 
 
 def complete_url(url: str) -> str:

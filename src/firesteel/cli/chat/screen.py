@@ -13,9 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from firesteel.cli.chat.partner import AnswerPiece
-
-# The model's text must not move the cursor, change the window title or colour what follows.
-_CONTROL = {code: "\ufffd" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
+from firesteel.printable import escape_lines
 
 
 @dataclass(slots=True)
@@ -54,6 +52,8 @@ class ShownAnswer:
 
 
 class Screen:
+    """Escapes control characters: a model's text must not move the cursor, retitle the window or reorder lines."""
+
     def __init__(self) -> None:
         self._notes = Console(stderr=True, highlight=False)
         self._in_reasoning = False
@@ -67,7 +67,7 @@ class Screen:
         if piece.content:
             self._end_reasoning()
             self._in_content = True
-            sys.stdout.write(printable(piece.content))
+            sys.stdout.write(escape_lines(piece.content))
             sys.stdout.flush()
 
     def end(self) -> None:
@@ -92,8 +92,4 @@ class Screen:
             sys.stdout.flush()
 
     def _note(self, text: str, end: str) -> None:
-        self._notes.print(Text(printable(text), style="dim"), end=end, soft_wrap=True)
-
-
-def printable(text: str) -> str:
-    return text.translate(_CONTROL)
+        self._notes.print(Text(escape_lines(text), style="dim"), end=end, soft_wrap=True)

@@ -109,8 +109,12 @@ async def run(config: Config) -> None:
                 when_stopping=lambda: say("stopping after the running requests; press Ctrl-C again to stop now"),
                 find_failure=lambda: engine.failure,
             )
-            with settled_heap():
-                await server.serve([bound])
+            service.trials.warm()
+            try:
+                with settled_heap():
+                    await server.serve([bound])
+            finally:
+                service.close()
         finally:
             await engine.close()
     if server.failure is not None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from firesteel.config import CacheConfig
 from firesteel.errors import UserError
+from firesteel.json_file import read_object
 from firesteel.types import KvScales
 
 FORMAT = "firesteel-kv-scales-1"
@@ -38,13 +39,8 @@ def find_scales(config: CacheConfig, num_layers: int) -> KvScales | None:
 
 def read_scales(path: Path, num_layers: int) -> KvScales:
     """Reads and checks a scale file; errors name the layer and the cure."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ScaleError(f"cannot read the scales {path}: {error.strerror}; {CURE}") from error
-    except ValueError as error:
-        raise ScaleError(f"{path} is not valid JSON, or cut off: {error}; {CURE}") from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
+    content = read_object(path, ScaleError, CURE)
+    if content.get("format") != FORMAT:
         raise ScaleError(f"{path} is not a scale file: its format is not {FORMAT!r}; {CURE}")
     layers = content.get("layers")
     if not isinstance(layers, list) or content.get("num_layers") != len(layers):

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from firesteel.config import Config
 from firesteel.engine.process.crash import CrashReport, write_bundle
@@ -24,6 +27,7 @@ from firesteel.engine.process.messages import GetLedger, GetStatistics, Output, 
 from firesteel.engine.process.waiters import OutputStream, Waiters
 from firesteel.engine.statistics import Statistics
 from firesteel.errors import EngineDied, EngineFailed, RequestError, UserError
+from firesteel.surroundings import shown_command
 from firesteel.types import Request
 
 CLOSED = "the engine was shut down"
@@ -201,7 +205,9 @@ class EngineClient:
         report = CrashReport(
             cause=what,
             log_tail=process.log_tail,
+            command=shown_command(sys.argv),
             config=asdict(self.config),
+            engine=msgspec.structs.asdict(self.facts) if hasattr(self, "facts") else {},
             ledger=process.ledger,
             last_plan=process.last_plan,
             surroundings=process.surroundings,

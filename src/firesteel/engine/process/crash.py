@@ -1,7 +1,8 @@
 """Writes the crash bundle of a dead process: a folder with its cause, state and last log lines.
 
 `report.json` holds the cause and the state, `log.txt` the last lines that the process wrote. Secrets are masked: in
-the state by their names, in texts wherever one of those values occurs.
+the state by their names and by the addresses and headers that hold them, in texts wherever one of those values
+occurs.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from firesteel.config import HIDDEN, is_secret
+from firesteel.config import HIDDEN, find_in_text, hide_in_text, is_secret
 
 REPORT = "report.json"
 LOG = "log.txt"
@@ -29,7 +30,9 @@ class CrashReport:
 
     cause: str  # "SIGKILL", "RuntimeError: ..."
     log_tail: Sequence[str] = ()
+    command: Sequence[str] = ()  # of the parent process
     config: Mapping[str, Any] = field(default_factory=dict)
+    engine: Mapping[str, Any] = field(default_factory=dict)  # what was derived from the settings at start
     ledger: Sequence[Mapping[str, Any]] = ()  # as last received
     last_plan: Sequence[Mapping[str, Any]] = ()  # what was being computed
     in_flight: Sequence[str] = ()  # requests that failed with it
@@ -37,18 +40,18 @@ class CrashReport:
 
 
 def write_bundle(folder: Path, report: CrashReport) -> Path:
-    """Creates a new folder within `folder`, complete or not at all."""
+    """Creates a new folder within `folder`, complete or not at all; only its owner may enter it."""
     now = datetime.now(UTC)
     content = {"time_utc": now.strftime("%Y-%m-%dT%H:%M:%SZ"), **asdict(report)}
-    secrets = sorted(find_secrets(content), key=len, reverse=True)
-    log = "".join(f"{_clean(line, secrets)}\n" for line in content.pop("log_tail"))
+    lines = content.pop("log_tail")
+    secrets = sorted(set(find_secrets(content)), key=len, reverse=True)
+    log = "".join(f"{_clean(line, secrets)}\n" for line in lines)
     text = json.dumps(_masked(content, secrets), indent=2, default=str) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(dir=folder, prefix=".unfinished-"))
     try:
         (unfinished / REPORT).write_text(text, encoding="utf-8")
         (unfinished / LOG).write_text(log, encoding="utf-8")
-        unfinished.chmod(0o755)
         return _rename(unfinished, folder / now.strftime("crash-%Y%m%dT%H%M%SZ"))
     except OSError:
         shutil.rmtree(unfinished)
@@ -56,7 +59,7 @@ def write_bundle(folder: Path, report: CrashReport) -> Path:
 
 
 def find_secrets(value: Any) -> Iterator[str]:
-    """Yields the texts under names of secrets, at any depth."""
+    """Yields the texts under names of secrets and the secrets in other texts, at any depth."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
             if is_secret(str(name)):
@@ -66,6 +69,8 @@ def find_secrets(value: Any) -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for inner in value:
             yield from find_secrets(inner)
+    elif isinstance(value, str):
+        yield from find_in_text(value)
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -88,7 +93,8 @@ def _masked(value: Any, secrets: Sequence[str]) -> Any:
 
 
 def _clean(text: str, secrets: Sequence[str]) -> str:
-    return re.sub("|".join(map(re.escape, secrets)), HIDDEN, text) if secrets else text
+    text = re.sub("|".join(map(re.escape, secrets)), HIDDEN, text) if secrets else text
+    return hide_in_text(text)
 
 
 def _rename(unfinished: Path, wanted: Path) -> Path:

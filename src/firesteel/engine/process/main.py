@@ -21,9 +21,9 @@ from queue import SimpleQueue
 from firesteel.device import find_device
 from firesteel.engine.engine import Engine
 from firesteel.engine.load import Loaded, load_engine
+from firesteel.engine.process.channel import Channel
 from firesteel.engine.process.liveness import beat_at_calls, beat_at_compiles
 from firesteel.engine.process.messages import (
-    HEAD_BYTES,
     SHOW_STACKS,
     Alive,
     Around,
@@ -47,9 +47,6 @@ from firesteel.engine.process.messages import (
     Submit,
     ToEngine,
     ledger_rows,
-    pack,
-    parse_to_engine,
-    read_head,
 )
 from firesteel.engine.process.orphan import die_with_parent
 from firesteel.engine.process.verdicts import Verdicts
@@ -70,37 +67,6 @@ ORPHANED = 3
 
 Callback = Callable[[], None]  # put into the inbox by a background thread, called by the engine's thread
 Inbox = SimpleQueue[ToEngine | Callback]
-
-
-class Channel:
-    """The child's end of the socket. Any thread may send; sending blocks while the parent does not read."""
-
-    def __init__(self, end: socket.socket) -> None:
-        self._socket = end
-        self._lock = threading.Lock()
-
-    def send(self, message: FromEngine) -> None:
-        frame = pack(message)
-        with self._lock:
-            self._socket.sendall(frame)
-
-    def receive(self) -> ToEngine | None:
-        """Returns None once the parent's end is closed."""
-        head = self._read(HEAD_BYTES)
-        body = None if head is None else self._read(read_head(head))
-        return None if body is None else parse_to_engine(body)
-
-    def _read(self, count: int) -> bytes | None:
-        parts = bytearray()
-        while len(parts) < count:
-            try:
-                part = self._socket.recv(count - len(parts))
-            except ConnectionError:
-                return None
-            if not part:
-                return None
-            parts += part
-        return bytes(parts)
 
 
 class MessageLoop:

@@ -25,12 +25,16 @@ from torch import Tensor
 
 from firesteel.errors import RequestError, UserError
 from firesteel.model.spec import read_spec
+from firesteel.panics import panics_as
+from firesteel.stack import call_with_stack
 from firesteel.types import Request
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 CACHE_SIZE = 128  # compiled grammars
+MOST_ERROR = 500  # characters; a panic of the library comes with its stack
+STACK_BYTES = 16 << 20  # the compiler recurses along the grammar; servers try grammars with half as much
 
 
 class Grammars:
@@ -91,10 +95,11 @@ class Grammars:
         from llguidance import LLMatcher, LLParserLimits
 
         assert self._tokenizer is not None
-        limits = LLParserLimits(verbose_errors=False)
-        matcher = LLMatcher(self._tokenizer, text, log_level=0, limits=limits)
+        tokenizer, limits = self._tokenizer, LLParserLimits(verbose_errors=False)
+        with panics_as(RequestError, "the grammar cannot be used: llguidance fails on it"):
+            matcher = call_with_stack(STACK_BYTES, lambda: LLMatcher(tokenizer, text, log_level=0, limits=limits))
         if matcher.is_error():
-            raise RequestError(f"the grammar cannot be used: {matcher.get_error()}")
+            raise RequestError(f"the grammar cannot be used: {matcher.get_error()[:MOST_ERROR]}")
         return matcher
 
 

@@ -36,12 +36,13 @@ from firesteel.engine.sample.truncation import truncate
 from firesteel.engine.transfer import upload_floats, upload_ints
 from firesteel.errors import UserError
 from firesteel.kernels.noise import LEAST_TEMPERATURE, MOST_TEMPERATURE, stream_key, token_steps
+from firesteel.kernels.ops.draw import DrawOperands
 from firesteel.kernels.ops.draw import draw as plain_draw
 from firesteel.types import SamplingParams, SpanResult
 
 __all__ = ["SampleRow", "Sampled", "Sampler", "sample"]
 
-Draw = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]  # kernels/ops/draw.py
+Draw = Callable[[DrawOperands], Tensor]  # kernels/ops/draw.py
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +99,14 @@ class Sampler:
             return logits.argmax(dim=-1)  # ties go to the lowest id
         temperatures = upload_floats([_clamp_temperature(wanted.temperature) for wanted in params], device)
         keys = upload_ints([stream_key(row.params.seed, row.position) for row in rows], device)
-        return self._draw(_truncated(logits, best, temperatures, params), best, temperatures, keys, self._steps)
+        operands = DrawOperands(
+            logits=_truncated(logits, best, temperatures, params),
+            best=best,
+            temperatures=temperatures,
+            keys=keys,
+            steps=self._steps,
+        )
+        return self._draw(operands)
 
     def _check(self, logits: Tensor, rows: Sequence[SampleRow]) -> None:
         if logits.shape != (len(rows), self.vocab_size) or logits.dtype != torch.float32:

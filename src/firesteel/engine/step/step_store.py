@@ -19,7 +19,7 @@ from firesteel.config import KernelConfig
 from firesteel.device import DeviceSpec
 from firesteel.engine.step.step_sizes import padded_pages, padded_requests, reaches, step_sizes
 from firesteel.errors import ArgumentsRefused
-from firesteel.kernels.decode.attention import SHORT
+from firesteel.kernels.decode.attention_plan import SHORT
 from firesteel.model.decode import MOST_REQUESTS, DecodeStep
 from firesteel.model.decode_ops import DecodeError, DecodeOps
 from firesteel.model.gpt_oss import GptOss

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from firesteel.config import find_user_cache, resolve
+from firesteel.errors import KernelError
 from firesteel.kernels.cuda.binary import CudaBinary
 
 DIGEST_BYTES = 32
@@ -23,9 +25,12 @@ class CubinCache:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._has_warned = False
+        self._is_checked = False
 
     def get(self, key: str, build: Callable[[], CudaBinary]) -> CudaBinary:
         """What is kept under `key`, or what `build` makes, kept from now on."""
+        if not self._is_checked:
+            self._check_folder()
         if (kept := self._load(key)) is not None:
             return kept
         binary = build()
@@ -38,9 +43,24 @@ class CubinCache:
     def path(self, key: str) -> Path:
         return self.folder / f"{key}.cubin"
 
+    def _check_folder(self) -> None:
+        """Raises if another user could put machine code into the folder, which would run with our rights."""
+        with contextlib.suppress(OSError):  # without a folder there is nothing to check; it is made for us alone
+            status = self.folder.stat()
+            if reason := why_unsafe(status):
+                raise KernelError(
+                    f"the folder of compiled kernels {self.folder} {reason}, who could replace a kernel: remove "
+                    f"it, run `chmod go-w {self.folder}` as its owner, or name another with --kernel-cache-dir"
+                )
+            self._is_checked = True
+
     def _load(self, key: str) -> CudaBinary | None:
+        path = self.path(key)
         try:
-            content = self.path(key).read_bytes()
+            with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+                if reason := why_unsafe(os.fstat(file.fileno())):
+                    raise KernelError(f"the compiled kernel {path} {reason}, who could have changed it: remove it")
+                content = file.read()
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -69,6 +89,13 @@ class CubinCache:
                 error.strerror,
             )
             self._has_warned = True
+
+
+def why_unsafe(status: os.stat_result) -> str:
+    """Returns how users other than root and this one could change a file or folder; empty if they cannot."""
+    if status.st_uid not in (0, os.geteuid()):
+        return f"belongs to user {status.st_uid}"
+    return "can be written by other users" if status.st_mode & 0o022 else ""
 
 
 class NoCache:

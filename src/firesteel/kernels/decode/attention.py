@@ -16,31 +16,33 @@ from dataclasses import astuple, dataclass, replace
 import torch
 from torch import Tensor
 
-from firesteel.kernels.cuda.geometry import PORTABLE_CLUSTER
-from firesteel.kernels.cuda.source import CudaKernel
+from firesteel.kernels.decode.attention_plan import (
+    HEAD_DIM,
+    MOST_HEADS,
+    PART_FLOATS,
+    SHORT,
+    TILE,
+    Sharing,
+    kernel,
+    share_tokens,
+)
+from firesteel.kernels.op.device_code import CudaCode
 from firesteel.kernels.op.needs import cuda_ready
-from firesteel.kernels.op.op import CudaCode, Sample, define_op
+from firesteel.kernels.op.op import define_op
 from firesteel.kernels.op.operands import Operands
 from firesteel.kernels.op.profile import ATTENTION, OpProfile
+from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import bf16
 from firesteel.kernels.operands.shapes import PAGE_SIZE, ModelShapes, WorkloadPart
-from firesteel.kernels.ops.attention import AttentionOperands, attention
+from firesteel.kernels.ops.attention import attention
+from firesteel.kernels.ops.attention_operands import AttentionOperands
 from firesteel.kernels.ops.rope_kv_write import FP8, refuse_scales
-from firesteel.kernels.stream.build import build_kernel, keep, launch
-from firesteel.kernels.stream.plan import FIRST, Machine, find_machine, machine_of
+from firesteel.kernels.stream.build import launch
+from firesteel.kernels.stream.plan import FIRST, find_machine, machine_of
 from firesteel.kernels.stream.refuse import refuse_layout, refuse_pages, refuse_strides, refuse_tokens, refuse_types
 from firesteel.kernels.stream.ring import MOST_TOKENS
 from firesteel.kernels.stream.shapes import GPT_OSS, Draw, list_cases
 from firesteel.kernels.stream.workload import CONTEXT, few_tokens
-
-HEAD_DIM = 64
-TILE = 16  # tokens that a warp reads at a time
-STAGES = 2  # tiles in flight per warp
-MOST_HEADS = 8  # query heads per kv head: columns of a product
-WARPS = 8
-PART_FLOATS = MOST_HEADS * (2 + HEAD_DIM)  # partial result of a CTA: per head the maximum, the sum, the values
-MOST_PROGRAMS = 32  # CTAs that share a kv head: the one that joins their parts holds something of each in registers
-SHORT = 12288  # the most tokens of a page table for which a cluster is best
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,58 +112,6 @@ def _accepts(operands: DecodeAttentionOperands) -> str | None:
         or refuse_layout(q, k_pages, v_pages)
         or refuse_strides(page_table, kv_lens, sinks)
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Sharing:
-    """The number of CTAs that share the tokens of a kv head, and where their partial results are joined.
-
-    The last CTA joins them in memory, or the CTAs of a cluster do: that is faster, but a cluster has to fit a part
-    of the GPU.
-    """
-
-    programs: int = 1
-    in_memory: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.programs} in memory" if self.in_memory else f"cluster {self.programs}"
-
-
-def share_tokens(machine: Machine, num_heads: int, most_held: int, window: int | None) -> Sharing:
-    """Decides how kv heads are shared, so that all CTAs run at once: one that waits for an SM holds up the others.
-
-    `num_heads` are those of all requests, `most_held` the tokens that the page table has room for.
-    """
-    if window is not None:
-        return Sharing()
-    most = min(MOST_PROGRAMS, max(1, machine.num_sms // num_heads))
-    if most_held > SHORT and most > 1:
-        return Sharing(most, in_memory=True)
-    size = PORTABLE_CLUSTER
-    while size > most:
-        size //= 2
-    return Sharing(size)
-
-
-@keep
-def kernel(
-    machine: Machine, heads: int, kv_heads: int, sharing: Sharing, has_fp8_pages: bool = False
-) -> CudaKernel:
-    """Builds the kernel; fp8 tiles are half as large, so twice as many are in flight."""
-    sizes = {"HEADS": heads, "KV_HEADS": kv_heads, "HEAD_DIM": HEAD_DIM, "MOST_REQUESTS": MOST_TOKENS}
-    stages = 2 * STAGES if has_fp8_pages else STAGES
-    shared_bytes = WARPS * stages * 2 * TILE * HEAD_DIM * (1 if has_fp8_pages else 2)
-    tile = {
-        "FP8_PAGES": has_fp8_pages,
-        "NUM_WARPS": WARPS,
-        "NUM_STAGES": stages,
-        "NUM_PARTS": sharing.programs,
-        "PART_FLOATS": PART_FLOATS,
-        "JOINS_IN_MEMORY": sharing.in_memory,
-        "SHARED_BYTES": shared_bytes,
-        "CTAS_PER_SM": 2 if machine.is_large else 1,
-    }
-    return build_kernel("decode_attention", {**sizes, **tile}, threads=32 * WARPS, shared_bytes=shared_bytes)
 
 
 @decode_attention.implementation("cuda", needs=cuda_ready(), accepts=_accepts)

@@ -17,16 +17,18 @@ import torch
 from torch import Tensor
 
 from firesteel.formats import mxfp4
+from firesteel.kernels.op.device_code import CudaCode
 from firesteel.kernels.op.needs import cuda_ready
-from firesteel.kernels.op.op import CudaCode, Sample, define_op
+from firesteel.kernels.op.op import define_op
 from firesteel.kernels.op.operands import RoundedOperands
 from firesteel.kernels.op.profile import EXPERTS, OpProfile
+from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import bf16
 from firesteel.kernels.operands.activation import round_activation
 from firesteel.kernels.operands.shapes import ModelShapes, WorkloadPart
 from firesteel.kernels.operands.weights import Experts, random_experts
 from firesteel.kernels.ops.moe_matmul import moe_matmul, swiglu
-from firesteel.kernels.ops.rms_norm import rms_norm
+from firesteel.kernels.ops.rms_norm import RmsNormOperands, rms_norm
 from firesteel.kernels.stream.build import keep
 from firesteel.kernels.stream.plan import (
     ROUNDED,
@@ -88,7 +90,7 @@ def _bytes(operands: DecodeFc1Operands) -> int:
 )
 def decode_fc1(operands: DecodeFc1Operands) -> Tensor:
     r, experts = operands.r, operands.experts
-    normed, _ = rms_norm.reference(r, None, operands.norm, operands.eps)
+    normed, _ = rms_norm.reference(RmsNormOperands(residual=r, weight=operands.norm, eps=operands.eps))
     x = round_activation(normed.float(), operands.activation)
     ids = operands.logits.topk(operands.active, dim=-1).indices
     inner = torch.empty(*ids.shape, experts.gate_up_bias.shape[1] // 2, dtype=r.dtype, device=r.device)

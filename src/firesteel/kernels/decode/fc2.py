@@ -17,10 +17,12 @@ from torch import Tensor
 
 from firesteel.formats import mxfp4
 from firesteel.kernels.decode.fc1 import MOST_ACTIVE, chosen_bytes, count_chosen, expert_sizes
+from firesteel.kernels.op.device_code import CudaCode
 from firesteel.kernels.op.needs import cuda_ready
-from firesteel.kernels.op.op import CudaCode, Sample, define_op
+from firesteel.kernels.op.op import define_op
 from firesteel.kernels.op.operands import RoundedOperands
 from firesteel.kernels.op.profile import EXPERTS, OpProfile
+from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import bf16
 from firesteel.kernels.operands.activation import round_activation
 from firesteel.kernels.operands.shapes import ModelShapes, WorkloadPart

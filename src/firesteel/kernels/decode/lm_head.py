@@ -18,16 +18,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from firesteel.kernels.call_key import Described
 from firesteel.kernels.cuda.source import CudaKernel
+from firesteel.kernels.op.device_code import CudaCode
 from firesteel.kernels.op.needs import cuda_ready
-from firesteel.kernels.op.op import CudaCode, Sample, define_op
+from firesteel.kernels.op.op import define_op
 from firesteel.kernels.op.operands import RoundedOperands
 from firesteel.kernels.op.profile import DENSE, OpProfile
+from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import bf16
 from firesteel.kernels.operands.shapes import ModelShapes, WorkloadPart
 from firesteel.kernels.operands.weights import Mxfp4Weight, weight_parts
 from firesteel.kernels.ops.linear import LinearOperands, linear
-from firesteel.kernels.ops.rms_norm import rms_norm
+from firesteel.kernels.ops.rms_norm import RmsNormOperands, rms_norm
 from firesteel.kernels.stream.build import build_kernel, keep, launch
 from firesteel.kernels.stream.plan import FIRST, ROUNDED, Machine, Streamed, find_machine, list_plans, plan_streamed
 from firesteel.kernels.stream.refuse import refuse_here, refuse_layout, refuse_rounding, refuse_tokens, refuse_types
@@ -49,6 +52,7 @@ class DecodeLmHeadOperands(RoundedOperands):
     eps: float
     weight: Tensor | Mxfp4Weight  # [V, H] bf16 or MXFP4
     dependent: bool = False  # may begin before the kernel ahead of it ends; only weights and norm are read before
+    describe = Described.describe  # a step has the same operands at every call
 
 
 def _bytes(operands: DecodeLmHeadOperands) -> int:
@@ -64,7 +68,7 @@ def _bytes(operands: DecodeLmHeadOperands) -> int:
     replaces=(rms_norm, linear),
 )
 def decode_lm_head(operands: DecodeLmHeadOperands) -> tuple[Tensor, Tensor]:
-    x, _ = rms_norm.reference(operands.r, None, operands.norm, operands.eps)
+    x, _ = rms_norm.reference(RmsNormOperands(residual=operands.r, weight=operands.norm, eps=operands.eps))
     product = LinearOperands(x=x, weight=operands.weight, activation=operands.activation)
     logits = linear.reference(product).float()
     return logits, find_best(logits, count_best(operands.r, operands.weight))

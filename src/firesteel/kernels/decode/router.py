@@ -13,14 +13,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from firesteel.kernels.call_key import Described
 from firesteel.kernels.cuda.source import CudaKernel
+from firesteel.kernels.op.device_code import CudaCode
 from firesteel.kernels.op.needs import cuda_ready
-from firesteel.kernels.op.op import CudaCode, Sample, define_op
+from firesteel.kernels.op.op import define_op
 from firesteel.kernels.op.operands import Operands
 from firesteel.kernels.op.profile import EXPERTS, OpProfile
+from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import fp32
 from firesteel.kernels.operands.shapes import ModelShapes, WorkloadPart
-from firesteel.kernels.ops.rms_norm import rms_norm
+from firesteel.kernels.ops.rms_norm import RmsNormOperands, rms_norm
 from firesteel.kernels.ops.route import route
 from firesteel.kernels.stream.build import build_kernel, keep, launch
 from firesteel.kernels.stream.plan import FIRST
@@ -41,6 +44,7 @@ class DecodeRouterOperands(Operands):
     weight: Tensor  # [E, H] bf16
     bias: Tensor  # [E] bf16
     dependent: bool = False  # may begin before the kernel ahead of it ends; only weights and norm are read before
+    describe = Described.describe  # a step has the same operands at every call
 
 
 def _bytes(operands: DecodeRouterOperands) -> int:
@@ -56,7 +60,7 @@ def _bytes(operands: DecodeRouterOperands) -> int:
     replaces=(rms_norm, route),
 )
 def decode_router(operands: DecodeRouterOperands) -> Tensor:
-    x, _ = rms_norm.reference(operands.r, None, operands.norm, operands.eps)
+    x, _ = rms_norm.reference(RmsNormOperands(residual=operands.r, weight=operands.norm, eps=operands.eps))
     return x.float() @ operands.weight.float().T + operands.bias.float()
 
 

@@ -15,10 +15,12 @@ from torch import Tensor
 
 from firesteel.kernels.cuda.source import CudaKernel
 from firesteel.kernels.decode.lm_head import find_best
+from firesteel.kernels.op.device_code import CudaCode
 from firesteel.kernels.op.needs import cuda_ready
-from firesteel.kernels.op.op import CudaCode, Sample, define_op
+from firesteel.kernels.op.op import define_op
 from firesteel.kernels.op.operands import Operands
 from firesteel.kernels.op.profile import SAMPLING, OpProfile
+from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import exact
 from firesteel.kernels.operands.shapes import PAGE_SIZE, ModelShapes, WorkloadPart
 from firesteel.kernels.stream.build import build_kernel, keep, launch

@@ -7,9 +7,8 @@ is the op bound to one device: candidates are settled once, at start, and every 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, fields
-from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
 
 import torch
@@ -17,11 +16,12 @@ import torch
 from firesteel.device import DeviceSpec
 from firesteel.errors import ArgumentsRefused, KernelError
 from firesteel.kernels.call_key import make_key
-from firesteel.kernels.cuda.source import CudaKernel
 from firesteel.kernels.ledger import Launch, Ledger, Ran, watch_launches
-from firesteel.kernels.op.operands import Operands, RoundedOperands
+from firesteel.kernels.op.device_code import CudaCode, DeviceCode
+from firesteel.kernels.op.operands import Operands
 from firesteel.kernels.op.profile import OpProfile
 from firesteel.kernels.op.requirement import Requirement
+from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import Tolerance
 from firesteel.kernels.op.verdict import judge_compiled
 from firesteel.kernels.operands.shapes import MakeWorkloads
@@ -44,60 +44,12 @@ class Implementation(Generic[P, R]):
     reads_fed: bool = False  # spares itself a pass where activations come as stored by their producer (Fed)
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """Arguments to try an op with; ops may write into them, so each use takes its own copy."""
-
-    label: str
-    args: tuple[Any, ...]
-    tolerance: Tolerance | None = None  # where the op's own is not for such arguments
-
-    def clone(self) -> tuple[Any, ...]:
-        return tuple(_copy(arg) for arg in self.args)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceCode:
-    """A Triton kernel with the types and constants of one variant: enough to compile it for an absent GPU."""
-
-    variant: str  # "triton:gemm mxfp8"
-    kernel: Any  # what @triton.jit made
-    signature: dict[str, str]  # argument -> "*bf16", "*u8", "i32", "fp32", ...; constants left out
-    constants: dict[str, Any]
-    num_warps: int = 4
-    num_stages: int = 3
-    enable_fp_fusion: bool = True  # products fused with sums, as launched
-
-    @property
-    def kernel_name(self) -> str:
-        return str(self.kernel.__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CudaCode:
-    """A kernel in CUDA C++ with its defines, threads and shared memory."""
-
-    variant: str  # "cuda mxfp4 fc1"
-    kernel: CudaKernel
-
-    @property
-    def kernel_name(self) -> str:
-        return self.kernel.name
-
-
-def _copy(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.clone()
-    return value.clone() if hasattr(value, "clone") else value
-
-
-def _name_operands(reference: Callable[..., Any]) -> list[str]:
-    """Returns the names of the fields if the reference takes one dataclass of operands, else of the parameters."""
+def _rounds_activations(reference: Callable[..., Any]) -> bool:
+    """Returns whether the reference takes operands with a field `activation`."""
     parameters = inspect.signature(reference, eval_str=True).parameters
     kinds = [parameter.annotation for parameter in parameters.values()]
-    if len(kinds) == 1 and isinstance(kinds[0], type) and issubclass(kinds[0], Operands):
-        return [part.name for part in fields(kinds[0])]
-    return list(parameters)
+    takes_operands = len(kinds) == 1 and isinstance(kinds[0], type) and issubclass(kinds[0], Operands)
+    return takes_operands and any(part.name == "activation" for part in fields(kinds[0]))
 
 
 def anywhere(device: DeviceSpec) -> None:
@@ -129,27 +81,17 @@ class Op(Generic[P, R]):
     profile: OpProfile | None = None
     replaces: tuple[Op[Any, Any], ...] = ()  # ops of the network whose work this one does in a decoding step
     combines: tuple[Op[Any, Any], ...] = ()  # ops that do the work of this one together
-    activation_at: int | None = None  # which parameter, or field of the operands, says how activations are rounded
+    rounds_activations: bool = field(init=False)  # says so in the field `activation` of its operands
 
     def __post_init__(self) -> None:
         self.implementations[REFERENCE] = Implementation(
             REFERENCE, self.reference, anywhere, self.reference_accepts
         )
-        names = _name_operands(self.reference)
-        self.activation_at = names.index("activation") if "activation" in names else None
+        self.rounds_activations = _rounds_activations(self.reference)
 
-    @property
-    def rounds_activations(self) -> bool:
-        return self.activation_at is not None
-
-    def find_activation(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] = MappingProxyType({})) -> str:
+    def find_activation(self, args: tuple[Any, ...]) -> str:
         """Returns what a call rounds activations to, empty if the op rounds none."""
-        at = self.activation_at
-        if at is None:
-            return ""
-        if args and isinstance(args[0], RoundedOperands):
-            return args[0].activation
-        return str(args[at] if len(args) > at else kwargs.get("activation", "bf16"))
+        return str(args[0].activation) if self.rounds_activations else ""
 
     def implementation(
         self,
@@ -283,7 +225,7 @@ class Chosen(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         key = make_key(args) if self.op.keeps_choice and not kwargs else None
-        choice = None if key is None else self._choices.get(key)
+        choice = self._choices.get(key)  # none is kept for None
         if choice is None:
             choice = self._choose(args, kwargs)
             if key is not None:
@@ -298,7 +240,7 @@ class Chosen(Generic[P, R]):
         for candidate in self.candidates:
             why = candidate.accepts(*args, **kwargs) if candidate.accepts else None
             if why is None:
-                ran = self._ran(candidate, args, kwargs)
+                ran = Ran(self.op.name, candidate.name, self.op.find_activation(args))
                 if self.required is not None:
                     self._check(self.required, ran, refusals)
                 return KeptChoice(candidate.function, ran)
@@ -334,6 +276,3 @@ class Chosen(Generic[P, R]):
             raise KernelError(
                 f"{self.required} is required, but {launch.kernel} {launch.tile} was launched and is {verdict}"
             )
-
-    def _ran(self, candidate: Implementation[P, R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ran:
-        return Ran(self.op.name, candidate.name, self.op.find_activation(args, kwargs))

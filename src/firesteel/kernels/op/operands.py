@@ -22,8 +22,11 @@ from firesteel.kernels.tiles.tile_pin import AUTO
 class Operands(Described):
     """All that one call of an op reads and writes.
 
-    A choice among implementations is kept by the description of the operands, which is made once.
+    A choice among implementations is kept by the description of the operands. Most operands are made for one call,
+    so it is not kept with them; classes whose operands outlive a call take `describe` from Described.
     """
+
+    describe = Described.describe_anew
 
     def clone(self) -> Self:
         """Returns operands whose tensors are copies, as ops may write into them; packed weights are shared."""

@@ -1,11 +1,7 @@
 """A token from each row of logits: the likeliest, or one drawn from the softmax.
 
-in   logits        [R, V] fp32   -inf where a token may not be drawn
-     best          [R] fp32      the largest of each row
-     temperatures  [R] fp32      0: the likeliest token; else logits are divided by it
-     keys          [R] int64     of the streams of random numbers, see noise.py
-     steps         [V] int64     token_steps(V)
-out  token_ids     [R] int64     in 0..V-1, whatever the logits
+in   DrawOperands
+out  token_ids  [R] int64  in 0..V-1, whatever the logits
 Gumbel's way: the largest of log-probabilities plus independent noise is a draw from the softmax. Of equals the
 lowest id. A row's token depends on nothing but the row.
 """
@@ -13,22 +9,35 @@ lowest id. A row's token depends on nothing but the row.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from firesteel.kernels.noise import LEAST_TEMPERATURE, MOST_TEMPERATURE, gumbel_noise, stream_key, token_steps
+from firesteel.kernels.op.device_code import DeviceCode
 from firesteel.kernels.op.needs import triton_ready
-from firesteel.kernels.op.op import DeviceCode, Sample, define_op
+from firesteel.kernels.op.op import define_op
+from firesteel.kernels.op.operands import Operands
 from firesteel.kernels.op.profile import SAMPLING, OpProfile
+from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import exact
 from firesteel.kernels.operands.shapes import MOST_DECODED, ModelShapes, WorkloadPart
 from firesteel.kernels.tiles.launch import power_of_two
 
 
-def _bytes(logits: Tensor, best: Tensor, temperatures: Tensor, keys: Tensor, steps: Tensor) -> int:
-    return logits.nbytes + best.nbytes + temperatures.nbytes + 2 * keys.nbytes
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawOperands(Operands):
+    logits: Tensor  # [R, V] fp32, -inf for tokens that may not be drawn
+    best: Tensor  # [R] fp32, the largest of each row
+    temperatures: Tensor  # [R] fp32; 0: the likeliest token; else logits are divided by it
+    keys: Tensor  # [R] int64, of the streams of random numbers, see noise.py
+    steps: Tensor  # [V] int64, token_steps(V)
+
+
+def _bytes(operands: DrawOperands) -> int:
+    rows = operands.best.nbytes + operands.temperatures.nbytes + 2 * operands.keys.nbytes
+    return operands.logits.nbytes + rows
 
 
 @define_op(
@@ -37,27 +46,31 @@ def _bytes(logits: Tensor, best: Tensor, temperatures: Tensor, keys: Tensor, ste
     keeps_choice=True,
     profile=OpProfile(SAMPLING, kernels={"draw_part": "", "choose_part": ""}),
 )
-def draw(logits: Tensor, best: Tensor, temperatures: Tensor, keys: Tensor, steps: Tensor) -> Tensor:
+def draw(operands: DrawOperands) -> Tensor:
+    temperatures = operands.temperatures
     is_drawn = temperatures > 0
     divisors = temperatures.clamp(LEAST_TEMPERATURE, MOST_TEMPERATURE).where(is_drawn, 1.0)
-    scores = (logits - best[:, None]).div_(divisors[:, None])
-    return scores.add_(gumbel_noise(keys, steps).where(is_drawn[:, None], 0.0)).argmax(dim=-1)
+    scores = (operands.logits - operands.best[:, None]).div_(divisors[:, None])
+    noise = gumbel_noise(operands.keys, operands.steps)
+    return scores.add_(noise.where(is_drawn[:, None], 0.0)).argmax(dim=-1)
 
 
-def _accepts(logits: Tensor, best: Tensor, temperatures: Tensor, keys: Tensor, steps: Tensor) -> str | None:
+def _accepts(operands: DrawOperands) -> str | None:
+    logits = operands.logits
     if logits.dtype != torch.float32 or logits.stride(-1) != 1:
         return f"reads fp32 logits that lie side by side, not {logits.dtype} with strides {logits.stride()}"
-    if not all(one.is_contiguous() for one in (best, temperatures, keys)):
+    rows = (operands.best, operands.temperatures, operands.keys)
+    if not all(tensor.is_contiguous() for tensor in rows):
         return "wants contiguous largest logits, temperatures and keys"
     return None
 
 
 @draw.implementation("triton", needs=triton_ready(), accepts=_accepts)
-def triton_draw(logits: Tensor, best: Tensor, temperatures: Tensor, keys: Tensor, steps: Tensor) -> Tensor:
-    """`steps` are made anew where they are needed."""
+def triton_draw(operands: DrawOperands) -> Tensor:
+    """Draws; the kernel computes `steps` itself."""
     from firesteel.kernels.triton.draw import launch
 
-    return launch(logits, best, temperatures, keys)
+    return launch(operands.logits, operands.best, operands.temperatures, operands.keys)
 
 
 draw.prefer("triton")
@@ -95,8 +108,14 @@ def samples(device: torch.device) -> Iterator[Sample]:
         logits[:, ::7] = float("-inf")
         temperatures = torch.tensor([1.0, 0.0, 0.3, 5.0, 1e-30][:rows], device=device)
         keys = torch.tensor([stream_key(7 + row, 100 * row) for row in range(rows)], device=device)
-        args = (logits, logits.amax(-1), temperatures, keys, token_steps(vocab_size, device))
-        yield Sample(f"R={rows} V={vocab_size}", args)
+        operands = DrawOperands(
+            logits=logits,
+            best=logits.amax(-1),
+            temperatures=temperatures,
+            keys=keys,
+            steps=token_steps(vocab_size, device),
+        )
+        yield Sample(f"R={rows} V={vocab_size}", (operands,))
 
 
 @draw.workloads
@@ -104,10 +123,17 @@ def workloads(shapes: ModelShapes, m: int, activation: str) -> Iterator[Workload
     """Yields one row per request, for as many requests as are decoded together."""
     size, device = shapes.spec.vocab_size, shapes.device
 
-    def draw_rows() -> tuple[Any, ...]:
+    def draw_rows() -> tuple[DrawOperands]:
         logits = torch.randn(m, size, generator=shapes.generator, device=device)
         keys = torch.randint(2**62, (m,), generator=shapes.generator, device=device)
-        return logits, logits.amax(-1), torch.ones(m, device=device), keys, token_steps(size, device)
+        operands = DrawOperands(
+            logits=logits,
+            best=logits.amax(-1),
+            temperatures=torch.ones(m, device=device),
+            keys=keys,
+            steps=token_steps(size, device),
+        )
+        return (operands,)
 
     if m <= MOST_DECODED:
         yield WorkloadPart("", 0.0, 12 * m * size, draw_rows)

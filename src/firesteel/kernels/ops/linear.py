@@ -8,10 +8,9 @@ Accumulated in fp32, rounded once on store.
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,25 +19,20 @@ from torch.nn import functional
 from firesteel.device import find_capability
 from firesteel.formats import mxfp4
 from firesteel.kernels.op.needs import triton_ready
-from firesteel.kernels.op.op import DeviceCode, Sample, capability, define_op
+from firesteel.kernels.op.op import capability, define_op
 from firesteel.kernels.op.operands import TiledOperands
 from firesteel.kernels.op.profile import DENSE, OpProfile
+from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import bf16
 from firesteel.kernels.operands.activation import ACTIVATIONS, is_native, lacks_native, round_activation
 from firesteel.kernels.operands.fed import Fed, refuse_activation, refuse_fed
 from firesteel.kernels.operands.shapes import MOST_DECODED, ModelShapes, WorkloadPart
 from firesteel.kernels.operands.weights import Mxfp4Weight
+from firesteel.kernels.ops.linear_code import VECTOR_TOKENS, list_code
 from firesteel.kernels.tiles.tile_pin import AUTO, refuse_tile
 
-if TYPE_CHECKING:
-    from firesteel.kernels.triton.mxfp4_product import Tile
-
-LM_HEAD = (201088, 2880)  # has no bias
-SHAPES = ((5120, 2880), (2880, 4096), LM_HEAD)  # of qkv, o and lm_head
 ROWS_AT_ONCE = 16384  # bounds the fp32 copy of lm_head's 201088 rows
-VECTOR_TOKENS = 8
 CUBLAS_TOKENS = 128  # from which on it is faster on an H200
-MOST_TOKENS = 16384  # in a step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +157,7 @@ def triton_gemv(operands: LinearOperands) -> Tensor:
 
 @linear.implementation("triton:gemm", needs=triton_ready(), accepts=_accepts, reads_fed=True)
 def triton_gemm(operands: LinearOperands) -> Tensor:
+    """Multiplies by MXFP4 weights, and by bf16 ones for numbers of tokens between those of gemv and cublas."""
     x, weight = operands.x, operands.weight
     if isinstance(weight, Mxfp4Weight):
         return _run_mxfp4(operands, weight)
@@ -186,7 +181,7 @@ def _accepts_many(operands: LinearOperands) -> str | None:
 
 @linear.implementation("cublas", needs=capability(8, 0), accepts=_accepts_many)
 def cublas(operands: LinearOperands) -> Tensor:
-    """Multiplies with NVIDIA's library through torch, which would otherwise let it round partial sums."""
+    """Multiplies many tokens with NVIDIA's library through torch, and forbids it to round partial sums."""
     assert isinstance(operands.weight, Tensor)
     settings: Any = torch.backends.cuda.matmul
     before = settings.allow_bf16_reduced_precision_reduction
@@ -212,96 +207,7 @@ def _run_mxfp4(operands: LinearOperands, weight: Mxfp4Weight) -> Tensor:
 
 
 linear.prefer("triton:gemv", "cublas", "triton:gemm")
-
-
-@linear.device_code
-def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
-    """Vectors of every shape, tiles of qkv's and of lm_head's."""
-    from firesteel.kernels.triton import linear as code
-
-    signature = {"x": "*bf16", "weight": "*bf16", "y": "*bf16", "x_stride": "i32:16", "weight_stride": "i32:16"}
-    for rows, columns in SHAPES:
-        given, absent = _bias((rows, columns))
-        sizes = {"M": rows, "N": columns, "ROWS": code.vector_rows(rows), "COLUMNS": code.VECTOR_COLUMNS}
-        yield DeviceCode(
-            variant=f"triton:gemv T=1 {rows}x{columns}",
-            kernel=code.vector_kernel,
-            signature=signature | given,
-            constants=absent | sizes,
-            num_warps=code.VECTOR_WARPS,
-        )
-    for (rows, columns), tiles in ((SHAPES[0], code.FLAT_TILES), (LM_HEAD, code.TALL_TILES)):
-        given, absent = _bias((rows, columns))
-        for tile in tiles:
-            sizes = {"M": rows, "N": columns, "TOKENS": tile.tokens, "ROWS": tile.rows, "COLUMNS": tile.columns}
-            names = ("triton:gemv", "triton:gemm") if tile.tokens <= 2 * VECTOR_TOKENS else ("triton:gemm",)
-            for name in names:
-                yield DeviceCode(
-                    variant=f"{name} {rows}x{columns} {tile.tokens}x{tile.rows}x{tile.columns}",
-                    kernel=code.tile_kernel,
-                    signature={**signature, **given, "T": "i32"},
-                    constants=absent | sizes,
-                    num_warps=tile.num_warps,
-                    num_stages=tile.num_stages,
-                )
-    yield from _mxfp4_code(capability)
-
-
-def _bias(shape: tuple[int, int]) -> tuple[dict[str, str], dict[str, None]]:
-    """Its type, or that there is none."""
-    return ({}, {"bias": None}) if shape == LM_HEAD else ({"bias": "*bf16"}, {})
-
-
-def _mxfp4_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
-    """Every tile that some number of tokens picks; of shapes whose code would be the same, the first."""
-    from firesteel.kernels.triton import mxfp4_linear as device
-
-    signature = {"codes": "*u8", "scales": "*u8", "y": "*bf16", "num_tokens": "i32"}
-    for activation in ACTIVATIONS:
-        native = is_native(capability, activation)
-        x = {"x": "*u8", "x_scales": "*u8"} if native else {"x": "*bf16"}
-        for (rows, columns), tile in _tiles(capability, native):
-            given, absent = _bias((rows, columns))
-            sizes = {"M": rows, "K": columns, "STORED": activation if native else "bf16", **tile.constants}
-            yield DeviceCode(
-                variant=f"triton:gemm mxfp4-weight {activation} {rows}x{columns} {tile}",
-                kernel=device.mxfp4_linear_kernel,
-                signature={**x, **signature, **given},
-                constants=absent | (sizes if native else {"x_scales": None, **sizes}),
-                num_warps=tile.warps,
-                num_stages=tile.stages,
-            )
-        for columns in dict.fromkeys(columns for _, columns in SHAPES):
-            yield store_code("triton:gemm mxfp4-weight", activation, native, columns)
-
-
-def _tiles(capability: tuple[int, int], native: bool) -> Iterator[tuple[tuple[int, int], Tile]]:
-    """(shape, tile) for powers of two of tokens; shapes differ in a bias, or in a tail of columns that is left."""
-    from firesteel.kernels.triton import mxfp4_linear as device
-
-    found = set()
-    for shape, power in itertools.product(SHAPES, range(MOST_TOKENS.bit_length())):
-        tile = device.pick_tile(1 << power, shape[0], capability, native)
-        key = tile, shape[1] % tile.depth == 0, shape == LM_HEAD
-        if key not in found:
-            found.add(key)
-            yield shape, tile
-
-
-def store_code(name: str, activation: str, native: bool, columns: int) -> DeviceCode:
-    """Device code that stores rows for which no `fed` was given."""
-    from firesteel.kernels.triton.mxfp import store_rows
-    from firesteel.kernels.triton.mxfp4_product import STORE_COLUMNS, STORE_ROWS
-
-    stored = {"values": "*u8", "scales": "*u8"} if native else {"values": "*bf16"}
-    sizes = {"K": columns, "ROWS": STORE_ROWS, "COLUMNS": STORE_COLUMNS}
-    constants = {"FORMAT": activation, "NATIVE": native, **sizes}
-    return DeviceCode(
-        variant=f"{name} store {activation} K={columns}",
-        kernel=store_rows,
-        signature={"x": "*bf16", "num_rows": "i32", **stored},
-        constants=constants if native else {"scales": None, **constants},
-    )
+linear.device_code(list_code)
 
 
 @linear.samples

@@ -7,15 +7,15 @@ out  y  [T, H]  sum over a of weights[t, a] * mlp(expert ids[t, a], x[t])
 Computed in fp32, rounded once on store; `triton` rounds what each expert gives before it adds them.
 
 On SM12x `triton` multiplies mxfp8 and mxfp4 activations as such (block-scaled MMA); elsewhere it computes the same
-numbers from bf16. `gemv` is for few tokens: it reads each chosen expert once; `gemm` for many. `cuda:stream` is for
-up to 192 tokens (64 on GPUs with 100 KB of shared memory); it converts bf16 activations to 14-bit integers that
-share a scale per 64 to 256 columns, and multiplies them exactly.
+numbers from bf16. `cuda:stream` is for up to 192 tokens (64 on GPUs with 100 KB of shared memory); it converts bf16
+activations to 14-bit integers that share a scale per 64 to 256 columns, and multiplies them exactly. `triton:gemv`
+runs for few tokens where it cannot: before SM90, and with rounded activations; it reads each chosen expert once.
+`triton:gemm` is for more.
 """
 # mypy: disable-error-code="import-untyped,import-not-found"
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
@@ -26,16 +26,17 @@ from torch import Tensor
 from firesteel.device import find_capability
 from firesteel.formats import mxfp4
 from firesteel.kernels.op.needs import cuda_ready, triton_ready
-from firesteel.kernels.op.op import CudaCode, DeviceCode, Sample, define_op
+from firesteel.kernels.op.op import define_op
 from firesteel.kernels.op.operands import TiledOperands
 from firesteel.kernels.op.profile import EXPERTS, OpProfile
+from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import bf16
 from firesteel.kernels.operands.activation import ACTIVATIONS, is_native, lacks_native, round_activation
 from firesteel.kernels.operands.fed import Fed, refuse_activation, refuse_fed
 from firesteel.kernels.operands.shapes import ModelShapes, WorkloadPart
 from firesteel.kernels.operands.weights import Experts, random_experts
 from firesteel.kernels.ops import moe_stream
-from firesteel.kernels.ops.linear import store_code
+from firesteel.kernels.ops.moe_code import GEMV_TOKENS, list_code
 from firesteel.kernels.tiles.tile_pin import AUTO, refuse_tile
 
 if TYPE_CHECKING:
@@ -43,13 +44,6 @@ if TYPE_CHECKING:
 
 ALPHA = 1.702
 LEAST_COLUMNS = 64  # of fc1's tile: half as many values come out, in groups of 32
-# types of what both matmuls read beside activations
-READ = dict.fromkeys(("order", "ends", "tile_experts", "tile_firsts"), "*i32") | {
-    "codes": "*u8",
-    "scales": "*u8",
-    "bias": "*bf16",
-}
-GEMV_TOKENS = 64  # with more, an expert has enough tokens for larger tiles
 
 
 def swiglu(x: Tensor, limit: float) -> Tensor:
@@ -186,100 +180,7 @@ def cuda_stream(operands: MoeMatmulOperands) -> Tensor:
 
 
 moe_matmul.prefer("cuda:stream", "triton:gemv", "triton:gemm")
-
-
-@moe_matmul.device_code
-def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode | CudaCode]:
-    """At the sizes of gpt-oss-120b, every tile that some number of pairs picks."""
-    from firesteel.kernels.stream.shapes import GPT_OSS
-    from firesteel.kernels.triton import moe_matmul as device
-
-    for way, activation in itertools.product(("gemv", "gemm"), ACTIVATIONS):
-        native = is_native(capability, activation)
-        ups, downs = zip(*_tiles(way, capability, native), strict=True)
-        variant = f"triton:{way} {activation}"
-        yield from (_fc1_code(f"{variant} fc1 {tile}", tile, activation, native) for tile in dict.fromkeys(ups))
-        yield from (_fc2_code(f"{variant} fc2 {tile}", tile, activation, native) for tile in dict.fromkeys(downs))
-    yield from _sort_code()
-    yield from (store_code("triton:gemm", one, is_native(capability, one), 2880) for one in ACTIVATIONS)
-    yield DeviceCode(
-        variant="triton:gemm sum",
-        kernel=device.sum_parts,
-        signature={"parts": "*bf16", "ids": "*i64", "y": "*bf16"},
-        constants={"A": 4, "H": 2880, "COLUMNS": device.SUM_COLUMNS},
-    )
-    yield from moe_stream.list_plans(capability, GPT_OSS)
-
-
-def _tiles(way: str, capability: tuple[int, int], native: bool) -> list[tuple[Tile, Tile]]:
-    """Lists the tiles of fc1 and fc2, from few pairs to many."""
-    from firesteel.kernels.triton import moe_matmul as device
-
-    if way == "gemv":
-        return [device.gemv_tiles(pairs) for pairs in (*device.NARROW_PAIRS, 4 * GEMV_TOKENS)]
-    return [device.gemm_tiles(pairs, capability, native) for pairs in (*device.MOST_PAIRS, float("inf"))]
-
-
-def _sort_code() -> Iterator[DeviceCode]:
-    from firesteel.kernels.triton import moe_sort
-
-    places = dict.fromkeys(("order", "ends", "tile_experts", "tile_firsts"), "*i32")
-    sizes = dict.fromkeys(("num_pairs", "num_chunks", "num_tiles", "rows"), "i32")
-    yield DeviceCode(
-        variant="triton:gemv sort",
-        kernel=moe_sort.place_chunk,
-        signature={"ids": "*i64", **places, **sizes},
-        constants={"counts": None, "E": 128, "EXPERTS": 128, "CHUNK": 16},
-        num_warps=8,
-    )
-    yield DeviceCode(
-        variant="triton:gemm sort",
-        kernel=moe_sort.place_chunk,
-        signature={"ids": "*i64", "counts": "*i32", **places, **sizes},
-        constants={"E": 128, "EXPERTS": 128, "CHUNK": moe_sort.MAX_CHUNK},
-        num_warps=8,
-    )
-    yield DeviceCode(
-        variant="triton:gemm count",
-        kernel=moe_sort.count_chunk,
-        signature={"ids": "*i64", "counts": "*i32", "num_pairs": "i32"},
-        constants={"EXPERTS": 128, "CHUNK": moe_sort.MAX_CHUNK},
-    )
-
-
-def _fc1_code(variant: str, tile: Tile, activation: str, native: bool) -> DeviceCode:
-    from firesteel.kernels.triton import moe_matmul as device
-
-    kind, given, absent = _stored(native, "x_scales", "inner_scales")
-    sizes = {"A": 4, "H": 2880, "INTER": 2880, "FORMAT": activation, "NATIVE": native}
-    return DeviceCode(
-        variant=variant,
-        kernel=device.fc1,
-        signature={"x": kind, **READ, "inner": kind, **given, "limit": "fp32"},
-        constants={**absent, **sizes, **tile.constants, **tile.narrower},
-        num_warps=tile.warps,
-        num_stages=tile.stages,
-    )
-
-
-def _fc2_code(variant: str, tile: Tile, activation: str, native: bool) -> DeviceCode:
-    from firesteel.kernels.triton import moe_matmul as device
-
-    kind, given, absent = _stored(native, "inner_scales")
-    sizes = {"H": 2880, "INTER": 2880, "STORED": activation if native else "bf16"}
-    return DeviceCode(
-        variant=variant,
-        kernel=device.fc2,
-        signature={"inner": kind, **given, **READ, "weights": "*fp32", "parts": "*bf16"},
-        constants={**absent, **sizes, **tile.constants, **tile.narrower},
-        num_warps=tile.warps,
-        num_stages=tile.stages,
-    )
-
-
-def _stored(native: bool, *scales: str) -> tuple[str, dict[str, str], dict[str, None]]:
-    """Types of activations and of their scales, and the scales that there are none of."""
-    return ("*u8", dict.fromkeys(scales, "*u8"), {}) if native else ("*bf16", {}, dict.fromkeys(scales))
+moe_matmul.device_code(list_code)
 
 
 @moe_matmul.samples

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from firesteel.kernels.cuda.source import CudaKernel
-from firesteel.kernels.op.op import CudaCode
+from firesteel.kernels.op.device_code import CudaCode
 from firesteel.kernels.operands.weights import Experts
 from firesteel.kernels.stream.build import build_kernel, keep, launch
 from firesteel.kernels.stream.plan import FIRST, Machine, find_machine, machine_of, most_width

@@ -17,9 +17,11 @@ import torch
 from torch import Tensor
 
 from firesteel.formats import group, mxfp8
+from firesteel.kernels.op.device_code import DeviceCode
 from firesteel.kernels.op.needs import triton_ready
-from firesteel.kernels.op.op import DeviceCode, Sample, define_op
+from firesteel.kernels.op.op import define_op
 from firesteel.kernels.op.profile import NORM, OpProfile
+from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import exact
 from firesteel.kernels.operands.shapes import ModelShapes, WorkloadPart
 

@@ -1,7 +1,6 @@
 """rms_norm that also stores its result as a matmul on MXFP4 weights reads it, in one pass over the row.
 
-in   residual, update, weight, eps   of rms_norm; H a multiple of 32
-     activation  bf16, or what the matmul's activations are rounded to: mxfp8 or mxfp4, by the OCP rule
+in   RmsNormFedOperands
 out  y, sum  of rms_norm
      fed     y as it was stored, rounded and put in the order of the product (Fed); codes on SM12x, else bf16
 
@@ -12,26 +11,46 @@ gather takes a pass of its own.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
 from firesteel.device import find_capability
+from firesteel.kernels.op.device_code import DeviceCode
 from firesteel.kernels.op.needs import triton_ready
-from firesteel.kernels.op.op import DeviceCode, Sample, define_op
+from firesteel.kernels.op.op import define_op
 from firesteel.kernels.op.profile import NORM, OpProfile
+from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import Tolerance, bf16
 from firesteel.kernels.operands.activation import ACTIVATIONS, is_native, lacks_native
 from firesteel.kernels.operands.fed import Fed, refuse_activation, store
 from firesteel.kernels.operands.shapes import ModelShapes, WorkloadPart
 from firesteel.kernels.ops.quantize_mxfp8 import refuse_groups
-from firesteel.kernels.ops.rms_norm import kernel_code, refuse_rows, rms_norm
+from firesteel.kernels.ops.rms_norm import (
+    RmsNormOperands,
+    draw_norm,
+    kernel_code,
+    make_results,
+    refuse_rows,
+    rms_norm,
+)
 
 
-def _bytes(residual: Tensor, update: Tensor | None, weight: Tensor, eps: float, activation: str = "bf16") -> int:
-    native = is_native(find_capability(residual.device), activation)
-    fed = Fed.empty(residual.shape, activation, native, torch.device("meta"))
-    return rms_norm.bytes(residual, update, weight, eps) + fed.nbytes
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RmsNormFedOperands(RmsNormOperands):
+    """H is a multiple of 32."""
+
+    activation: str = "bf16"  # or mxfp8, mxfp4: what the matmul's activations are rounded to, by the OCP rule
+
+    def make_fed(self, device: torch.device) -> Fed:
+        """Returns room for what is stored."""
+        native = is_native(find_capability(self.residual.device), self.activation)
+        return Fed.empty(self.residual.shape, self.activation, native, device)
+
+
+def _bytes(operands: RmsNormFedOperands) -> int:
+    return rms_norm.bytes(operands) + operands.make_fed(torch.device("meta")).nbytes
 
 
 ROUNDED = Tolerance(
@@ -51,37 +70,31 @@ def _tolerance_of(result: object) -> Tolerance | None:
     keeps_choice=True,
     profile=OpProfile(NORM),
 )
-def rms_norm_fed(
-    residual: Tensor, update: Tensor | None, weight: Tensor, eps: float, activation: str = "bf16"
-) -> tuple[Tensor, Tensor, Fed]:
-    y, total = rms_norm.reference(residual, update, weight, eps)
+def rms_norm_fed(operands: RmsNormFedOperands) -> tuple[Tensor, Tensor, Fed]:
+    activation = operands.activation
+    y, total = rms_norm.reference(operands)
     return y, total, store(y, activation, is_native(find_capability(y.device), activation))
 
 
-def _accepts(
-    residual: Tensor, update: Tensor | None, weight: Tensor, eps: float, activation: str = "bf16"
-) -> str | None:
+def _accepts(operands: RmsNormFedOperands) -> str | None:
+    residual, activation = operands.residual, operands.activation
     if residual.dtype != torch.bfloat16:
         return f"stores bf16 rows, not {residual.dtype}"
     return (
         refuse_activation(activation)
         or refuse_groups(residual)
-        or refuse_rows(residual, update, weight, eps)
+        or refuse_rows(operands)
         or lacks_native(find_capability(residual.device), activation)
     )
 
 
 @rms_norm_fed.implementation("triton", needs=triton_ready(), accepts=_accepts)
-def triton_rms_norm_fed(
-    residual: Tensor, update: Tensor | None, weight: Tensor, eps: float, activation: str = "bf16"
-) -> tuple[Tensor, Tensor, Fed]:
+def triton_rms_norm_fed(operands: RmsNormFedOperands) -> tuple[Tensor, Tensor, Fed]:
     from firesteel.kernels.triton.rms_norm import launch
 
-    y = torch.empty(residual.shape, dtype=residual.dtype, device=residual.device)
-    total = residual if update is None else torch.empty_like(y)
-    native = is_native(find_capability(residual.device), activation)
-    fed = Fed.empty(residual.shape, activation, native, residual.device)
-    launch(residual, update, weight, eps, y, total, fed)
+    y, total = make_results(operands)
+    fed = operands.make_fed(operands.residual.device)
+    launch(operands.residual, operands.update, operands.weight, operands.eps, y, total, fed)
     return y, total, fed
 
 
@@ -99,14 +112,17 @@ def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
 
 @rms_norm_fed.samples
 def samples(device: torch.device) -> Iterator[Sample]:
-    """rms_norm's, each with every activation."""
+    """Yields those of rms_norm, each with every activation."""
     assert rms_norm.make_samples is not None
     for sample in rms_norm.make_samples(device):
-        yield from (Sample(f"{sample.label} {one}", (*sample.args, one)) for one in ACTIVATIONS)
+        (plain,) = sample.args
+        shared = {part.name: getattr(plain, part.name) for part in fields(plain)}
+        for activation in ACTIVATIONS:
+            yield Sample(f"{sample.label} {activation}", (RmsNormFedOperands(**shared, activation=activation),))
 
 
 @rms_norm_fed.workloads
 def workloads(shapes: ModelShapes, m: int, activation: str) -> Iterator[WorkloadPart]:
     assert rms_norm.make_workloads is not None
     (plain,) = rms_norm.make_workloads(shapes, m, activation)
-    yield plain._replace(draw=lambda: (*plain.draw(), activation))
+    yield plain._replace(draw=lambda: (RmsNormFedOperands(**draw_norm(shapes, m), activation=activation),))

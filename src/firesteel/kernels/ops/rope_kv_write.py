@@ -18,10 +18,12 @@ from torch import Tensor
 from firesteel.device import find_capability
 from firesteel.formats import e4m3
 from firesteel.kernels.ledger import note_clipped
+from firesteel.kernels.op.device_code import DeviceCode
 from firesteel.kernels.op.needs import triton_ready
-from firesteel.kernels.op.op import DeviceCode, Sample, define_op
+from firesteel.kernels.op.op import define_op
 from firesteel.kernels.op.operands import Operands
 from firesteel.kernels.op.profile import ATTENTION, OpProfile
+from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import exact
 from firesteel.kernels.operands.shapes import PAGE_SIZE, ModelShapes, WorkloadPart
 from firesteel.kernels.rope import RopeSpec, rope_table

@@ -1,10 +1,6 @@
 """Chooses the experts of each token and their weights.
 
-in   x        [T, H]
-     weight   [E, H] bf16
-     bias     [E] bf16
-     active   experts per token, A
-     num_tokens  [1] int64 or None: rows from there on are padding
+in   RouteOperands
 out  ids      [T, A] int64   largest logit first; -1, no expert, in rows of padding
      weights  [T, A] fp32    softmax over the chosen logits only; 0 in rows of padding
 Computed in fp32. Of equal logits `triton` takes the lowest ids, in order; torch.topk leaves the choice open.
@@ -13,23 +9,36 @@ Computed in fp32. Of equal logits `triton` takes the lowest ids, in order; torch
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from firesteel.kernels.op.device_code import DeviceCode
 from firesteel.kernels.op.needs import triton_ready
-from firesteel.kernels.op.op import DeviceCode, Sample, define_op
+from firesteel.kernels.op.op import define_op
+from firesteel.kernels.op.operands import Operands
 from firesteel.kernels.op.profile import EXPERTS, OpProfile
+from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import fp32
 from firesteel.kernels.operands.shapes import ModelShapes, WorkloadPart
-from firesteel.kernels.ops.linear import MOST_TOKENS
+from firesteel.kernels.ops.linear_code import MOST_TOKENS
 
 NO_EXPERT = -1
 
 
-def _bytes(x: Tensor, weight: Tensor, bias: Tensor, active: int, num_tokens: Tensor | None = None) -> int:
-    return x.nbytes + weight.nbytes + bias.nbytes + x.shape[0] * active * 12
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteOperands(Operands):
+    x: Tensor  # [T, H]
+    weight: Tensor  # [E, H] bf16
+    bias: Tensor  # [E] bf16
+    active: int  # experts per token, A
+    num_tokens: Tensor | None = None  # [1] int64: rows from there on are padding
+
+
+def _bytes(operands: RouteOperands) -> int:
+    x = operands.x
+    return x.nbytes + operands.weight.nbytes + operands.bias.nbytes + x.shape[0] * operands.active * 12
 
 
 @define_op(
@@ -38,11 +47,10 @@ def _bytes(x: Tensor, weight: Tensor, bias: Tensor, active: int, num_tokens: Ten
     keeps_choice=True,
     profile=OpProfile(EXPERTS, reads="route", kernels={"choose_kernel": ""}),
 )
-def route(
-    x: Tensor, weight: Tensor, bias: Tensor, active: int, num_tokens: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    logits = x.float() @ weight.float().T + bias.float()
-    chosen, ids = logits.topk(active, dim=-1)
+def route(operands: RouteOperands) -> tuple[Tensor, Tensor]:
+    x, num_tokens = operands.x, operands.num_tokens
+    logits = x.float() @ operands.weight.float().T + operands.bias.float()
+    chosen, ids = logits.topk(operands.active, dim=-1)
     weights = chosen.softmax(dim=-1)
     if num_tokens is None:
         return ids, weights
@@ -50,23 +58,23 @@ def route(
     return ids.masked_fill(is_padding, NO_EXPERT), weights.masked_fill(is_padding, 0.0)
 
 
-def _accepts(x: Tensor, weight: Tensor, bias: Tensor, active: int, num_tokens: Tensor | None = None) -> str | None:
+def _accepts(operands: RouteOperands) -> str | None:
+    x, weight = operands.x, operands.weight
     if x.dtype != weight.dtype or x.dtype not in (torch.bfloat16, torch.float16):
         return f"multiplies bf16 by bf16 or fp16 by fp16, not {x.dtype} by {weight.dtype}"
     return None if x.stride(-1) == 1 and weight.stride(-1) == 1 else "wants rows whose values lie side by side"
 
 
 @route.implementation("triton", needs=triton_ready(), accepts=_accepts)
-def triton_route(
-    x: Tensor, weight: Tensor, bias: Tensor, active: int, num_tokens: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def triton_route(operands: RouteOperands) -> tuple[Tensor, Tensor]:
     from firesteel.kernels.triton.route import launch
 
-    tokens, experts = x.shape[0], weight.shape[0]
+    x, active = operands.x, operands.active
+    tokens, experts = x.shape[0], operands.weight.shape[0]
     logits = torch.empty(tokens, experts, dtype=torch.float32, device=x.device)
     ids = torch.empty(tokens, active, dtype=torch.int64, device=x.device)
     weights = torch.empty(tokens, active, dtype=torch.float32, device=x.device)
-    launch(x, weight, bias, logits, ids, weights, num_tokens)
+    launch(x, operands.weight, operands.bias, logits, ids, weights, operands.num_tokens)
     return ids, weights
 
 
@@ -125,11 +133,11 @@ def samples(device: torch.device) -> Iterator[Sample]:
             row[:experts] = torch.randperm(experts, device=device, generator=generator) - experts / 2
         weight = torch.eye(experts, 2880, device=device).bfloat16()
         bias = torch.rand(experts, device=device, generator=generator).mul(0.4).bfloat16()
-        args = (x.bfloat16(), weight, bias, 4)
-        yield Sample(f"T={tokens} E={experts}", args)
+        operands = RouteOperands(x=x.bfloat16(), weight=weight, bias=bias, active=4)
+        yield Sample(f"T={tokens} E={experts}", (operands,))
         if tokens > 1:
-            real = torch.tensor([tokens - 2], device=device)
-            yield Sample(f"T={tokens} E={experts}, 2 of padding", (*args, real))
+            padded = replace(operands, num_tokens=torch.tensor([tokens - 2], device=device))
+            yield Sample(f"T={tokens} E={experts}, 2 of padding", (padded,))
 
 
 @route.workloads
@@ -137,11 +145,12 @@ def workloads(shapes: ModelShapes, m: int, activation: str) -> Iterator[Workload
     """Yields logits of a token that are integers, each once: rounding cannot change the choice."""
     experts, hidden = shapes.spec.num_experts, shapes.spec.hidden_size
 
-    def draw() -> tuple[Any, ...]:
+    def draw() -> tuple[RouteOperands]:
         x = torch.zeros(m, hidden, dtype=shapes.dtype, device=shapes.device)
         order = torch.rand(m, experts, generator=shapes.generator, device=shapes.device).argsort(-1)
         x[:, :experts] = order - experts // 2
         weight = torch.eye(experts, hidden, device=shapes.device).to(shapes.dtype)
-        return x, weight, torch.zeros(experts, dtype=shapes.dtype, device=shapes.device), shapes.spec.num_active
+        bias = torch.zeros(experts, dtype=shapes.dtype, device=shapes.device)
+        return (RouteOperands(x=x, weight=weight, bias=bias, active=shapes.spec.num_active),)
 
     yield WorkloadPart("", 2.0 * m * experts * hidden, 4 * m * hidden, draw)

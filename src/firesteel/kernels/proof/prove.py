@@ -11,8 +11,9 @@ from typing import Any
 from firesteel.device import DeviceSpec
 from firesteel.errors import KernelError
 from firesteel.kernels.cuda.compile import nvrtc_version
+from firesteel.kernels.op.device_code import CudaCode, DeviceCode
 from firesteel.kernels.op.needs import interpreting
-from firesteel.kernels.op.op import CudaCode, DeviceCode, Op
+from firesteel.kernels.op.op import Op
 from firesteel.kernels.op.requirement import Requirement
 from firesteel.kernels.op.verdict import judge, name_arguments, read_code
 from firesteel.kernels.operands.activation import ACTIVATIONS

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from firesteel.device import GIB
 from firesteel.errors import KernelError
 from firesteel.host_memory import find_host_memory
-from firesteel.kernels.op.op import CudaCode, DeviceCode, Op
+from firesteel.kernels.op.device_code import CudaCode, DeviceCode
+from firesteel.kernels.op.op import Op
 from firesteel.kernels.proof.isolate import Died, call_apart
 from firesteel.kernels.proof.prove import Proof, list_code, prove_code
 from firesteel.kernels.proof.verify import kernel_faults

@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from firesteel.device import DeviceSpec
-from firesteel.kernels.op.op import REFERENCE, Implementation, Op, Sample
+from firesteel.kernels.op.op import REFERENCE, Implementation, Op
+from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import Errors, assert_close
 
 GUARD_BYTES = 1 << 16

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from firesteel.kernels.cuda.source import CudaKernel
-from firesteel.kernels.op.op import CudaCode
+from firesteel.kernels.op.device_code import CudaCode
 from firesteel.kernels.stream.build import build_kernel, launch
 from firesteel.kernels.stream.ring import MOST_PART_BYTES, Stream, plan_stream
 from firesteel.kernels.target import SHARED_LIMIT_BYTES, find_target

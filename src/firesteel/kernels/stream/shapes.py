@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from firesteel.formats import mxfp4
-from firesteel.kernels.op.op import Sample
 from firesteel.kernels.op.operands import RoundedOperands
+from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.op.tolerance import Tolerance
 from firesteel.kernels.operands.weights import Mxfp4Weight
 

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 
+from firesteel.config import hide_in_text
 from firesteel.errors import UserError
 
 CONNECT_S = 10.0
@@ -21,7 +22,7 @@ class RequestFailed(UserError):
     """A request that failed or was answered wrongly."""
 
     def __init__(self, kind: str, words: str, status: int | None = None) -> None:
-        super().__init__(words)
+        super().__init__(hide_in_text(words))
         self.kind = kind  # "http-error", "garbage", "unreachable" or "silent"
         self.status = status
 
@@ -35,7 +36,7 @@ def find_root(url: str) -> str:
     except ValueError:  # a port that is not a number, a missing bracket
         is_valid = False
     if not is_valid:
-        raise UserError(f"{url!r} is not a server address: write it as http://HOST:PORT")
+        raise UserError(f"{hide_in_text(url)!r} is not a server address: write it as http://HOST:PORT")
     return whole.rstrip("/").removesuffix("/v1").rstrip("/")
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from firesteel.errors import UserError
+from firesteel.kernels.ops.route import RouteOperands
 from firesteel.measure.decode.steps import watch
 from firesteel.model.decode import DecodeStep
 from firesteel.model.network_step import NetworkStep
@@ -103,8 +104,8 @@ def _watch_routes(step: NetworkStep) -> list[Tensor]:
     """Runs a step and returns the ids [T, A] of each call of the router."""
     route, all_ids = step.model.kernels.route, []
 
-    def watched(*args: Any) -> Any:
-        ids, weights = route(*args)
+    def watched(operands: RouteOperands) -> tuple[Tensor, Tensor]:
+        ids, weights = route(operands)
         all_ids.append(ids)
         return ids, weights
 

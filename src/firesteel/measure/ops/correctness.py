@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from firesteel.device import DeviceSpec
-from firesteel.kernels.op.op import REFERENCE, Implementation, Op, Sample
+from firesteel.kernels.op.op import REFERENCE, Implementation, Op
+from firesteel.kernels.op.sample import Sample
 from firesteel.kernels.operands.activation import ACTIVATIONS
 from firesteel.kernels.operands.shapes import ModelShapes
 from firesteel.kernels.proof.isolate import Died, Worker

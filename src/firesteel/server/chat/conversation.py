@@ -11,11 +11,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from firesteel.chat.format import CONSTRAIN, Message
-from firesteel.chat.grammar import JSON_OBJECT, grammar_for
+from firesteel.chat.grammar import JSON_OBJECT, Grammar, SchemaError, build_grammar
 from firesteel.chat.harmony import ResponseFormat, developer_message, system_message
-from firesteel.chat.schema import find_flaw
+from firesteel.chat.schema import SchemaLimits
 from firesteel.chat.tools import Tool
 from firesteel.errors import RequestError
+from firesteel.server.grammar.pool import refuse
 from firesteel.server.http.errors import ApiError
 from firesteel.server.openai.requests import (
     AssistantMessage,
@@ -65,11 +66,12 @@ def find_date(word: str) -> str | None:
 
 def read_tools(specs: Iterable[ToolSpec]) -> list[Tool]:
     tools: dict[str, Tool] = {}
+    limits = SchemaLimits()
     for number, spec in enumerate(specs):
         function = spec.function
         if function.name in tools:
             raise ApiError(400, f"two tools are named {function.name}", param=f"tools[{number}].function.name")
-        check_schema(function.parameters, f"tools[{number}].function.parameters")
+        check_schema(function.parameters, f"tools[{number}].function.parameters", limits)
         tools[function.name] = Tool(
             name=function.name,
             description=function.description or "",
@@ -84,7 +86,7 @@ def read_formats(request: ChatRequest) -> list[ResponseFormat]:
     if not isinstance(asked, JsonSchemaFormat):
         return []
     wanted = asked.json_schema
-    check_schema(wanted.schema, "response_format.json_schema.schema")
+    check_schema(wanted.schema, "response_format.json_schema.schema", SchemaLimits())
     return [
         ResponseFormat(
             name=wanted.name,
@@ -95,20 +97,21 @@ def read_formats(request: ChatRequest) -> list[ResponseFormat]:
     ]
 
 
-def find_grammar(asked: ChatRequest) -> str | None:
-    """Returns the grammar of the answer, or None if any text is allowed. Large schemas take milliseconds."""
+def find_grammar(asked: ChatRequest) -> Grammar | None:
+    """Returns the grammar of the answer, or None if any text is allowed. It is not compiled here."""
     tools, choice = read_tools(asked.tools or ()), asked.tool_choice
     try:
-        return grammar_for(
+        return build_grammar(
             tools=tools,
             tool_choice=choice if isinstance(choice, str) and tools else "auto",
             function=choice.function.name if isinstance(choice, NamedChoice) else None,
             parallel_tool_calls=asked.parallel_tool_calls is not False,
             response_format=find_format(asked),
         )
+    except SchemaError as error:
+        raise refuse(error) from None
     except RequestError as error:
-        param = "response_format" if "response_format" in str(error) else "tools"
-        raise ApiError(400, str(error), param=param) from None
+        raise ApiError(400, str(error), param="tools") from None
 
 
 def find_format(asked: ChatRequest) -> ResponseFormat | None:
@@ -121,8 +124,8 @@ def may_need_grammar(asked: ChatRequest) -> bool:
     return bool(asked.tools or asked.response_format)
 
 
-def check_schema(schema: dict[str, Any] | None, place: str) -> None:
-    if flaw := find_flaw(schema):
+def check_schema(schema: dict[str, Any] | None, place: str, limits: SchemaLimits) -> None:
+    if flaw := limits.find_flaw(schema):
         raise ApiError(400, f"{place}: the schema cannot be read: {flaw}", param=place, code="invalid_value")
 
 

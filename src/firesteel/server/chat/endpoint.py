@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 
 from msgspec import UNSET
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from firesteel.chat.format import Message
 from firesteel.server.chat.answer import ChatAnswer
 from firesteel.server.chat.conversation import find_grammar, may_need_grammar, render_chat
 from firesteel.server.generate.choice import ChatReader, Choice
@@ -18,7 +20,7 @@ from firesteel.server.generate.sampling import sampling_params
 from firesteel.server.http.body import read_body
 from firesteel.server.http.errors import ApiError, json_response
 from firesteel.server.http.keys import owner_of
-from firesteel.server.http.sse import DONE, Computed, EventStream, event
+from firesteel.server.http.sse import DONE, Computed, EventStream, event, while_client_waits
 from firesteel.server.observe.access_log import LogEntry, entry_of
 from firesteel.server.openai.answers import ChatChunk, ChatCompletion
 from firesteel.server.openai.requests import ChatRequest
@@ -46,7 +48,8 @@ class Chat:
     async def answer(self, request: HttpRequest) -> Response:
         config = self.service.config.server
         asked = await read_body(request, ChatRequest, config)
-        turn = await self.prepare(asked, entry_of(request.scope), owner_of(request.scope))
+        async with while_client_waits(request.receive):
+            turn = await self.prepare(asked, entry_of(request.scope), owner_of(request.scope))
         if turn.asked.stream:
             return EventStream(self.stream(turn), config)
         return Computed(lambda: self.whole(turn), config)
@@ -55,13 +58,14 @@ class Chat:
         service = self.service
         model, name = service.check_model(asked.model), new_id("chatcmpl")
         check_fields(asked)
-        messages = render_chat(asked, prompt_date=service.config.server.prompt_date)
+        messages = await self.render(asked)
         prompt = await service.encode_chat(messages)
-        grammar = await asyncio.to_thread(find_grammar, asked) if may_need_grammar(asked) else None
+        room = service.room_after(len(prompt))
+        grammar = await self.find_grammar(asked) if may_need_grammar(asked) else None
         params = sampling_params(
             asked,
             service.defaults,
-            room=service.room_after(len(prompt)),
+            room=room,
             max_tokens=asked.max_completion_tokens or asked.max_tokens,
             logprobs=(asked.top_logprobs or 0) if asked.logprobs else None,
             grammar=grammar,
@@ -79,6 +83,21 @@ class Chat:
             choices=[Choice(request=request, reader=ChatReader(service.harmony, params)) for request in requests],
             entry=entry,
         )
+
+    async def render(self, asked: ChatRequest) -> list[Message]:
+        """Renders the conversation; outside the event loop if it has schemas, which may be large."""
+        render = partial(render_chat, asked, prompt_date=self.service.config.server.prompt_date)
+        return await asyncio.to_thread(render) if may_need_grammar(asked) else render()
+
+    async def find_grammar(self, asked: ChatRequest) -> str | None:
+        """Returns the grammar of the answer after its trial, which only a request that may be admitted gets."""
+        self.service.check_ready()
+        self.service.admission.check_room(asked.n or 1)
+        grammar = await asyncio.to_thread(find_grammar, asked)
+        if grammar is None:
+            return None
+        await self.service.trials.check(grammar)
+        return grammar.text
 
     def new_answers(self, turn: ChatTurn) -> list[ChatAnswer]:
         return [ChatAnswer(index, turn.asked, self.service.tokenizer) for index in range(len(turn.choices))]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import os
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from firesteel.errors import UserError
+from firesteel.json_file import read_object, shorten
 from firesteel.server.http.body import only_given
 from firesteel.server.http.errors import ApiError
 from firesteel.server.openai.requests import GenerationRequest
@@ -31,17 +32,16 @@ SAME_FIELDS = (
 def read_defaults(directory: Path) -> dict[str, Any]:
     """Reads the defaults of generation_config.json; without that file, text is sampled at temperature 1."""
     path = directory / "generation_config.json"
-    content: Any = {}
-    if path.is_file():
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise UserError(f"{path} is not valid JSON: {error}") from error
-    content = content if isinstance(content, dict) else {}
+    content = read_object(path, UserError, "download it again") if os.path.lexists(path) else {}
     if content.get("do_sample") is False:
         return {"temperature": 0.0}
     names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-    return {"temperature": 1.0, **{name: content[name] for name in names if content.get(name) is not None}}
+    defaults = {"temperature": 1.0, **{name: content[name] for name in names if content.get(name) is not None}}
+    try:
+        SamplingParams(**defaults)
+    except UserError as error:
+        raise UserError(f"{path}: {shorten(error)}; correct or remove it") from error
+    return defaults
 
 
 def sampling_params(

@@ -6,9 +6,10 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Scope
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from firesteel.errors import EngineDied, EngineFailed, UserError
+from firesteel.panics import panics_as
 from firesteel.server.openai.answers import ErrorAnswer, ErrorDetail
 
 KINDS = {
@@ -46,6 +47,21 @@ class ApiError(Exception):
         if self.status == 401:
             headers["www-authenticate"] = "Bearer"
         return json_response(self.body, status=self.status, headers=headers)
+
+
+class LibraryPanic(Exception):
+    """A library written in Rust panicked. Unlike the panic, this is an Exception and gets the usual answer."""
+
+
+class PanicGuard:
+    """A layer that turns panics of libraries into exceptions, which have an answer in JSON."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with panics_as(LibraryPanic, "a library panicked"):
+            await self.app(scope, receive, send)
 
 
 class ClientGone(Exception):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from functools import partial
 
 import msgspec
@@ -61,6 +61,11 @@ async def client_leaves(receive: Receive) -> None:
         pass
 
 
+def while_client_waits(receive: Receive) -> AbstractAsyncContextManager[None]:
+    """Returns a context that cancels its body and raises ClientGone if the client leaves."""
+    return unless(partial(client_leaves, receive), ClientGone)
+
+
 class Computed(Response):
     """An answer that is computed while its client waits."""
 
@@ -71,7 +76,7 @@ class Computed(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         limit_s = self.config.request_timeout_s or None
-        async with unless(partial(client_leaves, receive), ClientGone), asyncio.timeout(limit_s):
+        async with while_client_waits(receive), asyncio.timeout(limit_s):
             response = await self._make()
         await response(scope, receive, send)
 
@@ -89,7 +94,7 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             async with (
-                unless(partial(client_leaves, receive), ClientGone),
+                while_client_waits(receive),
                 unless(self._is_stuck, SlowClient),
                 asyncio.timeout(self.config.request_timeout_s or None),
             ):

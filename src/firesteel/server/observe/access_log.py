@@ -19,6 +19,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from firesteel.chat.tokenizer import Tokenizer
+from firesteel.printable import escape_line, escape_lines
 from firesteel.server.generate.choice import Choice
 from firesteel.server.http.errors import GONE
 from firesteel.server.observe.metrics import Metrics
@@ -121,13 +122,14 @@ class LineFormatter(logging.Formatter):
         facts = {name: value for name, value in vars(record).items() if name not in _STANDARD}
         if (request_id := _request_id.get()) is not None:
             facts = {"request_id": request_id, **facts}
-        trace = f"\n{self.formatException(record.exc_info)}" if record.exc_info else ""
+        trace = f"\n{escape_lines(self.formatException(record.exc_info))}" if record.exc_info else ""
         when, what = self.formatTime(record, self.datefmt), record.getMessage()
         if self.as_json:
             whole = {"time": when, "level": record.levelname.lower(), "event": what, **facts}
-            return json.dumps(whole | ({"trace": trace[1:]} if trace else {}), ensure_ascii=False, default=str)
+            whole |= {"trace": trace[1:]} if trace else {}
+            return escape_line(json.dumps(whole, ensure_ascii=False, default=str))
         words = " ".join(f"{name}={_word(value)}" for name, value in facts.items())
-        return f"{when} {record.levelname.lower():7} {what} {words}{trace}"
+        return escape_line(f"{when} {record.levelname.lower():7} {what} {words}") + trace
 
 
 def _word(value: object) -> str:

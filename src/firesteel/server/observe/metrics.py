@@ -119,6 +119,12 @@ class Metrics:
             ["path", "status"],
             registry=self.registry,
         )
+        self._stopped_trials = Counter(
+            "firesteel_schema_compilations_stopped",
+            "Compilations of clients' schemas that were ended: by a limit, a crash, or because the client left",
+            ["model_name", "reason"],
+            registry=self.registry,
+        )
         self._first_token = self._histogram(
             "vllm:time_to_first_token_seconds", "Seconds to the first token", SECONDS
         )
@@ -137,6 +143,9 @@ class Metrics:
 
     def count_answer(self, path: str, status: int) -> None:
         self._answers.labels(path, str(status)).inc()
+
+    def count_stopped_trial(self, reason: str) -> None:
+        self._stopped_trials.labels(self._model, reason).inc()
 
     def count_tokens(self, count: int) -> None:
         """Counts tokens of unfinished choices too, so that rates are current."""

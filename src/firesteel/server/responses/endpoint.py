@@ -19,7 +19,7 @@ from firesteel.server.http.body import MIB, read_body
 from firesteel.server.http.errors import ApiError, as_api_error, json_response, note_error
 from firesteel.server.http.keys import owner_of
 from firesteel.server.http.route import GENERATES, ApiRoute
-from firesteel.server.http.sse import Computed, EventStream, event
+from firesteel.server.http.sse import Computed, EventStream, event, while_client_waits
 from firesteel.server.observe.access_log import LogEntry, entry_of
 from firesteel.server.openai.answers import TokenLogprob
 from firesteel.server.openai.requests import TextFormat
@@ -104,7 +104,8 @@ class Responses:
     async def create(self, request: HttpRequest) -> HttpResponse:
         config = self.service.config.server
         asked = await read_body(request, ResponseRequest, config)
-        job = await self.prepare(asked, entry_of(request.scope), owner_of(request.scope))
+        async with while_client_waits(request.receive):
+            job = await self.prepare(asked, entry_of(request.scope), owner_of(request.scope))
         if asked.background:
             return self.start(job)
         if asked.stream:
@@ -229,7 +230,11 @@ def name_field(error: ApiError) -> ApiError:
     """Renames the field of a chat request to its name in a response request."""
     if error.param is not None:
         error.param = (
-            error.param.replace("messages", "input").replace(".function.", ".").replace("tool_call_id", "call_id")
+            error.param.replace("messages", "input")
+            .replace(".function.", ".")
+            .replace("tool_call_id", "call_id")
+            .replace("response_format.json_schema", "text.format")
+            .replace("response_format", "text.format")
         )
     return error
 

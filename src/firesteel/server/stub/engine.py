@@ -17,7 +17,7 @@ from itertools import chain, cycle
 from pathlib import Path
 
 from firesteel.chat.tokenizer import Tokenizer
-from firesteel.engine.process.main import Channel
+from firesteel.engine.process.channel import Channel
 from firesteel.engine.process.messages import (
     Cancel,
     FromEngine,

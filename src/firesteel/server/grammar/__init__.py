@@ -1,0 +1,1 @@
+"""Trial compilation of clients' grammars in child processes that can be killed."""
