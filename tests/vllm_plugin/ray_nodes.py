@@ -7,11 +7,11 @@ from contextlib import contextmanager, suppress
 
 import psutil
 
-from tests.vllm_plugin.peers import ROOT, environment, folder_of
+from tests.vllm_plugin.peers import ENVIRONMENT, ROOT, environment, folder_of
 
 READY_S = 180.0
 VARIABLES = {
-    "PYTHONPATH": f"{ROOT / 'tests/vllm_plugin/ray_site'}:{ROOT}",
+    "PYTHONPATH": f"{ROOT / 'tests/vllm_plugin/ray_site'}:{ENVIRONMENT['PYTHONPATH']}",
     "RAY_DEDUP_LOGS": "0",  # else only one of two similar lines is shown
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
