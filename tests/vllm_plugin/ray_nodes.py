@@ -34,14 +34,14 @@ def two_nodes(version, folder):
 
 
 def start_node(version, folder, address, words):
-    log = (folder / f"{address}.log").open("w")
     command = [
         *(folder_of(version) / "python", "-m", "ray.scripts.scripts", "start", "--block", *words),
         *(f"--node-ip-address={address}", "--num-gpus=1", "--num-cpus=2", "--object-store-memory=100000000"),
         *(("--include-dashboard=false", f"--temp-dir={folder}") if "--head" in words else ()),
     ]
     variables = environment(**VARIABLES | {"VLLM_HOST_IP": address})
-    return subprocess.Popen(command, env=variables, stdout=log, stderr=log, start_new_session=True)
+    with (folder / f"{address}.log").open("w") as log:
+        return subprocess.Popen(command, env=variables, stdout=log, stderr=log, start_new_session=True)
 
 
 def wait_for(port, process, log):
