@@ -14,8 +14,8 @@ from firesteel.device import GIB, DeviceSpec
 from firesteel.doctor import PACKAGES, Finding, FindingStatus, MachineFacts, driver_version, judge
 from firesteel.kernels.cuda.compile import lacks_nvrtc
 from firesteel.kernels.registry import NETWORK_OPS
-from firesteel.vllm_plugin.state import PluginState
-from firesteel.vllm_plugin.versions import judge_version
+from firesteel.vllm_plugin.refusal.state import PluginState
+from firesteel.vllm_plugin.refusal.versions import judge_version
 
 HEADER = Path(__file__)  # any file that exists
 NO_HEADER = HEADER / "Python.h"

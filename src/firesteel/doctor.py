@@ -21,7 +21,7 @@ from firesteel.kernels.cuda.compile import lacks_nvrtc, nvrtc_architectures, nvr
 from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.operands.activation import BLOCK_SCALED_TRITON
 from firesteel.kernels.tiles.tuned import find_shipped
-from firesteel.vllm_plugin.state import PluginState, find_state
+from firesteel.vllm_plugin.refusal.state import PluginState, find_state
 
 OLDEST_PYTHON = (3, 11)
 OLDEST_TORCH = (2, 11)

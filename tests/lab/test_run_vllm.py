@@ -1,6 +1,6 @@
-"""vLLM's CPU build tested by the lab, with a small Llama of random weights.
+"""vLLM's CPU build tested by the lab, with a small Llama of random weights, and with our plugin.
 
-Its MXFP4 needs AMX, so the model is not a gpt-oss. `make vllm` installs it.
+Its own MXFP4 needs AMX, so only the plugin runs a gpt-oss. `make vllm` installs it.
 """
 
 import json
@@ -13,9 +13,18 @@ from firesteel.hub import BUILT_IN
 from firesteel.lab.run import run_lab
 from firesteel.lab.spec import LabSpec
 from tests.lab.observers import RecordingObserver
+from tests.vllm_plugin.chain_checkpoint import write_chain
+from tests.vllm_plugin.peers import ENVIRONMENT
 
-BIN = Path(__file__).parents[2] / ".venv-vllm-0.28.0" / "bin"
+ROOT = Path(__file__).parents[2]
+BIN = ROOT / ".venv-vllm-0.28.0" / "bin"
+COMMAND = f"{BIN / 'python'} {BIN / 'vllm'} serve {{model}} --port {{port}}"
 FLAGS = ("--max-model-len", "4200", "--enforce-eager", "--dtype", "float32")
+
+
+def needs_vllm(test):
+    is_missing = not (BIN.parent / "installed").is_file()
+    return pytest.mark.peer(pytest.mark.skipif(is_missing, reason="needs vLLM's CPU builds: make vllm")(test))
 
 
 @pytest.fixture(scope="module")
@@ -44,17 +53,40 @@ def llama(tmp_path_factory):
     return folder
 
 
-@pytest.mark.peer
-@pytest.mark.skipif(not (BIN / "vllm").is_file(), reason="needs vLLM's CPU build: make vllm")
-def test_vllm_is_started_verified_stressed_and_measured(llama, tmp_path, monkeypatch):
-    for name, value in {
-        "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16",
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "HF_HUB_OFFLINE": "1",
-    }.items():
+@pytest.fixture(scope="module")
+def gpt_oss(tmp_path_factory):
+    return write_chain(tmp_path_factory.mktemp("chain"))
+
+
+@needs_vllm
+@pytest.mark.parametrize(
+    ("engine", "model", "fault"),
+    [
+        ("vllm", "llama", ""),
+        ("vllm+firesteel", "llama", "firesteel did not run"),
+        ("vllm+firesteel", "gpt_oss", ""),
+        (COMMAND, "gpt_oss", "firesteel ran: "),
+    ],
+)
+def test_stock_vllm_and_the_plugin_are_told_apart(engine, model, fault, request, tmp_path, monkeypatch):
+    for name, value in {**ENVIRONMENT, "TIKTOKEN_ENCODINGS_BASE": str(ROOT / "tests" / "data")}.items():
         monkeypatch.setenv(name, value)
-    engine = f"{BIN / 'python'} {BIN / 'vllm'} serve {{model}} --port {{port}}"
-    spec = LabSpec(engine=engine, model=str(llama), flags=FLAGS, quick=True, ready_s=600.0)
+    monkeypatch.setenv("PATH", str(BIN), prepend=":")
+    folder = request.getfixturevalue(model)
+    flags = FLAGS if model == "llama" else (*FLAGS[:-1], "bfloat16")  # the only type of gpt-oss in vLLM
+    spec = LabSpec(engine=engine, model=str(folder), flags=flags, quick=True, level="1.5", ready_s=600.0)
+    levels = {level.level.number: level for level in run_lab(spec, tmp_path, RecordingObserver()).levels}
+    assert levels["1"].passed, levels["1"].reason
+    assert levels["1.5"].passed == (not fault), levels["1.5"].reason
+    assert fault in levels["1.5"].reason
+    assert ("firesteel" in levels["1.5"].backend.seen) == (model == "gpt_oss")
+
+
+@needs_vllm
+def test_vllm_is_started_verified_stressed_and_measured(llama, tmp_path, monkeypatch):
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    spec = LabSpec(engine=COMMAND, model=str(llama), flags=FLAGS, quick=True, ready_s=600.0)
     result = run_lab(spec, tmp_path, RecordingObserver())
     levels = {level.level.number: level for level in result.levels}
     assert result.passed, [level.reason for level in result.levels]

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from firesteel.config import all_settings
-from firesteel.vllm_plugin.versions import VersionSupport, judge_version
+from firesteel.vllm_plugin.refusal.versions import VersionSupport, judge_version
 
 ROOT = Path(__file__).parents[2]
 FILES = ("compose.yaml", "compose.dev.yaml")

@@ -37,19 +37,19 @@ SPEC = ModelSpec(
 
 
 def write_chain(directory):
-    """Writes a checkpoint that answers every chat with REPLY."""
+    """Writes a checkpoint that answers with REPLY."""
     directory.mkdir(parents=True, exist_ok=True)
     build_o200k().save(str(directory / "tokenizer.json"), pretty=False)
     tokenizer = Tokenizer.load(directory)
     special = tokenizer.special_ids
-    chain = [
+    header = [
         *tokenizer.encode("assistant"),
         special["<|channel|>"],
         *tokenizer.encode("final"),
         special["<|message|>"],
-        *tokenizer.encode(REPLY),
-        special["<|return|>"],
     ]
+    reply = tokenizer.encode(REPLY)
+    chain = [*header, *reply, special["<|return|>"]]
     assert len(set(chain)) == len(chain) < SPEC.hidden_size
     weights = synthetic_weights(SPEC, find_device("cpu"), seed=1)
     named = named_tensors(weights, SPEC)
@@ -57,11 +57,11 @@ def write_chain(directory):
         if ".o_proj." in name or ".down_proj_" in name or name in ("model.embed_tokens.weight", "lm_head.weight"):
             tensor.zero_()
     axes = torch.eye(SPEC.hidden_size, dtype=named["lm_head.weight"].dtype)
-    named["model.embed_tokens.weight"][:] = axes[-1]  # every other token has the same successor
-    for axis, (token, successor) in enumerate(zip(chain, [*chain[1:], chain[-1]], strict=True)):
+    named["model.embed_tokens.weight"][:] = axes[-1]  # of all tokens outside the chain, which begin the reply
+    named["lm_head.weight"][reply[0]] += axes[-1]
+    for axis, (token, successor) in enumerate(zip(chain, [*chain[1:], reply[0]], strict=True)):
         named["model.embed_tokens.weight"][token] = axes[axis]
         named["lm_head.weight"][successor] += axes[axis]
-    named["lm_head.weight"][chain[-1]] += axes[-1]
     save_checkpoint(directory, SPEC, weights)
     (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": [special["<|return|>"], 199999]}))
     shutil.copy(BUILT_IN / "tokenizer_config.json", directory)

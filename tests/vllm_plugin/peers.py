@@ -21,7 +21,7 @@ ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",  # for functions that are sent to the workers
-    "PYTHONPATH": str(ROOT),  # for tests.vllm_plugin
+    "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
 }
 
 
@@ -33,16 +33,13 @@ def is_installed(version):
     return (folder_of(version).parent / "installed").is_file()
 
 
-each_version = pytest.mark.parametrize(
-    "version",
-    [
-        pytest.param(
-            version,
-            marks=pytest.mark.skipif(not is_installed(version), reason="needs vLLM's CPU builds: make vllm"),
-        )
-        for version in VERSIONS
-    ],
-)
+INSTALLED = [
+    pytest.param(
+        version, marks=pytest.mark.skipif(not is_installed(version), reason="needs vLLM's CPU builds: make vllm")
+    )
+    for version in VERSIONS
+]
+each_version = pytest.mark.parametrize("version", INSTALLED)
 
 
 def environment(**extra):

@@ -7,11 +7,11 @@ from contextlib import contextmanager, suppress
 
 import psutil
 
-from tests.vllm_plugin.peers import ROOT, environment, folder_of
+from tests.vllm_plugin.peers import ENVIRONMENT, ROOT, environment, folder_of
 
 READY_S = 180.0
 VARIABLES = {
-    "PYTHONPATH": f"{ROOT / 'tests/vllm_plugin/ray_site'}:{ROOT}",
+    "PYTHONPATH": f"{ROOT / 'tests/vllm_plugin/ray_site'}:{ENVIRONMENT['PYTHONPATH']}",
     "RAY_DEDUP_LOGS": "0",  # else only one of two similar lines is shown
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -34,14 +34,14 @@ def two_nodes(version, folder):
 
 
 def start_node(version, folder, address, words):
-    log = (folder / f"{address}.log").open("w")
     command = [
         *(folder_of(version) / "python", "-m", "ray.scripts.scripts", "start", "--block", *words),
         *(f"--node-ip-address={address}", "--num-gpus=1", "--num-cpus=2", "--object-store-memory=100000000"),
         *(("--include-dashboard=false", f"--temp-dir={folder}") if "--head" in words else ()),
     ]
     variables = environment(**VARIABLES | {"VLLM_HOST_IP": address})
-    return subprocess.Popen(command, env=variables, stdout=log, stderr=log, start_new_session=True)
+    with (folder / f"{address}.log").open("w") as log:
+        return subprocess.Popen(command, env=variables, stdout=log, stderr=log, start_new_session=True)
 
 
 def wait_for(port, process, log):

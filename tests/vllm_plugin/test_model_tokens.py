@@ -53,3 +53,4 @@ def test_tokens_are_the_same_on_two_ray_nodes(version):
     assert answer["models"] == ["FiresteelGptOss"] * 2
     assert answer["rounds"] == expected_tokens()
     assert all(f"firesteel: rank {rank} of 2: gpt-oss plugin" in log for rank in range(2))
+    assert "ip=127.0.0.2" in log  # Ray's mark of lines from the other node

@@ -8,7 +8,7 @@ import pytest
 
 from firesteel.config import resolve
 from firesteel.errors import UserError
-from firesteel.vllm_plugin.refused import RefusedGptOss, RefusedGptOssConfig
+from firesteel.vllm_plugin.refusal.refused import RefusedGptOss, RefusedGptOssConfig
 from firesteel.vllm_plugin.register import ARCHITECTURE, MODEL, REFUSED_MODEL, register
 from tests.vllm_plugin.stand_in import OurHook, StandInVllm, put_our_hook
 

@@ -1,5 +1,6 @@
 """Installing firesteel beside vLLM must leave vLLM's packages as they are."""
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -21,8 +22,8 @@ def our_ranges():
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.stem)
 def test_versions_that_vllm_needs_are_in_our_ranges(lock):
     """pip would replace a package outside our range: vLLM needs llguidance below 1.8, for example."""
-    lines = [line for line in lock.read_text(encoding="utf-8").splitlines() if "==" in line]
-    pins = {canonicalize_name(name): version for name, _, version in (line.partition("==") for line in lines)}
+    pairs = re.findall(r"^([\w.-]+)==(\S+)", lock.read_text(encoding="utf-8"), re.MULTILINE)
+    pins = {canonicalize_name(name): version for name, version in pairs}
     shared = pins.keys() & our_ranges().keys()
     assert {"llguidance", "numpy"} <= shared
     assert [f"{name} {pins[name]}" for name in shared if pins[name] not in our_ranges()[name]] == []

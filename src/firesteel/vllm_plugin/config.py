@@ -9,6 +9,8 @@ from vllm.config import CUDAGraphMode
 from vllm.config.compilation import CompilationMode
 from vllm.model_executor.models.config import GptOssForCausalLMConfig
 
+from firesteel.vllm_plugin.same_plugin import WORKER, mark_config
+
 CURE = "or set FIRESTEEL_VLLM=off to run gpt-oss by stock vLLM"
 LOAD_FORMATS = ("auto", "hf", "safetensors", "dummy")
 EXACT = 16  # requests up to which each number has its own graph: a padded row would read experts nobody asked for
@@ -24,6 +26,7 @@ class FiresteelGptOssConfig(GptOssForCausalLMConfig):
         GptOssForCausalLMConfig.verify_and_update_config(vllm_config)
         refuse(vllm_config)
         use_full_graphs(vllm_config, sizes)
+        mark_config(vllm_config)
 
 
 def refuse(vllm_config: Any) -> None:
@@ -57,6 +60,7 @@ def list_unsupported(vllm_config: Any) -> list[tuple[str, bool]]:
         ),
         (f"the load format {load_format} (--load-format)", load_format not in LOAD_FORMATS),
         ("prompt embeddings (--enable-prompt-embeds)", bool(vllm_config.model_config.enable_prompt_embeds)),
+        ("worker extensions (--worker-extension-cls)", parallel.worker_extension_cls not in ("", WORKER)),
         ("sleep mode (--enable-sleep-mode)", bool(vllm_config.model_config.enable_sleep_mode)),
     ]
 

@@ -30,6 +30,7 @@ from firesteel.vllm_plugin.assembly import DUMMY, assemble, find_folder, random_
 from firesteel.vllm_plugin.kv import KvLayer, bound_cache, scratch_cache
 from firesteel.vllm_plugin.proof_line import ProofLine
 from firesteel.vllm_plugin.runtime import Runtime
+from firesteel.vllm_plugin.same_plugin import check_mark
 from firesteel.vllm_plugin.step import VllmStep, profiling_step
 from firesteel.vllm_plugin.step_log import StepLog
 
@@ -41,6 +42,7 @@ class FiresteelGptOss(nn.Module):
 
     def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
         super().__init__()
+        check_mark(vllm_config)
         self.vllm_config = vllm_config
         rank, num_ranks = get_tensor_model_parallel_rank(), get_tensor_model_parallel_world_size()
         self.assembly = assemble(vllm_config, rank=rank, num_ranks=num_ranks, add=tensor_model_parallel_all_reduce)

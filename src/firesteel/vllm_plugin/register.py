@@ -11,19 +11,19 @@ import logging
 from contextlib import suppress
 
 from firesteel.config.environment import PLUGIN_VARIABLE
-from firesteel.vllm_plugin.refusal import (
+from firesteel.vllm_plugin.refusal.reason import (
     config_hooks,
     find_refusal,
     imported_version,
     is_switched_off,
     our_config_hook,
 )
-from firesteel.vllm_plugin.versions import VersionSupport
+from firesteel.vllm_plugin.refusal.versions import VersionSupport
 
 ARCHITECTURE = "GptOssForCausalLM"
 # Names, not classes: vLLM imports them in a process of its own, so that CUDA is not initialised here.
 MODEL = "firesteel.vllm_plugin.model:FiresteelGptOss"
-REFUSED_MODEL = "firesteel.vllm_plugin.refused:RefusedGptOss"
+REFUSED_MODEL = "firesteel.vllm_plugin.refusal.refused:RefusedGptOss"
 logger = logging.getLogger("vllm.firesteel")  # vLLM shows what its own loggers and their children write
 
 
@@ -49,7 +49,7 @@ def refuse() -> None:
     """Makes vLLM fail for gpt-oss: when it checks its configuration, or else when it builds the model."""
     from vllm import ModelRegistry
 
-    from firesteel.vllm_plugin.refused import RefusedGptOssConfig
+    from firesteel.vllm_plugin.refusal.refused import RefusedGptOssConfig
 
     ModelRegistry.register_model(ARCHITECTURE, REFUSED_MODEL)
     with suppress(ImportError):  # a version without this table

@@ -174,12 +174,21 @@ def test_reference_in_the_plugin_is_a_fallback_on_a_gpu_only():
     assert not judge("vllm+firesteel", log=log, machine=machine()).faults
 
 
-def test_path_cuda_of_the_plugin_needs_captured_steps():
+def test_path_cuda_of_the_plugin_needs_replayed_steps():
     log = [PLUGIN.format(0, 1, "cuda")]
     assert judge("vllm+firesteel", path="cuda", log=log).faults == ("plugin-graphs did not run",)
-    captured = [*log, "INFO firesteel: captured step sizes 1, 2, 4, 8"]
-    assert not judge("vllm+firesteel", path="cuda", log=captured).faults
-    assert judge("vllm+firesteel", path="native-fp4", log=captured).faults == ("plugin-block-scaled did not run",)
+    replayed = [*log, "INFO firesteel: steps so far: 3 x prompt graph of 256, 13 x decode graph of 4"]
+    assert not judge("vllm+firesteel", path="cuda", log=replayed).faults
+    assert judge("vllm+firesteel", path="native-fp4", log=replayed).faults == ("plugin-block-scaled did not run",)
+    refused = [*replayed, "WARNING firesteel: decoding steps of 3 requests run op by op: no plan"]
+    [fault] = judge("vllm+firesteel", path="cuda", log=refused).faults
+    assert fault.startswith("plugin-op-by-op ran")
+
+
+@pytest.mark.parametrize("verdicts", ["native-fp4", "bf16+native-fp4", "native-fp4+none"])
+def test_block_scaled_plugin_is_recognised_among_other_verdicts(verdicts):
+    log = [PLUGIN.format(0, 1, "cuda").replace("[bf16]", f"[{verdicts}]")]
+    assert not judge("vllm+firesteel", path="native-fp4", log=log).faults
 
 
 def test_plugin_is_recognised_in_a_profile():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
@@ -18,8 +19,9 @@ from firesteel.lab.levels.smoke import ask_together, random_prompt
 from firesteel.lab.path.backend import BackendSummary, PathEvidence, load_rules, summarise
 from firesteel.lab.path.imports import find_libraries, find_packages, judge_places
 from firesteel.lab.path.ledger import ServerLedger
+from firesteel.lab.path.ranks import awaits_ranks
 from firesteel.lab.servers.supervisor import SupervisedServer
-from firesteel.lab.servers.target import Target
+from firesteel.lab.servers.target import PROOFS_POLL_S, PROOFS_S, Target
 from firesteel.lab.spec import LabSpec
 from firesteel.lab.trace import count_kernels
 
@@ -71,11 +73,20 @@ def exercise(target: Target, spec: LabSpec) -> None:
 def gather_evidence(target: Target, spec: LabSpec) -> PathEvidence:
     """Collects evidence. The machine is known only if the lab started the server: others may run anywhere."""
     return PathEvidence(
-        log=() if target.server is None else tuple(read_lines(target.server.log)),
+        log=() if target.server is None else read_log(target, target.server.log),
         ledger=target.read_ledger() if target.kind == "firesteel" else None,
         kernels=count_kernels(Path(spec.trace)) if spec.trace else None,
         machine=None if target.server is None else find_device(),
     )
+
+
+def read_log(target: Target, path: Path) -> tuple[str, ...]:
+    """Returns the lines of a server's log; waits while our plugin in vLLM still reads machine code."""
+    deadline = time.monotonic() + PROOFS_S
+    while awaits_ranks(lines := tuple(read_lines(path))) and time.monotonic() < deadline:
+        target.on_progress("the plugin is reading machine code")
+        time.sleep(PROOFS_POLL_S)
+    return lines
 
 
 def read_lines(path: Path) -> Iterator[str]:

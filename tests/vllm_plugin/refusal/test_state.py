@@ -1,8 +1,8 @@
 import pytest
 
-from firesteel.vllm_plugin import state as module
-from firesteel.vllm_plugin.state import find_state
-from firesteel.vllm_plugin.versions import judge_version
+from firesteel.vllm_plugin.refusal import state as module
+from firesteel.vllm_plugin.refusal.state import find_state
+from firesteel.vllm_plugin.refusal.versions import judge_version
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from firesteel.errors import UserError
-from firesteel.vllm_plugin.refusal import find_refusal
+from firesteel.vllm_plugin.refusal.reason import find_refusal
 
 
 class RefusedGptOss(nn.Module):

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from firesteel.config import PLUGIN_VARIABLE, find_allowed_plugins
-from firesteel.vllm_plugin.refusal import CURE, find_bad_switch, is_switched_off
-from firesteel.vllm_plugin.versions import VllmVersion, find_installed
+from firesteel.vllm_plugin.refusal.reason import CURE, find_bad_switch, is_switched_off
+from firesteel.vllm_plugin.refusal.versions import VllmVersion, find_installed
 
 GROUP, NAME = "vllm.general_plugins", "firesteel"
 

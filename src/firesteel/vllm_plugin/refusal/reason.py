@@ -7,7 +7,7 @@ from typing import Any
 
 from firesteel.config.environment import PLUGIN_VARIABLE, find_plugin_switch
 from firesteel.config.settings import ConfigError, parse_switch
-from firesteel.vllm_plugin.versions import VllmVersion, judge_version
+from firesteel.vllm_plugin.refusal.versions import VllmVersion, judge_version
 
 CURE = f"or set {PLUGIN_VARIABLE}=off to run vLLM's own gpt-oss"
 

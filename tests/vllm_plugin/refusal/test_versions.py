@@ -2,7 +2,7 @@ import importlib.metadata
 
 import pytest
 
-from firesteel.vllm_plugin.versions import VersionSupport, find_installed, judge_version
+from firesteel.vllm_plugin.refusal.versions import VersionSupport, find_installed, judge_version
 
 
 @pytest.mark.parametrize(

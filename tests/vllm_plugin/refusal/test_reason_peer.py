@@ -19,6 +19,7 @@ UNSUPPORTED = {
     "vLLM's speculation": {"speculative_config": SPECULATION},
     "KV connectors": {"kv_transfer_config": {"kv_connector": "SharedStorageConnector", "kv_role": "kv_both"}},
     "KV cache of type fp8": {"kv_cache_dtype": "fp8"},
+    "worker extensions": {"worker_extension_cls": "tests.vllm_plugin.generate.Other"},
     "prompt embeddings": {"enable_prompt_embeds": True},
     "the load format bitsandbytes": {"load_format": "bitsandbytes"},
 }
@@ -50,6 +51,8 @@ def test_foreign_version_refuses_gpt_oss_and_no_other_model(version):
     stock = examine(version, FIRESTEEL_VLLM="off")
     refused = examine(version, pretended="0.31.0", options={"plain": {}})
     assert {name for name in stock["models"] if stock["models"][name] != refused["models"][name]} == {GPT_OSS}
-    assert refused["models"][GPT_OSS] == "firesteel.vllm_plugin.refused:RefusedGptOss" and refused["generates"]
+    assert (
+        refused["models"][GPT_OSS] == "firesteel.vllm_plugin.refusal.refused:RefusedGptOss" and refused["generates"]
+    )
     assert "vLLM 0.31.0 is not supported" in refused["errors"]["plain"]
     assert "FIRESTEEL_VLLM=off" in refused["errors"]["plain"]

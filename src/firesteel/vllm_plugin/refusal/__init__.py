@@ -1,0 +1,1 @@
+"""What the plugin refuses: versions of vLLM, broken installations, and how that is said."""
