@@ -1,7 +1,7 @@
 """Predicted speed of prompts: each op takes the longer of its memory traffic and its matrix products.
 
-Unlike a decoded token, a prompt writes its activations to memory and reads them again: at 8192 tokens that is as much
-traffic as the weights. Every expert is read in every step from about 100 tokens on, so short prompts are bound by
+Unlike a decoded token, a prompt writes its activations to memory and reads them again: at 8192 tokens that is as
+much traffic as the weights. Every expert is read in every step from about 100 tokens on, so short prompts are bound by
 memory and long ones by the matrix rate.
 """
 
@@ -52,8 +52,8 @@ class MatrixRates:
 GB10_RATES = MatrixRates(
     bf16=125,
     mxfp8=250,
-    source="1 PFLOP/s of sparse FP4 stated by NVIDIA, so 500 TFLOP/s dense, 250 in FP8 and 125 in bf16 are assumed; "
-    "others measured 188 in FP8 (NVIDIA developer forum, thread 359960)",
+    source="1 PFLOP/s of sparse FP4 stated by NVIDIA, so 500 TFLOP/s dense, 250 in FP8 and 125 in bf16 are assumed"
+    "; others measured 188 in FP8 (NVIDIA developer forum, thread 359960)",
 )
 
 
