@@ -1,8 +1,8 @@
 """Predicted speed of prompts: each op takes the longer of its memory traffic and its matrix products.
 
 Unlike a decoded token, a prompt writes its activations to memory and reads them again: at 8192 tokens that is as
-much traffic as the weights. Every expert is read in every step from about 100 tokens on, so short prompts are bound by
-memory and long ones by the matrix rate.
+much traffic as the weights. Every expert is read in every step from about 100 tokens on, so short prompts are bound
+by memory and long ones by the matrix rate.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 from firesteel.measure.roofline.roofline import (
     BF16,
+    GPUS,
     NOT_RUN,
     OpCost,
     RooflineError,
@@ -63,8 +64,8 @@ class PublishedPrompts:
     source: str
 
 
-PUBLISHED = {
-    ("gb10", "gpt-oss-120b"): PublishedPrompts(
+PUBLISHED = {  # by title of the GPU, and model
+    (GPUS["gb10"].title, "gpt-oss-120b"): PublishedPrompts(
         {512: 1854, 2048: 4573, 8192: 6628}, "christopherowen/spark-vllm-mxfp4-docker, README"
     )
 }
@@ -92,9 +93,10 @@ class PromptPrediction:
 
 def find_rates(name: str) -> MatrixRates | None:
     """Returns the matrix rates of a GPU in the table, None if they are unknown."""
-    if name == "gb10":
+    gpu = find_gpu(name)
+    if gpu is GPUS["gb10"]:
         return GB10_RATES
-    rate = find_gpu(name).bf16_tflop_s
+    rate = gpu.bf16_tflop_s
     return None if rate is None else MatrixRates(bf16=rate, mxfp8=None, source="data sheet, bf16")
 
 
@@ -119,7 +121,7 @@ def predict_prompts(
     if rates is None:
         return []
     gb_s = list(chosen.bandwidths().values())[-1]
-    published = PUBLISHED.get((gpu, model))
+    published = PUBLISHED.get((chosen.title, model))
     predictions = []
     for activation in rates.activations():
         for tokens in lengths:
@@ -194,7 +196,7 @@ def prompt_assumptions(
     ]
     if (memory_share, matrix_share) == (MEMORY_SHARE, MATRIX_SHARE):
         lines.append("the same shares predict the prompts of 2048 and 8192 tokens measured on the H200 within 20 %")
-    published = PUBLISHED.get((gpu, model))
+    published = PUBLISHED.get((find_gpu(gpu).title, model))
     return lines if published is None else [*lines, f"published: another engine, {published.source}"]
 
 
