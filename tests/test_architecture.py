@@ -14,6 +14,7 @@ SOURCE = ROOT / "src" / "firesteel"
 # Each part may import itself and what its row names; the ground is there for all.
 GROUND = {
     "errors",
+    "sampling_rules",
     "types",
     "device",
     "config",
@@ -26,7 +27,8 @@ GROUND = {
 MAY_IMPORT = {
     "errors": set(),
     "config": {"errors"},
-    "types": {"errors"},
+    "sampling_rules": set(),
+    "types": {"errors", "sampling_rules"},
     "device": {"errors"},
     "heap": set(),
     "untrusted": {"errors"},
@@ -92,7 +94,18 @@ BARE_GPU_BOX = {"torch", "triton", "numpy", "safetensors", "cuda"}  # what the l
 BORDER = {f"engine/process/{name}.py" for name in ("messages", "channel", "main", "handle", "waiters", "client")}
 GRAMMAR = "engine/sample/grammar.py"  # the only file of the lower parts that uses llguidance, for the first grammar
 MOST_MODULES = 20  # per folder, beside its sub-packages
-LOWER_PARTS = ("formats", "kernels", "model", "engine", "measure", "device", "types", "errors", "untrusted")
+LOWER_PARTS = (
+    "formats",
+    "kernels",
+    "model",
+    "engine",
+    "measure",
+    "device",
+    "types",
+    "sampling_rules",
+    "errors",
+    "untrusted",
+)
 PYTHON_FILES = sorted(SOURCE.rglob("*.py"))
 
 
