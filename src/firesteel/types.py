@@ -18,7 +18,7 @@ from firesteel.sampling_rules import SAMPLING_RULES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How to continue a prompt. Temperature 0 is greedy; equal seeds give equal tokens.
+    """Settings of a continuation. Temperature 0 is greedy; equal seeds give equal tokens.
 
     Order: repetition, frequency and presence penalties, logit bias, forbidden and allowed tokens, temperature,
     top-k, top-p of what top-k left, min-p, draw. Logprobs are those of the model before all of these.
