@@ -12,8 +12,12 @@ from vllm import LLM, SamplingParams
 
 from firesteel.hub import BUILT_IN
 
-
-STATISTICS = {"disable_log_stats": False}  # for the number of preemptions
+DEFAULTS = {
+    "model": str(BUILT_IN),
+    "dtype": "bfloat16",
+    "skip_tokenizer_init": True,
+    "disable_log_stats": False,  # they count preemptions
+}
 
 
 def name_model(worker):
@@ -22,15 +26,7 @@ def name_model(worker):
 
 def main():
     task = json.loads(sys.stdin.read())
-    llm = LLM(
-        **{
-            "model": str(BUILT_IN),
-            "dtype": "bfloat16",
-            "skip_tokenizer_init": True,
-            **STATISTICS,
-            **task["options"],
-        }
-    )
+    llm = LLM(**DEFAULTS | task["options"])
     params = SamplingParams(temperature=0, max_tokens=task["max_tokens"], ignore_eos=True, detokenize=False)
     rounds, cached = [], 0
     for prompts in task["rounds"]:
