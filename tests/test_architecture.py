@@ -15,15 +15,11 @@ SOURCE = ROOT / "src" / "firesteel"
 GROUND = {
     "errors",
     "types",
-    "host_memory",
     "device",
     "config",
     "heap",
-    "panics",
-    "stack",
-    "json_file",
-    "printable",
     "surroundings",
+    "untrusted",
     "version",
     "atomic",
 }
@@ -31,13 +27,9 @@ MAY_IMPORT = {
     "errors": set(),
     "config": {"errors"},
     "types": {"errors"},
-    "host_memory": set(),
-    "device": {"errors", "host_memory"},
+    "device": {"errors"},
     "heap": set(),
-    "panics": set(),
-    "stack": set(),
-    "json_file": {"errors"},
-    "printable": set(),
+    "untrusted": {"errors"},
     "surroundings": {"config", "device"},
     "atomic": set(),
     "version": set(),
@@ -47,7 +39,7 @@ MAY_IMPORT = {
     "engine": {"formats", "kernels", "model", *GROUND},
     "vllm_plugin": {"formats", "kernels", "model", "engine", *GROUND},
     "measure": {"formats", "kernels", "model", "engine", *GROUND},
-    "chat": {"errors", "json_file", "panics", "stack"},
+    "chat": {"errors", "untrusted"},
     "hub": {"errors"},
     "progress": set(),
     "llm": {"formats", "kernels", "model", "engine", "chat", "hub", "progress", *GROUND},
@@ -101,7 +93,7 @@ BORDER = {f"engine/process/{name}.py" for name in ("messages", "channel", "main"
 GRAMMAR = "engine/sample/grammar.py"  # the only file of the lower parts that uses llguidance, for the first grammar
 CLASSES_DEFINED_TWICE = {"Tile"}  # allowed
 MOST_MODULES = 20  # per folder, beside its sub-packages
-LOWER_PARTS = ("formats", "kernels", "model", "engine", "measure", "device", "types", "errors", "json_file")
+LOWER_PARTS = ("formats", "kernels", "model", "engine", "measure", "device", "types", "errors", "untrusted")
 PYTHON_FILES = sorted(SOURCE.rglob("*.py"))
 
 

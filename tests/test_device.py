@@ -8,8 +8,8 @@ import torch
 
 from firesteel.config import resolve
 from firesteel.device import DeviceSpec, available_bytes, find_device
+from firesteel.device.host_memory import HostMemory, find_host_memory
 from firesteel.errors import UserError
-from firesteel.host_memory import HostMemory, find_host_memory
 
 UNIFIED = DeviceSpec(
     torch_device=torch.device("cuda:0"),

@@ -1,4 +1,4 @@
-"""The mechanical part of our rules of English: docstring beginnings, phrases to avoid, layout by the formatter."""
+"""The mechanical part of our rules of English: docstring beginnings, phrases and names to avoid, layout."""
 
 import ast
 import collections
@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "firesteel"
+PYTHON_FOLDERS = ("src", "tests", "tools", "examples")
 BARE_BEGINNINGS = ("Of", "That", "To", "By", "Whether")
 # Private phrases, and what to write instead.
 PHRASES = {
@@ -17,6 +18,9 @@ PHRASES = {
     r"\bso many\b": "N of them",
     r"\bis no number\b": "is NaN",
 }
+# Names that say nothing about a loop variable; pairs such as `one, other` are not loops.
+VAGUE_NAMES = {"one", "found", "some"}
+UNCHECKED_LOOPS = (SOURCE / "kernels",)
 MOST_FMT_SKIPS = {"src": 5, "tests and tools": 5}  # for tables of numbers
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -34,7 +38,16 @@ def begins_bare(text):
 
 def files_with_prose():
     device_code = [path for path in (SOURCE / "kernels" / "csrc").iterdir() if path.suffix in (".cu", ".cuh")]
-    return sorted([*SOURCE.rglob("*.py"), *device_code])
+    documents = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    code = [path for folder in PYTHON_FOLDERS for path in (ROOT / folder).rglob("*.py") if path != Path(__file__)]
+    return sorted([*code, *device_code, *documents])
+
+
+def loop_variables_of(path):
+    """Yields (line, name) of every variable of a loop or a comprehension."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
+            yield from ((name.lineno, name.id) for name in ast.walk(node.target) if isinstance(name, ast.Name))
 
 
 def test_docstrings_begin_with_a_verb_or_a_noun_phrase():
@@ -54,6 +67,18 @@ def test_private_phrases_are_not_used():
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         for phrase, instead in PHRASES.items()
         if re.search(phrase, line, re.IGNORECASE)
+    ]
+    assert not offenders, "\n".join(offenders)
+
+
+def test_loop_variables_say_what_they_are():
+    offenders = [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for folder in PYTHON_FOLDERS
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if not any(path.is_relative_to(unchecked) for unchecked in UNCHECKED_LOOPS)
+        for line, name in loop_variables_of(path)
+        if name in VAGUE_NAMES
     ]
     assert not offenders, "\n".join(offenders)
 

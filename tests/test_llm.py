@@ -9,10 +9,10 @@ import torch
 
 from firesteel import LLM, SamplingParams, UserError
 from firesteel.config import RemovedSettingWarning
+from firesteel.device.host_memory import find_host_memory
 from firesteel.engine import load
 from firesteel.engine.cache.kv_scales import write_scales
 from firesteel.engine.sample.sampler import sample
-from firesteel.host_memory import find_host_memory
 from firesteel.kernels.ledger import Ran
 from firesteel.kernels.registry import NETWORK_OPS
 from firesteel.llm import read_stop_ids

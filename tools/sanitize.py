@@ -32,7 +32,7 @@ STREAMED_BYTES = 8e7
 NARROW = replace(decode_shapes.GPT_OSS, experts=4, vocabulary=640)
 FEW_SMS = 4
 FEW_SMS_OF = {"decode_fc2": 16, "decode_experts": 16}  # their CTAs sum at most a dozen strips
-NOBODY = "nothing takes it"
+NO_IMPLEMENTATION = "no implementation accepts it"
 
 
 def main() -> None:
@@ -76,7 +76,7 @@ def check(op: Op[Any, Any], device: DeviceSpec, sample: Sample, where: str) -> l
     """Does the same as `run` and prints what it did and the seconds it took, which may be many."""
     start = time.perf_counter()
     checks = [check for check in verify(op, device, [sample]) if check.refusal is None]
-    names = ", ".join(check.implementation for check in checks) or NOBODY
+    names = ", ".join(check.implementation for check in checks) or NO_IMPLEMENTATION
     print(f"{op.name}{where}, {sample.label}: {names} ({time.perf_counter() - start:.1f} s)", flush=True)
     return [
         f"{check.op} {check.implementation} {check.sample}: {check.failure}" for check in checks if check.failure

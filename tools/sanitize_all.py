@@ -24,7 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 from firesteel.kernels.registry import ALL_OPS
-from sanitize import NOBODY
+from sanitize import NO_IMPLEMENTATION
 
 WATCHED = (sys.executable, str(Path(__file__).with_name("sanitize.py")))
 ALONE = "compiling"
@@ -87,7 +87,7 @@ class Done:
 
 def count_samples(op: str, lines: Sequence[str]) -> int:
     """Counts the samples in the output of tools/sanitize.py that some kernel accepted."""
-    return sum(line.startswith(op) and line.endswith(" s)") and NOBODY not in line for line in lines)
+    return sum(line.startswith(op) and line.endswith(" s)") and NO_IMPLEMENTATION not in line for line in lines)
 
 
 def main() -> None:

@@ -26,11 +26,11 @@ from firesteel.engine.load import load_engine
 from firesteel.engine.sample.grammar import Grammars
 from firesteel.errors import UserError
 from firesteel.hub import find_checkpoint
-from firesteel.json_file import read_object, shorten
 from firesteel.kernels.ledger import Ledger
 from firesteel.model.reader import Progress
 from firesteel.progress import Report, watched
 from firesteel.types import Generation, Request, SamplingParams, StepOutput
+from firesteel.untrusted.json_file import read_object, shorten
 
 Prompt = str | Sequence[int]  # text, or token ids
 

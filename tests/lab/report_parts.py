@@ -50,7 +50,7 @@ def bench_row(tg_values=(400.0, 410.0, 420.0), *, pp=512, depth=0, concurrency=1
 
 
 def bench(rows=None, *, peak=2 << 30, device="NVIDIA H200"):
-    """As an earlier version wrote it, with fewer fields than today."""
+    """A result as an earlier version wrote it, with fewer fields than today."""
     gb_s = 4645.0 if "H200" in device else None
     memory = [[0.0, peak // 2, None], [1.0, peak, None], [2.0, peak, None]]
     usage = {

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from firesteel.device import GIB, find_device
-from firesteel.host_memory import HostMemory
+from firesteel.device.host_memory import HostMemory
 from firesteel.kernels.operands.weights import Mxfp4Weight
 from firesteel.kernels.rope import RopeSpec
 from firesteel.measure.roofline.roofline import StepShape, step_cost

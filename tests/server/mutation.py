@@ -121,7 +121,7 @@ def _change(rng, body):
     """Returns the body with one change at a random place."""
     places = list(_places(body))
     if not places or rng.random() < 0.02:
-        return rng.choice([*VALUES, DEEP])
+        return copy.deepcopy(rng.choice([*VALUES, DEEP]))  # later changes must not reach the table
     owner, key = rng.choice(places)
     kind = rng.random()
     if kind < 0.6:

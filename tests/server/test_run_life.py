@@ -23,7 +23,15 @@ def figure(server, name):
 
 def family(server):
     parent = psutil.Process(server.process.pid)
-    return [parent, *parent.children(recursive=True)]
+    return [parent, *(child for child in parent.children(recursive=True) if not tries_grammars(child))]
+
+
+def tries_grammars(process):
+    """Returns whether this is the child that waits for grammars; a zombie has no command and counts as another."""
+    try:
+        return any(word.endswith("trial.py") for word in process.cmdline())
+    except psutil.ZombieProcess:
+        return False
 
 
 def memory_mb(server):

@@ -32,7 +32,7 @@ WATCHED = """
 import os, sys, time
 op = sys.argv[-1]
 if op == "idle":
-    print("idle, a sample: nothing takes it (0.1 s)")
+    print("idle, a sample: no implementation accepts it (0.1 s)")
     sys.exit(0)
 print(f"{op}, a sample: cuda (0.1 s)", flush=True)
 if op == "slow" and "PYTORCH_NO_CUDA_MEMORY_CACHING" in os.environ:

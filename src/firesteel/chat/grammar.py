@@ -21,8 +21,8 @@ from firesteel.chat.schema import find_cost, find_flaw
 from firesteel.chat.tools import Tool
 from firesteel.chat.trial import MISSING, PANIC, STACK_BYTES, TrialPanic, find_fault
 from firesteel.errors import RequestError, UserError
-from firesteel.panics import panics_as
-from firesteel.stack import call_with_stack
+from firesteel.untrusted.panics import panics_as
+from firesteel.untrusted.stack import call_with_stack
 
 CHOICES = ("auto", "none", "required")
 JSON_OBJECT = ResponseFormat(name="json_object", schema={"type": "object"})

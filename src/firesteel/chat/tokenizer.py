@@ -14,11 +14,10 @@ from pathlib import Path
 import tokenizers
 
 from firesteel.errors import RequestError, UserError
-from firesteel.json_file import read_bytes, reading, shorten
-from firesteel.panics import panics_as
+from firesteel.untrusted.json_file import read_bytes, reading, shorten
+from firesteel.untrusted.panics import is_panic, panics_as
 
 LARGEST_BYTES = 128 << 20  # of the file; gpt-oss has 28 MB
-PANIC = "PanicException"  # raised by Rust libraries for their own errors; the class cannot be imported
 CURE = "download the checkpoint again"
 _UNASSIGNED = "\ufffd".encode()
 
@@ -67,7 +66,7 @@ class Tokenizer:
             raise TokenizerError(f"{path}: {error}; {CURE}") from error
         # The binding raises a bare Exception for every fault in the file, and a BaseException for a panic.
         except BaseException as error:
-            if not isinstance(error, Exception) and type(error).__name__ != PANIC:
+            if not isinstance(error, Exception) and not is_panic(error):
                 raise
             raise TokenizerError(f"cannot read {path}: {shorten(str(error))}; {CURE}") from error
 

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from firesteel.config import REMOVED, RemovedSettingWarning, Setting, all_settings, hide_in_text
 from firesteel.errors import EngineDied, UserError
-from firesteel.printable import escape_line
+from firesteel.untrusted.printable import escape_line
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from firesteel.errors import UserError
-from firesteel.json_file import shorten
+from firesteel.untrusted.json_file import shorten
 
 # Limits far above gpt-oss-120b: within them the size of every tensor is below 2^63, and reading takes no time.
 LARGEST: dict[str, float] = {

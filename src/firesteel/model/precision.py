@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from firesteel.config import LAYERS
-from firesteel.json_file import shorten
 from firesteel.model.fields import SpecError
+from firesteel.untrusted.json_file import shorten
 
 EXPERTS, *_DENSE = LAYERS
 DENSE_LAYERS = tuple(_DENSE)

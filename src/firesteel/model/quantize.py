@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from firesteel.device import GIB
-from firesteel.json_file import read_object
 from firesteel.model.checkpoint import save_tensors, split, write_index, write_json
 from firesteel.model.fields import SpecError
 from firesteel.model.fill import QuantizedLayer, add, fill
@@ -27,6 +26,7 @@ from firesteel.model.reader import Progress, shift
 from firesteel.model.shards import CURE, INDEX, CheckpointError, StoredTensor, find_tensors
 from firesteel.model.spec import ModelSpec, read_spec
 from firesteel.model.weights import check_scales, check_tensors, empty_weights, named_tensors
+from firesteel.untrusted.json_file import read_object
 
 SHARD_BYTES = 2 << 30  # held in memory at a time, once as tensors and once as file content
 COPIED_SUFFIXES = {".json", ".jinja", ".txt", ".md", ".model", ".tiktoken"}

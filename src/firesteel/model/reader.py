@@ -19,8 +19,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from firesteel.json_file import open_regular
 from firesteel.model.shards import CURE, CheckpointError
+from firesteel.untrusted.json_file import open_regular
 
 PIECE_BYTES = 16 << 20
 LONG_RUN_BYTES = 256 << 10  # runs of at least this length are read one by one

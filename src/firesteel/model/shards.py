@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from firesteel.errors import UserError
-from firesteel.json_file import LARGEST_BYTES, parse_object, read_bytes, read_object, reading, shorten
+from firesteel.untrusted.json_file import LARGEST_BYTES, parse_object, read_bytes, read_object, reading, shorten
 
 DTYPES = {
     "BF16": torch.bfloat16,

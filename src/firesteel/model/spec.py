@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from firesteel.json_file import read_object, shorten
 from firesteel.kernels.rope import RopeSpec
 from firesteel.model.fields import Fields, SpecError
 from firesteel.model.precision import DENSE_LAYERS, in_order, read_layers, write_quantization
+from firesteel.untrusted.json_file import read_object, shorten
 
 GROUP = 32  # values of a row that share one MXFP4 scale
 SLIDING, FULL = "sliding_attention", "full_attention"

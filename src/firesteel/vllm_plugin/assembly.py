@@ -14,6 +14,8 @@ from torch import Tensor
 
 from firesteel.config import Config, parse_layers, resolve
 from firesteel.device import DeviceSpec, find_device
+from firesteel.engine.cache.kv_cache import find_dtype
+from firesteel.engine.cache.kv_scales import find_scales
 from firesteel.engine.load import LOAD_WORKERS, choose_fused, choose_kernels
 from firesteel.engine.step.step_store import FusedOps
 from firesteel.kernels.tiles.tuned import load_tuned, use_options
@@ -35,6 +37,7 @@ class Assembly:
     held: ModelSpec  # the part that this rank holds
     shard: Shard
     device: DeviceSpec
+    kv_dtype: torch.dtype
     config: Config
     model: GptOss
     fused: FusedOps | None
@@ -66,9 +69,19 @@ def assemble(vllm_config: Any, *, rank: int, num_ranks: int, add: Callable[[Tens
         activation=config.kernels.activation,
         tile=config.kernels.tile,
         tuned=tuned,
+        kv_scales=find_scales(config.cache, held.num_layers),
         ranks=Ranks(is_first=rank == 0, add=add) if num_ranks > 1 else None,
     )
-    return Assembly(stored=stored, held=held, shard=shard, device=device, config=config, model=model, fused=fused)
+    return Assembly(
+        stored=stored,
+        held=held,
+        shard=shard,
+        device=device,
+        kv_dtype=find_dtype(config.cache.kv_dtype, device),
+        config=config,
+        model=model,
+        fused=fused,
+    )
 
 
 def find_folder(model_config: Any) -> Path:

@@ -54,7 +54,10 @@ def list_unsupported(vllm_config: Any) -> list[tuple[str, bool]]:
         ("LoRA (--enable-lora)", vllm_config.lora_config is not None),
         ("vLLM's speculation (--speculative-config)", vllm_config.speculative_config is not None),
         ("KV connectors (--kv-transfer-config)", vllm_config.kv_transfer_config is not None),
-        (f"KV cache of type {cache.cache_dtype} (--kv-cache-dtype)", cache.cache_dtype not in ("auto", "bfloat16")),
+        (
+            f"--kv-cache-dtype {cache.cache_dtype} (FIRESTEEL_KV_DTYPE=fp8 stores E4M3)",
+            cache.cache_dtype not in ("auto", "bfloat16"),
+        ),
         (f"the load format {load_format} (--load-format)", load_format not in LOAD_FORMATS),
         ("prompt embeddings (--enable-prompt-embeds)", bool(vllm_config.model_config.enable_prompt_embeds)),
         ("worker extensions (--worker-extension-cls)", parallel.worker_extension_cls not in ("", WORKER)),

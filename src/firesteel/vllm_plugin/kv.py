@@ -83,7 +83,11 @@ class KvLayer(nn.Module, AttentionLayerBase):
 def bound_cache(layers: list[KvLayer]) -> KvCache:
     """Returns the pages that vLLM has given to the layers."""
     pairs = [layer.pages() for layer in layers]
-    return KvCache(keys=[keys for keys, _ in pairs], values=[values for _, values in pairs])
+    return KvCache(
+        keys=[keys for keys, _ in pairs],
+        values=[values for _, values in pairs],
+        saturated=_new_counter(layers[0].dtype, pairs[0][0].device),
+    )
 
 
 def scratch_cache(layers: list[KvLayer], num_tokens: int, page_size: int, device: torch.device) -> KvCache:
@@ -91,4 +95,10 @@ def scratch_cache(layers: list[KvLayer], num_tokens: int, page_size: int, device
     first = layers[0]
     blocks = 1 + -(-num_tokens // page_size)
     kv = torch.zeros(2 * blocks, first.num_kv_heads, page_size, first.head_dim, dtype=first.dtype, device=device)
-    return KvCache(keys=[kv] * len(layers), values=[kv[1:]] * len(layers))
+    saturated = _new_counter(first.dtype, device)
+    return KvCache(keys=[kv] * len(layers), values=[kv[1:]] * len(layers), saturated=saturated)
+
+
+def _new_counter(dtype: torch.dtype, device: torch.device) -> Tensor | None:
+    """Returns the counter of clipped values that pages in E4M3 need."""
+    return torch.zeros(1, dtype=torch.int64, device=device) if dtype == torch.float8_e4m3fn else None

@@ -72,7 +72,7 @@ class FiresteelGptOss(nn.Module):
             num_kv_heads=spec.num_kv_heads,
             head_dim=spec.head_dim,
             window=spec.windows[number],
-            dtype=self.assembly.device.dtype,
+            dtype=self.assembly.kv_dtype,
             steps=self.steps,
         )
 
@@ -126,8 +126,8 @@ class FiresteelGptOss(nn.Module):
         """
         count, steps = hidden_states.shape[0], self.steps
         ready = self._find_ready(count) if steps.is_open else None
-        steps.close(self._kind)
-        self.proof.begin()
+        if steps.close(self._kind):
+            self.proof.begin()
         return self._compute_logits(hidden_states) if ready is None else ready
 
     def _find_ready(self, count: int) -> Tensor | None:

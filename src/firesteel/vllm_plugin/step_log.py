@@ -33,10 +33,13 @@ class StepLog:
         self.num_requests, self.is_decoding = num_requests, is_decoding
         self.was_called, self.is_open = False, True
 
-    def close(self, called_kind: str) -> None:
-        """Counts the step when its logits are asked for; `called_kind` describes it if the model computed it."""
+    def close(self, called_kind: str) -> bool:
+        """Counts the step when its logits are asked for; `called_kind` describes it if the model computed it.
+
+        Returns false if no step was announced, as when vLLM measures memory, or if it was counted before.
+        """
         if not self.is_open:
-            return
+            return False
         self.is_open = False
         replayed = f"decode graph of {self.num_requests}"
         self.kinds[called_kind if self.was_called else replayed] += 1
@@ -45,6 +48,7 @@ class StepLog:
         if self.num_steps == FIRST_REPORT or now - self._reported > REPORT_S:
             self._reported = now
             _log.info("firesteel: steps so far: %s", self)
+        return True
 
     def __str__(self) -> str:
         return ", ".join(f"{count} x {kind}" for kind, count in sorted(self.kinds.items()))

@@ -20,7 +20,7 @@ def on_gpu(monkeypatch):
     asked = {}
 
     def tune_ops(workloads, device, *, progress, keep, earlier):
-        asked.update({name: [workload.label for workload in some] for name, some in workloads.items()})
+        asked.update({name: [case.label for case in cases] for name, cases in workloads.items()})
         choices = [TuningChoice(what="moe", m=(32,), chosen="16x64", before_s=2e-6, chosen_s=1e-6)]
         tuner = Tuner(device, None, tiles={"linear bf16 64x32": {32: "16x64"}}, choices=choices, earlier=earlier)
         keep(tuner.tuned)

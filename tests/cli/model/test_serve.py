@@ -8,7 +8,7 @@ import pytest
 
 from firesteel.cli.model.serve import announcer, with_defaults
 from firesteel.config import resolve
-from firesteel.host_memory import HostMemory
+from firesteel.device.host_memory import HostMemory
 from firesteel.server.http.keys import KeyCheck
 
 VLLM = shlex.split("""

@@ -7,6 +7,7 @@ import torch
 
 from firesteel.config import BatchConfig, CacheConfig
 from firesteel.device import GIB, find_device
+from firesteel.device.host_memory import HostMemory
 from firesteel.engine.cache import kv_cache
 from firesteel.engine.cache.kv_cache import (
     CPU_SHARE,
@@ -22,7 +23,6 @@ from firesteel.engine.cache.kv_cache import (
     working_bytes,
 )
 from firesteel.engine.cache.page_tables import FULL, WINDOW
-from firesteel.host_memory import HostMemory
 from firesteel.kernels.rope import RopeSpec
 from firesteel.model.spec import PRESETS, ModelSpec
 

@@ -156,7 +156,7 @@ def test_slow_reader_gets_all_that_came_meanwhile_at_once(run, shared):
 
     lists, whole = run(read_slowly()), run(collect(shared, request("quick", max_tokens=40)))
     assert max(map(len, lists)) > 1
-    assert tokens([output for some in lists for output in some]) == tokens(whole)
+    assert tokens([output for outputs in lists for output in outputs]) == tokens(whole)
     assert [output.finish_reason is not None for output in lists[-1]][-1]
 
 

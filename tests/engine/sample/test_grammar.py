@@ -1,5 +1,6 @@
 """Masks of grammars over the tiny checkpoint's vocabulary, in which a token is a byte."""
 
+import json
 import sys
 
 import pytest
@@ -74,6 +75,19 @@ def test_invalid_grammar_is_refused(grammars):
         grammars.mask("start: no_such_rule")
     with pytest.raises(RequestError, match="unknown special token"):
         grammars.mask("start: <|no_such_token|>")
+
+
+def test_what_passed_a_trial_has_stack_enough(grammars):
+    """The compiler recurses along references; a trial has half the stack."""
+    links = {f"d{i}": {"anyOf": [{"$ref": f"#/$defs/d{i + 1}"}, {"type": "null"}]} for i in range(1200)}
+    schema = {"$defs": {**links, "d1200": {"type": "string"}}, "$ref": "#/$defs/d0"}
+    assert allowed(grammars.mask(f"start: %json {json.dumps(schema)}"), "") == [ord('"'), ord("n")]
+
+
+def test_panic_of_the_library_is_a_short_refusal(grammars):
+    with pytest.raises(RequestError, match="cannot be used") as caught:
+        grammars.mask('start: %json {"type": "string", "maxLength": "' + "é" * 60 + '"}')
+    assert len(str(caught.value)) < 600
 
 
 def test_request_without_a_grammar_needs_no_tokenizer(tmp_path):

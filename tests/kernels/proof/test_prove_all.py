@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import firesteel
-from firesteel.host_memory import HostMemory
+from firesteel.device.host_memory import HostMemory
 from firesteel.kernels.cuda.source import CudaSource
 from firesteel.kernels.op.device_code import CudaCode, DeviceCode
 from firesteel.kernels.ops.quantize_mxfp8 import quantize_mxfp8

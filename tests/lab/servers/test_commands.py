@@ -68,7 +68,7 @@ def test_debug_blocks_launches_and_disables_graphs():
     [("vllm", "off"), ("vllm+firesteel", "on"), ("sglang", None), ("vllm serve {model} --port {port}", None)],
 )
 def test_vllm_is_measured_with_the_plugin_only_if_it_is_named(engine, switch, debug):
-    """Where firesteel is installed beside vLLM, `--engine vllm` would measure our kernels otherwise."""
+    """If firesteel is installed beside vLLM, `--engine vllm` would measure our kernels otherwise."""
     command = make_command(engine, model="M", port=81, folder=Path("/out"), debug=debug)
     assert command.environment.get("FIRESTEEL_VLLM") == switch
     assert ("CUDA_LAUNCH_BLOCKING" in command.environment) == debug

@@ -67,17 +67,22 @@ BODIES = {
 }
 
 
+def find_statuses(caplog):
+    return [record.status for record in caplog.records if hasattr(record, "status")]
+
+
 def last_event(answer):
     *_, last = answer.body.decode().strip().split("\n\n")
     return json.loads(last.rpartition("data: ")[2])
 
 
-def test_drain_that_is_too_short_ends_every_request_with_an_error(slow_server, begin, caplog):
+def test_drain_that_is_too_short_ends_every_request_with_an_error(slow_server, begin, caplog, eventually):
     server = slow_server(drain_s=0.2)
     join = begin(server, BODIES)
     with caplog.at_level("INFO", logger="firesteel.server"):
         server.server.handle_exit(signal.SIGTERM, None)
         answers = join()
+        eventually(lambda: find_statuses(caplog) == [503] * len(BODIES))  # logged after the answer was sent
     for name in ("chat", "completion", "response"):
         answer = answers[name]
         assert answer.status == 503 and answer.headers["retry-after"] and answer.error["code"] == "stopping", name
@@ -86,8 +91,6 @@ def test_drain_that_is_too_short_ends_every_request_with_an_error(slow_server, b
         assert last_event(answers[name])["error"]["code"] == "stopping", name
     failed = last_event(answers["response stream"])
     assert failed["type"] == "response.failed" and failed["response"]["error"]["code"] == "stopping"
-    logged = [record.status for record in caplog.records if hasattr(record, "status")]
-    assert logged == [503] * len(BODIES)
 
 
 def test_second_signal_ends_the_drain(slow_server, begin):

@@ -45,7 +45,7 @@ def test_requests_are_refused_while_no_engine_runs(server):
 def test_ledger_says_what_ran(server):
     body = server.get("/ledger").json()
     assert body["device"] == "CPU" and body["kernels"] == {"linear": "reference"}
-    assert body["ran"][0]["op"] == "linear" and body["ran"][0]["calls"] == 4, "asked for anew"
+    assert body["ran"][0]["op"] == "linear" and body["ran"][0]["calls"] == 4, "requested again"
     assert body["ran"][0]["artefacts"] == server.engine.ledger[0]["artefacts"]
     assert body["formats"] == {"mxfp4_layers": "", "activation": "bf16", "kv": "float32"}
 

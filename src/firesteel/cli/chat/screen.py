@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from firesteel.cli.chat.partner import AnswerPiece
-from firesteel.printable import escape_lines
+from firesteel.untrusted.printable import escape_lines
 
 
 @dataclass(slots=True)

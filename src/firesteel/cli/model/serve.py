@@ -23,10 +23,10 @@ from firesteel.cli.tables import new_table, say
 from firesteel.config import Config, ServerConfig, Settings, list_keys, resolve
 from firesteel.config.vllm_flags import ACCEPTED_FLAGS, KV_TYPES, translate
 from firesteel.device import GIB
+from firesteel.device.host_memory import find_host_memory
 from firesteel.engine.process.client import EngineClient
 from firesteel.errors import EngineFailed, UserError
 from firesteel.heap import settled_heap
-from firesteel.host_memory import find_host_memory
 from firesteel.hub import find_checkpoint
 from firesteel.server.app import build_app
 from firesteel.server.observe.access_log import set_up_logs

@@ -13,8 +13,8 @@ from typing import Any
 
 from firesteel.config import CacheConfig
 from firesteel.errors import UserError
-from firesteel.json_file import read_object
 from firesteel.types import KvScales
+from firesteel.untrusted.json_file import read_object
 
 FORMAT = "firesteel-kv-scales-1"
 SMALLEST, GREATEST = 2.0**-126, 2.0**127  # scales are float32, none of them subnormal

@@ -25,9 +25,9 @@ from torch import Tensor
 
 from firesteel.errors import RequestError, UserError
 from firesteel.model.spec import read_spec
-from firesteel.panics import panics_as
-from firesteel.stack import call_with_stack
 from firesteel.types import Request
+from firesteel.untrusted.panics import panics_as
+from firesteel.untrusted.stack import call_with_stack
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer

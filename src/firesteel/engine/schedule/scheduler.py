@@ -122,7 +122,7 @@ class Scheduler:
         return job if job is not None and job.token_ids is span.token_ids else None
 
     def _reserve(self, jobs: Sequence[Job], spans: Sequence[Span]) -> bool:
-        """Takes pages for all spans or for none; preempts nobody."""
+        """Takes pages for all spans or for none, without preemption."""
         tables = self.tables
         needed = sum(tables.count_missing(job.table, span.end) for job, span in zip(jobs, spans, strict=True))
         if needed > tables.pool.num_available:

@@ -26,7 +26,7 @@ GEMV_TOKENS = 64  # with more, an expert has enough tokens for larger tiles
 def list_code(capability: tuple[int, int]) -> Iterator[DeviceCode | CudaCode]:
     """Lists every tile that some number of pairs picks, at the sizes of gpt-oss-120b."""
     from firesteel.kernels.stream.shapes import GPT_OSS
-    from firesteel.kernels.triton.moe_matmul import SUM_COLUMNS, sum_parts
+    from firesteel.kernels.triton.moe_down import SUM_COLUMNS, sum_parts
 
     for way, activation in itertools.product(("gemv", "gemm"), ACTIVATIONS):
         native = is_native(capability, activation)
@@ -82,7 +82,7 @@ def _sort_code() -> Iterator[DeviceCode]:
 
 
 def _fc1_code(variant: str, tile: Tile, activation: str, native: bool) -> DeviceCode:
-    from firesteel.kernels.triton.moe_matmul import fc1
+    from firesteel.kernels.triton.moe_up import fc1
 
     kind, given, absent = _stored(native, "x_scales", "inner_scales")
     sizes = {"A": 4, "H": 2880, "INTER": 2880, "FORMAT": activation, "NATIVE": native}
@@ -97,7 +97,7 @@ def _fc1_code(variant: str, tile: Tile, activation: str, native: bool) -> Device
 
 
 def _fc2_code(variant: str, tile: Tile, activation: str, native: bool) -> DeviceCode:
-    from firesteel.kernels.triton.moe_matmul import fc2
+    from firesteel.kernels.triton.moe_down import fc2
 
     kind, given, absent = _stored(native, "inner_scales")
     sizes = {"H": 2880, "INTER": 2880, "STORED": activation if native else "bf16"}

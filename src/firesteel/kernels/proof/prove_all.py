@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from firesteel.device import GIB
+from firesteel.device.host_memory import find_host_memory
 from firesteel.errors import KernelError
-from firesteel.host_memory import find_host_memory
 from firesteel.kernels.op.device_code import CudaCode, DeviceCode
 from firesteel.kernels.op.op import Op
 from firesteel.kernels.proof.isolate import Died, call_apart

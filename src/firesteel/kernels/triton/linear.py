@@ -23,7 +23,9 @@ VECTOR_WARPS = 4
 FEW_TOKENS = tl.constexpr(64)  # per tile; larger tiles are chosen only if most tokens exist
 
 
-class Tile(NamedTuple):
+class LinearTile(NamedTuple):
+    """The work of one program: tokens times rows of the weight, `columns` of both at a time."""
+
     tokens: int
     rows: int
     columns: int
@@ -32,17 +34,17 @@ class Tile(NamedTuple):
 
 
 # Measured on an H200. The largest's shared memory, 3 * (128 + 128) * 64 * 2 = 98304 bytes, fits GB10's 101376.
-FEWEST, LARGEST = Tile(16, 32, 128, 4, 4), Tile(128, 128, 64, 8, 3)
-FLAT_TILES = (FEWEST, Tile(32, 32, 128, 4, 4), Tile(64, 32, 128, 4, 3), LARGEST)
-TALL_TILES = (FEWEST, Tile(64, 64, 64, 4, 4), LARGEST)  # for lm_head
+FEWEST, LARGEST = LinearTile(16, 32, 128, 4, 4), LinearTile(128, 128, 64, 8, 3)
+FLAT_TILES = (FEWEST, LinearTile(32, 32, 128, 4, 4), LinearTile(64, 32, 128, 4, 3), LARGEST)
+TALL_TILES = (FEWEST, LinearTile(64, 64, 64, 4, 4), LARGEST)  # for lm_head
 TILES = tuple(dict.fromkeys((*FLAT_TILES, *TALL_TILES)))
 TALL_ROWS = 65536
 LEAST_PROGRAMS = 64  # with the largest tile; with fewer programs, smaller tiles reach more SMs
 
 
-def pick_tile(tokens: int, num_rows: int) -> Tile:
+def pick_tile(tokens: int, num_rows: int) -> LinearTile:
     """Returns the narrowest tile that holds all tokens, or the largest that gives enough programs."""
-    tiles: tuple[Tile, ...] = TALL_TILES if num_rows >= TALL_ROWS else FLAT_TILES
+    tiles: tuple[LinearTile, ...] = TALL_TILES if num_rows >= TALL_ROWS else FLAT_TILES
     programs = divide_up(tokens, LARGEST.tokens) * divide_up(num_rows, LARGEST.rows)
     tiles = tiles if programs >= LEAST_PROGRAMS else tiles[:-1]
     return next((tile for tile in tiles if tokens <= tile.tokens), tiles[-1])

@@ -1,7 +1,7 @@
 """Prompts of a given number of tokens for a server whose tokenizer is unknown.
 
 The server reports how many tokens some words are; the tokens per word and those of the chat template follow from
-that. Words are drawn anew for every prompt, so that none is in a cache.
+that. Every prompt has newly drawn words, so that none is in a cache.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class ProcessInfo:
 
 
 class ServerProcesses:
-    """Searches anew on each call; a process seen once is still known after it left the session."""
+    """Searches again on each call; a process seen once is still known after it left the session."""
 
     def __init__(self, leader: int, marker: str) -> None:
         self.leader, self.marker = leader, marker

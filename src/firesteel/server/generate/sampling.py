@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from firesteel.errors import UserError
-from firesteel.json_file import read_object, shorten
 from firesteel.server.http.body import only_given
 from firesteel.server.http.errors import ApiError
 from firesteel.server.openai.requests import GenerationRequest
 from firesteel.types import SamplingParams
+from firesteel.untrusted.json_file import read_object, shorten
 
 SAME_FIELDS = (
     "temperature",

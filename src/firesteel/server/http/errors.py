@@ -9,8 +9,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from firesteel.errors import EngineDied, EngineFailed, UserError
-from firesteel.panics import panics_as
 from firesteel.server.openai.answers import ErrorAnswer, ErrorDetail
+from firesteel.untrusted.panics import panics_as
 
 KINDS = {
     401: "authentication_error",

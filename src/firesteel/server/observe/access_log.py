@@ -19,10 +19,10 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from firesteel.chat.tokenizer import Tokenizer
-from firesteel.printable import escape_line, escape_lines
 from firesteel.server.generate.choice import Choice
 from firesteel.server.http.errors import GONE
 from firesteel.server.observe.metrics import Metrics
+from firesteel.untrusted.printable import escape_line, escape_lines
 
 log = logging.getLogger("firesteel.server")
 # Polled every few seconds: only failures are written.

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from firesteel.stack import call_with_stack
+from firesteel.untrusted.stack import call_with_stack
 
 
 def test_result_and_exception_come_back():

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from firesteel.printable import escape_line, escape_lines
+from firesteel.untrusted.printable import escape_line, escape_lines
 
 CONTROLS = ["\x1b", "\x07", "\r", "\x7f", "\x85", "\x9b", "\x9d", "\u061c", "\u200e", "\u200f", "\u2028", "\u2029"]
 CONTROLS += ["\u202a", "\u202b", "\u202c", "\u202d", "\u202e", "\u2066", "\u2067", "\u2068", "\u2069", "\ud800"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from firesteel.host_memory import HostMemory, find_host_memory, read_meminfo
+from firesteel.device.host_memory import HostMemory, find_host_memory, read_meminfo
 
 MIB = 1 << 20
 UNLIMITED_1 = "9223372036854771712"  # what version 1 shows without a limit

@@ -2,7 +2,7 @@
 
 import pytest
 
-from firesteel.panics import is_panic, panics_as
+from firesteel.untrusted.panics import is_panic, panics_as
 
 PanicException = type("PanicException", (BaseException,), {})
 

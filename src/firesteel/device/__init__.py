@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
+from firesteel.device.host_memory import find_host_memory
 from firesteel.errors import UserError
-from firesteel.host_memory import find_host_memory
 
 GIB = 1 << 30
 

@@ -1,0 +1,1 @@
+"""Handling of input that nobody vouches for: files, texts, and what libraries do when they meet it."""

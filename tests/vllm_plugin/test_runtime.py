@@ -1,0 +1,100 @@
+"""Steps of vLLM over its pages: against the network over pages of our own, and graphs against single ops."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from firesteel.device import find_device
+from firesteel.model.spec import PRESETS
+from firesteel.model.synthetic import synthetic_weights
+from firesteel.types import Batch, KvView
+from tests.vllm_plugin.steps import open_runtime, plain_pages, walk
+
+SMALL = replace(
+    PRESETS["gpt-oss-20b"],
+    num_layers=2,
+    windows=(128, None),
+    hidden_size=256,
+    intermediate_size=192,
+    num_heads=8,
+    num_kv_heads=4,
+    num_experts=8,
+    vocab_size=512,
+)
+WIDE = replace(PRESETS["gpt-oss-120b"], num_layers=2, windows=(128, None), vocab_size=4096)
+
+
+def as_batch(step):
+    """Returns a step without its padding, for pages in which block b is page b."""
+    count = int(step.query_starts[-1])
+    requests = int((step.kv_lens > 0).sum())
+    return Batch(
+        token_ids=step.token_ids[:count].long(),
+        positions=step.positions[:count],
+        query_starts=step.query_starts[: requests + 1].long(),
+        kv_lens=step.kv_lens[:requests].long(),
+        full=KvView(page_table=step.full_table[:requests].long(), slots=step.full_slots[:count]),
+        window=KvView(page_table=step.window_table[:requests].long(), slots=step.window_slots[:count]),
+        logit_rows=torch.arange(count, device=step.token_ids.device),
+    )
+
+
+@torch.inference_mode()
+def test_runtime_computes_what_the_network_does_over_our_own_pages():
+    runtime, device = open_runtime(SMALL, "cpu"), find_device("cpu")
+    plain = plain_pages(SMALL, device)
+    for step in walk(device.torch_device):
+        residual, *_ = runtime.run(step)
+        batch = as_batch(step)
+        expected = runtime.network.forward_residual(batch, plain)
+        # float32, sums in free order
+        assert torch.allclose(residual[: len(expected)], expected, rtol=1e-5, atol=1e-5)
+
+
+def run_all(runtime, device):
+    results = []
+    for step in walk(device):
+        residual, logits, kind = runtime.run(step)
+        count = int(step.query_starts[-1])
+        results.append((residual[:count].clone(), None if logits is None else logits[:count].clone(), kind))
+    return results
+
+
+@pytest.mark.gpu
+@torch.inference_mode()
+def test_prompt_graphs_give_the_bits_of_single_ops():
+    device = find_device("cuda")
+    weights = synthetic_weights(WIDE, device, seed=3)
+    plain = open_runtime(WIDE, "cuda", weights=weights)
+    torch.manual_seed(0)
+    expected = run_all(plain, device.torch_device)
+    runtime = open_runtime(WIDE, "cuda", weights=weights)
+    runtime.compile([*range(1, 9), 16])
+    runtime.capture_prompts()
+    torch.manual_seed(0)
+    actual = run_all(runtime, device.torch_device)
+    kinds = [kind for *_, kind in actual]
+    assert any(kind.startswith("prompt graph") for kind in kinds)
+    assert any(kind.startswith("fused") for kind in kinds), kinds
+    for (residual, logits, _), (wanted, wanted_logits, kind) in zip(actual, expected, strict=True):
+        assert residual.isfinite().all(), kind
+        assert torch.equal(residual, wanted), kind
+        if wanted_logits is not None:
+            assert torch.equal(logits, wanted_logits), kind
+
+
+@pytest.mark.gpu
+@torch.inference_mode()
+def test_runtime_on_the_gpu_agrees_with_the_network_op_by_op():
+    """Two layers at full width: bf16 rounds each value by 2^-9, and near ties may lead to other experts."""
+    device = find_device("cuda")
+    weights = synthetic_weights(WIDE, device, seed=3)
+    runtime = open_runtime(WIDE, "cuda", weights=weights)
+    plain = plain_pages(WIDE, device)
+    torch.manual_seed(0)
+    for step in walk(device.torch_device):
+        residual, _, kind = runtime.run(step)
+        expected = runtime.network.forward_residual(as_batch(step), plain)
+        error = (residual[: len(expected)].float() - expected.float()).norm() / expected.float().norm()
+        assert error < 2e-2, kind
