@@ -45,12 +45,17 @@ def test_checkpoint_without_a_tensor_is_refused_by_its_name(version, tmp_path):
 
 @each_version
 def test_weights_that_do_not_fit_are_refused_with_their_size(version, tmp_path):
-    spec = replace(PRESETS["gpt-oss-120b"], num_layers=3600, windows=PRESETS["gpt-oss-120b"].windows * 100)
+    spec = replace(PRESETS["gpt-oss-120b"], num_layers=1008, windows=PRESETS["gpt-oss-120b"].windows * 28)
     (tmp_path / "config.json").write_text(json.dumps(write_spec(spec)))
     log = fail(version, model=str(tmp_path), load_format="dummy")
     assert "the weights take" in log and "GiB available" in log
 
 
 @each_version
-def test_cache_that_does_not_fit_is_refused_by_vllm(version):
-    assert "KV cache" in fail(version, max_model_len=16384, kv_cache_memory_bytes=1 << 20)
+def test_cache_that_does_not_hold_one_request_is_refused_by_vllm(version, tmp_path):
+    folder = shutil.copytree(BUILT_IN, tmp_path / "long")
+    content = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").unlink()
+    (folder / "config.json").write_text(json.dumps(content | {"max_position_embeddings": 400_000}))
+    log = fail(version, model=str(folder), max_model_len=400_000)
+    assert "KV cache" in log and "max_model_len" in log
