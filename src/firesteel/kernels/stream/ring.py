@@ -59,7 +59,7 @@ class Stream:
 
     @property
     def threads(self) -> int:
-        """Threads per CTA: warps that multiply, one or two that copy (one if rows are unpadded), one that finishes."""
+        """Threads per CTA: warps that multiply, one or two that copy (one if rows are unpadded), a storer."""
         return 32 * (self.warps + (1 if self.stride == self.row_bytes else 2) + 1)
 
     @property
