@@ -2,7 +2,9 @@
 
 import json
 import shutil
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file, save_file
@@ -10,15 +12,16 @@ from safetensors.torch import load_file, save_file
 from firesteel.hub import BUILT_IN
 from firesteel.model.spec import PRESETS, write_spec
 from tests.vllm_plugin.peers import ROOT, each_version, run_python
+from tests.vllm_plugin.ray_nodes import two_nodes
 
 pytestmark = pytest.mark.peer
 OPTIONS = {"max_model_len": 256, "max_num_seqs": 2}
 
 
-def fail(version, **options):
+def fail(version, variables=None, **options):
     """Returns the log of a vLLM that does not start with these options."""
     task = {"options": OPTIONS | options, "rounds": [], "max_tokens": 1}
-    code, log = run_python(version, [ROOT / "tests/vllm_plugin/generate.py"], task=task)
+    code, log = run_python(version, [ROOT / "tests/vllm_plugin/generate.py"], task=task, **(variables or {}))
     assert code != 0, log[-4000:]
     assert "FiresteelGptOss" in log or "firesteel" in log
     return log
@@ -59,3 +62,14 @@ def test_cache_that_does_not_hold_one_request_is_refused_by_vllm(version, tmp_pa
     (folder / "config.json").write_text(json.dumps(content | {"max_position_embeddings": 400_000}))
     log = fail(version, model=str(folder), max_model_len=400_000)
     assert "KV cache" in log and "max_model_len" in log
+
+
+@each_version
+def test_node_without_the_plugin_is_refused(version):
+    """It would join as a rank of vLLM's own gpt-oss."""
+    with (
+        tempfile.TemporaryDirectory(prefix="ray") as folder,
+        two_nodes(version, Path(folder), FIRESTEEL_VLLM="off") as variables,
+    ):
+        log = fail(version, variables, tensor_parallel_size=2, distributed_executor_backend="ray")
+    assert "FIRESTEEL_VLLM switches the plugin off in this worker" in log
