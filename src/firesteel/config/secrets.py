@@ -118,7 +118,7 @@ def _is_header(name: str) -> bool:
 
 _PLACES = (
     SecretPlace(re.compile(r"()://"), re.compile(r"""[^/?#\s'"]{1,1000}(?=@)""")),
-    # user:password@host without http://; neither an image's name:tag@sha256:... nor OP=implementation:variant@verdict
+    # user:password@host without http://; neither an image's name:tag@sha256:... nor an op's triton:gemm@verdict
     SecretPlace(
         re.compile(r"()(?<![\w./:@%+-])(?=[\w.%+-])"),
         re.compile(
