@@ -151,9 +151,12 @@ class Scheduler:
             )
 
     def _extend(self, job: Job, draft: PlanDraft) -> None:
-        """Plans the next tokens of a running job; preempts the youngest until there is a page for one token."""
+        """Plans the next tokens of a running job; preempts the youngest until there is a page for one token.
+
+        A job whose mask is not ready sits out the step, so that the others do not wait for it.
+        """
         wanted = min(len(job.token_ids), job.num_computed + draft.room(job))
-        if wanted <= job.num_computed:
+        if wanted <= job.num_computed or not job.can_draw:
             return
         while (end := self.tables.grow(job.table, wanted)) <= job.num_computed:
             victim = self.running[-1]
