@@ -13,6 +13,7 @@ from rich.text import Text
 from firesteel.cli.app import app
 from firesteel.cli.options import AsJson, Model, find_spec, print_json
 from firesteel.cli.tables import cost_table, new_table, prediction_table, say, show
+from firesteel.device.catalogue import shorten_name
 from firesteel.errors import UserError
 from firesteel.lab.bench.peers import PEERS, Peer
 from firesteel.lab.report.roofline_page import write_page
@@ -87,7 +88,7 @@ def show_roofline(
     show(batch_table(batches, spec, overlap, gb_s))
     if drafts:
         show(draft_table(drafts, acceptance, overlap))
-    if peers := [peer for peer in PEERS if peer.gpu == gpu and peer.model == model]:
+    if peers := [peer for peer in PEERS if peer.gpu == shorten_name(gpu) and peer.model == model]:
         show(peer_table(peers, spec, gb_s))
 
 
