@@ -15,10 +15,12 @@ from firesteel.errors import EngineFailed
 SETTINGS = {
     "model": (["--model", "here"], "here", "there", "there", '"elsewhere"', "elsewhere"),
     "device": (["--device", "cpu"], "cpu", "cuda:1", "cuda:1", '"cuda"', "cuda"),
+    "preset": (["--preset", "spark"], "spark", "as-shipped", "as-shipped", '"spark"', "spark"),
     "max_model_len": (["--max-model-len", "5"], 5, "6", 6, "7", 7),
     "memory_reserve_gib": (["--memory-reserve-gib", "0.5"], 0.5, "6", 6.0, "7", 7.0),
     "kernels": (["--kernels", "a=b"], "a=b", "c=d", "c=d", '"e=f"', "e=f"),
     "activation": (["--activation", "mxfp8"], "mxfp8", "mxfp4", "mxfp4", '"mxfp8"', "mxfp8"),
+    "prefill_activation": (["--prefill-activation", "mxfp8"], "mxfp8", "mxfp4", "mxfp4", '"bf16"', "bf16"),
     "tile": (["--tile", "64x128"], "64x128", "16x32", "16x32", '"32x16"', "32x16"),
     "require": (["--require", "a=b@fp8"], "a=b@fp8", "c=d", "c=d", '"e=f:g"', "e=f:g"),
     "mxfp4_layers": (["--mxfp4-layers", "all"], "all", "qkv,o", "qkv,o", '"moe"', "moe"),
