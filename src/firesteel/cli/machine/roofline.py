@@ -16,6 +16,7 @@ from firesteel.cli.bench.options import parse_numbers
 from firesteel.cli.machine.roofline_predictions import nodes_table, predict_prompt_rows, prompt_table
 from firesteel.cli.options import AsJson, Model, find_spec, print_json
 from firesteel.cli.tables import cost_table, new_table, prediction_table, say, show
+from firesteel.device.catalogue import shorten_name
 from firesteel.errors import UserError
 from firesteel.lab.bench.peers import PEERS, Peer
 from firesteel.lab.report.roofline_page import write_page
@@ -128,7 +129,7 @@ def show_roofline(
         show(nodes_table(split, chosen.title))
         for line in nodes_assumptions(nodes, link):
             show(Text(f"assumed for {nodes} nodes: {line}"))
-    if peers := [peer for peer in PEERS if peer.gpu == gpu and peer.model == model]:
+    if peers := [peer for peer in PEERS if peer.gpu == shorten_name(gpu) and peer.model == model]:
         show(peer_table(peers, spec, gb_s))
 
 
