@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from firesteel.spark_report import private
 from firesteel.spark_report.private import scrub
 
 
@@ -35,6 +36,21 @@ def test_home_that_is_the_root_folder_hides_nothing(monkeypatch, home):
 
 def test_folder_of_the_checkpoint_is_hidden():
     assert scrub(["/data/jane/gpt-oss/x", 1], Path("/data/jane/gpt-oss")) == ["MODEL/x", 1]
+
+
+def test_folders_of_python_and_firesteel_are_hidden(monkeypatch):
+    monkeypatch.setattr(private.sys, "prefix", "/data/jane/.venv")
+    monkeypatch.setattr(private, "SOURCE", Path("/data/jane/src"))
+    text = "torch from /data/jane/.venv/lib, firesteel from /data/jane/src/firesteel, not /data/jane/srcs"
+    assert scrub(text) == "torch from PYTHON/lib, firesteel from SOURCE/firesteel, not /data/jane/srcs"
+    monkeypatch.setattr(private.sys, "prefix", "/")
+    assert scrub("/a/b") == "/a/b"
+
+
+def test_temporary_folder_is_hidden_once(monkeypatch):
+    """The name in /tmp/tmpabc begins like the folder's own: once it became TMPTMPabc."""
+    monkeypatch.setattr("tempfile.gettempdir", lambda: "/tmp")
+    assert scrub("/tmp/tmpabc/x and /tmp") == "TMP/tmpabc/x and TMP"
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import re
 import socket
+import sys
 import tempfile
 from pathlib import Path
 from typing import TypeVar
@@ -13,6 +14,7 @@ from typing import TypeVar
 from firesteel.config import hide_in_text
 from firesteel.measure.record import Record
 
+SOURCE = Path(__file__).parents[2]  # folder that firesteel was installed or checked out into
 HOME = re.compile(r"/(?:home|Users)/[^/\s\"':]+|/root(?=[/\s\"':]|$)")
 SHORTEST_HOST = 4  # letters; a shorter name of a machine would hit ordinary words
 COMMON_HOSTS = {"localhost", "spark", "dgx", "gx10", "ubuntu"}  # names that identify nobody
@@ -22,7 +24,7 @@ T = TypeVar("T")
 def scrub(value: T, model: Path | None = None) -> T:
     """Removes personal data from all texts in a value.
 
-    The path of the checkpoint becomes MODEL, because it may lie outside of the home folder and name people.
+    The paths of checkpoint, Python and firesteel are replaced too: they may lie outside of a home and name people.
     """
     if isinstance(value, str):
         return _scrub_text(value, model)  # type: ignore[return-value]
@@ -47,12 +49,18 @@ def scrub_record(record: Record, model: Path | None = None) -> Record:
 
 
 def _scrub_text(text: str, model: Path | None) -> str:
-    text = text if model is None else text.replace(str(model), "MODEL")
-    text = _hide_home(hide_in_text(text)).replace(tempfile.gettempdir(), "TMP")
+    for folder, name in ((model, "MODEL"), (Path(sys.prefix), "PYTHON"), (SOURCE, "SOURCE")):
+        text = text if folder is None else _replace_folder(text, str(folder), name)
+    text = _replace_folder(_hide_home(hide_in_text(text)), tempfile.gettempdir(), "TMP")
     host = socket.gethostname().partition(".")[0]
     if len(host) < SHORTEST_HOST or host.lower() in COMMON_HOSTS:
         return text
     return re.sub(rf"(?<![\w-]){re.escape(host)}(?![\w-])", "HOST", text)
+
+
+def _replace_folder(text: str, folder: str, name: str) -> str:
+    """Replaces a folder's path, not that of another folder whose name begins in the same way."""
+    return re.sub(rf"{re.escape(folder)}(?![\w.-])", name, text) if len(Path(folder).parts) > 1 else text
 
 
 def _hide_home(text: str) -> str:
