@@ -15,7 +15,7 @@ import torch
 from firesteel.kernels.cuda.source import CudaKernel
 from firesteel.kernels.op.device_code import CudaCode
 from firesteel.kernels.stream.build import build_kernel, launch
-from firesteel.kernels.stream.ring import MOST_PART_BYTES, Stream, plan_stream
+from firesteel.kernels.stream.ring import MOST_PART_BYTES, MOST_TOKENS, SET_TOKENS, Stream, plan_stream
 from firesteel.kernels.target import SHARED_LIMIT_BYTES, find_target
 
 FIRST = (9, 0)  # the first compute capability with bulk copies, clusters and dependent launch
@@ -48,7 +48,7 @@ def machine_of(capability: tuple[int, int]) -> Machine:
 
 def most_width(machine: Machine) -> int:
     """Returns how many tokens meet the rows of an expert at a time; the registers of a small GPU hold fewer."""
-    return 8 if machine.is_large else 4
+    return MOST_TOKENS if machine.is_large else SET_TOKENS
 
 
 @functools.cache
@@ -113,6 +113,7 @@ def plan_streamed(
     may_pair: bool = False,
     flight: int = ALL_STAGES,
     alone: bool = False,
+    fewest_held: int = MOST_TOKENS,
 ) -> Streamed:
     """Plans the kernel NAME for `strips` strips of 16 rows in all.
 
@@ -120,6 +121,7 @@ def plan_streamed(
     `shared` counts the bytes of shared memory that a stream needs.
     `may_pair`: two CTAs can share a strip, which they do if otherwise some would have one strip more than others.
     `flight`: the most stages in flight at a time. `alone`: no CTA of another kernel need fit beside this one's.
+    `fewest_held`: the fewest tokens of which the kernel can hold x at a time, before packed weights.
     """
     stream = plan_stream(
         is_fp4,
@@ -129,6 +131,7 @@ def plan_streamed(
         shared=shared,
         limit=machine.shared_bytes,
         most_part_bytes=most_part_bytes,
+        fewest_held=fewest_held,
     )
     shared_bytes = shared(stream)
     num_ctas = min(machine.num_sms, strips)
@@ -160,14 +163,16 @@ def list_plans(
     tokens: tuple[int, ...] = TOKENS,
     way: str = "cuda",
 ) -> Iterator[CudaCode]:
-    """Lists what such a GPU launches by plan(machine, is_fp4, tokens, rounds_x), for each token count that fits."""
+    """Lists what such a GPU launches by plan(machine, is_fp4, tokens, rounds_x), for each token count.
+
+    Those that do not fit are listed too: their proofs say so.
+    """
     if capability < FIRST:
         return
     machine = machine_of(capability)
     for is_fp4, rounds_x, count in itertools.product(formats, (False, True), tokens):
         if rounds_x and not is_fp4:
             continue
+        weight = ("mxfp4-weight" if is_fp4 else "bf16-weight") + f" {ROUNDED}" * rounds_x
         planned = plan(machine, is_fp4, count, rounds_x)
-        if planned.refuse(machine) is None:
-            weight = ("mxfp4-weight" if is_fp4 else "bf16-weight") + f" {ROUNDED}" * rounds_x
-            yield CudaCode(variant=f"{way} {weight} T={count}", kernel=planned.kernel)
+        yield CudaCode(variant=f"{way} {weight} T={count}", kernel=planned.kernel)
