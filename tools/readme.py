@@ -1,4 +1,4 @@
-"""Writes the README's tables of measured figures from their records.
+"""Writes the tables of measured figures in the README and in docs/vllm.md from their records.
 
 python tools/readme.py          # rewrites the text between the markers
 """
@@ -14,6 +14,7 @@ from firesteel.measure.record import Record
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
+VLLM_PAGE = ROOT / "docs" / "vllm.md"
 OPS = ROOT / "records" / "h200-ops"
 KV = ROOT / "records" / "kindling-kv"
 AGREEMENT = ROOT / "records" / "h200-agreement"
@@ -23,6 +24,7 @@ LOOP = ROOT / "records" / "h200-loop"
 PREFILL = ROOT / "records" / "h200-prefill"
 WORKLOAD = ROOT / "records" / "h200-workload"
 FRONTEND = ROOT / "records" / "cpu-frontend"
+VLLM = ROOT / "records" / "h200-vllm"
 ENGINES = (ROOT / "records" / "cpu-engine",)
 SHOWN_M = (1, 8, 32, 64, 512, 2048, 8192)
 
@@ -317,8 +319,42 @@ def frontend_table(records: list[Record]) -> str:
     return format_table(heads, map(row, records))
 
 
+def read_vllm(folder: Path = VLLM) -> list[Record]:
+    """Returns the records of vLLM with and without the plugin, decoding first."""
+
+    def order(record: Record) -> tuple[str, int]:
+        return record.parameters["kind"], record.parameters.get("batch") or record.parameters["tokens"]
+
+    return sorted(read(folder, "vllm*.json"), key=order)
+
+
+def vllm_table(records: list[Record]) -> str:
+    """Returns a row per measurement and a column per engine and model runner, stock vLLM first."""
+    rows: dict[str, dict[str, Record]] = defaultdict(dict)
+    for record in records:
+        facts = record.parameters
+        what = f"decode, {facts['batch']} at a time, tok/s" if "batch" in facts else f"{facts['tokens']} tokens, ms"
+        engine = "stock vLLM" if facts["engine"] == "vllm" else "with firesteel"
+        rows[what][f"{engine}, runner {facts['runner']}"] = record
+    engines = sorted({engine for row in rows.values() for engine in row})
+    started = ["start, s", *(f"{_started(rows, engine):.0f}" for engine in engines)]
+    cells = [[what, *(_speed(row.get(engine)) for engine in engines)] for what, row in rows.items()]
+    return format_table(["", *engines], [*cells, started])
+
+
+def _speed(record: Record | None) -> str:
+    if record is None:
+        return ""
+    batch = record.parameters.get("batch")
+    return f"{record.median:.1f}" if batch is None else f"{1e3 * batch / record.median:,.0f}"
+
+
+def _started(rows: dict[str, dict[str, Record]], engine: str) -> float:
+    return max(row[engine].startup_s or 0.0 for row in rows.values() if engine in row)
+
+
 def tables() -> dict[str, str]:
-    """Returns all tables by the names of their markers."""
+    """Returns the README's tables by the names of their markers."""
     return {
         "ops": ops_table(read_ops()),
         "kv": kv_table(read_kv()),
@@ -333,15 +369,27 @@ def tables() -> dict[str, str]:
     }
 
 
-def write(text: str) -> str:
-    """Returns the README with its tables renewed."""
-    for name, table in tables().items():
+def pages() -> dict[Path, dict[str, str]]:
+    """Returns the tables of each page."""
+    return {README: tables(), VLLM_PAGE: {"vllm": vllm_table(read_vllm())}}
+
+
+def write(page: Path, tables: dict[str, str]) -> str:
+    """Returns the text of a page with its tables renewed."""
+    text = page.read_text(encoding="utf-8")
+    for name, table in tables.items():
         markers = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)", re.DOTALL)
         text, count = markers.subn(lambda match, table=table: f"{match[1]}{table}\n{match[2]}", text)
         if count != 1:
-            raise SystemExit(f"{README} must have the markers of the table {name} once, not {count} times")
+            raise SystemExit(f"{page} must have the markers of the table {name} once, not {count} times")
     return text
 
 
+def write_all() -> None:
+    """Renews the tables of all pages."""
+    for page, page_tables in pages().items():
+        page.write_text(write(page, page_tables), encoding="utf-8")
+
+
 if __name__ == "__main__":
-    README.write_text(write(README.read_text(encoding="utf-8")), encoding="utf-8")
+    write_all()

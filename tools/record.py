@@ -56,7 +56,7 @@ def main() -> None:
     check_gpu(find_device().name)
     for name in names:
         measure(name, COMMANDS[name])
-    readme.README.write_text(readme.write(readme.README.read_text(encoding="utf-8")), encoding="utf-8")
+    readme.write_all()
 
 
 def check_gpu(name: str) -> None:

@@ -6,18 +6,19 @@ Shape letters: T tokens, R requests, Q query heads, K kv heads, D head dim, V vo
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from torch import Tensor
 
 from firesteel.errors import RequestError, UserError
+from firesteel.sampling_rules import SAMPLING_RULES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How to continue a prompt. Temperature 0 is greedy; equal seeds give equal tokens.
+    """Settings of a continuation. Temperature 0 is greedy; equal seeds give equal tokens.
 
     Order: repetition, frequency and presence penalties, logit bias, forbidden and allowed tokens, temperature,
     top-k, top-p of what top-k left, min-p, draw. Logprobs are those of the model before all of these.
@@ -45,7 +46,7 @@ class SamplingParams:
     cache_prompt: bool = True  # reuse and keep keys and values; off computes all of the prompt and keeps nothing
 
     def __post_init__(self) -> None:
-        for name, (is_valid, rule) in _RULES.items():
+        for name, (is_valid, rule) in SAMPLING_RULES.items():
             value = getattr(self, name)
             if not is_valid(value):
                 raise UserError(f"{name} = {value!r}: must be {rule}")
@@ -73,65 +74,6 @@ class SamplingParams:
             if token_ids and max(token_ids) >= vocab_size:
                 odd = next(token for token in token_ids if token >= vocab_size)
                 raise UserError(f"{name}: token id {odd} is outside the vocabulary of {vocab_size}")
-
-
-def _whole(least: int, most: float = float("inf")) -> Callable[[Any], bool]:
-    return lambda value: type(value) is int and least <= value <= most
-
-
-def _real(least: float, most: float) -> Callable[[Any], bool]:
-    return lambda value: type(value) in (int, float) and least <= value <= most
-
-
-def _optional(is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: value is None or is_valid(value)
-
-
-def _many(is_valid: Callable[[Any], bool], most: float = float("inf")) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, tuple | list) and len(value) <= most and all(map(is_valid, value))
-
-
-def _are_tokens(value: Any) -> bool:
-    """Checks without a Python call per token: lists may be long, and each choice of a request has its own."""
-    return isinstance(value, tuple | list) and (not value or (set(map(type, value)) == {int} and min(value) >= 0))
-
-
-def _is_bias(value: Any) -> bool:
-    is_token, is_weight = _whole(0), _real(-100, 100)
-    return isinstance(value, dict) and all(is_token(token) and is_weight(bias) for token, bias in value.items())
-
-
-def _is_choice(value: Any) -> bool:
-    return value is None or (_are_tokens(value) and len(value) > 0)
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and value != ""
-
-
-_TINY, _HUGE = 5e-324, 1.7976931348623157e308  # smallest positive and largest float
-_PENALTY = (_real(-2, 2), "a number from -2 to 2")
-_LOGPROBS = (_optional(_whole(0, 20)), "a whole number from 0 to 20, or None")
-# The ranges that the OpenAI API and vLLM accept.
-_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "max_tokens": (_whole(1), "a whole number, at least 1"),
-    "min_tokens": (_whole(0), "a whole number, at least 0"),
-    "temperature": (_real(0, _HUGE), "0 (greedy) or a positive number"),
-    "top_k": (_whole(-1, 2**31 - 1), "a whole number from 1 to 2^31 - 1, or 0 or -1 for all tokens"),
-    "top_p": (_real(_TINY, 1), "a number above 0 and at most 1"),
-    "min_p": (_real(0, 1), "a number from 0 to 1"),
-    "repetition_penalty": (_real(_TINY, _HUGE), "a positive number"),
-    "presence_penalty": _PENALTY,
-    "frequency_penalty": _PENALTY,
-    "logit_bias": (_is_bias, "a dictionary from token ids to numbers from -100 to 100"),
-    "allowed_token_ids": (_is_choice, "a tuple of token ids, at least one, or None for all"),
-    "grammar": (_optional(_is_text), "a text that is not empty, or None"),
-    "seed": (_whole(-(2**63), 2**64 - 1), "a whole number of 64 bits"),
-    "stop": (_many(_is_text, 16), "a tuple of at most 16 non-empty strings"),
-    "stop_token_ids": (_are_tokens, "a tuple of token ids"),
-    "logprobs": _LOGPROBS,
-    "prompt_logprobs": _LOGPROBS,
-}
 
 
 class TokenMask(Protocol):

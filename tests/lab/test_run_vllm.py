@@ -76,7 +76,6 @@ def test_stock_vllm_and_the_plugin_are_told_apart(engine, model, fault, request,
     flags = FLAGS if model == "llama" else (*FLAGS[:-1], "bfloat16")  # the only type of gpt-oss in vLLM
     spec = LabSpec(engine=engine, model=str(folder), flags=flags, quick=True, level="1.5", ready_s=600.0)
     levels = {level.level.number: level for level in run_lab(spec, tmp_path, RecordingObserver()).levels}
-    assert levels["1"].passed, levels["1"].reason
     assert levels["1.5"].passed == (not fault), levels["1.5"].reason
     assert fault in levels["1.5"].reason
     assert ("firesteel" in levels["1.5"].backend.seen) == (model == "gpt_oss")

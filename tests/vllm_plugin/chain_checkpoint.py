@@ -31,7 +31,7 @@ SPEC = ModelSpec(
     num_active=2,
     vocab_size=201088,
     windows=(128, None),
-    rope=RopeSpec(theta=150000.0, factor=8.0, original_context=512),
+    rope=RopeSpec(theta=150000.0, factor=8.0, original_context=1024),
     max_context=8192,
 )
 

@@ -35,8 +35,11 @@ def make_rounds():
 
 
 @cache
-def expected_tokens():
-    """Returns the greedy tokens of each prompt alone in our engine, in the shape of the rounds."""
+def expected_tokens(num_rounds=4, new=NEW):
+    """Returns the greedy tokens of each prompt alone in our engine, in the shape of the first rounds."""
     llm = our_llm()
-    params = SamplingParams(temperature=0.0, max_tokens=NEW, ignore_eos=True)
-    return [[list(llm.generate([prompt], params)[0].token_ids) for prompt in prompts] for prompts in make_rounds()]
+    params = SamplingParams(temperature=0.0, max_tokens=new, ignore_eos=True)
+    return [
+        [list(llm.generate([prompt], params)[0].token_ids) for prompt in prompts]
+        for prompts in make_rounds()[:num_rounds]
+    ]

@@ -19,32 +19,39 @@ VARIABLES = {
 
 
 @contextmanager
-def two_nodes(version, folder):
-    """Yields the variables for a driver of the cluster; ends the cluster's processes, and no others."""
+def two_nodes(version, folder, **of_second):
+    """Yields the variables for a driver of the cluster; ends the cluster's processes, and no others.
+
+    `of_second` are variables of the second node alone.
+    """
     port = find_port()
     started = []
     try:
-        for number, words in enumerate((["--head", f"--port={port}"], [f"--address=127.0.0.1:{port}"]), start=1):
-            started.append(start_node(version, folder, f"127.0.0.{number}", words))
-            wait_for(port, started[-1], folder / f"127.0.0.{number}.log")
+        nodes = (
+            ("127.0.0.1", ["--head", f"--port={port}"], {}),
+            ("127.0.0.2", [f"--address=127.0.0.1:{port}"], of_second),
+        )
+        for address, words, variables in nodes:
+            started.append(start_node(version, folder, address, words, variables))
+            wait_for(started[-1], folder / f"{address}.log")
         yield VARIABLES | {"RAY_ADDRESS": f"127.0.0.1:{port}"}
     finally:
         for process in reversed(started):
             end_tree(process)
 
 
-def start_node(version, folder, address, words):
+def start_node(version, folder, address, words, variables):
     command = [
         *(folder_of(version) / "python", "-m", "ray.scripts.scripts", "start", "--block", *words),
         *(f"--node-ip-address={address}", "--num-gpus=1", "--num-cpus=2", "--object-store-memory=100000000"),
         *(("--include-dashboard=false", f"--temp-dir={folder}") if "--head" in words else ()),
     ]
-    variables = environment(**VARIABLES | {"VLLM_HOST_IP": address})
+    all_variables = environment(**VARIABLES | {"VLLM_HOST_IP": address} | variables)
     with (folder / f"{address}.log").open("w") as log:
-        return subprocess.Popen(command, env=variables, stdout=log, stderr=log, start_new_session=True)
+        return subprocess.Popen(command, env=all_variables, stdout=log, stderr=log, start_new_session=True)
 
 
-def wait_for(port, process, log):
+def wait_for(process, log):
     """Returns when the node says that it runs."""
     deadline = time.monotonic() + READY_S
     while "Ray runtime started" not in log.read_text():

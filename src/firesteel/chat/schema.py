@@ -16,7 +16,7 @@ TOO_LARGE_NUMBER = "it has a whole number of more than 308 digits"
 
 
 class SchemaLimits:
-    """What is left of the limits on size, which the schemas of a request share."""
+    """The rest of the size limits that the schemas of one request share."""
 
     def __init__(self) -> None:
         self._values = MOST_VALUES

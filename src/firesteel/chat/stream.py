@@ -38,7 +38,7 @@ class HarmonyStream:
     def __init__(
         self, harmony: Harmony, *, role: str | None = "assistant", call_id: Callable[[], str] = new_call_id
     ) -> None:
-        """With a `role` the turn starts inside the header of that role's message, as completions do."""
+        """Starts the turn; with a `role`, inside the header of that role's message, as completions do."""
         self.message = ParsedMessage()
         self._call_id = call_id
         self._text = harmony.tokenizer.stream()

@@ -24,7 +24,7 @@ WORDS = re.compile(r"""\s+|(?:'[^']*'|"[^"]*"|\S)+""")  # words of a command lin
 
 @dataclass(frozen=True, slots=True)
 class SecretPlace:
-    """Where texts hold secrets: after `before`, whose group is a name that `is_hidden` judges, comes `secret`.
+    """A place of secrets in texts: `secret` after `before`, whose group is a name that `is_hidden` judges.
 
     Repetitions are bounded, so that the time to search a text grows with its length alone.
     """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -27,8 +27,8 @@ from firesteel.engine.cache.kv_cache import (
 )
 from firesteel.engine.cache.page_pool import PagePool
 from firesteel.engine.cache.page_tables import PageTables
-from firesteel.engine.sample.logprobs import Logprobs, score
-from firesteel.engine.sample.sampler import Sampler, SampleRow
+from firesteel.engine.sample.sampler import Sampler
+from firesteel.engine.sample.spans import make_row, sample_spans
 from firesteel.engine.schedule.scheduler import Scheduler
 from firesteel.engine.schedule.step_cost import StepCostModel
 from firesteel.engine.statistics import Statistics
@@ -37,10 +37,9 @@ from firesteel.engine.step.decode_loop import UNOBSERVED, DecodeLoop, StepObserv
 from firesteel.engine.step.prompt_store import PromptStore, ReadyPrompt
 from firesteel.engine.step.runner import Runner
 from firesteel.engine.step.step_store import FusedOps, StepStore
-from firesteel.engine.transfer import upload_ints
 from firesteel.model.gpt_oss import GptOss
 from firesteel.model.graphs import StepMemory
-from firesteel.types import Plan, Request, RequestStatistics, Span, SpanResult, StepOutput
+from firesteel.types import Plan, Request, RequestStatistics, SpanResult, StepOutput
 
 MANY_TOKENS, FEW_TOKENS = 8192, 2048  # default tokens per step
 REQUESTS_BY_BYTES = ((100 * GIB, 256), (40 * GIB, 128))  # (least GPU memory, most requests at a time)
@@ -162,7 +161,7 @@ class Engine:
         start = self.clock()
         logits = self._run(plan) if ready is None else self._replay(plan, ready)
         with self.totals.timed("wait"):
-            results = self._sample(plan, logits)
+            results = sample_spans(self.sampler, plan, logits)
         self.cost.add(plan.num_tokens, 1e3 * (self.clock() - start))
         return self._commit(plan, results)
 
@@ -188,7 +187,7 @@ class Engine:
 
     def _launch(self, plan: Plan, observer: StepObserver) -> None:
         with self.totals.timed("run"):
-            self.in_flight.add(plan, self.loop.launch(plan, map(_sample_row, plan.spans), observer))
+            self.in_flight.add(plan, self.loop.launch(plan, map(make_row, plan.spans), observer))
 
     def _launch_ahead(self, observer: StepObserver) -> None:
         """Launches further steps as long as their inputs are on the device."""
@@ -255,22 +254,6 @@ class Engine:
             if output.statistics is not None:
                 self.totals.count_finished(output.statistics)
 
-    def _sample(self, plan: Plan, logits: Tensor) -> list[SpanResult]:
-        """Returns a result per span whose logits are wanted; launches everything before it waits for anything."""
-        spans = [span for span in plan.spans if span.num_logits]
-        pieces = logits.split([span.num_logits for span in spans]) if spans else ()
-        drawing = [(span, piece) for span, piece in zip(spans, pieces, strict=True) if span.samples]
-        sampled = None
-        if drawing:
-            last = logits if len(drawing) == len(logits) else torch.cat([piece[-1:] for _, piece in drawing])
-            sampled = self.sampler.sample(last, [_sample_row(span) for span, _ in drawing])
-        scored = [_score_prompt(span, piece) for span, piece in zip(spans, pieces, strict=True)]
-        drawn = iter(sampled.read() if sampled is not None else ())
-        return [
-            _join_result(span, piece, prompt, drawn)
-            for span, piece, prompt in zip(spans, pieces, scored, strict=True)
-        ]
-
 
 def find_budget(config: BatchConfig, device: DeviceSpec) -> int:
     """Returns the most tokens per step. With few tokens, reading the experts takes most of the time."""
@@ -289,45 +272,3 @@ def find_most_requests(config: BatchConfig, device: DeviceSpec) -> int:
 def find_ahead(config: BatchConfig, device: DeviceSpec) -> int:
     """Returns the number of steps to launch ahead: 0 on a CPU, which computes as it launches."""
     return RUN_AHEAD_STEPS if config.run_ahead and device.is_cuda else 0
-
-
-def _sample_row(span: Span) -> SampleRow:
-    request = span.request
-    allowed = request.mask.allowed(span.token_ids[request.num_prompt :]) if request.mask is not None else None
-    return SampleRow(
-        params=request.params,
-        position=span.end,
-        name=f"request {request.request_id}",
-        token_ids=span.token_ids,
-        num_prompt=request.num_prompt,
-        stop_token_ids=request.stops,
-        allowed=allowed,
-    )
-
-
-def _score_prompt(span: Span, logits: Tensor) -> Logprobs | None:
-    """Returns logprobs of the prompt tokens that follow the rows of `logits`, if the request asks for them.
-
-    No prompt token follows the last row of the prompt.
-    """
-    request = span.request
-    if request.params.prompt_logprobs is None:
-        return None
-    first = span.end - len(logits) + 1
-    following = list(span.token_ids[first : min(span.end + 1, request.num_prompt)])
-    if not following:
-        return None
-    return score(logits[: len(following)], upload_ints(following, logits.device), request.params.prompt_logprobs)
-
-
-def _join_result(span: Span, logits: Tensor, scored: Logprobs | None, drawn: Iterator[SpanResult]) -> SpanResult:
-    """Returns the next drawn token if the span samples, with the prompt's logprobs and logits if requested."""
-    result = next(drawn) if span.samples else SpanResult()
-    if scored is None and not span.request.score:
-        return result
-    num_top = span.request.params.prompt_logprobs or 0
-    return replace(
-        result,
-        prompt_logprobs=None if scored is None else scored.read([num_top] * len(scored.token_ids)),
-        logits=logits if span.request.score else None,
-    )

@@ -1,4 +1,4 @@
-"""Ops and what runs where: `Kernels` is what a model calls, each op bound to the device.
+"""The ops that a model calls, each bound to the implementation that runs on its device (`Kernels`).
 
 The choice follows the user's pins or the measured preference.
 """
@@ -63,22 +63,26 @@ class Kernels:
         self.route = choose(route)
         self.moe_matmul = choose(moe_matmul)
         self.draw = choose(draw)
-        _refuse_references([one for one in self._chosen() if one.op.name not in asked], device)
-        for name, one in required.items():
-            if one.verdict is not None:
-                check_here(find_op(name), device, one, activation)
+        _refuse_references([chosen for chosen in self._chosen() if chosen.op.name not in asked], device)
+        for name, requirement in required.items():
+            if requirement.verdict is not None:
+                check_here(find_op(name), device, requirement, activation)
 
     def _chosen(self) -> list[Chosen[Any, Any]]:
         return [value for value in vars(self).values() if isinstance(value, Chosen)]
 
     def table(self) -> list[tuple[str, str]]:
-        """(op, implementations that may run, best first) for each op."""
-        return [(one.op.name, ", ".join(candidate.name for candidate in one.candidates)) for one in self._chosen()]
+        """Returns (op, implementations that may run, best first) for each op."""
+        return [(chosen.op.name, ", ".join(_names(chosen))) for chosen in self._chosen()]
 
 
-def _refuse_references(chosen: list[Chosen[Any, Any]], device: DeviceSpec) -> None:
-    """On a GPU plain torch runs where it is asked for only."""
-    plain = [one.op for one in chosen if [candidate.name for candidate in one.candidates] == [REFERENCE]]
+def _names(chosen: Chosen[Any, Any]) -> list[str]:
+    return [candidate.name for candidate in chosen.candidates]
+
+
+def _refuse_references(choices: list[Chosen[Any, Any]], device: DeviceSpec) -> None:
+    """Raises if plain torch would run on a GPU without having been asked for."""
+    plain = [chosen.op for chosen in choices if _names(chosen) == [REFERENCE]]
     if not device.is_cuda or not plain:
         return
     wanted = plain[0].order[0]

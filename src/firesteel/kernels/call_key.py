@@ -1,4 +1,4 @@
-"""Keys of op calls: everything that decides which implementation accepts the arguments."""
+"""Keys of op calls: everything that determines which implementation accepts the arguments."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Described:
         return description
 
     def describe_anew(self) -> Hashable:
-        """Does the same and keeps nothing."""
+        """Returns the key of the fields as they are now; keeps nothing."""
         kind: Any = type(self)
         return make_key(_field_reader(kind)(self))
 

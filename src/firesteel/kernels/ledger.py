@@ -1,5 +1,5 @@
-"""What ran: which implementation of which op with which activations, how often, for how long, the compiled kernels
-it launched and the values it clipped."""
+"""The ledger of what ran: per op, implementation and activation the calls, the time, the kernels launched and the
+values clipped."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Launch:
     kernel: str  # as a profiler names it
     tile: str
     artefact: str  # hash of the compiled kernel
-    compiled: Any = field(compare=False, repr=False)  # what Triton compiled or a CudaEntry, None in the interpreter
+    compiled: Any = field(compare=False, repr=False)  # Triton's compiled kernel or a CudaEntry; None: interpreted
 
     def __hash__(self) -> int:
-        return hash(self.artefact)  # a string keeps its hash: every launch asks for it
+        return hash(self.artefact)  # a string caches its hash, which every launch needs
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class Entry:
 
     @property
     def clipped(self) -> int | None:
-        """Values too large for what they were stored in, since their counters were made; None if none counts them.
+        """Number of values too large for their stored type since the counters were made; None without a counter.
 
         Waits for the device.
         """
@@ -54,7 +54,7 @@ class Entry:
 _current: ContextVar[Entry | None] = ContextVar("entry of the op that runs", default=None)
 
 Watcher = Callable[[Launch], None]
-_watcher: ContextVar[Watcher | None] = ContextVar("who is told of new launches", default=None)
+_watcher: ContextVar[Watcher | None] = ContextVar("callback for new launches", default=None)
 
 
 def note(launch: Launch) -> None:
@@ -76,7 +76,7 @@ def note_clipped(counter: torch.Tensor) -> None:
 
 @contextmanager
 def watch_launches(watcher: Watcher) -> Iterator[None]:
-    """Tells `watcher` of each kernel that the ledger does not have yet; what it raises ends the op."""
+    """Calls `watcher` with each kernel that is new to the ledger; an exception that it raises ends the op."""
     token = _watcher.set(watcher)
     try:
         yield
@@ -103,7 +103,7 @@ class Ledger:
             _current.reset(token)
 
     def launches(self) -> dict[str, int]:
-        """How often each kernel was launched, by the name a profiler gives it."""
+        """Counts the launches of each kernel, by the name that a profiler gives it."""
         counts: dict[str, int] = {}
         for entry in self.entries.values():
             for launch, count in entry.launches.items():

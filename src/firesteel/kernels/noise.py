@@ -19,24 +19,24 @@ _MASK = 2**64 - 1
 
 
 def stream_key(seed: int, position: int) -> int:
-    """Key of the stream for one draw, as a signed 64-bit integer; every bit of the seed counts."""
+    """Returns the key of the stream for one draw, a signed 64-bit integer; every bit of the seed counts."""
     return _signed(_mix((_mix(seed + _GOLDEN) + position) & _MASK))
 
 
 def token_steps(vocab_size: int, device: torch.device) -> Tensor:
-    """[V] int64: how far each token id lies along a stream."""
+    """Returns [V] int64: the offset of each token id in a stream."""
     return torch.arange(1, vocab_size + 1, device=device).mul_(_signed(_GOLDEN))
 
 
 def gumbel_noise(keys: Tensor, steps: Tensor) -> Tensor:
-    """[N, V] fp32 from keys [N] and steps [V]: -log of an exponential variable."""
+    """Returns [N, V] fp32 from keys [N] and steps [V]: -log of an exponential variable."""
     # Half a step above 0 and at most one below 1, so that both logarithms are finite.
     uniform = _bits(keys, steps).float().add_(0.5).mul_(2.0**-53).clamp_(max=1 - 2.0**-24)
     return uniform.neg_().log1p_().neg_().log_().neg_()
 
 
 def _bits(keys: Tensor, steps: Tensor) -> Tensor:
-    """[N, V] int64: the upper 53 bits of each random number."""
+    """Returns [N, V] int64: the upper 53 bits of each random number."""
     mixed = keys[:, None] + steps
     for shift, factor in zip(_SHIFTS, (*_FACTORS, None), strict=True):
         # `>>` copies the sign; the mask makes the shift one of unsigned numbers.
@@ -47,7 +47,7 @@ def _bits(keys: Tensor, steps: Tensor) -> Tensor:
 
 
 def _mix(value: int) -> int:
-    """The same on the host."""
+    """Mixes a Python integer as `_bits` mixes a tensor."""
     value &= _MASK
     for shift, factor in zip(_SHIFTS, (*_FACTORS, 1), strict=True):
         value = (value ^ (value >> shift)) * factor & _MASK

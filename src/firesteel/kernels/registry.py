@@ -65,9 +65,9 @@ def find_op(name: str, among: tuple[Op[Any, Any], ...] | None = None) -> Op[Any,
 
 
 def list_replacements() -> dict[str, tuple[str, ...]]:
-    """Returns, by op of the network, what a step of the decode ops runs in its place.
+    """Returns, by op of the network, the decode ops that run in its place in a decoding step.
 
-    "a|b" is one of the two, by the model's shape.
+    "a|b" means one of the two, depending on the model's shape.
     """
     combined = [part.name for op in DECODE_OPS for part in op.combines]
     table: dict[str, tuple[str, ...]] = {}

@@ -1,7 +1,7 @@
 """Angles of the rotary position embedding, plain or stretched by YaRN.
 
-A table is [C, D] fp32: row p holds the cosines of the D/2 angles at position p, then their sines, YaRN's
-concentration multiplied in.
+A table is [C, D] fp32: row p holds the cosines of the D/2 angles at position p, then their sines, both multiplied
+by YaRN's concentration.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def rope_table(spec: RopeSpec, head_dim: int, context: int, device: torch.device
 
 
 def inverse_frequencies(spec: RopeSpec, head_dim: int) -> Tensor:
-    """[D/2] fp32. YaRN keeps fast dimensions, divides slow ones by `factor`, and blends in between."""
+    """Returns [D/2] fp32. YaRN keeps fast dimensions, divides slow ones by `factor`, and blends in between."""
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
     plain = 1.0 / spec.theta**exponents
     if spec.factor == 1:
@@ -48,6 +48,6 @@ def inverse_frequencies(spec: RopeSpec, head_dim: int) -> Tensor:
 
 
 def _dimension(rotations: float, spec: RopeSpec, head_dim: int) -> float:
-    """The (fractional) dimension that turns `rotations` times within the original context."""
+    """Returns the (fractional) dimension that turns `rotations` times within the original context."""
     turns = spec.original_context / (rotations * 2 * math.pi)
     return head_dim * math.log(turns) / (2 * math.log(spec.theta))

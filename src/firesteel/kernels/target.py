@@ -6,7 +6,7 @@ import difflib
 
 from firesteel.errors import KernelError
 
-# target -> shared memory a program may opt in to
+# target -> bytes of shared memory that a CTA may opt in to
 SHARED_LIMIT_BYTES = {
     "sm_80": 166_912, "sm_86": 101_376, "sm_89": 101_376, "sm_90a": 232_448, "sm_100a": 232_448,
     "sm_103a": 232_448, "sm_120a": 101_376, "sm_121a": 101_376,
@@ -29,7 +29,7 @@ def is_sm90(capability: tuple[int, int] | None) -> bool:
 
 
 def architecture(target: str) -> int:
-    """121 of "sm_121a"."""
+    """Returns 121 for "sm_121a"."""
     if target not in SHARED_LIMIT_BYTES:
         near = difflib.get_close_matches(target, SHARED_LIMIT_BYTES, n=1, cutoff=0)[0]
         raise KernelError(

@@ -75,7 +75,7 @@ class QuantizedLayer:
 
 @dataclass(frozen=True, slots=True)
 class LoadReport(ReadReport):
-    """What was read and what was quantised; `seconds` covers the reading only."""
+    """Amounts read and quantised; `seconds` covers the reading only."""
 
     quantized: tuple[QuantizedLayer, ...] = ()
 

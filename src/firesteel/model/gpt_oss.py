@@ -38,7 +38,7 @@ class Activations(NamedTuple):
 
 
 class Ranks(NamedTuple):
-    """How the ranks of a tensor-parallel network add their partial sums.
+    """The addition of partial sums by the ranks of a tensor-parallel network.
 
     `add` takes the partial sums [T, H] of this rank and returns their sum over all ranks, equal bit for bit on
     each, in the same tensor or in another.
@@ -94,7 +94,7 @@ class GptOss:
         return x.plain
 
     def forward_residual(self, batch: Batch, cache: KvCache, num_layers: int | None = None) -> Tensor:
-        """As `forward`, but returns the residual [L, H] before the final norm."""
+        """Does the work of `forward`, but returns the residual [L, H] before the final norm."""
         residual, update = self._compute_layers(batch, cache, num_layers)
         if not residual.shape[0]:
             return residual

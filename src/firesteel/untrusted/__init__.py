@@ -1,1 +1,1 @@
-"""Handling of input that nobody vouches for: files, texts, and what libraries do when they meet it."""
+"""Handling of untrusted input: damaged or hostile files, control characters, panics and deep recursion."""

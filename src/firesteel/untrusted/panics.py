@@ -13,7 +13,7 @@ def is_panic(error: BaseException) -> bool:
 
 @contextmanager
 def panics_as(kind: type[Exception], what: str) -> Iterator[None]:
-    """Raises `kind` with the message `what` and the library's own in place of a panic."""
+    """Replaces a panic in the body by `kind`, with the message `what` followed by the library's own."""
     try:
         yield
     except BaseException as error:

@@ -62,7 +62,7 @@ class StepMetadataBuilder(AttentionMetadataBuilder[Any]):
 
 
 class NoAttention(AttentionImpl[Any]):
-    """Stands where vLLM expects the code of an attention layer."""
+    """Placeholder for the attention code that vLLM expects of a backend."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         raise NotImplementedError("firesteel's model class computes attention itself")

@@ -1,4 +1,4 @@
-"""What vLLM's configuration must be for our model class: defaults that differ, and what is refused by name."""
+"""Adapts vLLM's configuration to our model class: changes defaults and refuses unsupported options by name."""
 # mypy: disable-error-code="import-not-found,misc"
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from firesteel.vllm_plugin.same_plugin import WORKER, mark_config
 
 CURE = "or set FIRESTEEL_VLLM=off to run gpt-oss by stock vLLM"
 LOAD_FORMATS = ("auto", "hf", "safetensors", "dummy")
-EXACT = 16  # requests up to which each number has its own graph: a padded row would read experts nobody asked for
+EXACT = 16  # each number of requests up to this has its own graph: a padded row would read experts for nothing
 
 
 class FiresteelGptOssConfig(GptOssForCausalLMConfig):
@@ -21,7 +21,7 @@ class FiresteelGptOssConfig(GptOssForCausalLMConfig):
 
     @staticmethod
     def verify_and_update_config(vllm_config: Any) -> None:
-        """Called by vLLM once the user's options are known."""
+        """Checks and changes the configuration; vLLM calls it once the user's options are known."""
         sizes = vllm_config.compilation_config.cudagraph_capture_sizes
         GptOssForCausalLMConfig.verify_and_update_config(vllm_config)
         refuse(vllm_config)

@@ -1,4 +1,4 @@
-"""What vLLM's KV cache manager sees of a layer: a name, a kind of cache, and the tensor that it is given.
+"""A layer as vLLM's KV cache manager sees it: a name, a kind of cache, and the tensor that it is given.
 
 Shape letters: P blocks of vLLM, K kv heads, S page size, D head dim.
 """
@@ -58,7 +58,7 @@ class KvLayer(nn.Module, AttentionLayerBase):
         return SlidingWindowSpec(sliding_window=self.window, **common)
 
     def bind_kv_cache(self, kv_cache: Tensor) -> None:
-        """Called by vLLM from 0.28 on; older versions set the attribute."""
+        """Takes the layer's tensor; vLLM calls it from 0.28 on, older versions set the attribute."""
         self.kv_cache = kv_cache
 
     @property

@@ -1,4 +1,4 @@
-"""Steps with prompts: replayed as CUDA graphs over padded sizes, or op by op where there is none.
+"""Steps with prompts: replayed as CUDA graphs of padded sizes, or run op by op if there is no graph.
 
 Op by op, a step on a GPU is padded to the same size, so that it gives the same bits as the graph.
 """
@@ -43,7 +43,7 @@ class PromptRunner:
         return residual[: step.num_tokens], None, f"prompt graph of {size.tokens}"
 
     def run_ops(self, step: VllmStep, size: PromptSize | None = None) -> Tensor:
-        """As `run`, op by op, padded to `size` if it is given."""
+        """Does the work of `run` op by op, padded to `size` if it is given."""
         tokens, requests = size or (step.num_tokens, step.num_requests)
         load(self.inputs, step, tokens, requests)
         return self.model.forward_residual(self.inputs.batch(tokens, requests), self.cache)[: step.num_tokens]

@@ -6,7 +6,7 @@ import logging
 
 from firesteel.engine.process.verdicts import Verdicts
 from firesteel.kernels.ledger import Ledger
-from firesteel.version import find_version
+from firesteel.version import NOT_INSTALLED, find_version
 
 _log = logging.getLogger("vllm.firesteel")
 
@@ -16,7 +16,9 @@ class ProofLine:
 
     def __init__(self, ledger: Ledger, *, rank: int, num_ranks: int, vllm_version: str) -> None:
         self.ledger = ledger
-        self.heading = f"rank {rank} of {num_ranks}: gpt-oss plugin {find_version()} in vLLM {vllm_version}"
+        ours = find_version()
+        version = "of the sources" if ours == NOT_INSTALLED else ours
+        self.heading = f"rank {rank} of {num_ranks}: gpt-oss plugin {version} in vLLM {vllm_version}"
         self._verdicts = Verdicts()
         self._is_begun = False
 

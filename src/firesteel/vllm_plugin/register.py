@@ -28,7 +28,10 @@ logger = logging.getLogger("vllm.firesteel")  # vLLM shows what its own loggers 
 
 
 def register() -> None:
-    """Called by vLLM in each process, possibly several times. Models other than gpt-oss are not affected."""
+    """Registers our model class; vLLM calls it in each process, possibly several times.
+
+    Models other than gpt-oss are not affected.
+    """
     if is_switched_off():
         logger.debug("firesteel: the plugin is off (%s); gpt-oss runs on vLLM's own kernels", PLUGIN_VARIABLE)
         return

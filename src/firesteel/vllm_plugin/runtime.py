@@ -12,7 +12,7 @@ from torch import Tensor
 from firesteel.kernels.ahead import compile_ahead
 from firesteel.model.decode import MOST_REQUESTS
 from firesteel.model.graphs import uncounted
-from firesteel.model.prompt_sizes import prompt_sizes
+from firesteel.model.prompt_sizes import PromptSize, prompt_sizes
 from firesteel.types import KvCache
 from firesteel.vllm_plugin.assembly import Assembly
 from firesteel.vllm_plugin.decoding import FusedDecoding
@@ -66,7 +66,7 @@ class Runtime:
         few, width = model.num_layers_of_each_kind, inputs.full_table.shape[1]
         device, most = inputs.token_ids.device, self.prompts.most_requests
         with uncounted(model.kernels.ledger), compile_ahead() as ahead:
-            for size in prompt_sizes(self.most_tokens, most):
+            for size in (*prompt_sizes(self.most_tokens, most), PromptSize(self.most_tokens, 1)):
                 load(inputs, idle_step(device, 2, 1, width), *size)
                 model.forward_residual(inputs.batch(*size), self.cache, few)
             for count in decode_sizes:

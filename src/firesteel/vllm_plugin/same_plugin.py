@@ -21,13 +21,13 @@ CURE = f"install the same firesteel and set {PLUGIN_VARIABLE} alike on all nodes
 
 
 def mark_config(vllm_config: Any) -> None:
-    """Called in the main process."""
+    """Adds our version and worker extension to the configuration; runs in the main process."""
     vllm_config.additional_config = {**(vllm_config.additional_config or {}), MARK: find_version()}
     vllm_config.parallel_config.worker_extension_cls = WORKER
 
 
 def check_mark(vllm_config: Any) -> None:
-    """Called in each worker; raises if the main process runs without the plugin or with another version of it."""
+    """Raises in a worker if the main process runs without the plugin or with another version of it."""
     additional = vllm_config.additional_config
     version = additional.get(MARK) if isinstance(additional, dict) else None
     if version is None:

@@ -29,7 +29,7 @@ class StepLog:
     _reported: float = field(default_factory=time.monotonic)
 
     def announce(self, num_requests: int, is_decoding: bool) -> None:
-        """Called by the metadata builders, once per kind of layer, before a step runs or is replayed."""
+        """Opens a step; metadata builders call it once per kind of layer, before the step runs or is replayed."""
         self.num_requests, self.is_decoding = num_requests, is_decoding
         self.was_called, self.is_open = False, True
 

@@ -24,7 +24,7 @@ def check_worker() -> None:
 
 
 class PluginWorker:
-    """Named in vLLM's configuration as `worker_extension_cls`."""
+    """The class that vLLM's configuration names as `worker_extension_cls`."""
 
 
 check_worker()

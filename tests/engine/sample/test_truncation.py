@@ -81,7 +81,7 @@ def test_at_least_the_most_likely_stays(params):
     assert kept([[3, 1, 7, 2]], [SamplingParams(**params)]) == [[2]]
 
 
-@pytest.mark.parametrize("top_k", [-1, 0, 4, 5, 10**12])
+@pytest.mark.parametrize("top_k", [-1, 0, 4, 5, 2**31 - 1])
 def test_top_k_of_at_least_the_vocabulary_keeps_all(top_k):
     assert kept([[3, 1, 7, 2], [3, 1, 7, 2]], [SamplingParams(top_k=top_k), SamplingParams(top_k=1)]) == [
         [0, 1, 2, 3],

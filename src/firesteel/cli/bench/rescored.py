@@ -1,4 +1,4 @@
-"""How benchmarks show rescored tokens: a table cell, and an error for wrong ones."""
+"""Rescored tokens in benchmarks: their table cell, and the error for wrong ones."""
 
 from __future__ import annotations
 

@@ -19,11 +19,11 @@ WORDS = (ctypes.c_uint32, ctypes.c_uint64)
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """Values in memory and an array of their addresses, as a launch wants them."""
+    """Values in memory and an array of their addresses, as the driver's launch takes them."""
 
     values: tuple[Any, ...]
     pointers: ctypes.Array[ctypes.c_void_p]
-    types: tuple[type, ...]  # of what was packed
+    types: tuple[type, ...]  # of the packed values
 
     @property
     def address(self) -> int:
@@ -61,9 +61,9 @@ def pack_arguments(entry: CudaEntry, args: Sequence[Any]) -> Arguments:
 
 
 def pack(parameter: Parameter, value: Any) -> Any:
-    """None where the value is of another kind or does not fit.
+    """Returns the value as a ctypes object, or None if it is of another kind or does not fit.
 
-    An int does not serve as a float: newer compilers write "b32" for both.
+    An int is not accepted for a float: newer compilers write "b32" for both.
     """
     size, letter = parameter.num_bytes, parameter.kind[0]
     if parameter.kind == "struct":

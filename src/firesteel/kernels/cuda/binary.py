@@ -1,4 +1,4 @@
-"""Compiled CUDA C++: machine code, the PTX it came from and the kernels in it; compiles and launches nothing."""
+"""Compiled CUDA C++: machine code, the PTX it came from and the kernels in it."""
 
 from __future__ import annotations
 
@@ -37,13 +37,12 @@ class CudaBinary:
     @cached_property
     def entries(self) -> dict[str, CudaEntry]:
         """Kernels by name; only `extern "C"` kernels keep the name of the source."""
-        starts = [found.start() for found in FUNCTION.finditer(self.ptx)]
+        starts = [match.start() for match in FUNCTION.finditer(self.ptx)]
         parts = [self.ptx[start:end] for start, end in pairwise([*starts, len(self.ptx)])]
-        entries = [(found, part) for part in parts if (found := ENTRY.match(part))]
+        entries = [(head, part) for part in parts if (head := ENTRY.match(part))]
         shared = "".join(part for part in parts if not ENTRY.match(part))
         return {
-            found[1]: CudaEntry(self, found[1], part + shared, _read_parameters(found[2]))
-            for found, part in entries
+            head[1]: CudaEntry(self, head[1], part + shared, _read_parameters(head[2])) for head, part in entries
         }
 
     def entry(self, name: str) -> CudaEntry:
@@ -64,9 +63,9 @@ class CudaEntry:
 
 
 def _read_parameters(text: str) -> tuple[Parameter, ...]:
-    found = (PARAMETER.search(line) for line in text.split(","))
+    matches = (PARAMETER.search(line) for line in text.split(","))
     return tuple(
-        Parameter("struct", int(one[2])) if one[2] else Parameter(one[1], int(one[1][1:]) // 8)
-        for one in found
-        if one
+        Parameter("struct", int(match[2])) if match[2] else Parameter(match[1], int(match[1][1:]) // 8)
+        for match in matches
+        if match
     )

@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 class CubinCache:
-    """Files named by what was compiled. Where the disk fails it warns once and keeps nothing."""
+    """Files named by a hash of what was compiled. If the disk fails it warns once and keeps nothing."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -28,7 +28,7 @@ class CubinCache:
         self._is_checked = False
 
     def get(self, key: str, build: Callable[[], CudaBinary]) -> CudaBinary:
-        """What is kept under `key`, or what `build` makes, kept from now on."""
+        """Returns the binary kept under `key`, or builds and keeps it."""
         if not self._is_checked:
             self._check_folder()
         if (kept := self._load(key)) is not None:
@@ -99,7 +99,7 @@ def why_unsafe(status: os.stat_result) -> str:
 
 
 class NoCache:
-    """Stands for one where there is no folder to keep anything in."""
+    """Builds every time: there is no folder to keep binaries in."""
 
     folder = None
 
@@ -108,11 +108,11 @@ class NoCache:
 
 
 _given: str | None = None  # the kernel_cache_dir of `use_cache`
-_current: CubinCache | NoCache | None = None  # once something was built
+_current: CubinCache | NoCache | None = None  # opened when the first kernel is built
 
 
 def current_cache() -> CubinCache | NoCache:
-    """In the folder that `use_cache` was given, or that environment and configuration file name."""
+    """Returns the cache in the folder given to `use_cache`, or else in the one that the configuration names."""
     global _current
     if _current is None:
         _current = _open(resolve().config.kernels.kernel_cache_dir if _given is None else _given)
@@ -120,14 +120,17 @@ def current_cache() -> CubinCache | NoCache:
 
 
 def use_cache(given: str) -> None:
-    """A kernel_cache_dir: from now on, in the whole process. No folder is looked for before a kernel is built."""
+    """Sets kernel_cache_dir for the whole process; the folder is opened when the next kernel is built."""
     global _given, _current
     if given != _given:
         _given, _current = given, None
 
 
 def find_folder(given: str, caches: Path | None) -> Path | None:
-    """What kernel_cache_dir means, given the user's folder for caches; None where that takes a home folder."""
+    """Returns the folder that kernel_cache_dir names, by default in the user's folder for caches.
+
+    Returns None if it would be in a home folder and there is none.
+    """
     if given:
         folder = os.path.expanduser(given)
         return None if folder.startswith("~") else Path(folder)

@@ -13,13 +13,13 @@ from typing import Any
 from firesteel.errors import KernelError
 from firesteel.kernels.cuda.binary import CudaBinary
 
-# No folder is searched for headers: what a program includes comes with it.
+# No folder is searched for headers: a program carries the headers that it includes.
 OPTIONS = ("--std=c++17", "--no-source-include")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """All that decides what is compiled, but for the compiler."""
+    """Everything that determines the machine code, except the compiler."""
 
     name: str
     text: str
@@ -36,7 +36,7 @@ class Program:
 
 @functools.cache
 def lacks_nvrtc() -> str | None:
-    """Why nothing can be compiled here, or None."""
+    """Returns why nothing can be compiled here, or None."""
     try:
         from cuda.bindings import nvrtc
     except ImportError as error:
@@ -55,7 +55,7 @@ def nvrtc_version() -> str:
 
 
 def nvrtc_architectures() -> tuple[int, ...]:
-    """What NVRTC compiles for: 90, 121."""
+    """Returns the architectures that NVRTC compiles for: 90, 121."""
     return tuple(_call(_nvrtc().nvrtcGetSupportedArchs))
 
 
@@ -91,7 +91,7 @@ def _check_target(program: Program) -> None:
     if number not in known:
         raise KernelError(
             f"{program.name}: NVRTC {nvrtc_version()} does not know {program.target}; it compiles for "
-            f"{', '.join(f'sm_{one}' for one in known)}: a newer nvidia-cuda-nvrtc may know it"
+            f"{', '.join(f'sm_{architecture}' for architecture in known)}: a newer nvidia-cuda-nvrtc may know it"
         )
 
 
@@ -102,7 +102,7 @@ def _read(handle: Any, find_size: Any, read: Any) -> bytes:
 
 
 def _read_text(handle: Any, find_size: Any, read: Any) -> str:
-    """Texts come with a zero behind them."""
+    """Reads a text, without its terminating zero."""
     return _read(handle, find_size, read).rstrip(b"\0").decode(errors="replace")
 
 

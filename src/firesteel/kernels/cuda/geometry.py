@@ -1,4 +1,4 @@
-"""How a CUDA kernel is spread over a GPU, checked and as the driver wants it; launches nothing."""
+"""The launch geometry of a CUDA kernel (grid, threads, cluster, shared memory): checks and the driver's form."""
 # mypy: disable-error-code="import-untyped,import-not-found"
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from firesteel.errors import KernelError
 from firesteel.kernels.target import SHARED_LIMIT_BYTES, architecture
 
 MAX_THREADS = 1024
-PORTABLE_CLUSTER = 8  # programs that a cluster may have on every GPU that has clusters
+PORTABLE_CLUSTER = 8  # CTAs that a cluster may have on every GPU that has clusters
 FIRST_WITH_CLUSTERS = 90  # and with dependent launch
 
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
     grid: tuple[int, ...]
-    threads: int  # a program
-    shared_bytes: int  # dynamic, a program
+    threads: int  # per CTA
+    shared_bytes: int  # dynamic, per CTA
     is_dependent: bool = False
-    cluster: tuple[int, ...] = ()  # empty is none
+    cluster: tuple[int, ...] = ()  # empty: no clusters
 
     @property
     def cluster_size(self) -> int:
         return math.prod(self.cluster)
 
     def refuse(self, target: str) -> str | None:
-        """Why the target cannot run it, or None."""
+        """Returns why the target cannot run it, or None."""
         if not all(1 <= len(sizes) <= 3 and min(sizes) >= 1 for sizes in (self.grid, self.cluster or (1,))):
             return f"grid {self.grid} or cluster {self.cluster} is not of one to three sizes from 1 on"
         if not 1 <= self.threads <= MAX_THREADS:
@@ -47,7 +47,7 @@ class Geometry:
 
 
 def make_config(geometry: Geometry) -> Any:
-    """The driver's launch configuration; its stream is still to be set."""
+    """Builds the driver's launch configuration; the caller sets its stream."""
     from cuda.bindings.driver import CUlaunchConfig
 
     config = CUlaunchConfig()
@@ -62,19 +62,19 @@ def make_config(geometry: Geometry) -> Any:
 def _attributes(geometry: Geometry) -> list[Any]:
     from cuda.bindings.driver import CUlaunchAttribute, CUlaunchAttributeID
 
-    found = []
+    attributes = []
     if geometry.is_dependent:
         serialization = CUlaunchAttribute()
         serialization.id = CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
         serialization.value.programmaticStreamSerializationAllowed = 1
-        found.append(serialization)
+        attributes.append(serialization)
     if geometry.cluster:
         cluster = CUlaunchAttribute()
         cluster.id = CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
         size = cluster.value.clusterDim
         size.x, size.y, size.z = _three(geometry.cluster)
-        found.append(cluster)
-    return found
+        attributes.append(cluster)
+    return attributes
 
 
 def _three(sizes: tuple[int, ...]) -> tuple[int, int, int]:

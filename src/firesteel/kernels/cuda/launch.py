@@ -27,10 +27,10 @@ class CudaFunction:
     entry: CudaEntry
     device: torch.device
     handle: Any
-    shared_limit_bytes: int = 0  # what launches may ask for so far
+    shared_limit_bytes: int = 0  # dynamic shared memory that launches may use so far
 
     def allow(self, geometry: Geometry) -> None:
-        """Raises the limits of what launches may ask for; they never sink, as earlier launches may need them."""
+        """Raises the function's limits to those of `geometry`; lowers none, as earlier launches may need them."""
         from cuda.bindings.driver import CUfunction_attribute, cuFuncSetAttribute
 
         if geometry.shared_bytes > self.shared_limit_bytes:
@@ -42,7 +42,7 @@ class CudaFunction:
             call_driver(cuFuncSetAttribute, self.handle, allowed, 1, of=self.entry.name)
 
     def occupancy(self, geometry: Geometry) -> int:
-        """Programs that an SM holds at once."""
+        """Returns the number of CTAs that an SM holds at once."""
         from cuda.bindings.driver import cuOccupancyMaxActiveBlocksPerMultiprocessor
 
         self.allow(geometry)
@@ -59,7 +59,7 @@ class CudaFunction:
 class PreparedLaunch:
     """A kernel with its arguments; each call launches it on torch's current stream, in graph capture too.
 
-    Values and addresses are those of the time it was made; it keeps its tensors alive.
+    Values and addresses are fixed when it is made; it keeps its tensors alive.
     """
 
     def __init__(self, function: CudaFunction, geometry: Geometry, args: Sequence[Any], *, tile: str = "") -> None:
@@ -123,7 +123,7 @@ _loaded: dict[tuple[str, str, int], CudaFunction] = {}
 
 
 def load_function(entry: CudaEntry, device: torch.device) -> CudaFunction:
-    """Into the device, once a process. What is loaded stays."""
+    """Loads the kernel into the device, once per process; it stays loaded."""
     _use_context(device)
     key = (entry.binary.hash, entry.name, device.index)
     if key not in _loaded:
@@ -144,7 +144,10 @@ def _load(entry: CudaEntry, device: torch.device) -> CudaFunction:
 
 
 def _prefer_shared_memory(handle: Any, *, of: str) -> None:
-    """All of it: an SM must be empty before it is divided otherwise, so kernels in a row ask for the same."""
+    """Asks for the largest shared-memory carveout.
+
+    An SM must be empty before its carveout can change, so consecutive kernels ask for the same one.
+    """
     from cuda.bindings.driver import CUfunction_attribute, cuFuncSetAttribute
 
     share = CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
@@ -152,7 +155,7 @@ def _prefer_shared_memory(handle: Any, *, of: str) -> None:
 
 
 def _use_context(device: torch.device) -> None:
-    """torch's context, which a thread that has not computed yet lacks."""
+    """Makes torch's context current, which a thread that has not used the GPU yet lacks."""
     from cuda.bindings.driver import cuCtxGetCurrent, cuCtxSetCurrent, cuDevicePrimaryCtxRetain
 
     if not int(call_driver(cuCtxGetCurrent)):
@@ -160,7 +163,7 @@ def _use_context(device: torch.device) -> None:
 
 
 def find_launch_device(name: str, args: Sequence[Any]) -> torch.device:
-    """Where the tensors are, which must be torch's current device."""
+    """Returns the device of the tensors, which must be torch's current device."""
     devices = {arg.device for arg in args if isinstance(arg, Tensor)}
     elsewhere = [device for device in devices if device.type != "cuda"]
     if elsewhere or not torch.cuda.is_available():
@@ -176,7 +179,7 @@ def find_launch_device(name: str, args: Sequence[Any]) -> torch.device:
 
 
 def call_driver(function: Any, *args: Any, of: str = "") -> Any:
-    """The result of a driver call; a failure names it and what it was for."""
+    """Returns the result of a driver call; an error names the call and `of`, the kernel that it was for."""
     status, *results = function(*args)
     if status:
         raise driver_error(function, status, of=of)

@@ -48,11 +48,11 @@ class CudaSource:
     _built: dict[str, CudaBinary] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def kernel(self, name: str, *, threads: int, shared_bytes: int = 0) -> CudaKernel:
-        """`shared_bytes` of dynamic shared memory."""
+        """Returns a kernel of the source; `shared_bytes` is its dynamic shared memory."""
         return CudaKernel(self, name, threads, shared_bytes)
 
     def build(self, target: str) -> CudaBinary:
-        """Compiled for the target, once a process and kept on disk."""
+        """Compiles for the target, once per process, or reads the binary from disk."""
         if target not in self._built:
             program = self.program(target)
             key = f"{Path(self.name).stem}-{target}-{program.digest}"
@@ -82,7 +82,7 @@ class CudaSource:
 
 @dataclass(frozen=True, slots=True)
 class CudaKernel:
-    """A kernel of a source, with what each launch of it has in common."""
+    """A kernel of a source, with what its launches have in common."""
 
     source: CudaSource
     name: str
@@ -104,10 +104,10 @@ class CudaKernel:
         cluster: tuple[int, ...] = (),
         tile: object = "",
     ) -> PreparedLaunch:
-        """A launch to be called as often as wanted, on whatever stream is torch's then.
+        """Returns a launch that may be called many times, each time on torch's current stream.
 
         Arguments are tensors (None is a null pointer), ints, floats and bytes (structs); their values and addresses
-        are taken now. `dependent` lets the kernel begin before what is ahead of it in the stream has ended
+        are taken now. `dependent` lets the kernel start before the one ahead of it in the stream has ended
         (programmatic dependent launch): it must wait itself, by griddepcontrol.wait. `tile` is shown in the ledger.
         """
         device = find_launch_device(self.name, args)
@@ -123,7 +123,7 @@ class CudaKernel:
         cluster: tuple[int, ...] = (),
         tile: object = "",
     ) -> None:
-        """Launches once, as `prepare` would; what launches of the same geometry share is kept."""
+        """Launches once, as `prepare` would; keeps what launches of the same geometry share."""
         key = (torch.cuda.current_device(), grid, dependent, cluster, tile)
         launch = self._launches.get(key)
         if launch is None:
@@ -134,7 +134,7 @@ class CudaKernel:
         launch(args)
 
     def occupancy(self) -> int:
-        """Programs that an SM of torch's current device holds at once."""
+        """Returns the number of CTAs that an SM of torch's current device holds at once."""
         geometry = Geometry((1,), self.threads, self.shared_bytes)
         return self._load(geometry, find_launch_device(self.name, ())).occupancy(geometry)
 
@@ -145,7 +145,7 @@ class CudaKernel:
 
 
 def _define(name: str, value: int | float | str) -> str:
-    """A macro's name; True is 1."""
+    """Returns NVRTC's option that defines a macro; True is 1."""
     if not name.isidentifier():
-        raise KernelError(f"{name!r} is no name for a define")
+        raise KernelError(f"{name!r} is not a valid name for a define")
     return f"-D{name}={int(value) if isinstance(value, bool) else value}"

@@ -53,7 +53,7 @@ class DecodeAttentionOperands(Operands):
     page_table: Tensor  # [T, N] int64; entries wholly before the window are never read
     kv_lens: Tensor  # [T] int64; the query is the last token of each
     sinks: Tensor | None  # [Q] bf16, a logit per query head that joins the denominator only
-    window: int | None  # the number of tokens seen, the token itself included; None is all
+    window: int | None  # the number of tokens seen, the token itself included; None: all
     scale: float  # of the products, not of the sinks
     key_scale: float = 1.0  # what keys in fp8 pages were divided by when they were stored; 1.0 in wider pages
     value_scale: float = 1.0  # the same for values

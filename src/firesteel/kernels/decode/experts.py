@@ -2,12 +2,12 @@
 
 in   DecodeExpertsOperands
 out  r  [T, H] bf16, the same tensor, as decode_fc2 leaves it
-Rounded as the two are.
+Rounded as those two round.
 `cuda:even`, for two tokens or more, shares both matmuls out by what strips cost; its CTAs meet at a barrier between
 the matmuls and at another before their parts are added up.
 `cuda:passed`, for one token, has no barrier: a CTA takes rows of fc1 from the CTA that computed them when it needs
 them, and works on other experts until then.
-In both CTAs wait for each other, so all must be resident at once: no two calls may be in flight on different
+In both, CTAs wait for each other, so all must be resident at once: no two calls may be in flight on different
 streams of a GPU.
 """
 

@@ -1,1 +1,1 @@
-"""What an op is: implementations, tolerance, requirements and verdicts on machine code."""
+"""The parts of an op: implementations, tolerance, requirements and verdicts on machine code."""

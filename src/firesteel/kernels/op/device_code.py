@@ -1,4 +1,4 @@
-"""Device code of an op: kernels with all that is needed to compile them for an absent GPU."""
+"""Device code of an op: kernels with everything needed to compile them for an absent GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an implementation needs of a device: Triton or NVRTC, and a compute capability."""
+"""Requirements of implementations on the device: Triton or NVRTC, and a compute capability."""
 # mypy: disable-error-code="import-untyped,import-not-found"
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from firesteel.kernels.op.op import Needs, capability
 
 
 def triton_ready(major: int = 8, minor: int = 0) -> Needs:
-    """Triton is installed, and the device is a GPU of this compute capability or Triton interprets on the CPU."""
+    """Requires Triton, and a GPU of this compute capability or Triton's interpreter."""
 
     def needs(device: DeviceSpec) -> str | None:
         if importlib.util.find_spec("triton") is None:
@@ -29,7 +29,7 @@ def interpreting() -> bool:
 
 
 def cuda_ready(major: int = 9, minor: int = 0) -> Needs:
-    """The device is a GPU of this compute capability, and cuda.bindings finds NVRTC."""
+    """Requires a GPU of this compute capability, and NVRTC found by cuda.bindings."""
 
     def needs(device: DeviceSpec) -> str | None:
         return capability(major, minor)(device) or lacks_nvrtc()

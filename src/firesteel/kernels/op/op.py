@@ -1,13 +1,13 @@
-"""What an op is: a contract with a reference, implementations, samples and a tolerance.
+"""An op: a contract with a reference, implementations, samples and a tolerance.
 
 `@define_op(...)` on the reference makes the Op; `@op.implementation(name, needs=...)` adds a faster way. `Chosen`
-is the op bound to one device: candidates are settled once, at start, and every call goes into the ledger.
+is the op bound to one device: candidates are chosen once, at start, and every call goes into the ledger.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
 
@@ -28,20 +28,20 @@ from firesteel.kernels.operands.shapes import MakeWorkloads
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Needs = Callable[[DeviceSpec], str | None]  # why this device will not do, or None
+Needs = Callable[[DeviceSpec], str | None]  # why this device cannot run it, or None
 REFERENCE = "reference"
-MOST_CHOICES = 4096  # an op: bounds what is kept when shapes never repeat
+MOST_CHOICES = 4096  # per op: bounds what is kept when shapes never repeat
 
 
 @dataclass(frozen=True, slots=True)
 class Implementation(Generic[P, R]):
-    """`name` is the family, or "family:variant" where a family has several ways for different arguments."""
+    """A way to compute an op; `name` is "triton", or "triton:gemm" if variants take different arguments."""
 
     name: str
     function: Callable[P, R]
     needs: Needs
-    accepts: Callable[P, str | None] | None = None  # why these arguments will not do, or None
-    reads_fed: bool = False  # spares itself a pass where activations come as stored by their producer (Fed)
+    accepts: Callable[P, str | None] | None = None  # why it refuses these arguments, or None
+    reads_fed: bool = False  # saves a pass if its activations come as Fed, stored by their producer
 
 
 def _rounds_activations(reference: Callable[..., Any]) -> bool:
@@ -76,12 +76,12 @@ class Op(Generic[P, R]):
     implementations: dict[str, Implementation[P, R]] = field(default_factory=dict)
     make_samples: Callable[[torch.device], Iterator[Sample]] | None = None
     make_device_code: Callable[[tuple[int, int]], Iterator[DeviceCode | CudaCode]] | None = None
-    order: tuple[str, ...] = ()  # measured preference, best first; where none of these can run, the reference does
+    order: tuple[str, ...] = ()  # measured preference, best first; if none of these can run, the reference does
     make_workloads: MakeWorkloads | None = None
     profile: OpProfile | None = None
     replaces: tuple[Op[Any, Any], ...] = ()  # ops of the network whose work this one does in a decoding step
     combines: tuple[Op[Any, Any], ...] = ()  # ops that do the work of this one together
-    rounds_activations: bool = field(init=False)  # says so in the field `activation` of its operands
+    rounds_activations: bool = field(init=False)  # to the format in the field `activation` of its operands
 
     def __post_init__(self) -> None:
         self.implementations[REFERENCE] = Implementation(
@@ -131,42 +131,48 @@ class Op(Generic[P, R]):
         required: Requirement | None = None,
         activation: str = "bf16",
     ) -> Chosen[P, R]:
-        """Settles what may run: what was asked for, its variants in order of definition, or by preference."""
+        """Chooses what may run: the variants of what was asked for as defined, or else the preferred order."""
         candidates = self._usable(device, asked)
-        others = [name for name in self._runnable(device) if name not in {one.name for one in candidates}]
+        names = {candidate.name for candidate in candidates}
+        others = [name for name in self._runnable(device) if name not in names]
         chosen = Chosen(self, candidates, ledger, tuple(others), required, activation)
-        if required is not None and not any(required.names(one.name) for one in chosen.candidates):
+        if required is not None and not any(required.names(candidate.name) for candidate in chosen.candidates):
             raise KernelError(f"{required} is required, but {self._why_not(device, required, chosen)}")
         return chosen
 
     def _usable(self, device: DeviceSpec, asked: str | None) -> list[Implementation[P, R]]:
         if asked is None:
             preferred = [self.implementations[name] for name in self.order]
-            usable = [one for one in preferred if one.needs(device) is None]
-            return usable or [self.implementations[REFERENCE]]
-        matching = [one for name, one in self.implementations.items() if asked in (name, name.partition(":")[0])]
+            return _select_runnable(device, preferred) or [self.implementations[REFERENCE]]
+        matching = [way for name, way in self.implementations.items() if asked in (name, name.partition(":")[0])]
         if not matching:
             raise KernelError(f"{self.name} has no implementation {asked!r}; it has {self._listing(device)}")
-        usable = [one for one in matching if one.needs(device) is None]
+        usable = _select_runnable(device, matching)
         if not usable:
             why = matching[0].needs(device)
             raise KernelError(f"{self.name}={asked} {why}; here there is {self._listing(device)}")
         return usable
 
     def _why_not(self, device: DeviceSpec, required: Requirement, chosen: Chosen[P, R]) -> str:
-        matching = [one for name, one in self.implementations.items() if required.names(name)]
+        matching = [way for name, way in self.implementations.items() if required.names(name)]
         if not matching:
             return f"{self.name} has only {', '.join(self.implementations)}"
         if why := matching[0].needs(device):
             return f"it {why}"
-        would = ", ".join(one.name for one in chosen.candidates)
+        would = ", ".join(candidate.name for candidate in chosen.candidates)
         return f"{would} would run: add --kernels {self.name}={matching[0].name.partition(':')[0]}"
 
     def _listing(self, device: DeviceSpec) -> str:
         return ", ".join(self._runnable(device))
 
     def _runnable(self, device: DeviceSpec) -> list[str]:
-        return [name for name, one in self.implementations.items() if one.needs(device) is None]
+        return [way.name for way in _select_runnable(device, self.implementations.values())]
+
+
+def _select_runnable(
+    device: DeviceSpec, implementations: Iterable[Implementation[P, R]]
+) -> list[Implementation[P, R]]:
+    return [way for way in implementations if way.needs(device) is None]
 
 
 def define_op(
@@ -179,7 +185,7 @@ def define_op(
     replaces: tuple[Op[Any, Any], ...] = (),
     combines: tuple[Op[Any, Any], ...] = (),
 ) -> Callable[[Callable[P, R]], Op[P, R]]:
-    """Turns a reference into the op of the same name; `accepts` says which arguments even it refuses.
+    """Turns a reference into the op of the same name; `accepts` says which arguments even the reference refuses.
 
     `keeps_choice` promises that `make_key` covers what the `accepts` of its implementations read of a call, so that
     they are asked once about calls with equal keys.
@@ -208,15 +214,15 @@ class KeptChoice(NamedTuple, Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class Chosen(Generic[P, R]):
-    """An op on one device. A call runs the first candidate that takes the arguments, or none and says why."""
+    """An op on one device. A call runs the first candidate that accepts the arguments, or raises all refusals."""
 
     op: Op[P, R]
     candidates: list[Implementation[P, R]]
     ledger: Ledger
     others: tuple[str, ...] = ()  # implementations that could run on this device, but were not chosen
     required: Requirement | None = None
-    activation: str = "bf16"  # that the verdict of `required` was given for
-    # Whether storing activations for this op pays; what does not read them so computes from the plain ones.
+    activation: str = "bf16"  # the one that the verdict of `required` was given for
+    # Storing activations as Fed pays for this op; candidates that do not read Fed compute from the plain ones.
     reads_fed: bool = field(init=False)
     _choices: dict[Hashable, KeptChoice[R]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -259,7 +265,7 @@ class Chosen(Generic[P, R]):
         if not required.names(ran.implementation):
             refused = f": {'; '.join(refusals)}" if refusals else ""
             untried = self.candidates[len(refusals) + 1 :]
-            pin = next((one.name for one in untried if required.names(one.name)), None)
+            pin = next((candidate.name for candidate in untried if required.names(candidate.name)), None)
             cure = f"; --kernels {self.op.name}={pin} has it run in every call" if pin else ""
             raise KernelError(f"{required} is required, but {ran.implementation} would run{refused}{cure}")
         if required.verdict is not None and ran.activation not in ("", self.activation):
@@ -269,7 +275,10 @@ class Chosen(Generic[P, R]):
             )
 
     def _judge(self, launch: Launch) -> None:
-        """Tiles and shapes decide what is compiled: what was proven beforehand need not be what is launched."""
+        """Raises if a launched kernel has another verdict than the required one.
+
+        Tiles and shapes determine what is compiled, so the launched kernel may differ from the one proven at start.
+        """
         assert self.required is not None
         verdict = "none" if launch.compiled is None else judge_compiled(launch.compiled)
         if verdict not in ("none", self.required.verdict):

@@ -20,7 +20,7 @@ from firesteel.kernels.tiles.tile_pin import AUTO
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operands(Described):
-    """All that one call of an op reads and writes.
+    """Everything that one call of an op reads and writes.
 
     A choice among implementations is kept by the description of the operands. Most operands are made for one call,
     so it is not kept with them; classes whose operands outlive a call take `describe` from Described.

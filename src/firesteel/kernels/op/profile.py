@@ -11,13 +11,15 @@ SAMPLING, COPIES = "sampling", "copies"
 
 @dataclass(frozen=True, slots=True)
 class OpProfile:
-    """How profiles list an op, by its own name (on a CPU) and by the names of its kernels.
+    """The entry of an op in profiles, by its own name (on a CPU) and by the names of its kernels.
 
-    What is read is "OP" or "OP.PART" of the network, several separated by blanks; "linear.mxfp4"
-    and "linear.plain" are the dense layers with weights of that format. A kernel that only prepares or finishes the
-    work of another reads nothing that counts.
+    `reads` names the bytes of the roofline that it reads: "OP" or "OP.PART" of the network, several separated by
+    blanks; "linear.mxfp4" and "linear.plain" are the dense layers with weights of that format. A kernel that only
+    prepares or finishes the work of another reads nothing that counts.
     """
 
     category: str
     reads: str = ""
-    kernels: Mapping[str, str] = field(default_factory=dict)  # what each reads, by name; the op's own name is known
+    kernels: Mapping[str, str] = field(
+        default_factory=dict
+    )  # kernel -> what it reads; the op's own name needs no entry

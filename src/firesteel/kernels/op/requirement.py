@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from firesteel.errors import KernelError
 
 VERDICTS = ("native-fp4", "fp8", "int8", "bf16", "none")
-UNREAD = "unread"  # stands for one where machine code could not be disassembled
+UNREAD = "unread"  # replaces the verdict if the machine code could not be disassembled
 ALIASES = {"moe": "moe_matmul"}
-COVERED = {"rms_norm": ("rms_norm_fed",)}  # by op, what runs in its place: told the same unless named
+COVERED = {"rms_norm": ("rms_norm_fed",)}  # op -> ops that run in its place and inherit its requirement
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +47,22 @@ class Requirement:
 
 def list_requirements(text: str) -> list[Requirement]:
     """Lists requirements joined by commas, with those of the ops they cover."""
-    found = [Requirement.parse(part) for part in text.split(",") if part.strip()]
-    named = {one.op for one in found}
-    return found + [replace(one, op=op) for one in found for op in COVERED.get(one.op, ()) if op not in named]
+    written = [Requirement.parse(part) for part in text.split(",") if part.strip()]
+    named = {requirement.op for requirement in written}
+    inherited = [
+        replace(requirement, op=op)
+        for requirement in written
+        for op in COVERED.get(requirement.op, ())
+        if op not in named
+    ]
+    return written + inherited
 
 
 def parse_requirements(text: str) -> dict[str, Requirement]:
     """Parses requirements joined by commas into one per op."""
-    found: dict[str, Requirement] = {}
+    by_op: dict[str, Requirement] = {}
     for requirement in list_requirements(text):
-        if requirement.op in found:
-            raise KernelError(f"{requirement.op} has two requirements: {found[requirement.op]} and {requirement}")
-        found[requirement.op] = requirement
-    return found
+        if requirement.op in by_op:
+            raise KernelError(f"{requirement.op} has two requirements: {by_op[requirement.op]} and {requirement}")
+        by_op[requirement.op] = requirement
+    return by_op

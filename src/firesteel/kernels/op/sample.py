@@ -16,7 +16,7 @@ class Sample:
 
     label: str
     args: tuple[Any, ...]
-    tolerance: Tolerance | None = None  # where the op's own is not for such arguments
+    tolerance: Tolerance | None = None  # replaces the op's own
 
     def clone(self) -> tuple[Any, ...]:
         return tuple(_copy(arg) for arg in self.args)

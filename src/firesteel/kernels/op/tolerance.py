@@ -1,4 +1,4 @@
-"""How far an implementation may differ from its reference, and why."""
+"""Tolerances: how far an implementation may differ from its reference, and why."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 class Tolerance:
     """Both bounds hold: the worst element relative to the largest expected one, and the rms error.
 
-    `own` says which other bounds hold for a tensor or a dataclass among the results, or None where these do.
+    `own` returns the bounds of a tensor or a dataclass among the results, or None if it has none of its own.
     """
 
     worst: float
@@ -24,7 +24,7 @@ class Tolerance:
 
 
 class Errors(NamedTuple):
-    """The largest of all results, in the terms of Tolerance."""
+    """The largest errors of all results, as Tolerance defines them."""
 
     worst: float = 0.0
     rms: float = 0.0
@@ -35,7 +35,7 @@ def fp32(*, worst: float = 1e-5, rms: float = 1e-6, why: str) -> Tolerance:
 
 
 def bf16(*, ulps: float, why: str, own: Callable[[object], Tolerance | None] | None = None) -> Tolerance:
-    """`ulps` units in the last place of bf16, whose mantissa has 8 bits with the hidden one.
+    """Returns a tolerance of `ulps` units in the last place of bf16 (8 mantissa bits with the hidden one).
 
     Sums on either side of a rounding border end a whole unit apart: 2^-7 of a value just above a power of two.
     """
@@ -50,16 +50,16 @@ def assert_close(*, actual: object, expected: object, tolerance: Tolerance) -> E
     """Raises AssertionError with the figures unless every tensor of `actual` is within tolerance."""
     actual_parts, expected_parts = _tensors(actual, tolerance), _tensors(expected, tolerance)
     assert len(actual_parts) == len(expected_parts), f"{len(actual_parts)} results, not {len(expected_parts)}"
-    found = [Errors()]
-    for number, ((one, _), (other, bounds)) in enumerate(zip(actual_parts, expected_parts, strict=True)):
-        assert one.shape == other.shape, f"result {number}: shape {tuple(one.shape)}, not {tuple(other.shape)}"
-        assert one.dtype == other.dtype, f"result {number}: {one.dtype}, not {other.dtype}"
-        found.append(_assert_tensor(one, other, bounds, number))
-    return Errors(*(max(column) for column in zip(*found, strict=True)))
+    errors = [Errors()]
+    for number, ((got, _), (want, bounds)) in enumerate(zip(actual_parts, expected_parts, strict=True)):
+        assert got.shape == want.shape, f"result {number}: shape {tuple(got.shape)}, not {tuple(want.shape)}"
+        assert got.dtype == want.dtype, f"result {number}: {got.dtype}, not {want.dtype}"
+        errors.append(_assert_tensor(got, want, bounds, number))
+    return Errors(*(max(column) for column in zip(*errors, strict=True)))
 
 
 def _tensors(value: object, tolerance: Tolerance) -> list[tuple[Tensor, Tolerance]]:
-    """Each with the bounds that hold for it."""
+    """Returns every tensor in `value` with the bounds that hold for it."""
     if isinstance(value, tuple | list):
         return [part for item in value for part in _tensors(item, tolerance)]
     own = tolerance.own(value) if tolerance.own is not None else None

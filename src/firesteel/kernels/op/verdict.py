@@ -47,13 +47,13 @@ PATIENCE_S = 600.0  # for a disassembler; only a hung one takes this long, even 
 
 @dataclass(frozen=True, slots=True)
 class MachineCode:
-    """What is in a compiled kernel."""
+    """Matrix instructions and resource usage of a compiled kernel."""
 
     ptx: dict[str, int]  # matrix instruction -> how often it stands in the code
     sass: dict[str, int] | None  # None: Triton's disassembler does not know the target
-    registers: int  # a thread
-    spills: int  # registers a thread keeps in memory for want of room
-    shared_bytes: int  # static, a program, with what the target reserves
+    registers: int  # per thread
+    spills: int  # registers per thread that are spilled to memory
+    shared_bytes: int  # static, per CTA, including what the target reserves
 
 
 def read_code(compiled: Any) -> MachineCode:
@@ -65,43 +65,46 @@ def read_code(compiled: Any) -> MachineCode:
 
 
 def judge_compiled(compiled: Any) -> str:
-    """The verdict on what Triton compiled, or on a CudaEntry."""
+    """Returns the verdict on a kernel that Triton compiled, or on a CudaEntry."""
     ptx, sass = _count_matrix(compiled)
     return judge(ptx, sass, name_arguments(compiled))
 
 
 def _count_matrix(compiled: Any) -> tuple[dict[str, int], dict[str, int] | None]:
-    """Matrix instructions in PTX and in machine code, as MachineCode has them."""
+    """Counts the matrix instructions in PTX and in machine code, as MachineCode has them."""
     ptx, cubin, kernel = _parts(compiled)
     sass = disassemble(cubin, kernel)
     return _count(PTX_MATRIX, "mma", ptx), None if sass is None else _count(SASS_MATRIX, "MMA", sass)
 
 
 def _parts(compiled: Any) -> tuple[str, bytes, str]:
-    """PTX, cubin and the kernel's name."""
+    """Returns the PTX, the cubin and the kernel's name."""
     if isinstance(compiled, CudaEntry):
         return compiled.ptx, compiled.binary.cubin, compiled.name
     return compiled.asm["ptx"], compiled.asm["cubin"], compiled.metadata.name
 
 
 def _count(pattern: re.Pattern[str], word: str, text: str) -> dict[str, int]:
-    """Line by line, the few with `word`: one search of the whole would stop every other thread for its time."""
+    """Counts matches line by line: one search of the whole text would hold the GIL for as long as it takes.
+
+    `word` is in every match, so that lines without it are skipped.
+    """
     lines = (line for line in text.splitlines() if word in line)
-    return dict(Counter(found for line in lines for found in pattern.findall(line)))
+    return dict(Counter(instruction for line in lines for instruction in pattern.findall(line)))
 
 
 def name_arguments(compiled: Any) -> list[str]:
-    """CUDA C++ keeps no names of arguments: there the kernel's own stands for them."""
+    """Returns the argument names; CUDA C++ does not keep them, so there it is the kernel's own name."""
     return [compiled.name] if isinstance(compiled, CudaEntry) else list(compiled.src.fn.arg_names)
 
 
 def judge(ptx: Iterable[str], sass: Iterable[str] | None, arguments: Iterable[str]) -> str:
-    """The verdict on a kernel's matrix instructions and the names of its arguments."""
+    """Returns the verdict, given a kernel's matrix instructions and the names of its arguments."""
     if sass is None:
-        widths = {width for one in ptx for width, kinds in PTX_WIDTHS.items() if kinds.search(one)}
+        widths = {width for text in ptx for width, kinds in PTX_WIDTHS.items() if kinds.search(text)}
     else:
-        wide = [one.removeprefix("UTC") for one in sass if not NARROW_INTEGERS.search(one)]
-        widths = {SASS_WIDTHS.get(one[0], "bit") for one in wide}
+        wide = [text.removeprefix("UTC") for text in sass if not NARROW_INTEGERS.search(text)]
+        widths = {SASS_WIDTHS.get(text[0], "bit") for text in wide}
     if "16" in widths and widths & {"4", "8"}:
         return "bf16"  # a part of it fell back
     if "4" in widths:
@@ -115,7 +118,7 @@ def judge(ptx: Iterable[str], sass: Iterable[str] | None, arguments: Iterable[st
 
 
 def disassemble(cubin: bytes, kernel: str) -> str | None:
-    """One kernel of those in the cubin; None where the target is not known."""
+    """Disassembles one kernel of the cubin; None if nvdisasm does not know the target."""
     from triton import knobs
 
     done = _run(knobs.nvidia.nvdisasm.path, "--print-code", cubin=cubin)
@@ -127,15 +130,14 @@ def disassemble(cubin: bytes, kernel: str) -> str | None:
 
 
 def _read_usage(cubin: bytes, kernel: str) -> tuple[int, ...]:
-    """Registers, bytes of stack (spills, and arrays that are indexed by what only the running kernel knows) and of
-    shared memory."""
+    """Returns registers, bytes of stack (spills, and arrays indexed by run-time values) and of shared memory."""
     from triton import knobs
 
     done = _run(knobs.nvidia.cuobjdump.path, "--dump-resource-usage", cubin=cubin)
-    found = re.search(rf"Function {re.escape(kernel)}:\s+REG:(\d+) STACK:(\d+) SHARED:(\d+)", done.stdout)
-    if found is None:
+    usage = re.search(rf"Function {re.escape(kernel)}:\s+REG:(\d+) STACK:(\d+) SHARED:(\d+)", done.stdout)
+    if usage is None:
         raise KernelError(f"cuobjdump gave no resource usage of {kernel}: {done.stdout}{done.stderr}")
-    return tuple(map(int, found.groups()))
+    return tuple(map(int, usage.groups()))
 
 
 def _section(sass: str, kernel: str) -> str:
@@ -143,8 +145,8 @@ def _section(sass: str, kernel: str) -> str:
     lines = sass.splitlines()
     heads = [number for number, line in enumerate(lines) if ".section" in line and head.match(line)]
     for number, end in pairwise([*heads, len(lines)]):
-        found = head.match(lines[number])
-        if found is not None and found[1] == f".text.{kernel}":
+        section = head.match(lines[number])
+        if section is not None and section[1] == f".text.{kernel}":
             return "\n".join(lines[number:end])
     raise KernelError(f"nvdisasm shows no code of {kernel}")
 

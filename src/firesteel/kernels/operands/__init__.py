@@ -1,1 +1,1 @@
-"""What ops take: weights, activations and rows stored for a matmul."""
+"""Operands of ops: weights, activations and rows stored for a matmul."""

@@ -10,12 +10,14 @@ from torch import Tensor
 from firesteel.formats import mxfp4, mxfp6, mxfp8
 
 ACTIVATIONS = ("bf16", "mxfp8", "mxfp4")
-EMULATED = {f"mxfp6_{element}": element for element in mxfp6.ELEMENTS}  # experiments: references round to them only
-BLOCK_SCALED_TRITON = (3, 8)  # older ones lower dot_scaled for SM12x to bf16 matrix instructions without a word
+EMULATED = {
+    f"mxfp6_{element}": element for element in mxfp6.ELEMENTS
+}  # for experiments; only references round to them
+BLOCK_SCALED_TRITON = (3, 8)  # older versions silently lower dot_scaled for SM12x to bf16 instructions
 
 
 def round_activation(x: Tensor, activation: str) -> Tensor:
-    """fp32 x [.., K] as the matmul sees it."""
+    """Returns fp32 x [.., K] as the matmul sees it."""
     if activation == "bf16":
         return x
     if activation == "mxfp8":
@@ -34,7 +36,7 @@ def is_native(capability: tuple[int, int] | None, activation: str) -> bool:
 
 
 def lacks_native(capability: tuple[int, int] | None, activation: str) -> str | None:
-    """Why a GPU that could multiply such activations natively would not, or None."""
+    """Returns why a GPU that could multiply such activations natively will not, or None."""
     if not is_native(capability, activation):
         return None
     if importlib.util.find_spec("triton") is None:

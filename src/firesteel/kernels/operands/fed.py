@@ -1,7 +1,7 @@
 """Activations stored in the order in which matmuls on MXFP4 weights read them.
 
-Who makes an activation can store it so (`rms_norm_fed`, the first matmul of the experts); a matmul that is given
-plain rows stores them itself, with a kernel of its own.
+The op that computes an activation can store it in this order (`rms_norm_fed`, the first matmul of the experts); a
+matmul that is given plain rows reorders them itself, with a kernel of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from firesteel.kernels.operands.activation import ACTIVATIONS, round_activation
 class Fed(Described):
     """x [T, K] rounded to `activation`, columns in the order of `formats.feed`.
 
-    Native (see `is_native`) mxfp8 and mxfp4 are codes with scales; elsewhere the bf16 number these stand for.
+    Native (see `is_native`) mxfp8 and mxfp4 are codes with scales; otherwise values are the bf16 numbers that such
+    codes and scales stand for.
     """
 
     values: Tensor  # [T, K] bf16, or uint8 [T, K] of mxfp8, [T, K/2] of mxfp4
@@ -30,7 +31,7 @@ class Fed(Described):
 
     @classmethod
     def empty(cls, shape: Sequence[int], activation: str, native: bool, device: torch.device) -> Fed:
-        """Room for x of `shape`."""
+        """Allocates room for x of `shape`."""
         rows, columns = shape
         if not native:
             values = torch.empty(rows, columns, dtype=torch.bfloat16, device=device)
@@ -42,7 +43,7 @@ class Fed(Described):
 
     @property
     def stored(self) -> str:
-        """What the values are: bf16, mxfp8 or mxfp4."""
+        """The format of the values: bf16, mxfp8 or mxfp4."""
         return "bf16" if self.scales is None else self.activation
 
     @property
@@ -56,7 +57,7 @@ class Fed(Described):
 
 
 def store(x: Tensor, activation: str, native: bool) -> Fed:
-    """x [T, K] in plain torch: the definition of what kernels store."""
+    """Stores x [T, K] in plain torch: the definition of what kernels store."""
     if not native:
         values = round_activation(x.float(), activation).bfloat16()
         return Fed(values=feed.pack(values, "bf16"), scales=None, activation=activation)
@@ -65,18 +66,18 @@ def store(x: Tensor, activation: str, native: bool) -> Fed:
 
 
 def refuse_activation(activation: str) -> str | None:
-    """Why a kernel cannot round to it, or None."""
+    """Returns why a kernel cannot round to `activation`, or None."""
     return None if activation in ACTIVATIONS else f"takes activations {', '.join(ACTIVATIONS)}, not {activation!r}"
 
 
 def refuse_fed(fed: Fed | None, x: Tensor, activation: str, native: bool) -> str | None:
-    """Why a matmul that would store x so cannot read `fed` in its place, or None."""
+    """Returns why a matmul cannot read `fed` in place of x, or None."""
     if fed is None:
         return None
     wanted = (activation if native else "bf16", activation, tuple(x.shape))
-    found = (fed.stored, fed.activation, fed.shape)
-    if found != wanted:
-        return f"wants {_describe(*wanted)}, but was given {_describe(*found)}"
+    given = (fed.stored, fed.activation, fed.shape)
+    if given != wanted:
+        return f"wants {_describe(*wanted)}, but was given {_describe(*given)}"
     return None if fed.values.is_contiguous() else "wants stored rows that are contiguous"
 
 

@@ -1,7 +1,7 @@
 """Random tensors of a model's shapes on a device, and the workloads that ops draw from them for benchmarks.
 
-M is the number of tokens of a step. What follows a norm comes as the norm stored it, as in the network. Draws
-differ, so that a rotation through several of them reads other memory each time.
+M is the number of tokens of a step. As in the network, ops that follow a norm get their activations as the norm
+stored them. Draws differ, so that a rotation through several of them reads other memory each time.
 """
 
 from __future__ import annotations

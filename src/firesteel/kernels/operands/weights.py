@@ -42,7 +42,7 @@ class Experts(Described):
 
     @property
     def expert_bytes(self) -> int:
-        """Bytes of one expert."""
+        """The size of one expert."""
         return sum(int(getattr(self, part.name)[0].nbytes) for part in fields(self))
 
 

@@ -41,8 +41,8 @@ from firesteel.kernels.tiles.launch import launch_kernel, power_of_two
 
 QUERIES_AT_ONCE = 128  # bounds the score matrix of a long prompt
 MERGE_WARPS = 2
-MOST_CUTS = 4096  # kept: every length of a prompt has its own
-OLDER_SMS = 108  # an A100's: proofs for GPUs before Hopper are for as many
+MOST_CUTS = 4096  # kept in memory: every length of a prompt has its own
+OLDER_SMS = 108  # of an A100; assumed by proofs for GPUs before Hopper
 
 
 def _bytes(operands: AttentionOperands) -> int:
@@ -100,7 +100,7 @@ def _refuse(operands: AttentionOperands) -> str | None:
 
 
 def _refuse_decode(operands: AttentionOperands) -> str | None:
-    """Refuses by the mean number of queries: lengths lie on the GPU and are not read; any lengths are right."""
+    """Refuses by the mean number of queries: lengths are on the GPU and are not read. Any lengths are correct."""
     num_queries, num_requests = operands.q.shape[0], operands.kv_lens.shape[0]
     if num_queries > DECODE_QUERIES * num_requests:
         return f"takes up to {DECODE_QUERIES} queries a request, not {num_queries} of {num_requests} requests"
@@ -217,7 +217,10 @@ attention.workloads(list_workloads)
 
 @attention.device_code
 def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
-    """gpt-oss, pages of 64: a prompt of 8192, and requests of 8192 tokens, 32 with 1 or 4 queries each or one."""
+    """Lists the kernels of gpt-oss with pages of 64: a prompt of 8192 tokens, and decoding after 8192 tokens.
+
+    Decoding is of 32 requests with 1 or 4 queries each, and of a single request.
+    """
     from firesteel.kernels.stream.plan import SM_COUNTS
 
     real = Shapes(

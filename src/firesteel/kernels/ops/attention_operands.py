@@ -25,7 +25,7 @@ class AttentionOperands(Operands):
     query_starts: Tensor  # [R+1] int64; rows from the last one on belong to no request
     kv_lens: Tensor  # [R] int64; the queries are the last tokens of each request
     sinks: Tensor | None  # [Q], a logit per query head that joins the denominator only
-    window: int | None  # the number of tokens seen, the token itself included; None is all
+    window: int | None  # the number of tokens seen, the token itself included; None: all
     scale: float  # of the products, not of the sinks
     key_scale: float = 1.0  # what keys were divided by when they were stored; it does not apply to the sinks
     value_scale: float = 1.0  # the same for values
@@ -66,7 +66,7 @@ def _sample_operands(
     generator: torch.Generator,
     device: torch.device,
 ) -> AttentionOperands:
-    """Deals out pages at random; slots that no request owns hold NaN, which must not come through."""
+    """Assigns pages at random; slots that no request owns hold NaN, which must not reach the result."""
     needed = [-(-held // page_size) for _, held in lens]
     order = torch.randperm(sum(needed) + 3, device=device, generator=generator)
     table = torch.zeros(len(lens), max(needed), dtype=torch.int64, device=device)
@@ -114,7 +114,7 @@ def list_workloads(shapes: ModelShapes, m: int, activation: str) -> Iterator[Wor
 def _attend_part(
     shapes: ModelShapes, label: str, requests: int, queries: int, held: int, window: int | None
 ) -> WorkloadPart:
-    """Returns equal requests with `held` tokens each, whose last `queries` ask; unseen pages are not made."""
+    """Returns equal requests of `held` tokens, the last `queries` of them new; pages never read are not made."""
     spec = shapes.spec
     first = max(0, held - queries + 1 - window) // PAGE_SIZE if window is not None else 0
     pages = -(-held // PAGE_SIZE)

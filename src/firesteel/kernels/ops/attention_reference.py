@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def group_alike(starts: list[int], lens: list[int]) -> list[list[int]]:
-    """Groups requests of as many queries and about as many tokens, which are computed together, padded alike."""
+    """Groups requests with as many queries and about as many tokens; a group is padded and computed together."""
     groups: dict[tuple[int, int], list[int]] = {}
     for request, (start, end) in enumerate(itertools.pairwise(starts)):
         if end > start:
@@ -18,7 +18,7 @@ def group_alike(starts: list[int], lens: list[int]) -> list[list[int]]:
 
 
 def find_span(ends: Tensor, num_queries: int, window: int | None, page_size: int) -> Tensor:
-    """Returns [R, C], positions to read, from the first page any query sees to the last, the same count for all."""
+    """Returns positions to read [R, C], from the first page that a query sees to the last; C is common to all."""
     first_seen = torch.zeros_like(ends) if window is None else (ends - num_queries - window + 1).clamp(min=0)
     first = first_seen // page_size * page_size
     count = int((ends - first).max())
@@ -27,7 +27,7 @@ def find_span(ends: Tensor, num_queries: int, window: int | None, page_size: int
 
 
 def gather_pages(pages: Tensor, tables: Tensor, span: Tensor) -> Tensor:
-    """Returns [R, K, C, D] fp32, of the positions in `span`, whole pages."""
+    """Returns keys or values [R, K, C, D] fp32 at the positions in `span`, which are whole pages."""
     heads, page_size = pages.shape[1:3]
     numbers = (span[:, ::page_size] // page_size).clamp(max=tables.shape[1] - 1)
     rows = tables.gather(1, numbers)[:, None, :] * heads + torch.arange(heads, device=pages.device)[:, None]

@@ -1,4 +1,4 @@
-"""How attention is cut into programs for a GPU; knows shapes only, so that a CUDA graph may hold the result."""
+"""Cuts attention into tiles and splits for a GPU, by shapes alone, so that a CUDA graph may hold the result."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 
 from firesteel.kernels.tiles.launch import power_of_two
 
-DECODE_QUERIES = 8  # a request on average, up to which `cut_decode` is for
+DECODE_QUERIES = 8  # most queries per request, on average, for `cut_decode`
 PREFILL_ROWS = 128
 LEAST_ROWS = 16  # of a matrix product
 TILE_BYTES = 8192  # of keys, and as many of values
 LEAST_KEYS = 128  # of a split: below this the merge costs more than the split gains
 MOST_KEYS = 4096  # of a split when decoding: one long request must not outlast the rest of its batch
 MAX_SPLITS = 64
-MOST_PART_BYTES = 64 << 20  # of what the splits leave to be merged: page tables may be wide and requests many
-PROGRAMS_PER_SM = 2  # measured on an H200: more are slower by the merge
+MOST_PART_BYTES = 64 << 20  # of the splits' results before they are merged: bounds wide tables, many requests
+PROGRAMS_PER_SM = 2  # measured on an H200: with more, the merge costs more than is gained
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class Shapes:
     kv_heads: int
     dim: int
     element_bytes: int
-    longest: int  # tokens a row of the page table has room for
+    longest: int  # tokens that a row of the page table has room for
     window: int | None
     num_sms: int
 
@@ -36,7 +36,7 @@ class Shapes:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """`queries` x `head_rows` rows walk the keys they see in tiles of `keys`, cut into `splits` parts."""
+    """`queries` x `head_rows` rows read their keys in tiles of `keys`; `splits` programs share the keys."""
 
     queries: int
     head_rows: int  # query heads of one kv head, padded
@@ -48,29 +48,29 @@ class Tiles:
 
     @property
     def num_warps(self) -> int:
-        """At 128 rows 4 warps run out of registers on SM12x."""
+        """Warps per program; with 128 rows, 4 warps would run out of registers on SM12x."""
         rows = self.queries * self.head_rows
         return 2 if rows == LEAST_ROWS else max(rows // 16, 4)
 
     @property
     def num_stages(self) -> int:
-        """Half of them fetch the number of a page, half its keys and values: 2 or 3 tiles of 16 KiB in flight."""
+        """Pipeline stages: half fetch page numbers, half keys and values: 2 or 3 tiles of 16 KiB in flight."""
         return 5 if self.queries * self.head_rows >= PREFILL_ROWS else 7
 
     def count(self, shapes: Shapes) -> int:
-        """Tiles of queries, enough for any lengths; kernels/triton/attention.py says which is whose."""
+        """Returns the number of query tiles, enough for any lengths; the kernel assigns them to requests."""
         return (shapes.num_queries + shapes.num_requests * (self.queries - 1)) // self.queries
 
 
 def cut_prefill(shapes: Shapes) -> Tiles:
-    """Many rows a tile; splits only where a short chunk would leave the GPU empty."""
+    """Cuts prompts: many rows per tile, and splits only if a short chunk would leave SMs idle."""
     rows = min(PREFILL_ROWS, 2 * TILE_BYTES // (shapes.dim * shapes.element_bytes))
     tiles = _tiles(shapes, rows // power_of_two(shapes.heads_per_kv_head))
     return _split(tiles, shapes, at_least=1)
 
 
 def cut_decode(shapes: Shapes) -> Tiles:
-    """As many queries a tile as a request has on average, and splits."""
+    """Cuts decoding steps: as many queries per tile as a request has on average, and splits."""
     tiles = _tiles(shapes, power_of_two(-(-shapes.num_queries // shapes.num_requests)))
     return _split(tiles, shapes, at_least=-(-shapes.longest // MOST_KEYS))
 

@@ -1,9 +1,9 @@
-"""A token from each row of logits: the likeliest, or one drawn from the softmax.
+"""Picks a token from each row of logits: the most likely, or one drawn from the softmax.
 
 in   DrawOperands
 out  token_ids  [R] int64  in 0..V-1, whatever the logits
-Gumbel's way: the largest of log-probabilities plus independent noise is a draw from the softmax. Of equals the
-lowest id. A row's token depends on nothing but the row.
+Gumbel-max: the largest of log-probabilities plus independent noise is a draw from the softmax. On ties the lowest
+id wins. A row's token depends on nothing but the row.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from firesteel.kernels.tiles.launch import power_of_two
 class DrawOperands(Operands):
     logits: Tensor  # [R, V] fp32, -inf for tokens that may not be drawn
     best: Tensor  # [R] fp32, the largest of each row
-    temperatures: Tensor  # [R] fp32; 0: the likeliest token; else logits are divided by it
+    temperatures: Tensor  # [R] fp32; 0: the most likely token; else logits are divided by it
     keys: Tensor  # [R] int64, of the streams of random numbers, see noise.py
     steps: Tensor  # [V] int64, token_steps(V)
 
@@ -67,7 +67,7 @@ def _accepts(operands: DrawOperands) -> str | None:
 
 @draw.implementation("triton", needs=triton_ready(), accepts=_accepts)
 def triton_draw(operands: DrawOperands) -> Tensor:
-    """Draws; the kernel computes `steps` itself."""
+    """Draws tokens; the kernel computes `steps` itself."""
     from firesteel.kernels.triton.draw import launch
 
     return launch(operands.logits, operands.best, operands.temperatures, operands.keys)
@@ -101,7 +101,7 @@ def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
 
 @draw.samples
 def samples(device: torch.device) -> Iterator[Sample]:
-    """Greedy rows beside drawn ones, tokens that may not be drawn, temperatures of all sizes."""
+    """Yields greedy rows beside drawn ones, tokens that may not be drawn, temperatures of all sizes."""
     generator = torch.Generator(device).manual_seed(1)
     for rows, vocab_size in ((1, 4099), (3, 1000), (5, 20_000)):
         logits = torch.randn(rows, vocab_size, device=device, generator=generator).mul_(4)

@@ -32,12 +32,12 @@ from firesteel.kernels.ops.linear_code import VECTOR_TOKENS, list_code
 from firesteel.kernels.tiles.tile_pin import AUTO, refuse_tile
 
 ROWS_AT_ONCE = 16384  # bounds the fp32 copy of lm_head's 201088 rows
-CUBLAS_TOKENS = 128  # from which on it is faster on an H200
+CUBLAS_TOKENS = 128  # from this many on, cublas is faster on an H200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearOperands(TiledOperands):
-    """`activation` is what x is rounded to before it meets an MXFP4 weight; tiles are of MXFP4 weights too."""
+    """`activation` (what x is rounded to) and `tile` apply to MXFP4 weights only."""
 
     x: Tensor  # [T, N]
     weight: Tensor | Mxfp4Weight  # [M, N] bf16 or MXFP4
@@ -60,7 +60,7 @@ def _reference_accepts(operands: LinearOperands) -> str | None:
 
 
 def _needs_mxfp4(operands: LinearOperands) -> str | None:
-    """Returns why bf16 weights will not do, or None."""
+    """Returns why bf16 weights are refused, or None."""
     if operands.activation != "bf16":
         return f"rounds activations to {operands.activation} only before MXFP4 weights, these are bf16"
     is_stored = operands.fed is not None
@@ -92,7 +92,7 @@ def linear(operands: LinearOperands) -> Tensor:
 
 
 def _wide_rows(weight: Tensor | Mxfp4Weight) -> Iterator[Tensor]:
-    """Yields the weight in fp32, some rows at a time."""
+    """Yields the weight in fp32, ROWS_AT_ONCE rows at a time."""
     if isinstance(weight, Mxfp4Weight):
         pairs = zip(weight.codes.split(ROWS_AT_ONCE), weight.scales.split(ROWS_AT_ONCE), strict=True)
         yield from (mxfp4.dequantize(codes, scales) for codes, scales in pairs)
@@ -144,7 +144,7 @@ def _accepts_few(operands: LinearOperands) -> str | None:
 
 @linear.implementation("triton:gemv", needs=triton_ready(), accepts=_accepts_few)
 def triton_gemv(operands: LinearOperands) -> Tensor:
-    """Multiplies few tokens, bound by the bytes of the weights; a single token on the plain cores."""
+    """Multiplies few tokens, bound by the bytes of the weights; a single token without matrix instructions."""
     from firesteel.kernels.triton.linear import launch_tiles, launch_vector
 
     x, weight = operands.x, operands.weight
@@ -181,7 +181,7 @@ def _accepts_many(operands: LinearOperands) -> str | None:
 
 @linear.implementation("cublas", needs=capability(8, 0), accepts=_accepts_many)
 def cublas(operands: LinearOperands) -> Tensor:
-    """Multiplies many tokens with NVIDIA's library through torch, and forbids it to round partial sums."""
+    """Multiplies many tokens with cuBLAS through torch, and forbids it to round partial sums to bf16."""
     assert isinstance(operands.weight, Tensor)
     settings: Any = torch.backends.cuda.matmul
     before = settings.allow_bf16_reduced_precision_reduction

@@ -51,12 +51,12 @@ def list_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
 
 
 def _bias(shape: tuple[int, int]) -> tuple[dict[str, str], dict[str, None]]:
-    """Returns the type of the bias, or that there is none."""
+    """Returns the type of the bias, and the constant that says that there is none; one of the two is empty."""
     return ({}, {"bias": None}) if shape == LM_HEAD else ({"bias": "*bf16"}, {})
 
 
 def _mxfp4_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
-    """Lists every tile that some number of tokens picks; of shapes whose code would be the same, the first."""
+    """Lists every tile that some number of tokens picks, with the first of the shapes that share its code."""
     from firesteel.kernels.triton import mxfp4_linear as device
 
     signature = {"codes": "*u8", "scales": "*u8", "y": "*bf16", "num_tokens": "i32"}
@@ -79,15 +79,18 @@ def _mxfp4_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
 
 
 def _tiles(capability: tuple[int, int], native: bool) -> Iterator[tuple[tuple[int, int], Tile]]:
-    """(shape, tile) for powers of two of tokens; shapes differ in a bias, or in a tail of columns that is left."""
+    """Yields (shape, tile) for numbers of tokens that are powers of two.
+
+    Shapes share device code unless they differ in having a bias or a tail of columns.
+    """
     from firesteel.kernels.triton import mxfp4_linear as device
 
-    found = set()
+    listed = set()
     for shape, power in itertools.product(SHAPES, range(MOST_TOKENS.bit_length())):
         tile = device.pick_tile(1 << power, shape[0], capability, native)
         key = tile, shape[1] % tile.depth == 0, shape == LM_HEAD
-        if key not in found:
-            found.add(key)
+        if key not in listed:
+            listed.add(key)
             yield shape, tile
 
 

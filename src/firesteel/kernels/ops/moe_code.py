@@ -14,7 +14,7 @@ from firesteel.kernels.ops.linear_code import store_code
 if TYPE_CHECKING:
     from firesteel.kernels.triton.mxfp4_product import Tile
 
-# types of what both matmuls read beside activations
+# types of the arguments that both matmuls read beside activations
 READ = dict.fromkeys(("order", "ends", "tile_experts", "tile_firsts"), "*i32") | {
     "codes": "*u8",
     "scales": "*u8",
@@ -35,7 +35,8 @@ def list_code(capability: tuple[int, int]) -> Iterator[DeviceCode | CudaCode]:
         yield from (_fc1_code(f"{variant} fc1 {tile}", tile, activation, native) for tile in dict.fromkeys(ups))
         yield from (_fc2_code(f"{variant} fc2 {tile}", tile, activation, native) for tile in dict.fromkeys(downs))
     yield from _sort_code()
-    yield from (store_code("triton:gemm", one, is_native(capability, one), 2880) for one in ACTIVATIONS)
+    for activation in ACTIVATIONS:
+        yield store_code("triton:gemm", activation, is_native(capability, activation), 2880)
     yield DeviceCode(
         variant="triton:gemm sum",
         kernel=sum_parts,
@@ -112,5 +113,5 @@ def _fc2_code(variant: str, tile: Tile, activation: str, native: bool) -> Device
 
 
 def _stored(native: bool, *scales: str) -> tuple[str, dict[str, str], dict[str, None]]:
-    """Returns the types of activations and of their scales, and the scales that there are none of."""
+    """Returns the types of activations and of their scales, and None for each of the scales that are absent."""
     return ("*u8", dict.fromkeys(scales, "*u8"), {}) if native else ("*bf16", {}, dict.fromkeys(scales))

@@ -4,13 +4,13 @@ in   MoeMatmulOperands
 out  y  [T, H]  sum over a of weights[t, a] * mlp(expert ids[t, a], x[t])
      mlp = down @ swiglu(gate_up @ x + bias) + bias; rows of gate_up alternate gate, up
      swiglu = g * sigmoid(1.702 g) * (u + 1)    g = min(gate, limit)    u = clip(up, -limit, limit)
-Computed in fp32, rounded once on store; `triton` rounds what each expert gives before it adds them.
+Computed in fp32, rounded once on store; `triton` rounds each expert's result before it adds them.
 
 On SM12x `triton` multiplies mxfp8 and mxfp4 activations as such (block-scaled MMA); elsewhere it computes the same
 numbers from bf16. `cuda:stream` is for up to 192 tokens (64 on GPUs with 100 KB of shared memory); it converts bf16
 activations to 14-bit integers that share a scale per 64 to 256 columns, and multiplies them exactly. `triton:gemv`
-runs for few tokens where it cannot: before SM90, and with rounded activations; it reads each chosen expert once.
-`triton:gemm` is for more.
+runs for few tokens if `cuda:stream` cannot: before SM90, and with rounded activations; it reads each chosen expert
+once. `triton:gemm` is for more.
 """
 # mypy: disable-error-code="import-untyped,import-not-found"
 
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from firesteel.kernels.triton.mxfp4_product import Tile
 
 ALPHA = 1.702
-LEAST_COLUMNS = 64  # of fc1's tile: half as many values come out, in groups of 32
+LEAST_COLUMNS = 64  # of fc1's tile: SwiGLU halves them, and a group has 32
 
 
 def swiglu(x: Tensor, limit: float) -> Tensor:
-    """[T, I] from [T, 2I], columns alternating gate, up."""
+    """Returns [T, I] from [T, 2I], whose columns alternate gate, up."""
     gate, up = x[..., ::2].clamp(max=limit), x[..., 1::2].clamp(-limit, limit)
     return gate * torch.sigmoid(ALPHA * gate) * (up + 1)
 
@@ -57,7 +57,7 @@ class MoeMatmulOperands(TiledOperands):
     """`activation` is what the activations of both matmuls are rounded to, by the OCP rule."""
 
     x: Tensor  # [T, H]
-    ids: Tensor  # [T, A] int64, experts of each token; a negative one adds nothing: padding has such
+    ids: Tensor  # [T, A] int64, experts of each token; a negative id adds nothing (padding)
     weights: Tensor  # [T, A] fp32
     experts: Experts  # packed weights
     limit: float  # of the clamp
@@ -185,7 +185,7 @@ moe_matmul.device_code(list_code)
 
 @moe_matmul.samples
 def samples(device: torch.device) -> Iterator[Sample]:
-    """Yields the small ones with every activation."""
+    """Yields small shapes with every activation."""
     generator = torch.Generator(device).manual_seed(1)
     for tokens, num_experts, hidden, inter, activations in (
         (1, 8, 2880, 2880, ("bf16",)),

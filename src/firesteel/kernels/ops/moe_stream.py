@@ -1,7 +1,7 @@
 """Expert matmuls that stream the weights: CUDA C++ for up to 192 tokens.
 
 Each chosen expert's rows go once through a ring in shared memory (`csrc/ring.cuh`) and meet the tokens that want
-it, up to eight at a time. A program takes rows that follow each other, so that its tokens seldom change.
+it, up to eight at a time. A CTA takes consecutive rows, so that its tokens seldom change.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from firesteel.kernels.stream.ring import STRIP_ROWS, Stream, align, plan_stream
 from firesteel.kernels.stream.shapes import Sizes
 
 STAGES = 7
-FLIGHT = 4  # stages on their way at a time
+FLIGHT = 4  # stages in flight
 STORERS = 2
 MOST_TOKENS = 192  # measured on an H200: beyond, Triton's larger tiles are faster
 MOST_TOKENS_SMALL = 64  # on GPUs with little shared memory, where four tokens meet an expert's rows at a time
@@ -32,7 +32,7 @@ SUM_COLUMNS = 2 * SUM_THREADS
 
 
 def refuse(x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, activation: str) -> str | None:
-    """Why these are not computed so, or None."""
+    """Returns why these operands cannot be computed in this way, or None."""
     if activation != "bf16":
         return f"computes with bf16 activations, not {activation}"
     machine = find_machine(x.device) if x.is_cuda else None
@@ -72,7 +72,7 @@ def _refuse_memory(machine: Machine, ids: Tensor, experts: Experts) -> str | Non
 
 
 def groups_bytes(experts: int, pairs: int, width: int) -> int:
-    """Bytes of `Groups` in csrc/moe_group.cuh."""
+    """Returns the size of `Groups` in csrc/moe_group.cuh."""
     places = min(pairs, experts) + pairs // width
     return align(4 * (1 + places + places + 1 + pairs + experts))
 
@@ -88,7 +88,7 @@ def shared_bytes(stream: Stream, experts: int, pairs: int) -> int:
 def plan(
     machine: Machine, *, is_up: bool, columns: int, rows: int, experts: int, active: int, pairs: int
 ) -> CudaKernel:
-    """`rows` of an expert's weights, each of `columns`."""
+    """Plans one matmul: an expert has `rows` of `columns` weights."""
     pairs = next(count for count in PAIRS if pairs <= count)
 
     def shared(stream: Stream) -> int:
@@ -135,7 +135,7 @@ def plan_all(machine: Machine, ids: Tensor, experts: Experts) -> tuple[CudaKerne
 
 
 def list_plans(capability: tuple[int, int], sizes: Sizes) -> Iterator[CudaCode]:
-    """What such a GPU launches for experts of these sizes."""
+    """Lists the kernels that such a GPU launches for experts of these sizes."""
     if capability < FIRST:
         return
     hidden, inter = sizes.hidden, sizes.intermediate
@@ -155,7 +155,7 @@ def list_plans(capability: tuple[int, int], sizes: Sizes) -> Iterator[CudaCode]:
 
 
 def run(x: Tensor, ids: Tensor, weights: Tensor, experts: Experts, limit: float) -> Tensor:
-    """[T, H], as moe_matmul has it. Two of the three kernels begin before the one ahead of them has ended."""
+    """Returns y [T, H] of moe_matmul. Two of the three kernels start before the one ahead of them has ended."""
     (tokens, hidden), machine = x.shape, find_machine(x.device)
     inter, pairs = experts.gate_up_bias.shape[1] // 2, ids.numel()
     inner = torch.empty(pairs, inter, dtype=x.dtype, device=x.device)

@@ -46,7 +46,7 @@ def quantize_mxfp8(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def refuse_groups(x: Tensor) -> str | None:
-    """Why rows cannot be cut into groups, or None."""
+    """Returns why rows cannot be cut into groups, or None."""
     if x.dtype not in FLOATS:
         return f"rounds bf16, fp16 and fp32, not {x.dtype}"
     return (
@@ -59,7 +59,7 @@ def _accepts(x: Tensor) -> str | None:
 
 
 def empty_mxfp8(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Room for the codes and scales of x [T, K]."""
+    """Allocates the codes and scales of x [T, K]."""
     tokens, columns = x.shape
     codes = torch.empty(tokens, columns, dtype=torch.uint8, device=x.device)
     return codes, torch.empty(tokens, columns // group.SIZE, dtype=torch.uint8, device=x.device)
@@ -93,7 +93,7 @@ def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
 
 @quantize_mxfp8.samples
 def samples(device: torch.device) -> Iterator[Sample]:
-    """Groups of very different sizes, down to subnormal scales, and one of zeros."""
+    """Yields groups of very different magnitudes, down to subnormal scales, and one of zeros."""
     generator = torch.Generator(device).manual_seed(1)
     for tokens, columns in ((1, 2880), (3, 96), (65, 4096)):
         x = torch.randn(tokens, columns, device=device, generator=generator)

@@ -84,7 +84,7 @@ def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
 
 
 def kernel_code(variant: str, signature: dict[str, str], constants: dict[str, Any]) -> DeviceCode:
-    """At gpt-oss's width; signature and constants are of what is stored beside y and the sum, or is absent."""
+    """Returns the kernel at gpt-oss's width; `signature` and `constants` are of results beside y and the sum."""
     from firesteel.kernels.triton.rms_norm import NUM_WARPS, rms_norm_kernel
 
     tensors = dict.fromkeys(("residual", "update", "weight", "y", "total"), "*bf16")

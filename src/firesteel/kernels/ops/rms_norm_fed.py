@@ -39,12 +39,12 @@ from firesteel.kernels.ops.rms_norm import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RmsNormFedOperands(RmsNormOperands):
-    """H is a multiple of 32."""
+    """Operands of rms_norm whose H is a multiple of 32."""
 
     activation: str = "bf16"  # or mxfp8, mxfp4: what the matmul's activations are rounded to, by the OCP rule
 
     def make_fed(self, device: torch.device) -> Fed:
-        """Returns room for what is stored."""
+        """Allocates `fed`."""
         native = is_native(find_capability(self.residual.device), self.activation)
         return Fed.empty(self.residual.shape, self.activation, native, device)
 
@@ -112,7 +112,7 @@ def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
 
 @rms_norm_fed.samples
 def samples(device: torch.device) -> Iterator[Sample]:
-    """Yields those of rms_norm, each with every activation."""
+    """Yields the samples of rms_norm, each with every activation."""
     assert rms_norm.make_samples is not None
     for sample in rms_norm.make_samples(device):
         (plain,) = sample.args

@@ -44,7 +44,7 @@ class RopeKvWriteOperands(Operands):
     slots: Tensor  # [T] int64, page * S + offset; every slot at most once. Negative: nothing is stored
     key_scale: float = 1.0  # keys are divided by it before they are rounded to fp8; 1.0 in wider pages
     value_scale: float = 1.0  # the same for values
-    clipped: Tensor | None = None  # [1] int64: grows by the number of values beyond 448 once divided, of fp8 pages
+    clipped: Tensor | None = None  # [1] int64, fp8 pages: grows by the number of scaled values beyond 448
 
     def results(self, q: Tensor) -> tuple[Tensor, ...]:
         pages = (self.k_pages, self.v_pages)
@@ -100,7 +100,7 @@ def _note_clipped(operands: RopeKvWriteOperands) -> None:
 
 
 def _divide(x: Tensor, scale: float) -> Tensor:
-    """Divides by a tensor: on a GPU torch multiplies by the reciprocal of a number, which rounds otherwise."""
+    """Divides by a tensor: by a number, torch on a GPU multiplies with the reciprocal, which rounds differently."""
     return x / torch.full((), scale, device=x.device)
 
 
@@ -110,7 +110,7 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def _write(pages: Tensor, slots: Tensor, x: Tensor) -> None:
-    """Writes into slots, saturating: torch's own cast to fp8 makes NaN of what is too large."""
+    """Writes into slots, saturating: torch's own cast to fp8 turns large values into NaN."""
     numbers, offsets = slots // pages.shape[2], slots % pages.shape[2]
     if pages.dtype == FP8:
         pages.view(torch.uint8)[numbers, :, offsets] = e4m3.encode(x)

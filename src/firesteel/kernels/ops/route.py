@@ -125,7 +125,7 @@ def device_code(capability: tuple[int, int]) -> Iterator[DeviceCode]:
 
 @route.samples
 def samples(device: torch.device) -> Iterator[Sample]:
-    """Logits of a token lie half a unit apart at least, so that rounding cannot change the choice."""
+    """Yields logits at least half a unit apart within a token, so that rounding cannot change the choice."""
     generator = torch.Generator(device).manual_seed(1)
     for tokens, experts in ((1, 128), (3, 32), (65, 128)):
         x = torch.zeros(tokens, 2880, device=device)
@@ -142,7 +142,7 @@ def samples(device: torch.device) -> Iterator[Sample]:
 
 @route.workloads
 def workloads(shapes: ModelShapes, m: int, activation: str) -> Iterator[WorkloadPart]:
-    """Yields logits of a token that are integers, each once: rounding cannot change the choice."""
+    """Yields logits that are distinct integers within a token, so that rounding cannot change the choice."""
     experts, hidden = shapes.spec.num_experts, shapes.spec.hidden_size
 
     def draw() -> tuple[RouteOperands]:

@@ -24,13 +24,13 @@ class Died:
 
 
 class Worker:
-    """One process, begun with the first call, and anew after it died or was stopped."""
+    """A process that starts with the first call, and again with the next call after it died or was stopped."""
 
     def __init__(self) -> None:
         self._running: tuple[Any, Connection] | None = None
 
     def call(self, function: Callable[..., R], *args: Any) -> R | Died:
-        """Functions and arguments travel by name and by value."""
+        """Calls the function in the process; it travels by name, the arguments and the result by value (pickle)."""
         process, pipe = self._running = self._running or _begin()
         try:
             pipe.send((function, args))
@@ -51,10 +51,10 @@ class Worker:
 
 
 def call_apart(function: Callable[[T], R], items: Sequence[T], workers: int) -> Iterator[R | Died]:
-    """function(item) for each, in their order, some at once in as many processes."""
+    """Yields function(item) for each item, in their order, computed by up to `workers` processes at once."""
     idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
-    everyone = [Worker() for _ in range(min(workers, len(items)))]
-    for worker in everyone:
+    pool = [Worker() for _ in range(min(workers, len(items)))]
+    for worker in pool:
         idle.put(worker)
 
     def call(item: T) -> R | Died:
@@ -64,12 +64,12 @@ def call_apart(function: Callable[[T], R], items: Sequence[T], workers: int) -> 
         finally:
             idle.put(worker)
 
-    threads = ThreadPoolExecutor(max(1, len(everyone)))
+    threads = ThreadPoolExecutor(max(1, len(pool)))
     try:
         yield from threads.map(call, items)
     finally:
         threads.shutdown(cancel_futures=True)
-        for worker in everyone:
+        for worker in pool:
             worker.stop()
 
 
@@ -83,7 +83,7 @@ def _begin() -> tuple[Any, Connection]:
 
 
 def _serve(pipe: Connection) -> None:
-    """Until the other end is closed, or the user interrupts them all."""
+    """Answers calls until the other end is closed, or the user interrupts all processes."""
     with suppress(KeyboardInterrupt):
         while True:
             try:

@@ -17,17 +17,17 @@ from firesteel.kernels.registry import ALL_OPS
 
 
 def compare(launched: Mapping[str, int], seen: Mapping[str, int], ours: Collection[str]) -> list[str]:
-    """Where the ledger's launches and the profiler's differ, by kernel; `ours` are the kernels that ops have."""
+    """Returns the kernels of which ledger and profiler count different launches; `ours` are the ops' kernels."""
     differences = []
     for name in sorted({*launched, *ours}):
-        noted, found = launched.get(name, 0), seen.get(name, 0)
-        if noted != found:
-            differences.append(f"{name}: the ledger has {noted} launches, the profiler saw {found}")
+        num_noted, num_seen = launched.get(name, 0), seen.get(name, 0)
+        if num_noted != num_seen:
+            differences.append(f"{name}: the ledger has {num_noted} launches, the profiler saw {num_seen}")
     return differences
 
 
 def own_kernels(capability: tuple[int, int]) -> set[str]:
-    """Names of all that the ops say they launch on such a GPU."""
+    """Returns the names of all kernels that the ops declare to launch on such a GPU."""
     makers = [op.make_device_code for op in ALL_OPS if op.make_device_code]
     return {code.kernel_name for make in makers for code in make(capability)}
 
@@ -59,12 +59,12 @@ class LaunchWatch:
 
 
 def new_profiler() -> Any:
-    """Torch's own, of kernels on the GPU; older ones warn of cycles that nobody asked for, but with acc_events."""
+    """Builds torch's profiler of GPU kernels; acc_events silences a warning about cycles in older versions."""
     from torch.profiler import ProfilerActivity, profile
 
     return profile(activities=[ProfilerActivity.CUDA], acc_events=True)
 
 
 def count_kernels(profiler: Any) -> Counter[str]:
-    """How often each name ran on the GPU."""
+    """Counts how often each kernel ran on the GPU."""
     return Counter(event.name for event in profiler.events() if event.device_type.name == "CUDA")

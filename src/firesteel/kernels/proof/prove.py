@@ -19,7 +19,7 @@ from firesteel.kernels.op.verdict import judge, name_arguments, read_code
 from firesteel.kernels.operands.activation import ACTIVATIONS
 from firesteel.kernels.target import SHARED_LIMIT_BYTES, architecture, find_target
 
-RESERVED_SHARED_BYTES = 1024  # the system's own part, counted with a program's but not against its limit
+RESERVED_SHARED_BYTES = 1024  # the system's part, counted with a CTA's usage but not against its limit
 FIRST_TO_RESERVE = 90  # architecture
 SM_REGISTERS = 65_536
 ROUNDED = frozenset(ACTIVATIONS) - {"bf16"}
@@ -33,9 +33,9 @@ class Proof:
     verdict: str
     ptx: dict[str, int]  # matrix instruction -> how often it stands in the code
     sass: dict[str, int] | None  # None: Triton's disassembler does not know the target
-    registers: int  # a thread
-    spills: int  # registers a thread keeps in memory for want of room
-    shared_bytes: int  # a program
+    registers: int  # per thread
+    spills: int  # registers per thread that are spilled to memory
+    shared_bytes: int  # per CTA
     compiler: str
 
     def as_dict(self) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class Proof:
 
     @property
     def excess(self) -> str:
-        """How it does not fit, in words."""
+        """The message for a CTA that needs more shared memory than the target has."""
         return (
             f"{self.op} {self.variant} wants {self.shared_bytes} bytes of shared memory, "
             f"{self.target} has {self.shared_limit_bytes}"
@@ -65,7 +65,7 @@ def prove(ops: Iterable[Op[Any, Any]], target: str) -> list[Proof]:
 
 
 def list_code(op: Op[Any, Any], target: str) -> list[DeviceCode | CudaCode]:
-    """What the op says it launches on the target."""
+    """Lists what the op declares to launch on the target."""
     capability = divmod(architecture(target), 10)
     _require_compiler()
     return list(op.make_device_code(capability)) if op.make_device_code else []
@@ -80,26 +80,26 @@ def prove_code(op: str, code: DeviceCode | CudaCode, target: str) -> Proof:
     except Exception as error:
         error.add_note(f"compiling {op} {code.variant} for {target} with {compiler}")
         raise
-    found = read_code(compiled)
+    machine_code = read_code(compiled)
     if isinstance(code, CudaCode):
-        _check_registers(code, found.registers)
-    static = max(0, found.shared_bytes - (RESERVED_SHARED_BYTES if number >= FIRST_TO_RESERVE else 0))
+        _check_registers(code, machine_code.registers)
+    static = max(0, machine_code.shared_bytes - (RESERVED_SHARED_BYTES if number >= FIRST_TO_RESERVE else 0))
     return Proof(
         op=op,
         variant=code.variant,
         target=target,
-        verdict=judge(found.ptx, found.sass, name_arguments(compiled)),
-        ptx=found.ptx,
-        sass=found.sass,
-        registers=found.registers,
-        spills=found.spills,
+        verdict=judge(machine_code.ptx, machine_code.sass, name_arguments(compiled)),
+        ptx=machine_code.ptx,
+        sass=machine_code.sass,
+        registers=machine_code.registers,
+        spills=machine_code.spills,
         shared_bytes=static + dynamic,
         compiler=compiler,
     )
 
 
 def _build(code: DeviceCode | CudaCode, target: str) -> tuple[Any, int]:
-    """What the compiler made, and the bytes of dynamic shared memory."""
+    """Returns the compiled kernel and its bytes of dynamic shared memory."""
     if isinstance(code, CudaCode):
         return code.kernel.build(target), code.kernel.shared_bytes
     compiled = _compile(code, architecture(target))
@@ -107,7 +107,10 @@ def _build(code: DeviceCode | CudaCode, target: str) -> tuple[Any, int]:
 
 
 def _check_registers(code: CudaCode, registers: int) -> None:
-    """Triton sees to it itself. Registers are given out by eights a thread."""
+    """Raises if a CTA needs more registers than an SM has; Triton checks its own kernels.
+
+    The hardware allocates registers to a thread in multiples of 8.
+    """
     threads = code.kernel.threads
     if threads * -(-registers // 8) * 8 > SM_REGISTERS:
         raise KernelError(
@@ -123,30 +126,34 @@ def _name_compiler(code: DeviceCode | CudaCode) -> str:
 
 
 def check(proofs: Sequence[Proof], required: Iterable[Requirement]) -> None:
-    """Raises unless each requirement is met by all that it means, within their target's shared memory."""
-    for one in required:
-        named = [proof for proof in proofs if proof.op == one.op and one.names(proof.variant)]
-        meant = named if one.verdict is None else _meant(named, one.verdict)
-        if not meant or any(one.verdict not in (None, proof.verdict) for proof in meant):
-            found = ", ".join(f"{proof.variant}@{proof.verdict}" for proof in proofs if proof.op == one.op)
-            raise KernelError(f"{one.op}: {one} is required; compiled: {found or 'nothing'}")
+    """Raises unless all kernels that a requirement covers meet it and fit their target's shared memory."""
+    for requirement in required:
+        of_op = [proof for proof in proofs if proof.op == requirement.op]
+        named = [proof for proof in of_op if requirement.names(proof.variant)]
+        meant = named if requirement.verdict is None else _meant(named, requirement.verdict)
+        if not meant or any(requirement.verdict not in (None, proof.verdict) for proof in meant):
+            compiled = ", ".join(f"{proof.variant}@{proof.verdict}" for proof in of_op)
+            raise KernelError(f"{requirement.op}: {requirement} is required; compiled: {compiled or 'nothing'}")
         _check_shared_memory(meant)
 
 
 def _meant(proofs: Sequence[Proof], verdict: str) -> list[Proof]:
-    """Matrix products of the activations and weights for which some have the verdict; one of narrow numbers is
-    meant of everything with rounded activations."""
+    """Returns the proofs that a requirement of `verdict` covers.
+
+    These are the matrix products of every kind (activations and weights) of which at least one has the verdict; a
+    verdict on narrow numbers covers all products with rounded activations too.
+    """
     if verdict == "none":
         return list(proofs)
     products = [proof for proof in proofs if proof.verdict != "none"]
     kinds = {_kind(proof) for proof in products if proof.verdict == verdict}
     is_narrow = verdict in ("native-fp4", "fp8")
-    return [one for one in products if _kind(one) in kinds or (is_narrow and _kind(one) & ROUNDED)]
+    return [proof for proof in products if _kind(proof) in kinds or (is_narrow and _kind(proof) & ROUNDED)]
 
 
 def _kind(proof: Proof) -> frozenset[str]:
-    """Which activations and weights it is for, by the words of its variant."""
-    return frozenset(one for one in proof.variant.split() if one in ACTIVATIONS or one.endswith("-weight"))
+    """Returns the activations and weights that it is for, read from the words of its variant."""
+    return frozenset(word for word in proof.variant.split() if word in ACTIVATIONS or word.endswith("-weight"))
 
 
 def check_here(
@@ -154,8 +161,8 @@ def check_here(
 ) -> None:
     """Raises unless every matrix product of the required implementation becomes the required instructions here.
 
-    Where `none` is required, nothing it launches may hold a matrix instruction. `weight` ("mxfp4-weight") leaves
-    out what is launched for weights held otherwise.
+    If `none` is required, no kernel of it may hold a matrix instruction. `weight` ("mxfp4-weight") leaves out
+    kernels for weights of another format.
     """
     if device.capability is None:
         raise KernelError(f"{required} is required, but {device.name} runs no compiled kernels")
@@ -165,9 +172,9 @@ def check_here(
     proofs = [prove_code(op.name, code, target) for code in _for_activation(named, activation)]
     judged = [proof for proof in proofs if required.verdict == "none" or proof.verdict != "none"]
     if not judged or any(proof.verdict != required.verdict for proof in judged):
-        found = ", ".join(f"{proof.variant}@{proof.verdict}" for proof in proofs)
+        compiled = ", ".join(f"{proof.variant}@{proof.verdict}" for proof in proofs)
         raise KernelError(
-            f"{required} is required; on {target} with {activation} activations: {found or 'nothing'}"
+            f"{required} is required; on {target} with {activation} activations: {compiled or 'nothing'}"
         )
     _check_shared_memory(judged)
 
@@ -178,7 +185,10 @@ def _is_for(code: DeviceCode | CudaCode, weight: str | None) -> bool:
 
 
 def _for_activation(codes: Sequence[DeviceCode | CudaCode], activation: str) -> list[DeviceCode | CudaCode]:
-    """Those for the activation; rounded ones meet MXFP4 weights only, whose kernels name it."""
+    """Returns the code for the activation.
+
+    Only kernels for MXFP4 weights round activations, and these name the activation.
+    """
     meant = [code for code in codes if activation in code.variant.split()]
     unnamed = [code for code in codes if not set(code.variant.split()) & set(ACTIVATIONS)]
     return meant + unnamed if activation == "bf16" else meant or unnamed
@@ -198,7 +208,7 @@ def _require_compiler() -> None:
 
 
 def _compile(code: DeviceCode, architecture: int) -> Any:
-    """A pointer counts as aligned to 16 bytes, as torch's are; an integer where its type says so ("i32:16")."""
+    """Compiles the kernel; pointers count as aligned to 16 bytes, integers if their type says so ("i32:16")."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource

@@ -1,6 +1,6 @@
 """Proves every variant of many ops for many targets, in parallel processes.
 
-A variant that does not compile, or that takes its compiler down, becomes a Failure: the others are still proven.
+A variant that does not compile, or that crashes its compiler, becomes a Failure; the others are still proven.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FEW = 4  # tasks that are done before a second process has imported torch
 
 class Task(NamedTuple):
     op: str
-    number: int  # among the op's variants: a kernel itself does not travel between processes
+    number: int  # among the op's variants; a kernel cannot be sent between processes
     target: str
 
 
@@ -46,7 +46,7 @@ def prove_all(
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[list[Proof], list[Failure]]:
-    """In the order of targets and ops; `progress` is called with the variants done and the variants in all."""
+    """Returns results in the order of targets and ops; `progress` is called with the variants done and in total."""
     chosen = list(ops)
     tasks = [
         Task(op.name, number, target)
@@ -66,7 +66,7 @@ def prove_all(
 
 
 def count_workers() -> int:
-    """One a core, as far as memory allows."""
+    """Returns one worker per core, or fewer if memory is short."""
     fitting = find_host_memory().available_bytes // WORKER_BYTES
     return max(1, min(len(os.sched_getaffinity(0)), fitting, MAX_WORKERS))
 

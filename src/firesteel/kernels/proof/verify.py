@@ -1,7 +1,7 @@
 """Compares an implementation with its reference on one sample.
 
-Arguments stand between guards of poison, fresh memory is poisoned too: what reads or writes out of bounds, or
-leaves part of its result unwritten, is found out. Every implementation runs twice and must give the same bits.
+Arguments stand between guards of poison, and fresh memory is poisoned too, so that reads and writes out of bounds
+and unwritten parts of a result are detected. Every implementation runs twice and must give the same bits.
 """
 # mypy: disable-error-code="import-untyped,import-not-found"
 
@@ -36,16 +36,16 @@ class Status(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What came of one implementation on one sample: passed, refused the arguments, failed, or was not run."""
+    """The outcome of one implementation on one sample: passed, refused the arguments, failed, or was not run."""
 
     op: str
     implementation: str
     sample: str
     refusal: str | None = None
     failure: str | None = None
-    worst: float | None = None  # error where it passed, in the terms of Tolerance
+    worst: float | None = None  # error if it passed, as Tolerance defines it
     rms: float | None = None
-    not_run: str | None = None  # why this device will not do
+    not_run: str | None = None  # why this device cannot run it
 
     @property
     def status(self) -> Status:
@@ -65,20 +65,20 @@ class Check:
 
 def verify(op: Op[Any, Any], device: DeviceSpec, samples: Iterable[Sample]) -> Iterator[Check]:
     """Checks every implementation but the reference that can run on the device."""
-    usable = [one for one in _others(op) if one.needs(device) is None]
+    usable = [implementation for implementation in _others(op) if implementation.needs(device) is None]
     for sample in samples:
         for implementation in usable:
             yield check_sample(op, implementation, sample)
 
 
 def list_unusable(op: Op[Any, Any], device: DeviceSpec) -> list[Check]:
-    """A row for each implementation that this device cannot run, with the reason."""
-    reasons = [(one.name, one.needs(device)) for one in _others(op)]
+    """Lists a row for each implementation that this device cannot run, with the reason."""
+    reasons = [(implementation.name, implementation.needs(device)) for implementation in _others(op)]
     return [Check(op.name, name, "", not_run=why) for name, why in reasons if why is not None]
 
 
 def check_sample(op: Op[Any, Any], implementation: Implementation[Any, Any], sample: Sample) -> Check:
-    """A kernel that does not compile or launch has failed: the rest can still be checked."""
+    """Checks one sample; a kernel that does not compile or launch is a failure, not an exception."""
     row = Check(op.name, implementation.name, sample.label)
     try:
         if refusal := implementation.accepts(*sample.args) if implementation.accepts else None:
@@ -92,7 +92,7 @@ def check_sample(op: Op[Any, Any], implementation: Implementation[Any, Any], sam
 
 
 def with_fault(row: Check, error: Exception) -> Check:
-    """Want of memory is no fault of a kernel's."""
+    """Returns the row with the error as its failure, or as not run if memory ran out."""
     if isinstance(error, torch.OutOfMemoryError):
         return replace(row, not_run=f"memory ran out: {_first_line(error)}")
     return replace(row, failure=f"{type(error).__name__}: {_first_line(error)}")
@@ -110,7 +110,7 @@ def has_failed(device: DeviceSpec) -> bool:
 
 
 def check(op: Op[Any, Any], implementation: Implementation[Any, Any], sample: Sample) -> str | None:
-    """Why the implementation is wrong on this sample, or None."""
+    """Returns why the implementation is wrong on this sample, or None."""
     try:
         _hold_to_reference(op, implementation, sample)
     except AssertionError as error:
@@ -119,7 +119,7 @@ def check(op: Op[Any, Any], implementation: Implementation[Any, Any], sample: Sa
 
 
 def kernel_faults() -> tuple[type[Exception], ...]:
-    """What is raised for a kernel that does not compile, does not fit the GPU, or breaks on it."""
+    """Returns the exceptions of a kernel that does not compile, does not fit the GPU, or breaks on it."""
     if importlib.util.find_spec("triton") is None:
         return RuntimeError, ValueError
     from triton.errors import TritonError
@@ -128,7 +128,7 @@ def kernel_faults() -> tuple[type[Exception], ...]:
 
 
 def _others(op: Op[Any, Any]) -> list[Implementation[Any, Any]]:
-    return [one for name, one in op.implementations.items() if name != REFERENCE]
+    return [implementation for name, implementation in op.implementations.items() if name != REFERENCE]
 
 
 def _first_line(error: Exception) -> str:
@@ -146,12 +146,15 @@ def _hold_to_reference(op: Op[Any, Any], implementation: Implementation[Any, Any
         results.append(_run_guarded(implementation, sample, kept))
     errors = assert_close(actual=results[0], expected=expected, tolerance=sample.tolerance or op.tolerance)
     twice = zip(tensors(results[0]), tensors(results[1]), strict=True)
-    assert all(same_bits(one, other) for one, other in twice), "a second run gave other bits"
+    assert all(same_bits(first, second) for first, second in twice), "a second run gave other bits"
     return errors
 
 
 def _run_guarded(implementation: Implementation[Any, Any], sample: Sample, kept: list[bool]) -> Any:
-    """`kept` says which tensors of the arguments must not change. Guards are let go of: experts are large."""
+    """Runs once on guarded copies; `kept` says which tensors of the arguments must not change.
+
+    The guards do not outlive the call, because experts are large.
+    """
     args, guards = guard_all(sample.args)
     with _PoisonedMemory():
         result = implementation.function(*args)
@@ -162,15 +165,15 @@ def _run_guarded(implementation: Implementation[Any, Any], sample: Sample, kept:
 
 
 def tensors(value: Any) -> list[Tensor]:
-    """Every tensor in nested tuples, lists and dataclasses, in order."""
-    found: list[Tensor] = []
+    """Lists every tensor in nested tuples, lists and dataclasses, in order."""
+    collected: list[Tensor] = []
 
     def keep(tensor: Tensor) -> Tensor:
-        found.append(tensor)
+        collected.append(tensor)
         return tensor
 
     rebuild(value, keep)
-    return found
+    return collected
 
 
 def rebuild(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
@@ -200,7 +203,7 @@ class _Guard:
     before: Tensor  # copy of memory
 
     def holds(self, unchanged: bool) -> bool:
-        """Nothing around the view was written, nor in it where it must be `unchanged`."""
+        """Returns whether nothing around the view was written, nor in it if it must be `unchanged`."""
         after = self.memory
         if not unchanged:
             after = self.memory.clone()
@@ -210,7 +213,7 @@ class _Guard:
 
 
 def guard_all(args: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[_Guard]]:
-    """Copies of the arguments with the same strides, poison before and behind each tensor and in its gaps."""
+    """Copies the arguments with the same strides, poison before and behind each tensor and in its gaps."""
     guards: list[_Guard] = []
 
     def guard(tensor: Tensor) -> Tensor:

@@ -1,1 +1,1 @@
-"""How decode kernels stream weights: shapes, the ring in shared memory, and launch plans."""
+"""Streaming of weights by the decode kernels: shapes, the ring in shared memory, and launch plans."""

@@ -90,10 +90,10 @@ def launch(
     cluster: tuple[int, ...] = (),
     tile: object = "",
 ) -> None:
-    """Launches the kernel once, or only notes it where kernels are built ahead.
+    """Launches the kernel once, or only starts its compilation inside `compile_ahead`.
 
     With `dependent` it may begin before the kernel ahead of it in the stream has ended (programmatic dependent
-    launch). It waits itself before it reads what that one wrote, except for what its op's contract names.
+    launch). The kernel itself waits before it reads results of that one, unless its op's contract says otherwise.
     """
     if (ahead := current_ahead()) is not None:
         ahead.add_cuda(kernel.source, find_target(torch.cuda.get_device_capability()))

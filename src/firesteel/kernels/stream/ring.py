@@ -24,7 +24,7 @@ LEAST_STAGES = 2  # one is loaded while the other is multiplied
 
 
 def round_tokens(tokens: int) -> int:
-    """1, 2, 4 or 8: what kernels are compiled for."""
+    """Returns the token count that a kernel is compiled for: 1, 2, 4 or 8."""
     return 1 << (tokens - 1).bit_length()
 
 
@@ -33,7 +33,7 @@ def align(num_bytes: int) -> int:
 
 
 def pad(num_bytes: int) -> int:
-    """A row in shared memory: rows lie 8 banks apart."""
+    """Returns the bytes of a row in shared memory, padded so that consecutive rows start 8 banks apart."""
     size = -(-num_bytes // 16) * 16
     while size // 4 % 32 not in (8, 24):
         size += 16
@@ -42,7 +42,7 @@ def pad(num_bytes: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """Rows of `columns` values, each in `chunks` parts, that meet `tokens` tokens."""
+    """A stream of rows of `columns` weights, each cut into `chunks` parts, that meet `tokens` tokens."""
 
     is_fp4: bool
     columns: int
@@ -62,7 +62,7 @@ class Stream:
 
     @property
     def threads(self) -> int:
-        """One warp asks where consecutive rows are one copy, else two do; one finishes."""
+        """Threads per CTA: warps that multiply, one or two that copy (one if rows are unpadded), a storer."""
         return 32 * (self.warps + (1 if self.stride == self.row_bytes else 2) + 1)
 
     @property

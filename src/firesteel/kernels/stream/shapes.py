@@ -49,11 +49,11 @@ class Draw:
         self.generator = torch.Generator(device).manual_seed(1)
 
     def normal(self, *shape: int, scale: float = 1.0) -> Tensor:
-        """bf16."""
+        """Draws normal bf16 values."""
         return torch.randn(shape, device=self.device, generator=self.generator).mul_(scale).bfloat16()
 
     def weight(self, rows: int, columns: int) -> Tensor:
-        """bf16, of about unit gain."""
+        """Draws a bf16 weight of about unit gain."""
         return self.normal(rows, columns, scale=columns**-0.5)
 
     def mxfp4_weight(self, rows: int, columns: int) -> Mxfp4Weight:
@@ -75,7 +75,7 @@ class Draw:
         return torch.randperm(count, device=self.device, generator=self.generator)
 
     def logits(self, tokens: int, experts: int) -> Tensor:
-        """[T, E] fp32, those of a token a quarter apart: rounding cannot change a choice."""
+        """Draws [T, E] fp32, a quarter apart within a token, so that rounding cannot change a choice."""
         return torch.stack([self.permutation(experts) for _ in range(tokens)]).float().mul_(0.25)
 
 
@@ -84,7 +84,7 @@ def rounded_too(
 ) -> Iterator[Sample]:
     """Yields a sample of the operands as they are.
 
-    If an odd number of tokens meets packed weights, a sample with activations in MXFP8 follows; `tolerance` is its.
+    If an odd number of tokens meets packed weights, a sample with activations in MXFP8 and `tolerance` follows.
     """
     yield Sample(f"{label} {held}", (operands,))
     if held == "mxfp4-weight" and label.endswith(("T=3", "T=5")):
@@ -92,7 +92,7 @@ def rounded_too(
 
 
 def list_cases(device: torch.device) -> Iterator[Case]:
-    """On a CPU, where references of the whole take minutes, gpt-oss has few experts and words."""
+    """Yields both models at several token counts; on a CPU, where references are slow, gpt-oss is made smaller."""
     real = GPT_OSS if device.type == "cuda" else replace(GPT_OSS, experts=8, vocabulary=4096)
     for name, sizes, counts in (("kindling", KINDLING, (1, 5)), ("gpt-oss", real, (1, 2, 3, 8))):
         for tokens in counts:

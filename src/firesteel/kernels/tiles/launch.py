@@ -1,7 +1,7 @@
 """Launches Triton kernels and notes them in the ledger.
 
-Triton binds and specialises the arguments of every launch anew, which takes longer than many a kernel. The first
-launch with some constants, types and numbers goes that way; those that follow go to what it has compiled.
+Triton binds and specialises the arguments of every launch again, which takes longer than many kernels. Only the
+first launch with given constants, types and numbers goes through Triton; later ones call the compiled kernel.
 """
 # mypy: disable-error-code="import-untyped,import-not-found"
 
@@ -24,7 +24,7 @@ MOST_PLANS = 8192  # bounds what is kept when numbers never repeat
 class _Plan(NamedTuple):
     """A compiled kernel and what its launches have in common."""
 
-    kernel: Any  # keeps its id from being given to another
+    kernel: Any  # kept alive so that its id stays unique
     run: Any
     function: Any
     metadata: Any
@@ -103,7 +103,7 @@ def _launch(
 def _keep(key: tuple[Any, ...], kernel: Any, launch: Launch, num_args: int, options: Mapping[str, Any]) -> None:
     names = kernel.arg_names[num_args:]
     if not all(name in options for name in names):
-        return  # some have defaults: Triton fills them in
+        return  # an argument has a default, which Triton fills in
     if len(_plans) >= MOST_PLANS:
         _plans.clear()
     compiled = launch.compiled

@@ -38,7 +38,7 @@ def read_code(text: str) -> str:
     unread = list(_list_unread(tree))
     strings = {_start(node): node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)}
     words: list[str] = []
-    end = (0, 0)  # of what was taken as a whole
+    end = (0, 0)  # of the last f-string, which was taken as a whole
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         is_inside = token.start < end or any(first <= token.start < last for first, last in unread)
         if token.type in UNREAD or is_inside:
@@ -55,7 +55,7 @@ def read_code(text: str) -> str:
 
 
 def _list_unread(tree: ast.Module) -> Iterator[tuple[Position, Position]]:
-    """Yields where imports and docstrings begin and end."""
+    """Yields the start and end of imports and docstrings."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             yield _start(node), (_end(node)[0] + 1, 0)  # with the end of its line

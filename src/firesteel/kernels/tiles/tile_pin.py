@@ -7,21 +7,21 @@ import re
 from firesteel.errors import KernelError
 
 AUTO = "auto"
-LARGEST_SIDE, LARGEST_TILE = 256, 128 * 256  # the sums of larger ones do not fit a program's registers
+LARGEST_SIDE, LARGEST_TILE = 256, 128 * 256  # the accumulators of larger tiles do not fit a CTA's registers
 
 
 def parse_tile(text: str) -> tuple[int, int] | None:
-    """(rows, columns), or None where the choice is left to the kernel."""
+    """Returns (rows, columns), or None if the choice is left to the kernel."""
     if text == AUTO:
         return None
-    found = re.fullmatch(r"([0-9]+)x([0-9]+)", text)
-    if found is None:
+    match = re.fullmatch(r"([0-9]+)x([0-9]+)", text)
+    if match is None:
         raise KernelError(f"tile {text!r} is neither auto nor ROWSxCOLUMNS, as 64x128")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def refuse_tile(text: str, *, least_columns: int = 16) -> str | None:
-    """Why a pinned tile is too large or too narrow, or None."""
+    """Returns why a pinned tile is too large or too narrow, or None."""
     sizes = parse_tile(text)
     if sizes is None:
         return None

@@ -52,7 +52,10 @@ def check_kernel_path(context: LevelContext) -> LevelResult:
 
 
 def is_unobservable(target: Target, spec: LabSpec) -> bool:
-    """A server that was running already has no log here; of another engine, only a profile shows what ran."""
+    """Returns whether nothing shows what ran: the lab has no log of a server that it did not start.
+
+    Firesteel's ledger, or a profile, would show it all the same.
+    """
     return target.server is None and target.kind != "firesteel" and not spec.trace
 
 

@@ -1,1 +1,1 @@
-"""Which kernels ran: rules, log lines, ledgers, imports and the profiler's cross-check."""
+"""Evidence of which kernels ran: rules, log lines, ledgers, imports and the profiler's cross-check."""

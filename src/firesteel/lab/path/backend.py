@@ -1,4 +1,4 @@
-"""Which kernels an engine used, by its log, ledger and profile, judged by the rules in `rules/*.toml`."""
+"""Finds the kernels that an engine used, by its log, ledger and profile, and judges them by `rules/*.toml`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a server's packages and libraries are loaded from, without importing them here."""
+"""Finds where a server's packages and libraries are loaded from, without importing them here."""
 
 from __future__ import annotations
 

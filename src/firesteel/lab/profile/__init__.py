@@ -1,1 +1,1 @@
-"""Where the time of a step goes, by category, kernel and layer."""
+"""The time of a step by category, kernel and layer."""

@@ -44,7 +44,7 @@ class WorkloadRequest:
 
 @dataclass(slots=True)
 class Timeline:
-    """When a request was sent and when each of its tokens came, in seconds."""
+    """Times at which a request was sent and each of its tokens came, in seconds."""
 
     sent_s: float
     token_s: list[float] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadFigures:
-    """What a workload measured. Gaps lie between two outputs of one request."""
+    """The figures of one workload. Gaps are between two outputs of one request."""
 
     kind: str  # "turns", "closed" or "open"
     parameters: Mapping[str, float]
@@ -151,7 +151,7 @@ class WorkloadMeter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadSweep:
-    """Which workloads to run; an empty tuple leaves a kind out."""
+    """The workloads to run; an empty tuple leaves a kind out."""
 
     contexts: tuple[int, ...]  # cached tokens before the chat turns
     new: tuple[int, ...]  # tokens per chat turn

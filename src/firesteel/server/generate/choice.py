@@ -24,7 +24,7 @@ EngineOutput = StepOutput | Output  # of an engine in this process, or in its ow
 
 @dataclass(slots=True, kw_only=True)
 class ChoicePiece:
-    """What one or more engine outputs add to an answer."""
+    """The part of an answer that one or more engine outputs add."""
 
     deltas: list[Delta] = field(default_factory=list)  # of a chat
     text: str = ""  # of a completion

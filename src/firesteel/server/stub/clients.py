@@ -17,7 +17,7 @@ TOKEN = b'"token_ids":['  # in every chunk with tokens
 
 @dataclass(slots=True)
 class ClientStream:
-    """What one client received."""
+    """Counts and times of what one client received."""
 
     sent: float  # time at which the request was sent
     last: float = 0.0  # time of the last chunk

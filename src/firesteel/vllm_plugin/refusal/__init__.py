@@ -1,1 +1,1 @@
-"""What the plugin refuses: versions of vLLM, broken installations, and how that is said."""
+"""Refusals of the plugin: untested versions of vLLM and broken installations, with the reason and the cure."""

@@ -1,4 +1,4 @@
-"""Why the plugin cannot serve gpt-oss in this process, if it cannot. Importable without vLLM."""
+"""Finds the reason why the plugin cannot serve gpt-oss in this process, if any. Importable without vLLM."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CURE = f"or set {PLUGIN_VARIABLE}=off to run vLLM's own gpt-oss"
 
 
 def is_switched_off(environ: Mapping[str, str] | None = None) -> bool:
-    """Returns True only if the variable says off; `find_bad_switch` reports a value that means nothing."""
+    """Returns True only if the variable says off; `find_bad_switch` reports an invalid value."""
     return not find_bad_switch(environ) and not parse_switch(PLUGIN_VARIABLE, find_plugin_switch(environ))
 
 

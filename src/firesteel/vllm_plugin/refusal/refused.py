@@ -1,4 +1,4 @@
-"""A gpt-oss that fails with the reason, registered where ours cannot run: vLLM's must not be used unnoticed."""
+"""A model class that fails with the reason, registered if ours cannot run: vLLM's must not be used unnoticed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plugin in this environment, active or not, found without importing vLLM."""
+"""State of the plugin in this environment, active or not, found without importing vLLM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The versions of vLLM that were tested, and what is said of the others."""
+"""The versions of vLLM that were tested, and the refusals of all others."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class VllmVersion:
 
     @property
     def refusal(self) -> str:
-        """What is wrong with this version and what to do; empty if it is supported."""
+        """The reason why this version is refused, with the cure; empty if it is supported."""
         if self.support is not VersionSupport.REFUSED:
             return ""
         return f"vLLM {self.text} is not supported (supported: {SUPPORTED}): install a supported version"

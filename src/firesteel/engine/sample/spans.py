@@ -1,0 +1,74 @@
+"""Samples a plan's spans: draws the next tokens and scores prompts from the logits of one step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from firesteel.engine.sample.logprobs import Logprobs, score
+from firesteel.engine.sample.row import SampleRow
+from firesteel.engine.sample.sampler import Sampler
+from firesteel.engine.transfer import upload_ints
+from firesteel.types import Plan, Span, SpanResult
+
+
+def sample_spans(sampler: Sampler, plan: Plan, logits: Tensor) -> list[SpanResult]:
+    """Returns a result per span whose logits are wanted; launches everything before it waits for anything."""
+    spans = [span for span in plan.spans if span.num_logits]
+    pieces = logits.split([span.num_logits for span in spans]) if spans else ()
+    drawing = [(span, piece) for span, piece in zip(spans, pieces, strict=True) if span.samples]
+    sampled = None
+    if drawing:
+        last = logits if len(drawing) == len(logits) else torch.cat([piece[-1:] for _, piece in drawing])
+        sampled = sampler.sample(last, [make_row(span) for span, _ in drawing])
+    scored = [_score_prompt(span, piece) for span, piece in zip(spans, pieces, strict=True)]
+    drawn = iter(sampled.read() if sampled is not None else ())
+    return [
+        _join_result(span, piece, prompt, drawn) for span, piece, prompt in zip(spans, pieces, scored, strict=True)
+    ]
+
+
+def make_row(span: Span) -> SampleRow:
+    """Returns what the sampler must know to draw the token after the span."""
+    request = span.request
+    allowed = request.mask.allowed(span.token_ids[request.num_prompt :]) if request.mask is not None else None
+    return SampleRow(
+        params=request.params,
+        position=span.end,
+        name=f"request {request.request_id}",
+        token_ids=span.token_ids,
+        num_prompt=request.num_prompt,
+        stop_token_ids=request.stops,
+        allowed=allowed,
+    )
+
+
+def _score_prompt(span: Span, logits: Tensor) -> Logprobs | None:
+    """Returns logprobs of the prompt tokens that follow the rows of `logits`, if the request asks for them.
+
+    No prompt token follows the last row of the prompt.
+    """
+    request = span.request
+    if request.params.prompt_logprobs is None:
+        return None
+    first = span.end - len(logits) + 1
+    following = list(span.token_ids[first : min(span.end + 1, request.num_prompt)])
+    if not following:
+        return None
+    return score(logits[: len(following)], upload_ints(following, logits.device), request.params.prompt_logprobs)
+
+
+def _join_result(span: Span, logits: Tensor, scored: Logprobs | None, drawn: Iterator[SpanResult]) -> SpanResult:
+    """Returns the next drawn token if the span samples, with the prompt's logprobs and logits if requested."""
+    result = next(drawn) if span.samples else SpanResult()
+    if scored is None and not span.request.score:
+        return result
+    num_top = span.request.params.prompt_logprobs or 0
+    return replace(
+        result,
+        prompt_logprobs=None if scored is None else scored.read([num_top] * len(scored.token_ids)),
+        logits=logits if span.request.score else None,
+    )
