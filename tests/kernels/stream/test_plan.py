@@ -26,7 +26,7 @@ from firesteel.kernels.proof.prove import list_code, prove_code
 from firesteel.kernels.registry import DECODE_OPS
 from firesteel.kernels.stream import plan as stream_plan
 from firesteel.kernels.stream.build import with_all_arriving, with_delays
-from firesteel.kernels.stream.plan import find_machine, machine_of, with_sms
+from firesteel.kernels.stream.plan import find_machine, machine_of, with_machine, with_sms
 from firesteel.kernels.stream.shapes import GPT_OSS, KINDLING
 from firesteel.kernels.target import SHARED_LIMIT_BYTES
 
@@ -150,6 +150,16 @@ def test_kernels_can_be_limited_to_few_sms(monkeypatch):
         assert find_machine(device) == replace(H200, num_sms=4)
     with with_sms(None):
         assert find_machine(device) == H200
+
+
+def test_plans_can_be_made_for_another_gpu(monkeypatch):
+    monkeypatch.setattr(stream_plan, "_read_machine", lambda device: H200)
+    device = torch.device("cuda:0")
+    with with_machine(GB10):
+        assert find_machine(device) == GB10
+        with with_sms(4):
+            assert find_machine(device) == replace(GB10, num_sms=4)
+    assert find_machine(device) == H200
 
 
 def test_plans_of_ops_are_kept():

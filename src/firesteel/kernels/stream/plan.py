@@ -26,6 +26,7 @@ ALL_STAGES = 99  # more than any ring has: no limit to the stages in flight
 SM_COUNTS = {(9, 0): 132, (10, 0): 148, (10, 3): 148, (12, 0): 170, (12, 1): 48}
 
 _most_sms: ContextVar[int | None] = ContextVar("SMs that kernels may take", default=None)
+_stand_in: ContextVar[Machine | None] = ContextVar("the GPU that plans are made for", default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +60,8 @@ def _read_machine(device: torch.device) -> Machine:
 
 
 def find_machine(device: torch.device) -> Machine:
-    """Returns the properties of a GPU, with no more SMs than `with_sms` allows."""
-    machine, most = _read_machine(device), _most_sms.get()
+    """Returns the GPU's properties, or those that `with_machine` and `with_sms` set for plans."""
+    machine, most = _stand_in.get() or _read_machine(device), _most_sms.get()
     return machine if most is None else replace(machine, num_sms=min(machine.num_sms, most))
 
 
@@ -72,6 +73,16 @@ def with_sms(most: int | None) -> Iterator[None]:
         yield
     finally:
         _most_sms.reset(token)
+
+
+@contextmanager
+def with_machine(machine: Machine) -> Iterator[None]:
+    """Plans kernels launched inside for another, smaller GPU, so that its plans run on the one that is present."""
+    token = _stand_in.set(machine)
+    try:
+        yield
+    finally:
+        _stand_in.reset(token)
 
 
 @dataclass(frozen=True, slots=True)
