@@ -53,6 +53,12 @@ def test_little_shared_memory_holds_the_tokens_of_an_expert_and_two_stages(token
     hold_emulated(decode_fc1, IN_TURNS, make_operands(tokens))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("tokens", [5, 8])
+def test_plans_of_a_gb10_at_real_widths(tokens, hold_emulated):
+    hold_emulated(decode_fc1, SMALL, make_operands(tokens, 2880))
+
+
 def test_residual_is_not_read_early_if_it_is_held_in_turns(hold_early):
     hold_early(decode_fc1, IN_TURNS, ("r", "logits"), make_operands(5))
 

@@ -49,6 +49,12 @@ def test_little_shared_memory_holds_the_tokens_of_an_expert_and_two_stages(token
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("tokens", [5, 8])
+def test_plans_of_a_gb10_at_real_widths(tokens, hold_emulated):
+    hold_emulated(decode_fc2, SMALL, make_operands(tokens, 64, 2880))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("intermediate", "machine"), [(64, LARGE), (128, SMALL), (192, TINY)], ids=str)
 @pytest.mark.parametrize("tokens", [1, 2, 3, 5, 8])
 def test_every_number_of_tokens(tokens, intermediate, machine, hold_emulated):

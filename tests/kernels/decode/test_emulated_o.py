@@ -74,6 +74,13 @@ def test_nan_reaches_its_token_alone_if_tokens_are_held_one_by_one(hold_emulated
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("is_fp4", [True, False], ids=PACKED.get)
+@pytest.mark.parametrize("tokens", [4, 5, 8])
+def test_plans_of_a_gb10_at_real_widths(tokens, is_fp4, hold_emulated):
+    hold_emulated(decode_o, SMALL, make_operands(tokens, 48, 4096, is_fp4))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("columns", "machine"), [(64, LARGE), (128, SMALL), (192, LARGE), (1152, SMALL)], ids=str)
 @pytest.mark.parametrize("tokens", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("is_fp4", [True, False], ids=PACKED.get)

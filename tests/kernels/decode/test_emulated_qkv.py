@@ -58,6 +58,13 @@ def test_little_shared_memory_still_holds_two_stages(tokens, is_fp4, shared_byte
     hold_emulated(decode_qkv, machine, make_operands(tokens, 1344, is_fp4))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("is_fp4", [True, False], ids=PACKED.get)
+@pytest.mark.parametrize("tokens", [5, 8])
+def test_plans_of_a_gb10_at_real_widths(tokens, is_fp4, hold_emulated):
+    hold_emulated(decode_qkv, SMALL, make_operands(tokens, 2880, is_fp4))
+
+
 def test_residual_is_not_read_early_if_it_is_held_in_turns(hold_early):
     late = ("r", "positions", "slots")
     hold_early(decode_qkv, Machine(5, 48_000), late, make_operands(5, 1344, True))
