@@ -11,7 +11,7 @@ from firesteel.measure.roofline.prompts import predict_prompts
 from firesteel.measure.roofline.roofline import GPUS, StepShape, predict, step_cost
 from firesteel.model.spec import PRESETS
 
-PAGE = (Path(__file__).parents[1] / "docs" / "spark.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "spark.md").read_text(encoding="utf-8")
 BIG, GB10, SHARE = PRESETS["gpt-oss-120b"], GPUS["gb10"], 0.85
 
 
