@@ -93,7 +93,10 @@ MAY_IMPORT = {
 }
 BARE_GPU_BOX = {"torch", "triton", "numpy", "safetensors", "cuda"}  # what the lower parts may import from outside
 # The border between the engine's process and its parent: only these files of the lower parts use msgspec.
-BORDER = {f"engine/process/{name}.py" for name in ("messages", "channel", "main", "handle", "waiters", "client")}
+BORDER = {
+    f"engine/process/{name}.py"
+    for name in ("messages", "channel", "progress", "main", "handle", "waiters", "client")
+}
 GRAMMAR = "engine/sample/grammar.py"  # the only file of the lower parts that uses llguidance, for the first grammar
 MOST_MODULES = 20  # per folder, beside its sub-packages
 LOWER_PARTS = (
