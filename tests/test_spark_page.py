@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from firesteel.config.presets import find_preset_values
 from firesteel.measure.roofline.nodes import Link, predict_nodes
 from firesteel.measure.roofline.prompts import predict_prompts
 from firesteel.measure.roofline.roofline import GPUS, StepShape, predict, step_cost
@@ -49,6 +50,12 @@ def test_prompts():
         expected = [by_activation[activation, int(tokens)] for activation in ("mxfp8", "bf16")]
         assert [scaled, plain] == [f"{row.predicted_tok_s:.0f}" for row in expected]
         assert published == f"{expected[0].published_tok_s:.0f}"
+
+
+def test_prompt_in_steps_of_the_preset():
+    budget = find_preset_values("spark")["max_num_batched_tokens"]
+    rows = predict_prompts(BIG, StepShape(dense="mxfp4"), "gb10", lengths=(8192,), step_tokens=budget)
+    assert f"{rows[0].predicted_tok_s:.0f} tok/s are predicted (`--step-tokens {budget}`)" in PAGE
 
 
 def test_nodes():
