@@ -1,5 +1,6 @@
 # The image's steps are the README's commands. gcc: Triton compiles what launches its kernels.
 # BASE is an exact patch release; a release of this project pins its digest too (CONTRIBUTING.md, Releasing).
+# TORCH is the lock of torch: spark on a DGX Spark, blackwell for RTX 50 and RTX PRO, torch for other machines.
 ARG BASE=python:3.12.12-slim-bookworm
 FROM ${BASE} AS base
 ENV PIP_NO_CACHE_DIR=1
@@ -12,10 +13,11 @@ FROM base AS dev
 CMD ["make", "test"]
 
 FROM base AS serve
+ARG TORCH=torch
 COPY requirements requirements
 RUN python3 -m venv .venv
 RUN .venv/bin/pip install --require-hashes -r requirements/build.lock -r requirements/runtime.lock
-RUN .venv/bin/pip install -r requirements/torch.lock
+RUN .venv/bin/pip install -r requirements/${TORCH}.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
 RUN .venv/bin/pip install --no-deps --no-build-isolation .

@@ -1,12 +1,14 @@
 # `make run` and `make test` need no other set-up: each creates .venv first.
 PYTHON ?= python3
 BIN := .venv/bin
+# Lock of torch: spark on arm64 (DGX Spark), torch elsewhere; `make install TORCH=blackwell` for RTX 50 and RTX PRO.
+TORCH ?= $(if $(filter aarch64,$(shell uname -m)),spark,torch)
 TIERS := slow or gpu or browser or peer
 DEVICE_CODE := $(wildcard src/firesteel/kernels/csrc/* tests/kernels/emulator/*)
 # One thread per process: small tensors gain nothing from more, and on a busy machine threads wait for each other.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist worksteal -rs
 
-.PHONY: run test test-all check format install vllm arm64-wheels sanitize records clean
+.PHONY: run test test-all check format install vllm arm64-wheels cuda-locks sanitize records clean
 
 run: install
 	OMP_NUM_THREADS=1 $(BIN)/firesteel lab run --quick --out firesteel-lab
@@ -29,7 +31,11 @@ format: install
 	$(BIN)/clang-format -i $(DEVICE_CODE)
 
 arm64-wheels: install
-	$(BIN)/python tools/arm64_wheels.py requirements/runtime.lock requirements/torch.lock
+	$(BIN)/python tools/arm64_wheels.py requirements/runtime.lock
+
+# From metadata alone: a CUDA build of torch and a Triton with native FP4 on SM12x.
+cuda-locks: install
+	$(BIN)/python tools/cuda_locks.py requirements/spark.lock=aarch64 requirements/blackwell.lock=x86_64
 
 # Out-of-bounds accesses and races of every kernel; needs a GPU and compute-sanitizer, which comes with CUDA.
 sanitize: install
@@ -46,7 +52,7 @@ install: .venv/installed
 .venv/installed: pyproject.toml $(wildcard requirements/*.lock)
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --require-hashes -r requirements/build.lock -r requirements/runtime.lock -r requirements/dev.lock
-	$(BIN)/pip install --quiet -r requirements/torch.lock
+	$(BIN)/pip install --quiet -r requirements/$(TORCH).lock
 	$(BIN)/python -c "import triton" 2>/dev/null || $(BIN)/pip install --quiet --no-deps -r requirements/triton.lock
 	$(BIN)/python -c "from cuda.bindings import nvrtc; nvrtc.nvrtcVersion()" 2>/dev/null \
 	|| { $(BIN)/pip install --quiet --no-deps -r requirements/nvrtc.lock \

@@ -246,6 +246,20 @@ def test_every_failure_has_a_cure():
     assert all(finding.cure for finding in found_wrong)
 
 
+@pytest.mark.parametrize(
+    ("shipped", "status", "cure"),
+    [
+        ((HEADER, "gb10.json"), FindingStatus.OK, ""),
+        ((None, "gb10.json was measured with triton 3.6.0"), FindingStatus.NOTE, "tune"),
+    ],
+)
+def test_shipped_tiles_that_do_not_apply_are_a_warning_with_the_cure(monkeypatch, shipped, status, cure):
+    monkeypatch.setattr(doctor, "find_shipped", lambda device: shipped)
+    (finding,) = doctor.judge_tiles(GPU)
+    assert (finding.status, finding.found) == (status, shipped[1]) and cure in finding.cure
+    assert doctor.judge_tiles(CPU) == []
+
+
 def test_driver_version_is_read_from_the_kernel_module(tmp_path):
     path = tmp_path / "version"
     path.write_text(

@@ -14,13 +14,17 @@ from pathlib import Path
 from lock_hashes import read_pins
 
 # pip matches each tag exactly, without the older tags that it covers.
-TAGS = tuple(f"manylinux{version}_aarch64" for version in ("2014", "_2_17", "_2_28", "_2_31", "_2_34"))
+TAGS = tuple(f"manylinux{version}" for version in ("2014", "_2_17", "_2_28", "_2_31", "_2_34"))
 OUT_OF_REACH = ("ConnectionError", "NewConnectionError", "Temporary failure in name resolution", "ProxyError")
+
+
+def list_platforms(machine: str) -> list[str]:
+    """Returns pip's options for wheels of a machine."""
+    return [word for tag in TAGS for word in ("--platform", f"{tag}_{machine}")]
 
 
 def missing_wheel(requirement: str) -> str | None:
     """Returns pip's error if this pinned package has no arm64 wheel, else None."""
-    platforms = [word for tag in TAGS for word in ("--platform", tag)]
     with tempfile.TemporaryDirectory() as folder:
         command = [
             sys.executable,
@@ -30,7 +34,7 @@ def missing_wheel(requirement: str) -> str | None:
             "--quiet",
             "--no-deps",
             "--only-binary=:all:",
-            *platforms,
+            *list_platforms("aarch64"),
             "--python-version",
             "3.12",
             "--dest",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import platform
 import shutil
@@ -21,6 +20,7 @@ from firesteel.kernels.cuda.compile import lacks_nvrtc, nvrtc_architectures, nvr
 from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.operands.activation import BLOCK_SCALED_TRITON
 from firesteel.kernels.tiles.tuned import find_shipped
+from firesteel.surroundings import installed
 from firesteel.vllm_plugin.refusal.state import PluginState, find_state
 
 OLDEST_PYTHON = (3, 11)
@@ -274,22 +274,22 @@ def _locate(name: str) -> Finding:
 def choices(device: DeviceSpec) -> list[Finding]:
     why = f"first of what {device.name} can run, in measured order"
     rows = Kernels(device, {}, Ledger()).table()
-    tiles = [Finding("tiles", FindingStatus.OK, find_shipped(device)[1])] if device.is_cuda else []
-    return tiles + [
-        Finding(f"op {op}", FindingStatus.OK, f"{implementation} ({why})") for op, implementation in rows
-    ]
+    ops = [Finding(f"op {op}", FindingStatus.OK, f"{implementation} ({why})") for op, implementation in rows]
+    return [*judge_tiles(device), *ops]
+
+
+def judge_tiles(device: DeviceSpec) -> list[Finding]:
+    """Names the shipped tiles that a GPU uses, or why none apply."""
+    if not device.is_cuda:
+        return []
+    path, words = find_shipped(device)
+    status, cure = (FindingStatus.NOTE, "firesteel tune --out FILE") if path is None else (FindingStatus.OK, "")
+    return [Finding("tiles", status, words, cure)]
 
 
 def version(text: str) -> tuple[int, int]:
     major, minor = text.split(".")[:2]
     return int(major), int(minor)
-
-
-def installed(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def driver_version(path: Path = Path("/proc/driver/nvidia/version")) -> str | None:

@@ -22,6 +22,10 @@ class RequestError(UserError):
     """A request that can never run: larger than the context or the cache, or with an id already in use."""
 
 
+class HostMemoryLow(UserError):
+    """The host, which shares its memory with the GPU, has too little free for the request; it may be sent again."""
+
+
 class EngineDied(Exception):
     """The engine process ended while it was needed. The request is not at fault and may be retried.
 

@@ -64,7 +64,7 @@ def look_around(device: DeviceSpec) -> Surroundings:
         gpu=ask_gpu(device),
         versions={
             "python": platform.python_version(),
-            **{name: _installed(name) for name in ("torch", "triton", "firesteel")},
+            **{name: installed(name) for name in ("torch", "triton", "firesteel")},
             "cuda": torch.version.cuda,
         },
         packages_hash=hash_packages(),
@@ -150,7 +150,7 @@ def _figure(word: str) -> Figure:
         return word
 
 
-def _installed(package: str) -> str | None:
+def installed(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

@@ -7,10 +7,12 @@ from firesteel.config import ConfigError, all_settings, parse_layers, resolve
 BAD_VALUES = {
     "model": [3, True],
     "device": ["gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:²", "cpu:0", "auto:", "cpu\n", ""],
+    "preset": ["sparks", "", "Spark", 1],
     "max_model_len": [-1, 1.0, "100", True],
     "memory_reserve_gib": [-0.1, float("nan"), "1", True],
     "kernels": ["rms_norm", "a=b=c", "route=reference,linear", 1],
     "activation": ["fp8", "MXFP8", "", "bf16,mxfp8", 8],
+    "prefill_activation": ["fp8", "", "mxfp6_e3m2", 8],
     "tile": ["64", "64x", "64x96", "8x64", "0x16", "64x128x64", "64 x 128", "", 64],
     "require": ["moe", "moe=", "=triton", "moe=triton@", "moe=triton,linear", "moe=a=b", True],
     "mxfp4_layers": ["router", "qkv,ffn", "all,qkv", "qkv;o", "QKV", 1],

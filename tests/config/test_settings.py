@@ -11,10 +11,12 @@ EVERY_SETTING = [pytest.param(setting, id=name) for name, setting in all_setting
 OTHER_VALUES = {
     "model": ("folder", "elsewhere", "elsewhere"),
     "device": ("cpu", "cuda:1", "cuda:1"),
+    "preset": ("spark", "as-shipped", "as-shipped"),
     "max_model_len": (100, "200", 200),
     "memory_reserve_gib": (0.0, "2.5", 2.5),
     "kernels": ("route=reference", "linear=reference", "linear=reference"),
     "activation": ("mxfp8", "mxfp4", "mxfp4"),
+    "prefill_activation": ("mxfp8", "bf16", "bf16"),
     "tile": ("64x128", "16x32", "16x32"),
     "tiles_file": ("here.json", "there.json", "there.json"),
     "require": ("moe=triton", "linear=triton:gemm@bf16", "linear=triton:gemm@bf16"),

@@ -42,7 +42,7 @@ FACTS = Ready(
     cache_bytes=99,
     load_s=1.0,
     kernels={"linear": "reference"},
-    formats={"mxfp4_layers": "", "activation": "bf16", "kv": "float32"},
+    formats={"mxfp4_layers": "", "activation": "bf16", "prefill_activation": "bf16", "kv": "float32"},
 )
 
 

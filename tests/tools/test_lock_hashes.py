@@ -9,7 +9,7 @@ from packaging.version import Version
 import lock_hashes
 
 LOCKS = sorted((Path(__file__).parents[2] / "requirements").glob("*.lock"))
-UNHASHED = {"torch.lock", "triton.lock", "nvrtc.lock"}
+UNHASHED = {"torch.lock", "triton.lock", "nvrtc.lock", "spark.lock", "blackwell.lock"}
 TAGS = lock_hashes.accepted_tags()
 FILES = {
     "x-1.0-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl": True,

@@ -10,6 +10,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from firesteel.calibrate import MARGIN, Calibration
+from firesteel.config.presets import PRESETS
+from firesteel.defaults import ServeDefaults
 from firesteel.doctor import Finding, FindingStatus
 from firesteel.eval import EvalReport
 from firesteel.kernels.ledger import Launch
@@ -45,6 +47,16 @@ def report_table(report: EvalReport) -> Table:
         if score.family == "all":
             table.add_section()
         table.add_row(score.family, str(score.items), str(score.right), f"{100 * score.share:.1f} %")
+    return table
+
+
+def choice_table(defaults: ServeDefaults, device: str) -> Table:
+    """Builds the table of defaults that were chosen for a GPU."""
+    table = new_table("setting", "value", "why", "cost in quality", "to override")
+    table.title = f"defaults for {device}: preset {defaults.preset} (--preset NAME; {', '.join(PRESETS)})"
+    for choice in defaults.choices:
+        words = (choice.setting, str(choice.value), choice.why, choice.quality, choice.override)
+        table.add_row(*map(Text, words))
     return table
 
 

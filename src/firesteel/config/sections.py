@@ -21,6 +21,7 @@ from firesteel.config.checks import (
     tile_size,
 )
 from firesteel.config.keys import key_list
+from firesteel.config.presets import AUTO, PRESETS
 
 
 def setting(
@@ -46,6 +47,13 @@ class ModelConfig:
     device: str = setting(
         "auto", "device to compute on: auto, cpu, cuda or cuda:N", env="FIRESTEEL_DEVICE", check=device_name
     )
+    preset: str = setting(
+        AUTO,
+        f"set of defaults: {', '.join(PRESETS)}; auto: firesteel serve takes that of the GPU, other commands "
+        "as-shipped",
+        env="FIRESTEEL_PRESET",
+        check=one_of(AUTO, *PRESETS),
+    )
     max_model_len: int = setting(
         0,
         "maximum sequence length in tokens; 0: the checkpoint's own",
@@ -54,7 +62,8 @@ class ModelConfig:
     )
     memory_reserve_gib: float = setting(
         1.0,
-        "GiB that weights and cache must leave free; firesteel serve: at most 1/8 of the host's memory unless set",
+        "GiB that weights and cache must leave free; firesteel serve unless set: at most 1/8 of the host's memory, "
+        "on unified memory the larger of 12 GiB and 1/10 of it",
         env="FIRESTEEL_MEMORY_RESERVE_GIB",
         check=at_least(0),
     )
@@ -77,6 +86,13 @@ class KernelConfig:
         "emulated by reference implementations only",
         env="FIRESTEEL_ACTIVATION",
         check=one_of("bf16", "mxfp8", "mxfp4", "mxfp6_e3m2", "mxfp6_e2m3"),
+    )
+    prefill_activation: str = setting(
+        AUTO,
+        "the same for steps that compute prompts: auto (as --activation), bf16, or mxfp8 or mxfp4 where the GPU "
+        "multiplies them natively (SM12x)",
+        env="FIRESTEEL_PREFILL_ACTIVATION",
+        check=one_of(AUTO, "bf16", "mxfp8", "mxfp4"),
     )
     tile: str = setting(
         "auto",
@@ -163,7 +179,8 @@ class BatchConfig:
 class CacheConfig:
     kv_cache_gib: float = setting(
         0.0,
-        "GiB for keys and values; 0: all free memory above the reserve, on a CPU a modest share of it",
+        "GiB for keys and values; 0: all free memory above the reserve, on a CPU a modest share of it, on unified "
+        "memory no more than 4 requests of full length need",
         env="FIRESTEEL_KV_CACHE_GIB",
         check=at_least(0),
     )

@@ -13,6 +13,7 @@ from typing import Any, get_type_hints
 
 from firesteel.config.checks import Check
 from firesteel.config.environment import PLUGIN_VARIABLE, PREFIX, current
+from firesteel.config.presets import AS_SHIPPED, AUTO, find_preset_values
 from firesteel.config.removed import REMOVED, RemovedSettingWarning, variable_of
 from firesteel.config.sections import Config
 from firesteel.errors import UserError
@@ -42,7 +43,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """A resolved Config with the origin of each setting: flag, environment, file or default."""
+    """A resolved Config with the origin of each setting: flag, environment, file, preset or default."""
 
     config: Config
     origins: Mapping[str, str]
@@ -73,10 +74,12 @@ def resolve(
     *,
     environ: Mapping[str, str] | None = None,
     file: str | Path | None = None,
+    auto_preset: str = AS_SHIPPED,
 ) -> Settings:
-    """Returns settings by precedence flag > environment > file > default; a flag of None was not given.
+    """Returns settings by precedence flag > environment > file > preset > default; a flag of None was not given.
 
-    Removed settings are dropped with a warning.
+    `auto_preset` is the set of defaults that the preset `auto` stands for. Removed settings are dropped with a
+    warning.
     """
     environ = current(environ)
     known = all_settings()
@@ -90,18 +93,28 @@ def resolve(
     file = file or environ.get(FILE_VARIABLE)
     from_file = read_file(Path(file), known) if file else {}
 
+    def find(declared: Setting) -> tuple[Any, str]:
+        """Returns the value that the user gave, or the default, and where it is from."""
+        if declared.name in given:
+            value, origin = given[declared.name], "flag"
+        elif declared.env in environ:
+            value, origin = parse(environ[declared.env], declared), f"environment {declared.env}"
+        elif declared.name in from_file:
+            value, origin = from_file[declared.name], f"file {file}"
+        else:
+            value, origin = declared.default, "default"
+        return checked(value, declared, origin), origin
+
+    asked, _ = find(known["preset"])
+    preset = auto_preset if asked == AUTO else asked
+    of_preset = find_preset_values(preset)
     values: dict[str, dict[str, Any]] = {}
     origins = {}
     for name, declared in known.items():
-        if name in given:
-            value, origin = given[name], "flag"
-        elif declared.env in environ:
-            value, origin = parse(environ[declared.env], declared), f"environment {declared.env}"
-        elif name in from_file:
-            value, origin = from_file[name], f"file {file}"
-        else:
-            value, origin = declared.default, "default"
-        values.setdefault(declared.section, {})[name] = checked(value, declared, origin)
+        value, origin = find(declared)
+        if origin == "default" and name in of_preset:
+            value, origin = checked(of_preset[name], declared, "preset"), f"preset {preset}"
+        values.setdefault(declared.section, {})[name] = value
         origins[name] = origin
     sections = {section: kind(**values[section]) for section, kind in get_type_hints(Config).items()}
     return Settings(Config(**sections), origins)

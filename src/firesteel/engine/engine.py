@@ -27,6 +27,7 @@ from firesteel.engine.cache.kv_cache import (
 )
 from firesteel.engine.cache.page_pool import PagePool
 from firesteel.engine.cache.page_tables import PageTables
+from firesteel.engine.memory_guard import MemoryGuard
 from firesteel.engine.sample.sampler import Sampler
 from firesteel.engine.sample.spans import make_row, sample_spans
 from firesteel.engine.schedule.scheduler import Scheduler
@@ -70,7 +71,8 @@ class Engine:
         """Allocates the cache: free memory except `reserve_gib`, unless its size is configured.
 
         `fused` ops compute decoding steps of few requests. `run_ahead_steps` follows the settings unless given.
-        With `eager_prompt_steps`, prompts run in padded steps even if those are not captured.
+        With `eager_prompt_steps`, prompts run in padded steps even if those are not captured. On unified memory,
+        requests that would leave the host less than `reserve_gib` are refused.
         """
         config = replace(
             config,
@@ -92,17 +94,18 @@ class Engine:
             max_prompt_logits=count_prompt_logits(spec),
             find_room=self.cost.find_room if is_bounded else None,
         )
-        self.runner = Runner(model, new_cache(spec, num_pages + 1, size, device, dtype))
+        kernels = kernels or KernelConfig()
+        prompt_model = model.with_activation(kernels.prefill_activation)
+        self.runner = Runner(prompt_model, new_cache(spec, num_pages + 1, size, device, dtype))
         self.sampler = Sampler(spec.vocab_size, device.torch_device, model.kernels.draw)
         self.idle_page = num_pages  # owned by no request
-        kernels = kernels or KernelConfig()
         sizes = {"most_requests": config.max_num_seqs, "max_context": max_context}
         memory = StepMemory(device, most_requests=config.max_num_seqs, vocab_size=spec.vocab_size)
         store = StepStore(
             model, self.runner.cache, device, kernels, fused=fused, idle_page=num_pages, memory=memory, **sizes
         )
         self.prompts = PromptStore(
-            model,
+            prompt_model,
             self.runner.cache,
             device,
             kernels,
@@ -115,6 +118,7 @@ class Engine:
         self.clock: Callable[[], float] = time.perf_counter
         self.run_ahead_steps = find_ahead(config, device) if run_ahead_steps is None else run_ahead_steps
         self.in_flight = StepsInFlight()
+        self.guard = MemoryGuard(spec, device, config, reserve_gib) if device.is_unified else None
         self.totals = Statistics(pages=num_pages, cache_bytes=num_pages * page_bytes(spec, size, dtype))
 
     @property
@@ -122,8 +126,10 @@ class Engine:
         return bool(self.scheduler.jobs)
 
     def submit(self, request: Request) -> None:
-        """Queues a request; raises RequestError if it could never run."""
+        """Queues a request; raises RequestError if it could never run, HostMemoryLow if memory is short now."""
         request.check_vocabulary(self.sampler.vocab_size)
+        if self.guard is not None:
+            self.guard.check(request)
         self.scheduler.add(request)
 
     def cancel(self, request_id: str, *, finished: bool = False) -> RequestStatistics | None:

@@ -8,19 +8,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from firesteel.config import Config, ModelConfig, parse_layers
+from firesteel.config import Config, KernelConfig, ModelConfig, parse_layers
 from firesteel.device import GIB, DeviceSpec, find_device
 from firesteel.engine.cache.kv_scales import find_scales
 from firesteel.engine.engine import Engine
 from firesteel.engine.preparation import prepare
 from firesteel.engine.step.step_store import FusedOps
-from firesteel.errors import UserError
+from firesteel.errors import KernelError, UserError
 from firesteel.kernels import Kernels
 from firesteel.kernels.cuda.cache import use_cache
 from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.op.op import REFERENCE
 from firesteel.kernels.op.requirement import parse_requirements
+from firesteel.kernels.operands.activation import is_native, lacks_native
 from firesteel.kernels.registry import list_replacements, parse_pins
+from firesteel.kernels.tiles.tile_pin import AUTO
 from firesteel.kernels.tiles.tuned import Tuned, load_tuned, use_options
 from firesteel.model.decode_ops import DecodeOps, split_choices
 from firesteel.model.fill import LoadReport
@@ -56,7 +58,12 @@ class Loaded:
     def formats(self) -> dict[str, str]:
         """Returns the formats of what a step reads, as the model and the cache hold it."""
         kv = str(self.engine.runner.cache.keys[0].dtype).removeprefix("torch.")
-        return {"mxfp4_layers": ",".join(self.spec.mxfp4_layers), "activation": self.model.activation, "kv": kv}
+        return {
+            "mxfp4_layers": ",".join(self.spec.mxfp4_layers),
+            "activation": self.model.activation,
+            "prefill_activation": self.engine.runner.model.activation,
+            "kv": kv,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +132,7 @@ def settle(spec: ModelSpec, config: Config) -> Settled:
 
 def choose_kernels(device: DeviceSpec, config: Config) -> Kernels:
     """Chooses the implementation of each op of the network."""
+    check_prompt_activation(device, config.kernels)
     use_cache(config.kernels.kernel_cache_dir)
     pins, required = (split_choices(text)[0] for text in (config.kernels.kernels, config.kernels.require))
     return Kernels(
@@ -134,6 +142,20 @@ def choose_kernels(device: DeviceSpec, config: Config) -> Kernels:
         required=parse_requirements(required),
         activation=config.kernels.activation,
     )
+
+
+def check_prompt_activation(device: DeviceSpec, config: KernelConfig) -> None:
+    """Raises if prompts are to be rounded otherwise than decoded tokens, but the GPU would not gain from it."""
+    asked = config.prefill_activation
+    if asked in (AUTO, "bf16", config.activation):
+        return
+    if not is_native(device.capability, asked):
+        raise KernelError(
+            f"--prefill-activation {asked} is for GPUs that multiply it natively (SM12x), this is {device.name}: "
+            f"leave it out, or round all activations with --activation {asked}"
+        )
+    if why := lacks_native(device.capability, asked):
+        raise KernelError(f"--prefill-activation {asked} {why}, or --prefill-activation bf16")
 
 
 def choose_fused(

@@ -6,6 +6,7 @@ experts, A active, V vocabulary.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -81,6 +82,14 @@ class GptOss:
         self.kv_scales = kv_scales or KvScales(keys=ones, values=ones)
         self.ranks = ranks
         self.table = rope_table(spec.rope, spec.head_dim, max_context, device.torch_device)
+
+    def with_activation(self, activation: str) -> GptOss:
+        """Returns the same network, with the same weights, that rounds activations to `activation`."""
+        if activation in (AUTO, self.activation):
+            return self
+        other = copy.copy(self)
+        other.activation = activation
+        return other
 
     def forward(self, batch: Batch, cache: KvCache, num_layers: int | None = None) -> Tensor:
         """Returns [L, H] after the final norm, for the rows whose logits are wanted; writes keys and values of all.

@@ -18,6 +18,8 @@ from firesteel.engine.cache.kv_cache import find_dtype
 from firesteel.engine.cache.kv_scales import find_scales
 from firesteel.engine.load import LOAD_WORKERS, choose_fused, choose_kernels
 from firesteel.engine.step.step_store import FusedOps
+from firesteel.errors import UserError
+from firesteel.kernels.tiles.tile_pin import AUTO
 from firesteel.kernels.tiles.tuned import load_tuned, use_options
 from firesteel.model.gpt_oss import GptOss, Ranks
 from firesteel.model.precision import held_layers
@@ -49,6 +51,11 @@ def assemble(vllm_config: Any, *, rank: int, num_ranks: int, add: Callable[[Tens
     `add` returns the sum of a tensor over all ranks.
     """
     config = resolve().config
+    if config.kernels.prefill_activation not in (AUTO, config.kernels.activation):
+        raise UserError(
+            f"prefill_activation = {config.kernels.prefill_activation}: inside vLLM prompts and decoded tokens are "
+            "rounded alike; set FIRESTEEL_ACTIVATION and leave FIRESTEEL_PREFILL_ACTIVATION out"
+        )
     stored = read_spec(find_folder(vllm_config.model_config))
     layers = held_layers(stored.mxfp4_layers, parse_layers(config.kernels.mxfp4_layers))
     shard = Shard(whole=replace(stored, mxfp4_layers=layers), rank=rank, size=num_ranks)

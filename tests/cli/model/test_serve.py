@@ -6,9 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from firesteel.cli.model.serve import announcer, with_defaults
-from firesteel.config import resolve
-from firesteel.device.host_memory import HostMemory
+from firesteel.cli.model.serve import announcer
+from firesteel.device.catalogue import CATALOGUE
 from firesteel.server.http.keys import KeyCheck
 
 VLLM = shlex.split("""
@@ -65,16 +64,16 @@ def test_key_is_hidden_among_the_settings(run):
     assert "secret" not in result.output and "(hidden)" in result.output
 
 
-def test_everything_is_prepared_before_the_first_request_unless_switched_off():
-    assert with_defaults(resolve({}, environ={})).batch.prepare
-    assert not with_defaults(resolve({"prepare": False}, environ={})).batch.prepare
-    assert not with_defaults(resolve({}, environ={"FIRESTEEL_PREPARE": "off"})).batch.prepare
+def test_start_shows_what_was_chosen_for_the_gpu(run, monkeypatch):
+    """The model does not exist, but the table comes before that is noticed."""
+    monkeypatch.setattr("firesteel.cli.model.serve.find_device", lambda name: CATALOGUE["gb10"])
+    result = run("serve", "/no/such/folder", "--prefill-activation", "bf16", COLUMNS="400")
+    assert "defaults for NVIDIA GB10: preset spark" in result.stderr
+    assert "not measured on gpt-oss" in result.stderr and '--mxfp4-layers ""' in result.stderr
+    assert "prefill_activation" not in result.stderr
 
 
-@pytest.mark.parametrize(("mib", "expected"), [(760, 95 / 1024), (64 << 10, 1.0)])
-def test_small_container_keeps_less_memory_free_by_default(monkeypatch, mib, expected):
-    memory = HostMemory(mib << 20, mib << 20)
-    monkeypatch.setattr("firesteel.cli.model.serve.find_host_memory", lambda: memory)
-    assert with_defaults(resolve({}, environ={})).model.memory_reserve_gib == expected
-    asked = resolve({"memory_reserve_gib": 0.75}, environ={})
-    assert with_defaults(asked).model.memory_reserve_gib == 0.75
+@pytest.mark.parametrize("flags", [[], ["--device", "cpu"]])
+def test_nothing_is_shown_where_no_default_differs(run, monkeypatch, flags):
+    monkeypatch.setattr("firesteel.cli.model.serve.find_device", lambda name: CATALOGUE["h200"])
+    assert "preset" not in run("serve", "/no/such/folder", *flags, COLUMNS="400").stderr

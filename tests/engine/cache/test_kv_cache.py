@@ -7,6 +7,7 @@ import torch
 
 from firesteel.config import BatchConfig, CacheConfig
 from firesteel.device import GIB, find_device
+from firesteel.device.catalogue import CATALOGUE
 from firesteel.device.host_memory import HostMemory
 from firesteel.engine.cache import kv_cache
 from firesteel.engine.cache.kv_cache import (
@@ -195,3 +196,34 @@ def test_only_fp8_counts_saturated_values():
 def test_layout_has_the_kinds_of_layers_that_exist(windows, kinds, window):
     layout = find_layout(replace(SPEC, windows=windows), 16)
     assert (layout.kinds, layout.window, layout.page_size) == (kinds, window, 16)
+
+
+UNIFIED = CATALOGUE["gb10"]
+SERVED = BatchConfig(max_num_seqs=128, page_size=64, max_num_batched_tokens=4096)
+
+
+def test_pages_on_unified_memory_are_no_more_than_four_full_requests_need(free):
+    free(58)
+    pages = count(device=UNIFIED, batch=SERVED, reserve_gib=12.0)
+    assert pages == 4 * find_layout(LARGE, 64).count_pages(LARGE.max_context)
+    taken = pages * page_bytes(LARGE, 64, torch.bfloat16) + working_bytes(LARGE, SERVED)
+    assert 58 - taken / GIB > 12 + graph_bytes(LARGE, SERVED, LARGE.max_context) / GIB
+    assert count(batch=SERVED, reserve_gib=12.0) > pages  # a GPU with memory of its own
+
+
+def test_pages_on_full_unified_memory_leave_the_reserve(free):
+    free(24)
+    pages = count(device=UNIFIED, batch=SERVED, reserve_gib=12.0)
+    taken = pages * page_bytes(LARGE, 64, torch.bfloat16) + working_bytes(LARGE, SERVED)
+    taken += graph_bytes(LARGE, SERVED, LARGE.max_context)
+    assert 24 - taken / GIB >= 12 and pages > 0
+
+
+def test_requested_pages_must_leave_the_reserve_of_unified_memory(free):
+    free(58)
+    assert count(device=UNIFIED, batch=SERVED, reserve_gib=12.0, kv_cache_gib=45.0) > 0
+    with pytest.raises(
+        CacheError, match=r"kv_cache_gib = 47: 58.0 GiB .* the host keeps 12.0: lower it or --memory"
+    ):
+        count(device=UNIFIED, batch=SERVED, reserve_gib=12.0, kv_cache_gib=47.0)
+    assert count(batch=SERVED, reserve_gib=12.0, kv_cache_gib=47.0) > 0

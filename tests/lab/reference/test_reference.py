@@ -27,6 +27,7 @@ def test_reference_ignores_the_settings_of_the_server_under_test(monkeypatch, tm
         ({"device": "CPU"}, True),
         ({"device": "CPU", "formats": {"activation": "bf16", "kv": "float32"}}, True),
         ({"device": "CPU", "formats": {"activation": "mxfp8", "kv": "float32"}}, False),
+        ({"device": "CPU", "formats": {"activation": "bf16", "prefill_activation": "mxfp8"}}, False),
         ({"device": "CPU", "formats": {"activation": "bf16", "kv": "float8_e4m3fn"}}, False),
         ({"device": "NVIDIA H200"}, False),
     ],

@@ -111,6 +111,25 @@ def test_cpu_has_no_share_of_a_roofline():
     assert "red mark" not in page
 
 
+@pytest.mark.parametrize(
+    ("formats", "words"),
+    [
+        (
+            {"mxfp4_layers": "qkv,o", "activation": "bf16", "prefill_activation": "mxfp8", "kv": "bfloat16"},
+            "precision: experts, qkv, o in MXFP4; activations bf16, in prompts mxfp8; keys and values bfloat16",
+        ),
+        (
+            {"mxfp4_layers": "", "activation": "mxfp8", "kv": "bfloat16"},
+            "precision: experts in MXFP4; activations mxfp8; keys and values bfloat16",
+        ),
+    ],
+)
+def test_precision_of_the_figures_is_shown(formats, words):
+    bench = {**parts.bench([parts.bench_row()]), "formats": formats}
+    assert words in page_of(bench=bench)
+    assert "precision: " not in page_of(bench=parts.bench([parts.bench_row()]))
+
+
 def test_unknown_formats_mean_no_shares():
     page = page_of(bench=parts.bench([{**parts.bench_row(), "shares": {}}]))
     assert "sizes or formats are unknown" in page and "shares are of" not in page

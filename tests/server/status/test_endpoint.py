@@ -9,12 +9,15 @@ from firesteel.errors import EngineDied
 from firesteel.server.openai.limits import MAX_CHARACTERS_TO_ENCODE
 from firesteel.server.service import LONG_TEXT, VERY_LONG_TEXT
 
+FORMATS = {"mxfp4_layers": "", "activation": "bf16", "prefill_activation": "bf16", "kv": "float32"}
+
 
 def test_model_is_listed_with_its_root_and_context(open_server):
     server = open_server(model="gpt-oss-20b", served_model_name="mine, yours")
     listed = server.get("/v1/models").json()["data"]
     assert [model["id"] for model in listed] == ["mine", "yours"]
     assert listed[0]["root"] == "openai/gpt-oss-20b" and listed[0]["max_model_len"] == 4096
+    assert listed[0]["formats"] == FORMATS
     assert server.get("/v1/models/yours").json()["id"] == "yours"
     assert server.get("/v1/models/theirs").status == 404
     assert server.chat(model="yours").json()["model"] == "yours"
@@ -52,7 +55,7 @@ def test_ledger_says_what_ran(server):
     assert body["device"] == "CPU" and body["kernels"] == {"linear": "reference"}
     assert body["ran"][0]["op"] == "linear" and body["ran"][0]["calls"] == 4, "requested again"
     assert body["ran"][0]["artefacts"] == server.engine.ledger[0]["artefacts"]
-    assert body["formats"] == {"mxfp4_layers": "", "activation": "bf16", "kv": "float32"}
+    assert body["formats"] == FORMATS
 
 
 @pytest.mark.parametrize("error", [EngineDied("gone"), TimeoutError()])

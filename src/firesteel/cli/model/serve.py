@@ -19,11 +19,11 @@ from rich.console import Console
 
 from firesteel.cli.app import app, with_options, with_settings
 from firesteel.cli.progress import loading_bars
-from firesteel.cli.tables import new_table, say
-from firesteel.config import Config, ServerConfig, Settings, list_keys, resolve
+from firesteel.cli.tables import choice_table, new_table, say
+from firesteel.config import Config, ServerConfig, list_keys, resolve
 from firesteel.config.vllm_flags import ACCEPTED_FLAGS, KV_TYPES, translate
-from firesteel.device import GIB
-from firesteel.device.host_memory import find_host_memory
+from firesteel.defaults import find_defaults
+from firesteel.device import GIB, find_device
 from firesteel.engine.process.client import EngineClient
 from firesteel.errors import EngineFailed, UserError
 from firesteel.heap import settled_heap
@@ -33,8 +33,6 @@ from firesteel.server.observe.access_log import set_up_logs
 from firesteel.server.run import Server, bind, url_of
 from firesteel.server.service import Service
 from firesteel.version import find_version
-
-RESERVED_PART = 8  # of the host's memory, at most, if memory_reserve_gib is not set
 
 
 def vllm_options() -> dict[str, Any]:
@@ -71,25 +69,14 @@ def serve(
     settings, lines = translate(vllm_flags, settings)
     if checkpoint is not None and settings.setdefault("model", checkpoint) != checkpoint:
         raise UserError(f"two models given: {checkpoint} and --model {settings['model']}; give one of them")
-    config = with_defaults(resolve(settings))
+    device = find_device(resolve(settings).config.model.device)
+    defaults = find_defaults(settings, device)
     say(f"firesteel {find_version()}")
     for line in lines:
         say(line)
-    asyncio.run(run(config))
-
-
-def with_defaults(settings: Settings) -> Config:
-    """Applies the server's own defaults to what the user did not set.
-
-    All kernels and steps are made before the first request, and in a small container less memory is kept free.
-    """
-    config = settings.config
-    if settings.origins["prepare"] == "default":
-        config = dataclasses.replace(config, batch=dataclasses.replace(config.batch, prepare=True))
-    if settings.origins["memory_reserve_gib"] == "default":
-        reserve = min(config.model.memory_reserve_gib, find_host_memory().total_bytes / RESERVED_PART / GIB)
-        config = dataclasses.replace(config, model=dataclasses.replace(config.model, memory_reserve_gib=reserve))
-    return config
+    if defaults.choices:
+        Console(stderr=True).print(choice_table(defaults, device.name))
+    asyncio.run(run(defaults.config))
 
 
 async def run(config: Config) -> None:

@@ -21,6 +21,7 @@ from firesteel.types import KvCache
 CPU_SHARE = 8  # by default the cache of a CPU takes at most 1/8 of free memory
 PROMPT_LOGITS_BYTES = 1 << 28
 MAX_CACHE_FACTOR = 2  # default limit of the cache, as a multiple of what all sequences need at full length
+UNIFIED_REQUESTS = 4  # of full length that the cache holds by default at most, where the host shares the memory
 
 
 class CacheError(UserError):
@@ -68,11 +69,16 @@ def row_bytes(spec: ModelSpec) -> int:
     )
 
 
+def count_step_bytes(spec: ModelSpec, tokens: int) -> int:
+    """Returns the memory that a step of `tokens` may need for its rows: a few copies of each."""
+    return 4 * tokens * row_bytes(spec)
+
+
 def working_bytes(spec: ModelSpec, config: BatchConfig) -> int:
     """Returns the memory that a step may need beside weights and cache: a few copies of each row and logits."""
     tokens, logit_bytes = config.max_num_batched_tokens, spec.vocab_size * 4
     logits = config.max_num_seqs * logit_bytes + min(PROMPT_LOGITS_BYTES, tokens * logit_bytes)
-    return 4 * tokens * row_bytes(spec) + 4 * logits
+    return count_step_bytes(spec, tokens) + 4 * logits
 
 
 def graph_bytes(spec: ModelSpec, config: BatchConfig, max_context: int) -> int:
@@ -81,7 +87,7 @@ def graph_bytes(spec: ModelSpec, config: BatchConfig, max_context: int) -> int:
     count = len(step_sizes(config.max_num_seqs)) * len(reaches(max_context)) + len(prompts)
     return (
         count * GRAPH_BYTES
-        + 4 * prompts[-1].tokens * row_bytes(spec)
+        + count_step_bytes(spec, prompts[-1].tokens)
         + 4 * config.max_num_seqs * spec.vocab_size * 4
     )
 
@@ -102,13 +108,20 @@ def count_pages(
         raise CacheError(
             f"kv_cache_gib = {cache.kv_cache_gib:g}: only {free / GIB:.1f} GiB of memory are free; lower it"
         )
+    if device.is_unified and cache.kv_cache_gib > free / GIB - reserve_gib:
+        raise CacheError(
+            f"kv_cache_gib = {cache.kv_cache_gib:g}: {free / GIB:.1f} GiB of memory are free, of which the host "
+            f"keeps {reserve_gib:.1f}: lower it or --memory-reserve-gib"
+        )
     if cache.kv_cache_gib:
         count = int(cache.kv_cache_gib * GIB) // bytes_per_page
     else:
         room = free - int(reserve_gib * GIB) - working_bytes(spec, batch)
         room -= graph_bytes(spec, batch, max_context) if device.is_cuda else 0
         room = room if device.is_cuda else min(room, free // CPU_SHARE)
-        count = min(room // bytes_per_page, MAX_CACHE_FACTOR * batch.max_num_seqs * layout.count_pages(max_context))
+        requests = MAX_CACHE_FACTOR * batch.max_num_seqs
+        requests = min(requests, UNIFIED_REQUESTS) if device.is_unified else requests
+        count = min(room // bytes_per_page, requests * layout.count_pages(max_context))
     least = layout.count_pages(min(max_context, batch.page_size))
     if count < least:
         raise CacheError(

@@ -37,7 +37,7 @@ from firesteel.engine.process.messages import (
     parse_from_engine,
     read_head,
 )
-from firesteel.errors import EngineDied, KernelError, RequestError, UserError
+from firesteel.errors import EngineDied, HostMemoryLow, KernelError, RequestError, UserError
 
 Progress = Callable[[int, int], None]  # done, total
 PROGRAM = ("-m", "firesteel.engine.process.main")
@@ -51,7 +51,7 @@ REAP_S = 60.0  # for a killed process: the driver may hold it back while it free
 STACKS_S = 0.5  # for a hung process to write its stacks
 LOG_S = 1.0  # for the last log lines: programs started by the engine may hold the log open
 PLAN_SPANS = 4  # named in an error; the crash bundle has all
-KINDS = {kind.__name__: kind for kind in (KernelError, RequestError)}  # errors that arrive by name
+KINDS = {kind.__name__: kind for kind in (HostMemoryLow, KernelError, RequestError)}  # errors that arrive by name
 SIGKILL_HINT = "killed from outside, as by kill -9 or by the system when memory ran out"
 
 

@@ -109,7 +109,7 @@ class Ready(WireMessage, frozen=True):
     cache_bytes: int
     load_s: float
     kernels: dict[str, str]  # op -> implementations that may run
-    formats: dict[str, str] = {}  # of mxfp4_layers beside the experts, activation and kv
+    formats: dict[str, str] = {}  # of mxfp4_layers beside the experts, activations and kv
 
 
 class Refused(WireMessage, frozen=True):

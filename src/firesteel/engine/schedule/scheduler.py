@@ -66,6 +66,7 @@ class Scheduler:
         return job.statistics()
 
     def next(self) -> Plan:
+        """Plans a step: running requests first, then waiting ones unless a request was just preempted."""
         draft = PlanDraft(self.config.max_num_batched_tokens, self.max_prompt_logits)
         before = self.num_preemptions
         for decoding in (True, False):
@@ -102,7 +103,7 @@ class Scheduler:
         return any(self._find(span) is not None for span in plan.spans)
 
     def commit(self, plan: Plan, results: Sequence[SpanResult]) -> list[StepOutput]:
-        """Takes one result per span whose logits were wanted, in order."""
+        """Applies a step's results, one per span whose logits were wanted, in order; returns the outputs."""
         now = self.clock()
         remaining = iter(results)
         outputs = []

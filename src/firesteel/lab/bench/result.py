@@ -88,6 +88,7 @@ class BenchResult:
     model: str = ""
     plan: BenchPlan = field(default_factory=BenchPlan)
     roof: Roof | None = None
+    formats: dict[str, str] = field(default_factory=dict)  # as the server states them; empty: unknown
     latency_s: float = 0.0  # of the connection; subtracted from a prompt's time
     tokens_a_word: float = 0.0
     max_context: int | None = None
@@ -107,6 +108,7 @@ class BenchResult:
             "model": self.model,
             "plan": self.plan.as_dict(),
             "roof": None if self.roof is None else asdict(self.roof),
+            "formats": self.formats,
             "latency_s": self.latency_s,
             "tokens_a_word": self.tokens_a_word,
             "max_context": self.max_context,

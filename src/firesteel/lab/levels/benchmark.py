@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from firesteel.config import Config, resolve
@@ -41,18 +42,20 @@ def run_benchmark(context: LevelContext) -> LevelResult:
 
 def measure_target(target: Target, spec: LabSpec, device: DeviceSpec) -> BenchResult:
     server, ledger = target.server, target.read_ledger()
-    return measure(
+    formats = find_formats(ledger, target, spec)
+    bench = measure(
         target.api.url,
         target.api.model,
         choose_plan(spec),
         api_key=target.api.api_key,
         timeout_s=target.api.timeout_s,
-        served=find_served(target.model, find_formats(ledger, target, spec)),
+        served=find_served(target.model, formats),
         roof=find_roof(device.name if ledger is None else ledger.device or device.name),
         pid=None if server is None else server.processes.leader,
         startup_s=None if server is None else server.startup_s,
         progress=lambda done, count, name: report_progress(target, done, count, name),
     )
+    return replace(bench, formats=dict(formats))
 
 
 def report_progress(target: Target, done: int, count: int, name: str) -> None:

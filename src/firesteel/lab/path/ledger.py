@@ -61,9 +61,8 @@ class ServerLedger:
     @property
     def is_float32(self) -> bool:
         """True if the model is computed in float32: on a CPU that rounds neither activations nor the KV cache."""
-        is_plain = (
-            self.formats.get("activation", "bf16") == "bf16" and self.formats.get("kv", "float32") == "float32"
-        )
+        plain = {"activation": "bf16", "prefill_activation": "bf16", "kv": "float32"}
+        is_plain = all(self.formats.get(name, value) == value for name, value in plain.items())
         return self.device == "CPU" and is_plain
 
 

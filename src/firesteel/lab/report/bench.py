@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from firesteel.lab.bench.peers import find_peers
 from firesteel.lab.bench.result import BenchResult, BenchRow
@@ -35,6 +35,8 @@ def speed(result: LabResult) -> list[Part]:
     rows = bench.rows
     plain = [row for row in rows if not row.workload.is_cached]
     parts: list[Part] = [Paragraph(_describe_roof(bench))]
+    if bench.formats:
+        parts.append(Paragraph(_describe_formats(bench.formats)))
     if bench.failures:
         parts.append(Paragraph(f"{len(bench.failures)} requests failed: their rows count the others only", BAD))
     parts.append(_speed_table(rows))
@@ -55,6 +57,16 @@ def _describe_roof(bench: BenchResult) -> str:
     if roof.gb_s is None:
         return f"{runs}; {roof.device}: no roofline is known, so figures have bytes but no share"
     return f"{runs}; shares are of {roof.device}'s {roof.gb_s:.0f} GB/s ({roof.of})"
+
+
+def _describe_formats(formats: Mapping[str, str]) -> str:
+    """Describes the precision that the figures were made with."""
+    layers = formats.get("mxfp4_layers", "").replace(",", ", ")
+    activation = formats.get("activation", "unknown")
+    prompts = formats.get("prefill_activation", activation)
+    weights = f"experts, {layers}" if layers else "experts"
+    rounded = activation if prompts == activation else f"{activation}, in prompts {prompts}"
+    return f"precision: {weights} in MXFP4; activations {rounded}; keys and values {formats.get('kv', 'unknown')}"
 
 
 def _speed_table(rows: Sequence[BenchRow]) -> Table:

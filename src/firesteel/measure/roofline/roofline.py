@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from firesteel.device.catalogue import shorten_name
 from firesteel.errors import UserError
 from firesteel.model.spec import GROUP, ModelSpec
 
@@ -145,9 +146,10 @@ class Prediction:
 
 
 def find_gpu(name: str) -> Gpu:
-    if name not in GPUS:
+    gpu = GPUS.get(shorten_name(name))
+    if gpu is None:
         raise RooflineError(f"there is no GPU {name!r} in the table; it has {', '.join(GPUS)}")
-    return GPUS[name]
+    return gpu
 
 
 def expected_experts(spec: ModelSpec, tokens: int) -> float:

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from firesteel.errors import EngineDied, EngineFailed, UserError
+from firesteel.errors import EngineDied, EngineFailed, HostMemoryLow, UserError
 from firesteel.server.openai.answers import ErrorAnswer, ErrorDetail
 from firesteel.untrusted.panics import panics_as
 
@@ -95,6 +95,8 @@ def as_api_error(error: Exception) -> ApiError:
                 code="engine_died",
                 retry_s=RETRY_S,
             )
+        case HostMemoryLow():
+            return ApiError(503, str(error), code="host_memory_low", retry_s=RETRY_S)
         case UserError():
             return ApiError(400, str(error))
         case HTTPException():

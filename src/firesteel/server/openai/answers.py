@@ -164,6 +164,7 @@ class Model(ApiAnswer, kw_only=True):
     max_model_len: int
     owned_by: str = "firesteel"
     parent: None = None
+    formats: dict[str, str]  # of the weights in MXFP4 beside the experts, the activations and the KV cache
 
 
 class ModelList(ApiAnswer, kw_only=True):

@@ -136,5 +136,9 @@ class StatusEndpoints:
 
     def _model(self, name: str) -> Model:
         return Model(
-            id=name, created=self.service.created, root=self.service.root, max_model_len=self.service.max_context
+            id=name,
+            created=self.service.created,
+            root=self.service.root,
+            max_model_len=self.service.max_context,
+            formats=self.service.engine.facts.formats,
         )
