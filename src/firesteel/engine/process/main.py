@@ -34,6 +34,7 @@ from firesteel.engine.process.messages import (
     GetLedger,
     GetStatistics,
     LedgerSoFar,
+    Loading,
     Output,
     Planned,
     Preparing,
@@ -49,7 +50,7 @@ from firesteel.engine.process.messages import (
     ledger_rows,
 )
 from firesteel.engine.process.orphan import die_with_parent
-from firesteel.engine.process.progress import progress_sender
+from firesteel.engine.process.progress import thin_out
 from firesteel.engine.process.verdicts import Verdicts
 from firesteel.engine.process.worker import BackgroundWorker
 from firesteel.engine.sample.grammar import Grammars
@@ -221,7 +222,7 @@ def load(start: Start, channel: Channel) -> Loaded:
     return load_engine(
         Path(start.directory),
         start.config,
-        progress=progress_sender(channel.send),
+        progress=thin_out(lambda done, total: channel.send(Loading(done_bytes=done, all_bytes=total))),
         preparing=lambda done, total: channel.send(Preparing(done=done, total=total)),
     )
 

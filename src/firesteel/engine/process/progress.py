@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from firesteel.engine.process.messages import FromEngine, Loading
+PROGRESS_S = 0.1  # between two reports
+Report = Callable[[int, int], None]  # bytes done, bytes in all
 
-PROGRESS_S = 0.1  # between two messages
 
-
-def progress_sender(send: Callable[[FromEngine], None]) -> Callable[[int, int], None]:
+def thin_out(send: Report) -> Report:
     """Returns a progress callback that sends the last report and only a few of those before it."""
     due = 0.0
 
@@ -18,6 +17,6 @@ def progress_sender(send: Callable[[FromEngine], None]) -> Callable[[int, int], 
         nonlocal due
         if done >= total or time.monotonic() >= due:
             due = time.monotonic() + PROGRESS_S
-            send(Loading(done_bytes=done, all_bytes=total))
+            send(done, total)
 
     return report

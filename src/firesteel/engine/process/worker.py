@@ -15,10 +15,10 @@ class BackgroundWorker:
     """Runs queued tasks in one daemon thread, which starts with the first task."""
 
     def __init__(self) -> None:
-        self._tasks: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._tasks: SimpleQueue[Callable[[], object]] = SimpleQueue()
         self._thread: Thread | None = None
 
-    def do(self, task: Callable[[], T], then: Callable[[Future[T]], None]) -> None:
+    def do(self, task: Callable[[], T], then: Callable[[Future[T]], object]) -> None:
         """Queues a task and returns at once. `then` gets its outcome, in the thread."""
         self._tasks.put(lambda: then(_run(task)))
         if self._thread is None:
