@@ -82,6 +82,9 @@ class TokenMask(Protocol):
     def allowed(self, token_ids: Sequence[int]) -> Tensor | None:
         """Returns bool [V] after the generated `token_ids`; None allows every token."""
 
+    def is_ready(self, token_ids: Sequence[int]) -> bool:
+        """Returns whether `allowed` can answer at once. A step does not wait for a mask that is not ready."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models
+from tokenizers import decoders, models, pre_tokenizers
 
 from firesteel.chat.harmony import (
     Harmony,
@@ -72,7 +72,8 @@ def test_unknown_role_is_refused(harmony, role):
     "missing", ["start", "end", "message", "channel", "constrain", "return", "call", "endoftext"]
 )
 def test_missing_special_token_is_named(missing):
-    backend = Backend(models.BPE(vocab={"a": 0}, merges=[]))
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Backend(models.BPE(vocab={letter: number for number, letter in enumerate(letters)}, merges=[]))
     backend.decoder = decoders.ByteLevel()
     names = ["start", "end", "message", "channel", "constrain", "return", "call", "endoftext"]
     backend.add_special_tokens([f"<|{name}|>" for name in names if name != missing])

@@ -42,6 +42,8 @@ SETTINGS = {
     "prefix_caching": (["--no-prefix-caching"], False, "off", False, "false", False),
     "engine_restarts": (["--engine-restarts", "0"], 0, "6", 6, "7", 7),
     "engine_hang_s": (["--engine-hang-s", "0"], 0.0, "6", 6.0, "7", 7.0),
+    "schema_timeout_s": (["--schema-timeout-s", "0.5"], 0.5, "6", 6.0, "7", 7.0),
+    "schema_memory_mib": (["--schema-memory-mib", "100"], 100.0, "200", 200.0, "300", 300.0),
     "crash_dir": (["--crash-dir", "here"], "here", "there", "there", '"elsewhere"', "elsewhere"),
     "gpu_memory_utilization": (["--gpu-memory-utilization", "0.5"], 0.5, "0.6", 0.6, "0.7", 0.7),
     "host": (["--host", "here"], "here", "there", "there", '"elsewhere"', "elsewhere"),

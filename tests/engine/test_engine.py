@@ -237,6 +237,9 @@ def test_mask_allows_what_it_says_after_each_token(llm, alone):
         def __init__(self):
             self.seen = []
 
+        def is_ready(self, token_ids):
+            return True
+
         def allowed(self, token_ids):
             self.seen.append(list(token_ids))
             mask = torch.zeros(272, dtype=torch.bool)
@@ -253,6 +256,9 @@ def test_mask_allows_what_it_says_after_each_token(llm, alone):
 
 def test_row_that_cannot_be_drawn_ends_its_request_only(llm, alone):
     class Nothing:
+        def is_ready(self, token_ids):
+            return True
+
         def allowed(self, token_ids):
             return torch.zeros(272, dtype=torch.bool)
 

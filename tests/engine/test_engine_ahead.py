@@ -247,6 +247,9 @@ class Alternate:
     def __init__(self):
         self.seen = []
 
+    def is_ready(self, token_ids):
+        return True
+
     def allowed(self, token_ids):
         self.seen.append(list(token_ids))
         mask = torch.zeros(272, dtype=torch.bool)

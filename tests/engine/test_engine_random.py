@@ -61,6 +61,9 @@ COMERS = st.lists(
 class Alternate:
     """Allows even tokens, then odd ones."""
 
+    def is_ready(self, token_ids):
+        return True
+
     def allowed(self, token_ids):
         mask = torch.zeros(272, dtype=torch.bool)
         mask[len(token_ids) % 2 :: 2] = True

@@ -14,6 +14,7 @@ from firesteel.kernels.ledger import Ledger, Ran
 from firesteel.measure.tokens.runs import draw_requests, run_together
 from firesteel.model.decode_ops import DecodeOps
 from firesteel.model.gpt_oss import GptOss
+from firesteel.model.graphs import uncounted
 from firesteel.model.prompt_sizes import TOKENS
 from firesteel.types import SamplingParams
 
@@ -136,7 +137,7 @@ def test_gpu_compiles_first_what_all_steps_and_other_plans_launch(gpu_engine, ll
 def test_calls_that_only_compile_are_not_in_the_ledger():
     ledger, known, new = Ledger(), Ran("op", "triton"), Ran("other", "triton")
     ledger.run(known, lambda: None)
-    with preparation._uncounted(ledger):
+    with uncounted(ledger):
         ledger.run(known, lambda: None)
         ledger.run(new, lambda: None)
     assert list(ledger.entries) == [known] and ledger.entries[known].calls == 1

@@ -80,5 +80,5 @@ def generate(version, *, rounds, max_tokens, options, **extra):
     task = {"options": options, "rounds": rounds, "max_tokens": max_tokens}
     code, output = run_python(version, [ROOT / "tests/vllm_plugin/generate.py"], task=task, **extra)
     answers = [line for line in output.splitlines() if line.startswith('{"models"')]
-    assert code == 0 and answers, output[-6000:]
+    assert code == 0 and answers, output[-20_000:]
     return json.loads(answers[-1]), output

@@ -4,6 +4,7 @@ import socket
 import subprocess
 import time
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import psutil
 
@@ -24,7 +25,7 @@ def two_nodes(version, folder, **of_second):
 
     `of_second` are variables of the second node alone.
     """
-    port = find_port()
+    port, leftover = find_port(), find_shared_memory()
     started = []
     try:
         nodes = (
@@ -38,6 +39,8 @@ def two_nodes(version, folder, **of_second):
     finally:
         for process in reversed(started):
             end_tree(process)
+        for path in find_shared_memory() - leftover:
+            path.unlink(missing_ok=True)
 
 
 def start_node(version, folder, address, words, variables):
@@ -57,6 +60,12 @@ def wait_for(process, log):
     while "Ray runtime started" not in log.read_text():
         assert process.poll() is None and time.monotonic() < deadline, log.read_text()[-3000:]
         time.sleep(0.5)
+
+
+def find_shared_memory():
+    """Returns files of vLLM's CPU build on Ray. Their names repeat, and a file of an earlier run stops the next."""
+    paths = Path("/dev/shm").glob("*-cpushm_*")
+    return {path for path in paths if not path.name.startswith("vllm_dist_")}  # those of one node have unique names
 
 
 def find_port():

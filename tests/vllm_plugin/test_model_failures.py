@@ -58,8 +58,11 @@ def test_weights_that_do_not_fit_are_refused_with_their_size(version, tmp_path):
 def test_cache_that_does_not_hold_one_request_is_refused_by_vllm(version, tmp_path):
     folder = shutil.copytree(BUILT_IN, tmp_path / "long")
     content = json.loads((folder / "config.json").read_text())
+    content["rope_scaling"]["factor"] = 128.0
+    content["max_position_embeddings"] = 524_288
     (folder / "config.json").unlink()
-    (folder / "config.json").write_text(json.dumps(content | {"max_position_embeddings": 400_000}))
+    (folder / "config.json").write_text(json.dumps(content))
+    (folder / "tokenizer_config.json").unlink()  # it states a limit too
     log = fail(version, model=str(folder), max_model_len=400_000)
     assert "KV cache" in log and "max_model_len" in log
 

@@ -118,9 +118,12 @@ def _is_header(name: str) -> bool:
 
 _PLACES = (
     SecretPlace(re.compile(r"()://"), re.compile(r"""[^/?#\s'"]{1,1000}(?=@)""")),
-    SecretPlace(  # user:password@host without http://; an image's name:tag@sha256:... is not one
+    # user:password@host without http://; neither an image's name:tag@sha256:... nor an op's triton:gemm@verdict
+    SecretPlace(
         re.compile(r"()(?<![\w./:@%+-])(?=[\w.%+-])"),
-        re.compile(r"""[\w.%+-]{1,200}:[^/?#\s'"@]{1,200}(?=@(?!sha\d+:)[\w\[])"""),
+        re.compile(
+            r"""[\w.%+-]{1,200}:[^/?#\s'"@]{1,200}(?=@(?!sha\d+:|(?:native-fp4|fp8|int8|bf16|none)\b)[\w\[])"""
+        ),
     ),
     SecretPlace(re.compile(r"[?&;]([\w.-]{1,60})="), re.compile(r"""[^&;#\s'"]+"""), _is_parameter),
     SecretPlace(

@@ -47,6 +47,7 @@ REQUESTS_BY_BYTES = ((100 * GIB, 256), (40 * GIB, 128))  # (least GPU memory, mo
 FEW_REQUESTS = 64
 LARGE_GPU_BYTES = 40 * GIB
 _log = logging.getLogger(__name__)
+MASK_POLL_S = 0.0005
 RUN_AHEAD_STEPS = 3  # launched before the tokens of the step ahead of them are read
 
 
@@ -153,6 +154,7 @@ class Engine:
             with self.totals.timed("schedule"):
                 plan = self.scheduler.next()
             if not plan.spans:
+                time.sleep(MASK_POLL_S)  # all requests wait for their masks
                 return []
             observer.on_plan(plan)
             if not self.loop.takes(plan):

@@ -38,7 +38,7 @@ _log = logging.getLogger("vllm.firesteel")
 
 
 class FiresteelGptOss(nn.Module):
-    """gpt-oss by firesteel's kernels."""
+    """gpt-oss computed by firesteel's kernels."""
 
     def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class FiresteelGptOss(nn.Module):
         return self.network.weights.embedding[input_ids].to(self.network.dtype)
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
-        """Reads the checkpoint by our own reader, in parallel; vLLM's iterator only makes sure that it is here."""
+        """Reads the checkpoint with our own reader, in parallel; vLLM's iterator only ensures that it is here."""
         next(iter(weights), None)
         folder = find_folder(self.vllm_config.model_config)
         self.network.weights, seconds = read_weights(self.assembly, folder)
@@ -150,7 +150,7 @@ class FiresteelGptOss(nn.Module):
         return gathered[..., : self.assembly.held.vocab_size]
 
     def _find_runtime(self) -> Runtime:
-        """Returns what runs over the pages that vLLM has bound."""
+        """Returns the runtime for the pages that vLLM has bound; makes one if the pages changed."""
         first = self.kv_layers[0]
         if self._runtime is None or self._bound is not first.kv_cache:
             self._bound = first.kv_cache

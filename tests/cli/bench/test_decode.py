@@ -8,6 +8,7 @@ import torch
 
 from firesteel import UserError
 from firesteel.cli.bench import decode as cli_decode
+from firesteel.errors import KernelError
 from firesteel.measure.decode import bench as decode_bench
 from firesteel.measure.record import Record
 from firesteel.measure.roofline.ceiling import Ceiling
@@ -59,6 +60,31 @@ def test_each_batch_and_context_has_a_row_and_a_record(bench, tmp_path, llm):
         assert len(record.samples) == 3 and record.unit == "ms" and record.seed == 0
         assert record.kernels["decode_qkv"] == "reference" and record.median == record.parameters["ms_a_step"]
         assert record.config["kernels"]["cuda_graphs"] is True
+
+
+def test_a_batch_that_is_refused_is_a_row_and_not_the_end(bench, tmp_path, monkeypatch):
+    """On a GB10 some kernels accept no 5 requests: once that lost the figures of all other batches."""
+    measure = decode_bench.measure
+
+    def refuse_two(sweep, subject, batch, context):
+        if batch == 2:
+            raise KernelError("decode_o needs 107904 bytes of shared memory")
+        return measure(sweep, subject, batch, context)
+
+    monkeypatch.setattr(decode_bench, "measure", refuse_two)
+    result = bench("--batch", "1,2,3", "--context", "12", "--no-plot", "--json")
+    assert result.exit_code == 1
+    rows = json.loads(result.stdout)
+    assert [row["batch"] for row in rows] == [1, 2, 3] and all(rows[i]["tok_s"] > 0 for i in (0, 2))
+    assert rows[1] == {
+        "batch": 2,
+        "context": 12,
+        "not_measured": "decode_o needs 107904 bytes of shared memory",
+    }
+    assert len(list(tmp_path.glob("*.json"))) == 2
+    assert "batch 2 at 12 tokens was not measured: decode_o needs" in result.stderr
+    table = bench("--batch", "1,2", "--context", "12", "--no-plot")
+    assert table.exit_code == 1 and "tok/s" in table.stdout and "batch 2 at 12 tokens" in table.stderr
 
 
 def test_tables_and_plot_name_the_variant(bench, rows_of, tmp_path):

@@ -1,6 +1,7 @@
 """`bench quality`: rows, records, and the errors for unsuitable options."""
 
 import json
+import weakref
 
 import pytest
 
@@ -45,6 +46,23 @@ def test_one_precision_is_compared_with_the_model_as_shipped(bench, rows_of):
     assert result.exit_code == 0, result.output
     assert [row[0] for row in rows_of(result.stdout)] == ["as shipped", "MXFP8 activations"]
     assert "2 questions" in result.stdout and "kindling on CPU in float32" in result.stdout
+
+
+@pytest.mark.slow
+def test_a_model_is_freed_before_the_next_is_loaded(bench, monkeypatch):
+    """Two copies of gpt-oss-120b do not fit into the memory of a GB10: once both were held."""
+    load, models = bench_quality.load, []
+
+    def load_alone(settings):
+        assert not any(reference() for reference in models)
+        llm = load(settings)
+        models.append(weakref.ref(llm.model))
+        return llm
+
+    monkeypatch.setattr(bench_quality, "load", load_alone)
+    result = bench("--precision", "all MXFP4", "--limit", "1")
+    assert result.exit_code == 0, result.exception
+    assert len(models) == 2
 
 
 @pytest.mark.parametrize(

@@ -103,3 +103,36 @@ def test_page_has_every_chart(run, tmp_path):
 def test_error_for_an_unknown_name_lists_the_known_ones(run, flags, message):
     result = run("roofline", *flags)
     assert isinstance(result.exception, UserError) and message in str(result.exception)
+
+
+def test_prompts_are_predicted_beside_published_figures(run, rows_of):
+    result = run("roofline", "--gpu", "gb10", "--dense", "mxfp4")
+    [row] = [cells for cells in rows_of(result.stdout) if cells[:2] == ["8192", "mxfp8"]]
+    assert row[5] == "7792" and row[7:] == ["6628", "predicted, not yet run"]
+    assert "assumed for prompts: matrix rate: 1 PFLOP/s of sparse FP4" in result.stdout
+    assert "nodes" not in result.stdout
+    none = run("roofline", "--gpu", "gb10", "--prompts", "").stdout
+    assert "prompt" not in none
+
+
+def test_json_of_prompts_and_nodes_follows_every_flag(run):
+    def asked(*flags):
+        return json.loads(run("roofline", "--gpu", "gb10", "--dense", "mxfp4", "--json", *flags).stdout)
+
+    plain = asked()
+    assert plain["nodes"] is None and [row["tokens"] for row in plain["prompts"]] == [512, 2048, 8192] * 2
+    assert plain["prompts"][2]["bound"] == "matrix" and len(plain["prompt_assumptions"]) == 5
+    assert [row["tokens"] for row in asked("--prompts", "64")["prompts"]] == [64, 64]
+    long, slow = asked("--step-tokens", "1024")["prompts"][2], asked("--matrix-share", "0.2")["prompts"][2]
+    assert long["memory_ms"] > plain["prompts"][2]["memory_ms"]
+    assert slow["matrix_ms"] == pytest.approx(2 * plain["prompts"][2]["matrix_ms"])
+    two = asked("--nodes", "2")
+    assert two["nodes"]["predicted_tok_s"] == pytest.approx(96.0, abs=0.05) and len(two["nodes_assumptions"]) == 3
+    near = asked("--nodes", "2", "--link-us", "10", "--link-gb-s", "50")
+    assert near["nodes"]["link_ms"] < 0.8 and "--link-us" in near["nodes_assumptions"][1]
+
+
+def test_two_nodes_have_a_row(run, rows_of):
+    result = run("roofline", "--gpu", "gb10", "--dense", "mxfp4", "--nodes", "2")
+    assert ["2", "7.36", "3.06", "10.42", "96.0", "1.34 x", "predicted, not yet run"] in rows_of(result.stdout)
+    assert "assumed for 2 nodes: vLLM's scheduling adds nothing" in result.stdout

@@ -11,13 +11,12 @@ from firesteel.config import BatchConfig, CacheConfig, resolve
 from firesteel.engine.engine import Engine
 from firesteel.engine.load import load_engine
 from firesteel.engine.process import main
-from firesteel.engine.process.main import MessageLoop, progress_sender
+from firesteel.engine.process.main import MessageLoop
 from firesteel.engine.process.messages import (
     Cancel,
     GetLedger,
     GetStatistics,
     LedgerSoFar,
-    Loading,
     Planned,
     Rejected,
     Shutdown,
@@ -221,23 +220,14 @@ def test_run_ends_at_shutdown_even_with_work_left(driver):
     assert driver.sent == [] and not driver.inbox.empty()
 
 
-def test_progress_sends_the_last_report_and_few_before():
-    sent = []
-    report = progress_sender(sent.append)
-    for done in range(1001):
-        report(done, 1000)
-    assert sent[0] == Loading(done_bytes=0, all_bytes=1000) and sent[-1] == Loading(done_bytes=1000, all_bytes=1000)
-    assert len(sent) < 100
-
-
 class SlowGrammars(Grammars):
     """Compiles once the gate is open."""
 
     gate = threading.Event()
 
-    def compile(self, text):
+    def bind(self, request):
         assert self.gate.wait(10)
-        super().compile(text)
+        return super().bind(request)
 
 
 def test_other_requests_continue_while_a_grammar_is_compiled(llm, expected):

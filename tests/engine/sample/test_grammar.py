@@ -2,10 +2,13 @@
 
 import json
 import sys
+import threading
+import time
 
 import pytest
 import torch
 
+from firesteel.engine.sample import grammar
 from firesteel.engine.sample.grammar import Grammars
 from firesteel.errors import RequestError, UserError
 from firesteel.types import Request, SamplingParams
@@ -88,6 +91,88 @@ def test_panic_of_the_library_is_a_short_refusal(grammars):
     with pytest.raises(RequestError, match="cannot be used") as caught:
         grammars.mask('start: %json {"type": "string", "maxLength": "' + "é" * 60 + '"}')
     assert len(str(caught.value)) < 600
+
+
+def test_cache_is_bounded_by_the_work_in_it(checkpoint, monkeypatch):
+    """128 grammars of any size were kept: gigabytes of compiled schemas, and of states that masks add to them."""
+    grammars, texts = Grammars.of(checkpoint), [f'start: "{number}"' for number in range(4)]
+    for text in texts:
+        grammars.mask(text)
+    assert list(grammars._cached) == texts
+    grammars._cached[texts[1]].count_mask(grammar.MOST_COST_S)
+    grammars.mask(texts[3])
+    assert list(grammars._cached) == [texts[2], texts[3]], "the work of masks counts, the oldest go first"
+    monkeypatch.setattr(grammar, "CACHE_SIZE", 1)
+    grammars.mask(texts[0])
+    assert list(grammars._cached) == [texts[0]]
+
+
+def test_expensive_grammar_is_cached_while_it_is_the_last(grammars):
+    first = grammars._find(WORDS)
+    first.count_mask(grammar.MOST_COST_S + 1)
+    assert grammars._find(WORDS) is first and list(grammars._cached) == [WORDS]
+    first.retire()
+    assert grammars._find(WORDS) is not first
+
+
+class SlowMatcher:
+    """A matcher whose masks take longer than a step may wait, each time the gate was opened."""
+
+    def __init__(self, matcher, gate):
+        self.matcher, self.gate = matcher, gate
+
+    def __getattr__(self, name):
+        return getattr(self.matcher, name)
+
+    def deep_copy(self):
+        return SlowMatcher(self.matcher.deep_copy(), self.gate)
+
+    def unsafe_compute_mask_ptr(self, *where):
+        assert self.gate.acquire(timeout=10)
+        until = time.thread_time() + 2 * grammar.SLOW_S
+        while time.thread_time() < until:
+            pass
+        self.matcher.unsafe_compute_mask_ptr(*where)
+
+
+def test_slow_mask_is_computed_by_a_thread(checkpoint):
+    grammars, gate = Grammars.of(checkpoint), threading.Semaphore(1)
+    compiled = grammars._find(WORDS)
+    compiled.matcher = SlowMatcher(compiled.matcher, gate)
+    bound = grammars.bind(Request(request_id="r", token_ids=[1], params=SamplingParams(grammar=WORDS)))
+    assert compiled.is_slow and bound.mask.is_ready([]), "the first mask is part of binding"
+    assert allowed(bound.mask, "") == [ord("a")]
+    assert not bound.mask.is_ready(b"a") and not bound.mask.is_ready(b"a")
+    gate.release()
+    deadline = time.monotonic() + 10
+    while not bound.mask.is_ready(b"a"):
+        assert time.monotonic() < deadline
+    assert allowed(bound.mask, "a") == allowed(bound.mask, "a") == [ord("b"), ord("c")]
+    for _ in range(20):
+        compiled.count_mask(0.0)
+    assert not compiled.is_slow and bound.mask.is_ready(b"ab"), "masks that became fast are computed by the step"
+
+
+def test_others_decode_while_a_mask_is_computed(llm):
+    """One slow mask held up every request of the step."""
+    grammars, gate = Grammars.of(llm.directory), threading.Semaphore(1)
+    compiled = grammars._find(WORDS)
+    compiled.matcher = SlowMatcher(compiled.matcher, gate)
+    held = Request(request_id="held", token_ids=[1, 2], params=SamplingParams(grammar=WORDS, max_tokens=2))
+    free = Request(request_id="free", token_ids=[1, 2], params=SamplingParams(max_tokens=9, ignore_eos=True))
+    engine = llm.engine
+    engine.submit(grammars.bind(held))
+    engine.submit(free)
+    outputs = []
+    while len([output for output in outputs if output.request_id == "free"]) < 9:
+        outputs += engine.step()
+    assert len([output for output in outputs if output.request_id == "held"]) == 1, "its second mask is not ready"
+    assert engine.step() == [] and engine.has_work
+    gate.release()
+    while engine.has_work:
+        outputs += engine.step()
+    tokens = [token for output in outputs if output.request_id == "held" for token in output.token_ids]
+    assert bytes(tokens) in (b"ab", b"ac")
 
 
 def test_request_without_a_grammar_needs_no_tokenizer(tmp_path):

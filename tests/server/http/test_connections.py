@@ -183,3 +183,52 @@ def test_more_idle_sockets_than_descriptors_leave_the_server_alive(
             time.sleep(0.5)
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert (tmp_path / "log").stat().st_size < 20_000
+
+
+CHUNKED = (
+    b"POST /tokenize HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    b"transfer-encoding: chunked\r\n\r\n"
+)
+
+
+def spell_chunks(size, count):
+    text = b'{"prompt": "' + b"x" * (size * count - 14) + b'"}'
+    parts = [text[begin : begin + size] for begin in range(0, len(text), size)]
+    return b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
+
+
+def test_body_in_tiny_chunks_is_refused(open_server, connect):
+    """Their framing took seconds of the event loop for each read of the socket: one client stalled all others."""
+    server = open_server()
+    for size, count, status in ((1, 900, b"200"), (1, 60_000, b"400"), (300, 2000, b"200"), (20, 9000, b"400")):
+        end = connect(server)
+        end.sendall(CHUNKED + spell_chunks(size, count))
+        answer = read_answer(end)
+        assert answer.split()[1] == status, (size, count)
+        assert status == b"200" or b'"code":"invalid_http"' in answer
+
+
+@pytest.mark.parametrize("count", [300, 5000])
+def test_headers_that_arrive_at_once_are_limited_too(open_server, connect, count):
+    end = connect(open_server())
+    end.sendall(
+        HEALTH.removesuffix(b"\r\n") + b"".join(b"x-%d: %060d\r\n" % (i, i) for i in range(count)) + b"\r\n"
+    )
+    answer = read_answer(end)
+    assert answer.startswith(b"HTTP/1.1 400 ") and b'"code":"invalid_http"' in answer
+
+
+def test_fault_after_an_early_answer_leaves_no_trace(open_server, connect, caplog):
+    """The second answer raised an error within the connection, with a trace in the log for each."""
+    end = connect(open_server())
+    end.sendall(CHUNKED.replace(b"application/json", b"text/plain"))
+    assert read_answer(end).startswith(b"HTTP/1.1 415 ")
+    end.sendall(b"no chunk\r\n")
+    assert is_closed(end)
+    assert "Fatal error" not in caplog.text and "Traceback" not in caplog.text
+
+
+def test_early_answer_to_a_large_body_arrives(open_server, connect):
+    end = connect(open_server(max_body_mib=0.1))
+    end.sendall(CHUNKED + spell_chunks(4096, 200))
+    assert read_answer(end).startswith(b"HTTP/1.1 413 ")

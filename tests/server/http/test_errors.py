@@ -1,8 +1,11 @@
 """Errors have OpenAI's format and do not show the inside of the server."""
 
+import json
 import urllib.request
 
 import pytest
+
+from firesteel.server.generate.choice import Choice
 
 
 @pytest.mark.parametrize(("path", "method", "status"), [("/nowhere", "GET", 404), ("/v1/models", "POST", 405)])
@@ -54,6 +57,56 @@ def test_panic_of_a_library_has_an_answer_in_json(open_server, caplog, eventuall
     eventually(lambda: "secret inside" in caplog.text)
     monkeypatch.undo()
     assert server.post("/detokenize", {"tokens": [97]}).status == 200
+
+
+def fail_after(num_tokens, error):
+    """Returns a reader of outputs that raises `error` once it has read `num_tokens`."""
+    read = Choice.read
+
+    def fail(self, outputs):
+        if self.num_output >= num_tokens:
+            raise error
+        return read(self, outputs)
+
+    return fail
+
+
+@pytest.mark.parametrize("kind", [BaseException, Exception], ids=["panic", "fault"])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
+        ("/v1/completions", {"prompt": "hi", "max_tokens": 40}),
+        ("/v1/responses", {"input": "hi"}),
+    ],
+)
+def test_fault_within_a_stream_is_its_last_event(open_server, caplog, eventually, monkeypatch, kind, path, body):
+    """The stream was cut, and a client could not tell it from a broken connection."""
+    server = open_server()
+    server.engine.pause_s = 0.01
+    monkeypatch.setattr(Choice, "read", fail_after(16, type("PanicException", (kind,), {})("secret inside")))
+    answer = server.post(path, {**body, "stream": True})
+    events = [event for event in answer.body.decode().split("\n\n") if event]
+    assert answer.status == 200 and len(events) > 1 and "secret" not in answer.body.decode()
+    last = json.loads(events[-1].rpartition("data: ")[2])
+    if path == "/v1/responses":
+        assert last["type"] == "response.failed" and last["response"]["error"]["code"] == "server_error"
+    else:
+        assert last["error"]["type"] == "server_error"
+    eventually(lambda: "secret inside" in caplog.text)
+    eventually(lambda: server.engine.num_open == 0 and server.service.admission.num_under_way == 0)
+    eventually(lambda: 500 in [line.status for line in caplog.records if line.getMessage() == "request"])
+
+
+@pytest.mark.parametrize("kind", [BaseException, Exception], ids=["panic", "fault"])
+def test_fault_in_the_background_is_stored(open_server, caplog, eventually, monkeypatch, kind):
+    """Such a response stayed in progress for ever."""
+    server = open_server()
+    monkeypatch.setattr(Choice, "read", fail_after(0, type("PanicException", (kind,), {})("secret inside")))
+    made = server.post("/v1/responses", {"input": "hi", "background": True}).json()
+    eventually(lambda: server.get(f"/v1/responses/{made['id']}").json()["status"] == "failed")
+    assert "secret inside" in caplog.text
+    assert "secret" not in server.get(f"/v1/responses/{made['id']}").body.decode()
 
 
 def test_error_output_of_the_engine_is_reported(server):

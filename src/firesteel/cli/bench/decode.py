@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from firesteel.cli.app import with_settings
+from firesteel.cli.app import show_error, with_settings
 from firesteel.cli.bench.decode_tables import decode_table, group_table
 from firesteel.cli.bench.loop import bench_loop
 from firesteel.cli.bench.model import UNUSED_CACHE_GIB, open_model, with_cache
@@ -22,11 +22,13 @@ from firesteel.errors import UserError
 from firesteel.measure.decode.bench import (
     DecodeSubject,
     DecodeSweep,
+    FailedCase,
     check_depth,
     choose_decode_ops,
     measure_all,
     network_config,
 )
+from firesteel.measure.decode.figures import DecodeFigures
 from firesteel.measure.loop.bench import LoopSweep
 from firesteel.measure.ops.memory import free_memory
 from firesteel.measure.roofline.ceiling import read_ceiling
@@ -112,16 +114,22 @@ def bench_steps(
         ops = choose_decode_ops(loaded, config)
         subject = DecodeSubject(name=name, loaded=loaded, ops=ops, config=config, read_gb_s=read_gb_s)
         with progress_bar("measuring") as report_progress:
-            measured = list(measure_all(sweep, subject, out, progress=report_progress))
+            cases = list(measure_all(sweep, subject, out, progress=report_progress))
+    measured = [case for case in cases if isinstance(case, DecodeFigures)]
+    failed = [case for case in cases if isinstance(case, FailedCase)]
     if as_json:
-        print_json([figures.as_dict() for figures in measured])
-    else:
+        print_json([case.as_dict() for case in cases])
+    elif measured:
         show(decode_table(measured, f"{name} on {device.name}"))
         show(group_table(measured))
     say(f"records are in {out}")
-    if plot:
+    if plot and measured:
         page, picture = plot_decode(measured, out, f"decoding {name} on {device.name}")
         say(f"plot: {page} and {picture}")
+    for case in failed:
+        show_error(f"batch {case.batch} at {case.context} tokens was not measured: {case.why}")
+    if failed:
+        raise typer.Exit(1)
 
 
 def refuse_checks(check: int | None, *, delays: bool) -> None:

@@ -18,6 +18,7 @@ from firesteel.errors import UserError
 from firesteel.eval import take
 from firesteel.exam import EXAM, TEXT, ExamItem, read_items
 from firesteel.llm import LLM
+from firesteel.measure.ops.memory import free_memory
 from firesteel.quality import MEASURED, PRECISIONS, SHIPPED, Answers, Quality, compare, examine
 
 
@@ -50,11 +51,14 @@ def bench_quality(
         first = first or answers
         measured.append(compare(answers, first))
         measured[-1].record(llm, limit).save(out)
+        device, model = llm.device, llm.directory.name
+        del llm  # two models may not fit into memory at once
+        free_memory(device)
     if as_json:
         print_json([quality.as_dict() for quality in measured])
     else:
-        dtype = str(llm.device.dtype).removeprefix("torch.")
-        show(quality_table(measured, f"{llm.directory.name} on {llm.device.name} in {dtype}"))
+        dtype = str(device.dtype).removeprefix("torch.")
+        show(quality_table(measured, f"{model} on {device.name} in {dtype}"))
     say(f"records are in {out}")
 
 

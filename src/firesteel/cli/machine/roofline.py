@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from firesteel.cli.app import app
+from firesteel.cli.bench.options import parse_numbers
+from firesteel.cli.machine.roofline_predictions import nodes_table, predict_prompt_rows, prompt_table
 from firesteel.cli.options import AsJson, Model, find_spec, print_json
 from firesteel.cli.tables import cost_table, new_table, prediction_table, say, show
 from firesteel.device.catalogue import shorten_name
@@ -18,9 +21,13 @@ from firesteel.errors import UserError
 from firesteel.lab.bench.peers import PEERS, Peer
 from firesteel.lab.report.roofline_page import write_page
 from firesteel.measure.roofline import curves, roofline
+from firesteel.measure.roofline.nodes import Link, nodes_assumptions, predict_nodes
+from firesteel.measure.roofline.prompts import LENGTHS, MATRIX_SHARE, STEP_TOKENS
 from firesteel.model.spec import ModelSpec
 
 HELD = {"bf16": "as published", "mxfp4": "--mxfp4-layers qkv,o,lm_head"}  # formats of dense layers that it computes
+LINK = Link()
+PROMPTS = ",".join(map(str, LENGTHS))
 
 
 @app.command(name="roofline")
@@ -47,6 +54,20 @@ def show_roofline(
         float | None, typer.Option(help="probability that a drafted token is accepted if the one before it was")
     ] = None,
     draft_gb: Annotated[float, typer.Option(help="GB read to draft one token")] = 0.0,
+    prompts: Annotated[str, typer.Option(help="tokens per prompt, to predict prompts; empty: none")] = PROMPTS,
+    step_tokens: Annotated[
+        int, typer.Option(min=1, help="maximum tokens per step of a prompt, as --max-num-batched-tokens")
+    ] = STEP_TOKENS,
+    matrix_share: Annotated[
+        float, typer.Option(help="share of the matrix rate, for prompts; --share applies to their memory traffic")
+    ] = MATRIX_SHARE,
+    nodes: Annotated[
+        int, typer.Option(help="machines that split every layer (vLLM plugin, Ray): 1, 2 or 4", min=1)
+    ] = 1,
+    link_gb_s: Annotated[float, typer.Option("--link-gb-s", help="GB/s between the machines")] = LINK.gb_s,
+    link_us: Annotated[
+        float, typer.Option("--link-us", help="us of one sum of a few KB over the machines")
+    ] = LINK.latency_us,
     plot: Annotated[Path | None, typer.Option(help="HTML page to write: times per op, batches, drafts")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -68,6 +89,13 @@ def show_roofline(
         if speculate
         else []
     )
+    lengths = parse_numbers("--prompts", prompts, 1, None) if prompts else ()
+    prompt_predictions, prompts_assumed = predict_prompt_rows(
+        spec, step, gpu, model, lengths, step_tokens=step_tokens, share=share, matrix_share=matrix_share
+    )
+    link = LINK if link_us == LINK.latency_us else Link(latency_us=link_us, latency_by="--link-us")
+    link = replace(link, gb_s=link_gb_s)
+    split = None if nodes == 1 else predict_nodes(spec, cost, gb_s, share, nodes, link)
     if plot is not None:
         title = f"{model} on {chosen.title}"
         say(f"wrote {write_page(plot, title, cost, predictions, assumed, batches, drafts)}")
@@ -84,6 +112,10 @@ def show_roofline(
                 "predictions": [prediction.as_dict() for prediction in predictions],
                 "batches": [point.as_dict() for point in batches],
                 "speculation": [point.as_dict() for point in drafts],
+                "prompts": [prediction.as_dict() for prediction in prompt_predictions],
+                "prompt_assumptions": prompts_assumed,
+                "nodes": None if split is None else split.as_dict(),
+                "nodes_assumptions": [] if split is None else nodes_assumptions(nodes, link),
             }
         )
         return
@@ -95,6 +127,14 @@ def show_roofline(
     show(batch_table(batches, spec, overlap, gb_s))
     if drafts:
         show(draft_table(drafts, acceptance, overlap))
+    if prompt_predictions:
+        show(prompt_table(prompt_predictions, chosen.title))
+    for line in prompts_assumed:
+        show(Text(f"assumed for prompts: {line}"))
+    if split is not None:
+        show(nodes_table(split, chosen.title))
+        for line in nodes_assumptions(nodes, link):
+            show(Text(f"assumed for {nodes} nodes: {line}"))
     if peers := [peer for peer in PEERS if peer.gpu == shorten_name(gpu) and peer.model == model]:
         show(peer_table(peers, spec, gb_s))
 

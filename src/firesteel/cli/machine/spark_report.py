@@ -11,20 +11,29 @@ from firesteel.cli.app import app
 from firesteel.cli.progress import running
 from firesteel.cli.tables import say
 from firesteel.device import find_device
-from firesteel.spark_report import make_report
+from firesteel.hub import find_checkpoint
+from firesteel.spark_report.run import make_report
 
 
 @app.command(name="spark-report")
 def spark_report(
     out: Annotated[Path, typer.Option(help="zip file to write")] = Path("firesteel-spark-report.zip"),
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="checkpoint folder or name in the local cache: adds loading, prompts, engine, server and quality"
+        ),
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="few samples and sizes")] = False,
 ) -> None:
-    """Run doctor, verify, prove, bench ops and bench decode, and pack the results into one file to send back."""
+    """Time decoding and prompts, run doctor, verify, prove and bench ops, and pack the results into one file."""
     device = find_device()
+    checkpoint = None if model is None else find_checkpoint(model)
     if not device.is_cuda:
         say("no GPU was found: the report will cover the CPU only, and no kernel will run")
     with running("reporting"):
-        reports = make_report(device, out, quick=quick, tell=say)
-    say(f"wrote {out}; check it before you send it: it has summary.md, report.json, records and plots")
+        reports = make_report(device, out, quick=quick, model=checkpoint, tell=say)
+    say(f"wrote {out}: summary.md, report.json, machine.csv, records and plots; nothing was sent")
+    say("read it, then attach it to an issue of the firesteel project")
     if any(report.exit_code for report in reports):
         raise typer.Exit(1)

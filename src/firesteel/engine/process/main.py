@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
@@ -33,7 +34,6 @@ from firesteel.engine.process.messages import (
     GetLedger,
     GetStatistics,
     LedgerSoFar,
-    Loading,
     Output,
     Planned,
     Preparing,
@@ -49,19 +49,19 @@ from firesteel.engine.process.messages import (
     ledger_rows,
 )
 from firesteel.engine.process.orphan import die_with_parent
+from firesteel.engine.process.progress import progress_sender
 from firesteel.engine.process.verdicts import Verdicts
 from firesteel.engine.process.worker import BackgroundWorker
 from firesteel.engine.sample.grammar import Grammars
 from firesteel.engine.step.decode_loop import StepObserver
-from firesteel.errors import UserError
+from firesteel.errors import RequestError, UserError
 from firesteel.heap import settled_heap
 from firesteel.kernels.ledger import Ledger
 from firesteel.kernels.op.needs import triton_ready
 from firesteel.surroundings import look_around
-from firesteel.types import Plan, StepOutput
+from firesteel.types import Plan, Request, StepOutput
 
 LEDGER_S = 1.0  # between two messages with the ledger
-PROGRESS_S = 0.1
 REFUSED = 2  # exit codes
 ORPHANED = 3
 
@@ -115,11 +115,11 @@ class MessageLoop:
     def _handle(self, message: ToEngine | Callback) -> None:
         match message:
             case Submit() if message.params.grammar is not None:
-                self._compile(message, message.params.grammar)
+                self._compile(message)
             case Submit():
-                self._submit(message)
+                self._submit(message, message.request)
             case Cancel() if message.number in self._compiling:
-                self._worker.do(lambda: None, lambda: self.inbox.put(lambda: self._cancel(message)))
+                self._compiling.remove(message.number)
             case Cancel():
                 self._cancel(message)
             case GetStatistics():
@@ -129,17 +129,27 @@ class MessageLoop:
             case _ if callable(message):
                 message()
 
-    def _compile(self, message: Submit, grammar: str) -> None:
+    def _compile(self, message: Submit) -> None:
         """Compiles the grammar in the background, so that no other request waits, and submits the request then."""
         self._compiling.add(message.number)
         self._worker.do(
-            lambda: self.grammars.compile(grammar), lambda: self.inbox.put(lambda: self._submit(message))
+            lambda: self._bind(message), lambda bound: self.inbox.put(lambda: self._submit_bound(message, bound))
         )
 
-    def _submit(self, message: Submit) -> None:
-        self._compiling.discard(message.number)
+    def _bind(self, message: Submit) -> Request:
+        """Called by the worker. Nobody reads the error of a request that was cancelled before its turn."""
+        if message.number not in self._compiling:
+            raise RequestError("the request was cancelled")
+        return self.grammars.bind(message.request())
+
+    def _submit_bound(self, message: Submit, bound: Future[Request]) -> None:
+        if message.number in self._compiling:
+            self._compiling.remove(message.number)
+            self._submit(message, bound.result)
+
+    def _submit(self, message: Submit, find_request: Callable[[], Request]) -> None:
         try:
-            self.engine.submit(self.grammars.bind(message.request()))
+            self.engine.submit(find_request())
         except UserError as error:
             self.send(Rejected(number=message.number, kind=type(error).__name__, reason=str(error)))
             return
@@ -214,19 +224,6 @@ def load(start: Start, channel: Channel) -> Loaded:
         progress=progress_sender(channel.send),
         preparing=lambda done, total: channel.send(Preparing(done=done, total=total)),
     )
-
-
-def progress_sender(send: Callable[[FromEngine], None]) -> Callable[[int, int], None]:
-    """Returns a progress callback that sends the last report and only a few of those before it."""
-    due = 0.0
-
-    def report(done: int, total: int) -> None:
-        nonlocal due
-        if done >= total or time.monotonic() >= due:
-            due = time.monotonic() + PROGRESS_S
-            send(Loading(done_bytes=done, all_bytes=total))
-
-    return report
 
 
 def describe(loaded: Loaded) -> Ready:

@@ -40,7 +40,7 @@ class Verdicts:
         }
         if new and not self._is_reading:
             self._is_reading = True
-            self._worker.do(lambda: self._read(list(new.values())), then)
+            self._worker.do(lambda: self._read(list(new.values())), lambda _: then())
 
     def _read(self, launches: list[Launch]) -> None:
         """Reads with several daemon threads."""

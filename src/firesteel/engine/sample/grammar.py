@@ -11,13 +11,16 @@ llguidance is imported with the first grammar, so that everything else runs with
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import lru_cache
+from math import inf
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
@@ -32,9 +35,37 @@ from firesteel.untrusted.stack import call_with_stack
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-CACHE_SIZE = 128  # compiled grammars
+T = TypeVar("T")
+CACHE_SIZE = 64  # compiled grammars
+MOST_COST_S = 8.0  # of the cached grammars together; memory grows by up to 80 MB per second of work
 MOST_ERROR = 500  # characters; a panic of the library comes with its stack
 STACK_BYTES = 16 << 20  # the compiler recurses along the grammar; servers try grammars with half as much
+SLOW_S = 0.005  # a mask that takes longer delays the other requests of a step
+DECAY = 0.8  # of the time that a mask is expected to take, per mask
+GROWING_S = 0.001  # a mask that takes longer adds states to the grammar's lexer
+MASK_THREADS = 2
+
+
+class CompiledGrammar:
+    """A grammar and the work that went into it. Requests with the same grammar share its lexer, which grows."""
+
+    def __init__(self, matcher: LLMatcher, seconds: float) -> None:
+        self.matcher = matcher
+        self.cost_s = seconds
+        self._expected_s = 0.0
+
+    @property
+    def is_slow(self) -> bool:
+        return self._expected_s > SLOW_S
+
+    def count_mask(self, seconds: float) -> None:
+        self._expected_s = max(seconds, DECAY * self._expected_s)
+        if seconds > GROWING_S:
+            self.cost_s += seconds
+
+    def retire(self) -> None:
+        """Has the next request compile it anew: its lexer has reached a limit."""
+        self.cost_s = inf
 
 
 class Grammars:
@@ -42,7 +73,8 @@ class Grammars:
         self._path = directory / "tokenizer.json"
         self._vocab_size = vocab_size
         self._tokenizer: LLTokenizer | None = None
-        self._compiled = lru_cache(maxsize=CACHE_SIZE)(self._compile)
+        self._cached: OrderedDict[str, CompiledGrammar] = OrderedDict()  # least recently used first
+        self._threads: ThreadPoolExecutor | None = None  # for masks of slow grammars
 
     @classmethod
     def of(cls, directory: Path) -> Grammars:
@@ -75,42 +107,75 @@ class Grammars:
         except ValueError as error:
             raise UserError(f"grammars cannot use the checkpoint's tokenizer: {error}") from error
 
-    def compile(self, text: str) -> None:
-        """Compiles ahead of `bind`, in any thread. `bind` reports a failure to the request."""
-        with suppress(UserError):
-            self._compiled(text)
-
     def bind(self, request: Request) -> Request:
-        """Adds the mask of the request's grammar, if it has one. Raises RequestError if the grammar is invalid."""
+        """Adds the mask of the request's grammar, if it has one, in any thread.
+
+        Raises RequestError if the grammar is invalid. The first mask is computed here, because it is often the
+        slowest.
+        """
         if request.params.grammar is None:
             return request
-        return replace(request, mask=self.mask(request.params.grammar))
+        mask = self.mask(request.params.grammar)
+        mask.allowed(())
+        return replace(request, mask=mask)
 
     def mask(self, text: str) -> GrammarMask:
         """Returns a new mask, for one request."""
-        return GrammarMask(self._compiled(text).deep_copy(), self._vocab_size)
+        grammar = self._find(text)
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(MASK_THREADS, thread_name_prefix="masks")
+        return GrammarMask(grammar, self._vocab_size, self._threads)
 
-    def _compile(self, text: str) -> LLMatcher:
+    def _find(self, text: str) -> CompiledGrammar:
+        for retired in [name for name, grammar in self._cached.items() if grammar.cost_s == inf]:
+            del self._cached[retired]
+        grammar = self._cached.pop(text, None) or self._compile(text)
+        self._cached[text] = grammar
+        while len(self._cached) > 1 and self._has_too_many:
+            self._cached.popitem(last=False)
+        return grammar
+
+    @property
+    def _has_too_many(self) -> bool:
+        cost_s = sum(grammar.cost_s for grammar in self._cached.values())
+        return len(self._cached) > CACHE_SIZE or cost_s > MOST_COST_S
+
+    def _compile(self, text: str) -> CompiledGrammar:
         self.prepare()
         from llguidance import LLMatcher, LLParserLimits
 
         assert self._tokenizer is not None
         tokenizer, limits = self._tokenizer, LLParserLimits(verbose_errors=False)
         with panics_as(RequestError, "the grammar cannot be used: llguidance fails on it"):
-            matcher = call_with_stack(STACK_BYTES, lambda: LLMatcher(tokenizer, text, log_level=0, limits=limits))
+            matcher, seconds = call_with_stack(
+                STACK_BYTES, lambda: _time(lambda: LLMatcher(tokenizer, text, log_level=0, limits=limits))
+            )
         if matcher.is_error():
             raise RequestError(f"the grammar cannot be used: {matcher.get_error()[:MOST_ERROR]}")
-        return matcher
+        return CompiledGrammar(matcher, seconds)
 
 
 class GrammarMask:
     """The grammar's state along the tokens of one request."""
 
-    def __init__(self, matcher: LLMatcher, vocab_size: int) -> None:
-        self._matcher = matcher
+    def __init__(self, grammar: CompiledGrammar, vocab_size: int, threads: ThreadPoolExecutor) -> None:
+        self._grammar = grammar
+        self._matcher = grammar.matcher.deep_copy()
         self._vocab_size = vocab_size
+        self._threads = threads
         self._num_read = 0
         self._bits = np.empty((vocab_size + 31) // 32, dtype=np.int32)
+        self._latest: tuple[int, Tensor] | None = None  # number of tokens, and the mask after them
+        self._pending: Future[None] | None = None  # of the next mask, computed by a thread
+
+    def is_ready(self, token_ids: Sequence[int]) -> bool:
+        """Returns whether `allowed` is fast. The masks of a slow grammar are computed by threads, begun here."""
+        if self._pending is not None:
+            return self._pending.done()
+        if not self._grammar.is_slow or self._has_latest(token_ids):
+            return True
+        self._pending = self._threads.submit(self._compute, list(token_ids))
+        return False
 
     def allowed(self, token_ids: Sequence[int]) -> Tensor:
         """Returns bool [V]; only tokens that are new since the last call are parsed.
@@ -118,6 +183,23 @@ class GrammarMask:
         No token is allowed if the grammar exceeded its complexity limits. A completed grammar allows the end of
         the text.
         """
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+        if not self._has_latest(token_ids):
+            self._compute(token_ids)
+        assert self._latest is not None
+        return self._latest[1]
+
+    def _has_latest(self, token_ids: Sequence[int]) -> bool:
+        return self._latest is not None and self._latest[0] == len(token_ids)
+
+    def _compute(self, token_ids: Sequence[int]) -> None:
+        mask, seconds = _time(lambda: self._advance(token_ids))
+        self._grammar.count_mask(seconds)
+        self._latest = len(token_ids), mask
+
+    def _advance(self, token_ids: Sequence[int]) -> Tensor:
         if len(token_ids) < self._num_read:
             self._matcher.reset()
             self._num_read = 0
@@ -125,8 +207,16 @@ class GrammarMask:
             self._num_read += 1
             if not self._matcher.is_stopped():
                 self._matcher.consume_token(token)
+        if not self._matcher.is_error():
+            self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
         if self._matcher.is_error():
+            self._grammar.retire()
             return torch.zeros(self._vocab_size, dtype=torch.bool)
-        self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
         bits = np.unpackbits(self._bits.view(np.uint8), bitorder="little", count=self._vocab_size)
         return torch.from_numpy(bits.view(np.bool_))
+
+
+def _time(work: Callable[[], T]) -> tuple[T, float]:
+    """Returns the result of `work` and the CPU time in seconds that this thread took for it."""
+    start = time.thread_time()
+    return work(), time.thread_time() - start

@@ -36,6 +36,12 @@ class Job:
         return self.num_computed > 0 and len(self.token_ids) - self.num_computed == 1
 
     @property
+    def can_draw(self) -> bool:
+        """False while the mask of its next token is being computed."""
+        mask = self.request.mask
+        return mask is None or mask.is_ready(self.token_ids[self.request.num_prompt :])
+
+    @property
     def is_scoring(self) -> bool:
         """True while logits of its prompt are still wanted."""
         return self.request.wants_prompt_logits and self.num_scored < self.request.num_prompt

@@ -66,6 +66,7 @@ class Scheduler:
         return job.statistics()
 
     def next(self) -> Plan:
+        """Plans a step: running requests first, then waiting ones unless a request was just preempted."""
         draft = PlanDraft(self.config.max_num_batched_tokens, self.max_prompt_logits)
         before = self.num_preemptions
         for decoding in (True, False):
@@ -102,7 +103,7 @@ class Scheduler:
         return any(self._find(span) is not None for span in plan.spans)
 
     def commit(self, plan: Plan, results: Sequence[SpanResult]) -> list[StepOutput]:
-        """Takes one result per span whose logits were wanted, in order."""
+        """Applies a step's results, one per span whose logits were wanted, in order; returns the outputs."""
         now = self.clock()
         remaining = iter(results)
         outputs = []
@@ -150,9 +151,12 @@ class Scheduler:
             )
 
     def _extend(self, job: Job, draft: PlanDraft) -> None:
-        """Plans the next tokens of a running job; preempts the youngest until there is a page for one token."""
+        """Plans the next tokens of a running job; preempts the youngest until there is a page for one token.
+
+        A job whose mask is not ready sits out the step, so that the others do not wait for it.
+        """
         wanted = min(len(job.token_ids), job.num_computed + draft.room(job))
-        if wanted <= job.num_computed:
+        if wanted <= job.num_computed or not job.can_draw:
             return
         while (end := self.tables.grow(job.table, wanted)) <= job.num_computed:
             victim = self.running[-1]

@@ -58,7 +58,7 @@ def model_flags(flags: Sequence[str]) -> list[str]:
         given = value if equals else written[-1] if len(written) > 1 else None
         ours, meant = spell_ours(name, given)
         setting = next(
-            (each for each in all_settings().values() if ours in _spellings(each.name, each.off_flag)), None
+            (known for known in all_settings().values() if ours in _spellings(known.name, known.off_flag)), None
         )
         if setting is not None and setting.section != "server":
             kept += written if ours == name else [ours] if meant is None else [ours, meant]

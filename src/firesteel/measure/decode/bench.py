@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -53,6 +54,18 @@ class DecodeSweep:
 
     def cases(self) -> list[tuple[int, int]]:
         return list(itertools.product(self.batches, self.contexts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedCase:
+    """A batch at a depth that no kernel accepts, that does not fit into memory, or whose variants differ."""
+
+    batch: int
+    context: int
+    why: str
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"batch": self.batch, "context": self.context, "not_measured": self.why}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,13 +123,20 @@ def choose_decode_ops(loaded: Loaded, config: Config) -> DecodeOps:
 
 def measure_all(
     sweep: DecodeSweep, subject: DecodeSubject, out: Path, *, progress: Callable[[int, int], None]
-) -> Iterator[DecodeFigures]:
-    """Measures all cases and saves each record as soon as it is made."""
-    for done, (batch, context) in enumerate(sweep.cases(), start=1):
-        figures = measure(sweep, subject, batch, context)
-        record(subject, figures).save(out)
+) -> Iterator[DecodeFigures | FailedCase]:
+    """Measures all cases and saves each record as soon as it is made; one that fails does not end the others."""
+    cases = sweep.cases()
+    for done, (batch, context) in enumerate(cases, start=1):
+        try:
+            figures: DecodeFigures | FailedCase = measure(sweep, subject, batch, context)
+        except (UserError, torch.OutOfMemoryError) as error:
+            if len(cases) == 1:
+                raise
+            figures = FailedCase(batch=batch, context=context, why=" ".join(str(error).split()))
+        if isinstance(figures, DecodeFigures):
+            record(subject, figures).save(out)
         free_memory(subject.loaded.device)
-        progress(done, len(sweep.cases()))
+        progress(done, len(cases))
         yield figures
 
 

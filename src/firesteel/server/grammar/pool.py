@@ -29,7 +29,7 @@ from firesteel.server.http.errors import RETRY_S, ApiError
 log = logging.getLogger(__name__)
 StopReason = Literal["time", "memory", "crash", "panic", "cancelled"]
 MIB = 1 << 20
-CHILDREN = 2  # a slow trial leaves the other child to everybody else
+CHILDREN = 2  # while one runs a slow trial, the other serves all other requests
 MOST_WAITING = 32  # trials that wait for a child; further ones get 429
 CACHE_SIZE = 512  # grammars that passed: the same tools come with every turn
 TOO_COMPLEX = "schema_too_complex"
@@ -38,6 +38,8 @@ OUT_OF_MEMORY = (-signal.SIGABRT, -signal.SIGKILL)  # an allocation failed; the 
 
 
 class GrammarTrials:
+    """Runs trials in at most CHILDREN processes and remembers the grammars that passed."""
+
     def __init__(self, config: ServerConfig, count_stop: Callable[[StopReason], None]) -> None:
         self._limit_s = config.schema_timeout_s
         self._memory_mib = config.schema_memory_mib

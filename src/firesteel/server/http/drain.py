@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from firesteel.server.http.errors import RETRY_S, ApiError, note_error
 from firesteel.server.http.sse import HEADERS, event
 
-TELL_S = 1.0  # for clients to be told, and again for those that had to be cancelled
+TELL_S = 1.0  # to send errors to clients, and again to those whose requests had to be cancelled
 Fail = Callable[[Exception], None]
 
 
@@ -39,7 +39,7 @@ class Drain:
 
     @contextmanager
     def generating(self, fail: Fail) -> Iterator[None]:
-        """Has `fail` called with an error if the drain ends inside the context."""
+        """Calls `fail` with an error if the drain ends while the body runs."""
         self._generating.add(fail)
         try:
             yield
@@ -48,7 +48,7 @@ class Drain:
 
     @contextmanager
     def cancelling(self) -> Iterator[None]:
-        """Cancels the current task if it is still inside the context when the drain has ended; raises ApiError."""
+        """Cancels the current task, with an ApiError, if its body still runs when the drain has ended."""
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from contextlib import AbstractContextManager
+
 import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -12,6 +15,7 @@ from firesteel.errors import EngineDied, EngineFailed, HostMemoryLow, UserError
 from firesteel.server.openai.answers import ErrorAnswer, ErrorDetail
 from firesteel.untrusted.panics import panics_as
 
+log = logging.getLogger(__name__)
 KINDS = {
     401: "authentication_error",
     403: "permission_error",
@@ -53,6 +57,11 @@ class LibraryPanic(Exception):
     """A library written in Rust panicked. Unlike the panic, this is an Exception and gets the usual answer."""
 
 
+def panics_as_faults() -> AbstractContextManager[None]:
+    """Returns a context that raises LibraryPanic in place of a panic."""
+    return panics_as(LibraryPanic, "a library panicked")
+
+
 class PanicGuard:
     """A layer that turns panics of libraries into exceptions, which have an answer in JSON."""
 
@@ -60,7 +69,7 @@ class PanicGuard:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with panics_as(LibraryPanic, "a library panicked"):
+        with panics_as_faults():
             await self.app(scope, receive, send)
 
 
@@ -102,6 +111,12 @@ def note_error(scope: Scope, error: Exception) -> None:
     state = scope.setdefault("state", {})
     state["error"] = str(error) or type(error).__name__
     state["status"] = GONE if isinstance(error, ClientGone) else as_api_error(error).status
+
+
+def log_fault(error: Exception) -> None:
+    """Logs the trace of an error that no endpoint raises on purpose. The web framework never sees it."""
+    if not isinstance(error, (ApiError, UserError, EngineDied, TimeoutError, ClientGone)):
+        log.error("the server failed on a request", exc_info=error)
 
 
 async def answer_error(request: Request, error: Exception) -> Response:

@@ -32,13 +32,13 @@ class HostCheck:
 
     @classmethod
     def of(cls, config: ServerConfig) -> HostCheck:
-        """Without `allowed_hosts`, a server on loopback allows loopback only, and any other server every host."""
+        """Builds the check; without `allowed_hosts`, a server on loopback allows loopback only, others any host."""
         given = parse_hosts(config.allowed_hosts)
         is_local, address = find_bound(config.host)
         return cls([*given, config.host, address] if given or is_local else ["*"])
 
     def allows(self, host: str) -> bool:
-        """Takes the value of the header Host."""
+        """Returns whether a request with this value of the header Host is served."""
         if self.allows_all:
             return True
         parts = _HOST.fullmatch(host.strip())
@@ -78,7 +78,7 @@ class RequestGuard:
             return
         note_error(scope, error)
         response = error.response()
-        response.headers["connection"] = "close"  # where the next request begins may be in doubt
+        response.headers["connection"] = "close"  # it may be unclear where the next request begins
         await response(scope, receive, send)
 
     def find_error(self, headers: Iterable[tuple[bytes, bytes]]) -> ApiError | None:

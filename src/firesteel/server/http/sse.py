@@ -13,8 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from firesteel.config import ServerConfig
-from firesteel.errors import EngineDied, UserError
-from firesteel.server.http.errors import ApiError, ClientGone, as_api_error, note_error
+from firesteel.server.http.errors import ClientGone, as_api_error, log_fault, note_error, panics_as_faults
 
 LONG_S = 3600.0
 DONE = b"data: [DONE]\n\n"
@@ -98,13 +97,15 @@ class EventStream(Response):
                 unless(self._is_stuck, SlowClient),
                 asyncio.timeout(self.config.request_timeout_s or None),
             ):
-                await self._pass_on(send)
-        except (ApiError, UserError, EngineDied, TimeoutError, ClientGone) as error:
+                with panics_as_faults():
+                    await self._pass_on(send)
+        except Exception as error:
             if not self._has_begun:
                 raise
             note_error(scope, error)
             if isinstance(error, ClientGone):
                 return
+            log_fault(error)
             await send({"type": "http.response.body", "body": event(as_api_error(error).body), "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 

@@ -11,12 +11,18 @@ import msgspec
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response as HttpResponse
 
-from firesteel.errors import EngineDied, UserError
 from firesteel.server.chat.answer import spell_all
 from firesteel.server.chat.endpoint import Chat, ChatTurn
 from firesteel.server.generate.choice import Choice, ChoicePiece
 from firesteel.server.http.body import MIB, read_body
-from firesteel.server.http.errors import ApiError, as_api_error, json_response, note_error
+from firesteel.server.http.errors import (
+    ApiError,
+    as_api_error,
+    json_response,
+    log_fault,
+    note_error,
+    panics_as_faults,
+)
 from firesteel.server.http.keys import owner_of
 from firesteel.server.http.route import GENERATES, ApiRoute
 from firesteel.server.http.sse import Computed, EventStream, event, while_client_waits
@@ -37,8 +43,6 @@ from firesteel.server.responses.output import ResponseWriter, new_name
 from firesteel.server.responses.schema import Item, Reasoning, ResponseRequest, TextOptions
 from firesteel.server.responses.store import ResponseStore, Stored, complete_items, list_items
 from firesteel.server.service import Service
-
-FAILURES = (ApiError, UserError, EngineDied, TimeoutError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,14 +154,15 @@ class Responses:
         """Begins with the first piece: an error before it is an HTTP error."""
         writer, is_begun = job.writer, False
         try:
-            async with aclosing(self.service.run(job.turn.choices, job.turn.entry)) as pieces:
-                async for _, piece in pieces:
-                    events = writer.push(piece) if is_begun else [*writer.begin(), *writer.push(piece)]
-                    is_begun = True
-                    for new in events:
-                        yield event(new, new.type)
-            last = writer.finish(count_usage(job.choice))
-        except FAILURES as error:
+            with panics_as_faults():
+                async with aclosing(self.service.run(job.turn.choices, job.turn.entry)) as pieces:
+                    async for _, piece in pieces:
+                        events = writer.push(piece) if is_begun else [*writer.begin(), *writer.push(piece)]
+                        is_begun = True
+                        for new in events:
+                            yield event(new, new.type)
+                last = writer.finish(count_usage(job.choice))
+        except Exception as error:
             if not is_begun:
                 raise
             note_error(request.scope, error)
@@ -179,9 +184,10 @@ class Responses:
 
     async def work(self, job: ResponseJob) -> None:
         try:
-            async with asyncio.timeout(self.service.config.server.request_timeout_s or None):
-                await self.whole(job)
-        except FAILURES as error:
+            with panics_as_faults():
+                async with asyncio.timeout(self.service.config.server.request_timeout_s or None):
+                    await self.whole(job)
+        except Exception as error:
             self.note_failure(job.writer, error)
             self.keep(job)
         except asyncio.CancelledError:
@@ -189,6 +195,7 @@ class Responses:
             self.keep(job)
 
     def note_failure(self, writer: ResponseWriter, error: Exception) -> list[Event]:
+        log_fault(error)
         shown = as_api_error(error)
         return writer.fail(shown.code or "server_error", str(shown))
 

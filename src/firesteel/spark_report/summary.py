@@ -1,0 +1,73 @@
+"""The summary of a report in Markdown: what ran, the speeds, and what failed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from firesteel.spark_report.machine_log import MachineSample
+from firesteel.spark_report.parts import DECODED, why_not_decoded
+from firesteel.spark_report.report import PartReport, Report
+
+COUNTED = {"doctor": "status", "verify": "status", "prove": "verdict", "bench": "bound"}  # field that is counted
+SPEEDS = {
+    "decode": "batch {batch} at {context} tokens: {tok_s:.1f} tok/s",
+    "prefill": "{tokens} tokens: {tok_s:.0f} tok/s",
+    "engine": "{concurrency} in flight: {output_tok_s:.1f} tok/s",
+    "quality": "{precision}: perplexity {perplexity:.4f}, {right} right",
+}
+SEND = "Attach this file to an issue of the firesteel project; read it first: nothing is sent by itself."
+
+
+def summarise(report: Report) -> str:
+    """Returns a summary, part by part."""
+    device, quick = report.device, report.quick
+    shown = device.name if device.is_cuda else "no GPU was found: only the CPU was measured, no kernel ran"
+    lines = [f"# firesteel on {device.name}", "", SEND, "", f"- device: {shown}", f"- quick: {_yes_or_no(quick)}"]
+    lines += [f"- parts: {len(report.parts)} of {len(report.planned)}"]
+    lines += [f"- running when this was written: {report.running}"] if report.running else []
+    for part in report.parts:
+        machine = f"; {describe_machine(part.machine)}" if part.machine else ""
+        lines.append(f"- {part.name}: {part.outcome}, {part.seconds:.0f} s; {describe_result(part)}{machine}")
+    left_out = {model: why_not_decoded(model, device, quick=quick) for model in DECODED}
+    lines += [f"- decode-{model}: left out: {why}" for model, why in left_out.items() if why]
+    for part in report.parts:
+        if part.exit_code:
+            words = "\n".join(filter(None, (part.reason, part.last_words.strip())))
+            lines += ["", f"## {part.name} (exit code {part.exit_code})", "", "```", words, "```"]
+    return "\n".join(lines) + "\n"
+
+
+def describe_result(part: PartReport) -> str:
+    """Returns the speeds of a part, or how often each verdict occurs in its rows."""
+    if part.result is None:
+        return "no result"
+    if not isinstance(part.result, list):
+        return "result in report.json"
+    words = part.name.split("-")
+    kind = words[1] if words[0] == "model" else words[0]
+    if kind in SPEEDS:
+        return ", ".join(_describe_row(kind, row) for row in part.result) or "nothing"
+    verdicts = Counter(str(row.get(COUNTED[kind], "not measured")) for row in part.result)
+    return ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items())) or "nothing"
+
+
+def describe_machine(samples: Sequence[MachineSample]) -> str:
+    """Returns the lowest free memory, the highest temperature and the range of the SM clock."""
+    words = [f"least free memory {min(sample.available_gib for sample in samples):.1f} GiB"]
+    temperatures = [sample.temperature_c for sample in samples if isinstance(sample.temperature_c, float)]
+    clocks = [sample.sm_mhz for sample in samples if isinstance(sample.sm_mhz, float)]
+    words += [f"hottest {max(temperatures):.0f} C"] if temperatures else []
+    words += [f"SM clock {min(clocks):.0f} to {max(clocks):.0f} MHz"] if clocks else []
+    return ", ".join(words)
+
+
+def _describe_row(kind: str, row: dict[str, Any]) -> str:
+    if "not_measured" in row:
+        return f"batch {row['batch']} at {row['context']} tokens: not measured: {row['not_measured']}"
+    return SPEEDS[kind].format(**row)
+
+
+def _yes_or_no(value: bool) -> str:
+    return "yes" if value else "no"

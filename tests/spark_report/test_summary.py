@@ -1,0 +1,76 @@
+"""The summary: speeds, failures and the machine's state in words."""
+
+from dataclasses import replace
+
+import pytest
+
+from firesteel.device import GIB, find_device
+from firesteel.spark_report.machine_log import MachineSample
+from firesteel.spark_report.report import PartReport, Report
+from firesteel.spark_report.summary import summarise
+from firesteel.surroundings import look_around
+
+CPU = find_device("cpu")
+GB10 = replace(CPU, name="NVIDIA GB10", capability=(12, 1), memory_bytes=119 * GIB, is_unified=True)
+
+
+def summary_of(*parts, device=GB10, **told):
+    report = Report(device=device, surroundings=look_around(CPU), quick=False, planned=["a", "b"], **told)
+    report.parts += parts
+    return summarise(report)
+
+
+def part(name, result, **told):
+    told = {"exit_code": 0, "last_words": "", **told}
+    return PartReport(name=name, command="", seconds=9.0, result=result, **told)
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "shown"),
+    [
+        (
+            "decode-gpt-oss-20b",
+            [
+                {"batch": 1, "context": 2048, "tok_s": 61.25},
+                {"batch": 5, "context": 8, "not_measured": "too large"},
+            ],
+            "batch 1 at 2048 tokens: 61.2 tok/s, batch 5 at 8 tokens: not measured: too large",
+        ),
+        ("prefill-gpt-oss-120b-mxfp4", [{"tokens": 512, "tok_s": 1854.4}], "512 tokens: 1854 tok/s"),
+        ("model-prefill", [{"tokens": 512, "tok_s": 1854.4}], "512 tokens: 1854 tok/s"),
+        ("model-engine", [{"concurrency": 8, "output_tok_s": 99.96}], "8 in flight: 100.0 tok/s"),
+        (
+            "model-quality",
+            [{"precision": "all MXFP4", "perplexity": 2.5, "right": 7}],
+            "all MXFP4: perplexity 2.5000, 7 right",
+        ),
+        ("model-serve", {"passed": True}, "result in report.json"),
+        ("doctor", [{"status": "ok"}, {"status": "ok"}, {"status": "note"}], "1 note, 2 ok"),
+        ("bench-bf16", [{"bound": "read"}, {"why": "refused"}], "1 not measured, 1 read"),
+        ("verify", None, "no result"),
+    ],
+)
+def test_results_are_in_the_summary(name, rows, shown):
+    assert f"- {name}: done, 9 s; {shown}\n" in summary_of(part(name, rows))
+
+
+def test_a_part_that_was_ended_shows_why():
+    text = summary_of(part("verify", None, exit_code=125, reason="stopped: 1.0 GiB", last_words="loading"))
+    assert "- verify: FAILED (exit code 125; stopped: 1.0 GiB), 9 s; no result" in text
+    assert "## verify (exit code 125)\n\n```\nstopped: 1.0 GiB\nloading\n```" in text
+
+
+def test_memory_temperature_and_clocks_are_in_the_summary():
+    samples = tuple(
+        MachineSample(seconds=0.0, available_gib=free, sm_mhz=mhz, memory_mhz=None, temperature_c=heat, draw_w=None)
+        for free, mhz, heat in ((90.0, 2400.0, 40.0), (31.5, 2100.0, 71.0), (50.0, None, None))
+    )
+    text = summary_of(part("doctor", [], machine=samples))
+    assert "least free memory 31.5 GiB, hottest 71 C, SM clock 2100 to 2400 MHz" in text
+
+
+def test_summary_shows_what_is_left_out_what_runs_and_where_to_send_it():
+    text = summary_of(device=replace(GB10, memory_bytes=24 * GIB), running="decode-x")
+    assert "- decode-gpt-oss-120b: left out: needs 80 GiB, NVIDIA GB10 has 24\n" in text
+    assert "- parts: 0 of 2\n- running when this was written: decode-x\n" in text
+    assert "Attach this file to an issue of the firesteel project" in text and "http" not in text

@@ -1,0 +1,65 @@
+"""The figures of docs/spark.md are those of the roofline, and every claim is marked."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from firesteel.measure.roofline.nodes import Link, predict_nodes
+from firesteel.measure.roofline.prompts import predict_prompts
+from firesteel.measure.roofline.roofline import GPUS, StepShape, predict, step_cost
+from firesteel.model.spec import PRESETS
+
+PAGE = (Path(__file__).parents[1] / "docs" / "spark.md").read_text(encoding="utf-8")
+BIG, GB10, SHARE = PRESETS["gpt-oss-120b"], GPUS["gb10"], 0.85
+
+
+def rows_of(name):
+    """Returns the cells of a table between its comments, without the heading."""
+    text = re.search(rf"<!-- {name} -->\n(.*?)<!-- end of {name} -->", PAGE, re.DOTALL).group(1)
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()[2:]]
+
+
+def speeds(step):
+    prediction = predict(step_cost(BIG, step), GB10, SHARE)[-1]
+    return [f"{prediction.ceiling_tok_s:.1f}", f"{prediction.predicted_tok_s:.1f}"]
+
+
+def dense_of(cell):
+    return cell.partition(",")[0]
+
+
+def test_formats():
+    rows = rows_of("formats")
+    assert [dense_of(row[0]) for row in rows] == ["bf16", "fp8", "mxfp4"]
+    for cell, gigabytes, *shown in rows:
+        step = StepShape(dense=dense_of(cell))
+        assert gigabytes == f"{step_cost(BIG, step).bytes / 1e9:.2f}" and shown == speeds(step)
+
+
+def test_steps():
+    for requests, context, *shown in rows_of("steps"):
+        assert shown == speeds(StepShape(dense="mxfp4", requests=int(requests), context=int(context)))
+
+
+def test_prompts():
+    rows = predict_prompts(BIG, StepShape(dense="mxfp4"), "gb10", model="gpt-oss-120b")
+    by_activation = {(row.activation, row.tokens): row for row in rows}
+    for tokens, scaled, plain, published in rows_of("prompts"):
+        expected = [by_activation[activation, int(tokens)] for activation in ("mxfp8", "bf16")]
+        assert [scaled, plain] == [f"{row.predicted_tok_s:.0f}" for row in expected]
+        assert published == f"{expected[0].published_tok_s:.0f}"
+
+
+def test_nodes():
+    for cell, reading, link, tok_s, gain in rows_of("nodes"):
+        cost = step_cost(BIG, StepShape(dense=dense_of(cell)))
+        two = predict_nodes(BIG, cost, GB10.read_gb_s, SHARE, 2, Link())
+        assert (reading, link) == (f"{two.read_ms:.2f}", f"{two.link_ms:.2f}")
+        assert (tok_s, gain) == (f"{two.predicted_tok_s:.1f}", f"{two.speedup:.2f}")
+
+
+@pytest.mark.parametrize("heading", ["Serve", "Speed of one request", "Prompts", "Two Sparks", "Quality"])
+def test_sections_say_what_is_measured_predicted_or_not_yet_run(heading):
+    section = re.search(rf"^## {heading}\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE).group(1)
+    assert re.search(r"\b(measured|predicted|not\s+yet\s+run)\b", section, re.IGNORECASE)
