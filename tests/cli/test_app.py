@@ -59,8 +59,6 @@ SETTINGS = {
     "request_timeout_s": (["--request-timeout-s", "5"], 5.0, "6", 6.0, "7", 7.0),
     "slow_client_s": (["--slow-client-s", "5"], 5.0, "6", 6.0, "7", 7.0),
     "drain_s": (["--drain-s", "5"], 5.0, "6", 6.0, "7", 7.0),
-    "schema_timeout_s": (["--schema-timeout-s", "5"], 5.0, "6", 6.0, "7", 7.0),
-    "schema_memory_mib": (["--schema-memory-mib", "500"], 500.0, "600", 600.0, "700", 700.0),
     "response_store_mib": (["--response-store-mib", "5"], 5.0, "6", 6.0, "7", 7.0),
     "prompt_date": (["--prompt-date", "today"], "today", "2026-01-31", "2026-01-31", '"2027-01-31"', "2027-01-31"),
     "log_format": (["--log-format", "json"], "json", "json", "json", '"json"', "json"),

@@ -42,10 +42,10 @@ PRESETS: dict[str, tuple[PresetValue, ...]] = {
             "perplexity, 5 answers lost and 1 gained of 2,824; not measured on gpt-oss",
         ),
         PresetValue(
-            setting="max_num_batched_tokens",
-            value=4096,
-            why="48 SMs: at published prompt speeds a step of 8192 tokens takes more than a second, and one of 2048 "
-            "reads every expert for half as many tokens",
+            setting="max_decode_delay_ms",
+            value=500.0,
+            why="a step with 64 prompt tokens reads most experts and takes 0.27 s, one with 2048 takes 0.43 s "
+            "(predicted): at 40 ms, prompts beside decoding requests would be cut into 64 tokens each",
         ),
     ),
 }
