@@ -229,7 +229,7 @@ def test_tests_mirror_the_source():
     A helper that several tests share is a subject too: its test stands beside it.
     """
     whole = {"test_architecture.py", "test_english.py", "test_references.py", "test_gates.py"}
-    whole |= {"test_gpt_oss_gpu.py"}
+    whole |= {"test_gpt_oss_gpu.py", "test_simulated_gb10.py"}
     whole |= {"test_emulated_machine.py", "test_emulated_instructions.py"}  # their subject is the emulator
     for test in (ROOT / "tests").rglob("test_*.py"):
         place = test.relative_to(ROOT / "tests")

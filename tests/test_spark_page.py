@@ -11,8 +11,9 @@ from firesteel.defaults import find_defaults
 from firesteel.device import GIB
 from firesteel.device.catalogue import CATALOGUE
 from firesteel.engine.cache.kv_cache import UNIFIED_REQUESTS, find_layout, page_bytes
+from firesteel.engine.engine import find_budget
 from firesteel.measure.roofline.nodes import Link, predict_nodes
-from firesteel.measure.roofline.prompts import predict_prompts
+from firesteel.measure.roofline.prompts import STEP_TOKENS, predict_prompts
 from firesteel.measure.roofline.roofline import GPUS, StepShape, predict, step_cost
 from firesteel.model.spec import PRESETS
 from firesteel.model.weights import weight_bytes
@@ -56,6 +57,13 @@ def test_prompts():
         expected = [by_activation[activation, int(tokens)] for activation in ("mxfp8", "bf16")]
         assert [scaled, plain] == [f"{row.predicted_tok_s:.0f}" for row in expected]
         assert published == f"{expected[0].published_tok_s:.0f}"
+
+
+def test_prompt_in_steps_of_the_server_and_in_smaller_ones():
+    batch = find_defaults({}, CATALOGUE["gb10"], environ={}, triton=(3, 8)).config.batch
+    assert find_budget(batch, CATALOGUE["gb10"]) == STEP_TOKENS == 8192
+    rows = predict_prompts(BIG, StepShape(dense="mxfp4"), "gb10", lengths=(8192,), step_tokens=4096)
+    assert f"{rows[0].predicted_tok_s:.0f} tok/s are predicted (`--step-tokens 4096`)" in PAGE
 
 
 def test_nodes():

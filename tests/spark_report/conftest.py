@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import firesteel
-from firesteel.device import find_device
+from firesteel.device import GIB, find_device
+from firesteel.device.host_memory import HostMemory
 from firesteel.spark_report.run import make_report
 
 # Verify dies, bench leaves a record.
@@ -42,13 +43,21 @@ def read_zip(path):
         return {name: packed.read(name).decode() for name in packed.namelist()}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def enough_memory():
+    """The guard sees free memory, whatever else runs on this machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("firesteel.spark_report.run.find_host_memory", lambda: HostMemory(100 * GIB, 50 * GIB))
+        yield
+
+
 @pytest.fixture
 def unzip():
     return read_zip
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory):
+def report(tmp_path_factory, enough_memory):
     """(parts, files of the zip, printed lines) of a run against the stub."""
     told, out = [], tmp_path_factory.mktemp("report") / "report.zip"
     with pytest.MonkeyPatch.context() as patch:

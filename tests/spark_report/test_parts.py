@@ -46,14 +46,16 @@ def test_report_of_a_gpu_times_every_activation_batch_and_prompt_length():
     assert {int(size) for command in packed for size in flag(command, "--batch").split(",")} == set(range(1, 9))
     prompts = [command for command in large if command[1] == "prefill"]
     assert {flag(command, "--tokens") for command in prompts} == {"512,2048,8192"}
-    assert [flag(command, "--activation") for command in prompts] == ["mxfp8", "bf16"]
+    assert flag(prompts[0], "--preset") == "spark"  # as `firesteel serve` chooses on a GB10
+    assert [flag(command, "--prefill-activation") for command in prompts[1:]] == ["mxfp8", "bf16"]
     folders = [flag(arguments, "--out") for arguments in parts if "--out" in arguments]
     assert len(set(folders)) == len(folders)  # a plot would overwrite another's
 
 
 def test_mxfp8_prompts_are_timed_where_the_instruction_exists():
     parts = [part.arguments for part in list_parts(H200, FOLDER, quick=False) if part.arguments[1] == "prefill"]
-    assert {flag(command, "--activation") for command in parts} == {"bf16"}
+    assert {flag(command, "--prefill-activation") for command in parts} == {"bf16"}
+    assert not any("--preset" in command for command in parts)
 
 
 def test_a_real_checkpoint_adds_its_parts_before_the_long_ones():

@@ -94,6 +94,7 @@ def test_part_is_ended_with_its_children_when_memory_runs_low(monkeypatch, tmp_p
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], start_new_session=True); "
         f"Path({str(pid_file)!r}).write_text(str(child.pid)); time.sleep(60)"
     )
+    monkeypatch.setattr(report_run, "MEMORY_WAIT_S", 0.1)
     monkeypatch.setattr(
         report_run,
         "find_host_memory",
@@ -101,11 +102,19 @@ def test_part_is_ended_with_its_children_when_memory_runs_low(monkeypatch, tmp_p
     )
     parts = make_report(CPU, tmp_path / "r.zip", tell=silent, command=(sys.executable, "-c", stub))
     assert [part.exit_code for part in parts] == [125] * 4
-    assert parts[0].reason == "stopped: 1.0 GiB of memory were free, the guard keeps 4.0; end other programs"
-    assert parts[1].reason.startswith("not started: 1.0 GiB of memory were free")
+    assert parts[0].reason == "stopped: 1.0 GiB of memory were free, 4.0 are required; end other programs"
+    assert parts[1].reason.startswith("not started: 1.0 GiB of memory were free, 8.0 are required")
     child = int(pid_file.read_text())
     assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
     assert "stopped: 1.0 GiB" in unzip(tmp_path / "r.zip")["summary.md"]
+
+
+def test_part_waits_for_memory_that_is_given_back(monkeypatch, tmp_path):
+    """Once a short shortage made all remaining parts fail within seconds."""
+    answers = iter([HostMemory(100 * GIB, 5 * GIB)] * 4)
+    monkeypatch.setattr(report_run, "find_host_memory", lambda: next(answers, HostMemory(100 * GIB, 9 * GIB)))
+    parts = make_report(CPU, tmp_path / "r.zip", tell=silent, command=(sys.executable, "-c", "print('[]')"))
+    assert [part.exit_code for part in parts] == [0] * 4 and parts[0].seconds > 0.5
 
 
 @pytest.mark.parametrize(("total", "least"), [(24, 2.0), (119, 4.76)])

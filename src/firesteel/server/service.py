@@ -6,6 +6,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -28,9 +29,11 @@ from firesteel.server.http.keys import KeyCheck
 from firesteel.server.observe.access_log import LogEntry
 from firesteel.server.observe.metrics import Metrics
 from firesteel.server.openai.answers import CompletionDetails, PromptDetails, Usage
+from firesteel.server.openai.limits import MAX_CHARACTERS_TO_ENCODE
 from firesteel.types import Request, SamplingParams
 
 LONG_TEXT = 8192  # characters: longer texts are tokenized outside the event loop
+VERY_LONG_TEXT = 256 << 10  # characters: longer texts take a large part of a second
 MESSAGE_CHARACTERS = 64  # counted per message for its header
 T = TypeVar("T")
 
@@ -53,10 +56,12 @@ class Service:
         self.keys = KeyCheck(list_keys(config.server.api_key, config.server.api_key_file))
         self.metrics = Metrics(self.names[0])
         self.trials = GrammarTrials(config.server, self.metrics.count_stopped_trial)
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="very-long-texts")
 
     def close(self) -> None:
-        """Ends the child processes."""
+        """Ends the child processes and drops texts that wait to be tokenized."""
         self.trials.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     @property
     def max_context(self) -> int:
@@ -80,11 +85,13 @@ class Service:
 
     async def encode(self, text: str) -> list[int]:
         with naming_field("prompt"):
+            check_length(len(text))
             return await self._run_off_loop(len(text), lambda: self.tokenizer.encode(text))
 
     async def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         size = sum(len(message.content) + MESSAGE_CHARACTERS for message in messages)
         with naming_field("messages"):
+            check_length(size)
             return await self._run_off_loop(size, lambda: self.harmony.encode_for_completion(messages))
 
     async def decode(self, token_ids: Sequence[int]) -> str:
@@ -170,8 +177,20 @@ class Service:
         return int(time.time())
 
     async def _run_off_loop(self, num_characters: int, work: Callable[[], T]) -> T:
-        """Runs in a thread if the text is long."""
-        return work() if num_characters < LONG_TEXT else await asyncio.to_thread(work)
+        """Runs in a thread if the text is long. Very long ones have their own, so that no other request waits."""
+        if num_characters < LONG_TEXT:
+            return work()
+        if num_characters < VERY_LONG_TEXT:
+            return await asyncio.to_thread(work)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+
+def check_length(num_characters: int) -> None:
+    """Raises RequestError for a text that would take many seconds to tokenize."""
+    if num_characters > MAX_CHARACTERS_TO_ENCODE:
+        raise RequestError(
+            f"the text has {num_characters} characters; at most {MAX_CHARACTERS_TO_ENCODE} are tokenized"
+        )
 
 
 @contextmanager

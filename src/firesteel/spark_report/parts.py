@@ -18,6 +18,8 @@ from firesteel.plot import PlotError, check_libraries
 
 DECODED = {"gpt-oss-120b": 80, "gpt-oss-20b": 20}  # GiB of memory that a GPU needs for its weights and steps
 MXFP4 = ("--mxfp4-layers", "qkv,o,lm_head")
+AS_SERVED = {True: ("--preset", "spark"), False: MXFP4}  # by whether the GPU is an SM12x
+ONE_STEP = ("--max-num-batched-tokens", "8192")  # a whole prompt; the preset cuts it
 ALL_MXFP4 = "all MXFP4"  # its name in bench quality
 QUICK_M = {True: "1,16,256,2048", False: "1"}  # by is_cuda
 CACHE = ("--kv-cache-gib", "4")  # enough for 8 requests of 8192 tokens; leaves the host its memory
@@ -109,15 +111,16 @@ def _list_steps(model: str, device: DeviceSpec, folder: Path, quick: bool) -> It
         return _command(name, "bench", "decode", "--synthetic", model, "--json", *arguments, *out, quick=quick)
 
     def prefill(name: str, *arguments: str) -> ReportCommand:
-        asked = ("bench", "prefill", "--synthetic", model, "--json", *PROMPTS, *MXFP4, *arguments)
+        asked = ("bench", "prefill", "--synthetic", model, "--json", *PROMPTS, *arguments)
         return _command(name, *asked, "--out", str(folder / name), quick=quick)
 
     yield decode(f"decode-{model}-mxfp4", *MXFP4, "--batch", "1", "--context", "2048", *FIRST_STEPS[quick])
     if quick:
         return
     if has_native_mxfp8(device):
-        yield prefill(f"prefill-{model}-mxfp4-mxfp8", "--activation", "mxfp8")
-    yield prefill(f"prefill-{model}-mxfp4", "--activation", "bf16")
+        yield prefill(f"prefill-{model}-as-served", *AS_SERVED[True])
+        yield prefill(f"prefill-{model}-mxfp4-mxfp8", *MXFP4, *ONE_STEP, "--prefill-activation", "mxfp8")
+    yield prefill(f"prefill-{model}-mxfp4", *MXFP4, *ONE_STEP, "--prefill-activation", "bf16")
     yield decode(f"decode-{model}-as-shipped", "--mxfp4-layers", "", "--batch", "1,8", "--context", "2048,8192")
     batches, contexts = ",".join(map(str, range(2, 9))), "2048,8192"
     yield decode(f"decode-{model}-mxfp4-batches", *MXFP4, "--batch", batches, "--context", contexts)
@@ -131,15 +134,16 @@ def _list_real(model: Path, device: DeviceSpec, folder: Path, quick: bool) -> It
         asked = ("bench", verb, "--model", str(model), "--json", *arguments, "--out", str(folder / name))
         return _command(name, *asked, quick=quick)
 
-    yield bench("model-prefill", "prefill", *MXFP4, *PROMPTS)
+    served = AS_SERVED[has_native_mxfp8(device)]
+    yield bench("model-prefill", "prefill", *served, *PROMPTS)
     if device.is_cuda:
         yield bench("model-decode", "decode", *MXFP4, "--batch", "1", *FIRST_STEPS[quick], *_plot_flags())
-    yield bench("model-engine", "engine", *MXFP4, *ENGINE)
+    yield bench("model-engine", "engine", *served, *ENGINE)
     yield _command(
         "model-serve",
         *("lab", "run", "--level", "4", "--model", str(model), "--out", str(folder / "model-serve")),
         *(("--quick",) if quick else ()),
-        *("--", *MXFP4),
+        *("--", *served),
         quick=quick,
         result_file="result.json",
     )

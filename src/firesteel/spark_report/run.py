@@ -30,6 +30,8 @@ from firesteel.surroundings import look_around
 PATIENCE_S = 3600  # per part
 GUARD_PERIOD_S = 0.25
 LEAST_FREE_GIB, LEAST_FREE_SHARE = 2.0, 0.04  # of the host's memory; the larger one ends a part
+ROOM_TO_START = 2  # times that much must be free before a part starts
+MEMORY_WAIT_S = 120  # for memory that another program, or the part before, gives back
 EXIT_S = 30  # until killed processes must be gone
 TIMED_OUT, LOW_MEMORY = 124, 125  # exit codes of parts that were ended
 LAST_WORDS = 4000  # characters of stderr that are kept
@@ -113,9 +115,10 @@ def find_least_free_bytes() -> int:
 
 def _run_guarded(command: list[str], stdout: IO[bytes], stderr: IO[bytes]) -> tuple[int, str]:
     """Runs a command; returns its exit code, and why it was ended or not started."""
-    least, deadline = find_least_free_bytes(), time.monotonic() + PATIENCE_S
-    if reason := _low_memory(least):
+    least = find_least_free_bytes()
+    if reason := _wait_for_memory(ROOM_TO_START * least):
         return LOW_MEMORY, f"not started: {reason}"
+    deadline = time.monotonic() + PATIENCE_S
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr)
     try:
         while True:
@@ -130,11 +133,19 @@ def _run_guarded(command: list[str], stdout: IO[bytes], stderr: IO[bytes]) -> tu
         kill_tree(process)
 
 
+def _wait_for_memory(least: int) -> str:
+    """Waits until `least` bytes are free; returns why that did not happen in time."""
+    deadline = time.monotonic() + MEMORY_WAIT_S
+    while (reason := _low_memory(least)) and time.monotonic() < deadline:
+        time.sleep(GUARD_PERIOD_S)
+    return reason
+
+
 def _low_memory(least: int) -> str:
     free = find_host_memory().available_bytes
     if free >= least:
         return ""
-    return f"{free / GIB:.1f} GiB of memory were free, the guard keeps {least / GIB:.1f}; end other programs"
+    return f"{free / GIB:.1f} GiB of memory were free, {least / GIB:.1f} are required; end other programs"
 
 
 def kill_tree(process: subprocess.Popen[bytes]) -> None:

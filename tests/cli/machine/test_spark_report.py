@@ -1,5 +1,11 @@
 """The verb spark-report: an error before anything runs if its file cannot be written."""
 
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
 import pytest
 
 from firesteel import UserError
@@ -16,3 +22,17 @@ from firesteel import UserError
 def test_unwritable_file_is_an_error(run, out, message):
     result = run("spark-report", "--out", out)
     assert isinstance(result.exception, UserError) and message in str(result.exception)
+
+
+def test_sigterm_ends_the_running_part_too(tmp_path):
+    """A part that went on would keep tens of GiB of a machine whose owner believes that the report has ended."""
+    command = [sys.executable, "-m", "firesteel", "spark-report", "--quick", "--out", str(tmp_path / "r.zip")]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline, children = time.monotonic() + 100, []
+    while not children or not (tmp_path / "r.zip").is_file():
+        assert time.monotonic() < deadline and process.poll() is None
+        children = [child for child in psutil.Process(process.pid).children() if "doctor" in child.cmdline()]
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 143
+    assert not psutil.wait_procs(children, timeout=10)[1]

@@ -80,6 +80,23 @@ def test_expert_with_more_tokens_than_fit_at_once_is_read_twice(hold_emulated):
     hold_emulated(decode_experts, SMALL, make_operands(8, "the same"), way="cuda:even")
 
 
+@pytest.mark.parametrize("routing", ["any", "the same", "half"])
+def test_little_shared_memory_holds_the_tokens_of_an_expert_and_two_stages(routing, hold_emulated):
+    machine = Machine(5, 12_500)
+    stream = plan_even(machine, tokens=8, hidden=HIDDEN, experts=EXPERTS, active=ACTIVE).stream
+    assert (stream.stages, stream.num_held) == (2, 4)
+    hold_emulated(decode_experts, machine, make_operands(8, routing), way="cuda:even")
+
+
+@pytest.mark.parametrize("activation", ["bf16", "mxfp8"])
+def test_tokens_held_in_turns_give_the_same_bits(activation, use_machine):
+    run, results = decode_experts.implementations["cuda:even"].function, []
+    for shared_bytes in (SMALL.shared_bytes, 12_500):
+        use_machine(replace(SMALL, shared_bytes=shared_bytes))
+        results.append(run(replace(make_operands(7, "half"), activation=activation)))
+    assert torch.equal(*results)
+
+
 def test_nan_reaches_every_value_of_its_token(hold_emulated):
     operands = make_operands(5, "the same")
     operands.r[-1, 3] = float("nan")

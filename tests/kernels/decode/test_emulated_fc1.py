@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from firesteel.kernels.decode.fc1 import DecodeFc1Operands, decode_fc1
+from firesteel.kernels.decode.fc1 import DecodeFc1Operands, decode_fc1, plan
 from firesteel.kernels.operands.weights import random_experts
 from firesteel.kernels.stream.plan import Machine
 from firesteel.kernels.stream.shapes import Draw
@@ -39,6 +39,28 @@ def test_rows_are_multiplied_by_the_tokens_that_chose_them(tokens, limit, hold_e
 
 def test_only_the_norm_is_read_before_the_inputs_are_ready(hold_early):
     hold_early(decode_fc1, LARGE, ("r", "logits"), make_operands(3))
+
+
+IN_TURNS = Machine(4, 50_000)
+
+
+@pytest.mark.parametrize("tokens", [5, 8])
+def test_little_shared_memory_holds_the_tokens_of_an_expert_and_two_stages(tokens, hold_emulated):
+    """Eight experts for up to 32 pairs: some are chosen by more tokens than are held, and are read twice."""
+    sizes = {"hidden": 1344, "intermediate": 24, "experts": 8, "active": 4}
+    stream = plan(IN_TURNS, tokens=tokens, **sizes).stream
+    assert (stream.stages, stream.num_held) == (2, 4)
+    hold_emulated(decode_fc1, IN_TURNS, make_operands(tokens))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tokens", [5, 8])
+def test_plans_of_a_gb10_at_real_widths(tokens, hold_emulated):
+    hold_emulated(decode_fc1, SMALL, make_operands(tokens, 2880))
+
+
+def test_residual_is_not_read_early_if_it_is_held_in_turns(hold_early):
+    hold_early(decode_fc1, IN_TURNS, ("r", "logits"), make_operands(5))
 
 
 def test_clamp_keeps_nan(hold_emulated):

@@ -40,6 +40,20 @@ def test_nan_reaches_every_value_of_its_token(hold_emulated):
     assert decode_fc2.reference(operands).isnan().all(1).tolist() == [False, True]
 
 
+@pytest.mark.parametrize("tokens", [5, 8])
+def test_little_shared_memory_holds_the_tokens_of_an_expert_and_two_stages(tokens, hold_emulated):
+    machine = Machine(3, 55_000)
+    stream = plan(machine, tokens=tokens, hidden=64, intermediate=1344, experts=8, active=4).stream
+    assert (stream.stages, stream.num_held) == (2, 4)
+    hold_emulated(decode_fc2, machine, make_operands(tokens, 64, 1344))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tokens", [5, 8])
+def test_plans_of_a_gb10_at_real_widths(tokens, hold_emulated):
+    hold_emulated(decode_fc2, SMALL, make_operands(tokens, 64, 2880))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("intermediate", "machine"), [(64, LARGE), (128, SMALL), (192, TINY)], ids=str)
 @pytest.mark.parametrize("tokens", [1, 2, 3, 5, 8])

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from firesteel.kernels.decode.lm_head import DecodeLmHeadOperands, decode_lm_head, find_best
+from firesteel.kernels.decode.lm_head import DecodeLmHeadOperands, decode_lm_head, find_best, plan
 from firesteel.kernels.stream.plan import Machine
 from firesteel.kernels.stream.shapes import Draw
 
@@ -41,6 +41,13 @@ def test_logits_and_the_best_of_each_cta(tokens, is_fp4, hold):
 def test_one_token_and_packed_rows_of_several_steps_per_warp(hold):
     """A product takes four groups side by side, so that every lane holds a part of a row."""
     hold(LARGE, make_operands(1, 1152, True))
+
+
+def test_little_shared_memory_holds_four_tokens_at_a_time_and_two_stages(hold):
+    machine = Machine(3, 48_000)
+    stream = plan(machine, is_fp4=True, tokens=7, hidden=1344, vocabulary=144).stream
+    assert (stream.stages, stream.num_held) == (2, 4)
+    hold(machine, replace(make_operands(7, 1344, True), activation="mxfp8"))
 
 
 def test_the_best_are_those_of_its_own_logits(use_machine):

@@ -53,6 +53,33 @@ def test_rows_are_split_like_those_of_the_real_size():
     assert (plain.warps, plain.steps_each, plain.chunks) == (14, 3, 2)
 
 
+@pytest.mark.parametrize(
+    ("tokens", "is_fp4", "shared_bytes", "held", "chunks"),
+    [(3, True, 33_000, 1, 1), (8, True, 40_000, 1, 1), (6, False, 60_000, 8, 6)],
+    ids=str,
+)
+def test_little_shared_memory_still_holds_two_stages(tokens, is_fp4, shared_bytes, held, chunks, hold_emulated):
+    """As on a GB10: x of one token at a time before packed weights, smaller parts of rows of bf16."""
+    machine = Machine(3, shared_bytes)
+    stream = plan(machine, is_fp4=is_fp4, tokens=tokens, hidden=112, columns=1344).stream
+    assert (stream.stages, stream.num_held, stream.chunks) == (2, held, chunks)
+    hold_emulated(decode_o, machine, make_operands(tokens, 112, 1344, is_fp4))
+
+
+def test_nan_reaches_its_token_alone_if_tokens_are_held_one_by_one(hold_emulated):
+    operands = make_operands(6, 112, 1344, True)
+    operands.mixed[2, 700] = float("nan")
+    hold_emulated(decode_o, Machine(3, 40_000), operands)
+    assert decode_o.reference(operands).isnan().all(1).tolist() == [False, False, True, False, False, False]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_fp4", [True, False], ids=PACKED.get)
+@pytest.mark.parametrize("tokens", [4, 5, 8])
+def test_plans_of_a_gb10_at_real_widths(tokens, is_fp4, hold_emulated):
+    hold_emulated(decode_o, SMALL, make_operands(tokens, 48, 4096, is_fp4))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("columns", "machine"), [(64, LARGE), (128, SMALL), (192, LARGE), (1152, SMALL)], ids=str)
 @pytest.mark.parametrize("tokens", [1, 2, 3, 5, 8])

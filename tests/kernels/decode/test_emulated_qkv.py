@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from firesteel.kernels.decode.qkv import decode_qkv
+from firesteel.kernels.decode.qkv import decode_qkv, plan
 from firesteel.kernels.decode.qkv_operands import DecodeQkvOperands
 from firesteel.kernels.rope import RopeSpec, rope_table
 from firesteel.kernels.stream.build import with_all_arriving
@@ -43,6 +43,31 @@ def make_operands(tokens, hidden, is_fp4, page_size=16):
 def test_queries_are_rotated_and_keys_and_values_are_in_their_slots(tokens, is_fp4, page_size, hold_emulated):
     """Six CTAs share twenty strips."""
     hold_emulated(decode_qkv, LARGE, make_operands(tokens, 320, is_fp4, page_size))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "is_fp4", "shared_bytes", "held", "chunks"),
+    [(5, True, 48_000, 4, 1), (8, True, 48_000, 4, 1), (6, False, 60_000, 8, 6)],
+    ids=str,
+)
+def test_little_shared_memory_still_holds_two_stages(tokens, is_fp4, shared_bytes, held, chunks, hold_emulated):
+    """As on a GB10: x of four tokens at a time before packed weights, smaller parts of rows of bf16."""
+    machine = Machine(5, shared_bytes)
+    stream = plan(machine, is_fp4=is_fp4, tokens=tokens, hidden=1344, heads=HEADS, kv_heads=KV_HEADS).stream
+    assert (stream.stages, stream.num_held, stream.chunks) == (2, held, chunks)
+    hold_emulated(decode_qkv, machine, make_operands(tokens, 1344, is_fp4))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_fp4", [True, False], ids=PACKED.get)
+@pytest.mark.parametrize("tokens", [5, 8])
+def test_plans_of_a_gb10_at_real_widths(tokens, is_fp4, hold_emulated):
+    hold_emulated(decode_qkv, SMALL, make_operands(tokens, 2880, is_fp4))
+
+
+def test_residual_is_not_read_early_if_it_is_held_in_turns(hold_early):
+    late = ("r", "positions", "slots")
+    hold_early(decode_qkv, Machine(5, 48_000), late, make_operands(5, 1344, True))
 
 
 def with_fp8_pages(operands, *, activation="bf16", counts=True):

@@ -10,6 +10,7 @@ from firesteel.device import find_device
 from firesteel.kernels.cuda import cache as cuda_cache
 from firesteel.kernels.decode.attention_plan import Sharing
 from firesteel.kernels.decode.attention_plan import kernel as attention_kernel
+from firesteel.kernels.decode.experts_plan import plan_even
 from firesteel.kernels.decode.fc1 import expert_sizes
 from firesteel.kernels.decode.fc1 import plan as plan_fc1
 from firesteel.kernels.decode.fc2 import plan as plan_fc2
@@ -25,8 +26,9 @@ from firesteel.kernels.proof.prove import list_code, prove_code
 from firesteel.kernels.registry import DECODE_OPS
 from firesteel.kernels.stream import plan as stream_plan
 from firesteel.kernels.stream.build import with_all_arriving, with_delays
-from firesteel.kernels.stream.plan import find_machine, machine_of, with_sms
+from firesteel.kernels.stream.plan import find_machine, machine_of, with_machine, with_sms
 from firesteel.kernels.stream.shapes import GPT_OSS, KINDLING
+from firesteel.kernels.target import SHARED_LIMIT_BYTES
 
 H200, GB10 = machine_of((9, 0)), machine_of((12, 1))
 FLOAT_ATOMIC = re.compile(r"\b(?:atom|red)\.[\w.:]*\.(?:f16|bf16|f32|f64)|\b(?:RED|ATOM[GS]?)\.\S*F(?:16|32|64)")
@@ -90,12 +92,35 @@ def test_every_plan_for_an_h200_fits(tokens):
         assert all(plan.refuse(H200) is None for plan in plan_all(H200, sizes, tokens).values())
 
 
-def test_plan_that_does_not_fit_a_gb10_is_refused_with_the_cure():
-    packed_o = plan_all(GB10, GPT_OSS, 8)["o", True]
-    assert re.search(r"needs \d+ bytes .* for 8 tokens, .* 101376: take fewer tokens", packed_o.refuse(GB10))
-    codes = {op.name: [code.variant for code in list_code(op, "sm_121a")] for op in DECODE_OPS}
-    assert "cuda mxfp4-weight T=4" in codes["decode_o"] and "cuda mxfp4-weight T=8" not in codes["decode_o"]
-    assert all("cuda mxfp4-weight T=8" in codes[f"decode_{name}"] for name in ("qkv", "fc1", "fc2", "lm_head"))
+@pytest.mark.parametrize("capability", [(12, 0), (12, 1)], ids=["rtx5090", "gb10"])
+@pytest.mark.parametrize("tokens", [1, 2, 3, 4, 5, 6, 7, 8])
+def test_every_plan_for_sm12x_fits_with_two_stages(capability, tokens):
+    machine = machine_of(capability)
+    for name, planned in plan_all(machine, GPT_OSS, tokens).items():
+        assert planned.refuse(machine) is None and planned.stream.stages >= 2, name
+    even = plan_even(machine, tokens=tokens, hidden=2880, experts=128, active=4)
+    assert even.refuse(machine) is None and even.stream.stages >= 2
+
+
+@pytest.mark.parametrize("target", ["sm_120a", "sm_121a"])
+def test_every_number_of_tokens_is_listed_for_sm12x(target):
+    for op in DECODE_OPS:
+        here, there = ({code.variant for code in list_code(op, name)} for name in (target, "sm_90a"))
+        assert {variant for variant in here if "T=" in variant} == {variant for variant in there if "T=" in variant}
+
+
+def test_plan_that_does_not_fit_is_refused_with_the_cure():
+    tiny = replace(GB10, shared_bytes=40_000)
+    packed_o = plan_all(tiny, GPT_OSS, 8)["o", True]
+    assert re.search(r"needs \d+ bytes .* for 8 tokens, .* 40000: take fewer tokens", packed_o.refuse(tiny))
+
+
+def test_plan_that_does_not_fit_is_listed_and_its_proof_says_so(kept, monkeypatch):
+    monkeypatch.setitem(SHARED_LIMIT_BYTES, "sm_121a", 40_000)
+    codes = [code for code in list_code(decode_o, "sm_121a") if code.variant.endswith("T=8")]
+    assert len(codes) == 3
+    proof = prove_code(decode_o.name, codes[0], "sm_121a")
+    assert not proof.fits and "wants" in proof.excess and "sm_121a has 40000" in proof.excess
 
 
 def test_kernels_of_a_source_are_compiled_once_per_shape():
@@ -125,6 +150,16 @@ def test_kernels_can_be_limited_to_few_sms(monkeypatch):
         assert find_machine(device) == replace(H200, num_sms=4)
     with with_sms(None):
         assert find_machine(device) == H200
+
+
+def test_plans_can_be_made_for_another_gpu(monkeypatch):
+    monkeypatch.setattr(stream_plan, "_read_machine", lambda device: H200)
+    device = torch.device("cuda:0")
+    with with_machine(GB10):
+        assert find_machine(device) == GB10
+        with with_sms(4):
+            assert find_machine(device) == replace(GB10, num_sms=4)
+    assert find_machine(device) == H200
 
 
 def test_plans_of_ops_are_kept():

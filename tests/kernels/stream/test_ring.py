@@ -7,6 +7,7 @@ from firesteel.errors import KernelError
 from firesteel.kernels.operands.weights import Mxfp4Weight
 from firesteel.kernels.stream.ring import (
     Stream,
+    align,
     pad,
     plan_stream,
     refuse_columns,
@@ -60,6 +61,22 @@ def test_a_smaller_gpu_gets_fewer_stages():
     assert plan(True, 2880, limit=1000).stages == 1  # it does not fit, which the launch reports
 
 
+def test_packed_weights_hold_fewer_tokens_at_a_time_if_that_gives_a_second_stage():
+    shared = lambda stream: stream.ring_bytes + stream.x_bytes  # noqa: E731
+    plans = {
+        limit: plan_stream(True, 4096, 8, stages=4, shared=shared, limit=limit, fewest_held=1)
+        for limit in (LARGE, SMALL)
+    }
+    assert [(stream.num_held, stream.stages) for stream in plans.values()] == [(8, 3), (1, 2)]
+    assert plans[SMALL].defines["NUM_HELD"] == 1 and plans[SMALL].x_bytes == align(pad(2 * 4096))
+
+
+def test_rows_of_bf16_are_cut_finer_if_that_gives_a_second_stage():
+    large, small = (plan(False, 4096, tokens=8, limit=limit) for limit in (LARGE, SMALL))
+    assert (large.chunks, large.warps) == (8, 16) and large.stages > 2
+    assert (small.chunks, small.warps, small.stages) == (16, 16, 2)
+
+
 @pytest.mark.parametrize(
     ("is_fp4", "columns", "why"),
     [
@@ -85,5 +102,5 @@ def test_weights_must_be_contiguous_whole_strips():
 
 def test_defines_hold_the_chosen_sizes():
     stream = Stream(is_fp4=True, columns=2880, tokens=2, chunks=1, warps=15, stages=4)
-    expected = {"IS_FP4": True, "MAX_TOKENS": 2, "NUM_CHUNKS": 1, "NUM_WARPS": 15, "NUM_STAGES": 4}
+    expected = {"IS_FP4": True, "MAX_TOKENS": 2, "NUM_CHUNKS": 1, "NUM_WARPS": 15, "NUM_STAGES": 4, "NUM_HELD": 2}
     assert stream.defines == expected and str(stream) == "15 warps 4 stages 2 tokens"

@@ -216,3 +216,25 @@ def test_dead_idle_child_is_replaced():
         return stops, trials.pids != [pid]
 
     assert in_pool(work) == ([], True)
+
+
+@pytest.mark.parametrize(("size", "seconds", "asked"), [(2, 60.0, "ab"), (1, 60.0, "abab"), (2, 0.0, "abab")])
+def test_passed_grammars_are_remembered_within_limits(monkeypatch, size, seconds, asked):
+    """More were remembered than the engine keeps: to repeat them cost no trial, but compilation by the engine."""
+    monkeypatch.setattr(pool, "CACHE_SIZE", size)
+    monkeypatch.setattr(pool, "MOST_PASSED_S", seconds)
+    tried = []
+
+    async def try_at_once(child, grammar):
+        tried.append(grammar.text)
+        await asyncio.sleep(0.01)
+        return {"fault": None, "panic": None}
+
+    monkeypatch.setattr(pool.TrialChild, "ask", try_at_once)
+
+    async def work(trials, stops):
+        for text in "abab":
+            await trials.check(Grammar(text=text, trial=text, rules={}))
+
+    in_pool(work)
+    assert "".join(tried) == asked

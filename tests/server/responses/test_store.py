@@ -100,7 +100,7 @@ def test_items_are_listed_in_pages():
     assert [item["id"] for item in page.data] == ["i4", "i3"] and page.has_more
     page = list_items(items, {"order": "asc", "after": "i2"})
     assert (page.first_id, page.last_id, page.has_more) == ("i3", "i4", False)
-    for query in ({"limit": "0"}, {"limit": "x"}, {"after": "i9"}):
+    for query in ({"limit": "0"}, {"limit": "x"}, {"limit": "1" * 5000}, {"after": "i9"}):
         with pytest.raises(ApiError):
             list_items(items, query)
 

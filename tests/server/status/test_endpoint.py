@@ -1,8 +1,13 @@
 """Endpoints for models, health, metrics, ledger and tokens."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from firesteel.errors import EngineDied
+from firesteel.server.openai.limits import MAX_CHARACTERS_TO_ENCODE
+from firesteel.server.service import LONG_TEXT, VERY_LONG_TEXT
 
 FORMATS = {"mxfp4_layers": "", "activation": "bf16", "prefill_activation": "bf16", "kv": "float32"}
 
@@ -72,6 +77,41 @@ def test_conversation_is_tokenized_as_in_a_chat(server):
     body = server.post("/tokenize", {"messages": messages}).json()
     server.chat("hi")
     assert body["tokens"] == list(server.engine.requests[0].token_ids)
+
+
+def test_text_beyond_the_limit_is_not_tokenized(server):
+    """16 MB took a thread for up to a minute, and the answer the event loop for a second."""
+    text = "ab " * (MAX_CHARACTERS_TO_ENCODE // 3 + 1)
+    messages = [{"role": "user", "content": text}]
+    for path, body, param in (
+        ("/tokenize", {"prompt": text}, "prompt"),
+        ("/tokenize", {"messages": messages}, "messages"),
+        ("/v1/completions", {"prompt": text}, "prompt"),
+        ("/v1/chat/completions", {"messages": messages}, "messages"),
+    ):
+        answer = server.post(path, body)
+        assert (answer.status, answer.error["param"]) == (400, param)
+        assert f"at most {MAX_CHARACTERS_TO_ENCODE} are tokenized" in answer.error["message"]
+
+
+def test_others_do_not_wait_for_very_long_texts(open_server, monkeypatch):
+    """Eight of them held every thread, and a text of 12 KB waited for half a minute."""
+    server, gate = open_server(), threading.Event()
+    encode = server.service.tokenizer.encode
+
+    def wait_and_encode(text, **options):
+        assert len(text) < VERY_LONG_TEXT or gate.wait(30)
+        return encode(text, **options)
+
+    monkeypatch.setattr(server.service.tokenizer, "encode", wait_and_encode)
+    with ThreadPoolExecutor(64) as clients:
+        long = [clients.submit(server.post, "/tokenize", {"prompt": "a" * VERY_LONG_TEXT}) for _ in range(64)]
+        try:
+            assert server.post("/tokenize", {"prompt": "a" * LONG_TEXT}).json()["count"] == LONG_TEXT
+            assert not any(answer.done() for answer in long)
+        finally:
+            gate.set()
+        assert {answer.result().status for answer in long} == {200}
 
 
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +15,8 @@ from firesteel.cli.tables import say
 from firesteel.device import find_device
 from firesteel.hub import find_checkpoint
 from firesteel.spark_report.run import make_report
+
+TERMINATED = 128 + signal.SIGTERM
 
 
 @app.command(name="spark-report")
@@ -31,6 +35,7 @@ def spark_report(
     checkpoint = None if model is None else find_checkpoint(model)
     if not device.is_cuda:
         say("no GPU was found: the report will cover the CPU only, and no kernel will run")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))  # ends the running part too
     with running("reporting"):
         reports = make_report(device, out, quick=quick, model=checkpoint, tell=say)
     say(f"wrote {out}: summary.md, report.json, machine.csv, records and plots; nothing was sent")

@@ -30,13 +30,13 @@ DEVICE int pair_of(const Chosen *chosen, int place, int i) {
     return chosen->token[place][i] * A + chosen->slot[place][i];
 }
 
-// Called by a consumer warp. `bytes` [TOKENS][X_STRIDE] holds its columns, of x for fc1 and of `inner` for fc2.
+// Called by a consumer warp. `bytes` [NUM_HELD][X_STRIDE] holds its columns, of x for fc1 and of `inner` for fc2.
 template <int WIDTH>
 DEVICE void multiply_place(Ring<S> &ring, int number, int end, const Chosen *chosen, int place, const char *bytes,
                            const float *units, bool is_up) {
     using N = Narrow<S, WIDTH>;
     Fragments<N> own;
-    auto at = [&](int i) { return is_up ? chosen->token[place][i] : i; };
+    auto at = [&](int i) { return is_up && !IN_TURNS ? chosen->token[place][i] : i; };
     load_wanted<N>(
         chosen, place, [&](int i) { return bytes + at(i) * S::X_STRIDE; }, [&](int i) { return units[at(i)]; }, own);
     for (; number < end; number++) {
@@ -59,10 +59,11 @@ DEVICE void hold_place(const Chosen *chosen, int place, const u16 *inner, char *
 }
 template <bool IS_UP, class Part>
 DEVICE void multiply_share(Ring<S> &ring, int before, const Part &share, const Chosen *chosen, const u16 *inner,
-                           char *bytes, float *units) {
+                           char *bytes, float *units, const Normed<S> *normed = nullptr) {
     for (int number = 0; number < share.total;) {
         int place = share.place(number), end = share.end(place);
         if (!IS_UP) hold_place(chosen, place, inner, bytes, units);
+        else if (IN_TURNS) normed->hold(chosen, place, bytes, units);
         WITH_WIDTH(width_of(chosen, place),
                    (multiply_place<WIDTH>(ring, before + number, before + end, chosen, place, bytes, units, IS_UP)))
         number = end;
@@ -144,6 +145,20 @@ decode_experts_even(u16 *r, const u16 *norm, const float *logits, const u8 *up_c
     launch_dependents();
     ring.start();
     int warp = threadIdx.x / 32;
+    if (IN_TURNS && warp < S::WARPS) {
+        Normed<S> normed(r, norm);
+        wait_for_inputs();
+        normed.start(eps, units, num_tokens);
+        char *bytes = x + warp * S::BYTES_EACH;
+        units += warp * TOKENS;
+        named_barrier_sync(2, S::THREADS);
+        multiply_share<true>(ring, 0, UpShare(shares->up), chosen, inner, bytes, units, &normed);
+        named_barrier_sync(4, S::CONSUMERS + 32);
+        multiply_share<false>(ring, UpShare(shares->up).total, DownShare(shares->down), chosen, inner, bytes, units);
+        named_barrier_sync(4, S::CONSUMERS + 32);
+        add_parts(r, parts, num_tokens);
+        return;
+    }
     if (warp < S::WARPS) {
         NormWeights<H, S::CONSUMERS> weights(norm);
         wait_for_inputs();

@@ -18,6 +18,14 @@ decode_fc1(const u16 *r, const u16 *norm, const float *logits, const u8 *codes, 
     Up<S> up{chosen, codes, scales, bias, inner, limit};
     ring.start();
     if (threadIdx.x < S::CONSUMERS) {
+        if constexpr (IN_TURNS) {
+            Normed<S> normed(r, norm);
+            wait_for_inputs();
+            normed.start(eps, scratch, num_tokens);
+            named_barrier_sync(2, S::THREADS);
+            multiply_up_in_turns<S>(ring, Work<S>(chosen->count * up.STRIPS), chosen, normed, x, scratch);
+            return;
+        }
         NormWeights<H, S::CONSUMERS> weights(norm);
         wait_for_inputs();
         normalise<H, S::CONSUMERS, TOKENS, S::X_STRIDE>(r, weights, eps, x, scratch, num_tokens);

@@ -1,6 +1,5 @@
 // Norm and lm_head for one to eight tokens, and the argmax over each CTA's rows.
 #include "multiply.cuh"
-#include "normalise.cuh"
 #include "rank.cuh"
 
 extern __shared__ __align__(128) char shared[];
@@ -26,8 +25,7 @@ decode_lm_head(const u16 *r, const u16 *norm, const u8 *codes, const u8 *scales,
     if (threadIdx.x < S::CONSUMERS) {
         NormWeights<H, S::CONSUMERS> weights(norm);
         wait_for_inputs();
-        normalise<H, S::CONSUMERS, TOKENS, S::X_STRIDE>(r, weights, eps, x, scratch, num_tokens);
-        multiply_all<S>(ring, work, x);
+        multiply_normed<S>(ring, work, r, weights, eps, x, scratch, num_tokens);
         return;
     }
     if (threadIdx.x / 32 < S::STORER) {

@@ -21,6 +21,12 @@ decode_o(const u16 *mixed, const u16 *bias, const u8 *codes, const u8 *scales, u
     Work<S> work(STRIPS);
     if (threadIdx.x < S::CONSUMERS) {
         wait_for_inputs();
+        if constexpr (NUM_HELD < TOKENS) {
+            Fragments<S> own;
+            load_one_by_one<S>(mixed, num_tokens, x, own);
+            multiply_loaded<S>(ring, work, own);
+            return;
+        }
         for (int i = threadIdx.x; i < TOKENS * (S::K / 8); i += S::CONSUMERS) {
             int token = i / (S::K / 8), at = i % (S::K / 8);
             uint4 v = {0, 0, 0, 0};

@@ -1,6 +1,5 @@
 // Norm, qkv, bias, rope and KV write for one to eight tokens.
 #include "multiply.cuh"
-#include "normalise.cuh"
 
 #if FP8_PAGES  // keys and values are scaled and rounded to E4M3; values that clip are counted
 typedef u8 Held;
@@ -38,8 +37,7 @@ decode_qkv(const u16 *r, const u16 *norm, const u16 *bias, const u8 *codes, cons
     if (threadIdx.x < S::CONSUMERS) {
         NormWeights<H, S::CONSUMERS> weights(norm);
         wait_for_inputs();
-        normalise<H, S::CONSUMERS, TOKENS, S::X_STRIDE>(r, weights, eps, x, scratch, num_tokens);
-        multiply_all<S>(ring, work, x);
+        multiply_normed<S>(ring, work, r, weights, eps, x, scratch, num_tokens);
         return;
     }
     if (threadIdx.x / 32 < S::STORER) {

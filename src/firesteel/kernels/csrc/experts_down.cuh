@@ -86,7 +86,7 @@ template <bool PAIRED, bool IN_ORDER = false> struct DownWork {
 
 // Rows of `inner` that a warp keeps quantised in shared memory: all from the start (HOLDS_ALL), or one expert's at a
 // time.
-constexpr int HELD = HOLDS_ALL ? TOKENS * A : TOKENS;
+constexpr int HELD = HOLDS_ALL ? TOKENS * A : NUM_HELD;
 
 // Quantises this warp's columns of a row of `inner` into bytes; `units` gets their step size times the expert's weight.
 template <class S> DEVICE void hold(const Pairs<S> &row, float weight, int at, char *bytes, float *units) {

@@ -34,6 +34,9 @@ template <class S, class Inner = u16 *> struct Up {
     }
 };
 
+// Where x of the i-th token that uses expert `place` lies.
+DEVICE int row_of(const Chosen *chosen, int place, int i) { return IN_TURNS ? i : chosen->token[place][i]; }
+
 // Multiplies the pieces from `number` on that belong to expert `place`, for WIDTH tokens; returns the next number.
 template <class S, int WIDTH>
 DEVICE int multiply_expert(Ring<S> &ring, int number, const Work<S> &work, const Chosen *chosen, int place,
@@ -41,8 +44,8 @@ DEVICE int multiply_expert(Ring<S> &ring, int number, const Work<S> &work, const
     using N = Narrow<S, WIDTH>;
     Fragments<N> own;
     load_wanted<N>(
-        chosen, place, [&](int i) { return bytes + chosen->token[place][i] * S::X_STRIDE; },
-        [&](int i) { return units[chosen->token[place][i]]; }, own);
+        chosen, place, [&](int i) { return bytes + row_of(chosen, place, i) * S::X_STRIDE; },
+        [&](int i) { return units[row_of(chosen, place, i)]; }, own);
     for (; number < work.total && work.at(number).strip / Up<S>::STRIPS == place; number++) {
         float c[N::SETS][2];
         multiply_fp4<N>(ring, number, own, c);
@@ -71,6 +74,20 @@ template <class S> DEVICE void multiply_up(Ring<S> &ring, const Work<S> &work, c
             WITH_WIDTH(width_of(chosen, place),
                        (number = multiply_expert<S, WIDTH>(ring, number, work, chosen, place, bytes, units)))
         }
+    }
+}
+
+// The same where x of one expert's tokens is held at a time.
+template <class S> DEVICE void multiply_up_in_turns(Ring<S> &ring, const Work<S> &work, const Chosen *chosen,
+                                                    const Normed<S> &normed, char *x, float *units) {
+    int warp = threadIdx.x / 32;
+    char *bytes = x + warp * S::BYTES_EACH;
+    units += warp * TOKENS;
+    for (int number = 0; number < work.total;) {
+        int place = work.at(number).strip / Up<S>::STRIPS;
+        normed.hold(chosen, place, bytes, units);
+        WITH_WIDTH(width_of(chosen, place),
+                   (number = multiply_expert<S, WIDTH>(ring, number, work, chosen, place, bytes, units)))
     }
 }
 

@@ -19,8 +19,10 @@ template <class S> struct Fragments {
     float unit[S::SETS];  // value of one integer step of token_of(set), times 1/2 for the doubled E2M1 codes
 };
 // Number of groups for which the negatives of the second set of tokens stay in registers. Unless KEEPS_ALL, those of
-// the last two groups are recomputed for every product: SM12x has no registers left for them.
-template <class S> constexpr int KEPT = KEEPS_ALL ? 2 * S::OWN : 2 * S::OWN - 2;
+// the other half are recomputed for every product: SM12x has no registers left for them.
+template <class S> constexpr int KEPT = KEEPS_ALL ? 2 * S::OWN : S::OWN;
+// Whether MAGIC is added to the sums at their end, not at their start, where it takes registers.
+template <class S> constexpr bool STARTS_AT_ZERO = !KEEPS_ALL && S::SETS > 1;
 template <class S> DEVICE int token_of(int set) { return 4 * set + threadIdx.x % 4 % S::TOKENS; }
 
 // A lane's pairs of bf16 from this warp's columns of `values` [K].
@@ -100,18 +102,62 @@ DEVICE void look_up(u32 small, u32 top, u32 low, u32 *positive, u32 *negative) {
     negative[2] = twice_positive(small, top >> 16), negative[3] = twice_positive(small, low >> 16);
 }
 
-// Loads this warp's fragments of x [TOKENS][X_STRIDE] in shared memory. Overwrites x.
-template <class S> DEVICE void load_x(char *x, Fragments<S> &own) {
+// Computes the negatives of all fragments. Those of a part of the tokens would take registers while others are loaded.
+template <class S> DEVICE void negate(Fragments<S> &own) {
+#pragma unroll
+    for (int set = 0; set < S::SETS; set++)
+#pragma unroll
+        for (int i = 0; i < 4 * S::OWN; i++) {
+            u32 &minus = own.minus[set][i / 2][i % 2];
+            minus = negate_bytes(own.b[set][i / 2][i % 2]);
+            asm volatile("" : "+r"(minus));  // keep in registers, do not recompute
+        }
+}
+// Loads this warp's fragments of tokens FIRST to END from x [END - FIRST][X_STRIDE] in shared memory. Overwrites x.
+// Unless these are all tokens, `negate` has to follow.
+template <class S, int FIRST = 0, int END = S::TOKENS> DEVICE void load_x(char *x, Fragments<S> &own) {
     char *mine = x + threadIdx.x / 32 * S::BYTES_EACH;
 #pragma unroll
-    for (int token = 0; token < S::TOKENS; token++) {
-        float unit = split_bytes<S>(x + token * S::X_STRIDE, mine + token * S::X_STRIDE);
+    for (int token = FIRST; token < END; token++) {
+        int at = (token - FIRST) * S::X_STRIDE;
+        float unit = split_bytes<S>(x + at, mine + at);
         own.unit[token / 4] = token % 4 == 0 || token_of<S>(token / 4) == token ? unit : own.unit[token / 4];
     }
     __syncwarp();
 #pragma unroll
-    for (int set = 0; set < S::SETS; set++)
-        load_bytes<S>(set, [&](int token) { return mine + token * S::X_STRIDE; }, own.b[set], own.minus[set]);
+    for (int set = FIRST / 4; set < (END + 3) / 4; set++)
+        load_bytes<S>(set, [&](int token) { return mine + (token - FIRST) * S::X_STRIDE; }, own.b[set],
+                      END - FIRST == S::TOKENS ? own.minus[set] : nullptr);
+}
+
+// Loads this warp's fragments from `values` [num_tokens][K] in global memory, one token after another through `x`
+// [X_STRIDE] in shared memory.
+template <class S> DEVICE void load_one_by_one(const u16 *values, int num_tokens, char *x, Fragments<S> &own) {
+    char *mine = x + threadIdx.x / 32 * S::BYTES_EACH;
+#pragma unroll
+    for (int set = 0; set < S::SETS; set++) {
+        constexpr int EACH = S::TOKENS < 4 ? S::TOKENS : 4;
+        Pairs<S> rows[EACH];
+#pragma unroll
+        for (int i = 0; i < EACH; i++)  // past the last token it is repeated, and the product is not stored
+            rows[i].read((const char *)(values + min(4 * set + i, num_tokens - 1) * S::K));
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            int current = 4 * set + i;
+            __syncwarp();  // all lanes have loaded the previous token
+            float unit = split_bytes<S>(rows[i], mine);
+            own.unit[set] = i == 0 || token_of<S>(set) == current ? unit : own.unit[set];
+            __syncwarp();
+            u32 b[2 * S::OWN][2];
+            load_bytes<S>(set, [&](int token) { return token == current ? mine : nullptr; }, b);
+#pragma unroll
+            for (int j = 0; j < 4 * S::OWN; j++) {
+                u32 &held = own.b[set][j / 2][j % 2];
+                held = i == 0 ? b[j / 2][j % 2] : held | b[j / 2][j % 2];  // zeros in the lanes of other tokens
+            }
+        }
+    }
+    negate<S>(own);
 }
 
 // Multiplies this warp's columns of 16 FP4 rows by x: c[set][0] is row lane / 4 of token_of(set), c[set][1] is 8 rows
@@ -131,7 +177,7 @@ template <class S, class R> DEVICE void multiply_fp4(R &ring, int number, const 
         int d[S::SETS][4];
 #pragma unroll
         for (int set = 0; set < S::SETS; set++)  // so that 128 high + low has the bits of MAGIC + sum
-            d[set][0] = d[set][2] = 0, d[set][1] = d[set][3] = (int)magic;
+            d[set][0] = d[set][2] = 0, d[set][1] = d[set][3] = STARTS_AT_ZERO<S> ? 0 : (int)magic;
 #pragma unroll
         for (int i = begin; i < begin + S::SPREAD && i < 2 * S::OWN; i++) {
             int at = TWICE<S> ? i / 2 * 32 + i % 2 * 4 : i * 16;
@@ -157,7 +203,8 @@ template <class S, class R> DEVICE void multiply_fp4(R &ring, int number, const 
         for (int set = 0; set < S::SETS; set++)
 #pragma unroll
             for (int j = 0; j < 2; j++) {
-                float product = __int_as_float(d[set][2 * j] * HIGH + d[set][2 * j + 1]) - MAGIC;
+                int bits = d[set][2 * j] * HIGH + d[set][2 * j + 1] + (STARTS_AT_ZERO<S> ? (int)magic : 0);
+                float product = __int_as_float(bits) - MAGIC;
                 sum[set][j] = fmaf(product, scale[j], sum[set][j]);
             }
     }

@@ -25,7 +25,7 @@ struct Stream {
     static constexpr int SCALE_ROW = FP4 ? K / 32 : 0, SCALE_BYTES = 16 * SCALE_ROW;
     static constexpr int BIAS_AT = 16 * STRIDE + SCALE_BYTES, BIAS_BYTES = FP4 ? 32 : 0;
     static constexpr int STAGE_BYTES = aligned(BIAS_AT + BIAS_BYTES);
-    static constexpr int X_STRIDE = padded(2 * K), X_BYTES = TOKENS * X_STRIDE;
+    static constexpr int X_STRIDE = padded(2 * K), X_BYTES = NUM_HELD * X_STRIDE;  // x of NUM_HELD tokens at a time
     static constexpr int SETS = (TOKENS + 3) / 4;                         // sets of 4 tokens, two MMA columns per token
     static constexpr int SPREAD = TOKENS == 1 ? 4 : TOKENS == 2 ? 2 : 1;  // scale groups side by side in one MMA
     static constexpr int BYTES_EACH = OWN * 128;  // high and low bytes of a warp's columns of one token

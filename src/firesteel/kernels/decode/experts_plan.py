@@ -50,6 +50,7 @@ def plan_even(
         sizes=_defines(machine, hidden, experts, active, rounds_x),
         flight=FLIGHT,
         alone=True,
+        fewest_held=most_width(machine),
     )
 
 

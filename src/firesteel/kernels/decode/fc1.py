@@ -160,6 +160,7 @@ def plan(
         strips=active * 2 * intermediate // STRIP_ROWS,
         sizes=sizes,
         alone=True,
+        fewest_held=most_width(machine),
     )
 
 

@@ -46,7 +46,7 @@ from firesteel.kernels.stream.refuse import (
     refuse_tokens,
     refuse_types,
 )
-from firesteel.kernels.stream.ring import STRIP_ROWS, Stream, align, refuse_columns
+from firesteel.kernels.stream.ring import MOST_TOKENS, STRIP_ROWS, Stream, align, refuse_columns
 from firesteel.kernels.stream.shapes import GPT_OSS, list_cases, rounded_too
 from firesteel.kernels.stream.workload import draw_logits, few_tokens
 
@@ -116,7 +116,7 @@ def held_bytes(stream: Stream, active: int, holds_all: bool) -> tuple[int, int]:
 
     With `holds_all` a warp holds its columns of all rows at once, else those of one expert after another.
     """
-    rows = stream.warps * stream.tokens * (active if holds_all else 1)
+    rows = stream.warps * (stream.tokens * active if holds_all else stream.num_held)
     return align(rows * 128 * stream.steps_each), align(4 * rows)
 
 
@@ -168,6 +168,7 @@ def plan(
             strips=hidden // STRIP_ROWS,
             sizes={**sizes, "HOLDS_ALL": holds_all, "MOST_STRIPS": MOST_STRIPS},
             alone=True,
+            fewest_held=MOST_TOKENS if holds_all else most_width(machine),
         )
 
     at_once = plan_holding(True)

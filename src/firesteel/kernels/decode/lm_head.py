@@ -34,7 +34,7 @@ from firesteel.kernels.ops.rms_norm import RmsNormOperands, rms_norm
 from firesteel.kernels.stream.build import build_kernel, keep, launch
 from firesteel.kernels.stream.plan import FIRST, ROUNDED, Machine, Streamed, find_machine, list_plans, plan_streamed
 from firesteel.kernels.stream.refuse import refuse_here, refuse_layout, refuse_rounding, refuse_tokens, refuse_types
-from firesteel.kernels.stream.ring import STRIP_ROWS, Stream, refuse_weight
+from firesteel.kernels.stream.ring import SET_TOKENS, STRIP_ROWS, Stream, refuse_weight
 from firesteel.kernels.stream.shapes import GPT_OSS, list_cases, rounded_too
 from firesteel.kernels.stream.workload import few_tokens, list_dense
 
@@ -127,6 +127,7 @@ def plan(
         strips=vocabulary // STRIP_ROWS,
         sizes={"HIDDEN": hidden, "VOCABULARY": vocabulary, "ROUNDS_X": rounds_x},
         alone=is_fp4,
+        fewest_held=SET_TOKENS,
     )
 
 

@@ -106,6 +106,7 @@ def plan(
         sizes={"HIDDEN": hidden, "WIDTH": columns, "ROUNDS_X": rounds_x},
         most_part_bytes=MOST_PART_BYTES,
         flight=FLIGHT,
+        fewest_held=1,
     )
 
 

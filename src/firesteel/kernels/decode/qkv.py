@@ -43,7 +43,7 @@ from firesteel.kernels.stream.refuse import (
     refuse_tokens,
     refuse_types,
 )
-from firesteel.kernels.stream.ring import STRIP_ROWS, Stream, refuse_weight
+from firesteel.kernels.stream.ring import SET_TOKENS, STRIP_ROWS, Stream, refuse_weight
 from firesteel.kernels.stream.shapes import GPT_OSS
 
 STAGES = {False: 6, True: 5}  # by whether weights are packed
@@ -166,6 +166,7 @@ def plan(
         strips=(heads + 2 * kv_heads) * HEAD_DIM // STRIP_ROWS,
         sizes=sizes,
         flight=FLIGHT,
+        fewest_held=SET_TOKENS,
     )
 
 

@@ -15,7 +15,7 @@ import torch
 from firesteel.kernels.cuda.source import CudaKernel
 from firesteel.kernels.op.device_code import CudaCode
 from firesteel.kernels.stream.build import build_kernel, launch
-from firesteel.kernels.stream.ring import MOST_PART_BYTES, Stream, plan_stream
+from firesteel.kernels.stream.ring import MOST_PART_BYTES, MOST_TOKENS, SET_TOKENS, Stream, plan_stream
 from firesteel.kernels.target import SHARED_LIMIT_BYTES, find_target
 
 FIRST = (9, 0)  # the first compute capability with bulk copies, clusters and dependent launch
@@ -26,6 +26,7 @@ ALL_STAGES = 99  # more than any ring has: no limit to the stages in flight
 SM_COUNTS = {(9, 0): 132, (10, 0): 148, (10, 3): 148, (12, 0): 170, (12, 1): 48}
 
 _most_sms: ContextVar[int | None] = ContextVar("SMs that kernels may take", default=None)
+_stand_in: ContextVar[Machine | None] = ContextVar("the GPU that plans are made for", default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ def machine_of(capability: tuple[int, int]) -> Machine:
 
 def most_width(machine: Machine) -> int:
     """Returns how many tokens meet the rows of an expert at a time; the registers of a small GPU hold fewer."""
-    return 8 if machine.is_large else 4
+    return MOST_TOKENS if machine.is_large else SET_TOKENS
 
 
 @functools.cache
@@ -59,8 +60,8 @@ def _read_machine(device: torch.device) -> Machine:
 
 
 def find_machine(device: torch.device) -> Machine:
-    """Returns the properties of a GPU, with no more SMs than `with_sms` allows."""
-    machine, most = _read_machine(device), _most_sms.get()
+    """Returns the GPU's properties, or those that `with_machine` and `with_sms` set for plans."""
+    machine, most = _stand_in.get() or _read_machine(device), _most_sms.get()
     return machine if most is None else replace(machine, num_sms=min(machine.num_sms, most))
 
 
@@ -72,6 +73,16 @@ def with_sms(most: int | None) -> Iterator[None]:
         yield
     finally:
         _most_sms.reset(token)
+
+
+@contextmanager
+def with_machine(machine: Machine) -> Iterator[None]:
+    """Plans kernels launched inside for another, smaller GPU, so that its plans run on the one that is present."""
+    token = _stand_in.set(machine)
+    try:
+        yield
+    finally:
+        _stand_in.reset(token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +124,7 @@ def plan_streamed(
     may_pair: bool = False,
     flight: int = ALL_STAGES,
     alone: bool = False,
+    fewest_held: int = MOST_TOKENS,
 ) -> Streamed:
     """Plans the kernel NAME for `strips` strips of 16 rows in all.
 
@@ -120,6 +132,7 @@ def plan_streamed(
     `shared` counts the bytes of shared memory that a stream needs.
     `may_pair`: two CTAs can share a strip, which they do if otherwise some would have one strip more than others.
     `flight`: the most stages in flight at a time. `alone`: no CTA of another kernel need fit beside this one's.
+    `fewest_held`: the fewest tokens of which the kernel can hold x at a time, before packed weights.
     """
     stream = plan_stream(
         is_fp4,
@@ -129,6 +142,7 @@ def plan_streamed(
         shared=shared,
         limit=machine.shared_bytes,
         most_part_bytes=most_part_bytes,
+        fewest_held=fewest_held,
     )
     shared_bytes = shared(stream)
     num_ctas = min(machine.num_sms, strips)
@@ -160,14 +174,16 @@ def list_plans(
     tokens: tuple[int, ...] = TOKENS,
     way: str = "cuda",
 ) -> Iterator[CudaCode]:
-    """Lists what such a GPU launches by plan(machine, is_fp4, tokens, rounds_x), for each token count that fits."""
+    """Lists what such a GPU launches by plan(machine, is_fp4, tokens, rounds_x), for each token count.
+
+    Those that do not fit are listed too: their proofs say so.
+    """
     if capability < FIRST:
         return
     machine = machine_of(capability)
     for is_fp4, rounds_x, count in itertools.product(formats, (False, True), tokens):
         if rounds_x and not is_fp4:
             continue
+        weight = ("mxfp4-weight" if is_fp4 else "bf16-weight") + f" {ROUNDED}" * rounds_x
         planned = plan(machine, is_fp4, count, rounds_x)
-        if planned.refuse(machine) is None:
-            weight = ("mxfp4-weight" if is_fp4 else "bf16-weight") + f" {ROUNDED}" * rounds_x
-            yield CudaCode(variant=f"{way} {weight} T={count}", kernel=planned.kernel)
+        yield CudaCode(variant=f"{way} {weight} T={count}", kernel=planned.kernel)

@@ -6,7 +6,7 @@ compile where they differ.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -15,10 +15,12 @@ from firesteel.errors import KernelError
 from firesteel.kernels.operands.weights import Mxfp4Weight
 
 MOST_TOKENS = 8
+SET_TOKENS = 4  # of a set: the tokens of one MMA before packed weights
 MOST_WARPS = 16  # that multiply, beside those that ask for weights
 MOST_PART_BYTES = 1440  # of a row of bf16, unless an op says otherwise
 MOST_STEPS = 4  # of 32 bytes that a warp multiplies of each row: what it needs of x stays in registers
 STRIP_ROWS = 16
+LEAST_STAGES = 2  # one is loaded while the other is multiplied
 
 
 def round_tokens(tokens: int) -> int:
@@ -48,6 +50,7 @@ class Stream:
     chunks: int
     warps: int  # that multiply
     stages: int
+    held: int = MOST_TOKENS  # the most tokens of which x is in shared memory at a time
 
     @property
     def row_bytes(self) -> int:
@@ -72,7 +75,12 @@ class Stream:
 
     @property
     def x_bytes(self) -> int:
-        return align(self.tokens * pad(2 * self.columns))
+        return align(self.num_held * pad(2 * self.columns))
+
+    @property
+    def num_held(self) -> int:
+        """Tokens of which x is in shared memory at a time."""
+        return min(self.held, self.tokens)
 
     @property
     def steps_each(self) -> int:
@@ -92,6 +100,7 @@ class Stream:
             "NUM_CHUNKS": self.chunks,
             "NUM_WARPS": self.warps,
             "NUM_STAGES": self.stages,
+            "NUM_HELD": self.num_held,
         }
 
     def __str__(self) -> str:
@@ -107,13 +116,18 @@ def plan_stream(
     shared: Callable[[Stream], int],
     limit: int,
     most_part_bytes: int = MOST_PART_BYTES,
+    fewest_held: int = MOST_TOKENS,
 ) -> Stream:
-    """With up to `stages` stages, as many as fit in `limit` bytes beside all else that `shared` counts."""
+    """Plans a ring of up to `stages` stages, as many as fit in `limit` bytes beside all else that `shared` counts.
+
+    If fewer than two fit, packed weights meet x of only `fewest_held` tokens in shared memory at a time, and bf16
+    rows are cut into smaller parts.
+    """
     if why := refuse_columns(weight_is_fp4, columns):
         raise KernelError(f"decode kernels: {why}")
     row_bytes = columns // 2 if weight_is_fp4 else 2 * columns
     chunks = 1 if weight_is_fp4 else _cut_row(row_bytes, most_part_bytes)
-    stream = Stream(
+    whole = Stream(
         is_fp4=weight_is_fp4,
         columns=columns,
         tokens=round_tokens(tokens),
@@ -121,9 +135,27 @@ def plan_stream(
         warps=_share_out(row_bytes // chunks // 32),
         stages=stages,
     )
+    fitted = [_drop_stages(stream, shared, limit) for stream in _list_smaller(whole, fewest_held)]
+    return max(fitted, key=lambda stream: (shared(stream) <= limit, min(stream.stages, LEAST_STAGES)))  # the first
+
+
+def _drop_stages(stream: Stream, shared: Callable[[Stream], int], limit: int) -> Stream:
+    """Returns the stream with as many stages as fit, or with one."""
     while shared(stream) > limit and stream.stages > 1:
         stream = replace(stream, stages=stream.stages - 1)
     return stream
+
+
+def _list_smaller(whole: Stream, fewest_held: int) -> Iterator[Stream]:
+    """Lists the stream and those that need less shared memory, with as many warps."""
+    yield whole
+    if whole.is_fp4:
+        yield replace(whole, held=fewest_held)
+        return
+    steps = whole.row_bytes // 32
+    for chunks in range(whole.chunks + 1, steps + 1):
+        if steps % chunks == 0 and _share_out(steps // chunks) == whole.warps:
+            yield replace(whole, chunks=chunks)
 
 
 def refuse_columns(weight_is_fp4: bool, columns: int) -> str | None:

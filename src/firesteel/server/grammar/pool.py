@@ -13,6 +13,7 @@ import asyncio
 import hashlib
 import logging
 import signal
+import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -31,7 +32,10 @@ StopReason = Literal["time", "memory", "crash", "panic", "cancelled"]
 MIB = 1 << 20
 CHILDREN = 2  # while one runs a slow trial, the other serves all other requests
 MOST_WAITING = 32  # trials that wait for a child; further ones get 429
-CACHE_SIZE = 512  # grammars that passed: the same tools come with every turn
+# Grammars that passed, because the same tools come with every turn. The engine's cache holds at least as many: a
+# client that repeats more of them pays with trials, and cannot keep the engine busy with compilation.
+CACHE_SIZE = 64
+MOST_PASSED_S = 8.0  # time of their trials, which is about twice that of compilation
 TOO_COMPLEX = "schema_too_complex"
 INVALID = "invalid_schema"
 OUT_OF_MEMORY = (-signal.SIGABRT, -signal.SIGKILL)  # an allocation failed; the system needed the memory
@@ -48,7 +52,7 @@ class GrammarTrials:
         self._busy: set[TrialChild] = set()
         self._free = asyncio.Semaphore(CHILDREN)
         self._num_waiting = 0
-        self._passed: OrderedDict[bytes, None] = OrderedDict()
+        self._passed: OrderedDict[bytes, float] = OrderedDict()  # seconds of the trial
         self._is_closed = False
 
     @property
@@ -80,9 +84,10 @@ class GrammarTrials:
             self._passed.move_to_end(key)
             return
         async with self._take_child() as child:
+            start = time.monotonic()
             await self._try(child, grammar)
-        self._passed[key] = None
-        if len(self._passed) > CACHE_SIZE:
+            self._passed[key] = time.monotonic() - start
+        while len(self._passed) > CACHE_SIZE or sum(self._passed.values()) > MOST_PASSED_S:
             self._passed.popitem(last=False)
 
     async def _try(self, child: TrialChild, grammar: Grammar) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -110,7 +111,9 @@ def list_items(items: Sequence[Item], query: Mapping[str, str]) -> InputItemList
     """Returns a page: at most `limit` items after the one with id `after`, latest first unless `order` is asc."""
     ordered = list(items) if query.get("order") == "asc" else list(reversed(items))
     limit = query.get("limit", "20")
-    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit) <= MAX_ITEMS):
+    if not (
+        re.fullmatch("[0-9]{1,9}", limit) and 1 <= int(limit) <= MAX_ITEMS
+    ):  # int() refuses thousands of digits
         raise ApiError(400, f"limit must be from 1 to {MAX_ITEMS}", param="limit")
     names = [item.id for item in ordered]
     after = query.get("after")
