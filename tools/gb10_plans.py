@@ -197,6 +197,7 @@ def time_all(device: DeviceSpec, machine: Machine, ceiling: float, around: Recor
                 flush=True,
             )
         del inputs
+        free_memory(device)  # else the next inputs find none of it
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What steps a worker ran, though vLLM replays its graphs without calling the model.
+"""Counts the steps of a worker by kind, though vLLM replays its graphs without calling the model.
 
 The builder of attention metadata announces every step, the model says what it computed itself, and the call for
 logits that follows tells the two kinds apart.

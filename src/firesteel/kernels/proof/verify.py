@@ -186,10 +186,10 @@ def rebuild(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     return value
 
 
-def same_bits(one: Tensor, other: Tensor) -> bool:
-    if one.dtype != other.dtype or one.shape != other.shape:
+def same_bits(first: Tensor, second: Tensor) -> bool:
+    if first.dtype != second.dtype or first.shape != second.shape:
         return False
-    return torch.equal(_bytes(one), _bytes(other))
+    return torch.equal(_bytes(first), _bytes(second))
 
 
 def _bytes(tensor: Tensor) -> Tensor:

@@ -172,7 +172,7 @@ def refuse_columns(weight_is_fp4: bool, columns: int) -> str | None:
 
 
 def refuse_weight(weight: Tensor | Mxfp4Weight) -> str | None:
-    """Why such a weight cannot be streamed, or None."""
+    """Returns why such a weight cannot be streamed, or None."""
     parts = (weight.codes, weight.scales) if isinstance(weight, Mxfp4Weight) else (weight,)
     if not all(part.is_contiguous() for part in parts):
         return "wants contiguous weights"
