@@ -4,12 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from firesteel.config import all_settings, resolve
+from firesteel.config import BatchConfig, all_settings, resolve
 from firesteel.config.presets import AS_SHIPPED, PRESETS, SPARK
 from firesteel.defaults import choose_preset, find_defaults
 from firesteel.device import GIB, find_device
 from firesteel.device.catalogue import CATALOGUE
 from firesteel.device.host_memory import HostMemory
+from firesteel.engine.schedule.step_cost import LEAST_TOKENS
+from firesteel.measure.roofline.prompts import predict_prompts
 from firesteel.measure.roofline.roofline import GPUS, StepShape, step_cost
 from firesteel.model.spec import PRESETS as MODELS
 
@@ -33,7 +35,7 @@ def test_plain_serve_on_gb10_takes_the_set_of_the_spark():
     assert defaults.preset == SPARK
     assert (config.kernels.mxfp4_layers, config.kernels.activation) == ("qkv,o,lm_head", "bf16")
     assert config.kernels.prefill_activation == "mxfp8"
-    assert config.batch.max_num_batched_tokens == 4096 and config.batch.prepare
+    assert config.batch.max_decode_delay_ms == 500.0 and config.batch.prepare
     assert config.model.memory_reserve_gib == 12.0
     assert [choice.setting for choice in defaults.choices] == [
         *(value.setting for value in PRESETS[SPARK]),
@@ -61,6 +63,18 @@ def test_figures_of_the_reason_are_those_of_the_roofline():
     assert f"reads {few} GB instead of {many}: at 232 GB/s the ceiling is {fast} tok/s, not {slow}" in why
 
 
+def test_bound_of_steps_beside_decoding_requests_has_room_for_a_prompt():
+    """Reading the experts for the fewest prompt tokens of a step takes more than the usual bound."""
+    (choice,) = [choice for choice in defaults_on(GB10).choices if choice.setting == "max_decode_delay_ms"]
+    big, read = MODELS["gpt-oss-120b"], GPUS["gb10"].read_gb_s
+    fewest = step_cost(big, StepShape(dense="mxfp4", tokens=LEAST_TOKENS)).seconds(0.85 * read)
+    prompts = predict_prompts(big, StepShape(dense="mxfp4"), "gb10", model="gpt-oss-120b")
+    (long,) = [row.predicted_ms for row in prompts if (row.activation, row.tokens) == ("mxfp8", 2048)]
+    assert BatchConfig().max_decode_delay_ms < 1e3 * fewest < long < choice.value
+    assert f"takes {fewest:.2f} s, one with 2048 takes {long / 1e3:.2f} s (predicted)" in choice.why
+    assert f"at {BatchConfig().max_decode_delay_ms:g} ms" in choice.why
+
+
 @pytest.mark.parametrize("name", OTHERS)
 def test_nothing_changes_on_other_devices(large_host, name):
     defaults = defaults_on(OTHERS[name])
@@ -74,7 +88,7 @@ def test_nothing_changes_on_other_devices(large_host, name):
     [
         ("mxfp4_layers", ""),
         ("prefill_activation", "bf16"),
-        ("max_num_batched_tokens", 8192),
+        ("max_decode_delay_ms", 20.0),
         ("memory_reserve_gib", 2.0),
         ("kv_cache_gib", 8.0),
     ],

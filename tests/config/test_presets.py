@@ -36,12 +36,12 @@ def test_what_auto_stands_for_is_the_callers_choice():
 
 def test_flag_environment_and_file_beat_a_set(tmp_path):
     file = tmp_path / "firesteel.toml"
-    file.write_text('preset = "spark"\nmax_num_batched_tokens = 7\n')
+    file.write_text('preset = "spark"\nmax_decode_delay_ms = 7\n')
     variables = {"FIRESTEEL_PREFILL_ACTIVATION": "bf16"}
     settings = resolve({"mxfp4_layers": ""}, environ=variables, file=file)
     kernels = settings.config.kernels
     assert (kernels.mxfp4_layers, kernels.prefill_activation) == ("", "bf16")
-    assert settings.config.batch.max_num_batched_tokens == 7
+    assert settings.config.batch.max_decode_delay_ms == 7
     assert {settings.origins[choice.setting].split()[0] for choice in PRESETS[SPARK]} == {
         "flag",
         "environment",

@@ -38,14 +38,14 @@ PRESETS: dict[str, tuple[PresetValue, ...]] = {
             setting="prefill_activation",
             value="mxfp8",
             why="prompts are multiplied by block-scaled instructions instead of bf16 ones; not yet run on GB10",
-            quality="measured on Kindling only, with the line above and in decoding too: +0.24 % perplexity, "
-            "5 answers lost and 1 gained of 2,824; not measured on gpt-oss",
+            quality="measured on Kindling only, together with MXFP4 layers and in decoding as well: +0.24 % "
+            "perplexity, 5 answers lost and 1 gained of 2,824; not measured on gpt-oss",
         ),
         PresetValue(
-            setting="max_num_batched_tokens",
-            value=4096,
-            why="48 SMs: a step of 8192 prompt tokens would take more than a second, and one of 2048 reads every "
-            "expert for half as many tokens",
+            setting="max_decode_delay_ms",
+            value=500.0,
+            why="a step with 64 prompt tokens reads most experts and takes 0.27 s, one with 2048 takes 0.43 s "
+            "(predicted): at 40 ms, prompts beside decoding requests would be cut into 64 tokens each",
         ),
     ),
 }

@@ -54,6 +54,19 @@ def test_roofline_accepts_a_checkpoint_and_shows_when_drafts_gain(run, checkpoin
     assert "break-even acceptance" in result.stdout
 
 
+def test_ceilings_of_other_formats_of_the_dense_layers_are_shown(run):
+    answer = json.loads(run("roofline", "--gpu", "DGX Spark", "--json").stdout)
+    ceilings = {name: round(row["ceiling_tok_s"]) for name, row in answer["dense_formats"].items()}
+    assert ceilings == {"bf16": 46, "q8_0": 65, "fp8": 67, "mxfp4": 84}
+    [row] = [line for line in run("roofline", "--gpu", "gb10").stdout.splitlines() if " fp8 " in line]
+    assert " 66.9 " in row and " no " in row
+
+
+@pytest.mark.parametrize("name", ["gb10", "dgx-spark"])
+def test_other_engines_are_shown_for_longer_names_of_the_gpu(run, name):
+    assert "other engines, one request" in run("roofline", "--gpu", name).stdout
+
+
 def test_other_engines_are_shown_beside_the_prediction(run):
     text = run("roofline", "--gpu", "gb10", "--dense", "mxfp4").stdout
     [row] = [line for line in text.splitlines() if "vLLM fork" in line]

@@ -27,7 +27,7 @@ def test_defaults_of_a_gpu_are_shown_without_it(run, name):
 
 
 def test_defaults_of_a_gpu_as_json(run):
-    answer = json.loads(run("env", "--gpu", "gb10", "--max-num-batched-tokens", "77", "--json").stdout)
+    answer = json.loads(run("env", "--gpu", "gb10", "--max-decode-delay-ms", "77", "--json").stdout)
     assert (answer["gpu"], answer["preset"]) == ("NVIDIA GB10", "spark")
     chosen = {choice["setting"]: choice["value"] for choice in answer["choices"]}
     assert chosen == {
@@ -37,7 +37,7 @@ def test_defaults_of_a_gpu_as_json(run):
         "kv_cache_gib": "4 requests of full length",
     }
     values = {row["name"]: row["value"] for row in answer["settings"]}
-    assert values["max_num_batched_tokens"] == 77 and set(values) == set(all_settings())
+    assert values["max_decode_delay_ms"] == 77 and set(values) == set(all_settings())
 
 
 def test_gpu_whose_defaults_do_not_differ_says_so(run):

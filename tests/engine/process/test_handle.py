@@ -17,7 +17,7 @@ from firesteel.engine.process.handle import (
     error_of,
 )
 from firesteel.engine.process.messages import Loading, Refused, Rejected, Start, pack
-from firesteel.errors import EngineDied, KernelError, RequestError, UserError
+from firesteel.errors import EngineDied, HostMemoryLow, KernelError, RequestError, UserError
 
 SLOW = f"""
 for _ in range(8):
@@ -94,6 +94,7 @@ def test_errors_keep_their_kind_and_unknown_ones_are_user_errors():
     error = error_of(Rejected(number=1, kind="RequestError", reason="too long"))
     assert type(error) is RequestError and str(error) == "too long"
     assert type(error_of(Refused(kind="KernelError", reason="x"))) is KernelError
+    assert type(error_of(Rejected(number=1, kind="HostMemoryLow", reason="x"))) is HostMemoryLow
     assert type(error_of(Refused(kind="CacheError", reason="x"))) is UserError
 
 

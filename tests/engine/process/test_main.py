@@ -266,4 +266,9 @@ def test_ready_message_names_the_formats(checkpoint, monkeypatch):
     monkeypatch.setenv("FIRESTEEL_KV_DTYPE", "fp8")
     config = resolve({"device": "cpu", "page_size": 4, "kv_cache_gib": 0.01, "mxfp4_layers": "moe,qkv"}).config
     formats = main.describe(load_engine(checkpoint, config)).formats
-    assert formats == {"mxfp4_layers": "qkv", "activation": "bf16", "kv": "float8_e4m3fn"}
+    assert formats == {
+        "mxfp4_layers": "qkv",
+        "activation": "bf16",
+        "prefill_activation": "bf16",
+        "kv": "float8_e4m3fn",
+    }

@@ -1,15 +1,22 @@
 """The figures of docs/spark.md are those of the roofline, and every claim is marked."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
-from firesteel.config.presets import find_preset_values
+from firesteel.defaults import find_defaults
+from firesteel.device import GIB
+from firesteel.device.catalogue import CATALOGUE
+from firesteel.engine.cache.kv_cache import UNIFIED_REQUESTS, find_layout, page_bytes
+from firesteel.engine.engine import find_budget
 from firesteel.measure.roofline.nodes import Link, predict_nodes
-from firesteel.measure.roofline.prompts import predict_prompts
+from firesteel.measure.roofline.prompts import STEP_TOKENS, predict_prompts
 from firesteel.measure.roofline.roofline import GPUS, StepShape, predict, step_cost
 from firesteel.model.spec import PRESETS
+from firesteel.model.weights import weight_bytes
 
 PAGE = (Path(__file__).parents[3] / "docs" / "spark.md").read_text(encoding="utf-8")
 BIG, GB10, SHARE = PRESETS["gpt-oss-120b"], GPUS["gb10"], 0.85
@@ -52,10 +59,11 @@ def test_prompts():
         assert published == f"{expected[0].published_tok_s:.0f}"
 
 
-def test_prompt_in_steps_of_the_preset():
-    budget = find_preset_values("spark")["max_num_batched_tokens"]
-    rows = predict_prompts(BIG, StepShape(dense="mxfp4"), "gb10", lengths=(8192,), step_tokens=budget)
-    assert f"{rows[0].predicted_tok_s:.0f} tok/s are predicted (`--step-tokens {budget}`)" in PAGE
+def test_prompt_in_steps_of_the_server_and_in_smaller_ones():
+    batch = find_defaults({}, CATALOGUE["gb10"], environ={}, triton=(3, 8)).config.batch
+    assert find_budget(batch, CATALOGUE["gb10"]) == STEP_TOKENS == 8192
+    rows = predict_prompts(BIG, StepShape(dense="mxfp4"), "gb10", lengths=(8192,), step_tokens=4096)
+    assert f"{rows[0].predicted_tok_s:.0f} tok/s are predicted (`--step-tokens 4096`)" in PAGE
 
 
 def test_nodes():
@@ -70,3 +78,19 @@ def test_nodes():
 def test_sections_say_what_is_measured_predicted_or_not_yet_run(heading):
     section = re.search(rf"^## {heading}\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE).group(1)
     assert re.search(r"\b(measured|predicted|not\s+yet\s+run)\b", section, re.IGNORECASE)
+
+
+def test_defaults():
+    choices = find_defaults({}, CATALOGUE["gb10"], environ={}, triton=(3, 8)).choices
+    expected = [[f"`{choice.setting}`", str(choice.value), f"`{choice.override}`"] for choice in choices]
+    assert rows_of("defaults") == expected
+
+
+def test_memory():
+    layout = find_layout(BIG, 64)
+    pages = UNIFIED_REQUESTS * layout.count_pages(BIG.max_context) * page_bytes(BIG, 64, torch.bfloat16)
+    packed = replace(BIG, mxfp4_layers=("qkv", "o", "lm_head"))
+    pages_gib, packed_gib, plain_gib = (size / GIB for size in (pages, weight_bytes(packed), weight_bytes(BIG)))
+    text = " ".join(PAGE.split())
+    assert f"requests of {BIG.max_context:,} tokens need {pages_gib:.0f} GiB" in text
+    assert f"itself {packed_gib:.0f} GiB with these layers in MXFP4, {plain_gib:.0f} as shipped" in text

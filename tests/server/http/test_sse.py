@@ -6,6 +6,8 @@ import threading
 
 import pytest
 
+from firesteel.errors import HostMemoryLow
+
 
 @pytest.fixture
 def server(open_server):
@@ -90,6 +92,18 @@ def test_stream_whose_engine_dies_ends_with_an_error(server):
     body = server.chat(stream=True).body.decode()
     last = json.loads(body.strip().split("\n\n")[-1].removeprefix("data: "))
     assert last["error"]["code"] == "engine_died" and "[DONE]" not in body and "secret" not in body
+
+
+def test_request_that_the_hosts_memory_has_no_room_for_may_be_sent_again(open_server):
+    server = open_server()
+
+    def refuse(request):
+        raise HostMemoryLow("the host has 11.0 GiB of memory free")
+
+    server.engine.generate = refuse
+    for stream in (False, True):
+        answer = server.chat(stream=stream)
+        assert answer.status == 503 and answer.error["code"] == "host_memory_low" and answer.headers["retry-after"]
 
 
 def test_engine_that_dies_before_the_first_token_is_an_http_error(server):

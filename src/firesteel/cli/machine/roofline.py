@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,6 +25,7 @@ from firesteel.measure.roofline.nodes import Link, nodes_assumptions, predict_no
 from firesteel.measure.roofline.prompts import LENGTHS, MATRIX_SHARE, STEP_TOKENS
 from firesteel.model.spec import ModelSpec
 
+HELD = {"bf16": "as published", "mxfp4": "--mxfp4-layers qkv,o,lm_head"}  # formats of dense layers that it computes
 LINK = Link()
 PROMPTS = ",".join(map(str, LENGTHS))
 
@@ -79,6 +80,7 @@ def show_roofline(
     predictions = roofline.predict(cost, chosen, share)
     assumed = roofline.assumptions(cost, chosen, share)
     gb_s = predictions[-1].gb_s
+    formats = roofline.compare_dense(spec, step)
     batches = curves.batch_curve(spec, step, gb_s, overlap=overlap)
     drafts = (
         curves.draft_curve(
@@ -104,6 +106,9 @@ def show_roofline(
                 "gpu": chosen.title,
                 **cost.as_dict(),
                 "assumptions": assumed,
+                "dense_formats": {
+                    name: {"bytes": cost.bytes, "ceiling_tok_s": cost.tok_s(gb_s)} for name, cost in formats.items()
+                },
                 "predictions": [prediction.as_dict() for prediction in predictions],
                 "batches": [point.as_dict() for point in batches],
                 "speculation": [point.as_dict() for point in drafts],
@@ -116,6 +121,7 @@ def show_roofline(
         return
     show(cost_table(cost, f"{model}, one step", gb_s))
     show(prediction_table(predictions, chosen.title))
+    show(dense_table(formats, gb_s))
     for line in assumed:
         show(Text(f"assumed: {line}"))
     show(batch_table(batches, spec, overlap, gb_s))
@@ -131,6 +137,15 @@ def show_roofline(
             show(Text(f"assumed for {nodes} nodes: {line}"))
     if peers := [peer for peer in PEERS if peer.gpu == shorten_name(gpu) and peer.model == model]:
         show(peer_table(peers, spec, gb_s))
+
+
+def dense_table(formats: Mapping[str, roofline.StepCost], gb_s: float) -> Table:
+    """Builds the table of ceilings with qkv, o and lm_head in each format."""
+    table = new_table("qkv, o, lm_head", "MB per step", "ceiling tok/s", "in firesteel")
+    table.title = f"formats of the dense layers, at {gb_s:.0f} GB/s"
+    for name, cost in formats.items():
+        table.add_row(name, f"{cost.bytes / 1e6:.0f}", f"{cost.tok_s(gb_s):.1f}", HELD.get(name, "no"))
+    return table
 
 
 def batch_table(points: Sequence[curves.BatchPoint], spec: ModelSpec, overlap: float, gb_s: float) -> Table:

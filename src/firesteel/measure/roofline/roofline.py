@@ -8,7 +8,7 @@ reading, as in large batches, the true ceiling is lower.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from firesteel.device.catalogue import shorten_name
@@ -170,6 +170,11 @@ def step_cost(spec: ModelSpec, step: StepShape) -> StepCost:
         _linear("lm_head", 1, spec.vocab_size, spec.hidden_size, step, bias=False),
     )
     return StepCost(step=step, distinct_experts=experts, ops=ops)
+
+
+def compare_dense(spec: ModelSpec, step: StepShape) -> dict[str, StepCost]:
+    """Returns the cost of the step with qkv, o and lm_head in each format."""
+    return {dense: step_cost(spec, replace(step, dense=dense)) for dense in ROW_BYTES}
 
 
 def predict(cost: StepCost, gpu: Gpu, share: float) -> list[Prediction]:
