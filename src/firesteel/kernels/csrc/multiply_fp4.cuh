@@ -126,8 +126,9 @@ template <class S, int FIRST = 0, int END = S::TOKENS> DEVICE void load_x(char *
     __syncwarp();
 #pragma unroll
     for (int set = FIRST / 4; set < (END + 3) / 4; set++)
-        load_bytes<S>(set, [&](int token) { return mine + (token - FIRST) * S::X_STRIDE; }, own.b[set],
-                      END - FIRST == S::TOKENS ? own.minus[set] : nullptr);
+        load_bytes<S>(
+            set, [&](int token) { return mine + (token - FIRST) * S::X_STRIDE; }, own.b[set],
+            END - FIRST == S::TOKENS ? own.minus[set] : nullptr);
 }
 
 // Loads this warp's fragments from `values` [num_tokens][K] in global memory, one token after another through `x`
