@@ -56,7 +56,7 @@ def test_defines_are_options_in_order_of_name_before_the_others(tmp_path):
 
 
 def test_a_define_needs_a_name(tmp_path):
-    with pytest.raises(KernelError, match="'A B' is no name for a define"):
+    with pytest.raises(KernelError, match="'A B' is not a valid name for a define"):
         CudaSource("main.cu", defines={"A B": 1}, folder=write(tmp_path, main="")).program("sm_90a")
 
 

@@ -38,7 +38,7 @@ def test_all_rows_are_held_at_once_if_two_stages_still_fit():
         return planned.kernel.source.defines["HOLDS_ALL"], planned.stream.stages
 
     assert [holds_all((9, 0), tokens) for tokens in (1, 2, 4, 8)] == [(1, 6), (1, 6), (1, 4), (0, 5)]
-    assert [holds_all((12, 1), tokens) for tokens in (1, 2, 4, 8)] == [(1, 3), (0, 3), (0, 2), (0, 1)]
+    assert [holds_all((12, 1), tokens) for tokens in (1, 2, 4, 8)] == [(1, 3), (0, 3), (0, 2), (0, 2)]
 
 
 def test_gpu_with_few_sms_refuses_rows_that_its_ctas_cannot_sum():

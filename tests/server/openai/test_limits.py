@@ -24,6 +24,7 @@ ROWS = {
     "MAX_STOP_CHARACTERS": "`stop`",
     "MAX_SALT_CHARACTERS": "`cache_salt`",
     "MAX_TOKENS_TO_DECODE": "tokens to detokenize",
+    "MAX_CHARACTERS_TO_ENCODE": "characters to tokenize",
 }
 
 
