@@ -18,7 +18,7 @@ UNSUPPORTED = {
     "LoRA": {"enable_lora": True},
     "vLLM's speculation": {"speculative_config": SPECULATION},
     "KV connectors": {"kv_transfer_config": {"kv_connector": "SharedStorageConnector", "kv_role": "kv_both"}},
-    "KV cache of type fp8": {"kv_cache_dtype": "fp8"},
+    "--kv-cache-dtype fp8": {"kv_cache_dtype": "fp8"},
     "worker extensions": {"worker_extension_cls": "tests.vllm_plugin.generate.Other"},
     "prompt embeddings": {"enable_prompt_embeds": True},
     "the load format bitsandbytes": {"load_format": "bitsandbytes"},
