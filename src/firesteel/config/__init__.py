@@ -20,8 +20,8 @@ from firesteel.config.sections import (
     KernelConfig,
     ModelConfig,
     ProcessConfig,
-    ServerConfig,
 )
+from firesteel.config.server_section import ServerConfig
 from firesteel.config.settings import ConfigError, Setting, Settings, all_settings, resolve
 
 __all__ = [
