@@ -11,30 +11,16 @@ from safetensors.torch import load_file, save_file
 
 from firesteel.device import GIB, find_device
 from firesteel.formats import mxfp4
-from firesteel.kernels.rope import RopeSpec
 from firesteel.model import fill as fill_module
 from firesteel.model.checkpoint import save_checkpoint
 from firesteel.model.fill import CHUNK_BYTES, CHUNK_VALUES, STAGED_BYTES, QuantizedLayer, room_bytes
 from firesteel.model.shards import CheckpointError, find_tensors
-from firesteel.model.spec import PRESETS, ModelSpec
+from firesteel.model.spec import PRESETS
 from firesteel.model.synthetic import synthetic_weights
 from firesteel.model.weights import empty_weights, load_weights, named_tensors, weight_bytes
+from tests.model.tiny import SPEC
 
 CPU = find_device("cpu")
-SPEC = ModelSpec(
-    num_layers=2,
-    hidden_size=64,
-    intermediate_size=32,
-    num_heads=2,
-    num_kv_heads=1,
-    head_dim=32,
-    num_experts=4,
-    num_active=2,
-    vocab_size=99,
-    windows=(8, None),
-    rope=RopeSpec(theta=10000.0),
-    max_context=256,
-)
 ALL_DENSE = ("qkv", "o", "lm_head")
 SINGLE = "model.safetensors"
 

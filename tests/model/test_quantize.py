@@ -10,29 +10,15 @@ import torch
 
 from firesteel.device import find_device
 from firesteel.errors import UserError
-from firesteel.kernels.rope import RopeSpec
 from firesteel.model.checkpoint import save_checkpoint
 from firesteel.model.quantize import quantize_checkpoint
 from firesteel.model.shards import find_tensors
-from firesteel.model.spec import ModelSpec, read_spec
+from firesteel.model.spec import read_spec
 from firesteel.model.synthetic import synthetic_weights
 from firesteel.model.weights import load_weights, named_tensors, weight_bytes
+from tests.model.tiny import SPEC
 
 CPU = find_device("cpu")
-SPEC = ModelSpec(
-    num_layers=2,
-    hidden_size=64,
-    intermediate_size=32,
-    num_heads=2,
-    num_kv_heads=1,
-    head_dim=32,
-    num_experts=4,
-    num_active=2,
-    vocab_size=99,
-    windows=(8, None),
-    rope=RopeSpec(theta=10000.0),
-    max_context=256,
-)
 ALL_DENSE = ("qkv", "o", "lm_head")
 OTHERS = {"tokenizer.json": "{}", "generation_config.json": "[1]", "chat_template.jinja": "x", "LICENSE": "free"}
 

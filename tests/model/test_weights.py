@@ -12,30 +12,16 @@ from safetensors.torch import load_file, save_file
 from firesteel.device import GIB, find_device
 from firesteel.device.host_memory import HostMemory
 from firesteel.kernels.operands.weights import Mxfp4Weight
-from firesteel.kernels.rope import RopeSpec
 from firesteel.measure.roofline.roofline import StepShape, step_cost
 from firesteel.model.checkpoint import save_checkpoint
 from firesteel.model.reader import PIECE_BYTES
 from firesteel.model.shards import CheckpointError
-from firesteel.model.spec import PRESETS, ModelSpec, read_spec
+from firesteel.model.spec import PRESETS, read_spec
 from firesteel.model.synthetic import synthetic_weights
 from firesteel.model.weights import check_memory, empty_weights, load_weights, named_tensors, weight_bytes
+from tests.model.tiny import SPEC
 
 CPU = find_device("cpu")
-SPEC = ModelSpec(
-    num_layers=2,
-    hidden_size=64,
-    intermediate_size=32,
-    num_heads=2,
-    num_kv_heads=1,
-    head_dim=32,
-    num_experts=4,
-    num_active=2,
-    vocab_size=99,
-    windows=(8, None),
-    rope=RopeSpec(theta=10000.0),
-    max_context=256,
-)
 ALL_DENSE = ("qkv", "o", "lm_head")
 SCALES = "model.layers.1.mlp.experts.down_proj_scales"
 SINGLE = "model.safetensors"

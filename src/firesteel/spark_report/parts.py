@@ -28,10 +28,20 @@ ENGINE = ("--concurrency", "1,8", "--requests", "16", "--prompt-tokens", "512", 
 FIRST_STEPS = {True: ("--steps", "50", "--check", "32"), False: ("--steps", "200")}  # by quick
 # Minutes on a GB10 or an H200, for the list that is shown before the run: estimates, not a limit.
 MINUTES = {
-    "doctor": 0.5, "decode-gpt-oss-120b": 8, "decode-gpt-oss-20b": 3, "prefill-gpt-oss-120b": 6,
-    "prefill-gpt-oss-20b": 3, "verify": 5, "prove": 3, "bench": 8, "model-prefill": 8, "model-decode": 8,
-    "model-engine": 8, "model-quality": 40, "model-serve": 25,
-}  # fmt: skip
+    "doctor": 0.5,
+    "decode-gpt-oss-120b": 8,
+    "decode-gpt-oss-20b": 3,
+    "prefill-gpt-oss-120b": 6,
+    "prefill-gpt-oss-20b": 3,
+    "verify": 5,
+    "prove": 3,
+    "bench": 8,
+    "model-prefill": 8,
+    "model-decode": 8,
+    "model-engine": 8,
+    "model-quality": 40,
+    "model-serve": 25,
+}
 QUICK_SHARE = 0.4  # of these minutes with --quick
 
 
