@@ -123,9 +123,8 @@ def compare_files(arguments: argparse.Namespace) -> int:
             if not pair.is_equal:
                 different += 1
                 print(f"  {length} tokens, one of {len(lengths)}: differs after {pair.num_before} of {NEW} tokens")
-    print(
-        f"{' and '.join(path.stem for path in arguments.files)}: {requests - different} of {requests} requests equal"
-    )
+    names = " and ".join(path.stem for path in arguments.files)
+    print(f"{names}: {requests - different} of {requests} requests equal")
     return different
 
 

@@ -57,7 +57,7 @@ class PromptRunner:
         return self.model.forward_residual(self.inputs.batch(tokens, requests), self.cache)
 
     def compute(self, size: PromptSize, num_layers: int | None = None) -> Computed:
-        """Computes the loaded step; with one rank and few requests also the logits, with the bits of our engine's."""
+        """Computes the loaded step; with one rank and few requests also the logits, as our engine does."""
         model, inputs = self.model, self.inputs
         if model.ranks is None and size.requests <= min(LOGIT_REQUESTS, size.tokens - 1):
             return model.forward_with_logits(inputs.prompt_batch(*size), self.cache, num_layers)
