@@ -74,7 +74,7 @@ def _describe_row(kind: str, row: dict[str, Any]) -> str:
 
 def _describe_server(result: dict[str, Any]) -> str:
     """Returns the speeds of the lab's benchmark, named as llama-benchy names them, or why there are none."""
-    rows = [row for level in result["levels"] for row in level.get("bench", {}).get("rows", ())]
+    rows = [row for level in result["levels"] for row in level["figures"].get("bench", {}).get("rows", ())]
     shown = [
         f"{row['name']}: {row['series']['pp_tok_s']['p50']:.0f} tok/s, {row['series']['tg_tok_s']['p50']:.1f} tok/s"
         for row in rows
