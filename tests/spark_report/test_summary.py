@@ -54,7 +54,7 @@ def part(name, result, **told):
         (
             "model-serve",
             {"levels": [{**LEVEL, "figures": {"bench": {"rows": [SERVED, {"name": "x", "series": {}}]}}}]},
-            "pp512 tg32: 1854 tok/s, 60.7 tok/s",
+            "pp512 tg32: prompts 1854 tok/s, answers 60.7 tok/s",
         ),
         (
             "model-serve",

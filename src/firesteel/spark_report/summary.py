@@ -17,6 +17,7 @@ SPEEDS = {
     "engine": "{concurrency} in flight: {output_tok_s:.1f} tok/s",
     "quality": "{precision}: perplexity {perplexity:.4f}, {right} right",
 }
+SERVED_SPEEDS = ("pp_tok_s", "tg_tok_s")  # of the lab's benchmark
 SEND = "Attach this file to an issue of the firesteel project; read it first: nothing is sent by itself."
 
 
@@ -76,9 +77,11 @@ def _describe_server(result: dict[str, Any]) -> str:
     """Returns the speeds of the lab's benchmark, named as llama-benchy names them, or why there are none."""
     rows = [row for level in result["levels"] for row in level["figures"].get("bench", {}).get("rows", ())]
     shown = [
-        f"{row['name']}: {row['series']['pp_tok_s']['p50']:.0f} tok/s, {row['series']['tg_tok_s']['p50']:.1f} tok/s"
+        "{}: prompts {:.0f} tok/s, answers {:.1f} tok/s".format(
+            row["name"], *(row["series"][speed]["p50"] for speed in SERVED_SPEEDS)
+        )
         for row in rows
-        if {"pp_tok_s", "tg_tok_s"} <= row["series"].keys()
+        if row["series"].keys() >= set(SERVED_SPEEDS)
     ]
     reasons = [level["reason"] for level in result["levels"] if not level["passed"]]
     return ", ".join([*shown, *reasons]) or "nothing"
