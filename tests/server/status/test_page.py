@@ -23,7 +23,8 @@ def test_the_page_asks_for_nothing_outside_this_server():
 def test_the_page_never_makes_markup_of_text():
     text, policy = read_page()
     assert not re.search(
-        r"innerHTML|outerHTML|insertAdjacentHTML|setHTML|parseFromString|document\.write|\beval\(|new Function", text
+        r"innerHTML|outerHTML|insertAdjacentHTML|setHTML|parseFromString|document\.write|\beval\(|new Function",
+        text,
     )
     assert "require-trusted-types-for 'script'; trusted-types 'none'" in policy
 

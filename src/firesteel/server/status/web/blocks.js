@@ -2,6 +2,8 @@
 // Markdown to a tree of paragraphs, headings, lists, quotes, code and tables. Raw HTML is text like any other.
 
 const MAX_DEPTH = 10, MAX_COLUMNS = 60, MAX_ROWS = 500;
+const MAX_COST = 8000;  // of what is laid out as Markdown, in paragraphs; the rest of a text is shown as it was written
+const CODE_COST = 4, CELL_COST = 0.25;
 // None of these can match one stretch of text in two ways: their time is linear in the line.
 const FENCE = /^(`{3,}(?!`)|~{3,}(?!~))([^`]*)$/, HEADING = /^(#{1,6})(?=[ \t]|$)/;
 const RULE = /^([-*_])[ \t]*(?:\1[ \t]*){2,}$/;
@@ -9,12 +11,12 @@ const ITEM = /^([-*+]|\d{1,9}[.)])([ \t]+|$)/, UNDERLINE = /^(?:={3,}|-{3,})[ \t
 const DIVIDER = /^\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?$/;
 
 function parseMarkdown(text) {
-  return parseLines(text.replace(/\r\n?/g, "\n").split("\n"), 0);
+  return parseLines(text.replace(/\r\n?/g, "\n").split("\n"), 0, {left: MAX_COST});
 }
 
-function parseLines(lines, depth) {
-  if (depth > MAX_DEPTH) return [{type: "paragraph", text: lines.join("\n")}];
-  return new BlockParser(lines, depth).parse();
+function parseLines(lines, depth, budget) {
+  if (depth > MAX_DEPTH) return [{type: "plain", text: lines.join("\n")}];
+  return new BlockParser(lines, depth, budget).parse();
 }
 
 // Returns the columns of white space before a line's text.
@@ -69,20 +71,26 @@ function splitCells(line) {
 }
 
 class BlockParser {
-  constructor(lines, depth) {
+  constructor(lines, depth, budget) {
     this.lines = lines;
     this.depth = depth;
+    this.budget = budget;
     this.at = 0;
   }
 
   parse() {
     const blocks = [];
-    while (this.at < this.lines.length) {
+    for (; this.at < this.lines.length && this.budget.left > 0; this.skipBlanks()) {
       const line = this.lines[this.at];
+      this.budget.left--;
       if (line.trim()) blocks.push(this.read(line, startOf(line)));
-      else this.at++;
     }
+    if (this.at < this.lines.length) blocks.push({type: "plain", text: this.lines.slice(this.at).join("\n")});
     return blocks;
+  }
+
+  skipBlanks() {
+    while (this.at < this.lines.length && !this.lines[this.at].trim()) this.at++;
   }
 
   read(line, start) {
@@ -99,6 +107,7 @@ class BlockParser {
   // A fence that is never closed holds all that follows: most often the rest is still to come.
   readCode(line, {fence, language}) {
     const indent = indentOf(line), lines = [];
+    this.budget.left -= CODE_COST;
     for (this.at++; this.at < this.lines.length; this.at++) {
       const text = this.lines[this.at].trim();
       if (text.startsWith(fence) && !text.slice(fence.length).replaceAll(fence[0], "")) {
@@ -122,15 +131,16 @@ class BlockParser {
     const lines = [];
     for (; this.lines[this.at]?.trimStart().startsWith(">"); this.at++)
       lines.push(this.lines[this.at].trimStart().replace(/^> ?/, ""));
-    return {type: "quote", blocks: parseLines(lines, this.depth + 1)};
+    return {type: "quote", blocks: parseLines(lines, this.depth + 1, this.budget)};
   }
 
   readList(first) {
     const items = [];
     let start = first;
-    while (start?.type === "item" && start.isOrdered === first.isOrdered) {
+    while (start?.type === "item" && start.isOrdered === first.isOrdered && this.budget.left > 0) {
+      this.budget.left--;
       items.push(this.readItem(start));
-      while (this.at < this.lines.length && !this.lines[this.at].trim()) this.at++;
+      this.skipBlanks();
       start = this.at < this.lines.length ? startOf(this.lines[this.at]) : null;
     }
     return {type: "list", isOrdered: first.isOrdered, start: first.isOrdered ? first.number : 1, items};
@@ -156,7 +166,7 @@ class BlockParser {
     }
     const task = TASK.exec(lines[0]);
     if (task) lines[0] = lines[0].slice(task[0].length);
-    return {type: "item", task: task ? task[1] !== " " : null, blocks: parseLines(lines, this.depth + 1)};
+    return {type: "item", task: task ? task[1] !== " " : null, blocks: parseLines(lines, this.depth + 1, this.budget)};
   }
 
   isTable() {
@@ -174,6 +184,7 @@ class BlockParser {
       if (rows.length < MAX_ROWS) rows.push(splitCells(this.lines[this.at]).slice(0, head.length));
       else rest.push(this.lines[this.at]);
     }
+    this.budget.left -= CELL_COST * rows.reduce((sum, row) => sum + row.length, head.length);
     return {type: "table", aligns, head, rows, rest: rest.join("\n")};
   }
 

@@ -1,7 +1,7 @@
 "use strict";
 // The conversation: what the user does, what the server is asked, what is kept.
 
-const state = {turns: [], showsReasoning: false, controller: null, isFollowing: true};
+const state = {turns: [], showsReasoning: false, controller: null, isFollowing: true, isLeaving: false};
 const KEPT_FIELDS = ["effort", "most", "system", "tools"];
 
 function notify(text) {
@@ -10,6 +10,7 @@ function notify(text) {
 }
 
 function save() {
+  if (state.isLeaving) return;  // the end of the page cuts the answer; what was saved before is the truth
   const {turns, showsReasoning} = state;
   const fields = Object.fromEntries(KEPT_FIELDS.map(id => [id, find(id).value]));
   try {
@@ -191,7 +192,11 @@ find("key-form").addEventListener("submit", event => {
   findModel();
   pollLedger();
 });
-window.addEventListener("pagehide", () => { if (state.controller) save(); });
+window.addEventListener("pagehide", () => {
+  if (state.controller) save();
+  state.isLeaving = true;
+});
+window.addEventListener("pageshow", () => { state.isLeaving = false; });
 // Another tab went on with the conversation, or cleared it.
 window.addEventListener("storage", event => {
   if (event.key === STORE_KEY && !state.controller) event.newValue === null ? show([]) : restore();

@@ -18,6 +18,12 @@ function button(text, act, attributes = {}) {
   return made;
 }
 
+// Appends to the node's text, which is a beginning of `text`.
+function growText(node, text) {
+  if (!node.firstChild) node.append(document.createTextNode(""));
+  if (node.firstChild.length < text.length) node.firstChild.appendData(text.slice(node.firstChild.length));
+}
+
 // A button that copies what `read` returns, and says for a moment whether it did.
 function copyButton(read, label) {
   const made = button("Copy", async () => {

@@ -111,12 +111,6 @@ class AnswerView {
   }
 }
 
-// Appends to the node's text, which is a beginning of `text`.
-function growText(node, text) {
-  if (!node.firstChild) node.append(document.createTextNode(""));
-  if (node.firstChild.length < text.length) node.firstChild.appendData(text.slice(node.firstChild.length));
-}
-
 function prettyJson(text) {
   try {
     return JSON.stringify(JSON.parse(text), null, 2);

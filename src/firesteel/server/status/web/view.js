@@ -2,7 +2,7 @@
 // Markdown as nodes. Of a text that grows only the blocks that changed are made again.
 
 const SPAN_TAGS = {emphasis: "em", strong: "strong", deleted: "del"};
-const CONTAINERS = {quote: patchQuote, list: patchList, table: patchTable, code: patchCode};
+const CONTAINERS = {quote: patchQuote, list: patchList, table: patchTable, code: patchCode, plain: patchPlain};
 
 class MarkdownView {
   constructor(box) {
@@ -50,6 +50,7 @@ function makeBlock(block) {
     case "quote": return filled(element("blockquote"), node => patchQuote(node, {blocks: []}, block));
     case "list": return makeList(block);
     case "table": return makeTable(block);
+    case "plain": return element("p", {text: block.text, kind: "plain"});
   }
   return element("p", {}, ...spansOf(block.text));
 }
@@ -91,9 +92,14 @@ function makeCode(block) {
 function patchCode(node, old, block) {
   if (old.language !== block.language) return false;
   if (old.text === block.text) return true;
-  const text = node.querySelector("pre code").firstChild;
-  if (!text || !block.text.startsWith(old.text)) return false;
-  text.appendData(block.text.slice(old.text.length));
+  if (!block.text.startsWith(old.text)) return false;
+  growText(node.querySelector("pre code"), block.text);
+  return true;
+}
+
+function patchPlain(node, old, block) {
+  if (!old.text || !block.text.startsWith(old.text)) return false;
+  growText(node, block.text);
   return true;
 }
 
@@ -141,7 +147,7 @@ function patchTable(node, old, block) {
     (row, before, after) => before.length === after.length && before.every((cell, place) => cell === after[place]));
   if (!block.rest) return !old.rest;
   if (!old.rest) node.append(element("pre", {text: block.rest}));
-  else if (block.rest.startsWith(old.rest)) node.lastChild.firstChild.appendData(block.rest.slice(old.rest.length));
+  else if (block.rest.startsWith(old.rest)) growText(node.lastChild, block.rest);
   else return false;
   return true;
 }

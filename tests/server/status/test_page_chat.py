@@ -1,0 +1,389 @@
+"""The page's conversation in a browser: answers, reasoning, calls of tools, stop, regenerate, reload, errors."""
+
+import json
+
+import pytest
+
+from tests.server.status.page_server import pieces, serving
+
+pytestmark = pytest.mark.browser
+
+ENDED = "!document.querySelector('.busy') && document.querySelector('.figures')"
+ANSWER = "[...document.querySelectorAll('.assistant .content')].at(-1).innerText"
+DEMO = """# Title
+Some **bold**, *slanted* and ~~deleted~~ text with `code`, [a link](https://example.org/a) and a line<br>break.
+
+1. first
+   - [x] done
+   - [ ] open
+2. second
+
+> quoted
+
+| left | right |
+|:-----|------:|
+| a    |     1 |
+
+```python
+def f():
+    return "<b>"
+```
+
+---
+The end.
+"""
+CALL = [
+    {"reasoning_content": "I need the weather."},
+    {"tool_calls": [{"index": 0, "id": "call_1", "type": "function", "function": {"name": "weather"}}]},
+    {"tool_calls": [{"index": 0, "function": {"arguments": '{"city": '}}]},
+    {"tool_calls": [{"index": 0, "function": {"arguments": '"Paris"}'}}]},
+    {"tool_calls": [{"index": 1, "id": "call_2", "function": {"name": "time", "arguments": "{}"}}]},
+]
+TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
+
+
+def say(browser, text):
+    browser.type("#text", text)
+    browser.press_enter()
+
+
+def reload(browser):
+    browser.run("window.isOld = true")
+    browser.call("Page.reload")
+    browser.wait_for(
+        "!window.isOld && document.readyState === 'complete' && document.getElementById('model').innerText"
+    )
+
+
+def press_escape(browser):
+    for kind in ("keyDown", "keyUp"):
+        browser.call("Input.dispatchKeyEvent", type=kind, key="Escape", code="Escape", windowsVirtualKeyCode=27)
+
+
+def messages(request):
+    return [(message["role"], message["content"]) for message in request["messages"]]
+
+
+def test_markdown_becomes_elements(browser):
+    with serving(DEMO) as server:
+        browser.open(f"{server.url}/")
+        say(browser, "show")
+        browser.wait_for(ENDED)
+        texts = "Object.fromEntries({}.map(tag => [tag, document.querySelector('.content ' + tag)?.innerText]))"
+        tags = ["h3", "strong", "em", "del", "p > code", "a", "ol > li > ul > li.done", "blockquote", "th.right"]
+        assert browser.run(texts.format(json.dumps(tags))) == {
+            "h3": "Title",
+            "strong": "bold",
+            "em": "slanted",
+            "del": "deleted",
+            "p > code": "code",
+            "a": "a link",
+            "ol > li > ul > li.done": "done",
+            "blockquote": "quoted",
+            "th.right": "right",
+        }
+        assert browser.run("document.querySelector('figure.code code').textContent") == 'def f():\n    return "<b>"'
+        link = browser.run("(a => [a.href, a.rel, a.target])(document.querySelector('.content a'))")
+        assert link == ["https://example.org/a", "noopener noreferrer nofollow", "_blank"]
+        assert browser.errors == []
+
+
+def test_growing_text_keeps_its_finished_nodes(browser):
+    """An answer that is built anew with each token loses the reader's selection and time."""
+    with serving("x") as server:
+        browser.open(f"{server.url}/")
+        kept = browser.run(
+            f"""(() => {{
+              const text = {json.dumps(DEMO)}, box = document.createElement("div"), view = new MarkdownView(box);
+              const whole = document.createElement("div");
+              for (let end = 0; end <= text.length; end++) view.update(text.slice(0, end));
+              new MarkdownView(whole).update(text);
+              const first = box.firstChild;
+              view.update(text + "more");
+              const isKept = first === box.firstChild;
+              view.update(text);
+              return [isKept, box.isEqualNode(whole)];
+            }})()"""
+        )
+        assert kept == [True, True]
+
+
+@pytest.mark.parametrize("has_clipboard", [True, False])
+def test_code_and_answers_are_copied(browser, has_clipboard):
+    with serving(DEMO) as server:
+        browser.call(
+            "Browser.grantPermissions",
+            permissions=["clipboardReadWrite", "clipboardSanitizedWrite"],
+            origin=server.url,
+        )
+        browser.open(f"{server.url}/")
+        say(browser, "show")
+        browser.wait_for(ENDED)
+        if not has_clipboard:  # a page without HTTPS on another machine
+            browser.run("navigator.clipboard.writeText = () => Promise.reject(new Error('no'))")
+        browser.run("document.querySelector('figure.code').scrollIntoView({block: 'center'})")
+        browser.click("figure.code button")
+        browser.wait_for("document.querySelector('figure.code button').innerText === 'Copied'")
+        assert browser.run("navigator.clipboard.readText()") == 'def f():\n    return "<b>"'
+        browser.run("document.querySelector('footer').scrollIntoView()")
+        browser.click("footer button")
+        browser.wait_for("document.querySelector('footer button').innerText === 'Copied'")
+        assert browser.run("navigator.clipboard.readText()") == DEMO
+        browser.wait_for("document.querySelector('footer button').innerText === 'Copy'")
+
+
+def test_answer_is_stopped_by_escape_and_regenerated(browser):
+    with serving("never ends " * 500, "another answer", "yes") as server:
+        server.pause_s = 0.02
+        browser.open(f"{server.url}/")
+        say(browser, "go")
+        browser.wait_for(f"document.querySelector('.assistant') && {ANSWER}.length > 20")
+        assert browser.run("document.getElementById('talk').getAttribute('aria-busy')") == "true"
+        press_escape(browser)
+        assert "stopped" in browser.wait_for("document.querySelector('.figures')?.innerText")
+        assert browser.run("document.getElementById('talk').getAttribute('aria-busy')") == "false"
+        browser.run("document.querySelector('.again').scrollIntoView()")
+        browser.click(".again")
+        browser.wait_for(f"{ENDED} && {ANSWER} === 'another answer'")
+        assert browser.run("document.querySelectorAll('.turn').length") == 2
+        say(browser, "is it?")
+        browser.wait_for(f"{ENDED} && {ANSWER} === 'yes'")
+        assert browser.run("getComputedStyle(document.querySelector('.again')).display") == "none"
+        assert messages(server.asked[1]) == [("user", "go")]
+        assert messages(server.asked[2]) == [("user", "go"), ("assistant", "another answer"), ("user", "is it?")]
+        assert browser.errors == []
+
+
+def test_conversation_survives_a_reload_until_it_is_cleared(browser):
+    with serving([{"reasoning": "Hm."}, {"content": "# Hi"}], "second") as server:
+        browser.open(f"{server.url}/")
+        browser.run("find('system').value = 'Be kind.'; find('effort').value = 'high'")
+        say(browser, "one")
+        browser.wait_for(ENDED)
+        before = browser.run("document.getElementById('talk').innerText")
+        reload(browser)
+        assert browser.run("document.getElementById('talk').innerText") == before
+        assert browser.run("document.querySelector('.content h3').innerText") == "Hi"
+        assert browser.run("[find('system').value, find('system').hidden, find('effort').value]") == [
+            "Be kind.",
+            False,
+            "high",
+        ]
+        say(browser, "two")
+        browser.wait_for(f"{ENDED} && {ANSWER} === 'second'")
+        expected = [("system", "Be kind."), ("user", "one"), ("assistant", "# Hi"), ("user", "two")]
+        assert messages(server.asked[1]) == expected and server.asked[1]["reasoning_effort"] == "high"
+        browser.click("#new")
+        browser.wait_for("!document.querySelector('.turn')")
+        assert browser.run("localStorage.length") == 0
+        reload(browser)
+        assert browser.run("document.querySelectorAll('.turn').length") == 0
+        assert not browser.run("document.getElementById('hint').hidden")
+        assert browser.errors == []
+
+
+def test_answer_cut_by_a_reload_is_kept_as_far_as_it_came(browser):
+    with serving("word " * 2000) as server:
+        server.pause_s = 0.02
+        browser.open(f"{server.url}/")
+        say(browser, "go")
+        browser.wait_for(f"document.querySelector('.assistant') && {ANSWER}.length > 20")
+        reload(browser)
+        assert "broken off" in browser.run("document.querySelector('.figures').innerText")
+        assert browser.run(ANSWER).startswith("word word word")
+
+
+def test_tabs_show_the_same_conversation(browser):
+    with serving("answer") as server:
+        browser.open(f"{server.url}/")
+        first = browser._session
+        browser.open(f"{server.url}/")
+        say(browser, "hello")
+        browser.wait_for(ENDED)
+        browser._session = first
+        browser.wait_for(f"document.querySelector('.assistant') && {ANSWER} === 'answer'")
+
+
+@pytest.mark.parametrize(
+    "saved",
+    [
+        "{",
+        "null",
+        "[]",
+        '{"version": 99, "turns": []}',
+        '{"version": 1, "turns": [{"role": "user", "content": {}}]}',
+    ],
+)
+def test_damaged_storage_is_reported_and_the_page_works(browser, saved):
+    with serving("fine") as server:
+        browser.open(f"{server.url}/")
+        browser.run(f"localStorage.setItem('firesteel.chat', {json.dumps(saved)})")
+        reload(browser)
+        assert "cannot be shown" in browser.run("document.getElementById('notice').innerText")
+        say(browser, "hello")
+        browser.wait_for(f"{ENDED} && {ANSWER} === 'fine'")
+        reload(browser)
+        assert browser.run(ANSWER) == "fine"
+        assert browser.run("document.getElementById('notice').hidden") and browser.errors == []
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("Storage.prototype.setItem = () => { throw new DOMException('the quota is full'); }", "the quota is full"),
+        (
+            "Object.defineProperty(window, 'localStorage', {get() { throw new DOMException('it is blocked'); }})",
+            "it is blocked",
+        ),
+    ],
+)
+def test_page_works_without_storage_and_says_so(browser, script, reason):
+    with serving("fine") as server:
+        browser.open("about:blank?")
+        browser.call("Page.addScriptToEvaluateOnNewDocument", source=script)
+        browser.call("Page.navigate", url=f"{server.url}/")
+        browser.wait_for("document.readyState === 'complete' && document.getElementById('model')?.innerText")
+        say(browser, "hello")
+        browser.wait_for(f"{ENDED} && {ANSWER} === 'fine'")
+        notice = browser.run("document.getElementById('notice').innerText")
+        assert "will not survive a reload" in notice and reason in notice
+        assert browser.errors == []
+
+
+def test_reasoning_is_folded_and_the_choice_is_kept(browser):
+    with serving([{"reasoning": "Let me think."}, {"content": "Done."}]) as server:
+        browser.open(f"{server.url}/")
+        say(browser, "one")
+        browser.wait_for(ENDED)
+        assert browser.run("document.querySelector('details').open") is False
+        assert browser.run("document.querySelector('summary').innerText") == "Reasoning · 3 words"
+        browser.click("summary")
+        browser.wait_for("document.querySelector('details').open")
+        assert browser.run("document.querySelector('.reasoning').innerText") == "Let me think."
+        reload(browser)
+        assert browser.run("document.querySelector('details').open") is True
+        assert browser.errors == []
+
+
+def test_calls_are_shown_and_their_results_are_sent(browser):
+    with serving(CALL, "It is **warm**.") as server:
+        browser.open(f"{server.url}/")
+        browser.click("#show-tools")
+        browser.type("#tools", json.dumps(TOOLS))
+        say(browser, "the weather?")
+        browser.wait_for(ENDED)
+        names = browser.run("[...document.querySelectorAll('.call b')].map(name => name.innerText)")
+        arguments = browser.run("[...document.querySelectorAll('.call pre')].map(text => text.innerText)")
+        assert names == ["weather", "time"] and list(map(json.loads, arguments)) == [{"city": "Paris"}, {}]
+        reload(browser)
+        assert browser.run("document.querySelectorAll('.call').length") == 2
+        browser.type(".results textarea:nth-of-type(1)", "25 degrees")
+        browser.type(".results textarea:nth-of-type(2)", "noon")
+        browser.run("document.querySelector('.results').requestSubmit()")
+        browser.wait_for(f"{ENDED} && {ANSWER} === 'It is warm.'")
+        assert server.asked[0]["tools"] == server.asked[1]["tools"] == TOOLS
+        question, call, *results = server.asked[1]["messages"]
+        assert question["content"] == "the weather?" and call["reasoning_content"] == "I need the weather."
+        assert call["tool_calls"][0] == {
+            "id": "call_1",
+            "type": "function",
+            "function": {"name": "weather", "arguments": '{"city": "Paris"}'},
+        }
+        assert results == [
+            {"role": "tool", "tool_call_id": "call_1", "content": "25 degrees"},
+            {"role": "tool", "tool_call_id": "call_2", "content": "noon"},
+        ]
+        say(browser, "and tomorrow?")
+        browser.wait_for("document.querySelectorAll('.figures').length === 3")
+        assert "reasoning_content" not in server.asked[2]["messages"][1]
+        assert browser.errors == []
+
+
+@pytest.mark.parametrize(("text", "flaw"), [("[{", "not JSON"), ('{"name": "f"}', "must be a JSON list")])
+def test_tools_that_cannot_be_read_are_refused(browser, text, flaw):
+    with serving("fine") as server:
+        browser.open(f"{server.url}/")
+        browser.click("#show-tools")
+        browser.type("#tools", text)
+        say(browser, "hello")
+        assert flaw in browser.wait_for("document.getElementById('notice').innerText")
+        assert browser.run("[find('text').value, find('tools').getAttribute('aria-invalid')]") == ["hello", "true"]
+        browser.run("find('tools').value = ''")
+        browser.click("#send")
+        browser.wait_for(ENDED)
+        assert len(server.asked) == 1 and "tools" not in server.asked[0]
+        assert browser.run("document.getElementById('notice').hidden")
+
+
+def test_failed_question_is_tried_again_or_left_out(browser):
+    with serving([{}], "fine") as server:
+        browser.open(f"{server.url}/")
+        browser.run("window.really = fetch; window.fetch = () => Promise.reject(new Error('cut'))")
+        say(browser, "one")
+        assert browser.wait_for("document.querySelector('.error')?.innerText") == "cut"
+        browser.run("window.fetch = window.really")
+        say(browser, "two")
+        browser.wait_for("document.querySelectorAll('.figures').length === 2")
+        assert messages(server.asked[0]) == [("user", "two")]
+        browser.run("window.fetch = () => Promise.reject(new Error('cut'))")
+        say(browser, "three")
+        browser.wait_for("document.querySelectorAll('.error').length === 2")
+        browser.run("window.fetch = window.really; [...document.querySelectorAll('.again')].at(-1).click()")
+        browser.wait_for(f"{ENDED} && {ANSWER} === 'fine'")
+        assert messages(server.asked[1]) == [("user", "three")]
+
+
+def test_everything_has_a_name_and_is_reached_by_the_keyboard(browser):
+    with serving([{"reasoning": "Hm."}, *pieces(DEMO), *CALL]) as server:
+        browser.open(f"{server.url}/")
+        say(browser, "show")
+        browser.wait_for(ENDED)
+        browser.run("reveal('tools', true); reveal('system', true); 0")
+        nodes = browser.call("Accessibility.getFullAXTree")["nodes"]
+        used = ("button", "textbox", "combobox", "spinbutton", "log", "article", "link", "img")
+        shown = [node for node in nodes if not node["ignored"] and node["role"]["value"] in used]
+        nameless = [node["role"]["value"] for node in shown if not node.get("name", {}).get("value")]
+        assert len(shown) > 15 and nameless == []
+        browser.run("find('talk').focus()")
+        reached = set()
+        for _ in range(40):
+            for kind in ("keyDown", "keyUp"):
+                browser.call("Input.dispatchKeyEvent", type=kind, key="Tab", code="Tab", windowsVirtualKeyCode=9)
+            reached.add(browser.run("document.activeElement.id || document.activeElement.tagName"))
+        assert {"SUMMARY", "A", "PRE", "BUTTON", "TEXTAREA", "text", "tools", "system", "send", "new"} <= reached
+        press_escape(browser)
+        assert browser.run("document.activeElement.id") == "text"
+
+
+CONTRAST = """(() => {
+  const parse = colour => colour.match(/[\\d.]+/g).map(Number);
+  const light = ([red, green, blue]) => [red, green, blue].map(part => part / 255)
+    .map(part => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, part, place) => sum + part * [0.2126, 0.7152, 0.0722][place], 0);
+  const ground = node => {
+    const colour = parse(getComputedStyle(node).backgroundColor);
+    return colour[3] === 0 ? ground(node.parentElement) : colour;
+  };
+  const low = [];
+  for (const node of document.querySelectorAll("#chat *")) {
+    const hasText = [...node.childNodes].some(child => child.nodeType === 3 && child.data.trim());
+    if (!hasText || !node.offsetParent) continue;
+    const [one, other] = [light(parse(getComputedStyle(node).color)), light(ground(node))].sort((a, b) => b - a);
+    const ratio = (one + 0.05) / (other + 0.05);
+    if (ratio < 4.5) low.push([node.tagName, node.className, ratio]);
+  }
+  return low;
+})()"""
+
+
+@pytest.mark.parametrize("is_dark", [False, True])
+@pytest.mark.parametrize("width", [400, 1600])
+def test_everything_fits_and_can_be_read(browser, width, is_dark):
+    with serving([{"reasoning": "Hm."}, *pieces(DEMO + "\n`" + "long" * 100 + "`\n"), *CALL]) as server:
+        browser.open(f"{server.url}/", width=width, is_dark=is_dark)
+        browser.run("state.showsReasoning = true")
+        say(browser, "show " + "w" * 300)
+        browser.wait_for(ENDED)
+        assert browser.run("document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0
+        assert browser.run("find('talk').scrollWidth - find('talk').clientWidth") == 0
+        assert browser.run(CONTRAST) == []
