@@ -116,6 +116,26 @@ def test_answer_can_be_stopped_and_the_next_is_complete(browser, open_kindling):
 
 
 @pytest.mark.browser
+def test_server_accepts_the_tools_and_results_that_the_page_sends(browser, open_server):
+    call = '<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{"city": "Paris"}<|call|>'
+    server = open_server(f"<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant{call}")
+    browser.open(f"{server.url}/")
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
+    browser.run(f"find('tools').value = {json.dumps(json.dumps(tools))}")
+    browser.type("#text", "the weather?")
+    browser.press_enter()
+    browser.wait_for("document.querySelector('.results')")
+    assert browser.run("document.querySelector('.call').innerText").split("\n")[0] == "Call of weather"
+    server.engine.script = "<|channel|>final<|message|>**warm**<|return|>"
+    browser.type(".results textarea", "25 degrees")
+    browser.run("document.querySelector('.results').requestSubmit()")
+    browser.wait_for("document.querySelector('.content strong')?.innerText === 'warm'")
+    prompt = server.engine.tokenizer.decode(server.engine.requests[1].token_ids)
+    assert "to=functions.weather" in prompt and "25 degrees" in prompt and "Hm." in prompt
+    assert browser.errors == []
+
+
+@pytest.mark.browser
 def test_running_requests_speed_and_cache_are_live(browser, open_kindling):
     browser.open(f"{open_kindling.url}/")
     body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 300, "ignore_eos": True}

@@ -299,6 +299,21 @@ def test_calls_are_shown_and_their_results_are_sent(browser):
         assert browser.errors == []
 
 
+def test_call_that_was_stopped_is_shown_but_not_sent(browser):
+    endless = [{"tool_calls": [{"index": 0, "function": {"arguments": " "}}]}] * 1000
+    with serving([{"content": "Well."}, *CALL[:3], *endless], "fine") as server:
+        server.pause_s = 0.02
+        browser.open(f"{server.url}/")
+        say(browser, "one")
+        browser.wait_for("document.querySelector('.call')")
+        press_escape(browser)
+        browser.wait_for(ENDED)
+        assert browser.run("document.querySelector('.results')") is None
+        say(browser, "two")
+        browser.wait_for(f"{ENDED} && {ANSWER} === 'fine'")
+        assert server.asked[1]["messages"][1] == {"role": "assistant", "content": "Well."}
+
+
 @pytest.mark.parametrize(("text", "flaw"), [("[{", "not JSON"), ('{"name": "f"}', "must be a JSON list")])
 def test_tools_that_cannot_be_read_are_refused(browser, text, flaw):
     with serving("fine") as server:

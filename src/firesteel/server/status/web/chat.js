@@ -50,7 +50,6 @@ async function answer(tools) {
   const {turns} = state;
   const messages = messagesOf(turns, find("system").value.trim());
   const turn = newAnswer(), view = new AnswerView(turn), controller = state.controller = new AbortController();
-  turn.figures = "broken off";  // until it has ended
   turns.push(turn);
   view.box.classList.add("busy");
   showBusy(true);
@@ -58,6 +57,7 @@ async function answer(tools) {
   let word = "";
   try {
     await listen(view, messages, tools, controller.signal);
+    turn.isCut = false;
   } catch (error) {
     if (error.name === "AbortError") word = "stopped";
     else turn.error = error.message;
@@ -180,6 +180,7 @@ find("talk").addEventListener("scroll", () => {
   const talk = find("talk");
   state.isFollowing = talk.scrollHeight - talk.scrollTop - talk.clientHeight < 60;
 });
+new ResizeObserver(follow).observe(find("talk"));
 find("stop").addEventListener("click", stop);
 find("new").addEventListener("click", clear);
 for (const name of ["system", "tools"])

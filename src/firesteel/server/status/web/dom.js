@@ -28,6 +28,7 @@ function growText(node, text) {
 function copyButton(read, label) {
   const made = button("Copy", async () => {
     made.textContent = (await copy(read())) ? "Copied" : "Not allowed";
+    find("progress").textContent = made.textContent;
     setTimeout(() => { made.textContent = "Copy"; }, 1500);
   }, {kind: "small", "aria-label": label});
   return made;

@@ -37,16 +37,21 @@ function messagesOf(turns, instructions) {
   turns.forEach((turn, place) => {
     if (turn.role === "user") messages.push({role: "user", content: turn.content});
     else if (turn.role === "tool") messages.push({role: "tool", tool_call_id: turn.id, content: turn.content});
-    else if (turn.content || turn.calls.length) messages.push(assistantMessage(turn, place > question));
+    else if (turn.content || callsOf(turn).length) messages.push(assistantMessage(turn, place > question));
     else if (messages.at(-1)?.role === "user") messages.pop();  // a question that failed is not asked again
   });
   return messages;
 }
 
+// Returns the calls of an answer that came to its end; the arguments of others may be incomplete.
+function callsOf(turn) {
+  return turn.isCut ? [] : turn.calls;
+}
+
 // The model reads its reasoning again only until it has answered: between calls of functions.
 function assistantMessage(turn, isCurrent) {
   const message = {role: "assistant", content: turn.content};
-  if (!turn.calls.length) return message;
+  if (!callsOf(turn).length) return message;
   if (isCurrent && turn.reasoning) message.reasoning_content = turn.reasoning;
   message.tool_calls = turn.calls.map(call =>
     ({id: call.id, type: "function", function: {name: call.name, arguments: call.arguments}}));

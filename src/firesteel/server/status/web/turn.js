@@ -11,8 +11,9 @@ function showResult(turn) {
     element("figure", {kind: "code"}, head, element("pre", {text: turn.content, tabindex: "0"}))));
 }
 
+// An answer that has not ended yet; if the page is left before it does, this is what remains.
 function newAnswer() {
-  return {role: "assistant", content: "", reasoning: "", calls: [], figures: "", error: ""};
+  return {role: "assistant", content: "", reasoning: "", calls: [], figures: "broken off", error: "", isCut: true};
 }
 
 // Shows an answer while it grows; `turn` holds its text and is what is saved.
@@ -22,6 +23,7 @@ class AnswerView {
     this.started = performance.now();
     this.first = this.last = this.tokens = this.reason = null;
     this.calls = [];  // shown ones
+    this.places = new Map();  // of calls, by the numbers that the server gives them
     this.content = element("div", {kind: "content"});
     this.markdown = new MarkdownView(this.content);
     this.box = element("article", {kind: "turn assistant", "aria-label": "Answer"}, this.content);
@@ -46,7 +48,9 @@ class AnswerView {
   }
 
   pushCall(delta) {
-    const call = this.turn.calls[delta.index] ??= {id: "", name: "", arguments: ""};
+    if (!this.places.has(delta.index))
+      this.places.set(delta.index, this.turn.calls.push({id: "", name: "", arguments: ""}) - 1);
+    const call = this.turn.calls[this.places.get(delta.index)];
     call.id ||= delta.id || "";
     call.name += delta.function?.name || "";
     call.arguments += delta.function?.arguments || "";
@@ -70,8 +74,8 @@ class AnswerView {
     }
     growText(this.thought, this.turn.reasoning);
     const isThinking = this.box.classList.contains("busy") && !this.turn.content && !this.turn.calls.length;
-    const words = this.turn.reasoning.trim().split(/\s+/).length.toLocaleString("en");
-    this.summary.textContent = `${isThinking ? "Reasoning …" : "Reasoning"} · ${words} words`;
+    const words = this.turn.reasoning.trim().split(/\s+/).length, noun = words === 1 ? "word" : "words";
+    this.summary.textContent = `${isThinking ? "Reasoning …" : "Reasoning"} · ${words.toLocaleString("en")} ${noun}`;
   }
 
   paintCall(call, place) {
@@ -92,7 +96,7 @@ class AnswerView {
     this.painter.now();
     this.turn.calls.forEach((call, place) => { this.calls[place].text.textContent = prettyJson(call.arguments); });
     if (this.turn.error) this.box.append(element("p", {text: this.turn.error, kind: "error", role: "alert"}));
-    if (this.turn.calls.length && !this.turn.error) this.box.append(resultForm(this.turn));
+    if (callsOf(this.turn).length) this.box.append(resultForm(this.turn));
     const bar = element("footer", {}, element("span", {text: this.turn.figures, kind: "figures"}));
     if (this.turn.content) bar.append(copyButton(() => this.turn.content, "Copy answer"));
     bar.append(button(this.turn.error ? "Try again" : "Regenerate", regenerate, {kind: "small again"}));
