@@ -88,6 +88,16 @@ def test_markdown_becomes_elements(browser):
         assert browser.errors == []
 
 
+def test_address_as_the_label_of_a_link_leads_where_the_link_does(browser):
+    with serving("[https://a.example and **https://b.example**](https://c.example/)") as server:
+        browser.open(f"{server.url}/")
+        say(browser, "show")
+        browser.wait_for(ENDED)
+        links = browser.run("[...document.querySelectorAll('.content a')].map(link => link.href)")
+        assert links == ["https://c.example/"]
+        assert browser.run(ANSWER) == "https://a.example and https://b.example"
+
+
 def test_growing_text_keeps_its_finished_nodes(browser):
     """An answer that is built anew with each token loses the reader's selection and time."""
     with serving("x") as server:
