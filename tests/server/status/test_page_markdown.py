@@ -208,7 +208,7 @@ def count_cells(value):
 
 def test_text_beyond_the_limits_is_shown_as_it_was_written():
     rows = "|a|\n|-|\n" + "|x|\n" * 700
-    items = "".join(f"- {number}\n" for number in range(5000))
+    items = "".join(f"- {number}\n" for number in range(9000))
     table, list_, deep = parse(rows, items, "> " * 30 + "x")
     assert len(table[0]["rows"]) == 500 and table[0]["rest"] == "\n".join(["|x|"] * 200)
     shown = len(list_[0]["items"])

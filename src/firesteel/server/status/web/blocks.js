@@ -138,7 +138,6 @@ class BlockParser {
     const items = [];
     let start = first;
     while (start?.type === "item" && start.isOrdered === first.isOrdered && this.budget.left > 0) {
-      this.budget.left--;
       items.push(this.readItem(start));
       this.skipBlanks();
       start = this.at < this.lines.length ? startOf(this.lines[this.at]) : null;
