@@ -1,67 +1,15 @@
-"""The page's conversation in a browser: answers, reasoning, calls of tools, stop, regenerate, reload, errors."""
+"""The page's conversation in a browser: answers, reasoning, calls of tools, stop, regenerate, errors."""
 
 import json
 
 import pytest
 
-from tests.server.status.page_server import pieces, serving
+from tests.server.status.page_server import serving
+from tests.server.status.page_steps import ANSWER, CALL, DEMO, ENDED, messages, press_escape, reload, say
 
 pytestmark = pytest.mark.browser
 
-ENDED = "!document.querySelector('.busy') && document.querySelector('.figures')"
-ANSWER = "[...document.querySelectorAll('.assistant .content')].at(-1).innerText"
-DEMO = """# Title
-Some **bold**, *slanted* and ~~deleted~~ text with `code`, [a link](https://example.org/a) and a line<br>break.
-
-1. first
-   - [x] done
-   - [ ] open
-2. second
-
-> quoted
-
-| left | right |
-|:-----|------:|
-| a    |     1 |
-
-```python
-def f():
-    return "<b>"
-```
-
----
-The end.
-"""
-CALL = [
-    {"reasoning_content": "I need the weather."},
-    {"tool_calls": [{"index": 0, "id": "call_1", "type": "function", "function": {"name": "weather"}}]},
-    {"tool_calls": [{"index": 0, "function": {"arguments": '{"city": '}}]},
-    {"tool_calls": [{"index": 0, "function": {"arguments": '"Paris"}'}}]},
-    {"tool_calls": [{"index": 1, "id": "call_2", "function": {"name": "time", "arguments": "{}"}}]},
-]
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
-
-
-def say(browser, text):
-    browser.type("#text", text)
-    browser.press_enter()
-
-
-def reload(browser):
-    browser.run("window.isOld = true")
-    browser.call("Page.reload")
-    browser.wait_for(
-        "!window.isOld && document.readyState === 'complete' && document.getElementById('model').innerText"
-    )
-
-
-def press_escape(browser):
-    for kind in ("keyDown", "keyUp"):
-        browser.call("Input.dispatchKeyEvent", type=kind, key="Escape", code="Escape", windowsVirtualKeyCode=27)
-
-
-def messages(request):
-    return [(message["role"], message["content"]) for message in request["messages"]]
 
 
 def test_markdown_becomes_elements(browser):
@@ -164,102 +112,6 @@ def test_answer_is_stopped_by_escape_and_regenerated(browser):
         assert browser.errors == []
 
 
-def test_conversation_survives_a_reload_until_it_is_cleared(browser):
-    with serving([{"reasoning": "Hm."}, {"content": "# Hi"}], "second") as server:
-        browser.open(f"{server.url}/")
-        browser.run("find('system').value = 'Be kind.'; find('effort').value = 'high'")
-        say(browser, "one")
-        browser.wait_for(ENDED)
-        before = browser.run("document.getElementById('talk').innerText")
-        reload(browser)
-        assert browser.run("document.getElementById('talk').innerText") == before
-        assert browser.run("document.querySelector('.content h3').innerText") == "Hi"
-        assert browser.run("[find('system').value, find('system').hidden, find('effort').value]") == [
-            "Be kind.",
-            False,
-            "high",
-        ]
-        say(browser, "two")
-        browser.wait_for(f"{ENDED} && {ANSWER} === 'second'")
-        expected = [("system", "Be kind."), ("user", "one"), ("assistant", "# Hi"), ("user", "two")]
-        assert messages(server.asked[1]) == expected and server.asked[1]["reasoning_effort"] == "high"
-        browser.click("#new")
-        browser.wait_for("!document.querySelector('.turn')")
-        assert browser.run("localStorage.length") == 0
-        reload(browser)
-        assert browser.run("document.querySelectorAll('.turn').length") == 0
-        assert not browser.run("document.getElementById('hint').hidden")
-        assert browser.errors == []
-
-
-def test_answer_cut_by_a_reload_is_kept_as_far_as_it_came(browser):
-    with serving("word " * 2000) as server:
-        server.pause_s = 0.02
-        browser.open(f"{server.url}/")
-        say(browser, "go")
-        browser.wait_for(f"document.querySelector('.assistant') && {ANSWER}.length > 20")
-        reload(browser)
-        assert "broken off" in browser.run("document.querySelector('.figures').innerText")
-        assert browser.run(ANSWER).startswith("word word word")
-
-
-def test_tabs_show_the_same_conversation(browser):
-    with serving("answer") as server:
-        browser.open(f"{server.url}/")
-        first = browser._session
-        browser.open(f"{server.url}/")
-        say(browser, "hello")
-        browser.wait_for(ENDED)
-        browser._session = first
-        browser.wait_for(f"document.querySelector('.assistant') && {ANSWER} === 'answer'")
-
-
-@pytest.mark.parametrize(
-    "saved",
-    [
-        "{",
-        "null",
-        "[]",
-        '{"version": 99, "turns": []}',
-        '{"version": 1, "turns": [{"role": "user", "content": {}}]}',
-    ],
-)
-def test_damaged_storage_is_reported_and_the_page_works(browser, saved):
-    with serving("fine") as server:
-        browser.open(f"{server.url}/")
-        browser.run(f"localStorage.setItem('firesteel.chat', {json.dumps(saved)})")
-        reload(browser)
-        assert "cannot be shown" in browser.run("document.getElementById('notice').innerText")
-        say(browser, "hello")
-        browser.wait_for(f"{ENDED} && {ANSWER} === 'fine'")
-        reload(browser)
-        assert browser.run(ANSWER) == "fine"
-        assert browser.run("document.getElementById('notice').hidden") and browser.errors == []
-
-
-@pytest.mark.parametrize(
-    ("script", "reason"),
-    [
-        ("Storage.prototype.setItem = () => { throw new DOMException('the quota is full'); }", "the quota is full"),
-        (
-            "Object.defineProperty(window, 'localStorage', {get() { throw new DOMException('it is blocked'); }})",
-            "it is blocked",
-        ),
-    ],
-)
-def test_page_works_without_storage_and_says_so(browser, script, reason):
-    with serving("fine") as server:
-        browser.open("about:blank?")
-        browser.call("Page.addScriptToEvaluateOnNewDocument", source=script)
-        browser.call("Page.navigate", url=f"{server.url}/")
-        browser.wait_for("document.readyState === 'complete' && document.getElementById('model')?.innerText")
-        say(browser, "hello")
-        browser.wait_for(f"{ENDED} && {ANSWER} === 'fine'")
-        notice = browser.run("document.getElementById('notice').innerText")
-        assert "will not survive a reload" in notice and reason in notice
-        assert browser.errors == []
-
-
 def test_reasoning_is_folded_and_the_choice_is_kept(browser):
     with serving([{"reasoning": "Let me think."}, {"content": "Done."}]) as server:
         browser.open(f"{server.url}/")
@@ -356,59 +208,3 @@ def test_failed_question_is_tried_again_or_left_out(browser):
         browser.run("window.fetch = window.really; [...document.querySelectorAll('.again')].at(-1).click()")
         browser.wait_for(f"{ENDED} && {ANSWER} === 'fine'")
         assert messages(server.asked[1]) == [("user", "three")]
-
-
-def test_everything_has_a_name_and_is_reached_by_the_keyboard(browser):
-    with serving([{"reasoning": "Hm."}, *pieces(DEMO), *CALL]) as server:
-        browser.open(f"{server.url}/")
-        say(browser, "show")
-        browser.wait_for(ENDED)
-        browser.run("reveal('tools', true); reveal('system', true); 0")
-        nodes = browser.call("Accessibility.getFullAXTree")["nodes"]
-        used = ("button", "textbox", "combobox", "spinbutton", "log", "article", "link", "img")
-        shown = [node for node in nodes if not node["ignored"] and node["role"]["value"] in used]
-        nameless = [node["role"]["value"] for node in shown if not node.get("name", {}).get("value")]
-        assert len(shown) > 15 and nameless == []
-        browser.run("find('talk').focus()")
-        reached = set()
-        for _ in range(40):
-            for kind in ("keyDown", "keyUp"):
-                browser.call("Input.dispatchKeyEvent", type=kind, key="Tab", code="Tab", windowsVirtualKeyCode=9)
-            reached.add(browser.run("document.activeElement.id || document.activeElement.tagName"))
-        assert {"SUMMARY", "A", "PRE", "BUTTON", "TEXTAREA", "text", "tools", "system", "send", "new"} <= reached
-        press_escape(browser)
-        assert browser.run("document.activeElement.id") == "text"
-
-
-CONTRAST = """(() => {
-  const parse = colour => colour.match(/[\\d.]+/g).map(Number);
-  const light = ([red, green, blue]) => [red, green, blue].map(part => part / 255)
-    .map(part => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4)
-    .reduce((sum, part, place) => sum + part * [0.2126, 0.7152, 0.0722][place], 0);
-  const ground = node => {
-    const colour = parse(getComputedStyle(node).backgroundColor);
-    return colour[3] === 0 ? ground(node.parentElement) : colour;
-  };
-  const low = [];
-  for (const node of document.querySelectorAll("#chat *")) {
-    const hasText = [...node.childNodes].some(child => child.nodeType === 3 && child.data.trim());
-    if (!hasText || !node.offsetParent) continue;
-    const [one, other] = [light(parse(getComputedStyle(node).color)), light(ground(node))].sort((a, b) => b - a);
-    const ratio = (one + 0.05) / (other + 0.05);
-    if (ratio < 4.5) low.push([node.tagName, node.className, ratio]);
-  }
-  return low;
-})()"""
-
-
-@pytest.mark.parametrize("is_dark", [False, True])
-@pytest.mark.parametrize("width", [400, 1600])
-def test_everything_fits_and_can_be_read(browser, width, is_dark):
-    with serving([{"reasoning": "Hm."}, *pieces(DEMO + "\n`" + "long" * 100 + "`\n"), *CALL]) as server:
-        browser.open(f"{server.url}/", width=width, is_dark=is_dark)
-        browser.run("state.showsReasoning = true")
-        say(browser, "show " + "w" * 300)
-        browser.wait_for(ENDED)
-        assert browser.run("document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0
-        assert browser.run("find('talk').scrollWidth - find('talk').clientWidth") == 0
-        assert browser.run(CONTRAST) == []

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from tests.server.status.page_server import pieces, serving
+from tests.server.status.page_steps import ENDED, say
 
 pytestmark = pytest.mark.browser
 
-ENDED = "!document.querySelector('.busy') && document.querySelector('.figures')"
 PLANT = "<script>window.planted = 1</script><img src=x onerror='window.planted = 1'><b id=planted>bold</b>"
 ATTACKS = (
     PLANT,
@@ -23,11 +23,6 @@ ATTACKS = (
     "**[a**](javascript:x) `[b](javascript:x)` <https://a.b/'onclick='x>",
     "\u202ereversed\u2066 \x00\x1b[31m \ufeff\ud7ff",
 )
-
-
-def say(browser, text):
-    browser.type("#text", text)
-    browser.press_enter()
 
 
 def assert_harmless(browser, server):
