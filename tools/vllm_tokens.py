@@ -4,7 +4,7 @@ PYTHONPATH=src python tools/vllm_tokens.py engine --model DIR --out ours.json
 PYTHONPATH=src python tools/vllm_tokens.py vllm --model DIR --out theirs.json [--eager]
 PYTHONPATH=src python tools/vllm_tokens.py compare ours.json theirs.json
 DIR is a checkpoint, or a folder with config.json alone for random weights. Both sides compute the same steps: whole
-prompts, all requests of a round at once, no cached prefixes, and page tables of the same width. With --margins, tokens
+prompts, all requests of a round at once, no cached prefixes, and page tables of one width. With --margins, tokens
 come with their distance to the second best, in nats, which `compare` shows where requests part.
 """
 
