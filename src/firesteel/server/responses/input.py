@@ -12,26 +12,42 @@ from firesteel.server.openai import requests as chat
 from firesteel.server.openai.limits import MAX_MESSAGES
 from firesteel.server.responses.schema import (
     AllowedTools,
+    CustomChoice,
     FunctionChoice,
-    FunctionTool,
     Item,
     Part,
     Refusal,
     ResponseRequest,
     SchemaFormat,
 )
+from firesteel.server.responses.toolbox import Toolbox, flatten
 
-NEEDED = {
+NEEDED: dict[str, tuple[str, ...]] = {
     "message": ("role", "content"),
     "reasoning": (),
     "function_call": ("call_id", "name", "arguments"),
     "function_call_output": ("call_id", "output"),
+    "custom_tool_call": ("call_id", "name", "input"),
+    "custom_tool_call_output": ("call_id", "output"),
+    "item_reference": ("id",),
+    "additional_tools": ("tools",),
+}
+RESULTS = ("function_call_output", "custom_tool_call_output")
+CALLS = ("function_call", "custom_tool_call")
+# Fields of all requests for text that a response does not have, and what to do instead.
+REFUSED = {
+    "max_tokens": "use max_output_tokens",
+    "n": "a response has one answer: send the request again for another",
+    "return_token_ids": "responses have no token ids: use /v1/chat/completions",
 }
 SPEAKERS: dict[str, Callable[..., chat.ChatMessage]] = {
     "system": chat.SystemMessage,
     "developer": chat.DeveloperMessage,
     "user": chat.UserMessage,
 }
+SAME_FIELDS = [
+    name for name in chat.GenerationRequest.__struct_fields__ if name not in (*REFUSED, "stream_options")
+]
 LOGPROBS = "message.output_text.logprobs"
 
 
@@ -52,15 +68,14 @@ def check_supported(asked: ResponseRequest) -> None:
         raise ApiError(400, "conversations are not stored here: use previous_response_id", param="conversation")
     if asked.prompt is not None:
         raise ApiError(400, "prompt templates are not stored here: use instructions and input", param="prompt")
-    if asked.background and asked.stream:
-        raise ApiError(
-            400, "background and stream cannot be combined: set one of them to false", param="background"
-        )
+    for name, cure in REFUSED.items():
+        if getattr(asked, name) not in (None, False, 1):
+            raise ApiError(400, f"{name} is not a field of responses: {cure}", param=name)
     if asked.background and asked.store is False:
         raise ApiError(400, "a background response must be stored to be retrieved: set store = true", param="store")
 
 
-def as_chat(asked: ResponseRequest, history: Sequence[Item]) -> chat.ChatRequest:
+def as_chat(asked: ResponseRequest, history: Sequence[Item], toolbox: Toolbox) -> chat.ChatRequest:
     """Builds the chat request; `history` is all items, those of earlier responses first."""
     if len(history) > MAX_MESSAGES:
         raise ApiError(
@@ -74,21 +89,16 @@ def as_chat(asked: ResponseRequest, history: Sequence[Item]) -> chat.ChatRequest
     messages += read_messages(drop_earlier_reasoning(history))
     wants_logprobs = LOGPROBS in (asked.include or ())
     return chat.ChatRequest(
-        model=asked.model,
+        **{name: getattr(asked, name) for name in SAME_FIELDS},
         messages=messages,
         max_completion_tokens=asked.max_output_tokens,
-        temperature=asked.temperature,
-        top_p=asked.top_p,
-        seed=asked.seed,
-        stream=asked.stream,
         reasoning_effort=asked.reasoning.effort if asked.reasoning else None,
         logprobs=wants_logprobs,
         top_logprobs=asked.top_logprobs if wants_logprobs else None,
-        tools=[as_chat_tool(tool) for tool in choose_tools(asked)] or None,
+        tools=[tool.spec for tool in toolbox.offered] or None,
         tool_choice=as_chat_choice(asked),
         parallel_tool_calls=asked.parallel_tool_calls,
         response_format=as_chat_format(asked),
-        cache_salt=asked.cache_salt,
     )
 
 
@@ -104,7 +114,9 @@ def read_messages(items: Sequence[Item]) -> list[chat.ChatMessage]:
     messages: list[chat.ChatMessage] = []
     open_message: chat.AssistantMessage | None = None
     for item in items:
-        if item.type == "function_call_output":
+        if item.type == "additional_tools":
+            continue
+        if item.type in RESULTS:
             messages.append(chat.ToolMessage(content=text_of(item.output), tool_call_id=item.call_id))
             open_message = None
         elif item.type == "message" and item.role != "assistant":
@@ -120,7 +132,7 @@ def read_messages(items: Sequence[Item]) -> list[chat.ChatMessage]:
 
 def has_room(message: chat.AssistantMessage, item: Item) -> bool:
     """Returns whether the item may follow: a message holds its reasoning, then its content, then its calls."""
-    if item.type == "function_call":
+    if item.type in CALLS:
         return True
     if item.type == "message":
         return message.content is None and message.tool_calls is None
@@ -133,10 +145,16 @@ def add(message: chat.AssistantMessage, item: Item) -> None:
             message.reasoning = text_of(item.content)
         case "message":
             message.content = text_of(item.content)
-        case "function_call":
-            function = chat.CalledFunction(name=item.name or "", arguments=item.arguments or "")
+        case _:
             message.tool_calls = message.tool_calls or []
-            message.tool_calls.append(chat.ToolCall(id=item.call_id or "", function=function))
+            message.tool_calls.append(chat.ToolCall(id=item.call_id or "", function=as_chat_call(item)))
+
+
+def as_chat_call(item: Item) -> chat.CalledFunction:
+    name = flatten(item.name or "", item.namespace)
+    if item.type == "custom_tool_call":
+        return chat.CalledWithText(name=name, arguments=item.input or "")
+    return chat.CalledFunction(name=name, arguments=item.arguments or "")
 
 
 def text_of(content: str | Sequence[Part] | None) -> str:
@@ -145,27 +163,10 @@ def text_of(content: str | Sequence[Part] | None) -> str:
     return "".join(part.refusal if isinstance(part, Refusal) else part.text for part in content)
 
 
-def choose_tools(asked: ResponseRequest) -> list[FunctionTool]:
-    tools = asked.tools or []
-    if not isinstance(asked.tool_choice, AllowedTools):
-        return tools
-    names = {tool.name for tool in asked.tool_choice.tools}
-    if unknown := names - {tool.name for tool in tools}:
-        raise ApiError(400, f"tool_choice allows {unknown.pop()}, which is not in tools", param="tool_choice")
-    return [tool for tool in tools if tool.name in names]
-
-
-def as_chat_tool(tool: FunctionTool) -> chat.ToolSpec:
-    function = chat.FunctionSpec(
-        name=tool.name, description=tool.description, parameters=tool.parameters, strict=tool.strict
-    )
-    return chat.ToolSpec(function=function)
-
-
 def as_chat_choice(asked: ResponseRequest) -> Literal["none", "auto", "required"] | chat.NamedChoice | None:
     match asked.tool_choice:
-        case FunctionChoice() as choice:
-            return chat.NamedChoice(function=chat.NamedFunction(name=choice.name))
+        case FunctionChoice() | CustomChoice() as choice:
+            return chat.NamedChoice(function=chat.NamedFunction(name=flatten(choice.name, choice.namespace)))
         case AllowedTools() as choice:
             return choice.mode
         case word:
