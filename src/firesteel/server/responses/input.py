@@ -34,11 +34,11 @@ NEEDED: dict[str, tuple[str, ...]] = {
 }
 RESULTS = ("function_call_output", "custom_tool_call_output")
 CALLS = ("function_call", "custom_tool_call")
-# Fields of all requests for text that a response does not have, and what to do instead.
-REFUSED = {
-    "max_tokens": "use max_output_tokens",
-    "n": "a response has one answer: send the request again for another",
-    "return_token_ids": "responses have no token ids: use /v1/chat/completions",
+# Fields of all requests for text that a response does not have: a value that asks for nothing, and what to do.
+REFUSED: dict[str, tuple[object, str]] = {
+    "max_tokens": (None, "use max_output_tokens"),
+    "n": (1, "a response has one answer: send the request again for another"),
+    "return_token_ids": (False, "responses have no token ids: use /v1/chat/completions"),
 }
 SPEAKERS: dict[str, Callable[..., chat.ChatMessage]] = {
     "system": chat.SystemMessage,
@@ -68,8 +68,8 @@ def check_supported(asked: ResponseRequest) -> None:
         raise ApiError(400, "conversations are not stored here: use previous_response_id", param="conversation")
     if asked.prompt is not None:
         raise ApiError(400, "prompt templates are not stored here: use instructions and input", param="prompt")
-    for name, cure in REFUSED.items():
-        if getattr(asked, name) not in (None, False, 1):
+    for name, (harmless, cure) in REFUSED.items():
+        if getattr(asked, name) not in (None, harmless):
             raise ApiError(400, f"{name} is not a field of responses: {cure}", param=name)
     if asked.background and asked.store is False:
         raise ApiError(400, "a background response must be stored to be retrieved: set store = true", param="store")

@@ -45,7 +45,7 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class StoreEntry:
     """What is kept, and what was counted when it was put: a response in progress grows."""
 
     stored: Stored
@@ -59,7 +59,7 @@ class ResponseStore:
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
         self.num_bytes = 0
-        self._entries: OrderedDict[tuple[str, str], Entry] = OrderedDict()
+        self._entries: OrderedDict[tuple[str, str], StoreEntry] = OrderedDict()
         self._holders: dict[tuple[str, str], list[tuple[str, str]]] = {}  # entries with an item, by owner and item
 
     def __len__(self) -> int:
@@ -75,7 +75,7 @@ class ResponseStore:
         while self.num_bytes + size > self.most_bytes:
             self._drop(next(iter(self._entries)))
         names = frozenset(item.id for item in stored.items() if item.id)
-        self._entries[key] = Entry(stored, size, names)
+        self._entries[key] = StoreEntry(stored, size, names)
         self.num_bytes += size
         for name in names:
             self._holders.setdefault((stored.owner, name), []).append(key)
