@@ -123,7 +123,7 @@ def build_grammar(
             rules[ANSWER] = _json_rule(response_format.schema, strict=response_format.strict, name=ANSWER)
             bodies.append(f"answer: {rules[ANSWER]}\n")
     for index, tool in enumerate(offered):
-        name = f"tool {tool.name!r}"
+        name = _rule_name(tool)
         rules[name] = _argument_rule(tool, must_call=must_call, name=name)
         frame.append(_call_rule(index, tool))
         bodies.append(f"arguments_{index}: {rules[name]}\n")
@@ -156,6 +156,12 @@ def _offered(tools: Sequence[Tool], tool_choice: str, function: str | None) -> l
     if tool_choice == "required" and not tools:
         raise RequestError("tool_choice = 'required' without tools: give tools, or leave tool_choice out")
     return [] if tool_choice == "none" else list(tools)
+
+
+def _rule_name(tool: Tool) -> str:
+    """Returns the name of the tool's rule in errors, which tell a grammar from a schema by the last word."""
+    kinds = {"lark": " grammar", "regex": " regex"}
+    return f"tool {tool.name!r}" + ("" if tool.text is None else kinds.get(tool.text.syntax, ""))
 
 
 def _has_form(tool: Tool) -> bool:

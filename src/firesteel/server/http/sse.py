@@ -112,12 +112,17 @@ class EventStream(Response):
     async def _pass_on(self, send: Send) -> None:
         async with aclosing(self._events) as events:
             async for data in events:
-                if not self._has_begun:
-                    self._has_begun = True
-                    await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+                await self._begin(send)
                 self._sending_since = asyncio.get_running_loop().time()
                 await send({"type": "http.response.body", "body": data, "more_body": True})
                 self._sending_since = None
+        await self._begin(send)
+
+    async def _begin(self, send: Send) -> None:
+        """Sends the status before the first event, or at the end of a stream without events."""
+        if not self._has_begun:
+            self._has_begun = True
+            await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
 
     async def _is_stuck(self) -> None:
         """Returns once an event could not be sent for too long: the client does not read."""
