@@ -207,7 +207,13 @@ def test_text_of_a_tool_follows_its_lark_grammar(kindling):
 
 @pytest.mark.parametrize(
     ("definition", "good", "bad"),
-    [(r"[0-9]+/[0-9]+", "1/2", "1-2"), (r"a\/b", "a/b", "ab"), ("a\nb", "a\nb", "a b"), (r"\d+|none", "none", "x")],
+    [
+        (r"[0-9]+/[0-9]+", "1/2", "1-2"),
+        (r"a\/b", "a/b", "ab"),
+        ("a\nb", "a\nb", "a b"),
+        (r"^a\$$", "a$", "^a$"),
+        (r"\d+|none", "none", "x"),
+    ],
 )
 def test_text_of_a_tool_follows_its_regular_expression(kindling, definition, good, bad):
     tool = Tool(name="patch", description="", text=TextRule(syntax="regex", definition=definition))

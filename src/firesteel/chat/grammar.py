@@ -31,8 +31,8 @@ JSON_OBJECT = ResponseFormat(name="json_object", schema={"type": "object"})
 BLANKS = r"\x20|\x0D?\x0A[\x20\x09]{0,32}"
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,160}")  # a namespace and a name of 64 each, and room
 _SPECIAL = re.compile(r"<\|\w+\|>")
-_SLASH = re.compile(r"\\.|/", re.DOTALL)  # an escaped character, or a slash
-MOST_DEFINITION = 1 << 16  # characters of a tool's own grammar
+_REGEX_TOKEN = re.compile(r"\\.|.", re.DOTALL)  # an escaped character, or any other
+_ESCAPES = {"/": r"\/", "\n": r"\n", "\r": r"\r"}
 ANSWER = "response_format"  # name of the rule of the answer
 # Without no_forcing, llguidance encodes forced text with the tokenizer's own rules: `<|end|>` in a constant of a
 # schema would become the special token.
@@ -179,26 +179,27 @@ def _call_rule(index: int, tool: Tool) -> str:
 def _argument_rule(tool: Tool, *, must_call: bool, name: str) -> str:
     """Returns the rule of the argument: text of its form, or JSON of its schema."""
     if tool.text is not None:
-        return _text_rule(tool.text, name=name)
+        return _text_rule(tool.text)
     if tool.parameters is None or not (must_call or tool.strict):
         return _json_rule({"type": "object"}, strict=tool.strict, name=name)
     return _json_rule(tool.parameters, strict=tool.strict, name=name, may_drop=not tool.strict)
 
 
-def _text_rule(rule: TextRule, *, name: str) -> str:
-    if len(rule.definition) > MOST_DEFINITION:
-        raise SchemaError(name, f"its grammar has more than {MOST_DEFINITION} characters")
+def _text_rule(rule: TextRule) -> str:
     match rule.syntax:
         case "lark":
             return f"%lark {{\n{rule.definition}\n}}"
         case "regex":
-            # Slashes end a regular expression of Lark, newlines its line.
-            return f"/{_SLASH.sub(_escape_slash, rule.definition)}/".replace("\n", "\\n")
+            return f"/{_quote_regex(rule.definition)}/"
     return "/(.|\\n)*/"
 
 
-def _escape_slash(found: re.Match[str]) -> str:
-    return found[0] if len(found[0]) > 1 else "\\/"
+def _quote_regex(pattern: str) -> str:
+    """Writes a pattern of the whole text as Lark does: no anchors at its ends, slashes and newlines escaped."""
+    tokens = _REGEX_TOKEN.findall(pattern)
+    tokens = tokens[tokens[:1] == ["^"] :]
+    tokens = tokens[:-1] if tokens[-1:] == ["$"] else tokens
+    return "".join(_ESCAPES.get(token, token) for token in tokens)
 
 
 def _json_rule(schema: Mapping[str, Any], *, strict: bool, name: str, may_drop: bool = False) -> str:

@@ -145,3 +145,11 @@ def test_answer_repeats_the_tools():
         ("custom", "patch"),
     ]
     assert shown[1]["tools"][1]["format"] == {"type": "text"} and shown[2]["format"] == PATCH["format"]
+
+
+def test_tools_in_namespaces_count():
+    inner = [{"name": f"t{number}"} for number in range(600)]
+    spaces = [{"type": "namespace", "name": name, "tools": inner} for name in "ab"]
+    assert len(collect(spaces[:1]).offered) == 600
+    with pytest.raises(ApiError, match="1200 tools"):
+        collect(spaces)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta
 
-from firesteel.server.openai.limits import MAX_TOOLS
+from firesteel.server.openai.limits import MAX_DEFINITION_CHARACTERS, MAX_TOOLS
 from firesteel.server.openai.requests import Body, Name
 
 HostedKind = Literal[
@@ -31,7 +31,7 @@ HostedKind = Literal[
 ]
 ToolKind = Literal["function", "custom", "namespace"] | HostedKind
 HOSTED = frozenset(get_args(HostedKind))
-Definition = Annotated[str, Meta(min_length=1, max_length=1 << 16)]
+Definition = Annotated[str, Meta(min_length=1, max_length=MAX_DEFINITION_CHARACTERS)]
 
 
 class AnyText(Body, tag_field="type", tag="text"):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from firesteel.chat.tools import TextRule
 from firesteel.server.http.errors import ApiError
 from firesteel.server.openai import requests as chat
+from firesteel.server.openai.limits import MAX_TOOLS
 from firesteel.server.responses.schema import AllowedTools, Item, ResponseRequest
 from firesteel.server.responses.tool_schema import (
     HOSTED,
@@ -76,6 +77,10 @@ def open_toolbox(asked: ResponseRequest, items: Sequence[Item]) -> Toolbox:
             f"{place}: tools of type {kind} are run by OpenAI and not available here; give functions",
             param=f"{place}.type",
             code="unsupported_tool",
+        )
+    if len(offered) > MAX_TOOLS:
+        raise ApiError(
+            400, f"{len(offered)} tools, those in namespaces included; at most {MAX_TOOLS}", param="tools"
         )
     if hosted:
         log.warning("hosted tools left out", extra={"types": sorted({kind for _, kind in hosted})})
