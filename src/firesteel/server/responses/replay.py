@@ -44,9 +44,8 @@ def replay(response: Response) -> list[Event]:
 
 
 def replay_item(item: OutputItem, place: int) -> Iterator[Draft]:
-    index = {"output_index": place}
-    yield ItemEvent, "output_item.added", {**index, "item": empty(item)}
-    index["item_id"] = item.id  # type: ignore[assignment]
+    index: dict[str, Any] = {"output_index": place, "item_id": item.id}
+    yield ItemEvent, "output_item.added", {"output_index": place, "item": empty(item)}
     match item:
         case FunctionCallItem():
             yield DeltaEvent, "function_call_arguments.delta", {**index, "delta": item.arguments}
@@ -61,9 +60,9 @@ def replay_item(item: OutputItem, place: int) -> Iterator[Draft]:
 
 
 def replay_part(part: OutputTextPart | ReasoningTextPart, index: dict[str, Any]) -> Iterator[Draft]:
-    is_output = isinstance(part, OutputTextPart)
-    kind, logprobs = ("output_text", part.logprobs) if is_output else ("reasoning_text", UNSET)
-    blank = OutputTextPart(text="") if is_output else ReasoningTextPart(text="")
+    logprobs = part.logprobs if isinstance(part, OutputTextPart) else UNSET
+    kind = "reasoning_text" if isinstance(part, ReasoningTextPart) else "output_text"
+    blank = replace(part, text="", logprobs=[]) if isinstance(part, OutputTextPart) else replace(part, text="")
     yield PartEvent, "content_part.added", {**index, "part": blank}
     yield DeltaEvent, f"{kind}.delta", {**index, "delta": part.text, "logprobs": logprobs}
     yield TextDoneEvent, f"{kind}.done", {**index, "text": part.text, "logprobs": logprobs}
