@@ -19,6 +19,7 @@ from firesteel.chat.harmony import ResponseFormat
 from firesteel.chat.keywords import find_misuse
 from firesteel.chat.pattern import drop_patterns
 from firesteel.chat.schema import find_cost, find_flaw
+from firesteel.chat.text_rule import ANY_TEXT, lark_rule, regex_rule
 from firesteel.chat.tools import TextRule, Tool
 from firesteel.chat.trial import MISSING, PANIC, STACK_BYTES, TrialPanic, find_fault
 from firesteel.errors import RequestError, UserError
@@ -31,8 +32,6 @@ JSON_OBJECT = ResponseFormat(name="json_object", schema={"type": "object"})
 BLANKS = r"\x20|\x0D?\x0A[\x20\x09]{0,32}"
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,160}")  # a namespace and a name of 64 each, and room
 _SPECIAL = re.compile(r"<\|\w+\|>")
-_REGEX_TOKEN = re.compile(r"\\.|.", re.DOTALL)  # an escaped character, or any other
-_ESCAPES = {"/": r"\/", "\n": r"\n", "\r": r"\r"}
 ANSWER = "response_format"  # name of the rule of the answer
 # Without no_forcing, llguidance encodes forced text with the tokenizer's own rules: `<|end|>` in a constant of a
 # schema would become the special token.
@@ -188,18 +187,10 @@ def _argument_rule(tool: Tool, *, must_call: bool, name: str) -> str:
 def _text_rule(rule: TextRule) -> str:
     match rule.syntax:
         case "lark":
-            return f"%lark {{\n{rule.definition}\n}}"
+            return lark_rule(rule.definition)
         case "regex":
-            return f"/{_quote_regex(rule.definition)}/"
-    return "/(.|\\n)*/"
-
-
-def _quote_regex(pattern: str) -> str:
-    """Writes a pattern of the whole text as Lark does: no anchors at its ends, slashes and newlines escaped."""
-    tokens = _REGEX_TOKEN.findall(pattern)
-    tokens = tokens[tokens[:1] == ["^"] :]
-    tokens = tokens[:-1] if tokens[-1:] == ["$"] else tokens
-    return "".join(_ESCAPES.get(token, token) for token in tokens)
+            return regex_rule(rule.definition)
+    return ANY_TEXT
 
 
 def _json_rule(schema: Mapping[str, Any], *, strict: bool, name: str, may_drop: bool = False) -> str:
