@@ -13,7 +13,7 @@ from firesteel.chat.text_rule import lark_rule, regex_rule
         ("^a$", "/a/"),
         (r"\^a\$", r"/\^a\$/"),
         ("a\r\nb", r"/a\r\nb/"),
-        ("", "//"),
+        ("^$", '""'),
     ],
 )
 def test_patterns_are_quoted_and_lose_their_outer_anchors(pattern, rule):

@@ -22,4 +22,5 @@ def regex_rule(pattern: str) -> str:
     tokens = _TOKEN.findall(pattern)
     tokens = tokens[tokens[:1] == ["^"] :]
     tokens = tokens[:-1] if tokens[-1:] == ["$"] else tokens
-    return f"/{''.join(_ESCAPES.get(token, token) for token in tokens)}/"
+    # Two slashes would begin a comment.
+    return f"/{''.join(_ESCAPES.get(token, token) for token in tokens)}/" if tokens else '""'

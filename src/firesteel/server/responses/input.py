@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -45,9 +45,6 @@ SPEAKERS: dict[str, Callable[..., chat.ChatMessage]] = {
     "developer": chat.DeveloperMessage,
     "user": chat.UserMessage,
 }
-SAME_FIELDS = [
-    name for name in chat.GenerationRequest.__struct_fields__ if name not in (*REFUSED, "stream_options")
-]
 LOGPROBS = "message.output_text.logprobs"
 
 
@@ -88,18 +85,20 @@ def as_chat(asked: ResponseRequest, history: Sequence[Item], toolbox: Toolbox) -
         messages.append(chat.DeveloperMessage(content=asked.instructions))
     messages += read_messages(drop_earlier_reasoning(history))
     wants_logprobs = LOGPROBS in (asked.include or ())
-    return chat.ChatRequest(
-        **{name: getattr(asked, name) for name in SAME_FIELDS},
-        messages=messages,
-        max_completion_tokens=asked.max_output_tokens,
-        reasoning_effort=asked.reasoning.effort if asked.reasoning else None,
-        logprobs=wants_logprobs,
-        top_logprobs=asked.top_logprobs if wants_logprobs else None,
-        tools=[tool.spec for tool in toolbox.offered] or None,
-        tool_choice=as_chat_choice(asked),
-        parallel_tool_calls=asked.parallel_tool_calls,
-        response_format=as_chat_format(asked),
-    )
+    translated: dict[str, Any] = {
+        "messages": messages,
+        "max_completion_tokens": asked.max_output_tokens,
+        "reasoning_effort": asked.reasoning.effort if asked.reasoning else None,
+        "logprobs": wants_logprobs,
+        "top_logprobs": asked.top_logprobs if wants_logprobs else None,
+        "tools": [tool.spec for tool in toolbox.offered] or None,
+        "tool_choice": as_chat_choice(asked),
+        "parallel_tool_calls": asked.parallel_tool_calls,
+        "response_format": as_chat_format(asked),
+        "stream_options": None,  # its fields are not those of chats
+    }
+    shared = chat.GenerationRequest.__struct_fields__
+    return chat.ChatRequest(**{name: getattr(asked, name) for name in shared} | translated)
 
 
 def drop_earlier_reasoning(items: Sequence[Item]) -> list[Item]:
