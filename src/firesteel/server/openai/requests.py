@@ -12,9 +12,13 @@ from msgspec import Meta
 
 from firesteel.server.openai.limits import (
     MAX_ALLOWED_TOKEN_IDS,
+    MAX_BAD_WORDS,
+    MAX_CHOICES,
+    MAX_GRAMMAR_CHARACTERS,
     MAX_LOGIT_BIAS,
     MAX_MESSAGES,
     MAX_METADATA,
+    MAX_PATTERN_CHARACTERS,
     MAX_SALT_CHARACTERS,
     MAX_STOP_CHARACTERS,
     MAX_STOP_TOKEN_IDS,
@@ -40,6 +44,13 @@ TopCount = Annotated[int, Meta(ge=0, le=20)]
 Name = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
 CacheSalt = Annotated[str, Meta(min_length=1, max_length=MAX_SALT_CHARACTERS)]
 Metadata = Annotated[dict[str, str], Meta(max_length=MAX_METADATA)]
+Pattern = Annotated[str, Meta(min_length=1, max_length=MAX_PATTERN_CHARACTERS)]
+Choices = Annotated[
+    list[Annotated[str, Meta(min_length=1, max_length=MAX_GRAMMAR_CHARACTERS)]],
+    Meta(min_length=1, max_length=MAX_CHOICES),
+]
+GrammarText = Annotated[str, Meta(min_length=1, max_length=MAX_GRAMMAR_CHARACTERS)]
+BadWord = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS, pattern=r"\S")]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 
 
@@ -154,6 +165,20 @@ class StreamOptions(Body):
     continuous_usage_stats: bool | None = None
 
 
+class StructuredOutputs(Body, kw_only=True, forbid_unknown_fields=True):
+    """A constraint on the answer. Exactly one of the first five; the others are options of `json`."""
+
+    json: dict[str, Any] | SomeText | None = None
+    json_object: bool | None = None
+    regex: Pattern | None = None
+    choice: Choices | None = None
+    grammar: GrammarText | None = None  # in Lark or GBNF
+    whitespace_pattern: Pattern | None = None
+    disable_any_whitespace: bool | None = None
+    disable_additional_properties: bool | None = None
+    disable_fallback: bool | None = None  # llguidance is the only backend
+
+
 class GenerationRequest(Body, kw_only=True):
     """Fields that all requests for text share."""
 
@@ -181,6 +206,18 @@ class GenerationRequest(Body, kw_only=True):
     cache_prompt: bool | None = None
     cache_salt: CacheSalt | None = None
     user: str | None = None
+    response_format: AnswerFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: dict[str, Any] | SomeText | None = None  # older names of the same
+    guided_regex: Pattern | None = None
+    guided_choice: Choices | None = None
+    guided_grammar: GrammarText | None = None
+    guided_whitespace_pattern: Pattern | None = None
+    bad_words: Annotated[list[BadWord], Meta(max_length=MAX_BAD_WORDS)] | None = None
+    prompt_logprobs: TopCount | None = None
+    truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    return_tokens_as_token_ids: bool | None = None
+    request_id: Annotated[str, Meta(pattern=r"^[\w.:-]{1,128}$")] | None = None
 
 
 class TemplateOptions(Body):
@@ -198,7 +235,10 @@ class ChatRequest(GenerationRequest, kw_only=True):
     tools: Tools | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
     parallel_tool_calls: bool | None = None
-    response_format: AnswerFormat | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    echo: bool | None = None  # the message that is continued is part of the answer
+    return_prompt_text: bool | None = None
     store: bool | None = None
     metadata: Metadata | None = None
 
@@ -208,6 +248,8 @@ class CompletionRequest(GenerationRequest, kw_only=True):
     max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None  # 0: the prompt alone, echoed and scored
     logprobs: TopCount | None = None
     echo: bool | None = None
+    skip_special_tokens: bool | None = None
+    truncation_side: Literal["left", "right"] | None = None
     suffix: str | None = None
     best_of: Count | None = None
 
@@ -218,6 +260,8 @@ class TokenizeRequest(Body):
     messages: Messages | None = None
     tools: Tools | None = None
     reasoning_effort: Effort | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     return_token_strs: bool | None = None
 
 
