@@ -117,8 +117,8 @@ def build_grammar(
     `tool_choice` is auto, none or required; `function` names one function that must be called. Arguments follow
     their schema if a call is required or the tool is strict; otherwise they are any JSON object. Without parallel
     calls the first call ends the turn. Raises RequestError for a schema beyond the limits; only a trial shows
-    whether the others can be enforced. A schema that is not strict is enforced as far as possible. A `constraint` is
-    another form of the answer; it excludes `response_format`.
+    whether the others can be enforced. A schema that is not strict is enforced as far as possible. A `constraint`
+    is another form of the answer; it excludes `response_format`.
     """
     if response_format is not None:
         rule = _json_rule(response_format.schema, strict=response_format.strict, name=ANSWER)

@@ -43,6 +43,7 @@ class Service:
     def __init__(self, engine: ServedEngine, directory: Path, config: Config) -> None:
         self.engine = engine
         self.config = config
+        self.directory = directory
         self.tokenizer = Tokenizer.load(directory)
         self.tokenizer.check_fits(engine.facts.vocab_size)
         self.harmony = Harmony(self.tokenizer)

@@ -47,7 +47,7 @@ class Form:
 
 
 def find_form(asked: GenerationRequest) -> Form | None:
-    """Returns the constraint of `structured_outputs` or `guided_*`; refuses more than one, `response_format` included."""
+    """Returns the constraint of `structured_outputs` or `guided_*`. Two constraints are refused."""
     forms = [] if asked.structured_outputs is None else [_read(asked.structured_outputs)]
     blanks = asked.guided_whitespace_pattern
     forms += [

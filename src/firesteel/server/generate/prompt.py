@@ -15,7 +15,7 @@ Words = tuple[tuple[int, ...], ...]
 def truncate(
     prompt: list[int], wanted: int | None, *, max_context: int, num_new: int | None, keeps_start: bool = False
 ) -> list[int]:
-    """Returns the last `wanted` tokens of a prompt, or the first; -1 keeps what leaves room for `num_new` tokens."""
+    """Returns the last `wanted` tokens of a prompt, or the first; -1 leaves room for `num_new` tokens."""
     if wanted is None:
         return prompt
     if wanted == 0 or wanted > max_context:

@@ -1,4 +1,4 @@
-"""Fields of OpenAI's API and of vLLM that are not read here: which values change nothing, and why others are refused.
+"""Fields of OpenAI's API and of vLLM that are not read here: accepted values, and why others are refused.
 
 A field that is neither in a request's type nor in these tables is unknown: it is ignored with a line in the log.
 """

@@ -62,6 +62,10 @@ class TextPart(Body, tag_field="type", tag="text"):
     text: str
 
 
+class AssistantTextPart(TextPart):
+    """A text beside refusals, where `type` is needed to tell them apart."""
+
+
 class RefusalPart(Body, tag_field="type", tag="refusal"):
     refusal: str
 
@@ -96,7 +100,7 @@ class ToolCall(Body):
 
 
 class AssistantMessage(Body, tag_field="role", tag="assistant"):
-    content: str | list[TextPart | RefusalPart] | None = None
+    content: str | list[AssistantTextPart | RefusalPart] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None  # another name for the same
     tool_calls: list[ToolCall] | None = None
@@ -263,6 +267,13 @@ class TokenizeRequest(Body):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     return_token_strs: bool | None = None
+
+
+class ShowRequest(Body):
+    """Ollama's question for one model."""
+
+    model: str | None = None
+    name: str | None = None  # an older name of the same
 
 
 class DetokenizeRequest(Body):
