@@ -181,6 +181,7 @@ class StructuredOutputs(Body, kw_only=True, forbid_unknown_fields=True):
     disable_any_whitespace: bool | None = None
     disable_additional_properties: bool | None = None
     disable_fallback: bool | None = None  # llguidance is the only backend
+    structural_tag: Literal[""] | None = None  # tags are not enforced
 
 
 class GenerationRequest(Body, kw_only=True):
