@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from firesteel.chat.grammar import Grammar, build_grammar
+from firesteel.chat.constraint import constrain_regex
+from firesteel.chat.grammar import Grammar, build_grammar, build_text_grammar
 from firesteel.chat.harmony import ResponseFormat
 from firesteel.chat.tools import Tool
 from firesteel.config import resolve
@@ -238,3 +239,25 @@ def test_passed_grammars_are_remembered_within_limits(monkeypatch, size, seconds
 
     in_pool(work)
     assert "".join(tried) == asked
+
+
+def test_gbnf_is_converted_within_the_limits():
+    """The converter's time grows with the square of the number of lines."""
+
+    async def work(trials, stops):
+        assert "start:" in await trials.convert("guided_grammar", 'root ::= "a"')
+        with pytest.raises(ApiError, match="takes longer than 1 s") as raised:
+            await trials.convert("guided_grammar", "root ::= " + " " * 30_000 + "\n" * 30_000)
+        assert raised.value.param == "guided_grammar" and raised.value.code == "schema_too_complex"
+        assert stops == ["time"]
+
+    in_pool(work, schema_timeout_s=1)
+
+
+def test_refusal_names_the_field_of_the_constraint():
+    async def work(trials, stops):
+        with pytest.raises(ApiError, match=r"structured_outputs\.regex: the regex cannot be enforced") as raised:
+            await trials.check(build_text_grammar(constrain_regex("(", name="structured_outputs.regex")))
+        assert raised.value.param == "structured_outputs.regex"
+
+    in_pool(work)
