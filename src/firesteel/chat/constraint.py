@@ -32,7 +32,7 @@ def constrain_grammar(lark: str, *, name: str) -> Constraint:
 
 def is_gbnf(grammar: str) -> bool:
     """Returns whether a grammar is written in GBNF, the EBNF of llama.cpp and XGrammar, and not in Lark."""
-    return re.search(r"^\s*[\w-]+\s*::=", grammar, re.MULTILINE) is not None
+    return re.search(r"^[ \t]*[\w-]+[ \t]*::=", grammar, re.MULTILINE) is not None
 
 
 def _drop_anchors(pattern: str) -> str:
