@@ -27,6 +27,11 @@ def test_every_path_is_documented(document, shared_server):
     paths = set(document["paths"])
     assert {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/models/{name}", "/health"} <= paths
     assert {"/tokenize", "/detokenize", "/metrics", "/ledger"} <= paths
+    assert {"/version", "/ping", "/load", "/server_info", "/tokenizer_info"} <= paths
+    assert {"/api/version", "/api/tags", "/api/show"} <= paths and set(document["paths"]["/ping"]) == {
+        "get",
+        "post",
+    }
 
 
 def test_fields_have_their_types_and_bounds(document):
@@ -38,6 +43,15 @@ def test_fields_have_their_types_and_bounds(document):
     assert chat["properties"]["stop_token_ids"]["anyOf"][0]["items"]["maximum"] == 271
     roles = chat["properties"]["messages"]["items"]["discriminator"]["mapping"]
     assert set(roles) == {"system", "developer", "user", "assistant", "tool"}
+
+
+def test_type_of_a_part_is_required_only_to_tell_parts_apart(document, server):
+    schemas = document["components"]["schemas"]
+    assert schemas["TextPart"]["required"] == ["text"]
+    assert schemas["AssistantTextPart"]["required"] == ["type", "text"]
+    assert server.chat([{"text": "hi"}]).status == 200
+    answer = server.post("/v1/chat/completions", {"messages": [{"role": "assistant", "content": [{"text": "hi"}]}]})
+    assert answer.status == 400 and answer.error["param"] == "messages[0].content[0].type"
 
 
 def test_references_resolve(document):

@@ -47,12 +47,27 @@ TEXT: /(.|\n)*/
 """
 
 
+_TEXT = """
+%llguidance {"no_forcing": true}
+start: answer (<|return|> | <|endoftext|>)
+"""
+
+
 class SchemaError(RequestError):
-    """A schema that cannot be enforced. `name` is that of its rule: response_format, or a tool."""
+    """A schema or grammar that cannot be enforced. `name` is that of its rule: the request's field, or a tool."""
 
     def __init__(self, name: str, fault: str) -> None:
-        super().__init__(f"{name}: the JSON schema cannot be enforced: {fault}")
+        what = next((kind for kind in ("regex", "choice", "grammar") if name.endswith(kind)), "JSON schema")
+        super().__init__(f"{name}: the {what} cannot be enforced: {fault}")
         self.name = name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constraint:
+    """A form that the answer must have, as the body of a rule; constraint.py builds them."""
+
+    name: str  # field of the request, for errors
+    rule: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +113,7 @@ def build_grammar(
     function: str | None = None,
     parallel_tool_calls: bool = True,
     response_format: ResponseFormat | None = None,
+    constraint: Constraint | None = None,
 ) -> Grammar | None:
     """Builds the grammar of a turn, or returns None if the model may write anything.
 
@@ -105,22 +121,25 @@ def build_grammar(
     their schema if a call is required or the tool is strict; otherwise they are any JSON object. Without parallel
     calls, and with `function`, the first call ends the turn. Raises RequestError for a schema beyond the limits;
     only a trial shows whether the others can be enforced. A schema that is not strict is enforced as far as
-    possible.
+    possible. A `constraint` is another form of the answer; it excludes `response_format`.
     """
+    if response_format is not None:
+        rule = _json_rule(response_format.schema, strict=response_format.strict, name=ANSWER)
+        constraint = Constraint(name=ANSWER, rule=rule)
     offered = _offered(tools, tool_choice, function)
     must_call = function is not None or tool_choice == "required"
     is_free = not offered or (parallel_tool_calls and not any(map(_has_form, offered)))
-    if tool_choice == "auto" and function is None and response_format is None and is_free:
+    if tool_choice == "auto" and function is None and constraint is None and is_free:
         return None
     last, frame = [], []
     rules, bodies = {}, []
     if not must_call:
         last.append('<|channel|> "final" <|message|> answer <|return|>')
-        if response_format is None:
+        if constraint is None:
             bodies.append("answer: TEXT\n")
         else:
-            rules[ANSWER] = _json_rule(response_format.schema, strict=response_format.strict, name=ANSWER)
-            bodies.append(f"answer: {rules[ANSWER]}\n")
+            rules[constraint.name] = constraint.rule
+            bodies.append(f"answer: {constraint.rule}\n")
     for index, tool in enumerate(offered):
         name = _rule_name(tool)
         rules[name] = _argument_rule(tool, must_call=must_call, name=name)
@@ -131,9 +150,18 @@ def build_grammar(
         more = f"({call} <|end|> opening)* " if parallel_tool_calls and function is None else ""
         last.append(f"{more}{call} <|call|>")
     # Text of the commentary channel is shown to the user and would come before the formatted answer.
-    channels = '"analysis"' if response_format is not None else '"analysis" | "commentary"'
+    channels = '"analysis"' if constraint is not None else '"analysis" | "commentary"'
     turn = _TURN.replace("{many}", "{0,2}" if must_call else "*").replace("{channels}", channels)
     opening, body = turn.replace("{last}", " | ".join(last)) + "".join(frame), "".join(bodies)
+    return _join(opening, body, rules)
+
+
+def build_text_grammar(constraint: Constraint) -> Grammar:
+    """Builds the grammar of a plain text that has the form of the constraint and then ends."""
+    return _join(_TEXT, f"answer: {constraint.rule}\n", {constraint.name: constraint.rule})
+
+
+def _join(opening: str, body: str, rules: dict[str, str]) -> Grammar:
     return Grammar(text=opening + body, trial=_SPECIAL.sub(r'"\g<0>"', opening) + body, rules=rules)
 
 
@@ -193,7 +221,16 @@ def _text_rule(rule: TextRule) -> str:
     return ANY_TEXT
 
 
-def _json_rule(schema: Mapping[str, Any], *, strict: bool, name: str, may_drop: bool = False) -> str:
+def constrain_json(
+    schema: Mapping[str, Any], *, name: str, strict: bool = True, blanks: str = BLANKS
+) -> Constraint:
+    """Builds the constraint of a schema; `blanks` is a pattern of the whitespace between its parts."""
+    return Constraint(name=name, rule=_json_rule(schema, strict=strict, name=name, blanks=blanks))
+
+
+def _json_rule(
+    schema: Mapping[str, Any], *, strict: bool, name: str, blanks: str = BLANKS, may_drop: bool = False
+) -> str:
     """Returns the rule of a schema; with `may_drop`, without the patterns that cannot be enforced."""
     if not isinstance(schema, Mapping):
         raise RequestError(f"{name}: the schema must be an object, not {type(schema).__name__}")
@@ -201,7 +238,7 @@ def _json_rule(schema: Mapping[str, Any], *, strict: bool, name: str, may_drop: 
         raise SchemaError(name, flaw)
     if may_drop:
         schema = drop_patterns(schema, name)
-    options = {"whitespace_pattern": BLANKS, "lenient": not strict}
+    options = {"whitespace_pattern": blanks, "lenient": not strict}
     try:
         return f"%json {json.dumps({**schema, 'x-guidance': options}, allow_nan=False)}"
     except (TypeError, ValueError) as error:

@@ -43,6 +43,8 @@ from firesteel.server.openapi import build_document
 from firesteel.server.responses.endpoint import Responses
 from firesteel.server.service import Service
 from firesteel.server.status.endpoint import StatusEndpoints
+from firesteel.server.status.inventory import Inventory
+from firesteel.server.status.ollama import Ollama
 from firesteel.server.status.page import show_page
 
 HANDLED = (ApiError, UserError, EngineDied, TimeoutError, ClientGone, HTTPException, Exception)
@@ -151,6 +153,8 @@ def list_routes(service: Service) -> Sequence[ApiRoute]:
             gives=Text,
             errors=READS,
         ),
+        *Inventory(service, status).routes(),
+        *Ollama(service).routes(),
         ApiRoute(path="/ledger", answer=status.ledger, says="Ledger of the ops that ran", gives=LedgerAnswer),
         ApiRoute(
             path="/metrics",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import http
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from firesteel.server.http.route import ApiRoute
 from firesteel.server.openai.answers import ErrorAnswer
+from firesteel.server.openai.fields import UNREAD_FIELDS, UnreadField
 from firesteel.server.openai.requests import TOKEN
 from firesteel.version import find_version
 
@@ -34,6 +35,8 @@ def build_document(routes: Sequence[ApiRoute], model_names: Sequence[str], vocab
     schemas = dict(zip(ordered, schemas_of, strict=True))
     for kind in ordered:
         name_models(components[kind.__name__], model_names)
+        add_unread(components[kind.__name__], UNREAD_FIELDS.get(kind, {}))
+    relax_tags(components)
     bound_tokens(components, vocab_size)
     documented: dict[str, Any] = {}
     for route in routes:
@@ -85,6 +88,31 @@ def name_models(schema: dict[str, Any], names: Sequence[str]) -> None:
     field = schema.get("properties", {}).get("model")
     if field is not None and "default" in field:
         schema["properties"]["model"] = {"enum": [*names, None], "default": None}
+
+
+def add_unread(schema: dict[str, Any], fields: Mapping[str, UnreadField]) -> None:
+    """Adds the fields that are checked but not read, with the values that are accepted."""
+    schema.get("properties", {}).update({name: field.schema for name, field in fields.items()})
+
+
+def relax_tags(components: Mapping[str, Any]) -> None:
+    """Makes a tag optional where it need not tell types apart: msgspec accepts such an object without it."""
+    told_apart = {place.rpartition("/")[2] for mapping in _find_mappings(components) for place in mapping.values()}
+    for name, schema in components.items():
+        if name not in told_apart:
+            required, fields = schema.get("required", []), schema.get("properties", {})
+            required[:] = [field for field in required if len(fields[field].get("enum", ())) != 1]
+
+
+def _find_mappings(schema: Any) -> Iterator[Mapping[str, str]]:
+    """Yields the mappings of all discriminators in a schema."""
+    if isinstance(schema, dict):
+        if "discriminator" in schema:
+            yield schema["discriminator"]["mapping"]
+        schema = list(schema.values())
+    if isinstance(schema, list):
+        for inner in schema:
+            yield from _find_mappings(inner)
 
 
 def bound_tokens(schema: Any, vocab_size: int) -> None:

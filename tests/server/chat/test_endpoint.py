@@ -262,6 +262,7 @@ def test_image_is_declined_as_unsupported(server):
 def test_prompt_longer_than_the_context_is_refused(server):
     answer = server.chat("x" * 5000)
     assert answer.status == 400 and answer.error["code"] == "context_length_exceeded"
+    assert answer.error["message"].startswith("This model's maximum context length is 4096 tokens. However, ")
     assert "4096" in answer.error["message"]
 
 

@@ -147,6 +147,10 @@ def test_only_allowed_tools_are_shown_to_the_model():
         ({"max_tokens": 7}, "max_tokens"),
         ({"n": 2}, "n"),
         ({"return_token_ids": True}, "return_token_ids"),
+        ({"return_tokens_as_token_ids": True}, "return_tokens_as_token_ids"),
+        ({"prompt_logprobs": 0}, "prompt_logprobs"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"request_id": "a"}, "request_id"),
         ({"background": True, "store": False}, "store"),
     ],
 )

@@ -11,11 +11,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from firesteel.chat.format import CONSTRAIN, Message
-from firesteel.chat.grammar import JSON_OBJECT, Grammar, SchemaError, build_grammar
+from firesteel.chat.grammar import JSON_OBJECT, Constraint, Grammar, SchemaError, build_grammar
 from firesteel.chat.harmony import ResponseFormat, developer_message, system_message
 from firesteel.chat.schema import SchemaLimits
 from firesteel.chat.tools import Tool
 from firesteel.errors import RequestError
+from firesteel.server.generate.constraint import find_form
 from firesteel.server.grammar.pool import refuse
 from firesteel.server.http.errors import ApiError
 from firesteel.server.openai.requests import (
@@ -112,7 +113,7 @@ def read_formats(request: ChatRequest) -> list[ResponseFormat]:
     ]
 
 
-def find_grammar(asked: ChatRequest) -> Grammar | None:
+def find_grammar(asked: ChatRequest, constraint: Constraint | None = None) -> Grammar | None:
     """Returns the grammar of the answer, or None if any text is allowed. It is not compiled here."""
     tools, choice = find_tools(asked), asked.tool_choice
     word = choice.allowed_tools.mode if isinstance(choice, AllowedChoice) else choice
@@ -123,6 +124,7 @@ def find_grammar(asked: ChatRequest) -> Grammar | None:
             function=choice.function.name if isinstance(choice, NamedChoice) else None,
             parallel_tool_calls=asked.parallel_tool_calls is not False,
             response_format=find_format(asked),
+            constraint=constraint,
         )
     except SchemaError as error:
         raise refuse(error) from None
@@ -137,7 +139,7 @@ def find_format(asked: ChatRequest) -> ResponseFormat | None:
 
 
 def may_need_grammar(asked: ChatRequest) -> bool:
-    return bool(asked.tools or asked.response_format)
+    return bool(asked.tools or asked.response_format or find_form(asked))
 
 
 def check_schema(schema: dict[str, Any] | None, place: str, limits: SchemaLimits) -> None:

@@ -119,12 +119,27 @@ def log_fault(error: Exception) -> None:
         log.error("the server failed on a request", exc_info=error)
 
 
+def explain_route(request: Request, error: Exception) -> Exception:
+    """Returns the error of a path or method that does not exist, with its name; any other error as it is."""
+    if not isinstance(error, HTTPException):
+        return error
+    method, path = request.method, request.url.path[:200]
+    if error.status_code == 404:
+        message = f"unknown path: {method} {path}; /openapi.json lists all paths"
+        return ApiError(404, message, code="unknown_url")
+    if error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "")
+        message = f"{path} does not support {method}; it supports {allowed}"
+        return ApiError(405, message, code="method_not_supported")
+    return error
+
+
 async def answer_error(request: Request, error: Exception) -> Response:
     """Handles every exception that an endpoint raises."""
     note_error(request.scope, error)
     if isinstance(error, ClientGone):
         return Response(status_code=GONE)
-    response = as_api_error(error).response()
+    response = as_api_error(explain_route(request, error)).response()
     if isinstance(error, HTTPException) and error.headers:
         response.headers.update(error.headers)
     return response

@@ -39,6 +39,10 @@ REFUSED: dict[str, tuple[object, str]] = {
     "max_tokens": (None, "use max_output_tokens"),
     "n": (1, "a response has one answer: send the request again for another"),
     "return_token_ids": (False, "responses have no token ids: use /v1/chat/completions"),
+    "return_tokens_as_token_ids": (False, "responses have no token ids: use /v1/chat/completions"),
+    "prompt_logprobs": (None, "responses have none of the prompt: use /v1/chat/completions"),
+    "response_format": (None, "use text.format"),
+    "request_id": (None, "a response gets its own id; the header x-request-id names a request in the log"),
 }
 SPEAKERS: dict[str, Callable[..., chat.ChatMessage]] = {
     "system": chat.SystemMessage,

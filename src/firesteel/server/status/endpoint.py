@@ -28,11 +28,21 @@ from firesteel.server.openai.answers import (
     Tokens,
 )
 from firesteel.server.openai.requests import ChatRequest, DetokenizeRequest, TokenizeRequest
-from firesteel.server.service import Service
+from firesteel.server.service import Ending, Service
 
 T = TypeVar("T")
 
 ANSWER_S = 2.0  # time limit of an answer: an engine in a long step answers after it
+
+
+def find_ending(asked: TokenizeRequest) -> Ending:
+    """Returns how the prompt of a conversation ends."""
+    if not asked.continue_final_message:
+        return "closed" if asked.add_generation_prompt is False else "prompt"
+    if asked.add_generation_prompt:
+        message = "continue_final_message and add_generation_prompt exclude each other"
+        raise ApiError(400, message, param="add_generation_prompt")
+    return "open"
 
 
 class StatusEndpoints:
@@ -91,7 +101,7 @@ class StatusEndpoints:
         else:
             chat = ChatRequest(messages=asked.messages, tools=asked.tools, reasoning_effort=asked.reasoning_effort)
             rendered = render_chat(chat, prompt_date=service.config.server.prompt_date)
-            token_ids = await service.encode_chat(rendered)
+            token_ids = await service.encode_chat(rendered, ending=find_ending(asked))
         spelled = await service.spell(token_ids) if asked.return_token_strs else None
         return json_response(
             Tokens(count=len(token_ids), max_model_len=service.max_context, tokens=token_ids, token_strs=spelled)
