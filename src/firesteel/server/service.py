@@ -38,6 +38,21 @@ MESSAGE_CHARACTERS = 64  # counted per message for its header
 T = TypeVar("T")
 
 
+class ContextExceeded(ApiError):
+    """A prompt that leaves no room for an answer."""
+
+    def __init__(self, num_prompt: int, max_context: int) -> None:
+        super().__init__(
+            400,
+            f"the prompt has {num_prompt} tokens, and this model's context is {max_context} tokens, "
+            "the answer included: shorten the prompt",
+            param="messages",
+            code="context_length_exceeded",
+        )
+        self.num_prompt = num_prompt
+        self.max_context = max_context
+
+
 class Service:
     def __init__(self, engine: ServedEngine, directory: Path, config: Config) -> None:
         self.engine = engine
@@ -105,13 +120,7 @@ class Service:
     def room_after(self, num_prompt: int) -> int:
         """Returns the number of tokens that may follow a prompt."""
         if num_prompt >= self.max_context:
-            raise ApiError(
-                400,
-                f"the prompt has {num_prompt} tokens, and this model's context is {self.max_context} tokens, "
-                "the answer included: shorten the prompt",
-                param="messages",
-                code="context_length_exceeded",
-            )
+            raise ContextExceeded(num_prompt, self.max_context)
         return self.max_context - num_prompt
 
     def salt_of(self, owner: str, cache_salt: str | None) -> str:
