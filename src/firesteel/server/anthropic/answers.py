@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from msgspec import field
+from msgspec import UNSET, UnsetType, field
 
 from firesteel.server.openai.answers import ApiAnswer
 
@@ -61,9 +61,15 @@ class TokenCount(ApiAnswer):
     input_tokens: int
 
 
+class FailureDetails(ApiAnswer):
+    error_code: str
+    unsupported: list[str]
+
+
 class Failure(ApiAnswer):
     type: str
     message: str
+    details: FailureDetails | UnsetType = UNSET
 
 
 class AnthropicError(ApiAnswer):

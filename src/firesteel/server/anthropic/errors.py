@@ -6,7 +6,7 @@ import re
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from firesteel.server.anthropic.answers import AnthropicError, Failure
+from firesteel.server.anthropic.answers import AnthropicError, Failure, FailureDetails
 from firesteel.server.anthropic.schema import PromptRequest
 from firesteel.server.anthropic.tools import find_places
 from firesteel.server.http.errors import ApiError, ErrorShape, set_shape
@@ -23,6 +23,7 @@ KINDS = {
     429: "rate_limit_error",
     504: "timeout_error",
 }
+NO_THREADS = "thread_unsupported_request"  # clients that read it send the whole conversation instead
 # Names of a chat's fields in this API.
 FIELDS = {
     ".function.parameters": ".input_schema",
@@ -37,7 +38,10 @@ def spell_error(error: ApiError, scope: Scope) -> AnthropicError:
     text = str(error)
     if error.param is not None and error.param not in text:
         text = f"{error.param}: {text}"  # the shape has no other place for it
-    return AnthropicError(error=Failure(type=find_kind(error), message=text), request_id=entry_of(scope).request_id)
+    failure = Failure(type=find_kind(error), message=text)
+    if error.code == NO_THREADS:
+        failure.details = FailureDetails(error_code=NO_THREADS, unsupported=["thread"])
+    return AnthropicError(error=failure, request_id=entry_of(scope).request_id)
 
 
 def find_kind(error: ApiError) -> str:

@@ -7,6 +7,7 @@ from itertools import groupby
 
 import msgspec
 
+from firesteel.server.anthropic.errors import NO_THREADS
 from firesteel.server.anthropic.schema import (
     AssistantTurn,
     DisabledThinking,
@@ -73,6 +74,8 @@ def check_supported(asked: PromptRequest) -> None:
         raise ApiError(
             400, "this server calls no MCP servers: give their tools as custom tools", param="mcp_servers"
         )
+    if asked.thread is not None:
+        raise ApiError(400, "conversations are not stored here: send all messages", param="thread", code=NO_THREADS)
     edits = asked.context_management.edits if asked.context_management else None
     for number, edit in enumerate(edits or ()):
         if not edit.type.startswith(KEPT_EDITS):

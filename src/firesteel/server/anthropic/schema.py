@@ -141,6 +141,7 @@ class PromptRequest(Body, kw_only=True):
     output_config: OutputConfig | None = None
     context_management: ContextManagement | None = None
     mcp_servers: list[Any] | None = None
+    thread: dict[str, Any] | None = None
     cache_control: dict[str, Any] | None = None  # every prompt is cached
 
 

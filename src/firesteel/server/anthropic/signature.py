@@ -1,7 +1,7 @@
 """The signature of thinking blocks.
 
-Clients send it back and drop blocks without one. Nothing is signed here: the text of a block is taken as it comes. A
-block whose text is not shown (`display: omitted`) carries it in its signature, so that the next turn knows it.
+Clients send it back and drop blocks without one. Nothing is signed here: the text of a block is taken as it comes.
+A block whose text is not shown (`display: omitted`) carries it in its signature, so that the next turn knows it.
 """
 
 from __future__ import annotations
